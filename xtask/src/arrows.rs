@@ -1,4 +1,5 @@
-//! The allowed dependencies between crates. A room is a folder of the tree, or a part of one.
+//! Checks that dependencies between crates are allowed. Crates are grouped into rooms: folders of the tree, or parts of
+//! folders.
 //!
 //! ```text
 //! programs    bin/fordway  bind/{capi,libs3,python}     bin/fordway-lab  bind/mpi  bench
@@ -47,7 +48,7 @@ const ROOMS: &[(CrateRoom, &[&str])] = &[
     (CrateRoom::Xtask, &["xtask"]),
 ];
 
-/// The only dependencies within a room; in the lab, every crate may use `measure`.
+/// The only allowed dependencies within a room. In addition, every crate of the lab may use `measure`.
 const WITHIN_ROOMS: &[(&str, &str)] = &[("wire", "store")];
 
 /// Returns the rooms that a room may use.
@@ -60,13 +61,13 @@ fn uses(room: CrateRoom) -> &'static [CrateRoom] {
         Lanes | Lab => &[Base, Http, S3],
         Command => &[Base, Http, S3, Lanes],
         CrateRoom::Program => &[Base, Http, S3, Lanes, Command],
-        // The test kit starts its clusters in the lab's networks.
+        // The test kit starts its clusters in networks of the lab.
         CrateRoom::Testkit => &[Base, Http, S3, Lanes, Lab],
         CrateRoom::Instrument => &[Base, Http, S3, Lanes, Command, Lab],
     }
 }
 
-/// Checks every dependency between crates of the workspace, including dependencies of tests and builds.
+/// Checks every dependency between crates of the workspace, including dev and build dependencies.
 pub(crate) fn check_workspace() -> Result<()> {
     let packages = packages()?;
     let arrows: Vec<_> = packages.iter().flat_map(arrows_of).collect();
@@ -82,7 +83,7 @@ fn packages() -> Result<Vec<Package>> {
     Ok(MetadataCommand::new().no_deps().exec()?.packages)
 }
 
-/// Returns the dependencies of `package` on crates of this workspace, which are those with a path.
+/// Returns the dependencies of `package` on crates of this workspace, that is, path dependencies.
 fn arrows_of(package: &Package) -> Vec<(String, String, DependencyKind)> {
     let ours = package.dependencies.iter().filter(|dependency| dependency.path.is_some());
     ours.map(|dependency| (short(&package.name), short(&dependency.name), dependency.kind)).collect()

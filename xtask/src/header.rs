@@ -1,4 +1,4 @@
-//! `fordway.h`, generated from the Rust code that it describes.
+//! Generates `fordway.h` from the Rust code that it describes.
 
 use std::path::Path;
 
@@ -14,7 +14,7 @@ const INTRODUCTION: &str = "\
  * A call that fails returns -1, sets errno, and stores a message for fordway_last_error().
  * This file is written by `cargo xtask header` of bind/capi/src/abi.rs and exports.rs. */";
 
-/// The C names of items that have other names in Rust.
+/// The C names of items whose Rust names differ.
 const NAMES: [(&str, &str); 2] = [("OpenOptions", "fordway_options"), ("Fragment", "fordway_fragment")];
 
 /// Writes the header. Errors: the sources are not valid Rust.
@@ -60,7 +60,7 @@ fn config() -> Config {
     config
 }
 
-/// Removes the safety sections of the Rust documentation, which C does not need.
+/// Removes the safety sections of the Rust documentation, which C programmers do not need.
 fn without_safety_sections(text: &str) -> Result<String> {
     let mut kept = String::with_capacity(text.len());
     let mut is_in_section = false;
@@ -72,7 +72,7 @@ fn without_safety_sections(text: &str) -> Result<String> {
         kept.push_str(line.trim_end());
         kept.push('\n');
     }
-    // Removes the empty line that preceded each section.
+    // Remove the empty line before each section.
     Ok(kept
         .replace("\n//\nstruct", "\nstruct")
         .replace("\n//\nint", "\nint")

@@ -26,7 +26,7 @@ impl ETagMatch {
     }
 }
 
-/// The conditions under which a request is carried out. The default has none.
+/// The conditions that must hold for a request to be executed. The default has none.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Conditions {
     /// The object must have one of these ETags.
@@ -85,7 +85,7 @@ impl Conditions {
     }
 
     /// Checks the conditions of a delete; returns whether there is anything to delete. `found` is the object's ETag, or
-    /// the error of the look-up. If the object or version is missing, no condition fails and there is nothing to
+    /// the error of the look-up. If the object or version is missing, no condition fails, and there is nothing to
     /// delete. A delete marker can be deleted, but has no ETag to match. Errors: `PreconditionFailed`, and errors of
     /// the look-up except `NoSuchKey` and `NoSuchVersion`.
     pub fn check_delete(&self, found: Result<ETag>) -> Result<bool> {
@@ -142,7 +142,7 @@ pub enum ByteRange {
 }
 
 impl ByteRange {
-    /// Returns the range in an object of `size` bytes; an end beyond the object is reduced to the object's end. Errors:
+    /// Returns the range in an object of `size` bytes; an end beyond the object is clipped to the object's end. Errors:
     /// `InvalidRange` if the range contains no byte of the object.
     pub fn resolve(self, size: u64) -> Result<Range<u64>> {
         let range = match self {
@@ -157,7 +157,7 @@ impl ByteRange {
     }
 }
 
-/// Formats the range as it follows `bytes=` in a request: `5-10`, `5-`, `-10`.
+/// Formats the range in the form that follows `bytes=` in a request: `5-10`, `5-`, `-10`.
 impl fmt::Display for ByteRange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -1,4 +1,4 @@
-//! Digests of content, computed while it is streamed, and their check against expected values before publishing.
+//! Digests of content: computed while it is streamed, and checked against expected values before it is published.
 
 use std::hash::Hasher as _;
 
@@ -234,8 +234,8 @@ impl Checksum {
         Checksum { parts: u16::try_from(parts.len()).ok(), ..running.finish() }
     }
 
-    /// Returns the CRC of two contents joined: the first has the CRC `self`, the second has `len` bytes and the CRC
-    /// `next`.
+    /// Returns the CRC of two contents in sequence: the first has the CRC `self`, and the second has `len` bytes and
+    /// the CRC `next`.
     pub(crate) fn followed_by(&self, next: &Checksum, len: u64) -> Option<Self> {
         let kind = crc_kind(self.algorithm)?;
         let number = |value: &[u8]| value.iter().fold(0, |number, byte| number << 8 | u64::from(*byte));
@@ -287,7 +287,7 @@ pub struct HashResult {
     pub size: u64,
     /// The MD5 of the content, if it was requested.
     pub md5: Option<[u8; 16]>,
-    /// The ETag under the policy; `None` if the policy computes none from the content.
+    /// The ETag under the policy; `None` if the policy does not compute it from the content.
     pub etag: Option<ETag>,
     /// The requested checksum.
     pub checksum: Option<Checksum>,
@@ -309,7 +309,7 @@ impl ContentHasher {
         self.md5.is_none() && self.checksum.is_none()
     }
 
-    /// Counts bytes that the hasher does not see. No digest contains them.
+    /// Counts bytes that the hasher does not see, and that no digest covers.
     pub fn skip(&mut self, bytes: u64) {
         self.size += bytes;
     }

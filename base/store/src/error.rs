@@ -1,4 +1,4 @@
-//! All kinds of errors in one list, and the message that a person reads when an operation fails.
+//! All kinds of errors in one list, and the error message for people.
 
 use std::fmt;
 use std::io;
@@ -9,7 +9,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 macro_rules! kinds {
     ($($(#[$doc:meta])* $kind:ident = $advice:literal;)*) => {
         /// Every way in which an operation can fail. Each binding (S3 code and status, exit code, Python exception,
-        /// ...) maps every kind explicitly and proves it by walking [`ErrorKind::ALL`].
+        /// ...) maps every kind explicitly, and proves this in a test over [`ErrorKind::ALL`].
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         pub enum ErrorKind { $($(#[$doc])* $kind,)* }
 
@@ -61,9 +61,9 @@ kinds! {
     NotModified = "";
     /// `If-Match`, `If-None-Match` or `If-Unmodified-Since` is not satisfied.
     PreconditionFailed = "look at what is there now, and decide again";
-    /// Another writer was at work on the same key at the same time.
+    /// Another writer changed the same key at the same time.
     ConditionalConflict = "retry";
-    /// The content does not have the MD5 or checksum the caller stated.
+    /// The content does not match the MD5 or checksum that the caller stated.
     BadDigest = "send it again; the data changed on its way";
     /// Fewer (or more) bytes arrived than were announced.
     IncompleteBody = "send it again";
@@ -81,7 +81,7 @@ kinds! {
     SignatureDoesNotMatch = "check the secret key";
     /// The access key is not known to the server.
     InvalidAccessKeyId = "check the access key";
-    /// The client's clock and the server's differ by more than 15 minutes.
+    /// The clocks of client and server differ by more than 15 minutes.
     RequestTimeTooSkewed = "set this machine's clock (NTP)";
     /// The file system is full.
     NoSpace = "free space on the file system, or choose another root";
@@ -103,17 +103,17 @@ kinds! {
     Timeout = "retry, or raise the time limit";
     /// The other side sent an invalid response.
     BadResponse = "check the address, and what it is that answers there";
-    /// Data on disk is not in a format that this program writes.
+    /// Data on disk is not in a valid format.
     Corrupt = "restore the file, or remove its `user.fordway` attribute to accept it as it is";
     /// The caller asked to stop.
     Interrupted = "";
-    /// Any other error of the operating system, which is kept as the source.
+    /// Any other error from the operating system, which is kept as the source.
     Io = "";
     /// A bug in this program.
     Internal = "please report this";
 }
 
-/// An error: what failed, on which object, why, after how many tries, and what to do next.
+/// An error: what failed, on which object, why, after how many attempts, and what to do next.
 #[derive(Debug)]
 pub struct Error(Box<ErrorFields>);
 
@@ -171,8 +171,8 @@ impl Error {
         self
     }
 
-    /// Records which operation failed on a target with another form of address (a URL), unless an inner layer did so
-    /// already.
+    /// Records which operation failed on a target with a different kind of address (a URL), unless an inner layer did
+    /// so already.
     pub fn during_at(mut self, operation: &'static str, lane: &'static str, target: &str) -> Self {
         if self.0.operation.is_empty() {
             (self.0.operation, self.0.lane, self.0.target) = (operation, lane, target.to_owned());
@@ -180,7 +180,7 @@ impl Error {
         self
     }
 
-    /// Records how often the operation was tried.
+    /// Records the number of attempts.
     pub fn after_tries(mut self, tries: u32) -> Self {
         self.0.tries = tries;
         self
@@ -212,7 +212,7 @@ impl Error {
         &self.0.target
     }
 
-    /// The number of times that the operation was tried.
+    /// The number of attempts.
     pub fn tries(&self) -> u32 {
         self.0.tries
     }
@@ -222,8 +222,8 @@ impl Error {
 const EMFILE: i32 = 24;
 const ENFILE: i32 = 23;
 
-/// The only mapping from errors of the operating system. A missing file becomes `Io`, because its meaning depends on
-/// the caller.
+/// The only mapping of the operating system's errors to kinds. A missing file becomes `Io`, because its meaning depends
+/// on the caller.
 impl From<&io::Error> for ErrorKind {
     fn from(error: &io::Error) -> Self {
         match error.kind() {

@@ -7,9 +7,9 @@ use super::name::InlineText;
 /// The maximum length of a tag that is kept without an allocation; the tag of an upload of 10,000 parts has 38 bytes.
 const SHORT_BYTES: usize = 40;
 
-/// An object's entity tag, without the quotes of HTTP. Costs no allocation unless it is longer than S3's own ETags.
-/// Aligned, so that it is moved in whole vector registers; moves of odd lengths and offsets make the processor wait for
-/// earlier stores.
+/// An object's entity tag, without the quotes of HTTP. Costs no allocation unless it is longer than S3's own ETags. It
+/// is aligned so that it is moved in whole vector registers; moves of odd lengths and offsets would make the processor
+/// wait for earlier stores.
 #[derive(Clone, PartialEq, Eq, Hash)]
 #[repr(align(16))]
 pub struct ETag(InlineText<SHORT_BYTES>);
@@ -82,7 +82,7 @@ impl fmt::Debug for ETag {
 }
 
 /// Returns the 32 lower-case hexadecimal digits of `bytes`. Uses no branch and no table, so that the compiler can
-/// compute all digits at once: every request on an object without a record makes its tag anew.
+/// compute all digits at once: the tag of an object without a record is computed again for every request.
 fn hex_digits(bytes: [u8; 16]) -> [u8; 32] {
     let digit = |value: u8| value + b'0' + u8::from(value > 9) * (b'a' - b'0' - 10);
     let mut digits = [0; 32];
@@ -98,14 +98,14 @@ fn text(ascii: &[u8]) -> &str {
     std::str::from_utf8(ascii).unwrap_or_default()
 }
 
-/// The data from which a new object's ETag is made. The ETag belongs to the object and is the same on every lane.
+/// How a new object's ETag is made. The ETag belongs to the object and is the same on every lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum ETagPolicy {
     /// The content's MD5, which S3 clients check (about 1.4 ms per MiB).
     #[default]
     Md5,
-    /// 128 bits that no other version of any object has, in a form that no client mistakes for an MD5. Costs nothing
-    /// per byte; equal content does not have equal tags.
+    /// 128 bits that no other version of any object has, in a form that no client mistakes for an MD5. There is no cost
+    /// per byte, but equal content does not have equal tags.
     Fast,
 }
 

@@ -1,8 +1,8 @@
 //! The features of a store beyond buckets and objects. [`Store`](crate::Store) combines all of them.
 //!
-//! Documents are what S3 keeps about a bucket as a whole, such as its tags or its CORS rules.
-//! A document is S3's own XML or JSON. A store keeps the bytes without parsing them, so a new kind of document needs no
-//! change in any store or in the protocols between them.
+//! Documents hold the settings of a bucket as a whole, such as its tags or its CORS rules. A document is S3's own XML
+//! or JSON. A store keeps the bytes without parsing them, so a new kind of document needs no change in any store or in
+//! the protocols between them.
 //!
 //! Tags of objects are names and values that a writer can change without rewriting the object.
 
@@ -17,7 +17,8 @@ use crate::{
     VersionsQuery, Writer,
 };
 
-/// Calls on many objects. The defaults handle one after the other; stores that can do better override them.
+/// Calls on many objects. The default implementations process objects one by one; stores that can do better override
+/// them.
 pub trait ObjectBatches: Objects {
     /// Removes many objects; one result per key, in order.
     fn delete_many(&self, bucket: &Bucket, keys: &[Key]) -> Vec<Result<DeleteResult>> {
@@ -34,7 +35,7 @@ pub trait ObjectBatches: Objects {
         keys.iter().map(|key| self.head(bucket, key, &GetOptions::default())).collect()
     }
 
-    /// Stores many objects, each as [`Objects::put`] does; one result per object, in order. If several have the same
+    /// Stores many objects, each as with [`Objects::put`]; one result per object, in order. If several have the same
     /// key, any of them may win.
     fn put_many(
         &self,
@@ -51,8 +52,8 @@ pub trait ObjectTags {
     /// Returns the tags of an object, or of a `version` of it. Errors: as [`Objects::get`].
     fn tags(&self, bucket: &Bucket, key: &Key, version: Option<&VersionId>) -> Result<Tags>;
 
-    /// Replaces the tags of an object, or of a `version` of it; its modification time stays.
-    /// Errors: as [`Objects::get`], and `InvalidTag`.
+    /// Replaces the tags of an object, or of a `version` of it; its modification time does not change. Errors: as
+    /// [`Objects::get`], and `InvalidTag`.
     fn set_tags(&self, bucket: &Bucket, key: &Key, version: Option<&VersionId>, tags: &Tags) -> Result<()>;
 }
 
@@ -73,15 +74,15 @@ pub trait ObjectVersions {
 
 /// Objects that are uploaded in parts.
 pub trait MultipartUploads: Objects {
-    /// Returns the parts that an object was completed from, by number; none if it was put whole. Errors: as
-    /// [`Objects::get`].
+    /// Returns the parts that an object was completed from, by number; an empty list if it was put as a whole. Errors:
+    /// as [`Objects::get`].
     fn object_parts(&self, bucket: &Bucket, key: &Key, options: &GetOptions) -> Result<Vec<ObjectPart>>;
 
     /// Starts a multipart upload. Errors: `NoSuchBucket`.
     fn create_upload(&self, bucket: &Bucket, key: &Key, options: &PutOptions) -> Result<UploadId>;
 
-    /// Starts one part (`number` 1 to 10,000); a later part with the same number replaces an earlier one.
-    /// Errors: `NoSuchUpload`, `InvalidArgument`.
+    /// Starts a part (`number` 1 to 10,000); a later part with the same number replaces it. Errors: `NoSuchUpload`,
+    /// `InvalidArgument`.
     fn part_writer(
         &self,
         bucket: &Bucket,
@@ -91,7 +92,7 @@ pub trait MultipartUploads: Objects {
         options: &PartOptions,
     ) -> Result<Box<dyn Writer>>;
 
-    /// Fills a part from (a range of) an existing object. Errors: `NoSuchUpload`, `NoSuchKey`, `InvalidRange`.
+    /// Fills a part from an existing object or a range of it. Errors: `NoSuchUpload`, `NoSuchKey`, `InvalidRange`.
     fn copy_part(
         &self,
         from: (&Bucket, &Key),
@@ -117,7 +118,7 @@ pub trait MultipartUploads: Objects {
     /// Returns the uploads in progress, by key and then by start. Errors: `NoSuchBucket`.
     fn list_uploads(&self, bucket: &Bucket, query: &UploadsQuery) -> Result<UploadListing>;
 
-    /// Publishes the object made of `parts`, whose numbers must rise and which must match the uploaded parts. A
+    /// Publishes the object made of `parts`, which must be in ascending order of number and match the uploaded parts. A
     /// repeated call with the same number of parts returns the same result as long as `key` still has that object.
     /// Errors: `NoSuchUpload`, `InvalidPart`, `InvalidPartOrder`, `EntityTooSmall`, `BadDigest`, `IncompleteBody`,
     /// `PreconditionFailed`.

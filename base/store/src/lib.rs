@@ -1,8 +1,8 @@
-//! What an S3 object store *is*: names, metadata, conditions, listings, errors and the blocking [`Store`] trait that
-//! every lane implements. This crate does not depend on files, sockets or HTTP.
+//! The model of an S3 object store: names, metadata, conditions, listings, errors, and the blocking [`Store`] trait
+//! that every lane implements. This crate does not depend on files, sockets or HTTP.
 //!
-//! [`MemoryStore`] is the smallest complete implementation. It is the model that the conformance
-//! suite and the random-operation tests hold every other lane against.
+//! [`MemoryStore`] is the smallest complete implementation. It is the reference with which the conformance suite and
+//! the random-operation tests compare every other lane.
 
 mod conditions;
 mod digest;
@@ -46,25 +46,25 @@ pub use version::{
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-/// An S3 object store, on any lane: [`Objects`] and all other features of S3.
+/// An S3 object store on any lane: [`Objects`] and all other features of S3.
 pub trait Store: ObjectBatches + ObjectTags + ObjectVersions + MultipartUploads + BucketDocuments {
-    /// Returns the same store, confined so that no symbolic link leads out of the requested bucket. Meant for users who
-    /// may use only some buckets. `None` if the store has no links. Errors: from opening the confined store.
+    /// Returns the same store, confined so that no symbolic link leads out of the requested bucket. For users who may
+    /// access only some buckets. `None` if the store has no links. Errors: from opening the confined store.
     fn within_buckets(&self) -> Result<Option<Arc<dyn Store>>> {
         Ok(None)
     }
 }
 
-/// Buckets and the objects in them: what every store has.
+/// Buckets and the objects in them, the basis of every store.
 ///
 /// Calls block until they are done; threads share an implementation. Every object that a call publishes appears whole
 /// or not at all, and the last writer wins unless [`PutOptions::conditions`] say otherwise.
 ///
-/// Errors carry an [`ErrorKind`] from the one list that all bindings map. Each method names the kinds a caller is
-/// expected to handle; any method may also fail with the kinds of a broken machine (`Io`, `NoSpace`, `AccessDenied`,
+/// Errors carry an [`ErrorKind`], which all bindings map. Each method names the kinds that a caller is expected to
+/// handle; any method may also fail with the kinds that mean trouble with the machine (`Io`, `NoSpace`, `AccessDenied`,
 /// `Unavailable`, ...).
 pub trait Objects: Send + Sync {
-    /// The lane's name, as tables and messages show it: `embedded`, `http`, `memory`, ...
+    /// The lane's name, for tables and messages: `embedded`, `http`, `memory`, ...
     fn lane(&self) -> &'static str;
 
     /// Returns all buckets in byte order of their names.
@@ -105,8 +105,8 @@ pub trait Objects: Send + Sync {
         Ok(object.info.size)
     }
 
-    /// Reads many ranges of one version of an object; one vector per range, in order.
-    /// `options.range` is ignored. Errors: as [`Objects::get`]; a range outside the object fails all.
+    /// Reads many ranges of one version of an object; one vector per range, in order. `options.range` is ignored.
+    /// Errors: as [`Objects::get`]; a range outside the object makes the whole call fail.
     fn read_ranges(
         &self,
         bucket: &Bucket,
@@ -162,8 +162,8 @@ pub trait Writer: Send {
         None
     }
 
-    /// Declares that the caller filled the [file](Writer::file) with `bytes` bytes.
-    /// Errors: `IncompleteBody` if the file holds another number, `NotImplemented` without a file.
+    /// Declares that the caller filled the [file](Writer::file) with `bytes` bytes. Errors: `IncompleteBody` if the
+    /// file has a different size, `NotImplemented` without a file.
     fn filled(&mut self, bytes: u64) -> Result<()> {
         Err(Error::new(ErrorKind::NotImplemented, format!("{bytes} bytes were written to no file")))
     }
@@ -179,7 +179,7 @@ pub trait Writer: Send {
     fn commit(self: Box<Self>, expected: &ExpectedContent) -> Result<PutResult>;
 
     /// Like [`Writer::commit`], but returns the writer if another writer holds the key's lock, so that the caller can
-    /// wait without blocking a thread. Equals `commit` for writers that need no lock.
+    /// wait without blocking a thread. The same as `commit` for writers that need no lock.
     fn try_commit(self: Box<Self>, expected: &ExpectedContent) -> Result<PutResult, CommitFailure> {
         self.commit(expected).map_err(CommitFailure::Failed)
     }

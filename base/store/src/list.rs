@@ -1,4 +1,4 @@
-//! Listings: one page of a bucket, and the rules that turn keys into entries.
+//! Listings: one page of a bucket, and the rules for turning keys into entries.
 
 use std::time::SystemTime;
 
@@ -16,7 +16,7 @@ pub struct ListQuery {
     pub delimiter: Option<String>,
     /// Only entries after this name in byte order: a key, or the `next` of the previous page.
     pub start_after: Option<String>,
-    /// The maximum number of entries to return; stores within the process honour more than [`MAX_KEYS`].
+    /// The maximum number of entries to return; stores within the process allow more than [`MAX_KEYS`].
     pub max_keys: usize,
 }
 
@@ -40,7 +40,7 @@ impl ListQuery {
     }
 
     /// Returns whether `key` comes after `start_after`. A `start_after` that is a common prefix was an entry of the
-    /// previous page. That entry stands for every key below the prefix, so none of these keys comes after it.
+    /// previous page. That entry represents every key below the prefix, so none of these keys comes after it.
     pub fn is_after_start(&self, key: &str) -> bool {
         let Some(start) = &self.start_after else { return true };
         let covers = self.common_prefix(start) == Some(start);
@@ -48,7 +48,7 @@ impl ListQuery {
     }
 }
 
-/// An object as a listing shows it.
+/// An object in a listing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ObjectSummary {
     /// The key.
@@ -141,8 +141,8 @@ impl<'q> ListCollector<'q> {
         if prefix.is_some() && prefix == last {
             return Ok(WalkStep::Next);
         }
-        // Checked only here: a page counts as full only if an entry is left for the next page, which is never empty
-        // then.
+        // This is checked only here: a page is full only if another entry is left for the next page, so that the next
+        // page is never empty.
         if self.entries.len() >= self.query.max_keys {
             self.full = true;
             return Ok(WalkStep::Full);
@@ -159,7 +159,7 @@ impl<'q> ListCollector<'q> {
         }
     }
 
-    /// Returns the page. Its `next` is set only if a key was offered that no longer fitted.
+    /// Returns the page. Its `next` is set only if a key was offered that did not fit.
     pub fn finish(self) -> ObjectListing {
         let last = self.entries.last().map(|entry| entry.name().to_owned());
         ObjectListing { next: last.filter(|_| self.full), entries: self.entries }
@@ -212,7 +212,7 @@ mod tests {
         }
     }
 
-    /// The object `p/` is an entry of a listing with the prefix `p/`; it does not stand for the keys that start with
+    /// The object `p/` is an entry of a listing with the prefix `p/`; it does not represent the keys that start with
     /// it.
     #[test]
     fn a_marker_that_is_the_prefix_hides_nothing() {

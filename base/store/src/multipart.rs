@@ -27,7 +27,7 @@ impl UploadId {
         Err(Error::new(ErrorKind::NoSuchUpload, format!("{id:?}")))
     }
 
-    /// Accepts an identifier from a foreign server, whatever its form.
+    /// Accepts an identifier from a foreign server, in any form.
     pub fn foreign(id: impl Into<String>) -> Self {
         UploadId(id.into().into())
     }
@@ -38,7 +38,7 @@ impl UploadId {
     }
 }
 
-/// A part as the client names it at completion.
+/// A part that the client names at completion.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CompletedPart {
     /// The part number, 1 to 10,000.
@@ -140,7 +140,7 @@ pub struct PartListing {
 pub struct UploadsQuery {
     /// Only keys with this prefix.
     pub prefix: String,
-    /// Only keys after this one, or later uploads of this one if `upload_after` is given.
+    /// Only keys after this one; with `upload_after`, also later uploads of this key.
     pub key_after: Option<String>,
     /// With `key_after`: only uploads of that key with a larger identifier, and later keys.
     pub upload_after: Option<String>,
@@ -176,7 +176,7 @@ impl UploadsQuery {
 /// An upload in progress.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UploadSummary {
-    /// The key it will be published under.
+    /// The key under which it will be published.
     pub key: String,
     /// Its identifier.
     pub upload: UploadId,
@@ -207,9 +207,8 @@ pub fn checked_part_number(number: u16) -> Result<u16> {
 }
 
 impl CompletedPart {
-    /// Checks the client's list against the present parts (by rising number) and returns the listed parts, in order.
-    /// Errors: `InvalidArgument` for an empty list, `InvalidPartOrder`,
-    /// `InvalidPart`, `EntityTooSmall`.
+    /// Checks the client's list against the existing parts (in ascending order of number), and returns the listed parts
+    /// in order. Errors: `InvalidArgument` for an empty list, `InvalidPartOrder`, `InvalidPart`, `EntityTooSmall`.
     pub fn select<'p>(wanted: &[CompletedPart], present: &'p [PartInfo]) -> Result<Vec<&'p PartInfo>> {
         if wanted.is_empty() {
             return Err(Error::new(ErrorKind::InvalidArgument, "an upload of no parts cannot be completed"));
@@ -299,7 +298,7 @@ mod tests {
         PartInfo { checksum: Some(Checksum::of(algorithm, content)), ..part(1, content.len() as u64) }
     }
 
-    /// The joined CRC of the parts equals the CRC of the whole content, wherever it is cut.
+    /// The joined CRC of the parts equals the CRC of the whole content, wherever the content is split.
     #[test]
     fn crcs_of_parts_combine() {
         let content: Vec<u8> = (0..2000_u32).map(|at| ((at * at) >> 3) as u8).collect();

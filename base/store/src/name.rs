@@ -1,4 +1,4 @@
-//! Names of buckets and keys, valid by construction; short ones without an allocation.
+//! Names of buckets and keys, which are valid by construction. Short ones need no allocation.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -13,14 +13,13 @@ use crate::{Error, ErrorKind, Result};
 /// The longest key, in bytes of UTF-8 (S3's limit).
 pub const MAX_KEY_BYTES: usize = 1024;
 
-/// The maximum length of a key that is kept without an allocation: with this limit, a `Key` fills a line of the cache.
+/// The maximum length of a key that is kept without an allocation: with this limit, a `Key` fills one cache line.
 const SHORT_KEY_BYTES: usize = 56;
 
 /// A bucket's name.
 ///
-/// Any directory name of letters, digits, `.`, `-` and `_` that starts with a letter or digit can
-/// be *addressed* (1 to 255 bytes), so that directories which exist already are buckets. A *new*
-/// bucket must satisfy [`Bucket::for_creation`] too.
+/// Any directory name of letters, digits, `.`, `-` and `_` that starts with a letter or digit can be *addressed* (1 to
+/// 255 bytes), so that existing directories can be buckets. A *new* bucket must also satisfy [`Bucket::for_creation`].
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Bucket(Box<str>);
 
@@ -36,10 +35,10 @@ impl Bucket {
         Err(Error::new(ErrorKind::InvalidBucketName, format!("{name:?}")))
     }
 
-    /// Checks the rules for names of new buckets: 3 to 255 bytes, no IPv4 address, and no DNS label that is empty or
-    /// ends in a hyphen, because no client could put such a name into a host name. Amazon allows at most 63 bytes and
-    /// neither capitals nor underscores, but programs that address buckets by path (libs3's among them) use such names.
-    /// Errors: `InvalidBucketName`.
+    /// Checks the rules for names of new buckets: 3 to 255 bytes, not an IPv4 address, and no DNS label that is empty
+    /// or ends in a hyphen, because no client could put such a name into a host name. Amazon allows at most 63 bytes,
+    /// no capitals and no underscores, but programs that address buckets by path (such as those of libs3) use longer
+    /// names and these characters. Errors: `InvalidBucketName`.
     pub fn for_creation(&self) -> Result<()> {
         let name = self.as_str();
         let is_label = |label: &str| !label.is_empty() && !label.starts_with('-') && !label.ends_with('-');
@@ -96,7 +95,7 @@ impl fmt::Display for Key {
     }
 }
 
-/// An immutable text. Up to `N` bytes are stored inline; a longer text has an allocation.
+/// An immutable text. Up to `N` bytes are stored inline; a longer text is allocated.
 #[derive(Clone)]
 pub(crate) enum InlineText<const N: usize> {
     Short(ArrayString<N>),

@@ -18,7 +18,7 @@ use crate::{
 /// second-level cache.
 const CHUNK_BYTES: usize = 256 * 1024;
 
-/// A bucket, as listings show it.
+/// A bucket in a listing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BucketInfo {
     /// Its name.
@@ -28,7 +28,7 @@ pub struct BucketInfo {
 }
 
 impl ObjectPart {
-    /// The parts of an upload as parts of the completed object.
+    /// Converts the parts of an upload to parts of the completed object.
     pub fn of(chosen: &[&crate::PartInfo]) -> Vec<Self> {
         let part = |(number, part): (u16, &&crate::PartInfo)| ObjectPart {
             number,
@@ -38,8 +38,8 @@ impl ObjectPart {
         (1..).zip(chosen).map(part).collect()
     }
 
-    /// Returns the byte range of part `number` in an object of `size` bytes; an object that was put whole is its own
-    /// part 1.
+    /// Returns the byte range of part `number` in an object of `size` bytes; an object that was put as a whole is its
+    /// own part 1.
     fn range(parts: &[ObjectPart], number: u16, size: u64) -> Result<std::ops::Range<u64>> {
         if parts.is_empty() && number == 1 {
             return Ok(0..size);
@@ -83,8 +83,8 @@ static NOTHING_SAID: Metadata = Metadata {
     user: BTreeMap::new(),
 };
 
-/// [`Metadata`] as it travels with requests and objects. It is mostly empty, and then it is one word without an
-/// allocation, so it costs next to nothing to move and to drop.
+/// The form of [`Metadata`] in requests and objects. It is usually empty, and then a single word without an allocation,
+/// so that moving and dropping it costs next to nothing.
 #[derive(Clone, Default)]
 pub struct BoxedMetadata(Option<Box<Metadata>>);
 
@@ -138,7 +138,7 @@ impl std::fmt::Debug for BoxedMetadata {
     }
 }
 
-/// Everything known about an object without reading it.
+/// Everything that is known about an object without reading its content.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ObjectInfo {
     /// The size of the whole object in bytes.
@@ -147,7 +147,7 @@ pub struct ObjectInfo {
     pub modified: SystemTime,
     /// Its entity tag.
     pub etag: ETag,
-    /// The metadata its writer gave.
+    /// The metadata that its writer gave.
     pub metadata: BoxedMetadata,
     /// The checksum that was verified when the object was written.
     pub checksum: Option<Checksum>,
@@ -155,7 +155,7 @@ pub struct ObjectInfo {
     pub version: Option<VersionId>,
     /// The number of its tags.
     pub tag_count: usize,
-    /// The number of parts it was completed from; `None` if it was put whole.
+    /// The number of parts that it was completed from; `None` if it was put as a whole.
     pub part_count: Option<u16>,
 }
 
@@ -189,7 +189,7 @@ pub struct ObjectPart {
 /// Options of `put` and of the start of a multipart upload.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PutOptions {
-    /// The metadata to keep with the object.
+    /// The metadata to store with the object.
     pub metadata: BoxedMetadata,
     /// Its tags.
     pub tags: Tags,
@@ -199,7 +199,7 @@ pub struct PutOptions {
     pub etag_policy: Option<ETagPolicy>,
     /// Computes an MD5 to check against [`crate::ExpectedContent::md5`], whatever the ETag is computed from.
     pub check_md5: bool,
-    /// Computes and keeps this checksum; an upload gets one for each part and one for the object.
+    /// Computes and stores this checksum; an upload gets one for each part and one for the object.
     pub checksum: Option<ChecksumAlgorithm>,
     /// The type of the checksum of an upload's object; `None` uses [`ChecksumType::default_of`] its algorithm.
     pub checksum_type: Option<ChecksumType>,
@@ -215,8 +215,8 @@ impl PutOptions {
         Some(ChecksumPlan { algorithm, kind })
     }
 
-    /// Checks the options of an upload against S3's rules.
-    /// Errors: `InvalidTag`, `InvalidArgument` for a checksum of the wrong type.
+    /// Checks the options of an upload against S3's rules. Errors: `InvalidTag`, `InvalidArgument` for an unsupported
+    /// checksum type.
     pub fn check_upload(&self) -> Result<()> {
         check_tags(&self.tags)?;
         match (self.checksum_type, self.checksum) {
@@ -277,8 +277,8 @@ pub struct PutResult {
 pub struct GetOptions {
     /// The requested bytes; `None` for all.
     pub range: Option<ByteRange>,
-    /// The requested part (1 for the first) of an object completed from parts, instead of a range; an object put whole
-    /// is its own part 1.
+    /// The requested part (1 for the first) of an object completed from parts, instead of a range; an object that was
+    /// put as a whole is its own part 1.
     pub part: Option<u16>,
     /// The requested version; `None` for the latest.
     pub version: Option<VersionId>,
@@ -391,7 +391,7 @@ pub enum ObjectContent {
 /// Bytes `offset .. offset + len` of an open file, owned or borrowed.
 #[derive(Clone, Debug)]
 pub struct FileRegion<F = File> {
-    /// The file, opened read-only; it stays this version of the object whatever is published later.
+    /// The file, opened read-only; it remains this version of the object, whatever is published later.
     pub file: F,
     /// The offset of the first byte.
     pub offset: u64,
@@ -497,7 +497,7 @@ impl std::fmt::Debug for ObjectContent {
     }
 }
 
-/// Maps an error of reading content: an early end is distinguished from a failing device.
+/// Maps an error of reading content: distinguishes an early end from a device error.
 fn short(error: io::Error, left: u64) -> Error {
     if let Some(inner) = error.get_ref().and_then(|inner| inner.downcast_ref::<Error>()) {
         return Error::new(inner.kind(), inner.detail());

@@ -1,12 +1,12 @@
-//! Memory for content whose length the other side states.
+//! Memory for content whose length is stated by the other side.
 
 use crate::{Error, ErrorKind, Result};
 
 /// The maximum number of bytes that are allocated at once for a stated length. The system provides memory only when it
-/// is written to, so a stated length up to this limit costs nothing by itself.
+/// is written to, so a stated length up to this limit costs nothing on its own.
 pub const TRUSTED_BYTES: usize = 256 << 20;
-/// The number of bytes that are cleared and filled at a time beyond [`TRUSTED_BYTES`]: they stay in the processor's
-/// cache in between.
+/// The number of bytes that are cleared and filled at a time beyond [`TRUSTED_BYTES`]: this amount stays in the
+/// processor's cache in between.
 const PIECE_BYTES: usize = 1 << 20;
 
 /// Fills `buffer` with `len` bytes. Each call of `receive` must fill all of its slice with the next bytes. Beyond 256
@@ -50,7 +50,7 @@ pub fn receive_rest(
 }
 
 /// Checks that there is memory for one and a half times the total of `lengths`, because a program that runs out of
-/// memory later ends without an error to its caller. Errors: `InvalidRange`. Cost: none up to 256 MiB; two system calls
+/// memory later ends without returning an error. Errors: `InvalidRange`. Cost: none up to 256 MiB; two system calls
 /// beyond.
 pub fn check_room(lengths: impl IntoIterator<Item = usize>) -> Result<()> {
     let total = lengths.into_iter().fold(0, usize::saturating_add);

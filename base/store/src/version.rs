@@ -11,7 +11,7 @@ use crate::{ChecksumPlan, ETag, Error, ErrorKind, Result};
 pub struct VersionId(Box<str>);
 
 impl VersionId {
-    /// The ID of the one version that an object has in a bucket that keeps no versions.
+    /// The ID of an object's only version in a bucket that keeps no versions.
     pub const NULL: &'static str = "null";
     /// The maximum length of an ID (S3's limit).
     pub const MAX_BYTES: usize = 1024;
@@ -48,7 +48,7 @@ impl fmt::Display for VersionId {
     }
 }
 
-/// The versioning state of a bucket: whether it keeps the versions that are overwritten and deleted.
+/// The versioning state of a bucket: whether it keeps overwritten and deleted versions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum VersioningState {
     /// The bucket never kept versions.
@@ -82,7 +82,7 @@ pub struct DeleteResult {
     pub is_marker: bool,
 }
 
-/// One version of an object, or a delete marker, as a listing shows it.
+/// One version of an object, or a delete marker, in a listing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VersionSummary {
     /// The key.
@@ -185,7 +185,7 @@ impl<'q> VersionCollector<'q> {
             return Ok(WalkStep::Next);
         }
         if let Some(prefix) = self.keys.common_prefix(key).map(str::to_owned) {
-            // Checked before the room on the page, because a prefix that is already on the page needs no more room.
+            // Checked before the room on the page, because a prefix that is already on the page takes no further room.
             if self.page.prefixes.last() == Some(&prefix) {
                 return Ok(WalkStep::SkipPrefix(prefix));
             }

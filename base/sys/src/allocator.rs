@@ -1,22 +1,24 @@
-//! The allocator of our programs and libraries, which places large blocks at the start of a page.
+//! The allocator of Fordway's programs and libraries, which places large blocks at the start of a page.
 //!
-//! malloc places a large block 16 bytes behind the start of a page. Content in the page cache starts at a page, and some
-//! processors copy it to such an address several times as slowly as to the start of a page: AMD's third generation of
-//! EPYC 5.7 times, because each store looks like one to the bytes that are loaded next. `bench/copy-alignment` measures
-//! it. An allocator prevents this for all buffers, those that belong to callers and libraries included.
+//! malloc places a large block 16 bytes behind the start of a page. Content in the page cache starts at a page, and
+//! some processors copy it to such an address several times more slowly than to the start of a page: AMD's third
+//! generation of EPYC takes 5.7 times as long, because each store appears to overlap the bytes that are loaded next.
+//! `bench/copy-alignment` measures this. An allocator prevents it for all buffers, including those of callers and
+//! libraries.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::ptr;
 
-/// The smallest block that begins at a page. Smaller ones are rarely at such an address, and are copied by few calls.
+/// The smallest block that begins at a page. Smaller blocks are rarely at such an address, and receive little data.
 const LARGE_BYTES: usize = 32 << 10;
-/// The size of a page on x86-64. Where pages are larger, this alignment is enough, too.
+/// The size of a page on x86-64. If pages are larger, this alignment also suffices.
 const PAGE_BYTES: usize = 4096;
-/// The alignment of what malloc returns, which leaves room for a number in front of the next page.
+/// The alignment of malloc's blocks, which leaves room for a number in front of the next page.
 const MALLOC_ALIGN: usize = 16;
 
-/// An allocator on top of malloc whose blocks of 32 KiB and more begin at a page. Each of these takes 4 KiB more address
-/// space; of that, no page is touched that malloc itself does not touch. Declare it once in a program:
+/// An allocator on top of malloc whose blocks of 32 KiB and more begin at a page. Each of these takes 4 KiB more
+/// address space, but no more memory, because it touches no page that malloc itself would not touch. Declare it once in
+/// a program:
 ///
 /// ```
 /// #[global_allocator]
@@ -121,7 +123,7 @@ unsafe impl GlobalAlloc for PageAlignedAllocator {
 }
 
 impl PageAlignedAllocator {
-    /// Replaces a small block by a large one, or the other way round.
+    /// Replaces a small block with a large one, or the other way round.
     ///
     /// # Safety
     /// As for `realloc`.
@@ -139,8 +141,8 @@ impl PageAlignedAllocator {
     }
 }
 
-/// Resizes a large block of `size` bytes. malloc moves the pages of a block of its own without copying them, and keeps
-/// its place within the page; otherwise the content is moved within the new block.
+/// Resizes a large block of `size` bytes. malloc remaps the pages of very large blocks without copying them, so the
+/// offset within the page is kept; otherwise the content is moved within the new block.
 ///
 /// # Safety
 /// `block` is a large block of `size` bytes, which the caller gives up if the result is not null; both sizes are at

@@ -1,4 +1,4 @@
-//! All file system calls of this crate. Each has its function here, so that a test can count it, make it
+//! All file system calls of this crate. Each has its own function here, so that a test can count the call, make it
 //! fail, or kill the process at it.
 
 use std::ffi::CString;

@@ -1,6 +1,6 @@
 //! The kernel's counters of any process, the processors that a process may use, and precise timers. Hardware counters
-//! are read through `perf_event_open`, if the machine has them and permits it. This module also has the time-stamp
-//! counter, which counts reference cycles, and a coarse clock, which may be a few milliseconds off.
+//! are read through `perf_event_open`, if the machine has them and permits it. This module also contains the time-stamp
+//! counter, which counts reference cycles, and a coarse clock, which may be a few milliseconds behind.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -129,7 +129,7 @@ fn set_of(cpus: &[usize]) -> rustix::io::Result<CpuSet> {
     Ok(set)
 }
 
-/// Makes waits of the calling thread end on time; by default the kernel may add 50 µs.
+/// Makes waits of the calling thread end on time; by default, the kernel may add 50 µs.
 pub fn precise_timers() -> rustix::io::Result<()> {
     set_current_timer_slack(NonZeroU64::new(1))
 }
@@ -141,7 +141,7 @@ const EVENTS: [u64; 4] = [
     1, // PERF_COUNT_HW_INSTRUCTIONS
     3, // PERF_COUNT_HW_CACHE_MISSES
 ];
-/// Bits of `perf_event_attr`: count threads that are started later too; exclude the hypervisor.
+/// Bits of `perf_event_attr`: also count threads that are started later; exclude the hypervisor.
 const INHERIT: u64 = 1 << 1;
 const EXCLUDE_HYPERVISOR: u64 = 1 << 6;
 /// `PERF_FORMAT_TOTAL_TIME_ENABLED | PERF_FORMAT_TOTAL_TIME_RUNNING`.
@@ -242,7 +242,7 @@ fn read_event(mut file: &File) -> Option<u64> {
 }
 
 /// Returns the processor's time-stamp counter, which runs at the clock of reference cycles whatever the cores do;
-/// `None` on processors other than x86-64, whose counters run at a clock of their own.
+/// `None` on processors other than x86-64, whose counters run at a different clock.
 #[allow(clippy::unnecessary_wraps, reason = "only on this architecture is it always there")]
 pub fn reference_cycles() -> Option<u64> {
     #[cfg(target_arch = "x86_64")]
@@ -254,8 +254,8 @@ pub fn reference_cycles() -> Option<u64> {
     None
 }
 
-/// A time of the monotonic clock, as of the kernel's last tick (1 to 10 ms ago). Costs a fifth of `Instant::now`, which
-/// reads the processor's counter; neither is a system call.
+/// A time of the monotonic clock, as of the kernel's last tick (up to 1 to 10 ms ago). Costs a fifth of `Instant::now`,
+/// which reads the processor's counter; neither is a system call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct CoarseInstant {
     /// The time since the clock started.
@@ -273,7 +273,7 @@ impl CoarseInstant {
         CoarseInstant { ns: time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64 }
     }
 
-    /// Returns the time that has passed until the last tick.
+    /// Returns the time between this value and the last tick.
     pub fn elapsed(self) -> Duration {
         Duration::from_nanos(CoarseInstant::now().ns.saturating_sub(self.ns))
     }

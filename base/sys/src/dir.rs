@@ -1,10 +1,9 @@
 //! Reads directories, and represents file names of any bytes as text.
 //!
-//! Linux allows any bytes but `/` and NUL in a name. In text, each byte that is not valid UTF-8 appears
-//! as a private character: U+EF80 to U+EFFF for the bytes 0x80 to 0xFF (as in the OPTU-8 encoding of
-//! MirBSD). If a name itself contains one of these characters, each of its three bytes is represented in
-//! the same way. So no two names become the same text, and all other names in valid UTF-8 stay as they
-//! are.
+//! Linux allows any bytes but `/` and NUL in a name. In text, each byte that is not valid UTF-8 appears as a private
+//! character: U+EF80 to U+EFFF for the bytes 0x80 to 0xFF (as in the OPTU-8 encoding of MirBSD). If a name itself
+//! contains one of these characters, each of its three bytes is represented in the same way. No two names therefore
+//! become the same text, and all other names in valid UTF-8 stay unchanged.
 //!
 //! Every function of this crate that takes a name or path as `&str` expects such text.
 
@@ -19,7 +18,7 @@ use crate::call::{self, statat};
 /// Buffer for the entries of one `getdents64`: about a thousand names a call.
 const BUFFER_BYTES: usize = 32 * 1024;
 
-/// The type of a file as its directory entry gives it, without a `stat` of the file.
+/// The type of a file according to its directory entry, without a `stat` of the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EntryKind {
     /// A regular file.
@@ -37,15 +36,15 @@ pub enum EntryKind {
 /// One entry of a directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DirEntry {
-    /// The name, in the bytes that the file system has.
+    /// The name, as the file system's bytes.
     pub name: Vec<u8>,
     /// The type of the file.
     pub kind: EntryKind,
 }
 
-/// Calls `visit` for every entry of `dir` except `.` and `..`, in the file system's order, starting at
-/// the current position of `dir`. If the directory is removed meanwhile, its entries end there.
-/// Cost: one `getdents64` for about a thousand entries.
+/// Calls `visit` for every entry of `dir` except `.` and `..`, in the file system's order, starting at the current
+/// position of `dir`. If the directory is removed meanwhile, the iteration ends there. Cost: one `getdents64` for about
+/// a thousand entries.
 pub fn read_dir(dir: impl AsFd, mut visit: impl FnMut(&[u8], EntryKind)) -> Result<()> {
     let mut buffer = Vec::with_capacity(BUFFER_BYTES);
     let mut entries = RawDir::new(dir, buffer.spare_capacity_mut());
@@ -96,8 +95,8 @@ pub fn name_to_text(name: &[u8]) -> Cow<'_, str> {
     }
 }
 
-/// Converts text to the bytes of the name it stands for. [`name_to_text`] converts them back to the same
-/// text, unless the text has escapes that are not needed.
+/// Converts text to the bytes of the name that it represents. [`name_to_text`] converts them back to the same text,
+/// unless the text has escapes that are not needed.
 pub fn text_to_name(text: &str) -> Cow<'_, [u8]> {
     if !may_have_escapes(text) {
         return Cow::Borrowed(text.as_bytes());
@@ -112,8 +111,8 @@ pub fn text_to_name(text: &str) -> Cow<'_, [u8]> {
     Cow::Owned(name)
 }
 
-/// Returns whether `text` is the text that [`name_to_text`] makes of a name. Exactly one of the texts that stand for a
-/// name meets this condition.
+/// Returns whether `text` is the text to which [`name_to_text`] converts a name. Exactly one of the texts that
+/// represent a name meets this condition.
 pub fn is_text_of_a_name(text: &str) -> bool {
     !may_have_escapes(text) || name_to_text(&text_to_name(text)) == text
 }

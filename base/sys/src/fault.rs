@@ -25,7 +25,8 @@ pub enum SyscallFault {
 pub struct FaultPlan {
     /// The number of a call, counted from 1, and the fault at that call.
     pub nth: Option<(usize, SyscallFault)>,
-    /// Names of calls that always fail, each with its error, as on an old kernel or a file system that lacks a feature.
+    /// Names of calls that always fail, each with its error, to simulate an old kernel or a file system that lacks a
+    /// feature.
     pub missing: &'static [(&'static str, Errno)],
 }
 
@@ -78,7 +79,7 @@ impl FaultRun {
         match self.plan.nth {
             Some((at, SyscallFault::Kill)) if at == self.calls.len() => {
                 let _ = kill_process(getpid(), Signal::KILL);
-                // A process that may not even send a signal to itself ends here.
+                // Only a process that may not send a signal to itself gets here.
                 std::process::abort()
             }
             Some((at, SyscallFault::Fail(errno))) if at == self.calls.len() => Err(errno),

@@ -92,8 +92,8 @@ impl FileStat {
     }
 }
 
-/// Returns a time in nanoseconds. 64 bits reach to the year 2262; a file can have a later time, which is cut to that
-/// year.
+/// Returns a time in nanoseconds. 64 bits suffice until the year 2262; later times, which a file can have, are clipped
+/// to that year.
 fn nanoseconds(seconds: i64, nanoseconds: i64) -> i64 {
     seconds.saturating_mul(1_000_000_000).saturating_add(nanoseconds)
 }
@@ -108,8 +108,8 @@ pub fn stat_in(dir: impl AsFd, name: &str) -> Result<FileStat> {
     statat(dir, &*text_to_name(name), AtFlags::SYMLINK_NOFOLLOW).map(|stat| FileStat::new(&stat))
 }
 
-/// Opens `name` in `dir`, not following a link. Errors: `INVAL` for a path instead of a name: a name that was read from
-/// a file must not lead elsewhere.
+/// Opens `name` in `dir`, not following a link. Errors: `INVAL` for a path instead of a name, because a name that was
+/// read from a file must not lead elsewhere.
 pub fn open_in(dir: impl AsFd, name: &str, flags: OFlags, mode: Mode) -> Result<OwnedFd> {
     if name.contains('/') || name == ".." {
         return Err(Errno::INVAL);
@@ -128,7 +128,7 @@ pub fn link_unnamed(file: impl AsFd, dir: impl AsFd, name: &str) -> Result<()> {
     let name = text_to_name(name);
     if LINK_BY_DESCRIPTOR.load(Ordering::Relaxed) {
         match link_by_descriptor(&file, "", &dir, &*name, AtFlags::EMPTY_PATH) {
-            // ENOENT means that we lack the permission, or that the directory is gone; then the second way fails, too.
+            // ENOENT means that we lack the permission, or that the directory is gone; then the second way also fails.
             Err(Errno::NOENT | Errno::INVAL | Errno::PERM) => {}
             done => return done,
         }
@@ -162,7 +162,8 @@ pub fn set_owner(file: impl AsFd, user: u32) -> Result<()> {
     fchown(file, Some(Uid::from_raw(user)), None)
 }
 
-/// The first pause before a retry on a busy file; each further one is twice as long, and the last is under 1 s.
+/// The first pause before a retry on a busy file; each further pause is twice as long, and the last is shorter than 1
+/// s.
 const BUSY_PAUSE: Duration = Duration::from_millis(1);
 const BUSY_TRIES: u32 = 10;
 
@@ -214,8 +215,8 @@ pub fn make_dir(dir: impl AsFd, name: &str, mode: Mode) -> Result<bool> {
     }
 }
 
-/// Writes all of `data` at `offset`; on an error some of it may be written.
-/// Errors: `NOSPC`, `DQUOT`, `FBIG`, `IO`.
+/// Writes all of `data` at `offset`; after an error, some of it may have been written. Errors: `NOSPC`, `DQUOT`,
+/// `FBIG`, `IO`.
 pub fn write_all_at(file: impl AsFd, mut data: &[u8], mut offset: u64) -> Result<()> {
     while !data.is_empty() {
         match pwrite(&file, data, offset) {
@@ -286,14 +287,14 @@ pub fn created_ns(file: impl AsFd) -> Result<i64> {
     Ok(nanoseconds(time.tv_sec, time.tv_nsec.into()))
 }
 
-/// Returns the number of names of the file `name` in `dir`, as the file system itself reports it: over a network or
-/// FUSE, the kernel's cached number may be a second old. Cost: one `statx`.
+/// Returns the number of names of the file `name` in `dir`, as the file system itself reports it: on a network file
+/// system or FUSE, the kernel's cached number may be a second old. Cost: one `statx`.
 pub fn links_in(dir: impl AsFd, name: &str) -> Result<u64> {
     let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::STATX_FORCE_SYNC;
     statx(dir, &*text_to_name(name), flags, StatxFlags::NLINK).map(|stat| u64::from(stat.stx_nlink))
 }
 
-/// Bytes that an ordinary user may still write to the file system of `file`.
+/// The number of bytes that an ordinary user may still write to the file system of `file`.
 pub fn free_bytes(file: impl AsFd) -> Result<u64> {
     fstatvfs(file).map(|stat| stat.f_bavail.saturating_mul(stat.f_frsize))
 }
@@ -340,7 +341,7 @@ pub fn set_xattr(file: impl AsFd, name: &CStr, value: &[u8]) -> Result<()> {
     fsetxattr(file, name, value, XattrFlags::empty())
 }
 
-/// Removes the attribute `name` of an open file; returns whether there was one.
+/// Removes the attribute `name` of an open file; returns whether it existed.
 pub fn remove_xattr(file: impl AsFd, name: &CStr) -> Result<bool> {
     match fremovexattr(file, name) {
         Ok(()) => Ok(true),
@@ -394,7 +395,7 @@ pub(crate) fn last_errno() -> Errno {
 mod tests {
     use super::*;
 
-    /// All three ways of reading return the same, on a file system that has attributes.
+    /// All three ways of reading return the same result, on a file system that has attributes.
     #[test]
     fn attributes_round_trip() {
         let dir = tempfile::tempdir().unwrap();

@@ -1,5 +1,5 @@
-//! The user as which a thread accesses files, and the entry of a user in the system's database. Threads that gave up
-//! the right to become another user leave such work to a [`PrivilegedThread`].
+//! The user as whom a thread accesses files, and the entry of a user in the system's database. Threads that gave up the
+//! right to become another user leave such work to a [`PrivilegedThread`].
 
 use std::cell::RefCell;
 use std::ffi::CStr;
@@ -14,24 +14,24 @@ use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabiliti
 use super::process::ProcessIdentity;
 use crate::socket::PeerCredentials;
 
-/// The effective user of this process.
+/// Returns the effective user of this process.
 pub fn user_id() -> u32 {
     rustix::process::geteuid().as_raw()
 }
 
-/// The effective group of this process.
+/// Returns the effective group of this process.
 pub fn group_id() -> u32 {
     rustix::process::getegid().as_raw()
 }
 
 /// Makes the calling thread, and no other, access files as `peer` from now on: the kernel checks its access by that
 /// user, group and supplementary groups, new files belong to them, and every capability is gone permanently. Threads
-/// that it starts later inherit all of that.
+/// that it starts later inherit all of this.
 ///
-/// The thread's real and effective user stay: if they were `peer`'s, that user could send it signals, and a signal that
-/// ends one thread ends the process.
+/// The thread's real and effective user do not change. If they were `peer`'s, that user could send the thread signals,
+/// and a signal that ends one thread ends the process.
 ///
-/// Errors: `PERM` unless the process may change its users (root). The thread must then not be used.
+/// Errors: `PERM` unless the process may change its users (root). After an error, the thread must not be used any more.
 pub fn act_as(peer: &PeerCredentials) -> Result<()> {
     let groups: Vec<Gid> = peer.groups.iter().map(|group| Gid::from_raw(*group)).collect();
     set_thread_groups(&groups)?;
@@ -41,14 +41,14 @@ pub fn act_as(peer: &PeerCredentials) -> Result<()> {
     set_capabilities(None, CapabilitySets { effective: nothing, permitted: nothing, inheritable: nothing })
 }
 
-/// Credentials that a thread of root can adopt for the length of a call. Made once per user.
+/// Credentials that a thread of root can adopt for the duration of a call. Created once per user.
 #[derive(Debug)]
 pub struct UserRole {
     role: Arc<ThreadCredentials>,
     own: Arc<ThreadCredentials>,
 }
 
-/// Everything by which the kernel checks access to files.
+/// All credentials by which the kernel checks access to files.
 #[derive(Debug)]
 struct ThreadCredentials {
     uid: u32,
@@ -63,7 +63,7 @@ thread_local! {
 }
 
 impl UserRole {
-    /// Creates the role of `peer`. Errors: from asking the kernel for the calling thread's credentials.
+    /// Creates the role of `peer`. Errors: from reading the calling thread's credentials.
     pub fn new(peer: &PeerCredentials) -> Result<Self> {
         let own = match PLAYED.with_borrow(|played| played.as_ref().map(|(_, own)| own.clone())) {
             Some(own) => own,
@@ -78,11 +78,11 @@ impl UserRole {
     }
 
     /// Does `work` with the calling thread, and no other, accessing files as the user: with the user's own group and
-    /// supplementary groups, and without an effective capability. Threads started meanwhile stay that user. Afterwards,
-    /// and if `work` panics, the thread gets its former credentials back: its own, or the credentials of an enclosing
-    /// role. Errors: `PERM` unless the process may change its users (root); `work` has not begun then. If the way back fails,
-    /// which no kernel does to root, the process aborts rather than let a thread act as the wrong user. Cost: 12 system
-    /// calls that touch no file, 6 µs on a virtual machine.
+    /// supplementary groups, and without an effective capability. Threads started meanwhile keep the user's
+    /// credentials. Afterwards, and if `work` panics, the thread gets its former credentials back: its own, or the
+    /// credentials of an enclosing role. Errors: `PERM` unless the process may change its users (root); `work` has not
+    /// begun then. If restoring fails, which should never happen to root, the process aborts rather than let a thread
+    /// act as the wrong user. Cost: 12 system calls that touch no file, 6 µs on a virtual machine.
     pub fn play<T>(&self, work: impl FnOnce() -> T) -> Result<T> {
         let before = PLAYED.replace(Some((self.role.clone(), self.own.clone())));
         let is_nested = before.is_some();
@@ -120,7 +120,7 @@ impl ThreadCredentials {
         set_file_id(libc::SYS_setfsuid, self.uid)?;
         set_capabilities(None, self.capabilities)?;
         set_file_id(libc::SYS_setfsgid, self.gid)?;
-        // Without the capability to set groups, they were not set on entry either.
+        // Without the capability to set groups, the groups were not changed on entry either.
         match set_thread_groups(&self.groups) {
             Err(Errno::PERM) if rustix::process::getgroups()? == self.groups => Ok(()),
             set => set,
@@ -146,7 +146,7 @@ impl Drop for CredentialGuard<'_> {
     }
 }
 
-/// The user as which the calling thread accesses files. Cost: one system call.
+/// Returns the user as whom the calling thread accesses files. Cost: one system call.
 pub fn file_user() -> u32 {
     // SAFETY: the call takes a number and touches no memory; this one sets nothing.
     unsafe { libc::syscall(libc::SYS_setfsuid, u32::MAX) as u32 }
@@ -165,7 +165,7 @@ pub fn may_act_as_others() -> bool {
     capabilities(None).is_ok_and(|sets| sets.permitted.contains(needed))
 }
 
-/// `setfsuid` or `setfsgid`, which return the old value whether they set the new one or not.
+/// `setfsuid` or `setfsgid`, which return the old value whether or not they set the new one.
 fn set_file_id(call: libc::c_long, id: u32) -> Result<()> {
     // SAFETY: both calls take a number and touch no memory.
     let (_, now) = unsafe { (libc::syscall(call, id), libc::syscall(call, u32::MAX)) };
@@ -234,7 +234,7 @@ fn groups_of(name: &CStr, gid: u32) -> Vec<u32> {
 
 type Work = Box<dyn FnOnce() + Send>;
 
-/// A thread that may act as other users, and does so for threads that no longer may.
+/// A thread that may act as other users, and does so on behalf of threads that no longer may.
 #[derive(Debug)]
 pub struct PrivilegedThread {
     work: Mutex<Sender<Work>>,

@@ -13,7 +13,7 @@ use super::file::last_errno;
 use super::process::ProcessIdentity;
 use crate::call;
 
-/// The number of locks within the process, by which threads that share the open lock file exclude each other, too.
+/// The number of locks within the process, which also make threads that share the open lock file exclude each other.
 const STRIPES: usize = 256;
 
 /// The first and the longest pause between two attempts to take a lock of another process.
@@ -27,7 +27,7 @@ thread_local! {
     static PATIENCE: Cell<Duration> = const { Cell::new(Duration::MAX) };
 }
 
-/// Does `work`. All its waits for locks together take at most `patience`, whatever patience each of them states.
+/// Does `work`. All its waits for locks together take at most `patience`, whatever patience each of them specifies.
 pub fn with_lock_patience<T>(patience: Duration, work: impl FnOnce() -> T) -> T {
     /// Restores the previous patience, even if `work` panics.
     struct Before(Duration);
@@ -43,7 +43,7 @@ pub fn with_lock_patience<T>(patience: Duration, work: impl FnOnce() -> T) -> T 
 /// A wait for a lock, with a time limit.
 struct LockWait {
     longest: Duration,
-    /// When the wait began; `None` until it has to wait.
+    /// When the wait began; `None` before the first pause.
     begin: Option<Instant>,
     pause: Duration,
 }
@@ -70,7 +70,7 @@ impl LockWait {
 }
 
 impl Drop for LockWait {
-    /// Leaves the remaining time to the next lock.
+    /// Passes the remaining time on to the next lock.
     fn drop(&mut self) {
         if let Some(begin) = self.begin
             && PATIENCE.get() != Duration::MAX
@@ -81,7 +81,7 @@ impl Drop for LockWait {
 }
 
 /// Waits for the lock of the whole `file`, which must be open for writing, and holds it until the last descriptor of
-/// this open file is closed. Errors: `NOLCK` if the file system has no locks, `TIMEDOUT` if somebody else holds the
+/// this open file is closed. Errors: `NOLCK` if the file system has no locks, `TIMEDOUT` if another holder keeps the
 /// lock for longer than `patience`.
 pub fn lock_file(file: impl AsFd, patience: Duration) -> Result<()> {
     // A length of 0 means "to the end, wherever that will be".
@@ -99,7 +99,7 @@ fn wait_for(file: BorrowedFd<'_>, (start, length): (i64, i64), patience: &mut Lo
     }
 }
 
-/// A table of byte locks on one open file (open-file-description locks, Linux 3.15). Whether they hold between nodes
+/// A table of byte locks on one open file (open-file-description locks, Linux 3.15). Whether they work between nodes
 /// depends on the file system's mount.
 #[derive(Debug)]
 pub struct ByteLocks {
@@ -168,7 +168,7 @@ impl Drop for StripeGuard<'_> {
     fn drop(&mut self) {
         let mut state = self.0.state();
         state.is_held = false;
-        // Without this check, a call that wakes up nobody would cost a system call, too.
+        // Without this check, even a call that wakes up no thread would cost a system call.
         if state.waiting > 0 {
             self.0.is_free.notify_one();
         }
@@ -193,7 +193,7 @@ impl ByteLocks {
     }
 
     /// Waits for the byte at `offset` and locks it. Cost: one `fcntl`, and one to unlock it. Errors: `NOLCK` if the
-    /// file system has no locks, `TIMEDOUT` if somebody else holds the byte for longer than `patience` or the patience
+    /// file system has no locks, `TIMEDOUT` if another holder keeps the byte for longer than `patience` or the patience
     /// of [`with_lock_patience`].
     pub fn lock(&self, offset: u32, patience: Duration) -> Result<LockGuard<'_>> {
         let mut patience = LockWait::new(patience);
@@ -203,7 +203,7 @@ impl ByteLocks {
         Ok(LockGuard { locks: self, byte, _stripe: stripe })
     }
 
-    /// Locks the byte at `offset` if nobody else has locked it, in this process or another. Cost and errors: as
+    /// Locks the byte at `offset` if it is not locked, by this process or another. Cost and errors: as
     /// [`ByteLocks::lock`].
     pub fn try_lock(&self, offset: u32) -> Result<Option<LockGuard<'_>>> {
         let Some(stripe) = self.stripes[offset as usize % STRIPES].try_take() else { return Ok(None) };
@@ -215,8 +215,8 @@ impl ByteLocks {
         }
     }
 
-    /// Returns whether this process made the table. A table that a parent process made excludes everybody but that
-    /// parent, because both share the open file. Cost: none.
+    /// Returns whether this process made the table. A table made by a parent process excludes every other process
+    /// except that parent, because both share the open file. Cost: none.
     pub fn is_of_this_process(&self) -> bool {
         self.opened_by.is_current()
     }

@@ -15,7 +15,7 @@ use crate::call::point;
 
 /// Bytes of a file, mapped for reading.
 ///
-/// The mapped content stays the content of one version, because an object is replaced by another file and never written
+/// The mapped content always belongs to one version, because an object is replaced by another file and never modified
 /// in place. If a POSIX program truncates the file, an access beyond its new end raises `SIGBUS`; a caller that cannot
 /// rule this out must read the file instead.
 #[derive(Debug)]
@@ -23,7 +23,7 @@ pub struct FileMapping {
     /// The first page; dangling if nothing is mapped.
     pages: NonNull<u8>,
     mapped_bytes: usize,
-    /// The offset of the requested bytes in the first page; `len` is their number.
+    /// The offset of the requested bytes within the first page; `len` is their number.
     offset: usize,
     len: usize,
 }
@@ -103,7 +103,7 @@ pub fn in_huge_pages(memory: &mut [u8]) {
 
 /// Returns how many freed bytes the allocator keeps for later allocations; 0 if it does not report that. Before glibc
 /// 2.33, the number is modulo 4 GiB. Cost: a walk over the lists of free blocks, which takes microseconds unless there
-/// are very many.
+/// are very many of them.
 pub fn unused_heap_bytes() -> u64 {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     {
@@ -117,7 +117,8 @@ pub fn unused_heap_bytes() -> u64 {
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 type Mallinfo2 = unsafe extern "C" fn() -> libc::mallinfo2;
 
-/// Looks for a function that glibc has since 2.33. A program that was linked to it would not start with an older one.
+/// Looks up a function that glibc has had since 2.33. A program that was linked against it would not start with an
+/// older glibc.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 fn mallinfo2() -> Option<Mallinfo2> {
     // SAFETY: the name ends with a zero byte, and looking for it changes nothing.
@@ -192,8 +193,8 @@ mod tests {
     fn what_was_freed_is_given_back() {
         let mut blocks: Vec<Vec<u8>> = (0..2_000).map(|_| vec![7; 20_000]).collect();
         let before = unused_heap_bytes();
-        // The last block remains allocated, so that the allocator does not return the blocks before it to the system by
-        // itself.
+        // The last block remains allocated, so that the allocator does not return the blocks before it to the system on
+        // its own.
         blocks.drain(..1_999);
         let unused = unused_heap_bytes();
         assert!(cfg!(not(target_env = "gnu")) || unused > before + (10 << 20), "{before} {unused}");

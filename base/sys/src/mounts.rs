@@ -1,4 +1,4 @@
-//! Finds the mount of a file, and mounts that do not provide what a store on several nodes needs.
+//! Finds the mount of a file, and recognizes mounts that do not meet the needs of a store on several nodes.
 
 use std::os::fd::{AsFd, AsRawFd};
 
@@ -11,10 +11,11 @@ use crate::shared::{LUSTRE, NFS, OCFS2, is_local, type_of};
 /// The list of the thread, because a thread may have its own mount namespace.
 const MOUNTS: &str = "/proc/thread-self/mountinfo";
 
-/// A reason why a store cannot keep its promises on a file system, with advice on what to do about it.
+/// A reason why a store's guarantees do not hold on a file system, with advice on what to do about it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unfit {
-    /// Overwrites and deletes may be lost: locks work only within this node, or their reach is unknown.
+    /// Overwrites and deletes may be lost: locks work only within this node, or it is unknown whether they work between
+    /// nodes.
     Locks(&'static str),
     /// Objects may be lost, with or without locks.
     Objects(&'static str),
@@ -113,7 +114,7 @@ impl<'m> Mount<'m> {
     }
 }
 
-/// Returns the number of the mount that `file` was opened through: from `statx` (Linux 5.8), else from `/proc`.
+/// Returns the number of the mount through which `file` was opened: from `statx` (Linux 5.8), else from `/proc`.
 fn mount_id(file: impl AsFd) -> Option<u64> {
     if let Ok(stat) = statx(&file, "", AtFlags::EMPTY_PATH, StatxFlags::MNT_ID)
         && stat.stx_mask & StatxFlags::MNT_ID.bits() != 0
@@ -187,7 +188,7 @@ mod tests {
         assert!(said("nfs4", "rw,vers=4.2,local_lock=posix").unwrap().contains("local_lock"));
     }
 
-    /// A name that a user chose is not taken for a field, and a truncated line is not taken for another mount.
+    /// A name chosen by a user is not mistaken for a field, and a truncated line is not mistaken for another mount.
     #[test]
     fn hostile_names_change_nothing() {
         let hostile = concat!(

@@ -16,8 +16,8 @@ use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space,
 use super::file::last_errno;
 
 /// Moves the calling thread, and no other, into a new network namespace that has only a loopback device, which is down.
-/// The namespace has no name: it lives as long as a thread is in it or a descriptor of it is open, so it disappears
-/// however the process that made it ends.
+/// The namespace has no name: it lives as long as a thread is in it or a descriptor of it is open, so it disappears no
+/// matter how the process that made it ends.
 ///
 /// Errors: `PERM` without CAP_SYS_ADMIN, which root has, and any user in their own user namespace.
 pub fn new_network_namespace() -> io::Result<OwnedFd> {
@@ -26,8 +26,8 @@ pub fn new_network_namespace() -> io::Result<OwnedFd> {
     Ok(File::open("/proc/thread-self/ns/net")?.into())
 }
 
-/// Moves the calling thread, and no other, into a network namespace. Threads and processes that it starts later are in
-/// it too. Errors: `PERM` as above, `INVAL` for anything but a network namespace.
+/// Moves the calling thread, and no other, into a network namespace. Threads and processes that it starts later are
+/// also in it. Errors: `PERM` as above, `INVAL` for anything but a network namespace.
 pub fn enter_network_namespace(namespace: impl AsFd) -> Result<()> {
     move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))
 }
@@ -40,7 +40,7 @@ pub fn own_process_namespace() -> Result<()> {
 }
 
 /// Has the kernel kill the process that `command` starts when the starting thread ends, for whatever reason. Errors:
-/// the start fails if the kernel refuses, which none does.
+/// the start fails if the kernel refuses, which no known kernel does.
 pub fn end_with_thread(command: &mut Command) {
     let end = || Ok(set_parent_process_death_signal(Some(Signal::KILL))?);
     // SAFETY: between fork and exec there is only a system call; no memory is allocated and no lock is taken.
@@ -99,7 +99,7 @@ pub struct PacketHeader {
 }
 
 impl PacketHeader {
-    /// Splits the bytes of a read into header and packet; `None` if they are too short for a packet.
+    /// Splits the bytes of a read into header and packet; `None` if there are too few for a header.
     pub fn split(read: &[u8]) -> Option<(Self, &[u8])> {
         let (head, packet) = read.split_at_checked(HEADER_BYTES)?;
         let number = |at: usize| u64::from(u16::from_ne_bytes([head[at], head[at + 1]]));

@@ -11,7 +11,7 @@ use rustix::io::{Errno, Result};
 use super::file::last_errno;
 use crate::call::{fstatfs, point, pread};
 
-/// The way in which the calling thread looks up names.
+/// How the calling thread looks up names.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum LookupMode {
     Waits,
@@ -26,8 +26,8 @@ thread_local! {
 
 /// Does `work`; while it runs, a [`RootDirectory`](crate::RootDirectory) that opens files looks up names only in
 /// memory. Returns `None` if a look-up would have had to wait: `work` then got `AGAIN`, and its result is discarded.
-/// `work` must change nothing, and a thread that may wait must be able to repeat it. Asking for the state of a name
-/// (`stat_in`, `get_xattr_in`) still waits: no kernel offers another way. Calls must not be nested.
+/// `work` must change nothing, and a thread that may wait must be able to repeat it. Reading the state of a name
+/// (`stat_in`, `get_xattr_in`) may still wait, because the kernel offers no alternative. Calls must not be nested.
 ///
 /// Cost: no system call.
 pub fn without_waiting<T>(work: impl FnOnce() -> T) -> Option<T> {
@@ -44,8 +44,8 @@ pub fn without_waiting<T>(work: impl FnOnce() -> T) -> Option<T> {
     (MODE.get() != LookupMode::WouldHaveWaited).then_some(done)
 }
 
-/// Called before a wait for a device: returns whether the calling thread is within [`without_waiting`], and so must
-/// fail instead. A thread that may wait then repeats its work.
+/// Called before a wait for a device: returns whether the calling thread is within [`without_waiting`], and must
+/// therefore fail instead. Its work is then repeated by a thread that may wait.
 pub fn would_wait() -> bool {
     let is_to_fail = is_asking();
     if is_to_fail {
@@ -55,7 +55,7 @@ pub fn would_wait() -> bool {
 }
 
 /// Returns whether the calling thread's current work will be repeated: something within [`without_waiting`] was not in
-/// memory, and the result, errors included, is discarded. Changes nothing.
+/// memory, and the result, errors included, is discarded. This function changes nothing.
 pub fn is_to_be_done_again() -> bool {
     MODE.get() == LookupMode::WouldHaveWaited
 }
@@ -64,11 +64,11 @@ fn is_asking() -> bool {
     MODE.get() != LookupMode::Waits
 }
 
-/// Finds out whether a file system answers look-ups from memory at all, because each look-up that it does not answer is
-/// done twice. NFS, FUSE and Lustre may ask their server about every name, whatever the kernel has cached. A file
-/// system that has answered once is trusted permanently. Before that, a name that was not in memory is looked up in
-/// memory again right after it was opened. After [`IN_VAIN_MAX`] failures of this second look-up, the file system is no
-/// longer asked. A single failure does not suffice, because a rename anywhere can cause it.
+/// Determines whether a file system answers look-ups from memory at all, because each look-up that it does not answer
+/// has to be done twice. NFS, FUSE and Lustre may ask their server about every name, whatever the kernel has cached. A
+/// file system that has answered once is trusted permanently. Before that, a name that was not in memory is looked up
+/// in memory again right after it was opened. After [`IN_VAIN_MAX`] failures of this second look-up, the file system is
+/// no longer asked. A single failure does not suffice, because a rename anywhere can cause it.
 #[derive(Debug, Default)]
 pub(crate) struct CacheProbe(AtomicU8);
 

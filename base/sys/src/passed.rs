@@ -1,4 +1,4 @@
-//! Sockets that a service manager opened and passes to the program it starts: the protocol of `sd_listen_fds(3)`.
+//! Sockets that a service manager opens and passes to the program that it starts: the protocol of `sd_listen_fds(3)`.
 
 use std::env;
 use std::os::fd::{AsFd, FromRawFd, OwnedFd, RawFd};
@@ -8,7 +8,7 @@ use rustix::io::{Errno, FdFlags, Result, fcntl_getfd, fcntl_setfd};
 use rustix::net::SocketType;
 use rustix::net::sockopt::{socket_acceptconn, socket_type};
 
-/// The first descriptor that is passed; the others follow without a gap.
+/// The first descriptor that is passed; the others follow without gaps.
 const FIRST: RawFd = 3;
 
 /// A socket that a service manager passed.
@@ -16,13 +16,13 @@ const FIRST: RawFd = 3;
 pub struct PassedSocket {
     /// The name that the service manager gave it; empty if none.
     pub name: String,
-    /// What it can be used for.
+    /// Its purpose.
     pub role: SocketRole,
     /// The socket itself.
     pub socket: OwnedFd,
 }
 
-/// What a socket can be used for.
+/// The purpose of a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SocketRole {
     /// It listens for stream connections.
@@ -33,14 +33,14 @@ pub enum SocketRole {
     Other,
 }
 
-/// Takes the sockets that a service manager passed to this process; none if there is no service manager, and none from the
-/// second call on. They are closed in programs that this process starts. Errors: `BADF` if fewer descriptors are open than
-/// the environment says, `NOTSOCK` if one is no socket.
-/// Cost: four system calls a socket.
+/// Takes the sockets that a service manager passed to this process; returns none if there is no service manager, and
+/// none from the second call on. Programs started by this process do not inherit them. Errors: `BADF` if fewer
+/// descriptors are open than the environment states, `NOTSOCK` if one is not a socket. Cost: four system calls a
+/// socket.
 pub fn take_passed_sockets() -> Result<Vec<PassedSocket>> {
     static TAKEN: AtomicBool = AtomicBool::new(false);
     let variable = |name| env::var(name).unwrap_or_default();
-    // A child of the program that was started has the variables too, and they are not for it.
+    // A child of the started program inherits the variables, but they are not meant for it.
     let is_meant = variable("LISTEN_PID").parse() == Ok(std::process::id());
     let count = variable("LISTEN_FDS").parse().unwrap_or(0);
     if !is_meant || count == 0 || TAKEN.swap(true, Ordering::Relaxed) {

@@ -1,5 +1,5 @@
-//! Processes: their CPU time and use of resources, how to end them, how to tell a forked child from its parent, and
-//! which processor a thread runs on.
+//! Processes: their CPU time and use of resources, how to end them, how to distinguish a forked child from its parent,
+//! and which processor a thread runs on.
 
 use std::sync::Once;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,11 +13,11 @@ use super::file::last_errno;
 /// The resources that the calling process has used so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ResourceUsage {
-    /// CPU time in user mode, nanoseconds (resolution of the kernel: microseconds).
+    /// CPU time in user mode, in nanoseconds (resolution of the kernel: microseconds).
     pub user_ns: u64,
-    /// CPU time in the kernel, nanoseconds (resolution of the kernel: microseconds).
+    /// CPU time in the kernel, in nanoseconds (resolution of the kernel: microseconds).
     pub system_ns: u64,
-    /// The largest resident set so far, bytes.
+    /// The largest resident set so far, in bytes.
     pub max_rss_bytes: u64,
     /// The number of times that the process gave up the processor, usually to wait.
     pub voluntary_switches: u64,
@@ -59,7 +59,7 @@ fn clock_ns(clock: libc::clockid_t) -> Result<u64> {
     }
 }
 
-/// Asks process `pid` to end (SIGTERM). Errors: `SRCH` if there is no such process, `PERM`.
+/// Asks process `pid` to terminate (SIGTERM). Errors: `SRCH` if there is no such process, `PERM`.
 pub fn terminate(pid: u32) -> Result<()> {
     let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or(Errno::SRCH)?;
     kill_process(pid, Signal::TERM)
@@ -84,9 +84,10 @@ pub fn process_usage() -> ResourceUsage {
 /// The number of forks from the process that first called [`ProcessIdentity::current`] to this one.
 static FORKS: AtomicU64 = AtomicU64::new(0);
 
-/// Identifies a process, so that a forked child recognizes what its parent opened. Locks on open files, connections and
-/// thread pools are of no use in a child that was forked after they were made: the child shares them with its parent,
-/// or lacks the threads. A type that holds such a resource stores the identity of its process next to it.
+/// Identifies a process, so that a forked child recognizes resources that its parent opened. Locks on open files,
+/// connections and thread pools are of no use in a child that was forked after they were made: the child shares them
+/// with its parent, or lacks the threads. A type that holds such a resource stores the identity of its process next to
+/// it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProcessIdentity(u64);
 
@@ -99,7 +100,7 @@ impl ProcessIdentity {
         }
         WATCHED.call_once(|| {
             // SAFETY: the handler only counts, which is allowed after a fork. If there is no memory to register it,
-            // nothing is counted, and a child shares what its parent opened.
+            // nothing is counted, and a child uses the resources that its parent opened.
             unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
         });
         ProcessIdentity(FORKS.load(Ordering::Acquire))
@@ -111,8 +112,8 @@ impl ProcessIdentity {
     }
 }
 
-/// Does `work` with all signals blocked. A thread that it starts inherits that, so that the signals of the process go to
-/// other threads. Cost: two system calls.
+/// Does `work` with all signals blocked. A thread that `work` starts inherits this, so that signals of the process go
+/// to other threads. Cost: two system calls.
 pub fn with_signals_blocked<T>(work: impl FnOnce() -> T) -> T {
     // SAFETY: `sigset_t` is plain data, for which all zeros is a valid value.
     let (mut all, mut before) = unsafe { (std::mem::zeroed(), std::mem::zeroed()) };
@@ -132,7 +133,7 @@ pub fn current_core() -> u32 {
     sched_getcpu() as u32
 }
 
-/// Returns the numbers of the processors that the calling thread may use; empty if the system does not tell.
+/// Returns the numbers of the processors that the calling thread may use; empty if the system does not report them.
 pub fn usable_cores() -> Vec<usize> {
     let Ok(set) = sched_getaffinity(None) else { return Vec::new() };
     (0..CpuSet::MAX_CPU).filter(|core| set.is_set(*core)).collect()
@@ -142,7 +143,7 @@ pub fn usable_cores() -> Vec<usize> {
 /// may use it.
 #[derive(Debug)]
 pub struct ThreadCores {
-    /// The processors that the thread may use; `None` if the system does not tell.
+    /// The processors that the thread may use; `None` if the system does not report them.
     all: Option<CpuSet>,
     kept_to: Option<u32>,
 }
@@ -153,7 +154,7 @@ impl ThreadCores {
         ThreadCores { all: sched_getaffinity(None).ok(), kept_to: None }
     }
 
-    /// Pins the thread to `core`, if it may use that one. Cost: one system call if `core` has changed.
+    /// Pins the thread to `core`, if the thread may use it. Cost: one system call if `core` has changed.
     pub fn keep_to(&mut self, core: u32) {
         let index = core as usize;
         let may_use = self.all.is_some_and(|all| index < CpuSet::MAX_CPU && all.is_set(index));

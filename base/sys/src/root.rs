@@ -1,4 +1,4 @@
-//! Opening paths that must not lead out of a directory.
+//! Opens paths that must not lead out of a directory.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -28,7 +28,7 @@ pub enum PathResolution {
 /// The symbolic links that a path may lead through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SymlinkPolicy {
-    /// Links that stay beneath the directory in which the path starts.
+    /// Links that lead to a place beneath the directory in which the path starts.
     Beneath,
     /// No links: a link within the path, or at its end, is the error `LOOP`.
     None,
@@ -44,8 +44,8 @@ impl SymlinkPolicy {
     }
 }
 
-/// A directory beneath which paths are resolved: neither `..`, nor an absolute path, nor a symbolic link, nor a race
-/// with a rename leads out of it.
+/// A directory beneath which paths are resolved: no `..`, absolute path, symbolic link or race with a rename leads out
+/// of it.
 #[derive(Debug)]
 pub struct RootDirectory {
     dir: OwnedFd,
@@ -87,7 +87,7 @@ impl RootDirectory {
         if self.kernel_resolves.load(Ordering::Relaxed) {
             match self.open_by_kernel(start, path, links, flags, mode) {
                 // Seccomp filters of older containers return EPERM for unknown system calls. Trying the walk
-                // distinguishes that from a denied file, for which the walk would fail, too.
+                // distinguishes this from a denied file, for which the walk would also fail.
                 Err(Errno::NOSYS | Errno::PERM) => {}
                 done => return done.map(File::from),
             }
@@ -109,7 +109,7 @@ impl RootDirectory {
         if let Some(answer) = self.ask_memory(start, path, flags, resolve) {
             return answer;
         }
-        // EAGAIN: a rename or mount elsewhere raced with a `..` in a link; the kernel asks the caller to retry.
+        // EAGAIN: a `..` in a link raced with a rename or mount elsewhere, and the kernel asks the caller to retry.
         let name = text_to_name(path);
         for _ in 0..128 {
             match openat2(start, &*name, flags, mode, resolve) {
@@ -125,8 +125,8 @@ impl RootDirectory {
         Err(Errno::AGAIN)
     }
 
-    /// Opens `name` (a single name, no path) in `dir`, a directory beneath the root; does not follow a link. Cost: one
-    /// `openat`. Errors: errors of `openat`, and `AGAIN` within [`without_waiting`](crate::without_waiting).
+    /// Opens `name` (a single name, not a path) in `dir`, a directory beneath the root; does not follow a link. Cost:
+    /// one `openat`. Errors: errors of `openat`, and `AGAIN` within [`without_waiting`](crate::without_waiting).
     pub fn open_in(&self, dir: impl AsFd, name: &str, flags: OFlags) -> Result<File> {
         let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let answer = match self.kernel_resolves.load(Ordering::Relaxed) {
@@ -191,8 +191,8 @@ impl RootDirectory {
     }
 }
 
-/// Walks `path` with an open directory for every level, so that `..` returns to a directory that is already open and is
-/// never a look-up that a rename could divert.
+/// Walks `path` while holding the directory of every level open, so that `..` returns to an open directory and never
+/// needs a look-up that a rename could divert.
 fn open_by_walk(
     start: BorrowedFd<'_>,
     path: &str,
@@ -234,7 +234,7 @@ fn open_by_walk(
             continue;
         }
         if last {
-            // Links were resolved above. If one appears in between, this call fails and does not follow it.
+            // Links were resolved above. If a link appears in between, this call fails instead of following it.
             return openat(here, &*text_to_name(&name), flags | OFlags::NOFOLLOW, mode);
         }
         let step = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;

@@ -56,7 +56,7 @@ pub enum FileSystemSharing {
     Local,
     /// The clients of an NFS server may change it.
     Nfs,
-    /// Unknown whether other nodes may change it: FUSE, and every file system of an unknown type.
+    /// Not known: FUSE, and every file system of an unknown type.
     Unknown,
 }
 
@@ -76,29 +76,29 @@ impl FileSystemSharing {
     }
 }
 
-/// Returns the state of an open file as its server has it, and updates what the kernel has cached of the file; for an
-/// NFS directory, the names in it too. Cost: one `statx`, and a round trip.
+/// Returns the server's state of an open file, and updates the kernel's cache of the file; for an NFS directory, also
+/// the cached names in it. Cost: one `statx`, and a round trip.
 pub fn stat_now(file: impl AsFd) -> Result<FileStat> {
     let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_FORCE_SYNC;
     let stat = statx(file, "", flags, StatxFlags::BASIC_STATS)?;
     Ok(FileStat::of_statx(&stat, makedev(stat.stx_dev_major, stat.stx_dev_minor)))
 }
 
-/// Makes the kernel check whether what it has cached for `path` (relative to `dir`) still exists, and look up every
-/// name of the path again if it does not. The results are discarded. Cost: two calls, and as many round trips.
+/// Makes the kernel check whether the cached file at `path` (relative to `dir`) still exists, and look up every name of
+/// the path again if it does not. The results are discarded. Cost: two calls, and as many round trips.
 ///
 /// The kernel looks names up again if the server no longer knows the file behind one (`ESTALE`). An NFS server reports
-/// that when it is asked for the state of the file. The client of GlusterFS answers that request from a cache, but not
-/// a request for an attribute.
+/// this in response to a request for the state of the file. The client of GlusterFS answers that request from a cache,
+/// but not a request for an attribute.
 pub fn look_again(dir: impl AsFd, path: &str) {
     let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::STATX_FORCE_SYNC;
     let _ = statx(&dir, &*text_to_name(path), flags, StatxFlags::BASIC_STATS);
     let _ = get_xattr_in(dir, path, c"user.fordway", &mut [0; 8]);
 }
 
-/// Checks that the server still has an open file or directory. The client of MooseFS shows what another node has
-/// removed for a second, but it does not cache which attributes there are. `file` must be open for reading. Errors:
-/// `NOENT` or `STALE` if it is gone. Cost: one `flistxattr`, and a round trip.
+/// Checks that the server still has an open file or directory. The client of MooseFS shows a removed file for another
+/// second after another node has removed it, but it does not cache the list of attributes. `file` must be open for
+/// reading. Errors: `NOENT` or `STALE` if it is gone. Cost: one `flistxattr`, and a round trip.
 pub fn require_kept(file: impl AsFd) -> Result<()> {
     point("flistxattr")?;
     match rustix::fs::flistxattr(file, &mut [0_u8; 0][..]) {
@@ -107,8 +107,8 @@ pub fn require_kept(file: impl AsFd) -> Result<()> {
     }
 }
 
-/// Returns the inode that the directory `dir` lists for `name`: the server's answer, whatever is cached for the name.
-/// `dir` must be open for reading and not have been read yet. Cost: it reads the directory up to the name.
+/// Returns the inode that the directory `dir` lists for `name`: the server's answer, regardless of what is cached for
+/// the name. `dir` must be open for reading and not have been read yet. Cost: it reads the directory up to the name.
 pub fn inode_in(dir: impl AsFd, name: &str) -> Result<Option<u64>> {
     const BUFFER_BYTES: usize = 32 * 1024;
     let (name, mut buffer) = (text_to_name(name), Vec::with_capacity(BUFFER_BYTES));

@@ -1,6 +1,6 @@
-//! Waits that a signal may end. The kernel wakes up a thread that waits for a socket when a signal handler has run in it;
-//! what that signal meant is known to the program alone, so it is asked. A signal that came just before the wait wakes up
-//! nobody, so a program that wants to be asked is asked now and then as well.
+//! Waits that a signal may end. The kernel wakes up a thread that waits for a socket when a signal handler has run in
+//! the thread. Only the program knows what the signal meant, so these functions ask the program whether to stop. A
+//! signal that arrives just before the wait wakes up no thread, so the program is also asked at intervals.
 
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
@@ -14,18 +14,20 @@ const NOTICE_TIME: Duration = Duration::from_millis(100);
 
 static MUST_STOP: OnceLock<fn() -> bool> = OnceLock::new();
 
-/// Has waits of this process ask `must_stop` when a signal wakes them up. It runs in the waiting thread, outside of
-/// the signal handler. Only the first call of a process has an effect. A process that never calls this waits on.
+/// Makes waits of this process call `must_stop` when a signal wakes them up. It runs in the waiting thread, outside the
+/// signal handler. Only the first call in a process has an effect. In a process that never calls this, waits continue
+/// after a signal.
 pub fn ask_after_signals(must_stop: fn() -> bool) {
     MUST_STOP.get_or_init(|| must_stop);
 }
 
-/// How long to wait in one go where all of the wait is `limit`: until the program is to be asked again.
+/// Returns how long to wait before the program has to be asked again, for a wait of `limit` in total.
 pub fn wait_at_most(limit: Duration) -> Duration {
     if MUST_STOP.get().is_some() { limit.min(NOTICE_TIME) } else { limit }
 }
 
-/// What a call does that failed with `INTR`, or has waited for a while: begins again, or ends. Errors: `CANCELED` if the program wants to stop.
+/// Decides how a call continues that failed with `INTR` or has waited for a while: it starts again unless the program
+/// wants to stop. Errors: `CANCELED` if the program wants to stop.
 pub fn after_signal() -> Result<()> {
     match MUST_STOP.get() {
         Some(must_stop) if must_stop() => Err(Errno::CANCELED),
@@ -33,7 +35,7 @@ pub fn after_signal() -> Result<()> {
     }
 }
 
-/// Lets the thread sleep. Errors: `CANCELED` if a signal came and the program wants to stop.
+/// Lets the thread sleep. Errors: `CANCELED` if a signal arrived and the program wants to stop.
 pub fn sleep(duration: Duration) -> Result<()> {
     let begin = Instant::now();
     loop {
@@ -41,7 +43,7 @@ pub fn sleep(duration: Duration) -> Result<()> {
         if left.is_zero() {
             return Ok(());
         }
-        // A day, where the kernel's type has no room for more.
+        // One day, if the kernel's type cannot represent more.
         let now = Timespec::try_from(wait_at_most(left)).unwrap_or(Timespec { tv_sec: 86_400, tv_nsec: 0 });
         match nanosleep(&now) {
             NanosleepRelativeResult::Err(errno) => return Err(errno),

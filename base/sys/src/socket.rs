@@ -37,9 +37,9 @@ impl WaitMode {
 }
 
 /// Sends all of `first` and then all of `second`; `descriptor` is sent with the first byte. Errors: `PIPE` and
-/// `CONNRESET` if the other side is gone, `WOULDBLOCK` if the socket's time limit passed, `CANCELED` if a signal came
-/// and the program wants to stop. Cost: one `sendmsg` (one `send` of `first` alone), more if the buffer of the socket is
-/// full.
+/// `CONNRESET` if the other side is gone, `WOULDBLOCK` if the socket's time limit passed, `CANCELED` if a signal
+/// arrived and the program wants to stop. Cost: one `sendmsg` (one `send` of `first` alone), more if the buffer of the
+/// socket is full.
 pub fn send_all(
     socket: impl AsFd,
     mut first: &[u8],
@@ -111,13 +111,13 @@ pub fn receive_with_descriptor(
     }
 }
 
-/// Limits how long calls that receive wait before they fail with `WOULDBLOCK`.
+/// Limits how long receive calls wait before they fail with `WOULDBLOCK`.
 pub fn set_receive_timeout(socket: impl AsFd, limit: std::time::Duration) -> Result<()> {
     sockopt::set_socket_timeout(socket, sockopt::Timeout::Recv, Some(limit))
 }
 
-/// Makes the kernel detect that the other end of a TCP connection is gone: after 30 s of silence it sends probes, and
-/// gives up after three times 10 s.
+/// Makes the kernel detect that the other end of a TCP connection is gone: after 30 s of silence it sends three probes,
+/// 10 s apart, and then gives up.
 pub fn keep_alive(socket: impl AsFd) -> Result<()> {
     let seconds = std::time::Duration::from_secs;
     sockopt::set_socket_keepalive(&socket, true)?;
@@ -180,13 +180,13 @@ pub fn send_more(socket: impl AsFd, data: &[u8]) -> Result<usize> {
     rustix::net::send(socket, data, SendFlags::MORE | SendFlags::DONTWAIT | SendFlags::NOSIGNAL)
 }
 
-/// Returns whether `socket` accepts data now. Cost: one `poll`, which is much cheaper than a call that is refused.
+/// Returns whether `socket` accepts data now. Cost: one `poll`, which is much cheaper than a failed call.
 pub fn is_writable(socket: impl AsFd) -> Result<bool> {
     let mut wanted = [PollFd::new(&socket, PollFlags::OUT)];
     Ok(rustix::event::poll(&mut wanted, Some(&Timespec::default()))? > 0)
 }
 
-/// A connection's state as the kernel measured it.
+/// A connection's state as measured by the kernel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TcpInfo {
     /// Smoothed round-trip time, microseconds.
@@ -218,9 +218,9 @@ pub fn tcp_info(socket: impl AsFd) -> Result<TcpInfo> {
     }
 }
 
-/// Turns off pacing for a connection to `peer` if both ends are on this host, because no traffic of others shares a
-/// line with it. If the machine's congestion control paces (BBR), a timer for each burst costs more than the sending.
-/// Cost: one `setsockopt`, of loopback connections only.
+/// Turns off pacing for a connection to `peer` if both ends are on this host, because it shares no line with other
+/// traffic. If the machine's congestion control paces (BBR), the timer for each burst costs more than sending. Cost:
+/// one `setsockopt`, for loopback connections only.
 pub fn send_unpaced_on_loopback(socket: impl AsFd, peer: IpAddr) -> Result<()> {
     if !peer.to_canonical().is_loopback() {
         return Ok(());
@@ -248,7 +248,7 @@ pub fn set_receive_low_water(socket: impl AsFd, bytes: usize) -> Result<()> {
 /// Makes a connection to `peer` offer a receive window of `bytes` from the start, as far as `net.ipv4.tcp_rmem` allows
 /// it, unless both ends are on this host. By default the kernel offers 64 KiB, and more according to the bytes read in
 /// a round trip, which lags behind a sender that doubles its amount in each round trip. No memory is used before bytes
-/// arrive. Unlike with `SO_RCVBUF`, the buffer still grows by itself. Cost: two `setsockopt`, none on loopback.
+/// arrive. Unlike with `SO_RCVBUF`, the buffer still grows automatically. Cost: two `setsockopt`, none on loopback.
 pub fn offer_room(socket: impl AsFd, peer: IpAddr, bytes: usize) -> Result<()> {
     if peer.to_canonical().is_loopback() {
         return Ok(());

@@ -17,7 +17,7 @@ const HEAD_BYTES: usize = 16;
 /// The longest change, in bytes.
 const CHANGE_BYTES_MAX: usize = HEAD_BYTES + 256;
 
-/// The number of a watched directory in a [`DirectoryWatcher`]. Never used again for another directory.
+/// The number of a watched directory in a [`DirectoryWatcher`]. Never reused for another directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WatchId(i32);
 
@@ -42,8 +42,8 @@ pub enum DirectoryChange<'n> {
     Itself,
 }
 
-/// A queue of the changes in some directories. The kernel takes about 10 ms to close it, so it is kept as long as it may be
-/// used again. After a fork, the child process shares the queue with its parent, and must not read it.
+/// A queue of the changes in some directories. The kernel takes about 10 ms to close it, so it is kept open as long as
+/// it may be used again. After a fork, the child process shares the queue with its parent, and must not read it.
 #[derive(Debug)]
 pub struct DirectoryWatcher {
     queue: OwnedFd,
@@ -58,9 +58,10 @@ impl DirectoryWatcher {
         Ok(DirectoryWatcher { queue, read: Vec::with_capacity(QUEUE_READ_BYTES) })
     }
 
-    /// Starts to watch `dir`, which the caller may read. From then on, each change of a name in it takes about 1 µs
-    /// longer in every process. Cost: one `inotify_add_watch`, which takes time for each name in memory. Errors:
-    /// `NOSPC` if the user has too many watches (`fs.inotify.max_user_watches`), `ACCESS`, `NOENT` without `/proc`.
+    /// Starts to watch `dir`, for which the caller needs read permission. From then on, each change of a name in it
+    /// takes about 1 µs longer in every process. Cost: one `inotify_add_watch`, which takes time for each name in
+    /// memory. Errors: `NOSPC` if the user has too many watches (`fs.inotify.max_user_watches`), `ACCESS`, `NOENT`
+    /// without `/proc`.
     pub fn watch(&self, dir: impl AsFd) -> Result<WatchId> {
         let path = format!("/proc/self/fd/{}", dir.as_fd().as_raw_fd());
         let names = WatchFlags::CREATE | WatchFlags::DELETE | WatchFlags::MOVE;
@@ -71,13 +72,13 @@ impl DirectoryWatcher {
 
     /// Stops watching a directory. Its queued changes are still returned. Cost: one `inotify_rm_watch`.
     pub fn unwatch(&self, watch: WatchId) {
-        // An error means that the watch has ended by itself.
+        // An error means that the watch has already ended.
         let _ = inotify_rm_watch(&self.queue, watch.0);
     }
 
-    /// Calls `visit` for every change that was made before this call, in order. Cost: one `read`; another one for each
-    /// 100 changes or so. Errors: `OVERFLOW` if changes were lost because they were too many
-    /// (`fs.inotify.max_queued_events`, usually 16,384), which ends what is known of any directory.
+    /// Calls `visit` for every change that was made before this call, in order. Cost: one `read`, and another for about
+    /// every 100 changes. Errors: `OVERFLOW` if changes were lost because there were too many
+    /// (`fs.inotify.max_queued_events`, usually 16,384); nothing is then known about any directory.
     pub fn changes(&mut self, mut visit: impl FnMut(WatchId, DirectoryChange<'_>)) -> Result<()> {
         loop {
             self.read.clear();
@@ -88,7 +89,7 @@ impl DirectoryWatcher {
                 Err(errno) => return Err(errno),
             }
             visit_each(&self.read, &mut visit)?;
-            // There was room for one more, so there was none.
+            // There was room for another change, so the queue is empty.
             if self.read.len() + CHANGE_BYTES_MAX <= self.read.capacity() {
                 return Ok(());
             }
@@ -96,7 +97,8 @@ impl DirectoryWatcher {
     }
 }
 
-/// Calls `visit` for each of the kernel's records in `bytes`. Errors: `OVERFLOW` if one says that others were lost.
+/// Calls `visit` for each of the kernel's records in `bytes`. Errors: `OVERFLOW` if a record says that others were
+/// lost.
 fn visit_each(mut bytes: &[u8], visit: &mut impl FnMut(WatchId, DirectoryChange<'_>)) -> Result<()> {
     // struct inotify_event: int wd; uint32_t mask, cookie, len; char name[len], filled up with zeros.
     while let Some((head, rest)) = bytes.split_first_chunk::<HEAD_BYTES>() {
@@ -129,7 +131,7 @@ mod tests {
 
     use super::*;
 
-    /// Returns the queued changes as text: `+` made, `-` gone, `/` for a directory.
+    /// Returns the queued changes as text: `+` created, `-` removed, `/` for a directory.
     fn changes(watcher: &mut DirectoryWatcher) -> Vec<String> {
         let mut all = Vec::new();
         let text = |sign, name: &[u8], is_dir| {
@@ -171,7 +173,7 @@ mod tests {
         assert_eq!(changes(&mut watcher), ["itself"]);
     }
 
-    /// Many changes come in order and complete, and none is waited for.
+    /// Many changes arrive in order and completely, without waiting.
     #[test]
     fn many_changes_are_all_seen() {
         let dir = tempfile::tempdir().unwrap();

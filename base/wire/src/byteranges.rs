@@ -1,6 +1,6 @@
 //! Several ranges of one object in one response: `Range` with a list, and `multipart/byteranges` (RFC 9110 sections
-//! 14.2 and 14.6), which S3 itself does not have. No sockets: text in, text out. [`MultipartParser`] is the client's
-//! side: it parses such a body as it arrives, in pieces of any size.
+//! 14.2 and 14.6), which S3 itself does not support. This module works on text, without sockets. [`MultipartParser`] is
+//! the client's side: it parses such a body as it arrives, in pieces of any size.
 
 use std::fmt;
 use std::ops::Range;
@@ -127,7 +127,7 @@ pub enum MultipartStep {
     Part(usize, Range<u64>, Option<u64>),
     /// Bytes of the part.
     Data(usize),
-    /// The end of the last part, or what follows it; skip it.
+    /// The end of the last part, or the bytes after it; skip them.
     End(usize),
 }
 
@@ -142,7 +142,7 @@ impl MultipartStep {
         }
     }
 
-    /// Returns whether the step has no bytes, as when no bytes were given.
+    /// Returns whether the step has no bytes, which happens if none were given.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -173,7 +173,7 @@ impl MultipartParser {
         if let MultipartState::Data(left) = self.state { left } else { 0 }
     }
 
-    /// Returns whether the last part has ended; a body that ends before is truncated.
+    /// Returns whether the last part has ended; a body that ends before that is truncated.
     pub fn has_ended(&self) -> bool {
         matches!(self.state, MultipartState::Done)
     }
@@ -274,8 +274,8 @@ impl MultipartParser {
         Ok(MultipartStep::Skip(taken))
     }
 
-    /// A content ends with the line break of its delimiter (RFC 2046 section 5.1.1). If the content were a byte short,
-    /// part of that line break would have counted as content.
+    /// A content ends with the line break of its delimiter (RFC 2046 section 5.1.1). If the content were a byte too
+    /// short, part of that line break would have been counted as content.
     fn content_ended(&mut self, line: &[u8], taken: usize) -> Result<MultipartStep, MalformedMultipart> {
         if line != self.line_break {
             return Err(MalformedMultipart("a part that is not as long as its Content-Range"));
@@ -389,9 +389,9 @@ mod tests {
     fn forms_that_servers_have() {
         let found = Some(vec![(1..3, b"bc".to_vec()), (7..8, b"h".to_vec())]);
         for body in [
-            // Line breaks of one byte, no line break at the end.
+            // One-byte line breaks, and no line break at the end.
             "--b\ncontent-range: bytes 1-2/9\n\nbc\n--b\nContent-Range:bytes 7-7/*\n\nh\n--b--",
-            // A preamble, white space behind a boundary, other headers, an epilogue.
+            // A preamble, white space after a boundary, other headers, and an epilogue.
             "a word before\r\n--bc\r\n\r\n--b \t\r\nContent-Type: x/y\r\nCONTENT-RANGE: bytes 1-2/9\r\n\r\nbc\r\n\
              --b\r\ncontent-range: bytes 7-7/9\r\ncontent-type: x/y\r\n\r\nh\r\n--b--\r\nand one after",
         ] {
@@ -412,7 +412,7 @@ mod tests {
             "--b\r\ncontent-range: bytes 0-1/9\r\n\r\nabc\r\n--b--\r\n",
             "--b\r\ncontent-range: bytes 0-2/9\r\n\r\nabc\r\n",
             "--b\r\ncontent-range: bytes 0-2/9\r\n\r\nab",
-            // A byte or two short: the line break before the delimiter is no content.
+            // A byte or two too short: the line break before the delimiter is not content.
             "--b\r\ncontent-range: bytes 0-2/9\r\n\r\nab\r\n--b--\r\n",
             "--b\r\ncontent-range: bytes 0-2/9\r\n\r\na\r\n--b--\r\n",
             "--b\ncontent-range: bytes 0-2/9\n\nab\n--b--\n",

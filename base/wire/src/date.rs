@@ -1,10 +1,10 @@
-//! Times as S3 writes them: RFC 9110 in headers, ISO 8601 in XML and in signatures.
+//! Times in S3's formats: RFC 9110 in headers, ISO 8601 in XML and in signatures.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 const DAY_S: i64 = 86_400;
 
-/// A time in UTC, split into the fields that text formats are made of.
+/// A time in UTC, split into the fields of the text formats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UtcTime {
     /// The year of the Gregorian calendar.
@@ -18,7 +18,7 @@ pub struct UtcTime {
 }
 
 impl From<SystemTime> for UtcTime {
-    /// Times before 1970 become 1970.
+    /// Converts a time; times before 1970 become 1970.
     fn from(time: SystemTime) -> Self {
         let seconds = time.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs() as i64;
         let (year, month, day) = civil_from_days(seconds.div_euclid(DAY_S));
@@ -81,8 +81,8 @@ pub fn format_iso8601(time: SystemTime) -> String {
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{ms:03}Z")
 }
 
-/// Reads the date of an HTTP header, in any of the three forms of RFC 9110. UTC may have its other names (`UTC` of
-/// libs3; `-0000` and `+0000` of RFC 5322, which botocore writes).
+/// Reads the date of an HTTP header, in any of the three forms of RFC 9110. UTC may also be written as `UTC` (libs3),
+/// or as `-0000` or `+0000` (RFC 5322; botocore).
 pub fn parse_http(text: &str) -> Option<SystemTime> {
     match [" UTC", " -0000", " +0000"].iter().find_map(|zone| text.strip_suffix(zone)) {
         Some(start) => httpdate::parse_http_date(&format!("{start} GMT")).ok(),
@@ -112,8 +112,8 @@ fn nanoseconds(fraction: &str) -> Option<u32> {
     Some(fraction.parse().unwrap_or(0) * scale)
 }
 
-/// Returns the days from 1970-01-01 to a Gregorian date. The year is taken to start in March, so that
-/// the leap day comes last and the lengths of the months follow a fixed pattern.
+/// Returns the days from 1970-01-01 to a Gregorian date. For the computation, the year starts in March, so that the
+/// leap day comes last and the lengths of the months follow a fixed pattern.
 fn days_from_civil(year: i64, month: u32, day: u32) -> i64 {
     let year = if month <= 2 { year - 1 } else { year };
     let (era, year_of_era) = (year.div_euclid(400), year.rem_euclid(400));

@@ -1,5 +1,5 @@
-//! Digests of files, as Metalinks and HTTP headers state them: computed while bytes are streamed, and written in
-//! hexadecimal.
+//! Digests of files, as used in Metalinks and HTTP headers. They are computed while bytes are streamed, and represented
+//! in hexadecimal.
 
 use std::fmt::Write as _;
 
@@ -150,7 +150,7 @@ impl RunningHash {
     }
 }
 
-/// The number of bytes that can be added up before the remainder must be taken.
+/// The number of bytes that can be added before the sums must be reduced.
 const ADLER_RUN_BYTES: usize = 5_552;
 const ADLER_MODULUS: u32 = 65_521;
 

@@ -9,9 +9,8 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 const OPEN: &str = "=?UTF-8?B?";
 const CLOSE: &str = "?=";
 
-/// Returns the text as a header can carry it. Printable ASCII is unchanged, unless it starts or ends
-/// with a blank or has two in a row (a header would lose those), or starts with `=?`; any other text is
-/// encoded.
+/// Returns the text in a form that is valid in a header. Printable ASCII is unchanged, unless it starts or ends with a
+/// space, contains two spaces in a row (which a header would lose), or starts with `=?`. Any other text is encoded.
 pub fn encode(text: &str) -> Cow<'_, str> {
     let printable = text.bytes().all(|b| (b' '..=b'~').contains(&b));
     let runs_of_blanks = text.contains("  ") || text.starts_with(' ') || text.ends_with(' ');

@@ -1,4 +1,4 @@
-//! Codecs: wire formats as pure functions of bytes. No sockets, and time is an argument.
+//! Codecs: wire formats as pure functions of bytes. There are no sockets here, and time is an argument.
 
 pub mod byteranges;
 pub mod date;

@@ -4,13 +4,13 @@ use std::ops::Range;
 
 use fordway_store::ByteRange;
 
-/// Returns the value of `Range` that asks for `range`.
+/// Returns the value of a `Range` header that requests `range`.
 pub fn format_range(range: ByteRange) -> String {
     format!("bytes={range}")
 }
 
-/// Appends `first-last` of `range`, which must not be empty, to a list of ranges. Ranges are separated
-/// by a comma without a space, because some servers take a space for the end of the list.
+/// Appends `first-last` of `range`, which must not be empty, to a list of ranges. Ranges are separated by a comma
+/// without a space, because some servers treat a space as the end of the list.
 pub fn push_range(list: &mut Vec<u8>, range: &Range<u64>) {
     if list.last().is_some_and(u8::is_ascii_digit) {
         list.push(b',');
@@ -38,7 +38,7 @@ pub fn parse_unsatisfied_range(text: &str) -> Option<u64> {
     digits(text.trim().strip_prefix("bytes")?.trim_start().strip_prefix("*/")?)
 }
 
-/// Reads a `Range` that asks for one range. Returns `None` for anything else.
+/// Reads a `Range` header that requests a single range. Returns `None` for anything else.
 pub fn parse_range(text: &str) -> Option<ByteRange> {
     let (first, last) = text.strip_prefix("bytes=")?.split_once('-')?;
     match (first, last) {
@@ -60,7 +60,7 @@ pub fn parse_content_range(text: &str) -> Option<(Range<u64>, Option<u64>)> {
     is_within.then_some((first..end, size))
 }
 
-/// Reads a number as HTTP writes it: decimal digits and nothing else.
+/// Reads a number in HTTP's form: decimal digits and nothing else.
 pub fn digits(text: &str) -> Option<u64> {
     let plain = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
     plain.then(|| text.parse().ok()).flatten()

@@ -1,4 +1,5 @@
-//! AWS Signature Version 2 for clients, which services from before 2014 require. It is a pure function of the request.
+//! AWS Signature Version 2 for clients of services from before 2014, which require it. It is a pure function of the
+//! request.
 //!
 //! Newer services refuse it. It covers less than [`crate::sigv4`]: neither the host, nor the body
 //! (except by `Content-MD5`), nor most of the query.
@@ -46,7 +47,7 @@ const SIGNED_PARAMETERS: [&str; 30] = [
 pub struct LegacySignedRequest<'a> {
     /// `GET`, `PUT`, ...
     pub method: &'a str,
-    /// The bucket, if its name is part of the host name and so not in `path`.
+    /// The bucket, if its name is part of the host name and therefore not in `path`.
     pub host_bucket: Option<&'a str>,
     /// The encoded path, starting with `/`.
     pub path: &'a str,

@@ -12,7 +12,7 @@ use subtle::ConstantTimeEq;
 use crate::date::UtcTime;
 use crate::uri;
 
-/// The payload hash of a request whose body is not part of the signature.
+/// The payload hash of a request whose body is not covered by the signature.
 pub const UNSIGNED_PAYLOAD: &str = "UNSIGNED-PAYLOAD";
 /// The maximum lifetime of a presigned URL, in seconds: 7 days.
 pub const MAX_EXPIRES_S: u64 = 7 * 24 * 3600;
@@ -23,7 +23,7 @@ const ALGORITHM: &str = "AWS4-HMAC-SHA256";
 /// [`SigningKey::is_for`] says that the day has changed.
 #[derive(Clone)]
 pub struct SigningKey {
-    /// An HMAC that has already processed the key, which saves half of the blocks of each signature.
+    /// An HMAC that has already processed the key, which saves half of the hash blocks of each signature.
     keyed: Hmac<Sha256>,
     day: String,
     scope: String,
@@ -144,7 +144,7 @@ pub struct AuthorizationHeader<'a> {
 }
 
 impl<'a> AuthorizationHeader<'a> {
-    /// Parses the header as clients usually write it; `None` for any other spelling.
+    /// Parses the header in the form that clients usually write; `None` for any other form.
     pub fn parse(value: &'a str) -> Option<Self> {
         let fields = value.strip_prefix(ALGORITHM)?.strip_prefix(" Credential=")?;
         let (credential, rest) = fields.split_once(',')?;
@@ -208,7 +208,7 @@ impl SignedRequest<'_> {
     }
 }
 
-/// Spaces around a value are dropped, and a run of them inside becomes one.
+/// Drops spaces around a value, and reduces any run of spaces inside it to one.
 fn update_with_single_blanks(digest: &mut Sha256, value: &str) {
     let value = value.trim_matches(' ');
     // Searching for one byte costs a twentieth of searching for two, and few values have spaces.

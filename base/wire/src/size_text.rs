@@ -1,4 +1,4 @@
-//! Sizes as people write them.
+//! Sizes in the form that people write.
 
 const UNITS: [(&str, u64); 12] = [
     ("kib", 1 << 10),

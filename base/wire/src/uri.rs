@@ -1,5 +1,5 @@
-//! Percent-encoding as S3 requires it: all characters but RFC 3986's unreserved ones, once, with capital hexadecimal
-//! digits.
+//! Percent-encoding as S3 requires it: all characters except RFC 3986's unreserved ones are encoded, once, with capital
+//! hexadecimal digits.
 
 use std::fmt::Write as _;
 
@@ -13,7 +13,8 @@ const PATH: &AsciiSet = &QUERY.remove(b'/');
 /// Characters that must not appear in a request line.
 const TYPED: &AsciiSet = &CONTROLS.add(b' ').add(b'"').add(b'<').add(b'>').add(b'\\').add(b'^').add(b'`');
 
-/// Appends the path and query of a URL that a person typed or a program made; existing percent-encoding is kept.
+/// Appends the path and query of a URL that was typed by a person or made by a program; existing percent-encoding is
+/// kept.
 pub fn push_typed(to: &mut String, rest: &str) {
     let _infallible = write!(to, "{}", utf8_percent_encode(rest, TYPED));
 }
@@ -23,7 +24,7 @@ pub fn push_path(to: &mut String, key: &str) {
     let _infallible = write!(to, "{}", utf8_percent_encode(key, PATH));
 }
 
-/// Appends a name or value of a query; `/` is encoded, too, and a blank becomes `%20`.
+/// Appends a name or value of a query; `/` is also encoded, and a space becomes `%20`.
 pub fn push_query(to: &mut String, text: &str) {
     let _infallible = write!(to, "{}", utf8_percent_encode(text, QUERY));
 }
@@ -48,7 +49,7 @@ fn pair((name, value): (&str, &str)) -> String {
     pair
 }
 
-/// Undoes `encoding-type=url` of a listing, in which servers may write `+` for a blank. `None` if the result is not
+/// Undoes `encoding-type=url` of a listing, in which servers may write `+` for a space. `None` if the result is not
 /// UTF-8.
 pub fn decode_listed(text: &str) -> Option<String> {
     decode(&text.replace('+', " "))

@@ -1,4 +1,4 @@
-//! Writes and reads back every message of the node lane, and reads bytes that are nearly messages.
+//! Writes and reads back every message of the node lane, and reads bytes that are almost messages.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -238,7 +238,8 @@ fn requests(make: &mut Make) -> Vec<Request<'static>> {
     }
 }
 
-/// Asserts that what is read equals what was written. Compares their debug output, since not all types can be compared.
+/// Asserts that the value read equals the value written. Compares their debug output, since not all types can be
+/// compared.
 #[track_caller]
 fn there_and_back<T: WriteField + ReadField + Debug>(answer: Result<T>) {
     let mut bytes = Vec::new();
@@ -342,7 +343,7 @@ proptest! {
     }
 
     /// A message with a few changed bytes is refused, or is read as another message. Nothing panics, and bytes that are
-    /// only announced take no memory.
+    /// announced but not sent take no memory.
     #[test]
     fn changed_bytes_do_no_harm(
         seed in any::<u64>(),

@@ -21,7 +21,7 @@ pub enum StorageAddress {
 }
 
 impl StorageAddress {
-    /// Reads an address. Errors: `InvalidArgument` for other schemes, `InvalidBucketName`.
+    /// Parses an address. Errors: `InvalidArgument` for other schemes, `InvalidBucketName`.
     pub fn parse(text: &str) -> Result<Self> {
         if text == "-" {
             return Ok(StorageAddress::Stdio);
@@ -49,8 +49,8 @@ impl StorageAddress {
         if text.is_empty() {
             return Err(Error::new(ErrorKind::InvalidArgument, "an address cannot be empty"));
         }
-        // Most likely a slash was forgotten. Taken as a file name, the address would be accepted, and the copy would
-        // end up in the current directory.
+        // A slash was probably forgotten. If the address were taken as a file name, the copy would end up in the
+        // current directory.
         if let Some(rest) = text.strip_prefix("s3:") {
             let rest = rest.trim_start_matches('/');
             let why = format!(
@@ -62,7 +62,7 @@ impl StorageAddress {
         Ok(StorageAddress::Local(PathBuf::from(text)))
     }
 
-    /// Returns the same address as a directory: appends the slash that ends a prefix to a key that lacks it.
+    /// Returns the same address as a directory: appends a slash to a key that lacks one.
     pub fn into_directory(self) -> Self {
         match self {
             StorageAddress::S3(bucket, key) if !key.is_empty() && !key.ends_with('/') => {
@@ -137,8 +137,8 @@ impl fmt::Display for StorageAddress {
 
 /// Returns the path of `relative` (a key without the prefix that is copied) under `root`.
 ///
-/// A key may be any text; a path may not. Segments that would leave `root` or map to another key's path (`..`, `.` and
-/// empty ones, hence also absolute paths) are refused, as are those with a NUL byte. Errors: `InvalidArgument`.
+/// Not every key can be a path. Segments that would leave `root` or map to another key's path (`..`, `.` and empty
+/// segments, hence also absolute paths) are rejected, as are segments with a NUL byte. Errors: `InvalidArgument`.
 fn local_path(root: &Path, relative: &str) -> Result<PathBuf> {
     let hostile = |segment: &str| matches!(segment, "" | "." | "..") || segment.contains('\0');
     if relative.split('/').any(hostile) {

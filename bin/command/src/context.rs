@@ -1,5 +1,5 @@
-//! The context of every command: a lane, the standard streams, and the request to stop. Signals set flags that long
-//! work checks, so that temporary files are removed on the way out.
+//! The context of every command: a lane, the standard streams, and the stop flag. Signals set flags that long-running
+//! work checks, so that temporary files are removed before exit.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -34,8 +34,8 @@ pub struct CommandContext {
 }
 
 impl CommandContext {
-    /// A context whose lane is opened by the first command that needs one, so that local work
-    /// requires no endpoint and no credentials.
+    /// Creates a context whose lane is opened when it is first needed, so that local work requires no endpoint and no
+    /// credentials.
     pub fn new(
         open_lane: impl Fn(Option<&str>) -> Result<Lane> + Send + Sync + 'static,
         output: CommandOutput,
@@ -65,7 +65,7 @@ impl CommandContext {
         Ok(lane)
     }
 
-    /// Returns the lane of another endpoint than the command's.
+    /// Returns the lane of an endpoint other than the command's.
     pub fn lane_at(&self, endpoint: &str) -> Result<Lane> {
         (self.open_lane)(Some(endpoint))
     }
@@ -102,13 +102,13 @@ pub struct InterruptFlag(Arc<InterruptState>);
 #[derive(Default)]
 struct InterruptState {
     is_raised: AtomicBool,
-    /// Temporary files, whose names no user chose, and whether each can be resumed.
+    /// Temporary files, and whether each can be resumed. No user chose their names.
     temporary: Mutex<BTreeMap<PathBuf, LeftoverKind>>,
     on_hang_up: Mutex<Option<Box<dyn Fn() + Send>>>,
 }
 
 impl InterruptFlag {
-    /// Tells everything that shares this flag to stop at its next chunk; returns whether it was already told.
+    /// Tells everything that shares this flag to stop at its next chunk; returns whether the flag was already set.
     pub fn raise(&self) -> bool {
         self.0.is_raised.swap(true, Ordering::Relaxed)
     }
@@ -131,13 +131,15 @@ impl InterruptFlag {
         Ok(())
     }
 
-    /// Registers how to treat this file when a signal ends the process at once, until the returned value is dropped.
+    /// Registers how to treat this file if a signal ends the process at once. Applies until the returned value is
+    /// dropped.
     pub fn temporary(&self, path: &Path, leftover: LeftoverKind) -> TemporaryFile {
         self.temporaries().insert(path.to_owned(), leftover);
         TemporaryFile { path: path.to_owned(), interrupt: self.clone() }
     }
 
-    /// Removes the files that a process ending now would leave; returns those that the same command resumes from.
+    /// Removes the temporary files that would be left if the process ended now, except non-empty files that the same
+    /// command can resume from, which it returns.
     pub fn leave(&self) -> Vec<PathBuf> {
         let mut kept = Vec::new();
         for (path, leftover) in &*self.temporaries() {
@@ -154,12 +156,13 @@ impl InterruptFlag {
         self.0.temporary.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// From now on, SIGHUP does not request a stop, but calls `reload` on another thread.
+    /// Makes SIGHUP call `reload` on another thread instead of requesting a stop.
     pub fn on_hang_up(&self, reload: impl Fn() + Send + 'static) {
         *self.0.on_hang_up.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(reload));
     }
 
-    /// Handles SIGHUP: the terminal is gone, or a daemon is to reload its files. Returns whether it called a reload.
+    /// Handles SIGHUP, which means that the terminal is gone or that a daemon should reload its files. Returns whether
+    /// a reload was called.
     pub fn hang_up(&self) -> bool {
         let reload = self.0.on_hang_up.lock().unwrap_or_else(PoisonError::into_inner);
         reload.as_ref().map(|reload| reload()).is_some()
@@ -171,11 +174,11 @@ impl InterruptFlag {
 pub enum LeftoverKind {
     /// The file has no use.
     Useless,
-    /// The same command resumes from it.
+    /// The same command can resume from it.
     Resumable,
 }
 
-/// A temporary file that no user named; a signal that ends the process removes it, unless it is resumable.
+/// A temporary file with a generated name. It is removed if a signal ends the process, unless it is resumable.
 pub struct TemporaryFile {
     path: PathBuf,
     interrupt: InterruptFlag,

@@ -1,4 +1,4 @@
-//! Exit codes: what a script can distinguish without reading messages.
+//! Exit codes, by which a script can distinguish outcomes without parsing messages.
 
 use std::io;
 
@@ -82,7 +82,7 @@ impl From<CommandExit> for std::process::ExitCode {
     }
 }
 
-/// Gives an operating-system error its kind and adds the action and the file.
+/// Converts an operating-system error: sets its kind, and adds the action and the file.
 pub fn file_error(doing: &str, path: impl std::fmt::Display, error: io::Error) -> Error {
     Error::new(ErrorKind::from(&error), format!("{doing} {path}")).caused_by(error)
 }
@@ -91,7 +91,7 @@ pub fn file_error(doing: &str, path: impl std::fmt::Display, error: io::Error) -
 mod tests {
     use super::*;
 
-    /// This is the table of the manual. Moving a kind to another code is a change that scripts see.
+    /// This is the table in the manual. Changing a kind's code is visible to scripts.
     #[test]
     fn every_kind_has_the_documented_code() {
         let documented = |kind: ErrorKind| match kind.name() {

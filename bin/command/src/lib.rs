@@ -1,4 +1,4 @@
-//! Shared by the programs `fordway` and `fordway-lab`: the options of all commands, and a command's context.
+//! Code shared by the programs `fordway` and `fordway-lab`: options common to all commands, and a command's context.
 //!
 //! [`CommandContext`] gives a command its lane, streams and Ctrl-C flag, [`CommandExit`] is its exit code, and
 //! [`program`] connects `main` to the commands.

@@ -1,4 +1,4 @@
-//! The only module that prints: data to standard output, messages and progress to standard error.
+//! The only module that prints: data goes to standard output, messages and progress to standard error.
 
 use std::fmt::Display;
 use std::io::{self, BufWriter, IsTerminal, Write};
@@ -11,10 +11,10 @@ use serde::Serialize;
 
 use crate::exit::file_error;
 
-/// How records appear on standard output.
+/// The format of records on standard output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OutputFormat {
-    /// Lines for people, as `aws s3` prints them.
+    /// Human-readable lines in the format of `aws s3`.
     Text,
     /// One JSON object per line.
     Json,
@@ -31,7 +31,7 @@ pub struct CommandOutput {
 }
 
 impl CommandOutput {
-    /// The process's own streams; shows the bar only if standard error is a terminal.
+    /// Uses the process's own streams; shows the bar only if standard error is a terminal.
     pub fn terminal(format: OutputFormat, quiet: bool, progress: bool) -> Self {
         let shown = progress && !quiet && io::stderr().is_terminal();
         let bar = ProgressBar::with_draw_target(
@@ -42,7 +42,7 @@ impl CommandOutput {
         CommandOutput { bar, ..CommandOutput::to(stdout, io::stderr(), format, quiet) }
     }
 
-    /// Any two streams, without a bar.
+    /// Uses any two streams, without a bar.
     pub fn to(
         stdout: impl Write + Send + 'static,
         stderr: impl Write + Send + 'static,
@@ -68,7 +68,8 @@ impl CommandOutput {
         self.data(line.as_bytes())
     }
 
-    /// Prints one record of many that the text format shows as a table: only its JSON.
+    /// Prints one of many records that the text format shows as a table. Prints only JSON; text output is up to the
+    /// caller.
     pub fn row<R: Serialize>(&self, record: &R) -> Result<()> {
         match self.format {
             OutputFormat::Text => Ok(()),
@@ -84,17 +85,17 @@ impl CommandOutput {
         self.data(format!("{line}\n").as_bytes())
     }
 
-    /// Prints what was done to one object: immediately, and not at all with `--quiet`.
+    /// Prints an action on one object, immediately. Prints nothing with `--quiet`.
     pub fn event<R: Serialize + Display>(&self, event: &R) -> Result<()> {
         if self.quiet { Ok(()) } else { self.beside_progress(event) }
     }
 
-    /// Prints one line of data in a command that shows progress: immediately, and also with `--quiet`.
+    /// Prints one line of data in a command that shows progress, immediately and even with `--quiet`.
     pub fn beside_progress<R: Serialize + Display>(&self, record: &R) -> Result<()> {
         self.bar.suspend(|| self.record(record).and_then(|()| self.flush()))
     }
 
-    /// Prints bytes unchanged. Errors: `Io`, also if the reader is gone.
+    /// Prints bytes unchanged. Errors: `Io`, including when the reader is gone.
     pub fn data(&self, bytes: &[u8]) -> Result<()> {
         self.written(lock(&self.stdout).write_all(bytes))
     }
@@ -113,8 +114,8 @@ impl CommandOutput {
         })
     }
 
-    /// Returns whether `error` only says that the reader of our output is gone (`fordway ls | head`), which is not a
-    /// failure.
+    /// Returns whether `error` only means that the reader of our output is gone (as in `fordway ls | head`), which is
+    /// not a failure.
     pub fn is_reader_gone(&self, error: &Error) -> bool {
         let cause = std::error::Error::source(error).and_then(|source| source.downcast_ref::<io::Error>());
         self.reader_gone.load(Ordering::Relaxed)
@@ -134,7 +135,7 @@ impl CommandOutput {
     }
 
     fn message(&self, line: &str) {
-        // If standard error is gone, nobody can be told.
+        // If standard error is gone, there is nowhere to report that.
         self.bar.suspend(|| writeln!(lock(&self.stderr), "{line}")).ok();
     }
 
@@ -143,7 +144,7 @@ impl CommandOutput {
         let style = ProgressStyle::with_template(
             "{bar:30} {binary_bytes}/{binary_total_bytes}  {binary_bytes_per_sec}  {eta}",
         );
-        // A template that does not parse affects the look of the bar, not the transfer.
+        // An invalid template affects only the appearance of the bar, not the transfer.
         if let Ok(style) = style {
             self.bar.set_style(style);
         }
@@ -159,7 +160,7 @@ impl CommandOutput {
         self.bar.inc(bytes);
     }
 
-    /// Shows the bar of a command that takes steps.
+    /// Shows the bar of a command that works in steps.
     pub fn start_steps(&self) {
         let style = ProgressStyle::with_template("{bar:30} {percent:>3} %  {msg}  {eta} left");
         if let Ok(style) = style {
@@ -183,7 +184,7 @@ impl CommandOutput {
         }
     }
 
-    /// Shows how many of `what` are done.
+    /// Shows that `done` items of the kind `what` are done.
     pub fn counted(&self, done: u64, what: impl Display) {
         if !self.bar.is_hidden() {
             self.bar.set_message(what.to_string());
@@ -203,6 +204,6 @@ fn json(record: &impl Serialize) -> Result<String> {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // One call writes a whole line, so a panic elsewhere leaves none half-written.
+    // One call writes a whole line, so a panic elsewhere leaves no partial line.
     mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }

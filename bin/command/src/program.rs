@@ -1,4 +1,4 @@
-//! What surrounds a command in `main`: logging, signals, the command's context, and the exit code.
+//! Connects commands to `main`: logging, signals, the command's context, and the exit code.
 
 use std::io::{IsTerminal, Read as _, Write as _};
 use std::process::ExitCode;
@@ -32,7 +32,7 @@ pub fn run(
     command(&context).into()
 }
 
-/// Ends a command. All errors have been reported when this returns.
+/// Finishes a command. When this returns, all errors have been reported.
 pub fn finish(ended: Result<CommandExit>, context: &CommandContext) -> CommandExit {
     let exit = ended.unwrap_or_else(|error| tell(context, &error));
     match context.output.flush() {
@@ -57,7 +57,7 @@ fn stop_on_signals(interrupt: InterruptFlag) {
     let mut signals = match Signals::new([SIGINT, SIGTERM, SIGHUP]) {
         Ok(signals) => signals,
         Err(error) => {
-            // The default action of the signals then ends the process.
+            // The default action of the signals will then end the process.
             tracing::warn!(%error, "cannot handle signals");
             return;
         }
@@ -68,7 +68,7 @@ fn stop_on_signals(interrupt: InterruptFlag) {
             if !is_taken && interrupt.raise() {
                 for kept in interrupt.leave() {
                     let kept = kept.display();
-                    // Standard error may be closed; there is nowhere else to report that.
+                    // Ignore the error: if standard error is closed, there is nowhere to report it.
                     let _ = writeln!(
                         std::io::stderr(),
                         "fordway: {kept} is kept; run the same command again to resume"
@@ -122,7 +122,7 @@ fn start_logging(default: Option<&str>) {
     }
 }
 
-/// Calls `stop` to end a server at a signal, and also at the end of standard input if `until_eof`.
+/// Calls `stop` to end a server when a signal arrives or, if `until_eof`, at the end of standard input.
 pub fn stop_when_asked(
     stop: impl Fn() + Clone + Send + 'static,
     interrupt: &InterruptFlag,

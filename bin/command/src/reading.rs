@@ -1,5 +1,5 @@
-//! Reads ranges in calls, one after the other or several in flight, also from a list with one `offset length` per line;
-//! or reads a whole file, block by block.
+//! Reads ranges in calls, one after the other or several in flight, or reads a whole file, block by block. Ranges may
+//! come from a list with one `offset length` per line.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -33,7 +33,7 @@ pub struct ReadPlan<'a> {
     pub verify: bool,
 }
 
-/// Which bytes to read.
+/// The bytes to read.
 #[derive(Clone, Copy)]
 pub enum ReadSelection<'a> {
     /// These ranges, with up to `window` calls in flight.
@@ -43,7 +43,7 @@ pub enum ReadSelection<'a> {
         /// Calls in flight at once.
         window: usize,
     },
-    /// All bytes, in blocks, with a limit on the memory for read-ahead.
+    /// The whole file in blocks, with a limit on the memory for read-ahead.
     Blocks {
         /// The size of one read.
         block_bytes: usize,
@@ -52,7 +52,7 @@ pub enum ReadSelection<'a> {
     },
 }
 
-/// The cost of reading, opening included.
+/// The cost of reading, including opening.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct ReadCost {
     /// Total bytes read.
@@ -75,7 +75,7 @@ pub struct ReadCost {
 pub struct FinishedCall<'b> {
     /// The bytes read, in the order of the request.
     pub bytes: &'b [u8],
-    /// When it was made.
+    /// The time at which the call was made.
     pub started: Instant,
     /// The time until its bytes had arrived.
     pub took: Duration,
@@ -129,7 +129,7 @@ fn cpu_seconds() -> f64 {
 type Begun = (Instant, OpenedTicket);
 
 /// Opens a file, and returns its first call if that is already in flight. Returns `None` for objects on lanes where
-/// calls in advance have no advantage. Cost: a HEAD if no call is in flight.
+/// several calls in flight have no advantage. Cost: a HEAD if no call is in flight.
 fn open(reading: &ReadPlan, context: &CommandContext) -> Result<Option<(OpenedFile, Option<OpenedTicket>)>> {
     if reading.url.starts_with("s3://") {
         let (bucket, key) = StorageAddress::parse(reading.url)?.into_object()?;
@@ -229,8 +229,7 @@ fn read_ranges_of(
         let Some((started, call, ticket)) = under_way.pop_front() else { return Ok(file.traffic()) };
         memory = match (file.wait(ticket), &file) {
             (Err(error), OpenedFile::One(_)) => {
-                // Continues with replicas. Calls that were in flight on the failed file are sent again, in the same
-                // order.
+                // Continue with replicas. Calls that were in flight on the failed file are repeated, in the same order.
                 file = OpenedFile::Many(reading.places().instead(reading.url, error, context)?);
                 for (_, call, ticket) in &mut under_way {
                     *ticket = file.submit(call, Vec::new())?;
@@ -243,7 +242,7 @@ fn read_ranges_of(
     }
 }
 
-/// Reads from a store that responds at once, which has no calls in flight: waits for each.
+/// Reads from a store that responds at once, so it waits for each call before making the next.
 fn read_object(
     reading: &ReadPlan,
     ranges: &[(u64, usize)],
@@ -262,7 +261,8 @@ fn read_object(
     Ok(())
 }
 
-/// Errors: `InvalidRange`, also for a range that begins within the object and ends beyond it.
+/// Reads the ranges of one call. Errors: `InvalidRange`, including for a range that begins within the object and ends
+/// beyond it.
 fn read_call(
     store: &dyn Store,
     (bucket, key): (&Bucket, &Key),
@@ -286,8 +286,8 @@ fn read_call(
     Ok(())
 }
 
-/// Reads a list of ranges; ignores empty lines and anything after a `#`.
-/// Errors: `InvalidArgument` with the number of the line, `Io`.
+/// Reads a list of ranges; ignores empty lines and anything after a `#`. Errors: `InvalidArgument` with the line
+/// number, `Io`.
 pub fn read_ranges(path: &Path, context: &CommandContext) -> Result<Vec<(u64, usize)>> {
     let failed = |error| file_error("reading", path.display(), error);
     let input: Box<dyn Read> = match path.to_str() {

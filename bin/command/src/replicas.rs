@@ -1,4 +1,4 @@
-//! Files with replicas, for the commands that read from web servers.
+//! Opens files with replicas, for the commands that read from web servers.
 
 use std::ops::Range;
 use std::path::PathBuf;
@@ -25,7 +25,7 @@ pub struct ReplicaOpener<'a> {
     pub args: &'a ReplicaArgs,
     /// Whether pieces are verified against their digests.
     pub verify: bool,
-    /// The CA bundle; `None` for the environment's.
+    /// The CA bundle; `None` for that of the environment.
     pub ca_bundle: Option<&'a PathBuf>,
     /// The maximum number of connections to one server.
     pub connections: usize,
@@ -46,7 +46,7 @@ pub enum OpenedFile {
 /// Opens a file at one location.
 type Open<'o> = dyn FnMut(&Arc<HttpSession>, &str) -> Result<RemoteFile> + 'o;
 
-/// A ticket for ranges in flight.
+/// A ticket for requested ranges.
 pub enum OpenedTicket {
     /// A ticket for a file at one location.
     One(RangeTicket),
@@ -55,7 +55,7 @@ pub enum OpenedTicket {
 }
 
 impl<'a> ReplicaOpener<'a> {
-    /// Uses the default number of connections, and the environment's CA bundle.
+    /// Creates an opener with the default number of connections and the CA bundle of the environment.
     pub fn usual(args: &'a ReplicaArgs, verify: bool) -> Self {
         let connections = SessionOptions::default().connections_per_origin;
         ReplicaOpener {
@@ -94,8 +94,8 @@ impl<'a> ReplicaOpener<'a> {
         self.args.metalink.as_deref().filter(|source| *source != "none")
     }
 
-    /// Opens the file at `url`, which may itself name a Metalink; with `--metalink`, `url` may be empty.
-    /// Errors: from opening, when no other location is known.
+    /// Opens the file at `url`, which may itself name a Metalink; with `--metalink`, `url` may be empty. Errors: those
+    /// of opening, if no other location is known.
     pub fn open(&self, url: &str, context: &CommandContext) -> Result<OpenedFile> {
         self.open_by(url, context, &mut RemoteFile::open)
     }
@@ -145,7 +145,7 @@ impl<'a> ReplicaOpener<'a> {
         }
     }
 
-    /// Returns the file at other locations than `url`, which failed. Errors: `error`, if there are none.
+    /// Returns the file at locations other than `url`, which failed. Errors: `error`, if there are none.
     pub fn instead(&self, url: &str, error: Error, context: &CommandContext) -> Result<ReplicatedFile> {
         if self.is_told_none() || !may_be_elsewhere(error.kind()) {
             return Err(error);
@@ -162,7 +162,7 @@ impl<'a> ReplicaOpener<'a> {
         self.replicated(&found.file).ok()
     }
 
-    /// Reads a Metalink or a list of URLs, from a local file or a URL, and keeps it for later.
+    /// Reads a Metalink or a list of URLs from a local file or a URL, and caches it.
     pub fn read(&self, source: &str, context: &CommandContext) -> Result<Metalink> {
         let metalink = if web::is_address(source) {
             fetch_metalink(&self.session(), source)?
@@ -178,7 +178,7 @@ impl<'a> ReplicaOpener<'a> {
         Ok(metalink)
     }
 
-    /// Opens the file that a Metalink describes. Errors: from opening, when every location failed.
+    /// Opens the file that a Metalink describes. Errors: those of opening, if every location failed.
     pub fn replicated(&self, file: &MetalinkFile) -> Result<ReplicatedFile> {
         let options = ReplicaOptions {
             session: self.options(),
@@ -191,7 +191,7 @@ impl<'a> ReplicaOpener<'a> {
     }
 }
 
-/// Puts the address that the user named before all others.
+/// Moves the address that the user specified before all others.
 fn put_first(file: &mut MetalinkFile, url: &str) {
     if url.is_empty() || is_metalink_name(url) || file.replicas.iter().any(|replica| replica.url == url) {
         return;
@@ -205,7 +205,7 @@ pub fn base_name(url: &str) -> String {
     path.rsplit('/').next().unwrap_or_default().to_owned()
 }
 
-/// Returns whether a failure is the location's fault, so that another location may succeed.
+/// Returns whether a failure is specific to the location, so that another location may succeed.
 fn may_be_elsewhere(kind: ErrorKind) -> bool {
     use ErrorKind as K;
     matches!(
@@ -245,7 +245,7 @@ impl OpenedFile {
         }
     }
 
-    /// Errors: also `Internal`, for a ticket of the previous file.
+    /// Waits for a ticket. Errors: also `Internal`, for a ticket of a different file.
     pub fn wait(&self, ticket: OpenedTicket) -> Result<Vec<u8>> {
         match (self, ticket) {
             (OpenedFile::One(file), OpenedTicket::One(ticket)) => Ok(file.wait(ticket)?.bytes),
@@ -271,7 +271,7 @@ impl OpenedFile {
             sink(bytes).inspect_err(|_| has_sink_failed = true)
         };
         let copied = match range == (0..file.size_bytes()) {
-            // Bytes already passed on cannot be taken back: a mismatch with the server's digest is still an error.
+            // Bytes already passed on cannot be revoked, so a mismatch with the server's digest is still an error.
             true => file.copy_verified(0, &|| Ok(Box::new(std::io::empty())), &mut counted).map(drop),
             false => file.copy_range(range.clone(), &mut counted),
         };

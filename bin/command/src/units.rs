@@ -8,7 +8,7 @@ use jiff::tz::TimeZone;
 /// Parses a duration such as `30ms`, `90s`, `30m`, `24h`, `7d` or `2w`.
 pub fn parse_duration(text: &str) -> Result<Duration, String> {
     let lower = text.trim().to_ascii_lowercase();
-    // `us` and `ms` come before `s`, which is a suffix of both.
+    // List `us` and `ms` before `s`, which is a suffix of both.
     let units = [("us", 1), ("ms", 1_000), ("s", SECOND_US), ("m", 60 * SECOND_US), ("h", 3_600 * SECOND_US)];
     let long_units = [("d", 86_400 * SECOND_US), ("w", 604_800 * SECOND_US)];
     let unit = units.iter().chain(&long_units).find_map(|(name, us)| Some((lower.strip_suffix(name)?, *us)));
@@ -31,6 +31,12 @@ pub fn parse_bit_rate(text: &str) -> Result<u64, String> {
     })
 }
 
+/// Formats a count, as in `1 range` and `2 ranges`. The plural of `thing` must be formed with an `s`.
+pub fn counted(count: u64, thing: &str) -> String {
+    let plural = if count == 1 { "" } else { "s" };
+    format!("{count} {thing}{plural}")
+}
+
 /// Formats a size as `aws s3 ls --human-readable` does: `1.5 KiB`, `1 Byte`, `300 Bytes`.
 pub fn human_bytes(bytes: u64) -> String {
     match bytes {
@@ -41,7 +47,7 @@ pub fn human_bytes(bytes: u64) -> String {
     let mut value = bytes as f64;
     let mut unit = "";
     for next in ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"] {
-        // A value of 1,023.95 or more would be printed as 1024.0 of the smaller unit.
+        // A value of 1,023.95 or more would be printed as 1024.0 in the smaller unit.
         if value < 1023.95 {
             break;
         }

@@ -1,13 +1,13 @@
-//! What `--version` says of a program.
+//! The output of `--version`.
 
 use std::sync::OnceLock;
 
-/// The commit that a release is built from: tools/dist sets the variable. Other builds have none, because a program that
-/// named its commit would be linked again after each.
+/// The commit from which a release is built; tools/dist sets the variable. Other builds have none, because including it
+/// would require linking again after every commit.
 const COMMIT: Option<&str> = option_env!("FORDWAY_COMMIT");
 
-/// Returns what `--version` prints after the program's name: its version, the commit that it is built from, and the
-/// features that it is built with. `-V` prints the version alone.
+/// Returns the output of `--version` after the program's name: the version, the commit, and the enabled features. `-V`
+/// prints only the version.
 pub fn long_version(features: &'static [&'static str]) -> &'static str {
     static TEXT: OnceLock<String> = OnceLock::new();
     TEXT.get_or_init(|| describe(env!("CARGO_PKG_VERSION"), COMMIT, features))

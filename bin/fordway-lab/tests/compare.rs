@@ -1,4 +1,4 @@
-//! `fordway compare` as a process: what it prints, what it leaves behind, how it ends.
+//! `fordway compare` as a process: its output, the files that it leaves behind, and how it ends.
 
 use std::io::{BufRead, BufReader};
 use std::net::{TcpListener, TcpStream};
@@ -12,7 +12,7 @@ use tempfile::TempDir;
 
 fn fordway(words: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_fordway-lab"));
-    // Settings of the machine must not affect a test.
+    // The machine's settings must not affect a test.
     command.args(words).env_clear().env("HOME", "/nonexistent").env("PATH", "/nonexistent");
     command
 }
@@ -21,7 +21,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// Makes a tree of a few small files, and one that is larger than all buffers.
+/// Creates a tree with a few small files and one file that is larger than all buffers.
 fn tree(dir: &Path) {
     for i in 0..30 {
         let at = dir.join(format!("d{}", i % 4));
@@ -74,7 +74,7 @@ fn every_lane_does_every_phase() {
     assert_eq!(run.parameters["durability"], "none");
 }
 
-/// The gateway with TLS and the gateway over HTTP/2 are rows next to the plain one.
+/// The gateway with TLS and the gateway over HTTP/2 must be rows in addition to the plain one.
 #[test]
 fn tls_and_http2_are_rows() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,9 +1,9 @@
-//! Instruments beside other work on the machine: they must say that their results are doubtful.
+//! Instruments on a machine with other work must report that their results are doubtful.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-/// Processes that keep every processor busy, two for each, until they are dropped.
+/// Processes that keep every processor busy (two per processor) until this value is dropped.
 struct BusyLoops(Vec<Child>);
 
 impl BusyLoops {

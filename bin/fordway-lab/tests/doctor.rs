@@ -109,8 +109,8 @@ fn verdicts(cluster: &FileSystemCluster) -> BTreeMap<String, String> {
     found
 }
 
-/// Checks two mounts with separate caches: what the store relies on holds, and reads that do not ask the server are
-/// stale.
+/// Checks two mounts with separate caches: the guarantees that the store relies on must hold, and reads that do not
+/// query the server must be stale.
 fn hold_but_remember(cluster: &FileSystemCluster) {
     let found = verdicts(cluster);
     for check in ["locks", "exclusive", "unnamed", "time-step", "content", "refresh"] {

@@ -1,4 +1,5 @@
-//! The ledger and the probe as processes: what they print and leave behind. Durations are not checked.
+//! The ledger and the probe as processes: their output, and the files that they leave behind. Durations are not
+//! checked.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -8,7 +9,7 @@ use serde_json::Value;
 
 fn fordway(dir: &Path, words: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_fordway-lab"));
-    // Settings of the machine must not affect a test.
+    // The machine's settings must not affect a test.
     command.args(words).env_clear().env("HOME", "/nonexistent").env("PATH", "/nonexistent");
     command.current_dir(dir).output().unwrap()
 }
@@ -24,7 +25,7 @@ fn names(dir: &Path) -> Vec<String> {
     names
 }
 
-/// Every path, at sizes on both sides of the one above which content is sent in another way.
+/// Every path, at sizes on both sides of the threshold above which content is sent differently.
 #[test]
 fn every_path_is_taken_apart() {
     let dir = tempfile::tempdir().unwrap();

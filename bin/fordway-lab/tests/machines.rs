@@ -9,7 +9,7 @@ use serde_json::Value;
 
 fn fordway(dir: &Path, path: impl AsRef<std::ffi::OsStr>, words: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_fordway-lab"));
-    // Settings of the machine must not affect a test.
+    // The machine's settings must not affect a test.
     command.arg("machines").args(words).env_clear().env("HOME", "/nonexistent").env("PATH", path);
     command.current_dir(dir).output().unwrap()
 }
@@ -28,7 +28,7 @@ fn feature<'a>(measured: &'a Value, name: &str) -> &'a Value {
     features.iter().find(|one| one["name"] == name).unwrap_or_else(|| panic!("no {name} in {measured}"))
 }
 
-/// Returns a directory for PATH that has a program `name`.
+/// Returns a directory, for use in PATH, that contains a program `name`.
 fn with_program(dir: &Path, name: &str, script: &str) -> PathBuf {
     let bin = dir.join("bin");
     fs::create_dir_all(&bin).unwrap();

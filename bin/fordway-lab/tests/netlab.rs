@@ -1,5 +1,5 @@
-//! `netlab` as a user runs it: the link, exit codes, and what is left when it is killed. Namespaces need root: without
-//! it, these tests are skipped and say so.
+//! `netlab` as a user runs it: the link, exit codes, and what remains after it is killed. Namespaces require root;
+//! without it, these tests are skipped with a message.
 
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::CommandExt;
@@ -43,7 +43,7 @@ fn a_client_reads_from_a_server_through_the_link() {
     let output = netlab(&[&options[..], &["--stats", stats_path]].concat(), &client).output().unwrap();
     assert_eq!(output.status.code(), Some(0), "{}", said(&output));
     assert_eq!(output.stdout.len(), 1_000_000);
-    // 80 ms for the transmission, and 40 ms for each of two round trips.
+    // The transmission takes 80 ms, and each of two round trips 40 ms.
     assert!(started.elapsed() >= Duration::from_millis(160));
     assert!(said(&output).contains("fordway: link: to the server "), "{}", said(&output));
     let stats: serde_json::Value = serde_json::from_slice(&std::fs::read(&stats).unwrap()).unwrap();

@@ -1,5 +1,5 @@
-//! Tests the instrument with itself. This is the only test in its file, because other work on the machine would be
-//! included in its latencies.
+//! Tests the instrument against itself. This is the only test in its file, because concurrent tests would affect its
+//! latencies.
 
 #[path = "bench_rest/command.rs"]
 #[allow(dead_code, reason = "shared with other tests")]
@@ -18,8 +18,8 @@ use serde_json::Value;
 use command::one;
 use server::{Server, Stream, answer};
 
-/// Keeps every processor busy with work that yields to any other. A virtual processor that sleeps takes 50 µs and more
-/// to wake up, and each request wakes one three times: for the client's timer, for the server, and for the client
+/// Keeps every processor busy with work that yields to any other work. A virtual processor that sleeps takes 50 µs and
+/// more to wake up, and each request wakes one three times: for the client's timer, for the server, and for the client
 /// again.
 struct Awake(Vec<Child>);
 
@@ -173,7 +173,7 @@ impl Service {
     }
 
     fn next(&self) -> Duration {
-        // A permutation of the counter's bits is random enough, and is the same in every run.
+        // A permutation of the counter's bits is random enough, and the same in every run.
         let mut random = self.1.fetch_add(1, Ordering::Relaxed).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         random ^= random >> 31;
         random = random.wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -1,5 +1,5 @@
-//! `speedup` as a user runs it: jobs that succeed, that fail on one rank, that hang; published tables. Jobs need Open
-//! MPI's launcher, and networks need root: without them, these tests are skipped and say so.
+//! `speedup` as a user runs it: jobs that succeed, that fail on one rank, that hang; published tables. Jobs require
+//! Open MPI's launcher, and networks require root; without these, the tests are skipped with a message.
 
 use std::path::Path;
 use std::process::{Command, Output};

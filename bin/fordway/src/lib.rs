@@ -1,4 +1,4 @@
-//! The `fordway` command as a library, so that tests can run what the binary runs.
+//! The `fordway` command as a library, so that tests can run the same code as the binary.
 //!
 //! [`CommandLine`] is the command line, and [`run`] runs it. `args` defines the options, `commands` holds the
 //! commands, and `transfer` the engine that moves and removes many objects at once.

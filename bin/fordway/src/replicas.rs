@@ -57,8 +57,8 @@ pub(crate) fn copy(
     copy_into(file, part, (from, path), existing, context)
 }
 
-/// Returns a hash that distinguishes the part of this file from others, and whether an incomplete part can be resumed.
-/// Without digests it cannot, because nothing proves its content.
+/// Returns a hash that distinguishes this file's part from others, and whether an incomplete part can be resumed.
+/// Without digests it cannot, because its content cannot be verified.
 pub(crate) fn identity(file: &ReplicatedFile) -> (DefaultHasher, LeftoverKind) {
     let mut hasher = DefaultHasher::new();
     file.identity().hash(&mut hasher);
@@ -94,7 +94,7 @@ pub(crate) fn copy_into(
     context.output.event(&web::WebCopyRecord { action: "download", from, to, bytes, resumed_bytes, verified })
 }
 
-/// Completes the file at `part` so that it is the whole of `file`; returns how many bytes were there before.
+/// Completes the part file at `part` with the content of `file`; returns the number of bytes that it already had.
 fn complete(file: &ReplicatedFile, part: &Path, progress: &mut dyn FnMut(u64) -> Result<()>) -> Result<u64> {
     let failed = |error| file_error("writing", part.display(), error);
     let part = OpenOptions::new().read(true).write(true).open(part).map_err(failed)?;

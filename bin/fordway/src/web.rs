@@ -1,5 +1,6 @@
-//! Files on web servers, for the commands that take an `http(s)://` or `dav(s)://` address. A download grows in a
-//! hidden file. A failed download removes it, unless the next one can resume from it, and then tells the user.
+//! Files on web servers, for the commands that take an `http(s)://` or `dav(s)://` address. A download is written to a
+//! hidden part file. A failed download removes this file, unless the next download can resume from it, in which case
+//! the user is told.
 
 pub(crate) use fordway_command::web::{http_url, is_address};
 
@@ -63,7 +64,7 @@ impl fmt::Display for FileRecord<'_> {
     }
 }
 
-/// Shows the server's metadata of a file.
+/// Shows the metadata that the server provides for a file.
 pub(crate) fn stat(url: &str, context: &CommandContext) -> Result<()> {
     let file = open(url, context)?;
     let version = file.version();
@@ -90,9 +91,9 @@ impl fmt::Display for WebCopyRecord<'_> {
     }
 }
 
-/// Copies a file to `destination`, or into it if that is a directory. Writes a part file beside the target and
-/// renames it at the end; resumes from the part of an interrupted copy of the same version. If a copy does not
-/// match the digest that the server states, copies once more from the start.
+/// Copies a file to `destination`, or into it if that is a directory. Writes a part file next to the target and renames
+/// it at the end; resumes from the part of an interrupted copy of the same version. If a copy does not match the digest
+/// that the server states, copies once more from the start.
 pub(crate) fn download(
     url: &str,
     destination: &str,
@@ -141,7 +142,7 @@ pub(crate) fn download_to(
         }
         Err(error) => {
             let error = match places.instead(url, error, context) {
-                // Bytes received so far are kept, as far as digests can verify them.
+                // Keep the bytes received so far, as far as digests can verify them.
                 Ok(file) => {
                     let (hasher, leftover) = replicas::identity(&file);
                     let part = part.given_to(path, (&hasher, leftover))?;
@@ -150,7 +151,7 @@ pub(crate) fn download_to(
                 Err(error) => error,
             };
             let bytes = part.file().metadata().map_or(0, |about| about.len());
-            // Complete, and yet an error: nothing can be resumed.
+            // If the part is complete but there was an error, there is nothing to resume.
             part.failed(&error, if bytes < file.size_bytes() { bytes } else { 0 });
             Err(error)
         }
@@ -185,7 +186,7 @@ pub(crate) fn is_wanted(path: &Path, existing: ExistingPolicy) -> Result<bool> {
     }
 }
 
-/// Appends everything from `start` on to the part.
+/// Appends everything from offset `start` to the part.
 fn fetch(
     file: &RemoteFile,
     part: &PartFile<'_>,
@@ -213,7 +214,7 @@ fn resumable_bytes(part: &File, file: &RemoteFile) -> std::io::Result<u64> {
     Ok(if is_marked(file) && there <= file.size_bytes() { there } else { 0 })
 }
 
-/// Returns whether the file's version has a strong ETag, which no other version can have.
+/// Returns whether the file's version has a strong ETag, which is unique to that version.
 fn is_marked(file: &RemoteFile) -> bool {
     file.version().etag.as_deref().is_some_and(|etag| !etag.starts_with("W/"))
 }
@@ -264,8 +265,8 @@ pub(crate) struct PartFile<'c> {
 }
 
 impl<'c> PartFile<'c> {
-    /// Opens the part of a copy to `path` that `hasher` identifies, and keeps its content.
-    /// Errors: `Unavailable` while another process writes it.
+    /// Opens the part file for a copy to `path`, identified by `hasher`, and keeps its content. Errors: `Unavailable`
+    /// while another process writes it.
     pub(crate) fn open(
         path: &Path,
         (hasher, leftover): (&DefaultHasher, LeftoverKind),
@@ -291,7 +292,7 @@ impl<'c> PartFile<'c> {
         &self.file
     }
 
-    /// Makes this the part of another copy with the same content, unless that part exists already.
+    /// Makes this the part file of another copy with the same content, unless that part file already exists.
     pub(crate) fn given_to(self, path: &Path, identity: (&DefaultHasher, LeftoverKind)) -> Result<Self> {
         let other = beside(path, identity.0)?;
         if !other.exists() {
@@ -325,7 +326,7 @@ impl<'c> PartFile<'c> {
             self.is_settled = true;
             return Ok(());
         }
-        // A link, unlike a rename, replaces nothing; dropping this removes the name of the part.
+        // Unlike a rename, a link never replaces a file. Dropping this value removes the part's own name.
         match std::fs::hard_link(&self.path, path) {
             Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => Err(there_already(path)),
             linked => linked.map_err(failed),
@@ -336,7 +337,7 @@ impl<'c> PartFile<'c> {
 impl Drop for PartFile<'_> {
     fn drop(&mut self) {
         if !self.is_settled {
-            // If it cannot be removed, the next copy truncates it.
+            // If the part cannot be removed, the next copy truncates it.
             let _removed = std::fs::remove_file(&self.path);
         }
     }

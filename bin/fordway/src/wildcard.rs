@@ -1,6 +1,6 @@
 //! Wildcards in addresses, and the include and exclude filters.
 
-/// A pattern in which `*` stands for any characters (including slashes, as in `aws` and `s5cmd`) and `?` for one.
+/// In a pattern, `*` stands for any characters (including slashes, as in `aws` and `s5cmd`), and `?` for one character.
 /// Filters also support `[abc]`, `[a-z]` and `[!a-z]`.
 #[derive(Clone, Debug)]
 pub(crate) struct WildcardPattern(Vec<PatternToken>);
@@ -33,8 +33,8 @@ impl WildcardPattern {
         WildcardPattern(tokens)
     }
 
-    /// Returns whether all of `text` matches. The worst-case time is proportional to the length of the pattern times
-    /// the one of the text.
+    /// Returns whether all of `text` matches. The worst-case time is proportional to the product of the lengths of the
+    /// pattern and the text.
     pub(crate) fn matches(&self, text: &str) -> bool {
         let (tokens, mut at, mut rest) = (&self.0, 0, text.chars());
         // The position after the last `*`, and the text that it has not consumed yet.
@@ -78,7 +78,7 @@ impl PatternToken {
         }
         let negated = chars.get(1) == Some(&'!');
         let start = if negated { 2 } else { 1 };
-        // A closing bracket in first position is a member.
+        // A closing bracket in the first position is a member.
         let end = start + 1 + chars.get(start + 1..)?.iter().position(|&c| c == ']')?;
         let mut ranges = Vec::new();
         let mut members = &chars[start..end];
@@ -118,11 +118,11 @@ pub(crate) fn directory(key: &str) -> &str {
     &key[..key.rfind('/').map_or(0, |slash| slash + 1)]
 }
 
-/// `--include` and `--exclude` in the order in which they were given; the last one that matches decides.
+/// `--include` and `--exclude` in the order in which they were given. The last match decides.
 #[derive(Clone, Debug, Default)]
 pub struct FilterRules(Vec<(FilterVerdict, WildcardPattern)>);
 
-/// What a filter does with names that match it.
+/// The effect of a filter on names that match it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FilterVerdict {
     Include,

@@ -1,4 +1,4 @@
-//! The node gateway as a process: ready line, commands through it, signals, and its sudden death.
+//! The node gateway as a process: its ready line, commands that use it, signals, and being killed.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -81,7 +81,7 @@ fn commands_work_through_it_and_a_signal_ends_it_well() {
     );
 }
 
-/// The printed line has the endpoint that other programs are given.
+/// The printed line must have the endpoint that other programs are given.
 #[test]
 fn a_socket_named_from_here_is_an_endpoint_from_anywhere() {
     let dir = place();

@@ -1,7 +1,7 @@
 //! The types of the C interface, field by field, and compile-time checks that they have C's layout.
 //!
-//! libs3 4.1 only appended fields to the structures of 2.0. So structures that we pass to a program can be 4.1's for
-//! both versions, and structures that we receive begin with the fields of 2.0.
+//! libs3 4.1 only appended fields to the structures of 2.0. Structures that we pass to a program can therefore have the
+//! layout of 4.1 in both versions, and structures that we receive begin with the fields of 2.0.
 
 use std::ffi::{c_char, c_int, c_void};
 
@@ -39,16 +39,16 @@ pub const MAX_QUERY_STRING_BYTES: usize = 3468;
 pub const MAX_GRANTS: usize = 100;
 /// The size of each buffer for an owner's id or name, in bytes, with the NUL.
 pub const MAX_OWNER_BYTES: usize = 128;
-/// The maximum size of metadata in bytes. Names count with their prefix `x-amz-meta-`.
+/// The maximum size of metadata in bytes, including the prefix `x-amz-meta-` of names.
 pub const MAX_METADATA_BYTES: usize = 2048;
 
 /// `S3Protocol`: HTTP without TLS.
 pub const PROTOCOL_HTTP: c_int = 1;
-/// `S3UriStyle`: the bucket in the host's name.
+/// `S3UriStyle`: the bucket is part of the host name.
 pub const STYLE_VIRTUAL_HOST: c_int = 0;
 /// `S3CannedAcl`: only the owner has access.
 pub const ACL_PRIVATE: c_int = 0;
-/// `S3CannedAcl`: the bucket's owner has full control. In a bucket of the caller this is the same as private.
+/// `S3CannedAcl`: the bucket's owner has full control. In a bucket that the caller owns, this is the same as private.
 pub const ACL_BUCKET_OWNER_FULL_CONTROL: c_int = 4;
 /// `S3Permission`: all rights.
 pub const PERMISSION_FULL_CONTROL: c_int = 4;
@@ -61,9 +61,9 @@ pub struct BucketContext2 {
     pub host_name: *const c_char,
     /// The name of the bucket.
     pub bucket_name: *const c_char,
-    /// 0 means HTTPS, 1 HTTP; used for host names that do not state the protocol.
+    /// 0 means HTTPS, 1 means HTTP. Used for host names that do not include a protocol.
     pub protocol: c_int,
-    /// 0 means that the bucket is in the host's name, 1 in the path.
+    /// 0 means that the bucket is part of the host name, 1 that it is in the path.
     pub uri_style: c_int,
     /// The access key. NULL or empty means the keys of the environment.
     pub access_key_id: *const c_char,
@@ -141,17 +141,17 @@ pub struct GetConditions {
     pub if_not_match_etag: *const c_char,
 }
 
-/// `S3ResponseProperties` of 4.1. Programs of 2.0 read all but the last field.
+/// `S3ResponseProperties` of 4.1. Programs that use 2.0 read all fields except the last.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct ResponseProperties {
-    /// Always NULL, because lanes do not keep it.
+    /// Always NULL, because lanes do not keep request IDs.
     pub request_id: *const c_char,
     /// Always NULL.
     pub request_id2: *const c_char,
     /// NULL if there is no content.
     pub content_type: *const c_char,
-    /// The number of bytes of content that this call concerns.
+    /// The number of content bytes that this call transfers or describes.
     pub content_length: u64,
     /// The name of the server that responded.
     pub server: *const c_char,
@@ -171,7 +171,7 @@ pub struct ResponseProperties {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct ErrorDetails {
-    /// A message: what failed, on which object, why, and what to do next.
+    /// A message that says what failed, on which object, why, and what to do next.
     pub message: *const c_char,
     /// `s3://BUCKET/KEY`, or NULL.
     pub resource: *const c_char,
@@ -322,7 +322,7 @@ pub struct ResponseHandler {
     pub complete: Option<CompleteCallback>,
 }
 
-/// A handler that has one callback besides the two callbacks of every request.
+/// A handler with one callback in addition to the two that every request has.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct RequestHandler<Callback> {

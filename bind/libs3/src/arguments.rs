@@ -1,4 +1,4 @@
-//! The arguments from C, checked and converted to our own types; and the rules of libs3 for bucket names.
+//! Checks the arguments from C and converts them to our own types. Also has libs3's rules for bucket names.
 
 use std::ffi::{CStr, c_char, c_int};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -43,7 +43,7 @@ unsafe fn bytes<'a>(pointer: *const c_char) -> Option<&'a CStr> {
 /// Returns the text of a C string. Errors: it is not UTF-8.
 pub(crate) fn checked(bytes: &CStr) -> Outcome<&str> {
     if bytes.to_bytes().is_ascii() {
-        // SAFETY: ASCII is UTF-8. Nearly all names are ASCII, and this check takes half the time.
+        // SAFETY: ASCII is UTF-8. Nearly all names are ASCII, and checking for ASCII takes half the time.
         return Ok(unsafe { str::from_utf8_unchecked(bytes.to_bytes()) });
     }
     bytes.to_str().map_err(|_| {
@@ -82,7 +82,7 @@ pub(crate) unsafe fn required_key(pointer: *const c_char) -> Outcome<Key> {
     found.ok_or_else(|| RequestFailure::refused(Status::ErrorInvalidURI, "the key is empty; name an object"))
 }
 
-/// Converts a number of C. Errors: it is negative.
+/// Converts a count from C. Errors: the number is negative.
 pub(crate) fn count(number: c_int, what: &str) -> Outcome<usize> {
     usize::try_from(number).map_err(|_| {
         RequestFailure::refused(
@@ -126,7 +126,7 @@ impl ContextFields for BucketContext2 {
             let is_directory = host.is_some_and(|host| host.to_bytes().starts_with(b"/"));
             LaneAddress {
                 host,
-                // A directory as host needs no timeout, because no other machine is involved.
+                // If the host is a directory, no timeout is needed, because no other machine is involved.
                 timeout_ms: if is_directory { 0 } else { u32::try_from(timeout_ms).unwrap_or(0) },
                 is_http: self.protocol == PROTOCOL_HTTP,
                 is_virtual_host: self.uri_style == STYLE_VIRTUAL_HOST,
@@ -153,7 +153,7 @@ impl ContextFields for BucketContext4 {
     }
 }
 
-/// Returns a structure that C must pass. Errors: the pointer is NULL.
+/// Returns a required structure. Errors: the pointer is NULL.
 ///
 /// # Safety
 /// `pointer` is NULL or points to a `T` that remains unchanged for `'a`.
@@ -163,7 +163,7 @@ pub(crate) unsafe fn required<'a, T>(pointer: *const T, what: &str) -> Outcome<&
     found.ok_or_else(|| RequestFailure::refused(Status::ErrorInvalidArgument, format!("the {what} is NULL")))
 }
 
-/// Properties of content that a program states besides its bytes.
+/// Properties that a program specifies for content.
 #[derive(Debug, Default)]
 pub(crate) struct ContentProperties {
     pub(crate) metadata: BoxedMetadata,
@@ -225,7 +225,7 @@ pub(crate) unsafe fn properties<P: PropertyFields>(pointer: *const P) -> Outcome
 }
 
 /// Checks a canned access control list. Access is decided by the file system's permissions or the service's own
-/// configuration. Errors: any list that grants access to others than the owner.
+/// configuration. Errors: any list that grants access to anyone but the owner.
 pub(crate) fn check_acl(canned_acl: c_int) -> Outcome {
     match canned_acl {
         ACL_PRIVATE | ACL_BUCKET_OWNER_FULL_CONTROL => Ok(()),
@@ -308,11 +308,11 @@ pub(crate) unsafe fn conditions(pointer: *const GetConditions) -> Outcome<Condit
     })
 }
 
-/// The maximum length of a name in a path, and in a host's name.
+/// The maximum length of a bucket name: in a path, and in a host name.
 const MAX_IN_PATH: usize = 255;
 const MAX_IN_HOST: usize = 63;
 
-/// Returns the first fault of `name`, or `OK`. A host's name allows fewer characters than a path.
+/// Returns the status for the first rule that `name` breaks, or `OK`. A host name allows fewer characters than a path.
 pub(crate) fn validate_bucket(name: &[u8], in_host: bool) -> Status {
     let max = if in_host { MAX_IN_HOST } else { MAX_IN_PATH };
     let mut before = 0;

@@ -1,9 +1,9 @@
-//! Requests on buckets and listings of buckets; also access control lists (with grants converted between S3's XML and
-//! C's structures), lifecycle rules and access logs, of which there are none.
+//! Requests on buckets, and listings. Also access control lists, with grants converted between S3's XML and C
+//! structures, and requests about lifecycle rules and access logs, neither of which exist here.
 //!
-//! On the embedded lane the permissions of the file system decide on access. They correspond to S3's private list, in
-//! which only the owner has a grant, so requests return that list and may set only that list. For a service over HTTP,
-//! such requests fail as not implemented.
+//! On the embedded lane, file permissions control access. They correspond to S3's private list, in which only the owner
+//! has a grant. Requests therefore return that list, and may set no other. For a service over HTTP, such requests fail
+//! as not implemented.
 
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char, c_int};
@@ -47,23 +47,23 @@ pub(crate) fn list_all(
 fn tell_bucket(bucket: &BucketInfo, callback: ListServiceCallback, responder: &CallbackResponder) -> Outcome {
     let name = c_text(bucket.name.as_str());
     let created_s = seconds(bucket.created);
-    // SAFETY: the handler's creator vouches for the callback and its data; the texts outlive it.
+    // SAFETY: the handler's creator guarantees the callback and its data; the texts outlive it.
     checked(unsafe { callback(c"".as_ptr(), c"".as_ptr(), name.as_ptr(), created_s, responder.data()) })
 }
 
-/// Whether the bucket is there; the `capacity` bytes at `location` get its location.
-/// Errors: `NoSuchBucket`, `AccessDenied`.
+/// Checks whether the bucket exists, and writes its location to the `capacity` bytes at `location`. Errors:
+/// `NoSuchBucket`, `AccessDenied`.
 ///
 /// # Safety
-/// Where callbacks may run, `location` is NULL or may be written.
+/// Wherever callbacks may run, `location` is NULL or valid for writes.
 pub(crate) unsafe fn test(
     target: &BucketTarget,
     (location, capacity): (*mut c_char, usize),
     responder: &CallbackResponder,
 ) -> Outcome {
     responder.call(|| {
-        // S3's first region has no name as a location, and neither has a directory.
-        // SAFETY: the caller vouches for it.
+        // The location is empty for S3's first region, and also for a directory. SAFETY: the caller guarantees
+        // `location`.
         unsafe { write_text(location, capacity, "") };
         Ok(())
     })?;
@@ -95,7 +95,7 @@ pub(crate) fn delete(target: &BucketTarget, responder: &CallbackResponder) -> Ou
     responder.succeeded(SuccessProperties::default)
 }
 
-/// Converts the query of libs3. A `max_keys` of 0 means S3's maximum, which also limits larger numbers.
+/// Converts a listing query of libs3. A `max_keys` of 0 means S3's maximum, which also caps larger numbers.
 pub(crate) fn query(
     prefix: Option<&str>,
     marker: Option<&str>,
@@ -110,8 +110,8 @@ pub(crate) fn query(
     }
 }
 
-/// Passes one page of a bucket to the callback, in batches. The page is read before the first call, so the callback may
-/// change the bucket.
+/// Passes one page of a bucket to the callback, in batches. The page is read before the first call, so that the
+/// callback may change the bucket.
 pub(crate) fn list(
     target: &BucketTarget,
     query: &ListQuery,
@@ -234,7 +234,7 @@ fn owner() -> String {
     rustix::process::geteuid().as_raw().to_string()
 }
 
-/// Returns the list in which only the owner has a grant, of all rights.
+/// Returns the list in which only the owner has a grant, with all rights.
 pub(crate) fn get_acl(
     target: &BucketTarget,
     key: Option<&Key>,
@@ -243,7 +243,7 @@ pub(crate) fn get_acl(
 ) -> Outcome {
     check(target, key, "access control lists")?;
     let id = owner();
-    // SAFETY: `S3_get_acl` asks its caller for two buffers of 128 bytes, and for room for 100 grants.
+    // SAFETY: `S3_get_acl` requires its caller to pass two buffers of 128 bytes, and room for 100 grants.
     responder.call(|| unsafe {
         write_text(returns.owner_id, MAX_OWNER_BYTES, &id);
         write_text(returns.owner_name, MAX_OWNER_BYTES, &id);
@@ -292,15 +292,15 @@ pub(crate) fn set_lifecycle(target: &BucketTarget) -> Outcome {
     Err(RequestFailure::refused(Status::ErrorNotImplemented, why))
 }
 
-/// Reports that accesses are not logged: the name of the bucket for logs is empty.
+/// Reports that accesses are not logged, by returning an empty name for the log bucket.
 pub(crate) fn get_logging(
     target: &BucketTarget,
     (bucket, prefix, count): (*mut c_char, *mut c_char, *mut i32),
     responder: &CallbackResponder,
 ) -> Outcome {
     check(target, None, "access logs")?;
-    // SAFETY: `S3_get_server_access_logging` asks its caller for two buffers, of which we write one
-    // byte, and for a number.
+    // SAFETY: `S3_get_server_access_logging` requires its caller to pass two buffers, to each of which we write one
+    // byte, and a pointer to a number.
     responder.call(|| unsafe {
         write_text(bucket, 1, "");
         write_text(prefix, 1, "");
@@ -312,7 +312,7 @@ pub(crate) fn get_logging(
     responder.succeeded(SuccessProperties::default)
 }
 
-/// Accepts a request to log nothing. Errors: the request names a bucket for logs.
+/// Accepts a request to log nothing. Errors: the request names a log bucket.
 pub(crate) fn set_logging(
     target: &BucketTarget,
     bucket: Option<&str>,

@@ -1,4 +1,4 @@
-//! Opens the lane for a host name and keys, once for the whole process.
+//! Opens the lane for a host name and keys, once per process.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -18,7 +18,7 @@ use super::response::Outcome;
 use crate::arguments::checked;
 use crate::queue::RequestWeight;
 
-/// A program's address of its objects, with its credentials. Empty texts are `None`.
+/// The address and credentials that a program uses for its objects. Empty texts are `None`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LaneAddress<T> {
     pub(crate) host: Option<T>,
@@ -36,16 +36,16 @@ pub(crate) struct LaneAddress<T> {
 pub(crate) struct BucketTarget {
     pub(crate) lane: Lane,
     pub(crate) bucket: Bucket,
-    /// Kept, because asking the lane costs more than the rest of a request's weight.
+    /// Cached, because asking the lane would be the most expensive part of computing a request's weight.
     is_local: bool,
     pool: *const LanePool,
     address: OwnedAddress,
 }
 
 impl BucketTarget {
-    /// Returns the target for an address. If the thread's last request had the same target, this costs no lock, no copy
-    /// of a name and no check of its characters. Errors: `InvalidBucketName`, a text that is not UTF-8, and errors of
-    /// the lane.
+    /// Returns the target for an address. If the thread's last request had the same target, this takes no lock, copies
+    /// no name and validates no characters. Errors: `InvalidBucketName`, a text that is not UTF-8, and errors of the
+    /// lane.
     pub(crate) fn take(address: &LaneAddress<&CStr>, bucket: Option<&CStr>) -> Outcome<TakenTarget> {
         let bucket = bucket.unwrap_or_default();
         let pool = pool();
@@ -64,18 +64,18 @@ impl BucketTarget {
 }
 
 impl BucketTarget {
-    /// What a request to it costs the thread that carries it out, if it moves `bytes` of content.
+    /// Returns what a request to this target that moves `bytes` of content costs the thread that carries it out.
     pub(crate) fn weight(&self, bytes: u64) -> RequestWeight {
         RequestWeight::of(self.is_local, bytes)
     }
 }
 
-/// Whether requests on `lane` are for files of this node, and carried out by the thread that makes them.
+/// Returns whether requests on `lane` access files of this node, in the thread that makes them.
 pub(crate) fn is_local(lane: &Lane) -> bool {
     lane.store.lane() == "embedded"
 }
 
-/// A target in the hands of one request; the thread's next one finds it again.
+/// A target in use by one request. When dropped, it is kept for the thread's next request.
 pub(crate) struct TakenTarget(
     /// `None` only while the value is dropped.
     Option<Box<BucketTarget>>,
@@ -93,7 +93,7 @@ impl Drop for TakenTarget {
     fn drop(&mut self) {
         // A target without a host is not kept, because the default host may change.
         let target = self.0.take().filter(|target| target.address.has_host());
-        // At the end of a thread, its variable may no longer exist.
+        // While a thread ends, its thread-local variable may no longer exist.
         let _ = LAST.try_with(|last| last.set(target));
     }
 }
@@ -101,7 +101,8 @@ impl Drop for TakenTarget {
 /// The host name passed to `S3_initialize`.
 static DEFAULT_HOST: RwLock<Option<String>> = RwLock::new(None);
 
-/// Sets the host for programs that name none; `None` leaves the choice to `AWS_ENDPOINT_URL` and related variables.
+/// Sets the host for programs that do not name one; `None` leaves the choice to `AWS_ENDPOINT_URL` and related
+/// variables.
 pub(crate) fn set_default_host(host: Option<&str>) {
     *DEFAULT_HOST.write().unwrap_or_else(PoisonError::into_inner) = host.map(str::to_owned);
 }
@@ -192,14 +193,14 @@ impl LaneAddress<&str> {
     }
 }
 
-/// The lanes that this process opened. The pool is emptied when the process ends, and never freed: after a `fork`, the
-/// child cannot know whether a thread of the parent, which the child lacks, was using it.
+/// The lanes that this process opened. The pool is emptied when the process ends, but never freed: after a `fork`, the
+/// child cannot know whether a thread that exists only in the parent was using it.
 #[derive(Default)]
 struct LanePool {
     lanes: Mutex<HashMap<OwnedAddress, Lane>>,
     /// The process that opened the lanes.
     opened_by: Option<ProcessIdentity>,
-    /// The pool of the parent process, so that leak detectors find it.
+    /// The pool of the parent process, kept reachable for leak detectors.
     _of_parent: Option<&'static LanePool>,
 }
 
@@ -227,7 +228,7 @@ impl LanePool {
         if let Some(lane) = lanes.get(&key) {
             return Ok(lane.clone());
         }
-        // The lock may be held here, because opening a lane makes no callback and no connection.
+        // The lock may be held here, because opening a lane runs no callback and makes no connection.
         let lane = fordway_lanes::open(&address.options())?;
         tracing::debug!(host = address.host, lane = lane.store.lane(), "opened");
         lanes.insert(key, lane.clone());
@@ -259,7 +260,7 @@ fn pool() -> &'static LanePool {
     }
 }
 
-/// Makes the process close its open lanes properly when it ends.
+/// Registers a function that closes the open lanes properly when the process ends.
 fn close_at_exit() {
     static REGISTERED: Once = Once::new();
     extern "C" fn at_exit() {

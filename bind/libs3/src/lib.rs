@@ -1,17 +1,16 @@
-//! A drop-in replacement for libs3: the same functions, structures and numbers, over any lane. The host
-//! name picks the lane, so an unmodified program reaches a directory in its own process, or a service
-//! over HTTP.
+//! A drop-in replacement for libs3: the same functions, structures and numbers, over any lane. The host name selects
+//! the lane, so an unmodified program can access a directory from its own process, or a service over HTTP.
 //!
 //! From the outside in:
 //!
 //! * `exports`: the functions that C calls, for libs3 4.1 and (feature `abi-2-0`) for libs3 2.0
-//! * [`abi`], [`status`]: types and numbers of both; the compiler checks where C puts the fields
-//! * `arguments`: what C hands over, checked and turned into our own types
-//! * `queue`: request contexts; without one, a request is carried out at once
+//! * [`abi`], [`status`]: types and numbers of both versions; their layout is checked at compile time
+//! * `arguments`: checks the arguments from C, and converts them to our own types
+//! * `queue`: request contexts; a request without a context is carried out at once
 //! * `relay`: the threads that carry out a context's requests, and their callbacks on the thread that drives it
-//! * `object`, `bucket`: what each request does with its store
+//! * `object`, `bucket`: the work of each request on a store
 //! * `response`: the result of a request, its callbacks, and the buffer through which content passes
-//! * `lane`: stores, opened once for the process and again after a fork
+//! * `lane`: stores, opened once per process, and again after a fork
 //!
 //! No lock is held while a callback runs, so a callback may make requests itself. A panic becomes
 //! `S3StatusInternalError`. Nothing is printed unless `FORDWAY_LOG` is set.

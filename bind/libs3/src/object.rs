@@ -33,9 +33,9 @@ pub(crate) struct CopyReturns {
 
 impl CopyReturns {
     /// # Safety
-    /// Where callbacks may run, the pointers are NULL or may be written, `etag_capacity` bytes at `etag`.
+    /// Wherever callbacks may run, the pointers are NULL or valid for writes, `etag` for `etag_capacity` bytes.
     pub(crate) unsafe fn tell(&self, made: &PutResult, responder: &CallbackResponder) -> Outcome {
-        // SAFETY: the caller vouches for the pointers.
+        // SAFETY: the caller guarantees the pointers.
         responder.call(|| unsafe {
             if let Some(last_modified_s) = self.last_modified_s.as_mut() {
                 *last_modified_s = seconds(made.modified);
@@ -76,7 +76,7 @@ pub(crate) fn put(
     })
 }
 
-/// Feeds `writer` with all of `source`, and publishes.
+/// Writes all of `source` to `writer`, and publishes the object.
 pub(crate) fn write_all(
     mut writer: Box<dyn Writer>,
     mut source: ContentSource,
@@ -91,14 +91,14 @@ pub(crate) fn write_all(
     Ok(writer.commit(expected)?)
 }
 
-/// Handles a put of no bytes to no key: it stores nothing, and succeeds if the bucket exists. Programs
-/// make a directory at the top in this way. Errors: `NoSuchBucket`.
+/// Handles a put of no bytes to no key: it stores nothing, and succeeds if the bucket exists. Programs create their top
+/// directory in this way. Errors: `NoSuchBucket`.
 pub(crate) fn touch_bucket(target: &BucketTarget, responder: &CallbackResponder) -> Outcome {
     target.lane.store.head_bucket(&target.bucket)?;
     responder.succeeded(SuccessProperties::default)
 }
 
-/// Converts a range of libs3: `count` bytes from `start` on, or all of them if `count` is 0.
+/// Converts a range of libs3: `count` bytes from `start`, or everything from `start` if `count` is 0.
 pub(crate) fn range(start: u64, count: u64) -> Option<ByteRange> {
     match (start, count) {
         (0, 0) => None,
@@ -125,7 +125,7 @@ pub(crate) fn get(
 fn deliver(content: ObjectContent, callback: GetDataCallback, responder: &CallbackResponder) -> Outcome {
     let hand_over = |piece: &[u8]| {
         responder.call(|| {
-            // SAFETY: the handler's creator vouches for the callback and its data. A piece has at most
+            // SAFETY: the handler's creator guarantees the callback and its data. A piece has at most
             // `PIECE_BYTES` bytes, which fit in an `int`.
             checked(unsafe { callback(piece.len() as i32, piece.as_ptr().cast(), responder.data()) })
         })
@@ -140,7 +140,7 @@ fn deliver(content: ObjectContent, callback: GetDataCallback, responder: &Callba
     }
 }
 
-/// Hands over the next `left` bytes of `reader`, in pieces of at least `least` bytes but for the last.
+/// Passes the next `left` bytes of `reader` to `hand_over`, in pieces of at least `least` bytes (except the last).
 fn pump(
     mut reader: impl Read,
     mut left: u64,
@@ -175,7 +175,7 @@ fn broken(error: std::io::Error, left: u64) -> RequestFailure {
     Error::new(kind, why).caused_by(error).into()
 }
 
-/// Describes an object, or the bucket if there is no key.
+/// Returns the properties of an object, or of the bucket if there is no key.
 pub(crate) fn head(target: &BucketTarget, key: Option<&Key>, responder: &CallbackResponder) -> Outcome {
     let store = &target.lane.store;
     let Some(key) = key else {
@@ -210,7 +210,7 @@ fn no_key() -> RequestFailure {
     RequestFailure::refused(Status::ErrorInvalidURI, "the key is empty; name the object to store")
 }
 
-/// The maximum size of the document that lists the parts: 10,000 parts with 400 bytes each.
+/// The maximum size of the document that lists the parts: 400 bytes for each of 10,000 parts.
 const MAX_DOCUMENT_BYTES: u64 = 4_000_000;
 /// S3's name for the only supported storage class.
 const STORAGE_CLASS: &std::ffi::CStr = c"STANDARD";
@@ -228,7 +228,7 @@ pub(crate) fn initiate_upload(
     responder.succeeded(SuccessProperties::default)?;
     let Some(callback) = callback else { return Ok(()) };
     let id = c_text(upload.as_str());
-    // SAFETY: the handler's creator vouches for the callback and its data; `id` outlives the call.
+    // SAFETY: the handler's creator guarantees the callback and its data; `id` outlives the call.
     responder.call(|| checked(unsafe { callback(id.as_ptr(), responder.data()) }))
 }
 
@@ -250,7 +250,8 @@ pub(crate) fn part_number(number: c_int) -> Outcome<u16> {
     )
 }
 
-/// Converts the upload ID that a caller got when it started an upload. Errors: `ErrorNoSuchUpload` if there is none.
+/// Converts the upload ID that a caller received when it started an upload. Errors: `ErrorNoSuchUpload` if it is
+/// missing.
 pub(crate) fn upload_id(id: Option<&str>) -> Outcome<UploadId> {
     let none = || {
         RequestFailure::refused(Status::ErrorNoSuchUpload, "the upload id is empty; start an upload first")
@@ -274,7 +275,7 @@ pub(crate) fn upload_part(
     with_piece(|piece| write_all(writer, source, piece, &expected, responder))
 }
 
-/// Fills a part with `count` bytes of an object from `start` on; a `count` of 0 means to the end.
+/// Fills a part with `count` bytes of an object, starting at `start`; a `count` of 0 means to the end.
 pub(crate) fn copy_part(
     target: &BucketTarget,
     key: &Key,
@@ -301,7 +302,7 @@ pub(crate) fn complete_upload(
     responder.succeeded(|| SuccessProperties::of_written(&made))?;
     let Some(callback) = callback else { return Ok(()) };
     let (location, etag) = (c_text(&format!("/{}/{key}", target.bucket)), QuotedTag::new(&made.etag));
-    // SAFETY: the handler's creator vouches for the callback and its data; the texts outlive the call.
+    // SAFETY: the handler's creator guarantees the callback and its data; the texts outlive the call.
     responder.call(|| checked(unsafe { callback(location.as_ptr(), etag.as_ptr(), responder.data()) }))
 }
 
@@ -421,9 +422,9 @@ fn tell_uploads(page: &UploadListing, callback: ListUploadsCallback, data: *mut 
 /// The maximum lifetime of a URL: seven days, by the rules of its signature.
 const MAX_LIFETIME_S: i64 = 7 * 86_400;
 
-/// Returns a URL for `method` (`None` is GET) that is valid for `lifetime_s` seconds. A lifetime that is
-/// out of range becomes the longest one.
-/// Errors: a lane without URLs, a method or subresource that cannot be signed, no keys, or a URL that is too long.
+/// Returns a URL for `method` (`None` is GET) that is valid for `lifetime_s` seconds. A lifetime that is out of range
+/// is replaced with the maximum. Errors: a lane without URLs, a method or subresource that cannot be signed, no keys,
+/// or a URL that is too long.
 pub(crate) fn presigned_url(
     target: &BucketTarget,
     key: &Key,

@@ -1,8 +1,9 @@
 //! Request contexts: requests that the program drives.
 //!
-//! A request that is given a context is checked and copied at once, and begun by the next call of one of the `run`
-//! functions. Requests to other machines are carried out at the same time, by workers; those for local files one after the
-//! other by the caller, as long as each takes a moment only. All callbacks run on the thread that drives the context.
+//! The arguments of a request with a context are checked and copied at once. The request starts in the next call of one
+//! of the `run` functions. Requests to other machines are carried out concurrently by workers. Requests for local files
+//! are carried out one after the other by the caller, provided that they are short. All callbacks run on the thread
+//! that drives the context.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
@@ -21,26 +22,28 @@ use crate::relay::{
 use crate::response::{CallbackResponder, without_panic};
 use crate::status::Status;
 
-/// How long one call of `S3_runonce_request_context` begins something further.
+/// The time after which a call of `S3_runonce_request_context` starts nothing more.
 const TURN_MAX: Duration = Duration::from_millis(1);
-/// The most requests to other machines that a context has under way: each has a thread.
+/// The maximum number of concurrent requests to other machines in a context. Each takes a thread.
 const REMOTE_MAX: usize = 256;
-/// The most requests for local files that a context has under way on threads. More would not make the disk faster.
+/// The maximum number of concurrent requests for local files on worker threads in a context. More would not make the
+/// disk faster.
 const LONG_MAX: usize = 8;
 
-/// What carrying out a request means for the thread that does it.
+/// What a request costs the thread that carries it out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RequestWeight {
-    /// A moment, for local files: less than handing it to another thread takes.
+    /// A short request for local files, which takes less time than handing it to another thread.
     Quick,
-    /// More than that, for local files.
+    /// A longer request for local files.
     Long,
-    /// Waiting for another machine or process.
+    /// A request that waits for another machine or process.
     Remote,
 }
 
 impl RequestWeight {
-    /// Of a request that moves `bytes` of content, to or from files of this node if it `is_local`.
+    /// Returns the weight of a request that moves `bytes` of content; `is_local` means that it accesses files of this
+    /// node.
     pub(crate) const fn of(is_local: bool, bytes: u64) -> Self {
         match is_local {
             true if bytes <= QUICK_MAX_BYTES => RequestWeight::Quick,
@@ -50,16 +53,16 @@ impl RequestWeight {
     }
 }
 
-/// `S3RequestContext`, which C knows by its address only.
+/// `S3RequestContext`, which is opaque to C.
 pub struct RequestContext(Arc<RequestQueue>);
 
 impl RequestContext {
-    /// An empty one. Costs no thread and no descriptor.
+    /// Creates an empty context. Costs no thread and no descriptor.
     pub(crate) fn new() -> Self {
         RequestContext(Arc::new(RequestQueue(Mutex::new(QueueState::default()))))
     }
 
-    /// What is behind it; it outlives the context if a callback destroys that.
+    /// Returns the context's queue, which outlives the context if a callback destroys it.
     pub(crate) fn queue(&self) -> Arc<RequestQueue> {
         self.0.clone()
     }
@@ -68,29 +71,29 @@ impl RequestContext {
 /// The requests of a context.
 pub(crate) struct RequestQueue(Mutex<QueueState>);
 
-/// Only threads of the program touch it, so no thread that a child process lacks can hold its lock.
+/// The state of a queue. Only threads of the program lock it, never a worker that would be missing in a child process.
 struct QueueState {
     process: ProcessIdentity,
     relay: Arc<CallbackRelay>,
-    /// What the relay was told last.
+    /// The demand that was last reported to the relay.
     told: DriverDemand,
     signal: Option<Arc<OwnedFd>>,
-    /// Who is told the end, in the order in which they came.
+    /// The requests whose end has not been reported yet, in order of arrival.
     unfinished: BTreeMap<RequestNumber, UnfinishedRequest>,
     unstarted: VecDeque<(RequestNumber, RequestWeight, RequestWork)>,
     next_number: RequestNumber,
-    /// Requests on workers.
+    /// The numbers of long and of remote requests on workers.
     long: usize,
     remote: usize,
 }
 
-// SAFETY: what may not change threads by itself are the program's pointers, which any thread of the program may use that
-// drives the context or adds to it.
+// SAFETY: the only parts that are not `Send` are the program's pointers. Any thread of the program that drives the
+// context or adds requests to it may use these.
 unsafe impl Send for QueueState {}
 
 struct UnfinishedRequest {
     responder: CallbackResponder,
-    /// `Quick` for what no worker has.
+    /// The weight of a request on a worker; `Quick` if it is not on a worker.
     on_worker: RequestWeight,
 }
 
@@ -111,7 +114,8 @@ impl Default for QueueState {
 }
 
 impl QueueState {
-    /// In a child process: a relay without the workers of the parent, whose requests end here as interrupted.
+    /// Resets the state in a child process: creates a relay without the parent's workers, and ends their requests as
+    /// interrupted.
     fn renew(&mut self) {
         if workers_were_started() {
             self.unstarted.clear();
@@ -153,7 +157,7 @@ impl QueueState {
         }
     }
 
-    /// Forgets a request that has ended.
+    /// Removes a request that has ended.
     fn take(&mut self, number: RequestNumber) -> Option<CallbackResponder> {
         let UnfinishedRequest { responder, on_worker } = self.unfinished.remove(&number)?;
         if on_worker != RequestWeight::Quick {
@@ -171,7 +175,7 @@ fn parents() -> RequestFailure {
 
 impl RequestQueue {
     fn locked(&self) -> MutexGuard<'_, QueueState> {
-        // It is whole after every change, whatever panicked since.
+        // The state is consistent after every change, so poisoning can be ignored.
         let mut state = self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         if !state.process.is_current() {
             state.renew();
@@ -179,13 +183,13 @@ impl RequestQueue {
         state
     }
 
-    /// The requests whose end was not told yet.
+    /// Returns the number of requests whose end has not been reported yet.
     pub(crate) fn unfinished(&self) -> usize {
         self.locked().unfinished.len()
     }
 
-    /// What `select` may wait for: a descriptor that is readable exactly when there is something to do for the driver. `None`
-    /// if nothing is unfinished. Errors: the system's, if it has no descriptor left.
+    /// Returns a descriptor for `select` that is readable exactly when the driver has something to do; `None` if
+    /// nothing is unfinished. Errors: the error of the system if no descriptor is available.
     pub(crate) fn signal(&self) -> std::io::Result<Option<RawFd>> {
         let mut state = self.locked();
         if state.unfinished.is_empty() {
@@ -199,7 +203,7 @@ impl RequestQueue {
         Ok(Some(state.signal.insert(signal).as_raw_fd()))
     }
 
-    /// Whether there is something to do for the driver now.
+    /// Returns whether the driver has something to do now.
     pub(crate) fn has_work(&self) -> bool {
         let relay = self.locked().relay.clone();
         relay.has_work()
@@ -215,19 +219,19 @@ impl RequestQueue {
         state.tell_demand();
     }
 
-    /// Does what there is to do now, without waiting; after [`TURN_MAX`] it begins nothing further.
-    /// Errors: a callback of an unfinished request of the same context calls it.
+    /// Does everything that can be done without waiting, but starts nothing more after [`TURN_MAX`]. Errors: it is
+    /// called by a callback of an unfinished request of the same context.
     pub(crate) fn run_once(&self) -> Outcome {
         let until = Instant::now() + TURN_MAX;
         self.run_while(|| Instant::now() < until)
     }
 
-    /// Does what there is to do now, without waiting. Errors: as [`RequestQueue::run_once`].
+    /// Does everything that can be done without waiting. Errors: as for [`RequestQueue::run_once`].
     pub(crate) fn run_ready(&self) -> Outcome {
         self.run_while(|| true)
     }
 
-    /// Carries out all requests, and those that callbacks add. Errors: as [`RequestQueue::run_once`].
+    /// Carries out all requests, including those that callbacks add. Errors: as for [`RequestQueue::run_once`].
     pub(crate) fn run_all(&self) -> Outcome {
         loop {
             self.run_ready()?;
@@ -248,7 +252,7 @@ impl RequestQueue {
             return Err(RequestFailure::refused(Status::InternalError, why));
         }
         loop {
-            // By turns, so that neither a long queue nor a busy server holds up the other.
+            // Alternate, so that neither a long queue nor a busy server holds up the other.
             let (has_started, has_relayed) = (self.start_next(), self.relay_next());
             if !(has_started || has_relayed) || !may_go_on() {
                 return Ok(());
@@ -256,7 +260,7 @@ impl RequestQueue {
         }
     }
 
-    /// Begins the request that came first, if there is room; says whether there was one.
+    /// Starts the oldest unstarted request, if there is room; returns whether it started one.
     fn start_next(&self) -> bool {
         let mut state = self.locked();
         if !state.is_startable() {
@@ -271,7 +275,7 @@ impl RequestQueue {
         true
     }
 
-    /// Carries the request out on this thread, except for what of it takes long.
+    /// Carries out the request on this thread, except for a part that takes long, which goes to a worker.
     fn run_here(&self, state: MutexGuard<'_, QueueState>, number: RequestNumber, work: RequestWork) {
         let Some(request) = state.unfinished.get(&number) else { return };
         let responder = request.responder.on_driver(state.relay.clone());
@@ -286,7 +290,7 @@ impl RequestQueue {
         }
     }
 
-    /// Leaves the request to a worker, or carries it out on this thread where there is none.
+    /// Assigns the request to a worker, or carries it out on this thread if no worker is available.
     fn run_on_worker(
         &self,
         mut state: MutexGuard<'_, QueueState>,
@@ -313,7 +317,7 @@ impl RequestQueue {
         }
     }
 
-    /// Runs the callback, or tells the end, that has waited longest; says whether there was one.
+    /// Handles the oldest event: runs a callback or reports the end of a request. Returns whether there was an event.
     fn relay_next(&self) -> bool {
         let relay = self.locked().relay.clone();
         let Some(event) = relay.next_event() else { return false };
@@ -328,14 +332,14 @@ impl RequestQueue {
     }
 
     fn finish(&self, number: RequestNumber, outcome: Outcome) {
-        // Without it, the context was destroyed, and the end was told.
+        // If the request is gone, the context was destroyed, and the end has already been reported.
         let responder = self.locked().take(number);
         if let Some(responder) = responder {
             responder.complete(outcome);
         }
     }
 
-    /// Ends all requests as interrupted, in the order in which they came. No other callback runs from now on.
+    /// Ends all requests as interrupted, in order of arrival. No other callback runs from now on.
     pub(crate) fn interrupt(&self) {
         let relay = self.locked().relay.clone();
         relay.close();
@@ -354,11 +358,11 @@ impl RequestQueue {
 }
 
 thread_local! {
-    /// The queues that have a callback of an unfinished request on this thread's stack.
+    /// The queues for which this thread is currently in a callback of an unfinished request.
     static IN_CALLBACK: RefCell<Vec<*const RequestQueue>> = const { RefCell::new(Vec::new()) };
 }
 
-/// While it lives, this thread is in a callback of an unfinished request, or may be.
+/// A guard: while it exists, this thread is, or may be, in a callback of an unfinished request.
 struct CallbackScope;
 
 impl CallbackScope {
@@ -378,10 +382,10 @@ impl Drop for CallbackScope {
     }
 }
 
-/// Checks a request by `prepare`, then carries it out at once, or leaves it to `context`.
+/// Checks a request with `prepare`, then carries it out at once, or adds it to `context`.
 ///
 /// # Safety
-/// `context` is NULL or was made by `S3_create_request_context` and not yet destroyed.
+/// `context` is NULL, or was created by `S3_create_request_context` and has not been destroyed.
 #[inline]
 pub(crate) unsafe fn submit<Work>(
     context: *const RequestContext,
@@ -390,7 +394,7 @@ pub(crate) unsafe fn submit<Work>(
 ) where
     Work: FnOnce(&CallbackResponder) -> Outcome + 'static,
 {
-    // SAFETY: the caller vouches for it.
+    // SAFETY: the caller guarantees it.
     let Some(context) = (unsafe { context.as_ref() }) else {
         return responder.run(|responder| prepare()?.1(responder));
     };

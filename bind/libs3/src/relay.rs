@@ -1,9 +1,10 @@
-//! Between the threads that carry out a context's requests and the thread that drives the context. The workers call the
-//! stores, and wait there for disks and other machines; callbacks run on the driving thread alone. So a worker hands over
-//! each callback and waits for what it returns.
+//! Connects the threads that carry out a context's requests (the workers) with the thread that drives the context.
+//! Workers call the stores, and wait there for disks and other machines. Callbacks run only on the driving thread, so a
+//! worker passes each callback to that thread and waits for its result.
 //!
-//! Workers are started as they are needed, and end when they had nothing to do for a while or the relay closes. Nobody
-//! waits for one that waits for another machine: it finds the relay closed later, and ends without a callback.
+//! Workers are started on demand, and end when they have been idle for a while or when the relay closes. Closing does
+//! not wait for a worker that waits for another machine: that worker later finds the relay closed, and ends without a
+//! callback.
 
 use std::collections::VecDeque;
 use std::mem;
@@ -22,14 +23,14 @@ use crate::status::Status;
 
 /// How long a worker waits for another request before it ends.
 const IDLE_MAX: Duration = Duration::from_secs(5);
-/// How long the end of a context waits for workers that have nothing to wait for but a processor.
+/// How long the destruction of a context waits for workers that need only processor time to end.
 const LEAVE_MAX: Duration = Duration::from_millis(100);
 
-/// A request of a context, by the order in which they were added.
+/// The number of a request in its context, in the order of addition.
 pub(crate) type RequestNumber = u64;
 
-/// What is left to do of a request. It may be called on any thread: what it has of the program's (pointers for callbacks,
-/// and memory that results go to) it uses in [`CallbackResponder::call`] only.
+/// The remaining work of a request. It may be called on any thread. It uses the program's memory (pointers for
+/// callbacks, and memory for results) only within [`CallbackResponder::call`].
 pub(crate) type RequestWork = Box<dyn FnOnce(&CallbackResponder) -> Outcome>;
 
 /// A request for a worker.
@@ -39,32 +40,33 @@ pub(crate) struct WorkerJob {
     pub(crate) work: RequestWork,
 }
 
-// SAFETY: the pointers that a responder and a `RequestWork` hold are the program's, and used on the driving thread alone;
-// a target's pointer to its pool is only compared. Everything else in them may change threads, content too (below).
+// SAFETY: the pointers in a responder and a `RequestWork` belong to the program, and are used only on the driving
+// thread. A target's pointer to its pool is only compared. Everything else in them is `Send`; for content, this is
+// checked below.
 unsafe impl Send for WorkerJob {}
 
 const fn may_change_threads<T: Send>() {}
 const _: () = may_change_threads::<ObjectContent>();
 
-/// What the driving thread is to do.
+/// Something for the driving thread to do.
 pub(crate) enum RelayEvent {
     Callback(WaitingCallback),
     Ended(RequestNumber, Outcome),
 }
 
-/// A callback whose worker waits for it. Dropped without a call, it tells the worker so.
+/// A callback for which a worker waits. If it is dropped without being run, the worker is notified.
 pub(crate) struct WaitingCallback {
-    /// Both lie on the worker's stack, and stay there until `progress` is another than `WAITING`.
+    /// `call` and `progress` are on the worker's stack, and stay valid until `progress` is no longer `WAITING`.
     call: *mut dyn FnMut(),
     progress: *const AtomicU8,
     worker: Thread,
     process: ProcessIdentity,
-    /// How it ends.
+    /// The value to store in `progress` at the end.
     end: u8,
 }
 
-// SAFETY: the worker touches neither the callback nor what it captured until `progress` says that it is over, so that one
-// thread at a time has them.
+// SAFETY: the worker does not touch the callback or its captures until `progress` says that the callback is over, so
+// only one thread at a time accesses them.
 unsafe impl Send for WaitingCallback {}
 
 const WAITING: u8 = 0;
@@ -72,9 +74,9 @@ const CALLED: u8 = 1;
 const DROPPED: u8 = 2;
 
 impl WaitingCallback {
-    /// Calls it, on the thread of the caller.
+    /// Runs the callback on the current thread.
     pub(crate) fn run(mut self) {
-        // SAFETY: it lies where it was until this is dropped, and nobody else has it.
+        // SAFETY: the callback stays valid until this value is dropped, and nothing else accesses it meanwhile.
         unsafe { (*self.call)() };
         self.end = CALLED;
     }
@@ -82,25 +84,25 @@ impl WaitingCallback {
 
 impl Drop for WaitingCallback {
     fn drop(&mut self) {
-        // In a child that a callback forked there is no worker, and something else may lie at its place.
+        // If a callback forked, the child has no worker, and the worker's memory may have been reused.
         if self.process.is_current() {
-            // SAFETY: it lies there until this store, which is the last use.
+            // SAFETY: `progress` stays valid until this store, which is its last use here.
             unsafe { (*self.progress).store(self.end, Ordering::Release) };
             self.worker.unpark();
         }
     }
 }
 
-/// What the workers of a context and its driving thread share.
+/// The state shared by the workers of a context and its driving thread.
 #[derive(Default)]
 pub(crate) struct CallbackRelay {
     state: Mutex<RelayState>,
     is_closed: AtomicBool,
-    /// Something to do for the driving thread.
+    /// Notified when the driving thread has something to do.
     ready: Condvar,
-    /// Something to do for a worker.
+    /// Notified when there is a job for a worker.
     assigned: Condvar,
-    /// A worker ended.
+    /// Notified when a worker has ended.
     left: Condvar,
 }
 
@@ -110,19 +112,19 @@ struct RelayState {
     demand: DriverDemand,
     /// Threads that wait in [`CallbackRelay::wait`].
     waiting_drivers: usize,
-    /// What `select` waits for, readable as long as there is something to do. The context owns it.
+    /// The descriptor for `select`, readable as long as there is something to do. Owned by the context.
     signal: Weak<OwnedFd>,
     is_signalled: bool,
     jobs: VecDeque<WorkerJob>,
     workers: WorkerCounts,
 }
 
-/// What a context has for its driver beside callbacks.
+/// What a context has for its driver to do, besides callbacks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct DriverDemand {
-    /// A request can be begun.
+    /// A request can be started.
     pub(crate) is_startable: bool,
-    /// Requests are unfinished.
+    /// There are unfinished requests.
     pub(crate) is_unfinished: bool,
 }
 
@@ -137,14 +139,14 @@ impl RelayState {
         !self.events.is_empty() || self.demand.is_startable
     }
 
-    /// Has the descriptor say what is so.
+    /// Makes the descriptor readable if there is something to do, and unreadable otherwise.
     fn update_signal(&mut self) {
         let has_work = self.has_work();
         if has_work == self.is_signalled {
             return;
         }
         let Some(signal) = self.signal.upgrade() else { return };
-        // Neither can fail or wait: the counter is 0 before it is 1, and 1 before it is 0.
+        // Neither call can fail or block, because the counter alternates between 0 and 1.
         let _ = match has_work {
             true => rustix::io::write(&*signal, &1_u64.to_ne_bytes()),
             false => rustix::io::read(&*signal, &mut [0; 8]),
@@ -154,33 +156,33 @@ impl RelayState {
 }
 
 impl CallbackRelay {
-    /// With what has happened already.
+    /// Creates a relay with events that have already happened.
     pub(crate) fn with_events(events: impl IntoIterator<Item = RelayEvent>) -> Self {
         let relay = CallbackRelay::default();
         relay.locked().events.extend(events);
         relay
     }
 
-    /// Whether there is something to do for the driving thread.
+    /// Returns whether the driving thread has something to do.
     pub(crate) fn has_work(&self) -> bool {
         self.locked().has_work()
     }
 
-    /// Has `signal` readable as long as there is something to do.
+    /// Keeps `signal` readable as long as there is something to do.
     pub(crate) fn signal_by(&self, signal: Weak<OwnedFd>) {
         let mut state = self.locked();
         (state.signal, state.is_signalled) = (signal, false);
         state.update_signal();
     }
 
-    /// Tells what there is for the driver beside callbacks.
+    /// Sets what the driver has to do besides callbacks.
     pub(crate) fn demand(&self, demand: DriverDemand) {
         let mut state = self.locked();
         state.demand = demand;
         self.wake_driver(&mut state);
     }
 
-    /// What came first of what the driving thread is to do.
+    /// Removes and returns the oldest event for the driving thread.
     pub(crate) fn next_event(&self) -> Option<RelayEvent> {
         let mut state = self.locked();
         let event = state.events.pop_front();
@@ -198,14 +200,15 @@ impl CallbackRelay {
         }
     }
 
-    /// Runs `callback` on the driving thread, and returns what it returned. For workers.
-    /// Errors: `Interrupted` once the relay is closed.
+    /// Called by workers: runs `callback` on the driving thread, and returns its result. Errors: `Interrupted` once the
+    /// relay is closed.
     pub(crate) fn call<T>(&self, callback: impl FnOnce() -> Outcome<T>) -> Outcome<T> {
         let (mut callback, mut returned) = (Some(callback), None);
         let mut call = || returned = callback.take().map(|callback| without_panic(callback));
         let progress = AtomicU8::new(WAITING);
         let call: *mut (dyn FnMut() + '_) = &mut call;
-        // SAFETY: only the lifetime changes. It is not called after `progress` left `WAITING`, which is waited for below.
+        // SAFETY: only the lifetime changes. The callback is not called after `progress` has left `WAITING`, and this
+        // function waits for that below.
         let call: *mut (dyn FnMut() + 'static) = unsafe { mem::transmute(call) };
         let (worker, process) = (thread::current(), ProcessIdentity::current());
         self.push(RelayEvent::Callback(WaitingCallback {
@@ -221,7 +224,7 @@ impl CallbackRelay {
         returned.unwrap_or_else(|| Err(interrupted()))
     }
 
-    /// Adds an event, unless the relay is closed: then it is dropped.
+    /// Adds an event, or drops it if the relay is closed.
     fn push(&self, event: RelayEvent) {
         let mut state = self.locked();
         if self.is_closed() {
@@ -239,12 +242,12 @@ impl CallbackRelay {
         }
     }
 
-    /// Whether callbacks may run no more.
+    /// Returns whether callbacks may no longer run.
     pub(crate) fn is_closed(&self) -> bool {
         self.is_closed.load(Ordering::Acquire)
     }
 
-    /// Has no further callback run, and waits for the workers that wait for nothing else.
+    /// Prevents further callbacks, and waits for workers that are idle or waiting for a callback.
     pub(crate) fn close(&self) {
         let (events, jobs, busy) = {
             let mut state = self.locked();
@@ -254,7 +257,7 @@ impl CallbackRelay {
                 state.events.iter().filter(|event| matches!(event, RelayEvent::Callback(_))).count();
             (mem::take(&mut state.events), mem::take(&mut state.jobs), alive - idle - relaying)
         };
-        // Their workers go on without an answer.
+        // The workers behind these events continue without a result.
         drop((events, jobs));
         self.assigned.notify_all();
         let until = Instant::now() + LEAVE_MAX;
@@ -269,21 +272,22 @@ impl CallbackRelay {
     }
 
     fn locked(&self) -> MutexGuard<'_, RelayState> {
-        // It is whole after every change, whatever panicked since.
+        // The state is consistent after every change, so poisoning can be ignored.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Whether this process ever had a worker. A child of it may find locks of the lanes taken for good.
+/// Whether this process ever had a worker. If so, a forked child may find locks of the lanes held forever.
 static WERE_STARTED: AtomicBool = AtomicBool::new(false);
 
-/// Whether this process, or one that it was forked from, ever had a worker.
+/// Returns whether this process, or one that it was forked from, ever had a worker.
 pub(crate) fn workers_were_started() -> bool {
     WERE_STARTED.load(Ordering::Acquire)
 }
 
 impl CallbackRelay {
-    /// Has a worker carry out `job`, a new one if all are at work. Gives it back if there is none and cannot be.
+    /// Assigns `job` to a worker, starting a new one if all are busy. Returns the job if there is no worker and none
+    /// can be started.
     pub(crate) fn assign(self: &Arc<Self>, job: WorkerJob) -> Result<(), WorkerJob> {
         let number = job.number;
         let mut state = self.locked();
@@ -298,14 +302,14 @@ impl CallbackRelay {
         WERE_STARTED.store(true, Ordering::Release);
         let relay = self.clone();
         let worker = thread::Builder::new().name("fordway-s3".to_owned());
-        // Signals are for the program's own threads.
+        // Block signals, which are for the program's own threads.
         match with_signals_blocked(|| worker.spawn(move || relay.work())) {
             Ok(_) => Ok(()),
             Err(error) => self.without_worker(number, &error),
         }
     }
 
-    /// Leaves the request to the workers that there are.
+    /// Leaves the request to the existing workers; returns it if there are none.
     fn without_worker(&self, number: RequestNumber, error: &std::io::Error) -> Result<(), WorkerJob> {
         tracing::debug!(%error, "no further thread can be started");
         let mut state = self.locked();
@@ -324,7 +328,8 @@ impl CallbackRelay {
         }
     }
 
-    /// Waits for a request; `None` after a long wait or when the relay is closed, and the worker then is none any more.
+    /// Waits for a request. Returns `None` after a long wait or when the relay is closed; the worker is then no longer
+    /// counted, and must end.
     fn next_job(&self) -> Option<WorkerJob> {
         let mut state = self.locked();
         let mut is_patient = true;
@@ -347,7 +352,7 @@ impl CallbackRelay {
     }
 }
 
-/// The end of a request whose context is gone.
+/// Makes the failure of a request whose context is gone.
 pub(crate) fn interrupted() -> RequestFailure {
     let why = "the request context was destroyed before the request was finished; run it first";
     RequestFailure::refused(Status::Interrupted, why)

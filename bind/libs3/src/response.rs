@@ -1,6 +1,6 @@
-//! Calls the two callbacks that every request has, in the right order and number; holds the reason why a
-//! request failed until that becomes a number and a message; and provides the buffer through which
-//! content passes between the caller's callbacks and a store.
+//! Calls the two callbacks of every request, in the right order and the right number of times. Also represents failures
+//! before they become a number and a message, and provides the buffer through which content passes between the caller's
+//! callbacks and a store.
 
 use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
@@ -22,17 +22,17 @@ use crate::abi::{
 use crate::relay::{CallbackRelay, RequestWork, interrupted};
 use crate::status::Status;
 
-/// The content type that S3 returns for content whose writer stated none.
+/// The content type that S3 returns for content stored without one.
 const DEFAULT_CONTENT_TYPE: &CStr = c"binary/octet-stream";
 const SERVER: &CStr = c"fordway";
 
 thread_local! {
-    /// The last failure's message and resource. Programs (IOR is one) keep the pointers of the details
-    /// beyond the callback, and print them.
+    /// The last failure's message and resource. Some programs (such as IOR) keep the pointers in the details after the
+    /// callback, and print them.
     static LAST_MESSAGE: RefCell<Option<(CString, CString)>> = const { RefCell::new(None) };
 }
 
-/// Reports to the caller of a request.
+/// Reports the progress and outcome of a request to its caller.
 pub(crate) struct CallbackResponder {
     abi: AbiVersion,
     handler: ResponseHandler,
@@ -40,14 +40,14 @@ pub(crate) struct CallbackResponder {
     route: CallbackRoute,
 }
 
-/// The way from where a request is carried out to where its callbacks run.
+/// How callbacks of a request get to the thread on which they must run.
 enum CallbackRoute {
-    /// None: who makes the request carries it out.
+    /// Callbacks run directly, in the thread that makes and carries out the request.
     Direct,
-    /// None, for as long as the context is there: the thread that drives it carries the request out. What would take it
-    /// too long is left in the cell.
+    /// The thread that drives the context carries out the request, so callbacks run directly as long as the context
+    /// exists. Work that would take this thread too long is left in the cell.
     Driver(Arc<CallbackRelay>, Cell<Option<RequestWork>>),
-    /// To the thread that drives the context.
+    /// A worker carries out the request, and passes callbacks to the thread that drives the context.
     Worker(Arc<CallbackRelay>),
 }
 
@@ -95,18 +95,18 @@ impl CallbackResponder {
         CallbackResponder { abi, handler, data, route: CallbackRoute::Direct }
     }
 
-    /// The same, for the thread that drives the context of `relay`.
+    /// Returns the same responder, for use on the thread that drives the context of `relay`.
     pub(crate) fn on_driver(&self, relay: Arc<CallbackRelay>) -> Self {
         CallbackResponder { route: CallbackRoute::Driver(relay, Cell::default()), ..*self }
     }
 
-    /// The same, for a worker of the context of `relay`.
+    /// Returns the same responder, for use on a worker of the context of `relay`.
     pub(crate) fn on_worker(&self, relay: Arc<CallbackRelay>) -> Self {
         CallbackResponder { route: CallbackRoute::Worker(relay), ..*self }
     }
 
-    /// Runs `callback` where callbacks run, and returns what it returned. All that touches memory of the program
-    /// belongs into it: outside, the program may have freed it already. Errors: the errors of `callback`,
+    /// Runs `callback` on the thread for callbacks, and returns its result. All accesses to the program's memory must
+    /// be inside it; elsewhere, the program may already have freed that memory. Errors: the errors of `callback`,
     /// `Interrupted`.
     #[inline]
     pub(crate) fn call<T>(&self, callback: impl FnOnce() -> Outcome<T>) -> Outcome<T> {
@@ -117,8 +117,8 @@ impl CallbackResponder {
         }
     }
 
-    /// Does `rest`, the last of the request, which moves `bytes`: at once, or on a worker if this thread drives a
-    /// context and they would keep it.
+    /// Runs `rest`, the last step of the request, which moves `bytes`: at once, or on a worker if this thread drives a
+    /// context and would be busy for too long.
     #[inline]
     pub(crate) fn finish_by(
         &self,
@@ -134,8 +134,8 @@ impl CallbackResponder {
         }
     }
 
-    /// The fewest bytes of content that are worth a call of [`CallbackResponder::call`], where more are to come. What
-    /// trickles over a network would wake the driving thread for each segment.
+    /// Returns the minimum number of content bytes for one [`CallbackResponder::call`] (except the last). Without a
+    /// minimum, slow content from a network would wake the driving thread for each segment.
     pub(crate) fn piece_bytes_min(&self) -> usize {
         match &self.route {
             CallbackRoute::Direct | CallbackRoute::Driver(..) => 1,
@@ -143,7 +143,7 @@ impl CallbackResponder {
         }
     }
 
-    /// What [`CallbackResponder::finish_by`] left to a worker.
+    /// Takes the work that [`CallbackResponder::finish_by`] left for a worker.
     pub(crate) fn take_rest(&self) -> Option<RequestWork> {
         match &self.route {
             CallbackRoute::Driver(_, left) => left.take(),
@@ -180,8 +180,8 @@ impl CallbackResponder {
             meta_data: pairs.as_ptr(),
             uses_server_side_encryption: 0,
         };
-        // SAFETY: the handler's creator vouches for the callback and its data, and everything that
-        // `properties` points to lives until the call is over.
+        // SAFETY: the handler's creator guarantees the callback and its data, and everything that `properties` points
+        // to outlives the call.
         checked(unsafe { callback(&properties, self.data) })
     }
 
@@ -214,7 +214,7 @@ impl CallbackResponder {
 
     fn tell(&self, number: StatusNumber, details: *const ErrorDetails) {
         if let Some(callback) = self.handler.complete {
-            // SAFETY: the handler's creator vouches for the callback and its data; `details` is NULL
+            // SAFETY: the handler's creator guarantees the callback and its data; `details` is NULL
             // or lives until the call is over.
             unsafe { callback(number, details, self.data) };
         }
@@ -223,7 +223,7 @@ impl CallbackResponder {
 
 /// Turns a panic, which is a bug, into a failure, because it must not reach the C program.
 pub(crate) fn without_panic<T>(work: impl FnOnce() -> Outcome<T>) -> Outcome<T> {
-    // Anything that a panic leaves half done is dropped with the request.
+    // Anything that a panic leaves incomplete is dropped with the request.
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| {
         Err(RequestFailure::refused(
             Status::InternalError,
@@ -249,7 +249,7 @@ pub(crate) fn c_text(text: &str) -> CString {
     })
 }
 
-/// An ETag in quotes, as HTTP and S3's XML have it.
+/// An ETag in quotes, as in HTTP and in S3's XML.
 pub(crate) enum QuotedTag {
     /// The text includes a NUL at its end.
     Short(ArrayString<48>),
@@ -304,7 +304,7 @@ pub(crate) unsafe fn write_text(to: *mut c_char, capacity: usize, text: &str) {
 pub(crate) enum RequestFailure {
     /// The store failed.
     Store(Error),
-    /// The store failed where a service would have sent a response without a body.
+    /// The store failed in a request for which a service would send a response without a body.
     Head(Error),
     /// This library refused the request; the text says what to do about it.
     Refused(Status, String),
@@ -330,7 +330,7 @@ impl RequestFailure {
         }
     }
 
-    /// Returns the message for people.
+    /// Returns the human-readable message.
     pub(crate) fn message(&self) -> String {
         match self {
             RequestFailure::Store(error) | RequestFailure::Head(error) => error.to_string(),
@@ -341,7 +341,7 @@ impl RequestFailure {
         }
     }
 
-    /// Returns the address of what the request failed on, or an empty string.
+    /// Returns the address of the resource on which the request failed, or an empty string.
     pub(crate) fn resource(&self) -> &str {
         match self {
             RequestFailure::Store(error) | RequestFailure::Head(error) => error.target(),
@@ -356,8 +356,8 @@ impl From<Error> for RequestFailure {
     }
 }
 
-/// Logs to standard error as `FORDWAY_LOG` says (`debug`, or `fordway_libs3=trace`, ...), and sends
-/// panics there too. Every entry point calls this; only the first call has an effect.
+/// Starts logging, including panics, to standard error with the filter in `FORDWAY_LOG` (such as `debug` or
+/// `fordway_libs3=trace`). Every entry point calls this; only the first call has an effect.
 pub(crate) fn start_diagnosis() {
     static STARTED: Once = Once::new();
     STARTED.call_once(|| {
@@ -367,7 +367,7 @@ pub(crate) fn start_diagnosis() {
                 .with_ansi(std::io::stderr().is_terminal())
                 .with_writer(std::io::stderr)
                 .finish();
-            // A program that has set up its own logging keeps it.
+            // If the program has set up its own logging, keep that.
             let _ = tracing::subscriber::set_global_default(subscriber);
         }
         if !cfg!(test) {
@@ -376,23 +376,22 @@ pub(crate) fn start_diagnosis() {
     });
 }
 
-/// Bytes of one piece. It must fit in the second-level cache, so that both copies, into it and out of
-/// it, stay there; larger pieces cost more in cache misses than they save in system calls.
-/// Measured with 2 MiB on tmpfs, compared with one `pwrite` or `pread` without a copy: pieces of 32 KiB
-/// cost 14 % more to write and 18 % more to read; 128 and 256 KiB cost 10 and 14 % more; 1 MiB costs 23
-/// and 29 % more.
+/// The size of a piece in bytes. A piece must fit in the second-level cache, so that the copies into and out of it stay
+/// there; larger pieces cost more in cache misses than they save in system calls. Measured with 2 MiB on tmpfs,
+/// compared with one `pwrite` or `pread` without a copy: pieces of 32 KiB cost 14 % more to write and 18 % more to
+/// read; 128 and 256 KiB cost 10 and 14 % more; 1 MiB costs 23 and 29 % more.
 pub(crate) const PIECE_BYTES: usize = 256 * 1024;
 
-/// The most content of a local file that the thread which drives a context moves itself, in one go: handing it over to
-/// a worker piece by piece takes longer.
+/// The maximum content of a local file, in bytes, that the thread that drives a context moves itself. Exchanging it
+/// with a worker piece by piece would take longer.
 pub(crate) const QUICK_MAX_BYTES: u64 = 4 << 20;
 
 thread_local! {
-    /// Kept between requests, because fresh memory would cost a page fault for each 4 KiB.
+    /// Kept between requests, because fresh memory would cost a page fault per 4 KiB.
     static SPARE: Cell<Option<Vec<u8>>> = const { Cell::new(None) };
 }
 
-/// Runs `work` with the thread's buffer. A request within the callback of another one gets a new buffer.
+/// Runs `work` with the thread's buffer. A request made inside the callback of another request gets a new buffer.
 pub(crate) fn with_piece<T>(work: impl FnOnce(&mut [u8]) -> T) -> T {
     let mut piece = SPARE.take().unwrap_or_else(|| vec![0; PIECE_BYTES]);
     let done = work(&mut piece);
@@ -416,8 +415,8 @@ impl ContentSource {
         self.left_bytes
     }
 
-    /// Fills `piece`, or as much of it as there is content left; returns the bytes in it.
-    /// Errors: the caller aborts, or has less than it announced.
+    /// Fills `piece` as far as there is content left, and returns the number of bytes. Errors: the caller aborts, or
+    /// provides less content than announced.
     pub(crate) fn fill(&mut self, piece: &mut [u8], responder: &CallbackResponder) -> Outcome<usize> {
         let wanted = usize::try_from(self.left_bytes).map_or(piece.len(), |left| left.min(piece.len()));
         if wanted > 0 {
@@ -442,7 +441,7 @@ impl ContentSource {
             ));
         };
         let room_bytes = i32::try_from(room.len()).unwrap_or(i32::MAX);
-        // SAFETY: the handler's creator vouches for the callback and its data; it may write
+        // SAFETY: the handler's creator guarantees the callback and its data; it may write
         // `room_bytes` bytes to `room`.
         let got = unsafe { callback(room_bytes, room.as_mut_ptr().cast(), self.data) };
         match got {

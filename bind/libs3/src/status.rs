@@ -68,8 +68,8 @@ statuses! {
     HttpErrorConflict, HttpErrorUnknown,
 }
 
-/// The statuses that 4.1 added to 2.0, each with the status that programs of 2.0 get instead. The others have the same
-/// order in both versions.
+/// The statuses that 4.1 added to 2.0, each with the status that programs using 2.0 get instead. All others are in the
+/// same order in both versions.
 const SINCE_4_1: &[(Status, Status)] = &[
     (Status::NotSupported, Status::ErrorNotImplemented),
     (Status::ErrorIllegalVersioningConfigurationException, Status::ErrorInvalidArgument),
@@ -108,8 +108,8 @@ impl Status {
         Status::ALL.iter().copied().filter(is_known).nth(usize::try_from(number).ok()?)
     }
 
-    /// Returns whether a request may be retried, by the list in libs3's `S3_status_is_retryable`, on which programs
-    /// rely.
+    /// Returns whether a request may be retried, according to the list in libs3's `S3_status_is_retryable`, on which
+    /// programs rely.
     pub fn is_retryable(self) -> bool {
         matches!(
             self,

@@ -1,4 +1,5 @@
-//! Request contexts as a C program sees them (`contexts.c`): on each lane, and against servers that count requests or are silent.
+//! Tests request contexts with a C program (`contexts.c`), on each lane, and against servers that count requests or
+//! never respond.
 
 mod harness;
 
@@ -12,7 +13,7 @@ use harness::{Lane, Program, run};
 const BUCKET: &str = "contexts";
 const OBJECT_BYTES: u64 = 1000;
 
-/// The points that hold on every lane, and how many requests each makes where it may choose.
+/// The checks for every lane, each with its number of requests; 0 if the check has a fixed number.
 const EVERYWHERE: &[(&str, usize)] = &[
     ("all_at_once_by_runall", 300),
     ("all_at_once_by_select", 300),
@@ -26,12 +27,12 @@ const EVERYWHERE: &[(&str, usize)] = &[
 ];
 const FOR_FILES: &[(&str, usize)] = &[("requests_given_before_a_fork", 0), ("a_turn_is_bounded", 0)];
 
-/// The bytes of the probe's objects (`pattern` in `probe.h`).
+/// Returns the content of the probe's objects (`pattern` in `probe.h`).
 fn pattern(bytes: u64) -> Vec<u8> {
     (0..bytes).map(|at| (at.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 29) as u8).collect()
 }
 
-/// The program's check of one point.
+/// Runs one check of the program.
 fn check(program: &Program, wrapper: &[&str], host: [&str; 3], (point, count): (&str, usize)) {
     let mut command = program.command(wrapper);
     command.args(host).args([BUCKET, point]);
@@ -71,8 +72,8 @@ fn on_the_node_lane() {
     holds(&Lane::node(), &plain(), &[], EVERYWHERE);
 }
 
-/// In a child of a process with threads, what they held is lost, which leak checkers report; and the address sanitizer's own locks
-/// may be taken for good.
+/// Returns the checks without those that fork. In a forked child, memory that other threads held is lost, which leak
+/// checkers report, and locks of the address sanitizer may be held forever.
 fn without_fork(points: &[(&'static str, usize)]) -> Vec<(&'static str, usize)> {
     points.iter().copied().filter(|(point, _)| *point != "a_child_process_and_its_parent").collect()
 }
@@ -96,17 +97,17 @@ fn under_valgrind() {
     }
 }
 
-/// A server of one object under every name, which answers when a number of requests are in flight.
+/// A server that returns the same object for every name, once a given number of requests are in flight.
 struct CountingServer {
     address: String,
     flights: Arc<RequestFlights>,
 }
 
 struct RequestFlights {
-    /// In flight now, and the most that ever were.
+    /// The number of requests in flight, and its maximum so far.
     counts: Mutex<(usize, usize)>,
     changed: Condvar,
-    /// `None`: it never answers.
+    /// The number of requests to wait for; `None` if the server never responds.
     awaited: Option<usize>,
 }
 
@@ -151,7 +152,7 @@ impl RequestFlights {
         }
     }
 
-    /// Until as many are in flight as are awaited, or they do not come.
+    /// Waits until the expected number of requests are in flight, or until a timeout.
     fn wait(&self) {
         let mut counts = self.counts.lock().unwrap();
         counts.0 += 1;
@@ -193,11 +194,11 @@ fn nothing_waits_for_a_silent_server() {
     }
 }
 
-/// Threads that cannot be started cost time, and nothing else.
+/// If threads cannot be started, requests take longer but succeed.
 #[test]
 fn without_threads_the_driving_thread_does_it_all() {
     let lane = Lane::http();
-    // No thread can have a stack as large as that.
+    // No thread can have a stack this large.
     let no_threads = ["env", "RUST_MIN_STACK=70368744177664"];
     holds(&lane, &plain(), &no_threads, &[("all_at_once_by_select", 300), ("every_kind_of_request", 0)]);
 }

@@ -1,4 +1,4 @@
-//! Runs Debian's own client, unmodified, with our library of version 2.0 in place of its own.
+//! Runs Debian's unmodified client with our library for 2.0 instead of Debian's.
 
 mod harness;
 

@@ -62,7 +62,7 @@ fn each_library_exports_what_its_header_declares_and_nothing_else() {
     }
 }
 
-/// A program that is linked statically needs no library at run time.
+/// A statically linked program needs no library at run time.
 #[test]
 fn the_static_library_links() {
     let directory = tempfile::TempDir::new().unwrap();

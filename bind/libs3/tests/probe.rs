@@ -1,4 +1,4 @@
-//! Checks the semantics that a C program sees (`probe.c`), on each lane.
+//! Checks the semantics as seen by a C program (`probe.c`), on each lane.
 
 mod harness;
 
@@ -61,15 +61,15 @@ fn under_the_address_sanitizer() {
 #[test]
 fn under_valgrind() {
     if fordway_needs::programs(&["valgrind"]) {
-        // Valgrind calls memory possibly lost if only pointers to its middle exist, as in hash tables; such memory is
-        // not lost.
+        // Valgrind reports memory as possibly lost if only pointers into its middle exist, as in hash tables. Such
+        // memory is not lost.
         let leaks = "--errors-for-leak-kinds=definite";
         let valgrind = ["valgrind", "--quiet", "--leak-check=full", leaks, "--error-exitcode=9"];
         probe(&plain(), &valgrind, &Lane::embedded(), 1, false);
     }
 }
 
-/// A check that cannot pass must make the program fail; otherwise the other checks prove nothing.
+/// A check that cannot pass must make the program fail. Otherwise, the other checks prove nothing.
 #[test]
 fn the_probe_can_fail() {
     let program = plain();

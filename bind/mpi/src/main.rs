@@ -118,7 +118,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Makes a rank that panics end the job, so that the others do not wait for it.
+/// Makes a panicking rank end the job, so that the others do not wait for it.
 fn end_the_job_on_panic(rank: i32) {
     std::panic::set_hook(Box::new(move |panic| {
         eprintln!("fordway-mpi: rank {rank} failed, which ends the job: {panic}");
@@ -133,7 +133,7 @@ fn run(workload: &WorkloadPlan, setting: &WorkloadSetting, team: &MpiTeam) -> Re
     let crew = WorkloadRank::new(team, &watch, RunClock::start());
     let opened = open(setting);
     let (sites, outcome) = opened.map_or_else(|error| (Vec::new(), Err(error)), |sites| (sites, Ok(())));
-    // A rank that failed alone would leave the others waiting for it in the workload.
+    // If only this rank failed, the others would wait for it in the workload.
     crew.agree(outcome)?;
     let started = (jiff::Timestamp::now(), Instant::now());
     let dirs: Vec<(&str, &Path)> = setting.places.iter().map(|place| ("root", Path::new(place))).collect();
@@ -170,7 +170,7 @@ fn open(setting: &WorkloadSetting) -> Result<Vec<WorkloadSite>> {
         }
         let options = LaneOptions { endpoint: Some(place.clone()), ..LaneOptions::default() };
         let store = fordway_lanes::open(&options)?.store;
-        // A further place on the same lane gets a number, so that every lane of the run has its own name.
+        // Another place on the same lane gets a number, so that every lane of the run has a unique name.
         let same = sites.iter().filter(|site| site.lane().name.starts_with(store.lane())).count();
         let number = if same == 0 { String::new() } else { format!("-{}", same + 1) };
         let lane =

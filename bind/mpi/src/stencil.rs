@@ -1,7 +1,8 @@
-//! A small parallel program to measure speed-up with: heat spreads over a plate, by Jacobi's method.
+//! A small parallel program for measuring speed-up: simulates heat spreading over a plate, by Jacobi's method.
 //!
 //! The plate is cut into strips of rows, one for each rank. In each step, a rank exchanges its outer rows with its
-//! neighbours, and replaces every cell by the mean of the four cells around it. At the end, the ranks add up the heat.
+//! neighbours, and replaces every cell with the mean of the four cells around it. At the end, the ranks add up the
+//! heat.
 
 use std::time::{Duration, Instant};
 
@@ -46,7 +47,7 @@ pub(crate) fn run(args: &StencilArgs, world: &SimpleCommunicator) -> Result<bool
     while args.hang == Some(world.rank()) {
         std::thread::park();
     }
-    // All ranks start together, so that the time of the steps includes no wait for a rank that starts late.
+    // All ranks start together, so that the measured time does not include waiting for a rank that starts late.
     world.barrier();
     let started = Instant::now();
     for _ in 0..args.steps {
@@ -68,7 +69,7 @@ pub(crate) fn run(args: &StencilArgs, world: &SimpleCommunicator) -> Result<bool
     Ok(true)
 }
 
-/// The rows of one rank, and above and below them a row of each neighbour.
+/// The rows of one rank, with a row of each neighbour above and below.
 struct RowStrip {
     width: usize,
     rows: usize,
@@ -96,8 +97,8 @@ impl RowStrip {
     fn exchange(&mut self, world: &SimpleCommunicator) {
         let started = Instant::now();
         let (rank, last, width) = (world.rank(), world.size() - 1, self.width);
-        // Even ranks exchange with the rank below first, odd ranks with the rank above, so that no rank waits for a
-        // chain of others.
+        // Even ranks first exchange with the rank below, and odd ranks with the rank above, so that no chain of waiting
+        // ranks forms.
         for turn in 0..2 {
             let is_below = (rank + turn) % 2 == 0;
             let (other, own, theirs) = match is_below {
@@ -112,7 +113,7 @@ impl RowStrip {
         self.communication += started.elapsed();
     }
 
-    /// Replaces every cell that is not at the left or right edge by the mean of the four around it.
+    /// Replaces every cell that is not at the left or right edge with the mean of its four neighbours.
     fn relax(&mut self) {
         let width = self.width;
         for row in 1..=self.rows {
@@ -124,7 +125,7 @@ impl RowStrip {
                 *cell = 0.25 * (above[x + 1] + below[x + 1] + own[x] + own[x + 2]);
             }
         }
-        // The rows of the neighbours are received in each step; both buffers have the edges of the plate.
+        // The neighbours' rows are received again in each step, and both buffers have the edges of the plate.
         std::mem::swap(&mut self.now, &mut self.next);
     }
 

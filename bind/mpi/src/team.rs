@@ -7,7 +7,7 @@ use mpi::datatype::PartitionMut;
 use mpi::topology::SimpleCommunicator;
 use mpi::traits::{Communicator, CommunicatorCollectives, Destination, Root, Source};
 
-/// All processes of a job. If a process dies, MPI ends the others, so nothing here waits for one that is gone.
+/// All processes of a job. If a process dies, MPI ends the others, so nothing here waits for a dead process.
 pub(crate) struct MpiTeam {
     world: SimpleCommunicator,
 }
@@ -24,7 +24,7 @@ impl MpiTeam {
     }
 }
 
-/// Converts a length to 32 bits, which MPI counts in.
+/// Converts a length to the 32-bit integer that MPI uses for counts.
 fn count(len: usize) -> Result<i32> {
     i32::try_from(len).map_err(|_| {
         let why = format!("MPI does not support messages of {len} bytes; use fewer ranks");
@@ -63,7 +63,7 @@ impl RankTeam for MpiTeam {
     }
 
     fn gather(&self, mine: Vec<u8>) -> Result<Vec<Vec<u8>>> {
-        // One message for each rank, because one receive may not be able to count the bytes of all ranks.
+        // Use one message per rank, because the bytes of all ranks may exceed the count of a single receive.
         count(mine.len())?;
         if self.rank() > 0 {
             self.world.process_at_rank(0).send(&mine[..]);

@@ -1,4 +1,4 @@
-//! Messages between two ranks, for `fordway bench transport` or by themselves.
+//! Messages between two ranks, for `fordway bench transport` or standalone.
 
 use std::net::SocketAddr;
 use std::sync::atomic::AtomicBool;
@@ -39,7 +39,7 @@ pub(crate) struct MpiTransportArgs {
     control: Option<SocketAddr>,
 }
 
-/// Returns the library and its version, from the beginning of the first line of its description.
+/// Returns the name and version of the MPI library, taken from the first line of its description.
 pub(crate) fn library() -> String {
     let text = mpi::environment::library_version().unwrap_or_default();
     let line = text.trim_matches(char::from(0)).lines().next().unwrap_or_default();
@@ -47,7 +47,7 @@ pub(crate) fn library() -> String {
     name.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// Runs the transport benchmark on the two ranks of `world`. Returns whether all bytes were right. Errors:
+/// Runs the transport benchmark on the two ranks of `world`. Returns whether all bytes were correct. Errors:
 /// `InvalidArgument` for another number of ranks.
 pub(crate) fn run_ranks(
     args: &MpiTransportArgs,
@@ -143,7 +143,7 @@ impl MessageLink for MpiLink {
     }
 
     fn receive_idly(&mut self, buffer: &mut [u8]) -> Result<()> {
-        // A receive of MPI would poll, on a processor on which others are measured.
+        // An MPI receive would poll, and take processor time from the transports being measured.
         while self.other().immediate_probe().is_none() {
             std::thread::sleep(IDLE);
         }

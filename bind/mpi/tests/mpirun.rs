@@ -1,4 +1,4 @@
-//! Runs the binary as it is used: under `mpirun`, on every lane, and with a rank that dies.
+//! Runs the binary under `mpirun`, on every lane, and with a rank that dies.
 
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
@@ -14,12 +14,12 @@ use fordway_workload::transport::{MessageExchange, MessageOrder, MessageTranspor
 
 const RANKS: u64 = 2;
 
-/// Returns a command that runs two ranks in `dir`, whatever the number of cores.
+/// Returns a command that runs two ranks in `dir`, regardless of the number of cores.
 fn mpirun(dir: &Path, words: &[&str]) -> Command {
     let mut command = Command::new(std::env::var_os("MPIRUN").unwrap_or_else(|| "mpirun".into()));
     command.args(["-n", "2"]);
-    // By default, Open MPI refuses to run as root or with more ranks than cores, as a container's test
-    // does; MPICH ignores these variables.
+    // By default, Open MPI refuses to run as root or with more ranks than cores, both of which happen in containers.
+    // MPICH ignores these variables.
     for variable in
         ["OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "OMPI_MCA_rmaps_base_oversubscribe"]
     {
@@ -51,7 +51,7 @@ fn gateway(root: &Path) -> String {
     format!("http://{address}")
 }
 
-/// Every workload runs on every lane to its end, without an error.
+/// Every workload must complete on every lane without an error.
 #[test]
 fn all_workloads_on_all_lanes() {
     let dir = tempfile::tempdir().unwrap();
@@ -80,7 +80,7 @@ fn all_workloads_on_all_lanes() {
     }
 }
 
-/// The files have as many bytes as the ranks report to have written.
+/// The files must have as many bytes as the ranks report to have written.
 #[test]
 fn sums_over_ranks_are_those_of_the_files() {
     let dir = tempfile::tempdir().unwrap();
@@ -136,7 +136,8 @@ fn a_rank_that_dies_ends_the_job_with_a_sentence() {
     assert!(is_told, "{told}");
 }
 
-/// Without a controller, two ranks measure latency, bandwidth and half-round-trip of each size, with the right bytes.
+/// Without a controller, two ranks must measure latency, bandwidth and half round trips of each size, and receive the
+/// right bytes.
 #[test]
 fn transport_makes_a_run() {
     let dir = tempfile::tempdir().unwrap();
@@ -217,7 +218,7 @@ fn a_stencil_that_fails_on_one_rank_ends_on_all() {
     assert!(all.contains("rank 1 failed, which ends the job"), "{all}");
 }
 
-/// The preloaded library sees the calls of a program that was not built for it.
+/// The preloaded library must see the MPI calls of a program that was not built for it.
 #[test]
 fn ranks_report_their_communication() {
     let dir = tempfile::tempdir().unwrap();

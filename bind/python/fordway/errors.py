@@ -29,7 +29,7 @@ class FordwayError(Exception):
             self.strerror = message
 
     def __str__(self) -> str:
-        # KeyError would show the message's repr, OSError its number first.
+        # KeyError would show the repr of the message, and OSError would put the errno before it.
         return str(self.args[0])
 
 

@@ -1,6 +1,6 @@
-//! What a test needs from the machine: root, a program, a kernel feature.
+//! Checks for what a test needs from the machine: root, a program, or a kernel feature.
 //!
-//! libtest has no skipped tests: one that returns early counts as passed. So a test that cannot run here calls
+//! libtest has no skipped tests: a test that returns early counts as passed. A test that cannot run therefore calls
 //! [`skip`], directly or through one of the checks below, and returns. `cargo xtask test` collects these records,
 //! counts such tests as skipped, prints their names and reasons, and fails in CI unless `.ci/may-skip` expects them.
 
@@ -23,7 +23,7 @@ pub fn skip(reason: impl Display) {
     }
 }
 
-/// The record is one `write` with `O_APPEND`, so that records of concurrent programs do not mix.
+/// Writes the record with a single `write` and `O_APPEND`, so that records of concurrent programs do not mix.
 fn record(path: &Path, line: &str) {
     let opened = OpenOptions::new().create(true).append(true).open(path);
     let written = opened.and_then(|mut file| file.write_all(line.as_bytes()));
@@ -31,7 +31,7 @@ fn record(path: &Path, line: &str) {
     written.unwrap_or_else(|error| panic!("{} cannot be written: {error}", path.display()));
 }
 
-/// `program::module::test`; libtest names each test's thread after the test.
+/// Returns `program::module::test`; libtest names each test's thread after the test.
 fn test_name() -> String {
     let program = std::env::current_exe().unwrap_or_default();
     let stem = program.file_stem().unwrap_or_default().to_string_lossy().into_owned();

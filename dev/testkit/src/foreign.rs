@@ -1,5 +1,5 @@
-//! Third-party WebDAV servers as packaged by Debian, started on a free port of 127.0.0.1 with a directory of their own,
-//! and stopped with the test.
+//! Third-party WebDAV servers as packaged by Debian, started on a free port of 127.0.0.1 with their own directory, and
+//! stopped when the test ends.
 
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt as _;
@@ -63,8 +63,8 @@ impl ForeignServer {
         }))
     }
 
-    /// XRootD with HTTPS and its handler of third-party copies; `None` if it is not installed. Its certificate and its
-    /// only the certificates of `authority` are trusted.
+    /// XRootD with HTTPS and its handler of third-party copies; `None` if it is not installed. Its certificate is that
+    /// of `authority`, the only one that it trusts.
     pub fn xrootd(authority: &SelfSignedCertificate) -> Option<Self> {
         let program = fordway_needs::program("xrootd")?;
         Some(start("https", |dir, port| {
@@ -114,7 +114,8 @@ pub struct SelfSignedCertificate {
 }
 
 impl SelfSignedCertificate {
-    /// Creates a certificate. Panics without an `openssl` program, which names files as its library finds them.
+    /// Creates a certificate. Panics without the program `openssl`, which names the files in the way its library
+    /// expects.
     pub fn new() -> Self {
         let dir = tempfile::tempdir().expect("a directory");
         let made = rcgen::generate_simple_self_signed(vec!["127.0.0.1".to_owned()]).expect("a certificate");
@@ -159,7 +160,7 @@ fn command(program: &Path, arguments: &[&str]) -> Command {
 }
 
 /// Starts the command that `prepare` returns for a directory (with `files` and `own` in it) and a port; tries another
-/// port if this one is taken meanwhile.
+/// port if this one has been taken in the meantime.
 fn start(scheme: &'static str, prepare: impl Fn(&str, u16) -> Command) -> ForeignServer {
     for _ in 0..5 {
         let dir = tempfile::tempdir().expect("a directory");
@@ -181,7 +182,7 @@ fn start(scheme: &'static str, prepare: impl Fn(&str, u16) -> Command) -> Foreig
     panic!("no server would start");
 }
 
-/// Servers run as other users.
+/// Opens `path` to all users, because servers run as other users.
 fn open_to_all(path: &Path, mode: u32) {
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).expect("a mode");
 }

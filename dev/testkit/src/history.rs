@@ -1,13 +1,13 @@
 //! Checks whether the operations of several clients on one key are linearizable.
 //!
-//! The search is Wing and Gong's: it looks for an order of all operations that respects real time (an operation that
-//! ended before another began comes first) and in which every response is right. Each client runs one operation at a
-//! time, so a state of the search is each client's position and the value of the key; a state that led nowhere is not
-//! tried again.
+//! The algorithm is Wing and Gong's: it searches for an order of all operations that respects real time (an operation
+//! that ended before another began comes first) and in which every response is correct. Each client runs one operation
+//! at a time, so a state of the search is each client's position and the value of the key; a state that led to a dead
+//! end is not tried again.
 
 use std::collections::HashSet;
 
-/// An operation of a client on the key, with its result. Values identify versions: no two puts have the same.
+/// An operation of a client on the key, with its result. Values identify versions: no two puts have the same value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HistoryEvent {
     /// Put this value.
@@ -22,7 +22,7 @@ pub enum HistoryEvent {
     Deleted,
 }
 
-/// An event, with its times on a clock that all clients share, in nanoseconds.
+/// An event, with its times in nanoseconds on a clock shared by all clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TimedEvent {
     /// What happened.
@@ -47,7 +47,7 @@ impl HistoryEvent {
 }
 
 /// Checks that `clients`, each a list of events in order, are a linearizable history of one key that has no object at
-/// first. On failure returns how many events of each client fit into the longest order found.
+/// first. On failure, returns how many events of each client are in the longest order found.
 pub fn is_linearizable(clients: &[Vec<TimedEvent>]) -> Result<(), Vec<usize>> {
     let start: (Vec<usize>, Option<u64>) = (vec![0; clients.len()], None);
     let mut longest = start.0.clone();

@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::{RngAlgorithm, TestRng, TestRunner};
 
-/// One operation on a bucket; few keys are used, so that operations conflict.
+/// One operation on a bucket. Few keys are used, so that operations conflict.
 #[derive(Clone, Debug)]
 pub enum ModelOperation {
     /// Put this many bytes of a value.
@@ -30,7 +30,7 @@ pub enum ModelOperation {
     Versioning(bool),
     /// List versions with prefix, delimiter and page size, to the last page.
     ListVersions(String, bool, usize),
-    /// Act on a version: the one at this position in a list of all.
+    /// Act on the version at this position in a list of all versions.
     Version(usize, VersionAction),
     /// Replace the tags of a key by this many.
     Tag(Key, usize),
@@ -166,7 +166,7 @@ pub struct ModelFollower {
 }
 
 impl ModelFollower {
-    /// Creates a model of `bucket`, in which the operations to come find no objects yet.
+    /// Creates a model of `bucket`, which must not contain any objects that the operations would see.
     pub fn new(bucket: Bucket) -> Self {
         let model = MemoryStore::default();
         model.create_bucket(&bucket).unwrap_or_else(|error| panic!("{error}"));

@@ -1,8 +1,9 @@
 //! An HTTP proxy on real sockets: it forwards requests in absolute form, opens tunnels for `CONNECT`, and records its
-//! requests. It resolves the host `127-1-0-7.test`, so that a test can tell who resolves names. It shares no code with
-//! the client that it tests.
+//! requests. It resolves the host `127-1-0-7.test`, so that a test can tell whether the client or the proxy resolves
+//! names. It shares no code with the client that it tests.
 //!
-//! The sockets of every test server are here too: each connection has a thread, and all end with the server.
+//! This file also has the sockets of every test server: each connection has a thread, and all threads end with the
+//! server.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -213,7 +214,7 @@ impl OpenSockets {
                 let Ok(stream) = stream else { continue };
                 let Some(number) = self.keep(&stream) else { continue };
                 scope.spawn(move || {
-                    // Otherwise Nagle's algorithm would delay what follows a head until the client acknowledges the
+                    // Otherwise, Nagle's algorithm would delay the bytes after a head until the client acknowledges the
                     // head.
                     let _ = stream.set_nodelay(true);
                     serve(&stream, number, self);

@@ -1,5 +1,5 @@
 //! Operations that are tested with a fault at every step: the initial state, the operation, and a snapshot of
-//! everything that a store shows afterwards.
+//! everything visible in the store afterwards.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -37,7 +37,7 @@ pub struct SeenObject {
 /// All objects of the bucket except [`NOTES`].
 pub type Snapshot = BTreeMap<String, SeenObject>;
 
-/// The client's notes on an upload, stored under an odd key, out of the way.
+/// The key of the client's notes on an upload: an odd key, so that it does not interfere with others.
 const NOTES: &str = "notes//of the client";
 
 /// Deletes an object that was put beforehand.
@@ -125,7 +125,7 @@ pub const SCENARIOS: &[OperationScenario] = &[
 /// The body of an object whose metadata is too large for an attribute.
 const LONG: &str = "long";
 
-/// `a` is not at its plain path, which was taken when it was written and is free now.
+/// `a` is not at its plain path, which was occupied when it was written but is free now.
 const HIDDEN_PLACE: &[(&str, &str)] = &[("a/b", "x"), ("a", "apart"), ("a/b", DELETED)];
 /// Like [`HIDDEN_PLACE`], but `a` was written again afterwards: its older copy is hidden, and must stay hidden.
 const TWO_PLACES: &[(&str, &str)] = &[("a/b", "x"), ("a", "apart"), ("a/b", DELETED), ("a", "newer")];
@@ -193,7 +193,7 @@ fn key(name: &str) -> Key {
     Key::new(name).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// Longer than one page, so that a torn object would show.
+/// Returns a value longer than one page, so that a torn object would be detected.
 fn new_value() -> Vec<u8> {
     (0..70_000u32).map(|i| (i / 7) as u8).collect()
 }

@@ -1,6 +1,6 @@
-//! A SOCKS 5 proxy on real sockets that opens tunnels, deviates from that as its rules say, and records its requests
-//! (RFC 1928, RFC 1929). It resolves the host `127-1-0-7.test`, so that a test can tell who resolves names. It sends
-//! its replies one byte at a time.
+//! A SOCKS 5 proxy on real sockets (RFC 1928, RFC 1929) that opens tunnels, deviates from normal behaviour as its rules
+//! say, and records its requests. It resolves the host `127-1-0-7.test`, so that a test can tell whether the client or
+//! the proxy resolves names. It sends its replies one byte at a time.
 //!
 //! It shares no code with the client that it tests.
 
@@ -101,7 +101,7 @@ impl SocksState {
         let known = host.strip_suffix(".test").map(|name| place.replace(&host, &name.replace('-', ".")));
         let server = TcpStream::connect(known.unwrap_or(place))?;
         open.keep(&server);
-        // The bound address is a name here, which is allowed and rare.
+        // Here, the bound address is a name, which is allowed but rare.
         say(client, b"\x05\x00\x00\x03\x04here\x00\x09")?;
         std::thread::scope(|scope| {
             scope.spawn(|| {

@@ -1,4 +1,4 @@
-//! Several stores on one directory, used in turn as if they were one: what one node wrote, the next one reads.
+//! Several stores on one directory, used in turn as if they were one: each node reads the data that another wrote.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -30,7 +30,7 @@ impl StoreTurns {
     }
 }
 
-/// Implements methods by the same method of the store whose turn it is.
+/// Implements methods by calling the same method of the store whose turn it is.
 macro_rules! in_turn {
     ($of:ident: $(fn $call:ident($($name:ident: $kind:ty),* $(,)?) -> $result:ty;)*) => {
         impl $of for StoreTurns {

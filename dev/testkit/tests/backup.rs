@@ -27,7 +27,7 @@ fn many_tags() -> Tags {
 /// The objects of the bucket `plain`: with an MD5, without an MD5, with a checksum, with a record in a sidecar.
 const KEYS: [&str; 8] = ["a/md5", "a/fast", "bare", "x//odd", "apart", "also-apart", "empty/", "summed"];
 
-/// The unfinished upload of a root that contains everything that a root can hold.
+/// The unfinished upload in a root that contains everything a root can contain.
 struct Original {
     upload: UploadId,
     parts: Vec<CompletedPart>,
@@ -117,7 +117,7 @@ fn read(store: &PosixStore, bucket: &Bucket, name: &str) -> String {
     String::from_utf8(object.content.into_vec().unwrap()).unwrap()
 }
 
-/// Returns the findings of a check that are worse than a note.
+/// Returns the findings of a check that are more severe than a note.
 fn damage(store: &PosixStore) -> Vec<String> {
     let mut found = Vec::new();
     let options = FsckOptions { buckets: Vec::new(), read: true };

@@ -1,5 +1,5 @@
-//! Objects that are not in the page cache. The gateway reads them on other threads than those that serve its clients,
-//! and sends the same bytes; the same holds for content that it gets from another server.
+//! Objects that are not in the page cache. The gateway must read them on threads other than those that serve its
+//! clients, and send the same bytes. The same applies to content that it gets from another server.
 
 use std::fs::File;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use fordway_sys::without_waiting;
 
 #[test]
 fn what_has_to_be_waited_for_arrives_whole() {
-    // The temporary directory is not used, because it may be in memory.
+    // Do not use the temporary directory, because it may be in memory.
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let store = Arc::new(PosixStore::open(dir.path(), PosixConfig::default()).unwrap());
     let identity = AccessKeyPair::generate().unwrap();

@@ -1,5 +1,5 @@
 //! The embedded lane on disk file systems: ext4, XFS and Btrfs, each created in a file, mounted for the test and
-//! unmounted afterwards. Needs root.
+//! unmounted afterwards. Requires root.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use fordway_store::{Bucket, CopyOptions, GetOptions, Key, PutOptions};
 use fordway_testkit::conformance::{StoreFixture, cases_written, run_all};
 use fordway_testkit::model;
 
-/// The size of an image; only the parts that are written occupy disk space.
+/// The size of an image, which is a sparse file.
 const IMAGE_BYTES: u64 = 400 << 20;
 /// The number of sequences of operations that are checked against the model.
 const MODEL_RUNS: u64 = 20;

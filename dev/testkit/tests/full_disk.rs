@@ -41,8 +41,8 @@ impl Drop for SmallDisk {
     }
 }
 
-/// Fills the file system with objects of several sizes. Each time, the error says that it is full, the old object
-/// remains, no half-written object is listed, and the store works as before once there is space.
+/// Fills the file system with objects of several sizes. Each time, the error must say that it is full, the old object
+/// must remain, no partially written object may be listed, and the store must work again once there is space.
 fn fills_up(store: &dyn Store) {
     let bucket = Bucket::new("bucket").unwrap();
     let key = |name: &str| Key::new(name).unwrap();

@@ -133,7 +133,7 @@ fn all_versions_of_many_keys_cost_no_more_than_twice_the_listing() {
     assert!(per_version <= 8.0, "{per_version} system calls for each version");
 }
 
-/// Returns the names of the system calls of `act` when the caches are filled.
+/// Returns the names of the system calls of `act` with filled caches.
 fn called(mut act: impl FnMut()) -> Vec<&'static str> {
     act();
     act();
@@ -175,7 +175,7 @@ fn keys_away_from_the_flat_directory_cost_few_calls() {
     assert!(deep.len() <= flat.len() + 3 * 4, "three new directories: {deep:?}, a flat key: {flat:?}");
 }
 
-/// As IOR does after each delete.
+/// Tests the sequence that IOR performs after each delete.
 #[test]
 fn a_prefix_after_each_change_costs_the_same_among_many_keys() {
     let mut counts = Vec::new();

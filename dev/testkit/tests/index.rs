@@ -1,7 +1,8 @@
-//! Listings of a directory that changes all the time, in several processes: no name is missed, and none is made up.
+//! Listings of a constantly changing directory, in several processes: every name must be found, and no other may
+//! appear.
 //!
-//! Each process knows its own keys exactly. What it does to them it writes to a log, before and after, so that others
-//! know in which state a key must be: the last one, unless it was changed while they listed.
+//! Each process knows its own keys exactly. It logs every change to them, before and after, so that the others know the
+//! state in which a key must be: the last one, unless it changed during their listing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -197,7 +198,7 @@ fn list_all(member: &Member, prefix: &str, max_keys: usize) -> Vec<String> {
     }
 }
 
-/// A process without the right to watch lists all the same.
+/// A process without the right to watch must list correctly as well.
 #[test]
 fn without_inotify_the_directory_is_read() {
     const WITHOUT: [&[(&str, Errno)]; 3] =

@@ -17,9 +17,9 @@ use tempfile::TempDir;
 
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
-/// Larger than every buffer, and not a multiple of any buffer's size.
+/// A size larger than every buffer, and not a multiple of any buffer's size.
 const LARGE_BYTES: u64 = 150 * MIB + 12_345;
-/// More than 32 bits can count.
+/// A size that does not fit in 32 bits.
 const SPARSE_BYTES: u64 = 5 * GIB + 77;
 
 /// A directory behind a lane.

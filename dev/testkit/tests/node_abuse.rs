@@ -1,4 +1,4 @@
-//! What a node gateway does with clients that are hostile, or die.
+//! The behaviour of a node gateway with clients that are hostile or die.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -253,8 +253,8 @@ fn content(store: &NodeStore, bucket: &Bucket, name: &str) -> Vec<u8> {
     bytes
 }
 
-/// From the second large object on, a spare file is prepared for the next one. It is not used for an object that it
-/// does not suit.
+/// From the second large object on, a spare file is prepared for the next one. It must not be used for an object that
+/// it does not suit.
 #[test]
 fn a_spare_file_takes_the_next_large_object_like_the_last() {
     let ground = Ground::new();
@@ -366,7 +366,7 @@ fn a_client_that_never_reads_is_dropped() {
         options: std::borrow::Cow::Borrowed(&options),
     };
     raw.socket.set_write_timeout(Some(Duration::from_secs(20))).unwrap();
-    // The responses would be 60 GB, if the gateway kept them.
+    // The responses would take 60 GB if the gateway kept them.
     let ended = (0..1_000_000).find_map(|_| raw.send(&request, &[]).err());
     use std::io::ErrorKind::{BrokenPipe, ConnectionReset};
     let ended = ended.expect("the gateway closed the connection").kind();
@@ -478,7 +478,7 @@ fn batches_come_back_in_order() {
     assert!(counter(&store, "descriptors_out") >= 30, "large ones do not go through the socket");
 }
 
-/// The reverse: a gateway that returns fewer or more objects than were requested.
+/// The reverse case: a gateway that returns fewer or more objects than requested.
 #[test]
 fn a_batch_that_is_not_answered_whole_is_an_error() {
     for (answered, flags) in

@@ -86,7 +86,7 @@ fn relay(socket: PathBuf) -> String {
     thread::spawn(move || {
         for client in listener.incoming() {
             let Ok(client) = client else { return };
-            // When the gateway has ended, its clients end too.
+            // When the gateway has ended, its clients also end.
             let Ok(node) = UnixStream::connect(&socket) else { return };
             client.set_nodelay(true).unwrap();
             let (mut from, mut to) = (client.try_clone().unwrap(), node.try_clone().unwrap());
@@ -132,7 +132,7 @@ fn requests_without_a_signature_are_their_senders() {
     assert!(!ground.dir.path().join("root/bucket/dir/a b").exists());
 }
 
-/// A signature of any kind, date and age has no effect, neither in a header nor in a URL.
+/// A signature of any kind, date and age must have no effect, either in a header or in a URL.
 #[test]
 fn signatures_mean_nothing() {
     let ground = Ground::new();

@@ -1,4 +1,4 @@
-//! Several processes on one directory: the guarantees for one process hold between them.
+//! Several processes on one directory: the guarantees within one process must also hold between processes.
 
 use std::collections::{BTreeMap, HashMap};
 

@@ -1,7 +1,7 @@
 //! Guarantees between two nodes that mount one file system, each with its own caches.
 //!
-//! `FORDWAY_CLUSTERS=all` adds the file systems that otherwise only `make soak` starts, and `FORDWAY_CHECKS=TEXT` leaves
-//! out the checks whose names do not contain the text.
+//! `FORDWAY_CLUSTERS=all` adds the file systems that otherwise only `make soak` starts. `FORDWAY_CHECKS=TEXT` runs only
+//! the checks whose names contain the text.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -90,12 +90,12 @@ fn cephfs_is_one_store_for_two_nodes() {
     in_soak(FileSystemCluster::cephfs);
 }
 
-/// Whether to run what takes too long for CI.
+/// Returns whether to run checks that take too long for CI.
 fn is_long() -> bool {
     ["FORDWAY_SOAK", "FORDWAY_CLUSTERS"].iter().any(|name| std::env::var_os(name).is_some())
 }
 
-/// Runs the checks only if asked to, because CI has no time for more file systems.
+/// Runs the checks only on request, because CI has no time for more file systems.
 fn in_soak(start: fn() -> Option<FileSystemCluster>) {
     match is_long() {
         true => drop(start().inspect(is_one_store)),
@@ -518,8 +518,8 @@ fn now_ns() -> u64 {
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
-/// Makes a root in which nothing was cached yet; removed with the fixture. Each call is made by the store on the mount
-/// that did not make the previous call.
+/// Creates a root in which nothing has been cached yet; it is removed with the fixture. Calls alternate between stores
+/// on the two mounts.
 fn in_turn() -> StoreFixture {
     let dir = tempfile::tempdir_in(FileSystemCluster::MOUNTS[0]).unwrap();
     let name = dir.path().file_name().unwrap();

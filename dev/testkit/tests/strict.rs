@@ -168,7 +168,7 @@ fn body(row: &Row) -> &'static str {
     }
 }
 
-/// Each operation is performed or refused, as the table says; a refused operation changes nothing.
+/// Each operation must be performed or rejected, as the table says. A rejected operation must change nothing.
 #[test]
 fn all_operations_of_the_model() {
     let mut ground = Ground::new();

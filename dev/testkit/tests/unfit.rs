@@ -1,5 +1,6 @@
-//! Mounts that cannot keep a store's promises are refused by the name of their file system. The test itself is the file
-//! system: it answers the kernel's FUSE requests, and the store knows nothing of it but the name. Needs root.
+//! Mounts that cannot keep a store's guarantees are rejected by the name of their file system. The test itself
+//! implements the file system: it responds to the kernel's FUSE requests, and the store knows only its name. Requires
+//! root.
 
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind as IoErrorKind, Read, Write};
@@ -13,7 +14,7 @@ use fordway_posix::{PosixConfig, PosixStore};
 use fordway_store::{Bucket, ErrorKind, GetOptions, Key, Objects, PutOptions};
 
 const HEAD_BYTES: usize = 40;
-/// More than the kernel sends at a time: the content of one write request, and its head.
+/// The size of the request buffer, more than the kernel sends at a time: one write request with its head.
 const REQUEST_BYTES: usize = 1 << 17;
 const WRITE_BYTES: u32 = 1 << 16;
 const IS_DIR: u32 = 0o040_755;

@@ -1,5 +1,5 @@
-//! Credentials for web servers, and the search for them: bearer tokens (RFC 6750) by WLCG's bearer token discovery;
-//! passwords by host in `~/.netrc`, as `ftp` and `curl` keep them; client certificates and X.509 proxies, which are PEM
+//! Credentials for web servers, and how they are found: bearer tokens (RFC 6750) by WLCG's bearer token discovery;
+//! passwords by host in `~/.netrc`, as used by `ftp` and `curl`; client certificates and X.509 proxies, which are PEM
 //! files of a chain and a key. Secrets are read only from files that belong to the user and that no other user can
 //! read.
 //!
@@ -42,7 +42,7 @@ impl SessionCredentials {
 
     /// The credentials that the environment names, and those in the usual files: `BEARER_TOKEN`, `BEARER_TOKEN_FILE`,
     /// `$XDG_RUNTIME_DIR/bt_u$UID` and `/tmp/bt_u$UID` (WLCG bearer token discovery); `NETRC` or `~/.netrc`;
-    /// `X509_USER_PROXY`, `X509_USER_CERT` with `X509_USER_KEY`, `/tmp/x509up_u$UID`. Reads no file yet.
+    /// `X509_USER_PROXY`, `X509_USER_CERT` with `X509_USER_KEY`, `/tmp/x509up_u$UID`. Does not read any file yet.
     pub fn discover() -> Self {
         SessionCredentials::resolve(&|name| std::env::var(name).ok())
     }
@@ -73,7 +73,7 @@ impl SessionCredentials {
         self
     }
 
-    /// Sends tokens and passwords also over plain HTTP, where anyone on the network path can read them. By default this
+    /// Also sends tokens and passwords over plain HTTP, where anyone on the network path can read them. By default this
     /// is done only within this machine.
     pub fn over_plain_http(mut self) -> Self {
         self.goes_unprotected = true;
@@ -86,7 +86,7 @@ impl SessionCredentials {
     }
 
     /// Returns whether tokens and passwords are withheld from `origin`, because others could read them on the network
-    /// path. Without TLS, a proxy could read them, too.
+    /// path. Without TLS, a proxy could read them as well.
     pub(super) fn is_withheld_from(&self, origin: &Origin, proxies: &ProxySettings) -> bool {
         let is_on_the_way = || !is_this_machine(origin) || proxies.name_of(origin).is_some();
         !(self.is_none() || origin.tls || self.goes_unprotected) && is_on_the_way()
@@ -124,7 +124,7 @@ impl SessionCredentials {
     }
 }
 
-/// Shows where secrets come from, but not the secrets.
+/// Shows the sources of secrets, but not the secrets themselves.
 impl fmt::Debug for SessionCredentials {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Credentials")
@@ -147,7 +147,8 @@ enum BearerToken {
     File(SecretFile),
 }
 
-/// Returns the sources of tokens, in the order of the search. A source that the environment names is the last one.
+/// Returns the sources of tokens, in the order of the search. The search ends at the first source that the environment
+/// names.
 fn bearer_tokens(get: &dyn Fn(&str) -> Option<String>, user: u32) -> Vec<BearerToken> {
     if let Some(token) = get("BEARER_TOKEN") {
         return vec![BearerToken::Token(token)];
@@ -241,7 +242,7 @@ struct CertificateFiles {
     key: SecretFile,
 }
 
-/// Returns the files in which to look for certificates. Files that the environment names are the last ones.
+/// Returns the files in which to look for certificates. The search ends at files that the environment names.
 fn certificate_files(get: &dyn Fn(&str) -> Option<String>, user: u32) -> Vec<CertificateFiles> {
     if let Some(proxy) = get("X509_USER_PROXY") {
         return vec![CertificateFiles::named(proxy.clone().into(), proxy.into())];
@@ -284,8 +285,8 @@ impl CertificateFiles {
             .map_err(|error| wrong(self.key.path(), "private key").caused_by(error))?;
         let key = rustls::crypto::ring::sign::any_supported_type(&key)
             .map_err(|error| wrong(self.key.path(), "private key that is known").caused_by(error))?;
-        // Certificate and key are not checked against each other: a proxy's certificate has an extension that only grid
-        // software understands, so the check would fail to parse it.
+        // Certificate and key are not checked against each other: a proxy certificate has an extension that only grid
+        // software understands, so the check would fail to parse the certificate.
         Ok(Some(Arc::new(SingleCertAndKey::from(CertifiedKey::new(chain, key)))))
     }
 }
@@ -308,12 +309,12 @@ impl SecretFile {
         path
     }
 
-    /// Returns the content; `None` if the usual path has no file of ours. Errors: `AccessDenied` if others can read the
-    /// file, too, or it is not ours, `InvalidArgument` if it is missing, `Io`.
+    /// Returns the content; `None` if the usual path has no file that belongs to the user. Errors: `AccessDenied` if
+    /// other users can read the file, or if it does not belong to the user, `InvalidArgument` if it is missing, `Io`.
     fn read(&self) -> Result<Option<Vec<u8>>> {
         let (path, is_named) = (self.path(), matches!(self, SecretFile::Named(_)));
         let failed = |kind, error| Error::new(kind, format!("reading {}", path.display())).caused_by(error);
-        // A pipe that somebody left at the usual path must not block the open.
+        // A pipe that somebody has placed at the usual path must not block the open.
         let nonblocking = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
         let file = match OpenOptions::new().read(true).custom_flags(nonblocking).open(path) {
             Ok(file) => file,

@@ -53,7 +53,7 @@ pub struct ExchangeFailure {
 }
 
 impl HttpClient {
-    /// Creates a client with an empty pool. Costs nothing before the first request.
+    /// Creates a client with an empty pool. This costs nothing before the first request.
     pub fn new(version: HttpVersion, timeouts: Timeouts, roots: TlsRoots) -> Self {
         HttpClient::identified(version, timeouts, roots, SessionCredentials::none())
     }
@@ -70,8 +70,8 @@ impl HttpClient {
         HttpClient { connector: Connector::new(version, timeouts, roots, who), pool }
     }
 
-    /// Sends requests through these proxies. Proxies belong to one client for its lifetime, and no other client uses
-    /// its connections, so that all connections of the pool to an origin take the same route.
+    /// Sends requests through these proxies. A client keeps its proxies for its lifetime, and does not share
+    /// connections with other clients, so all its pooled connections to an origin take the same route.
     pub fn through(self, proxies: ProxySettings) -> Self {
         HttpClient { connector: self.connector.through(proxies), ..self }
     }
@@ -145,7 +145,7 @@ impl HttpClient {
         }
     }
 
-    /// A server may refuse a request before it has read the body, and close the connection: its response says why.
+    /// A server may refuse a request before it has read the body, and close the connection: the response says why.
     pub(super) fn early_answer(
         &self,
         mut connection: BufferedConnection,
@@ -193,25 +193,25 @@ pub(super) type Sink<'a> = dyn FnMut(&[u8]) -> Result<()> + 'a;
 pub(super) struct StreamedBody<'a> {
     /// The size of the body, if known; otherwise the body is sent in chunks.
     pub(super) size_bytes: Option<u64>,
-    /// Whether the head contains `Expect: 100-continue` (RFC 9110 section 10.1.1). A body that is refused or redirected
-    /// is then not sent for nothing.
+    /// Whether the head contains `Expect: 100-continue` (RFC 9110 section 10.1.1). A body is then not sent needlessly
+    /// if the request is refused or redirected.
     pub(super) asks_first: bool,
     /// Produces the body, from its first byte.
     pub(super) produce: &'a mut dyn FnMut(&mut Sink<'_>) -> Result<()>,
 }
 
 impl HttpClient {
-    /// Sends a request while `produce` makes its body, in pieces, and receives the head of the response. Ignores the
-    /// body of `exchange`. Errors: from `produce`, which closes the connection; `IncompleteBody` if it makes more or
-    /// fewer bytes than stated; as [`HttpClient::send`].
+    /// Sends a request while `produce` generates its body piece by piece, and receives the head of the response.
+    /// Ignores the body of `exchange`. Errors: from `produce`, which closes the connection; `IncompleteBody` if it
+    /// generates more or fewer bytes than stated; as [`HttpClient::send`].
     pub(super) fn send_streamed(
         &self,
         exchange: &HttpExchange,
         streamed: &mut StreamedBody<'_>,
     ) -> Result<HttpResponse, ExchangeFailure> {
         let unsent = |error| ExchangeFailure { error, may_have_acted: false };
-        // The body may not be available a second time. So a connection that the server has closed meanwhile must be
-        // noticed before any of the body is produced.
+        // It may not be possible to produce the body a second time, so a connection that the server has closed must be
+        // detected before any of the body is produced.
         let pooled = self.pooled_connection(exchange.origin);
         let mut connection = match pooled.and_then(|mut pooled| pooled.is_quiet().then_some(pooled)) {
             Some(connection) => connection,
@@ -233,7 +233,8 @@ impl HttpClient {
             Ok(()) => {}
             Err(BodyFailure::Produce(error)) => return Err(acted(error)),
             Err(BodyFailure::Send(error)) => {
-                // A server that stops reading has often sent the reason before. That is more useful than a broken pipe.
+                // A server that stops reading has often sent a response with the reason, which is more useful than a
+                // broken pipe.
                 let early = self.early_answer(connection, exchange, error).map_err(acted)?;
                 return early.map(HttpResponse::into_last).ok_or_else(|| acted(closed()));
             }
@@ -243,7 +244,7 @@ impl HttpClient {
     }
 }
 
-/// The reason why the body was not sent completely.
+/// The reason why a body was not sent completely.
 enum BodyFailure {
     Produce(Error),
     Send(std::io::Error),
@@ -318,7 +319,7 @@ impl ConnectionPool {
         match waiting.pop() {
             Some((connection, since)) if since.elapsed() < self.idle_limit => Some(connection),
             Some(_) => {
-                // The connections below this one on the stack have been idle for longer.
+                // All connections below this one on the stack have been idle for longer.
                 waiting.clear();
                 None
             }
@@ -344,7 +345,7 @@ impl ConnectionPool {
         // A panic elsewhere leaves the map consistent, because each change is one operation.
         let mut idle = self.idle.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         if !idle.opened_by.is_current() {
-            // After a fork the parent uses the connections too, and requests of both processes would mix.
+            // After a fork, the parent still uses the connections, and requests of both processes would mix.
             idle.by_origin.clear();
             idle.opened_by = ProcessIdentity::current();
         }

@@ -13,7 +13,7 @@ use super::proxy::RequestForwarding;
 use super::response::{MAX_HEAD_BYTES, ResponseHead};
 use super::socket::TcpSocket;
 
-/// The buffer size for receiving a head: a head and a small body fit.
+/// The buffer size for receiving a head; large enough for a head and a small body.
 const BUFFER_BYTES: usize = 16 * 1024;
 
 enum ConnectionTransport {
@@ -31,7 +31,7 @@ pub struct BufferedConnection {
     buffer: Vec<u8>,
     used: usize,
     filled: usize,
-    /// Set when a proxy forwards the requests.
+    /// Set if a proxy forwards the requests.
     forwarding: Option<RequestForwarding>,
     /// The head of the request being sent; kept for its capacity.
     pub request_head: Vec<u8>,
@@ -48,11 +48,11 @@ pub struct BufferedConnection {
     pub(super) made: Instant,
 }
 
-/// The destination of the bytes that are received next.
+/// The destination of the next received bytes.
 pub(super) enum ReceiveTarget<'m> {
     /// This memory.
     Place(&'m mut [u8]),
-    /// The connection's buffer, for inspection, with the maximum number of bytes.
+    /// The connection's buffer, where the caller inspects the bytes; with the maximum number of bytes.
     Aside(usize),
 }
 
@@ -98,12 +98,12 @@ impl BufferedConnection {
         }
     }
 
-    /// Returns the connection as one with a proxy at the other end that forwards requests.
+    /// Marks the other end of the connection as a proxy that forwards requests.
     pub(super) fn forwarded(self, forwarding: RequestForwarding) -> Self {
         BufferedConnection { forwarding: Some(forwarding), ..self }
     }
 
-    /// Appends a request's head to those to be sent next, in the form that the other end expects.
+    /// Appends a request's head to the heads to be sent next, in the form that the other end expects.
     pub(super) fn push_head(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
         let start = self.request_head.len();
         write(&mut self.request_head);
@@ -112,12 +112,12 @@ impl BufferedConnection {
         }
     }
 
-    /// Returns the proxy's refusal, if the other end is a proxy and `status` says so.
+    /// Returns the proxy's refusal, if the other end is a proxy and `status` is its refusal.
     pub(super) fn refused_by_proxy(&self, status: u16) -> Option<Error> {
         self.forwarding.as_ref().filter(|_| status == 407).map(RequestForwarding::wants_login)
     }
 
-    /// Returns whether no unrequested bytes have arrived and the other side is still connected.
+    /// Returns whether the other side is still connected and has sent no unrequested bytes.
     pub(super) fn is_quiet(&mut self) -> bool {
         let is_quiet = match &mut self.transport {
             #[cfg(feature = "http2")]
@@ -157,13 +157,13 @@ impl BufferedConnection {
         match &mut self.transport {
             ConnectionTransport::Plain(socket) => socket.set_waiting(waits),
             ConnectionTransport::Tls(stream) => stream.sock.set_waiting(waits),
-            // HTTP/2 waits by itself if it carries a single request.
+            // HTTP/2 handles its own waits if it carries a single request.
             #[cfg(feature = "http2")]
             ConnectionTransport::Http2(_) => {}
         }
     }
 
-    /// Makes the next non-blocking call check for new data again after an earlier call has received all that there was.
+    /// Makes the next non-blocking call check for new data again after an earlier call has received all available data.
     pub fn look_again(&mut self) {
         self.is_drained = false;
     }
@@ -176,13 +176,12 @@ impl BufferedConnection {
         self.is_drained = is_plain && !self.is_blocking && got < room;
     }
 
-    /// Fails if a call would only find that there is no data.
+    /// Fails if the next call is already known to find no data.
     fn check_drained(&self) -> io::Result<()> {
         if self.is_drained { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(()) }
     }
 
-    /// Sets the low-water mark; see [`TcpSocket::set_low_water`]. Only connections without encryption and frames have
-    /// one.
+    /// Sets the low-water mark; see [`TcpSocket::set_low_water`]. Only HTTP/1.1 connections without TLS have one.
     pub(super) fn set_low_water(&mut self, bytes: usize) {
         if let ConnectionTransport::Plain(socket) = &mut self.transport {
             socket.set_low_water(bytes);
@@ -199,7 +198,8 @@ impl BufferedConnection {
         }
     }
 
-    /// Sends the head and `body`, in one call if the socket has room. The timeout is for progress.
+    /// Sends the head and `body`, in one call if the socket has room. The timeout applies to each period without
+    /// progress.
     pub fn send(&mut self, body: &[u8]) -> io::Result<()> {
         (self.used, self.filled, self.sent) = (0, 0, 0);
         self.send_rest(body)
@@ -233,8 +233,8 @@ impl BufferedConnection {
         }
     }
 
-    /// Sends what was appended to `request_head` since it was last empty, after what was sent before: several requests
-    /// may be in flight. `false` if the socket has no room for more now.
+    /// Sends the unsent rest of `request_head`, to which several requests may have been appended. `false` if the socket
+    /// has no room for more now.
     pub(super) fn send_queued(&mut self) -> io::Result<bool> {
         match self.send_rest(&[]) {
             Ok(()) => {
@@ -260,8 +260,8 @@ impl BufferedConnection {
             }
             if self.filled == 0 {
                 match self.receive_more() {
-                    // A server that had closed an idle connection sends its end or a reset. There is no response to
-                    // wait for, and the caller decides whether to send the request again.
+                    // A server that has closed an idle connection sends an end of stream or a reset. There is no
+                    // response to wait for; the caller decides whether to send the request again.
                     Ok(0) => return Ok(None),
                     Ok(_) => continue,
                     Err(error) if is_reset(&error) => return Ok(None),
@@ -284,9 +284,8 @@ impl BufferedConnection {
         }
     }
 
-    /// Waits up to `limit` for the first response. A response that began in that time is kept, and may be requested
-    /// again.
-    /// Errors: `Unavailable` if the connection was closed; `BadResponse`, `Io`.
+    /// Waits up to `limit` for the first response. A response that begins in that time is kept, and may be requested
+    /// again. Errors: `Unavailable` if the connection was closed; `BadResponse`, `Io`.
     pub(super) fn first_word(&mut self, limit: Duration) -> Result<EarlyResponse> {
         let deadline = Instant::now() + limit;
         let mut head = ResponseHead::default();
@@ -314,7 +313,7 @@ impl BufferedConnection {
         }
     }
 
-    /// Sends `before` and then a piece of a body, after a head that was sent before. Received bytes are kept.
+    /// Sends `before` and then a piece of a body; the head must already have been sent. Received bytes are kept.
     pub(super) fn send_piece(&mut self, before: &[u8], piece: &[u8]) -> io::Result<()> {
         self.request_head.clear();
         self.request_head.extend_from_slice(before);
@@ -384,9 +383,9 @@ impl BufferedConnection {
         matches!(self.transport, ConnectionTransport::Plain(_))
     }
 
-    /// When the buffer is empty, receives the next bytes by one call: body bytes straight into their targets, and bytes
-    /// to inspect into the buffer, where [`BufferedConnection::text`] has them from 0 on until the next call. Returns
-    /// the number of bytes; 0 is the end. An encrypted connection fills only the first target.
+    /// When the buffer is empty, receives the next bytes with one call: body bytes straight into their targets, and
+    /// bytes to inspect into the buffer, where [`BufferedConnection::text`] has them from 0 on until the next call.
+    /// Returns the number of bytes; 0 is the end. An encrypted connection fills only the first target.
     pub(super) fn read_ahead(&mut self, nexts: Vec<ReceiveTarget<'_>>) -> io::Result<usize> {
         debug_assert!(self.has_nothing_left());
         self.check_drained()?;
@@ -566,13 +565,13 @@ fn retry(mut call: impl FnMut() -> io::Result<usize>) -> io::Result<usize> {
     }
 }
 
-/// Returns whether the other side is gone, rather than slow or wrong.
+/// Returns whether the other side is gone, as opposed to slow or faulty.
 fn is_reset(error: &io::Error) -> bool {
     use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};
     matches!(error.kind(), BrokenPipe | ConnectionAborted | ConnectionReset | UnexpectedEof)
 }
 
-/// Whether the program wanted to stop when a signal came.
+/// Returns whether a signal arrived and the program wants to stop.
 pub(super) fn is_stop(error: &io::Error) -> bool {
     error.raw_os_error() == Some(rustix::io::Errno::CANCELED.raw_os_error())
 }

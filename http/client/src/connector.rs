@@ -33,7 +33,7 @@ pub struct Connector {
     http2: OnlyHttp2,
 }
 
-/// Servers that speak only HTTP/2, which is found out by trying HTTP/1.1.
+/// Servers that are known to speak only HTTP/2, because an attempt with HTTP/1.1 failed.
 #[cfg(feature = "http2")]
 struct OnlyHttp2 {
     tls: TlsConnector,
@@ -41,7 +41,7 @@ struct OnlyHttp2 {
 }
 
 impl Connector {
-    /// Opens connections of this HTTP version, without a proxy.
+    /// Creates a connector for this HTTP version, without a proxy.
     pub fn new(version: HttpVersion, timeouts: Timeouts, roots: TlsRoots, who: SessionCredentials) -> Self {
         let protocol: &[u8] = match version {
             HttpVersion::Http1 => b"http/1.1",
@@ -64,7 +64,7 @@ impl Connector {
         }
     }
 
-    /// Opens connections through these proxies.
+    /// Uses these proxies for connections.
     pub(super) fn through(self, proxies: ProxySettings) -> Self {
         Connector { proxies, ..self }
     }
@@ -297,7 +297,7 @@ impl TlsConnector {
         )
     }
 
-    /// Returns the name that the certificate must contain. Errors: `InvalidArgument`.
+    /// Returns the name that the server's certificate must contain. Errors: `InvalidArgument`.
     pub fn name(origin: &Origin) -> Result<ServerName<'static>> {
         ServerName::try_from(origin.host.clone()).map_err(|error| {
             Error::new(ErrorKind::InvalidArgument, format!("{origin} has no valid host name"))
@@ -363,7 +363,7 @@ fn of_rustls(error: &std::io::Error) -> Option<&rustls::Error> {
     error.get_ref()?.downcast_ref()
 }
 
-/// Explains the most frequent failures to the administrators of the two sides; returns an empty text for others.
+/// Returns an explanation of the most common failures, for the administrators on both sides; empty for other failures.
 fn in_words(error: &std::io::Error) -> &'static str {
     use rustls::{CertificateError, Error as Tls, InvalidMessage};
     match of_rustls(error) {

@@ -27,7 +27,7 @@ use std::time::Duration;
 
 use fordway_store::{Error, ErrorKind, Result};
 
-/// The `User-Agent` of requests.
+/// The `User-Agent` of all requests.
 pub const USER_AGENT: &str = concat!("fordway/", env!("CARGO_PKG_VERSION"));
 
 /// Connections without a pool, with heads and bodies as they arrive. The load generator is built from these parts.
@@ -77,16 +77,16 @@ impl HttpVersion {
     }
 }
 
-/// The maximum times to wait for the other side before failing with `Timeout`.
+/// The maximum times to wait for the other side before a call fails with `Timeout`.
 #[derive(Clone, Copy, Debug)]
 pub struct Timeouts {
-    /// The time until a connection is made, without TLS.
+    /// The time to establish a connection, without TLS.
     pub connect: Duration,
     /// The time from the end of the request to the end of the response's head.
     pub first_byte: Duration,
     /// The time between two pieces of a body, in either direction.
     pub progress: Duration,
-    /// The time for which an idle connection is kept.
+    /// The time that an idle connection is kept.
     pub idle: Duration,
 }
 

@@ -19,7 +19,7 @@ const MAX_HEADERS: usize = 128;
 /// The maximum size of a document read as a whole (a full page of a listing has about 1 MiB).
 const MAX_DOCUMENT_BYTES: usize = 64 * 1024 * 1024;
 
-/// A parsed head: positions in the connection's buffer, so that no header is copied.
+/// A parsed head. It holds positions in the connection's buffer, so that no header is copied.
 #[derive(Default)]
 pub struct ResponseHead {
     /// The status as the server sent it.
@@ -113,7 +113,7 @@ impl HttpResponse {
         Ok(HttpResponse { head, framing, keep_alive, connection: Some(connection), origin, pool })
     }
 
-    /// Makes this the last response on its connection, because the request was not sent completely.
+    /// Marks this as the last response on its connection, because the request was not sent completely.
     pub(super) fn into_last(mut self) -> Self {
         self.keep_alive = false;
         self
@@ -148,9 +148,9 @@ impl HttpResponse {
         self.framing.known_left()
     }
 
-    /// Inspects the body without consuming it: calls `look` with the bytes that have arrived, and again with more until
-    /// it finds something. `None` at the end, or if the head states no length.
-    /// Errors: as [`HttpResponse::read_into`].
+    /// Inspects the body without consuming it: calls `look` with the bytes that have arrived, and again with more bytes
+    /// until it returns a result. Returns `None` at the end of the body, or if the head states no length. Errors: as
+    /// [`HttpResponse::read_into`].
     pub(super) fn peek<T>(&mut self, mut look: impl FnMut(&[u8]) -> Option<T>) -> Result<Option<T>> {
         let Some(connection) = &mut self.connection else { return Ok(None) };
         if !matches!(self.framing, BodyFraming::Length(_)) {
@@ -167,7 +167,7 @@ impl HttpResponse {
     }
 
     /// Returns the connection, from which the response can be received once more, head included. `None` if the
-    /// connection carries other responses, too (HTTP/2).
+    /// connection also carries other responses (HTTP/2).
     pub(super) fn into_unread(mut self) -> Option<BufferedConnection> {
         let mut connection = self.connection.take()?;
         connection.unread().then_some(connection)
@@ -262,7 +262,7 @@ pub(super) fn body_error(error: io::Error) -> Error {
 /// The maximum length of a line between two chunks, extensions and trailers included.
 const MAX_LINE_BYTES: usize = 8 * 1024;
 
-/// The rule by which a body ends, and the length of its rest.
+/// How a body ends, and how much of it is left.
 #[derive(Debug, PartialEq, Eq)]
 pub enum BodyFraming {
     /// There is no body, or it has ended.
@@ -298,8 +298,8 @@ impl BodyFraming {
         let named = |wanted: &'static str| {
             head.headers(connection).filter(move |(name, _)| name.eq_ignore_ascii_case(wanted))
         };
-        // A transfer coding overrides a length. Deciding otherwise than a proxy on the path would let a server smuggle
-        // in a second response; two different lengths are refused below for the same reason.
+        // A transfer coding overrides a length. If this decision differed from that of a proxy on the path, a server
+        // could smuggle in a second response. Two different lengths are refused below for the same reason.
         if let Some((_, coding)) = named("transfer-encoding").next() {
             return match coding.trim().eq_ignore_ascii_case("chunked") {
                 true => Ok(BodyFraming::Chunked(ChunkPosition::Size)),
@@ -444,7 +444,7 @@ fn read_some(connection: &mut BufferedConnection, left: u64, target: &mut [u8]) 
     }
 }
 
-/// Consumes the next line and returns what `parse` makes of it, without its line break.
+/// Consumes the next line, and returns the result of `parse` for the line without its line break.
 fn line<T>(
     connection: &mut BufferedConnection,
     keep_until: usize,

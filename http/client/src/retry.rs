@@ -10,16 +10,16 @@ use fordway_wire::range::digits;
 const FIRST: Duration = Duration::from_millis(50);
 const LONGEST: Duration = Duration::from_secs(5);
 /// The number of bytes that must arrive before the failure count is reset. Without a minimum, a server that cuts every
-/// response after a few bytes would occupy us for hours.
+/// response after a few bytes would occupy the client for hours.
 const PROGRESS_BYTES: u64 = 4 * 1024;
 /// The longest wait that a server's `Retry-After` can impose on a caller without a deadline.
 const WISH_MAX: Duration = Duration::from_secs(120);
 
-/// The tries of one operation: their number so far, the first failure, and the deadline.
+/// The retry budget of an operation: the number of attempts so far, the first failure, and the deadline.
 #[derive(Debug)]
 pub struct RetryBudget {
     max_retries: u32,
-    /// The deadline.
+    /// The deadline of the operation.
     pub until: Option<Instant>,
     failures: u32,
     first: Option<String>,
@@ -28,7 +28,7 @@ pub struct RetryBudget {
 }
 
 impl RetryBudget {
-    /// Creates a budget of `max_retries` (0 for none), all of them before `until`.
+    /// Creates a budget of `max_retries` retries (0 for none), all of them before `until`.
     pub fn new(max_retries: u32, until: Option<Instant>) -> Self {
         RetryBudget { max_retries, until, failures: 0, first: None, brought_bytes: 0 }
     }
@@ -56,8 +56,8 @@ impl RetryBudget {
         }
     }
 
-    /// Returns the time to wait after a failure. Errors: the failure, with the first failure and their number, if it is
-    /// permanent, the retries are used up, or the wait would exceed the deadline.
+    /// Returns the time to wait after a failure. Errors: the failure, together with the first failure and the number of
+    /// attempts, if it is permanent, the retries are used up, or the wait would exceed the deadline.
     pub fn after(&mut self, error: Error, may_pass: bool, retry_after: Option<Duration>) -> Result<Duration> {
         self.failures += 1;
         let wait = backoff(self.failures).max(retry_after.unwrap_or_default());
@@ -96,8 +96,8 @@ impl RetryBudget {
     }
 }
 
-/// Returns a random wait before try number `tries + 1`, between half and all of a limit that doubles with each try, so
-/// that clients that failed together do not retry together.
+/// Returns a random wait before attempt number `tries + 1`, between half and all of a limit that doubles with each
+/// attempt, so that clients that failed together do not retry together.
 pub fn backoff(tries: u32) -> Duration {
     let doubled = FIRST.saturating_mul(1 << tries.saturating_sub(1).min(16)).min(LONGEST);
     // Every `RandomState` hashes differently, which is random enough for jitter.
@@ -105,7 +105,7 @@ pub fn backoff(tries: u32) -> Duration {
     doubled.mul_f64(0.5 + 0.5 * random)
 }
 
-/// Waits before the next try. Errors: `Interrupted` if a signal came and the program wants to stop.
+/// Waits before the next attempt. Errors: `Interrupted` if a signal arrived and the program wants to stop.
 pub fn pause(wait: Duration) -> Result<()> {
     fordway_sys::sleep(wait)
         .map_err(|_| Error::new(ErrorKind::Interrupted, "a signal came before it was tried again"))

@@ -1,4 +1,5 @@
-//! A TCP socket whose calls never raise SIGPIPE: this library also runs in programs that do not ignore that signal.
+//! A TCP socket whose calls never raise SIGPIPE, because this library also runs in programs that do not ignore that
+//! signal.
 
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
@@ -52,7 +53,7 @@ impl TcpSocket {
             stream.set_nodelay(true)?;
             let peer = stream.peer_addr()?.ip();
             fordway_sys::send_unpaced_on_loopback(&stream, peer)?;
-            // If the kernel refuses, the first round trips carry less; nothing else changes.
+            // If the kernel refuses, the first round trips transfer less data; nothing else changes.
             let _as_usual = fordway_sys::offer_room(&stream, peer, ROOM_BYTES);
             stream.set_read_timeout(Some(fordway_sys::wait_at_most(timeouts.first_byte)))?;
             stream.set_write_timeout(Some(fordway_sys::wait_at_most(timeouts.progress)))
@@ -80,7 +81,7 @@ impl TcpSocket {
         Ok(())
     }
 
-    /// Returns how long a read may take: no time if calls do not wait.
+    /// Returns how long a read may take; zero if calls do not block.
     fn read_limit(&self) -> Duration {
         if self.waits { self.read_timeout } else { Duration::ZERO }
     }
@@ -109,7 +110,7 @@ impl TcpSocket {
         within(self.read_limit(), || Ok(recv(&self.stream, &mut *scratch, flags)?.1))
     }
 
-    /// Returns whether the other side has neither closed the connection nor sent anything.
+    /// Returns whether the other side has neither closed the connection nor sent anything yet.
     pub(super) fn is_quiet(&self) -> bool {
         let peeked = recv(&self.stream, &mut [0_u8; 1], RecvFlags::PEEK | RecvFlags::DONTWAIT);
         matches!(peeked, Err(rustix::io::Errno::AGAIN))
@@ -121,7 +122,7 @@ impl TcpSocket {
         let received =
             within(self.read_timeout, || Ok(recv(&self.stream, &mut *buffer, RecvFlags::WAITALL)?.1))?;
         if received < buffer.len() {
-            // A signal also ends a wait in which something has arrived, without a word.
+            // If something has arrived, a signal ends the wait without an error.
             fordway_sys::after_signal()?;
         }
         Ok(received)
@@ -159,7 +160,7 @@ impl Write for TcpSocket {
         let sent =
             within(limit, || sendmsg(&self.stream, pieces, &mut SendAncillaryBuffer::default(), flags))?;
         if self.waits && sent < pieces.iter().map(|piece| piece.len()).sum() {
-            // A signal, or the end of a short wait, also ends a call that has sent something.
+            // A call that has sent something also ends at a signal, or at the end of a short wait.
             fordway_sys::after_signal()?;
         }
         Ok(sent)
@@ -170,7 +171,7 @@ impl Write for TcpSocket {
     }
 }
 
-/// Does `call` again after a signal, and until it has waited for `limit`: the kernel's own limit may be shorter.
+/// Repeats `call` after a signal, and until it has waited for `limit` in total; the kernel's own limit may be shorter.
 /// Errors: the errors of `call`; `CANCELED` if the program wants to stop.
 fn within(limit: Duration, mut call: impl FnMut() -> rustix::io::Result<usize>) -> io::Result<usize> {
     let (step, mut waited) = (fordway_sys::wait_at_most(limit), Duration::ZERO);

@@ -19,16 +19,16 @@ use fordway_http::parts::ResponseHead;
 use fordway_http::parts::{BufferedConnection, io_error};
 use fordway_http::{HttpVersion, SessionCredentials, Timeouts, TlsRoots};
 
-/// Maximum number of body bytes that one call discards.
+/// The maximum number of body bytes to discard in one call.
 const SCRATCH_BYTES: usize = 1 << 20;
-/// The interval at which requests in flight are checked for the timeout.
+/// How often requests in flight are checked for a timeout.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// Waits shorter than this have nanosecond resolution, which takes one more system call.
+/// Waits shorter than this use nanosecond resolution, at the cost of one more system call.
 const COARSE: Duration = Duration::from_millis(20);
-/// Pause after a failed connection attempt, so that a server that is down does not keep a processor busy.
+/// The pause after a failed connection attempt. Without it, a server that is down would cause a busy loop.
 const AFTER_REFUSAL: Duration = Duration::from_millis(1);
 
-/// Load by HTTP/1.1 over TCP, or over TLS if the URL says `https`.
+/// A load generator for HTTP/1.1 over TCP, or over TLS if the URL scheme is `https`.
 pub struct Http1Load {
     requests: Arc<RequestSequence>,
     connector: Connector,
@@ -39,7 +39,7 @@ pub struct Http1Load {
     /// Requests that ended before the next [`RequestSlots::wait`].
     early: Vec<FinishedRequest>,
     scratch: Vec<u8>,
-    /// The head of every request, if all requests have the same head.
+    /// The request head, if it is the same for all requests.
     head: Option<Vec<u8>>,
     traffic: NetworkTraffic,
     looked: Instant,
@@ -57,10 +57,10 @@ struct LoadConnection {
     keep_alive: bool,
     started: Instant,
     first_byte: Option<Instant>,
-    /// The arrival time of the last byte, if the head was received together with the whole body: then one clock
-    /// reading serves as the time of the first byte and of the last byte.
+    /// The arrival time of the last byte, if the head and the whole body arrived together. One clock reading then
+    /// serves for both the first and the last byte.
     last_byte: Option<Instant>,
-    /// Whether the request was sent a second time.
+    /// Whether the request has been sent a second time.
     is_resent: bool,
     received_before: u64,
     body_bytes: u64,
@@ -80,7 +80,7 @@ enum Http1Step {
 }
 
 impl Http1Load {
-    /// Opens `connections` (at least 1) connections. `timeouts.first_byte` limits a whole exchange.
+    /// Opens `connections` (at least 1) connections. `timeouts.first_byte` limits the duration of a whole exchange.
     /// Errors: `Unavailable`, `Timeout`, `InvalidArgument`, `Io`.
     pub fn connect(
         requests: Arc<RequestSequence>,
@@ -130,7 +130,7 @@ impl Http1Load {
     fn advance(&mut self, slot: usize, finished: &mut Vec<FinishedRequest>) {
         let line = &mut self.lines[slot];
         if line.state == Http1State::Idle {
-            // The server closed the connection, or sent unrequested bytes: the next request gets a new connection.
+            // The server closed the connection or sent unrequested bytes, so the next request uses a new connection.
             line.connection = None;
             return;
         }
@@ -148,7 +148,7 @@ impl Http1Load {
         finished.push(self.end(slot, problem));
     }
 
-    /// Sends the request of `slot` again, on a new connection. Its time continues to count from the first attempt.
+    /// Sends the request of `slot` again, on a new connection. Its latency is still measured from the first attempt.
     fn resend(&mut self, slot: usize, finished: &mut Vec<FinishedRequest>) {
         let lost = self.lines[slot].connection.take();
         match self.open(slot) {
@@ -164,20 +164,19 @@ impl Http1Load {
         }
     }
 
-    /// Passes the request of `slot`, whose head is in the connection's buffer, to the kernel.
+    /// Passes the request of `slot` to the kernel. Its head is already in the connection's buffer.
     fn send(&mut self, slot: usize, finished: &mut Vec<FinishedRequest>) {
         let line = &mut self.lines[slot];
         let Some(connection) = &mut line.connection else { return };
         line.received_before = connection.received_bytes;
         match connection.send(self.requests.body()) {
             Ok(()) => line.state = Http1State::Head,
-            // If the error is permanent, it occurs again when the rest is sent, or when the response is read.
+            // A permanent error will recur when the rest is sent or when the response is read.
             Err(_) => self.advance(slot, finished),
         }
     }
 
-    /// Makes epoll also report a writable socket while part of the request is unsent, and stops this when all is
-    /// sent.
+    /// Makes epoll also report a writable socket while part of the request is unsent, and no longer afterwards.
     fn watch(&mut self, slot: usize, finished: &mut Vec<FinishedRequest>) {
         let line = &mut self.lines[slot];
         let wanted = line.state == Http1State::Sending;
@@ -238,7 +237,7 @@ impl Http1Load {
                 }
                 Duration::ZERO
             }
-            // This wait ends early, so that the next call waits precisely for the remainder.
+            // End this wait early; the next call waits for the remainder at high resolution.
             _ => limit - COARSE / 2,
         };
         epoll::wait(&self.epoll, spare_capacity(&mut self.events), Some(&timespec(rest)))?;
@@ -272,7 +271,7 @@ impl RequestSlots for Http1Load {
                 self.requests.write_head(&mut connection.request_head);
             }
         }
-        // A resent request is counted once, because `sent_bytes` is used to compute the size of a request.
+        // Count a resent request only once, because request sizes are computed from `sent_bytes`.
         self.traffic.sent_bytes += (connection.request_head.len() + self.requests.body().len()) as u64;
         let mut finished = std::mem::take(&mut self.early);
         self.send(slot, &mut finished);
@@ -337,8 +336,8 @@ impl LoadConnection {
         self.is_resent = false;
     }
 
-    /// Whether the request failed only because the server had closed the connection between two requests, which it
-    /// may do at any time: the connection was used before, and no byte of this response was received.
+    /// Whether the request failed only because the server closed the idle connection, which it may do at any time. This
+    /// is assumed if the connection has carried an earlier request and no byte of this response was received.
     fn may_resend(&self, error: &Error) -> bool {
         let was_in_use = self.connection.as_ref().is_some_and(|connection| {
             connection.is_reused && connection.received_bytes == self.received_before
@@ -352,7 +351,7 @@ impl LoadConnection {
         if self.state == Http1State::Sending {
             match connection.send_rest(requests.body()) {
                 Ok(()) => self.state = Http1State::Head,
-                // A server may refuse a request before it has read the body; its response says why.
+                // A server may reject a request before it has read the body. Its response then gives the reason.
                 Err(error) if would_wait(&error) || is_cut(&error) => {}
                 Err(error) => return Err(io_error(error, "sending the request", "")),
             }
@@ -362,7 +361,7 @@ impl LoadConnection {
                 return Ok(Http1Step::Pending);
             };
             self.framing = BodyFraming::of(&self.head, connection, requests.method().name())?;
-            // A connection whose response came before the end of the request cannot be reused.
+            // A connection cannot be reused if the response arrived before the whole request was sent.
             self.keep_alive =
                 self.state == Http1State::Head && self.head.may_keep_alive(connection, &self.framing);
             self.state = Http1State::Body;
@@ -416,8 +415,8 @@ impl LoadConnection {
     }
 }
 
-/// Receives bytes until the head is complete, and returns the time at which it was complete; `None` if more bytes
-/// must arrive first.
+/// Receives bytes until the head is complete, and returns the time of completion; `None` if the head is still
+/// incomplete.
 fn receive_head(
     connection: &mut BufferedConnection,
     head: &mut ResponseHead,

@@ -20,12 +20,12 @@ use super::{NetworkTraffic, RequestSequence};
 use fordway_http::parts::TlsConnector;
 use fordway_http::{Timeouts, TlsRoots};
 
-/// Windows so large that flow control does not limit the load.
+/// The flow-control window, large enough not to limit the load.
 const WINDOW_BYTES: u32 = 16 << 20;
 /// Maximum number of body bytes passed to h2 at a time.
 const PIECE_BYTES: usize = 256 << 10;
 
-/// Load by HTTP/2 over TCP: with prior knowledge, or over TLS if the URL says `https`.
+/// A load generator for HTTP/2: over TCP with prior knowledge, or over TLS if the URL scheme is `https`.
 pub type Http2 = MultiplexedLoad<Http2Sender>;
 
 /// One HTTP/2 connection.
@@ -106,8 +106,8 @@ impl ExchangeSender for Http2Sender {
     }
 }
 
-/// A reset concerns only its own stream, unless the server refused the stream before it processed the request (RFC
-/// 9113 section 8.7).
+/// A reset affects only its own stream, unless the server refused the stream before processing the request (RFC 9113
+/// section 8.7).
 fn broken(error: h2::Error) -> BrokenExchange {
     let ends_connection = !error.is_reset() || error.reason() == Some(h2::Reason::REFUSED_STREAM);
     BrokenExchange { error: failed("HTTP/2", error), ends_connection }
@@ -126,7 +126,7 @@ async fn handshake(
         .map_err(|_| Error::new(ErrorKind::Timeout, "the server did not answer the start of HTTP/2"))?
         .map_err(|error| failed("HTTP/2", error))?;
     tokio::task::spawn_local(async move {
-        // The requests on the connection detect by themselves that it ended.
+        // The requests on the connection detect on their own that it has ended.
         if let Err(error) = connection.await {
             tracing::debug!(%error, "an HTTP/2 connection ended");
         }

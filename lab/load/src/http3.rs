@@ -16,7 +16,7 @@ use super::{NetworkTraffic, RequestSequence};
 use fordway_http::parts::TlsConnector;
 use fordway_http::{Origin, Timeouts, TlsRoots};
 
-/// Load by HTTP/3 over QUIC. QUIC includes TLS, so the URL must say `https`.
+/// A load generator for HTTP/3 over QUIC. QUIC includes TLS, so the URL scheme must be `https`.
 pub type Http3 = MultiplexedLoad<Http3Sender>;
 
 /// One HTTP/3 connection.
@@ -80,11 +80,12 @@ fn broken(error: StreamError) -> BrokenExchange {
     BrokenExchange { error: failed("HTTP/3", error), ends_connection }
 }
 
-/// Delay before the next address of a host is tried (RFC 8305 section 8). A UDP packet to a closed port is not always
-/// refused, and the handshake's own timeout is longer than ours.
+/// The delay before the next address of a host is tried (RFC 8305 section 8). The handshake alone would detect an
+/// unreachable address too late: a UDP packet to a closed port is not always refused, and QUIC's handshake timeout is
+/// longer than ours.
 const NEXT_ADDRESS_AFTER: Duration = Duration::from_millis(250);
 
-/// Connects to the address of the host that completes the handshake first. Errors: `Unavailable`, `InvalidArgument`.
+/// Connects to whichever address of the host completes the handshake first. Errors: `Unavailable`, `InvalidArgument`.
 async fn quic(origin: &Origin, roots: &TlsRoots) -> Result<quinn::Connection> {
     let unreachable = |error: Box<dyn std::error::Error + Send + Sync>| {
         Error::new(ErrorKind::Unavailable, format!("no QUIC connection to {origin}")).caused_by(error)

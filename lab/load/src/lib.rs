@@ -1,9 +1,8 @@
-//! Load: one thread keeps many requests in flight and returns each response with its times.
+//! Load generators: one thread keeps many requests in flight, and reports the times of each.
 //!
-//! [`Http1Load`] is the HTTP/1.1 path of our client on non-blocking sockets: a small request costs one `sendmsg` and
-//! one `recv`, and one `epoll_wait` serves all connections that have a response. Nothing is allocated per request,
-//! and no body that arrived through a plain socket is copied.
-//! The caller decides what is sent when, and what is done with the times.
+//! [`Http1Load`] runs our client's HTTP/1.1 code on non-blocking sockets. A small request costs one `sendmsg` and one
+//! `recv`, and one `epoll_wait` covers all connections with a response. Nothing is allocated per request, and bodies
+//! from plain sockets are not copied. The caller decides when each request is sent and how the times are used.
 
 mod http1;
 mod http2;
@@ -27,17 +26,17 @@ pub use http2::Http2;
 pub use http3::Http3;
 pub use requests::{LoadMethod, RequestPlan, RequestSequence};
 
-/// The requests that one thread has in flight, each in its own slot.
+/// The requests of one thread, each in its own slot.
 pub trait RequestSlots {
-    /// Requests that can be in flight at once.
+    /// Returns the number of requests that can be in flight at once.
     fn slots(&self) -> usize;
 
-    /// Sends the next request on `slot`, on which no request is in flight. The next [`RequestSlots::wait`] reports a
-    /// failure.
+    /// Sends the next request on `slot`, on which no request is in flight. If it fails, the next [`RequestSlots::wait`]
+    /// reports the failure.
     fn start(&mut self, slot: usize);
 
-    /// Waits until at least one request has ended, or for `limit`, and appends all requests that have ended to
-    /// `finished`. Errors: those that do not belong to a single request.
+    /// Waits until at least one request has ended or `limit` has passed, and appends all ended requests to `finished`.
+    /// Errors: only errors that do not concern a single request.
     fn wait(&mut self, limit: Duration, finished: &mut Vec<FinishedRequest>) -> Result<()>;
 
     /// Returns the bytes sent and received on all connections so far, and the number of connections made.
@@ -59,7 +58,7 @@ pub struct FinishedRequest {
     pub first_byte: Option<Instant>,
     /// The time at which the last byte arrived, or the request was given up.
     pub ended: Instant,
-    /// Bytes of content: for a PUT the bytes sent, otherwise the bytes received.
+    /// The number of content bytes: those sent for a PUT, otherwise those received.
     pub body_bytes: u64,
     /// The problem with the response; `None` if the response was correct.
     pub problem: Option<ResponseProblem>,

@@ -1,4 +1,4 @@
-//! The common part of HTTP/2 and HTTP/3: each stream is a task on a runtime in the calling thread.
+//! Code shared by HTTP/2 and HTTP/3. Each stream is a task on a runtime in the calling thread.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -53,8 +53,8 @@ pub struct TimedExchange {
 pub struct BrokenExchange {
     /// The error to report.
     pub error: Error,
-    /// Whether no further request can succeed on the connection, or the server said that it did not process this
-    /// request.
+    /// Whether the connection must be replaced: no further request can succeed on it, or the server reported that it
+    /// did not process this request.
     pub ends_connection: bool,
 }
 
@@ -65,7 +65,7 @@ impl From<Error> for BrokenExchange {
     }
 }
 
-/// Load over connections that carry many requests at once. Slot `n` uses connection `n % connections`.
+/// A load generator over connections that carry many requests at once. Slot `n` uses connection `n % connections`.
 pub struct MultiplexedLoad<S> {
     shared: Rc<LoadState>,
     timeouts: Timeouts,
@@ -78,11 +78,11 @@ pub struct MultiplexedLoad<S> {
     runtime: Runtime,
 }
 
-/// A slot that holds one connection, and a new connection after that one is lost.
+/// A slot for a connection, which is replaced if it is lost.
 struct ConnectionSlot<S> {
     session: RefCell<Option<S>>,
-    /// The number of connections that this slot has lost. It is compared after a request, so that a request that
-    /// fails late does not remove a newer connection.
+    /// The number of connections that this slot has lost. A request compares it before and after, so that a late
+    /// failure does not remove a newer connection.
     lost: Cell<u64>,
     /// Whether a request has succeeded on the current connection.
     has_answered: Cell<bool>,
@@ -112,7 +112,8 @@ impl<S: ExchangeSender> MultiplexedLoad<S> {
             let _inside = runtime.enter();
             let fd = rustix::time::timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::NONBLOCK)
                 .map_err(|errno| failed(errno.into()))?;
-            // The constructor is deprecated because a type may misreport its descriptor; an `OwnedFd` does not.
+            // The constructor is deprecated because a type may return the wrong descriptor. `OwnedFd` returns the right
+            // one.
             #[expect(deprecated)]
             Rc::new(AsyncFd::new(fd).map_err(failed)?)
         };
@@ -215,8 +216,8 @@ impl<S> ConnectionSlot<S> {
 }
 
 impl LoadState {
-    /// Does one request. Sends it again if the server had closed the connection before the request arrived: no byte
-    /// of a response was received, and earlier requests on the connection had succeeded.
+    /// Performs one request. Sends it again if the server probably closed the connection before the request arrived: no
+    /// byte of a response was received, and an earlier request on the connection had succeeded.
     async fn answered<S: ExchangeSender>(
         &self,
         line: &ConnectionSlot<S>,
@@ -236,7 +237,7 @@ impl LoadState {
         }
     }
 
-    /// Does one exchange on `line`. Opens a new connection if the last one was lost.
+    /// Performs one exchange on `line`. Opens a new connection if the last one was lost.
     async fn exchange<S: ExchangeSender>(
         &self,
         line: &ConnectionSlot<S>,
@@ -285,7 +286,7 @@ async fn in_time<S: ExchangeSender>(
     tokio::time::timeout(timeouts.connect, S::connect(requests, timeouts, roots)).await.map_err(late)?
 }
 
-/// Wraps an error that the implementation of `protocol` returned.
+/// Wraps an error returned by the implementation of `protocol`.
 pub(super) fn failed(protocol: &str, error: impl std::error::Error + Send + Sync + 'static) -> Error {
     Error::new(ErrorKind::Unavailable, format!("the {protocol} exchange was cut off")).caused_by(error)
 }

@@ -1,8 +1,8 @@
 //! One end of a ping-pong: a server that returns a body of the size named in the path, such as `GET /ping/1000`.
 //!
-//! The server behaves the same wherever it runs, and costs little compared to the network that is measured: each of a
-//! fixed number of threads accepts a connection, serves it until it ends, and accepts the next. So no connection
-//! waits for a thread to be created, and the number of threads is the maximum number of simultaneous connections.
+//! The server behaves the same everywhere, and its cost is small compared to that of the network under test. Each of a
+//! fixed number of threads accepts a connection, serves it until it ends, and accepts the next. Thus no connection
+//! waits for a thread to be created, and at most this many connections are served at once.
 
 use std::io::{self, Read};
 use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
@@ -11,18 +11,18 @@ use std::time::Duration;
 
 use fordway_store::{Error, ErrorKind, Result};
 
-/// The response header with the number of times that an intermediate server sent its request again.
+/// The response header that holds the number of retries made by an intermediate server.
 pub const RETRIES: &str = "fordway-retries";
 /// The maximum time for which a connection may be idle.
 const SILENCE_MAX: Duration = Duration::from_secs(60);
 /// Pause after a failed `accept`, for example because the table of open files is full.
 const PAUSE: Duration = Duration::from_millis(10);
-/// Bytes of content kept in memory, which are sent repeatedly.
+/// The size of the content kept in memory, which is sent repeatedly.
 const CONTENT_BYTES: usize = 1 << 20;
 
 /// Produces the responses of a server.
 pub trait ResponseSource: Send + Sync + 'static {
-    /// Returns the response to one request. `room` is memory for its body, reused for the next response.
+    /// Returns the response to one request. `room` is memory for the body, and is reused for the next response.
     fn play<'b>(&self, wanted: &PingpongRequest, room: &'b mut Vec<u8>) -> PingpongResponse<'b>;
 }
 
@@ -33,7 +33,7 @@ pub struct PingpongResponse<'b> {
     pub status: u16,
     /// The content of the response.
     pub content: PingpongContent<'b>,
-    /// The number of times that this server repeated its own request to another server to obtain the content.
+    /// The number of retries that this server needed to obtain the content from another server.
     pub retries: u32,
 }
 
@@ -42,7 +42,7 @@ pub struct PingpongResponse<'b> {
 pub enum PingpongContent<'b> {
     /// Exactly these bytes.
     Bytes(&'b [u8]),
-    /// This many incompressible bytes, so that no link can shorten them.
+    /// This many incompressible bytes, so that compression on a link has no effect.
     Any(u64),
 }
 
@@ -84,7 +84,7 @@ impl PingpongServer {
         self.address
     }
 
-    /// Serves the responses of `player`, in `workers` threads that live as long as the process. Errors: `Io` if
+    /// Serves the responses of `player` in `workers` threads, which live as long as the process. Errors: `Io` if
     /// threads cannot be started.
     pub fn start(self, player: impl ResponseSource, workers: usize) -> Result<()> {
         let shared = Arc::new((self.listener, player, content()));
@@ -98,7 +98,7 @@ impl PingpongServer {
     }
 }
 
-/// Returns incompressible bytes, so that no link can shorten them (xorshift64).
+/// Returns incompressible bytes (from xorshift64), so that compression on a link has no effect.
 fn content() -> Vec<u8> {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     let mut bytes = Vec::with_capacity(CONTENT_BYTES);
@@ -208,7 +208,7 @@ pub struct PingpongRequest {
 #[derive(Debug, PartialEq, Eq)]
 enum ConnectionEvent {
     Request(PingpongRequest),
-    /// Refused input, with the reason.
+    /// The input was rejected, for this reason.
     Refused(&'static str),
     End,
 }
@@ -224,7 +224,7 @@ impl<'s> RequestParser<'s> {
         RequestParser { socket, buffer: Vec::with_capacity(1024) }
     }
 
-    /// Waits for the next event and returns it. Errors: the errors of the socket.
+    /// Waits for the next event and returns it. Errors: errors of the socket.
     fn next(&mut self) -> io::Result<ConnectionEvent> {
         loop {
             if let Some((received, length)) = parse(&self.buffer) {

@@ -1,4 +1,4 @@
-//! The requests of a load, and the bytes sent for each of them.
+//! The requests that a load generator sends, and their encoding.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,7 +14,7 @@ use fordway_http::Origin;
 const USER_AGENT: &str = concat!("fordway/", env!("CARGO_PKG_VERSION"));
 /// The placeholder in a URL that is replaced by the number of an object.
 const NUMBER: &str = "{number}";
-/// The short form of the placeholder. Help texts do not show it, because clap replaces `{n}` by a line break.
+/// The short form of the placeholder. Help texts omit it, because clap replaces `{n}` with a line break.
 const NUMBER_FOR_SHORT: &str = "{n}";
 
 /// The HTTP methods of a load. All are idempotent (RFC 9110 section 9.2.2): a request whose outcome is unknown may
@@ -47,20 +47,20 @@ impl LoadMethod {
 pub struct RequestPlan {
     /// The method of every request.
     pub method: LoadMethod,
-    /// The URL, which may have a query. `{number}` in its path, or `{n}` for short, is replaced by a number that
-    /// counts from 0 to `objects` - 1 again and again.
+    /// The URL, which may have a query. `{number}` in its path, or `{n}` for short, is replaced with a number that
+    /// cycles from 0 to `objects` - 1.
     pub url: String,
     /// The number of objects that `{number}` counts through, at least 1.
     pub objects: u64,
     /// The size of the body for PUT; the expected size for GET, if it is known.
     pub size_bytes: Option<u64>,
-    /// The range that requests ask for; `None` for the whole object.
+    /// The requested range; `None` for the whole object.
     pub range: Option<ByteRange>,
     /// The signer of every request; `None` for unsigned requests.
     pub signer: Option<RequestSigner>,
 }
 
-/// An endless sequence of requests, which threads share.
+/// An endless sequence of requests, shared by threads.
 pub struct RequestSequence {
     plan: RequestPlan,
     origin: Origin,
@@ -122,8 +122,8 @@ impl RequestSequence {
         self.plan.size_bytes.filter(|_| self.plan.method == LoadMethod::Get)
     }
 
-    /// Returns the content bytes that an exchange transferred, given the number of body bytes received. The body of
-    /// a response to a PUT does not count as content.
+    /// Returns the number of content bytes that an exchange transferred, given the number of body bytes received. The
+    /// response body of a PUT is not content.
     pub(super) fn moved_bytes(&self, received_bytes: u64, is_whole: bool) -> u64 {
         match self.method() {
             LoadMethod::Put if is_whole => self.body.len() as u64,
@@ -176,7 +176,7 @@ impl RequestSequence {
             .map_err(|error| Error::new(ErrorKind::InvalidArgument, "the request cannot be").caused_by(error))
     }
 
-    /// Returns the path and query of the next request, and counts on to the next number.
+    /// Returns the path and query of the next request, and advances the number.
     fn next_target(&self) -> String {
         let mut target = self.path.0.clone();
         if let Some(after) = &self.path.1 {
@@ -202,8 +202,8 @@ impl RequestSequence {
     }
 }
 
-/// Checks that the path and the query of a URL have only characters that can be sent unescaped, and that the path has at
-/// most one placeholder. The URL is sent as given.
+/// Checks that the path and query of a URL contain only characters that need no escaping, because the URL is sent as
+/// given, and that the path has at most one placeholder.
 fn check(url: &str, path: &str, query: &str) -> Result<()> {
     let legal = |b: u8| b.is_ascii_graphic() && !b"\"<>\\^`|".contains(&b);
     let numbers = path.matches(NUMBER).count();
@@ -218,8 +218,8 @@ fn check(url: &str, path: &str, query: &str) -> Result<()> {
     Ok(())
 }
 
-/// Returns incompressible bytes, so that no link or disk can shorten them. Errors: `EntityTooLarge` if they do not
-/// fit into memory.
+/// Returns incompressible bytes, so that compression on links or disks has no effect. Errors: `EntityTooLarge` if they
+/// do not fit into memory.
 fn body(size_bytes: u64) -> Result<Vec<u8>> {
     let too_large = || {
         let detail = format!("a body of {size_bytes} bytes does not fit into memory; lower --size");

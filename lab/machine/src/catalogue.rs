@@ -6,7 +6,7 @@ use fordway_store::{Error, ErrorKind, Result};
 use serde::{Serialize, Serializer};
 use toml::{Table as Toml, Value};
 
-/// The key in a machine's table under which the source of each feature is noted. No computation uses it.
+/// The key in a machine's table for notes on the source of each feature. No computation uses it.
 const HOW: &str = "how";
 
 /// A machine and its known features.
@@ -18,7 +18,7 @@ pub struct MachineEntry {
     how: Toml,
 }
 
-/// Machines of one kind or site, sorted by decreasing number of threads, as tables list them.
+/// Machines of one kind or site, sorted by decreasing number of threads. Tables list them in this order.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct MachineCatalogue {
     entries: Vec<MachineEntry>,
@@ -52,12 +52,12 @@ impl MachineEntry {
         Ok(())
     }
 
-    /// Notes how a feature was obtained, or why it was not.
+    /// Records how a feature was obtained, or why it could not be obtained.
     pub fn explain(&mut self, feature: Feature, how: &str) {
         self.how.insert(feature.name().to_owned(), Value::String(how.to_owned()));
     }
 
-    /// Writes the machine as an entry of a catalogue.
+    /// Formats the machine as an entry of a catalogue.
     pub fn to_toml(&self) -> String {
         let features =
             self.features.iter().map(|(feature, value)| (feature.name().to_owned(), number(*value)));
@@ -92,7 +92,7 @@ impl MachineEntry {
     }
 }
 
-/// Returns the feature called `key`. Unknown names are errors, so that a misspelt feature is not silently ignored.
+/// Returns the feature called `key`. An unknown name is an error, so that misspelt features are not silently ignored.
 fn known(machine: &str, key: &str) -> Result<Feature> {
     Feature::from_name(key).ok_or_else(|| invalid(format!("machine {machine}: {}", Feature::unknown(key))))
 }
@@ -105,8 +105,8 @@ fn number_of(machine: &str, key: &str, value: &Value) -> Result<f64> {
     }
 }
 
-/// Writes whole numbers as integers (`threads = 2`), and other numbers to four digits, because measurements do not
-/// repeat more precisely than that.
+/// Formats whole numbers as integers (`threads = 2`), and other numbers with four significant digits, because
+/// measurements are not repeatable to more than that.
 fn number(value: f64) -> Value {
     if value.fract() == 0.0 && value < 1e15 {
         return Value::Integer(value as i64);
@@ -158,8 +158,8 @@ impl MachineCatalogue {
 
 macro_rules! features {
     ($($feature:ident = $name:literal, $unit:literal, $meaning:literal;)*) => {
-        /// A measured property of a machine: a number above 0 that says how much the machine does, or how long it
-        /// takes. The feature's name ends in its unit; MB are 10^6 bytes.
+        /// A measured property of a machine: a number above 0, either a rate or a duration. The feature's name ends in
+        /// its unit; 1 MB is 10^6 bytes.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum Feature { $(#[doc = $meaning] $feature,)* }
 
@@ -172,7 +172,7 @@ macro_rules! features {
                 match self { $(Feature::$feature => $name),* }
             }
 
-            /// Returns the feature's unit as people write it; empty for a count.
+            /// Returns the feature's unit for display; empty for a count.
             pub const fn unit(self) -> &'static str {
                 match self { $(Feature::$feature => $unit),* }
             }

@@ -1,13 +1,13 @@
 //! Examines a node, finds what impairs the programs that run on it, and compares machines.
 //!
-//! [`doctor`] reads files of `/proc` and `/sys`. Each of its checks is a function of a directory tree, so a node can
-//! be examined on another one: the tests do so with nodes that we do not have.
+//! [`doctor`] reads files of `/proc` and `/sys`. Each check is a function of a directory tree, so a node can be
+//! examined from a copy of its files. The tests use this to examine nodes that we do not have.
 //!
 //! A [`MachineWatch`] tells whether a run was disturbed by other work on the machine.
 //!
-//! A [`MachineCatalogue`] holds machines with their [`Feature`]s, and is read from a TOML file. [`similarity`] is a
-//! number from 0 to 1 for two machines, [`SimilarityTable`] holds those of all machines of two catalogues, and
-//! [`heat_map`] draws them.
+//! A [`MachineCatalogue`] holds machines with their [`Feature`]s, and is read from a TOML file. [`similarity`] computes
+//! a number from 0 to 1 for two machines, [`SimilarityTable`] holds the similarities of all machines of two catalogues,
+//! and [`heat_map`] draws such a table.
 
 mod catalogue;
 pub mod doctor;

@@ -1,5 +1,4 @@
-//! The similarity of two machines by chosen features, and of all machines of two catalogues, as a table and as a
-//! picture.
+//! The similarity of two machines in chosen features, and of all machines of two catalogues as a table or a picture.
 
 use std::fmt::{self, Write};
 
@@ -8,15 +7,15 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Feature, MachineCatalogue, MachineEntry};
 
-/// Returns the smaller of two numbers above 0 as a share of the larger.
+/// Returns the ratio of the smaller to the larger of two positive numbers.
 pub fn ratio(one: f64, other: f64) -> f64 {
     one.min(other) / one.max(other)
 }
 
-/// The similarity of two machines by their features, which both slices hold in the same order: 1 for equal machines,
-/// and closer to 0 the more they differ. It is eq. 2 of Kratzke and Quint 2016: 1 minus the mean of the squared
-/// differences between 1 and each [`ratio`]. It depends neither on units, nor on whether more or less of a feature is
-/// better. `sqrt(1 - s)` is a metric.
+/// Returns the similarity of two machines from their features, which both slices hold in the same order: 1 for equal
+/// machines, and closer to 0 the more they differ. This is eq. 2 of Kratzke and Quint 2016: 1 minus the mean of the
+/// squared differences between 1 and each [`ratio`]. It does not depend on units, or on whether high or low values of a
+/// feature are better. `sqrt(1 - s)` is a metric.
 ///
 /// `None` if there is nothing to compare: the lengths differ or are 0, or a feature is not above 0.
 pub fn similarity(one: &[f64], other: &[f64]) -> Option<f64> {
@@ -107,7 +106,7 @@ pub struct SimilarityTable {
     pub values: Vec<Vec<f64>>,
 }
 
-/// Two machines, and how similar they are.
+/// Two machines and their similarity.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct MachinePair {
     /// The machine of the row.
@@ -165,12 +164,12 @@ impl SimilarityTable {
         Ok(table)
     }
 
-    /// Returns all pairs, the most similar first. If a catalogue is compared with itself, each pair occurs once,
-    /// and no machine is paired with itself.
+    /// Returns all pairs, most similar first. If a catalogue is compared with itself, each pair occurs once, and no
+    /// machine is paired with itself.
     pub fn pairs(&self) -> Vec<MachinePair> {
         let is_equal = |at: usize| self.values[at].get(at) == Some(&1.0);
-        // Equal names do not prove that both catalogues are the same one: they may describe the same machines at
-        // different times.
+        // Equal names do not prove that the catalogues are identical. They may describe the same machines at different
+        // times.
         let is_of_itself = self.rows == self.columns && (0..self.rows.len()).all(is_equal);
         let mut pairs = Vec::new();
         for (at, (row, values)) in self.rows.iter().zip(&self.values).enumerate() {
@@ -198,7 +197,8 @@ fn shade(similarity: f64) -> char {
     }
 }
 
-/// Shows a table of numbers as shades. Columns are numbered, and a legend below gives the names for the numbers.
+/// Formats a table of numbers as shaded cells. Columns are numbered, and a legend below gives the names for the
+/// numbers.
 impl fmt::Display for SimilarityTable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let width = self.rows.iter().map(|name| name.chars().count()).max().unwrap_or(0);
@@ -218,7 +218,7 @@ const CELL_HEIGHT: usize = 24;
 /// The width of a letter of 12 pixels, estimated generously.
 const LETTER_WIDTH: usize = 8;
 const TITLE_HEIGHT: usize = 32;
-/// From this similarity on, the cell is dark, and its text is white.
+/// Cells with at least this similarity are dark, with white text.
 const DARK: f64 = 0.6;
 
 /// Draws a table as an SVG picture: white is 0, dark blue is 1. Names may contain any characters.
@@ -330,7 +330,7 @@ mod tests {
             prop_assert_eq!(similarity(&a, &a).unwrap(), 1.0);
         }
 
-        /// The result must depend neither on the unit, nor on whether a feature is a time or a rate.
+        /// The result must not depend on the unit, or on whether a feature is a time or a rate.
         #[test]
         fn units_and_reciprocals_do_not_matter([a, b, units] in machines(), inverted: u16) {
             let s = similarity(&a, &b).unwrap();
@@ -351,7 +351,7 @@ mod tests {
             prop_assert!(a == b || distance(&a, &b) > 0.0);
         }
 
-        /// The further one feature of a machine is changed, the less similar the machine is to the original.
+        /// The more a feature of a machine is changed, the less similar the machine is to the original.
         #[test]
         fn further_is_less_similar([a, _, _] in machines(), more in 1.01..10.0f64, at: prop::sample::Index) {
             let at = at.index(a.len());
@@ -489,8 +489,8 @@ mod tests {
         assert_eq!(similar, expected);
     }
 
-    /// The distances obey the triangle inequality by way of any two machines, within the rounding to two digits. A
-    /// transcription error near 1 breaks the inequality; one among the low values may not.
+    /// The distances satisfy the triangle inequality, within the rounding to two digits. A transcription error in a
+    /// value near 1 would violate it; an error in a low value may not.
     #[test]
     fn the_distances_of_table_iv_are_those_of_a_metric() {
         let table = table_iv();

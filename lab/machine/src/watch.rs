@@ -1,29 +1,29 @@
-//! Watches whether a run was disturbed: by other processes, by a hypervisor, or by a quota.
+//! Detects whether a run was disturbed by other processes, by a hypervisor, or by a quota.
 //!
 //! The kernel counts the time of processors, processes and control groups. [`MachineWatch`] reads these counters at the
-//! start of a run and at its end, and compares the differences.
+//! start and at the end of a run, and evaluates the differences.
 
 use std::collections::{HashMap, HashSet};
 
 use crate::doctor::{SystemTree, throttled_periods};
 
-/// The share of the machine's processor time that other processes may take before a result is doubtful. Threads of the
-/// kernel are among them, and some work for the run itself.
+/// The share of the machine's processor time that other processes may take before a result is doubtful. This includes
+/// kernel threads, some of which work for the run itself.
 const OTHERS_MAX: f64 = 0.15;
 /// The share that the hypervisor may give to other guests.
 const STOLEN_MAX: f64 = 0.02;
 /// The share of a quota's periods in which the run may be stopped.
 const STOPPED_MAX: f64 = 0.05;
-/// In fewer ticks than this, of 10 ms for each processor, shares are not significant.
+/// The minimum number of ticks (10 ms per processor) for shares to be significant.
 const TICKS_MIN: f64 = 20.0;
 
 /// The counters at the start of a run.
 #[derive(Debug)]
 pub struct MachineWatch {
     tree: SystemTree,
-    /// The processes whose time, with that of their descendants, is the run's own.
+    /// The processes whose time, including that of their descendants, belongs to the run.
     own: Vec<u32>,
-    /// Whether time of other processes counts: it does not if an unknown server is among them.
+    /// Whether the time of other processes raises doubts. It does not if an unknown server may be among them.
     counts_others: bool,
     start: TimeCounters,
 }
@@ -33,18 +33,18 @@ pub struct MachineWatch {
 struct TimeCounters {
     /// The time of all processors, idle or not.
     total: f64,
-    /// The time in programs and in the kernel on their behalf, without interrupts.
+    /// The time spent in programs, and in the kernel on their behalf, excluding interrupts.
     busy: f64,
     stolen: f64,
-    /// The time of this process and its descendants, including those that ended.
+    /// The time of the run's processes and their descendants, including ended ones.
     own: f64,
-    /// Periods of the quota, and those in which this process was stopped; `None` without a quota.
+    /// The number of quota periods, and of those in which this process was stopped; `None` without a quota.
     periods: Option<(f64, f64)>,
 }
 
 impl MachineWatch {
-    /// Reads the counters. This process, its descendants and the processes `servers` with theirs are the run.
-    /// Cost: reads a file for each process of the machine.
+    /// Reads the counters. The run consists of this process, the processes `servers`, and the descendants of both.
+    /// Cost: reads one file for each process on the machine.
     pub fn start(servers: &[u32]) -> Self {
         let own = [&[std::process::id()], servers].concat();
         MachineWatch::at(SystemTree::at("/"), own)
@@ -55,12 +55,13 @@ impl MachineWatch {
         MachineWatch { tree, own, counts_others: true, start }
     }
 
-    /// Does not count the time of other processes, because a server that is measured may be one of them.
+    /// Ignores the time of other processes, because a measured server may be one of them.
     pub fn beside_unknown_servers(self) -> Self {
         MachineWatch { counts_others: false, ..self }
     }
 
-    /// Returns reasons to doubt what was measured since the start, each with advice. Cost: as [`MachineWatch::start`].
+    /// Returns reasons to doubt the measurements made since the start, each with advice. Cost: as
+    /// [`MachineWatch::start`].
     pub fn doubts(&self) -> Vec<String> {
         self.start.doubts_until(&TimeCounters::read(&self.tree, &self.own), self.counts_others)
     }
@@ -81,7 +82,7 @@ impl TimeCounters {
             own: own_ticks(tree, own),
             periods: throttled_periods(tree),
         };
-        // The list of files that were read is for findings of the doctor.
+        // Discard the list of files read. Only findings of the doctor use it.
         tree.take_seen();
         counters
     }
@@ -129,7 +130,7 @@ impl TimeCounters {
 /// A process in `/proc`.
 struct ProcessTime {
     parent: u32,
-    /// Its own time, and that of its descendants that have ended.
+    /// Its own time, plus that of its ended descendants.
     ticks: f64,
 }
 
@@ -186,7 +187,7 @@ mod tests {
         write(root, &format!("proc/{number}/stat"), &stat);
     }
 
-    /// Process 10, its child 11 and grandchild 12; process 20 is somebody else's.
+    /// Process 10, its child 11 and grandchild 12; process 20 is unrelated.
     fn machine(busy: u32, idle: u32, stolen: u32, own: [u32; 3]) -> tempfile::TempDir {
         let root = tempfile::tempdir().unwrap();
         write(root.path(), "proc/stat", &format!("cpu  {busy} 0 0 {idle} 0 0 0 {stolen} 0 0\ncpu0 1 2 3\n"));

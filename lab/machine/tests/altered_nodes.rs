@@ -1,4 +1,4 @@
-//! Runs the doctor on a copy of a node in which some files were changed, one finding at a time.
+//! Runs the doctor on a copy of a node, with some files changed to provoke one finding at a time.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -53,7 +53,7 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// Asserts the verdict of one check on the altered node, and that its text contains these words.
+/// Asserts the verdict of one check on the altered node, and that its text contains the given words.
 #[track_caller]
 fn holds(files: &[(&str, &str)], check: &str, verdict: DoctorVerdict, words: &str) {
     let finding = AlteredNode::new(files).finding(check);
@@ -89,7 +89,7 @@ fn every_processor_that_may_be_used_has_a_governor() {
     let mixed = altered(&[of(0, "performance"), of(2, "powersave")]);
     assert_eq!(mixed.verdict, Costs, "{mixed:?}");
     assert!(mixed.what.contains("powersave on processors 2"), "{mixed:?}");
-    // Processor 1 may not be used.
+    // The process may not use processor 1.
     let other = altered(&[of(0, "performance"), of(1, "powersave"), of(2, "performance")]);
     assert_eq!(other.verdict, Fine, "{other:?}");
 }

@@ -1,5 +1,5 @@
-//! Runs the doctor on copies of nodes: some recorded from real nodes, some assembled from documentation. Each copy's
-//! file `SOURCE` says which.
+//! Runs the doctor on copies of nodes. Some were recorded from real nodes, others assembled from documentation; the
+//! file `SOURCE` of each copy says which.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -29,7 +29,7 @@ fn found<'a>(findings: &'a [DoctorFinding], check: &str) -> &'a DoctorFinding {
     findings.iter().find(|finding| finding.check == check).unwrap_or_else(|| panic!("no {check}"))
 }
 
-/// Asserts that each check in `expected` has this verdict, and that its text contains these words.
+/// Asserts that each check in `expected` has the given verdict, and that its text contains the given words.
 fn holds(kind: &str, expected: &[(&str, DoctorVerdict, &str)]) {
     let findings = findings(kind);
     for (check, verdict, words) in expected {
@@ -180,7 +180,7 @@ fn whatever_costs_says_what_to_do_and_what_was_read() {
     }
 }
 
-/// A tree in which every file exists, and none can be read.
+/// A tree in which every file exists but none can be read.
 #[test]
 fn what_cannot_be_read_is_told_as_such() {
     let place = tempfile::tempdir().unwrap();

@@ -1,5 +1,4 @@
-//! Resource counters of processes over a period of time, each with the period that it covers; and counters of bytes
-//! on connections.
+//! Resource counters of processes, each with the period that it covers, and counters of bytes on connections.
 
 use std::fmt;
 use std::ops::AddAssign;
@@ -8,15 +7,15 @@ use std::time::Instant;
 use fordway_sys::{HardwareCounters, HardwareCounts, ProcessUsage, descendants, usage_of};
 use serde::{Deserialize, Serialize};
 
-/// The resources that some processes used within a period.
+/// The resources used by a set of processes within a period.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProcessCounters {
     /// A description of the processes that were counted.
     pub scope: String,
     /// The duration that the counters cover.
     pub covered_ns: u64,
-    /// The number of threads of all processes at the end; also the maximum number of processors that they can use
-    /// at once.
+    /// The number of threads of all processes at the end, which is also the maximum number of processors that they can
+    /// use at once.
     pub threads: u64,
     /// CPU time (task clock).
     pub cpu_ns: u64,
@@ -24,13 +23,13 @@ pub struct ProcessCounters {
     pub user_ns: u64,
     /// CPU time spent in the kernel, in ticks of the kernel, usually 10 ms.
     pub system_ns: u64,
-    /// Voluntary context switches: a process waited for something.
+    /// Voluntary context switches: a thread blocked.
     pub voluntary_switches: u64,
     /// Involuntary context switches.
     pub involuntary_switches: u64,
-    /// Resident memory of all processes at the end.
+    /// Resident memory of all processes at the end of the period.
     pub rss_bytes: u64,
-    /// The sum of the maximum resident memory of each process since its start.
+    /// The sum, over all processes, of the peak resident memory since the start of the process.
     pub max_rss_bytes: u64,
     /// Processor cycles. This counter and the following ones are `null` if they were not measured.
     pub cycles: Option<u64>,
@@ -53,7 +52,7 @@ pub struct RunningCounters {
     started: Instant,
 }
 
-/// The error of counters that do not cover the whole period. Such counters are not used at all.
+/// The error for counters that do not cover the whole period. Such counters are discarded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NotCovered(String);
 
@@ -72,7 +71,7 @@ impl RunningCounters {
         Self::start_all(family_of(pid)?, Some(pid))
     }
 
-    /// Starts to count the resources of this process, without the processes that it started.
+    /// Starts to count the resources of this process, excluding its child processes.
     pub fn start_own() -> Result<Self, NotCovered> {
         Self::start_all(vec![std::process::id()], None)
     }
@@ -89,8 +88,8 @@ impl RunningCounters {
         Ok(RunningCounters { scope, root, before, hardware, hardware_before, started: Instant::now() })
     }
 
-    /// Stops counting and returns the resources used since the start. Errors: the set of processes has changed, or
-    /// the counters cover less than `run_ns`; they would be mistaken for counters of the whole run.
+    /// Stops counting and returns the resources used since the start. Errors: the set of processes has changed, or the
+    /// counters cover less than `run_ns`, in which case they could be mistaken for counters of the whole run.
     pub fn stop(self, run_ns: u64) -> Result<ProcessCounters, NotCovered> {
         let covered_ns = self.started.elapsed().as_nanos() as u64;
         let hardware = self.hardware.read();

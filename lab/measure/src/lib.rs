@@ -1,8 +1,8 @@
-//! The measuring part of the instrument, independent of what it measures: a clock, records of
-//! operations and blocks, histograms, statistics, the machine's fingerprint, and the run file.
+//! The measuring part of the instrument, independent of the subject of the measurement: a clock, records of operations
+//! and blocks, histograms, statistics, a description of the machine, and the run file.
 //!
-//! Times are integer nanoseconds, sizes integer bytes. What was not measured is `None`, in a run file
-//! `null`; it is never 0 and never guessed.
+//! Times are integer nanoseconds, and sizes are integer bytes. A value that was not measured is `None` (`null` in a run
+//! file), never 0 or a guess.
 
 mod counters;
 mod machine;
@@ -26,7 +26,7 @@ pub use table::{bytes_text, load_table, ns_text, parallel_table, rate_text, tabl
 
 use std::time::Instant;
 
-/// Nanoseconds since the start of a run, from the monotonic clock.
+/// A clock that counts nanoseconds since the start of a run, based on the monotonic clock.
 #[derive(Clone, Copy, Debug)]
 pub struct RunClock(Instant);
 
@@ -36,12 +36,12 @@ impl RunClock {
         RunClock(Instant::now())
     }
 
-    /// Nanoseconds since the start. Cost: one `clock_gettime`, without a system call.
+    /// Returns the nanoseconds since the start. Cost: one `clock_gettime`, without a system call.
     pub fn now_ns(self) -> u64 {
         self.at_ns(Instant::now())
     }
 
-    /// Nanoseconds from the start to `instant`; 0 if `instant` is before the start.
+    /// Returns the nanoseconds from the start to `instant`; 0 if `instant` is before the start.
     pub fn at_ns(self, instant: Instant) -> u64 {
         u64::try_from(instant.saturating_duration_since(self.0).as_nanos()).unwrap_or(u64::MAX)
     }

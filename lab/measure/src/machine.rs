@@ -1,11 +1,11 @@
-//! A description of this machine: all of its properties that affect measurements.
+//! A description of this machine: its properties that affect measurements.
 
 use std::fs;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-/// The machine that a run was made on. Values that cannot be read are `None`.
+/// The machine on which a run was made. Values that cannot be read are `None`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Machine {
     /// Kernel release.
@@ -24,14 +24,14 @@ pub struct Machine {
     pub clock_source: Option<String>,
     /// Whether the machine runs under a hypervisor.
     pub is_virtual: Option<bool>,
-    /// The 1-minute load average at the start: other work on the machine makes results noisy.
+    /// The 1-minute load average at the start. Other work on the machine makes results noisy.
     pub load_1min: Option<f64>,
     /// The setting for transparent huge pages.
     pub huge_pages: Option<String>,
     /// The kernel's TCP congestion control for new connections.
     #[serde(default)]
     pub tcp_congestion_control: Option<String>,
-    /// The file systems a run worked on.
+    /// The file systems that the run used.
     pub file_systems: Vec<FileSystem>,
 }
 

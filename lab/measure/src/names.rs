@@ -1,21 +1,22 @@
 //! Suggestions for mistyped names.
 
-/// The error message for the unknown name `wrong`: suggests the most similar name of `known`, and lists all of them.
+/// Returns an error message for the unknown name `wrong`, which suggests the most similar name in `known` and lists all
+/// of them.
 pub fn unknown_name(what: &str, wrong: &str, known: &[&str]) -> String {
     let hint = nearest(wrong, known).map_or(".".to_owned(), |name| format!("; did you mean {name}?"));
     format!("there is no {what} {wrong:?}{hint} There are: {}", known.join(", "))
 }
 
-/// Returns the name most similar to `wrong`, if at most a third of the letters of `wrong`, or two letters, have to
-/// change.
+/// Returns the name most similar to `wrong`, if it differs in at most two letters, or at most a third of the letters of
+/// `wrong`.
 fn nearest<'n>(wrong: &str, known: &[&'n str]) -> Option<&'n str> {
     let allowed = (wrong.chars().count() / 3).max(2);
     let rated = known.iter().map(|name| (distance(wrong, name), *name));
     rated.filter(|(changes, _)| *changes <= allowed).min_by_key(|(changes, _)| *changes).map(|(_, name)| name)
 }
 
-/// Returns the number of letters to insert, delete, replace, or swap with their neighbours to turn `other` into
-/// `one` (Damerau 1964, for changes that do not overlap). Ignores the case of `one`.
+/// Returns the edit distance: the number of letters to insert, delete, replace, or swap with a neighbour to turn
+/// `other` into `one` (Damerau 1964, restricted to changes that do not overlap). Ignores the case of `one`.
 fn distance(one: &str, other: &str) -> usize {
     let (one, other): (Vec<char>, Vec<char>) =
         (one.to_lowercase().chars().collect(), other.chars().collect());

@@ -27,7 +27,7 @@ pub struct OperationRecord {
     pub first_byte_ns: Option<u64>,
 }
 
-/// Operations of one phase that ran on one lane while no other lane ran.
+/// A block: operations of one phase on one lane, during which no other lane ran.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockRecord {
     /// Index into the run's lanes.
@@ -36,8 +36,8 @@ pub struct BlockRecord {
     pub phase: u8,
     /// The round, from 0.
     pub round: u16,
-    /// The number of the block. Blocks with equal numbers on different lanes are the same work, done one lane after
-    /// the other.
+    /// The number of the block. Blocks with the same number do the same work on different lanes, one lane after the
+    /// other.
     pub block: u32,
     /// The number of operations.
     pub operations: u32,
@@ -51,7 +51,7 @@ pub struct BlockRecord {
     pub server_cpu_ns: Option<u64>,
 }
 
-/// The work of one rank in one phase that all ranks started together.
+/// The work of one rank in a phase that all ranks started together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RankRecord {
     /// Index into the run's lanes.
@@ -78,7 +78,7 @@ pub struct RankRecord {
     pub cpu_ns: u64,
 }
 
-/// One object of one round of a comparison, with the number of directories that it requires.
+/// An object in one round of a comparison, with the number of directories on its path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ObjectDirectories {
     /// The round, from 0.
@@ -89,7 +89,7 @@ pub struct ObjectDirectories {
     pub directories: u16,
     /// The number of directories on the path that held no earlier object of this round.
     pub made_directories: u16,
-    /// The number of directories on the path that hold no object any more once this object is removed.
+    /// The number of directories on the path that become empty when this object is removed.
     pub emptied_directories: u16,
 }
 

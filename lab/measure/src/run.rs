@@ -1,8 +1,8 @@
-//! The run file: the contract between programs that measure and programs that analyse.
+//! The run file: the interface between programs that measure and programs that analyse.
 //!
-//! A run is a directory `NAME.run/` of `run.json` (this module's [`RunDocument`]), `operations.arrow` and
+//! A run is a directory `NAME.run/` that contains `run.json` (a [`RunDocument`]), and `operations.arrow` and
 //! `blocks.arrow` (Arrow IPC files of [`crate::RunRecords`]). `docs/reference/run-file.md` describes it field by field.
-//! The figures of only one kind of benchmark ([`LoadSummary`], [`ParallelSummary`], [`TransferSummary`],
+//! The figures that are specific to one kind of benchmark ([`LoadSummary`], [`ParallelSummary`], [`TransferSummary`],
 //! [`Io500Scores`]) are at the end.
 
 use std::collections::BTreeMap;
@@ -20,7 +20,7 @@ use crate::{ConfidenceInterval, Machine, ProcessCounters, RunRecords};
 
 /// The value of `schema` in `run.json`.
 pub const SCHEMA: &str = "fordway.run";
-/// The version of the format. It is increased when a reader of the previous version would misread the file.
+/// The version of the format. It increases when a reader of the previous version would misread the file.
 pub const SCHEMA_VERSION: u32 = 1;
 
 /// The content of `run.json`.
@@ -40,7 +40,7 @@ pub struct RunDocument {
     pub elapsed_ns: u64,
     /// The exact command line.
     pub command: Vec<String>,
-    /// The machine that the run was made on.
+    /// The machine on which the run was made.
     pub machine: Machine,
     /// The chosen parameters, by name; each kind of run defines their meaning.
     pub parameters: serde_json::Map<String, serde_json::Value>,
@@ -57,12 +57,12 @@ pub struct RunDocument {
     pub warnings: Vec<String>,
 }
 
-/// A lane that was measured, or another way to do the same work that was compared with lanes.
+/// A measured lane, or another way to do the same work that is compared with lanes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct MeasuredLane {
     /// The lane's name in tables.
     pub name: String,
-    /// A description of the lane's work, in one sentence.
+    /// A description of what the lane does, in one sentence.
     pub description: String,
 }
 
@@ -79,9 +79,9 @@ pub struct PhaseSummary {
     pub errors: u64,
     /// Bytes of content transferred.
     pub bytes: u64,
-    /// Operations per second while the lane was at work.
+    /// Operations per second while the lane was running.
     pub ops_per_s: Option<f64>,
-    /// Bytes of content per second while the lane was at work.
+    /// Bytes of content per second while the lane was running.
     pub bytes_per_s: Option<f64>,
     /// Latencies of the successful operations.
     pub latency: Option<LatencyQuantiles>,
@@ -125,14 +125,14 @@ pub struct LatencyQuantiles {
     pub mean_ns: u64,
 }
 
-/// Speed relative to the reference, over pairs of blocks of the same work.
+/// Speed relative to the reference, computed over pairs of blocks with the same work.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SpeedRatio {
     /// The reference lane's name.
     pub to: String,
     /// The median of the ratios, with its interval; `null` if there are too few blocks for one.
     pub interval: Option<ConfidenceInterval>,
-    /// The conclusion that the interval allows.
+    /// The conclusion from the interval.
     pub verdict: SpeedVerdict,
 }
 
@@ -159,7 +159,7 @@ impl SpeedVerdict {
     }
 }
 
-/// The resource that limits a result, as far as the counters of the run show.
+/// The resource that limits a result, as far as the run's counters show it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ResultLimit {
     /// The name of the limit: `client cpu`, `client and server cpu`, `server cpu`, `rate`, `waiting`, or `cannot
@@ -169,7 +169,7 @@ pub struct ResultLimit {
     pub evidence: String,
 }
 
-/// The error of writing or reading a run.
+/// An error while writing or reading a run.
 #[derive(Debug)]
 pub struct RunError {
     path: PathBuf,
@@ -189,7 +189,7 @@ impl std::error::Error for RunError {
 }
 
 impl RunDocument {
-    /// Writes the run to the directory `dir`, which it creates if missing; each file is complete or absent.
+    /// Writes the run to the directory `dir`, which is created if missing. Each file is written atomically.
     pub fn write(&self, dir: &Path, records: &RunRecords) -> Result<(), RunError> {
         let failed = |name: &'static str| move |source| RunError { path: dir.join(name), source };
         fs::create_dir_all(dir).map_err(|error| failed("")(error.into()))?;
@@ -342,7 +342,7 @@ pub struct LoadSummary {
     pub streams: u64,
     /// Threads that sent requests.
     pub threads: u64,
-    /// The number of arrivals that were due within the run and never started.
+    /// The number of arrivals that were due within the run but never started.
     pub skipped: u64,
     /// The number of failures by kind; their sum is the summary's `errors`.
     pub errors: BTreeMap<String, u64>,
@@ -380,20 +380,20 @@ pub struct TcpConnections {
     pub rtt_max_us: u64,
     /// Retransmitted segments, on all connections since they were opened.
     pub retransmits: u64,
-    /// The smallest of the maximum segment sizes.
+    /// The smallest of the connections' maximum segment sizes.
     pub mss_bytes: u64,
 }
 
-/// The results of jobs with one number of ranks in one set-up. Intervals are `null` for fewer than five successful
-/// jobs.
+/// The results of jobs with the same number of ranks in the same set-up. Intervals are `null` for fewer than five
+/// successful jobs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ParallelSummary {
     /// The number of ranks of each job.
     pub ranks: u32,
     /// The median wall time of a job, including its launch, ns.
     pub wall_ns: Option<ConfidenceInterval>,
-    /// The time from when the first rank could communicate until the last rank had finished communicating, ns;
-    /// `null` if the ranks did not report.
+    /// The time from when the first rank was able to communicate until the last rank finished communicating, ns; `null`
+    /// if the ranks did not report.
     pub work_ns: Option<ConfidenceInterval>,
     /// The speed-up S: the time of one rank in the reference set-up divided by the time of these jobs, over pairs
     /// of the same round.
@@ -426,8 +426,8 @@ pub struct TransferSummary {
     pub client_cpu_ns_per_message: f64,
     /// CPU time of the responding side per message, the median over blocks; `null` if it is not known.
     pub server_cpu_ns_per_message: Option<f64>,
-    /// The number of processors that both sides together kept busy, the median over blocks. One message at a time
-    /// is work for one processor; any further busy processor was waiting actively.
+    /// The number of processors that both sides together kept busy, the median over blocks. One message at a time keeps
+    /// one processor busy. Any further busy processor was polling.
     pub processors_busy: f64,
 }
 

@@ -1,4 +1,4 @@
-//! Medians with confidence intervals, and latency histograms that keep the tail.
+//! Medians with confidence intervals, and latency histograms that preserve the tail.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
@@ -8,10 +8,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::LatencyQuantiles;
 
-/// The number of resamples of a bootstrap: large enough that the ends of the interval vary less than the noise.
+/// The number of resamples in a bootstrap, large enough that the interval's ends vary less than the noise.
 const RESAMPLES: usize = 2_000;
 
-/// An estimate with an interval that holds the true value with the stated confidence.
+/// An estimate, with an interval that contains the true value with the stated confidence.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ConfidenceInterval {
     /// The estimate.
@@ -22,7 +22,7 @@ pub struct ConfidenceInterval {
     pub high: f64,
     /// The confidence, 0 to 1.
     pub confidence: f64,
-    /// The number of values that the estimate was made from.
+    /// The number of values from which the estimate was made.
     pub samples: usize,
 }
 
@@ -38,8 +38,8 @@ pub fn median(values: &[f64]) -> Option<f64> {
     }
 }
 
-/// The median of `values` with a 95 % percentile-bootstrap interval (Efron and Tibshirani 1993, chapter 13). `None`
-/// for fewer than five values, which are too few for an interval.
+/// Returns the median of `values` with a 95 % percentile-bootstrap interval (Efron and Tibshirani 1993, chapter 13).
+/// `None` for fewer than five values, which are too few for an interval.
 pub fn median_interval(values: &[f64], seed: u64) -> Option<ConfidenceInterval> {
     if values.len() < 5 {
         return None;
@@ -56,8 +56,8 @@ pub fn median_interval(values: &[f64], seed: u64) -> Option<ConfidenceInterval> 
 }
 
 impl ConfidenceInterval {
-    /// The 95 % percentile interval of an estimate made from `samples` values. `resampled` holds the estimates of the
-    /// resamples. `None` if `resampled` is empty.
+    /// Returns the 95 % percentile interval of an estimate made from `samples` values. `resampled` holds the estimates
+    /// of the resamples. `None` if `resampled` is empty.
     pub fn of_resamples(value: f64, resampled: &mut [f64], samples: usize) -> Option<Self> {
         resampled.sort_unstable_by(f64::total_cmp);
         let last = resampled.len().checked_sub(1)?;
@@ -66,13 +66,13 @@ impl ConfidenceInterval {
     }
 }
 
-/// A small random number generator (xorshift64*). For the same seed it returns the same numbers on every machine and
-/// in every version, so that orders and resamples can be repeated.
+/// A small random number generator (xorshift64*). A given seed produces the same numbers on every machine and in every
+/// version, so that orders and resamples are reproducible.
 #[derive(Clone, Debug)]
 pub struct SeededRandom(u64);
 
 impl SeededRandom {
-    /// Starts from `seed`; equal seeds give equal sequences.
+    /// Creates a generator with the given seed. Equal seeds give equal sequences.
     pub fn new(seed: u64) -> Self {
         // A state of zero would never change, so bit 0 of the state is set.
         SeededRandom(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x2545_f491_4f6c_dd1d | 1)
@@ -99,7 +99,7 @@ impl SeededRandom {
     }
 }
 
-/// The maximum latency: one hour. Longer latencies count as this one.
+/// The maximum latency: one hour. Longer latencies are recorded as one hour.
 const MAX_NS: u64 = 3_600_000_000_000;
 
 /// A histogram of latencies in nanoseconds, with a precision of three significant digits.
@@ -114,30 +114,29 @@ impl Default for LatencyHistogram {
 }
 
 impl LatencyHistogram {
-    /// Counts one latency. 0 counts as 1 ns, and more than an hour as an hour.
+    /// Records one latency. 0 is recorded as 1 ns, and more than an hour as an hour.
     pub fn record(&mut self, ns: u64) {
         self.0.saturating_record(ns.max(1));
     }
 
     /// Adds the counts of `other`.
     pub fn add(&mut self, other: &LatencyHistogram) {
-        // Adding cannot fail: both histograms have the bounds of this type, or were decoded with bounds within
-        // them.
+        // Adding cannot fail: every histogram has the bounds of this type, or was decoded with bounds inside them.
         let added = self.0.add(&other.0);
         debug_assert!(added.is_ok(), "{added:?}");
     }
 
-    /// The number of latencies counted.
+    /// Returns the number of latencies recorded.
     pub fn len(&self) -> u64 {
         self.0.len()
     }
 
-    /// Whether no latency was counted.
+    /// Returns whether no latency was recorded.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Returns the latency that the share `q` (0 to 1) of all latencies does not exceed.
+    /// Returns the quantile `q` (0 to 1): the latency that this share of all latencies does not exceed.
     pub fn quantile_ns(&self, q: f64) -> u64 {
         self.0.value_at_quantile(q)
     }
@@ -182,7 +181,7 @@ mod tests {
         assert_eq!(median(&[4.0, 1.0, 2.0, 3.0]), Some(2.5));
     }
 
-    /// Of 200 experiments with a known median, about 95 % of the intervals must contain it.
+    /// In 200 experiments with a known median, about 95 % of the intervals must contain the median.
     #[test]
     fn intervals_hold_what_they_promise() {
         let mut random = SeededRandom::new(1);

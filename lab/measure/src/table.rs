@@ -1,5 +1,5 @@
-//! Shows runs as tables in the terminal, and formats numbers for people: sizes in powers of 1,024, times in powers of
-//! 1,000.
+//! Formats runs as tables for the terminal, and numbers with readable units: sizes in powers of 1,024, times in powers
+//! of 1,000.
 
 use crate::{
     ConfidenceInterval, LatencyQuantiles, ParallelSummary, PhaseSummary, RunDocument, SpeedRatio,
@@ -18,8 +18,8 @@ pub fn table(run: &RunDocument) -> String {
     aligned(&rows, &[0, 1, 8, 9]) + &legend(run)
 }
 
-/// Lays out `rows` in columns. The first row holds the headings. A blank line precedes each row whose first cell
-/// differs from the first cell of the row above.
+/// Lays out `rows` in columns. The first row holds the headings. A row is preceded by a blank line if its first cell
+/// differs from that of the row above.
 pub(crate) fn aligned<const N: usize>(rows: &[[String; N]], left: &[usize]) -> String {
     let width = |at: usize| rows.iter().map(|row| row[at].chars().count()).max().unwrap_or(0);
     let widths: Vec<usize> = (0..N).map(width).collect();
@@ -200,7 +200,7 @@ fn time_with_ends(interval: &ConfidenceInterval) -> String {
 
 fn figure(interval: &ConfidenceInterval, factor: f64, unit: &str) -> String {
     let ConfidenceInterval { value, low, high, .. } = interval;
-    // Small values need more decimals, so that both 2 and 0.009 are readable.
+    // Use more decimals for small values, so that both 2 and 0.009 are readable.
     let decimals = if value * factor >= 10.0 { 1 } else { 3 - usize::from(value * factor >= 0.1) };
     let [value, low, high] = [value, low, high].map(|of| format!("{:.decimals$}", of * factor));
     format!("{value}{unit} [{low}, {high}]")

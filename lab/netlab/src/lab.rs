@@ -1,9 +1,9 @@
-//! Two joined namespaces: the set-up of an experiment, with TCP's congestion control in each network.
+//! Two joined namespaces, in which experiments run; and the choice of TCP's congestion control in a network.
 //!
-//! A namespace may only use an algorithm that the machine allows to all processes
+//! A namespace may only use an algorithm that the machine allows all processes to use
 //! (`net.ipv4.tcp_allowed_congestion_control`, by default `reno` and the machine's own). All namespaces share this
 //! list, and it can only be written from the initial namespace. The kernel checks the list only when a namespace's
-//! algorithm is set, so the algorithm is added to the list for just that moment.
+//! algorithm is set, so the algorithm is added to the list only for that moment.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -22,7 +22,7 @@ pub const CLIENT_ADDRESS: &str = "10.77.0.2";
 /// The configuration of a lab.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LabConfig {
-    /// The link; `None` for virtual Ethernet, which is as fast as the machine.
+    /// The link; `None` for virtual Ethernet, which runs at the speed of the machine.
     pub link: Option<LinkConfig>,
     /// The limit up to which TCP grows the buffers of a connection, in bytes; `None` for the kernel's default.
     pub tcp_buffer_bytes: Option<u64>,
@@ -65,13 +65,13 @@ impl NetworkLab {
         Ok(NetworkLab { server, client, link })
     }
 
-    /// Returns the counters of the link, of which `there` counts from the client to the server; `None` without a
+    /// Returns the counters of the link, where `there` is the direction from the client to the server; `None` without a
     /// link.
     pub fn stats(&self) -> Option<LinkStats> {
         self.link.as_ref().map(EmulatedLink::stats)
     }
 
-    /// Returns the parameters of TCP that determine throughput, with their values in the client's namespace; both
+    /// Returns the TCP parameters that determine throughput, with their values in the client's namespace. Both
     /// namespaces have the same values.
     pub fn settings(&self) -> Result<BTreeMap<&'static str, String>> {
         const PARAMETERS: [&str; 4] = [
@@ -94,8 +94,8 @@ fn set_up_tcp(namespace: &NetworkNamespace, config: &LabConfig) -> Result<()> {
     if let Some(name) = &config.congestion_control {
         set_algorithm(namespace, name)?;
     }
-    // The kernel must not apply what TCP learned about the path on one connection to the next connection: runs
-    // would differ.
+    // The kernel must not reuse on a connection what TCP learned about the path on an earlier one, or runs would
+    // differ.
     namespace.set("net/ipv4/tcp_no_metrics_save", "1")
 }
 
@@ -128,7 +128,7 @@ fn allow_while(algorithm: &str, work: impl FnOnce() -> Result<()>) -> Result<()>
         return Err(Error::new(ErrorKind::InvalidArgument, message));
     }
     // The lock serializes processes. Without it, a process could restore a list that contains the change of another
-    // process, and that change would remain.
+    // process, which would make that change permanent.
     let list = File::open(ALLOWED_ALGORITHMS).map_err(|error| not_allowed(algorithm, error))?;
     list.lock().map_err(|error| not_allowed(algorithm, error))?;
     let before = io::read_to_string(&list).map_err(|error| not_allowed(algorithm, error))?;

@@ -1,5 +1,5 @@
-//! A network in one machine: two namespaces, each with its own network, joined by a link that has the round-trip
-//! time, rate, queue and loss of a real one. Any program runs in them, unmodified.
+//! A network inside one machine: two namespaces, each with its own network, joined by a link with a realistic
+//! round-trip time, rate, queue and loss. Any program can run in them unmodified.
 //!
 //! ```text
 //!   client namespace                                        server namespace
@@ -12,8 +12,8 @@
 //! such an overlay, in user space.
 //!
 //! Nothing here has a persistent name in the system: a namespace lives as long as a process is in it or this process
-//! holds it open, devices live as long as their namespace or descriptor, and processes end with the thread that
-//! started them. So nothing is left behind, however this process ends.
+//! holds it open, devices live as long as their namespace or descriptor, and processes end with the thread that started
+//! them. Therefore nothing is left behind, however this process ends.
 
 mod lab;
 mod link;

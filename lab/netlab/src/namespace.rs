@@ -1,5 +1,5 @@
-//! Network namespaces for threads and processes, mount namespaces with files that only their programs see, and the
-//! programs running in them.
+//! Network namespaces for threads and processes, mount namespaces with private files, and the programs that run in
+//! them.
 
 use std::io::{self, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -30,14 +30,14 @@ impl NetworkNamespace {
         Ok(namespace)
     }
 
-    /// Moves the calling thread, and no other thread, into the namespace permanently.
+    /// Moves the calling thread, but no other, into the namespace permanently.
     pub fn enter(&self) -> Result<()> {
         fordway_sys::enter_network_namespace(&*self.0)
             .map_err(|error| refused("entering a network namespace", error.into()))
     }
 
-    /// Runs `work` inside the namespace, in a new thread. Cost: one thread. Errors: only errors of entering the
-    /// namespace; the result of `work` is returned as it is.
+    /// Runs `work` inside the namespace, in a new thread. Cost: one thread. Errors: only errors while entering the
+    /// namespace; the result of `work` is returned unchanged.
     pub fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T> {
         in_a_thread(|| self.enter().map(|()| work()))?
     }
@@ -89,8 +89,8 @@ impl NetworkNamespace {
         Ok(text.split_ascii_whitespace().collect::<Vec<_>>().join(" "))
     }
 
-    /// Joins two namespaces by a pair of virtual Ethernet devices, which are as fast as the machine. Both are
-    /// called `device` and are up. `address` and `other_address` have the form `10.0.0.1/24`.
+    /// Joins two namespaces by a pair of virtual Ethernet devices, which run at the speed of the machine. Both devices
+    /// are called `device`, and are brought up. `address` and `other_address` have the form `10.0.0.1/24`.
     pub fn connect(
         &self,
         other: &NetworkNamespace,
@@ -122,7 +122,8 @@ fn run_ip(commands: &str) -> io::Result<std::process::Output> {
     running.wait_with_output()
 }
 
-/// Runs `work` in a new thread, which then ends, because a thread cannot leave every namespace that it has entered.
+/// Runs `work` in a new thread that ends afterwards, because a thread cannot leave every kind of namespace that it has
+/// entered.
 pub(crate) fn in_a_thread<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T> {
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().name("netlab".to_owned());
@@ -133,7 +134,7 @@ pub(crate) fn in_a_thread<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T>
     })
 }
 
-/// Makes the error for an operation that only root may do, with a remedy.
+/// Makes the error for an operation that only root may perform, with a remedy.
 pub(crate) fn refused(what: &str, error: io::Error) -> Error {
     let (kind, why) = match error.kind() {
         io::ErrorKind::PermissionDenied => (
@@ -149,9 +150,8 @@ pub(crate) fn refused(what: &str, error: io::Error) -> Error {
     Error::new(kind, format!("{what} {why}")).caused_by(error)
 }
 
-/// A mount namespace with an empty `/run` in memory. Programs keep their sockets, databases and process IDs in
-/// `/run`, and none of these files remains when this process ends, however it ends. Clones refer to the same
-/// namespace.
+/// A mount namespace with an empty `/run` in memory. Programs keep their sockets, databases and process IDs in `/run`.
+/// None of these files remains after this process ends, however it ends. Clones refer to the same namespace.
 #[derive(Clone, Debug)]
 pub struct MountNamespace(Arc<OwnedFd>);
 
@@ -170,12 +170,12 @@ impl MountNamespace {
         Ok(MountNamespace(Arc::new(descriptor)))
     }
 
-    /// Moves the calling thread, and no other thread, into the mount namespace permanently.
+    /// Moves the calling thread, but no other, into the mount namespace permanently.
     pub(crate) fn enter(&self) -> Result<()> {
         let here = std::env::current_dir();
         fordway_sys::enter_mount_namespace(&*self.0)
             .map_err(|error| refused("entering a mount namespace", error))?;
-        // If the working directory is hidden inside the namespace, the root directory suffices.
+        // If the working directory is hidden inside the namespace, use the root directory.
         let _ = std::env::set_current_dir(here.as_deref().unwrap_or(Path::new("/")));
         Ok(())
     }
@@ -188,11 +188,11 @@ impl MountNamespace {
 
 /// The time between a program's SIGTERM and its SIGKILL.
 const GRACE: Duration = Duration::from_secs(1);
-/// The interval at which a program is checked for its end.
+/// How often to check whether a program has ended.
 const POLL: Duration = Duration::from_millis(5);
 
-/// A program in a namespace. Dropping it sends SIGTERM to the program, and kills the program if it is still running
-/// a second later. When the thread or process that holds the program dies, the program is killed at once.
+/// A program in a namespace. Dropping it sends SIGTERM to the program, and kills the program if it is still running a
+/// second later. If the keeper thread or this process dies, the program is killed at once.
 #[derive(Debug)]
 pub struct NamespaceProcess {
     child: Child,
@@ -207,8 +207,8 @@ impl NetworkNamespace {
         NamespaceProcess::start(Some(self), None, command, false)
     }
 
-    /// Starts a program whose descendants, in the background or not, end together with it. The program is the first
-    /// process of a process namespace, so its process ID inside is 1.
+    /// Starts a program whose descendants, including background processes, end together with it. The program is the
+    /// first process of a process namespace, so its process ID inside is 1.
     pub fn start_contained(&self, command: Command) -> Result<NamespaceProcess> {
         NamespaceProcess::start(Some(self), None, command, true)
     }
@@ -242,8 +242,7 @@ impl NamespaceProcess {
         let (started, child) = mpsc::channel();
         let (keeper, until_dropped) = mpsc::channel::<()>();
         let keep = move || {
-            // Errors are ignored: the receiver of the result may be gone, and the wait ends when the sender is
-            // dropped.
+            // Ignore errors: the receiver of the result may be gone, and the wait ends when the sender is dropped.
             let _ = started.send(launch(namespace.as_ref(), mounts.as_ref(), command, is_contained));
             let _ = until_dropped.recv();
         };
@@ -283,10 +282,10 @@ impl NamespaceProcess {
 
 impl Drop for NamespaceProcess {
     fn drop(&mut self) {
-        // Closing standard input also asks a program to end, and this request reaches programs on other machines.
+        // Closing standard input also asks a program to end, and reaches programs on other machines as well.
         drop(self.child.stdin.take());
         if let Ok(None) = self.child.try_wait() {
-            // Nobody has waited for the process yet, so its process ID cannot belong to another process.
+            // The process has not been waited for yet, so its process ID cannot have been reused.
             let _ = fordway_sys::terminate(self.child.id());
             let asked = Instant::now();
             if let Ok(None) = self.wait(|| asked.elapsed() > GRACE) {

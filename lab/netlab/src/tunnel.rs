@@ -1,5 +1,5 @@
-//! A tunnel in user space: sends each packet of a TUN device in a UDP datagram to the other end. Overlays that need
-//! no support from the kernel work like this; each packet costs two more context switches at each end.
+//! A tunnel in user space: sends each packet of a TUN device in a UDP datagram to the other end. Overlays without
+//! kernel support work like this. Each packet costs two more context switches at each end.
 
 use std::net::UdpSocket;
 
@@ -10,7 +10,7 @@ use rustix::net::sockopt;
 
 use crate::namespace::refused;
 
-/// Maximum number of packets read from one side before the other side is read.
+/// The maximum number of packets to read from one side before the other side is read.
 const BATCH: usize = 64;
 /// The size of the socket's receive buffer.
 const ROOM_BYTES: usize = 4 << 20;
@@ -26,8 +26,8 @@ pub struct TunnelEnd {
 }
 
 impl TunnelEnd {
-    /// Makes a device called `device`, which is down and has no address, in the network of the calling thread, and a
-    /// socket from `listen` to `peer` (`HOST:PORT` each).
+    /// Creates a device called `device` in the network of the calling thread, initially down and without an address,
+    /// and a socket from `listen` to `peer` (`HOST:PORT` each).
     ///
     /// Errors: `NotImplemented` if this process may not make devices; `InvalidArgument` for invalid addresses.
     pub fn new(device: &str, listen: &str, peer: &str) -> Result<Self> {
@@ -35,8 +35,7 @@ impl TunnelEnd {
             |what: &'static str| move |error| Error::new(ErrorKind::InvalidArgument, what).caused_by(error);
         let socket = UdpSocket::bind(listen).map_err(failed("listening for the tunnel"))?;
         socket.connect(peer).map_err(failed("naming the other end of the tunnel"))?;
-        // With a small buffer, packets that TCP sends in a burst are lost before they are read. Not all users may
-        // enlarge it.
+        // With a small buffer, packets of a TCP burst are lost before they are read. Not every user may enlarge it.
         let _ = sockopt::set_socket_recv_buffer_size_force(&socket, ROOM_BYTES);
         socket.set_nonblocking(true).map_err(failed("preparing the tunnel's socket"))?;
         let device =
@@ -44,8 +43,8 @@ impl TunnelEnd {
         Ok(TunnelEnd { device, socket })
     }
 
-    /// Carries packets as long as the process lives. Packets that the network or the device refuses are lost, as on
-    /// any network. Errors: `Io` if waiting fails.
+    /// Carries packets as long as the process lives. Packets refused by the network or the device are lost, as on any
+    /// network. Errors: `Io` if waiting fails.
     pub fn run(&self) -> Result<()> {
         let mut buffer = vec![0; TUN_READ_BYTES_MAX];
         loop {

@@ -1,5 +1,5 @@
-//! Tests the properties of labs by measurements with ordinary sockets and programs. Namespaces need root: without
-//! root, these tests are skipped with a message.
+//! Tests the properties of labs by measuring with ordinary sockets and programs. Namespaces require root; without it,
+//! these tests are skipped with a message.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
@@ -53,8 +53,8 @@ fn echo_ms(lab: &NetworkLab) -> f64 {
     fordway_measure::median(&times).unwrap()
 }
 
-/// Returns whether one of several attempts gives a right measurement: other work on this machine may disturb many
-/// attempts, but a fault of ours disturbs all of them.
+/// Returns whether at least one of several measurements is right. Other work on this machine may disturb many of them,
+/// but a bug affects them all.
 fn sooner_or_later<T>(measure: impl FnMut(u32) -> T, is_right: impl Fn(&T) -> bool) -> bool {
     (0..20).map(measure).any(|measured| is_right(&measured))
 }
@@ -69,15 +69,15 @@ fn a_round_trip_takes_what_was_asked_for() {
         let over = |_| echo_ms(&lab) - rtt_ms as f64;
         let is_exact = sooner_or_later(over, |over| {
             assert!(*over >= 0.0, "{rtt_ms} ms was shortened by {} ms", -over);
-            // On a busy virtual machine, timers that sleep longer are later.
+            // On a busy virtual machine, longer sleeps overshoot by more.
             *over <= 0.5 + 0.02 * rtt_ms as f64
         });
         assert!(is_exact, "{rtt_ms} ms is always more");
     }
 }
 
-/// Returns the rates of a connection from the server that is open for `seconds`, in bytes per second: the rate of
-/// the whole time, and the rate without the first quarter.
+/// Returns the rates, in bytes per second, of a download from the server that lasts `seconds`: over the whole time, and
+/// without the first quarter.
 fn rates_of_a_download(lab: &NetworkLab, seconds: f64) -> (f64, f64) {
     let listener = lab.server.run(|| TcpListener::bind((SERVER_ADDRESS, 0)).unwrap()).unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -116,8 +116,8 @@ fn the_rate_is_held() {
     let is_reached = sooner_or_later(
         |_| rates_of_a_download(&lab, 1.2),
         |(in_all, later)| {
-            // A late reader finds bytes already waiting, but their rate over the whole time cannot exceed that of
-            // the line.
+            // A late reader finds bytes already waiting, but over the whole time the rate cannot exceed that of the
+            // line.
             assert!(*in_all < 1.01 * floor, "{in_all} bytes/s over a line of {floor}");
             *later > 0.98 * floor
         },
@@ -135,7 +135,7 @@ fn datagrams(lab: &NetworkLab, count: u32) -> (u32, Duration) {
     let receiver = lab.server.run(|| UdpSocket::bind((SERVER_ADDRESS, 0)).unwrap()).unwrap();
     let to = receiver.local_addr().unwrap();
     receiver.set_read_timeout(Some(Duration::from_secs(3))).unwrap();
-    // The buffer has room for all datagrams, because datagrams dropped by a slow receiver would count as lost.
+    // Make room for all datagrams, because those dropped by a slow receiver would count as lost.
     rustix::net::sockopt::set_socket_recv_buffer_size_force(&receiver, 64 << 20).unwrap();
     let sender = lab.client.run(|| UdpSocket::bind((CLIENT_ADDRESS, 0)).unwrap()).unwrap();
     let start = Instant::now();
@@ -215,8 +215,8 @@ fn what_cannot_be_is_said() {
     assert!(program.to_string().contains("no-such-program-at-all"), "{program}");
 }
 
-/// By default the kernel allows `reno` and one more algorithm; any other algorithm is allowed only at the moment
-/// when it is set.
+/// By default, the kernel allows `reno` and one more algorithm. Any other algorithm must be allowed only while it is
+/// being set.
 #[test]
 fn every_congestion_control_of_the_kernel_can_be_taken() {
     if !is_root() {

@@ -1,5 +1,5 @@
-//! Runs a workload on a site, from creating the site to removing it; and makes the run file of a workload that ran
-//! on several sites.
+//! Runs a workload on a site, which includes creating and removing the site; and makes the run file of a workload that
+//! ran on several sites.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -56,10 +56,10 @@ impl WorkloadPlan {
         }
     }
 
-    /// Creates `site`, runs the workload there, and removes the site unless `keep` is set, also after a failure.
-    /// All ranks call this and return the same result. Errors: `BucketAlreadyOwnedByYou` if the site exists, in
-    /// which case nothing is changed; errors of [`WorkloadPlan::check`]; failures that would affect every
-    /// operation; `Interrupted`.
+    /// Creates `site`, runs the workload there, and removes the site (even after a failure) unless `keep` is set. All
+    /// ranks call this and return the same result. Errors: `BucketAlreadyOwnedByYou` if the site exists, in which case
+    /// nothing is changed; the errors of [`WorkloadPlan::check`]; failures that would affect every operation;
+    /// `Interrupted`.
     pub fn run(&self, crew: &WorkloadRank, site: &WorkloadSite, keep: bool) -> Result<Vec<PhaseResult>> {
         crew.agree(self.check(crew.team.size()))?;
         let (begins, ends) = match self {
@@ -215,8 +215,8 @@ impl LaneResults {
     }
 }
 
-/// Returns the speed relative to the reference, over pairs of rounds. The comparison uses rates, because a
-/// stonewalled phase does a different amount of work each time.
+/// Returns the speed relative to the reference, over pairs of rounds. The comparison uses rates, because the amount of
+/// work in a stonewalled phase varies.
 fn ratio(rounds: &[&PhaseResult], reference: &LaneResults, phase: &str) -> SpeedRatio {
     let others = reference.phase(phase);
     let pairs =
@@ -225,10 +225,10 @@ fn ratio(rounds: &[&PhaseResult], reference: &LaneResults, phase: &str) -> Speed
     SpeedRatio { to: reference.lane.name.clone(), interval, verdict: SpeedVerdict::of(interval.as_ref()) }
 }
 
-/// The data about a run that are not results.
+/// Data about a run, other than its results.
 #[derive(Debug)]
 pub struct WorkloadHeader {
-    /// The machine that the run was made on.
+    /// The machine on which the run was made.
     pub machine: Machine,
     /// The start time, RFC 3339 in UTC.
     pub started: String,
@@ -240,7 +240,7 @@ pub struct WorkloadHeader {
     pub parameters: serde_json::Map<String, serde_json::Value>,
 }
 
-/// Returns the run file of `lanes` and its records. The first of `lanes` is the reference.
+/// Returns the run file of `lanes`, and its records. The first of `lanes` is the reference.
 pub fn describe(
     workload: &WorkloadPlan,
     header: WorkloadHeader,
@@ -300,7 +300,7 @@ fn records(lanes: &[LaneResults], phases: &[String]) -> RunRecords {
         for (round, results) in (0u16..).zip(&lane.rounds) {
             for result in results {
                 let phase = phases.iter().position(|name| *name == result.phase).unwrap_or_default();
-                // Blocks with equal numbers are the same work on different lanes.
+                // Blocks with the same number do the same work on different lanes.
                 let block = u32::from(round) * phases.len() as u32 + phase as u32;
                 result.record((number, phase as u8, round), block, &mut records);
             }

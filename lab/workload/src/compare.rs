@@ -1,8 +1,8 @@
 //! Performs the same operations on one tree of files on every target, in interleaved blocks.
 //!
-//! The files of a round are shuffled and cut into blocks. Every target does each block, one after the other, in an
-//! order drawn anew for every block, so that drift on a noisy machine affects all targets alike. The content that a
-//! block read is verified after the block's last clock reading, so that the check does not distort the measurement.
+//! The files of a round are shuffled and cut into blocks. All targets do each block, one after the other, in a new
+//! random order for each block, so that drift on a noisy machine affects all targets alike. The content that a block
+//! read is verified after the block's last clock reading, so that the check does not distort the measurement.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -13,15 +13,15 @@ use fordway_sys::process_cpu_ns;
 use super::tree;
 use crate::{FileTree, MeasuredTarget, TreeFile};
 
-/// Files in a block, per thread: enough that the time for reading the CPU clocks is negligible.
+/// The number of files per thread in a block, large enough that the time for reading the CPU clocks is negligible.
 const BLOCK_FILES: usize = 64;
-/// Bytes in a block, unless a single file is larger.
+/// The maximum number of bytes in a block, unless a single file is larger.
 const BLOCK_BYTES: usize = 8 << 20;
 /// The number of listings in a round; each is a separate block.
 const LISTINGS: usize = 3;
-/// Fills a buffer before a read, so that bytes of the previous read cannot pass for new ones.
+/// Buffers are filled with this byte before a read, so that bytes of the previous read cannot be mistaken for new ones.
 const POISON: u8 = 0xa5;
-/// Failures kept as messages; further failures are only counted.
+/// The number of failures kept as messages; further failures are only counted.
 const MESSAGES: usize = 5;
 
 /// The phases, in the order in which they run.
@@ -52,7 +52,7 @@ impl ComparePhase {
         ComparePhase::Delete,
     ];
 
-    /// The name in tables.
+    /// Returns the phase's name in tables.
     pub const fn name(self) -> &'static str {
         match self {
             ComparePhase::Put => "put",
@@ -68,14 +68,14 @@ impl ComparePhase {
 /// The settings of a comparison.
 #[derive(Clone, Copy, Debug)]
 pub struct ComparePlan {
-    /// Rounds that are recorded.
+    /// The number of recorded rounds.
     pub rounds: u16,
-    /// Warm-up rounds before the recorded rounds. They are not recorded; memory and directories are then equally
-    /// warm in all recorded rounds.
+    /// The number of unrecorded warm-up rounds, after which memory and directories are equally warm in all recorded
+    /// rounds.
     pub warm_up: u16,
     /// The seed of every random order and every random range.
     pub seed: u64,
-    /// Threads that work on a block concurrently.
+    /// The number of threads that work on a block concurrently.
     pub threads: usize,
     /// The maximum length of a range read, bytes.
     pub range_bytes: u64,
@@ -103,9 +103,8 @@ pub struct CompareProgress {
     pub round: u16,
 }
 
-/// Runs `plan` on `tree`. Ends early with `Interrupted` when `stop` is set. Counts errors of single
-/// operations; errors that every later operation would meet too (no space, no permission, no server) end the
-/// run.
+/// Runs `plan` on `tree`. Ends early with `Interrupted` when `stop` is set. Errors of single operations are counted.
+/// Errors that would affect every later operation (no space, no permission, no server) end the run.
 pub fn run(
     plan: &ComparePlan,
     tree: &FileTree,
@@ -244,8 +243,7 @@ impl CompareRun<'_> {
         let own_cpu = || process_cpu_ns(std::process::id()).unwrap_or_default();
         let (server_before, own_before) = (server_cpu(), own_cpu());
         let done = do_jobs(target, phase, jobs, buffers, self.plan.threads, self.clock);
-        // The CPU clocks are read before the content is verified, so that no target is charged for the
-        // verification.
+        // Read the CPU clocks before verifying the content, so that no target is charged for the verification.
         let (own_after, server_after) = (own_cpu(), server_cpu());
         let mut counted = BlockRecord {
             lane: lane as u8,
@@ -354,7 +352,7 @@ impl CompareRun<'_> {
     }
 }
 
-/// Returns whether a failure of this kind would affect every later operation too.
+/// Returns whether a failure of this kind would also affect every later operation.
 fn ends_the_run(kind: ErrorKind) -> bool {
     matches!(
         kind,

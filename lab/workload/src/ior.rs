@@ -1,5 +1,6 @@
-//! IOR's pattern: every rank writes blocks of transfers, into its own file or a shared file, and reads what another
-//! rank wrote. An open file is a descriptor, a prefix of objects (one for each transfer), or a multipart upload.
+//! IOR's pattern: every rank writes blocks of transfers to its own file or a shared file, and reads the data of another
+//! rank. A file is a plain file, a prefix of objects (one for each transfer), or one object, written as a multipart
+//! upload.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -23,7 +24,7 @@ use crate::site::SiteMeans;
 use crate::target::failed;
 use crate::{MeasuredTarget, PhaseResult, WorkloadSite};
 
-/// Maximum number of transfers of one rank in random order; the order is held in memory.
+/// The maximum number of transfers of one rank in random order. The order is held in memory.
 const MAX_RANDOM_TRANSFERS: u64 = 1 << 28;
 
 /// How IOR works.
@@ -194,7 +195,7 @@ impl IorShape {
         self.block_bytes / self.transfer_bytes * self.segments
     }
 
-    /// Returns the offset in the file of the transfer `number` of `rank`.
+    /// Returns the file offset of transfer `number` of `rank`.
     fn offset(&self, rank: usize, ranks: usize, number: u64) -> u64 {
         let in_block = self.block_bytes / self.transfer_bytes;
         let (segment, within) = (number / in_block, number % in_block * self.transfer_bytes);
@@ -214,7 +215,7 @@ impl IorShape {
     }
 }
 
-/// Writes the files. Returns the result, and how many transfers each rank did.
+/// Writes the files. Returns the result, and the number of transfers by each rank.
 pub(crate) fn write(
     crew: &WorkloadRank,
     site: &WorkloadSite,
@@ -273,7 +274,7 @@ fn nth(order: Option<&[u32]>, turn: u64) -> u64 {
     order.map_or(turn, |order| u64::from(order[turn as usize]))
 }
 
-/// The file of one rank, or the file that all ranks share.
+/// The file of one rank, or the file shared by all ranks.
 struct IorFile {
     site: WorkloadSite,
     target: Box<dyn MeasuredTarget>,
@@ -319,7 +320,7 @@ impl IorFile {
         self.name.is_empty()
     }
 
-    /// Returns the path of the file, if it is a file of a file system.
+    /// Returns the path of the file, if it is a plain file.
     fn path(&self) -> Option<PathBuf> {
         match self.site.means() {
             SiteMeans::Files(dir) => Some(dir.join(&self.name)),
@@ -364,7 +365,7 @@ struct RankUpload<'p> {
     part_bytes: u64,
     /// The part being written: its writer, its number, and its bytes so far.
     current: Option<(Box<dyn Writer>, u16, u64)>,
-    /// The parts that were sent: number and ETag.
+    /// The parts that were sent, by number and ETag.
     sent: Vec<(u16, String)>,
 }
 
@@ -489,8 +490,8 @@ impl<'p> RankUpload<'p> {
         Ok(RankUpload { place, key, id: UploadId::new(id)?, part_bytes, current, sent })
     }
 
-    /// Writes one transfer. Parts are numbered by their position in the file, so that the parts of all ranks fit
-    /// together.
+    /// Writes one transfer. Parts are numbered by their position in the file, so that the parts of all ranks form one
+    /// sequence.
     fn write(&mut self, offset: u64, content: &[u8]) -> Result<()> {
         let SiteMeans::Objects(store, bucket) = self.place.site.means() else {
             return Err(ErrorKind::Internal.into());

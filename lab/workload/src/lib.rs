@@ -1,16 +1,15 @@
-//! Workloads: which operations run, and in which order. A [`MeasuredTarget`] does the operations. The caller builds
-//! the targets and knows their lanes; this crate does not.
+//! Workloads: which operations run, and in what order. A [`MeasuredTarget`] performs the operations. The caller builds
+//! the targets; this crate does not know the lanes behind them.
 //!
 //! [`compare::run`] performs the same operations on one tree of files on every target, in interleaved blocks;
 //! [`summary::summarise`] makes a table of the records.
 //!
-//! A [`bench::WorkloadPlan`] ([`ior`], [`mdtest`], [`mdworkbench`], [`io500`]) is a workload that many ranks, a
-//! [`RankTeam`], run at a [`WorkloadSite`]; [`bench::describe`] makes a run of its results, and [`report`] makes
-//! tables.
+//! A [`bench::WorkloadPlan`] ([`ior`], [`mdtest`], [`mdworkbench`], [`io500`]) is a workload that the ranks of a
+//! [`RankTeam`] run at a [`WorkloadSite`]; [`bench::describe`] makes a run of its results, and [`report`] makes tables.
 //!
-//! [`rest::run_block`] puts load on a server.
+//! [`rest::run_block`] generates load on a server.
 //!
-//! [`ledger`] measures layers one by one, and checks whether they add up to a lane.
+//! [`ledger`] measures layers individually, and checks whether they add up to a lane.
 //!
 //! [`speedup::measure`] runs one job on several numbers of ranks in several set-ups.
 //!

@@ -13,9 +13,9 @@ use crate::phase::{PhaseRecorder, WorkloadRank};
 use crate::site::SiteMeans;
 use crate::{MeasuredTarget, PhaseResult, WorkloadSite};
 
-/// The size of a file in the hard shape, in bytes, as IO500 defines it.
+/// The size of a file in the hard shape, in bytes, as defined by IO500.
 pub(crate) const HARD_BYTES: u64 = 3901;
-/// The maximum size of a file, in bytes. Files are held in memory as a whole.
+/// The maximum size of a file, in bytes. Whole files are held in memory.
 const MAX_BYTES: u64 = 1 << 30;
 
 /// How mdtest works.

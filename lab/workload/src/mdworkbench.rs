@@ -1,7 +1,7 @@
-//! md-workbench's pattern: data sets of constant size. Each rank takes the oldest object of another rank's data set
-//! (queries its size, reads it and removes it), and adds a new object to a data set of a third rank.
+//! md-workbench's pattern: data sets of constant size. Each rank repeatedly takes the oldest object of another rank's
+//! data set (queries its size, reads it and removes it), and adds a new object to a data set of a third rank.
 //!
-//! The three parts may be separate runs. An object in the site describes the state that the last run left.
+//! The three parts may be separate runs. An object in the site records the state at the end of the last run.
 
 use clap::{Args, ValueEnum};
 use fordway_store::{Error, ErrorKind, Key, Result};
@@ -159,8 +159,8 @@ impl RankDatasets<'_> {
         }
     }
 
-    /// Reads the state that another run left. Errors: `InvalidArgument` if there is none, or if it differs from
-    /// this run's options.
+    /// Reads the state left by an earlier run. Errors: `InvalidArgument` if there is none, or if it differs from this
+    /// run's options.
     fn read_state(&self) -> Result<MdworkbenchState> {
         let mut text = Vec::new();
         self.site.target().get(&Key::new(STATE_KEY)?, &mut text).map_err(|error| {
@@ -202,8 +202,8 @@ impl RankDatasets<'_> {
         (0..self.plan.datasets).map(|set| Ok((owner(set), self.site_of(owner(set), set)?.target()))).collect()
     }
 
-    /// Returns the number that stands for an owner and data set in the content of objects, so that a misplaced
-    /// object is recognized.
+    /// Returns the number that identifies an owner and data set in the content of objects, so that a misplaced object
+    /// is detected.
     fn writer(owner: usize, set: u64) -> u64 {
         (owner as u64) << 32 | set
     }

@@ -48,7 +48,7 @@ pub struct SeedArgs {
 }
 
 impl SeedArgs {
-    /// Returns the seed; draws it at random if none was given. Errors: `Io`.
+    /// Returns the seed; chooses a random one if none was given. Errors: `Io`.
     pub fn seed(&self) -> Result<u64> {
         let drawn = || {
             let failed = |error| Error::new(ErrorKind::Io, "no random seed").caused_by(error);

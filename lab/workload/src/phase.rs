@@ -11,16 +11,17 @@ use serde::{Deserialize, Serialize};
 use crate::result::{PhaseResult, RankShare};
 use crate::{RankTeam, WorkloadSite};
 
-/// Individual operations kept per rank and phase; the histograms contain all.
+/// The maximum number of individual operations kept per rank and phase; the histograms contain all.
 pub const MAX_RAW_OPERATIONS: usize = 200_000;
-/// A rank leaves the phase after this many failures in a row: the endpoint is then unreachable, not slow.
+/// A rank leaves the phase after this many consecutive failures, because the endpoint is then unreachable rather than
+/// slow.
 const GIVES_UP_AFTER: u32 = 10;
-/// Failures that each rank keeps as sentences; further failures are only counted.
+/// The number of failures that each rank keeps as sentences; further failures are only counted.
 const MESSAGES: usize = 3;
 /// The interval at which progress is shown.
 const SHOWN_EVERY_NS: u64 = 100_000_000;
 
-/// The connection between a run and its caller: the request to stop, and the display of progress.
+/// The interface between a run and its caller: the stop flag, and the display of progress.
 pub struct RunWatch<'w> {
     stop: &'w AtomicBool,
     show: &'w (dyn Fn(&str, u64) + Sync),
@@ -28,14 +29,14 @@ pub struct RunWatch<'w> {
 }
 
 impl<'w> RunWatch<'w> {
-    /// Ranks of this process check `stop`. Rank 0 calls `show` up to ten times a second, with the current phase and
-    /// lane and the number of operations that the ranks of its process have finished.
+    /// Creates the interface. Ranks of this process check `stop`. Rank 0 calls `show` up to ten times a second, with
+    /// the current phase and lane and the number of operations that the ranks of its process have finished.
     pub fn new(stop: &'w AtomicBool, show: &'w (dyn Fn(&str, u64) + Sync)) -> Self {
         RunWatch { stop, show, done: AtomicU64::new(0) }
     }
 }
 
-/// One rank of a running workload, with its connection to the other ranks.
+/// One rank of a running workload, with its link to the other ranks.
 pub struct WorkloadRank<'c> {
     /// The team of all ranks.
     pub team: &'c dyn RankTeam,
@@ -91,8 +92,8 @@ impl<'c> WorkloadRank<'c> {
         let shares = recorder.shares();
         self.team.barrier()?;
         let server_cpu_ns = server_before.zip(server()).map(|(before, after)| after.saturating_sub(before));
-        // One rank may have seen a signal that other ranks have not seen. All ranks must agree, or the others would
-        // wait at the next barrier.
+        // One rank may have seen a signal that others have not. All ranks must agree, or the others would wait at the
+        // next barrier.
         let stopped = self.team.max(u64::from(self.watch.stop.load(Ordering::Relaxed)))? > 0;
         let (outcome, done) = match outcome {
             Ok(done) => (Ok(()), Some(done)),
@@ -156,7 +157,7 @@ pub(crate) struct PhaseRecorder<'c> {
     /// The time at which the rank left the barrier, on this process's clock.
     origin_ns: u64,
     cpu_before_ns: u64,
-    /// Time spent generating and verifying content, which is not part of the work.
+    /// Time spent generating and verifying content, which is not part of the measured work.
     aside_ns: u64,
     /// The end of the last operation; from then on, time counts as aside.
     idle_since_ns: u64,
@@ -202,8 +203,8 @@ impl<'c> PhaseRecorder<'c> {
     }
 
     /// Times `act`, which transfers `bytes`; then verifies its result with `check`, untimed. A failure or a wrong
-    /// result is counted and does not end the phase. Within [`PhaseRecorder::repeat`], all time between two
-    /// operations counts as aside. Cost: two clock readings.
+    /// result is counted and does not end the phase. Within [`PhaseRecorder::repeat`], all time between operations
+    /// counts as aside. Cost: two clock readings.
     pub(crate) fn operation<A>(
         &mut self,
         track: usize,
@@ -226,7 +227,7 @@ impl<'c> PhaseRecorder<'c> {
         self.tracks[track].succeeded += operations;
     }
 
-    /// Counts `outcome` if it is a failure that belongs to no single operation.
+    /// If `outcome` is a failure, counts it without attributing it to an operation.
     pub(crate) fn expect(&mut self, track: usize, outcome: Result<()>) {
         if let Err(error) = outcome {
             self.tracks[track].fail(&error);
@@ -290,9 +291,9 @@ impl<'c> PhaseRecorder<'c> {
         answer
     }
 
-    /// Calls `step` with 0, 1, 2 and so on, for at most `limit` times or until `wall` has passed. With `wall`,
-    /// every rank then continues to the count of the fastest rank (IOR's wear-out), so that all ranks have done the
-    /// same work. Returns the count.
+    /// Calls `step` with 0, 1, 2 and so on, for at most `limit` times or until `wall` has passed. With `wall`, every
+    /// rank then continues to the count of the fastest rank (IOR's wear-out), so that all ranks do the same amount of
+    /// work. Returns the count.
     pub(crate) fn repeat(
         &mut self,
         limit: u64,
@@ -397,8 +398,8 @@ mod tests {
         threads(ranks, |team| work(&WorkloadRank::new(team, &watch, clock), &site))
     }
 
-    /// If one rank is slow by a known time, the phase lasts as long as that rank, and the other ranks do the same
-    /// number of operations.
+    /// If one rank is slower by a known time, the phase must last as long as that rank, and the other ranks must do the
+    /// same number of operations.
     #[test]
     fn stonewalled_ranks_do_the_same() {
         let found = on_ranks(3, |crew, site| {
@@ -424,7 +425,8 @@ mod tests {
         }
     }
 
-    /// Time spent aside is not measured, and an operation with a wrong result counts as an error without a latency.
+    /// Time spent aside must not be measured, and an operation with a wrong result must count as an error without a
+    /// latency.
     #[test]
     fn checks_are_untimed_and_failures_counted() {
         let found = on_ranks(1, |crew, site| {

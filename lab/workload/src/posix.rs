@@ -1,4 +1,4 @@
-//! The reference of comparisons: the operations of a careful program on plain files with absolute paths.
+//! The reference for comparisons: the operations of a careful program on plain files with absolute paths.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -22,7 +22,7 @@ pub struct PosixTarget {
     publish: PublishMethod,
 }
 
-/// The way in which a put publishes a file.
+/// How a put publishes a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum PublishMethod {
     /// The file is written under a temporary name and renamed, which is as atomic as a put on the other lanes.
@@ -43,7 +43,7 @@ pub enum SyncLevel {
 }
 
 impl PosixTarget {
-    /// Works in the new directory `dir`; a put is a write to a temporary name and a rename.
+    /// Creates the directory `dir` and works there. A put writes a file under a temporary name and renames it.
     pub fn new(dir: &Path, sync: SyncLevel) -> Result<Self> {
         fs::create_dir(dir).map_err(|error| {
             Error::new(ErrorKind::Io, format!("making the directory {}", dir.display())).caused_by(error)

@@ -1,4 +1,4 @@
-//! Shows a run of ranks as tables in the terminal.
+//! Formats a run of ranks as tables for the terminal.
 
 use std::fmt::Write as _;
 

@@ -39,7 +39,7 @@ pub struct PhaseResult {
     pub origin_ns: u64,
     /// CPU time of the lane's server during the phase; `None` if it cannot be read.
     pub server_cpu_ns: Option<u64>,
-    /// Whether this result is for one of several kinds of operation in the same phase. CPU times then include all
+    /// Whether this result covers one of several kinds of operation in the same phase. CPU times then include all
     /// kinds.
     pub is_part: bool,
 }

@@ -1,9 +1,9 @@
-//! A site, where a workload runs: a bucket or directory of a lane, and further ones named after it; and content
-//! that identifies its writer and offset.
+//! A site, where a workload runs: a bucket or directory of a lane, and others whose names are derived from it. Also
+//! content that identifies its writer and offset.
 //!
-//! A buffer is filled once with noise. Then the first word of each of its pages is set to a hash of writer and
-//! offset, which costs one memory write per 4 KiB. Therefore a page from another offset, another writer or an
-//! earlier transfer is recognized, and a check is a comparison of memory.
+//! A buffer is filled once with noise. Then the first word of each of its pages is set to a hash of writer and offset,
+//! which costs one memory write per 4 KiB. A page from another offset, another writer or an earlier transfer is
+//! therefore detected, and verifying is a memory comparison.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -155,13 +155,13 @@ impl ContentPattern {
     }
 }
 
-/// Returns `len` bytes of pseudorandom noise. Longer noise starts with all shorter noise.
+/// Returns `len` bytes of pseudorandom noise. Shorter noise is a prefix of longer noise.
 pub(crate) fn noise(len: usize) -> Vec<u8> {
     let words = (0..len.div_ceil(8) as u64).flat_map(|at| mix(at).to_le_bytes());
     words.take(len).collect()
 }
 
-/// Spreads every bit of `word` over all bits: the finalizer of SplitMix64 (Steele et al. 2014).
+/// Diffuses every bit of `word` over all bits, with the finalizer of SplitMix64 (Steele et al. 2014).
 fn mix(word: u64) -> u64 {
     let word = word.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -28,7 +28,7 @@ pub struct RunHeader {
     pub warnings: Vec<String>,
 }
 
-/// The numbers of threads and processors that a run could use at once.
+/// The number of threads and processors available to a run.
 #[derive(Clone, Copy, Debug)]
 pub struct RunCapacity {
     /// The number of threads that made calls.
@@ -147,7 +147,7 @@ pub(crate) fn limit(
     let used_s = (client_ns + server_ns.unwrap_or_default()) as f64 / 1e9;
     let share = if elapsed_s > 0.0 { used_s / elapsed_s / at_once } else { f64::NAN };
     let server = server_ns.unwrap_or_default();
-    // One side alone is the limit if the other used less than about half of its CPU time.
+    // One side alone is the limit only if the other used less than about half of its CPU time.
     let name = match share {
         share if share >= BUSY && server > 2 * client_ns => "server cpu",
         share if share >= BUSY && server > client_ns / 2 => "client and server cpu",

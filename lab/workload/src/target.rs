@@ -1,4 +1,4 @@
-//! The targets of operations. [`DelayTarget`] is slower by a known amount, to test the instrument.
+//! The targets of operations. [`DelayTarget`] adds a known delay, to test the instrument.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use fordway_store::{
     Result, Store,
 };
 
-/// A way to store and fetch objects, as seen by the measurement. Calls may come from several threads.
+/// A way to store and fetch objects, to be measured. Calls may come from several threads.
 pub trait MeasuredTarget: Send + Sync {
     /// Returns the target's name and description.
     fn lane(&self) -> &MeasuredLane;
@@ -39,11 +39,11 @@ pub trait MeasuredTarget: Send + Sync {
     /// Removes the object.
     fn delete(&self, key: &Key) -> Result<()>;
 
-    /// Removes everything that the target made.
+    /// Removes everything that the target created.
     fn clean_up(&self) -> Result<()>;
 }
 
-/// A target on any store, which uses its own bucket, or a prefix in an existing bucket.
+/// A target on any store, in its own bucket or below a prefix in an existing bucket.
 pub struct StoreTarget {
     lane: MeasuredLane,
     store: Arc<dyn Store>,
@@ -65,12 +65,12 @@ impl StoreTarget {
         Ok(StoreTarget::within(lane, store, bucket, server_pid))
     }
 
-    /// Creates a target below `prefix`, which must not be empty, in a bucket that exists and is kept.
+    /// Creates a target below `prefix` (which must not be empty) in an existing bucket, which is kept.
     pub fn below(lane: MeasuredLane, store: Arc<dyn Store>, bucket: Bucket, prefix: String) -> Self {
         StoreTarget { lane, store, bucket, prefix, server_pid: None }
     }
 
-    /// Creates a target in a bucket that exists, or will exist before the first call.
+    /// Creates a target in a bucket that exists or will exist before the first call.
     pub fn within(
         lane: MeasuredLane,
         store: Arc<dyn Store>,
@@ -169,7 +169,7 @@ pub(crate) fn failed(doing: &'static str, lane: &'static str, key: &Key, error: 
 }
 
 /// A target that sleeps before every operation of the target `within`, and logs how long it actually slept. A
-/// measurement must recover the difference.
+/// measurement must recover that time.
 pub struct DelayTarget {
     lane: MeasuredLane,
     within: Box<dyn MeasuredTarget>,
@@ -203,7 +203,7 @@ impl DelayTarget {
         DelayTarget { lane: MeasuredLane { name, description }, within, delay, log: DelayLog::default() }
     }
 
-    /// Returns the log of the sleeps, which can still be read when the target has been passed on.
+    /// Returns the log of the sleeps, which can be read even after the target has been moved.
     pub fn log(&self) -> DelayLog {
         self.log.clone()
     }

@@ -1,4 +1,4 @@
-//! Ranks that work concurrently, and wait for each other between blocks of work.
+//! Ranks, which work concurrently and wait for each other between blocks of work.
 //!
 //! A workload is written once, for a [`RankTeam`]. Its ranks are threads of this process ([`threads`]), or the
 //! processes of an MPI job, whose team is implemented in the crate for MPI.
@@ -72,8 +72,8 @@ struct MeetingState {
     /// The values of the ranks that have arrived, by rank.
     brought: Vec<Option<Vec<u8>>>,
     come: usize,
-    /// The values of the last complete call. The next call cannot complete before all ranks have read them, because
-    /// they must arrive there first.
+    /// The values of the last complete call. The next call cannot complete before all ranks have read them, because all
+    /// ranks must first arrive at that call.
     table: Vec<Vec<u8>>,
     /// The first rank that ended early.
     lost: Option<usize>,
@@ -84,7 +84,7 @@ impl TeamMeeting {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Contributes `mine`, waits for all ranks, and evaluates the values of all with `look`.
+    /// Contributes `mine`, waits for all ranks, and evaluates all values with `look`.
     fn meet<T>(&self, rank: usize, mine: Vec<u8>, look: impl FnOnce(&[Vec<u8>]) -> T) -> Result<T> {
         let mut state = self.state();
         let round = state.round;

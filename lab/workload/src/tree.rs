@@ -1,8 +1,8 @@
-//! The real input of comparisons: a directory tree, read into memory once, so that every lane gets the same bytes,
-//! and no lane waits for the source.
+//! The input of comparisons: a directory tree, read into memory once, so that every lane gets the same bytes and none
+//! waits for the source.
 //!
-//! The directories of a tree affect the cost of each object: the put of the first object in a directory also
-//! creates the directory, and the delete of the last object may also remove it.
+//! Directories affect the cost of objects: the put of the first object in a directory also creates that directory, and
+//! the delete of the last object may remove it.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -38,14 +38,13 @@ pub struct FileTree {
     pub items: Vec<TreeFile>,
     /// The total number of bytes.
     pub bytes: u64,
-    /// Sentences that say what was left out, and why.
+    /// Sentences that say what was left out and why.
     pub warnings: Vec<String>,
 }
 
 impl FileTree {
-    /// Reads the regular files below `dir`; does not follow links.
-    /// Errors: `InvalidArgument` if `dir` is missing, is not a directory, or holds no usable file; `AccessDenied` if
-    /// it cannot be read.
+    /// Reads the regular files below `dir`; does not follow links. Errors: `InvalidArgument` if `dir` does not exist,
+    /// is not a directory, or contains no usable file; `AccessDenied` if it cannot be read.
     pub fn read(dir: &Path, limits: &TreeLimits) -> Result<Self> {
         let mut found = find_files(dir)?;
         let total = found.files.len();
@@ -141,8 +140,8 @@ fn nothing_to_use(dir: &Path, warnings: &[String]) -> Error {
     )
 }
 
-/// Returns the records of objects with these keys and sizes in bytes. In `round`, the objects are put in this
-/// order, and later removed in the same order.
+/// Returns the records of objects with these keys and sizes in bytes. In `round`, the objects are put in this order and
+/// later removed in the same order.
 pub(crate) fn directory_records<'k>(
     round: u16,
     objects: impl Iterator<Item = (&'k str, u64)>,

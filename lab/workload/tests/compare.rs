@@ -50,7 +50,7 @@ fn lanes(targets: &[Box<dyn MeasuredTarget>]) -> Vec<MeasuredLane> {
     targets.iter().map(|target| target.lane().clone()).collect()
 }
 
-/// Every phase does its work on every lane, and the records match it.
+/// Every phase must do its work on every lane, and the records must match that work.
 #[test]
 fn all_phases_run_and_verify() {
     let dir = tempfile::tempdir().unwrap();
@@ -65,7 +65,7 @@ fn all_phases_run_and_verify() {
         let objects = &outcome.records.objects;
         assert_eq!(objects.len(), 5 * 150);
         assert_eq!(objects.iter().map(|object| object.bytes).sum::<u64>(), 5 * tree.bytes);
-        // There are three directories, made and emptied in each round.
+        // There are three directories, which are created and emptied in each round.
         assert_eq!(objects.iter().map(|object| object.made_directories).sum::<u16>(), 5 * 3);
         let sizes = |phase: u8| -> Vec<u64> {
             let puts = outcome.records.operations.iter().filter(|op| (op.lane, op.phase) == (1, phase));
@@ -114,7 +114,7 @@ fn an_injected_delay_is_recovered() {
     assert_eq!(slow.ratio.as_ref().unwrap().verdict, SpeedVerdict::Slower);
 }
 
-/// A target that returns wrong content, or refuses puts.
+/// A target that returns wrong content, or rejects puts.
 struct Liar {
     within: StoreTarget,
     lies: AtomicBool,

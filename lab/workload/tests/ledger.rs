@@ -1,4 +1,4 @@
-//! Tests the ledger's engine with components whose costs are given, and which advance a fake clock.
+//! Tests the ledger's engine with components that have known costs and advance a fake clock.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -63,7 +63,8 @@ fn run(components: &mut [MeasuredComponent], clock: &Rc<Cell<u64>>) -> Result<Ru
     measure(&plan(), components, &|| clock.get(), &AtomicBool::new(false), &mut |_| {})
 }
 
-/// The account of a socket with 3 µs and 1 ns per byte, a copy with 100 ns and 0.25 ns per byte, and a whole.
+/// Returns the account of a socket (3 µs, plus 1 ns per byte), a copy (100 ns, plus 0.25 ns per byte), and a whole
+/// path.
 fn account(whole_ns: u64) -> LedgerAccount {
     let clock = Rc::new(Cell::new(0));
     let mut components =
@@ -123,8 +124,8 @@ fn a_whole_that_is_the_sum_leaves_nothing() {
     }
 }
 
-/// The path takes 3 µs. One component takes 3 µs and a copy, and another component is only the copy: the residual
-/// is 0.
+/// The path takes 3 µs. One component takes 3 µs plus a copy, and another is the copy alone, which is subtracted, so
+/// the residual is 0.
 #[test]
 fn what_a_component_has_too_much_is_taken_off() {
     let clock = Rc::new(Cell::new(0));
@@ -211,7 +212,7 @@ fn what_goes_wrong_ends_it_and_is_named() {
     assert!(error.to_string().contains("the component none"), "{error}");
 }
 
-/// An account written when components were called rungs can be read, and is written with their present name.
+/// An account written when components were called rungs must be readable, and must be written with their current name.
 #[test]
 fn an_account_of_rungs_is_still_read() {
     let account: LedgerAccount = serde_json::from_str(include_str!("data/ledger-of-rungs.json")).unwrap();

@@ -1,4 +1,4 @@
-//! Tests the workloads on several ranks: what they write, what they verify, and what they refuse.
+//! Tests the workloads on several ranks: what they write, what they verify, and what they reject.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use fordway_workload::{PhaseResult, RunWatch, WorkloadRank, WorkloadSite, team};
 
 const RANKS: usize = 3;
 
-/// The plan for these command-line options.
+/// Returns the plan for these command-line options.
 fn plan<P: Args + FromArgMatches>(words: &str) -> P {
     let command = P::augment_args(clap::Command::new("bench").no_binary_name(true));
     P::from_arg_matches(&command.try_get_matches_from(words.split_whitespace()).unwrap()).unwrap()
@@ -68,7 +68,8 @@ fn sizes(store: &MemoryStore, bucket: &str) -> Vec<u64> {
     page.entries.iter().filter_map(|entry| entry.object()).map(|object| object.size).collect()
 }
 
-/// In all modes and mappings, everything written is read back, and the bucket contains exactly the written objects.
+/// In all modes and mappings, everything written must be read back, and the bucket must contain exactly the written
+/// objects.
 #[test]
 fn ior_on_objects() {
     let n = RANKS as u64;
@@ -98,7 +99,7 @@ fn ior_with_a_bucket_for_each_file() {
     assert_eq!(again.list_buckets().unwrap().len(), 0, "all buckets are removed");
 }
 
-/// On plain files, the file has as many bytes as the ranks report as written.
+/// On plain files, the file must have as many bytes as the ranks report as written.
 #[test]
 fn ior_on_files() {
     let dir = tempfile::tempdir().unwrap();

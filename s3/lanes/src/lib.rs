@@ -9,8 +9,8 @@
 //! | `unix:///SOCKET`, `tcp://HOST:PORT` | `node`: the gateway of this node, or of another |
 //!
 //! The options of the embedded lane are `durability` (`none`, `data`, `full`), `etag` (`fast`, `md5`), `consistency`
-//! (`file-system`; with `strong`, reads ask the server of a file system that other nodes change too) and `conditions`
-//! (`all`; `none-match-only` takes no locks, and so refuses `If-Match` on writes).
+//! (`file-system`; with `strong`, reads ask the server of a file system that other nodes also change) and `conditions`
+//! (`all`; `none-match-only` takes no locks, and therefore refuses `If-Match` on writes).
 
 mod embedded;
 
@@ -69,14 +69,14 @@ pub struct Lane {
     pub store: Arc<dyn Store>,
     /// Creates presigned URLs, if the lane has URLs.
     pub presigner: Option<Arc<dyn Presigner>>,
-    /// Opens objects, if that does more than call the store.
+    /// Opens objects, if the lane does more for that than call the store.
     pub opener: Option<Arc<dyn FileOpener>>,
     /// Objects of at least this size in bytes are transferred in concurrent parts; `None` if one stream is fastest.
     pub multipart_threshold_bytes: Option<u64>,
 }
 
 impl Lane {
-    /// Creates a lane within this process or node, on which one stream is as fast as many.
+    /// Creates a lane within this process or node, on which a single stream is as fast as several.
     pub fn local(store: Arc<dyn Store>) -> Self {
         Lane { store, presigner: None, opener: None, multipart_threshold_bytes: None }
     }
@@ -94,7 +94,7 @@ pub struct LaneOptions {
     pub region: Option<String>,
     /// The credentials of requests, on lanes that sign or authenticate.
     pub credentials: Option<S3Credentials>,
-    /// The part of a request that contains the bucket's name, on lanes that have URLs.
+    /// Which part of a request contains the bucket's name, on lanes that have URLs.
     pub addressing: Option<BucketAddressing>,
     /// How long a request may wait for another machine, including retries.
     pub timeout: Option<Duration>,

@@ -1,6 +1,6 @@
-//! Maintenance of the files of many users by a process that may act as any of them. Each file is examined and removed
-//! with the rights of its owner and no more, so that no user can make root do, by a name or a link, what the user could
-//! not do alone.
+//! Maintains the files of many users in a process that may act as any of them. Each file is examined and removed with
+//! the rights of its owner and no more. So no user can trick root, by a name or a link, into doing anything that the
+//! user could not do directly.
 
 use std::cell::RefCell;
 use std::fs::File;
@@ -15,7 +15,7 @@ use fordway_sys::{
 use crate::SharedStore;
 use crate::errors::from_errno;
 
-/// A cache of the roles in which the process acted as other users.
+/// A cache of the roles in which the process has acted as other users.
 pub(crate) struct RoleCache {
     /// Whether the process may act as other users; if not, it acts as itself.
     may: bool,
@@ -65,8 +65,8 @@ impl RoleCache {
         }
     }
 
-    /// Opens, as its owner, the directory `name` of `parent` that the caller was denied. Returns it with its owner, as
-    /// whom the caller must examine its content. Errors: `denied` if the owner may not open it either.
+    /// Opens, as its owner, the directory `name` of `parent` that the caller was denied. Returns it with its owner. The
+    /// caller must act as this owner to examine the content. Errors: `denied` if the owner may not open it either.
     pub(crate) fn open_as_owner(
         &self,
         parent: &File,

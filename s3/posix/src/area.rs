@@ -1,12 +1,11 @@
 //! Makes the directories and files of a bucket's private area, `.fordway`, and distinguishes them from files that
-//! others put in their place.
+//! others have put in their place.
 //!
-//! Anyone who may write to a bucket may write to its `.fordway`, so no file there is trusted because of its name. Links
+//! Anyone who may write to a bucket may write to its `.fordway`, so no file there is trusted by its name alone. Links
 //! are not followed (see [`crate::volume::BucketTree`]). Only regular files are read, and no more bytes of them than
 //! Fordway writes. Mode and group are set only on files and directories that were just made. In a bucket with the
-//! sticky bit, a writer may not touch the files of another, so owners matter there too: directories are made as the
-//! bucket's owner if the process may act as others, and a writer keeps no files in a directory that belongs to a third
-//! user.
+//! sticky bit, a writer may not touch the files of another, so owners matter here as well: directories are made as the
+//! bucket's owner if the process may act as others, and a writer keeps no files in a directory owned by a third user.
 
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
@@ -25,12 +24,12 @@ use crate::volume::RootVolume;
 
 /// The sticky bit: in a directory with it, users may remove only their own files.
 const STICKY: u32 = 0o1000;
-/// The mode bits that directories made for all writers of a bucket take over from the bucket's directory.
+/// The mode bits of the bucket's directory that directories made for all writers of the bucket inherit.
 const HANDED_ON: u32 = 0o1777;
 /// The mode of a directory that only one writer uses.
 const OWN_DIR_MODE: Mode = Mode::from_raw_mode(0o700);
 
-/// The user who, next to root, is trusted with the directories of a bucket that has the sticky bit.
+/// The user, besides root, who is trusted with the directories of a bucket that has the sticky bit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TrustedOwner {
     owner: u32,
@@ -73,7 +72,7 @@ impl Drop for StagingDirectory {
 }
 
 /// Reads a small file, which must have been opened with `O_NONBLOCK`, and returns its content and state. Returns `None`
-/// for what Fordway did not write: anything but a regular file, or a file of more than `most` bytes. Memory: the file's
+/// for anything that Fordway cannot have written: not a regular file, or longer than `most` bytes. Memory: the file's
 /// size.
 pub(crate) fn read_small(file: impl AsFd, most: usize) -> Result<Option<(Vec<u8>, FileStat)>, Errno> {
     let state = stat(&file)?;
@@ -86,13 +85,13 @@ pub(crate) fn read_small(file: impl AsFd, most: usize) -> Result<Option<(Vec<u8>
     Ok(Some((bytes, state)))
 }
 
-/// Returns the error that says why `path` is not used, and what to do.
+/// Returns the error that says why `path` cannot be used, and what to do about it.
 pub(crate) fn not_ours(path: &str, why: &str) -> Error {
     let next = "Fordway does not make such a thing; have the bucket's owner remove it";
     Error::new(ErrorKind::AccessDenied, format!("{path} {why}, and {next}"))
 }
 
-/// Returns the error that says why the caller's files are not kept at `path`, and what to do.
+/// Returns the error that says why the caller's files cannot be kept at `path`, and what to do about it.
 fn unsafe_place(path: &str, why: &str) -> Error {
     let next =
         "have root run `fordway fsck ROOT --migrate`, which gives it to the bucket's owner and sets its mode";
@@ -102,8 +101,8 @@ fn unsafe_place(path: &str, why: &str) -> Error {
     )
 }
 
-/// Runs `make` in `parent` as the bucket's owner if the caller is root, or may write to a bucket with the sticky bit,
-/// and the process may act as others; otherwise as the caller.
+/// Runs `make` in `parent` as the bucket's owner, if the process may act as others and the caller is root or may write
+/// to a bucket with the sticky bit. Otherwise runs it as the caller.
 fn as_keeper<T: Send + 'static>(
     of: &FileStat,
     parent: impl AsFd,
@@ -125,7 +124,7 @@ fn as_keeper<T: Send + 'static>(
     }
 }
 
-/// Returns whether the caller, who is not its owner, may write to the directory according to its mode.
+/// Returns whether the mode of the directory lets the caller, who is not its owner, write to it.
 fn may_write(of: &FileStat) -> bool {
     of.mode & 0o002 != 0 || (of.mode & 0o020 != 0 && is_in_group(of.group))
 }
@@ -148,7 +147,7 @@ fn make_shared_dir(parent: &OwnedFd, name: &str, group: u32, mode: u32) -> Resul
     if !make_dir(parent, name, DIR_MODE)? {
         return Ok(false);
     }
-    // A directory that is not empty or belongs to another user was put in its place meanwhile.
+    // The name now belongs to another directory, which is not empty or is owned by another user.
     if let Ok(dir) = open_in(parent, name, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())
         && stat(&dir).is_ok_and(|made| made.user == file_user())
         && is_empty(&dir)
@@ -195,7 +194,7 @@ fn shelter_in(tmp: WorkDirectory) -> Result<(WorkDirectory, StagingDirectory)> {
     Ok((WorkDirectory::new(dir), shelter))
 }
 
-/// Removes a file or link. A directory stays; that, or a missing file, is not an error.
+/// Removes a file or link. Leaves a directory in place. Neither a directory nor a missing file is an error.
 pub(crate) fn remove_if_file(dir: &impl AsFd, name: &str) -> Result<(), Errno> {
     match remove_file(dir, name) {
         Err(Errno::NOENT | Errno::ISDIR) => Ok(()),
@@ -212,7 +211,7 @@ pub(crate) fn names_of(dir: &impl AsFd) -> Result<Vec<String>, Errno> {
     Ok(names)
 }
 
-/// Removes a staged file, or the directory that protects one, with its content.
+/// Removes a staged file, or the private directory of a staged file together with its content.
 pub(crate) fn remove_staged(dir: &impl AsFd, name: &str) -> Result<(), Errno> {
     remove_if_file(dir, name)?;
     match open_in(dir, name, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()) {
@@ -295,8 +294,8 @@ impl RootVolume {
     }
 
     /// Returns the directory for staged files, and makes it if it is missing. If a third user could replace a staged
-    /// file there, returns instead a new directory in it that only the caller may enter, with the guard that removes
-    /// it.
+    /// file there, makes a new directory in it that only the caller may enter, and returns that directory with a guard
+    /// that removes it.
     pub(crate) fn staging_dir(&self, bucket: &Bucket) -> Result<(WorkDirectory, Option<StagingDirectory>)> {
         let path = tmp_dir(bucket);
         let dir = self.parent_of(bucket, &path)?;
@@ -309,7 +308,7 @@ impl RootVolume {
         }
     }
 
-    /// Returns who is trusted in the bucket's private area, which must exist. Cost: usually none.
+    /// Returns the user who is trusted in the bucket's private area, which must exist. Cost: usually none.
     pub(crate) fn guard(&self, bucket: &Bucket) -> Result<Option<TrustedOwner>> {
         let contents = self.contents_for_write(bucket)?;
         match contents.exists {
@@ -357,8 +356,8 @@ impl RootVolume {
         Err(Error::new(ErrorKind::AccessDenied, why))
     }
 
-    /// Returns the first directory of the private area on the way to `path` in which a third user could remove the
-    /// caller's files, and the reason.
+    /// Returns the first directory of the private area along `path` in which a third user could remove the caller's
+    /// files, and the reason.
     fn first_untrusted(&self, guard: TrustedOwner, path: &str) -> Result<Option<(String, String)>> {
         let caller = file_user();
         let bucket_end = path.find('/').unwrap_or(path.len());
@@ -382,8 +381,7 @@ impl RootVolume {
         Ok((file, Some(HiddenName { dir, name, is_temporary: true, _shelter: shelter })))
     }
 
-    /// Checks that the caller may decide for all writers of the bucket whether it `what`.
-    /// Errors: `AccessDenied` if the bucket has the sticky bit and the caller is neither its owner nor root.
+    /// Checks that the caller may decide for all writers of the bucket whether the bucket `what`.
     pub(crate) fn check_decides(&self, bucket: &Bucket, what: &str) -> Result<()> {
         match self.guard_now(bucket)? {
             Some(guard) if !guard.trusts(file_user()) => {

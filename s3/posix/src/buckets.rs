@@ -42,7 +42,7 @@ impl SharedStore {
         })
         .map_err(|errno| from_errno(errno, "reading the root"))?;
         names.sort_unstable();
-        // Leaves out names that are gone by now, and links that lead to no directory beneath the root.
+        // Leaves out names that have disappeared meanwhile, and links that do not lead to a directory beneath the root.
         Ok(names.iter().filter_map(|name| self.head_bucket(name).ok()).collect())
     }
 
@@ -77,8 +77,8 @@ impl SharedStore {
         }
     }
 
-    /// Removes an empty bucket. Its private files are removed only after all checks; if the bucket cannot be removed
-    /// nonetheless, its versioning state is restored.
+    /// Removes an empty bucket. Its private files are removed only after all checks; if removing the bucket then fails,
+    /// its versioning state is restored.
     pub(crate) fn delete_bucket(self: &Arc<Self>, bucket: &Bucket) -> Result<()> {
         self.head_bucket(bucket)?;
         let query = ListQuery { max_keys: 1, ..Default::default() };
@@ -250,7 +250,7 @@ fn remove_ours(
     };
     for name in names_of(&dir).map_err(failed)?.iter().filter(|name| is_ours(name)) {
         match remove(&dir, name) {
-            // A directory that holds something else, or into which something was just written.
+            // The directory holds other files, or something was just written to it.
             Ok(()) | Err(Errno::NOTEMPTY) => {}
             Err(errno) => return Err(failed(errno)),
         }

@@ -1,4 +1,4 @@
-//! Removes objects, and the directories that become empty.
+//! Removes objects, and any directories that this leaves empty.
 
 use std::os::fd::AsFd;
 
@@ -44,16 +44,16 @@ impl SharedStore {
         }
     }
 
-    /// Removes the key's file, at its plain or its odd place. A key may have two files: one at its odd place, written
-    /// while the plain path was taken, and one written to the plain path afterwards, which hides it. The hidden file is
-    /// removed first: otherwise readers would see it again after a crash, or between the two steps.
+    /// Removes the key's file, at its plain path or its odd path. A key may have two files: one at its odd path,
+    /// written while the plain path was taken, and one written to the plain path afterwards, which hides it. The hidden
+    /// file is removed first: otherwise readers would see it again after a crash, or between the two steps.
     fn remove(&self, bucket: &Bucket, key: &Key, contents: AreaContents) -> Result<()> {
         if !contents.exists {
             // The private directory makes every later delete cheaper. A failure only means that later deletes stay as
             // expensive.
             let _ = self.volume.make_dirs(bucket, &private_dir(bucket));
         }
-        // An object at the odd place hides a marker, so the marker goes before it.
+        // An object at its odd path hides a marker, so the marker goes before it.
         self.recent_puts.remove(bucket, key);
         let marker = self.remove_marker(bucket, key, contents)?;
         let odd = contents.has_odd && self.remove_at(bucket, &odd(bucket, key), contents)?;
@@ -67,7 +67,7 @@ impl SharedStore {
         Ok(())
     }
 
-    /// Removes the key's file at its odd place, which the file at `place` hides.
+    /// Removes the key's file at its odd path, which is hidden by the file at `place`.
     pub(crate) fn remove_hidden_odd(
         &self,
         bucket: &Bucket,
@@ -82,7 +82,7 @@ impl SharedStore {
         }
     }
 
-    /// Removes the file at `place`, then those of its parents that are now empty and were made by Fordway. Returns
+    /// Removes the file at `place`, then each parent directory that was made by Fordway and is now empty. Returns
     /// whether there was a file.
     pub(crate) fn remove_at(
         &self,
@@ -112,7 +112,7 @@ impl SharedStore {
     fn unlink(&self, place: &ObjectPath, contents: AreaContents) -> Result<Option<LeavingFile>, Errno> {
         let mut dir = self.volume.dirs.open(&self.volume.root, &place.dir)?;
         if contents.sharing.is_shared() {
-            // Without this, the client of the file system may not see a name that another node has just made.
+            // Without this, this node's file system client may not see a name that another node has just made.
             let _ = stat_now(&dir);
         }
         let gone = self.volume.may_have_sidecar(contents, &dir, &place.name);
@@ -135,8 +135,8 @@ impl SharedStore {
         Ok(gone)
     }
 
-    /// Removes `dir` and its parents as long as they are empty and ours. A directory that cannot be removed stays: an
-    /// empty directory is not an object, so it is not visible through S3.
+    /// Removes `dir` and its parents as long as they are empty and were made by Fordway. A directory that cannot be
+    /// removed stays: an empty directory is not an object, so it is not visible through S3.
     pub(crate) fn prune(&self, bucket: &Bucket, dir: &str, contents: AreaContents) {
         let mut dir = dir;
         while dir.len() > bucket.as_str().len() {
@@ -158,7 +158,7 @@ pub(crate) fn is_marked(parent: impl AsFd, name: &str) -> bool {
     matches!(get_xattr_in(parent, name, OUR_DIR, &mut [0; 8]), Ok(Some(_)))
 }
 
-/// Like [`is_marked`], but also true if the file system cannot mark directories: a bucket there could otherwise never
+/// Like [`is_marked`], but also true if the file system cannot mark directories: otherwise a bucket there could never
 /// be emptied.
 fn may_be_ours(parent: impl AsFd, name: &str) -> bool {
     matches!(get_xattr_in(parent, name, OUR_DIR, &mut [0; 8]), Ok(Some(_)) | Err(Errno::OPNOTSUPP))

@@ -1,4 +1,4 @@
-//! Directories held open, so that a look-up resolves one name and not a whole path.
+//! Directories held open, so that a look-up resolves one name instead of a whole path.
 //!
 //! If another program moves or replaces a directory, the cache notices within [`HOLD`]. A removed directory is noticed
 //! at once, because the kernel shows that it has no links. S3 operations only make and remove directories, so they
@@ -17,9 +17,9 @@ use fordway_sys::{CoarseInstant, Errno, Mode, OFlags, stat};
 use crate::index::NameIndexes;
 use crate::volume::BucketTree;
 
-/// How long a held directory is assumed to be still at its path, give or take a tick of the kernel's clock. Long enough
-/// for a thousand operations to share the cost of opening it. A store may overlook another program's rename of a
-/// directory for this long.
+/// How long a held directory is assumed to be still at its path, give or take a tick of the kernel's clock. This is
+/// long enough for a thousand operations to share the cost of opening the directory. A store may overlook another
+/// program's rename of a directory for this long.
 pub(crate) const HOLD: Duration = Duration::from_millis(10);
 /// The maximum number of held directories.
 const MOST: usize = 512;
@@ -30,8 +30,8 @@ const SLOTS: usize = 64;
 /// A cache of the directories that are used often.
 pub(crate) struct DirectoryCache {
     held: RwLock<HashMap<Box<str>, HeldDirectory>>,
-    /// Hashes of paths that were requested while not held. A path that is requested again soon is worth holding; a walk
-    /// over many directories requests each once, so that it does not fill `held`.
+    /// Hashes of paths that were requested while not held. Only a path that is requested again soon is worth holding: a
+    /// walk over many directories requests each of them once, and must not fill `held`.
     asked: [AtomicU64; SLOTS],
     /// The names of directories that are listed often.
     pub(crate) indexes: NameIndexes,
@@ -57,7 +57,7 @@ struct HeldDirectory {
 #[derive(Clone)]
 pub(crate) struct WorkDirectory {
     file: Arc<File>,
-    /// Whether it was opened just now, rather than held.
+    /// Whether the directory was opened just now, rather than held.
     is_fresh: bool,
 }
 
@@ -121,8 +121,8 @@ impl DirectoryCache {
         WorkDirectory { file, is_fresh: true }
     }
 
-    /// Returns the directory at `path` if it is held, or used often enough to be worth holding. For callers that can do
-    /// without it.
+    /// Returns the directory at `path` if it is held, or is used often enough to be worth holding. For callers that do
+    /// not depend on it.
     pub(crate) fn open_if_busy(&self, root: &BucketTree, path: &str) -> Result<Option<WorkDirectory>, Errno> {
         if let Some(dir) = self.held(path) {
             return Ok(Some(WorkDirectory { file: dir, is_fresh: false }));

@@ -24,7 +24,7 @@ pub(crate) fn from_errno(errno: Errno, doing: &str) -> Error {
     }
 }
 
-/// Returns the meaning of a kind of error here, or `None` if the system's own message says it.
+/// Returns the meaning of a kind of error in this store, or `None` if the system's own message explains it.
 fn why(kind: ErrorKind, errno: Errno) -> Option<&'static str> {
     Some(match kind {
         ErrorKind::AccessDenied if matches!(errno, Errno::XDEV | Errno::LOOP) => {

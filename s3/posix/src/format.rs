@@ -1,7 +1,7 @@
 //! The version of the on-disk format of a root, stored in `ROOT/.fordway/format`. Roots of version 1 have no such file.
 //!
-//! The version is increased when programs that do not know a new version would damage its data. Such programs refuse
-//! the root. Programs from before the file existed are kept out by the version byte of records.
+//! The version is increased when programs that do not know the new version would damage its data. Such programs refuse
+//! to open the root. Programs from before this file existed are kept out by the version byte of records.
 
 use std::path::Path;
 
@@ -15,8 +15,8 @@ use crate::errors::from_errno;
 use crate::layout::PRIVATE_DIR;
 use crate::stage::hidden_name;
 
-/// The version that this program writes. In version 2, the private area of a bucket with the sticky bit has the sticky
-/// bit too, and belongs to the bucket's owner.
+/// The version that this program writes. In version 2, the private area of a bucket with the sticky bit also has the
+/// sticky bit, and belongs to the bucket's owner.
 pub(crate) const VERSION: u32 = 2;
 
 const FORMAT: &str = "format";
@@ -53,8 +53,8 @@ pub(crate) fn check(root: &RootDirectory, path: &Path) -> Result<u32> {
     }
 }
 
-/// Returns the content of the file; `None` if there is no file made by root or the root's owner. In a root that
-/// everybody may write to, anybody could make one.
+/// Returns the content of the file; `None` unless the file is owned by root or the root's owner. If everyone may write
+/// to the root, anyone could have made the file.
 fn read(root: &RootDirectory) -> Result<Option<Vec<u8>>, Errno> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
     let open =

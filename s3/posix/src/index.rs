@@ -1,9 +1,9 @@
 //! An index of the names in directories that are listed again and again while they change.
 //!
-//! A program that lists by prefix after each delete, as IOR does, would read the whole directory each time. The index of
-//! a directory is its sorted names, kept up to date by the kernel's queue of changes: the changes that any process made
-//! before a listing are applied first. So a listing by prefix costs a look-up. It works only where all changes go through
-//! this kernel.
+//! A program that lists by prefix after each delete, as IOR does, would read the whole directory each time. The index
+//! of a directory holds its names, sorted. The kernel's queue of changes (inotify) keeps it up to date: every listing
+//! first applies the changes that any process made before it. A listing by prefix then costs one look-up. It works only
+//! where all changes go through this kernel.
 //!
 //! While a directory is watched, each change in it costs about 1 µs more, so the watch ends when the directory is not
 //! listed for a while. Nothing here costs a program that does not list.
@@ -34,7 +34,7 @@ const MOST: usize = 16;
 const MOST_CHANGES: usize = 64;
 /// The maximum number of changes that are noted while the names are read.
 const MOST_CHANGES_READING: usize = 1 << 16;
-/// The memory for a name beyond its bytes, about.
+/// The approximate memory for a name, in addition to its bytes.
 const NAME_BYTES: usize = 48;
 
 /// The device and inode of a directory.
@@ -43,7 +43,7 @@ type DirectoryId = (u64, u64);
 /// The indexes of a store.
 #[derive(Default)]
 pub(crate) struct NameIndexes {
-    /// The number of indexed directories, so that nothing is locked where there are none.
+    /// The number of indexed directories, so that no lock is taken if there are none.
     count: AtomicUsize,
     watched: Mutex<WatchedDirectories>,
 }
@@ -51,7 +51,7 @@ pub(crate) struct NameIndexes {
 /// Some names of a directory, in the order of keys.
 pub(crate) struct IndexedNames {
     pub(crate) names: NameBlock,
-    /// Whether these are the last ones that were asked for.
+    /// Whether no requested name follows these.
     pub(crate) is_last: bool,
     /// The device and inode of the directory.
     pub(crate) id: DirectoryId,
@@ -59,7 +59,8 @@ pub(crate) struct IndexedNames {
 
 #[derive(Default)]
 struct WatchedDirectories {
-    /// The queue of changes, and the process that reads it. Kept without directories too, because closing it takes long.
+    /// The queue of changes, and the process that reads it. Kept open even if no directory is watched, because closing
+    /// it is slow.
     queue: Option<(ProcessIdentity, DirectoryWatcher)>,
     all: Vec<WatchedDirectory>,
 }
@@ -67,10 +68,10 @@ struct WatchedDirectories {
 struct WatchedDirectory {
     id: DirectoryId,
     watch: WatchId,
-    /// Whether the directory is a bucket, so that its private directory is no part of it.
+    /// Whether the directory is a bucket, so that its private directory is not part of the index.
     is_bucket: bool,
     dir: File,
-    /// The held directory that was found to be this one.
+    /// The held directory that is known to be this one.
     held: Option<WorkDirectory>,
     /// The names, with a trailing `/` for a directory; `None` while the directory is read.
     names: Option<BTreeSet<Box<str>>>,
@@ -80,7 +81,7 @@ struct WatchedDirectory {
     used: CoarseInstant,
 }
 
-/// What a change made of a name.
+/// The result of a change to a name.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum NameState {
     File,
@@ -92,9 +93,9 @@ enum NameState {
 /// The directory to look up.
 #[derive(Clone, Copy)]
 pub(crate) struct IndexQuery<'q> {
-    /// The first name that is asked for.
+    /// The first requested name.
     pub(crate) from: &'q str,
-    /// The prefix of all names that are asked for.
+    /// The prefix of all requested names.
     pub(crate) prefix: &'q str,
     /// The maximum number of names to return.
     pub(crate) most: usize,
@@ -125,7 +126,7 @@ impl NameIndexes {
         })
     }
 
-    /// Reads all names of `dir` by `read`, returns them, and keeps them in an index if that is possible. `stat` is the
+    /// Reads all names of `dir` with `read`, returns them, and keeps them in an index if possible. `stat` is the
     /// directory's state; `is_bucket` says whether it is a bucket.
     pub(crate) fn read(
         &self,
@@ -145,7 +146,7 @@ impl NameIndexes {
         names
     }
 
-    /// Stops watching directories that are not listed any more. Cost: one atomic load if there are none.
+    /// Stops watching directories that are no longer listed. Cost: one atomic load if there are none.
     pub(crate) fn end_unused(&self) {
         if !self.is_empty() {
             self.with(WatchedDirectories::end_unused);
@@ -171,7 +172,7 @@ impl NameIndexes {
 }
 
 impl WatchedDirectories {
-    /// Returns the watch of `dir`, if its names are indexed for what it is.
+    /// Returns the watch of `dir`, if its names are indexed with the same `is_bucket`.
     fn find(&mut self, dir: &WorkDirectory, is_bucket: bool) -> Option<WatchId> {
         let is_same = |held: &WorkDirectory| held.address() == dir.address();
         let known = self.all.iter().find(|indexed| indexed.held.as_ref().is_some_and(is_same));
@@ -214,7 +215,7 @@ impl WatchedDirectories {
         Some(watch)
     }
 
-    /// Keeps the names that were read after `watch` began.
+    /// Stores the names that were read after `watch` began.
     fn fill(&mut self, watch: WatchId, names: &NameBlock) {
         let others: usize = self.all.iter().map(|indexed| indexed.bytes).sum();
         let bytes = names.text_bytes() + names.len() * NAME_BYTES;
@@ -229,7 +230,7 @@ impl WatchedDirectories {
         }
     }
 
-    /// Applies all changes that were made before this call. Ends the watches of directories that it loses track of.
+    /// Applies all changes that were made before this call. Ends the watch of a directory whose changes were lost.
     fn catch_up(&mut self) {
         let Some((_, queue)) = &mut self.queue else { return };
         let (all, mut lost) = (&mut self.all, Vec::new());
@@ -283,8 +284,8 @@ impl WatchedDirectory {
         }
     }
 
-    /// Applies the noted changes to the names. Returns `false` if the directory has to be read again: because too much
-    /// changed, or because a link was made, whose type may change unnoticed.
+    /// Applies the noted changes to the names. Returns `false` if the directory has to be read again: because too many
+    /// names changed, or because a link was made, whose type may change unnoticed.
     fn apply(&mut self) -> bool {
         let Some(names) = &mut self.names else { return false };
         if self.changes.len() > MOST_CHANGES + names.len() / 4 {
@@ -300,7 +301,7 @@ impl WatchedDirectory {
                 NameState::Directory => true,
                 NameState::File => match stat_in(&self.dir, &text) {
                     Ok(stat) if stat.is_link => return false,
-                    // A name that is gone again, or is a directory by now, has another change in the queue.
+                    // If the name is gone again, or is now a directory, another change in the queue says so.
                     stat => stat.is_ok_and(|stat| stat.is_file),
                 },
             };
@@ -314,7 +315,7 @@ impl WatchedDirectory {
         true
     }
 
-    /// Returns the names that are asked for, or `None` while they are read.
+    /// Returns the requested names, or `None` while the names are being read.
     fn select(&mut self, query: IndexQuery) -> Option<IndexedNames> {
         self.used = CoarseInstant::now();
         let from = query.from.max(query.prefix);

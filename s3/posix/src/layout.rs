@@ -39,12 +39,12 @@ pub(crate) const VERSIONING: &str = "versioning";
 const DOCUMENT: &str = "document-";
 /// The attribute that holds an object's [`crate::record::Record`].
 pub(crate) const ATTRIBUTE: &std::ffi::CStr = c"user.fordway";
-/// The attribute of directories that a put made, and that a delete may remove again.
+/// The attribute that marks directories made by a put, which a delete may remove again.
 pub(crate) const OUR_DIR: &std::ffi::CStr = c"user.fordway.dir";
 
 /// The maximum length of a file name, in bytes, on every file system Fordway knows.
 const MAX_NAME_BYTES: usize = 255;
-/// Encoded bytes per name below `odd/`; leaves room for the mark of a directory.
+/// The maximum number of encoded bytes in a name below `odd/`. Leaves room for the mark of a directory.
 const ODD_NAME_BYTES: usize = 240;
 
 /// The location of a key's file: a directory, relative to the root, and a name in it.
@@ -72,8 +72,8 @@ impl ObjectPath<'_> {
     }
 }
 
-/// The plain path of `key` if the key is a path: no segment is empty, `.`, `..`, too long for a name, a name that NFS
-/// or FUSE gives removed files, or (in first place) ours.
+/// The plain path of `key` if the key can be a path. It cannot if a segment is empty, is `.` or `..`, is too long for a
+/// file name, is a name that NFS or FUSE gives to removed files, or, as the first segment, is `.fordway`.
 pub(crate) fn plain<'k>(bucket: &'k Bucket, key: &'k Key) -> Option<ObjectPath<'k>> {
     let text = key.as_str();
     if !is_text_of_a_name(text) {
@@ -103,7 +103,7 @@ fn is_path_segment(segment: &str) -> bool {
     is_name && (segment.len() <= MAX_NAME_BYTES || text_to_name(segment).len() <= MAX_NAME_BYTES)
 }
 
-/// Whether the name is one that NFS (`.nfs` and 24 hex digits) or FUSE (`.fuse_hidden` and 16) gives a file that is
+/// Whether the name is one that NFS (`.nfs` and 24 hex digits) or FUSE (`.fuse_hidden` and 16) gives to a file that is
 /// removed while a program has it open. Such a file is never an object.
 pub(crate) fn is_left_behind(name: &[u8]) -> bool {
     let is_hex = |rest: &[u8], digits| rest.len() == digits && rest.iter().all(u8::is_ascii_hexdigit);
@@ -140,7 +140,7 @@ fn path_of(key: &str) -> String {
     let mut rest = encoded.as_str();
     while rest.len() > ODD_NAME_BYTES {
         let (head, tail) = rest.split_at(ODD_NAME_BYTES);
-        // A trailing `%` is no escape, so no file has such a name: it is a directory with the rest of the key.
+        // A trailing `%` is not a valid escape, so no file has such a name: it is a directory with the rest of the key.
         let _ = write!(path, "{head}%/");
         rest = tail;
     }
@@ -183,7 +183,7 @@ pub(crate) fn upload_dir(bucket: &Bucket, upload: &UploadId) -> String {
     join(&uploads_dir(bucket), upload.as_str())
 }
 
-/// The byte of the lock file that stands for `key`.
+/// The offset of the byte in the lock file that serves as the lock of `key`.
 pub(crate) fn lock_byte(key: &Key) -> u32 {
     // FNV-1a, 32 bits: every process on every node must compute the same byte.
     key.as_str()
@@ -217,7 +217,7 @@ pub(crate) fn is_private(path: &str) -> bool {
     below.is_some_and(|rest| rest.first().is_none_or(|byte| *byte == b'/'))
 }
 
-/// Whether `name` is one that we use in a bucket's private directory.
+/// Whether `name` is a name that Fordway uses in a bucket's private directory.
 pub(crate) fn is_private_name(name: &str) -> bool {
     is_private_dir_name(name) || [LOCKS, MARKERS, VERSIONING].contains(&name) || is_document_name(name)
 }
@@ -250,7 +250,7 @@ pub(crate) fn is_upload_dir(path: &str) -> bool {
     name.is_some_and(|name| upload_of(name).is_some())
 }
 
-/// The upload whose directory is called `name`; `None` for what is not ours.
+/// The upload whose directory is called `name`; `None` if the name is not that of an upload.
 pub(crate) fn upload_of(name: &str) -> Option<UploadId> {
     is_hex(name, 32).then(|| UploadId::new(name).ok()).flatten()
 }
@@ -289,7 +289,7 @@ pub(crate) fn is_part_of_name(name: &str) -> bool {
     name.len() == ODD_NAME_BYTES + 1 && name.ends_with('%')
 }
 
-/// The key whose encoded form is `path`, relative to `odd/`; `None` if the path is not ours.
+/// The key whose encoded form is `path`, relative to `odd/`; `None` if Fordway writes no such path.
 pub(crate) fn decode(path: &str) -> Option<Key> {
     let mut encoded = String::with_capacity(path.len());
     let mut names = path.split('/').peekable();
@@ -309,7 +309,7 @@ pub(crate) fn decode(path: &str) -> Option<Key> {
         }
     }
     let key = Key::new(String::from_utf8(bytes).ok()?).ok()?;
-    // Only our own spelling counts, split where we split it: no key has two locations.
+    // Only the exact spelling that `path_of` produces is accepted, so that no key has two locations.
     (path_of(key.as_str()) == path).then_some(key)
 }
 

@@ -1,7 +1,7 @@
-//! S3 semantics inside the calling process: a bucket is a directory, an object is a plain file at
-//! the path its key spells. No server, no copy, no key: the kernel's permissions decide.
+//! S3 semantics inside the calling process: a bucket is a directory, and an object is a plain file whose path is its
+//! key. There is no server, no copy and no access key; the kernel's permissions decide.
 //!
-//! How a call becomes system calls:
+//! The system calls of each call:
 //!
 //! | call | system calls where nothing is in the way |
 //! |---|---|
@@ -68,10 +68,10 @@ pub use usage::{FileTotals, UsageEvent, UserUsage};
 pub use volume::LinkRule;
 use volume::RootVolume;
 
-/// The point at which a write counts as done.
+/// The stage that a write must reach before it returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Durability {
-    /// The content is in the page cache, as with POSIX itself: a crash of the node may lose it.
+    /// The content is in the page cache, as after a plain `write`: a crash of the node may lose it.
     #[default]
     None,
     /// The content is on stable storage. A crash of the node may still lose the name.
@@ -91,20 +91,20 @@ impl Durability {
     }
 }
 
-/// How stale the result of a read may be on a file system that other nodes change too.
+/// How stale the result of a read may be on a file system that other nodes also change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum ReadConsistency {
     /// As stale as the file system's caches on this node: seconds on NFS and GlusterFS.
     #[default]
     FileSystem,
-    /// Not older than the call: each read asks the server first, as writes with a condition do. This is free on a file
-    /// system that only this kernel changes; elsewhere it costs two to five round trips per call, and some for each
-    /// entry of a listing.
+    /// No older than the call: each read asks the server first, as conditional writes do. This costs nothing on a file
+    /// system that only this kernel changes. On others it costs two to five round trips per call, and a few more for
+    /// each entry of a listing.
     Strong,
 }
 
-/// The default time to wait for a lock. Proper holders keep a lock for milliseconds, or for seconds when they join
-/// parts on a slow file system.
+/// The default time to wait for a lock. Well-behaved holders keep a lock for milliseconds, or for seconds when they
+/// join parts on a slow file system.
 const LOCK_PATIENCE: Duration = Duration::from_secs(10);
 
 /// The options of a [`PosixStore`].
@@ -112,19 +112,19 @@ const LOCK_PATIENCE: Duration = Duration::from_secs(10);
 pub struct PosixConfig {
     /// How the ETags of new objects are computed, unless the options of a put say otherwise.
     pub etag_policy: ETagPolicy,
-    /// The point at which a write counts as done.
+    /// The stage that a write must reach before it returns.
     pub durability: Durability,
-    /// Whether every overwrite and delete takes the key's lock, which is what makes `If-Match` on
-    /// writes atomic (about 4 µs each). Without it `If-Match` on writes is refused.
+    /// Whether every overwrite and delete takes the key's lock (about 4 µs each), which makes `If-Match` on writes
+    /// atomic. Without locks, `If-Match` on writes is refused.
     pub if_match: bool,
-    /// How paths are kept beneath the root.
+    /// How the store ensures that paths stay beneath the root.
     pub resolution: PathResolution,
     /// How far symbolic links in a bucket may lead.
     pub links: LinkRule,
     /// How stale the result of a read may be.
     pub consistency: ReadConsistency,
-    /// How long a writer waits for another writer that holds the lock of the same key. After that it fails with
-    /// `LockTimeout`: any writer of a bucket can hold its locks.
+    /// How long a writer waits for the lock of a key that another writer holds. It then fails with `LockTimeout`: any
+    /// writer of a bucket can hold its locks.
     pub lock_patience: Duration,
 }
 
@@ -142,7 +142,7 @@ impl Default for PosixConfig {
     }
 }
 
-/// The object store on a directory. Clones are cheap and share open files.
+/// An object store in a directory. Clones are cheap and share open files.
 #[derive(Clone)]
 pub struct PosixStore {
     inner: Arc<SharedStore>,
@@ -159,16 +159,16 @@ struct SharedStore {
 impl PosixStore {
     /// Opens the store whose buckets are the directories in `root`, which must exist. Cost beyond opening it: one
     /// `fstatfs`; on a file system that other nodes change, also reading the list of mounts. Errors: `InvalidArgument`
-    /// if `root` is missing or no directory, `AccessDenied`, `NotImplemented` if a later version of the format wrote
-    /// it, or if its mount is known to break the store's guarantees.
+    /// if `root` is missing or not a directory, `AccessDenied`, `NotImplemented` if the root has a later version of the
+    /// format, or if its mount is known to break the store's guarantees.
     pub fn open(root: &Path, config: PosixConfig) -> Result<Self> {
         let store = PosixStore::open_for_care(root, config)?;
         store.inner.volume.require_fit()?;
         Ok(store)
     }
 
-    /// Like [`PosixStore::open`], but on any mount: for `fsck`, which changes nothing, and `gc`, which skips what it
-    /// cannot lock. Writes to a mount that breaks the guarantees fail with `NotImplemented`.
+    /// Like [`PosixStore::open`], but on any mount: for `fsck`, which changes nothing, and `gc`, which skips files that
+    /// it cannot lock. Writes to a mount that breaks the guarantees fail with `NotImplemented`.
     pub fn open_for_care(root: &Path, config: PosixConfig) -> Result<Self> {
         let volume = RootVolume::open(root, config)?;
         let inner = SharedStore {

@@ -24,7 +24,7 @@ use crate::record::etag_of_file;
 use crate::sidecar::RECORD_BYTES;
 use crate::stage::is_bare;
 
-/// The maximum number of directory levels of a key of 1,024 bytes.
+/// The maximum number of directory levels in the path of a 1,024-byte key.
 const MAX_DEPTH: usize = 512;
 /// The maximum number of names that are taken from an index at a time.
 const INDEX_PAGE: usize = 1024;
@@ -68,7 +68,7 @@ impl Iterator for KeysFrom {
 /// The next step of the walk.
 enum WalkFlow {
     On,
-    /// Continue after all keys with this prefix.
+    /// Continue after all keys that begin with this prefix.
     Behind(String),
     Stop,
 }
@@ -80,7 +80,7 @@ struct BucketWalk<'w> {
     contents: AreaContents,
     page: ListCollector<'w>,
     odd: Peekable<KeysFrom>,
-    /// Device and inode of the directories above, so that a link to one of them does not make an endless tree.
+    /// Device and inode of each directory above, so that a link to one of them does not cause endless recursion.
     above: Vec<(u64, u64)>,
 }
 
@@ -133,7 +133,8 @@ impl SharedStore {
             let dir = match self.open_to_list(&path) {
                 Ok(Some(dir)) => dir,
                 Ok(None) => continue,
-                // A directory that one user has closed, or replaced by a link, must not hide the objects of others.
+                // If one user makes a directory unreadable or replaces it with a link, this must not hide the objects
+                // of others.
                 Err(error) if !below.is_empty() && error.kind() == ErrorKind::AccessDenied => {
                     seen.has_closed = true;
                     continue;
@@ -175,7 +176,7 @@ impl SharedStore {
         }
     }
 
-    /// Returns an object as a listing shows it, or `None` if it is gone or not a file.
+    /// Returns an object in the form for a listing, or `None` if it is gone or not a file.
     fn summary<'p>(
         &self,
         bucket: &Bucket,
@@ -184,7 +185,7 @@ impl SharedStore {
         place: impl FnOnce() -> ObjectPath<'p>,
         key: &str,
     ) -> Result<Option<ObjectSummary>> {
-        // NFS does not need this: it looks names up again by itself when the directory has changed.
+        // NFS does not need this: its client looks names up again when the directory has changed.
         if self.volume.is_strong() && self.volume.sharing == FileSystemSharing::Unknown {
             look_again(dir, name);
         }
@@ -205,7 +206,7 @@ impl SharedStore {
         }
     }
 
-    /// Like [`SharedStore::summary`], for a file that has to be opened: one behind a link, or of an odd key.
+    /// Like [`SharedStore::summary`], for a file that has to be opened because it is behind a link or has an odd key.
     fn summary_by_open(
         &self,
         bucket: &Bucket,
@@ -256,8 +257,8 @@ impl BucketWalk<'_> {
         self.names(at, (&dir, id), &names, &from)
     }
 
-    /// Like [`BucketWalk::directory`], from the index of the directory. Returns `None` if it has none, or not any more;
-    /// `from` is then the first name that was not offered.
+    /// Like [`BucketWalk::directory`], but from the directory's index. Returns `None` if there is no index, or none any
+    /// more; `from` is then the first name that has not been offered.
     fn indexed_directory(&mut self, at: &str, path: &str, from: &mut String) -> Result<Option<WalkFlow>> {
         let (inner, query, is_bucket) = (self.inner, self.query, at.is_empty());
         let indexes = &inner.volume.dirs.indexes;
@@ -276,7 +277,7 @@ impl BucketWalk<'_> {
             if found.is_last || !matches!(flow, WalkFlow::On) {
                 return Ok(Some(flow));
             }
-            // The least text behind the last name.
+            // The least text that is greater than the last name.
             from.clear();
             from.push_str(found.names.get(found.names.len() - 1).text);
             from.push('\0');
@@ -289,8 +290,8 @@ impl BucketWalk<'_> {
         self.above.contains(&id) || self.above.len() >= MAX_DEPTH
     }
 
-    /// Reads the names of a directory that may lead to requested keys. The result may have other names too, because all
-    /// names of a directory are remembered for the next page.
+    /// Reads the names of a directory that may lead to requested keys. The result may contain other names as well,
+    /// because all names of a directory are remembered for the next page.
     fn read(&self, at: &str, path: &str, dir: &File, stat: &FileStat) -> Result<Arc<NameBlock>, Errno> {
         let remembered = &self.inner.remembered;
         if let Some(names) = remembered.recall(stat) {
@@ -307,7 +308,7 @@ impl BucketWalk<'_> {
             LastListing::Changed if self.is_watchable(dir, stat) => {
                 Arc::new(self.inner.volume.dirs.indexes.read(dir, stat, at.is_empty(), || read(true))?)
             }
-            // A first page by a prefix does not sort the other names.
+            // The first page of a listing by prefix does not sort the other names.
             LastListing::Unknown if !wanted.is_empty() => Arc::new(read(false)?),
             _ => remembered.names(stat, self.contents.sharing, || read(true))?,
         };
@@ -373,7 +374,7 @@ impl BucketWalk<'_> {
     fn first_wanted(&self, at: &str) -> &str {
         let start = self.query.start_after.as_deref().and_then(|start| start.strip_prefix(at));
         let start = start.unwrap_or_default();
-        // The directory that contains the start is wanted too: a directory sorts with its slash.
+        // The directory that contains the start is also needed, because a directory sorts with its slash.
         start.find('/').map_or(start, |slash| &start[..=slash])
     }
 
@@ -448,7 +449,7 @@ impl BucketWalk<'_> {
                 return Ok(Some(summary_of(key.as_str(), info)));
             }
             match inner.summary_by_open(self.bucket, &place, key.as_str()) {
-                // A link, which is not an object there, or a file whose permissions hide even its state.
+                // A link that does not lead to an object, or a file whose permissions hide even its state.
                 Err(error) if error.kind() == ErrorKind::AccessDenied => Ok(None),
                 described => described,
             }
@@ -465,7 +466,7 @@ impl BucketWalk<'_> {
         Ok(())
     }
 
-    /// Returns the kind of what a link leads to, or of an entry whose kind the file system does not state.
+    /// Returns the kind of a link's target, or of an entry whose kind the file system does not report.
     fn resolve(&self, dir: &File, path: &str, name: &str) -> EntryKind {
         match stat_in(dir, name) {
             Ok(stat) if stat.is_dir => EntryKind::Dir,

@@ -17,7 +17,7 @@ use crate::volume::{RootVolume, unreadable};
 /// The maximum number of lock tables that are kept open for reuse.
 const MOST_TABLES: usize = 128;
 
-/// The condition under which an operation may run without the lock.
+/// The condition that lets an operation run without the lock.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum LockWaiver {
     Nothing,
@@ -43,7 +43,8 @@ impl BucketLocks {
         let locks = Arc::new(ByteLocks::new(file.into()));
         let mut all = self.tables();
         if all.len() >= MOST_TABLES {
-            // An operation in progress keeps its table. Two tables of one bucket still exclude each other.
+            // Tables in use by an operation stay. If a bucket is opened a second time, the locks of both tables exclude
+            // each other.
             all.retain(|_, locks| Arc::strong_count(locks) > 1);
         }
         all.insert(bucket.clone(), locks.clone());
@@ -56,15 +57,15 @@ impl BucketLocks {
     }
 
     fn tables(&self) -> MutexGuard<'_, HashMap<Bucket, Arc<ByteLocks>>> {
-        // The map is consistent after every single insert or remove, even if a panic follows.
+        // The map is consistent after each insert or remove, even if a panic follows.
         self.tables.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
 
 impl SharedStore {
-    /// Runs `act` with the lock of `key` held: meanwhile no other writer replaces or deletes the key, in any process on
-    /// any node that shares the file system's locks. `act` gets the contents of the bucket's private directory. If the
-    /// store is configured without locks, `act` runs without the lock.
+    /// Runs `act` while holding the lock of `key`. Meanwhile no other writer replaces or deletes the key, in any
+    /// process on any node that shares the file system's locks. `act` gets the contents of the bucket's private
+    /// directory. If the store is configured without locks, `act` runs without the lock.
     pub(crate) fn locked<T>(
         &self,
         bucket: &Bucket,
@@ -116,7 +117,7 @@ impl SharedStore {
         Err(ErrorKind::ConditionalConflict.into())
     }
 
-    /// Runs `act` with the lock of `key` held. Returns `None` if the lock is held elsewhere or cannot be taken.
+    /// Runs `act` while holding the lock of `key`. Returns `None` if the lock is held elsewhere or cannot be taken.
     pub(crate) fn locked_if_free<T>(&self, bucket: &Bucket, key: &Key, act: impl FnOnce() -> T) -> Option<T> {
         if !self.volume.config.if_match {
             return Some(act());

@@ -1,9 +1,9 @@
-//! Markers: empty objects whose keys end in a slash. Such an object is the directory that its key names, with a record.
-//! A program that makes folders through S3 thus makes directories that POSIX programs see.
+//! Markers: empty objects whose keys end in a slash. Such an object is the directory named by its key, with a record.
+//! Folders created through S3 are therefore directories to POSIX programs.
 //!
 //! The first marker of a bucket makes the file `markers` in the private directory; without that file, no marker is
-//! looked up. All changes are made with the key's lock held. An object that has content, or whose key cannot be a
-//! directory, is at its odd place, and hides a marker.
+//! looked up. All changes are made under the key's lock. An object that has content, or whose key cannot be a
+//! directory, is at its odd path, and hides a marker.
 
 use std::fs::File;
 
@@ -41,7 +41,7 @@ impl RootVolume {
         }
     }
 
-    /// Returns the directory as an object if it has a record.
+    /// Returns the object that is the directory `dir`, or `None` if the directory has no record.
     fn marker_in(&self, bucket: &Bucket, dir: File) -> Result<Option<ObjectFile>> {
         let RecordAttribute::Found(Record { seal: Some(seal), .. }) = read_attribute(&dir)? else {
             return Ok(None);
@@ -55,7 +55,7 @@ impl RootVolume {
 
 impl SharedStore {
     /// Removes the record of the directory that is the object `key`, so that it is no longer an object, and the
-    /// directory if it is empty and ours. Returns whether it was an object.
+    /// directory itself if it is empty and was made by Fordway. Returns whether it was an object.
     pub(crate) fn remove_marker(&self, bucket: &Bucket, key: &Key, contents: AreaContents) -> Result<bool> {
         let Some(marker) = self.volume.open_marker(bucket, key, contents)? else { return Ok(false) };
         let removed = remove_xattr(&marker.file, ATTRIBUTE).map_err(|e| from_errno(e, "removing"))?;
@@ -73,8 +73,8 @@ impl SharedStore {
     }
 
     /// Calls `remove` for the empty directory at `path`, unless the directory is an object. The caller must not hold
-    /// the lock of the key that the directory would be: `remove` is called with that lock held, and not at all if the
-    /// lock is taken. Returns what `remove` returned, or false if it was not called.
+    /// the lock of the key that the directory would have: `remove` is called under that lock, and not at all if another
+    /// process holds it. Returns what `remove` returned, or false if it was not called.
     pub(crate) fn unless_marker(
         &self,
         bucket: &Bucket,
@@ -160,7 +160,7 @@ impl StagedFile {
             if self.inner.volume.config.durability != Durability::None {
                 sync_data(&dir).map_err(failed)?;
             }
-            // A delete that did not see the file `markers` yet may have removed the directory.
+            // A delete that had not yet seen the file `markers` may have removed the directory.
             if stat(&dir).map_err(failed)?.links > 0 {
                 record.etag = Some(etag);
                 return Ok(Some(made_of(record, &state)));

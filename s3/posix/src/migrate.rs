@@ -1,8 +1,8 @@
-//! Migrates a root to this program's version of the format, and repairs what a copy of a root loses. Objects are not
+//! Migrates a root to this program's version of the format, and repairs what copying a root breaks. Objects are not
 //! changed, and nothing is removed.
 //!
-//! A copy loses the owners and modes in the private areas of buckets. It also makes the names of sidecar files wrong:
-//! these are the inodes that their objects' files had before.
+//! A copy loses the owners and modes in the private areas of buckets. It also invalidates the names of sidecar files,
+//! which are the inodes that the files of the objects had before.
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
@@ -77,7 +77,8 @@ fn migrate_owners(
     let path = private_dir(bucket);
     match volume.open_to_scan(&path) {
         Ok(dir) => migrate_dir(&of, (&dir, &path), 0, tell),
-        // In a bucket with the sticky bit, the first writer would make the directory, and could lock out the others.
+        // In a bucket with the sticky bit, the first writer would otherwise make the directory, and could lock out the
+        // others.
         Err(Errno::NOENT) if TrustedOwner::of(&of).is_some() => {
             volume.parent_of(bucket, &path)?;
             volume.open_shared_file(bucket, LOCKS)?;
@@ -127,7 +128,7 @@ fn migrate_file(
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
     let Ok(file) = open_in(dir, name, flags, Mode::empty()) else { return Ok(()) };
     let state = stat(&file).map_err(|errno| from_errno(errno, "looking at the private area"))?;
-    // A file with a second name, or with content, is not Fordway's.
+    // Fordway does not make files here with a second name or with content.
     let is_ours = state.is_file && state.links == 1 && state.size == 0;
     if is_ours && hand_over(of, &file, state.mode & !0o666 | of.mode & 0o666, true)? {
         tell(MigrationStep { path: path.to_owned(), done: "given to the bucket's owner, with its mode" })?;
@@ -178,8 +179,8 @@ type Identity = (u64, i64, String, String);
 /// Records from sidecar files, by the object version that they belong to.
 type Records = HashMap<Identity, Record>;
 
-/// Writes, for each object whose record is in a sidecar file, that record under the inode that the object's file has
-/// now.
+/// For each object whose record is in a sidecar file, writes that record again under the current inode of the object's
+/// file.
 fn rebind_sidecars(
     inner: &Arc<SharedStore>,
     bucket: &Bucket,
@@ -241,7 +242,8 @@ fn rebind_in(
     read.map_err(|errno| from_errno(errno, "reading the bucket"))
 }
 
-/// Writes the sidecar file of the file `name` if it is missing or belongs to another object. Returns what was done.
+/// Writes the sidecar file of the file `name` if it is missing or belongs to another object. Returns a description of
+/// the change, if one was made.
 fn rebind(
     inner: &Arc<SharedStore>,
     bucket: &Bucket,

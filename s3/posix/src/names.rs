@@ -1,8 +1,8 @@
 //! The names of a directory, sorted as keys are, and cached between the pages of a listing.
 //!
-//! A directory is unsorted: its first page costs reading and sorting all of it. The sorted names of the directories
-//! listed last are cached, within bounds, as long as the directory's times show that nothing was added or removed, so
-//! that a later page costs only its own entries.
+//! A directory is unsorted, so the first page of its listing requires reading and sorting all of it. The sorted names
+//! of the directories listed last are cached, within bounds, as long as the directory's times show that nothing was
+//! added or removed, so that a later page costs only its own entries.
 
 use std::cmp::Ordering;
 use std::fs::File;
@@ -21,7 +21,7 @@ use crate::private::{is_settled, times};
 pub(crate) const MOST_BYTES: usize = 256 << 20;
 /// The maximum number of cached directories.
 const MOST_DIRS: usize = 16;
-/// Longer than the resolution of timestamps on any file system: MooseFS has whole seconds.
+/// Longer than the timestamp resolution of any file system; MooseFS has whole seconds.
 const SHARED_STEP: Duration = Duration::from_secs(3);
 /// The minimum number of names that are cached. Reading a smaller directory again costs no more than one page of a
 /// listing.
@@ -33,9 +33,9 @@ const FEWEST: usize = 500;
 pub(crate) struct NameBlock {
     text: String,
     entries: Vec<NameEntry>,
-    /// Whether the type of any name needed a look-up, and so may change unnoticed.
+    /// Whether any name needed a look-up to find its type, which may then change unnoticed.
     has_links: bool,
-    /// The number of names in the directory, those that were not wanted included.
+    /// The number of names in the directory, including those that were rejected.
     read: usize,
 }
 
@@ -54,7 +54,7 @@ struct NameEntry {
 pub(crate) struct ListedName<'n> {
     /// The name, with a trailing `/` if it is a directory.
     pub(crate) text: &'n str,
-    /// Whether it is a link to a file, which only an open can follow.
+    /// Whether it is a link to a file, which can be followed only by opening it.
     pub(crate) is_link: bool,
 }
 
@@ -107,7 +107,7 @@ impl NameBlock {
         names
     }
 
-    /// Whether the type of any name may change without a change of the directory.
+    /// Whether the type of a name may change without a change to the directory.
     pub(crate) fn has_links(&self) -> bool {
         self.has_links
     }
@@ -206,8 +206,8 @@ fn shared_len(text: &str, entries: &[NameEntry]) -> usize {
     })
 }
 
-/// Returns the state of a directory whose names are about to be read. Every later change makes it another one, except
-/// that the times may stay the same within a tick of the clock.
+/// Returns the state of a directory whose names are about to be read. Every later change alters this state, except that
+/// the times may stay the same within a tick of the clock.
 pub(crate) fn state_before(dir: &File, sharing: FileSystemSharing) -> Result<FileStat, Errno> {
     if sharing.is_shared() { stat_now(dir) } else { stat(dir) }
 }
@@ -232,10 +232,10 @@ struct ListedDirectory {
     names: usize,
 }
 
-/// What is known of the last listing of a directory.
+/// What the cache knows about the last listing of a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LastListing {
-    /// Nothing, or it was long ago, or of a small directory.
+    /// Nothing: it was never listed, or long ago, or is small.
     Unknown,
     /// The directory has not changed since.
     Unchanged,
@@ -246,7 +246,7 @@ pub(crate) enum LastListing {
 /// Device, inode and times of a directory.
 type State = (u64, u64, (i64, i64));
 
-/// The keys of the names in a directory and in those below it.
+/// The keys of the names in a directory and the directories below it.
 struct KeyTree {
     top: String,
     dirs: Vec<(String, State)>,
@@ -254,11 +254,11 @@ struct KeyTree {
     bytes: usize,
 }
 
-/// The directories that a walk read.
+/// The directories that a walk has read.
 #[derive(Default)]
 pub(crate) struct WalkedDirectories {
     dirs: Vec<(String, State)>,
-    /// Whether this caller may not read one of the directories, or one may change unnoticed.
+    /// Whether one of the directories was unreadable to this caller, or may change unnoticed.
     pub(crate) has_closed: bool,
 }
 
@@ -280,13 +280,13 @@ struct CachedNames {
     times: (i64, i64),
     /// When these times were first seen.
     seen: CoarseInstant,
-    /// `None` as long as a change might leave these times as they are.
+    /// `None` while a further change might leave these times as they are.
     names: Option<Arc<NameBlock>>,
 }
 
 impl NameCache {
     /// Returns the cached keys below `top` if none of the directories they were read from has changed. Cost: an
-    /// `openat2`, a `fstat` and a `close` for each directory.
+    /// `openat2`, an `fstat` and a `close` for each directory.
     pub(crate) fn tree(
         &self,
         top: &str,
@@ -304,8 +304,8 @@ impl NameCache {
         dirs.iter().all(is_same).then_some(keys)
     }
 
-    /// Caches the keys below `top`, unless there are few keys, or checking their many directories would cost as much as
-    /// reading them.
+    /// Caches the keys below `top`, unless there are few keys, or so many directories that checking them would cost as
+    /// much as reading them.
     pub(crate) fn keep_tree(&self, top: String, seen: WalkedDirectories, keys: &Arc<Vec<Key>>) {
         let mut trees = self.trees.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         trees.retain(|tree| tree.top != top);
@@ -351,7 +351,7 @@ impl NameCache {
         self.find(stat).0
     }
 
-    /// Returns what is known of the last listing of the directory, which now has the state `stat`.
+    /// Returns what the cache knows about the last listing of the directory, whose state is now `stat`.
     pub(crate) fn last_listing(&self, stat: &FileStat) -> LastListing {
         let asked = self.asked.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         match asked.iter().find(|asked| (asked.device, asked.inode) == (stat.device, stat.inode)) {
@@ -374,7 +374,7 @@ impl NameCache {
         asked.push(ListedDirectory { device, inode, times, when, names });
     }
 
-    /// Returns the names for these times, and when these times were first seen.
+    /// Returns the names cached for these times, and when these times were first seen.
     fn find(&self, stat: &FileStat) -> (Option<Arc<NameBlock>>, CoarseInstant) {
         let all = self.all.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         let found = all.iter().find(|memory| (memory.device, memory.inode) == (stat.device, stat.inode));

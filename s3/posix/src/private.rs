@@ -24,18 +24,19 @@ use crate::shared::MAX_STALE;
 use crate::site::Site;
 use crate::volume::BucketTree;
 
-/// A change may leave the times as they are if it comes within a tick of the file system's clock (at most 10 ms): a
-/// time is trusted only once it is older than that.
+/// A change within the same tick of the file system's clock (at most 10 ms) may leave the times as they are. A time is
+/// therefore trusted only once it is older than a tick.
 const TICK: Duration = Duration::from_millis(12);
 
-/// How long a device number is assumed to mean the same device. A device may be unmounted, and its number given to
+/// How long a device number is assumed to mean the same device. A device may be unmounted, and its number reused for
 /// another.
 const SAME_DEVICE: Duration = Duration::from_secs(1);
 
 /// The maximum number of cached buckets: each may hold a directory open.
 const MOST: usize = 128;
 
-/// The content of `versioning` if old versions are kept, and if they are kept no longer.
+/// The content of `versioning` while old versions are kept. The second constant is its content after versioning was
+/// suspended.
 pub(crate) const ENABLED: &str = "Enabled";
 pub(crate) const SUSPENDED: &str = "Suspended";
 
@@ -47,7 +48,7 @@ pub(crate) struct Private {
     known: RwLock<HashMap<Bucket, Arc<KnownArea>>>,
     /// The root's file system.
     site: Site,
-    /// The file system of every device that a bucket was found on, and when it was found.
+    /// The file system of each device that a bucket was found on, and when that was determined.
     devices: RwLock<HashMap<u64, (CoarseInstant, Site)>>,
 }
 
@@ -70,7 +71,7 @@ pub(crate) struct AreaContents {
     pub(crate) sharing: FileSystemSharing,
     /// The reason why nothing may be written to the directory's file system.
     pub(crate) unfit: Option<Unfit>,
-    /// The trusted owner, if the bucket has the sticky bit. Unknown if there is no private directory.
+    /// The trusted owner, if the bucket has the sticky bit. Not known if there is no private directory.
     pub(crate) guard: Option<TrustedOwner>,
 }
 
@@ -107,8 +108,8 @@ impl AreaLookup {
         self.known.as_ref().is_some_and(|known| known.lock_table.load(Ordering::Relaxed) == locks.id())
     }
 
-    /// Returns whether `dir` was found to be the directory of the bucket that this lookup is about, with or without a
-    /// private directory. If so, `dir` still exists.
+    /// Returns whether `dir` was found to be the directory of the bucket that was looked up, with or without a private
+    /// directory. If so, `dir` still exists.
     pub(crate) fn is_held_by(&self, dir: &WorkDirectory) -> bool {
         self.known.as_ref().is_some_and(|known| known.bucket.load(Ordering::Relaxed) == dir.address())
     }
@@ -172,9 +173,9 @@ impl Private {
         Err(Errno::STALE)
     }
 
-    /// Like [`Private::glance`], but the result may be 10 ms old. Cost: usually none. It decides how an object is
-    /// created, and an old result does no harm: readers also look for odd keys, and a write that just misses the start
-    /// of versioning counts as an earlier write.
+    /// Like [`Private::glance`], but the result may be 10 ms old. Cost: usually none. The result decides how an object
+    /// is created. A stale result does no harm: readers also look for odd keys, and a write that just misses the start
+    /// of versioning counts as having come before it.
     pub(crate) fn glance_for_write(&self, root: &BucketTree, bucket: &Bucket) -> Result<AreaContents, Errno> {
         match self.held(bucket) {
             Some(known) => Ok(known.contents),
@@ -196,7 +197,7 @@ impl Private {
         let flags = OFlags::PATH | OFlags::DIRECTORY;
         let private = match root.open_beneath(&private_dir(bucket), flags, Mode::empty()) {
             Ok(private) => private,
-            // A missing directory holds nothing, and anything but a directory is not ours.
+            // A missing directory holds nothing, and Fordway makes nothing but a directory here.
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => {
                 return self.look_without(root, bucket);
             }
@@ -232,7 +233,7 @@ impl Private {
             }
             Err(errno) => return Err(errno),
         };
-        // The times are read before the second look-up: a private directory that is made after it changes them.
+        // The times are read before the second look-up: a private directory that is made later changes them.
         let before = stat(&dir)?;
         if stat_in(&dir, PRIVATE_DIR).is_ok_and(|made| made.is_dir) {
             return Err(Errno::STALE);

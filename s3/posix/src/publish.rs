@@ -1,17 +1,17 @@
 //! Publishes staged files.
 //!
-//! If a key has only one possible place and its bucket keeps no versions, a creation is one `linkat`, which fails if
-//! the name is taken, and needs no lock. Everything else is decided under the key's lock, as is a put of a key that this
-//! process has put before.
+//! If a key has only one possible path and its bucket keeps no versions, an object is created by one `linkat`, which
+//! fails if the name is taken, and needs no lock. Everything else is decided under the key's lock, including a put of a
+//! key that this process has put before.
 //!
-//! A key may be at its plain place or at its odd place. Three rules make it one object for every reader, who looks at
-//! the plain place first:
+//! An object may be at its key's plain path or odd path. Three rules make it a single object for all readers, which
+//! look at the plain path first:
 //!
-//! 1. No file is put at an odd place without the key's lock.
-//! 2. A key that is at one of the two places stays there until it is deleted.
-//! 3. If there are files at both places nonetheless (because the first odd key of a bucket was made while another
-//!    writer, who could not know of it, made the plain one), the plain one is the object. The next writer or deleter
-//!    removes the odd file before the plain one is removed.
+//! 1. No file is put at an odd path without the key's lock.
+//! 2. An object at one of the two paths stays there until it is deleted.
+//! 3. There may still be files at both paths, because the first odd key of a bucket was made while another writer,
+//!    unaware of it, made the plain file. Then the plain file is the object. The next writer or deleter removes the odd
+//!    file before the plain one is removed.
 
 use fordway_store::{Conditions, Error, ErrorKind, Key, PutResult, Result, VersionId, VersioningState};
 use fordway_sys::{Errno, link, link_unnamed, remove_file, rename, stat, stat_in};
@@ -36,7 +36,7 @@ impl StagedFile {
         self.try_publish(key, &mut record, conditions)
     }
 
-    /// Like [`StagedFile::publish`], but may be called again after the error `LockTimeout`.
+    /// Like [`StagedFile::publish`], but may be called again if it fails with `LockTimeout`.
     pub(crate) fn try_publish(
         &mut self,
         key: &Key,
@@ -90,7 +90,7 @@ impl StagedFile {
             }
             return match stat_in(&self.parent, &self.place.name) {
                 Ok(stat) if !stat.is_dir => Err(exists()),
-                // The name is a directory, or gone again; this is decided under the lock.
+                // The name is a directory, or has disappeared again; both cases are decided under the lock.
                 Ok(_) | Err(Errno::NOENT | Errno::STALE) => Ok(false),
                 Err(errno) => Err(from_errno(errno, "reading the state of what is there")),
             };
@@ -121,8 +121,8 @@ impl StagedFile {
         Ok(())
     }
 
-    /// Publishes the file with the key's lock held. Meanwhile no other writer replaces or removes the object, or puts
-    /// it at its odd place. Only a creation at its plain place, which needs no lock, may interfere; then the attempt is
+    /// Publishes the file under the key's lock. Meanwhile no other writer replaces or removes the object, or puts it at
+    /// its odd path. Only a creation at its plain path, which needs no lock, may interfere; the attempt is then
     /// repeated.
     fn publish_locked(
         &mut self,
@@ -156,7 +156,7 @@ impl StagedFile {
                 };
                 self.come_after(floor, record)?;
             }
-            // The old file is closed by now: NFS and FUSE rename an open file before it is replaced.
+            // The old file is already closed here, because NFS and FUSE rename an open file before it is replaced.
             let place = current.map(|(place, _)| place);
             let is_done = match &place {
                 Some(place) => {
@@ -177,8 +177,8 @@ impl StagedFile {
         Err(ErrorKind::ConditionalConflict.into())
     }
 
-    /// Gives the version a new ID if the present one is not ordered after `floor`, the highest order of the key's
-    /// versions: the clocks of two nodes may differ.
+    /// Gives the version a new ID if its current ID is not ordered after `floor`, the highest order among the key's
+    /// versions. This happens if the clocks of two nodes differ.
     fn come_after(&mut self, floor: u64, record: &mut Record) -> Result<()> {
         let is_after = |version: &VersionId| order_in(version).is_some_and(|order| order > floor);
         if record.version.as_ref().is_none_or(is_after) {
@@ -188,7 +188,7 @@ impl StagedFile {
         self.seal(record).map(drop)
     }
 
-    /// Creates the object at its plain or odd place. Returns `false` if another writer was faster.
+    /// Creates the object at its plain or odd path. Returns `false` if another writer was faster.
     fn create_anywhere(&mut self, key: &Key, contents: AreaContents) -> Result<bool> {
         if self.link(Some(key))? {
             return Ok(true);
@@ -199,8 +199,8 @@ impl StagedFile {
             return Ok(false);
         }
         self.move_to_odd(key)?;
-        // The directory of the odd place is visible now. A plain file that was made earlier is found here, and a writer
-        // that makes one from now on finds our odd file.
+        // The directory of the odd path is now visible. A plain file that was made earlier is found here; a writer that
+        // makes one later finds our odd file.
         let is_taken = match plain(&self.bucket, key) {
             Some(place) => self.inner.volume.open_file(&self.bucket, &place)?.is_some(),
             None => false,
@@ -233,7 +233,7 @@ impl StagedFile {
         Err(ErrorKind::ConditionalConflict.into())
     }
 
-    /// Replaces the file at the name, with the key's lock held. If the name is a directory, the key becomes an odd one.
+    /// Replaces the file at the name, under the key's lock. If the name is a directory, switches to the key's odd path.
     fn replace(&mut self, key: &Key, contents: AreaContents) -> Result<()> {
         for race in 0..MAX_RACES {
             self.inner.volume.give_way(race);
@@ -255,7 +255,7 @@ impl StagedFile {
         Err(ErrorKind::ConditionalConflict.into())
     }
 
-    /// Renames the file over any file at its name. An unnamed file first gets a hidden name.
+    /// Renames the file to its name, over any existing file. An unnamed file first gets a hidden name.
     pub(crate) fn rename_into_place(&mut self) -> Result<Result<(), Errno>> {
         let hidden = match self.hidden.take() {
             Some(hidden) => hidden,
@@ -286,8 +286,8 @@ impl StagedFile {
         Err(ErrorKind::ConditionalConflict.into())
     }
 
-    /// Finds or makes the parent directory again after a delete removed it. Returns `false` if a file of another key is
-    /// in its place by now, so that `key` has become an odd one.
+    /// Finds or makes the parent directory again after a delete removed it. Returns `false` if a file of another key
+    /// has taken its place, so that `key` is now an odd key.
     fn reopen_parent(&mut self, key: Option<&Key>) -> Result<bool> {
         match self.inner.volume.sharing.is_shared() {
             true => self.inner.volume.renew_dirs(&self.bucket, &self.place.dir),
@@ -303,7 +303,7 @@ impl StagedFile {
         }
     }
 
-    /// Switches to the key's odd place. Returns whether that differs from the previous place.
+    /// Switches to the key's odd path. Returns whether that differs from the previous path.
     fn move_to_odd(&mut self, key: &Key) -> Result<bool> {
         let place = odd(&self.bucket, key);
         let is_other = place != self.place;
@@ -311,7 +311,7 @@ impl StagedFile {
         Ok(is_other)
     }
 
-    /// Switches to `place`.
+    /// Sets the publication path to `place`.
     fn turn_to(&mut self, place: &ObjectPath) -> Result<()> {
         if *place != self.place {
             self.parent = self.inner.volume.parent_of(&self.bucket, &place.dir)?;

@@ -51,7 +51,7 @@ impl ObjectFile {
         self.record().version.clone().unwrap_or_else(VersionId::null)
     }
 
-    /// Returns the file, and what S3 reports about the object.
+    /// Returns the file, and the object's properties as S3 reports them.
     pub(crate) fn into_info(self) -> (File, ObjectInfo) {
         let info = match self.recorded {
             None => info_of_bare(&self.stat),
@@ -61,13 +61,14 @@ impl ObjectFile {
     }
 }
 
-/// Returns what S3 reports about a file with this state and no record.
+/// Returns the properties that S3 reports for a file with this state and no record.
 pub(crate) fn info_of_bare(stat: &FileStat) -> ObjectInfo {
     let modified = system_time(stat.modified_ns);
     ObjectInfo { modified, ..ObjectInfo::new(stat.size, etag_of_file(stat)) }
 }
 
-/// Returns what S3 reports about a file with this state and this record, which was unsealed.
+/// Returns the properties that S3 reports for a file with this state and this record, to which [`Record::unseal_for`]
+/// was applied.
 pub(crate) fn info_of(stat: &FileStat, record: Record) -> ObjectInfo {
     ObjectInfo {
         size: stat.size,
@@ -81,7 +82,7 @@ pub(crate) fn info_of(stat: &FileStat, record: Record) -> ObjectInfo {
     }
 }
 
-/// Whether a cached name led to this error: it says that the object is stale, or that one that was just found is missing.
+/// Whether this error can be due to a cached name: the object is stale, or an object that was just found is missing.
 fn is_stale_name(error: &Error) -> bool {
     is_stale(error) || error.kind() == ErrorKind::NoSuchKey
 }
@@ -91,7 +92,7 @@ pub(crate) enum NameLookup {
     Found(ObjectInfo),
     /// There is no such name.
     Missing,
-    /// Only an open can decide: the name is a link, or may have been replaced between two system calls.
+    /// Only opening the file can tell: the name is a link, or may have been replaced between two system calls.
     Unclear,
 }
 
@@ -106,7 +107,7 @@ impl NameLookup {
 }
 
 impl RootVolume {
-    /// Describes the file at `place` by its name. Returns `None` if it is missing or needs an open. Cost: as
+    /// Describes the file at `place` by its name. Returns `None` if it is missing or has to be opened. Cost: as for
     /// [`RootVolume::describe_in`].
     pub(crate) fn describe(&self, place: &ObjectPath) -> Result<Option<ObjectInfo>> {
         let Ok(dir) = self.dirs.open(&self.root, &place.dir) else { return Ok(None) };
@@ -114,8 +115,8 @@ impl RootVolume {
     }
 
     /// Describes the object at `key` by its name. Returns `Missing` only if the object is at none of its possible
-    /// places. Cost: as [`RootVolume::describe_in`]; if it is missing, usually one `fstat`, and two for a key with a
-    /// `/`.
+    /// places. Cost: as for [`RootVolume::describe_in`]; if the object is missing, usually one `fstat`, and two for a
+    /// key with a `/`.
     fn describe_object(&self, bucket: &Bucket, key: &Key) -> Result<NameLookup> {
         let Some(place) = plain(bucket, key) else { return Ok(NameLookup::Unclear) };
         let Ok(dir) = self.dirs.open(&self.root, &place.dir) else { return Ok(NameLookup::Unclear) };
@@ -145,8 +146,8 @@ impl RootVolume {
             return Ok(NameLookup::Found(info_of_bare(stat)));
         }
         let mut buffer = [0; RECORD_BYTES];
-        // A record that is sealed for this size and time belongs to this version. Any other record may mean that the
-        // file was replaced between the two calls.
+        // A record that is sealed for this size and time belongs to this version. Otherwise the file may have been
+        // replaced between the two calls.
         match get_xattr_in(&dir, name, ATTRIBUTE, &mut buffer) {
             Ok(Some(bytes)) => {
                 let record = decode_record(bytes)?;
@@ -157,15 +158,15 @@ impl RootVolume {
         }
     }
 
-    /// Whether an object that is not at `place` may exist nonetheless: as an odd key or an old version, made by another
-    /// node, or at `place` after all because `dir` was removed while it was held and then made again.
+    /// Whether an object that is not at `place` may exist nonetheless: as an odd key or an old version, written by
+    /// another node, or at `place` after all if `dir` was removed and recreated while it was held.
     fn may_be_elsewhere(&self, bucket: &Bucket, place: &ObjectPath, dir: &WorkDirectory) -> Result<bool> {
         let glance = self.private.glance(&self.root, bucket).map_err(unreadable)?;
         let AreaContents { has_markers, sharing, .. } = glance.contents;
         if !glance.contents.is_simple() || has_markers || sharing.is_shared() {
             return Ok(true);
         }
-        // A directory that holds the private one, which is there, cannot have been removed.
+        // A bucket directory cannot have been removed while its private directory exists.
         let is_bucket = place.dir == bucket.as_str();
         if is_bucket && glance.is_held_by(dir) {
             return Ok(false);
@@ -210,7 +211,7 @@ impl RootVolume {
         self.try_find_object(bucket, key)
     }
 
-    /// Makes this node look up `key` again, because the server no longer knows the file it found.
+    /// Drops this node's cached names for `key`, because the server no longer knows the file that they led to.
     fn refresh_name(&self, bucket: &Bucket, key: &Key) {
         if let Some(place) = plain(bucket, key) {
             self.refresh_dirs(&place.dir);
@@ -227,7 +228,7 @@ impl RootVolume {
         Ok(ObjectFile { file, stat, recorded })
     }
 
-    /// Opens the file of `key`, if there is one: at its plain path, else at its odd place, else as a marker.
+    /// Opens the file of `key`, if there is one: at its plain path, else at its odd path, else as a marker.
     fn find_file(&self, bucket: &Bucket, key: &Key) -> Result<Option<(File, FileStat)>> {
         if let Some(place) = plain(bucket, key)
             && let Some(found) = self.open_regular(&place)?
@@ -283,7 +284,7 @@ impl RootVolume {
             return opened;
         };
         match self.root.open_in(&dir, &place.name, flags) {
-            // A link is resolved from the root, so that it stays beneath the root.
+            // A link is resolved from the root, so that it cannot lead outside.
             Err(Errno::LOOP) => self.root.open_beneath(&place.path(), flags, Mode::empty()),
             Err(Errno::NOENT) if dir.is_gone() => {
                 self.dirs.forget(&place.dir);
@@ -293,8 +294,7 @@ impl RootVolume {
         }
     }
 
-    /// Opens the object at `key`, and returns it with its place. `contents` must have been read with the key's lock
-    /// held.
+    /// Opens the object at `key`, and returns it with its path. `contents` must have been read under the key's lock.
     pub(crate) fn locate(
         &self,
         bucket: &Bucket,
@@ -457,8 +457,8 @@ impl SharedStore {
     }
 }
 
-/// GlusterFS may also return `NOENT` for an open file that its server no longer has. For an open descriptor, that can
-/// only mean a stale file.
+/// Returns `STALE` for `NOENT`, which GlusterFS may return for an open file that its server no longer has. For an open
+/// descriptor, `NOENT` has no other meaning.
 fn known_no_longer(errno: Errno) -> Errno {
     if errno == Errno::NOENT { Errno::STALE } else { errno }
 }

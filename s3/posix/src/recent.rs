@@ -1,8 +1,8 @@
 //! Keys that this process has put and not deleted since.
 //!
 //! A put cannot know whether its key exists. It tries to create the name, and replaces it under the key's lock if the
-//! name is taken. If the key was put here before, the attempt to create it would most likely fail. A wrong guess is
-//! harmless: replacing a name that is not there creates it.
+//! name is taken. If this process has put the key before, the attempt to create it would most likely fail and is
+//! skipped. A wrong guess is harmless: replacing a name that does not exist creates it.
 
 use std::hash::BuildHasher;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,13 +10,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use foldhash::fast::RandomState;
 use fordway_store::{Bucket, Key};
 
-/// The number of slots; a power of two. A key takes the slot of any other that falls into it.
+/// The number of slots; a power of two. A key displaces any other key in its slot.
 const SLOTS: usize = 4096;
 
 /// A table of 32 KiB. Threads share it without locks.
 pub(crate) struct RecentPuts {
     hasher: RandomState,
-    /// The hash of the key that was put last of all keys of the slot; 0 for none.
+    /// In each slot, the hash of the key that was put last; 0 for none.
     slots: Box<[AtomicU64]>,
 }
 
@@ -27,7 +27,7 @@ impl Default for RecentPuts {
 }
 
 impl RecentPuts {
-    /// Returns whether the key was put here, and neither deleted here nor displaced since.
+    /// Returns whether this process has put the key, and since then neither deleted nor displaced it.
     pub(crate) fn contains(&self, bucket: &Bucket, key: &Key) -> bool {
         let hash = self.hash(bucket, key);
         self.slot(hash).load(Ordering::Relaxed) == hash
@@ -39,10 +39,10 @@ impl RecentPuts {
         self.slot(hash).store(hash, Ordering::Relaxed);
     }
 
-    /// Records that the key is deleted.
+    /// Records that the key was deleted.
     pub(crate) fn remove(&self, bucket: &Bucket, key: &Key) {
         let hash = self.hash(bucket, key);
-        // If another key has taken the slot, it keeps it.
+        // If another key has taken the slot, that key stays.
         let _ = self.slot(hash).compare_exchange(hash, 0, Ordering::Relaxed, Ordering::Relaxed);
     }
 

@@ -97,7 +97,7 @@ impl Record {
         self
     }
 
-    /// Returns the record of a part of this size; no file has the part's size.
+    /// Returns the record of a part with this size, which cannot be read from a file.
     pub(crate) fn with_size(mut self, size: u64) -> Self {
         self.seal = Some(ContentSeal { size, modified_ns: 0 });
         self

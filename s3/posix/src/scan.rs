@@ -1,4 +1,4 @@
-//! Walks everything in a bucket, objects or not, with memory for one path at a time.
+//! Walks everything in a bucket, whether it is an object or not. Only one path is in memory at a time.
 
 use std::fs::File;
 
@@ -31,7 +31,7 @@ pub(crate) struct BucketArea<'b> {
 }
 
 impl<'b> BucketArea<'b> {
-    /// Returns the areas of all objects and versions of a bucket. Odd files come before the plain ones that may hide
+    /// Returns the areas of all objects and versions of a bucket. Odd files come before the plain files that may hide
     /// them.
     pub(crate) fn all(bucket: &'b Bucket) -> [Self; 3] {
         [
@@ -75,7 +75,7 @@ pub(crate) fn open_child(parent: &File, name: &str) -> Result<File, Errno> {
     open_in(parent, name, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()).map(File::from)
 }
 
-/// Calls `visit` for every entry of `dir` until it fails. The outer result is the error of `visit`, the inner one that
+/// Calls `visit` for every entry of `dir` until it fails. The outer result has errors of `visit`, the inner one errors
 /// of reading the directory.
 pub(crate) fn each_entry(
     dir: &File,
@@ -90,7 +90,7 @@ pub(crate) fn each_entry(
     visited.map(|()| read)
 }
 
-/// Returns `kind`, or the kind that the file's state has if the file system did not state one.
+/// Returns `kind`, or, if the file system did not report it, the kind according to the file's state.
 pub(crate) fn known_kind(dir: &File, name: &str, kind: EntryKind) -> EntryKind {
     match kind {
         EntryKind::Unknown => kind_in(dir, name).unwrap_or(kind),
@@ -102,6 +102,6 @@ pub(crate) fn known_kind(dir: &File, name: &str, kind: EntryKind) -> EntryKind {
 pub(crate) fn path_of_child(bucket: &Bucket, path: &str, name: &str) -> Option<String> {
     let path = join(path, name);
     let key_bytes = path.len() - bucket.as_str().len();
-    // Odd keys are encoded, with up to three bytes for one byte, and are below a private directory.
+    // Odd keys are encoded, as up to three bytes per byte, and are below a private directory.
     (key_bytes <= 4 * MAX_KEY_BYTES).then_some(path)
 }

@@ -1,8 +1,8 @@
-//! File systems that other nodes may change too.
+//! File systems that other nodes may also change.
 //!
 //! A client of such a file system caches names and attributes for a while, so even under a key's lock it may still show
 //! a file that another node has replaced. Before a condition is checked, the key's name is therefore looked up again at
-//! the server. Which calls achieve that was measured, with two mounts each:
+//! the server. Measurements with two mounts of each file system showed which calls achieve this:
 //!
 //! | | NFS 4.2 | GlusterFS |
 //! |---|---|---|
@@ -11,8 +11,8 @@
 //! | reading the directory | every case | every case but a deleted name, which it does not show |
 //! | taking a lock, making or removing a name next to it, `O_DIRECT`, `O_EXCL` | some | no |
 //!
-//! If the old file still exists under another name, as old versions do, only reading the directory shows on GlusterFS
-//! that the name was replaced.
+//! If the old file still exists under another name, as old versions do, GlusterFS shows that the name was replaced only
+//! when the directory is read.
 
 use std::fs::File;
 use std::time::Duration;
@@ -29,22 +29,22 @@ use crate::private::AreaContents;
 use crate::stage::give_way;
 use crate::volume::RootVolume;
 
-/// The pause before a name is checked again for which this node has a stale cache entry.
+/// The pause before rechecking a name for which this node has a stale cache entry.
 const PAUSE: Duration = Duration::from_millis(10);
-/// The number of times that a name is looked up again, after how many of them there is a long pause, and its length: more
-/// than the time for which clients of FUSE file systems keep names by default.
+/// How often a name is looked up again, after how many attempts there is a long pause, and the length of that pause.
+/// The pause is longer than FUSE clients keep names by default.
 const MAX_REFRESHES: usize = 60;
 const QUICK_REFRESHES: usize = 10;
 const NAME_TIMEOUT: Duration = Duration::from_millis(1100);
-/// The number of attempts to publish before which there is no pause.
+/// The number of attempts to publish that are made without a pause.
 const QUICK_RACES: usize = 4;
-/// How often an operation is restarted because the server no longer has a file (`ESTALE`).
+/// How often an operation restarts because the server no longer has a file (`ESTALE`).
 pub(crate) const MAX_STALE: usize = 20;
 
 impl RootVolume {
-    /// Makes this node see `key` as the server has it now, whatever names it has cached. The caller holds the key's
-    /// lock, so the key does not change afterwards. Cost: none on a local file system; else some round trips, and,
-    /// except on NFS, a read of the directory if the bucket keeps versions or reads ask the server first.
+    /// Makes this node see `key` in its current state on the server, whatever names it has cached. The caller holds the
+    /// key's lock, so the key does not change afterwards. Cost: none on a local file system. On others, some round
+    /// trips, and, except on NFS, a read of the directory if the bucket keeps versions or reads ask the server first.
     pub(crate) fn refresh(&self, bucket: &Bucket, key: &Key, contents: AreaContents) -> Result<()> {
         if !contents.sharing.is_shared() {
             return Ok(());
@@ -63,7 +63,7 @@ impl RootVolume {
         self.config.consistency == ReadConsistency::Strong
     }
 
-    /// Does before a read what [`RootVolume::refresh`] does, if reads ask the server first.
+    /// Refreshes the key before a read as [`RootVolume::refresh`] does, if reads ask the server first.
     pub(crate) fn freshen(&self, bucket: &Bucket, key: &Key) -> Result<()> {
         if !self.is_strong() {
             return Ok(());
@@ -81,7 +81,7 @@ impl RootVolume {
     }
 
     /// Looks the directory at `path` up again before it is listed, if reads ask the server first. The directories above
-    /// it are looked up again, too, unless this listing has just read its parent.
+    /// it are looked up again as well, unless this listing has just read its parent.
     pub(crate) fn freshen_dir(&self, path: &str, is_parent_fresh: bool, sharing: FileSystemSharing) {
         if !self.is_strong() || !sharing.is_shared() {
             return;
@@ -104,8 +104,8 @@ impl RootVolume {
         }
     }
 
-    /// Refreshes `dir` and the directories above it, and makes those that are missing at the server. MooseFS shows a
-    /// directory that another node has removed for another second, but makes it if asked to.
+    /// Refreshes `dir` and the directories above it, and makes those that the server no longer has. MooseFS shows a
+    /// removed directory for another second after another node has removed it, but makes it if asked to.
     pub(crate) fn renew_dirs(&self, bucket: &Bucket, dir: &str) {
         self.refresh_dirs(dir);
         // The caller opens the directory again and sees the error.
@@ -125,7 +125,7 @@ impl RootVolume {
         for attempt in 0..MAX_REFRESHES {
             match self.try_refresh(place, is_checked) {
                 Ok(true) => {
-                    // A held directory may have been replaced by now.
+                    // The held directory may have been replaced meanwhile.
                     self.dirs.forget(&place.dir);
                     return Ok(());
                 }
@@ -144,8 +144,8 @@ impl RootVolume {
         Err(ErrorKind::ConditionalConflict.into())
     }
 
-    /// Looks a name up again at the server. Returns whether what this node has cached of it agrees with the directory,
-    /// or true if `is_checked` is false.
+    /// Looks a name up again at the server. Returns whether this node's cached entry agrees with the directory. Always
+    /// returns true if `is_checked` is false.
     fn try_refresh(&self, place: &ObjectPath, is_checked: bool) -> Result<bool, Errno> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY;
         let dir = self.root.open_beneath(&place.dir, flags, Mode::empty())?;

@@ -1,5 +1,5 @@
-//! The place of an object's record: an extended attribute of its file or, if the record does not fit there or the file
-//! system has no attributes, a sidecar file below `meta/`.
+//! Where an object's record is stored: an extended attribute of its file or, if the record does not fit there or the
+//! file system has no attributes, a sidecar file below `meta/`.
 //!
 //! A sidecar file is named after the inode of the object's file, so it needs no change when the object is renamed or
 //! gets a second name. It is valid only for the size and modification time in its seal.
@@ -21,13 +21,14 @@ use crate::record::{ContentSeal, Record, etag_of_file};
 use crate::stage::is_bare;
 use crate::volume::RootVolume;
 
-/// The buffer for a record on the stack, long enough for most; a longer record costs a second call.
+/// The size of the stack buffer for a record. It is enough for most; a longer record costs a second call.
 pub(crate) const RECORD_BYTES: usize = 512;
 /// The maximum number of bytes of an attribute: ext4 keeps all attributes of a file in one block of 4 KiB.
 pub(crate) const ATTRIBUTE_BYTES: usize = 3 * 1024;
 /// The maximum number of bytes of a record: enough for 10,000 parts with their checksums, with room to spare.
 pub(crate) const MAX_RECORD_BYTES: usize = 1 << 20;
-/// If a file system has more free bytes than this, its error `ENOSPC` for an attribute concerns only the attribute.
+/// If a file system has more free bytes than this, `ENOSPC` for an attribute means only that the attribute does not
+/// fit.
 const SOME_ROOM_BYTES: u64 = 1 << 20;
 
 /// The record in an open file's attribute.
@@ -38,17 +39,17 @@ pub(crate) enum RecordAttribute {
     Unsupported,
 }
 
-/// A file that is about to lose its last name. It is held open until its sidecar file is removed: once it is closed, a
-/// new object may get its inode, and thus the same name for its sidecar file.
+/// A file that is about to lose its last name. It is held open until its sidecar file is removed. Once it is closed, a
+/// new object may get its inode, and with it the same name for its sidecar file.
 pub(crate) struct LeavingFile {
     stat: FileStat,
     _held: OwnedFd,
 }
 
 impl RootVolume {
-    /// Returns the record of the object in the open `file`, whose state is `stat`, or the default record if a POSIX
-    /// program made the file. If the returned record has `is_apart` set, the sidecar file with the rest is missing.
-    /// Cost: one `fgetxattr`, unless the object is bare. Errors: `Corrupt`.
+    /// Returns the record of the object in the open `file`, whose state is `stat`, or the default record if the file
+    /// was made by a POSIX program. If the returned record has `is_apart` set, the sidecar file with the rest is
+    /// missing. Cost: one `fgetxattr`, unless the object is bare. Errors: `Corrupt`.
     pub(crate) fn load_record(&self, bucket: &Bucket, file: &File, stat: &FileStat) -> Result<Record> {
         if is_bare(stat) {
             return Ok(Record::default());
@@ -76,7 +77,7 @@ impl RootVolume {
         };
         let corrupt = || Error::new(ErrorKind::Corrupt, format!("{path} is not what this version writes"));
         let (bytes, state) = read_small(&file, MAX_RECORD_BYTES).map_err(failed)?.ok_or_else(corrupt)?;
-        // A third user could write anything about the object into a sidecar file.
+        // A third user could have written false information about the object into a sidecar file.
         let is_believed = |guard: TrustedOwner| state.user == stat.user || guard.trusts(state.user);
         if !self.contents(bucket)?.guard.is_none_or(is_believed) {
             return Ok(None);
@@ -101,7 +102,7 @@ impl RootVolume {
         (stat.is_file && is_last_name()).then_some(LeavingFile { stat, _held: held })
     }
 
-    /// Removes the sidecar file of a file that is gone. If that fails, `gc` removes it later.
+    /// Removes the sidecar file of a removed file. If that fails, `gc` removes it later.
     pub(crate) fn remove_sidecar(&self, bucket: &Bucket, gone: Option<LeavingFile>) {
         if let Some(LeavingFile { stat, _held }) = gone {
             self.remove_sidecar_of(bucket, &stat);
@@ -116,7 +117,7 @@ impl RootVolume {
 }
 
 impl Record {
-    /// Returns the part of a record that an attribute holds if the whole record is too long for it.
+    /// Returns the part of a record that goes into the attribute if the whole record does not fit.
     pub(crate) fn kept_short(&self) -> Record {
         Record {
             seal: self.seal,
@@ -128,13 +129,13 @@ impl Record {
         }
     }
 
-    /// Returns whether a file with the state `stat` would be described in the same way without this record.
+    /// Returns whether the record adds nothing to the description of a file with the state `stat`.
     pub(crate) fn says_no_more_than(&self, stat: &FileStat) -> bool {
         *self == Record { seal: self.seal, etag: Some(etag_of_file(stat)), ..Default::default() }
     }
 }
 
-/// Returns the place of the sidecar file of a file with the state `stat`.
+/// Returns the path of the sidecar file of a file with the state `stat`.
 pub(crate) fn place_of(bucket: &Bucket, stat: &FileStat) -> ObjectPath<'static> {
     ObjectPath { dir: meta_dir(bucket).into(), name: sidecar_name(stat.inode).into() }
 }
@@ -172,7 +173,7 @@ pub(crate) fn decode_record(bytes: &[u8]) -> Result<Record> {
     })
 }
 
-/// Returns whether `errno` means only that an attribute is too long for this file.
+/// Returns whether `errno` means only that the attribute is too long for this file.
 pub(crate) fn is_no_room(errno: Errno, file: impl AsFd) -> bool {
     match errno {
         Errno::TOOBIG | Errno::RANGE => true,

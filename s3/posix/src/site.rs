@@ -1,4 +1,4 @@
-//! The file system of a root or bucket: whether other nodes may change it, and whether the store keeps its promises
+//! The file system of a root or bucket: whether other nodes may change it, and whether the store's guarantees hold
 //! there.
 
 use std::fmt::Display;
@@ -14,7 +14,7 @@ use crate::PosixConfig;
 pub(crate) struct Site {
     /// Whether other nodes may change it.
     pub(crate) sharing: FileSystemSharing,
-    /// The reason why nothing must be written to it, and what to do about that.
+    /// The reason why nothing must be written to it, with advice.
     pub(crate) unfit: Option<Unfit>,
 }
 
@@ -28,12 +28,12 @@ impl Site {
     }
 }
 
-/// Checks that the file system of `what` is fit for a store with `config`. Errors: `NotImplemented` if the store could
-/// not keep its promises there.
+/// Checks that the file system of `what` is fit for a store with `config`. Errors: `NotImplemented` if the store's
+/// guarantees would not hold there.
 pub(crate) fn require_fit(unfit: Option<Unfit>, config: &PosixConfig, what: impl Display) -> Result<()> {
     let way_out = match unfit {
         None => return Ok(()),
-        // Without `If-Match` no locks are taken.
+        // Without `If-Match`, no locks are taken.
         Some(Unfit::Locks(_)) if !config.if_match => return Ok(()),
         Some(Unfit::Locks(_)) => "; or give up If-Match with conditions=none-match-only",
         Some(Unfit::Objects(_)) => "",

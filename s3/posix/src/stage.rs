@@ -1,12 +1,12 @@
 //! Staged files: written under no visible name, then published in one step.
 //!
-//! A *bare* object is one whose file alone describes it completely. A put with the ETag policy `fast` and without
-//! metadata, tags or checksum makes one. Its ETag is derived from the file's inode, size and modification time, and
-//! that time is set with nanosecond precision: file systems take times from a clock that ticks every few milliseconds,
-//! in which an inode may be freed and used again, but no two files have the same inode within one nanosecond. The
-//! sticky bit, which has no meaning for files on Linux, says that there is no record to look for: this saves a reader
-//! one system call, and a writer two. Without that bit a reader looks for a record; if there is none, the result is the
-//! same.
+//! A *bare* object is completely described by its file alone. It results from a put with the ETag policy `fast` and
+//! without metadata, tags or checksum. Its ETag is derived from the file's inode, size and modification time, and
+//! Fordway sets that time with nanosecond precision. File systems take times from a clock that ticks every few
+//! milliseconds, and an inode may be freed and reused within a tick; but no two files have the same inode within one
+//! nanosecond. The sticky bit, which has no meaning for files on Linux, marks a file without a record. This saves a
+//! reader one system call, and a writer two. Without that bit a reader looks for a record; if there is none, the result
+//! is the same.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -33,8 +33,8 @@ use crate::{Durability, SharedStore};
 pub(crate) const FILE_MODE: Mode = Mode::from_raw_mode(0o666);
 pub(crate) const DIR_MODE: Mode = Mode::from_raw_mode(0o777);
 
-/// How often a publish starts again after a racing delete removed its directory. If several processes only make and
-/// prune one directory, each attempt may well fail.
+/// How often a publish starts again after a concurrent delete removed its directory. If several processes do nothing
+/// but make and prune one directory, many attempts in a row may fail.
 pub(crate) const MAX_RACES: usize = 1000;
 
 /// A file being written. Dropping it unpublished leaves nothing behind.
@@ -57,13 +57,13 @@ pub(crate) struct StagedFile {
     written: u64,
 }
 
-/// A name that no object has.
+/// A name that no object can have.
 pub(crate) struct HiddenName {
     pub(crate) dir: WorkDirectory,
     pub(crate) name: String,
     /// Whether the file is removed if it is not published.
     pub(crate) is_temporary: bool,
-    /// The directory that was made for this file alone. It is dropped after the file, and so removed.
+    /// The directory that was made for this file alone. It is dropped, and thereby removed, after the file.
     pub(crate) _shelter: Option<StagingDirectory>,
 }
 
@@ -77,7 +77,7 @@ impl HiddenName {
 impl Drop for HiddenName {
     fn drop(&mut self) {
         if self.is_temporary {
-            // `gc` removes what is left here.
+            // If this fails, `gc` removes the file later.
             let _ = remove_file(&self.dir, &self.name);
         }
     }
@@ -104,7 +104,7 @@ impl StagedFile {
             // The bucket may be a separate mount.
             let contents = inner.volume.contents_for_write(bucket)?;
             require_fit(contents.unfit, &inner.volume.config, "the bucket's mount")?;
-            // Few shared file systems have unnamed files, and some that claim to have them lose them.
+            // Few shared file systems support unnamed files, and some that claim to support them lose such files.
             let unnamed = match contents.sharing {
                 FileSystemSharing::Local => create_unnamed(&parent, mode),
                 FileSystemSharing::Nfs | FileSystemSharing::Unknown => Err(Errno::OPNOTSUPP),
@@ -121,8 +121,8 @@ impl StagedFile {
                         made => made?,
                     }
                 }
-                // In a removed directory tmpfs returns ENOENT, ext4 EPERM. Even a directory that was just opened may be
-                // removed by now.
+                // In a removed directory tmpfs returns ENOENT, ext4 EPERM. Even a directory that was just opened may
+                // have been removed meanwhile.
                 Err(_) if parent.is_removed() => {
                     inner.volume.dirs.forget(&place.dir);
                     continue;
@@ -191,8 +191,8 @@ impl StagedFile {
         }
     }
 
-    /// Counts `bytes` that another writer put into the file instead of [`StagedFile::write`].
-    /// Errors: `IncompleteBody` if the file has another size. Cost: one `fstat`.
+    /// Counts `bytes` that another writer has put into the file without [`StagedFile::write`]. Errors: `IncompleteBody`
+    /// if the file has another size. Cost: one `fstat`.
     pub(crate) fn filled(&mut self, bytes: u64) -> Result<()> {
         let size = stat(&self.file).map_err(|errno| from_errno(errno, "reading the file's state"))?.size;
         if size != bytes {
@@ -209,7 +209,7 @@ impl StagedFile {
         if !self.is_plain || place.dir != self.place.dir {
             return false;
         }
-        // The path may refer to another directory by now.
+        // The path may now refer to another directory.
         match self.inner.volume.dirs.open(&self.inner.volume.root, &place.dir) {
             Ok(parent) if parent.is_same_as(&self.parent) => {
                 (self.parent, self.place) = (parent, place.into_owned());
@@ -229,7 +229,7 @@ impl StagedFile {
         from_errno(errno, &format!("{} bytes are written, {wanted} more were to follow{free}", self.written))
     }
 
-    /// Attaches `record`, sealed for the present content, with a unique ETag if it has none yet. Makes the content
+    /// Attaches `record`, sealed for the current content, with a unique ETag if it has none yet. Makes the content
     /// durable if the configuration requires it.
     pub(crate) fn seal(&self, record: &mut Record) -> Result<PutResult> {
         self.show_content()?;
@@ -243,7 +243,7 @@ impl StagedFile {
         Ok(made_of(record, &stat))
     }
 
-    /// Checks that the file is not on a mount within the bucket that other nodes may change and that could lose unnamed
+    /// Checks that the file is not on a mount within the bucket that other nodes may change and that may lose unnamed
     /// files. Errors: `NotImplemented` if it is.
     fn require_kept(&self, stat: &FileStat) -> Result<()> {
         if self.hidden.is_some() || stat.device == self.device {
@@ -259,7 +259,7 @@ impl StagedFile {
         }
     }
 
-    /// Writes the content to the server, if other nodes could otherwise see the name before the content.
+    /// Sends the content to the server, if other nodes might otherwise see the name before the content.
     fn show_content(&self) -> Result<()> {
         let is_shared =
             self.hidden.is_some() && self.inner.volume.contents_for_write(&self.bucket)?.sharing.is_shared();
@@ -298,7 +298,7 @@ impl StagedFile {
         Ok(stat)
     }
 
-    /// Publishes the file at its path, replacing any file there. For files that no other writer publishes.
+    /// Publishes the file at its path, replacing any file there. Only for files that no other writer publishes.
     pub(crate) fn publish_private(mut self) -> Result<()> {
         self.show_content()?;
         self.sync_content()?;
@@ -326,7 +326,7 @@ impl StagedFile {
 }
 
 /// Yields the processor before attempt number `race` (from 0). A directory that is being removed may still be found
-/// until the remover is done, and the remover may wait for this very processor.
+/// until the remover is done, and the remover may be waiting for this processor.
 pub(crate) fn give_way(race: usize) {
     match race {
         0 => {}
@@ -339,7 +339,7 @@ pub(crate) fn sync_dir(dir: impl AsFd) -> Result<(), Errno> {
     sync_data(open_in(dir, ".", OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())?)
 }
 
-/// Returns the result of a write that left the file in the state `stat`.
+/// Returns the result of a write after which the file has the state `stat`.
 pub(crate) fn made_of(record: &Record, stat: &FileStat) -> PutResult {
     PutResult {
         etag: record.etag.clone().unwrap_or_else(|| etag_of_file(stat)),
@@ -375,7 +375,7 @@ pub(crate) fn bare_mode() -> Mode {
     FILE_MODE | Mode::from_raw_mode(STICKY)
 }
 
-/// Whether the file's mode says that it has no record.
+/// Whether the file's mode marks it as a bare object, which has no record.
 pub(crate) fn is_bare(stat: &FileStat) -> bool {
     stat.is_file && stat.mode & STICKY != 0
 }

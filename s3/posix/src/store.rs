@@ -1,9 +1,10 @@
-//! Implements the [`Store`] trait by the modules that do the work, and adds operation and target to every error.
+//! Implements the [`Store`] trait with the modules of this crate, and adds operation and target to every error.
 //!
 //! A put of a small object costs several microseconds in the kernel, so a large batch of puts is distributed over one
-//! thread per core. That takes 0.85 of a loop's time for 256 objects of 3,901 B on two cores of a virtual machine, but
-//! 0.97 for 64, which is no gain. Gets and heads take less time than waking a thread costs there: distributed, they
-//! took 1.2 to 1.5 and 1.1 of a loop's time, so they stay a loop. `bench/store-vs-posix` measures the current choice.
+//! thread per core. On two cores of a virtual machine, 256 objects of 3,901 B then take 0.85 times as long as in a
+//! loop, but 64 objects take 0.97 times as long, which is no gain. Gets and heads are cheaper than waking a thread:
+//! distributed, they took 1.2 to 1.5 and 1.1 times as long as in a loop, so they run in a loop. `bench/store-vs-posix`
+//! measures the current choice.
 
 use std::sync::{Arc, OnceLock};
 
@@ -223,9 +224,9 @@ impl Store for PosixStore {
     }
 }
 
-/// The fewest writes of a batch that is distributed over threads.
+/// The minimum number of writes in a batch for it to be distributed over threads.
 pub(crate) const SHARED_FROM: usize = 256;
-/// The fewest items that a thread gets at a time.
+/// The minimum number of items that a thread gets at a time.
 const AT_LEAST: usize = 16;
 
 /// Calls `act` for each of `items`, on all cores if there are at least `shared_from`. Returns the results in order.

@@ -1,4 +1,4 @@
-//! How much each user stores in each bucket, by the owners of the files.
+//! How much data each user stores in each bucket, by file owner.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -18,7 +18,8 @@ use crate::{PosixStore, SharedStore};
 pub struct FileTotals {
     /// The number of files.
     pub files: u64,
-    /// The total of their lengths, in bytes. The space on disk differs: sparse files take less, small files more.
+    /// The total of their lengths, in bytes. The space used on disk differs: sparse files take less, small files take
+    /// more.
     pub size_bytes: u64,
 }
 
@@ -29,7 +30,7 @@ impl FileTotals {
     }
 }
 
-/// What one user stores in one bucket.
+/// The files of one user in one bucket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct UserUsage {
     /// Objects.
@@ -45,15 +46,13 @@ pub struct UserUsage {
 pub enum UsageEvent {
     /// The number of directory entries examined so far.
     Progress(u64),
-    /// A directory that could not be read; what is in it is missing in the totals.
+    /// A directory that could not be read; its content is missing from the totals.
     Failed(Error),
 }
 
 impl PosixStore {
-    /// Adds up the files in `bucket` for each owner, a uid. A process that may act as other users examines a bucket as its
-    /// owner, and directories of another user as that user. Links are not followed.
-    /// Memory: one open directory for each level of the tree. Cost: one `newfstatat` for each file, and three calls for
-    /// each directory. Errors: `NoSuchBucket`; errors that `tell` returns.
+    /// Adds up the files in `bucket` by owner (uid). A process that may act as other users examines a bucket as the
+    /// bucket's owner, and directories of another user as that user. Links are not followed.
     pub fn usage(
         &self,
         bucket: &Bucket,
@@ -119,7 +118,7 @@ impl UsageWalk<'_> {
         name: &str,
         totals: fn(&mut UserUsage) -> &mut FileTotals,
     ) -> Result<()> {
-        // No key leads further down, and so nobody can store there by S3.
+        // No key can lead further down, so nothing there was stored through S3.
         let Some(path) = path_of_child(self.bucket, path, name) else { return Ok(()) };
         let totals = self.totals_of(&path).unwrap_or(totals);
         match open_child(parent, name) {
@@ -133,7 +132,7 @@ impl UsageWalk<'_> {
         }
     }
 
-    /// The totals that files below `path` count to, where they change.
+    /// Returns which totals the files below `path` count towards, or `None` if these are the same as for its parent.
     fn totals_of(&self, path: &str) -> Option<fn(&mut UserUsage) -> &mut FileTotals> {
         let bucket = self.bucket;
         match path {

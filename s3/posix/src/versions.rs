@@ -1,19 +1,19 @@
 //! Old versions and delete markers of a bucket that keeps them.
 //!
-//! The latest version is at the same place as any object, so POSIX sees it. An overwritten or deleted version gets a
-//! second name in the key's directory below `versions/` before it loses its first:
+//! The latest version is where an object without versions would be, so POSIX programs see it. An overwritten or deleted
+//! version gets a second name in the key's directory below `versions/` before it loses its first name:
 //!
 //! ```text
 //! versions/KEY/ORDER-VERSION           an old version; ORDER (16 hex digits) rises with time
 //! versions/KEY/ORDER-VERSION-marker    a delete marker, empty
 //! ```
 //!
-//! A process that is killed in between leaves a version under both names: then it is the latest, and the other name is
-//! ignored. All this happens with the key's lock held.
+//! If a process is killed in between, a version has both names; it is then the latest, and the other name is ignored.
+//! All this happens under the key's lock.
 //!
-//! A version ID begins with the time of its creation, later than any ORDER that its key had then. That time becomes its
-//! ORDER, so a version is kept, and found again by its ID, without reading the directory. The IDs of earlier programs,
-//! and `null`, say nothing of an order: for those the directory is read.
+//! A version ID begins with the time of its creation, which is later than any ORDER that its key then had. That time
+//! becomes its ORDER, so a version is kept, and found again by its ID, without reading the directory. The IDs of
+//! earlier programs, and `null`, contain no order, so the directory is read for those.
 
 use std::cell::OnceCell;
 use std::fs::File;
@@ -58,7 +58,7 @@ impl ArchivedVersion {
         format!("{:016x}-{}{marker}", self.order, self.version)
     }
 
-    /// The name that keeps `version`; `None` if its ID does not contain the order.
+    /// The archive name of `version`; `None` if its ID does not contain the order.
     fn of(version: &VersionId, is_marker: bool) -> Option<Self> {
         Some(ArchivedVersion { order: order_in(version)?, version: version.clone(), is_marker })
     }
@@ -128,8 +128,8 @@ impl RootVolume {
             {
                 return Ok(opened);
             }
-            // While an old version is becoming the latest, a reader that looks in one place first may find it in
-            // neither.
+            // While an old version is becoming the latest, a reader that looks in one place and then the other may find
+            // it in neither.
             let now = Some((latest_version, archived));
             if now == seen {
                 break;
@@ -140,12 +140,12 @@ impl RootVolume {
         Err(Error::new(ErrorKind::NoSuchVersion, version.as_str()))
     }
 
-    /// Returns the old version if its ID contains the order of its name; `None` if it is not there. Errors:
+    /// Returns the old version if its ID contains the order of its name; `None` if there is no such name. Errors:
     /// `MethodNotAllowed` for a delete marker.
     fn open_by_name(&self, bucket: &Bucket, key: &Key, version: &VersionId) -> Result<Option<ObjectFile>> {
         let Some(kept) = ArchivedVersion::of(version, false) else { return Ok(None) };
         if let Some(opened) = self.open_archived(bucket, key, &kept)? {
-            // Anyone who writes to the bucket may have put another file there.
+            // Anyone who may write to the bucket may have put another file there.
             return Ok(Some(opened).filter(|opened| opened.version() == *version));
         }
         let marker = archived_place(bucket, key, &ArchivedVersion { is_marker: true, ..kept });
@@ -179,7 +179,7 @@ impl RootVolume {
         Ok(found)
     }
 
-    /// The newest of the key's old versions and delete markers. Keeps only one of them in memory.
+    /// The newest of the key's old versions and delete markers. Holds only one of them in memory at a time.
     pub(crate) fn newest_archived(&self, bucket: &Bucket, key: &Key) -> Result<Option<ArchivedVersion>> {
         let mut newest = None::<ArchivedVersion>;
         if self.contents(bucket)?.versioning == VersioningState::Unversioned {
@@ -202,7 +202,7 @@ impl RootVolume {
             .open_to_scan(&versions_of(bucket, key))
             .and_then(|dir| read_dir(&dir, |name, _| str::from_utf8(name).into_iter().for_each(&mut visit)));
         match read {
-            // Anything but a directory is not ours, and holds nothing.
+            // Fordway makes only a directory here; anything else counts as empty.
             Ok(()) | Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(()),
             Err(errno) => Err(from_errno(errno, "reading .fordway")),
         }
@@ -249,7 +249,7 @@ impl RootVolume {
             .map_err(|errno| from_errno(errno, "making an old version the latest"))
     }
 
-    /// Calls `put` with the directory of `place`, again if another node has removed that directory.
+    /// Calls `put` with the directory of `place`; calls it again if another node has removed that directory.
     fn put_in_place(
         &self,
         bucket: &Bucket,
@@ -282,7 +282,7 @@ impl RootVolume {
                 }
             }
         }
-        // Another writer, who needs no lock for this, has just made a newer version.
+        // Another writer has just made a newer version, which needs no lock.
         Ok(())
     }
 
@@ -327,9 +327,9 @@ impl SharedStore {
         Ok(())
     }
 
-    /// Keeps `current`, which another version is about to replace; `by_null` says whether that version will be `null`.
-    /// Returns the key's highest order afterwards. Cost: a `linkat`; also reads the key's versions directory if the ID
-    /// of `current` does not contain its order.
+    /// Archives `current`, which another version is about to replace; `by_null` says whether that version will be
+    /// `null`. Returns the key's highest order afterwards. Cost: one `linkat`; also a read of the key's versions
+    /// directory if the ID of `current` does not contain its order.
     pub(crate) fn keep_version(
         &self,
         bucket: &Bucket,
@@ -372,7 +372,7 @@ impl SharedStore {
         Ok(self.volume.newest_archived(bucket, key)?.map_or(0, |newest| newest.order))
     }
 
-    /// Removes an old version `null`, because there is a new one now.
+    /// Removes an old version `null`, because a new one replaces it.
     pub(crate) fn forget_null(&self, bucket: &Bucket, key: &Key) -> Result<()> {
         let archived = self.volume.archived(bucket, key)?;
         self.remove_archived(bucket, key, &archived, &VersionId::null()).map(drop)
@@ -411,7 +411,7 @@ impl SharedStore {
         let (mut current_place, mut floor) = (None, None);
         if let Some((place, opened)) = current {
             floor = Some(self.keep_version(bucket, key, &opened, by_null)?).filter(|_| !by_null);
-            // The file is closed by now: FUSE renames an open file when it is removed.
+            // The file is already closed here, because FUSE renames an open file when it is removed.
             current_place = Some(place);
         }
         let floor = floor.map_or_else(|| self.highest_order(bucket, key), Ok)?;
@@ -424,7 +424,7 @@ impl SharedStore {
             self.remove_archived(bucket, key, &archived, &version)?;
         }
         if let Some(place) = &current_place {
-            // The hidden object goes first, or it would reappear when the one that hides it is removed.
+            // The hidden object is removed first; it would otherwise reappear when the object that hides it is removed.
             self.remove_hidden_odd(bucket, key, place, contents)?;
             self.remove_at(bucket, place, contents)?;
         }
@@ -452,7 +452,7 @@ impl SharedStore {
         // A key with neither a latest version nor a delete marker was removed by a POSIX program.
         let is_newest = archived.first().is_some_and(|first| first.is_marker && first.version == *version);
         if let (None, Some(newest), true) = (&current, newest, is_newest) {
-            // Made before the delete marker is removed, so that there always is a latest version.
+            // This happens before the delete marker is removed, so that there is always a latest version.
             self.volume.promote(bucket, key, newest)?;
         }
         let is_marker = self.remove_archived(bucket, key, &archived, version)? && !is_current;
@@ -487,13 +487,13 @@ impl SharedStore {
     }
 }
 
-/// Gives `current` a name among the old versions.
+/// Links `current` under a name among the old versions.
 fn keep_in(dir: &WorkDirectory, current: &ObjectFile, name: &str) -> Result<(), Errno> {
     match link_unnamed(&current.file, dir, name) {
         Err(Errno::EXIST) => {}
         done => return done,
     }
-    // A process that died may have linked it already; any other file under this name was not kept by Fordway.
+    // A process that died may have linked it already; any other file under this name was not put there by Fordway.
     let there = stat_in(dir, name)?;
     if (there.device, there.inode) == (current.stat.device, current.stat.inode) {
         return Ok(());
@@ -553,7 +553,7 @@ impl SharedStore {
     fn offer_key(&self, page: &mut VersionCollector, bucket: &Bucket, key: &str) -> Result<WalkStep> {
         let dir = OnceCell::new();
         let list = |after: Option<&VersionId>| match self.versions_to_show(bucket, key, &dir) {
-            // A key that the caller may not read is skipped, and the others are shown.
+            // Skips a key that the caller may not read, so that the others are shown.
             Err(error) if error.kind() == ErrorKind::AccessDenied => Ok(KeyVersions::default()),
             versions => Ok(versions?.after(after)),
         };
@@ -567,7 +567,7 @@ impl SharedStore {
         page.offer(key, list, describe)
     }
 
-    /// All versions of a key, of which only the latest is described yet, and the directory of the old ones.
+    /// All versions of a key, with only the latest described so far, and the directory of the old ones.
     fn versions_to_show(&self, bucket: &Bucket, key: &str, dir: &OnceCell<File>) -> Result<KeyVersions> {
         let key = Key::new(key)?;
         self.volume.freshen(bucket, &key)?;
@@ -578,7 +578,7 @@ impl SharedStore {
                 names = found;
                 let _ = dir.set(opened);
             }
-            // A version that became the latest meanwhile, or ceased to be it, may have been missed.
+            // A version that has become the latest meanwhile, or is no longer the latest, may have been missed.
             let now = self.latest(bucket, &key)?;
             let is_same = version_of(&now) == version_of(&latest);
             latest = now;
@@ -589,7 +589,8 @@ impl SharedStore {
         Ok(KeyVersions::new(latest, names))
     }
 
-    /// The names in the key's versions directory, and the directory, if it exists. Cached while nothing changes in it.
+    /// The names in the key's versions directory, and the directory, if it exists. Cached until something in the
+    /// directory changes.
     fn archived_names(&self, bucket: &Bucket, key: &Key) -> Result<Option<(File, Arc<NameBlock>)>> {
         let contents = self.volume.contents(bucket)?;
         if contents.versioning == VersioningState::Unversioned {
@@ -607,7 +608,7 @@ impl SharedStore {
         }
     }
 
-    /// Describes the key's latest version. Cost: as a HEAD.
+    /// Describes the key's latest version. Cost: as for a HEAD.
     fn latest(&self, bucket: &Bucket, key: &Key) -> Result<Option<ObjectInfo>> {
         if let Some(place) = plain(bucket, key)
             && let Some(info) = self.volume.describe(&place)?
@@ -634,7 +635,7 @@ impl SharedStore {
             if version_of(&now) == Some(&Some(found.version.clone())) {
                 return Ok(now.map(|info| summary(key, info)));
             }
-            // The version was found in neither place, twice, and nothing changed in between, so it is gone.
+            // Twice the version was in neither place, and nothing changed in between, so it is gone.
             let now = Some(version_of(&now).cloned());
             if now == seen {
                 break;
@@ -644,7 +645,7 @@ impl SharedStore {
         Ok(None)
     }
 
-    /// Describes an old version; returns `None` if it is gone by now. Cost: one `newfstatat`, and one `getxattrat`
+    /// Describes an old version; returns `None` if it no longer exists. Cost: one `newfstatat`, and one `getxattrat`
     /// unless the object is bare.
     fn describe_archived(
         &self,
@@ -669,7 +670,7 @@ impl SharedStore {
             return Ok(Some(summary(key, as_found(info))));
         }
         let opened = match self.volume.open_file(bucket, &archived_place(bucket, &Key::new(key)?, found)) {
-            // Anyone may put an unreadable file there: it hides no other version.
+            // Anyone may put an unreadable file there, so it must not hide other versions.
             Err(error) if error.kind() == ErrorKind::AccessDenied => None,
             opened => opened?,
         };
@@ -720,7 +721,7 @@ fn read_names(dir: &File) -> Result<NameBlock, Errno> {
 struct KeyVersions {
     /// The latest version, if there is one and it was not shown yet.
     latest: Option<ObjectInfo>,
-    /// The ID of the latest version. If it is among the old versions too, that name is ignored.
+    /// The ID of the latest version. If the same version is also among the old ones, that name is ignored.
     latest_id: Option<VersionId>,
     names: Arc<NameBlock>,
     /// The names still to be shown are those before this position.
@@ -889,7 +890,7 @@ mod tests {
         let root = Root::new();
         let mut made = vec![root.put("0")];
         made.push(root.put("1"));
-        // Made by a program whose IDs contain no order, on a node whose clock is an hour ahead.
+        // As written by an earlier program, whose IDs contain no order, on a node whose clock is an hour ahead.
         let ahead = now_ns() + 3_600_000_000_000;
         let versions = root.dir.path().join("bucket/.fordway/versions/k");
         let first = std::fs::read_dir(&versions).unwrap().next().unwrap().unwrap();

@@ -1,7 +1,7 @@
-//! The root directory, and the rule for where links beneath it may lead.
+//! The root directory, and the rule that limits where links beneath it may lead.
 //!
-//! Links are followed among the objects of a bucket, but not in its private area: there, a writer of the bucket could
-//! use them to lead programs that work there, root's `gc` included, to files of others.
+//! Links are followed among the objects of a bucket, but not in its private area. Anyone who can write to the bucket
+//! could otherwise place links there that lead other programs, including `gc` running as root, to other users' files.
 
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
@@ -30,7 +30,7 @@ pub(crate) struct RootVolume {
     pub(crate) config: PosixConfig,
     /// Whether other nodes may change the root's file system. A bucket may lie on another file system.
     pub(crate) sharing: FileSystemSharing,
-    /// The reason why nothing must be written to the root's file system.
+    /// The reason why nothing must be written to the root's file system, if there is one.
     unfit: Option<Unfit>,
     pub(crate) dirs: DirectoryCache,
     pub(crate) private: Private,
@@ -54,7 +54,7 @@ impl RootVolume {
         })
     }
 
-    /// Checks the root's mount. Errors: `NotImplemented` if the store is known not to keep its promises on it.
+    /// Checks the root's mount. Errors: `NotImplemented` if the store's guarantees are known not to hold on it.
     pub(crate) fn require_fit(&self) -> Result<()> {
         require_fit(self.unfit, &self.config, self.path.display())
     }
@@ -86,7 +86,7 @@ impl RootVolume {
         if !glance.contents.sharing.is_shared()
             && let Ok(dir) = self.dirs.open(&self.root, bucket.as_str())
         {
-            // A directory that holds the private one, which is there, cannot have been removed.
+            // A bucket directory cannot have been removed while its private directory exists.
             if glance.is_held_by(&dir) {
                 return Ok(glance.contents);
             }
@@ -114,7 +114,7 @@ impl RootVolume {
         found.is_ok_and(|stat| stat.is_file)
     }
 
-    /// Returns what the bucket's private directory contains. Cost: usually one `fstat`.
+    /// Returns the contents of the bucket's private directory. Cost: usually one `fstat`.
     pub(crate) fn contents(&self, bucket: &Bucket) -> Result<AreaContents> {
         Ok(self.private.glance(&self.root, bucket).map_err(unreadable)?.contents)
     }
@@ -151,7 +151,7 @@ impl RootVolume {
             }
             match self.make_dirs(bucket, dir) {
                 Ok(made) if !is_private => return Ok(self.dirs.keep(dir, made)),
-                // Another process removes empty directories while we make them: start again.
+                // Another process is removing empty directories while we make them, so start again.
                 Ok(_) | Err(Errno::NOENT) => {}
                 Err(errno) => return Err(from_errno(errno, "making the directory")),
             }
@@ -160,8 +160,8 @@ impl RootVolume {
         Err(ErrorKind::ConditionalConflict.into())
     }
 
-    /// Makes `dir` and its parents below the bucket, each marked as made by Fordway, which may remove it. Returns
-    /// `dir`, opened. Cost of a new level outside the private area: `mkdirat`, `openat`, `fsetxattr`, `close`.
+    /// Makes `dir` and its parents below the bucket, each marked as made by Fordway, so that Fordway may remove it.
+    /// Returns `dir`, opened. Cost of a new level outside the private area: `mkdirat`, `openat`, `fsetxattr`, `close`.
     pub(crate) fn make_dirs(&self, bucket: &Bucket, dir: &str) -> Result<File, Errno> {
         let below = dir.strip_prefix(bucket.as_str()).unwrap_or_default();
         let mut path = bucket.as_str().to_owned();
@@ -183,7 +183,7 @@ impl RootVolume {
         Ok(here)
     }
 
-    /// Opens the directory `name` in `parent`, both at `path`, without a walk from the root unless it is a link.
+    /// Opens the directory `name` of `parent`; `path` is its path. Walks from the root only if it is a link.
     pub(crate) fn open_dir_in(&self, parent: &File, name: &str, path: &str) -> Result<File, Errno> {
         match open_in(parent, name, OFlags::PATH | OFlags::DIRECTORY, Mode::empty()) {
             Ok(dir) => Ok(dir.into()),
@@ -199,7 +199,7 @@ impl RootVolume {
             .and_then(|dir| open_in(dir, ".", OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()))
             .and_then(|dir| read_dir(dir, |name, _| names.extend(String::from_utf8(name.to_vec()))));
         match read {
-            // Anything but a directory is not ours, and holds nothing.
+            // Fordway makes only a directory here; anything else counts as empty.
             Ok(()) | Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(names),
             Err(errno) => Err(from_errno(errno, "reading .fordway")),
         }
@@ -210,8 +210,8 @@ pub(crate) fn unreadable(errno: Errno) -> Error {
     from_errno(errno, "reading .fordway and .fordway/versioning, as everybody who writes must")
 }
 
-/// Opens a directory that was made just now, and marks it as ours. On a file system without attributes it stays
-/// unmarked.
+/// Opens a directory that was made just now, and marks it as made by Fordway. On a file system without attributes it
+/// stays unmarked.
 fn open_new_dir(parent: &File, name: &str) -> Result<File, Errno> {
     match open_in(parent, name, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()) {
         Ok(dir) => {
@@ -229,10 +229,10 @@ fn open_new_dir(parent: &File, name: &str) -> Result<File, Errno> {
 /// How far symbolic links in a bucket may lead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum LinkRule {
-    /// Anywhere beneath the root, also to another bucket.
+    /// Anywhere beneath the root, including another bucket.
     #[default]
     BeneathRoot,
-    /// Only within the bucket, which must not be a link itself. For users who may access only some buckets.
+    /// Only within the bucket, which must itself not be a link. For users who may access only some buckets.
     BeneathBucket,
 }
 
@@ -252,9 +252,9 @@ impl BucketTree {
         self.root.dir()
     }
 
-    /// Opens `path`, which begins with the name of a bucket. Cost: one `openat2`; two more and a `close` if there is a
-    /// link on the way for which the rule has to be checked.
-    /// Errors: `XDEV` or `LOOP` for a link that leads where it may not, errors of `openat`.
+    /// Opens `path`, which begins with the name of a bucket. Cost: one `openat2`; two more and a `close` if the path
+    /// contains a link for which the rule has to be checked. Errors: `XDEV` or `LOOP` for a link that the rule forbids,
+    /// errors of `openat`.
     pub(crate) fn open_beneath(&self, path: &str, flags: OFlags, mode: Mode) -> Result<File, Errno> {
         if self.rule == LinkRule::BeneathRoot && !is_private(path) {
             return self.root.open_beneath(path, flags, mode);

@@ -1,5 +1,5 @@
-//! Writes objects: puts, copies and tags, and the records of objects. A copy within the store is made by the kernel,
-//! which shares extents if the file system can.
+//! Writes objects: puts, copies and tags, and the records of objects. The kernel makes copies within the store, and
+//! shares extents if the file system supports it.
 
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -118,8 +118,8 @@ impl SharedStore {
         StagedFile::with_mode(self, bucket, odd(bucket, key), mode)
     }
 
-    /// Stores an object's record with the open `file`, whose state is `stat`. If the file system has no attributes, a
-    /// `fast` ETag is replaced by the one that is derived from the file itself.
+    /// Stores an object's record with the open `file`, whose state is `stat`. If the file system has no attributes,
+    /// replaces a `fast` ETag with the ETag derived from the file itself.
     pub(crate) fn store_record(
         self: &Arc<Self>,
         bucket: &Bucket,
@@ -171,7 +171,7 @@ impl SharedStore {
         record: &Record,
     ) -> Result<()> {
         let mut staged = StagedFile::at(self, bucket, place_of(bucket, stat))?;
-        // Sealed even if the record does not depend on the content: a later file may get this inode.
+        // Sealed even if the record does not depend on the content, because a later file may get this inode.
         let sealed = Record { seal: Some(ContentSeal::of(stat)), ..record.clone() };
         staged.write(&sealed.encode())?;
         staged.publish_private()
@@ -219,8 +219,8 @@ impl SharedStore {
         Ok(self.volume.open_version(bucket, key, version)?.record().tags.clone())
     }
 
-    /// Sets the tags under the key's lock, so that of two writers the last one determines the whole record. Setting an
-    /// attribute changes neither size nor modification time, so the seal remains valid.
+    /// Sets the tags under the key's lock, so that the last of two concurrent writers determines the whole record.
+    /// Setting an attribute changes neither size nor modification time, so the seal remains valid.
     pub(crate) fn set_tags(
         self: &Arc<Self>,
         bucket: &Bucket,
@@ -325,7 +325,7 @@ pub(crate) fn check_metadata(metadata: &BoxedMetadata) -> Result<()> {
     }
 }
 
-/// Bytes copied at a time if the kernel cannot copy between the two files.
+/// The number of bytes copied at a time if the kernel cannot copy between the two files.
 const BOUNCE_BYTES: usize = 256 * 1024;
 
 /// Appends the first `size` bytes of `file`, and computes their checksum. Errors: as [`append_range`].

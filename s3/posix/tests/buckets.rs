@@ -1,4 +1,4 @@
-//! Removal of buckets: what a refused removal must leave, and what a successful one must not.
+//! Removal of buckets: what a refused removal must keep, and what a successful removal must not leave behind.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -26,7 +26,7 @@ fn key(key: &str) -> Key {
     Key::new(key).unwrap()
 }
 
-/// An empty directory made by a POSIX program is not an object, but keeps its bucket from being removed. The bucket
+/// An empty directory made by a POSIX program is not an object, but prevents its bucket from being removed. The bucket
 /// must then keep its versioning state and its uploads.
 #[test]
 fn a_bucket_that_stays_stays_what_it_is() {
@@ -45,7 +45,8 @@ fn a_bucket_that_stays_stays_what_it_is() {
     assert!(!dir.path().join("bucket").exists());
 }
 
-/// A bucket that is a link is not removed, nor is what it leads to. A file named `.fordway` does not keep a bucket.
+/// A bucket that is a link is not removed, and neither is its target. A file named `.fordway` does not prevent the
+/// removal of a bucket.
 #[test]
 fn a_link_is_not_removed_and_a_file_in_the_way_is() {
     let (dir, store) = open();
@@ -62,7 +63,7 @@ fn a_link_is_not_removed_and_a_file_in_the_way_is() {
     store.delete_bucket(&real).unwrap();
 }
 
-/// Buckets that are made and removed do not leave files open.
+/// Making and removing buckets does not leave files open.
 #[test]
 fn buckets_leave_no_file_open() {
     let (_dir, store) = open();
@@ -118,8 +119,8 @@ impl Drop for Over<'_> {
     }
 }
 
-/// While one store tries to remove the bucket, another puts objects, at plain paths and odd ones. An object that was
-/// put stays.
+/// While one store tries to remove the bucket, another puts objects, at plain paths and odd ones. Every object that was
+/// put successfully stays.
 #[test]
 fn no_object_goes_with_a_bucket() {
     let (dir, remover) = open();

@@ -1,4 +1,4 @@
-//! Changes that POSIX programs make in a root in use, and how the store shows them.
+//! Changes made by POSIX programs in a root that is in use, and their effect on the store.
 
 use std::collections::HashSet;
 use std::ffi::OsStr;
@@ -113,7 +113,7 @@ fn links_lead_nowhere_but_beneath_the_root() {
     assert!(!dir.path().join("planted").exists());
     let _ = store.delete(&bucket, &key("outdir/secret"), &DeleteOptions::default());
     assert_eq!(fs::read(dir.path().join("secret")).unwrap(), b"secret");
-    // The listing shows what can be read, does not follow circles, and does not fail because of the other links.
+    // The listing shows what can be read, does not follow cycles, and does not fail because of the other links.
     assert_eq!(keys(&store, &bucket), ["good", "gooddir/file", "real/file"]);
     store.put(&bucket, &key("out"), b"mine now", &PutOptions::default()).unwrap();
     assert_eq!(fs::read(dir.path().join("secret")).unwrap(), b"secret");
@@ -143,7 +143,7 @@ fn a_directory_moved_or_removed_in_use_is_found_again() {
     assert_eq!(get(&store, &bucket, "d/one"), Err(ErrorKind::NoSuchKey));
     put("d/two").unwrap();
     assert_eq!(keys(&store, &bucket), ["d/two"]);
-    // A directory is held open from its second use on. If another one replaces it, that is noticed at once.
+    // A directory is held open from its second use on. If another directory replaces it, the store notices at once.
     for round in 0..20 {
         let body = format!("round {round}");
         fs::remove_dir_all(at.join("d")).unwrap();
@@ -161,8 +161,8 @@ fn a_directory_moved_or_removed_in_use_is_found_again() {
     assert_eq!(get(&store, &bucket, "d/four"), Ok(b"x".to_vec()));
 }
 
-/// A writer whose client has given up, but whose thread has not, writes on after the upload was completed. Its bytes do
-/// not get into the object.
+/// A writer whose client has given up may keep writing after the upload was completed. Its bytes must not get into the
+/// object.
 #[test]
 fn a_part_that_comes_too_late_is_not_in_the_object() {
     let (_dir, store, bucket) = open();
@@ -185,7 +185,7 @@ fn a_part_that_comes_too_late_is_not_in_the_object() {
     assert_eq!(get(&store, &bucket, "k"), Ok([vec![1; size], vec![2; size]].concat()));
 }
 
-/// A completion was killed after it had closed the upload: the upload can still be listed, completed or aborted.
+/// If a completion is killed after it has closed the upload, the upload can still be listed, completed or aborted.
 #[test]
 fn an_upload_left_closed_is_not_lost() {
     let (dir, store, bucket) = open();
@@ -212,7 +212,7 @@ fn mode(path: &Path, mode: u32) {
     fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
 }
 
-/// Shows something only for ordinary users: root may read everything.
+/// This test is meaningful only for ordinary users, because root may read everything.
 #[test]
 fn one_unreadable_file_hides_no_other() {
     let (dir, store, bucket) = open();
@@ -278,7 +278,7 @@ fn an_empty_key_that_ends_in_a_slash_is_a_directory() {
     assert_eq!(keys(&store, &bucket), ["a/b/"]);
     assert_eq!(store.head(&bucket, &key("a/b/"), &GetOptions::default()).unwrap().etag, made);
 
-    // With content it is a file in the private area. A delete removes the directories that were made for it.
+    // With content, it is a file in the private area. A delete removes the directories that were made for it.
     put("a/b/", b"content");
     assert_eq!(get(&store, &bucket, "a/b/"), Ok(b"content".to_vec()));
     assert_eq!(keys(&store, &bucket), ["a/b/"]);
@@ -305,7 +305,7 @@ fn an_object_without_more_to_say_is_a_bare_file() {
     assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o7111, 0o1000);
     assert!(!has_record());
 
-    // Without the mode bit that marks a bare file, a record is looked for, and none is found.
+    // Without the mode bit that marks a bare file, the store looks for a record and finds none.
     mode(&path, 0o600);
     assert_eq!(info().etag, made.etag);
     fs::write(&path, "BARE").unwrap();
@@ -369,7 +369,7 @@ fn a_file_from_the_far_future_is_an_object() {
     assert_eq!(keys(&store, &bucket), ["k"]);
 }
 
-/// A sparse file can be larger than the memory: reading it whole is an error, and does not end the program.
+/// A sparse file can be larger than memory: reading all of it is an error, and does not kill the program.
 #[test]
 fn a_file_longer_than_memory_is_read_in_pieces_or_not_at_all() {
     let dir = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();

@@ -6,7 +6,7 @@ use fordway_posix::{PosixConfig, PosixStore};
 use fordway_store::{Bucket, GetOptions, Key, MAX_TAGS, Objects, PutOptions};
 
 /// Four stores replace their own objects, and take the inodes that the others have just freed. If the file system does
-/// not reuse inodes (tmpfs), the test shows nothing.
+/// not reuse inodes (tmpfs), the test proves nothing.
 #[test]
 fn an_inode_that_is_used_again_keeps_its_record() {
     let dir = tempfile::tempdir_in("/var/tmp").unwrap();

@@ -57,7 +57,7 @@ fn a_directory_of_versions_that_another_removes_is_made_again() {
     }
 }
 
-/// A user who cannot find out whether old versions are kept overwrites nothing.
+/// A user who cannot read whether old versions are kept must not overwrite anything.
 #[test]
 fn without_a_look_at_versioning_nothing_is_written() {
     let (dir, bucket) = open();
@@ -106,7 +106,7 @@ fn as_nobody(act: impl FnOnce() + Send) {
     denied.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
 }
 
-/// An odd file that a plain file hides stays hidden, even when the plain file is deleted.
+/// An odd file that is hidden by a plain file stays hidden, even when the plain file is deleted.
 #[test]
 fn a_delete_brings_nothing_back_that_was_hidden() {
     let (dir, bucket) = (tempfile::tempdir().unwrap(), Bucket::new("bucket").unwrap());
@@ -152,8 +152,8 @@ fn what_posix_removed_stays_removed() {
     assert_eq!(read.map(drop).map_err(|error| error.kind()), Err(ErrorKind::NoSuchKey));
 }
 
-/// While newer versions come and go, a version is alternately the latest and an old one. A caller that reads or lists
-/// it always finds it.
+/// While newer versions are created and deleted, a version is alternately the latest and an old one. A caller that
+/// reads or lists it must always find it.
 #[test]
 fn a_version_that_becomes_the_latest_is_never_missing() {
     let (dir, bucket) = open();

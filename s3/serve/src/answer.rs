@@ -1,5 +1,5 @@
-//! From a request to its response, over any protocol: the S3 layer, and what the gateway does around it. [`S3Layer`]
-//! does this without a connection, to measure what a response costs.
+//! Turns a request into its response, over any protocol: the S3 layer, and the gateway's own work around it.
+//! [`S3Layer`] does this without a connection, to measure the cost of a response.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -58,11 +58,11 @@ pub(crate) struct GatewayState {
     pub(crate) users: Arc<Users>,
     pub(crate) monitor: Arc<RequestMonitor>,
     pub(crate) tls: Option<TlsCertificate>,
-    /// The value of `Alt-Svc` (RFC 7838) that tells where HTTP/3 is offered, if it is.
+    /// The value of `Alt-Svc` (RFC 7838) that tells clients where HTTP/3 is offered, if it is.
     pub(crate) http3: Option<HeaderValue>,
 }
 
-/// The scheme of URLs that lead to this gateway, as an extension of requests whose response has such a URL.
+/// The scheme of URLs that lead to this gateway. Stored as an extension of requests whose response contains such a URL.
 #[derive(Clone, Copy)]
 pub(crate) struct UrlScheme(pub(crate) &'static str);
 
@@ -73,7 +73,7 @@ pub(crate) enum PreparedBody {
     Content(ObjectContent),
     /// Several ranges of an object.
     Parts(MultipartContent),
-    /// A document of the S3 layer.
+    /// A document from the S3 layer.
     Document(s3s::Body),
 }
 
@@ -122,7 +122,7 @@ fn with_ids(
     }
 }
 
-/// Gives an error document the text that AWS has, and adds the IDs of the request and the host.
+/// Gives an error document AWS's text, and adds the IDs of the request and the host.
 fn reply_with_ids(reply: PreparedBody, id: RequestId, host: &str) -> PreparedBody {
     const END: &str = "</Error>";
     let PreparedBody::Document(document) = reply else { return reply };
@@ -182,7 +182,7 @@ async fn answered(
     }
 }
 
-/// Replaces a 404 if the root is gone: to a process that holds it open, a removed directory looks empty.
+/// Replaces a 404 if the root is gone: to a process that holds a removed directory open, the directory looks empty.
 fn unless_root_is_gone(shared: &GatewayState, response: Response<PreparedBody>) -> Response<PreparedBody> {
     match response.status() == StatusCode::NOT_FOUND && !shared.users.look_at_root() {
         true => unavailable(),
@@ -190,7 +190,7 @@ fn unless_root_is_gone(shared: &GatewayState, response: Response<PreparedBody>) 
     }
 }
 
-/// A request from a web page; the CORS rules of the bucket define what the page may do.
+/// A request from a web page; the CORS rules of the bucket determine what the page may do.
 struct CorsRequest {
     store: Option<Arc<dyn Store>>,
     users: Arc<Users>,
@@ -243,7 +243,7 @@ impl CorsRequest {
     }
 }
 
-/// Returns the response sent while the root is missing. Clients retry by themselves.
+/// Returns the response sent while the root is missing. Clients retry on their own.
 fn unavailable() -> Response<PreparedBody> {
     let message = "the directory behind this gateway is not there; try again later";
     error_document(StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable", message)
@@ -331,7 +331,7 @@ fn error_document(status: StatusCode, code: &str, message: &str) -> Response<Pre
     response
 }
 
-/// Answers requests without a body as a gateway does over HTTP/2 or HTTP/3, once their heads are parsed.
+/// Answers requests without a body as a gateway would over HTTP/2 or HTTP/3, once their heads are parsed.
 pub struct S3Layer {
     shared: GatewayState,
     caller: ConnectionPeer,
@@ -339,7 +339,7 @@ pub struct S3Layer {
 }
 
 impl S3Layer {
-    /// Creates a layer for requests of `users`, with the limits of [`GatewayConfig::new`].
+    /// Creates a layer for requests from `users`, with the limits of [`GatewayConfig::new`].
     pub fn new(users: Users) -> Self {
         let nowhere = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
         let config = GatewayConfig::new(nowhere);

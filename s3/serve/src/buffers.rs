@@ -1,4 +1,4 @@
-//! Memory that a thread reuses, because allocating fresh memory costs more than the read into it.
+//! Memory that a thread reuses, because allocating fresh memory costs more than reading into it.
 
 use std::cell::RefCell;
 use std::thread::LocalKey;
@@ -62,7 +62,7 @@ fn keep<M>(stock: &'static LocalKey<RefCell<Vec<M>>>, count_max: usize, memory: 
     });
 }
 
-/// [`CHUNK_BYTES`] of memory that the thread which drops it keeps for reuse.
+/// [`CHUNK_BYTES`] of memory, kept for reuse by the thread that drops it.
 pub(crate) struct BufferChunk(Vec<u8>);
 
 impl BufferChunk {
@@ -71,7 +71,7 @@ impl BufferChunk {
         BufferChunk(spare.unwrap_or_else(|| vec![0; CHUNK_BYTES]))
     }
 
-    /// Returns all of the memory, which still contains what its last use left.
+    /// Returns all of the memory, which still contains data from its last use.
     pub(crate) fn memory(&mut self) -> &mut [u8] {
         &mut self.0
     }

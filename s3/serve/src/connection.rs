@@ -1,5 +1,5 @@
 //! One client from its first byte to its last: TLS if the gateway uses it, then HTTP/1.1 or HTTP/2. The socket is TCP
-//! with or without TLS, or the Unix socket of a node. Time limits cost nothing for a client that keeps up.
+//! with or without TLS, or the Unix socket of a node. Time limits cost nothing while a client keeps up.
 
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd};
@@ -18,7 +18,7 @@ use crate::gateway::StopReceiver;
 use crate::unsigned::ConnectionPeer;
 use crate::{http1, http2};
 
-/// Serves one connection until it ends, or until `stopped` and its requests in progress are answered.
+/// Serves one connection until it ends, or until the gateway is stopped and its requests in progress are answered.
 pub(crate) async fn serve(socket: std::net::TcpStream, shared: &Arc<GatewayState>, stopped: StopReceiver) {
     match speak(socket, shared, stopped).await {
         Ok(()) => {}
@@ -76,7 +76,7 @@ impl ClientSocket {
         }
     }
 
-    /// Whether this process must encrypt the data it sends, so that the kernel cannot send a file by itself.
+    /// Whether this process must encrypt the data it sends, so that the kernel cannot send a file directly.
     pub(crate) fn is_encrypted(&self) -> bool {
         matches!(self, ClientSocket::Tls(_))
     }
@@ -95,8 +95,7 @@ impl ClientSocket {
         }
     }
 
-    /// Calls `send`, by which the kernel sends up to `len` bytes, as soon as the socket is writable.
-    /// Errors: `Unsupported` for a socket with TLS, and errors of `send`.
+    /// Calls `send`, with which the kernel sends up to `len` bytes, as soon as the socket is writable.
     pub(crate) fn poll_send(
         &self,
         context: &mut Context<'_>,
@@ -107,7 +106,8 @@ impl ClientSocket {
             let mut last = 0;
             let mut attempt = |socket: BorrowedFd<'_>| {
                 let sent = send(socket)?;
-                // The socket is full. Reported now, the next call waits instead of making a system call that fails.
+                // The socket is full. Reporting this now makes the next call wait instead of making a system call that
+                // fails.
                 if sent > 0 && sent < len && !fordway_sys::is_writable(socket)? {
                     last = sent;
                     return Err(io::ErrorKind::WouldBlock.into());
@@ -193,9 +193,8 @@ impl AsyncWrite for ClientSocket {
     }
 }
 
-/// A deadline that starts with a wait and is forgotten when the wait ends. The timer behind it keeps running in
-/// between, and is checked only when it fires: setting a timer for every wait would cost more than most waits
-/// take.
+/// A deadline that starts with a wait and is dropped when the wait ends. The underlying timer keeps running between
+/// waits, and is checked only when it fires: setting a timer for every wait would cost more than most waits take.
 #[derive(Default)]
 pub(crate) struct WaitDeadline {
     deadline: Option<Instant>,
@@ -208,7 +207,7 @@ impl WaitDeadline {
         self.deadline = None;
     }
 
-    /// Ready once the wait, which the first call begins, has lasted for `timeout`.
+    /// Ready once the wait, which begins with the first call, has lasted for `timeout`.
     pub(crate) fn poll_over(&mut self, context: &mut Context<'_>, timeout: Duration) -> Poll<()> {
         let deadline = *self.deadline.get_or_insert_with(|| Instant::now() + timeout);
         let timer = self.timer.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(deadline)));

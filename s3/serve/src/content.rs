@@ -1,5 +1,5 @@
-//! Content that the kernel cannot send to a client by itself, read in pieces, and the body of a response on its way
-//! through the S3 layer.
+//! Content that the kernel cannot send to a client directly and that is read in pieces, and the body of a response on
+//! its way through the S3 layer.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -37,7 +37,7 @@ pub(crate) enum RangeSource {
     Bytes(Bytes),
 }
 
-/// Ranges of one object, each after the text that precedes it, and the text after the last range.
+/// Ranges of one object, each with the text that precedes it, and the text after the last range.
 pub(crate) struct MultipartContent {
     pub(crate) source: RangeSource,
     pub(crate) parts: VecDeque<(String, Range<u64>)>,
@@ -52,7 +52,7 @@ impl MultipartContent {
         MultipartContent { source, parts, end, left }
     }
 
-    /// Bytes that are left, including the texts between the ranges.
+    /// The number of bytes left, including the texts between the ranges.
     pub(crate) fn len(&self) -> u64 {
         self.left
     }
@@ -106,7 +106,7 @@ impl ContentPieces {
         }
     }
 
-    /// Bytes that are left.
+    /// The number of bytes left.
     pub(crate) fn len(&self) -> u64 {
         match self {
             ContentPieces::File(region) => region.len,
@@ -224,7 +224,7 @@ async fn elsewhere<T: Send + 'static>(
     tokio::task::spawn_blocking(work).await.unwrap_or_else(|ended| Err(io::Error::other(ended)))
 }
 
-/// A body as an extension of the response, which lets the transport see an open file as a file.
+/// A body as an extension of the response, so that the transport still has access to an open file.
 #[derive(Clone)]
 pub(crate) struct BodyExtension(Arc<Mutex<Option<PreparedBody>>>);
 

@@ -1,4 +1,4 @@
-//! Virtual-host addressing: with the host `BUCKET.DOMAIN`, the host names the bucket and the path only the key.
+//! Virtual-host addressing: with the host `BUCKET.DOMAIN`, the host names the bucket and the path names only the key.
 
 use fordway_store::{Error, ErrorKind, Result};
 use http::{HeaderMap, Uri, header};
@@ -23,7 +23,7 @@ impl BucketDomains {
         Ok(BucketDomains(names.collect::<Result<_>>()?))
     }
 
-    /// Returns no domains, so that only paths name buckets.
+    /// Returns an empty list of domains, so that only paths name buckets.
     pub(crate) fn none() -> Self {
         BucketDomains(Vec::new())
     }

@@ -24,9 +24,10 @@ use crate::watch::{IdleHeap, ReloadSignal, WatchReceiver, WatchThread, words};
 use crate::workers::{WorkerPool, new_runtime, no_thread};
 use crate::{TlsCertificate, Users, connection, s3};
 
-/// How long connections without a request stay open after the gateway is told to stop. A request that is on its way is
-/// answered, with the message that the connection ends; if the connection were closed at once, that request would fail.
-/// Longer would not help: a client that reads from its connection only when it has a request to send never closes it.
+/// How long connections without a request stay open after the gateway is told to stop. A request that is already on its
+/// way is answered, and the response says that the connection ends; if the connection were closed at once, that request
+/// would fail. A longer time would not help: a client that reads from its connection only when it has a request to send
+/// never notices.
 pub(crate) const LEAVE_TAKING: Duration = Duration::from_secs(1);
 /// How long the accept loop pauses when the process has run out of file descriptors.
 const ACCEPT_BACKOFF: Duration = Duration::from_millis(50);
@@ -36,15 +37,15 @@ const ACCEPT_BACKOFF: Duration = Duration::from_millis(50);
 pub struct GatewayConfig {
     /// The address to listen on; port 0 picks any free port.
     pub listen: SocketAddr,
-    /// The certificate shown to clients; without one, connections are not encrypted.
+    /// The certificate presented to clients; `None` means that connections are not encrypted.
     pub tls: Option<TlsCertificate>,
-    /// Whether to serve HTTP/3 too, on the same address over UDP; needs `tls`.
+    /// Whether to serve HTTP/3 as well, over UDP on the same address; needs `tls`.
     #[cfg(feature = "http3")]
     pub http3: bool,
-    /// Host names that a bucket may precede, as in `BUCKET.s3.example.org`. With other host names, the
-    /// path names the bucket.
+    /// Host names that a bucket may precede, as in `BUCKET.s3.example.org`. For other host names, the path names the
+    /// bucket.
     pub domains: Vec<String>,
-    /// The address that serves `/metrics`, `/health` and `/ready`, without a signature.
+    /// The address that serves `/metrics`, `/health` and `/ready`; requests there need no signature.
     pub metrics: Option<SocketAddr>,
     /// The file of the access log; `-` is standard output.
     pub access_log: Option<PathBuf>,
@@ -54,8 +55,8 @@ pub struct GatewayConfig {
     pub body_bytes_max: u64,
     /// The region reported to clients; signatures of any region are accepted.
     pub region: String,
-    /// Whether to accept version 2 signatures too, which clients from before 2014 make. They cover
-    /// less of a request than version 4 signatures.
+    /// Whether to also accept version 2 signatures, which clients from before 2014 make. They cover less of a request
+    /// than version 4 signatures.
     pub signature_v2: bool,
     /// The maximum number of threads that serve connections; 0 means one per core. Only as many are used as the load
     /// needs.
@@ -122,14 +123,14 @@ impl From<&GatewayStop> for StopReceiver {
 }
 
 impl StopReceiver {
-    /// Whether the gateway was told to stop.
+    /// Whether the gateway has been told to stop.
     pub(crate) fn is_stopped(&self) -> bool {
         *self.0.borrow()
     }
 
     /// Completes when the gateway is told to stop.
     pub(crate) async fn over(mut self) {
-        // An error means that every `GatewayStop` was dropped, and the gateway with them.
+        // An error means that every `GatewayStop` was dropped, and so was the gateway.
         let _ = self.0.wait_for(|stopped| *stopped).await;
     }
 
@@ -164,7 +165,7 @@ impl Gateway {
         Gateway::on(sockets, users, config)
     }
 
-    /// Serves at `sockets`, whatever addresses `config` has. Errors: as [`Gateway::bind`].
+    /// Uses `sockets` instead of the addresses in `config`. Errors: as [`Gateway::bind`].
     pub fn on(sockets: GatewaySockets, users: Users, config: GatewayConfig) -> Result<Self> {
         if !is_region(&config.region) {
             let detail = format!("region {:?} is not lower-case letters, digits and hyphens", config.region);
@@ -194,12 +195,12 @@ impl Gateway {
         })
     }
 
-    /// Returns the bound address, with the port that was chosen.
+    /// Returns the bound address, with the actual port.
     pub fn local_addr(&self) -> SocketAddr {
         self.address
     }
 
-    /// Returns the bound address of metrics and health.
+    /// Returns the bound address of metrics and health responses.
     pub fn metrics_addr(&self) -> Option<SocketAddr> {
         self.sockets.metrics.as_ref().and_then(|listener| listener.local_addr().ok())
     }
@@ -281,7 +282,7 @@ impl Gateway {
             () = accept => {}
             () = workers.balance() => {}
         }
-        // From here on clients cannot reach the gateway, and only open connections keep the access log alive.
+        // From here on, clients cannot reach the gateway, and only open connections keep the access log alive.
         drop((listener, watch));
         let all = slots.acquire_many(connections_max);
         if tokio::time::timeout(drain_timeout, all).await.is_err() {
@@ -295,7 +296,7 @@ impl Gateway {
         Ok(())
     }
 
-    /// Starts the server of metrics and health if an address for it was configured.
+    /// Starts the server for metrics and health if an address for it is configured.
     fn serve_metrics(&mut self, slots: &Arc<Semaphore>) -> Result<()> {
         let Some(metrics) = self.sockets.metrics.take() else { return Ok(()) };
         let vitals = GatewayHealth {
@@ -385,13 +386,13 @@ impl ClientIntake<'_> {
     }
 }
 
-/// Returns the value of `Alt-Svc`, which tells TCP clients that HTTP/3 is available at the same port.
+/// Returns the value of `Alt-Svc`, which tells TCP clients that HTTP/3 is available on the same port.
 #[cfg(feature = "http3")]
 fn elsewhere(address: SocketAddr) -> Option<http::HeaderValue> {
     http::HeaderValue::try_from(format!("h3=\":{}\"; ma=86400", address.port())).ok()
 }
 
-/// The data that metrics and health responses are made from.
+/// The data behind metrics and health responses.
 struct GatewayHealth {
     monitor: Arc<RequestMonitor>,
     users: Arc<Users>,

@@ -1,5 +1,5 @@
-//! HTTP/2 on one socket (RFC 9113), whose first bytes may have been read already. hyper does frames and flow control;
-//! this module does limits, requests in progress and content.
+//! HTTP/2 on one socket (RFC 9113), whose first bytes may have been read already. hyper handles frames and flow
+//! control; this module handles limits, requests in progress and content.
 
 use std::convert::Infallible;
 use std::future::{Future, poll_fn};
@@ -40,11 +40,11 @@ const FRAME_BYTES_MAX: u32 = 64 * 1024;
 /// The maximum number of bytes of a response that are kept until the client takes them.
 const SEND_BUFFER_BYTES_MAX: usize = 256 * 1024;
 /// The maximum number of requests that a client resets before they are processed, and of errors that it causes, before
-/// the connection ends. No well-behaved client comes near it (CVE-2023-44487, CVE-2025-8671).
+/// the connection ends. No well-behaved client comes near this number (CVE-2023-44487, CVE-2025-8671).
 const RESETS_MAX: usize = 64;
 
-/// Serves one connection, of which `ahead` was already read, until it ends, or until `stopped` and its
-/// requests in progress are answered. Errors: from the socket and of the protocol.
+/// Serves one connection until it ends, or until the gateway is stopped and its requests in progress are answered.
+/// `ahead` holds bytes that were already read. Errors: from the socket and of the protocol.
 pub(crate) async fn serve(
     socket: ClientSocket,
     ahead: Vec<u8>,
@@ -76,8 +76,8 @@ fn builder(streams: &StreamExecutor, head_bytes_max: usize) -> Builder<StreamExe
     builder
 }
 
-/// Drives a connection. If it has no request for `idle_timeout`, because no head arrives or no head is completed, tells
-/// the client to close it; after the same time again, closes the connection.
+/// Drives a connection. If no complete head arrives for `idle_timeout`, tells the client to close the connection;
+/// closes it after the same time again.
 async fn run<S>(
     mut connection: Pin<&mut Connection<TokioIo<RewoundSocket>, S, StreamExecutor>>,
     streams: &StreamExecutor,
@@ -126,7 +126,7 @@ impl IdleTimeout {
         self.timeout = self.timeout.min(timeout);
     }
 
-    /// Ready each time that no request was in progress for the whole of `timeout`.
+    /// Ready whenever no request has been in progress for a full `timeout`.
     fn poll(&mut self, context: &mut Context<'_>, streams: &StreamExecutor) -> Poll<()> {
         if streams.are_open() {
             self.patience.end();
@@ -153,8 +153,8 @@ async fn exchange(
     Ok(response)
 }
 
-/// The maximum wait of a request while others on its connection make progress, as a multiple of the wait on a quiet
-/// connection: the others may use the whole of a slow link.
+/// The maximum wait of a request while others on its connection make progress, as a multiple of the wait on an
+/// otherwise idle connection: the other requests may use all of a slow link.
 const PATIENCE_AMONG_OTHERS: u32 = 10;
 
 /// Starts the task of each request, on the thread of its connection, and ends it if it makes no progress.
@@ -206,8 +206,7 @@ impl Drop for OpenStream {
     }
 }
 
-/// A request that ends, and its stream with it, when nothing of its body or of its response was transferred
-/// for too long.
+/// A request that ends, along with its stream, if nothing of its body or its response is transferred for too long.
 struct TimedRequest<F> {
     request: Pin<Box<F>>,
     timer: Option<Pin<Box<Sleep>>>,
@@ -235,7 +234,7 @@ impl<F> TimedRequest<F> {
         timer
     }
 
-    /// Ready when the timer fired, with whether the request is over or gets more time.
+    /// Ready when the timer has fired; says whether the request is over or gets more time.
     fn poll_timer(&mut self, context: &mut Context<'_>) -> Poll<TimerState> {
         let Some(timer) = &mut self.timer else { return Poll::Pending };
         ready!(timer.as_mut().poll(context));
@@ -268,7 +267,7 @@ impl<F: Future<Output = ()>> Future for TimedRequest<F> {
             return Poll::Ready(());
         }
         match timer {
-            // The timer caused this poll, so it shows no progress.
+            // The timer caused this poll, so the poll is no sign of progress.
             Poll::Ready(_) => Poll::Pending,
             Poll::Pending => self.note().as_mut().poll(context),
         }

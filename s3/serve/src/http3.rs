@@ -1,8 +1,8 @@
-//! HTTP/3 (RFC 9114). quinn does QUIC and h3 does frames; this module does limits and content.
+//! HTTP/3 (RFC 9114). quinn handles QUIC and h3 handles frames; this module handles limits and content.
 //!
-//! Responses of one connection take turns. QUIC keeps what the client has not confirmed, up to a limit for
-//! the whole connection. When there is room again, quinn wakes the latest waiter first, so the first of many
-//! waiters may wait forever. Therefore only a few wait in quinn, and the others wait here, in order.
+//! Responses of one connection take turns. QUIC keeps data that the client has not acknowledged, up to a limit for the
+//! whole connection. When there is room again, quinn wakes the latest waiter first, so the first of many waiters may
+//! wait forever. Therefore only a few wait in quinn, and the others wait here, in order.
 
 use std::future::{Future, poll_fn};
 use std::io;
@@ -41,7 +41,7 @@ const LINGER: Duration = Duration::from_millis(500);
 type Connection = h3::server::Connection<h3_quinn::Connection, Bytes>;
 type Resolver = RequestResolver<h3_quinn::Connection, Bytes>;
 
-/// Serves one connection until it ends, or until `stopped` and its requests in progress are answered.
+/// Serves one connection until it ends, or until the gateway is stopped and its requests in progress are answered.
 pub(crate) async fn serve(connection: AcceptedClient, shared: &Arc<GatewayState>, stopped: StopReceiver) {
     if let Err(error) = speak(connection, shared, stopped).await {
         tracing::debug!(%error, "an HTTP/3 connection ended early");
@@ -72,14 +72,14 @@ async fn speak(
             next = connection.accept() => drop(next.map_err(io::Error::other)?),
         }
     }
-    // The data is on its way; clients close the connection when they have all responses.
+    // The data has been sent; clients close the connection when they have received all responses.
     let last = async { while let Ok(Some(_)) = connection.accept().await {} };
     let _ = timeout(LINGER, last).await;
     Ok(())
 }
 
-/// Starts requests until the client closes the connection, `stop` is ready, or none is in progress and none comes for
-/// the time that a head may take.
+/// Starts requests until the client closes the connection, `stop` is ready, or no request is in progress and none
+/// arrives within the time limit for a head.
 async fn take_requests(
     connection: &mut Connection,
     requests: &mut JoinSet<()>,
@@ -134,7 +134,7 @@ async fn exchange(
     let response = multiplexed::exchange((shared, held), caller, request.map(|()| body), length).await;
     let sent = send_answer(&mut send, response, turns).await;
     if sent.is_err() {
-        // The client must not take a part of the response for the whole.
+        // The client must not mistake a part of the response for all of it.
         send.stop_stream(Code::H3_INTERNAL_ERROR);
     }
     sent
@@ -167,10 +167,11 @@ const STREAM_WINDOW_BYTES: u32 = 1 << 20;
 /// The maximum number of bytes that a client may send on all requests before they are read, which bounds the memory it
 /// can occupy.
 const CONNECTION_WINDOW_BYTES: u32 = 2 << 20;
-/// The maximum number of bytes, over all responses of a connection, that are kept until the client has confirmed them.
+/// The maximum number of bytes, over all responses of a connection, that are kept until the client has acknowledged
+/// them.
 const SEND_WINDOW_BYTES: u64 = 2 << 20;
-/// The maximum number of clients that wait to be accepted, and of bytes that are kept for all of them. Further clients
-/// are refused.
+/// The maximum number of clients that wait to be accepted, and the maximum number of bytes kept for all of them.
+/// Further clients are refused.
 const WAITING_MAX: usize = 1024;
 const WAITING_BYTES_MAX: u64 = 16 << 20;
 /// Bytes of datagrams that the kernel is asked to keep, in either direction.
@@ -201,23 +202,24 @@ impl AcceptedClient {
         self.incoming.remote_address()
     }
 
-    /// Does the handshake. From here on the connection belongs to the calling thread.
+    /// Performs the handshake. From here on the connection belongs to the calling thread.
     pub(super) async fn handshake(self) -> io::Result<quinn::Connection> {
         Ok(self.incoming.accept_with(self.config)?.await?)
     }
 }
 
 impl QuicListener {
-    /// Sets what [`QuicListener::start`] needs of a bound socket. Errors: the system's.
+    /// Sets the socket options that [`QuicListener::start`] needs. Errors: from the system.
     pub(crate) fn prepare(socket: &UdpSocket) -> io::Result<()> {
         socket.set_nonblocking(true)?;
-        // The kernel gives what it allows; less only costs speed.
+        // The kernel may grant less, which only costs speed.
         let _ = rustix::net::sockopt::set_socket_recv_buffer_size(socket, SOCKET_BUFFER_BYTES);
         let _ = rustix::net::sockopt::set_socket_send_buffer_size(socket, SOCKET_BUFFER_BYTES);
         Ok(())
     }
 
-    /// Listens in the calling runtime, at a socket that was [prepared](QuicListener::prepare). Errors: `InvalidArgument`, `Io`.
+    /// Listens in the calling runtime, on a socket that was [prepared](QuicListener::prepare). Errors:
+    /// `InvalidArgument`, `Io`.
     pub(crate) fn start(socket: UdpSocket, tls: TlsCertificate, idle_timeout: Duration) -> Result<Self> {
         let first = config(&tls.current(), idle_timeout)?;
         let endpoint = Endpoint::new(EndpointConfig::default(), Some(first), socket, Arc::new(TokioRuntime))
@@ -239,7 +241,7 @@ impl QuicListener {
         }
     }
 
-    /// Returns the configuration for new clients, made anew if the certificate was replaced.
+    /// Returns the configuration for new clients, rebuilt if the certificate was replaced.
     fn config(&self) -> Result<Arc<quinn::ServerConfig>> {
         let current = self.tls.current();
         let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
@@ -251,12 +253,12 @@ impl QuicListener {
         Ok(config)
     }
 
-    /// Accepts no more clients.
+    /// Stops accepting clients.
     pub(crate) fn refuse_all(&self) {
         self.endpoint.set_server_config(None);
     }
 
-    /// Closes the open connections, and waits up to 1 s until the clients were told.
+    /// Closes the open connections, and waits up to 1 s until the clients have been told.
     pub(crate) async fn close(&self) {
         self.endpoint.close(VarInt::from_u32(0), b"the gateway ended");
         let _ = tokio::time::timeout(Duration::from_secs(1), self.endpoint.wait_idle()).await;
@@ -288,7 +290,7 @@ fn config(tls: &ServerConfig, idle_timeout: Duration) -> Result<quinn::ServerCon
     Ok(config)
 }
 
-/// Returns the body of `request` for the S3 layer, and what is known of its length.
+/// Returns the body of `request` for the S3 layer, and its length as far as it is known.
 pub(super) fn body_of(
     request: &Request<()>,
     stream: RequestStream<RecvStream, Bytes>,
@@ -366,8 +368,8 @@ const TURNS: usize = 4;
 /// How long one response may keep others from waiting for room in quinn: a client may be slow to read only one
 /// response.
 const TURN: Duration = Duration::from_millis(250);
-/// The maximum wait of a response while others make progress, as a multiple of the wait on a quiet connection: the
-/// others may use the whole of a slow link.
+/// The maximum wait of a response while others make progress, as a multiple of the wait on an otherwise idle
+/// connection: the other responses may use all of a slow link.
 const PATIENCE_AMONG_OTHERS: u32 = 10;
 
 /// State that the responses of a connection share.
@@ -397,7 +399,7 @@ impl ResponseTurns {
         let mut sending = pin!(sending);
         let turn = self.turns.acquire().await.map_err(io::Error::other)?;
         let at_once = timeout(TURN, sending.as_mut()).await;
-        // Without its turn a slow response waits on, and lets the others go first.
+        // A slow response that has lost its turn keeps waiting, and lets the others go first.
         drop(turn);
         let sent = match at_once {
             Ok(sent) => sent,

@@ -1,4 +1,4 @@
-//! Key pairs, and the checks of a request that need only its head.
+//! Key pairs, and the checks that need only a request's head.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -24,9 +24,9 @@ use crate::users::User;
 /// An access key and its secret.
 #[derive(Clone)]
 pub struct AccessKeyPair {
-    /// The public half, which requests state.
+    /// The public half, which is contained in requests.
     pub access_key: String,
-    /// The secret half, which requests are signed with.
+    /// The secret half, with which requests are signed.
     pub secret_key: String,
 }
 
@@ -76,7 +76,7 @@ const UNKNOWN_KEY: &str = "The AWS Access Key Id you provided does not exist in 
 /// The maximum difference between a client's clock and ours (S3's limit).
 pub(crate) const CLOCK_SKEW_MAX: Duration = Duration::from_secs(15 * 60);
 
-/// Decides which user sent a request, adds the [`User`] to the request's extensions, and refuses requests without a
+/// Determines which user sent a request, adds the [`User`] to the request's extensions, and refuses requests without a
 /// user.
 #[derive(Clone)]
 pub(crate) enum RequestAdmission {
@@ -100,8 +100,8 @@ impl S3Access for RequestAdmission {
 }
 
 impl RequestAdmission {
-    /// Returns the user who sent a request that the S3 layer does not pass to an operation. Errors: the same as for all
-    /// other requests.
+    /// Returns the user who sent a request which the S3 layer does not pass to an operation. Errors: the same as for
+    /// all other requests.
     pub(crate) fn admit_request<T>(&self, request: &S3Request<T>) -> S3Result<Arc<User>> {
         let known = request.extensions.get::<Arc<User>>().cloned();
         let access_key = request.credentials.as_ref().map(|credentials| credentials.access_key.as_str());
@@ -163,10 +163,10 @@ fn names(path: &S3Path) -> (String, String) {
     }
 }
 
-/// Headers that state who must own a bucket.
+/// Headers that state the expected owner of a bucket.
 const EXPECTED_OWNERS: [&str; 2] = ["x-amz-expected-bucket-owner", "x-amz-source-expected-bucket-owner"];
 
-/// Checks that every expected owner is the caller, whom listings name as the owner of all buckets. Errors:
+/// Checks that each expected owner is the caller. Listings name the caller as the owner of all buckets. Errors:
 /// `AccessDenied`.
 fn check_owner(user: &User, headers: &HeaderMap) -> S3Result<()> {
     let is_other =
@@ -186,16 +186,16 @@ fn signed_with_version_2(headers: &HeaderMap, uri: &Uri) -> bool {
     header.is_some_and(|value| value.as_bytes().starts_with(b"AWS ")) || parameter(uri, "Signature").is_some()
 }
 
-/// `x-amz-` headers that do not change what is requested, or that every signature covers.
+/// `x-amz-` headers that do not change the request's meaning, or that every signature covers.
 const UNSIGNED: [&str; 4] =
     ["x-amz-content-sha256", "x-amz-date", "x-amz-security-token", "x-amz-user-agent"];
 
 /// Checks that all `x-amz-` headers are signed. Such a header can turn a request into a different one (a put into a
-/// copy), so a user who passes on a signed URL must be sure that no header can be added. Errors: `AccessDenied`.
+/// copy), so a user who shares a signed URL must be sure that nobody can add a header. Errors: `AccessDenied`.
 fn check_all_signed(headers: &HeaderMap, uri: &Uri) -> S3Result<()> {
     let signed = signed_headers(headers, uri).unwrap_or_default();
     let is_signed = |name: &str| signed.split(';').any(|known| known.eq_ignore_ascii_case(name));
-    // An empty list of trailers says nothing, and the gateway adds one where there is none.
+    // An empty list of trailers has no meaning, and the gateway adds one if there is none.
     let is_announced_nothing = |name: &str| name == "x-amz-trailer" && headers[name].is_empty();
     let of_amazon = headers.keys().map(HeaderName::as_str).filter(|name| name.starts_with("x-amz-"));
     let of_amazon = of_amazon.filter(|name| !is_announced_nothing(name));
@@ -214,7 +214,8 @@ fn check_all_signed(headers: &HeaderMap, uri: &Uri) -> S3Result<()> {
     Err(S3Error::with_message(S3ErrorCode::AccessDenied, text))
 }
 
-/// Checks what a valid version 4 signature covers; AWS refuses one that does not cover the host. Errors: as from AWS.
+/// Checks which parts of a request a valid version 4 signature covers; AWS refuses a signature that does not cover the
+/// host. Errors: as from AWS.
 fn check_form(headers: &HeaderMap, uri: &Uri) -> S3Result<()> {
     let signed = signed_headers(headers, uri).unwrap_or_default();
     if signed.split(';').all(|name| name.trim().is_empty()) {

@@ -1,26 +1,26 @@
 //! Gateways, which serve any [`fordway_store::Store`] to S3 clients over HTTP.
 //!
-//! A [`Gateway`] accepts connections and serves them on as few threads as the load needs, each with a
-//! runtime of its own. The serving thread calls the store itself, because for a local file system handing
-//! a call to another thread costs more than the call. Calls that wait for a device or may take long go elsewhere.
+//! A [`Gateway`] accepts connections and serves them on as few threads as the load needs, each with a runtime of its
+//! own. The serving thread calls the store itself, because for a local file system handing a call to another thread
+//! costs more than the call. Calls that wait for a device or may take long run on other threads.
 //!
-//! * `gateway`: configuration, accepting, orderly shutdown; `sockets`: what it listens at
-//! * `workers`: the threads, and which one serves a connection
-//! * `connection`, `tls`: one client, with TLS or without, and which HTTP it speaks
+//! * `gateway`: configuration, accepting, orderly shutdown; `sockets`: the sockets that it listens on
+//! * `workers`: the threads, and the assignment of connections to them
+//! * `connection`, `tls`: one client, with or without TLS, and its HTTP version
 //! * `http1`: HTTP/1.1 on one socket, between its bytes and the store's
 //! * `http2`, `http3`: concurrent requests on one connection; `multiplexed`: the code that both share
-//! * `content`, `buffers`: what all versions read and keep in memory
+//! * `content`, `buffers`: content and memory, for all HTTP versions
 //! * `domains`: buckets named by the host
 //! * `answer`: from a request to its response; `message`: the text of errors
-//! * `monitor`: access log, counters, health; `watch`: watches the directory and the credentials
-//! * `unsigned`: the peer, and requests that need no signature because the peer is known
+//! * `monitor`: access log, counters, health; `watch`: watches the directory and the credentials file
+//! * `unsigned`: peers, and requests that need no signature because the peer is known
 //! * `users`: the users, and the uid that accesses files for each; `identity`: key pairs and signatures
 //! * `signature`: the form of a signature, checked before the signature itself
 //! * [`node`]: the gateway of a node, which speaks the binary protocol of that lane
 //! * `s3`: each S3 operation in terms of the store
 //!
-//! Logs go through `tracing`. The S3 library also logs an error for every refused request
-//! (targets starting with `s3s`); subscribers will want to silence those.
+//! Logs go through `tracing`. The S3 library also logs an error for every refused request (targets starting with
+//! `s3s`); subscribers may want to silence those.
 
 mod answer;
 mod buffers;

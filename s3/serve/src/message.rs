@@ -1,17 +1,17 @@
-//! The texts of error documents: `Message` holds AWS's words for a failure; `Detail` holds our own sentence, which says
-//! what failed and what to do next. Programs compare the message; people need the detail.
+//! The texts of error documents: `Message` holds AWS's message for a failure; `Detail` holds our own sentence, which
+//! says what failed and what to do next. Programs compare the message; people read the detail.
 //!
 //! The S3 layer carries one text for each error, and this module splits it into lines. The first line holds AWS's
-//! words, the second our sentence, and each further line a fact, which becomes an element. A text of one line is our
-//! sentence; the table below then gives AWS's words for the code.
+//! message, the second our sentence, and each further line a fact, which becomes an element. A text of one line is our
+//! sentence; the table below then provides AWS's message for the code.
 
 use fordway_store::ChecksumAlgorithm;
 use fordway_wire::s3_xml::escaped;
 
-/// AWS's words for a `Content-MD5` that is not a digest.
+/// AWS's message for a `Content-MD5` that is not a digest.
 pub(crate) const INVALID_MD5: &str = "The Content-Md5 you specified is not valid.";
 
-/// AWS's words for codes that always have the same words.
+/// AWS's messages for codes that always have the same message.
 const WORDS: [(&str, &str); 38] = [
     (
         "BucketAlreadyExists",
@@ -83,7 +83,7 @@ const WORDS: [(&str, &str); 38] = [
     ),
 ];
 
-/// Composes the text of an error from AWS's words, our sentence, which may be empty, and facts, each with the name
+/// Composes the text of an error from AWS's message, our sentence (which may be empty), and facts, each with the name
 /// of its element.
 pub(crate) fn composed(words: &str, detail: &str, facts: &[(&str, &str)]) -> String {
     let mut text = format!("{}\n{}", one_line(words), one_line(detail));
@@ -93,7 +93,7 @@ pub(crate) fn composed(words: &str, detail: &str, facts: &[(&str, &str)]) -> Str
     text
 }
 
-/// Escapes control characters but tabs, because line breaks separate the lines of the text.
+/// Escapes control characters except tabs, because line breaks separate the lines of the text.
 fn one_line(text: &str) -> String {
     let is_escaped = |character: char| character.is_control() && character != '\t';
     match text.contains(is_escaped) {
@@ -105,7 +105,7 @@ fn one_line(text: &str) -> String {
     }
 }
 
-/// Splits the text of an error document into elements. XML goes in and comes out.
+/// Splits the text of an error document into elements. Both input and output are XML.
 pub(crate) fn taken_apart(document: &str) -> String {
     let Some((head, rest)) = document.split_once("</Code>") else { return document.to_owned() };
     let code = head.rsplit_once("<Code>").map_or("", |(_, code)| code);
@@ -127,7 +127,7 @@ pub(crate) fn taken_apart(document: &str) -> String {
     made + rest
 }
 
-/// Returns AWS's words for a code, or ours if it has none, and the detail.
+/// Returns AWS's message for a code, or ours if AWS has none, and the detail.
 fn of_code<'t>(code: &str, ours: &'t str) -> (String, &'t str) {
     if code == "BadDigest" {
         return (of_digest(ours), ours);
@@ -138,7 +138,7 @@ fn of_code<'t>(code: &str, ours: &'t str) -> (String, &'t str) {
     }
 }
 
-/// Returns AWS's words for `BadDigest`, which name the checksum that does not match.
+/// Returns AWS's message for `BadDigest`, which names the checksum that does not match.
 fn of_digest(ours: &str) -> String {
     let mut known = ChecksumAlgorithm::ALL.iter();
     let named = known.find(|known| ours.contains(&format!("{} is not the one", known.name())));

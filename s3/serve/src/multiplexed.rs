@@ -1,10 +1,10 @@
-//! Code that HTTP/2 and HTTP/3 share: many requests at once, each with a body that arrives in pieces as large as a
-//! store likes to write, and responses whose bodies are read as the client takes them.
+//! Code shared by HTTP/2 and HTTP/3. It serves many requests at once, passes request bodies to the store in large
+//! pieces, and reads response bodies as the client receives them.
 //!
-//! Data that is read ahead of a client waits in memory for the client's window and for the socket, and a few
-//! connections may have thousands of responses that nobody takes. Where much data waits, a response gets its next piece
-//! only when its last one is gone; where very much waits, that piece is small. No response waits for the window of
-//! another, so a client that keeps one window closed delays nobody.
+//! Data that is read ahead waits in memory for the client's flow-control window and for the socket, and a few
+//! connections may have thousands of responses that their clients do not read. Once much data waits, a response gets
+//! its next piece only when the previous one has been sent; at twice that amount, the pieces become small. No response
+//! waits for the window of another, so a client that keeps one window closed delays no other response.
 
 use std::future::Future;
 use std::io;
@@ -58,8 +58,7 @@ pub(crate) async fn exchange(
     response_of(response, is_head, held)
 }
 
-/// A request in progress. Dropping it records its end too: its client cancelled it, or did not continue
-/// it.
+/// A request in progress. Dropping it also records its end: the client cancelled the request, or stopped sending it.
 struct CountedRequest<'r> {
     monitor: &'r RequestMonitor,
     trace: &'r RequestTrace,
@@ -97,14 +96,14 @@ where
     }
 }
 
-/// Copies frames together: one write of 256 KiB, with the copies, costs less than sixteen writes of 16 KiB.
+/// Joins frames by copying: one write of 256 KiB, including the copies, costs less than sixteen writes of 16 KiB.
 struct GatheredFrames<B> {
     incoming: B,
     /// The part of a frame that had no room in the previous piece.
     over: Bytes,
     chunk: Option<BufferChunk>,
     filled: usize,
-    /// Bytes that may still arrive.
+    /// The number of bytes that may still arrive.
     room_bytes: u64,
 }
 
@@ -123,7 +122,7 @@ impl<B> GatheredFrames<B> {
         self.chunk.take().map(|chunk| chunk.into_bytes(filled))
     }
 
-    /// Takes in a frame. Errors: the body is larger than the gateway takes.
+    /// Adds a frame. Errors: the body exceeds the gateway's limit.
     fn receive(&mut self, data: Bytes) -> Result<(), BodyError> {
         let left = self.room_bytes.checked_sub(data.len() as u64);
         self.room_bytes = left.ok_or_else(|| format!("{BROKEN}: it is larger than this gateway takes"))?;
@@ -195,7 +194,7 @@ pub(super) fn response_of(
 /// A piece that is being read, and the content after it.
 type Reading = Pin<Box<dyn Future<Output = io::Result<(Bytes, ContentPieces)>> + Send>>;
 
-/// The body of a response that the client has not taken yet.
+/// The body of a response that the client has not received yet.
 pub(crate) struct ReplyBody {
     left: RemainingBody,
     held: HeldAnswer,
@@ -281,11 +280,12 @@ impl Body for ReplyBody {
     }
 }
 
-/// The maximum number of bytes that wait for the client of one connection while its responses are read ahead freely.
+/// The maximum number of bytes that may wait for the client of one connection before read-ahead of its responses is
+/// limited.
 const CONNECTION_BYTES: u64 = 4 << 20;
-/// The maximum number of bytes that wait for all clients of the process while responses are read ahead freely.
+/// The maximum number of bytes that may wait for all clients of the process before read-ahead is limited.
 const PROCESS_BYTES: u64 = 32 << 20;
-/// Bytes that are read at a time when at least twice the limit waits.
+/// The number of bytes read at a time while the waiting bytes reach twice the limit.
 const SMALL_BYTES: u64 = 4 << 10;
 
 static OF_PROCESS: AtomicU64 = AtomicU64::new(0);
@@ -302,19 +302,19 @@ struct ResponseBacklog {
     waker: Mutex<Option<Waker>>,
 }
 
-/// The part of one response in the bytes that wait.
+/// The share of one response in the waiting bytes.
 pub(super) struct HeldAnswer {
     of_connection: HeldBytes,
     own: Arc<ResponseBacklog>,
 }
 
 impl HeldBytes {
-    /// Returns the part of another response on the connection.
+    /// Returns the share of another response on the connection.
     pub(super) fn answer(&self) -> HeldAnswer {
         HeldAnswer { of_connection: self.clone(), own: Arc::default() }
     }
 
-    /// Returns how many times over the waiting bytes fill the limit, of the connection or of the process: 0, 1, ...
+    /// Returns how many times the waiting bytes fill the limit, of the connection or of the process: 0, 1, ...
     fn excess(&self) -> u64 {
         let (ours, all) = (self.0.load(Ordering::Relaxed), OF_PROCESS.load(Ordering::Relaxed));
         (ours / CONNECTION_BYTES).max(all / PROCESS_BYTES)
@@ -327,7 +327,7 @@ impl HeldAnswer {
         let excess = self.of_connection.excess();
         if excess > 0 && self.own.is_held() {
             *self.own.waker.lock().unwrap_or_else(PoisonError::into_inner) = Some(context.waker().clone());
-            // The bytes may have gone before the waker was stored.
+            // The bytes may have been sent before the waker was stored.
             if self.own.is_held() {
                 return Poll::Pending;
             }

@@ -1,6 +1,6 @@
-//! Checks the form of a signature before the signature itself, with AWS's codes and words, which clients and their
-//! users know. It also checks the end of an `aws-chunked` body before the S3 layer sees it: the S3 layer takes a body
-//! whose last chunk is cut or missing for a whole one, although no signature says that nothing follows.
+//! Checks the form of a signature before the signature itself, with AWS's codes and messages, which clients and their
+//! users know. It also checks the end of an `aws-chunked` body before the S3 layer sees it: the S3 layer accepts a body
+//! whose last chunk is truncated or missing as complete, although no signature confirms that nothing follows.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -26,9 +26,8 @@ const CONTENT_SHA256: HeaderName = HeaderName::from_static("x-amz-content-sha256
 const DECODED_LENGTH: HeaderName = HeaderName::from_static("x-amz-decoded-content-length");
 const TRAILER: HeaderName = HeaderName::from_static("x-amz-trailer");
 
-/// Checks the form of a request's signature. A request without one passes, and is refused later. A request that is
-/// dated by `Date` alone gets the header that the S3 layer reads.
-/// Errors: AWS's, one for each malformed form.
+/// Checks the form of a request's signature. A request without one passes, and is refused later. If only `Date` states
+/// the time of a request, adds the header that the S3 layer reads. Errors: AWS's, one for each malformed form.
 pub(crate) fn check_form(
     headers: &mut HeaderMap,
     uri: &Uri,
@@ -56,8 +55,8 @@ pub(crate) fn check_form(
     }
 }
 
-/// Checks the date of a version 2 signature; without this check, such a request could be replayed at any time. A
-/// presigned URL states its own expiry.
+/// Checks the date of a version 2 signature; without this check, such a request could be replayed forever. A presigned
+/// URL states its own expiry.
 fn check_version_2_date(headers: &HeaderMap) -> Result<(), GateRefusal> {
     let refused = |code, message| Err(GateRefusal { status: StatusCode::FORBIDDEN, code, message });
     let stated = headers.get(AMZ_DATE).or_else(|| headers.get(DATE));
@@ -75,10 +74,10 @@ fn check_version_2_date(headers: &HeaderMap) -> Result<(), GateRefusal> {
     }
 }
 
-/// AWS's words for a request that does not say when it was made.
+/// AWS's message for a request that does not state its time.
 const NO_DATE: &str = "AWS authentication requires a valid Date or x-amz-date header.";
 
-/// Returns the refusal in S3's own words: s3cmd looks for them, and signs again.
+/// Returns the refusal with S3's exact message: s3cmd searches for it, and then signs again.
 fn version_2_refused() -> GateRefusal {
     let words =
         "The authorization mechanism you have provided is not supported. Please use AWS4-HMAC-SHA256.";
@@ -95,13 +94,13 @@ fn wrong_argument(words: &str, name: &str, value: &str) -> GateRefusal {
     bad("InvalidArgument", composed(words, "", &[("ArgumentName", name), ("ArgumentValue", value)]))
 }
 
-/// An error in a credential. The caller writes the name of the header or parameter before `words`.
+/// An error in a credential. The caller puts the name of the header or parameter before `words`.
 struct CredentialError {
     words: String,
     region: Option<String>,
 }
 
-/// Checks the scope of a key: who signs, for which day, region and service.
+/// Checks the scope of a key: the signer, the day, the region and the service.
 fn check_credential(credential: &str, day: Option<&str>, region: &str) -> Result<(), CredentialError> {
     let wrong = |words: String| Err(CredentialError { words, region: None });
     let parts: Vec<&str> = credential.split('/').collect();
@@ -121,7 +120,7 @@ fn check_credential(credential: &str, day: Option<&str>, region: &str) -> Result
         let form = "This date in the credential must be in the format \"yyyyMMdd\".";
         return wrong(format!("incorrect date format \"{date}\". {form}"));
     }
-    // s3cmd signs for `US` until it is told the right region.
+    // s3cmd signs for `US` until it learns the right region.
     if !is_region(asked) {
         let words = format!("the region \"{asked}\" is wrong; expecting \"{region}\"");
         return Err(CredentialError { words, region: Some(region.to_owned()) });
@@ -166,7 +165,7 @@ fn check_header(value: &str, headers: &mut HeaderMap, region: &str) -> Result<()
     Ok(())
 }
 
-/// Returns the credential of a header, which must have three components.
+/// Returns the credential in a header, which must have three components.
 fn check_components(text: &str) -> Result<&str, GateRefusal> {
     let components: Vec<&str> = text.split(',').map(str::trim).collect();
     if components.len() != 3 {
@@ -277,7 +276,7 @@ impl PresignedParameters {
         self.get(name).is_some()
     }
 
-    /// Whether the URL is meant to be signed.
+    /// Whether the URL is intended to be presigned.
     fn is_signed(&self) -> bool {
         ["X-Amz-Algorithm", "X-Amz-Credential", "X-Amz-Signature"].iter().any(|name| self.has(name))
     }
@@ -304,7 +303,7 @@ impl PresignedParameters {
             return wrong("X-Amz-Date must be in the ISO8601 Long Format \"yyyyMMdd'T'HHmmss'Z'\"");
         }
         if let Err(found) = check_credential(credential, date.get(..8), region) {
-            // A date that differs from X-Amz-Date is no mistake in the form of the credential.
+            // A date that differs from X-Amz-Date is not an error in the form of the credential.
             let is_of_date = found.words.starts_with("Invalid credential date");
             let place = if is_of_date { "" } else { "Error parsing the X-Amz-Credential parameter; " };
             return wrong(&format!("{place}{}", found.words));
@@ -321,11 +320,11 @@ impl PresignedParameters {
     }
 }
 
-/// The error of a body that lacks a part of its last chunk.
+/// The error of a body whose last chunk is incomplete or missing.
 pub(crate) const CUT_SHORT: &str = "the body ended before its last chunk did";
-/// The error of a body with a small chunk before its last; the S3 operation recognises the text.
+/// The error of a body with a small chunk before its last; the S3 operation recognizes the text.
 pub(crate) const SMALL_CHUNK: &str = "a chunk before the last one is smaller than 8192 bytes";
-/// The error of a body with a trailer without a name; the S3 operation recognises the text.
+/// The error of a body with a trailer without a name; the S3 operation recognizes the text.
 pub(crate) const BAD_TRAILER: &str = "a trailer of the body has no name";
 /// The minimum size of a chunk that is not the last (S3's limit).
 const CHUNK_BYTES_MIN: u64 = 8192;
@@ -346,8 +345,8 @@ fn payload(headers: &HeaderMap) -> &[u8] {
     headers.get(CONTENT_SHA256).map_or(&[], HeaderValue::as_bytes)
 }
 
-/// Says that no trailer is announced where the head does not say: the S3 layer insists on the header, although a body
-/// in chunks may have no trailers. Call it once the signature's form was checked.
+/// Adds an empty list of announced trailers if the head has none: the S3 layer insists on the header, although a body
+/// in chunks may have no trailers. Call it after the signature's form has been checked.
 pub(crate) fn announce_trailers(headers: &mut HeaderMap) {
     if payload(headers).ends_with(b"-TRAILER") && !headers.contains_key(TRAILER) {
         headers.insert(TRAILER, HeaderValue::from_static(""));
@@ -356,24 +355,24 @@ pub(crate) fn announce_trailers(headers: &mut HeaderMap) {
 
 struct WatchedBody {
     inner: s3s::Body,
-    /// `None` once the bytes turn out not to be such chunks.
+    /// `None` if the bytes turned out not to be such chunks.
     watch: Option<FramingObserver>,
 }
 
-/// Follows the framing of a body that passes through.
+/// Tracks the framing of a body that passes through.
 #[derive(Default)]
 struct FramingObserver {
     decoder: ChunkDecoder,
     /// The beginning of a line between chunks whose rest is in the next frame. The decoder limits its length.
     line: Vec<u8>,
-    /// The number of bytes of the current chunk that arrived.
+    /// The number of bytes of the current chunk that have arrived.
     chunk_bytes: u64,
-    /// Whether the chunk before was smaller than all but the last may be.
+    /// Whether the previous chunk was too small for any but the last.
     is_after_small: bool,
 }
 
 impl FramingObserver {
-    /// Follows the next bytes; returns `None` if they are not chunks. Errors: [`SMALL_CHUNK`], [`BAD_TRAILER`].
+    /// Tracks the next bytes; returns `None` if they are not chunks. Errors: [`SMALL_CHUNK`], [`BAD_TRAILER`].
     fn pass(mut self, mut bytes: &[u8]) -> Result<Option<Self>, &'static str> {
         while !bytes.is_empty() {
             let begun = self.line.len();
@@ -411,13 +410,13 @@ impl FramingObserver {
         Ok(Some(self))
     }
 
-    /// Counts bytes of a chunk, and returns their number. Errors: [`SMALL_CHUNK`] if the chunk before was too small.
+    /// Counts bytes of a chunk, and returns their number. Errors: [`SMALL_CHUNK`] if the previous chunk was too small.
     fn note_data(&mut self, count: usize) -> Result<usize, &'static str> {
         self.chunk_bytes += count as u64;
         if self.is_after_small { Err(SMALL_CHUNK) } else { Ok(count) }
     }
 
-    /// Whether the last chunk has arrived. Some senders leave out the empty line after it.
+    /// Whether the last chunk has arrived. Some senders omit the empty line after it.
     fn is_whole(&self) -> bool {
         self.decoder.is_done() || self.decoder.is_behind_data()
     }

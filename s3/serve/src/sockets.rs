@@ -1,4 +1,4 @@
-//! The sockets that a gateway listens at: those that it binds itself, and those that a service manager passes to it.
+//! The sockets that a gateway listens on: those that it binds itself, and those that a service manager passes to it.
 
 use std::io;
 #[cfg(feature = "http3")]
@@ -29,12 +29,12 @@ impl GatewaySockets {
         SocketChoice::default().complete(config)
     }
 
-    /// Takes sockets that a service manager passed, and binds what it did not pass. The socket named `metrics` is for
-    /// metrics, another that listens is for S3, and one that receives datagrams is for HTTP/3.
+    /// Takes sockets passed by a service manager, and binds the addresses for which none was passed. The socket named
+    /// `metrics` is for metrics, another listening socket is for S3, and a datagram socket is for HTTP/3.
     ///
-    /// A service manager that keeps them open between two gateways loses no client: new connections wait in the kernel's
-    /// queue until the next gateway accepts them.
-    /// Errors: `InvalidArgument` if none is for S3 or one has no use; as [`GatewaySockets::bind`].
+    /// If the service manager keeps the sockets open while it replaces the gateway, no client is lost: new connections
+    /// wait in the kernel's queue until the next gateway accepts them. Errors: `InvalidArgument` if none is for S3, or
+    /// if one has no purpose; as [`GatewaySockets::bind`].
     pub fn passed(sockets: Vec<PassedSocket>, config: &GatewayConfig) -> Result<Self> {
         let mut choice = SocketChoice::default();
         sockets.into_iter().try_for_each(|socket| choice.take(socket))?;
@@ -51,7 +51,7 @@ impl GatewaySockets {
     }
 }
 
-/// The sockets that are there already.
+/// The sockets that exist already.
 #[derive(Default)]
 struct SocketChoice {
     http: Option<TcpListener>,

@@ -1,4 +1,4 @@
-//! TLS by rustls: the gateway's certificate, and its replacement by a newer one.
+//! TLS with rustls: the gateway's certificate, and its replacement at run time.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -29,8 +29,8 @@ struct WatchedCertificate {
 }
 
 impl TlsCertificate {
-    /// Reads `certificate` (the server's own first, then the chain to a trusted one) and `key`.
-    /// Errors: `InvalidArgument` for files that cannot be read, are not PEM or do not belong together.
+    /// Reads `certificate` (the server's own first, then the chain to a trusted one) and `key`. Errors:
+    /// `InvalidArgument` for files that cannot be read, are not PEM or do not match.
     pub fn load(certificate: &Path, key: &Path) -> Result<Self> {
         let current = RwLock::new(Arc::new(read(certificate, key)?));
         Ok(TlsCertificate(Arc::new(WatchedCertificate {
@@ -40,8 +40,8 @@ impl TlsCertificate {
         })))
     }
 
-    /// Reads both files again, for connections that are made from now on.
-    /// Errors: as [`TlsCertificate::load`]; the previous certificate stays.
+    /// Reads both files again, for connections made from now on. Errors: as [`TlsCertificate::load`]; the previous
+    /// certificate stays.
     pub fn reload(&self) -> Result<()> {
         let newer = Arc::new(read(&self.0.certificate, &self.0.key)?);
         *self.0.current.write().unwrap_or_else(PoisonError::into_inner) = newer;
@@ -53,7 +53,7 @@ impl TlsCertificate {
         self.0.current.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Does the TLS handshake. Errors: `TimedOut`, and faults of the client's handshake.
+    /// Performs the TLS handshake. Errors: `TimedOut`, and errors in the client's handshake.
     pub(crate) async fn accept(&self, socket: TcpStream, timeout: Duration) -> io::Result<ClientSocket> {
         let accepted = tokio::time::timeout(timeout, TlsAcceptor::from(self.current()).accept(socket)).await;
         Ok(ClientSocket::Tls(Box::new(accepted.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??)))

@@ -1,5 +1,5 @@
-//! The peer of a connection, and requests of peers that the kernel has identified: their signature has no meaning, so
-//! it is removed, and the body's `aws-chunked` encoding is decoded.
+//! The peer of a connection, and requests of peers that the kernel has identified: any signature is meaningless and is
+//! removed, and the body's `aws-chunked` encoding is decoded.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -17,7 +17,7 @@ use serde::{Serialize, Serializer};
 use crate::http1::{ChunkDecoder, ChunkStep};
 use crate::users::User;
 
-/// The error of a body that is not encoded as its head says; the S3 operation recognises the text.
+/// The error of a body that is not encoded as its head says; the S3 operation recognizes the text.
 pub(crate) const NOT_CHUNKED: &str = "the body is not what aws-chunked encoding makes";
 
 /// The error of a body that ends within a chunk.
@@ -49,20 +49,20 @@ const SIGNATURE_PARAMETERS: [&str; 11] = [
     "Signature",
 ];
 
-/// The trailers of an `aws-chunked` body, stored as an extension of its request. They are available once the body was
-/// read.
+/// The trailers of an `aws-chunked` body, stored as an extension of its request. They are available once the body has
+/// been read.
 #[derive(Clone, Default)]
 pub(crate) struct TrailerFields(Arc<OnceLock<HeaderMap>>);
 
 impl TrailerFields {
-    /// Returns all trailers, or `None` if the body was not read.
+    /// Returns all trailers, or `None` if the body has not been read.
     pub(crate) fn all(&self) -> Option<&HeaderMap> {
         self.0.get()
     }
 }
 
 /// Returns the request without its signature. Neither the signature nor its date is checked, nor is the SHA-256 of the
-/// body; checksums stay.
+/// body; checksums are still checked.
 pub(crate) fn unsigned(request: Request<s3s::Body>) -> Request<s3s::Body> {
     let (mut parts, mut body) = request.into_parts();
     parts.uri = without_signature(parts.uri);
@@ -100,7 +100,7 @@ fn without_signature(uri: Uri) -> Uri {
         false => format!("{}?{}", uri.path(), kept.join("&")),
     };
     let mut parts = uri.into_parts();
-    // This always succeeds, because the target is a part of one that was valid.
+    // This always succeeds, because the target is a part of a valid one.
     parts.path_and_query = PathAndQuery::try_from(target).ok();
     Uri::from_parts(parts).unwrap_or_default()
 }
@@ -114,7 +114,7 @@ struct UnchunkedBody {
     inner: s3s::Body,
     decoder: ChunkDecoder,
     at_hand: Bytes,
-    /// Bytes of content that are left, if known.
+    /// The number of bytes of content that are left, if known.
     left: Option<u64>,
     found: HeaderMap,
     trailers: TrailerFields,
@@ -145,7 +145,7 @@ impl UnchunkedBody {
                 }
                 ChunkStep::More => match ready!(self.poll_more(context))? {
                     true => {}
-                    // Some senders leave out the empty line after the last trailer.
+                    // Some senders omit the empty line after the last trailer.
                     false if self.decoder.is_behind_data() && self.at_hand.is_empty() => break,
                     false => return Poll::Ready(Err(CUT_SHORT.into())),
                 },

@@ -1,4 +1,4 @@
-//! A thread that watches what a gateway depends on: the directory and the credentials file.
+//! A thread that watches the directory and the credentials file of a gateway.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
@@ -19,7 +19,7 @@ enum WatchMessage {
 pub struct ReloadSignal(Sender<WatchMessage>);
 
 impl ReloadSignal {
-    /// Makes the gateway read the credentials file and open the access log again soon. A broken file is logged, and
+    /// Makes the gateway read the credentials file and open the access log again soon. An invalid file is logged, and
     /// changes nothing.
     pub fn trigger(&self) {
         // Sending fails only when the gateway has ended.
@@ -36,7 +36,7 @@ pub(crate) fn words() -> (ReloadSignal, WatchReceiver) {
 }
 
 /// The thread that watches. Dropping this tells the thread to end, but does not wait for it: checking a directory whose
-/// server is gone may take long.
+/// server is unreachable may take long.
 pub(crate) struct WatchThread(ReloadSignal);
 
 impl WatchThread {
@@ -78,7 +78,7 @@ const LOOKS: u32 = 5;
 #[derive(Default)]
 pub(crate) struct IdleHeap {
     looks: u32,
-    /// The least amount that lay idle since the first of these checks.
+    /// The smallest idle amount since the first of these checks.
     least_bytes: u64,
 }
 

@@ -64,7 +64,7 @@ fn presigned_urls_work_until_they_expire() {
     assert_eq!(send("GET", &expired, "").error(), (403, "AccessDenied".to_owned()));
 }
 
-/// s3cmd finds out the region this way.
+/// s3cmd determines the region this way.
 #[test]
 fn a_signature_for_no_region_is_told_the_right_one() {
     let fixture = serve();
@@ -95,7 +95,7 @@ fn version_2_signatures_are_taken_only_where_that_was_said_and_only_fresh() {
     let now = date::format_http(SystemTime::now());
     let refused = answer_to_version_2(&serve(), &now, "");
     assert_eq!(refused.error(), (400, "InvalidRequest".to_owned()));
-    // boto3's names of the other version, and the option for the gateway's operator.
+    // boto3's names for the other version, and the option for the gateway's operator.
     for word in ["AWS4-HMAC-SHA256", "s3v4", "--signature-v2"] {
         assert!(refused.text().contains(word), "{}", refused.text());
     }
@@ -141,7 +141,7 @@ fn what_was_not_signed_changes_nothing() {
     let more = head.replacen("\r\n\r\n", "\r\nx-amz-copy-source: /data/secret\r\n\r\n", 1);
     assert_eq!(fixture.client.send_raw("PUT", &more).error(), (403, "AccessDenied".to_owned()));
     fixture.client.send_raw("PUT", &head).ok();
-    // Hiding which signature is checked does not help either.
+    // Obscuring which signature is checked does not help either.
     let hidden = query.replace("X-Amz-Signature", "%58-Amz-Signature");
     let pretence = "authorization: AWS4-HMAC-SHA256 Credential=a/b, SignedHeaders=x-amz-copy-source, Signature=00\r\n\
                     x-amz-copy-source: /data/secret\r\n";
@@ -230,7 +230,7 @@ fn answer_to(fixture: &Fixture, target: &str, lines: &str) -> Answer {
 
 const SCOPE: &str = "20260101/us-east-1/s3/aws4_request";
 
-/// AWS describes each fault in the form of a signature in these words.
+/// AWS's messages for errors in the form of a signature.
 #[test]
 fn the_form_of_a_signature_in_a_header_is_explained() {
     let fixture = serve();
@@ -326,7 +326,7 @@ fn the_form_of_a_signature_in_a_url_is_explained() {
     refused("X-Amz-Expires", Some("604801"), "must be less than 604800 seconds");
 }
 
-/// Programs compare AWS's words. Our sentence and further facts are separate elements.
+/// Programs compare AWS's messages. Our sentence and further facts are separate elements.
 #[test]
 fn errors_have_the_words_of_aws_and_ours() {
     let fixture = serve();

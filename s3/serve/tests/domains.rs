@@ -1,4 +1,4 @@
-//! Buckets that are named by the host.
+//! Buckets that are named by the host name.
 
 mod client;
 
@@ -43,7 +43,7 @@ fn other_hosts_leave_the_bucket_to_the_path() {
     assert_eq!(fixture.client.send(&other).error(), (404, "NoSuchBucket".to_owned()));
 }
 
-/// The host is signed, so the bucket cannot be changed on the way.
+/// The host is signed, so the bucket cannot be changed in transit.
 #[test]
 fn a_signature_for_one_bucket_is_none_for_another() {
     let fixture = serve();
@@ -53,7 +53,7 @@ fn a_signature_for_one_bucket_is_none_for_another() {
     assert_eq!(fixture.client.send_raw("GET", &moved).error(), (403, "SignatureDoesNotMatch".to_owned()));
 }
 
-/// A key may begin with a slash. It is then another key, whichever ranges are read.
+/// A key may begin with a slash. Such a key differs from the one without the slash, no matter which ranges are read.
 #[test]
 fn a_slash_more_is_another_key() {
     let fixture = serve();

@@ -1,5 +1,5 @@
-//! Plain requests take the fast lane, all others the S3 layer. Whatever a request asks, and however it is damaged,
-//! both must give the same response: each request is sent as it is, and once more with a header that sends it
+//! Plain requests take the fast lane, all others the S3 layer. Whatever a request asks for, and however it is damaged,
+//! both must return the same response. Each request is sent unchanged, and once more with a header that routes it
 //! through the S3 layer.
 
 mod client;
@@ -12,7 +12,7 @@ use fordway_store::Objects;
 /// A header that is not signed and has no meaning, but makes a request unusual.
 const DETOUR: &[u8] = b"x-detour: 1\r\n";
 
-/// Serves objects with everything that a response may have to state.
+/// Serves objects with all properties that a response can contain.
 fn filled() -> Fixture {
     let fixture = serve();
     let send = |call: Call<'_>| fixture.client.send(&call).ok();
@@ -133,7 +133,7 @@ fn both_ways_answer_alike() {
     for (call, status) in calls() {
         let answer = both_ways(&fixture.client, &fixture.client.head(&call)).unwrap();
         let shown = format!("{} {} {:?}", call.method, call.path, call.headers);
-        // Some of these statuses are up to the S3 layer: only their equality matters.
+        // The S3 layer determines some of these statuses, so only their equality matters.
         if call.query.is_empty() && !shown.contains("enabled") {
             assert_eq!(answer.status, status, "{shown}");
         }
@@ -160,7 +160,7 @@ fn wrong_keys_clocks_and_days_are_refused_both_ways() {
     assert_eq!(both_ways(&client, &client.head(&call)).unwrap().status, 403);
 }
 
-/// A header was added, removed or rewritten on the way.
+/// A header was added, removed or rewritten in transit.
 #[test]
 fn what_was_changed_on_the_way_is_judged_alike() {
     let fixture = filled();

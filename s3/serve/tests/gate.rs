@@ -8,7 +8,7 @@ use client::tls::Certificate;
 use client::{Answer, BUCKET, Call, Fixture, bucket, key, serve, serve_with};
 use fordway_store::{Bucket, GetOptions, ListQuery, ObjectVersions, Objects, VersionsQuery};
 
-/// Requests that a lenient router takes for a plain put, delete or creation.
+/// Requests that a lenient router would take for a plain put, delete or creation.
 fn traps() -> Vec<Call<'static>> {
     let annotated = "annotation&annotationName=a";
     vec![
@@ -41,7 +41,7 @@ fn fixture(fixture: Fixture) -> Fixture {
 fn check(call: &Call<'_>, answer: &Answer, fixture: &Fixture) {
     let said = format!("{} {}?{}: {} {}", call.method, call.path, call.query, answer.status, answer.text());
     let refusals = match call.path.as_ref() {
-        // For a bucket that does not exist, S3 reports just that.
+        // For a bucket that does not exist, S3 reports only that.
         "/fresh" => [(501, "NotImplemented"), (404, "NoSuchBucket")],
         _ if (call.method, call.query) == ("PUT", "partNumber=1") => [(400, "InvalidArgument"); 2],
         // The signature reveals parameters that were added to a presigned URL.
@@ -125,7 +125,7 @@ fn with_presigned_urls() {
     }
 }
 
-/// The gate refuses unknown parameters and headers of a plain read, too.
+/// The gate also refuses unknown parameters and headers of a plain read.
 #[test]
 fn on_the_fast_lane() {
     let fixture = fixture(serve());
@@ -161,7 +161,7 @@ fn what_is_harmless_goes_on_working() {
     );
 }
 
-/// An empty version ID must not come to mean the latest version.
+/// An empty version ID must not be taken for the latest version.
 #[test]
 fn a_version_without_a_name() {
     let fixture = fixture(serve());
@@ -282,7 +282,7 @@ fn a_list_may_take_several_headers() {
     assert_eq!(fixture.client.send_raw("GET", &request).status, 403);
 }
 
-/// Some clients leave the quotes out.
+/// Some clients omit the quotes.
 #[test]
 fn conditions_without_quotes() {
     let fixture = fixture(serve());

@@ -21,7 +21,7 @@ fn requests_sent_at_once_are_answered_in_turn() {
         all.extend(lasting(&fixture.client, &Call::on("GET", "k")));
     }
     let mut stream = fixture.client.connect();
-    // In two writes, cut in the middle of a body.
+    // In two writes, split in the middle of a body.
     let (first, second) = all.split_at(all.len() / 2 + 3);
     stream.write_all(first).unwrap();
     std::thread::sleep(Duration::from_millis(50));
@@ -47,8 +47,8 @@ fn a_body_is_asked_for_where_the_client_waits_to_be_asked() {
     assert_eq!(next_answer(&mut stream).1, b"hello");
 }
 
-/// The response comes instead of `100 Continue`, and the connection ends, because the server cannot tell whether the
-/// body follows.
+/// The response replaces `100 Continue`, and the connection ends, because the server cannot know whether the body
+/// follows.
 #[test]
 fn a_body_that_is_not_wanted_is_not_asked_for() {
     let fixture = serve();
@@ -183,7 +183,7 @@ fn a_head_that_takes_too_long_is_told_so() {
     let fixture = serve_with(|config| config.header_timeout = Duration::from_millis(300));
     let mut stream = fixture.client.connect();
     let start = Instant::now();
-    // Bytes arrive all the time; the time limit still holds.
+    // Bytes arrive all the time, but the time limit still applies.
     for byte in b"GET / HTTP/1.1\r\nhost: h\r\n".iter().cycle() {
         if stream.write_all(&[*byte]).is_err() || start.elapsed() > Duration::from_secs(20) {
             break;

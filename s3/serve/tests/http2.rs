@@ -12,7 +12,7 @@ use fordway_store::{Checksum, ChecksumAlgorithm, GetOptions, Objects, PutOptions
 
 const WAIT: Duration = Duration::from_millis(300);
 
-/// Sends a few operations and checks what matters about their responses.
+/// Sends a few operations and checks the important parts of their responses.
 async fn tour(http2: &Http2) {
     let content: Vec<u8> = (0..3_000_000_u32).map(|number| (number / 11) as u8).collect();
     let put = Call::on("PUT", "a b%2B").header("x-amz-meta-colour", "blue");
@@ -79,7 +79,7 @@ fn an_empty_object_and_one_of_unknown_length() {
     });
 }
 
-/// The preface may arrive in any pieces. Bytes that only begin like it are HTTP/1.1 or nothing.
+/// The preface may arrive in any pieces. Bytes that only begin like it are HTTP/1.1, or invalid.
 #[test]
 fn the_preface_is_told_from_other_requests() {
     let fixture = serve();
@@ -126,7 +126,7 @@ fn two_hundred_requests_at_once_on_one_connection() {
     });
 }
 
-/// A stalled request ends alone: other requests on its connection continue.
+/// If a request stalls, only that request ends; other requests on its connection continue.
 #[test]
 fn a_client_that_neither_sends_nor_takes_is_cut_off() {
     let fixture = serve_with(|config| config.stall_timeout = WAIT);
@@ -158,10 +158,10 @@ fn a_client_that_neither_sends_nor_takes_is_cut_off() {
     });
 }
 
-/// A request that waits while others use the whole of a slow link is cut off later than others, but is cut off.
+/// A request that waits while others use all of a slow link is ended later than usual, but is ended.
 #[test]
 fn a_request_among_others_that_move_is_waited_for_longer() {
-    // Long enough for a client that other work on the machine delays.
+    // Long enough for a client that is delayed by other work on the machine.
     const STALL: Duration = Duration::from_millis(300);
     let fixture = serve_with(|config| config.stall_timeout = STALL);
     run(async {

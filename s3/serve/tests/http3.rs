@@ -75,7 +75,7 @@ fn who_is_not_known_is_refused_and_too_much_too() {
         let mut http3 = Http3::connect(&fixture.client, &certificate).await;
         let large = http3.send(&Call::on("PUT", "k").body(vec![0; 100_001])).await;
         assert_eq!(large.status, 413);
-        // The server announced the limit of heads at the start, and the client keeps to it.
+        // The server announced the size limit for heads at the start, and the client obeys it.
         let long = http3.try_start(&Call::on("PUT", "k").header("x-amz-meta-a", "x".repeat(6000))).await;
         let error = long.err().expect("it is too long");
         assert!(matches!(error, h3::error::StreamError::HeaderTooBig { max_size: 4096, .. }), "{error}");
@@ -141,7 +141,7 @@ fn a_newer_certificate_is_shown_to_those_who_come_then() {
     });
 }
 
-/// An upload that has begun when the gateway is told to stop is finished, and nothing new begins.
+/// An upload that has begun when the gateway is told to stop is finished, and no new request begins.
 #[test]
 fn stopping_waits_for_what_was_begun() {
     let (fixture, certificate) = serve_http3(|_| ());
@@ -214,8 +214,8 @@ fn it_needs_a_certificate() {
     assert_eq!(refused.kind(), ErrorKind::InvalidArgument);
 }
 
-/// Of many large responses on one connection, none waits until the others are finished. A response that the client
-/// does not read delays no other, and ends by itself.
+/// Of many large responses on one connection, none waits until the others are finished. A response that the client does
+/// not read delays no other, and eventually ends.
 #[test]
 fn large_answers_share_a_connection_fairly() {
     let (fixture, certificate) = serve_http3(|config| config.stall_timeout = Duration::from_secs(3));

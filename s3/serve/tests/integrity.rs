@@ -1,4 +1,4 @@
-//! Only content that matches what the client states is published.
+//! Content is published only if it matches the client's statements about it.
 
 mod client;
 
@@ -75,7 +75,7 @@ fn a_checksum_in_a_trailer() {
     assert_eq!((stored.text().as_str(), stored.header("content-encoding")), ("hello", None));
 }
 
-/// What a body in chunks may leave out, and what its head must not contradict.
+/// Parts that a body in chunks may omit, and statements in its head that it must not contradict.
 #[test]
 fn trailers_are_those_that_the_head_announces() {
     let fixture = serve();
@@ -105,7 +105,7 @@ fn trailers_are_those_that_the_head_announces() {
     put("", &[length]).ok();
 }
 
-/// AWS takes a chunk of less than 8 KiB only at the end.
+/// AWS accepts a chunk of less than 8 KiB only at the end.
 #[test]
 fn a_small_chunk_stands_last() {
     let fixture = serve();
@@ -148,7 +148,7 @@ fn signed_chunks() {
     assert_eq!(fixture.client.send(&Call::on("GET", "k")).ok().text(), "hello");
 }
 
-/// The last chunk has no content. Its signature proves that nothing was left out before it.
+/// The last chunk has no content. Its signature proves that nothing before it is missing.
 #[test]
 fn a_body_without_the_whole_of_its_last_chunk_is_refused() {
     let fixture = serve();
@@ -168,15 +168,15 @@ fn a_body_without_the_whole_of_its_last_chunk_is_refused() {
         std::io::Write::write_all(&mut stream, &[head, body].concat()).unwrap();
         client::read_answer(&mut stream, "PUT")
     };
-    // Cut: both line ends; a digit of the signature too; half of the signature; all of it; all but the `0`; the whole
-    // chunk.
+    // Truncated by: both line breaks; these and a digit of the signature; half of the signature; all of it; all but the
+    // `0`; the whole chunk.
     let last = "0;chunk-signature=".len() + 64 + 4;
     for cut in [4, 5, 36, 68, last - 1, last] {
         assert_eq!(send(cut).error(), (400, "IncompleteBody".to_owned()), "{cut}");
         nothing_stored(&fixture);
     }
     send(0).ok();
-    // Some senders leave out the empty line.
+    // Some senders omit the empty line.
     send(2).ok();
 }
 
@@ -249,7 +249,7 @@ fn every_checksum_in_a_header() {
     }
 }
 
-/// All checksums in trailers, with the algorithm announced as by SDKs.
+/// All checksums in trailers, with the algorithm announced in the same way as by SDKs.
 #[test]
 fn every_checksum_in_a_trailer() {
     let fixture = serve();

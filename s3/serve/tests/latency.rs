@@ -1,4 +1,4 @@
-//! Without TCP_NODELAY, two small segments wait for each other for 40 ms, at some sizes only.
+//! Tests for the 40 ms stalls between two small segments that occur at some sizes without TCP_NODELAY.
 
 mod client;
 

@@ -76,7 +76,7 @@ fn counters_and_health_are_asked_for_without_a_signature() {
     fixture.client.send(&Call::on("PUT", "k").body("hello")).ok();
     fixture.client.send(&Call::on("GET", "k")).ok();
     fixture.client.send(&Call::on("HEAD", "none"));
-    // A request is counted once its response is sent, which the client may see slightly earlier.
+    // A request is counted once its response is sent, which the client may receive slightly earlier.
     wait_for(|| ask(metrics, "/metrics").contains("operation=\"HeadObject\",status=\"404\"} 1"));
     let text = ask(metrics, "/metrics");
     for line in [
@@ -179,7 +179,7 @@ fn a_request_that_ends_without_an_answer_is_counted_and_over() {
     assert!(cut.contains("\"status\":499") && cut.contains("\"complete\":false"), "{cut}");
 }
 
-/// The request ID that a client reports is found in the log, whichever way the request was served.
+/// The request ID that a client reports is found in the log, no matter how the request was served.
 #[test]
 fn every_answer_names_its_request() {
     let dir = tempfile::tempdir().unwrap();

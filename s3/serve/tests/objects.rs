@@ -1,4 +1,4 @@
-//! Objects over HTTP: content is returned as it was stored, whole, in ranges, and under conditions.
+//! Objects over HTTP: content is returned as it was stored: whole, in ranges, and under conditions.
 
 mod client;
 

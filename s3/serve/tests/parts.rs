@@ -69,7 +69,7 @@ impl Upload {
     }
 }
 
-/// What a completion states about its parts fits the upload.
+/// A completion's statements about its parts must match the upload.
 #[test]
 fn a_completion_states_at_most_one_checksum_of_each_part() {
     let upload = Upload::start("COMPOSITE");
@@ -226,7 +226,7 @@ fn uploads_in_progress_are_rolled_up() {
     );
     let below = list("delimiter=%2F&prefix=c%2F&uploads").ok();
     assert_eq!(below.elements("Prefix"), ["c/", "c/d/"]);
-    // A page that ends with a prefix names the upload that it stands for, as AWS does.
+    // A page that ends with a prefix names the upload that the prefix represents, as on AWS.
     let rolled = list("delimiter=%2F&max-uploads=1&uploads").ok();
     assert_eq!(rolled.element("NextKeyMarker").as_deref(), Some("a/"));
     assert!(rolled.element("NextUploadIdMarker").is_some(), "{}", rolled.text());

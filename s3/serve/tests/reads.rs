@@ -1,4 +1,4 @@
-//! Requirements of HTTP for unusual heads of reads, and metadata that S3 did not write.
+//! HTTP's requirements for reads with unusual heads, and metadata that was not written through S3.
 
 mod client;
 
@@ -77,7 +77,7 @@ fn a_part_of_what_has_changed_is_the_whole() {
     }
 }
 
-/// The value of `Expires` that libs3 sends is not a date of HTTP.
+/// The value of `Expires` that libs3 sends is not an HTTP date.
 #[test]
 fn what_expires_is_kept_as_it_was_said() {
     let fixture = filled();

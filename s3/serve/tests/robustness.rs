@@ -35,7 +35,7 @@ fn a_foreign_address_is_refused() {
     assert!(error.to_string().contains("not an address of this machine"), "{error}");
 }
 
-/// The upload has begun when the gateway is told to stop. It is finished, and then no socket listens.
+/// An upload has begun when the gateway is told to stop. It is finished, and after that no socket is listening.
 #[test]
 fn stopping_finishes_what_is_in_progress() {
     let fixture = serve();
@@ -79,7 +79,7 @@ fn idle_connections_do_not_delay_the_end() {
     drop(idle);
 }
 
-/// Closing a connection while its next request is on the way would fail that request.
+/// Closing a connection while its next request is in transit would make that request fail.
 #[test]
 fn a_request_that_comes_while_the_gateway_stops_is_answered() {
     let fixture = serve();
@@ -124,7 +124,7 @@ fn a_body_that_stops_is_answered_with_a_timeout() {
     assert_eq!(found.unwrap_err().kind(), ErrorKind::NoSuchKey);
 }
 
-/// On a single thread, where a client that does not read could block all others.
+/// Uses a single thread, on which a client that does not read could block all others.
 #[test]
 fn a_client_that_does_not_read_holds_up_nobody_and_is_dropped() {
     let fixture = serve_with(|config| {
@@ -170,7 +170,8 @@ fn an_endless_head_is_refused() {
     assert!(text.is_empty() || text.starts_with("HTTP/1.1 431"), "{text}");
 }
 
-/// The response is sent before the body is received; a client that sends all before it reads still gets it.
+/// The response is sent before the body is received; a client that sends everything before it reads still gets the
+/// response.
 #[test]
 fn a_refusal_reaches_a_client_that_is_still_sending() {
     let fixture = serve();
@@ -181,8 +182,8 @@ fn a_refusal_reaches_a_client_that_is_still_sending() {
     }
 }
 
-/// The parser of these documents does not know entities, which could grow to gigabytes, and it does not read a
-/// document to its end that is larger than any honest one.
+/// The parser of these documents does not know entities, which could grow to gigabytes, and it does not read all of a
+/// document that is larger than any legitimate one.
 #[test]
 fn xml_bombs_do_not_go_off() {
     let fixture = serve();

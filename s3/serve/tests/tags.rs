@@ -61,7 +61,7 @@ fn tags_that_cannot_be_are_refused() {
     assert_eq!(fixture.client.send(&Call::on("GET", "k")).ok().text(), "z");
 }
 
-/// A bucket may be tagged when it is created; a tag that cannot be keeps it from being created.
+/// A bucket may be tagged when it is created; an invalid tag prevents its creation.
 #[test]
 fn buckets_are_created_with_tags() {
     let fixture = serve();

@@ -30,7 +30,7 @@ fn a_tour_over_one_connection() {
     let (head, body) = ask(&mut stream, &fixture, &Call::on("GET", "k").header("range", "bytes=7-1000006"));
     assert!(head.starts_with("HTTP/1.1 206") && body == content[7..1_000_007]);
     assert!(ask(&mut stream, &fixture, &Call::on("GET", "none")).0.starts_with("HTTP/1.1 404"));
-    // A client that waits for `100 Continue` gets it.
+    // A client that waits for `100 Continue` receives it.
     let put = Call::on("PUT", "k").header("expect", "100-continue").body("hello");
     stream.write_all(&lasting(&fixture.client, &put)).unwrap();
     assert!(next_answer(&mut stream).0.starts_with("HTTP/1.1 100"));

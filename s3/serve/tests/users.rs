@@ -1,4 +1,4 @@
-//! Users of a credentials file: who may write, which buckets, and changes of the file.
+//! Users of a credentials file: who may write, to which buckets, and changes of the file.
 
 mod client;
 
@@ -59,7 +59,7 @@ fn file_in(dir: &Path) -> PathBuf {
     dir.join("users.toml")
 }
 
-/// Replaces the file by one with this content.
+/// Replaces the file with one that has this content.
 fn write(path: &Path, text: &str) {
     let new = path.with_extension("new");
     std::fs::write(&new, text).unwrap();
@@ -85,7 +85,7 @@ fn assert_denied(answer: &Answer, what: &str) {
     assert_eq!((status, code.as_str()), DENIED, "{what}");
 }
 
-/// Whether an operation changes something.
+/// Whether an operation makes changes.
 #[derive(Clone, Copy, PartialEq)]
 enum Kind {
     Reads,
@@ -176,7 +176,7 @@ fn who_may_only_read_is_refused_every_write_and_nothing_else() {
                 assert_eq!(answer.element("Code").as_deref(), Some("AccessDenied"), "{}", answer.text());
             }
             Writes => assert_denied(&answer, name),
-            // Configurations that no bucket here has are reported as not found, which is a valid response.
+            // Configurations that buckets never have here are reported as not found, which is a valid response.
             Reads => {
                 assert!(matches!(answer.status, 200 | 404), "{name}: {} {}", answer.status, answer.text())
             }
@@ -230,7 +230,7 @@ fn the_file_is_read_again_and_a_broken_one_changes_nothing() {
     std::thread::sleep(Duration::from_millis(300));
     ground.client("first").send(&get).ok();
 
-    // The gateway reads the file by itself within about a second.
+    // The gateway notices the change and reads the file within about a second.
     ground.write(&user("second", ""));
     let start = Instant::now();
     while ground.client("second").send(&get).status != 200 {

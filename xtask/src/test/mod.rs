@@ -48,7 +48,7 @@ fn words(line: &str) -> Vec<String> {
 /// Returns all suites. `python` is the interpreter of the virtual environment; its `maturin` is in the same directory.
 fn suites(python: &str) -> Vec<TestSuite> {
     let maturin = Path::new(python).with_file_name("maturin").display().to_string();
-    // Tests that need MPI are a separate suite, and share compiled crates with this one.
+    // Tests that need MPI are a separate suite, which shares compiled crates with this one.
     let rust = "cargo test --workspace --locked --exclude fordway-mpi";
     let mpi = "cargo test --workspace --locked --test mpirun";
     let develop = "develop --locked --quiet --manifest-path bind/python/Cargo.toml";
@@ -60,7 +60,7 @@ fn suites(python: &str) -> Vec<TestSuite> {
             build: vec![
                 words("tools/build-libs3 target/test-libraries dev"),
                 words("tools/build-capi target/test-libraries dev"),
-                // The lab's tests start gateways, and those of Python run commands.
+                // The lab's tests start gateways, and the Python tests run commands.
                 words("cargo build --locked"),
                 words(&format!("{rust} --no-run")),
             ],
@@ -84,7 +84,7 @@ fn suites(python: &str) -> Vec<TestSuite> {
     ]
 }
 
-/// Checks for an MPI, and for libclang, which parses its header.
+/// Checks for an MPI installation, and for libclang, which parses its header.
 fn missing_for_mpi() -> Option<String> {
     let runs =
         |program: &str| Command::new(program).arg("--version").output().is_ok_and(|ran| ran.status.success());
@@ -99,7 +99,8 @@ fn missing_for_mpi() -> Option<String> {
     }
 }
 
-/// Searches in the directories in which `clang-sys` searches: the named one, that of `llvm-config`, and the usual ones.
+/// Searches the same directories as `clang-sys`: the one named by the environment, that of `llvm-config`, and the usual
+/// ones.
 fn has_libclang() -> bool {
     let named = std::env::var_os("LIBCLANG_PATH").map(PathBuf::from);
     let told = Command::new("llvm-config").arg("--libdir").output().ok();
@@ -131,7 +132,7 @@ fn holds_libclang(dir: &Path) -> bool {
     names.any(|name| is_one(&name.to_string_lossy()))
 }
 
-/// Returns the suites that `selected` names, limited to the targets that it names; all suites if it is empty.
+/// Returns the suites named in `selected`, each limited to the targets named there; all suites if it is empty.
 fn select(suites: Vec<TestSuite>, selected: &[&str]) -> Result<Vec<TestSuite>> {
     let known = |name: &str| suites.iter().any(|suite| suite.name == name);
     let unknown = selected.iter().find(|one| !known(one.split(':').next().unwrap_or_default()));
@@ -166,10 +167,9 @@ fn narrowed(mut suite: TestSuite, selected: &[&str]) -> Option<TestSuite> {
     Some(suite)
 }
 
-/// Runs the suites (`select`) to their ends, even after a failure; prints the skipped tests with their reasons, then
-/// the totals.
-/// Errors: a test failed, a suite was not built or ran no test, or, in CI, a test was skipped that `.ci/may-skip` does
-/// not expect.
+/// Runs all selected suites, even after a failure, then prints the skipped tests with their reasons, and the totals.
+/// Errors: a test failed, a suite was not built or ran no test, or (in CI) a test was skipped that `.ci/may-skip` does
+/// not list.
 pub(crate) fn run(root: &Path, python: &str, selected: &[&str]) -> Result<()> {
     let suites = select(suites(python), selected)?;
     let record = root.join("target/skipped-tests");
@@ -217,7 +217,7 @@ fn command_of(command: &[String]) -> Result<Command> {
     Ok(command)
 }
 
-/// Runs the tests, passes their output on, and adds up the lines that the suite can parse.
+/// Runs the tests, passes on their output, and adds up the counts that the suite parses from it.
 fn run_suite(suite: &TestSuite, record: &Path) -> Result<SuiteEnd> {
     let mut command = command_of(&suite.run)?;
     command.env(fordway_needs::RECORD_VARIABLE, record).stdout(Stdio::piped());

@@ -1,4 +1,4 @@
-//! Skipped tests: collected, printed with their reasons, and checked against those that CI may skip.
+//! Collects skipped tests, prints them with their reasons, and checks them against the list of tests that CI may skip.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -18,7 +18,7 @@ pub(super) struct SkippedTest {
     pub(super) counted: RunnerCount,
 }
 
-/// The way in which the runner counts a skipped test.
+/// How the runner counts a skipped test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RunnerCount {
     /// As passed: libtest, for a test that skips itself.
@@ -35,7 +35,7 @@ pub(super) struct SkipRecord {
 }
 
 impl SkipRecord {
-    /// Starts an empty record, which replaces the record of an earlier run.
+    /// Starts an empty record, replacing that of an earlier run.
     pub(super) fn recorded_in(record: &Path) -> Result<Self> {
         if let Some(dir) = record.parent() {
             fs::create_dir_all(dir)?;
@@ -66,7 +66,7 @@ fn of_suite(report: &SuiteReport) -> Vec<SkippedTest> {
     }
 }
 
-/// Parses a line of the record. The programs of the MPI suite have recognizable names.
+/// Parses a line of the record. Test programs of the MPI suite are recognized by their names.
 fn libtest_skip(line: &str) -> Option<SkippedTest> {
     let (name, reason) = line.split_once('\t')?;
     let suite = if name.starts_with("mpirun::") { "mpi" } else { "rust" };
@@ -74,8 +74,8 @@ fn libtest_skip(line: &str) -> Option<SkippedTest> {
     Some(SkippedTest { suite, name, reason: reason.to_owned(), counted: RunnerCount::Passed })
 }
 
-/// Parses lines such as `test NAME ... ignored, REASON`. An entry that other tests run as a process is not a test, and
-/// its reason says so.
+/// Parses lines such as `test NAME ... ignored, REASON`. A helper that other tests run as a process is not a test, and
+/// has a reason that says so.
 pub(super) fn libtest_ignored(line: &str) -> Option<SkippedTest> {
     let (name, reason) = line.strip_prefix("test ")?.split_once(" ... ignored")?;
     let reason = reason.strip_prefix(", ").unwrap_or("ignored without a reason");
@@ -93,7 +93,7 @@ pub(super) fn pytest_skip(line: &str) -> Option<SkippedTest> {
     Some(SkippedTest { suite, name, reason: reason.to_owned(), counted: RunnerCount::Skipped })
 }
 
-/// Prints one line for each reason, with the tests that it applies to.
+/// Prints one line per reason, with the tests to which it applies.
 pub(super) fn print_by_reason(skipped: &[SkippedTest]) {
     let mut by_reason = BTreeMap::<_, Vec<_>>::new();
     for test in skipped {
@@ -104,8 +104,8 @@ pub(super) fn print_by_reason(skipped: &[SkippedTest]) {
     }
 }
 
-/// Checks the skipped tests. Errors: a test was skipped that no line of the file expects. A line has the start of a
-/// name, blanks, and the reason why CI may skip it; `#` begins a comment.
+/// Checks the skipped tests. Errors: a test was skipped that no line of the file `may_skip` covers. A line consists of
+/// the start of a test's name, blanks, and the reason why CI may skip it; `#` begins a comment.
 pub(super) fn expect_only(skipped: &[SkippedTest], may_skip: &Path) -> Result<()> {
     let text =
         fs::read_to_string(may_skip).with_context(|| format!("{} cannot be read", may_skip.display()))?;

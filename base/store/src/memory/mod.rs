@@ -31,7 +31,7 @@ pub struct MemoryStore {
 struct MemoryState {
     buckets: BTreeMap<Bucket, BucketState>,
     uploads_started: u64,
-    /// The last number that was used. Numbers identify versions, and ETags that are not made from content.
+    /// The last number used. Numbers identify versions, and are the basis of ETags that are not made from content.
     versions: u128,
 }
 
@@ -42,7 +42,7 @@ impl MemoryStore {
     }
 
     fn state(&self) -> MutexGuard<'_, MemoryState> {
-        // A panic elsewhere cannot leave a half-made change, because each change is a single map operation.
+        // A panic elsewhere cannot leave an incomplete change, because each change is a single map operation.
         self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 

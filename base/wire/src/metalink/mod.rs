@@ -1,9 +1,9 @@
 //! The replicas, size and digests of a file, as read from Metalink 4 (RFC 5854), Metalink 3, the headers `Link` and
-//! `Digest` of a response (RFC 6249, 8288, 3230), and plain lists of URLs, one a line, best first, which anybody can
-//! write. All are read into one type; Metalink 4 is written too.
+//! `Digest` of a response (RFC 6249, 8288, 3230), and plain lists of URLs (one per line, best first), which are easy to
+//! write by hand. All are read into one type; Metalink 4 can also be written.
 //!
 //! The input is not trusted. A document type is refused, because it can declare entities that expand without bound.
-//! Names that lead out of a directory are refused, too. Unknown elements are ignored.
+//! Names that lead out of a directory are also refused. Unknown elements are ignored.
 
 mod read;
 
@@ -14,7 +14,7 @@ use std::fmt::Write as _;
 use fordway_store::{Error, ErrorKind, Result};
 use quick_xml::escape::escape;
 
-/// The priority of a URL that states none. It is also the lowest priority (RFC 5854 section 4.2.16.2).
+/// The priority of a URL without a stated priority. It is also the lowest priority (RFC 5854 section 4.2.16.2).
 pub const PRIORITY_LAST: u32 = 999_999;
 
 /// The maximum size of a document that is read, in bytes. The document of a file of 64 TiB in pieces of 64 MiB is
@@ -59,7 +59,7 @@ pub struct PieceHashes {
 /// One address of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MetalinkUrl {
-    /// The URL as it is written.
+    /// The URL in its original spelling.
     pub url: String,
     /// 1 is the highest priority, [`PRIORITY_LAST`] the lowest.
     pub priority: u32,
@@ -89,7 +89,7 @@ impl Metalink {
         start.trim_start_matches('\u{feff}').trim_start().starts_with('<') && start.contains("<metalink")
     }
 
-    /// Returns the file called `name`, or the only one. Errors: `InvalidArgument`, with the first ten names.
+    /// Returns the file called `name`, or the only file. Errors: `InvalidArgument`, which lists the first ten names.
     pub fn file(self, name: Option<&str>) -> Result<MetalinkFile> {
         let names: Vec<String> = self.files.iter().take(10).map(|file| format!("{:?}", file.name)).collect();
         let mut files = self.files.into_iter();
@@ -121,7 +121,7 @@ impl MetalinkFile {
         self.replicas.is_empty() && self.described_by.is_empty()
     }
 
-    /// Adds data from `other`, which describes the same file, where this value has none.
+    /// Adds data from `other`, which describes the same file, wherever this value has none.
     pub fn complete_with(&mut self, other: MetalinkFile) {
         self.size_bytes = self.size_bytes.or(other.size_bytes);
         if self.pieces.is_none() {
@@ -187,7 +187,7 @@ const REPLICAS_MAX: usize = 100;
 pub type Links = MetalinkFile;
 
 /// Reads the values of `Link` and `Digest` headers. Invalid values are ignored, because these headers are optional and
-/// have other uses, too.
+/// also have other uses.
 pub fn read_links<'a>(
     links: impl IntoIterator<Item = &'a str>,
     digests: impl IntoIterator<Item = &'a str>,
@@ -407,7 +407,7 @@ mod tests {
         assert_eq!(Metalink { files: vec![named("b")] }.file(None).unwrap().name, "b");
     }
 
-    /// The headers of RFC 6249's section 1.1, with other values.
+    /// The headers of RFC 6249's section 1.1, with different values.
     #[test]
     fn replicas_descriptions_and_digests() {
         let links = [

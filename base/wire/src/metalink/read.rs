@@ -9,7 +9,7 @@ use quick_xml::{Reader, XmlVersion};
 use super::{FileHash, HashKind, Metalink, MetalinkFile, MetalinkUrl, PRIORITY_LAST, PieceHashes, refused};
 use crate::range::digits;
 
-/// The maximum depth of elements; no version nests elements that deeply.
+/// The maximum depth of elements; neither version nests elements that deeply.
 const DEPTH_MAX: usize = 32;
 /// The maximum number of addresses of one file, and of files in one document.
 const ENTRIES_MAX: usize = 10_000;
@@ -51,7 +51,7 @@ pub(super) fn document(text: &str) -> Result<Metalink> {
             Event::GeneralRef(reference) => match reference.resolve_char_ref().map_err(not_xml)? {
                 Some(character) => push(&mut path, character.encode_utf8(&mut [0; 4])),
                 // Resolves only the five entities that XML itself defines. Others would need a document type, which can
-                // make gigabytes of a few bytes.
+                // expand a few bytes to gigabytes.
                 None => {
                     let known = quick_xml::escape::resolve_predefined_entity(&reference);
                     push(&mut path, known.ok_or_else(|| refused("it has an entity of its own"))?);
@@ -189,7 +189,7 @@ fn not_xml(error: quick_xml::Error) -> fordway_store::Error {
 mod tests {
     use super::*;
 
-    /// A document in the form of the example of RFC 5854 section 1.1, with other values.
+    /// A document in the form of the example in RFC 5854 section 1.1, with different values.
     const VERSION_4: &str = r#"<?xml version="1.0" encoding="UTF-8"?>
         <metalink xmlns="urn:ietf:params:xml:ns:metalink">
           <published>2026-05-15T12:23:23Z</published>

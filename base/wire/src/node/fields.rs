@@ -1,5 +1,5 @@
-//! The elements of messages: numbers, texts and lists, little-endian, one after the other; and the store's own types as
-//! their fields, in the order of declaration.
+//! The elements of messages: numbers, texts and lists, little-endian, one after another; and the store's own types, as
+//! their fields in the order of declaration.
 //!
 //! | type | bytes |
 //! |---|---|
@@ -85,7 +85,7 @@ impl<'a> MessageInput<'a> {
     }
 }
 
-/// Returns the error for bytes that no Fordway program sends.
+/// Returns the error for bytes that no Fordway program would send.
 pub(super) fn malformed(why: &str) -> Error {
     Error::new(ErrorKind::InvalidArgument, format!("the message is malformed: {why}"))
 }
@@ -240,10 +240,10 @@ impl<T: WriteField> WriteField for Vec<T> {
 impl<T: ReadField> ReadField for Vec<T> {
     fn take(input: &mut MessageInput<'_>) -> Result<Self> {
         let count = u32::take(input)? as usize;
-        // A stated number alone must not allocate memory.
+        // A stated number must not in itself allocate memory.
         let mut list = Vec::with_capacity(count.min(ROOM_MAX));
         for _ in 0..count {
-            // With entries of no bytes, four bytes would make a list of four billion entries.
+            // If entries could be empty, four bytes could represent a list of four billion entries.
             let before = input.0.len();
             list.push(T::take(input)?);
             if input.0.len() == before {
@@ -290,7 +290,7 @@ impl WriteField for SystemTime {
     fn put(&self, out: &mut Vec<u8>) {
         let (seconds, nanoseconds) = match self.duration_since(UNIX_EPOCH) {
             Ok(since) => (since.as_secs() as i64, since.subsec_nanos()),
-            // Before 1970: whole seconds are rounded down, and nanoseconds are added to them.
+            // Before 1970, whole seconds are rounded down, and nanoseconds are added to them.
             Err(before) => match before.duration() {
                 before if before.subsec_nanos() == 0 => (-(before.as_secs() as i64), 0),
                 before => (-(before.as_secs() as i64) - 1, 1_000_000_000 - before.subsec_nanos()),
@@ -317,7 +317,7 @@ macro_rules! structs {
     ($($name:ident { $($field:ident),* $(,)? })*) => {
         $(impl WriteField for $name {
             fn put(&self, out: &mut Vec<u8>) {
-                // Lists all fields by name, so that a new field stops the build here.
+                // Lists all fields by name, so that a new field breaks the build here.
                 let $name { $($field),* } = self;
                 $($field.put(out);)*
             }
@@ -447,8 +447,8 @@ names! {
     DocumentKind = |text| DocumentKind::new(text);
 }
 
-/// Errors are encoded with the name of their kind, which means the same in every version of either side. The target and
-/// the number of tries are omitted, because the other side knows them better.
+/// Errors are encoded with the name of their kind, which has the same meaning in every version on either side. The
+/// target and the number of attempts are omitted, because the other side knows them better.
 impl WriteField for Error {
     fn put(&self, out: &mut Vec<u8>) {
         self.kind().name().put(out);

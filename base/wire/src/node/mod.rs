@@ -1,12 +1,13 @@
 //! The frames of the node lane: the messages between a client and the gateway of its node.
 //!
-//! Bytes in, bytes out; the sockets are in `client` and `serve`. `docs/reference/wire.md` documents the protocol.
+//! This module works on bytes; the sockets are in `client` and `serve`. `docs/reference/wire.md` documents the
+//! protocol.
 //!
 //! * `handshake`: the first bytes of each side, and the proof of knowing a secret
 //! * `fields`: the elements of messages, and the store's own types as fields
 //! * `request`: every operation, and its response
 //!
-//! This module delimits messages, with the [`FrameBuffer`]: bytes as they arrive, and the frames in them.
+//! This module delimits messages. A [`FrameBuffer`] holds bytes as they arrive, and finds the frames in them.
 //!
 //! ```text
 //! 0   4   length of all that follows the header: fields, then body
@@ -37,13 +38,13 @@ use self::fields::malformed;
 
 /// The maximum length of a frame from either side, without its header.
 pub const FRAME_BYTES_MAX: usize = 16 << 20;
-/// The maximum length of a request's fields: decoded, they take several times as much.
+/// The maximum length of a request's fields: decoded, they take several times as much memory.
 pub const FIELDS_BYTES_MAX: usize = 2 << 20;
 /// The maximum number of objects in one batch request.
 pub const BATCH_OBJECTS_MAX: usize = 1024;
 /// The maximum total content of the ranges of one `ReadRanges`.
 pub const RANGES_BYTES_MAX: u64 = 8 << 20;
-/// The maximum content sent inline in a reply: beyond it a descriptor is cheaper.
+/// The maximum content sent inline in a reply: beyond that, a descriptor is cheaper.
 pub const INLINE_BYTES_MAX: usize = 64 << 10;
 /// The maximum number of entries in one page of a listing.
 pub const PAGE_ENTRIES_MAX: usize = 4096;
@@ -70,7 +71,7 @@ impl ResponseFlags {
         self.0 & flags.0 == flags.0
     }
 
-    /// Returns these flags together with `flags`.
+    /// Returns these flags combined with `flags`.
     pub const fn with(self, flags: ResponseFlags) -> ResponseFlags {
         ResponseFlags(self.0 | flags.0)
     }
@@ -156,7 +157,7 @@ pub fn end_frame(
     header[12..].copy_from_slice(&[code, flags.0, 0, 0]);
 }
 
-/// The initial size of the buffer; only a larger frame makes it grow.
+/// The initial size of the buffer, which grows only for a larger frame.
 const ROOM_BYTES: usize = 72 << 10;
 
 /// A buffer between a socket, which fills it, and a reader of frames.
@@ -194,8 +195,8 @@ impl FrameBuffer {
         }
     }
 
-    /// Space for the next bytes: at least for the rest of the frame that has begun. Memory beyond 72 KiB is allocated
-    /// as the bytes of a long frame arrive, doubling each time.
+    /// Returns space for the next bytes, at least for the rest of the frame that has begun. Memory beyond 72 KiB is
+    /// allocated as the bytes of a long frame arrive, doubling each time.
     pub fn room(&mut self) -> &mut [u8] {
         let waiting = self.end - self.start;
         if self.start > 0 && self.buffer.len() - self.end < ROOM_BYTES / 2 {
@@ -204,7 +205,7 @@ impl FrameBuffer {
         }
         if self.end == self.buffer.len() {
             let room = self.begun_bytes().min(2 * waiting).max(ROOM_BYTES).max(waiting + HEADROOM_BYTES);
-            // Reserves the exact size; a vector by itself would double its size.
+            // Reserves the exact size; a vector would otherwise double its size.
             self.buffer.reserve_exact(room.saturating_sub(self.buffer.len()));
             self.buffer.resize(room, 0);
         }
@@ -236,7 +237,7 @@ impl FrameBuffer {
     }
 }
 
-/// The minimum space that is worth a system call.
+/// The minimum amount of space that is worth a system call.
 const HEADROOM_BYTES: usize = 4 << 10;
 
 #[cfg(test)]
@@ -317,7 +318,7 @@ mod tests {
         }
     }
 
-    /// A header of sixteen bytes that announces sixteen million allocates no memory for them.
+    /// A header of sixteen bytes that announces sixteen million bytes must not allocate memory for them.
     #[test]
     fn an_announcement_takes_no_memory() {
         let mut inbox = FrameBuffer::default();

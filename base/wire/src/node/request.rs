@@ -77,12 +77,12 @@ requests! {
     11 Start { bucket: Cow<'a, Bucket>, key: Cow<'a, Key>, options: Cow<'a, PutOptions> }
     /// Starts a part. Reply: as for `Start`.
     12 StartPart { bucket: Cow<'a, Bucket>, key: Cow<'a, Key>, upload: Cow<'a, UploadId>, number: u16, options: Cow<'a, PartOptions> }
-    /// Appends the body to the object or part that was started. No reply: an error is reported by `Commit`.
+    /// Appends the body to the object or part in progress. No reply: an error is reported by `Commit`.
     13 Append {}
-    /// Finishes the object or part that was started; `filled` bytes were written to the descriptor. Reply:
+    /// Finishes the object or part in progress; `filled` bytes were written to the descriptor. Reply:
     /// [`super::CommitResponse`], with the descriptor of a spare file if `wants_spare` and the gateway has one.
     14 Commit { expected: Cow<'a, ExpectedContent>, filled: Option<u64>, wants_spare: bool }
-    /// Discards the object or part that was started.
+    /// Discards the object or part in progress.
     15 Abandon {}
     /// `get`. Reply: [`super::GetResponse`].
     16 Get { bucket: Cow<'a, Bucket>, key: Cow<'a, Key>, options: Cow<'a, GetOptions> }
@@ -91,8 +91,8 @@ requests! {
     /// `read_ranges`. Reply: the lengths (list of 4 bytes each), and the body.
     18 ReadRanges { bucket: Cow<'a, Bucket>, key: Cow<'a, Key>, ranges: Cow<'a, [ByteRange]>, options: Cow<'a, GetOptions> }
     /// `get_many`. Replies, all but the last with [`ResponseFlags::MORE`]: for each of the next keys, in order, the
-    /// result of its length in the body. A result without a length means that the client must request the object by
-    /// itself.
+    /// result of its length in the body. A result without a length means that the client must request the object
+    /// separately.
     19 GetMany { bucket: Cow<'a, Bucket>, keys: Cow<'a, [Key]> }
     /// `head`. Reply: `ObjectInfo`.
     20 Head { bucket: Cow<'a, Bucket>, key: Cow<'a, Key>, options: Cow<'a, GetOptions> }
@@ -172,7 +172,7 @@ pub(super) const DONE: u8 = 0;
 /// The code of a reply that is an error.
 pub(super) const FAILED: u8 = 1;
 
-/// The way in which a reply carries content.
+/// How a reply carries content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ContentDelivery {
     /// As the frame's body.
@@ -190,7 +190,7 @@ pub struct GetResponse {
     pub info: ObjectInfo,
     /// The range of the object that is sent.
     pub range: Range<u64>,
-    /// The way in which the bytes are sent.
+    /// How the bytes are sent.
     pub sent: ContentDelivery,
 }
 
@@ -199,7 +199,7 @@ pub struct GetResponse {
 pub struct ReadResponse {
     /// The size of the whole object in bytes.
     pub size: u64,
-    /// The way in which the requested bytes are sent.
+    /// How the requested bytes are sent.
     pub sent: ContentDelivery,
 }
 

@@ -1,4 +1,4 @@
-//! Documents that are written: request bodies of a client, and responses that a server writes element by element.
+//! Writes documents: request bodies of a client, and responses that a server writes element by element.
 
 use std::fmt::Write as _;
 
@@ -31,8 +31,8 @@ fn push_checksum(body: &mut String, checksum: Option<&Checksum>) {
     }
 }
 
-/// Reads the body of a completion, as a client or program wrote it. Errors: `BadResponse`, `InvalidArgument` for an
-/// invalid checksum and for several of one part, `InvalidPart` for a part number below 1.
+/// Reads the body of a completion, written by any client. Errors: `BadResponse`, `InvalidArgument` for an invalid
+/// checksum or several checksums of one part, `InvalidPart` for a part number below 1.
 pub fn completed_parts(document: &[u8]) -> Result<Vec<CompletedPart>> {
     let mut parts = Vec::new();
     let (mut part_number, mut tag, mut sum) = (None, None, None);
@@ -98,7 +98,7 @@ pub fn new_bucket(document: &[u8]) -> Result<NewBucket> {
 }
 
 /// Returns the path, below the root, of the first unknown element; `None` if all are known. Also `None` if the document
-/// is not XML, because its reader reports that better.
+/// is not XML, because the document's parser reports that better.
 pub fn unknown_element(document: &[u8], is_known: impl Fn(&str) -> bool) -> Option<String> {
     let mut unknown = None;
     let looked = for_each_element(document, "", |path, _| {
@@ -110,7 +110,7 @@ pub fn unknown_element(document: &[u8], is_known: impl Fn(&str) -> bool) -> Opti
     looked.ok().and(unknown)
 }
 
-/// Returns the body that deletes `keys` and asks the server for the result of each.
+/// Returns the body of a request that deletes `keys`, with a result for each key in the response.
 pub fn delete<'k>(keys: impl IntoIterator<Item = &'k str>) -> String {
     let mut body = opened("Delete", 4096);
     body.push_str("<Quiet>false</Quiet>");
@@ -123,7 +123,7 @@ pub fn delete<'k>(keys: impl IntoIterator<Item = &'k str>) -> String {
     body
 }
 
-/// Returns the body that creates a bucket in `region`.
+/// Returns the body of a request that creates a bucket in `region`.
 pub fn create_bucket_configuration(region: &str) -> String {
     let mut body = opened("CreateBucketConfiguration", 128);
     body.push_str("<LocationConstraint>");
@@ -132,7 +132,7 @@ pub fn create_bucket_configuration(region: &str) -> String {
     body
 }
 
-/// Returns the body that enables or suspends a bucket's versioning.
+/// Returns the body of a request that enables or suspends a bucket's versioning.
 pub fn versioning_configuration(versioning: VersioningState) -> String {
     let mut body = opened("VersioningConfiguration", 128);
     match versioning {
@@ -144,7 +144,7 @@ pub fn versioning_configuration(versioning: VersioningState) -> String {
     body
 }
 
-/// Returns the body that replaces an object's tags.
+/// Returns the body of a request that replaces an object's tags.
 pub fn tagging(tags: &Tags) -> String {
     let mut body = opened("Tagging", 128 * tags.len());
     body.push_str("<TagSet>");
@@ -222,7 +222,7 @@ impl ResponseDocument {
         self
     }
 
-    /// Opens an element. It holds everything that is added until it is closed.
+    /// Opens an element. It contains everything that is added until it is closed.
     pub fn open(&mut self, name: &'static str) -> &mut Self {
         let _infallible = write!(self.text, "<{name}>");
         self.open.push(name);

@@ -1,8 +1,8 @@
 //! Lists: all buckets, and the versioning of one; a page of a bucket, for either version of the request; and a page of
-//! versions and delete markers, which is read and written.
+//! versions and delete markers, which is both read and written.
 //!
 //! Versions and delete markers form one sequence, by key and from the newest to the oldest. A generated writer would
-//! make two lists, which lose the order of the versions and delete markers of a key.
+//! produce two lists, and lose the order of a key's versions and delete markers.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -20,7 +20,7 @@ use crate::date;
 pub struct ListBucketPage {
     /// The objects.
     pub objects: Vec<ObjectSummary>,
-    /// Prefixes that keys were rolled up into.
+    /// Prefixes into which keys were rolled up.
     pub common_prefixes: Vec<String>,
     /// Whether there is another page.
     pub truncated: bool,
@@ -77,7 +77,7 @@ impl ListBucketPage {
     }
 }
 
-/// A bucket as the server names it; the name may be invalid by our rules.
+/// A bucket in the server's list; its name may be invalid according to [`fordway_store::Bucket`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListedBucket {
     /// The name.
@@ -120,13 +120,13 @@ pub fn bucket_versioning(document: &[u8]) -> Result<VersioningState> {
     Ok(found)
 }
 
-/// The data that the response to a query for versions needs besides the page itself.
-pub struct VersionsResponse<'a> {
+/// The data needed for the response to a query for versions, in addition to the page itself.
+pub struct VersionsResponseContext<'a> {
     /// The bucket.
     pub bucket: &'a str,
     /// The query.
     pub query: &'a VersionsQuery,
-    /// Writes a name: as it is, or encoded if the client asked for that.
+    /// Writes a name, encoded if the client requested that.
     pub encode: &'a dyn Fn(&str) -> String,
     /// Whether names are encoded.
     pub is_url_encoded: bool,
@@ -135,8 +135,8 @@ pub struct VersionsResponse<'a> {
 }
 
 /// Writes a `ListVersionsResult`.
-pub fn list_versions_result(answer: &VersionsResponse, page: &VersionListing) -> String {
-    let VersionsResponse { query, encode, .. } = answer;
+pub fn list_versions_result(answer: &VersionsResponseContext, page: &VersionListing) -> String {
+    let VersionsResponseContext { query, encode, .. } = answer;
     let mut body = String::from("<?xml version=\"1.0\" encoding=\"UTF-8\"?>");
     body.push_str(&opened("ListVersionsResult", 512 * page.versions.len()));
     push_element(&mut body, "Name", answer.bucket);
@@ -165,7 +165,7 @@ pub fn list_versions_result(answer: &VersionsResponse, page: &VersionListing) ->
     body
 }
 
-fn push_version(body: &mut String, version: &VersionSummary, answer: &VersionsResponse) {
+fn push_version(body: &mut String, version: &VersionSummary, answer: &VersionsResponseContext) {
     let element = if version.content.is_some() { "Version" } else { "DeleteMarker" };
     body.push_str(&format!("<{element}>"));
     push_element(body, "Key", &(answer.encode)(&version.key));
@@ -254,7 +254,7 @@ impl PartialVersion {
     }
 
     fn finish(self, is_object: bool) -> Result<VersionSummary> {
-        // A service that keeps no versions may leave the version ID out.
+        // A service that keeps no versions may omit the version ID.
         let version = match self.version.as_str() {
             "" => VersionId::null(),
             name => VersionId::new(name)?,
@@ -347,8 +347,13 @@ mod tests {
             encoded
         };
         let query = VersionsQuery::default();
-        let answer =
-            VersionsResponse { bucket: "b", query: &query, encode: &encode, is_url_encoded, owner: "me" };
+        let answer = VersionsResponseContext {
+            bucket: "b",
+            query: &query,
+            encode: &encode,
+            is_url_encoded,
+            owner: "me",
+        };
         list_versions_result(&answer, page)
     }
 

@@ -1,9 +1,9 @@
-//! S3's XML documents, as a client reads and writes them. This file has the document of a failed request.
+//! S3's XML documents, as read and written by a client. This file handles the document of a failed request.
 //!
-//! Reading is by pull: each kind of response is a function over the document's elements, given as their path below the
+//! Each kind of response is read by a function over the document's elements, which are given as their path below the
 //! root (`Contents/Key`) and their own text. Unknown elements are ignored, because servers add different ones. The
 //! root's name may also end differently (`ListPartsResult`, `ListPartsResponse`), but a document of another kind is an
-//! error: it must not pass for an empty list.
+//! error: it must not be taken for an empty list.
 
 mod bodies;
 mod list;
@@ -14,8 +14,8 @@ pub use bodies::{
     delete, escaped, new_bucket, tagging, unknown_element, versioning_configuration,
 };
 pub use list::{
-    ListBucketPage, ListedBucket, VersionsResponse, bucket_versioning, list_all_my_buckets, list_bucket,
-    list_versions, list_versions_result,
+    ListBucketPage, ListedBucket, VersionsResponseContext, bucket_versioning, list_all_my_buckets,
+    list_bucket, list_versions, list_versions_result,
 };
 pub use objects::{
     AclDocument, AttributesPage, CompletedUpload, CopyResult, DeleteFailure, DeleteOutcome, GrantElement,
@@ -125,7 +125,7 @@ fn number<T: FromStr>(path: &str, text: &str) -> Result<T> {
     text.trim().parse().map_err(|_| bad(format!("{path} is {text:?}, not a number in range")))
 }
 
-/// Parses a time; an invalid one becomes the epoch, because a time is never worth failing a listing for.
+/// Parses a time; an invalid time becomes the epoch, because an invalid time should not make a listing fail.
 fn time(text: &str) -> SystemTime {
     crate::date::parse_iso8601(text.trim()).unwrap_or(UNIX_EPOCH)
 }
@@ -141,7 +141,7 @@ fn checksum(name: &str, text: &str) -> Option<Checksum> {
     Checksum::from_base64(algorithm, text.trim()).ok()
 }
 
-/// Returns the algorithm and type of a checksum in a listing. Services that state no type mean the default one.
+/// Returns the algorithm and type of a checksum in a listing. Services that state no type mean the default type.
 fn plan(algorithm: Option<ChecksumAlgorithm>, kind: Option<ChecksumType>) -> Option<ChecksumPlan> {
     let algorithm = algorithm?;
     Some(ChecksumPlan { algorithm, kind: kind.unwrap_or(ChecksumType::default_of(algorithm)) })
@@ -166,7 +166,7 @@ fn decoded(text: String, url_encoded: bool) -> Result<String> {
 pub struct ErrorDocument {
     /// S3's code: `NoSuchKey`, ...
     pub code: String,
-    /// A sentence for people.
+    /// A message for people.
     pub message: String,
     /// The region of the bucket, if the request went to another region.
     pub region: String,

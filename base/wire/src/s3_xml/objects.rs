@@ -44,14 +44,14 @@ pub struct DeleteFailure {
     pub key: String,
     /// S3's error code.
     pub code: String,
-    /// A sentence for people.
+    /// A message for people.
     pub message: String,
 }
 
 /// The result for each key that was to be deleted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DeleteOutcome {
-    /// Keys that were deleted, each with what the delete did.
+    /// Keys that were deleted, each with the result of the delete.
     pub deleted: Vec<(String, DeleteResult)>,
     /// Keys that were not deleted.
     pub failures: Vec<DeleteFailure>,
@@ -66,7 +66,7 @@ pub fn delete_result(document: &[u8]) -> Result<DeleteOutcome> {
         match path {
             "Deleted/Key" => text.clone_into(&mut key),
             "Deleted/DeleteMarker" => deleted.is_marker = text.trim() == "true",
-            // For a delete marker that was removed, both are given and are the same.
+            // For a delete marker that was removed, both IDs are given, and are the same.
             "Deleted/VersionId" | "Deleted/DeleteMarkerVersionId" => {
                 deleted.version = VersionId::new(text).ok();
             }
@@ -100,7 +100,7 @@ pub fn object_tags(document: &[u8]) -> Result<Tags> {
 /// One page of the parts that an object was assembled from.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AttributesPage {
-    /// The parts, under the numbers that the server gives them.
+    /// The parts, with the numbers that the server gives them.
     pub parts: Vec<ObjectPart>,
     /// The number of parts of the object; S3 itself lists only parts that were sent with checksums.
     pub total: u16,

@@ -2,7 +2,7 @@
 //!
 //! [`multistatus`] parses the document in a WebDAV response; [`CollectionAddress`] interprets the addresses in it
 //! (section 8.3), and refuses those outside of the collection. [`CopyReport`] parses a server's report on a copy in
-//! progress: performance markers, and at the end a line with the outcome (WLCG's HTTP-TPC, after the markers of
+//! progress: performance markers, and, at the end, a line with the outcome (WLCG's HTTP-TPC, after the markers of
 //! GridFTP).
 //!
 //! ```text
@@ -67,7 +67,7 @@ impl CollectionAddress {
 
     /// Returns the location of `href` relative to the collection. `href` is an absolute address, an absolute path, or a
     /// path relative to the collection. Scheme and port are ignored, because a proxy in front of a server changes them;
-    /// empty segments are ignored, too. Errors: `BadResponse` if `href` is outside of the collection, or could be
+    /// empty segments are also ignored. Errors: `BadResponse` if `href` is outside the collection, or could be
     /// interpreted as outside.
     pub fn place(&self, href: &str) -> Result<ListedLocation> {
         let outside = || {
@@ -100,7 +100,7 @@ impl CollectionAddress {
     fn path_of<'h>(&self, href: &'h str) -> Option<&'h str> {
         let scheme_end = href.find("://").filter(|end| !href[..*end].contains(['/', '?', '#']));
         let Some(end) = scheme_end else {
-            // `mailto:x` has a scheme, too, and is not a path.
+            // `mailto:x` also has a scheme, and is not a path.
             let is_path = href.find(':').is_none_or(|colon| href[..colon].contains(['/', '?', '#']));
             return is_path.then_some(href);
         };
@@ -139,7 +139,7 @@ fn decoded(segment: &str) -> Vec<u8> {
 const LINE_BYTES_MAX: usize = 8 * 1024;
 /// The maximum number of stripes in a copy.
 const STRIPES_MAX: usize = 4096;
-/// The maximum length of a server's reason as shown.
+/// The maximum displayed length of a server's reason.
 const REASON_CHARS_MAX: usize = 400;
 
 /// The outcome of a copy.

@@ -13,7 +13,7 @@ use crate::date;
 pub const PROPFIND: &str = "<?xml version=\"1.0\" encoding=\"utf-8\"?><propfind xmlns=\"DAV:\"><prop><resourcetype/>\
      <getcontentlength/><getlastmodified/><getetag/></prop></propfind>";
 
-/// The maximum nesting depth of elements. The deepest element that is used is the sixth.
+/// The maximum nesting depth of elements. The deepest element in use is at the sixth level.
 const DEPTH_MAX: usize = 64;
 
 /// The description of one resource.
@@ -85,7 +85,7 @@ struct MultistatusParser {
     found_before: usize,
     /// The `response` that is being parsed.
     current: DescribedResource,
-    /// The `propstat` that is being parsed: its status decides whether it counts, and comes last.
+    /// The `propstat` that is being parsed: its status, which comes last, decides whether it counts.
     properties: ResourceProperties,
     properties_status: Option<u16>,
 }
@@ -211,7 +211,7 @@ mod tests {
 
     use super::*;
 
-    /// A document as Apache writes it: with two prefixes, and with a second `propstat` for missing properties.
+    /// A document in Apache's form: with two prefixes, and with a second `propstat` for missing properties.
     const APACHE: &str = "<?xml version=\"1.0\" encoding=\"utf-8\"?>\n<D:multistatus xmlns:D=\"DAV:\" xmlns:n=\"DAV:\">\n\
         <D:response xmlns:a=\"DAV:\" xmlns:b=\"http://apache.org/dav/props/\"><D:href>/d/</D:href>\n<D:propstat><D:prop>\
         <a:resourcetype><D:collection/></a:resourcetype><a:getlastmodified>Fri, 24 May 2013 00:00:00 GMT</a:getlastmodified>\

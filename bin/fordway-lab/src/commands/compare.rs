@@ -1,5 +1,5 @@
-//! `compare`: what S3 costs on this machine, over every lane. Starts the gateways that the lanes need, and works in a
-//! temporary directory on the measured file system.
+//! `compare`: measures the cost of S3 on this machine, over every lane. Starts the gateways that the lanes need, and
+//! works in a temporary directory on the file system under test.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -39,7 +39,7 @@ pub(super) fn run(args: &CompareArgs, global: &GlobalArgs, context: &CommandCont
         range_bytes: args.range_size.max(1),
     };
     let started = (jiff::Timestamp::now(), Instant::now());
-    // Observed before the work starts, because the work raises the load average.
+    // Observe the machine before the work starts, because the work raises the load average.
     let machine = Machine::observe(&[("source", &args.dir), ("root", place.path())]);
     let watch = MachineWatch::start(&[]);
     let watch = if targets.is_empty() { watch } else { watch.beside_unknown_servers() };
@@ -266,18 +266,18 @@ struct ComparedLanes {
     gateways: Vec<(LaneArg, GatewayProcess)>,
 }
 
-/// The services that are also rows, and the function that opens one.
+/// The services that are also rows, and the function that opens a service.
 type Services<'s> = (&'s [TargetArg], &'s dyn Fn(&TargetArg) -> Result<Box<dyn MeasuredTarget>>);
 
 impl ComparedLanes {
     /// Opens the lanes that `args` name, in the empty directory `place`, and `services`. If one of them cannot be
-    /// opened, removes what the others made.
+    /// opened, removes everything that the others created.
     fn open(args: &CompareArgs, place: &Path, services: Services) -> Result<Self> {
         let mut lanes = ComparedLanes::default();
         match lanes.add_all(args, place, services) {
             Ok(()) => Ok(lanes),
             Err(error) => {
-                // The error that ended the command is reported, not one of cleaning up.
+                // Report the error that ended the command, not an error of the clean-up.
                 let _ = lanes.close();
                 Err(error)
             }
@@ -285,7 +285,7 @@ impl ComparedLanes {
     }
 
     fn add_all(&mut self, args: &CompareArgs, place: &Path, (services, open): Services) -> Result<()> {
-        // Services are opened first, so that one that cannot be measured is reported before a gateway is started.
+        // Open services first, so that an unusable service is reported before any gateway is started.
         for service in services {
             self.targets.push(open(service)?);
         }
@@ -388,8 +388,8 @@ impl ComparedLanes {
         self.delays.as_ref().and_then(DelayLog::mean_ns)
     }
 
-    /// Removes what the lanes made, buckets first, and stops the gateways. Continues after an error; returns the first
-    /// one.
+    /// Removes everything that the lanes created (buckets first), and stops the gateways. Continues after an error, and
+    /// returns the first one.
     fn close(self) -> Result<()> {
         let cleaned = self.targets.iter().map(|target| target.clean_up()).fold(Ok(()), Result::and);
         let stopped = self.gateways.into_iter().map(|(_, gateway)| gateway.stop()).fold(Ok(()), Result::and);

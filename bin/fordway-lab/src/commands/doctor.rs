@@ -1,4 +1,4 @@
-//! `doctor`: which settings of this node slow down the programs that run on it.
+//! `doctor`: finds settings of this node that slow down the programs that run on it.
 
 use std::fmt;
 use std::path::Path;
@@ -31,7 +31,8 @@ pub(super) fn run(args: &DoctorArgs, context: &CommandContext) -> Result<Command
     Ok(CommandExit::Ok)
 }
 
-/// Returns the file tree to examine. Errors: `Io` if the copy to read does not exist, or one to save cannot be made.
+/// Returns the file tree to examine. Errors: `Io` if the copy to read does not exist, or a copy to save cannot be
+/// created.
 fn tree(args: &DoctorArgs) -> Result<SystemTree> {
     let root = args.root.as_deref().unwrap_or(Path::new("/"));
     std::fs::read_dir(root).map_err(|error| file_error("opening the copy", root.display(), error))?;

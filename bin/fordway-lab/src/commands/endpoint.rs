@@ -1,5 +1,5 @@
-//! Endpoints that a command does not use: one given on the command line is refused; one from the environment is
-//! reported in a note.
+//! Handles endpoints that a command does not use: an endpoint on the command line is rejected; an endpoint from the
+//! environment is reported in a note.
 
 use fordway_client::s3::S3Config;
 use fordway_command::CommandContext;

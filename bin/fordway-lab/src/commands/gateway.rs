@@ -21,7 +21,7 @@ const PROGRAM: &str = "fordway";
 const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
 /// A gateway in a separate process, so that its CPU time is counted separately. It ends when its standard input does,
-/// and therefore with this process, however that ends.
+/// and therefore when this process ends, for whatever reason.
 pub(super) struct GatewayProcess {
     process: Child,
     speaks: GatewayProtocol,
@@ -97,7 +97,7 @@ impl GatewayProcess {
         Self::start_http(command, Some(certificate), LOOPBACK)
     }
 
-    /// Returns the same gateway with clients that use this version of HTTP.
+    /// Returns the same gateway, with clients that use this version of HTTP.
     pub(super) fn asked_in(mut self, http: HttpVersion) -> Self {
         if let GatewayProtocol::Http { version, .. } = &mut self.speaks {
             *version = http;

@@ -1,4 +1,4 @@
-//! One file or folder per command, which turns its options into a run, a table or a finding.
+//! The commands, with one file or folder each. Each turns its options into a run, a table or findings.
 
 mod bench;
 mod compare;
@@ -62,8 +62,8 @@ fn man(args: &ManArgs, context: &CommandContext) -> Result<CommandExit> {
     Ok(CommandExit::Ok)
 }
 
-/// Has `fordway-report` write the HTML page of a run. The program is taken from the directory of this binary, or from
-/// PATH, which includes an active virtual environment.
+/// Runs `fordway-report` to write the HTML page of a run. The program is taken from the directory of this binary, or
+/// from PATH, which includes an active virtual environment.
 fn write_page(run: &Path, context: &CommandContext) -> Result<()> {
     let html = run.with_extension("html");
     let beside = std::env::current_exe().ok().and_then(|exe| Some(exe.parent()?.join("fordway-report")));

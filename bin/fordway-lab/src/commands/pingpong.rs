@@ -1,5 +1,6 @@
-//! `pingpong`: one end of a ping-pong, or of the tunnel between them. Pong responds from memory; ping responds with
-//! what it gets from pong. A [`MessageClient`] requests messages by their size: the load from ping, ping from pong.
+//! `pingpong`: one end of a ping-pong, or of the tunnel between them. Pong responds from memory; ping responds with the
+//! content that it gets from pong. A [`MessageClient`] requests messages by size: the load generator from ping, and
+//! ping from pong.
 
 use std::fmt;
 use std::time::Duration;
@@ -35,7 +36,7 @@ fn serve(args: &EndArgs, player: impl ResponseSource, context: &CommandContext) 
     context.output.record(&ready)?;
     context.output.flush()?;
     let (stop, stopped) = std::sync::mpsc::channel();
-    // A second reason to stop has no receiver any more.
+    // If there is a second reason to stop, the receiver is already gone.
     let stop = move || _ = stop.send(());
     stop_when_asked(stop, &context.interrupt, args.until_eof)?;
     // This also returns when all senders are gone.
@@ -170,7 +171,7 @@ const SIZE: &str = "{size}";
 
 /// Requests messages from one server, over kept or new connections.
 pub(super) struct MessageClient {
-    /// One client for each policy: a client that keeps no connections can never reuse one.
+    /// One client per policy, because a client that keeps no connections can never reuse one.
     kept: HttpClient,
     fresh: HttpClient,
     origin: Origin,

@@ -1,5 +1,5 @@
-//! A service that a comparison measures. Before any measurement, it is checked that the service can be measured, and a
-//! bucket or prefix is made there.
+//! A service to be measured in a comparison. Before any measurement, checks that the service is usable, and creates a
+//! bucket or chooses a prefix there.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +18,7 @@ const FIRST_ANSWER: Duration = Duration::from_secs(10);
 const PROBE_KEY: &str = "probe";
 const PROBE: &[u8] = b"fordway compare";
 
-/// Opens the service. Makes a bucket there, or uses a prefix in the bucket that its URL names; the target removes
+/// Opens the service. Creates a bucket there, or uses a prefix in the bucket named in its URL; the target removes
 /// either. Errors: the errors of the service, in sentences that say what to do.
 pub(super) fn open(
     target: &TargetArg,
@@ -44,7 +44,7 @@ pub(super) fn open(
         Some(bucket) => stores.impatient.head_bucket(bucket).map(drop).map_err(refused)?,
     }
     if let Err(error) = probe(&asked) {
-        // The probe's error says more than a second error with the same cause.
+        // Ignore the error: the probe's error is more informative than a second error with the same cause.
         let _ = asked.clean_up();
         return Err(refused(error));
     }

@@ -19,7 +19,7 @@ fn fordway(dir: &Path, words: &[&str]) -> Command {
 
 fn run(program: &Path, dir: &Path, words: &[&str]) -> Command {
     let mut command = Command::new(program);
-    // Settings of the machine must not affect a test.
+    // The machine's settings must not affect a test.
     command.args(words).env_clear().env("HOME", "/nonexistent").env("PATH", "/nonexistent").current_dir(dir);
     command
         .env("AWS_ACCESS_KEY_ID", "key")
@@ -127,7 +127,7 @@ fn gateway(dir: &Path) -> (Child, String) {
     (child, endpoint)
 }
 
-/// An endpoint goes away during a benchmark: its failures are counted, and the run file is written.
+/// If an endpoint goes away during a benchmark, its failures must be counted and the run file must be written.
 #[test]
 fn an_endpoint_that_goes_away_is_a_column() {
     let dir = tempfile::tempdir().unwrap();
@@ -145,7 +145,7 @@ fn an_endpoint_that_goes_away_is_a_column() {
     assert!(run.summaries[0].operations > 0 && run.summaries.iter().all(|row| row.errors > 0));
 }
 
-/// A request to stop ends the ranks at their next operation, and their files are removed.
+/// A request to stop must end the ranks at their next operation, and their files must be removed.
 #[test]
 fn a_signal_cleans_up() {
     let dir = tempfile::tempdir().unwrap();

@@ -8,7 +8,7 @@ use fordway_measure::RunDocument;
 
 fn transport(dir: &Path, words: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_fordway-lab"));
-    // Programs of the machine must not affect a test.
+    // Programs installed on the machine must not affect a test.
     command.env_clear().env("HOME", "/nonexistent").env("PATH", "/nonexistent").current_dir(dir);
     command.args(["bench", "transport", "--root", ".", "--out", "x.run", "--no-report"]).args(words);
     command.output().unwrap()
@@ -59,7 +59,7 @@ fn json_is_rows() {
         text(&output.stdout).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let phases: Vec<_> = rows.iter().map(|row| row["phase"].as_str().unwrap()).collect();
     assert_eq!(phases, ["latency 8 B", "bandwidth 8 B", "half-round-trip 8 B"]);
-    // One round has no interval, and none is invented.
+    // A single round has no interval, so none must be reported.
     assert!(rows.iter().all(|row| row["transfer"]["time_ns"].is_null()));
     assert!(text(&output.stderr).contains("fewer than 5 rounds"));
 }

@@ -59,7 +59,7 @@ fn bodies_are_sent_whole_and_sweeps_measure_all_combinations() {
     assert_eq!(summaries[3]["bytes"], 20 * (3 << 20));
 }
 
-/// Each fault of a server becomes a column and a sentence, never a crash or an endless wait.
+/// Each fault of a server must be reported in a column and a sentence, and must never cause a crash or an endless wait.
 #[test]
 fn servers_that_lie_stall_or_leave_are_told_apart() {
     let head = |length: usize| format!("HTTP/1.1 200 OK\r\ncontent-length: {length}\r\n\r\n");
@@ -163,7 +163,7 @@ fn impossible_loads_are_refused() {
 #[test]
 fn a_server_process_that_is_not_there_all_the_time_is_not_counted() {
     let mut short = Command::new("sleep").arg("0.3").spawn().unwrap();
-    // A process that has ended must be waited for, or its process ID remains in use.
+    // Wait for the ended process, because its process ID would otherwise remain in use.
     let pid = short.id().to_string();
     let waiter = std::thread::spawn(move || short.wait());
     let server = Server::start(|stream| server::serve(stream, Duration::ZERO, &answer(1)));

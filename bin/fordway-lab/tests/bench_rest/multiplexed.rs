@@ -1,4 +1,4 @@
-//! Servers of HTTP/2 and HTTP/3 on loopback that count what they see.
+//! HTTP/2 and HTTP/3 servers on loopback that count connections, requests and bytes.
 
 use std::future::poll_fn;
 use std::net::SocketAddr;
@@ -76,7 +76,7 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Starts a server for HTTP/2. On a connection without TLS that begins with HTTP/1.1, it speaks HTTP/1.1.
+    /// Starts a server for HTTP/2. On a connection without TLS, it uses HTTP/1.1 if the client begins with that.
     pub(crate) fn http2(manner: Manner) -> Self {
         Self::start(|seen, told| async move {
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -1,5 +1,5 @@
-//! Ping-pong as a user runs it: both ends, the bench over set-ups, and what is left when it is killed. Namespaces need
-//! root: without it, those tests are skipped and say so.
+//! Ping-pong as a user runs it: both ends, the benchmark over set-ups, and what remains after it is killed. Namespaces
+//! require root; without it, those tests are skipped with a message.
 
 mod setups;
 mod templates;
@@ -32,7 +32,7 @@ fn rows(output: &Output) -> Vec<Value> {
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-/// A running end, which ends with the test.
+/// A running end, which is stopped when the test ends.
 struct End(Child, String);
 
 impl End {

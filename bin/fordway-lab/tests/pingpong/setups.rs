@@ -1,4 +1,4 @@
-//! Set-ups that need root: the options of their wires, emulated machines, and what is left behind.
+//! Set-ups that need root: the options of their wires, emulated machines, and clean-up.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -129,8 +129,8 @@ fn traces() -> (String, usize) {
     (format!("{devices:?}"), mounts.matches(" fordway ").count())
 }
 
-/// Counts the processes with `word` in their command line. All descendants of a bench have the name of the program's
-/// file there.
+/// Counts the processes with `word` in their command line. All descendants of a benchmark have the program's file name
+/// there.
 pub(super) fn processes_with(word: &str) -> usize {
     let all = std::fs::read_dir("/proc").unwrap().flatten();
     let has_word = |path: &Path| {

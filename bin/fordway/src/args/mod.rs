@@ -14,8 +14,8 @@ pub(crate) use listing::{
 };
 pub(crate) use serve::{FsckArgs, GatewayArgs, GcArgs, NodeArgs, ServeArgs};
 pub(crate) use transfer::{
-    CatArgs, CpArgs, MakeArgs, MetalinkAction, MetalinkArgs, MkdirArgs, MvArgs, ReadArgs, RmArgs, ShowArgs,
-    SyncArgs, ThirdPartyArg, TransferArgs,
+    CatArgs, CpArgs, MetalinkAction, MetalinkArgs, MetalinkMakeArgs, MetalinkShowArgs, MkdirArgs, MvArgs,
+    ReadArgs, RmArgs, SyncArgs, ThirdPartyArg, TransferArgs,
 };
 
 use std::ffi::OsString;

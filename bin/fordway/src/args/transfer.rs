@@ -90,7 +90,7 @@ pub struct SyncArgs {
     pub transfer: TransferArgs,
 }
 
-/// What `cp` and `sync` have in common.
+/// Options shared by `cp` and `sync`.
 #[derive(Debug, Args)]
 pub struct TransferArgs {
     /// Include and exclude patterns
@@ -397,9 +397,9 @@ pub struct MetalinkArgs {
 #[derive(Debug, Subcommand)]
 pub enum MetalinkAction {
     /// Create Metalinks for local files: their size, digests of the file and of its pieces, and replicas
-    Make(MakeArgs),
+    Make(MetalinkMakeArgs),
     /// Show a Metalink, or the replicas and digests of a file that its server reports
-    Show(ShowArgs),
+    Show(MetalinkShowArgs),
 }
 
 /// Options of `metalink make`.
@@ -411,7 +411,7 @@ pub enum MetalinkAction {
 
 The file's name is appended to a URL that ends in /. The first URL has priority 1, the next 2. A suffix such as @ch \
 specifies the country of the replica.")]
-pub struct MakeArgs {
+pub struct MetalinkMakeArgs {
     /// Local files to describe
     #[arg(required = true, value_name = "FILE")]
     pub files: Vec<PathBuf>,
@@ -431,7 +431,7 @@ pub struct MakeArgs {
 #[command(after_help = "Examples:
   fordway metalink show events.meta4
   fordway metalink show https://a.example.org/d/events.root --json")]
-pub struct ShowArgs {
+pub struct MetalinkShowArgs {
     /// File or URL of a Metalink or URL list; or the URL of a file, to query its server
     pub source: String,
 }

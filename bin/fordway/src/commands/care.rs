@@ -1,4 +1,4 @@
-//! `gc` removes what interrupted work left behind. `fsck` checks the files on disk against what is recorded about them.
+//! `gc` removes leftovers of interrupted work. `fsck` checks the files on disk against their records.
 
 use std::fmt;
 
@@ -123,7 +123,7 @@ pub(super) fn fsck(args: &FsckArgs, context: &CommandContext) -> Result<CommandE
     context.output.end_progress();
     let summary = checked?;
     context.output.event(&FsckTotals::new(&summary))?;
-    // Corruption is reported before read errors: what could not be read may be right, what is corrupt is not.
+    // Corruption takes precedence over read errors: an unreadable file may be correct, but a corrupt file is not.
     Ok(match summary {
         FsckSummary { corrupt: 1.., .. } => CommandExit::Corrupt,
         FsckSummary { unreadable: 1.., .. } => CommandExit::Failure,

@@ -1,6 +1,6 @@
-//! Commands that create and remove: buckets (`mb`, `rb`), objects (`rm`), collections of WebDAV servers and the markers
-//! that stand for directories in buckets (`mkdir`). Also those that set what a bucket or an object keeps (`versioning`,
-//! `tag`).
+//! Commands that create and remove buckets (`mb`, `rb`), objects (`rm`), and collections of WebDAV servers or markers
+//! that represent directories in buckets (`mkdir`). Also commands that change settings of a bucket or object
+//! (`versioning`, `tag`).
 
 use std::fmt;
 
@@ -106,7 +106,7 @@ pub(super) fn rm(args: &RmArgs, context: &CommandContext) -> Result<CommandExit>
         return super::for_each(context, web, |text| dav::remove(text, args, context));
     }
     for text in &args.addresses {
-        // `rm` of the system removes local files, and a typing mistake here must not remove one.
+        // Local files can be removed with the system's `rm`. A typing mistake here must not remove one.
         StorageAddress::parse(text)?.into_s3()?;
         sources.push(SourceSelection::find(text, args.recursive, args.raw)?);
     }
@@ -295,7 +295,7 @@ pub(super) fn tag(args: &TagArgs, context: &CommandContext) -> Result<CommandExi
     let tags = store.tags(&bucket, &key, version)?;
     let record = TagRecord { bucket: bucket.as_str(), key: key.as_str(), tags: &tags };
     match tags.is_empty() {
-        // For people, an object without tags prints nothing; for programs, it prints a record.
+        // An object without tags prints nothing in the text format, but a record in JSON.
         true => context.output.row(&record)?,
         false => context.output.record(&record)?,
     }

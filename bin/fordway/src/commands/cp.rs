@@ -1,5 +1,5 @@
 //! `cp` copies files into objects, objects into files, and objects into objects. `mv` removes each source after its
-//! copy, or uses the server's own move. `sync` makes a directory or prefix like another.
+//! copy, or uses the server's own move. `sync` makes a directory or prefix equal to another.
 
 use std::path::Path;
 
@@ -91,7 +91,7 @@ fn copy_url(url: &str, args: &CpArgs, context: &CommandContext) -> Result<Comman
     web::download(url, &args.destination, existing, &places, context).map(|()| CommandExit::Ok)
 }
 
-/// Copies what a Metalink describes.
+/// Copies the files that a Metalink describes.
 fn copy_described(source: &str, args: &CpArgs, context: &CommandContext) -> Result<CommandExit> {
     check_alone(args)?;
     let places = ReplicaOpener::usual(&args.replicas, !args.transfer.no_verify);
@@ -107,7 +107,7 @@ fn check_alone(args: &CpArgs) -> Result<()> {
     Ok(())
 }
 
-/// Checks that source or destination is in a store. Errors: `InvalidArgument` if neither is.
+/// Checks that the source or the destination is in a store. Errors: `InvalidArgument` if neither is.
 fn check_places(from: &SourceSelection, to: &StorageAddress) -> Result<()> {
     match (from.root(), to) {
         (StorageAddress::S3(..), _) | (_, StorageAddress::S3(..)) => Ok(()),
@@ -244,7 +244,7 @@ fn many<'a>(
     }))
 }
 
-/// Returns the address of an item at the source. It may be a name that would not be valid for a new object.
+/// Returns the address of an item at the source. The name may be one that is not valid for a new object.
 pub(super) fn from_item(root: &StorageAddress, item: &SyncItem) -> StorageAddress {
     match root {
         StorageAddress::S3(bucket, prefix) => {
@@ -255,7 +255,7 @@ pub(super) fn from_item(root: &StorageAddress, item: &SyncItem) -> StorageAddres
     }
 }
 
-/// Adds to an error the object whose destination is not valid.
+/// Adds to an error the object whose destination is invalid.
 pub(super) fn about(error: Error, from: &StorageAddress, lane: &'static str) -> Error {
     match from {
         StorageAddress::S3(bucket, key) => error.during("copy", lane, bucket.as_str(), key),

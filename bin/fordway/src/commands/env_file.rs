@@ -1,4 +1,4 @@
-//! The file that tells programs of a gateway: its endpoint and its keys, as lines for a shell.
+//! The file that gives programs access to a gateway: its endpoint and keys, as lines for a shell.
 
 use std::io::Write;
 use std::path::Path;
@@ -11,7 +11,7 @@ use fordway_store::Result;
 pub(super) fn write(path: &Path, endpoint: &str, keys: Option<&AccessKeyPair>) -> Result<()> {
     let failed = |error| file_error("writing", path.display(), error);
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    // A temporary file has mode 0600 from the start, whatever the mode of an existing file at `path` is.
+    // A temporary file has mode 0600 from the start, regardless of the mode of any existing file at `path`.
     let mut file = tempfile::Builder::new().prefix(".fordway-").tempfile_in(parent).map_err(failed)?;
     file.write_all(lines(endpoint, keys).as_bytes()).map_err(failed)?;
     file.persist(path).map_err(|error| failed(error.error))?;

@@ -297,8 +297,8 @@ impl LinePrinter<'_> {
     }
 }
 
-/// A line for a WebDAV resource, with the same fields as objects and prefixes. Fields that the server does not provide
-/// are null.
+/// A line for a WebDAV resource, with the same fields as for objects and prefixes. Fields that the server does not
+/// provide are null.
 #[derive(Serialize)]
 #[serde(tag = "type", rename_all = "lowercase")]
 enum WebDavLine<'l> {
@@ -328,7 +328,7 @@ impl fmt::Display for WebDavLine<'_> {
 
 impl LinePrinter<'_> {
     /// Prints a collection, all files below it, or a file. Resources that cannot be listed are reported, and the others
-    /// printed.
+    /// are printed.
     fn web(&mut self, address: &str, args: &LsArgs) -> Result<CommandExit> {
         let (dav, url) = (dav::client(self.context), web::http_url(address));
         let mut exit = CommandExit::Ok;

@@ -15,7 +15,7 @@ use fordway_wire::metalink::{
 };
 use serde::Serialize;
 
-use crate::args::{MakeArgs, MetalinkAction, MetalinkArgs, ReplicaArgs, ShowArgs};
+use crate::args::{MetalinkAction, MetalinkArgs, MetalinkMakeArgs, MetalinkShowArgs, ReplicaArgs};
 use crate::replicas::ReplicaOpener;
 use crate::web;
 
@@ -32,7 +32,7 @@ pub(super) fn run(args: &MetalinkArgs, context: &CommandContext) -> Result<Comma
     .map(|()| CommandExit::Ok)
 }
 
-/// What `make` did.
+/// The output of `make`.
 #[derive(Serialize)]
 struct MakeReport {
     action: &'static str,
@@ -46,7 +46,7 @@ impl fmt::Display for MakeReport {
     }
 }
 
-fn make(args: &MakeArgs, context: &CommandContext) -> Result<()> {
+fn make(args: &MetalinkMakeArgs, context: &CommandContext) -> Result<()> {
     let replicas: Vec<FileLocation> =
         args.replicas.iter().map(|text| FileLocation::parse(text)).collect::<Result<_>>()?;
     if let Some(place) = replicas.iter().find(|place| args.files.len() > 1 && !place.url.ends_with('/')) {
@@ -75,14 +75,14 @@ fn write(path: &Path, metalink: &Metalink, context: &CommandContext) -> Result<(
     context.output.event(&MakeReport { action: "make", to, files: metalink.files.len() })
 }
 
-/// The URL of a directory or file, and its country.
+/// The URL of a directory or file, with its country.
 struct FileLocation {
     url: String,
     location: Option<String>,
 }
 
 impl FileLocation {
-    /// Parses a URL; `@ch` after it states a country. Errors: `InvalidArgument`.
+    /// Parses a URL, optionally followed by a country, such as `@ch`. Errors: `InvalidArgument`.
     fn parse(text: &str) -> Result<Self> {
         let is_country = |text: &str| text.len() == 2 && text.bytes().all(|b| b.is_ascii_alphabetic());
         let (url, location) = match text.rsplit_once('@') {
@@ -237,7 +237,7 @@ impl fmt::Display for ShownFile {
     }
 }
 
-fn show(args: &ShowArgs, context: &CommandContext) -> Result<()> {
+fn show(args: &MetalinkShowArgs, context: &CommandContext) -> Result<()> {
     let replicas = ReplicaArgs::default();
     let places = ReplicaOpener::usual(&replicas, true);
     if web::is_address(&args.source) && !is_metalink_name(&args.source) {

@@ -1,6 +1,6 @@
 //! The commands, which turn options into records, or into actions for the transfer engine. Similar commands share a
-//! file. This file holds what several use: which objects an address selects ([`SourceSelection`]), and how
-//! `fordway-lab` runs the measuring commands.
+//! file. This file has the code that several of them use: the selection of objects by an address ([`SourceSelection`]),
+//! and running `fordway-lab` for the measuring commands.
 
 mod care;
 mod change;
@@ -26,7 +26,7 @@ use super::transfer::plan::{self, Items};
 use crate::args::{BuiltinCommand, CommandLine, CompletionsArgs, ManArgs};
 use crate::wildcard::{directory, has_wildcard, literal_prefix};
 
-/// Runs the command of a command line. All errors have been reported when this returns.
+/// Runs the command of a command line. When this returns, all errors have been reported.
 pub fn run(cli: CommandLine, context: &CommandContext) -> CommandExit {
     finish(dispatch(cli.command, context), context)
 }
@@ -60,7 +60,7 @@ fn dispatch(command: BuiltinCommand, context: &CommandContext) -> Result<Command
     }
 }
 
-/// Calls `act` for each item. A failure is reported, and the other items follow. Returns the first failure.
+/// Calls `act` for each item. Reports failures and continues with the other items. Returns the first failure.
 fn for_each<T>(
     context: &CommandContext,
     items: impl IntoIterator<Item = T>,
@@ -80,8 +80,8 @@ fn for_each<T>(
     Ok(first_failure)
 }
 
-/// Reports an error that does not end the command. Errors: those that do end it, which are a request to stop and a
-/// reader that went away.
+/// Reports an error that does not end the command. Errors: those that do end it, which are `Interrupted` and a reader
+/// that is gone.
 fn report(context: &CommandContext, error: Error) -> Result<CommandExit> {
     if error.kind() == ErrorKind::Interrupted || context.output.is_reader_gone(&error) {
         return Err(error);

@@ -1,5 +1,6 @@
-//! Commands that read. `read`: many ranges of a file or object, or all of it with read-ahead. `cat`, and `cp` to
-//! standard output: whole objects, with bounded memory. `presign`: a URL that gives access to an object for some time.
+//! Commands that read. `read` reads many ranges of a file or object, or all of it with read-ahead. `cat`, and `cp` to
+//! standard output, read whole objects with bounded memory. `presign` prints a URL that gives temporary access to an
+//! object.
 
 use std::fmt;
 use std::fs::{File, OpenOptions};
@@ -8,7 +9,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use fordway_command::reading::{ReadCost, ReadPlan, ReadSelection, measure, read_ranges};
-use fordway_command::units::human_bytes;
+use fordway_command::units::{counted, human_bytes};
 use fordway_command::{CommandContext, CommandExit, LeftoverKind, StorageAddress, file_error};
 use fordway_store::{Bucket, Error, ErrorKind, GetOptions, Key, Result};
 use serde::Serialize;
@@ -20,7 +21,7 @@ use crate::replicas::ReplicaOpener;
 use crate::transfer::{ContentVerifier, temporary_beside};
 use crate::web;
 
-/// Larger blocks are read in several parts.
+/// The maximum size of a block; larger blocks are read in several parts.
 const BLOCK_BYTES_MAX: usize = 1 << 30;
 
 /// The cost of reading.
@@ -38,11 +39,11 @@ impl fmt::Display for ReadSummary<'_> {
         let ReadCost { bytes, fragments, calls, seconds, .. } = self.cost;
         let rate = human_bytes((bytes as f64 / seconds.max(1e-9)) as u64);
         if fragments > 0 {
-            write!(f, "{fragments} ranges of together ")?;
+            write!(f, "{}, ", counted(fragments, "range"))?;
         }
-        write!(f, "{} in {seconds:.3} s ({rate}/s): {calls} calls", human_bytes(bytes))?;
+        write!(f, "{} in {seconds:.3} s ({rate}/s): {}", human_bytes(bytes), counted(calls, "call"))?;
         if let (Some(requests), Some(connections)) = (self.cost.requests, self.cost.connections) {
-            write!(f, ", {requests} requests on {connections} connections")?;
+            write!(f, ", {} on {}", counted(requests, "request"), counted(connections, "connection"))?;
         }
         write!(f, ", {:.3} s of CPU time", self.cost.client_cpu_seconds)
     }
@@ -103,7 +104,7 @@ fn write_all(reading: &ReadPlan, file: &File, (path, context): (&Path, &CommandC
     Ok(cost)
 }
 
-/// What to write of each object, and how.
+/// Which part of each object to write, and how.
 struct CatOptions<'a> {
     options: GetOptions,
     verify: bool,

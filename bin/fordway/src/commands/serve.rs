@@ -1,5 +1,5 @@
-//! `serve`: a directory as an S3 endpoint. `node`: a directory for the programs of this node, and what its gateway has done so
-//! far.
+//! `serve` serves a directory as an S3 endpoint. `node` serves a directory to the programs on this node, or shows the
+//! counters of its gateway.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -140,8 +140,8 @@ impl fmt::Display for GatewayReady<'_> {
     }
 }
 
-/// How programs get access to the gateway in addition to its ready line: by a file, or by generated keys, which are
-/// printed because nobody else knows them.
+/// How programs get access to the gateway, in addition to the ready line: through a file, or with generated keys, which
+/// are printed because they are not known otherwise.
 #[derive(Serialize)]
 struct GatewayAccess<'r> {
     #[serde(serialize_with = "keys", skip_serializing_if = "Option::is_none")]
@@ -156,7 +156,7 @@ impl<'r> GatewayAccess<'r> {
         let generated = pair.and_then(|(keys, is_generated)| is_generated.then_some(keys));
         let Some(path) = &args.write_env else { return Ok(GatewayAccess { generated, env_file: None }) };
         env_file::write(path, endpoint, pair.map(|(keys, _)| keys))?;
-        // Keys that are in a file that others cannot read must not be printed, because output may end up in logs.
+        // Do not print keys that are in a protected file, because output may end up in logs.
         Ok(GatewayAccess { generated: None, env_file: Some(path) })
     }
 }
@@ -225,8 +225,8 @@ pub(super) fn node(args: &NodeArgs, context: &CommandContext) -> Result<CommandE
     Ok(CommandExit::Ok)
 }
 
-/// Returns a function that opens the store as the user that the calling thread acts as. The path is made absolute once,
-/// so that each user opens the same directory.
+/// Returns a function that opens the store with the calling thread's user ID. The path is made absolute once, so that
+/// each user opens the same directory.
 fn open_store(root: &Path, args: &NodeArgs) -> Result<fordway_serve::OpenStore> {
     let config = args.common.store(args.etag);
     let root = std::path::absolute(root)

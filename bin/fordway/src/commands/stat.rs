@@ -1,5 +1,5 @@
-//! `stat`: everything known of an object or a bucket. `du`: total sizes for each prefix one level below, or for each
-//! owner of files.
+//! `stat` shows everything known about an object or a bucket. `du` shows total sizes for each prefix one level below,
+//! or for each owner of files.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -53,7 +53,7 @@ struct BucketRecord<'r> {
 }
 
 impl<'r> BucketRecord<'r> {
-    /// S3 does not report when a single bucket was created; lanes return the epoch then.
+    /// S3 does not report the creation time of a single bucket; lanes then return the epoch.
     fn new(bucket: &'r Bucket, created: SystemTime) -> Self {
         let known = (created != SystemTime::UNIX_EPOCH).then_some(created);
         BucketRecord {

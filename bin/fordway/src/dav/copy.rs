@@ -1,4 +1,4 @@
-//! Which files a copy or move involves, if at least one side is a web server.
+//! Determines the files involved in a copy or move, if at least one side is a web server.
 
 use std::path::{Path, PathBuf};
 
@@ -126,7 +126,7 @@ impl std::fmt::Display for CopyLocation {
     }
 }
 
-/// Copies or moves. A failure is reported, and the others go on.
+/// Copies or moves files. Reports failures and continues with the other files.
 pub(crate) fn copy(order: &CopyOrder<'_>, context: &CommandContext) -> Result<CommandExit> {
     let destination = CopyLocation::parse(order.destination)?;
     let sources = order.sources.iter().map(|text| CopyLocation::parse(text)).collect::<Result<Vec<_>>>()?;

@@ -24,7 +24,7 @@ pub(crate) fn client(context: &CommandContext) -> WebDav {
     WebDav::new(context.web().clone())
 }
 
-/// Returns whether an address requests WebDAV by its scheme.
+/// Returns whether an address has a scheme for WebDAV.
 pub(crate) fn is_dav(text: &str) -> bool {
     let scheme = text.split("://").next().unwrap_or_default();
     web::is_address(text) && scheme.to_ascii_lowercase().starts_with("dav")
@@ -110,7 +110,7 @@ pub(crate) fn make(address: &str, parents: bool, context: &CommandContext) -> Re
 }
 
 /// Removes the resource at an address, with `--recursive` a collection and everything in it. Each file is removed by a
-/// separate request, so that a file that cannot be removed is reported, and the others are removed.
+/// separate request, so that a file that cannot be removed is reported while the others are removed.
 pub(crate) fn remove(address: &str, args: &RmArgs, context: &CommandContext) -> Result<CommandExit> {
     let (dav, url) = (client(context), http_url(address));
     let found = dav.stat(&url)?;

@@ -1,4 +1,4 @@
-//! One copy: up, down, within a server, or from one server to another.
+//! Performs one copy: an upload, a download, a copy within a server, or a copy from one server to another.
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -21,7 +21,7 @@ use crate::web;
 
 /// The bytes read from a file at a time.
 const CHUNK_BYTES: usize = 256 * 1024;
-/// How long a server that copies may be silent; such servers report their progress every few seconds.
+/// The maximum time for which a copying server may be silent. Such servers report their progress every few seconds.
 const SILENCE: Duration = Duration::from_secs(300);
 
 /// A copy to make.
@@ -29,7 +29,7 @@ const SILENCE: Duration = Duration::from_secs(300);
 pub(super) struct CopyTask {
     pub(super) from: CopyLocation,
     pub(super) to: CopyLocation,
-    /// The name that filters are checked against.
+    /// The name that filters are matched against.
     pub(super) relative: String,
     pub(super) size_bytes: Option<u64>,
 }
@@ -126,7 +126,7 @@ impl<'c> DavCopier<'c> {
             self.make_parent(&parent)?;
         }
         match self.copy_content(task) {
-            // Another program created the destination after our check; with --no-clobber it is kept.
+            // Another program created the destination after our check; --no-clobber keeps it.
             Err(error)
                 if error.kind() == ErrorKind::PreconditionFailed
                     && self.order.existing == ExistingPolicy::Skip =>
@@ -189,7 +189,7 @@ impl<'c> DavCopier<'c> {
         let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
         if !made.contains(parent) {
             let failed = self.dav.make_collections(parent).err();
-            // If the user may not create the collection, it may still exist, and that is enough.
+            // Even if the user may not create the collection, it may exist, which is sufficient.
             let is_there = || self.dav.stat(parent).is_ok_and(|found| found.is_collection);
             if let Some(error) = failed
                 && !is_there()
@@ -235,7 +235,7 @@ impl<'c> DavCopier<'c> {
         let upload = DavUpload { size_bytes: None, content_type: None, only_new: self.only_new() };
         let (mut buffer, mut bytes) = (vec![0; CHUNK_BYTES], 0);
         self.dav.put(url, &upload, &mut |sink| {
-            // A second attempt cannot read standard input again, and fails here with an error that says so.
+            // A second attempt cannot read standard input again, so it fails here with an error that says so.
             let mut input = self.context.take_input()?;
             bytes = 0;
             loop {
@@ -287,15 +287,15 @@ impl<'c> DavCopier<'c> {
             Err(error) => self.note(&error),
         }
         let copied = self.stream(from, to)?;
-        // The source is removed last, so that a failure in between loses nothing.
+        // Remove the source last, so that a failure in between loses nothing.
         if self.order.moves {
             self.dav.remove(from)?;
         }
         Ok(copied)
     }
 
-    /// Checks that the destination is not a collection, because servers replace a whole collection by the resource that
-    /// is copied to its address (RFC 4918 section 9.8.4). Errors: `InvalidArgument` if it is one.
+    /// Checks that the destination is not a collection, because servers replace a whole collection with the resource
+    /// that is copied to its address (RFC 4918 section 9.8.4). Errors: `InvalidArgument` if it is one.
     fn may_replace(&self, to: &str) -> Result<()> {
         match self.dav.stat(to)?.is_collection {
             true => {

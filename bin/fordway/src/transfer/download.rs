@@ -1,4 +1,4 @@
-//! Downloads one object into a file. Also moves and verifies bytes, for uploads and downloads alike.
+//! Downloads one object to a file. Also has the code that copies and verifies bytes, for both uploads and downloads.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -51,7 +51,7 @@ impl TransferRunner<'_> {
         Ok(info.size)
     }
 
-    /// Writes into a device or pipe directly, because a rename would replace it.
+    /// Writes directly to a device or pipe, because a rename would replace it.
     fn download_into_special(&self, from: (&Bucket, &Key), path: &Path) -> Result<u64> {
         let opened = OpenOptions::new().write(true).open(path);
         let mut file = opened.map_err(|error| file_error("opening", path.display(), error))?;
@@ -59,7 +59,7 @@ impl TransferRunner<'_> {
         Ok(self.fetch_stream(object, from, &mut file, path)?.size)
     }
 
-    /// Fetches in one stream or in parts. If the size is not known yet, the first response tells it.
+    /// Fetches in one stream or in parts. If the size is not known yet, the first response provides it.
     fn fetch(
         &self,
         from: (&Bucket, &Key),
@@ -113,13 +113,13 @@ impl TransferRunner<'_> {
     ) -> Result<ObjectInfo> {
         let failed = |error| file_error("writing", path.display(), error);
         file.set_len(info.size).map_err(failed)?;
-        // If the object is replaced meanwhile, the copy fails instead of mixing parts of two versions.
+        // If the object is replaced in the meantime, the copy fails instead of mixing parts of two versions.
         let conditions = Conditions::only_if(info.etag.clone());
         self.each_part(part_ranges(info.size, self.settings.part_size_bytes), |(number, offset, len)| {
             let range = Some(ByteRange::Inclusive(offset, offset + len - 1));
             let options = GetOptions { range, conditions: conditions.clone(), ..self.source() };
             let object = self.store().get(from.0, from.1, &options)?;
-            // Each part is written at the offset that was requested, so bytes of another range would end up in its
+            // Each part is written at the requested offset, so bytes of a different range would end up in the wrong
             // place.
             if object.range != (offset..offset + len) || object.info.size != info.size {
                 let (range, size) = (&object.range, object.info.size);
@@ -162,7 +162,7 @@ impl TransferRunner<'_> {
 #[derive(Debug, PartialEq, Eq)]
 enum DownloadTarget {
     Missing,
-    /// A regular file, after following links: a link stays, and its target is replaced.
+    /// A regular file, after following links. A link is kept, and its target is replaced.
     File(PathBuf),
     /// A device, pipe or socket.
     Special,
@@ -198,20 +198,20 @@ impl DownloadTarget {
 pub(crate) fn temporary_beside(path: &Path) -> Result<NamedTempFile> {
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     std::fs::create_dir_all(parent).map_err(|error| file_error("making", parent.display(), error))?;
-    // The mode of any new file; the process's umask applies to it.
+    // The usual mode of a new file, to which the process's umask applies.
     let mode = std::fs::Permissions::from_mode(0o666);
     let mut builder = tempfile::Builder::new();
     builder.prefix(".fordway-").suffix(".part").permissions(mode);
     builder.tempfile_in(parent).map_err(|error| file_error("creating a file in", parent.display(), error))
 }
 
-/// Bytes moved at a time: large enough to hide the cost of a call, small enough for the cache.
+/// The number of bytes copied at a time: large enough to hide the cost of a call, but small enough for the cache.
 pub(super) const CHUNK_BYTES: usize = 256 * 1024;
 
-/// Compares the bytes that were read with what the object's writer recorded.
+/// Compares the bytes read with the checksum or ETag recorded by the object's writer.
 ///
 /// Prefers a stored checksum to an ETag that looks like an MD5, because the ETags of some encrypted objects look like
-/// one and are not.
+/// an MD5 but are not.
 pub(crate) struct ContentVerifier(Option<(ContentHasher, ExpectedContent)>);
 
 impl ContentVerifier {
@@ -255,8 +255,8 @@ impl ContentVerifier {
     }
 }
 
-/// Compares the number of bytes read with the size that the source stated. Errors: `InvalidArgument` if the source
-/// stated 0 and has content, as the kernel's files in /proc do; `IncompleteBody`.
+/// Compares the number of bytes read with the size reported by the source. Errors: `InvalidArgument` if the source
+/// reports 0 but has content, like the kernel's files in /proc; `IncompleteBody`.
 fn check_size(name: &str, stated: Option<u64>, read_bytes: u64) -> Result<()> {
     let (kind, why) = match stated {
         Some(0) if read_bytes > 0 => (
@@ -302,13 +302,13 @@ impl TransferRunner<'_> {
             Some(hasher) => hasher.finish(&ExpectedContent::default())?.checksum,
             None => None,
         };
-        // Ctrl-C also ends the program that writes to our input; its early end must not become an object.
+        // Ctrl-C also ends the program that writes to our input. Truncated input must not become an object.
         self.context.interrupt.check()?;
         let made = writer.commit(&ExpectedContent { size: Some(total_bytes), md5: None, checksum })?;
         Ok((made, total_bytes))
     }
 
-    /// Returns the checksum algorithm of uploads: the requested one, or else CRC-64/NVME over HTTP.
+    /// Returns the checksum algorithm for uploads: the requested one, otherwise CRC-64/NVME over HTTP.
     pub(super) fn checksum(&self) -> Option<ChecksumAlgorithm> {
         let default = (self.store().lane() == "http").then_some(ChecksumAlgorithm::Crc64Nvme);
         self.settings.checksum.or(default)

@@ -1,9 +1,9 @@
-//! The engine behind `cp`, `sync`, `rm` and `rb --force`. Actions arrive from listings as a stream and are performed by a
-//! few threads; each failure is reported while the others continue.
+//! The engine behind `cp`, `sync`, `rm` and `rb --force`. Actions arrive from listings as a stream and are performed by
+//! a few threads; each failure is reported while other actions continue.
 //!
-//! - `plan` lists either side, and decides from the listings alone;
-//! - `upload` and `download` move one object each; code that both need is in `download`;
-//! - `run` (below) connects them by a bounded queue, counts results, and chooses the exit code.
+//! - `plan` lists either side, and decides on actions from the listings alone;
+//! - `upload` and `download` transfer one object; code that both need is in `download`;
+//! - `run` (below) connects them with a bounded queue, counts results, and chooses the exit code.
 
 mod download;
 pub(crate) mod plan;
@@ -94,7 +94,7 @@ impl TransferSettings {
         TransferSettings { source_version, ..self }
     }
 
-    /// Returns the settings of commands that only remove.
+    /// Returns the settings for commands that only remove objects.
     pub(crate) fn removal(dry_run: bool, jobs: u16) -> Self {
         TransferSettings {
             dry_run,
@@ -212,7 +212,7 @@ impl TransferRunner<'_> {
         let copied = self.copy_content(from, to, size);
         match copied.and_then(|bytes| self.settle(from, to).map(|()| bytes)) {
             Ok(bytes) => Ok(TransferOutcome::Done(bytes.or(size))),
-            // Another program created the destination after our check; with --no-clobber it is kept.
+            // Another program created the destination after our check; --no-clobber keeps it.
             Err(error)
                 if error.kind() == ErrorKind::PreconditionFailed
                     && self.settings.existing == ExistingPolicy::Skip =>
@@ -297,7 +297,7 @@ impl TransferRunner<'_> {
             dry_run,
         };
         self.tally.done();
-        // Work continues even if nobody reads the output, because the user asked for the copies.
+        // Continue even if nobody reads the output, because the user asked for the copies.
         match self.context.output.event(&event) {
             Err(error) if !self.context.output.is_reader_gone(&error) => self.failed(&error),
             _ => {}
@@ -342,10 +342,10 @@ pub(crate) fn unsupported(from: impl fmt::Display, to: &StorageAddress) -> Strin
     format!("cannot copy {from} to {to}: at least one of them must have the form s3://BUCKET/KEY")
 }
 
-/// Calls `work` for every item, up to `workers` at once, and returns when all are done.
+/// Calls `work` for every item, in up to `workers` threads, and returns when all items are done.
 ///
-/// Items are taken from the iterator on the calling thread, and only as fast as they are processed: at most two per
-/// worker wait, however long the listing behind the iterator is.
+/// The calling thread takes items from the iterator only as fast as they are processed: at most two per worker are
+/// waiting, however long the listing behind the iterator is.
 pub(crate) fn for_each<T: Send>(workers: u16, mut items: impl Iterator<Item = T>, work: impl Fn(T) + Sync) {
     let Some(first) = items.next() else { return };
     let second = if workers > 1 { items.next() } else { None };
@@ -364,7 +364,7 @@ pub(crate) fn for_each<T: Send>(workers: u16, mut items: impl Iterator<Item = T>
                 }
             });
         }
-        // Only the workers hold the receiver now: if all of them panic, sending fails and the scope panics.
+        // Now only the workers hold the receiver. If all of them panic, sending fails and the scope panics.
         drop(receiver);
         for item in [first, second].into_iter().chain(items) {
             if sender.send(item).is_err() {
@@ -405,7 +405,7 @@ impl TransferTally {
         self.change(|counts| counts.skipped += 1);
     }
 
-    /// Reports `error`, unless it only says that all work must stop.
+    /// Reports `error`, unless it only means that all work must stop.
     pub(crate) fn failed(&self, context: &CommandContext, error: &Error) {
         if error.kind() == ErrorKind::Interrupted {
             return;
@@ -438,12 +438,12 @@ impl TransferTally {
 }
 
 /// The destinations of several sources. One source never has the same destination twice, but two sources may, such as
-/// the files `a/x` and `b/x` copied to one directory. Which of them remains would be a matter of chance, and a move
-/// would lose the other.
+/// the files `a/x` and `b/x` copied to one directory. Which file would remain is unpredictable, and a move would lose
+/// the other.
 pub(crate) struct ClaimedDestinations<P>(Option<HashSet<P>>);
 
 impl<P: Clone + Display + Eq + Hash> ClaimedDestinations<P> {
-    /// Creates the set. Destinations are remembered only if there are several sources, because that takes memory.
+    /// Creates the set. To save memory, destinations are remembered only if there are several sources.
     pub(crate) fn by(sources: usize) -> Self {
         ClaimedDestinations((sources > 1).then(HashSet::new))
     }

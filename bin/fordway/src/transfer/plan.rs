@@ -1,5 +1,5 @@
-//! Lists everything below a place, in byte order of the relative names, for either side of a transfer; and decides from
-//! the listings alone what to do.
+//! Lists everything below a place, in byte order of the relative names, for either side of a transfer, and decides what
+//! to do from the listings alone.
 
 use std::cmp::Ordering;
 use std::iter::Peekable;
@@ -13,7 +13,7 @@ use walkdir::{DirEntry, WalkDir};
 
 use crate::wildcard::{WildcardPattern, directory, literal_prefix};
 
-/// The direction in which content flows; `aws s3 sync` compares times differently for downloads.
+/// The direction of a transfer. It matters because, like `aws s3 sync`, downloads compare times differently.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SyncDirection {
     /// To a store.
@@ -24,7 +24,7 @@ pub(crate) enum SyncDirection {
     Copy,
 }
 
-/// When two items with the same name count as equal.
+/// The criteria by which two items with the same name count as equal.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SyncRules {
     pub(crate) direction: SyncDirection,
@@ -65,8 +65,8 @@ fn whole_seconds(time: SystemTime) -> u64 {
 
 /// Merges two listings, both in byte order, into steps. Holds one item of each at a time.
 ///
-/// After an error of the source nothing more is removed, because items that could not be listed may still exist. After
-/// an error of the destination nothing more is copied, because it is not known what exists there.
+/// After an error at the source, nothing more is removed, because items that could not be listed may still exist. After
+/// an error at the destination, nothing more is copied, because it is not known what exists there.
 pub(crate) fn sync(
     source: impl Iterator<Item = Result<SyncItem>>,
     destination: impl Iterator<Item = Result<SyncItem>>,
@@ -88,7 +88,7 @@ where
     S: Iterator<Item = Result<SyncItem>>,
     D: Iterator<Item = Result<SyncItem>>,
 {
-    /// Compares the next names of both sides; `None` when both are at their end.
+    /// Compares the next names of both sides; `None` when both sides are exhausted.
     fn smaller(&mut self) -> Option<Ordering> {
         match (self.source.peek(), self.destination.peek()) {
             (None, None) => None,
@@ -104,7 +104,7 @@ where
         Some(found.map(SyncStep::Copy))
     }
 
-    /// Returns the step for an item that only the destination has; `None` if it stays.
+    /// Returns the step for an item that only the destination has; `None` if it is kept.
     fn next_of_destination(&mut self) -> Option<Result<SyncStep>> {
         match self.destination.next()? {
             Ok(item) => self.rules.delete.then_some(Ok(SyncStep::Remove(item))),

@@ -1,5 +1,5 @@
-//! Uploads one file or stream into an object; copies one object into another within the store; and removes objects, in
-//! the batches of 1,000 that services accept in one request.
+//! Uploads a file or stream to an object, copies an object to another within the store, and removes objects, in batches
+//! of up to 1,000 (the maximum that services accept in one request).
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
@@ -37,7 +37,7 @@ impl TransferRunner<'_> {
             self.upload_parts(&name, &region, bucket, key, &options)?;
         } else {
             let writer = self.store().writer(bucket, key, &options)?;
-            // One byte more than expected is requested, so that a file that grows is noticed.
+            // Request one byte more than expected, to detect a growing file.
             let mut reader = FileRegion { len: size.saturating_add(1), ..region };
             self.pump(&name, &mut reader, writer, Some(size))?;
         }
@@ -45,8 +45,7 @@ impl TransferRunner<'_> {
     }
 
     /// Uploads standard input, whose length is unknown; returns the number of bytes. If parts are needed, they are sent
-    /// one after the other. Only the first part, or a little less, is held in memory; the others pass through in
-    /// chunks.
+    /// one after the other. At most the first part is held in memory; the others are streamed in chunks.
     pub(super) fn upload_stream(&self, bucket: &Bucket, key: &Key) -> Result<u64> {
         let mut input = BufReader::with_capacity(CHUNK_BYTES, self.context.take_input()?);
         let options = self.put_options(key.as_str(), None);
@@ -54,7 +53,7 @@ impl TransferRunner<'_> {
             let writer = self.store().writer(bucket, key, &options)?;
             return Ok(self.pump("standard input", &mut input, writer, None)?.1);
         };
-        // Content below the threshold, or below the size of a part if that is less, needs no multipart upload.
+        // Content below the threshold or the size of a part, whichever is less, needs no multipart upload.
         let first_bytes = threshold.min(self.settings.part_size_bytes);
         let mut first = Vec::new();
         let read = input.by_ref().take(first_bytes).read_to_end(&mut first);
@@ -197,9 +196,9 @@ pub(super) fn part_ranges(size: u64, part_size_bytes: u64) -> impl Iterator<Item
         .map(move |(number, offset)| (number, offset, part_bytes.min(size - offset)))
 }
 
-/// The most bytes that services copy in one request.
+/// The maximum number of bytes that services copy in one request.
 const MAX_COPY_BYTES: u64 = 5 << 30;
-/// The size of a part that is copied, in bytes. Parts are large, because nothing passes through this machine.
+/// The part size for copies, in bytes. Parts are large, because no content passes through this machine.
 const COPY_PART_BYTES: u64 = 512 << 20;
 
 impl TransferRunner<'_> {
@@ -231,8 +230,8 @@ impl TransferRunner<'_> {
         Ok(size)
     }
 
-    /// Returns the size above which an object is copied in parts. Stores on this machine have no limit, which their
-    /// lane expresses by having no threshold.
+    /// Returns the size above which an object is copied in parts. Stores on this machine have no limit; their lane has
+    /// no threshold.
     fn copy_limit_bytes(&self) -> Option<u64> {
         let limit = self.lane.multipart_threshold_bytes.map(|_| MAX_COPY_BYTES);
         self.settings.multipart_threshold_bytes.or(limit)
@@ -269,7 +268,7 @@ impl TransferRunner<'_> {
 
 const BATCH_KEYS: usize = 1000;
 
-/// Turns actions into tasks; collects the removals in one bucket into batches.
+/// Turns actions into tasks, collecting removals in the same bucket into batches.
 pub(super) fn batched(
     actions: impl Iterator<Item = Result<TransferAction>>,
 ) -> impl Iterator<Item = TransferTask> {

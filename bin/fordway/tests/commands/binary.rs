@@ -169,7 +169,7 @@ fn local_work_needs_no_endpoint() {
     assert_eq!(ran.status.code(), Some(2));
 }
 
-/// An object is described once, not for every call.
+/// An object must be described once, not for every call.
 #[test]
 fn ranges_of_an_object_by_http_cost_one_head() {
     let content: Vec<u8> = (0..90_000_u32).map(|number| number as u8).collect();

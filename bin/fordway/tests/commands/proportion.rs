@@ -1,5 +1,5 @@
-//! Memory use must not depend on sizes that servers and documents state: whatever number they give, a command ends with
-//! an error and uses little memory.
+//! Memory use must not depend on the sizes that servers and documents claim. Whatever size is claimed, a command must
+//! end with an error and use little memory.
 
 use std::process::{Command, Output};
 
@@ -11,7 +11,7 @@ use crate::support::Rig;
 /// The address space of a command, in KiB. An allocation of any size used in these tests exceeds it and fails.
 const LIMIT_KIB: u64 = 2 << 20;
 
-/// Sizes that no file has here.
+/// Sizes larger than any file in these tests.
 const SIZES: [u64; 4] = [1 << 40, 1 << 50, i64::MAX as u64, u64::MAX];
 
 fn limited(rig: &Rig, words: &[&str]) -> Output {
@@ -69,7 +69,7 @@ fn sizes_of_metalinks() {
     }
 }
 
-/// A replica confirms the size in its Metalink, but has only a few bytes.
+/// A replica confirms the size in its Metalink, but serves only a few bytes.
 #[test]
 fn sizes_that_a_server_confirms() {
     let rig = Rig::new();

@@ -50,7 +50,7 @@ fn ranges_are_written_in_the_order_asked() {
             let words = ["fordway", "read", url, "--ranges", "-", "--per-call", "2", "--window", window];
             assert_eq!(rig.run(&words[1..]).ok().stdout.as_bytes(), wanted(), "{url}");
             let to_file = rig.run(&[&words[1..], &["--output", "DIR/out"]].concat()).ok();
-            assert!(to_file.stdout.contains("5 ranges of together 17 Bytes"), "{}", to_file.stdout);
+            assert!(to_file.stdout.contains("5 ranges, 17 Bytes"), "{}", to_file.stdout);
             assert_eq!(std::fs::read(rig.dir.path().join("out")).unwrap(), wanted(), "{url}");
         }
     }

@@ -65,7 +65,7 @@ fn an_interrupted_copy_goes_on_where_it_ended() {
     assert_eq!(last.header("if-range"), Some("\"version-0\""));
 }
 
-/// The body has another size than HEAD stated, with chunked encoding or up to the end of the connection.
+/// The body differs in size from the response to HEAD, with chunked encoding or delimited by the end of the connection.
 #[test]
 fn a_body_that_does_not_end_with_the_file_is_an_error() {
     for framing in [Lie::Chunked(1_000), Lie::UntilClose] {
@@ -131,8 +131,8 @@ fn an_interrupted_copy_leaves_nothing_that_is_of_no_use() {
     }
 }
 
-/// After a second Ctrl-C, for example while no bytes arrive, the process ends immediately and leaves no more than it
-/// should.
+/// After a second Ctrl-C, for example while no bytes arrive, the process must end immediately and leave nothing but
+/// resumable files.
 #[test]
 fn a_copy_that_is_ended_by_signals_says_what_it_leaves() {
     for (script, is_kept) in [(LieScript::honest(), true), (LieScript::honest().always(Lie::NoETag), false)] {

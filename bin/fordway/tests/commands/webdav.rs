@@ -163,7 +163,7 @@ fn objects_are_moved_too_and_have_markers() {
     rig.run(&["mkdir", "DIR/x"]).ended(CommandExit::Usage);
 }
 
-/// A plain web server lacks what these commands need, and the error says so.
+/// A plain web server lacks the methods that these commands need, and the error must say so.
 #[test]
 fn servers_without_webdav_say_so() {
     let (rig, server) = (Rig::new(), HostileServer::start("hello", LieScript::honest()));

@@ -1,4 +1,4 @@
-//! One gateway after another at a socket that a service manager keeps.
+//! Tests replacing a gateway by another at a socket that a service manager keeps open.
 
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
@@ -11,7 +11,8 @@ use fordway_store::{GetOptions, Key, Objects, PutOptions};
 
 use super::process::{KEYS, Process, bucket, command, place};
 
-/// What systemd does for a service that has socket units: it binds, and starts the service with the sockets as descriptors.
+/// Does what systemd does for a service with socket units: binds the sockets, and starts the service with the sockets
+/// as descriptors.
 struct ServiceManager {
     socket: TcpListener,
 }
@@ -25,11 +26,11 @@ impl ServiceManager {
         format!("http://{}", self.socket.local_addr().unwrap())
     }
 
-    /// A command that finds the socket as descriptor 3, under `name`.
+    /// Returns a command that gets the socket as descriptor 3, under `name`.
     fn command(&self, dir: &Path, name: &str) -> Command {
         let gateway = command(dir, &["--durability", "none"]);
         let mut shell = Command::new("/bin/sh");
-        // Only the process itself knows its id before it becomes the gateway.
+        // Only the process itself knows its process ID before it becomes the gateway.
         let script = format!("LISTEN_PID=$$ LISTEN_FDS=1 LISTEN_FDNAMES={name} exec \"$@\" 3<&0 0</dev/null");
         shell.args(["-c", &script, "sh"]).arg(gateway.get_program()).args(gateway.get_args());
         for (variable, value) in gateway.get_envs() {
@@ -48,7 +49,7 @@ impl ServiceManager {
     }
 }
 
-/// Every failure counts: no request is sent again.
+/// Returns a client that never retries, so that every failure is noticed.
 fn impatient_client(endpoint: &str) -> S3Store {
     let keys = S3Credentials::keys(KEYS.0, KEYS.1, "this test");
     let config = S3Config { max_retries: 0, ..S3Config::new(endpoint, "us-east-1", keys) };
@@ -111,7 +112,7 @@ fn a_gateway_is_replaced_under_load_and_no_request_fails() {
     assert_eq!(found, written.iter().sum::<usize>(), "no acknowledged object is lost");
 }
 
-/// A socket that nobody asked for is said before anything is served.
+/// A socket that is not configured must be reported before anything is served.
 #[test]
 fn a_socket_without_a_use_is_refused() {
     let dir = place();

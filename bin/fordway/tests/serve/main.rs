@@ -1,4 +1,4 @@
-//! The HTTP gateway as a process: users, signals, a root that goes away, sudden death, and many gateways on one
+//! The HTTP gateway as a process: users, signals, a root that goes away, being killed, and many gateways on one
 //! directory.
 
 mod hand_over;
@@ -101,7 +101,7 @@ fn a_root_that_goes_away_is_answered_with_503_and_logged() {
     wait_for(|| gateway.ask_metrics("/ready").starts_with("HTTP/1.1 503"));
     let error = store.get(&bucket(), &key, &GetOptions::default()).expect_err("it is gone");
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
-    // First another directory takes the root's place, then the original one returns.
+    // First another directory replaces the root, then the original one returns.
     std::fs::create_dir_all(root.join("bucket")).unwrap();
     wait_for(|| gateway.ask_metrics("/ready").starts_with("HTTP/1.1 200"));
     let missing = store.get(&bucket(), &key, &GetOptions::default()).expect_err("it is empty");

@@ -39,7 +39,7 @@ impl Process {
         Process::of(&mut command(dir, options), options.contains(&"--metrics"))
     }
 
-    /// Starts a gateway by `command`, and waits until it is ready.
+    /// Starts a gateway with `command`, and waits until it is ready.
     pub(crate) fn of(command: &mut Command, has_metrics: bool) -> Self {
         let mut child = command.spawn().unwrap();
         let mut output = BufReader::new(child.stdout.take().unwrap());
@@ -82,13 +82,13 @@ impl Process {
         signal(self.child.id(), rustix::process::Signal::HUP);
     }
 
-    /// Kills it, so that it cannot print anything.
+    /// Kills the gateway, so that it cannot print anything.
     pub(crate) fn kill(mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
     }
 
-    /// Ends it with SIGTERM; returns its log.
+    /// Ends the gateway with SIGTERM; returns its log.
     pub(crate) fn stop_well(mut self) -> String {
         signal(self.child.id(), rustix::process::Signal::TERM);
         let mut said = String::new();

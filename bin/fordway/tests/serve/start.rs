@@ -1,4 +1,4 @@
-//! The gateway as a process: what it prints, what it leaves behind, how it ends.
+//! The gateway as a process: its output, the files that it leaves behind, and how it ends.
 
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::PermissionsExt;
@@ -11,7 +11,7 @@ const KEYS: [(&str, &str); 2] = [("AWS_ACCESS_KEY_ID", "key"), ("AWS_SECRET_ACCE
 
 fn fordway(words: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_fordway"));
-    // Settings of the machine must not affect a test.
+    // The machine's settings must not affect a test.
     command.args(words).env_clear().env("HOME", "/nonexistent").env("PATH", "/nonexistent");
     command
 }
@@ -20,7 +20,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// A gateway that ends with the test.
+/// A gateway that is stopped when the test ends.
 struct Serving {
     child: Child,
     endpoint: String,

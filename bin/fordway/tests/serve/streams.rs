@@ -1,4 +1,5 @@
-//! HTTP/2 clients that request much and read nothing: how much memory the gateway uses, and whether it is freed.
+//! HTTP/2 clients that request a lot and read nothing: checks how much memory the gateway uses, and whether it is
+//! freed.
 
 use std::time::{Duration, Instant, SystemTime};
 
@@ -48,7 +49,7 @@ async fn besiege(address: &str, url: &str, (each, of_all): (u32, u32)) -> Vec<Jo
         bodies.push(answer.into_body());
     }
     tokio::time::sleep(Duration::from_millis(500)).await;
-    // They stay until the connections end.
+    // Keep the bodies until the connections end.
     std::mem::forget(bodies);
     connections
 }

@@ -116,7 +116,7 @@ fn a_certificate_that_cannot_be_used_is_an_error_at_once() {
     assert!(String::from_utf8(ran.stderr).unwrap().contains("--tls-key"));
 }
 
-/// Our own load over each version of HTTP, including HTTP/3, on one gateway.
+/// Runs our load generator over each version of HTTP, including HTTP/3, on one gateway.
 #[cfg(feature = "http3")]
 #[test]
 fn every_version_is_spoken_at_one_port() {

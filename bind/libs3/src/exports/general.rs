@@ -1,4 +1,4 @@
-//! Functions that are the same in both ABIs: the library's own state, names, and request contexts.
+//! Functions that are the same in both ABIs: library state, names, and request contexts.
 
 use std::ffi::{CStr, c_char, c_int};
 use std::os::fd::RawFd;
@@ -13,7 +13,7 @@ use crate::queue::{RequestContext, RequestQueue};
 use crate::response::{self, Outcome, RequestFailure, without_panic, write_text};
 use crate::status::Status;
 
-/// Returns the status number of how `work` ended, for functions without a handler.
+/// Runs `work` and returns its outcome as a status number, for functions without a handler.
 pub(super) fn status_of(work: impl FnOnce() -> Outcome) -> StatusNumber {
     response::start_diagnosis();
     match without_panic(work) {
@@ -25,32 +25,33 @@ pub(super) fn status_of(work: impl FnOnce() -> Outcome) -> StatusNumber {
     }
 }
 
-/// Drives a context by `run`.
+/// Drives a context with `run`.
 ///
 /// # Safety
-/// `context` is NULL or a context that is not destroyed.
+/// `context` is NULL or a context that has not been destroyed.
 pub(super) unsafe fn drive(
     context: *const RequestContext,
     run: impl FnOnce(&RequestQueue) -> Outcome,
 ) -> StatusNumber {
     status_of(|| {
-        // SAFETY: the caller vouches for it.
+        // SAFETY: the caller guarantees it.
         let context = unsafe { crate::arguments::required(context, "request context") }?;
-        // A callback may destroy the context.
+        // A callback may destroy the context, so keep its queue alive.
         run(&context.queue())
     })
 }
 
-/// The longest that a program is told to wait, in milliseconds: it need not know of callbacks that come by the descriptor.
+/// The longest timeout returned to a program, in milliseconds. It is finite for programs that do not watch the
+/// descriptor.
 const WAIT_MAX_MS: i64 = 1000;
-/// The same where the program cannot wait for the descriptor.
+/// The same if `select` cannot wait for the descriptor.
 const BLIND_WAIT_MAX_MS: i64 = 10;
 
 fn no_descriptor(error: std::io::Error) -> RequestFailure {
     RequestFailure::refused(Status::OutOfMemory, format!("no descriptor is left: {error}"))
 }
 
-/// Whether `select` can wait for it.
+/// Returns whether `select` can wait for `fd`.
 fn fits_a_set(fd: RawFd) -> bool {
     (fd as usize) < libc::FD_SETSIZE
 }
@@ -58,10 +59,10 @@ fn fits_a_set(fd: RawFd) -> bool {
 exported! {
     when all();
 
-    /// Sets the host for requests that name none. It need not be called, and may be called again.
+    /// Sets the default host for requests without a host. Calling it is optional, and it may be called again.
     fn S3_initialize(_user_agent: *const c_char, _flags: c_int, default_host: *const c_char) -> StatusNumber {
         status_of(|| {
-            // SAFETY: the caller vouches for it.
+            // SAFETY: the caller guarantees it.
             if let Some(host) = unsafe { text(default_host) }? {
                 lane::set_default_host(Some(host));
             }
@@ -69,7 +70,7 @@ exported! {
         })
     }
 
-    /// Does nothing. Lanes stay open until the process ends, because another part of it may use them.
+    /// Does nothing. Lanes stay open until the process ends, because another part of the process may use them.
     fn S3_deinitialize() {}
 
     /// Returns the status's name without the prefix `S3Status`; `Unknown` for a number that is not a status.
@@ -77,10 +78,10 @@ exported! {
         Status::from_number(AbiVersion::EXPORTED, status).map_or(c"Unknown", Status::name).as_ptr()
     }
 
-    /// Checks whether libs3 allows `name` for a bucket.
+    /// Checks whether libs3 allows `name` as a bucket name.
     fn S3_validate_bucket_name(name: *const c_char, uri_style: c_int) -> StatusNumber {
         status_of(|| {
-            // SAFETY: the caller vouches for it.
+            // SAFETY: the caller guarantees it.
             let name = if name.is_null() { c"" } else { unsafe { CStr::from_ptr(name) } };
             match arguments::validate_bucket(name.to_bytes(), uri_style == STYLE_VIRTUAL_HOST) {
                 Status::OK => Ok(()),
@@ -98,8 +99,8 @@ exported! {
         grants: *mut AclGrant,
     ) -> StatusNumber {
         status_of(|| {
-            // SAFETY: the caller vouches for the document, two buffers of 128 bytes, the count, and room
-            // for 100 grants, which is the most that `AccessControlList` holds.
+            // SAFETY: the caller guarantees the document, two buffers of 128 bytes, the count, and room for 100 grants,
+            // which is the most that `AccessControlList` holds.
             unsafe {
                 let acl = AccessControlList::read(text(document)?.unwrap_or_default().as_bytes())?;
                 write_text(owner_id, MAX_OWNER_BYTES, &acl.owner_id);
@@ -119,31 +120,31 @@ exported! {
     /// Creates a request context.
     fn S3_create_request_context(made: *mut *mut RequestContext) -> StatusNumber {
         status_of(|| {
-            // SAFETY: the caller vouches for it.
+            // SAFETY: the caller guarantees it.
             unsafe { *made = Box::into_raw(Box::new(RequestContext::new())) };
             Ok(())
         })
     }
 
-    /// Ends the requests that are not finished as interrupted, then the context. Does not wait for other machines.
+    /// Ends all unfinished requests as interrupted, then destroys the context. Does not wait for other machines.
     fn S3_destroy_request_context(context: *mut RequestContext) {
         if !context.is_null() {
-            // SAFETY: it was made by `Box::into_raw`, and the caller gives it up.
+            // SAFETY: the pointer comes from `Box::into_raw`, and the caller gives up ownership.
             let context = unsafe { Box::from_raw(context) };
             context.queue().interrupt();
         }
     }
 
-    /// Carries out all requests, and what their callbacks add. Sleeps while there is nothing to do.
+    /// Carries out all requests, including those that callbacks add. Sleeps while there is nothing to do.
     fn S3_runall_request_context(context: *mut RequestContext) -> StatusNumber {
-        // SAFETY: the caller vouches for it.
+        // SAFETY: the caller guarantees it.
         unsafe { drive(context, RequestQueue::run_all) }
     }
 
-    /// Begins requests and runs callbacks, as far as that can be done now and in a moment; tells how many requests are
-    /// unfinished.
+    /// Starts requests and runs callbacks as far as possible without waiting, for a short time only. Returns the number
+    /// of unfinished requests.
     fn S3_runonce_request_context(context: *mut RequestContext, remaining: *mut c_int) -> StatusNumber {
-        // SAFETY: the caller vouches for both pointers.
+        // SAFETY: the caller guarantees both pointers.
         unsafe {
             drive(context, |queue| {
                 let ran = queue.run_once();
@@ -155,8 +156,8 @@ exported! {
         }
     }
 
-    /// What to wait for: a descriptor that is readable exactly when a callback waits or a request can be begun; none if no
-    /// request is unfinished.
+    /// Returns the descriptor to wait for, which is readable exactly when a callback is waiting or a request can be
+    /// started; no descriptor if no request is unfinished.
     fn S3_get_request_context_fdsets(
         context: *mut RequestContext,
         read: *mut libc::fd_set,
@@ -165,7 +166,7 @@ exported! {
         max_fd: *mut c_int,
     ) -> StatusNumber {
         status_of(|| {
-            // SAFETY: the caller vouches for all pointers; `FD_SET` is given a descriptor that fits.
+            // SAFETY: the caller guarantees all pointers, and `FD_SET` gets only a descriptor that fits in the set.
             unsafe {
                 let context = crate::arguments::required(context, "request context")?;
                 let fd = context.queue().signal().map_err(no_descriptor)?.filter(|fd| fits_a_set(*fd));
@@ -180,9 +181,10 @@ exported! {
         })
     }
 
-    /// How many milliseconds to wait at most: none while there is something to do, -1 if no request is unfinished.
+    /// Returns the maximum time to wait in milliseconds: 0 while there is something to do, -1 if no request is
+    /// unfinished.
     fn S3_get_request_context_timeout(context: *mut RequestContext) -> i64 {
-        // SAFETY: the caller vouches for it.
+        // SAFETY: the caller guarantees it.
         let Some(context) = (unsafe { context.as_ref() }) else { return -1 };
         let queue = context.queue();
         match queue.signal() {

@@ -1,5 +1,5 @@
-//! The functions that C calls. Each takes its arguments as its header declares them, and passes them to
-//! `requests`, which is the same for both ABIs.
+//! The functions that C calls. Each takes its arguments as declared in the header, and passes them to `requests`, which
+//! is shared by both ABIs.
 
 mod general;
 mod requests;
@@ -8,7 +8,7 @@ pub mod v4_1;
 
 pub use general::*;
 
-/// Defines functions that are exported under these names in builds to which `$when` applies.
+/// Defines functions, which are exported under their names in builds to which `$when` applies.
 macro_rules! exported {
     (
         when $when:meta;

@@ -1,4 +1,4 @@
-//! Requests from their arguments to their work, for both ABIs: contexts and properties are of either.
+//! Turns the arguments of each request into its work, for both ABIs: contexts and properties may be of either version.
 
 use std::ffi::{c_char, c_int, c_ulong, c_void};
 
@@ -20,24 +20,24 @@ use crate::queue::{RequestContext, RequestWeight, submit};
 use crate::response::{self, CallbackResponder, ContentSource, Outcome, RequestFailure};
 use crate::status::Status;
 
-/// The content of a request that does not say, or reads many names.
+/// The content size of a request that does not specify it, or that reads many names.
 const UNKNOWN: u64 = u64::MAX;
 
-/// What every request has beside its own arguments.
+/// The arguments that all requests have in common.
 #[derive(Clone, Copy)]
 pub(super) struct RequestArguments {
     pub(super) queue: *mut RequestContext,
     pub(super) data: *mut c_void,
-    /// How long it may take, in milliseconds; 0 leaves it to the lane.
+    /// The time limit in milliseconds; 0 means the lane's default.
     pub(super) timeout_ms: c_int,
 }
 
 impl RequestArguments {
-    /// Checks a request by `prepare`, and carries it out, or leaves it to its context.
+    /// Checks a request with `prepare`, then carries it out, or adds it to its context.
     ///
     /// # Safety
-    /// The handler is NULL or one whose callbacks may be called with `data`; the queue is NULL or
-    /// not destroyed.
+    /// The handler is NULL or has callbacks that may be called with `data`. The queue is NULL or has not been
+    /// destroyed.
     unsafe fn submit<Work>(
         self,
         handler: *const ResponseHandler,
@@ -47,7 +47,7 @@ impl RequestArguments {
     {
         response::start_diagnosis();
         let nobody = ResponseHandler { properties: None, complete: None };
-        // SAFETY: the caller vouches for both pointers.
+        // SAFETY: the caller guarantees both pointers.
         unsafe {
             let handler = handler.as_ref().copied().unwrap_or(nobody);
             submit(self.queue, CallbackResponder::new(AbiVersion::EXPORTED, handler, self.data), prepare);
@@ -57,28 +57,28 @@ impl RequestArguments {
     /// # Safety
     /// `context` is NULL or points to a context whose pointers are NULL or C strings.
     unsafe fn target<C: ContextFields>(self, context: *const C) -> Outcome<TakenTarget> {
-        // SAFETY: the caller vouches for it.
+        // SAFETY: the caller guarantees it.
         unsafe { required(context, "bucket context")?.target(self.timeout_ms) }
     }
 }
 
-/// The callback that a request has of its own.
+/// Returns the callback that is specific to a request.
 ///
 /// # Safety
-/// `handler` is NULL or points to one.
+/// `handler` is NULL or points to a handler.
 unsafe fn callback<T: Copy>(handler: *const RequestHandler<T>) -> Option<T> {
-    // SAFETY: the caller vouches for it.
+    // SAFETY: the caller guarantees it.
     unsafe { handler.as_ref() }.and_then(|handler| handler.callback)
 }
 
 /// # Safety
-/// As the header says of `S3_list_service`.
+/// The arguments are as the header describes for `S3_list_service`.
 pub(super) unsafe fn list_service<C: ContextFields>(
     context: &C,
     call: RequestArguments,
     handler: *const RequestHandler<ListServiceCallback>,
 ) {
-    // SAFETY: the caller vouches for all arguments.
+    // SAFETY: the caller guarantees all arguments.
     unsafe {
         call.submit(handler.cast(), || {
             let (lane, callback) =
@@ -91,14 +91,14 @@ pub(super) unsafe fn list_service<C: ContextFields>(
 }
 
 /// # Safety
-/// As the header says of `S3_test_bucket`.
+/// The arguments are as the header describes for `S3_test_bucket`.
 pub(super) unsafe fn test_bucket<C: ContextFields>(
     context: &C,
     (location, capacity): (*mut c_char, c_int),
     call: RequestArguments,
     handler: *const ResponseHandler,
 ) {
-    // SAFETY: the caller vouches for all arguments.
+    // SAFETY: the caller guarantees all arguments.
     unsafe {
         call.submit(handler, || {
             let (target, capacity) =
@@ -111,14 +111,14 @@ pub(super) unsafe fn test_bucket<C: ContextFields>(
 }
 
 /// # Safety
-/// As the header says of `S3_create_bucket`.
+/// The arguments are as the header describes for `S3_create_bucket`.
 pub(super) unsafe fn create_bucket<C: ContextFields>(
     context: &C,
     (acl, location, region): (c_int, *const c_char, *const c_char),
     call: RequestArguments,
     handler: *const ResponseHandler,
 ) {
-    // SAFETY: the caller vouches for all arguments.
+    // SAFETY: the caller guarantees all arguments.
     unsafe {
         call.submit(handler, || {
             check_acl(acl)?;
@@ -132,13 +132,13 @@ pub(super) unsafe fn create_bucket<C: ContextFields>(
 }
 
 /// # Safety
-/// As the header says of `S3_delete_bucket`.
+/// The arguments are as the header describes for `S3_delete_bucket`.
 pub(super) unsafe fn delete_bucket<C: ContextFields>(
     context: &C,
     call: RequestArguments,
     handler: *const ResponseHandler,
 ) {
-    // SAFETY: the caller vouches for all arguments.
+    // SAFETY: the caller guarantees all arguments.
     unsafe {
         call.submit(handler, || {
             let target = context.target(call.timeout_ms)?;
@@ -148,7 +148,7 @@ pub(super) unsafe fn delete_bucket<C: ContextFields>(
 }
 
 /// # Safety
-/// As the header says of `S3_list_bucket`.
+/// The arguments are as the header describes for `S3_list_bucket`.
 pub(super) unsafe fn list_bucket<C: ContextFields>(
     context: *const C,
     [prefix, marker, delimiter]: [*const c_char; 3],
@@ -156,7 +156,7 @@ pub(super) unsafe fn list_bucket<C: ContextFields>(
     call: RequestArguments,
     handler: *const RequestHandler<ListBucketCallback>,
 ) {
-    // SAFETY: the caller vouches for all arguments.
+    // SAFETY: the caller guarantees all arguments.
     unsafe {
         call.submit(handler.cast(), || {
             let max_keys = count(max_keys, "maxkeys")?;
@@ -170,7 +170,7 @@ pub(super) unsafe fn list_bucket<C: ContextFields>(
 }
 
 /// # Safety
-/// As the header says of `S3_put_object`.
+/// The arguments are as the header describes for `S3_put_object`.
 pub(super) unsafe fn put_object<C: ContextFields, P: PropertyFields>(
     context: *const C,
     name: *const c_char,
@@ -178,7 +178,7 @@ pub(super) unsafe fn put_object<C: ContextFields, P: PropertyFields>(
     call: RequestArguments,
     handler: *const RequestHandler<PutDataCallback>,
 ) {
-    // SAFETY: the caller vouches for all arguments.
+    // SAFETY: the caller guarantees all arguments.
     unsafe {
         call.submit(handler.cast(), || {
             let (target, key, said) =
@@ -196,7 +196,7 @@ pub(super) unsafe fn put_object<C: ContextFields, P: PropertyFields>(
 }
 
 /// # Safety
-/// As the header says of `S3_get_object`.
+/// The arguments are as the header describes for `S3_get_object`.
 pub(super) unsafe fn get_object<C: ContextFields>(
     context: *const C,
     name: *const c_char,
@@ -204,7 +204,7 @@ pub(super) unsafe fn get_object<C: ContextFields>(
     call: RequestArguments,
     handler: *const RequestHandler<GetDataCallback>,
 ) {
-    // SAFETY: the caller vouches for all arguments.
+    // SAFETY: the caller guarantees all arguments.
     unsafe {
         call.submit(handler.cast(), || {
             let (target, key, callback) = (call.target(context)?, required_key(name)?, callback(handler));
@@ -221,14 +221,14 @@ pub(super) unsafe fn get_object<C: ContextFields>(
 }
 
 /// # Safety
-/// As the header says of `S3_head_object`.
+/// The arguments are as the header describes for `S3_head_object`.
 pub(super) unsafe fn head_object<C: ContextFields>(
     context: *const C,
     name: *const c_char,
     call: RequestArguments,
     handler: *const ResponseHandler,
 ) {
-    // SAFETY: the caller vouches for all arguments.
+    // SAFETY: the caller guarantees all arguments.
     unsafe {
         call.submit(handler, || {
             let (target, key) = (call.target(context)?, key(name)?);
@@ -240,14 +240,14 @@ pub(super) unsafe fn head_object<C: ContextFields>(
 }
 
 /// # Safety
-/// As the header says of `S3_delete_object`.
+/// The arguments are as the header describes for `S3_delete_object`.
 pub(super) unsafe fn delete_object<C: ContextFields>(
     context: *const C,
     name: *const c_char,
     call: RequestArguments,
     handler: *const ResponseHandler,
 ) {
-    // SAFETY: the caller vouches for all arguments.
+    // SAFETY: the caller guarantees all arguments.
     unsafe {
         call.submit(handler, || {
             let (target, key) = (call.target(context)?, key(name)?);
@@ -258,8 +258,8 @@ pub(super) unsafe fn delete_object<C: ContextFields>(
     }
 }
 
-/// Where a copy goes: bucket and key, NULL for the source's, and what of the source is copied
-/// into which part of which upload.
+/// The destination of a copy. A bucket or key of NULL means the source's. If a part is copied, also the upload, the
+/// part number and the range of the source.
 pub(super) struct CopyTo {
     pub(super) bucket: *const c_char,
     pub(super) key: *const c_char,
@@ -267,7 +267,7 @@ pub(super) struct CopyTo {
     pub(super) returns: CopyReturns,
 }
 
-/// A part that is copied.
+/// A part to copy.
 pub(super) struct CopyPart {
     pub(super) number: c_int,
     pub(super) upload: *const c_char,
@@ -276,7 +276,7 @@ pub(super) struct CopyPart {
 }
 
 /// # Safety
-/// As the header says of `S3_copy_object` and `S3_copy_object_range`.
+/// The arguments are as the header describes for `S3_copy_object` and `S3_copy_object_range`.
 pub(super) unsafe fn copy_object<C: ContextFields, P: PropertyFields>(
     context: *const C,
     name: *const c_char,
@@ -285,8 +285,7 @@ pub(super) unsafe fn copy_object<C: ContextFields, P: PropertyFields>(
     call: RequestArguments,
     handler: *const ResponseHandler,
 ) {
-    // SAFETY: the caller vouches for all arguments, also for where the result is told, until the
-    // request is complete.
+    // SAFETY: the caller guarantees all arguments, including the memory for the result until the request is complete.
     unsafe {
         call.submit(handler, || {
             let (target, from, said) = (call.target(context)?, required_key(name)?, properties(said)?);
@@ -313,7 +312,7 @@ pub(super) unsafe fn copy_object<C: ContextFields, P: PropertyFields>(
 }
 
 /// # Safety
-/// As the header says of `S3_get_acl`.
+/// The arguments are as the header describes for `S3_get_acl`.
 pub(super) unsafe fn get_acl<C: ContextFields>(
     context: *const C,
     name: *const c_char,
@@ -321,7 +320,7 @@ pub(super) unsafe fn get_acl<C: ContextFields>(
     call: RequestArguments,
     handler: *const ResponseHandler,
 ) {
-    // SAFETY: the caller vouches for all arguments.
+    // SAFETY: the caller guarantees all arguments.
     unsafe {
         call.submit(handler, || {
             let (target, key) = (call.target(context)?, key(name)?);
@@ -333,7 +332,7 @@ pub(super) unsafe fn get_acl<C: ContextFields>(
 }
 
 /// # Safety
-/// As the header says of `S3_set_acl`.
+/// The arguments are as the header describes for `S3_set_acl`.
 pub(super) unsafe fn set_acl<C: ContextFields>(
     context: *const C,
     name: *const c_char,
@@ -341,7 +340,7 @@ pub(super) unsafe fn set_acl<C: ContextFields>(
     call: RequestArguments,
     handler: *const ResponseHandler,
 ) {
-    // SAFETY: the caller vouches for all arguments.
+    // SAFETY: the caller guarantees all arguments.
     unsafe {
         call.submit(handler, || {
             let number = count(number, "aclGrantCount")?;
@@ -359,14 +358,14 @@ pub(super) unsafe fn set_acl<C: ContextFields>(
 }
 
 /// # Safety
-/// As the header says of `S3_get_server_access_logging`.
+/// The arguments are as the header describes for `S3_get_server_access_logging`.
 pub(super) unsafe fn get_logging<C: ContextFields>(
     context: *const C,
     returns: (*mut c_char, *mut c_char, *mut c_int),
     call: RequestArguments,
     handler: *const ResponseHandler,
 ) {
-    // SAFETY: the caller vouches for all arguments.
+    // SAFETY: the caller guarantees all arguments.
     unsafe {
         call.submit(handler, || {
             let target = call.target(context)?;
@@ -378,14 +377,14 @@ pub(super) unsafe fn get_logging<C: ContextFields>(
 }
 
 /// # Safety
-/// As the header says of `S3_set_server_access_logging`.
+/// The arguments are as the header describes for `S3_set_server_access_logging`.
 pub(super) unsafe fn set_logging<C: ContextFields>(
     context: *const C,
     to_bucket: *const c_char,
     call: RequestArguments,
     handler: *const ResponseHandler,
 ) {
-    // SAFETY: the caller vouches for all arguments.
+    // SAFETY: the caller guarantees all arguments.
     unsafe {
         call.submit(handler, || {
             let (target, bucket) = (call.target(context)?, owned(to_bucket)?);
@@ -397,14 +396,14 @@ pub(super) unsafe fn set_logging<C: ContextFields>(
 }
 
 /// # Safety
-/// As the header says of `S3_get_lifecycle` and `S3_set_lifecycle`.
+/// The arguments are as the header describes for `S3_get_lifecycle` and `S3_set_lifecycle`.
 pub(super) unsafe fn lifecycle<C: ContextFields>(
     context: *const C,
     answer: fn(&BucketTarget) -> Outcome,
     call: RequestArguments,
     handler: *const ResponseHandler,
 ) {
-    // SAFETY: the caller vouches for all arguments.
+    // SAFETY: the caller guarantees all arguments.
     unsafe {
         call.submit(handler, || {
             let target = call.target(context)?;
@@ -414,7 +413,7 @@ pub(super) unsafe fn lifecycle<C: ContextFields>(
 }
 
 /// # Safety
-/// As the header says of `S3_initiate_multipart`.
+/// The arguments are as the header describes for `S3_initiate_multipart`.
 pub(super) unsafe fn initiate_multipart<C: ContextFields, P: PropertyFields>(
     context: *const C,
     name: *const c_char,
@@ -422,7 +421,7 @@ pub(super) unsafe fn initiate_multipart<C: ContextFields, P: PropertyFields>(
     call: RequestArguments,
     handler: *const RequestHandler<UploadIdCallback>,
 ) {
-    // SAFETY: the caller vouches for all arguments.
+    // SAFETY: the caller guarantees all arguments.
     unsafe {
         call.submit(handler.cast(), || {
             let (target, key) = (call.target(context)?, required_key(name)?);
@@ -435,7 +434,7 @@ pub(super) unsafe fn initiate_multipart<C: ContextFields, P: PropertyFields>(
 }
 
 /// # Safety
-/// As the header says of `S3_upload_part`.
+/// The arguments are as the header describes for `S3_upload_part`.
 pub(super) unsafe fn upload_part<C: ContextFields, P: PropertyFields>(
     context: *const C,
     name: *const c_char,
@@ -443,7 +442,7 @@ pub(super) unsafe fn upload_part<C: ContextFields, P: PropertyFields>(
     call: RequestArguments,
     handler: *const RequestHandler<PutDataCallback>,
 ) {
-    // SAFETY: the caller vouches for all arguments.
+    // SAFETY: the caller guarantees all arguments.
     unsafe {
         call.submit(handler.cast(), || {
             let (number, upload) = (part_number(number)?, upload_id(text(upload)?)?);
@@ -461,7 +460,7 @@ pub(super) unsafe fn upload_part<C: ContextFields, P: PropertyFields>(
 }
 
 /// # Safety
-/// As the header says of `S3_complete_multipart_upload`.
+/// The arguments are as the header describes for `S3_complete_multipart_upload`.
 pub(super) unsafe fn complete_multipart<C: ContextFields>(
     context: *const C,
     name: *const c_char,
@@ -469,7 +468,7 @@ pub(super) unsafe fn complete_multipart<C: ContextFields>(
     call: RequestArguments,
     handler: *const CommitHandler,
 ) {
-    // SAFETY: the caller vouches for all arguments.
+    // SAFETY: the caller guarantees all arguments.
     unsafe {
         call.submit(handler.cast(), || {
             let (target, key, upload) =
@@ -486,7 +485,7 @@ pub(super) unsafe fn complete_multipart<C: ContextFields>(
 }
 
 /// # Safety
-/// As the header says of `S3_abort_multipart_upload`.
+/// The arguments are as the header describes for `S3_abort_multipart_upload`.
 pub(super) unsafe fn abort_multipart<C: ContextFields>(
     context: *const C,
     name: *const c_char,
@@ -494,7 +493,7 @@ pub(super) unsafe fn abort_multipart<C: ContextFields>(
     call: RequestArguments,
     handler: *const ResponseHandler,
 ) {
-    // SAFETY: the caller vouches for all arguments.
+    // SAFETY: the caller guarantees all arguments.
     unsafe {
         call.submit(handler, || {
             let (target, key, upload) =
@@ -507,7 +506,7 @@ pub(super) unsafe fn abort_multipart<C: ContextFields>(
 }
 
 /// # Safety
-/// As the header says of `S3_list_parts`.
+/// The arguments are as the header describes for `S3_list_parts`.
 pub(super) unsafe fn list_parts<C: ContextFields>(
     context: *const C,
     name: *const c_char,
@@ -515,7 +514,7 @@ pub(super) unsafe fn list_parts<C: ContextFields>(
     call: RequestArguments,
     handler: *const RequestHandler<ListPartsCallback>,
 ) {
-    // SAFETY: the caller vouches for all arguments.
+    // SAFETY: the caller guarantees all arguments.
     unsafe {
         call.submit(handler.cast(), || {
             plain_encoding(text(encoding)?)?;
@@ -535,7 +534,7 @@ pub(super) unsafe fn list_parts<C: ContextFields>(
 }
 
 /// # Safety
-/// As the header says of `S3_list_multipart_uploads`.
+/// The arguments are as the header describes for `S3_list_multipart_uploads`.
 pub(super) unsafe fn list_uploads<C: ContextFields>(
     context: *const C,
     [prefix, key_marker, upload_marker, encoding, delimiter]: [*const c_char; 5],
@@ -543,7 +542,7 @@ pub(super) unsafe fn list_uploads<C: ContextFields>(
     call: RequestArguments,
     handler: *const RequestHandler<ListUploadsCallback>,
 ) {
-    // SAFETY: the caller vouches for all arguments.
+    // SAFETY: the caller guarantees all arguments.
     unsafe {
         call.submit(handler.cast(), || {
             plain_encoding(text(encoding)?)?;
@@ -565,7 +564,7 @@ pub(super) unsafe fn list_uploads<C: ContextFields>(
     }
 }
 
-/// Callbacks get names as they are. Errors: another encoding.
+/// Checks that names are requested without an encoding. Errors: an encoding is requested.
 fn plain_encoding(encoding: Option<&str>) -> Outcome {
     match encoding {
         None => Ok(()),
@@ -577,7 +576,7 @@ fn plain_encoding(encoding: Option<&str>) -> Outcome {
     }
 }
 
-/// As many as S3 gives at most, where 0 or more than that is asked for. Errors: a negative number.
+/// Returns the page size: `number`, limited to S3's maximum; 0 also means the maximum. Errors: a negative number.
 fn page_size(number: c_int, what: &str) -> Outcome<usize> {
     const MOST: usize = 1000;
     Ok(match count(number, what)? {

@@ -20,8 +20,8 @@ use crate::response::{seconds, write_text};
 exported! {
     when feature = "abi-2-0";
 
-    /// Writes a URL that carries its own signature (version 4) and lives until `expires_s` seconds
-    /// after the epoch, seven days at most.
+    /// Writes a presigned URL (signature version 4) that expires at `expires_s`, in seconds since the epoch, or after
+    /// seven days if that is earlier.
     fn S3_generate_authenticated_query_string(
         buffer: *mut c_char,
         context: *const BucketContext,
@@ -29,7 +29,7 @@ exported! {
         expires_s: i64,
         resource: *const c_char,
     ) -> StatusNumber {
-        // SAFETY: the caller vouches for all arguments.
+        // SAFETY: the caller guarantees all arguments.
         general::status_of(|| unsafe {
             let (target, key) = (required(context, "bucket context")?.target(0)?, required_key(key)?);
             let lifetime_s = expires_s.saturating_sub(seconds(SystemTime::now()));
@@ -39,7 +39,7 @@ exported! {
         })
     }
 
-    /// Tells of every bucket.
+    /// Lists all buckets.
     fn S3_list_service(
         protocol: c_int,
         access_key_id: *const c_char,
@@ -51,11 +51,11 @@ exported! {
     ) {
         let keys = [access_key_id, secret_access_key];
         let context = context(protocol, 1, keys, [host_name, ptr::null()]);
-        // SAFETY: the caller vouches for all arguments.
+        // SAFETY: the caller guarantees all arguments.
         unsafe { requests::list_service(&context, RequestArguments { queue, data, timeout_ms: 0 }, handler) }
     }
 
-    /// Whether a bucket is there.
+    /// Checks whether a bucket exists.
     fn S3_test_bucket(
         protocol: c_int,
         uri_style: c_int,
@@ -71,11 +71,11 @@ exported! {
     ) {
         let keys = [access_key_id, secret_access_key];
         let context = context(protocol, uri_style, keys, [host_name, bucket_name]);
-        // SAFETY: the caller vouches for all arguments.
+        // SAFETY: the caller guarantees all arguments.
         unsafe { requests::test_bucket(&context, (location, location_size), RequestArguments { queue, data, timeout_ms: 0 }, handler) }
     }
 
-    /// Makes a bucket.
+    /// Creates a bucket.
     fn S3_create_bucket(
         protocol: c_int,
         access_key_id: *const c_char,
@@ -91,7 +91,7 @@ exported! {
         let keys = [access_key_id, secret_access_key];
         let context = context(protocol, 1, keys, [host_name, bucket_name]);
         let said = (canned_acl, location_constraint, ptr::null());
-        // SAFETY: the caller vouches for all arguments.
+        // SAFETY: the caller guarantees all arguments.
         unsafe { requests::create_bucket(&context, said, RequestArguments { queue, data, timeout_ms: 0 }, handler) }
     }
 
@@ -109,11 +109,11 @@ exported! {
     ) {
         let keys = [access_key_id, secret_access_key];
         let context = context(protocol, uri_style, keys, [host_name, bucket_name]);
-        // SAFETY: the caller vouches for all arguments.
+        // SAFETY: the caller guarantees all arguments.
         unsafe { requests::delete_bucket(&context, RequestArguments { queue, data, timeout_ms: 0 }, handler) }
     }
 
-    /// Tells of a page of a bucket.
+    /// Lists one page of a bucket.
     fn S3_list_bucket(
         context: *const BucketContext,
         prefix: *const c_char,
@@ -125,7 +125,7 @@ exported! {
         data: *mut c_void,
     ) {
         let names = [prefix, marker, delimiter];
-        // SAFETY: the caller vouches for all arguments.
+        // SAFETY: the caller guarantees all arguments.
         unsafe { requests::list_bucket(context, names, max_keys, RequestArguments { queue, data, timeout_ms: 0 }, handler) }
     }
 
@@ -139,7 +139,7 @@ exported! {
         handler: *const RequestHandler<PutDataCallback>,
         data: *mut c_void,
     ) {
-        // SAFETY: the caller vouches for all arguments.
+        // SAFETY: the caller guarantees all arguments.
         unsafe { requests::put_object(context, key, (content_length, properties), RequestArguments { queue, data, timeout_ms: 0 }, handler) }
     }
 
@@ -159,11 +159,11 @@ exported! {
     ) {
         let returns = CopyReturns { last_modified_s, etag, etag_capacity: etag_size.max(0) as usize };
         let to = CopyTo { bucket: to_bucket, key: to_key, part: None, returns };
-        // SAFETY: the caller vouches for all arguments.
+        // SAFETY: the caller guarantees all arguments.
         unsafe { requests::copy_object(context, key, to, properties, RequestArguments { queue, data, timeout_ms: 0 }, handler) }
     }
 
-    /// Reads an object, or a range of it.
+    /// Reads an object or a range of it.
     fn S3_get_object(
         context: *const BucketContext,
         key: *const c_char,
@@ -175,11 +175,11 @@ exported! {
         data: *mut c_void,
     ) {
         let asked = (conditions, start_byte, byte_count);
-        // SAFETY: the caller vouches for all arguments.
+        // SAFETY: the caller guarantees all arguments.
         unsafe { requests::get_object(context, key, asked, RequestArguments { queue, data, timeout_ms: 0 }, handler) }
     }
 
-    /// Describes an object.
+    /// Returns the properties of an object.
     fn S3_head_object(
         context: *const BucketContext,
         key: *const c_char,
@@ -187,11 +187,11 @@ exported! {
         handler: *const ResponseHandler,
         data: *mut c_void,
     ) {
-        // SAFETY: the caller vouches for all arguments.
+        // SAFETY: the caller guarantees all arguments.
         unsafe { requests::head_object(context, key, RequestArguments { queue, data, timeout_ms: 0 }, handler) }
     }
 
-    /// Removes an object; one that is not there is no error.
+    /// Removes an object. Succeeds if the object does not exist.
     fn S3_delete_object(
         context: *const BucketContext,
         key: *const c_char,
@@ -199,11 +199,11 @@ exported! {
         handler: *const ResponseHandler,
         data: *mut c_void,
     ) {
-        // SAFETY: the caller vouches for all arguments.
+        // SAFETY: the caller guarantees all arguments.
         unsafe { requests::delete_object(context, key, RequestArguments { queue, data, timeout_ms: 0 }, handler) }
     }
 
-    /// Tells who may do what with a bucket or object.
+    /// Returns the access control list of a bucket or object.
     fn S3_get_acl(
         context: *const BucketContext,
         key: *const c_char,
@@ -216,11 +216,11 @@ exported! {
         data: *mut c_void,
     ) {
         let returns = AclReturns { owner_id, owner_name, count, grants };
-        // SAFETY: the caller vouches for all arguments.
+        // SAFETY: the caller guarantees all arguments.
         unsafe { requests::get_acl(context, key, returns, RequestArguments { queue, data, timeout_ms: 0 }, handler) }
     }
 
-    /// Accepts the access control list that there is.
+    /// Accepts an access control list if it equals the existing one.
     fn S3_set_acl(
         context: *const BucketContext,
         key: *const c_char,
@@ -232,11 +232,11 @@ exported! {
         handler: *const ResponseHandler,
         data: *mut c_void,
     ) {
-        // SAFETY: the caller vouches for all arguments.
+        // SAFETY: the caller guarantees all arguments.
         unsafe { requests::set_acl(context, key, (grants, count), RequestArguments { queue, data, timeout_ms: 0 }, handler) }
     }
 
-    /// Tells that accesses are not logged.
+    /// Reports that accesses are not logged.
     fn S3_get_server_access_logging(
         context: *const BucketContext,
         bucket: *mut c_char,
@@ -247,11 +247,11 @@ exported! {
         handler: *const ResponseHandler,
         data: *mut c_void,
     ) {
-        // SAFETY: the caller vouches for all arguments.
+        // SAFETY: the caller guarantees all arguments.
         unsafe { requests::get_logging(context, (bucket, prefix, count), RequestArguments { queue, data, timeout_ms: 0 }, handler) }
     }
 
-    /// Accepts that accesses are not logged.
+    /// Accepts a request to log nothing.
     fn S3_set_server_access_logging(
         context: *const BucketContext,
         bucket: *const c_char,
@@ -262,14 +262,13 @@ exported! {
         handler: *const ResponseHandler,
         data: *mut c_void,
     ) {
-        // SAFETY: the caller vouches for all arguments.
+        // SAFETY: the caller guarantees all arguments.
         unsafe { requests::set_logging(context, bucket, RequestArguments { queue, data, timeout_ms: 0 }, handler) }
     }
 
 }
 
-/// The context of functions that take its fields one by one; without a style, the bucket goes into
-/// the path.
+/// Makes a context for functions that take its fields as separate arguments.
 fn context(
     protocol: c_int,
     uri_style: c_int,

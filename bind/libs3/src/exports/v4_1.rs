@@ -1,4 +1,4 @@
-//! The functions of libs3 4.1 whose arguments differ from 2.0's, or that 2.0 does not have.
+//! The functions of libs3 4.1 that 2.0 lacks, or whose arguments differ from 2.0's.
 
 use std::ffi::{c_char, c_int, c_ulong, c_void};
 use std::ptr;
@@ -20,7 +20,7 @@ use crate::status::Status;
 exported! {
     when not(feature = "abi-2-0");
 
-    /// As `S3_create_request_context`. There is no curl here whose handles could be shared or set up.
+    /// Like `S3_create_request_context`. Rejects a curl handle or a set-up callback, because curl is not used.
     fn S3_create_request_context_ex(
         made: *mut *mut RequestContext,
         curl_multi: *mut c_void,
@@ -31,17 +31,17 @@ exported! {
             let why = "requests are not made by curl; pass NULL for its handle and callback";
             return general::status_of(|| Err(RequestFailure::refused(Status::NotSupported, why)));
         }
-        // SAFETY: the caller vouches for it.
+        // SAFETY: the caller guarantees it.
         unsafe { general::S3_create_request_context(made) }
     }
 
-    /// Begins requests and runs callbacks, as far as that can be done now.
+    /// Starts requests and runs callbacks, as far as possible without waiting.
     fn S3_process_request_context(context: *mut RequestContext) -> StatusNumber {
-        // SAFETY: the caller vouches for it.
+        // SAFETY: the caller guarantees it.
         unsafe { general::drive(context, RequestQueue::run_ready) }
     }
 
-    /// Certificates are always verified, whatever is asked for here; `AWS_CA_BUNDLE` names others to
+    /// Certificates are always verified, regardless of the argument. `AWS_CA_BUNDLE` names further certificates to
     /// trust.
     fn S3_set_request_context_verify_peer(_context: *mut RequestContext, verify: c_int) {
         if verify == 0 {
@@ -49,7 +49,7 @@ exported! {
         }
     }
 
-    /// Writes a URL that carries its own signature (version 4) and lives `expires_s` seconds.
+    /// Writes a presigned URL (signature version 4) that is valid for `expires_s` seconds.
     fn S3_generate_authenticated_query_string(
         buffer: *mut c_char,
         context: *const BucketContext,
@@ -58,7 +58,7 @@ exported! {
         resource: *const c_char,
         method: *const c_char,
     ) -> StatusNumber {
-        // SAFETY: the caller vouches for all arguments.
+        // SAFETY: the caller guarantees all arguments.
         general::status_of(|| unsafe {
             let (target, key) = (required(context, "bucket context")?.target(0)?, required_key(key)?);
             let url = object::presigned_url(&target, &key, i64::from(expires_s), text(resource)?, text(method)?)?;
@@ -67,7 +67,7 @@ exported! {
         })
     }
 
-    /// Tells of every bucket.
+    /// Lists all buckets.
     fn S3_list_service(
         protocol: c_int,
         access_key_id: *const c_char,
@@ -82,11 +82,11 @@ exported! {
     ) {
         let keys = [access_key_id, secret_access_key, security_token];
         let context = context(protocol, 1, keys, [host_name, ptr::null(), auth_region]);
-        // SAFETY: the caller vouches for all arguments.
+        // SAFETY: the caller guarantees all arguments.
         unsafe { requests::list_service(&context, RequestArguments { queue, data, timeout_ms }, handler) }
     }
 
-    /// Whether a bucket is there.
+    /// Checks whether a bucket exists.
     fn S3_test_bucket(
         protocol: c_int,
         uri_style: c_int,
@@ -105,11 +105,11 @@ exported! {
     ) {
         let keys = [access_key_id, secret_access_key, security_token];
         let context = context(protocol, uri_style, keys, [host_name, bucket_name, auth_region]);
-        // SAFETY: the caller vouches for all arguments.
+        // SAFETY: the caller guarantees all arguments.
         unsafe { requests::test_bucket(&context, (location, location_size), RequestArguments { queue, data, timeout_ms }, handler) }
     }
 
-    /// Makes a bucket.
+    /// Creates a bucket.
     fn S3_create_bucket(
         protocol: c_int,
         access_key_id: *const c_char,
@@ -128,7 +128,7 @@ exported! {
         let keys = [access_key_id, secret_access_key, security_token];
         let context = context(protocol, 1, keys, [host_name, bucket_name, auth_region]);
         let said = (canned_acl, location_constraint, auth_region);
-        // SAFETY: the caller vouches for all arguments.
+        // SAFETY: the caller guarantees all arguments.
         unsafe { requests::create_bucket(&context, said, RequestArguments { queue, data, timeout_ms }, handler) }
     }
 
@@ -149,11 +149,11 @@ exported! {
     ) {
         let keys = [access_key_id, secret_access_key, security_token];
         let context = context(protocol, uri_style, keys, [host_name, bucket_name, auth_region]);
-        // SAFETY: the caller vouches for all arguments.
+        // SAFETY: the caller guarantees all arguments.
         unsafe { requests::delete_bucket(&context, RequestArguments { queue, data, timeout_ms }, handler) }
     }
 
-    /// Tells of a page of a bucket.
+    /// Lists one page of a bucket.
     fn S3_list_bucket(
         context: *const BucketContext,
         prefix: *const c_char,
@@ -166,7 +166,7 @@ exported! {
         data: *mut c_void,
     ) {
         let names = [prefix, marker, delimiter];
-        // SAFETY: the caller vouches for all arguments.
+        // SAFETY: the caller guarantees all arguments.
         unsafe { requests::list_bucket(context, names, max_keys, RequestArguments { queue, data, timeout_ms }, handler) }
     }
 
@@ -181,7 +181,7 @@ exported! {
         handler: *const RequestHandler<PutDataCallback>,
         data: *mut c_void,
     ) {
-        // SAFETY: the caller vouches for all arguments.
+        // SAFETY: the caller guarantees all arguments.
         unsafe { requests::put_object(context, key, (content_length, properties), RequestArguments { queue, data, timeout_ms }, handler) }
     }
 
@@ -202,12 +202,12 @@ exported! {
     ) {
         let returns = CopyReturns { last_modified_s, etag, etag_capacity: etag_size.max(0) as usize };
         let to = CopyTo { bucket: to_bucket, key: to_key, part: None, returns };
-        // SAFETY: the caller vouches for all arguments.
+        // SAFETY: the caller guarantees all arguments.
         unsafe { requests::copy_object(context, key, to, properties, RequestArguments { queue, data, timeout_ms }, handler) }
     }
 
-    /// Copies `count` bytes of an object from `start` on (0: to the end) into a part of an upload;
-    /// without an upload, all of the object.
+    /// Copies `count` bytes of an object, starting at `start`, to a part of an upload; a `count` of 0 means to the end.
+    /// Without an upload, copies the whole object.
     fn S3_copy_object_range(
         context: *const BucketContext,
         key: *const c_char,
@@ -229,11 +229,11 @@ exported! {
         let returns = CopyReturns { last_modified_s, etag, etag_capacity: etag_size.max(0) as usize };
         let part = (number > 0 && !upload.is_null()).then_some(CopyPart { number, upload, start, count });
         let to = CopyTo { bucket: to_bucket, key: to_key, part, returns };
-        // SAFETY: the caller vouches for all arguments.
+        // SAFETY: the caller guarantees all arguments.
         unsafe { requests::copy_object(context, key, to, properties, RequestArguments { queue, data, timeout_ms }, handler) }
     }
 
-    /// Reads an object, or a range of it.
+    /// Reads an object or a range of it.
     fn S3_get_object(
         context: *const BucketContext,
         key: *const c_char,
@@ -246,11 +246,11 @@ exported! {
         data: *mut c_void,
     ) {
         let asked = (conditions, start_byte, byte_count);
-        // SAFETY: the caller vouches for all arguments.
+        // SAFETY: the caller guarantees all arguments.
         unsafe { requests::get_object(context, key, asked, RequestArguments { queue, data, timeout_ms }, handler) }
     }
 
-    /// Describes an object.
+    /// Returns the properties of an object.
     fn S3_head_object(
         context: *const BucketContext,
         key: *const c_char,
@@ -259,11 +259,11 @@ exported! {
         handler: *const ResponseHandler,
         data: *mut c_void,
     ) {
-        // SAFETY: the caller vouches for all arguments.
+        // SAFETY: the caller guarantees all arguments.
         unsafe { requests::head_object(context, key, RequestArguments { queue, data, timeout_ms }, handler) }
     }
 
-    /// Removes an object; one that is not there is no error.
+    /// Removes an object. Succeeds if the object does not exist.
     fn S3_delete_object(
         context: *const BucketContext,
         key: *const c_char,
@@ -272,11 +272,11 @@ exported! {
         handler: *const ResponseHandler,
         data: *mut c_void,
     ) {
-        // SAFETY: the caller vouches for all arguments.
+        // SAFETY: the caller guarantees all arguments.
         unsafe { requests::delete_object(context, key, RequestArguments { queue, data, timeout_ms }, handler) }
     }
 
-    /// Tells who may do what with a bucket or object.
+    /// Returns the access control list of a bucket or object.
     fn S3_get_acl(
         context: *const BucketContext,
         key: *const c_char,
@@ -290,11 +290,11 @@ exported! {
         data: *mut c_void,
     ) {
         let returns = AclReturns { owner_id, owner_name, count, grants };
-        // SAFETY: the caller vouches for all arguments.
+        // SAFETY: the caller guarantees all arguments.
         unsafe { requests::get_acl(context, key, returns, RequestArguments { queue, data, timeout_ms }, handler) }
     }
 
-    /// Accepts the access control list that there is.
+    /// Accepts an access control list if it equals the existing one.
     fn S3_set_acl(
         context: *const BucketContext,
         key: *const c_char,
@@ -307,11 +307,11 @@ exported! {
         handler: *const ResponseHandler,
         data: *mut c_void,
     ) {
-        // SAFETY: the caller vouches for all arguments.
+        // SAFETY: the caller guarantees all arguments.
         unsafe { requests::set_acl(context, key, (grants, count), RequestArguments { queue, data, timeout_ms }, handler) }
     }
 
-    /// Tells that there are no lifecycle rules.
+    /// Reports that there are no lifecycle rules.
     fn S3_get_lifecycle(
         context: *const BucketContext,
         _document: *mut c_char,
@@ -321,11 +321,11 @@ exported! {
         handler: *const ResponseHandler,
         data: *mut c_void,
     ) {
-        // SAFETY: the caller vouches for all arguments.
+        // SAFETY: the caller guarantees all arguments.
         unsafe { requests::lifecycle(context, bucket::get_lifecycle, RequestArguments { queue, data, timeout_ms }, handler) }
     }
 
-    /// Refuses lifecycle rules.
+    /// Rejects lifecycle rules.
     fn S3_set_lifecycle(
         context: *const BucketContext,
         _document: *const c_char,
@@ -334,11 +334,11 @@ exported! {
         handler: *const ResponseHandler,
         data: *mut c_void,
     ) {
-        // SAFETY: the caller vouches for all arguments.
+        // SAFETY: the caller guarantees all arguments.
         unsafe { requests::lifecycle(context, bucket::set_lifecycle, RequestArguments { queue, data, timeout_ms }, handler) }
     }
 
-    /// Tells that accesses are not logged.
+    /// Reports that accesses are not logged.
     fn S3_get_server_access_logging(
         context: *const BucketContext,
         bucket: *mut c_char,
@@ -350,11 +350,11 @@ exported! {
         handler: *const ResponseHandler,
         data: *mut c_void,
     ) {
-        // SAFETY: the caller vouches for all arguments.
+        // SAFETY: the caller guarantees all arguments.
         unsafe { requests::get_logging(context, (bucket, prefix, count), RequestArguments { queue, data, timeout_ms }, handler) }
     }
 
-    /// Accepts that accesses are not logged.
+    /// Accepts a request to log nothing.
     fn S3_set_server_access_logging(
         context: *const BucketContext,
         bucket: *const c_char,
@@ -366,7 +366,7 @@ exported! {
         handler: *const ResponseHandler,
         data: *mut c_void,
     ) {
-        // SAFETY: the caller vouches for all arguments.
+        // SAFETY: the caller guarantees all arguments.
         unsafe { requests::set_logging(context, bucket, RequestArguments { queue, data, timeout_ms }, handler) }
     }
 
@@ -381,11 +381,11 @@ exported! {
         data: *mut c_void,
     ) {
         let (context, properties) = (context.cast_const(), properties.cast_const());
-        // SAFETY: the caller vouches for all arguments.
+        // SAFETY: the caller guarantees all arguments.
         unsafe { requests::initiate_multipart(context, key, properties, RequestArguments { queue, data, timeout_ms }, handler) }
     }
 
-    /// Sends a part.
+    /// Uploads a part.
     fn S3_upload_part(
         context: *mut BucketContext,
         key: *const c_char,
@@ -399,11 +399,11 @@ exported! {
         data: *mut c_void,
     ) {
         let part = (number, upload, content_length, properties.cast_const());
-        // SAFETY: the caller vouches for all arguments.
+        // SAFETY: the caller guarantees all arguments.
         unsafe { requests::upload_part(context.cast_const(), key, part, RequestArguments { queue, data, timeout_ms }, handler) }
     }
 
-    /// Publishes what a multipart upload sent.
+    /// Completes a multipart upload: publishes the object made of its parts.
     fn S3_complete_multipart_upload(
         context: *mut BucketContext,
         key: *const c_char,
@@ -415,11 +415,11 @@ exported! {
         data: *mut c_void,
     ) {
         let document = (upload, content_length);
-        // SAFETY: the caller vouches for all arguments.
+        // SAFETY: the caller guarantees all arguments.
         unsafe { requests::complete_multipart(context.cast_const(), key, document, RequestArguments { queue, data, timeout_ms }, handler) }
     }
 
-    /// Tells of a page of an upload's parts.
+    /// Lists one page of an upload's parts.
     fn S3_list_parts(
         context: *mut BucketContext,
         key: *const c_char,
@@ -433,11 +433,11 @@ exported! {
         data: *mut c_void,
     ) {
         let asked = (upload, marker, encoding, max_parts);
-        // SAFETY: the caller vouches for all arguments.
+        // SAFETY: the caller guarantees all arguments.
         unsafe { requests::list_parts(context.cast_const(), key, asked, RequestArguments { queue, data, timeout_ms }, handler) }
     }
 
-    /// Forgets a multipart upload. Its callbacks get NULL as their data.
+    /// Aborts a multipart upload. Its callbacks receive NULL as their data.
     fn S3_abort_multipart_upload(
         context: *mut BucketContext,
         key: *const c_char,
@@ -446,11 +446,11 @@ exported! {
         handler: *mut ResponseHandler,
     ) {
         let call = RequestArguments { queue: ptr::null_mut(), data: ptr::null_mut(), timeout_ms };
-        // SAFETY: the caller vouches for all arguments.
+        // SAFETY: the caller guarantees all arguments.
         unsafe { requests::abort_multipart(context.cast_const(), key, upload, call, handler) }
     }
 
-    /// Tells of a page of a bucket's uploads.
+    /// Lists one page of a bucket's uploads.
     fn S3_list_multipart_uploads(
         context: *mut BucketContext,
         prefix: *const c_char,
@@ -465,13 +465,12 @@ exported! {
         data: *mut c_void,
     ) {
         let names = [prefix, key_marker, upload_marker, encoding, delimiter];
-        // SAFETY: the caller vouches for all arguments.
+        // SAFETY: the caller guarantees all arguments.
         unsafe { requests::list_uploads(context.cast_const(), names, max_uploads, RequestArguments { queue, data, timeout_ms }, handler) }
     }
 }
 
-/// The context of functions that take its fields one by one; without a style, the bucket goes into
-/// the path.
+/// Makes a context for functions that take its fields as separate arguments.
 fn context(
     protocol: c_int,
     uri_style: c_int,

@@ -1,4 +1,4 @@
-//! The libraries as programs find them, C programs that load these libraries, and lanes for the programs.
+//! Builds the libraries as they are installed, C programs that load them, and lanes for these programs.
 
 #![allow(dead_code, unreachable_pub, reason = "each test file uses a part of it")]
 use std::net::SocketAddr;
@@ -22,14 +22,14 @@ pub fn built() -> &'static Path {
         let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
         let out = repository.join("target/test-libraries");
         let mut build = Command::new(repository.join("tools/build-libs3"));
-        // The variables that cargo sets for a test would look like a change to build scripts.
+        // To build scripts, the variables that cargo sets for a test would look like a change.
         let told = std::env::vars_os().map(|(name, _)| name);
         let told = told.filter(|name| name.to_str().is_some_and(|name| name.starts_with("CARGO_")));
         let kept = ["CARGO_HOME", "CARGO_TARGET_DIR", "CARGO_BUILD_JOBS"];
         for name in told.filter(|name| !kept.iter().any(|kept| name == kept)) {
             build.env_remove(name);
         }
-        // The profile of tests, because the profile of `make libs3` would compile all crates once more.
+        // Use the profile of tests. That of `make libs3` would compile all crates again.
         run(build.arg(&out).arg("dev"));
         out
     })
@@ -80,7 +80,7 @@ impl Program {
     }
 }
 
-/// A lane to a directory, with what a program needs to use it.
+/// A lane to a directory, with everything that a program needs to use it.
 pub struct Lane {
     pub root: TempDir,
     pub host: String,
@@ -89,7 +89,7 @@ pub struct Lane {
     _gateway: Option<Box<dyn std::any::Any>>,
 }
 
-/// Creates a directory, in memory if possible, because these tests make many files.
+/// Creates a directory, in memory if possible, because these tests create many files.
 fn root() -> TempDir {
     TempDir::new_in("/dev/shm").or_else(|_| TempDir::new()).unwrap()
 }
@@ -101,7 +101,7 @@ impl Lane {
         Lane { root, host, access_key: String::new(), secret_key: String::new(), _gateway: None }
     }
 
-    /// Serves a directory through a node gateway of this process, which ends with the lane.
+    /// Serves a directory through a node gateway in this process, which stops when the lane is dropped.
     pub fn node() -> Self {
         let (root, sockets) = (root(), TempDir::new().unwrap());
         let (path, socket) = (root.path().to_owned(), sockets.path().join("socket"));
@@ -112,7 +112,7 @@ impl Lane {
         Lane { root, host, access_key, secret_key, _gateway: Some(Box::new((gateway, sockets))) }
     }
 
-    /// Serves a directory through a gateway of this process, which ends with the lane.
+    /// Serves a directory through an HTTP gateway in this process, which stops when the lane is dropped.
     pub fn http() -> Self {
         let root = root();
         let store = PosixStore::open(root.path(), PosixConfig::default()).unwrap();

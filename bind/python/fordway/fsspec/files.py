@@ -68,7 +68,7 @@ class NewObject(io.BufferedIOBase):
         return self.fs.store.writer(*self._address, **described)
 
     def _exclusive(self, described: dict[str, Any]) -> ObjectWriter:
-        # The condition decides in the end; this look spares the caller work that is lost.
+        # The condition on the write decides. This check only saves the caller wasted work.
         if self.fs.exists(self.path):
             raise self._already_exists()
         return self.fs.store.writer(*self._address, **described, if_none_match="*")
@@ -162,6 +162,6 @@ class NewObject(io.BufferedIOBase):
         self.close()
 
     def __del__(self) -> None:
-        # Without a writer it never came to be; and a forked child leaves the object to its parent.
+        # Without a writer, the constructor failed. A forked child leaves the object to its parent.
         if hasattr(self, "_writer") and not self._writer.closed:
             self.close()

@@ -202,7 +202,7 @@ def _busy(row: pd.Series) -> Iterator[str]:
 def _bytes(row: pd.Series, link: Link) -> Iterator[str]:
     for column in ("body_bytes", "read_bytes"):
         each = row[column] / row[REQUESTS]
-        # Connections read parts of answers that are not among the requests.
+        # Connections also read parts of responses to requests that are not counted.
         slack = 0.02 + 2 * (row[CONNECTIONS] if row[CONNECTIONS] > 0 else 1) / row[REQUESTS]
         if each < row[SIZE] * (1 - slack) - 1 or each > row[SIZE] * (1 + slack) + HEAD_BYTES_MAX:
             yield (

@@ -66,7 +66,7 @@ def _times(
     axes.plot(
         sizes, [1e3 * each["time_us"] for each in rows], "o", color=MEASURED, label="measured", markersize=5
     )
-    # With several loads at a size a line between rows would join what does not belong together.
+    # If a size has several loads, a line would connect unrelated rows.
     style = "x" if several else "-"
     axes.plot(sizes, [1e3 * each["predicted_us"] for each in rows], style, color=MODEL, label=found["model"])
     axes.set(

@@ -135,7 +135,7 @@ def _ratio_row(axes: Axes, y: float, row: dict[str, Any], speed: float | None, c
     limit = row["limit"]["name"]
     place = {"transform": axes.get_yaxis_transform(), "va": "center", "clip_on": False, "fontsize": 8.5}
     axes.text(1.02, y, note, color=INK, **place)
-    # The spaces make room for fonts wider than the one the figure is laid out with.
+    # The spaces leave room for fonts wider than the one used for the layout.
     axes.text(1.24, y, f"limit: {limit}\u00a0\u00a0\u00a0", color=MUTED, **place)
 
 

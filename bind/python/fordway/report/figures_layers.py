@@ -69,7 +69,7 @@ def _panels(
         of_lanes = {lane: _rows(run, phase, lane) for lane in run.lanes}
         found = {lane: bands(rows, classes, value(rows)) for lane, rows in of_lanes.items()}
         found = {lane: lines for lane, lines in found.items() if not lines.empty}
-        # The reference is beside every other one, and by itself only where there is none.
+        # The reference is drawn next to each other lane, and alone only if there is no other lane.
         for lane in [lane for lane in found if lane != run.reference] or found:
             shown[phase, lane] = {name: found[name] for name in (run.reference, lane) if name in found}
     return shown
@@ -77,7 +77,7 @@ def _panels(
 
 def _rows(run: Run, phase: str, lane: str) -> pd.DataFrame:
     rows = run.operations
-    # A message of no bytes has no place on a logarithmic axis.
+    # A message of 0 bytes cannot be shown on a logarithmic axis.
     return rows[(rows["phase"] == phase) & (rows["lane"] == lane) & (rows["bytes"] > 0)]
 
 
@@ -85,7 +85,7 @@ def _bands(axes: Axes, found: pd.DataFrame, colour: str) -> None:
     at = found["size_bytes"]
     axes.fill_between(at, found[0.05], found[0.95], color=colour, alpha=OUTER, linewidth=0)
     axes.fill_between(at, found[0.25], found[0.75], color=colour, alpha=INNER, linewidth=0)
-    # One class alone makes no line.
+    # A single class makes no line, so mark its point.
     axes.plot(at, found[0.5], "o-" if len(at) == 1 else "-", color=colour, linewidth=1.5, markersize=4)
 
 
@@ -137,7 +137,7 @@ def _compared(run: Run) -> dict[str, dict[str, pd.DataFrame]]:
     compared = {}
     for phase in run.timed_phases:
         lines = {lane: loss.against_reference(run, phase, lane) for lane in run.lanes[1:]}
-        # A message of no bytes has no place on a logarithmic axis.
+        # A message of 0 bytes cannot be shown on a logarithmic axis.
         lines = {lane: ratios[ratios["size_bytes"] > 0] for lane, ratios in lines.items()}
         lines = {lane: ratios for lane, ratios in lines.items() if not ratios.empty}
         if lines:

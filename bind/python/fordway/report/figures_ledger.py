@@ -46,7 +46,7 @@ def steps(entry: dict[str, Any]) -> list[tuple[str, float, dict[str, Any], str]]
     """The bars of one path: name, where the bar begins (ns), its time with the interval, colour."""
     begin_ns, bars = 0.0, []
     for part in entry["parts"]:
-        # Runs written before components had this name called them rungs.
+        # Older runs call components rungs.
         component = part["component"] if "component" in part else part["rung"]
         name = component if part["times"] == 1 else f"{part['times']:g} × {component}"
         bars.append((name, begin_ns, part["ns"], PART))

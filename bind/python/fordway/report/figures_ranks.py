@@ -71,7 +71,7 @@ def radar(run: Run, colours: dict[str, str]) -> Figure | None:
     known = [speed for of_lane in speeds.values() for speed in of_lane if speed]
     if len(run.drawn_phases) < 3 or len(run.lanes) < 2 or not known:
         return None
-    # The logarithm of what is a little below the smallest is the centre.
+    # The centre is the logarithm of a value slightly below the smallest speed.
     centre = np.floor(np.log10(min(known)) * 2) / 2 - 0.25
     figure = Figure(figsize=(figures.WIDTH_INCHES, 6.2), layout="constrained")
     axes = figure.add_subplot(projection="polar")

@@ -37,7 +37,7 @@ def communication(run: Run, colours: dict[str, str]) -> Figure | None:
     _draw(left, run, colours, "communication_share")
     left.set(title="share of time in MPI", ylim=(0, 1))
     left.yaxis.set_major_formatter(PercentFormatter(1))
-    # Limits come first: a single point without an interval leaves nothing to choose them by.
+    # Set the limits before drawing, because they cannot be derived from a single point without an interval.
     late = [interval for lane in run.lanes for _, interval in _of_lane(run, lane, "late_ns")]
     least = max(min((interval["low"] for interval in late), default=1), 1)
     most = max((interval["high"] for interval in late), default=1)
@@ -80,7 +80,7 @@ def _draw(axes: Axes, run: Run, colours: dict[str, str], name: str) -> None:
             [value - interval["low"] for value, (_, interval) in zip(values, found, strict=True)],
             [interval["high"] - value for value, (_, interval) in zip(values, found, strict=True)],
         ]
-        # Side by side, so that intervals of several set-ups can be seen.
+        # Shift the points of each set-up, so that intervals do not overlap.
         places = [ranks * 1.03 ** (at - (len(run.lanes) - 1) / 2) for ranks, _ in found]
         style = {"color": colours[lane], "linewidth": 1.4, "linestyle": LINES[at // 4 % len(LINES)]}
         axes.errorbar(places, values, yerr=ends, marker="o", markersize=4, capsize=2, **style)

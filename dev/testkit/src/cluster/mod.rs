@@ -1,8 +1,8 @@
-//! Shared file systems on this machine: each has a server and two mounts with separate caches, like the mounts of two
-//! nodes. Needs root.
+//! Shared file systems on this machine, each with a server and two mounts with separate caches, like the mounts of two
+//! nodes. Requires root.
 //!
-//! All of it runs in namespaces whose first process is killed with the thread that started it. A killed test leaves no
-//! process, mount or file behind, and the machine's own settings do not change.
+//! Everything runs in namespaces whose first process is killed when the thread that started it ends. A killed test
+//! leaves no process, mount or file behind, and the machine's own settings do not change.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -20,13 +20,13 @@ const TASK: Duration = Duration::from_secs(240);
 const SOAK_TASK: Duration = Duration::from_secs(1800);
 const POLL: Duration = Duration::from_millis(10);
 
-/// What the first process of a cluster runs once the file system is mounted.
+/// The script that the first process of a cluster runs once the file system is mounted.
 const AGENT: &str = include_str!("agent.sh");
 /// Scripts that start file systems.
 const GLUSTERFS: &str = include_str!("glusterfs.sh");
 const MOOSEFS: &str = include_str!("moosefs.sh");
 const CEPHFS: &str = include_str!("cephfs.sh");
-/// Starts a kernel, in which the line `INIT` is run.
+/// The script that starts a kernel, in which the line `INIT` runs.
 const KERNEL: &str = include_str!("kernel.sh");
 const NFS: &str = include_str!("nfs.sh");
 
@@ -110,7 +110,7 @@ impl FileSystemCluster {
         let begin = Instant::now();
         while !cluster.control("ready").exists() {
             let ended = cluster.agent.ended().map_err(|error| error.to_string())?;
-            // A kernel process does not exit after a panic.
+            // A user-mode kernel does not exit after a panic, so look for the message.
             let is_lost = ended.is_some() || tail(&log).contains("Kernel panic");
             if is_lost || begin.elapsed() > START {
                 return Err(format!("after {:?}, ended {ended:?}: {}", begin.elapsed(), tail(&log)));
@@ -120,7 +120,7 @@ impl FileSystemCluster {
         Ok(cluster)
     }
 
-    /// The path of a file in [`FileSystemCluster::CONTROL`], as the test sees it.
+    /// Returns the path of a file in [`FileSystemCluster::CONTROL`], as seen by the test.
     pub fn control(&self, name: &str) -> PathBuf {
         PathBuf::from(format!("/proc/{}/root{}/{name}", self.agent.id(), Self::CONTROL))
     }

@@ -10,7 +10,7 @@ use fordway_store::{
 
 use super::{assert_kind, bucket, delete, get, head, key, put};
 
-/// A bucket is listed once, and is gone after its removal.
+/// A bucket is listed exactly once, and not at all after its removal.
 pub fn buckets_are_made_listed_and_removed(store: &dyn Store) {
     let names = ["zeta", "alpha", "mid.dle"].map(|name| Bucket::new(name).unwrap());
     names.iter().for_each(|name| store.create_bucket(name).unwrap());
@@ -47,7 +47,7 @@ pub fn bucket_names_are_checked(store: &dyn Store) {
     }
 }
 
-/// Every call on a missing bucket states that the bucket is missing.
+/// Every call on a missing bucket reports that the bucket is missing.
 pub fn a_missing_bucket_is_named(store: &dyn Store) {
     let (none, k) = (Bucket::new("none").unwrap(), key("a/b"));
     assert_kind(store.head_bucket(&none), ErrorKind::NoSuchBucket);
@@ -110,7 +110,7 @@ pub fn documents_are_kept_and_replaced(store: &dyn Store) {
     assert_eq!(text(store, &b, &TAGGING), None, "a new bucket has none");
 }
 
-/// Errors state what is missing or too large.
+/// Errors report what is missing or too large.
 pub fn documents_have_limits(store: &dyn Store) {
     let missing = Bucket::new("missing").unwrap();
     assert_kind(store.document(&missing, &CORS), ErrorKind::NoSuchBucket);

@@ -1,4 +1,4 @@
-//! Listings, and keys of every kind, also ones that conflict with each other.
+//! Listings, and keys of every kind, including keys that conflict with each other.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ fn names(listing: &ObjectListing) -> Vec<&str> {
     listing.entries.iter().map(|entry| entry.name()).collect()
 }
 
-/// Keys are listed in the order of their UTF-8 bytes, whatever the directories are.
+/// Keys are listed in the order of their UTF-8 bytes, regardless of directories.
 pub fn listing_is_in_byte_order(store: &dyn Store) {
     let b = bucket(store);
     let mut names =
@@ -20,7 +20,7 @@ pub fn listing_is_in_byte_order(store: &dyn Store) {
     assert_eq!(all_keys(store, &b), names);
 }
 
-/// Pages of any size, with and without a delimiter, join to the whole.
+/// Pages of any size, with and without a delimiter, add up to the whole listing.
 pub fn listing_pages_join(store: &dyn Store) {
     let b = bucket(store);
     let names: Vec<String> =
@@ -52,7 +52,7 @@ pub fn listing_pages_join(store: &dyn Store) {
     }
 }
 
-/// A delimiter rolls keys up; an empty directory does not appear.
+/// A delimiter groups keys; an empty directory does not appear.
 pub fn listing_rolls_up(store: &dyn Store) {
     let b = bucket(store);
     for name in ["a", "b/1", "b/2", "c//d", "c/e", "f/g/h"] {

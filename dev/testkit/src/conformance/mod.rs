@@ -1,5 +1,5 @@
-//! The definition of what a [`Store`] does. Every case is a function of an empty store, so one line tests a new lane:
-//! `conformance_suite!(open_my_store())`.
+//! The definition of the behaviour of a [`Store`]. Every case is a function of an empty store, so one line tests a new
+//! lane: `conformance_suite!(open_my_store())`.
 
 mod buckets;
 mod listing;
@@ -53,14 +53,14 @@ use fordway_store::{
     Bucket, DeleteOptions, Error, ErrorKind, GetOptions, Key, ListQuery, PutOptions, PutResult, Result, Store,
 };
 
-/// A store to test, with everything that must live as long as it does.
+/// A store to test, with everything that must live as long as the store.
 pub struct StoreFixture {
     store: Arc<dyn Store>,
     _keep: Box<dyn std::any::Any>,
 }
 
 impl StoreFixture {
-    /// `keep` is dropped after the test: a temporary directory, a server.
+    /// Creates a fixture. `keep` (such as a temporary directory or a server) is dropped after the test.
     pub fn new(store: impl Store + 'static, keep: impl std::any::Any) -> Self {
         StoreFixture { store: Arc::new(store), _keep: Box::new(keep) }
     }
@@ -74,7 +74,7 @@ impl Deref for StoreFixture {
     }
 }
 
-/// Declares one test for every case, each on a new store made by `$open`.
+/// Declares one test per case, each on a new store returned by `$open`.
 #[macro_export]
 macro_rules! conformance_suite {
     ($open:expr) => {
@@ -114,7 +114,7 @@ macro_rules! conformance_suite {
             $crate::conformance::$case(&*fixture);
         })*
 
-        /// A case that is written but not declared would never run.
+        /// Every case must be declared, because an undeclared case would never run.
         #[test]
         fn every_case_is_declared() {
             assert_eq!([$(stringify!($case)),*].len(), $crate::conformance::cases_written());

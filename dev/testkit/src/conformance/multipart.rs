@@ -1,5 +1,4 @@
-//! Multipart uploads, and what the store keeps about the parts of a completed object: checksums, sizes, and reads by
-//! number.
+//! Multipart uploads, and the parts of completed objects: checksums, sizes, and reads by part number.
 
 use fordway_store::{
     BoxedMetadata, Bucket, ByteRange, Checksum, ChecksumAlgorithm, ChecksumType, CompleteOptions,
@@ -62,8 +61,7 @@ pub fn multipart_makes_one_object(store: &dyn Store) {
     assert!(store.list_uploads(&b, &UploadsQuery::default()).unwrap().uploads.is_empty());
 }
 
-/// Parts of equal size with a shorter last one, which is what every client sends: uploaded in any order, repeated, or
-/// omitted.
+/// Parts of equal size with a shorter last one, as sent by every client: uploaded in any order, repeated, or omitted.
 pub fn multipart_of_uniform_parts(store: &dyn Store) {
     let b = bucket(store);
     let size = MIN_PART_BYTES as usize;
@@ -91,7 +89,7 @@ pub fn multipart_of_uniform_parts(store: &dyn Store) {
     }
 }
 
-/// A refused completion leaves the upload unchanged.
+/// A rejected completion leaves the upload unchanged.
 pub fn multipart_outlives_a_failed_completion(store: &dyn Store) {
     let b = bucket(store);
     put(store, &b, "k", b"old");
@@ -125,7 +123,7 @@ pub fn multipart_completion_is_repeatable(store: &dyn Store) {
     assert_eq!(get(store, &b, "k").unwrap(), b"newer");
 }
 
-/// Completion refuses parts that are missing, changed, out of order or too small.
+/// Completion rejects parts that are missing, changed, out of order or too small.
 pub fn multipart_refuses_what_does_not_fit(store: &dyn Store) {
     let b = bucket(store);
     put(store, &b, "k", b"old");
@@ -191,7 +189,7 @@ pub fn multipart_parts_are_listed(store: &dyn Store) {
     assert!(all_keys(store, &b).is_empty());
 }
 
-/// A repeated part replaces the earlier one of its number.
+/// A repeated part replaces the earlier part with the same number.
 pub fn multipart_part_is_replaced(store: &dyn Store) {
     let b = bucket(store);
     let upload = store.create_upload(&b, &key("k"), &PutOptions::default()).unwrap();

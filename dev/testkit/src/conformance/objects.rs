@@ -10,7 +10,7 @@ use fordway_store::{
 
 use super::{all_keys, assert_kind, bucket, bytes, delete, get, head, key, put};
 
-/// The four basic calls, and their errors when there is no object.
+/// The four basic calls, and their errors if there is no object.
 pub fn put_get_head_delete(store: &dyn Store) {
     let b = bucket(store);
     let before = SystemTime::now() - Duration::from_secs(3);
@@ -61,7 +61,7 @@ pub fn empty_objects(store: &dyn Store) {
     assert_kind(store.get(&b, &key("empty"), &options), ErrorKind::InvalidRange);
 }
 
-/// The content of an object is what many writes appended, in their order, and it can be read back as a stream.
+/// The content of an object is the concatenation of many writes, and can be read back as a stream.
 pub fn large_objects_stream(store: &dyn Store) {
     let b = bucket(store);
     let body = bytes(20_000_003, 7);
@@ -154,7 +154,7 @@ pub fn ranges_outside_are_refused(store: &dyn Store) {
     }
 }
 
-/// Deleting an absent object succeeds, and harms no other.
+/// Deleting a missing object succeeds, and does not affect any other object.
 pub fn deleting_nothing_succeeds(store: &dyn Store) {
     let b = bucket(store);
     put(store, &b, "a/b", b"x");
@@ -178,7 +178,7 @@ pub fn many_are_deleted(store: &dyn Store) {
     assert_eq!(all_keys(store, &b), ["stays"]);
 }
 
-/// A batch has one result per key, in order, whatever its size and its failures.
+/// A batch has one result per key, in order, regardless of its size and of failures.
 pub fn batches_answer_in_order(store: &dyn Store) {
     let b = bucket(store);
     for count in [0, 3, 300] {
@@ -368,7 +368,8 @@ pub fn etags_follow_the_policy(store: &dyn Store) {
         store.put(&b, &key("k"), body, &options).unwrap().etag
     };
     let md5 = put(ETagPolicy::Md5, b"hello");
-    // Third-party services behind HTTP have no policy but MD5; the other lanes use the caller's policy.
+    // Over HTTP, the policy may be that of a third-party service, which is always MD5; the other lanes use the caller's
+    // policy.
     if store.lane() != "http" {
         let fast = put(ETagPolicy::Fast, b"hello");
         assert_eq!(fast.as_md5(), None);
@@ -472,7 +473,7 @@ pub fn copy_conditions(store: &dyn Store) {
     assert_kind(again, ErrorKind::PreconditionFailed);
 }
 
-/// A copy onto itself that changes nothing is a mistake.
+/// A copy onto itself that changes nothing is an error.
 pub fn copy_onto_itself(store: &dyn Store) {
     let b = bucket(store);
     put(store, &b, "k", b"x");
@@ -482,7 +483,7 @@ pub fn copy_onto_itself(store: &dyn Store) {
     assert_eq!(get(store, &b, "k").unwrap(), b"x");
 }
 
-/// A copy may get a checksum that its source does not have, also onto itself.
+/// A copy, even onto itself, may get a checksum that its source does not have.
 pub fn copy_with_a_checksum(store: &dyn Store) {
     let (b, body) = (bucket(store), bytes(700_000, 3));
     let crc = PutOptions { checksum: Some(ChecksumAlgorithm::Crc32), ..Default::default() };

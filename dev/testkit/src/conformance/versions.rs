@@ -1,4 +1,4 @@
-//! Versions: how a bucket that keeps versions differs.
+//! Versions: the differences in a bucket that keeps versions.
 
 use fordway_store::{
     Bucket, ChecksumAlgorithm, ChecksumType, Conditions, CopyOptions, DeleteOptions, DeleteResult, ErrorKind,
@@ -81,7 +81,7 @@ pub fn without_versioning_there_is_one_version(store: &dyn Store) {
     assert!(all_keys(store, &b).is_empty());
 }
 
-/// An overwritten object stays, under the version ID that its writer got.
+/// An overwritten object is kept under the version ID that its writer received.
 pub fn overwriting_keeps_versions(store: &dyn Store) {
     let b = versioned(store);
     for name in ["k", "dir/k", "odd//k"] {
@@ -109,7 +109,7 @@ pub fn overwriting_keeps_versions(store: &dyn Store) {
     assert_eq!(all_keys(store, &b), ["dir/k", "k", "odd//k"]);
 }
 
-/// An object from before versioning becomes the version `null`.
+/// An object that existed before versioning becomes the version `null`.
 pub fn objects_of_before_are_the_version_null(store: &dyn Store) {
     let b = bucket(store);
     put(store, &b, "k", b"before");
@@ -224,7 +224,7 @@ pub fn versions_list_their_checksums(store: &dyn Store) {
     );
 }
 
-/// All pages, joined.
+/// Returns all pages, joined.
 fn pages(store: &dyn Store, b: &Bucket, query: &VersionsQuery) -> (Vec<String>, Vec<String>) {
     let (mut query, mut joined) = (query.clone(), VersionListing::default());
     loop {
@@ -240,7 +240,7 @@ fn pages(store: &dyn Store, b: &Bucket, query: &VersionsQuery) -> (Vec<String>, 
     (shown(&joined.versions), joined.prefixes)
 }
 
-/// Pages of every length join to the whole, also if one ends between two versions of a key.
+/// Pages of every length add up to the whole listing, even if a page ends between two versions of a key.
 pub fn pages_of_versions_join(store: &dyn Store) {
     let b = versioned(store);
     for (name, count) in [("a", 3), ("dir/x", 2), ("dir/y", 1), ("dir//odd", 2), ("z", 1)] {
@@ -264,7 +264,7 @@ pub fn pages_of_versions_join(store: &dyn Store) {
     assert_eq!(store.list_versions(&b, &nothing).unwrap(), VersionListing::default());
 }
 
-/// A prefix selects, a delimiter rolls up, and a start skips whole keys.
+/// A prefix selects keys, a delimiter groups them, and a start skips whole keys.
 pub fn versions_are_selected_and_rolled_up(store: &dyn Store) {
     let b = versioned(store);
     let names = ["a/1", "a/1", "a/2", "b", "c/d/1"].map(|name| put_version(store, &b, name, b"x"));
@@ -284,7 +284,7 @@ pub fn versions_are_selected_and_rolled_up(store: &dyn Store) {
     assert_eq!(pages(store, &b, &query).0[0], format!("a/1@{}", names[0]));
 }
 
-/// A missing version is `NoSuchVersion`, also for a missing key.
+/// A missing version is reported as `NoSuchVersion`, even if the key is missing.
 pub fn unknown_versions_are_named(store: &dyn Store) {
     let b = versioned(store);
     let other = put_version(store, &b, "other", b"x");

@@ -1,4 +1,4 @@
-//! The responses, and how they are sent.
+//! Builds the responses of the server, and sends them.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
@@ -8,15 +8,15 @@ use super::{Lie, RecordedRequest, RequestedRange};
 
 const BOUNDARY: &str = "a-boundary-of-the-hostile-server";
 
-/// A response, before it is decided how it is sent.
+/// A response, independent of how it is sent.
 #[derive(Clone, Debug, Default)]
 pub(super) struct HostileResponse {
     pub(super) status: u16,
     pub(super) headers: Vec<(&'static str, String)>,
     pub(super) body: Vec<u8>,
-    /// The head announces the body, but none follows.
+    /// Whether the head announces a body but none follows.
     pub(super) is_head_only: bool,
-    /// The body is a document other than the served file; it is sent without lies.
+    /// Whether the body is a document other than the served file, which is sent without lies.
     pub(super) is_aside: bool,
 }
 
@@ -59,7 +59,7 @@ fn document(request: &RecordedRequest, lies: &[Lie]) -> Option<HostileResponse> 
     }
 }
 
-/// A response without any of the file.
+/// Returns a response that contains no part of the file.
 fn refusal(request: &RecordedRequest, lies: &[Lie]) -> Option<HostileResponse> {
     let status = |status| HostileResponse { status, ..HostileResponse::default() };
     let told = lies.iter().find_map(|lie| match lie {
@@ -311,10 +311,10 @@ fn send_part(mut stream: &TcpStream, body: &[u8], cut: BodyCut) -> io::Result<Co
     stream.write_all(&body[..at.min(body.len())])?;
     match cut {
         BodyCut::Reset(_) => {
-            // A reset discards what the client has not read yet. After a moment it has read everything, and the cut is
-            // where the test wants it.
+            // A reset discards bytes that the client has not read yet. Wait until it has read everything, so that the
+            // cut is where the test wants it.
             std::thread::sleep(Duration::from_millis(20));
-            // Connecting to nothing resets the connection, even if the socket has other owners.
+            // Connecting to an unspecified address resets the connection, even if the socket has other owners.
             rustix::net::connect_unspec(stream)?;
             Ok(ConnectionFate::Gone)
         }

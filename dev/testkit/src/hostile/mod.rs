@@ -1,8 +1,8 @@
-//! A server of one file, for HTTP/1.1 or HTTP/2, that responds as its script says, correctly or wrongly.
+//! An HTTP/1.1 or HTTP/2 server of a single file that responds as its script says, correctly or wrongly.
 //!
 //! Without a [`LieScript`] it is a correct origin: GET and HEAD, one range or many, `If-Range`, keep-alive and
-//! pipelining. A script adds [`Lie`]s, to every response or to some; they combine as far as that makes sense. The
-//! server records all requests, so that a test can check how often and how a client tried.
+//! pipelining. A script adds [`Lie`]s to some or all responses. Lies can be combined as far as that makes sense. The
+//! server records all requests, so that a test can check what a client sent, and how often.
 //!
 //! It shares no code with the client that it tests.
 
@@ -175,7 +175,7 @@ fn drain(reader: &mut impl Read) {
 /// A deviation from the right response. Byte numbers count the body from 0.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Lie {
-    // The content of the response.
+    // Lies about the content of the response.
     /// This status with an empty body, and optionally `Retry-After` in seconds.
     Status(u16, Option<u64>),
     /// This status, and this `Location`.
@@ -194,7 +194,7 @@ pub enum Lie {
     MergedParts(u64),
     /// Parts in reverse order.
     ReversedParts,
-    /// Omits the part of this number, from 0.
+    /// Omits the part with this number, from 0.
     MissingPart(usize),
     /// Another version of the file: every byte differs (XOR with this number), and so does the `ETag`.
     Version(u8),
@@ -205,7 +205,7 @@ pub enum Lie {
     /// This body for a target with this ending, of this type; other targets that end in `.meta4` get 404.
     Document(&'static str, &'static str, String),
 
-    // The form of the response.
+    // Lies about the form of the response.
     /// `Content-Range` is off by this many bytes; the body is right.
     ContentRangeMoved(i64),
     /// `Content-Range` states this as the file's size.
@@ -235,12 +235,12 @@ pub enum Lie {
     /// No `ETag`.
     NoETag,
 
-    // The way it is sent.
+    // Lies about how the response is sent.
     /// The body in chunks of this many bytes.
     Chunked(usize),
     /// Neither length nor chunks: the body ends with the connection.
     UntilClose,
-    /// `Content-Length` says this many bytes more (or fewer) than the body has; the connection stays open.
+    /// `Content-Length` is this many bytes more (or fewer) than the body has; the connection stays open.
     ContentLengthOff(i64),
     /// Resets the connection after this many bytes of the body.
     ResetAt(usize),
@@ -269,7 +269,7 @@ pub enum Lie {
     StreamsMax(u32),
 }
 
-/// The lies, and the responses they apply to.
+/// Lies, and the responses to which they apply.
 #[derive(Clone, Debug, Default)]
 pub struct LieScript(Vec<(LieTrigger, Lie)>);
 

@@ -1,4 +1,4 @@
-//! The server over HTTP/2: a library makes the frames, and this file adds the lies.
+//! The server over HTTP/2: a library produces the frames, and this file adds the lies.
 
 use std::future::pending;
 use std::net::{Ipv4Addr, Shutdown, TcpStream};
@@ -20,7 +20,7 @@ use super::{HostileState, Lie, RecordedRequest, lock};
 
 /// The default number of concurrent streams.
 const STREAMS_MAX: u32 = 100;
-/// The number of turns after which everything handed over has been sent, if the socket has room.
+/// The number of event-loop turns after which all data passed to the library has been sent, if the socket has room.
 const TURNS: usize = 8;
 
 /// The server's certificate.

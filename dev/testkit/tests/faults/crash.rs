@@ -1,5 +1,5 @@
-//! Sends `kill -9` before every single file-system call of every operation that changes something. Afterwards the store
-//! shows either the complete old state or the complete new state, and it works.
+//! Kills the process (`kill -9`) before every single file-system call of every operation that changes something.
+//! Afterwards, the store must show either the complete old state or the complete new state, and must work.
 
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;

@@ -1,5 +1,6 @@
 //! Makes every file-system call of every operation that changes something fail once, with every error that matters. The
-//! operation returns the error, or succeeds without the call; no operation is half-done, and no files are left over.
+//! operation must return the error or succeed without the call. No operation may be incomplete, and no files may be
+//! left over.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -116,8 +117,8 @@ impl Case<'_> {
         let plan = self.way.plan(Some((self.at, SyscallFault::Fail(self.errno))));
         let (done, calls) = fault::run(plan, || (self.scenario.act)(&store));
         drop(store);
-        // This is not always the same call as in the run before: information that is remembered for some time is looked
-        // up again now and then.
+        // This is not always the same call as in the previous run, because cached information is looked up again from
+        // time to time.
         let call = calls.get(self.at - 1).copied().unwrap_or_default();
         let kind = match self.errno {
             Errno::INTR if !INTERRUPTIBLE.contains(&call) => ErrorKind::Io,

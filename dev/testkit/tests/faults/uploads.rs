@@ -1,5 +1,5 @@
-//! Multipart uploads with a fault in their completion: it is killed, it fails, or it is sent twice at once. Parts state
-//! their sizes, as over HTTP, so they are written in place and the object is their file.
+//! Multipart uploads with a fault during completion: the process is killed, a call fails, or the completion is sent
+//! twice at once. Parts state their sizes, as over HTTP, so they are written in place and the object is their file.
 
 use std::path::Path;
 use std::process::{Command, Stdio};

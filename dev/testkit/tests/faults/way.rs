@@ -1,4 +1,4 @@
-//! The ways in which the scenarios run on a directory, shared by the tests that inject faults.
+//! The environments in which scenarios run on a directory, shared by the tests that inject faults.
 
 use std::path::{Path, PathBuf};
 
@@ -54,7 +54,7 @@ pub(crate) const NO_ATTRIBUTES: Way = Way {
 };
 
 impl Way {
-    /// Runs `act` with the system calls missing that this way lacks, and without any other fault.
+    /// Runs `act` without the system calls that this way lacks, and without any other fault.
     pub(crate) fn within<T>(&self, act: impl FnOnce() -> T) -> T {
         fordway_sys::fault::run(self.plan(None), act).0
     }
@@ -78,7 +78,7 @@ impl Way {
         SCENARIOS.iter().filter(move |scenario| all || !scenario.is_large())
     }
 
-    /// Returns what the scenario's bucket shows before and after the operation if nothing fails.
+    /// Returns the visible content of the scenario's bucket before and after the operation, if nothing fails.
     pub(crate) fn reference(&self, scenario: &OperationScenario) -> (Snapshot, Snapshot) {
         let dir = self.prepared(scenario);
         let store = self.open(dir.path());

@@ -1,4 +1,4 @@
-//! Files with replicas: whatever the replicas do, the result is the file's bytes or an error.
+//! Files with replicas: whatever the replicas do, the result must be the file's bytes or an error.
 
 mod discovery;
 mod faults;

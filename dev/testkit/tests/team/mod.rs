@@ -107,7 +107,7 @@ fn file(dir: &Path, what: &str, number: usize) -> PathBuf {
     dir.join(format!("{what}-{number}"))
 }
 
-/// A simple random number generator. Its output follows from its seed, which is not 0.
+/// A simple random number generator. Its output is determined by its seed, which must not be 0.
 pub(crate) struct Random(pub(crate) u64);
 
 impl Random {

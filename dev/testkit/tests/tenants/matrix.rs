@@ -17,12 +17,12 @@ use rustix::fs::{CWD, FileType, Mode, mknodat};
 use crate::criticals::record_of_part;
 use crate::ground::{ALICE, BOB, Ground, Lane, bucket, chmod, is_root, key, put, read, snapshot};
 
-/// Longer than any call takes on a busy machine, unless something blocks it.
+/// A time longer than any call takes on a busy machine, unless something blocks it.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// More memory than anything in this test needs.
+/// More memory than any operation in this test needs.
 const MEMORY_BYTES: u64 = 256 << 20;
 
-/// What replaces one of our files or directories.
+/// A replacement for one of our files or directories.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Instead {
     /// A link to another user's file.

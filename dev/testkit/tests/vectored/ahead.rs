@@ -1,4 +1,4 @@
-//! Read-ahead: the file's bytes in whatever order, bounded memory, and few requests.
+//! Read-ahead: correct bytes in any order of reads, bounded memory, and few requests.
 
 use std::io::{Read, Seek, SeekFrom};
 use std::sync::Arc;

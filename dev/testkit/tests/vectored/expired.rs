@@ -154,7 +154,7 @@ fn a_door_that_refuses_too_is_the_error() {
     }
 }
 
-/// It lets the first byte be read, and nothing else.
+/// The server allows reading the first byte, and nothing else.
 #[test]
 fn a_place_that_goes_on_refusing_is_asked_for_once_a_call() {
     let first = serving(LieScript::honest());

@@ -8,8 +8,7 @@ use proptest::prelude::*;
 
 use crate::{SIZE, VERSIONS, expected, file, open, open_in, read, some_ranges, spread, start};
 
-/// Returns every lie that a read may survive, either always or only at first. Those that delay the client are told
-/// once.
+/// Returns every lie that a read may survive, either always or only at first. Lies that delay the client are used once.
 pub(crate) fn some_lie() -> impl Strategy<Value = Lie> {
     let boundary = prop_oneof![Just(("a b;c", true)), Just(("--", false)), Just(("x\"y", false))];
     prop_oneof![

@@ -1,4 +1,4 @@
-//! The client finds out once what a server does not support, and does not request it again.
+//! The client must find out only once what a server does not support, and not request it again.
 
 use std::time::Duration;
 

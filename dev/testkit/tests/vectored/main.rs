@@ -1,4 +1,4 @@
-//! Vectored reads over HTTP: whatever is read from whatever server, the result is the file's bytes or an error.
+//! Vectored reads over HTTP: for any ranges and any server, the result must be the file's bytes or an error.
 
 mod ahead;
 mod credentials;

@@ -1,4 +1,4 @@
-//! A server that responds to each request as a function of the test decides.
+//! A server whose responses are determined by a function of the test.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -39,7 +39,7 @@ impl Request {
     }
 }
 
-/// The function that returns the bytes of the response to a request. If it returns none, the connection is closed.
+/// The function that returns the bytes of the response to a request. If it returns no bytes, the connection is closed.
 type Say = dyn Fn(&Request, usize) -> Vec<u8> + Send + Sync;
 
 /// The server; stopped when dropped.

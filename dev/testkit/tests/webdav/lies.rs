@@ -1,4 +1,4 @@
-//! Servers that respond wrongly, late, or redirect.
+//! Servers that respond wrongly or late, or redirect.
 
 use fordway_http::SessionCredentials;
 use fordway_store::ErrorKind;

@@ -1,4 +1,4 @@
-//! The protocol of third-party copies, as WLCG's servers speak it.
+//! The protocol of third-party copies, as used by WLCG's servers.
 
 use std::time::Duration;
 

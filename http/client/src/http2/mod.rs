@@ -26,8 +26,8 @@ use super::connector::TlsConnector;
 use super::socket::TcpSocket;
 use super::{Origin, Timeouts};
 
-/// The flow-control window, per request and per connection: as much as is read ahead of one file, so that the server
-/// never waits for us. It costs no memory: data is consumed at once, or waits in the socket.
+/// The flow-control window, per request and per connection: as large as the read-ahead of one file, so that the server
+/// never waits for the client. It costs no memory: data is either consumed at once or waits in the socket.
 const WINDOW_BYTES: u32 = 64 << 20;
 /// The maximum size of a data frame.
 const FRAME_BYTES_MAX: u32 = 256 << 10;
@@ -40,7 +40,7 @@ const STREAMS: usize = 100;
 /// Streams that may be cancelled while some of their bytes are still in flight.
 const RESET_STREAMS_MAX: usize = 1024;
 
-/// A connection. After a fork, only the process that opened it can use it.
+/// A connection. After a fork, only the process that opened the connection can use it.
 pub(super) struct Http2Connection {
     connection: h2::client::Connection<Http2Socket, Bytes>,
     send: SendRequest<Bytes>,
@@ -60,7 +60,7 @@ pub(super) struct Http2Connection {
 enum SoleExchange {
     #[default]
     Idle,
-    /// A body is being sent; the number is the size of its rest.
+    /// A body is being sent; the number is the remaining size.
     Sending(SendStream<Bytes>, u64, ResponseFuture),
     Waiting(ResponseFuture),
     /// A response is being received: the unread part of the head as text, or the current piece of the body.
@@ -91,7 +91,7 @@ impl Http2Connection {
             return Err(Error::new(ErrorKind::BadResponse, detail));
         }
         let gauge = Arc::new(FlowGauge::default());
-        // The handshake only sends, and its bytes fit into the send buffer of a new socket.
+        // The handshake only sends data, which fits into the send buffer of a new socket.
         let (send, connection) =
             match pin!(handshake(Http2Socket::new(transport, gauge.clone()))).poll(&mut looking()) {
                 Poll::Ready(begun) => begun.map_err(unreachable)?,
@@ -125,14 +125,13 @@ impl Http2Connection {
         self.takes_more()
     }
 
-    /// Sends and receives as much as is possible without blocking; returns whether there may be more to receive at
-    /// once.
+    /// Sends and receives as much as possible without blocking; returns whether there may be more to receive at once.
     pub(super) fn turn(&mut self) -> bool {
         self.move_on(TURN_BYTES);
         self.end.is_none() && self.gauge.is_used_up()
     }
 
-    /// Sends as much as is possible without blocking.
+    /// Sends as much as possible without blocking.
     pub(super) fn flush(&mut self) {
         self.move_on(0);
     }
@@ -175,8 +174,8 @@ impl Http2Connection {
         self.gauge.received_bytes()
     }
 
-    /// Begins a request without a body; `None` if the server accepts no more now. The next turn sends it.
-    /// Errors: `ConnectionReset`, `InvalidInput` for a head that HTTP/2 does not allow.
+    /// Begins a request without a body; `None` if the server currently accepts no more. The next turn sends it. Errors:
+    /// `ConnectionReset`, `InvalidInput` for a head that HTTP/2 does not allow.
     pub(super) fn open_stream(&mut self, head: &[u8]) -> io::Result<Option<ResponseFuture>> {
         match self.send.poll_ready(&mut looking()) {
             Poll::Pending => return Ok(None),
@@ -205,7 +204,7 @@ impl Http2Connection {
             stream.send_data(Bytes::copy_from_slice(&body[..room]), is_last).map_err(cut)?;
             Ok(room)
         });
-        // A response may have arrived although the server accepts no more of the body.
+        // A response may have arrived even if the server accepts no more of the body.
         self.exchange = match &sent {
             Ok(sent) if (*sent as u64) < left => SoleExchange::Sending(stream, left - *sent as u64, response),
             _ => SoleExchange::Waiting(response),
@@ -227,7 +226,7 @@ impl Http2Connection {
         Ok(())
     }
 
-    /// Receives some of the response: its head, then its body; 0 at its end. Fills `room` if `is_all_wanted`.
+    /// Receives some of the response: its head, then its body; 0 at its end. Fills all of `room` if `is_all_wanted`.
     fn receive(&mut self, room: &mut [u8], is_all_wanted: bool) -> io::Result<usize> {
         let exchange = std::mem::take(&mut self.exchange);
         let (mut at_hand, mut body) = match exchange {
@@ -332,12 +331,12 @@ async fn handshake(
         .map_err(cut)
 }
 
-/// Creates a context for callers that poll again when the socket is ready, and need no wake-up.
+/// Creates a context for callers that poll again when the socket is ready, and that need no wake-up.
 fn looking() -> Context<'static> {
     Context::from_waker(Waker::noop())
 }
 
-/// Returns the error for a connection, or a stream of a request, that ended early.
+/// Returns the error for a connection or stream that ended early.
 fn cut(error: h2::Error) -> io::Error {
     io::Error::new(io::ErrorKind::ConnectionReset, error)
 }

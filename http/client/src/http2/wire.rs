@@ -11,10 +11,11 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::socket::TcpSocket;
 
-/// The receive size of one call. Frames are shorter, and a call for each would cost more than copying them.
+/// The maximum number of bytes received by one call. Frames are shorter, and one call per frame would cost more than
+/// copying them.
 const BUFFER_BYTES: usize = 128 << 10;
 
-/// The socket as the HTTP/2 library's asynchronous stream. It wakes no task: the thread that drives the connection
+/// The socket as the HTTP/2 library's asynchronous stream. It never wakes a task; the thread that drives the connection
 /// polls again when the socket is ready.
 pub(super) struct Http2Socket {
     transport: SocketTransport,

@@ -31,8 +31,8 @@ pub struct ProxySettings {
     except: NoProxyList,
 }
 
-/// A proxy that a variable names, or the reason why that proxy cannot be used; a caller that needs the proxy gets the
-/// error.
+/// The proxy named by a variable, or the reason why it cannot be used, which becomes an error for any caller that needs
+/// the proxy.
 type Named = Arc<Result<Proxy, String>>;
 
 /// A proxy, and the credentials for it.
@@ -50,7 +50,7 @@ pub(super) struct Proxy {
 enum ProxyKind {
     /// Plain HTTP.
     Http,
-    /// SOCKS 5; we resolve host names.
+    /// SOCKS 5; the client resolves host names.
     Socks,
     /// SOCKS 5; the proxy resolves host names.
     SocksByName,
@@ -104,7 +104,7 @@ impl ProxySettings {
         named.as_ref().as_ref().map(Some).map_err(|why| Error::new(ErrorKind::InvalidArgument, why.clone()))
     }
 
-    /// Returns the name of the proxy, which distinguishes routes; an unusable proxy counts as none.
+    /// Returns the name of the proxy, which identifies the route; an unusable proxy is treated as none.
     pub(super) fn name_of(&self, origin: &Origin) -> Option<String> {
         self.of(origin).ok().flatten().map(Proxy::to_string)
     }
@@ -187,7 +187,7 @@ impl Proxy {
         }
     }
 
-    /// Returns the destination to send to a SOCKS proxy. Errors: `Unavailable` for a name that we cannot resolve.
+    /// Returns the destination to send to a SOCKS proxy. Errors: `Unavailable` for a name that cannot be resolved.
     fn place(&self, origin: &Origin) -> Result<tunnel::TunnelDestination> {
         if self.kind == ProxyKind::SocksByName && origin.host.parse::<std::net::IpAddr>().is_err() {
             return Ok(tunnel::TunnelDestination::Name(origin.host.clone(), origin.port));
@@ -355,7 +355,7 @@ impl RequestForwarding {
     }
 }
 
-/// The proxy requires credentials, or rejects those that it received.
+/// Says that the proxy requires credentials, or rejects those that it received.
 fn wants_login(proxy: &str, has_said: bool) -> Error {
     let why = if has_said { "another user and password than those" } else { "a user and password" };
     let detail =

@@ -12,18 +12,18 @@ use crate::socket::TcpSocket;
 
 /// The maximum size of the head of a proxy's response; its body is not read.
 const HEAD_BYTES_MAX: usize = 32 * 1024;
-/// The maximum number of its headers.
+/// The maximum number of headers in it.
 const HEADERS_MAX: usize = 64;
 
-/// Sends `request` and returns the status of the response, all within `limit`. After 2xx the socket is connected to the
-/// origin. Errors: `Unavailable`, `Timeout`, `BadResponse`.
+/// Sends `request` and returns the status of the response, within `limit` in total. After a 2xx status the socket is
+/// connected to the origin. Errors: `Unavailable`, `Timeout`, `BadResponse`.
 pub(super) fn open(socket: &mut TcpSocket, request: &str, limit: Duration) -> Result<u16> {
     let deadline = Instant::now() + limit;
     socket.write_all(request.as_bytes()).map_err(|error| cut(&error, limit))?;
     let (mut answer, mut filled) = (vec![0; 1024], 0);
     loop {
         if let Some((status, length)) = parse(&answer[..filled])? {
-            // In TLS and HTTP/2 the server never sends first.
+            // In TLS and HTTP/2, the server never sends first.
             if (200..300).contains(&status) && filled > length {
                 return Err(bad("it sent bytes through the tunnel that nobody asked for"));
             }
@@ -108,8 +108,7 @@ pub(super) enum TunnelDestination {
     Address(SocketAddr),
 }
 
-/// The SOCKS handshake without its socket: the next message to send, and the number of bytes that must arrive before
-/// it.
+/// The SOCKS handshake without its socket: the next message to send, and how many bytes must arrive before it is sent.
 #[derive(Debug)]
 pub(super) struct TunnelHandshake {
     login: Option<(String, String)>,
@@ -159,8 +158,8 @@ impl TunnelHandshake {
         }
     }
 
-    /// Processes a message, or the part of it received so far. Errors: `AccessDenied` if the proxy refuses,
-    /// `Unavailable` if it cannot connect, `BadResponse` for an invalid message.
+    /// Processes a message, or the received part of it. Errors: `AccessDenied` if the proxy refuses, `Unavailable` if
+    /// it cannot connect, `BadResponse` for an invalid message.
     pub(super) fn hear(&mut self, heard: &[u8]) -> Result<TunnelStep> {
         match self.state {
             TunnelState::Greeted => self.choose(heard),
@@ -233,7 +232,7 @@ fn answered(heard: &[u8]) -> Result<TunnelStep> {
     if reply != 0 {
         return Err(refusal(reply));
     }
-    // The length of the proxy's own address, which we do not need, with two bytes of port.
+    // The length of the proxy's own address, which is not needed, and two bytes for the port.
     let length = match kind {
         IPV4 => 4 + 4 + 2,
         IPV6 => 4 + 16 + 2,
@@ -271,8 +270,8 @@ fn wants_login(has_said: bool) -> Error {
     )
 }
 
-/// Runs the handshake, all within `limit`; then `socket` is connected to the destination. Errors: the errors of
-/// [`TunnelHandshake::hear`]; `Unavailable`, `Timeout`.
+/// Runs the handshake, within `limit` in total; afterwards `socket` is connected to the destination. Errors: the errors
+/// of [`TunnelHandshake::hear`]; `Unavailable`, `Timeout`.
 pub(super) fn open_socks(
     socket: &mut TcpSocket,
     mut conversation: TunnelHandshake,
@@ -426,8 +425,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever bytes arrive, in whatever pieces, the handshake ends or fails, and never requests a message that is
-        /// longer than the longest valid one.
+        /// Whatever bytes arrive, and in whatever pieces, the handshake ends or fails, and never requests a message
+        /// that is longer than the longest valid one.
         #[test]
         fn whatever_comes_ends(bytes in prop::collection::vec(any::<u8>(), 0..600), has_login: bool, is_likely: bool) {
             let mut bytes = bytes;

@@ -1,6 +1,6 @@
-//! Jobs, the streams that do them, and the replicas that streams read from. The board makes the decisions without
-//! threads and sockets; time is an argument. It also supervises streams: a slow one is compared with another, and the
-//! slower stops.
+//! Jobs, the streams that do them, and the replicas that streams read from. The board makes its decisions without
+//! threads or sockets; time is an argument. It also supervises streams: a slow stream is compared with another, and the
+//! slower of the two is stopped.
 
 #[cfg(test)]
 mod tests;
@@ -18,7 +18,7 @@ use super::stream::RateMeter;
 pub(super) type JobId = u64;
 pub(super) type StreamId = u64;
 
-/// The number of bytes in the jobs that a stream holds: first until the stream's rate is known, then the maximum.
+/// The number of bytes in the jobs that a stream holds: initially, until the stream's rate is known, and the maximum.
 const HELD_BYTES_FIRST: u64 = 8 << 20;
 const HELD_BYTES_MAX: u64 = 32 << 20;
 /// A replica is excluded after this many consecutive failures without any bytes delivered.
@@ -34,7 +34,7 @@ pub(super) struct StallPolicy {
     pub(super) floor_bytes_per_s: f64,
 }
 
-/// The result of a job, shared by all callers that want it.
+/// The result of a job, shared by all callers that wait for it.
 pub(super) type Outcome = Result<Arc<Vec<u8>>, SharedError>;
 
 /// An error that can be reported to several callers.
@@ -69,11 +69,11 @@ pub(super) struct ReplicaStream {
     since: Instant,
     /// When bytes last arrived, or when the stream began to wait for the first.
     moved: Instant,
-    /// When the job that is now the first of the held jobs became the first.
+    /// When the first of the held jobs became the first.
     front_since: Instant,
     /// Whether the stream has nothing to do.
     is_idle: bool,
-    /// If this is a hedge: the stream that it is compared with.
+    /// The stream that this one is compared with, if it is a hedge.
     hedges: Option<StreamId>,
     pub(super) is_leaving: bool,
     rests_until: Option<Instant>,
@@ -97,7 +97,7 @@ pub(super) struct JobBoard {
     pub(super) is_closing: bool,
     patience: StallPolicy,
     next_id: u64,
-    /// The number of bytes that will be requested beyond the present jobs.
+    /// The number of bytes that will be requested in addition to the current jobs.
     pub(super) expected_bytes: u64,
 }
 
@@ -243,7 +243,7 @@ impl JobBoard {
         Some((job, found.ranges.clone()))
     }
 
-    /// Returns whether a stream continues at its replica.
+    /// Returns whether a stream should continue at its replica.
     pub(super) fn is_serving(&self, id: StreamId, site: usize) -> bool {
         let is_wanted = self.streams.get(&id).is_some_and(|stream| !stream.is_leaving);
         !self.is_closing && is_wanted && self.sites.get(site).is_some_and(ReplicaSite::is_open)
@@ -304,7 +304,7 @@ impl JobBoard {
         self.queue.len()
     }
 
-    /// Returns the number of streams that wait for jobs.
+    /// Returns the number of streams that are waiting for jobs.
     pub(super) fn idle_streams(&self) -> usize {
         self.streams.values().filter(|stream| stream.is_idle && !stream.is_leaving).count()
     }
@@ -394,17 +394,17 @@ impl JobBoard {
             job.outcome = Some(Err(told.clone()));
         }
         self.queue.clear();
-        // Lets a repeated call try all replicas again that may have recovered.
+        // Lets a repeated call retry all replicas that may have recovered.
         self.sites.iter_mut().for_each(ReplicaSite::forgive);
     }
 }
 
-/// If the rest of a slow stream's work takes less time than this, a hedge is not worth its connection.
+/// If a slow stream needs less than this time for the rest of its work, a hedge is not worth its connection.
 const WORTHWHILE: Duration = Duration::from_secs(1);
 /// A hedge is judged after this time, or after this many bytes.
 const TRIAL: Duration = Duration::from_secs(3);
 const TRIAL_BYTES: u64 = 256 << 10;
-/// The time for which a stream is not compared again after a comparison.
+/// How long a stream is exempt from further comparisons after a comparison.
 const REST: Duration = Duration::from_secs(15);
 /// A stream that is slower than the other by this factor is stopped.
 const MUCH_SLOWER: f64 = 2.0;

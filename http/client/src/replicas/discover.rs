@@ -1,4 +1,4 @@
-//! Finds the replicas of a file. Descriptions are cached, for times when their server is down.
+//! Finds the replicas of a file. Descriptions are cached for times when their server is down.
 
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -16,7 +16,7 @@ use crate::vector::HttpSession;
 use crate::vector::redirect::{LinkDocument, fetch, resolve};
 
 const ACCEPT: &str = "application/metalink4+xml, application/metalink+xml;q=0.9";
-/// The maximum size of a document of another type that is read because it may be a Metalink.
+/// The maximum size of a document of unrelated type that is still read because it may be a Metalink.
 const SNIFFED_BYTES_MAX: u64 = 4 << 20;
 
 /// A description of a file's replicas, and how it was found.
@@ -46,8 +46,8 @@ pub fn fetch_metalink(session: &Arc<HttpSession>, url: &str) -> Result<Metalink>
 
 /// Finds the replicas of the file at `url`: by the `Link` headers of a HEAD (RFC 6249), by `Accept`, by `?metalink`, at
 /// the URL with `.meta4` appended, and in the cache, in that order, up to the first that names a replica. The result is
-/// cached. `None` if nothing is found.
-/// Cost: up to five requests, none of them twice; an unreachable server gets only one.
+/// cached. `None` if nothing is found. Cost: up to five requests, none of them repeated; an unreachable server gets
+/// only one.
 pub fn discover(
     session: &Arc<HttpSession>,
     url: &str,
@@ -139,7 +139,7 @@ fn by_document(session: &Arc<HttpSession>, address: &str) -> Result<Option<Metal
     Ok((!file.replicas.is_empty()).then_some(file))
 }
 
-/// A server without Metalink sends the file itself, which is not worth receiving here.
+/// A server without Metalink support sends the file itself, which is not received here.
 fn may_be_metalink(answer: &HttpResponse) -> bool {
     answer.header("content-type").is_some_and(is_metalink_type)
         || answer.body_bytes().is_some_and(|bytes| bytes <= SNIFFED_BYTES_MAX)
@@ -173,7 +173,7 @@ pub struct MetalinkCache {
 }
 
 impl MetalinkCache {
-    /// Creates a cache in this directory, which is made with the first description.
+    /// Creates a cache in this directory, which is created when the first description is cached.
     pub fn new(directory: PathBuf) -> Self {
         MetalinkCache { directory }
     }

@@ -1,5 +1,5 @@
-//! Reads of ranges: as jobs of the pieces that contain them, or without verification, of exactly those ranges. Also
-//! reads of large parts of a file, in order or in any order.
+//! Reads ranges: with verification, by jobs for the pieces that contain them; otherwise, by jobs for exactly these
+//! ranges. Also reads large parts of a file, in order or in any order.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::ops::Range;
@@ -39,8 +39,8 @@ pub(super) struct PieceCache {
 }
 
 impl ReplicatedFile {
-    /// Reads from `offset` until `buffer` is full or the file ends; returns the bytes read.
-    /// Errors: as [`ReplicatedFile::read_ranges`], except that a read past the end is none.
+    /// Reads from `offset` until `buffer` is full or the file ends; returns the bytes read. Errors: as
+    /// [`ReplicatedFile::read_ranges`], except that a read past the end is not an error.
     pub fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<usize> {
         let there = self.size_bytes().saturating_sub(offset);
         let count = buffer.len().min(usize::try_from(there).unwrap_or(usize::MAX));
@@ -160,7 +160,7 @@ fn calls_end(pieces: &[(u64, &mut [u8])]) -> usize {
     fits.count().max(1)
 }
 
-/// Adds jobs of exactly these ranges, in their order.
+/// Adds jobs for exactly these ranges, in the given order.
 fn jobs_of(board: &mut JobBoard, ranges: &[(u64, usize)]) -> Vec<JobId> {
     let (mut jobs, mut rest) = (Vec::new(), ranges);
     while !rest.is_empty() {
@@ -184,7 +184,7 @@ fn append_all(outcomes: &[(JobId, Outcome)], bytes: &mut Vec<u8>) -> Result<()> 
 }
 
 impl PieceCache {
-    /// Returns the jobs of all pieces that overlap `ranges`, existing and new ones.
+    /// Returns the jobs, existing and new, for all pieces that overlap `ranges`.
     fn jobs_for(
         &mut self,
         board: &mut JobBoard,
@@ -216,7 +216,7 @@ impl PieceCache {
             let ranges: Vec<_> = group.iter().map(range).collect();
             let bytes = ranges.iter().map(|(_, len)| *len as u64).sum();
             let job = board.add(ranges.iter().copied().collect());
-            // Each job gets one interest for the waiting caller, and one for the cache.
+            // Each job is registered for the waiting caller and for the cache.
             board.jobs.get_mut(&job).into_iter().for_each(|job| job.interest += 1);
             let mut start = 0;
             for (piece, (_, len)) in group.iter().zip(&ranges) {
@@ -263,7 +263,7 @@ impl PieceCache {
         }
     }
 
-    /// Drops the oldest pieces over the limit, except those that a caller waits for.
+    /// Drops the oldest pieces beyond the limit, except those that a caller waits for.
     fn shrink(&mut self, board: &mut JobBoard) {
         let mut kept_bytes: u64 = self.kept.iter().map(|(.., bytes)| bytes).sum();
         let mut at = 0;
@@ -297,7 +297,7 @@ fn lost() -> Error {
 pub(super) const UNIT_BYTES: u64 = 1 << 20;
 /// The number of bytes in one job.
 const COPY_JOB_BYTES: u64 = 4 << 20;
-/// The maximum number of bytes that are in flight or wait for their turn.
+/// The maximum number of bytes that are in flight or waiting for their turn.
 const AHEAD_BYTES: u64 = 64 << 20;
 
 /// Consumes bytes and their offset.
@@ -319,10 +319,9 @@ impl ReplicatedFile {
         self.shared.pieces.as_ref().map_or(UNIT_BYTES, |pieces| pieces.length_bytes)
     }
 
-    /// Passes the bytes of `range` to `sink`, in order and each of them once. A whole file is checked against its
-    /// digest on the way, if it has one.
-    /// Errors: as [`ReplicatedFile::read_ranges`]; errors of `sink`, which end the copy; `BadDigest` at the end.
-    /// Cost: 64 MiB of memory at most, unless pieces are larger than 16 MiB.
+    /// Passes the bytes of `range` to `sink`, in order and exactly once. A whole file is also checked against its
+    /// digest, if it has one. Errors: as [`ReplicatedFile::read_ranges`]; errors of `sink`, which end the copy;
+    /// `BadDigest` at the end. Cost: 64 MiB of memory at most, unless pieces are larger than 16 MiB.
     pub fn copy_range(&self, range: Range<u64>, sink: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
         let len = range.end.saturating_sub(range.start);
         self.check(&[(range.start, usize::try_from(len).unwrap_or(usize::MAX))])?;
@@ -364,7 +363,7 @@ impl<'a> CopyJobs<'a> {
         CopyJobs { file, left, under_way: VecDeque::new(), under_way_bytes: 0, job_bytes }
     }
 
-    /// Adds jobs while there is room.
+    /// Adds jobs as long as there is room.
     fn fill(&mut self) {
         let ahead_bytes = AHEAD_BYTES.max(2 * self.job_bytes);
         let mut board = self.file.shared.board();

@@ -39,7 +39,7 @@ impl PartialJob {
         (wanted, slots)
     }
 
-    /// Copies the bytes that `ranges` want from `bytes`, which begin at offset `at` of the file.
+    /// Copies to `ranges` the parts of `bytes` that they cover; `bytes` begins at offset `at` of the file.
     pub(super) fn fill(&mut self, ranges: &[(u64, usize)], at: u64, bytes: &[u8]) {
         let (end, mut start) = (at + bytes.len() as u64, 0);
         for (offset, len) in ranges {
@@ -58,7 +58,7 @@ impl PartialJob {
         self.filled.iter().any(|filled| *filled > 0)
     }
 
-    /// Checks each range, which is a piece of the file, against its digest. Marks the ranges that fail as missing;
+    /// Checks each range, which is a piece of the file, against its digest. Marks ranges that do not match as missing;
     /// returns whether there were any.
     pub(super) fn reject_bad_pieces(&mut self, ranges: &[(u64, usize)], pieces: &PieceHashes) -> bool {
         let (mut start, mut has_bad) = (0, false);
@@ -91,7 +91,7 @@ pub(super) struct JobMemory {
     home: Arc<PartialMailbox>,
 }
 
-/// The place where a stream's thread puts the bytes of a job, and their number.
+/// The place where a stream's thread puts the bytes of a job and their number.
 #[derive(Default)]
 pub(super) struct PartialMailbox {
     partial: Mutex<Option<PartialJob>>,
@@ -168,8 +168,8 @@ impl Drop for JobMemory {
     }
 }
 
-/// Returns whether ranges overlap. The start of one may then arrive with another, and the partial progress of each is
-/// unknown.
+/// Returns whether ranges overlap. The start of one range may then arrive as part of another, so the partial progress
+/// of each is unknown.
 pub(super) fn overlap(ranges: &[(u64, usize)]) -> bool {
     let mut sorted: Vec<_> = ranges.iter().filter(|(_, len)| *len > 0).collect();
     sorted.sort_unstable();

@@ -1,5 +1,5 @@
-//! A file that has several replicas: read from the best one, and from another if that fails, is slow or sends wrong
-//! bytes; or read from several at once.
+//! A file that has several replicas: read from the best one, and from another if the first fails, is slow or sends
+//! wrong bytes; or from several at once.
 //!
 //! Reads become [`job`]s on a [`board`], and streams take them from there. A [`stream`] is a thread with a connection
 //! to one of the [`site`]s. Bytes are checked against the digests of pieces before the caller gets them. A waiting
@@ -34,11 +34,11 @@ use crate::vector::{HttpSession, ReadTraffic, RemoteFile, WebFile};
 /// Options for reading a [`ReplicatedFile`].
 #[derive(Clone, Debug)]
 pub struct ReplicaOptions {
-    /// Connections, credentials and timeouts. Retries count anew for each replica.
+    /// Connections, credentials and timeouts. Retries are counted separately for each replica.
     pub session: vector::SessionOptions,
     /// The maximum number of connections to all replicas together, exceeded only while a stalled or slow replica is
-    /// compared with another. `None` means one stream, with as many connections as vectored reads need at a server
-    /// without pipelining.
+    /// compared with another. `None` means one stream, with as many connections as vectored reads need with a server
+    /// that does not support pipelining.
     pub streams: Option<usize>,
     /// Whether pieces are checked against their digests. Reads of small ranges then read whole pieces.
     pub verify: bool,
@@ -48,7 +48,7 @@ pub struct ReplicaOptions {
     pub stall: Duration,
     /// The time for which a stream may be slow before another replica is tried.
     pub detection: Duration,
-    /// The rate below which a stream is slow, if no other replica is known to be faster: bytes per second.
+    /// The rate in bytes per second below which a stream is slow, if no other replica is known to be faster.
     pub rate_floor_bytes_per_s: f64,
 }
 
@@ -116,7 +116,7 @@ impl ReplicaState {
         self.board.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns a session with the connections of one stream.
+    /// Returns a session for the connections of one stream.
     fn session(&self) -> Arc<HttpSession> {
         let mut options = self.options.session.clone();
         if self.options.streams.is_some() {
@@ -172,7 +172,7 @@ impl ReplicaState {
         }
     }
 
-    /// Waits until `look` finds a result on the board; supervises the streams meanwhile.
+    /// Waits until `look` finds a result on the board, and supervises the streams meanwhile.
     fn wait_for<T>(self: &Arc<Self>, mut look: impl FnMut(&mut JobBoard) -> Option<T>) -> T {
         loop {
             self.ensure_streams();
@@ -261,7 +261,7 @@ impl ReplicatedFile {
         identity
     }
 
-    /// Returns the name of the digest by which a whole copy is checked: the file's, or else that of the pieces.
+    /// Returns the name of the digest by which a whole copy is checked: that of the file, or else that of the pieces.
     pub fn digest_name(&self) -> Option<&'static str> {
         let of_pieces = self.shared.pieces.as_ref().map(|pieces| pieces.kind.name());
         self.hash.as_ref().map(|hash| hash.kind.name()).or(of_pieces)
@@ -294,8 +294,8 @@ impl ReplicatedFile {
 }
 
 impl Drop for ReplicatedFile {
-    /// Streams end within a moment; one that waits for a connection or the response to its first request ends after
-    /// that.
+    /// Streams end almost at once; one that waits for a connection, or for the response to its first request, ends
+    /// after that wait.
     fn drop(&mut self) {
         self.shared.board().is_closing = true;
         self.shared.changed.notify_all();
@@ -366,7 +366,7 @@ fn is_usable(pieces: &PieceHashes) -> bool {
     fits
 }
 
-/// Returns the readable URLs, each once.
+/// Returns the URLs that can be read, each once.
 fn sites(described: &MetalinkFile, locations: &[String]) -> Vec<ReplicaSite> {
     let mut sites: Vec<ReplicaSite> = Vec::new();
     for replica in &described.replicas {

@@ -1,8 +1,8 @@
 //! A file that is filled in place, in any order, and can be resumed after `kill -9`.
 //!
-//! If the digests of pieces are known, they show which parts of an unfinished file are valid. Otherwise a mark of one
-//! byte per complete unit is written past the end of the file, after the unit itself; the complete file is truncated to
-//! its size.
+//! If the digests of pieces are known, they show which parts of an unfinished file are valid. Otherwise, after each
+//! complete unit, a mark of one byte is written past the end of the file; the complete file is then truncated to its
+//! size.
 //!
 //! Missing units are kept as runs, so that memory grows with the bytes that have arrived, not with the size that a
 //! server states.
@@ -40,8 +40,8 @@ struct PartFileWriter<'a> {
 }
 
 impl ReplicatedFile {
-    /// Completes `part`, which must be open for reading and writing. Reuses the bytes of an earlier call in it if
-    /// digests can verify them. Returns the number of reused bytes. Calls `progress` with the bytes as they arrive,
+    /// Completes `part`, which must be open for reading and writing. Reuses bytes that an earlier call has left in it
+    /// if a digest can verify them. Returns the number of reused bytes. Calls `progress` with the bytes as they arrive,
     /// first with the reused ones. Errors: as [`ReplicatedFile::copy_range`], errors of `progress`, and `Io`; `NoSpace`
     /// and others of the file system.
     pub fn complete(&self, part: &File, progress: &mut Progress<'_>) -> Result<u64> {
@@ -65,8 +65,8 @@ impl ReplicatedFile {
     }
 
     /// Finds the replica that sent wrong bytes when the digest of the whole file is wrong and nothing shows which part.
-    /// If one replica sent all of the file, that one is at fault. If several did, one must send the whole file, and the
-    /// others are set aside.
+    /// If one replica sent all of the file, it is at fault. If several replicas sent parts of it, one of them must now
+    /// send the whole file, and the others are not used meanwhile.
     fn find_who_lied(&self, is_ours: bool) -> Result<()> {
         let mut board = self.shared.board();
         if self.shared.pieces.is_some() {
@@ -112,7 +112,7 @@ impl<'a> PartFileWriter<'a> {
         Ok(growing)
     }
 
-    /// Returns the length of the file while it is filled.
+    /// Returns the length of the file while it is being filled.
     fn len_bytes(&self) -> u64 {
         let size = self.file.size_bytes();
         size + if self.has_marks { self.units() } else { 0 }
@@ -148,13 +148,13 @@ impl<'a> PartFileWriter<'a> {
         Ok(())
     }
 
-    /// A file that is shorter than one with marks was written from its beginning.
+    /// A file that is too short to have marks was written from its beginning.
     fn find_marked_units(&mut self, there: u64) -> io::Result<()> {
         let size = self.file.size_bytes();
         if there == self.len_bytes() && there > size {
             return self.read_marks();
         }
-        // Bytes at the position of the marks are not ours.
+        // The bytes at the position of the marks were not written by this code.
         self.part.set_len(there.min(size))?;
         self.part.set_len(self.len_bytes())?;
         if there <= size {
@@ -165,8 +165,8 @@ impl<'a> PartFileWriter<'a> {
         Ok(())
     }
 
-    /// Reads the marks of complete units. Holes, where no mark was written, are skipped: there may be as many units as
-    /// the stated size has.
+    /// Reads the marks of complete units. Holes, which contain no marks, are skipped, because a large stated size may
+    /// mean a huge number of units.
     fn read_marks(&mut self) -> io::Result<()> {
         let size = self.file.size_bytes();
         let mut marks = vec![0; CHUNK_BYTES];
@@ -182,8 +182,8 @@ impl<'a> PartFileWriter<'a> {
         Ok(())
     }
 
-    /// Returns the next written bytes of the file, from `at` on. A file system without holes reports all bytes as
-    /// written.
+    /// Returns the next range of written bytes in the file, from `at` on. A file system without holes reports all bytes
+    /// as written.
     fn data_behind(&self, at: u64) -> io::Result<Option<Range<u64>>> {
         let end = self.len_bytes();
         if at >= end {

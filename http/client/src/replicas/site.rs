@@ -10,8 +10,8 @@ use fordway_store::{Error, ErrorKind};
 use super::board::SharedError;
 use crate::retry::backoff;
 
-/// The sort key of replicas, the best first: servers with recent failures come last, then the priority counts, then
-/// whether the location is preferred.
+/// The sort key of replicas, the best first: servers with recent failures come last; then by priority; then preferred
+/// locations first.
 pub(super) type Rank = (bool, u32, bool);
 
 /// The number of cut connections that are tolerated if each one delivers something, before they count as failures.
@@ -36,7 +36,7 @@ pub(super) struct ReplicaSite {
     last: Option<SharedError>,
     /// Whether streams left the replica because it was slow; other replicas are then used first.
     is_slow: bool,
-    /// Whether the replica must not be used while another one is on trial.
+    /// Whether the replica must not be used while another one is being tested.
     pub(super) is_set_aside: bool,
     /// The number of bytes from this replica that were used.
     pub(super) delivered_bytes: u64,
@@ -95,12 +95,13 @@ impl ReplicaSite {
         self.out.is_none() && self.strikes == 0
     }
 
-    /// Returns when the replica may be used again, if ever.
+    /// Returns the time from which the replica may be used again, if there is one.
     pub(super) fn ready_at(&self, strikes_max: u32) -> Option<Instant> {
         self.not_before.filter(|_| self.may_serve(strikes_max))
     }
 
-    /// Records a failure. Permanent failures end the use of the replica; after others it is used again later.
+    /// Records a failure. After a permanent failure, the replica is no longer used; after any other, it is used again
+    /// later.
     pub(super) fn failed(&mut self, error: &Error, has_brought: bool, now: Instant) {
         let cause = std::error::Error::source(error).map(|cause| format!(": {cause}")).unwrap_or_default();
         let told = SharedError { kind: error.kind(), detail: format!("{}{cause}", error.detail()) };
@@ -133,7 +134,7 @@ impl ReplicaSite {
         });
     }
 
-    /// Forgets failures that may have passed.
+    /// Forgets failures that may have been temporary.
     pub(super) fn forgive(&mut self) {
         (self.strikes, self.cuts, self.not_before) = (0, 0, None);
     }
@@ -148,7 +149,7 @@ fn is_for_good(kind: ErrorKind) -> bool {
     !may_pass
 }
 
-/// Returns the reasons why no replica delivered the bytes.
+/// Returns the error with the reasons why no replica delivered the bytes.
 pub(super) fn told(sites: &[ReplicaSite]) -> SharedError {
     let causes: Vec<(&ReplicaSite, &SharedError)> =
         sites.iter().filter_map(|site| Some((site, site.out.as_ref().or(site.last.as_ref())?))).collect();

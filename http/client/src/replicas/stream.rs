@@ -1,6 +1,6 @@
 //! A stream: a thread that takes jobs and reads them from one replica, until the replica fails or another one is
-//! better. The rate of a stream is measured while it has work. A replica without range support is read in one pass over
-//! the whole file, from which the jobs take their bytes.
+//! better. A stream's rate is measured while it has work. A replica without range support is read in one pass over the
+//! whole file, from which the jobs take their bytes.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::vector::{HttpSession, RangeTicket, RemoteFile};
 
 /// The interval at which a stream checks whether it is still needed.
 pub(super) const TICK: Duration = Duration::from_millis(50);
-/// The time after which a stream without a replica checks again.
+/// The time after which a stream without a replica asks for one again.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
 /// Starts the thread of a stream that is on the board. If no thread can be created, the stream ends.
@@ -123,7 +123,7 @@ impl StreamWorker<'_> {
                 self.sweep()?;
                 continue;
             }
-            // Requests in flight end normally, and no more ranges are requested.
+            // Requests in flight are completed normally, and no more ranges are requested.
             if !is_swept || self.held.is_empty() {
                 self.take_jobs()?;
             }
@@ -142,7 +142,7 @@ impl StreamWorker<'_> {
         }
     }
 
-    /// Gives up jobs that others have done; returns whether the stream continues at this replica.
+    /// Gives up jobs that others have completed; returns whether the stream continues at this replica.
     fn drop_what_is_over(&mut self) -> bool {
         let mut over = Vec::new();
         {
@@ -187,7 +187,7 @@ impl StreamWorker<'_> {
         if board.has_work() || board.is_closing {
             return;
         }
-        // Nothing signals that another stream does its job too slowly, so a stream also checks at intervals.
+        // Nothing signals that another stream is too slow with its job, so this stream also checks at intervals.
         let limit = if is_alone { Duration::from_secs(1) } else { TICK };
         drop(self.shared.changed.wait_timeout(board, limit));
     }
@@ -209,7 +209,7 @@ impl StreamWorker<'_> {
         self.last = now;
     }
 
-    /// Ends the first job: it is done if its bytes are valid.
+    /// Ends the first job, which is complete if its bytes are valid.
     fn finish_front(&mut self) -> Result<()> {
         let Some(mut front) = self.held.pop_front() else { return Ok(()) };
         let ended = front.ticket.take().map_or(Ok(()), |ticket| self.file.wait(ticket).map(drop));
@@ -226,7 +226,7 @@ impl StreamWorker<'_> {
         }
     }
 
-    /// All bytes of a job have arrived: it is done if they are valid. Errors: `BadDigest`.
+    /// Handles a job whose bytes have all arrived; it is complete if they are valid. Errors: `BadDigest`.
     pub(super) fn finish(&mut self, job: JobId, ranges: &Ranges, mut partial: PartialJob) -> Result<()> {
         let pieces = self.shared.pieces.as_ref();
         let is_bad = pieces.is_some_and(|pieces| partial.reject_bad_pieces(ranges, pieces));
@@ -277,8 +277,7 @@ struct WaitingJob {
 }
 
 impl StreamWorker<'_> {
-    /// Reads the file from its beginning for as long as jobs want bytes ahead.
-    /// Errors: the replica's failure.
+    /// Reads the file from its beginning as long as jobs need bytes further ahead. Errors: the replica's failure.
     pub(super) fn sweep(&mut self) -> Result<()> {
         let (mut waiting, mut at, mut passed, mut is_over) = (None::<WaitingJob>, 0, 0, false);
         let file = self.file.clone();

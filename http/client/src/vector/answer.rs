@@ -1,7 +1,8 @@
-//! One HTTP/1.1 response that is being received: its framing, and the shortest path of its bytes to their destination.
+//! One HTTP/1.1 response that is being received: its framing, and the direct path of its bytes to their destination.
 //!
-//! Several parts are received in one call: their content into place, and the heads between them, which most likely have
-//! the length of the previous one, into the buffer. The bytes are then checked against this forecast.
+//! One call receives several parts: their contents go straight into place, and the heads between them, which most
+//! likely have the same length as the previous one, go into the buffer. The received bytes are then checked against
+//! this forecast.
 
 use std::io;
 use std::ops::Range;
@@ -18,9 +19,9 @@ use crate::response::{BodyFraming, ResponseHead, short_body};
 
 /// The minimum size of content that is received straight into place.
 const DIRECT_BYTES: u64 = 8 * 1024;
-/// The receive size if one call cannot put as much into place.
+/// The number of bytes received by a call that can put less than that into place.
 const STAGING_BYTES: usize = 64 * 1024;
-/// The number of wrong forecasts after which no more are made in a response.
+/// The number of wrong forecasts after which no more are made for a response.
 const SURPRISES_MAX: usize = 2;
 /// The minimum number of unwanted bytes that are dropped in the kernel.
 const DISCARD_BYTES: u64 = 16 * 1024;
@@ -36,7 +37,7 @@ pub(super) struct RangeResponse {
 }
 
 impl RangeResponse {
-    /// Creates the response of a received head. Errors: `PreconditionFailed` for another version, `BadResponse` for
+    /// Creates a response from a received head. Errors: `PreconditionFailed` for another version, `BadResponse` for
     /// ranges that were not requested.
     pub(super) fn new(
         head: &ResponseHead,
@@ -61,8 +62,8 @@ impl RangeResponse {
         self.framing.known_left().unwrap_or(0)
     }
 
-    /// Processes the bytes that have arrived. Returns `false` if more must come and the socket has no data now. Errors:
-    /// `IncompleteBody`, `BadResponse`, `PreconditionFailed`, `Unavailable`, and errors of sockets.
+    /// Processes the bytes that have arrived. Returns `false` if more bytes are needed and the socket has no data.
+    /// Errors: `IncompleteBody`, `BadResponse`, `PreconditionFailed`, `Unavailable`, and errors of sockets.
     pub(super) fn advance<S: FragmentSink>(
         &mut self,
         connection: &mut BufferedConnection,
@@ -146,10 +147,10 @@ impl RangeResponse {
 
 /// The maximum number of bytes that are forecast after the first part: larger calls do not cost less per byte.
 const AHEAD_BYTES: u64 = 1 << 20;
-/// The maximum numbers of parts and destinations: each is one more address for the kernel, which accepts 1,024.
+/// The maximum numbers of parts and destinations: each takes one more address of the 1,024 that the kernel accepts.
 const PARTS_MAX: usize = 64;
 const PLACES_MAX: usize = 256;
-/// The number of bytes received beyond the forecast: the next part's head fits.
+/// The number of bytes received beyond the forecast; enough for the next part's head.
 const BEHIND_BYTES: usize = 1024;
 
 /// A forecast of the next bytes on a connection.
@@ -189,7 +190,7 @@ impl ForecastPiece {
 
 impl ReceiveForecast {
     /// Forecasts the next `run` bytes of a body, which begin with wanted content; includes further parts only if
-    /// `foresees`.
+    /// `foresees` is set.
     pub(super) fn of<S: FragmentSink>(
         content: &ResponseContent,
         run: u64,
@@ -231,7 +232,7 @@ impl ReceiveForecast {
         is_all
     }
 
-    /// Receives the forecast bytes by one call; returns the number of bytes, 0 at the end of the stream.
+    /// Receives the forecast bytes with one call; returns the number of bytes, 0 at the end of the stream.
     pub(super) fn receive<S: FragmentSink>(
         &mut self,
         connection: &mut BufferedConnection,
@@ -269,7 +270,7 @@ impl ReceiveForecast {
             };
             left -= done;
             if done < count {
-                // A partly received piece matches the forecast so far, and after the last part there was no forecast.
+                // A partly received piece matches the forecast so far, and there was no forecast after the last part.
                 let is_surprise = count == piece.len() && !matches!(piece, ForecastPiece::Behind(_));
                 // Bytes after a wrong forecast are at wrong destinations. They are put back in the order in which they
                 // arrived, and then read as usual.

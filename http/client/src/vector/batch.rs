@@ -9,7 +9,7 @@ use fordway_store::{Error, ErrorKind};
 
 use super::sink::FragmentSink;
 
-/// The bytes at a position of the file.
+/// The kind of bytes at a position in the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PositionContent {
     /// Wanted bytes, with their number.
@@ -24,7 +24,7 @@ pub(super) struct FragmentBatch<S> {
     /// The number of bytes present, from the start of each [`DirectReceive`].
     filled: Vec<usize>,
     missing_bytes: u64,
-    /// The index of the receive that got the last bytes: the next bytes most likely follow them.
+    /// The index of the receive that got the last bytes; the next bytes most likely follow those.
     cursor: usize,
     sink: S,
     /// The number of requests in flight for this batch.
@@ -54,12 +54,12 @@ impl<S: FragmentSink> FragmentBatch<S> {
         batch
     }
 
-    /// Returns whether the bytes of the batch will not change any more.
+    /// Returns whether the bytes of the batch are final.
     pub(super) fn has_ended(&self) -> bool {
         self.missing_bytes == 0 || self.failure.is_some()
     }
 
-    /// Returns whether all responses for the batch have ended, too, so that the connection is free for others.
+    /// Returns whether all responses for the batch have also ended, so that the connection is free for others.
     pub(super) fn is_settled(&self) -> bool {
         self.has_ended() && self.requests == 0
     }
@@ -78,7 +78,7 @@ impl<S: FragmentSink> FragmentBatch<S> {
         self.failure.map_or(Ok(self.sink), Err)
     }
 
-    /// Returns the missing bytes within `range`, in order, with neighbours joined.
+    /// Returns the missing bytes within `range`, in order, with adjacent ranges joined.
     pub(super) fn missing(&self, range: &Range<u64>) -> Vec<Range<u64>> {
         let first = self.plan.receives.partition_point(|receive| receive.end() <= range.start);
         let mut spans: Vec<Range<u64>> = Vec::new();
@@ -115,12 +115,12 @@ impl<S: FragmentSink> FragmentBatch<S> {
         match at.cmp(&next) {
             std::cmp::Ordering::Equal => PositionContent::Wanted(receive.len - filled),
             std::cmp::Ordering::Less => PositionContent::Unwanted(next - at),
-            // Bytes before this position are missing, so all of them will be requested again.
+            // Bytes before this position are missing, so the rest of the range will be requested again.
             std::cmp::Ordering::Greater => PositionContent::Unwanted(receive.end() - at),
         }
     }
 
-    /// Returns the memory for up to `len` wanted bytes at the position of the last `look`.
+    /// Returns the memory for up to `len` wanted bytes at the position of the last call of `look`.
     pub(super) fn room(&mut self, len: usize) -> &mut [u8] {
         let (DirectReceive { to, .. }, filled) = (self.plan.receives[self.cursor], self.filled[self.cursor]);
         let place = FragmentPosition { within: to.within + filled, ..to };
@@ -247,7 +247,7 @@ impl ReceivePlan {
         plan
     }
 
-    /// Returns the bytes to receive, with neighbours joined.
+    /// Returns the bytes to receive, with adjacent ranges joined.
     pub(super) fn spans(&self) -> Vec<Range<u64>> {
         let mut spans: Vec<Range<u64>> = Vec::new();
         for receive in &self.receives {

@@ -31,7 +31,7 @@ pub(super) struct ResponseContent {
 enum BodyKind {
     /// One range of the file; its bytes up to this offset.
     Range(u64),
-    /// Several ranges with heads of their own, and their number so far.
+    /// Several ranges, each with its own head, and their number so far.
     Parts(MultipartParser, usize),
     /// The whole file, up to this offset.
     Whole(u64),
@@ -173,7 +173,7 @@ impl ResponseContent {
         }
     }
 
-    /// Returns whether the rest is not worth receiving, because a refusal's document is long.
+    /// Returns whether the rest is not worth receiving, because it is the long document of a refusal.
     pub(super) fn is_enough(&self) -> bool {
         matches!(&self.kind, BodyKind::Refusal(refusal) if refusal.document.len() >= DOCUMENT_BYTES_MAX)
     }
@@ -203,7 +203,7 @@ impl ResponseContent {
                     MultipartStep::Part(_, range, size) => {
                         version.check_size(*size)?;
                         *count += 1;
-                        // Limits the number of parts: a server that sends unrequested parts may send them without end.
+                        // Limits the number of parts, because a server that sends unrequested parts might never stop.
                         if *count > request.spans.len() || !request.wants_of(range) {
                             return Err(not_asked(range));
                         }

@@ -1,4 +1,4 @@
-//! Copies a file in order, in one response unless something fails.
+//! Copies a file in order, with one response unless something fails.
 //!
 //! If the server states a digest, the received bytes are checked against it: `Content-MD5` (RFC 1864), `Digest` (RFC
 //! 3230), `Repr-Digest` and `Content-Digest` (RFC 9530), and the checksums of S3.
@@ -28,14 +28,13 @@ const CHUNK_BYTES: usize = 256 * 1024;
 /// A function that receives the bytes in order.
 type Sink<'a> = dyn FnMut(&[u8]) -> Result<()> + 'a;
 
-/// Opens everything received so far, from the first byte on.
+/// A function that opens everything received so far, from the first byte on.
 type Received<'a> = dyn Fn() -> Result<Box<dyn Read>> + 'a;
 
 impl RemoteFile {
-    /// Passes the bytes of `range` to `sink`, in order and each of them once. An interrupted response is resumed where
-    /// it ended, in the version that was opened.
-    /// Errors: as [`RemoteFile::read_ranges`], and errors of `sink`, which end the copy.
-    /// Cost: one request, and one for each interruption. 256 KiB of memory.
+    /// Passes the bytes of `range` to `sink`, in order and exactly once. An interrupted response is resumed where it
+    /// ended, in the version that was opened. Errors: as [`RemoteFile::read_ranges`], and errors of `sink`, which end
+    /// the copy. Cost: one request, and one for each interruption. 256 KiB of memory.
     pub fn copy_range(&self, range: Range<u64>, sink: &mut Sink<'_>) -> Result<()> {
         if range.end > self.size_bytes() || range.start > range.end {
             let detail = format!("bytes {range:?} of a file of {} bytes", self.size_bytes());
@@ -131,7 +130,7 @@ fn copy(
     Ok(())
 }
 
-/// Further data of a copy: the digest, the remaining retries, and the receiver of the bytes.
+/// Further state of a copy: the digest, the remaining retries, and the receiver of the bytes.
 type Along<'a> = (&'a mut Option<DigestCheck>, &'a RetryBudget, &'a mut dyn FnMut(&[u8]) -> Result<(), ()>);
 
 /// Requests the rest, and advances its start past the delivered bytes. Returns the redirection, if there was one.
@@ -147,7 +146,7 @@ fn try_copy(
         && !place.learned().refuses_digests;
     let mut answer = request(source, place, left, wants_digest)?;
     if wants_digest && matches!(answer.status(), 400..) {
-        // XRootD without checksums refuses requests for a digest; any other cause also occurs without the header.
+        // XRootD without checksums refuses requests for a digest; any other error also occurs without the header.
         drop(answer);
         answer = request(source, place, left, false)?;
         if answer.status() < 400 {
@@ -187,7 +186,7 @@ fn try_copy(
     Ok(None)
 }
 
-/// The whole file is requested without a range, which every server supports.
+/// The whole file is requested without a range, because every server supports that.
 fn request(
     source: &ReadSource,
     place: &SourceLocation,
@@ -217,7 +216,7 @@ fn unwanted_bytes(
         206 => {
             place.version.check(etag, modified, false)?;
             let stated = answer.header("content-range").and_then(parse_content_range);
-            // The bytes are written at the offsets of the requested ones, so any other bytes would corrupt the copy.
+            // The bytes are written at the requested offsets, so bytes from anywhere else would corrupt the copy.
             let Some((_, size)) = stated.filter(|(range, _)| range == left) else {
                 let detail = "the server answered with other bytes than those asked for";
                 return Err(Error::new(ErrorKind::BadResponse, detail).into());
@@ -247,7 +246,7 @@ fn unwanted_bytes(
     }
 }
 
-/// The header fields that request any of these digests. XRootD ignores weights, and uses the first one, which is the
+/// The header fields that request any of these digests. XRootD ignores weights and uses the first digest, which is the
 /// one that it supports.
 pub(super) const WANTED: [(&str, &str); 2] = [
     ("want-digest", "adler32;q=0.3, md5;q=0.5, sha;q=0.6, sha-256"),
@@ -324,7 +323,7 @@ impl FileDigest {
     pub(super) fn name(&self) -> &'static str {
         match self {
             FileDigest::Checksum(checksum) => checksum.algorithm.name(),
-            // These names are those that S3 uses.
+            // These are the names that S3 uses.
             FileDigest::Hash(hash) => match hash.kind {
                 HashKind::Adler32 => "ADLER32",
                 HashKind::Md5 => "MD5",
@@ -383,7 +382,7 @@ impl DigestHasher {
     }
 }
 
-/// Splits `name=value` pairs at commas; a value may contain `=`, too.
+/// Splits `name=value` pairs at commas; a value may itself contain `=`.
 fn members(list: &str) -> impl Iterator<Item = (&str, &str)> {
     list.split(',').filter_map(|member| {
         let (name, value) = member.trim().split_once('=')?;
@@ -400,7 +399,7 @@ fn of_instance(name: &str, value: &str) -> Option<FileDigest> {
 fn of_fields(value: &str) -> impl Iterator<Item = FileDigest> {
     members(value).filter_map(|(name, value)| {
         let bytes = value.split(';').next()?.trim().strip_prefix(':')?.strip_suffix(':')?;
-        // RFC 9530 does not define the use of ADLER32, and it never has this form.
+        // RFC 9530 does not define ADLER32, so it never has this form.
         of_instance(name, bytes).filter(|_| !name.eq_ignore_ascii_case("adler32"))
     })
 }

@@ -1,6 +1,6 @@
 //! Executes batches: turns their missing bytes into requests, keeps connections full, and falls back step by step when
-//! a server does not support a method: lists of ranges, single ranges in a pipeline, single ranges on several
-//! connections, the whole file. It decides how many connections are used and which one gets the next request, and
+//! a server does not support a method: from lists of ranges to single ranges in a pipeline, single ranges on several
+//! connections, and the whole file. It decides how many connections are used and which one gets the next request, and
 //! handles failures: a connection that ends or stalls, a file that has moved, a batch that exceeds its deadline.
 
 use std::collections::BTreeMap;
@@ -40,13 +40,13 @@ pub(super) struct BatchEngine<S> {
     retries: RetryBudget,
     /// The number of consecutive redirections without a byte in between.
     moves: usize,
-    /// Whether the file's location was requested again, and no byte has arrived since.
+    /// Whether the file has been located again and no byte has arrived since.
     has_asked_again: bool,
     delivered_at_failure: u64,
     /// The number of bytes of batches that were taken or cancelled.
     delivered_before: u64,
     not_before: Option<Instant>,
-    /// When a request last failed. Failures of requests that were sent before count as the same failure.
+    /// When a request last failed. Failures of requests that were sent before that time count as the same failure.
     failed_at: Option<Instant>,
 }
 
@@ -108,7 +108,7 @@ impl<S: FragmentSink> BatchEngine<S> {
         self.batches.is_empty() && self.lines.is_empty()
     }
 
-    /// Cancels a batch: its memory is not written any more. A connection with its requests is closed at its next turn,
+    /// Cancels a batch: its memory is no longer written to. A connection with its requests is closed at its next turn,
     /// or at once if there is no other work.
     pub(super) fn cancel(&mut self, id: BatchId) {
         self.queue.forget(id);
@@ -127,7 +127,7 @@ impl<S: FragmentSink> BatchEngine<S> {
         }
     }
 
-    /// Receives and sends as much as is possible without blocking; returns whether there may be more to do at once.
+    /// Receives and sends as much as possible without blocking; returns whether there may be more to do at once.
     pub(super) fn turn(&mut self) -> bool {
         let goes_on = self.receive();
         self.send();
@@ -158,8 +158,8 @@ impl<S: FragmentSink> BatchEngine<S> {
         if matches!(ready, Ok(0) | Err(Errno::INTR)) && fordway_sys::after_signal().is_err() {
             self.stop();
         }
-        // Data that arrived during the wait is in time, however late it is checked. A small amount of data is noticed
-        // only by a check.
+        // Data that arrived during the wait is in time, however late it is checked; a small amount of data does not end
+        // the wait and is noticed only by a check.
         if ready.unwrap_or(0) == 0 && !gathers && until.is_some_and(|until| until <= Instant::now()) {
             self.give_up_late_lines();
         }
@@ -173,7 +173,7 @@ impl<S: FragmentSink> BatchEngine<S> {
         while index < self.lines.len() {
             let event = self.lines[index].advance(&mut self.batches, &self.place.version);
             if !self.server.ignores_ranges && self.lines[index].ignores_range(&self.place.version) {
-                // The head already shows this, so that no further ranges are requested before the response ends.
+                // This is known from the head, so that no further ranges are requested before the response ends.
                 self.server = self.place.learn(ServerProfile::range_ignored);
             }
             match event {
@@ -369,7 +369,7 @@ impl<S: FragmentSink> BatchEngine<S> {
         }
     }
 
-    /// Returns the desired number of connections; a few full ones are better than many.
+    /// Returns the desired number of connections; a few fully used connections are better than many.
     fn lines_wanted(&self) -> usize {
         let cap = self.place.session.options.connections_per_origin;
         let ServerProfile { pipelines, ranges_per_request, ignores_ranges, .. } = self.server;
@@ -533,7 +533,8 @@ impl<S: FragmentSink> BatchEngine<S> {
         self.close_if_spent(index);
     }
 
-    /// Counts the failure of one request; requests that were sent before it failed count as the same failure.
+    /// Counts the failure of one request; failures of requests that were sent before it failed count as the same
+    /// failure.
     fn failed_with(&mut self, request: &RangeRequest, error: Error, retry_after: Option<Duration>) {
         if self.failed_at.is_none_or(|failed| failed < request.sent) {
             self.failed_at = Some(Instant::now());
@@ -541,7 +542,8 @@ impl<S: FragmentSink> BatchEngine<S> {
         }
     }
 
-    /// Counts a failure that may pass: all missing bytes are requested again after a wait, a limited number of times.
+    /// Counts a failure that may be temporary: all missing bytes are requested again after a wait, a limited number of
+    /// times.
     fn failed(&mut self, error: Error, concerned: &[BatchId], retry_after: Option<Duration>) {
         let delivered = self.delivered_bytes();
         let before = std::mem::replace(&mut self.delivered_at_failure, delivered);

@@ -1,4 +1,4 @@
-//! Knowledge about servers, kept for the lifetime of the process, so that nothing is probed twice.
+//! Knowledge about servers, kept for the lifetime of the process, so that nothing is tried out twice.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -9,7 +9,7 @@ use crate::{HttpVersion, Origin};
 
 /// The maximum length of a list of ranges: nginx and Apache refuse a header of more than 8 KiB.
 const LIST_BYTES: usize = 7_500;
-/// The maximum number of ranges in a request to a server that states no lower limit.
+/// The maximum number of ranges in a request to a server without a known lower limit.
 const RANGES: usize = 1_000;
 /// The limits of known servers, which are tried in turn when a server responds with the whole file: Apache's
 /// `MaxRanges`, and lighttpd's.
@@ -62,7 +62,7 @@ impl ServerProfile {
         }
     }
 
-    /// Sets limits by the `Server` header, which saves the response that would show them.
+    /// Sets limits according to the `Server` header, which avoids having to discover them by failed requests.
     pub(super) fn introduced(&mut self, server: &str) {
         let name = server.split(['/', ' ']).next().unwrap_or_default().to_ascii_lowercase();
         let limit = match name.as_str() {
@@ -76,13 +76,13 @@ impl ServerProfile {
         self.ranges_per_request = self.ranges_per_request.min(limit);
     }
 
-    /// Records that the response to `asked` ranges was the whole file.
+    /// Records that the server sent the whole file in response to `asked` ranges.
     pub(super) fn list_refused(&mut self, asked: usize) {
         let lower = USUAL_LIMITS.into_iter().find(|limit| *limit < asked).unwrap_or(1);
         self.ranges_per_request = self.ranges_per_request.min(lower);
     }
 
-    /// Records that the response to one range was the whole file.
+    /// Records that the server sent the whole file in response to one range.
     pub(super) fn range_ignored(&mut self) {
         (self.ranges_per_request, self.pipelines, self.ignores_ranges) = (1, false, true);
     }
@@ -143,18 +143,18 @@ impl ServerProfile {
         self.pipelines &= self.forgotten < STRIKES;
     }
 
-    /// Returns the approximate number of requests for this many ranges.
+    /// Returns the approximate number of requests that this many ranges take.
     pub(super) fn requests_for(&self, ranges: usize) -> usize {
         /// The length of a range in a list: two numbers of 9 digits, a hyphen and a comma.
         const RANGE_BYTES: usize = 20;
         ranges.div_ceil(self.ranges_per_request.min(self.list_bytes / RANGE_BYTES).max(1))
     }
 
-    /// Returns the size of a gap between wanted bytes that costs less than another range.
+    /// Returns the maximum size of a gap between wanted bytes that is cheaper to receive than another range.
     pub(super) fn gap_bytes(&self) -> u64 {
-        /// The size of the head of a part, and of its range in the request.
+        /// The size of a part's head, plus that of its range in the request.
         const PART: u64 = 192;
-        /// The size of the heads of a request and of its response.
+        /// The size of the heads of a request and its response.
         const EXCHANGE: u64 = 768;
         match (self.ranges_per_request, self.pipelines) {
             _ if self.ignores_ranges => u64::MAX,

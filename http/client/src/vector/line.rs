@@ -24,7 +24,7 @@ use crate::connection::BufferedConnection;
 pub(super) const GATHERING_TIME: Duration = Duration::from_millis(20);
 /// The maximum number of requests in flight in a pipeline.
 const DEPTH_MAX: usize = 64;
-/// The number of single ranges in a pipeline that justify another connection.
+/// The number of single ranges in a pipeline that justifies another connection.
 const RANGES_EACH: usize = 16;
 
 /// A connection in use.
@@ -52,7 +52,7 @@ pub(super) enum RequestEvent {
     Ended(RangeRequest, StreamEnd),
     /// The connection cannot be used any more.
     Broken(Error),
-    /// The proxy at the other end refuses us.
+    /// The proxy at the other end refuses our requests.
     Forbidden(Error),
     /// Everything received was processed, and more is to come.
     Pending,
@@ -72,7 +72,7 @@ pub(super) struct AnsweredRequest {
 /// The reason why a stream ended before its response did.
 #[cfg(feature = "http2")]
 pub(super) enum StreamEnd {
-    /// The same reason as for [`RequestEvent::Whole`].
+    /// The whole file is about to arrive, as for [`RequestEvent::Whole`].
     Whole,
     /// The rest is not needed, or the server did not process the request, which is not a failure.
     Unneeded,
@@ -145,7 +145,7 @@ impl ActiveConnection {
         }
     }
 
-    /// Returns the number of single ranges that justify another connection. Streams do not wait for one another, so
+    /// Returns the number of single ranges that justifies another connection. Streams do not wait for one another, so
     /// only ranges beyond the server's limit of streams justify one.
     pub(super) fn ranges_each(&self) -> usize {
         match self {
@@ -155,8 +155,8 @@ impl ActiveConnection {
         }
     }
 
-    /// Returns whether the connection, if it ends now, may have ended before the present requests were sent: it was
-    /// idle then, and has received nothing since. Such an end is not a failure.
+    /// Returns whether the connection, if it ends now, may have ended before the current requests were sent: it was
+    /// idle until then, and has received nothing since. Such an end is not a failure.
     pub(super) fn was_idle(&self) -> bool {
         either!(self, line => line.was_idle())
     }
@@ -196,8 +196,8 @@ impl ActiveConnection {
         }
     }
 
-    /// Returns whether the first request was sent together with one that was answered, and may be unanswered for that
-    /// reason.
+    /// Returns whether the first request was sent together with one that has been answered, and may have been ignored
+    /// for that reason.
     pub(super) fn may_be_left(&self) -> bool {
         matches!(self, ActiveConnection::Pipeline(pipeline) if pipeline.may_be_left())
     }
@@ -241,7 +241,7 @@ impl ActiveConnection {
         either!(self, line => line.advance(batches, version))
     }
 
-    /// Stops using the connection. `keep` gets it if another request may follow on it. Returns the requests in flight.
+    /// Stops using the connection. `keep` receives it if it accepts another request. Returns the requests in flight.
     pub(super) fn close(self, keep: impl FnOnce(BufferedConnection)) -> VecDeque<RangeRequest> {
         either!(self, line => line.close(keep))
     }
@@ -253,7 +253,7 @@ impl AsFd for ActiveConnection {
     }
 }
 
-/// Returns whether the whole file costs little more than the missing bytes.
+/// Returns whether receiving the whole file costs little more than receiving the missing bytes.
 pub(super) fn is_cheap<S: FragmentSink>(version: &FileVersion, batch: &FragmentBatch<S>) -> bool {
     version.size_bytes <= 2 * batch.missing_bytes() + (64 << 10)
 }

@@ -1,11 +1,11 @@
 //! Many ranges of a file in few requests.
 //!
-//! A call's fragments become a plan: the bytes to receive, each once, and where they go. The [`engine`] makes
-//! [`request`]s of it, as large as the server is [`learned`] to accept, and sends as many of them ahead as the window
-//! allows on each [`line`], which is a connection: a [`pipeline`] of HTTP/1.1, where an [`answer`] is received straight
-//! into the caller's memory, several parts in a call, or [`streams`] of HTTP/2. Each response is checked against its
-//! request as [`content`], and its bytes go into a [`sink`] through its [`batch`], which tracks what is missing. A
-//! [`reader`] submits what it expects to be read next. The file itself, a [`RemoteFile`], is here.
+//! A call's fragments become a plan: the bytes to receive, each once, and where they go. The [`engine`] turns it into
+//! [`request`]s, as large as the server is known to accept ([`learned`]), and sends as many of them ahead as the window
+//! allows on each [`line`]. A line is a connection: either a [`pipeline`] of HTTP/1.1, where each [`answer`] is
+//! received straight into the caller's memory, several parts per call, or [`streams`] of HTTP/2. Each response is
+//! checked against its request as [`content`], and its bytes go into a [`sink`] through its [`batch`], which tracks
+//! what is missing. A [`reader`] submits what it expects to be read next. The file itself, a [`RemoteFile`], is here.
 
 mod answer;
 mod batch;
@@ -51,8 +51,8 @@ use self::window::BatchWindow;
 
 /// A file on a server, in the version that it had when it was opened. Threads may share it.
 ///
-/// [`RemoteFile::read_ranges`] waits for its bytes. [`RemoteFile::submit`] does not: many batches may be in flight, all
-/// of their requests sent ahead, until [`RemoteFile::wait`] fetches one.
+/// [`RemoteFile::read_ranges`] waits for its bytes. [`RemoteFile::submit`] does not: many batches may be in flight,
+/// with all of their requests sent ahead, until [`RemoteFile::wait`] fetches one.
 pub struct RemoteFile {
     source: Arc<ReadSource>,
     window: BatchWindow,
@@ -85,8 +85,8 @@ pub struct ReadTraffic {
 }
 
 impl RemoteFile {
-    /// Opens the file at an `http(s)://` URL, or wherever that redirects to, by requesting size and version. Reads then
-    /// use that location, or the one that its GETs are redirected to. Errors: `NoSuchKey`, `AccessDenied`,
+    /// Opens the file at an `http(s)://` URL, or at the location it redirects to, by requesting size and version. Reads
+    /// then use that location, or the one that its GETs are redirected to. Errors: `NoSuchKey`, `AccessDenied`,
     /// `InvalidArgument`, `Unavailable`, `Timeout`, `BadResponse`. Cost: one request (HEAD), and one for each
     /// redirection.
     pub fn open(session: &Arc<HttpSession>, url: &str) -> Result<Self> {
@@ -133,7 +133,7 @@ impl RemoteFile {
         Ok((Self::of_source(source), begun))
     }
 
-    /// Creates a file whose version is known. Sends nothing.
+    /// Creates a file whose version is already known. Sends nothing.
     pub fn of_version(
         session: &Arc<HttpSession>,
         target: Box<dyn RangeTarget>,
@@ -176,8 +176,8 @@ impl RemoteFile {
         self.source.place().learned()
     }
 
-    /// Reads from `offset` until `buffer` is full or the file ends; returns the bytes read.
-    /// Errors: as [`RemoteFile::read_ranges`], except that a read past the end is none.
+    /// Reads from `offset` until `buffer` is full or the file ends; returns the bytes read. Errors: as
+    /// [`RemoteFile::read_ranges`], except that a read past the end is not an error.
     pub fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<usize> {
         let there = self.size_bytes().saturating_sub(offset);
         let count = buffer.len().min(usize::try_from(there).unwrap_or(usize::MAX));
@@ -198,7 +198,7 @@ impl RemoteFile {
         self.read_begun(fragments, None)
     }
 
-    /// Like [`RemoteFile::read_ranges`], with the request that was begun when the file was opened for these fragments.
+    /// Like [`RemoteFile::read_ranges`], with the request for these fragments that began when the file was opened.
     pub fn read_begun(&self, fragments: &mut [Fragment<'_>], begun: Option<BegunRequest>) -> Result<()> {
         let wanted: Vec<_> = fragments.iter().map(|part| (part.offset, part.buffer.len())).collect();
         self.check(&wanted)?;
@@ -219,10 +219,10 @@ impl RemoteFile {
         }
     }
 
-    /// Requests `ranges` (offset, length) without waiting for them. `memory`, which may be empty, is used for whichever
-    /// batch receives bytes next; other memory is allocated when the first byte arrives. Errors: `InvalidRange`, also
-    /// if there is not enough memory; [`RemoteFile::wait`] returns all others.
-    /// Cost: does not block; sends as much as the window has room for.
+    /// Requests `ranges` (offset, length) without waiting for them. `memory`, which may be empty, is reused for the
+    /// next batch that receives bytes; other memory is allocated when the first byte arrives. Errors: `InvalidRange`,
+    /// also if there is not enough memory; [`RemoteFile::wait`] returns all others. Cost: does not block; sends as much
+    /// as the window has room for.
     pub fn submit(&self, ranges: &[(u64, usize)], memory: Vec<u8>) -> Result<RangeTicket> {
         self.check_to_be_held(ranges)?;
         Ok(RangeTicket(self.window.submit(FragmentBatch::new(ranges, self.arena(ranges, memory)))))
@@ -247,8 +247,8 @@ impl RemoteFile {
         Ok(RangeTicket(self.window.submit(FragmentBatch::new(ranges, BatchMemory::Memory(memory)))))
     }
 
-    /// Cancels submitted ranges. After this returns, their memory is not written any more.
-    /// Cost: if their bytes are already in flight, the connection, which is closed instead of drained.
+    /// Cancels submitted ranges. After this returns, their memory is no longer written to. Cost: if their bytes are
+    /// already in flight, the connection, which is closed instead of drained.
     pub fn cancel(&self, ticket: RangeTicket) {
         self.window.cancel(ticket.0);
     }
@@ -281,7 +281,7 @@ impl RemoteFile {
         self.window.is_idle()
     }
 
-    /// Checks that the ranges are within the file, and that they fit into our memory.
+    /// Checks that the ranges are within the file, and that they fit into memory.
     fn check_to_be_held(&self, ranges: &[(u64, usize)]) -> Result<()> {
         self.check(ranges)?;
         check_room(ranges.iter().map(|(_, length)| *length)).map_err(|error| self.named(error))

@@ -1,6 +1,6 @@
-//! Opens a file: finds its location, size and version, with retries for failures that may pass. A file may also be
-//! opened by its first read: that response states size and version, too, and its bytes arrive a round trip earlier than
-//! after a HEAD.
+//! Opens a file: finds its location, size and version, with retries for failures that may be temporary. A file may also
+//! be opened by its first read, whose response also states size and version; its bytes then arrive one round trip
+//! earlier than after a HEAD.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use crate::connection::BufferedConnection;
 use crate::retry::{pause, retry_after};
 use crate::{HttpExchange, HttpResponse, HttpVersion, ReplayPolicy};
 
-/// The maximum size of a document other than the file that is read.
+/// The maximum size of a document, other than the file itself, that is read.
 pub(super) const DOCUMENT_BYTES_MAX: usize = 64 * 1024;
 
 /// The result of a request to one address.
@@ -122,7 +122,7 @@ pub(super) fn by_first_byte_alone(
     alone(session, target, &mut |_| by_first_byte(session, target, traffic))
 }
 
-/// Requests with a connection permit, which `ask` may keep; retries failures that may pass.
+/// Requests with a connection permit, which `ask` may keep; retries failures that may be temporary.
 pub(super) fn alone(
     session: &HttpSession,
     target: &dyn RangeTarget,
@@ -182,7 +182,7 @@ fn by_first_byte(
         _ => return not_the_file(answer, target),
     };
     let version = version_of(&answer, (session, target), size)?;
-    // Reading the body frees the connection for the next request; a whole file is not worth that.
+    // Reading the body frees the connection for the next request; but a whole file is too much to read.
     if answer.body_bytes().is_some_and(|bytes| bytes <= DOCUMENT_BYTES_MAX as u64) {
         answer.read_document()?;
     }

@@ -7,9 +7,9 @@ use super::ServerProfile;
 
 /// The initial size of a window, also after a jump.
 const FIRST_BYTES: u64 = 256 << 10;
-/// The size of window that is worth its memory on any link.
+/// The window size that is worth its memory on any link.
 const USUAL_BYTES: u64 = 4 << 20;
-/// The minimum time over which a rate is measured; over less, buffers would be measured instead of the link.
+/// The minimum time over which a rate is measured; over a shorter time, buffers would be measured instead of the link.
 const EPOCH: Duration = Duration::from_millis(5);
 
 /// The window of a reader, which grows while reads continue.
@@ -90,9 +90,9 @@ pub(super) struct ReadHistory {
     repeats: u32,
 }
 
-/// The number of repeated distances that make a pattern: three reads at equal distances.
+/// The number of equal distances that make a pattern, which takes three reads.
 const REPEATS: u32 = 2;
-/// The maximum size of a gap that is read, too: a separate request for each record costs more.
+/// Gaps of up to this size are read along with the records, because separate requests would cost more.
 const GAP_BYTES: u64 = 16 << 10;
 
 impl ReadHistory {
@@ -124,7 +124,7 @@ mod tests {
         learned
     }
 
-    /// Reads at the rate of a link with that round trip until the window stops growing.
+    /// Reads at the rate of a link with this round-trip time until the window stops growing.
     fn settled(max_bytes: u64, round_trip_ms: u64, bytes_per_ms: u64) -> u64 {
         let mut pace = ReadPace::new(max_bytes);
         let mut now = pace.since;

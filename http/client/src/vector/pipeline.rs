@@ -24,10 +24,10 @@ use crate::response::ResponseHead;
 /// The minimum room of a receive call for a head.
 const HEAD_BYTES: usize = 16 * 1024;
 
-/// The number of bytes within a response that wake us up. Otherwise a server that sends every part separately would
-/// wake us up for each segment.
+/// The number of bytes within a response that wakes up the thread. Without it, a server that sends every part
+/// separately would wake up the thread for each segment.
 const GATHERED_BYTES: u64 = 1024 * 1024;
-/// If a response has less than this left, any byte wakes us up.
+/// If less than this is left of a response, any byte wakes up the thread.
 const REST_BYTES: u64 = 64 * 1024;
 
 /// A connection in use.
@@ -37,9 +37,9 @@ pub(super) struct PipelinedConnection {
     requests: VecDeque<RangeRequest>,
     answer: Option<RangeResponse>,
     head: ResponseHead,
-    /// The number of complete responses since the connection was taken into use.
+    /// The number of complete responses since this use of the connection began.
     answered: usize,
-    /// The number of bytes that were received when the last response had ended.
+    /// The number of bytes that were received when the last response ended.
     received_bytes_before: u64,
     has_unsent: bool,
     /// Whether the server announced that it will close the connection.
@@ -217,8 +217,8 @@ impl PipelinedConnection {
                 self.answer.insert(RangeResponse::new(&self.head, &self.connection, request, version)?)
             }
         };
-        // The server ignores a list of this length and sends the whole file. Receiving a large file for a few of its
-        // spans costs more than requesting them again in shorter lists.
+        // The server ignores a list of this length and sends the whole file. Receiving all of a large file for a few
+        // spans costs more than requesting the spans again in shorter lists.
         if answer.content.is_whole() && request.spans.len() > 1 && !is_cheap(version, batch) {
             return Ok(RequestEvent::Whole { asked: request.spans.len() });
         }
@@ -242,7 +242,7 @@ impl PipelinedConnection {
         RequestEvent::of(request, answer.content)
     }
 
-    /// Stops using the connection. `keep` gets it if another request may follow on it. Returns the requests in flight.
+    /// Stops using the connection. `keep` receives it if it accepts another request. Returns the requests in flight.
     pub(super) fn close(mut self, keep: impl FnOnce(BufferedConnection)) -> VecDeque<RangeRequest> {
         let is_clean = self.requests.is_empty() && !self.is_closing && !self.has_unsent;
         if is_clean && self.connection.has_nothing_left() {

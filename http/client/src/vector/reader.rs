@@ -23,12 +23,12 @@ impl Default for ReadAhead {
     }
 }
 
-/// A program's statement about its future reads, as for `posix_fadvise`.
+/// A program's advice about its future reads, as in `posix_fadvise`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AccessAdvice<'a> {
-    /// No statement: the reader watches the reads.
+    /// No advice: the reader observes the reads.
     Normal,
-    /// Reads will be sequential, from the first one on.
+    /// Reads will be sequential, starting with the first.
     Sequential,
     /// Nothing should be read ahead.
     Random,
@@ -66,8 +66,8 @@ struct ReadAheadPiece {
     ranges: Vec<(u64, usize)>,
     /// The size of the piece's memory.
     capacity_bytes: u64,
-    /// Whether the program requested the ranges explicitly: the piece stays until it was read completely, or is not
-    /// needed.
+    /// Whether the program requested the ranges explicitly: the piece stays until it has been read completely, or is
+    /// declared unnecessary.
     is_asked_for: bool,
     unread_bytes: u64,
     /// Present while the ranges are in flight.
@@ -76,7 +76,7 @@ struct ReadAheadPiece {
     bytes: Vec<u8>,
 }
 
-/// The number of unwanted bytes in flight below which they are received, because a new connection costs more.
+/// Up to this many unwanted bytes in flight are received anyway, because a new connection would cost more.
 const LET_COME_BYTES: u64 = 1 << 20;
 /// The number of records of a strided read in one request.
 const RECORDS_PER_PIECE: usize = 64;
@@ -105,7 +105,7 @@ impl RemoteReader {
         RemoteReader {
             file,
             history: ReadHistory::default(),
-            // A fifth of the memory is kept free, because memory is allocated with a quarter to spare.
+            // A fifth of the memory is kept in reserve, because allocations are a quarter larger than needed.
             pace: ReadPace::new(options.max_bytes / 5 * 4),
             last_pattern: AccessPattern::Random,
             advice: AccessPattern::Random,
@@ -204,7 +204,7 @@ impl RemoteReader {
         }
         while self.ahead < until {
             let len = request_bytes.min(size - self.ahead);
-            // The window moves by whole requests.
+            // The window advances by whole requests.
             if (self.ahead > at && self.ahead + len > until)
                 || !self.send_for(vec![(self.ahead, len as usize)], false)
             {
@@ -214,7 +214,7 @@ impl RemoteReader {
         }
     }
 
-    /// Returns whether the byte at `at` was requested, or nothing was.
+    /// Returns whether the byte at `at` was requested, or nothing was requested at all.
     fn is_contiguous_until_ahead(&self, at: u64) -> bool {
         self.ahead == at || self.pieces.iter().any(|piece| piece.find(at).is_some())
     }
@@ -294,7 +294,7 @@ impl RemoteReader {
         }
     }
 
-    /// Reads at `at` from the piece that has it, or from the file; returns the bytes read.
+    /// Reads at `at` from the piece that contains it, or from the file; returns the bytes read.
     fn read_piece(&mut self, at: u64, buffer: &mut [u8]) -> Result<usize> {
         let found = |(index, piece): (usize, &ReadAheadPiece)| piece.find(at).map(|place| (index, place));
         let Some((index, (start, len))) = self.pieces.iter().enumerate().find_map(found) else {
@@ -314,7 +314,7 @@ impl RemoteReader {
         Ok(count)
     }
 
-    /// Reads bytes that no piece has; returns their number.
+    /// Reads bytes that no piece contains; returns their number.
     fn fetch(&mut self, at: u64, buffer: &mut [u8]) -> Result<usize> {
         /// The minimum size of a separate request.
         const CHUNK_BYTES: usize = 64 << 10;

@@ -1,5 +1,6 @@
-//! Follows redirections, within limits. The session remembers permanent ones. Those of one user, which may contain
-//! signed URLs, are not used for another. Small documents are fetched this way, with the values of their headers.
+//! Follows redirections, within limits. The session remembers permanent ones. Redirections of one user, which may
+//! contain signed URLs, are never used for another user. Small documents, with the values of their headers, are also
+//! fetched this way.
 
 use std::sync::Arc;
 
@@ -35,11 +36,11 @@ impl RedirectResponse {
     }
 }
 
-/// The route to a file: the present address and those before it.
+/// The route to a file: the current address and those before it.
 pub(crate) struct RedirectRoute {
     /// The session that began the route.
     start: Arc<HttpSession>,
-    /// The session whose connections and credentials are used at the present address.
+    /// The session whose connections and credentials are used at the current address.
     pub(crate) session: Arc<HttpSession>,
     pub(crate) file: WebFile,
     /// The addresses before this one.
@@ -115,7 +116,7 @@ impl RedirectRoute {
         let next = next.authorized(&self.session.options)?;
         let is_circle = self.file.url() == next.url() || self.passed.iter().any(|p| p.url() == next.url());
         self.passed.push(std::mem::replace(&mut self.file, next));
-        // Remembered steps have led here, and would lead the next read here, too.
+        // Remembered steps have led here, and would lead the next read here as well.
         if is_circle || self.passed.len() > HOPS_MAX {
             self.forget();
         }
@@ -183,7 +184,7 @@ pub(crate) struct LinkDocument {
     pub(crate) body: Option<Vec<u8>>,
 }
 
-/// Requests `url`, or where that redirects to, once; reads the body if `wants_body` accepts the head. Errors: as
+/// Requests `url`, or the location it redirects to, once; reads the body if `wants_body` accepts the head. Errors: as
 /// [`super::RemoteFile::open`]; `EntityTooLarge` for more than `limit_bytes`.
 pub(crate) fn fetch(
     session: &Arc<HttpSession>,
@@ -199,7 +200,8 @@ pub(crate) fn fetch(
         let mut answer = ask(&route.session, &route.file, &ReadCounts::default(), method, &headers)
             .map_err(|error| route.named("open", error))?;
         if let Some(moved) = RedirectResponse::of(answer.status(), answer.header("location")) {
-            // The next step takes its own permit. Threads that each hold one and wait for another would deadlock.
+            // The next step takes its own permit: threads that each hold one permit and wait for another would
+            // deadlock.
             drop(answer);
             drop(_permit);
             route.follow(&moved).map_err(|error| route.named("open", error))?;

@@ -32,7 +32,7 @@ pub(super) struct RangeRequest {
     pub(super) sent: Instant,
     /// Whether another request was in flight on the same connection.
     pub(super) is_pipelined: bool,
-    /// Whether the request was sent together with the one before.
+    /// Whether the request was sent together with the previous one.
     pub(super) came_along: bool,
     /// The time until the head of its response.
     pub(super) waited: Option<Duration>,
@@ -64,7 +64,7 @@ impl SpanQueue {
     }
 
     /// Takes as many spans of one batch as fit into a request to this server and into `room_bytes`, but at least one;
-    /// joins neighbours if that is cheaper. Also returns the value of `Range`.
+    /// joins adjacent spans if that is cheaper. Also returns the value of `Range`.
     pub(super) fn next(&mut self, server: &ServerProfile, room_bytes: u64) -> Option<(RangeRequest, &[u8])> {
         let (batch, first) = self.spans.pop_front()?;
         let mut request = RangeRequest {
@@ -83,13 +83,13 @@ impl SpanQueue {
         while let Some((_, next)) = self.spans.front().filter(|(of, _)| *of == batch) {
             let Some(last) = request.spans.last_mut() else { break };
             let gap = next.start.checked_sub(last.end).filter(|gap| *gap <= gap_bytes);
-            // A server without range support sends the whole file for every request, so one request asks for
+            // A server without range support sends the whole file for every request, so a single request asks for
             // everything.
             if request.bytes + (next.end - next.start) > room_bytes && !server.ignores_ranges {
                 break;
             }
             if gap.is_none() {
-                // Written only now, because joined neighbours may have moved the end of the range.
+                // The range is written only now, because its end moves if adjacent spans are joined.
                 push_range(&mut self.list, last);
                 let is_full = request.spans.len() >= server.ranges_per_request
                     || self.list.len() + RANGE_BYTES_MAX > server.list_bytes;

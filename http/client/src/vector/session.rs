@@ -118,12 +118,12 @@ impl HttpSession {
         self.moved.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the deadline of an operation that begins now.
+    /// Returns the deadline of an operation that starts now.
     pub(super) fn until(&self) -> Option<Instant> {
         self.options.deadline.map(|deadline| Instant::now() + deadline)
     }
 
-    /// Returns the retry budget of an operation that begins now.
+    /// Returns the retry budget of an operation that starts now.
     pub(crate) fn retries(&self) -> RetryBudget {
         RetryBudget::new(self.options.max_retries, self.until())
     }

@@ -9,8 +9,8 @@ pub(super) trait FragmentSink: Send {
     /// Returns `len` bytes at `place`.
     fn slice(&mut self, place: FragmentPosition, len: usize) -> &mut [u8];
 
-    /// Returns the given number of bytes at each of `places`, which do not overlap: at the first, and at as many more
-    /// as can be borrowed together with it.
+    /// Returns the given number of bytes at each of `places`, which do not overlap: at the first place, and at as many
+    /// more as can be borrowed together with it.
     fn slices(&mut self, places: &[(FragmentPosition, usize)]) -> Vec<&mut [u8]>;
 
     /// Called after `len` bytes were written at `place`.
@@ -20,14 +20,15 @@ pub(super) trait FragmentSink: Send {
     fn copy(&mut self, duplicate: &DuplicateBytes);
 }
 
-/// Memory of the caller that is filled in the background, piece by piece. It is dropped when no more bytes will be
-/// written to it.
+/// Memory of the caller that is filled in the background, piece by piece. It is dropped as soon as no more bytes will
+/// be written to it.
 pub trait FragmentMemory: Send {
     /// Returns `len` bytes of fragment number `fragment`, from its byte `within` on.
     fn slice(&mut self, fragment: usize, within: usize, len: usize) -> &mut [u8];
 
-    /// Returns memory at several places (fragment, offset within it, length) that do not overlap: at the first, and at
-    /// as many more as can be borrowed together with it. With more places, fewer system calls fill them.
+    /// Returns memory at several places (fragment, offset within it, length) that do not overlap: at the first place,
+    /// and at as many more as can be borrowed together with it. The more places are returned, the fewer system calls
+    /// are needed to fill them.
     fn slices(&mut self, places: &[(usize, usize, usize)]) -> Vec<&mut [u8]> {
         places
             .first()
@@ -142,7 +143,7 @@ impl FragmentSink for &mut [Fragment<'_>] {
 /// The minimum size of memory that is requested in huge pages.
 const HUGE_BYTES: usize = 4 << 20;
 
-/// Memory that callers returned, for whichever batch receives bytes next.
+/// Memory returned by callers, for the next batch that receives bytes.
 pub(super) type Spares = Arc<Mutex<Vec<Vec<u8>>>>;
 
 /// One buffer for all fragments, one after the other in the requested order. It is allocated when the first byte
@@ -184,8 +185,8 @@ impl FragmentArena {
     }
 }
 
-/// The system returns fresh memory zeroed, and the first access to it costs most. The spare room is not accessed; with
-/// it, the memory also fits the next batch if that is a little larger.
+/// The system provides fresh memory that is already zeroed, and most of its cost is the first access. The spare room is
+/// not accessed; with it, the memory also fits the next batch if that is a little larger.
 fn fresh(bytes: usize) -> Vec<u8> {
     let mut memory = vec![0; bytes + bytes / 4];
     if bytes >= HUGE_BYTES {

@@ -1,4 +1,4 @@
-//! The location from which a file is read: the address where it was found, or the one to which its server redirects
+//! The location from which a file is read: the address where it was found, or the address to which its server redirects
 //! reads. A [`RangeTarget`] defines how requests are written and what refusals mean. A [`FileVersion`] defines which
 //! version is read: one read never mixes two.
 
@@ -27,7 +27,7 @@ pub(super) struct ReadSource {
     pub(super) is_begun: AtomicBool,
 }
 
-/// A location of the file.
+/// One location of the file.
 pub(super) struct SourceLocation {
     pub(super) session: Arc<HttpSession>,
     pub(super) target: Box<dyn RangeTarget>,
@@ -50,7 +50,7 @@ impl ReadSource {
         ReadSource::new(SourceLocation::of_url(route, version), Some(route.door()), traffic)
     }
 
-    /// Returns the file at this target only.
+    /// Returns the file at this single target.
     pub(super) fn of_target(
         session: &Arc<HttpSession>,
         target: Box<dyn RangeTarget>,
@@ -92,7 +92,7 @@ impl ReadSource {
     ) -> Result<Arc<SourceLocation>> {
         let mut current = self.locked();
         if !Arc::ptr_eq(&current, from) {
-            // Another thread has followed the redirection before.
+            // Another thread has already followed the redirection.
             if has_bytes {
                 current.check_is_of(&from.version)?;
             }
@@ -113,8 +113,8 @@ impl ReadSource {
         Ok(current.clone())
     }
 
-    /// Returns whether locating the file again may help after an error of `from`: a redirection had led to it, and
-    /// access has been lost since, as when a signature expires.
+    /// Returns whether locating the file again may help after an error of `from`: a redirection led to `from`, and
+    /// access has been lost since, for example because a signature has expired.
     pub(super) fn may_be_elsewhere(&self, from: &SourceLocation, error: &Error) -> bool {
         let is_led =
             |(_, door): &(_, WebFile)| from.file.as_ref().is_some_and(|file| file.url() != door.url());
@@ -123,13 +123,13 @@ impl ReadSource {
     }
 
     /// Requests the file's location from the URL that the caller named, because `from` refuses: for all of the file's
-    /// readers. Remembered redirections that led to `from` are requested again, too. Errors: as [`ReadSource::follow`];
+    /// readers. Remembered redirections that led to `from` are also requested again. Errors: as [`ReadSource::follow`];
     /// `PreconditionFailed` for another version than `from`'s, whether or not the caller got bytes. Cost: one request
     /// (the first byte), and one for each redirection.
     pub(super) fn ask_again(&self, from: &Arc<SourceLocation>) -> Result<Arc<SourceLocation>> {
         let mut current = self.locked();
         if !Arc::ptr_eq(&current, from) {
-            // Another thread has located the file before.
+            // Another thread has already located the file.
             current.check_is_of(&from.version)?;
             return Ok(current.clone());
         }
@@ -220,13 +220,13 @@ pub trait RangeTarget: Send + Sync {
     /// Returns how requests are limited to one version.
     fn pin(&self) -> VersionPin;
 
-    /// Returns whether several ranges are worth trying on an unknown server.
+    /// Returns whether a request for several ranges is worth trying on an unknown server.
     fn may_know_many_ranges(&self) -> bool;
 
     /// Appends a request line, all headers (`headers` among them, names in lower case) and the empty line.
     fn write_head(&self, method: &'static str, headers: &[(&str, &str)], head: &mut Vec<u8>);
 
-    /// Returns the error that a response of status 300 and above states.
+    /// Returns the error that a response with a status of 300 or above reports.
     fn refusal(&self, status: u16, location: Option<&str>, document: &[u8]) -> Error;
 }
 
@@ -241,7 +241,7 @@ pub struct FileVersion {
     pub last_modified: Option<String>,
     /// The values of `Link` headers, which may name replicas (RFC 6249).
     pub(crate) links: Vec<String>,
-    /// Whether the last change is old enough that no second change can have the same time.
+    /// Whether the last change is so old that a second change cannot have the same time.
     is_settled: bool,
 }
 

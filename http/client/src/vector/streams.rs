@@ -1,6 +1,6 @@
 //! One HTTP/2 connection with several requests in flight, each in its own stream.
 //!
-//! If a stream ends early, only its bytes are requested again; if the connection ends, all are.
+//! If a stream ends early, only its bytes are requested again; if the connection ends, the bytes of all streams are.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::future::Future as _;
@@ -40,7 +40,7 @@ pub(super) struct MultiplexedConnection {
     streams: VecDeque<RequestStream>,
     /// Outcomes of streams that are not reported yet.
     events: VecDeque<RequestEvent>,
-    /// Complete responses since the connection was taken into use, and their number when the first of the present
+    /// Complete responses since this use of the connection began, and their number when the first of the current
     /// requests was sent.
     answered: usize,
     answered_before: usize,
@@ -48,7 +48,7 @@ pub(super) struct MultiplexedConnection {
     refusals: usize,
     /// The maximum number of concurrent streams, lowered after refusals.
     depth_max: usize,
-    /// When the stream that is now the first became the first.
+    /// When the current first stream became the first.
     front_since: Instant,
     is_closing: bool,
     _permit: ConnectionPermit,
@@ -74,7 +74,7 @@ impl MultiplexedConnection {
         self.streams.len() + self.events.len()
     }
 
-    /// Returns the number of streams that the server allows, or one if it allows none now.
+    /// Returns the number of streams that the server allows, or one if it currently allows none.
     pub(super) fn depth_max(&self) -> usize {
         let stated = self.connection.http2().map_or(1, Http2Connection::streams_max);
         self.depth_max.min(stated).max(1)
@@ -118,7 +118,7 @@ impl MultiplexedConnection {
     }
 
     /// Returns when to give up waiting. The first stream's timeout begins when it becomes the first, so that a server
-    /// that responds to one request after the other is not late.
+    /// that responds to requests one by one does not exceed it.
     pub(super) fn deadline(&self, timeouts: &Timeouts) -> Option<Instant> {
         let front = self.streams.front()?;
         let limit = match front.state {
@@ -189,7 +189,7 @@ impl MultiplexedConnection {
                 Ok(StreamStep::Ended(end)) => Some(end),
                 Err(broken) => match self.broken(broken) {
                     Some(end) => Some(end),
-                    // The stream ends with the connection, whose end is reported once everything received has been
+                    // The stream ends with the connection, which is reported once everything received has been
                     // processed.
                     None => {
                         index += 1;
@@ -235,7 +235,7 @@ impl MultiplexedConnection {
         Some(StreamEnd::Failed(Error::new(ErrorKind::Unavailable, detail).caused_by(error)))
     }
 
-    /// Handles a request that the server did not process. That is not a failure if the server processes others.
+    /// Handles a request that the server did not process. This is not a failure if the server processes other requests.
     fn unseen(&mut self, why: &str) -> StreamEnd {
         self.refusals += 1;
         let is_used = self.answered > 0 || self.connection.is_reused || self.streams.len() > 1;
@@ -262,7 +262,7 @@ fn cut(error: io::Error, doing: &str) -> Error {
     io_error(error, doing, "nothing arrived in time")
 }
 
-/// The number of unwanted bytes below which they are received.
+/// Up to this many unwanted bytes are received instead of cancelling the stream.
 const LET_COME_BYTES: u64 = 256 << 10;
 
 /// A request in flight.
@@ -274,8 +274,8 @@ pub(super) struct RequestStream {
     news: Arc<StreamNews>,
 }
 
-/// Whether a stream may have news since the last check. Saves checking every stream, because a connection may have
-/// hundreds.
+/// Whether something may have happened on a stream since the last check. This avoids checking every stream, of which a
+/// connection may have hundreds.
 struct StreamNews(AtomicBool);
 
 impl Wake for StreamNews {

@@ -59,7 +59,7 @@ impl WebFile {
         format!("{}{}", self.origin, self.path)
     }
 
-    /// Returns the URL without its query, for messages.
+    /// Returns the URL without its query, for use in messages.
     pub(crate) fn shown(&self) -> &str {
         &self.shown
     }
@@ -125,7 +125,7 @@ impl RangeTarget for WebFile {
     fn write_head(&self, method: &'static str, headers: &[(&str, &str)], head: &mut Vec<u8>) {
         let mut push = |piece: &str| head.extend_from_slice(piece.as_bytes());
         [method, " ", &self.path, " HTTP/1.1\r\nHost: ", &self.authority].into_iter().for_each(&mut push);
-        // Ranges of a compressed representation would be ranges of other bytes.
+        // Ranges of a compressed representation would not be ranges of the file.
         ["\r\nUser-Agent: ", USER_AGENT, "\r\nAccept-Encoding: identity\r\n"].into_iter().for_each(&mut push);
         if let Some(authorization) = &self.authorization {
             ["Authorization: ", authorization, "\r\n"].into_iter().for_each(&mut push);
@@ -160,7 +160,7 @@ impl RangeTarget for WebFile {
     }
 }
 
-/// Writes `if-range` as `If-Range`: HTTP headers are case-insensitive, but XrdHttp does not treat them so.
+/// Writes `if-range` as `If-Range`: XrdHttp treats this header name as case-sensitive, although HTTP does not.
 fn push_capitalised(head: &mut Vec<u8>, name: &str) {
     let mut is_first = true;
     head.extend(name.bytes().map(|letter| {

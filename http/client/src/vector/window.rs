@@ -27,7 +27,7 @@ pub(super) struct BatchWindow {
 #[derive(Default)]
 struct WindowState {
     next_id: BatchId,
-    /// The engine; `None` while a thread drives it, because that thread then holds it.
+    /// The engine; `None` while a thread drives and therefore holds it.
     engine: Option<BatchEngine<BatchMemory>>,
     is_driven: bool,
     /// Batches submitted while a thread was driving.
@@ -231,8 +231,8 @@ impl WindowState {
         self.next_id - 1
     }
 
-    /// Passes batches or cancellations to the engine while no thread drives it, and lets the engine make the progress
-    /// that is possible at once.
+    /// Passes batches or cancellations to the engine while no thread drives it, and lets the engine make as much
+    /// progress as is possible without blocking.
     fn move_engine(&mut self, source: &Arc<ReadSource>, tell: impl FnOnce(&mut BatchEngine<BatchMemory>)) {
         let engine = self.engine.get_or_insert_with(|| BatchEngine::new(source.clone()));
         tell(engine);

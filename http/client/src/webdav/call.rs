@@ -1,5 +1,5 @@
-//! One WebDAV request: follows redirections, retries failures that may pass, and explains refusals (RFC 4918 section
-//! 11, RFC 9110 section 15).
+//! One WebDAV request: follows redirections, retries failures that may be temporary, and explains refusals (RFC 4918
+//! section 11, RFC 9110 section 15).
 
 use std::time::{Duration, SystemTime};
 
@@ -54,8 +54,8 @@ pub(super) struct DavResponse {
 }
 
 impl DavResponse {
-    /// Returns the response of the same server with another status and no text, for a document's statement about one
-    /// resource.
+    /// Returns a response of the same server with another status and no text. It represents the part of a document that
+    /// concerns one resource.
     pub(super) fn of_status(&self, status: u16) -> Self {
         let (document, is_plain_text, server) = (Vec::new(), false, None);
         DavResponse { status, document, is_plain_text, server, file: self.file.clone(), is_repeated: false }
@@ -93,7 +93,7 @@ impl<'a> DavCall<'a> {
         self
     }
 
-    /// Makes the request one that is not sent again if the server may have acted on it.
+    /// Marks the request as one that is not sent again if the server may have acted on it.
     pub(super) fn once(self) -> Self {
         DavCall { replay: ReplayPolicy::IfUnsent, ..self }
     }
@@ -117,7 +117,7 @@ impl WebDav {
     }
 }
 
-/// Sends the request to one URL; retries failures that may pass.
+/// Sends the request to one URL; retries failures that may be temporary.
 fn ask_here(route: &RedirectRoute, call: &mut DavCall<'_>) -> Result<ResponseOrRedirect> {
     let _permit = route.session.permit(route.file.origin())?;
     let (mut retries, mut may_have_acted) = (route.session.retries(), false);
@@ -147,7 +147,7 @@ fn try_once(route: &RedirectRoute, call: &mut DavCall<'_>) -> Result<ResponseOrR
     let mut response = send(route, call)?;
     let sent = |error| DavFailure { error, retry_after: None, may_have_acted: true };
     let moved = RedirectResponse::of(response.status(), response.header("location"));
-    // 303 refers to a description of the result, not to the resource to be changed.
+    // Status 303 refers to a description of the result, not to the resource to be changed.
     if let Some(moved) = moved.filter(|moved| moved.status != 303) {
         return Ok(ResponseOrRedirect::Elsewhere(moved));
     }
@@ -173,8 +173,8 @@ fn send(route: &RedirectRoute, call: &mut DavCall<'_>) -> Result<HttpResponse, D
         DavBody::Made(Some(size), _) => headers.push(("content-length", size.to_string())),
         DavBody::Made(None, _) => headers.push(("transfer-encoding", "chunked".to_owned())),
     }
-    // Without asking first, all of a large body would be sent without effect to a server that refuses or redirects it.
-    // Asking costs a round trip, which is too much for a small body.
+    // Without asking first, all of a large body would be sent even to a server that then refuses or redirects the
+    // request. Asking costs a round trip, which is too much for a small body.
     let is_large =
         matches!(&call.body, DavBody::Made(size, _) if size.is_none_or(|size| size >= ASK_FIRST_BYTES));
     let asks_first = is_large && !call.must_not_ask;
@@ -210,7 +210,7 @@ const NAMED_MAX: usize = 5;
 const WORDS_CHARS_MAX: usize = 200;
 
 impl DavResponse {
-    /// Returns the error that this response to `method` states.
+    /// Returns the error that this response to `method` reports.
     pub(super) fn refusal(&self, method: &str) -> Error {
         if matches!(self.status, 300..=399 | 401 | 403 | 407) {
             let mut error = self.file.refusal(self.status, None, b"");
@@ -224,7 +224,7 @@ impl DavResponse {
         Error::new(kind, format!("{why} (HTTP status {}){words}", self.status))
     }
 
-    /// Returns the first line of a plain text, in which some servers explain a failure.
+    /// Returns the first line of a plain-text body, in which some servers explain a failure.
     fn words(&self) -> Option<String> {
         if !self.is_plain_text {
             return None;
@@ -282,7 +282,7 @@ pub(super) fn is_passing(status: u16, method: &str) -> bool {
 /// Returns the error of a request that failed for some members; `None` if all succeeded.
 pub(super) fn of_members(method: &str, described: &[DescribedResource]) -> Option<Error> {
     let failed = |one: &&DescribedResource| one.status.is_some_and(|status| status >= 400);
-    // A failure that only depends on another explains nothing (RFC 4918 section 11.4).
+    // A failure that is only a consequence of another explains nothing (RFC 4918 section 11.4).
     let causes: Vec<_> = described.iter().filter(failed).filter(|one| one.status != Some(424)).collect();
     let all: Vec<_> = described.iter().filter(failed).collect();
     let told = if causes.is_empty() { all } else { causes };

@@ -9,7 +9,7 @@ use super::call::{DavBody, DavCall, DavResponse};
 use super::{DavResource, WebDav, collection_url, member_url, without_query};
 use crate::vector::{RangeTarget as _, RemoteFile};
 
-/// The maximum depth of collections: a server whose links form a cycle has no end.
+/// The maximum depth of collections: a server whose links form a cycle would never end.
 const DEPTH_MAX: usize = 256;
 
 /// A resource and, if it is a collection, its members.
@@ -19,7 +19,7 @@ pub struct CollectionListing {
     pub itself: DavResource,
     /// The members, in byte order of their names.
     pub members: Vec<DavResource>,
-    /// Members that the server cannot describe: their URL as the server writes it, and the status.
+    /// Members that the server cannot describe: their URL in the server's spelling, and the status.
     pub failed: Vec<(String, u16)>,
 }
 
@@ -34,7 +34,8 @@ impl WebDav {
         }
     }
 
-    /// Describes one resource without HEAD, which tells too little. Errors: as [`WebDav::list`].
+    /// Describes one resource without falling back to HEAD, which returns too little information. Errors: as
+    /// [`WebDav::list`].
     pub(super) fn list_one(&self, url: &str) -> Result<DavResource> {
         described(url, &self.propfind(url, "0")?)
     }
@@ -48,7 +49,8 @@ impl WebDav {
 
     /// Iterates over everything below a collection, each collection before its members; a collection that cannot be
     /// listed yields an error, and the walk continues. Cost: one request for each collection, because most servers
-    /// refuse to list all of them at once. Memory for the collections that are not listed yet and the members of one.
+    /// refuse to list all of them at once. Memory: the collections that are not listed yet, and the members of one
+    /// collection.
     pub fn walk(&self, url: &str) -> CollectionWalk<'_> {
         let root = DavResource { is_collection: true, ..DavResource::unknown(url) };
         CollectionWalk { dav: self, open: vec![root], ready: VecDeque::new() }
@@ -134,7 +136,7 @@ fn listing(url: &str, answer: &DavResponse) -> Result<CollectionListing> {
             (ListedLocation::Itself, None) => {
                 itself = Some(DavResource::of(url.to_owned(), String::new(), described))
             }
-            // A member that was removed while the server listed it.
+            // The member was removed while the server listed it.
             (ListedLocation::Member(_), Some(404)) | (ListedLocation::Deeper, _) => {}
             (ListedLocation::Member(_), Some(status)) => failed.push((described.href, status)),
             (ListedLocation::Member(name), None) => {

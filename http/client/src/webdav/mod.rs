@@ -1,4 +1,4 @@
-//! WebDAV (RFC 4918): lists and changes the files of a web server; and orders copies from one server directly to
+//! WebDAV (RFC 4918): lists and changes the files on a web server, and requests copies from one server directly to
 //! another (WLCG's HTTP-TPC).
 //!
 //! Requests use a [`HttpSession`]: its connections, credentials, redirections, TLS and retries are the same as for
@@ -112,9 +112,9 @@ impl WebDav {
         self.change(&url, &mut DavCall::new("MKCOL", "make").once())
     }
 
-    /// Creates a collection and its parents; all of them may exist already. A server that supports neither MKCOL nor
-    /// PROPFIND responds as if the collection existed.
-    /// Cost: one request, one more if the collection exists, and two for each missing parent.
+    /// Creates a collection and its parents, any of which may already exist. A server that supports neither MKCOL nor
+    /// PROPFIND responds as if the collection existed. Cost: one request, one more if the collection exists, and two
+    /// for each missing parent.
     pub fn make_collections(&self, url: &str) -> Result<()> {
         match self.make_collection(url) {
             Err(error) if error.kind() == ErrorKind::NoSuchKey => {
@@ -127,7 +127,7 @@ impl WebDav {
         }
     }
 
-    /// Accepts a failure because the collection exists, but not if it is a file.
+    /// Ignores the failure if it means that the collection exists, but not if the resource is a file.
     fn unless_there(&self, url: &str, made: Result<()>) -> Result<()> {
         match made {
             Err(error) if error.kind() == ErrorKind::PreconditionFailed => match self.list_one(url) {
@@ -139,9 +139,8 @@ impl WebDav {
     }
 
     /// Removes a file, or a collection if `url` ends with a slash. Servers treat collections with members differently:
-    /// most remove all of it, some refuse.
-    /// Errors: `NoSuchKey`, `ConditionalConflict` for a locked resource, `AccessDenied`, ...; a failure of members
-    /// names them. Cost: one request (DELETE).
+    /// most remove them all, and some refuse. Errors: `NoSuchKey`, `ConditionalConflict` for a locked resource,
+    /// `AccessDenied`, ...; a failure of members names them. Cost: one request (DELETE).
     pub fn remove(&self, url: &str) -> Result<()> {
         let answer = self.ask(url, &mut DavCall::new("DELETE", "remove"))?;
         match check(&answer, "DELETE") {
@@ -151,10 +150,9 @@ impl WebDav {
         }
     }
 
-    /// Copies a file or a whole collection within one server.
-    /// Errors: `PreconditionFailed` if the destination exists and must not be replaced, `InvalidArgument` if it is on
-    /// another server, as [`WebDav::remove`].
-    /// Cost: one request (COPY), which is not sent again if the server may have acted on it.
+    /// Copies a file or a whole collection within one server. Errors: `PreconditionFailed` if the destination exists
+    /// and must not be replaced, `InvalidArgument` if it is on another server, and as for [`WebDav::remove`]. Cost: one
+    /// request (COPY), which is not sent again if the server may have acted on it.
     pub fn copy(&self, from: &str, to: &str, replaces: bool) -> Result<()> {
         // A copy whose connection is lost may still be running, and two would write to the same destination.
         self.change(from, &mut to_destination("COPY", "copy", (from, to), replaces)?.once())
@@ -189,8 +187,8 @@ fn check(answer: &DavResponse, method: &str) -> Result<()> {
     }
 }
 
-/// XRootD responds to COPY with a report of the copy; the status only says that the copy began.
-/// Errors: `Unavailable` with the server's reason.
+/// XRootD responds to COPY with a report of the copy; the status only says that the copy has started. Errors:
+/// `Unavailable` with the server's reason.
 fn believe(answer: &DavResponse) -> Result<()> {
     if !answer.is_plain_text || answer.status == 207 {
         return Ok(());
@@ -229,8 +227,8 @@ pub struct DavUpload<'u> {
     pub size_bytes: Option<u64>,
     /// The media type.
     pub content_type: Option<&'u str>,
-    /// Whether an existing file is an error. Not all servers check that (`If-None-Match: *`): nginx and XRootD do not,
-    /// so check before the upload.
+    /// Whether an existing file is an error. Not all servers check this (`If-None-Match: *`); nginx and XRootD do not,
+    /// so the caller should check before the upload.
     pub only_new: bool,
 }
 
@@ -241,18 +239,17 @@ impl WebDav {
     /// The upload holds a connection to the server: a `produce` that reads from the same server needs another one, and
     /// the session must allow both.
     ///
-    /// Success means that the server reported that it has the whole file; its durability, and whether an interrupted
-    /// write leaves a part, depends on the server.
-    /// Errors: from `produce`; `NoSuchKey` if the parent collection is missing, `PreconditionFailed`, `AccessDenied`,
-    /// `NoSpace`, ... Cost: one request (PUT), and a round trip more from 64 KiB on, because the server is asked before
-    /// the body is sent.
+    /// Success means that the server has reported that it has the whole file. Whether the file is durable, and whether
+    /// an interrupted write leaves a partial file, depends on the server. Errors: from `produce`; `NoSuchKey` if the
+    /// parent collection is missing, `PreconditionFailed`, `AccessDenied`, `NoSpace`, ... Cost: one request (PUT), and
+    /// a round trip more from 64 KiB on, because the server is asked before the body is sent.
     pub fn put<'p>(&self, url: &str, upload: &DavUpload<'_>, produce: &'p mut Produce<'p>) -> Result<()> {
         let mut call = DavCall::new("PUT", "put");
         if let Some(kind) = upload.content_type {
             call = call.header("content-type", kind);
         }
         if upload.only_new {
-            // A second attempt would fail on the file that the first one created.
+            // A second attempt would fail because of the file created by the first.
             call = call.header("if-none-match", "*").once();
         }
         let answer =

@@ -14,7 +14,7 @@ use crate::vector::redirect::{RedirectResponse, RedirectRoute};
 use crate::vector::{RangeTarget as _, WebFile};
 use crate::{HttpClient, HttpExchange, HttpResponse, HttpVersion, ReplayPolicy, Timeouts};
 
-/// The interval at which `progress` is called, which may stop the copy.
+/// The interval between calls of `progress`, which may stop the copy.
 const TICK: Duration = Duration::from_millis(200);
 /// The maximum size of a refusal's document that is read.
 const DOCUMENT_BYTES_MAX: usize = 64 * 1024;
@@ -25,7 +25,7 @@ pub enum CopyDirection {
     /// The destination reads from the source (`Source` header). A server without support refuses it.
     Pull,
     /// The source writes to the destination (`Destination` header). A server without support may use the destination as
-    /// a path of its own: Apache httpd and nginx do, so they are never asked.
+    /// one of its own paths. Apache httpd and nginx do, so they never get such a request.
     Push,
 }
 
@@ -48,16 +48,16 @@ pub struct ThirdParty<'t> {
 pub type Progress<'p> = dyn FnMut(u64, Option<u64>) -> Result<()> + 'p;
 
 impl WebDav {
-    /// Copies a file; returns its size, if known. Calls `progress` with the bytes copied so far, on each report of the
-    /// server and several times a second; its error stops the copy, by closing the connection.
+    /// Copies a file; returns its size, if known. Calls `progress` with the bytes copied so far, on each report from
+    /// the server and several times a second; an error that it returns stops the copy by closing the connection.
     ///
     /// The server that does the work gets our credentials as usual (`Authorization`, or a certificate); for the other
-    /// server it receives our bearer token (`TransferHeaderAuthorization`), never a password. Its result is checked
-    /// against the sizes of both files. Errors: `NotImplemented` if the server does not support such copies, with
-    /// nothing done; `Unavailable` with the server's reason if it failed; `Corrupt` if the sizes differ;
-    /// `IncompleteBody` if the report ends before the copy does; `Timeout` after silence; `AccessDenied`,
-    /// `PreconditionFailed`, ... Cost: a connection and a request of its own (COPY), and one request to examine each
-    /// file.
+    /// server, it receives our bearer token (`TransferHeaderAuthorization`), but never a password. The result is
+    /// checked by comparing the sizes of both files. Errors: `NotImplemented` if the server does not support such
+    /// copies, with nothing done; `Unavailable` with the server's reason if it failed; `Corrupt` if the sizes differ;
+    /// `IncompleteBody` if the report ends before the copy does; `Timeout` if the server sends nothing for too long;
+    /// `AccessDenied`, `PreconditionFailed`, ... Cost: a connection and a request of its own (COPY), and one request to
+    /// examine each file.
     pub fn third_party_copy(
         &self,
         copy: &ThirdParty<'_>,
@@ -115,8 +115,8 @@ impl WebDav {
         }
     }
 
-    /// Checks that the server supports such copies. Errors: `NotImplemented` if the server uses any destination as a
-    /// path of its own.
+    /// Checks that the server supports such copies. Errors: `NotImplemented` if the server would use any destination as
+    /// one of its own paths.
     fn refuse_unsafe_push(&self, active: &str) -> Result<()> {
         let answer = self.ask(active, &mut super::call::DavCall::new("OPTIONS", "copy"))?;
         let server = answer.server.unwrap_or_default();
@@ -157,8 +157,8 @@ fn order(
     progress: &mut dyn FnMut(u64) -> Result<()>,
 ) -> Result<HttpResponse> {
     let options = &route.session.options;
-    // Uses its own connection: the response may take minutes, and meanwhile `progress` is called at each tick, and may
-    // stop the copy.
+    // Uses its own connection, because the response may take minutes. Meanwhile `progress` is called at each tick, and
+    // may stop the copy.
     let timeouts = Timeouts { progress: TICK, ..options.timeouts };
     let (roots, who) = (options.tls_roots.clone(), options.credentials.clone());
     let http =
@@ -200,7 +200,7 @@ fn watch(
     if !(200..300).contains(&status) {
         return Err(refusal(response, route));
     }
-    // 204, and 201 with an empty body, are the responses of servers that send no report.
+    // 204, and 201 with an empty body, are sent by servers that do not report progress.
     let reports = response.body_bytes() != Some(0);
     let (mut report, mut buffer) = (CopyReport::default(), [0; 4096]);
     let mut heard = Instant::now();
@@ -238,7 +238,7 @@ fn refusal(response: &mut HttpResponse, route: &RedirectRoute) -> Error {
     let answer =
         super::call::DavResponse { status, document, is_plain_text, server: None, file, is_repeated: false };
     let error = answer.refusal("COPY");
-    // A server that implements COPY only locally misses a header; one that does not implement it says so.
+    // A server that implements only local COPY complains about a missing header; a server without COPY says so.
     if matches!(status, 400 | 404 | 405 | 411 | 415 | 501 | 502) {
         let detail = format!("the server does no third-party copies: {}", error.detail());
         return Error::new(ErrorKind::NotImplemented, detail);

@@ -1,12 +1,12 @@
-//! Writes settings that address the findings: for Slurm a job script; for Kubernetes a gang of pods, made of a
-//! PodGroup of the scheduler plug-ins and an indexed Job.
+//! Generates settings that address the findings: a job script for Slurm; for Kubernetes, a gang of pods defined by a
+//! PodGroup (of the scheduler plug-ins) and an indexed Job.
 
 use std::fmt::Write;
 
 use super::tree::{SystemTree, UnreadableFile, value_of};
 use super::{DoctorFinding, DoctorVerdict, checks};
 
-/// The system that settings are written for.
+/// The target system of generated settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SettingsReader {
     /// A job script: options of `sbatch` and `srun`.
@@ -15,7 +15,7 @@ pub enum SettingsReader {
     Kubernetes,
 }
 
-/// The size of the job that settings are written for.
+/// The size of the job in generated settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct JobSize {
     /// Number of nodes.
@@ -27,8 +27,8 @@ pub struct JobSize {
 }
 
 impl JobSize {
-    /// Returns a job that fills each node: all processors that the examined process may use, and all memory except
-    /// a tenth, which is left to the system. Errors: the file from which the processors or the memory cannot be
+    /// Returns the size of a job that fills each node: all processors that the examined process may use, and 90 % of
+    /// the memory. The rest is left to the system. Errors: the file from which the processors or the memory cannot be
     /// read.
     pub fn filling(tree: &SystemTree, nodes: u32) -> Result<Self, UnreadableFile> {
         let info = tree.read("proc/meminfo")?;
@@ -70,7 +70,7 @@ impl<T> SettingRemedy<T> {
     }
 }
 
-/// Findings that no setting of a job changes; they are reported for the node's administrator.
+/// Returns the findings that no job setting can address. They are reported for the node's administrator.
 fn left_over(findings: &[DoctorFinding], answered: &[&str]) -> Vec<String> {
     let is_left = |finding: &&DoctorFinding| {
         finding.verdict == DoctorVerdict::Costs && !answered.contains(&finding.check)
@@ -164,7 +164,7 @@ fn is_system_core(remedy: &SettingRemedy<&str>, findings: &[DoctorFinding]) -> b
     remedy.setting.starts_with("--core-spec") && !remedy.reasons(findings).is_empty()
 }
 
-/// Writes the reason as a comment, then the setting by `put`, if the setting is needed.
+/// If the setting is needed, writes the reason as a comment, then calls `put` to write the setting.
 fn add_options(
     text: &mut String,
     remedy: &SettingRemedy<&str>,
@@ -264,7 +264,7 @@ fn comments(remedies: &[SettingRemedy<&str>], findings: &[DoctorFinding]) -> Str
     text
 }
 
-/// A PodGroup for gang scheduling: either all pods of the job start, or none.
+/// Returns a PodGroup for gang scheduling: either all pods of the job start, or none do.
 fn pod_group(job: JobSize) -> String {
     let JobSize { nodes, processors, memory_mib } = job;
     let (all_processors, all_memory) = (processors as u64 * u64::from(nodes), memory_mib * u64::from(nodes));

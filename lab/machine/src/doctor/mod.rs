@@ -1,5 +1,5 @@
-//! The examination of a node: Richter's 17 improvements for clouds meant for HPC (2015, section 6), and effects that
-//! became known later. A [`DoctorFinding`] is the result of a check, in words and in fields.
+//! Examines a node for Richter's 17 improvements to clouds for HPC (2015, section 6), and for effects discovered later.
+//! A [`DoctorFinding`] is the result of a check, as text and as structured fields.
 
 mod checks;
 mod fix;
@@ -16,7 +16,8 @@ pub use tree::{SystemTree, UnreadableFile};
 
 use serde::Serialize;
 
-/// Returns the processors that the examined process may use. Errors: the file that should list them.
+/// Returns the processors that the examined process may use. Errors: the file that should list them, if it cannot be
+/// read.
 pub fn processors(tree: &SystemTree) -> Result<Vec<usize>, UnreadableFile> {
     checks::allowed(tree)
 }
@@ -37,7 +38,7 @@ pub enum DoctorVerdict {
 }
 
 impl DoctorVerdict {
-    /// Returns the verdict as shown to people.
+    /// Returns the verdict as displayed to users.
     pub fn text(self) -> &'static str {
         match self {
             DoctorVerdict::Ok => "ok",
@@ -47,7 +48,7 @@ impl DoctorVerdict {
     }
 }
 
-/// A number that was measured, or counted by the kernel.
+/// A number that was measured, or read from a kernel counter.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct MeasuredNumber {
     /// The quantity that was measured.
@@ -63,9 +64,9 @@ pub struct MeasuredNumber {
 pub struct DoctorFinding {
     /// The check's name.
     pub check: &'static str,
-    /// The numbers of Richter's improvements that the check covers; empty for effects that became known later.
+    /// The numbers of Richter's improvements that the check covers; empty for effects discovered later.
     pub richter: &'static [u8],
-    /// The interface or device that the finding is about, if there can be several.
+    /// The interface or device that the finding concerns, if there can be several.
     pub about: Option<String>,
     /// The verdict.
     pub verdict: DoctorVerdict,
@@ -105,7 +106,7 @@ impl FindingDraft {
         }
     }
 
-    /// Completes the draft of a check that read no files and is not about one device.
+    /// Turns the draft of a check that read no files and does not concern a particular device into a finding.
     fn put_down(self, check: &'static str, richter: &'static [u8]) -> DoctorFinding {
         DoctorFinding {
             check,

@@ -1,8 +1,7 @@
-//! Findings that are measured instead of read from files. The noise of processors is measured by the fixed work
-//! quantum test (FWQ): each processor repeats the same small piece of work, and all time beyond the shortest
-//! duration was taken by the kernel, other programs, the hypervisor or other guests. The round trip between two MPI
-//! ranks is measured by another program, because this crate does not use MPI; this module turns the time into a
-//! finding.
+//! Findings that are measured instead of read from files. Processor noise is measured by the fixed work quantum test
+//! (FWQ): each processor repeats the same small piece of work. Any time beyond the shortest duration was taken by the
+//! kernel, other programs, the hypervisor or other guests. The round trip between two MPI ranks is measured by another
+//! program, because this crate does not use MPI; this module turns the time into a finding.
 
 use std::hint::black_box;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,14 +15,14 @@ use super::{DoctorFinding, FindingDraft};
 
 const CHECK: &str = "noise";
 const RICHTER: &[u8] = &[4, 8, 14];
-/// The duration of one piece of work: short compared to a time slice, and long compared to reading the clock.
+/// The duration of one piece of work: short compared to a time slice, but long compared to a clock reading.
 const QUANTUM_NS: u64 = 100_000;
-/// A piece of work that takes at least this many times as long as the shortest piece is a detour.
+/// A piece of work counts as a detour if it takes at least this many times as long as the shortest piece.
 const DETOUR: f64 = 1.1;
 /// The noise, in percent of the time, at or above which the verdict is `costs`.
 const COSTS: f64 = 1.0;
 
-/// The noise measured on all processors together.
+/// The noise of all measured processors together.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ProcessorNoise {
     /// The number of processors on which noise was measured, all at the same time.
@@ -32,7 +31,7 @@ pub struct ProcessorNoise {
     pub quanta: usize,
     /// The duration of the shortest piece of work.
     pub quantum_ns: u64,
-    /// The share of the time by which all pieces together exceeded the shortest duration.
+    /// The share of the total time that pieces took beyond the shortest duration.
     pub share: f64,
     /// The number of pieces that took at least a tenth longer than the shortest piece.
     pub detours: usize,
@@ -41,8 +40,8 @@ pub struct ProcessorNoise {
 }
 
 impl ProcessorNoise {
-    /// Measures noise for `duration` on each of `processors`, with one thread pinned to each. Ends early if `stop`
-    /// is set. Cost: the whole time of these processors. `None` if no piece of work was done.
+    /// Measures noise for `duration` on each of `processors`, with one thread pinned to each. Ends early if `stop` is
+    /// set. Cost: keeps these processors fully busy. `None` if no piece of work was done.
     pub fn listen(processors: &[usize], duration: Duration, stop: &AtomicBool) -> Option<Self> {
         let heard = thread::scope(|scope| {
             let started = begin(scope, processors, duration, stop);
@@ -67,7 +66,7 @@ impl ProcessorNoise {
         })
     }
 
-    /// Makes the finding for noise that was not measured.
+    /// Makes the finding for the case that noise was not measured.
     pub fn unheard() -> DoctorFinding {
         let so = "not measured: there was no time to listen, or /proc does not say on which processors";
         FindingDraft::cannot_see(so, "listen longer: --listen 1s").put_down(CHECK, RICHTER)
@@ -112,7 +111,7 @@ fn begin<'scope, 'env>(
     let rounds = calibrate();
     let listener = |&processor: &usize| {
         scope.spawn(move || {
-            // A thread that may not be pinned to the processor measures wherever it runs.
+            // If the thread cannot be pinned, it measures the processor on which it happens to run.
             let _ = fordway_sys::pin_thread(&[processor]);
             times(rounds, duration, stop)
         })
@@ -162,12 +161,12 @@ fn work(rounds: u64) {
 
 const LATENCY_CHECK: &str = "mpi-latency";
 const LATENCY_RICHTER: &[u8] = &[6, 9];
-/// Within one node, half a round trip takes less than this through shared memory, and more by TCP.
+/// Within one node, half a round trip takes less than this through shared memory, and more over TCP.
 const SHARED_MEMORY_NS: u64 = 5_000;
 
 impl DoctorFinding {
-    /// Makes the finding for half the round trip of a byte between two ranks of `library` on this node, in
-    /// nanoseconds.
+    /// Makes the finding from half the round-trip time, in nanoseconds, of a byte between two ranks of `library` on
+    /// this node.
     pub fn of_ranks(half_round_trip_ns: u64, library: &str) -> DoctorFinding {
         let so = format!("{} for a byte between two ranks here, by {library}", ns_text(half_round_trip_ns));
         let said = match half_round_trip_ns {
@@ -183,7 +182,7 @@ impl DoctorFinding {
             .put_down(LATENCY_CHECK, LATENCY_RICHTER)
     }
 
-    /// Makes the finding for a round trip that was not measured, with the reason `why`.
+    /// Makes the finding for the case that the round trip was not measured, for the reason `why`.
     pub fn without_ranks(why: &str) -> DoctorFinding {
         FindingDraft::cannot_see(format!("not measured: {why}"), "put fordway-mpi beside fordway, or on PATH")
             .put_down(LATENCY_CHECK, LATENCY_RICHTER)

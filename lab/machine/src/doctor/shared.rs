@@ -1,6 +1,6 @@
-//! Measures the guarantees between two mounts of one file system on which a root shared by several nodes relies. Both
-//! mounts may be on this node, as long as each has its own caches; two mounts that share a kernel's caches (bind
-//! mounts, for example) are no better than one.
+//! Measures whether two mounts of one file system give the guarantees that a root shared by several nodes requires.
+//! Both mounts may be on this node, as long as each has its own caches. Mounts that share the kernel's caches, such as
+//! bind mounts, show nothing more than a single mount.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind as IoErrorKind, Write};
@@ -23,7 +23,7 @@ const POLL: Duration = Duration::from_millis(5);
 /// The number of repetitions of a check that may fail intermittently.
 const ROUNDS: usize = 20;
 const RACES: usize = 50;
-/// A content size that a client cannot send in one request.
+/// A content size too large for a client to send in one request.
 const CONTENT_BYTES: usize = 1 << 20;
 
 /// A directory made for these checks, as seen through both mounts; removed when dropped.
@@ -34,14 +34,14 @@ struct SharedDirectory {
 
 impl Drop for SharedDirectory {
     fn drop(&mut self) {
-        // A directory that cannot be removed is recognizable by its name, so the error is ignored.
+        // Ignore the error: a leftover directory is recognizable by its name.
         let _ = fs::remove_dir_all(&self.one);
     }
 }
 
 /// Measures which guarantees hold between `one` and `other`, two mounts of one file system. Takes 10 s, or up to 50 s
-/// if caches stay valid for long. Makes one directory, and removes it. Errors: `InvalidArgument` if a name made in
-/// one mount is not seen in the other, `Interrupted`, and errors of the file system.
+/// if caches stay valid for long. Creates one directory and removes it. Errors: `InvalidArgument` if a name created in
+/// one mount is not visible in the other, `Interrupted`, and errors of the file system.
 pub fn examine_mounts(one: &Path, other: &Path, is_over: &AtomicBool) -> Result<Vec<DoctorFinding>> {
     let ground = SharedDirectory::new(one, other)?;
     let checks: [(&'static str, Check); 7] = [
@@ -100,8 +100,8 @@ impl SharedDirectory {
         fs::write(self.one.join(name), content)
     }
 
-    /// Replaces `name` as the store does: writes under a hidden name, then renames. Returns the inode of the new
-    /// file.
+    /// Replaces `name` in the same way as the store: writes under a hidden name, then renames. Returns the inode of the
+    /// new file.
     fn replace(&self, name: &str, content: &[u8], is_synced: bool) -> std::io::Result<u64> {
         let hidden = self.one.join("hidden");
         let mut file = File::create(&hidden)?;
@@ -175,7 +175,8 @@ fn locks(ground: &SharedDirectory) -> std::io::Result<FindingDraft> {
     })
 }
 
-/// Two threads link the same names at once, one through each mount. Exactly one of them must succeed for each name.
+/// Checks exclusive creation: two threads link the same names at once, one through each mount. For each name, exactly
+/// one must succeed.
 fn exclusive(ground: &SharedDirectory) -> std::io::Result<FindingDraft> {
     let create = |dir: &Path| -> std::io::Result<Vec<bool>> {
         let source = dir.join(format!("source-{:?}", thread::current().id()));
@@ -288,7 +289,7 @@ fn content(ground: &SharedDirectory) -> std::io::Result<FindingDraft> {
     Ok(said.measured("short files", plain as f64, "").measured("short files when synced", synced as f64, ""))
 }
 
-/// Checks whether a lookup can be forced to ask the server instead of this node's caches. The store forces such a
+/// Checks whether a lookup can be forced to bypass this node's caches and query the server. The store forces such a
 /// lookup before it evaluates a condition, and with `consistency=strong` before it reads.
 fn refresh(ground: &SharedDirectory) -> std::io::Result<FindingDraft> {
     ground.make("refreshed", b"0")?;
@@ -319,8 +320,7 @@ fn refresh(ground: &SharedDirectory) -> std::io::Result<FindingDraft> {
     Ok(said.measured("old files seen", stale as f64, "").measured("found when asked", refreshed as f64, ""))
 }
 
-/// Measures how long this node continues to show the old state after another node has changed it, if the server is
-/// not asked.
+/// Measures how long this node shows stale state after a change by another node, if lookups do not query the server.
 fn staleness(ground: &SharedDirectory) -> std::io::Result<FindingDraft> {
     let names = ["replaced", "removed", "missed"];
     ground.make(names[0], b"old")?;

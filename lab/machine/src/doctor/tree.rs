@@ -18,7 +18,7 @@ const MAX_EACH: usize = 1 << 13;
 /// has a few MiB.
 const MAX_FILE_BYTES: u64 = 16 << 20;
 
-/// A directory that takes the role of `/`. The tree records which files were read, so that findings can name them.
+/// A directory used in place of `/`. The tree records which files were read, so that findings can name them.
 #[derive(Debug)]
 pub struct SystemTree {
     root: PathBuf,
@@ -39,13 +39,13 @@ impl SystemTree {
         SystemTree { root: root.into(), copy: None, seen: RefCell::default() }
     }
 
-    /// Also writes everything that is read from now on to `directory`, so that the copy can be examined on another
-    /// machine. If a file cannot be copied, it is left out of the copy and the examination continues.
+    /// Also copies everything that is read from now on to `directory`, so that it can be examined on another machine. A
+    /// file that cannot be copied is skipped.
     pub fn copying_to(self, directory: impl Into<PathBuf>) -> Self {
         SystemTree { copy: Some(directory.into()), ..self }
     }
 
-    /// Returns the text of a file, trimmed. `path` has no leading slash.
+    /// Returns the trimmed text of a file. `path` has no leading slash.
     pub(crate) fn read(&self, path: &str) -> Result<String, UnreadableFile> {
         let text = read_bounded(&self.root.join(path)).map_err(|error| UnreadableFile::of(path, &error))?;
         self.note(path);
@@ -65,7 +65,7 @@ impl SystemTree {
     }
 
     /// Reads the file `{before}N{after}` for each number N, at most [`MAX_EACH`]; leaves out missing files. In the list
-    /// of files that were read, they are one entry with `*` for the number.
+    /// of files read, they appear as one entry with `*` in place of the number.
     pub(super) fn read_each(&self, before: &str, numbers: &[usize], after: &str) -> Vec<(usize, String)> {
         let text = |number: &usize| {
             let path = format!("{before}{number}{after}");
@@ -80,13 +80,14 @@ impl SystemTree {
         found
     }
 
-    /// The last name of what a link leads to: the driver of a device, the device of an interface.
+    /// Returns the last component of a symbolic link's target, such as the driver of a device or the device of an
+    /// interface.
     pub(super) fn link(&self, path: &str) -> Result<String, UnreadableFile> {
         let target = fs::read_link(self.root.join(path)).map_err(|error| UnreadableFile::of(path, &error))?;
         self.note(path);
         let name = target.file_name().unwrap_or_default();
-        // Files behind the link may be read next. In the copy, the target of the link is a directory next to the
-        // link.
+        // Files behind the link may be read next, so the copy needs a directory as the link's target. It lies next to
+        // the link.
         self.write_copy(path, |copy| {
             symlink(name, copy).and_then(|()| fs::create_dir(copy.with_file_name(name)))
         });
@@ -119,7 +120,7 @@ impl SystemTree {
     fn write_copy(&self, path: &str, write: impl FnOnce(&Path) -> io::Result<()>) {
         let Some(copy) = self.copy.as_ref().map(|copy| copy.join(path)) else { return };
         if copy.parent().is_some_and(|parent| fs::create_dir_all(parent).is_ok()) {
-            // A file that is read twice is written twice. An existing link is kept, so that error is ignored.
+            // Ignore the error: a file that is read twice is also copied twice, and an existing link is kept.
             let _ = write(&copy);
         }
     }
@@ -136,7 +137,7 @@ impl UnreadableFile {
         UnreadableFile { path: format!("/{path}"), why }
     }
 
-    /// Makes the error for a file that was read but has unknown content.
+    /// Makes the error for a file whose content was not understood.
     pub(super) fn unknown(path: &str, text: &str) -> Self {
         let start: String = text.chars().take(40).collect();
         UnreadableFile { path: format!("/{path}"), why: format!("{start:?} is not understood") }
@@ -149,8 +150,8 @@ impl fmt::Display for UnreadableFile {
     }
 }
 
-/// Returns the text of a regular file; the kernel's files have a few KiB. A copied tree may contain any kind of
-/// file, so files whose reading would block (a FIFO) or never end (a device, reached by a link) are not read.
+/// Returns the text of a regular file. A copied tree may contain any kind of file, so files whose reading would block
+/// (a FIFO) or never end (a device behind a link) are not read.
 fn read_bounded(path: &Path) -> io::Result<String> {
     let mut options = fs::OpenOptions::new();
     options.read(true).custom_flags(OFlags::NONBLOCK.bits().cast_signed());
@@ -175,8 +176,8 @@ pub(super) fn value_of<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     })
 }
 
-/// Parses a list of processors or nodes as the kernel writes it: `0-2,5` is 0, 1, 2 and 5. Leaves out numbers that
-/// no kernel uses, and everything after the first [`MAX_NUMBER`] entries.
+/// Parses a list of processors or nodes in the kernel's format: `0-2,5` means 0, 1, 2 and 5. Leaves out numbers that no
+/// kernel uses, and everything after the first [`MAX_NUMBER`] entries.
 pub(super) fn listed(list: &str) -> Vec<usize> {
     let range = |part: &str| {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
@@ -186,7 +187,7 @@ pub(super) fn listed(list: &str) -> Vec<usize> {
     list.split(',').filter_map(range).flatten().take(MAX_NUMBER).collect()
 }
 
-/// Formats numbers as the kernel lists them: 0, 1, 2 and 5 become `0-2,5`.
+/// Formats numbers in the kernel's list format: 0, 1, 2 and 5 become `0-2,5`.
 pub(super) fn shown(numbers: &[usize]) -> String {
     let mut text = String::new();
     let mut numbers = numbers.iter().copied().peekable();

@@ -6,18 +6,19 @@ use fordway_measure::SeededRandom;
 
 use super::LinkConfig;
 
-/// Memory is allocated in chunks of this size and reused, so only as much is touched as packets in flight need.
+/// Memory is allocated in chunks of this size and reused, so that no more memory is touched than the packets in flight
+/// need.
 const CHUNK_BYTES: usize = 1 << 20;
 
-/// Packets in flight, in the order of arrival. Each packet is read directly into the memory where it waits.
+/// The packets in flight, in order of arrival. Each packet is read directly into the memory where it is kept.
 #[derive(Debug)]
 pub(super) struct PacketFlight {
     /// The size of the largest possible packet.
     packet_bytes_max: usize,
     packets: VecDeque<FlightPacket>,
-    /// The chunks in use. There is always one; the last chunk is being filled.
+    /// The chunks in use, at least one. The last chunk is being filled.
     chunks: VecDeque<PacketChunk>,
-    /// Free chunks. The one freed last is reused first, because it is still in the processor's cache.
+    /// Free chunks. The most recently freed chunk is reused first, because it is still in the processor's cache.
     spare: Vec<Box<[u8]>>,
 }
 
@@ -48,7 +49,7 @@ impl PacketFlight {
         PacketFlight { packet_bytes_max, packets: VecDeque::new(), chunks: [first].into(), spare: Vec::new() }
     }
 
-    /// Returns the memory into which to read the next packet, with room for the largest packet.
+    /// Returns the memory to read the next packet into, with room for the largest packet.
     pub(super) fn room(&mut self) -> &mut [u8] {
         let last = self.chunks.len() - 1;
         let is_full = self.chunks[last].bytes.len() - self.chunks[last].filled < self.packet_bytes_max;
@@ -110,7 +111,7 @@ impl PacketFlight {
     }
 }
 
-/// One direction of a link: packets queue for a line with a limited rate, and then travel.
+/// One direction of a link: packets queue for a line with a limited rate, and are then delayed.
 #[derive(Debug)]
 pub(super) struct LinkBottleneck {
     delay_ns: u64,
@@ -150,7 +151,7 @@ impl LinkBottleneck {
         }
     }
 
-    /// Admits a packet at `now_ns`. A real line would carry it as `segments` packets with `bytes` in total.
+    /// Admits a packet at `now_ns`. On a real line it would be `segments` packets with a total of `bytes`.
     pub(super) fn admit(&mut self, now_ns: u64, bytes: u64, segments: u64) -> PacketFate {
         let now = now_ns as f64;
         let starts = self.free_at_ns.max(now);

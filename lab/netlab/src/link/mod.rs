@@ -1,15 +1,13 @@
 //! An emulated link between two namespaces, which handles every packet.
 //!
-//! Each end is a TUN device. A thread reads the packets that one namespace sends, decides what a real line would do
-//! to each of them, keeps each packet for as long as the line would take, and writes it to the other namespace.
-//! Rates count bytes of IP, headers included: a line of 1 Gbit/s carries 1448 bytes of TCP content in the time of
-//! 1500.
+//! Each end is a TUN device. A thread reads the packets that one namespace sends, decides the fate of each packet on a
+//! real line, holds it for as long as that line would take, and writes it to the other namespace. Rates count bytes of
+//! IP, headers included: 1448 bytes of TCP content take up 1500 bytes of the rate.
 //!
-//! With `large_packets` the kernel leaves segmentation to the device, and up to 64 KiB pass in one piece. This
-//! makes gigabit rates cheap, and changes two things. A piece arrives as a whole, at the time when its last byte
-//! would arrive (for the first segment at 1 Gbit/s that is 0.5 ms late). Loss drops the whole piece, with the
-//! probability that at least one of its segments is lost. Therefore `large_packets` is off by default if there is
-//! loss.
+//! With `large_packets`, the kernel leaves segmentation to the device, and up to 64 KiB pass as one piece. This makes
+//! gigabit rates cheap, but changes two things. A piece arrives as a whole, at the time when its last byte would arrive
+//! (at 1 Gbit/s, its first segment is 0.5 ms late). Loss drops the whole piece, with the probability that at least one
+//! of its segments is lost. Therefore `large_packets` is off by default if there is loss.
 
 mod flight;
 
@@ -38,12 +36,12 @@ pub struct LinkConfig {
     pub rtt: Duration,
     /// The rate in bits of IP packets per second in each direction; `None` for no limit.
     pub rate_bits_per_s: Option<u64>,
-    /// The size of the queue in front of the line, in bytes; packets that do not fit are dropped. `None` for the
-    /// bytes that the line carries in one round trip, but at least 256 KiB.
+    /// The size of the queue in front of the line, in bytes. Packets that do not fit are dropped. `None` means the
+    /// bandwidth-delay product, but at least 256 KiB.
     pub queue_bytes: Option<u64>,
     /// The share of packets that are lost, 0 to 1.
     pub loss: f64,
-    /// The seed of random losses. Links with equal seeds lose the same packets of equal sequences of packets.
+    /// The seed of random losses. For equal sequences of packets, links with equal seeds lose the same packets.
     pub seed: u64,
     /// Whether pieces of up to 64 KiB pass unsegmented; `None` means yes, unless there is loss.
     pub large_packets: Option<bool>,
@@ -146,7 +144,7 @@ fn open_end(namespace: &NetworkNamespace, address: &str, large_packets: bool) ->
 
 impl Drop for EmulatedLink {
     fn drop(&mut self) {
-        // The write fails only if the eventfd's counter is full, which one write cannot cause.
+        // The write fails only if the eventfd's counter is full, which a single write cannot cause.
         let _ = rustix::io::write(&*self.stop, &1u64.to_ne_bytes());
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
@@ -154,14 +152,14 @@ impl Drop for EmulatedLink {
     }
 }
 
-/// Maximum number of packets read from one device before the other device is read.
+/// The maximum number of packets to read from one device before the other device is read.
 const BATCH: usize = 64;
-/// Maximum memory for packets in flight in one direction. A link without a rate has no other limit.
+/// The maximum memory for packets in flight in one direction. For a link without a rate, this is the only limit.
 const FLIGHT_BYTES_MAX: usize = 1 << 30;
 
-/// The maximum pause between two looks for new packets while packets are in flight; if a tenth of the round trip is
-/// shorter, the pause is that long. The thread pauses because waking up costs more than carrying a packet. A packet
-/// that is alone on the link is not delayed.
+/// The maximum pause between polls for new packets while packets are in flight. The pause is a tenth of the round-trip
+/// time if that is shorter. The thread pauses because waking up costs more than carrying a packet. A packet that is
+/// alone on the link is not delayed.
 const NAP_NS_MAX: u64 = 200_000;
 
 /// The state of the link's thread.
@@ -207,7 +205,7 @@ impl LinkEngine {
 
     /// Carries packets until the stop event is signalled.
     fn run(&mut self) {
-        // Without precise timers packets are up to 50 µs late, and nothing else changes, so the error is ignored.
+        // Ignore the error: without precise timers packets are up to 50 µs late, and nothing else changes.
         let _ = fordway_sys::precise_timers();
         let mut is_told_to_stop = false;
         while !is_told_to_stop {
@@ -261,7 +259,7 @@ impl LinkEngine {
             PollFd::new(second, PollFlags::IN),
             PollFd::new(&*self.stop, PollFlags::IN),
         ];
-        // If a signal interrupts the wait, the thread continues as after an event and checks everything.
+        // If a signal interrupts the wait, continue as after an event; the thread then checks everything.
         let _ = poll(&mut events, timeout.as_ref());
         !events[2].revents().is_empty()
     }
@@ -295,7 +293,7 @@ impl LinkDirection {
     fn hand_over(&mut self, to: &TunDevice, clock: RunClock) {
         let mut now_ns = clock.now_ns();
         while let Some(due_ns) = self.flight.due_ns() {
-            // Delivery takes time, in which further packets may have become due.
+            // Delivery takes time, so further packets may have become due.
             if due_ns > now_ns {
                 now_ns = clock.now_ns();
                 if due_ns > now_ns {

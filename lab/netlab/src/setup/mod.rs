@@ -1,7 +1,7 @@
 //! Set-ups: how two programs, ping and pong, are started, and the network between them. Each set-up is a small TOML
-//! file (`docs/reference/networks.md` explains how to write one); the usual set-ups are built in. Words in braces
-//! are placeholders for values known only when a set-up starts. [`WireSettings`] describes the wire between the two
-//! networks, and TCP's behaviour in all networks of a set-up.
+//! file (`docs/reference/networks.md` explains how to write one), and the usual ones are built in. Words in braces are
+//! placeholders for values that are known only when a set-up starts. [`WireSettings`] describes the wire between the
+//! two networks, and TCP's behaviour in all networks of a set-up.
 
 mod running;
 mod step;
@@ -66,20 +66,20 @@ pub struct NetworkSetup {
     /// The networks in which the set-up runs.
     #[serde(default)]
     pub on: SetupGround,
-    /// Whether the set-up emulates a machine, so that its times differ from a real machine's.
+    /// Whether the set-up emulates a machine, so that its times differ from those on real hardware.
     #[serde(default)]
     pub is_emulated: bool,
     /// The programs that the set-up requires.
     #[serde(default)]
     pub needs: Vec<RequiredProgram>,
-    /// Placeholders and their values, which the user may override. If a value is empty, the user must give one.
+    /// Placeholders and their values, which the user may override. The user must supply any value that is empty.
     #[serde(default)]
     pub variables: BTreeMap<String, String>,
     /// Networks besides `ping` and `pong`.
     #[serde(default)]
     pub networks: Vec<String>,
-    /// Whether the steps of the set-up bridge the wire, which must then carry Ethernet frames; the link emulator
-    /// does not.
+    /// Whether the steps of the set-up bridge the wire. The wire must then carry Ethernet frames, which the link
+    /// emulator cannot do.
     #[serde(default)]
     pub needs_ethernet: bool,
     /// The steps to take before pong and ping start, in order.
@@ -101,7 +101,7 @@ pub struct RequiredProgram {
     pub package: String,
 }
 
-/// One step of a set-up. The fields that are set take effect in the order of their declaration.
+/// One step of a set-up. Fields take effect in declaration order.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SetupStep {
@@ -138,8 +138,7 @@ pub struct ProgramPlace {
     /// Whether the program runs in a container of its own.
     #[serde(default)]
     pub container: bool,
-    /// Whether only the other program can reach this program, so that this process cannot wait for the program's
-    /// port.
+    /// Whether only the other program can reach this program. This process then cannot wait for the program's port.
     #[serde(default)]
     pub hidden: bool,
 }
@@ -199,7 +198,7 @@ impl NetworkSetup {
         self.variables.get(step::ACCELERATOR_WORD).map(|said| step::resolved_accelerator(said))
     }
 
-    /// Returns whether the set-up can run as it is, with no placeholder left for the user to fill.
+    /// Returns whether the set-up can run as it is, without placeholders that the user must fill in.
     pub fn is_complete(&self) -> bool {
         self.variables.values().all(|value| !value.is_empty())
     }
@@ -249,15 +248,15 @@ impl NetworkSetup {
     }
 }
 
-/// The default MTU: the MTU of the device.
+/// The default MTU, which is that of the device.
 const MTU_BYTES: u32 = 1500;
 /// Header bytes that overlays add to a packet: VXLAN over IPv4, and WireGuard over either IP version.
 const HEADERS_BYTES: [u32; 2] = [50, 80];
 /// The longest queueing time of a packet on a rate-limited line.
 const QUEUE_TIME_MS: u64 = 50;
 
-/// The settings of the wire between the two networks. By default the wire is virtual Ethernet, as fast as the
-/// machine allows.
+/// The settings of the wire between the two networks. By default, the wire is virtual Ethernet at the speed of the
+/// machine.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct WireSettings {
     /// The rate in bits per second in each direction, limited by the link emulator if it is in use, otherwise by a
@@ -267,7 +266,7 @@ pub struct WireSettings {
     pub rtt: Duration,
     /// The share of packets that the link emulator drops, 0 to 1.
     pub loss: f64,
-    /// The seed of random losses. Equal seeds drop the same packets of equal sequences.
+    /// The seed of random losses. For equal sequences of packets, equal seeds drop the same packets.
     pub seed: u64,
     /// The MTU in bytes; `None` for the device's 1,500.
     pub mtu_bytes: Option<u32>,
@@ -336,7 +335,7 @@ impl WireSettings {
 
     /// Sets the same TCP parameters in every kind of network.
     fn tune(&self, network: &NetworkNamespace) -> Result<()> {
-        // A client that opens one connection per request uses up its ports within seconds.
+        // With the default range, a client that opens one connection per request runs out of ports within seconds.
         network.set("net/ipv4/ip_local_port_range", "1024 65535")?;
         network.set("net/ipv4/tcp_tw_reuse", "1")?;
         network.set("net/ipv4/tcp_no_metrics_save", "1")?;
@@ -353,8 +352,8 @@ impl WireSettings {
     }
 }
 
-/// Limits the rate by a token bucket. Its burst is large enough for the largest segment, and for the bytes that the
-/// rate sends in one tick.
+/// Limits the rate with a token bucket. Its burst is large enough for the largest segment, and for the bytes sent in
+/// one kernel tick at this rate.
 fn limit_rate(end: &NetworkNamespace, rate_bits_per_s: u64) -> Result<()> {
     let in_a_tick = rate_bits_per_s / 8 / 250;
     let (burst, queue) = (in_a_tick.max(128 << 10), rate_bits_per_s / 8 * QUEUE_TIME_MS / 1_000);
@@ -377,7 +376,7 @@ impl WordSubstitutions {
     }
 
     /// Replaces all placeholders in `text`: `{word}`, of letters, digits, `-` and `_`. Keeps other braces, because
-    /// the languages of commands use them too. Errors: `InvalidArgument` for an unknown placeholder.
+    /// command languages also use them. Errors: `InvalidArgument` for an unknown placeholder.
     fn fill(&self, text: &str) -> Result<String> {
         let mut filled = String::with_capacity(text.len());
         let mut rest = text;

@@ -1,5 +1,5 @@
-//! Running set-ups: their networks, what joins the networks, and the programs. The output of the programs is kept
-//! in memory, to explain failures. A [`NetworkPair`] has only the networks, without ping and pong, for other
+//! Running set-ups: their networks, the wire that joins them, and the programs. The output of the programs is kept in
+//! memory to explain failures. A [`NetworkPair`] is a set-up's networks without ping and pong, for use by other
 //! programs.
 
 use std::collections::BTreeMap;
@@ -18,7 +18,7 @@ use super::{NetworkSetup, ProgramPlace, SetupGround, WireSettings, WordSubstitut
 use crate::lab::{CLIENT_ADDRESS, SERVER_ADDRESS};
 use crate::{LinkStats, MountNamespace, NamespaceProcess, NetworkLab, NetworkNamespace};
 
-/// The maximum time until a program accepts connections.
+/// The maximum time to wait until a program accepts connections.
 const READY_WITHIN: Duration = Duration::from_secs(60);
 const CONNECT_WITHIN: Duration = Duration::from_secs(1);
 const POLL: Duration = Duration::from_millis(10);
@@ -34,14 +34,14 @@ pub struct SetupPrograms {
     pub ping: Vec<String>,
     /// Further arguments of pong.
     pub pong_options: Vec<String>,
-    /// Values of placeholders that the user gives; they override those of the set-up.
+    /// Placeholder values given by the user, which override those of the set-up.
     pub variables: BTreeMap<String, String>,
     /// The ports of pong and ping.
     pub ports: (u16, u16),
 }
 
 impl SetupPrograms {
-    /// Returns the value for a set-up of which only the networks are used, without ping and pong.
+    /// Returns the value for using only the networks of a set-up, without ping and pong.
     pub(super) fn none(fordway: &Path) -> Self {
         SetupPrograms {
             fordway: fordway.to_path_buf(),
@@ -49,7 +49,7 @@ impl SetupPrograms {
             ping: Vec::new(),
             pong_options: Vec::new(),
             variables: BTreeMap::new(),
-            // The ports are set, because some set-ups write firewall or forwarding rules for ports.
+            // The ports are needed even so, because some set-ups write firewall or forwarding rules for them.
             ports: (18_080, 18_081),
         }
     }
@@ -64,7 +64,7 @@ pub enum SetupSide {
     Pong,
 }
 
-/// A running set-up. All of it is removed when this is dropped, and also when this process ends, however it ends.
+/// A running set-up. All of it is removed when this value is dropped, or when this process ends for any reason.
 #[derive(Debug)]
 pub struct RunningSetup {
     // The fields are dropped in this order, so ping is stopped first.
@@ -146,8 +146,8 @@ impl RunningSetup {
         self.lab.as_ref().and_then(NetworkLab::stats)
     }
 
-    /// Returns the parameters of TCP that determine throughput, with their values in ping's network; empty on a
-    /// machine.
+    /// Returns the TCP parameters that determine throughput, with their values in ping's network; empty for a set-up on
+    /// a machine.
     pub fn settings(&self) -> BTreeMap<String, String> {
         const PARAMETERS: [&str; 3] =
             ["net/ipv4/tcp_rmem", "net/ipv4/tcp_wmem", "net/ipv4/tcp_congestion_control"];
@@ -162,7 +162,7 @@ impl RunningSetup {
     }
 }
 
-/// Checks whether the set-up can have the wire. Errors: `NotImplemented` if it cannot.
+/// Checks whether the set-up supports the wire's settings. Errors: `NotImplemented` if it does not.
 pub(super) fn check_wire(setup: &NetworkSetup, wire: &WireSettings) -> Result<()> {
     let why = match setup.on {
         SetupGround::Machine if wire.is_altered() => {
@@ -178,7 +178,7 @@ pub(super) fn check_wire(setup: &NetworkSetup, wire: &WireSettings) -> Result<()
     Err(Error::new(ErrorKind::NotImplemented, why))
 }
 
-/// The networks, placeholders and daemons with which programs of a set-up are started.
+/// The networks, placeholders and daemons with which a set-up's programs are started.
 pub(super) struct LaunchSite {
     pub(super) words: WordSubstitutions,
     networks: BTreeMap<String, NetworkNamespace>,
@@ -364,13 +364,15 @@ fn wait_for_port(
     }
 }
 
-/// The maximum time for the first connection: overlays learn their routes from the first packets.
+/// The maximum time for the first connection. It may be slow, because overlays learn their routes from the first
+/// packets.
 const REACHED_WITHIN: Duration = Duration::from_secs(15);
-/// The port to which a datagram socket is connected to find its own address. Connecting such a socket sends
+/// The port to which a datagram socket is connected in order to find its own address. Connecting such a socket sends
 /// nothing.
 const DISCARD: u16 = 9;
 
-/// One end of a pair of networks: where programs run, and how programs at the other end reach them.
+/// One end of a pair of networks: the network in which programs run, and the address at which the other end reaches
+/// them.
 #[derive(Clone, Debug)]
 pub struct NetworkEnd {
     /// The network in which the programs run.
@@ -379,8 +381,8 @@ pub struct NetworkEnd {
     pub address: IpAddr,
 }
 
-/// The running networks of a set-up, with two ends that reach each other. All of it is removed when this is
-/// dropped, and also when this process ends, however it ends.
+/// The running networks of a set-up, with two ends that can reach each other. All of it is removed when this value is
+/// dropped, or when this process ends for any reason.
 #[derive(Debug)]
 pub struct NetworkPair {
     /// The end at which ping would run.
@@ -446,8 +448,8 @@ fn own_address(other: IpAddr) -> Result<IpAddr> {
     })
 }
 
-/// Checks that a connection can be made. Behind address translation, an end does not have the address at which it
-/// is reached, or cannot be reached at all.
+/// Checks that a connection can be made. Behind address translation, an end is reached at an address that is not its
+/// own, or cannot be reached at all.
 fn reach(from: &NetworkEnd, to: &NetworkEnd) -> Result<()> {
     let failed = |error: std::io::Error| {
         let detail = format!(
@@ -491,8 +493,7 @@ impl ProgramLog {
         let mut end = Vec::new();
         let start = len.saturating_sub(TOLD_BYTES_MAX);
         let read = file.seek(SeekFrom::Start(start)).and_then(|_| file.read_to_end(&mut end));
-        // The programs write at the position that they share with this file, so the position is set back to the
-        // end.
+        // The programs share the file position with this file, so set it back to the end.
         let _ = file.seek(SeekFrom::End(0));
         let text = String::from_utf8_lossy(&end);
         let lines: Vec<_> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();

@@ -1,10 +1,10 @@
-//! The steps of a set-up: devices, rules and daemons; and the choice of a virtual machine's accelerator: the
-//! hardware (`kvm`), or a program that emulates a processor (`tcg`).
+//! The steps of a set-up (devices, rules and daemons), and the choice of a virtual machine's accelerator: hardware
+//! (`kvm`), or a program that emulates a processor (`tcg`).
 //!
-//! A step may start one of our programs in a container. The container's root directory holds only the program and
-//! the libraries to which it is linked, mounted read-only from their usual paths. The container has its own
-//! process, mount, host-name and IPC namespaces, no capabilities, and the network of the process that started it.
-//! It has no limits of memory or CPU time (cgroups).
+//! A step may start one of our programs in a container. The container's root directory holds only the program and the
+//! libraries to which it is linked, mounted read-only from their usual paths. The container has its own process, mount,
+//! host-name and IPC namespaces, no capabilities, and the network of the process that started it. No cgroup limits its
+//! memory or CPU time.
 
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -23,7 +23,7 @@ use crate::{MountNamespace, NamespaceProcess, NetworkNamespace};
 /// The maximum time until a daemon is ready.
 const READY_WITHIN: Duration = Duration::from_secs(15);
 const POLL: Duration = Duration::from_millis(5);
-/// Directories of programs that are only in root's PATH.
+/// Directories of programs that are usually only in root's PATH.
 const FOR_ROOT: &str = "/usr/local/sbin:/usr/sbin:/sbin";
 
 /// A running program of a set-up, and its output.
@@ -33,7 +33,7 @@ pub(super) struct SetupDaemon {
     pub(super) log: ProgramLog,
 }
 
-/// Returns PATH, with the directories of root's programs added.
+/// Returns PATH with root's directories added.
 pub(super) fn path() -> String {
     format!("{}:{FOR_ROOT}", std::env::var("PATH").unwrap_or_default())
 }
@@ -100,7 +100,7 @@ fn is_there(
     device: Option<&Path>,
 ) -> Result<bool> {
     match device {
-        // The mounted `/sys` shows the devices of another network.
+        // The mounted `/sys` shows the devices of a different network, so ask the network itself.
         Some(device) => {
             let listed = network.run(|| std::fs::read_to_string("/proc/thread-self/net/dev"))?;
             let start = format!("{}:", device.display());
@@ -178,7 +178,7 @@ pub(super) fn start_in(
     mut command: Command,
 ) -> Result<SetupDaemon> {
     let log = ProgramLog::new()?;
-    // Standard input closes when this process ends, so programs on other machines notice that they are no longer
+    // Standard input closes when this process ends. Programs on other machines thereby learn that they are no longer
     // needed.
     command.stdin(Stdio::piped()).stdout(log.stream()).stderr(log.stream());
     Ok(SetupDaemon { process: network.start_within(mounts, command)?, log })
@@ -195,14 +195,13 @@ struct ContainerRuntime {
 
 /// The supported runtimes, the best first.
 const RUNTIMES: [ContainerRuntime; 2] = [
-    // crun can run without cgroups, but fails on some cgroup layouts nevertheless, so the mount hides the cgroups.
+    // crun can run without cgroups, but still fails on some cgroup layouts, so a mount hides them.
     ContainerRuntime {
         program: "crun",
         options: &["--cgroup-manager=disabled"],
         prepare: "mount -t tmpfs none /sys/fs/cgroup",
     },
-    // runc creates cgroups. The cgroups of killed runs are empty, so `rmdir` can remove them; it fails for all
-    // others.
+    // runc creates cgroups. Those of killed runs are empty, so `rmdir` removes them; for all others it fails.
     ContainerRuntime {
         program: "runc",
         options: &[],
@@ -210,7 +209,7 @@ const RUNTIMES: [ContainerRuntime; 2] = [
     },
 ];
 
-/// Counts the containers described by this process, to give each a unique name.
+/// The number of containers configured by this process, used to give each a unique name.
 static DESCRIBED: AtomicU32 = AtomicU32::new(0);
 
 fn runtime() -> Option<&'static ContainerRuntime> {
@@ -240,7 +239,7 @@ pub(super) fn contained(mounts: &MountNamespace, name: &str, command: &[String])
     mounts
         .run(write)?
         .map_err(|error| Error::new(ErrorKind::Io, "describing a container").caused_by(error))?;
-    // The runtime looks itself up in /proc, which must show the runtime's own process namespace.
+    // The runtime looks itself up in /proc, so /proc must show the runtime's own process namespace.
     let prepare = format!("{}; exec \"$@\"", runtime.prepare);
     let mut words =
         vec!["unshare", "--mount", "--mount-proc", "sh", "-ec", &prepare, "container", runtime.program];

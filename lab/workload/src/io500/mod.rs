@@ -1,4 +1,4 @@
-//! IO500's phases, in their order, on any lane; the scores; and the result in IO500's own format.
+//! Runs IO500's phases in order on any lane, computes the scores, and formats the result as IO500 does.
 //!
 //! The phase `find` searches all files for those that are newer than the timestamp file, have 3,901 bytes, and have
 //! `01` in their names. Each rank lists and searches the files that another rank wrote.
@@ -22,8 +22,7 @@ use crate::phase::{PhaseRecorder, WorkloadRank};
 use crate::site::SiteMeans;
 use crate::{PhaseResult, WorkloadSite};
 
-/// The minimum duration of every writing phase (its stonewall), in seconds, for a result that counts by IO500's
-/// rules.
+/// The minimum duration (stonewall) of every writing phase, in seconds, for a result to count by IO500's rules.
 pub const COMPLIANT_SECONDS: u64 = 300;
 
 /// How IO500 works.
@@ -154,8 +153,8 @@ struct FindCounts {
     wanted: u64,
 }
 
-/// Writes the timestamp object, with whose age later objects are compared; returns its modification time by the
-/// clock of the lane.
+/// Writes the timestamp object, which later objects are compared with; returns its modification time by the lane's
+/// clock.
 fn timestamp(crew: &WorkloadRank, site: &WorkloadSite) -> Result<SystemTime> {
     let key = Key::new(TIMESTAMP_KEY)?;
     crew.first_does(|| site.target().put(&key, b"timestamp"))?;
@@ -165,8 +164,8 @@ fn timestamp(crew: &WorkloadRank, site: &WorkloadSite) -> Result<SystemTime> {
     }
 }
 
-/// Searches the files that the next rank wrote in `sets`. Each rank wrote `items` files of the last set, from which
-/// the expected number of matches follows.
+/// Searches the files that the next rank wrote in `sets`. Each rank wrote `items` files of the last set, which
+/// determines the expected number of matches.
 fn find(
     crew: &WorkloadRank,
     site: &WorkloadSite,
@@ -197,7 +196,7 @@ fn find(
     Ok(crew.phase(&["find"], site, work)?.0.remove(0))
 }
 
-/// Returns how many of `items` names that begin with `prefix` match.
+/// Returns how many of the `items` names with this prefix match.
 fn expected(prefix: &str, items: u64) -> u64 {
     (0..items).filter(|item| is_wanted(&format!("{prefix}{item:010}"))).count() as u64
 }

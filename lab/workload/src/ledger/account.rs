@@ -1,9 +1,10 @@
-//! Evaluates a ledger: the costs of each component, and of each path with its residual; and shows them as tables.
+//! Evaluates a ledger: computes the costs of each component, and of each path with its residual, and formats them as
+//! tables.
 //!
-//! A [`SizeFit`] is a cost per operation and a cost per byte, fitted to times at several sizes. Errors are relative
-//! to the time, so that every size has the same weight, and neither cost is below 0. If one line fits badly, for
-//! example because content exceeds a cache or takes another code path from some size on, two or three lines are
-//! fitted, provided that they predict left-out sizes clearly better.
+//! A [`SizeFit`] is a cost per operation and a cost per byte, fitted to times at several sizes. Errors are relative to
+//! the time, so that every size has the same weight, and neither cost is below 0. If a single line fits badly (for
+//! example because larger content exceeds a cache or takes another code path), two or three lines are fitted, provided
+//! that they predict left-out sizes clearly better.
 
 use std::fmt::Write as _;
 
@@ -15,7 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use super::LedgerPath;
 
-/// The number of resamples of a fit: large enough that the ends of the interval vary less than the noise.
+/// The number of resamples of a fit, large enough that the interval's ends vary less than the noise.
 const RESAMPLES: usize = 400;
 
 /// The result of a ledger.
@@ -24,7 +25,7 @@ pub struct LedgerAccount {
     /// The cost of each component, in the order in which components were given.
     #[serde(alias = "rungs")]
     pub components: Vec<ComponentAccount>,
-    /// The paths, and the components they consist of.
+    /// The paths and their components.
     pub paths: Vec<LedgerPath>,
     /// One entry for each path and size, sorted by path.
     pub entries: Vec<PathEntry>,
@@ -63,24 +64,24 @@ pub struct PathEntry {
     /// The size in bytes.
     pub size_bytes: u64,
     /// The components with their times at this size, multiplied by how often they occur.
-    pub parts: Vec<PartCost>,
+    pub parts: Vec<ComponentCost>,
     /// The sum of the components, in nanoseconds.
     pub sum_ns: ConfidenceInterval,
-    /// The sum of the components computed from the fitted lines, instead of the times at this size; `None` if a
-    /// component has no fit.
+    /// The sum of the components as predicted by the fitted lines, instead of the times measured at this size; `None`
+    /// if a component has no fit.
     pub fitted_sum_ns: Option<f64>,
     /// The time of the whole path, in nanoseconds.
     pub measured_ns: ConfidenceInterval,
-    /// The residual: the time that no component explains. In each round it is the time of the whole path minus the
-    /// sum, in nanoseconds.
+    /// The residual, in nanoseconds: the time that no component explains. In each round, it is the time of the whole
+    /// path minus the sum.
     pub residual_ns: ConfidenceInterval,
-    /// The residual as a share of the whole.
+    /// The residual as a share of the time of the whole path.
     pub residual_share: ConfidenceInterval,
 }
 
 /// A component as part of a [`PathEntry`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct PartCost {
+pub struct ComponentCost {
     /// The component's name.
     #[serde(alias = "rung")]
     pub component: String,
@@ -177,8 +178,8 @@ impl<'b> MedianBook<'b> {
         })
     }
 
-    /// Returns the fit's lines, refitted to medians of rounds drawn with replacement. Each draw uses the same
-    /// rounds for all sizes.
+    /// Returns the fit's lines, refitted to medians of rounds drawn with replacement. Each draw selects the same rounds
+    /// for all sizes.
     fn resampled(&self, fit: &SizeFit, by_size: &[Vec<f64>]) -> Vec<Vec<FitSegment>> {
         let mut random = SeededRandom::new(self.seed);
         let rounds = by_size.first().map_or(0, Vec::len);
@@ -213,7 +214,7 @@ impl<'b> MedianBook<'b> {
             sums.iter_mut().zip(&ns).for_each(|(sum, ns)| *sum += ns);
             let line = components[component].fit.as_ref().map(|fit| fit.predict_ns(size_bytes) * part.times);
             fitted_sum_ns = fitted_sum_ns.zip(line).map(|(sum, line)| sum + line);
-            parts.push(PartCost {
+            parts.push(ComponentCost {
                 component: part.component.clone(),
                 times: part.times,
                 ns: self.interval(&ns)?,
@@ -239,9 +240,9 @@ impl<'b> MedianBook<'b> {
 const POINTS_MIN: usize = 3;
 /// The maximum number of lines.
 const PIECES_MAX: usize = 3;
-/// A further line must reduce the error at left-out sizes to below this share.
+/// Another line must reduce the error at left-out sizes to below this share.
 const WORTH_A_PIECE: f64 = 0.8;
-/// The relative error below which a further line would only follow noise.
+/// The relative error below which another line would only fit noise.
 const GOOD: f64 = 1e-3;
 
 /// Times by size: (bytes, nanoseconds), in rising order of size.
@@ -265,7 +266,7 @@ pub struct FitSegment {
     pub from_bytes: u64,
     /// The largest size that the line was fitted to, in bytes.
     pub to_bytes: u64,
-    /// Nanoseconds per operation, without the cost of its bytes.
+    /// Nanoseconds per operation, excluding the cost per byte.
     pub per_operation_ns: f64,
     /// Nanoseconds per byte.
     pub per_byte_ns: f64,
@@ -279,7 +280,7 @@ impl SizeFit {
             let Some(pieces) = pieces(points, count) else { break };
             let errors = left_out(points, count);
             let (middle, most) = (median(&errors), errors.iter().copied().reduce(f64::max));
-            // More lines fit the given points better in any case, so the error at left-out sizes decides.
+            // More lines always fit the given points better, so the error at left-out sizes decides.
             let is_better = match &best {
                 None => true,
                 Some((_, Some(before), _)) => {
@@ -299,7 +300,7 @@ impl SizeFit {
         predict(&self.pieces, size_bytes as f64)
     }
 
-    /// Fits the same lines to other times, such as the times of a resample.
+    /// Fits lines over the same ranges of sizes to other times, such as those of a resample.
     pub(super) fn again(&self, points: &Points) -> Vec<FitSegment> {
         let within = |piece: &FitSegment| {
             let of_piece: Vec<_> = points
@@ -313,7 +314,7 @@ impl SizeFit {
     }
 }
 
-/// Predicts the time at a size. Between two lines, the one that is nearer on a logarithmic scale applies.
+/// Predicts the time at a size. Between two lines, the one nearer on a logarithmic scale applies.
 fn predict(pieces: &[FitSegment], size: f64) -> f64 {
     let ends = |pair: &[FitSegment]| (pair[0].to_bytes.max(1) as f64 * pair[1].from_bytes as f64).sqrt();
     let at = pieces.windows(2).take_while(|pair| size > ends(pair)).count();
@@ -336,13 +337,12 @@ fn pieces(points: &Points, count: usize) -> Option<Vec<FitSegment>> {
     }
 }
 
-/// Returns the sum of the squared relative errors. Each point is predicted by the line that was fitted to the
-/// point.
+/// Returns the sum of the squared relative errors. Each point is predicted by the line that was fitted to it.
 fn squares(pieces: &[FitSegment], points: &Points) -> f64 {
     points.iter().map(|(size, ns)| (predict(pieces, *size) / ns - 1.0).powi(2)).sum()
 }
 
-/// Returns the relative error at each size, predicted by a fit made without that size.
+/// Returns the relative error at each size, for a prediction by a fit without that size.
 fn left_out(points: &Points, count: usize) -> Vec<f64> {
     let error = |at: usize| {
         let mut others = points.to_vec();
@@ -356,15 +356,14 @@ fn left_out(points: &Points, count: usize) -> Vec<f64> {
 /// Fits a line by least squares of the relative errors, with neither cost below 0.
 fn line(points: &Points) -> FitSegment {
     let sum = |value: fn(f64, f64) -> f64| points.iter().map(|(size, ns)| value(*size, *ns)).sum::<f64>();
-    // The weights are 1/ns². In `wt` and `st` one factor ns is cancelled already.
+    // The weights are 1/ns². In `wt` and `st`, one factor of ns is already cancelled.
     let (ww, ws) = (sum(|_, ns| 1.0 / (ns * ns)), sum(|size, ns| size / (ns * ns)));
     let ss = sum(|size, ns| size * size / (ns * ns));
     let (wt, st) = (sum(|_, ns| 1.0 / ns), sum(|size, ns| size / ns));
     let determinant = ww * ss - ws * ws;
     let (mut per_operation_ns, mut per_byte_ns) =
         ((wt * ss - st * ws) / determinant, (ww * st - ws * wt) / determinant);
-    // A cost that comes out negative, or is undetermined because all sizes are equal, is set to 0; the other cost is
-    // then fitted alone.
+    // If a cost is negative, or undetermined because all sizes are equal, set it to 0 and fit the other cost alone.
     if per_byte_ns < 0.0 || !per_byte_ns.is_finite() {
         (per_operation_ns, per_byte_ns) = (wt / ww, 0.0);
     } else if per_operation_ns < 0.0 {
@@ -374,7 +373,7 @@ fn line(points: &Points) -> FitSegment {
     FitSegment { from_bytes: at(points.first()), to_bytes: at(points.last()), per_operation_ns, per_byte_ns }
 }
 
-/// The largest median error at left-out sizes, in percent, of a fit that is not called poor.
+/// The largest median error at left-out sizes, in percent, for a fit not to be called poor.
 pub const FIT_MEDIAN_PERCENT_MAX: f64 = 10.0;
 
 /// Returns the table of components, with a row for each line of each component's fit. `docs/explain/ledger.md`

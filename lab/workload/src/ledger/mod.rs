@@ -1,8 +1,8 @@
 //! Measures the cost of each layer alone, and whether the layers add up to the whole.
 //!
 //! A [`LedgerComponent`] does the work of exactly one layer. [`measure`] measures each component at every size, in
-//! interleaved blocks. [`LedgerAccount::of`] fits a cost per operation and per byte to each, adds up those that a
-//! [`LedgerPath`] consists of, and compares the sum with the whole path, which is measured in the same run. The
+//! interleaved blocks. [`LedgerAccount::of`] fits a cost per operation and per byte to each component, adds up the
+//! components of each [`LedgerPath`], and compares the sum with the whole path, which is measured in the same run. The
 //! difference is the residual, which no component explains.
 //!
 //! This module defines paths and components, and measures them; `account` evaluates the records and makes tables.
@@ -10,7 +10,7 @@
 mod account;
 
 pub use account::{
-    ComponentAccount, FIT_MEDIAN_PERCENT_MAX, FitSegment, LedgerAccount, PartCost, PathEntry, SizeCost,
+    ComponentAccount, ComponentCost, FIT_MEDIAN_PERCENT_MAX, FitSegment, LedgerAccount, PathEntry, SizeCost,
     SizeFit, component_table, entry_table,
 };
 
@@ -27,8 +27,8 @@ pub trait LedgerComponent {
     /// Prepares for operations of `size_bytes` (at least 1); not timed.
     fn prepare(&mut self, size_bytes: u64) -> Result<()>;
 
-    /// Runs before each operation; not timed. If a layer pauses between its operations in the whole path, its
-    /// component pauses here.
+    /// Runs before each operation; not timed. If a layer pauses between operations in the whole path, its component
+    /// pauses here.
     fn before(&mut self) -> Result<()> {
         Ok(())
     }
@@ -36,12 +36,12 @@ pub trait LedgerComponent {
     /// Does the work once; only this is timed.
     fn run(&mut self) -> Result<()>;
 
-    /// Checks that the last operation did what it should; not timed.
+    /// Checks the result of the last operation; not timed.
     fn check(&self) -> Result<()> {
         Ok(())
     }
 
-    /// The process whose CPU time counts as the server's, if there is one.
+    /// Returns the process whose CPU time counts as the server's, if there is one.
     fn server_pid(&self) -> Option<u32> {
         None
     }
@@ -81,7 +81,7 @@ impl LedgerPath {
         self.part(component, 0, None)
     }
 
-    /// Subtracts `component` once: other components include its work, but the path does not.
+    /// Subtracts `component` once. Use this if other components include its work, but the path does not.
     pub fn less(mut self, component: &str) -> Self {
         self.parts.push(PathPart {
             component: component.to_owned(),
@@ -116,14 +116,14 @@ impl LedgerPath {
     }
 }
 
-/// The approximate duration of a block: long enough for a median, and short enough that neighbouring blocks find the
-/// machine in the same state.
+/// The approximate duration of a block: long enough for a median, but short enough that the machine is in the same
+/// state for neighbouring blocks.
 const BLOCK_NS: u64 = 2_000_000;
 /// Maximum number of operations in a block.
 const OPERATIONS_MAX: usize = 40;
-/// Minimum number of operations in a block, however long they take.
+/// The minimum number of operations in a block, however long they take.
 const OPERATIONS_MIN: usize = 3;
-/// Uncounted operations before a block, because the previous block has left other data in the caches.
+/// The number of unrecorded operations before a block, needed because the previous block left other data in the caches.
 const WARM_UP: usize = 2;
 /// Minimum number of rounds: fewer values give no interval.
 const ROUNDS_MIN: u16 = 5;
@@ -131,9 +131,9 @@ const ROUNDS_MIN: u16 = 5;
 /// The plan of a measurement.
 #[derive(Clone, Debug)]
 pub struct LedgerPlan {
-    /// The sizes in bytes, in rising order; the maximum number of sizes is 255.
+    /// The sizes in bytes, in rising order; at most 255 sizes.
     pub sizes: Vec<u64>,
-    /// The duration within which new rounds start; there are at least five rounds.
+    /// The time during which new rounds start. There are at least five rounds in any case.
     pub duration: Duration,
     /// The seed of every random order.
     pub seed: u64,
@@ -156,11 +156,11 @@ pub struct LedgerProgress {
     pub elapsed_ns: u64,
 }
 
-/// Measures `components` by the clock `now_ns`, in rounds. Each round measures the sizes in a random order, and at
-/// each size all components in a random order, with a block of operations for each component. Therefore drift of
-/// the machine affects all components alike, and each round gives one figure for each component and size, all from
-/// the same period. The first round does not count. In the records, components are lanes and sizes are phases.
-/// Errors: the errors of the components; `Interrupted` when `stop` is set.
+/// Measures `components` in rounds, with the clock `now_ns`. Each round measures the sizes in random order, and at each
+/// size all components in random order, with one block of operations per component. Therefore drift affects all
+/// components alike, and each round gives one figure for each component and size, all from the same period. The first
+/// round is not recorded. In the records, components are lanes and sizes are phases. Errors: the errors of the
+/// components; `Interrupted` when `stop` is set.
 pub fn measure(
     plan: &LedgerPlan,
     components: &mut [MeasuredComponent],
@@ -259,7 +259,7 @@ impl LedgerWork<'_> {
         Ok(())
     }
 
-    /// Runs up to [`WARM_UP`] operations. If an operation is long, one is enough, because it fills the caches with
+    /// Runs up to [`WARM_UP`] operations. If an operation takes long, one is enough, because it fills the caches with
     /// its own data.
     fn warm_up(&self, component: &mut dyn LedgerComponent) -> Result<()> {
         let began_ns = (self.now_ns)();

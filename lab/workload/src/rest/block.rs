@@ -1,5 +1,5 @@
-//! Runs one block of load: threads that start together, the closed and open loops of a thread, and the counters
-//! around the load.
+//! Runs one block of load: starts the threads together, runs each thread's closed or open loop, and reads the counters
+//! before and after.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -51,7 +51,7 @@ pub struct BlockPosition {
     pub phase: u8,
     /// The round, from 0.
     pub round: u16,
-    /// The number of the block. Blocks that are compared have equal numbers on different lanes.
+    /// The number of the block. Blocks that are compared with each other have the same number on different lanes.
     pub block: u32,
 }
 
@@ -144,8 +144,7 @@ pub fn run_block(
     })
 }
 
-/// Turns a panic, which is a bug, into a failure. Otherwise all other threads would wait for the panicking thread
-/// forever.
+/// Turns a panic (a bug) into a failure. Otherwise, all other threads would wait forever for the panicking thread.
 fn without_panic<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
     catch_unwind(AssertUnwindSafe(work))
         .unwrap_or_else(|_| Err(Error::new(ErrorKind::Internal, "a thread that makes load panicked")))
@@ -158,7 +157,7 @@ impl BlockState<'_> {
         connect: &(dyn Fn(usize) -> Result<Box<dyn RequestChannel>> + Sync),
         sender: &Sender<ThreadMessage>,
     ) {
-        // The watching thread receives until all threads have reported.
+        // Sending cannot fail: the watching thread receives until all threads have reported.
         let tell = |message| drop(sender.send(message));
         match self.pin().and_then(|()| without_panic(|| connect(thread))) {
             Ok(mut channel) => {
@@ -184,7 +183,7 @@ impl BlockState<'_> {
                 Error::new(ErrorKind::InvalidArgument, detail).caused_by(std::io::Error::from(errno))
             })?;
         }
-        // Without precise timers waits are up to 50 µs longer, which shows as lateness.
+        // Without precise timers, waits are up to 50 µs longer, which shows up as lateness.
         if let Err(errno) = fordway_sys::precise_timers() {
             tracing::debug!(%errno, "timers are not precise");
         }
@@ -193,7 +192,7 @@ impl BlockState<'_> {
 
     fn load(&self, thread: usize, channel: &mut dyn RequestChannel) -> Result<ThreadResult> {
         let warmed = without_panic(|| self.warm_up(thread, channel));
-        // The thread waits also after a failed warm-up, because all other threads wait at this barrier.
+        // Wait even after a failed warm-up, because all other threads wait at this barrier.
         self.barrier.wait();
         self.barrier.wait();
         warmed?;
@@ -251,7 +250,7 @@ impl BlockState<'_> {
             Ok(ThreadMessage::Connected(connected)) => connected,
             _ => Err(ErrorKind::Internal.into()),
         });
-        // All messages are received before the first error is returned, so that no thread is waited for twice.
+        // Receive all messages before returning the first error, so that no thread is waited for twice.
         let connected = connected.collect::<Vec<_>>().into_iter().collect::<Result<()>>();
         self.go.store(connected.is_ok(), Ordering::Relaxed);
         self.barrier.wait();
@@ -321,8 +320,8 @@ impl BlockState<'_> {
     }
 }
 
-/// Merges the statistics of two threads' connections. The median is then inexact: the larger of both medians is
-/// used.
+/// Merges the statistics of two threads' connections. The merged median is inexact: it is the larger of the two
+/// medians.
 fn both(a: Option<TcpConnections>, b: Option<TcpConnections>) -> Option<TcpConnections> {
     let (Some(a), Some(b)) = (a, b) else { return a.or(b) };
     Some(TcpConnections {
@@ -395,9 +394,9 @@ pub(super) fn closed(
     Ok(())
 }
 
-/// Starts requests when they are due, or as soon as a slot is free after that. Requests that were due within the
-/// period and did not start are counted as skipped. Waiting arrivals are not queued, because they would fill the
-/// memory at a rate far beyond the server's.
+/// Starts requests when they are due, or as soon as a slot is free after that. Requests that were due within the period
+/// and did not start are counted as skipped. Waiting arrivals are not queued, because at a rate far beyond the server's
+/// they would fill the memory.
 pub(super) fn open(
     channel: &mut dyn RequestChannel,
     mut schedule: ArrivalSchedule,
@@ -431,7 +430,7 @@ pub(super) fn open(
             recorder.skipped += stretch.skipped(schedule);
             return Ok(());
         }
-        // Without an idle slot no request can start, even if one is due. Only a response changes that.
+        // Without an idle slot, no request can start even if one is due, so wait for a response.
         let limit = if has_more && !idle.is_empty() { stretch.until(&schedule) } else { LOOK_EVERY };
         channel.wait(limit, &mut answers)?;
         stretch.count(answers.len());

@@ -1,9 +1,9 @@
 //! Load on a server: the intended starts of requests, and the records that each thread keeps. A [`RequestChannel`],
 //! one for each thread, sends the requests.
 //!
-//! In the closed loop each slot sends its next request when the last response has arrived, so a server that stalls
-//! gets fewer requests, and its stalls are hardly seen. In the open loop requests have intended starts that do not
-//! depend on responses, and latency counts from those starts.
+//! In the closed loop, each slot sends its next request when the last response has arrived, so a stalling server
+//! receives fewer requests and its stalls are barely visible. In the open loop, requests have intended starts that do
+//! not depend on responses, and latency is measured from those starts.
 
 mod block;
 mod summary;
@@ -27,8 +27,8 @@ pub trait RequestChannel {
     /// Sends the next request on `slot`, on which no request is in flight.
     fn start(&mut self, slot: usize);
 
-    /// Waits until a request has ended, or for `limit`, and appends all requests that have ended to `answers`.
-    /// Every started request ends eventually. Errors: those that do not belong to a single request.
+    /// Waits until a request has ended, or for `limit`, and appends all requests that have ended to `answers`. Every
+    /// started request ends eventually. Errors: only errors that do not concern a single request.
     fn wait(&mut self, limit: Duration, answers: &mut Vec<CompletedRequest>) -> Result<()>;
 
     /// Returns the traffic on the channel's connections so far.
@@ -71,10 +71,10 @@ pub struct LoadFailure {
 pub enum ArrivalProcess {
     /// The response to the previous request.
     Closed,
-    /// A clock, at equal intervals; requests per second of all threads together.
+    /// A clock at equal intervals, with the total requests per second of all threads.
     Fixed(f64),
-    /// A Poisson process: exponential intervals, as from many independent users; mean requests per second of all
-    /// threads together.
+    /// A Poisson process: exponential intervals, as with many independent users, with the total mean requests per
+    /// second of all threads.
     Poisson(f64),
 }
 
@@ -88,7 +88,7 @@ impl ArrivalProcess {
         }
     }
 
-    /// Returns the requests per second of all threads together; `None` in the closed loop.
+    /// Returns the total requests per second of all threads; `None` in the closed loop.
     pub const fn rate(self) -> Option<f64> {
         match self {
             ArrivalProcess::Closed => None,
@@ -132,7 +132,7 @@ impl ArrivalSchedule {
     fn gap_ns(&mut self) -> f64 {
         match self.arrivals {
             ArrivalProcess::Poisson(_) => {
-                // The random number is in (0, 1], because the logarithm of 0 is undefined.
+                // The random number must be in (0, 1], because the logarithm of 0 is undefined.
                 let uniform = ((self.random.next_u64() >> 11) + 1) as f64 / (1u64 << 53) as f64;
                 -uniform.ln() * self.interval_ns
             }
@@ -159,7 +159,7 @@ struct LoadRecorder {
     operations: Vec<OperationRecord>,
 }
 
-/// The clock and indices with which operations are recorded.
+/// The clock and indices for recording operations.
 #[derive(Clone, Copy)]
 struct RecordKeeping {
     clock: RunClock,
@@ -171,8 +171,8 @@ struct RecordKeeping {
 }
 
 impl LoadRecorder {
-    /// Counts the response to a request with the intended start `intended`; `None` if the request was intended for
-    /// the time when it was sent.
+    /// Counts the response to a request with the intended start `intended`; `None` if that equals the time at which it
+    /// was sent.
     fn answer(
         &mut self,
         answer: CompletedRequest,

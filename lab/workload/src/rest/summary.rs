@@ -9,7 +9,7 @@ use fordway_measure::{
 use super::block::LoadBlock;
 use super::{ArrivalProcess, LoadRecorder, NetworkTraffic};
 
-/// The share of the requested rate below which the rate counts as not reached.
+/// If the achieved share of the requested rate is below this, the rate counts as not reached.
 const KEPT: f64 = 0.98;
 /// The share of a processor per thread above which this program itself is the limit.
 const SATURATED: f64 = 0.9;
@@ -126,8 +126,8 @@ fn joined<'b>(
 fn load(settings: &RowSettings, total: &RowTotal) -> LoadSummary {
     let RowTotal { recorder, traffic, .. } = total;
     let answered = recorder.latency.len();
-    // Failed requests transferred bytes too, but these bytes belong to no operation. If a request failed, the
-    // header sizes are therefore not computed.
+    // Failed requests also transferred bytes, which belong to no operation. If any request failed, header sizes are
+    // therefore not computed.
     let clean = answered > 0 && recorder.failures.is_empty();
     let header = |bytes: u64| clean.then(|| bytes as f64 / answered as f64);
     let (mut sent, mut received) = (traffic.sent_bytes, traffic.received_bytes);
@@ -245,7 +245,7 @@ pub(super) struct RowThroughput<'c> {
 /// Returns the limit of a row, as far as the counters show it. A client can use as many processors as it has
 /// threads, and so can a server; together they can use the processors of the machine.
 pub(super) fn limit(settings: &RowSettings, reached: &RowThroughput) -> ResultLimit {
-    // An open loop that reached its rate was limited by the rate, however busy the processors were.
+    // An open loop that reached its rate was limited by that rate, no matter how busy the processors were.
     if let Some(asked) = settings.arrivals.rate().filter(|_| !reached.fell_behind) {
         let (asked, reached) = (rate_text(asked), rate_text(reached.ops_per_s));
         return named("rate", format!("{reached} of the {asked} requests/s that were asked for"));

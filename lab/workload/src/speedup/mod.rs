@@ -1,5 +1,5 @@
-//! Measures one parallel job on several numbers of ranks in several set-ups: the speed-up by more ranks, and the
-//! time that they spend on communication. The caller launches the jobs.
+//! Measures one parallel job with different numbers of ranks in several set-ups: the speed-up from more ranks, and the
+//! time that ranks spend on communication. The caller launches the jobs.
 
 mod published;
 mod summary;
@@ -26,7 +26,7 @@ pub struct SpeedupPlan {
     pub repeat: u16,
     /// The seed of the random order in each round.
     pub seed: u64,
-    /// The time of a job from which speed-up is computed.
+    /// Which time of a job speed-up is computed from.
     pub time: JobTime,
 }
 
@@ -35,18 +35,18 @@ pub struct SpeedupPlan {
 pub enum JobTime {
     /// The whole duration of the job, including its launch.
     Wall,
-    /// The time from when the first rank could communicate until the last rank had finished communicating.
+    /// The time from when the first rank was able to communicate until the last rank finished communicating.
     Work,
 }
 
-/// The report of one rank about its job. Times are of the monotonic clock, which all ranks of a machine share.
+/// The report of one rank about its job. Times are from the monotonic clock, which all ranks of a machine share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RankReport {
     /// The rank, from 0.
     pub rank: u32,
-    /// The time at which the rank could communicate, ns.
+    /// The time at which the rank was able to communicate, ns.
     pub start_ns: u64,
-    /// The time at which the rank had finished communicating, ns.
+    /// The time at which the rank finished communicating, ns.
     pub end_ns: u64,
     /// The time spent in MPI calls between `start_ns` and `end_ns`, ns.
     pub mpi_ns: u64,
@@ -116,7 +116,7 @@ pub struct SpeedupOutcome {
     pub samples: Vec<JobSample>,
     /// A record of every job that counts, and of every job that failed.
     pub records: RunRecords,
-    /// Combinations of lane and number of ranks that failed, with the error. They were not tried again.
+    /// The combinations of lane and number of ranks that failed, with the error. They were not retried.
     pub failures: Vec<(usize, usize, Error)>,
 }
 
@@ -234,7 +234,7 @@ struct JobTurn {
     start_ns: u64,
 }
 
-/// The duration of a job, and the CPU time of this process, which only waits for the job.
+/// The duration of a job, and the CPU time of this process, which only waited for it.
 #[derive(Clone, Copy)]
 struct JobCost {
     elapsed_ns: u64,
@@ -250,7 +250,7 @@ fn own_cpu_ns() -> u64 {
 mod tests {
     use super::*;
 
-    /// A launcher of jobs that follow a known law: 1 s serial, 8 s shared, 0.5 s for each further rank. The second
+    /// A launcher of jobs that follow a known law: 1 s serial, 8 s parallel, 0.5 s for each additional rank. The second
     /// lane takes twice as long.
     pub(super) struct Law {
         pub(super) failing: Option<(usize, u32)>,

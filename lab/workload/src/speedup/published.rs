@@ -1,4 +1,4 @@
-//! Published tables: checks whether the speed-ups and efficiencies printed there follow from the printed times.
+//! Published tables: checks whether the printed speed-ups and efficiencies follow from the printed times.
 
 use std::fmt;
 
@@ -23,7 +23,7 @@ set-up,ranks,wall_s,speedup,efficiency_percent
 
 const COLUMNS: [&str; 5] = ["set-up", "ranks", "wall_s", "speedup", "efficiency_percent"];
 
-/// A number as printed. Its error is at most half a unit of its last digit.
+/// A printed number. Its error is at most half a unit in the last digit.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct PrintedNumber {
     value: f64,
@@ -42,7 +42,7 @@ impl PrintedNumber {
     }
 }
 
-/// The values that a rounded number may stand for.
+/// The range of values that a rounded number may stand for.
 #[derive(Clone, Copy)]
 struct RoundingRange {
     low: f64,

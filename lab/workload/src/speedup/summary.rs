@@ -1,9 +1,8 @@
-//! Makes a run of jobs, and fits Amdahl's law with a cost of communication to them: `T(n) = serial + parallel / n +
+//! Makes a run from jobs, and fits Amdahl's law with a communication cost to them: `T(n) = serial + parallel / n +
 //! further (n - 1)`.
 //!
-//! The three costs are fitted by least squares of relative errors, so that every number of ranks has the same
-//! weight, and none of the costs is below 0: of all subsets of the three costs, the best fit without a negative
-//! cost is used.
+//! The three costs are fitted by least squares of relative errors, so that every number of ranks has the same weight.
+//! No cost is negative: the best fit over all subsets of the three costs without a negative cost is used.
 
 use fordway_measure::{
     ConfidenceInterval, Machine, MeasuredLane, ParallelSummary, PhaseSummary, ResultLimit, RunDocument,
@@ -78,8 +77,8 @@ fn of_phase(
         summarise_phase(lanes, (at as u8, &phase(ranks)), &outcome.records, capacity, plan.seed);
     for (lane, summary) in summaries.iter_mut().enumerate() {
         summary.parallel = Some(parallel(plan, outcome, (lane, at)));
-        // Waiting ranks use as much CPU time as working ranks, so their CPU time shows nothing. The recorded CPU
-        // time is the time of this process, not of the ranks.
+        // Waiting ranks use as much CPU time as working ranks, so their CPU time says nothing. The recorded CPU time is
+        // that of this process, not of the ranks.
         summary.client_cpu_ns_per_op = None;
         let evidence = "ranks poll while they wait, so that CPU time does not tell";
         summary.limit = ResultLimit { name: "cannot tell".into(), evidence: evidence.into() };
@@ -164,7 +163,7 @@ fn doubts(plan: &SpeedupPlan, summaries: &[PhaseSummary], machine: &Machine) -> 
     doubts
 }
 
-/// Returns a warning if the launch takes a large share of the time, because that hides the gain by more ranks.
+/// Returns a warning if the launch takes a large share of the time, because that hides the gain from more ranks.
 fn launch_doubt(plan: &SpeedupPlan, summaries: &[PhaseSummary]) -> Option<String> {
     let reference = summaries.first()?.parallel.as_ref()?;
     let share = 1.0 - reference.work_ns?.value / reference.wall_ns?.value;
@@ -183,25 +182,26 @@ const COSTS: usize = 3;
 /// The costs of a job as a function of its number of ranks.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SpeedupFit {
-    /// The time that more ranks do not shorten, ns.
+    /// The serial time, which more ranks do not shorten, ns.
     pub serial_ns: f64,
-    /// The time that ranks share, as it is on one rank, ns.
+    /// The parallel time, which ranks share, as measured on one rank, ns.
     pub parallel_ns: f64,
-    /// The time that each further rank adds, ns.
+    /// The time that each additional rank adds, ns.
     pub further_rank_ns: f64,
     /// The serial share of Amdahl's law: the serial time as a share of the time on one rank.
     pub serial_share: f64,
-    /// The number of numbers of ranks to which the model was fitted.
+    /// The number of points (numbers of ranks) to which the model was fitted.
     pub points: usize,
     /// The largest relative error at the fitted points.
     pub error_max: f64,
-    /// Whether there were more points than costs. Otherwise the curve passes through all points, whatever they are.
+    /// Whether there were more points than costs. Otherwise the curve passes through any points, so the fit proves
+    /// nothing.
     pub is_tested: bool,
 }
 
 impl SpeedupFit {
-    /// Fits points of (ranks, ns), with each number of ranks once. `None` for fewer than two points, or for times
-    /// that are not above 0.
+    /// Fits points of (ranks, ns), with at most one point per number of ranks. `None` for fewer than two points, or for
+    /// times that are not above 0.
     pub fn of(points: &[(u32, f64)]) -> Option<Self> {
         if points.len() < 2 || points.iter().any(|(ranks, ns)| *ranks == 0 || *ns <= 0.0) {
             return None;
@@ -238,8 +238,8 @@ fn predict(costs: &[f64; COSTS], ranks: u32) -> f64 {
     terms(ranks).iter().zip(costs).map(|(term, cost)| term * cost).sum()
 }
 
-/// Returns the sum of squared relative errors. A sum that is only a rounding error counts as 0, so that the first
-/// of several exact subsets is chosen, which has the fewest costs of communication.
+/// Returns the sum of squared relative errors. A sum within rounding error counts as 0, so that the first of several
+/// exact subsets is chosen, which has the fewest communication costs.
 fn badness(points: &[(u32, f64)], costs: &[f64; COSTS]) -> f64 {
     let sum: f64 = points.iter().map(|(ranks, ns)| (predict(costs, *ranks) / ns - 1.0).powi(2)).sum();
     if sum < 1e-18 { 0.0 } else { sum }
@@ -385,7 +385,7 @@ mod tests {
         assert!(close(alone.parallel_ns, 5e9) && alone.serial_share < 1e-9, "{alone:?}");
     }
 
-    /// Noise of a few percent must not make a cost negative, nor change the shares much.
+    /// Noise of a few percent must not make a cost negative or change the shares much.
     #[test]
     fn noise_leaves_costs_plausible() {
         let noise = [1.02, 0.97, 1.01, 0.99, 1.03];
@@ -405,7 +405,7 @@ mod tests {
         assert_eq!(SpeedupFit::of(&[(1, 1e9), (2, 0.0)]), None);
     }
 
-    /// For a job that only gets slower with more ranks, the fit has no shared time; this is not an error.
+    /// For a job that only gets slower with more ranks, the fit has no parallel time. This is not an error.
     #[test]
     fn a_job_that_gets_slower_is_communication() {
         let fit = SpeedupFit::of(&[(1, 1e9), (2, 3e9), (4, 7e9), (8, 15e9)]).unwrap();

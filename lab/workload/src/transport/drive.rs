@@ -25,7 +25,7 @@ const MAX_PHASES: usize = 255;
 pub struct TransportPlan {
     /// The sizes in bytes, each at least 1.
     pub sizes: Vec<u64>,
-    /// The number of blocks of each size that each transport does.
+    /// The number of blocks of each size for each transport.
     pub rounds: u16,
     /// Maximum number of messages in a block that measures latency or half round trips.
     pub messages: u64,
@@ -58,8 +58,8 @@ pub struct TransportProgress {
 }
 
 impl TransportPlan {
-    /// Returns the orders of all phases that at least one of `transports` can do. Errors: `InvalidArgument` if
-    /// there are more phases than a run can have.
+    /// Returns the orders of all phases that at least one of `transports` supports. Errors: `InvalidArgument` if there
+    /// are more phases than a run can have.
     fn orders(&self, transports: &[Box<dyn MessageTransport>]) -> Result<Vec<MessageOrder>> {
         let is_possible =
             |exchange: &MessageExchange| transports.iter().any(|transport| transport.can(*exchange));
@@ -120,7 +120,7 @@ pub fn run(
                 }
                 if transports[lane].can(order.exchange) {
                     let result = transports[lane].carry_out(order)?;
-                    let place = TransportPosition { lane: lane as u8, phase: phase as u8, round, block };
+                    let place = TransportBlockLabel { lane: lane as u8, phase: phase as u8, round, block };
                     place.keep(order, &result, clock.now_ns(), &mut outcome.records);
                 }
                 done += 1;
@@ -133,18 +133,18 @@ pub fn run(
 }
 
 #[derive(Clone, Copy)]
-struct TransportPosition {
+struct TransportBlockLabel {
     lane: u8,
     phase: u8,
     round: u16,
     block: u32,
 }
 
-impl TransportPosition {
+impl TransportBlockLabel {
     /// Records one block, which ended at `end_ns`. If the received bytes were wrong, the last message counts as
     /// failed.
     fn keep(self, order: &MessageOrder, done: &OrderResult, end_ns: u64, records: &mut RunRecords) {
-        let TransportPosition { lane, phase, round, block } = self;
+        let TransportBlockLabel { lane, phase, round, block } = self;
         let messages = order.count * order.window;
         let (durations_ns, bytes) = match order.exchange {
             MessageExchange::Stream => (&[done.elapsed_ns][..], messages * order.size_bytes),
@@ -187,7 +187,7 @@ impl TransportPosition {
     }
 }
 
-/// With one message at a time, more busy processors than this mean that one side polled.
+/// With one message at a time, more busy processors than this indicate that one side polled.
 const POLLS: f64 = 1.5;
 
 /// Returns the run file of `outcome`, which `plan` measured on `lanes`.
@@ -234,7 +234,7 @@ fn of_phase(
     records: &RunRecords,
     machine: &Machine,
 ) -> Vec<PhaseSummary> {
-    // With one message at a time one side waits for the other; with several, both sides work.
+    // With one message at a time, one side waits for the other; with several, both sides work.
     let threads = if order.exchange == MessageExchange::Stream { machine.cpus } else { 1 };
     let capacity = RunCapacity { threads, cpus: machine.cpus };
     let name = order.phase();
@@ -302,7 +302,7 @@ fn medians(operations: &[&OperationRecord]) -> Vec<f64> {
     blocks.filter_map(of_block).collect()
 }
 
-/// Returns the limit `cannot tell` for a transport that polls, because a busy processor then does not show a limit;
+/// Returns the limit `cannot tell` for a transport that polls, because a busy processor then does not indicate a limit;
 /// `None` if the transport does not poll.
 fn polls(transfer: &TransferSummary) -> Option<ResultLimit> {
     if transfer.exchange == MessageExchange::Stream.name() || transfer.processors_busy < POLLS {

@@ -1,13 +1,13 @@
 //! Measures the transfer of bytes between processes over every available transport: MPI, plain TCP, HTTP, our lanes.
 //!
-//! All transports do the same exchanges: [`MessageExchange::Fetch`] sends a small request and measures the time until
-//! the whole response is received, as for a GET; [`MessageExchange::Stream`] has several fetches in flight;
-//! [`MessageExchange::PingPong`] measures half a round trip, as MPI's benchmarks print it, on transports that can.
+//! All transports perform the same exchanges: [`MessageExchange::Fetch`] sends a small request and measures the time
+//! until the whole response is received, as for a GET; [`MessageExchange::Stream`] has several fetches in flight;
+//! [`MessageExchange::PingPong`] measures half a round trip, as MPI benchmarks report it, on transports that support
+//! it.
 //!
-//! A [`MessageTransport`] carries out one [`MessageOrder`] at a time. It is implemented by two processes with a
-//! [`MessageLink`] between them ([`LinkTransport`]), and by objects behind a [`fordway_store::Store`]
-//! ([`ObjectTransport`]). This module also has the choice of sizes, and the options of every program that runs
-//! transports.
+//! A [`MessageTransport`] carries out one [`MessageOrder`] at a time. Implementations are [`LinkTransport`], for two
+//! processes with a [`MessageLink`] between them, and [`ObjectTransport`], for objects in a [`fordway_store::Store`].
+//! This module also defines the sizes, and the options of every program that runs transports.
 
 mod drive;
 mod transports;
@@ -39,11 +39,11 @@ pub trait MessageTransport {
     /// Returns whether the transport supports this exchange.
     fn can(&self, exchange: MessageExchange) -> bool;
 
-    /// Does one block of messages. Errors: those that end the run.
+    /// Performs one block of messages. Errors: those that end the run.
     fn carry_out(&mut self, order: &MessageOrder) -> Result<OrderResult>;
 }
 
-/// The way in which messages are exchanged.
+/// How messages are exchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum MessageExchange {
@@ -69,7 +69,8 @@ impl MessageExchange {
         }
     }
 
-    /// Returns the number of recorded durations that one exchange lasts: a ping-pong records half of its time.
+    /// Returns the ratio of an exchange's time to its recorded duration: 2 for a ping-pong, of which half the time is
+    /// recorded.
     const fn trips(self) -> u64 {
         match self {
             MessageExchange::PingPong => 2,
@@ -141,9 +142,9 @@ pub struct OrderResult {
     pub is_right: bool,
 }
 
-/// The largest message: MPI counts in signed 32-bit integers.
+/// The largest message, because MPI counts in signed 32-bit integers.
 const MAX_BYTES: u64 = 1 << 30;
-/// Maximum number of sizes in a run: each gives two or three phases, and a run has at most 255.
+/// The maximum number of sizes in a run. Each gives two or three phases, and a run has at most 255 phases.
 const MAX_SIZES: usize = 80;
 
 /// The sizes to measure: a series between two sizes, or a list.
@@ -156,8 +157,8 @@ pub enum SizeSeries {
 }
 
 impl SizeSeries {
-    /// Returns the sizes in bytes, in rising order. A series ends with its last size, even if the factor does not
-    /// lead to it. Errors: `InvalidArgument` if there are too many sizes.
+    /// Returns the sizes in bytes, in rising order. A series always ends with its last size, even if that is not the
+    /// previous size times the factor. Errors: `InvalidArgument` if there are too many sizes.
     pub fn all(&self, factor: u64) -> Result<Vec<u64>> {
         let mut sizes = match self {
             SizeSeries::List(sizes) => sizes.clone(),

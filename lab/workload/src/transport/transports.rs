@@ -1,10 +1,9 @@
-//! The transports. [`LinkTransport`] is two processes with a link between them. Both do the same on any link, so that
-//! transports differ by their link alone. A plain TCP connection is such a link: each message is one write, without
-//! Nagle's delay. For [`ObjectTransport`], a message is an object in a store, and requesting it means reading the
-//! object.
+//! The transports. A [`LinkTransport`] is two processes with a link between them. They do the same on any link, so that
+//! transports differ only in their links. A plain TCP connection is such a link: each message is one write, without
+//! Nagle's delay. For an [`ObjectTransport`], a message is an object in a store, and a request reads that object.
 //!
-//! [`RemoteTransport`] is a transport in another process, for processes that must be started by their own launcher,
-//! as the ranks of an MPI job. It sends orders and receives results as lines of JSON on a connection. When the
+//! A [`RemoteTransport`] is a transport in another process, for processes that must be started by their own launcher,
+//! such as the ranks of an MPI job. It sends orders and receives results as lines of JSON on a connection. When the
 //! connection ends, the job ends.
 
 use std::io::{BufRead, BufReader, Read, Write};
@@ -32,7 +31,7 @@ pub trait MessageLink {
     /// Sends one message.
     fn send(&mut self, bytes: &[u8]) -> Result<()>;
 
-    /// Waits for a message of the length of `buffer`.
+    /// Waits for a message that fills `buffer`.
     fn receive(&mut self, buffer: &mut [u8]) -> Result<()>;
 
     /// Sends `bytes` this many times, with all messages in flight at once.
@@ -41,8 +40,8 @@ pub trait MessageLink {
     /// Waits for as many messages of `size` bytes as `buffer` holds, with all receives posted at once.
     fn receive_window(&mut self, buffer: &mut [u8], size: usize) -> Result<()>;
 
-    /// Waits for a message like [`MessageLink::receive`], but without using the processor, however long the wait
-    /// takes: between two blocks, another transport is measured.
+    /// Waits for a message like [`MessageLink::receive`], but without using the processor, however long the wait takes.
+    /// Used between blocks, while another transport is measured.
     fn receive_idly(&mut self, buffer: &mut [u8]) -> Result<()>;
 }
 
@@ -78,7 +77,7 @@ impl<L: MessageLink> LinkTransport<L> {
         }
     }
 
-    /// Does the timed exchanges one after the other, and measures the CPU time that this process uses for them.
+    /// Performs the timed exchanges one after the other, and measures the CPU time that this process uses.
     fn timed_steps(&mut self, order: &MessageOrder) -> Result<OrderResult> {
         let mut done =
             OrderResult { durations_ns: Vec::with_capacity(order.count as usize), ..OrderResult::default() };
@@ -104,7 +103,7 @@ impl<L: MessageLink> LinkTransport<L> {
 
 impl<L: MessageLink> Drop for LinkTransport<L> {
     fn drop(&mut self) {
-        // An error is ignored: if the other side has already ended, it needs no message.
+        // Ignore the error: if the other side has already ended, it needs no message.
         let _ = self.link.send(&[0; ORDER_BYTES]);
     }
 }
@@ -127,7 +126,7 @@ impl<L: MessageLink> MessageTransport for LinkTransport<L> {
             self.step(order)?;
         }
         self.buffer[..window_bytes].fill(POISON);
-        // This exchange makes both sides start to count CPU time only after both have finished the warm-up.
+        // This exchange ensures that each side starts to count CPU time only when both have finished the warm-up.
         let mut word = [0; 8];
         self.link.send(&REQUEST)?;
         self.link.receive(&mut word)?;
@@ -250,8 +249,8 @@ pub struct ObjectTransport {
 }
 
 impl ObjectTransport {
-    /// Reads from `bucket` of `store`. At most `connections` threads read a window of messages; the store keeps their
-    /// connections.
+    /// Reads from `bucket` of `store`. At most `connections` threads read a window of messages. Their connections
+    /// belong to the store.
     pub fn new(
         lane: MeasuredLane,
         store: Arc<dyn Store>,
@@ -270,7 +269,7 @@ impl ObjectTransport {
     }
 
     /// Reads `messages` messages, shared among as many threads as the window and the connections allow. Returns the
-    /// duration of each message if there is one thread, else nothing.
+    /// duration of each message if there is one thread, otherwise nothing.
     fn read(&mut self, key: &Key, messages: usize, window: usize) -> Result<Vec<u64>> {
         let threads = self.connections.min(window).max(1);
         let (store, bucket) = (&*self.store, &self.bucket);
@@ -444,8 +443,8 @@ pub struct RemoteTransport {
 }
 
 impl RemoteTransport {
-    /// Takes the connection of a job that has just connected, and reads its hello.
-    /// Errors: `Unavailable`; `InvalidArgument` if the hello is not the one that this program expects.
+    /// Takes over the connection of a job that has just connected, and reads its hello message. Errors: `Unavailable`;
+    /// `InvalidArgument` for an unexpected message.
     pub fn greet(stream: TcpStream, name: &str) -> Result<(Self, JobHello)> {
         let failed = |error: std::io::Error| match error.kind() {
             std::io::ErrorKind::InvalidData => another_version(name).caused_by(error),

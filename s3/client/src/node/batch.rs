@@ -19,8 +19,8 @@ use crate::node::write::{WHOLE_BYTES_MAX, put};
 const OBJECTS_MAX: usize = 64;
 /// The maximum number of bytes of content in one message, unless a single object has more.
 const BODY_BYTES_MAX: usize = 128 << 10;
-/// The maximum number of messages in flight. Their keys fit into the buffers of a socket, so it never happens that both
-/// sides wait for each other to read.
+/// The maximum number of messages in flight. The keys of that many messages fit into the buffers of a socket, so the
+/// two sides never wait for each other to read.
 const ON_THEIR_WAY_MAX: usize = 2;
 
 /// A batch in progress.
@@ -37,7 +37,8 @@ impl<'b, T> NodeBatch<'b, T> {
     }
 
     /// Sends a request for each of `chunks`. `ask` queues the message for a chunk; `answer` decodes the results for the
-    /// chunk's next objects, possibly all of them. Chunks left unfinished by a broken connection are requested again.
+    /// next objects of the chunk, possibly all of them. Chunks left unfinished by a broken connection are requested
+    /// again.
     fn run<A: ReadField>(
         mut self,
         chunks: Vec<Range<usize>>,
@@ -88,7 +89,7 @@ impl<'b, T> NodeBatch<'b, T> {
     }
 }
 
-/// If several messages were sent, some may have arrived whole before the connection broke.
+/// If several messages were sent, some may have arrived completely before the connection broke.
 fn maybe_done(failure: NodeFailure) -> NodeFailure {
     match failure {
         NodeFailure::NotSent(errno) => NodeFailure::Unknown(errno),

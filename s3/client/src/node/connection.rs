@@ -19,13 +19,13 @@ use fordway_wire::node::{
     Request, ResponseFlags, VERSION, WELCOME_BYTES, take_reply,
 };
 
-use crate::node::read::SpareFile;
+use crate::node::spare::SpareFile;
 
-/// How long a thread polls for a response before it sleeps, if the gateway polls for requests too.
+/// How long a thread polls for a response before it sleeps, if the gateway also polls for requests.
 const LOOKOUT: Duration = Duration::from_micros(20);
 /// The number of unsuccessful polls in a row after which the thread polls only rarely.
 const MISSES_MAX: u32 = 4;
-/// Rarely means every `RARELY`th time.
+/// A thread that polls rarely does so every `RARELY`th time.
 const RARELY: u32 = 64;
 
 /// The reason why a request has no usable response.
@@ -37,7 +37,7 @@ pub(super) enum NodeFailure {
     Unknown(Errno),
     /// The gateway responded with an error.
     Answered(Error),
-    /// The response is invalid, or processing it failed on this side.
+    /// The response is invalid, or processing it failed in this process.
     Unusable(Error),
 }
 
@@ -128,7 +128,7 @@ impl NodeConnection {
         }
     }
 
-    /// Proves to the gateway that we know the secret, and checks that the gateway knows it too.
+    /// Proves to the gateway that this client knows the secret, and checks that the gateway also knows it.
     fn prove(&mut self, secret: &NodeSecret, theirs: &[u8; NONCE_BYTES]) -> Result<(), NodeFailure> {
         let mut nonce = [0; NONCE_BYTES];
         getrandom::fill(&mut nonce).map_err(|error| {
@@ -264,7 +264,8 @@ impl NodeConnection {
         }
     }
 
-    /// Decides how to wait: polling for a moment if the gateway polls too and polling has helped before, then sleeping.
+    /// Decides how to wait: polling for a moment if the gateway polls too and polling has helped before, and then
+    /// sleeping.
     fn how_to_wait(&mut self, since: &mut Option<Instant>) -> WaitMode {
         match since {
             None if self.is_awake && (self.misses < MISSES_MAX || self.misses.is_multiple_of(RARELY)) => {
@@ -297,7 +298,8 @@ impl NodeConnection {
     }
 }
 
-/// As [`receive_with_descriptor`], but waits however long it takes, and asks now and then whether it shall.
+/// Like [`receive_with_descriptor`], but waits without a time limit, and checks now and then whether the program wants
+/// to stop.
 fn receive_some(
     socket: &OwnedFd,
     buffer: &mut [u8],

@@ -5,12 +5,14 @@
 //!
 //! * `connection`: one socket: the gateway's address, the handshake, sending, waiting for responses
 //! * `session`: idle connections, and retries when one breaks
-//! * `store`: the calls of `Store`; `batch`, `read`, `write`: calls that take more than one message
+//! * `store`: the calls of `Store`; `batch`, `read`, `write`: calls that take more than one message;
+//!   `spare`: files that the gateway lends ahead
 
 mod batch;
 mod connection;
 mod read;
 mod session;
+mod spare;
 mod store;
 mod write;
 

@@ -1,5 +1,4 @@
-//! Receives content: inline, through a descriptor, or as a stream. Also stores large objects through spare files, which
-//! the gateway lends ahead with the response to the previous put.
+//! Receives content: inline, through a descriptor, or as a stream.
 
 use std::borrow::Cow;
 use std::fs::File;
@@ -10,18 +9,17 @@ use std::sync::Arc;
 use bytes::Bytes;
 use fordway_store::{
     Bucket, ByteRange, Conditions, Error, ErrorKind, FileRegion, GetOptions, Key, ObjectContent, OpenObject,
-    PutOptions, PutResult, Result, receive_exact,
+    Result, receive_exact,
 };
-use fordway_sys::{current_core, read_into_spare, write_all_at};
+use fordway_sys::read_into_spare;
 use fordway_wire::node::{
-    CommitResponse, ContentDelivery, FrameHeader, GetResponse, INLINE_BYTES_MAX, ReadResponse, Request,
+    ContentDelivery, FrameHeader, GetResponse, INLINE_BYTES_MAX, ReadResponse, Request,
 };
 
 use crate::node::connection::{NodeConnection, NodeFailure};
 use crate::node::session::{ConnectionLease, NodeCall, NodeSession};
-use crate::node::write::failed_write;
 
-/// Opens an object. Its content has the form in which the gateway sent it.
+/// Opens an object. The content keeps the form in which the gateway sent it.
 pub(super) fn get(
     session: &Arc<NodeSession>,
     call: &NodeCall<'_>,
@@ -77,7 +75,7 @@ pub(super) fn read(
     done.map(|(size, _)| size)
 }
 
-/// Reads the content that was sent into `buffer`, and finishes the response.
+/// Reads the received content into `buffer`, and finishes the response.
 fn fill(
     connection: &mut NodeConnection,
     header: &FrameHeader,
@@ -197,7 +195,7 @@ pub(super) fn read_ranges(
     read.map(|(all, _)| all)
 }
 
-/// A stream of content that follows a response. It uses the connection exclusively until the last byte.
+/// A stream of content that follows a response. Nothing else can use the connection until the last byte.
 struct StreamReader {
     lease: ConnectionLease,
     left: u64,
@@ -230,74 +228,8 @@ impl Read for StreamReader {
 impl Drop for StreamReader {
     fn drop(&mut self) {
         if self.left > 0 {
-            // The unread bytes would be taken for a response.
+            // The unread bytes would otherwise be taken for a response.
             self.lease.give_up();
         }
     }
-}
-
-/// An empty file that the gateway has lent for an object similar to the last one stored.
-pub(super) struct SpareFile {
-    file: File,
-    bucket: Bucket,
-    /// The directory of the last key, up to its last slash. The file cannot be used for a key in another directory.
-    directory: String,
-    options: PutOptions,
-}
-
-impl SpareFile {
-    pub(super) fn new(file: File, (bucket, key): (&Bucket, &Key), options: &PutOptions) -> Self {
-        let (directory, options) = (directory(key).to_owned(), options.clone());
-        SpareFile { file, bucket: bucket.clone(), directory, options }
-    }
-
-    fn suits(&self, (bucket, key): (&Bucket, &Key), options: &PutOptions) -> bool {
-        self.bucket == *bucket && self.directory == directory(key) && self.options == *options
-    }
-}
-
-fn directory(key: &Key) -> &str {
-    key.as_str().rsplit_once('/').map_or("", |(directory, _)| directory)
-}
-
-/// Stores `body` through a spare file. Returns `None`, and does nothing, if there is no suitable one. Cost: one write
-/// of the content, and one round trip.
-pub(super) fn put_spare(
-    session: &Arc<NodeSession>,
-    (bucket, key): (&Bucket, &Key),
-    body: &[u8],
-    options: &PutOptions,
-) -> Result<Option<PutResult>> {
-    let options = PutOptions { size_hint: None, ..options.clone() };
-    // With conditions it must not be repeated: a second "create only" would find the object that the first created.
-    let is_idempotent = options.conditions.is_empty();
-    let call = NodeCall { operation: "put", bucket: bucket.as_str(), key: key.as_str(), is_idempotent };
-    let done = session.run(&call, |connection| put_on(connection, (bucket, key), body, &options));
-    done.map(|(made, _)| made)
-}
-
-fn put_on(
-    connection: &mut NodeConnection,
-    (bucket, key): (&Bucket, &Key),
-    body: &[u8],
-    options: &PutOptions,
-) -> Result<Option<PutResult>, NodeFailure> {
-    let Some(spare) = connection.spare.take_if(|spare| spare.suits((bucket, key), options)) else {
-        return Ok(None);
-    };
-    write_all_at(&spare.file, body, 0)
-        .map_err(|errno| NodeFailure::Unusable(failed_write(errno, &spare.file, 0, body.len())))?;
-    let request = Request::PutSpare {
-        bucket: Cow::Borrowed(bucket),
-        key: Cow::Borrowed(key),
-        options: Cow::Borrowed(options),
-        filled: body.len() as u64,
-        core: current_core(),
-    };
-    let (done, header) = connection.call::<Option<CommitResponse>>(&request, &[])?;
-    if done.as_ref().is_some_and(|done| done.has_spare) {
-        connection.spare = Some(SpareFile::new(connection.file(&header)?, (bucket, key), options));
-    }
-    connection.finish(&header);
-    Ok(done.map(|done| done.made))
 }

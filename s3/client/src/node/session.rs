@@ -15,8 +15,8 @@ use fordway_http::retry::{backoff, pause};
 
 /// The maximum number of idle connections that are kept.
 const IDLE_MAX: usize = 64;
-/// How often a request is tried. With the waits in between, the tries take about 2 s: long enough for a gateway
-/// to restart.
+/// The number of attempts at a request. With the waits in between, they take about 2 s: long enough for a gateway to
+/// restart.
 const TRIES_MAX: u32 = 6;
 
 /// An operation with its target.
@@ -25,7 +25,7 @@ pub(super) struct NodeCall<'c> {
     pub(super) operation: &'static str,
     pub(super) bucket: &'c str,
     pub(super) key: &'c str,
-    /// Whether the operation may be sent twice, because that has the same effect as sending it once.
+    /// Whether the operation may be sent twice: it then has the same effect as if it were sent once.
     pub(super) is_idempotent: bool,
 }
 
@@ -77,8 +77,8 @@ impl NodeSession {
     }
 
     /// Runs `act` on a connection. If the connection breaks and repeating is harmless, runs it again on another one.
-    /// Returns the result with the connection. Errors: those in the gateway's responses; `Unavailable`, whose text
-    /// says whether the call was done, if that is known.
+    /// Returns the result with the connection. Errors: those in the gateway's responses; `Unavailable`, whose text says
+    /// whether the call was executed, if that is known.
     pub(super) fn run<T>(
         self: &Arc<Self>,
         call: &NodeCall<'_>,
@@ -124,7 +124,7 @@ impl NodeSession {
                 (broke("before the request was sent: it was not done", errno), true)
             }
             NodeFailure::Unknown(errno) => {
-                // The idle connections lead to the same gateway and are probably broken too.
+                // The idle connections lead to the same gateway and are probably also broken.
                 self.locked().connections.clear();
                 let why = match call.is_idempotent {
                     true => "before the answer came",
@@ -154,7 +154,8 @@ impl NodeSession {
     fn locked(&self) -> MutexGuard<'_, IdleSockets> {
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
         if !idle.opened_by.is_current() {
-            // After a fork the parent still uses these connections: requests of both processes on one would mix.
+            // After a fork the parent still uses these connections: requests of both processes on one connection would
+            // mix.
             *idle = IdleSockets { opened_by: ProcessIdentity::current(), connections: Vec::new() };
         }
         idle
@@ -177,8 +178,8 @@ impl ConnectionLease {
         done
     }
 
-    /// Runs `act` without retries, for calls that only this connection can do; otherwise like [`ConnectionLease::act`].
-    /// Errors: as for [`NodeSession::run`].
+    /// Runs `act` without retries, for calls that depend on this very connection; otherwise like
+    /// [`ConnectionLease::act`]. Errors: as for [`NodeSession::run`].
     pub(super) fn act_here<T>(
         &mut self,
         call: &NodeCall<'_>,

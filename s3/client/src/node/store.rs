@@ -50,7 +50,7 @@ fn on_object<'c>(operation: &'static str, bucket: &'c Bucket, key: &'c Key) -> N
 }
 
 impl NodeCall<'_> {
-    /// Marks a call that must not be sent twice: the second try would find the effect of the first.
+    /// Marks a call that must not be sent twice: the second attempt would see the effect of the first.
     fn once(self) -> Self {
         NodeCall { is_idempotent: false, ..self }
     }
@@ -258,7 +258,7 @@ impl MultipartUploads for NodeStore {
     }
 
     fn create_upload(&self, bucket: &Bucket, key: &Key, options: &PutOptions) -> Result<UploadId> {
-        // Sent twice, it would leave a second upload behind.
+        // If it were sent twice, a second upload would be left behind.
         let call = on_object("create upload", bucket, key).once();
         let request = Request::CreateUpload { bucket: of(bucket), key: of(key), options: of(options) };
         self.session.ask(&call, &request)

@@ -11,13 +11,13 @@ use fordway_store::{
 use fordway_sys::{Errno, free_bytes, write_all_at};
 use fordway_wire::node::{CommitResponse, Request, StartResponse};
 
-use crate::node::read::{SpareFile, put_spare};
 use crate::node::session::{ConnectionLease, NodeCall, NodeSession};
+use crate::node::spare::{SpareFile, put_spare};
 
-/// Content up to this size is sent in one message: as much as the socket's buffer takes at once. With more, both
-/// sides would wait for one another, and a file is faster.
+/// Content up to this size is sent in one message: as much as the socket's buffer takes at once. With more, the two
+/// sides would wait for each other, and a file is faster.
 pub(super) const WHOLE_BYTES_MAX: usize = 128 << 10;
-/// The maximum amount of content in one message when content is sent in several.
+/// The maximum amount of content in one message if content is split over several messages.
 const PIECE_BYTES: usize = 128 << 10;
 
 /// The object or part to write.
@@ -93,7 +93,8 @@ fn put_whole(
         options: Cow::Borrowed(options),
         expected: Cow::Borrowed(expected),
     };
-    // With conditions it must not be repeated: a second "create only" would find the object that the first created.
+    // A request with conditions must not be repeated: a second "create only" would find the object created by the
+    // first.
     let is_idempotent = options.conditions.is_empty();
     let call = NodeCall { operation: "put", bucket: bucket.as_str(), key: key.as_str(), is_idempotent };
     let done = session.run(&call, |connection| {
@@ -140,8 +141,8 @@ impl StreamedWrite {
         Ok(())
     }
 
-    /// Publishes what was written. With `wants_more`, another object like this one is likely, and a write through a
-    /// lent file asks the gateway for a spare file for it.
+    /// Publishes the written content. `wants_more` says that another object like this one is likely; a write through a
+    /// lent file then requests a spare file for it from the gateway.
     fn commit(
         mut self,
         target: &WriteTarget,
@@ -193,7 +194,8 @@ pub(super) fn failed_write(errno: Errno, file: &File, written_bytes: u64, wanted
     Error::new(kind, why).caused_by(errno)
 }
 
-/// A writer of an object or part. It buffers an object while it is small, and then passes each write on to the gateway.
+/// A writer of an object or part. It buffers an object while that is small, and then passes each write on to the
+/// gateway.
 pub(super) struct NodeWriter {
     session: Arc<NodeSession>,
     target: WriteTarget,
@@ -202,7 +204,8 @@ pub(super) struct NodeWriter {
 }
 
 impl NodeWriter {
-    /// Sends nothing yet, except for a part, or an object whose size hint exceeds [`WHOLE_BYTES_MAX`].
+    /// Creates the writer. Sends nothing yet, except for a part, or an object whose size hint exceeds
+    /// [`WHOLE_BYTES_MAX`].
     pub(super) fn new(session: &Arc<NodeSession>, target: WriteTarget) -> Result<Self> {
         let is_large = target.size_hint().is_some_and(|size| size > WHOLE_BYTES_MAX as u64);
         let is_part = matches!(target.what, WriteKind::Part(..));

@@ -11,7 +11,7 @@ use fordway_http::{HttpVersion, ProxySettings, Timeouts, TlsRoots};
 const DEFAULT_REGION: &str = "us-east-1";
 const DEFAULT_PART_BYTES: usize = 8 * 1024 * 1024;
 
-/// The part of a request that contains the bucket's name.
+/// Which part of a request contains the bucket's name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum BucketAddressing {
     /// The host name at AWS, the path everywhere else.
@@ -52,7 +52,7 @@ impl SignatureVersion {
 pub struct S3Config {
     /// The URL of the service: `http(s)://host[:port][/path]`.
     pub endpoint: String,
-    /// Whether no endpoint was configured, so that AWS is used; error messages mention this.
+    /// Whether AWS is used because no endpoint was configured; error messages mention this.
     pub is_endpoint_unset: bool,
     /// The region that requests are signed for.
     pub region: String,
@@ -60,7 +60,7 @@ pub struct S3Config {
     pub credentials: S3Credentials,
     /// The signature version, from `FORDWAY_SIGNATURE_VERSION` or the profile's `s3.signature_version`.
     pub signature: SignatureVersion,
-    /// The part of a request that contains the bucket's name.
+    /// Which part of a request contains the bucket's name.
     pub addressing: BucketAddressing,
     /// The HTTP version, from `FORDWAY_HTTP_VERSION`: `1.1` or `2`.
     pub http: HttpVersion,
@@ -71,8 +71,8 @@ pub struct S3Config {
     pub timeout: Option<Duration>,
     /// The maximum number of retries of a request after a transient failure; 0 means none.
     pub max_retries: u32,
-    /// The algorithm of the checksum that is sent with every upload, unless its options name another. The server checks
-    /// it.
+    /// The algorithm of the checksum that is sent with every upload, unless the options of the upload name another. The
+    /// server checks the checksum.
     pub checksum: Option<ChecksumAlgorithm>,
     /// Whether reads are checked against the checksum that the server states.
     pub verify_reads: bool,
@@ -82,7 +82,7 @@ pub struct S3Config {
     pub part_bytes: usize,
     /// The trusted certificates.
     pub tls_roots: TlsRoots,
-    /// The number of concurrent connections for many ranges of objects.
+    /// The number of concurrent connections for reads of many ranges.
     pub connections: usize,
     /// The proxies that requests go through.
     pub proxies: ProxySettings,
@@ -113,15 +113,15 @@ impl S3Config {
     }
 
     /// Reads the configuration from the environment and the shared configuration files. The endpoint is `endpoint` if
-    /// given, else `AWS_ENDPOINT_URL_S3`, else `AWS_ENDPOINT_URL`, else the profile's, else AWS. Errors:
+    /// given, else `AWS_ENDPOINT_URL_S3`, else `AWS_ENDPOINT_URL`, else the profile's endpoint, else AWS. Errors:
     /// `InvalidArgument`, `Io`.
     pub fn from_environment(endpoint: Option<&str>) -> Result<Self> {
         Self::resolve(endpoint, &|name| std::env::var(name).ok())
     }
 
     /// Returns the configured endpoint: `endpoint` if given, else `AWS_ENDPOINT_URL_S3`, else `AWS_ENDPOINT_URL`, else
-    /// the profile's; `None` means AWS itself. The files are read only if the argument and the environment name no
-    /// endpoint. Errors: `InvalidArgument`, `Io`.
+    /// the profile's endpoint; `None` means AWS itself. The files are read only if the argument and the environment
+    /// name no endpoint. Errors: `InvalidArgument`, `Io`.
     pub fn find_endpoint(
         endpoint: Option<&str>,
         variable: &dyn Fn(&str) -> Option<String>,

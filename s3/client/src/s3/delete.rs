@@ -60,7 +60,7 @@ fn delete_batch(session: &S3Session, bucket: &Bucket, keys: &[Key]) -> Vec<Resul
     keys.iter().map(|key| result_of(key).map_err(|error| named(error, key))).collect()
 }
 
-/// The outcome of each key of a batch. A key that the response does not mention counts as deleted.
+/// The result for each key of a batch. A key that the response does not mention counts as deleted.
 struct ByKey {
     deleted: HashMap<String, DeleteResult>,
     failures: HashMap<String, DeleteFailure>,

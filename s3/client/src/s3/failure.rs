@@ -1,4 +1,4 @@
-//! Maps responses that are not successes to errors, and decides whether another try may succeed.
+//! Maps responses that are not successes to errors, and decides whether another attempt may succeed.
 
 use std::time::{Duration, SystemTime};
 
@@ -14,15 +14,15 @@ use fordway_http::{HttpResponse, ReplayPolicy};
 /// The maximum number of bytes that are read of an error document.
 const MAX_DOCUMENT_BYTES: usize = 256 * 1024;
 
-/// Headers in which gateways state the error code where the response has no body (HEAD).
+/// Headers in which gateways state the error code if the response has no body (HEAD).
 const CODE_HEADERS: [&str; 2] = ["x-fordway-error-code", "x-minio-error-code"];
 
-/// A failed try of a call.
+/// A failed attempt at a call.
 pub(super) struct FailedAttempt {
     pub(super) error: Error,
-    /// Whether another try is allowed and may succeed.
+    /// Whether another attempt is allowed and may succeed.
     pub(super) may_pass: bool,
-    /// How long the server asks the client to wait before the next try.
+    /// How long the server asks the client to wait before the next attempt.
     pub(super) retry_after: Option<Duration>,
 }
 
@@ -41,7 +41,7 @@ pub(super) fn is_passing(kind: ErrorKind) -> bool {
     matches!(kind, ErrorKind::Unavailable | ErrorKind::Timeout | ErrorKind::Io)
 }
 
-/// Returns the failure that a response states.
+/// Returns the failure reported by a response.
 pub(super) fn of_answer(
     mut response: HttpResponse,
     call: &S3Call,
@@ -71,14 +71,14 @@ pub(super) fn of_answer(
         },
         may_pass: match call.replay {
             ReplayPolicy::Safe => matches!(status, 408 | 429 | 500 | 502..=504) || kind == ErrorKind::Timeout,
-            // With these statuses the server says that it did not act on the request.
+            // These statuses mean that the server did not act on the request.
             ReplayPolicy::IfUnsent => matches!(status, 429 | 503),
         },
         retry_after: wish,
     }
 }
 
-/// Returns the error that a response with this status and document states.
+/// Returns the error reported by a response with this status and document.
 pub(super) fn of_status(status: u16, document: &[u8], call: &S3Call) -> Error {
     let said = error_document(document).ok().flatten().unwrap_or_default();
     let kind = kind_of(status, &said, call);
@@ -98,7 +98,7 @@ fn kind_of(status: u16, said: &ErrorDocument, call: &S3Call) -> ErrorKind {
     if status == 400 && call.names("versionId") && says_no_version(said) {
         return ErrorKind::NoSuchVersion;
     }
-    // AWS has more precise messages than codes.
+    // AWS's messages are more precise than its codes.
     if said.code == "InvalidRequest" && said.message.contains("x-amz-mp-object-size") {
         return ErrorKind::IncompleteBody;
     }
@@ -117,13 +117,13 @@ fn kind_of(status: u16, said: &ErrorDocument, call: &S3Call) -> ErrorKind {
     }
 }
 
-/// Returns whether the error says that the service makes no such version IDs. Also true if the response states no code,
-/// as responses to HEAD do not.
+/// Returns whether the error says that the service never makes such version IDs. Also true if the response has no error
+/// code, as in responses to HEAD.
 fn says_no_version(said: &ErrorDocument) -> bool {
     said.code.is_empty() || said.message.starts_with("Invalid version id")
 }
 
-/// Returns whether the code of a 404 adds nothing to the status. Then the bucket is missing.
+/// Returns whether the code of a 404 adds nothing to the status. The bucket is missing in that case.
 fn speaks_of_bucket(code: &str) -> bool {
     ["", "NotFound", "NoSuchKey", "404"].contains(&code)
 }
@@ -168,7 +168,7 @@ fn direction(response: &HttpResponse, said: &ErrorDocument, config: &S3Config) -
     elsewhere.map_or_else(String::new, |endpoint| format!("; use the endpoint {endpoint}"))
 }
 
-/// Returns the server's message, code and request ID with the status, or only the status if there is no message.
+/// Returns the status with the server's message, code and request ID, or only the status if there is no message.
 fn sentence(status: u16, said: &ErrorDocument, kind: ErrorKind) -> String {
     let id = match said.request_id.as_str() {
         "" => String::new(),
@@ -181,9 +181,9 @@ fn sentence(status: u16, said: &ErrorDocument, kind: ErrorKind) -> String {
     }
 }
 
-/// Returns the part of a server's message that our own error does not repeat. A message of our gateway begins with
-/// the object's address and ends with the advice, both of which our error adds itself. If only the name of the kind
-/// is between them, returns an empty string.
+/// Returns the part of a server's message that our own error does not contain already. A message from our gateway
+/// begins with the object's address and ends with advice, both of which our error adds as well. If there is only the
+/// name of the kind in between, returns an empty string.
 fn own_words(message: &str, kind: ErrorKind) -> &str {
     let ending = match kind.advice() {
         "" => String::new(),

@@ -93,7 +93,7 @@ pub(super) fn add_checksum(call: &mut S3Call, checksum: &Checksum) {
     call.header(checksum.algorithm.header(), checksum.to_base64());
 }
 
-/// Returns what a response says about an object of `size` bytes.
+/// Returns the description of an object of `size` bytes, from the headers of a response.
 pub(super) fn object_info(response: &HttpResponse, size: u64) -> ObjectInfo {
     let mut info = ObjectInfo::new(size, etag(response));
     info.modified = response.header("last-modified").and_then(date::parse_http).unwrap_or(UNIX_EPOCH);
@@ -106,12 +106,12 @@ pub(super) fn object_info(response: &HttpResponse, size: u64) -> ObjectInfo {
     info
 }
 
-/// Returns the version that a response names.
+/// Returns the version ID in a response.
 pub(super) fn version(response: &HttpResponse) -> Option<VersionId> {
     VersionId::new(response.header("x-amz-version-id")?).ok()
 }
 
-/// Returns what a response says about the result of a write.
+/// Returns the result of a write, from the headers of the response.
 pub(super) fn put_result(response: &HttpResponse) -> PutResult {
     PutResult {
         etag: etag(response),
@@ -121,7 +121,7 @@ pub(super) fn put_result(response: &HttpResponse) -> PutResult {
     }
 }
 
-/// Returns the ETag that a response states, or an empty one.
+/// Returns the ETag in a response, or an empty one.
 pub(super) fn etag(response: &HttpResponse) -> ETag {
     ETag::new(response.header("etag").unwrap_or_default())
 }
@@ -132,8 +132,8 @@ pub(super) fn answered_at(response: &HttpResponse) -> SystemTime {
     response.header("date").and_then(date::parse_http).unwrap_or_else(SystemTime::now)
 }
 
-/// Returns the checksum that a response states. A composite checksum must state the number of parts; otherwise it is
-/// ignored, because it would be checked against the content.
+/// Returns the checksum in a response. A composite checksum without the number of parts is ignored, because it would be
+/// taken for a checksum of the content.
 fn checksum(response: &HttpResponse) -> Option<Checksum> {
     let found = |algorithm: ChecksumAlgorithm| {
         let value = response.header(algorithm.header())?;
@@ -147,7 +147,7 @@ fn checksum(response: &HttpResponse) -> Option<Checksum> {
 fn metadata(response: &HttpResponse) -> Metadata {
     let own = |name| response.header(name).map(str::to_owned);
     Metadata {
-        // S3 returns this type if the writer gave none, so it counts as none.
+        // S3 returns this type if the writer gave none, so it is treated as none.
         content_type: own("content-type").filter(|value| value != "binary/octet-stream"),
         content_encoding: own("content-encoding"),
         content_language: own("content-language"),

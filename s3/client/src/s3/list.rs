@@ -58,8 +58,8 @@ fn page_call<'a>(
     }
 }
 
-/// The merged entries of the pages received so far. They are in strictly ascending order and after the start, however
-/// the server interprets `start-after`, so that no entry appears twice.
+/// The merged entries of the pages received so far. Only entries after the start and in strictly ascending order are
+/// accepted, however the server interprets `start-after`, so that no entry appears twice.
 struct MergedEntries<'q> {
     query: &'q ListQuery,
     entries: Vec<ListEntry>,
@@ -192,7 +192,7 @@ fn versions_call<'a>(
     }
 }
 
-/// The maximum number of consecutive pages without an entry. Services send such pages where objects were deleted.
+/// The maximum number of consecutive pages without an entry. Services send such pages if objects were deleted.
 const EMPTY_PAGES_MAX: usize = 10_000;
 
 /// The positions of a listing's pages so far, to detect a listing that does not end.

@@ -22,7 +22,7 @@ use crate::s3::{failure, read, store};
 /// The maximum number of entries in one page.
 const MAX_PAGE: usize = 1000;
 
-/// Creates an upload. Declares the checksum of `options`, if they have one.
+/// Creates an upload. Declares the checksum of `options`, if there is one.
 pub(super) fn create(
     session: &S3Session,
     (bucket, key): (&Bucket, &Key),
@@ -65,7 +65,7 @@ impl<'a> PartAddress<'a> {
         Ok(call.query("partNumber", self.number.to_string()).query("uploadId", self.upload.as_str()))
     }
 
-    /// Sends the part's bytes. It may be repeated: the part is the same afterwards.
+    /// Sends the part's bytes. The request may be repeated, because the part is the same afterwards.
     pub(super) fn put(&self, session: &S3Session, body: &'a [u8], check: PartCheck) -> Result<PutResult> {
         let mut call = self.call("put part")?.body(body);
         let sent = match check {
@@ -103,8 +103,8 @@ impl<'a> PartAddress<'a> {
     }
 }
 
-/// Returns the requested range or part with both ends, which copies require. Cost: none if the range states both ends;
-/// otherwise a HEAD, and for a part also the requests of [`object_parts`].
+/// Returns the requested range, or the range of the requested part, with both ends, as copies require. Cost: none if
+/// the range states both ends; otherwise a HEAD, and for a part also the requests of [`object_parts`].
 fn closed(session: &S3Session, from: (&Bucket, &Key), options: &GetOptions) -> Result<Option<ByteRange>> {
     let parts = match (options.range, options.part) {
         (None, None) => return Ok(None),
@@ -229,7 +229,7 @@ pub(super) fn list_uploads(
     }
 }
 
-/// Returns all parts of an object, numbered from 1 on, whatever part numbers they were uploaded with.
+/// Returns all parts of an object, numbered from 1 on, whatever their numbers in the upload were.
 pub(super) fn object_parts(
     session: &S3Session,
     target: (&Bucket, &Key),
@@ -242,7 +242,7 @@ pub(super) fn object_parts(
     let (mut parts, mut after) = (Vec::new(), None);
     loop {
         let AttributesPage { parts: page, total, next } = page(session, target, options, after)?;
-        // The service states only how many parts there are: request each one.
+        // The service states only the number of parts, so each one is requested.
         if page.is_empty() && parts.len() < usize::from(total) {
             return (1..=total).map(|number| one(session, target, options, number)).collect();
         }

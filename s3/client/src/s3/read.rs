@@ -26,8 +26,8 @@ use crate::s3::request::S3Call;
 use crate::s3::session::{CallAddress, S3Session};
 use crate::s3::store::head;
 
-/// The maximum number of bytes that are buffered of an object of unknown length. Only servers that generate content on
-/// the fly omit the length.
+/// The maximum number of bytes buffered for an object of unknown length. Only servers that generate content on the fly
+/// omit the length.
 const MAX_UNSIZED_BYTES: usize = 1 << 30;
 
 /// Returns the request for an object (`GET`) or its description (`HEAD`).
@@ -52,7 +52,7 @@ pub(super) fn call<'a>(
     call
 }
 
-/// A response whose head has arrived, with what the head says of the object.
+/// A response whose head has arrived, with the information about the object in it.
 struct OpenedResponse {
     info: ObjectInfo,
     range: Range<u64>,
@@ -81,7 +81,7 @@ impl OpenedResponse {
                 };
                 (range, size, ObjectBody::Streaming { ends: true })
             }
-            // A server that does not support parts sends the whole object, which can only be taken for part 1.
+            // A server that does not support parts sends the whole object, which is valid only as part 1.
             (_, _) if options.part.is_some_and(|number| number > 1) => {
                 let detail = "the server answered a whole object where a part was asked for";
                 return Err(Error::new(ErrorKind::BadResponse, detail));
@@ -113,7 +113,7 @@ impl OpenedResponse {
     }
 }
 
-/// Returns the range that a partial response has and the object's size. Errors: `BadResponse` unless the range is the
+/// Returns the range in a partial response, and the object's size. Errors: `BadResponse` unless the range is the
 /// requested one.
 fn partial(
     response: &HttpResponse,
@@ -247,7 +247,7 @@ impl ChecksumCheck {
     }
 }
 
-/// A stream of an object's bytes. After the last byte, it checks the body's end and the checksum.
+/// A stream of an object's bytes. After the last byte, checks that the body has ended and that the checksum matches.
 struct ObjectStream {
     response: HttpResponse,
     left: u64,
@@ -287,12 +287,13 @@ impl Read for ObjectStream {
     }
 }
 
-/// The bytes requested at once of a range that is too long to allocate only because a server states that length.
+/// The number of bytes requested at once for a long range, so that memory is not allocated merely because a server
+/// states a length.
 const PIECE_BYTES: usize = 64 << 20;
 
 /// Reads `ranges` of the current version, or of the version that `options` name. Cost: as few GETs as the service
-/// allows, all but the first sent at once; before them a HEAD if there are conditions or a range does not state its
-/// end.
+/// allows, all but the first sent at once; also a HEAD before them if there are conditions, or if a range does not
+/// state its end.
 pub(super) fn read_ranges(
     session: &Arc<S3Session>,
     (bucket, key): (&Bucket, &Key),
@@ -303,7 +304,7 @@ pub(super) fn read_ranges(
         let object = Box::new(RangedVersion::new(session, (bucket, key), options.version.clone()));
         let opened = RemoteFile::open_target_reading(&session.vector, object, &wanted);
         match opened.and_then(|(file, begun)| read_fragments(&file, ranges, begun)) {
-            // Falls through to a second try: the object may have been replaced between the requests, and the HEAD
+            // Falls through to a second attempt: the object may have been replaced between the requests, and the HEAD
             // below explains a refusal better.
             Err(error) if !is_final(error.kind()) => {}
             read => return read,
@@ -315,7 +316,7 @@ pub(super) fn read_ranges(
     read_fragments(&RemoteFile::of_version(&session.vector, Box::new(object), version), ranges, None)
 }
 
-/// Returns whether a second try would fail in the same way, or the program wants to stop.
+/// Returns whether a second attempt would fail in the same way, or the program wants to stop.
 fn is_final(kind: ErrorKind) -> bool {
     matches!(kind, ErrorKind::InvalidRange | ErrorKind::Interrupted) || is_passing(kind)
 }

@@ -99,7 +99,7 @@ impl<'a> S3Call<'a> {
         self
     }
 
-    /// Marks a request that is not idempotent: it is sent again only if the server cannot have acted on it.
+    /// Marks a request as not idempotent: it is sent again only if the server cannot have acted on it.
     pub(super) fn once(mut self) -> Self {
         self.replay = ReplayPolicy::IfUnsent;
         self

@@ -51,8 +51,8 @@ impl S3Session {
     }
 
     /// Sends a call and passes its response (2xx) to `receive`, which must read the body. Repeats both if the failure
-    /// may be temporary and the call may be repeated. Errors: from the service, with the number of tries, and errors of
-    /// `receive`.
+    /// may be temporary and the call may be repeated. Errors: from the service, with the number of attempts, and errors
+    /// of `receive`.
     pub(super) fn run<T>(
         &self,
         call: &S3Call,
@@ -96,7 +96,7 @@ impl S3Session {
         error.with_detail(detail.trim_start_matches("; "))
     }
 
-    /// Sends a call whose response has no body of interest.
+    /// Sends a call whose response body is not needed.
     pub(super) fn run_for_status(&self, call: &S3Call) -> Result<()> {
         self.run(call, |mut response| response.read_document().map(|_| ()))
     }
@@ -151,8 +151,8 @@ impl S3Session {
         head.extend_from_slice(b"\r\n");
     }
 
-    /// Appends the signature, and the headers that only the signature needs. The signature covers all other headers
-    /// too.
+    /// Appends the signature, and the headers that only the signature needs. The signature also covers all other
+    /// headers.
     fn write_signature(&self, head: &mut Vec<u8>, call: &S3Call, address: &CallAddress, now: SystemTime) {
         if self.config.credentials == S3Credentials::Anonymous {
             return;
@@ -218,7 +218,7 @@ impl S3Session {
         CallAddress { host: origin.authority(), origin, path, query }
     }
 
-    /// Whether the host name contains the bucket's name. By default this excludes a bucket whose name contains a dot,
+    /// Whether the host name contains the bucket's name. By default it does not for a bucket whose name contains a dot,
     /// because no certificate would match.
     fn is_virtual(&self, bucket: &str) -> bool {
         if bucket.is_empty() {

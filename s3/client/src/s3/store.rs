@@ -1,4 +1,4 @@
-//! [`S3Store`]: implements the calls of [`Store`] by those of the modules next to this one.
+//! [`S3Store`]: implements the calls of [`Store`] with the functions of the neighbouring modules.
 
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -38,9 +38,9 @@ impl S3Store {
         Ok(S3Store { session: Arc::new(S3Session::new(config)?) })
     }
 
-    /// Returns a presigned URL: with it anyone can send `method` for the object, with the rights of this store's
-    /// credentials, for `expires_s` seconds (1 to 604,800) from `now`. Sends nothing.
-    /// Errors: `InvalidArgument`, also if the store has no credentials.
+    /// Returns a presigned URL: anyone who has it can send `method` for the object, with the rights of this store's
+    /// credentials, until `expires_s` seconds (1 to 604,800) after `now`. Sends nothing. Errors: `InvalidArgument`,
+    /// also if the store has no credentials.
     pub fn presign(
         &self,
         method: &'static str,
@@ -249,7 +249,8 @@ impl MultipartUploads for S3Store {
     }
 
     /// Holds the part in memory until it is committed; a missing upload is reported only then. For an upload that was
-    /// created with a checksum, S3 itself accepts only parts with that checksum, which the caller must request.
+    /// created with a checksum, S3 itself accepts only parts with a checksum of that kind, which the caller must
+    /// request.
     fn part_writer(
         &self,
         bucket: &Bucket,

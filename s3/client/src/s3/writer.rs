@@ -27,7 +27,7 @@ pub(super) fn put(
 ) -> Result<PutResult> {
     let mut call = S3Call::on_object("PUT", "put", bucket, key).body(body);
     if !options.conditions.is_empty() {
-        // Sent twice, "create only" would find the object that it created itself.
+        // If it were sent twice, "create only" would find the object created by the first request.
         call = call.once();
     }
     check_tags(&options.tags).map_err(|error| call.named(error))?;
@@ -53,10 +53,10 @@ pub(super) struct S3ObjectWriter {
     bucket: Bucket,
     key: Key,
     options: PutOptions,
-    /// Hashes everything written so far, to check the content that the caller expects at commit.
+    /// Hashes everything written so far, to check it at commit against the content that the caller expects.
     hasher: ContentHasher,
     buffer: Vec<u8>,
-    /// When the content exceeds this, the buffer is sent as a part.
+    /// If the content exceeds this size, the buffer is sent as a part.
     limit_bytes: usize,
     upload: Option<StartedUpload>,
 }
@@ -140,7 +140,7 @@ impl Writer for S3ObjectWriter {
         }
         let Some(upload) = self.upload.take() else { return Err(ErrorKind::Internal.into()) };
         // A checksum of the whole object is sent only if it can be combined from the checksums of the parts. A SHA
-        // cannot.
+        // checksum cannot.
         let checksum = found.checksum.filter(|sum| {
             self.options.checksum.is_some()
                 && ChecksumType::widest_of(sum.algorithm) == ChecksumType::FullObject
@@ -151,8 +151,8 @@ impl Writer for S3ObjectWriter {
     }
 }
 
-/// Checks what was written against what the caller expects. An expected MD5 that was not requested at the start is not
-/// checked here: a single PUT sends it, and the server checks it.
+/// Checks the written content against the caller's expectations. An expected MD5 that was not requested at the start is
+/// not checked here: a single PUT sends it, and the server checks it.
 fn check(hasher: ContentHasher, options: &PutOptions, expected: &ExpectedContent) -> Result<HashResult> {
     let md5 = expected.md5.filter(|_| options.check_md5);
     hasher.finish(&ExpectedContent { md5, ..expected.clone() })
@@ -199,8 +199,8 @@ impl StartedUpload {
         Ok(made)
     }
 
-    /// Leaves the parts to the clean-up of the bucket if the program wants to stop: it does not want to wait for one
-    /// more response, of the server that it has just stopped waiting for.
+    /// If the program wants to stop, leaves the parts to the clean-up of the bucket: the program must not wait for
+    /// another response from the server that it has just stopped waiting for.
     fn left_if_stopped<T>(&mut self, done: Result<T>) -> Result<T> {
         self.is_over = matches!(&done, Err(error) if error.kind() == ErrorKind::Interrupted);
         done

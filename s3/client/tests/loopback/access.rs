@@ -1,4 +1,4 @@
-//! Which credentials are sent, and to which servers.
+//! Tests of which credentials are sent to which servers.
 
 use std::io::Write;
 use std::net::TcpListener;
@@ -106,7 +106,7 @@ fn serve(answer: String) -> TlsServer {
 
 const FILE: &str = "HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n";
 
-/// Makes a directory of trusted authorities in the form that grids use, with the certificates of these servers.
+/// Makes a directory of trusted authorities in the form used by grids, with the certificates of these servers.
 fn trusting(servers: &[&TlsServer]) -> (TempDir, TlsRoots) {
     let dir = TempDir::new().unwrap();
     for (number, server) in servers.iter().enumerate() {
@@ -117,7 +117,7 @@ fn trusting(servers: &[&TlsServer]) -> (TempDir, TlsRoots) {
     (dir, roots)
 }
 
-/// Writes a certificate with the critical extension for proxy certificates, and its key, to a file of mode `mode`.
+/// Writes a certificate with the critical extension of proxy certificates, and its key, to a file of mode `mode`.
 fn proxy(dir: &TempDir, mode: u32) -> (PathBuf, CertificateDer<'static>) {
     let mut params = CertificateParams::new(Vec::new()).unwrap();
     let mut info = CustomExtension::from_oid_content(&[1, 3, 6, 1, 5, 5, 7, 1, 14], vec![0x30, 0]);

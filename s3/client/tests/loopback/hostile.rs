@@ -1,4 +1,4 @@
-//! Servers that are slow, broken or wrong: every call returns the right bytes or a clear error.
+//! Servers that are slow, broken or wrong: every call must return the right bytes or a clear error.
 
 use std::time::{Duration, Instant};
 
@@ -153,7 +153,7 @@ fn a_length_out_of_all_proportion_costs_no_memory() {
     }
 }
 
-/// Memory grows only with the bytes that arrive, also for ranges whose end the server states.
+/// Memory grows only with the bytes that arrive, also for ranges whose end is stated by the server.
 #[test]
 fn ranges_of_a_file_out_of_all_proportion_cost_no_memory() {
     for size in [1_u64 << 40, i64::MAX as u64] {
@@ -338,7 +338,7 @@ fn corrupted_bytes_are_found_by_their_checksum() {
 #[test]
 fn ranges_are_what_was_asked_for() {
     let part = |range: &str| answer(206, &format!("content-range: bytes {range}\r\n"), "2345");
-    // The client closes a connection on which unread bytes are left.
+    // The client closes a connection with unread bytes.
     let script = |answers: Vec<Vec<u8>>| {
         answers.into_iter().flat_map(|answer| [Step::Request, Step::Send(answer)]).collect::<Vec<_>>()
     };

@@ -222,7 +222,7 @@ fn pages_are_joined_in_order_without_doubles() {
     );
 }
 
-/// `b/` was the last entry of a page. Services differ in whether they list it again on the next.
+/// `b/` was the last entry of a page. Services differ in whether they list it again on the next page.
 #[test]
 fn a_prefix_is_not_listed_again_on_the_next_page() {
     let query = |start: &str| ListQuery {
@@ -318,7 +318,8 @@ fn a_code_that_nobody_knows_does_not_take_a_bucket_away() {
     assert_eq!(versioning().kind(), ErrorKind::NoSuchBucket);
 }
 
-/// The error has the request ID, by which the service's operator finds the request, with and without a document.
+/// The error has the request ID, with which the service's operator can find the request, with and without an error
+/// document.
 #[test]
 fn an_error_names_its_request() {
     let told = error(403, "AccessDenied", "<RequestId>R1</RequestId>");

@@ -62,11 +62,11 @@ impl Server {
         ])
     }
 
-    /// Returns a store at this server.
+    /// Returns a store that uses this server.
     pub(crate) fn store(&self, change: impl FnOnce(&mut S3Config)) -> S3Store {
         let keys = S3Credentials::keys("AK", "SK", "a test");
         let mut config = S3Config::new(&self.url, "us-east-1", keys);
-        // Long enough for a busy machine, on which the server's thread may wait for a processor.
+        // Long enough even for a busy machine, where the server's thread may have to wait for a processor.
         let long = Duration::from_secs(20);
         config.timeouts = Timeouts { connect: long, first_byte: long, progress: long, idle: long };
         config.max_retries = 2;
@@ -108,7 +108,7 @@ fn accept(listener: &TcpListener) -> Option<TcpStream> {
     None
 }
 
-/// Does one step. Returns whether the client is still connected.
+/// Performs one step. Returns whether the client is still connected.
 fn act(stream: &mut TcpStream, step: Step, connection: usize, seen: &mut Vec<Seen>) -> bool {
     match step {
         Step::Request | Step::Head => {

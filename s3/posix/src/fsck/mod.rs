@@ -1,7 +1,7 @@
 //! Checks the files on disk against their stored metadata. Changes nothing.
 //!
 //! A file costs one `newfstatat` and one `getxattrat`; only a file that looks wrong, or whose content is to be read, is
-//! opened. A file that is replaced or removed meanwhile is no finding.
+//! opened. A file that is replaced or removed meanwhile is not a finding.
 
 mod content;
 mod private;
@@ -27,19 +27,19 @@ use crate::stage::is_bare;
 use crate::versions::ArchivedVersion;
 use crate::{PosixStore, SharedStore};
 
-/// The scope of [`PosixStore::check`].
+/// The scope of a check by [`PosixStore::check`].
 #[derive(Clone, Debug, Default)]
 pub struct FsckOptions {
-    /// The buckets; none means all.
+    /// The buckets to check; all if empty.
     pub buckets: Vec<Bucket>,
-    /// Whether to read content that has an MD5 or a checksum to check against.
+    /// Whether to read content that can be checked against an MD5 or a checksum.
     pub read: bool,
 }
 
 /// An event during a check. The receiver may end the check with an error.
 #[derive(Debug)]
 pub enum FsckEvent<'e> {
-    /// The counts so far; sent at least once for 1,024 entries, and for some MiB of content.
+    /// The counts so far. Sent at least once per 1,024 entries, and after every few MiB of content.
     Progress(&'e FsckSummary),
     /// A finding.
     Found(FsckFinding),
@@ -306,11 +306,11 @@ fn is_sealed(record: &Record, stat: &FileStat) -> bool {
 /// The severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum FindingSeverity {
-    /// Something a person should know; no data is wrong.
+    /// Something worth knowing. No data is wrong.
     Note,
     /// Something could not be checked.
     Unreadable,
-    /// Data or metadata is not what was stored.
+    /// Data or metadata differs from what was stored.
     Corrupt,
 }
 
@@ -406,7 +406,7 @@ findings! {
     /// Something in an upload's directory that is neither its record nor a part.
     StrayPart = "stray-part", Note,
         "remove it by hand once the upload is gone; nothing reads it, and nothing of Fordway's removes it";
-    /// A name in `.fordway` that Fordway does not write.
+    /// A name in `.fordway` that Fordway does not use.
     StrayPrivate = "stray-private", Note,
         "move it away; nothing reads it, and nothing of Fordway's removes it";
     /// `.fordway`, or a file in it, is not of the kind that Fordway makes there: a link, a FIFO, a file in the place of
@@ -427,7 +427,7 @@ pub struct FsckFinding {
     pub detail: String,
 }
 
-/// Returns a name of any bytes as text that distinguishes it from other names.
+/// Renders a name of arbitrary bytes as text, without ambiguity.
 pub(super) fn show_name(name: &[u8]) -> String {
     let mut shown = String::with_capacity(name.len() + 8);
     for chunk in name.utf8_chunks() {

@@ -1,5 +1,5 @@
-//! Removes files that interrupted work left behind. This is safe while others write: it removes only files that are
-//! old, files that were checked again under their key's lock, and empty directories, which a writer makes again.
+//! Removes files left behind by interrupted work. This is safe while others write: it removes only files that are old,
+//! files that were checked again under their key's lock, and empty directories, which a writer makes again.
 
 mod sidecars;
 mod tree;
@@ -23,24 +23,24 @@ use crate::{PosixStore, SharedStore};
 /// The scope of [`PosixStore::collect_garbage`].
 #[derive(Clone, Debug)]
 pub struct GcOptions {
-    /// The buckets; none means all.
+    /// The buckets to clean; all if empty.
     pub buckets: Vec<Bucket>,
-    /// The minimum age, since the last change, of the following files before they are removed: staged files, the rest
-    /// of an upload without its record, sidecar files without their objects, and second names of the latest version.
-    /// Must be longer than any writer takes between two writes.
+    /// The minimum time since the last change before any of these files is removed: staged files, remains of an upload
+    /// without its record, sidecar files without their objects, and second names of the latest version. It must be
+    /// longer than the longest pause of any writer between two writes.
     pub staged_age: Duration,
-    /// The time since the last activity of an upload before it is removed.
+    /// The time since the last activity of an upload after which it is removed.
     pub upload_age: Duration,
-    /// How long a directory must have been empty before it is removed. A put that finds its directory gone makes it
-    /// again a few times; with an age far above the tick of the file system's clock (10 ms), it never needs to do so
-    /// twice.
+    /// How long a directory must have been empty before it is removed. A put whose directory is removed makes it again,
+    /// but only a limited number of times. With an age far above the tick of the file system's clock (10 ms), a put
+    /// never has to do so more than once.
     pub empty_dir_age: Duration,
-    /// Whether to report only.
+    /// Whether to only report what would be removed.
     pub dry_run: bool,
 }
 
 impl Default for GcOptions {
-    /// Returns the defaults: all buckets; uploads of a week, everything else of a day.
+    /// Returns the defaults: all buckets; a week for uploads, a day for everything else.
     fn default() -> Self {
         let day = Duration::from_secs(24 * 60 * 60);
         GcOptions {
@@ -54,12 +54,12 @@ impl Default for GcOptions {
 }
 
 impl PosixStore {
-    /// Removes files that interrupted work left behind, and reports each to `tell`. A process that may act as other
-    /// users does so in each bucket as its owner, and on files of another user as that user. Memory: one open directory
-    /// for each level of the tree, and about 20 bytes for each old sidecar file of one bucket. Cost: one `getdents64`
-    /// for about a thousand entries, and two or three calls for each directory and for each file or directory removed;
-    /// if there are old sidecar files, one `newfstatat` for each file, and one `openat`, `pread` and `close` for each
-    /// sidecar file. Errors: `NoSuchBucket` before anything is removed; errors that `tell` returns.
+    /// Removes files left behind by interrupted work, and reports each to `tell`. A process that may act as other users
+    /// works in each bucket as the bucket's owner, and on the files of another user as that user. Memory: one open
+    /// directory for each level of the tree, and about 20 bytes for each old sidecar file of one bucket. Cost: one
+    /// `getdents64` for about a thousand entries, and two or three calls for each directory and for each file or
+    /// directory removed; if there are old sidecar files, one `newfstatat` for each file, and one `openat`, `pread` and
+    /// `close` for each sidecar file. Errors: `NoSuchBucket` before anything is removed; errors that `tell` returns.
     pub fn collect_garbage(
         &self,
         options: &GcOptions,
@@ -82,9 +82,9 @@ pub enum GarbageKind {
     StagedFile,
     /// An abandoned multipart upload.
     Upload,
-    /// The rest of an upload whose record is gone, so that it can never be completed.
+    /// What is left of an upload whose record is gone, so that it can never be completed.
     UploadRest,
-    /// An object's second file, hidden by the one at the key's plain path.
+    /// The second file of an object, hidden by the file at the key's plain path.
     HiddenFile,
     /// An empty directory that a put had made.
     EmptyDir,
@@ -252,7 +252,7 @@ impl<'s> GcRun<'s> {
         (self.tell)(GcEvent::Failed(error.during(OPERATION, LANE, bucket.as_str(), below)))
     }
 
-    /// Whether a change at time `changed_ns` is no longer ago than `limit`.
+    /// Whether the time `changed_ns` is less than `limit` ago.
     pub(super) fn is_younger(&self, changed_ns: i64, limit: Duration) -> bool {
         let limit_ns = i64::try_from(limit.as_nanos()).unwrap_or(i64::MAX);
         self.now_ns.saturating_sub(changed_ns) <= limit_ns
@@ -274,7 +274,7 @@ pub(super) fn newest_ns(stat: &FileStat) -> i64 {
     stat.modified_ns.max(stat.changed_ns)
 }
 
-/// Returns the bytes that a removal frees. None if the file has a second name.
+/// Returns the number of bytes that a removal frees: 0 if the file has a second name.
 pub(super) fn size_freed(stat: &FileStat) -> u64 {
     if stat.links > 1 || stat.is_dir { 0 } else { stat.size }
 }

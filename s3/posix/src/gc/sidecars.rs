@@ -20,7 +20,8 @@ use crate::sidecar::{inode_of, sidecar_name};
 use crate::stage::hidden_name;
 use crate::volume::RootVolume;
 
-/// The number of searches through the bucket that must not find the file of a sidecar file.
+/// The number of searches through the bucket that must fail to find the object's file before its sidecar file is
+/// removed.
 const LOOKS: usize = 2;
 
 impl GcRun<'_> {
@@ -53,7 +54,7 @@ impl GcRun<'_> {
         Ok(inodes)
     }
 
-    /// Removes from `orphans` the inodes of files whose sidecar files belong to them. Returns whether all files of the
+    /// Removes from `orphans` the inodes of files that still own their sidecar files. Returns whether all files of the
     /// bucket were seen.
     fn strike_living(&mut self, bucket: &Bucket, orphans: &mut HashSet<u64>) -> Result<bool> {
         match self.inner.volume.open_to_scan(bucket.as_str()) {
@@ -146,13 +147,13 @@ fn followed(volume: &RootVolume, path: &str) -> Result<FileStat, Errno> {
     volume.root.open_beneath(path, OFlags::PATH, Mode::empty()).and_then(stat)
 }
 
-/// Whether the sidecar file for a file with this state belongs to this very file, or may do so.
+/// Whether the sidecar file for a file with this state belongs, or may belong, to that file.
 fn is_described(volume: &RootVolume, bucket: &Bucket, stat: &FileStat) -> bool {
     stat.is_file && !matches!(volume.read_sidecar(bucket, stat), Ok(None))
 }
 
 /// Removes the sidecar file `name`, unless it was replaced since it was examined: its inode may belong to a new object
-/// by now. The file is first moved aside, so that no file is removed that was not examined.
+/// by now. The file is first moved aside, so that only the file that was examined is removed.
 fn remove_if_same(
     volume: &RootVolume,
     bucket: &Bucket,

@@ -1,4 +1,4 @@
-//! Collects garbage among objects and versions: empty directories, odd files that plain files hide, and names among the
+//! Collects garbage among objects and versions: empty directories, odd files hidden by plain files, and names among the
 //! old versions whose file is still the latest version.
 
 use std::fs::File;
@@ -16,7 +16,7 @@ use crate::versions::ArchivedVersion;
 use crate::volume::RootVolume;
 
 impl GcRun<'_> {
-    /// Sweeps the whole of `area`.
+    /// Sweeps all of `area`.
     pub(super) fn tree(&mut self, area: &BucketArea) -> Result<()> {
         match self.inner.volume.open_to_scan(&area.top) {
             Ok(dir) => self.directory(area, &dir, &area.top).map(drop),
@@ -94,7 +94,7 @@ impl GcRun<'_> {
             return Ok(false);
         }
         let inner = self.inner;
-        // Outside the private area an empty directory may be an object, or may be wanted by a user.
+        // Outside the private area an empty directory may be an object, or a user may want to keep it.
         let is_ours = match area.held {
             AreaKind::Plain => {
                 let look = || Ok(is_marked(parent, name) && !is_marker(&inner.volume, area.bucket, &path));
@@ -110,7 +110,7 @@ impl GcRun<'_> {
         self.remove(area.bucket, (garbage, state.user), remove)
     }
 
-    /// Removes an odd file if a plain file has the same key. Like a delete of the key, but it keeps the plain file.
+    /// Removes an odd file if a plain file has the same key. Works like a delete of the key, but keeps the plain file.
     /// Returns whether the odd file is gone.
     fn hidden_file(&mut self, area: &BucketArea, dir: &File, path: &str, name: &str) -> Result<bool> {
         let bucket = area.bucket;
@@ -169,7 +169,7 @@ fn remove_empty_dir(
 
 impl GcRun<'_> {
     /// Removes a name among the old versions if its file is still the latest version, because the writer died before it
-    /// replaced that. Returns whether the name is gone.
+    /// replaced the latest version. Returns whether the name is gone.
     pub(super) fn version(&mut self, area: &BucketArea, dir: &File, path: &str, name: &str) -> Result<bool> {
         let (Some(key), Some(found)) = (area.decode(path), ArchivedVersion::parse(name)) else {
             return Ok(false);

@@ -22,15 +22,15 @@ use crate::shared::MAX_STALE;
 use crate::stage::{FILE_MODE, StagedFile};
 use crate::write::append_range;
 
-/// An upload that this process has locked, so that no other completes or aborts it.
+/// An upload locked by this process, so that no other process completes or aborts it.
 struct LockedUpload {
     held: WorkDirectory,
-    /// The file of the future object; `None` once it was passed on.
+    /// The file of the future object; `None` after it was passed on.
     data: Option<OwnedFd>,
     /// The same open file, which holds the lock of the upload.
     locked: OwnedFd,
     upload: OpenUpload,
-    /// Whether the upload was already closed, by a completion that died.
+    /// Whether the upload was already closed, by a completion whose process died.
     was_closed: bool,
 }
 
@@ -44,7 +44,7 @@ impl LockedUpload {
         }
     }
 
-    /// Whether `data` is, or was, an object: then the file has a second name, or has lost the name `data`.
+    /// Whether `data` is, or was, an object. The file then has a second name, or no longer has the name `data`.
     fn is_published(&self) -> bool {
         links_in(&self.held, DATA) != Ok(1)
     }
@@ -89,8 +89,8 @@ impl StoreUploads<'_> {
         made
     }
 
-    /// Returns the result of an earlier completion of this upload, if its object is still the one at `key`. A client
-    /// that missed the response sends the request again.
+    /// Returns the result of an earlier completion of this upload, if its object is still the one at `key`. Needed
+    /// because a client that did not receive the response repeats the request.
     fn made_before(
         &self,
         bucket: &Bucket,
@@ -117,7 +117,7 @@ impl StoreUploads<'_> {
         self.end_upload(taken?)
     }
 
-    /// Removes the remains of a completion that died after `data` was renamed to the object: they are listed as an
+    /// Removes what is left of a completion that died after `data` was renamed to the object. It is listed as an
     /// upload, but nobody can complete or abort it any more.
     fn remove_rest(&self, bucket: &Bucket, key: &Key, upload: &UploadId) {
         let Some(ours) = upload_of(upload.as_str()) else { return };
@@ -209,7 +209,8 @@ impl StoreUploads<'_> {
         Ok((OpenUpload { record, dir }, name == CLOSED))
     }
 
-    /// Makes the object of the given parts: from `data` itself if it holds exactly these parts, otherwise from a copy.
+    /// Creates the object from the given parts: from `data` itself if it holds exactly these parts, otherwise from a
+    /// copy.
     fn assemble(
         &self,
         (bucket, key): (&Bucket, &Key),
@@ -264,7 +265,7 @@ impl StoreUploads<'_> {
         self.inner.volume.dirs.forget(dir);
         self.inner.volume.open_dir(parent).and_then(|parent| remove_upload_dir(&parent, name)).or_else(
             |errno| match errno {
-                // Files that are not ours stay, and so does the directory.
+                // Foreign files are kept, and so is the directory.
                 Errno::NOTEMPTY => Ok(()),
                 errno => Err(from_errno(errno, "removing the upload")),
             },

@@ -1,4 +1,4 @@
-//! The files in the directory of a multipart upload, and how parts get their place.
+//! The files in the directory of a multipart upload, and where the bytes of each part are written.
 //!
 //! ```text
 //! ID/upload         the record of the future object; named `closed` while the upload is being completed
@@ -42,13 +42,14 @@ pub(crate) const CLOSED: &str = "closed";
 pub(crate) const DATA: &str = "data";
 const PART_SIZE: &str = "part-size";
 
-/// The maximum length of uniform parts, with which the last possible part still ends within the longest possible file.
+/// The maximum length of uniform parts. With this length, the last possible part still ends within the maximum file
+/// size.
 const UNIFORM_BYTES_MAX: u64 = i64::MAX as u64 / fordway_store::MAX_PARTS as u64;
 
 /// The maximum number of bytes of a record: enough for metadata and a key, with room to spare.
 const MAX_RECORD_BYTES: usize = 64 * 1024;
 
-/// The place where the bytes of a part are written as they arrive.
+/// Where the bytes of a part are written as they arrive.
 pub(crate) enum PartSink {
     /// Into `data` from `offset` on, up to `limit` bytes.
     InPlace { data: File, offset: u64, limit: u64, written: u64 },
@@ -76,7 +77,7 @@ pub(crate) enum UploadFileRole {
 }
 
 impl PartSink {
-    /// Opens a place for part `number` of the upload in `dir`; `size` is its length in bytes, if known.
+    /// Opens a sink for part `number` of the upload in `dir`; `size` is its length in bytes, if known.
     pub(crate) fn open(
         inner: &Arc<SharedStore>,
         bucket: &fordway_store::Bucket,
@@ -171,8 +172,8 @@ impl PartSink {
     }
 }
 
-/// Returns the length of the uniform parts of this upload. If none is set yet, sets it to `size`, unless that is too
-/// short or too long for a uniform part.
+/// Returns the length of uniform parts in this upload. If none is set yet, sets it to `size`, unless that is too short
+/// or too long for a uniform part.
 fn uniform_size(
     inner: &Arc<SharedStore>,
     bucket: &fordway_store::Bucket,
@@ -199,8 +200,8 @@ fn uniform(text: String) -> Option<u64> {
 }
 
 /// Claims the place of part `number` in `data`. Returns whether it was free. Errors: `NoSuchUpload` if the upload was
-/// closed before the claim: completion closes the upload first and looks for claims afterwards, so every claim is seen
-/// either there or here.
+/// closed before the claim: completion closes the upload first and looks for claims afterwards, so every claim is
+/// noticed on one side or the other.
 fn claim(dir: &WorkDirectory, number: u16) -> Result<bool> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
     match open_in(dir, &format!("{}.claim", part_name(number)), flags, FILE_MODE) {
@@ -242,7 +243,7 @@ fn read_bytes(dir: &WorkDirectory, name: &str) -> Result<Option<(Vec<u8>, i64)>>
     Ok(Some((bytes, state.modified_ns)))
 }
 
-/// Opens the file `name` of an upload, which holds content. Returns `None` if there is none. Errors: `AccessDenied` if
+/// Opens the content file `name` of an upload. Returns `None` if there is none. Errors: `AccessDenied` if
 /// it is not a regular file.
 pub(crate) fn open_content(dir: &WorkDirectory, name: &str, flags: OFlags) -> Result<Option<File>> {
     let failed = |errno| from_errno(errno, "opening the upload's content");
@@ -273,7 +274,7 @@ pub(crate) fn remove_upload_dir(uploads: &impl AsFd, name: &str) -> Result<(), E
     read_dir(&dir, |name, _| names.extend(std::str::from_utf8(name).ok().map(str::to_owned)))?;
     for name in names.iter().filter(|name| role_of(name).is_some()) {
         match remove_file(&dir, name) {
-            // A directory is not ours.
+            // Fordway makes no directories here.
             Ok(()) | Err(Errno::NOENT | Errno::ISDIR | Errno::PERM) => {}
             Err(errno) => return Err(errno),
         }
@@ -285,8 +286,8 @@ pub(crate) fn remove_upload_dir(uploads: &impl AsFd, name: &str) -> Result<(), E
 }
 
 impl ArrivedPart {
-    /// Returns the part that a record describes, or `None` if no part can have such a record. The file that it names
-    /// can only be one that belongs to a part of this number.
+    /// Returns the part described by a record, or `None` if no part can have such a record. The file named in the
+    /// record must be one that belongs to part `number`.
     fn of(number: u16, record: Record, modified_ns: i64) -> Option<Self> {
         let (size, etag) = (record.seal?.size, record.etag?);
         let is_possible = size <= UNIFORM_BYTES_MAX && (1..=fordway_store::MAX_PARTS).contains(&number);

@@ -1,4 +1,4 @@
-//! Tests of `check`: what it reports, and what it does not.
+//! Tests of which findings `check` reports, and which it does not.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -31,7 +31,7 @@ fn kinds_and_paths(found: &[FsckFinding]) -> Vec<(&str, &str)> {
     found.iter().map(|finding| (finding.kind.name(), finding.path.as_str())).collect()
 }
 
-/// Changes content without a visible trace: the file's modification time is restored.
+/// Changes content without a visible trace, by restoring the file's modification time.
 fn rot(rig: &Rig, below: &str, body: &[u8]) {
     let path = rig.path(below);
     let modified = path.metadata().unwrap().modified().unwrap();
@@ -115,7 +115,7 @@ fn each_damage_of_what_lies_beside_objects_is_found() {
     }
     fs::remove_file(rig.sidecar_of("lost")).unwrap();
     fs::write(rig.sidecar_of("mangled"), "\x09nonsense").unwrap();
-    // Happens when a restore gives an old record to a new file.
+    // This happens if a restore from backup gives an old record to a new file.
     fs::copy(rig.sidecar_of("fine"), rig.sidecar_of("recycled")).unwrap();
     rig.put("versioned", "one");
     rig.put("versioned", "two");
@@ -197,7 +197,7 @@ fn content_that_rotted_is_found_by_reading() {
     let (_, found) = check(&rig, false);
     assert_eq!(found, [], "names and times tell nothing");
     let (summary, found) = check(&rig, true);
-    // A `fast` ETag does not depend on the content, so the damage of `fast` cannot be found.
+    // A `fast` ETag does not depend on the content, so damage to `fast` cannot be detected.
     let expected = [
         "CRC32",
         "CRC32C",

@@ -84,7 +84,7 @@ fn staged_files_go_when_they_are_old() {
     assert_eq!(rig.get("alive").unwrap(), b"x");
 }
 
-/// A file whose name Fordway does not write, or an entry that is not a file, is not Fordway's and stays.
+/// A file with a name that Fordway does not use, or an entry that is not a file, does not belong to Fordway and stays.
 #[test]
 fn what_is_not_ours_stays() {
     let rig = Rig::new();
@@ -263,7 +263,7 @@ fn versions_stay_and_what_only_looks_like_one_goes() {
     let alias = format!(".fordway/versions/torn/{:016x}-{version}", 1);
     fs::create_dir_all(rig.path(".fordway/versions/torn")).unwrap();
     fs::hard_link(rig.path("torn"), rig.path(&alias)).unwrap();
-    // A second name elsewhere does not make a version the latest one.
+    // A second name elsewhere does not make a version the latest.
     fs::hard_link(rig.path(&rig.kept_versions("twice")[0]), rig.path("linked")).unwrap();
     fs::create_dir_all(rig.path(&format!(".fordway/versions/{}%/left", "long".repeat(60)))).unwrap();
     thread::sleep(APART);
@@ -385,8 +385,8 @@ fn write_much(rig: &Rig, writer: usize) {
         rig.delete(&turn);
         assert_eq!(rig.get(&turn), None, "neither place");
 
-        // A directory that a POSIX program left empty. A later round puts into it again, perhaps just when it is
-        // being removed.
+        // A directory that a POSIX program left empty. A later round may put an object into it again, perhaps just as
+        // it is being removed.
         let left = format!("left/{}/{writer}/key", round % 5);
         rig.put(&left, &body);
         assert_eq!(rig.get(&left).as_deref(), Some(body.as_bytes()));

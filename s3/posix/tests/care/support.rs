@@ -74,7 +74,7 @@ impl Rig {
         self.store.complete_upload(&bucket, &key, &upload, &parts, &CompleteOptions::default()).unwrap();
     }
 
-    /// Puts an object whose record is too long for an attribute, so that it lies in a sidecar file.
+    /// Puts an object whose record is too long for an attribute, so that the record lies in a sidecar file.
     pub(crate) fn put_apart(&self, key: &str, body: &str) {
         let tags = (0..MAX_TAGS).map(|n| (format!("{n:0>100}"), "v".repeat(256))).collect();
         self.put_with(key, body, &PutOptions { tags, ..Default::default() });
@@ -108,7 +108,7 @@ impl Rig {
         self.dir.path().join("bkt").join(below)
     }
 
-    /// Writes a file as a POSIX program would, and makes its directories.
+    /// Writes a file as a POSIX program would, and creates its directories.
     pub(crate) fn write(&self, below: &str, body: impl AsRef<[u8]>) -> PathBuf {
         let path = self.path(below);
         fs::create_dir_all(path.parent().unwrap()).unwrap();

@@ -22,7 +22,7 @@ const DOCUMENT_BYTES_MAX: usize = 4 * 1024 * 1024;
 const CONTENT_MD5: HeaderName = HeaderName::from_static("content-md5");
 const CONTENT_SHA256: HeaderName = HeaderName::from_static("x-amz-content-sha256");
 
-/// The reason why a document is refused, set once the document was read.
+/// The reason why a document is refused, set once the document has been read.
 #[derive(Clone, Default)]
 pub(crate) struct DocumentComplaint(Arc<OnceLock<GateRefusal>>);
 
@@ -33,7 +33,7 @@ impl DocumentComplaint {
     }
 }
 
-/// Decodes the value of `Content-MD5`; `None` if it is not the base64 of 16 bytes. Bits that are left over may be set,
+/// Decodes the value of `Content-MD5`; `None` if it is not the base64 of 16 bytes. The unused trailing bits may be set,
 /// as on AWS.
 pub(crate) fn decoded_md5(text: &str) -> Option<[u8; 16]> {
     const BASE64: GeneralPurpose =
@@ -46,8 +46,8 @@ fn is_in_chunks(headers: &HeaderMap) -> bool {
     headers.get(CONTENT_SHA256).is_some_and(|value| value.as_bytes().starts_with(b"STREAMING-"))
 }
 
-/// Makes the body of a request a checked document if the operation takes one. Errors: the head shows that the document
-/// cannot be checked.
+/// Replaces the body of a request with a checked document if the operation takes one. Errors: the head shows that the
+/// document cannot be checked.
 pub(crate) fn take_document(
     operation: &'static OperationRule,
     request: Request<s3s::Body>,
@@ -151,7 +151,7 @@ fn stated(headers: &HeaderMap) -> Result<Option<Checksum>, GateRefusal> {
     crate::s3::stated_checksum(headers).map_err(|text| GateRefusal::bad("InvalidRequest", text))
 }
 
-/// The body passed to the S3 layer: in one piece, after it was checked.
+/// The body passed to the S3 layer, in one piece and after all checks.
 struct CheckedDocument {
     inner: s3s::Body,
     read: BytesMut,

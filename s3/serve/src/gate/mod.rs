@@ -1,7 +1,7 @@
-//! The gate that every request passes first, whichever protocol it arrived by. It identifies the S3 operation and
-//! checks that this gateway offers it and knows all parameters and headers of the request; otherwise it refuses the
-//! request with an error that names the problem. The S3 layer behind the gate would ignore whatever it does not know
-//! and run the plain operation.
+//! The gate that every request passes first, over any protocol. It identifies the S3 operation and checks that this
+//! gateway offers it and knows all parameters and headers of the request; otherwise it refuses the request with an
+//! error that names the problem. The S3 layer behind the gate would ignore whatever it does not know and run the plain
+//! operation.
 //!
 //! * `table`: the operations
 //! * `document`: bodies that are XML
@@ -54,8 +54,8 @@ impl GateRefusal {
 /// The decoded name and value of a query parameter.
 type Parameter<'q> = (Cow<'q, str>, Cow<'q, str>);
 
-/// Returns the operation that is requested. Moves headers that a presigned URL carries as parameters into the headers.
-/// Errors: no operation matches, or the operation does not know a parameter or a header.
+/// Returns the requested operation. Moves headers that a presigned URL carries as parameters into the request's
+/// headers. Errors: no operation matches, or the operation does not know a parameter or a header.
 pub(crate) fn admit<B>(
     request: &mut Request<B>,
     domains: &BucketDomains,
@@ -132,7 +132,7 @@ fn resource(headers: &HeaderMap, uri: &Uri, domains: &BucketDomains) -> PathReso
     }
 }
 
-/// Refuses combinations of method, resource and parameters that AWS answers in words of their own.
+/// Refuses combinations of method, resource and parameters for which AWS has specific messages.
 fn check_combination(
     method: &Method,
     resource: PathResource,
@@ -200,7 +200,7 @@ fn check_parameters(operation: &OperationRule, parameters: &[Parameter<'_>]) -> 
     for (name, value) in parameters {
         let is_permitted = match operation.parameter(name) {
             Some(permits) => permits.is_met_by(value),
-            // Parameters that stand for headers are checked together with the headers.
+            // Parameters that stand for headers are checked with the headers.
             None => TABLE.is_harmless_parameter(name) || is_hoisted(name),
         };
         if !is_permitted {
@@ -258,9 +258,9 @@ fn check_header(
     }))
 }
 
-/// Refuses a value that is not offered as AWS does, where AWS knows no such value, or would refuse it in a bucket
-/// without access lists, as all buckets are here. Errors: `InvalidArgument`, `AccessControlListNotSupported`,
-/// `InvalidBucketAclWithObjectOwnership`, `InvalidRedirectLocation`.
+/// Refuses values that are not offered here, with AWS's errors: AWS either does not know such a value, or would refuse
+/// it in a bucket without access lists, as all buckets are here. Errors: `InvalidArgument`,
+/// `AccessControlListNotSupported`, `InvalidBucketAclWithObjectOwnership`, `InvalidRedirectLocation`.
 fn check_value(operation: &OperationRule, name: &str, value: &str) -> Result<(), GateRefusal> {
     let detail = format!("{} does not take {name}: {} here; leave it out", operation.name, shown(value));
     let refused = |code, words| Err(GateRefusal::bad(code, composed(words, &detail, &[])));
@@ -281,7 +281,7 @@ fn check_value(operation: &OperationRule, name: &str, value: &str) -> Result<(),
     }
 }
 
-/// AWS's words for an access list in a bucket without access lists.
+/// AWS's message for an access list in a bucket without access lists.
 pub(crate) const NO_ACLS: &str = "The bucket does not allow ACLs";
 const NO_BUCKET_ACLS: &str = "Bucket cannot have ACLs set with ObjectOwnership's BucketOwnerEnforced setting";
 const BAD_REDIRECT: &str =
@@ -301,7 +301,7 @@ const CANNED_ACLS: [&str; 8] = [
 ];
 const OWNERSHIPS: [&str; 3] = ["BucketOwnerEnforced", "BucketOwnerPreferred", "ObjectWriter"];
 
-/// Whether several headers with this name form one list, as SDKs send them.
+/// Whether several headers with this name form one list, which is how SDKs send them.
 fn may_be_repeated(name: &str) -> bool {
     name.starts_with("x-amz-meta-")
         || ["x-amz-object-attributes", "x-amz-optional-object-attributes"].contains(&name)

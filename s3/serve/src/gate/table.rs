@@ -17,7 +17,7 @@ pub(crate) struct OperationRule {
     pub(super) method: &'static str,
     pub(super) resource: PathResource,
     pub(crate) is_offered: bool,
-    /// Parameters that distinguish the operation from others; some must have a certain value.
+    /// Parameters that distinguish the operation from others; some must have a specific value.
     pub(super) selecting_parameters: Vec<(&'static str, Option<&'static str>)>,
     pub(super) selecting_headers: Vec<&'static str>,
     parameters: Vec<ParameterRule>,
@@ -88,7 +88,7 @@ fn find<'w>(words: &'w [ParameterRule], name: &str) -> Option<&'w PermittedValue
     words.iter().find(is).map(|word| &word.permits)
 }
 
-/// All operations, and the parameters and headers that are harmless with each of them.
+/// All operations, and the parameters and headers that are harmless for each of them.
 pub(super) struct OperationTable {
     /// Sorted by resource and method, then by the number of selectors, most first.
     operations: Vec<OperationRule>,
@@ -174,7 +174,7 @@ fn read_operation(row: &'static str, words: &impl Fn(&'static str) -> Vec<Parame
 
 type Selector = (Vec<(&'static str, Option<&'static str>)>, Vec<&'static str>);
 
-/// Parses `?name?name=value!header`; a hyphen stands for no selector.
+/// Parses `?name?name=value!header`; a hyphen means no selector.
 fn read_selector(text: &'static str) -> Selector {
     let (mut parameters, mut headers) = (Vec::new(), Vec::new());
     for word in text.split_inclusive(['?', '!']).collect::<Vec<_>>().windows(2) {

@@ -62,7 +62,7 @@ fn what_is_not_known_is_not_implemented() {
     assert_eq!(plain("GET", "/b?allow-unordered=true&delimiter=/"), Err(400));
 }
 
-/// AWS has words of its own for these.
+/// AWS has specific messages for these.
 #[test]
 fn misdirected_requests_have_codes_of_their_own() {
     for (method, target, status, code) in [

@@ -1,4 +1,4 @@
-//! The chunked transfer coding (RFC 9112 section 7.1): bytes in, content out.
+//! The chunked transfer coding (RFC 9112 section 7.1): decodes bytes to content.
 
 use crate::http1::head::MessageRefusal;
 
@@ -41,7 +41,7 @@ pub(crate) enum ChunkStep {
 }
 
 impl ChunkDecoder {
-    /// Returns the element that `bytes` begin with; content is limited to `data_max` bytes. The caller removes that
+    /// Returns the element at the start of `bytes`; content is limited to `data_max` bytes. The caller removes that
     /// many bytes before the next call. Errors: framing that does not follow the RFC exactly.
     pub(crate) fn step(&mut self, bytes: &[u8], data_max: usize) -> Result<ChunkStep, MessageRefusal> {
         match self.state {
@@ -98,7 +98,7 @@ impl ChunkDecoder {
         matches!(self.state, ChunkState::Trailers)
     }
 
-    /// Reads one line of the trailers, of which the last is empty.
+    /// Reads one line of the trailers; an empty line ends them.
     fn trailer(&mut self, bytes: &[u8]) -> Result<ChunkStep, MessageRefusal> {
         let Some(line) = line(bytes, TRAILER_BYTES_MAX.saturating_sub(self.trailer_bytes))? else {
             return Ok(ChunkStep::More);
@@ -117,8 +117,8 @@ impl ChunkDecoder {
     }
 }
 
-/// Returns the line that `bytes` begin with, without its end; `None` if the end is missing. Errors: the line is too
-/// long, or has a control character other than its end.
+/// Returns the line at the start of `bytes`, without its line break; `None` if the line break has not arrived. Errors:
+/// the line is too long, or contains a control character other than a tab.
 fn line(bytes: &[u8], bytes_max: usize) -> Result<Option<&[u8]>, MessageRefusal> {
     let seen = &bytes[..bytes.len().min(bytes_max)];
     let control = |byte: &u8| byte.is_ascii_control() && *byte != b'\t';
@@ -150,7 +150,7 @@ fn is_token(byte: &u8) -> bool {
 mod tests {
     use super::*;
 
-    /// Feeds `bytes` in pieces of `piece` bytes; returns the content, and what is left after the body's end.
+    /// Feeds `bytes` in pieces of `piece` bytes; returns the content, and the bytes after the body's end.
     fn decode(bytes: &[u8], piece: usize) -> Result<(Vec<u8>, Vec<u8>), Option<MessageRefusal>> {
         let (mut decoder, mut content, mut at_hand) = (ChunkDecoder::default(), Vec::new(), Vec::new());
         let mut pieces = bytes.chunks(piece);
@@ -223,7 +223,7 @@ mod tests {
         }
     }
 
-    /// Random damage to a good body: decoding ends, and never yields more content than arrived.
+    /// Random damage to a valid body: decoding ends, and never yields more content than arrived.
     #[test]
     fn damage_does_no_harm() {
         let good = b"a\r\n0123456789\r\n3;x=y\r\nabc\r\n0\r\nT: v\r\n\r\n";

@@ -1,4 +1,4 @@
-//! Serves requests on one connection, one after the other.
+//! Serves the requests of one connection, one after another.
 
 use std::future::{Future, poll_fn};
 use std::io;
@@ -27,9 +27,9 @@ use crate::unsigned::ConnectionPeer;
 /// The preface that a client with prior knowledge of HTTP/2 sends first (RFC 9113 section 3.4).
 const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// Serves one connection until it ends, or until `stopped` and the request in progress is answered; without one, it waits
-/// [`LEAVE_TAKING`](crate::gateway::LEAVE_TAKING) for a last request. `ahead` holds bytes that were already read. If the client begins with HTTP/2, returns the socket with all bytes that were read from it.
-/// Errors: the connection ended early; `UnexpectedEof` if an object's content did.
+/// Serves one connection until it ends, or until the gateway is stopped and the request in progress is answered; if
+/// there is no request in progress, waits [`LEAVE_TAKING`](crate::gateway::LEAVE_TAKING) for a last one. `ahead` holds
+/// bytes that were already read. If the client begins with HTTP/2, returns the socket with all bytes read from it.
 pub(crate) async fn serve(
     socket: ClientSocket,
     ahead: Vec<u8>,
@@ -48,7 +48,7 @@ pub(crate) async fn serve(
     Ok(None)
 }
 
-/// What a connection begins with.
+/// The beginning of a connection.
 enum ConnectionOpening {
     Http1,
     Http2,
@@ -81,9 +81,9 @@ struct ReceivedRequest {
     wants_timing: bool,
 }
 
-/// The way in which a request is served.
+/// How a request is served.
 enum RequestWork {
-    /// Any request that the fast lane does not take.
+    /// A request that the fast lane does not take.
     Common(Request<()>),
     Upload(Box<ObjectUpload>),
 }
@@ -140,7 +140,7 @@ impl ConnectionDriver<'_> {
             }
             match self.read_more(wire, stop.as_mut()).await {
                 Ok(0) => return Ok(ConnectionOpening::Closed),
-                // The code after this runs into the same timeout, and answers it.
+                // The code after this runs into the same timeout, and sends the response for it.
                 Err(error) if error.kind() == io::ErrorKind::TimedOut => return Ok(ConnectionOpening::Http1),
                 read => read?,
             };
@@ -172,8 +172,7 @@ impl ConnectionDriver<'_> {
         }
     }
 
-    /// Reads more of a head. Returns 0 at the end of the stream, or if the gateway stops before the first byte of the
-    /// head.
+    /// Reads more of a head. Returns 0 at the end of the stream, or if the gateway stops before the head's first byte.
     async fn read_more(
         &self,
         wire: &mut BufferedSocket,
@@ -326,7 +325,7 @@ impl ConnectionDriver<'_> {
 const TOO_LARGE: MessageRefusal =
     MessageRefusal { status: StatusCode::PAYLOAD_TOO_LARGE, why: answer::TOO_LARGE };
 
-/// Adds the header that states where the request's time went.
+/// Adds the header that says where the request's time was spent.
 fn add_timing(outgoing: &mut OutgoingResponse, trace: &RequestTrace) {
     outgoing.add_header(monitor::SERVER_TIMING.as_str(), &trace.server_timing(Instant::now()));
 }
@@ -348,8 +347,8 @@ enum SocketHolder {
     Lent(Lent),
 }
 
-/// Returns the body of a request. A body that arrived with its head is passed on as it is; for any other, the socket is
-/// lent to the body.
+/// Returns the body of a request. A body that arrived with its head is passed on as it is. For any other body, the
+/// socket is lent to the body.
 fn hold(
     mut wire: BufferedSocket,
     framing: RequestFraming,
@@ -426,7 +425,7 @@ async fn refuse(wire: BufferedSocket, refusal: MessageRefusal) -> io::Result<()>
     send_last(wire, answer::refusal(refusal.status, refusal.why)).await
 }
 
-/// Sends `response` to the client, whatever it requested, and closes the connection.
+/// Sends `response` to the client regardless of its request, and closes the connection.
 pub(crate) async fn turn_away(
     socket: ClientSocket,
     response: Response<PreparedBody>,

@@ -1,5 +1,5 @@
-//! The head of a request: bytes in, a head or a refusal out. Stricter than HTTP requires wherever two
-//! programs could read one message differently (RFC 9112 section 11.2).
+//! The head of a request: parses bytes to a head or a refusal. Stricter than HTTP requires wherever two programs could
+//! read one message differently (RFC 9112 section 11.2).
 
 use std::mem::MaybeUninit;
 
@@ -26,7 +26,7 @@ impl MessageRefusal {
     }
 }
 
-/// How the end of a body is determined.
+/// How the end of a body is recognized.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RequestFraming {
     /// By its length in bytes, 0 if none is stated.
@@ -98,16 +98,16 @@ fn unreadable(error: httparse::Error, is_too_long: bool) -> MessageRefusal {
     }
 }
 
-/// Whether a line ends with a line feed alone, which the parser accepts but other programs on the way may not.
+/// Whether a line ends with a line feed alone, which the parser accepts but intermediaries may not.
 fn has_bare_line_feed(head: &[u8]) -> bool {
-    // Checks all pairs, without an early exit, so that the compiler can vectorise the loop.
+    // Checks all pairs without an early exit, so that the compiler can vectorize the loop.
     let pairs = head.iter().zip(head.get(1..).unwrap_or_default());
     let is_within =
         pairs.fold(false, |found, (before, byte)| found | ((*byte == b'\n') & (*before != b'\r')));
     is_within || head.first() == Some(&b'\n')
 }
 
-/// Reads the headers that determine how the message is read.
+/// Reads the headers that determine how the message is framed.
 fn read_semantics(head: &mut RequestHead<'_>) -> Result<(), MessageRefusal> {
     let (mut length, mut is_chunked, mut hosts) = (None, false, 0);
     let (mut close, mut keep) = (false, false);
@@ -148,7 +148,7 @@ fn read_semantics(head: &mut RequestHead<'_>) -> Result<(), MessageRefusal> {
     Ok(())
 }
 
-/// Parses digits and nothing else: no sign, no list, no blank.
+/// Parses digits and nothing else: no sign, no list and no space.
 fn content_length(value: &[u8]) -> Result<u64, MessageRefusal> {
     let text = std::str::from_utf8(value).unwrap_or_default();
     fordway_wire::range::digits(text).ok_or(MessageRefusal::bad("the Content-Length is not a number"))
@@ -190,7 +190,7 @@ impl RequestHead<'_> {
     pub(crate) fn to_request(&self, source: &[u8]) -> Result<Request<()>, MessageRefusal> {
         let copy = Bytes::copy_from_slice(source);
         let copied = |part: &[u8]| {
-            // An empty part may point anywhere.
+            // An empty slice may point anywhere.
             let start = if part.is_empty() { 0 } else { part.as_ptr().addr() - source.as_ptr().addr() };
             copy.slice(start..start + part.len())
         };
@@ -320,8 +320,7 @@ mod tests {
         }
     }
 
-    /// Heads made of relevant pieces in random order: parsing ends, and an accepted head has one reading
-    /// only.
+    /// Heads made of relevant pieces in random order: parsing ends, and an accepted head has only one interpretation.
     #[test]
     fn random_heads_do_no_harm() {
         const PIECES: &[&str] = &[

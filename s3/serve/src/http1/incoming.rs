@@ -13,19 +13,19 @@ use crate::http1::chunked::{ChunkDecoder, ChunkStep};
 use crate::http1::head::RequestFraming;
 use crate::http1::wire::BufferedSocket;
 
-/// The error of a body that stopped arriving; the S3 operation recognises the text.
+/// The error of a body that stopped arriving; the S3 operation recognizes the text.
 pub(crate) const STALLED: &str = "the client stopped sending in the middle of the body";
-/// The error of a body whose chunked coding is invalid; the S3 operation recognises the text.
+/// The error of a body whose chunked coding is invalid; the S3 operation recognizes the text.
 pub(crate) const BROKEN: &str = "the body's transfer coding is broken";
 
 /// The maximum number of unread bytes of a refused body that are read and discarded so that the connection can be used
-/// again. Clients send parts of 5 to 16 MiB and read the response afterwards.
+/// again. Clients send parts of 5 to 16 MiB, and read the response only afterwards.
 const DISCARD_BYTES_MAX: u64 = 16 * 1024 * 1024;
 
 /// The interim response to a client that waits before it sends a body.
 const GO_ON: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 
-/// The error type of bodies.
+/// The error type of request bodies.
 type BodyError = Box<dyn std::error::Error + Send + Sync>;
 
 /// A request's body that is being read, with its socket.
@@ -37,7 +37,7 @@ pub(crate) struct IncomingBody {
     has_failed: bool,
     chunk: Option<BufferChunk>,
     filled: usize,
-    /// For a body of unstated length: the number of bytes that it may still have.
+    /// For a body of unstated length: the number of bytes that may still arrive.
     room_bytes: u64,
 }
 
@@ -92,7 +92,7 @@ impl IncomingBody {
         Ok(())
     }
 
-    /// Returns the socket, to send the response on.
+    /// Returns the socket, on which the response is then sent.
     pub(crate) fn wire(&mut self) -> &mut BufferedSocket {
         &mut self.wire
     }
@@ -108,7 +108,7 @@ impl IncomingBody {
         Poll::Ready(piece.transpose())
     }
 
-    /// Fills a whole chunk, or as much of it as remains of the body.
+    /// Fills a whole chunk, or as much of it as the rest of the body fills.
     fn poll_fill(&mut self, context: &mut Context<'_>) -> Poll<Result<(), BodyError>> {
         ready!(self.poll_tell(context))?;
         while self.filled < CHUNK_BYTES && !self.is_done() {
@@ -164,7 +164,7 @@ impl IncomingBody {
         let ahead = self.wire.ahead();
         let step = decoder.step(ahead, room.len());
         match step.map_err(|refusal| format!("{BROKEN}: {}", refusal.why))? {
-            // The trailers of S3 are sent within `aws-chunked`, so these are ignored.
+            // S3's trailers are sent within `aws-chunked`, so these are ignored.
             ChunkStep::Skip(count) | ChunkStep::Trailer(count) => self.wire.consume(count),
             ChunkStep::Data(count) if count as u64 > self.room_bytes => {
                 return Poll::Ready(Err(format!("{BROKEN}: it is larger than this gateway takes").into()));

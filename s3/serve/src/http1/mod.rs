@@ -1,9 +1,9 @@
 //! HTTP/1.1 on one socket, without a general-purpose server: content is sent from the page cache to the socket without
-//! the copies that such a server would make, and a request of usual size takes one read and one write.
+//! the copies that such a server would make, and a typical request takes one read and one write.
 //!
 //! * `head`, `chunked`: codecs that work on bytes, without a socket
 //! * `wire`: the socket, with bytes that were read ahead and bytes to send
-//! * `incoming`: bodies of requests
+//! * `incoming`: request bodies
 //! * `outgoing`: responses
 //! * `fast_lane`: plain requests for objects, which bypass the S3 layer
 //! * `driver`: one request after the other

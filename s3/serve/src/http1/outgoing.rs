@@ -1,4 +1,4 @@
-//! Responses: their heads as bytes, and the ways in which their bodies reach the socket.
+//! Responses: encodes their heads, and sends their bodies to the socket.
 
 use std::cell::RefCell;
 use std::io;
@@ -17,15 +17,15 @@ use crate::buffers::{give_buffer, take_buffer};
 use crate::content::{ContentPieces, MultipartContent, PIECE_BYTES, RangeSource, append, append_part};
 use crate::http1::wire::BufferedSocket;
 
-/// A body up to this size is copied behind its head, so that both leave in one call. Up to this size, copying
-/// a file costs less than `sendfile` does.
+/// A body of up to this size is copied after its head, so that one call sends both. Up to this size, copying a file
+/// costs less than `sendfile`.
 const INLINE_BYTES: u64 = 64 * 1024;
 
 /// Sent in place of a response whose content turned out to be unreadable.
 const UNREADABLE: &[u8] =
     b"HTTP/1.1 500 Internal Server Error\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
 
-/// The properties of the request that its response depends on.
+/// The properties of the request that determine the form of its response.
 #[derive(Clone, Copy)]
 pub(crate) struct ResponseForm {
     /// Whether the client can take chunks.
@@ -171,7 +171,7 @@ fn range_of(region: &FileRegion) -> Range<u64> {
     region.offset..region.offset + region.len
 }
 
-/// Sends parts one after the other; small ones are gathered in `buffer`, so that many of them leave in one call.
+/// Sends parts one after the other; small ones are gathered in `buffer`, so that one call sends many of them.
 async fn send_parts(
     wire: &mut BufferedSocket,
     buffer: &mut Vec<u8>,
@@ -227,7 +227,7 @@ async fn send_stream(
     wire.send(if is_chunked { b"0\r\n\r\n" } else { b"" }).await
 }
 
-/// Whether only the connection itself may write a header.
+/// Whether the header may be written only by the connection itself.
 fn is_of_the_connection(name: &HeaderName) -> bool {
     [header::CONNECTION, header::TRANSFER_ENCODING, header::DATE].contains(name)
 }
@@ -256,7 +256,7 @@ pub(crate) fn put_number(head: &mut Vec<u8>, name: &str, value: u64) {
     put(head, name, value.to_string().as_bytes());
 }
 
-/// Returns the time as `Date` states it. Cost: it is formatted once a second.
+/// Returns the current time in the format of `Date`. Cost: formatted once a second.
 fn date() -> [u8; 29] {
     thread_local! {
         static WRITTEN: RefCell<(u64, [u8; 29])> = const { RefCell::new((0, [b' '; 29])) };

@@ -1,4 +1,4 @@
-//! A client's socket, with the bytes that were read ahead.
+//! A client's socket, with the bytes that have been read ahead.
 
 use std::fs::File;
 use std::future::poll_fn;
@@ -25,13 +25,13 @@ const PROBE_BYTES: u64 = 1024 * 1024;
 /// The maximum number of bytes of one `sendfile` call, and of one client's turn before the thread serves its other
 /// clients.
 const TURN_BYTES: u64 = 4 * 1024 * 1024;
-/// How long a refused client may go on sending; by then it must have read the response.
+/// How long a refused client may continue to send; it must have read the response by then.
 const LINGER: Duration = Duration::from_secs(5);
 
 pub(crate) struct BufferedSocket {
     stream: ClientSocket,
     ahead: Vec<u8>,
-    /// The number of bytes of `ahead` that were already used.
+    /// The number of bytes of `ahead` that have been used.
     used: usize,
     patience: WaitDeadline,
     stall_timeout: Duration,
@@ -184,7 +184,7 @@ impl BufferedSocket {
         self.send(&second[sent.saturating_sub(first.len())..]).await
     }
 
-    /// Sends `head`, and lets the kernel wait for more data before it sends a partial segment.
+    /// Sends `head`, and tells the kernel to wait for more data before it sends a partial segment.
     pub(crate) async fn send_before_file(&mut self, mut head: &[u8]) -> io::Result<()> {
         if self.stream.is_encrypted() {
             return self.send(head).await;
@@ -279,8 +279,8 @@ impl BufferedSocket {
         }
     }
 
-    /// Closes the connection only after the client has had time to read the response: if it was closed at once while
-    /// the client is still sending, the kernel would discard the response with a reset.
+    /// Closes the connection only after the client has had time to read the response: if it were closed at once while
+    /// the client is still sending, the kernel's reset could make the client lose the response.
     pub(crate) async fn close_after_answer(mut self) {
         if self.stream.shutdown().await.is_err() {
             return;

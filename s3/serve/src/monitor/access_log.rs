@@ -1,5 +1,5 @@
-//! The access log, whose lines are gathered in memory and written by a separate thread, and the IDs of requests, which
-//! lead from a client's error to its line in the log.
+//! The access log, whose lines are gathered in memory and written by a separate thread, and request IDs, which connect
+//! a client's error with its line in the log.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -19,7 +19,7 @@ use serde::Serialize;
 
 /// How long a line may wait to be written.
 const DELAY: Duration = Duration::from_millis(200);
-/// Waiting bytes that are written without waiting for more.
+/// The number of waiting bytes that are written without waiting for more.
 const FULL_BYTES: usize = 256 * 1024;
 /// The maximum number of waiting bytes. While the disk accepts none, further lines are dropped and counted.
 const WAITING_BYTES_MAX: usize = 16 * 1024 * 1024;
@@ -56,16 +56,16 @@ impl AccessLog {
         Ok(AccessLog { queue, writer: Some(writer) })
     }
 
-    /// Adds a line. Cost: serialising it in memory, and a lock for the copy.
+    /// Adds a line. Cost: serializing it in memory, and a lock for the copy.
     pub(crate) fn write(&self, line: &impl Serialize) {
-        // Every line can be written as JSON.
+        // Every line can be serialized as JSON.
         if let Ok(mut text) = serde_json::to_vec(line) {
             text.push(b'\n');
             self.queue.push(&text);
         }
     }
 
-    /// Opens the file at the path again, after the old one was moved away.
+    /// Reopens the file at the path, after the old file was moved away.
     pub(crate) fn reopen(&self) {
         self.queue.reopen.store(true, Ordering::Relaxed);
     }
@@ -182,7 +182,8 @@ impl fmt::Debug for RequestId {
     }
 }
 
-/// Generates the IDs of a gateway's requests. No two of them are equal, and IDs of two gateways hardly ever are.
+/// Generates the IDs of a gateway's requests. IDs of one gateway never repeat, and IDs of two gateways are almost never
+/// equal.
 pub(crate) struct RequestIds {
     next: AtomicU64,
     host: HeaderValue,
@@ -198,14 +199,14 @@ impl RequestIds {
         }
         let (start, host) = random.split_at(8);
         let start = start.iter().fold(0, |start, byte| start << 8 | u64::from(*byte));
-        // Base64 is valid in a header.
+        // Base64 is always valid in a header.
         let host = HeaderValue::try_from(BASE64.encode(host)).unwrap_or(HeaderValue::from_static("host"));
         RequestIds { next: AtomicU64::new(start), host }
     }
 
-    /// Returns the next ID. Cost: an addition that threads share, and a few multiplications.
+    /// Returns the next ID. Cost: one atomic addition, and a few multiplications.
     pub(super) fn next(&self) -> RequestId {
-        // A Weyl sequence steps through all numbers, which SplitMix64 mixes one to one.
+        // A Weyl sequence visits all numbers, and SplitMix64 maps them one to one.
         let number = self.next.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed);
         let number = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let number = (number ^ (number >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

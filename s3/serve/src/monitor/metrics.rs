@@ -63,7 +63,7 @@ impl OperationCode {
     pub(crate) const DELETE_OBJECT: Self = OperationCode(8);
     pub(crate) const PUT_OBJECT: Self = OperationCode(33);
 
-    /// Returns the code of an operation, and `other` for one without its own counters.
+    /// Returns the code of an operation, or that of `other` if it has no counters of its own.
     pub(crate) fn named(name: &str) -> Self {
         OPERATIONS[2..].binary_search(&name).map_or(Self::OTHER, |at| OperationCode(at as u8 + 2))
     }
@@ -79,14 +79,14 @@ const STATUSES: [u16; 18] =
 /// Upper bounds of the latency histogram are 2^k µs, from 32 µs to 34 s.
 const FIRST_POWER: u32 = 5;
 const BOUNDS: usize = 21;
-/// Sets of counters. There are several so that threads do not write to the same memory.
+/// The number of sets of counters. There are several so that threads do not write to the same memory.
 const SHARDS: usize = 16;
 
 /// Counters of one operation.
 #[derive(Default)]
 struct OperationCounts {
     statuses: [AtomicU64; STATUSES.len()],
-    /// The last element counts requests that took longer than all bounds.
+    /// The last element counts requests beyond the highest bound.
     latencies: [AtomicU64; BOUNDS + 1],
     us: AtomicU64,
 }
@@ -144,7 +144,7 @@ impl GatewayMetrics {
         add(&counts.us, us);
     }
 
-    /// Returns all counters as text. They may be off by the requests that are counted at the same time.
+    /// Returns all counters as text. They may be off by requests that are being counted at the same time.
     pub(crate) fn text(&self, connections: usize, is_available: bool) -> String {
         let mut text = String::with_capacity(16 * 1024);
         let total = |field: fn(&MetricsShard) -> &AtomicU64| {

@@ -1,5 +1,5 @@
 //! Monitoring of a gateway: counters, the access log, health. `/metrics`, `/health` and `/ready` are served at a
-//! separate address that needs no signature.
+//! separate address, without signatures.
 //!
 //! * `trace`: data about one request
 //! * `metrics`: counters of all requests
@@ -23,9 +23,9 @@ use tokio::net::{TcpListener, TcpStream};
 
 use crate::unsigned::ConnectionPeer;
 
-/// The request header by which a client asks where the time of its request went.
+/// The request header with which a client asks where its request's time was spent.
 pub(crate) const TIMING_WANTED: HeaderName = HeaderName::from_static("x-fordway-timing");
-/// The response header that says where the time of the request went.
+/// The response header that says where the request's time was spent.
 pub(crate) const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
 
 /// Records requests, for all threads of a gateway.
@@ -42,12 +42,12 @@ pub(crate) struct ResponseEnding {
     pub(crate) body_bytes: Option<u64>,
     /// When the head of the response was ready.
     pub(crate) ready: Instant,
-    /// Whether the client took the whole response.
+    /// Whether the client received the whole response.
     pub(crate) is_complete: bool,
 }
 
 impl RequestMonitor {
-    /// Counts from zero, and writes to `log` if there is one.
+    /// Starts counters at zero; writes to `log` if there is one.
     pub(crate) fn new(log: Option<AccessLog>) -> Self {
         RequestMonitor { metrics: GatewayMetrics::new(), log, ids: RequestIds::new() }
     }
@@ -69,7 +69,7 @@ impl RequestMonitor {
         )
     }
 
-    /// Records that the response was sent, or never will be.
+    /// Records that the response was sent, or never will be sent.
     pub(crate) fn finish(&self, trace: &RequestTrace, ending: &ResponseEnding) {
         let end = Instant::now();
         let took = end.duration_since(trace.start);
@@ -85,7 +85,7 @@ const REQUEST_BYTES_MAX: usize = 8 * 1024;
 /// How long a client of these paths may take.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The data source of responses at the three paths.
+/// The source of the data for responses at the three paths.
 pub(crate) trait HealthProbe: Send + Sync + 'static {
     /// Whether requests are served normally.
     fn is_ready(&self) -> bool;
@@ -93,7 +93,7 @@ pub(crate) trait HealthProbe: Send + Sync + 'static {
     fn metrics(&self) -> String;
 }
 
-/// Answers requests for the three paths for as long as it is polled.
+/// Answers requests for the three paths while it is polled.
 pub(crate) async fn serve(listener: TcpListener, health: std::sync::Arc<impl HealthProbe>) {
     loop {
         match listener.accept().await {

@@ -37,11 +37,11 @@ impl LoggedRequest {
     }
 }
 
-/// The data of a request that is known once its signature was verified.
+/// Data that is known once the request's signature has been verified.
 pub(crate) struct SignedOperation {
     pub(crate) user: Arc<User>,
     pub(crate) operation: OperationCode,
-    /// Bucket and key, if they differ from what the path spells.
+    /// Bucket and key, if they differ from those in the path.
     pub(crate) names: Option<(String, String)>,
     pub(crate) at: Instant,
 }
@@ -71,9 +71,9 @@ impl RequestTrace {
         self.bytes_in.load(Ordering::Relaxed)
     }
 
-    /// Returns the value of `Server-Timing` (W3C), in milliseconds: reading the head, checking the signature,
-    /// and the rest up to `ready`, which for an upload includes the wait for its body. The time that sending
-    /// takes is not known yet; the access log has it.
+    /// Returns the value of `Server-Timing` (W3C), in milliseconds: reading the head, checking the signature, and the
+    /// rest up to `ready`, which for an upload includes the wait for its body. The time for sending is not known yet;
+    /// the access log has it.
     pub(crate) fn server_timing(&self, ready: Instant) -> String {
         let parsed = self.parsed.get().copied().unwrap_or(ready);
         let signed = self.signed.get().map_or(ready, |signed| signed.at);
@@ -101,11 +101,11 @@ pub(super) struct LogLine<'t> {
     status: u16,
     bytes_in: u64,
     bytes_out: Option<u64>,
-    /// From the start of the request's processing to the end of the response.
+    /// The time from the start of the request's processing to the end of the response.
     us: u128,
     /// The part of `us` in which the response was sent.
     send_us: u128,
-    /// Whether the client took the whole response.
+    /// Whether the client received the whole response.
     complete: bool,
 }
 

@@ -1,5 +1,5 @@
-//! Admission of clients: their users, the user that a thread acts as, and that user's store. Also limits what clients
-//! can occupy: memory for long messages, and requests in progress.
+//! Admits clients: determines their users, the user that a thread acts as, and that user's store. Also limits the
+//! resources that clients can occupy: memory for long messages, and requests in progress.
 
 use std::collections::HashMap;
 use std::os::fd::AsFd;
@@ -17,11 +17,11 @@ pub(super) struct AdmittedCaller {
     /// The caller's uid; for a client that proved to know the secret, the gateway's own uid.
     pub(super) uid: u32,
     pub(super) store: Arc<dyn Store>,
-    /// Whether staged files may be passed to the caller, which is safe only if the caller owns them anyway.
+    /// Whether staged files may be passed to the caller. This is safe only if the caller owns them anyway.
     pub(super) lends_files: bool,
 }
 
-/// Decides who may call.
+/// Decides which clients may call.
 pub(super) struct NodeAccess {
     open: OpenStore,
     /// The uid of the gateway's own user.
@@ -30,8 +30,8 @@ pub(super) struct NodeAccess {
     own: Arc<dyn Store>,
     /// Uids of users who may call although the gateway cannot act as them.
     allowed: Vec<u32>,
-    /// The stores of other users, for as long as one of their connections is open. What a store
-    /// remembers (held directories, sorted names) was found with the permissions of its one user.
+    /// The stores of other users, for as long as one of their connections is open. The cached state of a store (held
+    /// directories, sorted names) was read with the permissions of its one user.
     stores: Mutex<HashMap<PeerCredentials, Weak<dyn Store>>>,
 }
 
@@ -47,7 +47,7 @@ impl NodeAccess {
         Ok(NodeAccess { open, uid: user_id(), own, allowed, stores: Mutex::default() })
     }
 
-    /// Whether the gateway runs as root, and so acts as its callers.
+    /// Whether the gateway runs as root, and can therefore act as its callers.
     pub(super) fn is_root(&self) -> bool {
         self.uid == 0
     }
@@ -79,7 +79,7 @@ impl NodeAccess {
         }
     }
 
-    /// Returns the store for a client that has proved to know the secret.
+    /// Returns the store for a client that has proved that it knows the secret.
     pub(super) fn admit_by_secret(&self) -> AdmittedCaller {
         AdmittedCaller { uid: self.uid, store: self.own.clone(), lends_files: false }
     }
@@ -103,7 +103,7 @@ impl NodeAccess {
     }
 }
 
-/// Memory of each connection that does not count against the limits. Enough for nearly all requests of Fordway's
+/// Memory per connection that does not count against the limits. It is enough for nearly all requests of Fordway's
 /// clients.
 pub(super) const OWN_BYTES: usize = 256 << 10;
 /// Memory for one entry of a listing, with a name of maximum length.
@@ -129,7 +129,7 @@ impl LimitedPool {
         Arc::new(LimitedPool { most, taken: Mutex::new(0), given_back: Condvar::new() })
     }
 
-    /// Takes `count` units, and waits for others to return theirs if necessary; `None` if that takes longer than
+    /// Takes `count` units, if necessary after others have returned theirs; `None` if that takes longer than
     /// `patience`.
     pub(super) fn take(self: &Arc<Self>, count: usize, patience: Duration) -> Option<PoolShare> {
         let is_short = |taken: &mut usize| taken.saturating_add(count) > self.most;
@@ -176,13 +176,13 @@ pub(super) struct NodeLimits {
     pub(super) connection_bytes_max: usize,
     /// Requests in progress; `None` for as many as there are connections.
     pub(super) requests: Option<Arc<LimitedPool>>,
-    /// How long a request waits for others to return memory or end.
+    /// How long a request waits for other requests to end or return memory.
     pub(super) patience: Duration,
 }
 
 impl NodeLimits {
     /// Reserves memory of `bytes` for a connection that already holds `held`; reserves nothing for up to [`OWN_BYTES`].
-    /// Errors: `EntityTooLarge` for more than a connection can ever get, `Unavailable` if other connections use it.
+    /// Errors: `EntityTooLarge` for more than a connection can ever get, `Unavailable` if other connections occupy it.
     pub(super) fn memory_for(&self, bytes: usize, held: usize) -> Result<Option<PoolShare>> {
         if bytes <= OWN_BYTES {
             return Ok(None);

@@ -50,10 +50,10 @@ pub(super) struct GatewayConnection {
     pub(super) standing: Arc<ConnectionStanding>,
 }
 
-/// Whether a connection is in the middle of work that a stopping gateway should wait for.
+/// Whether a connection is doing work that a stopping gateway should wait for.
 ///
-/// The connection's thread and the stopping gateway agree on one order: no work is started on a connection that was
-/// ended, and work that was started before is waited for.
+/// Either the connection is ended first, and no work starts on it any more, or the work starts first, and the gateway
+/// waits for it.
 #[derive(Debug, Default)]
 pub(super) struct ConnectionStanding(AtomicU8);
 
@@ -126,7 +126,7 @@ impl GatewayConnection {
     /// Serves a client that speaks HTTP; `ahead` holds the bytes that were already read.
     fn serve_http(&self, ahead: &[u8], shared: &NodeGatewayState) -> Result<(), Errno> {
         shared.stats.http_connections.add(1);
-        // Marked as busy for its whole life, because HTTP has its own way of stopping, which answers requests in
+        // Marked as busy for its whole life, because HTTP is stopped in its own way, which completes requests in
         // progress.
         if !self.standing.enter() {
             return Ok(());
@@ -177,7 +177,7 @@ impl GatewayConnection {
         send_all(&self.socket, &welcome.to_bytes(), &[], None)
     }
 
-    /// Authenticates the client by the shared secret, and proves to it that the gateway knows the secret too.
+    /// Authenticates the client by the shared secret, and proves to the client that the gateway also knows the secret.
     fn challenge(
         &self,
         keys: &AccessKeyPair,
@@ -222,7 +222,7 @@ impl GatewayConnection {
         send_all(&self.socket, &bytes, &[], None)
     }
 
-    /// Receives the bytes that are available. Errors: from the socket; `CONNRESET` at the end of the stream.
+    /// Receives the available bytes. Errors: from the socket; `CONNRESET` at the end of the stream.
     fn receive(&self, inbox: &mut FrameBuffer, wait: WaitMode) -> Result<(), Errno> {
         match receive(self.socket.as_fd(), inbox.room(), wait)? {
             0 => Err(Errno::CONNRESET),
@@ -234,7 +234,7 @@ impl GatewayConnection {
     }
 }
 
-/// Tells a client why it is refused. Returns the error that ends the connection.
+/// Tells a client why its connection is refused. Returns the error that ends the connection.
 pub(super) fn refuse(socket: impl AsFd, error: &Error) -> Errno {
     let welcome =
         GatewayWelcome { version: VERSION, wants_proof: false, is_refusal: true, nonce: [0; NONCE_BYTES] };
@@ -346,7 +346,7 @@ impl RequestReader<'_> {
         Errno::PROTO
     }
 
-    /// Waits for more bytes: first polls for a moment if that pays, then sleeps.
+    /// Waits for more bytes: first polls for a moment if that is worthwhile, then sleeps.
     fn wait(&mut self) -> Result<(), Errno> {
         if self.session.outbox.flags.has(ResponseFlags::AWAKE) && self.lookout.pays() {
             let since = Instant::now();

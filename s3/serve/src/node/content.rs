@@ -1,7 +1,7 @@
 //! Responses and content on their way to the client: inline, as a descriptor, or as a stream.
 //!
-//! A staged file may be lent ahead. A client that has just stored a large object often stores a similar one next; with
-//! the file for it already lent, the next put takes one round trip instead of two.
+//! A staged file may be lent ahead. A client that has just stored a large object often stores a similar one next. If
+//! the file for that one is already lent, the next put takes one round trip instead of two.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use crate::node::session::ClientSession;
 use crate::node::stats::NodeStats;
 
 /// The number of bytes of content from which a part of a batch's response is sent while the rest is read. Reading this
-/// much takes about as long as a client polls for the response.
+/// much takes about as long as a client polls for a response.
 const BATCH_REPLY_BYTES: usize = 32 << 10;
 /// The number of objects, of whatever size, from which a part of a batch's response is sent.
 const BATCH_REPLY_OBJECTS: usize = 64;
@@ -54,7 +54,8 @@ impl ClientSession {
         self.send_object::<GetResponse>(id, object)
     }
 
-    /// Reads an object. Small content takes as few calls of the store as possible; large content is sent as by `get`.
+    /// Reads an object. Small content takes as few calls of the store as possible; large content is sent as in response
+    /// to `get`.
     pub(super) fn read(
         &mut self,
         id: u32,
@@ -186,7 +187,7 @@ pub(super) fn read_small(
 /// Responses are gathered until there are this many bytes of them, or until no further request is waiting.
 const GATHER_BYTES: usize = 64 << 10;
 
-/// Gathers responses, and sends as many as possible in one system call.
+/// Gathers responses, and sends them in as few system calls as possible.
 pub(super) struct ResponseOutbox {
     socket: Arc<OwnedFd>,
     buffer: Vec<u8>,
@@ -241,8 +242,8 @@ impl ResponseOutbox {
         self.send(body, None)
     }
 
-    /// Lets both sides sleep instead of polling before the next request: a client that moves large content itself is
-    /// busy for longer, and two threads that take turns work best on one core.
+    /// Lets both sides sleep instead of polling before the next request: a client that reads or writes large content
+    /// itself is busy for longer, and two threads that take turns run best on one core.
     pub(super) fn let_sleep(&mut self) {
         self.flags = ResponseFlags::default();
     }
@@ -297,7 +298,7 @@ impl ResponseOutbox {
     fn send(&mut self, body: &[u8], descriptor: Option<BorrowedFd<'_>>) -> Result<(), Errno> {
         let sent = send_all(self.socket.as_fd(), &self.buffer, body, descriptor);
         self.buffer.clear();
-        // Memory for one long page of a listing is not kept.
+        // Memory for a long page of a listing is not kept.
         self.buffer.shrink_to(GATHER_BYTES);
         sent
     }
@@ -345,7 +346,7 @@ impl ClientSession {
         }
     }
 
-    /// Responds that an object is stored. Lends a spare file if `next` describes another object to expect.
+    /// Responds that an object is stored. Lends a spare file if `next` describes an object that is expected next.
     pub(super) fn committed<T: WriteField>(
         &mut self,
         id: u32,

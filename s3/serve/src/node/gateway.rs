@@ -33,12 +33,12 @@ const DRAIN_POLL: Duration = Duration::from_millis(5);
 /// The configuration of a node gateway. [`NodeConfig::new`] fills in defaults.
 #[derive(Clone, Debug)]
 pub struct NodeConfig {
-    /// The path at which the Unix socket is made, limited to 107 bytes.
+    /// The path of the Unix socket, at most 107 bytes long.
     pub socket: PathBuf,
-    /// The socket's permissions. `None` means 0666 for root, because the kernel then identifies each caller, and
-    /// otherwise 0600.
+    /// The socket's permissions. `None` means 0666 if the gateway runs as root, because the kernel then identifies each
+    /// caller, and otherwise 0600.
     pub mode: Option<u32>,
-    /// Uids of users who may call a gateway that is not root; files are accessed as the gateway's user.
+    /// Uids of other users who may call a gateway that does not run as root. Files are accessed as the gateway's user.
     pub allow_uids: Vec<u32>,
     /// The settings for TCP; `None` means no TCP.
     pub tcp: Option<NodeTcp>,
@@ -47,7 +47,7 @@ pub struct NodeConfig {
     /// Bytes that all connections together may use for long messages and their responses, beyond the 256 KiB that each
     /// connection has of its own.
     pub memory_bytes_max: usize,
-    /// Bytes that one connection may use for the same purpose.
+    /// The number of those bytes that one connection may use.
     pub connection_bytes_max: usize,
     /// The maximum number of requests in progress; `None` for one per connection.
     pub requests_max: Option<usize>,
@@ -55,7 +55,7 @@ pub struct NodeConfig {
     pub lookout: Duration,
     /// How long a client may pause within a message, or take no bytes of its responses.
     pub stall_timeout: Duration,
-    /// How long clients may take to finish writes that they started, after the gateway was told to stop.
+    /// How long clients may take to finish writes in progress after the gateway is told to stop.
     pub drain_timeout: Duration,
 }
 
@@ -64,7 +64,7 @@ pub struct NodeConfig {
 pub struct NodeTcp {
     /// The address to listen on; port 0 picks any free port.
     pub listen: SocketAddr,
-    /// The keys that clients must know. Such clients act as the gateway's user.
+    /// The keys that clients must know. TCP clients act as the gateway's user.
     pub keys: AccessKeyPair,
     /// Whether TCP is allowed for a gateway that runs as root.
     pub may_be_root: bool,
@@ -162,7 +162,7 @@ impl NodeGateway {
         format!("unix://{}", absolute.display())
     }
 
-    /// Returns the bound TCP address, with the port that was chosen.
+    /// Returns the bound TCP address, with the actual port.
     pub fn tcp_addr(&self) -> Option<SocketAddr> {
         self.tcp.as_ref().map(|(_, address)| *address)
     }
@@ -211,7 +211,7 @@ impl NodeGateway {
         let mut polled =
             vec![PollFd::new(&self.stop.0.1, PollFlags::IN), PollFd::new(&self.unix.listener, PollFlags::IN)];
         polled.extend(self.tcp.as_ref().map(|(listener, _)| PollFd::new(listener, PollFlags::IN)));
-        // An interrupted wait is treated like any other end of the wait.
+        // An interrupted wait is treated like any other.
         let _ = poll(&mut polled, None);
         polled.get(2).is_some_and(|tcp| !tcp.revents().is_empty())
     }
@@ -256,7 +256,7 @@ impl NodeGateway {
         let serve = move || {
             connection.serve(&shared);
             shared.stats.connections_ended.add(1);
-            // Close the socket before the slot is free, so that open sockets never outnumber slots.
+            // Close the socket before freeing the slot, so that there are never more open sockets than slots.
             drop(connection);
             drop(slot);
         };
@@ -301,7 +301,7 @@ impl ConnectionTable {
                 return;
             }
             for connection in open.iter().filter(|open| open.standing.end()) {
-                // Bytes that have already arrived are still read; the end of the stream follows them.
+                // Bytes that have already arrived are still read, followed by the end of the stream.
                 let _ = shutdown(connection.socket.as_fd(), Shutdown::Read);
             }
             drop(open);
@@ -394,7 +394,7 @@ impl SocketFile {
             return Err(Error::new(ErrorKind::InvalidArgument, why));
         }
         let failed = |error| cannot_listen(path, error);
-        // If two gateways start at once, one waits here until the other listens.
+        // If two gateways start at once, one of them waits here until the other is listening.
         let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let starting = File::open(dir).map_err(failed)?;
         starting.lock().map_err(failed)?;
@@ -422,7 +422,7 @@ impl Drop for SocketFile {
     }
 }
 
-/// Removes the socket that a gateway which is no longer running left at `path`.
+/// Removes a socket at `path` that was left behind by a gateway that is no longer running.
 fn make_way(path: &Path) -> Result<()> {
     let shown = path.display();
     let refuse = |kind, why: String| Err(Error::new(kind, why));

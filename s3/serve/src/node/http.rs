@@ -1,4 +1,4 @@
-//! S3 over HTTP on the Unix socket, for programs that speak HTTP and not our frames. The gateway's HTTP
+//! S3 over HTTP on the Unix socket, for programs that speak HTTP instead of the node protocol. The gateway's HTTP
 //! driver runs on the thread of the connection, which acts as its client from then on.
 
 use std::io;
@@ -65,9 +65,9 @@ impl HttpService {
         self.stop.trigger();
     }
 
-    /// Serves a client until it closes or [`HttpService::stop`]; `ahead` holds bytes that were already read. A client
-    /// that is not admitted gets an error response. Threads that read for the client are started by this thread, and so
-    /// act as the same user.
+    /// Serves a client until it closes the connection, or until [`HttpService::stop`]; `ahead` holds bytes that were
+    /// already read. A client that is not admitted gets an error response. Threads that read for the client are started
+    /// by this thread, and so act as the same user.
     pub(super) fn serve(
         &self,
         socket: &OwnedFd,
@@ -79,7 +79,7 @@ impl HttpService {
         let runtime = new_runtime().map_err(io::Error::other)?;
         let ended = runtime.block_on(async {
             let stream = tokio::net::UnixStream::from_std(stream)?;
-            // The runtime learns that a new socket is writable only by waiting for it.
+            // The runtime finds out that a new socket is writable only by waiting for it.
             stream.writable().await?;
             let socket = ClientSocket::Unix(stream);
             match admitted {
@@ -94,14 +94,14 @@ impl HttpService {
                 }
             }
         });
-        // A read from a device that hangs must not hold the thread.
+        // A read from a hanging device must not block the thread.
         runtime.shutdown_background();
         ended
     }
 }
 
-/// Whether a client that begins with these bytes speaks HTTP: methods begin with a letter, our frames
-/// never do.
+/// Whether a client that begins with these bytes speaks HTTP: methods begin with a letter, and frames of the node
+/// protocol never do.
 pub(super) fn is_http(start: &[u8]) -> bool {
     start.first().is_some_and(u8::is_ascii_uppercase)
 }

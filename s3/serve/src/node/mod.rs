@@ -5,12 +5,12 @@
 //! together are sent in as few system calls as there are buffers to fill.
 //!
 //! * `gateway`: configuration, making the socket, accepting, orderly shutdown
-//! * `access`: users, their stores, and limits on what clients can occupy
+//! * `access`: users, their stores, and limits on the resources that clients can occupy
 //! * `connection`: one client: handshake, reading, waiting for the next request
 //! * `http`: clients that speak HTTP instead of the node protocol
 //! * `session`: each request in terms of the store
 //! * `content`: responses and content on their way to the client
-//! * `stats`: counters, and whether polling for the next request pays
+//! * `stats`: counters, and whether polling for the next request is worthwhile
 
 mod access;
 mod connection;

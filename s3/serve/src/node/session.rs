@@ -31,7 +31,7 @@ pub(super) struct ClientSession {
     pub(super) lends_files: bool,
     limits: Arc<NodeLimits>,
     standing: Arc<ConnectionStanding>,
-    /// The write that was started and neither committed nor abandoned.
+    /// The write that has been started and neither committed nor abandoned.
     writing: Option<PiecewiseWrite>,
     /// A staged file lent to the client ahead of its next object.
     pub(super) spare: Option<SpareObject>,
@@ -43,7 +43,7 @@ struct PiecewiseWrite {
     writer: Box<dyn Writer>,
     /// The object that is written; `None` for a part of an upload.
     object: Option<Described>,
-    /// The first error of the write.
+    /// The first error of the write, if any.
     failed: Option<Error>,
 }
 
@@ -77,8 +77,8 @@ impl ClientSession {
         self.writing.is_some()
     }
 
-    /// Serves a request. Errors: from the socket, and `PROTO` for a request that is not valid now; the connection then
-    /// ends.
+    /// Serves a request. Errors: from the socket, and `PROTO` for a request that is not valid in this state; the
+    /// connection then ends.
     pub(super) fn handle(&mut self, id: u32, request: Request<'_>, body: &[u8]) -> Result<(), Errno> {
         self.outbox.stats.note(request.code(), body.len());
         let _admitted = match self.admit(&request) {
@@ -86,8 +86,8 @@ impl ClientSession {
             Err(error) => return self.outbox.answer::<()>(id, &Err(error)),
         };
         match &request {
-            // The client's next put will fill the memory that this put frees. On one processor, that memory is in the
-            // cache, and the client waits meanwhile.
+            // The client's next put will fill the memory that this put frees. On the client's processor, that memory is
+            // still in the cache; sharing the processor costs nothing, because the client is waiting for this put.
             Request::PutSpare { core, .. } => self.cores.keep_to(*core),
             _ => self.cores.use_all(),
         }
@@ -118,8 +118,8 @@ impl ClientSession {
         }
     }
 
-    /// Waits for the memory and the slot that the request needs. `Append` needs neither: it has no response that could
-    /// report a failure.
+    /// Reserves the memory and the slot that the request needs, and waits for them if necessary. `Append` needs
+    /// neither: it has no response that could report a failure.
     fn admit(&self, request: &Request<'_>) -> Result<[Option<PoolShare>; 2]> {
         if matches!(request, Request::Append {}) {
             return Ok([None, None]);

@@ -1,8 +1,8 @@
-//! Counters of requests, and of busy connections, which decide whether polling for the next request pays.
+//! Counters of requests, and of busy connections, which decide whether polling for the next request is worthwhile.
 //!
 //! Waking a sleeping thread takes several times as long as a small get. A thread that "looks out", that is, polls its
 //! connection for some microseconds before it sleeps, saves that time if a processor is idle. If more threads look out
-//! than there are processors, they keep each other from working.
+//! than there are processors, they slow each other down.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -113,9 +113,9 @@ fn snake_case(name: &str) -> String {
 const PERIOD: Duration = Duration::from_millis(10);
 /// Bits that hold the count of a period; the others hold its number.
 const COUNT_BITS: u32 = 20;
-/// After looking out this many times in a row without effect, a thread looks out only rarely.
+/// After looking out this many times in a row without success, a thread looks out only rarely.
 const MISSES_MAX: u32 = 4;
-/// Rarely means every `RARELY`th time.
+/// A thread that looks out rarely does so every `RARELY`th time.
 const RARELY: u32 = 64;
 
 /// State that all connections share.
@@ -127,7 +127,7 @@ pub(super) struct NodeActivity {
     periods: [AtomicU64; 2],
 }
 
-/// State of one connection.
+/// The state of one connection.
 #[derive(Debug, Default)]
 pub(super) struct ConnectionLookout {
     period: u64,
@@ -170,12 +170,12 @@ impl NodeActivity {
 }
 
 impl ConnectionLookout {
-    /// Whether to look out this time, which depends on whether it helped before.
+    /// Whether to look out this time; depends on whether that helped before.
     pub(super) fn pays(&mut self) -> bool {
         self.misses < MISSES_MAX || self.misses.is_multiple_of(RARELY)
     }
 
-    /// Records whether a request came.
+    /// Records whether a request arrived.
     pub(super) fn learn(&mut self, came: bool) {
         self.misses = if came { 0 } else { self.misses.saturating_add(1) };
     }

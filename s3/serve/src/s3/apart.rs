@@ -1,4 +1,5 @@
-//! Runs work that waits for devices on separate threads, so that the serving thread continues with its other clients.
+//! Runs work that waits for devices on separate threads, so that the serving thread can continue with its other
+//! clients.
 //!
 //! No thread waits for a lock. Anyone who may write to a bucket may hold its locks for as long as they like, so work
 //! that finds a lock taken is retried later, and finally answered with 503 and a time to come back.
@@ -13,10 +14,10 @@ use fordway_sys::with_lock_patience;
 use crate::s3::error::Outcome;
 use crate::users::User;
 
-/// Work that takes at least this long is worth a hand-over to another thread, which costs some 20 µs.
+/// Work that takes at least this long is worth handing over to another thread, which costs about 20 µs.
 const LONG: Duration = Duration::from_micros(200);
 
-/// Runs `work` on a separate thread with the store of `user`. The store is the same one, and so acts as the same user.
+/// Runs `work` on a separate thread with the store of `user`. It is the same store object, so it acts as the same user.
 /// Errors: from `work`.
 pub(super) async fn apart<T: Send + 'static>(
     user: Arc<User>,
@@ -41,8 +42,8 @@ async fn on_its_own<T: Send + 'static>(work: impl FnOnce() -> Outcome<T> + Send 
     })
 }
 
-/// The typical time of publishing content. If publishing waits for a disk, each runs on a separate thread, so that the
-/// disk has many requests to order; if it is done in memory, another thread would cost more.
+/// The typical time of publishing content. If publishing waits for a disk, each publication runs on a separate thread,
+/// so that the disk can reorder many requests. If it happens in memory, another thread would cost more.
 #[derive(Default)]
 pub(crate) struct PublishPace {
     /// A moving average: moves an eighth of the way to each measurement.
@@ -50,7 +51,7 @@ pub(crate) struct PublishPace {
 }
 
 impl PublishPace {
-    /// Publishes the content written to `writer`, and retries while its lock is held elsewhere. Errors: from
+    /// Publishes the content written to `writer`, and retries while another writer holds the lock. Errors: from
     /// publishing.
     pub(super) async fn publish(
         &self,
@@ -125,8 +126,8 @@ impl RetryPauses {
     }
 }
 
-/// Runs `work` until it finds no lock taken; an attempt that finds one must not have changed anything. Errors: from
-/// `work`.
+/// Repeats `work` until it finds no lock taken. An attempt that finds a lock taken must not have changed anything.
+/// Errors: from `work`.
 pub(super) async fn until_unlocked<T>(mut work: impl FnMut() -> Outcome<T>) -> Outcome<T> {
     let mut pauses = None;
     loop {
@@ -151,7 +152,7 @@ mod tests {
 
     use super::*;
 
-    /// A writer that records the thread it is committed on, and delays the commit.
+    /// A writer that records the thread on which it is committed, and delays the commit.
     struct Slow(Box<dyn Writer>, Duration, Arc<Mutex<Vec<ThreadId>>>);
 
     impl Writer for Slow {

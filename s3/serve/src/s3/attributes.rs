@@ -18,7 +18,7 @@ pub(super) fn get(
 ) -> Outcome<S3Response<GetObjectAttributesOutput>> {
     let (bucket, key) = names(&input.bucket, &input.key)?;
     let options = GetOptions { version: version(input.version_id.as_deref())?, ..Default::default() };
-    // The S3 layer takes a header that contains a list for a single name.
+    // The S3 layer mistakes a list in one header for a single name.
     let named = input.object_attributes.iter().flat_map(|list| list.as_str().split(',')).map(str::trim);
     let named: Vec<_> = named.collect();
     let wants = |name| named.contains(&name);
@@ -27,7 +27,7 @@ pub(super) fn get(
     let info = store.head(&bucket, &key, &options)?;
     let mut document = ResponseDocument::new("GetObjectAttributesResponse");
     if wants(ObjectAttributes::ETAG) {
-        // Without quotes, unlike in all other responses.
+        // The ETag has no quotes here, unlike in all other responses.
         document.element("ETag", info.etag.as_str());
     }
     if let Some(checksum) = info.checksum.as_ref().filter(|_| wants(ObjectAttributes::CHECKSUM)) {
@@ -74,7 +74,7 @@ fn check_names(named: &[&str]) -> Outcome<()> {
     }
 }
 
-/// Writes the parts after the marker.
+/// Writes the parts that follow the marker.
 fn write_parts(
     document: &mut ResponseDocument,
     parts: &[ObjectPart],

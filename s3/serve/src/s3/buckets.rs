@@ -17,7 +17,7 @@ use crate::s3::error::{Outcome, S3Failure, unreadable_body};
 const PAGE_MAX: usize = 10_000;
 /// The maximum length of a new bucket's name in bytes (S3's limit).
 const NAME_BYTES_MAX: usize = 63;
-/// The region that S3 writes as an empty location.
+/// The region that S3 represents as an empty location.
 const NAMELESS_REGION: &str = "us-east-1";
 
 pub(super) fn list(
@@ -64,7 +64,8 @@ fn page_size(asked: Option<i32>) -> Outcome<usize> {
     }
 }
 
-/// Creates a bucket, with the tags and the ownership that the request names. `region` is the gateway's region; `None` if it has none.
+/// Creates a bucket with the tags and the ownership setting that the request names. `region` is the gateway's region,
+/// or `None` if it has none.
 pub(super) async fn create(
     store: &dyn Store,
     region: Option<&str>,
@@ -89,7 +90,7 @@ pub(super) async fn create(
         store.set_document(&bucket, &tagging::KIND, &tags)?;
     }
     if request.headers.contains_key("x-amz-object-ownership") {
-        // The gate lets the one value pass that is offered.
+        // The gate admits only the one value that is offered.
         store.set_document(&bucket, &ownership::KIND, ownership::ENFORCED.as_bytes())?;
     }
     let mut headers = arn(&bucket);
@@ -167,7 +168,8 @@ pub(super) fn location(store: &dyn Store, region: &str, bucket: String) -> Outco
     })
 }
 
-/// Returns the error for a configuration that no bucket here has, or the store's error if the bucket does not exist.
+/// Returns the error for a configuration that buckets never have here, or the store's error if the bucket does not
+/// exist.
 pub(super) fn without(store: &dyn Store, bucket: String, code: &str) -> S3Failure {
     let found = Bucket::new(bucket).and_then(|bucket| store.head_bucket(&bucket));
     match found {
@@ -176,7 +178,7 @@ pub(super) fn without(store: &dyn Store, bucket: String, code: &str) -> S3Failur
     }
 }
 
-/// Returns the only grant there is: the holder of the key pair may do everything.
+/// Returns the only grant there is: full control for the holder of the key pair.
 pub(super) fn full_control(owner: &Owner) -> Vec<Grant> {
     let grantee = Grantee {
         id: owner.id.clone(),

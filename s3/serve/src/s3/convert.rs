@@ -1,4 +1,5 @@
-//! Converts between the S3 layer's types and the store's, and writes the headers and documents that we write ourselves.
+//! Converts between the S3 layer's types and the store's, and writes those headers and documents that the S3 layer does
+//! not write.
 
 use std::collections::BTreeMap;
 use std::time::SystemTime;
@@ -28,8 +29,8 @@ pub(super) fn names(bucket: &str, key: &str) -> Outcome<(Bucket, Key)> {
     Ok((Bucket::new(bucket)?, Key::new(key)?))
 }
 
-/// Returns the version that a request names, if any. Errors: `NoSuchVersion`, and `InvalidArgument` for an invalid
-/// name, above all for an empty one, which must not come to mean the latest version.
+/// Returns the version that a request names, if any. Errors: `NoSuchVersion`, and `InvalidArgument` for an invalid ID,
+/// in particular an empty one, which must not be taken for the latest version.
 pub(super) fn version(named: Option<&str>) -> Outcome<Option<VersionId>> {
     if named == Some("") {
         let detail = "the version's name is empty; leave versionId out to mean the latest version";
@@ -45,7 +46,7 @@ pub(super) fn version(named: Option<&str>) -> Outcome<Option<VersionId>> {
     Ok(named.map(VersionId::new).transpose()?)
 }
 
-/// The minimum length of a version name that a store makes.
+/// The minimum length of a version ID that a store makes.
 const VERSION_BYTES_MIN: usize = 24;
 
 /// Returns a version ID as S3 sends it.
@@ -73,7 +74,7 @@ pub(super) fn is_encoded(text: &str) -> bool {
     text.split('%').skip(1).all(is_code)
 }
 
-/// Returns a count that S3 sends as a signed number, limited to `max`. Errors: `InvalidArgument`.
+/// Converts a count that S3 sends as a signed number; limits it to `max`. Errors: `InvalidArgument`.
 pub(super) fn page_size(name: &str, wanted: Option<i32>, max: usize) -> Outcome<usize> {
     let wanted = wanted.unwrap_or(i32::MAX);
     let count = usize::try_from(wanted).map_err(|_| {
@@ -91,7 +92,7 @@ pub(super) fn timestamp(time: SystemTime) -> Option<Timestamp> {
 fn etag_match(condition: ETagCondition) -> ETagMatch {
     match condition {
         ETagCondition::Any => ETagMatch::Any,
-        // The S3 layer takes a list for one tag, and removes the first quote and the last.
+        // The S3 layer mistakes a list for a single tag, and removes the first and the last quote.
         ETagCondition::ETag(tag) => {
             let each = tag.value().split("\"").step_by(2);
             ETagMatch::Tags(each.map(ETag::new).collect())
@@ -115,8 +116,8 @@ pub(super) fn write_conditions(
 pub(super) const CONDITIONS: [HeaderName; 4] =
     [header::IF_MATCH, header::IF_NONE_MATCH, header::IF_MODIFIED_SINCE, header::IF_UNMODIFIED_SINCE];
 
-/// Reads the conditions in a head, under `names`. An invalid date is no condition (RFC 9110 section 13.1.3).
-/// Errors: `InvalidArgument`.
+/// Reads the conditions in a head, under `names`. An invalid date is ignored (RFC 9110 section 13.1.3). Errors:
+/// `InvalidArgument`.
 pub(super) fn conditions_in(headers: &HeaderMap, names: &[HeaderName; 4]) -> Outcome<Conditions> {
     let [if_match, if_none_match, modified, unmodified] = names;
     let date = |name: &HeaderName| headers.get(name).and_then(|value| parse_http(value.to_str().ok()?));
@@ -128,7 +129,7 @@ pub(super) fn conditions_in(headers: &HeaderMap, names: &[HeaderName; 4]) -> Out
     })
 }
 
-/// Reads the tags in a header. Some clients leave out their quotes.
+/// Reads the tags in a header. Some clients omit the quotes.
 fn tags_in(headers: &HeaderMap, name: &HeaderName) -> Outcome<Option<ETagMatch>> {
     let Some(value) = headers.get(name) else { return Ok(None) };
     let text = value.to_str().unwrap_or_default().trim();
@@ -143,8 +144,8 @@ fn tags_in(headers: &HeaderMap, name: &HeaderName) -> Outcome<Option<ETagMatch>>
     }
 }
 
-/// Reads what the client states about the object apart from its bytes. `Expires` stays as the client wrote it.
-/// Errors: `MetadataTooLarge`.
+/// Reads the metadata that the client states for the object. `Expires` stays as the client wrote it. Errors:
+/// `MetadataTooLarge`.
 pub(super) fn metadata(headers: &HeaderMap) -> Outcome<BoxedMetadata> {
     let text = |name: HeaderName| headers.get(name).map(text_of);
     let mut user = BTreeMap::<String, String>::new();
@@ -154,7 +155,7 @@ pub(super) fn metadata(headers: &HeaderMap) -> Outcome<BoxedMetadata> {
             bytes += name.len() + value.len();
             let value = text_of(value);
             let value = decode(&value);
-            // Several headers of one name are one list, as everywhere in HTTP.
+            // Several headers with the same name form one list, as everywhere in HTTP.
             user.entry(name.to_owned())
                 .and_modify(|known| *known += &format!(",{value}"))
                 .or_insert(value.into());
@@ -179,7 +180,7 @@ pub(super) fn metadata(headers: &HeaderMap) -> Outcome<BoxedMetadata> {
     Ok(metadata.into())
 }
 
-/// The maximum size of user metadata in bytes (S3's limit): of the names without `x-amz-meta-`, and of the values.
+/// The maximum size of user metadata in bytes (S3's limit): the names without `x-amz-meta-`, plus the values.
 const METADATA_BYTES_MAX: usize = 2048;
 
 /// Converts a value to text; bytes that are not UTF-8 are replaced.
@@ -187,7 +188,7 @@ fn text_of(value: &HeaderValue) -> String {
     String::from_utf8_lossy(value.as_bytes()).into_owned()
 }
 
-/// Removes `aws-chunked`, which says how the body is transferred and is not a property of the object.
+/// Removes `aws-chunked`, which describes the transfer of the body, not the object.
 fn without_transfer_coding(codings: &str) -> Option<String> {
     let kept: Vec<_> =
         codings.split(',').map(str::trim).filter(|c| !c.eq_ignore_ascii_case("aws-chunked")).collect();
@@ -214,7 +215,7 @@ pub(crate) fn stated_checksum(headers: &HeaderMap) -> Result<Option<Checksum>, S
     }
 }
 
-/// AWS's words for a request that states several checksums.
+/// AWS's message for a request that states several checksums.
 const SEVERAL_CHECKSUMS: &str =
     "Expecting a single x-amz-checksum- header. Multiple checksum Types are not allowed.\nstate one checksum";
 
@@ -223,7 +224,7 @@ pub(super) fn several_checksums() -> S3Failure {
     invalid_request(SEVERAL_CHECKSUMS)
 }
 
-/// Returns the response headers for a checksum, and for what it was computed from.
+/// Returns the response headers for a checksum and its type.
 pub(super) fn checksum_headers(checksum: Option<&Checksum>, kind: Option<ChecksumType>) -> HeaderMap {
     let sum = checksum.and_then(|checksum| {
         let value = HeaderValue::try_from(checksum.to_base64()).ok()?;
@@ -250,9 +251,9 @@ pub(super) fn add_version(headers: &mut HeaderMap, made: Option<&VersionId>) {
 
 /// The header with the version that a response is about.
 pub(super) const VERSION_ID: HeaderName = HeaderName::from_static("x-amz-version-id");
-/// The header with tags in the form of query parameters.
+/// The header with tags, in the form of query parameters.
 pub(super) const TAGGING: HeaderName = HeaderName::from_static("x-amz-tagging");
-/// The header that says what a checksum was computed from.
+/// The header with the type of a checksum, which says what it was computed from.
 const CHECKSUM_TYPE: HeaderName = HeaderName::from_static("x-amz-checksum-type");
 
 /// Returns a response with a document written here, because the S3 layer does not know all of its elements.
@@ -294,7 +295,7 @@ pub(super) fn algorithm(name: &str) -> Outcome<ChecksumAlgorithm> {
     })
 }
 
-/// Returns what a checksum is computed from, as a client names it. Errors: `InvalidRequest`.
+/// Returns the checksum type that a client names. Errors: `InvalidRequest`.
 pub(super) fn checksum_type(name: &str) -> Outcome<ChecksumType> {
     ChecksumType::from_name(&name.to_ascii_uppercase()).ok_or_else(|| {
         let detail = format!("{name:?} is neither FULL_OBJECT nor COMPOSITE");
@@ -302,12 +303,12 @@ pub(super) fn checksum_type(name: &str) -> Outcome<ChecksumType> {
     })
 }
 
-/// Returns the error that S3 uses for wrong checksums, and for a few other faults.
+/// Returns the error that S3 uses for invalid checksums, and for a few other problems.
 pub(super) fn invalid_request(message: impl Into<String>) -> S3Failure {
     S3Failure::new("InvalidRequest", StatusCode::BAD_REQUEST, message)
 }
 
-/// Refuses options that are not offered, which a client would otherwise believe to have taken effect. Errors:
+/// Refuses options that are not offered; a client would otherwise believe that they took effect. Errors:
 /// `NotImplemented`.
 pub(super) fn refuse(asked: &[(&str, bool)]) -> Outcome<()> {
     match asked.iter().find(|(_, asked)| *asked) {
@@ -319,7 +320,7 @@ pub(super) fn refuse(asked: &[(&str, bool)]) -> Outcome<()> {
     }
 }
 
-/// Passes each header that describes the object to `put`. User metadata may not be valid as headers. Returns `None` as
+/// Passes each header that describes the object to `put`. User metadata may be invalid as headers. Returns `None` as
 /// soon as `put` returns `None`.
 pub(crate) fn describe(info: &ObjectInfo, put: &mut impl FnMut(&str, &[u8]) -> Option<()>) -> Option<()> {
     put("accept-ranges", b"bytes")?;
@@ -357,8 +358,8 @@ fn describe_metadata(info: &ObjectInfo, put: &mut impl FnMut(&str, &[u8]) -> Opt
     Some(())
 }
 
-/// Whether all programs read the name and the value in the same way. Metadata that a POSIX program recorded may contain
-/// any bytes.
+/// Whether all programs interpret the name and the value in the same way. Metadata written by a POSIX program may
+/// contain any bytes.
 pub(crate) fn is_plain(name: &str, value: &[u8]) -> bool {
     let is_name = name.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-');
     is_name && value.iter().all(|byte| (b' '..=b'~').contains(byte)) && value.trim_ascii() == value

@@ -26,7 +26,7 @@ pub(super) fn copy(
     let (from_bucket, from_key, version) = copy_source(headers)?;
     let replaces_metadata = replaces(headers, "x-amz-metadata-directive")?;
     let replaces_tags = replaces(headers, "x-amz-tagging-directive")?;
-    // Too much of it is refused even where it is not used, as on AWS.
+    // Too much metadata is refused even if it is not used, as on AWS.
     let metadata = metadata(headers)?;
     let tagging = headers.get(TAGGING).and_then(|value| value.to_str().ok());
     let checksum = headers.get("x-amz-checksum-algorithm").and_then(|value| value.to_str().ok());
@@ -47,7 +47,7 @@ pub(super) fn copy(
     Ok(response)
 }
 
-/// AWS's words for a copy that changes nothing.
+/// AWS's message for a copy that changes nothing.
 const TO_ITSELF: &str = "This copy request is illegal because it is trying to copy an object to itself without \
     changing the object's metadata, storage class, website redirect location or encryption attributes.";
 
@@ -59,8 +59,8 @@ pub(super) const SOURCE_CONDITIONS: [HeaderName; 4] = [
     HeaderName::from_static("x-amz-copy-source-if-unmodified-since"),
 ];
 
-/// Whether a directive says to replace the source's metadata or tags by those of the request. Errors: `InvalidArgument`
-/// for an unknown directive.
+/// Whether a directive says to replace the source's metadata or tags with those of the request. Errors:
+/// `InvalidArgument` for an unknown directive.
 fn replaces(headers: &HeaderMap, directive: &str) -> Outcome<bool> {
     match headers.get(directive).map(HeaderValue::as_bytes) {
         None | Some(b"COPY") => Ok(false),
@@ -72,7 +72,7 @@ fn replaces(headers: &HeaderMap, directive: &str) -> Outcome<bool> {
     }
 }
 
-/// Adds headers that name the version that was read and the version that was made.
+/// Adds the headers with the version that was read and the version that was created.
 pub(super) fn add_versions(
     response: &mut S3Response<Body>,
     source: Option<&VersionId>,

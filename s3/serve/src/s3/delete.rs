@@ -60,7 +60,7 @@ fn malformed(message: String) -> S3Failure {
     S3Failure::new("MalformedXML", StatusCode::BAD_REQUEST, message)
 }
 
-/// Whether XML 1.0 can hold all characters of the key, if need be as references.
+/// Whether XML 1.0 can represent all characters of the key, if necessary as character references.
 fn can_be_named(key: &str) -> bool {
     let is_character = |character: char| match character {
         '\t' | '\n' | '\r' => true,
@@ -70,7 +70,7 @@ fn can_be_named(key: &str) -> bool {
     key.chars().all(is_character)
 }
 
-/// Deletes the objects and returns one result per object, in order. If the request names keys only, this takes one call
+/// Deletes the objects and returns one result per object, in order. If the request names only keys, this takes one call
 /// of the store.
 fn results(
     store: &dyn Store,
@@ -104,7 +104,7 @@ fn remove(
     DeleteConditions::of(object).delete(store, bucket, &key, options)
 }
 
-/// The conditions of a delete besides the ETag: the object's size and its modification time.
+/// The conditions of a delete other than the ETag: the object's size and its modification time.
 struct DeleteConditions {
     size: Option<i64>,
     modified: Option<Timestamp>,
@@ -119,8 +119,8 @@ impl DeleteConditions {
         self.size.is_none() && self.modified.is_none()
     }
 
-    /// Deletes the object if it meets the conditions. The store compares only ETags, so the ETag of the object that met
-    /// the conditions ensures that no other version is deleted. Errors: from the store.
+    /// Deletes the object if it meets the conditions. The store compares only ETags, so passing the ETag of the object
+    /// that met the conditions ensures that no other version is deleted. Errors: from the store.
     fn delete(
         &self,
         store: &dyn Store,
@@ -142,7 +142,7 @@ impl DeleteConditions {
             Some(Err(error)) if error.is_at_delete_marker() => {
                 return Err(differs("a delete marker is there"));
             }
-            // The store decides whether the object is missing, and a missing object needs no deletion.
+            // The store decides whether the object is missing. If it is, there is nothing to delete.
             Some(Err(error)) if is_missing(error.kind()) => {}
             Some(Err(error)) => return Err(error),
         }
@@ -166,8 +166,8 @@ fn differs(why: &str) -> Error {
     Error::new(ErrorKind::PreconditionFailed, why)
 }
 
-/// Writes the result for a deleted object. It names the version that was requested, and a delete marker that was made
-/// or removed.
+/// Writes the result for a deleted object. It names the requested version, and any delete marker that was created or
+/// removed.
 fn write_deleted(document: &mut ResponseDocument, object: &ObjectIdentifier, done: DeleteResult) {
     document.open("Deleted").element("Key", &object.key);
     document.maybe("VersionId", object.version_id.as_deref());

@@ -1,5 +1,6 @@
-//! Converts the store's errors to S3's, and refuses operations that S3 has and this gateway does not offer. They are
-//! refused by name after the signature and the bucket were checked, so that strangers learn nothing about buckets.
+//! Converts the store's errors to S3's, and refuses S3 operations that this gateway does not offer. These are refused
+//! by name, and only after the signature and the bucket have been checked, so that strangers learn nothing about
+//! buckets.
 
 use fordway_store::{Bucket, Error, ErrorKind, GetOptions, Key, Store, VersioningState};
 use fordway_sys::is_to_be_done_again;
@@ -17,7 +18,7 @@ use crate::unsigned::NOT_CHUNKED;
 /// The header with the code of an error, sent in addition to the document because a response to HEAD has no document.
 const CODE_HEADER: HeaderName = HeaderName::from_static("x-fordway-error-code");
 
-/// The header that says that a delete marker is in the place of the object.
+/// The header that says that a delete marker hides the object.
 const DELETE_MARKER_HEADER: HeaderName = HeaderName::from_static("x-amz-delete-marker");
 
 /// Results of the operations in this module.
@@ -39,19 +40,19 @@ impl S3Failure {
         failure
     }
 
-    /// An error in AWS's words; `detail` is our own sentence, or empty.
+    /// Creates an error with AWS's message; `detail` is our own sentence, or empty.
     pub(super) fn aws(code: &str, status: StatusCode, words: &str, detail: &str) -> Self {
         S3Failure::new(code, status, composed(words, detail, &[]))
     }
 
-    /// An error about a wrong argument, in AWS's words.
+    /// Creates an error for an invalid argument, with AWS's message.
     pub(super) fn argument(words: &str, name: &str, value: &str) -> Self {
         let facts = [("ArgumentName", name), ("ArgumentValue", value)];
         let facts = if value.is_empty() { &facts[..1] } else { &facts[..] };
         S3Failure::new("InvalidArgument", StatusCode::BAD_REQUEST, composed(words, "", facts))
     }
 
-    /// Whether the lock was held by another, so that the operation may be tried again.
+    /// Whether the lock was held by another writer, so that the operation may be tried again.
     pub(super) fn is_lock_timeout(&self) -> bool {
         self.0.headers().is_some_and(|headers| headers.contains_key(RETRY_AFTER))
     }
@@ -71,8 +72,8 @@ impl From<Error> for S3Failure {
     fn from(error: Error) -> Self {
         let (status, code) = to_s3(error.kind());
         let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-        // Operations that are not offered are not logged, because they are the client's matter, nor is work that will
-        // be retried.
+        // Not logged: operations that are not offered, because they are the client's problem, and work that will be
+        // retried.
         let is_ours = status.is_server_error() && error.kind() != ErrorKind::NotImplemented;
         let is_locked = error.kind() == ErrorKind::LockTimeout;
         if is_ours && !is_locked && !is_to_be_done_again() {
@@ -99,7 +100,7 @@ impl From<S3Error> for S3Failure {
 }
 
 /// Returns the text that the client reads: what failed, why, and what to do next. The errors of the operating system
-/// are left out, because they may name paths on this machine; they are in the log.
+/// are left out, because they may name paths on this machine; the log has them.
 pub(super) fn message(error: &Error) -> String {
     let why = if error.detail().is_empty() { error.kind().name() } else { error.detail() };
     let mut text = match error.target() {
@@ -161,19 +162,19 @@ pub(super) fn unreadable_body(error: &(dyn std::error::Error + Send + Sync)) -> 
     Error::new(kind, detail).into()
 }
 
-/// Returns the error for trailers that are not those that the head announces; `detail` is our own sentence.
+/// Returns the error for trailers that differ from those announced in the head; `detail` is our own sentence.
 pub(super) fn malformed_trailer(detail: &str) -> S3Failure {
     let words = "The request contained trailing data that was not well-formed or did not conform to our published schema.";
     S3Failure::aws("MalformedTrailerError", StatusCode::BAD_REQUEST, words, detail)
 }
 
-/// Returns the error for a body that is not the one signed.
+/// Returns the error for a body that differs from the signed one.
 pub(super) fn wrong_sha256() -> S3Failure {
     let message = "the body does not have the SHA-256 that x-amz-content-sha256 states; send it again";
     S3Failure::new("XAmzContentSHA256Mismatch", StatusCode::BAD_REQUEST, message)
 }
 
-/// AWS's words for an operation that is not implemented.
+/// AWS's message for an operation that is not implemented.
 const NOT_IMPLEMENTED: &str = "A header you provided implies functionality that is not implemented.";
 
 /// Returns the error for an operation that is not offered. `has_document` says whether the request has a body.
@@ -195,8 +196,8 @@ pub(super) fn refusal(
     }
 }
 
-/// Checks operations on locks and access lists, which no bucket has here. Errors: AWS's for a bucket without them, and
-/// those of the store.
+/// Checks operations on object locks and access lists, which buckets here do not have. Errors: AWS's errors for a
+/// bucket without them, and errors of the store.
 fn unconfigured(store: &dyn Store, bucket: &str, key: &str, operation: &str) -> Outcome<()> {
     if bucket.is_empty() {
         return Ok(());

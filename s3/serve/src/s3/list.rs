@@ -20,8 +20,7 @@ use crate::s3::error::Outcome;
 /// The characters that are encoded: all but the unreserved characters of RFC 3986 and the slash.
 const ENCODED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~').remove(b'/');
 
-/// How names are written in a response. Clients ask for URL encoding because XML cannot hold
-/// every character.
+/// The encoding of names in a response. Clients request URL encoding because XML cannot represent every character.
 #[derive(Clone, Copy)]
 pub(super) enum NameEncoding {
     Plain,
@@ -102,7 +101,7 @@ pub(super) fn list_v2(
     Ok(written(ListObjectsV2Output::default(), document))
 }
 
-/// Writes the beginning of both forms. The document is written here, because the S3 layer does not escape
+/// Writes the beginning of the document, in either version. It is written here, because the S3 layer does not escape
 /// carriage returns, which XML parsers turn into line feeds.
 fn opened(bucket: &Bucket, query: &ListQuery, encoding: NameEncoding) -> ResponseDocument {
     let mut document = ResponseDocument::new("ListBucketResult");
@@ -153,7 +152,7 @@ fn write_object(
     document.element("StorageClass", "STANDARD").close();
 }
 
-/// Writes a user as documents name them.
+/// Writes a user in the form used in documents.
 pub(super) fn write_owner(document: &mut ResponseDocument, element: &'static str, owner: &Owner) {
     document.open(element).maybe("ID", owner.id.as_deref());
     document.maybe("DisplayName", owner.display_name.as_deref()).close();

@@ -11,7 +11,7 @@ use crate::s3::error::{Outcome, S3Failure};
 use crate::users::User;
 
 /// Runs `read` with the store of `user` on the calling thread. If `read` would have to wait for a look-up of names,
-/// runs all of it again on a separate thread, with the same store and so as the same user. Errors: from `read`.
+/// runs all of it again on a separate thread, with the same store and therefore as the same user. Errors: from `read`.
 pub(super) async fn look_up<T: Send + 'static>(
     user: Arc<User>,
     read: impl Fn(&dyn Store) -> Outcome<T> + Send + 'static,
@@ -32,7 +32,7 @@ mod tests {
 
     use super::*;
 
-    /// Runs `read` as on a serving thread. Returns its result, and the ID of the serving thread.
+    /// Runs `read` as a serving thread would. Returns its result, and the ID of the serving thread.
     fn look<T: Send + 'static>(
         read: impl Fn(&dyn Store) -> Outcome<T> + Send + 'static,
     ) -> (S3Result<T>, ThreadId) {
@@ -43,7 +43,7 @@ mod tests {
         (runtime.block_on(look_up(user, read)), thread::current().id())
     }
 
-    /// Imitates a store whose data is not in memory: without waiting, it reports the object as missing.
+    /// Imitates a store whose data is not in memory: unless the caller may wait, it reports the object as missing.
     fn from_the_device(store: &dyn Store, name: &str) -> Outcome<ThreadId> {
         if would_wait() {
             return Err(Error::from(ErrorKind::NoSuchKey).into());
@@ -70,7 +70,7 @@ mod tests {
         assert_eq!(read.expect_err("there is no such bucket").code().as_str(), "NoSuchBucket");
     }
 
-    /// The text that was written to the log.
+    /// The text written to the log.
     #[derive(Clone, Default)]
     struct Log(Arc<std::sync::Mutex<Vec<u8>>>);
 
@@ -85,7 +85,7 @@ mod tests {
         }
     }
 
-    /// The log reports failures, but not attempts that only had to be repeated with waiting.
+    /// The log contains failures, but not attempts that only had to be repeated on a thread that may wait.
     #[test]
     fn only_the_second_answer_is_spoken_of() {
         let log = Log::default();

@@ -1,5 +1,5 @@
 //! Each S3 operation in terms of the store. The S3 layer (crate `s3s`) parses requests, checks signatures and writes
-//! responses. To operations that have no method here, it responds with NotImplemented.
+//! responses. It responds with NotImplemented to operations that have no method here.
 
 mod absent;
 mod apart;
@@ -90,7 +90,7 @@ fn builder(
     builder
 }
 
-/// Returns the response to a request that failed outside the S3 layer, in the form that the S3 layer writes.
+/// Returns the response to a request that failed outside the S3 layer, in the form that the S3 layer uses.
 pub(crate) fn failed(failure: impl Into<S3Failure>) -> http::Response<s3s::Body> {
     failure.into().0.to_http_response().unwrap_or_else(|error| {
         tracing::error!(?error, "an error could not be written as S3 has it");
@@ -109,8 +109,8 @@ impl NameValidation for StoreNames {
     }
 }
 
-/// Serves S3 operations from the caller's store. Calls block the thread that received the request (the crate's
-/// documentation says why), except calls that may take long.
+/// Serves S3 operations from the caller's store. Calls block the thread that received the request, except calls that
+/// may take long (see the crate's documentation).
 struct S3Frontend {
     /// `None` if requests need not be signed for a region.
     region: Option<String>,
@@ -128,12 +128,12 @@ fn caller<T>(request: &S3Request<T>) -> S3Result<Arc<User>> {
     user.ok_or_else(|| s3s::s3_error!(AccessDenied, "nobody is known to have signed this"))
 }
 
-/// Converts a user to the owner that responses name.
+/// Converts a user to an owner for responses.
 fn owner(user: &User) -> Owner {
     Owner { id: Some(user.name.clone()), display_name: Some(user.name.clone()) }
 }
 
-/// Returns a response that has only the headers of its output.
+/// Returns a response that consists only of the headers of its output.
 fn plain<T>(outcome: Outcome<T>) -> S3Result<S3Response<T>> {
     outcome.map(S3Response::new).map_err(|S3Failure(error)| error)
 }

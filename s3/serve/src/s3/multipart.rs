@@ -1,5 +1,5 @@
-//! Multipart uploads: their parts, their completion, and the list of uploads in progress, whose keys may be rolled up
-//! by a delimiter like those of objects.
+//! Multipart uploads: their parts, their completion, and the list of uploads in progress, whose keys can be rolled up
+//! by a delimiter, like the keys of objects.
 
 use std::sync::Arc;
 
@@ -33,7 +33,7 @@ use crate::users::User;
 /// The maximum number of entries in one response (S3's limit).
 const PAGE_MAX: usize = 1000;
 
-/// Checks a part number. Errors: `InvalidArgument` outside of 1 to 10,000.
+/// Checks a part number. Errors: `InvalidArgument` outside 1 to 10,000.
 pub(super) fn part_number(number: i32) -> Outcome<u16> {
     // A number that does not fit into 16 bits is out of range in any case.
     checked_part_number(u16::try_from(number).unwrap_or(0)).map_err(|_| {
@@ -69,7 +69,7 @@ pub(super) fn create(
     Ok(response)
 }
 
-/// Returns the error for an invalid choice of checksum, in AWS's words.
+/// Returns the error for an invalid choice of checksum, with AWS's message.
 fn unfit_checksum(options: &PutOptions, error: Error) -> S3Failure {
     let words = match (options.checksum_type, options.checksum) {
         _ if error.kind() != ErrorKind::InvalidArgument => return error.into(),
@@ -98,7 +98,7 @@ pub(super) fn copy_part(
     let number = part_number(asked("partNumber").parse().unwrap_or(0))?;
     let (from_bucket, from_key, version) = match copy_source(headers) {
         Ok(source) => source,
-        // AWS looks for the bucket first.
+        // AWS checks the bucket first.
         Err(failure) => return Err(store.head_bucket(&bucket).err().map_or(failure, S3Failure::from)),
     };
     let options = copy_source_options(headers, version.clone())?;
@@ -111,8 +111,7 @@ pub(super) fn copy_part(
 }
 
 /// Checks that the range of a copied part lies within the source. A read may return less than its range, but a copied
-/// part must be complete, because its writer would not notice that it is short. Errors: `InvalidArgument`, and errors
-/// of the store.
+/// part must be complete: nobody would notice that it is too short. Errors: `InvalidArgument`, and errors of the store.
 fn check_within(store: &dyn Store, (bucket, key): (&Bucket, &Key), options: &GetOptions) -> Outcome<()> {
     let Some(ByteRange::Inclusive(_, last)) = options.range else { return Ok(()) };
     let source = GetOptions { version: options.version.clone(), ..Default::default() };
@@ -126,7 +125,7 @@ fn check_within(store: &dyn Store, (bucket, key): (&Bucket, &Key), options: &Get
     }
 }
 
-/// Converts the error of a failed condition: a copy responds with 412 where a read would respond with 304.
+/// Converts the error of a failed condition: a copy responds with 412 in cases where a read responds with 304.
 fn as_copy_condition(error: Error) -> Error {
     match error.kind() {
         ErrorKind::NotModified => Error::new(ErrorKind::PreconditionFailed, error.detail()),
@@ -173,7 +172,7 @@ fn write_part(document: &mut ResponseDocument, part: &PartInfo) {
     document.checksum(part.checksum.as_ref()).close();
 }
 
-/// Writes the elements about an upload that all listings have in common.
+/// Writes the elements about an upload that are the same in all listings.
 pub(super) fn write_upload(document: &mut ResponseDocument, owner: &Owner, checksum: Option<ChecksumPlan>) {
     for element in ["Initiator", "Owner"] {
         write_owner(document, element, owner);
@@ -337,7 +336,7 @@ fn no_document(message: String) -> S3Failure {
     S3Failure::new("MalformedXML", StatusCode::BAD_REQUEST, message)
 }
 
-/// The part of a completion request that is in its head.
+/// The part of a completion request that is in the head.
 struct CompletionRequest {
     bucket: fordway_store::Bucket,
     key: fordway_store::Key,
@@ -399,7 +398,7 @@ impl CompletionRequest {
         parts.iter().try_for_each(|part| check_part(plan, part))
     }
 
-    /// Returns the error for an object that does not have the size stated.
+    /// Returns the error for an object that does not have the stated size.
     fn wrong_size(&self, store: &dyn Store, parts: &[CompletedPart], stated: u64) -> S3Failure {
         let query = PartsQuery { max_parts: usize::from(MAX_PARTS), ..Default::default() };
         let listed = store.list_parts(&self.bucket, &self.key, &self.upload, &query);
@@ -413,7 +412,7 @@ impl CompletionRequest {
     }
 }
 
-/// Checks the checksum that a completion states for a part of an upload with a checksum. It need not state one.
+/// Checks the checksum that a completion states for a part of an upload with a checksum. The checksum is optional.
 /// Errors: `BadDigest` if it is of another algorithm.
 fn check_part(plan: ChecksumPlan, part: &CompletedPart) -> Outcome<()> {
     let Some(stated) = part.checksum.as_ref().filter(|stated| stated.algorithm != plan.algorithm) else {
@@ -425,7 +424,7 @@ fn check_part(plan: ChecksumPlan, part: &CompletedPart) -> Outcome<()> {
     Err(S3Failure::aws("BadDigest", StatusCode::BAD_REQUEST, &words, &detail))
 }
 
-/// Returns the URL of an object, at the host that the request names. Without a host it is the path.
+/// Returns the URL of an object, with the host of the request, or only the path if the request has no host.
 fn location((bucket, key): &(String, String), request: &S3Request<Body>) -> String {
     let named = request.headers.get(header::HOST).and_then(|host| host.to_str().ok());
     let host = named.or_else(|| request.uri.authority().map(|authority| authority.as_str()));

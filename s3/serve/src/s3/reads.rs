@@ -1,8 +1,8 @@
 //! Reads of objects (GET and HEAD): whole, a range, or several ranges. They have a separate route, because the S3 layer
-//! refuses headers that HTTP tells servers to ignore, and sends fewer headers for HEAD than for GET.
+//! refuses headers that HTTP requires servers to ignore, and sends fewer headers for HEAD than for GET.
 //!
-//! Several ranges in one response (`multipart/byteranges`, RFC 9110 section 14.6) are our extension of S3: a vectored
-//! read of thousands of small pieces is one request.
+//! Several ranges in one response (`multipart/byteranges`, RFC 9110 section 14.6) are our extension of S3, which turns
+//! a vectored read of thousands of small ranges into one request.
 
 use std::ops::Range;
 
@@ -29,7 +29,7 @@ const UNVERSIONED: VersioningState = VersioningState::Unversioned;
 /// The content type that S3 returns for an object that was stored without one.
 pub(crate) const DEFAULT_TYPE: &str = "binary/octet-stream";
 
-/// Query parameters by which a client chooses headers of the response.
+/// Query parameters with which a client overrides headers of the response.
 const CHOSEN: [(&str, HeaderName); 6] = [
     ("response-cache-control", header::CACHE_CONTROL),
     ("response-content-disposition", header::CONTENT_DISPOSITION),
@@ -128,7 +128,7 @@ impl ReadRequest {
         Ok(answer(&options, &info, &range, headers))
     }
 
-    /// Whether the object still is the one that `If-Range` names. Otherwise the client wants all of it.
+    /// Whether the object is still the version that `If-Range` names. If not, the client wants the whole object.
     fn is_still(&self, store: &dyn Store, whole: &GetOptions) -> Outcome<bool> {
         let info = store.head(&self.bucket, &self.key, whole);
         Ok(self.means(&info.map_err(|error| self.explained(store, error))?))
@@ -159,7 +159,7 @@ impl ReadRequest {
         if let (Some(version), None) = (&options.version, &info.version)
             && keeps_versions()
         {
-            // The version `null` of a bucket that was not versioned when the object was put.
+            // The object was put before the bucket was versioned, so its version is `null`.
             add_text(&mut headers, VERSION_ID, version.as_str());
         }
         let content_type = info.metadata.content_type.as_deref().unwrap_or(DEFAULT_TYPE);
@@ -172,8 +172,8 @@ impl ReadRequest {
         Ok(headers)
     }
 
-    /// Returns the checksum for the response: of the part if one part is read, else of the object. There is
-    /// none for a range, whose bytes could not be checked against it. The type is always the object's.
+    /// Returns the checksum for the response: of the part if a part is read, else of the object. A range has none,
+    /// because its bytes could not be checked against the object's checksum. The type is always the object's.
     fn shown_checksum(
         &self,
         store: &dyn Store,
@@ -185,8 +185,8 @@ impl ReadRequest {
         let shown = match options.part.filter(|_| info.part_count.is_some()) {
             None => whole.clone(),
             Some(number) => {
-                // The condition ensures that the parts are those of the same object, which may have been replaced by
-                // now.
+                // The condition ensures that these are the parts of the same object, which may have been replaced
+                // meanwhile.
                 let conditions = Conditions::only_if(info.etag.clone());
                 let same = GetOptions { version: options.version.clone(), conditions, ..Default::default() };
                 let parts = store.object_parts(&self.bucket, &self.key, &same).ok()?;
@@ -231,7 +231,7 @@ fn is_range(range: &ByteRange) -> bool {
     !matches!(range, ByteRange::Inclusive(first, last) if first > last)
 }
 
-/// Returns the headers that a client chooses by parameters. Errors: `InvalidArgument` for a value that cannot be sent
+/// Returns the headers that a client sets through parameters. Errors: `InvalidArgument` for a value that cannot be sent
 /// in a header.
 fn chosen(uri: &Uri) -> Outcome<Vec<(HeaderName, HeaderValue)>> {
     if uri.query().is_none_or(|query| !query.contains("response-")) {
@@ -253,7 +253,7 @@ fn answer(
     range: &std::ops::Range<u64>,
     mut headers: HeaderMap,
 ) -> S3Response<Body> {
-    // An empty part has no first and last byte to name, and 206 without them is no answer (RFC 9110 section 15.3.7).
+    // An empty part has no first and last byte to name, and a response 206 must name them (RFC 9110 section 15.3.7).
     let is_partial = (options.range.is_some() || options.part.is_some()) && !range.is_empty();
     if is_partial && let Ok(text) = HeaderValue::try_from(content_range(range, info.size)) {
         headers.insert(header::CONTENT_RANGE, text);
@@ -282,7 +282,7 @@ pub(super) fn several(
         stream => Err(stream),
     };
     let (status, reply) = match source {
-        // Content that can be read only once is sent whole, which every client must accept.
+        // Content that can be read only once is sent as a whole, which every client must accept.
         Err(stream) => (StatusCode::OK, PreparedBody::Content(stream)),
         Ok(source) => {
             let (ranges, boundary) = (satisfiable(ranges, size)?, boundary()?);
@@ -304,8 +304,8 @@ pub(super) fn several(
     Ok(response)
 }
 
-/// Returns the ranges that overlap with the object. Errors: `InvalidRange` if there are none, or if they are longer
-/// than the object in total: nobody needs that, and a small request would cause a large response.
+/// Returns the ranges that overlap with the object. Errors: `InvalidRange` if there are none, or if their total length
+/// exceeds the object's: no client needs that, and a small request could cause a huge response.
 fn satisfiable(ranges: &[ByteRange], size: u64) -> Result<Vec<Range<u64>>, Error> {
     let found: Vec<_> = ranges.iter().filter_map(|range| range.resolve(size).ok()).collect();
     let total = found.iter().fold(0u64, |sum, range| sum.saturating_add(range.end - range.start));
@@ -317,7 +317,7 @@ fn satisfiable(ranges: &[ByteRange], size: u64) -> Result<Vec<Range<u64>>, Error
     Err(Error::new(ErrorKind::InvalidRange, detail))
 }
 
-/// Returns a boundary of 128 random bits, so that no content can be prepared to contain it.
+/// Returns a boundary of 128 random bits, so that nobody can craft content that contains it.
 fn boundary() -> Result<String, Error> {
     let mut random = [0; 16];
     getrandom::fill(&mut random)

@@ -1,5 +1,5 @@
-//! Operations that the S3 layer checks but does not serve. They read and write objects, and the S3 layer does not know
-//! everything that their requests may say, or refuses headers that HTTP has servers ignore.
+//! Operations that the S3 layer checks but does not serve. They read and write objects. For them, the S3 layer does not
+//! know all request headers, or refuses headers that HTTP requires servers to ignore.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use crate::s3::look_up::look_up;
 use crate::s3::reads::ReadRequest;
 use crate::s3::{buckets, caller, copy, documents, error, multipart, upload};
 
-/// The operations that are served here, apart from those on documents.
+/// The operations that are served here, except those on documents.
 const SERVED: [&str; 9] = [
     "CompleteMultipartUpload",
     "CopyObject",

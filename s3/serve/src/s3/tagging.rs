@@ -50,7 +50,7 @@ pub(super) fn put(store: &dyn Store, input: PutObjectTaggingInput) -> Outcome<Pu
     Ok(PutObjectTaggingOutput { version_id: version_name(version) })
 }
 
-/// Checks the tags of an object; errors are in AWS's words. Errors: `InvalidTag`.
+/// Checks the tags of an object; with AWS's messages. Errors: `InvalidTag`.
 fn check(tags: &[(String, String)]) -> Outcome<()> {
     if tags.len() > MAX_TAGS {
         return Err(invalid(&format!("Object tags cannot be greater than {MAX_TAGS}"), &[]));
@@ -58,7 +58,7 @@ fn check(tags: &[(String, String)]) -> Outcome<()> {
     check_each(tags)
 }
 
-/// Checks each of the tags, and that none is there twice; errors are in AWS's words. Errors: `InvalidTag`.
+/// Checks each tag, and that none occurs twice; with AWS's messages. Errors: `InvalidTag`.
 pub(super) fn check_each(tags: &[(String, String)]) -> Outcome<()> {
     for (at, (name, value)) in tags.iter().enumerate() {
         let (name_chars, value_chars) = (name.chars().count(), value.chars().count());

@@ -25,8 +25,8 @@ use crate::unsigned::TrailerFields;
 const TRAILER_SIGNATURE: HeaderName = HeaderName::from_static("x-amz-trailer-signature");
 const CONTENT_MD5: HeaderName = HeaderName::from_static("content-md5");
 
-/// The number of bytes read from one client before the other clients of its thread have their turn: one or two
-/// milliseconds if the content is hashed. The runtime alone would switch only after 61 times 8 MiB.
+/// The number of bytes read from one client before the thread turns to its other clients: one or two milliseconds if
+/// the content is hashed. Without this limit, the runtime would switch only after 61 times 8 MiB.
 const TURN_BYTES: usize = 1024 * 1024;
 
 pub(super) async fn put(
@@ -54,7 +54,8 @@ pub(crate) struct ObjectUpload {
 }
 
 impl ObjectUpload {
-    /// Starts an object from the head of its request. Errors: the errors of PutObject that occur before its content.
+    /// Starts an object from the head of its request. Errors: those errors of PutObject that occur before its content
+    /// is read.
     fn begin(
         store: &dyn Store,
         (bucket, key): (&Bucket, &Key),
@@ -89,7 +90,8 @@ impl ObjectUpload {
         Some(ObjectUpload { checks: ContentChecks { sha256, ..upload.checks }, ..upload })
     }
 
-    /// Receives the content, and publishes the object. Errors: the errors of PutObject from its content on.
+    /// Receives the content, and publishes the object. Errors: those errors of PutObject that occur from its content
+    /// on.
     pub(crate) async fn receive(self, body: Body, pace: &PublishPace) -> Outcome<PutResult> {
         let ObjectUpload { mut writer, checks } = self;
         let digest = |_| ContentHasher::new(ETagPolicy::Fast, false, Some(ChecksumAlgorithm::Sha256));
@@ -129,7 +131,7 @@ pub(super) async fn put_part(
     };
     let part = store.part_writer(&bucket, &key, &upload, number, &options);
     let mut part = part.map_err(|error| match error.kind() {
-        // The part has a different checksum algorithm than the upload.
+        // The part and the upload have different checksum algorithms.
         ErrorKind::InvalidArgument => invalid_request(composed(error.detail(), "", &[])),
         _ => error.into(),
     })?;
@@ -163,7 +165,7 @@ async fn receive(
 struct ContentChecks {
     size: Option<u64>,
     md5: Option<[u8; 16]>,
-    /// The SHA-256 that the signature covers, if no other code checks it.
+    /// The SHA-256 that the signature covers, if nothing else checks it.
     sha256: Option<[u8; 32]>,
     checksum: StatedChecksum,
 }
@@ -181,7 +183,7 @@ impl ContentChecks {
     }
 
     /// Returns the expected values. May be called only after the body was read, because its trailers are not known
-    /// earlier. Errors: those of trailers, unless the body does not have its size, which the writer then reports.
+    /// earlier. Errors: those of trailers, unless the body has the wrong size, which the writer then reports.
     fn expected(self, received: u64) -> Outcome<ExpectedContent> {
         if self.size.is_some_and(|size| size != received) {
             return Ok(ExpectedContent { size: self.size, ..Default::default() });
@@ -194,7 +196,7 @@ fn stated_size(headers: &HeaderMap) -> Option<u64> {
     headers.get(header::CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
 }
 
-/// A checksum that is stated in a header, will be stated in a trailer, or is only to be computed.
+/// A checksum that is stated in a header, will be stated in a trailer, or only has to be computed.
 struct StatedChecksum {
     algorithm: Option<ChecksumAlgorithm>,
     value: Option<Checksum>,
@@ -203,7 +205,7 @@ struct StatedChecksum {
     trailers: Option<BodyTrailers>,
 }
 
-/// The trailers of a body. They are available once the body was read.
+/// The trailers of a body. They are available once the body has been read.
 enum BodyTrailers {
     /// Decoded by the S3 layer, which checks their signature.
     Signed(TrailingHeaders),

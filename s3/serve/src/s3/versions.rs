@@ -4,7 +4,7 @@ use bytes::Bytes;
 use fordway_store::{
     Bucket, Error, ErrorKind, MAX_KEYS, ObjectContent, Store, VersioningState, VersionsQuery,
 };
-use fordway_wire::s3_xml::{VersionsResponse, list_versions_result};
+use fordway_wire::s3_xml::{VersionsResponseContext, list_versions_result};
 use http::StatusCode;
 use s3s::S3Response;
 use s3s::dto::{
@@ -47,7 +47,7 @@ pub(super) fn put(store: &dyn Store, input: PutBucketVersioningInput) -> Outcome
 }
 
 /// Lists versions. The document is written here, because the S3 layer would write versions and delete markers as two
-/// lists.
+/// separate lists.
 pub(super) fn list(
     store: &dyn Store,
     owner: &Owner,
@@ -67,7 +67,7 @@ pub(super) fn list(
     }
     let encoding = NameEncoding::new(input.encoding_type.as_ref())?;
     let page = store.list_versions(&bucket, &query)?;
-    let answer = VersionsResponse {
+    let answer = VersionsResponseContext {
         bucket: bucket.as_str(),
         query: &query,
         encode: &|name| encoding.apply(name),

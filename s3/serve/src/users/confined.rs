@@ -25,7 +25,7 @@ pub(super) struct ConfinedStore {
 }
 
 impl ConfinedStore {
-    /// Opens the store as the user, and wraps it only if there is something to enforce. Errors: from opening it;
+    /// Opens the store as the user, and wraps it only if there are restrictions to enforce. Errors: from opening it;
     /// `AccessDenied` if the gateway may not act as the user.
     pub(super) fn open(entry: &UserEntry, open: &OpenStore) -> Result<Arc<dyn Store>> {
         let role = match entry.acts_as() {
@@ -276,7 +276,8 @@ impl MultipartUploads for ConfinedStore {
 
 impl Store for ConfinedStore {}
 
-/// Writes an object as the user, so that the user's quotas apply and leftovers are removed as the user.
+/// Writes an object as the user, so that the user's quotas apply, and leftovers are removed with the user's
+/// permissions.
 struct ConfinedWriter {
     /// `None` after the commit.
     inner: Option<Box<dyn Writer>>,

@@ -1,4 +1,4 @@
-//! The credentials file: who may call, as which uid, and for which buckets.
+//! The credentials file: the users who may call, with their uids and their buckets.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -60,7 +60,7 @@ impl UserEntry {
         AccessKeyPair { access_key: self.access_key.clone(), secret_key: self.secret_key.clone() }
     }
 
-    /// Returns the uid and groups that access files for the user; `None` if they are the gateway's own.
+    /// Returns the uid and groups that access files for the user; `None` means the gateway's own.
     pub(super) fn acts_as(&self) -> Option<PeerCredentials> {
         let (uid, gid) = (self.uid?, self.gid.unwrap_or_else(group_id));
         let is_own = uid == user_id() && gid == group_id() && self.groups.is_empty();
@@ -103,7 +103,7 @@ pub(super) fn read(path: &Path) -> Result<Vec<UserEntry>> {
     let text = text_of(path)?;
     let wrong = |why: String| Error::new(ErrorKind::InvalidArgument, format!("{}: {why}", path.display()));
     let document: UsersDocument = toml::from_str(&text).map_err(|error| {
-        // The whole message would show the line, which may contain a secret.
+        // The complete message would contain the line, which may contain a secret.
         let line = error.span().map_or(0, |span| text[..span.start].lines().count().max(1));
         wrong(format!("line {line}: {}", error.message()))
     })?;

@@ -1,4 +1,5 @@
-//! The users, and the user and group that each acts as: one key pair, or the users of a credentials file.
+//! The users of a gateway, and the uid and groups that each acts as: a single key pair, or the users of a credentials
+//! file.
 //!
 //! * `file`: the credentials file
 //! * `confined`: a store limited to what one user may do
@@ -35,7 +36,7 @@ pub(crate) struct User {
     pub(crate) share: Arc<Semaphore>,
 }
 
-/// The maximum number of threads, of those that wait for devices and locks, that one user's work occupies.
+/// The maximum number of the threads that wait for devices and locks that one user's work may occupy.
 const SHARE: usize = READERS_MAX / 2;
 
 /// The keys that a user signs with.
@@ -81,7 +82,7 @@ enum CredentialSource {
     File(PathBuf),
 }
 
-/// The state at the last check.
+/// The state found by the last check.
 struct UsersState {
     /// Device and inode of the served directory.
     root: (u64, u64),
@@ -95,7 +96,7 @@ impl Users {
         Users { by_key: RwLock::default(), origin: None, is_available: true.into() }
     }
 
-    /// A single user, who may do everything that the gateway's own user may.
+    /// A single user, with all rights of the gateway's own user.
     pub fn one(identity: AccessKeyPair, store: Arc<dyn Store>) -> Self {
         Users {
             by_key: RwLock::new(Arc::new(only(identity, store))),
@@ -104,14 +105,14 @@ impl Users {
         }
     }
 
-    /// A single user of a directory, `root`, that `open` opens: requests fail while it is missing, and it is opened
-    /// again when it returns. Errors: from opening it.
+    /// A single user of the directory `root`, which `open` opens. Requests fail while the directory is missing, and it
+    /// is opened again when it returns. Errors: from opening it.
     pub fn one_of(identity: AccessKeyPair, root: &Path, open: OpenStore) -> Result<Self> {
         Users::load(root, open, CredentialSource::One(identity))
     }
 
-    /// The users of a credentials file, which is read again when it changes. Each opens the directory
-    /// `root` by `open`, under the file's user and group for them.
+    /// The users of a credentials file, which is read again when it changes. For each of them, `open` opens the
+    /// directory `root` as the user and group that the file states.
     ///
     /// Errors: `InvalidArgument` for a file that does not parse, names a key or a user twice, or a uid
     /// that the gateway, not being root, cannot act as; `AccessDenied` for one that others may read;
@@ -152,8 +153,8 @@ impl Users {
         self.is_available.load(Ordering::Relaxed)
     }
 
-    /// Checks the directory and the credentials file; with `at_once`, reads the file even if it
-    /// seems unchanged. Logs a failure, and then changes nothing.
+    /// Checks the directory and the credentials file; with `at_once`, reads the file even if it seems unchanged. On
+    /// failure, logs the error and changes nothing.
     pub(crate) fn look(&self, at_once: bool) {
         self.look_at_root();
         if !self.is_available() {
@@ -164,8 +165,8 @@ impl Users {
         }
     }
 
-    /// Whether there is a directory to serve. A directory that has replaced the first one is opened; without any,
-    /// requests fail.
+    /// Whether there is a directory to serve. A directory that has replaced the previous one is opened; if there is
+    /// none, requests fail.
     pub(crate) fn look_at_root(&self) -> bool {
         let Some(origin) = &self.origin else { return true };
         let root = origin.root.display();
@@ -220,7 +221,7 @@ impl Users {
         if !at_once && stamp == state.stamp {
             return Ok(());
         }
-        // A broken file is logged once, not each second.
+        // An invalid file is logged once, not every second.
         state.stamp = stamp;
         let entries = file::read(path)?;
         if entries != state.entries {

@@ -1,4 +1,4 @@
-//! How many threads a load needs, and connections that can continue on another thread.
+//! Decides how many threads a load needs, and moves connections to other threads.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -13,13 +13,13 @@ use crate::workers::{STAYS, WorkerState};
 const TICK: Duration = Duration::from_millis(100);
 /// The share of their time that threads must be busy before another thread is started.
 const FULL: f64 = 0.75;
-/// Idle processors that another thread needs to be of use.
+/// The number of idle processors that make another thread worthwhile.
 const IDLE_MIN: f64 = 0.5;
 /// Ticks for which the number of threads does not shrink after it has grown, because moved connections need time to
 /// settle.
 const REST_TICKS: u32 = 10;
 
-/// Watches the threads of `pool`, and keeps as many of them at work as their load needs.
+/// Watches the threads of `pool`, and keeps as many of them active as the load needs.
 pub(super) async fn keep(pool: &Arc<WorkerState>) {
     loop {
         pool.arrival.notified().await;
@@ -45,7 +45,7 @@ impl<'p> LoadBalance<'p> {
         LoadBalance { pool, at: Instant::now(), busy: pool.busy(), idle: idle_time(), rest: 0 }
     }
 
-    /// Measures what happened since the last time, and acts on it.
+    /// Measures the load since the last tick, and acts on it.
     fn look(&mut self) {
         let now = LoadBalance::new(self.pool);
         let elapsed = now.at.duration_since(self.at).as_secs_f64().max(1e-3);
@@ -60,7 +60,7 @@ impl<'p> LoadBalance<'p> {
             std::cmp::Ordering::Greater => REST_TICKS,
             _ => self.rest.saturating_sub(1),
         };
-        // The number grows at once, and shrinks only after the rest.
+        // The number grows at once, but shrinks only after the pause.
         if wanted > active || self.rest == 0 {
             self.pool.set_active(wanted);
         }
@@ -80,9 +80,10 @@ struct WorkerLoad {
 }
 
 impl WorkerLoad {
-    /// Returns how many threads are wanted: up to half as many more if those at work are full and processors are idle;
-    /// one less if the others have time for its work. On a machine without an idle processor the others take its work
-    /// even if it fills them, because together the threads would wait for processors, not for requests.
+    /// Returns how many threads are needed: up to half as many more if the active threads are fully busy and processors
+    /// are idle; one fewer if the others have time for its work. On a machine without an idle processor, the others
+    /// take over its work even if they become fully busy, because more threads would wait for processors, not for
+    /// requests.
     fn wanted(self) -> usize {
         let has_idle = self.idle >= IDLE_MIN;
         if self.busy >= FULL * self.active as f64 && has_idle {
@@ -107,8 +108,8 @@ impl WorkerState {
         self.workers.iter().map(|worker| worker.runtime.metrics().worker_total_busy_duration(0)).collect()
     }
 
-    /// Makes the first `wanted` threads serve. Connections of other threads leave when something happens on
-    /// them. If the number has grown, threads with more than their share give connections away, busy ones first.
+    /// Makes the first `wanted` threads serve. Connections of other threads move at their next event. If the number has
+    /// grown, threads with more than their share give connections away, busy ones first.
     pub(super) fn set_active(&self, wanted: usize) {
         let before = self.active.swap(wanted, Ordering::Relaxed);
         let open = |at: usize| self.workers[at].connections.load(Ordering::Relaxed);
@@ -123,9 +124,8 @@ impl WorkerState {
     }
 }
 
-/// Returns how long all processors together have been idle since the machine was started, from the first line
-/// of /proc/stat (proc(5)), in hundredths of a second whatever the kernel's clock rate. `None` if it cannot be
-/// read.
+/// Returns how long all processors together have been idle since the machine was started, from the first line of
+/// /proc/stat (proc(5)), in hundredths of a second, whatever the kernel's clock rate. `None` if it cannot be read.
 fn idle_time() -> Option<Duration> {
     idle_of(&std::fs::read_to_string("/proc/stat").ok()?)
 }
@@ -139,8 +139,8 @@ fn idle_of(stat: &str) -> Option<Duration> {
 
 pub(super) type Connection = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// A connection as a task of one thread. When it is to leave, the task ends and another thread gets a new task.
-/// Until the connection registers its socket anew, its events still arrive through its first thread.
+/// A connection as a task of one thread. When the connection has to move, the task ends and another thread gets a new
+/// task. Until the connection registers its socket again, its events still arrive through its first thread.
 pub(super) struct MovableConnection {
     /// `None` once the connection has left.
     connection: Option<Connection>,
@@ -204,7 +204,7 @@ mod tests {
     fn threads_are_taken_away_that_others_can_stand_in_for() {
         assert_eq!(wanted(2, 0.4, 1.5), 1);
         assert_eq!(wanted(2, 0.9, 1.0), 2);
-        // No processor is idle, so one thread that never sleeps does more.
+        // No processor is idle, so one thread that never sleeps gets more done.
         assert_eq!(wanted(2, 0.9, 0.1), 1);
         assert_eq!(wanted(2, 1.4, 0.1), 2);
         assert_eq!(wanted(1, 0.0, 2.0), 1);

@@ -1,9 +1,9 @@
 //! The threads that serve connections, as few as the load needs.
 //!
-//! A thread that always has a next request waiting never sleeps and need not be woken; on loopback, waking costs two
-//! thirds of a small request. Therefore all connections are on one thread until it is fully busy. They are spread over
-//! more threads only if the machine also has idle processors. `balance` decides how many threads are needed, and moves
-//! connections.
+//! A thread that always has another request waiting never sleeps and need not be woken; on loopback, waking takes two
+//! thirds of the time of a small request. Therefore all connections are on one thread until it is fully busy. They are
+//! spread over more threads only if the machine also has idle processors. `balance` decides how many threads are
+//! needed, and moves connections.
 
 mod balance;
 
@@ -111,8 +111,8 @@ impl WorkerState {
         let at = self.emptiest();
         self.workers[at].connections.fetch_add(1, Ordering::Relaxed);
         if let Some(from) = from {
-            // Counted down before the connection continues: an observer who sees its next response must not find it
-            // counted twice.
+            // The count is decremented before the connection continues, so that a client that sees its next response
+            // never finds the connection counted twice.
             self.workers[from].connections.fetch_sub(1, Ordering::Relaxed);
         }
         self.workers[at].runtime.spawn(MovableConnection::new(connection, self.clone(), at));
@@ -144,7 +144,7 @@ fn start_thread(number: usize, runtime: Runtime) -> Result<(oneshot::Sender<()>,
         HERE.set(number);
         // Nothing is ever sent; the wait ends when the sender is dropped.
         let _ = runtime.block_on(finished);
-        // A read from a device that hangs must not keep the process alive.
+        // A read from a hanging device must not keep the process alive.
         runtime.shutdown_background();
     };
     let thread = thread::Builder::new().name(format!("fordway-http-{number}")).spawn(serve);

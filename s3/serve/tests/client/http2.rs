@@ -1,4 +1,4 @@
-//! A client of HTTP/2 whose steps tests can take one by one.
+//! An HTTP/2 client that tests can drive step by step.
 
 use std::time::Duration;
 

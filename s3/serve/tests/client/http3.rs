@@ -1,4 +1,4 @@
-//! A client of HTTP/3.
+//! An HTTP/3 client.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! A client of a few lines that can also send what a correct client never would.
+//! A minimal client that can also send requests that a correct client never would.
 
 #![allow(dead_code, unreachable_pub, missing_docs, reason = "each test file uses a part of it")]
 
@@ -62,7 +62,7 @@ pub struct Client {
     pub dates_by_date: bool,
 }
 
-/// A request. `path` and `query` are sent as they are.
+/// A request. `path` and `query` are sent unchanged.
 pub struct Call<'a> {
     pub method: &'a str,
     pub path: String,
@@ -208,7 +208,7 @@ impl Client {
         format!("{query}&X-Amz-Signature={}", self.sign(&day, &moment, &canonical))
     }
 
-    /// Sends a request as it is, with nothing added.
+    /// Sends a request unchanged, with nothing added.
     pub fn send_raw(&self, method: &str, request: &str) -> Answer {
         let mut stream = self.connect();
         stream.write_all(request.as_bytes()).unwrap();

@@ -1,5 +1,5 @@
-//! `bench`: one file for each family of benchmarks. This file holds those that run on ranks: each rank is a thread, and
-//! the places given on the command line become sites that take turns.
+//! `bench`, with one file per family of benchmarks. This file has those that run on ranks: each rank is a thread, and
+//! the places given on the command line become sites, which are measured in turn.
 
 mod pingpong;
 mod rest;
@@ -59,7 +59,7 @@ fn run_ranks(
     let places = BenchSites::open(args, context)?;
     let started = (jiff::Timestamp::now(), Instant::now());
     let roles: Vec<(&str, &Path)> = places.dirs.iter().map(|dir| ("root", dir.as_path())).collect();
-    // Observed before the work starts, because the work raises the load average.
+    // Observe the machine before the work starts, because the work raises the load average.
     let machine = Machine::observe(&roles);
     let watch = MachineWatch::start(&[]);
     context.output.start_counting();
@@ -101,8 +101,8 @@ fn measure_ranks(
     first_rank(results)
 }
 
-/// Returns the results of rank 0, or the error that ended a rank. Errors of ranks that only waited for that one come
-/// last.
+/// Returns the results of rank 0, or the error that ended a rank. Errors of ranks that were merely waiting for the
+/// failed rank have the lowest precedence.
 fn first_rank(results: Vec<Result<Vec<LaneResults>>>) -> Result<Vec<LaneResults>> {
     let (answers, mut errors): (Vec<_>, Vec<_>) = results.into_iter().partition(Result::is_ok);
     errors.sort_by_key(|error| error.as_ref().is_err_and(|error| error.kind() == ErrorKind::Internal));

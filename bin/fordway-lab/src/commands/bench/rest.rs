@@ -31,7 +31,7 @@ pub(super) fn run(args: &RestArgs, global: &GlobalArgs, context: &CommandContext
     let started = (jiff::Timestamp::now(), Instant::now());
     let machine = Machine::observe(&[]);
     let watch = MachineWatch::start(args.server_pid.as_slice());
-    // Without its number, the server cannot be told from other processes of this machine.
+    // Without its process ID, the server cannot be distinguished from other processes on this machine.
     let watch = if args.server_pid.is_none() { watch.beside_unknown_servers() } else { watch };
     let points = points(args)?;
     pin_server(args)?;
@@ -44,7 +44,7 @@ pub(super) fn run(args: &RestArgs, global: &GlobalArgs, context: &CommandContext
     report(args, run, context)
 }
 
-/// Measures all combinations; the HTTP versions take turns at each. Returns the table's rows.
+/// Measures all combinations, each with all HTTP versions in turn. Returns the table's rows.
 fn measure(
     args: &RestArgs,
     points: &[RestCombination],
@@ -92,7 +92,7 @@ fn block(
         requests: args.requests,
         warm_up: args.warm_up,
         threads,
-        // The same arrivals for all HTTP versions of a block.
+        // All HTTP versions of a block get the same arrivals.
         seed: seed.wrapping_add(u64::from(place.block)),
         client_cpus: args.pins.pin_client.clone(),
         server_pid: args.server_pid,
@@ -305,7 +305,7 @@ struct RestCombination {
 }
 
 impl RestCombination {
-    /// Returns its name in tables.
+    /// Returns the combination's name in tables.
     fn label(&self, args: &RestArgs) -> String {
         let size = self.size_bytes.map_or(String::new(), |bytes| format!(" {}", bytes_text(bytes)));
         let streams = if self.streams > 1 { format!(" x {} streams", self.streams) } else { String::new() };

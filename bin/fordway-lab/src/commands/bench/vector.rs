@@ -17,7 +17,7 @@ use crate::args::{ReplicaArgs, VectorArgs};
 
 /// The only phase.
 const PHASE: &str = "read";
-/// The seed of the bootstrap. It is fixed, because no user needs other draws.
+/// The seed of the bootstrap. It is fixed, because there is no need to vary it.
 const SEED: u64 = 1;
 
 pub(super) fn run(args: &VectorArgs, context: &CommandContext) -> Result<CommandExit> {

@@ -21,13 +21,13 @@ use super::components::framing::PIECE_BYTES;
 
 /// How long both sides of the node lane poll before they sleep.
 const LOOKOUT: Duration = Duration::from_micros(20);
-/// The number of polls in a row without effect after which polling becomes rare.
+/// The number of consecutive polls without effect after which polling becomes rare.
 const MISSES_MAX: u32 = 4;
-/// Polling is then tried once in this many waits.
+/// When polling is rare, it happens once in this many waits.
 const RARELY: u32 = 64;
 /// The size of the order at the start of a request, in bytes.
 pub(super) const ORDER_BYTES: usize = 24;
-/// The most bytes received at a time; heads are shorter.
+/// The maximum number of bytes received at a time; heads are shorter.
 const RECEIVED_BYTES_MAX: usize = 256 << 10;
 
 /// How a response is sent.
@@ -101,7 +101,8 @@ pub(super) fn serve(address: &str, file: &Path) -> Result<CommandExit> {
     served.map(|()| CommandExit::Ok).map_err(|error| file_error("answering", address, error))
 }
 
-/// Waits like either side of the node lane: polls for a moment, unless polling recently had no effect, and then sleeps.
+/// Waits in the same way as both sides of the node lane: polls briefly, unless polling recently had no effect, then
+/// sleeps.
 #[derive(Default)]
 pub(super) struct AdaptiveWait {
     misses: u32,
@@ -211,8 +212,7 @@ async fn awaited(socket: &mut tokio::net::TcpStream, request: &mut [u8]) -> io::
     }
 }
 
-/// Reads a request from the socket, its content again and again into the same memory; `None` at the end of the
-/// connection.
+/// Reads a request from the socket, overwriting the same memory with its content; `None` at the end of the connection.
 fn taken(
     buffer: &mut [u8],
     mut receive: impl FnMut(&mut [u8]) -> Result<usize, Errno>,
@@ -223,7 +223,7 @@ fn taken(
         if let Some(order) = order.filter(|order| got >= order.request_bytes) {
             return Ok(Some(order));
         }
-        // The order is kept; the bytes after it are overwritten, because they are not used.
+        // Keep the order; overwrite the unused bytes after it.
         let room = if filled < buffer.len() { &mut buffer[filled..] } else { &mut buffer[ORDER_BYTES..] };
         match receive(room)? {
             0 => return Ok(None),
@@ -235,7 +235,7 @@ fn taken(
     }
 }
 
-/// Waits for one socket, as event loops do.
+/// Waits for one socket with epoll, as event loops do.
 struct SocketPoll(OwnedFd);
 
 impl SocketPoll {

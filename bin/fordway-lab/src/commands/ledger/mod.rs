@@ -1,8 +1,8 @@
-//! `ledger`: what each layer costs, and whether the layers add up to the whole.
+//! `ledger`: measures the cost of each layer, and whether the layers add up to the whole.
 //!
-//! This file also decides on which processors the two sides of a round trip run. A component and the path that it is
-//! part of must be placed alike: waking a thread on another processor takes several times as long as on the same one,
-//! and the scheduler, if left to choose, chooses differently for each pair of processes.
+//! This file also chooses the processors on which the two sides of a round trip run. A component and the paths that
+//! contain it must use the same placement: waking a thread on another processor takes several times as long as on the
+//! same one, and the scheduler's own choice varies between pairs of processes.
 
 mod components;
 mod echo;
@@ -29,8 +29,8 @@ use self::components::SIZE_BYTES_MAX;
 use self::setup::LedgerSetup;
 use crate::args::{LedgerArgs, PathArg, PlacementArg};
 
-/// The sizes that fits are computed from. They range from almost nothing to more than caches hold, with values on both
-/// sides of 64 KiB, above which content is sent in another way.
+/// The sizes from which fits are computed. They range from almost nothing to more than caches hold, with values on both
+/// sides of 64 KiB, above which content is sent differently.
 const SIZES: [u64; 13] = [
     1,
     512,
@@ -63,7 +63,7 @@ pub(super) fn run(args: &LedgerArgs, context: &CommandContext) -> Result<Command
     };
     let started = (jiff::Timestamp::now(), Instant::now());
     let parent = args.root.clone().unwrap_or_else(std::env::temp_dir);
-    // Observed before the work starts, because the work raises the load average.
+    // Observe the machine before the work starts, because the work raises the load average.
     let machine = Machine::observe(&[("root", &parent)]);
     let watch = MachineWatch::start(&[]);
     let place = tempfile::Builder::new().prefix("fordway-ledger-").tempdir_in(&parent);

@@ -1,4 +1,4 @@
-//! `machines measure`: measures a machine's features, each several times and in turn. One feature is the rate of small
+//! `machines measure`: measures a machine's features in turn, each several times. They include the rate of small
 //! objects over the lanes that have a gateway.
 
 use std::fmt;
@@ -41,7 +41,7 @@ struct MachineMeasurements {
     features: Vec<FeatureMeasurement>,
 }
 
-/// A feature, and the values whose median it is.
+/// A feature, and its measured values, of which the median counts.
 #[derive(Serialize)]
 struct FeatureMeasurement {
     #[serde(skip)]
@@ -54,7 +54,7 @@ struct FeatureMeasurement {
 pub(super) fn run(args: &MeasureArgs, context: &CommandContext) -> Result<CommandExit> {
     let host = || rustix::system::uname().nodename().to_string_lossy().into_owned();
     let name = args.name.clone().unwrap_or_else(host);
-    // Checked before a minute is spent on measuring.
+    // Check the catalogue before spending a minute on measuring.
     args.catalogue.as_deref().map_or(Ok(()), |file| check_new(file, &name))?;
     let machine = Machine::observe(&[("disk", &args.disk)]);
     if cfg!(debug_assertions) {
@@ -177,7 +177,7 @@ fn in_turn(
     Ok(summaries.collect())
 }
 
-/// The values that each round of a benchmark found, or why it failed.
+/// The values from each round of a benchmark, or the error that ended it.
 type Found = Result<Vec<Vec<f64>>>;
 
 /// Runs the benchmarks in turn, so that changes on the machine affect all of them. A benchmark that failed is not run
@@ -272,7 +272,7 @@ fn check_new(file: &Path, name: &str) -> Result<()> {
     Ok(())
 }
 
-/// Appends the entry, so that comments and order of the catalogue are kept.
+/// Appends the entry, which preserves the comments and order of the catalogue.
 fn add(file: &Path, entry: &MachineEntry) -> Result<()> {
     let failed = |error| file_error("writing", file.display(), error);
     let mut file = OpenOptions::new().create(true).append(true).open(file).map_err(failed)?;
@@ -281,7 +281,7 @@ fn add(file: &Path, entry: &MachineEntry) -> Result<()> {
 }
 
 const OBJECT_BYTES: usize = 4 << 10;
-/// How long a round takes.
+/// The duration of a round.
 const DURATION: Duration = Duration::from_secs(1);
 /// The number of GETs between two readings of the clock.
 const BATCH: usize = 64;

@@ -1,5 +1,5 @@
-//! `machines`: the properties of machines on which results were measured. `compare` shows how similar the machines of
-//! two catalogues are; `pick` finds the machine that is most similar to a given one.
+//! `machines`: properties of the machines on which results were measured. `compare` shows how similar the machines of
+//! two catalogues are; `pick` finds the machine that is most similar to a given machine.
 
 mod measure;
 mod probe;
@@ -59,7 +59,7 @@ fn parsed<T>(file: &Path, parse: fn(&str) -> Result<T>) -> Result<T> {
     })
 }
 
-/// Without this note, a reader would think that a similarity covers all features.
+/// Warns about omitted features, because a reader would otherwise assume that a similarity covers all features.
 fn warn_of_left_out(left_out: &[OmittedFeature], context: &CommandContext) {
     for OmittedFeature { feature, missing_in } in left_out {
         let (feature, machines) = (feature.name(), missing_in.join(", "));
@@ -209,7 +209,7 @@ impl fmt::Display for SimilarityReport {
 /// The schema name in the JSON.
 const PICK_SCHEMA: &str = "fordway.pick";
 
-/// All machines that may be picked, the most similar first.
+/// All machines that may be picked, most similar first.
 #[derive(Serialize)]
 struct MachineRanking {
     schema: &'static str,
@@ -253,7 +253,8 @@ fn pick(args: &PickArgs, context: &CommandContext) -> Result<CommandExit> {
     Ok(CommandExit::Ok)
 }
 
-/// Returns the machines that fulfil the conditions. An unknown feature fulfils no condition.
+/// Returns the machines that meet the conditions. A machine without a value for a feature meets no condition on that
+/// feature.
 fn allowed<'a>(within: &'a MachineCatalogue, args: &PickArgs, like: &MachineEntry) -> Vec<&'a MachineEntry> {
     let fulfils = |entry: &MachineEntry| {
         let is_large =

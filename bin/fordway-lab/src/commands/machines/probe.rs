@@ -1,5 +1,5 @@
-//! What `machines probe` measures itself: a disk, through its file system; the processor's clock and memory bandwidth;
-//! and the network, which is the loopback interface unless there is a peer.
+//! The built-in measurements of `machines probe`: a disk, through its file system; the processor's clock and memory
+//! bandwidth; and the network, which is the loopback interface unless a peer is given.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -48,12 +48,12 @@ pub(super) fn disk(dir: Option<&Path>) -> Result<Vec<ProbedQuantity>> {
     Ok(found)
 }
 
-/// Returns how long writing a file and reading it back take. Removes the file.
+/// Returns the times taken to write a file and to read it back. Removes the file.
 fn measure_disk(dir: &Path) -> std::io::Result<(Duration, Duration)> {
     let file = tempfile::Builder::new().prefix("fordway-probe-").tempfile_in(dir)?;
     let mut piece = vec![0; DISK_PIECE_BYTES];
     let mut random = fordway_measure::SeededRandom::new(1);
-    // Random bytes, because some disks and file systems omit or compress zeros.
+    // Use random bytes, because some disks and file systems skip or compress zeros.
     piece.chunks_mut(8).for_each(|bytes| bytes.copy_from_slice(&random.next_u64().to_le_bytes()));
     let since = Instant::now();
     for _ in 0..DISK_FILE_BYTES / DISK_PIECE_BYTES as u64 {
@@ -67,9 +67,9 @@ fn measure_disk(dir: &Path) -> std::io::Result<(Duration, Duration)> {
     Ok((written, since.elapsed()))
 }
 
-/// How long the counter is compared with the clock; the error is then below one in a million.
+/// The time for which the counter is compared with the clock, for an error below one in a million.
 const CALIBRATION: Duration = Duration::from_millis(100);
-/// The size of each of the two buffers of a thread, in bytes: more than caches hold.
+/// The size of each of a thread's two buffers, in bytes, which is more than caches hold.
 const BUFFER_BYTES: usize = 128 << 20;
 /// The number of copies; the fastest counts, as in STREAM.
 const COPIES: usize = 5;
@@ -153,7 +153,7 @@ pub(super) fn fastest_round<W: FnMut()>(
 
 /// The rule of STREAM: each array is at least four times as large as the last-level caches.
 const TIMES_CACHE: u64 = 4;
-/// The minimum size of each array, also if caches are small or unknown: in shorter rounds, starting and ending threads
+/// The minimum size of each array, even if caches are small or unknown. In shorter rounds, starting and ending threads
 /// would dominate.
 const ARRAY_BYTES_MIN: u64 = 64 << 20;
 /// The number of rounds; the fastest counts, as in STREAM.
@@ -194,7 +194,7 @@ impl TriadWork {
     pub(super) fn mb_per_s(&self) -> f64 {
         let length = (self.array_bytes / 8) as usize / self.threads;
         let fastest = fastest_round(self.threads, ROUNDS, || {
-            // Each thread allocates its own arrays, so that they are in its NUMA node's memory.
+            // Each thread allocates its own arrays, so that they are in the memory of its NUMA node.
             let (mut a, b, c) = (vec![1.0f64; length], vec![2.0; length], vec![0.5; length]);
             move || {
                 let (b, c) = (black_box(&b), black_box(&c));
@@ -227,11 +227,11 @@ fn last_level_cache_bytes(cpus: &Path) -> Option<u64> {
 
 /// The number of connections whose round-trip time is read.
 const CONNECTIONS: usize = 11;
-/// The most that is transferred, in bytes and in time.
+/// The maximum amount and duration of a transfer.
 const TRANSFER_BYTES_MAX: u64 = 1 << 30;
 const TRANSFER_TIME_MAX: Duration = Duration::from_secs(5);
 const TRANSFER_PIECE_BYTES: usize = 1 << 20;
-/// A smaller transfer measures the start of a connection rather than its bandwidth.
+/// The minimum size of a transfer. A smaller one would measure the start of a connection rather than its bandwidth.
 const TRANSFER_BYTES_MIN: u64 = 1 << 20;
 
 /// Measures the network. Errors: `Unavailable` if nothing responds at `peer`; `InvalidArgument` if `peer` is not an

@@ -1,4 +1,4 @@
-//! Measuring programs of the system: how each is called, and which figure of its output is used.
+//! Runs the system's measuring programs: defines how each is called, and which figure of its output is used.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -15,7 +15,7 @@ use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// The number of spheres along each side of the cube in the picture.
+/// The number of spheres along each side of the cube in the scene.
 const SPHERES: usize = 7;
 /// The picture's width and height in pixels.
 const PIXELS: usize = 1024;
@@ -23,7 +23,7 @@ const PIXELS: usize = 1024;
 const NETWORK_SECONDS: &str = "2";
 const BYTES_PER_MB: f64 = 1e6;
 
-/// Measures the CPU time that tachyon takes for a picture on one thread, in seconds.
+/// Measures the CPU time, in seconds, that tachyon needs to render a scene on one thread.
 pub(super) fn tachyon(interrupt: &InterruptFlag) -> Result<f64> {
     let failed = |error| file_error("writing", "a scene for tachyon", error);
     let mut scene = tempfile::Builder::new().suffix(".dat").tempfile().map_err(failed)?;
@@ -31,7 +31,7 @@ pub(super) fn tachyon(interrupt: &InterruptFlag) -> Result<f64> {
     let mut command = Command::new("tachyon");
     command.arg(scene.path()).args(["-numthreads", "1", "-nosave"]);
     let done = ToolProcess::start(command, "tachyon")?.finish(interrupt)?;
-    // tachyon also ends with success if it does not understand the scene.
+    // tachyon exits with success even if it does not understand the scene.
     match done.stdout.contains("Ray Tracing Time") {
         true => Ok(done.cpu.as_secs_f64()),
         false => {
@@ -174,7 +174,7 @@ impl ToolProcess {
     pub(super) fn start(mut command: Command, package: &str) -> Result<Self> {
         let program = command.get_program().to_string_lossy().into_owned();
         let failed = |error| file_error("starting", &program, error);
-        // The output goes to files, because nothing reads it while the program measures, and a pipe would fill up.
+        // Send the output to files: nothing reads it while the program measures, so a pipe would fill up.
         let (stdout, stderr) = (tempfile::tempfile().map_err(failed)?, tempfile::tempfile().map_err(failed)?);
         command.stdin(Stdio::null());
         command.stdout(stdout.try_clone().map_err(failed)?).stderr(stderr.try_clone().map_err(failed)?);
@@ -193,7 +193,7 @@ impl ToolProcess {
     /// printing it.
     pub(super) fn await_text(&mut self, text: &str, interrupt: &InterruptFlag) -> Result<()> {
         loop {
-            // This is checked first, because a program that ends now may print the text before the next check.
+            // Check this first, because a program that is about to end may print the text between the two checks.
             let has_ended = self.has_ended()?;
             match content(&self.stdout)?.contains(text) {
                 true => return Ok(()),
@@ -255,7 +255,7 @@ impl Drop for ToolProcess {
     }
 }
 
-/// Returns the current content of a file, regardless of the position at which its writer is.
+/// Returns the current content of a file, without moving the file position that it shares with its writer.
 fn content(file: &File) -> Result<String> {
     let failed = |error| file_error("reading", "the output of a program", error);
     let mut bytes = vec![0; file.metadata().map_err(failed)?.len() as usize];

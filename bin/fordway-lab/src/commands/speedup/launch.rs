@@ -1,5 +1,5 @@
-//! One job: the MPI launcher that starts its ranks, starting and watching the job, and reading its reports. The program
-//! that the launcher starts instead of ssh is here too: the other machine is a network of this one.
+//! Runs one job: finds the MPI launcher, starts and watches the job, and reads its reports. Also has the program that
+//! the launcher starts instead of ssh, which enters another network on this machine.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -19,7 +19,7 @@ use tempfile::TempDir;
 use super::{JobSetup, MessageCarrier};
 use crate::args::SpeedupArgs;
 
-/// How often a job is checked, and therefore how late its end may be noticed.
+/// The polling interval for a job, and therefore the maximum delay in noticing its end.
 const POLL: Duration = Duration::from_millis(1);
 /// The variable that names the directory in which ranks write their reports.
 const REPORTS: &str = "FORDWAY_RANK_REPORTS";
@@ -35,7 +35,7 @@ pub(super) struct JobRunner<'a> {
     setups: Vec<JobSetup>,
     context: &'a CommandContext,
     fordway: PathBuf,
-    /// Everything that the launcher and its ranks write for themselves. Removed when this value is dropped.
+    /// The directory for all files that the launcher and its ranks write. Removed when this value is dropped.
     scratch: TempDir,
 }
 
@@ -85,7 +85,7 @@ impl<'a> JobRunner<'a> {
         Ok(command)
     }
 
-    /// Adds the options for what carries the messages, and for where ranks run.
+    /// Adds the options that select the medium for messages, and the places where ranks run.
     fn carry(&self, command: &mut Command, setup: &JobSetup, ranks: u32) {
         let btl = match &setup.carrier {
             MessageCarrier::Default => None,
@@ -120,7 +120,7 @@ impl<'a> JobRunner<'a> {
             return ends.near.network.start_contained(self.command(setup, ranks, paper)?);
         }
         match NamespaceProcess::start_contained_here(self.command(setup, ranks, paper)?) {
-            // Without the privilege for this, the launcher is trusted to end its ranks, as it does when it is asked to.
+            // Without the privilege for this, rely on the launcher to end its ranks when it is asked to end.
             Err(error) if error.kind() == ErrorKind::NotImplemented => {
                 NamespaceProcess::start_here(self.command(setup, ranks, paper)?)
             }
@@ -154,7 +154,7 @@ impl JobLauncher for JobRunner<'_> {
         let process = self.start(&self.setups[lane], ranks, &paper)?;
         let status = self.wait(process, since)?;
         let elapsed_ns = u64::try_from(since.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        // Ctrl-C reaches the launcher too.
+        // Ctrl-C also reaches the launcher.
         self.context.interrupt.check()?;
         if !status.success() {
             let detail = format!("the job exited with {status}: {}", paper.told());
@@ -209,7 +209,7 @@ impl JobReports {
         opened.map_err(|error| file_error("opening", self.log().display(), error))
     }
 
-    /// Returns the last lines of the log as one, without lines that are only decoration.
+    /// Returns the last lines of the log joined into one, without purely decorative lines.
     fn told(&self) -> String {
         let text = std::fs::read(self.log()).unwrap_or_default();
         let text = String::from_utf8_lossy(&text);
@@ -286,7 +286,7 @@ fn pmpi(args: &SpeedupArgs) -> Result<Option<PathBuf>> {
         let beside = std::env::current_exe().ok().and_then(|exe| Some(exe.parent()?.join(PMPI)));
         return Ok(beside.filter(|path| path.is_file()));
     };
-    // The loader of the ranks would silently continue without the library.
+    // Check now, because the ranks' loader would silently continue without the library.
     named.canonicalize().map(Some).map_err(|error| file_error("opening", named.display(), error))
 }
 
@@ -303,7 +303,7 @@ pub(super) fn enter(network: &Path, words: &[OsString]) -> Result<CommandExit> {
     let opened = std::fs::File::open(network).map_err(|error| file_error("opening", name, error))?;
     fordway_sys::enter_network_namespace(&opened)
         .map_err(|error| file_error("entering", network.display(), error.into()))?;
-    // The program replaces this one in this thread, so it runs in the network.
+    // The program replaces this one from the current thread, so it runs in the network.
     let error = Command::new("sh").arg("-c").arg(command.join(OsString::from(" ").as_os_str())).exec();
     Err(file_error("starting", "sh", error))
 }

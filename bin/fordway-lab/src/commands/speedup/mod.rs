@@ -159,7 +159,7 @@ fn sentence(fitted: &SetupFit) -> String {
 /// The suffix of a set-up's name with which ranks that wait yield the processor.
 const YIELD: &str = "+yield";
 
-/// What carries the messages.
+/// The medium that carries messages.
 #[derive(Debug)]
 enum MessageCarrier {
     /// The choice of MPI.
@@ -241,7 +241,7 @@ fn load(name: &str) -> Result<NetworkSetup> {
     Err(Error::new(ErrorKind::InvalidArgument, detail))
 }
 
-/// Brings up the set-ups. One that cannot be brought up is left out with a warning, except the first: it is the
+/// Brings up the set-ups. A set-up that cannot be brought up is omitted with a warning, except the first, which is the
 /// reference.
 ///
 /// Errors: `InvalidArgument` for a set-up that cannot hold the ranks of a job; any error of the reference.
@@ -279,7 +279,7 @@ fn start(asked: &PlannedSetup) -> Result<JobSetup> {
 fn networks(setup: &NetworkSetup) -> Result<(MessageCarrier, String)> {
     let fordway = std::env::current_exe()
         .map_err(|error| Error::new(ErrorKind::Io, "finding this program").caused_by(error))?;
-    // The wire of a cluster accepts large pieces, and its network cards cut them.
+    // In a cluster, the wire accepts large pieces, and network cards segment them.
     let wire = WireSettings { is_offloading: true, ..WireSettings::default() };
     let ends = NetworkPair::lay(setup, &wire, &fordway)?;
     Ok((MessageCarrier::Networks(ends), format!("Half of the ranks on each side of: {}", setup.description)))
@@ -310,6 +310,6 @@ fn check_table(table: &str, context: &CommandContext) -> Result<CommandExit> {
         "\n= S: time of the first row / time; = E: = S / n. {wrong} of {} rows do not agree with their times.",
         rows.len()
     ))?;
-    // Errors of the built-in table, which was published by others, are no failure of this command.
+    // Errors in the built-in table, which was published by others, are not a failure of this command.
     Ok(if wrong == 0 || table == BUILT_IN { CommandExit::Ok } else { CommandExit::Corrupt })
 }

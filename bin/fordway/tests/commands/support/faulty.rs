@@ -11,7 +11,7 @@ use fordway_store::{
 
 use super::corrupted;
 
-/// What goes wrong.
+/// A fault to inject.
 pub(crate) enum Fault {
     /// Every call on a key that contains this text fails with this kind of error.
     Fails(&'static str, ErrorKind),

@@ -153,7 +153,7 @@ def _jump(size: np.ndarray, time: np.ndarray, steps: list[int]) -> np.ndarray:
     jumps = np.column_stack([_step(len(size), at) for at in steps])
     apart, residual = _apart(jumps, curve), _apart(time, curve)
     heights = np.linalg.lstsq(apart, residual, rcond=None)[0]
-    # Once more without what rare stalls add.
+    # Fit again without the effect of rare stalls.
     rest = _winsorised(residual - apart @ heights)
     return heights + np.linalg.lstsq(apart, rest, rcond=None)[0]
 
@@ -181,7 +181,7 @@ def _place(size: np.ndarray, residual: np.ndarray, random: np.random.Generator) 
     size, residual = size[chosen], residual[chosen]
     counts = np.arange(1, len(size))
     sums = np.cumsum(residual)
-    # Two means: what they leave is least where the sum of squares between them is most.
+    # Fit two means: the residual is smallest where the sum of squares between groups is largest.
     gains = sums[:-1] ** 2 / counts + (sums[-1] - sums[:-1]) ** 2 / (len(size) - counts)
     gains[np.diff(size) == 0] = -np.inf
     at = int(np.argmax(gains))

@@ -1,4 +1,4 @@
-//! Tests of the decisions, with a clock of their own.
+//! Tests of the decisions, with a simulated clock.
 
 use super::{TRIAL, *};
 
@@ -74,7 +74,7 @@ fn passing_failures_are_tried_again_and_then_told() {
     board.ended(stream, now);
     let told = board.jobs[&jobs[0]].outcome.clone().unwrap().unwrap_err();
     assert_eq!((told.kind, told.detail.contains("as told")), (ErrorKind::Unavailable, true));
-    // A repeated call tries the replica again.
+    // A repeated call retries the replica.
     let stream = board.start(None, now);
     assert_eq!(board.choose(stream, now), StreamChoice::Replica(0));
 }

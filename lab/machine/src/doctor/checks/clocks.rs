@@ -1,4 +1,4 @@
-//! Checks of clocks: how fast processors run, how deeply they sleep, and what reading the time costs.
+//! Checks of clocks: how fast processors run, how deeply they sleep, and the cost of reading the time.
 
 use std::collections::BTreeMap;
 
@@ -7,12 +7,13 @@ use super::processors::{PROCESSORS, allowed, is_guest};
 use crate::doctor::FindingDraft;
 use crate::doctor::tree::{SystemTree, UnreadableFile, shown};
 
-/// A clock that may reach this share of the processor's highest counts as not limited.
+/// A processor counts as not limited if its clock may reach this share of its highest frequency.
 const CLOCK_LEAST: f64 = 0.95;
-/// Waking from a sleep state may take this long, in µs, before it counts: as long as a small message takes several times.
+/// The longest time to wake from a sleep state, in µs, that is not reported. It is several times the latency of a small
+/// message.
 const WAKING_MAX_US: u64 = 50;
 
-/// Checks which governors choose the clock of the processors that may be used. Cost: two files for each.
+/// Checks which frequency governors the usable processors have. Cost: two files for each processor.
 pub(super) fn governor(tree: &SystemTree) -> Answer {
     let mine = allowed(tree)?;
     let governors = tree.read_each(PROCESSORS, &mine, "/cpufreq/scaling_governor");
@@ -49,7 +50,7 @@ pub(super) fn governor(tree: &SystemTree) -> Answer {
     })
 }
 
-/// The finding if no processor has `file`: a guest's clock is up to its host.
+/// Makes the finding for the case that no processor has `file`. In a guest, the host controls the clock.
 fn no_clock_control(tree: &SystemTree, file: &str) -> Answer {
     match is_guest(tree) {
         Some(true) => Ok(FindingDraft::cannot_see(
@@ -60,7 +61,7 @@ fn no_clock_control(tree: &SystemTree, file: &str) -> Answer {
     }
 }
 
-/// Checks whether a ceiling is set on the clock, in GHz. Cost: two files for each processor that may be used.
+/// Checks whether the clock frequency is capped, in GHz. Cost: two files for each usable processor.
 pub(super) fn clock_limit(tree: &SystemTree) -> Answer {
     let mine = allowed(tree)?;
     let khz = |file: &str| -> BTreeMap<usize, f64> {
@@ -88,7 +89,7 @@ pub(super) fn clock_limit(tree: &SystemTree) -> Answer {
     .measured("ceiling", ceiling, "GHz"))
 }
 
-/// Checks whether processors were slowed down because they were too hot. Cost: two files for each that may be used.
+/// Checks whether processors were throttled because they were too hot. Cost: two files for each usable processor.
 pub(super) fn heat(tree: &SystemTree) -> Answer {
     let mine = allowed(tree)?;
     let sum = |file: &str| -> Option<u64> {
@@ -124,7 +125,7 @@ pub(super) fn heat(tree: &SystemTree) -> Answer {
     })
 }
 
-/// Checks how long processors may take to wake from the deepest sleep that they may enter, in µs.
+/// Checks how long the first usable processor takes to wake from its deepest enabled sleep state, in µs.
 pub(super) fn sleep_states(tree: &SystemTree) -> Answer {
     let first = allowed(tree)?[0];
     let directory = format!("{PROCESSORS}{first}/cpuidle");

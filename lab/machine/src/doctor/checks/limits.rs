@@ -1,12 +1,12 @@
-//! Checks of control groups: which resources the groups of this process allow, and how often they withheld some.
-//! [`ControlGroup`] finds the groups in version 1, in version 2, and in hybrid set-ups.
+//! Checks of control groups: the limits that apply to this process, and how often they took effect. [`ControlGroup`]
+//! finds the groups in version 1, in version 2, and in hybrid set-ups.
 
 use super::Answer;
 use super::processors::allowed;
 use crate::doctor::FindingDraft;
 use crate::doctor::tree::{SystemTree, UnreadableFile, listed, value_of};
 
-/// Version 1 expresses "no limit" as a very large number; values from this one on count as no limit.
+/// Version 1 expresses "no limit" as a very large number. Values of at least this size count as no limit.
 const NO_LIMIT_BYTES: u64 = 1 << 60;
 
 pub(super) fn cpu_quota(tree: &SystemTree) -> Answer {
@@ -30,7 +30,8 @@ pub(super) fn cpu_quota(tree: &SystemTree) -> Answer {
     Ok(said.measured("quota", quota, "processors"))
 }
 
-/// Returns the quotas in `cpu.max`, in processors. The file holds `max 100000` or `150000 100000`, in microseconds.
+/// Returns the quotas in `cpu.max`, in processors. The file contains, for example, `max 100000` or `150000 100000`, in
+/// microseconds.
 fn quotas_v2(tree: &SystemTree, group: &ControlGroup) -> Vec<f64> {
     let quota = |(_, text): (String, String)| {
         let (quota, period) = text.split_once(' ')?;
@@ -67,8 +68,8 @@ pub(super) fn throttling(tree: &SystemTree) -> Answer {
     Ok(said.measured("periods stopped", share, "%").measured("stopped", seconds, "s"))
 }
 
-/// Returns the number of periods of the quota so far, and of those in which the group was stopped, for the group that was
-/// stopped most often; `None` if there is no such counter.
+/// Returns the number of quota periods so far, and of those in which the group was throttled, for the group that was
+/// throttled most often; `None` if there is no such counter.
 pub(crate) fn throttled_periods(tree: &SystemTree) -> Option<(f64, f64)> {
     let group = ControlGroup::of(tree, "cpu").ok()?;
     let counts = |(_, text): &(String, String)| {
@@ -78,8 +79,8 @@ pub(crate) fn throttled_periods(tree: &SystemTree) -> Option<(f64, f64)> {
     group.texts(tree, "cpu.stat").iter().filter_map(counts).max_by(|a, b| a.1.total_cmp(&b.1))
 }
 
-/// Returns the percentage of scheduling periods in which the group was stopped, and for how many seconds in total.
-/// Version 2 counts microseconds, version 1 nanoseconds.
+/// Returns the percentage of scheduling periods in which the group was throttled, and the total throttled time in
+/// seconds. Version 2 counts microseconds, version 1 nanoseconds.
 fn throttled(text: &str) -> Option<(f64, f64)> {
     let number = |name: &str| value_of(text, name)?.parse::<f64>().ok();
     let (periods, stopped) = (number("nr_periods")?, number("nr_throttled")?);
@@ -90,7 +91,7 @@ fn throttled(text: &str) -> Option<(f64, f64)> {
     Some((100.0 * stopped / periods.max(1.0), seconds))
 }
 
-/// Checks whether other processes are kept off the processors of this process.
+/// Checks whether this process has its processors to itself.
 pub(super) fn exclusive(tree: &SystemTree) -> Answer {
     let isolated = listed(&tree.read("sys/devices/system/cpu/isolated").unwrap_or_default());
     if allowed(tree)?.iter().all(|cpu| isolated.contains(cpu)) {
@@ -101,7 +102,7 @@ pub(super) fn exclusive(tree: &SystemTree) -> Answer {
         true => ("cpuset.cpus.partition", &["root", "isolated"]),
         false => ("cpuset.cpu_exclusive", &["1"]),
     };
-    // The topmost group does not count: it may also be marked as exclusive, but all processes are in that group.
+    // Skip the topmost group. It may also be marked as exclusive, but it contains all processes.
     let top = group.directories.last().map(|top| format!("{top}/{name}"));
     let texts = group.texts(tree, name);
     let is_own = texts.iter().any(|(path, text)| Some(path) != top.as_ref() && own.contains(&text.as_str()));
@@ -140,7 +141,8 @@ pub(super) fn memory(tree: &SystemTree) -> Answer {
     Ok(said.measured("limit", gib, "GiB"))
 }
 
-/// The finding if the group is over its `memory.high`: its tasks are made to wait, and free pages themselves.
+/// Makes the finding for a group that exceeds its `memory.high`. Its tasks are throttled, and must reclaim pages
+/// themselves.
 fn slowed_down(tree: &SystemTree, group: &ControlGroup) -> Option<FindingDraft> {
     let high = group.texts(tree, "memory.high");
     let least: u64 = high.iter().filter_map(|(_, text)| text.parse().ok()).min()?;
@@ -190,8 +192,8 @@ pub(super) fn io(tree: &SystemTree) -> Answer {
 const OWN: &str = "proc/self/cgroup";
 const MOUNTS: &str = "proc/self/mountinfo";
 
-/// The directories of one controller: first the process's own group, then each visible group above it. A limit in
-/// any of these groups applies.
+/// The group directories of one controller: first the process's own group, then each visible ancestor. A limit in any
+/// of them applies.
 #[derive(Debug, PartialEq)]
 pub(in crate::doctor) struct ControlGroup {
     pub(in crate::doctor) is_v2: bool,
@@ -199,7 +201,7 @@ pub(in crate::doctor) struct ControlGroup {
 }
 
 impl ControlGroup {
-    /// Finds the groups of `controller`, such as `cpu`. In a hybrid set-up, version 1 is used if it has the
+    /// Finds the groups of `controller`, such as `cpu`. In a hybrid set-up, version 1 takes precedence if it has the
     /// controller.
     pub(in crate::doctor) fn of(tree: &SystemTree, controller: &str) -> Result<Self, UnreadableFile> {
         let (own, mounts) = (tree.read(OWN)?, tree.read(MOUNTS)?);
@@ -246,7 +248,7 @@ struct MountPoint<'a> {
 }
 
 impl<'a> MountPoint<'a> {
-    /// Parses a line of `mountinfo`, whose fields are in two parts, separated by ` - `.
+    /// Parses a line of `mountinfo`, which consists of two groups of fields separated by ` - `.
     fn of(line: &'a str) -> Option<Self> {
         let (before, after) = line.split_once(" - ")?;
         let mut before = before.split(' ').skip(3);
@@ -256,8 +258,8 @@ impl<'a> MountPoint<'a> {
     }
 }
 
-/// Returns the directories from the group at `path` up to the top of the mount. In a container, the top of the
-/// mount is the container's own group, whatever its path on the host is.
+/// Returns the directories from the group at `path` up to the top of the mount. In a container, the top of the mount is
+/// the container's own group, regardless of its path on the host.
 fn up(mount: &MountPoint<'_>, path: &str) -> Vec<String> {
     let top = mount.point.trim_start_matches('/');
     let inside = match mount.root {

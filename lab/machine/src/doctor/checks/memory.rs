@@ -1,4 +1,4 @@
-//! Checks of memory: which nodes it comes from, what takes it away, and how large its pages are.
+//! Checks of memory: NUMA placement, overcommitment and page size.
 
 use super::Answer;
 use super::processors::{allowed, is_guest};
@@ -6,12 +6,12 @@ use crate::doctor::FindingDraft;
 use crate::doctor::tree::{SystemTree, UnreadableFile, listed, shown, value_of};
 
 const NODES: &str = "sys/devices/system/node/online";
-/// A kernel can be built for this many NUMA nodes.
+/// The maximum number of NUMA nodes that a kernel can be built for.
 const MAX_NODES: usize = 1 << 10;
-/// Swapped memory below this size is what an idle program left: nobody waits for it.
+/// Less swapped memory than this is ignored. It usually belongs to idle programs, so nothing waits for it.
 const SWAPPED_LEAST_MIB: f64 = 64.0;
 
-/// The NUMA nodes of this machine, and those with a processor that this process may use.
+/// The NUMA nodes of this machine, and the subset with a processor that this process may use.
 pub(super) struct UsedNodes {
     pub(super) all: Vec<usize>,
     pub(super) used: Vec<usize>,
@@ -63,7 +63,7 @@ pub(super) fn numa(tree: &SystemTree) -> Answer {
     })
 }
 
-/// Checks whether pages are freed on the own node before memory of another node is used.
+/// Checks whether the kernel reclaims pages on the local node before it uses memory of another node.
 pub(super) fn zone_reclaim(tree: &SystemTree) -> Answer {
     let mode = tree.read("proc/sys/vm/zone_reclaim_mode")?;
     let nodes = listed(&tree.read(NODES)?).len();
@@ -80,8 +80,8 @@ pub(super) fn zone_reclaim(tree: &SystemTree) -> Answer {
     })
 }
 
-/// Signs of overcommitted memory: swapping and a balloon. A guest cannot see how much memory the host has promised to
-/// others.
+/// Checks for signs of overcommitted memory: swapping and a balloon. A guest cannot see how much memory the host has
+/// promised to other guests.
 pub(super) fn overcommit(tree: &SystemTree) -> Answer {
     let info = tree.read("proc/meminfo")?;
     let kib = |name: &str| value_of(&info, name)?.trim_end_matches(" kB").parse::<u64>().ok();

@@ -1,5 +1,5 @@
-//! The list of all checks. Each check is a function of files. This file has the checks that fit no other module:
-//! disks, MPI, and properties that no file of a node shows or that the program itself determines. Such properties
+//! The list of all checks. Each check is a function of files. This module has the checks that fit nowhere else: disks,
+//! MPI, and properties that are not visible in any file of a node or that depend on the program itself. Such properties
 //! are reported as "cannot see", so that nobody mistakes a missing finding for an "ok".
 
 mod clocks;
@@ -127,7 +127,7 @@ fn disks(tree: &SystemTree) -> Answer {
     let names: Vec<_> = tree.names(BLOCK)?.into_iter().filter(is_disk).collect();
     let turns =
         |name: &&String| tree.read(&format!("{BLOCK}/{name}/queue/rotational")).is_ok_and(|flag| flag == "1");
-    // Virtual disks report that they rotate, whatever device they are stored on.
+    // Virtual disks report that they rotate, regardless of the device behind them.
     let is_virtual = |name: &&String| name.starts_with("vd") || name.starts_with("xvd");
     let turning: Vec<_> =
         names.iter().filter(|name| !is_virtual(name)).filter(turns).map(String::as_str).collect();

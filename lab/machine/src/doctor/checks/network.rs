@@ -6,25 +6,25 @@ use super::memory::UsedNodes;
 use crate::doctor::FindingDraft;
 use crate::doctor::tree::{SystemTree, UnreadableFile, listed, shown};
 
-/// The minimum link speed that Richter asks for, and the speed that he recommends, in Mbit/s.
+/// Richter's minimum and recommended link speeds, in Mbit/s.
 const SPEED_LEAST: i64 = 10_000;
 const SPEED_BETTER: i64 = 40_000;
-/// The minimum number of PCIe lanes that Richter asks for.
+/// Richter's minimum number of PCIe lanes.
 const LANES_LEAST: u32 = 8;
-/// The number of receive queues above which more queues rarely help one process.
+/// The number of receive queues beyond which more rarely help a single process.
 const QUEUES_ENOUGH: usize = 16;
 /// The round-trip time within one data centre, for which TCP's buffers must be large enough.
 const ROUND_TRIP_S: f64 = 1e-3;
 
-/// The kind of a network interface, known from its driver.
+/// The kind of a network interface, inferred from its driver.
 enum DriverKind {
-    /// A device that the host emulates.
+    /// A device emulated by the host.
     Emulated,
-    /// A queue that software on the host serves.
+    /// A paravirtual queue served by software on the host.
     Paravirtual,
-    /// A virtual function: a part of a card that belongs to this guest alone.
+    /// A virtual function: a partition of a card, assigned exclusively to this guest.
     Function,
-    /// A card, or a virtual function with the same driver as its card.
+    /// A physical card, or a virtual function that uses the same driver as the card.
     Card,
 }
 
@@ -120,12 +120,12 @@ fn kind_of(driver: &str) -> Option<DriverKind> {
     })
 }
 
-/// Checks whether `id` is a PCI device number that the kernel's `mlx5_core` lists as a virtual function.
+/// Checks whether `id` is a PCI device ID that the kernel's `mlx5_core` driver lists as a virtual function.
 fn is_mlx5_function(id: &str) -> bool {
     matches!(id, "0x1014" | "0x1016" | "0x1018" | "0x101a" | "0x101c" | "0x101e" | "0xa2d3")
 }
 
-/// Checks whether the interface is attached to a NUMA node of the processors that may be used.
+/// Checks whether the interface is attached to the NUMA node of a usable processor.
 pub(super) fn node(tree: &SystemTree, name: &str) -> Answer {
     let path = format!("sys/class/net/{name}/device/numa_node");
     let text = tree.read(&path)?;
@@ -232,7 +232,7 @@ pub(super) fn tcp_buffers(tree: &SystemTree) -> Answer {
 }
 
 const INTERRUPTS: &str = "proc/interrupts";
-/// The minimum number of interrupts from which their distribution is judged.
+/// The minimum number of interrupts needed to judge their distribution.
 const INTERRUPTS_ENOUGH: u64 = 1000;
 
 pub(super) fn interrupts_spread(tree: &SystemTree, name: &str) -> Answer {
@@ -247,8 +247,8 @@ pub(super) fn interrupts_spread(tree: &SystemTree, name: &str) -> Answer {
     }
     let most = counts.iter().max().copied().unwrap_or(0);
     let share = 100.0 * most as f64 / total as f64;
-    // An even distribution gives 50 % on two processors and less on more of them, so a share above 90 % means that
-    // one processor handles nearly all interrupts.
+    // An even distribution gives each of two processors 50 %, and less with more processors. A share above 90 %
+    // therefore means that one processor handles nearly all interrupts.
     let said = match share > 90.0 {
         true => FindingDraft::costs(
             format!(
@@ -318,7 +318,7 @@ pub(super) fn rdma_port(tree: &SystemTree, device: &str) -> Answer {
     let rate = tree.read(&format!("{DEVICES}/{device}/ports/1/rate"))?;
     let layer = tree.read(&format!("{DEVICES}/{device}/ports/1/link_layer")).unwrap_or_default();
     let driver = tree.link(&format!("{DEVICES}/{device}/device/driver"));
-    // Software RDMA devices belong to no device of the bus, so they may have no driver link.
+    // Software RDMA devices have no parent device on a bus, so they may lack a driver link.
     let is_software = driver.as_ref().is_ok_and(|driver| SOFTWARE.contains(&driver.as_str()))
         || SOFTWARE.iter().any(|_| device.starts_with("rxe") || device.starts_with("siw"));
     let gbit = rate.split(' ').next().and_then(|number| number.parse::<f64>().ok());
@@ -347,7 +347,8 @@ fn can_be_opened(tree: &SystemTree) -> bool {
     (0..16).any(|number| tree.has(&format!("dev/infiniband/uverbs{number}")))
 }
 
-/// Checks the partitions to which the subnet manager assigned the port; Richter says that Neutron lacks them.
+/// Checks the partitions to which the subnet manager assigned the port. According to Richter, Neutron does not support
+/// them.
 pub(super) fn rdma_partition(tree: &SystemTree, device: &str) -> Answer {
     let layer = tree.read(&format!("{DEVICES}/{device}/ports/1/link_layer"))?;
     if layer != "InfiniBand" {

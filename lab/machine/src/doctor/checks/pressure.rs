@@ -4,7 +4,7 @@ use super::Answer;
 use crate::doctor::FindingDraft;
 use crate::doctor::tree::{SystemTree, UnreadableFile};
 
-/// Checks how long some task waited for a processor.
+/// Checks for how long at least one task waited for a processor.
 pub(super) fn processors(tree: &SystemTree) -> Answer {
     let what = "was ready to run and had no processor";
     finding(
@@ -16,20 +16,20 @@ pub(super) fn processors(tree: &SystemTree) -> Answer {
     )
 }
 
-/// Checks how long some task waited for memory: for pages to be freed, or read back.
+/// Checks for how long at least one task waited for memory: for pages to be freed or read back.
 pub(super) fn memory(tree: &SystemTree) -> Answer {
     let what = "waited for memory";
     finding(tree, "memory", 1.0, what, "use less memory on this node, or nodes with more")
 }
 
-/// Checks how long some task waited for a disk.
+/// Checks for how long at least one task waited for a disk.
 pub(super) fn disks(tree: &SystemTree) -> Answer {
     let what = "waited for a disk";
     finding(tree, "io", 10.0, what, "read and write less often and more at once, or on another file system")
 }
 
-/// Returns what share of the last minute some task waited for `resource`; `limit` is the share, in percent, from which
-/// on that costs.
+/// Returns the finding about the share of the last minute in which at least one task waited for `resource`. From
+/// `limit` percent on, the verdict is `costs`.
 fn finding(tree: &SystemTree, resource: &str, limit: f64, what: &str, advice: &str) -> Answer {
     let path = format!("proc/pressure/{resource}");
     let text = tree.read(&path)?;

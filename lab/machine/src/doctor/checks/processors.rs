@@ -1,4 +1,4 @@
-//! Checks of processors: which of them this process may use, and what takes their time away.
+//! Checks of processors: which ones this process may use, and what takes time from them.
 
 use std::collections::HashSet;
 
@@ -6,7 +6,7 @@ use super::Answer;
 use crate::doctor::FindingDraft;
 use crate::doctor::tree::{SystemTree, UnreadableFile, listed, value_of};
 
-/// The directories of processors: a number follows.
+/// The path of a processor's directory, without the number at its end.
 pub(super) const PROCESSORS: &str = "sys/devices/system/cpu/cpu";
 
 const STAT: &str = "proc/stat";
@@ -33,7 +33,7 @@ pub(crate) fn allowed(tree: &SystemTree) -> Result<Vec<usize>, UnreadableFile> {
     }
 }
 
-/// Checks the share of time that other guests, or the host itself, took since boot.
+/// Checks the share of time taken by other guests or by the host since boot.
 pub(super) fn steal(tree: &SystemTree) -> Answer {
     let text = tree.read(STAT)?;
     let line = value_of(&text, "cpu").ok_or_else(|| UnreadableFile::unknown(STAT, &text))?;
@@ -61,7 +61,7 @@ pub(super) fn steal(tree: &SystemTree) -> Answer {
     Ok(said.measured("stolen since boot", share, "%"))
 }
 
-/// Checks whether virtual machines are nested. A guest cannot see whether its host is a guest too.
+/// Checks for nested virtual machines. A guest cannot see whether its host is also a guest.
 pub(super) fn nesting(tree: &SystemTree) -> Answer {
     let info = tree.read("proc/cpuinfo")?;
     let flags =
@@ -106,7 +106,7 @@ pub(super) fn autogroup(tree: &SystemTree) -> Answer {
     })
 }
 
-/// Checks whether two threads of one core may be used. Cost: one file for each processor that may be used.
+/// Checks whether this process may use two threads of one core. Cost: one file for each usable processor.
 pub(super) fn smt(tree: &SystemTree) -> Answer {
     let active = tree.read("sys/devices/system/cpu/smt/active")?;
     let control = tree.read("sys/devices/system/cpu/smt/control").unwrap_or_default();
@@ -126,7 +126,7 @@ pub(super) fn smt(tree: &SystemTree) -> Answer {
     })
 }
 
-/// Returns whether no two of the processors that may be used are threads of one core; false if the kernel does not say.
+/// Returns whether no two usable processors are threads of the same core; false if the kernel does not say.
 fn uses_one_thread_a_core(tree: &SystemTree) -> Result<bool, UnreadableFile> {
     let mine = allowed(tree)?;
     let siblings = tree.read_each(PROCESSORS, &mine, "/topology/thread_siblings_list");

@@ -1,11 +1,11 @@
 //! Plain requests that bypass the S3 layer: GET, HEAD, PUT and DELETE of an object, or GET of a range, signed in a
-//! header or in a presigned URL, as nearly all clients send them.
+//! header or in a presigned URL, which is what nearly all clients send.
 //!
 //! The fast lane never refuses a request because of its head. It takes a request if the signature is right and
 //! everything else is plain. All other requests go to the S3 layer, including those with a bad signature, those for a
 //! missing object and those that would have to wait; the S3 layer answers them as if there were no fast lane. The
-//! content of a PUT is different: once some of it was read, the S3 layer can no longer take over, so errors in the
-//! content are answered here, in the same words.
+//! content of a PUT is an exception: once some of it has been read, the S3 layer can no longer take over, so errors in
+//! the content are answered here, with the same messages.
 
 mod plain;
 mod signature;
@@ -40,7 +40,7 @@ pub(crate) struct FastLane {
     publishing: Arc<PublishPace>,
 }
 
-/// The result of taking a request.
+/// The result of an attempt to take a request.
 pub(super) enum FastOutcome {
     Answered(OutgoingResponse),
     /// The content has not been received yet.
@@ -137,7 +137,7 @@ fn get(
     Some(OutgoingResponse::written(status, head, PreparedBody::Content(object.content)))
 }
 
-/// If another caller holds the lock, leaves the request to the S3 layer, which waits for it.
+/// If another caller holds the lock, leaves the request to the S3 layer, which waits for the lock.
 fn delete(
     store: &dyn Store,
     (bucket, key): (&Bucket, &Key),
@@ -236,12 +236,12 @@ mod tests {
             Lane { store, lane: FastLane::new(users, domains, Arc::default()), identity }
         }
 
-        /// Returns the head of a request with these headers signed, and the unsigned lines in `further`.
+        /// Returns the head of a request with these headers signed, and with the unsigned lines `further`.
         fn head(&self, start: &str, headers: &[(&str, &str)], further: &str) -> String {
             self.head_over(UNSIGNED_PAYLOAD, start, headers, further)
         }
 
-        /// Like [`Lane::head`], with the content's hash signed too.
+        /// Like [`Lane::head`], with the content's hash also signed.
         fn head_over(
             &self,
             payload_hash: &str,
@@ -377,7 +377,7 @@ mod tests {
         assert_eq!(put(HELLO, &[("content-md5", "XUFAKrxLKna5cZ2REBfFkg==")]), Some(Ok(200)));
         assert_eq!(lane.taken(&presigned(&lane, "PUT", Duration::ZERO), b""), None, "without a length");
         assert_eq!(put(HELLO, &[("if-none-match", "*")]), Some(Err("PreconditionFailed".into())));
-        // Faults that show before the content is read are left to the S3 layer.
+        // Errors that are detected before the content is read are left to the S3 layer.
         for headers in [
             &[("x-amz-checksum-crc32", "x")][..],
             &[("content-md5", "x")],

@@ -1,4 +1,4 @@
-//! Decides whether a request is plain: it is for an object, and carries nothing but what clients send every day.
+//! Decides whether a request is plain: it concerns an object, and contains only what clients commonly send.
 
 use std::mem;
 
@@ -28,7 +28,7 @@ const WITHOUT_EFFECT: &[&str] = &[
     "x-fordway-timing",
 ];
 
-/// Headers that describe an uploaded object, apart from checksums and user metadata.
+/// Headers that describe an uploaded object, except checksums and user metadata.
 const OF_UPLOAD: &[&str] = &[
     "cache-control",
     "content-disposition",
@@ -86,7 +86,7 @@ pub(super) struct PlainRequest<'h> {
     pub(super) signature: Option<RequestSignature<'h>>,
 }
 
-/// The signature of a request, not checked yet: who signed, and what.
+/// The signature of a request, not checked yet: the signer, and the signed parts.
 pub(super) enum RequestSignature<'h> {
     Header(SignedHeaders<'h>),
     /// A presigned URL.
@@ -101,7 +101,7 @@ pub(super) struct SignedHeaders<'h> {
     pub(super) payload_hash: &'h str,
 }
 
-/// The headers that matter, each at most once.
+/// The relevant headers, each at most once.
 #[derive(Default)]
 struct PlainHeaders<'h> {
     host: Option<&'h str>,
@@ -174,8 +174,8 @@ impl<'h> PlainHeaders<'h> {
         Some(Some(RequestSignature::Query(presigned)))
     }
 
-    /// Returns what the request does with the object; `None` for anything else, and for content in chunks or without a
-    /// stated length.
+    /// Returns the requested operation on the object; `None` for any other request, and for content in chunks or
+    /// without a stated length.
     fn method(&mut self, head: &RequestHead<'h>) -> Option<ObjectMethod> {
         let RequestFraming::Length(bytes) = head.framing else { return None };
         let is_without_content =

@@ -1,5 +1,5 @@
-//! Checks the signature of a plain request, in its headers or its URL: who signed it, when, and whether over all that
-//! matters.
+//! Checks the signature of a plain request, in its headers or its URL: the signer, the date, and whether the signature
+//! covers everything that matters.
 
 use std::borrow::Cow;
 use std::sync::{PoisonError, RwLock};
@@ -103,7 +103,7 @@ impl SignatureVerifier {
         drop(keys);
         let key = SigningKey::for_day(&self.identity.secret_key, day, region, service);
         let is_right = key.verifies(signature, amz_date, request);
-        // Only valid signatures add keys, so that strangers cannot displace them with invented regions.
+        // Only valid signatures add keys, so that unauthenticated clients cannot displace keys with invented regions.
         if is_right {
             let mut keys = self.keys.write().unwrap_or_else(PoisonError::into_inner);
             if keys.len() >= KEYS_MAX {
@@ -176,7 +176,7 @@ impl<'h> PresignedQuery<'h> {
         is_usual.then_some(presigned)
     }
 
-    /// Returns who signed, and what; `None` if the credential is malformed.
+    /// Returns the signer and the scope; `None` if the credential is malformed.
     pub(super) fn authorization(&self) -> Option<AuthorizationHeader<'_>> {
         let mut scope = self.credential.split('/');
         let [access_key, day, region, service, end] =

@@ -1,8 +1,8 @@
-//! CORS: which web pages may make a browser read and write a bucket (the Fetch standard, section 3.2).
+//! CORS: rules for which web pages may use a browser to read and write a bucket (the Fetch standard, section 3.2).
 //!
 //! A bucket's rules are a document. Responses to requests with an `Origin` carry the headers of the first rule that
-//! fits, and responses to preflights (`OPTIONS`) carry nothing else. The rules tell browsers what to do; signatures and
-//! the kernel still decide who may read and write.
+//! matches, and responses to preflights (`OPTIONS`) carry nothing else. The rules tell browsers what to do; signatures
+//! and the kernel still decide who may read and write.
 
 use std::sync::Arc;
 
@@ -60,7 +60,7 @@ fn check_rule(rule: &CORSRule) -> Outcome<()> {
     if let Some(pattern) = allowed.clone().find(has_wildcards) {
         return refused(format!("AllowedHeader \"{pattern}\" can not have more than one wildcard."));
     }
-    // AWS has the same words for the headers that a page may read.
+    // AWS uses the same message for the headers that a page may read.
     match allowed.chain(rule.expose_headers.iter().flatten()).find(|name| !is_header(name)) {
         Some(name) => refused(format!("AllowedHeader \"{name}\" contains invalid character.")),
         None => Ok(()),
@@ -87,7 +87,7 @@ impl<'r> PreflightRequest<'r> {
         Some(PreflightRequest { origin, method: method.as_str(), headers: Vec::new() })
     }
 
-    /// Reads what a preflight asks about; `None` if a required header is missing.
+    /// Reads the request that a preflight asks about; `None` if a required header is missing.
     fn of_preflight(headers: &'r HeaderMap) -> Option<Self> {
         let origin = text(headers, header::ORIGIN)?;
         let method = text(headers, header::ACCESS_CONTROL_REQUEST_METHOD)?;
@@ -158,7 +158,7 @@ pub(crate) fn is_of_page(headers: &HeaderMap) -> bool {
 }
 
 /// Returns the headers of a response to a web page. There are none if no rule allows the request; the browser then
-/// keeps the response from the page. Cost: the document is read for each such request.
+/// withholds the response from the page. Cost: the document is read for each such request.
 pub(crate) fn headers_for(
     store: &dyn Store,
     bucket: &str,
@@ -181,7 +181,7 @@ pub(crate) fn preflight(
     };
     let asked = checked_preflight(headers)
         .map_err(|words| (StatusCode::BAD_REQUEST, "BadRequest", composed(&words, FOR_BROWSERS, &[])))?;
-    // Anyone may send a preflight, so it does not tell whether a bucket is missing or unreadable.
+    // Anyone may send a preflight, so the response does not reveal whether a bucket is missing or unreadable.
     let configuration = store.and_then(|store| configuration(&*store, bucket)).ok().flatten();
     let configuration =
         configuration.ok_or_else(|| forbidden("CORS is not enabled for this bucket.", "put CORS rules"))?;
@@ -195,7 +195,7 @@ pub(crate) fn preflight(
 
 const FOR_BROWSERS: &str = "OPTIONS is for browsers; say Origin and Access-Control-Request-Method";
 
-/// Reads what a preflight asks about. Errors: AWS's words for what is missing or malformed.
+/// Reads the request that a preflight asks about. Errors: AWS's message for a missing or malformed header.
 fn checked_preflight(headers: &HeaderMap) -> Result<PreflightRequest<'_>, String> {
     if text(headers, header::ORIGIN).is_none_or(str::is_empty) {
         return Err("Insufficient information. Origin request header needed.".to_owned());

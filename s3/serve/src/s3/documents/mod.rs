@@ -1,7 +1,7 @@
 //! Documents of buckets that S3 operations read and write. Each kind is a file here and a line in [`KINDS`].
 //!
-//! A put is parsed, checked and stored as this gateway writes it, so that a document that is read is always well
-//! formed.
+//! A document that is put is parsed, checked and serialized again before it is stored, so that stored documents are
+//! always well formed.
 
 pub(crate) mod cors;
 pub(super) mod ownership;
@@ -24,7 +24,7 @@ pub(super) struct DocumentService {
     kind: DocumentKind,
     /// The operations that get, put and delete this kind of document.
     operations: [&'static str; 3],
-    /// The code and the message of the error if a bucket has no such document.
+    /// The code and the message of the error for a bucket without such a document.
     missing: (&'static str, &'static str),
     /// The status of a put that succeeds.
     put_status: StatusCode,
@@ -41,7 +41,7 @@ pub(super) enum DocumentAction {
     Delete,
 }
 
-/// Returns the kind of document that an operation is about, if any, and what it does to the document.
+/// Returns the kind of document that an operation is about, if any, and the action on the document.
 pub(super) fn of_operation(name: &str) -> Option<(&'static DocumentService, DocumentAction)> {
     KINDS.into_iter().find_map(|service| {
         let action = match service.operations.iter().position(|operation| *operation == name)? {
@@ -71,7 +71,7 @@ impl DocumentService {
                 let sent = request.input.store_all_limited(usize::MAX).await;
                 let checked = (self.check)(&sent.map_err(|error| unreadable_body(&*error))?);
                 if checked.is_err() {
-                    // That the bucket is missing is the error that AWS reports.
+                    // If the bucket is missing, that is the error that AWS reports.
                     let bucket = bucket.clone();
                     look_up(user.clone(), move |store| Ok(store.head_bucket(&bucket)?)).await?;
                 }
@@ -102,7 +102,7 @@ fn answer(document: Vec<u8>) -> S3Response<Body> {
     response
 }
 
-/// Adds S3's namespace to the root of a document; programs compare it. Stored documents have none.
+/// Adds S3's namespace to the root element of a document, because some programs check it. Stored documents have none.
 fn in_namespace(mut document: Vec<u8>) -> Vec<u8> {
     const NAMESPACE: &[u8] = b" xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\"";
     let root = document.windows(2).position(|pair| pair[0] == b'<' && pair[1].is_ascii_alphabetic());
@@ -122,7 +122,7 @@ fn read<T: for<'xml> Deserialize<'xml>>(document: &[u8]) -> Outcome<T> {
     })
 }
 
-/// Serialises a document.
+/// Serializes a document.
 fn write(value: &impl Serialize) -> Outcome<Vec<u8>> {
     let mut document = b"<?xml version=\"1.0\" encoding=\"UTF-8\"?>".to_vec();
     let written = value.serialize(&mut Serializer::new(&mut document));

@@ -1,4 +1,5 @@
-//! Who owns the objects of a bucket. There is one setting, because there are no access lists here: the bucket's owner.
+//! The setting for who owns the objects of a bucket. The only possible value is the bucket's owner, because there are
+//! no access lists here.
 
 use fordway_store::{DocumentKind, Error, ErrorKind};
 use http::StatusCode;
@@ -9,7 +10,7 @@ use crate::s3::error::Outcome;
 
 pub(in crate::s3) const KIND: DocumentKind = DocumentKind::known("ownership");
 
-/// The document with the one setting.
+/// The document with this setting.
 pub(in crate::s3) const ENFORCED: &str = "<?xml version=\"1.0\" encoding=\"UTF-8\"?><OwnershipControls><Rule>\
     <ObjectOwnership>BucketOwnerEnforced</ObjectOwnership></Rule></OwnershipControls>";
 
@@ -21,7 +22,7 @@ pub(super) const SERVICE: DocumentService = DocumentService {
     check,
 };
 
-/// Accepts the one setting. Errors: `MalformedXML` for what is no setting, `NotImplemented` for another.
+/// Accepts the one setting. Errors: `MalformedXML` for an unknown setting, `NotImplemented` for any other.
 fn check(document: &[u8]) -> Outcome<Vec<u8>> {
     const OTHERS: [&str; 2] = [ObjectOwnership::BUCKET_OWNER_PREFERRED, ObjectOwnership::OBJECT_WRITER];
     let controls: OwnershipControls = read(document)?;

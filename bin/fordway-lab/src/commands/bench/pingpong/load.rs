@@ -1,5 +1,5 @@
-//! The load on ping: each thread sends one message at a time, of the next size. Sizes are random, yet spread over the
-//! whole range. Connections, load, processors and windows are varied.
+//! The load on ping: each thread requests one message at a time, of the next size. Sizes are random, but spread evenly
+//! over the range. Connections, concurrency, processors and windows are varied.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,7 +14,7 @@ use fordway_workload::rest::{CompletedRequest, LoadFailure, NetworkTraffic, Requ
 use crate::args::{PingpongBenchArgs, PolicyArg, ScaleArg};
 use crate::commands::pingpong::MessageClient;
 
-/// One combination of the options that are varied.
+/// One combination of the varied options.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PingpongCombination {
     pub(super) policy: PolicyArg,
@@ -28,7 +28,8 @@ pub(super) struct PingpongCombination {
 }
 
 impl PingpongCombination {
-    /// Returns the name used in tables. Always has the policy and the concurrency; other options only if given.
+    /// Returns the name used in tables. It always contains the policy and the concurrency, and other options only if
+    /// they were given.
     pub(super) fn label(&self) -> String {
         let policy = match self.policy {
             PolicyArg::PerRequest => "per-request",
@@ -78,7 +79,7 @@ pub(super) fn points(args: &PingpongBenchArgs, cores: usize) -> Result<Vec<Pingp
     }
 }
 
-/// The range that sizes are drawn from, and how many are drawn in a round.
+/// The range from which sizes are drawn, and how many are drawn per round.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SizeRange {
     min_bytes: u64,
@@ -115,7 +116,7 @@ impl SizeRange {
         let mut random = SeededRandom::new(seed);
         let mut all = Vec::with_capacity((self.points * self.repetitions) as usize);
         for part in 0..self.points {
-            // 2^24 steps within a part are finer than any size.
+            // 2^24 steps within a part are finer than the difference between any two sizes.
             let within = random.below(1 << 24) as f64 / f64::from(1 << 24);
             let size_bytes = self.at((part as f64 + within) / self.points as f64);
             all.extend((0..self.repetitions).map(|_| size_bytes));
@@ -129,7 +130,7 @@ impl SizeRange {
         let (min, max) = (self.min_bytes as f64, self.max_bytes as f64);
         let size = match self.scale {
             ScaleArg::Linear => min + share * (max + 1.0 - min),
-            // 0 bytes have no logarithm, so every size is counted as one more.
+            // The logarithm of 0 is undefined, so add one to every size.
             ScaleArg::Log => ((min + 1.0).ln() + share * ((max + 2.0).ln() - (min + 1.0).ln())).exp() - 1.0,
         };
         (size.floor() as u64).clamp(self.min_bytes, self.max_bytes)
@@ -139,7 +140,7 @@ impl SizeRange {
 /// How much of a response's body is kept as the reason of a failure, in bytes.
 const REASON_BYTES_MAX: usize = 500;
 
-/// The sizes of a block. Each thread takes the next one, and starts again after the last.
+/// The sizes of a block. Each thread takes the next size, and wraps around after the last.
 #[derive(Debug)]
 pub(super) struct BlockSizes {
     all: Vec<u64>,
@@ -222,7 +223,7 @@ impl RequestChannel for PingChannel {
         self.is_due = true;
     }
 
-    /// Performs the whole exchange: the thread has no other request under way.
+    /// Performs the whole exchange, because the thread has no other request in flight.
     fn wait(&mut self, _limit: Duration, answers: &mut Vec<CompletedRequest>) -> Result<()> {
         if !std::mem::take(&mut self.is_due) {
             return Ok(());
@@ -238,7 +239,7 @@ impl RequestChannel for PingChannel {
                 (None, 0, Some(failure))
             }
         };
-        // A failed operation keeps the size that was requested, because failures are of interest by size, too.
+        // A failed operation is recorded with the requested size, because failures are also analysed by size.
         answers.push(CompletedRequest {
             slot: 0,
             started,

@@ -1,5 +1,5 @@
-//! `bench pingpong`: messages over containers and overlay networks, compared with bare ones. Turns blocks into the run
-//! file and the table.
+//! `bench pingpong`: messages over containers and overlay networks, compared with plain networks. Turns blocks into the
+//! run file and the table.
 
 mod load;
 mod setups;
@@ -104,7 +104,7 @@ fn list(context: &CommandContext) -> Result<CommandExit> {
     Ok(CommandExit::Ok)
 }
 
-/// What is measured.
+/// The measurement to perform.
 struct PingpongTask<'a> {
     args: &'a PingpongBenchArgs,
     points: &'a [PingpongCombination],
@@ -115,7 +115,7 @@ struct PingpongTask<'a> {
 }
 
 impl PingpongTask<'_> {
-    /// Measures all combinations in each round, in random order, and for each of them all set-ups, again in random
+    /// Measures all combinations in each round in random order, and for each combination all set-ups, again in random
     /// order.
     fn measure(&self, lanes: &[MeasuredSetup], context: &CommandContext) -> Result<SetupBlocks> {
         let clock = RunClock::start();
@@ -174,7 +174,7 @@ impl PingpongTask<'_> {
             threads: usize::from(point.concurrency),
             seed: self.seed,
             client_cpus: Vec::new(),
-            // A pong that the user provides is a process whose ID is unknown.
+            // If the user provides pong, its process ID is unknown.
             server_pid: running.pong_id().filter(|_| self.args.pong.is_none()),
             keep_operations: true,
         };
@@ -260,7 +260,7 @@ impl RunFacts<'_> {
                 let reference = (lane > 0).then(|| &all[0]);
                 let mut summary = rest::summarise(row, reference, self.seed);
                 if let Some(load) = &mut summary.load {
-                    // Only bodies are counted here, not headers.
+                    // Only bodies are counted here, so header sizes are unknown.
                     (load.header_sent_bytes_per_op, load.header_received_bytes_per_op) = (None, None);
                 }
                 warnings.extend(rest::warnings(row, &summary));
@@ -347,7 +347,7 @@ impl RunFacts<'_> {
     }
 }
 
-/// Returns what a reader must know about a set-up before trusting its figures.
+/// Returns caveats that a reader must know before trusting a set-up's figures.
 fn remark(lane: &MeasuredSetup) -> Option<String> {
     let label = lane.label();
     match lane.problem() {

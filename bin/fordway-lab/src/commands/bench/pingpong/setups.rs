@@ -10,14 +10,14 @@ use super::load::windows;
 use crate::args::PingpongBenchArgs;
 use crate::commands::pingpong::MessageClient;
 
-/// The ports of pong and ping. On a shared machine they may be taken; `--set port=` changes them.
+/// The ports of pong and ping. On a shared machine they may be in use; `--set port=` changes them.
 const PORTS: (u16, u16) = (18_080, 18_081);
 
 /// A set-up of the run: started once for each window, or the reason why it is not up.
 pub(super) struct MeasuredSetup {
     pub(super) setup: NetworkSetup,
     pub(super) running: Result<Vec<RunningSetup>>,
-    /// How long the set-up took to start, or to give up.
+    /// The time that the set-up took to start or to fail.
     pub(super) started_in: Duration,
 }
 
@@ -81,7 +81,7 @@ fn setups_word(word: &str) -> bool {
     ["port", "ping-port"].contains(&word)
 }
 
-/// Brings up all set-ups, one after the other. Errors: only a request to stop; a failure is recorded with its set-up.
+/// Brings up all set-ups, one after the other. Errors: only `Interrupted`; a failure is recorded with its set-up.
 pub(super) fn bring_up(
     args: &PingpongBenchArgs,
     setups: Vec<NetworkSetup>,
@@ -137,7 +137,8 @@ pub(super) fn wire(args: &PingpongBenchArgs, tcp_rmem_bytes: Option<u64>) -> Wir
 fn programs(args: &PingpongBenchArgs, setup: &NetworkSetup) -> Result<SetupPrograms> {
     let fordway = std::env::current_exe()
         .map_err(|error| Error::new(ErrorKind::Io, "finding this program").caused_by(error))?;
-    // The user may give pong's URL with {size}, which ping replaces, so {size} stands for itself here.
+    // The user may specify a pong URL that contains {size}, which ping replaces, so {size} is replaced with itself
+    // here.
     let words =
         [("bind", setup.bind().to_owned()), ("size", "{size}".to_owned()), ("workers", workers(args))];
     Ok(SetupPrograms {
@@ -157,10 +158,10 @@ fn end(name: &str, port: &str) -> Vec<String> {
     words.map(str::to_owned).to_vec()
 }
 
-/// Returns how many connections either end must accept at once.
+/// Returns how many connections each end must accept at once.
 fn workers(args: &PingpongBenchArgs) -> String {
     let most = args.concurrency.iter().copied().max().unwrap_or(1);
-    // Connections of the policy measured before may still be open.
+    // Connections of the previously measured policy may still be open.
     (u32::from(most) * 4 + 16).min(4096).to_string()
 }
 

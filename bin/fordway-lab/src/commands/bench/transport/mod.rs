@@ -1,5 +1,5 @@
 //! `bench transport`: the same messages over MPI, TCP, HTTP and the lanes, in turn. This file also starts the
-//! transports of a run with the servers and processes they need.
+//! transports of a run, with the servers and processes that they need.
 
 pub(in crate::commands) mod mpi;
 mod process;
@@ -34,14 +34,14 @@ pub(super) fn run(args: &TransportArgs, context: &CommandContext) -> Result<Comm
     let plan = args.setting.plan()?;
     let started = (jiff::Timestamp::now(), Instant::now());
     let root = args.root.clone().unwrap_or_else(std::env::temp_dir);
-    // Observed before the work starts, because the work raises the load average.
+    // Observe the machine before the work starts, because the work raises the load average.
     let machine = Machine::observe(&[("root", &root)]);
     let watch = MachineWatch::start(&[]);
     let mut transports = TransportSet::open(args, &plan, &root)?;
     let outcome = measure(&plan, &mut transports, context);
     let (lanes, missing) = (transports.descriptions(), transports.missing.clone());
     let closed = transports.close();
-    // Ctrl-C also ends launchers, with an exit status of their own, so the interrupt is checked before their outcome.
+    // Ctrl-C also ends launchers, with their own exit status, so check for an interrupt before their outcome.
     context.interrupt.check()?;
     let outcome = outcome?;
     closed?;
@@ -115,7 +115,7 @@ struct TransportSet {
     programs: Vec<ChildProgram>,
     gateways: Vec<GatewayProcess>,
     nginx: Option<NginxServer>,
-    /// The process IDs of the processes that send requests, including this one, and of those that respond.
+    /// The process IDs of the processes that send requests (including this one), and of those that respond.
     askers: Vec<u32>,
     answerers: Vec<u32>,
     /// The transports that were left out, and why.
@@ -125,7 +125,7 @@ struct TransportSet {
 
 impl TransportSet {
     /// Starts the transports that `args` name; writes the messages of `plan` to a new directory in `root`. Errors:
-    /// `Unavailable` for a transport that is named and not installed.
+    /// `Unavailable` for a named transport that is not installed.
     fn open(args: &TransportArgs, plan: &TransportPlan, root: &Path) -> Result<Self> {
         let dir = tempfile::Builder::new().prefix("fordway-transport-").tempdir_in(root);
         let dir = dir.map_err(|error| file_error("creating a directory in", root.display(), error))?;
@@ -287,7 +287,7 @@ impl TransportSet {
     }
 }
 
-/// Pins processes to `cpus`, if any are named. Errors: `InvalidArgument` if those do not exist.
+/// Pins processes to `cpus`, unless it is empty. Errors: `InvalidArgument` if these processors do not exist.
 fn keep_on(processes: &[u32], cpus: &[usize]) -> Result<()> {
     if cpus.is_empty() {
         return Ok(());

@@ -1,5 +1,5 @@
-//! MPI as a transport: two ranks, started by the launcher of their MPI, over TCP or shared memory. Or two ranks alone,
-//! placed and connected as their MPI chooses, to measure only the round trip.
+//! MPI as a transport: two ranks, started by the launcher of their MPI, over TCP or shared memory. Also runs two ranks
+//! on their own, placed and connected as their MPI chooses, to measure only the round trip.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use fordway_workload::transport::RemoteTransport;
 use super::process::{CallbackListener, ChildProgram};
 use crate::args::TransportArgs;
 
-/// The message if there is no fordway-mpi; it names Debian's packages.
+/// The message if fordway-mpi is missing; it names Debian's packages.
 const NOT_BUILT: &str = "skipped MPI: fordway-mpi does not exist; `make mpi` builds it for Debian's Open MPI \
     (packages openmpi-bin libopenmpi-dev), `make mpi MPICC=mpicc.mpich MPIRUN=mpirun.mpich` for MPICH (mpich \
     libmpich-dev)";
@@ -27,7 +27,7 @@ const PERMISSIVE: [(&str, &str); 4] = [
     ("PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe"),
 ];
 
-/// The MPI implementations that need different settings.
+/// MPI implementations that need different settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum MpiFamily {
     OpenMpi,
@@ -35,7 +35,7 @@ enum MpiFamily {
     Other,
 }
 
-/// The way in which messages are carried.
+/// The medium that carries messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum MpiCarrier {
     Tcp,
@@ -114,7 +114,7 @@ impl MpiProgram {
         }
     }
 
-    /// Returns the carriers that the program can be restricted to. An unknown MPI chooses by itself.
+    /// Returns the carriers that the program can be restricted to. An unknown MPI makes its own choice.
     pub(super) fn carriers(&self) -> &'static [Option<MpiCarrier>] {
         match MpiFamily::of(&self.implementation) {
             MpiFamily::Other => &[None],
@@ -132,8 +132,7 @@ impl MpiProgram {
         let name = format!("{}{way}", self.name());
         let door = CallbackListener::open()?;
         let mut command = Command::new(&self.launcher);
-        // By default, Open MPI binds each of two ranks to its own core; the processes of the other transports are not
-        // bound.
+        // By default, Open MPI binds each of two ranks to a core. The processes of other transports are not bound.
         command.args(["-n", "2", "--bind-to", "none"]).arg(&self.binary).arg("transport");
         command.arg("--control").arg(door.address()?.to_string());
         command.envs(self.settings(carrier, is_yielding)).stdin(Stdio::null()).stdout(Stdio::null());
@@ -168,7 +167,7 @@ impl MpiProgram {
                     MpiCarrier::Tcp => {
                         vec![("OMPI_MCA_btl", "self,tcp"), ("OMPI_MCA_btl_tcp_if_include", "lo")]
                     }
-                    // Version 5 has renamed this component.
+                    // Version 5 renamed this component.
                     MpiCarrier::Shm if self.implementation.contains(" v4") => {
                         vec![("OMPI_MCA_btl", "self,vader")]
                     }
@@ -214,12 +213,12 @@ fn implementation_of(binary: &Path) -> std::result::Result<String, String> {
     }
 }
 
-/// Messages of one byte, enough of them for a stable median, in less than a second.
+/// Enough one-byte messages for a stable median, in less than a second.
 const PLAN: [&str; 6] = ["--size", "1", "--rounds", "5", "--messages", "1000"];
 const EXCHANGE: &str = "half-round-trip";
 
 /// Returns half the round-trip time of a byte between two ranks of this node, in nanoseconds, and the name of the
-/// library. Errors: a sentence that says what is missing or failed. Cost: the launcher's start, and a second.
+/// library. Errors: a sentence that says what is missing or failed. Cost: starting the launcher, plus one second.
 pub(in crate::commands) fn half_round_trip_ns() -> Result<(u64, String), String> {
     let (mut command, library) = two_ranks()?;
     let place =

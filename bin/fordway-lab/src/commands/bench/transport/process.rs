@@ -14,12 +14,12 @@ use fordway_command::external::program;
 use fordway_command::file_error;
 use fordway_store::{Error, ErrorKind, Result, Store};
 
-/// How long a program may take to start, or to end on its own.
+/// The maximum time for a program to start, or to end on its own.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How often it is checked meanwhile.
+/// The polling interval during such waits.
 const POLL: Duration = Duration::from_millis(5);
 
-/// A program that ends with this value: [`finish`](Self::finish) waits until it ends by itself; dropping kills it.
+/// A started program. [`finish`](Self::finish) waits until it ends on its own; dropping the value kills it.
 pub(super) struct ChildProgram {
     name: String,
     child: Child,
@@ -27,7 +27,7 @@ pub(super) struct ChildProgram {
 
 impl ChildProgram {
     pub(super) fn start(name: &str, command: &mut Command) -> Result<Self> {
-        // If this process is killed, it cannot ask the program to end.
+        // If this process is killed, it cannot stop the program, so the kernel must.
         fordway_sys::end_with_thread(command);
         let child = command.spawn().map_err(|error| file_error("starting", name, error))?;
         Ok(ChildProgram { name: name.to_owned(), child })
@@ -56,7 +56,7 @@ impl ChildProgram {
         }
     }
 
-    /// Waits for a program that ends when the process it is connected to does.
+    /// Waits for the end of a program that ends when its peer does.
     pub(super) fn finish(mut self) -> Result<()> {
         let end = Instant::now() + PATIENCE;
         while Instant::now() < end {
@@ -100,7 +100,7 @@ impl CallbackListener {
         self.0.local_addr().map_err(|error| file_error("listening on", "the loopback interface", error))
     }
 
-    /// Returns the connection that `program` makes. Errors: `Unavailable` if it ends first.
+    /// Returns the connection made by `program`. Errors: `Unavailable` if the program ends first.
     pub(super) fn wait_for(&self, program: &mut ChildProgram) -> Result<TcpStream> {
         let accepted = program.until(|| match self.0.accept() {
             Err(error) if error.kind() == WouldBlock => None,
@@ -142,8 +142,8 @@ impl NginxServer {
         self.program.pid()
     }
 
-    /// Returns a client for it. A bucket is a directory of nginx and an object a file, so the client of the http lane
-    /// can read both servers: the only difference between the two measurements is the server.
+    /// Returns a client for nginx. A bucket is a directory and an object is a file, so the client of the http lane can
+    /// read from nginx as well. The two measurements then differ only in the server.
     pub(super) fn client(&self) -> Result<Arc<dyn Store>> {
         let config = S3Config::new(format!("http://{}", self.address), "us-east-1", S3Credentials::Anonymous);
         Ok(Arc::new(S3Store::new(config)?))

@@ -1,5 +1,5 @@
-//! Framing of content, without sockets: frames of HTTP/2, where the client's library and the gateway's talk through a
-//! pipe in memory; TLS, with encryption on one side and decryption on the other; frames of the node lane.
+//! Framing of content, without sockets: HTTP/2 frames, with the client's and the gateway's libraries connected by a
+//! pipe in memory; TLS, with encryption on one side and decryption on the other; and frames of the node lane.
 
 use std::borrow::Cow;
 use std::convert::Infallible;
@@ -41,11 +41,11 @@ const SEND_BUFFER_BYTES: usize = 256 << 10;
 /// The client's flow-control windows and largest frame.
 const WINDOW_BYTES: u32 = 8 << 20;
 const FRAME_BYTES_MAX: u32 = 256 << 10;
-/// Never reached. It is set because the client has such a limit, and setting it costs time.
+/// A limit that is never reached. It is set because the client sets one, which takes time.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Writes and reads the frames of a request and its response, including the content, with both libraries. HPACK
-/// compresses the heads with what both sides remember of earlier ones.
+/// compresses heads by reference to earlier ones.
 pub(in crate::commands::ledger) struct Http2Frames {
     runtime: Runtime,
     send: SendRequest<Bytes>,
@@ -93,7 +93,7 @@ impl Http2Frames {
     /// Returns the lengths of the request and of the response with its content, in bytes, with compressed heads.
     pub(in crate::commands::ledger) fn lengths(&mut self, size_bytes: u64) -> Result<(usize, usize)> {
         self.prepare(size_bytes)?;
-        // From the second request on, both sides remember the heads, so the second one is measured.
+        // Both sides remember heads from the first request, so measure the second one.
         self.run()?;
         let before = [&self.asked_bytes, &self.answered_bytes].map(|count| count.load(Ordering::Relaxed));
         self.run()?;
@@ -212,7 +212,7 @@ impl Body for PiecewiseBody {
     }
 }
 
-/// The pipe alone: writes as many bytes to one end as a request and its response have, and reads them from the other.
+/// The pipe alone: writes as many bytes as a request and its response have to one end, and reads them from the other.
 pub(in crate::commands::ledger) struct DuplexPipe {
     runtime: Runtime,
     near: DuplexStream,
@@ -337,7 +337,7 @@ impl TlsSession {
         while tls.client.is_handshaking() || tls.server.is_handshaking() {
             tls.shake_hands()?;
         }
-        // Only tickets for later sessions remain to be exchanged.
+        // After the handshake, only tickets for later sessions remain to be exchanged.
         tls.shake_hands()?;
         tls.server.set_buffer_limit(None);
         Ok(tls)
@@ -423,7 +423,7 @@ impl LedgerComponent for TlsSession {
 /// provides.
 pub(in crate::commands::ledger) const WHOLE_BYTES_MAX: u64 = 128 << 10;
 
-/// Writes and reads the frames of an operation on the node lane: the work of both sides without the socket and the
+/// Writes and reads the frames of an operation on the node lane: the work of both sides, without the socket and the
 /// content.
 pub(in crate::commands::ledger) struct NodeFrames {
     operation: ObjectOperation,

@@ -1,5 +1,5 @@
 //! The components of the ledger. Each does the work of one layer, with that layer's own code if it can be called
-//! separately. This file holds those that work on bytes in memory: nothing, a copy, digests.
+//! separately. This file has those that work in memory: a clock reading, a copy, and digests.
 
 pub(super) mod framing;
 pub(super) mod request;
@@ -15,7 +15,7 @@ use fordway_store::{
 use fordway_wire::sigv4::payload_hash;
 use fordway_workload::ledger::LedgerComponent;
 
-/// The largest size that a component supports; more would not fit in the memory of a small node.
+/// The largest size that a component supports. Larger content would not fit in the memory of a small node.
 pub(super) const SIZE_BYTES_MAX: u64 = 64 << 20;
 
 /// Content in which no two pages or pieces are alike, so that no layer can mistake one for another. Objects of all
@@ -59,7 +59,7 @@ impl ObjectOperation {
     }
 }
 
-/// Wraps the error of a component that works only in memory. Errors: `Internal`.
+/// Wraps the error of a component that works only in memory, as `Internal`.
 fn failed(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Error {
     Error::new(ErrorKind::Internal, "running the codecs in memory").caused_by(error)
 }
@@ -75,7 +75,7 @@ pub(super) fn same(what: &[u8], wanted: &[u8]) -> Result<()> {
     }
 }
 
-/// Does nothing: measures two readings of the clock, which are part of every other figure.
+/// Does nothing: measures the two clock readings that are part of every other figure.
 pub(super) struct ClockReading;
 
 impl LedgerComponent for ClockReading {
@@ -135,7 +135,7 @@ impl ContentDigest {
         ContentDigest::new(contents, |bytes| drop(black_box(payload_hash(bytes))))
     }
 
-    /// MD5, from which the gateway makes ETags.
+    /// MD5, which the gateway uses for ETags.
     pub(super) fn md5(contents: &DistinctContent) -> Self {
         ContentDigest::new(contents, |bytes| {
             let mut hasher = ContentHasher::new(ETagPolicy::Md5, false, None);

@@ -1,5 +1,5 @@
-//! A request to S3: its HTTP/1.1 head as the client writes it, its signature, and what the gateway's S3 layer does with
-//! it: reading it, checking its signature, and writing the head of the response.
+//! A request to S3: its HTTP/1.1 head as written by the client, its signature, and its handling by the gateway's S3
+//! layer, which parses the request, checks its signature, and writes the head of the response.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -47,7 +47,7 @@ pub(in super::super) struct S3Request {
 /// The part of a request that depends on the object.
 pub(super) struct ObjectRequest {
     pub(super) path: String,
-    /// The signed headers, without the one that carries the signature.
+    /// The signed headers, without the header that carries the signature.
     headers: Vec<(&'static str, String)>,
     /// The length of the body, as a header value.
     length: Option<String>,
@@ -121,7 +121,7 @@ impl S3Request {
         });
     }
 
-    /// Returns a whole head, signed now.
+    /// Returns a complete head, signed at the current time.
     pub(super) fn head(&self, size_bytes: u64) -> Vec<u8> {
         let (asked, mut head) = (self.asked(size_bytes), Vec::new());
         self.write_start(&mut head, &asked);
@@ -263,7 +263,7 @@ impl LedgerComponent for SignatureCheck {
     }
 }
 
-/// More headers than our heads have.
+/// The maximum number of headers, more than our heads have.
 const HEADERS_MAX: usize = 32;
 
 /// Writes and reads the heads of a request and its response, without the signature and the sockets.
@@ -325,7 +325,7 @@ impl LedgerComponent for Http1Heads {
     }
 }
 
-/// A request without content that the S3 layer answers in memory, over a store that does almost nothing.
+/// A request without content that the S3 layer handles in memory, on top of a store that does almost nothing.
 pub(in crate::commands::ledger) struct S3LayerCall {
     layer: S3Layer,
     runtime: Runtime,

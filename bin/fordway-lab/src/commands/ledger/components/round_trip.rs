@@ -1,5 +1,5 @@
-//! Round trips over a socket to a process that does nothing but respond. The messages have exactly the sizes that a
-//! lane sends, and use the same system calls; or, as in HTTP/2, a library's event loop on both sides.
+//! Round trips over a socket to a process that does nothing but respond. The messages have exactly the same sizes as
+//! those of a lane, and are sent by the same system calls or, as for HTTP/2, by a library's event loop on both sides.
 
 use std::hint::black_box;
 use std::net::{TcpListener, TcpStream};
@@ -34,7 +34,7 @@ pub(in super::super) struct MessageSizes {
     pub(in super::super) head_bytes: usize,
     pub(in super::super) body_bytes: usize,
     pub(in super::super) form: ReplyForm,
-    /// Bytes that the client copies before its next request, outside of the measured time.
+    /// The number of bytes that the client copies before its next request, outside the measured time.
     pub(in super::super) rest_bytes: usize,
 }
 
@@ -66,7 +66,7 @@ pub(super) fn start(address: &str, file: &Path) -> Result<PeerProcess> {
     child.map(PeerProcess).map_err(|error| file_error("starting", "the other side of a round trip", error))
 }
 
-/// Accepts the connection of the process that was started. Errors if it does not connect.
+/// Accepts the connection of the started process. Errors: the process does not connect.
 pub(super) fn accepted<T>(
     mut accept: impl FnMut() -> std::io::Result<T>,
     other: &mut PeerProcess,
@@ -89,7 +89,7 @@ pub(super) fn accepted<T>(
     }
 }
 
-/// The state that all kinds of round trip share.
+/// The state shared by all kinds of round trip.
 pub(super) struct RoundTrip {
     sizes: Sizes,
     pub(super) request: Vec<u8>,
@@ -125,9 +125,9 @@ impl RoundTrip {
         Ok(())
     }
 
-    /// Keeps the client busy between two requests. A client that received a file descriptor uses its content before it
-    /// sends the next request, and one that writes objects has to remove the last one. The other side sleeps meanwhile,
-    /// and the longer it sleeps, the longer it takes to wake up.
+    /// Keeps the client busy between two requests, as in a lane: a client that received a file descriptor uses the
+    /// content before it sends the next request, and a client that writes objects removes the last one. Meanwhile the
+    /// other side sleeps, and the longer it sleeps, the longer it takes to wake up.
     pub(super) fn rest(&mut self) {
         self.rest.1.copy_from_slice(black_box(&self.rest.0));
     }
@@ -261,7 +261,7 @@ impl TcpRoundTrip {
         Ok(TcpRoundTrip { socket, buffer: vec![0; HEAD_BUFFER_BYTES], trip: RoundTrip::new(sizes), other })
     }
 
-    /// Receives the head, together with the content that arrives in the same call, then the rest of the body directly
+    /// Receives the head together with any content that arrives in the same call, then the rest of the body directly
     /// into its buffer.
     fn receive(&mut self) -> Result<usize, fordway_sys::Errno> {
         let head_bytes = self.trip.order.head_bytes;
@@ -321,7 +321,7 @@ pub(in crate::commands::ledger) struct EventLoops {
 }
 
 impl EventLoops {
-    /// Starts a process on the other side. It is given `file`, but does not send it.
+    /// Starts a process on the other side. It receives `file` as an argument, but does not send it.
     pub(in crate::commands::ledger) fn new(file: &Path, sizes: Sizes) -> Result<Self> {
         let failed = |error| file_error("listening at", "127.0.0.1", error);
         let listener = TcpListener::bind("127.0.0.1:0").map_err(failed)?;

@@ -1,5 +1,5 @@
-//! File operations by bare system calls, for reading a file and for creating that of a new object; and operations of a
-//! store on any lane.
+//! File operations by plain system calls, for reading a file and for creating the file of a new object; and operations
+//! of a store on any lane.
 
 use std::fs::File;
 use std::hint::black_box;
@@ -20,7 +20,7 @@ use fordway_workload::ledger::LedgerComponent;
 use super::framing::PIECE_BYTES;
 use super::{DistinctContent, ObjectOperation, same};
 
-/// The directory of the files that hold the objects of all sizes, and their content.
+/// The directory with the files of all objects, one per size, and their content.
 #[derive(Clone)]
 pub(in crate::commands::ledger) struct SizedFiles(PathBuf, DistinctContent);
 
@@ -103,12 +103,12 @@ impl LedgerComponent for Pread {
     }
 }
 
-/// Reads a whole open file that is in the page cache, in pieces, as a gateway does that sends one piece after the
+/// Reads a whole open file that is in the page cache, piece by piece, like a gateway that sends one piece after the
 /// other.
 pub(in crate::commands::ledger) struct PreadPieces {
     files: SizedFiles,
     file: Option<File>,
-    /// Used in turn, because the gateway's earlier pieces may still be in flight.
+    /// The buffers, used in turn as in the gateway, whose earlier pieces may still be in flight.
     buffers: [Vec<u8>; 4],
     size_bytes: u64,
 }
@@ -194,8 +194,7 @@ fn opened_dir(dir: &Path) -> Result<File> {
     File::open(dir).map_err(|error| file_error("opening", dir.display(), error))
 }
 
-/// Creates an empty file that becomes visible only when it is complete, with the system calls that the store makes in
-/// addition to the write.
+/// Creates an empty file atomically, with the system calls that the store makes in addition to the write.
 pub(in crate::commands::ledger) struct FilePublish {
     dir: File,
 }
@@ -233,7 +232,7 @@ impl LedgerComponent for FilePublish {
     }
 }
 
-/// Writes content to a new file. The previous file is closed first, so that its memory is used again.
+/// Writes content to a new file. The previous file is closed first, so that its memory is reused.
 pub(in crate::commands::ledger) struct FileWrite {
     dir: File,
     file: Option<OwnedFd>,
@@ -318,7 +317,7 @@ impl ObjectGet {
         ObjectGet { objects, buffer: Vec::new(), server_pid, network: None }
     }
 
-    /// The same, over connections that start in another network.
+    /// Returns the same get, over connections made from another network.
     pub(in crate::commands::ledger) fn from(self, network: &NetworkNamespace) -> Self {
         ObjectGet { network: Some(network.clone()), ..self }
     }
@@ -364,9 +363,9 @@ impl LedgerComponent for ObjectDescribe {
 /// Writes an object that does not exist yet, in one call.
 pub(in crate::commands::ledger) struct ObjectPut {
     objects: SizedObjects,
-    /// For content that this process writes to the gateway's files: the smallest such size in bytes, and a store of
-    /// this process on the same objects. The writer of an object also removes it, because memory that was freed on one
-    /// processor is slow to write to when another one reuses it.
+    /// For content that this process itself writes to the gateway's files: the threshold in bytes, and a store in this
+    /// process for the same objects. The writer of an object also removes it, because memory freed on one processor is
+    /// slow to write when another processor reuses it.
     written_here: Option<(u64, Arc<dyn Store>)>,
     options: PutOptions,
     server_pid: Option<u32>,
@@ -382,7 +381,7 @@ impl ObjectPut {
         ObjectPut { objects, written_here: None, options, server_pid }
     }
 
-    /// The same through a gateway that lets this process write content over `bytes` to its files.
+    /// Returns the same put, through a gateway that lets this process write content of more than `bytes` to its files.
     pub(in crate::commands::ledger) fn written_here_over(self, bytes: u64, embedded: &SizedObjects) -> Self {
         ObjectPut { written_here: Some((bytes + 1, embedded.store.clone())), ..self }
     }

@@ -1,6 +1,5 @@
-//! The components and paths of a ledger, with the gateways and files they need. [`paths`] holds those that read and
-//! write on this machine. Those through the networks of set-ups are here; they show what an overlay adds to a known
-//! path.
+//! The components and paths of a ledger, with the gateways and files they need. [`paths`] has those that read and write
+//! on this machine. Those through the networks of set-ups are here; they show how much an overlay adds to a known path.
 
 mod paths;
 
@@ -32,7 +31,7 @@ const BUCKET: &str = "ledger";
 pub(super) struct LedgerSetup {
     pub(super) components: Vec<MeasuredComponent>,
     pub(super) paths: Vec<LedgerPath>,
-    /// What was requested and cannot be measured here, each with the reason.
+    /// The requested items that cannot be measured here, each with the reason.
     pub(super) left_out: Vec<String>,
     gateways: Vec<GatewayProcess>,
     networks: Vec<NetworkPair>,
@@ -89,7 +88,7 @@ impl LedgerSetup {
         self.gateways.into_iter().try_for_each(GatewayProcess::stop)
     }
 
-    /// Adds a component, unless one of that name exists.
+    /// Adds a component, unless one with that name exists.
     fn add(
         &mut self,
         name: &str,
@@ -177,7 +176,7 @@ impl LedgerSetup {
     fn network(&mut self, setup: &NetworkSetup, site: &ObjectSite<'_>) -> Result<()> {
         let fordway = std::env::current_exe()
             .map_err(|error| Error::new(ErrorKind::Io, "finding this program").caused_by(error))?;
-        // The wire of a cluster accepts large pieces, and its network cards cut them.
+        // In a cluster, the wire accepts large pieces, and network cards segment them.
         let wire = WireSettings { is_offloading: true, ..WireSettings::default() };
         match NetworkPair::lay(setup, &wire, &fordway) {
             Ok(ends) => self.http_through(setup, ends, site),

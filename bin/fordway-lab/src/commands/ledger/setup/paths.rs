@@ -1,5 +1,5 @@
-//! Paths that read and paths that write. Each put creates an object whose predecessor was deleted just before, outside
-//! of the measured time.
+//! Paths that read and paths that write. Each put creates an object that was deleted just before, outside the measured
+//! time.
 
 use fordway_http::HttpVersion;
 use fordway_posix::Durability;
@@ -25,7 +25,7 @@ use crate::commands::ledger::echo::ReplyForm;
 
 /// Content up to this size leaves a gateway together with its head in one call, on the node lane and over HTTP.
 const INLINE_BYTES: u64 = INLINE_BYTES_MAX as u64;
-/// The most content that the client of the http lane receives with a head, and therefore copies into place.
+/// The maximum content, in bytes, that the client of the http lane receives together with a head and therefore copies.
 const COPIED_BYTES_MAX: u64 = 16 << 10;
 
 impl LedgerSetup {
@@ -171,7 +171,7 @@ impl LedgerSetup {
                 .with("pread in pieces")
                 .with("tcp round trip, event loops")
                 .with("http2 frames")
-                // The frames go through a pipe in memory, which the path does not have.
+                // The component's frames go through a pipe in memory, which the path does not have.
                 .less("memory pipe")
                 .with("http1 heads")
                 .with("sign")

@@ -1,0 +1,80 @@
+//! Stores large objects through spare files, which the gateway lends ahead with the response to the previous put.
+
+use std::borrow::Cow;
+use std::fs::File;
+use std::sync::Arc;
+
+use fordway_store::{Bucket, Key, PutOptions, PutResult, Result};
+use fordway_sys::{current_core, write_all_at};
+use fordway_wire::node::{CommitResponse, Request};
+
+use crate::node::connection::{NodeConnection, NodeFailure};
+use crate::node::session::{NodeCall, NodeSession};
+use crate::node::write::failed_write;
+
+/// An empty file that the gateway has lent for an object similar to the last one stored.
+pub(super) struct SpareFile {
+    file: File,
+    bucket: Bucket,
+    /// The directory of the last key, up to its last slash. The file cannot be used for a key in another directory.
+    directory: String,
+    options: PutOptions,
+}
+
+impl SpareFile {
+    pub(super) fn new(file: File, (bucket, key): (&Bucket, &Key), options: &PutOptions) -> Self {
+        let (directory, options) = (directory(key).to_owned(), options.clone());
+        SpareFile { file, bucket: bucket.clone(), directory, options }
+    }
+
+    fn suits(&self, (bucket, key): (&Bucket, &Key), options: &PutOptions) -> bool {
+        self.bucket == *bucket && self.directory == directory(key) && self.options == *options
+    }
+}
+
+fn directory(key: &Key) -> &str {
+    key.as_str().rsplit_once('/').map_or("", |(directory, _)| directory)
+}
+
+/// Stores `body` through a spare file. Returns `None`, and does nothing, if there is no suitable one. Cost: one write
+/// of the content, and one round trip.
+pub(super) fn put_spare(
+    session: &Arc<NodeSession>,
+    (bucket, key): (&Bucket, &Key),
+    body: &[u8],
+    options: &PutOptions,
+) -> Result<Option<PutResult>> {
+    let options = PutOptions { size_hint: None, ..options.clone() };
+    // A request with conditions must not be repeated: a second "create only" would find the object created by the
+    // first.
+    let is_idempotent = options.conditions.is_empty();
+    let call = NodeCall { operation: "put", bucket: bucket.as_str(), key: key.as_str(), is_idempotent };
+    let done = session.run(&call, |connection| put_on(connection, (bucket, key), body, &options));
+    done.map(|(made, _)| made)
+}
+
+fn put_on(
+    connection: &mut NodeConnection,
+    (bucket, key): (&Bucket, &Key),
+    body: &[u8],
+    options: &PutOptions,
+) -> Result<Option<PutResult>, NodeFailure> {
+    let Some(spare) = connection.spare.take_if(|spare| spare.suits((bucket, key), options)) else {
+        return Ok(None);
+    };
+    write_all_at(&spare.file, body, 0)
+        .map_err(|errno| NodeFailure::Unusable(failed_write(errno, &spare.file, 0, body.len())))?;
+    let request = Request::PutSpare {
+        bucket: Cow::Borrowed(bucket),
+        key: Cow::Borrowed(key),
+        options: Cow::Borrowed(options),
+        filled: body.len() as u64,
+        core: current_core(),
+    };
+    let (done, header) = connection.call::<Option<CommitResponse>>(&request, &[])?;
+    if done.as_ref().is_some_and(|done| done.has_spare) {
+        connection.spare = Some(SpareFile::new(connection.file(&header)?, (bucket, key), options));
+    }
+    connection.finish(&header);
+    Ok(done.map(|done| done.made))
+}
