@@ -91,8 +91,8 @@ def _take(counted: Counted, heads: list[str], cells: list[str]) -> None:
     if not numbers:
         return
     if RUNTIME.fullmatch(cells[0]):
-        # Use the minimum over all hardware threads and groups, because counts taken in turns cover only their own
-        # turns.
+        # Use the minimum over all hardware threads and groups, because counts taken in turns cover only
+        # their own turns.
         counted.runtime_s = min([*numbers, *([] if counted.runtime_s is None else [counted.runtime_s])])
     elif heads[0] == "Event":
         counted.threads = [heads[at] for at in columns]
