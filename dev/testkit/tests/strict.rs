@@ -187,7 +187,7 @@ fn all_operations_of_the_model() {
         assert!(answer.contains(&format!("<Code>{code}</Code>")), "{}: {answer}", row.name);
     }
     // An access list in headers has AWS's error. In a document, it is not implemented, so that s3cmd copies objects.
-    let (status, answer) = ground.send("PUT", "/bucket/key?acl", "x-amz-acl: public-read\r\n", "");
+    let (status, answer) = ground.send("PUT", &format!("{OBJECT}?acl"), "x-amz-acl: public-read\r\n", "");
     assert!(
         status == 400 && answer.contains("<Code>AccessControlListNotSupported</Code>"),
         "{status} {answer}"
