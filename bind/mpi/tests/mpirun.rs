@@ -180,7 +180,7 @@ fn transport_is_for_two() {
     // Without a launcher, there is one rank.
     let output = command.args(["transport", "--size", "1"]).current_dir(dir.path()).output().unwrap();
     assert!(!output.status.success());
-    assert!(String::from_utf8_lossy(&output.stderr).contains("needs 2 ranks and has 1"), "{output:?}");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("needs 2 ranks but has 1"), "{output:?}");
 }
 
 /// Returns what every rank of the stencil printed.
