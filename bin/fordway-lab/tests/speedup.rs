@@ -66,7 +66,7 @@ fn reports_of_ranks_become_work_share_and_lateness() {
     assert!((two.speedup.unwrap().value - 10.0 / 12.0).abs() < 1e-12, "work is what counts");
     assert!((two.efficiency.unwrap().value - 5.0 / 12.0).abs() < 1e-12);
     let table = String::from_utf8_lossy(&output.stdout);
-    assert!(table.contains("unreliable: 2 numbers of ranks for 3 costs"), "{table}");
+    assert!(table.contains("unreliable, because 3 costs are fitted to 2 numbers of ranks"), "{table}");
     let fits: serde_json::Value =
         serde_json::from_slice(&std::fs::read(dir.path().join("x.run/speedup.json")).unwrap()).unwrap();
     assert_eq!(fits["fits"][1]["lane"], "loopback+yield");
@@ -102,7 +102,7 @@ fn ranks_that_hang_are_ended_with_all_they_started() {
     let job = "test $OMPI_COMM_WORLD_SIZE = 1 || { sleep 86397.25 & trap '' TERM; sleep 86397.25; }";
     let output = speedup(dir.path(), &["--setup", "shm", "--deadline", "3s"], job);
     assert_eq!(output.status.code(), Some(7), "{}", said(&output));
-    assert!(said(&output).contains("took longer than 3s and was ended"), "{}", said(&output));
+    assert!(said(&output).contains("took longer than 3s and was terminated"), "{}", said(&output));
     if is_root() {
         assert_eq!(processes("86397.25"), Vec::<String>::new());
     }
