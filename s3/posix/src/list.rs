@@ -305,7 +305,9 @@ impl BucketWalk<'_> {
         let read =
             |all| NameBlock::read(dir, |name| (all || name.starts_with(&prefix)) && is_wanted(name), resolve);
         let names = match remembered.last_listing(stat) {
-            LastListing::Changed if self.is_watchable(dir, stat) => {
+            // Only a listing by prefix reads many names to return few. For others, an index would cost more than it saves:
+            // while a directory is watched, each open, put and delete in it takes up to a tenth longer.
+            LastListing::Changed if !wanted.is_empty() && self.is_watchable(dir, stat) => {
                 Arc::new(self.inner.volume.dirs.indexes.read(dir, stat, at.is_empty(), || read(true))?)
             }
             // The first page of a listing by prefix does not sort the other names.
