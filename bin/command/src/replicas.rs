@@ -25,7 +25,7 @@ pub struct ReplicaOpener<'a> {
     pub args: &'a ReplicaArgs,
     /// Whether pieces are verified against their digests.
     pub verify: bool,
-    /// The CA bundle; `None` for that of the environment.
+    /// The CA bundle; `None` means the one that the environment names.
     pub ca_bundle: Option<&'a PathBuf>,
     /// The maximum number of connections to one server.
     pub connections: usize,

@@ -291,7 +291,7 @@ def test_a_delay_of_pong_is_found_and_told_from_the_window(tmp_path: Path, optio
         if one.sizes_bytes[87_380] == pytest.approx(places[87_380], rel=0.02)
     ]
     assert [one.verdict for one in is_there] == [verdict]
-    # The other place is that of the smaller jump, which a stall of the machine moves by some sizes.
+    # A stall of the machine can move the smaller jump by a few sizes.
     assert is_there[0].sizes_bytes == pytest.approx(places, rel=0.06)
 
 
