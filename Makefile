@@ -1,18 +1,18 @@
-# `make help` shows what there is. Everything is built from the lock files and lands in this tree:
-# target/ (Rust), .venv/ (Python), out/ (runs and reports).
+# `make help` lists the targets. Everything is built from the lock files, and is written to this tree: target/ (Rust),
+# .venv/ (Python), out/ (runs and reports).
 
 PYTHON ?= python3
 VENV := .venv
 JOBS := $(shell nproc)
-# The same interpreter for every build of the Python module, so that cargo need not build it anew.
+# The same interpreter for every build of the Python module, so that cargo does not rebuild it.
 export PYO3_PYTHON := $(CURDIR)/$(VENV)/bin/python
 export CARGO_BUILD_JOBS ?= $(JOBS)
 
-# What `make run` compares on: a real tree that any Debian machine has.
+# The tree for `make run`: a real one that any Debian machine has.
 SOURCE ?= $(firstword $(wildcard /usr/share/doc $(HOME)/.rustup/toolchains/*/share/doc) /usr/share)
 RUN ?= out/compare.run
 
-# The variable keeps the theme from advertising its successor. With --quiet the build would not be strict.
+# The variable stops the theme from advertising its successor. With --quiet, the build would not be strict.
 BUILD_SITE := NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build
 
 .DEFAULT_GOAL := help
@@ -36,7 +36,7 @@ build: setup ## build the release binary, and the Python package into .venv
 
 run: build ## the main job: compare the lanes on a real tree, and write the report
 	@mkdir -p $(dir $(RUN))
-	PATH="$(CURDIR)/$(VENV)/bin:$$PATH" target/release/fordway compare "$(SOURCE)" --out "$(RUN)"
+	PATH="$(CURDIR)/$(VENV)/bin:$$PATH" target/release/fordway compare "$(SOURCE)" --out "$(RUN)" --force
 	@echo "report: $(abspath $(RUN:.run=.html))"
 
 dist: ## build what people install: packages, archive, wheel and image, reproducibly, into out/dist
@@ -52,7 +52,7 @@ libs3: ## build the drop-in libraries for programs that use libs3, into out/lib 
 capi: ## build the C API (fordway.h, libfordway), into out/lib and out/include
 	tools/build-capi out
 
-# What is linked to one MPI does not run under another: each has a directory of its own.
+# A program linked to one MPI does not run under another, so each has its own directory.
 MPICC ?= mpicc
 MPIRUN ?= mpirun
 MPI_TARGET := target$(if $(filter-out mpicc,$(MPICC)),/$(MPICC))
@@ -73,6 +73,7 @@ lint: setup ## check formats, lints and the arrows between crates
 	cargo fmt --all --check
 	cargo clippy --workspace --exclude fordway-mpi --all-targets --locked -- -D warnings
 	cargo xtask arrows
+	cargo xtask dependencies
 	cargo xtask header --check
 	$(VENV)/bin/ruff check bind/python
 	$(VENV)/bin/ruff format --check bind/python
@@ -88,10 +89,14 @@ soak: build ## run the long tests: many random operations on every lane
 	TMPDIR=/dev/shm cargo test --release --locked -p fordway-testkit --test index
 	FORDWAY_BIN="$(CURDIR)/target/release/fordway" $(VENV)/bin/python -m pytest -q -s bind/python/tests/test_commits.py
 	tools/soak-fuse
+	tools/soak-fuzz 5
+	$(VENV)/bin/python tools/soak-faults
+	$(VENV)/bin/python tools/soak-powercut
 	tools/soak-srun
 	tools/soak-speedup
 	tools/soak-setups
+	tools/soak-policy
 	PATH="$(CURDIR)/$(VENV)/bin:$$PATH" tools/soak-root
 
 clean: ## remove everything that was built or measured
-	rm -rf target out $(VENV) bind/python/fordway/*.so bind/python/dist
+	rm -rf target out $(VENV) bind/python/fordway._fordway.data bind/python/fordway/*.so bind/python/dist

@@ -1,6 +1,4 @@
-"""Holds advice against what is then measured; `bench/advise` calls it with a scratch directory and the one for
-results.
-"""
+"""Compares advice with later measurements. `bench/advise` calls it with a scratch directory and a result directory."""
 
 import json
 import math
@@ -21,7 +19,7 @@ REPEATS, ROUNDS = int(os.environ.get("REPEATS", "4")), "2"
 LANES = os.environ.get("LANES", "posix embedded node http http2 https").split()
 LIMIT = float(os.environ.get("LIMIT", "20"))
 STUDENT = {1: 12.7, 2: 4.30, 3: 3.18, 4: 2.78, 5: 2.57, 6: 2.45, 7: 2.36, 8: 2.31, 9: 2.26}
-"""Quantiles for 95 %, by degrees of freedom."""
+"""Quantiles of Student's t distribution for 95 %, by degrees of freedom."""
 
 
 def main() -> int:
@@ -35,7 +33,7 @@ def main() -> int:
             continue
         copy = sample(tree, scratch / "trees")
         machine, second = [], []
-        # In turn, because the machine's own speed changes within minutes.
+        # Measure both trees in turn, because the speed of the machine changes within minutes.
         for at in range(REPEATS):
             machine.append(compare(first, out / f"{name}-{tree.name}-{at}-machine.run", at))
             second.append(compare(copy, out / f"{name}-{tree.name}-{at}.run", at))
@@ -54,7 +52,7 @@ def main() -> int:
 
 
 def sample(tree: Path, into: Path) -> Path:
-    """A copy of as many of the tree's files as are asked for, always the same ones."""
+    """Copies up to FILES files and MIB MiB of the tree, always the same ones. Returns the copy."""
     files = sorted(path for path in tree.rglob("*") if path.is_file() and not path.is_symlink())
     random.Random(1).shuffle(files)
     copy, room = into / tree.name, MIB << 20
@@ -83,7 +81,7 @@ def advised(machine: list[Path], tree: Path) -> dict:
 
 
 def measured(runs: list[Path]) -> dict[tuple[str, str], list[float]]:
-    """Seconds of each round, by phase and lane; of its listings the mean."""
+    """Returns the seconds of each round, by phase and lane. For listings, it is their mean."""
     import pandas as pd
 
     parts = [pd.read_feather(run / "blocks.arrow").assign(run=at) for at, run in enumerate(runs)]
@@ -100,7 +98,7 @@ def measured(runs: list[Path]) -> dict[tuple[str, str], list[float]]:
 
 
 def hold(advice: dict, passes: dict[tuple[str, str], list[float]]) -> list[dict]:
-    """Each prediction beside the mean of the passes, and the interval of that mean."""
+    """Returns each prediction with the mean of the passes and the half width of its interval."""
     rows = []
     for part in [*advice["phases"], {"phase": "total"} | advice["total"]]:
         for each in part["lanes"]:
@@ -116,7 +114,7 @@ def hold(advice: dict, passes: dict[tuple[str, str], list[float]]) -> list[dict]
 
 
 def doubts(advice: dict, held: list[dict]) -> list[str]:
-    """What the advice got wrong about the whole: times, or the choice."""
+    """Returns the errors of the advice for the total: times that are far off, or a wrong choice."""
     rows = {row["lane"]: row for row in held if row["phase"] == "total"}
     said = [
         f"{lane} was predicted {row['error_pct']:+.0f} % off"

@@ -1,10 +1,12 @@
 """Compares the programs of two builds in interleaved pairs.
 
-usage: against.py OLD NEW PAIRS DURATION PARTS; OLD and NEW are directories of programs. Ratios are old / new of a cost, or
-new / old of a speed: above 1 the new one is faster. The interval is that of the median, by ranks (95 %).
+usage: against.py OLD NEW PAIRS DURATION PARTS
 
-Where the work is that of a library, both builds of it are in one process and take turns of a millisecond (turns.c), by
-the drop-in for libs3, whose interface is the same in all builds. What both do otherwise are runs of their own programs.
+OLD and NEW are directories of programs. Ratios are old / new of a cost, or new / old of a speed: above 1, the new build is
+faster. The interval is that of the median, by ranks (95 %).
+
+A library is measured in one process that loads both builds and alternates every millisecond (turns.c). It calls the drop-in for
+libs3, whose interface is the same in all builds. All other work is measured in separate runs of each build.
 """
 
 import contextlib
@@ -25,7 +27,7 @@ LISTED = os.environ.get("LIST", "1000000")
 UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0}
 
 STORE = ["--only-phases", "--size", "3901", "--rounds", "5"]
-# name, threads, objects of each thread, bytes, rounds of a process; what is behind a host is a directory or a gateway
+# name, threads, objects of each thread, bytes, rounds of a process; a host is a directory or a gateway
 TURNS = {
     "embedded": [
         ("3,901 B", 1, 500, 3901, 4),
@@ -55,7 +57,7 @@ SCRATCH = "/dev/shm" if os.path.isdir("/dev/shm") else None
 
 
 def interval(ratios):
-    """The median, and the bounds of its 95 % interval, which are two of the ratios."""
+    """Returns the median of the ratios, and the bounds of its 95 % interval, which are two of the ratios."""
     ranked, count = sorted(ratios), len(ratios)
     below = 0.0
     rank = 0
@@ -78,7 +80,7 @@ def verdict(name, ratios):
 
 
 def table(command, environment=None):
-    """What a program prints."""
+    """Returns the output of a program. Exits if the program fails."""
     done = subprocess.run(command, capture_output=True, text=True, env=os.environ | (environment or {}))
     if done.returncode != 0:
         sys.exit(f"{' '.join(command)}\nfailed:\n{done.stderr}")
@@ -86,7 +88,7 @@ def table(command, environment=None):
 
 
 def store_speeds(build, options):
-    """The speed of the embedded store, as a multiple of plain files, by phase."""
+    """Returns the speed of the embedded store relative to plain files, by phase."""
     with tempfile.TemporaryDirectory(dir=SCRATCH) as root:
         printed = table([f"{build}/fordway-bench-store", "--root", root, *options])
     rows = re.findall(r"^(\w+) +embedded .*?([0-9.]+) \[[0-9.]+, [0-9.]+\]", printed, re.MULTILINE)
@@ -94,7 +96,7 @@ def store_speeds(build, options):
 
 
 def long_listing(build, _options):
-    """A long listing in one stream and by prefix: readdirs a listing."""
+    """Returns the speed of a long listing relative to readdir, in one stream, in pages and by prefix."""
     with tempfile.TemporaryDirectory(dir=SCRATCH) as root:
         options = ["--only-phases", "--size", "1", "--objects", "10", "--rounds", "1", "--list", LISTED]
         printed = table([f"{build}/fordway-bench-store", "--root", root, *options])
@@ -105,7 +107,7 @@ def long_listing(build, _options):
 
 
 def compare_tables(old, new, pairs, runs):
-    """Runs of `(name, how, options)`; `how` gives the speed of a build by phase."""
+    """Measures both builds for each `(name, speeds_of, options)`. `speeds_of` returns the speeds of a build by phase."""
     said = []
     for name, speeds_of, options in runs:
         ratios = {}
@@ -120,23 +122,35 @@ def compare_tables(old, new, pairs, runs):
     return said
 
 
-def turns(builds, hosts, shape):
-    """The speed of each phase of the second build, as a multiple of the first's, in one process that has both."""
+def placed(processor, is_placed=True):
+    """Returns the words that pin a command to one processor.
+
+    Gateway and client each have one. The kernel's placement has a larger effect than the build, and differs from start to
+    start.
+    """
+    return ["taskset", "--cpu-list", str(processor)] if is_placed and os.cpu_count() > 1 else []
+
+
+def turns(lane, builds, hosts, shape):
+    """Returns the speed of the second build relative to the first, by phase, in one process that has both."""
     (first, second), (_, threads, objects, bytes_, rounds) = builds, shape
-    words = [TURN_PROGRAM, hosts[first], f"{first}/against-libs3/lib/libs3.so.4", hosts[second], f"{second}/against-libs3/lib/libs3.so.4"]
+    words = [*placed(0, lane == "node"), TURN_PROGRAM, hosts[first], f"{first}/against-libs3/lib/libs3.so.4", hosts[second], f"{second}/against-libs3/lib/libs3.so.4"]
     printed = table([*words, *map(str, [threads, objects, bytes_, rounds])])
     return {phase: float(ratio) for phase, ratio in re.findall(r"^(\w+) ([0-9.]+)$", printed, re.MULTILINE)}
 
 
 def compare_by_turns(lane, old, new, starts):
-    """Fresh processes for each sample, and for the node lane fresh gateways: which memory they get decides some percent."""
+    """Compares the builds in fresh processes; on the node lane also with fresh gateways.
+
+    The memory that a process gets changes its times by a few percent.
+    """
     said = []
     for shape in TURNS[lane]:
         ratios = {}
         for _ in range(starts):
             builds = random.sample([old, new], 2)
             with tempfile.TemporaryDirectory(dir=SCRATCH) as root, hosts_of(lane, builds, root) as hosts:
-                for phase, ratio in turns(builds, hosts, shape).items():
+                for phase, ratio in turns(lane, builds, hosts, shape).items():
                     ratios.setdefault(phase, []).append(ratio if builds[0] == old else 1 / ratio)
         said += [verdict(f"{lane}, {shape[0]}, {phase}", each) for phase, each in ratios.items()]
     return said
@@ -144,7 +158,7 @@ def compare_by_turns(lane, old, new, starts):
 
 @contextlib.contextmanager
 def hosts_of(lane, builds, root):
-    """The host of each build: a directory of its own, or a gateway over it."""
+    """Yields the host of each build: its own directory, or a gateway in front of it."""
     with contextlib.ExitStack() as gateways:
         hosts = {}
         for number, build in enumerate(builds):
@@ -158,7 +172,7 @@ def hosts_of(lane, builds, root):
 @contextlib.contextmanager
 def node_gateway(program, root):
     socket = f"{root}.sock"
-    command = [program, "node", "--durability", "none", "--socket", socket, root]
+    command = [*placed(1), program, "node", "--durability", "none", "--socket", socket, root]
     gateway = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     try:
         gateway.stdout.readline()
@@ -178,7 +192,7 @@ def start_gateway(program, root):
 
 
 def cpu_us(client, gateway, url, request, duration):
-    """CPU time of the gateway for each request."""
+    """Returns the CPU time of the gateway per request, in µs."""
     _, method, key, options = request
     command = [client, "bench", "rest", f"{url}/bucket/{key}", "--method", method, "--connections", "8", "--sign"]
     command += ["--duration", duration, "--warm-up", "0s", "--server-pid", str(gateway.pid), "--json", "--no-progress"]

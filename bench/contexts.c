@@ -1,9 +1,9 @@
-/* Many GETs at once through a request context of libs3, whichever library of version 2.0 the loader finds.
+/* Concurrent GETs through a request context of libs3, by the library of version 2.0 that the loader finds.
  *
  * usage: contexts HOST BUCKET KEY REQUESTS BATCHES runall|fdsets
  *
- * Prints a line for each batch: how long it took, and the longest call of runonce (0 by runall), both in
- * microseconds. The first batch opens the connections; all are of one context.
+ * Prints a line for each batch: its time, and that of the longest call of runonce (0 with runall), both in
+ * microseconds. The first batch opens the connections. All batches use one context.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -41,7 +41,7 @@ static S3Status on_data(int size, const char *buffer, void *data) {
     return S3StatusOK;
 }
 
-/* As libs3's own runall; returns the longest runonce. */
+/* Like libs3's own runall. Returns the time of the longest runonce. */
 static double by_fdsets(S3RequestContext *context) {
     int remaining = 1;
     double longest = 0;

@@ -1,4 +1,4 @@
-"""Runs the program of `contexts` with one library and the other in turn, and compares them."""
+"""Runs the program of `contexts` with both libraries in turn, and compares them."""
 
 import os
 import statistics
@@ -12,7 +12,7 @@ LIMITS = {"time": 1.2, "runonce": 2.0}
 
 
 def run(program: str, library: str, key: str, way: str) -> list[tuple[float, float]]:
-    """What each batch took, and its longest runonce, in milliseconds."""
+    """Returns the time of each batch and of its longest runonce, in milliseconds."""
     host = os.environ["FORDWAY_NETLAB_SERVER"] + ":8081"
     command = [program, host, "bucket", key, os.environ["REQUESTS"], str(BATCHES), way]
     environment = os.environ | {"LD_LIBRARY_PATH": LIBRARIES[library]}
@@ -40,7 +40,7 @@ def main() -> None:
 
 
 def report(took: dict[tuple[str, str, str, str], list[float]]) -> int:
-    """Prints medians over the rounds; returns the number of broken limits."""
+    """Prints medians over the rounds. Returns the number of exceeded limits."""
     broken = 0
     print(f"{'GETs of':8} {'by':16} {'connections':12} {'ours ms':>9} {'libs3 ms':>9} {'ratio':>6}")
     for key, way, connections, library in took:

@@ -1,6 +1,6 @@
-/* What the kernel's copy between the page cache and memory costs, by how far behind the start of a page the memory begins.
+/* Cost of the kernel's copy between the page cache and memory, by the memory's offset from the start of a page.
  * Prints a table: offset in bytes, median microseconds of CPU time to read and to write 2 MiB by calls of 256 KiB, and the
- * ratio to offset 0. The offsets take turns. argv[1] is a file to make, on the file system to measure. */
+ * ratio to offset 0. The offsets take turns. argv[1] is a file to create, on the file system to measure. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdio.h>

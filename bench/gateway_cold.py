@@ -1,6 +1,6 @@
-"""Measures GETs of one object beside others that are read, from memory and from the disk, and that are written.
+"""Measures GETs of one object while others are read from memory, read from the disk, or written.
 
-usage: gateway_cold.py FORDWAY URL OBJECTS DURATION; CONNECTIONS has numbers of connections, with commas between them.
+usage: gateway_cold.py FORDWAY URL OBJECTS DURATION; CONNECTIONS contains numbers of connections, separated by commas.
 """
 
 import functools
@@ -25,14 +25,14 @@ def finish(process):
 
 
 def forget():
-    """Has the kernel forget content, names and inodes."""
+    """Drops content, names and inodes from the kernel's caches."""
     subprocess.run(["sync"], check=True)
     with open("/proc/sys/vm/drop_caches", "w", encoding="ascii") as file:
         file.write("3")
 
 
 def others(fordway, url, objects, connections):
-    """Reads each of the others once, on so many connections."""
+    """Reads each of the other objects once, on `connections` connections."""
     return start(
         fordway,
         f"{url}/bucket/d{{number}}/f",
@@ -46,7 +46,7 @@ def others(fordway, url, objects, connections):
 
 
 def puts(fordway, url, connections, duration):
-    """Writes 500 objects over and over."""
+    """Writes 500 objects repeatedly."""
     return start(
         fordway,
         f"{url}/bucket/put-{{number}}",
@@ -62,7 +62,10 @@ def puts(fordway, url, connections, duration):
 
 
 def one_object(fordway, url, duration, beside=None):
-    """Latencies of the one object, which is in memory, for a while. At a rate, so that a stall counts for all who come in it."""
+    """Returns the latencies of one object in memory, and a note on the other load.
+
+    Requests have a fixed rate, so that a stall delays all requests that arrive during it.
+    """
     hot_url = f"{url}/bucket/hot"
     finish(start(fordway, hot_url, "--requests", "100"))
     other = beside and beside()

@@ -1,8 +1,9 @@
-"""Measures the servers in a file, in turn, and holds the medians against what the gateway is to cost.
+"""Measures the servers in a file in turn, and compares the medians with the limits of the gateway.
 
-usage: gateway_cpu.py FORDWAY SERVERS DURATION ROUNDS; each line of SERVERS is NAME URL PID signed|plain BUCKET-DIRECTORY.
-ONLY names operations, with commas between them; without it all are measured. COUNT (20000) is how many objects a block makes or
-deletes where each is made or deleted once.
+usage: gateway_cpu.py FORDWAY SERVERS DURATION ROUNDS
+
+Each line of SERVERS is NAME URL PID signed|plain BUCKET-DIRECTORY. ONLY selects operations, separated by commas (default: all).
+COUNT (20000) is the number of objects that a block creates or deletes, if the operation creates or deletes each object once.
 """
 
 import hashlib
@@ -34,7 +35,7 @@ OPERATIONS = [
     ("DELETE", "DELETE", "n{number}", ONCE),
 ]
 
-# operation, and its most CPU time as a multiple of nginx's, with one worker and with two
+# operation, and its maximum CPU time relative to nginx, with one worker and with two
 BESIDE_NGINX = [
     ("GET 4 KiB", 1.1),
     ("GET 4 KiB of 64 MiB", 1.1),
@@ -44,7 +45,7 @@ BESIDE_NGINX = [
     ("PUT 4 KiB new", 1.3),
     ("DELETE", 1.5),
 ]
-# operation, server, at most so many times, the cost of operation, server
+# operation, server, maximum ratio to the cost of this operation, on this server
 GOALS = [(name, "fordway", most, name, nginx) for name, most in BESIDE_NGINX for nginx in ("nginx-1", "nginx-2")]
 GOALS += [("GET 4 KiB presigned", "fordway", 1.3, "GET 4 KiB", nginx) for nginx in ("nginx-1", "nginx-2")]
 GOALS += [("GET 4 KiB TLS", "fordway-tls", 1.2, "GET 4 KiB TLS", "nginx-tls")]
@@ -57,7 +58,7 @@ GOALS += [
 
 
 def takes(server, name, method):
-    """Whether an operation is measured on a server."""
+    """Returns whether an operation is measured on a server."""
     if "TLS" in name or server.endswith("-tls"):
         return "TLS" in name and server.endswith("-tls")
     if name == "GET 4 KiB presigned":
@@ -68,7 +69,7 @@ def takes(server, name, method):
 
 
 def stock(directory, name):
-    """Makes the objects that a block deletes, or makes room for those that it makes."""
+    """Creates the objects that a block deletes, or removes those that it creates."""
     for file in Path(directory).glob("n*"):
         file.unlink()
     if name == "DELETE":
@@ -77,14 +78,14 @@ def stock(directory, name):
 
 
 def presigned(fordway, url, key):
-    """The URL with a signature in its query."""
+    """Returns the URL with a signature in its query."""
     endpoint, bucket = url.rsplit("/", 1)
     command = [fordway, "--endpoint", endpoint, "presign", f"s3://{bucket}/{key}"]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
 
 def measure(fordway, server, operation, duration):
-    """One block of load: CPU of the server and of the client per request, p50 and p99, all in µs."""
+    """Runs one block of load. Returns CPU time of server and client per request, p50 and p99, all in µs."""
     _, url, pid, signed, directory = server
     name, method, key, options = operation
     if "--requests" in options:
@@ -108,7 +109,7 @@ def measure(fordway, server, operation, duration):
 
 
 def busy_share(seconds):
-    """The share of its processors that the machine uses in a while."""
+    """Returns the share of processor time that the machine uses during `seconds`."""
 
     def ticks():
         with open("/proc/stat", encoding="ascii") as file:
@@ -122,7 +123,7 @@ def busy_share(seconds):
 
 
 def settle():
-    """Waits until what was measured last is done with its memory, but not for ever."""
+    """Waits until the machine is idle after the previous measurement, for at most 2 s."""
     for _ in range(10):
         if busy_share(0.2) < 0.05:
             return
@@ -137,7 +138,7 @@ def md5_of_one(_):
 
 
 def md5_us():
-    """CPU time of the MD5 of 1 MiB, in µs, with every core busy as under the load of the other figures."""
+    """Returns the CPU time of an MD5 of 1 MiB, in µs, with every core busy as in the other measurements."""
     cores = os.cpu_count()
     with multiprocessing.Pool(cores) as pool:
         return statistics.median(pool.map(md5_of_one, range(4 * cores), chunksize=4))
@@ -185,7 +186,7 @@ def main():
         ratio = found[name, server][0] / found[other_name, other][0]
         verdict = "holds" if ratio <= at_most else "DOES NOT HOLD"
         print(f"{name}, {server} / {other_name}, {other}: {ratio:.2f} (at most {at_most}): {verdict}")
-    # On loopback a segment is received by whoever sent it, or by whose acknowledgement let it go: the sum
+    # On loopback, a segment is received in the process that sent it, or in the one whose acknowledgement released it. The sum
     # of both sides does not depend on that.
     if ("GET 64 MiB", "nginx-1") in both:
         ratio = both["GET 64 MiB", "fordway"] / both["GET 64 MiB", "nginx-1"]

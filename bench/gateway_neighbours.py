@@ -1,6 +1,8 @@
-"""Measures GETs of one user alone and beside the slow requests of another, in turn.
+"""Measures GETs of one user, in turn alone and during slow requests of another user.
 
-usage: gateway_neighbours.py FORDWAY URL OBJECTS; the environment is described in gateway-neighbours.
+usage: gateway_neighbours.py FORDWAY URL OBJECTS PID
+
+The script `gateway-neighbours` describes the environment.
 """
 
 import contextlib
@@ -22,18 +24,25 @@ import time
 import urllib.parse
 
 SLOW = int(os.environ.get("SLOW", "1000"))
+CLOSED = int(os.environ.get("CLOSED", "5120"))
+STREAMS = 256
+WINDOW = int(os.environ.get("WINDOW", "0"))
 DELETES = int(os.environ.get("DELETES", "8"))
 ROUNDS = int(os.environ.get("ROUNDS", "7"))
 DURATION_S = float(os.environ.get("DURATION_S", "4"))
 RATE = os.environ.get("RATE", "500")
-LIMIT = float(os.environ.get("LIMIT", "2"))
+LIMIT = float(os.environ.get("LIMIT", "1.5"))
+RSS_LIMIT_MIB = int(os.environ.get("RSS_LIMIT_MIB", "200"))
+# The gateway keeps up to 32 MiB of unused memory.
+KEPT_MIB = 32
+GIVE_BACK_S = 60
 LOCKS = os.environ.get("LOCKS", "1") != "0"
 TURNS = 100
 NOISY, QUIET = ("noisy-key", "noisy-secret"), ("quiet-key", "quiet-secret")
 
 
 def presigned(method, url, path, keys):
-    """The target of a request that carries its own signature."""
+    """Returns the target of a request, with a signature in its query."""
     host = urllib.parse.urlsplit(url).netloc
     moment = datetime.datetime.now(datetime.UTC).strftime("%Y%m%dT%H%M%SZ")
     scope = f"{moment[:8]}/us-east-1/s3/aws4_request"
@@ -55,7 +64,7 @@ def presigned(method, url, path, keys):
 
 
 def ask(url, method, path, length=0, room=None):
-    """A connection on which the noisy user has sent the head of a request."""
+    """Returns a connection on which the noisy user has sent the head of a request."""
     host, port = urllib.parse.urlsplit(url).netloc.split(":")
     connection = socket.socket()
     if room:
@@ -68,9 +77,62 @@ def ask(url, method, path, length=0, room=None):
     return connection
 
 
+def frame(kind, flags, stream, payload=b""):
+    """Returns a frame of HTTP/2 (RFC 9113 section 4.1)."""
+    return struct.pack("!I", len(payload))[1:] + struct.pack("!BBI", kind, flags, stream) + payload
+
+
+def literal(name, value):
+    """Returns a header field that is not indexed, without Huffman coding (RFC 7541 section 6.2.2)."""
+
+    def text(value):
+        length = len(value)
+        if length < 127:
+            return bytes([length]) + value
+        prefix, length = b"\x7f", length - 127
+        while length >= 128:
+            prefix, length = prefix + bytes([length % 128 + 128]), length // 128
+        return prefix + bytes([length]) + value
+
+    return b"\0" + text(name.encode()) + text(value.encode())
+
+
+def closed_windows(url, path, count):
+    """Returns connections of HTTP/2 with `count` GETs of the noisy user, whose content the client does not accept."""
+    host = urllib.parse.urlsplit(url).netloc
+    fields = {":method": "GET", ":scheme": "http", ":authority": host, ":path": presigned("GET", url, path, NOISY)}
+    head = b"".join(literal(*field) for field in fields.items())
+    connections = []
+    for first in range(0, count, STREAMS):
+        connection = socket.create_connection(host.split(":"))
+        # SETTINGS_INITIAL_WINDOW_SIZE: what the client accepts of each response.
+        begin = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(4, 0, 0, struct.pack("!HI", 4, WINDOW)) + frame(4, 1, 0)
+        streams = range(1, 2 * min(STREAMS, count - first), 2)
+        connection.sendall(begin + b"".join(frame(1, 5, stream, head) for stream in streams))
+        answered_heads(connection, len(streams))
+        connections.append(connection)
+    return connections
+
+
+def answered_heads(connection, count):
+    """Reads until the heads of `count` responses have arrived. Fails if a response is an error."""
+    arrived = b""
+    while count:
+        arrived += connection.recv(1 << 16) or sys.exit("the gateway closed a connection of HTTP/2")
+        while len(arrived) >= 9 and len(arrived) >= (end := 9 + int.from_bytes(arrived[:3])):
+            if arrived[3] == 1:
+                # Index 8 of the static table is `:status: 200`.
+                if arrived[9] != 0x88:
+                    sys.exit(f"a response of HTTP/2 is not 200: {arrived[9:end]}")
+                count -= 1
+            elif arrived[3] in (3, 7):
+                sys.exit(f"the gateway ended a request of HTTP/2: {arrived[:end]}")
+            arrived = arrived[end:]
+
+
 @contextlib.contextmanager
 def every_lock(objects):
-    """Holds all bytes of the noisy bucket's lock table, as anyone can who may write to it."""
+    """Holds all bytes of the lock tables, as anyone with write access can. Yields the number of tables."""
     tables = list(pathlib.Path(objects).glob("**/locks"))
     with contextlib.ExitStack() as held:
         for table in tables:
@@ -81,7 +143,7 @@ def every_lock(objects):
 
 
 def answered(downloads):
-    """Waits until all requests are under way: what is measured is what slow ones cost, and not a thousand new ones."""
+    """Waits until all downloads have a response, so that the load is of slow requests and not of new ones."""
     with selectors.DefaultSelector() as waiting:
         for download in downloads:
             waiting.register(download, selectors.EVENT_READ)
@@ -91,7 +153,9 @@ def answered(downloads):
 
 
 def besiege(url, objects):
-    """Has the slow requests under way until standard input ends; says on standard output when all of them are."""
+    """Keeps slow requests in flight until standard input ends. Prints a line when all of them have begun."""
+    # These connections are kept open until the end.
+    closed = closed_windows(url, "/noisy/o", CLOSED)
     uploads = [ask(url, "PUT", f"/noisy/u{number}", 100_000) for number in range(SLOW // 2)]
     downloads = [ask(url, "GET", "/noisy/o", room=4096) for _ in range(SLOW - len(uploads))]
     held = every_lock(objects) if LOCKS else contextlib.nullcontext(0)
@@ -99,7 +163,7 @@ def besiege(url, objects):
         waiting.register(sys.stdin, selectors.EVENT_READ)
         deletes = DELETES if tables else 0
         for number in range(deletes):
-            # Of what is not there, nothing is locked.
+            # A DELETE of a missing object takes no lock.
             pathlib.Path(objects, "noisy", f"d{number}").write_bytes(b"x")
             waiting.register(
                 ask(url, "DELETE", f"/noisy/d{number}"), selectors.EVENT_READ, f"/noisy/d{number}"
@@ -107,7 +171,8 @@ def besiege(url, objects):
         answered(downloads)
         time.sleep(0.5)
         print(
-            f"{len(uploads)} uploads, {len(downloads)} downloads, {deletes} deletes, {tables} lock tables",
+            f"{len(uploads)} uploads, {len(downloads)} downloads, {deletes} deletes, {tables} lock tables, "
+            f"{CLOSED} closed windows on {len(closed)} connections",
             flush=True,
         )
         next_byte, turn = time.monotonic(), 0
@@ -115,15 +180,15 @@ def besiege(url, objects):
             for key, _ in waiting.select(max(0, next_byte - time.monotonic())):
                 if key.data is None:
                     return
-                # It was answered, with 503 as we hope: the user asks again.
+                # The response is 503, as intended. The user sends the request again.
                 waiting.unregister(key.fileobj)
                 key.fileobj.close()
                 waiting.register(ask(url, "DELETE", key.data), selectors.EVENT_READ, key.data)
             if time.monotonic() >= next_byte:
-                # One byte a second for each upload, spread evenly over the second.
+                # Send one byte per second on each upload, spread evenly over the second.
                 next_byte, turn = next_byte + 1 / TURNS, (turn + 1) % TURNS
                 for upload in uploads[turn::TURNS]:
-                    # One that was given up is none that could disturb.
+                    # An upload that the gateway has closed causes no load.
                     with contextlib.suppress(OSError):
                         upload.send(b"x")
 
@@ -142,7 +207,10 @@ def siege(url, objects):
 
 
 def gets(fordway, url):
-    """Latencies of the quiet user's GETs; from the intended start, so that a stall counts for all who come in it."""
+    """Returns the latencies of the quiet user's GETs.
+
+    They count from the intended start, so that a stall delays all requests that arrive during it.
+    """
     environment = os.environ | {
         "AWS_ACCESS_KEY_ID": QUIET[0],
         "AWS_SECRET_ACCESS_KEY": QUIET[1],
@@ -169,36 +237,61 @@ def gets(fordway, url):
 
 
 def interval(ratios):
-    """The middle 95 % of the medians of ratios drawn with replacement."""
+    """Returns the middle 95 % of the medians of ratios drawn with replacement."""
     drawn = random.Random(1)
     medians = sorted(statistics.median(drawn.choices(ratios, k=len(ratios))) for _ in range(2_000))
     return medians[50], medians[-51]
 
 
 def make_lock_tables(url):
-    """A conditional change of a key makes its bucket's."""
+    """Changes a key, so that the gateway creates the lock table of its bucket."""
     for method in ("PUT", "DELETE", "DELETE"):
         with ask(url, method, "/noisy/first") as connection:
             connection.recv(4096)
 
 
-def main(fordway, url, objects):
+def resident_mib(pid):
+    """Returns the memory that a process has in RAM."""
+    with open(f"/proc/{pid}/status", encoding="ascii") as status:
+        return next(int(line.split()[1]) for line in status if line.startswith("VmRSS")) / 1024
+
+
+def seconds_to_give_back(pid, mib):
+    """Returns after how many seconds a process has at most this much memory, or None if that takes too long."""
+    start = time.monotonic()
+    while resident_mib(pid) > mib:
+        if time.monotonic() - start > GIVE_BACK_S:
+            return None
+        time.sleep(0.5)
+    return time.monotonic() - start
+
+
+def main(fordway, url, objects, pid):
     if LOCKS:
         make_lock_tables(url)
-    ratios = []
-    print(f"{'round':>5} {'p99 alone':>12} {'p99 beside':>12} {'ratio':>6}")
+    ratios, most_mib = [], 0
+    gets(fordway, url)
+    before_mib = resident_mib(pid)
+    print(f"{'round':>5} {'p99 alone':>12} {'p99 beside':>12} {'ratio':>6} {'RSS':>8}")
     for number in range(ROUNDS):
         alone = gets(fordway, url)["p99_ns"]
         with siege(url, objects) as said:
             beside = gets(fordway, url)["p99_ns"]
+            now_mib = resident_mib(pid)
+        most_mib = max(most_mib, now_mib)
         ratios.append(beside / alone)
         print(
-            f"{number:5} {alone / 1e3:9.0f} us {beside / 1e3:9.0f} us {ratios[-1]:6.2f}  {said}", flush=True
+            f"{number:5} {alone / 1e3:9.0f} us {beside / 1e3:9.0f} us {ratios[-1]:6.2f} {now_mib:4.0f} MiB  {said}", flush=True
         )
     median, (low, high) = statistics.median(ratios), interval(ratios)
     print(
-        f"p99 beside {SLOW} slow requests: {median:.2f} [{low:.2f}, {high:.2f}] times that alone; allowed: {LIMIT}"
+        f"p99 beside {SLOW} slow requests and {CLOSED} closed windows: {median:.2f} [{low:.2f}, {high:.2f}] times that alone; allowed: {LIMIT}"
     )
+    took_s = seconds_to_give_back(pid, before_mib + KEPT_MIB)
+    given_back = "not given back" if took_s is None else f"given back after {took_s:.0f} s"
+    print(f"memory: {before_mib:.0f} MiB before, at most {most_mib:.0f} MiB (allowed: {RSS_LIMIT_MIB}), {given_back}")
+    if took_s is None or most_mib > RSS_LIMIT_MIB:
+        sys.exit("the slow requests of one user take too much memory, or keep it")
     if median > LIMIT:
         sys.exit("the slow requests of one user are felt by another")
 

@@ -1,11 +1,11 @@
-/* What the drop-in costs a program that calls libs3 in a loop, beside the plain calls of POSIX, and
- * beside the system calls that the drop-in makes, without the drop-in.
+/* Cost of the drop-in for a program that calls libs3 in a loop, compared with plain POSIX calls, and
+ * with the drop-in's own system calls made without it.
  *
  * usage: libs3 DIR OBJECTS BYTES ROUNDS
  *
- * One process, one thread, as IOR's and mdtest's libs3 backend works: every round does each phase in
- * blocks of all three kinds, in changing order. Each round puts new objects where those of the round
- * before were removed, so all kinds write to pages that were used before. A row gives the median
+ * One process, one thread, like the libs3 backend of IOR and mdtest: every round does each phase in
+ * blocks of all three kinds, in changing order. Each round puts new objects after those of the previous
+ * round were removed, so all kinds write to used pages. A row gives the median
  * time of an operation and the median of the rounds' ratios POSIX / libs3, with the interval in
  * which that median lies with 95 % confidence; and the median of POSIX / calls, which is the limit.
  */
@@ -38,7 +38,7 @@ static void fail(const char *what, const char *why) {
     exit(1);
 }
 
-/* Where a callback is in the content. */
+/* The position of a callback in the content. */
 typedef struct {
     char *at;
     size_t left;
@@ -103,8 +103,8 @@ static void with_posix(int phase, const char *key) {
     if (file < 0 || moved != (ssize_t)bytes || close(file)) fail(path, strerror(errno));
 }
 
-/* The system calls that the drop-in makes for an object of which nothing but its bytes is said, and
- * nothing else: no library can be faster that publishes atomically and locks what it removes. */
+/* Only the system calls that the drop-in makes for an object without metadata. No library can be faster
+ * if it publishes atomically and locks what it removes. */
 static void with_calls(int phase, const char *key) {
     struct stat status;
     int file = -1;
@@ -162,7 +162,7 @@ static double median(double *values, int count) {
     return values[count / 2];
 }
 
-/* Sorts; the ranks around the median by the normal approximation of the binomial distribution. */
+/* Sorts, and takes the ranks around the median from the normal approximation of the binomial distribution. */
 static void report(const char *name, double *times[KINDS], double *ratio, double *limit, int rounds) {
     qsort(ratio, rounds, sizeof *ratio, ascending);
     int low = floor(rounds / 2.0 - 0.98 * sqrt(rounds)), high = ceil(rounds / 2.0 + 0.98 * sqrt(rounds));
@@ -201,13 +201,13 @@ int main(int count, char **words) {
         for (int kind = 0; kind < KINDS; kind++) times[phase][kind] = calloc(rounds, sizeof(double));
         ratio[phase] = calloc(rounds, sizeof(double)), limit[phase] = calloc(rounds, sizeof(double));
     }
-    for (int round = -1; round < rounds; round++) { /* one to warm up */
+    for (int round = -1; round < rounds; round++) { /* one for warm-up */
         for (int phase = 0; phase < PHASES; phase++) {
             double took[KINDS];
             for (int turn = 0; turn < KINDS; turn++) {
                 int kind = (turn + round + KINDS) % KINDS;
                 took[kind] = block(with[kind], phase);
-                if (phase == GET && memcmp(content, received, bytes)) fail("get", "other bytes than were put");
+                if (phase == GET && memcmp(content, received, bytes)) fail("get", "not the bytes that were put");
             }
             if (round < 0) continue;
             for (int kind = 0; kind < KINDS; kind++) times[phase][kind][round] = took[kind];

@@ -1,6 +1,6 @@
-// The least that a server of uploads can do: receive each body over HTTP/1.1 and write it to a new
-// file, which replaces an older one. Nothing is named or checked. As many files are kept for each
-// connection as the benchmark has objects for each, so that memory is used again after as long a time.
+// The minimum work of a server of uploads: receive each body over HTTP/1.1 and write it to a new
+// file, which replaces an older one. It names and checks nothing. It keeps as many files for each
+// connection as the benchmark has objects, so that memory is reused after the same time.
 // usage: loop DIR; prints its port; ends when it is killed.
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -17,7 +17,7 @@ enum { HEAD_BYTES = 16 << 10, PIECE_BYTES = 256 << 10, KEPT = 2 };
 static const char answer[] = "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n";
 static const char *directory;
 
-// Writes `size` bytes at `offset`, or ends the program: a benchmark must not go on with half the work.
+// Writes `size` bytes at `offset`, or ends the program, because a benchmark must not continue with half the work.
 static void put(int file, const char *data, size_t size, off_t offset) {
     if (pwrite(file, data, size, offset) != (ssize_t)size) {
         perror("loop: pwrite");
@@ -25,7 +25,7 @@ static void put(int file, const char *data, size_t size, off_t offset) {
     }
 }
 
-// Receives a head, and the part of its body that came with it; returns the bytes, 0 at the end.
+// Receives a head, and the part of the body that arrives with it. Returns the number of bytes, 0 at the end.
 static size_t receive_head(int socket, char *head, char **body) {
     size_t filled = 0;
     while (filled < HEAD_BYTES - 1) {

@@ -1,9 +1,9 @@
-# Sourced by the benchmarks: a scratch directory in memory that is gone when the script ends, and a
-# time limit. Not executable, so that `make bench` does not run it.
+# Sourced by the benchmarks: a scratch directory in memory that is removed when the script ends, and a time limit. Not
+# executable, so that `make bench` does not run it.
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 fordway=${FORDWAY:-$root/target/release/fordway}
-# What one comparison may take, and how much room the largest of them needs.
+# Maximum time of one comparison, and the space that the largest needs.
 limit_s=600 room_mib=1024
 
 [[ -x $fordway ]] || {
@@ -11,18 +11,18 @@ limit_s=600 room_mib=1024
     exit 1
 }
 
-# tmpfs keeps the disk out of the figures; a small one (as in many containers) would only fill up.
+# tmpfs keeps the disk out of the figures. A small one (as in many containers) would only fill up.
 if [[ $(stat --file-system --format=%T /dev/shm 2>/dev/null) == tmpfs ]] &&
     (($(df --output=avail --block-size=MiB /dev/shm | tail -n 1 | tr -dc 0-9) >= room_mib)); then
     scratch=$(mktemp --directory /dev/shm/fordway-bench-XXXXXX)
 else
     scratch=$(mktemp --directory --tmpdir fordway-bench-XXXXXX)
-    echo "note: /dev/shm is no tmpfs with $room_mib MiB free; working in $scratch," \
+    echo "note: /dev/shm is not a tmpfs with $room_mib MiB free; working in $scratch," \
         "so these figures have a disk in them" >&2
 fi
 readonly root fordway scratch limit_s room_mib
 
-# A script that is told to stop first ends the comparison, which would go on writing here.
+# When the script is told to stop, it first ends the comparison, which would continue to write here.
 running=
 clean_up() {
     if [[ $running ]]; then
@@ -35,7 +35,7 @@ trap clean_up EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
 
-# fill DIR COUNT BYTES: makes COUNT files of BYTES random bytes each.
+# fill DIR COUNT BYTES: creates COUNT files of BYTES random bytes each.
 fill() {
     local dir=$1 count=$2 bytes=$3
     mkdir -p "$dir"
@@ -43,14 +43,14 @@ fill() {
         split --bytes="$bytes" --suffix-length=5 --numeric-suffixes - "$dir/f"
 }
 
-# compare NAME DIR OPTION...: compares the lanes on DIR in the scratch directory; the run is kept in out/NAME.run.
+# compare NAME DIR OPTION...: compares the lanes on DIR in the scratch directory, and keeps the run in out/NAME.run.
 compare() {
     local name=$1 dir=$2
     shift 2
     timeout --kill-after=30 "$limit_s" \
         "$fordway" compare "$dir" --root "$scratch" --out "$root/out/$name.run" --no-report "$@" &
     running=$!
-    # In the background, because a shell looks at its signals only between commands, or while it waits.
+    # In the background, because a shell handles signals only between commands, or while it waits.
     wait "$running"
     running=
 }

@@ -1,4 +1,4 @@
-# Sourced by the benchmarks of servers, after scratch.bash: starts one on loopback, and ends it with the script.
+# Sourced by the benchmarks of servers, after scratch.bash: starts a server on loopback, and ends it with the script.
 
 server=
 stop_server() {
@@ -20,24 +20,24 @@ need() {
     done
 }
 
-# A port that is free now; these servers cannot be asked to take any.
+# A port that is free now, because these servers cannot choose one.
 free_port() {
     python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'
 }
 
-# wait_for URL LOG: until the server answers; else shows what it said.
+# wait_for URL LOG: waits until the server responds; otherwise prints its log.
 wait_for() {
     local _
     for _ in {1..100}; do
         curl --insecure --silent --fail --output /dev/null "$1" && return
         sleep 0.1
     done
-    echo "no answer from $1:" >&2
+    echo "no response from $1:" >&2
     tail "$2" >&2
     exit 1
 }
 
-# start_nginx DIR: one process that serves DIR; sets server (its pid) and url.
+# start_nginx DIR: starts one process that serves DIR; sets server (its pid) and url.
 start_nginx() {
     local dir=$1 port kind
     port=$(free_port)
@@ -54,8 +54,8 @@ start_nginx() {
     wait_for "$url/" "$scratch/nginx.log"
 }
 
-# start_caddy DIR FILE: serves DIR, in which FILE is, over HTTP/1.1, 2 and 3 with a certificate of its own; sets server, url and
-# ca_bundle (whom to trust).
+# start_caddy DIR FILE: serves DIR, which contains FILE, over HTTP/1.1, 2 and 3 with its own certificate; sets server, url
+# and ca_bundle (the trusted certificate).
 start_caddy() {
     local dir=$1 port
     port=$(free_port)
@@ -82,7 +82,8 @@ EOF
     wait_for "$url/$2" "$scratch/caddy.log"
 }
 
-# make_certificate: for the loopback address; sets ca_bundle (whom to trust), beside which is key.pem.
+# make_certificate: creates a certificate for the loopback address; sets ca_bundle (the trusted certificate), which has
+# key.pem next to it.
 make_certificate() {
     ca_bundle=$scratch/cert.pem
     openssl req -x509 -nodes -days 2 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -subj /CN=localhost \
@@ -90,7 +91,7 @@ make_certificate() {
         -keyout "$scratch/key.pem" -out "$ca_bundle" 2>"$scratch/openssl.log"
 }
 
-# start_gateway DIR OPTION...: our own gateway on DIR, with `durability` (none); sets server and url.
+# start_gateway DIR OPTION...: starts our gateway on DIR, with `durability` (none); sets server and url.
 start_gateway() {
     local _
     : >"$scratch/ready"

@@ -1,13 +1,13 @@
-/* Compares two builds of the drop-in for libs3 within one process, a millisecond each in turns.
+/* Compares two builds of the drop-in for libs3 within one process, in alternating turns of a millisecond.
  *
  * usage: turns HOST_A LIBRARY_A HOST_B LIBRARY_B THREADS OBJECTS BYTES ROUNDS
  *
- * Both libraries are loaded beside each other, and each works in the bucket `bucket` of its own host: a directory (the
- * embedded lane) or the socket of a gateway (`unix://`). A round does each phase on OBJECTS keys by each of THREADS threads.
- * Each turn is a block of keys that takes about a millisecond, and the two libraries take turns in random order, so that
- * what else the machine does meets both alike. Prints a line for each phase: its name, and the median of time A / time B
- * over all pairs of blocks. A phase that can be done again is, until it has taken 50 ms. The ratio of one process is one sample: where its memory lies is chance, and the same
- * for all its blocks. The caller starts many.
+ * Both libraries are loaded, and each uses the bucket `bucket` of its own host: a directory (the embedded lane) or the
+ * socket of a gateway (`unix://`). A round does each phase on OBJECTS keys by each of THREADS threads. Each turn is a block
+ * of keys that takes about a millisecond. The libraries alternate in random order, so that other activity of the machine
+ * affects both alike. Prints a line for each phase: its name, and the median of time A / time B over all pairs of blocks.
+ * A phase that can be repeated runs until it has taken 50 ms. The ratio of one process is one sample, because the placement
+ * of its memory is random and the same for all its blocks. The caller starts many processes.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -37,7 +37,7 @@ static int threads, objects;
 static uint64_t bytes;
 static char *content;
 
-/* What the main thread tells the others to do. */
+/* The command of the main thread to the others. */
 static const Build *next_build;
 static int next_phase, next_from, next_to;
 static pthread_barrier_t begin, end;
@@ -47,7 +47,7 @@ static void fail(const char *what, const char *why) {
     exit(1);
 }
 
-/* Where the callbacks of a thread are in their buffer. */
+/* The position of a thread's callbacks in their buffer. */
 typedef struct {
     char *at;
     uint64_t left;
@@ -105,7 +105,7 @@ static void request(const Build *build, int phase, const char *key, char *receiv
     case DELETE: build->delete(bucket, key, NULL, 0, &RESPONSE, NULL); return;
     }
     if (phase <= OVERWRITE ? to_send.left : phase == LIST ? !to_fill.keys : to_fill.left)
-        fail(NAMES[phase], "not all that was asked for came");
+        fail(NAMES[phase], "not everything that was requested arrived");
 }
 
 static void keys_from_to(const Build *build, int phase, int thread, int from, int to, char *received) {
@@ -128,7 +128,7 @@ static void *work(void *number) {
     }
 }
 
-/* Seconds of a block of keys, done by all threads; the main thread is one of them. */
+/* Seconds of a block of keys on all threads, of which the main thread is one. */
 static double block(const Build *build, int phase, int from, int to, char *received) {
     struct timespec before, after;
     next_build = build, next_phase = phase, next_from = from, next_to = to;
@@ -155,7 +155,7 @@ static void add(Ratios *ratios, double ratio) {
     ratios->all[ratios->count++] = ratio;
 }
 
-/* Does a phase once on all keys; returns the seconds it took. */
+/* Does a phase once on all keys. Returns its seconds. */
 static double once(int phase, int step, Ratios *ratios, char *received) {
     double all = 0;
     for (int from = 0; from < objects; from += step) {
@@ -198,7 +198,7 @@ static void load(Build *build, const char *host, const char *path) {
     build->list = symbol(library, "S3_list_bucket");
 }
 
-/* How many keys a block has: as many as take the slower build about a millisecond. */
+/* The number of keys in a block: as many as take the slower build about a millisecond. */
 static int step_of(int phase, char *received) {
     double slower = 0;
     for (int which = 0; which < 2; which++) {
@@ -229,9 +229,9 @@ int main(int count, char **words) {
 
     Ratios ratios[PHASES] = {{0}};
     int steps[PHASES];
-    for (int round = -1; round < rounds; round++) { /* one to warm up */
+    for (int round = -1; round < rounds; round++) { /* one for warm-up */
         for (int phase = 0; phase < PHASES; phase++) {
-            /* What is gone cannot be deleted once more to see how long that takes: as many as of puts. */
+            /* Deletes cannot be repeated to measure their time, so a block has as many keys as one of puts. */
             if (round <= 0) steps[phase] = phase == DELETE ? steps[PUT] : step_of(phase, received);
             if (round == 0) ratios[phase].count = 0;
             round_of(phase, steps[phase], &ratios[phase], received);

@@ -1,5 +1,5 @@
-/* What the system calls of IOR and mdtest cost by themselves: the same calls, of the same sizes, by the
- * same kind of paths, in a loop, with nothing around them.
+/* Cost of the system calls of IOR and mdtest alone: a loop of the same calls, with the same sizes and kinds
+ * of paths.
  *
  *   workloads mdtest DIR FILES BYTES      prints: phase operations-per-second, a line each
  *   workloads ior DIR TRANSFERS BYTES

@@ -1,8 +1,8 @@
-"""What MkDocs does not know of this repository: pages that lie outside of docs/, and links that lead there.
+"""Hooks of MkDocs for this repository: pages outside of docs/, and links to them.
 
-A page of docs/ links to any file of the repository, as it would on a code forge. On the site, a link to
-one of `PAGES` leads to the page made of that file; a link to another file that exists becomes plain text;
-one to nothing ends the build. So does a page that would fetch something from another host.
+A page of docs/ may link to any file of the repository, as on a code forge. On the site, a link to one of `PAGES` leads to the
+page made of that file. A link to another file that exists becomes plain text. A broken link ends the build. So does a page that
+would fetch something from another host.
 """
 
 import logging
@@ -18,7 +18,7 @@ from mkdocs.structure.pages import Page
 ROOT = Path(__file__).resolve().parent.parent
 log = logging.getLogger("mkdocs.hooks.site")
 
-# Files of the repository that are pages of the site too.
+# Files of the repository that are also pages of the site.
 PAGES = {
     "ARCHITECTURE.md": "explain/architecture.md",
     "SECURITY.md": "explain/security.md",
@@ -29,7 +29,7 @@ PAGES = {
 }
 SOURCES = {page: source for source, page in PAGES.items()}
 
-# What is built, or comes from elsewhere.
+# Directories of build output and of other projects.
 BUILT = {"target", "out", "node_modules", "__pycache__"}
 
 LINK = re.compile(r"(?<!!)\[((?:[^\[\]]|\[[^\[\]]*\])*)\]\(([^)\s]+)\)")
@@ -40,7 +40,7 @@ FETCHED = re.compile(
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Adds the pages that lie outside of docs/."""
+    """Adds the pages outside of docs/."""
     for source, page in PAGES.items():
         files.append(File.generated(config, page, content=(ROOT / source).read_text()))
     check_other_documents()
@@ -48,7 +48,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Leads each link to where its target is on the site."""
+    """Changes each link to the address of its target on the site."""
     here = page.file.src_uri
     source = SOURCES.get(here, f"docs/{here}")
 
@@ -69,14 +69,14 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 
 def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
-    """Pages must work without a network."""
+    """Warns about pages that need a network."""
     for match in FETCHED.finditer(output):
         log.warning("%s fetches from elsewhere: %s", page.file.src_uri, match[0])
     return output
 
 
 def check_other_documents() -> None:
-    """Checks the links of documents that are no pages, such as the README. MkDocs checks the pages."""
+    """Checks the links of documents that are not pages, such as the README. MkDocs checks the pages."""
     for directory, directories, files in os.walk(ROOT):
         directories[:] = [name for name in directories if not name.startswith(".") and name not in BUILT]
         for file in (Path(directory) / name for name in files if name.endswith(".md")):
@@ -87,7 +87,7 @@ def check_other_documents() -> None:
 
 
 def check_links(name: str, text: str) -> str:
-    """Warns of links in `text`, a part of the document `name`, that lead to nothing."""
+    """Warns about broken links in `text`, a part of the document `name`. Returns `text`."""
     for _, link in LINK.findall(text):
         path, anchor = split(link)
         if "://" in link or link.startswith("mailto:"):
@@ -101,32 +101,32 @@ def check_links(name: str, text: str) -> str:
 
 
 def anchors(text: str) -> set[str]:
-    """The anchors that a code forge makes of the headings of a document."""
+    """Returns the anchors that a code forge creates for the headings of a document."""
     headings = re.findall(r"^#+ +(.*?) *$", FENCE.sub("", text), re.MULTILINE)
     plain = (re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading) for heading in headings)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in plain}
 
 
 def split(link: str) -> tuple[str, str]:
-    """Path and anchor, the latter with its `#`."""
+    """Returns path and anchor, the latter with its `#`."""
     path, mark, anchor = link.partition("#")
     return path, mark + anchor
 
 
 def beside(source: str, path: str) -> str:
-    """The path from the root of what `source` calls `path`."""
+    """Returns the path from the root for a `path` relative to `source`."""
     return os.path.normpath(Path(source).parent / path)
 
 
 def page_of(target: str, files: Files) -> str | None:
-    """The page or image of docs/ that `target` is, if it is on the site."""
+    """Returns the page or image of docs/ for `target`; `None` if it is not on the site."""
     inside = target.removeprefix("docs/")
     file = files.get_file_from_path(inside) if inside != target else None
     return inside if file and not file.inclusion.is_excluded() else None
 
 
 def outside_of_fences(text: str, change: Callable[[str], str]) -> str:
-    """Applies `change` to what is not in a block of code."""
+    """Applies `change` to all text outside of code blocks."""
     parts, end = [], 0
     for fence in FENCE.finditer(text):
         parts += [change(text[end : fence.start()]), fence[0]]

@@ -1,4 +1,7 @@
-"""What runs in the client's network: downloads and reads with replicas, timed and compared. usage: client.py DIR RESULTS"""
+"""Downloads and reads with replicas in the client's network, timed and compared.
+
+usage: client.py DIR RESULTS
+"""
 
 import hashlib
 import json
@@ -16,9 +19,9 @@ HOST = os.environ["FORDWAY_NETLAB_SERVER"]
 FORDWAY = os.environ["FORDWAY"]
 MIB, ROUNDS = int(os.environ["MIB"]), int(os.environ["ROUNDS"])
 GOOD = f"http://{HOST}:8081/file"
-# How long it takes to see that a replica is slow, as docs/reference/web-files.md states.
+# Time to detect a slow replica, as docs/reference/web-files.md states.
 DETECTION_S = 4.0
-# What a hanging replica may cost: the time limit for progress and 2 s.
+# Maximum cost of a hanging replica: the time limit for progress and 2 s.
 HANGING_S = 32.0
 
 
@@ -29,7 +32,7 @@ class Bench:
             self.content = file.read()
         chance = random.Random(1)
         places = [chance.randrange(len(self.content) - 40_000) for _ in range(2_000)]
-        # In the order of the file, as analyses read.
+        # Analyses read in the order of the file.
         self.ranges = [(at, chance.randrange(1, 40_000)) for at in sorted(places)]
         with open(f"{directory}/ranges", "w", encoding="ascii") as file:
             file.writelines(f"{at} {length}\n" for at, length in self.ranges)
@@ -45,11 +48,11 @@ class Bench:
         return path
 
     def run(self, what, metalink, *options):
-        """Seconds, and whether the bytes and the exit code are right."""
+        """Runs a command. Returns its seconds, and whether the bytes and the exit code are right."""
         out = f"{self.directory}/out"
         if os.path.exists(out):
             os.remove(out)
-        # Bytes that a browser would call cached are not meant: only descriptions are.
+        # This cache contains descriptions of files, not their content.
         environment = {**os.environ, "XDG_CACHE_HOME": f"{self.directory}/cache"}
         command = {
             "download": ["cp", "--metalink", metalink, out],
@@ -75,7 +78,7 @@ def digest(content):
 
 
 def faults(bench):
-    """The table of faults; one row for each."""
+    """Prints the table of faults. Returns one row for each fault."""
     rows = []
     undisturbed = {}
     for what in ("download", "vectored"):
@@ -104,7 +107,7 @@ def faults(bench):
 
 
 def streams(bench):
-    """What several streams bring."""
+    """Measures the gain from several streams. Returns the results."""
     places = {number: f"http://{HOST}:{8080 + number}/file" for number in (1, 2, 3, 4)}
     cases = {
         "one replica, one stream": ([1], 1),

@@ -1,6 +1,10 @@
-"""Servers of one file: sound ones at 300 Mbit/s a connection at the ports 8081 to 8083 and at 10 Mbit/s at 8084, and from 9000 on
-those that fail, each in its own way. nginx's limit_rate lets a second's worth of each request pass at once, so it is not
-used here. usage: faulty.py FILE ADDRESS"""
+"""Servers of one file, with and without faults.
+
+usage: faulty.py FILE ADDRESS
+
+The ports 8081 to 8083 serve 300 Mbit/s per connection, and 8084 serves 10 Mbit/s. Each port from 9000 on has a different fault.
+nginx is not used, because its limit_rate sends a second's worth of each request at once.
+"""
 
 import os
 import socket
@@ -8,12 +12,12 @@ import sys
 import threading
 import time
 
-# The port of each is 9000 and its place in this list.
+# The port of a fault is 9000 plus its index.
 FAULTS = ["500", "dies", "truncates", "corrupt", "slow", "redirects", "hangs", "stops"]
-# Bytes a second of a server that is in order, if only up to its fault.
+# Bytes per second of a server without a fault, or before its fault.
 RATE = 37_500_000
 RATES = {"slow": 200_000, "10 Mbit/s": 1_250_000}
-# Where it dies, ends or stops, in bytes of each answer.
+# Bytes of each response after which the server dies, ends or stops.
 AFTER = 2_000_000
 
 
@@ -33,7 +37,7 @@ def read_head(reader):
 
 
 def answer(connection, file, head, fault, address):
-    """Answers a request; whether there may be another."""
+    """Responds to a request. Returns whether another request may follow."""
     method, size = head[0].split(" ")[0], os.fstat(file.fileno()).st_size
     if fault == "hangs":
         time.sleep(3600)
@@ -42,7 +46,7 @@ def answer(connection, file, head, fault, address):
         connection.sendall(f"HTTP/1.1 {status}\r\nContent-Length: 0\r\n\r\n".encode())
         return True
     asked = [line.split("=", 1)[1] for line in head if line.lower().startswith("range: bytes=")]
-    # Of a list of ranges the first is sent, which clients understand.
+    # Send only the first range of a list. Clients must accept that.
     first, last = (asked[0].split(",")[0] if asked else f"0-{size - 1}").split("-")
     first, last = int(first), min(int(last or size - 1), size - 1)
     status = f"206 Some\r\nContent-Range: bytes {first}-{last}/{size}" if asked else "200 All"
@@ -58,10 +62,10 @@ def send(connection, file, at, end, fault):
             if fault == "stops":
                 time.sleep(3600)
             if fault == "dies":
-                # A reset.
+                # Make the close a reset.
                 connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
             return False
-        # As much as the rate allows in 5 ms; what a late wake-up lost is made up for.
+        # Send as much as the rate allows in 5 ms, and make up for late wake-ups.
         count = min(end - at, rate // 200)
         piece = bytearray(os.pread(file.fileno(), count, at))
         if fault == "corrupt":
@@ -72,7 +76,7 @@ def send(connection, file, at, end, fault):
         if late < 0:
             time.sleep(-late)
         elif late > 0.1:
-            # A client that did not take it has lost its time: there is no burst afterwards.
+            # A client that reads late gets no burst afterwards.
             began += late - 0.1
     return True
 
@@ -88,7 +92,7 @@ def serve_quietly(*arguments):
     try:
         serve(*arguments)
     except OSError:
-        # Clients leave when they have had enough of it.
+        # Clients may close a connection early.
         pass
 
 
@@ -96,10 +100,11 @@ def main():
     path, address = sys.argv[1:]
     sound = {8081: "", 8082: "", 8083: "", 8084: "10 Mbit/s"}
     ports = {**sound, **{9000 + place: fault for place, fault in enumerate(FAULTS)}}
-    # The last that listens is the one that is waited for.
+    # Other programs wait until the last port accepts connections.
     listeners = {port: socket.create_server((address, port), backlog=64) for port in sorted(ports, reverse=True)}
     for port, listener in listeners.items():
-        # A process each, so that they do not wait for one another.
+        # Each listener is a separate process, so that listeners do not wait for
+        # each other.
         if os.fork() == 0:
             listen(listener, path, ports[port], address)
     threading.Event().wait()

@@ -1,5 +1,5 @@
-// The fragments by davix: one preadVec for each call.
-// usage: davix URL RANGES PER_CALL [FILE]; with FILE what was read is held against it, and the time means nothing.
+// Reads the fragments by davix, with one preadVec for each call.
+// usage: davix URL RANGES PER_CALL [FILE]; with FILE, the bytes are compared with it, and the time has no meaning.
 
 #include <davix.hpp>
 

@@ -1,5 +1,5 @@
-// The least that the fragments cost a processor, whoever reads them: from the page cache, by `pread`; and from a server,
-// by a loop that receives its answers and looks at nothing but where they end.
+// The minimum CPU time of the fragments: from the page cache, by `pread`; and from a server, by a loop that receives
+// responses and looks only for their end.
 // usage: least pread FILE RANGES PER_CALL | least receive HOST PORT PATH RANGES
 
 #include <arpa/inet.h>
@@ -17,9 +17,9 @@
 
 namespace {
 
-// As many ranges as fit a head that nginx takes.
+// As many ranges as fit into a head that nginx accepts.
 constexpr size_t PER_REQUEST = 200;
-// The kernel wakes the loop up for so much, and fills so much in one call.
+// The kernel wakes the loop up for this many bytes, and fills at most this many in one call.
 constexpr size_t PIECE_BYTES = 1 << 20;
 
 std::string request_for(const std::vector<Fragment> &fragments, Call call, const std::string &host, const std::string &path) {
@@ -47,7 +47,7 @@ void wake_for(int connection, size_t bytes) {
     setsockopt(connection, SOL_SOCKET, SO_RCVLOWAT, &low_water, sizeof low_water);
 }
 
-// Receives a head; returns how many bytes of the body are still to come.
+// Receives a head. Returns the number of bytes of the body that have not arrived yet.
 size_t receive_head(int connection) {
     std::string head(4096, 0);
     size_t received = 0, end;
@@ -81,7 +81,7 @@ void receive(char **words) {
     const std::vector<Call> calls = calls_of(fragments, PER_REQUEST);
     std::vector<std::string> requests;
     for (Call call : calls) requests.push_back(request_for(fragments, call, words[2], words[4]));
-    // As much memory as two calls of other clients fill.
+    // As much memory as two calls of other clients use.
     auto memory = std::move(buffers_of(fragments, {{0, std::min<size_t>(4 * PER_REQUEST, fragments.size())}}, 1)[0]);
     memory.resize(std::max(memory.size(), PIECE_BYTES), 1);
     const int connection = connect_to(words[2], words[3]);

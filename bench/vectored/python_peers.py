@@ -1,4 +1,4 @@
-"""The fragments by a Python package, one call of the package for each call.
+"""Reads the fragments with a Python package, PER_CALL of them with each call.
 
 usage: python_peers.py obstore|fsspec URL RANGES PER_CALL
 """

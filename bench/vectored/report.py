@@ -1,6 +1,8 @@
-"""Makes one table of what rounds.py has measured, with the least that any client could take.
+"""Prints tables of the results of rounds.py, with the minimum time that any client needs.
 
-usage: report.py DIR OUT; DIR has results.jsonl, the ranges, and what the links were; OUT is written as JSON.
+usage: report.py DIR OUT
+
+DIR contains results.jsonl, the ranges, and the properties of the links. OUT is written as JSON.
 """
 
 import json
@@ -9,7 +11,7 @@ import sys
 from pathlib import Path
 
 RATE_BYTES_PER_S = 125e6
-# A segment's content, and the bytes of IP that carry it.
+# Bytes of content in a segment, and bytes of the IP packet that carries it.
 SEGMENT_BYTES, PACKET_BYTES = 1448, 1500
 FIRST_SEGMENTS = 10
 PER_CALL = 400
@@ -43,13 +45,13 @@ NAMES = {
     "davix@xrdhttp": "davix from XrdHttp",
     "receive": "a loop that only receives",
     "pread": "no network: pread from the page cache",
-    "xrdcl": "XrdCl, a call at a time",
+    "xrdcl": "XrdCl, one call at a time",
     "xrdcl-4": "XrdCl, 4 calls in flight",
 }
 
 
 def floor_s(size, rtt_s):
-    """The bytes at the link's rate behind two round trips, and what slow start leaves unused."""
+    """Returns the minimum time: the bytes at the link's rate, two round trips, and the time that slow start leaves unused."""
     send_s = size * PACKET_BYTES / SEGMENT_BYTES / RATE_BYTES_PER_S
     unused_s, window = 0.0, FIRST_SEGMENTS * PACKET_BYTES
     while window < rtt_s * RATE_BYTES_PER_S:
@@ -59,7 +61,7 @@ def floor_s(size, rtt_s):
 
 
 def floors(results, fragments, rtt_s):
-    """With every call in flight from the start, and with a round trip for each call."""
+    """Returns the minimum times with all calls in flight from the start, and with a round trip for each call."""
     size = results[0]["bytes"]
     whole = floor_s(size, rtt_s)
     calls = -(-fragments // PER_CALL) if fragments else 1
@@ -67,7 +69,7 @@ def floors(results, fragments, rtt_s):
 
 
 def table(rtt_ms, workload, results, directory):
-    """The rows of one table, as data."""
+    """Returns one table as data."""
     path = directory / f"ranges-{workload}"
     fragments = len(path.read_text().splitlines()) if path.exists() else 0
     good = [result for result in results if "error" not in result]
@@ -111,7 +113,7 @@ def show(data):
 
 
 def goals(tables):
-    """What is to hold, where it was measured: (sentence, how many times, at most; None is what others do)."""
+    """Yields the goals that were measured as (sentence, ratio, maximum). `None` means no limit."""
     for data in tables:
         rows = {row["client"]: row for row in data["rows"] if not row["error"]}
         share = "the whole file" if data["workload"] == "whole" else f"{data['workload']} %"
@@ -122,12 +124,13 @@ def goals(tables):
 
         if data["workload"] == "whole":
             if "fordway-sequential" in rows and data["rtt_ms"]:
-                # At least 0.85 of the link, once slow start is over: the floor has both.
+                # At least 0.85 of the link's rate after slow start; the minimum time includes slow start.
                 yield f"{where}: in order with read-ahead, of the floor", rows["fordway-sequential"]["of_floor"], 1 / 0.85
             continue
         if data["rtt_ms"]:
             if "fordway" in rows:
-                # Every round trip costs some more than itself; where they are most of the time, XrdCl's is the measure.
+                # A round trip takes longer than the link's latency. If round trips take most of the time, compare
+                # with XrdCl.
                 most = 1.1 if data["rtt_ms"] <= 120 else None
                 yield f"{where}: a call at a time, of its floor", rows["fordway"]["of_floor"], most
             if "fordway-windowed" in rows:
@@ -137,9 +140,9 @@ def goals(tables):
             of_xrdcl = ratio("fordway", "xrdcl", "median_s")
             yield f"{where}: a call at a time, of XrdCl's", of_xrdcl, 1.1
         else:
-            # XRootD copies, and so does nginx unless it is told to use sendfile: clients then copy what the server's
-            # copy left in the processor's cache. By sendfile, they copy from the page cache, as pread does; that and
-            # the loop say what is the least.
+            # XRootD copies content, and so does nginx without sendfile. Clients then copy from the processor's
+            # cache, where the server's copy left the content. With sendfile, clients copy from the page cache, as
+            # pread does. pread and the loop show the minimum.
             of_xrdcl = ratio("fordway@copied", "xrdcl", "cpu_s")
             yield "loopback: client CPU, both from servers that copy, of XrdCl's", of_xrdcl, 1.5
             yield "loopback: client CPU, from nginx with sendfile, of XrdCl's", ratio("fordway", "xrdcl", "cpu_s"), 1.5

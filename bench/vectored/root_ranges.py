@@ -1,12 +1,12 @@
-"""Makes a ROOT file and lists where a reader of some of its columns finds them.
+"""Creates a ROOT file, and lists the ranges of some of its columns.
 
 usage: root_ranges.py DIR [--events N] [--branches N] [--per-basket N] [--chosen PERCENT...]
        root_ranges.py --list FILE TREE BRANCH...
 
-The first leaves DIR/file, a TTree written by uproot, and for each PERCENT (10, 50 and 100) DIR/ranges-PERCENT:
-a line `offset length` for each basket of so many of the branches. The second prints those lines for any ROOT file,
-by name of tree and branches. Baskets come as an event loop asks for them: of all chosen branches those of the first
-events, then those of the next. `fordway read --ranges` and `fordway bench vector --ranges` take the lines.
+The first form creates DIR/file, a TTree written by uproot, and DIR/ranges-PERCENT for each PERCENT (10, 50 and
+100). Each line is `offset length` of a basket of the chosen share of branches. The second form prints such lines for
+any ROOT file, tree and branches. The order of the baskets is that of an event loop: all chosen branches of the first
+events, then of the next. `fordway read --ranges` and `fordway bench vector --ranges` accept the lines.
 """
 
 import argparse
@@ -21,7 +21,7 @@ SEED = 291
 
 
 def write(path, events, branches, per_basket):
-    """A flat tree of floats that do not compress to nothing."""
+    """Writes a flat tree of floats that compress only partly. Returns the names of its branches."""
     draw = numpy.random.default_rng(SEED)
     names = [f"branch{number:03}" for number in range(branches)]
     with uproot.recreate(path, compression=uproot.ZLIB(1)) as file:
@@ -33,7 +33,7 @@ def write(path, events, branches, per_basket):
 
 
 def baskets(path, tree, names):
-    """(offset, length) of the baskets of these branches, in the order of the events that they begin with."""
+    """Returns (offset, length) of the baskets of these branches, in the order of their first events."""
     found = []
     with uproot.open(path) as file:
         for number, name in enumerate(names):
@@ -44,7 +44,7 @@ def baskets(path, tree, names):
             found += [
                 (int(e), number, int(o), int(n))
                 for e, o, n in zip(entries, offsets, lengths, strict=True)
-                # A basket that was never written by itself lies within the record of the tree.
+                # A basket without a separate record is part of the tree's record.
                 if n > 0
             ]
     return [(offset, length) for _, _, offset, length in sorted(found)]
@@ -57,7 +57,7 @@ def lines(ranges):
 def make(options):
     directory = Path(options.names[0])
     path = directory / "file"
-    # uproot looks at the name.
+    # uproot depends on the suffix of the name.
     named = directory / "file.root"
     names = write(named, options.events, options.branches, options.per_basket)
     for percent in options.chosen:

@@ -1,10 +1,9 @@
-"""Runs the clients in turn, in an order drawn anew for each round, and appends a line for each run to a file.
+"""Runs the clients in turn, in a new random order for each round, and appends a line for each run to a file.
 
 usage: rounds.py DIR RTT_MS WORKLOAD ROUNDS CLIENT...
 
-WORKLOAD is the percentage of the fragments, or `whole` for clients that read the file from end to end. A
-client named NAME/once runs in the first round alone. The server is at FORDWAY_NETLAB_SERVER; DIR has the
-programs, the ranges and results.jsonl.
+WORKLOAD is the percentage of the fragments, or `whole` for clients that read the whole file in order. A client named NAME/once
+runs only in the first round. FORDWAY_NETLAB_SERVER is the server. DIR contains the programs, the ranges and results.jsonl.
 """
 
 import json
@@ -21,7 +20,7 @@ TIMEOUT_S = 90
 
 
 def commands(directory, workload):
-    """Every client that there is, by name."""
+    """Returns the commands of all clients, by name."""
     server = os.environ["FORDWAY_NETLAB_SERVER"]
     http, xrdhttp = f"http://{server}:8080/file", f"http://{server}:8081/file"
     http2, single, single2, copied = (f"http://{server}:{port}/file" for port in (8082, 8083, 8084, 8085))
@@ -65,7 +64,7 @@ def children_cpu_s():
 
 
 def run(command, file_bytes):
-    """What the client printed, or for one that prints nothing what it took; or why there is nothing."""
+    """Runs a client. Returns the results that it prints, or else its time and CPU time, or its error."""
     start, cpu_start = time.perf_counter(), children_cpu_s()
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=TIMEOUT_S)

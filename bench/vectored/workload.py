@@ -1,7 +1,8 @@
-"""Makes the file and the fragments of the benchmark, the same on every machine.
+"""Creates the file and the fragments of the benchmark, the same on every machine.
 
-usage: workload.py DIR; leaves DIR/file (700 MB), and DIR/ranges-PERCENT (`offset length` a line) for
-10, 50 and 100 %.
+usage: workload.py DIR
+
+Creates DIR/file (700 MB), and DIR/ranges-PERCENT for 10, 50 and 100 %, with `offset length` on each line.
 """
 
 import random
@@ -17,7 +18,7 @@ BLOCK_BYTES = 1 << 20
 
 
 def fragments(draw):
-    """Sorted and apart from each other, as the baskets of a few columns lie in a file."""
+    """Returns sorted fragments that do not overlap, like the baskets of a few columns in a file."""
     lengths = [draw.randint(*FRAGMENT_BYTES) for _ in range(FRAGMENTS)]
     gap = FILE_BYTES - sum(lengths)
     cuts = sorted(draw.randint(0, gap) for _ in lengths)

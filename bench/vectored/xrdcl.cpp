@@ -1,5 +1,5 @@
-// The fragments by XrdCl: one VectorRead for each call, with WINDOW of them under way.
-// usage: xrdcl URL RANGES PER_CALL WINDOW [FILE]; with FILE what was read is held against it, and the time means nothing.
+// Reads the fragments by XrdCl, with one VectorRead for each call and WINDOW calls in flight.
+// usage: xrdcl URL RANGES PER_CALL WINDOW [FILE]; with FILE, the bytes are compared with it, and the time has no meaning.
 
 #include <XrdCl/XrdClFile.hh>
 
@@ -11,7 +11,7 @@
 
 namespace {
 
-// Buffers that are free, and what went wrong.
+// Free buffers, and errors.
 struct Board {
     std::mutex mutex;
     std::condition_variable changed;
@@ -19,7 +19,7 @@ struct Board {
     std::string error;
 };
 
-// Told when a call is done; deletes itself, as XrdCl's handlers do.
+// Notified when a call is done. Deletes itself, like XrdCl's handlers.
 struct Handler : XrdCl::ResponseHandler {
     Board &board;
     size_t buffer;

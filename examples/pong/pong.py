@@ -1,4 +1,4 @@
-"""Answers GET /pong/N with N bytes, at the port that is the first argument."""
+"""Serves N bytes for GET /pong/N. The first argument is the port."""
 
 import sys
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -7,14 +7,14 @@ CONTENT = bytes(range(256)) * 4096
 
 
 class Pong(BaseHTTPRequestHandler):
-    """One connection."""
+    """A connection."""
 
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
     wbufsize = -1
 
     def do_GET(self) -> None:
-        """Answers one request."""
+        """Responds to one request."""
         last = self.path.rsplit("/", 1)[-1]
         if not last.isdigit():
             self.send_error(400)
@@ -28,7 +28,7 @@ class Pong(BaseHTTPRequestHandler):
         self.wfile.flush()
 
     def log_message(self, *_: object) -> None:
-        """Says nothing."""
+        """Suppresses the access log."""
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""A tour of the gateway by each client: what programs do with S3 every day, each step checked by its content.
+"""A tour of the gateway by each client: everyday use of S3, with a check of the content in each step.
 
-A tour is a generator of (step, trouble); trouble is an empty string where all is well. A client that is not here
-raises Absent before its first step.
+A tour is a generator of (step, failure). The failure is an empty string if the step succeeded. The tour of a client that is not
+installed raises `Absent` before its first step.
 """
 
 import hashlib
@@ -38,7 +38,7 @@ def _absent(name):
 
 
 def steps(of, *arguments):
-    """Does the steps of a tour in order; each is a function that asserts."""
+    """Runs the steps of a tour in order. Each step is a function that asserts."""
     for step in of:
         try:
             step(*arguments)
@@ -49,7 +49,7 @@ def steps(of, *arguments):
 
 
 def code_of(call, **arguments):
-    """The code of the error that a call must end with."""
+    """Returns the code of the error that a call raises. A call that succeeds fails the step."""
     client_error = module("botocore.exceptions").ClientError
     try:
         call(**arguments)
@@ -62,7 +62,7 @@ def code_of(call, **arguments):
 
 
 def boto3(gateway, place):
-    """boto3, with the client's own defaults."""
+    """boto3, with its default settings."""
     library = module("boto3")
     config = module("botocore.config").Config(signature_version="s3v4")
     s3 = library.client(
@@ -203,7 +203,7 @@ def boto3(gateway, place):
 
 
 class Commands:
-    """Runs a program with the gateway's keys in its environment."""
+    """Runs programs with the gateway's keys in their environment."""
 
     def __init__(self, gateway, place, further=()):
         self.environment = gateway.environment() | {"HOME": str(place)} | dict(further)
@@ -225,7 +225,7 @@ class Commands:
 
 
 def files(place, count):
-    """A directory of small files, one of them large."""
+    """Creates a directory of small files and one large file. Returns the directory."""
     many = place / "many"
     many.mkdir()
     for number in range(count):
@@ -242,7 +242,7 @@ def same(one, other):
 
 
 def aws_cli(gateway, place):
-    """The command line of AWS."""
+    """The AWS command line."""
     aws, run, b = program("aws"), Commands(gateway, place), "tour-awscli"
     many = files(place, 2500)
 
@@ -309,7 +309,7 @@ def aws_cli(gateway, place):
 
 
 def rclone(gateway, place):
-    """rclone, its check of contents included."""
+    """rclone, including its check of contents."""
     settings = {
         "RCLONE_CONFIG_T_TYPE": "s3",
         "RCLONE_CONFIG_T_PROVIDER": "Other",
@@ -386,7 +386,7 @@ def s5cmd(gateway, place):
 
 
 def restic(gateway, place):
-    """restic: a repository, filled, checked and pruned."""
+    """restic: creates, fills, checks and prunes a repository."""
     further = {"RESTIC_REPOSITORY": f"s3:{gateway.url}/tour-restic", "RESTIC_PASSWORD": "a password"}
     run, tool, many = Commands(gateway, place, further), program("restic"), files(place, 200)
 
@@ -410,7 +410,7 @@ def restic(gateway, place):
 
 
 def s3fs(gateway, place):
-    """The file system for fsspec."""
+    """s3fs, the S3 file system of fsspec."""
     system = module("s3fs").S3FileSystem(
         key="main",
         secret="main-secret",
@@ -457,7 +457,7 @@ def s3fs(gateway, place):
 
 
 def s3torchconnector(gateway, place):
-    """The connector of AWS for PyTorch, by the client below it."""
+    """The AWS connector for PyTorch, through its underlying client."""
     client_module = module("s3torchconnectorclient._mountpoint_s3_client")
     os.environ |= {"AWS_ACCESS_KEY_ID": "main", "AWS_SECRET_ACCESS_KEY": "main-secret"}
     client = client_module.MountpointS3Client(region="us-east-1", endpoint=gateway.url, force_path_style=True)

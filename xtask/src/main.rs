@@ -1,6 +1,7 @@
 //! Repository tasks that need more than one line of shell: `cargo xtask NAME`.
 
 mod arrows;
+mod dependencies;
 mod header;
 mod test;
 
@@ -14,6 +15,8 @@ const USAGE: &str = "\
 usage: cargo xtask NAME
 
   arrows           check that crates depend only on allowed crates
+  dependencies     check licences, crates in two versions, and yanked versions; advisories where `cargo audit` is
+                   installed
   header [--check] write the header of the C API, or check that it matches the code
   test [PYTHON] [SUITE[:TARGET]]...
                    build and run the suites `rust`, `python` (with the interpreter PYTHON, default
@@ -40,6 +43,7 @@ fn root() -> PathBuf {
 fn run(arguments: &[String]) -> Result<()> {
     match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["arrows"] => arrows::check_workspace(),
+        ["dependencies"] => dependencies::check(),
         ["header"] => header::write(&root()),
         ["header", "--check"] => header::check(&root()),
         ["test"] => test::run(&root(), ".venv/bin/python", &[]),

@@ -84,6 +84,14 @@ impl Conditions {
         self.check_read(info).map_err(|error| Error::new(ErrorKind::PreconditionFailed, error.detail()))
     }
 
+    /// Checks the conditions on the object that a rename replaces; `current` is `None` if there is no such object.
+    /// Errors: as [`Conditions::check_write`]; `PreconditionFailed` for dates that do not hold.
+    pub fn check_replace(&self, current: Option<&ObjectInfo>) -> Result<()> {
+        self.check_write(current.map(|info| &info.etag))?;
+        let dates = Conditions { if_match: None, if_none_match: None, ..self.clone() };
+        current.map_or(Ok(()), |info| dates.check_copy_source(info))
+    }
+
     /// Checks the conditions of a delete; returns whether there is anything to delete. `found` is the object's ETag, or
     /// the error of the look-up. If the object or version is missing, no condition fails, and there is nothing to
     /// delete. A delete marker can be deleted, but has no ETag to match. Errors: `PreconditionFailed`, and errors of
@@ -93,7 +101,7 @@ impl Conditions {
             Ok(tag) => self.check_write(Some(&tag)).map(|()| true),
             Err(error) if error.is_at_delete_marker() => match self.if_match {
                 Some(ETagMatch::Tags(_)) => {
-                    Err(Error::new(ErrorKind::PreconditionFailed, "a delete marker is there"))
+                    Err(Error::new(ErrorKind::PreconditionFailed, "the latest version is a delete marker"))
                 }
                 _ => Ok(true),
             },
@@ -111,7 +119,10 @@ impl Conditions {
             && !wanted.matches(current)
         {
             return Err(match current {
-                None => Error::new(ErrorKind::NoSuchKey, "If-Match asks for an object that is not there"),
+                None => Error::new(
+                    ErrorKind::NoSuchKey,
+                    "If-Match requires an existing object, and there is none",
+                ),
                 Some(tag) => Error::new(ErrorKind::PreconditionFailed, format!("its ETag is {tag}")),
             });
         }
@@ -124,7 +135,7 @@ impl Conditions {
     }
 }
 
-/// Drops the fraction of a second, because HTTP dates have none.
+/// Drops the fraction of a second, because HTTP dates have no fractions.
 fn whole_seconds(time: SystemTime) -> SystemTime {
     let since_epoch = time.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
     UNIX_EPOCH + Duration::from_secs(since_epoch.as_secs())

@@ -161,7 +161,7 @@ impl ChecksumType {
 
 /// The algorithm and type of a checksum, without its value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ChecksumPlan {
+pub struct ChecksumFormat {
     /// The algorithm.
     pub algorithm: ChecksumAlgorithm,
     /// Whether the checksum covers the whole content or the parts' checksums.
@@ -223,8 +223,8 @@ impl Checksum {
     }
 
     /// Returns the algorithm and type, without the value.
-    pub fn plan(&self) -> ChecksumPlan {
-        ChecksumPlan { algorithm: self.algorithm, kind: self.checksum_type() }
+    pub fn plan(&self) -> ChecksumFormat {
+        ChecksumFormat { algorithm: self.algorithm, kind: self.checksum_type() }
     }
 
     /// Computes the checksum of the parts' checksums, in order.
@@ -234,9 +234,15 @@ impl Checksum {
         Checksum { parts: u16::try_from(parts.len()).ok(), ..running.finish() }
     }
 
+    /// Returns whether this is a CRC that was computed from the content, so that it can be compared with the CRCs of
+    /// parts, [combined](Checksum::followed_by).
+    pub fn is_crc_of_content(&self) -> bool {
+        self.parts.is_none() && self.algorithm.is_crc()
+    }
+
     /// Returns the CRC of two contents in sequence: the first has the CRC `self`, and the second has `len` bytes and
-    /// the CRC `next`.
-    pub(crate) fn followed_by(&self, next: &Checksum, len: u64) -> Option<Self> {
+    /// the CRC `next`. `None` if the algorithm is not a CRC. Cost: some microseconds, whatever `len` is.
+    pub fn followed_by(&self, next: &Checksum, len: u64) -> Option<Self> {
         let kind = crc_kind(self.algorithm)?;
         let number = |value: &[u8]| value.iter().fold(0, |number, byte| number << 8 | u64::from(*byte));
         let combined = crc_fast::checksum_combine(kind, number(&self.value), number(&next.value), len);
@@ -347,15 +353,12 @@ impl HashResult {
         if let Some(wanted) = expected.md5
             && self.md5.is_none_or(|md5| md5 != wanted)
         {
-            return Err(Error::new(
-                ErrorKind::BadDigest,
-                "the content does not have the Content-MD5 that was stated",
-            ));
+            return Err(Error::new(ErrorKind::BadDigest, "the content does not match its Content-MD5"));
         }
         if let Some(wanted) = &expected.checksum
             && self.checksum.as_ref() != Some(wanted)
         {
-            let detail = format!("the content's {} is not the one stated", wanted.algorithm.name());
+            let detail = format!("the content does not match its {}", wanted.algorithm.name());
             return Err(Error::new(ErrorKind::BadDigest, detail));
         }
         Ok(())

@@ -1,15 +1,15 @@
 //! All kinds of errors in one list, and the error message for people.
 
-use std::fmt;
+use std::fmt::{self, Write as _};
 use std::io;
 
-/// Shorthand for results of this crate.
+/// The result type of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 macro_rules! kinds {
     ($($(#[$doc:meta])* $kind:ident = $advice:literal;)*) => {
-        /// Every way in which an operation can fail. Each binding (S3 code and status, exit code, Python exception,
-        /// ...) maps every kind explicitly, and proves this in a test over [`ErrorKind::ALL`].
+        /// All kinds of failures of an operation. Each binding (S3 code and status, exit code, Python exception, ...)
+        /// maps every kind explicitly, and proves this in a test over [`ErrorKind::ALL`].
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         pub enum ErrorKind { $($(#[$doc])* $kind,)* }
 
@@ -22,7 +22,7 @@ macro_rules! kinds {
                 match self { $(ErrorKind::$kind => stringify!($kind)),* }
             }
 
-            /// Returns advice on what a person can do next; empty if the message needs none.
+            /// Returns advice on what the user can do next; empty if none is needed.
             pub const fn advice(self) -> &'static str {
                 match self { $(ErrorKind::$kind => $advice),* }
             }
@@ -34,11 +34,11 @@ kinds! {
     /// The bucket does not exist.
     NoSuchBucket = "check the name with `fordway ls`, or make it with `fordway mb`";
     /// The object does not exist.
-    NoSuchKey = "list what is there with `fordway ls`";
+    NoSuchKey = "list the existing keys with `fordway ls`";
     /// The multipart upload does not exist, was completed or was aborted.
     NoSuchUpload = "start a new multipart upload";
     /// The object has no such version.
-    NoSuchVersion = "list the versions that are there";
+    NoSuchVersion = "list the existing versions";
     /// The bucket belongs to somebody else.
     BucketAlreadyExists = "choose another bucket name";
     /// The bucket already exists and belongs to the caller.
@@ -60,11 +60,11 @@ kinds! {
     /// `If-None-Match` or `If-Modified-Since` finds that the caller's copy is current.
     NotModified = "";
     /// `If-Match`, `If-None-Match` or `If-Unmodified-Since` is not satisfied.
-    PreconditionFailed = "look at what is there now, and decide again";
+    PreconditionFailed = "read the current state, and try again if the change still makes sense";
     /// Another writer changed the same key at the same time.
     ConditionalConflict = "retry";
     /// The content does not match the MD5 or checksum that the caller stated.
-    BadDigest = "send it again; the data changed on its way";
+    BadDigest = "send the data again; it changed in transit";
     /// Fewer (or more) bytes arrived than were announced.
     IncompleteBody = "send it again";
     /// The object is larger than the store allows.
@@ -74,9 +74,9 @@ kinds! {
     /// A part named at completion was never sent, or has another ETag.
     InvalidPart = "list the parts and send what is missing";
     /// The parts named at completion are not in ascending order of number.
-    InvalidPartOrder = "name the parts in rising order";
+    InvalidPartOrder = "list the parts in ascending order of number";
     /// Permission was denied.
-    AccessDenied = "check the owner and mode of the files, or the key's rights";
+    AccessDenied = "check the owner and mode of the files, or the permissions of the access key";
     /// The request's signature does not match the secret key.
     SignatureDoesNotMatch = "check the secret key";
     /// The access key is not known to the server.
@@ -86,10 +86,10 @@ kinds! {
     /// The file system is full.
     NoSpace = "free space on the file system, or choose another root";
     /// A quota is used up.
-    QuotaExceeded = "free space within the quota, or ask for more";
+    QuotaExceeded = "free space within the quota, or have it raised";
     /// The file system is mounted read-only.
     ReadOnly = "remount the file system read-write, or choose another root";
-    /// The process or the system has no file descriptor left.
+    /// The process or the system has run out of file descriptors.
     TooManyOpenFiles = "raise `ulimit -n`";
     /// The store does not implement the operation.
     NotImplemented = "";
@@ -98,13 +98,13 @@ kinds! {
     /// The endpoint cannot be reached, or asks the client to try again later.
     Unavailable = "check that the server runs and the endpoint is right";
     /// Another program held the required lock for longer than the maximum wait; nothing was changed.
-    LockTimeout = "try again; if it stays so, see with `lslocks` who holds .fordway/locks of the bucket";
+    LockTimeout = "try again; if it keeps failing, see with `lslocks` which process holds the bucket's .fordway/locks";
     /// A deadline passed.
     Timeout = "retry, or raise the time limit";
     /// The other side sent an invalid response.
-    BadResponse = "check the address, and what it is that answers there";
+    BadResponse = "check the address, and which server responds there";
     /// Data on disk is not in a valid format.
-    Corrupt = "restore the file, or remove its `user.fordway` attribute to accept it as it is";
+    Corrupt = "restore the file, or remove its `user.fordway` attribute to accept the file as it is";
     /// The caller asked to stop.
     Interrupted = "";
     /// Any other error from the operating system, which is kept as the source.
@@ -260,7 +260,12 @@ impl fmt::Display for Error {
         if !inner.operation.is_empty() {
             f.write_str(inner.operation)?;
             if !inner.target.is_empty() {
-                write!(f, " {}", inner.target)?;
+                f.write_str(" ")?;
+                // A name may contain line feeds and escape sequences, which must not reach a log or a terminal.
+                inner.target.chars().try_for_each(|c| match c.is_control() {
+                    true => write!(f, "{}", c.escape_debug()),
+                    false => f.write_char(c),
+                })?;
             }
             write!(f, " ({}): ", inner.lane)?;
         }

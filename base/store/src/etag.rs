@@ -105,7 +105,7 @@ pub enum ETagPolicy {
     #[default]
     Md5,
     /// 128 bits that no other version of any object has, in a form that no client mistakes for an MD5. There is no cost
-    /// per byte, but equal content does not have equal tags.
+    /// per byte, but objects with the same content have different tags.
     Fast,
 }
 

@@ -13,8 +13,8 @@ use std::fmt;
 use crate::{
     Bucket, CompleteOptions, CompletedPart, DeleteOptions, DeleteResult, Error, ErrorKind, ExpectedContent,
     GetOptions, Key, ObjectInfo, ObjectPart, Objects, PartListing, PartOptions, PartsQuery, PutOptions,
-    PutResult, Result, UploadId, UploadListing, UploadsQuery, VersionId, VersionListing, VersioningState,
-    VersionsQuery, Writer,
+    PutResult, RenameOptions, Result, UploadId, UploadListing, UploadsQuery, VersionId, VersionListing,
+    VersioningState, VersionsQuery, Writer,
 };
 
 /// Calls on many objects. The default implementations process objects one by one; stores that can do better override
@@ -22,17 +22,17 @@ use crate::{
 pub trait ObjectBatches: Objects {
     /// Removes many objects; one result per key, in order.
     fn delete_many(&self, bucket: &Bucket, keys: &[Key]) -> Vec<Result<DeleteResult>> {
-        keys.iter().map(|key| self.delete(bucket, key, &DeleteOptions::default())).collect()
+        one_by_one(keys, |key| self.delete(bucket, key, &DeleteOptions::default()))
     }
 
     /// Reads many whole objects; one result per key, in order.
     fn get_many(&self, bucket: &Bucket, keys: &[Key]) -> Vec<Result<Vec<u8>>> {
-        keys.iter().map(|key| get_whole(self, bucket, key)).collect()
+        one_by_one(keys, |key| get_whole(self, bucket, key))
     }
 
     /// Describes many objects; one result per key, in order.
     fn head_many(&self, bucket: &Bucket, keys: &[Key]) -> Vec<Result<ObjectInfo>> {
-        keys.iter().map(|key| self.head(bucket, key, &GetOptions::default())).collect()
+        one_by_one(keys, |key| self.head(bucket, key, &GetOptions::default()))
     }
 
     /// Stores many objects, each as with [`Objects::put`]; one result per object, in order. If several have the same
@@ -43,8 +43,18 @@ pub trait ObjectBatches: Objects {
         objects: &[(Key, &[u8])],
         options: &PutOptions,
     ) -> Vec<Result<PutResult>> {
-        objects.iter().map(|(key, body)| self.put(bucket, key, body, options)).collect()
+        one_by_one(objects, |(key, body)| self.put(bucket, key, body, options))
     }
+}
+
+/// Other keys for objects.
+pub trait ObjectRenames {
+    /// Gives an object another key in the same bucket, and replaces the object under that key. Readers see the object
+    /// under the one key or the other. The object stays the same: content, ETag, metadata, tags and modification time.
+    /// Errors: `NoSuchKey` for a missing source; `PreconditionFailed`; `InvalidArgument` if both keys are the same;
+    /// `NotImplemented` in a bucket that keeps versions, whose old versions belong to their key, and for keys that the
+    /// store cannot rename.
+    fn rename(&self, bucket: &Bucket, from: &Key, to: &Key, options: &RenameOptions) -> Result<()>;
 }
 
 /// The tags of objects.
@@ -135,6 +145,22 @@ pub trait MultipartUploads: Objects {
     fn abort_upload(&self, bucket: &Bucket, key: &Key, upload: &UploadId) -> Result<()>;
 }
 
+/// Makes `call` for each item of a batch. After an interrupt, the remaining items are skipped: a call for one of them
+/// could block again, with no further signal to end it.
+fn one_by_one<I, T>(items: &[I], call: impl Fn(&I) -> Result<T>) -> Vec<Result<T>> {
+    let mut is_interrupted = false;
+    let one = |item| match is_interrupted {
+        true => Err(ErrorKind::Interrupted.into()),
+        false => {
+            let result = call(item);
+            is_interrupted =
+                result.as_ref().is_err_and(|error: &Error| error.kind() == ErrorKind::Interrupted);
+            result
+        }
+    };
+    items.iter().map(one).collect()
+}
+
 /// Reads one object of a batch into its own memory.
 fn get_whole<S: Objects + ?Sized>(store: &S, bucket: &Bucket, key: &Key) -> Result<Vec<u8>> {
     let mut body = Vec::new();
@@ -161,7 +187,7 @@ impl DocumentKind {
     pub fn new(name: &str) -> Result<Self> {
         let is_name = name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'-');
         if name.is_empty() || name.len() > MAX_KIND_BYTES || !is_name {
-            let why = format!("{name:?} is no kind of document; write lower-case letters and hyphens");
+            let why = format!("{name:?} is not a kind of document; write lower-case letters and hyphens");
             return Err(Error::new(ErrorKind::InvalidArgument, why));
         }
         Ok(DocumentKind(Cow::Owned(name.to_owned())))
@@ -170,6 +196,12 @@ impl DocumentKind {
     /// Returns the name.
     pub fn as_str(&self) -> &str {
         &self.0
+    }
+
+    /// Whether documents of this kind control access to the bucket. Only root and the bucket's owner can set them, and
+    /// a document that another user wrote is ignored.
+    pub fn decides_access(&self) -> bool {
+        ["policy", "public-access-block"].contains(&self.as_str())
     }
 }
 
@@ -191,6 +223,9 @@ pub trait BucketDocuments {
 
     /// Removes the document; removing a missing one succeeds. Errors: as for [`BucketDocuments::set_document`].
     fn delete_document(&self, bucket: &Bucket, kind: &DocumentKind) -> Result<()>;
+
+    /// Returns the user ID of the bucket's owner; `None` if the store has no owners. Errors: `NoSuchBucket`.
+    fn bucket_owner(&self, bucket: &Bucket) -> Result<Option<u32>>;
 }
 
 /// Checks the size of a document. Errors: `EntityTooLarge` beyond [`MAX_DOCUMENT_BYTES`].
@@ -228,7 +263,7 @@ pub fn check_tags(tags: &Tags) -> Result<()> {
 fn check_tag(name: &str, value: &str) -> Result<()> {
     let refuse = |why: String| Err(Error::new(ErrorKind::InvalidTag, why));
     if !(1..=MAX_NAME_CHARS).contains(&name.chars().count()) {
-        return refuse(format!("the tag name {name:?} does not have 1 to {MAX_NAME_CHARS} characters"));
+        return refuse(format!("the tag name {name:?} must be 1 to {MAX_NAME_CHARS} characters long"));
     }
     if value.chars().count() > MAX_VALUE_CHARS {
         return refuse(format!("the value of the tag {name:?} has over {MAX_VALUE_CHARS} characters"));
@@ -252,6 +287,24 @@ const TAG_PUNCTUATION: &str = "+-=._:/@";
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_interrupt_ends_a_batch() {
+        let called = std::cell::Cell::new(0);
+        let results = one_by_one(&[1, 2, 3, 4], |item| {
+            called.set(called.get() + 1);
+            match item {
+                1 => Ok(()),
+                2 => Err(Error::from(ErrorKind::Io)),
+                _ => Err(Error::from(ErrorKind::Interrupted)),
+            }
+        });
+        let kinds: Vec<_> =
+            results.into_iter().map(|result| result.err().map(|error| error.kind())).collect();
+        let interrupted = Some(ErrorKind::Interrupted);
+        assert_eq!(kinds, [None, Some(ErrorKind::Io), interrupted, interrupted]);
+        assert_eq!(called.get(), 3);
+    }
 
     #[test]
     fn kinds_are_plain_names() {

@@ -10,6 +10,7 @@ mod error;
 mod etag;
 mod extensions;
 mod list;
+mod lock;
 mod memory;
 mod multipart;
 mod name;
@@ -19,24 +20,28 @@ mod version;
 
 pub use conditions::{ByteRange, Conditions, ETagMatch};
 pub use digest::{
-    Checksum, ChecksumAlgorithm, ChecksumPlan, ChecksumType, ContentHasher, ExpectedContent, HashResult,
+    Checksum, ChecksumAlgorithm, ChecksumFormat, ChecksumType, ContentHasher, ExpectedContent, HashResult,
 };
 pub use error::{Error, ErrorKind, Result};
 pub use etag::{ETag, ETagPolicy};
 pub use extensions::{
-    BucketDocuments, DocumentKind, MAX_DOCUMENT_BYTES, MAX_TAGS, MultipartUploads, ObjectBatches, ObjectTags,
-    ObjectVersions, Tags, check_document, check_tags, is_of_tags,
+    BucketDocuments, DocumentKind, MAX_DOCUMENT_BYTES, MAX_TAGS, MultipartUploads, ObjectBatches,
+    ObjectRenames, ObjectTags, ObjectVersions, Tags, check_document, check_tags, is_of_tags,
 };
 pub use list::{ListCollector, ListEntry, ListQuery, MAX_KEYS, ObjectListing, ObjectSummary, WalkStep};
+pub use lock::{
+    DefaultRetention, LockConfiguration, ObjectLock, ObjectLocks, Retention, RetentionMode, RetentionPeriod,
+    ms_since_1970, no_object_lock,
+};
 pub use memory::MemoryStore;
 pub use multipart::{
     CompleteOptions, CompletedPart, MAX_PARTS, MIN_PART_BYTES, PartInfo, PartListing, PartsQuery, UploadId,
     UploadListing, UploadSummary, UploadsQuery, checked_part_number, multipart_checksum, multipart_etag,
 };
-pub use name::{Bucket, Key, MAX_KEY_BYTES};
+pub use name::{Bucket, Key, MAX_KEY_BYTES, contains_byte};
 pub use object::{
     BoxedMetadata, BucketInfo, CopyOptions, DeleteOptions, FileRegion, GetOptions, Metadata, ObjectContent,
-    ObjectInfo, ObjectPart, OpenObject, PartOptions, PutOptions, PutResult,
+    ObjectInfo, ObjectPart, OpenObject, PartOptions, PutOptions, PutResult, RenameOptions,
 };
 pub use receive::{TRUSTED_BYTES, check_room, receive_exact, receive_rest};
 pub use version::{
@@ -47,11 +52,38 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 /// An S3 object store on any lane: [`Objects`] and all other features of S3.
-pub trait Store: ObjectBatches + ObjectTags + ObjectVersions + MultipartUploads + BucketDocuments {
+pub trait Store:
+    ObjectBatches + ObjectRenames + ObjectTags + ObjectVersions + ObjectLocks + MultipartUploads + BucketDocuments
+{
     /// Returns the same store, confined so that no symbolic link leads out of the requested bucket. For users who may
     /// access only some buckets. `None` if the store has no links. Errors: from opening the confined store.
     fn within_buckets(&self) -> Result<Option<Arc<dyn Store>>> {
         Ok(None)
+    }
+
+    /// Returns the file server that calls for `bucket` may wait for, without a limit; `None` if there is none, or if a
+    /// call's waits are limited. [`ROOT_DIR`] means the directory of the buckets, and an empty name all buckets. Cost: no
+    /// system call.
+    fn file_server(&self, _bucket: &str) -> Option<ServerProbe> {
+        None
+    }
+}
+
+/// The name of the directory of the buckets for [`Store::file_server`]; no bucket has this name.
+pub const ROOT_DIR: &str = ".";
+
+/// A file server, and how to find out whether it responds.
+#[derive(Clone)]
+pub struct ServerProbe {
+    /// Distinguishes the file systems of this machine.
+    pub file_system: u64,
+    /// Asks the server something. Returns once it has responded, with whatever result.
+    pub ask: Arc<dyn Fn() + Send + Sync>,
+}
+
+impl std::fmt::Debug for ServerProbe {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_struct("ServerProbe").field("file_system", &self.file_system).finish_non_exhaustive()
     }
 }
 
@@ -61,7 +93,7 @@ pub trait Store: ObjectBatches + ObjectTags + ObjectVersions + MultipartUploads 
 /// or not at all, and the last writer wins unless [`PutOptions::conditions`] say otherwise.
 ///
 /// Errors carry an [`ErrorKind`], which all bindings map. Each method names the kinds that a caller is expected to
-/// handle; any method may also fail with the kinds that mean trouble with the machine (`Io`, `NoSpace`, `AccessDenied`,
+/// handle; any method may also fail with the kinds for problems of the machine (`Io`, `NoSpace`, `AccessDenied`,
 /// `Unavailable`, ...).
 pub trait Objects: Send + Sync {
     /// The lane's name, for tables and messages: `embedded`, `http`, `memory`, ...
@@ -97,7 +129,7 @@ pub trait Objects: Send + Sync {
     fn get(&self, bucket: &Bucket, key: &Key, options: &GetOptions) -> Result<OpenObject>;
 
     /// Reads an object (or the requested range) into `buffer`, which is cleared first and keeps its capacity between
-    /// calls; returns the size of the whole object. For callers that want only the bytes: nothing else is looked up
+    /// calls; returns the size of the whole object. For callers that need only the bytes: nothing else is looked up
     /// unless `options` has conditions.
     fn read(&self, bucket: &Bucket, key: &Key, options: &GetOptions, buffer: &mut Vec<u8>) -> Result<u64> {
         let object = self.get(bucket, key, options)?;
@@ -155,8 +187,8 @@ pub trait Writer: Send {
     /// Appends `data`.
     fn write(&mut self, data: &[u8]) -> Result<()>;
 
-    /// The file that receives the content, for a caller that fills it from the first byte itself instead of calling
-    /// [`Writer::write`], and then calls [`Writer::filled`]. `None` if there is no file, if the file holds more than
+    /// The file that receives the content. A caller may fill it from the first byte instead of calling
+    /// [`Writer::write`], and then call [`Writer::filled`]. `None` if there is no file, if the file holds more than
     /// this content, or if the writer must see the bytes to digest them.
     fn file(&self) -> Option<BorrowedFd<'_>> {
         None

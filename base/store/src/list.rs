@@ -60,7 +60,7 @@ pub struct ObjectSummary {
     /// When the object was last written.
     pub modified: SystemTime,
     /// The algorithm and type of its checksum, if they are known without reading more.
-    pub checksum: Option<crate::ChecksumPlan>,
+    pub checksum: Option<crate::ChecksumFormat>,
 }
 
 /// One entry of a listing.

@@ -3,8 +3,8 @@
 use std::time::SystemTime;
 
 use crate::{
-    Checksum, ChecksumAlgorithm, ChecksumPlan, ChecksumType, Conditions, ETag, ETagPolicy, Error, ErrorKind,
-    Result,
+    Checksum, ChecksumAlgorithm, ChecksumFormat, ChecksumType, Conditions, ETag, ETagPolicy, Error,
+    ErrorKind, Result,
 };
 
 /// The maximum number of parts of an upload (S3's limit).
@@ -27,7 +27,7 @@ impl UploadId {
         Err(Error::new(ErrorKind::NoSuchUpload, format!("{id:?}")))
     }
 
-    /// Accepts an identifier from a foreign server, in any form.
+    /// Accepts an identifier from a third-party server, in any form.
     pub fn foreign(id: impl Into<String>) -> Self {
         UploadId(id.into().into())
     }
@@ -77,13 +77,13 @@ impl CompleteOptions {
     /// Errors: `IncompleteBody`, `BadDigest`.
     pub fn check(&self, size: u64, checksum: Option<&Checksum>) -> Result<()> {
         if let Some(stated) = self.size.filter(|stated| *stated != size) {
-            let why = format!("the parts have {size} bytes, {stated} were stated");
+            let why = format!("the parts have {size} bytes, but {stated} were stated");
             return Err(Error::new(ErrorKind::IncompleteBody, why));
         }
         match (&self.checksum, checksum) {
             (Some(stated), Some(found)) if !found.is_stated_as(stated) => Err(Error::new(
                 ErrorKind::BadDigest,
-                format!("the object's {} is not the one stated", found.algorithm.name()),
+                format!("the object does not match its {}", found.algorithm.name()),
             )),
             (Some(stated), None) => Err(Error::new(
                 ErrorKind::InvalidArgument,
@@ -132,7 +132,7 @@ pub struct PartListing {
     /// Whether there are more parts.
     pub truncated: bool,
     /// The algorithm and type of the checksum that the upload was started with.
-    pub checksum: Option<ChecksumPlan>,
+    pub checksum: Option<ChecksumFormat>,
 }
 
 /// Selects the uploads to list.
@@ -183,7 +183,7 @@ pub struct UploadSummary {
     /// When it was started.
     pub started: SystemTime,
     /// The algorithm and type of the checksum that it was started with.
-    pub checksum: Option<ChecksumPlan>,
+    pub checksum: Option<ChecksumFormat>,
 }
 
 /// One page of uploads.
@@ -233,7 +233,7 @@ impl CompletedPart {
             Some(part) if part.etag == self.etag && self.fits_checksum(part) => Ok(part),
             Some(part) if part.etag == self.etag => Err(Error::new(
                 ErrorKind::InvalidPart,
-                format!("part {} has another checksum than the one stated", self.number),
+                format!("part {} does not match the stated checksum", self.number),
             )),
             Some(part) => Err(Error::new(
                 ErrorKind::InvalidPart,

@@ -10,8 +10,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use bytes::Bytes;
 
 use crate::{
-    ByteRange, Checksum, ChecksumAlgorithm, ChecksumPlan, ChecksumType, Conditions, ETag, ETagPolicy, Error,
-    ErrorKind, Result, Tags, VersionId, check_tags, receive_exact,
+    ByteRange, Checksum, ChecksumAlgorithm, ChecksumFormat, ChecksumType, Conditions, ETag, ETagPolicy,
+    Error, ErrorKind, ObjectLock, Result, Tags, VersionId, check_tags, receive_exact,
 };
 
 /// Bytes per step when content is streamed: large enough to hide the cost of a call, small enough to stay in the
@@ -157,6 +157,8 @@ pub struct ObjectInfo {
     pub tag_count: usize,
     /// The number of parts that it was completed from; `None` if it was put as a whole.
     pub part_count: Option<u16>,
+    /// The lock of this version.
+    pub lock: ObjectLock,
 }
 
 impl ObjectInfo {
@@ -171,6 +173,7 @@ impl ObjectInfo {
             version: None,
             tag_count: 0,
             part_count: None,
+            lock: ObjectLock::NONE,
         }
     }
 }
@@ -178,7 +181,7 @@ impl ObjectInfo {
 /// A part that an object was completed from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ObjectPart {
-    /// The part number: 1 for the first part, whatever number it was uploaded with.
+    /// The part number: 1 for the first part, regardless of the number with which it was uploaded.
     pub number: u16,
     /// The size in bytes.
     pub size: u64,
@@ -197,7 +200,7 @@ pub struct PutOptions {
     pub conditions: Conditions,
     /// The ETag policy; `None` uses the store's own policy.
     pub etag_policy: Option<ETagPolicy>,
-    /// Computes an MD5 to check against [`crate::ExpectedContent::md5`], whatever the ETag is computed from.
+    /// Computes an MD5 to check against [`crate::ExpectedContent::md5`], regardless of the ETag policy.
     pub check_md5: bool,
     /// Computes and stores this checksum; an upload gets one for each part and one for the object.
     pub checksum: Option<ChecksumAlgorithm>,
@@ -205,14 +208,16 @@ pub struct PutOptions {
     pub checksum_type: Option<ChecksumType>,
     /// The content's length if known, so that a lane can choose the best way to send it.
     pub size_hint: Option<u64>,
+    /// The lock of the new version. Errors: `InvalidArgument` in a bucket without object lock.
+    pub lock: ObjectLock,
 }
 
 impl PutOptions {
     /// The checksum of an upload that is started with these options.
-    pub fn checksum_plan(&self) -> Option<ChecksumPlan> {
+    pub fn checksum_plan(&self) -> Option<ChecksumFormat> {
         let algorithm = self.checksum?;
         let kind = self.checksum_type.unwrap_or(ChecksumType::default_of(algorithm));
-        Some(ChecksumPlan { algorithm, kind })
+        Some(ChecksumFormat { algorithm, kind })
     }
 
     /// Checks the options of an upload against S3's rules. Errors: `InvalidTag`, `InvalidArgument` for an unsupported
@@ -232,7 +237,7 @@ impl PutOptions {
 /// Options of one part of a multipart upload.
 #[derive(Clone, Debug, Default)]
 pub struct PartOptions {
-    /// Computes an MD5 to check against [`crate::ExpectedContent::md5`], whatever the ETag is computed from.
+    /// Computes an MD5 to check against [`crate::ExpectedContent::md5`], regardless of the ETag policy.
     pub check_md5: bool,
     /// Computes this checksum, to check against [`crate::ExpectedContent::checksum`]; `None` uses the upload's
     /// algorithm. Errors: `InvalidArgument` if the upload has another.
@@ -287,7 +292,7 @@ pub struct GetOptions {
 }
 
 impl GetOptions {
-    /// Options with a version and nothing else.
+    /// Options with only a version.
     pub fn version(version: VersionId) -> Self {
         GetOptions { version: Some(version), ..Default::default() }
     }
@@ -300,12 +305,12 @@ impl GetOptions {
             (Some(range), None) => range.resolve(size),
             (None, Some(number)) => ObjectPart::range(parts, number, size),
             (Some(_), Some(_)) => {
-                Err(Error::new(ErrorKind::InvalidArgument, "a range and a part cannot both be asked for"))
+                Err(Error::new(ErrorKind::InvalidArgument, "a range and a part cannot both be requested"))
             }
         }
     }
 
-    /// Options with a range and nothing else.
+    /// Options with only a range.
     pub fn range(range: ByteRange) -> Self {
         GetOptions { range: Some(range), ..Default::default() }
     }
@@ -318,6 +323,38 @@ pub struct DeleteOptions {
     pub conditions: Conditions,
     /// The version to remove permanently; `None` deletes the latest, which a versioned bucket keeps.
     pub version: Option<VersionId>,
+    /// Deletes a version whose retention in governance mode has not ended. For users who may change the bucket's
+    /// settings; ignored in a bucket without object lock.
+    pub bypass_governance: bool,
+}
+
+/// Options of `rename`.
+#[derive(Clone, Debug, Default)]
+pub struct RenameOptions {
+    /// Conditions on the object.
+    pub source_conditions: Conditions,
+    /// Conditions on the object that it replaces.
+    pub conditions: Conditions,
+}
+
+impl RenameOptions {
+    /// Errors: `InvalidArgument` if both keys are the same.
+    pub fn check(&self, from: &crate::Key, to: &crate::Key) -> Result<()> {
+        match from == to {
+            true => Err(Error::new(
+                ErrorKind::InvalidArgument,
+                "the new key of a rename must differ from the old one",
+            )),
+            false => Ok(()),
+        }
+    }
+
+    /// The error for a bucket that keeps versions.
+    pub fn keeps_versions() -> Error {
+        let why = "an object cannot be renamed in a bucket that keeps versions, because old versions belong to their \
+                   key; copy the object, then delete it";
+        Error::new(ErrorKind::NotImplemented, why)
+    }
 }
 
 /// Options of `copy`.
@@ -335,6 +372,8 @@ pub struct CopyOptions {
     pub conditions: Conditions,
     /// The algorithm of the copy's checksum, computed from its content; `None` keeps the source's.
     pub checksum: Option<ChecksumAlgorithm>,
+    /// The lock of the copy. The source's lock is not copied.
+    pub lock: ObjectLock,
 }
 
 impl CopyOptions {
@@ -378,7 +417,7 @@ pub struct OpenObject {
     pub content: ObjectContent,
 }
 
-/// The content, in the form that the lane can provide without a copy.
+/// The content, in a form that the lane can provide without a copy.
 pub enum ObjectContent {
     /// In memory.
     Bytes(Bytes),
@@ -391,7 +430,7 @@ pub enum ObjectContent {
 /// Bytes `offset .. offset + len` of an open file, owned or borrowed.
 #[derive(Clone, Debug)]
 pub struct FileRegion<F = File> {
-    /// The file, opened read-only; it remains this version of the object, whatever is published later.
+    /// The file, opened read-only. It keeps the content of this version, even if another version is published later.
     pub file: F,
     /// The offset of the first byte.
     pub offset: u64,

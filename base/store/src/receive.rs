@@ -3,14 +3,15 @@
 use crate::{Error, ErrorKind, Result};
 
 /// The maximum number of bytes that are allocated at once for a stated length. The system provides memory only when it
-/// is written to, so a stated length up to this limit costs nothing on its own.
+/// is written to, so a stated length up to this limit alone costs no memory.
 pub const TRUSTED_BYTES: usize = 256 << 20;
-/// The number of bytes that are cleared and filled at a time beyond [`TRUSTED_BYTES`]: this amount stays in the
+/// The number of bytes that are cleared and filled at a time beyond [`TRUSTED_BYTES`]: this amount remains in the
 /// processor's cache in between.
 const PIECE_BYTES: usize = 1 << 20;
 
 /// Fills `buffer` with `len` bytes. Each call of `receive` must fill all of its slice with the next bytes. Beyond 256
-/// MiB, memory grows with the bytes that have arrived: at most twice as much is allocated, whatever length was stated.
+/// MiB, memory grows with the bytes that have arrived: at most twice as much is allocated, regardless of the stated
+/// length.
 ///
 /// The previous content of the buffer is not cleared first, because that would cost a pass over memory. After an error
 /// its content is undefined. Errors: from `receive`; `EntityTooLarge` if there is no memory.
@@ -60,7 +61,7 @@ pub fn check_room(lengths: impl IntoIterator<Item = usize>) -> Result<()> {
     let room = Vec::<u8>::new().try_reserve_exact(total.saturating_add(total / 2));
     room.map_err(|_| {
         let detail =
-            format!("there is no memory for {total} bytes at once; ask for fewer, or copy them to a file");
+            format!("there is no memory for {total} bytes at once; request fewer, or copy them to a file");
         Error::new(ErrorKind::InvalidRange, detail)
     })
 }

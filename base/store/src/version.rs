@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::SystemTime;
 
 use crate::list::{ListQuery, MAX_KEYS, WalkStep};
-use crate::{ChecksumPlan, ETag, Error, ErrorKind, Result};
+use crate::{ChecksumFormat, ETag, Error, ErrorKind, Result};
 
 /// The ID of one version of an object.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -22,7 +22,7 @@ impl VersionId {
         let id = id.into();
         match (1..=Self::MAX_BYTES).contains(&id.len()) && id.bytes().all(|byte| byte.is_ascii_graphic()) {
             true => Ok(VersionId(id.into())),
-            false => Err(Error::new(ErrorKind::NoSuchVersion, format!("{id:?} is no version's name"))),
+            false => Err(Error::new(ErrorKind::NoSuchVersion, format!("{id:?} is not a version ID"))),
         }
     }
 
@@ -67,8 +67,33 @@ impl VersioningState {
             VersioningState::Enabled | VersioningState::Suspended => Ok(()),
             VersioningState::Unversioned => Err(Error::new(
                 ErrorKind::InvalidArgument,
-                "versioning can be enabled or suspended, but not forgotten",
+                "versioning can be enabled or suspended, but not turned off",
             )),
+        }
+    }
+}
+
+impl VersioningState {
+    /// Checks that a bucket in this state can get object lock. Errors: `InvalidArgument` if it does not keep versions.
+    pub fn check_lockable(self) -> Result<()> {
+        match self {
+            VersioningState::Enabled => Ok(()),
+            VersioningState::Unversioned | VersioningState::Suspended => Err(Error::new(
+                ErrorKind::InvalidArgument,
+                "object lock needs a bucket that keeps versions; enable versioning first",
+            )),
+        }
+    }
+
+    /// Checks that a bucket can be set to this state; `has_object_lock` says whether it has object lock. Errors:
+    /// `InvalidArgument` for a bucket with object lock that would stop keeping versions.
+    pub fn check_lock(self, has_object_lock: bool) -> Result<()> {
+        match has_object_lock && self != VersioningState::Enabled {
+            true => Err(Error::new(
+                ErrorKind::InvalidArgument,
+                "the bucket has object lock, so its versioning stays enabled",
+            )),
+            false => Ok(()),
         }
     }
 }
@@ -96,7 +121,7 @@ pub struct VersionSummary {
     /// Size in bytes, and ETag; `None` for a delete marker.
     pub content: Option<(u64, ETag)>,
     /// The algorithm and type of its checksum, without the value.
-    pub checksum: Option<ChecksumPlan>,
+    pub checksum: Option<ChecksumFormat>,
 }
 
 /// Selects the versions to list.

@@ -1,19 +1,19 @@
 //! The allocator of Fordway's programs and libraries, which places large blocks at the start of a page.
 //!
-//! malloc places a large block 16 bytes behind the start of a page. Content in the page cache starts at a page, and
-//! some processors copy it to such an address several times more slowly than to the start of a page: AMD's third
-//! generation of EPYC takes 5.7 times as long, because each store appears to overlap the bytes that are loaded next.
+//! malloc places a large block 16 bytes after the start of a page. Content in the page cache starts at a page, and some
+//! processors copy it to such an address several times more slowly than to the start of a page: AMD's third generation
+//! of EPYC takes 5.7 times as long, because each store appears to overlap the bytes that are loaded next.
 //! `bench/copy-alignment` measures this. An allocator prevents it for all buffers, including those of callers and
 //! libraries.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::ptr;
 
-/// The smallest block that begins at a page. Smaller blocks are rarely at such an address, and receive little data.
+/// The smallest block that begins at a page. Smaller blocks rarely start at a page, and receive little data.
 const LARGE_BYTES: usize = 32 << 10;
 /// The size of a page on x86-64. If pages are larger, this alignment also suffices.
 const PAGE_BYTES: usize = 4096;
-/// The alignment of malloc's blocks, which leaves room for a number in front of the next page.
+/// The alignment of malloc's blocks. It leaves room for a number before the next page.
 const MALLOC_ALIGN: usize = 16;
 
 /// An allocator on top of malloc whose blocks of 32 KiB and more begin at a page. Each of these takes 4 KiB more
@@ -28,8 +28,8 @@ const MALLOC_ALIGN: usize = 16;
 #[derive(Debug)]
 pub struct PageAlignedAllocator;
 
-/// Returns whether blocks of this layout begin at a page. Depends on nothing else, so that a block is freed as it was
-/// made.
+/// Returns whether blocks of this layout begin at a page. Depends only on the layout, so that a block is freed in the
+/// way in which it was allocated.
 #[inline]
 fn is_large(layout: Layout) -> bool {
     layout.size() >= LARGE_BYTES && layout.align() <= MALLOC_ALIGN
@@ -69,8 +69,8 @@ unsafe fn distance_of(block: *mut u8) -> usize {
     unsafe { block.cast::<usize>().sub(1).read() }
 }
 
-// SAFETY: small blocks are those of `System`, and a large block lies within a block of `System` with a page more. The layout
-// alone decides which of the two a block is, and the caller frees a block with the layout that it was made with.
+// SAFETY: `System` allocates small blocks, and a larger block (by one page) around each large block. The
+// layout alone decides which of the two a block is, and the caller frees a block with the layout that it was made with.
 unsafe impl GlobalAlloc for PageAlignedAllocator {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
@@ -91,7 +91,7 @@ unsafe impl GlobalAlloc for PageAlignedAllocator {
         }
         let Some(outer) = outer(layout.size()) else { return ptr::null_mut() };
         // SAFETY: the layout has a size, and the block is one of that layout. The recorded number is outside the large
-        // block, which stays zero.
+        // block, which remains zero.
         unsafe { place(System.alloc_zeroed(outer)) }
     }
 
@@ -170,7 +170,7 @@ unsafe fn resize_large(block: *mut u8, size: usize, new_size: usize) -> *mut u8 
 mod tests {
     use super::*;
 
-    /// Blocks of every kind keep their content through every change of size, and large ones begin at a page.
+    /// All blocks keep their content when they are resized, and large blocks begin at a page.
     #[test]
     fn content_survives_every_resize() {
         let sizes = [1, 100, LARGE_BYTES - 1, LARGE_BYTES, LARGE_BYTES + 1, 100_000, 300_000, 5 << 20];

@@ -18,7 +18,8 @@ use crate::process_cpu_ns;
 /// The resources that one process has used so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ProcessUsage {
-    /// When it started, in the kernel's ticks since boot: distinguishes it from a later process with the same number.
+    /// The start time, in the kernel's ticks since boot: distinguishes this process from a later process with the same
+    /// number.
     pub started_ticks: u64,
     /// CPU time of all its threads, ended ones included.
     pub cpu_ns: u64,
@@ -241,7 +242,7 @@ fn read_event(mut file: &File) -> Option<u64> {
     (running_ns == enabled_ns).then_some(count)
 }
 
-/// Returns the processor's time-stamp counter, which runs at the clock of reference cycles whatever the cores do;
+/// Returns the processor's time-stamp counter, which counts reference cycles, regardless of the cores' frequencies;
 /// `None` on processors other than x86-64, whose counters run at a different clock.
 #[allow(clippy::unnecessary_wraps, reason = "only on this architecture is it always there")]
 pub fn reference_cycles() -> Option<u64> {
@@ -264,6 +265,7 @@ pub struct CoarseInstant {
 
 impl CoarseInstant {
     /// Returns the time of the last tick.
+    #[inline]
     pub fn now() -> Self {
         let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
         // SAFETY: the pointer is to a `timespec` of ours. The call cannot fail for this clock; the C
@@ -274,6 +276,7 @@ impl CoarseInstant {
     }
 
     /// Returns the time between this value and the last tick.
+    #[inline]
     pub fn elapsed(self) -> Duration {
         Duration::from_nanos(CoarseInstant::now().ns.saturating_sub(self.ns))
     }

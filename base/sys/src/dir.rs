@@ -3,7 +3,7 @@
 //! Linux allows any bytes but `/` and NUL in a name. In text, each byte that is not valid UTF-8 appears as a private
 //! character: U+EF80 to U+EFFF for the bytes 0x80 to 0xFF (as in the OPTU-8 encoding of MirBSD). If a name itself
 //! contains one of these characters, each of its three bytes is represented in the same way. No two names therefore
-//! become the same text, and all other names in valid UTF-8 stay unchanged.
+//! become the same text, and all other names in valid UTF-8 are unchanged.
 //!
 //! Every function of this crate that takes a name or path as `&str` expects such text.
 
@@ -14,6 +14,7 @@ use rustix::fs::{AtFlags, FileType, RawDir};
 use rustix::io::{Errno, Result};
 
 use crate::call::{self, statat};
+use crate::nowait::would_scan;
 
 /// Buffer for the entries of one `getdents64`: about a thousand names a call.
 const BUFFER_BYTES: usize = 32 * 1024;
@@ -43,21 +44,42 @@ pub struct DirEntry {
 }
 
 /// Calls `visit` for every entry of `dir` except `.` and `..`, in the file system's order, starting at the current
-/// position of `dir`. If the directory is removed meanwhile, the iteration ends there. Cost: one `getdents64` for about
-/// a thousand entries.
-pub fn read_dir(dir: impl AsFd, mut visit: impl FnMut(&[u8], EntryKind)) -> Result<()> {
+/// position of `dir`. If the directory is removed during the iteration, the iteration ends there. Cost: one
+/// `getdents64` for about a thousand entries.
+pub fn read_dir(dir: impl AsFd, visit: impl FnMut(&[u8], EntryKind)) -> Result<()> {
+    read_entries(dir, visit, || false)
+}
+
+/// Like [`read_dir`]. Errors: also `AGAIN` within [`without_scanning`](crate::without_scanning) for a directory whose
+/// entries take more than one `getdents64`; `visit` was then called for some of them.
+pub fn read_dir_briefly(dir: impl AsFd, visit: impl FnMut(&[u8], EntryKind)) -> Result<()> {
+    read_entries(dir, visit, would_scan)
+}
+
+/// Reads entries until `is_long` returns true, which is called between two calls of the kernel that return entries.
+fn read_entries(
+    dir: impl AsFd,
+    mut visit: impl FnMut(&[u8], EntryKind),
+    is_long: impl Fn() -> bool,
+) -> Result<()> {
     let mut buffer = Vec::with_capacity(BUFFER_BYTES);
     let mut entries = RawDir::new(dir, buffer.spare_capacity_mut());
+    let mut calls = 0;
     loop {
-        if entries.is_buffer_empty() {
+        let is_new = entries.is_buffer_empty();
+        if is_new {
             call::point("getdents64")?;
         }
         let Some(entry) = entries.next() else { return Ok(()) };
         let entry = match entry {
-            // The directory was removed meanwhile, and with it everything that was in it.
+            // The directory was removed in the meantime, and with it everything that was in it.
             Err(Errno::NOENT) => return Ok(()),
             entry => entry?,
         };
+        calls += u32::from(is_new);
+        if is_new && calls > 1 && is_long() {
+            return Err(Errno::AGAIN);
+        }
         let name = entry.file_name().to_bytes();
         if name != b"." && name != b".." {
             visit(name, kind_of(entry.file_type()));

@@ -43,21 +43,21 @@ thread_local! {
 }
 
 /// Ends the plan even if the operation panics.
-struct FaultGuard;
+struct FaultPlanGuard;
 
-impl Drop for FaultGuard {
+impl Drop for FaultPlanGuard {
     fn drop(&mut self) {
         PLANNED.fetch_sub(1, Ordering::Relaxed);
         RUN.set(None);
     }
 }
 
-/// Runs `act` under `plan`; returns its result, and the file-system calls that this thread reached meanwhile, in order.
+/// Runs `act` under `plan`; returns its result, and the file-system calls that `act` reached on this thread, in order.
 /// A nested plan replaces the outer one.
 pub fn run<T>(plan: FaultPlan, act: impl FnOnce() -> T) -> (T, Vec<&'static str>) {
     PLANNED.fetch_add(1, Ordering::Relaxed);
     RUN.set(Some(FaultRun { plan, calls: Vec::new() }));
-    let planned = FaultGuard;
+    let planned = FaultPlanGuard;
     let result = act();
     let calls = RUN.with_borrow_mut(Option::take).map(|run| run.calls).unwrap_or_default();
     drop(planned);
@@ -79,7 +79,7 @@ impl FaultRun {
         match self.plan.nth {
             Some((at, SyscallFault::Kill)) if at == self.calls.len() => {
                 let _ = kill_process(getpid(), Signal::KILL);
-                // Only a process that may not send a signal to itself gets here.
+                // This is reached only by a process that may not send a signal to itself.
                 std::process::abort()
             }
             Some((at, SyscallFault::Fail(errno))) if at == self.calls.len() => Err(errno),

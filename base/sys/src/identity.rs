@@ -1,8 +1,8 @@
-//! The user as whom a thread accesses files, and the entry of a user in the system's database. Threads that gave up the
-//! right to become another user leave such work to a [`PrivilegedThread`].
+//! The user as whom a thread accesses files, and the entry of a user in the system's database. Threads that can no
+//! longer become another user leave such work to a [`PrivilegedThread`].
 
 use std::cell::RefCell;
-use std::ffi::CStr;
+use std::ffi::{CStr, CString};
 use std::mem::MaybeUninit;
 use std::sync::mpsc::{Sender, SyncSender, channel, sync_channel};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -152,7 +152,8 @@ pub fn file_user() -> u32 {
     unsafe { libc::syscall(libc::SYS_setfsuid, u32::MAX) as u32 }
 }
 
-/// Returns whether the calling thread accesses files as a member of `group`. Cost: two system calls.
+/// Returns whether the calling thread accesses files as a member of `group`. Cost: one system call if it
+/// is the thread's own group for files, otherwise three.
 pub fn is_in_group(group: u32) -> bool {
     // SAFETY: as above.
     let own = unsafe { libc::syscall(libc::SYS_setfsgid, u32::MAX) as u32 };
@@ -165,7 +166,21 @@ pub fn may_act_as_others() -> bool {
     capabilities(None).is_ok_and(|sets| sets.permitted.contains(needed))
 }
 
-/// `setfsuid` or `setfsgid`, which return the old value whether or not they set the new one.
+/// Does `work` with these capabilities in effect for the calling thread, and no other. They are in effect only for those
+/// that the thread may take, also in a role. Errors: from changing the capabilities. If giving them up fails, which should
+/// never happen, the process aborts.
+pub(crate) fn with_capabilities<T>(wanted: CapabilitySet, work: impl FnOnce() -> T) -> Result<T> {
+    let before = capabilities(None)?;
+    let raised = CapabilitySets { effective: before.effective | (wanted & before.permitted), ..before };
+    set_capabilities(None, raised)?;
+    let done = work();
+    if set_capabilities(None, before).is_err() {
+        std::process::abort();
+    }
+    Ok(done)
+}
+
+/// `setfsuid` or `setfsgid`, which return the old value whether or not they succeed.
 fn set_file_id(call: libc::c_long, id: u32) -> Result<()> {
     // SAFETY: both calls take a number and touch no memory.
     let (_, now) = unsafe { (libc::syscall(call, id), libc::syscall(call, u32::MAX)) };
@@ -191,6 +206,23 @@ pub fn peer_of_user(uid: u32) -> PeerCredentials {
 /// Returns the name of the user with the id `uid`; `None` if the database does not have the user.
 pub fn user_name(uid: u32) -> Option<String> {
     user_entry(uid, |name, _| name.to_string_lossy().into_owned())
+}
+
+/// Returns the IDs and groups of the user with this name; `None` if the database does not have the user.
+pub fn user_named(name: &str) -> Option<PeerCredentials> {
+    let name = CString::new(name).ok()?;
+    let mut entry = MaybeUninit::<libc::passwd>::uninit();
+    let mut text = vec![0; TEXT_BYTES];
+    let mut found = std::ptr::null_mut();
+    let (room, length) = (text.as_mut_ptr(), text.len());
+    // SAFETY: the name ends in NUL, and all pointers are to memory that is ours during the call, of the sizes stated.
+    let result = unsafe { libc::getpwnam_r(name.as_ptr(), entry.as_mut_ptr(), room, length, &raw mut found) };
+    if result != 0 || found.is_null() {
+        return None;
+    }
+    // SAFETY: the call succeeded and found an entry, so it has filled it in.
+    let (uid, gid) = unsafe { (entry.assume_init_ref().pw_uid, entry.assume_init_ref().pw_gid) };
+    Some(PeerCredentials { uid, gid, groups: groups_of(&name, gid) })
 }
 
 fn known(uid: u32) -> Option<PeerCredentials> {
@@ -308,7 +340,7 @@ mod tests {
         std::thread::scope(|scope| {
             let other = scope.spawn(|| {
                 act_as(&PeerCredentials { uid: 54_321, gid: 54_320, groups: vec![54_322] }).unwrap();
-                assert!(std::fs::read(at("secret")).is_err(), "nobody but root may read it");
+                assert!(std::fs::read(at("secret")).is_err(), "only root may read it");
                 assert_eq!(std::fs::read(at("ours")).unwrap(), b"o", "a further group may");
                 std::fs::write(at("made"), "m").unwrap();
                 std::thread::scope(|inner| {

@@ -7,18 +7,19 @@
 //! | `openat2` with `RESOLVE_CACHED` | 5.12; not on every network file system | the caller waits for look-ups |
 //! | `O_TMPFILE` | 3.11; not on FUSE, NFS | the caller stages under a hidden name |
 //! | `linkat` with `AT_EMPTY_PATH` for one's own files | 6.10, or root | linked through `/proc/self/fd` |
-//! | `getxattrat` | 6.13 | read through `/proc/self/fd` |
+//! | `getxattrat` | 6.13 | the attribute is read through `/proc/self/fd` |
 //! | user extended attributes | not on every file system | the call fails with `NOTSUP` |
 //! | hardware counters (`perf_event_open`) | a PMU, and `perf_event_paranoid` below 3 | missing counts are `None` |
 //! | `preadv2` with `RWF_NOWAIT` | 4.14; not on tmpfs, FUSE, NFS | tmpfs: `pread`; else `AGAIN`: use another thread |
 //! | the groups of a socket's other end (`SO_PEERGROUPS`) | 4.13 | the call fails with `NOPROTOOPT` |
 //! | network and mount namespaces, TUN devices | root, or a user namespace; `/dev/net/tun` | `PERM` or `NOENT` |
 //! | changes of directories (inotify) | 2.6.13; needs `/proc` | the call fails; directories are read again |
-//! | OFD locks between nodes | depends on the mount | where that is known, [`Unfit`] says which option to change |
+//! | OFD locks between nodes | depends on the mount | where that is known, [`MountProblem`] says which option to change |
 
 mod allocator;
 mod call;
 mod counters;
+mod coverage;
 mod dir;
 #[cfg(feature = "faults")]
 pub mod fault;
@@ -35,6 +36,7 @@ mod root;
 mod shared;
 mod signal;
 mod socket;
+mod verdict;
 mod watch;
 
 pub use allocator::PageAlignedAllocator;
@@ -42,37 +44,47 @@ pub use counters::{
     CoarseInstant, HardwareCounters, HardwareCounts, ProcessUsage, descendants, pin_process, pin_thread,
     precise_timers, reference_cycles, usage_of,
 };
-pub use dir::{DirEntry, EntryKind, is_text_of_a_name, kind_in, name_to_text, read_dir, text_to_name};
+pub use coverage::{clear_coverage_counters, coverage_counters};
+pub use dir::{
+    DirEntry, EntryKind, is_text_of_a_name, kind_in, name_to_text, read_dir, read_dir_briefly, text_to_name,
+};
 pub use file::{
     FileStat, copy_range, create_unnamed, created_ns, free_bytes, get_xattr, get_xattr_in, link,
     link_unnamed, links_in, make_dir, open_in, read_into_spare, remove_dir, remove_file, remove_xattr,
-    rename, set_group, set_mode, set_modified, set_owner, set_xattr, stat, stat_in, sync_data, write_all_at,
+    rename, rename_new, set_group, set_immutable, set_mode, set_modified, set_owner, set_xattr, stat,
+    stat_in, sync_data, write_all_at,
 };
 pub use identity::{
     PrivilegedThread, UserRole, act_as, act_for, file_user, group_id, is_in_group, may_act_as_others,
-    peer_of_user, user_id, user_name,
+    peer_of_user, user_id, user_name, user_named,
 };
 pub use lock::{ByteLocks, LockGuard, lock_file, with_lock_patience};
 pub use memory::{FileMapping, give_back_heap, in_huge_pages, unused_heap_bytes};
-pub use mounts::Unfit;
+pub use mounts::{MountIdentity, MountProblem};
 pub use namespace::{
     PacketHeader, TUN_READ_BYTES_MAX, TunDevice, end_with_thread, enter_mount_namespace,
     enter_network_namespace, new_mount_namespace, new_network_namespace, own_process_namespace,
 };
-pub use nowait::{drop_cached, is_cached, is_to_be_done_again, read_cached, without_waiting, would_wait};
+pub use nowait::{
+    drop_cached, is_cached, is_to_be_done_again, read_cached, without_scanning, without_waiting, would_wait,
+};
 pub use passed::{PassedSocket, SocketRole, take_passed_sockets};
 pub use process::{
-    ProcessIdentity, ResourceUsage, ThreadCores, current_core, process_cpu_ns, process_usage,
+    ProcessIdentity, ResourceUsage, ThreadAffinity, current_core, process_cpu_ns, process_usage,
     raise_open_files, terminate, thread_cpu_ns, usable_cores, with_signals_blocked,
 };
 pub use root::{PathResolution, RootDirectory, SymlinkPolicy};
 pub use rustix::fs::{Mode, OFlags};
 pub use rustix::io::Errno;
-pub use shared::{FileSystemSharing, inode_in, look_again, require_kept, stat_now};
+pub use shared::{
+    FileSystemSharing, forget_names, inode_among, inode_in, look_again, look_up_existing, require_kept,
+    stat_now,
+};
 pub use signal::{after_signal, ask_after_signals, sleep, wait_at_most};
 pub use socket::{
     PeerCredentials, TcpInfo, WaitMode, is_writable, keep_alive, offer_room, peer_of, receive,
     receive_with_descriptor, send_all, send_file, send_more, send_unpaced_on_loopback, set_receive_low_water,
     set_receive_timeout, tcp_info,
 };
+pub use verdict::{MountVerdict, SharedGuarantee};
 pub use watch::{DirectoryChange, DirectoryWatcher, WatchId};

@@ -90,14 +90,14 @@ impl Drop for FileMapping {
 }
 
 /// Asks the kernel to back `memory` with huge pages (2 MiB on x86-64) when it is first touched: one page fault for each
-/// huge page instead of one for each 4 KiB. This pays for fresh memory of several MiB that will all be used. It is a
-/// hint (`MADV_HUGEPAGE`) that changes no byte; if the kernel has no huge pages to give, nothing happens.
-/// Cost: one `madvise`.
+/// huge page instead of one for each 4 KiB. This is worthwhile for several MiB of fresh memory that will all be used.
+/// It is a hint (`MADV_HUGEPAGE`) that changes no byte; if the kernel has no huge pages to give, nothing happens. Cost:
+/// one `madvise`.
 pub fn in_huge_pages(memory: &mut [u8]) {
     let aligned = memory.as_ptr().align_offset(page_size());
     let Some(whole) = memory.get_mut(aligned..) else { return };
     let len = whole.len() / page_size() * page_size();
-    // SAFETY: the pages lie within `memory`, which is ours alone here, and the advice leaves their content as it is.
+    // SAFETY: the pages are within `memory`, which is ours alone here, and the advice leaves their content as it is.
     let _as_usual = unsafe { madvise(whole.as_mut_ptr().cast(), len, Advice::LinuxHugepage) };
 }
 
@@ -137,7 +137,7 @@ fn free_bytes(newer: Option<Mallinfo2>) -> u64 {
     }
 }
 
-/// Returns unused heap memory to the system. Cost: a millisecond for about 10 MiB; other allocations wait meanwhile.
+/// Returns unused heap memory to the system. Cost: a millisecond for about 10 MiB; other allocations wait until then.
 pub fn give_back_heap() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     // SAFETY: it touches only memory that the allocator holds free.
@@ -155,11 +155,11 @@ mod tests {
     #[test]
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     fn old_and_new_glibc_tell_alike_of_free_memory() {
-        // Small blocks, so that they are kept when they are freed, and one behind them.
+        // Small blocks, and another block after them, so that malloc keeps the memory of the freed blocks.
         let blocks: Vec<Vec<u8>> = (0..100_000).map(|_| vec![1; 1000]).collect();
         let last = vec![1_u8; 1000];
         drop(blocks);
-        // Other tests take and free memory meanwhile.
+        // Other tests take and free memory at the same time.
         for told in [free_bytes(mallinfo2()), free_bytes(None), unused_heap_bytes()] {
             assert!((50_000_000..1_000_000_000).contains(&told), "{told} bytes");
         }

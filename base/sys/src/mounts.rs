@@ -1,4 +1,4 @@
-//! Finds the mount of a file, and recognizes mounts that do not meet the needs of a store on several nodes.
+//! Finds the mount of a file, and recognizes mounts that are unsuitable for a store on several nodes.
 
 use std::os::fd::{AsFd, AsRawFd};
 
@@ -13,7 +13,7 @@ const MOUNTS: &str = "/proc/thread-self/mountinfo";
 
 /// A reason why a store's guarantees do not hold on a file system, with advice on what to do about it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unfit {
+pub enum MountProblem {
     /// Overwrites and deletes may be lost: locks work only within this node, or it is unknown whether they work between
     /// nodes.
     Locks(&'static str),
@@ -21,7 +21,7 @@ pub enum Unfit {
     Objects(&'static str),
 }
 
-impl Unfit {
+impl MountProblem {
     /// Returns the known problem of the file system of `file`; `None` means that none is known. Cost: one `fstatfs`;
     /// the list of mounts is also read, except on file systems that only this kernel changes.
     pub fn of(file: impl AsFd) -> Result<Option<Self>> {
@@ -30,34 +30,68 @@ impl Unfit {
             return Ok(None);
         }
         if kind == OCFS2 {
-            return Ok(Some(Unfit::Locks(NODES_OWN_LOCKS)));
+            return Ok(Some(MountProblem::Locks(NODES_OWN_LOCKS)));
         }
         // Any user may mount FUSE at a path that is not UTF-8.
         let mounts = std::fs::read(MOUNTS).unwrap_or_default();
         let mounts = String::from_utf8_lossy(&mounts);
         let mount = mount_id(&file).and_then(|id| Mount::find(&mounts, id));
         Ok(match mount {
-            Some(mount) => mount.unfit(),
-            None if matches!(kind, NFS | LUSTRE) => Some(Unfit::Locks(UNSEEN)),
+            Some(mount) => mount.problem(),
+            None if matches!(kind, NFS | LUSTRE) => Some(MountProblem::Locks(UNSEEN)),
             None => None,
         })
     }
 
     /// Returns the sentence that explains the problem.
     pub fn why(self) -> &'static str {
-        let (Unfit::Locks(why) | Unfit::Objects(why)) = self;
+        let (MountProblem::Locks(why) | MountProblem::Objects(why)) = self;
         why
     }
 }
 
+/// The properties of a mount on which its guarantees depend.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MountIdentity {
+    /// The file system's type, as in the list of mounts.
+    pub kind: String,
+    /// The options of the file system, sorted, without options that name a node.
+    pub options: String,
+    /// The release of this node's kernel.
+    pub kernel: String,
+}
+
+impl MountIdentity {
+    /// Describes the mount of `file`. Returns `None` if the list of mounts does not have it. Reads two files of `/proc`.
+    pub fn of(file: impl AsFd) -> Option<Self> {
+        let mounts = std::fs::read(MOUNTS).ok()?;
+        let mounts = String::from_utf8_lossy(&mounts);
+        let mount = Mount::find(&mounts, mount_id(&file)?)?;
+        let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").ok()?;
+        let (kind, options) = (mount.kind.to_owned(), options_of_all_nodes(mount.options));
+        Some(MountIdentity { kind, options, kernel: kernel.trim().to_owned() })
+    }
+}
+
+/// Sorts mount options, and leaves out the addresses, which differ between the nodes that mount one file system.
+fn options_of_all_nodes(options: &str) -> String {
+    let of_one_node = ["addr=", "clientaddr=", "mountaddr="];
+    let mut kept: Vec<&str> = options
+        .split(',')
+        .filter(|option| !of_one_node.iter().any(|name| option.starts_with(name)))
+        .collect();
+    kept.sort_unstable();
+    kept.join(",")
+}
+
 const NODES_OWN_LOCKS: &str =
     "OCFS2 keeps the locks of open files on each node, and no mount option changes that";
-const UNSEEN: &str = "its mount is not listed in /proc/self/mountinfo, so whether all nodes see its locks is not known: \
-                      mount /proc, and leave the chroot that hides the mount";
+const UNSEEN: &str = "its mount is not listed in /proc/self/mountinfo, so it is unknown whether all nodes see its \
+                      locks: mount /proc, or leave the chroot that hides the mount";
 const OLD_NFS: &str =
-    "NFS 2 and 3 leave locks to programs beside them, and were never tested: mount it with vers=4.2";
-const JUICEFS: &str = "JuiceFS loses files that get their name when they are complete, and creators of one name hang \
-                       there: use another file system";
+    "NFS 2 and 3 leave locks to separate programs, and are not tested: mount it with vers=4.2";
+const JUICEFS: &str = "JuiceFS loses files that get their name after they are written, and concurrent creators of one \
+                       name hang: use another file system";
 
 /// A line of `mountinfo`. The kernel writes spaces in names as `\040`, so a name is always one field.
 #[derive(Debug, PartialEq, Eq)]
@@ -87,17 +121,17 @@ impl<'m> Mount<'m> {
     }
 
     /// Returns the known problem of this mount.
-    fn unfit(&self) -> Option<Unfit> {
+    fn problem(&self) -> Option<MountProblem> {
         let why = match self.kind {
-            "nfs" | "nfs4" => return self.unfit_nfs().map(Unfit::Locks),
-            "fuse.juicefs" => return Some(Unfit::Objects(JUICEFS)),
+            "nfs" | "nfs4" => return self.unfit_nfs().map(MountProblem::Locks),
+            "fuse.juicefs" => return Some(MountProblem::Objects(JUICEFS)),
             "ocfs2" => NODES_OWN_LOCKS,
             "lustre" if self.has("localflock") => "the mount has `localflock`: mount it with `flock`",
             "gfs2" if self.has("localflocks") => "the mount has `localflocks`: mount it without",
             "cifs" | "smb3" if self.has("nobrl") => "the mount has `nobrl`: mount it without",
             _ => return None,
         };
-        Some(Unfit::Locks(why))
+        Some(MountProblem::Locks(why))
     }
 
     fn unfit_nfs(&self) -> Option<&'static str> {
@@ -153,8 +187,8 @@ mod tests {
         "50 22 0:60 / /k rw - gfs2 /dev/vg/k rw,localflocks\n",
     );
 
-    fn said(mounts: &str, id: u64) -> Option<Unfit> {
-        Mount::find(mounts, id).unwrap().unfit()
+    fn said(mounts: &str, id: u64) -> Option<MountProblem> {
+        Mount::find(mounts, id).unwrap().problem()
     }
 
     #[test]
@@ -169,10 +203,10 @@ mod tests {
             (49, "`nobrl`"),
             (50, "`localflocks`"),
         ] {
-            let Some(Unfit::Locks(why)) = said(LISTED, id) else { panic!("{id}") };
+            let Some(MountProblem::Locks(why)) = said(LISTED, id) else { panic!("{id}") };
             assert!(why.contains(mends), "{id}: {why}");
         }
-        assert_eq!(said(LISTED, 43), Some(Unfit::Objects(JUICEFS)));
+        assert_eq!(said(LISTED, 43), Some(MountProblem::Objects(JUICEFS)));
         for fit in [22, 41, 44] {
             assert_eq!(said(LISTED, fit), None, "{fit}");
         }
@@ -186,6 +220,14 @@ mod tests {
         assert_eq!((said("nfs4", "rw"), said("nfs", "rw,vers=4.1")), (None, None));
         assert_eq!(said("nfs", "rw,nfsvers=4"), Some(OLD_NFS), "no kernel prints that");
         assert!(said("nfs4", "rw,vers=4.2,local_lock=posix").unwrap().contains("local_lock"));
+    }
+
+    #[test]
+    fn nodes_of_one_file_system_have_the_same_options() {
+        let [one, other] = ["10.77.1.2", "10.77.2.2"]
+            .map(|node| options_of_all_nodes(&format!("rw,vers=4.2,hard,clientaddr={node},addr=10.77.1.1")));
+        assert_eq!(one, "hard,rw,vers=4.2");
+        assert_eq!(one, other);
     }
 
     /// A name chosen by a user is not mistaken for a field, and a truncated line is not mistaken for another mount.
@@ -217,8 +259,8 @@ mod tests {
         assert_eq!(mount_id_told(&told), Some(id));
         let mounts = std::fs::read_to_string(MOUNTS).unwrap();
         assert_eq!(Mount::find(&mounts, id).unwrap().kind, "proc");
-        assert_eq!(Unfit::of(file), Ok(None));
-        assert_eq!(Unfit::of(tempfile::tempfile().unwrap()), Ok(None));
+        assert_eq!(MountProblem::of(file), Ok(None));
+        assert_eq!(MountProblem::of(tempfile::tempfile().unwrap()), Ok(None));
         assert_eq!(mount_id_told("pos:\t0\nmnt_id:\tx\n"), None);
     }
 }

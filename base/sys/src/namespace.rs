@@ -1,5 +1,5 @@
 //! Namespaces: networks with devices whose wire is a file descriptor (TUN), directories that no other process sees, and
-//! processes that end with their starter.
+//! processes that end with the process that started them.
 
 use std::ffi::CStr;
 use std::fs::{File, OpenOptions};
@@ -49,7 +49,7 @@ pub fn end_with_thread(command: &mut Command) {
 
 /// Moves the calling thread, and no other, into a new mount namespace, in which `directory` is empty and in memory:
 /// files written there are invisible outside, and gone with the last process inside and the last descriptor of the
-/// namespace. Everything else is unchanged; later mounts stay inside.
+/// namespace. Everything else is unchanged; later mounts are visible only inside.
 ///
 /// Errors: `PERM` without CAP_SYS_ADMIN, `NOENT` if there is no such directory.
 pub fn new_mount_namespace(directory: &CStr) -> io::Result<OwnedFd> {

@@ -40,7 +40,7 @@ pub enum SocketRole {
 pub fn take_passed_sockets() -> Result<Vec<PassedSocket>> {
     static TAKEN: AtomicBool = AtomicBool::new(false);
     let variable = |name| env::var(name).unwrap_or_default();
-    // A child of the started program inherits the variables, but they are not meant for it.
+    // A child of the started program inherits the variables, but must not use them.
     let is_meant = variable("LISTEN_PID").parse() == Ok(std::process::id());
     let count = variable("LISTEN_FDS").parse().unwrap_or(0);
     if !is_meant || count == 0 || TAKEN.swap(true, Ordering::Relaxed) {
@@ -58,7 +58,7 @@ fn take(number: RawFd, name: &str) -> Result<PassedSocket> {
     if unsafe { libc::fcntl(number, libc::F_GETFD) } < 0 {
         return Err(Errno::BADF);
     }
-    // SAFETY: it is open, and the service manager passed it to this process for nobody else; the caller takes it once.
+    // SAFETY: it is open, and the service manager passed it to this process only; the caller takes it once.
     let socket = unsafe { OwnedFd::from_raw_fd(number) };
     fcntl_setfd(&socket, fcntl_getfd(&socket)? | FdFlags::CLOEXEC)?;
     Ok(PassedSocket { name: name.to_owned(), role: role_of(&socket)?, socket })
@@ -89,7 +89,7 @@ mod tests {
         assert_eq!(role_of(std::fs::File::open("/dev/null").unwrap()), Err(Errno::NOTSOCK));
     }
 
-    /// The variables of a parent are not meant for its children.
+    /// A child must not use the variables of its parent.
     #[test]
     fn without_a_service_manager_there_is_none() {
         assert!(take_passed_sockets().unwrap().is_empty());

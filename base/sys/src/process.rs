@@ -142,16 +142,16 @@ pub fn usable_cores() -> Vec<usize> {
 /// The processors that a thread may use; it can pin the thread to one of them for a while. Only the thread that made it
 /// may use it.
 #[derive(Debug)]
-pub struct ThreadCores {
+pub struct ThreadAffinity {
     /// The processors that the thread may use; `None` if the system does not report them.
     all: Option<CpuSet>,
     kept_to: Option<u32>,
 }
 
-impl ThreadCores {
+impl ThreadAffinity {
     /// Reads which processors the calling thread may use.
     pub fn of_this_thread() -> Self {
-        ThreadCores { all: sched_getaffinity(None).ok(), kept_to: None }
+        ThreadAffinity { all: sched_getaffinity(None).ok(), kept_to: None }
     }
 
     /// Pins the thread to `core`, if the thread may use it. Cost: one system call if `core` has changed.
@@ -163,10 +163,23 @@ impl ThreadCores {
         }
         let mut only = CpuSet::new();
         only.set(index);
-        // If the system refuses, the thread stays where it was.
+        // If the system refuses, the thread is not moved.
         if sched_setaffinity(None, &only).is_ok() {
             self.kept_to = Some(core);
         }
+    }
+
+    /// Moves the thread to another processor, which the system chooses; the thread may return later. Does nothing if the
+    /// thread is pinned. Returns whether the thread has moved. Cost: two system calls.
+    pub fn leave_current(&mut self) -> bool {
+        let (None, Some(all)) = (self.kept_to, &self.all) else { return false };
+        let (mut others, here) = (*all, current_core() as usize);
+        others.unset(here);
+        let has_moved = others.count() > 0 && sched_setaffinity(None, &others).is_ok();
+        if has_moved {
+            let _ = sched_setaffinity(None, all);
+        }
+        has_moved
     }
 
     /// Lets the thread use all its processors again. Cost: one system call if it was pinned.
@@ -237,7 +250,7 @@ mod tests {
 
     #[test]
     fn a_thread_keeps_to_a_core_for_as_long_as_it_says() {
-        let mut cores = ThreadCores::of_this_thread();
+        let mut cores = ThreadAffinity::of_this_thread();
         let before = sched_getaffinity(None).unwrap();
         let core = current_core();
         assert!(usable_cores().contains(&(core as usize)) && usable_cores().len() as u32 == before.count());
@@ -247,7 +260,11 @@ mod tests {
         assert_eq!(current_core(), core);
         cores.keep_to(u32::MAX);
         assert_eq!(sched_getaffinity(None).unwrap(), kept, "there is no such core");
+        assert!(!cores.leave_current(), "it is pinned");
         cores.use_all();
+        assert_eq!(sched_getaffinity(None).unwrap(), before);
+        // The system may move the thread at any time, so only the return value and the set are certain.
+        assert_eq!(cores.leave_current(), before.count() > 1);
         assert_eq!(sched_getaffinity(None).unwrap(), before);
     }
 }

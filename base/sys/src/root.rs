@@ -1,6 +1,7 @@
 //! Opens paths that must not lead out of a directory.
 
 use std::collections::VecDeque;
+use std::ffi::CString;
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -10,7 +11,8 @@ use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::{Errno, Result};
 
 use super::dir::{name_to_text, text_to_name};
-use crate::call::{openat, openat2, readlinkat, statat};
+use crate::call::{fstat, openat, openat2, readlinkat, statat};
+use crate::identity::file_user;
 use crate::nowait::{CacheProbe, would_wait};
 
 /// The maximum number of symbolic links followed on one path, as in the kernel.
@@ -28,8 +30,11 @@ pub enum PathResolution {
 /// The symbolic links that a path may lead through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SymlinkPolicy {
-    /// Links that lead to a place beneath the directory in which the path starts.
+    /// Links that lead to a file or directory beneath the directory in which the path starts.
     Beneath,
+    /// The same, but only links that belong to root or to the user as whom the thread accesses files. Others are the
+    /// error `LOOP`. The kernel cannot check this, so the path is walked name by name.
+    Own,
     /// No links: a link within the path, or at its end, is the error `LOOP`.
     None,
 }
@@ -38,7 +43,7 @@ impl SymlinkPolicy {
     fn resolve(self) -> ResolveFlags {
         let beneath = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
         match self {
-            SymlinkPolicy::Beneath => beneath,
+            SymlinkPolicy::Beneath | SymlinkPolicy::Own => beneath,
             SymlinkPolicy::None => beneath | ResolveFlags::NO_SYMLINKS,
         }
     }
@@ -84,6 +89,9 @@ impl RootDirectory {
         mode: Mode,
     ) -> Result<File> {
         let (start, flags) = (start.as_fd(), flags | OFlags::CLOEXEC);
+        if links == SymlinkPolicy::Own {
+            return open_by_walk(start, path, links, flags, mode).map(File::from);
+        }
         if self.kernel_resolves.load(Ordering::Relaxed) {
             match self.open_by_kernel(start, path, links, flags, mode) {
                 // Seccomp filters of older containers return EPERM for unknown system calls. Trying the walk
@@ -217,7 +225,7 @@ fn open_by_walk(
             continue;
         }
         let last = names.is_empty();
-        if let Some(target) = link_target(here, &name)?
+        if let Some(target) = link_target(here, &name, links)?
             && !(last && flags.contains(OFlags::NOFOLLOW))
         {
             followed += 1;
@@ -249,16 +257,32 @@ fn split(path: &str) -> impl Iterator<Item = String> + '_ {
     path.split('/').filter(|name| !name.is_empty() && *name != ".").map(str::to_owned)
 }
 
-fn link_target(dir: impl AsFd, name: &str) -> Result<Option<String>> {
+/// Returns the target of the link `name` in `dir`, or `None` if it is no link. Errors: `LOOP` if `links` forbids it.
+fn link_target(dir: impl AsFd, name: &str, links: SymlinkPolicy) -> Result<Option<String>> {
     let name = text_to_name(name);
     match statat(&dir, &*name, AtFlags::SYMLINK_NOFOLLOW) {
         Ok(stat) if FileType::from_raw_mode(stat.st_mode) == FileType::Symlink => {
-            let target = readlinkat(&dir, &*name, Vec::new())?;
+            let target = match links {
+                SymlinkPolicy::Own => own_target(&dir, &name)?,
+                SymlinkPolicy::Beneath | SymlinkPolicy::None => readlinkat(&dir, &*name, Vec::new())?,
+            };
             Ok(Some(name_to_text(target.as_bytes()).into_owned()))
         }
         Ok(_) | Err(Errno::NOENT) => Ok(None),
         Err(error) => Err(error),
     }
+}
+
+/// Returns the target of a link that belongs to root or to the caller. The link is held open in between, so that
+/// both calls see the same link.
+fn own_target(dir: impl AsFd, name: &[u8]) -> Result<CString> {
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let link = openat(dir, name, flags, Mode::empty())?;
+    let owner = fstat(&link)?.st_uid;
+    if owner != 0 && owner != file_user() {
+        return Err(Errno::LOOP);
+    }
+    readlinkat(&link, "", Vec::new())
 }
 
 #[cfg(test)]
@@ -323,7 +347,7 @@ mod tests {
         }
     }
 
-    /// On any file system, a name that nobody has looked up is not in memory; a name that was just created is.
+    /// On any file system, a name that was never looked up is not in memory; a name that was just created is.
     #[test]
     fn names_are_not_waited_for_by_who_says_so() {
         let dir = tempfile::tempdir().unwrap();
@@ -332,7 +356,7 @@ mod tests {
         let root = RootDirectory::open(dir.path(), PathResolution::Kernel).unwrap();
         let open = |path: &str| root.open_beneath(path, OFlags::RDONLY, Mode::empty()).map(drop);
         if without_waiting(|| open("a/f")) != Some(Ok(())) || !root.recall.is_believed() {
-            fordway_needs::skip("this kernel or file system does not look names up in memory alone");
+            fordway_needs::skip("this kernel or file system cannot look up names only in memory");
             return;
         }
         let held = root.open_beneath("a", OFlags::PATH | OFlags::DIRECTORY, Mode::empty()).unwrap();
@@ -346,7 +370,7 @@ mod tests {
         std::os::unix::fs::symlink("f", dir.path().join("a/l")).unwrap();
         assert_eq!(without_waiting(|| open_in("l")), Some(Err(Errno::LOOP)));
         assert_eq!(without_waiting(|| open("a\0f")), Some(Err(Errno::INVAL)));
-        assert!(root.recall.is_believed(), "a name that is none says nothing of the file system");
+        assert!(root.recall.is_believed(), "an invalid name says nothing about the file system");
         let walk = RootDirectory::open(dir.path(), PathResolution::Walk).unwrap();
         let opened = without_waiting(|| walk.open_beneath("a/f", OFlags::RDONLY, Mode::empty()).is_ok());
         assert_eq!(opened, Some(true), "who walks waits");

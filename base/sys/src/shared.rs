@@ -8,7 +8,7 @@ use rustix::io::{Errno, Result};
 
 use super::dir::text_to_name;
 use super::file::get_xattr_in;
-use crate::call::{fstatfs, point, statx};
+use crate::call::{fstatfs, linkat, point, statx};
 use crate::file::FileStat;
 
 /// The types that `statfs` returns for file systems that only this kernel changes: ext2 to ext4, XFS, Btrfs, tmpfs,
@@ -96,6 +96,20 @@ pub fn look_again(dir: impl AsFd, path: &str) {
     let _ = get_xattr_in(dir, path, c"user.fordway", &mut [0; 8]);
 }
 
+/// Makes the client of an NFS server look up the name `name` in `dir` at the server, if it has cached that the name
+/// exists, even if the directory looks unchanged. Nothing is changed: no kernel links a directory, but before it refuses,
+/// it looks the new name up as for an exclusive creation. Does not help if the client has cached that the name is
+/// missing. Cost: one call, and usually a round trip.
+pub fn look_up_existing(dir: impl AsFd, name: &str) {
+    let _ = linkat(&dir, c".", &dir, &*text_to_name(name), AtFlags::empty());
+}
+
+/// Drops the kernel's cache of the names in `dir`, which must be open for reading: the server is asked for what is read
+/// next. Reading also corrects names that the client of an NFS server has cached as missing. Cost: one call.
+pub fn forget_names(dir: impl AsFd) {
+    let _ = rustix::fs::fadvise(dir, 0, None, rustix::fs::Advice::DontNeed);
+}
+
 /// Checks that the server still has an open file or directory. The client of MooseFS shows a removed file for another
 /// second after another node has removed it, but it does not cache the list of attributes. `file` must be open for
 /// reading. Errors: `NOENT` or `STALE` if it is gone. Cost: one `flistxattr`, and a round trip.
@@ -107,21 +121,34 @@ pub fn require_kept(file: impl AsFd) -> Result<()> {
     }
 }
 
-/// Returns the inode that the directory `dir` lists for `name`: the server's answer, regardless of what is cached for
+/// Returns the inode that the directory `dir` lists for `name`: the server's response, regardless of what is cached for
 /// the name. `dir` must be open for reading and not have been read yet. Cost: it reads the directory up to the name.
 pub fn inode_in(dir: impl AsFd, name: &str) -> Result<Option<u64>> {
+    Ok(find_in(dir, name, usize::MAX)?.flatten())
+}
+
+/// Like [`inode_in`], but reads at most `names_max` names, apart from `.` and `..`. Returns `None` if the name is not
+/// among them and the directory has more. Cost: bounded.
+pub fn inode_among(dir: impl AsFd, name: &str, names_max: usize) -> Result<Option<Option<u64>>> {
+    find_in(dir, name, names_max)
+}
+
+fn find_in(dir: impl AsFd, name: &str, names_max: usize) -> Result<Option<Option<u64>>> {
     const BUFFER_BYTES: usize = 32 * 1024;
     let (name, mut buffer) = (text_to_name(name), Vec::with_capacity(BUFFER_BYTES));
     let mut entries = RawDir::new(dir, buffer.spare_capacity_mut());
+    let mut seen = 0;
     loop {
         if entries.is_buffer_empty() {
             point("getdents64")?;
         }
         match entries.next() {
-            None | Some(Err(Errno::NOENT)) => return Ok(None),
+            None | Some(Err(Errno::NOENT)) => return Ok(Some(None)),
             Some(Err(errno)) => return Err(errno),
-            Some(Ok(entry)) if entry.file_name().to_bytes() == &*name => return Ok(Some(entry.ino())),
-            Some(Ok(_)) => {}
+            Some(Ok(entry)) if entry.file_name().to_bytes() == &*name => return Ok(Some(Some(entry.ino()))),
+            Some(Ok(entry)) if matches!(entry.file_name().to_bytes(), b"." | b"..") => {}
+            Some(Ok(_)) if seen == names_max => return Ok(None),
+            Some(Ok(_)) => seen += 1,
         }
     }
 }
@@ -140,7 +167,13 @@ mod tests {
         let open = || std::fs::File::open(dir.path()).unwrap();
         assert_eq!(inode_in(open(), "f").unwrap(), Some(crate::stat(&file).unwrap().inode));
         assert_eq!(inode_in(open(), "g").unwrap(), None);
+        assert_eq!(inode_among(open(), "g", 1).unwrap(), Some(None), "the directory has one name");
+        assert_eq!(inode_among(open(), "g", 0).unwrap(), None, "it has more than none");
         look_again(open(), "f");
+        look_up_existing(open(), "f");
+        look_up_existing(open(), "h");
+        forget_names(open());
+        assert_eq!(inode_in(open(), "h").unwrap(), None, "nothing is made");
         look_again(open(), "none/at/all");
     }
 

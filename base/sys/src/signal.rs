@@ -21,13 +21,13 @@ pub fn ask_after_signals(must_stop: fn() -> bool) {
     MUST_STOP.get_or_init(|| must_stop);
 }
 
-/// Returns how long to wait before the program has to be asked again, for a wait of `limit` in total.
+/// Returns how long to wait until the next check whether the program wants to stop, for a wait of `limit` in total.
 pub fn wait_at_most(limit: Duration) -> Duration {
     if MUST_STOP.get().is_some() { limit.min(NOTICE_TIME) } else { limit }
 }
 
-/// Decides how a call continues that failed with `INTR` or has waited for a while: it starts again unless the program
-/// wants to stop. Errors: `CANCELED` if the program wants to stop.
+/// Decides whether to restart a call that failed with `INTR` or has waited for a while: yes, unless the program wants
+/// to stop. Errors: `CANCELED` if the program wants to stop.
 pub fn after_signal() -> Result<()> {
     match MUST_STOP.get() {
         Some(must_stop) if must_stop() => Err(Errno::CANCELED),

@@ -348,7 +348,7 @@ mod tests {
         assert!(!is_ready(0));
         std::io::Write::write_all(&mut sender, &[0]).unwrap();
         assert!(is_ready(30));
-        set_receive_low_water(File::open("/proc/self/stat").unwrap(), 1).expect_err("a file is no socket");
+        set_receive_low_water(File::open("/proc/self/stat").unwrap(), 1).expect_err("a file is not a socket");
     }
 
     #[test]
@@ -357,7 +357,7 @@ mod tests {
 
         let allowed = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_allowed_congestion_control").unwrap();
         let is_allowed = allowed.split_ascii_whitespace().any(|name| name == "reno");
-        if !is_allowed && !fordway_needs::root("use reno, which this machine does not allow to everybody") {
+        if !is_allowed && !fordway_needs::root("use reno, which this machine does not allow for all users") {
             return;
         }
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -391,6 +391,6 @@ mod tests {
         let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let info = tcp_info(&stream).unwrap();
         assert!(info.rtt_us > 0 && info.mss_bytes > 500 && info.retransmits == 0, "{info:?}");
-        tcp_info(File::open("/proc/self/stat").unwrap()).expect_err("a file is no socket");
+        tcp_info(File::open("/proc/self/stat").unwrap()).expect_err("a file is not a socket");
     }
 }

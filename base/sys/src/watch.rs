@@ -10,9 +10,9 @@ use rustix::io::{Errno, Result};
 
 use crate::call::{inotify_add_watch, inotify_init, inotify_rm_watch, read};
 
-/// The room for changes that are read at once, in bytes.
+/// The size of the buffer for changes that are read at once, in bytes.
 const QUEUE_READ_BYTES: usize = 16 << 10;
-/// The part of a change in front of its name, in bytes.
+/// The size of a change without its name, in bytes.
 const HEAD_BYTES: usize = 16;
 /// The longest change, in bytes.
 const CHANGE_BYTES_MAX: usize = HEAD_BYTES + 256;
@@ -191,7 +191,7 @@ mod tests {
         let most: usize =
             fs::read_to_string("/proc/sys/fs/inotify/max_queued_events").unwrap().trim().parse().unwrap();
         if most > 100_000 {
-            return fordway_needs::skip("the queue of inotify is too long to be filled");
+            return fordway_needs::skip("the queue of inotify is too long to fill");
         }
         let dir = tempfile::tempdir().unwrap();
         let mut watcher = DirectoryWatcher::new().unwrap();

@@ -121,7 +121,7 @@ enum MultipartState {
 /// The element at the beginning of the given bytes.
 #[derive(Debug, PartialEq, Eq)]
 pub enum MultipartStep {
-    /// Bytes without meaning for the caller; skip them.
+    /// Bytes that the caller must skip.
     Skip(usize),
     /// The end of a part's head, to be skipped; the range of the object that follows, and the object's size.
     Part(usize, Range<u64>, Option<u64>),

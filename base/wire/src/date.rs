@@ -47,8 +47,23 @@ impl UtcTime {
 pub fn parse_iso8601(text: &str) -> Option<SystemTime> {
     let (date, time) = text.strip_suffix('Z')?.split_once('T')?;
     let (clock, fraction) = time.split_once('.').unwrap_or((time, ""));
-    let [year, month, day] = numbers(date, '-')?;
-    let [hour, minute, second] = numbers(clock, ':')?;
+    time_of(numbers(date, '-')?, numbers(clock, ':')?, nanoseconds(fraction)?)
+}
+
+/// Reads `20130524T000000Z`, the form of `x-amz-date`. `None` for anything else. Cost: no allocation, because each
+/// signed request has such a date.
+pub fn parse_amz_date(text: &str) -> Option<SystemTime> {
+    let bytes: &[u8; 16] = text.as_bytes().try_into().ok()?;
+    let is_digit = |at: usize| bytes[at].is_ascii_digit();
+    if bytes[8] != b'T' || bytes[15] != b'Z' || !(0..8).chain(9..15).all(is_digit) {
+        return None;
+    }
+    let two = |at: usize| u32::from(bytes[at] - b'0') * 10 + u32::from(bytes[at + 1] - b'0');
+    time_of([two(0) * 100 + two(2), two(4), two(6)], [two(9), two(11), two(13)], 0)
+}
+
+/// Returns the time of a date (year, month, day) and a clock (hour, minute, second); `None` if there is no such time.
+fn time_of([year, month, day]: [u32; 3], [hour, minute, second]: [u32; 3], ns: u32) -> Option<SystemTime> {
     if !(1970..=9999).contains(&year) || !(1..=12).contains(&month) || !(1..=31).contains(&day) {
         return None;
     }
@@ -57,20 +72,7 @@ pub fn parse_iso8601(text: &str) -> Option<SystemTime> {
     }
     let days = days_from_civil(i64::from(year), month, day);
     let seconds = days * DAY_S + i64::from(hour * 3600 + minute * 60 + second);
-    Some(UNIX_EPOCH + Duration::new(u64::try_from(seconds).ok()?, nanoseconds(fraction)?))
-}
-
-/// Reads `20130524T000000Z`, the form of `x-amz-date`. `None` for anything else.
-pub fn parse_amz_date(text: &str) -> Option<SystemTime> {
-    let is_plain = text.len() == 16 && text.is_ascii();
-    let dashed = |text: &str| {
-        let (date, time) = (&text[..8], &text[9..15]);
-        let end = &text[8..9] == "T" && &text[15..] == "Z";
-        let [year, month, day] = [&date[..4], &date[4..6], &date[6..]];
-        let [hour, minute, second] = [&time[..2], &time[2..4], &time[4..]];
-        end.then(|| parse_iso8601(&format!("{year}-{month}-{day}T{hour}:{minute}:{second}Z"))).flatten()
-    };
-    is_plain.then(|| dashed(text)).flatten()
+    Some(UNIX_EPOCH + Duration::new(u64::try_from(seconds).ok()?, ns))
 }
 
 /// Writes `2009-10-12T17:50:30.000Z`; fractions of a millisecond are dropped.
@@ -92,7 +94,35 @@ pub fn parse_http(text: &str) -> Option<SystemTime> {
 
 /// Writes the date of an HTTP header; fractions of a second are dropped.
 pub fn format_http(time: SystemTime) -> String {
-    httpdate::fmt_http_date(time.max(UNIX_EPOCH))
+    http_date(time).map(char::from).iter().collect()
+}
+
+/// Writes the date of an HTTP header, as [`format_http`] does. Times before 1970 become 1970, times after 9999 the end
+/// of that year. Cost: no allocation, because each response has such dates.
+pub fn http_date(time: SystemTime) -> [u8; 29] {
+    const DAYS: &[u8; 21] = b"ThuFriSatSunMonTueWed";
+    const MONTHS: &[u8; 36] = b"JanFebMarAprMayJunJulAugSepOctNovDec";
+    const LAST_S: u64 = 253_402_300_799;
+    let seconds = time.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs().min(LAST_S);
+    let utc = UtcTime::from(UNIX_EPOCH + Duration::from_secs(seconds));
+    let (hour, minute, second) = utc.clock();
+    let mut text = *b"Thu, 01 Jan 1970 00:00:00 GMT";
+    let mut put = |at: usize, from: &[u8]| text[at..at + from.len()].copy_from_slice(from);
+    let name = |names: &'static [u8], number: usize| &names[3 * number..3 * number + 3];
+    // 1970 began on a Thursday.
+    put(0, name(DAYS, (seconds / DAY_S as u64 % 7) as usize));
+    put(5, &two_digits(utc.day));
+    put(8, name(MONTHS, utc.month as usize - 1));
+    put(12, &two_digits(utc.year as u32 / 100));
+    put(14, &two_digits(utc.year as u32 % 100));
+    put(17, &two_digits(hour));
+    put(20, &two_digits(minute));
+    put(23, &two_digits(second));
+    text
+}
+
+fn two_digits(number: u32) -> [u8; 2] {
+    [b'0' + (number / 10 % 10) as u8, b'0' + (number % 10) as u8]
 }
 
 fn numbers(text: &str, separator: char) -> Option<[u32; 3]> {
@@ -138,6 +168,17 @@ fn civil_from_days(days: i64) -> (i64, u32, u32) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn dates_of_headers_are_as_another_library_writes_them() {
+        for day in (0..2_932_896).step_by(97) {
+            let time = UNIX_EPOCH + Duration::from_secs(day * 86_400 + day * 7919 % 86_400);
+            assert_eq!(format_http(time), httpdate::fmt_http_date(time));
+        }
+        assert_eq!(format_http(UNIX_EPOCH - Duration::from_secs(1)), "Thu, 01 Jan 1970 00:00:00 GMT");
+        let far = UNIX_EPOCH + Duration::from_secs(300_000_000_000);
+        assert_eq!(format_http(far), "Fri, 31 Dec 9999 23:59:59 GMT");
+    }
 
     #[test]
     fn known_times() {

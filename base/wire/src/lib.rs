@@ -3,7 +3,9 @@
 pub mod byteranges;
 pub mod date;
 pub mod file_hash;
+pub mod form_data;
 pub mod header_text;
+pub mod lifecycle;
 pub mod metalink;
 pub mod node;
 pub mod range;

@@ -65,6 +65,7 @@ pub fn from_s3(status: u16, code: &str) -> ErrorKind {
         ("InvalidDigest" | "XAmzContentSHA256Mismatch" | "XAmzContentChecksumMismatch", _) => {
             ErrorKind::BadDigest
         }
+        ("InvalidBucketState", _) => ErrorKind::InvalidArgument,
         ("InvalidPartNumber", _) => ErrorKind::InvalidPart,
         ("RequestExpired" | "ExpiredToken" | "InvalidToken", _) => ErrorKind::AccessDenied,
         ("XMinioStorageFull", _) => ErrorKind::NoSpace,

@@ -7,7 +7,7 @@ use std::time::SystemTime;
 
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::{Digest, Sha256};
-use subtle::ConstantTimeEq;
+use subtle::{Choice, ConstantTimeEq};
 
 use crate::date::UtcTime;
 use crate::uri;
@@ -23,7 +23,7 @@ const ALGORITHM: &str = "AWS4-HMAC-SHA256";
 /// [`SigningKey::is_for`] says that the day has changed.
 #[derive(Clone)]
 pub struct SigningKey {
-    /// An HMAC that has already processed the key, which saves half of the hash blocks of each signature.
+    /// An HMAC that has already processed the key. This saves half of the hash blocks of each signature.
     keyed: Hmac<Sha256>,
     day: String,
     scope: String,
@@ -106,22 +106,30 @@ impl SigningKey {
 
     /// Returns the signature in hexadecimal.
     pub fn signature(&self, time: SystemTime, request: &SignedRequest) -> String {
-        hex(&self.raw_signature(&UtcTime::from(time).amz_date(), request))
+        text_of(&hex(&self.raw_signature(&UtcTime::from(time).amz_date(), request)))
     }
 
     /// Returns whether `signature`, in lower-case hexadecimal, is valid for a request dated `amz_date`. Compares in
     /// constant time.
     pub fn verifies(&self, signature: &str, amz_date: &str, request: &SignedRequest) -> bool {
-        let expected = hex(&self.raw_signature(amz_date, request));
-        expected.as_bytes().ct_eq(signature.as_bytes()).into()
+        is_same(&self.raw_signature(amz_date, request), signature)
+    }
+
+    /// Returns whether `signature`, in lower-case hexadecimal, is valid for the policy of a form. `policy` is in base64.
+    /// Compares in constant time.
+    pub fn has_signed(&self, policy: &str, signature: &str) -> bool {
+        let mut mac = self.keyed.clone();
+        mac.update(policy.as_bytes());
+        is_same(&mac.finalize().into_bytes().into(), signature)
     }
 
     fn raw_signature(&self, amz_date: &str, request: &SignedRequest) -> [u8; 32] {
         let digest = request.canonical_digest();
         let mut mac = self.keyed.clone();
-        for part in [ALGORITHM, "\n", amz_date, "\n", &self.scope, "\n", &digest] {
+        for part in [ALGORITHM, "\n", amz_date, "\n", &self.scope, "\n"] {
             mac.update(part.as_bytes());
         }
+        mac.update(&digest);
         mac.finalize().into_bytes().into()
     }
 }
@@ -147,13 +155,14 @@ impl<'a> AuthorizationHeader<'a> {
     /// Parses the header in the form that clients usually write; `None` for any other form.
     pub fn parse(value: &'a str) -> Option<Self> {
         let fields = value.strip_prefix(ALGORITHM)?.strip_prefix(" Credential=")?;
-        let (credential, rest) = fields.split_once(',')?;
-        let (signed_headers, rest) = rest.trim_start().strip_prefix("SignedHeaders=")?.split_once(',')?;
+        let (credential, rest) = cut(fields, b',')?;
+        let (signed_headers, rest) = cut(rest.trim_start().strip_prefix("SignedHeaders=")?, b',')?;
         let signature = rest.trim_start().strip_prefix("Signature=")?;
-        let mut scope = credential.split('/');
-        let [access_key, day, region, service, end] =
-            std::array::from_fn(|_| scope.next().unwrap_or_default());
-        let is_whole = end == "aws4_request" && scope.next().is_none() && signature.len() == 64;
+        let (access_key, scope) = cut(credential, b'/')?;
+        let (day, scope) = cut(scope, b'/')?;
+        let (region, scope) = cut(scope, b'/')?;
+        let (service, end) = cut(scope, b'/')?;
+        let is_whole = end == "aws4_request" && signature.len() == 64;
         is_whole.then_some(AuthorizationHeader {
             access_key,
             day,
@@ -163,6 +172,12 @@ impl<'a> AuthorizationHeader<'a> {
             signature,
         })
     }
+}
+
+/// Does what `split_once` does, with fewer instructions for the short fields of a signature. `byte` is ASCII.
+pub fn cut(text: &str, byte: u8) -> Option<(&str, &str)> {
+    let at = text.bytes().position(|found| found == byte)?;
+    text.get(..at).zip(text.get(at + 1..))
 }
 
 /// The parts of a presigned request that are known in advance.
@@ -188,7 +203,7 @@ impl SignedRequest<'_> {
     }
 
     /// Returns the SHA-256 of the canonical request, hashed in pieces so that the request is never assembled.
-    fn canonical_digest(&self) -> String {
+    fn canonical_digest(&self) -> HexDigest {
         let mut digest = Sha256::new();
         for line in [self.method, self.path, self.query] {
             digest.update(line);
@@ -201,18 +216,22 @@ impl SignedRequest<'_> {
             digest.update("\n");
         }
         digest.update("\n");
-        digest.update(self.header_names());
+        for (index, (name, _)) in self.headers.iter().enumerate() {
+            digest.update(if index > 0 { ";" } else { "" });
+            digest.update(name);
+        }
         digest.update("\n");
         digest.update(self.payload_hash);
-        hex(&digest.finalize())
+        hex(&digest.finalize().into())
     }
 }
 
 /// Drops spaces around a value, and reduces any run of spaces inside it to one.
 fn update_with_single_blanks(digest: &mut Sha256, value: &str) {
-    let value = value.trim_matches(' ');
-    // Searching for one byte costs a twentieth of searching for two, and few values have spaces.
-    if !value.contains(' ') || !value.contains("  ") {
+    // Compares all bytes without an early exit, so that the compiler can vectorize the loop. Few values have spaces.
+    let has_space = value.bytes().fold(false, |found, byte| found | (byte == b' '));
+    let value = if has_space { value.trim_matches(' ') } else { value };
+    if !has_space || !value.contains("  ") {
         return digest.update(value);
     }
     for (index, word) in value.split(' ').filter(|word| !word.is_empty()).enumerate() {
@@ -223,7 +242,7 @@ fn update_with_single_blanks(digest: &mut Sha256, value: &str) {
 
 /// SHA-256 of a body, in the hexadecimal form of `x-amz-content-sha256`.
 pub fn payload_hash(body: &[u8]) -> String {
-    hex(&Sha256::digest(body))
+    text_of(&hex(&Sha256::digest(body).into()))
 }
 
 fn keyed(key: &[u8]) -> Hmac<Sha256> {
@@ -236,14 +255,35 @@ fn hmac(key: &[u8], data: &[u8]) -> [u8; 32] {
     mac.finalize().into_bytes().into()
 }
 
-fn hex(bytes: &[u8]) -> String {
+/// A SHA-256 in hexadecimal, in lower case.
+type HexDigest = [u8; 64];
+
+fn hex(bytes: &[u8; 32]) -> HexDigest {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    let mut text = vec![0; 2 * bytes.len()];
-    for (pair, byte) in text.chunks_exact_mut(2).zip(bytes) {
+    let mut digits = [0; 64];
+    for (pair, byte) in digits.chunks_exact_mut(2).zip(bytes) {
         pair[0] = DIGITS[usize::from(byte >> 4)];
         pair[1] = DIGITS[usize::from(byte & 15)];
     }
-    String::from_utf8(text).expect("digits are ASCII")
+    digits
+}
+
+/// Compares a signature with one in lower-case hexadecimal, in constant time.
+fn is_same(expected: &[u8; 32], stated: &str) -> bool {
+    let Ok(stated) = stated.as_bytes().try_into() else { return false };
+    let expected = words(&hex(expected));
+    let pairs = expected.iter().zip(words(stated));
+    pairs.fold(Choice::from(1), |same, (expected, stated)| same & expected.ct_eq(&stated)).into()
+}
+
+fn text_of(digits: &HexDigest) -> String {
+    digits.iter().copied().map(char::from).collect()
+}
+
+/// Returns the digits in groups of eight: comparing these in constant time costs an eighth of comparing bytes.
+fn words(digits: &HexDigest) -> [u64; 8] {
+    let (groups, _) = digits.as_chunks::<8>();
+    std::array::from_fn(|at| u64::from_ne_bytes(groups[at]))
 }
 
 /// The examples of "Authenticating Requests (AWS Signature Version 4)" in the Amazon S3 API reference.

@@ -26,7 +26,7 @@ pub fn collect(listed: Vec<(String, String)>) -> Result<Tags> {
     let mut tags = Tags::new();
     for (name, value) in listed {
         if tags.contains_key(&name) {
-            return Err(refused(format!("the tag {name:?} is there twice")));
+            return Err(refused(format!("the tag {name:?} appears twice")));
         }
         tags.insert(name, value);
     }

@@ -6,12 +6,13 @@ use std::fmt::Debug;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use fordway_store::{
-    BoxedMetadata, Bucket, BucketInfo, ByteRange, Checksum, ChecksumAlgorithm, ChecksumPlan, ChecksumType,
-    CompleteOptions, CompletedPart, Conditions, CopyOptions, DeleteOptions, DeleteResult, DocumentKind, ETag,
-    ETagMatch, ETagPolicy, Error, ErrorKind, ExpectedContent, GetOptions, Key, ListEntry, ListQuery,
-    Metadata, ObjectInfo, ObjectListing, ObjectPart, ObjectSummary, PartInfo, PartListing, PartOptions,
-    PartsQuery, PutOptions, PutResult, Result, Tags, UploadId, UploadListing, UploadSummary, UploadsQuery,
-    VersionId, VersionListing, VersionSummary, VersioningState, VersionsQuery,
+    BoxedMetadata, Bucket, BucketInfo, ByteRange, Checksum, ChecksumAlgorithm, ChecksumFormat, ChecksumType,
+    CompleteOptions, CompletedPart, Conditions, CopyOptions, DefaultRetention, DeleteOptions, DeleteResult,
+    DocumentKind, ETag, ETagMatch, ETagPolicy, Error, ErrorKind, ExpectedContent, GetOptions, Key, ListEntry,
+    ListQuery, LockConfiguration, Metadata, ObjectInfo, ObjectListing, ObjectLock, ObjectPart, ObjectSummary,
+    PartInfo, PartListing, PartOptions, PartsQuery, PutOptions, PutResult, RenameOptions, Result, Retention,
+    RetentionMode, RetentionPeriod, Tags, UploadId, UploadListing, UploadSummary, UploadsQuery, VersionId,
+    VersionListing, VersionSummary, VersioningState, VersionsQuery,
 };
 use fordway_wire::node::{
     CommitResponse, ContentDelivery, FRAME_BYTES_MAX, FrameBuffer, FrameHeader, GetResponse, HEADER_BYTES,
@@ -20,10 +21,10 @@ use fordway_wire::node::{
 };
 use proptest::prelude::*;
 
-/// Makes values from a seed.
+/// Generates values from a seed.
 struct Make(u64);
 
-/// A type whose values are made from a seed.
+/// A type whose values can be generated from a seed.
 trait Made {
     fn made(make: &mut Make) -> Self;
 }
@@ -141,6 +142,8 @@ made! {
         let (a, b) = make.any();
         make.one_of(&[ByteRange::From(a), ByteRange::Inclusive(a, b), ByteRange::Last(b)])
     };
+    RetentionMode = |make| make.one_of(&RetentionMode::ALL);
+    RetentionPeriod = |make| if make.any() { RetentionPeriod::Days(make.any()) } else { RetentionPeriod::Years(make.any()) };
     ListEntry = |make| if make.any() { ListEntry::CommonPrefix(make.any()) } else { ListEntry::Object(make.any()) };
     Error = |make| {
         let error = Error::new(make.one_of(ErrorKind::ALL), make.any::<String>());
@@ -155,15 +158,20 @@ made! {
 made_structs! {
     BucketInfo { name, created }
     Metadata { content_type, content_encoding, content_language, content_disposition, cache_control, expires, user }
-    ObjectInfo { size, modified, etag, metadata, checksum, version, tag_count, part_count }
+    ObjectInfo { size, modified, etag, metadata, checksum, version, tag_count, part_count, lock }
+    ObjectLock { retention, legal_hold }
+    Retention { mode, until_ms }
+    LockConfiguration { default }
+    DefaultRetention { mode, period }
     ObjectPart { number, size, checksum }
-    ChecksumPlan { algorithm, kind }
-    PutOptions { metadata, tags, conditions, etag_policy, check_md5, checksum, checksum_type, size_hint }
+    ChecksumFormat { algorithm, kind }
+    PutOptions { metadata, tags, conditions, etag_policy, check_md5, checksum, checksum_type, size_hint, lock }
     PartOptions { check_md5, checksum, size_hint }
     PutResult { etag, modified, checksum, version }
     GetOptions { range, part, version, conditions }
-    DeleteOptions { conditions, version }
-    CopyOptions { metadata, tags, source_version, source_conditions, conditions, checksum }
+    DeleteOptions { conditions, version, bypass_governance }
+    RenameOptions { source_conditions, conditions }
+    CopyOptions { metadata, tags, source_version, source_conditions, conditions, checksum, lock }
     Conditions { if_match, if_none_match, if_modified_since, if_unmodified_since }
     ExpectedContent { size, md5, checksum }
     ListQuery { prefix, delimiter, start_after, max_keys }
@@ -187,7 +195,7 @@ made_structs! {
     CommitResponse { made, has_spare }
 }
 
-/// Makes one request of each operation.
+/// Generates one request of each operation.
 macro_rules! one_of_each {
     ($make:ident: $($name:ident { $($field:ident),* })*) => {
         vec![$(Request::$name { $($field: $make.any()),* }),*]
@@ -235,6 +243,11 @@ fn requests(make: &mut Make) -> Vec<Request<'static>> {
         Document { bucket, kind }
         SetDocument { bucket, kind, document }
         DeleteDocument { bucket, kind }
+        LockConfiguration { bucket }
+        SetLockConfiguration { bucket, configuration }
+        SetRetention { bucket, key, version, retention, bypass }
+        SetLegalHold { bucket, key, version, is_on }
+        Rename { bucket, from, to, options }
     }
 }
 
@@ -342,8 +355,8 @@ proptest! {
         there_and_back::<UploadListing>(make.any());
     }
 
-    /// A message with a few changed bytes is refused, or is read as another message. Nothing panics, and bytes that are
-    /// announced but not sent take no memory.
+    /// A message with a few changed bytes is refused, or is read as another message. Nothing panics, and announced
+    /// bytes that are not sent take no memory.
     #[test]
     fn changed_bytes_do_no_harm(
         seed in any::<u64>(),

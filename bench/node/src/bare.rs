@@ -51,7 +51,8 @@ fn answer_all(client: &UnixStream, dir: &File) -> Result<()> {
     let (cores, lookout) = (std::thread::available_parallelism()?.get(), lookout()?);
     let (mut request, mut content) = ([0; MESSAGE_BYTES], vec![7; 4096]);
     loop {
-        // A client that got a file descriptor works on it for longer than the server polls.
+        // A client that received a file descriptor uses it for longer than the server
+        // polls.
         let is_large = request[0] == BareRequest::Descriptor as u8;
         let looks_out = !lookout.is_zero() && !is_large && 2 * OPEN.load(Ordering::Relaxed) <= cores;
         let received = wait(looks_out, |wait| receive(client, &mut request, wait));

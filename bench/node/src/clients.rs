@@ -16,7 +16,7 @@ use crate::bare::{BareClient, BareRequest};
 use crate::{SMALL, bucket, is_wanted, node_store, small};
 
 /// A named operation; one call of it is timed.
-type Way<'w> = (&'static str, Box<dyn FnMut() -> Result<()> + 'w>);
+type TimedOperation<'w> = (&'static str, Box<dyn FnMut() -> Result<()> + 'w>);
 
 /// The number of calls in a block, and of objects in each call.
 struct BlockCalls {
@@ -25,7 +25,7 @@ struct BlockCalls {
 }
 
 /// Runs `ways` in blocks; prints the time of each way per object, and its ratio to the first way.
-fn ways(title: &str, shape: &BlockCalls, mut ways: Vec<Way<'_>>, rounds: usize) -> Result<()> {
+fn ways(title: &str, shape: &BlockCalls, mut ways: Vec<TimedOperation<'_>>, rounds: usize) -> Result<()> {
     if !is_wanted(title) {
         return Ok(());
     }
@@ -80,7 +80,7 @@ fn small_gets(root: &Path, gateway: &Path, bare: &Path, rounds: usize) -> Result
     let keys = (0..SMALL).map(|number| Ok(Key::new(small(number))?)).collect::<Result<Vec<_>>>()?;
     let (mut of_bare, mut of_node, mut at, mut at_node) = (Vec::new(), Vec::new(), 0, 0);
     let one = BlockCalls { calls: 500, objects: 1 };
-    let one_by_one: Vec<Way<'_>> = vec![
+    let one_by_one: Vec<TimedOperation<'_>> = vec![
         (
             "bare socket, open, fstat, pread",
             Box::new(|| {
@@ -99,7 +99,7 @@ fn small_gets(root: &Path, gateway: &Path, bare: &Path, rounds: usize) -> Result
     ];
     ways("4 KiB get, one at a time", &one, one_by_one, rounds)?;
     let batch = BlockCalls { calls: 10, objects: SMALL };
-    let batches: Vec<Way<'_>> = vec![
+    let batches: Vec<TimedOperation<'_>> = vec![
         (
             "open, fstat, pread, close",
             Box::new(|| {
@@ -125,7 +125,7 @@ fn large_gets(root: &Path, gateway: &Path, bare: &Path, rounds: usize) -> Result
     let dir = File::open(root.join("bucket"))?;
     let (mut of_bare, mut of_node) = (Vec::with_capacity(1 << 20), Vec::with_capacity(1 << 20));
     let key = Key::new("1MiB")?;
-    let mega: Vec<Way<'_>> = vec![
+    let mega: Vec<TimedOperation<'_>> = vec![
         ("bare socket, descriptor, pread", Box::new(|| client.descriptor(&mut of_bare))),
         (
             "node get",
@@ -138,7 +138,7 @@ fn large_gets(root: &Path, gateway: &Path, bare: &Path, rounds: usize) -> Result
     ways("1 MiB get", &BlockCalls { calls: 50, objects: 1 }, mega, rounds)?;
     let (mut of_posix, mut of_node) = (Vec::with_capacity(16 << 20), Vec::with_capacity(16 << 20));
     let key = Key::new("16MiB")?;
-    let large: Vec<Way<'_>> = vec![
+    let large: Vec<TimedOperation<'_>> = vec![
         ("open, fstat, pread, close", Box::new(|| direct(&dir, "16MiB", &mut of_posix))),
         (
             "node get",
@@ -242,9 +242,9 @@ pub(crate) fn compare_many(gateway: &Path, bare: &Path, rounds: usize) -> Result
     println!("{title}");
     for (name, at, beside) in [
         ("bare echo, 8 clients", 0, 0),
-        ("node get, 8 clients, beside that", 1, 0),
-        ("node get, 64 clients, beside 8", 2, 1),
-        ("bare echo, 64 clients, beside 8", 3, 0),
+        ("node get, 8 clients, compared with that", 1, 0),
+        ("node get, 64 clients, compared with 8", 2, 1),
+        ("bare echo, 64 clients, compared with 8", 3, 0),
     ] {
         let ratios: Vec<f64> = found[at].iter().zip(&found[beside]).map(|(this, that)| this / that).collect();
         let ratio = median_interval(&ratios, 1).context("too few rounds")?;

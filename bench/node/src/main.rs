@@ -1,10 +1,11 @@
 //! Compares the node lane with bare sockets that do the same work, and with POSIX calls: blocks in random order, and
-//! the median of each round's ratio, with its interval.
+//! the median of the ratios of all rounds, with its interval.
 //!
 //! Gateway, bare server and clients are separate processes of this program, selected by its first argument.
 
 mod bare;
 mod clients;
+mod starts;
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
@@ -17,6 +18,7 @@ use fordway_client::node::{NodeAddress, NodeStore};
 use fordway_posix::{PosixConfig, PosixStore};
 use fordway_serve::node::{NodeConfig, NodeGateway};
 use fordway_store::{Bucket, Key, Objects, PutOptions, Store};
+use tempfile::TempDir;
 
 #[global_allocator]
 static ALLOCATOR: fordway_sys::PageAlignedAllocator = fordway_sys::PageAlignedAllocator;
@@ -24,30 +26,43 @@ static ALLOCATOR: fordway_sys::PageAlignedAllocator = fordway_sys::PageAlignedAl
 /// The number of 4 KiB objects.
 const SMALL: usize = 64;
 
+/// The environment variable that is 0 if threads of the gateway stay on the processor of their client.
+const LEAVES_CLIENT: &str = "LEAVES_CLIENT";
+
 fn main() -> Result<()> {
     let words: Vec<String> = std::env::args().skip(1).collect();
     match words.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["gateway", root, socket] => serve(root, socket),
         ["bare", root, socket] => bare::serve(Path::new(root), Path::new(socket)),
         ["client", lane, socket, ms] => clients::client(lane, Path::new(socket), ms.parse()?),
+        ["timed", socket, ms] => starts::client(Path::new(socket), Duration::from_millis(ms.parse()?)),
+        ["starts"] => starts::run(),
         [] => run(),
-        _ => bail!("no argument is taken; ROOT names the place to work in, ROUNDS their number"),
+        _ => bail!(
+            "the only argument is `starts`; set ROOT to the directory to work in, and ROUNDS to the number of rounds"
+        ),
     }
 }
 
 fn run() -> Result<()> {
-    let place = std::env::var("ROOT").unwrap_or_else(|_| "/dev/shm".to_owned());
     let rounds = std::env::var("ROUNDS").map_or(Ok(31), |rounds| rounds.parse())?;
+    let (dir, root) = filled_root()?;
+    let (gateway, bare) = (
+        ServerProcess::start("gateway", &root, dir.path(), &[])?,
+        ServerProcess::start("bare", &root, dir.path(), &[])?,
+    );
+    clients::compare(&root, &gateway.socket, &bare.socket, rounds)?;
+    clients::compare_many(&gateway.socket, &bare.socket, rounds.div_ceil(4))
+}
+
+/// Creates a scratch directory with a root that holds the objects that clients read. Returns both.
+fn filled_root() -> Result<(TempDir, PathBuf)> {
+    let place = std::env::var("ROOT").unwrap_or_else(|_| "/dev/shm".to_owned());
     let dir = tempfile::Builder::new().prefix("fordway-node-").tempdir_in(place)?;
     let root = dir.path().join("root");
     std::fs::create_dir_all(root.join("bucket"))?;
     fill(&root)?;
-    let (gateway, bare) = (
-        ServerProcess::start("gateway", &root, dir.path())?,
-        ServerProcess::start("bare", &root, dir.path())?,
-    );
-    clients::compare(&root, &gateway.socket, &bare.socket, rounds)?;
-    clients::compare_many(&gateway.socket, &bare.socket, rounds.div_ceil(4))
+    Ok((dir, root))
 }
 
 /// Puts the objects that clients read, directly into the store.
@@ -74,7 +89,8 @@ fn small(number: usize) -> String {
 fn serve(root: &str, socket: &str) -> Result<()> {
     let root = PathBuf::from(root);
     let open = move || Ok(Arc::new(PosixStore::open(&root, PosixConfig::default())?) as Arc<dyn Store>);
-    let config = NodeConfig { lookout: lookout()?, ..NodeConfig::new(socket) };
+    let leaves_client = std::env::var_os(LEAVES_CLIENT).is_none_or(|value| value != "0");
+    let config = NodeConfig { lookout: lookout()?, leaves_client, ..NodeConfig::new(socket) };
     let _gateway = NodeGateway::bind(Arc::new(open), config)?.spawn()?;
     println!("ready");
     std::io::stdin().read_to_end(&mut Vec::new())?;
@@ -88,9 +104,10 @@ struct ServerProcess {
 }
 
 impl ServerProcess {
-    fn start(kind: &str, root: &Path, dir: &Path) -> Result<Self> {
+    fn start(kind: &str, root: &Path, dir: &Path, environment: &[(&str, &str)]) -> Result<Self> {
         let socket = dir.join(kind);
         let mut command = Command::new(std::env::current_exe()?);
+        command.envs(environment.iter().copied());
         command.arg(kind).arg(root).arg(&socket).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut process = command.spawn()?;
         let mut ready = String::new();
@@ -111,7 +128,7 @@ fn lookout() -> Result<Duration> {
     Ok(Duration::from_micros(std::env::var("LOOKOUT_US").map_or(Ok(20), |us| us.parse())?))
 }
 
-/// Returns whether a comparison is selected: all are, unless `ONLY` is set and not a part of the title.
+/// Returns whether a comparison is selected: its title contains `ONLY`, or `ONLY` is not set.
 fn is_wanted(title: &str) -> bool {
     std::env::var("ONLY").map_or(true, |part| title.contains(&part))
 }

@@ -1,5 +1,5 @@
-//! Compares the embedded store with plain files, and with the `object_store` crate's `LocalFileSystem`, called on tokio
-//! as its users do, all in one run of interleaved blocks.
+//! Compares the embedded store with plain files, and with the `object_store` crate's `LocalFileSystem`, which is called
+//! on tokio, as usual; all in one run of interleaved blocks.
 //!
 //! Prints the table of `fordway compare` for objects of one size, then the costs of an overwrite, of keys outside one
 //! flat directory, of a listing in pages, and of completing a multipart upload.
@@ -100,6 +100,7 @@ fn compare(options: &BenchOptions, place: &std::path::Path, s3: &std::path::Path
         summaries,
         scores: Vec::new(),
         warnings: vec![],
+        conditions: None,
     };
     Ok(table(&run))
 }

@@ -124,7 +124,7 @@ pub(crate) fn list(s3: &Path, keys: usize) -> Result<()> {
     let all = || ListQuery { max_keys: usize::MAX, ..Default::default() };
     let (mut stream, mut pages, mut readdir, mut prefix) = (vec![], vec![], vec![], vec![]);
     for _ in 0..5 {
-        // The store is opened anew each time, so that the first page is cold.
+        // The store is opened again each time, so that the first page is cold.
         let cold = PosixStore::open(s3, PosixConfig::default())?;
         stream.push(timed(|| Ok(cold.list(&bucket, &all())?))?);
         let cold = PosixStore::open(s3, PosixConfig::default())?;

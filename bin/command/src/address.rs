@@ -41,15 +41,15 @@ impl StorageAddress {
         }
         if let Some((scheme, _)) = text.split_once("://") {
             let why = format!(
-                "{text:?} has the scheme {scheme}; address objects as s3://BUCKET/KEY and give the server \
-                 with --endpoint"
+                "{text:?} has the scheme {scheme}; address objects as s3://BUCKET/KEY and specify the server with \
+                 --endpoint"
             );
             return Err(Error::new(ErrorKind::InvalidArgument, why));
         }
         if text.is_empty() {
             return Err(Error::new(ErrorKind::InvalidArgument, "an address cannot be empty"));
         }
-        // A slash was probably forgotten. If the address were taken as a file name, the copy would end up in the
+        // The user probably forgot a slash. If the address were treated as a file name, the copy would end up in the
         // current directory.
         if let Some(rest) = text.strip_prefix("s3:") {
             let rest = rest.trim_start_matches('/');
@@ -106,7 +106,7 @@ impl StorageAddress {
             (bucket, key) if key.is_empty() => Ok(bucket),
             (bucket, key) => Err(Error::new(
                 ErrorKind::InvalidArgument,
-                format!("s3://{bucket}/{key} is an object; give only the bucket: s3://{bucket}"),
+                format!("s3://{bucket}/{key} is an object; specify only the bucket: s3://{bucket}"),
             )),
         }
     }
@@ -116,7 +116,7 @@ impl StorageAddress {
         match self.split("s3://BUCKET/KEY")? {
             (bucket, key) if key.is_empty() => Err(Error::new(
                 ErrorKind::InvalidArgument,
-                format!("s3://{bucket} is a bucket; give an object: s3://{bucket}/KEY"),
+                format!("s3://{bucket} is a bucket; specify an object: s3://{bucket}/KEY"),
             )),
             (bucket, key) => Ok((bucket, Key::new(key)?)),
         }
@@ -137,14 +137,13 @@ impl fmt::Display for StorageAddress {
 
 /// Returns the path of `relative` (a key without the prefix that is copied) under `root`.
 ///
-/// Not every key can be a path. Segments that would leave `root` or map to another key's path (`..`, `.` and empty
-/// segments, hence also absolute paths) are rejected, as are segments with a NUL byte. Errors: `InvalidArgument`.
+/// Not every key can be a path. Rejects segments that would leave `root` or map to another key's path (`..`, `.` and
+/// empty segments, hence also absolute paths), and segments with a NUL byte. Errors: `InvalidArgument`.
 fn local_path(root: &Path, relative: &str) -> Result<PathBuf> {
     let hostile = |segment: &str| matches!(segment, "" | "." | "..") || segment.contains('\0');
     if relative.split('/').any(hostile) {
         let why = format!(
-            "{relative:?} cannot be a path below {}; copy this object separately and give the name of the \
-             file",
+            "{relative:?} cannot be a path below {}; copy this object separately and specify the name of the file",
             root.display()
         );
         return Err(Error::new(ErrorKind::InvalidArgument, why));

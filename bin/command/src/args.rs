@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use fordway_http::HttpVersion;
+use fordway_lanes::LaneOptions;
 use fordway_posix::Durability;
 use fordway_store::{ByteRange, ETagPolicy};
 
@@ -30,12 +31,24 @@ pub struct GlobalArgs {
     /// Do not print progress or completed operations; errors are still printed
     #[arg(long, short, global = true)]
     pub quiet: bool,
-    /// Show no progress bar
+    /// Do not show a progress bar
     #[arg(long, global = true)]
     pub no_progress: bool,
 }
 
-/// How ranges become calls, and calls become requests.
+impl GlobalArgs {
+    /// Returns the options that select a lane.
+    pub fn lane_options(&self) -> LaneOptions {
+        LaneOptions {
+            endpoint: self.endpoint.clone(),
+            profile: self.profile.clone(),
+            region: self.region.clone(),
+            ..LaneOptions::default()
+        }
+    }
+}
+
+/// How ranges are grouped into calls, and calls into requests.
 #[derive(Debug, Args)]
 pub struct CallArgs {
     /// Number of ranges that one call reads
@@ -57,7 +70,7 @@ pub struct CallArgs {
     pub ca_bundle: Option<PathBuf>,
 }
 
-/// Where else an http(s) file is, and how it is read from several places.
+/// Replicas of an http(s) file, and how to read from several of them.
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Replicas of http(s) files")]
 pub struct ReplicaArgs {
@@ -74,7 +87,7 @@ pub struct ReplicaArgs {
     pub location: Vec<String>,
 }
 
-/// What an ETag is made of.
+/// How the ETags of new objects are generated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ETagArg {
     /// MD5 of the content, which S3 clients verify
@@ -83,14 +96,14 @@ pub enum ETagArg {
     Fast,
 }
 
-/// When a write counts as done.
+/// When a write is reported as complete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum DurabilityArg {
-    /// When the page cache has the content, as with POSIX itself
+    /// Once the content is in the page cache, as with a POSIX write
     None,
-    /// When the content is on stable storage
+    /// Once the content is on stable storage
     Data,
-    /// When content and name are on stable storage
+    /// Once the content and the name are on stable storage
     Full,
 }
 

@@ -97,10 +97,10 @@ impl CommandContext {
 
 /// The request to stop; clones share it.
 #[derive(Clone, Default)]
-pub struct InterruptFlag(Arc<InterruptState>);
+pub struct InterruptFlag(Arc<InterruptCleanup>);
 
 #[derive(Default)]
-struct InterruptState {
+struct InterruptCleanup {
     is_raised: AtomicBool,
     /// Temporary files, and whether each can be resumed. No user chose their names.
     temporary: Mutex<BTreeMap<PathBuf, LeftoverKind>>,
@@ -131,8 +131,8 @@ impl InterruptFlag {
         Ok(())
     }
 
-    /// Registers how to treat this file if a signal ends the process at once. Applies until the returned value is
-    /// dropped.
+    /// Registers a temporary file, which is treated as `leftover` says if a signal ends the process at once. The
+    /// registration lasts until the returned value is dropped.
     pub fn temporary(&self, path: &Path, leftover: LeftoverKind) -> TemporaryFile {
         self.temporaries().insert(path.to_owned(), leftover);
         TemporaryFile { path: path.to_owned(), interrupt: self.clone() }
@@ -161,18 +161,18 @@ impl InterruptFlag {
         *self.0.on_hang_up.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(reload));
     }
 
-    /// Handles SIGHUP, which means that the terminal is gone or that a daemon should reload its files. Returns whether
-    /// a reload was called.
+    /// Handles SIGHUP, which is sent when the terminal closes, or to make a daemon reload its files. Returns whether a
+    /// reload was called.
     pub fn hang_up(&self) -> bool {
         let reload = self.0.on_hang_up.lock().unwrap_or_else(PoisonError::into_inner);
         reload.as_ref().map(|reload| reload()).is_some()
     }
 }
 
-/// Whether an incomplete file is useful.
+/// Whether an incomplete file can be reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LeftoverKind {
-    /// The file has no use.
+    /// The file is useless.
     Useless,
     /// The same command can resume from it.
     Resumable,

@@ -10,15 +10,15 @@ use fordway_store::{Error, ErrorKind};
 pub enum CommandExit {
     /// Everything succeeded.
     Ok = 0,
-    /// A failure without a code of its own, or a listing that matched nothing.
+    /// A failure that has no separate code, or a listing that matched nothing.
     Failure = 1,
-    /// The command line, or a name or value in it, is wrong.
+    /// The command line is invalid, or a name or value in it is.
     Usage = 2,
     /// No such bucket, object, upload or file.
     NotFound = 3,
     /// Permission or credentials.
     Denied = 4,
-    /// A condition does not hold: the object exists or changed, or the bucket is not empty.
+    /// A condition failed: the object exists or changed, or the bucket is not empty.
     Conflict = 5,
     /// The file system or a quota is full.
     NoSpace = 6,

@@ -1,4 +1,5 @@
-//! External commands: `fordway NAME` with a NAME that is not built in runs `fordway-NAME` from PATH.
+//! External commands: `fordway NAME` with a NAME that is not built in runs `fordway-NAME`, which is next to the running
+//! program (as in a Python environment) or in PATH.
 
 use std::ffi::OsString;
 use std::io;
@@ -10,8 +11,8 @@ use fordway_store::{Error, ErrorKind, Result};
 
 use crate::exit::{CommandExit, file_error};
 
-/// Commands that the Python package provides.
-const PYTHON_COMMANDS: [&str; 2] = ["report", "model"];
+/// The commands that the Python package provides.
+const PYTHON_COMMANDS: [&str; 4] = ["report", "model", "diff", "run"];
 
 /// Replaces this process with `fordway-NAME`; returns only if that fails. Errors: `InvalidArgument` if there is no such
 /// program.
@@ -24,9 +25,10 @@ pub fn run(words: &[OsString]) -> Result<CommandExit> {
         return Err(missing(&name));
     }
     let program = format!("fordway-{name}");
+    let program = beside(&program).unwrap_or_else(|| PathBuf::from(program));
     match Command::new(&program).args(arguments).exec() {
         error if error.kind() == io::ErrorKind::NotFound => Err(missing(&name)),
-        error => Err(file_error("running", program, error)),
+        error => Err(file_error("running", program.display(), error)),
     }
 }
 
@@ -34,12 +36,13 @@ fn missing(name: &str) -> Error {
     let why = match PYTHON_COMMANDS.contains(&name) {
         true => {
             format!(
-                "`fordway {name}` is part of the Python package, which `make build` installs in .venv of the \
-                 source tree; add .venv/bin to PATH"
+                "`fordway {name}` is part of the Python package; install that (`pip install` the wheel that `make \
+                 dist` makes, or `make build`), and add the environment's bin to PATH"
             )
         }
         false => format!(
-            "`{name}` is not a fordway command, and there is no fordway-{name} in PATH; see `fordway --help`"
+            "`{name}` is not a fordway command, and there is no fordway-{name} next to fordway or in PATH; see \
+             `fordway --help`"
         ),
     };
     Error::new(ErrorKind::InvalidArgument, why)

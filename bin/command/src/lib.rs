@@ -20,4 +20,4 @@ pub mod web;
 pub use address::StorageAddress;
 pub use context::{CommandContext, InterruptFlag, LeftoverKind, TemporaryFile};
 pub use exit::{CommandExit, file_error};
-pub use output::{CommandOutput, OutputFormat};
+pub use output::{CommandOutput, OutputFormat, shown_name};

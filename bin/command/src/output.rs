@@ -1,5 +1,6 @@
 //! The only module that prints: data goes to standard output, messages and progress to standard error.
 
+use std::borrow::Cow;
 use std::fmt::Display;
 use std::io::{self, BufWriter, IsTerminal, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -42,7 +43,7 @@ impl CommandOutput {
         CommandOutput { bar, ..CommandOutput::to(stdout, io::stderr(), format, quiet) }
     }
 
-    /// Uses any two streams, without a bar.
+    /// Uses the given streams, and shows no bar.
     pub fn to(
         stdout: impl Write + Send + 'static,
         stderr: impl Write + Send + 'static,
@@ -62,14 +63,13 @@ impl CommandOutput {
     /// Prints one line of data: the record's text, or its JSON.
     pub fn record<R: Serialize + Display>(&self, record: &R) -> Result<()> {
         let line = match self.format {
-            OutputFormat::Text => format!("{record}\n"),
+            OutputFormat::Text => format!("{}\n", without_controls(&record.to_string())),
             OutputFormat::Json => format!("{}\n", json(record)?),
         };
         self.data(line.as_bytes())
     }
 
-    /// Prints one of many records that the text format shows as a table. Prints only JSON; text output is up to the
-    /// caller.
+    /// Prints a record as JSON. With text output, prints nothing: the caller prints the records as a table.
     pub fn row<R: Serialize>(&self, record: &R) -> Result<()> {
         match self.format {
             OutputFormat::Text => Ok(()),
@@ -85,7 +85,7 @@ impl CommandOutput {
         self.data(format!("{line}\n").as_bytes())
     }
 
-    /// Prints an action on one object, immediately. Prints nothing with `--quiet`.
+    /// Prints one line about an action on an object, immediately. Prints nothing with `--quiet`.
     pub fn event<R: Serialize + Display>(&self, event: &R) -> Result<()> {
         if self.quiet { Ok(()) } else { self.beside_progress(event) }
     }
@@ -95,7 +95,7 @@ impl CommandOutput {
         self.bar.suspend(|| self.record(record).and_then(|()| self.flush()))
     }
 
-    /// Prints bytes unchanged. Errors: `Io`, including when the reader is gone.
+    /// Prints bytes unchanged. Errors: `Io`, also if the reader has exited.
     pub fn data(&self, bytes: &[u8]) -> Result<()> {
         self.written(lock(&self.stdout).write_all(bytes))
     }
@@ -114,8 +114,8 @@ impl CommandOutput {
         })
     }
 
-    /// Returns whether `error` only means that the reader of our output is gone (as in `fordway ls | head`), which is
-    /// not a failure.
+    /// Returns whether `error` only means that the reader of the output has exited (as in `fordway ls | head`), which
+    /// is not a failure.
     pub fn is_reader_gone(&self, error: &Error) -> bool {
         let cause = std::error::Error::source(error).and_then(|source| source.downcast_ref::<io::Error>());
         self.reader_gone.load(Ordering::Relaxed)
@@ -127,7 +127,7 @@ impl CommandOutput {
         self.message(&format!("fordway: {error}"));
     }
 
-    /// Prints something the user should know although nothing failed; `--quiet` hides it.
+    /// Prints a warning; `--quiet` hides it.
     pub fn note(&self, sentence: &str) {
         if !self.quiet {
             self.message(&format!("fordway: {sentence}"));
@@ -135,8 +135,8 @@ impl CommandOutput {
     }
 
     fn message(&self, line: &str) {
-        // If standard error is gone, there is nowhere to report that.
-        self.bar.suspend(|| writeln!(lock(&self.stderr), "{line}")).ok();
+        // If standard error is closed, the failure cannot be reported anywhere.
+        self.bar.suspend(|| writeln!(lock(&self.stderr), "{}", without_controls(line))).ok();
     }
 
     /// Shows the bar of a command that transfers bytes.
@@ -184,7 +184,7 @@ impl CommandOutput {
         }
     }
 
-    /// Shows that `done` items of the kind `what` are done.
+    /// Shows that `done` items are done; `what` names their kind.
     pub fn counted(&self, done: u64, what: impl Display) {
         if !self.bar.is_hidden() {
             self.bar.set_message(what.to_string());
@@ -206,4 +206,23 @@ fn json(record: &impl Serialize) -> Result<String> {
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // One call writes a whole line, so a panic elsewhere leaves no partial line.
     mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+/// Escapes control characters, except those that separate lines and columns. Names of objects may contain any
+/// characters, and a name must not control the terminal of a user who lists it.
+fn without_controls(text: &str) -> Cow<'_, str> {
+    escape(text, |c| c.is_control() && !matches!(c, '\n' | '\t'))
+}
+
+/// Returns a name as it is shown in a line of text: all control characters are escaped, so that one name is never shown
+/// as several lines.
+pub fn shown_name(name: &str) -> Cow<'_, str> {
+    escape(name, char::is_control)
+}
+
+fn escape(text: &str, is_escaped: impl Fn(char) -> bool) -> Cow<'_, str> {
+    if !text.contains(&is_escaped) {
+        return text.into();
+    }
+    text.chars().map(|c| if is_escaped(c) { c.escape_debug().to_string() } else { c.to_string() }).collect()
 }

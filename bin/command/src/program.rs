@@ -41,8 +41,8 @@ pub fn finish(ended: Result<CommandExit>, context: &CommandContext) -> CommandEx
     }
 }
 
-/// Reports the error that ended a command. A reader that went away, as in `fordway ls | head`, is not an error and is
-/// not reported.
+/// Reports the error that ended a command. Does not report that the reader of the output has exited, as in `fordway ls
+/// | head`.
 fn tell(context: &CommandContext, error: &Error) -> CommandExit {
     if context.output.is_reader_gone(error) {
         return CommandExit::Ok;
@@ -52,7 +52,8 @@ fn tell(context: &CommandContext, error: &Error) -> CommandExit {
 }
 
 /// Handles signals: SIGINT, SIGTERM and SIGHUP stop transfers at their next chunk, so that temporary files are removed.
-/// A second signal ends a process that hangs in a read. A gateway handles SIGHUP differently: it reloads its files.
+/// A second signal ends the process even if it hangs in a read. A gateway handles SIGHUP differently: it reloads its
+/// files.
 fn stop_on_signals(interrupt: InterruptFlag) {
     let mut signals = match Signals::new([SIGINT, SIGTERM, SIGHUP]) {
         Ok(signals) => signals,
@@ -86,12 +87,7 @@ fn stop_on_signals(interrupt: InterruptFlag) {
 fn surroundings(global: &GlobalArgs, interrupt: InterruptFlag) -> CommandContext {
     let format = if global.json { OutputFormat::Json } else { OutputFormat::Text };
     let output = CommandOutput::terminal(format, global.quiet, !global.no_progress && !global.json);
-    let options = fordway_lanes::LaneOptions {
-        endpoint: global.endpoint.clone(),
-        profile: global.profile.clone(),
-        region: global.region.clone(),
-        ..Default::default()
-    };
+    let options = global.lane_options();
     let open = move |endpoint: Option<&str>| match endpoint {
         Some(endpoint) => fordway_lanes::open(&fordway_lanes::LaneOptions {
             endpoint: Some(endpoint.to_owned()),
@@ -131,7 +127,7 @@ pub fn stop_when_asked(
     if until_eof {
         let stop = stop.clone();
         let wait = move || {
-            // End of file and a read error both mean that the other side is gone.
+            // Both end of file and a read error mean that the other side has exited.
             let _ = std::io::stdin().read_to_end(&mut Vec::new());
             stop();
         };

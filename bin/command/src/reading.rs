@@ -25,7 +25,7 @@ pub struct ReadPlan<'a> {
     pub url: &'a str,
     /// Ranges, or the whole file.
     pub what: ReadSelection<'a>,
-    /// How ranges become calls.
+    /// How ranges are grouped into calls.
     pub calls: &'a CallArgs,
     /// Options for replicas of the file.
     pub replicas: &'a ReplicaArgs,
@@ -36,7 +36,7 @@ pub struct ReadPlan<'a> {
 /// The bytes to read.
 #[derive(Clone, Copy)]
 pub enum ReadSelection<'a> {
-    /// These ranges, with up to `window` calls in flight.
+    /// The given ranges, with up to `window` calls in flight.
     Ranges {
         /// Offset and length of each, in bytes.
         ranges: &'a [(u64, usize)],
@@ -71,21 +71,21 @@ pub struct ReadCost {
     pub client_cpu_seconds: f64,
 }
 
-/// One call that has ended.
+/// A completed call.
 pub struct FinishedCall<'b> {
     /// The bytes read, in the order of the request.
     pub bytes: &'b [u8],
-    /// The time at which the call was made.
+    /// The time at which the call started.
     pub started: Instant,
-    /// The time until its bytes had arrived.
+    /// The time from the start of the call until all of its bytes had arrived.
     pub took: Duration,
 }
 
 /// Receives the bytes of a call.
-pub type Sink<'a> = dyn FnMut(FinishedCall<'_>) -> Result<()> + 'a;
+pub type CallSink<'a> = dyn FnMut(FinishedCall<'_>) -> Result<()> + 'a;
 
 /// Reads everything into `sink`. Errors: from the lane and from `sink`.
-pub fn measure(reading: &ReadPlan, context: &CommandContext, sink: &mut Sink<'_>) -> Result<ReadCost> {
+pub fn measure(reading: &ReadPlan, context: &CommandContext, sink: &mut CallSink<'_>) -> Result<ReadCost> {
     let (started, cpu_before) = (Instant::now(), cpu_seconds());
     let fragments = if let ReadSelection::Ranges { ranges, .. } = reading.what { ranges.len() } else { 0 };
     let mut cost = ReadCost { fragments: fragments as u64, ..Default::default() };
@@ -109,7 +109,7 @@ pub fn measure(reading: &ReadPlan, context: &CommandContext, sink: &mut Sink<'_>
         }
         (ReadSelection::Blocks { .. }, None) => {
             let detail =
-                "--sequential reads ahead over HTTP, which this lane does not need; use `fordway cat`";
+                "--sequential is read-ahead over HTTP, which this lane does not need; use `fordway cat`";
             Err(Error::new(ErrorKind::NotImplemented, detail))
         }
     }?;
@@ -126,9 +126,9 @@ fn cpu_seconds() -> f64 {
 }
 
 /// A call in flight, and its start time.
-type Begun = (Instant, OpenedTicket);
+type StartedCall = (Instant, OpenedTicket);
 
-/// Opens a file, and returns its first call if that is already in flight. Returns `None` for objects on lanes where
+/// Opens a file. If the first call is already in flight, returns it too. Returns `None` for objects on lanes where
 /// several calls in flight have no advantage. Cost: a HEAD if no call is in flight.
 fn open(reading: &ReadPlan, context: &CommandContext) -> Result<Option<(OpenedFile, Option<OpenedTicket>)>> {
     if reading.url.starts_with("s3://") {
@@ -165,7 +165,7 @@ fn read_blocks(
     file: OpenedFile,
     (reading, context): (&ReadPlan, &CommandContext),
     (block_bytes, read_ahead_bytes): (usize, u64),
-    sink: &mut Sink<'_>,
+    sink: &mut CallSink<'_>,
 ) -> Result<ReadTraffic> {
     let file = match file {
         OpenedFile::One(file) => file,
@@ -194,7 +194,7 @@ fn read_blocks_of_many(
     file: &ReplicatedFile,
     from: u64,
     block_bytes: usize,
-    sink: &mut Sink<'_>,
+    sink: &mut CallSink<'_>,
 ) -> Result<ReadTraffic> {
     let mut started = Instant::now();
     file.copy_range(from..file.size_bytes(), &mut |bytes| {
@@ -210,8 +210,8 @@ fn read_blocks_of_many(
 fn read_ranges_of(
     mut file: OpenedFile,
     (reading, context): (&ReadPlan, &CommandContext),
-    (ranges, window, mut begun): (&[(u64, usize)], usize, Option<Begun>),
-    sink: &mut Sink<'_>,
+    (ranges, window, mut begun): (&[(u64, usize)], usize, Option<StartedCall>),
+    sink: &mut CallSink<'_>,
 ) -> Result<ReadTraffic> {
     let mut under_way = VecDeque::new();
     let mut calls = ranges.chunks(reading.calls.per_call as usize);
@@ -247,7 +247,7 @@ fn read_object(
     reading: &ReadPlan,
     ranges: &[(u64, usize)],
     context: &CommandContext,
-    sink: &mut Sink<'_>,
+    sink: &mut CallSink<'_>,
 ) -> Result<()> {
     let (bucket, key) = StorageAddress::parse(reading.url)?.into_object()?;
     let store = context.store()?;

@@ -44,7 +44,7 @@ pub enum OpenedFile {
 }
 
 /// Opens a file at one location.
-type Open<'o> = dyn FnMut(&Arc<HttpSession>, &str) -> Result<RemoteFile> + 'o;
+type LocationOpener<'o> = dyn FnMut(&Arc<HttpSession>, &str) -> Result<RemoteFile> + 'o;
 
 /// A ticket for requested ranges.
 pub enum OpenedTicket {
@@ -117,7 +117,12 @@ impl<'a> ReplicaOpener<'a> {
         Ok((opened, begun.filter(|_| is_one)))
     }
 
-    fn open_by(&self, url: &str, context: &CommandContext, open: &mut Open<'_>) -> Result<OpenedFile> {
+    fn open_by(
+        &self,
+        url: &str,
+        context: &CommandContext,
+        open: &mut LocationOpener<'_>,
+    ) -> Result<OpenedFile> {
         let url = &web::http_url(url);
         if let Some(source) = self.source() {
             let metalink = self.read(source, context)?;
@@ -157,7 +162,7 @@ impl<'a> ReplicaOpener<'a> {
         let found = discover(&self.session(), url, context.metalinks.as_ref())?;
         tracing::debug!(from = found.from, replicas = found.file.replicas.len(), "found replicas");
         if found.from == "the cache" {
-            context.output.note(&format!("{url} is read by a Metalink from the cache"));
+            context.output.note(&format!("{url} is read with a Metalink from the cache"));
         }
         self.replicated(&found.file).ok()
     }
@@ -191,7 +196,7 @@ impl<'a> ReplicaOpener<'a> {
     }
 }
 
-/// Moves the address that the user specified before all others.
+/// Moves the address that the user specified to the front of the list.
 fn put_first(file: &mut MetalinkFile, url: &str) {
     if url.is_empty() || is_metalink_name(url) || file.replicas.iter().any(|replica| replica.url == url) {
         return;
@@ -271,7 +276,8 @@ impl OpenedFile {
             sink(bytes).inspect_err(|_| has_sink_failed = true)
         };
         let copied = match range == (0..file.size_bytes()) {
-            // Bytes already passed on cannot be revoked, so a mismatch with the server's digest is still an error.
+            // Bytes already passed to `sink` cannot be taken back, so a mismatch with the server's digest is still an
+            // error.
             true => file.copy_verified(0, &|| Ok(Box::new(std::io::empty())), &mut counted).map(drop),
             false => file.copy_range(range.clone(), &mut counted),
         };

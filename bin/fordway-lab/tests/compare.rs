@@ -13,7 +13,12 @@ use tempfile::TempDir;
 fn fordway(words: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_fordway-lab"));
     // The machine's settings must not affect a test.
-    command.args(words).env_clear().env("HOME", "/nonexistent").env("PATH", "/nonexistent");
+    command
+        .args(words)
+        .env_clear()
+        .env("HOME", "/nonexistent")
+        .env("FORDWAY_LAB_FORCE", "1")
+        .env("PATH", "/nonexistent");
     command
 }
 

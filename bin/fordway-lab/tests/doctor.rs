@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::process::{Command, Output};
 
+use fordway_sys::MountVerdict;
 use fordway_testkit::cluster::FileSystemCluster;
 use serde_json::Value;
 
@@ -99,13 +100,15 @@ fn what_is_no_copy_is_refused() {
 fn verdicts(cluster: &FileSystemCluster) -> BTreeMap<String, String> {
     let [one, other] = FileSystemCluster::MOUNTS;
     let program = env!("CARGO_BIN_EXE_fordway-lab");
-    let told = cluster.task(&format!("{program} doctor --shared {one} {other} --json 2>&1")).output();
+    let file = format!("{}/verdict", FileSystemCluster::CONTROL);
+    let doctor = format!("{program} doctor --shared {one} {other} --json --verdict {file}");
+    let told = cluster.task(&format!("{doctor} 2>&1")).output();
     let verdict = |line: &str| -> Option<(String, String)> {
         let finding: Value = serde_json::from_str(line).ok()?;
         Some((finding["check"].as_str()?.to_owned(), finding["verdict"].as_str()?.to_owned()))
     };
     let found: BTreeMap<_, _> = told.lines().filter_map(verdict).collect();
-    assert_eq!(found.len(), 7, "{}: {told}", cluster.name);
+    assert_eq!(found.len(), 8, "{}: {told}", cluster.name);
     found
 }
 
@@ -113,10 +116,15 @@ fn verdicts(cluster: &FileSystemCluster) -> BTreeMap<String, String> {
 /// query the server must be stale.
 fn hold_but_remember(cluster: &FileSystemCluster) {
     let found = verdicts(cluster);
-    for check in ["locks", "exclusive", "unnamed", "time-step", "content", "refresh"] {
+    for check in ["locks", "flock", "exclusive", "unnamed", "time-step", "content", "refresh"] {
         assert_eq!(found[&format!("shared-{check}")], "ok", "{}: {check}", cluster.name);
     }
     assert_eq!(found["shared-staleness"], "costs", "{}", cluster.name);
+    let verdict = std::fs::read_to_string(cluster.control("verdict")).unwrap();
+    let verdict = MountVerdict::parse(&verdict).unwrap();
+    assert_eq!(verdict.broken, []);
+    assert!(verdict.mount.kind.contains(cluster.name), "{verdict}");
+    assert!(!verdict.mount.options.contains("addr="), "addresses differ between nodes: {verdict}");
 }
 
 #[test]
@@ -136,4 +144,18 @@ fn two_file_systems_are_not_one() {
     let refused = fordway(&["doctor", "--shared", one, other], "");
     assert_eq!(refused.status.code(), Some(2));
     assert!(text(&refused.stderr).contains("two mounts of one file system"), "{}", text(&refused.stderr));
+}
+
+#[test]
+fn a_verdict_is_printed_and_written() {
+    let dir = tempfile::tempdir().unwrap();
+    let [dir, file] = ["", "verdict"].map(|name| dir.path().join(name).to_str().unwrap().to_owned());
+    let printed = fordway(&["doctor", "--shared", &dir, &dir, "--verdict", &file], "");
+    assert_eq!(printed.status.code(), Some(0), "{}", text(&printed.stderr));
+    let verdict = MountVerdict::parse(&std::fs::read_to_string(&file).unwrap()).unwrap();
+    assert_eq!(verdict.broken, []);
+    let sentence = format!("found broken on {} with", verdict.mount.kind);
+    assert!(text(&printed.stdout).contains(&sentence), "{}", text(&printed.stdout));
+    let alone = fordway(&["doctor", "--verdict", &file], "");
+    assert_eq!(alone.status.code(), Some(2));
 }

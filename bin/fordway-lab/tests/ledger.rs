@@ -10,7 +10,12 @@ use serde_json::Value;
 fn fordway(dir: &Path, words: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_fordway-lab"));
     // The machine's settings must not affect a test.
-    command.args(words).env_clear().env("HOME", "/nonexistent").env("PATH", "/nonexistent");
+    command
+        .args(words)
+        .env_clear()
+        .env("HOME", "/nonexistent")
+        .env("FORDWAY_LAB_FORCE", "1")
+        .env("PATH", "/nonexistent");
     command.current_dir(dir).output().unwrap()
 }
 

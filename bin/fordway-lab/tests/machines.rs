@@ -10,7 +10,13 @@ use serde_json::Value;
 fn fordway(dir: &Path, path: impl AsRef<std::ffi::OsStr>, words: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_fordway-lab"));
     // The machine's settings must not affect a test.
-    command.arg("machines").args(words).env_clear().env("HOME", "/nonexistent").env("PATH", path);
+    command
+        .arg("machines")
+        .args(words)
+        .env_clear()
+        .env("HOME", "/nonexistent")
+        .env("FORDWAY_LAB_FORCE", "1")
+        .env("PATH", path);
     command.current_dir(dir).output().unwrap()
 }
 
@@ -176,7 +182,7 @@ fn two_catalogues_are_compared() {
     assert_eq!(compared["features"], serde_json::json!(["threads", "memory_mb"]));
     let note = text(&ran.stderr);
     assert!(
-        note.contains("not comparing disk_read_mb_per_s, which is not known for xlarge, standard-4"),
+        note.contains("not comparing disk_read_mb_per_s, which is unknown for xlarge, standard-4"),
         "{note}"
     );
     assert_eq!(compared["rows"], serde_json::json!(["xlarge", "large"]));
@@ -227,7 +233,7 @@ fn bad_catalogues_are_refused() {
         ),
         (&["compare", "missing.toml"], 3, "missing.toml"),
         (&["compare"], 2, "CATALOGUE"),
-        (&["compare", "--table", "aws.toml"], 2, "no table of similarities"),
+        (&["compare", "--table", "aws.toml"], 2, "not a table of similarities"),
         (
             &["pick", "--like", "nobody", "--in", "aws.toml"],
             2,

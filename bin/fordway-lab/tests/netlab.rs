@@ -111,7 +111,7 @@ fn nothing_is_left_after(end: impl Fn(&mut Child)) {
     end(&mut running);
     let since = Instant::now();
     while namespaces.iter().any(|namespace| is_inhabited(namespace)) {
-        assert!(since.elapsed() < Duration::from_secs(30), "a process is left in a namespace");
+        assert!(since.elapsed() < Duration::from_secs(30), "a process remains in a namespace");
         std::thread::sleep(Duration::from_millis(5));
     }
     // The namespaces never had a name, so the kernel removed them with their last process.

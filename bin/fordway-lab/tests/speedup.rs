@@ -2,7 +2,7 @@
 //! Open MPI's launcher, and networks require root; without these, the tests are skipped with a message.
 
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 use fordway_measure::{ParallelSummary, RunDocument};
 
@@ -98,7 +98,7 @@ fn ranks_that_hang_are_ended_with_all_they_started() {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
-    // Rank 1 does not end when it is asked to, and has started a process that would outlive it.
+    // Rank 1 does not end on request, and has started a process that would outlive it.
     let job = "test $OMPI_COMM_WORLD_SIZE = 1 || { sleep 86397.25 & trap '' TERM; sleep 86397.25; }";
     let output = speedup(dir.path(), &["--setup", "shm", "--deadline", "3s"], job);
     assert_eq!(output.status.code(), Some(7), "{}", said(&output));
@@ -199,4 +199,46 @@ fn tables_are_recomputed() {
     assert!(code == Some(8) && bad.contains("S is printed as 2, but is 1.67"), "{bad}");
     let (code, _, told) = check("none.csv");
     assert!(code == Some(3) && told.contains("none.csv"), "{told}");
+}
+
+#[test]
+fn an_interrupted_measurement_keeps_the_jobs_that_ended() {
+    if !has_launcher() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_fordway-lab"));
+    command.args([
+        "speedup",
+        "--setup",
+        "shm",
+        "--ranks",
+        "1",
+        "--rounds",
+        "1000",
+        "--no-report",
+        "--out",
+        "x.run",
+        "--",
+    ]);
+    // Each job adds a line to a file, so that the test knows when jobs have ended.
+    command.args(["sh", "-c", "echo >>jobs"]).current_dir(dir.path());
+    let running = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let jobs = || std::fs::read_to_string(dir.path().join("jobs")).map_or(0, |text| text.lines().count());
+    let begin = std::time::Instant::now();
+    while jobs() < 4 {
+        assert!(begin.elapsed().as_secs() < 120, "no job starts");
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    assert!(Command::new("kill").args(["-INT", &running.id().to_string()]).status().unwrap().success());
+    let output = running.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(130), "{}", said(&output));
+    let run = RunDocument::read(&dir.path().join("x.run")).unwrap();
+    assert!(run.summaries[0].operations >= 2, "{:?}", run.summaries);
+    assert!(
+        run.warnings.iter().any(|warning| warning.starts_with("interrupted after ")),
+        "{:?}",
+        run.warnings
+    );
+    assert!(String::from_utf8_lossy(&output.stdout).contains("run: x.run"));
 }

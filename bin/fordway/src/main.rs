@@ -11,7 +11,7 @@ static ALLOCATOR: fordway_sys::PageAlignedAllocator = fordway_sys::PageAlignedAl
 
 fn main() -> ExitCode {
     let cli = CommandLine::parse();
-    // Gateways log warnings for their operator by default; other commands log nothing.
+    // By default, gateways log warnings for their operator, and other commands log nothing.
     let log = matches!(cli.command, BuiltinCommand::Serve(_) | BuiltinCommand::Node(_)).then_some("warn");
     let global = cli.global.clone();
     program::run(&global, log, |context| fordway_cli::run(cli, context))

@@ -26,7 +26,7 @@ pub(crate) fn copy_all(
     let is_directory = destination.ends_with('/') || Path::new(destination).is_dir();
     if metalink.files.len() != 1 && !is_directory {
         let count = metalink.files.len();
-        let why = format!("{source} describes {count} files; give a directory, such as {destination}/");
+        let why = format!("{source} describes {count} files; specify a directory, such as {destination}/");
         return Err(Error::new(ErrorKind::InvalidArgument, why));
     }
     for described in &metalink.files {
@@ -91,7 +91,7 @@ pub(crate) fn copy_into(
     };
     part.publish(path, existing)?;
     let to = path.display().to_string();
-    context.output.event(&web::WebCopyRecord { action: "download", from, to, bytes, resumed_bytes, verified })
+    context.output.event(&web::WebCopyOutput { action: "download", from, to, bytes, resumed_bytes, verified })
 }
 
 /// Completes the part file at `part` with the content of `file`; returns the number of bytes that it already had.

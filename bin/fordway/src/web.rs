@@ -74,7 +74,7 @@ pub(crate) fn stat(url: &str, context: &CommandContext) -> Result<()> {
 
 /// The output of `cp`.
 #[derive(Serialize)]
-pub(crate) struct WebCopyRecord<'r> {
+pub(crate) struct WebCopyOutput<'r> {
     pub(crate) action: &'static str,
     pub(crate) from: &'r str,
     pub(crate) to: String,
@@ -85,7 +85,7 @@ pub(crate) struct WebCopyRecord<'r> {
     pub(crate) verified: Option<&'static str>,
 }
 
-impl fmt::Display for WebCopyRecord<'_> {
+impl fmt::Display for WebCopyOutput<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "download: {} to {}", self.from, self.to)
     }
@@ -131,7 +131,7 @@ pub(crate) fn download_to(
         Ok((resumed_bytes, verified)) => {
             part.publish(path, existing)?;
             let (to, bytes) = (path.display().to_string(), file.size_bytes());
-            context.output.event(&WebCopyRecord {
+            context.output.event(&WebCopyOutput {
                 action: "download",
                 from: url,
                 to,
@@ -246,7 +246,7 @@ pub(crate) fn place(name: &str, url: &str, destination: &str) -> Result<PathBuf>
     }
     match name {
         "" | "." | ".." => {
-            refused(format!("{url} does not end in a name; give the name of the destination file"))
+            refused(format!("{url} does not end in a name; specify the name of the destination file"))
         }
         name => Ok(path.join(name)),
     }

@@ -178,7 +178,7 @@ struct Told {
 }
 
 /// The gateway is killed while eight clients write small and large objects. Each call either succeeds or fails with a
-/// clear message, everything acknowledged is there and complete, nothing is half-written, and a new gateway on the same
+/// clear message, everything acknowledged exists and complete, nothing is half-written, and a new gateway on the same
 /// path serves immediately.
 #[test]
 fn a_gateway_killed_under_load_loses_nothing_that_was_acknowledged() {

@@ -1,10 +1,10 @@
-/* Reads baskets of a ROOT file as a TFile or an XrdCl plug-in does: open, stat, the head by a plain read, a
- * vector read that waits, and batches of which several are under way while the one before is looked at.
+/* Reads baskets of a ROOT file as a TFile or an XrdCl plug-in does: open, stat, a plain read of the head, a
+ * blocking vector read, and several batches in flight while the program unpacks the previous one.
  *
  * usage: baskets URL RANGES [CA_BUNDLE]
  *
- * A line of RANGES is `offset length`, as `bench/vectored/root_ranges.py --list` prints them. Both ways of reading
- * have to give the same bytes; what is printed is their number and their 64-bit FNV-1a sum. */
+ * A line of RANGES is `offset length`, as `bench/vectored/root_ranges.py --list` prints them. Both kinds of
+ * reads must return the same bytes. The program prints their number and their 64-bit FNV-1a sum. */
 #include <fordway.h>
 
 #include <errno.h>
@@ -28,7 +28,7 @@ struct baskets {
 static int complain(const char *doing)
 {
     int number = errno;
-    /* ESTALE: the file is another one now. A program that has read parts of it has to begin anew. */
+    /* ESTALE: the file has changed. A program that has read parts of it must start again. */
     const char *then = number == ESTALE ? " (what was read before is of no use)" : "";
     fprintf(stderr, "%s: %s%s\n", doing, fordway_last_error(), then);
     return -1;
@@ -78,7 +78,7 @@ static uint64_t sum_of(uint64_t sum, const struct fordway_fragment *fragments, s
 
 static const uint64_t NOTHING = UINT64_C(14695981039346656037);
 
-/* VectorRead, and ReadBuffers: all are there when it returns. */
+/* VectorRead, and ReadBuffers: all fragments are read when it returns. */
 static int read_vector(const struct remote *remote, const struct baskets *baskets, uint64_t *sum)
 {
     int64_t got = fordway_pread_vector(remote->handle, baskets->all, baskets->count);
@@ -88,7 +88,7 @@ static int read_vector(const struct remote *remote, const struct baskets *basket
     return got == length_of(baskets->all, baskets->count) ? 0 : -1;
 }
 
-/* What was submitted owns its buffers until it was waited for or cancelled: nothing may be freed before. */
+/* Submitted reads own their buffers until they are waited for or cancelled. Free nothing before. */
 static int give_up(const struct remote *remote, const int64_t *tickets, size_t from, size_t to)
 {
     complain("batch");
@@ -97,7 +97,7 @@ static int give_up(const struct remote *remote, const int64_t *tickets, size_t f
     return -1;
 }
 
-/* The clusters of a TTreeCache: the next ones are on their way while one is unpacked. */
+/* The clusters of a TTreeCache: the next ones are in flight while one is unpacked. */
 static int read_batches(const struct remote *remote, const struct baskets *baskets, uint64_t *sum)
 {
     int64_t tickets[UNDER_WAY];
@@ -111,7 +111,7 @@ static int read_batches(const struct remote *remote, const struct baskets *baske
                 return give_up(remote, tickets, ended, begun);
             tickets[begun % UNDER_WAY] = ticket;
         }
-        /* The ticket is gone after this, whether it went well or not. */
+        /* The ticket is invalid after this, even after a failure. */
         size_t first = ended * BATCH, left = baskets->count - first;
         if (fordway_wait(remote->handle, tickets[ended++ % UNDER_WAY]) < 0)
             return give_up(remote, tickets, ended, begun);

@@ -108,9 +108,9 @@ int64_t fordway_submit(int file,
                        const struct fordway_fragment *fragments,
                        size_t count);
 
-// Waits until the fragments of a ticket are read; the other tickets of the file make progress meanwhile. Returns the sum
-// of the fragments' lengths, or -1 with errno: EINVAL if it is not a ticket of this file, ECANCELED if another thread
-// closed the file. The ticket is invalid afterwards.
+// Waits until the fragments of a ticket are read; the other tickets of the file make progress at the same time.
+// Returns the sum of the fragments' lengths, or -1 with errno: EINVAL if it is not a ticket of this file, ECANCELED if
+// another thread closed the file. The ticket is invalid afterwards.
 ssize_t fordway_wait(int file,
                      int64_t ticket);
 

@@ -129,9 +129,9 @@ pub unsafe extern "C" fn fordway_submit(file: c_int, fragments: *const Fragment,
     })
 }
 
-/// Waits until the fragments of a ticket are read; the other tickets of the file make progress meanwhile. Returns the sum
-/// of the fragments' lengths, or -1 with errno: EINVAL if it is not a ticket of this file, ECANCELED if another thread
-/// closed the file. The ticket is invalid afterwards.
+/// Waits until the fragments of a ticket are read; the other tickets of the file make progress at the same time.
+/// Returns the sum of the fragments' lengths, or -1 with errno: EINVAL if it is not a ticket of this file, ECANCELED if
+/// another thread closed the file. The ticket is invalid afterwards.
 #[unsafe(no_mangle)]
 pub extern "C" fn fordway_wait(file: c_int, ticket: i64) -> ssize_t {
     guarded(|| Ok(files::get(file)?.wait(ticket)? as ssize_t))
@@ -168,7 +168,7 @@ pub unsafe extern "C" fn fordway_advise(
             FORDWAY_ADVICE_WILLNEED => AccessAdvice::WillNeed(&ranges),
             FORDWAY_ADVICE_DONTNEED => AccessAdvice::DontNeed,
             other => {
-                let sentence = format!("{other} is no advice; use one of FORDWAY_ADVICE_...");
+                let sentence = format!("{other} is not a valid advice; use one of FORDWAY_ADVICE_...");
                 return Err(CallFailure::new(libc::EINVAL, sentence));
             }
         };

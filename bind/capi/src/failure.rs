@@ -1,4 +1,4 @@
-//! Reports failures to the caller: an errno, and a sentence for each thread.
+//! Reports failures to the caller: an errno, and a message for each thread.
 
 use std::cell::RefCell;
 use std::error::Error as _;
@@ -8,7 +8,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use fordway_store::{Error, ErrorKind};
 
-/// The reason why a call failed: an errno and a sentence.
+/// The reason why a call failed: an errno and a message.
 #[derive(Debug)]
 pub(crate) struct CallFailure {
     pub(crate) errno: c_int,
@@ -68,19 +68,19 @@ thread_local! {
     static LAST: RefCell<CString> = RefCell::default();
 }
 
-/// Returns the sentence of this thread's last failure. The pointer is valid until the next failure.
+/// Returns the message of this thread's last failure. The pointer is valid until the next failure.
 pub(crate) fn last_sentence() -> *const c_char {
     LAST.try_with(|last| last.borrow().as_ptr()).unwrap_or(c"".as_ptr())
 }
 
-/// Runs `work`. If it fails or panics, sets errno and the thread's sentence, and returns -1.
+/// Runs `work`. If it fails or panics, sets errno and the thread's message, and returns -1.
 pub(crate) fn guarded<T: From<i8>>(work: impl FnOnce() -> Result<T, CallFailure>) -> T {
     let bug = |_| Err(CallFailure::new(libc::EIO, "a bug in fordway; please report this"));
     let CallFailure { errno, sentence } = match catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(bug) {
         Ok(value) => return value,
         Err(failure) => failure,
     };
-    // This fails only in a thread that is ending, which reads no sentence any more.
+    // This fails only in a thread that is ending, which no longer reads messages.
     let _ended = LAST
         .try_with(|last| *last.borrow_mut() = CString::new(sentence.replace('\0', "?")).unwrap_or_default());
     // SAFETY: the C library's errno of this thread always exists.
@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     fn sentence() -> String {
-        // SAFETY: the pointer is to the C string of this thread, which makes no other call meanwhile.
+        // SAFETY: the pointer is to the C string of this thread, which makes no other call before the pointer is used.
         unsafe { CStr::from_ptr(last_sentence()) }.to_str().unwrap().to_owned()
     }
 

@@ -74,7 +74,7 @@ pub(crate) fn close(number: c_int) -> Result<(), CallFailure> {
 fn not_open(number: c_int) -> CallFailure {
     CallFailure::new(
         libc::EBADF,
-        format!("{number} is not an open file: it was closed, or is no answer of fordway_open"),
+        format!("{number} is not an open file: it was closed, or fordway_open did not return it"),
     )
 }
 
@@ -178,7 +178,7 @@ impl ReadBuffers {
         match self.fragments.iter().position(is_wrong) {
             Some(index) => {
                 let sentence = format!(
-                    "fragment {index} wants {} bytes and has no room for them; set its buffer",
+                    "fragment {index} requests {} bytes but has no buffer for them; set its buffer",
                     self.fragments[index].length
                 );
                 Err(CallFailure::new(libc::EINVAL, sentence))
@@ -198,7 +198,7 @@ impl ReadBuffers {
         total.filter(|total| isize::try_from(*total).is_ok()).ok_or_else(|| {
             CallFailure::new(
                 libc::EINVAL,
-                "the fragments have more bytes than there is memory; ask for fewer",
+                "the fragments have more bytes than there is memory; request fewer",
             )
         })
     }
@@ -220,7 +220,7 @@ impl FragmentMemory for ReadBuffers {
         }
         let place = self.place(fragment, within, len);
         // SAFETY: the caller provided this many bytes at this address, which `check` found not to be NULL, and does not
-        // use them meanwhile. The borrow of `self` prevents a second slice of overlapping memory.
+        // use them at the same time. The borrow of `self` prevents a second slice of overlapping memory.
         unsafe { std::slice::from_raw_parts_mut(place, len) }
     }
 

@@ -5,7 +5,7 @@
 //!
 //! * [`exports`]: the functions that C calls
 //! * [`abi`]: the structures and numbers of the header, which `cargo xtask header` generates from these two modules
-//! * `failure`: errors become an errno and a sentence; a panic becomes `EIO`
+//! * `failure`: errors become an errno and a message; a panic becomes `EIO`
 //! * `files`: numbers of open files, tickets of submitted reads, and the caller's memory that they fill
 //! * `source`: how each kind of file is read
 

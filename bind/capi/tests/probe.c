@@ -1,9 +1,9 @@
-/* What fordway.h promises, point by point.
+/* Checks each promise of fordway.h.
  *
- * usage: probe URL ENDPOINT COPY MISSING THREADS  every point, in so many threads; COPY is the same file,
- *                                                 MISSING an address where nothing is
- *        probe stalled URL                        on a server that stops in mid-answer
- *        probe refused URL ENDPOINT               what cannot be opened, and why
+ * usage: probe URL ENDPOINT COPY MISSING THREADS  every point, in THREADS threads; COPY is the same file,
+ *                                                 MISSING an address without a file
+ *        probe stalled URL                        with a server that stops within a response
+ *        probe refused URL ENDPOINT               addresses that cannot be opened, and the errors
  */
 #include "fordway.h"
 
@@ -60,7 +60,7 @@ static int same(const struct fordway_fragment *fragments, size_t count)
     return 1;
 }
 
-/* Fragments with buffers of their own, spread over the file. */
+/* Fragments with separate buffers, spread over the file. */
 static struct fordway_fragment *spread(size_t count, size_t length, size_t shift)
 {
     struct fordway_fragment *fragments = calloc(count, sizeof *fragments);
@@ -99,7 +99,7 @@ static void misuse(int file)
     point(refused(fordway_open("s3://b", NULL), EINVAL), "open: a bucket without a key");
     point(refused(fordway_open("/tmp", NULL), EISDIR), "open: a directory");
     point(refused(fordway_open("file:///no/such/file", NULL), ENOENT), "open: no such local file");
-    point(refused(fordway_open(missing, &with), ENOENT), "open: nothing is there");
+    point(refused(fordway_open(missing, &with), ENOENT), "open: a missing file");
     with.size = 3;
     point(refused(fordway_open(url, &with), EINVAL), "open: options of no known size");
     with.size = sizeof with + 8;
@@ -223,7 +223,7 @@ static void advice(int file)
     point(fordway_advise(file, FORDWAY_ADVICE_WILLNEED, soon, 2) == 0, "advise: what will be needed");
     point(fordway_pread(file, buffer, 50, 5010) == 50 && !memcmp(buffer, copy + 5010, 50), "pread: what was announced");
     int result = fordway_advise(file, FORDWAY_ADVICE_WILLNEED, &wrong, 1);
-    point(result == 0 || refused(result, ERANGE), "advise: what is not there");
+    point(result == 0 || refused(result, ERANGE), "advise: beyond the file");
     int good = 1;
     const int all[] = {FORDWAY_ADVICE_DONTNEED, FORDWAY_ADVICE_SEQUENTIAL, FORDWAY_ADVICE_RANDOM, FORDWAY_ADVICE_NORMAL};
     for (int i = 0; i < 4; i++) {
@@ -270,7 +270,7 @@ static void pause_ms(int ms)
     nanosleep(&span, NULL);
 }
 
-/* Buffers are freed at once where the library says that it is done with them. */
+/* Buffers are freed as soon as the library no longer uses them. */
 static void stalled(void)
 {
     copy_size = 500000;

@@ -1,8 +1,8 @@
 /* The interface of Fordway's drop-in for libs3.
  *
- * Names, numbers and layouts are those of libs3 4.1, so that programs need not be changed; with
- * LIBS3_API_2_0 defined (or through libs3-2.0.h) they are those of libs3 2.0. What each call does
- * here, what a host name may be, and what is refused, is in docs/reference/libs3.md.
+ * Names, numbers and layouts are those of libs3 4.1, so programs need no changes. With
+ * LIBS3_API_2_0 defined (or through libs3-2.0.h), they are those of libs3 2.0. docs/reference/libs3.md
+ * describes the calls, the forms of host names, and unsupported features.
  */
 #ifndef LIBS3_H
 #define LIBS3_H
@@ -14,7 +14,7 @@
 extern "C" {
 #endif
 
-/* Limits, in bytes unless they say otherwise. */
+/* Limits, in bytes unless stated otherwise. */
 #define S3_MAX_HOSTNAME_SIZE 255
 #define S3_MAX_BUCKET_NAME_SIZE 255
 #define S3_MAX_KEY_SIZE 1024
@@ -27,21 +27,21 @@ extern "C" {
 #define S3_MAX_GRANTEE_DISPLAY_NAME_SIZE 128
 #define S3_MAX_AUTHENTICATED_QUERY_STRING_SIZE 3468
 
-/* Used where neither S3_initialize nor the environment (AWS_ENDPOINT_URL) names a host. */
+/* The default if neither S3_initialize nor the environment (AWS_ENDPOINT_URL) names a host. */
 #define S3_DEFAULT_HOSTNAME "s3.amazonaws.com"
 #ifndef LIBS3_API_2_0
 #define S3_DEFAULT_REGION "us-east-1"
 #endif
 
-/* Flags of S3_initialize; they change nothing here. */
+/* Flags of S3_initialize, which have no effect. */
 #define S3_INIT_WINSOCK 1
 #ifndef LIBS3_API_2_0
 #define S3_INIT_VERIFY_PEER 2
 #endif
 #define S3_INIT_ALL (S3_INIT_WINSOCK)
 
-/* How a request ended. S3StatusError...: as the service says it. S3StatusHttpError...: the service
- * answered without a body that says more, as to S3_head_object. */
+/* The result of a request. S3StatusError... is the error in the response. S3StatusHttpError... means a
+ * response without a body, as for S3_head_object. */
 typedef enum {
     S3StatusOK = 0,
     S3StatusInternalError,
@@ -236,7 +236,7 @@ typedef enum {
 #endif
 } S3CannedAcl;
 
-/* Requests that wait until the program runs them. */
+/* A set of requests that the program runs. */
 typedef struct S3RequestContext S3RequestContext;
 
 typedef struct S3NameValue {
@@ -244,7 +244,7 @@ typedef struct S3NameValue {
     const char *value;
 } S3NameValue;
 
-/* What is known of an answer; NULL, or a negative time, where it says nothing. Tags have quotes. */
+/* Properties of a response. NULL or a negative time means that they are absent. ETags have quotes. */
 typedef struct S3ResponseProperties {
     const char *requestId;
     const char *requestId2;
@@ -274,11 +274,11 @@ typedef struct S3AclGrant {
     S3Permission permission;
 } S3AclGrant;
 
-/* Where a bucket is, and who asks. */
+/* The location of a bucket, and the keys for its requests. */
 typedef struct S3BucketContext {
-    const char *hostName; /* picks the lane; NULL: that of S3_initialize */
+    const char *hostName; /* selects the lane; NULL: that of S3_initialize */
     const char *bucketName;
-    S3Protocol protocol; /* where the host name has no scheme */
+    S3Protocol protocol; /* if the host name has no scheme */
     S3UriStyle uriStyle;
     const char *accessKeyId; /* NULL or empty: the keys of the environment */
     const char *secretAccessKey;
@@ -317,7 +317,7 @@ typedef struct S3ListPart {
 } S3ListPart;
 #endif
 
-/* What to keep beside the bytes. NULL and empty strings say nothing. */
+/* Properties to store with the content. NULL and empty strings are ignored. */
 typedef struct S3PutProperties {
     const char *contentType;
     const char *md5; /* base64; checked */
@@ -333,7 +333,7 @@ typedef struct S3PutProperties {
 #endif
 } S3PutProperties;
 
-/* What must hold for a read. Negative times and NULL tags ask nothing. */
+/* Conditions of a read. Negative times and NULL tags are ignored. */
 typedef struct S3GetConditions {
     int64_t ifModifiedSince;
     int64_t ifNotModifiedSince;
@@ -342,14 +342,14 @@ typedef struct S3GetConditions {
 } S3GetConditions;
 
 typedef struct S3ErrorDetails {
-    const char *message; /* what failed, on what, why, what to do next */
+    const char *message; /* the operation, its target, the cause, and what to do next */
     const char *resource;
     const char *furtherDetails;
     int extraDetailsCount;
     S3NameValue *extraDetails;
 } S3ErrorDetails;
 
-/* Called once at most, on success, before any data. */
+/* Called at most once, on success, before any data. */
 typedef S3Status(S3ResponsePropertiesCallback)(const S3ResponseProperties *properties, void *callbackData);
 /* Called exactly once, at the end; errorDetails is NULL on success. */
 typedef void(S3ResponseCompleteCallback)(S3Status status, const S3ErrorDetails *errorDetails,
@@ -370,7 +370,7 @@ typedef S3Status(S3ListMultipartUploadsResponseCallback)(
     int isTruncated, const char *nextKeyMarker, const char *nextUploadIdMarker, int uploadsCount,
     const S3ListMultipartUpload *uploads, int commonPrefixesCount, const char **commonPrefixes,
     void *callbackData);
-/* handlePartsStart counts the parts that earlier calls had. */
+/* handlePartsStart is the number of parts in earlier calls. */
 typedef S3Status(S3ListPartsResponseCallback)(
     int isTruncated, const char *nextPartNumberMarker, const char *initiatorId,
     const char *initiatorDisplayName, const char *ownerId, const char *ownerDisplayName,
@@ -414,7 +414,7 @@ typedef struct S3MultipartInitialHandler {
 
 typedef struct S3MultipartCommitHandler {
     S3ResponseHandler responseHandler;
-    S3PutObjectDataCallback *putObjectDataCallback; /* gives the XML that names the parts */
+    S3PutObjectDataCallback *putObjectDataCallback; /* returns the XML list of the parts */
     S3MultipartCommitResponseCallback *responseXmlCallback;
 } S3MultipartCommitHandler;
 
@@ -451,14 +451,14 @@ S3Status S3_get_request_context_fdsets(S3RequestContext *requestContext, fd_set 
                                        fd_set *writeFdSet, fd_set *exceptFdSet, int *maxFd);
 int64_t S3_get_request_context_timeout(S3RequestContext *requestContext);
 
-/* Requests: with a NULL requestContext they are done when the call returns. */
+/* Requests. With a NULL requestContext, they are done when the call returns. */
 #ifndef LIBS3_API_2_0
 S3Status S3_create_request_context_ex(S3RequestContext **requestContextReturn, void *curlMulti,
                                       S3SetupCurlCallback setupCurlCallback, void *setupCurlCallbackData);
 S3Status S3_process_request_context(S3RequestContext *requestContext);
-/* Certificates are always verified, whatever is asked for. */
+/* Certificates are always verified; this has no effect. */
 void S3_set_request_context_verify_peer(S3RequestContext *requestContext, int verifyPeer);
-/* expires: seconds that the URL lives. */
+/* expires: lifetime of the URL, in seconds. */
 S3Status S3_generate_authenticated_query_string(char *buffer, const S3BucketContext *bucketContext,
                                                 const char *key, int expires, const char *resource,
                                                 const char *httpMethod);
@@ -547,7 +547,7 @@ void S3_list_multipart_uploads(S3BucketContext *bucketContext, const char *prefi
     const char *delimiter, int maxuploads, S3RequestContext *requestContext, int timeoutMs,
     const S3ListMultipartUploadsHandler *handler, void *callbackData);
 #else
-/* expires: seconds since the epoch until which the URL lives. */
+/* expires: end of the URL's lifetime, in seconds since the epoch. */
 S3Status S3_generate_authenticated_query_string(char *buffer, const S3BucketContext *bucketContext,
                                                 const char *key, int64_t expires, const char *resource);
 void S3_list_service(S3Protocol protocol, const char *accessKeyId, const char *secretAccessKey,

@@ -8,7 +8,7 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use fordway_store::{BoxedMetadata, Conditions, ETag, ETagMatch, Key, Metadata};
 use fordway_wire::date;
 
-use super::response::{Outcome, RequestFailure};
+use super::response::{RequestFailure, RequestResult};
 use crate::abi::{
     ACL_BUCKET_OWNER_FULL_CONTROL, ACL_PRIVATE, BucketContext2, BucketContext4, GetConditions,
     MAX_METADATA_BYTES, NameValue, PROTOCOL_HTTP, PutProperties2, PutProperties4, STYLE_VIRTUAL_HOST,
@@ -23,7 +23,7 @@ const METADATA_PREFIX_BYTES: usize = 11;
 ///
 /// # Safety
 /// `pointer` is NULL or a C string that remains unchanged for `'a`.
-pub(crate) unsafe fn text<'a>(pointer: *const c_char) -> Outcome<Option<&'a str>> {
+pub(crate) unsafe fn text<'a>(pointer: *const c_char) -> RequestResult<Option<&'a str>> {
     // SAFETY: the caller guarantees the same.
     unsafe { bytes(pointer) }.map(checked).transpose()
 }
@@ -41,7 +41,7 @@ unsafe fn bytes<'a>(pointer: *const c_char) -> Option<&'a CStr> {
 }
 
 /// Returns the text of a C string. Errors: it is not UTF-8.
-pub(crate) fn checked(bytes: &CStr) -> Outcome<&str> {
+pub(crate) fn checked(bytes: &CStr) -> RequestResult<&str> {
     if bytes.to_bytes().is_ascii() {
         // SAFETY: ASCII is UTF-8. Nearly all names are ASCII, and checking for ASCII takes half the time.
         return Ok(unsafe { str::from_utf8_unchecked(bytes.to_bytes()) });
@@ -57,7 +57,7 @@ pub(crate) fn checked(bytes: &CStr) -> Outcome<&str> {
 ///
 /// # Safety
 /// As [`text`].
-pub(crate) unsafe fn owned(pointer: *const c_char) -> Outcome<Option<String>> {
+pub(crate) unsafe fn owned(pointer: *const c_char) -> RequestResult<Option<String>> {
     // SAFETY: the caller guarantees it.
     Ok(unsafe { text(pointer) }?.map(str::to_owned))
 }
@@ -67,7 +67,7 @@ pub(crate) unsafe fn owned(pointer: *const c_char) -> Outcome<Option<String>> {
 ///
 /// # Safety
 /// As [`text`].
-pub(crate) unsafe fn key(pointer: *const c_char) -> Outcome<Option<Key>> {
+pub(crate) unsafe fn key(pointer: *const c_char) -> RequestResult<Option<Key>> {
     // SAFETY: the caller guarantees it.
     Ok(unsafe { text(pointer) }?.map(Key::new).transpose()?)
 }
@@ -76,14 +76,14 @@ pub(crate) unsafe fn key(pointer: *const c_char) -> Outcome<Option<Key>> {
 ///
 /// # Safety
 /// As [`text`].
-pub(crate) unsafe fn required_key(pointer: *const c_char) -> Outcome<Key> {
+pub(crate) unsafe fn required_key(pointer: *const c_char) -> RequestResult<Key> {
     // SAFETY: the caller guarantees it.
     let found = unsafe { key(pointer) }?;
     found.ok_or_else(|| RequestFailure::refused(Status::ErrorInvalidURI, "the key is empty; name an object"))
 }
 
 /// Converts a count from C. Errors: the number is negative.
-pub(crate) fn count(number: c_int, what: &str) -> Outcome<usize> {
+pub(crate) fn count(number: c_int, what: &str) -> RequestResult<usize> {
     usize::try_from(number).map_err(|_| {
         RequestFailure::refused(
             Status::ErrorInvalidArgument,
@@ -107,7 +107,7 @@ pub(crate) trait ContextFields {
     ///
     /// # Safety
     /// As [`ContextFields::address`].
-    unsafe fn target(&self, timeout_ms: c_int) -> Outcome<TakenTarget> {
+    unsafe fn target(&self, timeout_ms: c_int) -> RequestResult<TakenTarget> {
         // SAFETY: the caller guarantees all pointers.
         let (address, bucket) = unsafe { (self.address(timeout_ms), bytes(self.base().bucket_name)) };
         BucketTarget::take(&address, bucket)
@@ -157,7 +157,7 @@ impl ContextFields for BucketContext4 {
 ///
 /// # Safety
 /// `pointer` is NULL or points to a `T` that remains unchanged for `'a`.
-pub(crate) unsafe fn required<'a, T>(pointer: *const T, what: &str) -> Outcome<&'a T> {
+pub(crate) unsafe fn required<'a, T>(pointer: *const T, what: &str) -> RequestResult<&'a T> {
     // SAFETY: the caller guarantees it.
     let found = unsafe { pointer.as_ref() };
     found.ok_or_else(|| RequestFailure::refused(Status::ErrorInvalidArgument, format!("the {what} is NULL")))
@@ -177,11 +177,11 @@ pub(crate) trait PropertyFields {
     ///
     /// # Safety
     /// All its pointers are NULL or valid for their fields.
-    unsafe fn read(&self) -> Outcome<ContentProperties>;
+    unsafe fn read(&self) -> RequestResult<ContentProperties>;
 }
 
 impl PropertyFields for PutProperties2 {
-    unsafe fn read(&self) -> Outcome<ContentProperties> {
+    unsafe fn read(&self) -> RequestResult<ContentProperties> {
         check_acl(self.canned_acl)?;
         // SAFETY: the caller guarantees all pointers.
         unsafe {
@@ -204,10 +204,10 @@ impl PropertyFields for PutProperties2 {
 }
 
 impl PropertyFields for PutProperties4 {
-    unsafe fn read(&self) -> Outcome<ContentProperties> {
+    unsafe fn read(&self) -> RequestResult<ContentProperties> {
         if self.use_server_side_encryption != 0 {
             let why =
-                "encryption by the service is not offered; encrypt the content, or the file system below";
+                "server-side encryption is not supported; encrypt the content, or the file system below";
             return Err(RequestFailure::refused(Status::ErrorNotImplemented, why));
         }
         // SAFETY: the caller guarantees all pointers.
@@ -219,20 +219,22 @@ impl PropertyFields for PutProperties4 {
 ///
 /// # Safety
 /// `pointer` is NULL or points to properties whose pointers are valid for their fields.
-pub(crate) unsafe fn properties<P: PropertyFields>(pointer: *const P) -> Outcome<Option<ContentProperties>> {
+pub(crate) unsafe fn properties<P: PropertyFields>(
+    pointer: *const P,
+) -> RequestResult<Option<ContentProperties>> {
     // SAFETY: the caller guarantees it.
     unsafe { pointer.as_ref().map(|properties| properties.read()).transpose() }
 }
 
 /// Checks a canned access control list. Access is decided by the file system's permissions or the service's own
 /// configuration. Errors: any list that grants access to anyone but the owner.
-pub(crate) fn check_acl(canned_acl: c_int) -> Outcome {
+pub(crate) fn check_acl(canned_acl: c_int) -> RequestResult {
     match canned_acl {
         ACL_PRIVATE | ACL_BUCKET_OWNER_FULL_CONTROL => Ok(()),
         other => Err(RequestFailure::refused(
             Status::ErrorNotImplemented,
             format!(
-                "the canned ACL {other} is not offered; use private (0), and the permissions of the file system"
+                "the canned ACL {other} is not supported; use private (0), and the permissions of the file system"
             ),
         )),
     }
@@ -243,7 +245,7 @@ pub(crate) fn check_acl(canned_acl: c_int) -> Outcome {
 unsafe fn user_metadata(
     pairs: *const NameValue,
     number: c_int,
-) -> Outcome<std::collections::BTreeMap<String, String>> {
+) -> RequestResult<std::collections::BTreeMap<String, String>> {
     if pairs.is_null() || number <= 0 {
         return Ok(Default::default());
     }
@@ -273,7 +275,7 @@ unsafe fn user_metadata(
     }
 }
 
-fn read_md5(base64: &str) -> Outcome<[u8; 16]> {
+fn read_md5(base64: &str) -> RequestResult<[u8; 16]> {
     BASE64.decode(base64).ok().and_then(|bytes| bytes.try_into().ok()).ok_or_else(|| {
         RequestFailure::refused(
             Status::ErrorInvalidDigest,
@@ -291,7 +293,7 @@ fn time(seconds: i64) -> Option<SystemTime> {
 ///
 /// # Safety
 /// `pointer` is NULL or points to conditions whose tags are NULL or C strings.
-pub(crate) unsafe fn conditions(pointer: *const GetConditions) -> Outcome<Conditions> {
+pub(crate) unsafe fn conditions(pointer: *const GetConditions) -> RequestResult<Conditions> {
     // SAFETY: the caller guarantees it.
     let Some(asked) = (unsafe { pointer.as_ref() }) else { return Ok(Conditions::default()) };
     let tags = |tags: &str| match tags.trim() {

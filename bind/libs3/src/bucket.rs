@@ -9,10 +9,12 @@ use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::ptr;
 
-use fordway_store::{Bucket, BucketInfo, GetOptions, Key, ListEntry, ListQuery, MAX_KEYS, ObjectListing};
+use fordway_store::{
+    Bucket, BucketInfo, DocumentKind, GetOptions, Key, ListEntry, ListQuery, MAX_KEYS, ObjectListing,
+};
 use fordway_wire::s3_xml::{self, AclDocument};
 
-use super::response::{Outcome, RequestFailure};
+use super::response::{RequestFailure, RequestResult};
 use crate::abi::{
     AclGrant, ListBucketCallback, ListBucketContent, ListServiceCallback, MAX_GRANTS, MAX_OWNER_BYTES,
     PERMISSION_FULL_CONTROL,
@@ -37,14 +39,18 @@ pub(crate) fn list_all(
     lane: &fordway_lanes::Lane,
     callback: Option<ListServiceCallback>,
     responder: &CallbackResponder,
-) -> Outcome {
+) -> RequestResult {
     let buckets = lane.store.list_buckets()?;
     responder.succeeded(SuccessProperties::default)?;
     let Some(callback) = callback else { return Ok(()) };
     responder.call(|| buckets.iter().try_for_each(|bucket| tell_bucket(bucket, callback, responder)))
 }
 
-fn tell_bucket(bucket: &BucketInfo, callback: ListServiceCallback, responder: &CallbackResponder) -> Outcome {
+fn tell_bucket(
+    bucket: &BucketInfo,
+    callback: ListServiceCallback,
+    responder: &CallbackResponder,
+) -> RequestResult {
     let name = c_text(bucket.name.as_str());
     let created_s = seconds(bucket.created);
     // SAFETY: the handler's creator guarantees the callback and its data; the texts outlive it.
@@ -60,7 +66,7 @@ pub(crate) unsafe fn test(
     target: &BucketTarget,
     (location, capacity): (*mut c_char, usize),
     responder: &CallbackResponder,
-) -> Outcome {
+) -> RequestResult {
     responder.call(|| {
         // The location is empty for S3's first region, and also for a directory. SAFETY: the caller guarantees
         // `location`.
@@ -77,11 +83,11 @@ pub(crate) fn create(
     location: Option<&str>,
     region: Option<&str>,
     responder: &CallbackResponder,
-) -> Outcome {
+) -> RequestResult {
     if let Some(location) = location.filter(|location| Some(*location) != region) {
         let why = format!(
-            "a bucket is made where its endpoint is, not in {location:?}; \
-             use an endpoint and an authRegion of that region, or no location"
+            "a bucket is created in the region of its endpoint, not in {location:?}; use an endpoint and an authRegion \
+             of that region, or no location"
         );
         return Err(RequestFailure::refused(Status::ErrorInvalidLocationConstraint, why));
     }
@@ -90,7 +96,7 @@ pub(crate) fn create(
 }
 
 /// Removes an empty bucket. Errors: `NoSuchBucket`, `BucketNotEmpty`.
-pub(crate) fn delete(target: &BucketTarget, responder: &CallbackResponder) -> Outcome {
+pub(crate) fn delete(target: &BucketTarget, responder: &CallbackResponder) -> RequestResult {
     target.lane.store.delete_bucket(&target.bucket)?;
     responder.succeeded(SuccessProperties::default)
 }
@@ -117,7 +123,7 @@ pub(crate) fn list(
     query: &ListQuery,
     callback: Option<ListBucketCallback>,
     responder: &CallbackResponder,
-) -> Outcome {
+) -> RequestResult {
     let page = target.lane.store.list(&target.bucket, query)?;
     responder.succeeded(SuccessProperties::default)?;
     let Some(callback) = callback else { return Ok(()) };
@@ -135,7 +141,7 @@ fn tell_entries(
     marker: *const c_char,
     callback: ListBucketCallback,
     responder: &CallbackResponder,
-) -> Outcome {
+) -> RequestResult {
     let is_truncated = i32::from(page.next.is_some());
     for batch in page.entries.chunks(BATCH) {
         let batch = EntryBatch::new(batch);
@@ -199,7 +205,7 @@ impl EntryBatch {
 }
 
 /// Returns the destination bucket of a copy: `name`, or the target's own bucket. Errors: `InvalidBucketName`.
-pub(crate) fn named_or_own(name: Option<&str>, own: &Bucket) -> Outcome<Bucket> {
+pub(crate) fn named_or_own(name: Option<&str>, own: &Bucket) -> RequestResult<Bucket> {
     match name {
         Some(name) => Ok(Bucket::new(name)?),
         None => Ok(own.clone()),
@@ -216,10 +222,10 @@ pub(crate) struct AclReturns {
 
 /// Checks that the request is not for a service over HTTP, and that the object or bucket exists. Errors:
 /// `ErrorNotImplemented` on the http lane; the object or bucket is missing.
-fn check(target: &BucketTarget, key: Option<&Key>, what: &str) -> Outcome {
+fn check(target: &BucketTarget, key: Option<&Key>, what: &str) -> RequestResult {
     let store = &target.lane.store;
     if store.lane() == "http" {
-        let why = format!("{what} of an S3 service are not offered here; use the service's own tools");
+        let why = format!("{what} of an S3 service are not supported here; use the service's own tools");
         return Err(RequestFailure::refused(Status::ErrorNotImplemented, why));
     }
     match key {
@@ -240,7 +246,7 @@ pub(crate) fn get_acl(
     key: Option<&Key>,
     returns: &AclReturns,
     responder: &CallbackResponder,
-) -> Outcome {
+) -> RequestResult {
     check(target, key, "access control lists")?;
     let id = owner();
     // SAFETY: `S3_get_acl` requires its caller to pass two buffers of 128 bytes, and room for 100 grants.
@@ -263,22 +269,26 @@ pub(crate) fn set_acl(
     key: Option<&Key>,
     grants: &[AclGrant],
     responder: &CallbackResponder,
-) -> Outcome {
+) -> RequestResult {
     check(target, key, "access control lists")?;
     let is_owner_alone = grants.iter().all(|grant| {
         let is_user = matches!(Grantee::of_c(grant), Grantee::User { id, .. } if id == owner());
         is_user && grant.permission == PERMISSION_FULL_CONTROL
     });
     if !is_owner_alone {
-        let why = "grants to others are not offered; use the permissions of the file system";
+        let why = "grants to other users are not supported; use the permissions of the file system";
         return Err(RequestFailure::refused(Status::ErrorNotImplemented, why));
     }
     responder.succeeded(SuccessProperties::default)
 }
 
-/// Reports that the bucket has no lifecycle rules.
-pub(crate) fn get_lifecycle(target: &BucketTarget) -> Outcome {
+/// Reports that the bucket has no lifecycle rules, or that they cannot be read here.
+pub(crate) fn get_lifecycle(target: &BucketTarget) -> RequestResult {
     check(target, None, "lifecycle rules")?;
+    if target.lane.store.document(&target.bucket, &DocumentKind::known("lifecycle"))?.is_some() {
+        let why = "this lane does not return lifecycle rules; read them over HTTP";
+        return Err(RequestFailure::refused(Status::ErrorNotImplemented, why));
+    }
     Err(RequestFailure::refused(
         Status::ErrorNoSuchLifecycleConfiguration,
         "the bucket has no lifecycle rules",
@@ -286,9 +296,9 @@ pub(crate) fn get_lifecycle(target: &BucketTarget) -> Outcome {
 }
 
 /// Reports that lifecycle rules are not supported.
-pub(crate) fn set_lifecycle(target: &BucketTarget) -> Outcome {
+pub(crate) fn set_lifecycle(target: &BucketTarget) -> RequestResult {
     check(target, None, "lifecycle rules")?;
-    let why = "lifecycle rules are not offered; remove old objects with a job of your own";
+    let why = "this lane cannot set lifecycle rules; set them over HTTP";
     Err(RequestFailure::refused(Status::ErrorNotImplemented, why))
 }
 
@@ -297,7 +307,7 @@ pub(crate) fn get_logging(
     target: &BucketTarget,
     (bucket, prefix, count): (*mut c_char, *mut c_char, *mut i32),
     responder: &CallbackResponder,
-) -> Outcome {
+) -> RequestResult {
     check(target, None, "access logs")?;
     // SAFETY: `S3_get_server_access_logging` requires its caller to pass two buffers, to each of which we write one
     // byte, and a pointer to a number.
@@ -317,10 +327,10 @@ pub(crate) fn set_logging(
     target: &BucketTarget,
     bucket: Option<&str>,
     responder: &CallbackResponder,
-) -> Outcome {
+) -> RequestResult {
     check(target, None, "access logs")?;
     if bucket.is_some() {
-        let why = "access logs are not offered; FORDWAY_LOG=debug logs what this process does";
+        let why = "access logs are not supported; FORDWAY_LOG=debug logs what this process does";
         return Err(RequestFailure::refused(Status::ErrorNotImplemented, why));
     }
     responder.succeeded(SuccessProperties::default)
@@ -365,7 +375,7 @@ pub(crate) struct AccessControlList {
 
 impl AccessControlList {
     /// Parses S3's document. Errors: the document is not valid, or does not fit in C's structures.
-    pub(crate) fn read(document: &[u8]) -> Outcome<AccessControlList> {
+    pub(crate) fn read(document: &[u8]) -> RequestResult<AccessControlList> {
         let read = s3_xml::access_control_policy(document);
         let AclDocument { owner_id, owner_name, grants } = read.map_err(|error| {
             RequestFailure::refused(
@@ -380,13 +390,13 @@ impl AccessControlList {
         fits(&owner_id, Status::UserIdTooLong)?;
         fits(&owner_name, Status::UserDisplayNameTooLong)?;
         let grants =
-            grants.into_iter().map(|grant| AccessGrant::read(grant)?.to_c()).collect::<Outcome<_>>()?;
+            grants.into_iter().map(|grant| AccessGrant::read(grant)?.to_c()).collect::<RequestResult<_>>()?;
         Ok(AccessControlList { owner_id, owner_name, grants })
     }
 }
 
 impl AccessGrant {
-    fn read(grant: s3_xml::GrantElement) -> Outcome<AccessGrant> {
+    fn read(grant: s3_xml::GrantElement) -> RequestResult<AccessGrant> {
         let s3_xml::GrantElement { email, id, name, uri, permission } = grant;
         let group = GROUPS.iter().find(|(name, _)| *name == uri).map(|(_, number)| *number);
         let grantee = match (email.is_empty(), id.is_empty(), group) {
@@ -408,7 +418,7 @@ impl AccessGrant {
     }
 
     /// Converts the grant to C's structure. Errors: a text is longer than its field.
-    pub(crate) fn to_c(&self) -> Outcome<AclGrant> {
+    pub(crate) fn to_c(&self) -> RequestResult<AclGrant> {
         let (grantee_type, first, second) = match &self.grantee {
             Grantee::Email(address) => (0, fits(address, Status::EmailAddressTooLong)?, [0; MAX_OWNER_BYTES]),
             Grantee::User { id, name } => {
@@ -432,7 +442,7 @@ impl Grantee {
 }
 
 /// Returns a field with `text` and its NUL. Errors: `too_long`.
-fn fits(text: &str, too_long: Status) -> Outcome<[c_char; MAX_OWNER_BYTES]> {
+fn fits(text: &str, too_long: Status) -> RequestResult<[c_char; MAX_OWNER_BYTES]> {
     let mut field = [0; MAX_OWNER_BYTES];
     if text.len() >= MAX_OWNER_BYTES {
         return Err(RequestFailure::refused(

@@ -14,9 +14,9 @@ use fordway_lanes::{Lane, LaneOptions};
 use fordway_store::{Bucket, Result};
 use fordway_sys::ProcessIdentity;
 
-use super::response::Outcome;
+use super::response::RequestResult;
 use crate::arguments::checked;
-use crate::queue::RequestWeight;
+use crate::queue::RequestClass;
 
 /// The address and credentials that a program uses for its objects. Empty texts are `None`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,7 +36,7 @@ pub(crate) struct LaneAddress<T> {
 pub(crate) struct BucketTarget {
     pub(crate) lane: Lane,
     pub(crate) bucket: Bucket,
-    /// Cached, because asking the lane would be the most expensive part of computing a request's weight.
+    /// Cached, because querying the lane would be the most expensive part of computing a request's weight.
     is_local: bool,
     pool: *const LanePool,
     address: OwnedAddress,
@@ -46,7 +46,7 @@ impl BucketTarget {
     /// Returns the target for an address. If the thread's last request had the same target, this takes no lock, copies
     /// no name and validates no characters. Errors: `InvalidBucketName`, a text that is not UTF-8, and errors of the
     /// lane.
-    pub(crate) fn take(address: &LaneAddress<&CStr>, bucket: Option<&CStr>) -> Outcome<TakenTarget> {
+    pub(crate) fn take(address: &LaneAddress<&CStr>, bucket: Option<&CStr>) -> RequestResult<TakenTarget> {
         let bucket = bucket.unwrap_or_default();
         let pool = pool();
         let last = LAST.take().filter(|last| {
@@ -65,8 +65,8 @@ impl BucketTarget {
 
 impl BucketTarget {
     /// Returns what a request to this target that moves `bytes` of content costs the thread that carries it out.
-    pub(crate) fn weight(&self, bytes: u64) -> RequestWeight {
-        RequestWeight::of(self.is_local, bytes)
+    pub(crate) fn weight(&self, bytes: u64) -> RequestClass {
+        RequestClass::of(self.is_local, bytes)
     }
 }
 
@@ -132,7 +132,7 @@ impl<T: Copy> LaneAddress<T> {
 
 impl<'a> LaneAddress<&'a CStr> {
     /// Returns the same address with its texts checked. Errors: a text is not UTF-8.
-    pub(crate) fn checked(&self) -> Outcome<LaneAddress<&'a str>> {
+    pub(crate) fn checked(&self) -> RequestResult<LaneAddress<&'a str>> {
         let text = |bytes: Option<&'a CStr>| bytes.map(checked).transpose();
         Ok(LaneAddress {
             host: text(self.host)?,

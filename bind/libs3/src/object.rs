@@ -11,7 +11,7 @@ use fordway_store::{
 };
 use fordway_wire::s3_xml;
 
-use super::response::{ContentSource, Outcome, PIECE_BYTES, RequestFailure, with_piece};
+use super::response::{ContentSource, PIECE_BYTES, RequestFailure, RequestResult, with_piece};
 use crate::abi::{
     CommitCallback, GetDataCallback, ListMultipartUpload, ListPart, ListPartsCallback, ListUploadsCallback,
     MAX_QUERY_STRING_BYTES, UploadIdCallback,
@@ -34,7 +34,7 @@ pub(crate) struct CopyReturns {
 impl CopyReturns {
     /// # Safety
     /// Wherever callbacks may run, the pointers are NULL or valid for writes, `etag` for `etag_capacity` bytes.
-    pub(crate) unsafe fn tell(&self, made: &PutResult, responder: &CallbackResponder) -> Outcome {
+    pub(crate) unsafe fn tell(&self, made: &PutResult, responder: &CallbackResponder) -> RequestResult {
         // SAFETY: the caller guarantees the pointers.
         responder.call(|| unsafe {
             if let Some(last_modified_s) = self.last_modified_s.as_mut() {
@@ -54,7 +54,7 @@ pub(crate) fn put(
     said: ContentProperties,
     source: ContentSource,
     responder: &CallbackResponder,
-) -> Outcome<PutResult> {
+) -> RequestResult<PutResult> {
     let Some(key) = key else { return Err(no_key()) };
     let options = PutOptions {
         metadata: said.metadata,
@@ -83,7 +83,7 @@ pub(crate) fn write_all(
     piece: &mut [u8],
     expected: &ExpectedContent,
     responder: &CallbackResponder,
-) -> Outcome<PutResult> {
+) -> RequestResult<PutResult> {
     while source.left_bytes() > 0 {
         let filled = source.fill(piece, responder)?;
         writer.write(&piece[..filled])?;
@@ -93,7 +93,7 @@ pub(crate) fn write_all(
 
 /// Handles a put of no bytes to no key: it stores nothing, and succeeds if the bucket exists. Programs create their top
 /// directory in this way. Errors: `NoSuchBucket`.
-pub(crate) fn touch_bucket(target: &BucketTarget, responder: &CallbackResponder) -> Outcome {
+pub(crate) fn touch_bucket(target: &BucketTarget, responder: &CallbackResponder) -> RequestResult {
     target.lane.store.head_bucket(&target.bucket)?;
     responder.succeeded(SuccessProperties::default)
 }
@@ -114,7 +114,7 @@ pub(crate) fn get(
     options: &GetOptions,
     callback: Option<GetDataCallback>,
     responder: &CallbackResponder,
-) -> Outcome {
+) -> RequestResult {
     let object = target.lane.store.get(&target.bucket, key, options)?;
     responder.succeeded(|| SuccessProperties::of_object(&object.info, object.content.len()))?;
     let Some(callback) = callback else { return Ok(()) };
@@ -122,7 +122,11 @@ pub(crate) fn get(
     responder.finish_by(content.len(), move |responder| deliver(content, callback, responder))
 }
 
-fn deliver(content: ObjectContent, callback: GetDataCallback, responder: &CallbackResponder) -> Outcome {
+fn deliver(
+    content: ObjectContent,
+    callback: GetDataCallback,
+    responder: &CallbackResponder,
+) -> RequestResult {
     let hand_over = |piece: &[u8]| {
         responder.call(|| {
             // SAFETY: the handler's creator guarantees the callback and its data. A piece has at most
@@ -145,8 +149,8 @@ fn pump(
     mut reader: impl Read,
     mut left: u64,
     least: usize,
-    mut hand_over: impl FnMut(&[u8]) -> Outcome,
-) -> Outcome {
+    mut hand_over: impl FnMut(&[u8]) -> RequestResult,
+) -> RequestResult {
     with_piece(|piece| {
         while left > 0 {
             let wanted = piece.len().min(usize::try_from(left).unwrap_or(usize::MAX));
@@ -176,7 +180,7 @@ fn broken(error: std::io::Error, left: u64) -> RequestFailure {
 }
 
 /// Returns the properties of an object, or of the bucket if there is no key.
-pub(crate) fn head(target: &BucketTarget, key: Option<&Key>, responder: &CallbackResponder) -> Outcome {
+pub(crate) fn head(target: &BucketTarget, key: Option<&Key>, responder: &CallbackResponder) -> RequestResult {
     let store = &target.lane.store;
     let Some(key) = key else {
         store.head_bucket(&target.bucket).map_err(RequestFailure::Head)?;
@@ -187,7 +191,11 @@ pub(crate) fn head(target: &BucketTarget, key: Option<&Key>, responder: &Callbac
 }
 
 /// Deletes an object. Without a key, there is nothing to delete, which succeeds if the bucket exists.
-pub(crate) fn delete(target: &BucketTarget, key: Option<&Key>, responder: &CallbackResponder) -> Outcome {
+pub(crate) fn delete(
+    target: &BucketTarget,
+    key: Option<&Key>,
+    responder: &CallbackResponder,
+) -> RequestResult {
     match key {
         Some(key) => drop(target.lane.store.delete(&target.bucket, key, &DeleteOptions::default())?),
         None => drop(target.lane.store.head_bucket(&target.bucket)?),
@@ -201,7 +209,7 @@ pub(crate) fn copy(
     key: &Key,
     to: (&Bucket, &Key),
     said: Option<ContentProperties>,
-) -> Outcome<PutResult> {
+) -> RequestResult<PutResult> {
     let options = CopyOptions { metadata: said.map(|said| said.metadata), ..Default::default() };
     Ok(target.lane.store.copy((&target.bucket, key), to.0, to.1, &options)?)
 }
@@ -222,7 +230,7 @@ pub(crate) fn initiate_upload(
     said: ContentProperties,
     callback: Option<UploadIdCallback>,
     responder: &CallbackResponder,
-) -> Outcome {
+) -> RequestResult {
     let options = PutOptions { metadata: said.metadata, ..Default::default() };
     let upload = target.lane.store.create_upload(&target.bucket, key, &options)?;
     responder.succeeded(SuccessProperties::default)?;
@@ -240,11 +248,13 @@ pub(crate) struct UploadPart {
 }
 
 /// Converts a part's number. Errors: `ErrorInvalidArgument` if it is out of range.
-pub(crate) fn part_number(number: c_int) -> Outcome<u16> {
+pub(crate) fn part_number(number: c_int) -> RequestResult<u16> {
     u16::try_from(number).ok().filter(|number| (1..=fordway_store::MAX_PARTS).contains(number)).ok_or_else(
         || {
-            let why =
-                format!("part {number} cannot be; parts are numbered from 1 to {}", fordway_store::MAX_PARTS);
+            let why = format!(
+                "there is no part {number}; parts are numbered from 1 to {}",
+                fordway_store::MAX_PARTS
+            );
             RequestFailure::refused(Status::ErrorInvalidArgument, why)
         },
     )
@@ -252,7 +262,7 @@ pub(crate) fn part_number(number: c_int) -> Outcome<u16> {
 
 /// Converts the upload ID that a caller received when it started an upload. Errors: `ErrorNoSuchUpload` if it is
 /// missing.
-pub(crate) fn upload_id(id: Option<&str>) -> Outcome<UploadId> {
+pub(crate) fn upload_id(id: Option<&str>) -> RequestResult<UploadId> {
     let none = || {
         RequestFailure::refused(Status::ErrorNoSuchUpload, "the upload id is empty; start an upload first")
     };
@@ -266,7 +276,7 @@ pub(crate) fn upload_part(
     md5: Option<[u8; 16]>,
     source: ContentSource,
     responder: &CallbackResponder,
-) -> Outcome<PutResult> {
+) -> RequestResult<PutResult> {
     let size = Some(source.left_bytes());
     let options = PartOptions { check_md5: md5.is_some(), size_hint: size, ..Default::default() };
     let store = &target.lane.store;
@@ -281,7 +291,7 @@ pub(crate) fn copy_part(
     key: &Key,
     (start, count): (u64, u64),
     to: (&fordway_store::Bucket, &UploadPart),
-) -> Outcome<PutResult> {
+) -> RequestResult<PutResult> {
     let options = GetOptions { range: range(start, count), ..Default::default() };
     let (bucket, part) = to;
     let to = (bucket, &part.key, &part.upload, part.number);
@@ -295,7 +305,7 @@ pub(crate) fn complete_upload(
     source: ContentSource,
     callback: Option<CommitCallback>,
     responder: &CallbackResponder,
-) -> Outcome {
+) -> RequestResult {
     let parts = read_parts(source, responder)?;
     let options = CompleteOptions::default();
     let made = target.lane.store.complete_upload(&target.bucket, key, upload, &parts, &options)?;
@@ -306,10 +316,9 @@ pub(crate) fn complete_upload(
     responder.call(|| checked(unsafe { callback(location.as_ptr(), etag.as_ptr(), responder.data()) }))
 }
 
-fn read_parts(mut source: ContentSource, responder: &CallbackResponder) -> Outcome<Vec<CompletedPart>> {
+fn read_parts(mut source: ContentSource, responder: &CallbackResponder) -> RequestResult<Vec<CompletedPart>> {
     if source.left_bytes() > MAX_DOCUMENT_BYTES {
-        let why =
-            format!("the document that names the parts has over {MAX_DOCUMENT_BYTES} bytes; use fewer parts");
+        let why = format!("the list of parts has over {MAX_DOCUMENT_BYTES} bytes; use fewer parts");
         return Err(RequestFailure::refused(Status::XmlDocumentTooLarge, why));
     }
     let mut document = vec![0; source.left_bytes() as usize];
@@ -327,7 +336,7 @@ pub(crate) fn abort_upload(
     target: &BucketTarget,
     (key, upload): (&Key, &UploadId),
     responder: &CallbackResponder,
-) -> Outcome {
+) -> RequestResult {
     target.lane.store.abort_upload(&target.bucket, key, upload)?;
     responder.succeeded(SuccessProperties::default)
 }
@@ -339,13 +348,13 @@ pub(crate) fn list_parts(
     query: &PartsQuery,
     callback: Option<ListPartsCallback>,
     responder: &CallbackResponder,
-) -> Outcome {
+) -> RequestResult {
     let page = target.lane.store.list_parts(&target.bucket, key, upload, query)?;
     responder.succeeded(SuccessProperties::default)?;
     callback.map_or(Ok(()), |callback| responder.call(|| tell_parts(&page, callback, responder.data())))
 }
 
-fn tell_parts(page: &PartListing, callback: ListPartsCallback, data: *mut c_void) -> Outcome {
+fn tell_parts(page: &PartListing, callback: ListPartsCallback, data: *mut c_void) -> RequestResult {
     let last = page.parts.last().filter(|_| page.truncated).map(|part| part.number.to_string());
     let (marker, none) = (c_text(last.as_deref().unwrap_or_default()), c"".as_ptr());
     for (index, batch) in page.parts.chunks(BATCH).enumerate() {
@@ -386,13 +395,13 @@ pub(crate) fn list_uploads(
     query: &UploadsQuery,
     callback: Option<ListUploadsCallback>,
     responder: &CallbackResponder,
-) -> Outcome {
+) -> RequestResult {
     let page = target.lane.store.list_uploads(&target.bucket, query)?;
     responder.succeeded(SuccessProperties::default)?;
     callback.map_or(Ok(()), |callback| responder.call(|| tell_uploads(&page, callback, responder.data())))
 }
 
-fn tell_uploads(page: &UploadListing, callback: ListUploadsCallback, data: *mut c_void) -> Outcome {
+fn tell_uploads(page: &UploadListing, callback: ListUploadsCallback, data: *mut c_void) -> RequestResult {
     let last = page.uploads.last().filter(|_| page.truncated);
     let next_key = c_text(last.map_or("", |upload| &upload.key));
     let next_id = c_text(last.map_or("", |upload| upload.upload.as_str()));
@@ -431,7 +440,7 @@ pub(crate) fn presigned_url(
     lifetime_s: i64,
     subresource: Option<&str>,
     method: Option<&str>,
-) -> Outcome<String> {
+) -> RequestResult<String> {
     let Some(presigner) = &target.lane.presigner else {
         let why = format!("the {} lane has no URLs; use the address of a gateway", target.lane.store.lane());
         return Err(RequestFailure::refused(Status::NotSupported, why));
@@ -447,7 +456,7 @@ pub(crate) fn presigned_url(
         true => Ok(url),
         false => {
             let why = format!(
-                "the URL has {} bytes, more than a caller has room for; use a shorter key",
+                "the URL has {} bytes, more than the caller's buffer can hold; use a shorter key",
                 url.len()
             );
             Err(RequestFailure::refused(Status::UriTooLong, why))
@@ -455,7 +464,7 @@ pub(crate) fn presigned_url(
     }
 }
 
-fn known_method(method: &str) -> Outcome<&'static str> {
+fn known_method(method: &str) -> RequestResult<&'static str> {
     const METHODS: [&str; 4] = ["GET", "HEAD", "PUT", "DELETE"];
     METHODS.into_iter().find(|known| known.eq_ignore_ascii_case(method)).ok_or_else(|| {
         let why = format!("a URL cannot be signed for {method}; use one of {}", METHODS.join(", "));

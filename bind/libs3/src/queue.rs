@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use fordway_sys::ProcessIdentity;
 use rustix::event::{EventfdFlags, eventfd};
 
-use super::response::{Outcome, QUICK_MAX_BYTES, RequestFailure};
+use super::response::{QUICK_MAX_BYTES, RequestFailure, RequestResult};
 use crate::relay::{
     CallbackRelay, DriverDemand, RelayEvent, RequestNumber, RequestWork, WorkerJob, interrupted,
     workers_were_started,
@@ -32,7 +32,7 @@ const LONG_MAX: usize = 8;
 
 /// What a request costs the thread that carries it out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum RequestWeight {
+pub(crate) enum RequestClass {
     /// A short request for local files, which takes less time than handing it to another thread.
     Quick,
     /// A longer request for local files.
@@ -41,14 +41,14 @@ pub(crate) enum RequestWeight {
     Remote,
 }
 
-impl RequestWeight {
+impl RequestClass {
     /// Returns the weight of a request that moves `bytes` of content; `is_local` means that it accesses files of this
     /// node.
     pub(crate) const fn of(is_local: bool, bytes: u64) -> Self {
         match is_local {
-            true if bytes <= QUICK_MAX_BYTES => RequestWeight::Quick,
-            true => RequestWeight::Long,
-            false => RequestWeight::Remote,
+            true if bytes <= QUICK_MAX_BYTES => RequestClass::Quick,
+            true => RequestClass::Long,
+            false => RequestClass::Remote,
         }
     }
 }
@@ -80,7 +80,7 @@ struct QueueState {
     signal: Option<Arc<OwnedFd>>,
     /// The requests whose end has not been reported yet, in order of arrival.
     unfinished: BTreeMap<RequestNumber, UnfinishedRequest>,
-    unstarted: VecDeque<(RequestNumber, RequestWeight, RequestWork)>,
+    unstarted: VecDeque<(RequestNumber, RequestClass, RequestWork)>,
     next_number: RequestNumber,
     /// The numbers of long and of remote requests on workers.
     long: usize,
@@ -94,7 +94,7 @@ unsafe impl Send for QueueState {}
 struct UnfinishedRequest {
     responder: CallbackResponder,
     /// The weight of a request on a worker; `Quick` if it is not on a worker.
-    on_worker: RequestWeight,
+    on_worker: RequestClass,
 }
 
 impl Default for QueueState {
@@ -124,16 +124,16 @@ impl QueueState {
         let lost = self.unfinished.keys().filter(|number| !kept(number));
         let events = lost.map(|number| RelayEvent::Ended(*number, Err(parents())));
         let relay = CallbackRelay::with_events(events);
-        self.unfinished.values_mut().for_each(|request| request.on_worker = RequestWeight::Quick);
+        self.unfinished.values_mut().for_each(|request| request.on_worker = RequestClass::Quick);
         (self.relay, self.told) = (Arc::new(relay), DriverDemand::default());
         (self.process, self.signal, self.long, self.remote) = (ProcessIdentity::current(), None, 0, 0);
         self.tell_demand();
     }
 
-    fn has_room(&self, weight: RequestWeight) -> bool {
+    fn has_room(&self, weight: RequestClass) -> bool {
         match weight {
-            RequestWeight::Quick | RequestWeight::Long => self.long < LONG_MAX,
-            RequestWeight::Remote => self.remote < REMOTE_MAX,
+            RequestClass::Quick | RequestClass::Long => self.long < LONG_MAX,
+            RequestClass::Remote => self.remote < REMOTE_MAX,
         }
     }
 
@@ -150,17 +150,17 @@ impl QueueState {
         }
     }
 
-    fn count(&mut self, weight: RequestWeight) -> &mut usize {
+    fn count(&mut self, weight: RequestClass) -> &mut usize {
         match weight {
-            RequestWeight::Quick | RequestWeight::Long => &mut self.long,
-            RequestWeight::Remote => &mut self.remote,
+            RequestClass::Quick | RequestClass::Long => &mut self.long,
+            RequestClass::Remote => &mut self.remote,
         }
     }
 
     /// Removes a request that has ended.
     fn take(&mut self, number: RequestNumber) -> Option<CallbackResponder> {
         let UnfinishedRequest { responder, on_worker } = self.unfinished.remove(&number)?;
-        if on_worker != RequestWeight::Quick {
+        if on_worker != RequestClass::Quick {
             *self.count(on_worker) -= 1;
         }
         self.tell_demand();
@@ -169,7 +169,7 @@ impl QueueState {
 }
 
 fn parents() -> RequestFailure {
-    let why = "the request is the parent process's; make it again in this one";
+    let why = "the request belongs to the parent process; make it again in this process";
     RequestFailure::refused(Status::Interrupted, why)
 }
 
@@ -209,11 +209,11 @@ impl RequestQueue {
         relay.has_work()
     }
 
-    fn add(&self, responder: CallbackResponder, weight: RequestWeight, work: RequestWork) {
+    fn add(&self, responder: CallbackResponder, weight: RequestClass, work: RequestWork) {
         let mut state = self.locked();
         let number = state.next_number;
         state.next_number += 1;
-        let on_worker = RequestWeight::Quick;
+        let on_worker = RequestClass::Quick;
         state.unfinished.insert(number, UnfinishedRequest { responder, on_worker });
         state.unstarted.push_back((number, weight, work));
         state.tell_demand();
@@ -221,18 +221,18 @@ impl RequestQueue {
 
     /// Does everything that can be done without waiting, but starts nothing more after [`TURN_MAX`]. Errors: it is
     /// called by a callback of an unfinished request of the same context.
-    pub(crate) fn run_once(&self) -> Outcome {
+    pub(crate) fn run_once(&self) -> RequestResult {
         let until = Instant::now() + TURN_MAX;
         self.run_while(|| Instant::now() < until)
     }
 
     /// Does everything that can be done without waiting. Errors: as for [`RequestQueue::run_once`].
-    pub(crate) fn run_ready(&self) -> Outcome {
+    pub(crate) fn run_ready(&self) -> RequestResult {
         self.run_while(|| true)
     }
 
     /// Carries out all requests, including those that callbacks add. Errors: as for [`RequestQueue::run_once`].
-    pub(crate) fn run_all(&self) -> Outcome {
+    pub(crate) fn run_all(&self) -> RequestResult {
         loop {
             self.run_ready()?;
             let relay = {
@@ -246,7 +246,7 @@ impl RequestQueue {
         }
     }
 
-    fn run_while(&self, may_go_on: impl Fn() -> bool) -> Outcome {
+    fn run_while(&self, may_go_on: impl Fn() -> bool) -> RequestResult {
         if CallbackScope::is_in(self) {
             let why = "a callback of a request cannot drive the context that the request is in; use another context";
             return Err(RequestFailure::refused(Status::InternalError, why));
@@ -269,8 +269,8 @@ impl RequestQueue {
         let Some((number, weight, work)) = state.unstarted.pop_front() else { return false };
         state.tell_demand();
         match weight {
-            RequestWeight::Quick => self.run_here(state, number, work),
-            RequestWeight::Long | RequestWeight::Remote => self.run_on_worker(state, number, weight, work),
+            RequestClass::Quick => self.run_here(state, number, work),
+            RequestClass::Long | RequestClass::Remote => self.run_on_worker(state, number, weight, work),
         }
         true
     }
@@ -285,7 +285,7 @@ impl RequestQueue {
             without_panic(|| work(&responder))
         };
         match (outcome, responder.take_rest()) {
-            (Ok(()), Some(rest)) => self.run_on_worker(self.locked(), number, RequestWeight::Long, rest),
+            (Ok(()), Some(rest)) => self.run_on_worker(self.locked(), number, RequestClass::Long, rest),
             (outcome, _) => self.finish(number, outcome),
         }
     }
@@ -295,7 +295,7 @@ impl RequestQueue {
         &self,
         mut state: MutexGuard<'_, QueueState>,
         number: RequestNumber,
-        weight: RequestWeight,
+        weight: RequestClass,
         work: RequestWork,
     ) {
         let relay = state.relay.clone();
@@ -331,7 +331,7 @@ impl RequestQueue {
         true
     }
 
-    fn finish(&self, number: RequestNumber, outcome: Outcome) {
+    fn finish(&self, number: RequestNumber, outcome: RequestResult) {
         // If the request is gone, the context was destroyed, and the end has already been reported.
         let responder = self.locked().take(number);
         if let Some(responder) = responder {
@@ -390,9 +390,9 @@ impl Drop for CallbackScope {
 pub(crate) unsafe fn submit<Work>(
     context: *const RequestContext,
     responder: CallbackResponder,
-    prepare: impl FnOnce() -> Outcome<(RequestWeight, Work)>,
+    prepare: impl FnOnce() -> RequestResult<(RequestClass, Work)>,
 ) where
-    Work: FnOnce(&CallbackResponder) -> Outcome + 'static,
+    Work: FnOnce(&CallbackResponder) -> RequestResult + 'static,
 {
     // SAFETY: the caller guarantees it.
     let Some(context) = (unsafe { context.as_ref() }) else {

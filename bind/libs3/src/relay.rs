@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use fordway_store::ObjectContent;
 use fordway_sys::{ProcessIdentity, with_signals_blocked};
 
-use super::response::{Outcome, RequestFailure};
+use super::response::{RequestFailure, RequestResult};
 use crate::response::{CallbackResponder, without_panic};
 use crate::status::Status;
 
@@ -31,7 +31,7 @@ pub(crate) type RequestNumber = u64;
 
 /// The remaining work of a request. It may be called on any thread. It uses the program's memory (pointers for
 /// callbacks, and memory for results) only within [`CallbackResponder::call`].
-pub(crate) type RequestWork = Box<dyn FnOnce(&CallbackResponder) -> Outcome>;
+pub(crate) type RequestWork = Box<dyn FnOnce(&CallbackResponder) -> RequestResult>;
 
 /// A request for a worker.
 pub(crate) struct WorkerJob {
@@ -51,12 +51,12 @@ const _: () = may_change_threads::<ObjectContent>();
 /// Something for the driving thread to do.
 pub(crate) enum RelayEvent {
     Callback(WaitingCallback),
-    Ended(RequestNumber, Outcome),
+    Ended(RequestNumber, RequestResult),
 }
 
 /// A callback for which a worker waits. If it is dropped without being run, the worker is notified.
 pub(crate) struct WaitingCallback {
-    /// `call` and `progress` are on the worker's stack, and stay valid until `progress` is no longer `WAITING`.
+    /// `call` and `progress` are on the worker's stack, and remain valid until `progress` is no longer `WAITING`.
     call: *mut dyn FnMut(),
     progress: *const AtomicU8,
     worker: Thread,
@@ -76,7 +76,7 @@ const DROPPED: u8 = 2;
 impl WaitingCallback {
     /// Runs the callback on the current thread.
     pub(crate) fn run(mut self) {
-        // SAFETY: the callback stays valid until this value is dropped, and nothing else accesses it meanwhile.
+        // SAFETY: the callback remains valid until this value is dropped, and nothing else accesses it until then.
         unsafe { (*self.call)() };
         self.end = CALLED;
     }
@@ -86,7 +86,7 @@ impl Drop for WaitingCallback {
     fn drop(&mut self) {
         // If a callback forked, the child has no worker, and the worker's memory may have been reused.
         if self.process.is_current() {
-            // SAFETY: `progress` stays valid until this store, which is its last use here.
+            // SAFETY: `progress` remains valid until this store, which is its last use here.
             unsafe { (*self.progress).store(self.end, Ordering::Release) };
             self.worker.unpark();
         }
@@ -119,7 +119,7 @@ struct RelayState {
     workers: WorkerCounts,
 }
 
-/// What a context has for its driver to do, besides callbacks.
+/// Work of a context's driver other than callbacks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct DriverDemand {
     /// A request can be started.
@@ -202,7 +202,7 @@ impl CallbackRelay {
 
     /// Called by workers: runs `callback` on the driving thread, and returns its result. Errors: `Interrupted` once the
     /// relay is closed.
-    pub(crate) fn call<T>(&self, callback: impl FnOnce() -> Outcome<T>) -> Outcome<T> {
+    pub(crate) fn call<T>(&self, callback: impl FnOnce() -> RequestResult<T>) -> RequestResult<T> {
         let (mut callback, mut returned) = (Some(callback), None);
         let mut call = || returned = callback.take().map(|callback| without_panic(callback));
         let progress = AtomicU8::new(WAITING);
@@ -352,7 +352,7 @@ impl CallbackRelay {
     }
 }
 
-/// Makes the failure of a request whose context is gone.
+/// Returns the failure of a request whose context was destroyed.
 pub(crate) fn interrupted() -> RequestFailure {
     let why = "the request context was destroyed before the request was finished; run it first";
     RequestFailure::refused(Status::Interrupted, why)

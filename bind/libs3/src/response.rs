@@ -109,7 +109,7 @@ impl CallbackResponder {
     /// be inside it; elsewhere, the program may already have freed that memory. Errors: the errors of `callback`,
     /// `Interrupted`.
     #[inline]
-    pub(crate) fn call<T>(&self, callback: impl FnOnce() -> Outcome<T>) -> Outcome<T> {
+    pub(crate) fn call<T>(&self, callback: impl FnOnce() -> RequestResult<T>) -> RequestResult<T> {
         match &self.route {
             CallbackRoute::Driver(relay, _) if relay.is_closed() => Err(interrupted()),
             CallbackRoute::Direct | CallbackRoute::Driver(..) => callback(),
@@ -123,8 +123,8 @@ impl CallbackResponder {
     pub(crate) fn finish_by(
         &self,
         bytes: u64,
-        rest: impl FnOnce(&CallbackResponder) -> Outcome + 'static,
-    ) -> Outcome {
+        rest: impl FnOnce(&CallbackResponder) -> RequestResult + 'static,
+    ) -> RequestResult {
         match &self.route {
             CallbackRoute::Driver(_, left) if bytes > QUICK_MAX_BYTES => {
                 left.set(Some(Box::new(rest)));
@@ -158,12 +158,12 @@ impl CallbackResponder {
 
     /// Reports that the request succeeded. `describe` is called only if there is a properties callback.
     /// Errors: `Callback`.
-    pub(crate) fn succeeded<'a>(&self, describe: impl FnOnce() -> SuccessProperties<'a>) -> Outcome {
+    pub(crate) fn succeeded<'a>(&self, describe: impl FnOnce() -> SuccessProperties<'a>) -> RequestResult {
         let Some(callback) = self.handler.properties else { return Ok(()) };
         self.call(|| self.tell_properties(callback, &describe()))
     }
 
-    fn tell_properties(&self, callback: PropertiesCallback, told: &SuccessProperties) -> Outcome {
+    fn tell_properties(&self, callback: PropertiesCallback, told: &SuccessProperties) -> RequestResult {
         let (content_type, user) = (told.content_type(), told.user());
         let pairs = user.iter().map(|(name, value)| NameValue { name: name.as_ptr(), value: value.as_ptr() });
         let pairs: Vec<NameValue> = pairs.collect();
@@ -187,13 +187,13 @@ impl CallbackResponder {
 
     /// Runs `work`, and reports its outcome.
     #[inline]
-    pub(crate) fn run(self, work: impl FnOnce(&CallbackResponder) -> Outcome) {
+    pub(crate) fn run(self, work: impl FnOnce(&CallbackResponder) -> RequestResult) {
         let outcome = without_panic(|| work(&self));
         self.complete(outcome);
     }
 
     /// Ends the request. Consumes the responder, so that the outcome is reported only once.
-    pub(crate) fn complete(self, outcome: Outcome) {
+    pub(crate) fn complete(self, outcome: RequestResult) {
         let failure = match outcome {
             Ok(()) => return self.tell(self.abi.number(Status::OK), ptr::null()),
             Err(failure) => failure,
@@ -222,7 +222,7 @@ impl CallbackResponder {
 }
 
 /// Turns a panic, which is a bug, into a failure, because it must not reach the C program.
-pub(crate) fn without_panic<T>(work: impl FnOnce() -> Outcome<T>) -> Outcome<T> {
+pub(crate) fn without_panic<T>(work: impl FnOnce() -> RequestResult<T>) -> RequestResult<T> {
     // Anything that a panic leaves incomplete is dropped with the request.
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| {
         Err(RequestFailure::refused(
@@ -233,7 +233,7 @@ pub(crate) fn without_panic<T>(work: impl FnOnce() -> Outcome<T>) -> Outcome<T> 
 }
 
 /// Converts the return value of a callback to the outcome of its request.
-pub(crate) fn checked(answer: StatusNumber) -> Outcome {
+pub(crate) fn checked(answer: StatusNumber) -> RequestResult {
     match answer {
         0 => Ok(()),
         number => Err(RequestFailure::Callback(number)),
@@ -313,7 +313,7 @@ pub(crate) enum RequestFailure {
 }
 
 /// The outcome of a request.
-pub(crate) type Outcome<T = ()> = Result<T, RequestFailure>;
+pub(crate) type RequestResult<T = ()> = Result<T, RequestFailure>;
 
 impl RequestFailure {
     /// Makes a failure for a refused argument or operation; `why` is a sentence that says what to do instead.
@@ -336,7 +336,7 @@ impl RequestFailure {
             RequestFailure::Store(error) | RequestFailure::Head(error) => error.to_string(),
             RequestFailure::Refused(_, why) => why.clone(),
             RequestFailure::Callback(number) => {
-                format!("a callback of the program answered with status {number}")
+                format!("a callback of the program returned status {number}")
             }
         }
     }
@@ -417,7 +417,7 @@ impl ContentSource {
 
     /// Fills `piece` as far as there is content left, and returns the number of bytes. Errors: the caller aborts, or
     /// provides less content than announced.
-    pub(crate) fn fill(&mut self, piece: &mut [u8], responder: &CallbackResponder) -> Outcome<usize> {
+    pub(crate) fn fill(&mut self, piece: &mut [u8], responder: &CallbackResponder) -> RequestResult<usize> {
         let wanted = usize::try_from(self.left_bytes).map_or(piece.len(), |left| left.min(piece.len()));
         if wanted > 0 {
             responder.call(|| {
@@ -432,12 +432,12 @@ impl ContentSource {
         Ok(wanted)
     }
 
-    fn ask(&self, room: &mut [u8]) -> Outcome<usize> {
+    fn ask(&self, room: &mut [u8]) -> RequestResult<usize> {
         let missing = || self.left_bytes;
         let Some(callback) = self.callback else {
             return Err(RequestFailure::refused(
                 Status::ErrorMissingRequestBodyError,
-                "there is no callback for the content",
+                "the content callback is NULL",
             ));
         };
         let room_bytes = i32::try_from(room.len()).unwrap_or(i32::MAX);
@@ -448,7 +448,7 @@ impl ContentSource {
             1.. if got <= room_bytes => Ok(got as usize),
             1.. => Err(RequestFailure::refused(
                 Status::InternalError,
-                format!("the callback for the content put {got} bytes where {room_bytes} had room"),
+                format!("the content callback returned {got} bytes for a buffer of {room_bytes} bytes"),
             )),
             0 => Err(RequestFailure::refused(
                 Status::ErrorIncompleteBody,
@@ -456,7 +456,7 @@ impl ContentSource {
             )),
             _ => Err(RequestFailure::refused(
                 Status::AbortedByCallback,
-                "the callback for the content asked to stop",
+                "the content callback cancelled the request",
             )),
         }
     }

@@ -1,7 +1,7 @@
-/* What request contexts promise, each by its name: usage: contexts HOST ACCESS SECRET BUCKET POINT [COUNT]
+/* Checks the promises of request contexts, each by its name. usage: contexts HOST ACCESS SECRET BUCKET POINT [COUNT]
  *
- * Prints "ok POINT" or "FAILED POINT: line N"; the exit status says which. BUCKET is there, and the
- * object "object" of 1000 bytes in it.
+ * Prints "ok POINT" or "FAILED POINT: line N"; the exit status shows which. BUCKET exists, and
+ * contains the object "object" of 1000 bytes.
  */
 #include <errno.h>
 #include <poll.h>
@@ -18,7 +18,7 @@
 
 static Probe probe;
 static int count = 64;
-/* The thread that drives, while it does: no callback may come at another time or on another thread. */
+/* The thread that runs the context, while it does. No callback may come at another time or on another thread. */
 static pthread_t driver;
 static int is_driving, stray;
 /* Requests in the order of their ends. */
@@ -125,7 +125,7 @@ static int is_readable(int fd, int wait_ms) {
     return poll(&wanted, 1, wait_ms) == 1;
 }
 
-/* As the event loops of programs. Returns a line, or 0. */
+/* Like the event loops of programs. Returns a line, or 0. */
 static int select_loop(S3RequestContext *context, int *turns) {
     for (int remaining = 1; remaining; ++*turns) {
         int fd = descriptor(context);
@@ -175,7 +175,7 @@ static int all_at_once_by_select(void) {
     return finish(context, made);
 }
 
-/* The server never answers. */
+/* The server never responds. */
 static int nothing_waits_for_a_silent_server(void) {
     S3RequestContext *context = new_context();
     Item *made = items(context, count);
@@ -333,7 +333,7 @@ static int one_thread_drives_and_another_adds(void) {
     return finish(context, adder.items);
 }
 
-/* A child has a context of its own from then on: what the parent began stays the parent's. */
+/* A child then has its own context: requests of the parent remain the parent's. */
 static int a_child_process_and_its_parent(void) {
     S3RequestContext *context = new_context();
     Item *made = items(context, count + 1);
@@ -407,7 +407,7 @@ static int a_turn_is_bounded(void) {
     return finish(context, made);
 }
 
-/* Everything else that has callbacks, or returns something beside them, in one context. */
+/* All other calls with callbacks or results, in one context. */
 static int every_kind_of_request(void) {
     S3RequestContext *context = new_context();
     Item *made = items(context, 6);

@@ -1,4 +1,4 @@
-/* Numbers and layouts of libs3 2.0 on 64-bit machines, held against our header by the compiler. */
+/* Numbers and layouts of libs3 2.0 on 64-bit machines, compared with our header by the compiler. */
 #include <stddef.h>
 
 #include "libs3-2.0.h"

@@ -1,4 +1,4 @@
-/* Walks a listing page by page: usage: listing HOST ACCESS SECRET BUCKET PREFIX MARKER DELIMITER MAX.
+/* Reads a listing page by page. usage: listing HOST ACCESS SECRET BUCKET PREFIX MARKER DELIMITER MAX.
  * Prints the names in order, prefixes with a "+" before them, then the pages.
  */
 #include "probe.h"

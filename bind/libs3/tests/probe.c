@@ -1,7 +1,7 @@
-/* Semantics of the drop-in, point by point: usage: probe HOST ACCESS SECRET THREADS [big]
+/* Checks the semantics of the drop-in, point by point. usage: probe HOST ACCESS SECRET THREADS [big]
  *
- * HOST picks the lane. Each point is a line, "ok NAME" or "FAILED NAME: ..."; the exit status says
- * whether all held. With THREADS over 1 all points run in each thread, in buckets of their own.
+ * HOST selects the lane. Each point prints a line, "ok NAME" or "FAILED NAME: ..."; the exit status shows
+ * whether all hold. With THREADS over 1, all points run in each thread, in separate buckets.
  */
 #include <pthread.h>
 #include <sys/select.h>
@@ -166,7 +166,7 @@ static void keys(Probe *p) {
         call = get(p, odd[i]);
         holds = holds && call.status == S3StatusErrorNoSuchKey;
     }
-    point(p, "keys that are no paths", holds, &call);
+    point(p, "keys that are not paths", holds, &call);
     call = put(p, too_long, 5);
     point(p, "a key that is too long", call.complete_calls == 1 && call.status == S3StatusErrorKeyTooLong, &call);
     call = put(p, "", 0);
@@ -195,7 +195,7 @@ static void listings(Probe *p) {
     call = list_with(p, (Call){0}, "list/", "list/08/9", NULL, 0);
     point(p, "list behind a marker", call.names == 10, &call);
     call = list_with(p, (Call){0}, "list/", NULL, NULL, 7);
-    point(p, "list no more than asked for",
+    point(p, "list no more than requested",
           call.names == 7 && call.truncated && !strcmp(call.marker, "list/00/6"), &call);
     int names = 0, pages = 0;
     Call page = {0};
@@ -390,7 +390,7 @@ static void uploads(Probe *p) {
     snprintf(document, sizeof document, "<CompleteMultipartUpload><Part><PartNumber>1</PartNumber><ETag>\"%s\"</ETag>"
              "</Part></CompleteMultipartUpload>", "0123456789abcdef0123456789abcdef");
     call = finish_upload(p, "upload/x", begun.upload, document);
-    point(p, "complete with a part that is not there", ended(&call, S3StatusErrorInvalidPart), &call);
+    point(p, "complete with a missing part", ended(&call, S3StatusErrorInvalidPart), &call);
     snprintf(document, sizeof document,
              "<CompleteMultipartUpload><Part><PartNumber>1</PartNumber><ETag>%s</ETag></Part><Part><PartNumber>2"
              "</PartNumber><ETag>%s</ETag></Part></CompleteMultipartUpload>", first.etag, second.etag);
@@ -431,7 +431,7 @@ static void on_chained(S3Status status, const S3ErrorDetails *details, void *dat
         S3_head_object(&chained->probe->context, "queued", chained->context, 0, &RESPONSE, &chained->added);
 }
 
-/* Returns the requests that remain: none, unless the context had nothing to wait for. */
+/* Returns the number of remaining requests: 0, unless the context had nothing to wait for. */
 static int drive_by_select(S3RequestContext *queue) {
     int remaining = -1, fd = -1;
     do {

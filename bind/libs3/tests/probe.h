@@ -1,4 +1,4 @@
-/* What the points of the probe are made of: synchronous calls, and a record of their callbacks. */
+/* Helpers of the probe: synchronous calls, and a record of their callbacks. */
 #ifndef PROBE_H
 #define PROBE_H
 
@@ -9,11 +9,11 @@
 
 #include "libs3.h"
 
-/* Each program uses a part of this. */
+/* Each program uses only some of these. */
 #pragma GCC diagnostic ignored "-Wunused-function"
 #pragma GCC diagnostic ignored "-Wunused-const-variable"
 
-/* What one request's callbacks saw, and what they are to do. */
+/* Records of one request's callbacks, and their instructions. */
 typedef struct {
     /* Content to send: `bytes` repeats `seed`, at most `step` bytes at a time (0: all). */
     uint64_t put_bytes;
@@ -22,8 +22,8 @@ typedef struct {
     int put_too_much;    /* the callback was offered room beyond the content */
     uint64_t put_asked;
     uint32_t seed;
-    const char *text; /* content to send in the place of that */
-    /* What came. */
+    const char *text; /* content to send instead */
+    /* Received. */
     uint64_t got_bytes;
     int got_wrong;
     int got_calls;
@@ -48,7 +48,7 @@ typedef struct {
     int unsorted;
     char last[1100];
     char marker[1100];
-    S3BucketContext *delete_in; /* delete what is listed */
+    S3BucketContext *delete_in; /* delete the listed objects */
     /* Uploads. */
     char upload[256];
     char commit_etag[128];

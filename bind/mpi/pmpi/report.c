@@ -1,9 +1,9 @@
-/* Has the ranks of any MPI program in C or C++ report how long they were in calls of MPI: preloaded, it stands
- * between the program and the library, by MPI's own profiling interface (MPI 3.1, chapter 14). A rank writes
- * rank-N.json into the directory that FORDWAY_RANK_REPORTS names, when it calls MPI_Finalize.
+/* Makes the ranks of any MPI program in C or C++ report their time in MPI calls. The library is preloaded, and
+ * intercepts calls by MPI's profiling interface (MPI 3.1, chapter 14). A rank writes rank-N.json into the
+ * directory FORDWAY_RANK_REPORTS when it calls MPI_Finalize.
  *
- * Counted are point-to-point messages, waiting for them, and collective operations; not one-sided ones, nor
- * files. Calls that several threads make at once all count. */
+ * It counts point-to-point messages, waiting for them, and collective operations, but not one-sided operations
+ * or files. Concurrent calls of several threads all count. */
 
 #include <inttypes.h>
 #include <mpi.h>
@@ -14,7 +14,7 @@
 static uint64_t start_ns;
 static uint64_t mpi_ns;
 
-/* The same clock for all ranks of a machine, whatever network they are in. */
+/* All ranks of a machine have the same clock, in any network. */
 static uint64_t now_ns(void)
 {
     struct timespec now;

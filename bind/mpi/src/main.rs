@@ -13,14 +13,14 @@ use clap::{Args, Parser, Subcommand};
 use fordway_lanes::LaneOptions;
 use fordway_measure::{Machine, MeasuredLane, RunClock, RunDocument};
 use fordway_store::{Error, ErrorKind, Result};
-use fordway_workload::bench::{LaneResults, WorkloadHeader, WorkloadPlan, WorkloadSetting, describe};
+use fordway_workload::bench::{LaneResults, MeasurementArgs, RunMetadata, WorkloadPlan, describe};
 use fordway_workload::io500::{self, Io500Plan};
 use fordway_workload::ior::IorPlan;
 use fordway_workload::mdtest::MdtestPlan;
 use fordway_workload::mdworkbench::MdworkbenchPlan;
 use fordway_workload::options::with_new_name;
 use fordway_workload::report::table;
-use fordway_workload::{RankTeam, RunWatch, WorkloadRank, WorkloadSite};
+use fordway_workload::{RankTeam, RunControl, WorkloadRank, WorkloadSite};
 use mpi::topology::SimpleCommunicator;
 use mpi::traits::Communicator;
 
@@ -61,7 +61,7 @@ enum MpiBenchmark {
 #[derive(Args)]
 struct BenchmarkJob<P: Args> {
     #[command(flatten)]
-    setting: WorkloadSetting,
+    setting: MeasurementArgs,
     #[command(flatten)]
     plan: P,
 }
@@ -127,9 +127,9 @@ fn end_the_job_on_panic(rank: i32) {
 }
 
 /// Runs a workload on the ranks of `team`; returns whether every operation succeeded.
-fn run(workload: &WorkloadPlan, setting: &WorkloadSetting, team: &MpiTeam) -> Result<bool> {
+fn run(workload: &WorkloadPlan, setting: &MeasurementArgs, team: &MpiTeam) -> Result<bool> {
     let show = |_: &str, _: u64| {};
-    let watch = RunWatch::new(&STOP, &show);
+    let watch = RunControl::new(&STOP, &show);
     let crew = WorkloadRank::new(team, &watch, RunClock::start());
     let opened = open(setting);
     let (sites, outcome) = opened.map_or_else(|error| (Vec::new(), Err(error)), |sites| (sites, Ok(())));
@@ -139,7 +139,7 @@ fn run(workload: &WorkloadPlan, setting: &WorkloadSetting, team: &MpiTeam) -> Re
     let dirs: Vec<(&str, &Path)> = setting.places.iter().map(|place| ("root", Path::new(place))).collect();
     let machine = Machine::observe(&dirs);
     let lanes = setting.run(workload, &crew, &sites)?;
-    let header = WorkloadHeader {
+    let header = RunMetadata {
         machine,
         started: started.0.to_string(),
         elapsed: started.1.elapsed(),
@@ -157,9 +157,9 @@ fn run(workload: &WorkloadPlan, setting: &WorkloadSetting, team: &MpiTeam) -> Re
 }
 
 /// Opens each place as a separate site.
-fn open(setting: &WorkloadSetting) -> Result<Vec<WorkloadSite>> {
+fn open(setting: &MeasurementArgs) -> Result<Vec<WorkloadSite>> {
     if setting.places.is_empty() {
-        let why = "give at least one PLACE: a DIRECTORY, file:///DIRECTORY or http(s)://HOST[:PORT]";
+        let why = "give at least one TARGET: a DIRECTORY, file:///DIRECTORY or http(s)://HOST[:PORT]";
         return Err(Error::new(ErrorKind::InvalidArgument, why));
     }
     let mut sites: Vec<WorkloadSite> = Vec::new();

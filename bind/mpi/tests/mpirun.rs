@@ -10,9 +10,11 @@ use fordway_measure::RunDocument;
 use fordway_posix::{PosixConfig, PosixStore};
 use fordway_serve::{AccessKeyPair, Gateway, GatewayConfig, Users};
 use fordway_workload::speedup::RankReport;
-use fordway_workload::transport::{MessageExchange, MessageOrder, MessageTransport, RemoteTransport};
+use fordway_workload::transport::{BlockTask, MessageExchange, MessageTransport, RemoteTransport};
 
 const RANKS: u64 = 2;
+/// How long a job may take to begin, or to end after one of its ranks died.
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Returns a command that runs two ranks in `dir`, regardless of the number of cores.
 fn mpirun(dir: &Path, words: &[&str]) -> Command {
@@ -60,7 +62,7 @@ fn all_workloads_on_all_lanes() {
         std::fs::create_dir(dir.path().join(lane)).unwrap();
     }
     let (embedded, http) = (format!("file://{path}/s3"), gateway(&dir.path().join("http")));
-    let io500 = "--stonewall 1 --easy-bytes 4MiB --hard-transfers 20 --easy-files 30 --hard-files 120";
+    let io500 = "--stonewall 60 --easy-bytes 4MiB --hard-transfers 20 --easy-files 30 --hard-files 120";
     for (workload, options, phases) in [
         ("ior", "--block-size 4MiB --reorder", 2),
         ("mdtest", "--mode hard --items 50 --shift 1", 4),
@@ -99,14 +101,18 @@ fn sums_over_ranks_are_those_of_the_files() {
     assert_eq!(all.matches("choose another --name").count(), 1, "one rank tells: {all}");
 }
 
-/// Returns the ranks that `mpirun` has started.
-fn ranks_of(job: &Child) -> Vec<u32> {
+/// Returns the process of rank `rank`, once it runs. Its environment tells, because `mpirun` may also have other
+/// children, in any order.
+fn process_of_rank(job: &Child, rank: u64) -> Option<u32> {
+    let told = ["OMPI_COMM_WORLD_RANK", "PMI_RANK"].map(|name| format!("{name}={rank}"));
+    let is_rank = |pid: &u32| {
+        let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+        environment.split(|byte| *byte == 0).any(|line| told.iter().any(|told| told.as_bytes() == line))
+    };
     let children = children_of(job.id());
-    match children.as_slice() {
-        // MPICH has a proxy on each node, and the ranks are its children.
-        [proxy] => children_of(*proxy),
-        _ => children,
-    }
+    // MPICH has a proxy on each node, and the ranks are its children.
+    let grandchildren = children.iter().flat_map(|child| children_of(*child));
+    children.iter().copied().chain(grandchildren).find(is_rank)
 }
 
 fn children_of(pid: u32) -> Vec<u32> {
@@ -119,18 +125,22 @@ fn a_rank_that_dies_ends_the_job_with_a_sentence() {
     let dir = tempfile::tempdir().unwrap();
     let words = ["mdtest", ".", "--items", "100000000", "--stonewall", "60"];
     let job = mpirun(dir.path(), &words).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    let end = Instant::now() + Duration::from_secs(30);
-    while ranks_of(&job).len() < RANKS as usize || !dir.path().join("fordway-bench").exists() {
-        assert!(Instant::now() < end, "the job never began");
+    let end = Instant::now() + PATIENCE;
+    let victim = loop {
+        // The directory shows that all ranks have passed MPI_Init.
+        match process_of_rank(&job, 1).filter(|_| dir.path().join("fordway-bench").exists()) {
+            Some(process) => break process,
+            None => assert!(Instant::now() < end, "the job never began"),
+        }
         std::thread::sleep(Duration::from_millis(20));
-    }
+    };
     let started = Instant::now();
-    let killed = Command::new("kill").args(["-9", &ranks_of(&job)[1].to_string()]).status().unwrap();
+    let killed = Command::new("kill").args(["-9", &victim.to_string()]).status().unwrap();
     assert!(killed.success());
     let output = job.wait_with_output().unwrap();
-    assert!(started.elapsed() < Duration::from_secs(30), "the others did not wait for it");
-    assert!(!output.status.success());
     let told = String::from_utf8_lossy(&output.stderr) + String::from_utf8_lossy(&output.stdout);
+    assert!(started.elapsed() < PATIENCE, "the others waited for it: {told}");
+    assert!(!output.status.success(), "{told}");
     // The messages that Open MPI or MPICH prints.
     let is_told = told.contains("rank 1") && told.contains("signal 9") || told.contains("EXIT CODE: 9");
     assert!(is_told, "{told}");
@@ -166,7 +176,7 @@ fn transport_takes_orders_until_nobody_gives_them() {
     for (exchange, window) in
         [(MessageExchange::Fetch, 1), (MessageExchange::Stream, 64), (MessageExchange::PingPong, 1)]
     {
-        let order = MessageOrder { exchange, size_bytes: 100_000, window, count: 3, warm_up: 1 };
+        let order = BlockTask { exchange, size_bytes: 100_000, window, count: 3, warm_up: 1 };
         assert!(remote.carry_out(&order).unwrap().is_right, "{exchange:?}");
     }
     drop(remote);

@@ -1,4 +1,4 @@
-"""S3 semantics over POSIX directories inside this process, or over HTTP: the endpoint decides.
+"""S3 semantics over POSIX directories inside this process, or over HTTP, depending on the endpoint.
 
 >>> store = fordway.open("file:///data/objects")
 >>> store.put("bucket", "key", b"content")
@@ -6,16 +6,24 @@
 b'content'
 """
 
+import io
+
 from fordway import errors
 from fordway._fordway import (
     BucketInfo,
     CommonPrefix,
+    DeleteInfo,
     Entries,
+    ListPage,
     ObjectInfo,
     ObjectSummary,
     ObjectWriter,
+    PartSummary,
+    PutInfo,
     RemoteFile,
     Store,
+    Upload,
+    UploadSummary,
     Versions,
     VersionSummary,
     __version__,
@@ -27,13 +35,19 @@ from fordway.errors import FordwayError
 __all__ = [
     "BucketInfo",
     "CommonPrefix",
+    "DeleteInfo",
     "Entries",
     "FordwayError",
+    "ListPage",
     "ObjectInfo",
     "ObjectSummary",
     "ObjectWriter",
+    "PartSummary",
+    "PutInfo",
     "RemoteFile",
     "Store",
+    "Upload",
+    "UploadSummary",
     "VersionSummary",
     "Versions",
     "__version__",
@@ -41,3 +55,6 @@ __all__ = [
     "open",
     "open_url",
 ]
+
+# Register the writer as a raw file of `io`, because some libraries check for this.
+io.RawIOBase.register(ObjectWriter)

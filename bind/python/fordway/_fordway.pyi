@@ -1,12 +1,18 @@
 """Types of the compiled module."""
 
 import builtins
-from collections.abc import Iterator, Mapping, Sequence
+import io
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
+from os import PathLike
 from types import TracebackType
-from typing import Any, Protocol, Self, TypeAlias, final
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeAlias, final
 
 from fordway.errors import FordwayError
+from fordway.streams import ObjectReader
+
+if TYPE_CHECKING:
+    import pyarrow
 
 class ExportsBuffer(Protocol):
     """An object with the buffer protocol: `bytes`, `bytearray`, `memoryview`, `array`, `mmap`, ..."""
@@ -22,20 +28,35 @@ class ExportsArray(Protocol):
 ReadableBuffer: TypeAlias = ExportsBuffer | ExportsArray
 """A buffer for `put`; if it is writable, also for `get_into`."""
 
+class ReadsBytes(Protocol):
+    """A binary file that is open for reading."""
+
+    def read(self, size: int, /) -> bytes: ...
+
+ObjectData: TypeAlias = ReadableBuffer | ReadsBytes | Iterable[ReadableBuffer]
+"""The content for `put`: a buffer, a file, or an iterable of buffers."""
+
 __version__: str
 ERROR_KINDS: tuple[str, ...]
 """All values of `FordwayError.kind`."""
 
-def open(endpoint: str | None = None) -> Store:  # noqa: A001
+def open(  # noqa: A001
+    endpoint: str | PathLike[str] | None = None, *, timeout: float | None = None, retries: int | None = None
+) -> Store:
     """Opens the store at `endpoint`.
 
     `file:///DIRECTORY` or `/DIRECTORY` selects the lane `embedded`: each subdirectory is a bucket.
     `http(s)://HOST[:PORT]` selects the lane `http`: any S3 service. `unix:///SOCKET` and
-    `tcp://HOST:PORT` select the lane `node`: a gateway started by `fordway node`. Without an endpoint,
-    the store uses `AWS_ENDPOINT_URL_S3`, else `AWS_ENDPOINT_URL`, else the AWS configuration file, else
-    AWS.
+    `tcp://HOST:PORT` select the lane `node`: a gateway started by `fordway node`. A `pathlib.Path`, which
+    may be relative, is a directory. Without an endpoint, the store uses `AWS_ENDPOINT_URL_S3`, else
+    `AWS_ENDPOINT_URL`, else the AWS configuration file, else AWS.
 
-    Raises `InvalidArgumentError` if the endpoint has another form or the directory does not exist.
+    On the lane `http`, `timeout` is how long a call may wait for the server, in seconds, including
+    retries (default: no limit for the call as a whole), and `retries` is how often a request is repeated
+    after a transient failure (default 4). The other lanes have neither.
+
+    Raises `InvalidArgumentError` if the endpoint has another form, the directory does not exist, or the
+    lane does not support an option.
     """
 
 def open_url(
@@ -68,7 +89,7 @@ class RemoteFile:
 
     @property
     def size(self) -> int:
-        """Bytes."""
+        """Size in bytes."""
 
     @property
     def etag(self) -> str | None:
@@ -86,7 +107,7 @@ class RemoteFile:
         """Returns `length` bytes from offset `start`; fewer at the end of the file."""
 
     def read_ranges(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
-        """Returns the bytes of each range (start, length); ranges may overlap and be in any order.
+        """Returns the bytes of each range (start, length): a vectored read. Ranges may overlap, in any order.
 
         The ranges are requested together, in as few requests as the server allows. Raises
         `InvalidArgumentError`, before anything is read, if a range ends beyond the end of the file.
@@ -103,11 +124,11 @@ class Store:
 
     @property
     def lane(self) -> str:
-        """How the store is reached: `embedded`, `node` or `http`."""
+        """The lane of the store: `embedded`, `node` or `http`."""
 
     @property
     def closed(self) -> bool:
-        """Whether the store is closed."""
+        """True if the store is closed."""
 
     def close(self) -> None:
         """Closes the store and releases its files and connections. Closing it again does nothing.
@@ -136,7 +157,7 @@ class Store:
         """Removes an empty bucket. Raises `NotFoundError`, `BucketNotEmptyError`."""
 
     def versioning(self, bucket: str) -> str | None:
-        """Whether the bucket keeps old versions: `"enabled"`, `"suspended"`, or `None` if it never did.
+        """Returns the state of versioning: `"enabled"`, `"suspended"`, or `None` if it was never enabled.
 
         Raises `NotFoundError`.
         """
@@ -148,7 +169,7 @@ class Store:
         self,
         bucket: str,
         key: str,
-        data: ReadableBuffer,
+        data: ObjectData,
         *,
         content_type: str | None = None,
         metadata: Mapping[str, str] | None = None,
@@ -158,12 +179,71 @@ class Store:
     ) -> str:
         """Stores `data` under `key`, whole or not at all, and returns the new ETag (without quotes).
 
-        `bytes` are written without a copy; any other contiguous buffer, such as a NumPy array of any type,
-        is copied once first. Text must be encoded. Names in `metadata` are stored in lower case. An object
-        has at most 10 `tags`. `if_none_match="*"` creates an object but never replaces one; `if_match=etag`
-        replaces the object only if it still has that ETag.
+        `bytes` are written without a copy; any other contiguous buffer, such as a NumPy array of any type, is
+        copied once first. A binary file is read to its end, and an iterable of buffers is written one by one;
+        neither is held in memory as a whole. Text must be encoded. Names in `metadata` are stored in lower
+        case. An object has at most 10 `tags`. `if_none_match="*"` creates an object but never replaces one;
+        `if_match=etag` replaces the object only if it still has that ETag.
 
-        Raises `NotFoundError` (no bucket), `PreconditionFailedError`, `NoSpaceError`, ...
+        Raises `NotFoundError` if there is no such bucket, `PreconditionFailedError`, `NoSpaceError`, ...
+        """
+
+    def put_with_info(
+        self,
+        bucket: str,
+        key: str,
+        data: ObjectData,
+        *,
+        content_type: str | None = None,
+        metadata: Mapping[str, str] | None = None,
+        tags: Mapping[str, str] | None = None,
+        if_none_match: str | None = None,
+        if_match: str | None = None,
+        checksum: str | None = None,
+    ) -> PutInfo:
+        """Stores `data` as `put` does, and returns the ETag, the version and the time of the new object.
+
+        `checksum` names a checksum to compute, to store with the object, and to return: `CRC32`, `CRC32C`,
+        `CRC64NVME`, `SHA1`, `SHA256`, `SHA512`, `MD5`, `XXHASH64`, `XXHASH3` or `XXHASH128`.
+
+        Raises what `put` raises, and `InvalidArgumentError` for an unknown checksum.
+        """
+
+    def put_many(
+        self, bucket: str, objects: Sequence[tuple[str, ReadableBuffer]]
+    ) -> builtins.list[str | FordwayError]:
+        """Stores many objects, given as pairs of key and buffer, in as few requests as the lane allows.
+
+        Returns one result per object, in order: its ETag (without quotes), or the error. If several objects
+        have the same key, any of them may win.
+
+        Raises `InvalidNameError`, before anything is stored.
+        """
+
+    def get_many(self, bucket: str, keys: Sequence[str]) -> builtins.list[bytes | FordwayError]:
+        """Returns many whole objects, read in as few requests as the lane allows.
+
+        Returns one result per key, in order: the content, or the error. All contents are in memory together.
+
+        Raises `InvalidNameError`, before anything is read.
+        """
+
+    def head_many(self, bucket: str, keys: Sequence[str]) -> builtins.list[ObjectInfo | FordwayError]:
+        """Describes many objects, in as few requests as the lane allows.
+
+        Returns one result per key, in order: the description, or the error.
+
+        Raises `InvalidNameError`, before anything is looked up.
+        """
+
+    def reader(self, bucket: str, key: str, *, version: str | None = None) -> ObjectReader:
+        """Opens an object, or a `version` of it, as a binary file for reading and seeking.
+
+        The file reads the version that existed when it was opened, without a buffer of its own: wrap it in
+        `io.BufferedReader` for small reads. If the object is replaced meanwhile, reads raise
+        `PreconditionFailedError`.
+
+        Raises `NotFoundError`.
         """
 
     def get(
@@ -175,15 +255,17 @@ class Store:
         length: int | None = None,
         version: str | None = None,
         if_match: str | None = None,
+        if_none_match: str | None = None,
     ) -> bytes:
         """Returns the object, or a `version` of it: whole, or `length` bytes from byte `start` (or 0).
 
+        A negative `start` counts from the end of the object, or is its first byte if the object is shorter.
         Returns fewer bytes only at the end of the object. Objects over 64 KiB are read directly into the
         result; smaller ones are copied once, which is cheaper. With `if_match`, the object is read only if
-        it has that ETag.
+        it has that ETag; with `if_none_match`, only if it has another.
 
-        Raises `NotFoundError`, `PreconditionFailedError`, and `InvalidArgumentError` if `start` is negative
-        or not before the end, or `length` is 0.
+        Raises `NotFoundError`, `PreconditionFailedError`, `NotModifiedError` (`if_none_match`), and
+        `InvalidArgumentError` if `start` is not before the end, or `length` is 0.
         """
 
     def get_with_info(
@@ -195,6 +277,7 @@ class Store:
         length: int | None = None,
         version: str | None = None,
         if_match: str | None = None,
+        if_none_match: str | None = None,
     ) -> tuple[bytes, ObjectInfo]:
         """Returns the bytes that `get` returns, and the description of the object, with a single open.
 
@@ -226,11 +309,11 @@ class Store:
         version: str | None = None,
         if_match: str | None = None,
     ) -> builtins.list[bytes]:
-        """Returns many ranges of one version of an object, each given as start and length, in order.
+        """Returns many ranges (start, length) of one version of an object, in order: a vectored read.
 
-        A range that extends beyond the end of the object is shortened. Raises `NotFoundError`,
-        `PreconditionFailedError`, and `InvalidArgumentError` if a range begins at or beyond the end, or has
-        a length of 0.
+        A range that extends beyond the end of the object is shortened. Raises `NotFoundError` if
+        there is no such object, `PreconditionFailedError` if `if_match` does not hold, and
+        `InvalidArgumentError` if a range begins at or beyond the end or has a length of 0.
         """
 
     def map(
@@ -296,12 +379,42 @@ class Store:
         if_none_match: str | None = None,
         if_match: str | None = None,
     ) -> ObjectWriter:
-        """Begins an object that is written in pieces and becomes visible as a whole at the commit.
+        """Starts an object that is written in several calls and becomes visible as a whole at the commit.
 
         `size` is its length in bytes, if known, from which a lane chooses how to send it. The other
         arguments are as for `put`; conditions are checked at the commit.
 
         Raises `NotFoundError` (no bucket; perhaps only at `commit`).
+        """
+
+    def upload(
+        self,
+        bucket: str,
+        key: str,
+        *,
+        content_type: str | None = None,
+        metadata: Mapping[str, str] | None = None,
+        tags: Mapping[str, str] | None = None,
+        checksum: str | None = None,
+    ) -> Upload:
+        """Begins a multipart upload: parts are sent in any order, by any thread, and published together.
+
+        The arguments are as for `put`, and `checksum` as for `put_with_info`, of each part. An upload that is
+        neither completed nor aborted keeps its parts.
+
+        Raises `NotFoundError` if there is no such bucket.
+        """
+
+    def resume_upload(self, bucket: str, key: str, id: str) -> Upload:  # noqa: A002
+        """Returns an upload that was begun before, perhaps by another process, by its ID.
+
+        Makes no request: calls of the upload raise `NotFoundError` if there is none.
+        """
+
+    def list_uploads(self, bucket: str, prefix: str = "") -> builtins.list[UploadSummary]:
+        """Returns the uploads in progress of the keys that start with `prefix`, by key.
+
+        Raises `NotFoundError` if there is no such bucket.
         """
 
     def tags(self, bucket: str, key: str, *, version: str | None = None) -> dict[str, str]:
@@ -316,20 +429,38 @@ class Store:
 
     def delete(
         self, bucket: str, key: str, *, if_match: str | None = None, version: str | None = None
-    ) -> None:
+    ) -> DeleteInfo | None:
         """Removes an object; removing an object that does not exist succeeds, as in S3.
 
         If the bucket keeps versions, the object becomes an old version behind a delete marker; with
-        `version`, that version is removed permanently.
+        `version`, that version is removed permanently. Returns the delete marker that was made, or the
+        version that was removed; `None` if the bucket never kept versions.
 
         Raises `NotFoundError` (no bucket, or `if_match` and no object), `PreconditionFailedError`.
         """
 
-    def list(self, bucket: str, prefix: str = "", delimiter: str | None = None) -> Entries:
+    def list(
+        self, bucket: str, prefix: str = "", delimiter: str | None = None, *, start_after: str | None = None
+    ) -> Entries:
         """Iterates over the keys that start with `prefix`, in byte order, a page of 1,000 at a time.
 
-        With a `delimiter`, keys with the same part up to it are returned as one `CommonPrefix`. Raises
-        `NotFoundError` (no bucket) when the first page is fetched.
+        With a `delimiter`, keys with the same part up to it are returned as one `CommonPrefix`. With
+        `start_after`, only entries after that name are returned. If there is no such
+        bucket, the first page raises `NotFoundError`.
+        """
+
+    def list_page(
+        self,
+        bucket: str,
+        prefix: str = "",
+        delimiter: str | None = None,
+        *,
+        start_after: str | None = None,
+        limit: int = 1000,
+    ) -> ListPage:
+        """Returns one page of `list`: at most `limit` entries (1 to 1,000), and where the next page starts.
+
+        Raises `NotFoundError` if there is no such bucket, and `InvalidArgumentError` for another `limit`.
         """
 
     def list_versions(self, bucket: str, prefix: str = "") -> Versions:
@@ -340,15 +471,16 @@ class Store:
         """
 
 @final
-class ObjectWriter:
+class ObjectWriter(io.RawIOBase):
     """An object being written in pieces. It becomes visible as a whole at `commit`, or never.
 
-    As a context manager, it commits at the end of its block, or discards the object if the block raises.
+    As a context manager, it commits at the end of its block, or discards the object if the block raises. It
+    is also a raw binary file of `io`, which `io.TextIOWrapper` and other libraries accept.
     """
 
     @property
     def closed(self) -> bool:
-        """Whether writing is no longer possible: committed, discarded, failed, or inherited by a fork."""
+        """True if writing is no longer possible: committed, discarded, failed, or inherited by a fork."""
 
     def write(self, data: ReadableBuffer) -> int:
         """Appends `data`, any contiguous buffer, and returns its length in bytes.
@@ -367,6 +499,28 @@ class ObjectWriter:
     def discard(self) -> None:
         """Discards the written data; does nothing if the writer is closed."""
 
+    def close(self) -> None:
+        """Publishes the object, unless an exception is handled that was raised since the writer was begun.
+
+        In that case, the object is discarded: a file that is closed because its block raised is incomplete.
+        Does nothing if the writer is closed. Raises what `commit` raises.
+        """
+
+    def tell(self) -> int:
+        """Returns the number of bytes written so far."""
+
+    def flush(self) -> None:
+        """Does nothing: nothing is visible before the commit."""
+
+    def writable(self) -> bool:
+        """Returns true."""
+
+    def readable(self) -> bool:
+        """Returns false."""
+
+    def seekable(self) -> bool:
+        """Returns false."""
+
     def __enter__(self) -> Self: ...
     def __exit__(
         self,
@@ -377,11 +531,116 @@ class ObjectWriter:
     ) -> None: ...
 
 @final
+class Upload:
+    """An object that is uploaded in parts, and becomes visible as a whole when it is completed.
+
+    Threads may share it. As a context manager, it is completed at the end of its block, or aborted if the
+    block raises.
+    """
+
+    @property
+    def id(self) -> str:
+        """The ID, with which `Store.resume_upload` finds the upload again."""
+
+    @property
+    def bucket(self) -> str:
+        """The bucket."""
+
+    @property
+    def key(self) -> str:
+        """The key."""
+
+    def put_part(self, number: int, data: ReadableBuffer) -> PutInfo:
+        """Sends part `number` (1 to 10,000), any contiguous buffer; a part with the same number is replaced.
+
+        Every part but the last has 5 MiB or more. Raises `NotFoundError` if the upload is completed or
+        aborted.
+        """
+
+    def copy_part(
+        self,
+        number: int,
+        source_bucket: str,
+        source_key: str,
+        *,
+        start: int | None = None,
+        length: int | None = None,
+        version: str | None = None,
+    ) -> PutInfo:
+        """Fills part `number` from an object of the store, or from `length` bytes of it from byte `start`.
+
+        On the lanes `node` and `http`, the content does not pass through this process. Raises
+        `NotFoundError`, `InvalidArgumentError`.
+        """
+
+    def parts(self) -> list[PartSummary]:
+        """Returns the parts that were sent so far, by number."""
+
+    def complete(
+        self,
+        parts: Sequence[tuple[int, str]] | None = None,
+        *,
+        if_none_match: str | None = None,
+        if_match: str | None = None,
+    ) -> PutInfo:
+        """Publishes the object made of `parts`, given as number and ETag in ascending order (default: all).
+
+        Conditions are as for `Store.put`. Raises `PreconditionFailedError`, `NotFoundError`, and
+        `InvalidArgumentError` for a part that is missing, too small or out of order.
+        """
+
+    def abort(self) -> None:
+        """Removes the upload and its parts. Raises `NotFoundError` if it is completed or aborted."""
+
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+        /,
+    ) -> None: ...
+
+@final
+class PartSummary:
+    """A part of an upload."""
+
+    @property
+    def number(self) -> int:
+        """The number, 1 to 10,000."""
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+
+    @property
+    def etag(self) -> str:
+        """The ETag, without quotes."""
+
+    @property
+    def modified(self) -> datetime:
+        """The time when it arrived, in UTC."""
+
+@final
+class UploadSummary:
+    """An upload in progress."""
+
+    @property
+    def key(self) -> str: ...
+    @property
+    def id(self) -> str:
+        """The ID, for `Store.resume_upload`."""
+
+    @property
+    def started(self) -> datetime:
+        """The time when it was begun, in UTC."""
+
+@final
 class Mapped:
     """An object's content as read-only memory, for `memoryview` or `numpy.frombuffer`."""
 
     def __len__(self) -> int:
-        """Bytes."""
+        """Size in bytes."""
 
     def __buffer__(self, flags: int, /) -> memoryview: ...
 
@@ -390,6 +649,23 @@ class Entries(Iterator[ObjectSummary | CommonPrefix]):
     """The entries of a listing, fetched one page at a time, on demand."""
 
     def __next__(self) -> ObjectSummary | CommonPrefix: ...
+    def to_arrow(self) -> pyarrow.Table:
+        """Returns all further entries as a `pyarrow.Table`: `key`, `size`, `etag` and `modified`.
+
+        A common prefix is a row with a `key` and nothing else. Needs pyarrow.
+        """
+
+@final
+class ListPage:
+    """One page of a listing."""
+
+    @property
+    def entries(self) -> list[ObjectSummary | CommonPrefix]:
+        """Objects and common prefixes, in byte order of their names."""
+
+    @property
+    def next(self) -> str | None:
+        """The `start_after` of the next page; `None` on the last page."""
 
 @final
 class Versions(Iterator[VersionSummary]):
@@ -406,6 +682,38 @@ class BucketInfo:
     @property
     def created(self) -> datetime:
         """The time of creation, as far as the store knows it, in UTC."""
+
+@final
+class PutInfo:
+    """The result of a put."""
+
+    @property
+    def etag(self) -> str:
+        """The ETag, without quotes."""
+
+    @property
+    def version(self) -> str | None:
+        """The version ID of the new object; `None` if the bucket never kept versions."""
+
+    @property
+    def modified(self) -> datetime:
+        """The time when it was published, in UTC."""
+
+    @property
+    def checksum(self) -> str | None:
+        """The requested checksum in base64, or `None`."""
+
+@final
+class DeleteInfo:
+    """The result of a delete in a bucket that keeps versions."""
+
+    @property
+    def version(self) -> str:
+        """The version that was removed, or the delete marker that was made."""
+
+    @property
+    def is_delete_marker(self) -> bool:
+        """Whether `version` is a delete marker."""
 
 @final
 class ObjectInfo:
@@ -439,6 +747,18 @@ class ObjectInfo:
     def tag_count(self) -> int:
         """The number of tags."""
 
+    @property
+    def headers(self) -> dict[str, str]:
+        """Other headers that its writer stored, such as `content-encoding`, with names in lower case."""
+
+    @property
+    def checksum(self) -> tuple[str, str] | None:
+        """The checksum that its writer sent: algorithm (`"CRC32"`, ...) and base64; or `None`."""
+
+    @property
+    def part_count(self) -> int | None:
+        """The number of parts that it was completed from; `None` if it was put as a whole."""
+
 @final
 class ObjectSummary:
     """An object in a listing."""
@@ -447,7 +767,7 @@ class ObjectSummary:
     def key(self) -> str: ...
     @property
     def size(self) -> int:
-        """Bytes."""
+        """Size in bytes."""
 
     @property
     def etag(self) -> str:
@@ -469,11 +789,11 @@ class VersionSummary:
 
     @property
     def is_latest(self) -> bool:
-        """Whether this is the latest version, which calls without a version use."""
+        """True for the latest version, which calls without a version use."""
 
     @property
     def is_delete_marker(self) -> bool:
-        """Whether this is a delete marker, which has no content."""
+        """True for a delete marker, which has no content."""
 
     @property
     def modified(self) -> datetime:

@@ -1,12 +1,18 @@
-"""The exceptions of all calls: one class for each reaction that a caller may want.
+"""Exceptions of all calls, with one class for each reaction of a caller.
 
-Every class is a `FordwayError`; most are also the built-in exception that Python programs catch
-already, so that code written for dictionaries or files works unchanged. `FordwayError.kind` tells
-apart what shares a class.
+Every class is a `FordwayError`. Most classes also derive from the built-in exception that Python programs
+already catch, so code written for dictionaries or files works unchanged. `FordwayError.kind` distinguishes
+failures that share a class.
 """
 
+from __future__ import annotations
+
 import errno
-from typing import ClassVar
+
+# `typing` takes longer to import than all of fordway, so only type checkers import it.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import ClassVar
 
 
 class FordwayError(Exception):
@@ -40,7 +46,7 @@ class NotFoundError(FordwayError, KeyError, FileNotFoundError):
 
 
 class AlreadyExistsError(FordwayError, FileExistsError):
-    """The bucket exists already."""
+    """The bucket already exists."""
 
     _errno = errno.EEXIST
 
@@ -68,7 +74,7 @@ class NotModifiedError(FordwayError):
 
 
 class DataError(FordwayError):
-    """The content differs from what was announced or stored: damaged or truncated in transit or on disk."""
+    """The content is damaged or truncated, in transit or on disk."""
 
 
 class AccessDeniedError(FordwayError, PermissionError):
@@ -109,7 +115,7 @@ class UnsupportedError(FordwayError, NotImplementedError):
 
 
 class UnavailableError(FordwayError, ConnectionError):
-    """The endpoint cannot be reached, asks for a later retry, or does not speak S3."""
+    """The endpoint cannot be reached, requests a later retry, or does not speak S3."""
 
     _errno = errno.ECONNREFUSED
 

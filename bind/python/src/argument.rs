@@ -1,10 +1,10 @@
-//! What Python passes as arguments, as the store's types.
+//! Converts Python's arguments to the store's types.
 
 use std::collections::BTreeMap;
 
 use fordway_store::{
-    BoxedMetadata, ByteRange, Conditions, ETag, ETagMatch, Error, ErrorKind, GetOptions, Metadata,
-    PutOptions, Result, Tags, VersionId,
+    BoxedMetadata, Bucket, ByteRange, Conditions, ETag, ETagMatch, Error, ErrorKind, FileRegion, GetOptions,
+    Key, Metadata, ObjectContent, OpenObject, PutOptions, Result, Tags, VersionId,
 };
 use pyo3::exceptions::PyOverflowError;
 use pyo3::prelude::*;
@@ -12,7 +12,8 @@ use pyo3::prelude::*;
 use crate::store::to_python;
 
 /// A position in an object, or a length: bytes, 0 or more.
-/// Errors: `InvalidArgument` for a negative number or one over 64 bits; `TypeError` for what is no integer.
+/// Errors: `InvalidArgument` for a negative number or one over 64 bits; `TypeError` for anything that is not an
+/// integer.
 #[derive(Clone, Copy)]
 pub(crate) struct ByteCount(pub(crate) u64);
 
@@ -24,50 +25,104 @@ impl<'py> FromPyObject<'_, 'py> for ByteCount {
             if !error.is_instance_of::<PyOverflowError>(given.py()) {
                 return error;
             }
-            let why = format!("{} is no position or length in an object; count bytes from 0", *given);
+            let why = format!("{} is not a position or length in an object; count bytes from 0", *given);
             to_python(given.py(), &Error::new(ErrorKind::InvalidArgument, why))
         })
     }
 }
 
-/// `start` and `length` as the range of a request; `None` is all of the object.
-/// Errors: `InvalidArgument` for a length of 0.
-pub(crate) fn range(start: Option<ByteCount>, length: Option<ByteCount>) -> Result<Option<ByteRange>> {
+/// The start of a range. In Python, a negative number counts from the end of the object.
+#[derive(Clone, Copy)]
+pub(crate) enum StartOffset {
+    FromStart(u64),
+    /// This many bytes (at least 1) before the end, or the first byte if the object has fewer bytes.
+    FromEnd(u64),
+}
+
+impl<'py> FromPyObject<'_, 'py> for StartOffset {
+    type Error = PyErr;
+
+    fn extract(given: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
+        match given.extract::<i64>() {
+            Ok(before_end @ ..0) => Ok(StartOffset::FromEnd(before_end.unsigned_abs())),
+            // The value is a number of more than 63 bits, or not a number.
+            _ => given.extract().map(|ByteCount(start)| StartOffset::FromStart(start)),
+        }
+    }
+}
+
+/// Returns `start` and `length` as the range of a request; `None` is the whole object. A range that starts from
+/// the end has all bytes up to the end: the caller shortens it. Errors: `InvalidArgument` for a length of 0.
+pub(crate) fn range(start: Option<StartOffset>, length: Option<ByteCount>) -> Result<Option<ByteRange>> {
+    use StartOffset::{FromEnd, FromStart};
     match (start, length) {
         (None, None) => Ok(None),
-        (Some(start), None) => Ok(Some(ByteRange::From(start.0))),
         (_, Some(ByteCount(0))) => {
-            Err(Error::new(ErrorKind::InvalidArgument, "a length of 0; ask for one byte or more"))
+            Err(Error::new(ErrorKind::InvalidArgument, "a length of 0; request one byte or more"))
         }
-        (start, Some(length)) => {
-            let start = start.map_or(0, |start| start.0);
+        (Some(FromEnd(count)), _) => Ok(Some(ByteRange::Last(count))),
+        (Some(FromStart(start)), None) => Ok(Some(ByteRange::From(start))),
+        (None, Some(length)) => Ok(Some(ByteRange::Inclusive(0, length.0 - 1))),
+        (Some(FromStart(start)), Some(length)) => {
             Ok(Some(ByteRange::Inclusive(start, start.saturating_add(length.0 - 1))))
         }
     }
 }
 
-/// Which bytes of which version, and on what condition.
+/// Returns the first `length` bytes of `content`, without reading the rest.
+fn shortened(content: ObjectContent, length: u64) -> ObjectContent {
+    match content {
+        ObjectContent::File(region) => {
+            let len = region.len.min(length);
+            ObjectContent::File(FileRegion { len, ..region })
+        }
+        ObjectContent::Stream(reader, len) => ObjectContent::Stream(reader, len.min(length)),
+        ObjectContent::Bytes(mut bytes) => {
+            bytes.truncate(usize::try_from(length).unwrap_or(usize::MAX));
+            ObjectContent::Bytes(bytes)
+        }
+    }
+}
+
+/// The requested bytes and version, and the conditions.
 #[derive(Default)]
 pub(crate) struct ReadArguments<'a> {
-    pub(crate) start: Option<ByteCount>,
+    pub(crate) start: Option<StartOffset>,
     pub(crate) length: Option<ByteCount>,
     pub(crate) version: Option<String>,
     pub(crate) if_match: Option<&'a str>,
+    pub(crate) if_none_match: Option<&'a str>,
 }
 
 impl ReadArguments<'_> {
-    /// Errors: `InvalidArgument`, `NoSuchVersion` for what can be none.
+    /// Opens what the arguments ask for.
+    pub(crate) fn open(
+        self,
+        store: &dyn fordway_store::Store,
+        bucket: String,
+        key: String,
+    ) -> Result<OpenObject> {
+        let from_end = matches!(self.start, Some(StartOffset::FromEnd(_)));
+        let length = self.length.filter(|_| from_end);
+        let mut found = store.get(&Bucket::new(bucket)?, &Key::new(key)?, &self.options()?)?;
+        if let Some(ByteCount(length)) = length {
+            found.content = shortened(found.content, length);
+        }
+        Ok(found)
+    }
+
+    /// Errors: `InvalidArgument`, `NoSuchVersion` for an invalid version.
     pub(crate) fn options(self) -> Result<GetOptions> {
         Ok(GetOptions {
             range: range(self.start, self.length)?,
             version: self.version.map(VersionId::new).transpose()?,
-            conditions: conditions(self.if_match, None),
+            conditions: conditions(self.if_match, self.if_none_match),
             ..GetOptions::default()
         })
     }
 }
 
-/// What a writer may say of an object besides its bytes.
+/// Properties of an object that its writer can set, besides its content.
 #[derive(Default)]
 pub(crate) struct Description {
     pub(crate) content_type: Option<String>,
@@ -76,7 +131,7 @@ pub(crate) struct Description {
 }
 
 impl Description {
-    /// Whether it says something about the content.
+    /// Returns whether the content type or metadata is set.
     pub(crate) fn has_metadata(&self) -> bool {
         self.content_type.is_some() || self.metadata.is_some()
     }

@@ -1,5 +1,5 @@
-//! Memory shared with Python by its buffer protocol: the one place of this module with `unsafe`.
-#![expect(unsafe_code, reason = "the buffer protocol is one of C's")]
+//! Memory shared with Python by its buffer protocol: the only file of this module with `unsafe`.
+#![expect(unsafe_code, reason = "the buffer protocol is a C interface")]
 
 use std::ffi::c_int;
 
@@ -12,7 +12,7 @@ use pyo3::prelude::*;
 use crate::content::{read_all, u8_buffer};
 use crate::store::without_interpreter;
 
-/// Reads `content` into the caller's buffer and answers its length.
+/// Reads `content` into the caller's buffer and returns its length.
 pub(crate) fn read_into(
     py: Python<'_>,
     content: ObjectContent,
@@ -20,7 +20,7 @@ pub(crate) fn read_into(
 ) -> PyResult<usize> {
     let buffer = u8_buffer(py, target)?;
     if buffer.readonly() || !buffer.is_c_contiguous() {
-        return Err(PyBufferError::new_err("the buffer must be writable and in one piece"));
+        return Err(PyBufferError::new_err("the buffer must be writable and contiguous"));
     }
     let (len, room) = (usize::try_from(content.len())?, buffer.len_bytes());
     if len > room {
@@ -46,7 +46,7 @@ enum ContentMemory {
 }
 
 impl MappedContent {
-    /// Errors: from a read; `Io` where the file system cannot map files.
+    /// Errors: from a read; `Io` if the file system cannot map files.
     pub(crate) fn new(content: ObjectContent) -> Result<Self> {
         let ObjectContent::File(region) = content else {
             return Ok(MappedContent(ContentMemory::Own(content.into_vec()?)));
@@ -72,11 +72,11 @@ impl MappedContent {
     }
 
     /// # Safety
-    /// As the buffer protocol has it: `view` is a structure to be filled, or null.
+    /// A function of the buffer protocol: `view` is a structure to fill in, or null.
     unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
         let bytes = slf.get().bytes();
         let (start, len) = (bytes.as_ptr().cast_mut().cast(), isize::try_from(bytes.len())?);
-        // SAFETY: the memory stays where it is for as long as the object lives, to which the view takes
+        // SAFETY: the memory does not move for as long as the object lives, to which the view takes
         // a reference; it is given out as read-only.
         match unsafe { ffi::PyBuffer_FillInfo(view, slf.as_ptr(), start, len, 1, flags) } {
             0 => Ok(()),

@@ -1,4 +1,4 @@
-//! What of an object reaches Python, and by how many copies.
+//! How the content of an object gets to Python, and how many times it is copied.
 
 use std::cell::RefCell;
 use std::io::Read;
@@ -7,19 +7,21 @@ use fordway_store::{Error, ErrorKind, ObjectContent, Result, TRUSTED_BYTES};
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::{PyBufferError, PyTypeError};
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyMemoryView};
+use pyo3::pybacked::PyBackedBytes;
+use pyo3::types::{PyBytes, PyIterator, PyMemoryView, PyString};
 
 use crate::store::without_interpreter;
 
-/// Up to this size an object is read without the interpreter into a buffer of the thread's own, and
-/// then copied: a few microseconds at most, less than taking the interpreter a second time may cost.
+/// Up to this size, an object is read without the interpreter into a thread-local buffer, and then
+/// copied. The copy takes a few microseconds at most, which is less than attaching the interpreter a
+/// second time may take.
 const COPIED_BYTES_MAX: u64 = 64 * 1024;
 
 thread_local! {
     static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-/// What an object's content has become before the interpreter is taken again.
+/// The content of an object, before the interpreter is attached again.
 pub(crate) enum FetchedContent {
     /// It is in the thread's [`BUFFER`].
     Copied,
@@ -28,7 +30,7 @@ pub(crate) enum FetchedContent {
 }
 
 impl FetchedContent {
-    /// Reads what is small, in the thread that will take it.
+    /// Reads small content, in the thread that will use it.
     pub(crate) fn new(content: ObjectContent) -> Result<Self> {
         if content.len() > COPIED_BYTES_MAX {
             return Ok(FetchedContent::Open(content));
@@ -37,7 +39,7 @@ impl FetchedContent {
         Ok(FetchedContent::Copied)
     }
 
-    /// The bytes object that the caller gets.
+    /// Returns the bytes object for the caller.
     pub(crate) fn into_bytes(self, py: Python<'_>) -> PyResult<Bound<'_, PyBytes>> {
         let content = match self {
             FetchedContent::Copied => return BUFFER.with_borrow(|buffer| Ok(PyBytes::new(py, buffer))),
@@ -45,7 +47,8 @@ impl FetchedContent {
         };
         let len = usize::try_from(content.len())?;
         if len > TRUSTED_BYTES && matches!(content, ObjectContent::Stream(..)) {
-            // A server says how many there are; they are believed as they come, at the price of a copy.
+            // The number of bytes is only stated by a server, so memory grows as they arrive, which
+            // costs a copy.
             let bytes = without_interpreter(py, || content.into_vec())?;
             return Ok(PyBytes::new(py, &bytes));
         }
@@ -53,29 +56,55 @@ impl FetchedContent {
     }
 }
 
-/// Fills `bytes` with the content, which has just this many.
+/// Fills `bytes` with the content, which has exactly this length.
 pub(crate) fn read_all(content: ObjectContent, bytes: &mut [u8]) -> Result<()> {
     let len = bytes.len();
     content.into_reader().read_exact(bytes).map_err(|error| {
-        let why = format!("the content could not be read to its end at {len} bytes");
+        let why = format!("the content could not be read completely at {len} bytes");
         Error::new(ErrorKind::IncompleteBody, why).caused_by(error)
     })
 }
 
-/// The bytes of any object with the buffer protocol, copied.
+/// Returns a copy of the bytes of any object with the buffer protocol.
 pub(crate) fn bytes_of_buffer(py: Python<'_>, data: &Bound<'_, PyAny>) -> PyResult<Vec<u8>> {
     u8_buffer(py, data)?.to_vec(py)
 }
 
-/// The buffer behind an object that has one, as bytes whatever its items are.
-/// Errors: `TypeError` for what has no buffer, `BufferError` for one in several pieces.
+/// The bytes of any buffer, which cannot change in the meantime: immutable `bytes`, or a copy.
+pub(crate) fn held_bytes(py: Python<'_>, data: Bound<'_, PyAny>) -> PyResult<PyBackedBytes> {
+    match data.cast_into::<PyBytes>() {
+        Ok(bytes) => Ok(bytes.into()),
+        Err(other) => Ok(PyBytes::new(py, &bytes_of_buffer(py, &other.into_inner())?).into()),
+    }
+}
+
+/// The number of bytes read from a file at a time.
+const PIECE_BYTES: usize = 1 << 20;
+
+/// Returns the pieces of content that is not a buffer: the blocks of a file, or the items of an
+/// iterable. `None` for a buffer, and for anything else.
+pub(crate) fn pieces<'py>(data: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyIterator>>> {
+    let py = data.py();
+    if PyMemoryView::from(data).is_ok() || data.is_instance_of::<PyString>() {
+        return Ok(None);
+    }
+    if let Some(read) = data.getattr_opt("read")? {
+        let block = py.import("functools")?.getattr("partial")?.call1((read, PIECE_BYTES))?;
+        let blocks = py.import("builtins")?.getattr("iter")?.call1((block, PyBytes::new(py, b"")))?;
+        return blocks.try_iter().map(Some);
+    }
+    Ok(data.try_iter().ok())
+}
+
+/// Returns the buffer of an object as bytes, regardless of the type of its items. Errors: `TypeError`
+/// for an object without a buffer, `BufferError` for a buffer that is not contiguous.
 pub(crate) fn u8_buffer(py: Python<'_>, data: &Bound<'_, PyAny>) -> PyResult<PyBuffer<u8>> {
     if let Ok(buffer) = data.extract() {
         return Ok(buffer);
     }
     let view = PyMemoryView::from(data).map_err(|cause| {
         let error = PyTypeError::new_err(format!(
-            "bytes or another buffer are wanted, not {}; encode text, and read files",
+            "expected bytes or another buffer, not {}; encode text, and read files",
             data.get_type()
         ));
         error.set_cause(py, Some(cause));
@@ -83,7 +112,7 @@ pub(crate) fn u8_buffer(py: Python<'_>, data: &Bound<'_, PyAny>) -> PyResult<PyB
     })?;
     let bytes = view.call_method1("cast", ("B",)).and_then(|bytes| bytes.extract());
     bytes.map_err(|cause| {
-        let error = PyBufferError::new_err("the buffer must be in one piece; copy it first");
+        let error = PyBufferError::new_err("the buffer must be contiguous; copy it first");
         error.set_cause(py, Some(cause));
         error
     })

@@ -1,6 +1,6 @@
 //! The module `fordway._fordway`: S3 semantics inside a Python process.
 //!
-//! Every call that may touch a file or a socket releases the interpreter meanwhile, so that other
+//! Every call that may touch a file or a socket releases the interpreter during the call, so that other
 //! threads run. The package around this module (`fordway/`) adds the exceptions and the type stubs.
 
 mod argument;
@@ -10,6 +10,7 @@ mod listing;
 mod remote;
 mod signal;
 mod store;
+mod upload;
 mod writer;
 
 #[global_allocator]
@@ -28,12 +29,15 @@ mod _fordway {
     use crate::listing::PyObjectInfo;
     #[pymodule_export]
     use crate::listing::{
-        CommonPrefix, EntryIterator, PyBucketInfo, PyObjectSummary, PyVersionSummary, VersionIterator,
+        CommonPrefix, EntryIterator, PyBucketInfo, PyDeleteInfo, PyListPage, PyObjectSummary, PyPutInfo,
+        PyVersionSummary, VersionIterator,
     };
     #[pymodule_export]
     use crate::remote::{PyRemoteFile, open_url};
     #[pymodule_export]
     use crate::store::{PyStore, open};
+    #[pymodule_export]
+    use crate::upload::{PyPartSummary, PyUpload, PyUploadSummary};
     #[pymodule_export]
     use crate::writer::PyObjectWriter;
 

@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{SystemTime, UNIX_EPOCH};
 use std::vec;
 
-use fordway_store::{Bucket, ListEntry, ListQuery, VersionsQuery};
+use fordway_store::{Bucket, DeleteResult, ListEntry, ListQuery, ObjectListing, PutResult, VersionsQuery};
 use pyo3::prelude::*;
+use pyo3::types::PyList;
 
 use super::store::without_interpreter;
 
@@ -22,7 +23,7 @@ pub(crate) struct PyBucketInfo {
 #[pyclass(frozen, get_all, name = "ObjectSummary", module = "fordway")]
 pub(crate) struct PyObjectSummary {
     key: String,
-    /// Bytes.
+    /// Size in bytes.
     size: u64,
     /// The ETag, without quotes.
     etag: String,
@@ -36,9 +37,9 @@ pub(crate) struct PyVersionSummary {
     key: String,
     /// The version ID; `"null"` if it was written while the bucket kept no versions.
     version: String,
-    /// Whether this is the latest version, which calls without a version use.
+    /// True for the latest version, which calls without a version use.
     is_latest: bool,
-    /// Whether this is a delete marker, which has no content.
+    /// True for a delete marker, which has no content.
     is_delete_marker: bool,
     /// The time of the write, in UTC.
     modified: SystemTime,
@@ -46,6 +47,84 @@ pub(crate) struct PyVersionSummary {
     size: Option<u64>,
     /// The ETag, without quotes; `None` for a delete marker.
     etag: Option<String>,
+}
+
+/// The result of a put.
+#[pyclass(frozen, get_all, name = "PutInfo", module = "fordway")]
+pub(crate) struct PyPutInfo {
+    /// The ETag, without quotes.
+    etag: String,
+    /// The version ID of the new object; `None` if the bucket never kept versions.
+    version: Option<String>,
+    /// The time when it was published, in UTC.
+    modified: SystemTime,
+    /// The requested checksum in base64, or `None`.
+    checksum: Option<String>,
+}
+
+impl From<PutResult> for PyPutInfo {
+    fn from(done: PutResult) -> Self {
+        PyPutInfo {
+            etag: done.etag.to_string(),
+            version: done.version.map(|version| version.to_string()),
+            modified: done.modified,
+            checksum: done.checksum.map(|checksum| checksum.to_base64()),
+        }
+    }
+}
+
+#[pymethods]
+impl PyPutInfo {
+    fn __repr__(&self) -> String {
+        format!("<PutInfo, ETag {}>", self.etag)
+    }
+}
+
+/// The result of a delete in a bucket that keeps versions.
+#[pyclass(frozen, get_all, name = "DeleteInfo", module = "fordway")]
+pub(crate) struct PyDeleteInfo {
+    /// The version that was removed, or the delete marker that was made.
+    version: String,
+    /// Whether `version` is a delete marker.
+    is_delete_marker: bool,
+}
+
+impl PyDeleteInfo {
+    pub(crate) fn new(done: DeleteResult) -> Option<Self> {
+        let version = done.version?.to_string();
+        Some(PyDeleteInfo { version, is_delete_marker: done.is_marker })
+    }
+}
+
+#[pymethods]
+impl PyDeleteInfo {
+    fn __repr__(&self) -> String {
+        format!("<DeleteInfo {}>", self.version)
+    }
+}
+
+/// One page of a listing.
+#[pyclass(frozen, get_all, name = "ListPage", module = "fordway")]
+pub(crate) struct PyListPage {
+    /// Objects and common prefixes, in byte order of their names.
+    entries: Py<PyList>,
+    /// The `start_after` of the next page; `None` on the last page.
+    next: Option<String>,
+}
+
+impl PyListPage {
+    pub(crate) fn new(py: Python<'_>, listing: ObjectListing) -> PyResult<Self> {
+        let entries = listing.entries.into_iter().map(|entry| to_object(py, entry));
+        let entries = PyList::new(py, entries.collect::<PyResult<Vec<_>>>()?)?.unbind();
+        Ok(PyListPage { entries, next: listing.next })
+    }
+}
+
+#[pymethods]
+impl PyListPage {
+    fn __repr__(&self, py: Python<'_>) -> String {
+        format!("<ListPage of {} entries>", self.entries.bind(py).len())
+    }
 }
 
 /// The common beginning of several keys, up to the delimiter.
@@ -109,7 +188,7 @@ impl From<fordway_store::BucketInfo> for PyBucketInfo {
 pub(crate) struct EntryIterator {
     store: Arc<dyn fordway_store::Store>,
     bucket: Bucket,
-    /// What to ask for next; `None` after the last page.
+    /// The next request; `None` after the last page.
     query: Option<ListQuery>,
     page: vec::IntoIter<ListEntry>,
 }
@@ -119,7 +198,7 @@ impl EntryIterator {
         EntryIterator { store, bucket, query: Some(query), page: Vec::new().into_iter() }
     }
 
-    /// Returns the next entry, and fetches another page if this one is used up.
+    /// Returns the next entry; fetches another page if the current one is used up.
     fn advance(&mut self) -> fordway_store::Result<Option<ListEntry>> {
         loop {
             if let Some(entry) = self.page.next() {
@@ -136,6 +215,37 @@ impl EntryIterator {
     }
 }
 
+/// Entries by column; a field that a common prefix does not have is `None`.
+#[derive(Default)]
+struct EntryColumns {
+    keys: Vec<String>,
+    sizes: Vec<Option<u64>>,
+    etags: Vec<Option<String>>,
+    modified_ns: Vec<Option<i128>>,
+}
+
+impl EntryColumns {
+    fn push(&mut self, entry: ListEntry) {
+        let (key, object) = match entry {
+            ListEntry::CommonPrefix(prefix) => (prefix, None),
+            ListEntry::Object(object) => {
+                (object.key, Some((object.size, object.etag.to_string(), since_epoch_ns(object.modified))))
+            }
+        };
+        self.keys.push(key);
+        self.sizes.push(object.as_ref().map(|object| object.0));
+        self.modified_ns.push(object.as_ref().map(|object| object.2));
+        self.etags.push(object.map(|object| object.1));
+    }
+}
+
+fn since_epoch_ns(time: SystemTime) -> i128 {
+    match time.duration_since(UNIX_EPOCH) {
+        Ok(after) => after.as_nanos().cast_signed(),
+        Err(before) => -before.duration().as_nanos().cast_signed(),
+    }
+}
+
 #[pymethods]
 impl EntryIterator {
     fn __iter__(entries: PyRef<'_, Self>) -> PyRef<'_, Self> {
@@ -143,13 +253,32 @@ impl EntryIterator {
     }
 
     fn __next__(&mut self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
-        // Most entries are in the page that was fetched last: there is no reason to release the interpreter for them.
+        // Most entries are in the page that was fetched last: so do not release the interpreter for them.
         let ready = self.page.next();
         let entry = match ready {
             Some(entry) => Some(entry),
             None => without_interpreter(py, || self.advance())?,
         };
         entry.map(|entry| to_object(py, entry)).transpose()
+    }
+
+    /// Returns all further entries as a `pyarrow.Table`: `key`, `size`, `etag` and `modified`.
+    ///
+    /// A common prefix is a row with a `key` and nothing else. Needs pyarrow.
+    #[allow(
+        clippy::wrong_self_convention,
+        reason = "the name that other libraries use; it exhausts the iterator"
+    )]
+    fn to_arrow<'py>(&mut self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let table = py.import("fordway.arrow")?.getattr("listing_table")?;
+        let columns = without_interpreter(py, || {
+            let mut columns = EntryColumns::default();
+            while let Some(entry) = self.advance()? {
+                columns.push(entry);
+            }
+            Ok(columns)
+        })?;
+        table.call1((columns.keys, columns.sizes, columns.etags, columns.modified_ns))
     }
 }
 
@@ -168,7 +297,7 @@ fn to_object(py: Python<'_>, entry: ListEntry) -> PyResult<Py<PyAny>> {
 pub(crate) struct VersionIterator {
     store: Arc<dyn fordway_store::Store>,
     bucket: Bucket,
-    /// What to ask for next; `None` after the last page.
+    /// The next request; `None` after the last page.
     query: Option<VersionsQuery>,
     page: vec::IntoIter<fordway_store::VersionSummary>,
 }
@@ -227,6 +356,12 @@ pub(crate) struct PyObjectInfo {
     version: Option<String>,
     /// The number of tags.
     tag_count: usize,
+    /// Other headers that its writer stored, such as `content-encoding`, with names in lower case.
+    headers: BTreeMap<&'static str, String>,
+    /// The checksum that its writer sent: algorithm (`"CRC32"`, ...) and base64; or `None`.
+    checksum: Option<(&'static str, String)>,
+    /// The number of parts that it was completed from; `None` if it was put as a whole.
+    part_count: Option<u16>,
 }
 
 #[pymethods]
@@ -239,7 +374,18 @@ impl PyObjectInfo {
 impl From<fordway_store::ObjectInfo> for PyObjectInfo {
     fn from(info: fordway_store::ObjectInfo) -> Self {
         let metadata = info.metadata.into_inner();
+        let checksum = info.checksum.map(|checksum| (checksum.algorithm.name(), checksum.to_base64()));
+        let others = [
+            ("cache-control", metadata.cache_control),
+            ("content-disposition", metadata.content_disposition),
+            ("content-encoding", metadata.content_encoding),
+            ("content-language", metadata.content_language),
+            ("expires", metadata.expires),
+        ];
         PyObjectInfo {
+            headers: others.into_iter().filter_map(|(name, value)| Some((name, value?))).collect(),
+            checksum,
+            part_count: info.part_count,
             size: info.size,
             etag: info.etag.to_string(),
             modified: info.modified,

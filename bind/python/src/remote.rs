@@ -13,10 +13,11 @@ use crate::argument::ByteCount;
 use crate::signal;
 use crate::store::without_interpreter;
 
-/// Bytes of each request for a range so long that memory for it is not allocated on the server's word.
+/// The size of each request for a range that is so long that its memory grows only as bytes arrive.
 const PIECE_BYTES: usize = 64 << 20;
 
-/// The session of all files that are opened without options: they share its connections, and what it has learned.
+/// The session of all files that are opened without options: they share its connections, and its knowledge about
+/// servers.
 static USUAL: LazyLock<Arc<HttpSession>> = LazyLock::new(|| Arc::new(HttpSession::new(options(None))));
 
 fn options(ca_bundle: Option<String>) -> SessionOptions {
@@ -40,7 +41,8 @@ fn session(
     let mut options = options(ca_bundle);
     options.connections_per_origin = connections.unwrap_or(options.connections_per_origin);
     options.deadline = deadline.map(Duration::try_from_secs_f64).transpose().map_err(|error| {
-        Error::new(ErrorKind::InvalidArgument, "a deadline is a positive number of seconds").caused_by(error)
+        Error::new(ErrorKind::InvalidArgument, "a deadline must be a positive number of seconds")
+            .caused_by(error)
     })?;
     Ok(Arc::new(HttpSession::new(options)))
 }
@@ -86,7 +88,7 @@ impl PyRemoteFile {
         &self.url
     }
 
-    /// Bytes.
+    /// Size in bytes.
     #[getter]
     fn size(&self) -> u64 {
         self.inner.size_bytes()
@@ -119,7 +121,7 @@ impl PyRemoteFile {
     ) -> PyResult<Bound<'py, PyBytes>> {
         let (ByteCount(start), ByteCount(length)) = (start, length);
         let there = self.inner.size_bytes().saturating_sub(start).min(length);
-        // Above this, memory is not allocated on the server's word alone.
+        // Above this size, do not allocate memory only because a server states the size.
         if there > TRUSTED_BYTES as u64 {
             let bytes = without_interpreter(py, || self.read_growing(start, usize::try_from(there).ok()))?;
             return Ok(PyBytes::new(py, &bytes));
@@ -129,7 +131,7 @@ impl PyRemoteFile {
         })
     }
 
-    /// Returns the bytes of each range (start, length); ranges may overlap and be in any order.
+    /// Returns the bytes of each range (start, length): a vectored read. Ranges may overlap, in any order.
     ///
     /// The ranges are requested together, in as few requests as the server allows. Raises
     /// `InvalidArgumentError`, before anything is read, if a range ends beyond the end of the file.
@@ -184,7 +186,7 @@ impl PyRemoteFile {
             let detail = format!("{length} bytes at {offset} of a file of {size} bytes");
             Err(Error::new(ErrorKind::InvalidRange, detail))
         })?;
-        // For a moment the bytes are there twice: as they were received, and as Python objects.
+        // For a moment the bytes exist twice: as they were received, and as Python objects.
         let lengths = ranges.iter().map(|(_, length)| *length);
         check_room(lengths.clone().chain(lengths))
     }

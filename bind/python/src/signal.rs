@@ -1,5 +1,6 @@
-//! Ctrl-C during a wait. Python's own handler of a signal only notes it; what was noted becomes an exception when the
-//! main thread asks. A call that waits for a server asks when a signal wakes it up, and then ends with that exception.
+//! Ctrl-C during a wait. Python's own signal handler only records the signal; it becomes an exception when the main
+//! thread checks for signals. If a signal wakes a call that waits for a server, the call checks, and then ends with
+//! that exception.
 
 use std::cell::RefCell;
 
@@ -9,13 +10,13 @@ thread_local! {
     static RAISED: RefCell<Option<PyErr>> = const { RefCell::new(None) };
 }
 
-/// Has waits of this process ask Python after signals.
+/// Makes waits of this process check Python's signals.
 pub(crate) fn listen() {
     fordway_sys::ask_after_signals(must_stop);
 }
 
-/// Runs Python's handlers of the signals that came; whether one raised an exception. Always false outside of the main
-/// thread, where Python runs no handlers.
+/// Runs Python's handlers of the signals that arrived; returns whether one raised an exception. Always false outside
+/// of the main thread, because Python runs handlers only there.
 fn must_stop() -> bool {
     let asked = Python::try_attach(|py| match py.check_signals() {
         Ok(()) => false,
@@ -24,7 +25,7 @@ fn must_stop() -> bool {
             true
         }
     });
-    // Without an interpreter nobody wants the answer any more.
+    // Without an interpreter, the result is no longer needed.
     asked.unwrap_or(true)
 }
 

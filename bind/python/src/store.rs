@@ -1,42 +1,103 @@
-//! The store: each method turns its arguments into the store's types, lets go of the interpreter,
-//! makes one call, and turns the answer back, or the error into the exception that Python code catches.
+//! The store: each method converts its arguments to the store's types, releases the interpreter, makes one call,
+//! and converts the result, or turns the error into an exception.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use fordway_store::{
-    Bucket, ByteRange, CopyOptions, DeleteOptions, Error, ErrorKind, GetOptions, Key, ListQuery, PutOptions,
-    Result, VersionId, VersioningState, VersionsQuery,
+    Bucket, ByteRange, ChecksumAlgorithm, Conditions, CopyOptions, DeleteOptions, Error, ErrorKind,
+    ExpectedContent, GetOptions, Key, ListQuery, MAX_KEYS, PutOptions, PutResult, Result, VersionId,
+    VersioningState, VersionsQuery,
 };
 use pyo3::buffer::PyBuffer;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::PyBytes;
+use pyo3::types::{PyBytes, PyDict, PyString};
 
 use super::listing::PyObjectInfo;
-use crate::argument::{ByteCount, Description, ReadArguments, conditions, range};
+use crate::argument::{ByteCount, Description, ReadArguments, StartOffset, conditions, range};
 use crate::buffer::{MappedContent, read_into};
-use crate::content::{FetchedContent, bytes_of_buffer, u8_buffer};
-use crate::listing::{EntryIterator, PyBucketInfo, VersionIterator};
+use crate::content::{FetchedContent, bytes_of_buffer, held_bytes, pieces, u8_buffer};
+use crate::listing::{EntryIterator, PyBucketInfo, PyDeleteInfo, PyListPage, PyPutInfo, VersionIterator};
 use crate::signal;
+use crate::upload::{self, PyUpload, PyUploadSummary};
 use crate::writer::PyObjectWriter;
 
 /// Opens the store at `endpoint`.
 ///
 /// `file:///DIRECTORY` or `/DIRECTORY` selects the lane `embedded`: each subdirectory is a bucket.
 /// `http(s)://HOST[:PORT]` selects the lane `http`: any S3 service. `unix:///SOCKET` and
-/// `tcp://HOST:PORT` select the lane `node`: a gateway started by `fordway node`. Without an endpoint,
-/// the store uses `AWS_ENDPOINT_URL_S3`, else `AWS_ENDPOINT_URL`, else the AWS configuration file, else
-/// AWS.
+/// `tcp://HOST:PORT` select the lane `node`: a gateway started by `fordway node`. A `pathlib.Path`, which
+/// may be relative, is a directory. Without an endpoint, the store uses `AWS_ENDPOINT_URL_S3`, else
+/// `AWS_ENDPOINT_URL`, else the AWS configuration file, else AWS.
 ///
-/// Raises `InvalidArgumentError` if the endpoint has another form or the directory does not exist.
+/// On the lane `http`, `timeout` is how long a call may wait for the server, in seconds, including
+/// retries (default: no limit for the call as a whole), and `retries` is how often a request is repeated
+/// after a transient failure (default 4). The other lanes have neither.
+///
+/// Raises `InvalidArgumentError` if the endpoint has another form, the directory does not exist, or the
+/// lane does not support an option.
 #[pyfunction]
-#[pyo3(signature = (endpoint=None))]
-pub(crate) fn open(py: Python<'_>, endpoint: Option<String>) -> PyResult<PyStore> {
-    let options = fordway_lanes::LaneOptions { endpoint: endpoint.clone(), ..Default::default() };
+#[pyo3(signature = (endpoint=None, *, timeout=None, retries=None))]
+pub(crate) fn open(
+    py: Python<'_>,
+    endpoint: Option<&Bound<'_, PyAny>>,
+    timeout: Option<f64>,
+    retries: Option<u32>,
+) -> PyResult<PyStore> {
+    let opening =
+        OpenArguments { endpoint: endpoint.map(endpoint_text).transpose()?, timeout, max_retries: retries };
     signal::listen();
-    let opened = without_interpreter(py, || fordway_lanes::open(&options))?.store;
-    Ok(PyStore { lane: opened.lane(), inner: Mutex::new(Some(opened)), endpoint })
+    let opened = without_interpreter(py, || opening.open())?;
+    Ok(PyStore { lane: opened.lane(), inner: Mutex::new(Some(opened)), opening })
+}
+
+/// Returns the endpoint that a string or a path names.
+fn endpoint_text(given: &Bound<'_, PyAny>) -> PyResult<String> {
+    if let Ok(text) = given.extract() {
+        return Ok(text);
+    }
+    let os = given.py().import("os")?;
+    let absolute = os.getattr("path")?.call_method1("abspath", (os.call_method1("fspath", (given,))?,))?;
+    absolute.extract()
+}
+
+/// The arguments of [`open`], from which an unpickled store is opened again.
+struct OpenArguments {
+    /// `None` is what the environment names.
+    endpoint: Option<String>,
+    /// Seconds.
+    timeout: Option<f64>,
+    max_retries: Option<u32>,
+}
+
+impl OpenArguments {
+    /// Errors: `InvalidArgument`, also for an option that the lane does not support.
+    fn open(&self) -> Result<Arc<dyn fordway_store::Store>> {
+        let options = fordway_lanes::LaneOptions {
+            endpoint: self.endpoint.clone(),
+            timeout: self.timeout.map(seconds).transpose()?,
+            max_retries: self.max_retries,
+            ..Default::default()
+        };
+        let store = fordway_lanes::open(&options)?.store;
+        let is_limited = self.timeout.is_some() || self.max_retries.is_some();
+        if is_limited && store.lane() != "http" {
+            let why = format!(
+                "the lane {} has no timeout and no retries; omit `timeout` and `retries`, or use an http(s):// endpoint",
+                store.lane()
+            );
+            return Err(Error::new(ErrorKind::InvalidArgument, why));
+        }
+        Ok(store)
+    }
+}
+
+fn seconds(timeout: f64) -> Result<Duration> {
+    let duration = Duration::try_from_secs_f64(timeout).ok().filter(|duration| !duration.is_zero());
+    let why = || format!("a timeout of {timeout}; use a positive number of seconds");
+    duration.ok_or_else(|| Error::new(ErrorKind::InvalidArgument, why()))
 }
 
 /// The objects behind an endpoint.
@@ -46,16 +107,16 @@ pub(crate) fn open(py: Python<'_>, endpoint: Option<String>) -> PyResult<PyStore
 /// store is closed at the end of its block.
 #[pyclass(frozen, name = "Store", module = "fordway")]
 pub(crate) struct PyStore {
-    /// `None` once it is closed. The lock is only taken with the interpreter held, so that no fork finds it taken.
+    /// `None` once it is closed. The lock is taken only while the interpreter is held, so that a fork never copies
+    /// a locked lock.
     inner: Mutex<Option<Arc<dyn fordway_store::Store>>>,
     lane: &'static str,
-    /// As it was opened by; `None` is what the environment names.
-    endpoint: Option<String>,
+    opening: OpenArguments,
 }
 
 #[pymethods]
 impl PyStore {
-    /// How the store is reached: `embedded`, `node` or `http`.
+    /// The lane of the store: `embedded`, `node` or `http`.
     #[getter]
     fn lane(&self) -> &'static str {
         self.lane
@@ -69,7 +130,7 @@ impl PyStore {
         py.detach(|| drop(closed));
     }
 
-    /// Whether the store is closed.
+    /// True if the store is closed.
     #[getter]
     fn closed(&self) -> bool {
         self.locked().is_none()
@@ -114,7 +175,7 @@ impl PyStore {
         without_interpreter(py, || store.delete_bucket(&Bucket::new(bucket)?))
     }
 
-    /// Whether the bucket keeps old versions: `"enabled"`, `"suspended"`, or `None` if it never did.
+    /// Returns the state of versioning: `"enabled"`, `"suspended"`, or `None` if it was never enabled.
     ///
     /// Raises `NotFoundError`.
     fn versioning(&self, py: Python<'_>, bucket: String) -> PyResult<Option<&'static str>> {
@@ -136,12 +197,13 @@ impl PyStore {
 
     /// Stores `data` under `key`, whole or not at all, and returns the new ETag (without quotes).
     ///
-    /// `bytes` are written without a copy; any other contiguous buffer, such as a NumPy array of any type,
-    /// is copied once first. Text must be encoded. Names in `metadata` are stored in lower case. An object
-    /// has at most 10 `tags`. `if_none_match="*"` creates an object but never replaces one; `if_match=etag`
-    /// replaces the object only if it still has that ETag.
+    /// `bytes` are written without a copy; any other contiguous buffer, such as a NumPy array of any type, is
+    /// copied once first. A binary file is read to its end, and an iterable of buffers is written one by one;
+    /// neither is held in memory as a whole. Text must be encoded. Names in `metadata` are stored in lower
+    /// case. An object has at most 10 `tags`. `if_none_match="*"` creates an object but never replaces one;
+    /// `if_match=etag` replaces the object only if it still has that ETag.
     ///
-    /// Raises `NotFoundError` (no bucket), `PreconditionFailedError`, `NoSpaceError`, ...
+    /// Raises `NotFoundError` if there is no such bucket, `PreconditionFailedError`, `NoSpaceError`, ...
     #[pyo3(signature = (bucket, key, data, *, content_type=None, metadata=None, tags=None, if_none_match=None, if_match=None))]
     #[allow(clippy::too_many_arguments, reason = "they are Python's keyword arguments")]
     fn put(
@@ -159,43 +221,138 @@ impl PyStore {
         let store = self.store(py)?;
         let described = Description { content_type, metadata, tags };
         let options = described.options(conditions(if_match, if_none_match));
-        let put = |body: &[u8]| {
-            without_interpreter(py, || {
-                let (bucket, key) = (Bucket::new(bucket)?, Key::new(key)?);
-                Ok(store.put(&bucket, &key, body, &options)?.etag.to_string())
-            })
-        };
-        match data.cast::<PyBytes>() {
-            Ok(bytes) => put(bytes.as_bytes()),
-            // Another thread may change any other buffer while the interpreter is free.
-            Err(_) => put(&bytes_of_buffer(py, data)?),
-        }
+        put_data(py, &*store, (bucket, key), data, &options).map(|done| done.etag.to_string())
+    }
+
+    /// Stores `data` as `put` does, and returns the ETag, the version and the time of the new object.
+    ///
+    /// `checksum` names a checksum to compute, to store with the object, and to return: `CRC32`, `CRC32C`,
+    /// `CRC64NVME`, `SHA1`, `SHA256`, `SHA512`, `MD5`, `XXHASH64`, `XXHASH3` or `XXHASH128`.
+    ///
+    /// Raises what `put` raises, and `InvalidArgumentError` for an unknown checksum.
+    #[pyo3(signature = (bucket, key, data, *, content_type=None, metadata=None, tags=None, if_none_match=None, if_match=None, checksum=None))]
+    #[allow(clippy::too_many_arguments, reason = "they are Python's keyword arguments")]
+    fn put_with_info(
+        &self,
+        py: Python<'_>,
+        bucket: String,
+        key: String,
+        data: &Bound<'_, PyAny>,
+        content_type: Option<String>,
+        metadata: Option<BTreeMap<String, String>>,
+        tags: Option<BTreeMap<String, String>>,
+        if_none_match: Option<&str>,
+        if_match: Option<&str>,
+        checksum: Option<&str>,
+    ) -> PyResult<PyPutInfo> {
+        let store = self.store(py)?;
+        let described = Description { content_type, metadata, tags };
+        let checksum = checksum.map(algorithm).transpose().map_err(|error| to_python(py, &error))?;
+        let options = PutOptions { checksum, ..described.options(conditions(if_match, if_none_match)) };
+        put_data(py, &*store, (bucket, key), data, &options).map(PyPutInfo::from)
+    }
+
+    /// Stores many objects, given as pairs of key and buffer, in as few requests as the lane allows.
+    ///
+    /// Returns one result per object, in order: its ETag (without quotes), or the error. If several objects
+    /// have the same key, any of them may win.
+    ///
+    /// Raises `InvalidNameError`, before anything is stored.
+    fn put_many<'py>(
+        &self,
+        py: Python<'py>,
+        bucket: String,
+        objects: Vec<(String, Bound<'py, PyAny>)>,
+    ) -> PyResult<Vec<Bound<'py, PyAny>>> {
+        let store = self.store(py)?;
+        let held = |(key, data): (String, Bound<'py, PyAny>)| Ok((key, held_bytes(py, data)?));
+        let objects = objects.into_iter().map(held).collect::<PyResult<Vec<_>>>()?;
+        let results = without_interpreter(py, || {
+            let keys = objects.iter().map(|(key, _)| Key::new(key.clone())).collect::<Result<Vec<_>>>()?;
+            let bodies = objects.iter().map(|(_, data)| &data[..]);
+            let objects: Vec<(Key, &[u8])> = keys.into_iter().zip(bodies).collect();
+            Ok(store.put_many(&Bucket::new(bucket)?, &objects, &PutOptions::default()))
+        })?;
+        let etag = |done: PutResult| Ok(PyString::new(py, &done.etag.to_string()).into_any());
+        each(py, results, etag)
+    }
+
+    /// Returns many whole objects, read in as few requests as the lane allows.
+    ///
+    /// Returns one result per key, in order: the content, or the error. All contents are in memory together.
+    ///
+    /// Raises `InvalidNameError`, before anything is read.
+    fn get_many<'py>(
+        &self,
+        py: Python<'py>,
+        bucket: String,
+        keys: Vec<String>,
+    ) -> PyResult<Vec<Bound<'py, PyAny>>> {
+        let store = self.store(py)?;
+        let results = without_interpreter(py, || Ok(store.get_many(&Bucket::new(bucket)?, &named(keys)?)))?;
+        each(py, results, |content| Ok(PyBytes::new(py, &content).into_any()))
+    }
+
+    /// Describes many objects, in as few requests as the lane allows.
+    ///
+    /// Returns one result per key, in order: the description, or the error.
+    ///
+    /// Raises `InvalidNameError`, before anything is looked up.
+    fn head_many<'py>(
+        &self,
+        py: Python<'py>,
+        bucket: String,
+        keys: Vec<String>,
+    ) -> PyResult<Vec<Bound<'py, PyAny>>> {
+        let store = self.store(py)?;
+        let results = without_interpreter(py, || Ok(store.head_many(&Bucket::new(bucket)?, &named(keys)?)))?;
+        each(py, results, |info| Ok(Bound::new(py, PyObjectInfo::from(info))?.into_any()))
+    }
+
+    /// Opens an object, or a `version` of it, as a binary file for reading and seeking.
+    ///
+    /// The file reads the version that existed when it was opened, without a buffer of its own: wrap it in
+    /// `io.BufferedReader` for small reads. If the object is replaced meanwhile, reads raise
+    /// `PreconditionFailedError`.
+    ///
+    /// Raises `NotFoundError`.
+    #[pyo3(signature = (bucket, key, *, version=None))]
+    fn reader<'py>(
+        slf: &Bound<'py, Self>,
+        bucket: String,
+        key: String,
+        version: Option<String>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let reader = slf.py().import("fordway.streams")?.getattr("ObjectReader")?;
+        reader.call1((slf, bucket, key, version))
     }
 
     /// Returns the object, or a `version` of it: whole, or `length` bytes from byte `start` (or 0).
     ///
+    /// A negative `start` counts from the end of the object, or is its first byte if the object is shorter.
     /// Returns fewer bytes only at the end of the object. Objects over 64 KiB are read directly into the
     /// result; smaller ones are copied once, which is cheaper. With `if_match`, the object is read only if
-    /// it has that ETag.
+    /// it has that ETag; with `if_none_match`, only if it has another.
     ///
-    /// Raises `NotFoundError`, `PreconditionFailedError`, and `InvalidArgumentError` if `start` is negative
-    /// or not before the end, or `length` is 0.
-    #[pyo3(signature = (bucket, key, *, start=None, length=None, version=None, if_match=None))]
+    /// Raises `NotFoundError`, `PreconditionFailedError`, `NotModifiedError` (`if_none_match`), and
+    /// `InvalidArgumentError` if `start` is not before the end, or `length` is 0.
+    #[pyo3(signature = (bucket, key, *, start=None, length=None, version=None, if_match=None, if_none_match=None))]
     #[allow(clippy::too_many_arguments, reason = "they are Python's keyword arguments")]
     fn get<'py>(
         &self,
         py: Python<'py>,
         bucket: String,
         key: String,
-        start: Option<ByteCount>,
+        start: Option<StartOffset>,
         length: Option<ByteCount>,
         version: Option<String>,
         if_match: Option<&str>,
+        if_none_match: Option<&str>,
     ) -> PyResult<Bound<'py, PyBytes>> {
         let store = self.store(py)?;
         let opened = without_interpreter(py, || {
-            let options = ReadArguments { start, length, version, if_match }.options()?;
-            FetchedContent::new(store.get(&Bucket::new(bucket)?, &Key::new(key)?, &options)?.content)
+            let asked = ReadArguments { start, length, version, if_match, if_none_match };
+            FetchedContent::new(asked.open(&*store, bucket, key)?.content)
         })?;
         opened.into_bytes(py)
     }
@@ -203,22 +360,23 @@ impl PyStore {
     /// Returns the bytes that `get` returns, and the description of the object, with a single open.
     ///
     /// Raises what `get` raises.
-    #[pyo3(signature = (bucket, key, *, start=None, length=None, version=None, if_match=None))]
+    #[pyo3(signature = (bucket, key, *, start=None, length=None, version=None, if_match=None, if_none_match=None))]
     #[allow(clippy::too_many_arguments, reason = "they are Python's keyword arguments")]
     fn get_with_info<'py>(
         &self,
         py: Python<'py>,
         bucket: String,
         key: String,
-        start: Option<ByteCount>,
+        start: Option<StartOffset>,
         length: Option<ByteCount>,
         version: Option<String>,
         if_match: Option<&str>,
+        if_none_match: Option<&str>,
     ) -> PyResult<(Bound<'py, PyBytes>, PyObjectInfo)> {
         let store = self.store(py)?;
         let (opened, info) = without_interpreter(py, || {
-            let options = ReadArguments { start, length, version, if_match }.options()?;
-            let found = store.get(&Bucket::new(bucket)?, &Key::new(key)?, &options)?;
+            let asked = ReadArguments { start, length, version, if_match, if_none_match };
+            let found = asked.open(&*store, bucket, key)?;
             Ok((FetchedContent::new(found.content)?, found.info))
         })?;
         Ok((opened.into_bytes(py)?, PyObjectInfo::from(info)))
@@ -236,7 +394,7 @@ impl PyStore {
         bucket: String,
         key: String,
         buffer: &Bound<'_, PyAny>,
-        start: Option<ByteCount>,
+        start: Option<StartOffset>,
         version: Option<String>,
         if_match: Option<&str>,
     ) -> PyResult<usize> {
@@ -244,17 +402,17 @@ impl PyStore {
         let room = |buffer: PyBuffer<u8>| ByteCount(buffer.len_bytes() as u64);
         let length = start.map(|_| u8_buffer(py, buffer).map(room)).transpose()?;
         let content = without_interpreter(py, || {
-            let options = ReadArguments { start, length, version, if_match }.options()?;
-            Ok(store.get(&Bucket::new(bucket)?, &Key::new(key)?, &options)?.content)
+            let asked = ReadArguments { start, length, version, if_match, if_none_match: None };
+            Ok(asked.open(&*store, bucket, key)?.content)
         })?;
         read_into(py, content, buffer)
     }
 
-    /// Returns many ranges of one version of an object, each given as start and length, in order.
+    /// Returns many ranges (start, length) of one version of an object, in order: a vectored read.
     ///
-    /// A range that extends beyond the end of the object is shortened. Raises `NotFoundError`,
-    /// `PreconditionFailedError`, and `InvalidArgumentError` if a range begins at or beyond the end, or has
-    /// a length of 0.
+    /// A range that extends beyond the end of the object is shortened. Raises `NotFoundError` if
+    /// there is no such object, `PreconditionFailedError` if `if_match` does not hold, and
+    /// `InvalidArgumentError` if a range begins at or beyond the end or has a length of 0.
     #[pyo3(signature = (bucket, key, ranges, *, version=None, if_match=None))]
     fn get_ranges<'py>(
         &self,
@@ -267,7 +425,9 @@ impl PyStore {
     ) -> PyResult<Vec<Bound<'py, PyBytes>>> {
         let store = self.store(py)?;
         let read = without_interpreter(py, || {
-            let wanted = ranges.iter().map(|(start, length)| range(Some(*start), Some(*length)));
+            let wanted = ranges
+                .iter()
+                .map(|(start, length)| range(Some(StartOffset::FromStart(start.0)), Some(*length)));
             let wanted: Vec<ByteRange> = wanted.collect::<Result<Vec<_>>>()?.into_iter().flatten().collect();
             let options = ReadArguments { version, if_match, ..ReadArguments::default() }.options()?;
             store.read_ranges(&Bucket::new(bucket)?, &Key::new(key)?, &wanted, &options)
@@ -286,14 +446,14 @@ impl PyStore {
         py: Python<'_>,
         bucket: String,
         key: String,
-        start: Option<ByteCount>,
+        start: Option<StartOffset>,
         length: Option<ByteCount>,
         version: Option<String>,
     ) -> PyResult<MappedContent> {
         let store = self.store(py)?;
         without_interpreter(py, || {
-            let options = ReadArguments { start, length, version, if_match: None }.options()?;
-            MappedContent::new(store.get(&Bucket::new(bucket)?, &Key::new(key)?, &options)?.content)
+            let asked = ReadArguments { start, length, version, ..ReadArguments::default() };
+            MappedContent::new(asked.open(&*store, bucket, key)?.content)
         })
     }
 
@@ -314,7 +474,8 @@ impl PyStore {
     /// Removes an object; removing an object that does not exist succeeds, as in S3.
     ///
     /// If the bucket keeps versions, the object becomes an old version behind a delete marker; with
-    /// `version`, that version is removed permanently.
+    /// `version`, that version is removed permanently. Returns the delete marker that was made, or the
+    /// version that was removed; `None` if the bucket never kept versions.
     ///
     /// Raises `NotFoundError` (no bucket, or `if_match` and no object), `PreconditionFailedError`.
     #[pyo3(signature = (bucket, key, *, if_match=None, version=None))]
@@ -325,13 +486,15 @@ impl PyStore {
         key: String,
         if_match: Option<&str>,
         version: Option<String>,
-    ) -> PyResult<()> {
+    ) -> PyResult<Option<PyDeleteInfo>> {
         let store = self.store(py)?;
-        without_interpreter(py, || {
+        let done = without_interpreter(py, || {
             let version = version.map(VersionId::new).transpose()?;
-            let options = DeleteOptions { conditions: conditions(if_match, None), version };
-            store.delete(&Bucket::new(bucket)?, &Key::new(key)?, &options).map(drop)
-        })
+            let options =
+                DeleteOptions { conditions: conditions(if_match, None), version, ..Default::default() };
+            store.delete(&Bucket::new(bucket)?, &Key::new(key)?, &options)
+        })?;
+        Ok(PyDeleteInfo::new(done))
     }
 
     /// Removes many objects, in as few requests as the lane allows.
@@ -346,12 +509,9 @@ impl PyStore {
         keys: Vec<String>,
     ) -> PyResult<Vec<Option<Bound<'py, PyAny>>>> {
         let store = self.store(py)?;
-        let results = without_interpreter(py, || {
-            let keys = keys.into_iter().map(Key::new).collect::<Result<Vec<_>>>()?;
-            Ok(store.delete_many(&Bucket::new(bucket)?, &keys))
-        })?;
-        let raised = |error: Error| to_python(py, &error).into_value(py).into_bound(py).into_any();
-        Ok(results.into_iter().map(|result| result.err().map(raised)).collect())
+        let results =
+            without_interpreter(py, || Ok(store.delete_many(&Bucket::new(bucket)?, &named(keys)?)))?;
+        Ok(results.into_iter().map(|result| result.err().map(|error| raised(py, &error))).collect())
     }
 
     /// Copies an object, or a `version` of it, within the store; returns the copy's ETag (without quotes).
@@ -393,7 +553,7 @@ impl PyStore {
         })
     }
 
-    /// Begins an object that is written in pieces and becomes visible as a whole at the commit.
+    /// Starts an object that is written in several calls and becomes visible as a whole at the commit.
     ///
     /// `size` is its length in bytes, if known, from which a lane chooses how to send it. The other
     /// arguments are as for `put`; conditions are checked at the commit.
@@ -420,7 +580,50 @@ impl PyStore {
             ..described.options(conditions(if_match, if_none_match))
         };
         let begin = || store.writer(&Bucket::new(bucket)?, &Key::new(key)?, &options);
-        without_interpreter(py, begin).map(PyObjectWriter::new)
+        let writer = without_interpreter(py, begin)?;
+        PyObjectWriter::new(py, writer)
+    }
+
+    /// Begins a multipart upload: parts are sent in any order, by any thread, and published together.
+    ///
+    /// The arguments are as for `put`, and `checksum` as for `put_with_info`, of each part. An upload that is
+    /// neither completed nor aborted keeps its parts.
+    ///
+    /// Raises `NotFoundError` if there is no such bucket.
+    #[pyo3(signature = (bucket, key, *, content_type=None, metadata=None, tags=None, checksum=None))]
+    #[allow(clippy::too_many_arguments, reason = "they are Python's keyword arguments")]
+    fn upload(
+        &self,
+        py: Python<'_>,
+        bucket: String,
+        key: String,
+        content_type: Option<String>,
+        metadata: Option<BTreeMap<String, String>>,
+        tags: Option<BTreeMap<String, String>>,
+        checksum: Option<&str>,
+    ) -> PyResult<PyUpload> {
+        let store = self.store(py)?;
+        let checksum = checksum.map(algorithm).transpose().map_err(|error| to_python(py, &error))?;
+        let described = Description { content_type, metadata, tags };
+        let options = PutOptions { checksum, ..described.options(Conditions::default()) };
+        without_interpreter(py, || PyUpload::begin(store, bucket, key, &options))
+    }
+
+    /// Returns an upload that was begun before, perhaps by another process, by its ID.
+    ///
+    /// Makes no request: calls of the upload raise `NotFoundError` if there is none.
+    fn resume_upload(&self, py: Python<'_>, bucket: String, key: String, id: String) -> PyResult<PyUpload> {
+        let store = self.store(py)?;
+        PyUpload::resume(store, bucket, key, id).map_err(|error| to_python(py, &error))
+    }
+
+    /// Returns the uploads in progress of the keys that start with `prefix`, by key.
+    ///
+    /// Raises `NotFoundError` if there is no such bucket.
+    #[pyo3(signature = (bucket, prefix=""))]
+    fn list_uploads(&self, py: Python<'_>, bucket: String, prefix: &str) -> PyResult<Vec<PyUploadSummary>> {
+        let store = self.store(py)?;
+        without_interpreter(py, || upload::list(&*store, &Bucket::new(bucket)?, prefix))
     }
 
     /// Returns the tags of an object, or of a `version` of it. Raises `NotFoundError`.
@@ -461,19 +664,46 @@ impl PyStore {
 
     /// Iterates over the keys that start with `prefix`, in byte order, a page of 1,000 at a time.
     ///
-    /// With a `delimiter`, keys with the same part up to it are returned as one `CommonPrefix`. Raises
-    /// `NotFoundError` (no bucket) when the first page is fetched.
-    #[pyo3(signature = (bucket, prefix="", delimiter=None))]
+    /// With a `delimiter`, keys with the same part up to it are returned as one `CommonPrefix`. With
+    /// `start_after`, only entries after that name are returned. If there is no such
+    /// bucket, the first page raises `NotFoundError`.
+    #[pyo3(signature = (bucket, prefix="", delimiter=None, *, start_after=None))]
     fn list(
         &self,
         py: Python<'_>,
         bucket: String,
         prefix: &str,
         delimiter: Option<String>,
+        start_after: Option<String>,
     ) -> PyResult<EntryIterator> {
         let bucket = Bucket::new(bucket).map_err(|error| to_python(py, &error))?;
-        let query = ListQuery { prefix: prefix.to_owned(), delimiter, ..ListQuery::default() };
+        let query = ListQuery { prefix: prefix.to_owned(), delimiter, start_after, ..ListQuery::default() };
         Ok(EntryIterator::new(self.store(py)?, bucket, query))
+    }
+
+    /// Returns one page of `list`: at most `limit` entries (1 to 1,000), and where the next page starts.
+    ///
+    /// Raises `NotFoundError` if there is no such bucket, and `InvalidArgumentError` for another `limit`.
+    #[pyo3(signature = (bucket, prefix="", delimiter=None, *, start_after=None, limit=MAX_KEYS))]
+    fn list_page(
+        &self,
+        py: Python<'_>,
+        bucket: String,
+        prefix: &str,
+        delimiter: Option<String>,
+        start_after: Option<String>,
+        limit: usize,
+    ) -> PyResult<PyListPage> {
+        let store = self.store(py)?;
+        let listing = without_interpreter(py, || {
+            if !(1..=MAX_KEYS).contains(&limit) {
+                let why = format!("a limit of {limit}; a page can have from 1 to {MAX_KEYS} entries");
+                return Err(Error::new(ErrorKind::InvalidArgument, why));
+            }
+            let query = ListQuery { prefix: prefix.to_owned(), delimiter, start_after, max_keys: limit };
+            store.list(&Bucket::new(bucket)?, &query)
+        })?;
+        PyListPage::new(py, listing)
     }
 
     /// Iterates over all versions and delete markers of the keys that start with `prefix`.
@@ -491,9 +721,14 @@ impl PyStore {
         format!("<Store, lane {}>", self.lane)
     }
 
-    /// How pickle makes it again: by opening it.
+    /// Makes pickle open the store again.
     fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyAny>, (Option<&str>,))> {
-        Ok((py.import("fordway")?.getattr("open")?, (self.endpoint.as_deref(),)))
+        let options = PyDict::new(py);
+        options.set_item("timeout", self.opening.timeout)?;
+        options.set_item("retries", self.opening.max_retries)?;
+        let open = py.import("fordway")?.getattr("open")?;
+        let opens = py.import("functools")?.getattr("partial")?.call((open,), Some(&options))?;
+        Ok((opens, (self.opening.endpoint.as_deref(),)))
     }
 }
 
@@ -505,14 +740,14 @@ impl PyStore {
     /// The store itself. Errors: `InvalidArgument` if it is closed.
     fn store(&self, py: Python<'_>) -> PyResult<Arc<dyn fordway_store::Store>> {
         self.locked().clone().ok_or_else(|| {
-            let why = "the store is closed; open another by fordway.open()";
+            let why = "the store is closed; open another with fordway.open()";
             to_python(py, &Error::new(ErrorKind::InvalidArgument, why))
         })
     }
 }
 
-/// Runs `call` while other Python threads may run. Errors: the error of `call`, or what a handler of a signal raised
-/// during it.
+/// Runs `call` while other Python threads may run. Errors: the error of `call`, or what a handler of a signal
+/// raised during it.
 pub(crate) fn without_interpreter<T: Send>(
     py: Python<'_>,
     call: impl FnOnce() -> Result<T> + Send,
@@ -522,6 +757,74 @@ pub(crate) fn without_interpreter<T: Send>(
         Some(raised) => Err(raised),
         None => done.map_err(|error| to_python(py, &error)),
     }
+}
+
+/// Stores `data`, which is a buffer, a file or an iterable of buffers.
+fn put_data(
+    py: Python<'_>,
+    store: &dyn fordway_store::Store,
+    (bucket, key): (String, String),
+    data: &Bound<'_, PyAny>,
+    options: &PutOptions,
+) -> PyResult<PutResult> {
+    let named = || -> Result<(Bucket, Key)> { Ok((Bucket::new(bucket)?, Key::new(key)?)) };
+    if let Ok(bytes) = data.cast::<PyBytes>() {
+        let bytes = bytes.as_bytes();
+        return without_interpreter(py, || {
+            let (bucket, key) = named()?;
+            store.put(&bucket, &key, bytes, options)
+        });
+    }
+    let Some(pieces) = pieces(data)? else {
+        // Another thread may change any buffer but `bytes` while the interpreter is free.
+        let bytes = bytes_of_buffer(py, data)?;
+        return without_interpreter(py, || {
+            let (bucket, key) = named()?;
+            store.put(&bucket, &key, &bytes, options)
+        });
+    };
+    let mut writer = without_interpreter(py, || {
+        let (bucket, key) = named()?;
+        store.writer(&bucket, &key, options)
+    })?;
+    for piece in pieces {
+        let bytes = held_bytes(py, piece?)?;
+        without_interpreter(py, || writer.write(&bytes))?;
+    }
+    without_interpreter(py, || writer.commit(&ExpectedContent::default()))
+}
+
+fn named(keys: Vec<String>) -> Result<Vec<Key>> {
+    keys.into_iter().map(Key::new).collect()
+}
+
+/// The results of a batch, with errors as exceptions that are not raised.
+fn each<'py, T>(
+    py: Python<'py>,
+    results: Vec<Result<T>>,
+    into_object: impl Fn(T) -> PyResult<Bound<'py, PyAny>>,
+) -> PyResult<Vec<Bound<'py, PyAny>>> {
+    let result = |result| match result {
+        Ok(value) => into_object(value),
+        Err(error) => Ok(raised(py, &error)),
+    };
+    results.into_iter().map(result).collect()
+}
+
+fn raised<'py>(py: Python<'py>, error: &Error) -> Bound<'py, PyAny> {
+    to_python(py, error).into_value(py).into_bound(py).into_any()
+}
+
+/// Errors: `InvalidArgument` for an unknown algorithm.
+fn algorithm(name: &str) -> Result<ChecksumAlgorithm> {
+    let unknown = || {
+        let why = format!(
+            "the checksum {name:?} is unknown; use CRC32, CRC32C, CRC64NVME, SHA1, SHA256, SHA512, MD5, XXHASH64, \
+             XXHASH3 or XXHASH128"
+        );
+        Error::new(ErrorKind::InvalidArgument, why)
+    };
+    ChecksumAlgorithm::from_name(name).ok_or_else(unknown)
 }
 
 fn of_version(version: Option<String>) -> Result<GetOptions> {
@@ -534,7 +837,7 @@ const FACTORY: (&str, &str) = ("fordway.errors", "exception_for");
 
 static EXCEPTION_FOR: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
 
-/// The exception for `error`; its message is the error's own sentence.
+/// Returns the Python exception for `error`, with its text as the message.
 pub(crate) fn to_python(py: Python<'_>, error: &Error) -> PyErr {
     let made = EXCEPTION_FOR
         .import(py, FACTORY.0, FACTORY.1)

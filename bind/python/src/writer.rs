@@ -1,5 +1,6 @@
-//! Objects that are written in pieces.
+//! Objects that are written in several calls.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use fordway_store::{Error, ErrorKind, ExpectedContent, Result, Writer};
@@ -12,21 +13,35 @@ use crate::store::without_interpreter;
 
 /// An object being written in pieces. It becomes visible as a whole at `commit`, or never.
 ///
-/// As a context manager, it commits at the end of its block, or discards the object if the block raises.
+/// As a context manager, it commits at the end of its block, or discards the object if the block raises. It
+/// is also a raw binary file of `io`, which `io.TextIOWrapper` and other libraries accept.
 #[pyclass(frozen, name = "ObjectWriter", module = "fordway")]
 pub(crate) struct PyObjectWriter {
     /// `None` once it is committed, discarded or broken.
     inner: Mutex<Option<Box<dyn Writer>>>,
     /// A forked child neither finishes nor removes what its parent writes.
     begun_by: ProcessIdentity,
+    /// The exception that was being handled when it was begun: a later one ends it.
+    begun_in: Py<PyAny>,
+    written_bytes: AtomicU64,
+}
+
+/// The exception that is being handled, or `None`.
+fn handled_exception(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
+    py.import("sys")?.call_method0("exception")
 }
 
 impl PyObjectWriter {
-    pub(crate) fn new(writer: Box<dyn Writer>) -> Self {
-        PyObjectWriter { inner: Mutex::new(Some(writer)), begun_by: ProcessIdentity::current() }
+    pub(crate) fn new(py: Python<'_>, writer: Box<dyn Writer>) -> PyResult<Self> {
+        Ok(PyObjectWriter {
+            inner: Mutex::new(Some(writer)),
+            begun_by: ProcessIdentity::current(),
+            begun_in: handled_exception(py)?.unbind(),
+            written_bytes: AtomicU64::new(0),
+        })
     }
 
-    /// `None` in a forked child, where a thread that is not there may hold the lock for ever.
+    /// `None` in a forked child, where a thread that does not exist may hold the lock for ever.
     fn locked(&self) -> Option<MutexGuard<'_, Option<Box<dyn Writer>>>> {
         let is_ours = self.begun_by.is_current();
         is_ours.then(|| self.inner.lock().unwrap_or_else(PoisonError::into_inner))
@@ -42,6 +57,7 @@ impl PyObjectWriter {
         let mut writer = inner.take().ok_or_else(closed)?;
         writer.write(data)?;
         *inner = Some(writer);
+        self.written_bytes.fetch_add(data.len() as u64, Ordering::Relaxed);
         Ok(data.len())
     }
 }
@@ -63,7 +79,7 @@ fn closed() -> Error {
 
 #[pymethods]
 impl PyObjectWriter {
-    /// Whether writing is no longer possible: committed, discarded, failed, or inherited by a fork.
+    /// True if writing is no longer possible: committed, discarded, failed, or inherited by a fork.
     #[getter]
     fn closed(&self, py: Python<'_>) -> bool {
         py.detach(|| self.locked().is_none_or(|inner| inner.is_none()))
@@ -103,6 +119,46 @@ impl PyObjectWriter {
             drop(self.take());
             Ok(())
         })
+    }
+
+    /// Publishes the object, unless an exception is handled that was raised since the writer was begun.
+    ///
+    /// In that case, the object is discarded: a file that is closed because its block raised is incomplete.
+    /// Does nothing if the writer is closed. Raises what `commit` raises.
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        let handled = handled_exception(py)?;
+        if self.closed(py) || !(handled.is_none() || handled.is(&self.begun_in)) {
+            return self.discard(py);
+        }
+        self.commit(py).map(drop)
+    }
+
+    /// Returns the number of bytes written so far.
+    fn tell(&self) -> u64 {
+        self.written_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Does nothing: nothing is visible before the commit.
+    fn flush(&self) {}
+
+    /// Returns true.
+    fn writable(&self) -> bool {
+        true
+    }
+
+    /// Returns false.
+    fn readable(&self) -> bool {
+        false
+    }
+
+    /// Returns false.
+    fn seekable(&self) -> bool {
+        false
+    }
+
+    /// `io` calls this before it closes a forgotten file: its object is incomplete.
+    fn _dealloc_warn(&self, py: Python<'_>, _source: &Bound<'_, PyAny>) -> PyResult<()> {
+        self.discard(py)
     }
 
     fn __enter__(writer: PyRef<'_, Self>) -> PyRef<'_, Self> {

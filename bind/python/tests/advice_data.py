@@ -1,4 +1,4 @@
-"""Runs of `fordway compare` made up for the tests of advice: what every operation costs is known."""
+"""Synthetic runs of `fordway compare` for the tests of advice: the cost of every operation is known."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -15,7 +15,7 @@ RANGE_BYTES_MAX = 65_536
 
 @dataclass(frozen=True)
 class Lane:
-    """What operations cost on a lane, in µs."""
+    """The costs of operations on a lane, in µs."""
 
     base_us: float = 10.0
     byte_us: float = 0.0005
@@ -55,7 +55,7 @@ class Lane:
         return float((each * state * noise).sum())
 
     def factors(self, count: int, random: np.random.Generator) -> tuple[float, np.ndarray]:
-        """By how much a round, and each operation of it, is off."""
+        """The random deviation of a round, and of each of its operations."""
         return float(np.exp(self.state * random.standard_normal())), np.exp(
             self.noise * random.standard_normal(count) - self.noise**2 / 2
         )
@@ -84,7 +84,7 @@ class Tree:
         )
 
     def write(self, root: Path) -> Path:
-        """The same as files and directories, one deep."""
+        """The same objects as files, each in one directory."""
         for at, size in enumerate(self.objects["bytes"].astype(int)):
             path = root / f"d{at // self.per_directory}" / f"f{at}"
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -93,7 +93,7 @@ class Tree:
         return root
 
     def histogram(self, path: Path) -> str:
-        """The sizes as a CSV; a word of a command."""
+        """Writes the sizes to a CSV file, and returns its path as an argument of a command."""
         counts = self.objects.groupby("bytes").size().rename("count").reset_index()
         counts.astype(int).rename(columns={"bytes": "size_B"}).to_csv(path, index=False)
         return str(path)

@@ -1,4 +1,4 @@
-"""The blocks of a page of the docs, and a shell that runs them as a reader would.
+"""Parses the blocks of a page of the docs, and runs them in a shell as a reader would.
 
 In the directory of a new user, page by page and from top to bottom:
 
@@ -43,7 +43,7 @@ _PORT = re.compile(r"\b(127\.0\.0\.1|localhost):(\d{2,5})\b")
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced block, and what the comments before it say."""
+    """A fenced block, with the instructions in the comments before it."""
 
     place: str
     language: str
@@ -53,13 +53,13 @@ class Block:
 
     @property
     def is_run(self) -> bool:
-        """Whether a test runs or writes it."""
+        """Whether a test runs the block or writes it to a file."""
         return "not run" not in self.marks and (self.title is not None or self.language in RUN)
 
 
 @dataclass
 class Step:
-    """A command of a console block, and the output that is shown for it; `None` where none is."""
+    """A command of a console block, and its output on the page; `None` if the page shows none."""
 
     command: str
     output: str | None = None
@@ -114,7 +114,7 @@ def steps(text: str) -> list[Step]:
 
 
 def mismatch(shown: str, actual: str, figures_differ: bool) -> str | None:
-    """What is wrong with the output of a command; `None` if nothing is."""
+    """Returns the first difference between the output of a command and the page; `None` if there is none."""
     lines = [line.rstrip() for line in shown.splitlines()]
     if figures_differ:
         labels = [re.split(r"\d|\.\.\.", line)[0].split() for line in lines]
@@ -132,9 +132,9 @@ def _line(line: str) -> str:
 
 @dataclass
 class Terminal:
-    """A shell in the home of a new user, and the servers that the page has started."""
+    """A shell in the home directory of a new user, and the servers that the page has started."""
 
-    home: Path
+    directory: Path
     environment: dict[str, str]
     wrapper: list[str] = field(default_factory=list)
     ports: dict[str, int] = field(default_factory=dict)
@@ -145,7 +145,7 @@ class Terminal:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            cwd=self.home,
+            cwd=self.directory,
             env=self.environment,
             start_new_session=True,
         )
@@ -163,10 +163,10 @@ class Terminal:
         self.shell.stdout.close()
 
     def run(self, block: Block) -> None:
-        """Runs or writes a block. Raises `AssertionError` where the page is wrong."""
+        """Runs or writes a block. Raises `AssertionError` if the page is wrong."""
         text = self.with_free_ports(block.text)
         if block.title is not None:
-            path = self.home / block.title
+            path = self.directory / block.title.replace("~", self.environment["HOME"], 1)
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
             path.chmod(0o600)
@@ -214,7 +214,7 @@ class Terminal:
         return found[1].decode(errors="replace"), int(found[2])
 
     def with_free_ports(self, text: str) -> str:
-        """The text with each loopback port replaced, alike on the whole page."""
+        """Returns the text with each loopback port replaced, in the same way on the whole page."""
 
         def free(match: re.Match) -> str:
             if match[2] not in self.ports:

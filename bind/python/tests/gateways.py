@@ -1,4 +1,6 @@
-"""Gateways for tests of the lanes: each serves an empty directory, and ends with the tests that use it."""
+"""Starts gateways for tests of the lanes. Each serves an empty directory, and ends with the tests that
+use it.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ READY = "fordway: serving "
 
 
 def program() -> str:
-    """The binary that FORDWAY_BIN names, or `fordway` on PATH. Without one, the test is skipped."""
+    """Returns the binary that FORDWAY_BIN names, or `fordway` on PATH. Skips the test if there is none."""
     found = shutil.which(os.environ.get("FORDWAY_BIN", "fordway"))
     if found is None:
         pytest.skip("fordway is missing (set FORDWAY_BIN to the binary)")
@@ -29,7 +31,7 @@ def program() -> str:
 
 @contextlib.contextmanager
 def endpoint(lane: str, place: Path) -> Iterator[str]:
-    """The endpoint of an empty store in `place`, by `lane`. The lane `http` needs the keys `KEYS`."""
+    """Yields the endpoint of an empty store in `place` on `lane`. The lane `http` needs the keys `KEYS`."""
     root = place / "root"
     root.mkdir()
     if lane == "embedded":

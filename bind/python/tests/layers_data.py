@@ -1,4 +1,4 @@
-"""Runs of ping-pong with known truth."""
+"""Synthetic runs of ping-pong with known parameters."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,7 +12,9 @@ SIZES = np.arange(1, 500_001)
 
 
 def messages(seed: int, count: int = 1600, noise: float = 0.12, largest: int = 500_000) -> pd.DataFrame:
-    """Sizes all over the range, and times as a network has: 300 µs, 2.5 ns for each byte, and rare stalls."""
+    """Returns sizes across the range, and the times of a network: 300 µs, 2.5 ns for each byte, and rare
+    stalls.
+    """
     random = np.random.default_rng(seed)
     sizes = np.exp(random.uniform(0, np.log(largest), count)).astype(np.uint64)
     times = (300e3 + 2.5 * sizes) * random.lognormal(0, noise, count)
@@ -21,7 +23,7 @@ def messages(seed: int, count: int = 1600, noise: float = 0.12, largest: int = 5
 
 
 def run_of(rows: Mapping[tuple[str, str], pd.DataFrame], parameters: Mapping[str, Any] | None = None) -> Run:
-    """A run of these messages, by lane and phase; the first lane is the reference."""
+    """Writes a run of these messages, by lane and phase; the first lane is the reference."""
     lanes = list(dict.fromkeys(lane for lane, _ in rows))
     phases = list(dict.fromkeys(phase for _, phase in rows))
     parts = [table.assign(lane=lane, phase=phase) for (lane, phase), table in rows.items()]

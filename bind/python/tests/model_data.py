@@ -1,5 +1,5 @@
-"""Measurements made up for the tests of models, in the forms that tools write; and the command, called as
-such.
+"""Synthetic measurements for the tests of models, in the formats of measuring tools; also runs
+the command.
 """
 
 import json
@@ -17,13 +17,13 @@ CONSTANTS = ["--memory-bandwidth", "16000MB/s", "--network-bandwidth", "5000MB/s
 REQUESTS = 10_000
 SIZES = 2.0 ** np.arange(0, 28)
 TRUTH = [0.7, 1.2, 5.0, 0.9, 1.8, 1.4]
-"""Factors of eq. 9 that `independent` is made with."""
+"""The factors of eq. 9 from which `independent` computes its times."""
 
 
 def by_size(
     t0_us: float = 80.0, k: float = 1.3, k2: float = 0.6, *, noise: float = 0.01, seed: int = 1
 ) -> pd.DataFrame:
-    """One run of a load generator for each size; the core works faster for large ones."""
+    """One run of a load generator for each size; the core's frequency is higher for large sizes."""
     random = np.random.default_rng(seed)
     mhz = np.where(SIZES < 2**20, 1_200.0, 3_000.0)
     time_us = t0_us + k * SIZES / mhz + k2 * np.minimum(SIZES, 65_536) / mhz
@@ -50,7 +50,7 @@ def by_size(
 
 
 def independent(rows: int = 150, noise: float = 0.01, seed: int = 2) -> pd.DataFrame:
-    """Counters that vary each by itself, and the times that eq. 9 makes of them."""
+    """Counters that vary independently, and the times that eq. 9 predicts from them."""
     random = np.random.default_rng(seed)
 
     def drawn(low: float, high: float) -> np.ndarray:
@@ -73,19 +73,19 @@ def independent(rows: int = 150, noise: float = 0.01, seed: int = 2) -> pd.DataF
 
 
 def write(path: Path, table: pd.DataFrame) -> str:
-    """Writes a table, and returns its path as a word of a command."""
+    """Writes a table, and returns its path as an argument of a command."""
     table.to_csv(path, index=False)
     return str(path)
 
 
 def model(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
-    """What `fordway-model WORDS --json` prints."""
+    """Returns the output of `fordway-model WORDS --json`."""
     assert cli.main([*words, "--json"]) == 0, capsys.readouterr().err
     return json.loads(capsys.readouterr().out)
 
 
 def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
-    """The sentence with which `fordway-model WORDS` fails; it prints nothing else."""
+    """Returns the message with which `fordway-model WORDS` fails; it must print nothing else."""
     assert cli.main(list(words)) == cli.BAD_INPUT
     said = capsys.readouterr()
     assert said.out == "" or words[0] == "check"
@@ -95,5 +95,5 @@ def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
 
 
 def value(found: dict[str, Any], name: str) -> float:
-    """A coefficient of a fit."""
+    """Returns a coefficient of a fit."""
     return next(each["value"] for each in found["coefficients"] if each["name"] == name)

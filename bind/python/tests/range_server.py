@@ -1,4 +1,4 @@
-"""A web server of one directory that knows lists of ranges, and keeps what it was asked."""
+"""A web server for one directory that supports lists of ranges, and records its requests."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class RangeServer:
 
     @property
     def lists(self) -> list[str]:
-        """The lists of more than one range that were asked for."""
+        """The requested lists of more than one range."""
         return [listed for _, listed in self.asked if listed and "," in listed]
 
 

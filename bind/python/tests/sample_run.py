@@ -1,4 +1,4 @@
-"""Makes a run as `fordway compare` would write it, from distributions that look like the real ones."""
+"""Creates a run as `fordway compare` would write it, from realistic distributions."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
@@ -23,7 +23,7 @@ FIXED_US = {
     "range": {"posix": 4.8, "embedded": 5.0, "http": 74},
     "delete": {"posix": 6, "embedded": 10, "http": 70},
 }
-"""Typical cost of an operation without its bytes."""
+"""The typical cost of an operation, without the cost of its bytes."""
 
 BYTES_PER_US = {"posix": 12_000, "embedded": 12_000, "http": 3_000}
 BLOCKS, OPERATIONS_PER_BLOCK, LIST_PER_BLOCK = 12, 60, 4
@@ -216,9 +216,42 @@ def run_info(lanes: Mapping[str, str], summaries: Iterable[dict[str, Any]]) -> d
         "phases": PHASES,
         "summaries": list(summaries),
         "scores": [],
-        "warnings": ["The load average was 1.4 at the start: other work makes the intervals wider."],
+        "warnings": [
+            "fewer than 5 rounds: lists have too few blocks for a narrow interval; increase --rounds"
+        ],
+        "conditions": _CONDITIONS,
     }
 
+
+_CONDITIONS = {
+    "verdict": "doubtful",
+    "is_forced": False,
+    "doubts": [
+        {
+            "cause": "other-processes",
+            "observed": "other processes took 28 % of the machine's processor time during the run",
+            "remedy": "run it again when the machine is idle",
+            "cells": [{"lane": "http", "phase": "put"}],
+        }
+    ],
+    "figures": {
+        "lost_before_share": 0.02,
+        "lost_after_share": None,
+        "others_share": 0.28,
+        "stolen_share": 0.0,
+        "run_queue_share": 0.05,
+        "quota_processors": None,
+        "throttled_share": None,
+        "throttled_s": None,
+        "pressure_cpu_share": 0.4,
+        "pressure_memory_share": 0.0,
+        "pressure_io_share": 0.01,
+        "pressure_io_before_share": 0.0,
+        "work_slowdown": 1.04,
+        "frequency_min_mhz": None,
+        "frequency_max_mhz": None,
+    },
+}
 
 _MACHINE = {
     "kernel": "6.18.0",

@@ -1,10 +1,11 @@
-"""A program that commits to one table, beside others that do the same.
+"""A program that commits to one table while other processes do the same.
 
 usage: table_writer.py icechunk|delta PLACE RANK COMMITS
 
-PLACE is JSON: {"path": DIRECTORY} or {"endpoint": URL, "bucket": NAME}. RANK -1 makes the table. Each commit
-adds one entry that no other writer adds. The program prints a line when it has the table open, waits for one
-on standard input, and prints how many commits succeeded and how many attempts met a conflict, as JSON.
+PLACE is JSON: {"path": DIRECTORY} or {"endpoint": URL, "bucket": NAME}. RANK -1 makes the table. Each
+commit adds one entry, which no other writer adds. The program prints a line when it has the table open,
+waits for one on standard input, and prints how many commits succeeded and how many attempts met a
+conflict, as JSON.
 """
 
 from __future__ import annotations
@@ -22,19 +23,19 @@ KEY, SECRET, REGION = "TESTKEY", "test-secret-key", "us-east-1"
 
 
 class Table(Protocol):
-    """A table that programs commit to."""
+    """A table to which programs commit."""
 
     def make(self) -> None:
         """Makes it, empty."""
 
     def add(self, rank: int, number: int) -> int:
-        """Commits the entry; returns how many attempts met a conflict."""
+        """Commits the entry; returns the number of attempts that had a conflict."""
 
     def entries(self) -> list[tuple[int, int]]:
-        """What is in it, sorted."""
+        """Returns the table's entries, sorted."""
 
     def commits(self) -> int:
-        """How many commits its history has, besides what made it."""
+        """Returns the number of commits in the table's history, without its creation."""
 
 
 class IcechunkTable:
@@ -72,7 +73,7 @@ class IcechunkTable:
         session.commit("made")
 
     def add(self, rank: int, number: int) -> int:
-        """Commits an array. After a conflict the session is put on top of what came first."""
+        """Commits an array. After a conflict, rebases the session on the earlier commits."""
         import icechunk
         import zarr
 
@@ -89,7 +90,7 @@ class IcechunkTable:
                 session.rebase(icechunk.ConflictDetector())
 
     def entries(self) -> list[tuple[int, int]]:
-        """The arrays, whose values must be what was written."""
+        """Returns the arrays, and checks that their values are those that were written."""
         import zarr
 
         group = zarr.open_group(self._opened().readonly_session("main").store, mode="r")
@@ -97,7 +98,7 @@ class IcechunkTable:
         return sorted((rank, number) for rank, number, value in found if number == value)
 
     def commits(self) -> int:
-        """Snapshots, without the first and what made the group."""
+        """Counts the snapshots, without the first one and the creation of the group."""
         return len(list(self._opened().ancestry(branch="main"))) - 2
 
 
@@ -123,7 +124,7 @@ class DeltaTable:
         import deltalake
         import pyarrow
 
-        # Without retries of its own, so that each conflict is seen and counted.
+        # The library must not retry, so that each conflict is counted.
         once = deltalake.CommitProperties(max_commit_retries=0)
         table = pyarrow.table(rows, pyarrow.schema([("rank", pyarrow.int64()), ("number", pyarrow.int64())]))
         deltalake.write_deltalake(
@@ -136,7 +137,7 @@ class DeltaTable:
         return deltalake.DeltaTable(self._where, storage_options=self._options)
 
     def make(self) -> None:
-        """Makes the table, without rows."""
+        """Creates the table, without rows."""
         self._write({"rank": [], "number": []})
 
     def add(self, rank: int, number: int) -> int:
@@ -157,17 +158,17 @@ class DeltaTable:
         return sorted(zip(rows["rank"], rows["number"], strict=True))
 
     def commits(self) -> int:
-        """Versions after the first."""
+        """Counts the versions after the first one."""
         return self._opened().version()
 
 
 def table(kind: str, place: dict[str, str]) -> Table:
-    """The table of this kind at a place."""
+    """Returns the table of this kind at a place."""
     return {"icechunk": IcechunkTable, "delta": DeltaTable}[kind](place)
 
 
 def main(kind: str, place: str, rank: str, commits: str) -> None:
-    """Makes the table, or commits to it."""
+    """Creates the table, or commits to it."""
     opened = table(kind, json.loads(place))
     if rank == "-1":
         opened.make()

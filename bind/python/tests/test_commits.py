@@ -1,4 +1,4 @@
-"""Several processes commit to one table; no commit is lost.
+"""Tests that no commit is lost if several processes commit to one table.
 
 With FORDWAY_SOAK, 8 processes make 50 commits each, and again on a plain directory, whose losses are printed.
 """
@@ -39,7 +39,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
 
 
 def commit_at_once(kind: str, place: dict[str, str]) -> tuple[int, int]:
-    """Has all writers commit to a new table; returns how many commits they report, and how many conflicts."""
+    """Makes all writers commit to a new table; returns the numbers of reported commits and conflicts."""
     command = [sys.executable, str(WRITER), kind, json.dumps(place)]
     subprocess.run([*command, "-1", "0"], check=True, timeout=60)
     writers = [
@@ -59,7 +59,7 @@ def commit_at_once(kind: str, place: dict[str, str]) -> tuple[int, int]:
 
 
 def show(kind: str, where: str, commits: int, conflicts: int, lost: int) -> None:
-    """For `pytest -s`: the figures of a run."""
+    """Prints the figures of a run, for `pytest -s`."""
     sys.stdout.write(f"{kind}, {where}: {commits} commits reported, {conflicts} conflicts, {lost} lost\n")
 
 
@@ -78,7 +78,9 @@ if IS_SOAK:
 
     @pytest.mark.parametrize("kind", ["icechunk", "delta"])
     def test_a_plain_directory_beside_it(kind: str, tmp_path: Path) -> None:
-        """Passes whatever it shows, which is not ours: it prints the figures to put beside those above."""
+        """Prints the same figures for a plain directory, for comparison. Passes with any result, because
+        that is not our code.
+        """
         place = {"path": str(tmp_path)}
         commits, conflicts = commit_at_once(kind, place)
         kept = len(table(kind, place).entries())

@@ -1,4 +1,4 @@
-"""Every command of the README, docs/start and docs/howto does what its page shows."""
+"""Tests that every command in the README, docs/start and docs/howto has the output that its page shows."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from docs_blocks import Terminal
 
 
 def environment(home: Path, binary: Path, blocks: Path) -> dict[str, str]:
-    """What a new user has: the two programs, this Python, and nothing of S3."""
+    """Returns the environment of a new user: the two programs, this Python, and no S3 settings."""
     kept = {
         name: value
         for name, value in os.environ.items()
@@ -33,6 +33,8 @@ def environment(home: Path, binary: Path, blocks: Path) -> dict[str, str]:
         "BLOCKS": str(blocks),
         "AWS_EC2_METADATA_DISABLED": "true",
         "PYTHONUNBUFFERED": "1",
+        # Tests run in parallel, so the machine is rarely idle.
+        "FORDWAY_LAB_FORCE": "1",
     }
 
 
@@ -45,7 +47,9 @@ def fordway() -> Path:
 
 
 def as_ordinary_user() -> list[str]:
-    """What makes root somebody else, with root's files: the pages are for users."""
+    """Returns the command that runs a program as another user who owns root's files here, because the
+    pages are for ordinary users.
+    """
     if os.geteuid() != 0:
         return []
     wrapper = ["unshare", "--user", "--map-user=1000", "--map-group=1000"]
@@ -58,7 +62,7 @@ def as_ordinary_user() -> list[str]:
 def runs(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[dict[str, Future]]:
-    """Runs the pages that are tested, some at a time: they mostly wait."""
+    """Runs the tested pages, several in parallel, because they spend most of their time waiting."""
     asked = [item.callspec.params.get("page") for item in request.session.items if hasattr(item, "callspec")]
     with ThreadPoolExecutor(3) as pool:
         places = {page: tmp_path_factory.mktemp("page") for page in docs_blocks.pages() if page in asked}
@@ -66,13 +70,15 @@ def runs(
 
 
 def run_page(page: str, place: Path) -> None:
-    """Runs the blocks of a page in a new home. Raises `AssertionError` where the page is wrong."""
+    """Runs the blocks of a page in a new home directory. Raises `AssertionError` if the page is wrong."""
     binary = fordway()
+    # Readers run the commands in some directory below their home directory.
     home, blocks = place / "you", place / "blocks"
-    home.mkdir()
+    directory = home / "tutorial"
+    directory.mkdir(parents=True)
     blocks.mkdir()
     variables = environment(home, binary, blocks)
-    with Terminal(home, variables, as_ordinary_user()) as terminal:
+    with Terminal(directory, variables, as_ordinary_user()) as terminal:
         for block in docs_blocks.blocks(page):
             for needed in filter(None, block.marks.get("needs", "").split(", ")):
                 if not is_there(needed, variables):
@@ -82,7 +88,7 @@ def run_page(page: str, place: Path) -> None:
 
 
 def is_there(needed: str, variables: dict[str, str]) -> bool:
-    """Whether there is such a program, or a command succeeds."""
+    """Returns whether the program exists, or the command succeeds."""
     words = needed.split()
     if shutil.which(words[0], path=variables["PATH"]) is None:
         return False

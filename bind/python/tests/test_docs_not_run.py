@@ -1,4 +1,6 @@
-"""Blocks of the README, docs/start and docs/howto that no test runs, each by name with its reason."""
+"""Lists the blocks of the README, docs/start and docs/howto that no test runs, each by name with its
+reason.
+"""
 
 from __future__ import annotations
 

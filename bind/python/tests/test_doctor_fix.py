@@ -1,5 +1,5 @@
-"""The manifests of `fordway doctor --fix kubernetes`, against Kubernetes' own schemas and those of the
-scheduler plug-ins, for every kind of node that there is a copy of.
+"""Validates the manifests of `fordway doctor --fix kubernetes` against the schemas of
+Kubernetes and of the scheduler plug-ins, for every recorded kind of node.
 """
 
 import json
@@ -29,7 +29,7 @@ def manifests(kind: str, nodes: int = 3) -> dict[str, Any]:
 
 
 def close(schema: object) -> None:
-    """Takes away leave for fields that the schema does not name, as the API server's strict mode does."""
+    """Forbids fields that the schema does not name, as the API server's strict mode does."""
     parts = schema.values() if isinstance(schema, dict) else schema if isinstance(schema, list) else []
     for part in parts:
         close(part)
@@ -49,7 +49,7 @@ def pod_group_schema() -> dict[str, Any]:
     definition = yaml.safe_load((Path(json.loads(told.stdout)["Dir"]) / POD_GROUP).read_text())
     schema = definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
     close(schema)
-    # The definition leaves what every object has to the API server.
+    # The definition omits the fields of every object, which the API server checks.
     schema["properties"]["metadata"] = {"type": "object", "required": ["name"]}
     return schema
 
@@ -83,7 +83,8 @@ def test_all_pods_start_together_and_own_what_they_ask_for(kind: str) -> None:
     assert pod["metadata"]["labels"][LABEL] == group["metadata"]["name"]
     assert group["spec"]["minMember"] == job["parallelism"] == job["completions"] == 3
     resources = pod["spec"]["containers"][0]["resources"]
-    # Guaranteed, and with whole processors, which the static CPU manager gives away for good.
+    # The QoS class is Guaranteed, with whole processors, which the static CPU manager assigns
+    # exclusively.
     assert resources["requests"] == resources["limits"]
     assert isinstance(resources["limits"]["cpu"], int)
     assert group["spec"]["minResources"]["cpu"] == 3 * resources["limits"]["cpu"]

@@ -1,4 +1,4 @@
-"""Objects by fsspec, beyond fsspec's own tests, on every lane."""
+"""Tests fsspec's access to objects on every lane, beyond fsspec's own tests."""
 
 from __future__ import annotations
 

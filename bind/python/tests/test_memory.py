@@ -1,4 +1,4 @@
-"""Objects read into buffers, in many ranges, and as memory of their own."""
+"""Tests reads into buffers, reads of many ranges, and reads that return new memory."""
 
 from pathlib import Path
 

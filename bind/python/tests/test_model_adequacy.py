@@ -1,4 +1,4 @@
-"""A fit knows when it does not fit, and when its table is not what it says."""
+"""Tests that a fit reports when the model does not hold, and when its table is inconsistent."""
 
 from pathlib import Path
 

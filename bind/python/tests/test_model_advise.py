@@ -1,4 +1,4 @@
-"""Advice from runs whose costs are known: times, intervals, choices, and what is refused."""
+"""Tests advice from runs with known costs: times, intervals, choices and refusals."""
 
 import json
 from collections.abc import Callable
@@ -43,7 +43,7 @@ def test_without_noise_another_tree_is_predicted_exactly(
     assert [part["phase"] for part in found["phases"]] == PHASES
     directories = (other.count + 2) // 3
     assert found["objects"]["directories"] == directories
-    # As written, each file is one directory deep.
+    # In this run, each file is in one directory.
     written = other.objects.assign(directories=1)
     for name, lane in LANES.items():
         for phase in ("put", "head", "get", "range", "delete"):
@@ -70,7 +70,7 @@ def test_one_tree_does_not_say_what_directories_add_to_a_listing_and_two_do(
 
 
 def test_intervals_hold_what_another_pass_takes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Over many machines whose operations scatter and whose rounds are each in a state of their own."""
+    """Simulates many machines with random deviations of each operation and of each round."""
     lanes = {"a": Lane(10, noise=0.3, state=0.1), "b": Lane(60, 0.001, noise=0.5, state=0.25)}
     held = []
     for seed in range(12):
@@ -85,7 +85,8 @@ def test_intervals_hold_what_another_pass_takes(tmp_path: Path, capsys: pytest.C
                 each = of_lane(found, phase, name)
                 held.append(each["low"] <= lane.pass_us(phase, flat, random) / 1e6 <= each["high"])
     assert len(held) == 72
-    # 95 % are meant; with 72 trials below 86 % would be a defect, and not bad luck.
+    # The target is 95 %; with 72 trials, less than 86 % would be a defect and not
+    # chance.
     assert np.mean(held) >= 0.86
     widths = [each["high"] / each["low"] for part in found["phases"] for each in part["lanes"]]
     assert np.median(widths) < 4

@@ -1,4 +1,4 @@
-"""What cannot be true is refused with a sentence and exit status 2, and never fitted."""
+"""Tests that impossible values are refused with a message and exit status 2, and never fitted."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Fits recover what the measurements were made of, and say so where they cannot."""
+"""Tests that fits recover the parameters of synthetic measurements, or report that they cannot."""
 
 import json
 from pathlib import Path

@@ -1,5 +1,5 @@
-"""Models on the measurements that were published with the paper. FORDWAY_REST_OVERHEAD names their
-directory.
+"""Tests the models on the measurements that were published with the paper. FORDWAY_REST_OVERHEAD
+is their directory.
 """
 
 import os
@@ -20,7 +20,7 @@ LINK = ["--network-bandwidth", "5900MB/s", "--rtt", "60us"]
 
 
 def published(name: str) -> str:
-    """A file of theirs."""
+    """Returns the path of a published file."""
     return str(Path(DIRECTORY or "") / name)
 
 

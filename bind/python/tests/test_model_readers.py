@@ -1,4 +1,4 @@
-"""Formats are read by what they hold: header names, units and the words that tools print."""
+"""Tests that formats are recognised by their content: header names, units and the labels that tools print."""
 
 import json
 import random
@@ -57,7 +57,7 @@ connect :    1.00ms      1.10ms      1.05ms      1.10ms      1.10ms      1.05ms 
 
 
 def read(tmp_path: Path, text: str, **choice: object) -> dict[str, float]:
-    """The only row of a file with `text`."""
+    """Returns the only row of a file with `text`."""
     path = tmp_path / "measured.out"
     path.write_text(text)
     rows = readers.read([path], readers.Choice(**choice)).rows
@@ -213,7 +213,7 @@ def test_summaries_of_load(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
 
 
 def _summary(size: int, time_us: float) -> dict:
-    """What `bench rest --json` prints of one load, as far as models use it."""
+    """Returns the fields of the output of `bench rest --json` that models use, for one load."""
     time_ns = int(1e3 * time_us)
     counters = {"cpu_ns": 1_000_000, "cycles": 2_000_000, "reference_cycles": None}
     tcp = {"count": 1, "rtt_us": 50, "rtt_max_us": 60, "retransmits": 1_000, "mss_bytes": 1_460}

@@ -1,7 +1,7 @@
-"""Debian's packages, made of the programs at hand: installed, upgraded under load, interrupted, and removed.
+"""Tests Debian packages of the built programs: installed, upgraded under load, interrupted and removed.
 
-All of it happens in a root directory of its own, an overlay of this machine's, so that the machine does not
-change. tools/soak-dist tries what tools/dist makes for a release.
+All of this happens in a separate root directory, an overlay over this machine's, so that the machine does not
+change. tools/soak-dist tests the packages that tools/dist makes for a release.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ BUCKET = "bucket"
 
 
 def make_packages(place: Path, version: str) -> Path:
-    """The package `fordway` of that version, as tools/dist has it made, but hardly compressed."""
+    """Builds the package `fordway` of this version as tools/dist does, but with little compression."""
     work, out = place / f"work-{version}", place / version
     (work / "bin").mkdir(parents=True)
     out.mkdir()
@@ -47,7 +47,7 @@ def make_packages(place: Path, version: str) -> Path:
         (work / "share" / name / "zsh/site-functions").mkdir(parents=True)
     environment = os.environ | {"SOURCE_DATE_EPOCH": "1700000000", "DPKG_DEB_COMPRESSOR_LEVEL": "0"}
     subprocess.run(
-        [TREE / "tools/dist.d/packages", work, out, version],
+        [TREE / "tools/dist.d/packages", work, out, version, "--debian"],
         check=True,
         env=environment,
         stderr=subprocess.DEVNULL,
@@ -56,7 +56,9 @@ def make_packages(place: Path, version: str) -> Path:
 
 
 class OwnRoot:
-    """A root directory over this machine's, in a mount namespace that ends with the test."""
+    """A root directory that is an overlay over this machine's, in a mount namespace that ends with the
+    test.
+    """
 
     def __init__(self, place: Path) -> None:
         self.root = place / "root"
@@ -72,7 +74,7 @@ class OwnRoot:
             pytest.skip(f"no root directory can be made: {self.holder.stderr.read().strip()}")
 
     def words(self, *command: str | Path) -> list[str]:
-        """The words that run a command in there."""
+        """Returns the command line that runs a command in this root directory."""
         namespace = f"--mount=/proc/{self.holder.pid}/ns/mnt"
         return ["nsenter", namespace, "chroot", str(self.root), *map(str, command)]
 
@@ -105,7 +107,7 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.fixture
 def machine(tmp_path: Path, packages: dict[str, Path]) -> Iterator[OwnRoot]:
-    """A machine that has the old package."""
+    """A machine on which the old package is installed."""
     root = OwnRoot(tmp_path)
     try:
         root.install(packages[OLD])
@@ -115,7 +117,7 @@ def machine(tmp_path: Path, packages: dict[str, Path]) -> Iterator[OwnRoot]:
 
 
 class ServiceManager:
-    """What systemd does for the units fordway-serve, in a root where no systemd runs."""
+    """Does what systemd would do for the units fordway-serve, in a root directory without systemd."""
 
     def __init__(self, machine: OwnRoot) -> None:
         self.machine = machine
@@ -136,6 +138,14 @@ class ServiceManager:
             words, stdin=self.socket, stdout=subprocess.PIPE, text=True, env=os.environ | KEYS
         )
         assert self.gateway.stdout.readline().startswith(READY)
+
+    def refusal(self, *options: str) -> str:
+        """Returns the gateway's message when it does not start."""
+        command = ["fordway", "serve", self.root, "--listen", "127.0.0.1:0", "--until-eof", *options]
+        words = self.machine.words("setpriv", "--reuid=fordway", "--clear-groups", *command)
+        ended = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60)
+        assert ended.returncode != 0, f"{options}: it started: {ended.stdout}"
+        return ended.stderr
 
     def stop(self) -> None:
         self.gateway.terminate()
@@ -175,7 +185,7 @@ def signer(port: int) -> object:
 
 
 class Load:
-    """Clients that write and read, and send no request twice."""
+    """Clients that write and read, without retries."""
 
     def __init__(self, port: int) -> None:
         self.port, self.stop, self.failures = port, threading.Event(), []
@@ -242,7 +252,7 @@ def test_an_upgrade_under_load_fails_no_request(
         machine.install(packages[NEW])
         assert installed(machine) == f"{NEW}-1 installed"
         load.wait_for_more()
-        # What after-install has systemd do.
+        # A stand-in for the systemd commands that after-install runs.
         manager.restart()
         load.wait_for_more()
     assert load.failures == []
@@ -256,7 +266,7 @@ def test_an_upgrade_that_was_interrupted_is_finished_later(
     machine: OwnRoot, manager: ServiceManager, packages: dict[str, Path]
 ) -> None:
     machine.run("sh", "-c", "echo '# the admin wrote this' >>/etc/fordway/serve.conf")
-    # Files are in place, and the script that follows has not run.
+    # The files are installed, but the script after them has not run.
     machine.install(packages[NEW], "--unpack")
     assert installed(machine) == f"{NEW}-1 unpacked"
     manager.start()
@@ -266,6 +276,24 @@ def test_an_upgrade_that_was_interrupted_is_finished_later(
     machine.run("dpkg", "--configure", "--pending")
     assert installed(machine) == f"{NEW}-1 installed"
     assert "the admin wrote this" in machine.run("cat", "/etc/fordway/serve.conf")
+
+
+def test_what_a_later_release_wrote_is_refused_by_an_older_one(
+    machine: OwnRoot, manager: ServiceManager
+) -> None:
+    """After a downgrade, the directory, the users and the options may come from a later release."""
+    users = """[[user]]\nname = "a"\naccess_key = "A"\nsecret_key = "a-long-secret"\nof_the_future = 1\n"""
+    machine.run("sh", "-c", f"umask 077; printf '%s' '{users}' >/etc/users; chown fordway /etc/users")
+    assert "of_the_future" in manager.refusal("--credentials", "/etc/users")
+    assert "--of-the-future" in manager.refusal("--of-the-future")
+    script = f"mkdir -p {manager.root}/.fordway && echo fordway 99 >{manager.root}/.fordway/format"
+    machine.run("sh", "-c", script)
+    said = manager.refusal()
+    assert "version 99" in said and "use the Fordway that wrote it, or a later one" in said, said
+    # The older release starts with the settings that it supports.
+    machine.run("rm", f"{manager.root}/.fordway/format")
+    manager.start()
+    manager.stop()
 
 
 def test_what_people_made_stays_when_the_package_goes(machine: OwnRoot, manager: ServiceManager) -> None:

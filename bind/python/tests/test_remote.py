@@ -1,4 +1,4 @@
-"""Files at web servers: by themselves, by fsspec, and by uproot."""
+"""Tests files on web servers: read directly, through fsspec, and by uproot."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def server(tmp_path: Path) -> Iterator[RangeServer]:
 
 @pytest.fixture
 def files() -> Iterator[FordwayFileSystem]:
-    """Without what other tests have opened: instances of fsspec are shared."""
+    """Clears the file systems that other tests opened, because fsspec shares its instances."""
     made = FordwayFileSystem(skip_instance_cache=True)
     yield made
     FordwayFileSystem.clear_instance_cache()
@@ -74,7 +74,9 @@ for read in (
 
 @pytest.mark.parametrize("size", [1 << 40, 1 << 50, 2**63 - 1])
 def test_a_size_alone_takes_no_memory(size: int) -> None:
-    """A server that says it has so much and brings a few bytes: that is an error, and takes no memory."""
+    """A server that states a large size but sends only a few bytes: the read must fail, and must not
+    allocate the stated size.
+    """
     with socket.create_server(("127.0.0.1", 0)) as listener:
         threading.Thread(target=_boast, args=(listener, size), daemon=True).start()
         url = f"http://127.0.0.1:{listener.getsockname()[1]}/f"

@@ -1,4 +1,4 @@
-"""Reports of runs, from the command to what the page says."""
+"""Tests reports of runs, from the command to the content of the page."""
 
 import json
 import re
@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from sample_run import LANES, PHASES, write_sample_run
 
-from fordway.report import cli, figures, runfile, units
+from fordway.report import cli, figures, physics, runfile, units
 
 
 class Page(HTMLParser):
-    """What a reader and a browser see of a page: its text, its cells, and what it would load."""
+    """Parses a page as a browser does: its text, its table cells, and the resources that it would load."""
 
     def __init__(self, html: str) -> None:
         super().__init__()
@@ -68,6 +68,9 @@ def test_the_page_says_what_was_run_and_what_came_out(tmp_path: Path) -> None:
         "41943040 (40.0 MiB)",
         "How to read this",
         info["warnings"][0],
+        "Conditions: measured with a doubt",
+        "run it again when the machine is idle (put on http)",
+        "28.0 %",
         *LANES,
         *PHASES,
     ]:
@@ -184,7 +187,7 @@ def test_numbers_as_people_read_them(text: str, wanted: str) -> None:
 
 
 class EditedRun:
-    """A run whose `run.json` a test changes."""
+    """A run with a `run.json` that a test changes."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -193,3 +196,24 @@ class EditedRun:
     def write(self) -> Path:
         (self.directory / "run.json").write_text(json.dumps(self.info))
         return self.directory
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"bytes_per_s": 25_843_308 * 2.0**20}, "25,843,308 MiB/s is faster than any memory"),
+        ({"client_cpu_ns_per_op": 3e9, "ops_per_s": 1.0}, "3.00 processors were busy on a machine of 2"),
+        ({"latency": dict.fromkeys(physics.QUANTILES, 5) | {"p50_ns": 9}}, "are not in order"),
+    ],
+)
+def test_figures_that_cannot_be_stop_the_page(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], change: dict[str, object], problem: str
+) -> None:
+    run = write_sample_run(tmp_path / "x.run")
+    info = json.loads((run / "run.json").read_text())
+    assert physics.impossible(info) == []
+    info["summaries"][0] |= change
+    (run / "run.json").write_text(json.dumps(info))
+    assert cli.main([str(run)]) == 1
+    assert problem in capsys.readouterr().err
+    assert not run.with_suffix(".html").exists()

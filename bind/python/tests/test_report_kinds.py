@@ -1,4 +1,6 @@
-"""Reports of runs that the binary makes, of every kind; and of what likwid-perfctr counts meanwhile."""
+"""Tests reports of every kind of run that the binary writes, and of counters that likwid-perfctr records
+during a run.
+"""
 
 import json
 import os
@@ -21,7 +23,7 @@ LANES = ["posix", "embedded", "node", "http"]
 
 
 class Answers(BaseHTTPRequestHandler):
-    """Answers any GET with 1,000 bytes, on a connection that stays."""
+    """Responds to any GET with 1,000 bytes, and keeps the connection open."""
 
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
@@ -38,7 +40,7 @@ class Answers(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def server() -> Iterator[str]:
-    """The address of a server that ends with the test."""
+    """Yields the address of a server that ends with the test."""
     with ThreadingHTTPServer(("127.0.0.1", 0), Answers) as running:
         thread = threading.Thread(target=running.serve_forever)
         thread.start()
@@ -48,7 +50,7 @@ def server() -> Iterator[str]:
 
 
 def bench(directory: Path, *words: str) -> Path:
-    """Runs `fordway bench WORDS`, and returns the run. Skips for want of a binary."""
+    """Runs `fordway bench WORDS`, and returns the run. Skips the test if there is no binary."""
     if FORDWAY is None:
         pytest.skip("FORDWAY_BIN is not set, and no fordway is in PATH")
     run = directory / f"{words[0]}.run"
@@ -58,14 +60,14 @@ def bench(directory: Path, *words: str) -> Path:
 
 
 def report(run: Path, *options: str) -> tuple[Page, dict]:
-    """The page of `run`, and what is in its `run.json`."""
+    """Returns the page of `run`, and the content of its `run.json`."""
     out = run.with_suffix(".html")
     assert cli.main([str(run), "--out", str(out), *options]) == 0
     return Page(out.read_text(encoding="utf-8")), json.loads((run / "run.json").read_text())
 
 
 def assert_says(page: Page, info: dict, names: list[str]) -> None:
-    """The page has a row for each summary with its limit, and the figures called `names`."""
+    """Asserts that the page has a row for each summary with its limit, and the figures called `names`."""
     assert page.tags.count("svg") == len(names)
     for name in names:
         assert kinds.DRAWINGS[name].title in page.text
@@ -92,7 +94,7 @@ def test_workloads_have_densities_and_ratios(tmp_path: Path, words: list[str], p
     assert info["kind"] == words[0]
     assert_says(page, info, ["ratios", "density", "latency", "cpu"])
     assert [said for said in [*phases, *LANES] if said not in page.text] == []
-    # One round: no interval, but the quotient of the rates.
+    # With one round there is no interval, only the ratio of the rates.
     assert "too few blocks" in page.text
     read = runfile.read_run(run)
     row = read.summary(phases[0], "embedded")
@@ -114,7 +116,7 @@ def test_transports_are_drawn_over_the_size(tmp_path: Path) -> None:
     )
     assert figure is not None
     assert [axes.get_title() for axes in figure.axes] == ["latency", "half-round-trip"]
-    # Only a link has a half round trip.
+    # Half a round trip is known only for a link.
     lines = [[line for line in axes.get_lines() if len(line.get_xdata()) == 3] for axes in figure.axes]
     assert [len(of) for of in lines] == [3, 1]
 
@@ -133,11 +135,13 @@ REPORTING_RANK = (
     'echo "{\\"rank\\": $r, \\"start_ns\\": 1000000, \\"end_ns\\": $e, \\"mpi_ns\\": 1000000}" '
     "> $FORDWAY_RANK_REPORTS/rank-$r.json"
 )
-"""A job that reports 10 ms on one rank and 5.5 ms on two, of which each was 1 ms in MPI."""
+"""A job that reports 10 ms on one rank and 5.5 ms on two ranks, each of which spent 1 ms in MPI."""
 
 
 def has_open_mpi() -> bool:
-    """Whether `mpirun` is the one that `fordway speedup` needs: another MPI may have that name."""
+    """Returns whether `mpirun` belongs to the MPI that `fordway speedup` needs; another MPI may use the
+    same name.
+    """
     if shutil.which("mpirun") is None:
         return False
     return "(Open MPI) 4." in subprocess.run(["mpirun", "--version"], capture_output=True, text=True).stdout
@@ -205,11 +209,12 @@ def test_latency_of_the_open_loop_counts_from_the_intended_start(tmp_path: Path,
     read = runfile.read_run(run)
     summary = info["summaries"][0]
     durations = read.operations["duration_ns"]
-    # Two in the middle may lie apart; the histogram has one of them, to three digits.
+    # The two middle values may differ; the histogram returns one of them, to three
+    # digits.
     low_ns, high_ns = (float(np.quantile(durations, 0.5, method=which)) for which in ("lower", "higher"))
     assert low_ns * 0.99 <= summary["latency"]["p50_ns"] <= high_ns * 1.01
     assert summary["limit"]["name"] == "rate"
-    assert "of the 200 requests/s that were asked for" in page.text
+    assert "of the 200 requests/s that were requested" in page.text
 
 
 def test_a_density_has_the_area_one_and_its_hills_where_the_values_are() -> None:

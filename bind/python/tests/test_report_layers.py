@@ -1,4 +1,4 @@
-"""What is made of messages of many sizes, on data whose truth is known; and on what others published."""
+"""Tests the analysis of messages of many sizes, on data with known parameters and on published data."""
 
 import os
 import re
@@ -24,7 +24,7 @@ HEADER = (
 
 
 def with_step(rows: pd.DataFrame, at: float, delay_ns: float) -> pd.DataFrame:
-    """The messages, those of at least `at` bytes later."""
+    """Returns the messages; those of at least `at` bytes take longer."""
     return rows.assign(duration_ns=rows["duration_ns"] + delay_ns * (rows["bytes"] >= at))
 
 
@@ -34,7 +34,7 @@ def found(rows: pd.DataFrame, seed: int = 1) -> list[changes.Change]:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_a_jump_is_found_where_it_is(seed: int) -> None:
-    # Sizes are as dense here as 2 % need them to be.
+    # The sizes are close enough here to place a jump within 2 %.
     rows = with_step(messages(seed, 6000), STEP, 1.5e6)
     (change,) = found(rows)
     assert change.size_bytes == pytest.approx(STEP, rel=0.02)
@@ -61,7 +61,9 @@ def test_few_messages_and_one_size_tell_nothing() -> None:
 
 
 def sweep(place: float, moved: float) -> list[windows.Verdict]:
-    """The verdicts on a jump that is at `place` with one window, and at `moved` with twice that."""
+    """Returns the verdicts on a jump that is at `place` with one window, and at `moved` with twice that
+    window.
+    """
     rows = {
         ("bare", "kept c=1 tcp_rmem=87380"): with_step(messages(1, 5000), place, 2e6),
         ("bare", "kept c=1 tcp_rmem=174760"): with_step(messages(2, 5000), moved, 2e6),
@@ -180,10 +182,10 @@ EMPTY = pd.DataFrame({"bytes": np.array([], dtype=np.uint64), "duration_ns": np.
 @pytest.mark.parametrize(
     ("bare", "vxlan", "drawn", "said"),
     [
-        pytest.param(messages(1), None, 3, "has one set-up alone", id="one set-up"),
-        pytest.param(messages(1), EMPTY, 3, "but on the reference", id="the other failed"),
-        pytest.param(EMPTY, messages(1), 3, "no message came through on bare", id="the reference failed"),
-        pytest.param(EMPTY, EMPTY, 0, "no message came through.", id="all failed"),
+        pytest.param(messages(1), None, 3, "has only one set-up", id="one set-up"),
+        pytest.param(messages(1), EMPTY, 3, "only the reference delivered", id="the other failed"),
+        pytest.param(EMPTY, messages(1), 3, "bare, delivered no message", id="the reference failed"),
+        pytest.param(EMPTY, EMPTY, 0, "no message was delivered.", id="all failed"),
         pytest.param(messages(1).assign(bytes=1000), messages(2).assign(bytes=1000), 4, "", id="one size"),
         pytest.param(messages(1).assign(bytes=0), messages(2).assign(bytes=0), 0, "are empty", id="no bytes"),
         pytest.param(messages(1, 3), messages(2, 3), 0, "measure more rounds", id="few messages"),
@@ -205,7 +207,7 @@ def test_what_a_run_lacks_is_said(
 
 
 def ppbench(path: Path, rows: list[tuple[str, int, float, int, int]]) -> Path:
-    """A table as ppbench writes it: experiment, size, milliseconds, failed requests, retries."""
+    """Writes a table in ppbench's format: experiment, size, milliseconds, failed requests, retries."""
     lines = [
         f'"m","{tag}","/mping/{size}","{failed}","10","{size}","{ms}","1","{1000 / ms}","{retries}","200"'
         for tag, size, ms, failed, retries in rows
@@ -250,7 +252,7 @@ def test_the_page_has_all_figures_and_tables(tmp_path: Path) -> None:
     drawn = kinds.draw_all(run, figures.lane_colours(run.lanes))
     assert list(drawn) == ["layers", "transfer", "requests", "latency-by-size"]
     assert told.tags.count("svg") == len(drawn)
-    assert "What to expect" in told.text
+    assert "Expected rates" in told.text
 
 
 def test_a_run_of_the_binary_has_a_page_and_counts_what_fails(tmp_path: Path) -> None:
@@ -260,7 +262,7 @@ def test_a_run_of_the_binary_has_a_page_and_counts_what_fails(tmp_path: Path) ->
     out = tmp_path / "page.html"
     assert cli.main([str(run), "--out", str(out)]) == 0
     told = Page(out.read_text(encoding="utf-8"))
-    # One set-up has nothing to be compared with.
+    # A single set-up cannot be compared.
     assert told.tags.count("svg") == 3
     rows = [row for row in told.rows if row[1:2] == ["loopback"] and len(row) == 6]
     assert [row[2:5] for row in rows] == [["160", "0", "0"]] * 2, "answered, failed, asked again"
@@ -274,25 +276,29 @@ def test_a_run_of_the_binary_has_a_page_and_counts_what_fails(tmp_path: Path) ->
 def test_a_delay_of_pong_is_found_and_told_from_the_window(tmp_path: Path, option: str, verdict: str) -> None:
     sweep = ["--setup", "bare", "--connection-policy", "kept", "--tcp-rmem", "87380,131072", "--seed", "1"]
     sizes = ["--min", "100kB", "--max", "500kB", "--scale", "linear", "--points", "300", "--rounds", "2"]
-    # Longer than any stall of a busy machine that more than a few messages have.
+    # This is longer than any stall of a busy machine that affects more than a few messages.
     delay = ["--pong-option=--delay=10ms", f"--pong-option={option}"]
-    run = runfile.read_run(bench(tmp_path, "pingpong", *sweep, *sizes, *delay))
-    found = windows.all_changes(run)
+    places = {window: window * 2 if verdict == windows.MOVES else 262_144 for window in (87_380, 131_072)}
+    # "cannot tell" is the right verdict where a busy machine stalled a phase: measure again.
+    for attempt in range(3):
+        place = tmp_path / str(attempt)
+        place.mkdir()
+        run = runfile.read_run(bench(place, "pingpong", *sweep, *sizes, *delay))
+        found = windows.all_changes(run)
+        # Rounds on a busy machine differ, which may look like another small jump.
+        is_there = [
+            one
+            for one in windows.verdicts(run, found)
+            if one.sizes_bytes[87_380] == pytest.approx(places[87_380], rel=0.02)
+        ]
+        if windows.CANNOT_TELL not in [one.verdict for one in is_there]:
+            break
     highest = max(found, key=lambda one: one.change.jump)
-    places = {87_380: 262_144, 131_072: 262_144}
-    if verdict == windows.MOVES:
-        places = {window: 2 * window for window in places}
     window = windows.window_bytes(run, highest.phase)
     assert highest.change.size_bytes == pytest.approx(places[window or 0], rel=0.02)
-    # Rounds of a busy machine differ, which may look like a small jump beside.
-    is_there = [
-        one
-        for one in windows.verdicts(run, found)
-        if one.sizes_bytes[87_380] == pytest.approx(places[87_380], rel=0.02)
-    ]
     assert [one.verdict for one in is_there] == [verdict]
-    # A stall of the machine can move the smaller jump by a few sizes.
-    assert is_there[0].sizes_bytes == pytest.approx(places, rel=0.06)
+    # A stall of the machine can move the smaller jump. The other verdict would place it 33 % away.
+    assert is_there[0].sizes_bytes == pytest.approx(places, rel=0.15)
 
 
 DIRECTORY = os.environ.get("FORDWAY_SDVN")

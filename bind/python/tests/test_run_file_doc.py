@@ -1,4 +1,6 @@
-"""The run file has three describers: the Rust that writes it, its page, and the sample of these tests."""
+"""Tests that the three descriptions of the run file agree: the Rust code that writes it, its page, and
+the sample of these tests.
+"""
 
 import json
 import re
@@ -19,13 +21,15 @@ COLUMN = re.compile(r"\(\s*\"([a-z_]+)\",")
 
 
 def rust_fields() -> dict[str, set[str]]:
-    """The fields of every struct that `run.json` is made of, as the Rust source declares them."""
-    sources = "\n".join((MEASURE / name).read_text() for name in ("run.rs", "machine.rs", "stats.rs"))
+    """Returns the fields of every struct in `run.json`, as the Rust source declares them."""
+    sources = "\n".join(
+        (MEASURE / name).read_text() for name in ("run.rs", "conditions.rs", "machine.rs", "stats.rs")
+    )
     return {name: set(FIELD.findall(body)) for name, body in STRUCT.findall(sources)}
 
 
 def rust_columns(function: str) -> list[str]:
-    """The columns that `function` of the Rust source writes to an Arrow file."""
+    """Returns the columns that `function` of the Rust source writes to an Arrow file."""
     source = (MEASURE / "run.rs").read_text()
     body = source[source.index(f"fn {function}(") :]
     return COLUMN.findall(body[: re.search(r"\n(    )?}\n", body).start()])
@@ -49,6 +53,10 @@ def test_the_source_is_read_rightly() -> None:
         "TcpConnections",
         "ParallelSummary",
         "TransferSummary",
+        "RunConditions",
+        "RunDoubt",
+        "ResultKey",
+        "ConditionFigures",
     }
     assert {"schema", "summaries", "warnings"} <= fields["RunDocument"]
     assert len(fields["LatencyQuantiles"]) == 7
@@ -79,6 +87,10 @@ def test_the_sample_is_what_rust_would_write(tmp_path: Path) -> None:
         "ConfidenceInterval": compared["ratio"]["interval"],
         "ResultLimit": compared["limit"],
         "Machine": info["machine"],
+        "RunConditions": info["conditions"],
+        "RunDoubt": info["conditions"]["doubts"][0],
+        "ResultKey": info["conditions"]["doubts"][0]["cells"][0],
+        "ConditionFigures": info["conditions"]["figures"],
         "FileSystem": info["machine"]["file_systems"][0],
     }.items():
         assert set(part) == fields[name], name

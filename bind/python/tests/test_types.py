@@ -1,4 +1,4 @@
-"""The type stubs, as programs under `mypy --strict` meet them."""
+"""Tests the type stubs with programs checked by `mypy --strict`."""
 
 from __future__ import annotations
 
@@ -10,13 +10,17 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 RIGHT = """
+import io
 import mmap
 from array import array
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
+import pyarrow as pa  # type: ignore[import-untyped]
 
 import fordway
+import fordway.aio
 from fordway.errors import FordwayError
 
 
@@ -38,10 +42,33 @@ def use(store: fordway.Store, mapped: mmap.mmap) -> None:
     np.frombuffer(memoryview(store.map("bucket", "key")), dtype=np.uint8)
     with fordway.open() as other:
         other.copy("bucket", "key", "bucket", "copy", if_none_match="*")
+    with Path("file").open("rb") as file:
+        version: str | None = store.put_with_info("bucket", "key", file, checksum="CRC32").version
+    store.put("bucket", "key", [b"a", bytearray(b"b")])
+    etags: list[str | FordwayError] = store.put_many("bucket", [("a", b"a"), ("b", numbers)])
+    contents: list[bytes | FordwayError] = store.get_many("bucket", ["a"])
+    with io.BufferedReader(store.reader("bucket", "key", version=version)) as reader:
+        line: bytes = reader.readline()
+    with store.writer("bucket", "key") as raw, io.TextIOWrapper(io.BufferedWriter(raw)) as text:
+        text.write("text")
+    with store.upload("bucket", "key") as upload:
+        upload.put_part(1, numbers)
+        number: int = upload.parts()[0].number
+    table: pa.Table = store.list("bucket").to_arrow()
+    after: str | None = store.list_page("bucket", limit=10).next
+    fordway.open(Path("data"))
+    fordway.open("http://localhost:9000", timeout=1.5, retries=0)
+
+
+async def use_async(store: fordway.aio.AsyncStore) -> bytes:
+    etag: str = await store.put("bucket", "key", b"data", if_none_match="*")
+    async for entry in store.list("bucket"):
+        print(entry)
+    return await store.get("bucket", "key", if_match=etag)
 """
 
 WRONG = """
-import fordway
+import fordway.aio
 
 
 def use(store: fordway.Store) -> None:
@@ -50,6 +77,12 @@ def use(store: fordway.Store) -> None:
     store.get("bucket", "key", start="0")
     store.get("bucket", "key", offset=0)
     store.nothing()
+    store.put("bucket", "key", open("file"))
+    fordway.open(timeout="1")
+
+
+async def use_async(store: fordway.aio.AsyncStore) -> None:
+    await store.get("bucket", "key", start="0")
 """
 
 
@@ -68,4 +101,4 @@ def test_programs_with_arrays_are_right(tmp_path: Path) -> None:
 
 def test_wrong_programs_are_told(tmp_path: Path) -> None:
     errors = checked(WRONG, tmp_path)
-    assert [line.split(":")[1] for line in errors] == ["6", "7", "8", "9", "10"]
+    assert [line.split(":")[1] for line in errors] == ["6", "7", "8", "9", "10", "11", "12", "16"]

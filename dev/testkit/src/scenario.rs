@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use fordway_store::{
     BoxedMetadata, Bucket, CompleteOptions, CompletedPart, Conditions, CopyOptions, DeleteOptions, ETag,
     Error, ErrorKind, ExpectedContent, GetOptions, Key, ListQuery, MIN_PART_BYTES, Metadata, PartOptions,
-    PutOptions, Result, Store, UploadId, VersionSummary, VersioningState, VersionsQuery,
+    PutOptions, RenameOptions, Result, Store, UploadId, VersionSummary, VersioningState, VersionsQuery,
 };
 
 /// An operation on a bucket that was prepared for it.
@@ -48,11 +48,13 @@ pub const SCENARIOS: &[OperationScenario] = &[
     OperationScenario::new("put a new key", &[("other", "x")], |store| put(store, "k", &new_value())),
     OperationScenario::new("put over a key", &[("k", "old")], |store| put(store, "k", &new_value())),
     OperationScenario::new("put into new directories", &[], |store| put(store, "a/b/c/k", &new_value())),
-    OperationScenario::new("put a first key that is no path", &[], |store| put(store, "a//k", &new_value())),
-    OperationScenario::new("put over a key that is no path", &[("a//k", "old")], |store| {
+    OperationScenario::new("put a first key that is not a path", &[], |store| {
         put(store, "a//k", &new_value())
     }),
-    OperationScenario::new("put a key beside its prefix", &[("a/b", "x")], |store| {
+    OperationScenario::new("put over a key that is not a path", &[("a//k", "old")], |store| {
+        put(store, "a//k", &new_value())
+    }),
+    OperationScenario::new("put a key next to its prefix", &[("a/b", "x")], |store| {
         put(store, "a", &new_value())
     }),
     OperationScenario::new("put a key below another", &[("a", "x")], |store| put(store, "a/b", &new_value())),
@@ -60,10 +62,10 @@ pub const SCENARIOS: &[OperationScenario] = &[
         put(store, "a", &new_value())
     }),
     OperationScenario::new("create a key", &[("other", "x")], |store| create(store, "dir/k")),
-    OperationScenario::new("create a key beside its prefix", &[("a/b", "x")], |store| create(store, "a")),
-    OperationScenario::new("create a key that is there", &[("k", "old")], |store| create(store, "k"))
+    OperationScenario::new("create a key next to its prefix", &[("a/b", "x")], |store| create(store, "a")),
+    OperationScenario::new("create an existing key", &[("k", "old")], |store| create(store, "k"))
         .refused(ErrorKind::PreconditionFailed),
-    OperationScenario::new("create a key that is there, apart", HIDDEN_PLACE, |store| create(store, "a"))
+    OperationScenario::new("create an existing key, apart", HIDDEN_PLACE, |store| create(store, "a"))
         .refused(ErrorKind::PreconditionFailed),
     OperationScenario::new("replace the version that was read", &[("k", "old")], replace_if_same),
     OperationScenario::new("copy to a new key", &[("from", "source")], |store| copy(store, "from", "dir/to")),
@@ -72,10 +74,22 @@ pub const SCENARIOS: &[OperationScenario] = &[
     }),
     OperationScenario::new("complete an upload", &[("dir/k", "old")], complete).parts(&[70_000]),
     OperationScenario::new("complete a large upload", &[], complete).parts(&[MIN_PART_BYTES as usize, 1000]),
+    OperationScenario::new("rename a key", &[("dir/from", "source"), ("other", "x")], |store| {
+        rename(store, "dir/from", "new/to")
+    }),
+    OperationScenario::new("rename over a key", &[("from", "source"), ("a/to", LONG)], |store| {
+        rename(store, "from", "a/to")
+    }),
+    OperationScenario::new("rename a key to one that is not a path", &[("from", "source")], |store| {
+        rename(store, "from", "a//to")
+    }),
+    OperationScenario::new("rename over a key apart", HIDDEN_PLACE, |store| rename(store, "a", "a/b")),
     OperationScenario::new("delete and prune", &[("a/b/c/k", "old"), ("a/other", "x")], |store| {
         delete(store, "a/b/c/k")
     }),
-    OperationScenario::new("delete a key that is no path", &[("a//k", "old")], |store| delete(store, "a//k")),
+    OperationScenario::new("delete a key that is not a path", &[("a//k", "old")], |store| {
+        delete(store, "a//k")
+    }),
     OperationScenario::new("delete a key with an older version apart", TWO_PLACES, |store| {
         delete(store, "a")
     }),
@@ -127,7 +141,7 @@ const LONG: &str = "long";
 
 /// `a` is not at its plain path, which was occupied when it was written but is free now.
 const HIDDEN_PLACE: &[(&str, &str)] = &[("a/b", "x"), ("a", "apart"), ("a/b", DELETED)];
-/// Like [`HIDDEN_PLACE`], but `a` was written again afterwards: its older copy is hidden, and must stay hidden.
+/// Like [`HIDDEN_PLACE`], but `a` was written again afterwards: its older copy is hidden, and must remain hidden.
 const TWO_PLACES: &[(&str, &str)] = &[("a/b", "x"), ("a", "apart"), ("a/b", DELETED), ("a", "newer")];
 
 impl OperationScenario {
@@ -234,6 +248,10 @@ fn replace_if_same(store: &dyn Store) -> Result<()> {
     let etag = store.head(&bucket(), &key("k"), &GetOptions::default())?.etag;
     let options = PutOptions { conditions: Conditions::only_if(etag), ..options() };
     store.put(&bucket(), &key("k"), &new_value(), &options).map(drop)
+}
+
+fn rename(store: &dyn Store, from: &str, to: &str) -> Result<()> {
+    store.rename(&bucket(), &key(from), &key(to), &RenameOptions::default())
 }
 
 fn copy(store: &dyn Store, from: &str, to: &str) -> Result<()> {

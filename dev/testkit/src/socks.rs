@@ -1,6 +1,6 @@
 //! A SOCKS 5 proxy on real sockets (RFC 1928, RFC 1929) that opens tunnels, deviates from normal behaviour as its rules
 //! say, and records its requests. It resolves the host `127-1-0-7.test`, so that a test can tell whether the client or
-//! the proxy resolves names. It sends its replies one byte at a time.
+//! the proxy resolves names. It sends its responses one byte at a time.
 //!
 //! It shares no code with the client that it tests.
 

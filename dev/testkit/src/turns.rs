@@ -5,10 +5,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use fordway_store::{
     Bucket, BucketDocuments, BucketInfo, ByteRange, CompleteOptions, CompletedPart, CopyOptions,
-    DeleteOptions, DeleteResult, DocumentKind, GetOptions, Key, ListQuery, MultipartUploads, ObjectBatches,
-    ObjectInfo, ObjectListing, ObjectPart, ObjectTags, ObjectVersions, Objects, OpenObject, PartListing,
-    PartOptions, PartsQuery, PutOptions, PutResult, Result, Store, Tags, UploadId, UploadListing,
-    UploadsQuery, VersionId, VersionListing, VersioningState, VersionsQuery, Writer,
+    DeleteOptions, DeleteResult, DocumentKind, GetOptions, Key, ListQuery, LockConfiguration,
+    MultipartUploads, ObjectBatches, ObjectInfo, ObjectListing, ObjectLocks, ObjectPart, ObjectRenames,
+    ObjectTags, ObjectVersions, Objects, OpenObject, PartListing, PartOptions, PartsQuery, PutOptions,
+    PutResult, RenameOptions, Result, Retention, Store, Tags, UploadId, UploadListing, UploadsQuery,
+    VersionId, VersionListing, VersioningState, VersionsQuery, Writer,
 };
 
 /// A store whose calls are made by several stores in turn.
@@ -65,6 +66,10 @@ in_turn! { ObjectBatches:
     fn put_many(bucket: &Bucket, objects: &[(Key, &[u8])], options: &PutOptions) -> Vec<Result<PutResult>>;
 }
 
+in_turn! { ObjectRenames:
+    fn rename(bucket: &Bucket, from: &Key, to: &Key, options: &RenameOptions) -> Result<()>;
+}
+
 in_turn! { ObjectTags:
     fn tags(bucket: &Bucket, key: &Key, version: Option<&VersionId>) -> Result<Tags>;
     fn set_tags(bucket: &Bucket, key: &Key, version: Option<&VersionId>, tags: &Tags) -> Result<()>;
@@ -74,6 +79,15 @@ in_turn! { ObjectVersions:
     fn versioning(bucket: &Bucket) -> Result<VersioningState>;
     fn set_versioning(bucket: &Bucket, versioning: VersioningState) -> Result<()>;
     fn list_versions(bucket: &Bucket, query: &VersionsQuery) -> Result<VersionListing>;
+}
+
+in_turn! { ObjectLocks:
+    fn lock_configuration(bucket: &Bucket) -> Result<Option<LockConfiguration>>;
+    fn set_lock_configuration(bucket: &Bucket, configuration: &LockConfiguration) -> Result<()>;
+    fn set_retention(
+        bucket: &Bucket, key: &Key, version: Option<&VersionId>, retention: Option<Retention>, bypass: bool,
+    ) -> Result<()>;
+    fn set_legal_hold(bucket: &Bucket, key: &Key, version: Option<&VersionId>, is_on: bool) -> Result<()>;
 }
 
 in_turn! { MultipartUploads:
@@ -97,6 +111,7 @@ in_turn! { BucketDocuments:
     fn document(bucket: &Bucket, kind: &DocumentKind) -> Result<Option<Vec<u8>>>;
     fn set_document(bucket: &Bucket, kind: &DocumentKind, document: &[u8]) -> Result<()>;
     fn delete_document(bucket: &Bucket, kind: &DocumentKind) -> Result<()>;
+    fn bucket_owner(bucket: &Bucket) -> Result<Option<u32>>;
 }
 
 impl Store for StoreTurns {}

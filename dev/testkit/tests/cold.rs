@@ -85,7 +85,7 @@ fn names_that_are_in_memory_cost_no_call_more() {
         assert!(asking.len() <= 3, "{asking:?}");
     }
     let missing = without_waiting(|| store.get(&bucket, &none, &options).map(drop));
-    assert!(missing.is_none(), "nobody has asked for it yet, so memory does not know");
-    let error = store.get(&bucket, &none, &options).map(drop).expect_err("it is not there");
+    assert!(missing.is_none(), "nobody has requested it yet, so it is not in memory");
+    let error = store.get(&bucket, &none, &options).map(drop).expect_err("it does not exist");
     assert_eq!(error.kind(), ErrorKind::NoSuchKey);
 }

@@ -175,6 +175,27 @@ fn keys_away_from_the_flat_directory_cost_few_calls() {
     assert!(deep.len() <= flat.len() + 3 * 4, "three new directories: {deep:?}, a flat key: {flat:?}");
 }
 
+/// A directory of files that a POSIX program wrote is a bucket, too.
+#[test]
+fn files_of_posix_programs_are_described_without_opening_them() {
+    const FILES: usize = 100;
+    let (dir, store, bucket) = open();
+    for at in 0..FILES {
+        std::fs::write(dir.path().join(format!("bucket/f{at:03}")), "content").unwrap();
+    }
+    std::thread::sleep(std::time::Duration::from_millis(50));
+    let options = GetOptions::default();
+    let opened = store.get(&bucket, &key("f007"), &options).unwrap().info;
+    let head = called(|| assert_eq!(store.head(&bucket, &key("f007"), &options).unwrap(), opened));
+    assert!(head.len() == 3 && !head.iter().any(|call| call.starts_with("open")), "head: {head:?}");
+    let list = calls(|| assert_eq!(store.list(&bucket, &ListQuery::default()).unwrap().entries.len(), FILES));
+    assert!(list <= 3 * FILES + 20, "{list} system calls for {FILES} files");
+    // The file may be replaced between the calls of a head that comes right after a change.
+    std::fs::write(dir.path().join("bucket/new"), "content").unwrap();
+    let head = run(FaultPlan::default(), || drop(store.head(&bucket, &key("new"), &options).unwrap())).1;
+    assert!(head.contains(&"fgetxattr"), "the file was not opened: {head:?}");
+}
+
 /// Tests the sequence that IOR performs after each delete.
 #[test]
 fn a_prefix_after_each_change_costs_the_same_among_many_keys() {

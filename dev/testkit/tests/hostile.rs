@@ -234,7 +234,7 @@ fn pipelined_requests_can_be_dropped() {
     stream.read_to_end(&mut all).unwrap();
     let (head, body) = split(&all);
     assert!(!head.contains("Connection: close"), "{head}");
-    assert_eq!(body, &file()[..10], "one answer and no more");
+    assert_eq!(body, &file()[..10], "one response and no more");
 }
 
 #[test]

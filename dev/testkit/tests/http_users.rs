@@ -68,7 +68,7 @@ impl Ground {
     }
 }
 
-/// The whole suite, run as another user than the gateway's; if the gateway cannot change its user, as its own.
+/// The whole suite, run as a user different from the gateway's; if the gateway cannot change its user, as its own.
 mod as_a_user_of_the_file {
     use super::*;
 
@@ -299,7 +299,7 @@ fn what_is_looked_up_elsewhere_is_looked_up_as_the_user() {
         assert_eq!(read(&alice, &to_own).unwrap(), b"hello");
         denied(&to_secret, read(&alice, &to_secret));
         assert_eq!(read(&root, &to_secret).unwrap(), b"secret", "the thread is nobody's for good");
-        let error = read(&alice, &format!("none-{n}")).expect_err("it is not there");
+        let error = read(&alice, &format!("none-{n}")).expect_err("it does not exist");
         assert_eq!(error.kind(), ErrorKind::NoSuchKey);
     }
 }

@@ -87,7 +87,7 @@ impl ForeignLog {
     }
 }
 
-/// Changes one's own keys at random, in the ways of S3 and of POSIX, and lists after each change.
+/// Changes this process's keys at random, through S3 and through POSIX, and lists after each change.
 fn change_and_list(member: &mut Member) {
     let mut log = File::options().append(true).open(log_path(&member.store, member.number)).unwrap();
     let mut others: BTreeMap<usize, ForeignLog> = (0..MEMBERS)
@@ -108,7 +108,7 @@ fn change_and_list(member: &mut Member) {
         } else {
             own.remove(&number)
         };
-        // A moment of puts alone, so that many changes are found at once.
+        // The first 100 of every 1,000 changes are not listed one by one, so that the next listing finds many at once.
         if step % 1000 > 100 {
             check(member, &own, &mut others, &mut random);
         }

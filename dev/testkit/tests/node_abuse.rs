@@ -180,7 +180,7 @@ fn what_is_no_greeting_ends_the_connection() {
     raw.socket.write_all(&ClientHello { version: 99, takes_descriptors: true }.to_bytes()).unwrap();
     let mut said = Vec::new();
     raw.socket.read_to_end(&mut said).unwrap();
-    assert!(String::from_utf8_lossy(&said).contains("version 4 of the protocol, the client 99"));
+    assert!(String::from_utf8_lossy(&said).contains("version 5 of the protocol, the client 99"));
     ground.assert_works();
 }
 
@@ -298,7 +298,7 @@ fn a_spare_file_takes_the_next_large_object_like_the_last() {
     let taken = put(12, "other", "d/n", &create).unwrap_err();
     assert_eq!(taken.kind(), ErrorKind::PreconditionFailed);
     let other = Bucket::new("other").unwrap();
-    assert!(content(&store, &other, "d/n") == body(8), "what was there stays");
+    assert!(content(&store, &other, "d/n") == body(8), "the old object is kept");
 }
 
 /// Another directory has the name by the time that the spare file is used.
@@ -349,7 +349,7 @@ fn descriptors_of_objects_are_for_reading_one_version_only() {
     store.put(&bucket(), &key("k"), &vec![2; 1 << 20], &PutOptions::default()).unwrap();
     let mut first = [0; 10];
     region.file.read_exact_at(&mut first, 0).unwrap();
-    assert_eq!(first, [1; 10], "it stays the version that was asked for");
+    assert_eq!(first, [1; 10], "it remains the requested version");
     region.file.write_at(b"x", 0).expect_err("it is read-only");
     region.file.set_len(0).expect_err("it is read-only");
 }
@@ -455,7 +455,8 @@ fn with_one_request_at_a_time_all_clients_are_served() {
     assert_eq!(counter(&ground.store(), "requests_put"), 400);
 }
 
-/// A batch is answered by several messages; each object is in its place, whatever its size.
+/// The gateway answers a batch with several messages; the results are in the order of the requests, for objects of
+/// any size.
 #[test]
 fn batches_come_back_in_order() {
     let ground = Ground::new();
@@ -566,7 +567,7 @@ fn stopping_waits_for_what_was_started() {
     let mut idle = Raw::connect(&ground);
     let file = raw.start("k");
     ground._gateway.stop_handle().trigger();
-    assert!(idle.is_closed(), "who asks for nothing is let go at once");
+    assert!(idle.is_closed(), "an idle client is released at once");
     assert!(UnixStream::connect(ground.socket()).is_err(), "nobody new is served");
     file.write_all_at(b"in time", 0).unwrap();
     raw.commit(7).unwrap();

@@ -10,10 +10,11 @@ use std::sync::mpsc::channel;
 use std::thread;
 use std::time::Duration;
 
+use fordway_client::node::{NodeAddress, NodeStore};
 use fordway_client::s3::{S3Config, S3Credentials, S3Store};
 use fordway_posix::{PosixConfig, PosixStore};
 use fordway_serve::node::{NodeConfig, NodeGateway, RunningNode};
-use fordway_store::{ETagPolicy, Store};
+use fordway_store::{ETagPolicy, ErrorKind, Objects, Store};
 use fordway_testkit::conformance::StoreFixture;
 
 struct Ground {
@@ -363,6 +364,41 @@ mod users {
         assert!(std::fs::read(bucket.join("hers")).unwrap() == large);
     }
 
+    /// Connections over both protocols count together.
+    #[test]
+    fn a_user_with_many_connections_leaves_room_for_others() {
+        if !is_root() {
+            return;
+        }
+        let ground = Ground::with(|config| {
+            (config.connections_max, config.user_connections_max) = (6, 3);
+        });
+        allow(ground.dir.path(), 0o755);
+        allow(&ground.dir.path().join("root/bucket"), 0o1777);
+        let held = as_user(ALICE, || {
+            let store = NodeStore::new(NodeAddress::Unix(ground.socket()));
+            assert_eq!(store.list_buckets().unwrap().len(), 1);
+            let mut silent = [ground.connect(), ground.connect()];
+            for stream in &mut silent {
+                stream
+                    .write_all(b"PUT /bucket/k HTTP/1.1\r\nhost: h\r\ncontent-length: 9\r\n\r\nhalf")
+                    .unwrap();
+            }
+            let refused = NodeStore::new(NodeAddress::Unix(ground.socket())).list_buckets().unwrap_err();
+            assert_eq!(refused.kind(), ErrorKind::Unavailable);
+            assert!(refused.to_string().contains("you have 3 connections open"), "{refused}");
+            (store, silent)
+        });
+        as_user(BOB, || {
+            for _ in 0..10 {
+                assert_status(&ground.ask("PUT /bucket/his", "", b"his"), 200);
+            }
+        });
+        let stats = NodeStore::new(NodeAddress::Unix(ground.socket())).stats().unwrap();
+        assert!(stats.contains(&("connections_refused".to_owned(), 1)), "{stats:?}");
+        drop(held);
+    }
+
     #[test]
     fn who_is_not_allowed_is_told_so() {
         if !is_root() {
@@ -404,6 +440,38 @@ mod users {
             drop(gateway);
         }
     }
+}
+
+/// Returns the response to a GET, once it has this status.
+fn ask_until(ground: &Ground, status: u16) -> String {
+    for _ in 0..1000 {
+        let answer = ground.ask("GET /bucket/k", "", b"");
+        if answer.starts_with(&format!("HTTP/1.1 {status}")) {
+            return answer;
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
+    panic!("no response has the status {status}");
+}
+
+#[test]
+fn a_user_with_too_many_requests_is_told_to_slow_down() {
+    let ground = Ground::with(|config| config.user_limits.requests_max = 1);
+    assert_status(&ground.ask("PUT /bucket/k", "", b"content"), 200);
+    let mut upload = ground.connect();
+    upload.write_all(b"PUT /bucket/u HTTP/1.1\r\nhost: h\r\ncontent-length: 8\r\n\r\nhalf").unwrap();
+    let refused = ask_until(&ground, 503);
+    assert!(refused.contains("<Code>SlowDown</Code>") && refused.contains("retry-after: 1\r\n"), "{refused}");
+    let store = NodeStore::new(NodeAddress::Unix(ground.socket()));
+    assert_eq!(store.list_buckets().unwrap_err().kind(), ErrorKind::Unavailable, "the node protocol too");
+    let stats = |name: &str| {
+        store.stats().map(|all| all.iter().find(|(found, _)| found == name).map(|(_, count)| *count))
+    };
+    upload.write_all(b"half").unwrap();
+    assert!(head(&mut upload).starts_with("HTTP/1.1 200"));
+    ask_until(&ground, 200);
+    assert_eq!(store.list_buckets().unwrap().len(), 1);
+    assert!(stats("requests_limited").unwrap() >= Some(1));
 }
 
 /// If a condition cannot be checked because the object is unreadable, the object is not deleted.

@@ -186,8 +186,8 @@ fn the_kernel_decides_about_files_and_directories() {
     assert_eq!(owner("bob"), (BOB, BOB));
 }
 
-/// What a store remembers of a directory must not outlive the permission to search it, and a lookup made for one user
-/// must not give access to another.
+/// A store must not use a remembered directory after it has lost the permission to search it, and a lookup made for
+/// one user must not give access to another.
 #[test]
 fn nothing_remembered_gets_past_the_kernel() {
     if !is_root() {

@@ -26,7 +26,7 @@ const TMPFILE: u32 = 51;
 const ENOENT: i32 = 2;
 const ENOSYS: i32 = 38;
 
-/// The content of a reply, composed of numbers.
+/// The content of a response, composed of numbers.
 #[derive(Default)]
 struct Words(Vec<u8>);
 
@@ -53,8 +53,8 @@ fn attributes(words: Words, node: u64) -> Words {
     words.long(node).zeros(52).word(mode).word(links).zeros(20)
 }
 
-/// Returns the reply of a file system with an empty directory to the request `operation` on `node`; `None` if the
-/// request has no reply. An unnamed file can be created in the directory and linked to a name, but cannot be found
+/// Returns the response of a file system with an empty directory to the request `operation` on `node`; `None` if the
+/// request has no response. An unnamed file can be created in the directory and linked to a name, but cannot be found
 /// there afterwards.
 fn answer(operation: u32, node: u64, content: &[u8]) -> Option<Result<Words, i32>> {
     let words = Words::default();

@@ -114,7 +114,7 @@ impl SessionCredentials {
     }
 
     /// Returns the certificate and key, if there are any. Errors: as [`SessionCredentials::authorization`].
-    pub(super) fn identity(&self) -> Result<Option<Identity>> {
+    pub(super) fn identity(&self) -> Result<Option<ClientCertificate>> {
         for files in &self.certificates {
             if let Some(identity) = files.load()? {
                 return Ok(Some(identity));
@@ -174,7 +174,7 @@ impl BearerToken {
         };
         let token = token.trim();
         if token.is_empty() || !token.bytes().all(|byte| byte.is_ascii_graphic()) {
-            let detail = format!("{from} is no token; it has to be one word of ASCII characters");
+            let detail = format!("{from} is not a token; it must be one word of ASCII characters");
             return Err(Error::new(ErrorKind::InvalidArgument, detail));
         }
         Ok(Some(token.to_owned()))
@@ -231,7 +231,7 @@ fn netrc_words(text: &str) -> impl Iterator<Item = &str> {
 }
 
 /// The certificate and key presented to servers that request one.
-pub(crate) type Identity = Arc<SingleCertAndKey>;
+pub(crate) type ClientCertificate = Arc<SingleCertAndKey>;
 
 /// The files of a certificate and its key.
 #[derive(Clone, Debug)]
@@ -262,7 +262,7 @@ impl CertificateFiles {
 
     /// Reads the files; `None` if the usual path has none. Errors: as [`SecretFile::read`]; `InvalidArgument` if they
     /// are not a certificate and a key.
-    fn load(&self) -> Result<Option<Identity>> {
+    fn load(&self) -> Result<Option<ClientCertificate>> {
         let Some(secret) = self.key.read()? else { return Ok(None) };
         let wrong = |path: &std::path::Path, what: &str| {
             Error::new(ErrorKind::InvalidArgument, format!("{} has no {what} in PEM form", path.display()))
@@ -314,7 +314,7 @@ impl SecretFile {
     fn read(&self) -> Result<Option<Vec<u8>>> {
         let (path, is_named) = (self.path(), matches!(self, SecretFile::Named(_)));
         let failed = |kind, error| Error::new(kind, format!("reading {}", path.display())).caused_by(error);
-        // A pipe that somebody has placed at the usual path must not block the open.
+        // A pipe that another user has placed at the usual path must not block the open.
         let nonblocking = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
         let file = match OpenOptions::new().read(true).custom_flags(nonblocking).open(path) {
             Ok(file) => file,
@@ -328,14 +328,14 @@ impl SecretFile {
         let is_ours = about.uid() == fordway_sys::user_id() && about.is_file();
         match () {
             () if !is_ours && !is_named => {
-                tracing::warn!(path = %path.display(), "not used: it belongs to somebody else");
+                tracing::warn!(path = %path.display(), "not used: it belongs to another user");
                 return Ok(None);
             }
             () if !is_ours => {
-                return Err(refused(path, "does not belong to you; copy it to a file that does"));
+                return Err(refused(path, "does not belong to you; copy it to a file of your own"));
             }
             () if about.mode() & 0o077 != 0 => {
-                let why = format!("can be read by others; run: chmod 600 {}", path.display());
+                let why = format!("can be read by other users; run: chmod 600 {}", path.display());
                 return Err(refused(path, &why));
             }
             () => {}

@@ -180,14 +180,14 @@ fn is_timeout(error: &std::io::Error) -> bool {
 }
 
 pub(super) fn closed() -> Error {
-    Error::new(ErrorKind::Unavailable, "the server closed the connection without an answer")
+    Error::new(ErrorKind::Unavailable, "the server closed the connection without a response")
 }
 
 /// The maximum time to wait for a server to request the body. Some servers never do.
 const LEAVE_WAIT: Duration = Duration::from_secs(1);
 
 /// Consumes the pieces of a body.
-pub(super) type Sink<'a> = dyn FnMut(&[u8]) -> Result<()> + 'a;
+pub(super) type BodySink<'a> = dyn FnMut(&[u8]) -> Result<()> + 'a;
 
 /// A request body that is produced while it is sent.
 pub(super) struct StreamedBody<'a> {
@@ -197,7 +197,7 @@ pub(super) struct StreamedBody<'a> {
     /// if the request is refused or redirected.
     pub(super) asks_first: bool,
     /// Produces the body, from its first byte.
-    pub(super) produce: &'a mut dyn FnMut(&mut Sink<'_>) -> Result<()>,
+    pub(super) produce: &'a mut dyn FnMut(&mut BodySink<'_>) -> Result<()>,
 }
 
 impl HttpClient {

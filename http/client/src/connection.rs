@@ -23,7 +23,7 @@ enum ConnectionTransport {
     Http2(Box<Http2Connection>),
 }
 
-/// A connection with its buffers. In `buffer`, `..used` has been consumed (a head stays readable there), and
+/// A connection with its buffers. In `buffer`, `..used` has been consumed (a head remains readable there), and
 /// `used..filled` is received but not yet consumed.
 pub struct BufferedConnection {
     transport: ConnectionTransport,
@@ -486,7 +486,7 @@ impl BufferedConnection {
         Ok(done)
     }
 
-    /// Receives more after the unconsumed bytes. The head before `keep_until` stays in place; consumed bytes after it
+    /// Receives more after the unconsumed bytes. The head before `keep_until` is not moved; consumed bytes after it
     /// are dropped if room is needed. 0 is the end.
     pub(super) fn receive_behind(&mut self, keep_until: usize) -> io::Result<usize> {
         if self.filled == self.buffer.len() && self.used > keep_until {
@@ -552,7 +552,7 @@ impl BufferedConnection {
 
     fn receive_error(&self, error: io::Error) -> Error {
         let limit = format!("{:?}", self.timeouts.first_byte);
-        io_error(error, "receiving the answer", &format!("no whole answer came within {limit}"))
+        io_error(error, "receiving the response", &format!("no complete response came within {limit}"))
     }
 }
 

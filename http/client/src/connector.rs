@@ -368,16 +368,16 @@ fn in_words(error: &std::io::Error) -> &'static str {
     use rustls::{CertificateError, Error as Tls, InvalidMessage};
     match of_rustls(error) {
         Some(Tls::InvalidMessage(InvalidMessage::InvalidContentType)) => {
-            " (what answers there does not speak TLS; is the address http:// ?)"
+            " (the server does not speak TLS; is the address http:// ?)"
         }
         Some(Tls::InvalidCertificate(CertificateError::UnknownIssuer | CertificateError::BadSignature)) => {
-            " (nobody who is trusted here has signed its certificate; AWS_CA_BUNDLE names others)"
+            " (no trusted authority has signed its certificate; set AWS_CA_BUNDLE to trust another)"
         }
         Some(Tls::InvalidCertificate(CertificateError::Other(other)))
             if format!("{other:?}").contains("CaUsedAsEndEntity") =>
         {
-            " (it shows a certificate for signing others, CA:TRUE, as `openssl req -x509` makes them; \
-             make one with `-addext basicConstraints=critical,CA:FALSE`)"
+            " (its certificate is for a certificate authority, CA:TRUE, as `openssl req -x509` makes by default; make \
+             one with `-addext basicConstraints=critical,CA:FALSE`)"
         }
         _ => "",
     }

@@ -7,6 +7,8 @@ mod access;
 mod client;
 mod connection;
 mod connector;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 #[cfg(feature = "http2")]
 mod http2;
 mod proxy;
@@ -70,7 +72,7 @@ impl HttpVersion {
             other => Err(Error::new(
                 ErrorKind::InvalidArgument,
                 format!(
-                    "HTTP {other:?} is not spoken by this program; say 1.1, or 2 if it was built with it"
+                    "this program does not support HTTP {other:?}; use 1.1, or 2 if the program was built with it"
                 ),
             )),
         }

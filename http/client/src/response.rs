@@ -49,7 +49,7 @@ impl ResponseHead {
                 let start = String::from_utf8_lossy(&bytes[..bytes.len().min(40)]).into_owned();
                 // A TLS record with an alert (RFC 8446 section 5.1).
                 let hint = if bytes.starts_with(&[21, 3]) { "; is the address https:// ?" } else { "" };
-                let detail = format!("the answer is not HTTP/1.1 (it starts with {start:?}{hint})");
+                let detail = format!("the response is not HTTP/1.1 (it starts with {start:?}{hint})");
                 return Err(Error::new(ErrorKind::BadResponse, detail).caused_by(error));
             }
         };
@@ -203,8 +203,7 @@ impl HttpResponse {
         match self.read(&mut [0]).map_err(body_error)? {
             0 => Ok(()),
             _ => {
-                let detail =
-                    "the body goes on behind the bytes that it was to have; do not trust this server";
+                let detail = "the body continues after its stated end; do not trust this server";
                 Err(Error::new(ErrorKind::BadResponse, detail))
             }
         }
@@ -219,7 +218,7 @@ impl HttpResponse {
     /// Reads a whole body of at most `limit_bytes`. Errors: as [`HttpResponse::read_into`], `EntityTooLarge`.
     pub fn read_rest(&mut self, limit_bytes: usize) -> Result<Vec<u8>> {
         let too_large = || {
-            let detail = format!("the answer has more than {limit_bytes} bytes");
+            let detail = format!("the response has more than {limit_bytes} bytes");
             Error::new(ErrorKind::EntityTooLarge, detail)
         };
         if let Some(left) = self.framing.known_left() {
@@ -303,7 +302,7 @@ impl BodyFraming {
         if let Some((_, coding)) = named("transfer-encoding").next() {
             return match coding.trim().eq_ignore_ascii_case("chunked") {
                 true => Ok(BodyFraming::Chunked(ChunkPosition::Size)),
-                false => Err(bad(format!("the transfer encoding {coding:?} is not known"))),
+                false => Err(bad(format!("the transfer encoding {coding:?} is unknown"))),
             };
         }
         let mut length = None;
@@ -311,7 +310,7 @@ impl BodyFraming {
             let stated = fordway_wire::range::digits(value.trim())
                 .ok_or_else(|| bad(format!("the Content-Length {value:?} is not a number")))?;
             if length.is_some_and(|before| before != stated) {
-                return Err(bad("the answer states two lengths"));
+                return Err(bad("the response states two lengths"));
             }
             length = Some(stated);
         }

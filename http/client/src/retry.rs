@@ -50,7 +50,7 @@ impl RetryBudget {
     pub fn check_time(&self) -> Result<()> {
         match self.until {
             Some(until) if until <= Instant::now() => {
-                Err(Error::new(ErrorKind::Timeout, "it was not done before the deadline"))
+                Err(Error::new(ErrorKind::Timeout, "the deadline has passed"))
             }
             _ => Ok(()),
         }
@@ -68,9 +68,9 @@ impl RetryBudget {
         if wait >= left {
             let detail = match (retry_after, self.until) {
                 (Some(wish), _) if wish >= left => {
-                    format!("{}; the server wants to be asked again in {wish:?}", error.detail())
+                    format!("{}; the server requests a retry after {wish:?}", error.detail())
                 }
-                _ => format!("{}; no time is left for another try", error.detail()),
+                _ => format!("{}; no time is left for another attempt", error.detail()),
             };
             return Err(self.last(error.with_detail(detail)));
         }
@@ -107,8 +107,9 @@ pub fn backoff(tries: u32) -> Duration {
 
 /// Waits before the next attempt. Errors: `Interrupted` if a signal arrived and the program wants to stop.
 pub fn pause(wait: Duration) -> Result<()> {
-    fordway_sys::sleep(wait)
-        .map_err(|_| Error::new(ErrorKind::Interrupted, "a signal came before it was tried again"))
+    fordway_sys::sleep(wait).map_err(|_| {
+        Error::new(ErrorKind::Interrupted, "a signal interrupted the wait before the next attempt")
+    })
 }
 
 /// Returns the wait that a `Retry-After` header requests: seconds, or a date.
@@ -183,7 +184,7 @@ mod tests {
         assert_eq!(wish(1_000, Some(now + Duration::from_secs(2_000))).unwrap(), Duration::from_secs(1_000));
         for refused in [wish(1_000, None), wish(30, Some(now + Duration::from_secs(20)))] {
             let text = refused.unwrap_err().to_string();
-            assert!(text.contains("busy; the server wants to be asked again in"), "{text}");
+            assert!(text.contains("busy; the server requests a retry after"), "{text}");
         }
         let late = RetryBudget::new(9, Some(now)).after(failure("x"), true, None).unwrap_err();
         assert!(late.to_string().contains("no time is left"), "{late}");

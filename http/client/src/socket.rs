@@ -48,6 +48,13 @@ impl TcpSocket {
         Err(last)
     }
 
+    /// Uses a stream from another program on the same machine; sets no options.
+    #[cfg(feature = "fuzzing")]
+    pub(super) fn over(stream: TcpStream, timeouts: &Timeouts) -> Self {
+        let (read_timeout, write_timeout) = (timeouts.first_byte, timeouts.progress);
+        TcpSocket { stream, read_timeout, write_timeout, waits: true, low_water_bytes: 1 }
+    }
+
     fn prepared(stream: TcpStream, timeouts: &Timeouts) -> Result<Self> {
         let set = || -> io::Result<()> {
             stream.set_nodelay(true)?;

@@ -287,7 +287,7 @@ impl RequestSlots for Http1Load {
             Ok(()) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => {
                 return Err(
-                    Error::new(ErrorKind::Io, "waiting for answers").caused_by(io::Error::from(error))
+                    Error::new(ErrorKind::Io, "waiting for responses").caused_by(io::Error::from(error))
                 );
             }
         }
@@ -407,7 +407,7 @@ impl LoadConnection {
     fn done(&self) -> Result<Http1Step> {
         match &self.connection {
             Some(connection) if !connection.has_nothing_left() => {
-                let detail = "bytes follow the end of the answer: its stated length is wrong";
+                let detail = "bytes follow the end of the response: its stated length is wrong";
                 Err(Error::new(ErrorKind::BadResponse, detail))
             }
             _ => Ok(Http1Step::Done),
@@ -428,12 +428,12 @@ fn receive_head(
                 return Err(Error::new(ErrorKind::BadResponse, "the connection ended within a head"));
             }
             Ok(0) => {
-                let detail = "the server closed the connection without an answer";
+                let detail = "the server closed the connection without a response";
                 return Err(Error::new(ErrorKind::Unavailable, detail));
             }
             Ok(_) => {}
             Err(error) if would_wait(&error) => return Ok(None),
-            Err(error) => return Err(io_error(error, "receiving the answer", "")),
+            Err(error) => return Err(io_error(error, "receiving the response", "")),
         }
         let now = Instant::now();
         first_byte.get_or_insert(now);

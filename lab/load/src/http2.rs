@@ -62,7 +62,7 @@ impl ExchangeSender for Http2Sender {
             let name = TlsConnector::name(origin)?;
             let tls = AsyncTls::from(config).connect(name, tcp).await.map_err(unreachable)?;
             if tls.get_ref().1.alpn_protocol() != Some(b"h2") {
-                let detail = format!("{origin} does not speak HTTP/2; leave 2 out of --http");
+                let detail = format!("{origin} does not support HTTP/2; leave 2 out of --http");
                 return Err(Error::new(ErrorKind::BadResponse, detail));
             }
             handshake(tls, counted.clone(), timeouts).await?
@@ -123,7 +123,7 @@ async fn handshake(
     let handshake = builder.handshake(CountingStream { stream, counted });
     let (send, connection) = tokio::time::timeout(timeouts.first_byte, handshake)
         .await
-        .map_err(|_| Error::new(ErrorKind::Timeout, "the server did not answer the start of HTTP/2"))?
+        .map_err(|_| Error::new(ErrorKind::Timeout, "the server did not answer the HTTP/2 preface"))?
         .map_err(|error| failed("HTTP/2", error))?;
     tokio::task::spawn_local(async move {
         // The requests on the connection detect on their own that it has ended.

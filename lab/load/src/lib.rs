@@ -116,5 +116,8 @@ impl fmt::Display for ResponseProblem {
 }
 
 fn no_answer_within(limit: Duration) -> ResponseProblem {
-    ResponseProblem::Failed(Error::new(ErrorKind::Timeout, format!("no whole answer came within {limit:?}")))
+    ResponseProblem::Failed(Error::new(
+        ErrorKind::Timeout,
+        format!("no complete response came within {limit:?}"),
+    ))
 }

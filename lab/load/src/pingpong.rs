@@ -71,7 +71,7 @@ impl PingpongServer {
                 io::ErrorKind::AddrInUse => ErrorKind::Unavailable,
                 _ => ErrorKind::InvalidArgument,
             };
-            Error::new(kind, format!("listening at {address}")).caused_by(error)
+            Error::new(kind, format!("listening on {address}")).caused_by(error)
         };
         let addresses: Vec<_> = address.to_socket_addrs().map_err(failed)?.collect();
         let listener = TcpListener::bind(addresses.as_slice()).map_err(failed)?;
@@ -253,7 +253,9 @@ fn parse(bytes: &[u8]) -> Option<(ConnectionEvent, usize)> {
     let length = match request.parse(bytes) {
         Ok(httparse::Status::Complete(length)) => length,
         Ok(httparse::Status::Partial) => return None,
-        Err(_) => return Some((ConnectionEvent::Refused("this is no request of HTTP/1.1\n"), bytes.len())),
+        Err(_) => {
+            return Some((ConnectionEvent::Refused("this is not a request of HTTP/1.1\n"), bytes.len()));
+        }
     };
     Some((meaning(&request), length))
 }

@@ -210,7 +210,7 @@ fn check(url: &str, path: &str, query: &str) -> Result<()> {
     let is_plain = |text: &str| text.bytes().all(|b| legal(b) && !b"{}#".contains(&b));
     if numbers > 1 || !is_plain(&path.replace(NUMBER, "")) || !is_plain(query) {
         let detail = format!(
-            "the URL {url:?} cannot be sent: write what is no letter, digit or punctuation of a URL as %XX, and \
+            "the URL {url:?} cannot be sent: write any character that is not a letter, digit or punctuation of a URL as %XX, and \
              {NUMBER} at most once"
         );
         return Err(Error::new(ErrorKind::InvalidArgument, detail));

@@ -43,7 +43,7 @@ impl MachineEntry {
     pub fn set(&mut self, feature: Feature, value: f64) -> Result<()> {
         if !(value.is_finite() && value > 0.0) {
             return Err(invalid(format!(
-                "machine {}: {} is {value}, but a feature is a number above 0; leave out what was not measured",
+                "machine {}: {} is {value}, but a feature must be a number above 0; leave out features that were not measured",
                 self.name,
                 feature.name()
             )));
@@ -72,7 +72,7 @@ impl MachineEntry {
     fn parse(name: &str, machine: &Value) -> Result<Self> {
         let Value::Table(keys) = machine else {
             return Err(invalid(format!(
-                "machine {name} is no table; write [machine.\"{name}\"] and its features below"
+                "machine {name} is not a table; write [machine.\"{name}\"] and its features below"
             )));
         };
         let mut entry = MachineEntry::new(name);
@@ -83,10 +83,7 @@ impl MachineEntry {
             }
         }
         if entry.features.is_empty() {
-            return Err(invalid(format!(
-                "machine {name} has no features; name some of {}",
-                Feature::names()
-            )));
+            return Err(invalid(format!("machine {name} has no features; add some of {}", Feature::names())));
         }
         Ok(entry)
     }
@@ -101,7 +98,7 @@ fn number_of(machine: &str, key: &str, value: &Value) -> Result<f64> {
     match value {
         Value::Integer(value) => Ok(*value as f64),
         Value::Float(value) => Ok(*value),
-        other => Err(invalid(format!("machine {machine}: {key} is {other}, which is no number"))),
+        other => Err(invalid(format!("machine {machine}: {key} is {other}, which is not a number"))),
     }
 }
 
@@ -124,16 +121,14 @@ impl MachineCatalogue {
     pub fn parse(text: &str) -> Result<Self> {
         let toml: Toml = text
             .parse()
-            .map_err(|error| invalid("no catalogue, as it is no TOML".to_owned()).caused_by(error))?;
+            .map_err(|error| invalid("not a catalogue: it is not valid TOML".to_owned()).caused_by(error))?;
         if let Some(key) = toml.keys().find(|key| *key != "machine") {
             return Err(invalid(format!(
-                "a catalogue has nothing but machines, and this has {key}; write [machine.NAME]"
+                "a catalogue may contain only machines, but this one has {key}; write [machine.NAME]"
             )));
         }
         let Some(Value::Table(machines)) = toml.get("machine") else {
-            return Err(invalid(
-                "there is no machine in it; write [machine.NAME] and its features below".to_owned(),
-            ));
+            return Err(invalid("it has no machine; write [machine.NAME] and its features below".to_owned()));
         };
         let entries = machines.iter().map(|(name, machine)| MachineEntry::parse(name, machine));
         let mut entries = entries.collect::<Result<Vec<_>>>()?;
@@ -268,7 +263,7 @@ mod tests {
             assert!(message.contains("above 0"), "{message}");
         }
         let message = refused("[machine.a]\nmemory_mb = \"much\"");
-        assert!(message.contains("machine a") && message.contains("no number"), "{message}");
+        assert!(message.contains("machine a") && message.contains("not a number"), "{message}");
         let message = refused("[machine.a]\nmemory_gb = 4");
         assert!(message.contains("memory_gb") && message.contains("memory_mb"), "{message}");
     }

@@ -31,7 +31,7 @@ pub fn similarity(one: &[f64], other: &[f64]) -> Option<f64> {
 /// The features that all machines of a comparison have. A similarity is a mean over features, so only
 /// similarities over the same features are comparable.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct FeatureChoice {
+pub struct CommonFeatures {
     /// The features that are compared.
     pub features: Vec<Feature>,
     /// The features that are not compared, because some machines lack them.
@@ -47,7 +47,7 @@ pub struct OmittedFeature {
     pub missing_in: Vec<String>,
 }
 
-impl FeatureChoice {
+impl CommonFeatures {
     /// Returns the features that all `entries` have; with `asked`, exactly the requested features. Errors:
     /// `InvalidArgument` if a machine lacks a requested feature, or no feature is common to all.
     pub fn of<'a>(entries: impl IntoIterator<Item = &'a MachineEntry>, asked: &[Feature]) -> Result<Self> {
@@ -56,7 +56,7 @@ impl FeatureChoice {
             let without = entries.iter().filter(|entry| entry.get(feature).is_none());
             without.map(|entry| entry.name.clone()).collect()
         };
-        let mut choice = FeatureChoice { features: Vec::new(), left_out: Vec::new() };
+        let mut choice = CommonFeatures { features: Vec::new(), left_out: Vec::new() };
         for &feature in Feature::ALL {
             let missing_in = lacking(feature);
             match asked.contains(&feature) {
@@ -90,7 +90,7 @@ fn missing(feature: Feature, machines: &[String]) -> Error {
     let (feature, machines) = (feature.name(), machines.join(", "));
     Error::new(
         ErrorKind::InvalidArgument,
-        format!("{feature} is not known of {machines}; compare by other features"),
+        format!("{feature} is not known for {machines}; compare other features"),
     )
 }
 
@@ -124,9 +124,9 @@ fn invalid(why: String) -> Error {
 impl SimilarityTable {
     /// Compares every machine of one catalogue with every machine of the other.
     /// Errors: `InvalidArgument` if a chosen feature is missing.
-    pub fn of(rows: &MachineCatalogue, columns: &MachineCatalogue, choice: &FeatureChoice) -> Result<Self> {
+    pub fn of(rows: &MachineCatalogue, columns: &MachineCatalogue, choice: &CommonFeatures) -> Result<Self> {
         let names = |of: &MachineCatalogue| of.entries().iter().map(|entry| entry.name.clone()).collect();
-        let missing = || invalid("a feature that is compared is missing".to_owned());
+        let missing = || invalid("a compared feature is missing".to_owned());
         let row = |row| {
             let cell = |column| choice.similarity(row, column).ok_or_else(missing);
             columns.entries().iter().map(cell).collect()
@@ -140,7 +140,7 @@ impl SimilarityTable {
     pub fn parse(text: &str) -> Result<Self> {
         let read = toml::from_str(text);
         let table: SimilarityTable = read.map_err(|error| {
-            invalid("no table of similarities: rows, columns, values".to_owned()).caused_by(error)
+            invalid("not a table of similarities; write rows, columns and values".to_owned()).caused_by(error)
         })?;
         if table.values.len() != table.rows.len() {
             return Err(invalid(format!(
@@ -158,7 +158,7 @@ impl SimilarityTable {
                 )));
             }
             if let Some(bad) = values.iter().find(|value| !(0.0..=1.0).contains(*value)) {
-                return Err(invalid(format!("{name}: {bad} is no similarity; these are from 0 to 1")));
+                return Err(invalid(format!("{name}: {bad} is not a similarity; these are from 0 to 1")));
             }
         }
         Ok(table)
@@ -371,7 +371,7 @@ mod tests {
     #[test]
     fn what_all_have_is_compared_and_the_rest_is_told() {
         let catalogue = MachineCatalogue::parse(TWO).unwrap();
-        let choice = FeatureChoice::of(catalogue.entries(), &[]).unwrap();
+        let choice = CommonFeatures::of(catalogue.entries(), &[]).unwrap();
         assert_eq!(choice.features, [Feature::Threads]);
         let left_out = |feature, name: &str| OmittedFeature { feature, missing_in: vec![name.to_owned()] };
         assert_eq!(choice.left_out, [left_out(Feature::Memory, "b"), left_out(Feature::DiskRead, "a")]);
@@ -382,18 +382,18 @@ mod tests {
     #[test]
     fn nothing_in_common_is_an_error() {
         let catalogue = MachineCatalogue::parse("machine.a.threads = 2\nmachine.b.memory_mb = 4").unwrap();
-        let error = FeatureChoice::of(catalogue.entries(), &[]).expect_err("nothing was compared");
+        let error = CommonFeatures::of(catalogue.entries(), &[]).expect_err("nothing was compared");
         assert!(error.to_string().contains("no feature in common"), "{error}");
-        assert!(FeatureChoice::of([], &[]).is_err());
+        assert!(CommonFeatures::of([], &[]).is_err());
     }
 
     #[test]
     fn an_asked_feature_must_be_there() {
         let catalogue = MachineCatalogue::parse(TWO).unwrap();
-        let choice = FeatureChoice::of(catalogue.entries(), &[Feature::Threads]).unwrap();
+        let choice = CommonFeatures::of(catalogue.entries(), &[Feature::Threads]).unwrap();
         assert_eq!((choice.features, choice.left_out), (vec![Feature::Threads], vec![]));
         let error =
-            FeatureChoice::of(catalogue.entries(), &[Feature::Memory]).expect_err("b has no memory_mb");
+            CommonFeatures::of(catalogue.entries(), &[Feature::Memory]).expect_err("b has no memory_mb");
         assert!(error.to_string().contains("memory_mb is not known of b"), "{error}");
     }
 
@@ -407,7 +407,7 @@ mod tests {
             catalogue("machine.a.threads = 8\nmachine.b.threads = 4"),
             catalogue("machine.c.threads = 4\nmachine.d.threads = 2\nmachine.e.threads = 1"),
         );
-        let choice = FeatureChoice::of(one.entries().iter().chain(other.entries()), &[]).unwrap();
+        let choice = CommonFeatures::of(one.entries().iter().chain(other.entries()), &[]).unwrap();
         let table = SimilarityTable::of(&one, &other, &choice).unwrap();
         let (half, quarter, eighth) = (0.75, 0.4375, 1.0 - 0.875 * 0.875);
         assert_eq!(table.values, [[half, quarter, eighth], [1.0, half, quarter]]);
@@ -421,23 +421,24 @@ mod tests {
     #[test]
     fn a_catalogue_with_itself_has_each_pair_once() {
         let one = catalogue("machine.a.threads = 8\nmachine.b.threads = 4\nmachine.c.threads = 3");
-        let table = SimilarityTable::of(&one, &one, &FeatureChoice::of(one.entries(), &[]).unwrap()).unwrap();
+        let table =
+            SimilarityTable::of(&one, &one, &CommonFeatures::of(one.entries(), &[]).unwrap()).unwrap();
         let pairs: Vec<_> = table.pairs().into_iter().map(|pair| pair.row + &pair.column).collect();
         assert_eq!(pairs, ["bc", "ab", "ac"]);
         let later = catalogue("machine.a.threads = 8\nmachine.b.threads = 4\nmachine.c.threads = 2");
         let table =
-            SimilarityTable::of(&one, &later, &FeatureChoice::of(one.entries(), &[]).unwrap()).unwrap();
+            SimilarityTable::of(&one, &later, &CommonFeatures::of(one.entries(), &[]).unwrap()).unwrap();
         assert_eq!(table.pairs().len(), 9);
     }
 
     #[test]
     fn a_table_that_is_none_is_refused() {
         for (text, told) in [
-            ("rows = 1", "no table"),
+            ("rows = 1", "not a table"),
             ("rows = ['a']\ncolumns = ['b']\nvalues = []", "0 rows of values for 1"),
             ("rows = ['a']\ncolumns = ['b']\nvalues = [[0.5, 0.5]]", "a: 2 values for 1 columns"),
-            ("rows = ['a']\ncolumns = ['b']\nvalues = [[1.5]]", "a: 1.5 is no similarity"),
-            ("rows = ['a']\ncolumns = ['b']\nvalues = [[nan]]", "no similarity"),
+            ("rows = ['a']\ncolumns = ['b']\nvalues = [[1.5]]", "a: 1.5 is not a similarity"),
+            ("rows = ['a']\ncolumns = ['b']\nvalues = [[nan]]", "not a similarity"),
         ] {
             let error = SimilarityTable::parse(text).expect_err("it was taken");
             assert!(error.to_string().contains(told), "{text}: {error}");

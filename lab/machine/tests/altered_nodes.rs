@@ -151,7 +151,7 @@ fn an_interface_on_the_other_node_costs() {
 fn heat_reclaim_windows_and_sleep_are_seen() {
     let throttled = "sys/devices/system/cpu/cpu2/thermal_throttle/core_throttle_count";
     holds(&[(throttled, "17\n")], "heat", Costs, "17 times");
-    holds(&[(throttled, "0\n")], "heat", Fine, "no processor was slowed down");
+    holds(&[(throttled, "0\n")], "heat", Fine, "no processor was throttled");
     holds(&[("proc/sys/vm/zone_reclaim_mode", "1\n")], "zone-reclaim", Costs, "vm.zone_reclaim_mode=1");
     holds(&[("proc/sys/vm/zone_reclaim_mode", "0\n")], "zone-reclaim", Fine, "off");
     holds(&[("proc/sys/net/ipv4/tcp_window_scaling", "0\n")], "tcp-buffers", Costs, "windows do not scale");

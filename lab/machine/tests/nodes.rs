@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use fordway_machine::doctor::DoctorVerdict::{CannotSee, Costs, Ok as Fine};
-use fordway_machine::doctor::{DoctorFinding, DoctorVerdict, JobSize, SettingsReader, SystemTree, examine};
+use fordway_machine::doctor::{DoctorFinding, DoctorVerdict, JobSize, JobSystem, SystemTree, examine};
 
 const KINDS: [&str; 7] = [
     "vm-virtio",
@@ -61,17 +61,17 @@ fn a_guest_with_virtio() {
         "vm-virtio",
         &[
             ("nic-driver", Costs, "virtio_net"),
-            ("link-speed", CannotSee, "does not tell its speed"),
+            ("link-speed", CannotSee, "does not report its speed"),
             ("mtu", Costs, "1400"),
             ("queues", Costs, "1 receive queues for 2"),
             ("rdma", CannotSee, "no RDMA device"),
-            ("nesting", CannotSee, "can host guests"),
+            ("nesting", CannotSee, "can host other guests"),
             ("steal", Fine, "went to other guests"),
             ("cpu-quota", Fine, "no limit"),
             ("pinning", Costs, "all 2 processors"),
             ("memory-overcommit", CannotSee, "balloon"),
             ("clocksource", Fine, "tsc"),
-            ("huge-pages", Costs, "programs that ask"),
+            ("huge-pages", Costs, "only programs that request pages"),
             ("disk", CannotSee, "vda"),
         ],
     );
@@ -135,11 +135,11 @@ fn a_guest_with_a_function_of_a_card() {
     holds(
         "sriov-guest",
         &[
-            ("nic-driver", Fine, "guest's own (SR-IOV"),
+            ("nic-driver", Fine, "only this guest uses (SR-IOV"),
             ("rdma", Costs, "no /dev/infiniband/uverbs"),
             ("partition", Costs, "limited member of 0x7fff"),
             ("irq-spread", Costs, "100 %"),
-            ("steal", CannotSee, "does not tell"),
+            ("steal", CannotSee, "does not report"),
             ("mtu", Fine, "9000"),
         ],
     );
@@ -199,14 +199,14 @@ fn what_cannot_be_read_is_told_as_such() {
     }
 }
 
-fn fix(kind: &str, fix: SettingsReader) -> String {
+fn fix(kind: &str, fix: JobSystem) -> String {
     let tree = SystemTree::at(node(kind));
     fix.text(&examine(&tree), JobSize::filling(&tree, 4).unwrap())
 }
 
 #[test]
 fn slurm_is_asked_for_what_was_found_and_no_more() {
-    let crowded = fix("crowded-guest-v2", SettingsReader::Slurm);
+    let crowded = fix("crowded-guest-v2", JobSystem::Slurm);
     for option in
         ["--nodes=4", "--exclusive", "--mem=0", "--hint=nomultithread", "--mem-bind=local", "--core-spec=1"]
     {
@@ -215,7 +215,7 @@ fn slurm_is_asked_for_what_was_found_and_no_more() {
     assert!(crowded.contains("# Not by an option: clocksource: "), "{crowded}");
     // One core is reserved for the system.
     assert!(crowded.contains("--ntasks-per-node=3\n"), "{crowded}");
-    let metal = fix("bare-metal-infiniband", SettingsReader::Slurm);
+    let metal = fix("bare-metal-infiniband", JobSystem::Slurm);
     for option in ["--mem=0", "--mem-bind", "--core-spec", "--cpu-freq", "Not by an option"] {
         assert!(!metal.contains(option), "{option} in {metal}");
     }
@@ -223,7 +223,7 @@ fn slurm_is_asked_for_what_was_found_and_no_more() {
 
 #[test]
 fn kubelets_are_told_what_pods_cannot_ask_for() {
-    let crowded = fix("crowded-guest-v2", SettingsReader::Kubernetes);
+    let crowded = fix("crowded-guest-v2", JobSystem::Kubernetes);
     for line in [
         "cpuManagerPolicy: static",
         "topologyManagerPolicy: single-numa-node",
@@ -232,5 +232,5 @@ fn kubelets_are_told_what_pods_cannot_ask_for() {
     ] {
         assert!(crowded.contains(line), "{line} is missing in {crowded}");
     }
-    assert!(!fix("bare-metal-infiniband", SettingsReader::Kubernetes).contains("hostNetwork"));
+    assert!(!fix("bare-metal-infiniband", JobSystem::Kubernetes).contains("hostNetwork"));
 }

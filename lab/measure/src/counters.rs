@@ -54,29 +54,29 @@ pub struct RunningCounters {
 
 /// The error for counters that do not cover the whole period. Such counters are discarded.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NotCovered(String);
+pub struct CountersIncomplete(String);
 
-impl fmt::Display for NotCovered {
+impl fmt::Display for CountersIncomplete {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
 }
 
-impl std::error::Error for NotCovered {}
+impl std::error::Error for CountersIncomplete {}
 
 impl RunningCounters {
     /// Starts to count the resources of process `pid` and its descendants. Errors: the process does not exist or
     /// belongs to another user. Cost: a walk through `/proc`.
-    pub fn start(pid: u32) -> Result<Self, NotCovered> {
+    pub fn start(pid: u32) -> Result<Self, CountersIncomplete> {
         Self::start_all(family_of(pid)?, Some(pid))
     }
 
     /// Starts to count the resources of this process, excluding its child processes.
-    pub fn start_own() -> Result<Self, NotCovered> {
+    pub fn start_own() -> Result<Self, CountersIncomplete> {
         Self::start_all(vec![std::process::id()], None)
     }
 
-    fn start_all(family: Vec<u32>, root: Option<u32>) -> Result<Self, NotCovered> {
+    fn start_all(family: Vec<u32>, root: Option<u32>) -> Result<Self, CountersIncomplete> {
         let hardware = HardwareCounters::open(&family);
         let before = family.iter().map(|pid| Ok((*pid, usage(*pid)?))).collect::<Result<Vec<_>, _>>()?;
         let scope = match (root, before.len()) {
@@ -90,18 +90,18 @@ impl RunningCounters {
 
     /// Stops counting and returns the resources used since the start. Errors: the set of processes has changed, or the
     /// counters cover less than `run_ns`, in which case they could be mistaken for counters of the whole run.
-    pub fn stop(self, run_ns: u64) -> Result<ProcessCounters, NotCovered> {
+    pub fn stop(self, run_ns: u64) -> Result<ProcessCounters, CountersIncomplete> {
         let covered_ns = self.started.elapsed().as_nanos() as u64;
         let hardware = self.hardware.read();
         if covered_ns < run_ns {
             let detail = format!("counters of {} covered {covered_ns} of {run_ns} ns", self.scope);
-            return Err(NotCovered(detail));
+            return Err(CountersIncomplete(detail));
         }
         let mut total = self.counted(covered_ns, hardware);
         for (pid, before) in &self.before {
             let after = usage(*pid)?;
             if after.started_ticks != before.started_ticks {
-                return Err(NotCovered(format!(
+                return Err(CountersIncomplete(format!(
                     "process {pid} ended during the run, and another has its number"
                 )));
             }
@@ -110,7 +110,7 @@ impl RunningCounters {
         let after = self.root.map_or(Ok(1), |root| family_of(root).map(|family| family.len()))?;
         if after != self.before.len() {
             let before = self.before.len();
-            return Err(NotCovered(format!(
+            return Err(CountersIncomplete(format!(
                 "the server had {before} processes at the start of the run and {after} at its end"
             )));
         }
@@ -171,12 +171,12 @@ impl ProcessCounters {
     }
 }
 
-fn family_of(pid: u32) -> Result<Vec<u32>, NotCovered> {
-    descendants(pid).map_err(|error| NotCovered(format!("/proc cannot be read: {error}")))
+fn family_of(pid: u32) -> Result<Vec<u32>, CountersIncomplete> {
+    descendants(pid).map_err(|error| CountersIncomplete(format!("/proc cannot be read: {error}")))
 }
 
-fn usage(pid: u32) -> Result<ProcessUsage, NotCovered> {
-    usage_of(pid).map_err(|error| NotCovered(format!("process {pid} cannot be watched: {error}")))
+fn usage(pid: u32) -> Result<ProcessUsage, CountersIncomplete> {
+    usage_of(pid).map_err(|error| CountersIncomplete(format!("process {pid} cannot be watched: {error}")))
 }
 
 /// Bytes transferred over connections, bodies included. For HTTP/1.1 and 2 these are the bytes inside TLS; for

@@ -4,6 +4,7 @@
 //! Times are integer nanoseconds, and sizes are integer bytes. A value that was not measured is `None` (`null` in a run
 //! file), never 0 or a guess.
 
+mod conditions;
 mod counters;
 mod machine;
 mod names;
@@ -12,7 +13,10 @@ mod run;
 mod stats;
 mod table;
 
-pub use counters::{NetworkTraffic, NotCovered, ProcessCounters, RunningCounters};
+pub use conditions::{
+    ConditionFigures, DoubtCause, ResultConditions, ResultKey, RunConditions, RunDoubt, RunVerdict,
+};
+pub use counters::{CountersIncomplete, NetworkTraffic, ProcessCounters, RunningCounters};
 pub use machine::{FileSystem, Machine};
 pub use names::unknown_name;
 pub use record::{BlockRecord, ObjectDirectories, OperationRecord, RankRecord, RunRecords};

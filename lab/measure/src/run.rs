@@ -16,7 +16,7 @@ use arrow_ipc::writer::FileWriter;
 use arrow_schema::ArrowError;
 use serde::{Deserialize, Serialize};
 
-use crate::{ConfidenceInterval, Machine, ProcessCounters, RunRecords};
+use crate::{ConfidenceInterval, Machine, ProcessCounters, RunConditions, RunRecords};
 
 /// The value of `schema` in `run.json`.
 pub const SCHEMA: &str = "fordway.run";
@@ -53,8 +53,11 @@ pub struct RunDocument {
     /// The scores, one entry for each lane of IO500; empty for other kinds of run.
     #[serde(default)]
     pub scores: Vec<LaneScore>,
-    /// Reasons to doubt a result, each with a remedy.
+    /// What the run omitted, and which of its settings make a result doubtful; each with a remedy.
     pub warnings: Vec<String>,
+    /// Whether the machine allowed to measure; `null` if it was not observed.
+    #[serde(default)]
+    pub conditions: Option<RunConditions>,
 }
 
 /// A measured lane, or another way to do the same work that is compared with lanes.
@@ -162,8 +165,8 @@ impl SpeedVerdict {
 /// The resource that limits a result, as far as the run's counters show it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ResultLimit {
-    /// The name of the limit: `client cpu`, `client and server cpu`, `server cpu`, `rate`, `waiting`, or `cannot
-    /// tell`.
+    /// The name of the limit: `client cpu`, `client and server cpu`, `server cpu`, `rate`, `cpu quota`, `waiting`, or
+    /// `cannot tell`.
     pub name: String,
     /// The figures from which the limit was derived.
     pub evidence: String,
@@ -219,10 +222,15 @@ impl RunDocument {
         let failed =
             |source: Box<dyn std::error::Error + Send + Sync>| RunError { path: path.clone(), source };
         let text = fs::read(&path).map_err(|error| failed(error.into()))?;
-        let run: RunDocument = serde_json::from_slice(&text).map_err(|error| failed(error.into()))?;
+        RunDocument::parse(&text).map_err(failed)
+    }
+
+    /// Parses the content of a `run.json`. Errors: as [`RunDocument::read`].
+    pub fn parse(text: &[u8]) -> Result<Self, Box<dyn std::error::Error + Send + Sync>> {
+        let run: RunDocument = serde_json::from_slice(text)?;
         if run.schema != SCHEMA || run.schema_version > SCHEMA_VERSION {
             let (schema, version) = (&run.schema, run.schema_version);
-            return Err(failed(format!("{schema} version {version} needs a newer fordway").into()));
+            return Err(format!("{schema} version {version} needs a newer fordway").into());
         }
         Ok(run)
     }
@@ -476,6 +484,7 @@ mod tests {
             summaries: vec![],
             scores: vec![],
             warnings: vec![],
+            conditions: None,
         }
     }
 

@@ -91,7 +91,7 @@ fn legend(run: &RunDocument) -> String {
     )
 }
 
-const LOAD_HEADINGS: [&str; 14] = [
+const LOAD_HEADINGS: [&str; 15] = [
     "load",
     "lane",
     "req/s",
@@ -101,6 +101,7 @@ const LOAD_HEADINGS: [&str; 14] = [
     "p99",
     "p99.9",
     "max",
+    "late p99",
     "header B",
     "client CPU/op",
     "server CPU/op",
@@ -118,17 +119,19 @@ pub fn load_table(run: &RunDocument) -> String {
         let gap = if number == 0 { "\n" } else { "" };
         text += &format!("{gap}{}: {} is {} x {}\n", summary.phase, summary.lane, ratio(of), of.to);
     }
-    text + "\nLatencies count from the intended start in the open loop. header B: sent+received per request, bodies \
+    text + "\nLatencies count from the intended start in the open loop. late: the start of requests after their \
+            intended start. header B: sent+received per request, bodies \
             excluded.\n-: not measured, or none.\n"
 }
 
-fn load_cells(summary: &PhaseSummary) -> [String; 14] {
+fn load_cells(summary: &PhaseSummary) -> [String; 15] {
     let none = || "-".to_owned();
     let load = summary.load.as_ref();
     let latency = |pick: fn(&LatencyQuantiles) -> u64| {
         summary.latency.as_ref().map_or_else(none, |all| ns_text(pick(all)))
     };
     let first_byte = load.and_then(|load| load.first_byte.as_ref());
+    let lateness = load.and_then(|load| load.lateness.as_ref());
     let headers =
         load.and_then(|load| Some((load.header_sent_bytes_per_op?, load.header_received_bytes_per_op?)));
     let memory = load.and_then(|load| Some(load.server.as_ref()?.rss_bytes));
@@ -142,6 +145,7 @@ fn load_cells(summary: &PhaseSummary) -> [String; 14] {
         latency(|all| all.p99_ns),
         latency(|all| all.p999_ns),
         latency(|all| all.max_ns),
+        lateness.map_or_else(none, |all| ns_text(all.p99_ns)),
         headers.map_or_else(none, |(sent, received)| format!("{sent:.0}+{received:.0}")),
         cpu(summary.client_cpu_ns_per_op),
         cpu(summary.server_cpu_ns_per_op),
@@ -220,7 +224,7 @@ pub fn transfer_table(run: &RunDocument) -> String {
 }
 
 const TRANSFER_LEGEND: &str = "
-latency: from asking for a message until all of it is here. bandwidth: several under way. half-round-trip: half the time \
+latency: from the request for a message until all of it is here. bandwidth: several under way. half-round-trip: half the time \
 of a message there and one as large back.
 time: median over blocks. client, server CPU: of the side that asks and the side that answers, for each message.
 busy: processors that both kept busy. One message at a time is work for one; a transport with 2.00 polls while it waits.

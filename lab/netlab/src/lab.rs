@@ -139,7 +139,7 @@ fn allow_while(algorithm: &str, work: impl FnOnce() -> Result<()>) -> Result<()>
     write(&format!("{} {algorithm}", before.trim())).map_err(|error| not_allowed(algorithm, error))?;
     let done = work();
     write(before.trim()).map_err(|error| {
-        let message = format!("{ALLOWED_ALGORITHMS} cannot be put back; write \"{}\" there", before.trim());
+        let message = format!("{ALLOWED_ALGORITHMS} cannot be restored; write \"{}\" to it", before.trim());
         Error::new(ErrorKind::Io, message).caused_by(error)
     })?;
     done

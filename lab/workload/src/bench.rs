@@ -98,7 +98,7 @@ fn with_advice(error: Error, site: &WorkloadSite) -> Error {
         ErrorKind::BucketAlreadyOwnedByYou => Error::new(
             ErrorKind::BucketAlreadyOwnedByYou,
             format!(
-                "{} is there already on lane {}; remove it, or choose another --name",
+                "{} already exists on lane {}; remove it, or choose another --name",
                 site.name(),
                 site.lane().name
             ),
@@ -109,12 +109,12 @@ fn with_advice(error: Error, site: &WorkloadSite) -> Error {
 
 /// Where a workload runs, and how often.
 #[derive(Clone, Debug, Args)]
-pub struct WorkloadSetting {
-    /// Places to work in: DIRECTORY (plain files), file:///DIRECTORY (objects in this process) or
+pub struct MeasurementArgs {
+    /// Targets to measure: DIRECTORY (plain files), file:///DIRECTORY (objects in this process) or
     /// http(s)://HOST[:PORT]; the first is the reference
-    #[arg(value_name = "PLACE")]
+    #[arg(value_name = "TARGET")]
     pub places: Vec<String>,
-    /// Number of rounds, in which the places take turns; five or more give intervals for ratios
+    /// Number of rounds, in which the targets take turns; five or more give intervals for ratios
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1000))]
     pub rounds: u16,
     /// Bucket or directory to create, which is removed at the end
@@ -123,7 +123,7 @@ pub struct WorkloadSetting {
     /// Do not remove the bucket or directory at the end
     #[arg(long)]
     pub keep: bool,
-    /// Where the run is written.
+    /// The run file to write.
     #[command(flatten)]
     pub output: OutArgs,
 }
@@ -136,7 +136,7 @@ fn bucket(text: &str) -> Result<Bucket, String> {
     }
 }
 
-impl WorkloadSetting {
+impl MeasurementArgs {
     /// Runs `workload` at each of `sites` in turn, round after round. All ranks call this. Errors: the errors of
     /// [`WorkloadPlan::run`].
     pub fn run(
@@ -227,7 +227,7 @@ fn ratio(rounds: &[&PhaseResult], reference: &LaneResults, phase: &str) -> Speed
 
 /// Data about a run, other than its results.
 #[derive(Debug)]
-pub struct WorkloadHeader {
+pub struct RunMetadata {
     /// The machine on which the run was made.
     pub machine: Machine,
     /// The start time, RFC 3339 in UTC.
@@ -243,7 +243,7 @@ pub struct WorkloadHeader {
 /// Returns the run file of `lanes`, and its records. The first of `lanes` is the reference.
 pub fn describe(
     workload: &WorkloadPlan,
-    header: WorkloadHeader,
+    header: RunMetadata,
     lanes: &[LaneResults],
 ) -> (RunDocument, RunRecords) {
     let mut phases: Vec<String> = Vec::new();
@@ -283,6 +283,7 @@ pub fn describe(
         summaries,
         scores: scores(workload, lanes),
         warnings: warnings(workload, lanes),
+        conditions: None,
     };
     (run, records)
 }
@@ -318,7 +319,7 @@ fn warnings(workload: &WorkloadPlan, lanes: &[LaneResults]) -> Vec<String> {
             let not_kept: u64 = result.ranks.iter().map(|rank| rank.not_kept).sum();
             if not_kept > 0 && !result.operations.is_empty() {
                 warnings.push(format!(
-                    "{not_kept} operations of {} on {name} are in the histogram but not kept one by one",
+                    "{not_kept} operations of {} on {name} are in the histogram but have no individual records",
                     result.phase
                 ));
             }

@@ -327,7 +327,7 @@ impl CompareRun<'_> {
             Some(error) if ends_the_run(error.kind()) => return Err(error),
             Some(error) => error.to_string(),
             None => format!(
-                "{} of {} on lane {lane} gave other content than the source has",
+                "{} of {} on lane {lane} returned content that differs from the source",
                 phase.name(),
                 job.item.key
             ),

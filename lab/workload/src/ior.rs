@@ -31,8 +31,8 @@ const MAX_RANDOM_TRANSFERS: u64 = 1 << 28;
 #[derive(Clone, Debug, Args, Serialize)]
 pub struct IorPlan {
     /// Preset for the other options
-    #[arg(long, short, value_enum, default_value_t = IorMode::Easy)]
-    pub mode: IorMode,
+    #[arg(long, short, value_enum, default_value_t = IorPreset::Easy)]
+    pub mode: IorPreset,
     /// Size of one read or write [easy: 2 MiB, hard: 47008, rnd: 4 KiB]
     #[arg(long, short, value_name = "SIZE", value_parser = parse_bytes)]
     pub transfer_size: Option<u64>,
@@ -66,7 +66,7 @@ pub struct IorPlan {
 /// The three shapes of IO500.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum IorMode {
+pub enum IorPreset {
     /// Large aligned transfers, a file for each rank
     Easy,
     /// 47,008-byte transfers of all ranks interleaved in one file
@@ -75,7 +75,7 @@ pub enum IorMode {
     Rnd,
 }
 
-/// What a file is where there are only objects.
+/// How a file is represented on a lane that has only objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum IorMapping {
@@ -108,20 +108,20 @@ impl IorPlan {
     /// Resolves all defaults. Errors: `InvalidArgument` for sizes that contradict each other.
     pub(crate) fn shape(&self) -> Result<IorShape> {
         let (transfer, block, segments) = match self.mode {
-            IorMode::Easy => (2 << 20, 64 << 20, 1),
-            IorMode::Hard => (47_008, 47_008, 1000),
-            IorMode::Rnd => (4 << 10, 16 << 20, 1),
+            IorPreset::Easy => (2 << 20, 64 << 20, 1),
+            IorPreset::Hard => (47_008, 47_008, 1000),
+            IorPreset::Rnd => (4 << 10, 16 << 20, 1),
         };
         let transfer_bytes = self.transfer_size.unwrap_or(transfer);
         // In hard mode a block is one transfer.
-        let block = if self.mode == IorMode::Hard { transfer_bytes } else { block };
+        let block = if self.mode == IorPreset::Hard { transfer_bytes } else { block };
         let shape = IorShape {
             name: "ior".into(),
             transfer_bytes,
             block_bytes: self.block_size.unwrap_or(block),
             segments: self.segments.unwrap_or(segments),
-            file_per_process: self.file_per_process || self.mode == IorMode::Easy,
-            is_random: self.mode == IorMode::Rnd,
+            file_per_process: self.file_per_process || self.mode == IorPreset::Easy,
+            is_random: self.mode == IorPreset::Rnd,
             shift: usize::from(self.reorder),
             wall: self.stonewall.map(Duration::from_secs),
             mapping: self.mapping,
@@ -165,13 +165,13 @@ impl IorShape {
         }
         if transfer > 4 << 30 {
             return invalid(format!(
-                "a transfer of {} is held in memory whole; use at most 4 GiB",
+                "a transfer of {} is held in memory as a whole; use at most 4 GiB",
                 bytes_text(transfer)
             ));
         }
         if !block.is_multiple_of(transfer) {
             return invalid(format!(
-                "a block of {block} bytes is no multiple of the transfer of {transfer}; change --block-size"
+                "a block of {block} bytes is not a multiple of the transfer of {transfer}; change --block-size"
             ));
         }
         if block.checked_mul(self.segments).is_none_or(|bytes| bytes > i64::MAX as u64 >> 16) {
@@ -342,7 +342,7 @@ impl IorFile {
     }
 
     fn wrong(&self, offset: u64) -> Error {
-        let what = format!("{} at byte {offset} has other content than was written there", self.name);
+        let what = format!("{} has different content at byte {offset} from what was written", self.name);
         Error::new(ErrorKind::Corrupt, format!("{what}, on lane {}", self.site.lane().name))
     }
 }
@@ -397,7 +397,7 @@ fn check_multipart(shape: &IorShape, ranks: usize) -> Result<()> {
         return invalid(format!("{parts} parts are more than S3's {MAX_PARTS}; use larger transfers"));
     }
     if shape.wall.is_some() && !shape.file_per_process {
-        return invalid("a shared upload that stops early would have holes, which S3 does not know; use --file-per-process or no --stonewall".into());
+        return invalid("a shared upload that stops early would have holes, which S3 does not support; use --file-per-process or no --stonewall".into());
     }
     Ok(())
 }

@@ -36,9 +36,9 @@ pub mod team;
 pub mod transport;
 mod tree;
 
-pub use phase::{MAX_RAW_OPERATIONS, RunWatch, WorkloadRank};
+pub use phase::{MAX_RAW_OPERATIONS, RunControl, WorkloadRank};
 pub use posix::{PosixTarget, SyncLevel};
-pub use result::{PhaseResult, RankShare};
+pub use result::{PhaseResult, RankResult};
 pub use site::WorkloadSite;
 pub use target::{DelayLog, DelayTarget, MeasuredTarget, StoreTarget};
 pub use team::RankTeam;

@@ -51,7 +51,7 @@ pub enum MdtestMode {
     Hard,
 }
 
-/// How a file is removed where it may have fragments.
+/// How to remove a file that may consist of several objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum FileRemoval {
@@ -82,8 +82,9 @@ impl MdtestPlan {
         };
         let bytes = self.file_size.unwrap_or(bytes);
         if bytes > MAX_BYTES {
-            let why =
-                format!("files of {bytes} bytes are held in memory whole; use at most {MAX_BYTES}, or ior");
+            let why = format!(
+                "files of {bytes} bytes are held in memory as a whole; use at most {MAX_BYTES}, or ior"
+            );
             return Err(Error::new(ErrorKind::InvalidArgument, why));
         }
         if self.items == 0 {
@@ -200,7 +201,7 @@ impl MdtestShape {
     }
 
     fn wrong(&self, owner: usize, item: u64, site: &WorkloadSite) -> Error {
-        let what = format!("file {item} of rank {owner} has other content than was written");
+        let what = format!("file {item} of rank {owner} does not have the content that was written");
         Error::new(ErrorKind::Corrupt, format!("{what}, on lane {}", site.lane().name))
     }
 }

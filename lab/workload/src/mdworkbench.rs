@@ -55,7 +55,7 @@ pub enum MdworkbenchPart {
     Cleanup,
 }
 
-/// Where data sets lie.
+/// Where data sets are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum BucketLayout {
@@ -99,10 +99,12 @@ impl MdworkbenchPlan {
             return invalid("--datasets and --objects must be at least 1");
         }
         if self.iterations.is_some_and(|iterations| iterations > self.objects) {
-            return invalid("--iterations may be at most --objects: a rank would take what is not made yet");
+            return invalid(
+                "--iterations may be at most --objects: a rank would otherwise read objects that are not created yet",
+            );
         }
         if self.object_size > 1 << 30 {
-            return invalid("objects are held in memory whole; use an --object-size of at most 1 GiB");
+            return invalid("objects are held in memory as a whole; use an --object-size of at most 1 GiB");
         }
         Ok(())
     }
@@ -144,7 +146,7 @@ struct RankDatasets<'s> {
 }
 
 /// The data sets on which a rank works: for each, the rank that owns it, and its target.
-type Targets = Vec<(usize, Box<dyn MeasuredTarget>)>;
+type DatasetTargets = Vec<(usize, Box<dyn MeasuredTarget>)>;
 
 impl RankDatasets<'_> {
     fn new_state(&self) -> MdworkbenchState {
@@ -164,7 +166,7 @@ impl RankDatasets<'_> {
     fn read_state(&self) -> Result<MdworkbenchState> {
         let mut text = Vec::new();
         self.site.target().get(&Key::new(STATE_KEY)?, &mut text).map_err(|error| {
-            let why = "there is no set to reuse; make one with --phases precreate, under the same --name";
+            let why = "there is no data set to reuse; create one with --phases precreate and the same --name";
             Error::new(ErrorKind::InvalidArgument, why).caused_by(error)
         })?;
         let found: MdworkbenchState = decoded(&text)?;
@@ -174,7 +176,7 @@ impl RankDatasets<'_> {
             false => Err(Error::new(
                 ErrorKind::InvalidArgument,
                 format!(
-                    "the set that is there is another one: {found:?} is not {wanted:?}; give the options it was made with"
+                    "the existing data set has other options: {found:?} is not {wanted:?}; use the options that it was created with"
                 ),
             )),
         }
@@ -196,7 +198,7 @@ impl RankDatasets<'_> {
 
     /// Returns the data sets on which this rank works. The owner of a data set is the rank that is `away` ranks
     /// further on.
-    fn targets(&self, away: impl Fn(u64) -> isize) -> Result<Targets> {
+    fn targets(&self, away: impl Fn(u64) -> isize) -> Result<DatasetTargets> {
         let (rank, ranks) = (self.crew.team.rank() as isize, self.crew.team.size() as isize);
         let owner = |set| (rank + away(set)).rem_euclid(ranks) as usize;
         (0..self.plan.datasets).map(|set| Ok((owner(set), self.site_of(owner(set), set)?.target()))).collect()
@@ -247,7 +249,7 @@ impl RankDatasets<'_> {
     fn take(
         &self,
         recorder: &mut PhaseRecorder,
-        targets: &Targets,
+        targets: &DatasetTargets,
         (set, number): (u64, u64),
         pattern: &mut ContentPattern,
         buffer: &mut Vec<u8>,
@@ -256,7 +258,8 @@ impl RankDatasets<'_> {
         let bytes = self.plan.object_size;
         let Ok(key) = self.key(*owner, set, number) else { return };
         let wrong = || {
-            let what = format!("has other content than was written, on lane {}", self.site.lane().name);
+            let what =
+                format!("does not have the content that was written, on lane {}", self.site.lane().name);
             Err(Error::new(ErrorKind::Corrupt, format!("{key} {what}")))
         };
         let has_size = |size| if size == bytes { Ok(()) } else { wrong() };
@@ -273,7 +276,7 @@ impl RankDatasets<'_> {
         &self,
         recorder: &mut PhaseRecorder,
         track: usize,
-        targets: &Targets,
+        targets: &DatasetTargets,
         (set, number): (u64, u64),
         pattern: &mut ContentPattern,
     ) {

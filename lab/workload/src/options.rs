@@ -7,7 +7,7 @@ use clap::Args;
 use clap::error::{ContextKind, ContextValue, ErrorKind as ClapKind};
 use fordway_store::{Error, ErrorKind, Result};
 
-/// Where a command writes its run.
+/// The run file that a command writes.
 #[derive(Clone, Debug, Args)]
 pub struct OutArgs {
     /// Directory to write the run to, created if missing [default: the command's name, as in compare.run]
@@ -22,7 +22,7 @@ impl OutArgs {
     }
 }
 
-/// Where a command writes its run, if it is to write one.
+/// The run file that a command writes, if any.
 #[derive(Clone, Debug, Args)]
 pub struct OptionalOutArgs {
     /// Directory to write the run to, with a record of every operation; created if missing [default: no run is
@@ -31,7 +31,7 @@ pub struct OptionalOutArgs {
     pub out: Option<PathBuf>,
 }
 
-/// Whether a page is made of the run.
+/// Whether to write an HTML report of the run.
 #[derive(Clone, Debug, Args)]
 pub struct ReportArgs {
     /// Write no HTML report
@@ -39,7 +39,15 @@ pub struct ReportArgs {
     pub no_report: bool,
 }
 
-/// What decides everything that is left to chance.
+/// Whether to measure even on a machine that is too busy.
+#[derive(Clone, Copy, Debug, Args)]
+pub struct ForceArgs {
+    /// Measure even if other work leaves less than a fifth of each processor; the run is marked
+    #[arg(long, env = "FORDWAY_LAB_FORCE", value_parser = clap::builder::FalseyValueParser::new())]
+    pub force: bool,
+}
+
+/// The seed of everything random.
 #[derive(Clone, Debug, Args)]
 pub struct SeedArgs {
     /// Seed of all random choices, such as the order of operations [default: a random seed, which is reported]
@@ -58,7 +66,7 @@ impl SeedArgs {
     }
 }
 
-/// A word of the command, the former name of its option, and the present name.
+/// A subcommand, the former name of one of its options, and the present name.
 type Renamed = (&'static str, &'static str, &'static str);
 
 const RENAMED: [Renamed; 10] = [

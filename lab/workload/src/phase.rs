@@ -8,7 +8,7 @@ use fordway_store::{Error, ErrorKind, Result};
 use fordway_sys::{process_cpu_ns, thread_cpu_ns};
 use serde::{Deserialize, Serialize};
 
-use crate::result::{PhaseResult, RankShare};
+use crate::result::{PhaseResult, RankResult};
 use crate::{RankTeam, WorkloadSite};
 
 /// The maximum number of individual operations kept per rank and phase; the histograms contain all.
@@ -22,17 +22,17 @@ const MESSAGES: usize = 3;
 const SHOWN_EVERY_NS: u64 = 100_000_000;
 
 /// The interface between a run and its caller: the stop flag, and the display of progress.
-pub struct RunWatch<'w> {
+pub struct RunControl<'w> {
     stop: &'w AtomicBool,
     show: &'w (dyn Fn(&str, u64) + Sync),
     done: AtomicU64,
 }
 
-impl<'w> RunWatch<'w> {
+impl<'w> RunControl<'w> {
     /// Creates the interface. Ranks of this process check `stop`. Rank 0 calls `show` up to ten times a second, with
     /// the current phase and lane and the number of operations that the ranks of its process have finished.
     pub fn new(stop: &'w AtomicBool, show: &'w (dyn Fn(&str, u64) + Sync)) -> Self {
-        RunWatch { stop, show, done: AtomicU64::new(0) }
+        RunControl { stop, show, done: AtomicU64::new(0) }
     }
 }
 
@@ -40,13 +40,13 @@ impl<'w> RunWatch<'w> {
 pub struct WorkloadRank<'c> {
     /// The team of all ranks.
     pub team: &'c dyn RankTeam,
-    watch: &'c RunWatch<'c>,
+    watch: &'c RunControl<'c>,
     clock: RunClock,
 }
 
 impl<'c> WorkloadRank<'c> {
     /// Creates the rank that `team` belongs to. The ranks of a process share `watch` and `clock`.
-    pub fn new(team: &'c dyn RankTeam, watch: &'c RunWatch<'c>, clock: RunClock) -> Self {
+    pub fn new(team: &'c dyn RankTeam, watch: &'c RunControl<'c>, clock: RunClock) -> Self {
         WorkloadRank { team, watch, clock }
     }
 
@@ -110,7 +110,7 @@ impl<'c> WorkloadRank<'c> {
     fn collect(
         &self,
         tracks: &[&str],
-        shares: Vec<RankShare>,
+        shares: Vec<RankResult>,
         recorder: PhaseRecorder,
         server_cpu_ns: Option<u64>,
     ) -> Result<Vec<PhaseResult>> {
@@ -118,7 +118,7 @@ impl<'c> WorkloadRank<'c> {
         let mut results = Vec::new();
         for ((name, share), track) in tracks.iter().zip(shares).zip(recorder.tracks) {
             let all = self.team.all_gather(encoded(&share)?)?;
-            let ranks = all.iter().map(|one| decoded(one)).collect::<Result<Vec<RankShare>>>()?;
+            let ranks = all.iter().map(|one| decoded(one)).collect::<Result<Vec<RankResult>>>()?;
             let mut operations = Vec::new();
             for (rank, one) in self.team.gather(pack(&track.operations))?.into_iter().enumerate() {
                 operations.extend(unpack(&one, rank as u16, origin_ns));
@@ -328,16 +328,16 @@ impl<'c> PhaseRecorder<'c> {
     }
 
     /// The work of this rank, one share per track.
-    fn shares(&mut self) -> Vec<RankShare> {
+    fn shares(&mut self) -> Vec<RankResult> {
         let end_ns = self.crew.clock.now_ns() - self.origin_ns;
         let cpu_ns = thread_cpu_ns().saturating_sub(self.cpu_before_ns);
         let gave_up = self.failures_in_a_row >= GIVES_UP_AFTER;
         let share = |track: &OperationTrack| {
             let mut failures = track.failures.clone();
             if gave_up && track.errors > 0 {
-                failures.push(format!("gave the phase up after {GIVES_UP_AFTER} failures in a row"));
+                failures.push(format!("stopped the phase after {GIVES_UP_AFTER} failures in a row"));
             }
-            RankShare {
+            RankResult {
                 operations: track.succeeded,
                 errors: track.errors,
                 bytes: track.bytes,
@@ -393,7 +393,7 @@ mod tests {
     ) -> Vec<Result<T>> {
         let stop = AtomicBool::new(false);
         let show = |_: &str, _: u64| {};
-        let (watch, clock) = (RunWatch::new(&stop, &show), RunClock::start());
+        let (watch, clock) = (RunControl::new(&stop, &show), RunClock::start());
         let site = WorkloadSite::files(Path::new("/does/not/exist"), Bucket::new("none").unwrap());
         threads(ranks, |team| work(&WorkloadRank::new(team, &watch, clock), &site))
     }

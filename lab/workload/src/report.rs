@@ -25,8 +25,8 @@ pub fn table(run: &RunDocument, lanes: &[LaneResults]) -> String {
     let ranks = run.parameters.get("ranks").and_then(serde_json::Value::as_u64).unwrap_or(1);
     let _ = write!(
         text,
-        "\n{ranks} rank{}; time: from the common start to the end of the slowest rank, without making and checking \
-         content.\nx {reference}: rate in units of its rate. -: not measured, or none.\n",
+        "\n{ranks} rank{}; time: from the common start to the end of the slowest rank, without generating and \
+         checking content.\nx {reference}: rate in units of its rate. -: not measured, or none.\n",
         if ranks == 1 { "" } else { "s" }
     );
     text
@@ -92,7 +92,7 @@ pub fn beside_published(lanes: &[LaneResults], published: &PublishedTable) -> St
     }
     format!(
         "{}\nTable {} of Gadban and Kunkel 2021 (doi 10.3390/app11188540): {}.\n\
-         In brackets: of the first lane here, of the first system there. Only these shares compare.\n",
+         In brackets: the share of the first lane here, and of the first system in the paper. Only these shares are comparable.\n",
         columns(&rows, 2),
         published.table,
         published.setup

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 /// The result of one rank in a phase.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct RankShare {
+pub struct RankResult {
     /// Operations that succeeded.
     pub operations: u64,
     /// Operations that failed or returned wrong content.
@@ -32,7 +32,7 @@ pub struct PhaseResult {
     /// The name of the phase.
     pub phase: String,
     /// The result of each rank, by rank.
-    pub ranks: Vec<RankShare>,
+    pub ranks: Vec<RankResult>,
     /// The individual operations (up to [`crate::MAX_RAW_OPERATIONS`] of each rank); only on rank 0.
     pub operations: Vec<OperationRecord>,
     /// The start of the phase, on rank 0's clock.
@@ -98,7 +98,7 @@ impl PhaseResult {
 
     /// Returns the first failures, as sentences.
     pub fn failures(&self) -> Vec<String> {
-        let of_rank = |(rank, share): (usize, &RankShare)| {
+        let of_rank = |(rank, share): (usize, &RankResult)| {
             share
                 .failures
                 .iter()
@@ -114,7 +114,7 @@ impl PhaseResult {
         for other in parts {
             sum.origin_ns = other.origin_ns;
             sum.server_cpu_ns = other.server_cpu_ns;
-            sum.ranks.resize(other.ranks.len(), RankShare::default());
+            sum.ranks.resize(other.ranks.len(), RankResult::default());
             for (mine, theirs) in sum.ranks.iter_mut().zip(&other.ranks) {
                 mine.add(theirs);
             }
@@ -168,8 +168,8 @@ impl PhaseResult {
     }
 }
 
-impl RankShare {
-    fn add(&mut self, other: &RankShare) {
+impl RankResult {
+    fn add(&mut self, other: &RankResult) {
         let mut latencies = LatencyHistogram::from_base64(&self.latencies).unwrap_or_default();
         if let Some(more) = LatencyHistogram::from_base64(&other.latencies) {
             latencies.add(&more);

@@ -136,6 +136,10 @@ impl<'r> SummaryRow<'r> {
     }
 }
 
+/// The maximum ratio of counted CPU time to the time of all processors. Counters are read one after another, so it may
+/// exceed 1.
+const COUNTED_MAX: f64 = 1.1;
+
 /// Returns the limit of a lane's speed, judged by its share of the CPU time that was available in `elapsed_s`.
 pub(crate) fn limit(
     client_ns: u64,
@@ -147,6 +151,14 @@ pub(crate) fn limit(
     let used_s = (client_ns + server_ns.unwrap_or_default()) as f64 / 1e9;
     let share = if elapsed_s > 0.0 { used_s / elapsed_s / at_once } else { f64::NAN };
     let server = server_ns.unwrap_or_default();
+    if elapsed_s > 0.0 && used_s / elapsed_s > COUNTED_MAX * capacity.cpus as f64 {
+        let evidence = format!(
+            "{:.2} processors were counted on a machine of {}: please report this bug",
+            used_s / elapsed_s,
+            capacity.cpus
+        );
+        return ResultLimit { name: "cannot tell".to_owned(), evidence };
+    }
     // One side alone is the limit only if the other used less than about half of its CPU time.
     let name = match share {
         share if share >= BUSY && server > 2 * client_ns => "server cpu",
@@ -158,7 +170,10 @@ pub(crate) fn limit(
     let evidence = match share.is_nan() {
         true => "nothing was measured".to_owned(),
         false => {
-            format!("{:.0} % of the CPU time that {at_once} at once could use was used", 100.0 * share)
+            format!(
+                "{:.2} processors were used; {at_once} can be if client and server take turns",
+                used_s / elapsed_s
+            )
         }
     };
     ResultLimit { name: name.to_owned(), evidence }
@@ -169,6 +184,14 @@ mod tests {
     use super::*;
 
     const CAPACITY: RunCapacity = RunCapacity { threads: 1, cpus: 2 };
+
+    #[test]
+    fn more_processors_than_there_are_is_a_bug_and_no_limit() {
+        let parallel = limit(900_000_000, Some(900_000_000), 1.0, CAPACITY);
+        assert!(parallel.name == "client and server cpu" && parallel.evidence.starts_with("1.80 processors"));
+        let impossible = limit(900_000_000, Some(2_120_000_000), 1.0, CAPACITY);
+        assert!(impossible.name == "cannot tell" && impossible.evidence.contains("report this bug"));
+    }
 
     fn block(
         lane: u8,

@@ -69,7 +69,7 @@ impl FileTree {
         tree.items.sort_unstable_by(|a, b| a.key.cmp(&b.key));
         tree.warn(
             found.no_keys,
-            "files were left out because their paths are no keys (not UTF-8, or too long)",
+            "files were left out because their paths are not valid as keys (not UTF-8, or too long)",
         );
         tree.warn(
             unreadable,
@@ -77,7 +77,7 @@ impl FileTree {
         );
         let unused = total - tree.items.len() - unreadable.min(total - tree.items.len());
         let limit = format!(
-            "of {total} files were left out to stay within {} files and {} (a sample by the seed; see --max-files, --max-bytes)",
+            "of {total} files were left out to keep within {} files and {} (a sample by the seed; see --max-files, --max-bytes)",
             limits.max_files,
             bytes_text(limits.max_bytes)
         );

@@ -164,7 +164,7 @@ fn wrong_content_is_counted_not_measured() {
     let summaries = summarise(&lanes(&targets), &outcome.records, CAPACITY, 1);
     let get = summaries.iter().find(|row| row.phase == "get").unwrap();
     assert!(get.errors >= 190, "{} of 400 lies were found", get.errors);
-    assert!(outcome.failures[0].contains("other content"), "{:?}", outcome.failures);
+    assert!(outcome.failures[0].contains("content that differs from the source"), "{:?}", outcome.failures);
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::time::Duration;
 use fordway_measure::{ConfidenceInterval, MeasuredLane, RunRecords};
 use fordway_store::{Error, ErrorKind, Result};
 use fordway_workload::ledger::{
-    LedgerAccount, LedgerComponent, LedgerPath, LedgerPlan, MeasuredComponent, component_table, entry_table,
+    LedgerAccount, LedgerComponent, LedgerPath, LedgerPlan, NamedComponent, component_table, entry_table,
     measure,
 };
 
@@ -42,24 +42,24 @@ impl LedgerComponent for Fake {
 
     fn check(&self) -> Result<()> {
         match self.is_broken {
-            true => Err(Error::new(ErrorKind::Corrupt, "other bytes than were written")),
+            true => Err(Error::new(ErrorKind::Corrupt, "not the bytes that were written")),
             false => Ok(()),
         }
     }
 }
 
-fn fake(name: &str, clock: &Rc<Cell<u64>>, per_operation_ns: u64, bytes_per_ns: u64) -> MeasuredComponent {
+fn fake(name: &str, clock: &Rc<Cell<u64>>, per_operation_ns: u64, bytes_per_ns: u64) -> NamedComponent {
     let lane = MeasuredLane { name: name.into(), description: String::new() };
     let clock = clock.clone();
     let fake = Fake { clock, per_operation_ns, bytes_per_ns, size_bytes: 0, runs: 0, is_broken: false };
-    MeasuredComponent { lane, component: Box::new(fake) }
+    NamedComponent { lane, component: Box::new(fake) }
 }
 
 fn plan() -> LedgerPlan {
     LedgerPlan { sizes: SIZES.to_vec(), duration: Duration::from_millis(100), seed: 3 }
 }
 
-fn run(components: &mut [MeasuredComponent], clock: &Rc<Cell<u64>>) -> Result<RunRecords> {
+fn run(components: &mut [NamedComponent], clock: &Rc<Cell<u64>>) -> Result<RunRecords> {
     measure(&plan(), components, &|| clock.get(), &AtomicBool::new(false), &mut |_| {})
 }
 
@@ -76,7 +76,7 @@ fn account(whole_ns: u64) -> LedgerAccount {
 }
 
 /// A component that takes as long as the socket and one copy, or two copies above 64 KiB, plus `more_ns`.
-fn whole(clock: &Rc<Cell<u64>>, more_ns: u64) -> MeasuredComponent {
+fn whole(clock: &Rc<Cell<u64>>, more_ns: u64) -> NamedComponent {
     struct Whole(Fake, u64);
     impl LedgerComponent for Whole {
         fn prepare(&mut self, size_bytes: u64) -> Result<()> {
@@ -93,7 +93,7 @@ fn whole(clock: &Rc<Cell<u64>>, more_ns: u64) -> MeasuredComponent {
     let clock = clock.clone();
     let fake = Fake { clock, per_operation_ns: 0, bytes_per_ns: 1, size_bytes: 0, runs: 0, is_broken: false };
     let lane = MeasuredLane { name: "path".into(), description: String::new() };
-    MeasuredComponent { lane, component: Box::new(Whole(fake, more_ns)) }
+    NamedComponent { lane, component: Box::new(Whole(fake, more_ns)) }
 }
 
 #[test]
@@ -194,8 +194,8 @@ fn what_goes_wrong_ends_it_and_is_named() {
         is_broken: true,
     };
     let lane = MeasuredLane { name: "bad".into(), description: String::new() };
-    let error = run(&mut [MeasuredComponent { lane, component: Box::new(broken) }], &clock)
-        .expect_err("it is broken");
+    let error =
+        run(&mut [NamedComponent { lane, component: Box::new(broken) }], &clock).expect_err("it is broken");
     assert_eq!(error.kind(), ErrorKind::Corrupt);
     assert!(error.to_string().contains("the component bad at "), "{error}");
 

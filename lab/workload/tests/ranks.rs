@@ -14,7 +14,7 @@ use fordway_workload::io500::{Io500Plan, score};
 use fordway_workload::ior::IorPlan;
 use fordway_workload::mdtest::MdtestPlan;
 use fordway_workload::mdworkbench::MdworkbenchPlan;
-use fordway_workload::{PhaseResult, RunWatch, WorkloadRank, WorkloadSite, team};
+use fordway_workload::{PhaseResult, RunControl, WorkloadRank, WorkloadSite, team};
 
 const RANKS: usize = 3;
 
@@ -47,7 +47,7 @@ fn objects(store: &Arc<MemoryStore>) -> WorkloadSite {
 
 fn run(workload: &WorkloadPlan, site: &WorkloadSite, keep: bool) -> Result<Vec<PhaseResult>> {
     let (stop, show) = (AtomicBool::new(false), |_: &str, _: u64| {});
-    let (watch, clock) = (RunWatch::new(&stop, &show), RunClock::start());
+    let (watch, clock) = (RunControl::new(&stop, &show), RunClock::start());
     let mut all =
         team::threads(RANKS, |team| workload.run(&WorkloadRank::new(team, &watch, clock), site, keep));
     all.swap_remove(0)
@@ -108,7 +108,7 @@ fn ior_on_files() {
     assert_clean(&results, &[("ior-write", 60), ("ior-read", 60)]);
     let file = dir.path().join("bench/ior/data");
     assert_eq!(std::fs::metadata(&file).unwrap().len(), results[0].bytes());
-    let refused = run(&ior(""), &site, false).expect_err("the directory is there");
+    let refused = run(&ior(""), &site, false).expect_err("the directory exists");
     assert_eq!(refused.kind(), ErrorKind::BucketAlreadyOwnedByYou);
     assert!(file.exists(), "what another run left is not touched");
 }
@@ -150,7 +150,7 @@ fn mdworkbench_goes_on_where_it_stopped() {
             assert_clean(&results, &phases);
         }
         let other = run("--phases benchmark -S 17").expect_err("that is another set");
-        assert!(other.to_string().contains("give the options it was made with"), "{other}");
+        assert!(other.to_string().contains("use the options that it was created with"), "{other}");
         assert_clean(&run("--phases cleanup").unwrap(), &[("cleanup", 5 * n)]);
         assert!(store.list_buckets().unwrap().is_empty());
     }
@@ -160,7 +160,7 @@ fn mdworkbench_goes_on_where_it_stopped() {
 fn io500_has_all_phases_scores_and_a_stamp() {
     let dir = tempfile::tempdir().unwrap();
     let store = Arc::new(MemoryStore::default());
-    let words = "--stonewall 1 --easy-bytes 4MiB --hard-transfers 5 --easy-files 20 --hard-files 120";
+    let words = "--stonewall 60 --easy-bytes 4MiB --hard-transfers 5 --easy-files 20 --hard-files 120";
     let plan: Io500Plan = plan(words);
     for site in [WorkloadSite::files(dir.path(), name()), objects(&store)] {
         let results = run(&WorkloadPlan::Io500(plan.clone()), &site, false).unwrap();
@@ -200,7 +200,7 @@ fn changed_and_missing_content_is_counted() {
     let of = |phase: &str| results.iter().find(|result| result.phase == phase).unwrap();
     assert_eq!((of("benchmark-stat").errors(), of("benchmark-read").errors()), (1, 2));
     let failures = of("benchmark-read").failures().join("; ");
-    assert!(failures.contains("set.0.0/0000000001 has other content"), "{failures}");
+    assert!(failures.contains("set.0.0/0000000001 does not have the content"), "{failures}");
     assert_eq!(of("benchmark-create").errors(), 0);
 }
 
@@ -208,7 +208,7 @@ fn changed_and_missing_content_is_counted() {
 fn what_cannot_be_done_is_refused_before_anything_is_made() {
     let store = Arc::new(MemoryStore::default());
     for (workload, why) in [
-        (ior("-t 3MiB -b 4MiB"), "no multiple of the transfer"),
+        (ior("-t 3MiB -b 4MiB"), "not a multiple of the transfer"),
         (ior("-t 0"), "at least 1"),
         (ior("-t 8TiB -b 8TiB"), "at most 4 GiB"),
         (ior("-s 99999999999999999"), "more than a file can hold"),

@@ -13,8 +13,8 @@ use fordway_store::Objects as _;
 use fordway_store::{Bucket, ETagPolicy, ErrorKind, MemoryStore, PutOptions};
 use fordway_workload::summary::RunHeader;
 use fordway_workload::transport::{
-    JobHello, JobProcess, LinkTransport, MessageExchange, MessageOrder, MessageTransport, ObjectTransport,
-    OrderResult, RemoteTransport, TcpLink, TransportPlan, answer, describe, follow, message_of, run,
+    BlockResult, BlockTask, JobHello, JobProcess, LinkTransport, MessageExchange, MessageTransport,
+    ObjectTransport, RemoteTransport, TcpLink, TransportPlan, answer, describe, follow, message_of, run,
 };
 
 const SIZES: [u64; 3] = [1, 4096, 3_000_000];
@@ -127,8 +127,8 @@ fn orders_go_to_another_process_and_answers_come_back() {
     let (mut remote, heard) = RemoteTransport::greet(listener.accept().unwrap().0, "job").unwrap();
     assert_eq!(heard, hello);
     for exchange in MessageExchange::ALL {
-        let order = MessageOrder { exchange, size_bytes: 1000, window: 1, count: 3, warm_up: 1 };
-        let done: OrderResult = remote.carry_out(&order).unwrap();
+        let order = BlockTask { exchange, size_bytes: 1000, window: 1, count: 3, warm_up: 1 };
+        let done: BlockResult = remote.carry_out(&order).unwrap();
         assert!(done.is_right && done.elapsed_ns > 0 && done.server_cpu_ns.is_some(), "{done:?}");
         assert_eq!(done.durations_ns.len(), 3);
     }
@@ -151,7 +151,7 @@ fn a_side_of_another_version_is_named() {
     answers.write_all(b"{\"of\": \"last year\"}\n").unwrap();
     let error = RemoteTransport::greet(asks, "openmpi-tcp").err().expect("it is another version");
     assert_eq!(error.kind(), ErrorKind::InvalidArgument);
-    assert!(error.to_string().contains("openmpi-tcp runs a fordway-mpi of another version"), "{error}");
+    assert!(error.to_string().contains("the fordway-mpi that openmpi-tcp runs"), "{error}");
 }
 
 #[test]

@@ -98,6 +98,8 @@ pub struct LaneOptions {
     pub addressing: Option<BucketAddressing>,
     /// How long a request may wait for another machine, including retries.
     pub timeout: Option<Duration>,
+    /// How often a request is repeated after a transient failure, on the `http` lane.
+    pub max_retries: Option<u32>,
     /// The number of concurrent connections for ranges of objects, on the `http` lane.
     pub connections: Option<usize>,
     /// A PEM file with the only certificates that are trusted, on the `http` lane.
@@ -124,6 +126,13 @@ pub fn open(options: &LaneOptions) -> Result<Lane> {
     }
 }
 
+/// Returns the settings that `options` and the environment select, for programs other than this one. The endpoint may
+/// be that of any lane. Errors: `InvalidArgument`, `Io`.
+pub fn configuration(options: &LaneOptions) -> Result<S3Config> {
+    let variable = |name: &str| options.variable(name).or_else(|| std::env::var(name).ok());
+    S3Config::resolve(options.endpoint.as_deref(), &variable).map(|config| options.adjust(config))
+}
+
 impl LaneOptions {
     /// Returns the option that overrides the environment variable `name`.
     fn variable(&self, name: &str) -> Option<String> {
@@ -140,6 +149,7 @@ impl LaneOptions {
             credentials: self.credentials.clone().unwrap_or(config.credentials),
             addressing: self.addressing.unwrap_or(config.addressing),
             timeout: self.timeout.or(config.timeout),
+            max_retries: self.max_retries.unwrap_or(config.max_retries),
             connections: self.connections.unwrap_or(config.connections),
             tls_roots: self.ca_bundle.clone().map_or(config.tls_roots, TlsRoots::File),
             ..config
@@ -207,7 +217,7 @@ impl ParsedEndpoint {
                 Ok(ParsedEndpoint::Tcp(host.trim_end_matches('/').to_owned()))
             }
             Some(("tcp", _)) => invalid("has no port"),
-            Some(_) => invalid("has a scheme that is not known"),
+            Some(_) => invalid("has an unknown scheme"),
             None => invalid("is neither a URL nor an absolute path"),
         }
     }

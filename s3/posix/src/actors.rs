@@ -32,7 +32,7 @@ impl RoleCache {
         if !self.may {
             return work();
         }
-        let failed = |errno| from_errno(errno, "acting as the owner of what is looked at");
+        let failed = |errno| from_errno(errno, "acting as the owner of the file");
         let role = self.role(uid).map_err(failed)?;
         role.play(work).map_err(failed)?
     }
@@ -44,13 +44,10 @@ impl RoleCache {
         bucket: &Bucket,
         work: impl FnOnce() -> Result<T>,
     ) -> Result<T> {
-        inner.volume.require_bucket(bucket)?;
-        let of = inner
-            .volume
-            .open_dir(bucket.as_str())
-            .and_then(stat)
-            .map_err(|e| from_errno(e, "opening the bucket"))?;
-        self.act_as(of.user, work)
+        match bucket_owner(inner, bucket)? {
+            Some(owner) => self.act_as(owner, work),
+            None => Err(ErrorKind::NoSuchBucket.into()),
+        }
     }
 
     /// Does `work`. If that is denied, repeats it as `owner`, the owner of the file concerned.
@@ -113,5 +110,14 @@ impl RoleCache {
         let role = Rc::new(UserRole::new(&peer_of_user(uid))?);
         self.roles.borrow_mut().insert(uid, role.clone());
         Ok(role)
+    }
+}
+
+/// Returns the owner of `bucket`, or `None` if there is no such bucket any more.
+pub(crate) fn bucket_owner(inner: &SharedStore, bucket: &Bucket) -> Result<Option<u32>> {
+    match inner.volume.open_dir(bucket.as_str()).and_then(stat) {
+        Ok(state) => Ok(Some(state.user)),
+        Err(Errno::NOENT | Errno::NOTDIR | Errno::STALE) => Ok(None),
+        Err(errno) => Err(from_errno(errno, "opening the bucket")),
     }
 }

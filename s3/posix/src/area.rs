@@ -1,5 +1,5 @@
-//! Makes the directories and files of a bucket's private area, `.fordway`, and distinguishes them from files that
-//! others have put in their place.
+//! Makes the directories and files of a bucket's private area, `.fordway`, and distinguishes them from files that other
+//! users have put in their place.
 //!
 //! Anyone who may write to a bucket may write to its `.fordway`, so no file there is trusted by its name alone. Links
 //! are not followed (see [`crate::volume::BucketTree`]). Only regular files are read, and no more bytes of them than
@@ -10,13 +10,13 @@
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 
-use fordway_store::{Bucket, Error, ErrorKind, Result};
+use fordway_store::{Bucket, DocumentKind, Error, ErrorKind, Result};
 use fordway_sys::{
     Errno, FileStat, Mode, OFlags, PeerCredentials, act_for, file_user, is_in_group, make_dir, name_to_text,
     open_in, read_dir, read_into_spare, remove_dir, remove_file, set_group, set_mode, stat, stat_in,
 };
 
-use crate::dirs::WorkDirectory;
+use crate::dirs::DirectoryHandle;
 use crate::errors::from_errno;
 use crate::layout::{is_hidden_name, is_tmp_dir, is_upload_dir, private_dir, tmp_dir};
 use crate::stage::{DIR_MODE, FILE_MODE, HiddenName, MAX_RACES, give_way, hidden_name};
@@ -42,6 +42,12 @@ impl TrustedOwner {
         (of.mode & STICKY != 0).then_some(TrustedOwner { owner: of.user })
     }
 
+    /// Returns the owner of the bucket whose directory has the state `of`. For rules of access, only this user and root are
+    /// trusted.
+    fn alone(of: &FileStat) -> Self {
+        TrustedOwner { owner: of.user }
+    }
+
     /// Returns whether `user` is the bucket's owner or root, who can remove the files of others in any case.
     pub(crate) fn trusts(&self, user: u32) -> bool {
         user == self.owner || user == 0
@@ -60,7 +66,7 @@ impl TrustedOwner {
 
 /// A directory among the staged files that only the caller may enter. Removed when dropped.
 pub(crate) struct StagingDirectory {
-    parent: WorkDirectory,
+    parent: DirectoryHandle,
     name: String,
 }
 
@@ -87,17 +93,16 @@ pub(crate) fn read_small(file: impl AsFd, most: usize) -> Result<Option<(Vec<u8>
 
 /// Returns the error that says why `path` cannot be used, and what to do about it.
 pub(crate) fn not_ours(path: &str, why: &str) -> Error {
-    let next = "Fordway does not make such a thing; have the bucket's owner remove it";
+    let next = "Fordway does not create such a file; have the bucket's owner remove it";
     Error::new(ErrorKind::AccessDenied, format!("{path} {why}, and {next}"))
 }
 
 /// Returns the error that says why the caller's files cannot be kept at `path`, and what to do about it.
 fn unsafe_place(path: &str, why: &str) -> Error {
-    let next =
-        "have root run `fordway fsck ROOT --migrate`, which gives it to the bucket's owner and sets its mode";
+    let next = "run `fordway fsck ROOT --migrate` as root, which makes the bucket's owner its owner and sets its mode";
     Error::new(
         ErrorKind::AccessDenied,
-        format!("{path} {why}, so others could remove what is kept there; {next}"),
+        format!("{path} {why}, so other users could remove files in it; {next}"),
     )
 }
 
@@ -119,7 +124,7 @@ fn as_keeper<T: Send + 'static>(
     match act_for(&owner, move || act(&handed)) {
         Ok(Err(Errno::EXIST)) => Err(Errno::EXIST),
         Ok(Ok(made)) => Ok(made),
-        // The process may not act as others, or the owner may not write there.
+        // The process may not act as other users, or the owner may not write there.
         Ok(Err(_)) | Err(_) => make(&parent),
     }
 }
@@ -164,7 +169,7 @@ fn is_empty(dir: &OwnedFd) -> bool {
 }
 
 /// Sets the group and, within `mask`, the mode that all writers of the bucket need on a file or directory that was just
-/// made, whatever the umask is. Attributes that the process may not change stay as they are.
+/// made, regardless of the umask. Attributes that the process may not change are left as they are.
 fn hand_on(made: &OwnedFd, group: u32, mode: u32, mask: u32) {
     let Ok(now) = stat(made) else { return };
     if now.group != group {
@@ -177,7 +182,7 @@ fn hand_on(made: &OwnedFd, group: u32, mode: u32, mask: u32) {
 }
 
 /// Makes a directory in `tmp` that only the caller may enter.
-fn shelter_in(tmp: WorkDirectory) -> Result<(WorkDirectory, StagingDirectory)> {
+fn shelter_in(tmp: DirectoryHandle) -> Result<(DirectoryHandle, StagingDirectory)> {
     let failed = |errno| from_errno(errno, "making a directory for a staged file");
     let name = hidden_name()?;
     make_dir(&tmp, &name, OWN_DIR_MODE).map_err(failed)?;
@@ -186,12 +191,9 @@ fn shelter_in(tmp: WorkDirectory) -> Result<(WorkDirectory, StagingDirectory)> {
     let dir = File::from(dir.map_err(failed)?);
     let state = stat(&dir).map_err(failed)?;
     if state.user != file_user() || state.mode & 0o077 != 0 {
-        return Err(not_ours(
-            "a directory in .fordway/tmp",
-            "was put in the place of one that was just made",
-        ));
+        return Err(not_ours("a directory in .fordway/tmp", "has replaced a file that was just created"));
     }
-    Ok((WorkDirectory::new(dir), shelter))
+    Ok((DirectoryHandle::new(dir), shelter))
 }
 
 /// Removes a file or link. Leaves a directory in place. Neither a directory nor a missing file is an error.
@@ -251,7 +253,7 @@ impl RootVolume {
     }
 
     /// Opens the file `name` of the bucket's private area for writing, and makes it if it is missing. Such a file
-    /// always stays empty. Errors: `AccessDenied` if it is not a regular file.
+    /// is always empty. Errors: `AccessDenied` if it is not a regular file.
     pub(crate) fn open_shared_file(&self, bucket: &Bucket, name: &'static str) -> Result<File> {
         let dir = private_dir(bucket);
         let failed = |errno| from_errno(errno, &format!("opening .fordway/{name}"));
@@ -266,7 +268,7 @@ impl RootVolume {
             match opened {
                 Ok(file) if stat(&file).map_err(failed)?.is_file => return Ok(file.into()),
                 Ok(_) | Err(Errno::NXIO | Errno::LOOP | Errno::ISDIR) => {
-                    return Err(not_ours(&format!("{dir}/{name}"), "is no regular file"));
+                    return Err(not_ours(&format!("{dir}/{name}"), "is not a regular file"));
                 }
                 Err(Errno::EXIST) => {}
                 // The directory was removed by a concurrent removal of the bucket.
@@ -280,7 +282,7 @@ impl RootVolume {
     fn make_shared_file(
         &self,
         bucket: &Bucket,
-        parent: &WorkDirectory,
+        parent: &DirectoryHandle,
         name: &'static str,
     ) -> Result<OwnedFd, Errno> {
         let of = self.bucket_state(bucket)?;
@@ -296,7 +298,7 @@ impl RootVolume {
     /// Returns the directory for staged files, and makes it if it is missing. If a third user could replace a staged
     /// file there, makes a new directory in it that only the caller may enter, and returns that directory with a guard
     /// that removes it.
-    pub(crate) fn staging_dir(&self, bucket: &Bucket) -> Result<(WorkDirectory, Option<StagingDirectory>)> {
+    pub(crate) fn staging_dir(&self, bucket: &Bucket) -> Result<(DirectoryHandle, Option<StagingDirectory>)> {
         let path = tmp_dir(bucket);
         let dir = self.parent_of(bucket, &path)?;
         match self.guard(bucket)? {
@@ -320,9 +322,23 @@ impl RootVolume {
 
     /// Like [`RootVolume::guard`], but the private area need not exist.
     pub(crate) fn guard_now(&self, bucket: &Bucket) -> Result<Option<TrustedOwner>> {
-        let of =
-            self.bucket_state(bucket).map_err(|errno| from_errno(errno, "reading the bucket's state"))?;
-        Ok(TrustedOwner::of(&of))
+        Ok(TrustedOwner::of(&self.state_of(bucket)?))
+    }
+
+    /// Returns the user who is trusted with documents of a kind; `None` if each writer of the bucket is.
+    pub(crate) fn keeper(&self, bucket: &Bucket, kind: &DocumentKind) -> Result<Option<TrustedOwner>> {
+        let of = self.state_of(bucket)?;
+        Ok(if kind.decides_access() { Some(TrustedOwner::alone(&of)) } else { TrustedOwner::of(&of) })
+    }
+
+    /// Returns the user ID of the bucket's owner. Errors: `NoSuchBucket`.
+    pub(crate) fn owner_of(&self, bucket: &Bucket) -> Result<u32> {
+        self.require_bucket(bucket)?;
+        Ok(self.state_of(bucket)?.user)
+    }
+
+    fn state_of(&self, bucket: &Bucket) -> Result<FileStat> {
+        self.bucket_state(bucket).map_err(|errno| from_errno(errno, "reading the bucket's state"))
     }
 
     /// Checks that the caller may keep files in the directory at `path` of the private area.
@@ -352,7 +368,7 @@ impl RootVolume {
         if caller == owner || caller == 0 {
             return Ok(());
         }
-        let why = format!("the upload was started by the user with the id {owner}; start one of your own");
+        let why = format!("the upload was started by the user with the id {owner}; start a new upload");
         Err(Error::new(ErrorKind::AccessDenied, why))
     }
 
@@ -381,12 +397,26 @@ impl RootVolume {
         Ok((file, Some(HiddenName { dir, name, is_temporary: true, _shelter: shelter })))
     }
 
-    /// Checks that the caller may decide for all writers of the bucket whether the bucket `what`.
+    /// Checks that the caller may change, for all writers of the bucket, whether the bucket `what`.
     pub(crate) fn check_decides(&self, bucket: &Bucket, what: &str) -> Result<()> {
         match self.guard_now(bucket)? {
             Some(guard) if !guard.trusts(file_user()) => {
                 let why =
-                    format!("the bucket has the sticky bit, so its owner alone decides whether it {what}");
+                    format!("the bucket has the sticky bit, so only its owner decides whether it {what}");
+                Err(Error::new(ErrorKind::AccessDenied, why))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Checks that the caller may set documents of a kind.
+    pub(crate) fn check_keeper(&self, bucket: &Bucket, kind: &DocumentKind) -> Result<()> {
+        if !kind.decides_access() {
+            return self.check_decides(bucket, "has documents");
+        }
+        match self.keeper(bucket, kind)? {
+            Some(keeper) if !keeper.trusts(file_user()) => {
+                let why = "only the bucket's owner decides who may access it";
                 Err(Error::new(ErrorKind::AccessDenied, why))
             }
             _ => Ok(()),

@@ -2,7 +2,8 @@
 //! `document-cors` or `document-tagging`.
 //!
 //! A document is accepted if it is a regular file no larger than a document may be and, in a bucket with the sticky
-//! bit, if it belongs to the bucket's owner or root. Documents are not cached: each call reads the file.
+//! bit, if it belongs to the bucket's owner or root. A document that controls access must always belong to one of them.
+//! Documents are not cached: each call reads the file.
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
@@ -21,9 +22,11 @@ use crate::delete::remove_empty_tree;
 use crate::errors::from_errno;
 use crate::layout::{
     LOCKS, MARKERS, META, ODD, ObjectPath, PRIVATE_DIR, TMP, UPLOADS, VERSIONING, VERSIONS, document_name,
-    is_document_name, is_hidden_name, is_private_name, join, private_dir, upload_of,
+    is_document_name, is_hidden_name, is_private_name, private_dir, upload_of,
 };
 use crate::multipart::parts::remove_upload_dir;
+use crate::object_lock::VersioningSetting;
+use crate::private::AreaContents;
 use crate::read::system_time;
 use crate::sidecar::inode_of;
 use crate::stage::{StagedFile, sync_dir};
@@ -42,14 +45,16 @@ impl SharedStore {
         })
         .map_err(|errno| from_errno(errno, "reading the root"))?;
         names.sort_unstable();
-        // Leaves out names that have disappeared meanwhile, and links that do not lead to a directory beneath the root.
+        // Leaves out names that have disappeared in the meantime, and links that do not lead to a directory beneath the
+        // root.
         Ok(names.iter().filter_map(|name| self.head_bucket(name).ok()).collect())
     }
 
     pub(crate) fn head_bucket(&self, bucket: &Bucket) -> Result<BucketInfo> {
-        self.volume.freshen_dir(bucket.as_str(), false, self.volume.sharing);
+        let sharing = self.volume.sharing_of(bucket);
+        self.volume.freshen_dir(bucket.as_str(), false, sharing);
         let created = self.volume.open_dir(bucket.as_str()).and_then(|dir| {
-            self.volume.require_kept(&dir)?;
+            self.volume.require_kept(&dir, sharing)?;
             created_ns(dir)
         });
         match created {
@@ -88,14 +93,14 @@ impl SharedStore {
         let dir =
             self.volume.open_dir(bucket.as_str()).map_err(|errno| from_errno(errno, "opening the bucket"))?;
         self.check_removable(bucket, &dir)?;
-        let versioning = self.volume.contents(bucket)?.versioning;
+        let AreaContents { versioning, object_lock, .. } = self.volume.contents(bucket)?;
         let removed = self.remove_bucket(bucket, &dir);
         self.volume.private.forget(bucket);
         match removed {
             Ok(()) => self.sync_root(),
             Err(error) => {
                 if versioning != VersioningState::Unversioned {
-                    self.set_versioning(bucket, versioning)?;
+                    self.write_versioning(bucket, VersioningSetting { versioning, object_lock })?;
                 }
                 Err(error)
             }
@@ -118,7 +123,7 @@ impl SharedStore {
     }
 
     /// Removes the bucket's private directory, then its directory. Objects written meanwhile are never removed:
-    /// directories that hold any stay.
+    /// directories that hold any are kept.
     fn remove_bucket(&self, bucket: &Bucket, dir: &File) -> Result<()> {
         let failed = |errno| match errno {
             Errno::NOTEMPTY | Errno::BUSY => in_use(),
@@ -146,21 +151,21 @@ impl SharedStore {
 
     /// Reads a document of the bucket. Cost: one `openat2`; if there is a document, also a read and a few `fstat`.
     pub(crate) fn document(&self, bucket: &Bucket, kind: &DocumentKind) -> Result<Option<Vec<u8>>> {
-        let path = join(&private_dir(bucket), &document_name(kind));
-        self.volume.freshen_dir(&path, false, self.volume.sharing);
-        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
+        let (place, sharing) = (document_place(bucket, kind), self.volume.sharing_of(bucket));
+        self.volume.freshen_file(&place, sharing)?;
+        let path = place.path();
         let failed = |errno| from_errno(errno, "reading the document");
-        let file = match self.volume.root.open_beneath(&path, flags, Mode::empty()) {
+        let file = match self.volume.open_private(&place, sharing) {
             Ok(file) => file,
             Err(Errno::NOENT | Errno::NOTDIR) => return self.volume.require_bucket(bucket).map(|()| None),
-            Err(Errno::LOOP | Errno::NXIO) => return Err(not_ours(&path, "is no regular file")),
+            Err(Errno::LOOP | Errno::NXIO) => return Err(not_ours(&path, "is not a regular file")),
             Err(errno) => return Err(failed(errno)),
         };
         let Some((document, state)) = read_small(&file, MAX_DOCUMENT_BYTES).map_err(failed)? else {
-            return Err(not_ours(&path, "is no small regular file"));
+            return Err(not_ours(&path, "is not a small regular file"));
         };
-        match self.volume.guard_now(bucket)? {
-            Some(guard) if !guard.trusts(state.user) => {
+        match self.volume.keeper(bucket, kind)? {
+            Some(keeper) if !keeper.trusts(state.user) => {
                 Err(not_ours(&path, &format!("belongs to the user with the id {}", state.user)))
             }
             _ => Ok(Some(document)),
@@ -175,16 +180,15 @@ impl SharedStore {
     ) -> Result<()> {
         check_document(document)?;
         self.volume.require_bucket(bucket)?;
-        self.volume.check_decides(bucket, "has documents")?;
-        let place = ObjectPath { dir: private_dir(bucket).into(), name: document_name(kind).into() };
-        let mut staged = StagedFile::at(self, bucket, place)?;
+        self.volume.check_keeper(bucket, kind)?;
+        let mut staged = StagedFile::at(self, bucket, document_place(bucket, kind))?;
         staged.write(document)?;
         staged.publish_private()
     }
 
     pub(crate) fn delete_document(&self, bucket: &Bucket, kind: &DocumentKind) -> Result<()> {
         self.volume.require_bucket(bucket)?;
-        self.volume.check_decides(bucket, "has documents")?;
+        self.volume.check_keeper(bucket, kind)?;
         let private = match self.volume.open_dir(&private_dir(bucket)) {
             Ok(private) => private,
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Ok(()),
@@ -193,6 +197,10 @@ impl SharedStore {
         remove_if_file(&private, &document_name(kind))
             .map_err(|errno| from_errno(errno, "removing the document"))
     }
+}
+
+fn document_place(bucket: &Bucket, kind: &DocumentKind) -> ObjectPath<'static> {
+    ObjectPath { dir: private_dir(bucket).into(), name: document_name(kind).into() }
 }
 
 /// Returns whether all names in the private directory of the bucket `dir` are ones that Fordway writes.
@@ -271,11 +279,11 @@ fn holds_foreign(dir: &OwnedFd, is_ours: impl Fn(&str) -> bool) -> bool {
 }
 
 fn holds_no_objects() -> Error {
-    let why = "it holds directories or files that are no objects; remove them with rmdir or rm";
+    let why = "it holds directories or files that are not objects; remove them with rmdir or rm";
     Error::new(ErrorKind::BucketNotEmpty, why)
 }
 
 fn in_use() -> Error {
-    let why = "another process works in the bucket; delete it again when that has ended";
+    let why = "another process is working in the bucket; delete the bucket again when that process has ended";
     Error::new(ErrorKind::ConditionalConflict, why)
 }

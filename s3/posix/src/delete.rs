@@ -47,14 +47,14 @@ impl SharedStore {
     /// Removes the key's file, at its plain path or its odd path. A key may have two files: one at its odd path,
     /// written while the plain path was taken, and one written to the plain path afterwards, which hides it. The hidden
     /// file is removed first: otherwise readers would see it again after a crash, or between the two steps.
-    fn remove(&self, bucket: &Bucket, key: &Key, contents: AreaContents) -> Result<()> {
+    pub(crate) fn remove(&self, bucket: &Bucket, key: &Key, contents: AreaContents) -> Result<()> {
         if !contents.exists {
             // The private directory makes every later delete cheaper. A failure only means that later deletes stay as
             // expensive.
             let _ = self.volume.make_dirs(bucket, &private_dir(bucket));
         }
         // An object at its odd path hides a marker, so the marker goes before it.
-        self.recent_puts.remove(bucket, key);
+        self.recent_puts.remove(self.recent_puts.hash(bucket, key));
         let marker = self.remove_marker(bucket, key, contents)?;
         let odd = contents.has_odd && self.remove_at(bucket, &odd(bucket, key), contents)?;
         let plain = match plain(bucket, key) {
@@ -76,7 +76,7 @@ impl SharedStore {
         contents: AreaContents,
     ) -> Result<()> {
         let odd = odd(bucket, key);
-        match contents.has_odd && *place != odd {
+        match contents.has_odd && *place != odd && !self.volume.is_locked(bucket, &odd, contents)? {
             true => self.remove_at(bucket, &odd, contents).map(drop),
             false => Ok(()),
         }
@@ -110,16 +110,16 @@ impl SharedStore {
 
     /// Removes the file. Returns it, held open, if it may have had a sidecar file.
     fn unlink(&self, place: &ObjectPath, contents: AreaContents) -> Result<Option<LeavingFile>, Errno> {
-        let mut dir = self.volume.dirs.open(&self.volume.root, &place.dir)?;
+        let mut dir = self.volume.dirs.open(&self.volume.root, &place.dir)?.for_change()?;
         if contents.sharing.is_shared() {
-            // Without this, this node's file system client may not see a name that another node has just made.
+            // Without this call, this node's file system client may not see a name that another node has just created.
             let _ = stat_now(&dir);
         }
         let gone = self.volume.may_have_sidecar(contents, &dir, &place.name);
         let mut removed = remove_file(&dir, &place.name);
         if removed == Err(Errno::STALE) || (removed == Err(Errno::NOENT) && dir.is_gone()) {
             self.forget_dir(&place.dir, contents);
-            dir = self.volume.dirs.open(&self.volume.root, &place.dir)?;
+            dir = self.volume.dirs.open(&self.volume.root, &place.dir)?.for_change()?;
             removed = remove_file(&dir, &place.name);
         }
         match removed {
@@ -136,12 +136,12 @@ impl SharedStore {
     }
 
     /// Removes `dir` and its parents as long as they are empty and were made by Fordway. A directory that cannot be
-    /// removed stays: an empty directory is not an object, so it is not visible through S3.
+    /// removed is left behind: an empty directory is not an object, so it is not visible through S3.
     pub(crate) fn prune(&self, bucket: &Bucket, dir: &str, contents: AreaContents) {
         let mut dir = dir;
         while dir.len() > bucket.as_str().len() {
             let (parent, name) = split(dir);
-            let removed = self.volume.open_dir(parent).is_ok_and(|parent| {
+            let removed = self.volume.root.open_to_change(parent).is_ok_and(|parent| {
                 let remove = || remove_dir(&parent, name).is_ok();
                 may_be_ours(&parent, name) && self.unless_marker(bucket, dir, contents, remove)
             });

@@ -51,26 +51,35 @@ impl Default for DirectoryCache {
 struct HeldDirectory {
     dir: Arc<File>,
     opened: CoarseInstant,
+    is_foreign: bool,
 }
 
 /// A directory to work in.
 #[derive(Clone)]
-pub(crate) struct WorkDirectory {
+pub(crate) struct DirectoryHandle {
     file: Arc<File>,
     /// Whether the directory was opened just now, rather than held.
     is_fresh: bool,
+    /// Whether its path leads through a link of another user, so that nothing may be changed in it.
+    is_foreign: bool,
 }
 
-impl AsFd for WorkDirectory {
+impl AsFd for DirectoryHandle {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
 }
 
-impl WorkDirectory {
+impl DirectoryHandle {
     /// Wraps a directory that was opened just now.
     pub(crate) fn new(opened: File) -> Self {
-        WorkDirectory { file: Arc::new(opened), is_fresh: true }
+        DirectoryHandle { file: Arc::new(opened), is_fresh: true, is_foreign: false }
+    }
+
+    /// Returns the directory, to make or remove names in it. Errors: `LOOP` if its path leads through a link that
+    /// belongs neither to the caller nor to root.
+    pub(crate) fn for_change(self) -> Result<Self, Errno> {
+        if self.is_foreign { Err(Errno::LOOP) } else { Ok(self) }
     }
 
     /// Returns whether this directory was removed while it was held: a name missing in it may then exist in a new
@@ -90,7 +99,7 @@ impl WorkDirectory {
     }
 
     /// Returns whether both are the same directory, and it still exists. Cost: one or two `fstat`.
-    pub(crate) fn is_same_as(&self, other: &WorkDirectory) -> bool {
+    pub(crate) fn is_same_as(&self, other: &DirectoryHandle) -> bool {
         let Ok(this) = stat(self) else { return false };
         let is_same = || stat(other).is_ok_and(|of| (of.device, of.inode) == (this.device, this.inode));
         this.links > 0 && (Arc::ptr_eq(&self.file, &other.file) || is_same())
@@ -105,35 +114,43 @@ impl WorkDirectory {
 impl DirectoryCache {
     /// Opens the directory at `path` beneath `root`, or returns the held one. Cost for a directory in use: one
     /// `openat2` every 10 ms.
-    pub(crate) fn open(&self, root: &BucketTree, path: &str) -> Result<WorkDirectory, Errno> {
+    pub(crate) fn open(&self, root: &BucketTree, path: &str) -> Result<DirectoryHandle, Errno> {
         if let Some(dir) = self.held(path) {
-            return Ok(WorkDirectory { file: dir, is_fresh: false });
+            return Ok(dir);
         }
-        Ok(self.keep(path, root.open_beneath(path, OFlags::PATH | OFlags::DIRECTORY, Mode::empty())?))
+        let dir = look_up(root, path)?;
+        if self.is_asked_again(path) {
+            self.hold(path, &dir);
+        }
+        Ok(dir)
     }
 
-    /// Wraps `opened`, the directory at `path`, and holds it if it was requested before.
-    pub(crate) fn keep(&self, path: &str, opened: File) -> WorkDirectory {
-        let file = Arc::new(opened);
+    /// Wraps `opened`, the directory at `path`, and holds it if it was requested before. No link of another user leads
+    /// to it.
+    pub(crate) fn keep(&self, path: &str, opened: File) -> DirectoryHandle {
+        let dir = DirectoryHandle::new(opened);
         if self.is_asked_again(path) {
-            self.hold(path, &file);
+            self.hold(path, &dir);
         }
-        WorkDirectory { file, is_fresh: true }
+        dir
     }
 
     /// Returns the directory at `path` if it is held, or is used often enough to be worth holding. For callers that do
     /// not depend on it.
-    pub(crate) fn open_if_busy(&self, root: &BucketTree, path: &str) -> Result<Option<WorkDirectory>, Errno> {
+    pub(crate) fn open_if_busy(
+        &self,
+        root: &BucketTree,
+        path: &str,
+    ) -> Result<Option<DirectoryHandle>, Errno> {
         if let Some(dir) = self.held(path) {
-            return Ok(Some(WorkDirectory { file: dir, is_fresh: false }));
+            return Ok(Some(dir));
         }
         if !self.is_asked_again(path) {
             return Ok(None);
         }
-        let dir = root.open_beneath(path, OFlags::PATH | OFlags::DIRECTORY, Mode::empty())?;
-        let file = Arc::new(dir);
-        self.hold(path, &file);
-        Ok(Some(WorkDirectory { file, is_fresh: true }))
+        let dir = look_up(root, path)?;
+        self.hold(path, &dir);
+        Ok(Some(dir))
     }
 
     /// Returns whether `path` was requested before, and no other path with the same slot since. Remembers this request.
@@ -153,9 +170,10 @@ impl DirectoryCache {
         let _ = slot.compare_exchange(hash, 0, Ordering::Relaxed, Ordering::Relaxed);
     }
 
-    fn hold(&self, path: &str, dir: &Arc<File>) {
+    fn hold(&self, path: &str, dir: &DirectoryHandle) {
         self.indexes.end_unused();
-        let held = HeldDirectory { dir: dir.clone(), opened: CoarseInstant::now() };
+        let DirectoryHandle { file, is_foreign, .. } = dir.clone();
+        let held = HeldDirectory { dir: file, opened: CoarseInstant::now(), is_foreign };
         let mut all = self.held.write().unwrap_or_else(|poisoned| poisoned.into_inner());
         if all.len() >= MOST {
             all.retain(|_, held| held.opened.elapsed() < HOLD);
@@ -171,9 +189,25 @@ impl DirectoryCache {
         self.held.write().unwrap_or_else(|poisoned| poisoned.into_inner()).remove(path);
     }
 
-    fn held(&self, path: &str) -> Option<Arc<File>> {
+    fn held(&self, path: &str) -> Option<DirectoryHandle> {
         let all = self.held.read().unwrap_or_else(|poisoned| poisoned.into_inner());
         let held = all.get(path)?;
-        (held.opened.elapsed() < HOLD).then(|| held.dir.clone())
+        let HeldDirectory { dir, is_foreign, .. } = held;
+        (held.opened.elapsed() < HOLD).then(|| DirectoryHandle {
+            file: dir.clone(),
+            is_fresh: false,
+            is_foreign: *is_foreign,
+        })
+    }
+}
+
+/// Opens the directory at `path`. If a link of another user leads to it, it is opened for reading alone.
+fn look_up(root: &BucketTree, path: &str) -> Result<DirectoryHandle, Errno> {
+    match root.open_to_change(path) {
+        Err(Errno::LOOP) => {
+            let dir = root.open_beneath(path, OFlags::PATH | OFlags::DIRECTORY, Mode::empty())?;
+            Ok(DirectoryHandle { is_foreign: true, ..DirectoryHandle::new(dir) })
+        }
+        opened => opened.map(DirectoryHandle::new),
     }
 }

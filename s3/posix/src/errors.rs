@@ -12,12 +12,13 @@ pub(crate) fn from_errno(errno: Errno, doing: &str) -> Error {
         Errno::XDEV | Errno::LOOP => ErrorKind::AccessDenied,
         Errno::NOENT | Errno::NOTDIR => ErrorKind::NoSuchKey,
         Errno::STALE => ErrorKind::ConditionalConflict,
+        Errno::AGAIN => ErrorKind::LockTimeout,
         _ => ErrorKind::from(&error),
     };
     match why(kind, errno) {
         Some(why) => Error::new(kind, format!("{doing}: {why}")),
         None if errno == Errno::STALE => {
-            let why = format!("{doing}: another node has removed it meanwhile; try again");
+            let why = format!("{doing}: another node has removed it in the meantime; try again");
             Error::new(kind, why).caused_by(error)
         }
         None => Error::new(kind, doing).caused_by(error),
@@ -28,17 +29,21 @@ pub(crate) fn from_errno(errno: Errno, doing: &str) -> Error {
 fn why(kind: ErrorKind, errno: Errno) -> Option<&'static str> {
     Some(match kind {
         ErrorKind::AccessDenied if matches!(errno, Errno::XDEV | Errno::LOOP) => {
-            "a symbolic link leads where it may not: out of the root (or, for a user with some buckets only, out of the \
-             bucket), in a circle, or into .fordway"
+            "a symbolic link is not allowed: it leads out of the root (or, for a user with only some \
+             buckets, out of the bucket), in a circle, or into .fordway; or, for a change, it belongs \
+             neither to you nor to root"
         }
         ErrorKind::AccessDenied => "permission denied",
+        ErrorKind::LockTimeout if errno == Errno::AGAIN => {
+            "another program holds a lease on the file, or keeps renaming directories on its path"
+        }
         ErrorKind::NoSpace => "the file system is full",
         ErrorKind::QuotaExceeded => "the quota is used up",
         ErrorKind::ReadOnly => "the file system is read-only",
-        ErrorKind::KeyTooLong => "the path is longer than the file system takes",
-        ErrorKind::EntityTooLarge => "the file is larger than the file system takes",
+        ErrorKind::KeyTooLong => "the path is longer than the file system allows",
+        ErrorKind::EntityTooLarge => "the file is larger than the file system allows",
         ErrorKind::TooManyOpenFiles => "no file descriptor is left",
-        ErrorKind::NoSuchKey => "it is not there",
+        ErrorKind::NoSuchKey => "it does not exist",
         _ => return None,
     })
 }
@@ -72,5 +77,13 @@ mod tests {
         kinds.sort();
         kinds.dedup();
         assert_eq!(kinds.len(), errnos.len());
+    }
+
+    /// Files are opened without waiting, so a lease of another program (`F_SETLEASE`) is `EAGAIN`.
+    #[test]
+    fn a_leased_file_is_one_to_come_back_for() {
+        let error = from_errno(Errno::AGAIN, "opening");
+        assert_eq!(error.kind(), ErrorKind::LockTimeout);
+        assert!(error.to_string().contains("holds a lease"), "{error}");
     }
 }

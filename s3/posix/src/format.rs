@@ -1,7 +1,7 @@
 //! The version of the on-disk format of a root, stored in `ROOT/.fordway/format`. Roots of version 1 have no such file.
 //!
 //! The version is increased when programs that do not know the new version would damage its data. Such programs refuse
-//! to open the root. Programs from before this file existed are kept out by the version byte of records.
+//! to open the root. The version byte of records keeps out programs that are older than this file.
 
 use std::path::Path;
 
@@ -28,10 +28,9 @@ const FORMAT_BYTES: usize = 64;
 /// Returns the version of the root's format; 1 if the root states none. Errors: `Corrupt` for a file that is not valid,
 /// `NotImplemented` for a later version.
 pub(crate) fn check(root: &RootDirectory, path: &Path) -> Result<u32> {
-    let Some(text) = read(root).map_err(|errno| from_errno(errno, "reading .fordway/format of the root"))?
-    else {
-        return Ok(1);
-    };
+    let read = read_trusted(root, FORMAT, FORMAT_BYTES);
+    let read = read.map_err(|errno| from_errno(errno, "reading .fordway/format of the root"))?;
+    let Some((text, _)) = read else { return Ok(1) };
     let version =
         std::str::from_utf8(&text).ok().and_then(|text| text.trim_end().strip_prefix(NAME)?.parse().ok());
     let path = path.display();
@@ -39,23 +38,28 @@ pub(crate) fn check(root: &RootDirectory, path: &Path) -> Result<u32> {
         Some(version @ 1..=VERSION) => Ok(version),
         Some(version) => {
             let why = format!(
-                "{path} has version {version} of the format, and this program knows up to {VERSION}; use the Fordway \
-                 that wrote it, or a later one"
+                "{path} has version {version} of the format, and this program supports versions up to {VERSION}; use \
+                 the Fordway that wrote it, or a later release"
             );
             Err(Error::new(ErrorKind::NotImplemented, why))
         }
         None => {
             let why = format!(
-                "{path}/{PRIVATE_DIR}/{FORMAT} says no version of the format; restore it, or remove it"
+                "{path}/{PRIVATE_DIR}/{FORMAT} does not state a version of the format; restore it, or remove it"
             );
             Err(Error::new(ErrorKind::Corrupt, why))
         }
     }
 }
 
-/// Returns the content of the file; `None` unless the file is owned by root or the root's owner. If everyone may write
-/// to the root, anyone could have made the file.
-fn read(root: &RootDirectory) -> Result<Option<Vec<u8>>, Errno> {
+/// Returns the content and mode of the file `name` in the root's private directory; the content is empty if it has more
+/// than `bytes_max`. Returns `None` unless the file is owned by root or the root's owner. If everyone may write to the
+/// root, anyone could have made the file.
+pub(crate) fn read_trusted(
+    root: &RootDirectory,
+    name: &str,
+    bytes_max: usize,
+) -> Result<Option<(Vec<u8>, u32)>, Errno> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
     let open =
         |path: &str, flags| root.open_from(root.dir(), path, SymlinkPolicy::None, flags, Mode::empty());
@@ -66,11 +70,13 @@ fn read(root: &RootDirectory) -> Result<Option<Vec<u8>>, Errno> {
         Ok(_) | Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Ok(None),
         Err(errno) => return Err(errno),
     };
-    match open_in(&dir, FORMAT, flags, Mode::empty()) {
-        Ok(file) if is_trusted(stat(&file)?.user) => {
-            Ok(Some(read_small(&file, FORMAT_BYTES)?.map_or(Vec::new(), |(text, _)| text)))
+    match open_in(&dir, name, flags, Mode::empty()) {
+        Ok(file) => {
+            let state = stat(&file)?;
+            let text = || read_small(&file, bytes_max).map(|read| read.map_or(Vec::new(), |(text, _)| text));
+            is_trusted(state.user).then(|| Ok((text()?, state.mode))).transpose()
         }
-        Ok(_) | Err(Errno::NOENT | Errno::NXIO | Errno::LOOP) => Ok(None),
+        Err(Errno::NOENT | Errno::NXIO | Errno::LOOP) => Ok(None),
         Err(errno) => Err(errno),
     }
 }

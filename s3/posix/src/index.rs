@@ -6,7 +6,7 @@
 //! where all changes go through this kernel.
 //!
 //! While a directory is watched, each change in it costs about 1 µs more, so the watch ends when the directory is not
-//! listed for a while. Nothing here costs a program that does not list.
+//! listed for a while. The index has no cost for a program that does not list.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -20,17 +20,17 @@ use fordway_sys::{
     WatchId, name_to_text, open_in, stat, stat_in,
 };
 
-use crate::dirs::WorkDirectory;
+use crate::dirs::DirectoryHandle;
 use crate::layout::{PRIVATE_DIR, is_left_behind};
 use crate::names::{MOST_BYTES, NameBlock};
 
-/// How long a directory stays watched after it was listed.
+/// How long a directory is watched after it was listed.
 pub(crate) const KEPT: Duration = Duration::from_secs(3);
 /// The minimum number of names that are indexed. Reading a smaller directory costs less than a look-up saves.
 pub(crate) const FEWEST: usize = 32;
 /// The maximum number of indexed directories.
 const MOST: usize = 16;
-/// The number of changes at once, beyond a quarter of the names, for which the directory is read again instead.
+/// The directory is read again instead if more changes than this, and than a quarter of the names, are queued.
 const MOST_CHANGES: usize = 64;
 /// The maximum number of changes that are noted while the names are read.
 const MOST_CHANGES_READING: usize = 1 << 16;
@@ -72,7 +72,7 @@ struct WatchedDirectory {
     is_bucket: bool,
     dir: File,
     /// The held directory that is known to be this one.
-    held: Option<WorkDirectory>,
+    held: Option<DirectoryHandle>,
     /// The names, with a trailing `/` for a directory; `None` while the directory is read.
     names: Option<BTreeSet<Box<str>>>,
     /// The changes since the watch began, while the names are read.
@@ -111,7 +111,7 @@ impl NameIndexes {
     /// time that `dir` was opened again, and an `fstatat` for each file that was made since the last call.
     pub(crate) fn names(
         &self,
-        dir: &WorkDirectory,
+        dir: &DirectoryHandle,
         is_bucket: bool,
         query: IndexQuery,
     ) -> Option<IndexedNames> {
@@ -173,8 +173,8 @@ impl NameIndexes {
 
 impl WatchedDirectories {
     /// Returns the watch of `dir`, if its names are indexed with the same `is_bucket`.
-    fn find(&mut self, dir: &WorkDirectory, is_bucket: bool) -> Option<WatchId> {
-        let is_same = |held: &WorkDirectory| held.address() == dir.address();
+    fn find(&mut self, dir: &DirectoryHandle, is_bucket: bool) -> Option<WatchId> {
+        let is_same = |held: &DirectoryHandle| held.address() == dir.address();
         let known = self.all.iter().find(|indexed| indexed.held.as_ref().is_some_and(is_same));
         let found = match known {
             Some(found) => found,
@@ -188,7 +188,8 @@ impl WatchedDirectories {
         (found.is_bucket == is_bucket).then_some(found.watch)
     }
 
-    /// Starts to watch `dir`. Returns `None` if that is impossible, or there are too many.
+    /// Starts to watch `dir`. Returns `None` if it cannot be watched, is
+    /// watched already, or the maximum number of watched directories is reached.
     fn watch(&mut self, dir: &File, stat: &FileStat, is_bucket: bool) -> Option<WatchId> {
         self.end_unused();
         let id = (stat.device, stat.inode);

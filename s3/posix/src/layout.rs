@@ -14,7 +14,7 @@
 use std::borrow::Cow;
 use std::fmt::Write as _;
 
-use fordway_store::{Bucket, DocumentKind, Key, UploadId};
+use fordway_store::{Bucket, DocumentKind, Key, UploadId, contains_byte};
 use fordway_sys::{is_text_of_a_name, text_to_name};
 
 /// The private directory of a bucket, next to its objects. Never listed, never a key.
@@ -80,7 +80,8 @@ pub(crate) fn plain<'k>(bucket: &'k Bucket, key: &'k Key) -> Option<ObjectPath<'
         return None;
     }
     let mut name_start = 0;
-    for at in memchr::memchr_iter(b'/', text.as_bytes()) {
+    let slashes = contains_byte(text.as_bytes(), b'/').then(|| memchr::memchr_iter(b'/', text.as_bytes()));
+    for at in slashes.into_iter().flatten() {
         let segment = &text[name_start..at];
         if !is_path_segment(segment) || (name_start == 0 && segment == PRIVATE_DIR) {
             return None;

@@ -3,17 +3,18 @@
 //!
 //! The system calls of each call:
 //!
-//! | call | system calls where nothing is in the way |
+//! | call | system calls in the common case |
 //! |---|---|
 //! | `read` | `openat`, `fstat`, `pread`, `close` |
 //! | `get` | `openat`, `fstat`; then what the caller reads, and `close` |
 //! | `head` | `newfstatat` |
 //! | `put` of a new key | `openat` (`O_TMPFILE`), `pwrite`, `utimensat`, `fstat`, `linkat`, `close` |
-//! | `put` over a key | the same with a failed `linkat`, then lock (`fcntl`, `fstat`), `getrandom`, `linkat`, `renameat`, unlock (`fcntl`) |
+//! | `put` over a key | the same with a failed `linkat`, then lock (`fcntl`, `fstat`), `linkat`, `renameat`, unlock (`fcntl`) |
 //! | `delete` | lock (`fcntl`, `fstat`), `unlinkat`, unlock (`fcntl`) |
 //!
-//! An object with an MD5, metadata or the like also has a record: `fsetxattr` instead of `utimensat`, and one more
-//! `fgetxattr` or `getxattrat` for `get` and `head`.
+//! An object with an MD5, metadata or similar properties also has a record: `fsetxattr` instead of `utimensat`, and one
+//! more `fgetxattr` or `getxattrat` for `get` and `head`. For a file of a POSIX program, `head` also repeats its
+//! `newfstatat`.
 //!
 //! The directory of a key is held open and looked up again every 10 ms (one `openat2`, one `close`). A put that makes
 //! directories, and a delete that empties them, cost more calls.
@@ -28,20 +29,25 @@ mod dirs;
 mod errors;
 mod format;
 mod fsck;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 mod gc;
 mod index;
 mod layout;
+mod lifecycle;
 mod list;
 mod locks;
 mod markers;
 mod migrate;
 mod multipart;
 mod names;
+mod object_lock;
 mod private;
 mod publish;
 mod read;
 mod recent;
 mod record;
+mod rename;
 mod scan;
 mod shared;
 mod sidecar;
@@ -49,6 +55,7 @@ mod site;
 mod stage;
 mod store;
 mod usage;
+mod version_names;
 mod versions;
 mod volume;
 mod write;
@@ -63,7 +70,9 @@ use fordway_sys::PathResolution;
 pub use fsck::{FindingKind, FindingSeverity, FsckEvent, FsckFinding, FsckOptions, FsckSummary};
 pub use gc::{GarbageFile, GarbageKind, GcEvent, GcOptions, GcSummary};
 pub use layout::PRIVATE_DIR;
+pub use lifecycle::{LifecycleAction, LifecycleChange, LifecycleEvent, LifecycleOptions, LifecycleSummary};
 pub use migrate::MigrationStep;
+pub use site::note_on_mount;
 pub use usage::{FileTotals, UsageEvent, UserUsage};
 pub use volume::LinkRule;
 use volume::RootVolume;
@@ -117,7 +126,7 @@ pub struct PosixConfig {
     /// Whether every overwrite and delete takes the key's lock (about 4 µs each), which makes `If-Match` on writes
     /// atomic. Without locks, `If-Match` on writes is refused.
     pub if_match: bool,
-    /// How the store ensures that paths stay beneath the root.
+    /// How the store ensures that paths do not leave the root.
     pub resolution: PathResolution,
     /// How far symbolic links in a bucket may lead.
     pub links: LinkRule,
@@ -126,6 +135,9 @@ pub struct PosixConfig {
     /// How long a writer waits for the lock of a key that another writer holds. It then fails with `LockTimeout`: any
     /// writer of a bucket can hold its locks.
     pub lock_patience: Duration,
+    /// Whether the files of locked versions get the immutable flag, so that POSIX programs cannot change or remove them
+    /// either. Needs `CAP_LINUX_IMMUTABLE`, and a file system with that flag.
+    pub immutable_locks: bool,
 }
 
 impl Default for PosixConfig {
@@ -138,6 +150,7 @@ impl Default for PosixConfig {
             links: LinkRule::default(),
             consistency: ReadConsistency::default(),
             lock_patience: LOCK_PATIENCE,
+            immutable_locks: false,
         }
     }
 }

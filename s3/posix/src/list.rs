@@ -179,22 +179,21 @@ impl SharedStore {
     /// Returns an object in the form for a listing, or `None` if it is gone or not a file.
     fn summary<'p>(
         &self,
-        bucket: &Bucket,
-        dir: &File,
-        name: &str,
+        (bucket, sharing): (&Bucket, FileSystemSharing),
+        (dir, name): (&File, &str),
         place: impl FnOnce() -> ObjectPath<'p>,
         key: &str,
     ) -> Result<Option<ObjectSummary>> {
         // NFS does not need this: its client looks names up again when the directory has changed.
-        if self.volume.is_strong() && self.volume.sharing == FileSystemSharing::Unknown {
+        if self.volume.is_strong() && sharing == FileSystemSharing::Unknown {
             look_again(dir, name);
         }
         match stat_in(dir, name) {
             // Most entries are bare, and an `ObjectInfo` is large.
             Ok(stat) if stat.is_file && is_bare(&stat) => return Ok(Some(summary_of_bare(key, &stat))),
             Ok(stat) => {
-                if let Ok(NameLookup::Found(info)) = self.volume.describe_stat(dir, name, &stat) {
-                    return Ok(Some(summary_of(key, info)));
+                if let Ok(NameLookup::Found(object)) = self.volume.describe_stat(dir, name, &stat) {
+                    return Ok(Some(summary_of(key, object.into_info())));
                 }
             }
             Err(_) => {}
@@ -266,7 +265,7 @@ impl BucketWalk<'_> {
             return Ok(None);
         }
         let dir = match inner.volume.dirs.open_if_busy(&inner.volume.root, path) {
-            // The bucket was just seen to exist.
+            // The bucket existed a moment ago.
             Ok(Some(dir)) if is_bucket || !dir.is_gone() => dir,
             _ => return Ok(None),
         };
@@ -277,7 +276,7 @@ impl BucketWalk<'_> {
             if found.is_last || !matches!(flow, WalkFlow::On) {
                 return Ok(Some(flow));
             }
-            // The least text that is greater than the last name.
+            // The smallest text that sorts after the last name.
             from.clear();
             from.push_str(found.names.get(found.names.len() - 1).text);
             from.push('\0');
@@ -318,7 +317,7 @@ impl BucketWalk<'_> {
         Ok(names)
     }
 
-    /// Returns whether every change in `dir` is made by this kernel. The directory may be on another mount than its
+    /// Returns whether every change in `dir` is made by this kernel. The directory may be on a different mount from its
     /// bucket.
     fn is_watchable(&self, dir: &File, stat: &FileStat) -> bool {
         let site = self.inner.volume.private.site_of(dir, stat.device);
@@ -436,7 +435,7 @@ impl BucketWalk<'_> {
         let inner = self.inner;
         let place = || ObjectPath::of_path(join(self.bucket.as_str(), key));
         let describe = || match name.is_link {
-            false => inner.summary(self.bucket, dir, name.text, place, key),
+            false => inner.summary((self.bucket, self.contents.sharing), (dir, name.text), place, key),
             // A link that leads outside the root, or nowhere, is not an object.
             true => Ok(inner.summary_by_open(self.bucket, &place(), key).unwrap_or_default()),
         };

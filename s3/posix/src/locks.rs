@@ -17,6 +17,9 @@ use crate::volume::{RootVolume, unreadable};
 /// The maximum number of lock tables that are kept open for reuse.
 const MOST_TABLES: usize = 128;
 
+/// The byte of the lock table that a run over a whole bucket locks. The bytes of keys are before it.
+const RUNNER_BYTE: u32 = 0x0100_0000;
+
 /// The condition that lets an operation run without the lock.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum LockWaiver {
@@ -43,8 +46,8 @@ impl BucketLocks {
         let locks = Arc::new(ByteLocks::new(file.into()));
         let mut all = self.tables();
         if all.len() >= MOST_TABLES {
-            // Tables in use by an operation stay. If a bucket is opened a second time, the locks of both tables exclude
-            // each other.
+            // Tables in use by an operation are kept. If a bucket is opened a second time, the locks of both tables
+            // exclude each other.
             all.retain(|_, locks| Arc::strong_count(locks) > 1);
         }
         all.insert(bucket.clone(), locks.clone());
@@ -124,7 +127,20 @@ impl SharedStore {
         }
         let locks = self.locks.of(&self.volume, bucket).ok()?;
         let _held = locks.try_lock(lock_byte(key)).ok()??;
-        locks.is_current().is_ok_and(|current| current).then(act)
+        let contents = self.volume.contents(bucket).ok()?;
+        is_current(&locks, contents).is_ok_and(|current| current).then(act)
+    }
+
+    /// Runs `act` unless another process is in this function for the same bucket; returns `None` at once in that case.
+    /// The lock is a byte after those of keys, so the kernel releases it when the process dies.
+    pub(crate) fn alone_in<T>(&self, bucket: &Bucket, act: impl FnOnce() -> Result<T>) -> Result<Option<T>> {
+        self.require_locks("one run at a time")?;
+        let locks = self.locks.of(&self.volume, bucket)?;
+        let held = locks.try_lock(RUNNER_BYTE).map_err(not_locked)?;
+        match held.is_some() && is_current(&locks, self.volume.contents(bucket)?)? {
+            true => act().map(Some),
+            false => Ok(None),
+        }
     }
 
     /// Checks that this store takes locks. Errors: `NotImplemented` if it does not.
@@ -133,7 +149,7 @@ impl SharedStore {
             true => Ok(()),
             false => Err(Error::new(
                 ErrorKind::NotImplemented,
-                format!("{what} needs locks, which this store was opened without"),
+                format!("{what} needs locks, but this store was opened without locks"),
             )),
         }
     }
@@ -143,12 +159,12 @@ impl SharedStore {
 pub(crate) fn not_locked(errno: Errno) -> Error {
     match errno {
         Errno::TIMEDOUT => {
-            let why = "another program held the lock for longer than is waited for, and nothing was changed";
+            let why = "another program held the lock until the time limit; nothing was changed";
             Error::new(ErrorKind::LockTimeout, why)
         }
         Errno::NOLCK => {
-            let why = "the file system grants no locks; mount it with them (NFS: vers=4.2; Lustre: `flock`), or give up \
-                       If-Match with conditions=none-match-only";
+            let why = "the file system grants no locks; mount it with them (NFS: vers=4.2; Lustre: `flock`), or \
+                       disable If-Match with conditions=none-match-only";
             Error::new(ErrorKind::NotImplemented, why)
         }
         errno => from_errno(errno, "locking the key"),

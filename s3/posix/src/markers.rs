@@ -20,7 +20,7 @@ use crate::read::ObjectFile;
 use crate::record::{ContentSeal, Record};
 use crate::sidecar::{ATTRIBUTE_BYTES, RecordAttribute, read_attribute};
 use crate::stage::{MAX_RACES, StagedFile, give_way, made_of, unique_etag};
-use crate::versions::now_ns;
+use crate::version_names::now_ns;
 use crate::volume::RootVolume;
 use crate::{Durability, SharedStore};
 
@@ -58,12 +58,20 @@ impl SharedStore {
     /// directory itself if it is empty and was made by Fordway. Returns whether it was an object.
     pub(crate) fn remove_marker(&self, bucket: &Bucket, key: &Key, contents: AreaContents) -> Result<bool> {
         let Some(marker) = self.volume.open_marker(bucket, key, contents)? else { return Ok(false) };
-        let removed = remove_xattr(&marker.file, ATTRIBUTE).map_err(|e| from_errno(e, "removing"))?;
+        let failed = |errno| from_errno(errno, "removing");
+        if let Some(path) = marked_dir(bucket, key) {
+            let own = self.volume.root.open_to_change(&path).and_then(stat).map_err(failed)?;
+            if (own.device, own.inode) != (marker.stat.device, marker.stat.inode) {
+                return Err(ErrorKind::ConditionalConflict.into());
+            }
+        }
+        let removed = remove_xattr(&marker.file, ATTRIBUTE).map_err(failed)?;
         if let Some(path) = marked_dir(bucket, key) {
             let (parent, name) = split(&path);
             let is_pruned = self
                 .volume
-                .open_dir(parent)
+                .root
+                .open_to_change(parent)
                 .is_ok_and(|parent| is_marked(&parent, name) && remove_dir(&parent, name).is_ok());
             if is_pruned {
                 self.prune(bucket, parent, contents);

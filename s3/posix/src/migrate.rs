@@ -82,7 +82,7 @@ fn migrate_owners(
         Err(Errno::NOENT) if TrustedOwner::of(&of).is_some() => {
             volume.parent_of(bucket, &path)?;
             volume.open_shared_file(bucket, LOCKS)?;
-            tell(MigrationStep { path, done: "made for all who write to the bucket" })
+            tell(MigrationStep { path, done: "made for all writers of the bucket" })
         }
         // `fsck` reports a private area that is not a directory.
         Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(()),
@@ -136,13 +136,13 @@ fn migrate_file(
     Ok(())
 }
 
-/// Returns whether `path` lies in one of the directories `names` of a private area.
+/// Returns whether `path` is in one of the directories `names` of a private area.
 fn is_below(path: &str, names: &[&str]) -> bool {
     path.split('/').nth(2).is_some_and(|name| names.contains(&name))
 }
 
 /// Sets owner, group and mode of an open file or directory. Returns whether that changed anything. Attributes that the
-/// process may not change stay as they are.
+/// process may not change are left as they are.
 fn hand_over(
     of: &FileStat,
     made: &(impl std::os::fd::AsFd + ?Sized),
@@ -174,10 +174,10 @@ fn hand_over(
 }
 
 /// Identifies one version of one object: size and modification time of its file, its ETag, and its version ID.
-type Identity = (u64, i64, String, String);
+type VersionIdentity = (u64, i64, String, String);
 
 /// Records from sidecar files, by the object version that they belong to.
-type Records = HashMap<Identity, Record>;
+type SidecarRecords = HashMap<VersionIdentity, Record>;
 
 /// For each object whose record is in a sidecar file, writes that record again under the current inode of the object's
 /// file.
@@ -198,8 +198,8 @@ fn rebind_sidecars(
     Ok(())
 }
 
-fn records_apart(volume: &RootVolume, bucket: &Bucket) -> Result<Records> {
-    let mut records = Records::default();
+fn records_apart(volume: &RootVolume, bucket: &Bucket) -> Result<SidecarRecords> {
+    let mut records = SidecarRecords::default();
     let Ok(dir) = volume.open_to_scan(&meta_dir(bucket)) else { return Ok(records) };
     let names = names_of(&dir).map_err(|errno| from_errno(errno, "reading .fordway/meta"))?;
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
@@ -218,7 +218,7 @@ fn rebind_in(
     inner: &Arc<SharedStore>,
     area: &BucketArea,
     (dir, path): (&File, &str),
-    records: &Records,
+    records: &SidecarRecords,
     tell: &mut dyn FnMut(MigrationStep) -> Result<()>,
 ) -> Result<()> {
     let read = each_entry(dir, |name, kind| {
@@ -248,7 +248,7 @@ fn rebind(
     inner: &Arc<SharedStore>,
     bucket: &Bucket,
     (dir, name): (&File, &str),
-    records: &Records,
+    records: &SidecarRecords,
 ) -> Result<Option<&'static str>> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
     let Ok(file) = open_in(dir, name, flags, Mode::empty()).map(File::from) else { return Ok(None) };
@@ -286,7 +286,7 @@ fn is_same(one: &Record, other: &Record) -> bool {
     identity_of(one).is_some() && identity_of(one) == identity_of(other)
 }
 
-fn identity_of(record: &Record) -> Option<Identity> {
+fn identity_of(record: &Record) -> Option<VersionIdentity> {
     let (seal, etag) = (record.seal?, record.etag.as_ref()?.as_str().to_owned());
     let version = record.version.as_ref().map_or(String::new(), |version| version.as_str().to_owned());
     Some((seal.size, seal.modified_ns, etag, version))

@@ -207,7 +207,7 @@ fn shared_len(text: &str, entries: &[NameEntry]) -> usize {
 }
 
 /// Returns the state of a directory whose names are about to be read. Every later change alters this state, except that
-/// the times may stay the same within a tick of the clock.
+/// the times may be the same within a tick of the clock.
 pub(crate) fn state_before(dir: &File, sharing: FileSystemSharing) -> Result<FileStat, Errno> {
     if sharing.is_shared() { stat_now(dir) } else { stat(dir) }
 }
@@ -235,7 +235,7 @@ struct ListedDirectory {
 /// What the cache knows about the last listing of a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LastListing {
-    /// Nothing: it was never listed, or long ago, or is small.
+    /// Nothing: the directory was never listed, was last listed long ago, or is small.
     Unknown,
     /// The directory has not changed since.
     Unchanged,
@@ -244,12 +244,12 @@ pub(crate) enum LastListing {
 }
 
 /// Device, inode and times of a directory.
-type State = (u64, u64, (i64, i64));
+type DirectoryStamp = (u64, u64, (i64, i64));
 
 /// The keys of the names in a directory and the directories below it.
 struct KeyTree {
     top: String,
-    dirs: Vec<(String, State)>,
+    dirs: Vec<(String, DirectoryStamp)>,
     keys: Arc<Vec<Key>>,
     bytes: usize,
 }
@@ -257,7 +257,7 @@ struct KeyTree {
 /// The directories that a walk has read.
 #[derive(Default)]
 pub(crate) struct WalkedDirectories {
-    dirs: Vec<(String, State)>,
+    dirs: Vec<(String, DirectoryStamp)>,
     /// Whether one of the directories was unreadable to this caller, or may change unnoticed.
     pub(crate) has_closed: bool,
 }
@@ -297,7 +297,7 @@ impl NameCache {
             let tree = trees.iter().find(|tree| tree.top == top)?;
             (tree.dirs.clone(), tree.keys.clone())
         };
-        let is_same = |(path, state): &(String, State)| {
+        let is_same = |(path, state): &(String, DirectoryStamp)| {
             let now = open(path).and_then(stat);
             now.is_ok_and(|now| now.links > 0 && (now.device, now.inode, times(&now)) == *state)
         };

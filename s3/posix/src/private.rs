@@ -6,22 +6,24 @@
 
 use std::fs::File;
 use std::os::fd::AsFd;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, RwLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use foldhash::HashMap;
-use fordway_store::{Bucket, VersioningState};
+use fordway_store::{Bucket, LockConfiguration, VersioningState};
 use fordway_sys::{
-    ByteLocks, CoarseInstant, Errno, FileStat, FileSystemSharing, Mode, OFlags, Unfit, look_again, open_in,
-    stat, stat_in, stat_now,
+    ByteLocks, CoarseInstant, Errno, FileStat, FileSystemSharing, Mode, MountProblem, OFlags, look_again,
+    open_in, stat, stat_in, stat_now,
 };
 
+use crate::ReadConsistency;
 use crate::area::{TrustedOwner, read_small};
-use crate::dirs::{HOLD, WorkDirectory};
+use crate::dirs::{DirectoryHandle, HOLD};
 use crate::layout::{MARKERS, META, ODD, PRIVATE_DIR, VERSIONING, private_dir};
+use crate::object_lock::VersioningSetting;
 use crate::shared::MAX_STALE;
-use crate::site::Site;
+use crate::site::FileSystemTraits;
 use crate::volume::BucketTree;
 
 /// A change within the same tick of the file system's clock (at most 10 ms) may leave the times as they are. A time is
@@ -35,21 +37,20 @@ const SAME_DEVICE: Duration = Duration::from_secs(1);
 /// The maximum number of cached buckets: each may hold a directory open.
 const MOST: usize = 128;
 
-/// The content of `versioning` while old versions are kept. The second constant is its content after versioning was
-/// suspended.
-pub(crate) const ENABLED: &str = "Enabled";
-pub(crate) const SUSPENDED: &str = "Suspended";
-
 /// A limit above the length of any valid `versioning`.
 pub(crate) const VERSIONING_BYTES: usize = 64;
 
 /// The cache of all buckets that were examined.
-pub(crate) struct Private {
+pub(crate) struct AreaCache {
     known: RwLock<HashMap<Bucket, Arc<KnownArea>>>,
     /// The root's file system.
-    site: Site,
+    site: FileSystemTraits,
     /// The file system of each device that a bucket was found on, and when that was determined.
-    devices: RwLock<HashMap<u64, (CoarseInstant, Site)>>,
+    devices: RwLock<HashMap<u64, (CoarseInstant, FileSystemTraits)>>,
+    /// The devices of buckets that were last found on a file system which other nodes may change.
+    remote: RwLock<HashMap<Bucket, u64>>,
+    /// Whether `remote` has any, so that others need not lock it.
+    has_remote: AtomicBool,
 }
 
 /// The contents of a bucket's private directory.
@@ -65,12 +66,14 @@ pub(crate) struct AreaContents {
     pub(crate) has_markers: bool,
     /// Whether old versions are kept.
     pub(crate) versioning: VersioningState,
+    /// The object lock of a bucket that has it.
+    pub(crate) object_lock: Option<LockConfiguration>,
     /// The device of the directory, or, if it does not exist, that of the bucket; 0 if there is no bucket.
     pub(crate) device: u64,
     /// Whether other nodes may change the directory's file system.
     pub(crate) sharing: FileSystemSharing,
     /// The reason why nothing may be written to the directory's file system.
-    pub(crate) unfit: Option<Unfit>,
+    pub(crate) unfit: Option<MountProblem>,
     /// The trusted owner, if the bucket has the sticky bit. Not known if there is no private directory.
     pub(crate) guard: Option<TrustedOwner>,
 }
@@ -86,7 +89,7 @@ struct KnownArea {
     /// The directory whose times change with the contents: the private one, or the bucket if it has none.
     watched: File,
     opened: CoarseInstant,
-    /// The times of `watched` for which `contents` holds; `None` if they were too recent to trust.
+    /// The times of `watched` for which `contents` is valid; `None` if they were too recent to trust.
     times: Option<(i64, i64)>,
     contents: AreaContents,
     /// The ID of the lock table that was found in the private directory since then; 0 for none.
@@ -95,7 +98,7 @@ struct KnownArea {
     bucket: AtomicUsize,
 }
 
-/// The result of one look at a bucket's private directory.
+/// The result of one check of a bucket's private directory.
 pub(crate) struct AreaLookup {
     pub(crate) contents: AreaContents,
     /// The cached contents, if the directory was seen to be unchanged.
@@ -110,12 +113,12 @@ impl AreaLookup {
 
     /// Returns whether `dir` was found to be the directory of the bucket that was looked up, with or without a private
     /// directory. If so, `dir` still exists.
-    pub(crate) fn is_held_by(&self, dir: &WorkDirectory) -> bool {
+    pub(crate) fn is_held_by(&self, dir: &DirectoryHandle) -> bool {
         self.known.as_ref().is_some_and(|known| known.bucket.load(Ordering::Relaxed) == dir.address())
     }
 
     /// Records that `dir`, opened by the bucket's path, still existed after this lookup.
-    pub(crate) fn was_held_by(&self, dir: &WorkDirectory) {
+    pub(crate) fn was_held_by(&self, dir: &DirectoryHandle) {
         if let Some(known) = &self.known {
             known.bucket.store(dir.address(), Ordering::Relaxed);
         }
@@ -130,13 +133,14 @@ impl AreaLookup {
     }
 }
 
-impl Private {
-    pub(crate) fn new(site: Site) -> Self {
-        Private { known: RwLock::default(), site, devices: RwLock::default() }
+impl AreaCache {
+    pub(crate) fn new(site: FileSystemTraits) -> Self {
+        let (known, devices, remote) = (RwLock::default(), RwLock::default(), RwLock::default());
+        AreaCache { known, site, devices, remote, has_remote: AtomicBool::new(false) }
     }
 
     /// The file system of `file`, which is on `device`. Cost: one `fstatfs` each second.
-    pub(crate) fn site_of(&self, file: impl AsFd, device: u64) -> Result<Site, Errno> {
+    pub(crate) fn site_of(&self, file: impl AsFd, device: u64) -> Result<FileSystemTraits, Errno> {
         let known =
             self.devices.read().unwrap_or_else(|poisoned| poisoned.into_inner()).get(&device).copied();
         if let Some((since, site)) = known
@@ -144,10 +148,35 @@ impl Private {
         {
             return Ok(site);
         }
-        let site = Site::of(file)?;
+        let site = FileSystemTraits::of(file)?;
         let mut devices = self.devices.write().unwrap_or_else(|poisoned| poisoned.into_inner());
         devices.insert(device, (CoarseInstant::now(), site));
         Ok(site)
+    }
+
+    /// Returns the device and the name of `bucket`, or of any bucket if it is empty, if it was last found on a file system
+    /// which other nodes may change. Cost: no system call.
+    pub(crate) fn remote_bucket(&self, bucket: &str) -> Option<(u64, String)> {
+        if !self.has_remote.load(Ordering::Relaxed) {
+            return None;
+        }
+        let remote = self.remote.read().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let found = remote.iter().find(|(name, _)| bucket.is_empty() || name.as_str() == bucket);
+        found.map(|(name, device)| (*device, name.as_str().to_owned()))
+    }
+
+    /// Records where a bucket was found.
+    pub(crate) fn note_device(&self, bucket: &Bucket, contents: &AreaContents) {
+        let is_shared = contents.sharing.is_shared();
+        if !is_shared && !self.has_remote.load(Ordering::Relaxed) {
+            return;
+        }
+        let mut remote = self.remote.write().unwrap_or_else(|poisoned| poisoned.into_inner());
+        match is_shared {
+            true => drop(remote.insert(bucket.clone(), contents.device)),
+            false => drop(remote.remove(bucket)),
+        }
+        self.has_remote.store(!remote.is_empty(), Ordering::Relaxed);
     }
 
     /// Checks whether anything changed in the private directory of `bucket`. Cost: usually one `fstat`; one `openat2`
@@ -173,11 +202,19 @@ impl Private {
         Err(Errno::STALE)
     }
 
-    /// Like [`Private::glance`], but the result may be 10 ms old. Cost: usually none. The result decides how an object
-    /// is created. A stale result does no harm: readers also look for odd keys, and a write that just misses the start
-    /// of versioning counts as having come before it.
-    pub(crate) fn glance_for_write(&self, root: &BucketTree, bucket: &Bucket) -> Result<AreaContents, Errno> {
-        match self.held(bucket) {
+    /// Like [`AreaCache::glance`], but the result may be 10 ms old, and the writer of a small object uses it for another
+    /// 10 ms. Cost: usually none. The result decides how an object is created. A stale result is harmless: readers also
+    /// look for odd keys, and a write that just misses the start of versioning counts as an earlier write. With strong
+    /// consistency, the server is asked each time if other
+    /// nodes may change the bucket.
+    pub(crate) fn glance_for_write(
+        &self,
+        root: &BucketTree,
+        bucket: &Bucket,
+        consistency: ReadConsistency,
+    ) -> Result<AreaContents, Errno> {
+        let is_strong = consistency == ReadConsistency::Strong;
+        match self.held(bucket).filter(|known| !is_strong || !known.contents.sharing.is_shared()) {
             Some(known) => Ok(known.contents),
             None => self.look_anew(root, bucket),
         }
@@ -205,13 +242,13 @@ impl Private {
         };
         // The times are read before the contents, so that later changes are detected.
         let before = stat(&private)?;
-        let Site { sharing, unfit } = self.site_of(&private, before.device)?;
+        let FileSystemTraits { sharing, unfit } = self.site_of(&private, before.device)?;
         if sharing.is_shared() {
             // Makes the changes of other nodes visible from now on.
             stat_now(&private)?;
             look_again(&private, VERSIONING);
         }
-        let contents = AreaContents { device: before.device, sharing, unfit, ..contents_of(&private)? };
+        let contents = AreaContents { device: before.device, unfit, ..contents_of(&private, sharing)? };
         // Timestamps from another node's clock, whose resolution is unknown, are not trusted.
         let times = (!sharing.is_shared() && is_settled(&before)).then(|| times(&before));
         self.remember(bucket, private, times, contents);
@@ -228,7 +265,7 @@ impl Private {
             Ok(dir) => dir,
             // The caller notices that the bucket is missing.
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => {
-                let Site { sharing, unfit } = self.site;
+                let FileSystemTraits { sharing, unfit } = self.site;
                 return Ok(AreaContents { sharing, unfit, ..AreaContents::default() });
             }
             Err(errno) => return Err(errno),
@@ -238,7 +275,7 @@ impl Private {
         if stat_in(&dir, PRIVATE_DIR).is_ok_and(|made| made.is_dir) {
             return Err(Errno::STALE);
         }
-        let Site { sharing, unfit } = self.site_of(&dir, before.device)?;
+        let FileSystemTraits { sharing, unfit } = self.site_of(&dir, before.device)?;
         let contents = AreaContents { device: before.device, sharing, unfit, ..AreaContents::default() };
         let times = (!sharing.is_shared() && is_settled(&before)).then(|| times(&before));
         self.remember(bucket, dir, times, contents);
@@ -246,6 +283,7 @@ impl Private {
     }
 
     fn remember(&self, bucket: &Bucket, watched: File, times: Option<(i64, i64)>, contents: AreaContents) {
+        self.note_device(bucket, &contents);
         let (lock_table, bucket_dir) = (AtomicU64::new(0), AtomicUsize::new(0));
         let opened = CoarseInstant::now();
         let known = KnownArea { watched, opened, times, contents, lock_table, bucket: bucket_dir };
@@ -260,44 +298,50 @@ impl Private {
     }
 }
 
-fn contents_of(private: &File) -> Result<AreaContents, Errno> {
+fn contents_of(private: &File, sharing: FileSystemSharing) -> Result<AreaContents, Errno> {
     let has = |name, is_ours: fn(&FileStat) -> bool| match stat_in(private, name) {
         Ok(state) => Ok(is_ours(&state)),
         Err(Errno::NOENT) => Ok(false),
         Err(errno) => Err(errno),
     };
     let guard = TrustedOwner::of(&stat_in(private, "..")?);
-    let versioning = read_versioning(private, guard)?;
+    let VersioningSetting { versioning, object_lock } =
+        match sharing.is_shared() && !has(VERSIONING, |_| true)? {
+            // The client of an NFS server may wrongly keep a name as missing that was opened while another node made it.
+            true => VersioningSetting::default(),
+            false => read_versioning(private, guard)?,
+        };
     let (has_odd, has_meta) = (has(ODD, |state| state.is_dir)?, has(META, |state| state.is_dir)?);
     let has_markers = has(MARKERS, |state| state.is_file)?;
     let exists = true;
-    Ok(AreaContents { exists, has_odd, has_meta, has_markers, versioning, guard, ..AreaContents::default() })
+    Ok(AreaContents {
+        exists,
+        has_odd,
+        has_meta,
+        has_markers,
+        versioning,
+        object_lock,
+        sharing,
+        guard,
+        ..AreaContents::default()
+    })
 }
 
 /// Reads whether old versions are kept. If the content of `versioning` is not valid, or the file belongs to a third
 /// user, old versions are kept, because a version that was not kept is lost.
-fn read_versioning(private: &File, guard: Option<TrustedOwner>) -> Result<VersioningState, Errno> {
+fn read_versioning(private: &File, guard: Option<TrustedOwner>) -> Result<VersioningSetting, Errno> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
     let file = match open_in(private, VERSIONING, flags, Mode::empty()) {
         Ok(file) => file,
-        Err(Errno::NOENT) => return Ok(VersioningState::Unversioned),
-        Err(Errno::LOOP | Errno::NXIO) => return Ok(VersioningState::Enabled),
+        Err(Errno::NOENT) => return Ok(VersioningSetting::default()),
+        Err(Errno::LOOP | Errno::NXIO) => return Ok(VersioningSetting::ENABLED),
         Err(errno) => return Err(errno),
     };
     let Some((text, state)) = read_small(&file, VERSIONING_BYTES)? else {
-        return Ok(VersioningState::Enabled);
+        return Ok(VersioningSetting::ENABLED);
     };
     let is_believed = guard.is_none_or(|guard| guard.trusts(state.user));
-    Ok(versioning_of(&text).filter(|_| is_believed).unwrap_or(VersioningState::Enabled))
-}
-
-/// Parses the content of `versioning`; `None` if it is not valid.
-pub(crate) fn versioning_of(text: &[u8]) -> Option<VersioningState> {
-    match std::str::from_utf8(text.trim_ascii()) {
-        Ok(ENABLED) => Some(VersioningState::Enabled),
-        Ok(SUSPENDED) => Some(VersioningState::Suspended),
-        _ => None,
-    }
+    Ok(VersioningSetting::parse(&text).filter(|_| is_believed).unwrap_or(VersioningSetting::ENABLED))
 }
 
 pub(crate) fn times(stat: &FileStat) -> (i64, i64) {

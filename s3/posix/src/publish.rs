@@ -8,10 +8,12 @@
 //! look at the plain path first:
 //!
 //! 1. No file is put at an odd path without the key's lock.
-//! 2. An object at one of the two paths stays there until it is deleted.
+//! 2. An object at one of the two paths remains there until it is deleted.
 //! 3. There may still be files at both paths, because the first odd key of a bucket was made while another writer,
 //!    unaware of it, made the plain file. Then the plain file is the object. The next writer or deleter removes the odd
 //!    file before the plain one is removed.
+
+use std::time::SystemTime;
 
 use fordway_store::{Conditions, Error, ErrorKind, Key, PutResult, Result, VersionId, VersioningState};
 use fordway_sys::{Errno, link, link_unnamed, remove_file, rename, stat, stat_in};
@@ -20,8 +22,9 @@ use crate::errors::from_errno;
 use crate::layout::{ObjectPath, odd, plain, tmp_dir};
 use crate::private::AreaContents;
 use crate::record::Record;
-use crate::stage::{HiddenName, MAX_RACES, StagedFile, give_way, hidden_name};
-use crate::versions::{new_version, order_in};
+use crate::shared::give_way_on;
+use crate::stage::{HiddenName, MAX_RACES, StagedFile, give_way, hidden_name, hidden_name_of};
+use crate::version_names::{new_version, order_in};
 
 impl StagedFile {
     /// Publishes the file as the object `key`, described by `record`, if `conditions` hold. Errors:
@@ -43,7 +46,7 @@ impl StagedFile {
         record: &mut Record,
         conditions: &Conditions,
     ) -> Result<PutResult> {
-        let seen = self.inner.volume.contents_for_write(&self.bucket)?;
+        let seen = self.contents_for_write()?;
         if self.may_be_marker(key, record, seen)
             && let Some(made) = self.publish_marker(key, record, conditions)?
         {
@@ -51,16 +54,20 @@ impl StagedFile {
         }
         let is_versioned = seen.versioning == VersioningState::Enabled;
         record.version = if is_versioned { Some(new_version(0)?) } else { None };
+        if is_versioned {
+            record.retain(seen)?;
+        }
         let mut made = self.seal(record)?;
-        let is_simple = seen.is_simple() && self.is_plain;
+        let is_simple = seen.is_simple() && self.is_plain && record.lock.is_none();
         let creates_only = *conditions == Conditions::create_only();
         if !conditions.is_empty() && !creates_only {
             self.inner.require_locks("If-Match on writes")?;
         }
+        let recent = self.inner.recent_puts.hash(&self.bucket, key);
         let is_done = match is_simple {
             true if creates_only => self.publish_new(key)?,
             true if conditions.is_empty() => {
-                !self.inner.recent_puts.contains(&self.bucket, key) && self.link(Some(key))?
+                !self.inner.recent_puts.contains(recent) && self.link(Some(key))?
             }
             _ => false,
         };
@@ -71,7 +78,7 @@ impl StagedFile {
             made.version = record.version.clone();
         }
         if is_simple {
-            self.inner.recent_puts.insert(&self.bucket, key);
+            self.inner.recent_puts.insert(recent);
         }
         if record.version.is_none() && seen.versioning == VersioningState::Suspended {
             made.version = Some(VersionId::null());
@@ -80,19 +87,19 @@ impl StagedFile {
         Ok(made)
     }
 
-    /// Publishes the file at its plain path if no object has the key. Returns false if that must be decided under the
-    /// lock. Errors: `PreconditionFailed`.
+    /// Publishes the file at its plain path if no object has the key. Returns false if this can be decided only under
+    /// the lock. Errors: `PreconditionFailed`.
     fn publish_new(&mut self, key: &Key) -> Result<bool> {
         if !self.link(Some(key))? {
             // The cached state of the name may be stale; under the lock, the server is asked.
-            if self.inner.volume.contents_for_write(&self.bucket)?.sharing.is_shared() {
+            if self.sharing().is_shared() {
                 return Ok(false);
             }
             return match stat_in(&self.parent, &self.place.name) {
                 Ok(stat) if !stat.is_dir => Err(exists()),
                 // The name is a directory, or has disappeared again; both cases are decided under the lock.
                 Ok(_) | Err(Errno::NOENT | Errno::STALE) => Ok(false),
-                Err(errno) => Err(from_errno(errno, "reading the state of what is there")),
+                Err(errno) => Err(from_errno(errno, "reading the state of the existing file")),
             };
         }
         // The bucket's first odd key may have been made after the contents were read, and may be this key.
@@ -135,9 +142,13 @@ impl StagedFile {
         if is_versioned {
             inner.require_locks("a write to a bucket that keeps versions")?;
         }
+        if record.retain(contents)? {
+            self.seal(record)?;
+        }
         if contents.is_simple() && conditions.is_empty() && self.is_plain {
             return self.replace(key, contents);
         }
+        let mut locked = None;
         for race in 0..MAX_RACES {
             give_way(race);
             let current = inner.volume.locate(&bucket, key, contents)?;
@@ -149,6 +160,8 @@ impl StagedFile {
             if is_versioned {
                 let floor = match &current {
                     Some((_, opened)) => {
+                        let is_locked = opened.record().lock.is_active(SystemTime::now());
+                        locked = Some(opened.version()).filter(|_| is_locked);
                         inner.keep_version(&bucket, key, opened, record.version.is_none())?
                     }
                     None if record.version.is_some() => inner.highest_order(&bucket, key)?,
@@ -171,7 +184,11 @@ impl StagedFile {
                     inner.forget_null(&bucket, key)?;
                 }
                 inner.remove_marker(&bucket, key, contents)?;
-                return inner.remove_hidden_odd(&bucket, key, &self.place, contents);
+                inner.remove_hidden_odd(&bucket, key, &self.place, contents)?;
+                if let Some(locked) = locked {
+                    inner.volume.shield_old(&bucket, key, &locked)?;
+                }
+                return inner.volume.shield(&self.file, record.lock);
             }
         }
         Err(ErrorKind::ConditionalConflict.into())
@@ -212,7 +229,7 @@ impl StagedFile {
     /// object.
     pub(crate) fn link(&mut self, key: Option<&Key>) -> Result<bool> {
         for race in 0..MAX_RACES {
-            self.inner.volume.give_way(race);
+            give_way_on(self.sharing(), race);
             let name = &self.place.name;
             let linked = match &self.hidden {
                 None => link_unnamed(&self.file, &self.parent, name),
@@ -236,7 +253,7 @@ impl StagedFile {
     /// Replaces the file at the name, under the key's lock. If the name is a directory, switches to the key's odd path.
     fn replace(&mut self, key: &Key, contents: AreaContents) -> Result<()> {
         for race in 0..MAX_RACES {
-            self.inner.volume.give_way(race);
+            give_way_on(self.sharing(), race);
             let old = self.inner.volume.may_have_sidecar(contents, &self.parent, &self.place.name);
             match self.rename_into_place()? {
                 Ok(()) => {
@@ -269,13 +286,17 @@ impl StagedFile {
         Ok(renamed)
     }
 
+    /// Gives an unnamed file a hidden name: its inode, which no other staged file of this file system has, so that no
+    /// random number is needed.
     fn hide(&self) -> Result<HiddenName> {
-        let name = hidden_name()?;
+        let mut name = self.inode.map_or_else(hidden_name, |inode| Ok(hidden_name_of(inode)))?;
         for race in 0..MAX_RACES {
             give_way(race);
             let (dir, shelter) = self.inner.volume.staging_dir(&self.bucket)?;
             match link_unnamed(&self.file, &dir, &name) {
                 Ok(()) => return Ok(HiddenName { dir, name, is_temporary: true, _shelter: shelter }),
+                // Another program has put a file there, or a part of the bucket numbers its files independently.
+                Err(Errno::EXIST) => name = hidden_name()?,
                 // A concurrent removal of the bucket has removed the directory.
                 Err(Errno::NOENT | Errno::STALE) if dir.is_removed() => {
                     self.inner.volume.dirs.forget(&tmp_dir(&self.bucket));
@@ -289,7 +310,7 @@ impl StagedFile {
     /// Finds or makes the parent directory again after a delete removed it. Returns `false` if a file of another key
     /// has taken its place, so that `key` is now an odd key.
     fn reopen_parent(&mut self, key: Option<&Key>) -> Result<bool> {
-        match self.inner.volume.sharing.is_shared() {
+        match self.sharing().is_shared() {
             true => self.inner.volume.renew_dirs(&self.bucket, &self.place.dir),
             false => self.inner.volume.dirs.forget(&self.place.dir),
         }
@@ -324,4 +345,34 @@ impl StagedFile {
 
 fn exists() -> Error {
     Error::new(ErrorKind::PreconditionFailed, "the object exists")
+}
+
+#[cfg(test)]
+mod tests {
+    use fordway_store::{Bucket, GetOptions, Objects, PutOptions};
+
+    use super::*;
+    use crate::{PosixConfig, PosixStore};
+
+    #[test]
+    fn a_hidden_name_that_another_file_has_taken_is_not_used() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = PosixStore::open(dir.path(), PosixConfig::default()).unwrap();
+        let (bucket, key) = (Bucket::new("bucket").unwrap(), Key::new("k").unwrap());
+        store.create_bucket(&bucket).unwrap();
+        for content in ["0", "1"] {
+            store.put(&bucket, &key, content.as_bytes(), &PutOptions::default()).unwrap();
+        }
+        let place = plain(&bucket, &key).unwrap().into_owned();
+        let mut staged = StagedFile::at(&store.inner, &bucket, place).unwrap();
+        (staged.is_plain, staged.hidden) = (true, None);
+        staged.write(b"2").unwrap();
+        let inode = stat(&staged.file).unwrap().inode;
+        let taken = dir.path().join("bucket/.fordway/tmp").join(hidden_name_of(inode));
+        std::fs::write(&taken, "another").unwrap();
+        staged.publish(&key, Record::default(), &Conditions::default()).unwrap();
+        let object = store.get(&bucket, &key, &GetOptions::default()).unwrap();
+        assert_eq!(object.content.into_vec().unwrap(), b"2");
+        assert_eq!(std::fs::read(&taken).unwrap(), b"another");
+    }
 }

@@ -14,10 +14,10 @@ use fordway_sys::{
 };
 
 use crate::SharedStore;
-use crate::dirs::WorkDirectory;
+use crate::dirs::DirectoryHandle;
 use crate::errors::{from_errno, is_stale};
 use crate::layout::{ATTRIBUTE, ObjectPath, odd, plain, versions_of};
-use crate::private::AreaContents;
+use crate::private::{AreaContents, is_settled};
 use crate::record::{ContentSeal, NOTHING, Record, etag_of_file};
 use crate::shared::MAX_STALE;
 use crate::sidecar::{RECORD_BYTES, decode_record};
@@ -53,11 +53,26 @@ impl ObjectFile {
 
     /// Returns the file, and the object's properties as S3 reports them.
     pub(crate) fn into_info(self) -> (File, ObjectInfo) {
-        let info = match self.recorded {
+        let named = NamedObject { stat: self.stat, recorded: self.recorded };
+        (self.file, named.into_info())
+    }
+}
+
+/// An object as its name was found, which has not been opened.
+pub(crate) struct NamedObject {
+    stat: FileStat,
+    /// The object's record; `None` for a bare object.
+    recorded: Option<Box<Record>>,
+}
+
+impl NamedObject {
+    /// Returns the object's properties as S3 reports them. They are large, so this is the last step.
+    #[inline]
+    pub(crate) fn into_info(self) -> ObjectInfo {
+        match self.recorded {
             None => info_of_bare(&self.stat),
             Some(record) => info_of(&self.stat, *record),
-        };
-        (self.file, info)
+        }
     }
 }
 
@@ -79,6 +94,7 @@ pub(crate) fn info_of(stat: &FileStat, record: Record) -> ObjectInfo {
         version: record.version,
         tag_count: record.tags.len(),
         part_count: u16::try_from(record.parts.len()).ok().filter(|count| *count > 0),
+        lock: record.lock,
     }
 }
 
@@ -89,7 +105,7 @@ fn is_stale_name(error: &Error) -> bool {
 
 /// The result of looking up a name without opening it.
 pub(crate) enum NameLookup {
-    Found(ObjectInfo),
+    Found(NamedObject),
     /// There is no such name.
     Missing,
     /// Only opening the file can tell: the name is a link, or may have been replaced between two system calls.
@@ -100,7 +116,7 @@ impl NameLookup {
     /// Returns the object, if one was found.
     pub(crate) fn found(self) -> Option<ObjectInfo> {
         match self {
-            NameLookup::Found(info) => Some(info),
+            NameLookup::Found(object) => Some(object.into_info()),
             NameLookup::Missing | NameLookup::Unclear => None,
         }
     }
@@ -127,7 +143,7 @@ impl RootVolume {
     }
 
     /// Like [`RootVolume::describe`], for `name` in `dir`. Cost: one `newfstatat`, and one `getxattrat` unless the
-    /// object is bare.
+    /// object is bare; another `newfstatat` for a file of a POSIX program.
     pub(crate) fn describe_in(&self, dir: impl AsFd, name: &str) -> Result<NameLookup> {
         match stat_in(&dir, name) {
             Ok(stat) => self.describe_stat(dir, name, &stat),
@@ -137,30 +153,42 @@ impl RootVolume {
     }
 
     /// Like [`RootVolume::describe_in`], for a name with the state `stat`. Cost: one `getxattrat` unless the object is
-    /// bare.
+    /// bare; one `newfstatat` for a file of a POSIX program.
     pub(crate) fn describe_stat(&self, dir: impl AsFd, name: &str, stat: &FileStat) -> Result<NameLookup> {
         if !stat.is_file {
             return Ok(NameLookup::Unclear);
         }
         if is_bare(stat) {
-            return Ok(NameLookup::Found(info_of_bare(stat)));
+            return Ok(NameLookup::Found(NamedObject { stat: *stat, recorded: None }));
         }
         let mut buffer = [0; RECORD_BYTES];
+        // Read before the next call, so that every later change gives the file another time.
+        let is_settled = is_settled(stat);
         // A record that is sealed for this size and time belongs to this version. Otherwise the file may have been
         // replaced between the two calls.
         match get_xattr_in(&dir, name, ATTRIBUTE, &mut buffer) {
             Ok(Some(bytes)) => {
                 let record = decode_record(bytes)?;
                 let is_sealed = record.seal == Some(ContentSeal::of(stat)) && !record.is_apart;
-                Ok(if is_sealed { NameLookup::Found(info_of(stat, record)) } else { NameLookup::Unclear })
+                let object = NamedObject { stat: *stat, recorded: Some(Box::new(record)) };
+                Ok(if is_sealed { NameLookup::Found(object) } else { NameLookup::Unclear })
+            }
+            Ok(None) if is_settled && self.is_still(dir, name, stat) => {
+                Ok(NameLookup::Found(NamedObject { stat: *stat, recorded: None }))
             }
             _ => Ok(NameLookup::Unclear),
         }
     }
 
+    /// Whether `name` still has the state `stat`, and has had it since it was read. A rename also changes that state, so
+    /// a file that was replaced in between and put back is noticed. False if other nodes may change the file.
+    fn is_still(&self, dir: impl AsFd, name: &str, stat: &FileStat) -> bool {
+        self.is_local(stat.device) && stat_in(dir, name).is_ok_and(|now| now == *stat)
+    }
+
     /// Whether an object that is not at `place` may exist nonetheless: as an odd key or an old version, written by
     /// another node, or at `place` after all if `dir` was removed and recreated while it was held.
-    fn may_be_elsewhere(&self, bucket: &Bucket, place: &ObjectPath, dir: &WorkDirectory) -> Result<bool> {
+    fn may_be_elsewhere(&self, bucket: &Bucket, place: &ObjectPath, dir: &DirectoryHandle) -> Result<bool> {
         let glance = self.private.glance(&self.root, bucket).map_err(unreadable)?;
         let AreaContents { has_markers, sharing, .. } = glance.contents;
         if !glance.contents.is_simple() || has_markers || sharing.is_shared() {
@@ -352,6 +380,7 @@ impl SharedStore {
     fn try_get(&self, bucket: &Bucket, key: &Key, options: &GetOptions) -> Result<OpenObject> {
         let opened = self.volume.open_version(bucket, key, options.version.as_ref())?;
         let parts = if options.part.is_some() { opened.record().parts.clone() } else { Vec::new() };
+        let device = opened.stat.device;
         let (file, info) = opened.into_info();
         options.conditions.check_read(&info)?;
         let range = options.wanted(info.size, &parts)?;
@@ -360,7 +389,7 @@ impl SharedStore {
             true => ObjectContent::Bytes(Default::default()),
             false => {
                 let (offset, len) = (range.start, range.end - range.start);
-                self.content(FileRegion { file, offset, len })?
+                self.content(FileRegion { file, offset, len }, device)?
             }
         };
         Ok(OpenObject { info, range, content })
@@ -368,9 +397,9 @@ impl SharedStore {
 
     /// Returns the content of a file, to be read later. FUSE may open a file on its server only at the first read, when
     /// another node may have removed it. So on such a file system the first byte is read now, or all bytes if the
-    /// content is small.
-    fn content(&self, region: FileRegion) -> Result<ObjectContent> {
-        if self.volume.sharing != FileSystemSharing::Unknown {
+    /// content is small. `device` is the file's.
+    fn content(&self, region: FileRegion, device: u64) -> Result<ObjectContent> {
+        if self.volume.sharing_on(&region.file, device) != FileSystemSharing::Unknown {
             return Ok(ObjectContent::File(region));
         }
         let is_small = region.len <= SMALL_BYTES;
@@ -446,7 +475,7 @@ impl SharedStore {
             Some(_) => NameLookup::Unclear,
         };
         let info = match described {
-            NameLookup::Found(info) => info,
+            NameLookup::Found(object) => object.into_info(),
             NameLookup::Missing => return Err(ErrorKind::NoSuchKey.into()),
             NameLookup::Unclear => {
                 self.volume.open_version(bucket, key, options.version.as_ref())?.into_info().1
@@ -459,7 +488,7 @@ impl SharedStore {
 
 /// Returns `STALE` for `NOENT`, which GlusterFS may return for an open file that its server no longer has. For an open
 /// descriptor, `NOENT` has no other meaning.
-fn known_no_longer(errno: Errno) -> Errno {
+pub(crate) fn known_no_longer(errno: Errno) -> Errno {
     if errno == Errno::NOENT { Errno::STALE } else { errno }
 }
 
@@ -470,7 +499,7 @@ fn read_exactly(file: &File, range: std::ops::Range<u64>, buffer: &mut Vec<u8>) 
         .map_err(|errno| from_errno(known_no_longer(errno), "reading"))?;
     match got == len {
         true => Ok(()),
-        false => Err(Error::new(ErrorKind::IncompleteBody, "the file was cut while it was read")),
+        false => Err(Error::new(ErrorKind::IncompleteBody, "the file was truncated while it was read")),
     }
 }
 

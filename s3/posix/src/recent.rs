@@ -26,32 +26,35 @@ impl Default for RecentPuts {
     }
 }
 
+/// The hash of a key. It is computed once for each operation, because that costs more than a look-up.
+#[derive(Clone, Copy)]
+pub(crate) struct KeyHash(u64);
+
 impl RecentPuts {
-    /// Returns whether this process has put the key, and since then neither deleted nor displaced it.
-    pub(crate) fn contains(&self, bucket: &Bucket, key: &Key) -> bool {
-        let hash = self.hash(bucket, key);
-        self.slot(hash).load(Ordering::Relaxed) == hash
+    /// Returns the hash by which the table knows a key.
+    pub(crate) fn hash(&self, bucket: &Bucket, key: &Key) -> KeyHash {
+        KeyHash(self.hasher.hash_one((bucket.as_str(), key.as_str())).max(1))
+    }
+
+    /// Returns whether this process has put the key, and since then has neither deleted it nor displaced it from
+    /// the table.
+    pub(crate) fn contains(&self, key: KeyHash) -> bool {
+        self.slot(key).load(Ordering::Relaxed) == key.0
     }
 
     /// Records that the key was put.
-    pub(crate) fn insert(&self, bucket: &Bucket, key: &Key) {
-        let hash = self.hash(bucket, key);
-        self.slot(hash).store(hash, Ordering::Relaxed);
+    pub(crate) fn insert(&self, key: KeyHash) {
+        self.slot(key).store(key.0, Ordering::Relaxed);
     }
 
     /// Records that the key was deleted.
-    pub(crate) fn remove(&self, bucket: &Bucket, key: &Key) {
-        let hash = self.hash(bucket, key);
-        // If another key has taken the slot, that key stays.
-        let _ = self.slot(hash).compare_exchange(hash, 0, Ordering::Relaxed, Ordering::Relaxed);
+    pub(crate) fn remove(&self, key: KeyHash) {
+        // If another key has taken the slot, that key is kept.
+        let _ = self.slot(key).compare_exchange(key.0, 0, Ordering::Relaxed, Ordering::Relaxed);
     }
 
-    fn hash(&self, bucket: &Bucket, key: &Key) -> u64 {
-        self.hasher.hash_one((bucket.as_str(), key.as_str())).max(1)
-    }
-
-    fn slot(&self, hash: u64) -> &AtomicU64 {
-        &self.slots[hash as usize % SLOTS]
+    fn slot(&self, key: KeyHash) -> &AtomicU64 {
+        &self.slots[key.0 as usize % SLOTS]
     }
 }
 
@@ -62,13 +65,14 @@ mod tests {
     #[test]
     fn a_key_is_recent_until_it_is_deleted() {
         let (puts, bucket) = (RecentPuts::default(), Bucket::new("bucket").unwrap());
-        let [a, b] = ["a", "b"].map(|key| Key::new(key).unwrap());
-        assert!(!puts.contains(&bucket, &a));
-        puts.insert(&bucket, &a);
-        puts.remove(&bucket, &b);
-        assert!(puts.contains(&bucket, &a) && !puts.contains(&bucket, &b));
-        assert!(!puts.contains(&Bucket::new("other").unwrap(), &a));
-        puts.remove(&bucket, &a);
-        assert!(!puts.contains(&bucket, &a));
+        let [a, b] = ["a", "b"].map(|key| puts.hash(&bucket, &Key::new(key).unwrap()));
+        assert!(!puts.contains(a));
+        puts.insert(a);
+        puts.remove(b);
+        assert!(puts.contains(a) && !puts.contains(b));
+        let other = Bucket::new("other").unwrap();
+        assert!(!puts.contains(puts.hash(&other, &Key::new("a").unwrap())));
+        puts.remove(a);
+        assert!(!puts.contains(a));
     }
 }

@@ -20,14 +20,16 @@
 //!  17  upload's sum  algorithm (1), type (1: 0 full object, 1 composite); in the record of an upload
 //!  18  apart         empty: the rest of the record is in a sidecar file below `meta/`
 //!  19  upload        text; the identifier of the multipart upload that the object was completed by
+//!  20  retention     mode (1: 0 governance, 1 compliance), date in ms since 1970 (8)
+//!  21  legal hold    1 byte: 0 off, 1 on
 //! ```
 //!
 //! Fields with unknown tags are skipped, so that a later version can add fields. A file without the attribute was made
 //! by a POSIX program, and has an empty record.
 
 use fordway_store::{
-    BoxedMetadata, Checksum, ChecksumAlgorithm, ChecksumPlan, ChecksumType, ETag, ETagPolicy, ObjectPart,
-    Tags, UploadId, VersionId,
+    BoxedMetadata, Checksum, ChecksumAlgorithm, ChecksumFormat, ChecksumType, ETag, ETagPolicy, ObjectLock,
+    ObjectPart, Retention, RetentionMode, Tags, UploadId, VersionId,
 };
 use fordway_sys::FileStat;
 
@@ -60,11 +62,13 @@ pub(crate) struct Record {
     pub(crate) parts: Vec<ObjectPart>,
     pub(crate) version: Option<VersionId>,
     /// The checksum algorithm and type of a multipart upload.
-    pub(crate) upload_checksum: Option<ChecksumPlan>,
+    pub(crate) upload_checksum: Option<ChecksumFormat>,
     /// Whether the rest of the record is in a sidecar file.
     pub(crate) is_apart: bool,
     /// The upload that the object was completed from. It shows that a repeated completion was already done.
     pub(crate) made_by: Option<UploadId>,
+    /// The lock of this version.
+    pub(crate) lock: ObjectLock,
 }
 
 /// The record of a file that has no attribute.
@@ -81,6 +85,7 @@ pub(crate) static NOTHING: Record = Record {
     upload_checksum: None,
     is_apart: false,
     made_by: None,
+    lock: ObjectLock::NONE,
 };
 
 /// The maximum number of bytes of part checksums in one field.
@@ -141,7 +146,7 @@ impl Record {
         if let Some(version) = &self.version {
             field(&mut bytes, 16, &[version.as_str().as_bytes()]);
         }
-        if let Some(ChecksumPlan { algorithm, kind }) = self.upload_checksum {
+        if let Some(ChecksumFormat { algorithm, kind }) = self.upload_checksum {
             field(&mut bytes, 17, &[&[algorithm as u8, u8::from(kind == ChecksumType::Composite)]]);
         }
         if self.is_apart {
@@ -149,6 +154,13 @@ impl Record {
         }
         if let Some(upload) = &self.made_by {
             field(&mut bytes, 19, &[upload.as_str().as_bytes()]);
+        }
+        if let Some(Retention { mode, until_ms }) = self.lock.retention {
+            let mode = u8::from(mode == RetentionMode::Compliance);
+            field(&mut bytes, 20, &[&[mode], &until_ms.to_le_bytes()]);
+        }
+        if let Some(is_on) = self.lock.legal_hold {
+            field(&mut bytes, 21, &[&[u8::from(is_on)]]);
         }
         bytes
     }
@@ -259,10 +271,17 @@ impl Record {
                 let (&algorithm, kind) = value.split_first()?;
                 let kind =
                     if *kind.first()? == 1 { ChecksumType::Composite } else { ChecksumType::FullObject };
-                self.upload_checksum = Some(ChecksumPlan { algorithm: algorithm_of(algorithm)?, kind });
+                self.upload_checksum = Some(ChecksumFormat { algorithm: algorithm_of(algorithm)?, kind });
             }
             18 => self.is_apart = true,
             19 => self.made_by = Some(UploadId::new(text()?).ok()?),
+            20 => {
+                let (&mode, until) = value.split_first()?;
+                let mode = RetentionMode::ALL.get(usize::from(mode)).copied()?;
+                let until_ms = u64::from_le_bytes(until.try_into().ok()?);
+                self.lock.retention = Some(Retention { mode, until_ms });
+            }
+            21 => self.lock.legal_hold = Some(*value.first()? != 0),
             _ => {}
         }
         Some(())
@@ -332,6 +351,8 @@ mod tests {
             tags in proptest::collection::btree_map(".{1,20}", ".{0,20}", 0..10),
             part_sizes in proptest::collection::vec(0..4_u64, 0..3000),
             composite: bool,
+            until_ms in proptest::option::of(any::<u64>()),
+            legal_hold: Option<bool>,
         ) {
             let algorithm = ChecksumAlgorithm::Crc64Nvme;
             let sum = sum.map(|sum| Checksum { algorithm, value: sum.to_vec(), parts: None });
@@ -347,9 +368,16 @@ mod tests {
                 tags,
                 parts: (1..).zip(part_sizes).map(part).collect(),
                 version: seal.map(|_| VersionId::null()),
-                upload_checksum: composite.then_some(ChecksumPlan { algorithm, kind: ChecksumType::Composite }),
+                upload_checksum: composite.then_some(ChecksumFormat { algorithm, kind: ChecksumType::Composite }),
                 is_apart: composite,
                 made_by: composite.then(|| UploadId::new("0123456789abcdef").unwrap()),
+                lock: ObjectLock {
+                    retention: until_ms.map(|until_ms| Retention {
+                        mode: RetentionMode::ALL[usize::from(composite)],
+                        until_ms,
+                    }),
+                    legal_hold,
+                },
             };
             prop_assert_eq!(Record::decode(&record.encode()), Some(record));
         }

@@ -11,15 +11,22 @@
 //! | reading the directory | every case | every case but a deleted name, which it does not show |
 //! | taking a lock, making or removing a name next to it, `O_DIRECT`, `O_EXCL` | some | no |
 //!
+//! The directory's state on NFS is not enough for a name that this node has cached as missing. If a program opens a
+//! name while another node makes it, the Linux client may cache that the name is missing, as if that had been found
+//! after the name was made: it records the directory's state when it handles the response, not when it sends the
+//! request. The name then stays missing on this node until the directory changes again. Reading the directory shows it.
+//!
 //! If the old file still exists under another name, as old versions do, GlusterFS shows that the name was replaced only
 //! when the directory is read.
 
 use std::fs::File;
+use std::os::fd::AsFd;
 use std::time::Duration;
 
-use fordway_store::{Bucket, ErrorKind, Key, Result, VersioningState};
+use fordway_store::{Bucket, ErrorKind, Key, ROOT_DIR, Result, VersioningState};
 use fordway_sys::{
-    Errno, FileSystemSharing, Mode, OFlags, inode_in, look_again, open_in, require_kept, stat_now,
+    Errno, FileSystemSharing, Mode, OFlags, forget_names, inode_in, look_again, look_up_existing, open_in,
+    require_kept, stat_in, stat_now,
 };
 
 use crate::ReadConsistency;
@@ -35,25 +42,71 @@ const PAUSE: Duration = Duration::from_millis(10);
 /// The pause is longer than FUSE clients keep names by default.
 const MAX_REFRESHES: usize = 60;
 const QUICK_REFRESHES: usize = 10;
-const NAME_TIMEOUT: Duration = Duration::from_millis(1100);
+pub(crate) const NAME_TIMEOUT: Duration = Duration::from_millis(1100);
 /// The number of attempts to publish that are made without a pause.
 const QUICK_RACES: usize = 4;
 /// How often an operation restarts because the server no longer has a file (`ESTALE`).
 pub(crate) const MAX_STALE: usize = 20;
 
+/// When a name that was looked up again is also compared with what its directory lists.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum ListingCheck {
+    Never,
+    /// Only if the name is missing.
+    IfMissing,
+    Always,
+}
+
+impl ListingCheck {
+    /// The check that finds every change of another node.
+    fn on(sharing: FileSystemSharing) -> Self {
+        match sharing {
+            FileSystemSharing::Local => ListingCheck::Never,
+            FileSystemSharing::Nfs => ListingCheck::IfMissing,
+            FileSystemSharing::Unknown => ListingCheck::Always,
+        }
+    }
+}
+
+/// Like [`give_way`], but waits longer on a shared file system: until all attempts are used up, no cache is still valid.
+pub(crate) fn give_way_on(sharing: FileSystemSharing, race: usize) {
+    match sharing.is_shared() && race >= QUICK_RACES {
+        true => std::thread::sleep(PAUSE),
+        false => give_way(race),
+    }
+}
+
+/// Checks on NFS that a name exists before it is opened. If a missing name is opened while another node makes it, the
+/// client may keep the name as missing; reading the state of the name has no such effect. Errors: those of `newfstatat`.
+/// Cost: one `newfstatat` on NFS, otherwise none.
+pub(crate) fn look_before_opening(
+    dir: impl AsFd,
+    name: &str,
+    sharing: FileSystemSharing,
+) -> Result<(), Errno> {
+    match sharing {
+        FileSystemSharing::Nfs => stat_in(dir, name).map(drop),
+        FileSystemSharing::Local | FileSystemSharing::Unknown => Ok(()),
+    }
+}
+
 impl RootVolume {
     /// Makes this node see `key` in its current state on the server, whatever names it has cached. The caller holds the
     /// key's lock, so the key does not change afterwards. Cost: none on a local file system. On others, some round
-    /// trips, and, except on NFS, a read of the directory if the bucket keeps versions or reads ask the server first.
+    /// trips, and a read of the directory if the bucket keeps versions or reads ask the server first; on NFS only if the
+    /// key is missing.
     pub(crate) fn refresh(&self, bucket: &Bucket, key: &Key, contents: AreaContents) -> Result<()> {
         if !contents.sharing.is_shared() {
             return Ok(());
         }
         let is_versioned = contents.versioning != VersioningState::Unversioned;
-        let is_checked = contents.sharing != FileSystemSharing::Nfs && (is_versioned || self.is_strong());
+        let check = match self.is_strong() || is_versioned {
+            true => ListingCheck::on(contents.sharing),
+            false => ListingCheck::Never,
+        };
         let odd = contents.has_odd.then(|| odd(bucket, key));
         for place in plain(bucket, key).into_iter().chain(odd) {
-            self.refresh_place(&place, is_checked)?;
+            self.refresh_place(&place, contents.sharing, check)?;
         }
         Ok(())
     }
@@ -61,6 +114,19 @@ impl RootVolume {
     /// Returns whether the store is configured so that reads ask the server first.
     pub(crate) fn is_strong(&self) -> bool {
         self.config.consistency == ReadConsistency::Strong
+    }
+
+    /// Returns the device of the shared file system that calls for `bucket` use, and the directory by which its server can
+    /// be asked, as far as they are known. `bucket` is as for [`fordway_store::Store::file_server`]. Cost: no system call.
+    pub(crate) fn remote_dir(&self, bucket: &str) -> Option<(u64, String)> {
+        let of_bucket = self.private.remote_bucket(bucket);
+        of_bucket.or_else(|| Some((self.own_remote_device()?, ROOT_DIR.to_owned())))
+    }
+
+    /// Asks the file server of the directory at `path` something. Returns once it has responded.
+    pub(crate) fn ask_server(&self, path: &str) {
+        // Whatever the result is, the server has responded.
+        let _ = self.open_dir(path).and_then(stat_now);
     }
 
     /// Refreshes the key before a read as [`RootVolume::refresh`] does, if reads ask the server first.
@@ -80,6 +146,31 @@ impl RootVolume {
         self.refresh(bucket, key, contents)
     }
 
+    /// Refreshes a private file before it is read, if reads ask the server first. Cost: none on a local file system;
+    /// otherwise as for a key.
+    pub(crate) fn freshen_file(&self, place: &ObjectPath, sharing: FileSystemSharing) -> Result<()> {
+        if !self.is_strong() || !sharing.is_shared() {
+            return Ok(());
+        }
+        self.refresh_dirs(&place.dir);
+        self.refresh_place(place, sharing, ListingCheck::on(sharing))
+    }
+
+    /// Opens a private file to read it. Errors: as [`look_before_opening`].
+    pub(crate) fn open_private(&self, place: &ObjectPath, sharing: FileSystemSharing) -> Result<File, Errno> {
+        if sharing == FileSystemSharing::Nfs {
+            look_before_opening(self.open_dir(&place.dir)?, &place.name, sharing)?;
+        }
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
+        self.root.open_beneath(&place.path(), flags, Mode::empty())
+    }
+
+    /// Returns whether other nodes may change the file system of the bucket in which the private path `path` lies.
+    pub(crate) fn sharing_at(&self, path: &str) -> FileSystemSharing {
+        let bucket = path.split('/').next().and_then(|name| Bucket::new(name).ok());
+        bucket.map_or(FileSystemSharing::Unknown, |bucket| self.sharing_of(&bucket))
+    }
+
     /// Looks the directory at `path` up again before it is listed, if reads ask the server first. The directories above
     /// it are looked up again as well, unless this listing has just read its parent.
     pub(crate) fn freshen_dir(&self, path: &str, is_parent_fresh: bool, sharing: FileSystemSharing) {
@@ -97,8 +188,8 @@ impl RootVolume {
     }
 
     /// Checks that the server still has the directory `dir`, if reads ask the server first. Errors: `NOENT`, `STALE`.
-    pub(crate) fn require_kept(&self, dir: &File) -> Result<(), Errno> {
-        match self.is_strong() && self.sharing.is_shared() {
+    pub(crate) fn require_kept(&self, dir: &File, sharing: FileSystemSharing) -> Result<(), Errno> {
+        match self.is_strong() && sharing.is_shared() {
             true => require_kept(open_in(dir, ".", OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())?),
             false => Ok(()),
         }
@@ -112,20 +203,16 @@ impl RootVolume {
         let _ = self.make_dirs(bucket, dir);
     }
 
-    /// Like [`give_way`], but waits longer on a shared file system: until all attempts are used up, no cache is still
-    /// valid.
-    pub(crate) fn give_way(&self, race: usize) {
-        match self.sharing.is_shared() && race >= QUICK_RACES {
-            true => std::thread::sleep(PAUSE),
-            false => give_way(race),
-        }
-    }
-
-    fn refresh_place(&self, place: &ObjectPath, is_checked: bool) -> Result<()> {
+    fn refresh_place(
+        &self,
+        place: &ObjectPath,
+        sharing: FileSystemSharing,
+        check: ListingCheck,
+    ) -> Result<()> {
         for attempt in 0..MAX_REFRESHES {
-            match self.try_refresh(place, is_checked) {
+            match self.try_refresh(place, sharing, check) {
                 Ok(true) => {
-                    // The held directory may have been replaced meanwhile.
+                    // The held directory may have been replaced in the meantime.
                     self.dirs.forget(&place.dir);
                     return Ok(());
                 }
@@ -138,31 +225,45 @@ impl RootVolume {
                 Err(Errno::NOENT) if attempt == 0 => self.refresh_dirs(&place.dir),
                 Err(Errno::NOENT | Errno::NOTDIR | Errno::NAMETOOLONG) => return Ok(()),
                 Err(Errno::STALE) => self.refresh_dirs(&place.dir),
-                Err(errno) => return Err(from_errno(errno, "asking the server for the object")),
+                Err(errno) => return Err(from_errno(errno, "opening the object at the file server")),
             }
         }
         Err(ErrorKind::ConditionalConflict.into())
     }
 
-    /// Looks a name up again at the server. Returns whether this node's cached entry agrees with the directory. Always
-    /// returns true if `is_checked` is false.
-    fn try_refresh(&self, place: &ObjectPath, is_checked: bool) -> Result<bool, Errno> {
+    /// Looks a name up again at the server. Returns whether this node's cached entry agrees with the directory, as far as
+    /// `check` requires.
+    fn try_refresh(
+        &self,
+        place: &ObjectPath,
+        sharing: FileSystemSharing,
+        check: ListingCheck,
+    ) -> Result<bool, Errno> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY;
         let dir = self.root.open_beneath(&place.dir, flags, Mode::empty())?;
         if stat_now(&dir)?.links == 0 {
             return Err(Errno::STALE);
         }
+        if sharing == FileSystemSharing::Nfs {
+            look_up_existing(&dir, &place.name);
+        }
         look_again(&dir, &place.name);
-        if !is_checked {
+        if check == ListingCheck::Never {
             return Ok(true);
         }
-        let listed = inode_in(&dir, &place.name)?;
-        let found = match open_in(&dir, &place.name, OFlags::PATH, Mode::empty()).and_then(stat_now) {
-            Ok(stat) => Some(stat.inode),
-            Err(Errno::NOENT | Errno::STALE) => None,
-            Err(errno) => return Err(errno),
+        let find = || match open_in(&dir, &place.name, OFlags::PATH, Mode::empty()).and_then(stat_now) {
+            Ok(stat) => Ok(Some(stat.inode)),
+            Err(Errno::NOENT | Errno::STALE) => Ok(None),
+            Err(errno) => Err(errno),
         };
-        Ok(listed == found)
+        if check == ListingCheck::IfMissing {
+            if find()?.is_some() {
+                return Ok(true);
+            }
+            forget_names(&dir);
+        }
+        let listed = inode_in(&dir, &place.name)?;
+        Ok(listed == find()?)
     }
 
     /// Makes this node look up `dir` and all directories above it again. Cost: some round trips for each.

@@ -75,7 +75,7 @@ impl RootVolume {
             Err(Errno::NOENT | Errno::NOTDIR) => return Ok(None),
             Err(errno) => return Err(failed(errno)),
         };
-        let corrupt = || Error::new(ErrorKind::Corrupt, format!("{path} is not what this version writes"));
+        let corrupt = || Error::new(ErrorKind::Corrupt, format!("{path} was not written by this version"));
         let (bytes, state) = read_small(&file, MAX_RECORD_BYTES).map_err(failed)?.ok_or_else(corrupt)?;
         // A third user could have written false information about the object into a sidecar file.
         let is_believed = |guard: TrustedOwner| state.user == stat.user || guard.trusts(state.user);
@@ -124,6 +124,7 @@ impl Record {
             etag: self.etag.clone(),
             checksum: self.checksum.clone(),
             version: self.version.clone(),
+            lock: self.lock,
             is_apart: true,
             ..Default::default()
         }
@@ -169,7 +170,7 @@ pub(crate) fn read_attribute(file: &File) -> Result<RecordAttribute> {
 pub(crate) fn decode_record(bytes: &[u8]) -> Result<Record> {
     Record::decode(bytes).ok_or_else(|| {
         let name = layout::ATTRIBUTE.to_string_lossy();
-        Error::new(ErrorKind::Corrupt, format!("the attribute {name} is not what this version writes"))
+        Error::new(ErrorKind::Corrupt, format!("the attribute {name} was not written by this version"))
     })
 }
 

@@ -3,42 +3,91 @@
 
 use std::fmt::Display;
 use std::os::fd::AsFd;
+use std::path::Path;
 
 use fordway_store::{Error, ErrorKind, Result};
-use fordway_sys::{Errno, FileSystemSharing, Unfit};
+use fordway_sys::{
+    Errno, FileSystemSharing, MountIdentity, MountProblem, MountVerdict, PathResolution, RootDirectory,
+};
 
 use crate::PosixConfig;
+use crate::format::read_trusted;
 
 /// The properties of a file system.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Site {
+pub(crate) struct FileSystemTraits {
     /// Whether other nodes may change it.
     pub(crate) sharing: FileSystemSharing,
     /// The reason why nothing must be written to it, with advice.
-    pub(crate) unfit: Option<Unfit>,
+    pub(crate) unfit: Option<MountProblem>,
 }
 
-impl Site {
+impl FileSystemTraits {
     /// Examines the file system of `file`. Cost: one `fstatfs`; if other nodes may change it, another one, and a read
     /// of the list of mounts.
     pub(crate) fn of(file: impl AsFd) -> Result<Self, Errno> {
         let sharing = FileSystemSharing::of(&file)?;
-        let unfit = if sharing.is_shared() { Unfit::of(&file)? } else { None };
-        Ok(Site { sharing, unfit })
+        let unfit = if sharing.is_shared() { MountProblem::of(&file)? } else { None };
+        Ok(FileSystemTraits { sharing, unfit })
     }
+}
+
+/// The file in the root's private directory with the verdict of `fordway doctor --shared`.
+const VERDICT: &str = "verdict";
+/// The permissions of the group and of others to write.
+const WRITABLE_BY_OTHERS: u32 = 0o022;
+
+/// Examines the file system of a root as [`FileSystemTraits::of`] does, and considers the verdict in the root. The
+/// verdict can only forbid writing: a wrong, missing or untrusted verdict weakens no guarantee.
+pub(crate) fn site_of_root(root: &RootDirectory) -> Result<FileSystemTraits, Errno> {
+    let site = FileSystemTraits::of(root.dir())?;
+    if !site.sharing.is_shared() || site.unfit.is_some() {
+        return Ok(site);
+    }
+    let unfit = believed_verdict(root)?.and_then(|verdict| verdict.problem());
+    Ok(FileSystemTraits { unfit, ..site })
+}
+
+/// Returns the verdict in a root. Returns `None` unless only root and the root's owner can have written it, and this
+/// node's mount is as the measured one.
+fn believed_verdict(root: &RootDirectory) -> Result<Option<MountVerdict>, Errno> {
+    let read = read_trusted(root, VERDICT, MountVerdict::BYTES_MAX)?;
+    let text = read.filter(|(_, mode)| mode & WRITABLE_BY_OTHERS == 0).map(|(text, _)| text);
+    let verdict = text.and_then(|text| MountVerdict::parse(std::str::from_utf8(&text).ok()?));
+    Ok(verdict.filter(|verdict| verdict.is_about(root.dir())))
+}
+
+/// Returns a note for operators if other nodes may change the file system of `root`, and the root has no valid verdict
+/// on it.
+pub fn note_on_mount(root: &Path) -> Option<String> {
+    let opened = RootDirectory::open(root, PathResolution::Kernel).ok()?;
+    let site = FileSystemTraits::of(opened.dir()).ok()?;
+    if !site.sharing.is_shared() || site.unfit.is_some() || believed_verdict(&opened).ok()?.is_some() {
+        return None;
+    }
+    let kind = MountIdentity::of(opened.dir()).map_or("an unlisted mount".to_owned(), |mount| mount.kind);
+    Some(format!(
+        "{} is on {kind}, which other nodes may change, and this mount was not measured: the store asks the file \
+         server before it checks a condition. Run `fordway doctor --shared` to find out whether this is enough",
+        root.display()
+    ))
 }
 
 /// Checks that the file system of `what` is fit for a store with `config`. Errors: `NotImplemented` if the store's
 /// guarantees would not hold there.
-pub(crate) fn require_fit(unfit: Option<Unfit>, config: &PosixConfig, what: impl Display) -> Result<()> {
+pub(crate) fn require_fit(
+    unfit: Option<MountProblem>,
+    config: &PosixConfig,
+    what: impl Display,
+) -> Result<()> {
     let way_out = match unfit {
         None => return Ok(()),
         // Without `If-Match`, no locks are taken.
-        Some(Unfit::Locks(_)) if !config.if_match => return Ok(()),
-        Some(Unfit::Locks(_)) => "; or give up If-Match with conditions=none-match-only",
-        Some(Unfit::Objects(_)) => "",
+        Some(MountProblem::Locks(_)) if !config.if_match => return Ok(()),
+        Some(MountProblem::Locks(_)) => "; or disable If-Match with conditions=none-match-only",
+        Some(MountProblem::Objects(_)) => "",
     };
-    let why = unfit.map(Unfit::why).unwrap_or_default();
+    let why = unfit.map(MountProblem::why).unwrap_or_default();
     Err(Error::new(ErrorKind::NotImplemented, format!("{what} is refused: {why}{way_out}")))
 }
 
@@ -50,12 +99,16 @@ mod tests {
     fn what_is_refused_depends_on_what_is_asked_for() {
         let with_locks = PosixConfig::default();
         let without = PosixConfig { if_match: false, ..PosixConfig::default() };
-        let (locks, objects) = (Some(Unfit::Locks("no locks")), Some(Unfit::Objects("no objects")));
+        let (locks, objects) =
+            (Some(MountProblem::Locks("no locks")), Some(MountProblem::Objects("no objects")));
         for config in [&with_locks, &without] {
             assert!(require_fit(None, config, "/root").is_ok());
             let refused = require_fit(objects, config, "/root").unwrap_err();
             assert_eq!(refused.kind(), ErrorKind::NotImplemented);
-            assert!(!refused.to_string().contains("none-match-only"), "that is no way out: {refused}");
+            assert!(
+                !refused.to_string().contains("none-match-only"),
+                "conditions=none-match-only must not help: {refused}"
+            );
         }
         let refused = require_fit(locks, &with_locks, "/root").unwrap_err().to_string();
         assert!(

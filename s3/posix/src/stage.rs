@@ -15,26 +15,27 @@ use std::time::Duration;
 
 use fordway_store::{Bucket, ETag, ETagPolicy, Error, ErrorKind, PutResult, Result};
 use fordway_sys::{
-    Errno, FileStat, FileSystemSharing, Mode, OFlags, create_unnamed, free_bytes, open_in, remove_file,
-    set_mode, set_modified, stat, stat_now, sync_data, write_all_at,
+    CoarseInstant, Errno, FileStat, FileSystemSharing, Mode, OFlags, create_unnamed, free_bytes, open_in,
+    remove_file, set_mode, set_modified, stat, stat_now, sync_data, write_all_at,
 };
 
 use crate::area::StagingDirectory;
-use crate::dirs::WorkDirectory;
+use crate::dirs::{DirectoryHandle, HOLD};
 use crate::errors::{from_errno, is_stale};
 use crate::layout::{ObjectPath, tmp_dir};
+use crate::private::AreaContents;
 use crate::read::system_time;
-use crate::record::{ContentSeal, Record, etag_of_file};
+use crate::record::{ContentSeal, NOTHING, Record, etag_of_file};
 use crate::site::require_fit;
-use crate::versions::now_ns;
+use crate::version_names::now_ns;
 use crate::{Durability, SharedStore};
 
 /// Modes of new files and directories, before the process's umask.
 pub(crate) const FILE_MODE: Mode = Mode::from_raw_mode(0o666);
 pub(crate) const DIR_MODE: Mode = Mode::from_raw_mode(0o777);
 
-/// How often a publish starts again after a concurrent delete removed its directory. If several processes do nothing
-/// but make and prune one directory, many attempts in a row may fail.
+/// How often a publish starts again after a concurrent delete removed its directory. If several processes only create
+/// and remove one directory, many attempts in a row may fail.
 pub(crate) const MAX_RACES: usize = 1000;
 
 /// A file being written. Dropping it unpublished leaves nothing behind.
@@ -46,20 +47,23 @@ pub(crate) struct StagedFile {
     /// Whether `place` is the key's plain path.
     pub(crate) is_plain: bool,
     /// The directory of `place`.
-    pub(crate) parent: WorkDirectory,
+    pub(crate) parent: DirectoryHandle,
     pub(crate) file: OwnedFd,
     /// Whether the file's mode says that it has no record.
     pub(crate) may_be_bare: bool,
-    /// The device of the bucket.
-    device: u64,
+    /// The bucket's private area when the file was started.
+    contents: AreaContents,
+    started: CoarseInstant,
     /// The file's hidden name, if the file system has no unnamed files.
     pub(crate) hidden: Option<HiddenName>,
+    /// The file's inode, once it has been read.
+    pub(crate) inode: Option<u64>,
     written: u64,
 }
 
 /// A name that no object can have.
 pub(crate) struct HiddenName {
-    pub(crate) dir: WorkDirectory,
+    pub(crate) dir: DirectoryHandle,
     pub(crate) name: String,
     /// Whether the file is removed if it is not published.
     pub(crate) is_temporary: bool,
@@ -101,6 +105,7 @@ impl StagedFile {
         for race in 0..MAX_RACES {
             give_way(race);
             let parent = inner.volume.parent_of(bucket, &place.dir)?;
+            let started = CoarseInstant::now();
             // The bucket may be a separate mount.
             let contents = inner.volume.contents_for_write(bucket)?;
             require_fit(contents.unfit, &inner.volume.config, "the bucket's mount")?;
@@ -122,7 +127,7 @@ impl StagedFile {
                     }
                 }
                 // In a removed directory tmpfs returns ENOENT, ext4 EPERM. Even a directory that was just opened may
-                // have been removed meanwhile.
+                // have been removed in the meantime.
                 Err(_) if parent.is_removed() => {
                     inner.volume.dirs.forget(&place.dir);
                     continue;
@@ -139,8 +144,10 @@ impl StagedFile {
                 parent,
                 file,
                 may_be_bare,
-                device: contents.device,
+                contents,
+                started,
                 hidden,
+                inode: None,
                 written: 0,
             });
         }
@@ -148,9 +155,9 @@ impl StagedFile {
     }
 
     /// Replaces the started file by `file`, which has the name `name` in `dir` and keeps it if it is not published.
-    pub(crate) fn with_existing(self, file: OwnedFd, dir: WorkDirectory, name: &str) -> Self {
+    pub(crate) fn with_existing(self, file: OwnedFd, dir: DirectoryHandle, name: &str) -> Self {
         let hidden = Some(HiddenName { dir, name: name.to_owned(), is_temporary: false, _shelter: None });
-        let StagedFile { inner, bucket, place, is_plain, parent, device, written, .. } = self;
+        let StagedFile { inner, bucket, place, is_plain, parent, contents, started, written, .. } = self;
         StagedFile {
             inner,
             bucket,
@@ -159,10 +166,26 @@ impl StagedFile {
             parent,
             file,
             may_be_bare: false,
-            device,
+            contents,
+            started,
             hidden,
+            inode: None,
             written,
         }
+    }
+
+    /// Returns the bucket's private area as `RootVolume::contents_for_write` does. Cost: none if the file was started
+    /// less than 10 ms ago and on a file system that only this node changes.
+    pub(crate) fn contents_for_write(&self) -> Result<AreaContents> {
+        match self.contents.sharing == FileSystemSharing::Local && self.started.elapsed() < HOLD {
+            true => Ok(self.contents),
+            false => self.inner.volume.contents_for_write(&self.bucket),
+        }
+    }
+
+    /// Returns whether other nodes may change the bucket's file system.
+    pub(crate) fn sharing(&self) -> FileSystemSharing {
+        self.contents.sharing
     }
 
     /// Returns the name under which the file will be published.
@@ -196,7 +219,7 @@ impl StagedFile {
     pub(crate) fn filled(&mut self, bytes: u64) -> Result<()> {
         let size = stat(&self.file).map_err(|errno| from_errno(errno, "reading the file's state"))?.size;
         if size != bytes {
-            let why = format!("{size} bytes were written to the file, {bytes} were announced");
+            let why = format!("{size} bytes were written to the file, but {bytes} were announced");
             return Err(Error::new(ErrorKind::IncompleteBody, why));
         }
         self.written = bytes;
@@ -226,18 +249,22 @@ impl StagedFile {
 
     pub(crate) fn failed_write(&self, errno: Errno, wanted: usize) -> Error {
         let free = free_bytes(&self.file).map_or(String::new(), |free| format!(", {free} are free"));
-        from_errno(errno, &format!("{} bytes are written, {wanted} more were to follow{free}", self.written))
+        from_errno(
+            errno,
+            &format!("{} bytes are written, and {wanted} more were announced{free}", self.written),
+        )
     }
 
     /// Attaches `record`, sealed for the current content, with a unique ETag if it has none yet. Makes the content
     /// durable if the configuration requires it.
-    pub(crate) fn seal(&self, record: &mut Record) -> Result<PutResult> {
+    pub(crate) fn seal(&mut self, record: &mut Record) -> Result<PutResult> {
         self.show_content()?;
-        let stamped = if self.may_be_bare && *record == Record::default() { self.stamp()? } else { None };
+        let stamped = if self.may_be_bare && *record == NOTHING { self.stamp()? } else { None };
         let stat = match stamped {
             Some(stat) => stat,
             None => self.attach(record)?,
         };
+        self.inode = Some(stat.inode);
         self.require_kept(&stat)?;
         self.sync_content()?;
         Ok(made_of(record, &stat))
@@ -246,24 +273,22 @@ impl StagedFile {
     /// Checks that the file is not on a mount within the bucket that other nodes may change and that may lose unnamed
     /// files. Errors: `NotImplemented` if it is.
     fn require_kept(&self, stat: &FileStat) -> Result<()> {
-        if self.hidden.is_some() || stat.device == self.device {
+        if self.hidden.is_some() || stat.device == self.contents.device {
             return Ok(());
         }
         let site = self.inner.volume.private.site_of(&self.file, stat.device);
-        match site.map_err(|errno| from_errno(errno, "asking for the file system's type"))?.sharing {
+        match site.map_err(|errno| from_errno(errno, "reading the file system's type"))?.sharing {
             FileSystemSharing::Local => Ok(()),
             FileSystemSharing::Nfs | FileSystemSharing::Unknown => Err(Error::new(
                 ErrorKind::NotImplemented,
-                "the key lies on a mount within its bucket that other nodes may change: mount it as a bucket",
+                "the key is on a mount within its bucket that other nodes may change: mount it as a bucket",
             )),
         }
     }
 
     /// Sends the content to the server, if other nodes might otherwise see the name before the content.
     fn show_content(&self) -> Result<()> {
-        let is_shared =
-            self.hidden.is_some() && self.inner.volume.contents_for_write(&self.bucket)?.sharing.is_shared();
-        match is_shared {
+        match self.hidden.is_some() && self.contents.sharing.is_shared() {
             true => {
                 sync_data(&self.file).map_err(|errno| from_errno(errno, "writing the content to the server"))
             }
@@ -282,14 +307,14 @@ impl StagedFile {
 
     /// Stores `record` with the file. Returns the file's state.
     fn attach(&self, record: &mut Record) -> Result<FileStat> {
-        if self.hidden.as_ref().is_some_and(|hidden| !hidden.is_temporary)
-            && self.inner.volume.sharing.is_shared()
+        // Another node may have written to the file of a multipart upload, and its client may still set the time.
+        let is_upload = self.hidden.as_ref().is_some_and(|hidden| !hidden.is_temporary);
+        if self.contents.sharing == FileSystemSharing::Unknown
+            || is_upload && self.contents.sharing.is_shared()
         {
-            // Another node may have written to the file of a multipart upload, and its client may still set the time.
-            let _ = set_modified(&self.file, i64::try_from(now_ns()).unwrap_or(i64::MAX));
+            settle_time(&self.file);
         }
-        let state =
-            if self.inner.volume.sharing.is_shared() { stat_now(&self.file) } else { stat(&self.file) };
+        let state = if self.contents.sharing.is_shared() { stat_now(&self.file) } else { stat(&self.file) };
         let stat = state.map_err(|errno| from_errno(errno, "reading the file's state"))?;
         record.seal = Some(ContentSeal::of(&stat));
         let policy = if record.etag.is_none() { ETagPolicy::Fast } else { ETagPolicy::Md5 };
@@ -364,7 +389,21 @@ pub(crate) fn unique_etag(stat: &FileStat) -> ETag {
 pub(crate) fn hidden_name() -> Result<String> {
     let random =
         getrandom::u64().map_err(|error| Error::new(ErrorKind::Io, "no random number").caused_by(error))?;
-    Ok(format!("{random:016x}"))
+    Ok(hidden_name_of(random))
+}
+
+/// Returns the name of a staged file with this number.
+pub(crate) fn hidden_name_of(number: u64) -> String {
+    format!("{number:016x}")
+}
+
+/// Sets the modification time of a newly written file explicitly, so that its client does not change it later. The
+/// client of MooseFS records the time of each write by its own clock, and sends it to the server seconds later; the
+/// server keeps the later time. The seal of an object would then not match its file. A client that sets the time
+/// discards the times of its writes.
+pub(crate) fn settle_time(file: impl AsFd) {
+    // Without permission or support, the time remains unchanged.
+    let _ = set_modified(file, i64::try_from(now_ns()).unwrap_or(i64::MAX));
 }
 
 /// The bit that marks bare objects (`S_ISVTX`).

@@ -1,4 +1,4 @@
-//! How much data each user stores in each bucket, by file owner.
+//! Adds up the data that each user stores in each bucket, by file owner.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -123,7 +123,7 @@ impl UsageWalk<'_> {
         let totals = self.totals_of(&path).unwrap_or(totals);
         match open_child(parent, name) {
             Ok(dir) => self.directory(&dir, &path, totals),
-            // It was removed or replaced meanwhile.
+            // It was removed or replaced in the meantime.
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(()),
             Err(errno) => match self.actors.open_as_owner(parent, name, errno) {
                 Ok((dir, owner)) => self.actors.clone().act_as(owner, || self.directory(&dir, &path, totals)),

@@ -10,90 +10,36 @@
 //!
 //! If a process is killed in between, a version has both names; it is then the latest, and the other name is ignored.
 //! All this happens under the key's lock.
-//!
-//! A version ID begins with the time of its creation, which is later than any ORDER that its key then had. That time
-//! becomes its ORDER, so a version is kept, and found again by its ID, without reading the directory. The IDs of
-//! earlier programs, and `null`, contain no order, so the directory is read for those.
 
 use std::cell::OnceCell;
 use std::fs::File;
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::SystemTime;
 
 use fordway_store::{
     Bucket, Checksum, DeleteOptions, DeleteResult, Error, ErrorKind, Key, ListQuery, ObjectInfo, Result,
     VersionCollector, VersionId, VersionListing, VersionSummary, VersioningState, VersionsQuery, WalkStep,
 };
 use fordway_sys::{
-    EntryKind, Errno, OFlags, link, link_unnamed, open_in, read_dir, remove_dir, remove_file, rename, stat_in,
+    EntryKind, Errno, OFlags, link, link_unnamed, open_in, read_dir_briefly, remove_dir, remove_file, rename,
+    stat_in, would_wait,
 };
 
 use crate::SharedStore;
-use crate::dirs::WorkDirectory;
+use crate::dirs::DirectoryHandle;
 use crate::errors::from_errno;
-use crate::layout::{ObjectPath, VERSIONING, odd, plain, private_dir, split, versions_dir, versions_of};
+use crate::layout::{ObjectPath, odd, plain, split, versions_dir, versions_of};
 use crate::list::{EncodedName, KeysFrom};
 use crate::names::{NameBlock, state_before};
-use crate::private::{AreaContents, ENABLED, SUSPENDED};
+use crate::object_lock::VersioningSetting;
+use crate::private::AreaContents;
 use crate::read::{NameLookup, ObjectFile, system_time};
 use crate::shared::MAX_STALE;
-use crate::stage::{FILE_MODE, MAX_RACES, StagedFile, give_way, hidden_name};
+use crate::stage::{FILE_MODE, MAX_RACES, give_way};
+use crate::version_names::{
+    ArchivedVersion, KeyVersions, ShownVersion, archived_place, new_version, now_ns, order_in, read_names,
+};
 use crate::volume::RootVolume;
-
-/// The suffix of a delete marker's name.
-const MARKER: &str = "-marker";
-
-/// A name in the directory of a key's versions.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct ArchivedVersion {
-    /// The version's creation time in nanoseconds since 1970, or a little later: unique within a key.
-    order: u64,
-    pub(crate) version: VersionId,
-    pub(crate) is_marker: bool,
-}
-
-impl ArchivedVersion {
-    fn name(&self) -> String {
-        let marker = if self.is_marker { MARKER } else { "" };
-        format!("{:016x}-{}{marker}", self.order, self.version)
-    }
-
-    /// The archive name of `version`; `None` if its ID does not contain the order.
-    fn of(version: &VersionId, is_marker: bool) -> Option<Self> {
-        Some(ArchivedVersion { order: order_in(version)?, version: version.clone(), is_marker })
-    }
-
-    /// Parses a name; returns `None` if it is not one that Fordway writes.
-    pub(crate) fn parse(name: &str) -> Option<Self> {
-        let (order, rest) = name.split_once('-')?;
-        let (version, is_marker) = rest.strip_suffix(MARKER).map_or((rest, false), |version| (version, true));
-        let found = ArchivedVersion {
-            order: u64::from_str_radix(order, 16).ok()?,
-            version: VersionId::new(version).ok()?,
-            is_marker,
-        };
-        (found.name() == name).then_some(found)
-    }
-}
-
-/// The ID of a new version, ordered after `floor`; IDs sort by creation time.
-pub(crate) fn new_version(floor: u64) -> Result<VersionId> {
-    VersionId::new(format!("{:016x}.{}", now_ns().max(floor.saturating_add(1)), hidden_name()?))
-}
-
-/// The order in a version's ID; `None` for `null`, and for the IDs of earlier programs.
-pub(crate) fn order_in(version: &VersionId) -> Option<u64> {
-    let (time, random) = version.as_str().split_once('.')?;
-    let is_hex =
-        |text: &str| text.len() == 16 && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
-    (is_hex(time) && is_hex(random)).then(|| u64::from_str_radix(time, 16).ok()).flatten()
-}
-
-/// Nanoseconds since 1970.
-pub(crate) fn now_ns() -> u64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(now.as_nanos()).unwrap_or(u64::MAX)
-}
 
 impl RootVolume {
     pub(crate) fn versioning(&self, bucket: &Bucket) -> Result<VersioningState> {
@@ -198,9 +144,11 @@ impl RootVolume {
 
     /// Calls `visit` for each name in the key's versions directory.
     fn each_archived(&self, bucket: &Bucket, key: &Key, mut visit: impl FnMut(&str)) -> Result<()> {
-        let read = self
-            .open_to_scan(&versions_of(bucket, key))
-            .and_then(|dir| read_dir(&dir, |name, _| str::from_utf8(name).into_iter().for_each(&mut visit)));
+        let read = self.open_to_scan(&versions_of(bucket, key)).and_then(|dir| match would_wait() {
+            // It may hold any number of names, so threads that serve many clients do not read it.
+            true => Err(Errno::AGAIN),
+            false => read_dir_briefly(&dir, |name, _| str::from_utf8(name).into_iter().for_each(&mut visit)),
+        });
         match read {
             // Fordway makes only a directory here; anything else counts as empty.
             Ok(()) | Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(()),
@@ -214,7 +162,7 @@ impl RootVolume {
         &self,
         bucket: &Bucket,
         key: &Key,
-        make: impl Fn(&WorkDirectory) -> Result<(), Errno>,
+        make: impl Fn(&DirectoryHandle) -> Result<(), Errno>,
     ) -> Result<()> {
         let path = versions_of(bucket, key);
         for race in 0..MAX_RACES {
@@ -222,7 +170,9 @@ impl RootVolume {
             let dir = self.parent_of(bucket, &path)?;
             match make(&dir) {
                 Err(_) if dir.is_removed() => self.dirs.forget(&path),
-                Err(Errno::NOENT | Errno::STALE) if self.sharing.is_shared() && race < MAX_STALE => {
+                Err(Errno::NOENT | Errno::STALE)
+                    if race < MAX_STALE && self.sharing_of(bucket).is_shared() =>
+                {
                     self.renew_dirs(bucket, &path);
                 }
                 done => return done.map_err(|errno| from_errno(errno, "naming a version")),
@@ -254,12 +204,14 @@ impl RootVolume {
         &self,
         bucket: &Bucket,
         place: &ObjectPath,
-        put: impl Fn(&WorkDirectory) -> Result<(), Errno>,
+        put: impl Fn(&DirectoryHandle) -> Result<(), Errno>,
     ) -> Result<Result<(), Errno>> {
         let mut race = 0;
         loop {
             match put(&self.parent_of(bucket, &place.dir)?) {
-                Err(Errno::NOENT | Errno::STALE) if self.sharing.is_shared() && race < MAX_STALE => {
+                Err(Errno::NOENT | Errno::STALE)
+                    if race < MAX_STALE && self.sharing_of(bucket).is_shared() =>
+                {
                     self.renew_dirs(bucket, &place.dir);
                 }
                 done => return Ok(done),
@@ -317,14 +269,10 @@ impl SharedStore {
         self.volume.require_bucket(bucket)?;
         self.require_locks("keeping versions")?;
         self.volume.check_decides(bucket, "keeps old versions")?;
-        let private = private_dir(bucket);
-        let place = ObjectPath { dir: private.into(), name: VERSIONING.into() };
-        let mut staged = StagedFile::at(self, bucket, place)?;
-        let text = if versioning == VersioningState::Enabled { ENABLED } else { SUSPENDED };
-        staged.write(format!("{text}\n").as_bytes())?;
-        staged.publish_private()?;
-        self.volume.private.forget(bucket);
-        Ok(())
+        self.with_setting(bucket, |VersioningSetting { object_lock, .. }| {
+            versioning.check_lock(object_lock.is_some())?;
+            Ok(VersioningSetting { versioning, object_lock })
+        })
     }
 
     /// Archives `current`, which another version is about to replace; `by_null` says whether that version will be
@@ -353,6 +301,8 @@ impl SharedStore {
                 ArchivedVersion { order, version, is_marker: false }
             }
         };
+        // Otherwise the file could not get another name, and the new version could not replace it.
+        self.volume.unshield(&current.file, current.record().lock)?;
         let keep = |kept: &ArchivedVersion| {
             self.volume.among_versions(bucket, key, |dir| keep_in(dir, current, &kept.name()))
         };
@@ -408,9 +358,10 @@ impl SharedStore {
         if current.is_none() {
             self.volume.require_bucket(bucket)?;
         }
-        let (mut current_place, mut floor) = (None, None);
+        let (mut current_place, mut floor, mut locked) = (None, None, None);
         if let Some((place, opened)) = current {
             floor = Some(self.keep_version(bucket, key, &opened, by_null)?).filter(|_| !by_null);
+            locked = Some(opened.version()).filter(|_| opened.record().lock.is_active(SystemTime::now()));
             // The file is already closed here, because FUSE renames an open file when it is removed.
             current_place = Some(place);
         }
@@ -429,6 +380,9 @@ impl SharedStore {
             self.remove_at(bucket, place, contents)?;
         }
         self.remove_marker(bucket, key, contents)?;
+        if let Some(locked) = locked {
+            self.volume.shield_old(bucket, key, &locked)?;
+        }
         Ok(DeleteResult { version: Some(version), is_marker: true })
     }
 
@@ -438,19 +392,38 @@ impl SharedStore {
         bucket: &Bucket,
         key: &Key,
         version: &VersionId,
-        contents: AreaContents,
+        (contents, bypass): (AreaContents, bool),
     ) -> Result<DeleteResult> {
         self.require_locks("a delete in a bucket that keeps versions")?;
         let current = self.volume.locate(bucket, key, contents)?;
+        if let Some((_, opened)) = current.as_ref().filter(|(_, opened)| opened.version() == *version) {
+            self.volume.check_unlocked(bucket, opened, contents, bypass)?;
+            self.volume.unshield(&opened.file, opened.record().lock)?;
+        }
         let current = current.map(|(place, opened)| (place, opened.version()));
         if current.is_none() {
             self.volume.require_bucket(bucket)?;
         }
         let is_current = current.as_ref().is_some_and(|(_, current)| current == version);
         let archived = self.volume.archived(bucket, key)?;
+        if contents.object_lock.is_some() {
+            for found in archived.iter().filter(|found| found.version == *version && !found.is_marker) {
+                if let Some(opened) = self.volume.open_archived(bucket, key, found)? {
+                    self.volume.check_unlocked(bucket, &opened, contents, bypass)?;
+                    self.volume.unshield(&opened.file, opened.record().lock)?;
+                }
+            }
+        }
         let newest = archived.iter().find(|found| found.version != *version).filter(|found| !found.is_marker);
         // A key with neither a latest version nor a delete marker was removed by a POSIX program.
         let is_newest = archived.first().is_some_and(|first| first.is_marker && first.version == *version);
+        let promoted = match newest.filter(|_| contents.object_lock.is_some() && (is_current || is_newest)) {
+            Some(newest) => self.volume.open_archived(bucket, key, newest)?,
+            None => None,
+        };
+        if let Some(promoted) = &promoted {
+            self.volume.unshield(&promoted.file, promoted.record().lock)?;
+        }
         if let (None, Some(newest), true) = (&current, newest, is_newest) {
             // This happens before the delete marker is removed, so that there is always a latest version.
             self.volume.promote(bucket, key, newest)?;
@@ -469,6 +442,9 @@ impl SharedStore {
             }
             _ => {}
         }
+        if let Some(promoted) = &promoted {
+            self.volume.shield(&promoted.file, promoted.record().lock)?;
+        }
         self.volume.remove_empty(bucket, &versions_of(bucket, key));
         Ok(DeleteResult { version: Some(version.clone()), is_marker })
     }
@@ -480,15 +456,21 @@ impl SharedStore {
         options: &DeleteOptions,
         contents: AreaContents,
     ) -> Result<DeleteResult> {
+        // Checked before anything is made among the old versions.
+        if let Some(place) = plain(bucket, key)
+            && let Ok(dir) = self.volume.dirs.open(&self.volume.root, &place.dir)
+        {
+            dir.for_change().map_err(|errno| from_errno(errno, "removing"))?;
+        }
         match &options.version {
-            Some(version) => self.delete_version(bucket, key, version, contents),
+            Some(version) => self.delete_version(bucket, key, version, (contents, options.bypass_governance)),
             None => self.delete_latest(bucket, key, contents),
         }
     }
 }
 
 /// Links `current` under a name among the old versions.
-fn keep_in(dir: &WorkDirectory, current: &ObjectFile, name: &str) -> Result<(), Errno> {
+fn keep_in(dir: &DirectoryHandle, current: &ObjectFile, name: &str) -> Result<(), Errno> {
     match link_unnamed(&current.file, dir, name) {
         Err(Errno::EXIST) => {}
         done => return done,
@@ -504,10 +486,6 @@ fn keep_in(dir: &WorkDirectory, current: &ObjectFile, name: &str) -> Result<(), 
 
 fn is_delete_marker() -> Error {
     Error::new(ErrorKind::MethodNotAllowed, "the version is a delete marker").at_delete_marker()
-}
-
-fn archived_place(bucket: &Bucket, key: &Key, archived: &ArchivedVersion) -> ObjectPath<'static> {
-    ObjectPath { dir: versions_of(bucket, key).into(), name: archived.name().into() }
 }
 
 impl SharedStore {
@@ -578,7 +556,7 @@ impl SharedStore {
                 names = found;
                 let _ = dir.set(opened);
             }
-            // A version that has become the latest meanwhile, or is no longer the latest, may have been missed.
+            // A version that has become the latest in the meantime, or is no longer the latest, may have been missed.
             let now = self.latest(bucket, &key)?;
             let is_same = version_of(&now) == version_of(&latest);
             latest = now;
@@ -665,9 +643,9 @@ impl SharedStore {
         }
         let as_found = |info| ObjectInfo { version: Some(found.version.clone()), ..info };
         if let Some(dir) = dir
-            && let Ok(NameLookup::Found(info)) = self.volume.describe_in(dir, &found.name())
+            && let Ok(NameLookup::Found(object)) = self.volume.describe_in(dir, &found.name())
         {
-            return Ok(Some(summary(key, as_found(info))));
+            return Ok(Some(summary(key, as_found(object.into_info()))));
         }
         let opened = match self.volume.open_file(bucket, &archived_place(bucket, &Key::new(key)?, found)) {
             // Anyone may put an unreadable file there, so it must not hide other versions.
@@ -697,97 +675,6 @@ impl SharedStore {
     }
 }
 
-/// The names of a key's old versions and delete markers, the newest last, one for each version.
-fn read_names(dir: &File) -> Result<NameBlock, Errno> {
-    let mut is_unique = true;
-    let is_version = |name: &[u8]| {
-        let found = str::from_utf8(name).ok().and_then(ArchivedVersion::parse);
-        // A version whose ID contains its order has one name; any other may have been kept under two.
-        is_unique &= found.as_ref().is_none_or(|found| order_in(&found.version) == Some(found.order));
-        found.is_some()
-    };
-    let mut names = NameBlock::read(dir, is_version, |_| EntryKind::Link)?;
-    if !is_unique {
-        let mut seen = foldhash::HashSet::default();
-        names.retain_from_last(|name| {
-            ArchivedVersion::parse(name).is_some_and(|found| seen.insert(found.version))
-        });
-    }
-    Ok(names)
-}
-
-/// The versions of a key, from the newest to the oldest.
-#[derive(Default)]
-struct KeyVersions {
-    /// The latest version, if there is one and it was not shown yet.
-    latest: Option<ObjectInfo>,
-    /// The ID of the latest version. If the same version is also among the old ones, that name is ignored.
-    latest_id: Option<VersionId>,
-    names: Arc<NameBlock>,
-    /// The names still to be shown are those before this position.
-    end: usize,
-    has_shown: bool,
-}
-
-impl KeyVersions {
-    fn new(latest: Option<ObjectInfo>, names: Arc<NameBlock>) -> Self {
-        let latest_id = latest.as_ref().map(|info| info.version.clone().unwrap_or_else(VersionId::null));
-        KeyVersions { latest, latest_id, end: names.len(), names, has_shown: false }
-    }
-
-    /// Returns the versions after `shown`, or all if `shown` is not among them. Cost: a binary search, if the ID
-    /// contains its order.
-    fn after(mut self, shown: Option<&VersionId>) -> Self {
-        let Some(shown) = shown else { return self };
-        let end = match self.latest_id.as_ref() == Some(shown) {
-            true => Some(self.end),
-            false => self.position(shown),
-        };
-        if let Some(end) = end {
-            self = KeyVersions { latest: None, end, has_shown: true, ..self };
-        }
-        self
-    }
-
-    fn position(&self, version: &VersionId) -> Option<usize> {
-        let is_there = |at: &usize| self.archived(*at).is_some_and(|found| found.version == *version);
-        let by_order =
-            order_in(version).map(|order| self.names.first_from(&format!("{order:016x}-{version}")));
-        let by_order = by_order.filter(|at| *at < self.names.len()).filter(is_there);
-        by_order.or_else(|| (0..self.names.len()).rev().find(is_there))
-    }
-
-    fn archived(&self, at: usize) -> Option<ArchivedVersion> {
-        ArchivedVersion::parse(self.names.get(at).text)
-    }
-}
-
-impl Iterator for KeyVersions {
-    type Item = (VersionId, (bool, ShownVersion));
-
-    fn next(&mut self) -> Option<Self::Item> {
-        let is_latest = !std::mem::replace(&mut self.has_shown, true);
-        if let (Some(info), Some(version)) = (self.latest.take(), &self.latest_id) {
-            return Some((version.clone(), (is_latest, ShownVersion::Latest(info))));
-        }
-        while self.end > 0 {
-            self.end -= 1;
-            let found =
-                self.archived(self.end).filter(|found| self.latest_id.as_ref() != Some(&found.version));
-            if let Some(found) = found {
-                return Some((found.version.clone(), (is_latest, ShownVersion::Archived(found))));
-            }
-        }
-        None
-    }
-}
-
-/// A version to show.
-enum ShownVersion {
-    Latest(ObjectInfo),
-    Archived(ArchivedVersion),
-}
-
 fn version_of(info: &Option<ObjectInfo>) -> Option<&Option<VersionId>> {
     info.as_ref().map(|info| &info.version)
 }
@@ -810,6 +697,7 @@ mod tests {
 
     use super::*;
     use crate::layout::ATTRIBUTE;
+    use crate::stage::hidden_name;
     use crate::{PosixConfig, PosixStore};
 
     struct Root {
@@ -854,21 +742,6 @@ mod tests {
                 crate::record::Record { version: Some(version.clone()), seal, ..opened.record().clone() };
             set_xattr(&opened.file, ATTRIBUTE, &record.encode()).unwrap();
             version
-        }
-    }
-
-    #[test]
-    fn names_say_their_order_or_nothing() {
-        let version = new_version(0).unwrap();
-        assert!(order_in(&version).unwrap().abs_diff(now_ns()) < 60_000_000_000);
-        assert_eq!(order_in(&new_version(u64::MAX - 1).unwrap()), Some(u64::MAX));
-        for other in [
-            "null",
-            "0123456789abcdef0123456789abcdef",
-            "0123456789abcdef.0123456789abcde",
-            "+123456789abcdef.0123456789abcdef",
-        ] {
-            assert_eq!(order_in(&VersionId::new(other).unwrap()), None, "{other}");
         }
     }
 

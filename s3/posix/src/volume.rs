@@ -9,18 +9,18 @@ use std::path::{Path, PathBuf};
 
 use fordway_store::{Bucket, Error, ErrorKind, Result};
 use fordway_sys::{
-    Errno, FileSystemSharing, Mode, OFlags, RootDirectory, SymlinkPolicy, Unfit, make_dir, open_in, read_dir,
+    Errno, FileSystemSharing, Mode, OFlags, RootDirectory, SymlinkPolicy, make_dir, open_in, read_dir,
     set_xattr, stat,
 };
 
 use crate::area::not_ours;
-use crate::dirs::{DirectoryCache, WorkDirectory};
+use crate::dirs::{DirectoryCache, DirectoryHandle};
 use crate::errors::{from_errno, on_root};
 use crate::layout::{OUR_DIR, is_private, join};
-use crate::private::{AreaContents, Private};
-use crate::site::{Site, require_fit};
+use crate::private::{AreaCache, AreaContents};
+use crate::site::{FileSystemTraits, require_fit, site_of_root};
 use crate::stage::{DIR_MODE, MAX_RACES, give_way, sync_dir};
-use crate::{Durability, PosixConfig, format};
+use crate::{Durability, PosixConfig, ReadConsistency, format};
 
 /// The root directory with its cached state: held directories, and the contents of each bucket's private area. It
 /// finds, opens and describes files, and makes directories; [`crate::SharedStore`] takes locks and publishes files.
@@ -28,12 +28,11 @@ pub(crate) struct RootVolume {
     pub(crate) path: PathBuf,
     pub(crate) root: BucketTree,
     pub(crate) config: PosixConfig,
-    /// Whether other nodes may change the root's file system. A bucket may lie on another file system.
-    pub(crate) sharing: FileSystemSharing,
-    /// The reason why nothing must be written to the root's file system, if there is one.
-    unfit: Option<Unfit>,
+    /// The root's file system, and its device. A bucket may lie on another one.
+    site: FileSystemTraits,
+    device: u64,
     pub(crate) dirs: DirectoryCache,
-    pub(crate) private: Private,
+    pub(crate) private: AreaCache,
 }
 
 impl RootVolume {
@@ -42,21 +41,22 @@ impl RootVolume {
     pub(crate) fn open(root: &Path, config: PosixConfig) -> Result<Self> {
         let opened = RootDirectory::open(root, config.resolution).map_err(|errno| on_root(errno, root))?;
         format::check(&opened, root)?;
-        let site = Site::of(opened.dir()).map_err(|errno| on_root(errno, root))?;
+        let site = site_of_root(&opened).map_err(|errno| on_root(errno, root))?;
+        let device = stat(opened.dir()).map_err(|errno| on_root(errno, root))?.device;
         Ok(RootVolume {
             path: root.to_owned(),
             root: BucketTree::new(opened, config.links),
             config,
-            sharing: site.sharing,
-            unfit: site.unfit,
+            site,
+            device,
             dirs: DirectoryCache::default(),
-            private: Private::new(site),
+            private: AreaCache::new(site),
         })
     }
 
     /// Checks the root's mount. Errors: `NotImplemented` if the store's guarantees are known not to hold on it.
     pub(crate) fn require_fit(&self) -> Result<()> {
-        require_fit(self.unfit, &self.config, self.path.display())
+        require_fit(self.site.unfit, &self.config, self.path.display())
     }
 
     /// Returns an error of `kind`, or `NoSuchBucket` if the bucket itself is missing.
@@ -67,11 +67,12 @@ impl RootVolume {
     /// Checks that the bucket exists. Cost: usually one `fstat`, because the bucket's directory is held open.
     /// Errors: `NoSuchBucket`, and errors of opening the bucket.
     pub(crate) fn require_bucket(&self, bucket: &Bucket) -> Result<()> {
-        let held = match self.sharing.is_shared() {
+        let sharing = self.sharing_of(bucket);
+        let held = match sharing.is_shared() {
             true => None,
             false => self.dirs.open(&self.root, bucket.as_str()).ok().filter(|dir| !dir.is_gone()),
         };
-        let open = || self.open_dir(bucket.as_str()).and_then(|dir| self.require_kept(&dir));
+        let open = || self.open_dir(bucket.as_str()).and_then(|dir| self.require_kept(&dir, sharing));
         match held.map_or_else(open, |_| Ok(())) {
             Ok(()) => Ok(()),
             Err(Errno::NOENT | Errno::NOTDIR | Errno::STALE) => Err(ErrorKind::NoSuchBucket.into()),
@@ -122,15 +123,39 @@ impl RootVolume {
     /// Like [`RootVolume::contents`], but the result may be 10 ms old, unless other nodes may change the file system and
     /// reads ask the server first. Cost: usually none.
     pub(crate) fn contents_for_write(&self, bucket: &Bucket) -> Result<AreaContents> {
-        if self.is_strong() && self.sharing.is_shared() {
-            return self.contents(bucket);
+        let contents = self.private.glance_for_write(&self.root, bucket, self.config.consistency);
+        contents.map_err(unreadable)
+    }
+
+    /// Returns whether other nodes may change the bucket's file system; for a bucket that is missing or cannot be read,
+    /// the root's. Cost: usually none.
+    pub(crate) fn sharing_of(&self, bucket: &Bucket) -> FileSystemSharing {
+        let contents = self.private.glance_for_write(&self.root, bucket, ReadConsistency::FileSystem);
+        contents.map_or(self.site.sharing, |contents| contents.sharing)
+    }
+
+    /// Returns whether other nodes may change the file system of `file`, which is on `device`. Cost: none on the root's
+    /// device; elsewhere, one `fstatfs` each second.
+    pub(crate) fn sharing_on(&self, file: impl AsFd, device: u64) -> FileSystemSharing {
+        if device == self.device {
+            return self.site.sharing;
         }
-        self.private.glance_for_write(&self.root, bucket).map_err(unreadable)
+        self.private.site_of(file, device).map_or(FileSystemSharing::Unknown, |site| site.sharing)
+    }
+
+    /// Returns the root's device if other nodes may change its file system.
+    pub(crate) fn own_remote_device(&self) -> Option<u64> {
+        self.site.sharing.is_shared().then_some(self.device)
+    }
+
+    /// Whether `device` is the root's, and only this kernel may change it.
+    pub(crate) fn is_local(&self, device: u64) -> bool {
+        device == self.device && !self.site.sharing.is_shared()
     }
 
     /// Returns the directory at `dir` in `bucket`, and makes it with all its parents if it is missing.
     /// Errors: `NoSuchBucket`; `NoSuchKey` if a parent is a file.
-    pub(crate) fn parent_of(&self, bucket: &Bucket, dir: &str) -> Result<WorkDirectory> {
+    pub(crate) fn parent_of(&self, bucket: &Bucket, dir: &str) -> Result<DirectoryHandle> {
         let missing = |errno| match errno {
             Errno::NOENT | Errno::NOTDIR if dir == bucket.as_str() => ErrorKind::NoSuchBucket.into(),
             errno => from_errno(errno, "opening the directory"),
@@ -140,12 +165,15 @@ impl RootVolume {
             give_way(race);
             match self.dirs.open(&self.root, dir) {
                 Err(Errno::NOENT) if dir != bucket.as_str() => {}
-                done if !is_private => return done.map_err(missing),
+                Ok(found) if !is_private => return found.for_change().map_err(missing),
+                Err(errno) if !is_private => return Err(missing(errno)),
                 Ok(found) => return self.check_keeping(bucket, dir).map(|()| found),
-                Err(Errno::LOOP) => return Err(not_ours(dir, "is a symbolic link, or lies behind one")),
+                Err(Errno::LOOP) => {
+                    return Err(not_ours(dir, "is a symbolic link, or is reached through one"));
+                }
                 Err(Errno::NOTDIR) => {
                     self.require_bucket(bucket)?;
-                    return Err(not_ours(dir, "is no directory, or lies behind a file"));
+                    return Err(not_ours(dir, "is not a directory, or is reached through a file"));
                 }
                 Err(errno) => return Err(missing(errno)),
             }
@@ -165,7 +193,7 @@ impl RootVolume {
     pub(crate) fn make_dirs(&self, bucket: &Bucket, dir: &str) -> Result<File, Errno> {
         let below = dir.strip_prefix(bucket.as_str()).unwrap_or_default();
         let mut path = bucket.as_str().to_owned();
-        let mut here = self.open_dir(&path)?;
+        let mut here = self.root.open_to_change(&path)?;
         for name in below.split('/').filter(|name| !name.is_empty()) {
             path = join(&path, name);
             let is_new = match is_private(&path) {
@@ -187,7 +215,7 @@ impl RootVolume {
     pub(crate) fn open_dir_in(&self, parent: &File, name: &str, path: &str) -> Result<File, Errno> {
         match open_in(parent, name, OFlags::PATH | OFlags::DIRECTORY, Mode::empty()) {
             Ok(dir) => Ok(dir.into()),
-            Err(Errno::NOTDIR | Errno::LOOP) => self.open_dir(path),
+            Err(Errno::NOTDIR | Errno::LOOP) => self.root.open_to_change(path),
             Err(errno) => Err(errno),
         }
     }
@@ -207,11 +235,11 @@ impl RootVolume {
 }
 
 pub(crate) fn unreadable(errno: Errno) -> Error {
-    from_errno(errno, "reading .fordway and .fordway/versioning, as everybody who writes must")
+    from_errno(errno, "reading .fordway and .fordway/versioning, as every writer must")
 }
 
 /// Opens a directory that was made just now, and marks it as made by Fordway. On a file system without attributes it
-/// stays unmarked.
+/// is not marked.
 fn open_new_dir(parent: &File, name: &str) -> Result<File, Errno> {
     match open_in(parent, name, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()) {
         Ok(dir) => {
@@ -265,6 +293,26 @@ impl BucketTree {
         }
     }
 
+    /// Opens the directory at `path` (`O_PATH`), so that names in it can be made and removed. A link on the way must
+    /// belong to the caller or to root: otherwise any user who may write to a bucket could make another user's
+    /// programs, which remove or overwrite listed files, do so in another directory of their user. Cost: as for
+    /// [`BucketTree::open_beneath`]; if the path contains a link, four calls for each name in it as well. Errors: also
+    /// `LOOP` for a link of another user.
+    pub(crate) fn open_to_change(&self, path: &str) -> Result<File, Errno> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY;
+        let open = |links| self.root.open_from(self.dir(), path, links, flags, Mode::empty());
+        match open(SymlinkPolicy::None) {
+            Err(Errno::LOOP) if !is_private(path) => {}
+            Err(Errno::LOOP) => return self.open_beneath(path, flags, Mode::empty()),
+            done => return done,
+        }
+        let found = stat(self.open_beneath(path, flags, Mode::empty())?)?;
+        let own = open(SymlinkPolicy::Own)?;
+        // A link may have been replaced between the two.
+        let is_same = stat(&own).is_ok_and(|own| (own.device, own.inode) == (found.device, found.inode));
+        is_same.then_some(own).ok_or(Errno::LOOP)
+    }
+
     /// Opens `path` in two steps: the rule for a bucket that is a link differs from the rule for links beneath it.
     fn open_through_links(&self, path: &str, flags: OFlags, mode: Mode) -> Result<File, Errno> {
         let Some((bucket, below)) = path.split_once('/') else { return Err(Errno::LOOP) };
@@ -291,5 +339,38 @@ impl BucketTree {
     /// Opens `name` in `dir`, a directory beneath the root, without following a link.
     pub(crate) fn open_in(&self, dir: impl AsFd, name: &str, flags: OFlags) -> Result<File, Errno> {
         self.root.open_in(dir, name, flags)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_files_on_other_devices_than_the_roots_are_examined() {
+        let root = tempfile::tempdir().unwrap();
+        let volume = RootVolume::open(root.path(), PosixConfig::default()).unwrap();
+        let file = File::open("/proc/self/stat").unwrap();
+        let device = stat(&file).unwrap().device;
+        assert_eq!(volume.sharing_on(&file, device), FileSystemSharing::Unknown);
+        // On the root's device, the file is not examined.
+        assert_eq!(volume.sharing_on(&file, volume.device), FileSystemSharing::Local);
+        assert_eq!(volume.sharing_of(&Bucket::new("missing").unwrap()), FileSystemSharing::Local);
+    }
+
+    #[test]
+    fn a_bucket_is_remote_while_it_is_found_on_a_shared_file_system() {
+        let root = tempfile::tempdir().unwrap();
+        let volume = RootVolume::open(root.path(), PosixConfig::default()).unwrap();
+        let bucket = Bucket::new("bucket").unwrap();
+        let contents = |sharing| AreaContents { device: 7, sharing, ..AreaContents::default() };
+        assert_eq!(volume.remote_dir("bucket"), None);
+        volume.private.note_device(&bucket, &contents(FileSystemSharing::Nfs));
+        assert_eq!(volume.remote_dir("bucket"), Some((7, "bucket".to_owned())));
+        assert_eq!(volume.remote_dir(""), Some((7, "bucket".to_owned())), "some bucket is remote");
+        assert_eq!(volume.remote_dir("other"), None);
+        assert_eq!(volume.remote_dir(fordway_store::ROOT_DIR), None, "the root is not");
+        volume.private.note_device(&bucket, &contents(FileSystemSharing::Local));
+        assert_eq!(volume.remote_dir("bucket"), None);
     }
 }

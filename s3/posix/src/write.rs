@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use fordway_store::{
     BoxedMetadata, Bucket, Checksum, ChecksumAlgorithm, CommitFailure, Conditions, ContentHasher,
-    CopyOptions, ETagPolicy, Error, ErrorKind, ExpectedContent, Key, PutOptions, PutResult, Result, Tags,
-    VersionId, Writer, check_tags,
+    CopyOptions, ETagPolicy, Error, ErrorKind, ExpectedContent, Key, ObjectLock, PutOptions, PutResult,
+    Result, Tags, VersionId, Writer, check_tags,
 };
 use fordway_sys::{Errno, FileStat, Mode, copy_range, set_xattr};
 
@@ -30,6 +30,7 @@ pub(crate) struct ObjectWriter {
     pub(crate) hasher: ContentHasher,
     pub(crate) metadata: BoxedMetadata,
     pub(crate) tags: Tags,
+    pub(crate) lock: ObjectLock,
     pub(crate) conditions: Conditions,
     /// The record to publish, set once all content has arrived.
     pub(crate) record: Option<Record>,
@@ -50,6 +51,7 @@ impl SharedStore {
             hasher: self.hasher(options),
             metadata: options.metadata.clone(),
             tags: options.tags.clone(),
+            lock: options.lock,
             conditions: options.conditions.clone(),
             record: None,
         })
@@ -74,6 +76,7 @@ impl SharedStore {
         }
         if !says_nothing(options) {
             (record.metadata, record.tags) = (options.metadata.clone(), options.tags.clone());
+            record.lock = options.lock;
         }
         staged.publish(key, record, &options.conditions)
     }
@@ -96,6 +99,7 @@ impl SharedStore {
     ) -> Result<StagedFile> {
         check_metadata(&options.metadata)?;
         check_tags(&options.tags)?;
+        self.volume.check_lockable(bucket, options.lock)?;
         let is_bare = self.etag_policy(options) == ETagPolicy::Fast
             && options.checksum.is_none()
             && says_nothing(options);
@@ -191,6 +195,7 @@ impl SharedStore {
         let tags = options.tags.clone().unwrap_or_else(|| record.tags.clone());
         check_metadata(&metadata)?;
         check_tags(&tags)?;
+        self.volume.check_lockable(bucket, options.lock)?;
         // Without a stored ETag, the copy stores the ETag derived from the source file, because its own inode differs.
         let etag = record.etag.clone().unwrap_or_else(|| etag_of_file(stat));
         let mut copied = Record {
@@ -199,6 +204,7 @@ impl SharedStore {
             parts: record.parts.clone(),
             metadata,
             tags,
+            lock: options.lock,
             ..Default::default()
         };
         let size = stat.size;
@@ -232,17 +238,20 @@ impl SharedStore {
         self.locked(bucket, key, |_| {
             let mut opened = self.volume.open_version(bucket, key, version)?;
             let record = opened.recorded.get_or_insert_default();
+            let lock = record.lock;
+            self.volume.unshield(&opened.file, lock)?;
             record.tags = tags.clone();
             // The ETag that was reported before must not change.
             let tag_is_kept = (&mut **record, ETagPolicy::Md5);
-            self.store_record(bucket, &opened.file, &opened.stat, tag_is_kept)
+            self.store_record(bucket, &opened.file, &opened.stat, tag_is_kept)?;
+            self.volume.shield(&opened.file, lock)
         })
     }
 }
 
-/// Whether the options contain neither metadata nor tags.
+/// Whether the options contain neither metadata, tags nor a lock.
 fn says_nothing(options: &PutOptions) -> bool {
-    options.metadata.is_empty() && options.tags.is_empty()
+    options.metadata.is_empty() && options.tags.is_empty() && options.lock.is_none()
 }
 
 impl ObjectWriter {
@@ -256,7 +265,8 @@ impl ObjectWriter {
         let idle = ContentHasher::new(ETagPolicy::Fast, false, None);
         let found = std::mem::replace(&mut self.hasher, idle).finish(expected)?;
         let (metadata, tags) = (std::mem::take(&mut self.metadata), std::mem::take(&mut self.tags));
-        Ok(Record { etag: found.etag, checksum: found.checksum, metadata, tags, ..Default::default() })
+        let (etag, checksum, lock) = (found.etag, found.checksum, self.lock);
+        Ok(Record { etag, checksum, metadata, tags, lock, ..Default::default() })
     }
 
     /// Publishes the object. May be called again after the error `LockTimeout`.
@@ -375,7 +385,10 @@ pub(crate) fn for_each_piece(
         let got = fordway_sys::read_into_spare(file, &mut buffer, offset, wanted)
             .map_err(|errno| from_errno(errno, "reading the source"))?;
         if got == 0 {
-            return Err(Error::new(ErrorKind::IncompleteBody, "the source was cut while it was copied"));
+            return Err(Error::new(
+                ErrorKind::IncompleteBody,
+                "the source was truncated while it was copied",
+            ));
         }
         consume(&buffer)?;
         offset += got as u64;

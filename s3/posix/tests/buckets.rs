@@ -1,4 +1,4 @@
-//! Removal of buckets: what a refused removal must keep, and what a successful removal must not leave behind.
+//! Tests what a refused removal of a bucket must keep, and what a successful one must not leave behind.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -80,7 +80,7 @@ fn buckets_leave_no_file_open() {
         store.delete_bucket(&bucket).unwrap();
     }
     let after = open_files();
-    assert!(after < before + 700, "{before} files were open, now {after} are");
+    assert!(after < before + 700, "{before} files were open before, {after} after");
 }
 
 /// One store has just found a key missing, in directories that it holds open. Another store then removes the bucket,
@@ -120,7 +120,7 @@ impl Drop for Over<'_> {
 }
 
 /// While one store tries to remove the bucket, another puts objects, at plain paths and odd ones. Every object that was
-/// put successfully stays.
+/// put successfully is kept.
 #[test]
 fn no_object_goes_with_a_bucket() {
     let (dir, remover) = open();

@@ -65,7 +65,7 @@ fn put_part(store: &PosixStore, (bucket, key, upload): &(Bucket, Key, UploadId),
     part.commit(&ExpectedContent::default()).unwrap();
 }
 
-/// Part numbers close together and far apart are all listed, whatever the page size.
+/// Part numbers close together and far apart are all listed, regardless of the page size.
 #[test]
 fn pages_of_parts_join_to_the_whole() {
     let (_dir, store, target) = one_upload();

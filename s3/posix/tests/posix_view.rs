@@ -51,7 +51,7 @@ fn a_tree_that_exists_is_a_bucket() {
     assert_eq!(fs::metadata(at.join("a/b/d")).unwrap().permissions().mode() & 0o111, 0);
     store.delete(&bucket, &key("a/b/c"), &DeleteOptions::default()).unwrap();
     store.delete(&bucket, &key("a/b/d"), &DeleteOptions::default()).unwrap();
-    assert!(at.join("a/b").is_dir(), "a directory that the store did not make stays");
+    assert!(at.join("a/b").is_dir(), "a directory that the store did not make is kept");
 }
 
 /// The first set of tags fits into an attribute, the second does not.
@@ -324,7 +324,7 @@ fn an_object_without_more_to_say_is_a_bare_file() {
     assert_eq!(info().metadata.content_type.as_deref(), Some("text/plain"));
 }
 
-/// No two versions have the same ETag, however fast inodes are reused.
+/// No two versions have the same ETag, even if inodes are reused immediately.
 #[test]
 fn tags_of_bare_objects_are_never_used_twice() {
     let (_dir, store, bucket) = open();
@@ -338,7 +338,8 @@ fn tags_of_bare_objects_are_never_used_twice() {
     }
 }
 
-/// Anyone who may write to the bucket can take locks and stage files in it, whatever the umask of the first writer.
+/// Anyone who may write to the bucket can take locks and stage files in it, regardless of the umask of the first
+/// writer.
 #[test]
 fn what_is_ours_in_a_shared_bucket_is_shared() {
     let (dir, store, bucket) = open();
@@ -376,7 +377,7 @@ fn a_file_longer_than_memory_is_read_in_pieces_or_not_at_all() {
     fs::create_dir(dir.path().join("bucket")).unwrap();
     let file = fs::File::create(dir.path().join("bucket/k")).unwrap();
     if file.set_len(1 << 62).is_err() {
-        fordway_needs::skip("this file system has no files as long as that");
+        fordway_needs::skip("this file system does not support files of this size");
         return;
     }
     let store = PosixStore::open(dir.path(), PosixConfig::default()).unwrap();

@@ -57,6 +57,35 @@ fn a_directory_of_versions_that_another_removes_is_made_again() {
     }
 }
 
+/// If a delete reaches a large directory on a thread that must not scan it, it changes nothing that readers see,
+/// and another thread then makes it.
+#[test]
+fn a_delete_that_must_read_many_old_versions_can_be_made_again() {
+    for versioning in [VersioningState::Enabled, VersioningState::Suspended] {
+        let (dir, bucket) = open();
+        let store = store(&dir);
+        store.set_versioning(&bucket, versioning).unwrap();
+        let made = store.put(&bucket, &key("k"), b"content", &PutOptions::default()).unwrap();
+        let versions = dir.path().join("bucket/.fordway/versions/k");
+        fs::create_dir_all(&versions).unwrap();
+        for number in 1..=3000 {
+            fs::write(versions.join(format!("{number:016x}-{number:016x}.{number:016x}-marker")), "")
+                .unwrap();
+        }
+        let options = match versioning {
+            VersioningState::Enabled => DeleteOptions { version: made.version, ..Default::default() },
+            _ => DeleteOptions::default(),
+        };
+        let attempt = || store.delete(&bucket, &key("k"), &options);
+        let brief = fordway_sys::without_scanning(attempt);
+        assert!(brief.is_none(), "{versioning:?}: {brief:?}");
+        let read = |name: &str| store.read(&bucket, &key(name), &GetOptions::default(), &mut Vec::new());
+        assert!(read("k").is_ok(), "{versioning:?}");
+        attempt().unwrap();
+        assert_eq!(read("k").unwrap_err().kind(), ErrorKind::NoSuchKey, "{versioning:?}");
+    }
+}
+
 /// A user who cannot read whether old versions are kept must not overwrite anything.
 #[test]
 fn without_a_look_at_versioning_nothing_is_written() {
@@ -106,7 +135,7 @@ fn as_nobody(act: impl FnOnce() + Send) {
     denied.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
 }
 
-/// An odd file that is hidden by a plain file stays hidden, even when the plain file is deleted.
+/// An odd file that is hidden by a plain file remains hidden, even when the plain file is deleted.
 #[test]
 fn a_delete_brings_nothing_back_that_was_hidden() {
     let (dir, bucket) = (tempfile::tempdir().unwrap(), Bucket::new("bucket").unwrap());

@@ -1,5 +1,5 @@
 //! Turns a request into its response, over any protocol: the S3 layer, and the gateway's own work around it.
-//! [`S3Layer`] does this without a connection, to measure the cost of a response.
+//! [`S3Responder`] does this without a connection, to measure the cost of a response.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -7,18 +7,22 @@ use std::time::Duration;
 
 use fordway_store::{Error, ObjectContent, Store};
 use fordway_wire::s3_xml::escaped;
-use http::header::{CONTENT_RANGE, CONTENT_TYPE, HeaderValue};
+use http::header::{CONTENT_RANGE, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
 use http::{HeaderMap, Method, Request, Response, StatusCode};
 use http_body::{Body as _, SizeHint};
 use s3s::service::S3Service;
 
+use crate::access::RequestOrigin;
 use crate::content::{BodyExtension, MultipartContent};
 use crate::domains::BucketDomains;
+use crate::file_server::{FileServer, RemoteRegion};
 use crate::http1::FastLane;
+use crate::limits::{AddressTable, BodyLimits, ConnectionAccount, LimitCounters};
 use crate::monitor::{RequestId, RequestMonitor, RequestTrace};
-use crate::multiplexed::HeldBytes;
+use crate::multiplexed::ConnectionState;
 use crate::s3::documents::cors;
 use crate::signature::ending_whole;
+use crate::signature_v2::spell_path_as_signed;
 use crate::tls::TlsCertificate;
 use crate::unsigned::{ConnectionPeer, unsigned};
 use crate::{GatewayConfig, Users, gate, message, multiplexed, s3, signature};
@@ -27,8 +31,8 @@ use crate::{GatewayConfig, Users, gate, message, multiplexed, s3, signature};
 pub(crate) struct ConnectionLimits {
     /// The maximum time for receiving a request's head.
     pub(crate) header_timeout: Duration,
-    /// The maximum time between two pieces of a body, in either direction.
-    pub(crate) stall_timeout: Duration,
+    /// The limits of bodies, in either direction.
+    pub(crate) body: BodyLimits,
     /// The maximum number of bytes of a request's head.
     pub(crate) head_bytes_max: usize,
     /// The maximum number of bytes of a request's body.
@@ -39,7 +43,11 @@ impl From<&GatewayConfig> for ConnectionLimits {
     fn from(config: &GatewayConfig) -> Self {
         ConnectionLimits {
             header_timeout: config.header_timeout,
-            stall_timeout: config.stall_timeout,
+            body: BodyLimits {
+                stall_timeout: config.stall_timeout,
+                bytes_per_s_min: config.body_bytes_per_s_min,
+                counters: Arc::<LimitCounters>::default(),
+            },
             head_bytes_max: config.head_bytes_max,
             body_bytes_max: config.body_bytes_max,
         }
@@ -57,6 +65,8 @@ pub(crate) struct GatewayState {
     pub(crate) domains: BucketDomains,
     pub(crate) users: Arc<Users>,
     pub(crate) monitor: Arc<RequestMonitor>,
+    /// The connections without a valid signature, by address.
+    pub(crate) addresses: Arc<AddressTable>,
     pub(crate) tls: Option<TlsCertificate>,
     /// The value of `Alt-Svc` (RFC 7838) that tells clients where HTTP/3 is offered, if it is.
     pub(crate) http3: Option<HeaderValue>,
@@ -75,6 +85,8 @@ pub(crate) enum PreparedBody {
     Parts(MultipartContent),
     /// A document from the S3 layer.
     Document(s3s::Body),
+    /// Content from a file server.
+    Remote(RemoteRegion),
 }
 
 impl PreparedBody {
@@ -85,6 +97,7 @@ impl PreparedBody {
             PreparedBody::Content(content) => Some(content.len()),
             PreparedBody::Parts(parts) => Some(parts.len()),
             PreparedBody::Document(document) => document.size_hint().exact(),
+            PreparedBody::Remote(region) => Some(region.len),
         }
     }
 }
@@ -122,7 +135,7 @@ fn with_ids(
     }
 }
 
-/// Gives an error document AWS's text, and adds the IDs of the request and the host.
+/// Sets the text of an error document to AWS's, and adds the IDs of the request and the host.
 fn reply_with_ids(reply: PreparedBody, id: RequestId, host: &str) -> PreparedBody {
     const END: &str = "</Error>";
     let PreparedBody::Document(document) = reply else { return reply };
@@ -148,7 +161,11 @@ async fn answered(
             request = unsigned(request);
             request.extensions_mut().insert(user.clone());
         }
-        ConnectionPeer::Remote(_) => request = ending_whole(request),
+        ConnectionPeer::Remote(address) => {
+            request = ending_whole(request);
+            let origin = RequestOrigin { address: Some(address.ip()), is_secure: shared.tls.is_some() };
+            request.extensions_mut().insert(origin);
+        }
     }
     request.extensions_mut().insert(trace);
     let page = CorsRequest::of(shared, caller, &request);
@@ -161,14 +178,17 @@ async fn answered(
     let mut response = match gate::admit(&mut request, &shared.domains) {
         Ok(operation) => {
             request.extensions_mut().insert(operation);
-            if operation.is_completion() {
+            if operation.is_completion() || operation.is_form() {
                 request.extensions_mut().insert(UrlScheme(if shared.tls.is_some() {
                     "https"
                 } else {
                     "http"
                 }));
             }
-            of_operation(shared, operation, request).await
+            match operation.is_form() {
+                true => of_form(shared, caller, request).await,
+                false => of_operation(shared, operation, request).await,
+            }
         }
         Err(refusal) => refused(&refusal),
     };
@@ -176,7 +196,7 @@ async fn answered(
         response.headers_mut().extend(page.headers().await);
     }
     // The list of a missing root's buckets is empty rather than a 404, so a missing root is checked separately.
-    match is_of_all_buckets && !shared.users.look_at_root() {
+    match is_of_all_buckets && !shared.users.has_root() {
         true => unavailable(),
         false => unless_root_is_gone(shared, response),
     }
@@ -197,6 +217,17 @@ struct CorsRequest {
     bucket: String,
     method: Method,
     headers: HeaderMap,
+}
+
+/// Runs `work` on a thread that may wait, for the file server if it needs one. Returns `None` if it was not carried out.
+async fn run_apart<T: Send + 'static>(
+    server: Option<FileServer>,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Option<T> {
+    match server {
+        Some(server) => server.run(work).await.ok(),
+        None => tokio::task::spawn_blocking(work).await.ok(),
+    }
 }
 
 impl CorsRequest {
@@ -220,32 +251,33 @@ impl CorsRequest {
 
     /// Returns the CORS headers to add to the response.
     async fn headers(self) -> HeaderMap {
+        let server = self.users.server_of(&self.bucket);
         let rules = move || {
             let store = self.store().ok()?;
             cors::headers_for(&*store, &self.bucket, &self.method, &self.headers)
         };
-        tokio::task::spawn_blocking(rules).await.ok().flatten().unwrap_or_default()
+        run_apart(server, rules).await.flatten().unwrap_or_default()
     }
 
     /// Answers the preflight request that a browser sends before the actual request.
     async fn preflight(self) -> Response<PreparedBody> {
-        let asked =
-            tokio::task::spawn_blocking(move || cors::preflight(self.store(), &self.bucket, &self.headers));
-        match asked.await {
-            Ok(Ok(headers)) => {
+        let server = self.users.server_of(&self.bucket);
+        let ask = move || cors::preflight(self.store(), &self.bucket, &self.headers);
+        match run_apart(server, ask).await {
+            Some(Ok(headers)) => {
                 let mut response = Response::new(PreparedBody::Nothing);
                 *response.headers_mut() = headers;
                 response
             }
-            Ok(Err((status, code, message))) => error_document(status, code, &message),
-            Err(_) => refusal(StatusCode::INTERNAL_SERVER_ERROR, "the rules of the bucket were not read"),
+            Some(Err((status, code, message))) => error_document(status, code, &message),
+            None => refusal(StatusCode::INTERNAL_SERVER_ERROR, "the rules of the bucket could not be read"),
         }
     }
 }
 
 /// Returns the response sent while the root is missing. Clients retry on their own.
 fn unavailable() -> Response<PreparedBody> {
-    let message = "the directory behind this gateway is not there; try again later";
+    let message = "the directory behind this gateway is not available; try again later";
     error_document(StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable", message)
 }
 
@@ -264,6 +296,23 @@ async fn of_operation(
     complaint.as_ref().and_then(|complaint| complaint.get()).map_or(response, refused)
 }
 
+/// Answers a form upload. The form bypasses the S3 layer, which would read all of it into memory.
+async fn of_form(
+    shared: &GatewayState,
+    caller: &ConnectionPeer,
+    request: Request<s3s::Body>,
+) -> Response<PreparedBody> {
+    let forms = s3::FormService {
+        users: &shared.users,
+        caller,
+        domains: &shared.domains,
+        publishing: shared.fast_lane.publishing(),
+        region: &shared.region,
+        allows_version_2: shared.allows_version_2,
+    };
+    forms.answer(request).await.map(PreparedBody::Document)
+}
+
 fn refused(refusal: &gate::GateRefusal) -> Response<PreparedBody> {
     error_document(refusal.status, refusal.code, &refusal.message)
 }
@@ -276,10 +325,13 @@ async fn of_s3_layer(shared: &GatewayState, mut request: Request<s3s::Body>) -> 
         return refused(&refusal);
     }
     signature::announce_trailers(request.headers_mut());
+    if shared.allows_version_2 {
+        spell_path_as_signed(&mut request, &shared.users);
+    }
     match shared.service.call(request).await {
         Ok(response) => with_payload(response),
         Err(error) => {
-            tracing::error!(?error, "an answer could not be written as S3 has it");
+            tracing::error!(?error, "a response could not be written in S3's format");
             let mut response = Response::new(PreparedBody::Nothing);
             *response.status_mut() = StatusCode::INTERNAL_SERVER_ERROR;
             response
@@ -302,11 +354,19 @@ fn with_payload(response: Response<s3s::Body>) -> Response<PreparedBody> {
 }
 
 /// The reason given when a request is refused because its body exceeds the limit.
-pub(crate) const TOO_LARGE: &str = "the request's body is larger than this gateway takes";
+pub(crate) const TOO_LARGE: &str = "the request's body exceeds this gateway's limit";
 
 /// Returns the response to a request whose body exceeds the limit.
 pub(crate) fn too_large() -> Response<PreparedBody> {
     refusal(StatusCode::PAYLOAD_TOO_LARGE, TOO_LARGE)
+}
+
+/// Returns the response to a client whose address has too many connections without a valid signature.
+pub(crate) fn too_many_connections() -> Response<PreparedBody> {
+    let message = "your address has the maximum number of connections without a signed request; close some";
+    let mut response = error_document(StatusCode::SERVICE_UNAVAILABLE, "SlowDown", message);
+    response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
+    response
 }
 
 /// Returns an error response for failures outside S3, such as bytes that are not a valid request. Its code is the
@@ -316,9 +376,9 @@ pub(crate) fn refusal(status: StatusCode, why: &str) -> Response<PreparedBody> {
     error_document(status, &code, why)
 }
 
-/// Returns an error response with a document as S3 writes it.
+/// Returns an error response with a document in S3's format.
 fn error_document(status: StatusCode, code: &str, message: &str) -> Response<PreparedBody> {
-    // `message` splits this text into lines later, so the line breaks stay as they are.
+    // `message` splits this text into lines later, so the line breaks are left as they are.
     let message: Vec<_> = message.split('\n').map(escaped).collect();
     let message = message.join("\n");
     let document = format!(
@@ -332,19 +392,21 @@ fn error_document(status: StatusCode, code: &str, message: &str) -> Response<Pre
 }
 
 /// Answers requests without a body as a gateway would over HTTP/2 or HTTP/3, once their heads are parsed.
-pub struct S3Layer {
+pub struct S3Responder {
     shared: GatewayState,
     caller: ConnectionPeer,
-    held: HeldBytes,
+    connection: ConnectionState,
 }
 
-impl S3Layer {
+impl S3Responder {
     /// Creates a layer for requests from `users`, with the limits of [`GatewayConfig::new`].
     pub fn new(users: Users) -> Self {
         let nowhere = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
         let config = GatewayConfig::new(nowhere);
         let users = Arc::new(users);
         let publishing = Arc::new(s3::PublishPace::default());
+        let limits = ConnectionLimits::from(&config);
+        let counters = limits.body.counters.clone();
         let shared = GatewayState {
             service: s3::service(users.clone(), &config, BucketDomains::none(), publishing.clone()),
             fast_lane: FastLane::new(users.clone(), BucketDomains::none(), publishing),
@@ -353,18 +415,19 @@ impl S3Layer {
             monitor: Arc::new(RequestMonitor::new(None)),
             http3: None,
             tls: None,
-            limits: ConnectionLimits::from(&config),
+            addresses: AddressTable::new(config.address_connections_max, counters.clone()),
+            limits,
             region: config.region,
             allows_version_2: false,
         };
-        S3Layer { shared, caller: ConnectionPeer::Remote(nowhere), held: HeldBytes::default() }
+        let connection = ConnectionState::new(ConnectionAccount::new(None, counters));
+        S3Responder { shared, caller: ConnectionPeer::Remote(nowhere), connection }
     }
 
     /// Returns the response without its content, which is dropped unread. A failure becomes an error response.
     pub async fn answer(&self, request: Request<()>) -> Response<()> {
-        let request = request.map(|()| s3s::Body::empty());
-        multiplexed::exchange((&self.shared, &self.held), &self.caller, request, SizeHint::with_exact(0))
-            .await
-            .map(drop)
+        let request = request.map(|()| None::<hyper::body::Incoming>);
+        let length = SizeHint::with_exact(0);
+        multiplexed::exchange((&self.shared, &self.connection), &self.caller, request, length).await.map(drop)
     }
 }

@@ -1,6 +1,8 @@
 //! Memory that a thread reuses, because allocating fresh memory costs more than reading into it.
 
 use std::cell::RefCell;
+use std::mem;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::LocalKey;
 
 use bytes::Bytes;
@@ -62,11 +64,73 @@ fn keep<M>(stock: &'static LocalKey<RefCell<Vec<M>>>, count_max: usize, memory: 
     });
 }
 
+/// The number of chunks in use beyond which memory is scarce.
+const SCARCE_CHUNKS: usize = 128;
+/// The minimum number of bytes to pass on if memory is scarce.
+const SCARCE_BYTES: usize = 16 * 1024;
+/// The number of chunks in use, of all threads.
+static CHUNKS: AtomicUsize = AtomicUsize::new(0);
+
 /// [`CHUNK_BYTES`] of memory, kept for reuse by the thread that drops it.
 pub(crate) struct BufferChunk(Vec<u8>);
 
+/// A chunk that is filled piece by piece, without memory while it is empty.
+#[derive(Default)]
+pub(crate) struct PartialChunk {
+    chunk: Option<BufferChunk>,
+    filled: usize,
+    /// The filled part, while memory is scarce.
+    parked: Vec<u8>,
+}
+
+impl PartialChunk {
+    /// Returns the number of bytes in it.
+    pub(crate) fn filled(&self) -> usize {
+        self.filled
+    }
+
+    /// Returns the memory for further bytes, which still contains data from its last use.
+    pub(crate) fn room(&mut self) -> &mut [u8] {
+        let chunk = self.chunk.get_or_insert_with(BufferChunk::new);
+        if !self.parked.is_empty() {
+            chunk.memory()[..self.filled].copy_from_slice(&self.parked);
+            self.parked = Vec::new();
+        }
+        &mut chunk.memory()[self.filled..]
+    }
+
+    /// Records that the next `count` bytes of the memory are filled.
+    pub(crate) fn add(&mut self, count: usize) {
+        self.filled += count;
+    }
+
+    /// Takes the bytes; `None` if there are none.
+    pub(crate) fn take(&mut self) -> Option<Bytes> {
+        let (filled, parked) = (mem::take(&mut self.filled), mem::take(&mut self.parked));
+        let chunk = self.chunk.take().filter(|_| filled > 0);
+        let bytes = chunk.map(|chunk| chunk.into_bytes(filled));
+        bytes.or_else(|| (!parked.is_empty()).then(|| parked.into()))
+    }
+
+    /// Called before a wait for more bytes. If memory is scarce, returns whether there are enough bytes to pass on;
+    /// otherwise moves them to a buffer of their size. Cost if it is not scarce: an atomic load.
+    pub(crate) fn is_to_be_passed_on(&mut self) -> bool {
+        if CHUNKS.load(Ordering::Relaxed) <= SCARCE_CHUNKS {
+            return false;
+        }
+        if self.filled >= SCARCE_BYTES {
+            return true;
+        }
+        if let Some(mut chunk) = self.chunk.take() {
+            self.parked = chunk.memory()[..self.filled].to_vec();
+        }
+        false
+    }
+}
+
 impl BufferChunk {
     pub(crate) fn new() -> Self {
+        CHUNKS.fetch_add(1, Ordering::Relaxed);
         let spare = SPARE_CHUNKS.with_borrow_mut(Vec::pop);
         BufferChunk(spare.unwrap_or_else(|| vec![0; CHUNK_BYTES]))
     }
@@ -84,6 +148,7 @@ impl BufferChunk {
 
 impl Drop for BufferChunk {
     fn drop(&mut self) {
+        CHUNKS.fetch_sub(1, Ordering::Relaxed);
         keep(&SPARE_CHUNKS, SPARE_CHUNKS_MAX, std::mem::take(&mut self.0));
     }
 }
@@ -112,6 +177,32 @@ mod tests {
         assert_eq!(held, "abc");
         drop(held);
         assert_eq!(BufferChunk::new().0.as_ptr(), memory);
+    }
+
+    #[test]
+    fn a_partial_chunk_keeps_its_bytes_in_little_memory_while_memory_is_scarce() {
+        let mut partial = PartialChunk::default();
+        let fill = |partial: &mut PartialChunk, bytes: &[u8]| {
+            partial.room()[..bytes.len()].copy_from_slice(bytes);
+            partial.add(bytes.len());
+        };
+        assert!(partial.take().is_none());
+        let others: Vec<_> = (0..=SCARCE_CHUNKS).map(|_| BufferChunk::new()).collect();
+        fill(&mut partial, b"one ");
+        assert!(!partial.is_to_be_passed_on());
+        assert!(partial.chunk.is_none() && partial.parked.capacity() < 64);
+        fill(&mut partial, b"two ");
+        assert!(!partial.is_to_be_passed_on() && partial.chunk.is_none());
+        assert_eq!(partial.take().unwrap(), "one two ");
+        assert!(partial.take().is_none());
+        fill(&mut partial, &[7; SCARCE_BYTES]);
+        assert!(partial.is_to_be_passed_on());
+        assert_eq!(partial.take().unwrap(), [7; SCARCE_BYTES][..]);
+        fill(&mut partial, b"three");
+        partial.is_to_be_passed_on();
+        drop(others);
+        fill(&mut partial, b" four");
+        assert_eq!(partial.take().unwrap(), "three four");
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! One client from its first byte to its last: TLS if the gateway uses it, then HTTP/1.1 or HTTP/2. The socket is TCP
-//! with or without TLS, or the Unix socket of a node. Time limits cost nothing while a client keeps up.
+//! with or without TLS, or the Unix socket of a node. Time limits have no cost while a client does not make the
+//! gateway wait.
 
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd};
@@ -13,8 +14,10 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio::time::{Instant, Sleep};
 use tokio_rustls::server::TlsStream;
 
-use crate::answer::GatewayState;
+use crate::answer::{GatewayState, too_many_connections};
 use crate::gateway::StopReceiver;
+use crate::http1::turn_away;
+use crate::limits::ConnectionAccount;
 use crate::unsigned::ConnectionPeer;
 use crate::{http1, http2};
 
@@ -34,28 +37,40 @@ async fn speak(
     shared: &Arc<GatewayState>,
     stopped: StopReceiver,
 ) -> io::Result<()> {
-    let caller = ConnectionPeer::Remote(socket.peer_addr()?);
+    let peer = socket.peer_addr()?;
+    let Some(account) = shared.addresses.admit(peer.ip()) else { return refuse(socket, shared).await };
+    let caller = ConnectionPeer::Remote(peer);
     let plain = TcpStream::from_std(socket)?;
     let socket = match &shared.tls {
         None => ClientSocket::Plain(plain),
         Some(tls) => tls.accept(plain, shared.limits.header_timeout).await?,
     };
     match socket.chose_http2() {
-        true => http2::serve(socket, Vec::new(), caller, shared, stopped).await,
-        false => exchange(socket, Vec::new(), caller, shared, stopped).await,
+        true => http2::serve(socket, Vec::new(), (caller, account), shared, stopped).await,
+        false => exchange(socket, Vec::new(), (caller, account), shared, stopped).await,
     }
+}
+
+/// Answers a client whose address has too many connections. With TLS, the connection is only closed, because a handshake
+/// would cost more than the request.
+async fn refuse(socket: std::net::TcpStream, shared: &GatewayState) -> io::Result<()> {
+    if shared.tls.is_some() {
+        return Ok(());
+    }
+    let socket = ClientSocket::Plain(TcpStream::from_std(socket)?);
+    turn_away(socket, too_many_connections(), shared.limits.body.clone()).await
 }
 
 /// Serves a connection in the HTTP version that its first bytes show; `ahead` holds bytes that were already read.
 pub(crate) async fn exchange(
     socket: ClientSocket,
     ahead: Vec<u8>,
-    caller: ConnectionPeer,
+    (caller, account): (ConnectionPeer, ConnectionAccount),
     shared: &Arc<GatewayState>,
     stopped: StopReceiver,
 ) -> io::Result<()> {
-    match http1::serve(socket, ahead, &caller, shared, stopped.clone()).await? {
-        Some((socket, ahead)) => http2::serve(socket, ahead, caller, shared, stopped).await,
+    match http1::serve(socket, ahead, (&caller, &account), shared, stopped.clone()).await? {
+        Some((socket, ahead)) => http2::serve(socket, ahead, (caller, account), shared, stopped).await,
         None => Ok(()),
     }
 }

@@ -15,6 +15,7 @@ use fordway_sys::{Errno, read_cached};
 
 use crate::answer::PreparedBody;
 use crate::buffers::{BufferChunk, CHUNK_BYTES, lend_buffer, take_buffer};
+use crate::file_server::{FileServer, RemoteRegion};
 
 /// Bytes of a file that are read, or handed on, at a time.
 pub(crate) const PIECE_BYTES: u64 = 64 * 1024;
@@ -29,12 +30,14 @@ pub(crate) enum ContentPieces {
     Reader(Box<dyn Read + Send>, u64),
     Bytes(Bytes),
     Parts(MultipartContent),
+    Remote(RemoteRegion),
 }
 
 /// Content that can be read at any offset.
 pub(crate) enum RangeSource {
     File(FileRegion),
     Bytes(Bytes),
+    Remote(RemoteRegion),
 }
 
 /// Ranges of one object, each with the text that precedes it, and the text after the last range.
@@ -94,6 +97,10 @@ pub(crate) async fn append_part(
         RangeSource::File(FileRegion { file, offset, .. }) => {
             append(file, offset + range.start..offset + range.end, buffer).await
         }
+        RangeSource::Remote(region) => {
+            buffer.extend_from_slice(&region.read(range).await?);
+            Ok(())
+        }
     }
 }
 
@@ -113,6 +120,7 @@ impl ContentPieces {
             ContentPieces::Reader(_, left) => *left,
             ContentPieces::Bytes(bytes) => bytes.len() as u64,
             ContentPieces::Parts(parts) => parts.len(),
+            ContentPieces::Remote(region) => region.len,
         }
     }
 
@@ -133,6 +141,11 @@ impl ContentPieces {
                 let piece = read_piece(&file, offset..offset + count).await?;
                 let rest = FileRegion { file, offset: offset + count, len: len - count };
                 Ok((piece, ContentPieces::File(rest)))
+            }
+            ContentPieces::Remote(region) => {
+                let wanted = if most < PIECE_BYTES { most } else { CHUNK_BYTES as u64 }.min(region.len);
+                let piece = region.read(0..wanted).await?;
+                Ok((piece, ContentPieces::Remote(region.after(wanted))))
             }
             ContentPieces::Reader(reader, left) => {
                 // A read that may have to wait reads more at a time, unless memory is short.
@@ -233,6 +246,21 @@ impl BodyExtension {
         BodyExtension(Arc::new(Mutex::new(Some(reply))))
     }
 
+    /// Makes the content of files come through the threads of `server`.
+    pub(crate) fn read_by(&self, server: &FileServer) {
+        let mut held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        *held = held.take().map(|reply| match reply {
+            PreparedBody::Content(ObjectContent::File(region)) => {
+                PreparedBody::Remote(RemoteRegion::new(region, server))
+            }
+            PreparedBody::Parts(MultipartContent { source: RangeSource::File(region), parts, end, left }) => {
+                let source = RangeSource::Remote(RemoteRegion::new(region, server));
+                PreparedBody::Parts(MultipartContent { source, parts, end, left })
+            }
+            other => other,
+        });
+    }
+
     /// Returns the body to the first caller, and `None` to any later one.
     pub(crate) fn take(self) -> Option<PreparedBody> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
@@ -245,7 +273,7 @@ mod tests {
 
     use super::*;
 
-    /// A file that another program made shorter is an error; missing bytes are never made up.
+    /// A file that another program truncated is an error; missing bytes are never filled in.
     #[test]
     fn a_region_is_read_whole_or_not_at_all() {
         let mut file = tempfile::tempfile().unwrap();

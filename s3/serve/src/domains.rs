@@ -17,7 +17,9 @@ impl BucketDomains {
             true => Ok(name.to_ascii_lowercase()),
             false => Err(Error::new(
                 ErrorKind::InvalidArgument,
-                format!("{name:?} is not a domain; give a host name without a port, as s3.example.org"),
+                format!(
+                    "{name:?} is not a domain; specify a host name without a port, such as s3.example.org"
+                ),
             )),
         });
         Ok(BucketDomains(names.collect::<Result<_>>()?))

@@ -18,16 +18,17 @@ use crate::http1::FastLane;
 #[cfg(feature = "http3")]
 use crate::http3;
 use crate::identity::is_region;
+use crate::limits::{AddressTable, LimitCounters, UserLimits};
 use crate::monitor::{self, AccessLog, HealthProbe, RequestMonitor};
 use crate::sockets::{GatewaySockets, cannot_listen};
 use crate::watch::{IdleHeap, ReloadSignal, WatchReceiver, WatchThread, words};
 use crate::workers::{WorkerPool, new_runtime, no_thread};
 use crate::{TlsCertificate, Users, connection, s3};
 
-/// How long connections without a request stay open after the gateway is told to stop. A request that is already on its
-/// way is answered, and the response says that the connection ends; if the connection were closed at once, that request
-/// would fail. A longer time would not help: a client that reads from its connection only when it has a request to send
-/// never notices.
+/// How long connections without a request remain open after the gateway is told to stop. A request that is already on
+/// its way is answered, and the response says that the connection ends; if the connection were closed at once, that
+/// request would fail. A longer time would not help: a client that reads from its connection only when it sends a
+/// request would still not notice.
 pub(crate) const LEAVE_TAKING: Duration = Duration::from_secs(1);
 /// How long the accept loop pauses when the process has run out of file descriptors.
 const ACCEPT_BACKOFF: Duration = Duration::from_millis(50);
@@ -67,14 +68,23 @@ pub struct GatewayConfig {
     pub header_timeout: Duration,
     /// How long a client may pause while sending a body or receiving one.
     pub stall_timeout: Duration,
+    /// The minimum rate of a body in bytes per second, in either direction, averaged over waits of `stall_timeout`; 0
+    /// for no limit.
+    pub body_bytes_per_s_min: u64,
+    /// The limits of users whose entries do not state any.
+    pub user_limits: UserLimits,
+    /// The maximum number of open connections from one address without a request that had a valid signature. An IPv6
+    /// address counts as its network of 64 bits.
+    pub address_connections_max: u32,
     /// How long requests in progress may continue after the gateway is told to stop.
     pub drain_timeout: Duration,
 }
 
 impl GatewayConfig {
     /// Returns the defaults: no TLS, no HTTP/3, no domain, region `us-east-1`, a thread per core, 16,384 connections,
-    /// heads of 64 KiB, bodies of any size, 60 s for a head, 30 s for a stall, 10 s to drain; no access log, no
-    /// metrics.
+    /// heads of 64 KiB, bodies of any size, 60 s for a head, 30 s for a stall, bodies of at least 100 bytes per second,
+    /// 8,192 requests in flight per user, 4,096 connections of one address without a valid signature, 10 s to drain; no
+    /// access log, no metrics.
     pub fn new(listen: SocketAddr) -> Self {
         GatewayConfig {
             listen,
@@ -92,6 +102,9 @@ impl GatewayConfig {
             connections_max: 16_384,
             header_timeout: Duration::from_secs(60),
             stall_timeout: Duration::from_secs(30),
+            body_bytes_per_s_min: 100,
+            user_limits: UserLimits::default(),
+            address_connections_max: 4096,
             drain_timeout: Duration::from_secs(10),
         }
     }
@@ -151,6 +164,7 @@ pub struct Gateway {
     fast_lane: FastLane,
     domains: BucketDomains,
     monitor: Arc<RequestMonitor>,
+    counters: Arc<LimitCounters>,
     reload: ReloadSignal,
     words: Option<WatchReceiver>,
     stop: GatewayStop,
@@ -175,6 +189,7 @@ impl Gateway {
         let address = sockets.local_addr()?;
         let log = config.access_log.as_deref().map(AccessLog::open).transpose()?;
         let monitor = Arc::new(RequestMonitor::new(log));
+        users.limit(config.user_limits);
         let users = Arc::new(users);
         let publishing = Arc::new(s3::PublishPace::default());
         let service = s3::service(users.clone(), &config, domains.clone(), publishing.clone());
@@ -189,6 +204,7 @@ impl Gateway {
             fast_lane,
             domains,
             monitor,
+            counters: Arc::default(),
             reload,
             words: Some(words),
             stop,
@@ -210,7 +226,7 @@ impl Gateway {
         self.stop.clone()
     }
 
-    /// Returns a handle that makes this gateway read its files again.
+    /// Returns a handle that makes this gateway reload its files.
     pub fn reload_handle(&self) -> ReloadSignal {
         self.reload.clone()
     }
@@ -255,6 +271,9 @@ impl Gateway {
             }
             _ => None,
         };
+        let addresses = AddressTable::new(self.config.address_connections_max.max(1), self.counters.clone());
+        let mut limits = ConnectionLimits::from(&self.config);
+        limits.body.counters = self.counters;
         let shared = Arc::new(GatewayState {
             service: self.service,
             fast_lane: self.fast_lane,
@@ -265,7 +284,8 @@ impl Gateway {
             http3: http3.as_ref().and_then(|_| elsewhere(self.address)),
             #[cfg(not(feature = "http3"))]
             http3: None,
-            limits: ConnectionLimits::from(&self.config),
+            limits,
+            addresses,
             tls: self.config.tls,
             region: self.config.region,
             allows_version_2: self.config.signature_v2,
@@ -287,7 +307,7 @@ impl Gateway {
         let all = slots.acquire_many(connections_max);
         if tokio::time::timeout(drain_timeout, all).await.is_err() {
             let open = connections_max as usize - slots.available_permits();
-            tracing::warn!(connections = open, "closing connections that did not end in time");
+            tracing::warn!(connections = open, "closing connections that did not finish in time");
         }
         #[cfg(feature = "http3")]
         if let Some(http3) = http3 {
@@ -301,6 +321,7 @@ impl Gateway {
         let Some(metrics) = self.sockets.metrics.take() else { return Ok(()) };
         let vitals = GatewayHealth {
             monitor: self.monitor.clone(),
+            counters: self.counters.clone(),
             users: self.users.clone(),
             slots: slots.clone(),
             connections_max: self.config.connections_max.max(1) as usize,
@@ -395,6 +416,7 @@ fn elsewhere(address: SocketAddr) -> Option<http::HeaderValue> {
 /// The data behind metrics and health responses.
 struct GatewayHealth {
     monitor: Arc<RequestMonitor>,
+    counters: Arc<LimitCounters>,
     users: Arc<Users>,
     slots: Arc<Semaphore>,
     connections_max: usize,
@@ -403,13 +425,17 @@ struct GatewayHealth {
 
 impl HealthProbe for GatewayHealth {
     fn is_ready(&self) -> bool {
-        !self.stopped.is_stopped() && self.users.look_at_root()
+        !self.stopped.is_stopped() && self.users.has_root()
     }
 
     fn metrics(&self) -> String {
         // The accept loop itself holds one slot while it waits for the next connection.
         let taken = self.connections_max - self.slots.available_permits();
-        self.monitor.metrics.text(taken.saturating_sub(1), self.users.is_available())
+        let mut text = self.monitor.metrics.text(taken.saturating_sub(1), self.users.is_available());
+        let users = self.users.all();
+        let counts = users.values().map(|user| (user.name.as_str(), user.account.counts()));
+        monitor::put_limits(&mut text, &self.counters, counts.collect());
+        text
     }
 }
 
@@ -457,7 +483,7 @@ impl RunningGateway {
         self.metrics
     }
 
-    /// Returns a handle that makes the gateway read its files again.
+    /// Returns a handle that makes the gateway reload its files.
     pub fn reload_handle(&self) -> ReloadSignal {
         self.reload.clone()
     }

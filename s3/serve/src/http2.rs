@@ -23,7 +23,8 @@ use tokio::time::{Instant, Sleep, sleep_until};
 use crate::answer::GatewayState;
 use crate::connection::{ClientSocket, WaitDeadline};
 use crate::gateway::{LEAVE_TAKING, StopReceiver};
-use crate::multiplexed::{HeldBytes, ReplyBody, gathered};
+use crate::limits::{BodyLimits, ConnectionAccount};
+use crate::multiplexed::{ConnectionState, ReplyBody};
 use crate::unsigned::ConnectionPeer;
 use crate::{multiplexed, workers};
 
@@ -37,7 +38,7 @@ const STREAM_WINDOW_BYTES: u32 = 1 << 20;
 const CONNECTION_WINDOW_BYTES: u32 = 2 << 20;
 /// The largest piece of a body that a client may send in one frame, in bytes.
 const FRAME_BYTES_MAX: u32 = 64 * 1024;
-/// The maximum number of bytes of a response that are kept until the client takes them.
+/// The maximum number of bytes of a response that are kept until the client receives them.
 const SEND_BUFFER_BYTES_MAX: usize = 256 * 1024;
 /// The maximum number of requests that a client resets before they are processed, and of errors that it causes, before
 /// the connection ends. No well-behaved client comes near this number (CVE-2023-44487, CVE-2025-8671).
@@ -48,16 +49,19 @@ const RESETS_MAX: usize = 64;
 pub(crate) async fn serve(
     socket: ClientSocket,
     ahead: Vec<u8>,
-    caller: ConnectionPeer,
+    (caller, account): (ConnectionPeer, ConnectionAccount),
     shared: &Arc<GatewayState>,
     stopped: StopReceiver,
 ) -> io::Result<()> {
     workers::stay();
-    let (streams, held) = (StreamExecutor::new(shared.limits.stall_timeout), HeldBytes::default());
-    let service = service_fn(|request| exchange((shared.clone(), held.clone()), caller.clone(), request));
+    let streams = StreamExecutor::new(shared.limits.body.clone());
+    let state = ConnectionState::new(account);
+    // The future of a request is larger than what a response needs, so it is freed when the response begins.
+    let service =
+        service_fn(|request| Box::pin(exchange((shared.clone(), state.clone()), caller.clone(), request)));
     let io = TokioIo::new(RewoundSocket::new(socket, ahead));
     let connection = pin!(builder(&streams, shared.limits.head_bytes_max).serve_connection(io, service));
-    run(connection, &streams, shared.limits.header_timeout, stopped).await
+    run(connection, (&streams, &state.account), shared.limits.header_timeout, stopped).await
 }
 
 /// Configures hyper. `head_bytes_max` is counted as in RFC 9113 section 6.5.2.
@@ -77,10 +81,10 @@ fn builder(streams: &StreamExecutor, head_bytes_max: usize) -> Builder<StreamExe
 }
 
 /// Drives a connection. If no complete head arrives for `idle_timeout`, tells the client to close the connection;
-/// closes it after the same time again.
+/// closes it after the same time again. A client that sends too many requests without a valid signature is told so too.
 async fn run<S>(
     mut connection: Pin<&mut Connection<TokioIo<RewoundSocket>, S, StreamExecutor>>,
-    streams: &StreamExecutor,
+    (streams, account): (&StreamExecutor, &ConnectionAccount),
     idle_timeout: Duration,
     stopped: StopReceiver,
 ) -> io::Result<()>
@@ -103,7 +107,7 @@ where
         if is_stopped {
             idle.shorten(LEAVE_TAKING);
         }
-        if !is_ending && (is_idle || is_stopped) {
+        if !is_ending && (is_idle || is_stopped || !account.is_welcome()) {
             is_ending = true;
             connection.as_mut().graceful_shutdown();
             // The connection and the timer must be polled again.
@@ -140,13 +144,12 @@ impl IdleTimeout {
 }
 
 async fn exchange(
-    (shared, held): (Arc<GatewayState>, HeldBytes),
+    (shared, state): (Arc<GatewayState>, ConnectionState),
     caller: ConnectionPeer,
     request: Request<Incoming>,
 ) -> Result<Response<ReplyBody>, Infallible> {
     let length = request.body().size_hint();
-    let request = request.map(|body| gathered(body, shared.limits.body_bytes_max));
-    let mut response = multiplexed::exchange((&shared, &held), &caller, request, length).await;
+    let mut response = multiplexed::exchange((&shared, &state), &caller, request.map(Some), length).await;
     if let Some(elsewhere) = &shared.http3 {
         response.headers_mut().insert(ALT_SVC, elsewhere.clone());
     }
@@ -161,7 +164,7 @@ const PATIENCE_AMONG_OTHERS: u32 = 10;
 #[derive(Clone)]
 pub(super) struct StreamExecutor {
     all: Arc<ConnectionActivity>,
-    stall_timeout: Duration,
+    limits: BodyLimits,
 }
 
 /// State that the requests of a connection share.
@@ -173,13 +176,13 @@ struct ConnectionActivity {
 }
 
 impl StreamExecutor {
-    pub(super) fn new(stall_timeout: Duration) -> Self {
+    pub(super) fn new(limits: BodyLimits) -> Self {
         let all = ConnectionActivity {
             open: AtomicUsize::new(0),
             started: Instant::now(),
             moved_ms: AtomicU64::new(0),
         };
-        StreamExecutor { all: Arc::new(all), stall_timeout }
+        StreamExecutor { all: Arc::new(all), limits }
     }
 
     /// Whether any request is in progress.
@@ -192,8 +195,8 @@ impl<F: Future<Output = ()> + Send + 'static> Executor<F> for StreamExecutor {
     fn execute(&self, request: F) {
         self.all.open.fetch_add(1, Ordering::Relaxed);
         let open = OpenStream(self.all.clone());
-        let (request, stall_timeout) = (Box::pin(request), self.stall_timeout);
-        tokio::spawn(TimedRequest { request, timer: None, moved: self.all.started, stall_timeout, open });
+        let (request, limits) = (Box::pin(request), self.limits.clone());
+        tokio::spawn(TimedRequest { request, timer: None, moved: self.all.started, limits, open });
     }
 }
 
@@ -211,7 +214,7 @@ struct TimedRequest<F> {
     request: Pin<Box<F>>,
     timer: Option<Pin<Box<Sleep>>>,
     moved: Instant,
-    stall_timeout: Duration,
+    limits: BodyLimits,
     open: OpenStream,
 }
 
@@ -228,7 +231,7 @@ impl<F> TimedRequest<F> {
         let all = &self.open.0;
         let moved_ms = self.moved.duration_since(all.started).as_millis() as u64;
         all.moved_ms.store(moved_ms, Ordering::Relaxed);
-        let deadline = self.moved + self.stall_timeout;
+        let deadline = self.moved + self.limits.stall_timeout;
         let timer = self.timer.get_or_insert_with(|| Box::pin(sleep_until(deadline)));
         timer.as_mut().reset(deadline);
         timer
@@ -241,8 +244,8 @@ impl<F> TimedRequest<F> {
         loop {
             let all = &self.open.0;
             let last = all.started + Duration::from_millis(all.moved_ms.load(Ordering::Relaxed));
-            let patience = self.moved + PATIENCE_AMONG_OTHERS * self.stall_timeout;
-            let deadline = patience.min(last + self.stall_timeout);
+            let patience = self.moved + PATIENCE_AMONG_OTHERS * self.limits.stall_timeout;
+            let deadline = patience.min(last + self.limits.stall_timeout);
             if deadline <= Instant::now() {
                 return Poll::Ready(TimerState::Over);
             }
@@ -260,14 +263,16 @@ impl<F: Future<Output = ()>> Future for TimedRequest<F> {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
         let timer = self.poll_timer(context);
         if let Poll::Ready(TimerState::Over) = timer {
-            tracing::debug!("a request on an HTTP/2 connection did not move for {:?}", self.stall_timeout);
+            let time = self.limits.stall_timeout;
+            tracing::debug!("a request on an HTTP/2 connection made no progress for {time:?}");
+            self.limits.count_slow();
             return Poll::Ready(());
         }
         if self.request.as_mut().poll(context).is_ready() {
             return Poll::Ready(());
         }
         match timer {
-            // The timer caused this poll, so the poll is no sign of progress.
+            // The timer caused this poll, so the poll is not a sign of progress.
             Poll::Ready(_) => Poll::Pending,
             Poll::Pending => self.note().as_mut().poll(context),
         }

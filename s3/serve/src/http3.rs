@@ -31,12 +31,16 @@ use crate::answer::{ConnectionLimits, GatewayState};
 use crate::connection::WaitDeadline;
 use crate::gateway::StopReceiver;
 use crate::http1::STALLED;
-use crate::multiplexed::{HeldBytes, ReplyBody, gathered};
+use crate::limits::{BodyLimits, ConnectionAccount};
+use crate::multiplexed::{ConnectionState, ReplyBody};
 use crate::unsigned::ConnectionPeer;
 use crate::{TlsCertificate, multiplexed};
 
 /// How long a client that was told to close may take to read its last response.
 const LINGER: Duration = Duration::from_millis(500);
+
+/// The error code of a client whose address has too many connections (H3_EXCESSIVE_LOAD, RFC 9114 section 8.1).
+const EXCESSIVE_LOAD: VarInt = VarInt::from_u32(0x107);
 
 type Connection = h3::server::Connection<h3_quinn::Connection, Bytes>;
 type Resolver = RequestResolver<h3_quinn::Connection, Bytes>;
@@ -55,6 +59,11 @@ async fn speak(
 ) -> io::Result<()> {
     let (caller, header_timeout) = (ConnectionPeer::Remote(accepted.remote()), shared.limits.header_timeout);
     let quic = timeout(header_timeout, accepted.handshake()).await??;
+    // Before the handshake, the client's address may be forged.
+    let Some(account) = shared.addresses.admit(quic.remote_address().ip()) else {
+        quic.close(EXCESSIVE_LOAD, b"too many connections without a signed request");
+        return Ok(());
+    };
     let mut connection: Connection = h3::server::builder()
         .max_field_section_size(shared.limits.head_bytes_max as u64)
         .build(h3_quinn::Connection::new(quic))
@@ -63,7 +72,7 @@ async fn speak(
     // Requests that are still in progress when the connection ends are dropped with it.
     let mut requests = JoinSet::new();
     let stop = stopped.over();
-    take_requests(&mut connection, &mut requests, (shared, &caller), stop).await?;
+    take_requests(&mut connection, &mut requests, (shared, &caller, account), stop).await?;
     // The next request is the first that is not served.
     connection.shutdown(1).await.map_err(io::Error::other)?;
     while !requests.is_empty() {
@@ -79,24 +88,28 @@ async fn speak(
 }
 
 /// Starts requests until the client closes the connection, `stop` is ready, or no request is in progress and none
-/// arrives within the time limit for a head.
+/// arrives within the time limit for a head. Ends after too many requests without a valid signature.
 async fn take_requests(
     connection: &mut Connection,
     requests: &mut JoinSet<()>,
-    (shared, caller): (&Arc<GatewayState>, &ConnectionPeer),
+    (shared, caller, account): (&Arc<GatewayState>, &ConnectionPeer, ConnectionAccount),
     stop: impl Future<Output = ()>,
 ) -> io::Result<()> {
     let mut stop = pin!(stop);
-    let (turns, held) = (Arc::new(ResponseTurns::new(shared.limits.stall_timeout)), HeldBytes::default());
+    let turns = Arc::new(ResponseTurns::new(shared.limits.body.clone()));
+    let state = ConnectionState::new(account);
     loop {
         let next = tokio::select! {
             next = timeout(shared.limits.header_timeout, connection.accept()) => next,
             () = stop.as_mut() => return Ok(()),
         };
         while requests.try_join_next().is_some() {}
+        if !state.account.is_welcome() {
+            return Ok(());
+        }
         match next {
             Ok(Ok(Some(request))) => {
-                let with = (shared.clone(), held.clone());
+                let with = (shared.clone(), state.clone());
                 requests.spawn(answer(request, with, caller.clone(), turns.clone()));
             }
             Ok(Ok(None)) => return Ok(()),
@@ -110,18 +123,18 @@ async fn take_requests(
 
 async fn answer(
     request: Resolver,
-    (shared, held): (Arc<GatewayState>, HeldBytes),
+    (shared, state): (Arc<GatewayState>, ConnectionState),
     caller: ConnectionPeer,
     turns: Arc<ResponseTurns>,
 ) {
-    if let Err(error) = exchange(request, (&shared, &held), &caller, &turns).await {
+    if let Err(error) = exchange(request, (&shared, &state), &caller, &turns).await {
         tracing::debug!(%error, "a request over HTTP/3 ended early");
     }
 }
 
 async fn exchange(
     resolver: Resolver,
-    (shared, held): (&GatewayState, &HeldBytes),
+    (shared, state): (&GatewayState, &ConnectionState),
     caller: &ConnectionPeer,
     turns: &ResponseTurns,
 ) -> io::Result<()> {
@@ -131,7 +144,9 @@ async fn exchange(
         head.map_err(io::Error::other)?;
     let (mut send, receive) = stream.split();
     let (body, length) = body_of(&request, receive, limits);
-    let response = multiplexed::exchange((shared, held), caller, request.map(|()| body), length).await;
+    // This future is larger than what a response needs, so it is freed when the response begins.
+    let answering = multiplexed::exchange((shared, state), caller, request.map(|()| body), length);
+    let response = Box::pin(answering).await;
     let sent = send_answer(&mut send, response, turns).await;
     if sent.is_err() {
         // The client must not mistake a part of the response for all of it.
@@ -295,24 +310,24 @@ pub(super) fn body_of(
     request: &Request<()>,
     stream: RequestStream<RecvStream, Bytes>,
     limits: &ConnectionLimits,
-) -> (s3s::Body, SizeHint) {
+) -> (Option<ReceivedBody>, SizeHint) {
     let stated = request.headers().get(header::CONTENT_LENGTH);
     let length: Option<u64> = stated.and_then(|length| length.to_str().ok()?.parse().ok());
     let has_none = matches!(*request.method(), Method::GET | Method::HEAD | Method::DELETE);
     if length == Some(0) || (length.is_none() && has_none) {
-        return (s3s::Body::empty(), SizeHint::with_exact(0));
+        return (None, SizeHint::with_exact(0));
     }
     let received = ReceivedBody {
         stream,
         left: length,
         patience: WaitDeadline::default(),
-        stall_timeout: limits.stall_timeout,
+        stall_timeout: limits.body.stall_timeout,
     };
     let length = received.size_hint();
-    (gathered(received, limits.body_bytes_max), length)
+    (Some(received), length)
 }
 
-struct ReceivedBody {
+pub(super) struct ReceivedBody {
     stream: RequestStream<RecvStream, Bytes>,
     /// Bytes still to come, if known.
     left: Option<u64>,
@@ -375,23 +390,23 @@ const PATIENCE_AMONG_OTHERS: u32 = 10;
 /// State that the responses of a connection share.
 pub(super) struct ResponseTurns {
     turns: Semaphore,
-    stall_timeout: Duration,
+    limits: BodyLimits,
     started: Instant,
     /// When something was last sent, in ms after `started`.
     moved_ms: AtomicU64,
 }
 
 impl ResponseTurns {
-    pub(super) fn new(stall_timeout: Duration) -> Self {
+    pub(super) fn new(limits: BodyLimits) -> Self {
         ResponseTurns {
             turns: Semaphore::new(TURNS),
-            stall_timeout,
+            limits,
             started: Instant::now(),
             moved_ms: AtomicU64::new(0),
         }
     }
 
-    /// Runs `sending` when it is its turn. Errors: `TimedOut` if the client takes no data of this response.
+    /// Runs `sending` when it is its turn. Errors: `TimedOut` if the client receives no data of this response.
     pub(super) async fn send(
         &self,
         sending: impl Future<Output = Result<(), StreamError>>,
@@ -411,13 +426,15 @@ impl ResponseTurns {
 
     async fn wait<T>(&self, mut sending: Pin<&mut impl Future<Output = T>>) -> io::Result<T> {
         let since = Instant::now();
+        let stall_timeout = self.limits.stall_timeout;
         loop {
-            if let Ok(sent) = timeout(self.stall_timeout, sending.as_mut()).await {
+            if let Ok(sent) = timeout(stall_timeout, sending.as_mut()).await {
                 return Ok(sent);
             }
             let moved = self.started + Duration::from_millis(self.moved_ms.load(Ordering::Relaxed));
-            let is_over = since.elapsed() >= PATIENCE_AMONG_OTHERS * self.stall_timeout;
-            if is_over || moved.elapsed() >= self.stall_timeout {
+            let is_over = since.elapsed() >= PATIENCE_AMONG_OTHERS * stall_timeout;
+            if is_over || moved.elapsed() >= stall_timeout {
+                self.limits.count_slow();
                 return Err(io::ErrorKind::TimedOut.into());
             }
         }

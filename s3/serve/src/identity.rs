@@ -17,8 +17,10 @@ use s3s::path::S3Path;
 use s3s::{S3Error, S3ErrorCode, S3Request, S3Result, s3_error};
 
 use crate::Users;
+use crate::access::{RequestFacts, authorise, unsigned};
 use crate::message::composed;
 use crate::monitor::{OperationCode, RequestTrace, SignedOperation};
+use crate::s3::{S3Failure, beyond_limit};
 use crate::users::User;
 
 /// An access key and its secret.
@@ -62,7 +64,7 @@ impl S3Auth for KnownKeys {
         match user.as_ref().and_then(|user| user.keys.as_ref()) {
             Some(keys) => Ok(SecretKey::from(keys.secret_key.as_str())),
             None => {
-                let detail = "the access key is not known here; check the access key";
+                let detail = "the access key is unknown; check it";
                 let text = composed(UNKNOWN_KEY, detail, &[("AWSAccessKeyId", access_key)]);
                 Err(S3Error::with_message(S3ErrorCode::InvalidAccessKeyId, text))
             }
@@ -93,7 +95,13 @@ impl S3Access for RequestAdmission {
         let access_key = request.credentials().map(|credentials| credentials.access_key.as_str());
         let user = self.admit(known, access_key, request.headers(), request.uri())?;
         let (operation, names) = (OperationCode::named(request.s3_op().name()), names(request.s3_path()));
-        Self::take_note(request.extensions_mut(), &user, operation, || Some(names));
+        Self::take_note(request.extensions_mut(), &user, operation, || Some(names.clone()))?;
+        let origin = request.extensions_mut().get().copied();
+        let user = user.at(&names.0).map_err(|error| S3Failure::from(error).0)?;
+        let name = request.s3_op().name();
+        let facts = RequestFacts::new(request.headers(), request.uri(), origin);
+        let permitted = authorise(&user, name, (&names.0, &names.1), &facts).await;
+        permitted.map_err(|S3Failure(error)| error)?;
         request.extensions_mut().insert(user);
         Ok(())
     }
@@ -108,6 +116,14 @@ impl RequestAdmission {
         self.admit(known, access_key, &request.headers, &request.uri)
     }
 
+    /// Returns the users with key pairs, if key pairs identify callers.
+    pub(crate) fn users(&self) -> Option<&Users> {
+        match self {
+            RequestAdmission::Signed(users) => Some(users),
+            RequestAdmission::Peers => None,
+        }
+    }
+
     fn admit(
         &self,
         known: Option<Arc<User>>,
@@ -116,16 +132,16 @@ impl RequestAdmission {
         uri: &Uri,
     ) -> S3Result<Arc<User>> {
         let RequestAdmission::Signed(users) = self else {
-            let user = known.ok_or_else(|| s3_error!(AccessDenied, "nobody is known to have sent this"))?;
+            let user =
+                known.ok_or_else(|| s3_error!(AccessDenied, "the sender of the request is unknown"))?;
             return check_owner(&user, headers).map(|()| user);
         };
         let Some(access_key) = access_key else {
-            let detail = "anonymous requests are refused; sign them (SigV4)";
-            let text = composed("Access Denied.", detail, &[]);
-            return Err(S3Error::with_message(S3ErrorCode::AccessDenied, text));
+            let S3Failure(refused) = unsigned();
+            return users.anonymous().ok_or(refused);
         };
         let Some(user) = users.find(access_key) else {
-            return Err(s3_error!(InvalidAccessKeyId, "the access key has just been taken away"));
+            return Err(s3_error!(InvalidAccessKeyId, "the access key has just been removed"));
         };
         let is_version_2 = signed_with_version_2(headers, uri);
         // Signatures of version 2 cover all `x-amz-` headers. A request that looks like both versions must pass the
@@ -141,16 +157,17 @@ impl RequestAdmission {
     }
 
     /// Records the operation and the user in the request's trace. `names` are the bucket and the key, in case the path
-    /// spells them differently.
+    /// encodes them differently. Errors: `SlowDown` for a user who is at a limit.
     pub(crate) fn take_note(
         extensions: &mut Extensions,
         user: &Arc<User>,
         operation: OperationCode,
         names: impl FnOnce() -> Option<(String, String)>,
-    ) {
-        let Some(trace) = extensions.remove::<Arc<RequestTrace>>() else { return };
+    ) -> S3Result<()> {
+        let Some(trace) = extensions.remove::<Arc<RequestTrace>>() else { return Ok(()) };
         let names = trace.asked.is_some().then(names).flatten();
-        trace.signed(SignedOperation { user: user.clone(), operation, names, at: Instant::now() });
+        let signed = SignedOperation { user: user.clone(), operation, names, at: Instant::now() };
+        trace.admit(signed).map_err(beyond_limit)
     }
 }
 
@@ -209,7 +226,7 @@ fn check_all_signed(headers: &HeaderMap, uri: &Uri) -> S3Result<()> {
     names.sort_unstable();
     let names = names.join(", ");
     let words = "There were headers present in the request which were not signed";
-    let detail = format!("not signed: {names}; sign them, or leave them out");
+    let detail = format!("not signed: {names}; sign them, or remove them");
     let text = composed(words, &detail, &[("HeadersNotSigned", &names)]);
     Err(S3Error::with_message(S3ErrorCode::AccessDenied, text))
 }
@@ -219,7 +236,7 @@ fn check_all_signed(headers: &HeaderMap, uri: &Uri) -> S3Result<()> {
 fn check_form(headers: &HeaderMap, uri: &Uri) -> S3Result<()> {
     let signed = signed_headers(headers, uri).unwrap_or_default();
     if signed.split(';').all(|name| name.trim().is_empty()) {
-        return Err(malformed(uri, "SignedHeaders names no header; sign host at least"));
+        return Err(malformed(uri, "SignedHeaders names no header; sign at least host"));
     }
     if !signed.split(';').any(|name| name.eq_ignore_ascii_case("host")) {
         return Err(s3_error!(

@@ -10,7 +10,10 @@
 //! * `http1`: HTTP/1.1 on one socket, between its bytes and the store's
 //! * `http2`, `http3`: concurrent requests on one connection; `multiplexed`: the code that both share
 //! * `content`, `buffers`: content and memory, for all HTTP versions
+//! * `file_server`: threads for calls that wait for a file server
+//! * `limits`: limits of users and of clients whose user is not known yet, and turns of users
 //! * `domains`: buckets named by the host
+//! * `access`: whether the rules of a bucket permit a request
 //! * `answer`: from a request to its response; `message`: the text of errors
 //! * `monitor`: access log, counters, health; `watch`: watches the directory and the credentials file
 //! * `unsigned`: peers, and requests that need no signature because the peer is known
@@ -22,11 +25,15 @@
 //! Logs go through `tracing`. The S3 library also logs an error for every refused request (targets starting with
 //! `s3s`); subscribers may want to silence those.
 
+mod access;
 mod answer;
 mod buffers;
 mod connection;
 mod content;
 mod domains;
+mod file_server;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 mod gate;
 mod gateway;
 mod http1;
@@ -34,12 +41,14 @@ mod http2;
 #[cfg(feature = "http3")]
 mod http3;
 mod identity;
+mod limits;
 mod message;
 mod monitor;
 mod multiplexed;
 pub mod node;
 mod s3;
 mod signature;
+mod signature_v2;
 mod sockets;
 mod tls;
 mod unsigned;
@@ -47,10 +56,11 @@ mod users;
 mod watch;
 mod workers;
 
-pub use crate::answer::S3Layer;
+pub use crate::answer::S3Responder;
 pub use gateway::{Gateway, GatewayConfig, GatewayStop, RunningGateway};
 pub use identity::AccessKeyPair;
+pub use limits::UserLimits;
 pub use sockets::GatewaySockets;
 pub use tls::TlsCertificate;
-pub use users::{OpenStore, Users};
+pub use users::{AnonymousUser, OpenStore, Users};
 pub use watch::ReloadSignal;

@@ -1,9 +1,9 @@
-//! The texts of error documents: `Message` holds AWS's message for a failure; `Detail` holds our own sentence, which
-//! says what failed and what to do next. Programs compare the message; people read the detail.
+//! The texts of error documents: `Message` holds AWS's message for a failure; `Detail` holds our own text, which says
+//! what failed and what to do next. Programs compare the message; people read the detail.
 //!
 //! The S3 layer carries one text for each error, and this module splits it into lines. The first line holds AWS's
-//! message, the second our sentence, and each further line a fact, which becomes an element. A text of one line is our
-//! sentence; the table below then provides AWS's message for the code.
+//! message, the second our own text, and each further line a value, which becomes an element. A single line is our own
+//! text; the table below then provides AWS's message for the code.
 
 use fordway_store::ChecksumAlgorithm;
 use fordway_wire::s3_xml::escaped;
@@ -83,7 +83,7 @@ const WORDS: [(&str, &str); 38] = [
     ),
 ];
 
-/// Composes the text of an error from AWS's message, our sentence (which may be empty), and facts, each with the name
+/// Composes the text of an error from AWS's message, our own text (which may be empty), and values, each with the name
 /// of its element.
 pub(crate) fn composed(words: &str, detail: &str, facts: &[(&str, &str)]) -> String {
     let mut text = format!("{}\n{}", one_line(words), one_line(detail));
@@ -140,9 +140,10 @@ fn of_code<'t>(code: &str, ours: &'t str) -> (String, &'t str) {
 
 /// Returns AWS's message for `BadDigest`, which names the checksum that does not match.
 fn of_digest(ours: &str) -> String {
+    let stated = ours.rsplit_once("does not match its ").map_or("", |(_, rest)| rest);
+    let name = stated.split(|c: char| !c.is_ascii_alphanumeric()).next();
     let mut known = ChecksumAlgorithm::ALL.iter();
-    let named = known.find(|known| ours.contains(&format!("{} is not the one", known.name())));
-    match named {
+    match known.find(|known| Some(known.name()) == name) {
         Some(known) => format!("The {} you specified did not match the calculated checksum.", known.name()),
         None => "The Content-MD5 you specified did not match what we received.".to_owned(),
     }
@@ -172,7 +173,7 @@ mod tests {
             "<Error><Code>MethodNotAllowed</Code><Message>The specified method is not allowed against this \
              resource.</Message></Error>"
         );
-        let digest = document("BadDigest", "the content's CRC32C is not the one stated");
+        let digest = document("BadDigest", "the content does not match its CRC32C");
         assert!(digest.contains("<Message>The CRC32C you specified did not match"), "{digest}");
     }
 

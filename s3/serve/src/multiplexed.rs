@@ -4,7 +4,7 @@
 //! Data that is read ahead waits in memory for the client's flow-control window and for the socket, and a few
 //! connections may have thousands of responses that their clients do not read. Once much data waits, a response gets
 //! its next piece only when the previous one has been sent; at twice that amount, the pieces become small. No response
-//! waits for the window of another, so a client that keeps one window closed delays no other response.
+//! waits for the window of another, so a client that keeps one window closed does not delay other responses.
 
 use std::future::Future;
 use std::io;
@@ -18,27 +18,48 @@ use bytes::{Buf as _, Bytes};
 use http::{HeaderValue, Method, Request, Response, StatusCode, header};
 use http_body::{Body, Frame, SizeHint};
 
-use crate::answer::{GatewayState, PreparedBody};
-use crate::buffers::{BufferChunk, CHUNK_BYTES};
+use crate::answer::{ConnectionLimits, GatewayState, PreparedBody};
+use crate::buffers::{CHUNK_BYTES, PartialChunk};
 use crate::content::{ContentPieces, PIECE_BYTES};
-use crate::http1::BROKEN;
+use crate::http1::{BROKEN, STALLED};
+use crate::limits::{
+    BodyLimits, ConnectionAccount, LimitReason, ProgressWatch, RatePacer, UserAccount, is_shared, take_turn,
+};
 use crate::monitor::{RequestMonitor, RequestTrace, ResponseEnding};
 use crate::unsigned::ConnectionPeer;
 use crate::{answer, monitor};
 
-/// Answers a request whose body has the given `length`, as far as it is known.
-pub(crate) async fn exchange(
-    (shared, held): (&GatewayState, &HeldBytes),
+/// State that the requests of a connection share. Clones share the same state.
+#[derive(Clone)]
+pub(crate) struct ConnectionState {
+    held: HeldBytes,
+    pub(crate) account: Arc<ConnectionAccount>,
+}
+
+impl ConnectionState {
+    pub(crate) fn new(account: ConnectionAccount) -> Self {
+        ConnectionState { held: HeldBytes::default(), account: Arc::new(account) }
+    }
+}
+
+/// Answers a request whose body, if it has one, has the given `length`, as far as it is known.
+pub(crate) async fn exchange<B: IncomingFrames>(
+    (shared, connection): (&GatewayState, &ConnectionState),
     caller: &ConnectionPeer,
-    request: Request<s3s::Body>,
+    request: Request<Option<B>>,
     length: SizeHint,
 ) -> Response<ReplyBody> {
+    let account = &connection.account;
+    if is_shared(account.user_id()) {
+        take_turn(account.user()).await;
+    }
     let (method, path) = (request.method().as_str(), request.uri().path());
     let trace = Arc::new(shared.monitor.start(method, path, caller, Instant::now()));
-    let mut counted = CountedRequest { monitor: &shared.monitor, trace: &trace, is_over: false };
+    let mut counted = CountedRequest { monitor: &shared.monitor, trace: trace.clone(), is_over: false };
     trace.parsed(length.exact().unwrap_or(0));
     let is_head = request.method() == Method::HEAD;
     let wants_timing = request.headers().contains_key(monitor::TIMING_WANTED);
+    let request = request.map(|body| gathered(body, &shared.limits, &trace));
     let mut response = match length.lower() > shared.limits.body_bytes_max {
         true => answer::too_large(),
         false => answer::answer(shared, caller, request, trace.clone()).await,
@@ -54,14 +75,16 @@ pub(crate) async fn exchange(
     // Whether the client receives the body is not known here, because frames of many responses share the socket.
     let (status, body_bytes) = (response.status(), response.body().len());
     counted.is_over = true;
+    account.answered(trace.account(), status);
     shared.monitor.finish(&trace, &ResponseEnding { status, body_bytes, ready, is_complete: true });
-    response_of(response, is_head, held)
+    let held = connection.held.answer(trace.account().cloned());
+    response_of(response, is_head, (held, Some(trace)))
 }
 
 /// A request in progress. Dropping it also records its end: the client cancelled the request, or stopped sending it.
 struct CountedRequest<'r> {
     monitor: &'r RequestMonitor,
-    trace: &'r RequestTrace,
+    trace: Arc<RequestTrace>,
     is_over: bool,
 }
 
@@ -71,7 +94,7 @@ impl Drop for CountedRequest<'_> {
             let status = StatusCode::from_u16(CLIENT_IS_GONE).unwrap_or(StatusCode::REQUEST_TIMEOUT);
             let ending =
                 ResponseEnding { status, body_bytes: Some(0), ready: Instant::now(), is_complete: false };
-            self.monitor.finish(self.trace, &ending);
+            self.monitor.finish(&self.trace, &ending);
         }
     }
 }
@@ -80,19 +103,37 @@ impl Drop for CountedRequest<'_> {
 const CLIENT_IS_GONE: u16 = 499;
 
 /// The error type of bodies.
-type BodyError = Box<dyn std::error::Error + Send + Sync>;
+type MultiplexedBodyError = Box<dyn std::error::Error + Send + Sync>;
 
-/// Returns the body for the S3 layer. It fails beyond `bytes_max`.
-pub(crate) fn gathered<B>(incoming: B, bytes_max: u64) -> s3s::Body
-where
-    B: Body<Data = Bytes, Error: std::error::Error + Send + Sync> + Unpin + Send + 'static,
+/// The frames of a request's body.
+pub(crate) trait IncomingFrames:
+    Body<Data = Bytes, Error: std::error::Error + Send + Sync> + Unpin + Send + 'static
 {
-    match incoming.is_end_stream() {
-        true => s3s::Body::empty(),
-        false => {
-            let (over, room_bytes) = (Bytes::new(), bytes_max);
-            s3s::Body::http_body_unsync(GatheredFrames { incoming, over, chunk: None, filled: 0, room_bytes })
-        }
+}
+
+impl<B> IncomingFrames for B where
+    B: Body<Data = Bytes, Error: std::error::Error + Send + Sync> + Unpin + Send + 'static
+{
+}
+
+/// Returns the body for the S3 layer. It fails beyond the limits.
+fn gathered<B: IncomingFrames>(
+    incoming: Option<B>,
+    limits: &ConnectionLimits,
+    trace: &Arc<RequestTrace>,
+) -> s3s::Body {
+    match incoming.filter(|incoming| !incoming.is_end_stream()) {
+        None => s3s::Body::empty(),
+        Some(incoming) => s3s::Body::http_body_unsync(GatheredFrames {
+            incoming,
+            over: Bytes::new(),
+            chunk: PartialChunk::default(),
+            room_bytes: limits.body_bytes_max,
+            limits: limits.body.clone(),
+            progress: ProgressWatch::default(),
+            pacer: RatePacer::default(),
+            trace: trace.clone(),
+        }),
     }
 }
 
@@ -101,31 +142,36 @@ struct GatheredFrames<B> {
     incoming: B,
     /// The part of a frame that had no room in the previous piece.
     over: Bytes,
-    chunk: Option<BufferChunk>,
-    filled: usize,
+    chunk: PartialChunk,
     /// The number of bytes that may still arrive.
     room_bytes: u64,
+    limits: BodyLimits,
+    progress: ProgressWatch,
+    pacer: RatePacer,
+    trace: Arc<RequestTrace>,
 }
 
 impl<B> GatheredFrames<B> {
     fn gather(&mut self) {
-        let chunk = self.chunk.get_or_insert_with(BufferChunk::new);
-        let count = self.over.len().min(CHUNK_BYTES - self.filled);
-        chunk.memory()[self.filled..self.filled + count].copy_from_slice(&self.over[..count]);
+        let room = self.chunk.room();
+        let count = self.over.len().min(room.len());
+        room[..count].copy_from_slice(&self.over[..count]);
         self.over.advance(count);
-        self.filled += count;
+        self.chunk.add(count);
     }
 
-    /// Takes the gathered bytes, if there are any.
-    fn take(&mut self) -> Option<Bytes> {
-        let filled = std::mem::take(&mut self.filled);
-        self.chunk.take().map(|chunk| chunk.into_bytes(filled))
-    }
-
-    /// Adds a frame. Errors: the body exceeds the gateway's limit.
-    fn receive(&mut self, data: Bytes) -> Result<(), BodyError> {
+    /// Adds a frame. Errors: the body exceeds the gateway's limit, or arrives too slowly.
+    fn receive(&mut self, data: Bytes) -> Result<(), MultiplexedBodyError> {
+        if let Some(account) = self.trace.account() {
+            account.charge(data.len() as u64);
+        }
+        if !self.progress.moved(data.len() as u64, &self.limits) {
+            self.limits.count_slow();
+            self.trace.limited(LimitReason::Slow);
+            return Err(io::Error::new(io::ErrorKind::TimedOut, STALLED).into());
+        }
         let left = self.room_bytes.checked_sub(data.len() as u64);
-        self.room_bytes = left.ok_or_else(|| format!("{BROKEN}: it is larger than this gateway takes"))?;
+        self.room_bytes = left.ok_or_else(|| format!("{BROKEN}: it exceeds this gateway's limit"))?;
         self.over = data;
         Ok(())
     }
@@ -136,38 +182,48 @@ where
     B: Body<Data = Bytes, Error: std::error::Error + Send + Sync + 'static> + Unpin,
 {
     type Data = Bytes;
-    type Error = BodyError;
+    type Error = MultiplexedBodyError;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, MultiplexedBodyError>>> {
         let body = &mut *self;
+        if let Some(account) = body.trace.account() {
+            ready!(body.pacer.poll_allowed(account, context));
+        }
         loop {
             if !body.over.is_empty() {
-                if body.chunk.is_none() && body.incoming.is_end_stream() {
+                if body.chunk.filled() == 0 && body.incoming.is_end_stream() {
                     return Poll::Ready(Some(Ok(Frame::data(std::mem::take(&mut body.over)))));
                 }
                 body.gather();
-                if body.filled < CHUNK_BYTES {
+                if body.chunk.filled() < CHUNK_BYTES {
                     continue;
                 }
-                return Poll::Ready(body.take().map(|piece| Ok(Frame::data(piece))));
+                return Poll::Ready(body.chunk.take().map(|piece| Ok(Frame::data(piece))));
             }
-            match ready!(Pin::new(&mut body.incoming).poll_frame(context)) {
+            let Poll::Ready(frame) = Pin::new(&mut body.incoming).poll_frame(context) else {
+                body.progress.wait();
+                return match body.chunk.is_to_be_passed_on() {
+                    true => Poll::Ready(body.chunk.take().map(|piece| Ok(Frame::data(piece)))),
+                    false => Poll::Pending,
+                };
+            };
+            match frame {
                 Some(Ok(frame)) => body.receive(frame.into_data().unwrap_or_default())?,
                 Some(Err(error)) => return Poll::Ready(Some(Err(error.into()))),
-                None => return Poll::Ready(body.take().map(|piece| Ok(Frame::data(piece)))),
+                None => return Poll::Ready(body.chunk.take().map(|piece| Ok(Frame::data(piece)))),
             }
         }
     }
 
     fn is_end_stream(&self) -> bool {
-        self.over.is_empty() && self.chunk.is_none() && self.incoming.is_end_stream()
+        self.over.is_empty() && self.chunk.filled() == 0 && self.incoming.is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {
-        let held = (self.over.len() + self.filled) as u64;
+        let held = (self.over.len() + self.chunk.filled()) as u64;
         let left = self.incoming.size_hint().exact();
         left.map(|left| SizeHint::with_exact(left + held)).unwrap_or_default()
     }
@@ -177,7 +233,7 @@ where
 pub(super) fn response_of(
     response: Response<PreparedBody>,
     is_head: bool,
-    held: &HeldBytes,
+    (held, trace): (BacklogShare, Option<Arc<RequestTrace>>),
 ) -> Response<ReplyBody> {
     let (mut parts, reply) = response.into_parts();
     let is_without_body = matches!(parts.status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
@@ -188,21 +244,25 @@ pub(super) fn response_of(
         parts.headers.insert(header::CONTENT_LENGTH, HeaderValue::from(length));
     }
     let reply = if is_without_body || is_head { PreparedBody::Nothing } else { reply };
-    Response::from_parts(parts, ReplyBody { left: RemainingBody::of(reply), held: held.answer() })
+    let left = RemainingBody::of(reply);
+    Response::from_parts(parts, ReplyBody { left, held, pacer: RatePacer::default(), _trace: trace })
 }
 
 /// A piece that is being read, and the content after it.
-type Reading = Pin<Box<dyn Future<Output = io::Result<(Bytes, ContentPieces)>> + Send>>;
+type PieceRead = Pin<Box<dyn Future<Output = io::Result<(Bytes, ContentPieces)>> + Send>>;
 
 /// The body of a response that the client has not received yet.
 pub(crate) struct ReplyBody {
     left: RemainingBody,
-    held: HeldAnswer,
+    held: BacklogShare,
+    pacer: RatePacer,
+    /// The request is in flight until the body is dropped.
+    _trace: Option<Arc<RequestTrace>>,
 }
 
 enum RemainingBody {
     Content(ContentPieces),
-    Reading(Reading),
+    Reading(PieceRead),
     Document(s3s::Body),
     Nothing,
 }
@@ -213,6 +273,7 @@ impl RemainingBody {
             PreparedBody::Nothing => RemainingBody::Nothing,
             PreparedBody::Content(content) => RemainingBody::Content(ContentPieces::new(content)),
             PreparedBody::Parts(parts) => RemainingBody::Content(ContentPieces::Parts(parts)),
+            PreparedBody::Remote(region) => RemainingBody::Content(ContentPieces::Remote(region)),
             PreparedBody::Document(document) => RemainingBody::Document(document),
         }
     }
@@ -255,6 +316,10 @@ impl Body for ReplyBody {
         if let RemainingBody::Document(document) = &mut self.left {
             return Pin::new(document).poll_frame(context).map_err(Into::into);
         }
+        let body = &mut *self;
+        if let Some(user) = &body.held.of_user {
+            ready!(body.pacer.poll_allowed(user, context));
+        }
         let piece = ready!(self.poll_piece(context));
         let piece =
             piece.inspect_err(|error| tracing::warn!(%error, "an object could not be read to its end"));
@@ -283,7 +348,10 @@ impl Body for ReplyBody {
 /// The maximum number of bytes that may wait for the client of one connection before read-ahead of its responses is
 /// limited.
 const CONNECTION_BYTES: u64 = 4 << 20;
-/// The maximum number of bytes that may wait for all clients of the process before read-ahead is limited.
+/// The maximum number of bytes that may wait for all clients of a user before read-ahead is limited.
+const USER_BYTES: u64 = 16 << 20;
+/// The maximum number of bytes that may wait for all clients of the process before read-ahead is limited for users who
+/// have more than [`CONNECTION_BYTES`] waiting.
 const PROCESS_BYTES: u64 = 32 << 20;
 /// The number of bytes read at a time while the waiting bytes reach twice the limit.
 const SMALL_BYTES: u64 = 4 << 10;
@@ -302,29 +370,34 @@ struct ResponseBacklog {
     waker: Mutex<Option<Waker>>,
 }
 
-/// The share of one response in the waiting bytes.
-pub(super) struct HeldAnswer {
+/// The bytes of one response among the waiting bytes.
+pub(super) struct BacklogShare {
     of_connection: HeldBytes,
+    of_user: Option<Arc<UserAccount>>,
     own: Arc<ResponseBacklog>,
 }
 
 impl HeldBytes {
-    /// Returns the share of another response on the connection.
-    pub(super) fn answer(&self) -> HeldAnswer {
-        HeldAnswer { of_connection: self.clone(), own: Arc::default() }
-    }
-
-    /// Returns how many times the waiting bytes fill the limit, of the connection or of the process: 0, 1, ...
-    fn excess(&self) -> u64 {
-        let (ours, all) = (self.0.load(Ordering::Relaxed), OF_PROCESS.load(Ordering::Relaxed));
-        (ours / CONNECTION_BYTES).max(all / PROCESS_BYTES)
+    /// Returns the account of another response on the connection, to a request of a user.
+    pub(super) fn answer(&self, of_user: Option<Arc<UserAccount>>) -> BacklogShare {
+        BacklogShare { of_connection: self.clone(), of_user, own: Arc::default() }
     }
 }
 
-impl HeldAnswer {
+impl BacklogShare {
+    /// Returns how many times the waiting bytes exceed the limit of the connection, the user or the process: 0, 1, ...
+    /// One user's waiting bytes do not limit another user who has few bytes waiting.
+    fn excess(&self) -> u64 {
+        let load = |bytes: &AtomicU64| bytes.load(Ordering::Relaxed);
+        let (ours, all) = (load(&self.of_connection.0), load(&OF_PROCESS));
+        let users = self.of_user.as_ref().map_or(0, |user| load(&user.held_bytes));
+        let of_process = if users > CONNECTION_BYTES { all / PROCESS_BYTES } else { 0 };
+        (ours / CONNECTION_BYTES).max(users / USER_BYTES).max(of_process)
+    }
+
     /// Returns how many bytes may be read next.
     pub(super) fn poll_room(&self, context: &Context<'_>) -> Poll<u64> {
-        let excess = self.of_connection.excess();
+        let excess = self.excess();
         if excess > 0 && self.own.is_held() {
             *self.own.waker.lock().unwrap_or_else(PoisonError::into_inner) = Some(context.waker().clone());
             // The bytes may have been sent before the waker was stored.
@@ -341,8 +414,12 @@ impl HeldAnswer {
         for held in [&self.of_connection.0, &self.own.bytes, &OF_PROCESS] {
             held.fetch_add(bytes, Ordering::Relaxed);
         }
-        let (of_connection, own) = (self.of_connection.clone(), self.own.clone());
-        Bytes::from_owner(HeldPiece { piece, of_connection, own })
+        if let Some(user) = &self.of_user {
+            user.held_bytes.fetch_add(bytes, Ordering::Relaxed);
+            user.charge(bytes);
+        }
+        let (of_connection, of_user) = (self.of_connection.clone(), self.of_user.clone());
+        Bytes::from_owner(BacklogPiece { piece, of_connection, of_user, own: self.own.clone() })
     }
 }
 
@@ -352,23 +429,27 @@ impl ResponseBacklog {
     }
 }
 
-struct HeldPiece {
+struct BacklogPiece {
     piece: Bytes,
     of_connection: HeldBytes,
+    of_user: Option<Arc<UserAccount>>,
     own: Arc<ResponseBacklog>,
 }
 
-impl AsRef<[u8]> for HeldPiece {
+impl AsRef<[u8]> for BacklogPiece {
     fn as_ref(&self) -> &[u8] {
         &self.piece
     }
 }
 
-impl Drop for HeldPiece {
+impl Drop for BacklogPiece {
     fn drop(&mut self) {
         let bytes = self.piece.len() as u64;
         self.of_connection.0.fetch_sub(bytes, Ordering::Relaxed);
         OF_PROCESS.fetch_sub(bytes, Ordering::Relaxed);
+        if let Some(user) = &self.of_user {
+            user.held_bytes.fetch_sub(bytes, Ordering::Relaxed);
+        }
         if self.own.bytes.fetch_sub(bytes, Ordering::SeqCst) == bytes {
             let waker = self.own.waker.lock().unwrap_or_else(PoisonError::into_inner).take();
             waker.into_iter().for_each(Waker::wake);
@@ -402,16 +483,17 @@ mod tests {
         let woken = Arc::new(Woken::default());
         let waker = Waker::from(woken.clone());
         let context = Context::from_waker(&waker);
-        let greedy = one.answer();
+        let greedy = one.answer(None);
         let mut held = Vec::new();
         while greedy.poll_room(&context).is_ready() {
             held.push(greedy.hold(piece()));
         }
         assert_eq!(held.len() as u64 * PIECE_BYTES, CONNECTION_BYTES);
-        assert_eq!(one.answer().poll_room(&context), Poll::Ready(PIECE_BYTES), "another answer");
-        assert_eq!(other.answer().poll_room(&context), Poll::Ready(PIECE_BYTES), "another client");
-        let many: Vec<_> = (0..held.len()).map(|_| (one.answer(), one.answer().hold(piece()))).collect();
-        assert_eq!(one.answer().poll_room(&context), Poll::Ready(SMALL_BYTES));
+        assert_eq!(one.answer(None).poll_room(&context), Poll::Ready(PIECE_BYTES), "another response");
+        assert_eq!(other.answer(None).poll_room(&context), Poll::Ready(PIECE_BYTES), "another client");
+        let many: Vec<_> =
+            (0..held.len()).map(|_| (one.answer(None), one.answer(None).hold(piece()))).collect();
+        assert_eq!(one.answer(None).poll_room(&context), Poll::Ready(SMALL_BYTES));
         let rest = held[0].slice(5..9);
         held.clear();
         assert_eq!((woken.0.load(Ordering::Relaxed), &rest[..]), (0, &[7; 4][..]));

@@ -1,10 +1,10 @@
 //! Checks the form of a signature before the signature itself, with AWS's codes and messages, which clients and their
-//! users know. It also checks the end of an `aws-chunked` body before the S3 layer sees it: the S3 layer accepts a body
-//! whose last chunk is truncated or missing as complete, although no signature confirms that nothing follows.
+//! users know. It also checks the end of an `aws-chunked` body before the S3 layer sees it: the S3 layer
+//! accepts as complete a body whose last chunk is truncated or missing, although no signature confirms that nothing
+//! follows.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
-use std::time::SystemTime;
 
 use bytes::Bytes;
 use fordway_wire::date;
@@ -17,11 +17,12 @@ use percent_encoding::percent_decode_str;
 
 use crate::gate::GateRefusal;
 use crate::http1::{ChunkDecoder, ChunkStep};
-use crate::identity::{CLOCK_SKEW_MAX, is_region};
+use crate::identity::is_region;
 use crate::message::composed;
+use crate::signature_v2;
 
-const ALGORITHM: &str = "AWS4-HMAC-SHA256";
-const AMZ_DATE: HeaderName = HeaderName::from_static("x-amz-date");
+pub(crate) const ALGORITHM: &str = "AWS4-HMAC-SHA256";
+pub(crate) const AMZ_DATE: HeaderName = HeaderName::from_static("x-amz-date");
 const CONTENT_SHA256: HeaderName = HeaderName::from_static("x-amz-content-sha256");
 const DECODED_LENGTH: HeaderName = HeaderName::from_static("x-amz-decoded-content-length");
 const TRAILER: HeaderName = HeaderName::from_static("x-amz-trailer");
@@ -40,7 +41,7 @@ pub(crate) fn check_form(
     if is_version_2 || query.has("Signature") {
         let is_whole = !is_version_2 || header.is_some_and(|value| value.contains(':'));
         return match allows_version_2 && is_whole {
-            true if is_version_2 => check_version_2_date(headers),
+            true if is_version_2 => signature_v2::check_date(headers),
             true => Ok(()),
             false => Err(version_2_refused()),
         };
@@ -55,30 +56,11 @@ pub(crate) fn check_form(
     }
 }
 
-/// Checks the date of a version 2 signature; without this check, such a request could be replayed forever. A presigned
-/// URL states its own expiry.
-fn check_version_2_date(headers: &HeaderMap) -> Result<(), GateRefusal> {
-    let refused = |code, message| Err(GateRefusal { status: StatusCode::FORBIDDEN, code, message });
-    let stated = headers.get(AMZ_DATE).or_else(|| headers.get(DATE));
-    let date = stated.and_then(|value| value.to_str().ok()).and_then(date::parse_http);
-    let Some(date) = date.filter(|date| *date > SystemTime::UNIX_EPOCH) else {
-        return refused("AccessDenied", composed(NO_DATE, "send an HTTP date", &[]));
-    };
-    let now = SystemTime::now();
-    let skew = now.duration_since(date).unwrap_or_else(|ahead| ahead.duration());
-    match skew <= CLOCK_SKEW_MAX {
-        true => Ok(()),
-        false => {
-            refused("RequestTimeTooSkewed", "the clocks are more than 15 minutes apart; set yours".to_owned())
-        }
-    }
-}
-
 /// AWS's message for a request that does not state its time.
-const NO_DATE: &str = "AWS authentication requires a valid Date or x-amz-date header.";
+pub(crate) const NO_DATE: &str = "AWS authentication requires a valid Date or x-amz-date header.";
 
 /// Returns the refusal with S3's exact message: s3cmd searches for it, and then signs again.
-fn version_2_refused() -> GateRefusal {
+pub(crate) fn version_2_refused() -> GateRefusal {
     let words =
         "The authorization mechanism you have provided is not supported. Please use AWS4-HMAC-SHA256.";
     let detail =
@@ -94,14 +76,18 @@ fn wrong_argument(words: &str, name: &str, value: &str) -> GateRefusal {
     bad("InvalidArgument", composed(words, "", &[("ArgumentName", name), ("ArgumentValue", value)]))
 }
 
-/// An error in a credential. The caller puts the name of the header or parameter before `words`.
-struct CredentialError {
-    words: String,
+/// An error in a credential. The caller adds the name of the header or parameter before `words`.
+pub(crate) struct CredentialError {
+    pub(crate) words: String,
     region: Option<String>,
 }
 
 /// Checks the scope of a key: the signer, the day, the region and the service.
-fn check_credential(credential: &str, day: Option<&str>, region: &str) -> Result<(), CredentialError> {
+pub(crate) fn check_credential(
+    credential: &str,
+    day: Option<&str>,
+    region: &str,
+) -> Result<(), CredentialError> {
     let wrong = |words: String| Err(CredentialError { words, region: None });
     let parts: Vec<&str> = credential.split('/').collect();
     let [_, date, asked, service, end] = parts[..] else {
@@ -243,7 +229,7 @@ fn check_decoded_length(headers: &HeaderMap) -> Result<(), GateRefusal> {
     stated.map(|_| ()).ok_or_else(|| GateRefusal {
         status: StatusCode::LENGTH_REQUIRED,
         code: "MissingContentLength",
-        message: "x-amz-decoded-content-length states no number of bytes; send it".to_owned(),
+        message: "x-amz-decoded-content-length is not a number of bytes; correct it".to_owned(),
     })
 }
 
@@ -324,10 +310,13 @@ impl PresignedParameters {
 pub(crate) const CUT_SHORT: &str = "the body ended before its last chunk did";
 /// The error of a body with a small chunk before its last; the S3 operation recognizes the text.
 pub(crate) const SMALL_CHUNK: &str = "a chunk before the last one is smaller than 8192 bytes";
-/// The error of a body with a trailer without a name; the S3 operation recognizes the text.
-pub(crate) const BAD_TRAILER: &str = "a trailer of the body has no name";
+/// The error of a body with a trailer without a name, or without the trailers that its head announces; the S3 operation
+/// recognizes the text.
+pub(crate) const BAD_TRAILER: &str = "a trailer of the body is missing or has no name";
 /// The minimum size of a chunk that is not the last (S3's limit).
 const CHUNK_BYTES_MIN: u64 = 8192;
+/// The number of hexadecimal digits of a signature.
+const SIGNATURE_DIGITS: usize = 64;
 
 /// Gives the request a body that fails if it ends before its last chunk, if a chunk before the last is too small, or
 /// if a trailer has no name. All other faults are left to the S3 layer.
@@ -336,9 +325,9 @@ pub(crate) fn ending_whole(request: Request<s3s::Body>) -> Request<s3s::Body> {
     if !payload(request.headers()).starts_with(b"STREAMING-") {
         return request;
     }
-    request.map(|inner| {
-        s3s::Body::http_body_unsync(WatchedBody { inner, watch: Some(FramingObserver::default()) })
-    })
+    let has_trailers = request.headers().get(TRAILER).is_some_and(|names| !names.is_empty());
+    let watch = Some(ChunkFramingCheck { has_trailers, ..Default::default() });
+    request.map(|inner| s3s::Body::http_body_unsync(WatchedBody { inner, watch }))
 }
 
 fn payload(headers: &HeaderMap) -> &[u8] {
@@ -356,12 +345,12 @@ pub(crate) fn announce_trailers(headers: &mut HeaderMap) {
 struct WatchedBody {
     inner: s3s::Body,
     /// `None` if the bytes turned out not to be such chunks.
-    watch: Option<FramingObserver>,
+    watch: Option<ChunkFramingCheck>,
 }
 
 /// Tracks the framing of a body that passes through.
 #[derive(Default)]
-struct FramingObserver {
+struct ChunkFramingCheck {
     decoder: ChunkDecoder,
     /// The beginning of a line between chunks whose rest is in the next frame. The decoder limits its length.
     line: Vec<u8>,
@@ -369,10 +358,15 @@ struct FramingObserver {
     chunk_bytes: u64,
     /// Whether the previous chunk was too small for any but the last.
     is_after_small: bool,
+    /// Whether the head announces trailers.
+    has_trailers: bool,
+    /// Whether a trailer has arrived.
+    has_seen_trailer: bool,
 }
 
-impl FramingObserver {
-    /// Tracks the next bytes; returns `None` if they are not chunks. Errors: [`SMALL_CHUNK`], [`BAD_TRAILER`].
+impl ChunkFramingCheck {
+    /// Tracks the next bytes; returns `None` if they are not chunks. Errors: [`SMALL_CHUNK`], [`BAD_TRAILER`],
+    /// [`CUT_SHORT`].
     fn pass(mut self, mut bytes: &[u8]) -> Result<Option<Self>, &'static str> {
         while !bytes.is_empty() {
             let begun = self.line.len();
@@ -387,13 +381,18 @@ impl FramingObserver {
             };
             let taken = match step {
                 ChunkStep::Data(count) => self.note_data(count)?,
-                ChunkStep::Skip(count) | ChunkStep::Trailer(count) => {
+                ChunkStep::Skip(count) => {
                     if self.chunk_bytes > 0 {
                         self.is_after_small = self.chunk_bytes < CHUNK_BYTES_MIN;
                         self.chunk_bytes = 0;
                     }
                     count
                 }
+                ChunkStep::Trailer(count) => {
+                    self.has_seen_trailer = true;
+                    checked_trailer(&at_hand[..count])?
+                }
+                ChunkStep::End if self.has_trailers && !self.has_seen_trailer => return Err(BAD_TRAILER),
                 ChunkStep::End => return Ok(Some(self)),
                 ChunkStep::More => {
                     let rest = if begun > 0 { self.line.len() - begun } else { bytes.len() };
@@ -416,10 +415,29 @@ impl FramingObserver {
         if self.is_after_small { Err(SMALL_CHUNK) } else { Ok(count) }
     }
 
-    /// Whether the last chunk has arrived. Some senders omit the empty line after it.
+    /// Whether the last chunk and all trailers have arrived. Some senders omit the empty line at the end if there are no
+    /// trailers.
     fn is_whole(&self) -> bool {
-        self.decoder.is_done() || self.decoder.is_behind_data()
+        self.decoder.is_done() || (self.decoder.is_behind_data() && !self.has_trailers)
     }
+}
+
+/// Returns the length in bytes of a trailer. Errors: [`CUT_SHORT`] for a signature of another length than SHA-256 has.
+fn checked_trailer(line: &[u8]) -> Result<usize, &'static str> {
+    let signature = line.strip_prefix(b"x-amz-trailer-signature:").map(<[u8]>::trim_ascii);
+    match signature.is_none_or(|signature| signature.len() == SIGNATURE_DIGITS) {
+        true => Ok(line.len()),
+        false => Err(CUT_SHORT),
+    }
+}
+
+/// Passes a body through the check in pieces of `piece` bytes. Returns whether it is whole; `None` if the bytes are not
+/// chunks. Errors: as the check.
+#[cfg(feature = "fuzzing")]
+pub(crate) fn check_framing(body: &[u8], piece: usize) -> Result<Option<bool>, &'static str> {
+    let pass = |watch: Option<ChunkFramingCheck>, bytes| watch.map_or(Ok(None), |watch| watch.pass(bytes));
+    let watch = body.chunks(piece).try_fold(Some(ChunkFramingCheck::default()), pass)?;
+    Ok(watch.map(|watch| watch.is_whole()))
 }
 
 impl Body for WatchedBody {
@@ -461,9 +479,10 @@ impl Body for WatchedBody {
 mod tests {
     use super::*;
 
-    fn watched(body: &[u8], piece: usize) -> Result<Option<FramingObserver>, &'static str> {
-        let pass = |watch: Option<FramingObserver>, bytes| watch.map_or(Ok(None), |watch| watch.pass(bytes));
-        body.chunks(piece).try_fold(Some(FramingObserver::default()), pass)
+    fn watched(body: &[u8], piece: usize) -> Result<Option<ChunkFramingCheck>, &'static str> {
+        let pass =
+            |watch: Option<ChunkFramingCheck>, bytes| watch.map_or(Ok(None), |watch| watch.pass(bytes));
+        body.chunks(piece).try_fold(Some(ChunkFramingCheck::default()), pass)
     }
 
     fn is_whole(body: &[u8], piece: usize) -> Option<bool> {
@@ -487,7 +506,28 @@ mod tests {
             }
             let bad = b"5\r\nhello\r\n0\r\n:AAAA==\r\n\r\n";
             assert_eq!(watched(bad, piece).err(), Some(BAD_TRAILER), "{piece}");
+            let signed =
+                |digits| format!("5\r\nhello\r\n0\r\nx-amz-trailer-signature:{}\r\n\r\n", "a".repeat(digits));
+            assert_eq!(is_whole(signed(64).as_bytes(), piece), Some(true), "{piece}");
+            for digits in [0, 63, 65] {
+                assert_eq!(watched(signed(digits).as_bytes(), piece).err(), Some(CUT_SHORT), "{piece}");
+            }
         }
+    }
+
+    #[test]
+    fn announced_trailers_arrive() {
+        let announced = |body: &[u8]| {
+            ChunkFramingCheck { has_trailers: true, ..Default::default() }
+                .pass(body)
+                .map(|watch| watch.is_some())
+        };
+        let signature = format!("x-amz-trailer-signature:{}\r\n\r\n", "a".repeat(64));
+        let data = "5\r\nhello\r\n0\r\n";
+        let missing = format!("{data}\r\n{signature}");
+        assert_eq!(announced(missing.as_bytes()), Err(BAD_TRAILER));
+        let there = format!("{data}x-amz-checksum-crc32:AAAA==\r\n{signature}");
+        assert_eq!(announced(there.as_bytes()), Ok(true));
     }
 
     #[test]

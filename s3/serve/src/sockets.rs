@@ -39,14 +39,14 @@ impl GatewaySockets {
         let mut choice = SocketChoice::default();
         sockets.into_iter().try_for_each(|socket| choice.take(socket))?;
         if choice.http.is_none() {
-            let why = "the service manager passed no socket for S3; name its address in ListenStream=";
+            let why = "the service manager passed no socket for S3; set its address in ListenStream=";
             return Err(Error::new(ErrorKind::InvalidArgument, why));
         }
         choice.complete(config)
     }
 
     pub(crate) fn local_addr(&self) -> Result<SocketAddr> {
-        let unknown = |error| Error::new(ErrorKind::Io, "asking for the socket's address").caused_by(error);
+        let unknown = |error| Error::new(ErrorKind::Io, "reading the socket's address").caused_by(error);
         self.http.local_addr().map_err(unknown)
     }
 }
@@ -73,8 +73,8 @@ impl SocketChoice {
         };
         if replaced {
             let why = format!(
-                "the service manager passed a socket named {name:?} that the gateway has no use for; pass one that listens \
-                 for S3, and at most one named {METRICS_NAME:?} and one of UDP for HTTP/3"
+                "the service manager passed a socket named {name:?} that the gateway cannot use; pass one listening \
+                 socket for S3, at most one named {METRICS_NAME:?}, and at most one UDP socket for HTTP/3"
             );
             return Err(Error::new(ErrorKind::InvalidArgument, why));
         }
@@ -113,9 +113,11 @@ fn quic_socket(
     let failed = |error| cannot_listen(config.listen, error);
     match (config.http3, passed) {
         (false, None) => Ok(None),
-        (false, Some(_)) => refused("the service manager passed a UDP socket; give --http3 to use it"),
+        (false, Some(_)) => {
+            refused("the service manager passed a UDP socket; use --http3 to serve HTTP/3 on it")
+        }
         (true, _) if config.tls.is_none() => {
-            refused("HTTP/3 is always encrypted; give a certificate and its key")
+            refused("HTTP/3 is always encrypted; specify a certificate and its key")
         }
         (true, passed) => {
             let bind = || UdpSocket::bind(http.local_addr()?);
@@ -145,7 +147,7 @@ pub(crate) fn cannot_listen(address: SocketAddr, error: io::Error) -> Error {
         io::ErrorKind::PermissionDenied => (
             ErrorKind::AccessDenied,
             format!(
-                "{address} may not be listened on; ports below 1024 need privileges, choose a higher one"
+                "you may not listen on {address}; ports below 1024 need privileges, so choose a higher one"
             ),
         ),
         _ => (ErrorKind::Io, format!("listening on {address}")),

@@ -41,7 +41,7 @@ impl TlsCertificate {
     }
 
     /// Reads both files again, for connections made from now on. Errors: as [`TlsCertificate::load`]; the previous
-    /// certificate stays.
+    /// certificate remains in use.
     pub fn reload(&self) -> Result<()> {
         let newer = Arc::new(read(&self.0.certificate, &self.0.key)?);
         *self.0.current.write().unwrap_or_else(PoisonError::into_inner) = newer;

@@ -18,7 +18,7 @@ use crate::http1::{ChunkDecoder, ChunkStep};
 use crate::users::User;
 
 /// The error of a body that is not encoded as its head says; the S3 operation recognizes the text.
-pub(crate) const NOT_CHUNKED: &str = "the body is not what aws-chunked encoding makes";
+pub(crate) const NOT_CHUNKED: &str = "the body is not valid aws-chunked encoding";
 
 /// The error of a body that ends within a chunk.
 const CUT_SHORT: &str = "the body ended within a chunk";
@@ -106,7 +106,7 @@ fn without_signature(uri: Uri) -> Uri {
 }
 
 /// The error type of bodies.
-type BodyError = Box<dyn std::error::Error + Send + Sync>;
+type UnchunkedBodyError = Box<dyn std::error::Error + Send + Sync>;
 
 /// Decodes the content of an `aws-chunked` body. Its chunks have the form of HTTP/1.1, with signatures as extensions
 /// and checksums as trailers. Content is passed on without a copy.
@@ -126,7 +126,7 @@ impl UnchunkedBody {
         UnchunkedBody { inner, decoder, at_hand: Bytes::new(), left, found, trailers }
     }
 
-    fn poll_content(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Bytes>, BodyError>> {
+    fn poll_content(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Bytes>, UnchunkedBodyError>> {
         loop {
             let step = self.decoder.step(&self.at_hand, usize::MAX);
             match step.map_err(|refusal| format!("{NOT_CHUNKED}: {}", refusal.why))? {
@@ -157,7 +157,7 @@ impl UnchunkedBody {
     }
 
     /// Appends the next frame to `at_hand`. Returns false at the end of the body.
-    fn poll_more(&mut self, context: &mut Context<'_>) -> Poll<Result<bool, BodyError>> {
+    fn poll_more(&mut self, context: &mut Context<'_>) -> Poll<Result<bool, UnchunkedBodyError>> {
         let Some(frame) = ready!(Pin::new(&mut self.inner).poll_frame(context)) else {
             return Poll::Ready(Ok(false));
         };
@@ -174,7 +174,7 @@ impl UnchunkedBody {
     }
 
     /// Removes the trailer from the start of `at_hand` and records it; its `count` bytes include the end of the line.
-    fn note_trailer(&mut self, count: usize) -> Result<(), BodyError> {
+    fn note_trailer(&mut self, count: usize) -> Result<(), UnchunkedBodyError> {
         let line = self.at_hand.split_to(count);
         let colon = line.iter().position(|&byte| byte == b':').ok_or(NOT_CHUNKED)?;
         let name = HeaderName::from_bytes(&line[..colon])?;
@@ -185,12 +185,12 @@ impl UnchunkedBody {
 
 impl Body for UnchunkedBody {
     type Data = Bytes;
-    type Error = BodyError;
+    type Error = UnchunkedBodyError;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, UnchunkedBodyError>>> {
         self.poll_content(context).map(|content| content.map(|data| data.map(Frame::data)).transpose())
     }
 
@@ -253,7 +253,7 @@ mod tests {
                 Poll::Ready(Ok(Some(data))) => content.extend_from_slice(&data),
                 Poll::Ready(Ok(None)) => return Ok((content, text_of(&trailers, trailer))),
                 Poll::Ready(Err(error)) => return Err(error.to_string()),
-                Poll::Pending => unreachable!("all pieces are there"),
+                Poll::Pending => unreachable!("all pieces have arrived"),
             }
         }
     }

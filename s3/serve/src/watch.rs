@@ -14,7 +14,7 @@ enum WatchMessage {
     End,
 }
 
-/// Makes a gateway read its files again. Clones signal the same gateway. Usable from any thread.
+/// Makes a gateway reload its files. Clones signal the same gateway. Usable from any thread.
 #[derive(Clone, Debug)]
 pub struct ReloadSignal(Sender<WatchMessage>);
 
@@ -69,7 +69,7 @@ impl Drop for WatchThread {
     }
 }
 
-/// The maximum amount of unused memory that may stay idle.
+/// The maximum amount of unused memory that is kept.
 const IDLE_BYTES_MAX: u64 = 32 << 20;
 /// Number of checks after which memory counts as unused.
 const LOOKS: u32 = 5;

@@ -78,12 +78,17 @@ fn a_signature_for_no_region_is_told_the_right_one() {
 
 /// Sends a listing with a version 2 signature made at `date`; `query` is not signed. Returns the response.
 fn answer_to_version_2(fixture: &Fixture, date: &str, query: &str) -> Answer {
+    send_with_version_2(fixture, date, "/", &format!("/{query}"))
+}
+
+/// Sends a GET of `target` whose version 2 signature covers `resource`. Returns the response.
+fn send_with_version_2(fixture: &Fixture, date: &str, resource: &str, target: &str) -> Answer {
     let identity = &fixture.client.identity;
     let mut mac = Hmac::<sha1::Sha1>::new_from_slice(identity.secret_key.as_bytes()).unwrap();
-    mac.update(format!("GET\n\n\n{date}\n/").as_bytes());
+    mac.update(format!("GET\n\n\n{date}\n{resource}").as_bytes());
     let signature = BASE64.encode(mac.finalize().into_bytes());
     let request = format!(
-        "GET /{query} HTTP/1.1\r\nhost: h\r\nconnection: close\r\ndate: {date}\r\n\
+        "GET {target} HTTP/1.1\r\nhost: h\r\nconnection: close\r\ndate: {date}\r\n\
          authorization: AWS {}:{signature}\r\n\r\n",
         identity.access_key
     );
@@ -95,7 +100,7 @@ fn version_2_signatures_are_taken_only_where_that_was_said_and_only_fresh() {
     let now = date::format_http(SystemTime::now());
     let refused = answer_to_version_2(&serve(), &now, "");
     assert_eq!(refused.error(), (400, "InvalidRequest".to_owned()));
-    // boto3's names for the other version, and the option for the gateway's operator.
+    // The message has boto3's names for the other version, and the option for the gateway's operator.
     for word in ["AWS4-HMAC-SHA256", "s3v4", "--signature-v2"] {
         assert!(refused.text().contains(word), "{}", refused.text());
     }
@@ -112,6 +117,40 @@ fn version_2_signatures_are_taken_only_where_that_was_said_and_only_fresh() {
         (403, "RequestTimeTooSkewed".to_owned())
     );
     assert_eq!(answer_to_version_2(&willing, "soon", "").error(), (403, "AccessDenied".to_owned()));
+}
+
+/// The weekday is redundant; a wrong weekday must not hide the error about a wrong clock.
+#[test]
+fn a_date_with_the_wrong_weekday_is_a_date() {
+    let willing = serve_with(|config| config.signature_v2 = true);
+    let (now, skewed) = (date::format_http(SystemTime::now()), (403, "RequestTimeTooSkewed".to_owned()));
+    for day in ["Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun"] {
+        let asked = format!("{day}{}", &now[3..]);
+        assert_eq!(answer_to_version_2(&willing, &asked, "").status, 200, "{asked}");
+        let old = format!("{day}, 07 Jul 2010 21:53:04 GMT");
+        assert_eq!(answer_to_version_2(&willing, &old, "").error(), skewed, "{old}");
+    }
+}
+
+/// boto3 requests `/bucket` and signs `/bucket/`, other clients sign what they request.
+#[test]
+fn a_version_2_signature_of_a_bucket_may_cover_a_slash() {
+    let willing = serve_with(|config| config.signature_v2 = true);
+    let now = date::format_http(SystemTime::now());
+    let send = |resource: &str, target: &str| send_with_version_2(&willing, &now, resource, target);
+    for query in ["", "?location", "?versions&max-keys=1", "?prefix=a"] {
+        let signed = query.split(['&', '=']).next().filter(|signed| *signed != "?prefix").unwrap_or_default();
+        for (signed_path, path) in [("", ""), ("/", ""), ("/", "/")] {
+            let resource = format!("/{BUCKET}{signed_path}{signed}");
+            let target = format!("/{BUCKET}{path}{query}");
+            assert_eq!(send(&resource, &target).status, 200, "{resource} for {target}");
+        }
+    }
+    let wrong = (403, "SignatureDoesNotMatch".to_owned());
+    for resource in ["/other/", "/", &format!("/{BUCKET}//"), &format!("/{BUCKET}/?acl")] {
+        assert_eq!(send(resource, &format!("/{BUCKET}")).error(), wrong, "{resource}");
+    }
+    assert_eq!(send(&format!("/{BUCKET}/k/"), &format!("/{BUCKET}/k")).error(), wrong);
 }
 
 /// The holder of a presigned URL for a put must not be able to turn it into a copy of another object: every header that
@@ -326,7 +365,7 @@ fn the_form_of_a_signature_in_a_url_is_explained() {
     refused("X-Amz-Expires", Some("604801"), "must be less than 604800 seconds");
 }
 
-/// Programs compare AWS's messages. Our sentence and further facts are separate elements.
+/// Programs compare messages with those of AWS. Our own message and details are therefore separate elements.
 #[test]
 fn errors_have_the_words_of_aws_and_ours() {
     let fixture = serve();
@@ -348,7 +387,7 @@ fn the_header_date_is_enough() {
     client.send(&Call::new("GET", "/")).ok();
 }
 
-/// Requests for operations that are not offered must not reveal to strangers what exists.
+/// Requests for unsupported operations must not reveal to strangers what exists.
 #[test]
 fn what_is_not_offered_is_refused_to_known_callers_only() {
     let fixture = serve();

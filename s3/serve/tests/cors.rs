@@ -32,7 +32,7 @@ fn rules_are_set_read_and_removed() {
     for bad in ["", "<CORSConfiguration></CORSConfiguration>", "<CORSConfiguration><CORSRule>"] {
         assert_eq!(cors(&fixture, "PUT", bad).error(), (400, "MalformedXML".to_owned()), "{bad}");
     }
-    assert_eq!(cors(&fixture, "GET", "").ok().elements("AllowedMethod"), ["GET", "PUT"], "it stays");
+    assert_eq!(cors(&fixture, "GET", "").ok().elements("AllowedMethod"), ["GET", "PUT"], "it is kept");
     assert_eq!(cors(&fixture, "DELETE", "").status, 204);
     assert_eq!(cors(&fixture, "GET", "").error(), (404, "NoSuchCORSConfiguration".to_owned()));
 }

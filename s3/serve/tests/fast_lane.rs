@@ -1,4 +1,4 @@
-//! Plain requests take the fast lane, all others the S3 layer. Whatever a request asks for, and however it is damaged,
+//! Plain requests take the fast lane, all others the S3 layer. Whatever a request is for, and however it is damaged,
 //! both must return the same response. Each request is sent unchanged, and once more with a header that routes it
 //! through the S3 layer.
 
@@ -56,7 +56,7 @@ fn filled() -> Fixture {
 fn send_head(client: &Client, head: &[u8], method: &str) -> Option<Answer> {
     let mut stream = client.connect();
     stream.write_all(head).unwrap();
-    // Damage may leave a head without an end.
+    // A damaged head may have no end.
     stream.shutdown(std::net::Shutdown::Write).unwrap();
     let mut first = [0];
     (stream.peek(&mut first).unwrap_or(0) > 0).then(|| read_answer(&mut stream, method))
@@ -140,7 +140,7 @@ fn both_ways_answer_alike() {
         seen.push(answer.status);
     }
     for status in [200, 206, 304, 400, 404, 412, 416] {
-        assert!(seen.contains(&status), "no answer was a {status}");
+        assert!(seen.contains(&status), "no response was a {status}");
     }
 }
 

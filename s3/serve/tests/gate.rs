@@ -6,7 +6,9 @@ mod client;
 use client::http2::{Http2, run};
 use client::tls::Certificate;
 use client::{Answer, BUCKET, Call, Fixture, bucket, key, serve, serve_with};
-use fordway_store::{Bucket, GetOptions, ListQuery, ObjectVersions, Objects, VersionsQuery};
+use fordway_store::{
+    Bucket, Checksum, ChecksumAlgorithm, GetOptions, ListQuery, ObjectVersions, Objects, VersionsQuery,
+};
 
 /// Requests that a lenient router would take for a plain put, delete or creation.
 fn traps() -> Vec<Call<'static>> {
@@ -27,7 +29,7 @@ fn traps() -> Vec<Call<'static>> {
         Call::new("DELETE", "/empty").query("logging"),
         Call::new("DELETE", "/empty").query("versioning"),
         Call::new("PUT", "/fresh").query("metadataTable"),
-        Call::new("PUT", "/fresh").query("object-lock"),
+        Call::new("PUT", "/fresh").query("website"),
     ]
 }
 
@@ -50,11 +52,86 @@ fn check(call: &Call<'_>, answer: &Answer, fixture: &Fixture) {
     };
     let (status, code) = answer.error();
     assert!(refusals.contains(&(status, &*code)), "{said}");
-    let found = fixture.store.get(&bucket(), &key("k"), &GetOptions::default()).expect(&said);
+    check_untouched(fixture, &said);
+}
+
+/// Checks that the buckets and the only object are as they were.
+#[track_caller]
+fn check_untouched(fixture: &Fixture, said: &str) {
+    let found = fixture.store.get(&bucket(), &key("k"), &GetOptions::default()).expect(said);
     assert_eq!(found.content.into_vec().unwrap(), b"precious", "{said}");
     assert_eq!(fixture.store.list(&bucket(), &ListQuery::default()).unwrap().entries.len(), 1, "{said}");
     let names = fixture.store.list_buckets().unwrap().into_iter().map(|bucket| bucket.name.to_string());
     assert_eq!(names.collect::<Vec<_>>(), [BUCKET, "empty"], "{said}");
+}
+
+/// Queries with one sub-resource: each of S3's with and without a value, and `invented` names that nobody knows.
+fn sub_resources(invented: usize) -> (Vec<String>, Vec<String>) {
+    let rows = include_str!("../src/gate/operations.txt").lines();
+    let rows = rows.filter(|row| row.starts_with("done ") || row.starts_with("refused "));
+    let selectors = rows.filter_map(|row| row.split_ascii_whitespace().nth(4));
+    let names = selectors.flat_map(|selector| selector.split('?').skip(1));
+    let mut names: Vec<&str> = names.filter_map(|name| name.split(['!', '=']).next()).collect();
+    names.sort_unstable();
+    names.dedup();
+    assert!(names.len() > 40, "{names:?}");
+    let real = names.iter().flat_map(|name| ["", "=", "=1"].map(|value| format!("{name}{value}")));
+    let digest = |at: usize| Checksum::of(ChecksumAlgorithm::Crc64Nvme, &at.to_le_bytes()).value;
+    let letters = |byte: &u8| char::from(b'a' + byte % 26);
+    let odd = (0..invented).map(|at| format!("z{}", digest(at).iter().map(letters).collect::<String>()));
+    (real.collect(), odd.collect())
+}
+
+const METHODS: [&str; 5] = ["GET", "HEAD", "PUT", "POST", "DELETE"];
+
+/// Calls with each sub-resource of S3, by each method, on an object and two buckets. The last value says whether nobody
+/// knows the sub-resource.
+fn walk(invented: usize) -> Vec<(String, &'static str, String, bool)> {
+    let (real, odd) = sub_resources(invented);
+    let paths = [format!("/{BUCKET}/k"), "/empty".to_owned(), "/fresh".to_owned()];
+    let mut calls = Vec::new();
+    for query in real {
+        for (path, method) in paths.iter().flat_map(|path| METHODS.map(|method| (path, method))) {
+            calls.push((query.clone(), method, path.clone(), false));
+        }
+    }
+    for (at, query) in odd.into_iter().enumerate() {
+        calls.push((query, METHODS[at % METHODS.len()], paths[at % paths.len()].clone(), true));
+    }
+    calls
+}
+
+#[track_caller]
+fn check_walked(fixture: &Fixture, call: &Call<'_>, is_unknown: bool, answer: &Answer) {
+    let said = format!("{} {}?{}: {} {}", call.method, call.path, call.query, answer.status, answer.text());
+    assert!(answer.status < 500 || answer.status == 501, "{said}");
+    assert!(!is_unknown || answer.status == 501, "{said}");
+    check_untouched(fixture, &said);
+}
+
+#[test]
+fn no_sub_resource_changes_anything_over_http_1() {
+    let fixture = fixture(serve());
+    for (query, method, path, is_unknown) in walk(2000) {
+        let call = Call::new(method, path).query(&query).body("<Anything/>");
+        check_walked(&fixture, &call, is_unknown, &fixture.client.send(&call));
+    }
+    // A plain read, which takes the fast lane.
+    assert_eq!(fixture.client.send(&Call::on("GET", "k")).ok().text(), "precious");
+}
+
+#[test]
+fn no_sub_resource_changes_anything_over_http_2() {
+    let fixture = fixture(serve());
+    for part in walk(2000).chunks(200) {
+        run(async {
+            let http2 = Http2::connect(&fixture.client).await;
+            for (query, method, path, is_unknown) in part {
+                let call = Call::new(method, path.clone()).query(query).body("<Anything/>");
+                check_walked(&fixture, &call, *is_unknown, &http2.send(&call).await);
+            }
+        });
+    }
 }
 
 #[test]
@@ -131,13 +208,14 @@ fn on_the_fast_lane() {
     let fixture = fixture(serve());
     for method in ["GET", "HEAD"] {
         let odd = [
-            Call::on(method, "k").query("nonesuch"),
-            Call::on(method, "k").header("x-amz-nonesuch", "1"),
-            Call::on(method, "k").header("x-amz-server-side-encryption-customer-key", "1"),
+            (Call::on(method, "k").query("nonesuch"), 501),
+            (Call::on(method, "k").header("x-amz-nonesuch", "1"), 501),
+            (Call::on(method, "k").header("x-amz-server-side-encryption-customer-key", "1"), 400),
+            (Call::on(method, "k").header("x-amz-server-side-encryption", "AES256"), 400),
         ];
-        for call in odd {
+        for (call, status) in odd {
             let answer = fixture.client.send(&call);
-            assert_eq!(answer.status, 501, "{method} {} {:?}", call.query, call.headers);
+            assert_eq!(answer.status, status, "{method} {} {:?}", call.query, call.headers);
         }
     }
 }
@@ -159,6 +237,19 @@ fn what_is_harmless_goes_on_working() {
     send(
         Call::new("GET", format!("/{BUCKET}")).query("encoding-type=url&list-type=2&metadata=true&prefix=a"),
     );
+}
+
+/// The limit is AWS's. Longer heads than the connection takes have another error.
+#[test]
+fn headers_have_a_limit() {
+    let fixture = fixture(serve());
+    for (method, key, length) in [("PUT", "k", 8192), ("GET", "k", 20_000)] {
+        let answer = fixture.client.send(&Call::on(method, key).header("x-amz-custom", "d".repeat(length)));
+        assert_eq!(answer.error(), (400, "RequestHeaderSectionTooLarge".to_owned()), "{method}");
+        assert_eq!(answer.element("MaxSizeAllowed").as_deref(), Some("8192"));
+    }
+    check_untouched(&fixture, "the headers are too large");
+    fixture.client.send(&Call::on("GET", "k").header("x-custom", "d".repeat(6000))).ok();
 }
 
 /// An empty version ID must not be taken for the latest version.
@@ -294,4 +385,49 @@ fn conditions_without_quotes() {
     fixture.client.send(&Call::on("PUT", "k").header("if-match", other).body("precious")).ok();
     let wrong = Call::on("PUT", "k").header("if-match", "other").body("x");
     assert_eq!(fixture.client.send(&wrong).error(), (412, "PreconditionFailed".to_owned()));
+}
+
+/// The gateway does not encrypt objects. If the headers contradict each other, AWS refuses the request too, and
+/// its error is more helpful than the one for an unsupported feature.
+#[test]
+fn encryption_that_nobody_could_do_has_the_error_of_aws() {
+    const METHOD: (&str, &str) = ("x-amz-server-side-encryption", "AES256");
+    const KMS: (&str, &str) = ("x-amz-server-side-encryption", "aws:kms");
+    const KMS_KEY: (&str, &str) = ("x-amz-server-side-encryption-aws-kms-key-id", "a-key");
+    const ALGORITHM: (&str, &str) = ("x-amz-server-side-encryption-customer-algorithm", "AES256");
+    // 32 zeros, and their MD5 as Python's hashlib computes it.
+    const KEY: (&str, &str) =
+        ("x-amz-server-side-encryption-customer-key", "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=");
+    const MD5: (&str, &str) = ("x-amz-server-side-encryption-customer-key-md5", "cLyPS3KoaSFGi/joRB3OUQ==");
+    let fixture = fixture(serve());
+    let put = |headers: &[(&'static str, &'static str)]| {
+        let call = headers.iter().fold(Call::on("PUT", "k"), |call, (name, value)| call.header(name, *value));
+        let answer = fixture.client.send(&call.body("x"));
+        assert!(!answer.text().contains(KEY.1), "the key is in the response: {}", answer.text());
+        answer
+    };
+    for whole in [&[METHOD][..], &[KMS, KMS_KEY], &[ALGORITHM, KEY, MD5]] {
+        assert_eq!(put(whole).error(), (501, "NotImplemented".to_owned()), "{whole:?}");
+    }
+    let unknown = ("x-amz-server-side-encryption", "aes:kms");
+    let short = (KEY.0, "AAAA");
+    let other = (MD5.0, "AAAAAAAAAAAAAAAAAAAAAA==");
+    for (headers, words) in [
+        (&[unknown][..], "method specified is not supported"),
+        (&[METHOD, KMS_KEY], "requires HTTP header x-amz-server-side-encryption : aws:kms"),
+        (&[KMS_KEY], "requires HTTP header x-amz-server-side-encryption : aws:kms"),
+        (&[METHOD, ALGORITHM, KEY, MD5], "incompatible"),
+        (&[KMS, ALGORITHM, KEY, MD5], "incompatible"),
+        (&[KEY, MD5], "valid encryption algorithm"),
+        (&[ALGORITHM, MD5], "appropriate secret key"),
+        (&[ALGORITHM, short, MD5], "appropriate secret key"),
+        (&[ALGORITHM, KEY], "calculated MD5"),
+        (&[ALGORITHM, KEY, other], "calculated MD5"),
+    ] {
+        let answer = put(headers);
+        assert_eq!(answer.error(), (400, "InvalidArgument".to_owned()), "{headers:?}");
+        assert!(answer.text().contains(words), "{headers:?}: {}", answer.text());
+    }
+    let stored = fixture.client.send(&Call::on("GET", "k")).ok();
+    assert_eq!(stored.text(), "precious");
 }

@@ -147,7 +147,7 @@ fn smuggled_requests_are_not_served() {
     }
 }
 
-/// However few bytes of a request arrive, the server neither serves it nor fails.
+/// A server that receives only a part of a request must not serve the request, and must not fail.
 #[test]
 fn truncated_requests_are_not_served() {
     let fixture = serve();

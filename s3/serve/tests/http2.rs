@@ -69,7 +69,8 @@ fn an_empty_object_and_one_of_unknown_length() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         let _ = upload.send_data(Default::default(), true);
-        // S3 requires a length beforehand: what matters is that no other outcome is possible.
+        // S3 requires a length beforehand. The test accepts success and this refusal, but no other
+        // outcome.
         let status = response.await.unwrap().status().as_u16();
         let stored = fixture.store.head(&bucket(), &key("k"), &GetOptions::default()).map(|info| info.size);
         match status {
@@ -89,7 +90,7 @@ fn the_preface_is_told_from_other_requests() {
         stream.write_all(&preface[..cut]).unwrap();
         std::thread::sleep(Duration::from_millis(20));
         stream.write_all(&preface[cut..]).unwrap();
-        // Empty SETTINGS; the server's own SETTINGS come back, as a frame of type 4.
+        // Sends empty SETTINGS; the server responds with its own SETTINGS, a frame of type 4.
         stream.write_all(&[0, 0, 0, 4, 0, 0, 0, 0, 0]).unwrap();
         let mut head = [0; 9];
         stream.read_exact(&mut head).unwrap();
@@ -187,20 +188,18 @@ fn a_request_among_others_that_move_is_waited_for_longer() {
 #[test]
 fn a_connection_without_requests_ends() {
     let fixture = serve_with(|config| config.header_timeout = WAIT);
-    run(async {
-        let http2 = Http2::connect(&fixture.client).await;
-        let start = Instant::now();
-        let ended = http2.ended.await.unwrap();
-        assert!(ended.is_ok_and(|()| start.elapsed() >= WAIT && start.elapsed() < 60 * WAIT));
-    });
+    // The server waits from the moment at which it accepts a connection.
+    let start = Instant::now();
+    run(async { Http2::connect(&fixture.client).await.ended.await.unwrap().unwrap() });
+    assert!(start.elapsed() >= WAIT && start.elapsed() < 200 * WAIT, "{:?}", start.elapsed());
     // Half a head, and never the rest: a HEADERS frame that announces a continuation.
+    let start = Instant::now();
     let mut stream = fixture.client.connect();
     stream
         .write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0\0\0\x01\x01\0\0\0\0\x01\x82")
         .unwrap();
-    let start = Instant::now();
     let _ = stream.read_to_end(&mut Vec::new());
-    assert!(start.elapsed() >= WAIT && start.elapsed() < 60 * WAIT, "{:?}", start.elapsed());
+    assert!(start.elapsed() >= WAIT && start.elapsed() < 200 * WAIT, "{:?}", start.elapsed());
 }
 
 #[test]
@@ -211,7 +210,7 @@ fn requests_in_progress_are_finished_when_the_gateway_stops() {
         let put = Call::on("PUT", "k").payload("UNSIGNED-PAYLOAD").body(vec![1; 1000]);
         let (answer, mut upload) = http2.start(&put, false).await;
         push(&mut upload, &[1; 500], false).await.unwrap();
-        // After this response, the server has begun with the upload.
+        // After this response, the server is processing the upload.
         http2.send(&Call::on("HEAD", "k")).await;
         fixture.gateway.stop_handle().trigger();
         // GOAWAY: the server accepts no further request.
@@ -230,7 +229,7 @@ fn requests_in_progress_are_finished_when_the_gateway_stops() {
 fn a_client_that_does_not_listen_does_not_delay_the_end() {
     let fixture = serve_with(|config| config.drain_timeout = Duration::from_secs(3600));
     let mut silent = fixture.client.connect();
-    // The preface and empty SETTINGS; the server's own SETTINGS come back.
+    // Sends the preface and empty SETTINGS; the server responds with its own SETTINGS.
     silent.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").unwrap();
     silent.read_exact(&mut [0; 9]).unwrap();
     fixture.gateway.stop_handle().trigger();

@@ -141,7 +141,7 @@ fn a_newer_certificate_is_shown_to_those_who_come_then() {
     });
 }
 
-/// An upload that has begun when the gateway is told to stop is finished, and no new request begins.
+/// When the gateway is told to stop, it finishes an upload that has begun, and accepts no new request.
 #[test]
 fn stopping_waits_for_what_was_begun() {
     let (fixture, certificate) = serve_http3(|_| ());
@@ -198,7 +198,7 @@ fn a_body_cut_short_is_refused() {
         upload.finish().await.unwrap();
         assert_eq!(take(&mut upload).await.error().0, 400);
         let stored = fixture.store.head(&bucket(), &key("k"), &GetOptions::default());
-        assert_eq!(stored.expect_err("half a body is no object").kind(), ErrorKind::NoSuchKey);
+        assert_eq!(stored.expect_err("half a body is not an object").kind(), ErrorKind::NoSuchKey);
     });
 }
 
@@ -245,7 +245,7 @@ fn large_answers_share_a_connection_fairly() {
         let times: Vec<_> = all.join_all().await;
         let last_first = times.iter().map(|(first, _)| *first).max().unwrap();
         let first_last = times.iter().map(|(_, last)| *last).min().unwrap();
-        assert!(last_first < first_last, "an answer began after another had ended");
+        assert!(last_first < first_last, "a response began after another had ended");
         unread.recv_response().await.unwrap();
         tokio::time::sleep(Duration::from_secs(7)).await;
         let cut = async {

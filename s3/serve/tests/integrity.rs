@@ -75,6 +75,26 @@ fn a_checksum_in_a_trailer() {
     assert_eq!((stored.text().as_str(), stored.header("content-encoding")), ("hello", None));
 }
 
+/// The empty line at the end says that no trailer is lost.
+#[test]
+fn announced_trailers_end_with_an_empty_line() {
+    let fixture = serve();
+    let put = |end: &str| {
+        let call = Call::on("PUT", "k")
+            .header("x-amz-decoded-content-length", "5")
+            .header("x-amz-trailer", "x-amz-checksum-crc32")
+            .payload(UNSIGNED_TRAILER);
+        fixture.client.send(&call.body(format!("5\r\nhello\r\n0\r\n{end}")))
+    };
+    for end in
+        [String::new(), format!("x-amz-checksum-crc32:{CRC32}\r\n"), format!("x-amz-checksum-crc32:{CRC32}")]
+    {
+        assert_eq!(put(&end).error(), (400, "IncompleteBody".to_owned()), "{end:?}");
+    }
+    nothing_stored(&fixture);
+    put(&format!("x-amz-checksum-crc32:{CRC32}\r\n\r\n")).ok();
+}
+
 /// Parts that a body in chunks may omit, and statements in its head that it must not contradict.
 #[test]
 fn trailers_are_those_that_the_head_announces() {
@@ -200,6 +220,19 @@ fn a_body_that_ends_early_leaves_nothing() {
         let _ = std::io::Read::read_to_end(&mut stream, &mut Vec::new());
         nothing_stored(&fixture);
     }
+}
+
+/// The S3 layer calls a body that it cannot read a server error.
+#[test]
+fn a_document_that_ends_early_is_named() {
+    let fixture = serve();
+    let call =
+        Call::on("PUT", "k").query("tagging").header("content-length", "100").payload("UNSIGNED-PAYLOAD");
+    let mut stream = fixture.client.connect();
+    std::io::Write::write_all(&mut stream, &fixture.client.head(&call)).unwrap();
+    std::io::Write::write_all(&mut stream, b"<Tagging><TagSet>").unwrap();
+    stream.shutdown(std::net::Shutdown::Write).unwrap();
+    assert_eq!(client::read_answer(&mut stream, "PUT").error(), (400, "IncompleteBody".to_owned()));
 }
 
 #[test]

@@ -7,98 +7,91 @@ use std::time::{Duration, Instant};
 
 use client::http2::{Http2, run};
 use client::tls::Certificate;
-use client::{Call, Client, lasting, next_answer, serve, serve_with};
+use client::{Answer, Call, Client, lasting, next_answer, serve, serve_with};
 
 /// Sizes from 1 B to 1 MiB, including the edges of segments, pieces and pipes.
 fn sizes() -> impl Iterator<Item = usize> {
     (0..=20).map(|power| 1 << power).chain([1459, 1460, 1461, 65_535, 65_537, 262_145])
 }
 
-fn put(size: usize) -> Call<'static> {
-    Call::on("PUT", "k").payload("UNSIGNED-PAYLOAD").body(vec![3; size])
+/// The number of requests of each kind in a batch, and the number of batches after which a size is said to stall.
+const BATCH: usize = 9;
+const BATCHES: usize = 20;
+
+/// The durations of requests of one size.
+#[derive(Debug, Default)]
+struct RequestTimes {
+    puts: Vec<Duration>,
+    gets: Vec<Duration>,
 }
 
-#[track_caller]
-fn check(what: &str, size: usize, mut times: Vec<Duration>) {
-    times.sort();
-    // A stall delays every request; a busy machine delays only some.
-    assert!(times[times.len() / 4] < Duration::from_millis(20), "{what} of {size} bytes: {times:?}");
-}
-
-fn http1(client: &Client, stream: &mut (impl Read + Write)) {
-    for size in sizes() {
-        let put = put(size);
-        let request = [lasting(client, &put), put.body.clone()].concat();
-        let get = lasting(client, &Call::on("GET", "k"));
-        let (mut puts, mut gets) = (Vec::new(), Vec::new());
-        for _ in 0..9 {
-            let start = Instant::now();
-            stream.write_all(&request).unwrap();
-            assert!(next_answer(stream).0.starts_with("HTTP/1.1 200"));
-            puts.push(start.elapsed());
-            let start = Instant::now();
-            stream.write_all(&get).unwrap();
-            assert!(next_answer(stream).1 == put.body);
-            gets.push(start.elapsed());
-        }
-        check("PUT", size, puts);
-        check("GET", size, gets);
+impl RequestTimes {
+    /// Returns whether a third of a batch took less time than a stall. A stall delays almost every request; a busy
+    /// machine delays some requests, or all of a batch.
+    fn are_short(&mut self) -> bool {
+        [&mut self.puts, &mut self.gets].iter_mut().all(|times| {
+            times.sort();
+            times[times.len() / 4] < Duration::from_millis(20)
+        })
     }
 }
 
-#[cfg(feature = "http3")]
-async fn http3(http3: &mut client::http3::Http3) {
+/// Puts and gets an object of each size with `send`.
+async fn check_sizes(mut send: impl AsyncFnMut(&Call<'static>) -> Answer) {
     for size in sizes() {
-        let (put, get) = (put(size), Call::on("GET", "k"));
-        let (mut puts, mut gets) = (Vec::new(), Vec::new());
-        for _ in 0..9 {
-            let start = Instant::now();
-            assert_eq!(http3.send(&put).await.status, 200);
-            puts.push(start.elapsed());
-            let start = Instant::now();
-            assert!(http3.send(&get).await.body == put.body);
-            gets.push(start.elapsed());
+        let put = Call::on("PUT", "k").payload("UNSIGNED-PAYLOAD").body(vec![3; size]);
+        let get = Call::on("GET", "k");
+        for batch in 1.. {
+            let mut times = RequestTimes::default();
+            for _ in 0..BATCH {
+                let start = Instant::now();
+                assert_eq!(send(&put).await.status, 200);
+                times.puts.push(start.elapsed());
+                let start = Instant::now();
+                assert!(send(&get).await.body == put.body);
+                times.gets.push(start.elapsed());
+            }
+            if times.are_short() {
+                break;
+            }
+            assert!(batch < BATCHES, "requests of {size} bytes: {times:?}");
         }
-        check("PUT", size, puts);
-        check("GET", size, gets);
     }
 }
 
-async fn http2(http2: &Http2) {
-    for size in sizes() {
-        let (put, get) = (put(size), Call::on("GET", "k"));
-        let (mut puts, mut gets) = (Vec::new(), Vec::new());
-        for _ in 0..9 {
-            let start = Instant::now();
-            assert_eq!(http2.send(&put).await.status, 200);
-            puts.push(start.elapsed());
-            let start = Instant::now();
-            assert!(http2.send(&get).await.body == put.body);
-            gets.push(start.elapsed());
-        }
-        check("PUT", size, puts);
-        check("GET", size, gets);
-    }
+/// The same over one connection with HTTP/1.1.
+fn check_http1(client: &Client, stream: &mut (impl Read + Write)) {
+    run(check_sizes(async |call| {
+        stream.write_all(&[lasting(client, call), call.body.clone()].concat()).unwrap();
+        let (head, body) = next_answer(stream);
+        Answer { status: head[9..12].parse().unwrap(), headers: Vec::new(), body }
+    }));
 }
 
 #[test]
 fn no_size_stalls() {
     let fixture = serve();
-    http1(&fixture.client, &mut fixture.client.connect());
+    check_http1(&fixture.client, &mut fixture.client.connect());
 }
 
 #[test]
 fn no_size_stalls_over_http2() {
     let fixture = serve();
-    run(async { http2(&Http2::connect(&fixture.client).await).await });
+    run(async {
+        let http2 = Http2::connect(&fixture.client).await;
+        check_sizes(async |call| http2.send(call).await).await;
+    });
 }
 
 #[test]
 fn no_size_stalls_over_tls() {
     let certificate = Certificate::new();
     let fixture = serve_with(|config| config.tls = Some(certificate.load()));
-    http1(&fixture.client, &mut certificate.connect(&fixture.client).unwrap());
-    run(async { http2(&Http2::connect_tls(&fixture.client, &certificate).await).await });
+    check_http1(&fixture.client, &mut certificate.connect(&fixture.client).unwrap());
+    run(async {
+        let http2 = Http2::connect_tls(&fixture.client, &certificate).await;
+        check_sizes(async |call| http2.send(call).await).await;
+    });
 }
 
 #[cfg(feature = "http3")]
@@ -106,5 +99,8 @@ fn no_size_stalls_over_tls() {
 fn no_size_stalls_over_http3() {
     let certificate = Certificate::new();
     let fixture = serve_with(|config| (config.tls, config.http3) = (Some(certificate.load()), true));
-    run(async { http3(&mut client::http3::Http3::connect(&fixture.client, &certificate).await).await });
+    run(async {
+        let mut http3 = client::http3::Http3::connect(&fixture.client, &certificate).await;
+        check_sizes(async |call| http3.send(call).await).await;
+    });
 }

@@ -86,7 +86,7 @@ fn a_request_that_comes_while_the_gateway_stops_is_answered() {
     let call = Call::on("PUT", "k").body("hello");
     let kept = String::from_utf8(fixture.client.head(&call)).unwrap().replace("connection: close\r\n", "");
     let mut streams = [fixture.client.connect(), fixture.client.connect()];
-    // The first connection has had a request, the second has not.
+    // The first connection has carried a request, the second has not.
     for (after_stop, stream) in [(0, 0), (1, 0), (1, 1)] {
         if after_stop == 1 && stream == 0 {
             fixture.gateway.stop_handle().trigger();

@@ -99,7 +99,10 @@ const TAGGING: &str = "<Tagging><TagSet><Tag><Key>a</Key><Value>b</Value></Tag><
 const DELETION: &str = "<Delete><Object><Key>k</Key></Object></Delete>";
 const VERSIONING: &str = "<VersioningConfiguration><Status>Enabled</Status></VersioningConfiguration>";
 
-/// Every S3 operation that is offered, on the object `alpha/k`; `U` stands for an upload ID.
+const LIFECYCLE: &str = "<LifecycleConfiguration><Rule><Prefix></Prefix><Status>Enabled</Status>\
+    <Expiration><Days>1</Days></Expiration></Rule></LifecycleConfiguration>";
+
+/// Every supported S3 operation, on the object `alpha/k`; `U` stands for an upload ID.
 const OPERATIONS: &[(Kind, &str, &str, &str, &str)] = &[
     (Reads, "GetObject", "GET /alpha/k", "", ""),
     (Reads, "GetObject of a version", "GET /alpha/k", "versionId=null", ""),
@@ -135,6 +138,8 @@ const OPERATIONS: &[(Kind, &str, &str, &str, &str)] = &[
     (Writes, "CreateBucket", "PUT /new", "", ""),
     (Writes, "DeleteBucket", "DELETE /alpha", "", ""),
     (Writes, "PutBucketVersioning", "PUT /alpha", "versioning", VERSIONING),
+    (Writes, "PutBucketLifecycleConfiguration", "PUT /alpha", "lifecycle", LIFECYCLE),
+    (Writes, "DeleteBucketLifecycle", "DELETE /alpha", "lifecycle", ""),
 ];
 
 fn call<'a>(

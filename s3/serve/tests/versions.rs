@@ -204,7 +204,7 @@ fn many_versions_are_deleted_at_once() {
 #[test]
 fn deletes_have_conditions_on_size_and_time() {
     let fixture = versioned();
-    // If there is no object, no delete marker is made either.
+    // If there is no object, no delete marker is created either.
     fixture.client.send(&Call::on("DELETE", "k").header("if-match", "*")).ok();
     assert_eq!(on_bucket(&fixture, "versions").ok().elements("VersionId").len(), 0);
     let version = put(&fixture, "k", "12345");
@@ -244,4 +244,42 @@ fn deletes_of_many_have_conditions_too() {
     assert_eq!(answer.elements("Key").len(), 3);
     assert_eq!(fixture.client.send(&Call::on("HEAD", "a")).status, 200);
     assert_eq!(fixture.client.send(&Call::on("HEAD", "b")).status, 404);
+}
+
+/// The date of a retention is checked before the object, and an unreadable one has AWS's message.
+#[test]
+fn dates_of_retentions_lie_ahead() {
+    let fixture = serve();
+    let locked = |key: &str| format!("/locked-bucket{key}");
+    let create = Call::new("PUT", locked("")).header("x-amz-bucket-object-lock-enabled", "true");
+    fixture.client.send(&create).ok();
+    let past = "<Retention><Mode>COMPLIANCE</Mode><RetainUntilDate>2020-01-01T00:00:00Z</RetainUntilDate></Retention>";
+    let put = |key: &str| fixture.client.send(&Call::new("PUT", locked(key)).query("retention").body(past));
+    let ahead = "The retain until date must be in the future!";
+    let wrong = "The retain until date must be provided in ISO 8601 format";
+    let stating = |bucket: &str, until: &str| {
+        let call = Call::new("PUT", format!("{bucket}/k")).header("x-amz-object-lock-mode", "GOVERNANCE");
+        fixture.client.send(&call.header("x-amz-object-lock-retain-until-date", until))
+    };
+    let unlocked = format!("/{BUCKET}");
+    for (answer, words) in [
+        (put("/none"), ahead),
+        (stating("/locked-bucket", "2020-01-01T00:00:00Z"), ahead),
+        (stating("/locked-bucket", "tomorrow"), wrong),
+        (stating(&unlocked, "2020-01-01T00:00:00Z"), ahead),
+    ] {
+        assert_eq!(answer.error(), (400, "InvalidArgument".to_owned()));
+        assert_eq!(answer.element("Message").as_deref(), Some(words));
+    }
+    let missing = Call::new("PUT", "/no-such-bucket/k").query("retention").body(past);
+    assert_eq!(fixture.client.send(&missing).error(), (404, "NoSuchBucket".to_owned()));
+    assert_eq!(fixture.client.send(&Call::new("HEAD", locked("/k"))).status, 404);
+}
+
+#[test]
+fn a_page_of_versions_has_no_negative_size() {
+    let answer = on_bucket(&serve(), "versions&max-keys=-123");
+    assert_eq!(answer.error(), (400, "InvalidArgument".to_owned()));
+    assert_eq!(answer.element("Message").as_deref(), Some("max-keys cannot be negative"));
+    assert_eq!(answer.element("ArgumentValue").as_deref(), Some("-123"));
 }

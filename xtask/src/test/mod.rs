@@ -1,5 +1,6 @@
 //! Runs all tests of the repository: builds and runs each suite, prints the totals and every skipped test.
 
+mod programs;
 mod skipped;
 mod tally;
 
@@ -10,10 +11,22 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 
+use programs::{ProgramEnd, ProgramSelection};
 use skipped::{SkipRecord, SkippedTest};
-use tally::{TestTally, cargo_line, pytest_line};
+use tally::{TestTally, pytest_line};
 
 const PYTHON_TESTS: &str = "bind/python/tests";
+
+/// The time limit of one test program in Rust, and of one test in Python, in seconds. A test that hangs is a failure
+/// with a name, and the others still run.
+const LIMIT_SECONDS: u32 = 900;
+
+/// The time in milliseconds for which proptest looks for a smaller failing case. Without a limit, a failure that takes
+/// seconds to show takes hours to shrink.
+const SHRINK_MILLISECONDS: &str = "60000";
+
+/// The number of test programs whose times are printed.
+const SLOWEST: usize = 12;
 
 /// A group of tests with a common runner.
 struct TestSuite {
@@ -22,16 +35,29 @@ struct TestSuite {
     missing: fn() -> Option<String>,
     /// Commands that must all succeed before `run`.
     build: Vec<Vec<String>>,
-    run: Vec<String>,
-    count: fn(&str) -> Option<TestTally>,
+    run: TestRun,
+}
+
+/// How a suite's tests run.
+enum TestRun {
+    /// By one command, whose output contains lines with counts.
+    Command(Vec<String>, fn(&str) -> Option<TestTally>),
+    /// As programs that cargo builds.
+    Programs(ProgramSelection),
 }
 
 /// The outcome of a suite.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug)]
 enum SuiteEnd {
     Skipped(String),
     NotBuilt(String),
-    Ran { tally: TestTally, ended_well: bool, told_skips: Vec<SkippedTest> },
+    Ran {
+        tally: TestTally,
+        ended_well: bool,
+        told_skips: Vec<SkippedTest>,
+        /// The programs, if the suite consists of programs.
+        programs: Vec<ProgramEnd>,
+    },
 }
 
 struct SuiteReport {
@@ -48,11 +74,14 @@ fn words(line: &str) -> Vec<String> {
 /// Returns all suites. `python` is the interpreter of the virtual environment; its `maturin` is in the same directory.
 fn suites(python: &str) -> Vec<TestSuite> {
     let maturin = Path::new(python).with_file_name("maturin").display().to_string();
-    // Tests that need MPI are a separate suite, which shares compiled crates with this one.
-    let rust = "cargo test --workspace --locked --exclude fordway-mpi";
-    let mpi = "cargo test --workspace --locked --test mpirun";
     let develop = "develop --locked --quiet --manifest-path bind/python/Cargo.toml";
-    let pytest = "-m pytest -rs --color=no";
+    // Most tests wait for programs that they have started. A file stays with one worker, because its tests share servers.
+    let pytest =
+        format!("-m pytest -rs --color=no --numprocesses=2 --dist=loadfile --timeout={LIMIT_SECONDS}");
+    let pytest = [vec![python.to_owned()], words(&pytest), vec![PYTHON_TESTS.to_owned()]].concat();
+    let programs = |cargo: &str, has_doc_tests| {
+        TestRun::Programs(ProgramSelection { cargo: cargo.to_owned(), has_doc_tests, targets: Vec::new() })
+    };
     vec![
         TestSuite {
             name: "rust",
@@ -60,26 +89,22 @@ fn suites(python: &str) -> Vec<TestSuite> {
             build: vec![
                 words("tools/build-libs3 target/test-libraries dev"),
                 words("tools/build-capi target/test-libraries dev"),
-                // The lab's tests start gateways, and the Python tests run commands.
-                words("cargo build --locked"),
-                words(&format!("{rust} --no-run")),
             ],
-            run: words(&format!("{rust} --no-fail-fast")),
-            count: cargo_line,
+            // This also builds both binaries, which the lab's and the Python tests run. Tests that need MPI are a
+            // separate suite, which shares compiled crates with this one.
+            run: programs("cargo test --workspace --locked --exclude fordway-mpi", true),
         },
         TestSuite {
             name: "python",
             missing: || None,
             build: vec![[vec![maturin], words(develop)].concat()],
-            run: [vec![python.to_owned()], words(pytest), vec![PYTHON_TESTS.to_owned()]].concat(),
-            count: pytest_line,
+            run: TestRun::Command(pytest, pytest_line),
         },
         TestSuite {
             name: "mpi",
             missing: missing_for_mpi,
-            build: vec![words(&format!("{mpi} --no-run"))],
-            run: words(&format!("{mpi} --no-fail-fast")),
-            count: cargo_line,
+            build: Vec::new(),
+            run: programs("cargo test --workspace --locked --test mpirun", false),
         },
     ]
 }
@@ -155,14 +180,15 @@ fn narrowed(mut suite: TestSuite, selected: &[&str]) -> Option<TestSuite> {
         return None;
     }
     let targets: Vec<_> = targets.into_iter().filter(|target| !target.is_empty()).collect();
-    if suite.name == "python" && !targets.is_empty() {
-        suite.run.pop();
-        suite.run.extend(targets.iter().map(|target| format!("{PYTHON_TESTS}/{target}")));
-    } else {
-        suite.run.extend(targets.iter().flat_map(|target| match *target {
-            "lib" => vec!["--lib".to_owned()],
-            program => vec!["--test".to_owned(), program.to_owned()],
-        }));
+    match &mut suite.run {
+        TestRun::Command(words, _) if !targets.is_empty() => {
+            words.pop();
+            words.extend(targets.iter().map(|target| format!("{PYTHON_TESTS}/{target}")));
+        }
+        TestRun::Command(..) => {}
+        TestRun::Programs(selection) => {
+            selection.targets = targets.iter().map(|target| (*target).to_owned()).collect();
+        }
     }
     Some(suite)
 }
@@ -205,35 +231,70 @@ fn report(suite: &TestSuite, record: &Path) -> Result<SuiteReport> {
             return ended(SuiteEnd::NotBuilt(command.join(" ")), begun.elapsed(), Duration::ZERO);
         }
     }
-    let (build_time, begun) = (begun.elapsed(), Instant::now());
-    let end = run_suite(suite, record)?;
-    ended(end, build_time, begun.elapsed())
+    match &suite.run {
+        TestRun::Command(words, count) => {
+            let (build_time, begun) = (begun.elapsed(), Instant::now());
+            ended(run_command(words, *count, record)?, build_time, begun.elapsed())
+        }
+        TestRun::Programs(selection) => {
+            let built = selection.build()?;
+            let (build_time, begun) = (begun.elapsed(), Instant::now());
+            let Some(built) = built else {
+                return ended(SuiteEnd::NotBuilt(selection.build_command()), build_time, Duration::ZERO);
+            };
+            let logs = record.with_file_name("test-output");
+            let end = of_programs(programs::run(built, record, &logs)?);
+            ended(end, build_time, begun.elapsed())
+        }
+    }
 }
 
+/// Returns the command with the environment that it has without `cargo xtask`: to the build script of `ring`, the
+/// variables that cargo sets for xtask would look like a change, after which all that depends on it is compiled again.
 fn command_of(command: &[String]) -> Result<Command> {
     let (program, arguments) = command.split_first().context("a suite has no command")?;
     let mut command = Command::new(program);
     command.args(arguments);
+    let set_by_cargo = ["CARGO_PKG_", "CARGO_MANIFEST_"];
+    for (name, _) in std::env::vars() {
+        if set_by_cargo.iter().any(|start| name.starts_with(start)) {
+            command.env_remove(name);
+        }
+    }
     Ok(command)
 }
 
-/// Runs the tests, passes on their output, and adds up the counts that the suite parses from it.
-fn run_suite(suite: &TestSuite, record: &Path) -> Result<SuiteEnd> {
-    let mut command = command_of(&suite.run)?;
-    command.env(fordway_needs::RECORD_VARIABLE, record).stdout(Stdio::piped());
-    let mut child = match command.spawn() {
+/// Returns the command with the variables for tests.
+fn test_command(command: &[String], record: &Path) -> Result<Command> {
+    let mut command = command_of(command)?;
+    command.env(fordway_needs::RECORD_VARIABLE, record);
+    command.env("PROPTEST_MAX_SHRINK_TIME", SHRINK_MILLISECONDS);
+    Ok(command)
+}
+
+fn of_programs(programs: Vec<ProgramEnd>) -> SuiteEnd {
+    let mut tally = TestTally::default();
+    programs.iter().for_each(|program| tally += program.tally);
+    let ended_well = programs.iter().all(|program| program.ended_well);
+    let told_skips = programs.iter().flat_map(|program| program.told_skips.clone()).collect();
+    SuiteEnd::Ran { tally, ended_well, told_skips, programs }
+}
+
+/// Runs the tests, passes on their output, and adds up the counts in it.
+fn run_command(words: &[String], count: fn(&str) -> Option<TestTally>, record: &Path) -> Result<SuiteEnd> {
+    let mut child = match test_command(words, record)?.stdout(Stdio::piped()).spawn() {
         Ok(child) => child,
-        Err(error) => return Ok(SuiteEnd::NotBuilt(format!("{} ({error})", suite.run.join(" ")))),
+        Err(error) => return Ok(SuiteEnd::NotBuilt(format!("{} ({error})", words.join(" ")))),
     };
     let output = child.stdout.take().context("the output was not piped")?;
     let (mut tally, mut told_skips) = (TestTally::default(), Vec::new());
     for line in BufReader::new(output).split(b'\n') {
         let line = String::from_utf8_lossy(&line?).into_owned();
         println!("{line}");
-        tally += (suite.count)(&line).unwrap_or_default();
-        told_skips.extend(skipped::pytest_skip(&line).or_else(|| skipped::libtest_ignored(&line)));
+        tally += count(&line).unwrap_or_default();
+        told_skips.extend(skipped::pytest_skip(&line));
     }
-    Ok(SuiteEnd::Ran { tally, ended_well: child.wait()?.success(), told_skips })
+    Ok(SuiteEnd::Ran { tally, ended_well: child.wait()?.success(), told_skips, programs: Vec::new() })
 }
 
 /// Prints each suite's line, the skipped tests by reason, and the totals as the last line. A suite that was not built
@@ -248,8 +309,9 @@ fn print_sum(reports: &[SuiteReport], skipped: &[SkippedTest]) -> TestTally {
                 sum.failed += 1;
                 println!("{name}: failed, because it was not built: {step}");
             }
-            SuiteEnd::Ran { tally, .. } => {
+            SuiteEnd::Ran { tally, programs, .. } => {
                 let tally = tally.without_skipped(skipped.iter().filter(|test| test.suite == *name));
+                print_programs(name, programs);
                 println!("{name}: {tally}; {seconds}");
                 sum += tally;
             }
@@ -260,9 +322,24 @@ fn print_sum(reports: &[SuiteReport], skipped: &[SkippedTest]) -> TestTally {
     sum
 }
 
+/// Prints which programs failed, and which took longest.
+fn print_programs(suite: &str, programs: &[ProgramEnd]) {
+    let mut by_time: Vec<_> = programs.iter().collect();
+    by_time.sort_by_key(|program| std::cmp::Reverse(program.time));
+    let failed: Vec<_> = programs.iter().filter(|program| !program.ended_well).collect();
+    for ProgramEnd { name, tally, .. } in failed {
+        println!("{suite}: in {name}, {} FAILED", tally.failed);
+    }
+    let times = by_time.iter().take(SLOWEST).map(|end| format!("{} {} s", end.name, end.time.as_secs()));
+    if programs.len() > 1 {
+        println!("{suite}: slowest of {}: {}", programs.len(), times.collect::<Vec<_>>().join(", "));
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tally::cargo_line;
 
     fn suite(build: &str, run: &str) -> TestSuite {
         let shell = |script: &str| vec!["sh".to_owned(), "-c".to_owned(), script.to_owned()];
@@ -270,8 +347,7 @@ mod tests {
             name: "x",
             missing: || None,
             build: vec![shell(build)],
-            run: shell(run),
-            count: cargo_line,
+            run: TestRun::Command(shell(run), cargo_line),
         }
     }
 
@@ -282,15 +358,16 @@ mod tests {
     #[test]
     fn a_suite_is_counted_and_its_end_is_told() {
         let counted = end(&suite("true", "echo 'test result: ok. 2 passed; 0 failed; 0 ignored'; exit 3"));
-        let tally = TestTally { passed: 2, ..TestTally::default() };
-        assert_eq!(counted, SuiteEnd::Ran { tally, ended_well: false, told_skips: Vec::new() });
+        let SuiteEnd::Ran { tally, ended_well, .. } = counted else { panic!("{counted:?}") };
+        assert_eq!((tally.passed, tally.failed, ended_well), (2, 0, false));
     }
 
     #[test]
     fn a_suite_that_does_not_build_or_start_is_a_failure() {
-        for broken in
-            [suite("exit 1", "true"), TestSuite { run: words("/does/not/exist"), ..suite("true", "") }]
-        {
+        for broken in [
+            suite("exit 1", "true"),
+            TestSuite { run: TestRun::Command(words("/does/not/exist"), cargo_line), ..suite("true", "") },
+        ] {
             let report = report(&broken, Path::new("/dev/null")).unwrap();
             assert!(matches!(report.end, SuiteEnd::NotBuilt(_)), "{:?}", report.end);
             assert_eq!(print_sum(&[report], &[]).failed, 1);
@@ -299,29 +376,47 @@ mod tests {
 
     #[test]
     fn suites_and_targets_are_selected() {
-        let runs = |selected: &[&str]| -> Vec<String> {
-            select(suites("p"), selected).unwrap().iter().map(|suite| suite.run.join(" ")).collect()
+        let selected = |names: &[&str]| select(suites("p"), names).unwrap();
+        assert_eq!(selected(&[]).len(), 3);
+        let rust = selected(&["rust:netlab", "rust:lab"]);
+        let [TestSuite { run: TestRun::Programs(programs), .. }] = &rust[..] else { panic!("not one suite") };
+        assert_eq!(programs.targets, ["netlab", "lab"]);
+        let two = selected(&["mpi", "python:test_store.py"]);
+        let [TestSuite { run: TestRun::Command(python, _), .. }, _] = &two[..] else {
+            panic!("not Python and MPI")
         };
-        assert_eq!(runs(&[]).len(), 3);
-        let netlab = runs(&["rust:netlab", "rust:lab"]);
-        assert!(
-            netlab.len() == 1 && netlab[0].ends_with("--no-fail-fast --test netlab --test lab"),
-            "{netlab:?}"
-        );
-        let python = runs(&["mpi", "python:test_store.py"]);
-        assert!(
-            python.len() == 2 && python[0].ends_with("--color=no bind/python/tests/test_store.py"),
-            "{python:?}"
-        );
+        assert!(python.join(" ").ends_with("--timeout=900 bind/python/tests/test_store.py"), "{python:?}");
         let Err(refused) = select(suites("p"), &["rsut"]) else {
-            panic!("a suite that is not there was found")
+            panic!("a suite that does not exist was found")
         };
         assert!(refused.to_string().contains("no suite rsut"));
+    }
+
+    /// The soak tests run for hours, so check here that the names in them exist.
+    #[test]
+    fn the_soak_tests_name_tests_that_exist() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+        let metadata = cargo_metadata::MetadataCommand::new().current_dir(&root).no_deps().exec().unwrap();
+        let targets: Vec<_> = metadata.packages.iter().flat_map(|package| &package.targets).collect();
+        let script = std::fs::read_to_string(root.join("tools/soak-fresh")).unwrap();
+        let named: Vec<_> = script.split_whitespace().filter_map(|word| word.split_once(':')).collect();
+        for (suite, name) in named.iter().filter(|(_, name)| !name.is_empty()) {
+            match *suite {
+                "rust" => assert!(
+                    *name == "lib" || targets.iter().any(|target| target.is_test() && target.name == *name),
+                    "tools/soak-fresh names rust:{name}, which is not a test"
+                ),
+                "python" => assert!(root.join(PYTHON_TESTS).join(name).exists(), "no Python test {name}"),
+                _ => {}
+            }
+        }
+        assert!(named.contains(&("rust", "netlab")) && named.contains(&("python", "test_doctor_fix.py")));
     }
 
     #[test]
     fn a_suite_whose_needs_are_missing_is_not_compiled() {
         let lacking = TestSuite { missing: || Some("there is no x".to_owned()), ..suite("exit 1", "exit 1") };
-        assert_eq!(end(&lacking), SuiteEnd::Skipped("there is no x".to_owned()));
+        let SuiteEnd::Skipped(reason) = end(&lacking) else { panic!("the suite was not skipped") };
+        assert_eq!(reason, "there is no x");
     }
 }

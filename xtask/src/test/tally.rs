@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::ops::AddAssign;
 
-use super::skipped::{RunnerCount, SkippedTest};
+use super::skipped::{SkipAccounting, SkippedTest};
 
 /// The number of tests by result.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -37,8 +37,8 @@ impl TestTally {
             let names = tests.iter().filter(|test| test.counted == counted).map(|test| &test.name);
             names.collect::<BTreeSet<_>>().len() as u64
         };
-        self.passed = self.passed.saturating_sub(count(RunnerCount::Passed));
-        self.skipped += count(RunnerCount::Passed) + count(RunnerCount::Nothing);
+        self.passed = self.passed.saturating_sub(count(SkipAccounting::Passed));
+        self.skipped += count(SkipAccounting::Passed) + count(SkipAccounting::Nothing);
         self
     }
 }
@@ -101,11 +101,11 @@ mod tests {
             counted,
         };
         let tests = [
-            skipped("a", RunnerCount::Passed),
-            skipped("a", RunnerCount::Passed),
-            skipped("b", RunnerCount::Passed),
-            skipped("c.py:1", RunnerCount::Skipped),
-            skipped("d", RunnerCount::Nothing),
+            skipped("a", SkipAccounting::Passed),
+            skipped("a", SkipAccounting::Passed),
+            skipped("b", SkipAccounting::Passed),
+            skipped("c.py:1", SkipAccounting::Skipped),
+            skipped("d", SkipAccounting::Nothing),
         ];
         let tally = TestTally { passed: 5, failed: 1, skipped: 1 };
         assert_eq!(tally.without_skipped(tests.iter()), TestTally { passed: 3, failed: 1, skipped: 4 });

@@ -7,9 +7,10 @@ use bytes::Bytes;
 
 use crate::version::versions_after;
 use crate::{
-    Checksum, Conditions, DeleteResult, DocumentKind, Error, ErrorKind, GetOptions, Key, ObjectInfo,
-    ObjectPart, PartInfo, PutOptions, PutResult, Result, UploadId, VersionCollector, VersionId,
-    VersionListing, VersionSummary, VersioningState, VersionsQuery, WalkStep,
+    Checksum, Conditions, DeleteResult, DocumentKind, Error, ErrorKind, GetOptions, Key, LockConfiguration,
+    ObjectInfo, ObjectLock, ObjectPart, PartInfo, PutOptions, PutResult, RenameOptions, Result, UploadId,
+    VersionCollector, VersionId, VersionListing, VersionSummary, VersioningState, VersionsQuery, WalkStep,
+    no_object_lock,
 };
 
 pub(super) struct BucketState {
@@ -22,6 +23,7 @@ pub(super) struct BucketState {
     older: BTreeMap<String, Vec<StoredVersion>>,
     pub(super) uploads: BTreeMap<UploadId, MemoryUpload>,
     pub(super) documents: BTreeMap<DocumentKind, Vec<u8>>,
+    pub(super) object_lock: Option<LockConfiguration>,
 }
 
 #[derive(Clone)]
@@ -95,6 +97,7 @@ impl BucketState {
             older: BTreeMap::new(),
             uploads: BTreeMap::new(),
             documents: BTreeMap::new(),
+            object_lock: None,
         }
     }
 
@@ -141,16 +144,57 @@ impl BucketState {
         version: Option<&VersionId>,
         tags: &crate::Tags,
     ) -> Result<()> {
-        let id = self.object(key, version)?.id();
+        let object = self.object_mut(key, version)?;
+        object.tags = tags.clone();
+        object.info.tag_count = tags.len();
+        Ok(())
+    }
+
+    /// Like [`BucketState::object`], for a change.
+    fn object_mut(&mut self, key: &Key, version: Option<&VersionId>) -> Result<&mut StoredObject> {
+        let (id, missing) = (self.object(key, version)?.id(), self.missing(key));
         let latest = self.objects.get_mut(key.as_str()).into_iter();
         let older =
             self.older.get_mut(key.as_str()).into_iter().flatten().filter_map(|version| match version {
                 StoredVersion::Object(object) => Some(object),
                 StoredVersion::Marker(..) => None,
             });
-        for object in latest.chain(older).filter(|object| object.id() == id) {
-            object.tags = tags.clone();
-            object.info.tag_count = tags.len();
+        latest.chain(older).find(|object| object.id() == id).ok_or(missing)
+    }
+
+    /// Changes the lock of a version. Errors: `InvalidArgument` in a bucket without object lock, and from `change`.
+    pub(super) fn change_lock(
+        &mut self,
+        key: &Key,
+        version: Option<&VersionId>,
+        change: impl FnOnce(ObjectLock) -> Result<ObjectLock>,
+    ) -> Result<()> {
+        self.object_lock.ok_or_else(no_object_lock)?;
+        let object = self.object_mut(key, version)?;
+        object.info.lock = change(object.info.lock)?;
+        Ok(())
+    }
+
+    /// Returns the lock of a new version whose writer requests `asked`. Errors: `InvalidArgument` for a lock in a
+    /// bucket without object lock.
+    pub(super) fn lock_of(&self, asked: ObjectLock) -> Result<ObjectLock> {
+        match self.object_lock {
+            Some(configuration) => Ok(configuration.lock_of(asked, SystemTime::now())),
+            None if asked.is_none() => Ok(asked),
+            None => Err(no_object_lock()),
+        }
+    }
+
+    /// Gives the object `from` the key `to`.
+    pub(super) fn rename(&mut self, from: &Key, to: &Key, options: &RenameOptions) -> Result<()> {
+        options.check(from, to)?;
+        if self.versioning != VersioningState::Unversioned {
+            return Err(RenameOptions::keeps_versions());
+        }
+        options.source_conditions.check_copy_source(&self.object(from, None)?.info)?;
+        options.conditions.check_replace(self.objects.get(to.as_str()).map(|object| &object.info))?;
+        if let Some(object) = self.objects.remove(from.as_str()) {
+            self.objects.insert(to.as_str().to_owned(), object);
         }
         Ok(())
     }
@@ -164,6 +208,7 @@ impl BucketState {
         conditions: &Conditions,
     ) -> Result<PutResult> {
         conditions.check_write(self.objects.get(key.as_str()).map(|object| &object.info.etag))?;
+        new.info.lock = self.lock_of(new.info.lock)?;
         let version = self.retire(key, fresh);
         new.info.version = version.clone().filter(|version| !version.is_null());
         let info = &new.info;
@@ -200,8 +245,16 @@ impl BucketState {
         DeleteResult { is_marker: version.is_some(), version }
     }
 
-    /// Removes one version; the newest of the rest becomes the latest.
-    pub(super) fn delete_version(&mut self, key: &Key, version: &VersionId) -> DeleteResult {
+    /// Removes one version; the newest of the rest becomes the latest. Errors: `AccessDenied` if it is locked.
+    pub(super) fn delete_version(
+        &mut self,
+        key: &Key,
+        version: &VersionId,
+        bypass: bool,
+    ) -> Result<DeleteResult> {
+        if let Ok(object) = self.object(key, Some(version)) {
+            object.info.lock.check_delete(SystemTime::now(), bypass)?;
+        }
         let mut all = self.older.remove(key.as_str()).unwrap_or_default();
         all.extend(self.objects.remove(key.as_str()).map(StoredVersion::Object));
         let is_marker =
@@ -214,7 +267,7 @@ impl BucketState {
         if !all.is_empty() {
             self.older.insert(key.as_str().to_owned(), all);
         }
-        DeleteResult { version: Some(version.clone()), is_marker }
+        Ok(DeleteResult { version: Some(version.clone()), is_marker })
     }
 
     pub(super) fn list_versions(&self, query: &VersionsQuery) -> Result<VersionListing> {

@@ -11,12 +11,12 @@ use bytes::Bytes;
 use crate::{
     Bucket, BucketDocuments, BucketInfo, ChecksumType, CompleteOptions, CompletedPart, ContentHasher,
     CopyOptions, DeleteOptions, DeleteResult, DocumentKind, ETag, ETagPolicy, Error, ErrorKind,
-    ExpectedContent, GetOptions, Key, ListCollector, ListQuery, MultipartUploads, ObjectBatches,
-    ObjectContent, ObjectInfo, ObjectListing, ObjectPart, ObjectSummary, ObjectTags, ObjectVersions, Objects,
-    OpenObject, PartInfo, PartListing, PartOptions, PartsQuery, PutOptions, PutResult, Result, Store, Tags,
-    UploadId, UploadListing, UploadSummary, UploadsQuery, VersionId, VersionListing, VersioningState,
-    VersionsQuery, WalkStep, Writer, check_document, check_tags, checked_part_number, multipart_checksum,
-    multipart_etag,
+    ExpectedContent, GetOptions, Key, ListCollector, ListQuery, LockConfiguration, MultipartUploads,
+    ObjectBatches, ObjectContent, ObjectInfo, ObjectListing, ObjectLock, ObjectLocks, ObjectPart,
+    ObjectRenames, ObjectSummary, ObjectTags, ObjectVersions, Objects, OpenObject, PartInfo, PartListing,
+    PartOptions, PartsQuery, PutOptions, PutResult, RenameOptions, Result, Retention, Store, Tags, UploadId,
+    UploadListing, UploadSummary, UploadsQuery, VersionId, VersionListing, VersioningState, VersionsQuery,
+    WalkStep, Writer, check_document, check_tags, checked_part_number, multipart_checksum, multipart_etag,
 };
 use bucket::{BucketState, MemoryUpload, StoredObject};
 
@@ -36,7 +36,7 @@ struct MemoryState {
 }
 
 impl MemoryStore {
-    /// Creates an empty store. New objects get ETags by `policy` unless the caller asks for another policy.
+    /// Creates an empty store. New objects get ETags by `policy` unless the caller requests another policy.
     pub fn new(policy: ETagPolicy) -> Self {
         MemoryStore { policy, state: Arc::default() }
     }
@@ -118,10 +118,16 @@ impl Writer for MemoryWriter {
             let etag = found.etag.unwrap_or_else(|| ETag::opaque(number));
             match publish {
                 WriterPurpose::Object => {
-                    let PutOptions { metadata, tags, conditions, .. } = options;
+                    let PutOptions { metadata, tags, conditions, lock, .. } = options;
                     let tag_count = tags.len();
-                    let info =
-                        ObjectInfo { modified, checksum, metadata, tag_count, ..ObjectInfo::new(size, etag) };
+                    let info = ObjectInfo {
+                        modified,
+                        checksum,
+                        metadata,
+                        tag_count,
+                        lock,
+                        ..ObjectInfo::new(size, etag)
+                    };
                     let new = StoredObject { info, body, tags, parts: Vec::new(), made_by: None };
                     state.publish(&key, new, version_id(number), &conditions)
                 }
@@ -176,7 +182,10 @@ impl Objects for MemoryStore {
     }
 
     fn writer(&self, bucket: &Bucket, key: &Key, options: &PutOptions) -> Result<Box<dyn Writer>> {
-        self.on("put", bucket, key.as_str(), |_| check_tags(&options.tags))?;
+        self.on("put", bucket, key.as_str(), |state| {
+            check_tags(&options.tags)?;
+            state.lock_of(options.lock)
+        })?;
         Ok(self.new_writer(bucket, key, options.clone(), WriterPurpose::Object))
     }
 
@@ -202,10 +211,10 @@ impl Objects for MemoryStore {
                     return Ok(DeleteResult { version: options.version.clone(), is_marker: false });
                 }
             }
-            Ok(match &options.version {
-                Some(version) => state.delete_version(key, version),
-                None => state.delete(key, marker),
-            })
+            match &options.version {
+                Some(version) => state.delete_version(key, version, options.bypass_governance),
+                None => Ok(state.delete(key, marker)),
+            }
         })
     }
 
@@ -228,7 +237,7 @@ impl Objects for MemoryStore {
             let tags = options.tags.clone().unwrap_or(source.tags);
             check_tags(&tags)?;
             let (modified, tag_count) = (SystemTime::now(), tags.len());
-            let mut info = ObjectInfo { modified, metadata, tag_count, ..source.info };
+            let mut info = ObjectInfo { modified, metadata, tag_count, lock: options.lock, ..source.info };
             let mut parts = source.parts;
             if let Some(algorithm) = options.new_checksum(info.checksum.as_ref()) {
                 info.checksum = Some(crate::Checksum::of(algorithm, &source.body));
@@ -266,6 +275,12 @@ impl Objects for MemoryStore {
 
 impl ObjectBatches for MemoryStore {}
 
+impl ObjectRenames for MemoryStore {
+    fn rename(&self, bucket: &Bucket, from: &Key, to: &Key, options: &RenameOptions) -> Result<()> {
+        self.on("rename", bucket, from.as_str(), |state| state.rename(from, to, options))
+    }
+}
+
 impl ObjectTags for MemoryStore {
     fn tags(&self, bucket: &Bucket, key: &Key, version: Option<&VersionId>) -> Result<Tags> {
         self.on("get tags", bucket, key.as_str(), |state| Ok(state.object(key, version)?.tags.clone()))
@@ -287,6 +302,7 @@ impl ObjectVersions for MemoryStore {
     fn set_versioning(&self, bucket: &Bucket, versioning: VersioningState) -> Result<()> {
         self.on("set versioning", bucket, "", |state| {
             versioning.check_settable()?;
+            versioning.check_lock(state.object_lock.is_some())?;
             state.versioning = versioning;
             Ok(())
         })
@@ -294,6 +310,46 @@ impl ObjectVersions for MemoryStore {
 
     fn list_versions(&self, bucket: &Bucket, query: &VersionsQuery) -> Result<VersionListing> {
         self.on("list versions", bucket, "", |state| state.list_versions(query))
+    }
+}
+
+impl ObjectLocks for MemoryStore {
+    fn lock_configuration(&self, bucket: &Bucket) -> Result<Option<LockConfiguration>> {
+        self.on("get object lock", bucket, "", |state| Ok(state.object_lock))
+    }
+
+    fn set_lock_configuration(&self, bucket: &Bucket, configuration: &LockConfiguration) -> Result<()> {
+        self.on("set object lock", bucket, "", |state| {
+            configuration.check()?;
+            state.versioning.check_lockable()?;
+            state.object_lock = Some(*configuration);
+            Ok(())
+        })
+    }
+
+    fn set_retention(
+        &self,
+        bucket: &Bucket,
+        key: &Key,
+        version: Option<&VersionId>,
+        retention: Option<Retention>,
+        bypass: bool,
+    ) -> Result<()> {
+        self.on("set retention", bucket, key.as_str(), |state| {
+            state.change_lock(key, version, |lock| lock.with_retention(retention, SystemTime::now(), bypass))
+        })
+    }
+
+    fn set_legal_hold(
+        &self,
+        bucket: &Bucket,
+        key: &Key,
+        version: Option<&VersionId>,
+        is_on: bool,
+    ) -> Result<()> {
+        self.on("set legal hold", bucket, key.as_str(), |state| {
+            state.change_lock(key, version, |lock| Ok(ObjectLock { legal_hold: Some(is_on), ..lock }))
+        })
     }
 }
 
@@ -316,6 +372,11 @@ impl BucketDocuments for MemoryStore {
             Ok(())
         })
     }
+
+    /// A store in memory has no owners.
+    fn bucket_owner(&self, bucket: &Bucket) -> Result<Option<u32>> {
+        self.on("get owner", bucket, "", |_| Ok(None))
+    }
 }
 
 impl MultipartUploads for MemoryStore {
@@ -332,6 +393,7 @@ impl MultipartUploads for MemoryStore {
         let id = UploadId::new(format!("{number:016x}"))?;
         self.on("create upload", bucket, key.as_str(), |state| {
             options.check_upload()?;
+            state.lock_of(options.lock)?;
             let (started, parts) = (SystemTime::now(), BTreeMap::new());
             let upload = MemoryUpload { key: key.clone(), started, options: options.clone(), parts };
             state.uploads.insert(id.clone(), upload);
@@ -447,6 +509,7 @@ impl MemoryUpload {
             checksum,
             tag_count: tags.len(),
             part_count: u16::try_from(chosen.len()).ok(),
+            lock: self.options.lock,
             ..ObjectInfo::new(body.len() as u64, etag)
         };
         let parts = ObjectPart::of(&chosen);

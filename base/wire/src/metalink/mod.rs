@@ -104,7 +104,7 @@ impl Metalink {
             None => None,
         };
         found.ok_or_else(|| {
-            let why = format!("it describes {}; name the one that is meant", names.join(", "));
+            let why = format!("it describes {}; name one of them", names.join(", "));
             refused(if names.is_empty() { "it describes no file".to_owned() } else { why })
         })
     }

@@ -54,12 +54,12 @@ pub(super) fn document(text: &str) -> Result<Metalink> {
                 // expand a few bytes to gigabytes.
                 None => {
                     let known = quick_xml::escape::resolve_predefined_entity(&reference);
-                    push(&mut path, known.ok_or_else(|| refused("it has an entity of its own"))?);
+                    push(&mut path, known.ok_or_else(|| refused("it declares an entity"))?);
                 }
             },
             Event::DocType(_) => return Err(refused("it has a document type, which no Metalink needs")),
             Event::Eof if path.is_empty() && has_root => return Ok(reading.metalink),
-            Event::Eof => return Err(refused("the document ends in its middle")),
+            Event::Eof => return Err(refused("the document is truncated")),
             Event::Decl(_) | Event::PI(_) | Event::Comment(_) => {}
         }
     }
@@ -84,7 +84,7 @@ fn push(path: &mut [OpenElement], text: &str) {
 /// Handles the start of an element; returns whether it is the root.
 fn begin(path: &[OpenElement], reading: &mut MetalinkReader) -> Result<bool> {
     if path.len() > DEPTH_MAX {
-        return Err(refused("its elements are nested too deep"));
+        return Err(refused("its elements are nested too deeply"));
     }
     let Some(element) = path.last() else { return Ok(false) };
     if path.len() == 1 {
@@ -174,11 +174,11 @@ fn replica(element: &OpenElement, url: &str) -> Result<MetalinkUrl> {
 }
 
 fn hash(kind: HashKind, text: &str) -> Result<FileHash> {
-    FileHash::from_hex(kind, text).ok_or_else(|| refused(format!("{text:?} is no {}", kind.name())))
+    FileHash::from_hex(kind, text).ok_or_else(|| refused(format!("{text:?} is not a {}", kind.name())))
 }
 
 fn number(what: &str, text: &str) -> Result<u64> {
-    digits(text).ok_or_else(|| refused(format!("{what} is {text:?}, which is no number in range")))
+    digits(text).ok_or_else(|| refused(format!("{what} is {text:?}, which is not a number in range")))
 }
 
 fn not_xml(error: quick_xml::Error) -> fordway_store::Error {
@@ -260,13 +260,13 @@ mod tests {
         for (text, why) in [
             (bomb, "document type"),
             (&deep, "nested too deep"),
-            (&size, "no number in range"),
-            (&minus, "no number in range"),
+            (&size, "not a number in range"),
+            (&minus, "not a number in range"),
             (&length, "pieces are empty"),
-            (&hash, "is no sha-1"),
-            ("<metalink>&nope;</metalink>", "entity of its own"),
+            (&hash, "is not a sha-1"),
+            ("<metalink>&nope;</metalink>", "declares an entity"),
             ("<html><body/></html>", "of the kind \"html\""),
-            ("<metalink><file name=\"a\">", "ends in its middle"),
+            ("<metalink><file name=\"a\">", "is truncated"),
         ] {
             let error = document(text).unwrap_err().to_string();
             assert!(error.contains(why), "{why}: {error}");

@@ -16,12 +16,13 @@ use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use fordway_store::{
-    BoxedMetadata, Bucket, BucketInfo, ByteRange, Checksum, ChecksumAlgorithm, ChecksumPlan, ChecksumType,
-    CompleteOptions, CompletedPart, Conditions, CopyOptions, DeleteOptions, DeleteResult, DocumentKind, ETag,
-    ETagMatch, ETagPolicy, Error, ErrorKind, ExpectedContent, GetOptions, Key, ListEntry, ListQuery,
-    Metadata, ObjectInfo, ObjectListing, ObjectPart, ObjectSummary, PartInfo, PartListing, PartOptions,
-    PartsQuery, PutOptions, PutResult, Result, UploadId, UploadListing, UploadSummary, UploadsQuery,
-    VersionId, VersionListing, VersionSummary, VersioningState, VersionsQuery,
+    BoxedMetadata, Bucket, BucketInfo, ByteRange, Checksum, ChecksumAlgorithm, ChecksumFormat, ChecksumType,
+    CompleteOptions, CompletedPart, Conditions, CopyOptions, DefaultRetention, DeleteOptions, DeleteResult,
+    DocumentKind, ETag, ETagMatch, ETagPolicy, Error, ErrorKind, ExpectedContent, GetOptions, Key, ListEntry,
+    ListQuery, LockConfiguration, Metadata, ObjectInfo, ObjectListing, ObjectLock, ObjectPart, ObjectSummary,
+    PartInfo, PartListing, PartOptions, PartsQuery, PutOptions, PutResult, RenameOptions, Result, Retention,
+    RetentionMode, RetentionPeriod, UploadId, UploadListing, UploadSummary, UploadsQuery, VersionId,
+    VersionListing, VersionSummary, VersioningState, VersionsQuery,
 };
 
 /// The maximum number of list entries for which memory is reserved before they have arrived.
@@ -61,7 +62,7 @@ impl<'a> MessageInput<'a> {
     pub fn end(&self) -> Result<()> {
         match self.0.len() {
             0 => Ok(()),
-            _ => Err(malformed("it is longer than what it says")),
+            _ => Err(malformed("it has more bytes than it states")),
         }
     }
 
@@ -335,17 +336,22 @@ macro_rules! structs {
 structs! {
     BucketInfo { name, created }
     Metadata { content_type, content_encoding, content_language, content_disposition, cache_control, expires, user }
-    ObjectInfo { size, modified, etag, metadata, checksum, version, tag_count, part_count }
+    ObjectInfo { size, modified, etag, metadata, checksum, version, tag_count, part_count, lock }
+    ObjectLock { retention, legal_hold }
+    Retention { mode, until_ms }
+    LockConfiguration { default }
+    DefaultRetention { mode, period }
     ObjectPart { number, size, checksum }
-    PutOptions { metadata, tags, conditions, etag_policy, check_md5, checksum, checksum_type, size_hint }
+    PutOptions { metadata, tags, conditions, etag_policy, check_md5, checksum, checksum_type, size_hint, lock }
     PartOptions { check_md5, checksum, size_hint }
     PutResult { etag, modified, checksum, version }
     GetOptions { range, part, version, conditions }
-    DeleteOptions { conditions, version }
-    CopyOptions { metadata, tags, source_version, source_conditions, conditions, checksum }
+    DeleteOptions { conditions, version, bypass_governance }
+    RenameOptions { source_conditions, conditions }
+    CopyOptions { metadata, tags, source_version, source_conditions, conditions, checksum, lock }
     Conditions { if_match, if_none_match, if_modified_since, if_unmodified_since }
     Checksum { algorithm, value, parts }
-    ChecksumPlan { algorithm, kind }
+    ChecksumFormat { algorithm, kind }
     ExpectedContent { size, md5, checksum }
     ListQuery { prefix, delimiter, start_after, max_keys }
     ObjectListing { entries, next }
@@ -416,6 +422,8 @@ choices! {
     ChecksumType { 0 FullObject, 1 Composite }
     ETagMatch { 0 Any, 1 Tags(tags) }
     ETagPolicy { 0 Md5, 1 Fast }
+    RetentionMode { 0 Governance, 1 Compliance }
+    RetentionPeriod { 0 Days(days), 1 Years(years) }
     ListEntry { 0 Object(summary), 1 CommonPrefix(prefix) }
     VersioningState { 0 Unversioned, 1 Enabled, 2 Suspended }
 }
@@ -468,7 +476,7 @@ impl ReadField for Error {
         let (name, detail, is_at_marker) = (input.text()?, String::take(input)?, bool::take(input)?);
         let error = match ErrorKind::ALL.iter().find(|kind| kind.name() == name) {
             Some(kind) => Error::new(*kind, detail),
-            None => Error::new(ErrorKind::Io, format!("{name}, which this version does not know: {detail}")),
+            None => Error::new(ErrorKind::Io, format!("{name}, which is unknown to this version: {detail}")),
         };
         Ok(if is_at_marker { error.at_delete_marker() } else { error })
     }

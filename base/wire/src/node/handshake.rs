@@ -9,7 +9,7 @@ use super::fields::{MessageInput, ReadField, WriteField};
 /// The first bytes that both sides send. No HTTP request begins with them.
 pub const MAGIC: [u8; 4] = [0xf0, b'w', b'a', b'y'];
 /// The version of the protocol.
-pub const VERSION: u16 = 4;
+pub const VERSION: u16 = 5;
 /// The length of a [`ClientHello`].
 pub const HELLO_BYTES: usize = 8;
 /// The length of a [`GatewayWelcome`].
@@ -77,7 +77,7 @@ impl GatewayWelcome {
 fn after_magic(bytes: &[u8]) -> Result<(u16, u8)> {
     let mut input = MessageInput::new(bytes);
     if input.bytes(4)? != MAGIC {
-        let why = "the other side does not speak the protocol of the node lane";
+        let why = "the other side does not use the protocol of the node lane";
         return Err(Error::new(ErrorKind::InvalidArgument, why));
     }
     let version = u16::take(&mut input)?;

@@ -11,9 +11,9 @@
 //!
 //! ```text
 //! 0   4   length of all that follows the header: fields, then body
-//! 4   4   id, which the reply repeats
+//! 4   4   id, which the response repeats
 //! 8   4   length of the body
-//! 12  1   code: the operation of a request; 0 (done) or 1 (failed) of a reply
+//! 12  1   code: in a request, the operation; in a response, 0 (done) or 1 (failed)
 //! 13  1   flags
 //! 14  2   zero
 //! ```
@@ -44,7 +44,7 @@ pub const FIELDS_BYTES_MAX: usize = 2 << 20;
 pub const BATCH_OBJECTS_MAX: usize = 1024;
 /// The maximum total content of the ranges of one `ReadRanges`.
 pub const RANGES_BYTES_MAX: u64 = 8 << 20;
-/// The maximum content sent inline in a reply: beyond that, a descriptor is cheaper.
+/// The maximum content sent inline in a response: beyond that, a descriptor is cheaper.
 pub const INLINE_BYTES_MAX: usize = 64 << 10;
 /// The maximum number of entries in one page of a listing.
 pub const PAGE_ENTRIES_MAX: usize = 4096;
@@ -52,7 +52,7 @@ pub const PAGE_ENTRIES_MAX: usize = 4096;
 /// The length of a header.
 pub const HEADER_BYTES: usize = 16;
 
-/// Flags of a reply.
+/// Flags of a response.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ResponseFlags(pub u8);
 
@@ -63,8 +63,11 @@ impl ResponseFlags {
     pub const STREAM: ResponseFlags = ResponseFlags(2);
     /// The gateway polls for the next request without sleeping, and the client may do the same.
     pub const AWAKE: ResponseFlags = ResponseFlags(4);
-    /// Another reply to the same request follows.
+    /// Another response to the same request follows.
     pub const MORE: ResponseFlags = ResponseFlags(8);
+    /// The gateway's thread has moved to another processor, because the old one may be the client's, so polling may
+    /// succeed again.
+    pub const MOVED: ResponseFlags = ResponseFlags(16);
 
     /// Returns whether all of `flags` are set.
     pub const fn has(self, flags: ResponseFlags) -> bool {
@@ -86,7 +89,7 @@ pub struct FrameHeader {
     pub id: u32,
     /// The length of the body, which comes last.
     pub body_bytes: u32,
-    /// The operation of a request, or the outcome in a reply.
+    /// The operation of a request, or the outcome in a response.
     pub code: u8,
     /// See [`ResponseFlags`].
     pub flags: ResponseFlags,
@@ -114,7 +117,7 @@ impl FrameHeader {
             return Err(malformed(&format!("{length} bytes are more than {FRAME_BYTES_MAX}")));
         }
         if body_bytes > length || bytes[14..] != [0, 0] {
-            return Err(malformed("this is no header of a frame"));
+            return Err(malformed("this is not a frame header"));
         }
         Ok(Some(FrameHeader { length, id, body_bytes, code: bytes[12], flags: ResponseFlags(bytes[13]) }))
     }

@@ -5,8 +5,9 @@ use std::ops::Range;
 
 use fordway_store::{
     Bucket, ByteRange, CompleteOptions, CompletedPart, CopyOptions, DeleteOptions, DocumentKind, Error,
-    ErrorKind, ExpectedContent, GetOptions, Key, ListQuery, ObjectInfo, PartOptions, PartsQuery, PutOptions,
-    PutResult, Result, Tags, UploadId, UploadsQuery, VersionId, VersioningState, VersionsQuery,
+    ErrorKind, ExpectedContent, GetOptions, Key, ListQuery, LockConfiguration, ObjectInfo, PartOptions,
+    PartsQuery, PutOptions, PutResult, RenameOptions, Result, Retention, Tags, UploadId, UploadsQuery,
+    VersionId, VersioningState, VersionsQuery,
 };
 
 use super::fields::{MessageInput, ReadField, WriteField, malformed};
@@ -17,7 +18,7 @@ macro_rules! requests {
     ($($(#[$doc:meta])* $code:literal $name:ident { $($(#[$field_doc:meta])* $field:ident: $type:ty),* $(,)? })*) => {
         /// A request. The sender borrows its operands; the receiver owns them.
         #[derive(Clone, Debug)]
-        #[allow(missing_docs, reason = "operands are those of the call of `Store` that is named")]
+        #[allow(missing_docs, reason = "operands are those of the `Store` method that is named")]
         pub enum Request<'a> { $($(#[$doc])* $name { $($(#[$field_doc])* $field: $type),* },)* }
 
         impl<'a> Request<'a> {
@@ -77,7 +78,7 @@ requests! {
     11 Start { bucket: Cow<'a, Bucket>, key: Cow<'a, Key>, options: Cow<'a, PutOptions> }
     /// Starts a part. Reply: as for `Start`.
     12 StartPart { bucket: Cow<'a, Bucket>, key: Cow<'a, Key>, upload: Cow<'a, UploadId>, number: u16, options: Cow<'a, PartOptions> }
-    /// Appends the body to the object or part in progress. No reply: an error is reported by `Commit`.
+    /// Appends the body to the object or part in progress. No response: an error is reported by `Commit`.
     13 Append {}
     /// Finishes the object or part in progress; `filled` bytes were written to the descriptor. Reply:
     /// [`super::CommitResponse`], with the descriptor of a spare file if `wants_spare` and the gateway has one.
@@ -135,6 +136,16 @@ requests! {
     38 SetDocument { bucket: Cow<'a, Bucket>, kind: Cow<'a, DocumentKind>, document: Cow<'a, [u8]> }
     /// `delete_document`.
     39 DeleteDocument { bucket: Cow<'a, Bucket>, kind: Cow<'a, DocumentKind> }
+    /// `lock_configuration`. Reply: `LockConfiguration`, if there is one.
+    40 LockConfiguration { bucket: Cow<'a, Bucket> }
+    /// `set_lock_configuration`.
+    41 SetLockConfiguration { bucket: Cow<'a, Bucket>, configuration: LockConfiguration }
+    /// `set_retention`.
+    42 SetRetention { bucket: Cow<'a, Bucket>, key: Cow<'a, Key>, version: Option<Cow<'a, VersionId>>, retention: Option<Retention>, bypass: bool }
+    /// `set_legal_hold`.
+    43 SetLegalHold { bucket: Cow<'a, Bucket>, key: Cow<'a, Key>, version: Option<Cow<'a, VersionId>>, is_on: bool }
+    /// `rename`.
+    44 Rename { bucket: Cow<'a, Bucket>, from: Cow<'a, Key>, to: Cow<'a, Key>, options: Cow<'a, RenameOptions> }
 }
 
 impl Request<'_> {
@@ -167,19 +178,19 @@ pub fn longest_bytes(ranges: &[ByteRange]) -> u64 {
     ranges.iter().map(longest).fold(0, u64::saturating_add)
 }
 
-/// The code of a successful reply.
+/// The code of a successful response.
 pub(super) const DONE: u8 = 0;
-/// The code of a reply that is an error.
+/// The code of a response that is an error.
 pub(super) const FAILED: u8 = 1;
 
-/// How a reply carries content.
+/// How a response carries content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ContentDelivery {
     /// As the frame's body.
     Inline,
     /// As this many bytes after the frame.
     Stream(u64),
-    /// As bytes of the file whose descriptor came with the reply: offset and length.
+    /// As bytes of the file whose descriptor came with the response: offset and length.
     Descriptor(u64, u64),
 }
 
@@ -190,7 +201,7 @@ pub struct GetResponse {
     pub info: ObjectInfo,
     /// The range of the object that is sent.
     pub range: Range<u64>,
-    /// How the bytes are sent.
+    /// The way in which the bytes are sent.
     pub sent: ContentDelivery,
 }
 
@@ -199,14 +210,14 @@ pub struct GetResponse {
 pub struct ReadResponse {
     /// The size of the whole object in bytes.
     pub size: u64,
-    /// How the requested bytes are sent.
+    /// The way in which the requested bytes are sent.
     pub sent: ContentDelivery,
 }
 
 /// The response to `Start` and `StartPart`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StartResponse {
-    /// Whether a descriptor came with the reply, for writing the content from its first byte.
+    /// Whether a descriptor came with the response, for writing the content from its first byte.
     pub has_file: bool,
 }
 
@@ -215,7 +226,7 @@ pub struct StartResponse {
 pub struct CommitResponse {
     /// The result of the put.
     pub made: PutResult,
-    /// Whether a descriptor came with the reply, for writing the content of the next object.
+    /// Whether a descriptor came with the response, for writing the content of the next object.
     pub has_spare: bool,
 }
 
@@ -235,7 +246,7 @@ impl ReadField for ContentDelivery {
             0 => Ok(ContentDelivery::Inline),
             1 => Ok(ContentDelivery::Stream(u64::take(input)?)),
             2 => Ok(ContentDelivery::Descriptor(u64::take(input)?, u64::take(input)?)),
-            _ => Err(malformed("there is no such way to send content")),
+            _ => Err(malformed("unknown way to send content")),
         }
     }
 }
@@ -293,18 +304,18 @@ impl ReadField for CommitResponse {
     }
 }
 
-/// Parses the reply of a frame. Errors: the error that the gateway returned; `BadResponse` if the frame is not a valid
-/// reply.
+/// Parses the response of a frame. Errors: the error that the gateway returned; `BadResponse` if the frame is not a
+/// valid reply.
 pub fn take_reply<T: ReadField>(frame: &ReceivedFrame<'_>) -> Result<T> {
     let bad = |error: Error| Error::new(ErrorKind::BadResponse, error.detail());
     match frame.header.code {
         DONE => MessageInput::all(frame.fields).map_err(bad),
         FAILED => Err(MessageInput::all::<Error>(frame.fields).unwrap_or_else(bad)),
-        _ => Err(bad(malformed("there is no such reply"))),
+        _ => Err(bad(malformed("there is no such response"))),
     }
 }
 
-/// A reply to send, without its body.
+/// A response to send, without its body.
 #[derive(Debug)]
 pub struct NodeResponse<'a, T> {
     /// The id of the request.
@@ -318,7 +329,7 @@ pub struct NodeResponse<'a, T> {
 }
 
 impl<T: WriteField> NodeResponse<'_, T> {
-    /// Appends the reply without its body. A result too large for a frame becomes an error.
+    /// Appends the response without its body. A result too large for a frame becomes an error.
     pub fn put(&self, out: &mut Vec<u8>) {
         let start = begin_frame(out);
         let room = FRAME_BYTES_MAX.saturating_sub(self.body_bytes);
@@ -329,7 +340,8 @@ impl<T: WriteField> NodeResponse<'_, T> {
             }
             out.truncate(start + HEADER_BYTES);
         }
-        let too_long = || Error::new(ErrorKind::EntityTooLarge, "the answer is longer than a message may be");
+        let too_long =
+            || Error::new(ErrorKind::EntityTooLarge, "the response is longer than a message may be");
         self.answer.err().unwrap_or(&too_long()).put(out);
         end_frame(out, start, (self.id, FAILED, self.flags), self.body_bytes);
     }

@@ -98,7 +98,7 @@ pub fn new_bucket(document: &[u8]) -> Result<NewBucket> {
 }
 
 /// Returns the path, below the root, of the first unknown element; `None` if all are known. Also `None` if the document
-/// is not XML, because the document's parser reports that better.
+/// is not XML, because the document's parser has a better error for that.
 pub fn unknown_element(document: &[u8], is_known: impl Fn(&str) -> bool) -> Option<String> {
     let mut unknown = None;
     let looked = for_each_element(document, "", |path, _| {

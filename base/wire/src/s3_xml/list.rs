@@ -7,8 +7,8 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use fordway_store::{
-    ChecksumAlgorithm, ChecksumPlan, ChecksumType, ETag, Error, ErrorKind, ObjectSummary, Result, VersionId,
-    VersionListing, VersionSummary, VersioningState, VersionsQuery,
+    ChecksumAlgorithm, ChecksumFormat, ChecksumType, ETag, Error, ErrorKind, ObjectSummary, Result,
+    VersionId, VersionListing, VersionSummary, VersioningState, VersionsQuery,
 };
 
 use super::bodies::{opened, push_element};
@@ -174,7 +174,7 @@ fn push_version(body: &mut String, version: &VersionSummary, answer: &VersionsRe
     push_element(body, "LastModified", &date::format_iso8601(version.modified));
     if let Some((size, tag)) = &version.content {
         push_element(body, "ETag", &format!("\"{tag}\""));
-        if let Some(ChecksumPlan { algorithm, kind }) = version.checksum {
+        if let Some(ChecksumFormat { algorithm, kind }) = version.checksum {
             push_element(body, "ChecksumAlgorithm", algorithm.name());
             push_element(body, "ChecksumType", kind.name());
         }
@@ -214,8 +214,7 @@ pub fn list_versions(document: &[u8]) -> Result<VersionListing> {
     }
     let next_key = next_key.map(|key| decoded(key, is_url_encoded)).transpose()?;
     if is_truncated && next_key.is_none() {
-        let detail =
-            "the listing of versions goes on, and does not say where; report it to who runs the service";
+        let detail = "the listing of versions continues, but the response does not say where; report this to the operator of the service";
         return Err(Error::new(ErrorKind::BadResponse, detail));
     }
     page.next = next_key.filter(|_| is_truncated).map(|key| (key, next_version));
@@ -365,7 +364,7 @@ mod tests {
                 version: VersionId::new(version).unwrap(),
                 is_latest,
                 modified: UNIX_EPOCH + Duration::from_millis(ms),
-                checksum: content.as_ref().map(|_| ChecksumPlan {
+                checksum: content.as_ref().map(|_| ChecksumFormat {
                     algorithm: ChecksumAlgorithm::Crc32,
                     kind: ChecksumType::FullObject,
                 }),

@@ -7,6 +7,7 @@
 
 mod bodies;
 mod list;
+mod lock;
 mod objects;
 
 pub use bodies::{
@@ -16,6 +17,10 @@ pub use bodies::{
 pub use list::{
     ListBucketPage, ListedBucket, VersionsResponseContext, bucket_versioning, list_all_my_buckets,
     list_bucket, list_versions, list_versions_result,
+};
+pub use lock::{
+    LockDocument, legal_hold, legal_hold_document, legal_hold_name, legal_hold_status, lock_configuration,
+    retention, retention_document, stated_retention,
 };
 pub use objects::{
     AclDocument, AttributesPage, CompletedUpload, CopyResult, DeleteFailure, DeleteOutcome, GrantElement,
@@ -27,21 +32,21 @@ use std::str::FromStr;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use fordway_store::{
-    Checksum, ChecksumAlgorithm, ChecksumPlan, ChecksumType, ETag, Error, ErrorKind, Result,
+    Checksum, ChecksumAlgorithm, ChecksumFormat, ChecksumType, ETag, Error, ErrorKind, Result,
 };
 use quick_xml::Reader;
 use quick_xml::events::Event;
 
 /// Calls `at_end` at the end of every element, with its path below the root and its text. The name of the root must
 /// start with `kind`. Errors: `BadResponse` if the document is not complete XML of that kind, and errors of `at_end`.
-fn for_each_element(
+pub(crate) fn for_each_element(
     document: &[u8],
     kind: &str,
     mut at_end: impl FnMut(&str, &str) -> Result<()>,
 ) -> Result<()> {
     let root = root(document)?;
     if !root.starts_with(kind) {
-        return Err(bad(format!("the answer is a document of the kind {root}, not {kind}...")));
+        return Err(bad(format!("the response is a document of the kind {root}, not {kind}...")));
     }
     let mut reader = Reader::from_str(as_text(document)?);
     let (mut path, mut text, mut elements) = (String::new(), String::new(), 0_usize);
@@ -70,7 +75,7 @@ fn for_each_element(
                 None => text.push_str(named_entity(&reference)?),
             },
             Event::Eof if path.is_empty() && elements > 0 => return Ok(()),
-            Event::Eof => return Err(bad("the XML document ends in its middle")),
+            Event::Eof => return Err(bad("the XML document is truncated")),
             Event::Decl(_) | Event::PI(_) | Event::DocType(_) | Event::Comment(_) => {}
         }
     }
@@ -84,7 +89,7 @@ fn root(document: &[u8]) -> Result<String> {
             Event::Start(start) | Event::Empty(start) => {
                 return Ok(start.local_name().into_inner().to_owned());
             }
-            Event::Eof => return Err(bad("the answer is not XML")),
+            Event::Eof => return Err(bad("the response is not XML")),
             _ => {}
         }
     }
@@ -113,7 +118,7 @@ fn named_entity(name: &str) -> Result<&'static str> {
 }
 
 fn not_xml(error: quick_xml::Error) -> Error {
-    bad("the answer is not XML").caused_by(error)
+    bad("the response is not XML").caused_by(error)
 }
 
 fn bad(detail: impl Into<String>) -> Error {
@@ -142,14 +147,14 @@ fn checksum(name: &str, text: &str) -> Option<Checksum> {
 }
 
 /// Returns the algorithm and type of a checksum in a listing. Services that state no type mean the default type.
-fn plan(algorithm: Option<ChecksumAlgorithm>, kind: Option<ChecksumType>) -> Option<ChecksumPlan> {
+fn plan(algorithm: Option<ChecksumAlgorithm>, kind: Option<ChecksumType>) -> Option<ChecksumFormat> {
     let algorithm = algorithm?;
-    Some(ChecksumPlan { algorithm, kind: kind.unwrap_or(ChecksumType::default_of(algorithm)) })
+    Some(ChecksumFormat { algorithm, kind: kind.unwrap_or(ChecksumType::default_of(algorithm)) })
 }
 
 /// Returns the value of the element `path`, which is required. Errors: `BadResponse` if the document has none.
 fn required<T>(value: Option<T>, path: &str) -> Result<T> {
-    value.ok_or_else(|| bad(format!("the answer has no {path}")))
+    value.ok_or_else(|| bad(format!("the response has no {path}")))
 }
 
 /// Decodes a name if the page is URL-encoded. That is known only at the end, because `EncodingType` may come last.
@@ -225,6 +230,7 @@ mod tests {
             (list_versions(document), object_tags(document), object_attributes(document)),
             bucket_versioning(document),
             (completed_parts(document), access_control_policy(document)),
+            (LockDocument::read(document), retention(document), legal_hold(document)),
         );
     }
 

@@ -43,7 +43,7 @@ pub enum ListedLocation {
     Itself,
     /// A member of the collection.
     Member(MemberName),
-    /// A member of a member, which nobody requested.
+    /// A member of a nested collection, which was not requested.
     Deeper,
 }
 
@@ -71,8 +71,7 @@ impl CollectionAddress {
     /// interpreted as outside.
     pub fn place(&self, href: &str) -> Result<ListedLocation> {
         let outside = || {
-            let detail =
-                format!("the server lists {href:?}, which is outside of the collection that was asked about");
+            let detail = format!("the server lists {href:?}, which is outside of the requested collection");
             Error::new(ErrorKind::BadResponse, detail)
         };
         let path = self.path_of(href).ok_or_else(outside)?;

@@ -94,7 +94,7 @@ impl MultistatusParser {
     fn enter(&mut self, is_dav: bool, name: &str) -> Result<()> {
         if self.depth == 0 {
             if self.has_root || !is_dav || name != "multistatus" {
-                return Err(bad("the answer is XML, but no multistatus document of WebDAV"));
+                return Err(bad("the response is XML, but no multistatus document of WebDAV"));
             }
             self.has_root = true;
         }
@@ -155,8 +155,8 @@ impl MultistatusParser {
     fn finish(self) -> Result<Vec<DescribedResource>> {
         match (self.has_root, self.depth) {
             (true, 0) => Ok(self.found),
-            (true, _) => Err(bad("the multistatus document ends in its middle")),
-            (false, _) => Err(bad("the answer is not XML")),
+            (true, _) => Err(bad("the multistatus document is truncated")),
+            (false, _) => Err(bad("the response is not XML")),
         }
     }
 }
@@ -196,7 +196,7 @@ fn named_entity(name: &str) -> Result<&'static str> {
 }
 
 fn not_xml(error: quick_xml::Error) -> Error {
-    bad("the answer is not XML").caused_by(error)
+    bad("the response is not XML").caused_by(error)
 }
 
 fn bad(detail: impl Into<String>) -> Error {

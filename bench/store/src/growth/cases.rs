@@ -11,17 +11,17 @@ use fordway_store::{
     VersionId, VersioningState, VersionsQuery,
 };
 
-/// The objects that the size of a case counts.
+/// The kind of object whose number is the size of a case.
 #[derive(Clone, Copy)]
 pub(crate) enum CaseKind {
-    /// The objects of the operation itself.
+    /// The objects that the operation processes.
     Whole,
-    /// The objects besides the one key or page of the operation.
+    /// The other objects, beyond the key or page that the operation processes.
     One,
 }
 
 /// The timed operation, called repeatedly.
-pub(crate) type Act = Box<dyn FnMut() -> Result<()>>;
+pub(crate) type GrowthOperation = Box<dyn FnMut() -> Result<()>>;
 
 pub(crate) struct GrowthCase {
     pub(crate) name: &'static str,
@@ -30,11 +30,11 @@ pub(crate) struct GrowthCase {
     /// The number of calls per measured time.
     pub(crate) calls: usize,
     /// Creates the objects of a size.
-    pub(crate) prepare: fn(&Path, usize) -> Result<Act>,
+    pub(crate) prepare: fn(&Path, usize) -> Result<GrowthOperation>,
 }
 
 /// Returns the mean time of `calls` calls, in nanoseconds.
-pub(crate) fn timed(calls: usize, act: &mut Act) -> Result<f64> {
+pub(crate) fn timed(calls: usize, act: &mut GrowthOperation) -> Result<f64> {
     let start = Instant::now();
     for _ in 0..calls {
         act()?;
@@ -51,7 +51,7 @@ const DEPTH: &[usize] = &[5, 50];
 const fn whole(
     name: &'static str,
     sizes: &'static [usize],
-    prepare: fn(&Path, usize) -> Result<Act>,
+    prepare: fn(&Path, usize) -> Result<GrowthOperation>,
 ) -> GrowthCase {
     GrowthCase { name, kind: CaseKind::Whole, sizes, calls: 1, prepare }
 }
@@ -59,7 +59,7 @@ const fn whole(
 const fn one(
     name: &'static str,
     sizes: &'static [usize],
-    prepare: fn(&Path, usize) -> Result<Act>,
+    prepare: fn(&Path, usize) -> Result<GrowthOperation>,
 ) -> GrowthCase {
     GrowthCase { name, kind: CaseKind::One, sizes, calls: 200, prepare }
 }
@@ -91,7 +91,7 @@ pub(crate) fn all() -> Vec<GrowthCase> {
             put_and_delete(BenchBucket::with_keys(root, size, odd)?, "run//new")
         }),
         one("overwrite", MANY, overwrite),
-        one("put beside old versions", SOME, put_version),
+        one("put next to old versions", SOME, put_version),
         one("get of an old version", SOME, get_version),
         one("page of versions of a key", SOME, page_of_versions),
         whole("list of all versions, two of each key", SOME, list_versions),
@@ -180,14 +180,14 @@ fn far_apart(size: usize) -> impl FnMut() -> usize {
     }
 }
 
-fn list_all(bench: BenchBucket, size: usize, prefix: &'static str) -> Result<Act> {
+fn list_all(bench: BenchBucket, size: usize, prefix: &'static str) -> Result<GrowthOperation> {
     Ok(Box::new(move || {
         ensure!(bench.list(prefix)? == size);
         Ok(())
     }))
 }
 
-fn page(bench: BenchBucket, start: String) -> Result<Act> {
+fn page(bench: BenchBucket, start: String) -> Result<GrowthOperation> {
     let query = ListQuery { start_after: Some(start), max_keys: 50, ..ListQuery::default() };
     Ok(Box::new(move || {
         ensure!(bench.store.list(&bench.bucket, &query)?.entries.len() == 50);
@@ -195,7 +195,7 @@ fn page(bench: BenchBucket, start: String) -> Result<Act> {
     }))
 }
 
-fn get(root: &Path, size: usize) -> Result<Act> {
+fn get(root: &Path, size: usize) -> Result<GrowthOperation> {
     let (bench, mut next) = (BenchBucket::with_keys(root, size, plain)?, far_apart(size));
     let mut content = Vec::new();
     Ok(Box::new(move || {
@@ -205,7 +205,7 @@ fn get(root: &Path, size: usize) -> Result<Act> {
     }))
 }
 
-fn head(root: &Path, size: usize) -> Result<Act> {
+fn head(root: &Path, size: usize) -> Result<GrowthOperation> {
     let (bench, mut next) = (BenchBucket::with_keys(root, size, plain)?, far_apart(size));
     Ok(Box::new(move || {
         bench.store.head(&bench.bucket, &Key::new(plain(next()))?, &GetOptions::default())?;
@@ -213,7 +213,7 @@ fn head(root: &Path, size: usize) -> Result<Act> {
     }))
 }
 
-fn head_missing(root: &Path, size: usize) -> Result<Act> {
+fn head_missing(root: &Path, size: usize) -> Result<GrowthOperation> {
     let (bench, mut next) = (BenchBucket::with_keys(root, size, plain)?, far_apart(size));
     Ok(Box::new(move || {
         let key = Key::new(format!("{}-not", plain(next())))?;
@@ -222,7 +222,7 @@ fn head_missing(root: &Path, size: usize) -> Result<Act> {
     }))
 }
 
-fn put_and_delete(bench: BenchBucket, name: &'static str) -> Result<Act> {
+fn put_and_delete(bench: BenchBucket, name: &'static str) -> Result<GrowthOperation> {
     let key = Key::new(name)?;
     Ok(Box::new(move || {
         bench.put(name)?;
@@ -231,17 +231,17 @@ fn put_and_delete(bench: BenchBucket, name: &'static str) -> Result<Act> {
     }))
 }
 
-fn overwrite(root: &Path, size: usize) -> Result<Act> {
+fn overwrite(root: &Path, size: usize) -> Result<GrowthOperation> {
     let (bench, mut next) = (BenchBucket::with_keys(root, size, plain)?, far_apart(size));
     Ok(Box::new(move || bench.put(&plain(next())).map(drop)))
 }
 
-fn put_version(root: &Path, size: usize) -> Result<Act> {
+fn put_version(root: &Path, size: usize) -> Result<GrowthOperation> {
     let (bench, _) = BenchBucket::with_versions(root, size)?;
     Ok(Box::new(move || bench.put("k").map(drop)))
 }
 
-fn get_version(root: &Path, size: usize) -> Result<Act> {
+fn get_version(root: &Path, size: usize) -> Result<GrowthOperation> {
     let ((bench, versions), mut next) = (BenchBucket::with_versions(root, size)?, far_apart(size));
     let key = Key::new("k")?;
     Ok(Box::new(move || {
@@ -250,7 +250,7 @@ fn get_version(root: &Path, size: usize) -> Result<Act> {
     }))
 }
 
-fn page_of_versions(root: &Path, size: usize) -> Result<Act> {
+fn page_of_versions(root: &Path, size: usize) -> Result<GrowthOperation> {
     let (bench, versions) = BenchBucket::with_versions(root, size)?;
     let query = VersionsQuery {
         key_after: Some("k".into()),
@@ -264,7 +264,7 @@ fn page_of_versions(root: &Path, size: usize) -> Result<Act> {
     }))
 }
 
-fn list_versions(root: &Path, size: usize) -> Result<Act> {
+fn list_versions(root: &Path, size: usize) -> Result<GrowthOperation> {
     let bench = with_two_versions(root, size / 2)?;
     Ok(Box::new(move || {
         ensure!(all_versions(&bench)? == size / 2 * 2);
@@ -300,7 +300,7 @@ fn with_uploads(root: &Path, count: usize) -> Result<BenchBucket> {
     Ok(bench)
 }
 
-fn list_uploads(root: &Path, size: usize, max_uploads: usize) -> Result<Act> {
+fn list_uploads(root: &Path, size: usize, max_uploads: usize) -> Result<GrowthOperation> {
     let bench = with_uploads(root, size)?;
     let is_page = max_uploads < size;
     let key_after = is_page.then(|| plain(size / 2));
@@ -312,7 +312,7 @@ fn list_uploads(root: &Path, size: usize, max_uploads: usize) -> Result<Act> {
     }))
 }
 
-fn begin_and_abort(root: &Path, size: usize) -> Result<Act> {
+fn begin_and_abort(root: &Path, size: usize) -> Result<GrowthOperation> {
     let (bench, key) = (with_uploads(root, size)?, Key::new("new")?);
     Ok(Box::new(move || {
         let upload = bench.store.create_upload(&bench.bucket, &key, &PutOptions::default())?;
@@ -320,12 +320,12 @@ fn begin_and_abort(root: &Path, size: usize) -> Result<Act> {
     }))
 }
 
-fn put_part(root: &Path, size: usize) -> Result<Act> {
+fn put_part(root: &Path, size: usize) -> Result<GrowthOperation> {
     let ((bench, upload), mut next) = (BenchBucket::with_parts(root, size)?, far_apart(size));
     Ok(Box::new(move || bench.put_part(&upload, next() + 1).map(drop)))
 }
 
-fn page_of_parts(root: &Path, size: usize) -> Result<Act> {
+fn page_of_parts(root: &Path, size: usize) -> Result<GrowthOperation> {
     let ((bench, upload), key) = (BenchBucket::with_parts(root, size)?, Key::new("u")?);
     let query = PartsQuery { after: u16::try_from(size / 2)?, max_parts: 50 };
     Ok(Box::new(move || {
@@ -335,7 +335,7 @@ fn page_of_parts(root: &Path, size: usize) -> Result<Act> {
 }
 
 /// Includes the upload of the parts, because a completion cannot be repeated without it.
-fn complete(root: &Path, size: usize) -> Result<Act> {
+fn complete(root: &Path, size: usize) -> Result<GrowthOperation> {
     let (bench, key) = (BenchBucket::new(root)?, Key::new("u")?);
     Ok(Box::new(move || {
         let upload = bench.store.create_upload(&bench.bucket, &key, &PutOptions::default())?;
@@ -351,7 +351,7 @@ fn keys(count: usize) -> Result<Vec<Key>> {
     (0..count).map(|number| Ok(Key::new(plain(number))?)).collect()
 }
 
-fn put_many(root: &Path, size: usize) -> Result<Act> {
+fn put_many(root: &Path, size: usize) -> Result<GrowthOperation> {
     let (bench, keys) = (BenchBucket::new(root)?, keys(size)?);
     Ok(Box::new(move || {
         let objects: Vec<(Key, &[u8])> = keys.iter().map(|key| (key.clone(), &b"content"[..])).collect();
@@ -361,7 +361,7 @@ fn put_many(root: &Path, size: usize) -> Result<Act> {
     }))
 }
 
-fn get_many(root: &Path, size: usize) -> Result<Act> {
+fn get_many(root: &Path, size: usize) -> Result<GrowthOperation> {
     let (bench, keys) = (BenchBucket::with_keys(root, size, plain)?, keys(size)?);
     Ok(Box::new(move || {
         ensure!(bench.store.get_many(&bench.bucket, &keys).iter().all(|got| got.is_ok()));
@@ -370,7 +370,7 @@ fn get_many(root: &Path, size: usize) -> Result<Act> {
 }
 
 /// Includes a batch of puts that creates the objects to delete.
-fn delete_many(root: &Path, size: usize) -> Result<Act> {
+fn delete_many(root: &Path, size: usize) -> Result<GrowthOperation> {
     let (mut put, keys) = (put_many(root, size)?, keys(size)?);
     let bench = BenchBucket {
         store: PosixStore::open(root, PosixConfig::default())?,
@@ -383,7 +383,7 @@ fn delete_many(root: &Path, size: usize) -> Result<Act> {
     }))
 }
 
-fn at_depth(root: &Path, size: usize) -> Result<Act> {
+fn at_depth(root: &Path, size: usize) -> Result<GrowthOperation> {
     let (bench, name) = (BenchBucket::new(root)?, "d/".repeat(size) + "object");
     let key = Key::new(&*name)?;
     Ok(Box::new(move || {
@@ -399,7 +399,7 @@ fn with_buckets(root: &Path, count: usize) -> Result<PosixStore> {
     Ok(store)
 }
 
-fn list_buckets(root: &Path, size: usize) -> Result<Act> {
+fn list_buckets(root: &Path, size: usize) -> Result<GrowthOperation> {
     let store = with_buckets(root, size)?;
     Ok(Box::new(move || {
         ensure!(store.list_buckets()?.len() == size);
@@ -407,7 +407,7 @@ fn list_buckets(root: &Path, size: usize) -> Result<Act> {
     }))
 }
 
-fn head_bucket(root: &Path, size: usize) -> Result<Act> {
+fn head_bucket(root: &Path, size: usize) -> Result<GrowthOperation> {
     let (store, mut next) = (with_buckets(root, size)?, far_apart(size));
     Ok(Box::new(move || {
         store.head_bucket(&Bucket::new(plain(next()))?)?;

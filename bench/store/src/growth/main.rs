@@ -1,7 +1,7 @@
 //! Measures how the cost of each store operation grows with its own size, and with the number of unrelated objects.
 //!
 //! Each case is timed at several sizes, in interleaved rounds. The exponent of a round is the slope of the logarithm of
-//! the time over the logarithm of the size: 1 is a proportional cost, 0 one that does not depend on the size.
+//! the time over the logarithm of the size: 1 is a cost proportional to the size, and 0 a cost independent of it.
 
 mod cases;
 mod curve;
@@ -76,7 +76,7 @@ fn main() -> Result<()> {
     }
     let all_hold =
         found.curves.iter().all(GrowthCurve::holds) && found.relations.iter().all(|relation| relation.holds);
-    anyhow::ensure!(all_hold, "some cost grows faster than its work");
+    anyhow::ensure!(all_hold, "a cost grows faster than its limit");
     Ok(())
 }
 

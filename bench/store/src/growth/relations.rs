@@ -7,7 +7,7 @@ use anyhow::{Context, Result, ensure};
 use fordway_measure::{ConfidenceInterval, median_interval};
 use serde::Serialize;
 
-use crate::cases::{Act, BenchBucket, all_versions, odd, plain, timed, with_two_versions};
+use crate::cases::{BenchBucket, GrowthOperation, all_versions, odd, plain, timed, with_two_versions};
 
 /// The number of keys in listings.
 const KEYS: usize = 100_000;
@@ -30,9 +30,9 @@ impl fmt::Display for TimeRelation {
 }
 
 /// A comparison: its name, the number of calls per measured time, the two operations, and the maximum ratio.
-type Pair = (&'static str, usize, fn(&Path) -> Result<(Act, Act)>, f64);
+type OperationPair = (&'static str, usize, fn(&Path) -> Result<(GrowthOperation, GrowthOperation)>, f64);
 
-const PAIRS: &[Pair] = &[
+const PAIRS: &[OperationPair] = &[
     ("prefix / all of a listing", 1, by_prefix, 1.1),
     ("list of odd / plain keys", 1, odd_and_plain, 2.0),
     ("put at 3,000 versions / at 1", 50, among_versions, 1.2),
@@ -44,7 +44,11 @@ pub(crate) fn all(place: &Path, rounds: usize, only: &str) -> Result<Vec<TimeRel
     pairs.map(|pair| relation(&place.join("relation"), rounds, pair)).collect()
 }
 
-fn relation(place: &Path, rounds: usize, (name, calls, prepare, most): &Pair) -> Result<TimeRelation> {
+fn relation(
+    place: &Path,
+    rounds: usize,
+    (name, calls, prepare, most): &OperationPair,
+) -> Result<TimeRelation> {
     std::fs::create_dir(place)?;
     let (mut one, mut other) = prepare(place)?;
     std::thread::sleep(std::time::Duration::from_millis(50));
@@ -67,7 +71,7 @@ fn two(place: &Path) -> Result<[std::path::PathBuf; 2]> {
     Ok(both)
 }
 
-fn by_prefix(place: &Path) -> Result<(Act, Act)> {
+fn by_prefix(place: &Path) -> Result<(GrowthOperation, GrowthOperation)> {
     let bench = BenchBucket::with_keys(place, KEYS, plain)?;
     let again = BenchBucket { store: bench.store.clone(), bucket: bench.bucket.clone() };
     Ok((
@@ -82,7 +86,7 @@ fn by_prefix(place: &Path) -> Result<(Act, Act)> {
     ))
 }
 
-fn odd_and_plain(place: &Path) -> Result<(Act, Act)> {
+fn odd_and_plain(place: &Path) -> Result<(GrowthOperation, GrowthOperation)> {
     let [one, other] = two(place)?;
     let (with_odd, with_plain) =
         (BenchBucket::with_keys(&one, KEYS / 10, odd)?, BenchBucket::with_keys(&other, KEYS / 10, plain)?);
@@ -98,7 +102,7 @@ fn odd_and_plain(place: &Path) -> Result<(Act, Act)> {
     ))
 }
 
-fn among_versions(place: &Path) -> Result<(Act, Act)> {
+fn among_versions(place: &Path) -> Result<(GrowthOperation, GrowthOperation)> {
     let bench = with_two_versions(place, 1)?;
     (0..3_000).try_for_each(|_| bench.put("many").map(drop))?;
     (0..3_000).try_for_each(|number| bench.put(&format!("few{number}")).map(drop))?;
@@ -113,7 +117,7 @@ fn among_versions(place: &Path) -> Result<(Act, Act)> {
     ))
 }
 
-fn versions_and_keys(place: &Path) -> Result<(Act, Act)> {
+fn versions_and_keys(place: &Path) -> Result<(GrowthOperation, GrowthOperation)> {
     let [one, other] = two(place)?;
     let (versions, keys) = (with_two_versions(&one, 8_000)?, BenchBucket::with_keys(&other, 16_000, plain)?);
     Ok((

@@ -13,7 +13,7 @@ use fordway_workload::io500::Io500Plan;
 use fordway_workload::ior::IorPlan;
 use fordway_workload::mdtest::MdtestPlan;
 use fordway_workload::mdworkbench::MdworkbenchPlan;
-use fordway_workload::options::{OptionalOutArgs, ReportArgs, SeedArgs};
+use fordway_workload::options::{ForceArgs, OptionalOutArgs, ReportArgs, SeedArgs};
 
 use crate::args::CallArgs;
 use crate::args::LinkArgs;
@@ -149,18 +149,21 @@ pub(crate) struct RestArgs {
     /// Process ID of the server, to read the counters of the process and its descendants
     #[arg(long, value_name = "PID")]
     pub(crate) server_pid: Option<u32>,
-    /// Where the two sides run; the server is the process of --server-pid.
+    /// The processors of the two sides; the server is the process of --server-pid.
     #[command(flatten)]
     pub(crate) pins: PinArgs,
-    /// What decides arrivals by chance.
+    /// The seed of random arrivals.
     #[command(flatten)]
     pub(crate) chance: SeedArgs,
-    /// Where the run is written.
+    /// The run file to write.
     #[command(flatten)]
     pub(crate) output: OptionalOutArgs,
+    /// The option to measure on a busy machine.
+    #[command(flatten)]
+    pub(crate) trust: ForceArgs,
 }
 
-/// On which processors the two sides run.
+/// The processors that the two sides run on.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct PinArgs {
     /// Processors to run the client's threads on [default: any]
@@ -200,7 +203,7 @@ pub(crate) enum HttpArg {
     Http3,
 }
 
-/// What decides when requests start.
+/// The distribution of the start times of requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ArrivalsArg {
     /// Random, as from many independent users
@@ -230,13 +233,13 @@ message until it has been received completely; for MPI and TCP, half of the roun
 The program fordway-mpi, which `make mpi` builds, measures MPI. Transports that are not installed are omitted \
 and named. The first transport is the reference: MPI over TCP, if it is installed.")]
 pub(crate) struct TransportArgs {
-    /// What is measured, and how often.
+    /// The sizes of messages and the number of rounds.
     #[command(flatten)]
     pub(crate) setting: fordway_workload::transport::TransportSetting,
     /// Transports to measure [default: all that are installed]
     #[arg(long = "transport", value_enum, value_delimiter = ',')]
     pub(crate) transports: Vec<TransportArg>,
-    /// Paths of fordway-mpi, one for each MPI implementation [default: the one beside this program, or on PATH]
+    /// Paths of fordway-mpi, one for each MPI implementation [default: the one next to this program, or on PATH]
     #[arg(long, value_name = "FILE", value_delimiter = ',')]
     pub(crate) mpi: Vec<PathBuf>,
     /// Launcher of the ranks [default: mpirun.openmpi or mpirun.mpich, else mpirun]
@@ -248,21 +251,24 @@ pub(crate) struct TransportArgs {
     /// Number of connections, each with its own thread, for the bandwidth of nginx, http, node and embedded
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=256))]
     pub(crate) connections: u16,
-    /// Where the two sides run.
+    /// The processors of the two sides.
     #[command(flatten)]
     pub(crate) pins: PinArgs,
-    /// Directory of the messages that servers read [default: the temporary directory]
+    /// Directory for the files that servers send as messages [default: the temporary directory]
     #[arg(long, value_name = "DIR")]
     pub(crate) root: Option<PathBuf>,
-    /// Whether to write a page of the run.
+    /// Whether to write a report of the run.
     #[command(flatten)]
     pub(crate) page: ReportArgs,
-    /// Be the other side of the bare TCP connection
+    /// The option to measure on a busy machine.
+    #[command(flatten)]
+    pub(crate) trust: ForceArgs,
+    /// Run as the other side of the bare TCP connection
     #[arg(long, value_name = "ADDRESS", hide = true)]
     pub(crate) follow: Option<SocketAddr>,
 }
 
-/// What `bench transport` can measure.
+/// The transports that `bench transport` can measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum TransportArg {
     /// Two ranks of each MPI implementation, over TCP and over shared memory
@@ -334,7 +340,7 @@ pub(crate) struct PingpongBenchArgs {
     /// Number of random sizes in each round
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub(crate) points: u32,
-    /// Draw enough sizes to cover this percentage of all sizes over all rounds
+    /// Draw enough random sizes to cover this percentage of all possible sizes in all rounds together
     #[arg(long, value_name = "PERCENT", value_parser = percent, conflicts_with = "points")]
     pub(crate) coverage: Option<f64>,
     /// Number of requests of each size in a round
@@ -358,7 +364,7 @@ pub(crate) struct PingpongBenchArgs {
     /// Time limit for a response
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_duration)]
     pub(crate) timeout: Duration,
-    /// What is between ping and pong.
+    /// The link between ping and pong.
     #[command(flatten)]
     pub(crate) link: LinkArgs,
     /// Maximum size of a packet on the wire, in bytes [default: 1500]
@@ -373,34 +379,37 @@ pub(crate) struct PingpongBenchArgs {
     /// Option of the built-in pong, such as --delay=2ms (may be repeated)
     #[arg(long, value_name = "OPTION", allow_hyphen_values = true)]
     pub(crate) pong_option: Vec<String>,
-    /// What decides sizes and orders.
+    /// The seed of the random sizes and orders.
     #[command(flatten)]
     pub(crate) chance: SeedArgs,
-    /// Where the run is written.
+    /// The run file to write.
     #[command(flatten)]
     pub(crate) output: OptionalOutArgs,
+    /// The option to measure on a busy machine.
+    #[command(flatten)]
+    pub(crate) trust: ForceArgs,
 }
 
-/// Connections, at both legs: from the load to ping and from ping to pong.
+/// How connections are used, both from the load generator to ping and from ping to pong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum PolicyArg {
     /// A new connection for each request
     PerRequest,
-    /// Connections that are kept and reused
+    /// Kept connections, which are reused
     Kept,
 }
 
-/// From what sizes are drawn evenly.
+/// The distribution of random sizes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ScaleArg {
-    /// Logarithms are uniform: as many sizes from 1 to 2 kB as from 100 to 200 kB
+    /// The logarithms of the sizes are uniform: as many sizes from 1 to 2 kB as from 100 to 200 kB
     Log,
     /// Sizes are uniform
     Linear,
 }
 
 fn word(text: &str) -> Result<(String, String), String> {
-    let refused = || format!("{text:?} sets nothing; write WORD=VALUE, such as pong-host=node2");
+    let refused = || format!("{text:?} is not of the form WORD=VALUE, such as pong-host=node2");
     let (word, value) = text.split_once('=').filter(|(word, _)| !word.is_empty()).ok_or_else(refused)?;
     Ok((word.to_owned(), value.to_owned()))
 }
@@ -423,21 +432,24 @@ pub(crate) struct VectorArgs {
     /// Number of calls in flight; the first value is the reference
     #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [1, 4], value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub(crate) window: Vec<u32>,
-    /// How the ranges are read.
+    /// How ranges are grouped into calls and requests.
     #[command(flatten)]
     pub(crate) calls: CallArgs,
     /// Number of times to read all ranges with each window
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=1000))]
     pub(crate) rounds: u16,
-    /// Where the run is written.
+    /// The run file to write.
     #[command(flatten)]
     pub(crate) output: OptionalOutArgs,
+    /// The option to measure on a busy machine.
+    #[command(flatten)]
+    pub(crate) trust: ForceArgs,
 }
 
 /// A benchmark with its own options and the common ones.
 #[derive(Debug, Args)]
 pub(crate) struct WorkloadArgs<P: Args> {
-    /// Where and on how many ranks.
+    /// The endpoints, and the number of ranks.
     #[command(flatten)]
     pub(crate) common: RankArgs,
     /// What is done.
@@ -445,12 +457,12 @@ pub(crate) struct WorkloadArgs<P: Args> {
     pub(crate) plan: P,
 }
 
-/// Where a benchmark runs, and on how many ranks. Without a place it is the endpoint.
+/// The endpoints that a benchmark measures, and the number of ranks. The default is the command's endpoint.
 #[derive(Debug, Args)]
 pub(crate) struct RankArgs {
-    /// Where, and how often.
+    /// The endpoints, and the number of rounds.
     #[command(flatten)]
-    pub(crate) setting: fordway_workload::bench::WorkloadSetting,
+    pub(crate) setting: fordway_workload::bench::MeasurementArgs,
     /// Measure each DIRECTORY as plain files, as objects in this process, and through a gateway that the command
     /// starts
     #[arg(long)]
@@ -458,12 +470,15 @@ pub(crate) struct RankArgs {
     /// Number of ranks, each of which is a thread
     #[arg(long, short = 'T', default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(crate) threads: u16,
+    /// The option to measure on a busy machine.
+    #[command(flatten)]
+    pub(crate) trust: ForceArgs,
 }
 
 /// Options of `bench io500`.
 #[derive(Debug, Args)]
 pub(crate) struct Io500Args {
-    /// What all benchmarks on ranks have.
+    /// Options of every benchmark that runs on ranks.
     #[command(flatten)]
     pub(crate) ranks: WorkloadArgs<Io500Plan>,
     /// Also show this table of Gadban and Kunkel 2021, 1 to 6 (may be repeated)

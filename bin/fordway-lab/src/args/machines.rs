@@ -1,4 +1,4 @@
-//! Options of `machines` and `doctor`: what a node is, and what about it costs programs.
+//! Options of `machines`, which measures machines, and of `doctor`, which finds what slows down programs.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -6,6 +6,7 @@ use std::time::Duration;
 use clap::{Args, Subcommand, ValueEnum};
 use fordway_command::units::parse_duration;
 use fordway_machine::Feature;
+use fordway_workload::options::ForceArgs;
 
 /// Options of `machines`.
 #[derive(Debug, Args)]
@@ -16,15 +17,15 @@ use fordway_machine::Feature;
   fordway machines compare ours.toml theirs.toml
   fordway machines pick --like login1 --of ours.toml --in theirs.toml --at-least threads=16")]
 pub(crate) struct MachinesArgs {
-    /// What is to be done.
+    /// The subcommand to run.
     #[command(subcommand)]
     pub(crate) action: MachinesAction,
 }
 
-/// What can be done with machines.
+/// The subcommands of `machines`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum MachinesAction {
-    /// Measure the input of cost models: R, memory, network, disk
+    /// Measure the inputs of cost models: reference frequency (R), memory, network, disk
     Probe(ProbeArgs),
     /// Measure the features used to compare machines, and add them to a catalogue
     Measure(MeasureArgs),
@@ -47,10 +48,13 @@ pub(crate) struct ProbeArgs {
     /// Directory on the disk to measure, by writing and reading 256 MiB
     #[arg(long, value_name = "DIR")]
     pub(crate) disk: Option<PathBuf>,
-    /// Other end of the network: HOST:PORT to measure the round-trip time, http://HOST[:PORT]/PATH to measure the
-    /// bandwidth too
+    /// Server to measure the network to: HOST:PORT for the round-trip time, http://HOST[:PORT]/PATH for the bandwidth
+    /// too
     #[arg(long, value_name = "PEER")]
     pub(crate) peer: Option<String>,
+    /// The option to measure on a busy machine.
+    #[command(flatten)]
+    pub(crate) trust: ForceArgs,
 }
 
 /// Options of `machines measure`.
@@ -89,6 +93,9 @@ pub(crate) struct MeasureArgs {
     /// Number of runs of each program
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=100))]
     pub(crate) rounds: u16,
+    /// The option to measure on a busy machine.
+    #[command(flatten)]
+    pub(crate) trust: ForceArgs,
 }
 
 /// Options of `machines compare`.
@@ -156,13 +163,13 @@ fn parse_feature(text: &str) -> Result<Feature, String> {
 
 fn parse_bound(text: &str) -> Result<(Feature, f64), String> {
     let (name, value) = text.split_once('=').ok_or("write FEATURE=VALUE")?;
-    let value = value.parse().map_err(|_| format!("{value} is no number"))?;
+    let value = value.parse().map_err(|_| format!("{value} is not a number"))?;
     Ok((parse_feature(name)?, value))
 }
 
 fn parse_similarity(text: &str) -> Result<f64, String> {
     let value = text.parse().ok().filter(|value| (0.0..=1.0).contains(value));
-    value.ok_or_else(|| "similarities are from 0 to 1".to_owned())
+    value.ok_or_else(|| "a similarity must be from 0 to 1".to_owned())
 }
 
 /// Options of `doctor`.
@@ -188,22 +195,25 @@ pub(crate) struct DoctorArgs {
     /// Duration of the noise measurement, on all processors at once, at most one minute
     #[arg(long, value_name = "TIME", value_parser = listening, default_value = "1s")]
     pub(crate) listen: Duration,
-    /// Measure nothing; only read files
+    /// Only read files; do not measure
     #[arg(long)]
     pub(crate) no_measure: bool,
     /// Examine a copy of another node's files, created with --save, and measure nothing
     #[arg(long, value_name = "DIR")]
     pub(crate) root: Option<PathBuf>,
-    /// Test what two mounts of one file system guarantee to each other, in two writable directories: locks, exclusive
-    /// creation, content before names, and how long changes take to be visible
+    /// Test two mounts of one file system, given as two writable directories: whether locks and exclusive creation work
+    /// between them, whether a file's content is visible when its name is, and how long changes take to become visible
     #[arg(long, num_args = 2, value_names = ["DIR", "DIR"], conflicts_with_all = ["root", "save", "fix", "no_measure"])]
     pub(crate) shared: Option<Vec<PathBuf>>,
+    /// Write the verdict on the two mounts to this file; ROOT/.fordway/verdict is where stores look for it
+    #[arg(long, value_name = "FILE", requires = "shared")]
+    pub(crate) verdict: Option<PathBuf>,
     /// Copy the files that the checks read to this directory
     #[arg(long, value_name = "DIR", conflicts_with = "root")]
     pub(crate) save: Option<PathBuf>,
 }
 
-/// For whom settings are printed.
+/// The scheduler to print settings for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum FixArg {
     /// A job script
@@ -215,7 +225,7 @@ pub(crate) enum FixArg {
 fn listening(text: &str) -> Result<Duration, String> {
     match parse_duration(text)? {
         long if long > Duration::from_secs(60) => {
-            Err("listening takes all processors; at most 60s".to_owned())
+            Err("listening keeps all processors busy; use at most 60s".to_owned())
         }
         duration => Ok(duration),
     }

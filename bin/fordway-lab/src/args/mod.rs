@@ -1,5 +1,5 @@
-//! The command line of the instrument: the one definition that the parser, `--help`, the manual pages and the shell
-//! completions are made from. The options of `compare`, `ledger` and `speedup` are here too.
+//! The command line of the measuring instrument. The parser, `--help`, the manual pages and the shell completions are
+//! generated from it. The options of `compare`, `ledger` and `speedup` are here too.
 
 mod bench;
 mod machines;
@@ -16,7 +16,8 @@ pub(crate) use machines::{
     DoctorArgs, FixArg, MachinesAction, MachinesArgs, MeasureArgs, PickArgs, ProbeArgs, SimilarityArgs,
 };
 pub(crate) use netlab::{
-    EndArgs, LinkArgs, NetlabArgs, OffloadArg, PingArgs, PingpongAction, PingpongArgs, PongArgs, TunnelArgs,
+    LinkArgs, ListenArgs, NetlabArgs, OffloadArg, PingArgs, PingpongAction, PingpongArgs, PongArgs,
+    TunnelArgs,
 };
 pub(crate) use target::TargetArg;
 
@@ -28,9 +29,9 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use fordway_command::units::parse_duration;
 use fordway_command::version::long_version;
 use fordway_wire::size_text::parse_bytes;
-use fordway_workload::options::{OutArgs, ReportArgs, SeedArgs};
+use fordway_workload::options::{ForceArgs, OutArgs, ReportArgs, SeedArgs};
 
-/// What S3, networks and machines cost here.
+/// Measure what S3, networks and machines cost on this system.
 #[derive(Debug, Parser)]
 #[command(name = "fordway-lab", version, long_version = long_version(FEATURES), propagate_version = true, max_term_width = 100)]
 #[command(about = "Measure the cost of S3 objects on every lane")]
@@ -44,7 +45,7 @@ pub(crate) struct LabCommandLine {
     pub(crate) command: MeasuringCommand,
 }
 
-/// What `--version` says that this program is built with.
+/// The optional features that `--version` reports.
 const FEATURES: &[&str] = &[
     #[cfg(feature = "http3")]
     "http3",
@@ -61,7 +62,7 @@ Exit codes: 0 done, 1 failed, 2 usage, 3 not found, 4 permission or credentials,
 pub(crate) enum MeasuringCommand {
     /// Measure the cost of S3 on this machine with the files of a directory, over every lane
     Compare(CompareArgs),
-    /// Measure each component of a request alone, and check whether they add up to the whole
+    /// Measure each component of a request alone, and check whether their times add up to that of the whole
     Ledger(LedgerArgs),
     /// Measure a machine for cost models, and compare machines
     Machines(MachinesArgs),
@@ -118,7 +119,7 @@ pub(crate) struct CompareArgs {
     /// Number of threads that make calls in parallel
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(crate) threads: u16,
-    /// What decides every order.
+    /// The seed of every random order.
     #[command(flatten)]
     pub(crate) chance: SeedArgs,
     /// Maximum size of a range read
@@ -136,10 +137,13 @@ pub(crate) struct CompareArgs {
     /// When to report a write as complete, on every lane
     #[arg(long, value_enum, default_value_t = DurabilityArg::None)]
     pub(crate) durability: DurabilityArg,
-    /// Where the run is written.
+    /// The run file to write.
     #[command(flatten)]
     pub(crate) output: OutArgs,
-    /// Whether to write a page of the run.
+    /// The option to measure on a busy machine.
+    #[command(flatten)]
+    pub(crate) trust: ForceArgs,
+    /// Whether to write a report of the run.
     #[command(flatten)]
     pub(crate) page: ReportArgs,
     /// Also measure the reference lane with a delay of about 1 ms per call, and report whether the measurement
@@ -200,13 +204,16 @@ pub(crate) struct LedgerArgs {
     /// Directory to work in [default: the directory for temporary files]
     #[arg(long, value_name = "DIR")]
     pub(crate) root: Option<PathBuf>,
-    /// What decides every order.
+    /// The seed of every random order.
     #[command(flatten)]
     pub(crate) chance: SeedArgs,
-    /// Where the run is written.
+    /// The run file to write.
     #[command(flatten)]
     pub(crate) output: OutArgs,
-    /// Be the other side of the round trips, for the process that listens there.
+    /// The option to measure on a busy machine.
+    #[command(flatten)]
+    pub(crate) trust: ForceArgs,
+    /// Run as the other side of the round trips, for the process that listens at this address.
     #[arg(long, hide = true, value_name = "ADDRESS")]
     pub(crate) echo: Option<String>,
     /// The file that the other side sends.
@@ -214,7 +221,7 @@ pub(crate) struct LedgerArgs {
     pub(crate) echo_file: Option<PathBuf>,
 }
 
-/// On which processors client and gateway run.
+/// The processors that client and gateway run on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum PlacementArg {
     /// The client on one processor, everything else on another
@@ -225,7 +232,7 @@ pub(crate) enum PlacementArg {
     Free,
 }
 
-/// The paths that `ledger` can take apart.
+/// The paths that `ledger` can break down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum PathArg {
     /// Plain file, opened by its absolute path
@@ -284,28 +291,31 @@ pub(crate) struct SpeedupArgs {
     /// Time limit for a job; a job that exceeds it fails, and its processes are terminated
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = parse_duration)]
     pub(crate) deadline: Duration,
-    /// Time of a job from which the speed-up is computed
+    /// Which time of a job to use for the speed-up
     #[arg(long, value_enum, default_value_t = TimeArg::Wall)]
     pub(crate) time: TimeArg,
     /// Launcher [default: mpirun from PATH]
     #[arg(long, value_name = "FILE")]
     pub(crate) mpirun: Option<PathBuf>,
-    /// Library that reports the ranks' communication [default: libfordway-pmpi.so beside this program, if it exists]
+    /// Library that reports the ranks' communication [default: libfordway-pmpi.so next to this program, if it exists]
     #[arg(long, value_name = "FILE")]
     pub(crate) pmpi: Option<PathBuf>,
     /// Seed of the order of jobs within a round
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) seed: u64,
-    /// Where the run is written.
+    /// The run file to write.
     #[command(flatten)]
     pub(crate) output: OutArgs,
-    /// Whether to write a page of the run.
+    /// The option to measure on a busy machine.
+    #[command(flatten)]
+    pub(crate) trust: ForceArgs,
+    /// Whether to write a report of the run.
     #[command(flatten)]
     pub(crate) page: ReportArgs,
     /// Recompute a published table instead: a CSV file, or `richter`, which is built in
     #[arg(long, value_name = "FILE", conflicts_with = "command")]
     pub(crate) check: Option<String>,
-    /// Run what a launcher asks for in this network
+    /// Run what a launcher requests in this network
     #[arg(long, value_name = "NETWORK", hide = true)]
     pub(crate) enter: Option<PathBuf>,
     /// MPI program and its arguments
@@ -313,7 +323,7 @@ pub(crate) struct SpeedupArgs {
     pub(crate) command: Vec<OsString>,
 }
 
-/// Which time of a job counts.
+/// The time of a job that speed-up is computed from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum TimeArg {
     /// The whole job, including its launch

@@ -22,7 +22,7 @@ exits, the server and all processes that it started are terminated; nothing is l
 Without --rtt, --rate and --loss, virtual Ethernet connects the two. The command needs root, or a user \
 namespace: `unshare --map-root-user fordway netlab ...`. The exit code is 0 if COMMAND exits with 0.")]
 pub(crate) struct NetlabArgs {
-    /// What is between the two sides.
+    /// The link between the two sides.
     #[command(flatten)]
     pub(crate) link: LinkArgs,
     /// Size of the link's queue [default: the bandwidth-delay product, at least 256KiB]
@@ -51,7 +51,7 @@ pub(crate) struct NetlabArgs {
     pub(crate) client: Vec<OsString>,
 }
 
-/// What a link between two networks is like, and how TCP behaves on it.
+/// The properties of a link between two networks, and of TCP on it.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct LinkArgs {
     /// Round-trip time of the emulated link [default: no added delay]
@@ -68,7 +68,7 @@ pub(crate) struct LinkArgs {
     pub(crate) congestion: Option<String>,
 }
 
-/// Whether the link takes pieces that are larger than its packets.
+/// Whether the link accepts segments that are larger than its packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum OffloadArg {
     /// Only without packet loss
@@ -97,7 +97,7 @@ pub(super) fn percent(text: &str) -> Result<f64, String> {
 GET /ping/N returns N bytes that ping fetches from pong. `fordway bench pingpong` starts both in many set-ups and \
 generates the load.")]
 pub(crate) struct PingpongArgs {
-    /// Which end.
+    /// The end to run.
     #[command(subcommand)]
     pub(crate) action: PingpongAction,
 }
@@ -113,9 +113,9 @@ pub(crate) enum PingpongAction {
     Tunnel(TunnelArgs),
 }
 
-/// Where an end listens, and for how long.
+/// The address that an end listens on, and for how long.
 #[derive(Debug, Args)]
-pub(crate) struct EndArgs {
+pub(crate) struct ListenArgs {
     /// Address and port to listen on; port 0 selects a free port
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:0")]
     pub(crate) listen: String,
@@ -135,9 +135,9 @@ pub(crate) struct EndArgs {
 
 Use the delay to test programs that detect steps in response times.")]
 pub(crate) struct PongArgs {
-    /// Where, and for how long.
+    /// The address to listen on, and for how long.
     #[command(flatten)]
-    pub(crate) end: EndArgs,
+    pub(crate) end: ListenArgs,
     /// Delay of each response of at least --delay-from bytes
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     pub(crate) delay: Option<Duration>,
@@ -158,9 +158,9 @@ pub(crate) struct PongArgs {
 Ping forwards a request with `Connection: close` over a new connection, which it closes afterwards, and other \
 requests over connections that it keeps.")]
 pub(crate) struct PingArgs {
-    /// Where, and for how long.
+    /// The address to listen on, and for how long.
     #[command(flatten)]
-    pub(crate) end: EndArgs,
+    pub(crate) end: ListenArgs,
     /// URL of pong; {size} is replaced by the number of bytes, and without {size}, /pong/SIZE is appended
     #[arg(long, value_name = "URL")]
     pub(crate) pong: String,

@@ -25,7 +25,7 @@ pub(crate) struct TargetArg {
 }
 
 impl TargetArg {
-    /// Parses `NAME=URL`. Errors are sentences that clap shows.
+    /// Parses `NAME=URL`. Errors are messages that clap prints.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let (name, url) = text.split_once('=').ok_or_else(|| FORM.to_owned())?;
         // A URL such as `http://h/?a=b` contains an equals sign too.
@@ -35,7 +35,7 @@ impl TargetArg {
         let is_fit = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
         if name.is_empty() || name.len() > NAME_CHARS_MAX || !name.chars().all(is_fit) {
             return Err(format!(
-                "the name {name:?} is not usable in a table; take 1 to {NAME_CHARS_MAX} letters, digits, dots, \
+                "the name {name:?} is not usable in a table; use 1 to {NAME_CHARS_MAX} letters, digits, dots, \
                  hyphens or underscores"
             ));
         }
@@ -82,12 +82,13 @@ fn is_local(url: &str) -> bool {
 fn check_host(host: &str, rest: &str) -> Result<(), String> {
     if host.contains('@') {
         return Err(
-            "keys do not belong into the URL; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY".to_owned()
+            "do not put keys into the URL; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY".to_owned()
         );
     }
     if rest.contains(['?', '#']) {
         return Err(
-            "the URL of a service has no query and no fragment; leave out what follows the ? or #".to_owned()
+            "the URL of a service must not have a query or a fragment; remove everything from ? or # on"
+                .to_owned(),
         );
     }
     // The colons of an IPv6 address are within brackets.
@@ -98,7 +99,7 @@ fn check_host(host: &str, rest: &str) -> Result<(), String> {
     }
     match port.parse::<u16>() {
         Ok(1..) => Ok(()),
-        _ => Err(format!("the URL's port {port:?} is none; ports are 1 to 65535")),
+        _ => Err(format!("the URL's port {port:?} is invalid; ports are 1 to 65535")),
     }
 }
 
@@ -148,8 +149,8 @@ mod tests {
             ("o=http://:80", "no host"),
             ("o=http://h:port", "the URL's port"),
             ("o=http://h:99999", "the URL's port"),
-            ("o=http://me:secret@h", "keys do not belong"),
-            ("o=http://h/b?x=1", "no query"),
+            ("o=http://me:secret@h", "do not put keys"),
+            ("o=http://h/b?x=1", "must not have a query"),
             ("o=http://h/-a", "the bucket of the URL"),
         ] {
             let refused = TargetArg::parse(text).expect_err(text);

@@ -22,6 +22,7 @@ use serde_json::{Map, json};
 use tempfile::TempDir;
 
 use crate::args::{CompareArgs, GlobalArgs, LaneArg, TargetArg};
+use crate::commands;
 use crate::commands::gateway::GatewayProcess;
 use crate::commands::service;
 
@@ -41,7 +42,7 @@ pub(super) fn run(args: &CompareArgs, global: &GlobalArgs, context: &CommandCont
     let started = (jiff::Timestamp::now(), Instant::now());
     // Observe the machine before the work starts, because the work raises the load average.
     let machine = Machine::observe(&[("source", &args.dir), ("root", place.path())]);
-    let watch = MachineWatch::start(&[]);
+    let watch = MachineWatch::start(&[], args.trust.force)?;
     let watch = if targets.is_empty() { watch } else { watch.beside_unknown_servers() };
     let open = |target: &TargetArg| service::open(target, global, context);
     let lanes = ComparedLanes::open(args, place.path(), (&targets, &open))?;
@@ -58,7 +59,7 @@ pub(super) fn run(args: &CompareArgs, global: &GlobalArgs, context: &CommandCont
     })?;
     closed?;
     let mut run = describe((args, &targets), &plan, &tree, &outcome, machine, names, started);
-    run.warnings.extend(watch.doubts());
+    commands::judge(&mut run, watch);
     place.remove()?;
     let out = args.output.path("compare");
     run.write(&out, &outcome.records).map_err(|e| Error::new(ErrorKind::Io, e.to_string()))?;
@@ -83,7 +84,7 @@ fn targets(args: &CompareArgs, global: &GlobalArgs) -> Result<Vec<TargetArg>> {
 fn check_names(targets: &[TargetArg]) -> Result<()> {
     for (at, target) in targets.iter().enumerate() {
         let name = &target.name;
-        let is_lane = LaneArg::value_variants().iter().any(|lane| lane_name(*lane) == name);
+        let is_lane = LaneArg::value_variants().iter().any(|lane| lane_name(*lane) == *name);
         let why = match (is_lane, targets[..at].iter().any(|other| other.name == *name)) {
             (true, _) => "is the name of a Fordway lane",
             (_, true) => "is used twice",
@@ -144,7 +145,7 @@ fn describe(
     let summaries = summarise(&lanes, &outcome.records, capacity, plan.seed);
     let mut warnings = tree.warnings.clone();
     warnings.extend(outcome.failures.iter().map(|failure| format!("failed: {failure}")));
-    warnings.extend(doubts(&machine, plan));
+    warnings.extend(few_rounds(plan));
     RunDocument {
         schema: SCHEMA.into(),
         schema_version: SCHEMA_VERSION,
@@ -160,6 +161,7 @@ fn describe(
         summaries,
         scores: Vec::new(),
         warnings,
+        conditions: None,
     }
 }
 
@@ -189,28 +191,11 @@ fn parameters(
     }
 }
 
-/// Returns reasons to doubt the result, each with advice.
-fn doubts(machine: &Machine, plan: &ComparePlan) -> Vec<String> {
-    let mut doubts = Vec::new();
-    if let Some(load) = machine.load_1min.filter(|load| *load > 0.5 * machine.cpus as f64) {
-        doubts.push(format!(
-            "the load average was {load} on {} processors before the start: other load increases times and \
-             widens intervals; repeat the run when the machine is idle",
-            machine.cpus
-        ));
-    }
-    if machine.cpu_governor.as_deref().is_some_and(|governor| governor != "performance") {
-        doubts.push(
-            "the processors change their frequency; `cpupower frequency-set -g performance` keeps it constant"
-                .into(),
-        );
-    }
-    if plan.rounds < 5 {
-        doubts.push(
-            "fewer than 5 rounds: lists have too few blocks for a narrow interval; increase --rounds".into(),
-        );
-    }
-    doubts
+/// Returns advice if there are too few rounds.
+fn few_rounds(plan: &ComparePlan) -> Option<String> {
+    (plan.rounds < 5).then(|| {
+        "fewer than 5 rounds: lists have too few blocks for a narrow interval; increase --rounds".into()
+    })
 }
 
 fn report(
@@ -220,13 +205,9 @@ fn report(
     injected_ns: Option<f64>,
     context: &CommandContext,
 ) -> Result<CommandExit> {
-    for summary in &run.summaries {
-        context.output.row(summary)?;
-    }
+    commands::write_summaries(run, context)?;
     context.output.text(&table(run))?;
-    for warning in &run.warnings {
-        context.output.note(&format!("warning: {warning}"));
-    }
+    commands::write_trust(run, context)?;
     if let Some(injected_ns) = injected_ns {
         context.output.text(&instrument(run, outcome, injected_ns))?;
     }
@@ -267,12 +248,12 @@ struct ComparedLanes {
 }
 
 /// The services that are also rows, and the function that opens a service.
-type Services<'s> = (&'s [TargetArg], &'s dyn Fn(&TargetArg) -> Result<Box<dyn MeasuredTarget>>);
+type TargetServices<'s> = (&'s [TargetArg], &'s dyn Fn(&TargetArg) -> Result<Box<dyn MeasuredTarget>>);
 
 impl ComparedLanes {
     /// Opens the lanes that `args` name, in the empty directory `place`, and `services`. If one of them cannot be
     /// opened, removes everything that the others created.
-    fn open(args: &CompareArgs, place: &Path, services: Services) -> Result<Self> {
+    fn open(args: &CompareArgs, place: &Path, services: TargetServices) -> Result<Self> {
         let mut lanes = ComparedLanes::default();
         match lanes.add_all(args, place, services) {
             Ok(()) => Ok(lanes),
@@ -284,7 +265,7 @@ impl ComparedLanes {
         }
     }
 
-    fn add_all(&mut self, args: &CompareArgs, place: &Path, (services, open): Services) -> Result<()> {
+    fn add_all(&mut self, args: &CompareArgs, place: &Path, (services, open): TargetServices) -> Result<()> {
         // Open services first, so that an unusable service is reported before any gateway is started.
         for service in services {
             self.targets.push(open(service)?);
@@ -298,7 +279,7 @@ impl ComparedLanes {
         let root = place.join("s3");
         std::fs::create_dir(&root).map_err(|error| file_error("making", root.display(), error))?;
         for (at, lane) in asked.iter().enumerate() {
-            let target = self.target(*lane, lane_name(*lane), args, place, &root)?;
+            let target = self.target(*lane, &lane_name(*lane), args, place, &root)?;
             // Rows of our own lanes come before rows of services, which were opened first.
             self.targets.insert(at, target);
         }
@@ -405,19 +386,13 @@ fn waits_for(durability: Durability) -> SyncLevel {
     }
 }
 
-fn lane_name(lane: LaneArg) -> &'static str {
-    match lane {
-        LaneArg::Posix => "posix",
-        LaneArg::Embedded => "embedded",
-        LaneArg::Node => "node",
-        LaneArg::Http => "http",
-        LaneArg::Https => "https",
-        LaneArg::Http2 => "http2",
-    }
+/// Returns the name of a lane, as the command line spells it.
+fn lane_name(lane: LaneArg) -> String {
+    lane.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
 }
 
 fn described(lane: LaneArg, description: &str) -> MeasuredLane {
-    MeasuredLane { name: lane_name(lane).to_owned(), description: description.to_owned() }
+    MeasuredLane { name: lane_name(lane), description: description.to_owned() }
 }
 
 /// A temporary directory that is removed when this value is dropped.

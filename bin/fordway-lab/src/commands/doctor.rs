@@ -1,14 +1,17 @@
 //! `doctor`: finds settings of this node that slow down the programs that run on it.
 
 use std::fmt;
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use fordway_command::{CommandContext, CommandExit, file_error};
 use fordway_machine::doctor::{
-    DoctorFinding, DoctorVerdict, JobSize, ProcessorNoise, RICHTERS_POINTS, SettingsReader, SystemTree,
-    examine, examine_mounts, processors,
+    DoctorFinding, DoctorVerdict, JobSize, JobSystem, ProcessorNoise, RICHTERS_POINTS, SystemTree, examine,
+    examine_mounts, processors, verdict_on,
 };
 use fordway_store::{Error, ErrorKind, Result};
+use fordway_sys::{MountIdentity, MountVerdict};
 use serde::Serialize;
 
 use super::bench::transport::mpi;
@@ -16,7 +19,13 @@ use crate::args::{DoctorArgs, FixArg};
 
 pub(super) fn run(args: &DoctorArgs, context: &CommandContext) -> Result<CommandExit> {
     if let Some([one, other]) = args.shared.as_deref() {
-        print(&examine_mounts(one, other, context.interrupt.flag())?, context)?;
+        let findings = examine_mounts(one, other, context.interrupt.flag())?;
+        print(&findings, context)?;
+        if let Some(file) = &args.verdict {
+            let verdict = verdict_on(one, other, &findings)?;
+            write_verdict(&verdict, file)?;
+            context.output.record(&VerdictReport::of(&verdict))?;
+        }
         return Ok(CommandExit::Ok);
     }
     let tree = tree(args)?;
@@ -31,6 +40,45 @@ pub(super) fn run(args: &DoctorArgs, context: &CommandContext) -> Result<Command
     Ok(CommandExit::Ok)
 }
 
+/// Writes a verdict to `file`, which only its owner may change: stores ignore all other verdicts.
+fn write_verdict(verdict: &MountVerdict, file: &Path) -> Result<()> {
+    let failed = |error| file_error("writing the verdict to", file.display(), error);
+    let new = file.with_extension("new");
+    std::fs::write(&new, verdict.to_string()).map_err(failed)?;
+    std::fs::set_permissions(&new, Permissions::from_mode(0o644)).map_err(failed)?;
+    std::fs::rename(&new, file).map_err(failed)
+}
+
+/// A verdict as it is printed.
+#[derive(Serialize)]
+struct VerdictReport<'a> {
+    file_system: &'a str,
+    options: &'a str,
+    kernel: &'a str,
+    broken: Vec<&'static str>,
+}
+
+impl<'a> VerdictReport<'a> {
+    fn of(verdict: &'a MountVerdict) -> Self {
+        let MountIdentity { kind, options, kernel } = &verdict.mount;
+        let broken = verdict.broken.iter().map(|guarantee| guarantee.name()).collect();
+        VerdictReport { file_system: kind, options, kernel, broken }
+    }
+}
+
+impl fmt::Display for VerdictReport<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mount =
+            format!("{} with the options {} on Linux {}", self.file_system, self.options, self.kernel);
+        match self.broken.as_slice() {
+            [] => write!(f, "Verdict: no guarantee that a store needs was found broken on {mount}."),
+            broken => {
+                write!(f, "Verdict: a store must not be shared on {mount}. Broken: {}.", broken.join(", "))
+            }
+        }
+    }
+}
+
 /// Returns the file tree to examine. Errors: `Io` if the copy to read does not exist, or a copy to save cannot be
 /// created.
 fn tree(args: &DoctorArgs) -> Result<SystemTree> {
@@ -42,8 +90,7 @@ fn tree(args: &DoctorArgs) -> Result<SystemTree> {
     Ok(tree.copying_to(copy))
 }
 
-/// Measures noise and round trips. Errors: `Interrupted`. Anything that cannot be measured becomes a finding that says
-/// so.
+/// Measures noise and round trips. Errors: `Interrupted`. If something cannot be measured, a finding says so.
 fn measure(tree: &SystemTree, args: &DoctorArgs, context: &CommandContext) -> Result<Vec<DoctorFinding>> {
     let processors = processors(tree).unwrap_or_default();
     context.output.start_steps();
@@ -70,12 +117,12 @@ fn print_fix(
     context: &CommandContext,
 ) -> Result<()> {
     let job = JobSize::filling(tree, nodes).map_err(|unseen| {
-        let why = format!("the size of a job for this node is not known: {unseen}");
+        let why = format!("the size of a job for this node is unknown: {unseen}");
         Error::new(ErrorKind::Io, why)
     })?;
     let fix = match fix {
-        FixArg::Slurm => SettingsReader::Slurm,
-        FixArg::Kubernetes => SettingsReader::Kubernetes,
+        FixArg::Slurm => JobSystem::Slurm,
+        FixArg::Kubernetes => JobSystem::Kubernetes,
     };
     context.output.data(fix.text(findings, job).as_bytes())
 }

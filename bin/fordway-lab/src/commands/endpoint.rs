@@ -42,7 +42,8 @@ fn instead(command: &MeasuringCommand) -> Option<&'static str> {
 
 fn instead_of_bench(benchmark: &BenchmarkCommand) -> Option<&'static str> {
     let places = |places: &[String]| {
-        (!places.is_empty()).then_some("the command measures the PLACEs of the command line; add it to them")
+        (!places.is_empty())
+            .then_some("the command measures the TARGETs on the command line; add the endpoint to them")
     };
     match benchmark {
         BenchmarkCommand::Rest(_) => Some("`bench rest` measures the URL of the command line"),

@@ -21,13 +21,13 @@ const PROGRAM: &str = "fordway";
 const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
 /// A gateway in a separate process, so that its CPU time is counted separately. It ends when its standard input does,
-/// and therefore when this process ends, for whatever reason.
+/// and therefore whenever this process ends.
 pub(super) struct GatewayProcess {
     process: Child,
     speaks: GatewayProtocol,
 }
 
-/// The protocol of a gateway, with what a client needs to connect.
+/// The protocol of a gateway, with the data that a client needs to connect.
 enum GatewayProtocol {
     Http {
         endpoint: String,
@@ -188,7 +188,7 @@ impl Drop for GatewayProcess {
     }
 }
 
-/// Returns the command that serves `root`, without the address to listen at.
+/// Returns the command that serves `root`, without the address to listen on.
 fn command(name: &str, root: &Path, etag: ETagPolicy, durability: Durability) -> Result<Command> {
     let program = external::beside(PROGRAM).or_else(|| external::program(PROGRAM)).ok_or_else(|| {
         let why =

@@ -17,7 +17,11 @@ use std::process::Stdio;
 
 use clap::CommandFactory;
 use fordway_command::{CommandContext, CommandExit, file_error, manual};
+use fordway_machine::MachineWatch;
+use fordway_measure::{ResultConditions, RunDocument};
 use fordway_store::Result;
+use fordway_workload::rest::late_requests;
+use serde::Serialize;
 
 use crate::args::{CompletionsArgs, GlobalArgs, LabCommandLine, ManArgs, MeasuringCommand};
 
@@ -60,6 +64,50 @@ fn man(args: &ManArgs, context: &CommandContext) -> Result<CommandExit> {
         Some(directory) => manual::write_pages(LabCommandLine::command(), directory)?,
     }
     Ok(CommandExit::Ok)
+}
+
+/// Ends the observation of a run and adds the conditions to it.
+fn judge(run: &mut RunDocument, watch: MachineWatch) {
+    let mut conditions = watch.conditions();
+    late_requests(&run.summaries).into_iter().for_each(|doubt| conditions.doubt(doubt));
+    run.add_conditions(conditions);
+}
+
+/// Prints the conditions of a run, and its warnings.
+fn write_trust(run: &RunDocument, context: &CommandContext) -> Result<()> {
+    if let Some(conditions) = &run.conditions {
+        context.output.text(&conditions.to_string())?;
+    }
+    for warning in &run.warnings {
+        context.output.note(&format!("warning: {warning}"));
+    }
+    Ok(())
+}
+
+/// Writes the run's summaries as rows of JSON, each with its conditions.
+fn write_summaries(run: &RunDocument, context: &CommandContext) -> Result<()> {
+    run.summaries
+        .iter()
+        .try_for_each(|summary| write_row(summary, (&summary.lane, &summary.phase), run, context))
+}
+
+/// Writes a row of JSON with the conditions of the result of `lane` in `phase`.
+fn write_row<R: Serialize>(
+    row: &R,
+    (lane, phase): (&str, &str),
+    run: &RunDocument,
+    context: &CommandContext,
+) -> Result<()> {
+    let conditions = run.conditions.as_ref().map(|all| all.of_cell(lane, phase));
+    context.output.row(&ConditionedRow { row, conditions })
+}
+
+/// A row of JSON, and the conditions of its measurement.
+#[derive(Serialize)]
+struct ConditionedRow<'r, R: Serialize> {
+    #[serde(flatten)]
+    row: &'r R,
+    conditions: Option<ResultConditions<'r>>,
 }
 
 /// Runs `fordway-report` to write the HTML page of a run. The program is taken from the directory of this binary, or

@@ -128,7 +128,7 @@ fn write_report(report: &LabReport, path: &std::path::Path) -> Result<()> {
     std::fs::write(path, text + "\n").map_err(|error| file_error("writing", path.display(), error))
 }
 
-/// How the lab was set up, and what passed through it.
+/// The settings of the lab, and the counters of its link.
 #[derive(Serialize)]
 struct LabReport {
     setup: Option<EffectiveLink>,

@@ -1,5 +1,5 @@
 //! `pingpong`: one end of a ping-pong, or of the tunnel between them. Pong responds from memory; ping responds with the
-//! content that it gets from pong. A [`MessageClient`] requests messages by size: the load generator from ping, and
+//! content that it gets from pong. A [`PongHttpClient`] requests messages by size: the load generator from ping, and
 //! ping from pong.
 
 use std::fmt;
@@ -18,7 +18,7 @@ use fordway_netlab::tunnel::TunnelEnd;
 use fordway_store::{Error, ErrorKind, Result};
 use serde::Serialize;
 
-use crate::args::{EndArgs, PingArgs, PingpongAction, PingpongArgs, PongArgs, TunnelArgs};
+use crate::args::{ListenArgs, PingArgs, PingpongAction, PingpongArgs, PongArgs, TunnelArgs};
 
 pub(super) fn run(args: &PingpongArgs, context: &CommandContext) -> Result<CommandExit> {
     match &args.action {
@@ -29,7 +29,7 @@ pub(super) fn run(args: &PingpongArgs, context: &CommandContext) -> Result<Comma
 }
 
 /// Serves until a signal, or until the end of standard input if `--until-eof` is given.
-fn serve(args: &EndArgs, player: impl ResponseSource, context: &CommandContext) -> Result<CommandExit> {
+fn serve(args: &ListenArgs, player: impl ResponseSource, context: &CommandContext) -> Result<CommandExit> {
     let server = PingpongServer::bind(&args.listen)?;
     let ready = PongReady { endpoint: format!("http://{}", server.address()) };
     server.start(player, usize::from(args.workers))?;
@@ -74,14 +74,14 @@ const MESSAGE_BYTES_MAX: u64 = 1 << 30;
 
 /// Requests each message from pong, with retries.
 struct PongSource {
-    caller: MessageClient,
+    caller: PongHttpClient,
     retries: u32,
 }
 
 impl PongSource {
     fn new(args: &PingArgs) -> Result<Self> {
         Ok(PongSource {
-            caller: MessageClient::new(&args.pong, "pong", args.timeout)?,
+            caller: PongHttpClient::new(&args.pong, "pong", args.timeout)?,
             retries: args.retries,
         })
     }
@@ -170,7 +170,7 @@ impl ResponseSource for MemorySource {
 const SIZE: &str = "{size}";
 
 /// Requests messages from one server, over kept or new connections.
-pub(super) struct MessageClient {
+pub(super) struct PongHttpClient {
     /// One client per policy, because a client that keeps no connections can never reuse one.
     kept: HttpClient,
     fresh: HttpClient,
@@ -180,7 +180,7 @@ pub(super) struct MessageClient {
     path: (String, String),
 }
 
-impl MessageClient {
+impl PongHttpClient {
     /// Creates a client for `url`, in which `{size}` stands for the size; without it, `/NAME/SIZE` is appended. A
     /// response may take `timeout`. Errors: `InvalidArgument` for an invalid URL.
     pub(super) fn new(url: &str, name: &str, timeout: Duration) -> Result<Self> {
@@ -200,7 +200,7 @@ impl MessageClient {
         let client = || HttpClient::new(HttpVersion::Http1, timeouts, TlsRoots::System);
         let authority = origin.authority();
         let path = (before.to_owned(), behind.to_owned());
-        Ok(MessageClient { kept: client(), fresh: client(), origin, authority, path })
+        Ok(PongHttpClient { kept: client(), fresh: client(), origin, authority, path })
     }
 
     /// Requests a message of `bytes`. A kept connection that turns out to be closed is also a failure.
@@ -230,7 +230,7 @@ mod tests {
     use super::*;
 
     fn path(url: &str) -> (String, String) {
-        MessageClient::new(url, "pong", Duration::from_secs(1)).unwrap().path
+        PongHttpClient::new(url, "pong", Duration::from_secs(1)).unwrap().path
     }
 
     #[test]
@@ -240,7 +240,7 @@ mod tests {
         assert_eq!(path("http://h:1/base/"), pair("/base/pong/", ""));
         assert_eq!(path("http://h/r?bytes={size}&x=1"), pair("/r?bytes=", "&x=1"));
         for bad in ["h:1", "ftp://h", "http://h{size}", "http://h/a b"] {
-            let refused = MessageClient::new(bad, "pong", Duration::from_secs(1)).err().expect(bad);
+            let refused = PongHttpClient::new(bad, "pong", Duration::from_secs(1)).err().expect(bad);
             assert_eq!(refused.kind(), ErrorKind::InvalidArgument, "{bad}");
         }
     }

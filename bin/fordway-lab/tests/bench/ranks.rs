@@ -1,4 +1,4 @@
-//! `fordway bench` as a process: all lanes, its output and files, and an endpoint that goes away.
+//! `fordway bench` as a process: all lanes, its output and files, and an endpoint that becomes unavailable.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -20,7 +20,13 @@ fn fordway(dir: &Path, words: &[&str]) -> Command {
 fn run(program: &Path, dir: &Path, words: &[&str]) -> Command {
     let mut command = Command::new(program);
     // The machine's settings must not affect a test.
-    command.args(words).env_clear().env("HOME", "/nonexistent").env("PATH", "/nonexistent").current_dir(dir);
+    command
+        .args(words)
+        .env_clear()
+        .env("HOME", "/nonexistent")
+        .env("FORDWAY_LAB_FORCE", "1")
+        .env("PATH", "/nonexistent")
+        .current_dir(dir);
     command
         .env("AWS_ACCESS_KEY_ID", "key")
         .env("AWS_SECRET_ACCESS_KEY", "secret")
@@ -103,7 +109,7 @@ fn json_is_rows() {
 fn what_cannot_be_done_is_usage() {
     let dir = tempfile::tempdir().unwrap();
     for (words, why) in [
-        (&["bench", "ior", ".", "-t", "3MiB", "-b", "4MiB"][..], "no multiple"),
+        (&["bench", "ior", ".", "-t", "3MiB", "-b", "4MiB"][..], "not a multiple"),
         (&["bench", "ior", "/does/not/exist"], "is not a directory"),
         (&["bench", "mdtest", "ftp://x"], "scheme"),
         (&["bench", "mdtest", ".", "--name", "A/b"], "--name"),
@@ -127,7 +133,8 @@ fn gateway(dir: &Path) -> (Child, String) {
     (child, endpoint)
 }
 
-/// If an endpoint goes away during a benchmark, its failures must be counted and the run file must be written.
+/// If an endpoint becomes unavailable during a benchmark, its failures must be counted and the run file must be
+/// written.
 #[test]
 fn an_endpoint_that_goes_away_is_a_column() {
     let dir = tempfile::tempdir().unwrap();
@@ -140,7 +147,7 @@ fn an_endpoint_that_goes_away_is_a_column() {
     server.wait().unwrap();
     let output = job.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(1), "{}", text(&output.stderr));
-    assert!(text(&output.stderr).contains("gave the phase up"), "{}", text(&output.stderr));
+    assert!(text(&output.stderr).contains("stopped the phase"), "{}", text(&output.stderr));
     let run = RunDocument::read(&dir.path().join("mdtest.run")).unwrap();
     assert!(run.summaries[0].operations > 0 && run.summaries.iter().all(|row| row.errors > 0));
 }
@@ -169,7 +176,7 @@ fn nothing_is_made_where_nobody_named_a_place() {
     for benchmark in ["ior", "mdtest", "mdworkbench", "io500"] {
         let output = fordway(dir.path(), &["bench", benchmark]).output().unwrap();
         assert_eq!(output.status.code(), Some(2), "{benchmark}");
-        assert!(text(&output.stderr).contains("give a place to work in"), "{}", text(&output.stderr));
+        assert!(text(&output.stderr).contains("specify a target"), "{}", text(&output.stderr));
     }
     assert!(entries(dir.path()).is_empty());
 }

@@ -9,7 +9,12 @@ use fordway_measure::RunDocument;
 fn transport(dir: &Path, words: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_fordway-lab"));
     // Programs installed on the machine must not affect a test.
-    command.env_clear().env("HOME", "/nonexistent").env("PATH", "/nonexistent").current_dir(dir);
+    command
+        .env_clear()
+        .env("HOME", "/nonexistent")
+        .env("FORDWAY_LAB_FORCE", "1")
+        .env("PATH", "/nonexistent")
+        .current_dir(dir);
     command.args(["bench", "transport", "--root", ".", "--out", "x.run", "--no-report"]).args(words);
     command.output().unwrap()
 }

@@ -101,7 +101,7 @@ fn a_gateway_that_wants_signatures_names_the_option() {
 #[test]
 fn signing_needs_a_key() {
     let mut command = command(&["http://127.0.0.1:1/x", "--sign", "--requests", "1"]);
-    command.env_clear().env("HOME", "/nonexistent");
+    command.env_clear().env("HOME", "/nonexistent").env("FORDWAY_LAB_FORCE", "1");
     let (output, _) = summaries(command);
     assert_eq!(output.status.code(), Some(2));
     assert!(stderr(&output).contains("--sign needs credentials"), "{}", stderr(&output));

@@ -59,7 +59,8 @@ fn bodies_are_sent_whole_and_sweeps_measure_all_combinations() {
     assert_eq!(summaries[3]["bytes"], 20 * (3 << 20));
 }
 
-/// Each fault of a server must be reported in a column and a sentence, and must never cause a crash or an endless wait.
+/// Each fault of a server must be reported in a column and in a message, and must never cause a crash or an endless
+/// wait.
 #[test]
 fn servers_that_lie_stall_or_leave_are_told_apart() {
     let head = |length: usize| format!("HTTP/1.1 200 OK\r\ncontent-length: {length}\r\n\r\n");
@@ -72,7 +73,7 @@ fn servers_that_lie_stall_or_leave_are_told_apart() {
             b"HTTP/1.1 200 OK\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\nx".to_vec(),
             "BadResponse",
         ),
-        ("no answer", Vec::new(), "Unavailable"),
+        ("no response", Vec::new(), "Unavailable"),
         ("a refusal", b"HTTP/1.1 503 Slow Down\r\ncontent-length: 2\r\n\r\nno".to_vec(), "status 503"),
         ("another size", answer(7), "wrong size"),
     ];
@@ -108,7 +109,7 @@ fn a_server_that_never_answers_is_given_up() {
     let (output, summary) =
         one(&[&server.url("/x"), "--requests", "2", "--warm-up", "0s", "--timeout", "1s"]);
     assert_eq!(summary["load"]["errors"]["Timeout"], 2, "{summary}");
-    assert!(stderr(&output).contains("no whole answer came within 1s"), "{}", stderr(&output));
+    assert!(stderr(&output).contains("no complete response came within 1s"), "{}", stderr(&output));
 }
 
 #[test]
@@ -137,7 +138,7 @@ fn a_rate_that_cannot_be_kept_is_said_with_the_rate_achieved() {
     let skipped = summary["load"]["skipped"].as_u64().unwrap();
     let all = skipped + summary["operations"].as_u64().unwrap();
     assert!((9_500..10_500).contains(&all), "{all} arrivals of about 10,000");
-    assert!(stderr(&output).contains("could not be kept"), "{}", stderr(&output));
+    assert!(stderr(&output).contains("was not reached"), "{}", stderr(&output));
     assert_eq!(summary["limit"]["name"], "cannot tell");
 }
 
@@ -188,7 +189,7 @@ fn requests_that_met_a_closed_connection_are_sent_again() {
     assert_eq!(summary["load"]["header_received_bytes_per_op"].as_f64(), Some(body));
 }
 
-/// A request is repeated only once, because a server that is shutting down must not be asked forever.
+/// A request is repeated only once, because a server that is shutting down must not receive requests forever.
 #[test]
 fn a_request_is_sent_again_once() {
     let connections = std::sync::atomic::AtomicU64::new(0);

@@ -121,7 +121,7 @@ fn farewells_of_http2_are_no_errors() {
     assert_eq!(server.counts().0, 100);
 }
 
-/// A sweep has all combinations, measures both versions of each in turn, and has their ratio from five rounds.
+/// A sweep measures all combinations, with both versions in turn, and computes their ratio over five rounds.
 #[test]
 fn sweeps_compare_versions_in_turn() {
     let server = Server::http2(Manner::default());

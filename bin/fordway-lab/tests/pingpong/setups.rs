@@ -47,7 +47,7 @@ fn what_bridges_the_wire_is_not_put_on_an_emulated_link() {
     let setup = ["--setup", file.to_str().unwrap(), "--connection-policy", "kept"];
     let output = bench(&[&SHORT[..], &setup, &["--rtt", "2ms"]].concat());
     assert_eq!(output.status.code(), Some(7), "{}", said(&output));
-    assert!(said(&output).contains("it bridges the wire"), "{}", said(&output));
+    assert!(said(&output).contains("it bridges the link"), "{}", said(&output));
     let output = bench(&[&SHORT[..], &setup].concat());
     assert_eq!(output.status.code(), Some(0), "{}", said(&output));
 }

@@ -31,8 +31,8 @@ fn a_pong_that_is_no_process_of_ours_has_no_processor_time_of_ours() {
     assert_eq!((&row["server_cpu_ns_per_op"], &row["load"]["server"]), (&Value::Null, &Value::Null), "{row}");
 
     for (option, reason) in [
-        (&["--rate", "1gbit"][..], "networks that are there already"),
-        (&["--tcp-rmem", "87380"][..], "networks that are there already"),
+        (&["--rate", "1gbit"][..], "existing networks"),
+        (&["--tcp-rmem", "87380"][..], "existing networks"),
         (&["--cores", "1"][..], "omit --cores"),
     ] {
         let output = bench(&[&SHORT[..], &setup, option].concat());
@@ -64,12 +64,12 @@ fn set_ups_of_one_machine_are_not_taken_for_one_another() {
     assert_eq!(lanes, ["loopback", "shell"]);
     // Only the process of one side is known; it is not counted as the process of the other.
     assert!(rows[0]["load"]["server"].is_object() && rows[1]["load"]["server"].is_null(), "{rows:?}");
-    // A process that already listens is not taken for ours, at either port.
+    // A process that already listens is not mistaken for ours, at either port.
     for taken in [28_682, 28_683] {
         let _other = TcpListener::bind(("127.0.0.1", taken)).unwrap();
         let output = bench(&[&SHORT[..], &options].concat());
         assert_eq!(output.status.code(), Some(1), "{}", said(&output));
-        let reason = format!("somebody takes connections at 127.0.0.1:{taken} already");
+        let reason = format!("another process already accepts connections at 127.0.0.1:{taken}");
         assert!(said(&output).contains(&reason), "{}", said(&output));
     }
 }

@@ -84,16 +84,21 @@ pub struct RbArgs {
   fordway du s3://data --human-readable
   fordway du 's3://data/*.h5' --summarize
   sudo fordway du /lustre/project/objects --by-user --human-readable
+  sudo fordway du /lustre/project/objects --by-user --prometheus > fordway.prom
 
 With --by-user, files are counted by owner, including old versions and unfinished uploads. Listings do not contain \
 owners, so the address is then the directory that contains the buckets, as for gc and fsck. If root runs the \
-command, each bucket is read as its owner.")]
+command, each bucket is read as its owner. --prometheus prints the same numbers as metrics, for the textfile collector \
+of Prometheus' node_exporter.")]
 pub struct DuArgs {
     /// s3://BUCKET[/PREFIX] or a wildcard; with --by-user, the directory whose subdirectories are the buckets
     pub address: String,
-    /// Show how much each owner of files stores in each bucket
+    /// Show how much space each file owner uses in each bucket
     #[arg(long, conflicts_with_all = ["summarize", "raw"])]
     pub by_user: bool,
+    /// Print the usage of each user in each bucket as Prometheus metrics
+    #[arg(long, requires = "by_user", conflicts_with = "human_readable")]
+    pub prometheus: bool,
     /// Print only the total, not one line per prefix
     #[arg(long, short)]
     pub summarize: bool,
@@ -103,6 +108,53 @@ pub struct DuArgs {
     /// Treat * and ? in the address as literal characters
     #[arg(long)]
     pub raw: bool,
+}
+
+/// Options of `env`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  fordway env rclone >> ~/.config/rclone/rclone.conf
+  eval \"$(fordway env)\"
+  fordway --endpoint https://s3.example.org env boto3
+  curl --config <(fordway env curl) http://127.0.0.1:9000/data/run.h5
+
+Prints the endpoint, the region and the keys that fordway itself uses, as the program reads them. The output contains \
+the secret key. BUCKET in the output stands for the name of a bucket. The address is http(s):// for every program \
+but shell.")]
+pub struct EnvArgs {
+    /// Program to print the settings for
+    #[arg(value_enum, default_value_t = ToolArg::Shell)]
+    pub tool: ToolArg,
+}
+
+/// A program that takes settings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ToolArg {
+    /// Variables that fordway, the AWS SDKs and many other programs read
+    Shell,
+    /// A profile for ~/.aws/config, for `aws --profile fordway`
+    AwsCli,
+    /// Python: a client
+    Boto3,
+    /// A configuration file, for `curl --config`
+    Curl,
+    /// SQL: a secret for s3:// addresses
+    Duckdb,
+    /// Python: a store
+    Obstore,
+    /// Python: storage options, which deltalake and other users of object_store also accept
+    #[value(alias = "deltalake")]
+    Polars,
+    /// Python: a file system
+    Pyarrow,
+    /// A remote for rclone.conf
+    Rclone,
+    /// Variables that s5cmd reads
+    S5cmd,
+    /// A file for ~/.s3cfg
+    S3cmd,
+    /// Python: a file system for fsspec
+    S3fs,
 }
 
 /// Options of `presign`.
@@ -163,7 +215,7 @@ pub struct VersioningArgs {
     pub change: Option<VersioningChange>,
 }
 
-/// What is to become of a bucket's versioning.
+/// The new state of a bucket's versioning.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub enum VersioningChange {
     /// Keep overwritten and deleted objects as versions from now on

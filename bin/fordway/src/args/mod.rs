@@ -1,7 +1,7 @@
-//! The command line: the one definition that the parser, `--help`, the manual pages and the shell
-//! completions are made from.
+//! The command line. The parser, `--help`, the manual pages and the shell completions are generated from it.
 
 mod listing;
+mod policy;
 mod serve;
 mod transfer;
 
@@ -10,9 +10,11 @@ pub(crate) use fordway_command::args::{
 };
 pub(crate) use fordway_command::manual::{CompletionsArgs, ManArgs};
 pub(crate) use listing::{
-    DuArgs, LsArgs, MbArgs, PresignArgs, RbArgs, StatArgs, TagArgs, VersioningArgs, VersioningChange,
+    DuArgs, EnvArgs, LsArgs, MbArgs, PresignArgs, RbArgs, StatArgs, TagArgs, ToolArg, VersioningArgs,
+    VersioningChange,
 };
-pub(crate) use serve::{FsckArgs, GatewayArgs, GcArgs, NodeArgs, ServeArgs};
+pub(crate) use policy::{ExplainArgs, PolicyAction, PolicyArgs};
+pub(crate) use serve::{FsckArgs, GatewayArgs, GcArgs, LifecycleArgs, NodeArgs, ServeArgs};
 pub(crate) use transfer::{
     CatArgs, CpArgs, MetalinkAction, MetalinkArgs, MetalinkMakeArgs, MetalinkShowArgs, MkdirArgs, MvArgs,
     ReadArgs, RmArgs, SyncArgs, ThirdPartyArg, TransferArgs,
@@ -38,7 +40,7 @@ pub struct CommandLine {
     pub command: BuiltinCommand,
 }
 
-/// What `--version` says that this program is built with.
+/// The optional features that `--version` reports.
 const FEATURES: &[&str] = &[
     #[cfg(feature = "http3")]
     "http3",
@@ -53,7 +55,7 @@ Exit codes: 0 done, 1 failed or nothing listed, 2 usage, 3 not found, 4 permissi
 5 condition or conflict, 6 no space or quota, 7 endpoint unavailable, 8 data corrupt, 130 interrupted. \
 If an object fails, the remaining objects are still processed, and the first failure sets the exit code.
 
-If NAME is not one of these commands, `fordway NAME` runs `fordway-NAME` from PATH.";
+If NAME is not one of these commands, `fordway NAME` runs `fordway-NAME`, which is next to fordway or in PATH.";
 
 /// The built-in commands.
 #[derive(Debug, Subcommand)]
@@ -89,8 +91,12 @@ pub enum BuiltinCommand {
     Tag(TagArgs),
     /// Show or change whether a bucket keeps versions
     Versioning(VersioningArgs),
+    /// Explain what the rules of a bucket permit
+    Policy(PolicyArgs),
     /// Create a URL that grants access to an object for a limited time
     Presign(PresignArgs),
+    /// Print the settings with which other programs reach the objects
+    Env(EnvArgs),
     /// Serve a directory as an S3 endpoint
     Serve(ServeArgs),
     /// Serve a directory to programs on this node
@@ -100,24 +106,27 @@ pub enum BuiltinCommand {
     Lab(LabCommand),
     /// Remove files that interrupted operations left in a directory
     Gc(GcArgs),
+    /// Remove what has expired by the lifecycle rules of the buckets in a directory
+    Lifecycle(LifecycleArgs),
     /// Check the files of a directory against their stored metadata
     Fsck(FsckArgs),
     /// Print the completion script for a shell
     Completions(CompletionsArgs),
     /// Print the manual page, or write the manual pages of all commands
     Man(ManArgs),
-    /// Any other name: `fordway-NAME` from PATH.
+    /// Any other name: `fordway-NAME`, next to this program or in PATH.
     #[command(external_subcommand)]
     External(Vec<OsString>),
 }
 
-/// The commands of `fordway-lab`, which takes over: here they are only named, for `--help` and completions.
+/// The commands of `fordway-lab`. They are only listed here, for `--help` and completions; `fordway` starts
+/// `fordway-lab` to run them.
 #[derive(Debug, Subcommand)]
 pub enum LabCommand {
     /// Measure the cost of S3 on this machine with the files of a directory, over every lane
     #[command(disable_help_flag = true, after_help = lab_help("compare"))]
     Compare(LabArgs),
-    /// Measure each component of a request alone, and check whether they add up to the whole
+    /// Measure each component of a request alone, and check whether their times add up to that of the whole
     #[command(disable_help_flag = true, after_help = lab_help("ledger"))]
     Ledger(LabArgs),
     /// Measure a machine for cost models, and compare machines
@@ -140,7 +149,7 @@ pub enum LabCommand {
     Pingpong(LabArgs),
 }
 
-/// The words of a command line that `fordway-lab` reads.
+/// The words of a command line, which `fordway-lab` parses.
 #[derive(Debug, Args)]
 pub struct LabArgs {
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ARGUMENTS")]

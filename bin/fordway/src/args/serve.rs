@@ -1,19 +1,21 @@
-//! Options of the commands that open a store on a directory: `serve` and `node`, and also `gc` and `fsck`, which
-//! maintain a directory that is served or embedded.
+//! Options of the commands that open a store on a directory: `serve` and `node`, and also `gc`, `lifecycle` and
+//! `fsck`, which maintain a directory that is served or embedded.
 
 use std::net::SocketAddr;
+use std::num::NonZeroU64;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use fordway_command::units::parse_duration;
 use fordway_posix::{PosixConfig, ReadConsistency};
+use fordway_serve::UserLimits;
 use fordway_store::Bucket;
 use fordway_wire::size_text::parse_bytes;
 
 use super::{DurabilityArg, ETagArg};
 
-/// Options of every gateway: how the directory is written and read, and how programs come to know of it.
+/// Options of every gateway: how it writes and reads the directory, and how programs learn its address.
 #[derive(Debug, Args)]
 pub struct GatewayArgs {
     /// When to report a write as complete
@@ -31,6 +33,24 @@ pub struct GatewayArgs {
     /// End when standard input ends, so that no gateway outlives the program that started it
     #[arg(long, hide = true)]
     pub until_eof: bool,
+}
+
+fn rate(text: &str) -> Result<NonZeroU64, String> {
+    NonZeroU64::new(parse_bytes(text)?)
+        .ok_or_else(|| "the rate must be at least 1 byte per second".to_owned())
+}
+
+impl ServeArgs {
+    /// Returns the limits of users whose entries in the credentials file do not state any.
+    pub(crate) fn user_limits(&self) -> UserLimits {
+        // If there are several users, none may use up the limits of the gateway.
+        let share = if self.credentials.is_some() { self.connections.div_ceil(2) } else { self.connections };
+        UserLimits {
+            requests_max: self.user_requests.unwrap_or(share),
+            bytes_per_s_max: self.user_rate,
+            ..UserLimits::default()
+        }
+    }
 }
 
 impl GatewayArgs {
@@ -88,12 +108,16 @@ pub struct ServeArgs {
     /// How to generate the ETags of new objects
     #[arg(long, value_enum, default_value_t = ETagArg::Md5)]
     pub etag: ETagArg,
-    /// How the directory is written and read, and what else every gateway has.
+    /// Options of every gateway.
     #[command(flatten)]
     pub common: GatewayArgs,
     /// File of users with their keys, uids and buckets (TOML, mode 0600), instead of a single key pair
     #[arg(long, value_name = "FILE")]
     pub credentials: Option<PathBuf>,
+    /// Carry out requests without a signature as this system user, if the bucket's policy permits them; needs root,
+    /// and a user without keys [default: such requests are refused]
+    #[arg(long, value_name = "NAME")]
+    pub anonymous_user: Option<String>,
     /// Write one line of JSON per request to this file, or to standard output if it is -
     #[arg(long, value_name = "FILE")]
     pub access_log: Option<PathBuf>,
@@ -115,18 +139,50 @@ pub struct ServeArgs {
     /// Time limit without progress in the middle of a body
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_duration)]
     pub stall_timeout: Duration,
+    /// Minimum rate of a body in bytes per second, in either direction, averaged over --stall-timeout (only the time
+    /// spent waiting for the client counts); 0 for no limit
+    #[arg(long, value_name = "SIZE", default_value = "100", value_parser = parse_bytes)]
+    pub body_rate: u64,
+    /// Maximum number of requests in flight of one user; further requests get 503 SlowDown [default: --connections; with
+    /// --credentials, half of it]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub user_requests: Option<u32>,
+    /// Maximum number of bytes per second of one user's bodies, both directions together [default: no limit]
+    #[arg(long, value_name = "SIZE", value_parser = rate)]
+    pub user_rate: Option<NonZeroU64>,
+    /// Maximum number of connections from one address that have not sent a request with a valid signature; further
+    /// connections get 503 SlowDown
+    #[arg(long, value_name = "N", default_value_t = 4096, value_parser = clap::value_parser!(u32).range(1..))]
+    pub address_connections: u32,
     /// Time limit for finishing requests in progress after SIGTERM
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = parse_duration)]
     pub drain_timeout: Duration,
-    /// Also accept Signature Version 2, which clients from before 2014 use
+    /// Also accept Signature Version 2, used by old clients and by boto3's default presigned URLs
     #[arg(long)]
     pub signature_v2: bool,
+    /// Make the files of locked versions immutable, so that POSIX programs cannot remove them either; needs root, and a file
+    /// system with that flag (ext4, XFS, Btrfs, tmpfs)
+    #[arg(long)]
+    pub immutable_locks: bool,
+    /// Apply the lifecycle rules of all buckets at this interval; `fordway lifecycle` applies them once
+    #[arg(long, value_name = "TIME", num_args = 0..=1, require_equals = true, default_missing_value = "1h", value_parser = parse_day)]
+    pub lifecycle: Option<Duration>,
+    /// Length of a day in lifecycle rules, for tests
+    #[arg(long, value_name = "TIME", default_value = "24h", hide = true, requires = "lifecycle", value_parser = parse_day)]
+    pub lifecycle_day: Duration,
     /// Maximum number of threads that serve connections; fewer run if the load is low [default: one per core]
     #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
     pub threads: usize,
 }
 
-/// Which conditions on writes hold.
+impl ServeArgs {
+    /// Returns the store's configuration.
+    pub(crate) fn store(&self) -> PosixConfig {
+        PosixConfig { immutable_locks: self.immutable_locks, ..self.common.store(self.etag) }
+    }
+}
+
+/// The conditional writes that are supported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ConditionsArg {
     /// If-Match and If-None-Match; takes a lock for every overwrite and delete
@@ -135,12 +191,12 @@ pub enum ConditionsArg {
     NoneMatchOnly,
 }
 
-/// How old what a read tells may be.
+/// How stale the result of a read may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ConsistencyArg {
-    /// As stale as the caches of this node: seconds on NFS
+    /// As stale as this node's caches: seconds on NFS
     FileSystem,
-    /// As recent as the request; costs round trips to the file server
+    /// At least as recent as the start of the request; costs round trips to the file server
     Strong,
 }
 
@@ -153,7 +209,7 @@ impl From<ConsistencyArg> for ReadConsistency {
     }
 }
 
-/// Parses the address to listen at. Errors have an example, in the form that clap shows.
+/// Parses the address to listen on. Errors have an example, in the form that clap shows.
 pub(super) fn socket_address(text: &str) -> Result<SocketAddr, String> {
     let example =
         "write an address and a port, such as 127.0.0.1:9000, [::1]:9000 or 0.0.0.0:9000 (all addresses)";
@@ -203,7 +259,7 @@ pub struct NodeArgs {
     /// How to generate the ETags of new objects
     #[arg(long, value_enum, default_value_t = ETagArg::Fast)]
     pub etag: ETagArg,
-    /// How the directory is written and read, and what else every gateway has.
+    /// Options of every gateway.
     #[command(flatten)]
     pub common: GatewayArgs,
     /// Maximum number of open connections, each with its own thread; further connections are refused
@@ -218,6 +274,23 @@ pub struct NodeArgs {
     /// Memory for the long messages of one connection; 16 MiB are enough for every message of the protocol
     #[arg(long, value_name = "SIZE", default_value = "32MiB", value_parser = parse_bytes)]
     pub connection_memory: u64,
+    /// Maximum number of open connections of one user; further connections are refused [default: --connections; if
+    /// several users may call, half of it]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    pub user_connections: Option<u16>,
+    /// Maximum number of requests in progress of one user; with HTTP/2, one connection can have many
+    #[arg(long, value_name = "N", default_value_t = 8192, value_parser = clap::value_parser!(u32).range(1..))]
+    pub user_requests: u32,
+    /// Memory for the long messages of one user [default: --memory; if several users may call, half of it]
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
+    pub user_memory: Option<u64>,
+}
+
+impl NodeArgs {
+    /// Returns the number of shares into which the limits of the gateway are divided by default.
+    pub(crate) fn shares(&self) -> u64 {
+        if fordway_sys::user_id() == 0 || !self.allow_uids.is_empty() { 2 } else { 1 }
+    }
 }
 
 fn mode(text: &str) -> Result<u32, String> {
@@ -227,7 +300,7 @@ fn mode(text: &str) -> Result<u32, String> {
     }
 }
 
-/// Which directory, and which buckets of it.
+/// The directory to process, and its buckets.
 #[derive(Debug, Args)]
 pub struct DirectoryArgs {
     /// The directory whose subdirectories are the buckets
@@ -256,8 +329,8 @@ pub struct GcArgs {
     /// Where
     #[command(flatten)]
     pub directory: DirectoryArgs,
-    /// Remove staged files and empty directories that are unchanged for this long; choose more than the longest pause
-    /// of a writer
+    /// Remove staged files and empty directories that have not changed for this long; choose a time longer than any
+    /// pause of a writer
     #[arg(long, value_name = "TIME", default_value = "24h", value_parser = parse_duration)]
     pub older_than: Duration,
     /// Remove multipart uploads that received no data for this long
@@ -266,6 +339,40 @@ pub struct GcArgs {
     /// Show what would be removed, without removing it
     #[arg(long)]
     pub dry_run: bool,
+}
+
+/// Options of `lifecycle`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  fordway lifecycle /lustre/project/objects --dry-run
+  fordway lifecycle /lustre/project/objects --rate 100 --quiet
+  fordway lifecycle . --bucket logs --json
+
+Applies the lifecycle rules of the buckets (PutBucketLifecycleConfiguration) once: removes expired objects, versions, \
+delete markers and uploads. Run it every day, from a timer on any node, or use `fordway serve --lifecycle`. Several runs \
+may work on one directory: each bucket has one run at a time. If a run is killed, the next one continues. A locked \
+version does not expire. An object that a program has changed since the command looked at it stays. If something cannot \
+be removed, the command reports it and continues.")]
+pub struct LifecycleArgs {
+    /// Where
+    #[command(flatten)]
+    pub directory: DirectoryArgs,
+    /// Show what would expire, without removing it
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Remove at most this many objects and versions per second [default: no limit]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub rate: Option<u32>,
+    /// Length of a day in lifecycle rules, for tests
+    #[arg(long, value_name = "TIME", default_value = "24h", value_parser = parse_day)]
+    pub day: Duration,
+}
+
+fn parse_day(text: &str) -> Result<Duration, String> {
+    match parse_duration(text)? {
+        Duration::ZERO => Err("a day takes some time".to_owned()),
+        day => Ok(day),
+    }
 }
 
 /// Options of `fsck`.
@@ -288,7 +395,7 @@ pub struct FsckArgs {
     /// Read the content and compare it with its MD5 and checksum
     #[arg(long)]
     pub read: bool,
-    /// First convert the directory to this version's format, and reattach metadata after a restore
+    /// First convert the directory to the format of this release, and reattach metadata after a restore
     #[arg(long)]
     pub migrate: bool,
 }

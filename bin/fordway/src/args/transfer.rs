@@ -1,6 +1,6 @@
 //! Options of the commands that move, read or remove content: `cp`, `sync`, `mv`, `cat`, `read`, `rm`, `mkdir`,
-//! `metalink`. This file also holds `--include` and `--exclude`, whose order on the command line matters, and the
-//! choice of which server makes a third-party copy.
+//! `metalink`. This file also defines `--include` and `--exclude`, whose order on the command line matters, and the
+//! option that selects the server that makes a third-party copy.
 
 use std::path::PathBuf;
 
@@ -52,13 +52,13 @@ pub struct CpArgs {
     /// Fail if an object or file already exists at the destination
     #[arg(long)]
     pub if_none_match: bool,
-    /// Where else an http(s) file is
+    /// Replicas of http(s) files
     #[command(flatten)]
     pub replicas: ReplicaArgs,
-    /// Which server copies data between two web servers
+    /// The server that makes a copy between two web servers
     #[arg(long, value_enum, value_name = "WHO", default_value_t = ThirdPartyArg::Pull)]
     pub third_party: ThirdPartyArg,
-    /// What to copy and how
+    /// Sources, and the filters that select what to copy
     #[command(flatten)]
     pub transfer: TransferArgs,
 }
@@ -85,7 +85,7 @@ pub struct SyncArgs {
     /// Compare only sizes, not modification times
     #[arg(long, conflicts_with = "exact_timestamps")]
     pub size_only: bool,
-    /// What to copy and how
+    /// Sources, and the filters that select what to copy
     #[command(flatten)]
     pub transfer: TransferArgs,
 }
@@ -120,7 +120,8 @@ pub struct TransferArgs {
     /// Do not guess the Content-Type
     #[arg(long)]
     pub no_guess_mime_type: bool,
-    /// Checksum algorithm for uploads: CRC32, CRC32C, CRC64NVME, SHA1, SHA256 [default: CRC64NVME over HTTP]
+    /// Checksum algorithm for uploads: CRC32, CRC32C, CRC64NVME, SHA1, SHA256, SHA512, MD5, XXHASH64,
+    /// XXHASH3, XXHASH128 [default: CRC64NVME over HTTP, none on other lanes]
     #[arg(long, value_name = "NAME", value_parser = checksum_algorithm)]
     pub checksum_algorithm: Option<ChecksumAlgorithm>,
     /// Do not verify downloads against their checksum or MD5 (some encrypted objects have a wrong one)
@@ -152,7 +153,7 @@ pub struct CatArgs {
     /// Do not verify objects against their checksum or MD5
     #[arg(long)]
     pub no_verify: bool,
-    /// Where else an http(s) file is
+    /// Replicas of http(s) files
     #[command(flatten)]
     pub replicas: ReplicaArgs,
 }
@@ -197,7 +198,7 @@ fn part_size(text: &str) -> Result<u64, String> {
     if (5 << 20..=5 << 30).contains(&bytes) {
         return Ok(bytes);
     }
-    Err("a part has 5MiB to 5GiB".to_owned())
+    Err("the size of a part must be from 5MiB to 5GiB".to_owned())
 }
 
 fn key_value(text: &str) -> Result<(String, String), String> {
@@ -221,8 +222,9 @@ fn checksum_algorithm(text: &str) -> Result<ChecksumAlgorithm, String> {
   fordway mv run.h5 s3://data/2024/
   fordway mv davs://host.example/new/run.h5 davs://host.example/done/
 
-Each object or file is copied and then removed, as `aws s3 mv` does. Within one WebDAV server, MOVE does both in one \
-step, also for whole collections (with --recursive).")]
+Each object or file is copied and then removed, as `aws s3 mv` does. Within one bucket, an object is renamed in one \
+step, except over HTTP and if the bucket keeps versions. Within one WebDAV server, MOVE does both in one step, also \
+for whole collections (with --recursive).")]
 pub struct MvArgs {
     /// Files, directories, s3:// addresses, wildcards, or http(s):// and dav(s):// addresses
     #[arg(required = true, value_name = "SOURCE")]
@@ -241,10 +243,10 @@ pub struct MvArgs {
     /// Fail if an object or file already exists at the destination
     #[arg(long)]
     pub if_none_match: bool,
-    /// Which server copies data between two web servers
+    /// The server that makes a copy between two web servers
     #[arg(long, value_enum, value_name = "WHO", default_value_t = ThirdPartyArg::Pull)]
     pub third_party: ThirdPartyArg,
-    /// What to move and how
+    /// Sources, and the filters that select what to move
     #[command(flatten)]
     pub transfer: TransferArgs,
 }
@@ -267,7 +269,7 @@ pub struct MkdirArgs {
     pub parents: bool,
 }
 
-/// Which server copies from one web server to another.
+/// The server that makes a copy from one web server to another.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum ThirdPartyArg {
     /// The destination reads from the source; if it cannot, this program copies
@@ -354,10 +356,10 @@ pub struct ReadArgs {
     /// Number of calls in flight; with 1, each call waits for the previous one
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub window: u32,
-    /// How the ranges are read.
+    /// How ranges are grouped into calls and requests.
     #[command(flatten)]
     pub calls: CallArgs,
-    /// Where else an http(s) file is
+    /// Replicas of http(s) files
     #[command(flatten)]
     pub replicas: ReplicaArgs,
     /// Read only the given ranges and do not verify them (the digests of a Metalink cover whole pieces)
@@ -366,14 +368,14 @@ pub struct ReadArgs {
     /// Write to this file instead of standard output
     #[arg(long, short, value_name = "FILE", conflicts_with = "discard")]
     pub output: Option<PathBuf>,
-    /// Discard the bytes, and report the time and the requests that reading them took
+    /// Discard the bytes, and report the time taken and the number of requests
     #[arg(long)]
     pub discard: bool,
 }
 
 fn block_bytes(text: &str) -> Result<u64, String> {
     match parse_bytes(text)? {
-        0 => Err("blocks have one byte or more".to_owned()),
+        0 => Err("a block must have at least one byte".to_owned()),
         bytes => Ok(bytes),
     }
 }
@@ -393,7 +395,7 @@ pub struct MetalinkArgs {
     pub action: MetalinkAction,
 }
 
-/// What to do with Metalinks.
+/// The subcommand of `metalink`.
 #[derive(Debug, Subcommand)]
 pub enum MetalinkAction {
     /// Create Metalinks for local files: their size, digests of the file and of its pieces, and replicas

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use fordway_command::units::human_bytes;
-use fordway_command::{CommandContext, CommandExit};
+use fordway_command::{CommandContext, CommandExit, shown_name};
 use fordway_posix::{
     FsckEvent, FsckFinding, FsckOptions, FsckSummary, GarbageFile, GcEvent, GcOptions, PosixConfig,
     PosixStore,
@@ -67,7 +67,7 @@ impl<'r> GarbageRecord<'r> {
 
 impl fmt::Display for GarbageRecord<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}remove {}: {}", prefix(self.dry_run), self.kind, self.path)?;
+        write!(f, "{}remove {}: {}", prefix(self.dry_run), self.kind, shown_name(self.path))?;
         if self.size_bytes > 0 { write!(f, " ({})", human_bytes(self.size_bytes)) } else { Ok(()) }
     }
 }

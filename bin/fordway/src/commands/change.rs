@@ -4,7 +4,7 @@
 
 use std::fmt;
 
-use fordway_command::{CommandContext, CommandExit, StorageAddress};
+use fordway_command::{CommandContext, CommandExit, StorageAddress, shown_name};
 use fordway_store::{
     Bucket, DeleteOptions, Error, ErrorKind, Key, PutOptions, Result, Store, Tags, UploadsQuery, VersionId,
     VersioningState, VersionsQuery,
@@ -153,7 +153,7 @@ struct RemovedVersion<'r> {
 impl fmt::Display for RemovedVersion<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let dry = if self.dry_run { "(dryrun) " } else { "" };
-        write!(f, "{dry}delete: {} (version {})", self.source, self.version_id)
+        write!(f, "{dry}delete: {} (version {})", shown_name(self.source), self.version_id)
     }
 }
 
@@ -213,7 +213,7 @@ struct MadeMarker {
 
 impl std::fmt::Display for MadeMarker {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}: {}", self.operation, self.source)
+        write!(f, "{}: {}", self.operation, shown_name(&self.source))
     }
 }
 

@@ -7,31 +7,24 @@ use fordway_command::file_error;
 use fordway_serve::AccessKeyPair;
 use fordway_store::Result;
 
+use super::env::ToolSettings;
+
 /// Writes `path` atomically, readable only by its owner. Errors: the errors of the file system.
 pub(super) fn write(path: &Path, endpoint: &str, keys: Option<&AccessKeyPair>) -> Result<()> {
     let failed = |error| file_error("writing", path.display(), error);
+    let settings = ToolSettings {
+        endpoint: endpoint.to_owned(),
+        region: None,
+        keys: keys.cloned(),
+        session_token: None,
+        ca_bundle: None,
+    };
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     // A temporary file has mode 0600 from the start, regardless of the mode of any existing file at `path`.
     let mut file = tempfile::Builder::new().prefix(".fordway-").tempfile_in(parent).map_err(failed)?;
-    file.write_all(lines(endpoint, keys).as_bytes()).map_err(failed)?;
+    file.write_all(settings.shell("AWS_ENDPOINT_URL").as_bytes()).map_err(failed)?;
     file.persist(path).map_err(|error| failed(error.error))?;
     Ok(())
-}
-
-fn lines(endpoint: &str, keys: Option<&AccessKeyPair>) -> String {
-    let mut text = export("AWS_ENDPOINT_URL", endpoint);
-    if let Some(AccessKeyPair { access_key, secret_key }) = keys {
-        text += &export("AWS_ACCESS_KEY_ID", access_key);
-        text += &export("AWS_SECRET_ACCESS_KEY", secret_key);
-        // A token left from an earlier session would otherwise be sent with these keys.
-        text += "unset AWS_SESSION_TOKEN\n";
-    }
-    text
-}
-
-/// Writes an assignment. Within single quotes, only the quote itself is special.
-fn export(name: &str, value: &str) -> String {
-    format!("export {name}='{}'\n", value.replace('\'', r"'\''"))
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use fordway_command::units::{local_time, show_bytes, utc_time};
-use fordway_command::{CommandContext, CommandExit, StorageAddress, file_error};
+use fordway_command::{CommandContext, CommandExit, StorageAddress, file_error, shown_name};
 use fordway_http::webdav::{DavResource, without_query};
 use fordway_store::{
     Bucket, Error, ErrorKind, ListEntry, ListQuery, ObjectSummary, Result, VersionSummary, VersionsQuery,
@@ -49,9 +49,9 @@ impl fmt::Display for ListingLine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             ListingLine::Bucket { name, shown_time, .. } => write!(f, "{shown_time} {name}"),
-            ListingLine::Prefix { shown, .. } => write!(f, "{:>30} {shown}", "PRE"),
+            ListingLine::Prefix { shown, .. } => write!(f, "{:>30} {}", "PRE", shown_name(shown)),
             ListingLine::Version(version) => version.fmt(f),
-            ListingLine::Object { shown, .. } => f.write_str(shown),
+            ListingLine::Object { shown, .. } => f.write_str(&shown_name(shown)),
         }
     }
 }
@@ -242,7 +242,7 @@ struct VersionLine {
 
 impl fmt::Display for VersionLine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.shown)
+        f.write_str(&shown_name(&self.shown))
     }
 }
 

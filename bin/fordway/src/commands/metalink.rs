@@ -169,14 +169,14 @@ struct ShownFile {
     size_bytes: Option<u64>,
     /// The digests by algorithm, in hexadecimal.
     hashes: std::collections::BTreeMap<&'static str, String>,
-    pieces: Option<ShownPieces>,
+    pieces: Option<PieceSummaryRecord>,
     replicas: Vec<ShownReplica>,
     /// How the description was found, if a server was asked.
     found_by: Option<&'static str>,
 }
 
 #[derive(Serialize)]
-struct ShownPieces {
+struct PieceSummaryRecord {
     kind: &'static str,
     length_bytes: u64,
     count: usize,
@@ -197,7 +197,7 @@ impl ShownFile {
             let MetalinkUrl { url, priority, location } = replica;
             ShownReplica { url, priority, location }
         };
-        let pieces = file.pieces.map(|pieces| ShownPieces {
+        let pieces = file.pieces.map(|pieces| PieceSummaryRecord {
             kind: pieces.kind.name(),
             length_bytes: pieces.length_bytes,
             count: pieces.hex.len(),
@@ -222,7 +222,7 @@ impl fmt::Display for ShownFile {
         for (kind, hex) in &self.hashes {
             write!(f, "\n{kind:>10}: {hex}")?;
         }
-        if let Some(ShownPieces { kind, length_bytes, count }) = &self.pieces {
+        if let Some(PieceSummaryRecord { kind, length_bytes, count }) = &self.pieces {
             write!(f, "\n    Pieces: {count} of {length_bytes} bytes, by {kind}")?;
         }
         if let Some(found_by) = self.found_by {

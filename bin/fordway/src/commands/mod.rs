@@ -5,9 +5,12 @@
 mod care;
 mod change;
 mod cp;
+mod env;
 mod env_file;
+mod lifecycle;
 mod ls;
 mod metalink;
+mod policy;
 mod read;
 mod serve;
 mod stat;
@@ -23,15 +26,15 @@ use fordway_command::{CommandContext, CommandExit, StorageAddress, external, fil
 use fordway_store::{Bucket, Error, ErrorKind, Result};
 
 use super::transfer::plan::{self, Items};
-use crate::args::{BuiltinCommand, CommandLine, CompletionsArgs, ManArgs};
+use crate::args::{BuiltinCommand, CommandLine, CompletionsArgs, GlobalArgs, ManArgs};
 use crate::wildcard::{directory, has_wildcard, literal_prefix};
 
 /// Runs the command of a command line. When this returns, all errors have been reported.
 pub fn run(cli: CommandLine, context: &CommandContext) -> CommandExit {
-    finish(dispatch(cli.command, context), context)
+    finish(dispatch(cli.command, &cli.global, context), context)
 }
 
-fn dispatch(command: BuiltinCommand, context: &CommandContext) -> Result<CommandExit> {
+fn dispatch(command: BuiltinCommand, global: &GlobalArgs, context: &CommandContext) -> Result<CommandExit> {
     match command {
         BuiltinCommand::Ls(args) => ls::run(&args, context),
         BuiltinCommand::Cp(args) => cp::run(&args, context),
@@ -48,11 +51,14 @@ fn dispatch(command: BuiltinCommand, context: &CommandContext) -> Result<Command
         BuiltinCommand::Sync(args) => cp::sync(&args, context),
         BuiltinCommand::Tag(args) => change::tag(&args, context),
         BuiltinCommand::Versioning(args) => change::versioning(&args, context),
+        BuiltinCommand::Policy(args) => policy::run(&args, context),
         BuiltinCommand::Presign(args) => read::presign(&args, context),
+        BuiltinCommand::Env(args) => env::run(&args, global, context),
         BuiltinCommand::Serve(args) => serve::run(&args, context),
         BuiltinCommand::Node(args) => serve::node(&args, context),
         BuiltinCommand::Lab(_) => run_lab(),
         BuiltinCommand::Gc(args) => care::gc(&args, context),
+        BuiltinCommand::Lifecycle(args) => lifecycle::run(&args, context),
         BuiltinCommand::Fsck(args) => care::fsck(&args, context),
         BuiltinCommand::Completions(args) => completions(&args, context),
         BuiltinCommand::Man(args) => man(&args, context),

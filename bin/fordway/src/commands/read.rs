@@ -104,7 +104,7 @@ fn write_all(reading: &ReadPlan, file: &File, (path, context): (&Path, &CommandC
     Ok(cost)
 }
 
-/// Which part of each object to write, and how.
+/// The part of each object to write, and how to write it.
 struct CatOptions<'a> {
     options: GetOptions,
     verify: bool,

@@ -12,12 +12,13 @@ use fordway_command::{CommandContext, CommandExit, InterruptFlag};
 use fordway_posix::PosixStore;
 use fordway_serve::node::{NodeConfig, NodeGateway, NodeTcp};
 use fordway_serve::{
-    AccessKeyPair, Gateway, GatewayConfig, GatewaySockets, OpenStore, ReloadSignal, TlsCertificate, Users,
+    AccessKeyPair, AnonymousUser, Gateway, GatewayConfig, GatewaySockets, OpenStore, ReloadSignal,
+    TlsCertificate, Users,
 };
 use fordway_store::{Error, ErrorKind, Result, Store};
 use serde::{Serialize, Serializer};
 
-use super::env_file;
+use super::{env_file, lifecycle};
 use crate::args::{GatewayArgs, NodeArgs, ServeArgs};
 
 pub(super) fn run(args: &ServeArgs, context: &CommandContext) -> Result<CommandExit> {
@@ -30,10 +31,11 @@ pub(super) fn run(args: &ServeArgs, context: &CommandContext) -> Result<CommandE
     let gateway = Gateway::on(sockets(&config)?, users, config)?;
     if !gateway.local_addr().ip().is_loopback() && tls.is_none() {
         context.output.note(
-            "listening on other interfaces than loopback without TLS: others can read requests and data on the \
+            "listening beyond loopback without TLS: others can read requests and data on the \
              network",
         );
     }
+    note_on_mount(&args.root, context);
     let root = args.root.display().to_string();
     let endpoint = format!("{}://{}", if tls.is_some() { "https" } else { "http" }, gateway.local_addr());
     let published = GatewayAccess::of(&args.common, &endpoint, pair.as_ref())?;
@@ -46,6 +48,9 @@ pub(super) fn run(args: &ServeArgs, context: &CommandContext) -> Result<CommandE
     context.output.record(&ready)?;
     context.output.flush()?;
     let (stop, reload) = (gateway.stop_handle(), gateway.reload_handle());
+    if let Some(interval) = args.lifecycle {
+        lifecycle::in_background(&args.root, args.store(), interval, args.lifecycle_day)?;
+    }
     reload_when_asked(reload, tls, &context.interrupt);
     stop_when_asked(move || stop.trigger(), &context.interrupt, args.common.until_eof)?;
     gateway.run()?;
@@ -77,23 +82,48 @@ fn config(args: &ServeArgs, tls: Option<TlsCertificate>) -> GatewayConfig {
         body_bytes_max: args.body_bytes.unwrap_or(u64::MAX),
         header_timeout: args.header_timeout,
         stall_timeout: args.stall_timeout,
+        body_bytes_per_s_min: args.body_rate,
+        user_limits: args.user_limits(),
+        address_connections_max: args.address_connections,
         drain_timeout: args.drain_timeout,
         ..GatewayConfig::new(args.listen)
     }
 }
 
+/// Prints a note if other nodes may change the served mount and it was not measured.
+fn note_on_mount(root: &Path, context: &CommandContext) {
+    if let Some(note) = fordway_posix::note_on_mount(root) {
+        context.output.note(&note);
+    }
+}
+
 /// Returns the users. If there is only one key pair, also returns the pair and whether it was generated.
 fn users(args: &ServeArgs) -> Result<(Users, Option<(AccessKeyPair, bool)>)> {
-    let store = args.common.store(args.etag);
+    let store = args.store();
     let root = std::path::absolute(&args.root)
         .map_err(|error| fordway_command::file_error("finding", args.root.display(), error))?;
     let opened = root.clone();
     let open: OpenStore = Arc::new(move || Ok(Arc::new(PosixStore::open(&opened, store.clone())?)));
-    if let Some(credentials) = &args.credentials {
-        return Ok((Users::from_file(credentials, &root, open)?, None));
+    let (users, pair) = match &args.credentials {
+        Some(credentials) => (Users::from_file(credentials, &root, open)?, None),
+        None => {
+            let pair = identity(&|name| std::env::var(name).ok())?;
+            (Users::one_of(pair.0.clone(), &root, open)?, Some(pair))
+        }
+    };
+    match &args.anonymous_user {
+        None => Ok((users, pair)),
+        Some(name) => Ok((users.with_anonymous(anonymous(name)?)?, pair)),
     }
-    let pair = identity(&|name| std::env::var(name).ok())?;
-    Ok((Users::one_of(pair.0.clone(), &root, open)?, Some(pair)))
+}
+
+/// Looks up the user for requests without a signature. Errors: `InvalidArgument`.
+fn anonymous(name: &str) -> Result<AnonymousUser> {
+    let found = fordway_sys::user_named(name).ok_or_else(|| {
+        let why = format!("the system has no user {name:?}; use a user from `getent passwd`, such as nobody");
+        Error::new(ErrorKind::InvalidArgument, why)
+    })?;
+    Ok(AnonymousUser { name: name.to_owned(), acts_as: Some(found) })
 }
 
 /// Returns the certificate, if one is configured.
@@ -140,8 +170,8 @@ impl fmt::Display for GatewayReady<'_> {
     }
 }
 
-/// How programs get access to the gateway, in addition to the ready line: through a file, or with generated keys, which
-/// are printed because they are not known otherwise.
+/// How programs get the address and the keys of the gateway: from a file, or from standard output if the keys were
+/// generated.
 #[derive(Serialize)]
 struct GatewayAccess<'r> {
     #[serde(serialize_with = "keys", skip_serializing_if = "Option::is_none")]
@@ -203,13 +233,19 @@ pub(super) fn node(args: &NodeArgs, context: &CommandContext) -> Result<CommandE
     config.requests_max = args.requests.map(usize::from);
     config.memory_bytes_max = bytes(args.memory);
     config.connection_bytes_max = bytes(args.connection_memory);
+    let share = |all: u64| all.div_ceil(args.shares());
+    config.user_connections_max =
+        bytes(args.user_connections.map_or_else(|| share(args.connections.into()), u64::from));
+    config.user_memory_bytes_max = bytes(args.user_memory.unwrap_or_else(|| share(args.memory)));
+    config.user_limits.requests_max = args.user_requests;
     let gateway = NodeGateway::bind(open_store(root, args)?, config)?;
     if args.tcp.is_some_and(|tcp| !tcp.ip().is_loopback()) {
         context.output.note(
-            "listening on other interfaces than loopback: clients prove that they know the secret key, but \
+            "listening beyond loopback: clients prove that they know the secret key, but \
              data is not encrypted",
         );
     }
+    note_on_mount(root, context);
     let endpoint = gateway.endpoint();
     let ready = NodeReady {
         root: root.display().to_string(),
@@ -245,7 +281,7 @@ fn default_socket(variable: &dyn Fn(&str) -> Option<String>) -> Result<PathBuf> 
         Some(dir) => Ok(PathBuf::from(dir).join("fordway.sock")),
         None => Err(Error::new(
             ErrorKind::InvalidArgument,
-            "XDG_RUNTIME_DIR is not set, so the socket has no default path; give one with --socket PATH",
+            "XDG_RUNTIME_DIR is not set, so the socket has no default path; specify one with --socket PATH",
         )),
     }
 }

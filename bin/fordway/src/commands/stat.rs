@@ -227,8 +227,7 @@ fn show_root(root: &StorageAddress) -> String {
 
 fn du_by_user(args: &DuArgs, context: &CommandContext) -> Result<CommandExit> {
     if args.address.contains("://") {
-        let why =
-            "--by-user counts files by owner; give the directory that contains the buckets instead of a URL";
+        let why = "--by-user counts files by owner; specify the directory that contains the buckets instead of a URL";
         return Err(Error::new(ErrorKind::InvalidArgument, why));
     }
     let store = PosixStore::open_for_care(args.address.as_ref(), PosixConfig::default())?;
@@ -247,12 +246,38 @@ fn du_by_user(args: &DuArgs, context: &CommandContext) -> Result<CommandExit> {
         usages.push((bucket.name, usage));
     }
     context.output.end_progress();
-    for (bucket, usage) in &usages {
-        for (uid, usage) in usage {
-            context.output.record(&UserUsageRecord::new(bucket, *uid, usage, args.human_readable))?;
+    let mut records = Vec::new();
+    for (bucket, users) in &usages {
+        for (uid, usage) in users {
+            records.push(UserUsageRecord::new(bucket, *uid, usage, args.human_readable));
         }
     }
+    if args.prometheus {
+        context.output.data(usage_metrics(&records).as_bytes())?;
+        return Ok(exit);
+    }
+    records.iter().try_for_each(|record| context.output.record(record))?;
     Ok(exit)
+}
+
+/// Writes usage in the text format of Prometheus (0.0.4).
+fn usage_metrics(records: &[UserUsageRecord<'_>]) -> String {
+    let mut text = String::new();
+    let mut put = |name: &str, help: &str, values: fn(&UserUsageRecord<'_>) -> [u64; 3]| {
+        text += &format!("# HELP fordway_{name} {help}\n# TYPE fordway_{name} gauge\n");
+        for record in records {
+            // Buckets and users have no character that a label would have to escape: see `Bucket::new` and useradd(8).
+            let labels = format!("bucket=\"{}\",user=\"{}\"", record.bucket, record.user_name());
+            for (kind, value) in ["objects", "versions", "other"].iter().zip(values(record)) {
+                text += &format!("fordway_{name}{{{labels},kind=\"{kind}\"}} {value}\n");
+            }
+        }
+    };
+    put("stored_files", "Files of a user in a bucket.", |of| [of.objects, of.versions, of.other_files]);
+    put("stored_bytes", "Total length of the files of a user in a bucket.", |of| {
+        [of.objects_bytes, of.versions_bytes, of.other_bytes]
+    });
+    text
 }
 
 /// The files of a user in a bucket. The sizes are totals of lengths, in bytes.
@@ -290,10 +315,16 @@ impl<'r> UserUsageRecord<'r> {
     }
 }
 
+impl UserUsageRecord<'_> {
+    fn user_name(&self) -> String {
+        self.user.clone().unwrap_or_else(|| self.uid.to_string())
+    }
+}
+
 impl fmt::Display for UserUsageRecord<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let size = |bytes| show_bytes(bytes, self.human);
-        let user = self.user.clone().unwrap_or_else(|| self.uid.to_string());
+        let user = self.user_name();
         write!(f, "{:>14} {:>10} objects", size(self.objects_bytes), self.objects)?;
         write!(f, " {:>14} {:>8} versions", size(self.versions_bytes), self.versions)?;
         write!(f, " {:>14} other  {user}  s3://{}", size(self.other_bytes), self.bucket)

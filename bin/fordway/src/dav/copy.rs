@@ -95,7 +95,7 @@ impl CopyLocation {
         };
         name.filter(|name| !matches!(name.as_str(), "" | "." | "..") && !name.contains('/')).ok_or_else(
             || {
-                let why = format!("{self} does not end in a name; give the name of the copy");
+                let why = format!("{self} does not end in a name; specify the name of the copy");
                 Error::new(ErrorKind::InvalidArgument, why)
             },
         )

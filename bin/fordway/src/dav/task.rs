@@ -41,7 +41,7 @@ enum CopyStatus {
         size_bytes: Option<u64>,
         by: Option<&'static str>,
     },
-    /// The copy is done, and its event has been printed.
+    /// The copy is complete, and its event has been printed.
     Told,
     Skipped,
 }
@@ -184,7 +184,7 @@ impl<'c> DavCopier<'c> {
         }
     }
 
-    /// Creates a collection once. Other copies that need the collection wait meanwhile.
+    /// Creates a collection once. Other copies that need the collection wait until it exists.
     fn make_parent(&self, parent: &str) -> Result<()> {
         let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
         if !made.contains(parent) {

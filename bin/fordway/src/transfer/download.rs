@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 
 use fordway_command::{LeftoverKind, file_error};
 use fordway_store::{
-    Bucket, ByteRange, ChecksumAlgorithm, CompletedPart, Conditions, ContentHasher, ETagPolicy, Error,
-    ErrorKind, ExpectedContent, FileRegion, GetOptions, Key, ObjectContent, ObjectInfo, OpenObject,
+    Bucket, ByteRange, Checksum, ChecksumAlgorithm, CompletedPart, Conditions, ContentHasher, ETagPolicy,
+    Error, ErrorKind, ExpectedContent, FileRegion, GetOptions, Key, ObjectContent, ObjectInfo, OpenObject,
     PutResult, Result, Writer,
 };
 use tempfile::NamedTempFile;
@@ -102,8 +102,8 @@ impl TransferRunner<'_> {
         Ok(object.info)
     }
 
-    /// Fetches several ranges at once, all of the same version of the object. Verifies the content in the file
-    /// afterwards.
+    /// Fetches several ranges at once, all of the same version of the object. Verifies the content by the CRCs of the
+    /// parts if a CRC was recorded; otherwise reads the file once more.
     fn fetch_parts(
         &self,
         info: ObjectInfo,
@@ -111,32 +111,55 @@ impl TransferRunner<'_> {
         file: &File,
         path: &Path,
     ) -> Result<ObjectInfo> {
-        let failed = |error| file_error("writing", path.display(), error);
-        file.set_len(info.size).map_err(failed)?;
+        file.set_len(info.size).map_err(|error| file_error("writing", path.display(), error))?;
+        let ranges = || part_ranges(info.size, self.settings.part_size_bytes);
+        let stated = info.checksum.as_ref().filter(|sum| self.settings.verify && sum.is_crc_of_content());
+        let algorithm = stated.map(|sum| sum.algorithm);
+        let parts =
+            self.each_part(ranges(), |part| self.fetch_part(part, &info, from, (file, path), algorithm))?;
+        let verified = match stated {
+            Some(stated) => {
+                let lengths = ranges().map(|(_, _, len)| len);
+                verify_parts(stated, parts.iter().map(|part| part.checksum.as_ref()).zip(lengths))
+            }
+            None => self.verify_file(&info, file, path),
+        };
+        verified.map_err(|error| self.during_get(error, from))?;
+        Ok(info)
+    }
+
+    /// Fetches a part into the file, and computes its checksum by `algorithm`, if any.
+    fn fetch_part(
+        &self,
+        (number, offset, len): (u16, u64, u64),
+        info: &ObjectInfo,
+        from: (&Bucket, &Key),
+        (file, path): (&File, &Path),
+        algorithm: Option<ChecksumAlgorithm>,
+    ) -> Result<CompletedPart> {
+        let range = Some(ByteRange::Inclusive(offset, offset + len - 1));
         // If the object is replaced in the meantime, the copy fails instead of mixing parts of two versions.
         let conditions = Conditions::only_if(info.etag.clone());
-        self.each_part(part_ranges(info.size, self.settings.part_size_bytes), |(number, offset, len)| {
-            let range = Some(ByteRange::Inclusive(offset, offset + len - 1));
-            let options = GetOptions { range, conditions: conditions.clone(), ..self.source() };
-            let object = self.store().get(from.0, from.1, &options)?;
-            // Each part is written at the requested offset, so bytes of a different range would end up in the wrong
-            // place.
-            if object.range != (offset..offset + len) || object.info.size != info.size {
-                let (range, size) = (&object.range, object.info.size);
-                let wanted = format!("{offset}..{} of {}", offset + len, info.size);
-                let why = format!("received bytes {range:?} of {size} instead of {wanted}; copy it again");
-                return Err(self.during_get(Error::new(ErrorKind::BadResponse, why), from));
-            }
-            let mut at = offset;
-            object.content.for_each_chunk(|chunk| {
-                file.write_all_at(chunk, at).map_err(failed)?;
-                at += chunk.len() as u64;
-                self.advance(chunk.len() as u64)
-            })?;
-            Ok(CompletedPart::new(number, info.etag.clone()))
+        let options = GetOptions { range, conditions, ..self.source() };
+        let object = self.store().get(from.0, from.1, &options)?;
+        // Each part is written at the requested offset, so bytes of a different range would end up in the wrong
+        // place.
+        if object.range != (offset..offset + len) || object.info.size != info.size {
+            let (range, size) = (&object.range, object.info.size);
+            let wanted = format!("{offset}..{} of {}", offset + len, info.size);
+            let why = format!("received bytes {range:?} of {size} instead of {wanted}; copy it again");
+            return Err(self.during_get(Error::new(ErrorKind::BadResponse, why), from));
+        }
+        let mut hasher = ContentHasher::new(ETagPolicy::Fast, false, algorithm);
+        let mut at = offset;
+        object.content.for_each_chunk(|chunk| {
+            hasher.update(chunk);
+            file.write_all_at(chunk, at).map_err(|error| file_error("writing", path.display(), error))?;
+            at += chunk.len() as u64;
+            self.advance(chunk.len() as u64)
         })?;
-        self.verify_file(&info, file, path).map_err(|error| self.during_get(error, from))?;
-        Ok(info)
+        let checksum = hasher.finish(&ExpectedContent::default())?.checksum;
+        Ok(CompletedPart { number, etag: info.etag.clone(), checksum })
     }
 
     fn verify_file(&self, info: &ObjectInfo, file: &File, path: &Path) -> Result<()> {
@@ -155,6 +178,22 @@ impl TransferRunner<'_> {
 
     fn during_get(&self, error: Error, (bucket, key): (&Bucket, &Key)) -> Error {
         error.during("get", self.store().lane(), bucket.as_str(), key.as_str())
+    }
+}
+
+/// Compares the CRC of an object with the CRCs of its parts, which come with their lengths. Errors: `BadDigest`.
+fn verify_parts<'p>(
+    stated: &Checksum,
+    mut parts: impl Iterator<Item = (Option<&'p Checksum>, u64)>,
+) -> Result<()> {
+    let empty = Checksum::of(stated.algorithm, b"");
+    let joined = parts.try_fold(empty, |before, (part, len)| before.followed_by(part?, len));
+    match joined.as_ref() == Some(stated) {
+        true => Ok(()),
+        false => {
+            let why = format!("the content's {} is not the one stated", stated.algorithm.name());
+            Err(Error::new(ErrorKind::BadDigest, why))
+        }
     }
 }
 

@@ -18,11 +18,11 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::sync::{Arc, Mutex};
 
-use fordway_command::{CommandContext, CommandExit, StorageAddress, file_error};
+use fordway_command::{CommandContext, CommandExit, StorageAddress, file_error, shown_name};
 use fordway_lanes::Lane;
 use fordway_store::{
     BoxedMetadata, Bucket, ChecksumAlgorithm, DeleteOptions, Error, ErrorKind, GetOptions, Key, Metadata,
-    Result, Store, VersionId,
+    RenameOptions, Result, Store, VersionId,
 };
 use serde::Serialize;
 
@@ -132,7 +132,7 @@ enum TransferTask {
 
 /// The outcome of a copy that did not fail.
 enum TransferOutcome {
-    /// The copy is done; the number of bytes, if it is known.
+    /// The copy is complete; the number of bytes, if it is known.
     Done(Option<u64>),
     /// The destination exists and is kept.
     Skipped,
@@ -153,8 +153,8 @@ struct TransferEvent<'e> {
 impl fmt::Display for TransferEvent<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let dry = if self.dry_run { "(dryrun) " } else { "" };
-        write!(f, "{dry}{}: {}", self.operation, self.source)?;
-        self.destination.map_or(Ok(()), |destination| write!(f, " to {destination}"))
+        write!(f, "{dry}{}: {}", self.operation, shown_name(self.source))?;
+        self.destination.map_or(Ok(()), |destination| write!(f, " to {}", shown_name(destination)))
     }
 }
 
@@ -209,8 +209,14 @@ impl TransferRunner<'_> {
             return Ok(TransferOutcome::Done(size));
         }
         self.context.output.expect_bytes(size.unwrap_or(0));
-        let copied = self.copy_content(from, to, size);
-        match copied.and_then(|bytes| self.settle(from, to).map(|()| bytes)) {
+        let moved = match self.rename(from, to) {
+            Ok(true) => self.advance(size.unwrap_or(0)).map(|()| size),
+            Ok(false) => {
+                self.copy_content(from, to, size).and_then(|bytes| self.settle(from, to).map(|()| bytes))
+            }
+            Err(error) => Err(error),
+        };
+        match moved {
             Ok(bytes) => Ok(TransferOutcome::Done(bytes.or(size))),
             // Another program created the destination after our check; --no-clobber keeps it.
             Err(error)
@@ -219,6 +225,26 @@ impl TransferRunner<'_> {
             {
                 Ok(TransferOutcome::Skipped)
             }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Moves an object within its bucket in one step, if this is such a move and the store can do it. Returns whether
+    /// it did. Over HTTP, objects are copied: a service that does not know RenameObject would store an empty object.
+    fn rename(&self, from: &StorageAddress, to: &StorageAddress) -> Result<bool> {
+        let (StorageAddress::S3(bucket, source), StorageAddress::S3(to_bucket, target)) = (from, to) else {
+            return Ok(false);
+        };
+        let settings = self.settings;
+        let is_plain = settings.metadata.is_empty() && settings.source_version.is_none();
+        let is_within = bucket == to_bucket && source != target;
+        if !settings.removes_sources || !is_plain || !is_within || self.store().lane() == "http" {
+            return Ok(false);
+        }
+        let options = RenameOptions { conditions: self.conditions(), ..Default::default() };
+        match self.store().rename(bucket, &Key::new(source)?, &Key::new(target)?, &options) {
+            Ok(()) => Ok(true),
+            Err(error) if error.kind() == ErrorKind::NotImplemented => Ok(false),
             Err(error) => Err(error),
         }
     }
@@ -297,7 +323,7 @@ impl TransferRunner<'_> {
             dry_run,
         };
         self.tally.done();
-        // Continue even if nobody reads the output, because the user asked for the copies.
+        // Continue even if nobody reads the output, because the user requested the copies.
         match self.context.output.event(&event) {
             Err(error) if !self.context.output.is_reader_gone(&error) => self.failed(&error),
             _ => {}
@@ -345,7 +371,7 @@ pub(crate) fn unsupported(from: impl fmt::Display, to: &StorageAddress) -> Strin
 /// Calls `work` for every item, in up to `workers` threads, and returns when all items are done.
 ///
 /// The calling thread takes items from the iterator only as fast as they are processed: at most two per worker are
-/// waiting, however long the listing behind the iterator is.
+/// waiting, regardless of the length of the listing behind the iterator.
 pub(crate) fn for_each<T: Send>(workers: u16, mut items: impl Iterator<Item = T>, work: impl Fn(T) + Sync) {
     let Some(first) = items.next() else { return };
     let second = if workers > 1 { items.next() } else { None };

@@ -1,5 +1,5 @@
-//! Lists everything below a place, in byte order of the relative names, for either side of a transfer, and decides what
-//! to do from the listings alone.
+//! Lists everything below a directory or prefix, in byte order of the relative names, for either side of a transfer,
+//! and decides what to do from the listings alone.
 
 use std::cmp::Ordering;
 use std::iter::Peekable;

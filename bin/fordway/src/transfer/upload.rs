@@ -383,7 +383,7 @@ mod tests {
         let sizes: Vec<(String, usize)> = batched(keys("one", 2500).chain(keys("two", 3)))
             .map(|task| match task {
                 TransferTask::RemoveObjects(bucket, keys) => (bucket.to_string(), keys.len()),
-                _ => panic!("only removals were asked for"),
+                _ => panic!("only removals were requested"),
             })
             .collect();
         let expected = [("one", 1000), ("one", 1000), ("one", 500), ("two", 3)];

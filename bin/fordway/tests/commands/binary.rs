@@ -79,7 +79,7 @@ fn usage_errors_say_what_is_wanted() {
         (&["serve", ".", "--listen", "localhost:9000"][..], "such as 127.0.0.1:9000"),
         (&["node", ".", "--tcp", "9000"], "such as 127.0.0.1:9000"),
         (&["read", "s3://b/k"], "<--ranges <FILE>|--sequential <SIZE>>"),
-        (&["read", "s3://b/k", "--sequential", "0"], "blocks have one byte or more"),
+        (&["read", "s3://b/k", "--sequential", "0"], "a block must have at least one byte"),
     ];
     for (words, wanted) in says {
         let ran = fordway(words, "");
@@ -98,7 +98,7 @@ fn without_an_endpoint_the_message_says_so() {
     let ran = command.output().unwrap();
     let said = text(&ran.stderr);
     assert_eq!(ran.status.code(), Some(7), "{said}");
-    assert!(said.contains("no endpoint is set, so AWS was asked"), "{said}");
+    assert!(said.contains("no endpoint is set, so the request went to AWS"), "{said}");
     assert!(said.contains("--endpoint or AWS_ENDPOINT_URL") && !said.contains(" tries"), "{said}");
 }
 
@@ -148,12 +148,32 @@ fn other_names_run_from_path() {
 
     let ran = fordway(&["nothing"], dir.path());
     assert_eq!(ran.status.code(), Some(2));
-    assert!(text(&ran.stderr).contains("there is no fordway-nothing in PATH"), "{}", text(&ran.stderr));
+    assert!(
+        text(&ran.stderr).contains("there is no fordway-nothing next to fordway or in PATH"),
+        "{}",
+        text(&ran.stderr)
+    );
     for command in ["report", "model"] {
         let ran = fordway(&[command], dir.path());
         assert_eq!(ran.status.code(), Some(2));
-        assert!(text(&ran.stderr).contains("add .venv/bin to PATH"), "{}", text(&ran.stderr));
+        assert!(
+            text(&ran.stderr).contains("is part of the Python package; install that"),
+            "{}",
+            text(&ran.stderr)
+        );
     }
+}
+
+/// In an environment that is not active, a program's companions are next to it.
+#[test]
+fn other_names_run_from_the_directory_of_the_program() {
+    let dir = tempfile::tempdir().unwrap();
+    let (program, companion) = (dir.path().join("fordway"), dir.path().join("fordway-hello"));
+    std::fs::copy(env!("CARGO_BIN_EXE_fordway"), &program).unwrap();
+    std::fs::write(&companion, "#!/bin/sh\necho hello\n").unwrap();
+    std::fs::set_permissions(&companion, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let ran = std::process::Command::new(&program).arg("hello").env("PATH", "/nonexistent").output().unwrap();
+    assert_eq!(text(&ran.stdout), "hello\n", "{}", text(&ran.stderr));
 }
 
 #[test]

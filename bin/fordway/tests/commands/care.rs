@@ -50,6 +50,32 @@ fn gc_says_what_it_would_do_and_then_does_it() {
     assert_eq!(std::fs::read(rig.path("root/bkt/k")).unwrap(), b"content");
 }
 
+/// A user who may create files can choose their names, but must not be able to control the terminal of a user
+/// who lists them.
+#[test]
+fn names_do_not_control_the_terminal() {
+    let (rig, _) = rig_with_a_bucket();
+    let (evil, shown) = ("a\u{1b}]0;t\u{7}\nremove: k", r"a\u{1b}]0;t\u{7}\nremove: k");
+    rig.memory.put(&bucket("bkt"), &name(evil), b"content", &PutOptions::default()).unwrap();
+    let dir = rig.path("root/bkt").join(format!("{evil}-dir"));
+    std::fs::create_dir(&dir).unwrap();
+    let dir = std::fs::File::open(dir).unwrap();
+    fordway_sys::set_xattr(dir, c"user.fordway.dir", b"1").unwrap();
+    std::thread::sleep(Duration::from_millis(50));
+    for ran in [
+        rig.run(&["ls", "s3://bkt/"]),
+        rig.run(&["rm", "--recursive", "--dryrun", "s3://bkt/"]),
+        rig.run(&["cat", &format!("s3://bkt/{evil}")]),
+        rig.run(&["cat", &format!("s3://bkt/{evil}-none")]),
+        rig.run(&["gc", "DIR/root", "--older-than", "0s"]),
+    ] {
+        let text = ran.stdout + &ran.stderr;
+        assert!(!text.contains(|c: char| c.is_control() && c != '\n'), "{text}");
+        assert!(text == "content" || text.contains(shown), "{text}");
+        assert!(!text.lines().any(|line| line.starts_with("remove: k")), "{text}");
+    }
+}
+
 #[test]
 fn gc_in_json_and_quietly() {
     let (rig, store) = rig_with_a_bucket();
@@ -139,6 +165,17 @@ fn du_counts_by_owner_what_listings_do_not_show() {
         assert_eq!((&other["uid"], &other["user"]), (&4242.into(), &serde_json::Value::Null));
         assert_eq!((&other["objects"], &other["objects_bytes"]), (&1.into(), &5.into()));
     }
+    let metrics = rig.run(&["du", "DIR/root", "--by-user", "--prometheus"]).ok().stdout;
+    let user = fordway_sys::user_name(fordway_sys::user_id()).unwrap();
+    for (name, kind, value) in [
+        ("stored_files", "versions", mine["versions"].as_u64()),
+        ("stored_bytes", "objects", mine["objects_bytes"].as_u64()),
+        ("stored_bytes", "other", mine["other_bytes"].as_u64()),
+    ] {
+        let value = value.unwrap();
+        let line = format!("fordway_{name}{{bucket=\"bkt\",user=\"{user}\",kind=\"{kind}\"}} {value}\n");
+        assert!(metrics.contains(&line), "{line}is not in\n{metrics}");
+    }
     let ran = rig.run(&["du", "s3://bkt", "--by-user"]);
-    assert!(ran.stderr.contains("give the directory that contains the buckets"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("specify the directory that contains the buckets"), "{}", ran.stderr);
 }

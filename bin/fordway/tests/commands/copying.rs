@@ -191,6 +191,28 @@ fn corrupt_content_is_found_and_leaves_no_file() {
     assert_eq!(rig.files(), ["out"]);
 }
 
+/// The CRC of an object is compared with the CRCs of the parts that arrived.
+#[test]
+fn downloads_in_parts_are_verified_by_crcs() {
+    let body: Vec<u8> = (0..11_000_000u32).map(|i| ((i * 31) >> 3) as u8).collect();
+    let rig = faulty(Fault::Corrupts("bad"));
+    rig.write("file", &body);
+    let in_parts = ["--multipart-threshold", "6MiB", "--part-size", "5MiB"];
+    for algorithm in ["crc32", "crc32c", "crc64nvme"] {
+        for key in ["s3://bkt/good", "s3://bkt/bad"] {
+            rig.run(&["cp", "DIR/file", key, "--checksum-algorithm", algorithm]).ok();
+        }
+        rig.run(&[&["cp", "s3://bkt/good", "DIR/good"][..], &in_parts].concat()).ok();
+        assert!(std::fs::read(rig.path("good")).unwrap() == body, "{algorithm}");
+        let bad = [&["cp", "s3://bkt/bad", "DIR/bad"][..], &in_parts].concat();
+        let ran = rig.run(&bad).ended(CommandExit::Corrupt);
+        assert!(ran.stderr.contains("get s3://bkt/bad (memory): bad digest"), "{}", ran.stderr);
+        assert_eq!(rig.files(), ["file", "good"]);
+        rig.run(&[&bad[..], &["--no-verify"]].concat()).ok();
+        std::fs::remove_file(rig.path("bad")).unwrap();
+    }
+}
+
 #[test]
 fn ctrl_c_leaves_what_was_there() {
     let interrupt = InterruptFlag::default();
@@ -381,7 +403,8 @@ fn sync_removes_nothing_when_the_source_is_missing() {
     assert_eq!(rig.files(), ["down/a"]);
 }
 
-/// A part whose response states another size belongs to another object, whatever its range.
+/// A part whose response states another size belongs to another object, regardless of its
+/// range.
 #[test]
 fn parts_of_a_download_agree_on_the_size() {
     const PART: usize = 5 << 20;

@@ -4,6 +4,7 @@ mod binary;
 mod care;
 mod copying;
 mod listing;
+mod policy;
 mod proportion;
 mod reading;
 mod replicas;

@@ -1,5 +1,5 @@
-//! Memory use must not depend on the sizes that servers and documents claim. Whatever size is claimed, a command must
-//! end with an error and use little memory.
+//! Memory use must not depend on the sizes that servers and documents claim. For any claimed size, a command must end
+//! with an error and use little memory.
 
 use std::process::{Command, Output};
 

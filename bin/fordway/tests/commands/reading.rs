@@ -80,7 +80,7 @@ fn ranges_are_read_by_http2() {
     assert_eq!(server.connections(), 2, "one a command");
     let words = ["fordway", "read", &server.url(), "--ranges", "-", "--http", "4"];
     let refused = CommandLine::try_parse_from(words).unwrap_err().to_string();
-    assert!(refused.contains("say 1.1, or 2"), "{refused}");
+    assert!(refused.contains("use 1.1, or 2"), "{refused}");
 }
 
 #[test]

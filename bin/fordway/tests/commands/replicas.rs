@@ -1,4 +1,4 @@
-//! `cp`, `cat` and `read` of files that are at several places, and `metalink`.
+//! `cp`, `cat` and `read` of files with several replicas, and `metalink`.
 
 use fordway_command::CommandExit;
 use fordway_testkit::hostile::{HostileServer, Lie, LieScript};
@@ -81,7 +81,7 @@ fn a_metalink_is_understood_as_what_it_describes() {
     assert!(rig.run(&["cat", &url]).ok().stdout.into_bytes() == content());
 }
 
-/// A server that fails has stated another replica, which is used instead.
+/// A failing server names another replica, which is used instead.
 #[test]
 fn the_server_is_asked_when_it_fails() {
     let good = server(LieScript::honest());
@@ -157,7 +157,7 @@ fn places_of_several_files_are_directories() {
 }
 
 /// Bytes that one replica sent before it failed are completed from the others. If those fail too, nothing is left that
-/// a later copy could take for correct content.
+/// a later copy could mistake for correct content.
 #[test]
 fn replicas_that_fail_leave_no_part() {
     let good = server(LieScript::honest());

@@ -77,7 +77,7 @@ fn a_body_that_does_not_end_with_the_file_is_an_error() {
         {
             let ran = rig.run(words);
             assert_ne!(ran.exit, CommandExit::Ok, "{words:?}");
-            assert!(ran.stderr.contains("goes on behind"), "{words:?}: {}", ran.stderr);
+            assert!(ran.stderr.contains("continues after"), "{words:?}: {}", ran.stderr);
         }
         assert_eq!(rig.files(), Vec::<String>::new());
     }

@@ -172,7 +172,7 @@ fn servers_without_webdav_say_so() {
     for words in [vec!["ls", &url], vec!["mkdir", &url], vec!["cp", "DIR/f", &url], vec!["rm", &url]] {
         let refused = rig.run(&words);
         assert_ne!(refused.exit, CommandExit::Ok, "{words:?}");
-        assert!(refused.stderr.contains("does not speak WebDAV"), "{words:?}: {}", refused.stderr);
+        assert!(refused.stderr.contains("does not support WebDAV"), "{words:?}: {}", refused.stderr);
     }
     let about = rig.run(&["stat", &url.replace("http", "dav")]).ok().stdout;
     assert!(about.contains("(5 bytes)"), "{about}");
@@ -219,7 +219,7 @@ fn servers_copy_to_one_another_where_they_can() {
     // Apache does not support third-party copies, so this program copies.
     let (told, notes) = run(&["cp", &from, &dav(&apache, "f")]);
     assert!(
-        told.contains("through this machine") && notes.contains("no third-party copies"),
+        told.contains("through this machine") && notes.contains("does not support third-party copies"),
         "{told} {notes}"
     );
     assert_eq!(run(&["cat", &dav(&apache, "f")]).0.len(), 1_000_000);

@@ -85,7 +85,7 @@ fn what_is_asked_for_the_first_time_is_no_error_in_the_log() {
     for name in ["never", "asked", "for"] {
         let key = Key::new(name).unwrap();
         let got = gateway.client().get(&bucket(), &key, &GetOptions::default()).map(drop);
-        assert_eq!(got.expect_err("it is not there").kind(), ErrorKind::NoSuchKey);
+        assert_eq!(got.expect_err("it does not exist").kind(), ErrorKind::NoSuchKey);
     }
     assert_eq!(gateway.stop_well(), "");
 }
@@ -111,10 +111,10 @@ fn a_root_that_goes_away_is_answered_with_503_and_logged() {
     wait_for(|| store.get(&bucket(), &key, &GetOptions::default()).is_ok());
     let log = gateway.stop_well();
     assert!(log.contains("is gone; requests are answered with 503 until it is back"), "{log}");
-    assert!(log.contains("is another directory now"), "{log}");
+    assert!(log.contains("is a different directory now"), "{log}");
 }
 
-/// The gateway is killed while eight clients write: everything acknowledged is there, and complete.
+/// The gateway is killed while eight clients write: everything acknowledged exists, and complete.
 #[test]
 fn a_gateway_killed_under_load_loses_nothing_that_was_acknowledged() {
     let dir = place();

@@ -10,11 +10,11 @@ use crate::arguments::{self, text};
 use crate::bucket::AccessControlList;
 use crate::lane;
 use crate::queue::{RequestContext, RequestQueue};
-use crate::response::{self, Outcome, RequestFailure, without_panic, write_text};
+use crate::response::{self, RequestFailure, RequestResult, without_panic, write_text};
 use crate::status::Status;
 
 /// Runs `work` and returns its outcome as a status number, for functions without a handler.
-pub(super) fn status_of(work: impl FnOnce() -> Outcome) -> StatusNumber {
+pub(super) fn status_of(work: impl FnOnce() -> RequestResult) -> StatusNumber {
     response::start_diagnosis();
     match without_panic(work) {
         Ok(()) => AbiVersion::EXPORTED.number(Status::OK),
@@ -31,7 +31,7 @@ pub(super) fn status_of(work: impl FnOnce() -> Outcome) -> StatusNumber {
 /// `context` is NULL or a context that has not been destroyed.
 pub(super) unsafe fn drive(
     context: *const RequestContext,
-    run: impl FnOnce(&RequestQueue) -> Outcome,
+    run: impl FnOnce(&RequestQueue) -> RequestResult,
 ) -> StatusNumber {
     status_of(|| {
         // SAFETY: the caller guarantees it.
@@ -70,7 +70,7 @@ exported! {
         })
     }
 
-    /// Does nothing. Lanes stay open until the process ends, because another part of the process may use them.
+    /// Does nothing. Lanes remain open until the process ends, because another part of the process may use them.
     fn S3_deinitialize() {}
 
     /// Returns the status's name without the prefix `S3Status`; `Unknown` for a number that is not a status.

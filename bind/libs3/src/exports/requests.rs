@@ -16,8 +16,8 @@ use crate::arguments::{
 use crate::bucket::{self, AclReturns};
 use crate::lane::{self, BucketTarget, TakenTarget};
 use crate::object::{self, CopyReturns, UploadPart, part_number, upload_id};
-use crate::queue::{RequestContext, RequestWeight, submit};
-use crate::response::{self, CallbackResponder, ContentSource, Outcome, RequestFailure};
+use crate::queue::{RequestClass, RequestContext, submit};
+use crate::response::{self, CallbackResponder, ContentSource, RequestFailure, RequestResult};
 use crate::status::Status;
 
 /// The content size of a request that does not specify it, or that reads many names.
@@ -41,9 +41,9 @@ impl RequestArguments {
     unsafe fn submit<Work>(
         self,
         handler: *const ResponseHandler,
-        prepare: impl FnOnce() -> Outcome<(RequestWeight, Work)>,
+        prepare: impl FnOnce() -> RequestResult<(RequestClass, Work)>,
     ) where
-        Work: FnOnce(&CallbackResponder) -> Outcome + 'static,
+        Work: FnOnce(&CallbackResponder) -> RequestResult + 'static,
     {
         response::start_diagnosis();
         let nobody = ResponseHandler { properties: None, complete: None };
@@ -56,7 +56,7 @@ impl RequestArguments {
 
     /// # Safety
     /// `context` is NULL or points to a context whose pointers are NULL or C strings.
-    unsafe fn target<C: ContextFields>(self, context: *const C) -> Outcome<TakenTarget> {
+    unsafe fn target<C: ContextFields>(self, context: *const C) -> RequestResult<TakenTarget> {
         // SAFETY: the caller guarantees it.
         unsafe { required(context, "bucket context")?.target(self.timeout_ms) }
     }
@@ -83,7 +83,7 @@ pub(super) unsafe fn list_service<C: ContextFields>(
         call.submit(handler.cast(), || {
             let (lane, callback) =
                 (lane::lane(&context.address(call.timeout_ms).checked()?)?, callback(handler));
-            Ok((RequestWeight::of(lane::is_local(&lane), 0), move |responder: &CallbackResponder| {
+            Ok((RequestClass::of(lane::is_local(&lane), 0), move |responder: &CallbackResponder| {
                 bucket::list_all(&lane, callback, responder)
             }))
         });
@@ -399,7 +399,7 @@ pub(super) unsafe fn set_logging<C: ContextFields>(
 /// The arguments are as the header describes for `S3_get_lifecycle` and `S3_set_lifecycle`.
 pub(super) unsafe fn lifecycle<C: ContextFields>(
     context: *const C,
-    answer: fn(&BucketTarget) -> Outcome,
+    answer: fn(&BucketTarget) -> RequestResult,
     call: RequestArguments,
     handler: *const ResponseHandler,
 ) {
@@ -565,19 +565,20 @@ pub(super) unsafe fn list_uploads<C: ContextFields>(
 }
 
 /// Checks that names are requested without an encoding. Errors: an encoding is requested.
-fn plain_encoding(encoding: Option<&str>) -> Outcome {
+fn plain_encoding(encoding: Option<&str>) -> RequestResult {
     match encoding {
         None => Ok(()),
         Some(encoding) => {
-            let why =
-                format!("the encoding {encoding:?} is not offered; names come as they are, leave it NULL");
+            let why = format!(
+                "the encoding {encoding:?} is not supported; leave it NULL to receive unencoded names"
+            );
             Err(RequestFailure::refused(Status::ErrorNotImplemented, why))
         }
     }
 }
 
 /// Returns the page size: `number`, limited to S3's maximum; 0 also means the maximum. Errors: a negative number.
-fn page_size(number: c_int, what: &str) -> Outcome<usize> {
+fn page_size(number: c_int, what: &str) -> RequestResult<usize> {
     const MOST: usize = 1000;
     Ok(match count(number, what)? {
         0 => MOST,

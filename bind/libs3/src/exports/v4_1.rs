@@ -45,7 +45,7 @@ exported! {
     /// trust.
     fn S3_set_request_context_verify_peer(_context: *mut RequestContext, verify: c_int) {
         if verify == 0 {
-            tracing::warn!("the program asked not to verify certificates; they are verified all the same");
+            tracing::warn!("the program requested unverified certificates; they are verified nevertheless");
         }
     }
 

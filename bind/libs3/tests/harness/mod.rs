@@ -22,13 +22,6 @@ pub fn built() -> &'static Path {
         let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
         let out = repository.join("target/test-libraries");
         let mut build = Command::new(repository.join("tools/build-libs3"));
-        // To build scripts, the variables that cargo sets for a test would look like a change.
-        let told = std::env::vars_os().map(|(name, _)| name);
-        let told = told.filter(|name| name.to_str().is_some_and(|name| name.starts_with("CARGO_")));
-        let kept = ["CARGO_HOME", "CARGO_TARGET_DIR", "CARGO_BUILD_JOBS"];
-        for name in told.filter(|name| !kept.iter().any(|kept| name == kept)) {
-            build.env_remove(name);
-        }
         // Use the profile of tests. That of `make libs3` would compile all crates again.
         run(build.arg(&out).arg("dev"));
         out

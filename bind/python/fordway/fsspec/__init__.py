@@ -1,20 +1,20 @@
-"""Objects and files at web servers, for programs that use fsspec: pandas, Dask, xarray, zarr, uproot, ...
+"""Objects and files at web servers, as file systems of fsspec: for pandas, Dask, xarray, zarr, uproot, ...
 
-Objects have addresses `fordway://BUCKET/KEY`, on every lane; the option `endpoint` is that of `fordway.open`:
+Objects have the address `fordway://BUCKET/KEY`. The option `endpoint` is passed to `fordway.open`:
 
 >>> import pandas
 >>> frame.to_parquet("fordway://bucket/frame.parquet", storage_options={"endpoint": "/data/objects"})
 >>> pandas.read_parquet("fordway://bucket/frame.parquet", storage_options={"endpoint": "/data/objects"})
 
-After `fordway.fsspec.register_s3()`, fsspec also uses it for `s3://BUCKET/KEY`, instead of s3fs.
+After `fordway.fsspec.register_s3()`, fsspec also uses Fordway for `s3://BUCKET/KEY`, instead of s3fs.
 
-Files at web servers have addresses `fordway+https://HOST/PATH`; many ranges need few requests:
+The address of a file at a web server is `fordway+https://HOST/PATH`. Many ranges need few requests:
 
 >>> import fsspec
 >>> files = fsspec.filesystem("fordway+https")
 >>> files.cat_ranges(["https://data.example.org/events.root"] * 2, [0, 9_000], [400, 9_900])
 
-uproot accepts such an address, or plain `https://` after `fordway.fsspec.register()`. This module
+uproot accepts this address, or plain `https://` after `fordway.fsspec.register()`. This module
 needs the package `fsspec` (`pip install "fordway[fsspec]"`).
 """
 

@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from fordway.fsspec.objects import ObjectFileSystem
 
 COPY_BYTES = 8 << 20
-"""How much of an object is held in memory where it passes through this process."""
+"""Size of the blocks in which the content of an object passes through this process."""
 
 
 class ObjectReader(AbstractBufferedFile):
-    """An object to be read and sought in, by way of fsspec's caches, in the version that was there at `open`.
+    """A readable, seekable object that uses fsspec's caches. It keeps the version that existed at `open`.
 
-    Reads of what is not in the cache raise `PreconditionFailedError` if the object has changed.
+    Reads outside the cache raise `PreconditionFailedError` if the object has changed.
     """
 
     def __init__(self, fs: ObjectFileSystem, path: str, **options: Any) -> None:  # noqa: ANN401 (fsspec's own)
@@ -39,10 +39,10 @@ class ObjectReader(AbstractBufferedFile):
 
 
 class NewObject(io.BufferedIOBase):
-    """An object being written. It appears whole when the file is closed; not at all if its block raises.
+    """An object being written. It appears as a whole when the file is closed, or never if its block raises.
 
-    In a transaction it appears at the end of that. `ab` writes the object anew, with what it had before
-    first, and raises `PreconditionFailedError` if another writer replaced it meanwhile.
+    In a transaction, it appears when the transaction ends. Mode `ab` writes the object anew, with its
+    previous content first, and raises `PreconditionFailedError` if another writer replaces it meanwhile.
     """
 
     def __init__(
@@ -95,19 +95,22 @@ class NewObject(io.BufferedIOBase):
 
     @property
     def full_name(self) -> str:
-        """The address that fsspec finds it by."""
+        """Address by which fsspec finds the object."""
         return self.fs.unstrip_protocol(self.path)
 
     def writable(self) -> bool:
-        """Always."""
+        """Returns `True`."""
         return True
 
     def tell(self) -> int:
-        """How many bytes the object has so far."""
+        """Returns the current length of the object, in bytes."""
         return self._written_bytes
 
     def write(self, data: ReadableBuffer) -> int:
-        """Appends `data`. What is larger than a block goes to the store at once, the rest block by block."""
+        """Appends `data` and returns its size in bytes.
+
+        Data larger than a block goes to the store immediately. Other data is collected into blocks.
+        """
         if self.closed:
             raise ValueError("I/O operation on closed file.")
         size = memoryview(data).nbytes
@@ -151,7 +154,7 @@ class NewObject(io.BufferedIOBase):
             raise
 
     def discard(self) -> None:
-        """Gives the object up; what was there before stays."""
+        """Discards the written data. An existing object stays as it is."""
         self._is_over = True
         self._writer.discard()
         self.close()

@@ -1,4 +1,4 @@
-"""Objects on every lane."""
+"""Objects on every lane, as a file system of fsspec."""
 
 from __future__ import annotations
 
@@ -40,22 +40,24 @@ if TYPE_CHECKING:
     Slice = tuple[int | None, int | None]
 
 READ_AHEAD_BYTES = {"http": 5 << 20}
-"""What is read beyond what was asked for, by lane, so that the next read finds it."""
+"""Read-ahead in bytes, for lanes on which a read is a request."""
 LOCAL_READ_AHEAD_BYTES = 128 << 10
-"""The same where a read is a system call and the page cache reads ahead itself."""
+"""Read-ahead in bytes on the other lanes, where a read is a system call and the page cache reads ahead
+itself.
+"""
 WRITE_BYTES = 1 << 20
-"""How much of a new object is gathered before the store is called."""
+"""Bytes of a new object that are collected before the store is called."""
 DELETE_KEYS = 1000
-"""How many objects one request of S3 deletes."""
+"""Maximum number of objects in one delete request of S3."""
 OPTIONS_OF_FSSPEC = {"use_listings_cache", "listings_expiry_time", "max_paths", "asynchronous", "loop"}
 
 
 class ObjectFileSystem(AbstractFileSystem):
     """Buckets as directories, and their objects as files: `fordway://BUCKET/KEY`.
 
-    `endpoint` is what `fordway.open` takes; without one, the environment names it. Listings are never cached.
-    A directory is what keys have in common up to a `/`, so empty ones exist only as buckets.
-    Each file appears whole or not at all. In a transaction, files appear one after the other at its end.
+    `endpoint` is that of `fordway.open`; without one, the environment determines it. Listings are never
+    cached. A directory is a common prefix of keys up to a `/`, so only buckets can be empty directories. Each
+    file appears as a whole or not at all. In a transaction, files appear one after the other at its end.
     """
 
     protocol: str | tuple[str, ...] = ("fordway",)
@@ -86,16 +88,16 @@ class ObjectFileSystem(AbstractFileSystem):
         return bucket, key
 
     def address_of(self, path: str) -> tuple[str, str]:
-        """The bucket and key of an object. Raises `InvalidNameError` for a path without a key."""
+        """Returns the bucket and key of an object. Raises `InvalidNameError` for a path without a key."""
         bucket, key = self._split(path)
         if not key:
             raise InvalidNameError(f"{path!r} names no object; write BUCKET/KEY", "InvalidKey")
         return bucket, key
 
-    # What there is
+    # Metadata and listings
 
     def info(self, path: str, **_: Any) -> Details:  # noqa: ANN401
-        """What is known of an object, or that there is a directory. Raises `FileNotFoundError`.
+        """Returns the properties of an object or a directory. Raises `FileNotFoundError`.
 
         Cost: one request for an object, two for a directory.
         """
@@ -118,7 +120,7 @@ class ObjectFileSystem(AbstractFileSystem):
         return next(self.store.list(bucket, f"{key}/"), None) is not None
 
     def exists(self, path: str, **_: Any) -> bool:  # noqa: ANN401
-        """Whether there is an object or directory. Raises what is wrong if that cannot be told."""
+        """Returns whether an object or directory exists. Raises all errors other than its absence."""
         try:
             self.info(path)
         except (FileNotFoundError, InvalidNameError):
@@ -126,7 +128,7 @@ class ObjectFileSystem(AbstractFileSystem):
         return True
 
     def ls(self, path: str, detail: bool = True, **_: Any) -> list[Details] | list[str]:  # noqa: ANN401
-        """The entries of a directory; an object lists itself. Raises `FileNotFoundError`."""
+        """Returns the entries of a directory, or an object itself. Raises `FileNotFoundError`."""
         bucket, key = self._split(path)
         if not bucket:
             found = [_directory(each.name) for each in self.store.list_buckets()]
@@ -148,9 +150,10 @@ class ObjectFileSystem(AbstractFileSystem):
         prefix: str = "",
         **options: Any,  # noqa: ANN401
     ) -> list[str] | dict[str, Details]:
-        """All objects below a directory, or those whose names there begin with `prefix`, by one listing.
+        """Returns all objects below a directory, or those whose names there begin with `prefix`, by one
+        listing.
 
-        With a `maxdepth`, directory by directory.
+        With a `maxdepth`, it lists directory by directory.
         """
         bucket, key = self._split(path)
         if maxdepth is not None or not bucket:
@@ -181,7 +184,7 @@ class ObjectFileSystem(AbstractFileSystem):
         return dict(sorted(found.items()))
 
     def modified(self, path: str) -> datetime:
-        """When an object was last written; when a bucket was made."""
+        """Returns the time of an object's last write, or of a bucket's creation."""
         bucket, key = self._split(path)
         if bucket and not key:
             return self.store.head_bucket(bucket).created
@@ -191,22 +194,22 @@ class ObjectFileSystem(AbstractFileSystem):
         return about["LastModified"]
 
     def created(self, path: str) -> datetime:
-        """The same: every write makes an object anew."""
+        """Returns the time of the last write, because every write creates an object anew."""
         return self.modified(path)
 
     def ukey(self, path: str) -> str:
-        """What changes when the object does."""
+        """Returns a key that changes when the object changes."""
         about = self.info(path)
         return tokenize(about["name"], about.get("ETag"))
 
     def checksum(self, path: str) -> int:
-        """A number that is the same for the same ETag."""
+        """Returns a number that is the same for equal ETags."""
         return int(tokenize(self.info(path).get("ETag")), 16)
 
     # Reading
 
     def cat_file(self, path: str, start: int | None = None, end: int | None = None, **_: Any) -> bytes:  # noqa: ANN401
-        """The bytes from `start` to `end`, which count from the end of the object where they are negative."""
+        """Returns the bytes from `start` to `end`. Negative values count from the end of the object."""
         address = self.address_of(path)
         if start is None and end is None:
             return self.store.get(*address)
@@ -221,9 +224,9 @@ class ObjectFileSystem(AbstractFileSystem):
         on_error: str = "return",
         **_: Any,  # noqa: ANN401
     ) -> list[bytes | Exception]:
-        """The bytes of many ranges, those of one object by one call, all of one version of it.
+        """Returns the bytes of many ranges. One call reads all ranges of one object, from one version.
 
-        `max_gap` is not looked at: which gaps are worth reading over is known better here.
+        `max_gap` is ignored: the store decides which gaps are worth reading over.
         """
         if not isinstance(paths, list):
             raise TypeError("paths is a list, with one path for each range")
@@ -245,7 +248,7 @@ class ObjectFileSystem(AbstractFileSystem):
         return results
 
     def _slices(self, address: tuple[str, str], slices: list[Slice]) -> list[bytes]:
-        """Slices of one object, as those of `bytes`. Cost: the size is asked for only if one needs it."""
+        """Returns slices of one object, as of `bytes`. Requests the size only if a slice needs it."""
         is_plain = all((start or 0) >= 0 and end is not None and end >= 0 for start, end in slices)
         if is_plain:
             try:
@@ -275,7 +278,9 @@ class ObjectFileSystem(AbstractFileSystem):
         outfile: BinaryIO | None = None,
         **_: Any,  # noqa: ANN401
     ) -> None:
-        """Copies an object to a file, in pieces of one version. A directory becomes one."""
+        """Copies an object to a file, in blocks of one version. For a directory, creates a local
+        directory.
+        """
         outfile = lpath if hasattr(lpath, "write") else outfile
         if outfile is None:
             if self.isdir(rpath):
@@ -324,7 +329,10 @@ class ObjectFileSystem(AbstractFileSystem):
         mode: str = "overwrite",
         **described: Any,  # noqa: ANN401
     ) -> None:
-        """Copies a file to an object, with the content type that its name suggests; directories are left."""
+        """Copies a file to an object, with the content type that its name suggests.
+
+        For a directory, creates the bucket if necessary.
+        """
         source = Path(lpath)
         if source.is_dir():
             self.makedirs(rpath, exist_ok=True)
@@ -339,7 +347,7 @@ class ObjectFileSystem(AbstractFileSystem):
                     callback.relative_update(len(piece))
 
     def cp_file(self, path1: str, path2: str, **_: Any) -> None:  # noqa: ANN401
-        """Copies an object within the store, where its bytes need not pass through here."""
+        """Copies an object within the store, so that its content need not pass through this process."""
         source, target = self._split(path1), self._split(path2)
         if source == target or not source[1]:
             return
@@ -350,7 +358,7 @@ class ObjectFileSystem(AbstractFileSystem):
                 raise
 
     def touch(self, path: str, truncate: bool = True, **_: Any) -> None:  # noqa: ANN401
-        """Makes an empty object. Without `truncate`, raises `NotImplementedError` if there is one."""
+        """Creates an empty object. Without `truncate`, raises `NotImplementedError` if the object exists."""
         try:
             self.pipe_file(path, b"", mode="overwrite" if truncate else "create")
         except FileExistsError as error:
@@ -384,16 +392,17 @@ class ObjectFileSystem(AbstractFileSystem):
     # Removing
 
     def rm_file(self, path: str) -> None:
-        """Removes an object; removing what is not there succeeds, as in S3."""
+        """Removes an object. Removing an object that does not exist succeeds, as in S3."""
         self.store.delete(*self.address_of(path))
 
     _rm = rm_file
 
     def rm(self, path: str | list[str], recursive: bool = False, maxdepth: int | None = None) -> None:
-        """Removes objects, by as few requests as the lane takes; if `recursive`, directories and buckets too.
+        """Removes objects, in as few requests as the lane allows; with `recursive`, also directories and
+        buckets.
 
-        A single path must be there; of a list, what is not there is no error, as in S3. Raises
-        `FileNotFoundError`, `IsADirectoryError`, and the first error of an object, after trying all.
+        A single path must exist. In a list, missing paths are no error, as in S3. Raises `FileNotFoundError`,
+        `IsADirectoryError`, and the first error of an object after trying all.
         """
         paths = path
         if isinstance(path, str | os.PathLike):
@@ -417,7 +426,7 @@ class ObjectFileSystem(AbstractFileSystem):
             raise IsADirectoryError(errno.EISDIR, "a directory, which only recursive=True removes", path)
 
     def _keys(self, bucket: str, key: str) -> Iterator[str]:
-        """The key itself, and what lies below it."""
+        """Yields the key itself and all keys below it."""
         yield key
         yield from (each.key for each in self.store.list(bucket, f"{key}/" if key else ""))
 
@@ -433,7 +442,7 @@ class ObjectFileSystem(AbstractFileSystem):
     # Directories
 
     def mkdir(self, path: str, create_parents: bool = True, **_: Any) -> None:  # noqa: ANN401
-        """Makes a bucket, also as the parent of a directory. The directory itself needs no making."""
+        """Creates a bucket, also as the parent of a directory. Directories below it need not be created."""
         bucket, key = self._split(path)
         if key and (not create_parents or self.exists(bucket)):
             self.store.head_bucket(bucket)
@@ -441,7 +450,7 @@ class ObjectFileSystem(AbstractFileSystem):
         self.store.create_bucket(bucket)
 
     def makedirs(self, path: str, exist_ok: bool = False) -> None:
-        """The same; an existing bucket is no error if `exist_ok`."""
+        """Creates a bucket as `mkdir` does. With `exist_ok`, an existing bucket is no error."""
         try:
             self.mkdir(path)
         except FileExistsError:
@@ -463,9 +472,9 @@ class ObjectFileSystem(AbstractFileSystem):
 
 
 class S3ObjectFileSystem(ObjectFileSystem):
-    """The same by `s3://BUCKET/KEY`, for programs that know no other address: `register_s3()`.
+    """Objects at `s3://BUCKET/KEY`, for programs that support no other address; see `register_s3()`.
 
-    Of s3fs's options it takes `endpoint_url`. Others are refused by name.
+    It accepts the option `endpoint_url` of s3fs. It rejects other options of s3fs by name.
     """
 
     protocol = ("s3", "s3a")
@@ -495,7 +504,7 @@ def _entry(bucket: str, listed: fordway.ObjectSummary | fordway.CommonPrefix) ->
 
 
 def _parents(key: str, skipped: int) -> Iterator[str]:
-    """The directories of a key that end after its first `skipped` characters."""
+    """Yields the directories of a key that end after its first `skipped` characters."""
     end = key.find("/", skipped)
     while end >= 0:
         yield key[:end]

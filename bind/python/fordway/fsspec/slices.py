@@ -1,4 +1,4 @@
-"""Slices as fsspec has them, as ranges."""
+"""Conversion of fsspec's slices to ranges."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def one_each(given: Sequence[int | None] | int | None, count: int) -> Sequence[int | None]:
-    """One bound for each of `count` ranges. Raises `ValueError` if there are more or fewer."""
+    """Returns one bound for each of `count` ranges. Raises `ValueError` if `given` has another length."""
     if given is None or isinstance(given, int):
         return [given] * count
     if len(given) != count:
@@ -18,6 +18,6 @@ def one_each(given: Sequence[int | None] | int | None, count: int) -> Sequence[i
 
 
 def within(size: int, start: int | None, end: int | None) -> tuple[int, int]:
-    """Offset and length of what there is of a slice."""
+    """Returns the offset and length of the part of a slice that exists."""
     first, last, _ = slice(start, end).indices(size)
     return first, max(last - first, 0)

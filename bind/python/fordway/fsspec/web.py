@@ -1,4 +1,4 @@
-"""Files at web servers."""
+"""Files at web servers, as a file system of fsspec."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ PREFIX = "fordway+"
 
 
 class FordwayFileSystem(AbstractFileSystem):
-    """Reads `http(s)://` addresses, also with `fordway+` before them. It lists and writes nothing.
+    """Reads `http(s)://` addresses, also with the prefix `fordway+`. It neither lists nor writes.
 
-    A file is read in the version that it had when it was first asked for, and `invalidate_cache` has it
-    looked at again. Options are those of `fordway.open_url`.
+    A file keeps the version of its first access, until `invalidate_cache` drops it. Options are those of
+    `fordway.open_url`.
     """
 
     protocol = ("fordway+http", "fordway+https")
@@ -47,7 +47,7 @@ class FordwayFileSystem(AbstractFileSystem):
         return path.removeprefix(PREFIX)
 
     def unstrip_protocol(self, name: str) -> str:
-        """The address by which fsspec finds this file system again."""
+        """Returns the address by which fsspec finds this file system."""
         return name if name.startswith(PREFIX) else PREFIX + name
 
     @classmethod
@@ -55,7 +55,7 @@ class FordwayFileSystem(AbstractFileSystem):
         return cls._strip_protocol(path).rpartition("/")[0]
 
     def file(self, path: str) -> fordway.RemoteFile:
-        """The file at `path`, opened once."""
+        """Returns the file at `path`, opened on first use."""
         url = self._strip_protocol(path)
         found = self._files.get(url)
         if found is None:
@@ -63,7 +63,7 @@ class FordwayFileSystem(AbstractFileSystem):
         return found
 
     def invalidate_cache(self, path: str | None = None) -> None:
-        """Has the file at `path`, or every one, opened anew when it is next asked for."""
+        """Drops the file at `path`, or all files. The next use opens them anew."""
         if path is None:
             self._files.clear()
         else:
@@ -71,20 +71,22 @@ class FordwayFileSystem(AbstractFileSystem):
         super().invalidate_cache(path)
 
     def info(self, path: str, **_: Any) -> dict[str, Any]:  # noqa: ANN401
-        """What the server says of a file."""
+        """Returns the properties of a file, as the server reports them."""
         found = self.file(path)
         about = {"name": found.url, "size": found.size, "type": "file"}
         return about | {"ETag": found.etag, "last_modified": found.last_modified}
 
     def ls(self, path: str, detail: bool = True, **_: Any) -> list:  # noqa: ANN401
-        """A file lists itself; web servers have no listings, so a directory is refused."""
+        """Returns the file itself. Raises `NotImplementedError` for a directory, because web servers have no
+        listings.
+        """
         if path.endswith("/"):
             raise _no_listing(path)
         about = self.info(path)
         return [about] if detail else [about["name"]]
 
     def glob(self, path: str, maxdepth: int | None = None, **kwargs: Any) -> list[str] | dict:  # noqa: ANN401
-        """A file that is there; wildcards are refused. A `?` begins a query."""
+        """Returns the file if it exists. Raises `NotImplementedError` for wildcards. A `?` begins a query."""
         url = self._strip_protocol(path)
         if "*" in url or "[" in url.partition("://")[2].partition("/")[2]:
             raise _no_listing(path)
@@ -92,12 +94,12 @@ class FordwayFileSystem(AbstractFileSystem):
         return {each: self.info(each) for each in found} if kwargs.get("detail") else found
 
     def ukey(self, path: str) -> str:
-        """What changes when the file does."""
+        """Returns a key that changes when the file changes."""
         about = self.info(path)
         return fsspec.utils.tokenize(*(about[name] for name in ("name", "size", "ETag", "last_modified")))
 
     def cat_file(self, path: str, start: int | None = None, end: int | None = None, **_: Any) -> bytes:  # noqa: ANN401
-        """The bytes from `start` to `end`, which count from the end of the file where they are negative."""
+        """Returns the bytes from `start` to `end`. Negative values count from the end of the file."""
         found = self.file(path)
         offset, length = within(found.size, start, end)
         return found.read(offset, length)
@@ -111,9 +113,9 @@ class FordwayFileSystem(AbstractFileSystem):
         on_error: str = "return",
         **_: Any,  # noqa: ANN401
     ) -> list[bytes | Exception]:
-        """The bytes of many ranges, those of a file in as few requests as its server takes.
+        """Returns the bytes of many ranges, in as few requests for each file as its server allows.
 
-        `max_gap` is not looked at: which gaps are worth reading over is known better here.
+        `max_gap` is ignored: the file decides which gaps are worth reading over.
         """
         if not isinstance(paths, list):
             raise TypeError("paths is a list, with one path for each range")
@@ -152,7 +154,7 @@ class FordwayFileSystem(AbstractFileSystem):
 
 
 class FordwayFile(AbstractBufferedFile):
-    """A file to be read and sought in, by way of fsspec's caches."""
+    """A readable, seekable file that uses fsspec's caches."""
 
     def _fetch_range(self, start: int, end: int) -> bytes:
         return self.fs.file(self.path).read(start, max(end - start, 0))

@@ -1,5 +1,6 @@
-"""Whether a model holds on the rows it was fitted to. A coefficient of a model that does not hold is no
-constant of anything, however small its standard error is.
+"""Checks whether a model holds on the rows it was fitted to.
+
+If it does not, its coefficients have no meaning, even if their standard errors are small.
 """
 
 from collections.abc import Iterator
@@ -12,27 +13,29 @@ from fordway.model.fitting import Fit
 from fordway.model.terms import Terms
 
 MEDIAN_ERROR_MAX_PCT = 20
-"""A model that misses half of its rows by more than this describes something else."""
+"""Maximum median error, in per cent. A model with a larger one describes something else."""
 
 GROUPS_RATIO_MIN = 3
-"""Times of the same request that are this far apart are of two kinds: noise does not leave a gap."""
+"""Ratio of neighbouring times of the same request that separates two groups. Noise leaves no such gap."""
 
 LACK_OF_FIT_P_MAX = 0.001
 LACK_OF_FIT_MIN_PCT = 10
-"""A lack of fit that is certain, and too small to matter, is none."""
+"""Minimum lack of fit that matters, in per cent. A smaller one is ignored even if it is significant."""
 
 FALLING_MAX = -0.7
-"""Spearman's rank correlation of sizes and times below which times fall as sizes grow."""
+"""Spearman's rank correlation of sizes and times at or below which times fall as sizes grow."""
 FALLING_SIZES_MIN = 4
 
 
 def doubts(found: Fit, terms: Terms) -> list[str]:
-    """Why the model does not hold, in sentences without a full stop; empty if nothing speaks against it."""
+    """Returns the reasons why the model does not hold, as sentences without a full stop; empty if there are
+    none.
+    """
     return [*_groups(terms), *_falling(terms), *_far_off(found), *_lack_of_fit(found, terms)]
 
 
 def repeated(terms: Terms) -> Iterator[pd.DataFrame]:
-    """Rows of the same size, connections and frequency (to 10 %), where there are two or more."""
+    """Yields groups of two or more rows of the same size, connections and frequency (in steps of 10 %)."""
     columns = terms.columns.assign(
         load=terms.columns["connections"].fillna(0),
         speed=np.round(np.log(terms.columns["mhz"].fillna(1).clip(lower=1e-9)) / 0.1),
@@ -44,7 +47,7 @@ def repeated(terms: Terms) -> Iterator[pd.DataFrame]:
 
 
 def _groups(terms: Terms) -> Iterator[str]:
-    """Times of one kind of request that leave a gap."""
+    """Yields a reason if the times of one kind of request form two groups."""
     for rows in repeated(terms):
         times = np.sort(rows["time_us"].to_numpy())
         ratios = times[1:] / times[:-1]
@@ -54,7 +57,7 @@ def _groups(terms: Terms) -> Iterator[str]:
         low, high = np.median(times[:at]), np.median(times[at:])
         yield (
             f"{len(rows)} rows of {rows['size'].iloc[0]:,.0f} B are of two kinds, around {low:,.4g} µs and "
-            f"around {high:,.4g} µs: two protocols, machines or states are in one table; fit them apart"
+            f"around {high:,.4g} µs: the table mixes two protocols, machines or states; fit them apart"
         )
         return
 
@@ -79,8 +82,10 @@ def _far_off(found: Fit) -> Iterator[str]:
 
 
 def _lack_of_fit(found: Fit, terms: Terms) -> Iterator[str]:
-    """The F test of the errors at repeated rows' means against the scatter of the repetitions (Draper and
-    Smith, Applied Regression Analysis, section 2.2), in shares of the times.
+    """Yields a reason if the F test shows a lack of fit.
+
+    It compares the mean errors of repeated rows with the scatter of the repetitions, both relative to the
+    times (Draper and Smith, Applied Regression Analysis, section 2.2).
     """
     shares = (found.times_us - found.predicted_us) / found.times_us
     scatter, off, repetitions, sets = 0.0, 0.0, 0, 0

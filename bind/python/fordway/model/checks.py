@@ -1,4 +1,4 @@
-"""Refusing what cannot be true: every sentence says which row, what is wrong and what to do."""
+"""Checks that reject impossible measurements. Each message names the row, the problem and the remedy."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -9,47 +9,49 @@ import pandas as pd
 from fordway.model.points import CONNECTIONS, RATE, REQUESTS, SIDES, SIZE, TIME, DataError, Points
 
 COVERED_MIN = 0.99
-"""The least share of a run that counters must cover; what is printed is rounded."""
+"""Minimum share of a run that counters must cover. It is below 1 because printed times are rounded."""
 
 COVERED_MAX = 1.1
 CLOCK_MHZ = (200, 7_000)
-"""No processor's core runs slower or faster than this."""
+"""Clock frequencies that processor cores can have."""
 
 LINK_SLACK = 1.2
-"""The bandwidth of a link is itself a measurement; more than this above it is an error of units."""
+"""Tolerance for the bandwidth of a link, which is itself measured. A larger excess is an error of units."""
 
 IDLE_SHARE = 0.01
 HEAD_BYTES_MAX = 4_096
-"""What may come with a body: its head and, in some counts of bodies, their framing."""
+"""Bytes that may come with a body: its head and, in some counts, its framing."""
 SIZE_MAX, TIME_MAX_US = 2.0**63, 30 * 86_400e6
-"""What no file has, and a month, for which no request runs."""
+"""Limits that no file and no request reaches: 8 EiB and 30 days."""
 TIME_MIN_US = 0.05
-"""A message between two cores takes longer; less is a time in seconds or milliseconds under another name."""
+"""Minimum time, less than a message between two cores takes. Smaller values are in another unit than their
+name says.
+"""
 COPIED_MAX_BYTES_PER_US = 1e6
-"""No memory of a node copies 1 TB/s for one request."""
+"""Limit that no node's memory reaches for one request: 1 TB/s."""
 GAPS_MAX = 0.2
-"""The share of rows without a counter up to which those rows are left out, rather than the counter."""
+"""Maximum share of rows that are left out because they lack a counter. Above it, the counter is not used."""
 SENTENCES_MAX = 5
-"""Rows that are named one by one; one mistake is often in all of them."""
+"""Maximum number of rows named one by one. One mistake often affects all rows."""
 
 COUNTED = ("cycles", "reference_cycles", "evicted_bytes", "clock_mhz", "mhz")
 
 CALIBRATION_US = 10e6
-"""wrk2 does not count its first 10 s."""
+"""Calibration time at the start of wrk2, which it does not count."""
 
 
 @dataclass(frozen=True)
 class Link:
-    """What is known of the machines besides the measurements."""
+    """Properties of the network and the load that the measurements do not contain. `None` means unknown."""
 
     network_bytes_per_us: float | None = None
     asked_rate_per_s: float | None = None
 
 
 def checked(points: Points, link: Link, *, skip_bad: bool) -> Points:
-    """The rows that can be true; counters that cannot are taken out, and `refused` says so.
+    """Returns the possible rows, without impossible counters, which `refused` reports.
 
-    Raises `DataError` if rows are bad, unless `skip_bad` leaves them out.
+    Raises `DataError` for bad rows, unless `skip_bad` leaves them out.
     """
     if not len(points):
         raise DataError("there are no rows: nothing was measured")
@@ -74,7 +76,7 @@ def checked(points: Points, link: Link, *, skip_bad: bool) -> Points:
 
 
 def _without_gaps(points: Points) -> Points:
-    """The rows that have every counter that nearly all rows have: a bad row costs that row, no counter."""
+    """Returns the points without rows that lack a counter which nearly all rows have."""
     rows = points.rows
     counters = [f"{side}_{name}" for side in SIDES for name in COUNTED]
     gaps = [name for name in counters if 0 < rows[name].isna().sum() <= GAPS_MAX * len(rows)]
@@ -96,7 +98,7 @@ def _listed(sentences: list[str], then: str) -> str:
 
 
 def problems(row: pd.Series, link: Link, statistic: str = "mean") -> Iterator[str]:
-    """What is wrong with a row, in sentences without a full stop."""
+    """Yields the problems of a row, as sentences without a full stop."""
     yield from _not_measured(row)
     yield from _failed(row)
     yield from _saturated(row, link, statistic)
@@ -139,8 +141,9 @@ def _failed(row: pd.Series) -> Iterator[str]:
 
 
 def _saturated(row: pd.Series, link: Link, statistic: str) -> Iterator[str]:
-    """Little's law: no more requests are under way than there are connections, unless latency counts a
-    queue.
+    """Yields a problem if the load saturated the server.
+
+    By Little's law, the requests in flight cannot exceed the connections, unless latency includes a queue.
     """
     under_way = row[RATE] * row[TIME] / 1e6
     asked_per_s = link.asked_rate_per_s or row["asked_rate_per_s"]
@@ -160,8 +163,10 @@ def _saturated(row: pd.Series, link: Link, statistic: str) -> Iterator[str]:
 
 
 def saturated_mean_us(row: pd.Series, asked_rate_per_s: float) -> float:
-    """The mean latency from intended starts that wrk2 shows of any server far below the rate asked for: the
-    backlog grows evenly, and is counted from `CALIBRATION_US` to the end. NaN if the duration is unknown.
+    """Returns the mean latency that wrk2 reports for any server far below the requested rate.
+
+    The latency counts from intended starts. The backlog grows evenly, and counts from `CALIBRATION_US` to the
+    end. NaN if the duration is unknown.
     """
     return (1 - row[RATE] / asked_rate_per_s) * (duration_us(row) + CALIBRATION_US) / 2
 
@@ -189,7 +194,7 @@ def _clocks(row: pd.Series) -> Iterator[str]:
 
 
 def _busy(row: pd.Series) -> Iterator[str]:
-    """Of the client's threads it is known how many there are; they cannot work longer than the run lasts."""
+    """Yields a problem if the client's threads worked longer than the run lasted."""
     busy_us = row["client_reference_cycles"] * row[REQUESTS] / row["client_clock_mhz"]
     could_us = row["threads"] * max(row["client_runtime_us"], duration_us(row))
     if busy_us > 1.1 * could_us:
@@ -219,13 +224,13 @@ def _bytes(row: pd.Series, link: Link) -> Iterator[str]:
 
 
 def duration_us(row: pd.Series) -> float:
-    """How long the run was; NaN if nothing tells."""
+    """Returns the duration of the run; NaN if it is unknown."""
     told = row["duration_us"]
     return told if not pd.isna(told) else 1e6 * row[REQUESTS] / row[RATE] if row[RATE] > 0 else float("nan")
 
 
 def _refuse_uncovered(points: Points) -> None:
-    """Counters that did not cover the run are not used: they would divide a part's events by all requests."""
+    """Discards counters that do not cover the run, because they are divided by all its requests."""
     rows = points.rows
     durations = rows.apply(duration_us, axis=1)
     for side in SIDES:
@@ -245,7 +250,10 @@ def _refuse_uncovered(points: Points) -> None:
 
 
 def _refuse_swapped(points: Points) -> None:
-    """Sizes are whole numbers, mostly round ones; times are neither. Raises `DataError` for the reverse."""
+    """Raises `DataError` if sizes and times are swapped.
+
+    Sizes are whole numbers and mostly round ones. Times are neither.
+    """
     sizes, times = points.rows[SIZE].dropna(), points.rows[TIME].dropna()
     if len(sizes) < SENTENCES_MAX or len(times) < SENTENCES_MAX:
         return
@@ -258,7 +266,7 @@ def _refuse_swapped(points: Points) -> None:
 
 
 def _all_round(values: pd.Series) -> bool:
-    """Whether all are powers of two, and several of them."""
+    """Returns whether all values are powers of two, and at least `SENTENCES_MAX` of them differ."""
     powers = np.log2(values[values > 0])
     return len(powers) == len(values) and powers.nunique() >= SENTENCES_MAX and bool((powers % 1 == 0).all())
 
@@ -275,7 +283,10 @@ def _warn_long(points: Points) -> None:
 
 
 def _warn_idle(points: Points) -> None:
-    """A closed loop keeps its connections at work, so that times in a wrong unit show."""
+    """Adds a note if nearly all connections were idle.
+
+    A closed loop keeps its connections busy, so this indicates a wrong unit of time.
+    """
     rows = points.rows
     if (rows[RATE] * rows[TIME] / 1e6 < IDLE_SHARE * rows[CONNECTIONS]).all():
         points.notes.append(

@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 
 NOT_INSTALLED = "what fits models is not installed: pip install 'fordway[model]'"
 BAD_INPUT = 2
-"""The exit status for measurements and options that cannot be used."""
+"""Exit status for unusable measurements or options."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Does what `arguments` say; returns the exit status."""
+    """Runs the command in `arguments`. Returns the exit status."""
     chosen = options.parser().parse_args(arguments)
     try:
         from fordway.model.points import DataError
@@ -61,7 +61,7 @@ def _check(chosen: Namespace) -> int:
 
 
 def _data(chosen: Namespace, rows: "Points") -> int:
-    """What is measured, with no model; refused counters make it fail."""
+    """Prints the measurements, without a model. Fails if counters were refused."""
     from fordway.model import points, report
 
     if chosen.plot:

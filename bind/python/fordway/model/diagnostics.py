@@ -1,4 +1,4 @@
-"""What a fit is worth: errors, R², F, and whether its coefficients can be told from each other."""
+"""Diagnostics of a fit: errors, R², F, and whether its coefficients can be distinguished."""
 
 from dataclasses import dataclass
 
@@ -10,25 +10,27 @@ from fordway.model.models import Model
 from fordway.model.terms import Terms
 
 CONDITION_MAX = 30
-"""Belsley, Kuh and Welsch (1980): above this, near-dependencies of columns harm the coefficients."""
+"""Condition number above which near-dependencies of columns harm coefficients (Belsley, Kuh and Welsch
+1980).
+"""
 
 PROPORTION_MAX = 0.5
-"""The share of a coefficient's variance that one near-dependency may have."""
+"""Maximum share of a coefficient's variance that near-dependencies may cause."""
 
 MOVED_MAX = 0.5
-"""A coefficient that one row moves by more than this share is that row's, and not the others'."""
+"""Maximum relative change of a coefficient when one row is left out. Above it, one row decides."""
 
 RELATIVE_ERROR_MAX = 0.25
-"""A standard error of more than this share of its coefficient leaves it with hardly one digit."""
+"""Maximum relative standard error of a coefficient. Above it, hardly one digit is certain."""
 
 
 MISFIT = "of a model that does not hold here"
-"""What is said of a coefficient that has no fault of its own."""
+"""Doubt about a coefficient that has no other doubt, if the model does not hold."""
 
 
 @dataclass(frozen=True)
 class Judged:
-    """A coefficient, and why it is not reliable (or `None`)."""
+    """A coefficient, and the reason why it is unreliable (or `None`)."""
 
     name: str
     unit: str
@@ -41,7 +43,7 @@ class Judged:
 
 @dataclass(frozen=True)
 class LeftOut:
-    """Each row predicted by a fit to the others: the errors in per cent, and how far coefficients moved."""
+    """Leave-one-out errors of the rows, in per cent, and the range of each coefficient."""
 
     errors_pct: np.ndarray
     lows: np.ndarray
@@ -50,29 +52,29 @@ class LeftOut:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """All that is said of a fit."""
+    """Diagnostics of one fit."""
 
     errors_pct: np.ndarray
-    """Eq. 10: (measured - predicted) / measured."""
+    """Errors of eq. 10: (measured - predicted) / measured."""
     r2: float | None
     f: float | None
     condition: float | None
-    """Of the columns at unit length, as they are in µs; `None` if a column is all zeros."""
+    """Condition number of the columns in µs, at unit length; `None` if a column is all zeros."""
     condition_weighted: float | None
-    """The same of the rows as the fit weighs them; this is what counts for its coefficients."""
+    """Condition number of the weighted columns, which determines the certainty of the coefficients."""
     coefficients: tuple[Judged, ...]
     left_out: LeftOut | None
     misfits: tuple[str, ...]
-    """Why the model does not hold on these rows; empty if nothing speaks against it."""
+    """Reasons why the model does not hold on these rows; empty if there are none."""
 
     @property
     def reliable(self) -> bool:
-        """Whether every coefficient can be relied on."""
+        """True if every coefficient is reliable."""
         return all(each.doubt is None for each in self.coefficients)
 
 
 def diagnose(found: Fit, terms: Terms) -> Diagnosis:
-    """Judges `found`, which was fitted to (or is published and held against) `terms`."""
+    """Returns the diagnostics of `found`, whose coefficients are published or fitted to `terms`."""
     errors_pct = 100 * (found.times_us - found.predicted_us) / found.times_us
     weighted = found.design * found.weights[:, None]
     r2, f = goodness(found)
@@ -91,7 +93,11 @@ def diagnose(found: Fit, terms: Terms) -> Diagnosis:
 
 
 def summary(errors_pct: np.ndarray) -> dict[str, float | int]:
-    """Errors in few numbers: median and largest without sign, mean with it, and how many are within 10 %."""
+    """Returns statistics of the errors.
+
+    These are the median, maximum and mean without sign, the root mean square, the bias, and the number of
+    rows within 10 %.
+    """
     sizes = np.abs(errors_pct)
     return {
         "median_pct": float(np.median(sizes)),
@@ -105,7 +111,7 @@ def summary(errors_pct: np.ndarray) -> dict[str, float | int]:
 
 
 def goodness(found: Fit) -> tuple[float | None, float | None]:
-    """R² and F of the errors in µs, as a spreadsheet has them, with the mean as the model to beat."""
+    """Returns R² and F of the errors in µs. As in a spreadsheet, the mean is the model to beat."""
     rows, terms = len(found.times_us), len(found.values)
     residual = float(((found.times_us - found.predicted_us) ** 2).sum())
     total = float(((found.times_us - found.times_us.mean()) ** 2).sum())
@@ -118,13 +124,13 @@ def goodness(found: Fit) -> tuple[float | None, float | None]:
 
 
 def unit_columns(design: np.ndarray) -> np.ndarray | None:
-    """The columns at length 1; `None` if one is all zeros."""
+    """Returns the columns at unit length; `None` if a column is all zeros."""
     lengths = np.linalg.norm(design, axis=0)
     return None if (lengths == 0).any() else design / lengths
 
 
 def condition(design: np.ndarray) -> float | None:
-    """The condition number of the columns at unit length: 1 is at right angles, infinite is dependent."""
+    """Returns the condition number of the columns at unit length: 1 if orthogonal, infinite if dependent."""
     units = unit_columns(design)
     if units is None:
         return None
@@ -137,7 +143,9 @@ def condition(design: np.ndarray) -> float | None:
 
 
 def inflation(design: np.ndarray) -> np.ndarray | None:
-    """Variance inflation factors (not centred): how much the other columns raise a coefficient's variance."""
+    """Returns variance inflation factors (not centred): the increase of a variance due to the other
+    columns.
+    """
     units = unit_columns(design)
     if units is None or (condition(design) or np.inf) > 1e12:
         return None
@@ -145,8 +153,9 @@ def inflation(design: np.ndarray) -> np.ndarray | None:
 
 
 def entangled(design: np.ndarray) -> list[int]:
-    """Columns that cannot be told apart: those that owe most of their variance to near-dependencies
-    (Belsley's variance proportions, summed over all of these).
+    """Returns the columns that cannot be distinguished.
+
+    Near-dependencies cause most of their variance (Belsley's variance proportions, summed).
     """
     units = unit_columns(design)
     if units is None:
@@ -175,7 +184,7 @@ def _judged(
 
 
 def _tangled(found: Fit, at: int, group: list[int]) -> str | None:
-    """What the columns alone say of a coefficient."""
+    """Returns the doubt about a coefficient that the columns alone raise, or `None`."""
     names = found.model.names
     others = [names[other] for other in group if other != at]
     if at not in group:
@@ -184,7 +193,7 @@ def _tangled(found: Fit, at: int, group: list[int]) -> str | None:
 
 
 def _doubt(found: Fit, at: int, error: float | None, left_out: LeftOut) -> str | None:
-    """What the fit says of a coefficient."""
+    """Returns the doubt about a coefficient that the fit raises, or `None`."""
     value, low, high = found.values[at], left_out.lows[at], left_out.highs[at]
     if found.method != "ols" and value <= 0:
         return "at its bound, 0: the rows do not show the term"
@@ -202,7 +211,7 @@ def _doubt(found: Fit, at: int, error: float | None, left_out: LeftOut) -> str |
 
 
 def standard_errors(found: Fit, weighted: np.ndarray) -> np.ndarray:
-    """Of the coefficients that are not at a bound, from the weighted residuals; NaN for others."""
+    """Returns standard errors from the weighted residuals; NaN for coefficients at a bound."""
     errors = np.full(len(found.values), np.nan)
     highs = np.array([each.high for each in found.model.coefficients])
     free = (
@@ -220,7 +229,9 @@ def standard_errors(found: Fit, weighted: np.ndarray) -> np.ndarray:
 
 
 def leave_one_out(model: Model, terms: Terms, method: str) -> LeftOut:
-    """Fits without each row in turn. Raises `DataError` if a row fewer cannot determine the coefficients."""
+    """Fits without each row in turn. Raises `DataError` if the other rows cannot determine the
+    coefficients.
+    """
     enough(model, terms, len(model.coefficients) + 1)
     errors, values = [], []
     for at in range(len(terms)):

@@ -1,4 +1,4 @@
-"""Finding coefficients. Four ways, which differ in whose errors count and in what coefficients may be."""
+"""Fitting of coefficients, by four methods that differ in the error they minimize and in their bounds."""
 
 from dataclasses import dataclass
 
@@ -16,18 +16,18 @@ METHODS = {
     "robust": "the same, with Huber's loss: rows far off count less",
 }
 GIVEN = "given"
-"""What stands for a method where coefficients are from elsewhere."""
+"""Method of coefficients that were not fitted here."""
 
 ROUNDS_MAX = 50
-"""Rounds in which a maximum's branches are assigned; they settle in a few."""
+"""Maximum number of rounds of an iterative fit. It usually settles in a few."""
 
 HUBER = 1.345
-"""Residuals of more standard deviations count linearly: 95 % as good as least squares on normal errors."""
+"""Number of standard deviations beyond which residuals count linearly: 95 % efficiency on normal errors."""
 
 
 @dataclass(frozen=True)
 class Fit:
-    """Coefficients of a model, and the weighted system that they solve."""
+    """A model's coefficients, and the weighted system that they solve."""
 
     model: Model
     method: str
@@ -35,30 +35,28 @@ class Fit:
     structure: Structure
     design: np.ndarray
     weights: np.ndarray
-    """What each row's error in µs is multiplied with."""
+    """Factor of each row's error in µs."""
     times_us: np.ndarray
 
     @property
     def predicted_us(self) -> np.ndarray:
-        """What it says of the rows it was made from."""
+        """Predicted times of the fitted rows, in µs."""
         return self.design @ self.values
 
     @property
     def loss(self) -> float:
-        """The weighted sum of squares."""
+        """Weighted sum of squared errors."""
         return float((((self.times_us - self.predicted_us) * self.weights) ** 2).sum())
 
 
 def given(model: Model, terms: Terms, values: np.ndarray, structure: Structure) -> Fit:
-    """The model with coefficients from elsewhere, published or fitted to other rows: nothing is fitted
-    here.
-    """
+    """Returns the model with coefficients that were published or fitted to other rows."""
     design = model.design(terms, structure, values)
     return Fit(model, GIVEN, values, structure, design, np.ones(len(terms)), terms.times_us)
 
 
 def fit(model: Model, terms: Terms, method: str) -> Fit:
-    """The best coefficients. Raises `DataError` with fewer rows than those, or columns that are the same."""
+    """Returns the best coefficients. Raises `DataError` if the rows are too few for the model."""
     enough(model, terms, len(model.coefficients))
     fits = [_settled(model, terms, method, structure) for structure in model.structures(terms)]
     return min(fits, key=lambda found: found.loss)
@@ -75,7 +73,9 @@ def enough(model: Model, terms: Terms, rows_min: int) -> None:
 
 
 def _settled(model: Model, terms: Terms, method: str, structure: Structure) -> Fit:
-    """A fit whose branches are those that its own coefficients choose."""
+    """Fits repeatedly until the branches agree with the coefficients. Returns the fit with the smallest
+    loss.
+    """
     found = _linear(model, terms, method, structure, model.design(terms, structure))
     if not isinstance(model, Concurrent):
         return found
@@ -103,7 +103,9 @@ def _linear(model: Model, terms: Terms, method: str, structure: Structure, desig
 
 
 def solve(design: np.ndarray, times: np.ndarray, highs: list[float], method: str) -> np.ndarray:
-    """The coefficients of one weighted system; columns are scaled first, as they differ by powers of ten."""
+    """Returns the coefficients of one weighted system. Scales its columns, because they differ by powers of
+    ten.
+    """
     scales = np.linalg.norm(design, axis=0)
     scales[scales == 0] = 1
     if method == "ols":
@@ -115,7 +117,7 @@ def solve(design: np.ndarray, times: np.ndarray, highs: list[float], method: str
 def _robust(
     design: np.ndarray, times: np.ndarray, weights: np.ndarray, values: np.ndarray, model: Model
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Weights that fall with the residual, found in turns with the coefficients (Huber 1964)."""
+    """Returns coefficients and weights by Huber's method (1964): weights fall as residuals grow."""
     found = weights
     for _ in range(ROUNDS_MAX):
         residuals = np.abs(times - design @ values) * weights

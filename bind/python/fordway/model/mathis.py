@@ -1,4 +1,4 @@
-"""The bound of TCP's throughput by Mathis et al., eq. 4 of the paper: mss C / (rtt sqrt(loss))."""
+"""The bound on TCP throughput by Mathis et al., eq. 4 of the paper: mss C / (rtt sqrt(loss))."""
 
 from dataclasses import dataclass
 
@@ -8,12 +8,12 @@ import pandas as pd
 from fordway.model.points import RATE, REQUESTS, SIZE, Points
 
 C = 1.0
-"""As the paper has it; sqrt(3/2) is what the derivation gives without delayed acknowledgements."""
+"""The paper's constant. The derivation without delayed acknowledgements gives sqrt(3/2)."""
 
 
 @dataclass(frozen=True)
 class Path:
-    """What is known of a network path; `None` is not known."""
+    """Properties of a network path. `None` means unknown."""
 
     mss_bytes: float | None = None
     rtt_us: float | None = None
@@ -21,14 +21,17 @@ class Path:
 
 
 def bound_bytes_per_us(mss_bytes: float, rtt_us: float, loss: float) -> float:
-    """The most that a connection carries, in B/µs; infinite without loss, where the window is the limit."""
+    """Returns the maximum throughput of one connection, in B/µs.
+
+    It is infinite without loss, because then the window is the limit.
+    """
     return mss_bytes * C / (rtt_us * np.sqrt(loss)) if loss > 0 else float("inf")
 
 
 def bounds(points: Points, path: Path) -> pd.Series:
-    """The bound of each row by `path`, or by the TCP_INFO it came with; NaN where that is not known.
+    """Returns the bound for each row, from `path` or else from the row's TCP_INFO; NaN if it is unknown.
 
-    TCP_INFO has retransmitted segments, and not lost ones: their share of all stands in for the loss.
+    TCP_INFO counts retransmitted segments, not lost ones. Their share of all segments serves as the loss.
     """
     return points.rows.apply(lambda row: _bound(row, path), axis=1).astype("float64")
 
@@ -44,8 +47,9 @@ def _bound(row: pd.Series, path: Path) -> float:
 
 
 def exceeded(points: Points, bound: pd.Series) -> list[str]:
-    """A sentence if rows moved more than eq. 4 allows each of their connections: then it is no bound of
-    them.
+    """Returns a sentence if rows exceed the bound of eq. 4 by more than 5 %, per connection.
+
+    The bound then does not apply to these rows.
     """
     rows = points.rows
     each = (rows[RATE] * rows[SIZE] / 1e6).fillna(rows[SIZE] / rows["time_us"]) / rows["connections"].fillna(

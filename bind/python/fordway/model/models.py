@@ -1,5 +1,5 @@
-"""The models: equations of the paper (by its numbers), and those with few coefficients that can be told
-apart.
+"""The models: the equations of the paper, by its numbers, and simpler models with distinguishable
+coefficients.
 """
 
 from collections.abc import Callable
@@ -11,62 +11,65 @@ from fordway.model.points import DataError
 from fordway.model.terms import Terms
 
 Structure = float | None
-"""What of a model is not a factor: where it breaks."""
+"""The part of a model that is not a coefficient: where it breaks, or `None`."""
 
 
 @dataclass(frozen=True)
 class Coefficient:
-    """A factor of one column."""
+    """A coefficient, and the column that it multiplies."""
 
     name: str
     unit: str
     column: Callable[[Terms], np.ndarray]
     meaning: str
     high: float = np.inf
-    """The most it may be where fits have bounds; the least is 0: nothing takes less than no time."""
+    """Upper bound in bounded fits. The lower bound is 0, because no cost is negative."""
 
 
 @dataclass(frozen=True)
 class Model:
-    """A sum of columns with factors."""
+    """A sum of columns, each multiplied by its coefficient."""
 
     name: str
     equation: str
     coefficients: tuple[Coefficient, ...]
     needs: tuple[str, ...]
-    """The columns of `Terms` without which it is nothing."""
+    """Columns of `Terms` that the model needs."""
     published: tuple[float, ...] | None = None
-    """The factors, where somebody has named them: such a model is checked, not fitted."""
+    """Published coefficients. A model that has them is checked, not fitted."""
 
     @property
     def names(self) -> list[str]:
-        """The coefficients' names."""
+        """Names of the coefficients."""
         return [each.name for each in self.coefficients]
 
     def structures(self, terms: Terms) -> list[Structure]:
-        """Where it may break, on these rows."""
+        """Returns the possible breaks on these rows; `[None]` for a model without one."""
         del terms
         return [None]
 
     def design(
         self, terms: Terms, structure: Structure, coefficients: np.ndarray | None = None
     ) -> np.ndarray:
-        """One row for each measurement, one column for each coefficient."""
+        """Returns the design matrix: one row for each measurement, one column for each coefficient."""
         del structure, coefficients
         return np.column_stack([each.column(terms) for each in self.coefficients])
 
     def predict(self, terms: Terms, coefficients: np.ndarray, structure: Structure) -> np.ndarray:
-        """The times in µs."""
+        """Returns the predicted times, in µs."""
         return self.design(terms, structure, coefficients) @ coefficients
 
 
 class Break(Model):
-    """Two lines, for small and for large objects: eager and rendezvous protocols of MPI, or a cache that
-    ends.
+    """Two lines, one for small objects and one for large ones.
+
+    Examples are the eager and rendezvous protocols of MPI, or objects that exceed a cache.
     """
 
     def structures(self, terms: Terms) -> list[Structure]:
-        """Sizes with three rows or more up to them and above them."""
+        """Returns the sizes with at least three rows up to them and three above. Raises `DataError` if there
+        is none.
+        """
         sizes = terms.columns["size"].to_numpy()
         kept = [float(at) for at in np.unique(sizes) if min((sizes <= at).sum(), (sizes > at).sum()) >= 3]
         if not kept:
@@ -78,7 +81,7 @@ class Break(Model):
     def design(
         self, terms: Terms, structure: Structure, coefficients: np.ndarray | None = None
     ) -> np.ndarray:
-        """Columns of each line are 0 on the other's rows."""
+        """Returns the columns of both lines. Those of one line are 0 on the rows of the other."""
         del coefficients
         size = terms.columns["size"].to_numpy()
         small = size <= structure
@@ -86,12 +89,15 @@ class Break(Model):
 
 
 class Concurrent(Model):
-    """max(one request alone, its turn at what all share): the asymptotic bounds of a closed queueing
-    network.
+    """The maximum of two times: of one request alone, and of its turn at a shared resource.
+
+    These are the asymptotic bounds of a closed queueing network.
     """
 
     def structures(self, terms: Terms) -> list[Structure]:
-        """Numbers of connections at which sharing may begin to count; only where a fit starts from."""
+        """Returns the numbers of connections at which sharing may begin to count, as starting points of
+        fits.
+        """
         found = np.unique(terms.columns["connections"].to_numpy())
         if len(found) < 3:
             raise DataError(
@@ -102,7 +108,7 @@ class Concurrent(Model):
     def design(
         self, terms: Terms, structure: Structure, coefficients: np.ndarray | None = None
     ) -> np.ndarray:
-        """Columns of the greater branch; with no coefficients yet, `structure` says which that is."""
+        """Returns the columns of the greater branch. Without coefficients, `structure` selects the branch."""
         size, connections = (terms.columns[name].to_numpy() for name in ("size", "connections"))
         alone = np.column_stack([np.ones(len(size)), size])
         shared = alone * connections[:, None]
@@ -151,7 +157,10 @@ SHARES = (
 
 
 def _paper(number: int, published: tuple[float, ...] | None, equation: str) -> Model:
-    """Terms whose factor is published as 0 are not there: what they are made of need not be known."""
+    """Returns an equation of the paper as a model.
+
+    It omits terms whose published coefficient is 0, so their columns may be unknown.
+    """
     used = [at for at in range(len(PAPER)) if published is None or published[at]]
     factors = None if published is None else tuple(published[at] for at in used)
     coefficients, needs = tuple(PAPER[at] for at in used), tuple(PAPER_NEEDS[at] for at in used)

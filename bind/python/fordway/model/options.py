@@ -1,4 +1,4 @@
-"""The options of `fordway-model`, and what they mean. Importing this takes no library that may be missing."""
+"""Options of `fordway-model`. Importing this module needs no optional library."""
 
 import json
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
@@ -39,7 +39,7 @@ docs/explain/model.md explains the models and the figures.
 
 
 def parser() -> ArgumentParser:
-    """The commands and their options."""
+    """Returns the parser of the commands and their options."""
     about = "Fit cost models of requests to measurements, check them, and predict times with them."
     whole = ArgumentParser(
         prog="fordway-model", description=about, epilog=EXAMPLES, formatter_class=RawDescriptionHelpFormatter
@@ -82,7 +82,7 @@ def parser() -> ArgumentParser:
 
 
 def _advise(commands: "object") -> None:
-    advise = _command(commands, "advise", "what a tree would take by each lane, and which to choose")
+    advise = _command(commands, "advise", "predict how long a tree takes on each lane, and recommend a lane")
     advise.add_argument(
         "--machine",
         required=True,
@@ -195,11 +195,11 @@ PROBED = {
     "rtt": "rtt",
     "mss": "mss",
 }
-"""The option that each quantity of a probe stands in for."""
+"""Option that each quantity of a probe can replace."""
 
 
 def take_probe(chosen: Namespace) -> None:
-    """Fills what was not given with what a probe of the machine found. Raises `DataError`."""
+    """Fills missing options with the values of a probe of the machine. Raises `DataError`."""
     from fordway.model import points
 
     if getattr(chosen, "machine", None) is None:
@@ -217,7 +217,9 @@ def take_probe(chosen: Namespace) -> None:
 
 
 def quantity(text: str | None, kind: str) -> float | None:
-    """An option's quantity above 0, if it is given. Raises `DataError`."""
+    """Returns an option's quantity; `None` if it is not given. Raises `DataError` for a value that is not
+    above 0.
+    """
     from fordway.model import points, quantities
 
     if text is None:
@@ -229,7 +231,7 @@ def quantity(text: str | None, kind: str) -> float | None:
 
 
 def choice(chosen: Namespace) -> "readers.Choice":
-    """What readers are told."""
+    """Returns the choices for readers of measurements."""
     from fordway.model import readers
 
     return readers.Choice(
@@ -242,14 +244,14 @@ def choice(chosen: Namespace) -> "readers.Choice":
 
 
 def link(chosen: Namespace) -> "checks.Link":
-    """What checks are told."""
+    """Returns the properties of the network and the load, for checks."""
     from fordway.model import checks
 
     return checks.Link(quantity(chosen.network_bandwidth, "bandwidth"), quantity(chosen.asked_rate, "rate"))
 
 
 def objects(chosen: Namespace) -> "moved.Objects":
-    """What is to be moved. Raises `DataError`."""
+    """Returns the objects to transfer. Raises `DataError`."""
     from fordway.model.advice import objects as moved
 
     if chosen.tree is not None:
@@ -258,19 +260,19 @@ def objects(chosen: Namespace) -> "moved.Objects":
 
 
 def network(chosen: Namespace) -> "network_link.Link":
-    """The network of the lanes of HTTP."""
+    """Returns the network path of the HTTP lanes."""
     from fordway.model.advice.link import Link
 
     return Link(quantity(chosen.rtt, "time"), quantity(chosen.bandwidth, "bandwidth"))
 
 
 def names(text: str | None) -> list[str] | None:
-    """The names in a list with commas, if it is given."""
+    """Returns the names in a comma-separated list; `None` if there is no list."""
     return None if text is None else [name.strip() for name in text.split(",")]
 
 
 def constants(chosen: Namespace) -> "terms.Constants":
-    """What is known of the machines. Raises `DataError` for what no machine has."""
+    """Returns the properties of the machines. Raises `DataError` for impossible values."""
     from fordway.model import checks, mathis, points, terms
 
     clocks = {name: quantity(getattr(chosen, name), "frequency") for name in ("clock", "frequency")}

@@ -1,4 +1,4 @@
-"""A picture of a result: measured and modelled times against size, and the error of each row."""
+"""Figures of a result: measured and modelled times by size, and the error of each row."""
 
 import html
 import io
@@ -16,18 +16,18 @@ FORMS = (".svg", ".html")
 
 
 def check_form(path: Path) -> None:
-    """Raises `DataError` if the name does not say a form that can be written."""
+    """Raises `DataError` if the file name has an unsupported suffix."""
     if path.suffix not in FORMS:
         raise DataError(f"{path}: a picture is written as FILE.svg or FILE.html")
 
 
 def save(found: dict[str, Any], text: str, path: Path) -> None:
-    """Writes the picture of a result; a page has the `text` below it."""
+    """Writes the figure of a result. If `path` ends in `.html`, the page also contains `text`."""
     write(draw(found), f"{found['model']}: {found['rows']} rows", text, path)
 
 
 def write(figure: Figure, title: str, text: str, path: Path) -> None:
-    """Writes a picture; a page has the `text` below it. Raises `DataError` where it cannot."""
+    """Writes a figure. A page also contains `text`. Raises `DataError` if the file cannot be written."""
     check_form(path)
     svg, title = _svg(figure), html.escape(title)
     page = (
@@ -48,7 +48,7 @@ def _svg(figure: Figure) -> str:
 
 
 def draw(found: dict[str, Any]) -> Figure:
-    """The picture of a document of a result."""
+    """Returns the figure of a result's document."""
     with mpl.rc_context(figures.STYLE):
         figure = Figure(figsize=(figures.WIDTH_INCHES, 5.4), layout="constrained")
         times, errors = figure.subplots(2, 1, sharex=True, height_ratios=[3, 2])

@@ -1,4 +1,4 @@
-"""Measurements as the models take them: one row for each size, load or run."""
+"""Measurements for the models: one row for each size, load or run."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -33,50 +33,49 @@ COLUMNS = [
         for name in ("cycles", "reference_cycles", "evicted_bytes", "runtime_us", "clock_mhz", "mhz")
     ),
 ]
-"""Every column a reader may fill; what a row does not have is NaN. `time_us` is of one request; cycles and
-evicted bytes are of one request too; `read_bytes` and `errors` are of the whole run. `mhz` is a frequency
-measured as such.
+"""Every column that a reader may fill; missing values are NaN. `time_us`, cycles and evicted bytes are per
+request. `read_bytes` and `errors` are of the whole run. `mhz` is a measured frequency.
 """
 
 
 class DataError(Exception):
-    """The measurements or options cannot be used; the message says why and what to do."""
+    """The measurements or options are unusable; the message gives the reason and the remedy."""
 
 
 @dataclass
 class Points:
-    """Rows of measurements, and what has been said about them so far."""
+    """Rows of measurements, and the notes about them."""
 
     rows: pd.DataFrame
     statistic: str = "mean"
-    """What `time_us` is of many requests: `mean`, or `p50` for the median."""
+    """Statistic of `time_us`: `mean`, or `p50` for the median."""
     notes: list[str] = field(default_factory=list)
-    """Sentences for whoever reads the result: what was left out, and what is doubtful."""
+    """Sentences for readers of the result: omitted rows and doubtful values."""
     refused: list[str] = field(default_factory=list)
-    """Sentences about measurements that are there and not used."""
+    """Sentences about measurements that exist but are not used."""
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def where(self, keep: Sequence[bool] | pd.Series) -> "Points":
-        """Only the rows that `keep` says; the sentences are shared."""
+        """Returns the rows that `keep` selects. Shares the sentences."""
         rows = self.rows[list(keep)].reset_index(drop=True)
         return Points(rows, self.statistic, self.notes, self.refused)
 
     def has(self, column: str) -> bool:
-        """Whether every row has `column`."""
+        """Returns whether there are rows and all of them have `column`."""
         return len(self.rows) > 0 and not self.rows[column].isna().any()
 
 
 def from_records(records: Iterable[dict[str, Any]], statistic: str = "mean") -> Points:
-    """Points of `records`, each with some of `COLUMNS`."""
+    """Returns points for `records`, each of which has some of `COLUMNS`."""
     rows = pd.DataFrame(list(records)).reindex(columns=COLUMNS)
     numbers = [column for column in COLUMNS if column != "source"]
     return Points(rows.astype(dict.fromkeys(numbers, "float64")), statistic)
 
 
 def joined(parts: Sequence[Points]) -> Points:
-    """The rows of all `parts`, in order."""
+    """Returns the rows of all `parts`, in order. Raises `DataError` if their statistics differ."""
     if len({part.statistic for part in parts}) > 1:
         raise DataError("some files have mean times and others only medians: model them one by one")
     rows = pd.concat([part.rows for part in parts], ignore_index=True)

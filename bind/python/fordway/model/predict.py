@@ -1,4 +1,6 @@
-"""A stored fit (`fordway model fit --json`) at other sizes, or held against other measurements."""
+"""Stored fits (`fordway model fit --json`), to predict times at other sizes or to check other
+measurements.
+"""
 
 import json
 from dataclasses import replace
@@ -14,13 +16,13 @@ from fordway.model.report import SCHEMA, SCHEMA_VERSION
 from fordway.model.terms import Constants, Terms
 
 FIELDS = ("break_bytes", "constants", "points", "leave_one_out", "reliable")
-"""What a document of a fit has, and predictions are made of."""
+"""Fields of a stored fit that predictions need."""
 AT_HAND = {"size", "mhz", "connections"}
-"""What can be said of a request before it is made; counters cannot."""
+"""Properties of a request that are known before it is sent. Counters are not."""
 
 
 def read_fit(path: Path) -> dict[str, Any]:
-    """The document in `path`. Raises `DataError` if it is no fit."""
+    """Returns the fit in `path`. Raises `DataError` if it is not a fit."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -37,26 +39,26 @@ def read_fit(path: Path) -> dict[str, Any]:
 
 
 def _are_coefficients(found: Any) -> bool:  # noqa: ANN401 (any value JSON can hold)
-    """Whether each has a number."""
+    """Returns whether every coefficient has a number."""
     values = [each.get("value") if isinstance(each, dict) else None for each in found]
     return bool(values) and all(isinstance(value, int | float) for value in values)
 
 
 def coefficients(found: dict[str, Any]) -> tuple[Model, np.ndarray, Structure]:
-    """The model of a stored fit and its coefficients."""
+    """Returns the model of a stored fit, its coefficients and its break."""
     values = np.array([each["value"] for each in found["coefficients"]], dtype=float)
     return MODELS[found["model"]], values, found["break_bytes"]
 
 
 def constants_of(found: dict[str, Any], constants: Constants) -> Constants:
-    """`constants` with the small-object size of the fit, which is a part of its model."""
+    """Returns `constants` with the `small_bytes` of the fit, which belongs to its model."""
     return replace(constants, small_bytes=found["constants"]["small_bytes"])
 
 
 def predict(
     found: dict[str, Any], sizes: list[float], frequency_mhz: float | None, connections: float | None
 ) -> dict[str, Any]:
-    """Times at `sizes`. Raises `DataError` for models of counters, which nobody knows beforehand."""
+    """Returns predicted times at `sizes`. Raises `DataError` for models that need counters."""
     model, values, structure = coefficients(found)
     if connections is not None and not 1 <= connections < float("inf"):
         raise DataError(f"--connections is {connections:g}: it should be 1 or more")
@@ -120,7 +122,9 @@ def _terms(
 
 
 def _measured_mhz(found: dict[str, Any], sizes: list[float]) -> np.ndarray:
-    """The frequency between the nearest measured sizes, on a logarithmic scale."""
+    """Returns the frequency at each of `sizes`, interpolated between measured sizes on a logarithmic
+    scale.
+    """
     rows = sorted((each["size_bytes"], each["frequency_mhz"]) for each in found["points"])
     at, mhz = zip(*rows, strict=True)
     return np.interp(np.log(np.maximum(sizes, 1)), np.log(np.maximum(at, 1)), mhz)

@@ -1,5 +1,7 @@
-"""Numbers with units. Inside the package times are in µs, sizes in bytes, frequencies in MHz (cycles a µs)
-and bandwidths in bytes a µs (MB/s), so that quotients need no factors.
+"""Numbers with units.
+
+Inside the package, times are in µs, sizes in bytes, frequencies in MHz (cycles per µs) and bandwidths in
+bytes per µs (MB/s), so that quotients need no factors.
 """
 
 import math
@@ -33,16 +35,16 @@ EXAMPLES = {
 TOOL_UNITS: dict[str, float] = {"": 1, "B": 1, "k": 1e3, "M": 1e6, "G": 1e9} | {
     f"{letter}B": 1024.0**power for power, letter in enumerate("KMGTP", 1)
 }
-"""What wrk, wrk2 and h2load print: counts in powers of 1,000, bytes in powers of 1,024 under the names KB and
-MB.
+"""Units in the output of wrk, wrk2 and h2load. Counts use powers of 1,000. Bytes use powers of 1,024,
+although their units are called KB and MB.
 """
 
 NUMBER = r"([0-9]+(?:\.[0-9]*)?(?:[eE][-+]?[0-9]+)?)"
 
 
 def parse(text: str, kind: str) -> float:
-    """The quantity in `text`, in the package's unit of its kind. Raises `DataError`; a unit is never
-    guessed.
+    """Returns the quantity in `text`, in the package's unit. Raises `DataError` if the unit is missing or
+    unknown.
     """
     found = re.fullmatch(rf"\s*{NUMBER}\s*(\S*)\s*", text.replace(",", ""))
     units = KINDS[kind]
@@ -55,6 +57,8 @@ def parse(text: str, kind: str) -> float:
 
 
 def parse_tool(text: str, units: dict[str, float] = TOOL_UNITS) -> float | None:
-    """A number as a load generator prints it (`1.17GB`, `82.65us`); `None` if it is none."""
+    """Returns a number in the output of a load generator (`1.17GB`, `82.65us`); `None` if `text` is not a
+    number.
+    """
     found = re.fullmatch(rf"-?{NUMBER}([A-Za-z]*)", text.strip())
     return float(found[1]) * units[found[2]] if found and found[2] in units else None

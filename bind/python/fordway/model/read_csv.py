@@ -1,5 +1,6 @@
-"""Reading CSV tables by their header names: a name says what and in which unit, such as `obj_size_B`,
-`lat_avg_us`, `server_CUC_cycles` (`docs/explain/model.md` has the list).
+"""Readers for CSV tables whose column names give the quantity and the unit.
+
+Examples are `obj_size_B`, `lat_avg_us` and `server_CUC_cycles`; `docs/explain/model.md` lists all names.
 """
 
 import io
@@ -17,7 +18,7 @@ TIMES = {
     "mean": ["lat_avg", "lat_mean", "latency_avg", "latency_mean", "t_req", "t_request", "hdr_mean"],
     "p50": ["lat_p50", "latency_p50", "p50", "lat_median"],
 }
-"""Names of times, the best first."""
+"""Column names for times, in order of preference."""
 
 SIZES = ["obj_size", "object_size", "msg_size", "size"]
 PLAIN = {
@@ -34,12 +35,16 @@ ERRORS = ["err_connect", "err_read", "err_write", "failed", "errored"]
 TIMEOUTS = ["err_timeout", "timeout", "timeouts"]
 COUNTERS = {"CUC": "cycles", "REF": "reference_cycles", "LLOD": "evicted_bytes", "L3EV": "evicted_bytes"}
 AGREED_SHARE = 0.05
-"""Two columns of one quantity may differ by this: tools round, and start to count at different moments."""
+"""Maximum relative difference between two columns of one quantity. Tools round, and start to count at
+different times.
+"""
 COUNTER = re.compile(r"(server|client)_(CUC|REF|LLOD|L3EV)(_cycles|_lines|_B)?(_per_req)?")
 
 
 def read(name: str, text: str, statistic: str) -> Points:
-    """The rows of the table in `text`. Raises `DataError` if it is none, or lacks sizes or times."""
+    """Returns the rows of the table in `text`. Raises `DataError` if it is invalid or lacks sizes or
+    times.
+    """
     rows = table(name, text)
     reader = Table(name, rows)
     found = {"source": [f"{name} row {at}" for at in range(1, len(rows) + 1)]}
@@ -56,7 +61,7 @@ def read(name: str, text: str, statistic: str) -> Points:
 
 
 def table(name: str, text: str) -> pd.DataFrame:
-    """The table in `text`. Raises `DataError` if it is none, or has no row."""
+    """Returns the table in `text`. Raises `DataError` if it is invalid or has no rows."""
     head = header(text)
     if ";" in head and "," not in head:
         raise DataError(
@@ -78,7 +83,7 @@ def table(name: str, text: str) -> pd.DataFrame:
 
 
 def header(text: str) -> str:
-    """The first line that is no comment."""
+    """Returns the first line that is neither empty nor a comment."""
     lines = (line for line in text.splitlines() if line.strip() and not line.startswith("#"))
     return next(lines, "")
 
@@ -100,19 +105,19 @@ def _marked(points: Points, rows: pd.DataFrame, reader: "Table") -> Points:
 
 
 def _unit_of(column: str, names: list[str]) -> str | None:
-    """What follows one of `names` in a column's name; `None` if it begins with none of them."""
+    """Returns the unit in the name of a column, after one of `names`; `None` if no name matches."""
     name = next((name for name in names if column.startswith(f"{name}_")), None)
     return None if name is None else column.removeprefix(f"{name}_").removesuffix("_txt")
 
 
 class Table:
-    """A table's columns, found by name and turned into the package's units."""
+    """A table whose columns are found by name and converted to the package's units."""
 
     def __init__(self, name: str, table: pd.DataFrame) -> None:
         self.name, self.table = name, table
 
     def number(self, column: str) -> pd.Series:
-        """The column as numbers; what is none is an error, an empty cell is NaN."""
+        """Returns the column as numbers, with NaN for empty cells. Raises `DataError` for other text."""
         cells = self.table[column]
         numbers = pd.to_numeric(cells, errors="coerce").astype("float64")
         words = numbers.isna() & cells.notna() & (cells.astype(str).str.strip().str.lower() != "nan")
@@ -124,21 +129,24 @@ class Table:
         return numbers
 
     def first(self, names: list[str]) -> pd.Series:
-        """The first column of `names` that is there, else NaN."""
+        """Returns the first existing column of `names`; all NaN if there is none."""
         there = next((name for name in names if name in self.table), None)
         return self.missing() if there is None else self.number(there)
 
     def missing(self) -> pd.Series:
-        """A column that is not there."""
+        """Returns a column of NaN, for a quantity that the table lacks."""
         return pd.Series(np.nan, index=self.table.index)
 
     def total(self, names: list[str]) -> pd.Series:
-        """The sum of those columns of `names` that are there."""
+        """Returns the sum of the existing columns of `names`; all NaN if there is none."""
         there = [self.number(name) for name in names if name in self.table]
         return sum(there[1:], there[0]) if there else self.missing()
 
     def with_unit(self, names: list[str], kind: str, *, optional: bool = False) -> pd.Series:
-        """The first column `NAME_UNIT` of `names`, in the package's unit."""
+        """Returns the first column named `NAME_UNIT` for one of `names`, in the package's unit.
+
+        Raises `DataError` if there is none, unless it is `optional`.
+        """
         units = quantities.KINDS[kind] | ({"KB": 1000.0} if kind == "size" else {})
         for name in names:
             for column in self.table.columns:
@@ -158,7 +166,9 @@ class Table:
         )
 
     def _agreed(self, column: str, names: list[str], units: dict[str, float]) -> pd.Series:
-        """The column in the package's unit. Raises `DataError` if another one of `names` says otherwise."""
+        """Returns the column in the package's unit. Raises `DataError` if another column of `names`
+        disagrees.
+        """
         used = self.number(column) * units[_unit_of(column, names)]
         for other in self.table.columns:
             unit = _unit_of(other, names)
@@ -174,7 +184,7 @@ class Table:
         return used
 
     def time(self, statistic: str) -> tuple[pd.Series, str]:
-        """The times of requests, and whether they are means or medians."""
+        """Returns the times of requests, and their statistic: `mean` or `p50`."""
         if statistic == "auto":
             try:
                 return self.with_unit(TIMES["mean"], "time"), "mean"
@@ -186,8 +196,9 @@ class Table:
         return self.with_unit(TIMES[statistic], "time"), statistic
 
     def size(self, found: dict[str, pd.Series]) -> pd.Series:
-        """The sizes of objects. `KB` in a file's name may be 1,000 or 1,024 bytes: the bytes that were read
-        tell.
+        """Returns the sizes of objects.
+
+        `name_KB` may mean 1,000 or 1,024 bytes. The number of bytes read per request decides.
         """
         if "name_KB" not in self.table:
             return self.with_unit(SIZES, "size")
@@ -196,7 +207,7 @@ class Table:
         return named * binary.map({True: 1024.0, False: 1000.0})
 
     def counters(self, side: str, requests: pd.Series) -> dict[str, pd.Series]:
-        """What was counted on one side, per request where a request has its share."""
+        """Returns the counters of one side per request, its run time, and its clock frequency."""
         found = {
             f"{side}_runtime_us": self.with_unit(
                 [f"{side}_likwid_runtime", f"{side}_runtime"], "time", optional=True

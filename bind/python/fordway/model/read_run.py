@@ -1,5 +1,6 @@
-"""Reading our own runs: `NAME.run/`, its `run.json`, or what `bench rest --json` printed
-(`docs/reference/run-file.md`).
+"""Readers for Fordway's own results: `NAME.run/`, its `run.json`, or the output of `bench rest --json`.
+
+`docs/reference/run-file.md` describes the format.
 """
 
 import json
@@ -13,12 +14,13 @@ from fordway.model.points import SIDES, DataError, Points, from_records
 from fordway.report import runfile
 
 OPERATIONS_PER_CLASS_MIN = 5
-"""A size class with fewer operations is no point: its mean is anybody's guess."""
+"""Size classes with fewer operations are left out, because their means are unreliable."""
 
 
 def read_directory(path: Path, statistic: str, lane: str | None, phase: str | None) -> Points:
-    """The run in `path`: a summary for each load of `bench rest`, else size classes of one lane's
-    operations.
+    """Returns the measurements of the run in `path`.
+
+    A run of `bench rest` has one point for each load. Other runs have one for each size class of one lane.
     """
     try:
         run = runfile.read_run(path)
@@ -30,7 +32,7 @@ def read_directory(path: Path, statistic: str, lane: str | None, phase: str | No
 
 
 def read_json(name: str, text: str, statistic: str, lane: str | None) -> Points:
-    """Summaries from JSON: a whole `run.json`, a list, or one document a line."""
+    """Returns the summaries in JSON: a whole `run.json`, a list, or one document per line."""
     summaries: list[dict[str, Any]] = []
     for found in _documents(name, text):
         for part in found if isinstance(found, list) else [found]:
@@ -40,7 +42,7 @@ def read_json(name: str, text: str, statistic: str, lane: str | None) -> Points:
 
 
 def read_summaries(name: str, summaries: list[dict[str, Any]], statistic: str, lane: str | None) -> Points:
-    """One point for each summary under load. Raises `DataError` if there is none."""
+    """Returns one point for each summary that has a load. Raises `DataError` if there is none."""
     wanted = [row for row in summaries if isinstance(row, dict) and row.get("load") and row.get("latency")]
     statistic = "mean" if statistic == "auto" else statistic
     try:
@@ -96,7 +98,7 @@ def _summary(name: str, row: dict[str, Any], statistic: str) -> dict[str, Any]:
 
 
 def _process(side: str, counters: dict[str, Any], operations: int) -> dict[str, Any]:
-    """Cycles of a process; the frequency is that while it worked: its cycles over its CPU time."""
+    """Returns the cycles of a process per operation, and its frequency: cycles over CPU time."""
     cycles = counters.get("cycles")
     if not cycles or not operations:
         return {}
@@ -105,8 +107,9 @@ def _process(side: str, counters: dict[str, Any], operations: int) -> dict[str, 
 
 
 def _classes(run: runfile.Run, statistic: str, lane: str | None, phase: str) -> Points:
-    """Operations of one lane and phase, by powers of two of their size. The phases of a ledger are its sizes:
-    all of them count.
+    """Returns one point for each power of two of the operations' sizes, on one lane in one phase.
+
+    The phases of a ledger are its sizes, so all of them count.
     """
     is_ledger = run.info["kind"] == "ledger"
     rows = run.operations if is_ledger else run.operations[run.operations["phase"] == phase]

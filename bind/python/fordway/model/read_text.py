@@ -1,4 +1,4 @@
-"""Reading what wrk, wrk2 and h2load print, with the tables of likwid-perfctr around it."""
+"""Readers for the output of wrk, wrk2 and h2load, with tables of likwid-perfctr around it."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -11,7 +11,7 @@ from fordway.model.quantities import KINDS, parse_tool
 from fordway.report import likwid
 
 RUNNING = re.compile(r"^Running (\S+) test @ (\S+)", re.MULTILINE)
-"""How wrk and wrk2 begin."""
+"""First line of the output of wrk and wrk2."""
 
 H2LOAD = re.compile(r"^finished in (\S+), ([0-9]+(?:\.[0-9]+)?) req/s", re.MULTILINE)
 EVENTS = {
@@ -19,22 +19,26 @@ EVENTS = {
     "reference_cycles": ["CPU_CLK_UNHALTED_REF"],
     "evicted_bytes": ["L2_LINES_OUT_DEMAND_DIRTY", "L2_LINES_OUT_DIRTY_ALL", "L2_TRANS_L2_WB"],
 }
-"""What likwid-perfctr calls the counters. Evictions are lines that leave L2 dirty (the paper's L3EV)."""
+"""Names of the counters in likwid-perfctr. Evictions are lines that leave L2 dirty (L3EV in the paper)."""
 
 CLOCK = re.compile(r"CPU clock:\s*([0-9]+(?:\.[0-9]+)?)\s*(MHz|GHz)")
 HEAD_BYTES_MAX = 1_000
-"""More than this is no head of an answer: the number in a URL was something else."""
+"""Maximum size of a response head. With a larger difference, the number in the URL is not the object's
+size.
+"""
 
 
 def is_load(text: str) -> bool:
-    """Whether `text` is of wrk, wrk2 or h2load."""
+    """Returns whether `text` is the output of wrk, wrk2 or h2load."""
     return bool(RUNNING.search(text) or H2LOAD.search(text))
 
 
 def read(name: str, text: str, statistic: str, size_bytes: float | None, server: Sequence[Path]) -> Points:
-    """The runs in `text`, with counters of the client if likwid-perfctr ran it, and of the server from files.
+    """Returns the runs in `text`, with counters of the client and the server.
 
-    `size_bytes` is of the objects; without it wrk's bytes and its URL tell. Raises `DataError`.
+    The client's counters are in `text` if likwid-perfctr ran the load generator. The server's are in the
+    files `server`. `size_bytes` is the size of the objects; without it, the output determines the size.
+    Raises `DataError`.
     """
     statistic = "mean" if statistic == "auto" else statistic
     clock = CLOCK.search(text)
@@ -55,7 +59,7 @@ def read(name: str, text: str, statistic: str, size_bytes: float | None, server:
 
 
 def _parts(text: str) -> Iterator[str]:
-    """The text of each run: from where wrk begins, or from after the h2load before it."""
+    """Returns the text of each run, which begins with the first line of the load generator."""
     starts = [found.start() for found in RUNNING.finditer(text)]
     if not starts:
         starts = [found.start() for found in re.finditer(r"^starting benchmark", text, re.MULTILINE)] or [0]
@@ -117,8 +121,9 @@ def _h2load(name: str, part: str, statistic: str) -> dict[str, Any]:
 
 
 def _h2load_time(name: str, part: str, column: str) -> str:
-    """A cell of 'time for request' (or 'request'), by the header's words: versions differ in their
-    columns.
+    """Returns a cell of `time for request` (or `request`).
+
+    The header determines the position, because versions of h2load differ in their columns.
     """
     head = _need(r"^\s*(min\s+.*sd.*)$", part, name, "a header with min, max, mean, sd")
     row = _need(r"^(?:time for )?request\s*:\s+(.*)$", part, name, "time for request")
@@ -143,7 +148,10 @@ def _time(name: str, text: str) -> float:
 
 
 def _size(name: str, part: str, record: dict[str, Any]) -> float:
-    """Wrk does not say how large objects are: the URL's number if the bytes that were read agree with it."""
+    """Returns the number in the URL that agrees with the bytes read per request.
+
+    wrk does not print the size of objects. Raises `DataError` if no number agrees.
+    """
     each = record["read_bytes"] / record["requests"] if record["read_bytes"] and record["requests"] else None
     if each is None:
         return float("nan")
@@ -176,7 +184,7 @@ def _server_counters(path: Path, record: dict[str, Any]) -> dict[str, Any]:
 def _counters(
     side: str, counted: likwid.Counted, record: dict[str, Any], clock_mhz: float | None
 ) -> dict[str, Any]:
-    """The events of a run as shares of a request."""
+    """Returns the counters of a run, per request."""
     assert side in SIDES
     found: dict[str, Any] = {f"{side}_clock_mhz": clock_mhz}
     if counted.runtime_s is not None:

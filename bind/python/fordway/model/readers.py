@@ -1,4 +1,4 @@
-"""Reading any file of measurements: what it holds decides how it is read, never its name."""
+"""Readers for all supported files of measurements. The content determines the format, not the file name."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -10,19 +10,21 @@ from fordway.model.points import DataError, Points, joined
 
 @dataclass(frozen=True)
 class Choice:
-    """What a reader must be told where a file leaves it open."""
+    """Choices for files that contain several statistics, lanes or phases, or no sizes."""
 
     statistic: str = "auto"
-    """`mean`, `p50`, or `auto`: means if there are any."""
+    """`mean`, `p50`, or `auto`: means if there are any, otherwise medians."""
     lane: str | None = None
     phase: str | None = None
     size_bytes: float | None = None
     server: Sequence[Path] = field(default_factory=tuple)
-    """What likwid-perfctr printed about the server, for each file of a load generator in turn."""
+    """Output of likwid-perfctr for the server, one file for each output of a load generator, in the same
+    order.
+    """
 
 
 def read(paths: Sequence[Path], choice: Choice) -> Points:
-    """The measurements in `paths`, in order. Raises `DataError`."""
+    """Returns the measurements in `paths`, in order. Raises `DataError`."""
     server = list(choice.server)
     parts = []
     for path in paths:
@@ -37,7 +39,7 @@ def read(paths: Sequence[Path], choice: Choice) -> Points:
 
 
 def text_of(path: Path) -> str:
-    """What the file says. Raises `DataError` if it cannot be read or is empty."""
+    """Returns the text of a file. Raises `DataError` if the file is unreadable or empty."""
     try:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:

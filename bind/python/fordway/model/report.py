@@ -1,4 +1,4 @@
-"""What is printed: the same content as text, and as JSON."""
+"""Output of results, with the same content as text and as JSON."""
 
 import math
 import re
@@ -21,7 +21,7 @@ SCHEMA_VERSION = 1
 def document(
     command: str, result: Result, points: Points, constants: Constants, tried: Sequence[Candidate]
 ) -> dict[str, Any]:
-    """All of a result, ready for JSON: what is not known is null."""
+    """Returns a result as a document for JSON. Unknown values are null."""
     fit, found = result.fit, result.diagnosis
     return clean(
         {
@@ -58,7 +58,7 @@ def document(
 
 
 def clean(value: Any) -> Any:  # noqa: ANN401 (any value JSON can hold)
-    """The same with NaN and infinity as null, and NumPy's numbers as Python's."""
+    """Returns a value for JSON. NaN and infinity become null, and NumPy's numbers become Python's."""
     if isinstance(value, dict):
         return {name: clean(each) for name, each in value.items()}
     if isinstance(value, (list, tuple)):
@@ -119,7 +119,7 @@ def _candidate(each: Candidate) -> dict[str, Any]:
 
 
 def text(found: dict[str, Any]) -> str:
-    """A document of a result, for people."""
+    """Returns the document of a result as text."""
     parts = [
         f"{found['model']}: {found['equation'].removeprefix(found['model'].replace('eq', 'eq. ') + ': ')}",
         _how(found),
@@ -231,7 +231,9 @@ def _candidate_rows(candidates: list[dict[str, Any]]) -> list[list[str]]:
 
 
 def data_document(points: Points, link: checks.Link, constants: Constants) -> dict[str, Any]:
-    """What was read, before any model: what rows say beside their times, and what lacks for which term."""
+    """Returns the measurements as a document, without a model: derived quantities, and reasons for missing
+    terms.
+    """
     rows, found = points.rows, terms.derive(points, constants)
     bounds = mathis.bounds(points, constants.path)
     each_read = rows["read_bytes"] / rows["requests"]
@@ -283,7 +285,7 @@ DATA_COLUMNS = {
 
 
 def data_text(found: dict[str, Any]) -> str:
-    """The same for people; columns that nobody measured are left out."""
+    """Returns the document of the measurements as text, without columns that were not measured."""
     used = {
         head: name
         for head, name in DATA_COLUMNS.items()
@@ -298,7 +300,7 @@ def data_text(found: dict[str, Any]) -> str:
 
 
 def predicted_text(found: dict[str, Any]) -> str:
-    """Predictions for people."""
+    """Returns the document of predictions as text."""
     rows = [["size B", "connections", "frequency MHz", "predicted µs"]]
     for each in found["predictions"]:
         names = ("connections", "frequency_mhz", "predicted_us")
@@ -311,7 +313,7 @@ def predicted_text(found: dict[str, Any]) -> str:
 
 
 def number(value: float | None) -> str:
-    """Four digits, or `-` for what is not known."""
+    """Returns a number as text, with at least four significant digits; `-` if it is unknown."""
     if value is None or math.isnan(value):
         return "-"
     if value == 0 or 0.01 <= abs(value) < 1e3:
@@ -320,7 +322,7 @@ def number(value: float | None) -> str:
 
 
 def table(rows: list[list[str]]) -> str:
-    """Columns under their heads: numbers to the right, words to the left."""
+    """Returns rows as aligned text. Numbers are right-aligned, words left-aligned."""
     widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
     lines = []
     for row in rows:

@@ -1,4 +1,4 @@
-"""From measurements to judged models: fitting one, checking a published one, choosing between several."""
+"""Evaluation of models on measurements: fit one, check a published one, or choose between several."""
 
 from dataclasses import dataclass
 
@@ -12,17 +12,15 @@ from fordway.model.points import DataError, Points
 from fordway.model.terms import Constants, Terms
 
 ERROR_MIN_PCT = 0.1
-"""Below this, measurements do not tell models apart."""
+"""Leave-one-out error below which measurements do not distinguish models."""
 
 CLEARLY_BETTER = 0.9
-"""A model of more coefficients is chosen only if its leave-one-out error is below this share of the
-other's.
-"""
+"""A model with more coefficients is chosen only if its error is below this share of the other's."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """A model on measurements."""
+    """A model on measurements: its fit and its diagnosis."""
 
     fit: Fit
     terms: Terms
@@ -31,13 +29,13 @@ class Result:
 
     @property
     def model(self) -> Model:
-        """The model."""
+        """The fitted or checked model."""
         return self.fit.model
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A model that `auto` tried: its leave-one-out error, or why it was not fitted."""
+    """A model that `auto` tried: its result, or the reason why it was not fitted."""
 
     name: str
     result: Result | None
@@ -45,7 +43,7 @@ class Candidate:
 
 
 def examine(points: Points, constants: Constants, name: str, method: str) -> Result:
-    """The model called `name` fitted to `points`. Raises `DataError` if rows lack what it needs."""
+    """Fits the model `name` to `points`. Raises `DataError` if the rows are insufficient."""
     model, found = MODELS[name], _terms(points, constants, MODELS[name])
     fitting.enough(model, found, len(model.coefficients) + 1)
     _different(model, found)
@@ -59,8 +57,9 @@ def hold(
     values: np.ndarray | None = None,
     structure: Structure = None,
 ) -> Result:
-    """The model with `values`, or its published factors, held against `points`. Raises `DataError` as
-    above.
+    """Compares the model with `points`, with coefficients `values` or its published ones.
+
+    Raises `DataError` if the rows lack a column that the model needs.
     """
     found = _terms(points, constants, model)
     values = np.array(model.published) if values is None else values
@@ -91,7 +90,7 @@ def _different(model: Model, found: Terms) -> None:
 
 
 def bound_doubts(points: Points, constants: Constants) -> list[str]:
-    """What eq. 4 has against rows, where rtt, loss and segment size are known."""
+    """Returns a sentence if rows exceed the bound of eq. 4, where rtt, loss and segment size are known."""
     return mathis.exceeded(points, mathis.bounds(points, constants.path))
 
 
@@ -127,8 +126,9 @@ def _condition(diagnosis: Diagnosis, fit: Fit) -> str:
 
 
 def choose(points: Points, constants: Constants, method: str) -> tuple[Result, list[Candidate]]:
-    """The model with the least leave-one-out error, and all that were tried. Raises `DataError` if none can
-    be.
+    """Returns the model with the smallest leave-one-out error, and all candidates.
+
+    More coefficients must make it clearly better. Raises `DataError` if no model can be fitted.
     """
     tried = [_try(points, constants, name, method) for name in FITTED]
     fitted = [candidate.result for candidate in tried if candidate.result is not None]
@@ -150,7 +150,10 @@ def _try(points: Points, constants: Constants, name: str, method: str) -> Candid
 
 
 def left_out_pct(result: Result) -> float:
-    """The mean leave-one-out error without sign: its square would be ruled by one row beside a break."""
+    """Returns the mean leave-one-out error without sign, in per cent.
+
+    One row next to a break would dominate a mean of squares.
+    """
     left_out = result.diagnosis.left_out
     mean_pct = float("inf") if left_out is None else diagnostics.summary(left_out.errors_pct)["mean_pct"]
     return max(mean_pct, ERROR_MIN_PCT)

@@ -1,4 +1,4 @@
-"""What the models are made of: times and sizes of each row, and why some are not known."""
+"""Terms of the cost models: times and sizes derived from each row, and the reasons for missing columns."""
 
 from dataclasses import dataclass, field
 
@@ -11,22 +11,22 @@ from fordway.model.points import CONNECTIONS, SIZE, TIME, Points
 
 @dataclass(frozen=True)
 class Constants:
-    """What the machine is known for, and no row says. `None` is not known."""
+    """Properties of the machine that the rows do not contain. `None` means unknown."""
 
     clock_mhz: float | None = None
-    """R, the clock at which reference cycles count; a column of clocks gives way to it."""
+    """R, the clock frequency of the reference cycles. Overrides the clock column of the rows."""
     frequency_mhz: float | None = None
-    """The frequency the client worked at, where cycles were not counted."""
+    """Clock frequency of the client. Overrides the frequency derived from cycle counters."""
     memory_bytes_per_us: float | None = None
     network_bytes_per_us: float | None = None
     path: mathis.Path = field(default_factory=mathis.Path)
     small_bytes: float = 65_536
-    """Up to here a byte costs the small-object term too."""
+    """Object size up to which each byte also costs the small-object term."""
 
 
 @dataclass(frozen=True)
 class Terms:
-    """Columns for the models, in the order of the points, and why others are missing."""
+    """Columns for the models, one row for each point, and the reasons for missing columns."""
 
     columns: pd.DataFrame
     missing: dict[str, str]
@@ -36,20 +36,20 @@ class Terms:
 
     @property
     def times_us(self) -> np.ndarray:
-        """What was measured."""
+        """Measured times, in µs."""
         return self.columns["time_us"].to_numpy()
 
     def take(self, which: np.ndarray) -> "Terms":
-        """Only the rows of `which`: places, or a truth value for each."""
+        """Returns the rows that `which` selects, by position or by a Boolean mask."""
         return Terms(self.columns.loc[self.columns.index[which]].reset_index(drop=True), self.missing)
 
     def why_not(self, needs: tuple[str, ...]) -> list[str]:
-        """A sentence for each of `needs` that is not there."""
+        """Returns the distinct reasons why columns of `needs` are missing."""
         return list(dict.fromkeys(self.missing[name] for name in needs if name in self.missing))
 
 
 def derive(points: Points, constants: Constants) -> Terms:
-    """The columns that `points` and `constants` allow."""
+    """Returns the terms that can be computed from `points` and `constants`."""
     rows = points.rows
     found = {"size": rows[SIZE], "time_us": rows[TIME], "one": 1.0, "connections": rows[CONNECTIONS]}
     found["small"] = np.minimum(rows[SIZE], constants.small_bytes)
@@ -66,7 +66,10 @@ def derive(points: Points, constants: Constants) -> Terms:
 
 
 def network_bytes_per_us(points: Points, constants: Constants) -> pd.Series:
-    """Eq. 4: the lesser of the bound by Mathis and of the link's bandwidth; NaN without the bandwidth."""
+    """Returns the network bandwidth of eq. 4, in B/µs.
+
+    It is the lower of Mathis's bound and the bandwidth of the link; NaN if the latter is unknown.
+    """
     link = constants.network_bytes_per_us
     bound = mathis.bounds(points, constants.path).fillna(np.inf)
     return np.minimum(bound, np.nan if link is None else link)
@@ -84,7 +87,7 @@ def _frequency(rows: pd.DataFrame, constants: Constants) -> pd.Series | float:
 
 
 def _reasons(points: Points, constants: Constants, columns: pd.DataFrame) -> dict[str, str]:
-    """For each column with gaps, the first thing that lacks."""
+    """Returns the first reason for each column that has gaps."""
     refused = {
         side: next((s for s in points.refused if f"the {side}'s" in s), None) for side in ("server", "client")
     }

@@ -1,5 +1,6 @@
-"""Reports of runs: from run directories to one self-contained page.
+"""Reports of runs: run directories become one self-contained page.
 
-`runfile` and `likwid` read; `figures`, `figures_load` and `figures_ranks` draw; `tables` and `page` write;
-`kinds` says which kind of run has what; `cli` is the command `fordway-report`.
+`runfile` and `likwid` read data. `figures` and the modules `figures_*` draw. `tables`, `tables_layers` and
+`page` write HTML. `kinds` lists the figures and tables of each kind of run. `cli` is the command
+`fordway-report`.
 """

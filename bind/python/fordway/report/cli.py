@@ -16,15 +16,19 @@ NOT_INSTALLED = "what draws reports is not installed: pip install 'fordway[repor
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Writes the report of the runs that `arguments` name; returns the exit status."""
+    """Writes the report of the runs in `arguments`. Returns the exit status."""
     options = _parser().parse_args(arguments)
     try:
-        from fordway.report import likwid, runfile
+        from fordway.report import likwid, physics, runfile
     except ModuleNotFoundError as error:
         return _fail(f"{NOT_INSTALLED} ({error})")
     try:
         asked = sizes(options.size)
         runs = [replace(run, sizes_bytes=asked) for run in read_runs(options.runs, options.likwid)]
+        if wrong := [f"{run.name}: {each}" for run in runs for each in physics.impossible(run.info)]:
+            return _fail(
+                f"no page is made of figures that cannot be ({'; '.join(wrong)}); please report this bug"
+            )
         missing = [run.name for run in runs if not _has_sizes(run)]
         if missing:
             return _fail(f"{missing[0]} has no path at a size of --size: name sizes that it measured")
@@ -40,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def sizes(text: str | None) -> tuple[int, ...]:
-    """Sizes in bytes of `4KiB,1MiB`. Raises `RunFileError`."""
+    """Returns the sizes in a list such as `4KiB,1MiB`, in bytes. Raises `RunFileError`."""
     from fordway.report import runfile
 
     found = []
@@ -60,7 +64,7 @@ def _has_sizes(run: "runfile.Run") -> bool:
 
 
 def read_runs(directories: list[Path], likwid_output: Path | None) -> "list[runfile.Run]":
-    """Reads the runs; what likwid-perfctr counted belongs to the one there is."""
+    """Returns the runs. Counters of likwid-perfctr require exactly one run. Raises `LikwidError`."""
     from fordway.report import likwid
 
     runs = [_read(path) for path in directories]
@@ -74,7 +78,7 @@ def read_runs(directories: list[Path], likwid_output: Path | None) -> "list[runf
 
 
 def _read(path: Path) -> "runfile.Run":
-    """A run, or a table that others measured."""
+    """Returns a run directory, or a published table as a run."""
     from fordway.report import runfile
     from fordway.report.layers import published
 
@@ -82,7 +86,9 @@ def _read(path: Path) -> "runfile.Run":
 
 
 def write_report(runs: "list[runfile.Run]", out: Path, svg: Path | None, png: Path | None) -> Path:
-    """Writes the page (and the figures, one file each, where asked for), and returns its path."""
+    """Writes the page, and one file for each figure if `svg` or `png` is given. Returns the path of the
+    page.
+    """
     from fordway.report import figures, kinds, page
 
     colours = figures.lane_colours([lane for run in runs for lane in run.lanes])
@@ -99,7 +105,9 @@ def write_report(runs: "list[runfile.Run]", out: Path, svg: Path | None, png: Pa
 
 
 def _beside(runs: list[Path]) -> Path:
-    """`NAME.html` beside `NAME.run`; `report.html` beside the first of several."""
+    """Returns the default path: `NAME.html` next to `NAME.run`; for several runs, `report.html` next to the
+    first.
+    """
     first = runs[0].resolve()
     name = first.name.removesuffix(".run").removesuffix(".csv") if len(runs) == 1 else "report"
     return first.with_name(f"{name}.html")

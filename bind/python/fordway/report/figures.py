@@ -1,4 +1,6 @@
-"""The figures of a report. Each function returns a Matplotlib figure, or `None` with nothing to show."""
+"""The figures of a report. Each function returns a Matplotlib figure, or `None` if there is nothing to
+show.
+"""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,7 +19,7 @@ from fordway.report import units
 from fordway.report.runfile import Run
 
 INK, MUTED, GRID = "#1f2329", "#646b75", "#d8dce2"
-"""Colours of text and lines; the page replaces them by its own, for light and dark."""
+"""Colours of text and lines. A page replaces them by its own, for light and dark mode."""
 
 LANE_COLOURS = {
     "posix": "#6e7681",
@@ -27,7 +29,7 @@ LANE_COLOURS = {
     "bare": "#6e7681",
     "Reference": "#6e7681",
 }
-"""Told apart by colour-blind readers too (after Okabe and Ito 2008); the reference is grey."""
+"""Colours that colour-blind readers can distinguish (after Okabe and Ito 2008). The reference is grey."""
 
 SPARE_COLOURS = [
     "#cc79a7",
@@ -40,20 +42,20 @@ SPARE_COLOURS = [
     "#01665e",
     "#4d4dff",
 ]
-"""For lanes that have no colour of their own, in turn."""
+"""Colours of all other lanes, in turn."""
 
 WIDTH_INCHES = 9.6
 PAUSE = "\u00a0" * 8
-"""Between parts of an axis label; plain spaces would run together within a page."""
+"""Separator between parts of an axis label. A page would merge plain spaces."""
 
 ECDF_POINTS = 400
-"""Points of a curve: it is drawn through quantiles, so that a run of any size keeps its tail."""
+"""Number of points of a curve. They are quantiles, so a run of any size keeps its tail."""
 
 ECDF_SHARES = [0.01, 0.1, 0.5, 0.9, 0.99, 0.999, 0.9999, 0.99999]
-"""Shares that the axis of a distribution names, as far as the operations reach."""
+"""Shares on the axis of a distribution, as far as the number of operations resolves them."""
 
 OPERATIONS_PER_CLASS_MIN = 5
-"""Fewer operations in a size class give no band worth drawing."""
+"""Minimum number of operations in a size class that is drawn."""
 
 STYLE = {
     "font.family": "sans-serif",
@@ -87,14 +89,14 @@ STYLE = {
 
 
 def lane_colours(lanes: Sequence[str]) -> dict[str, str]:
-    """A colour for each of `lanes`, the same in every figure of a report."""
+    """Returns a colour for each of `lanes`, the same in every figure of a report."""
     spare = [lane for lane in dict.fromkeys(lanes) if lane not in LANE_COLOURS]
     others = {lane: SPARE_COLOURS[i % len(SPARE_COLOURS)] for i, lane in enumerate(spare)}
     return {lane: LANE_COLOURS.get(lane) or others[lane] for lane in lanes}
 
 
 def ratios(run: Run, colours: dict[str, str]) -> Figure | None:
-    """A forest plot: one row for each phase and lane, speed in units of the reference's."""
+    """Draws a forest plot: one row for each phase and lane, with its speed relative to the reference."""
     rows = [row for row in run.summaries() if row["ratio"] is not None and row["phase"] in run.drawn_phases]
     if not any(run.speed(row) is not None for row in rows):
         return None
@@ -113,7 +115,7 @@ def ratios(run: Run, colours: dict[str, str]) -> Figure | None:
 
 
 def _grouped_positions(rows: list[dict[str, Any]]) -> tuple[list[float], list[str]]:
-    """Where each row goes: rows of one phase together, a gap between phases."""
+    """Returns the position of each row, with gaps between phases, and its label."""
     positions: list[float] = []
     for i, row in enumerate(rows):
         new_phase = i > 0 and rows[i - 1]["phase"] != row["phase"]
@@ -153,12 +155,12 @@ def _ratio_axes(axes: Axes, run: Run, rows: list[dict[str, Any]], label: str) ->
 
 
 def verdict_text(ratio: dict[str, Any]) -> str:
-    """`faster`, `slower` or `cannot tell`."""
+    """Returns `faster`, `slower` or `cannot tell`."""
     return ratio["verdict"].replace("-", " ")
 
 
 def latency(run: Run, colours: dict[str, str]) -> Figure | None:
-    """Cumulative distributions of latency, one panel for each phase, on a logarithmic axis."""
+    """Draws cumulative distributions of latency on a logarithmic axis, one panel for each phase."""
     phases = run.timed_phases
     if not phases:
         return None
@@ -176,7 +178,7 @@ def latency(run: Run, colours: dict[str, str]) -> Figure | None:
 
 
 def panels(count: int, height_inches: float, **shared: bool) -> tuple[Figure, np.ndarray]:
-    """A figure of `count` panels in rows of three, those that are left over hidden."""
+    """Returns a figure of `count` panels in rows of three. Panels left over are hidden."""
     columns = min(3, count)
     rows = -(-count // columns)
     figure = Figure(figsize=(WIDTH_INCHES, 0.6 + height_inches * rows), layout="constrained")
@@ -187,7 +189,7 @@ def panels(count: int, height_inches: float, **shared: bool) -> tuple[Figure, np
 
 
 def _ecdf(axes: Axes, durations_ns: pd.Series, colour: str) -> None:
-    """Draws through quantiles at equal steps of the axis, and so closer together towards both ends."""
+    """Draws a curve through quantiles at equal steps of the axis, which are denser towards both ends."""
     if durations_ns.empty:
         return
     end = np.log(max(len(durations_ns), 3) - 1)
@@ -197,7 +199,7 @@ def _ecdf(axes: Axes, durations_ns: pd.Series, colour: str) -> None:
 
 
 def _share_axis(axes: Axes, operations: int) -> None:
-    """Shares on a logit scale, from 1 % to as far up as one of `operations` reaches."""
+    """Sets a logit axis from 1 % to the largest share that `operations` resolve."""
     top = 1 - 1 / max(operations, 20)
     shares = [share for share in ECDF_SHARES if share <= top]
     axes.set(yscale="logit", ylim=(0.01, top))
@@ -207,7 +209,7 @@ def _share_axis(axes: Axes, operations: int) -> None:
 
 
 def time_axis(axis: Any) -> None:  # noqa: ANN401 (Matplotlib's XAxis and YAxis share no public type)
-    """Ticks at powers of ten, or at 1, 2 and 5 where there are less than two of those."""
+    """Sets ticks at powers of ten, or at 1, 2 and 5 times powers of ten on an axis of up to two decades."""
     low, high = axis.get_view_interval()
     subs = (1.0,) if high / max(low, 1e-9) > 100 else (1.0, 2.0, 5.0)
     axis.set_major_locator(LogLocator(base=10, subs=subs, numticks=8))
@@ -216,7 +218,7 @@ def time_axis(axis: Any) -> None:  # noqa: ANN401 (Matplotlib's XAxis and YAxis 
 
 
 def rate_axis(axis: Any) -> None:  # noqa: ANN401 (as above)
-    """Ticks of a rate at 1, 2 and 5, written out."""
+    """Sets the ticks of a rate at 1, 2 and 5 times powers of ten, without exponents."""
     axis.set_major_locator(LogLocator(base=10, subs=(1.0, 2.0, 5.0), numticks=8))
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.12g}"))
     axis.set_minor_formatter(NullFormatter())
@@ -230,7 +232,7 @@ def _short_time(value_ns: float) -> str:
 
 
 def by_size(run: Run, colours: dict[str, str]) -> Figure | None:
-    """Latency and throughput against size: the median of each size class, and its middle half."""
+    """Draws latency and throughput by size: the median of each size class, and its middle half."""
     moved = run.operations[run.operations["bytes"] > 0]
     phases = [phase for phase in run.phases if (moved["phase"] == phase).any()]
     if not phases:
@@ -252,7 +254,7 @@ def by_size(run: Run, colours: dict[str, str]) -> Figure | None:
 
 
 def size_classes(rows: pd.DataFrame) -> pd.DataFrame:
-    """Quartiles of latency and throughput in classes of size, each twice as wide as the one before."""
+    """Returns quartiles of latency and throughput by size class, each twice as wide as the previous one."""
     exponent = np.floor(np.log2(rows["bytes"].to_numpy(dtype=float)))
     measured = pd.DataFrame(
         {
@@ -278,7 +280,7 @@ def _bands(panels: Sequence[Axes], rows: pd.DataFrame, colour: str) -> None:
 
 
 def size_axis(axes: Axes) -> None:
-    """Sizes along the lower axis, at powers of 16."""
+    """Sets the ticks of sizes on the lower axis, at powers of 16."""
     axes.xaxis.set_major_locator(LogLocator(base=16, numticks=8))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _short_size(value)))
     axes.xaxis.set_minor_formatter(NullFormatter())
@@ -294,7 +296,7 @@ def _short_size(value_bytes: float) -> str:
 
 
 def cpu(run: Run, colours: dict[str, str]) -> Figure | None:
-    """CPU time per operation: the client's, and stacked on it the server's, one panel per phase."""
+    """Draws CPU time per operation, the server's stacked on the client's, one panel for each phase."""
     measured = [row for row in run.summaries() if row["client_cpu_ns_per_op"] is not None]
     phases = [phase for phase in run.drawn_phases if any(row["phase"] == phase for row in measured)]
     if not phases:
@@ -329,13 +331,13 @@ def _cpu_panel(axes: Axes, run: Run, phase: str, colours: dict[str, str]) -> Non
 
 
 def lane_legend(figure: Figure, run: Run, colours: dict[str, str], only: Sequence[str] | None = None) -> None:
-    """Which colour is which lane, above the panels."""
+    """Adds a legend of the lanes' colours above the panels."""
     lanes = [lane for lane in run.lanes if only is None or lane in only]
     keys = [Line2D([], [], color=colours[lane], linewidth=3, label=lane) for lane in lanes]
     figure.legend(handles=keys, loc="outside upper left", ncols=max(len(lanes), 1), handlelength=1.2)
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Writes the figure by itself, on white; the form is the path's suffix."""
+    """Writes the figure to a file on a white background. The suffix of the path determines the format."""
     with mpl.rc_context(STYLE):
         figure.savefig(path, dpi=160, facecolor="white")

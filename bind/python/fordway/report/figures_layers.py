@@ -1,4 +1,4 @@
-"""The figures of ping-pong: rates and times over the size of messages, beside the reference."""
+"""The figures of ping-pong: rates and times by message size, next to the reference."""
 
 from collections.abc import Callable
 
@@ -13,34 +13,34 @@ from fordway.report.layers.classes import Classes, bands
 from fordway.report.runfile import Run
 
 OUTER, INNER = 0.12, 0.22
-"""How dense bands are: that of nine in ten messages, and on it that of the middle half."""
+"""Opacity of the band of nine in ten messages, and of the band of the middle half."""
 
 RATIO_MAX = 2.0
-"""Where the axis of ratios ends at the latest: beyond are bands of few messages."""
+"""Upper end of the axis of ratios. Only bands of few messages exceed it."""
 
 WINDOWS_MAX = 6
-"""Multiples of the window that are marked."""
+"""Maximum number of multiples of the window that are marked."""
 
 
 def transfer(run: Run, colours: dict[str, str]) -> Figure | None:
-    """Content per second of one message."""
+    """Draws the content per second of one message."""
     return _over_size(run, colours, "MB/s", lambda rows: rows["bytes"] / rows["duration_ns"] * 1e3)
 
 
 def requests(run: Run, colours: dict[str, str]) -> Figure | None:
-    """Requests per second, one after the other."""
+    """Draws the number of sequential requests per second."""
     return _over_size(run, colours, "requests/s", lambda rows: 1e9 / rows["duration_ns"])
 
 
 def latency(run: Run, colours: dict[str, str]) -> Figure | None:
-    """The time of a message there and back."""
+    """Draws the round-trip time of a message."""
     return _over_size(run, colours, "latency", lambda rows: rows["duration_ns"].astype(float))
 
 
 def _over_size(
     run: Run, colours: dict[str, str], label: str, value: Callable[[pd.DataFrame], pd.Series]
 ) -> Figure | None:
-    """Small panels: each set-up beside the reference, for each phase."""
+    """Draws one small panel for each phase and set-up, with the reference."""
     shown = _panels(run, value)
     if not shown:
         return None
@@ -62,7 +62,7 @@ def _over_size(
 def _panels(
     run: Run, value: Callable[[pd.DataFrame], pd.Series]
 ) -> dict[tuple[str, str], dict[str, pd.DataFrame]]:
-    """What is drawn of each phase and set-up: its bands beside the reference's, where it has any."""
+    """Returns the bands of each phase and set-up, with the bands of the reference if there are any."""
     shown = {}
     for phase in run.timed_phases:
         classes = Classes.of(run.operations.loc[run.operations["phase"] == phase, "bytes"].to_numpy())
@@ -109,7 +109,7 @@ def _mark_windows(axes: Axes, run: Run, phase: str) -> None:
 
 
 def layers(run: Run, colours: dict[str, str]) -> Figure | None:
-    """What is left of the reference's rate, over the size of messages, with bands by bootstrap."""
+    """Draws the rate relative to the reference by message size, with bands by bootstrap."""
     compared = _compared(run)
     if not compared:
         return None
@@ -133,7 +133,7 @@ def layers(run: Run, colours: dict[str, str]) -> Figure | None:
 
 
 def _compared(run: Run) -> dict[str, dict[str, pd.DataFrame]]:
-    """For each phase, what is left of the reference's rate with each set-up, where that is known."""
+    """Returns the rates relative to the reference for each phase and set-up, where they are known."""
     compared = {}
     for phase in run.timed_phases:
         lines = {lane: loss.against_reference(run, phase, lane) for lane in run.lanes[1:]}

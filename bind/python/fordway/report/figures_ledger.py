@@ -1,4 +1,4 @@
-"""The figures of a ledger: what each path is made of."""
+"""The figures of a ledger: the components of each path."""
 
 from typing import Any
 
@@ -12,13 +12,13 @@ from fordway.report.runfile import Run
 PART = "#56b4e9"
 WHOLE = "#0072b2"
 MISSING = "#d55e00"
-"""Colours of components, of the path as measured, and of what no component explains."""
+"""Colours of components, of the measured path, and of the residual."""
 
 COLUMNS = 2
 
 
 def entries(run: Run) -> list[dict[str, Any]]:
-    """What is drawn: each path at each of the sizes asked for, else at those that the run printed."""
+    """Returns the paths to draw, at the requested sizes or else at the sizes that the run printed."""
     if run.ledger is None:
         return []
     sizes = run.sizes_bytes or run.info["parameters"]["printed_bytes"]
@@ -26,7 +26,7 @@ def entries(run: Run) -> list[dict[str, Any]]:
 
 
 def waterfall(run: Run, colours: dict[str, str]) -> Figure | None:
-    """Component upon component up to the sum, then the whole, then the difference."""
+    """Draws the components of each path as steps, then the residual and the measured time."""
     shown = entries(run)
     if not shown:
         return None
@@ -43,7 +43,7 @@ def waterfall(run: Run, colours: dict[str, str]) -> Figure | None:
 
 
 def steps(entry: dict[str, Any]) -> list[tuple[str, float, dict[str, Any], str]]:
-    """The bars of one path: name, where the bar begins (ns), its time with the interval, colour."""
+    """Returns the bars of one path: name, start (ns), time with its interval, and colour."""
     begin_ns, bars = 0.0, []
     for part in entry["parts"]:
         # Older runs call components rungs.

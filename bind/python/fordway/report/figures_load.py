@@ -1,4 +1,4 @@
-"""The figures of load on a server, or `None` where there is nothing to show."""
+"""The figures of load on a server. Functions return `None` if there is nothing to show."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -11,7 +11,7 @@ from fordway.report import figures, units
 from fordway.report.runfile import Run
 
 COLUMNS_MAX = 4
-"""Combinations drawn beside each other; the table has all."""
+"""Maximum number of combinations that are drawn side by side. The table has all of them."""
 
 
 def _size(row: dict[str, Any]) -> float:
@@ -24,11 +24,11 @@ AXES: dict[str, Callable[[dict[str, Any]], float]] = {
     "streams on each": lambda row: row["load"]["streams"],
     "threads": lambda row: row["load"]["threads"],
 }
-"""What a sweep can go over."""
+"""Quantities that a sweep can vary."""
 
 
 def sweep(run: Run, colours: dict[str, str]) -> Figure | None:
-    """Throughput and latency over the quantity of the sweep that has most values."""
+    """Draws throughput and latency over the quantity of the sweep that has the most values."""
     rows = [row for row in run.summaries() if row["load"] and row["latency"]]
     spread = {name: _values(rows, name) for name in AXES}
     swept = max(spread, key=lambda name: spread[name])
@@ -59,7 +59,10 @@ def _columns(
 
 
 def _values(rows: list[dict[str, Any]], name: str) -> int:
-    """How many values a quantity has on one lane: HTTP/1.1 has one stream where others have more."""
+    """Returns the largest number of values that a quantity has on any lane.
+
+    Lanes differ: HTTP/1.1 has one stream where others have several.
+    """
     lanes = {row["lane"] for row in rows}
     return max((len({AXES[name](row) for row in rows if row["lane"] == lane}) for lane in lanes), default=0)
 

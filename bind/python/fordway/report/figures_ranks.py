@@ -1,4 +1,4 @@
-"""The figures of workloads on ranks, or `None` where there is nothing to show."""
+"""The figures of workloads on ranks. Functions return `None` if there is nothing to show."""
 
 import numpy as np
 import pandas as pd
@@ -10,17 +10,17 @@ from fordway.report import figures
 from fordway.report.runfile import Run
 
 BINS = 240
-"""Points of a density: more than a panel has pixels to tell apart."""
+"""Number of points of a density, more than a panel can resolve."""
 
 TAIL = 0.001
-"""Share of the operations at each end that the axis of a density leaves out."""
+"""Share of the operations at each end that the axis of a density omits."""
 
 OPERATIONS_MIN = 20
-"""Fewer operations have no density worth drawing."""
+"""Minimum number of operations of a density."""
 
 
 def density(run: Run, colours: dict[str, str]) -> Figure | None:
-    """How often each latency occurs, one panel for each phase."""
+    """Draws the density of latency, one panel for each phase."""
     counts = {
         phase: max(len(run.durations_ns(phase, lane)) for lane in run.lanes) for phase in run.timed_phases
     }
@@ -51,8 +51,10 @@ def _hill(axes: Axes, durations_ns: pd.Series, span: tuple[float, float], colour
 
 
 def smoothed(values: np.ndarray, span: tuple[float, float]) -> tuple[np.ndarray, np.ndarray]:
-    """A density of `values` within `span`: a histogram under a Gaussian kernel, whose width is that of
-    Silverman's rule (Density Estimation, 1986, section 3.4.2). One pass, however many values there are.
+    """Returns a density of `values` within `span`, from a histogram and a Gaussian kernel.
+
+    The width of the kernel follows Silverman's rule (Density Estimation, 1986, section 3.4.2). Cost: linear
+    in the number of values.
     """
     counts, edges = np.histogram(values, bins=BINS, range=span)
     step = edges[1] - edges[0]
@@ -66,12 +68,12 @@ def smoothed(values: np.ndarray, span: tuple[float, float]) -> tuple[np.ndarray,
 
 
 def radar(run: Run, colours: dict[str, str]) -> Figure | None:
-    """Each lane's speed in every phase in units of the reference's, on spokes."""
+    """Draws the speed of each lane relative to the reference, with one spoke for each phase."""
     speeds = {lane: [_speed(run, phase, lane) for phase in run.drawn_phases] for lane in run.lanes}
     known = [speed for of_lane in speeds.values() for speed in of_lane if speed]
     if len(run.drawn_phases) < 3 or len(run.lanes) < 2 or not known:
         return None
-    # The centre is the logarithm of a value slightly below the smallest speed.
+    # The centre lies a quarter to three quarters of a decade below the smallest speed.
     centre = np.floor(np.log10(min(known)) * 2) / 2 - 0.25
     figure = Figure(figsize=(figures.WIDTH_INCHES, 6.2), layout="constrained")
     axes = figure.add_subplot(projection="polar")
@@ -90,7 +92,7 @@ def radar(run: Run, colours: dict[str, str]) -> Figure | None:
 
 
 def _spokes(axes: Axes, angles: np.ndarray, names: list[str]) -> None:
-    """Names the spokes around the circle, where Matplotlib would write across it."""
+    """Labels the spokes outside the circle. Matplotlib's own labels would overlap it."""
     axes.set_xticks(angles, [])
     for angle, name in zip(angles, names, strict=True):
         side = np.sin(angle)

@@ -1,4 +1,4 @@
-"""The figures of speed-up: what more ranks bring in each set-up, and what they spend on communication."""
+"""The figures of speed-up: the gain from more ranks in each set-up, and the cost of communication."""
 
 from typing import Any
 
@@ -10,11 +10,11 @@ from fordway.report import figures
 from fordway.report.runfile import Run
 
 LINES = ("-", "--", "-.", ":")
-"""Set-ups of one colour are told apart by their lines."""
+"""Line styles that distinguish set-ups of the same colour."""
 
 
 def speedup(run: Run, colours: dict[str, str]) -> Figure | None:
-    """Speed-up and efficiency over the number of ranks, beside the ideal ones."""
+    """Draws speed-up and efficiency by number of ranks, with the ideal lines."""
     if not _known(run, "speedup"):
         return None
     figure, (left, right) = _panels(run, colours)
@@ -30,7 +30,7 @@ def speedup(run: Run, colours: dict[str, str]) -> Figure | None:
 
 
 def communication(run: Run, colours: dict[str, str]) -> Figure | None:
-    """The share of the ranks' time in calls of MPI, and how late the last rank is."""
+    """Draws the share of the ranks' time in MPI calls, and the delay of the last rank."""
     if not _known(run, "communication_share"):
         return None
     figure, (left, right) = _panels(run, colours)
@@ -48,7 +48,7 @@ def communication(run: Run, colours: dict[str, str]) -> Figure | None:
 
 
 def run_ranks(run: Run) -> list[int]:
-    """The numbers of ranks of a run, rising."""
+    """Returns the numbers of ranks of a run, in ascending order."""
     return sorted({row["parallel"]["ranks"] for row in run.summaries() if row.get("parallel")})
 
 
@@ -70,7 +70,7 @@ def _panels(run: Run, colours: dict[str, str]) -> tuple[Figure, list[Axes]]:
 
 
 def _draw(axes: Axes, run: Run, colours: dict[str, str], name: str) -> None:
-    """A dot with its interval for each number of ranks, joined for each set-up."""
+    """Draws a dot and its interval for each number of ranks, and a line for each set-up."""
     for at, lane in enumerate(run.lanes):
         found = sorted(_of_lane(run, lane, name), key=lambda pair: pair[0])
         if not found:

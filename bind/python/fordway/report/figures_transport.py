@@ -1,4 +1,4 @@
-"""The figures of transports: the same messages by MPI, TCP, HTTP and the lanes, over their size."""
+"""The figures of transports: the same messages by MPI, TCP, HTTP and the lanes, by size."""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,11 +12,11 @@ from fordway.report import figures
 from fordway.report.runfile import Run
 
 LINES = ("-", "--", "-.", ":")
-"""Lanes of one family are told apart by their lines too."""
+"""Line styles that distinguish lanes of the same family."""
 
 
 def transfer_latency(run: Run, colours: dict[str, str]) -> Figure | None:
-    """The time of a message over its size, asked for and as a half round trip."""
+    """Draws the time of a message by size, as a response to a request and as half a round trip."""
     exchanges = [name for name in ("latency", "half-round-trip") if _rows(run, name)]
     if not exchanges:
         return None
@@ -29,7 +29,7 @@ def transfer_latency(run: Run, colours: dict[str, str]) -> Figure | None:
 
 
 def transfer_bandwidth(run: Run, colours: dict[str, str]) -> Figure | None:
-    """Bytes per second over the size of messages, several under way."""
+    """Draws bytes per second by message size, with several messages in flight."""
     rows = _rows(run, "bandwidth")
     if not rows:
         return None
@@ -41,7 +41,7 @@ def transfer_bandwidth(run: Run, colours: dict[str, str]) -> Figure | None:
 
 
 def transfer_ratio(run: Run, colours: dict[str, str]) -> Figure | None:
-    """Each lane's time in units of the reference's, over the size of messages."""
+    """Draws the time of each lane relative to the reference, by message size."""
     exchanges = [name for name in ("latency", "bandwidth") if _rows(run, name)]
     rows = [row for name in exchanges for row in _rows(run, name) if row["ratio"]]
     if not rows or not any(_slowness(run, row) for row in rows):
@@ -58,7 +58,7 @@ def transfer_ratio(run: Run, colours: dict[str, str]) -> Figure | None:
 
 
 def transfer_cpu(run: Run, colours: dict[str, str]) -> Figure | None:
-    """CPU time of a message over its size, both sides together, and the processors that it kept busy."""
+    """Draws the CPU time of a message by size, of both sides together, and the number of busy processors."""
     rows = _rows(run, "latency")
     if not rows:
         return None
@@ -73,7 +73,7 @@ def transfer_cpu(run: Run, colours: dict[str, str]) -> Figure | None:
 
 
 Value = tuple[float, tuple[float, float] | None] | None
-"""An estimate and the ends of its interval, or nothing."""
+"""An estimate with the bounds of its interval, if known; `None` without an estimate."""
 
 
 def _rows(run: Run, exchange: str) -> list[dict[str, Any]]:
@@ -99,7 +99,7 @@ def _draw(
     colours: dict[str, str],
     value: Callable[[dict[str, Any]], Value],
 ) -> None:
-    """A line for each lane through its estimates, and a band for their intervals."""
+    """Draws a line through the estimates of each lane, and a band for their intervals."""
     for at, lane in enumerate(run.lanes):
         found = [(row["transfer"]["size_bytes"], value(row)) for row in rows if row["lane"] == lane]
         known = sorted((size, of) for size, of in found if of is not None)
@@ -134,7 +134,7 @@ def _cpu_ns(row: dict[str, Any]) -> Value:
 
 
 def _slowness(run: Run, row: dict[str, Any]) -> Value:
-    """The inverse of the speed: how many times the reference's time."""
+    """Returns the inverse of the speed: the time relative to the reference."""
     interval = row["ratio"]["interval"]
     if interval is not None:
         return 1 / interval["value"], (1 / interval["high"], 1 / interval["low"])

@@ -1,4 +1,4 @@
-"""IO500's units and scores."""
+"""Units and scores of IO500."""
 
 from typing import Any
 
@@ -7,16 +7,16 @@ SCORES = [
     ("metadata_kiops", "IOPS", "kIOPS"),
     ("total", "total", ""),
 ]
-"""Each score's field, its name and its unit."""
+"""Field, name and unit of each score."""
 
 
 def unit(phase: str) -> str:
-    """What a phase is measured in."""
+    """Returns the unit of a phase."""
     return "GiB/s" if phase.startswith("ior") else "kIOPS"
 
 
 def figure(row: dict[str, Any]) -> float | None:
-    """A summary in its phase's unit."""
+    """Returns the rate of a summary, in the unit of its phase; `None` if it was not measured."""
     rate, divisor = (
         (row["bytes_per_s"], 1024**3) if unit(row["phase"]) == "GiB/s" else (row["ops_per_s"], 1e3)
     )

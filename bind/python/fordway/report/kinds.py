@@ -1,4 +1,4 @@
-"""Which figures and tables a run of each kind has."""
+"""The figures and tables of each kind of run."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,14 +23,14 @@ from fordway.report.runfile import Run
 
 @dataclass(frozen=True)
 class Drawing:
-    """A figure of a report: what it is called, what is said beneath it, and who draws it."""
+    """A figure of a report: its title, its caption and its drawing function."""
 
     title: str
     caption: str
     draw: Callable[[Run, dict[str, str]], Figure | None]
 
     def said_of(self, run: Run) -> str:
-        """The caption, and what the figure leaves out of `run`."""
+        """Returns the caption, with a note if the figure omits phases of `run`."""
         said = self.caption
         if "{operations}" in said:
             said = said.replace("{operations}", f"{len(run.operations):,}")
@@ -43,124 +43,125 @@ class Drawing:
 
 DRAWINGS = {
     "ratios": Drawing(
-        "How fast, against the reference",
-        "Each row is one phase on one lane. The dot is the median ratio of speeds over blocks of the "
-        "same work, the bar its 95 % interval. A bar that crosses the line at 1 cannot tell; its dot "
-        "is hollow. A dot without a bar is the quotient of the rates, of too few rounds to say how "
-        "far it can be trusted.",
+        "Speed relative to the reference",
+        "Each row is one phase on one lane. The dot is the median ratio of speeds over blocks of equal "
+        "work; the bar is its 95 % interval. If the bar crosses the line at 1, the run cannot tell which is "
+        "faster, and the dot is hollow. A dot without a bar is a quotient of rates: there were too few "
+        "rounds for an interval.",
         figures.ratios,
     ),
     "latency": Drawing(
         "Latency",
-        "Further left is faster. The dot marks the median; above it the scale widens, so that the "
-        "slowest operation in a hundred (99 %) or a thousand (99.9 %) can be read off: a curve that "
-        "bends to the right there has a heavy tail. Time is logarithmic; in the open loop it counts "
-        f"from the intended start. Each curve is drawn through at most {figures.ECDF_POINTS} quantiles "
-        f"of its operations ({{operations}} succeeded in all), closer together in the tail.",
+        "The cumulative distribution of latency; further left is faster. The dot marks the median. Above "
+        "the median, the scale widens towards the 99th and 99.9th percentiles, so that a heavy tail shows "
+        "as a bend to the right. Time is logarithmic; in an open loop it counts from the scheduled start. "
+        f"Each curve has at most {figures.ECDF_POINTS} quantiles, which are denser in the tail "
+        f"({{operations}} operations succeeded in total).",
         figures.latency,
     ),
     "by-size": Drawing(
-        "By size",
-        "The line joins the medians of size classes, each twice as wide as the one before; the band "
-        "holds the middle half of the operations. Classes with fewer than "
-        f"{figures.OPERATIONS_PER_CLASS_MIN} operations are left out.",
+        "Latency and throughput by size",
+        "Operations are grouped into size classes, each twice as wide as the previous one. The line joins "
+        "the medians of the classes; the band spans the 25th to the 75th percentile. Classes with fewer "
+        f"than {figures.OPERATIONS_PER_CLASS_MIN} operations are omitted.",
         figures.by_size,
     ),
     "sweep": Drawing(
         "Throughput and latency over the sweep",
-        "Above, requests that succeeded per second; below, the time of half of them (solid) and of 99 "
-        "in a hundred (dashed). Each column is one combination of what does not lie on the axis.",
+        "Top: successful requests per second. Bottom: the median (solid) and the 99th percentile (dashed) "
+        "of latency. Each column is one combination of the parameters that are not on the axis.",
         figures_load.sweep,
     ),
     "density": Drawing(
         "Density of latency",
-        "How often each latency occurs, on a logarithmic axis: equal areas are equal shares of the "
-        "operations. Two hills are two kinds of operation, such as those served from memory and those "
-        "that waited. The line marks the median. Heights compare within a panel.",
+        "The distribution of latency on a logarithmic axis: equal areas are equal shares of the operations. "
+        "Two peaks indicate two kinds of operation, for example those served from memory and those that "
+        "waited for a device. The line marks the median. Heights can be compared within a panel only.",
         figures_ranks.density,
     ),
     "radar": Drawing(
-        "The phases at a glance",
-        "Each spoke is a phase; further out is faster, in units of the reference, which is the ring "
-        "at 1. The scale is logarithmic. A gap is a phase that was not measured.",
+        "All phases",
+        "Each spoke is a phase. The ring at 1 is the reference; further out is faster, on a logarithmic "
+        "scale. A gap is a phase that was not measured.",
         figures_ranks.radar,
     ),
     "layers": Drawing(
-        "What is left of the reference's rate",
-        "Further up is faster; the line at 1 is the reference. Each dot is the quotient of the medians of a "
-        "class of sizes, the band its 95 % interval by bootstrap. Dashed lines are multiples of TCP's first "
-        "receive window; a triangle on the upper edge is a size at which times jump, found without "
-        "knowledge of the window.",
+        "Rate relative to the reference",
+        "Higher is faster; the line at 1 is the reference. Each dot is the ratio of the medians of one size "
+        "class; the band is its 95 % bootstrap interval. Dashed lines mark multiples of the initial TCP "
+        "receive window. A triangle at the upper edge marks a size at which the time jumps; the search for "
+        "jumps does not use the window.",
         figures_layers.layers,
     ),
     "transfer": Drawing(
-        "Transfer rate by size",
-        "Content of one message divided by its time; each set-up beside the reference. The line is the "
-        "median, the denser band holds the middle half of the messages, the paler one nine in ten: exact "
-        "quantiles of each class of sizes. Dashed: multiples of TCP's first receive window.",
+        "Transfer rate by message size",
+        "The content of one message divided by its time, for each set-up beside the reference. The line is "
+        "the median of each size class; the darker band spans the 25th to the 75th percentile, the lighter "
+        "band the 5th to the 95th. Dashed lines mark multiples of the initial TCP receive window.",
         figures_layers.transfer,
     ),
     "requests": Drawing(
-        "Requests by size",
-        "How many such messages come one after the other in a second. Bands as above.",
+        "Requests per second by message size",
+        "The number of sequential requests per second. Bands as in the figure above.",
         figures_layers.requests,
     ),
     "latency-by-size": Drawing(
-        "Latency by size",
-        "From when a message is asked for until its last byte is there. Bands as above.",
+        "Latency by message size",
+        "The time from the request for a message until its last byte arrives. Bands as in the figure above.",
         figures_layers.latency,
     ),
     "waterfall": Drawing(
-        "What each path is made of",
-        "Each bar is a layer that was measured by itself, and begins where the one above it ends. What is "
-        "left up to the whole path, as it was measured beside them, is in no layer. "
-        "Lines are 95 % intervals.",
+        "The components of each path",
+        "Each bar is a component that was measured separately; it begins where the bar above it ends. The "
+        "last bar but one is the residual: the part of the measured path that no component explains. Lines "
+        "are 95 % intervals.",
         figures_ledger.waterfall,
     ),
     "transfer-latency": Drawing(
         "Time of a message",
-        "From asking for a message until all of it is here; at the right, half the time of a message "
-        "there and one as large back, as MPI's own benchmarks count. Both axes are logarithmic. The line "
-        "joins medians over blocks, the band is their 95 % interval. A transport that polls (see the "
-        "processors busy) pays for its latency with processors that do nothing else.",
+        "Left: the time from the request for a message until all of it has arrived. Right: half the time of "
+        "a round trip with equal messages in both directions, as MPI benchmarks report it. Both axes are "
+        "logarithmic. The line joins medians over blocks; the band is their 95 % interval. A transport that "
+        "polls has a low latency but keeps its processors busy (see CPU time).",
         figures_transport.transfer_latency,
     ),
     "transfer-bandwidth": Drawing(
         "Bandwidth",
-        "Several messages under way at once: of MPI and bare TCP a window of them, of the others one on "
-        "each of several connections. The line joins medians over blocks, the band is their 95 % interval.",
+        "Several messages are in flight at once: a window of them with MPI and plain TCP, and one on each "
+        "of several connections with the other transports. The line joins medians over blocks; the band is "
+        "their 95 % interval.",
         figures_transport.transfer_bandwidth,
     ),
     "transfer-ratio": Drawing(
-        "How many times the reference's time",
-        "The reference is the line at 1; what lies below it is faster. Medians over blocks of the same "
-        "messages done in turn, with 95 % intervals.",
+        "Time relative to the reference",
+        "The line at 1 is the reference; lower is faster. Medians over blocks of the same messages, "
+        "measured in turn, with 95 % intervals.",
         figures_transport.transfer_ratio,
     ),
     "transfer-cpu": Drawing(
-        "What a message costs both sides",
-        "CPU time, one message at a time. At the right, the processors that both sides together kept busy: "
-        "one message at a time is work for one (dotted). What is at 2 polls: it spends on waiting what the "
-        "others leave to other programs.",
+        "CPU time of a message",
+        "Left: the CPU time of both sides for one message at a time. Right: the number of processors that "
+        "both sides together keep busy. One message at a time is work for one processor (dotted line). A "
+        "value of 2 means that the transport polls: it uses CPU time while it waits.",
         figures_transport.transfer_cpu,
     ),
     "speedup": Drawing(
-        "How much faster more ranks are",
-        "S is the time of one rank in the first set-up, divided by the time here, over pairs of jobs of the "
-        "same round; the dotted line is what n ranks could bring at most. E is S / n. Dots are medians, bars "
-        "95 % intervals; a number of ranks with fewer than five good jobs is left out.",
+        "Speed-up by number of ranks",
+        "S is the time of one rank in the first set-up divided by the time here, over pairs of jobs of the "
+        "same round. The dotted line is the ideal speed-up. E is S / n. Dots are medians, bars 95 % "
+        "intervals. Numbers of ranks with fewer than five successful jobs are omitted.",
         figures_speedup.speedup,
     ),
     "communication": Drawing(
-        "What ranks spend on communication",
-        "The share of the ranks' time that they were in calls of MPI, waiting for others included, and how "
-        "much later than the first the last rank came to its end. Not measured where ranks did not report.",
+        "Time spent in communication",
+        "The share of their time that ranks spend in MPI calls, including waits for other ranks, and the "
+        "time between the first and the last rank to finish. Not measured if the ranks did not report it.",
         figures_speedup.communication,
     ),
     "cpu": Drawing(
         "CPU time per operation",
-        "Processor time, not waiting: solid is the calling process, pale on top of it the lane's "
-        "server. A lane without a pale part has no server, or its time was not measured.",
+        "CPU time, without waiting. Solid: the calling process. Pale: the lane's server. A lane without a "
+        "pale part has no server, or the server's CPU time was not measured.",
         figures.cpu,
     ),
 }
@@ -178,11 +179,11 @@ FIGURES = {
     "speedup": ("speedup", "communication"),
     "io500": ("radar", "ratios", "density", "cpu"),
 }
-"""The figures of each kind of run, in their order; a kind that is not here has those of `compare`."""
+"""Names of the figures of each kind of run, in order. Other kinds have those of `compare`."""
 
 
 def draw_all(run: Run, colours: dict[str, str]) -> dict[str, Figure]:
-    """All figures that `run` has the data for, by name."""
+    """Returns all figures that `run` has data for, by name."""
     names = FIGURES.get(run.info["kind"], FIGURES["compare"])
     with mpl.rc_context(figures.STYLE):
         drawn = {name: DRAWINGS[name].draw(run, colours) for name in names}
@@ -190,7 +191,7 @@ def draw_all(run: Run, colours: dict[str, str]) -> dict[str, Figure]:
 
 
 def tables_of(run: Run) -> list[Callable[[Run, dict[str, str]], str]]:
-    """The tables that `run` has besides that of its results."""
+    """Returns the tables of `run` that follow its results."""
     known = {
         "rest": [tables.load],
         "io500": [tables.scores],

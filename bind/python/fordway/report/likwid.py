@@ -1,4 +1,4 @@
-"""Reading what `likwid-perfctr` prints (`docs/reference/bench.md` says what is known of the form)."""
+"""Reader for the output of `likwid-perfctr` (`docs/reference/bench.md` describes the format)."""
 
 import csv
 import re
@@ -7,31 +7,33 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 RUNTIME = re.compile(r"(Runtime \(RDTSC\)|RDTSC Runtime) \[s\]")
-"""The row that says how long was counted, in a table of metrics or of events."""
+"""Name of the row with the time of counting, in a table of metrics or of events."""
 
 THREAD = re.compile(r"(HWThread|Core) (\d+)")
-"""The heading of a hardware thread's column, in versions from 5 on and before."""
+"""Heading of a hardware thread's column, from version 5 on and before."""
 
 COVERED_MIN = 0.99
-"""The least share of a run that counters must cover; what is printed is rounded."""
+"""Minimum share of a run that counters must cover. It is below 1 because printed times are rounded."""
 
 
 class LikwidError(Exception):
-    """The output cannot be used; the message says why and what to do."""
+    """The output is unusable; the message gives the reason and the remedy."""
 
 
 @dataclass
 class Counted:
-    """Events, added up over all hardware threads, and for how long they were counted."""
+    """Events, summed over all hardware threads, and the time of counting."""
 
     name: str
-    """The file's name."""
+    """Name of the file."""
     runtime_s: float | None = None
     threads: list[str] = field(default_factory=list)
     events: dict[str, float] = field(default_factory=dict)
 
     def check_covers(self, elapsed_ns: int) -> None:
-        """Raises `LikwidError` if less than the run was counted: a part says nothing about the whole."""
+        """Raises `LikwidError` if the counters do not cover the run, because a part does not represent the
+        whole.
+        """
         elapsed_s = elapsed_ns / 1e9
         if self.runtime_s is None:
             raise LikwidError(
@@ -46,7 +48,7 @@ class Counted:
 
 
 def read_counted(path: Path) -> Counted:
-    """Reads the output in `path`, as tables or as CSV (`-O`). Raises `LikwidError`."""
+    """Returns the counters in the file `path`, from tables or CSV (`-O`). Raises `LikwidError`."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -60,8 +62,9 @@ def read_counted(path: Path) -> Counted:
 
 
 def parse_counted(name: str, text: str) -> Counted:
-    """The tables in `text`, which may be between what the counted program printed; no events if there are
-    none.
+    """Returns the counters in `text`, which may also contain output of the counted program.
+
+    Without tables, there are no events.
     """
     counted = Counted(name)
     heads: list[str] = []
@@ -76,7 +79,7 @@ def parse_counted(name: str, text: str) -> Counted:
 
 
 def _rows(text: str) -> Iterable[list[str]]:
-    """The cells of each line that has some: between bars in a table, between commas in CSV."""
+    """Yields the cells of each line that has any: between bars in a table, between commas in CSV."""
     for line in text.splitlines():
         if line.startswith("|"):
             yield [cell.strip() for cell in line.strip().strip("|").split("|")]
@@ -85,7 +88,9 @@ def _rows(text: str) -> Iterable[list[str]]:
 
 
 def _take(counted: Counted, heads: list[str], cells: list[str]) -> None:
-    """Takes a row of a table with a column for each hardware thread; those of sums and means repeat it."""
+    """Adds a row with a column for each hardware thread. Skips tables of sums and means, which repeat the
+    rows.
+    """
     columns = [at for at, head in enumerate(heads) if THREAD.fullmatch(head)]
     numbers = [number for at in columns if at < len(cells) and (number := _number(cells[at])) is not None]
     if not numbers:

@@ -1,4 +1,4 @@
-"""The page of a report: one HTML file that needs no network and no other file."""
+"""The page of a report: one HTML file that needs neither a network nor other files."""
 
 import io
 import json
@@ -31,11 +31,14 @@ DARK = {
     "#01665e": "#35a79c",
     "#4d4dff": "#9a9aff",
 }
-"""Each lane's colour on a dark page."""
+"""Colour of each lane in dark mode."""
+
+VERDICTS = {"doubtful": "measured with a doubt", "refused": "refused, and measured because of --force"}
+"""Verdicts in words, where they are not words already."""
 
 
 def page(runs: list[Run], drawn: list[dict[str, Figure]], colours: dict[str, str]) -> str:
-    """The whole page; `drawn` are the figures of each of `runs`."""
+    """Returns the whole page. `drawn` contains the figures of each of `runs`."""
     sections = [_section(i, run, drawn[i], colours) for i, run in enumerate(runs)]
     title = ", ".join(run.name for run in runs)
     return "\n".join(
@@ -71,6 +74,7 @@ def _section(number: int, run: Run, drawn: dict[str, Figure], colours: dict[str,
             f'<section id="run-{number}">',
             _header(run),
             _headline(run, colours),
+            _conditions(run),
             _warnings(run),
             "<h3>Results</h3>",
             results(run, colours),
@@ -80,7 +84,8 @@ def _section(number: int, run: Run, drawn: dict[str, Figure], colours: dict[str,
             "<h3>What it was made with</h3>",
             f'<div class="columns"><div><h4>Parameters</h4>{_parameters(run)}'
             f"<h4>Lanes</h4>{_lanes(run, colours)}</div>",
-            f"<div><h4>Machine</h4>{_machine(run.info['machine'])}</div></div>",
+            f"<div><h4>Machine</h4>{_machine(run.info['machine'])}"
+            f"<h4>Conditions</h4>{_pairs(_figures_of(run.info.get('conditions')))}</div></div>",
             "</section>",
         ]
     )
@@ -110,7 +115,9 @@ def _headline(run: Run, colours: dict[str, str]) -> str:
 
 
 def _card(run: Run, lane: str, colour: str) -> str:
-    """One lane in a sentence: the least and most of its ratios, and in how many phases it is faster."""
+    """Returns the summary of one lane: the range of its ratios, and the number of phases with each
+    verdict.
+    """
     rows = [row for row in run.summaries() if row["lane"] == lane and row["ratio"]]
     if not rows:
         return ""
@@ -130,6 +137,36 @@ def _card(run: Run, lane: str, colour: str) -> str:
 
 def _phases(number: int) -> str:
     return "1 phase" if number == 1 else f"{number} phases"
+
+
+def _conditions(run: Run) -> str:
+    """Returns whether the machine was quiet enough to measure, with every doubt and the results that it
+    concerns.
+    """
+    conditions = run.info.get("conditions")
+    if not conditions:
+        return ""
+    verdict = VERDICTS.get(conditions["verdict"], conditions["verdict"])
+    if not conditions["doubts"]:
+        return f"<p>Conditions: {escape(verdict)}</p>"
+    items = "".join(f"<li>{escape(_doubt(doubt))}</li>" for doubt in conditions["doubts"])
+    return f"<aside><h4>Conditions: {escape(verdict)}</h4><ul>{items}</ul></aside>"
+
+
+def _doubt(doubt: dict[str, Any]) -> str:
+    cells = ", ".join(f"{cell['phase']} on {cell['lane']}" for cell in doubt.get("cells", []))
+    return f"{doubt['observed']}; {doubt['remedy']} ({cells or 'all results'})"
+
+
+def _figures_of(conditions: dict[str, Any] | None) -> Iterable[tuple[str, str | None]]:
+    """Returns the figures behind the verdict, as text."""
+    for name, value in (conditions or {}).get("figures", {}).items():
+        if value is None:
+            yield name, None
+        elif name.endswith("_share"):
+            yield name.removesuffix("_share"), f"{100 * value:.1f} %"
+        else:
+            yield name, f"{value:.3g}"
 
 
 def _warnings(run: Run) -> str:
@@ -153,7 +190,7 @@ def _figure(prefix: str, name: str, figure: Figure, run: Run) -> str:
 
 
 def inline_svg(figure: Figure, prefix: str) -> str:
-    """The figure as SVG within a page: its colours are the page's, its ids start with `prefix`."""
+    """Returns the figure as SVG for a page that defines its colours. Its IDs start with `prefix`."""
     text = io.StringIO()
     with mpl.rc_context(figures.STYLE):
         figure.savefig(text, format="svg")
@@ -173,7 +210,7 @@ def _parameters(run: Run) -> str:
 
 
 def _value(name: str, value: object) -> str:
-    """A value as it is in the run, and where its name has a unit, as people read it."""
+    """Returns a value as stored in the run. If its name has a unit, a readable form follows."""
     if value is None:
         return "not set"
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

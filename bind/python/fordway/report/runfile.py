@@ -1,4 +1,4 @@
-"""Reading a run directory (`docs/reference/run-file.md` describes it field by field)."""
+"""Reader for run directories (`docs/reference/run-file.md` describes each field)."""
 
 import json
 from dataclasses import dataclass
@@ -12,62 +12,63 @@ from fordway.report.likwid import Counted
 
 SCHEMA = "fordway.run"
 SCHEMA_VERSION = 1
-"""The newest version this reader understands."""
+"""Newest version that this reader supports."""
 
 FIELDS = ("kind", "command", "machine", "parameters", "lanes", "phases", "summaries")
-"""What every run has; a file without them was made or cut short by something else."""
+"""Fields of every run. A file without them is incomplete, or not a run."""
 
 OPERATION_COLUMNS = ["lane", "phase", "start_ns", "duration_ns", "intended_ns", "bytes", "ok"]
-"""What the figures need of `operations.arrow`; the rest is not read into memory."""
+"""Columns of `operations.arrow` that the figures need. Other columns are not read into memory."""
 
 PHASES_MAX = 12
-"""Phases that are drawn; a sweep has more combinations than anybody looks at."""
+"""Maximum number of phases that are drawn. A sweep has many more combinations."""
 
 
 class RunFileError(Exception):
-    """A directory is not a run that can be read; the message says why and what to do."""
+    """The directory is not a readable run; the message gives the reason and the remedy."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """One run: what `run.json` says, and its operations that succeeded."""
+    """A run: the content of `run.json`, and the successful operations."""
 
     name: str
-    """The directory's name without `.run`."""
+    """Name of the directory, without `.run`."""
     info: dict[str, Any]
-    """The content of `run.json`."""
+    """Content of `run.json`."""
     operations: pd.DataFrame
-    """One row for each operation that succeeded: `lane`, `phase`, `duration_ns` (from the intended start in
-    the open loop, as the summaries count it) and `bytes`."""
+    """One row for each successful operation: `lane`, `phase`, `duration_ns` and `bytes`. In the open loop,
+    the duration counts from the intended start, as in the summaries.
+    """
     likwid: Counted | None = None
-    """What likwid-perfctr counted meanwhile."""
+    """Counters of likwid-perfctr for this run."""
     ledger: dict[str, Any] | None = None
-    """The content of `ledger.json`, where the run is a ledger."""
+    """Content of `ledger.json`, if the run is a ledger."""
     sizes_bytes: tuple[int, ...] = ()
-    """The sizes that are asked for; none is those that the run printed."""
+    """Requested sizes; if empty, the sizes that the run printed."""
 
     @property
     def lanes(self) -> list[str]:
-        """The lanes' names; the first is the reference."""
+        """Names of the lanes; the first is the reference."""
         return [lane["name"] for lane in self.info["lanes"]]
 
     @property
     def reference(self) -> str | None:
-        """The lane that others are compared with."""
+        """The lane that other lanes are compared with."""
         return self.lanes[0] if self.lanes else None
 
     @property
     def phases(self) -> list[str]:
-        """The phases' names, in the order they ran."""
+        """Names of the phases, in the order in which they ran."""
         return self.info["phases"]
 
     def summary(self, phase: str, lane: str) -> dict[str, Any] | None:
-        """What `lane` did in `phase`; `None` if it did not run it."""
+        """Returns the summary of `lane` in `phase`; `None` if the lane did not run it."""
         rows = (row for row in self.info["summaries"] if (row["phase"], row["lane"]) == (phase, lane))
         return next(rows, None)
 
     def summaries(self) -> list[dict[str, Any]]:
-        """All summaries, by phase and then by lane, in the run's order."""
+        """Returns all summaries, by phase and then by lane, in the order of the run."""
         found = (self.summary(phase, lane) for phase in self.phases for lane in self.lanes)
         return [summary for summary in found if summary is not None]
 
@@ -78,13 +79,15 @@ class Run:
 
     @property
     def timed_phases(self) -> list[str]:
-        """Those of them whose operations are known one by one."""
+        """The drawn phases that have records of single operations."""
         timed = set(self.operations["phase"].unique())
         return [phase for phase in self.drawn_phases if phase in timed]
 
     def speed(self, row: dict[str, Any]) -> float | None:
-        """The speed of a summary in units of its reference's: the median over blocks where there were enough
-        of them for an interval, else the quotient of the rates.
+        """Returns the speed of a summary relative to its reference; `None` if it is unknown.
+
+        It is the median over blocks if there were enough of them for an interval, otherwise the quotient of
+        the rates.
         """
         if row["ratio"] is None:
             return None
@@ -95,13 +98,13 @@ class Run:
         return rates[0] / rates[1] if all(rates) else None
 
     def durations_ns(self, phase: str, lane: str) -> pd.Series:
-        """The latencies of the operations of `lane` in `phase` that succeeded."""
+        """Returns the latencies of the successful operations of `lane` in `phase`."""
         rows = self.operations
         return rows.loc[(rows["phase"] == phase) & (rows["lane"] == lane), "duration_ns"]
 
 
 def read_run(directory: Path) -> Run:
-    """Reads the run in `directory`. Raises `RunFileError`."""
+    """Returns the run in `directory`. Raises `RunFileError`."""
     info = read_info(directory)
     operations = _read_operations(directory / "operations.arrow")
     ledger = _read_ledger(directory / "ledger.json") if info["kind"] == "ledger" else None
@@ -116,7 +119,7 @@ def _read_ledger(path: Path) -> dict[str, Any]:
 
 
 def read_info(directory: Path) -> dict[str, Any]:
-    """The `run.json` of the run in `directory`. Raises `RunFileError`."""
+    """Returns the `run.json` of the run in `directory`. Raises `RunFileError`."""
     path = directory / "run.json"
     try:
         info = json.loads(path.read_text(encoding="utf-8"))
@@ -135,7 +138,9 @@ def read_info(directory: Path) -> dict[str, Any]:
 
 
 def read_table(path: Path, columns: list[str]) -> pd.DataFrame:
-    """Columns of an Arrow file of a run, words as categories. Raises `RunFileError`."""
+    """Returns columns of an Arrow file of a run, with lanes and phases as categories. Raises
+    `RunFileError`.
+    """
     try:
         with pa.OSFile(str(path)) as source:
             table = pa.ipc.open_file(source).read_all().select(columns)

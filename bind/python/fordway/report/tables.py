@@ -9,7 +9,7 @@ from fordway.report.runfile import Run
 
 
 def results(run: Run, colours: dict[str, str]) -> str:
-    """All summaries: what came out, and what limits it."""
+    """Returns the table of all summaries: results and limits."""
     rows = run.summaries()
     if not rows:
         return "<p>No phase was run.</p>"
@@ -47,7 +47,7 @@ def _cells(run: Run, row: dict[str, Any], colours: dict[str, str], with_errors: 
 
 
 def dot(colour: str) -> str:
-    """A mark in a lane's colour."""
+    """Returns a mark in a lane's colour."""
     return f'<i class="dot" style="--lane:{variable(colour)}"></i>'
 
 
@@ -74,19 +74,19 @@ def _ratio_cells(run: Run, row: dict[str, Any]) -> Iterable[str]:
 
 
 def variable(colour: str) -> str:
-    """The colour of a lane as the page's style names it."""
+    """Returns the CSS variable for a lane's colour."""
     return f"var(--lane-{colour[1:]})"
 
 
 def table(heads: Iterable[str], rows: Iterable[str]) -> str:
-    """A table of such heads; rows are their cells, as HTML."""
+    """Returns an HTML table. A head is text or a `<th>` element; a row is its cells as HTML."""
     head = "".join(text if text.startswith("<th") else f"<th>{text}</th>" for text in heads)
     body = "".join(f"<tr>{row}</tr>" for row in rows)
     return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
 
 
 def load(run: Run, colours: dict[str, str]) -> str:
-    """What only a load generator knows: arrivals, first bytes, heads, connections, memory."""
+    """Returns the table of load generators: arrivals, first bytes, heads, connections and memory."""
     rows = [row for row in run.summaries() if row["load"]]
     if not rows:
         return ""
@@ -126,7 +126,7 @@ def _load_cells(row: dict[str, Any], colours: dict[str, str]) -> Iterable[str]:
 
 
 def scores(run: Run, colours: dict[str, str]) -> str:
-    """IO500's table: a row for each phase in its units and in units of the reference's, and the scores."""
+    """Returns the table of IO500: each phase in its unit and relative to the reference, and the scores."""
     heads = ["phase", "<th class=text>unit</th>"]
     heads += [f"{dot(colours[lane])}{escape(lane)}" for lane in run.lanes]
     lines = [_phase_of_io500(run, phase) for phase in run.phases]
@@ -155,7 +155,9 @@ def _io500_row(name: str, unit: str, values: list[float | None]) -> str:
 
 
 def likwid_table(run: Run) -> str:
-    """What likwid-perfctr counted meanwhile, over all hardware threads, and for each operation of the run."""
+    """Returns the table of likwid-perfctr's counters, in total over all hardware threads and per
+    operation.
+    """
     counted = run.likwid
     operations = sum(row["operations"] for row in run.summaries())
     lines = []

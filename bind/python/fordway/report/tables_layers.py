@@ -1,4 +1,4 @@
-"""The tables of ping-pong: what to expect, what was lost and asked again, and where times jump."""
+"""The tables of ping-pong: expected rates, failed and repeated messages, and jumps."""
 
 from html import escape
 
@@ -10,7 +10,7 @@ from fordway.report.tables import dot, table
 
 
 def levels(run: Run, colours: dict[str, str]) -> str:
-    """What is left of the reference's rate, for small and for big messages."""
+    """Returns the table of rates relative to the reference, for small and for big messages."""
     found = guidance.levels(run)
     if not found:
         return ""
@@ -22,48 +22,49 @@ def levels(run: Run, colours: dict[str, str]) -> str:
     borders = {phase: guidance.border_bytes(run, phase) for phase in run.phases}
     sizes = ", ".join(dict.fromkeys(units.size(size) for size in borders.values() if size))
     said = (
-        f"Rates in units of {escape(run.reference or '')}'s, the middle half of all sizes, in steps of 5 %: "
-        f"levels to plan with. Big is more than {guidance.WINDOWS} of TCP's first receive windows ({sizes})."
+        f"Rates relative to {escape(run.reference or '')}: the 25th to the 75th percentile over all sizes, "
+        f"in steps of 5 %. A message is big if it exceeds {guidance.WINDOWS} initial TCP receive windows "
+        f"({sizes})."
     )
     on_cores = [f",<br>{count} {'core' if count == 1 else 'cores'}" if count else "" for count in cores]
     heads = ["load", "<th class=text>set-up</th>"]
     heads += [f"{size} messages{on}" for size in ("small", "big") for on in on_cores]
     if len(cores) > 1:
-        said += " Each side was kept on so many cores, with the reference on as many."
-    return f"<h3>What to expect</h3><p class=meta>{said}</p>{table(heads, rows)}"
+        said += " Each side was limited to this number of cores, and so was the reference."
+    return f"<h3>Expected rates</h3><p class=meta>{said}</p>{table(heads, rows)}"
 
 
 def _level_cells(levels: list[guidance.Level | None]) -> str:
-    """What is left of small messages for each number of processors, and then of big ones."""
+    """Returns the cells of small messages for each number of processors, and then of big ones."""
     texts = [level.small if level else units.NOT_MEASURED for level in levels]
     texts += [level.big if level else units.NOT_MEASURED for level in levels]
     return "".join(f"<td>{text}</td>" for text in texts)
 
 
 def gaps(run: Run, colours: dict[str, str]) -> str:
-    """Why figures and tables are not there that other runs have."""
+    """Returns the reasons why this run lacks figures and tables that other runs have."""
     del colours
     reasons = []
     if len(run.lanes) < 2:
-        reasons.append("Nothing is compared: the run has one set-up alone.")
+        reasons.append("No comparison: the run has only one set-up.")
     elif set(run.operations["lane"]) == {run.reference}:
-        reasons.append("Nothing is compared: no message came through but on the reference.")
+        reasons.append("No comparison: only the reference delivered messages.")
     elif run.reference not in set(run.operations["lane"]):
-        reasons.append(f"Nothing is compared: no message came through on {run.reference}, the reference.")
+        reasons.append(f"No comparison: the reference, {run.reference}, delivered no message.")
     if run.operations.empty:
-        reasons.append("Nothing is drawn: no message came through.")
+        reasons.append("No figures: no message was delivered.")
     elif not run.operations["bytes"].any():
-        reasons.append("Nothing is drawn by size: all messages are empty.")
+        reasons.append("No figures by size: all messages are empty.")
     elif not _has_classes(run):
         reasons.append(
-            f"Nothing is drawn by size: no class of sizes has {MESSAGES_MIN} messages of one set-up; "
+            f"No figures by size: no size class has {MESSAGES_MIN} messages of one set-up; "
             "measure more rounds."
         )
     return f"<p class=meta>{escape(' '.join(reasons))}</p>" if reasons else ""
 
 
 def _has_classes(run: Run) -> bool:
-    """Whether a class of sizes has messages enough to be drawn."""
+    """Returns whether any class of sizes has enough messages to be drawn."""
     for _, of_phase in run.operations.groupby("phase", observed=True):
         classes = Classes.of(of_phase["bytes"].to_numpy())
         for _, rows in of_phase.groupby("lane", observed=True):
@@ -73,12 +74,12 @@ def _has_classes(run: Run) -> bool:
 
 
 def _head(phase: str, lane: str, colours: dict[str, str]) -> str:
-    """The first two cells of a row: the load and the set-up."""
+    """Returns the first two cells of a row: the load and the set-up."""
     return f'<th>{escape(phase)}</th><td class="text">{dot(colours[lane])}{escape(lane)}</td>'
 
 
 def failures(run: Run, colours: dict[str, str]) -> str:
-    """What failed and what was asked again: nothing is left out of the count."""
+    """Returns the table of all failed and repeated messages."""
     rows = []
     for row in run.summaries():
         load = row["load"]
@@ -104,11 +105,11 @@ def failures(run: Run, colours: dict[str, str]) -> str:
 
 
 def changes(run: Run, colours: dict[str, str]) -> str:
-    """Sizes at which times jump, and whether those move with the window."""
+    """Returns the table of sizes at which times jump, and whether the jumps move with the window."""
     found = windows.all_changes(run)
     if not found:
-        return "<h3>Jumps</h3><p class=meta>At no size do times jump by 10 % or more.</p>"
-    heads = ["load", "<th class=text>set-up</th>", "from", "95 % interval", "time behind it", "by chance"]
+        return "<h3>Jumps</h3><p class=meta>Times do not jump by 10 % or more at any size.</p>"
+    heads = ["load", "<th class=text>set-up</th>", "from", "95 % interval", "time beyond it", "by chance"]
     rows = [
         f"{_head(one.phase, one.lane, colours)}"
         f"<td>{one.change.size_bytes:,.0f} B</td>"

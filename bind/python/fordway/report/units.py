@@ -1,13 +1,15 @@
-"""Numbers as people read them. Sizes are in powers of 1,024, times in powers of 1,000.
+"""Numbers as readable text. Sizes use powers of 1,024, times powers of 1,000.
 
-What was not measured is `None` in a run and `NOT_MEASURED` here, never 0.
+A value that was not measured is `None` in a run and `NOT_MEASURED` here, never 0.
 """
 
 NOT_MEASURED = "not measured"
 
 
 def digits(value: float) -> str:
-    """Three significant digits: `0.123`, `1.23`, `12.3`, `123`, `12,345`."""
+    """Returns a number with three significant digits, or all digits of its integer part: `0.123`, `12.3`,
+    `12,345`.
+    """
     if value == 0:
         return "0"
     for bound, decimals in ((99.95, 0), (9.995, 1), (0.9995, 2)):
@@ -17,12 +19,12 @@ def digits(value: float) -> str:
 
 
 def count(value: int) -> str:
-    """A number of things: `12,345`."""
+    """Returns a count: `12,345`."""
     return f"{value:,}"
 
 
 def duration(value_ns: float | None) -> str:
-    """A time: `1,500` is `1.50 µs`."""
+    """Returns a time: `1,500` becomes `1.50 µs`."""
     if value_ns is None:
         return NOT_MEASURED
     for bound, divisor, unit in ((1e9, 1e9, "s"), (1e6, 1e6, "ms"), (1e3, 1e3, "µs")):
@@ -32,7 +34,7 @@ def duration(value_ns: float | None) -> str:
 
 
 def size(value_bytes: float | None) -> str:
-    """A size: `1,536` is `1.50 KiB`."""
+    """Returns a size: `1,536` becomes `1.50 KiB`."""
     if value_bytes is None:
         return NOT_MEASURED
     for power, unit in ((4, "TiB"), (3, "GiB"), (2, "MiB"), (1, "KiB")):
@@ -42,22 +44,22 @@ def size(value_bytes: float | None) -> str:
 
 
 def rate(value_per_s: float | None) -> str:
-    """A rate, by itself: `12,345`."""
+    """Returns a rate without its unit: `12,345`."""
     return NOT_MEASURED if value_per_s is None else digits(value_per_s)
 
 
 def mib_per_s(value_bytes_per_s: float | None) -> str:
-    """Bytes per second as MiB per second."""
+    """Returns bytes per second as MiB per second, without the unit."""
     return NOT_MEASURED if value_bytes_per_s is None else digits(value_bytes_per_s / 1024**2)
 
 
 def cpu_us(value_ns: float | None) -> str:
-    """CPU time as microseconds."""
+    """Returns CPU time in microseconds, without the unit."""
     return NOT_MEASURED if value_ns is None else digits(value_ns / 1e3)
 
 
 def ratio(value: float) -> str:
-    """A speed in units of another: `0.832×`."""
+    """Returns a relative speed: `0.83×`."""
     if 0.1 <= value < 100:
         return f"{value:.2f}×"
     return f"{value:.3f}×" if 0.01 <= value < 0.1 else f"{digits(value)}×"

@@ -27,7 +27,7 @@ LARGE_BYTES = 64 * 1024 * 1024
 
 @dataclass(frozen=True)
 class Gateway:
-    """Where the gateway is, who may call it, the directory it serves (if that is known), and the
+    """The gateway's address, its keys, the directory it serves (if it is known), and the
     certificate that its own is signed with (where that is none the system trusts).
     """
 
@@ -57,12 +57,14 @@ class Gateway:
 
     @property
     def ca_variables(self) -> list[str]:
-        """What clients look at to learn whom to trust, where they must be told."""
+        """The environment variables that make clients trust the gateway's certificate, if it is not
+        trusted by the system.
+        """
         return ["AWS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE"] if self.ca else []
 
     @property
     def boto_arguments(self) -> dict:
-        """How boto3 and its kin are told of the gateway."""
+        """The arguments that make boto3 and similar clients use the gateway."""
         return {
             "endpoint_url": self.endpoint,
             "aws_access_key_id": self.access_key,
@@ -72,18 +74,18 @@ class Gateway:
         }
 
     def assert_stored(self, bucket: str, key: str, content: bytes) -> None:
-        """The object is a plain file at its key's path, with these bytes."""
+        """Asserts that the object is a plain file at its key's path, with these bytes."""
         if self.root is not None:
             assert (self.root / bucket / key).read_bytes() == content
 
     def assert_gone(self, bucket: str, key: str) -> None:
-        """No file is left at the key's path."""
+        """Asserts that no file is left at the key's path."""
         if self.root is not None:
             assert not (self.root / bucket / key).exists()
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Each test of a gateway that is started here meets it with TLS too."""
+    """Runs each test with TLS as well, if the gateway is started here."""
     if "gateway" in metafunc.fixturenames:
         schemes = ["given"] if os.environ.get("FORDWAY_TEST_ENDPOINT") else ["http", "https"]
         metafunc.parametrize("gateway", schemes, indirect=True, scope="session")
@@ -122,7 +124,7 @@ def started_gateway(root: Path, certificates: Path | None):
 
 
 def make_certificates(directory: Path) -> None:
-    """An authority, and a certificate of it for the loopback address."""
+    """Creates a certificate authority, and a certificate that it signed for the loopback address."""
     made = [program("openssl"), "req", "-x509", "-nodes", "-days", "2", "-newkey", "ec"]
     made += ["-pkeyopt", "ec_paramgen_curve:prime256v1"]
     authority = ["-subj", "/CN=Fordway test authority", "-keyout", "ca.key", "-out", "ca.pem"]
@@ -136,18 +138,18 @@ def make_certificates(directory: Path) -> None:
 
 @pytest.fixture
 def bucket() -> str:
-    """The name of a bucket that no other test uses."""
+    """Returns the name of a bucket that no other test uses."""
     return f"foreign-{uuid.uuid4().hex[:12]}"
 
 
 @pytest.fixture(scope="session")
 def large() -> bytes:
-    """64 MiB that do not compress and are the same in every session."""
+    """64 MiB that do not compress, and are the same in every session."""
     return random.Random(64).randbytes(LARGE_BYTES)
 
 
 def missing(client: str) -> None:
-    """Skips for want of a client. `.ci/may-skip` says what CI may skip: no client."""
+    """Skips the test because a client is missing. `.ci/may-skip` lists what CI may skip: no client."""
     pytest.skip(f"{client} is missing")
 
 
@@ -160,5 +162,5 @@ def program(name: str) -> str:
 
 
 def digest(content: bytes) -> str:
-    """A short stand-in for content in failed assertions."""
+    """Returns a short description of content for failed assertions."""
     return hashlib.sha256(content).hexdigest()

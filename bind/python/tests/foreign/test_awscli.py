@@ -1,4 +1,4 @@
-"""The AWS command line, with its defaults: CRC trailers, multipart from 8 MiB on."""
+"""Tests the AWS command line with its defaults: CRC trailers, multipart from 8 MiB on."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from conftest import Gateway, digest, program
 
 @pytest.fixture
 def aws(gateway: Gateway):
-    """Runs `aws ARGUMENTS` and returns what it printed."""
+    """Runs `aws ARGUMENTS` and returns its output."""
     command = program("aws")
 
     def run(*arguments: str) -> str:

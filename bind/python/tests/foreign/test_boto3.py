@@ -1,11 +1,12 @@
-"""boto3 with its defaults, which verify every checksum that the server returns."""
+"""Tests boto3 with its defaults, which verify every checksum that the server returns."""
 
 from __future__ import annotations
 
 import io
+import subprocess
 
 import pytest
-from conftest import Gateway, digest, missing
+from conftest import Gateway, digest, missing, program
 
 
 @pytest.fixture
@@ -97,3 +98,45 @@ def test_multipart(s3, gateway: Gateway, bucket: str, large: bytes) -> None:
     s3.abort_multipart_upload(Bucket=bucket, Key="never", UploadId=started["UploadId"])
     assert "Uploads" not in s3.list_multipart_uploads(Bucket=bucket)
     gateway.assert_gone(bucket, "never")
+
+
+def test_forms(s3, gateway: Gateway, bucket: str, tmp_path) -> None:
+    """Boto3 signs a form, and curl sends it as a browser would. By default, boto3 signs with version 2."""
+    s3.create_bucket(Bucket=bucket)
+    from boto3 import client
+    from botocore.config import Config
+
+    signer = client("s3", **gateway.boto_arguments, config=Config(signature_version="s3v4"))
+    source = tmp_path / "a file.txt"
+    source.write_bytes(b"from a form\r\n--")
+
+    def send(form: dict, *more: str) -> str:
+        pairs = [f"{name}={value}" for name, value in form["fields"].items()]
+        fields = [word for pair in pairs for word in ("--form-string", pair)]
+        command = [program("curl"), "--silent", "--show-error", "--write-out", "%{http_code}", *fields, *more]
+        done = subprocess.run(
+            [*command, "--form", f"file=@{source}", form["url"]],
+            env=gateway.environment,
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    limit = [["content-length-range", 1, 100], ["eq", "$x-amz-meta-colour", "red"]]
+    form = signer.generate_presigned_post(
+        bucket, "up/${filename}", Fields={"x-amz-meta-colour": "red"}, Conditions=limit, ExpiresIn=60
+    )
+    assert send(form) == "204"
+    gateway.assert_stored(bucket, "up/a file.txt", b"from a form\r\n--")
+    assert s3.head_object(Bucket=bucket, Key="up/a file.txt")["Metadata"] == {"colour": "red"}
+    assert send(form, "--form-string", "acl=private").endswith("403")
+    source.write_bytes(b"x" * 101)
+    assert send(form).endswith("400")
+    gateway.assert_stored(bucket, "up/a file.txt", b"from a form\r\n--")
+    old = s3.generate_presigned_post(bucket, "old")
+    assert "signature_version='s3v4'" in send(old).replace("&apos;", "'")
+    expired = signer.generate_presigned_post(bucket, "late", ExpiresIn=-1)
+    assert send(expired).endswith("403")
+    gateway.assert_gone(bucket, "late")

@@ -1,4 +1,4 @@
-"""curl, which signs by itself, over each version of HTTP."""
+"""Tests curl, which signs its requests itself, over each version of HTTP."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from conftest import Gateway, digest, program
 
 @pytest.fixture(params=["--http1.1", "--http2"])
 def curl(request: pytest.FixtureRequest, gateway: Gateway):
-    """Runs `curl ARGUMENTS URL` and returns the body of the answer, whose version it has checked."""
+    """Runs `curl ARGUMENTS URL`, checks the HTTP version, and returns the body of the response."""
     command, version = program("curl"), request.param
     in_the_clear = version == "--http2" and gateway.endpoint.startswith("http:")
     option = "--http2-prior-knowledge" if in_the_clear else version
@@ -18,7 +18,7 @@ def curl(request: pytest.FixtureRequest, gateway: Gateway):
     def run(path: str, *arguments: str) -> bytes:
         signing = ["--aws-sigv4", "aws:amz:us-east-1:s3"]
         signing += ["--user", f"{gateway.access_key}:{gateway.secret_key}"]
-        # S3 wants it, and curl before 8.1 does not send it by itself.
+        # S3 requires this header, and curl before 8.1 does not send it by default.
         signing += ["--header", "x-amz-content-sha256: UNSIGNED-PAYLOAD"]
         written = ["--silent", "--show-error", "--fail", "--write-out", "%{stderr}%{http_version}"]
         done = subprocess.run(

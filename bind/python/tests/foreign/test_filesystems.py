@@ -1,4 +1,4 @@
-"""What data frames and arrays are read through: obstore, pyarrow's S3FileSystem and s3fs."""
+"""Tests the libraries that read data frames and arrays: obstore, pyarrow's S3FileSystem and s3fs."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ PIECE_BYTES = 8 * 1024 * 1024
 
 @pytest.fixture(autouse=True)
 def trusted(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Some of them can only be told by the environment whom to trust."""
+    """Sets the environment, because some of them read trusted certificates only from there."""
     for name in gateway.ca_variables:
         monkeypatch.setenv(name, str(gateway.ca))
 
 
 @pytest.fixture
 def made(gateway: Gateway, bucket: str) -> str:
-    """A bucket that is there."""
+    """An existing bucket."""
     try:
         import boto3
     except ImportError:

@@ -1,5 +1,5 @@
-"""Programs that speak S3 over HTTP on the Unix socket of `fordway node`: curl as it is, urllib3 and
-boto3 with a connection that opens the socket.
+"""Tests programs that use S3 over HTTP on the Unix socket of `fordway node`: unmodified curl, and
+urllib3 and boto3 with a connection that opens the socket.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Node:
 
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory):
-    """`fordway node` on an empty directory."""
+    """Starts `fordway node` on an empty directory."""
     binary = shutil.which(os.environ.get("FORDWAY_BIN", "fordway"))
     if binary is None:
         missing("fordway (set FORDWAY_BIN to the binary)")
@@ -44,7 +44,7 @@ def node(tmp_path_factory: pytest.TempPathFactory):
 
 @pytest.fixture(params=["--http1.1", "--http2-prior-knowledge"])
 def curl(request: pytest.FixtureRequest, node: Node):
-    """Runs `curl ARGUMENTS` on a path of the gateway, and returns the answer's body."""
+    """Runs `curl ARGUMENTS` on a path of the gateway, and returns the body of the response."""
     command = program("curl")
 
     def run(path: str, *arguments: str, status: str = "20") -> bytes:
@@ -119,8 +119,9 @@ def connected(node: Node) -> socket.socket:
 
 
 def test_boto3(node: Node, bucket: str, large: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    """boto3 opens its connections by a class of botocore's; nothing else is changed. It signs, sends
-    checksums in the trailers of aws-chunked bodies, and presigns; here it has no key that anybody knows.
+    """Only the class with which botocore opens connections is replaced. boto3 signs, sends
+    checksums in the trailers of aws-chunked bodies, and presigns; the gateway does not know the
+    key used here.
     """
     boto3 = pytest.importorskip("boto3")
     from boto3.s3.transfer import TransferConfig

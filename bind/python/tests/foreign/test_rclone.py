@@ -1,4 +1,4 @@
-"""rclone, which keeps a file's time in metadata and compares MD5s after every transfer."""
+"""Tests rclone, which keeps a file's time in metadata and compares MD5s after every transfer."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from conftest import Gateway, digest, program
 
 @pytest.fixture
 def rclone(gateway: Gateway):
-    """Runs `rclone ARGUMENTS`, with the gateway as the remote `fw`, and returns what it printed."""
+    """Runs `rclone ARGUMENTS`, with the gateway as the remote `fw`, and returns its output."""
     command = program("rclone")
     environment = gateway.environment | {
         "RCLONE_CONFIG": os.devnull,
@@ -22,7 +22,7 @@ def rclone(gateway: Gateway):
         "RCLONE_CONFIG_FW_ENDPOINT": gateway.endpoint,
         "RCLONE_RETRIES": "1",
     }
-    # Its own transport cannot be given AWS's variable; Go's it reads.
+    # The client's own transport does not read AWS's variable, but reads Go's.
     environment.pop("AWS_CA_BUNDLE", None)
 
     def run(*arguments: str) -> str:

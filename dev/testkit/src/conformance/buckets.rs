@@ -101,7 +101,7 @@ pub fn documents_are_kept_and_replaced(store: &dyn Store) {
         assert!(kept.contains(&format!("<Key>{name}</Key>")), "{kept}");
     }
     assert_eq!(text(store, &b, &CORS), None, "another kind");
-    assert!(store.list(&b, &Default::default()).unwrap().entries.is_empty(), "documents are no objects");
+    assert!(store.list(&b, &Default::default()).unwrap().entries.is_empty(), "documents are not objects");
     store.delete_document(&b, &TAGGING).unwrap();
     assert_eq!(text(store, &b, &TAGGING), None);
     store.set_document(&b, &TAGGING, tagging("third").as_bytes()).unwrap();

@@ -3,6 +3,7 @@
 
 mod buckets;
 mod listing;
+mod locks;
 mod multipart;
 mod objects;
 mod versions;
@@ -17,6 +18,11 @@ pub use listing::{
     a_key_beside_its_own_prefix, a_prefix_beside_its_own_key, keys_that_are_no_paths, keys_that_are_paths,
     listing_is_in_byte_order, listing_pages_join, listing_rolls_up, listing_says_what_head_says,
     listing_with_start_after, long_keys,
+};
+pub use locks::{
+    a_legal_hold_protects, a_rename_has_conditions, a_rename_is_refused_by_name, a_rename_moves_an_object,
+    a_retained_version_stays, a_retention_is_only_extended, object_lock_is_a_setting_of_the_bucket,
+    the_default_retention_is_for_all_writers, without_object_lock_nothing_is_locked,
 };
 pub use multipart::{
     multipart_abort, multipart_checksum_without_the_number_of_parts, multipart_checksums_are_checked,
@@ -104,7 +110,10 @@ macro_rules! conformance_suite {
             versions_list_their_checksums,
             unknown_versions_are_named, versioning_is_a_state_of_the_bucket, versions_are_copied,
             versions_are_selected_and_rolled_up, without_versioning_there_is_one_version,
-            documents_are_kept_and_replaced, documents_have_limits
+            documents_are_kept_and_replaced, documents_have_limits, a_legal_hold_protects, a_rename_has_conditions,
+            a_rename_is_refused_by_name, a_rename_moves_an_object, a_retained_version_stays,
+            a_retention_is_only_extended, object_lock_is_a_setting_of_the_bucket,
+            the_default_retention_is_for_all_writers, without_object_lock_nothing_is_locked
         }
     };
     (@declare ($open:expr); $($case:ident),* $(,)?) => {
@@ -153,6 +162,7 @@ pub fn cases_written() -> usize {
     let files = [
         include_str!("buckets.rs"),
         include_str!("listing.rs"),
+        include_str!("locks.rs"),
         include_str!("multipart.rs"),
         include_str!("objects.rs"),
         include_str!("versions.rs"),

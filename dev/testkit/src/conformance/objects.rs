@@ -414,7 +414,7 @@ pub fn checksums_are_kept(store: &dyn Store) {
     }
 }
 
-/// A copy has the bytes, the ETag and the metadata of its source, which stays unchanged.
+/// A copy has the bytes, the ETag and the metadata of its source, which is unchanged.
 pub fn copy_keeps_all(store: &dyn Store) {
     let b = bucket(store);
     let other = Bucket::new("other").unwrap();

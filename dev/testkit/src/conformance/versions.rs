@@ -334,7 +334,7 @@ pub fn versions_are_copied(store: &dyn Store) {
     assert_kind(hidden, ErrorKind::NoSuchKey);
 }
 
-/// Conditions of writes and deletes apply to the latest version; a delete marker is no object.
+/// Conditions of writes and deletes apply to the latest version; a delete marker is not an object.
 pub fn conditions_see_the_latest_version(store: &dyn Store) {
     let b = versioned(store);
     let first = put(store, &b, "k", b"1");

@@ -254,7 +254,7 @@ fn content_range((start, end): (u64, u64), size: u64, lies: &[Lie]) -> Option<St
     Some(format!("bytes {first}-{last}/{said_size}"))
 }
 
-/// What happens to the connection after the response.
+/// The state of the connection after the response.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum ConnectionFate {
     /// The connection serves the next request.
@@ -265,7 +265,7 @@ pub(super) enum ConnectionFate {
     Gone,
 }
 
-/// Where a body is cut, and how.
+/// How and where a body is truncated.
 #[derive(Clone, Copy)]
 enum BodyCut {
     Reset(usize),
@@ -375,7 +375,7 @@ fn reason(status: u16) -> &'static str {
     }
 }
 
-/// The body, divided into chunks if the script asks for it.
+/// The body, divided into chunks if the script says so.
 fn framed(body: &[u8], lies: &[Lie]) -> Vec<u8> {
     let size = lies.iter().find_map(|lie| if let Lie::Chunked(size) = lie { Some(*size) } else { None });
     let Some(size) = size else { return body.to_vec() };

@@ -200,7 +200,7 @@ pub enum Lie {
     Version(u8),
     /// Ignores `If-Range`.
     IgnoresIfRange,
-    /// Flips all bits of the byte at this position of the file, wherever it is sent; the `ETag` stays the same.
+    /// Flips all bits of the byte at this position of the file, wherever it is sent; the `ETag` does not change.
     FlippedAt(u64),
     /// This body for a target with this ending, of this type; other targets that end in `.meta4` get 404.
     Document(&'static str, &'static str, String),
@@ -228,7 +228,7 @@ pub enum Lie {
     Preamble,
     /// This additional header.
     Header(&'static str, String),
-    /// This status for a request that asks for a digest.
+    /// This status for a request for a digest.
     RefusesDigests(u16),
     /// Every byte sent is wrong, with the right validators.
     Flipped,
@@ -240,7 +240,7 @@ pub enum Lie {
     Chunked(usize),
     /// Neither length nor chunks: the body ends with the connection.
     UntilClose,
-    /// `Content-Length` is this many bytes more (or fewer) than the body has; the connection stays open.
+    /// `Content-Length` is this many bytes more (or fewer) than the body has; the connection remains open.
     ContentLengthOff(i64),
     /// Resets the connection after this many bytes of the body.
     ResetAt(usize),

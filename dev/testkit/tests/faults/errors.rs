@@ -125,7 +125,7 @@ impl Case<'_> {
             _ => kind,
         };
         assert_eq!(descriptors_below(dir.path()), BTreeSet::new());
-        // If a name cannot be removed, the file stays until the next garbage collection.
+        // If a name cannot be removed, the file is left behind until the next garbage collection.
         if call != "unlinkat" {
             let staged = dir.path().join(bucket().as_str()).join(fordway_posix::PRIVATE_DIR).join("tmp");
             assert_eq!(files(&staged), [] as [&Path; 0]);

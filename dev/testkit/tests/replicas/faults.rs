@@ -168,7 +168,7 @@ fn a_replica_that_comes_back_is_asked_again() {
     assert!(copied(&file).unwrap() == content());
 }
 
-/// Nothing shows which of two replicas sent the wrong byte, so each replica is asked for the whole file.
+/// Nothing shows which of two replicas sent the wrong byte, so the whole file is requested from each replica.
 #[test]
 fn a_wrong_whole_is_made_right_by_one_replica() {
     let (bad, good) =

@@ -1,4 +1,5 @@
-//! Files with replicas: whatever the replicas do, the result must be the file's bytes or an error.
+//! Tests files with replicas: even if replicas misbehave, a read must return the file's bytes or
+//! an error.
 
 mod discovery;
 mod faults;
@@ -6,6 +7,7 @@ mod schedules;
 mod streams;
 
 use std::fs::File;
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use fordway_http::Timeouts;
@@ -19,9 +21,24 @@ use fordway_wire::metalink::{FileHash, HashKind, MetalinkFile, MetalinkUrl, Piec
 const SIZE: usize = 3_000_000;
 const PIECE: usize = 100_000;
 
-/// Returns a file in which no two pieces are alike.
+/// The served file, in which no two pieces are alike, and its checksums. They are computed once, which takes a while
+/// without optimization.
+static SERVED: LazyLock<ServedFile> = LazyLock::new(|| {
+    let content: Vec<u8> =
+        (0..SIZE as u32 / 4).flat_map(|word| word.wrapping_mul(2_654_435_761).to_le_bytes()).collect();
+    let hex = content.chunks(PIECE).map(|piece| FileHash::of(HashKind::Sha256, piece).hex).collect();
+    let pieces = PieceHashes { length_bytes: PIECE as u64, kind: HashKind::Sha256, hex };
+    ServedFile { hash: FileHash::of(HashKind::Sha256, &content), pieces, content }
+});
+
+struct ServedFile {
+    content: Vec<u8>,
+    hash: FileHash,
+    pieces: PieceHashes,
+}
+
 fn content() -> Vec<u8> {
-    (0..SIZE as u32 / 4).flat_map(|word| word.wrapping_mul(2_654_435_761).to_le_bytes()).collect()
+    SERVED.content.clone()
 }
 
 /// Returns options with short timeouts, because the tests check what happens after a timeout.
@@ -43,14 +60,12 @@ fn server(script: LieScript) -> HostileServer {
 
 /// Returns a Metalink's description of the content at these servers, the best server first.
 fn described(servers: &[&HostileServer]) -> MetalinkFile {
-    let content = content();
-    let hex = content.chunks(PIECE).map(|piece| FileHash::of(HashKind::Sha256, piece).hex).collect();
     let replicas = (1..).zip(servers).map(|(priority, server)| at(&server.url(), priority));
     MetalinkFile {
         name: "file".into(),
         size_bytes: Some(SIZE as u64),
-        hashes: vec![FileHash::of(HashKind::Sha256, &content)],
-        pieces: Some(PieceHashes { length_bytes: PIECE as u64, kind: HashKind::Sha256, hex }),
+        hashes: vec![SERVED.hash.clone()],
+        pieces: Some(SERVED.pieces.clone()),
         replicas: replicas.collect(),
         ..MetalinkFile::default()
     }

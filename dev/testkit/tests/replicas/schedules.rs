@@ -1,6 +1,9 @@
-//! Random faults, many at once, each from a seed, so that a failure can be reproduced.
+//! Tests with many random faults at once. The faults are derived from a seed, so that
+//! a failure can be reproduced.
 
 use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use fordway_http::replicas::ReplicatedFile;
@@ -53,42 +56,58 @@ fn script(random: &mut Random) -> LieScript {
     script
 }
 
+/// Rounds mostly wait for timeouts, so several run at once.
+const AT_ONCE: usize = 6;
+
 #[test]
 fn all_end_with_the_right_bytes_or_a_clear_error() {
-    let content = content();
     let directory = tempfile::tempdir().unwrap();
-    let mut right = 0;
-    for seed in 0..rounds() {
-        let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
-        let servers: Vec<_> = (0..1 + random.below(3)).map(|_| server(script(&mut random))).collect();
-        let mut described = described(&servers.iter().collect::<Vec<_>>());
-        if random.below(4) == 0 {
-            described.pieces = None;
+    let (next, right) = (AtomicU64::new(0), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        for _ in 0..AT_ONCE {
+            scope.spawn(|| {
+                let seeds = std::iter::repeat_with(|| next.fetch_add(1, Ordering::Relaxed));
+                for seed in seeds.take_while(|seed| *seed < rounds()) {
+                    right.fetch_add(round(seed, directory.path()).into(), Ordering::Relaxed);
+                }
+            });
         }
-        let mut options = options();
-        options.streams = (random.below(2) == 0).then_some(1 + random.below(4) as usize);
-        let file = ReplicatedFile::open(&described, options).unwrap();
-        let part = tempfile::tempfile_in(directory.path()).unwrap();
-        match file.complete(&part, &mut |_| Ok(())) {
-            Ok(_) => {
-                let mut bytes = vec![0; SIZE];
-                part.read_exact_at(&mut bytes, 0).unwrap();
-                assert!(bytes == content, "seed {seed}");
-                right += 1;
-            }
-            Err(error) => assert!(error.to_string().contains("http://"), "seed {seed}: {error}"),
-        }
-        if described.pieces.is_some() {
-            let ranges: Vec<_> =
-                (0..20).map(|_| (random.below(SIZE as u64 - 9_000), random.below(9_000) as usize)).collect();
-            match read(&file, &ranges) {
-                Ok(found) => assert!(found == expected(&ranges), "seed {seed}"),
-                Err(error) => assert!(error.to_string().contains("http://"), "seed {seed}: {error}"),
-            }
-        }
-    }
+    });
+    let right = right.into_inner();
     assert!(right * 2 > rounds(), "only {right} of {} had a good replica", rounds());
     assert_eq!(directory.path().read_dir().unwrap().count(), 0);
+}
+
+/// Copies the whole file and reads ranges of it, from servers with random faults; returns whether the copy succeeded.
+fn round(seed: u64, directory: &Path) -> bool {
+    let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+    let servers: Vec<_> = (0..1 + random.below(3)).map(|_| server(script(&mut random))).collect();
+    let mut described = described(&servers.iter().collect::<Vec<_>>());
+    if random.below(4) == 0 {
+        described.pieces = None;
+    }
+    let mut options = options();
+    options.streams = (random.below(2) == 0).then_some(1 + random.below(4) as usize);
+    let file = ReplicatedFile::open(&described, options).unwrap();
+    let part = tempfile::tempfile_in(directory).unwrap();
+    let completed = file.complete(&part, &mut |_| Ok(()));
+    match &completed {
+        Ok(_) => {
+            let mut bytes = vec![0; SIZE];
+            part.read_exact_at(&mut bytes, 0).unwrap();
+            assert!(bytes == content(), "seed {seed}");
+        }
+        Err(error) => assert!(error.to_string().contains("http://"), "seed {seed}: {error}"),
+    }
+    if described.pieces.is_some() {
+        let ranges: Vec<_> =
+            (0..20).map(|_| (random.below(SIZE as u64 - 9_000), random.below(9_000) as usize)).collect();
+        match read(&file, &ranges) {
+            Ok(found) => assert!(found == expected(&ranges), "seed {seed}"),
+            Err(error) => assert!(error.to_string().contains("http://"), "seed {seed}: {error}"),
+        }
+    }
+    completed.is_ok()
 }
 
 /// Returns the number of sockets that this process has open.

@@ -23,8 +23,8 @@ fn long_key() -> String {
     format!("long//{}", "x".repeat(600))
 }
 
-/// What a user stores in a bucket with the sticky bit belongs to that user, wherever it is stored and no matter who
-/// used the bucket first.
+/// In a bucket with the sticky bit, everything that a user stores belongs to that user, wherever it is stored and no
+/// matter who used the bucket first.
 #[test]
 fn in_a_sticky_bucket_nobody_touches_what_is_anothers() {
     if !is_root() {
@@ -272,7 +272,7 @@ fn a_group_shares_its_buckets_area() {
     }
 }
 
-/// In a bucket with the sticky bit, a third user's versioning file is believed only as far as that can do no harm.
+/// In a bucket with the sticky bit, a third user's versioning file cannot cause the loss of content.
 #[test]
 fn a_third_users_words_are_not_believed() {
     if !is_root() {
@@ -294,8 +294,7 @@ fn a_third_users_words_are_not_believed() {
     });
 }
 
-/// Documents that a third user has put into the private area are not believed either, and only the owner can set
-/// documents.
+/// Bucket documents that a third user has put into the private area are ignored, and only the owner can set documents.
 #[test]
 fn a_third_users_documents_are_not_believed() {
     if !is_root() {
@@ -382,7 +381,7 @@ fn for_a_limited_user_no_link_leads_to_another_bucket() {
             assert_eq!(fs::read(ground.path("private/dir/secret")).unwrap(), b"secret");
             // For a user without such a limit, links lead anywhere below the root.
             assert_eq!(read(&ground.client("bob"), &public, "up/private/dir/secret").unwrap(), b"secret");
-            let missing = read(&guest, &public, "dir/none").expect_err("it is not there");
+            let missing = read(&guest, &public, "dir/none").expect_err("it does not exist");
             assert_eq!(missing.kind(), ErrorKind::NoSuchKey);
         }
     }
@@ -461,7 +460,7 @@ fn a_bucket_that_its_owner_may_not_reach_is_reported() {
     assert_eq!(ground.collect().removed, 1);
 }
 
-/// `gc` and `fsck` look at a directory that is closed to the bucket's owner as the owner of that directory.
+/// If the bucket's owner may not open a directory, `gc` and `fsck` read it as the directory's owner.
 #[test]
 fn a_directory_of_another_user_is_looked_at_as_that_user() {
     if !is_root() {
@@ -481,7 +480,7 @@ fn a_directory_of_another_user_is_looked_at_as_that_user() {
     assert_eq!(fs::read(ground.path("shared/closed/file")).unwrap(), b"x");
 }
 
-/// Whatever one user of a shared bucket puts next to the files of others, the others find their own objects.
+/// No file that one user of a shared bucket creates next to other users' files hides or changes their objects.
 #[test]
 fn nothing_that_is_planted_hides_what_is_anothers() {
     if !is_root() {

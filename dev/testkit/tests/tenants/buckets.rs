@@ -36,6 +36,6 @@ fn copies_come_from_buckets_of_any_name() {
     assert_eq!(error.kind(), fordway_store::ErrorKind::AccessDenied, "{error}");
     let error = alice
         .copy((&bucket("No_Such"), &key("k")), &target, &key("copied"), &CopyOptions::default())
-        .expect_err("it is not there");
+        .expect_err("it does not exist");
     assert_eq!(error.kind(), fordway_store::ErrorKind::NoSuchBucket, "{error}");
 }

@@ -110,7 +110,7 @@ fn gc_changes_no_mode_behind_a_link() {
 }
 
 /// Holds every lock of a bucket, as its owner may, until the returned file is dropped.
-fn hold_all_locks(ground: &Ground, path: &str) -> File {
+pub(crate) fn hold_all_locks(ground: &Ground, path: &str) -> File {
     let path = ground.path(path);
     as_user(ALICE, || {
         let table = fs::OpenOptions::new().write(true).open(&path).unwrap();

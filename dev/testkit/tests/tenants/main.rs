@@ -5,5 +5,7 @@
 mod area;
 mod buckets;
 mod criticals;
+mod delays;
 mod ground;
+mod links;
 mod matrix;

@@ -340,7 +340,10 @@ fn beneath_gc_and_fsck() {
             let found = ground.check();
             let outcome = ground.collect();
             let after = ground.path(fixture.bucket.as_str());
-            assert!(after.join("plain").exists() && after.join("dir/in").exists(), "{what}: objects stay");
+            assert!(
+                after.join("plain").exists() && after.join("dir/in").exists(),
+                "{what}: objects are kept"
+            );
             assert!(outcome.entries > 0 && found.len() < 100, "{what}");
             ground.check();
         });

@@ -26,7 +26,7 @@ fn a_wish_beyond_the_deadline_ends_it_at_once() {
     server.follow(LieScript::honest().always(Lie::Status(503, Some(3_600))));
     for error in [copy(&opened, WHOLE).unwrap_err(), read(&opened, &[(0, 9)]).unwrap_err()] {
         assert_eq!(error.kind(), ErrorKind::Unavailable);
-        assert!(error.to_string().contains("wants to be asked again in 3600s"), "{error}");
+        assert!(error.to_string().contains("requests a retry after 3600s"), "{error}");
     }
     assert_eq!(server.requests().len(), 3, "HEAD, and one for each");
 }

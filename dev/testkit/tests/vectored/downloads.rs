@@ -92,8 +92,8 @@ fn what_stays_wrong_is_an_error_after_some_tries() {
     }
 }
 
-/// The body has another size than the file, and its framing does not show that: it ends with a last chunk or with the
-/// connection.
+/// The body and the file have different sizes, and its framing does not show that: it ends with a last chunk or with
+/// the connection.
 #[test]
 fn a_body_that_does_not_end_with_the_file_is_an_error() {
     for (framing, off) in
@@ -157,7 +157,7 @@ fn what_arrives_is_held_against_the_digest_that_is_stated() {
     let asked = server.requests()[1].clone();
     assert!(asked.header("want-digest").is_some_and(|list| list.starts_with("adler32;q=")), "{asked:?}");
     server.follow(LieScript::honest().always(checksum()).on_requests(2..3, Lie::ResetAt(70_000)));
-    assert_eq!(copy_verified(&opened).unwrap(), (Some("CRC32C"), file()), "in two answers");
+    assert_eq!(copy_verified(&opened).unwrap(), (Some("CRC32C"), file()), "in two responses");
     server.follow(LieScript::honest().always(checksum()).always(Lie::Flipped));
     let error = copy_verified(&opened).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::BadDigest);

@@ -87,7 +87,7 @@ fn batches_under_way_go_on_at_the_other_place() {
     assert_eq!((door.requests().len() - before, gets(&second)), (1, 1 + 5));
 }
 
-/// If several threads are refused at the same time, only the first asks for the new location, and all of them use it.
+/// If several threads are refused at the same time, only the first requests the new location, and all of them use it.
 #[test]
 fn threads_ask_once_between_them() {
     let ranges = spread(40, 100);

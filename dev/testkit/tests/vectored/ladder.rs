@@ -77,7 +77,7 @@ fn single_ranges_go_into_a_pipeline() {
     assert!(read(&opened, &spread(15, 50)).unwrap() == expected(&file(), &spread(15, 50)));
     let before = server.connections();
     assert!(read(&opened, &spread(15, 60)).unwrap() == expected(&file(), &spread(15, 60)));
-    assert_eq!(server.connections(), before, "on the connection that was there");
+    assert_eq!(server.connections(), before, "on the existing connection");
     assert!(opened.learned().pipelines);
 }
 

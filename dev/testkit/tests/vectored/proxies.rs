@@ -120,7 +120,7 @@ fn refusals_say_who_refuses_and_what_to_do() {
         let (error, asked) = refusal(strict.clone(), url);
         assert_eq!((error.kind(), asked), (ErrorKind::AccessDenied, 1));
         let text = error.to_string();
-        assert!(text.contains("another user and password") && text.contains("HTTP status 407"), "{text}");
+        assert!(text.contains("a different user and password") && text.contains("HTTP status 407"), "{text}");
     }
     let refusing = |status| ProxyRules { refuses: Some(status), ..ProxyRules::default() };
     let (error, asked) = refusal(refusing(502), &tls);

@@ -1,4 +1,4 @@
-//! Files at other addresses than the one that was opened.
+//! Files at addresses different from the one that was opened.
 
 use fordway_http::SessionCredentials;
 use fordway_http::vector::RemoteFile;
@@ -48,7 +48,7 @@ fn what_moved_for_good_is_remembered_and_what_did_not_is_asked_for_again() {
     }
 }
 
-/// The remembered location is no longer valid: it is forgotten, and the server is asked again.
+/// The remembered location is no longer valid: it is forgotten, and the next request goes to the server again.
 #[test]
 fn a_file_that_moved_back_is_found_again() {
     let session = session(|_| {});
@@ -133,7 +133,7 @@ fn ten_steps_are_followed_and_no_more() {
 fn an_address_that_is_none_is_an_error_that_shows_it() {
     for location in ["ftp://127.0.0.1/x", "http://user:word@127.0.0.1/x", "http://", "//"] {
         let server = redirecting(302, location);
-        assert!(refusal(&server.url()).to_string().contains("no address of a file"), "{location}");
+        assert!(refusal(&server.url()).to_string().contains("not the address of a file"), "{location}");
     }
 }
 
@@ -167,7 +167,7 @@ fn door_to(there: &HostileServer, status: u16) -> HostileServer {
 fn a_redirection_of_get_alone_is_followed_once_for_the_life_of_a_file() {
     let ranges = spread(40, 100);
     for status in [301, 302, 307] {
-        // The data server has other validators than the door, and refuses HEAD.
+        // The data server's validators differ from the door's, and refuses HEAD.
         let script = LieScript::honest().on_method("HEAD", Lie::Status(403, None)).always(Lie::NoETag);
         let there = HostileServer::start(file(), script);
         let door = door_to(&there, status);

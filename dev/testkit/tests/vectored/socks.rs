@@ -53,7 +53,7 @@ fn names_are_looked_up_by_whom_the_scheme_says() {
         let session = through("socks5", "", &proxy, version);
         let error = RemoteFile::open(&session, &format!("http://{name}/file")).err().expect("an error");
         assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
-        assert!(error.to_string().contains("with socks5h:// the proxy looks it up"), "{error}");
+        assert!(error.to_string().contains("with socks5h:// the proxy resolves the name"), "{error}");
         assert!(proxy.asked().is_empty());
         let asked = server.requests();
         assert!(asked.iter().all(|request| request.header("authorization").is_none()), "{asked:?}");
@@ -66,12 +66,12 @@ fn refusals_say_why() {
     let refuses = |reply| SocksRules { refuses: Some(reply), ..SocksRules::default() };
     let says = |said| SocksRules { says: Some(said), ..SocksRules::default() };
     for (rules, login, kind, why) in [
-        (wants_login.clone(), "", ErrorKind::AccessDenied, "wants a user and password"),
-        (wants_login, "me:secrets@", ErrorKind::AccessDenied, "wants another user and password"),
+        (wants_login.clone(), "", ErrorKind::AccessDenied, "requires a user and password"),
+        (wants_login, "me:secrets@", ErrorKind::AccessDenied, "requires a different user and password"),
         (refuses(2), "", ErrorKind::AccessDenied, "no_proxy"),
         (refuses(5), "", ErrorKind::Unavailable, "the connection was refused"),
         (says(b"HTTP/1.1 400 Bad Request\r\n\r\n"), "", ErrorKind::BadResponse, "not SOCKS 5"),
-        (says(b"\x05"), "", ErrorKind::Timeout, "did not answer within"),
+        (says(b"\x05"), "", ErrorKind::Timeout, "did not respond within"),
     ] {
         let error = refused(rules, login);
         assert!(error.kind() == kind && error.to_string().contains(why), "{error}");

@@ -46,7 +46,7 @@ fn one_connection_is_enough() {
     }
 }
 
-/// What a client learns of a server over HTTP/2 is not applied to HTTP/1.1, and vice versa.
+/// What a client learns about a server over HTTP/2 does not affect its use of HTTP/1.1, and vice versa.
 #[test]
 fn each_version_is_learned_by_itself() {
     let server = served(Lie::WholeOverRanges(1));
@@ -77,7 +77,7 @@ fn no_more_streams_than_the_server_takes() {
     }
 }
 
-/// Requests that the server did not process are sent again, and do not count as failures, however often this happens.
+/// Requests that the server did not process are sent again any number of times, and do not count as failures.
 #[test]
 fn what_a_server_did_not_look_at_is_asked_for_again() {
     let content = file();

@@ -87,7 +87,7 @@ impl Http2Connection {
         if let SocketTransport::Tls(stream) = &transport
             && stream.conn.alpn_protocol() != Some(b"h2")
         {
-            let detail = format!("{origin} does not speak HTTP/2; ask it in HTTP/1.1");
+            let detail = format!("{origin} does not support HTTP/2; use HTTP/1.1");
             return Err(Error::new(ErrorKind::BadResponse, detail));
         }
         let gauge = Arc::new(FlowGauge::default());

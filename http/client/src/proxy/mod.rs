@@ -26,14 +26,14 @@ const PORT: u16 = 1080;
 /// The proxies for all origins. None by default.
 #[derive(Clone, Debug, Default)]
 pub struct ProxySettings {
-    http: Option<Named>,
-    https: Option<Named>,
+    http: Option<ProxyFromEnv>,
+    https: Option<ProxyFromEnv>,
     except: NoProxyList,
 }
 
 /// The proxy named by a variable, or the reason why it cannot be used, which becomes an error for any caller that needs
 /// the proxy.
-type Named = Arc<Result<Proxy, String>>;
+type ProxyFromEnv = Arc<Result<Proxy, String>>;
 
 /// A proxy, and the credentials for it.
 #[derive(PartialEq, Eq)]
@@ -135,14 +135,14 @@ impl Proxy {
     fn kind(scheme: &str) -> Result<ProxyKind, String> {
         let found = ProxyKind::ALL.into_iter().find(|(name, _)| *name == scheme);
         found.map(|(_, kind)| kind).ok_or_else(|| match scheme {
-            "https" => "names a proxy that is itself reached by TLS, which is not spoken; use one at \
-                        http://HOST:PORT (https origins are tunnelled through it)"
+            "https" => "names a proxy that needs TLS itself, which is not supported; use one at http://HOST:PORT \
+                        (https origins are tunnelled through it)"
                 .to_owned(),
             "socks" | "socks4" | "socks4a" => {
-                format!("names a proxy by {scheme:?}; of SOCKS, only version 5 is spoken: socks5h://HOST:PORT")
+                format!("names a proxy with {scheme:?}; of SOCKS, only version 5 is supported: socks5h://HOST:PORT")
             }
             other => format!(
-                "names a proxy by {other:?}; only those at http://, socks5:// and socks5h://HOST:PORT are spoken to"
+                "names a proxy with {other:?}; only http://, socks5:// and socks5h://HOST:PORT are supported"
             ),
         })
     }
@@ -194,7 +194,7 @@ impl Proxy {
         }
         let unknown = || {
             let detail =
-                format!("cannot find the address of {origin}; with socks5h:// the proxy looks it up");
+                format!("cannot find the address of {origin}; with socks5h:// the proxy resolves the name");
             Error::new(ErrorKind::Unavailable, detail)
         };
         let found = (origin.host.as_str(), origin.port).to_socket_addrs();
@@ -228,7 +228,7 @@ impl Proxy {
             408 | 429 | 500 | 502..=504 => (ErrorKind::Unavailable, "cannot connect to it now"),
             _ => (
                 ErrorKind::AccessDenied,
-                "does not connect to it; name the host in no_proxy to go past the proxy",
+                "does not connect to it; add the host to no_proxy to bypass the proxy",
             ),
         };
         Error::new(kind, format!("{origin} was not reached: the proxy {self} {why} (HTTP status {status})"))
@@ -357,9 +357,10 @@ impl RequestForwarding {
 
 /// Says that the proxy requires credentials, or rejects those that it received.
 fn wants_login(proxy: &str, has_said: bool) -> Error {
-    let why = if has_said { "another user and password than those" } else { "a user and password" };
-    let detail =
-        format!("the proxy {proxy} wants {why} in its URL: http://USER:PASSWORD@HOST:PORT (HTTP status 407)");
+    let why = if has_said { "a different user and password from those" } else { "a user and password" };
+    let detail = format!(
+        "the proxy {proxy} requires {why} in its URL: http://USER:PASSWORD@HOST:PORT (HTTP status 407)"
+    );
     Error::new(ErrorKind::AccessDenied, detail)
 }
 
@@ -411,9 +412,9 @@ mod tests {
     fn mistakes_are_told_when_they_matter_and_without_the_password() {
         for (value, why) in [
             ("socks4://me:secret@h:1", "only version 5"),
-            ("ftp://me:secret@h:1", "only those at http://"),
+            ("ftp://me:secret@h:1", "only http://"),
             ("socks5://me:secret@h:x", "write socks5://HOST:PORT"),
-            ("https://me:secret@h:1", "reached by TLS"),
+            ("https://me:secret@h:1", "needs TLS"),
             ("http://me:secret@h:x", "no valid host and port"),
             ("http://me:secret@", "no valid host and port"),
         ] {

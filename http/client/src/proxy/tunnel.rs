@@ -25,14 +25,14 @@ pub(super) fn open(socket: &mut TcpSocket, request: &str, limit: Duration) -> Re
         if let Some((status, length)) = parse(&answer[..filled])? {
             // In TLS and HTTP/2, the server never sends first.
             if (200..300).contains(&status) && filled > length {
-                return Err(bad("it sent bytes through the tunnel that nobody asked for"));
+                return Err(bad("it sent bytes through the tunnel without a request"));
             }
             socket.set_read_timeout(limit).map_err(|error| cut(&error, limit))?;
             return Ok(status);
         }
         if filled == answer.len() {
             if filled >= HEAD_BYTES_MAX {
-                return Err(bad("the head of its answer is over 32 KiB"));
+                return Err(bad("the head of its response is over 32 KiB"));
             }
             answer.resize(2 * filled, 0);
         }
@@ -43,7 +43,10 @@ pub(super) fn open(socket: &mut TcpSocket, request: &str, limit: Duration) -> Re
         socket.set_read_timeout(left).map_err(|error| cut(&error, limit))?;
         match socket.read(&mut answer[filled..]) {
             Ok(0) => {
-                return Err(Error::new(ErrorKind::Unavailable, "it closed the connection without an answer"));
+                return Err(Error::new(
+                    ErrorKind::Unavailable,
+                    "it closed the connection without a response",
+                ));
             }
             Ok(got) => filled += got,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -61,7 +64,7 @@ fn parse(mut received: &[u8]) -> Result<Option<(u16, usize)>> {
         let mut head = httparse::Response::new(&mut headers);
         match head.parse(received) {
             Ok(httparse::Status::Partial) => return Ok(None),
-            Err(_) => return Err(bad("its answer is not HTTP/1.1; is that the address of an HTTP proxy?")),
+            Err(_) => return Err(bad("its response is not HTTP/1.1; is that the address of an HTTP proxy?")),
             Ok(httparse::Status::Complete(length)) => {
                 let status = head.code.unwrap_or_default();
                 passed += length;
@@ -81,10 +84,10 @@ fn bad(why: &str) -> Error {
 pub(super) fn cut(error: &io::Error, limit: Duration) -> Error {
     match error.kind() {
         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
-            Error::new(ErrorKind::Timeout, format!("it did not answer within {limit:?}"))
+            Error::new(ErrorKind::Timeout, format!("it did not respond within {limit:?}"))
         }
-        _ if is_stop(error) => Error::new(ErrorKind::Interrupted, "a signal came while it was waited for"),
-        _ => Error::new(ErrorKind::Unavailable, format!("the connection to it was cut ({error})")),
+        _ if is_stop(error) => Error::new(ErrorKind::Interrupted, "a signal interrupted the wait"),
+        _ => Error::new(ErrorKind::Unavailable, format!("the connection to it was closed ({error})")),
     }
 }
 
@@ -93,7 +96,7 @@ const VERSION: u8 = 5;
 const LOGIN_VERSION: u8 = 1;
 const NO_LOGIN: u8 = 0;
 const BY_PASSWORD: u8 = 2;
-/// The proxy's reply if it accepts none of the offered authentication methods.
+/// The proxy's response if it accepts none of the offered authentication methods.
 const NO_WAY: u8 = 0xff;
 const CONNECT: u8 = 1;
 const IPV4: u8 = 1;
@@ -139,10 +142,10 @@ impl TunnelHandshake {
     pub(super) fn new(login: Option<(String, String)>, place: TunnelDestination) -> Result<Self> {
         let fits = |text: &String| (1..=255).contains(&text.len());
         let unfit = |what| {
-            Error::new(ErrorKind::InvalidArgument, format!("{what} has to have 1 to 255 bytes for SOCKS"))
+            Error::new(ErrorKind::InvalidArgument, format!("{what} must have 1 to 255 bytes for SOCKS"))
         };
         if !login.iter().all(|(user, password)| fits(user) && fits(password)) {
-            return Err(unfit("each of user and password of the proxy"));
+            return Err(unfit("each of the proxy's user and password"));
         }
         if matches!(&place, TunnelDestination::Name(name, _) if !fits(name)) {
             return Err(unfit("a host name"));
@@ -181,8 +184,8 @@ impl TunnelHandshake {
                 Ok(TunnelStep::Say(said))
             }
             (VERSION, NO_WAY, login) => Err(wants_login(login.is_some())),
-            (VERSION, _, _) => Err(bad_socks("it chose a way to log in that was not offered")),
-            _ => Err(bad_socks("its answer is not SOCKS 5; is that the address of a SOCKS proxy?")),
+            (VERSION, _, _) => Err(bad_socks("it chose an authentication method that was not offered")),
+            _ => Err(bad_socks("its response is not SOCKS 5; is that the address of a SOCKS proxy?")),
         }
     }
 
@@ -190,7 +193,7 @@ impl TunnelHandshake {
         match heard {
             [LOGIN_VERSION, 0] => Ok(self.ask()),
             [LOGIN_VERSION, _] => Err(wants_login(true)),
-            [_, _] => Err(bad_socks("its answer to user and password is none")),
+            [_, _] => Err(bad_socks("its response to user and password is malformed")),
             _ => Ok(TunnelStep::Hear(2)),
         }
     }
@@ -223,11 +226,11 @@ fn push_counted(said: &mut Vec<u8>, text: &str) {
     said.extend(text.bytes());
 }
 
-/// Processes the reply to the request: its fifth byte determines its length.
+/// Processes the response to the request: its fifth byte determines its length.
 fn answered(heard: &[u8]) -> Result<TunnelStep> {
     let &[version, reply, _, kind, first, ..] = heard else { return Ok(TunnelStep::Hear(5)) };
     if version != VERSION {
-        return Err(bad_socks("its answer is not SOCKS 5"));
+        return Err(bad_socks("its response is not SOCKS 5"));
     }
     if reply != 0 {
         return Err(refusal(reply));
@@ -237,7 +240,7 @@ fn answered(heard: &[u8]) -> Result<TunnelStep> {
         IPV4 => 4 + 4 + 2,
         IPV6 => 4 + 16 + 2,
         NAME => 4 + 1 + usize::from(first) + 2,
-        _ => return Err(bad_socks("its answer has an address of no known kind")),
+        _ => return Err(bad_socks("its response has an address of an unknown kind")),
     };
     Ok(if heard.len() < length { TunnelStep::Hear(length) } else { TunnelStep::Open })
 }
@@ -246,16 +249,16 @@ fn refusal(reply: u8) -> Error {
     let (kind, why) = match reply {
         2 => (
             ErrorKind::AccessDenied,
-            "its rules do not allow it; name the host in no_proxy to go past the proxy",
+            "its rules do not allow it; add the host to no_proxy to bypass the proxy",
         ),
         3 => (ErrorKind::Unavailable, "the network is not reached"),
-        4 => (ErrorKind::Unavailable, "the host is not reached, or not known"),
+        4 => (ErrorKind::Unavailable, "the host is unreachable or unknown"),
         5 => (ErrorKind::Unavailable, "the connection was refused"),
-        6 => (ErrorKind::Unavailable, "the way there is too long"),
+        6 => (ErrorKind::Unavailable, "the time to live of the packets has expired"),
         7 => (ErrorKind::BadResponse, "it makes no connections"),
         8 => (
             ErrorKind::BadResponse,
-            "it knows no addresses of this kind; try socks5h:// in the place of socks5://, or the other way round",
+            "it does not support addresses of this kind; try socks5h:// instead of socks5://, or the other way round",
         ),
         _ => (ErrorKind::Unavailable, "it failed"),
     };
@@ -263,10 +266,10 @@ fn refusal(reply: u8) -> Error {
 }
 
 fn wants_login(has_said: bool) -> Error {
-    let why = if has_said { "another user and password than those" } else { "a user and password" };
+    let why = if has_said { "a different user and password from those" } else { "a user and password" };
     Error::new(
         ErrorKind::AccessDenied,
-        format!("it wants {why} in its URL: socks5://USER:PASSWORD@HOST:PORT"),
+        format!("it requires {why} in its URL: socks5://USER:PASSWORD@HOST:PORT"),
     )
 }
 
@@ -313,7 +316,10 @@ fn hear(
         heard.truncate(before + got.as_ref().map_or(0, |got| *got));
         match got {
             Ok(0) => {
-                return Err(Error::new(ErrorKind::Unavailable, "it closed the connection without an answer"));
+                return Err(Error::new(
+                    ErrorKind::Unavailable,
+                    "it closed the connection without a response",
+                ));
             }
             Err(error) if error.kind() != io::ErrorKind::Interrupted => return Err(failed(error)),
             _ => {}
@@ -404,15 +410,15 @@ mod tests {
             answers.iter().map(|answer| talk.hear(answer)).find_map(Result::err).expect("an error")
         };
         for (error, kind, why) in [
-            (heard(None, &[&[5, 0xff]]), ErrorKind::AccessDenied, "wants a user and password"),
-            (heard(login(), &[&[5, 0xff]]), ErrorKind::AccessDenied, "wants another user"),
-            (heard(login(), &[&[5, 2], &[1, 1]]), ErrorKind::AccessDenied, "wants another user"),
-            (heard(login(), &[&[5, 2], &[5, 0]]), ErrorKind::BadResponse, "is none"),
+            (heard(None, &[&[5, 0xff]]), ErrorKind::AccessDenied, "requires a user and password"),
+            (heard(login(), &[&[5, 0xff]]), ErrorKind::AccessDenied, "requires a different user"),
+            (heard(login(), &[&[5, 2], &[1, 1]]), ErrorKind::AccessDenied, "requires a different user"),
+            (heard(login(), &[&[5, 2], &[5, 0]]), ErrorKind::BadResponse, "is malformed"),
             (heard(None, &[&[5, 2]]), ErrorKind::BadResponse, "not offered"),
             (heard(None, &[b"HT"]), ErrorKind::BadResponse, "not SOCKS 5"),
             (heard(None, &[&[5, 0], &[5, 2, 0, 1, 0]]), ErrorKind::AccessDenied, "no_proxy"),
             (heard(None, &[&[5, 0], &[5, 5, 0, 1, 0]]), ErrorKind::Unavailable, "reply 5"),
-            (heard(None, &[&[5, 0], &[5, 0, 0, 7, 0]]), ErrorKind::BadResponse, "no known kind"),
+            (heard(None, &[&[5, 0], &[5, 0, 0, 7, 0]]), ErrorKind::BadResponse, "an unknown kind"),
         ] {
             assert!(error.kind() == kind && error.detail().contains(why), "{error}");
         }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use fordway_store::{Error, ErrorKind};
 
-use super::job::{PartialJob, Ranges};
+use super::job::{JobRanges, PartialJob};
 use super::site::ReplicaSite;
 use super::stream::RateMeter;
 
@@ -51,7 +51,7 @@ impl From<&SharedError> for Error {
 }
 
 pub(super) struct RangeJob {
-    pub(super) ranges: Ranges,
+    pub(super) ranges: JobRanges,
     pub(super) bytes: u64,
     holders: Vec<StreamId>,
     /// The bytes that earlier streams have received.
@@ -83,7 +83,7 @@ pub(super) struct ReplicaStream {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum StreamChoice {
     Replica(usize),
-    /// No replica is available yet: ask again after this time.
+    /// No replica is available yet: try again after this time.
     Wait(Duration),
     /// End the stream: no replica is left, or the stream is not needed.
     End,
@@ -121,7 +121,7 @@ impl JobBoard {
     }
 
     /// Adds a job that one caller wants.
-    pub(super) fn add(&mut self, ranges: Ranges) -> JobId {
+    pub(super) fn add(&mut self, ranges: JobRanges) -> JobId {
         let id = self.id();
         let bytes = ranges.iter().map(|(_, len)| *len as u64).sum();
         let job = RangeJob { ranges, bytes, holders: Vec::new(), partial: None, outcome: None, interest: 1 };
@@ -201,7 +201,7 @@ impl JobBoard {
         &mut self,
         id: StreamId,
         now: Instant,
-    ) -> Option<(JobId, Ranges, Option<PartialJob>)> {
+    ) -> Option<(JobId, JobRanges, Option<PartialJob>)> {
         let held_bytes = self.held_bytes(id);
         let stream = self.streams.get(&id).filter(|stream| !stream.is_leaving)?;
         let rate = stream.meter.bytes_per_s();
@@ -229,7 +229,7 @@ impl JobBoard {
     }
 
     /// Returns the job with the lowest offset that is at or after `at`.
-    pub(super) fn claim_ahead(&mut self, id: StreamId, at: u64, now: Instant) -> Option<(JobId, Ranges)> {
+    pub(super) fn claim_ahead(&mut self, id: StreamId, at: u64, now: Instant) -> Option<(JobId, JobRanges)> {
         let start = |job: &JobId| self.jobs.get(job)?.ranges.iter().map(|(offset, _)| *offset).min();
         let ahead = self.queue.iter().filter_map(|job| Some((start(job)?, *job)));
         let (_, job) = ahead.filter(|(start, _)| *start >= at).min()?;

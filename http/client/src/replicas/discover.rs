@@ -54,7 +54,7 @@ pub fn discover(
     cache: Option<&MetalinkCache>,
 ) -> Option<ReplicaDiscovery> {
     let found = ask(session, url).unwrap_or_else(|error| {
-        tracing::debug!(url, %error, "the server does not tell of replicas");
+        tracing::debug!(url, %error, "the server does not report replicas");
         None
     });
     if let Some(found) = &found

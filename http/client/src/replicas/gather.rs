@@ -20,9 +20,9 @@ const KEPT_BYTES: u64 = 32 << 20;
 /// The maximum number of bytes that one call has in flight at once.
 const CALL_BYTES: usize = 32 << 20;
 
-/// Submitted ranges. If they are never waited for, they stay in memory until the file is closed.
+/// Submitted ranges. If they are never waited for, they remain in memory until the file is closed.
 #[derive(Debug)]
-#[must_use = "the bytes are to be had from `wait`"]
+#[must_use = "`wait` returns the bytes"]
 pub struct ReplicatedTicket {
     wanted: Vec<(u64, usize)>,
     jobs: Vec<JobId>,
@@ -290,7 +290,7 @@ impl PieceCache {
 }
 
 fn lost() -> Error {
-    Error::new(ErrorKind::Internal, "a piece was given up while it was waited for")
+    Error::new(ErrorKind::Internal, "a piece was dropped while a caller waited for it")
 }
 
 /// The unit of a copy if the file has no pieces.
@@ -445,6 +445,6 @@ impl Drop for CopyJobs<'_> {
 }
 
 pub(super) fn wrong_whole() -> Error {
-    let detail = "the whole file does not have the digest that the Metalink states";
+    let detail = "the whole file does not match the digest in the Metalink";
     Error::new(ErrorKind::BadDigest, detail)
 }

@@ -8,7 +8,7 @@ use fordway_wire::metalink::{FileHash, PieceHashes};
 use crate::vector::{FragmentMemory, in_order};
 
 /// Ranges (offset, length) of one job.
-pub(super) type Ranges = Arc<[(u64, usize)]>;
+pub(super) type JobRanges = Arc<[(u64, usize)]>;
 
 /// The bytes of a job that have arrived; memory for its ranges, one after the other.
 pub(super) struct PartialJob {

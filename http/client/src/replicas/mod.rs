@@ -3,8 +3,8 @@
 //!
 //! Reads become [`job`]s on a [`board`], and streams take them from there. A [`stream`] is a thread with a connection
 //! to one of the [`site`]s. Bytes are checked against the digests of pieces before the caller gets them. A waiting
-//! caller supervises the streams meanwhile: a stalled or slow one is compared with a stream from another replica, and
-//! the slower of the two stops. A [`part`] is a file that is filled in place, in any order.
+//! caller supervises the streams while it waits: a stalled or slow one is compared with a stream from another replica,
+//! and the slower of the two stops. A [`part`] is a file that is filled in place, in any order.
 
 mod board;
 mod discover;
@@ -106,7 +106,7 @@ struct ReplicaState {
     /// The digests of pieces, if they are verified.
     pieces: Option<PieceHashes>,
     options: ReplicaOptions,
-    /// The file at the replica that was asked for the size; the first stream at that replica takes it.
+    /// The file at the replica that the size was requested from; the first stream at that replica takes it.
     spare: Mutex<Option<(usize, RemoteFile)>>,
     traffic: Mutex<(HashMap<StreamId, Arc<RemoteFile>>, ReadTraffic)>,
 }
@@ -172,7 +172,7 @@ impl ReplicaState {
         }
     }
 
-    /// Waits until `look` finds a result on the board, and supervises the streams meanwhile.
+    /// Waits until `look` finds a result on the board, and supervises the streams while it waits.
     fn wait_for<T>(self: &Arc<Self>, mut look: impl FnMut(&mut JobBoard) -> Option<T>) -> T {
         loop {
             self.ensure_streams();
@@ -190,7 +190,7 @@ impl ReplicaState {
                 hedge
             };
             if let Some(id) = hedge {
-                tracing::debug!("a replica is slow; another is asked beside it");
+                tracing::debug!("a replica is slow; the part is also requested from another");
                 stream::spawn(self, id);
                 self.changed.notify_all();
             }
@@ -204,8 +204,8 @@ impl ReplicaState {
 }
 
 impl ReplicatedFile {
-    /// Opens the described file. If the description states the size, nothing is sent yet; otherwise the replicas are
-    /// asked for it, the best first. Errors: `InvalidArgument` if no URL is HTTP; the replicas' errors if none returns
+    /// Opens the described file. If the description states the size, nothing is sent yet; otherwise it is requested
+    /// from the replicas, the best first. Errors: `InvalidArgument` if no URL is HTTP; the replicas' errors if none returns
     /// the size.
     pub fn open(described: &MetalinkFile, options: ReplicaOptions) -> Result<Self> {
         let sites = sites(described, &options.locations);
@@ -334,7 +334,7 @@ impl ReplicaState {
             return Ok(());
         }
         let detail = format!(
-            "it is said to have {} bytes, which no file system holds; correct the size, or leave it out",
+            "it states a size of {} bytes, which no file system can hold; correct the size, or omit it",
             self.size_bytes
         );
         Err(Error::new(ErrorKind::InvalidArgument, detail))

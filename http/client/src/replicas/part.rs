@@ -25,7 +25,7 @@ use super::gather::wrong_whole;
 const CHUNK_BYTES: usize = 1 << 20;
 
 /// A function that receives the number of further bytes; its error ends the copy.
-pub(super) type Progress<'a> = dyn FnMut(u64) -> Result<()> + 'a;
+pub(super) type ProgressCallback<'a> = dyn FnMut(u64) -> Result<()> + 'a;
 
 /// A part file that is being filled.
 struct PartFileWriter<'a> {
@@ -44,7 +44,7 @@ impl ReplicatedFile {
     /// if a digest can verify them. Returns the number of reused bytes. Calls `progress` with the bytes as they arrive,
     /// first with the reused ones. Errors: as [`ReplicatedFile::copy_range`], errors of `progress`, and `Io`; `NoSpace`
     /// and others of the file system.
-    pub fn complete(&self, part: &File, progress: &mut Progress<'_>) -> Result<u64> {
+    pub fn complete(&self, part: &File, progress: &mut ProgressCallback<'_>) -> Result<u64> {
         let mut growing = PartFileWriter::open(self, part).map_err(io_error)?;
         let size = self.size_bytes();
         let resumed_bytes = size - growing.missing_bytes();
@@ -66,11 +66,11 @@ impl ReplicatedFile {
 
     /// Finds the replica that sent wrong bytes when the digest of the whole file is wrong and nothing shows which part.
     /// If one replica sent all of the file, it is at fault. If several replicas sent parts of it, one of them must now
-    /// send the whole file, and the others are not used meanwhile.
+    /// send the whole file, and the others are not used during that time.
     fn find_who_lied(&self, is_ours: bool) -> Result<()> {
         let mut board = self.shared.board();
         if self.shared.pieces.is_some() {
-            let detail = "its pieces have the digests that the Metalink states, and the whole has not";
+            let detail = "its pieces match the digests in the Metalink, but the whole file does not";
             return Err(self.named(Error::new(ErrorKind::BadDigest, detail)));
         }
         let gave: Vec<usize> =
@@ -210,7 +210,7 @@ impl<'a> PartFileWriter<'a> {
         Ok(())
     }
 
-    fn fetch(&mut self, progress: &mut Progress<'_>) -> Result<()> {
+    fn fetch(&mut self, progress: &mut ProgressCallback<'_>) -> Result<()> {
         let wanted = self.missing.byte_ranges(self.unit_bytes, self.file.size_bytes());
         let file = self.file;
         file.copy_units(wanted, &mut |offset, bytes| {

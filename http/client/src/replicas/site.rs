@@ -12,7 +12,7 @@ use crate::retry::backoff;
 
 /// The sort key of replicas, the best first: servers with recent failures come last; then by priority; then preferred
 /// locations first.
-pub(super) type Rank = (bool, u32, bool);
+pub(super) type ReplicaRank = (bool, u32, bool);
 
 /// The number of cut connections that are tolerated if each one delivers something, before they count as failures.
 const CUTS_MAX: u32 = 50;
@@ -67,7 +67,7 @@ impl ReplicaSite {
         standing_of(&self.origin)
     }
 
-    pub(super) fn rank(&self, now: Instant) -> Rank {
+    pub(super) fn rank(&self, now: Instant) -> ReplicaRank {
         let is_avoided = self.is_slow || self.strikes > 0 || self.standing().is_avoided(now);
         (is_avoided, self.priority, !self.is_preferred)
     }
@@ -100,8 +100,8 @@ impl ReplicaSite {
         self.not_before.filter(|_| self.may_serve(strikes_max))
     }
 
-    /// Records a failure. After a permanent failure, the replica is no longer used; after any other, it is used again
-    /// later.
+    /// Records a failure. After a permanent failure, or too many others without progress, the replica is no
+    /// longer used; after any other, it is used again later.
     pub(super) fn failed(&mut self, error: &Error, has_brought: bool, now: Instant) {
         let cause = std::error::Error::source(error).map(|cause| format!(": {cause}")).unwrap_or_default();
         let told = SharedError { kind: error.kind(), detail: format!("{}{cause}", error.detail()) };
@@ -163,7 +163,7 @@ pub(super) fn told(sites: &[ReplicaSite]) -> SharedError {
     let why: Vec<_> = causes.iter().map(|(site, told)| format!("{}: {}", site.shown, told.detail)).collect();
     let detail = match sites.len() {
         1 => why.join("; "),
-        count => format!("none of the {count} replicas gave it: {}", why.join("; ")),
+        count => format!("none of the {count} replicas delivered it: {}", why.join("; ")),
     };
     SharedError { kind, detail }
 }

@@ -10,12 +10,12 @@ use fordway_store::{Error, ErrorKind, Result};
 
 use super::ReplicaState;
 use super::board::{JobId, StreamChoice, StreamId};
-use super::job::{JobMemory, PartialJob, PartialMailbox, Ranges, overlap};
+use super::job::{JobMemory, JobRanges, PartialJob, PartialMailbox, overlap};
 use crate::vector::{HttpSession, RangeTicket, RemoteFile};
 
 /// The interval at which a stream checks whether it is still needed.
 pub(super) const TICK: Duration = Duration::from_millis(50);
-/// The time after which a stream without a replica asks for one again.
+/// The time after which a stream without a replica requests one again.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
 /// Starts the thread of a stream that is on the board. If no thread can be created, the stream ends.
@@ -82,7 +82,7 @@ fn open(shared: &ReplicaState, session: &Arc<HttpSession>, site: usize) -> Resul
     let file = RemoteFile::open(session, &url)?;
     if file.size_bytes() != shared.size_bytes {
         let (found, wanted) = (file.size_bytes(), shared.size_bytes);
-        let detail = format!("it has {found} bytes and not {wanted}: it is another file");
+        let detail = format!("it has {found} bytes instead of {wanted}: it is a different file");
         return Err(Error::new(ErrorKind::InvalidArgument, detail));
     }
     Ok(file)
@@ -91,7 +91,7 @@ fn open(shared: &ReplicaState, session: &Arc<HttpSession>, site: usize) -> Resul
 /// A job in progress.
 struct HeldJob {
     job: JobId,
-    ranges: Ranges,
+    ranges: JobRanges,
     ticket: Option<RangeTicket>,
     home: Arc<PartialMailbox>,
     wanted_bytes: u64,
@@ -227,7 +227,7 @@ impl StreamWorker<'_> {
     }
 
     /// Handles a job whose bytes have all arrived; it is complete if they are valid. Errors: `BadDigest`.
-    pub(super) fn finish(&mut self, job: JobId, ranges: &Ranges, mut partial: PartialJob) -> Result<()> {
+    pub(super) fn finish(&mut self, job: JobId, ranges: &JobRanges, mut partial: PartialJob) -> Result<()> {
         let pieces = self.shared.pieces.as_ref();
         let is_bad = pieces.is_some_and(|pieces| partial.reject_bad_pieces(ranges, pieces));
         let (now, mut board) = (Instant::now(), self.shared.board());
@@ -257,20 +257,20 @@ impl StreamWorker<'_> {
         self.shared.changed.notify_all();
     }
 
-    pub(super) fn return_job(&self, job: JobId, ranges: &Ranges, partial: Option<PartialJob>) {
+    pub(super) fn return_job(&self, job: JobId, ranges: &JobRanges, partial: Option<PartialJob>) {
         let partial = partial.filter(|_| !overlap(ranges));
         self.shared.board().give_back(self.id, job, partial, Instant::now());
     }
 }
 
 fn bad_piece() -> Error {
-    Error::new(ErrorKind::BadDigest, "its bytes do not have the digest that the Metalink states")
+    Error::new(ErrorKind::BadDigest, "its bytes do not match the digest in the Metalink")
 }
 
 /// A job that waits until the pass over the file reaches its bytes.
 struct WaitingJob {
     job: JobId,
-    ranges: Ranges,
+    ranges: JobRanges,
     partial: PartialJob,
     /// The end of its last range.
     end: u64,

@@ -285,11 +285,11 @@ impl ReceivePlan {
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::sink::{FragmentArena, Spares};
+    use super::super::sink::{FragmentArena, SpareMemory};
     use super::*;
 
     fn batch(ranges: &[(u64, usize)]) -> FragmentBatch<FragmentArena> {
-        FragmentBatch::new(ranges, FragmentArena::new(ranges, &Spares::default()))
+        FragmentBatch::new(ranges, FragmentArena::new(ranges, &SpareMemory::default()))
     }
 
     #[test]

@@ -190,7 +190,7 @@ impl ResponseContent {
                 let count = data_left.min(bytes.len() as u64) as usize;
                 if count == 0 {
                     return Err(bad(
-                        "the body goes on behind the last byte of its range; do not trust this server"
+                        "the body continues after the last byte of its range; do not trust this server"
                             .to_owned(),
                     ));
                 }
@@ -265,7 +265,10 @@ fn only_range(
     length: Option<u64>,
 ) -> Result<Range<u64>, Error> {
     let Some((range, size)) = stated.and_then(parse_content_range) else {
-        return Err(bad(format!("a partial answer has the Content-Range {:?}", stated.unwrap_or_default())));
+        return Err(bad(format!(
+            "a partial response has the Content-Range {:?}",
+            stated.unwrap_or_default()
+        )));
     };
     version.check_size(size)?;
     if !request.wants_of(&range) {
@@ -280,7 +283,7 @@ fn only_range(
 }
 
 fn not_asked(range: &Range<u64>) -> Error {
-    bad(format!("the server sent bytes {} to {}, which were not asked for", range.start, range.end))
+    bad(format!("the server sent bytes {} to {}, which were not requested", range.start, range.end))
 }
 
 fn bad(detail: String) -> Error {

@@ -26,16 +26,16 @@ use crate::retry::{RetryBudget, pause, retry_after};
 const CHUNK_BYTES: usize = 256 * 1024;
 
 /// A function that receives the bytes in order.
-type Sink<'a> = dyn FnMut(&[u8]) -> Result<()> + 'a;
+type DownloadSink<'a> = dyn FnMut(&[u8]) -> Result<()> + 'a;
 
 /// A function that opens everything received so far, from the first byte on.
-type Received<'a> = dyn Fn() -> Result<Box<dyn Read>> + 'a;
+type ReceivedOpener<'a> = dyn Fn() -> Result<Box<dyn Read>> + 'a;
 
 impl RemoteFile {
     /// Passes the bytes of `range` to `sink`, in order and exactly once. An interrupted response is resumed where it
     /// ended, in the version that was opened. Errors: as [`RemoteFile::read_ranges`], and errors of `sink`, which end
     /// the copy. Cost: one request, and one for each interruption. 256 KiB of memory.
-    pub fn copy_range(&self, range: Range<u64>, sink: &mut Sink<'_>) -> Result<()> {
+    pub fn copy_range(&self, range: Range<u64>, sink: &mut DownloadSink<'_>) -> Result<()> {
         if range.end > self.size_bytes() || range.start > range.end {
             let detail = format!("bytes {range:?} of a file of {} bytes", self.size_bytes());
             return Err(self.named(Error::new(ErrorKind::InvalidRange, detail)));
@@ -49,8 +49,8 @@ impl RemoteFile {
     pub fn copy_verified(
         &self,
         start: u64,
-        received: &Received<'_>,
-        sink: &mut Sink<'_>,
+        received: &ReceivedOpener<'_>,
+        sink: &mut DownloadSink<'_>,
     ) -> Result<Option<&'static str>> {
         let mut check = Some(DigestCheck::default());
         let copied = copy(&self.source, start.min(self.size_bytes())..self.size_bytes(), &mut check, sink);
@@ -76,7 +76,7 @@ impl DigestCheck {
         }
     }
 
-    fn finish(self, received: &Received<'_>) -> Result<Option<&'static str>> {
+    fn finish(self, received: &ReceivedOpener<'_>) -> Result<Option<&'static str>> {
         match (&self.stated, self.running) {
             (None, _) => return Ok(None),
             (Some(stated), Some(running)) => stated.check(running)?,
@@ -90,7 +90,7 @@ fn copy(
     source: &ReadSource,
     mut left: Range<u64>,
     check: &mut Option<DigestCheck>,
-    sink: &mut Sink<'_>,
+    sink: &mut DownloadSink<'_>,
 ) -> Result<()> {
     let (mut buffer, mut moves, start) = (vec![0; CHUNK_BYTES], 0, left.start);
     let mut has_asked_again = false;
@@ -131,14 +131,15 @@ fn copy(
 }
 
 /// Further state of a copy: the digest, the remaining retries, and the receiver of the bytes.
-type Along<'a> = (&'a mut Option<DigestCheck>, &'a RetryBudget, &'a mut dyn FnMut(&[u8]) -> Result<(), ()>);
+type DownloadState<'a> =
+    (&'a mut Option<DigestCheck>, &'a RetryBudget, &'a mut dyn FnMut(&[u8]) -> Result<(), ()>);
 
 /// Requests the rest, and advances its start past the delivered bytes. Returns the redirection, if there was one.
 fn try_copy(
     (source, place): (&ReadSource, &SourceLocation),
     left: &mut Range<u64>,
     buffer: &mut [u8],
-    (check, retries, deliver): Along<'_>,
+    (check, retries, deliver): DownloadState<'_>,
 ) -> Result<Option<RedirectResponse>, OpenFailure> {
     let _permit = place.session.permit(place.target.origin())?;
     let wants_digest = check.as_ref().is_some_and(|check| !check.was_asked)
@@ -218,7 +219,7 @@ fn unwanted_bytes(
             let stated = answer.header("content-range").and_then(parse_content_range);
             // The bytes are written at the requested offsets, so bytes from anywhere else would corrupt the copy.
             let Some((_, size)) = stated.filter(|(range, _)| range == left) else {
-                let detail = "the server answered with other bytes than those asked for";
+                let detail = "the server sent a different range from the one requested";
                 return Err(Error::new(ErrorKind::BadResponse, detail).into());
             };
             place.version.check_size(size)?;
@@ -353,7 +354,7 @@ impl FileDigest {
             (FileDigest::Hash(hash), DigestHasher::Hash(running)) => running.finish() == *hash,
             _ => false,
         };
-        let detail = || format!("what arrived has not the {} that the server states", self.name());
+        let detail = || format!("the received bytes do not match the {} that the server states", self.name());
         is_right.then_some(()).ok_or_else(|| Error::new(ErrorKind::BadDigest, detail()))
     }
 

@@ -46,7 +46,8 @@ pub(super) struct BatchEngine<S> {
     /// The number of bytes of batches that were taken or cancelled.
     delivered_before: u64,
     not_before: Option<Instant>,
-    /// When a request last failed. Failures of requests that were sent before that time count as the same failure.
+    /// The time of the last failure of a request. Failures of requests that were sent before it count as the same
+    /// failure.
     failed_at: Option<Instant>,
 }
 
@@ -129,8 +130,8 @@ impl<S: FragmentSink> BatchEngine<S> {
 
     /// Receives and sends as much as possible without blocking; returns whether there may be more to do at once.
     pub(super) fn turn(&mut self) -> bool {
-        let goes_on = self.receive();
-        self.send();
+        let has_events = self.receive();
+        let goes_on = self.send() || has_events;
         if self.batches.values().all(FragmentBatch::is_settled) {
             self.release();
         }
@@ -167,7 +168,7 @@ impl<S: FragmentSink> BatchEngine<S> {
         is_also
     }
 
-    /// Receives on all connections; returns whether there were other results than bytes.
+    /// Receives on all connections; returns whether there were results that are not bytes.
     fn receive(&mut self) -> bool {
         let (mut goes_on, mut index) = (false, 0);
         while index < self.lines.len() {
@@ -228,7 +229,7 @@ impl<S: FragmentSink> BatchEngine<S> {
             }
         });
         if is_short && *new_bytes == 0 {
-            let detail = "the server answered with other bytes than those asked for";
+            let detail = "the server sent a different range from the one requested";
             self.failed(Error::new(ErrorKind::BadResponse, detail), &[request.batch], None);
         }
         self.close_if_spent(index);
@@ -300,10 +301,11 @@ impl<S: FragmentSink> BatchEngine<S> {
         self.delivered_before + self.batches.values().map(FragmentBatch::delivered_bytes).sum::<u64>()
     }
 
-    /// Sends as much as the window and the server allow.
-    fn send(&mut self) {
+    /// Sends as much as the window and the server allow; returns whether a connection broke, so that its requests may
+    /// be waiting for another one.
+    fn send(&mut self) -> bool {
         if self.not_before.take_if(|until| *until <= Instant::now()).is_none() && self.not_before.is_some() {
-            return;
+            return false;
         }
         let window_bytes = self.place.session.options.window_bytes;
         while !self.queue.is_empty() && (self.in_flight_bytes == 0 || self.in_flight_bytes < window_bytes) {
@@ -317,13 +319,17 @@ impl<S: FragmentSink> BatchEngine<S> {
                 }
             }
         }
-        let mut index = 0;
+        let (mut has_broken, mut index) = (false, 0);
         while index < self.lines.len() {
             match self.lines[index].flush() {
                 Ok(()) => index += 1,
-                Err(error) => self.broken(index, error),
+                Err(error) => {
+                    has_broken = true;
+                    self.broken(index, error);
+                }
             }
         }
+        has_broken
     }
 
     fn push_next(&mut self, index: usize, room_bytes: u64) {
@@ -424,7 +430,7 @@ impl<S: FragmentSink> BatchEngine<S> {
     /// Ends all batches, because the program wants to stop.
     fn stop(&mut self) {
         let all: Vec<_> = self.batches.keys().copied().collect();
-        self.fail(&all, Error::new(ErrorKind::Interrupted, "a signal came before all had arrived"));
+        self.fail(&all, Error::new(ErrorKind::Interrupted, "a signal interrupted the wait"));
         while let Some(index) = self.lines.iter().position(|line| line.carries(&all)) {
             self.close(index);
         }
@@ -462,10 +468,9 @@ impl<S: FragmentSink> BatchEngine<S> {
         let has_bytes = self.delivered_bytes() > 0;
         let followed = match self.moves {
             ..=HOPS_MAX => self.source.follow(&self.place, moved, has_bytes),
-            _ => Err(Error::new(
-                ErrorKind::BadResponse,
-                "reads are redirected again and again without an answer",
-            )),
+            _ => {
+                Err(Error::new(ErrorKind::BadResponse, "reads are redirected repeatedly without a response"))
+            }
         };
         self.go_on_at(followed, concerned);
     }
@@ -567,5 +572,61 @@ impl<S: FragmentSink> BatchEngine<S> {
                 batch.failure = Some(first.take().unwrap_or_else(other));
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufRead as _, BufReader, Write as _};
+    use std::net::TcpListener;
+    use std::os::fd::AsFd as _;
+    use std::sync::mpsc;
+
+    use super::*;
+    use crate::vector::{Fragment, HttpSession, RemoteFile, SessionOptions};
+
+    /// Answers one request on each connection and keeps it open without reading on.
+    fn serve_once_each(listener: &TcpListener) {
+        let mut held = Vec::new();
+        for stream in listener.incoming() {
+            let mut stream = BufReader::new(stream.unwrap());
+            let mut head = String::new();
+            while !head.ends_with("\r\n\r\n") && stream.read_line(&mut head).unwrap() > 0 {}
+            let answer = match head.starts_with("HEAD") {
+                true => {
+                    "HTTP/1.1 200 OK\r\netag: \"v\"\r\naccept-ranges: bytes\r\ncontent-length: 10\r\n\r\n"
+                }
+                false => {
+                    "HTTP/1.1 206 Partial Content\r\netag: \"v\"\r\ncontent-range: bytes 2-5/10\r\n\
+                     content-length: 4\r\n\r\n2345"
+                }
+            };
+            stream.get_mut().write_all(answer.as_bytes()).unwrap();
+            held.push(stream);
+        }
+    }
+
+    /// A server may close an idle connection just before the next request is sent. Then no event follows that would end
+    /// a wait.
+    #[test]
+    fn a_kept_connection_that_cannot_be_written_to_is_replaced() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}/file", listener.local_addr().unwrap());
+        std::thread::spawn(move || serve_once_each(&listener));
+        let session = Arc::new(HttpSession::new(SessionOptions::default()));
+        let file = RemoteFile::open(&session, &url).unwrap();
+        let place = file.source.place();
+        let kept = session.http.pooled_connection(place.target.origin()).expect("the connection of HEAD");
+        rustix::net::shutdown(kept.socket().as_fd(), rustix::net::Shutdown::Write).unwrap();
+        session.http.keep(place.target.origin(), kept);
+        let (sender, read) = mpsc::channel();
+        std::thread::spawn(move || {
+            let mut buffer = [0; 4];
+            let result = file.read_ranges(&mut [Fragment { offset: 2, buffer: &mut buffer }]);
+            sender.send((result, buffer))
+        });
+        let (result, buffer) = read.recv_timeout(Duration::from_secs(20)).expect("an end of the read");
+        result.unwrap();
+        assert_eq!(&buffer, b"2345");
     }
 }

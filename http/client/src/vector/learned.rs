@@ -1,4 +1,4 @@
-//! Knowledge about servers, kept for the lifetime of the process, so that nothing is tried out twice.
+//! Knowledge about servers, kept for the lifetime of the process, so that nothing is tried twice.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -171,11 +171,11 @@ impl ServerProfile {
 }
 
 /// An origin, the proxy for it, and the HTTP version: each combination has its own quirks.
-type Way = (Origin, Option<String>, HttpVersion);
+type ServerRoute = (Origin, Option<String>, HttpVersion);
 
-static LEARNED: Mutex<Option<HashMap<Way, ServerProfile>>> = Mutex::new(None);
+static LEARNED: Mutex<Option<HashMap<ServerRoute, ServerProfile>>> = Mutex::new(None);
 
-fn way(session: &HttpSession, target: &dyn RangeTarget) -> Way {
+fn way(session: &HttpSession, target: &dyn RangeTarget) -> ServerRoute {
     let origin = target.origin();
     (origin.clone(), session.http.proxies().name_of(origin), session.options.http)
 }
@@ -218,7 +218,7 @@ pub(super) fn note(
     learned.clone()
 }
 
-fn all() -> MutexGuard<'static, Option<HashMap<Way, ServerProfile>>> {
+fn all() -> MutexGuard<'static, Option<HashMap<ServerRoute, ServerProfile>>> {
     LEARNED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

@@ -45,7 +45,7 @@ use fordway_store::{Error, ErrorKind, Result, check_room};
 
 use self::batch::{FragmentBatch, ReceivePlan};
 use self::engine::BatchEngine;
-use self::sink::{BatchMemory, FragmentArena, Spares};
+use self::sink::{BatchMemory, FragmentArena, SpareMemory};
 use self::source::{ReadCounts, ReadSource};
 use self::window::BatchWindow;
 
@@ -56,15 +56,15 @@ use self::window::BatchWindow;
 pub struct RemoteFile {
     source: Arc<ReadSource>,
     window: BatchWindow,
-    spares: Spares,
+    spares: SpareMemory,
 }
 
 /// The maximum number of memory buffers that are kept for batches in flight.
 const SPARES_MAX: usize = 64;
 
-/// Submitted ranges. If they are never waited for, they stay in memory until the file is closed.
+/// Submitted ranges. If they are never waited for, they remain in memory until the file is closed.
 #[derive(Debug)]
-#[must_use = "the bytes are to be had from `wait`"]
+#[must_use = "`wait` returns the bytes"]
 pub struct RangeTicket(u64);
 
 /// The bytes of submitted ranges that have arrived.
@@ -144,7 +144,7 @@ impl RemoteFile {
 
     fn of_source(source: ReadSource) -> Self {
         let source = Arc::new(source);
-        RemoteFile { window: BatchWindow::new(source.clone()), source, spares: Spares::default() }
+        RemoteFile { window: BatchWindow::new(source.clone()), source, spares: SpareMemory::default() }
     }
 
     /// Returns the version that is read.

@@ -47,14 +47,14 @@ pub(super) fn open_url(session: &Arc<HttpSession>, url: &str) -> Result<ReadSour
 }
 
 /// The method by which size and version are requested at one address.
-type Describe<'d> = dyn FnMut(&HttpSession, &dyn RangeTarget, &ReadCounts) -> Result<OpenOutcome> + 'd;
+type DescribeMethod<'d> = dyn FnMut(&HttpSession, &dyn RangeTarget, &ReadCounts) -> Result<OpenOutcome> + 'd;
 
 /// Opens the file at a URL, or at the location to which the URL redirects. If remembered redirections fail, they are
 /// dropped and requested again.
 pub(super) fn open_url_by(
     session: &Arc<HttpSession>,
     url: &str,
-    describe: &mut Describe,
+    describe: &mut DescribeMethod,
 ) -> Result<ReadSource> {
     let mut route = RedirectRoute::start(session, WebFile::parse(url)?)?;
     match search(&mut route, describe) {
@@ -67,7 +67,7 @@ pub(super) fn open_url_by(
 }
 
 /// Follows redirections from address to address.
-fn search(route: &mut RedirectRoute, describe: &mut Describe) -> Result<ReadSource> {
+fn search(route: &mut RedirectRoute, describe: &mut DescribeMethod) -> Result<ReadSource> {
     let traffic = ReadCounts::default();
     loop {
         match describe(&route.session, &route.file, &traffic) {
@@ -91,7 +91,7 @@ pub(super) fn open_target(session: &Arc<HttpSession>, target: Box<dyn RangeTarge
 pub(super) fn open_target_by(
     session: &Arc<HttpSession>,
     target: Box<dyn RangeTarget>,
-    describe: &mut Describe,
+    describe: &mut DescribeMethod,
 ) -> Result<ReadSource> {
     let traffic = ReadCounts::default();
     let version = match describe(session, &*target, &traffic) {
@@ -229,7 +229,7 @@ pub(super) fn version_of(
     size_bytes: Option<u64>,
 ) -> Result<FileVersion> {
     let size_bytes = size_bytes.ok_or_else(|| {
-        let detail = "the server does not say how large the file is, so its ranges are not known";
+        let detail = "the server does not state the size of the file, so its ranges are unknown";
         Error::new(ErrorKind::BadResponse, detail)
     })?;
     super::learned::note(session, target, |server| {

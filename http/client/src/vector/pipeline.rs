@@ -228,7 +228,7 @@ impl PipelinedConnection {
             // connection is cheaper.
             Ok(false) if batch.has_ended() && answer.is_long() => Ok(RequestEvent::Useless),
             Ok(false) => Ok(RequestEvent::Pending),
-            Err(error) => Err(cut(error, "receiving an answer")).inspect_err(|error| batch.refute(error)),
+            Err(error) => Err(cut(error, "receiving a response")).inspect_err(|error| batch.refute(error)),
         }
     }
 
@@ -266,7 +266,7 @@ fn receive_head(connection: &mut BufferedConnection, head: &mut ResponseHead) ->
             Ok(0) => return Err(Error::new(ErrorKind::Unavailable, "the server closed the connection")),
             Ok(_) => {}
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
-            Err(error) => return Err(cut(error, "receiving an answer")),
+            Err(error) => return Err(cut(error, "receiving a response")),
         }
     }
 }

@@ -66,7 +66,7 @@ struct ReadAheadPiece {
     ranges: Vec<(u64, usize)>,
     /// The size of the piece's memory.
     capacity_bytes: u64,
-    /// Whether the program requested the ranges explicitly: the piece stays until it has been read completely, or is
+    /// Whether the program requested the ranges explicitly: the piece is kept until it has been read completely, or is
     /// declared unnecessary.
     is_asked_for: bool,
     unread_bytes: u64,
@@ -248,7 +248,7 @@ impl RemoteReader {
             offset.checked_add(*len as u64).is_none_or(|end| end > self.file.size_bytes())
         }) {
             let size = self.file.size_bytes();
-            let detail = format!("{len} bytes at {offset} are announced of a file of {size} bytes");
+            let detail = format!("{len} bytes at {offset} were announced for a file of {size} bytes");
             return Err(Error::new(ErrorKind::InvalidRange, detail));
         }
         let mut piece: Vec<(u64, usize)> = Vec::new();
@@ -384,7 +384,8 @@ impl Seek for RemoteReader {
             SeekFrom::End(distance) => self.file.size_bytes().checked_add_signed(distance),
             SeekFrom::Current(distance) => self.position.checked_add_signed(distance),
         };
-        let is_before = || io::Error::new(io::ErrorKind::InvalidInput, "the position lies before the file");
+        let is_before =
+            || io::Error::new(io::ErrorKind::InvalidInput, "the position is before the start of the file");
         self.position = position.ok_or_else(is_before)?;
         Ok(self.position)
     }

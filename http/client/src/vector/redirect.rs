@@ -98,13 +98,13 @@ impl RedirectRoute {
 
     fn step(&mut self, location: &str) -> Result<()> {
         let next = self.file.relative(location).map_err(|error| {
-            self.refused("it leads to what is no address of a file; tell who runs the server")
+            self.refused("its target is not the address of a file; report this to the operator of the server")
                 .caused_by(error)
         })?;
         let (ours, theirs) = (self.file.origin(), next.origin());
         if ours.tls && !theirs.tls {
             let why = format!(
-                "it leads from https to {}, where nothing is protected; name that address if you trust it",
+                "it leads from https to {}, which is not encrypted; use that address directly if you trust it",
                 next.shown()
             );
             return Err(self.refused(&why));
@@ -121,10 +121,10 @@ impl RedirectRoute {
             self.forget();
         }
         if is_circle {
-            return Err(self.refused("it leads in a circle; tell who runs the server"));
+            return Err(self.refused("it leads in a circle; report this to the operator of the server"));
         }
         if self.passed.len() > HOPS_MAX {
-            let why = format!("it is longer than {HOPS_MAX} steps; name an address further on");
+            let why = format!("it has more than {HOPS_MAX} steps; use an address further along it");
             return Err(self.refused(&why));
         }
         Ok(())
@@ -145,7 +145,7 @@ impl RedirectRoute {
         file.is_some_and(|file| file.url() == self.file.url())
     }
 
-    /// Forgets the steps of this route, so that the servers are asked again next time.
+    /// Forgets the steps of this route, so that the next request goes through the servers again.
     pub(super) fn forget(&self) {
         for session in [&self.start, &self.start.without_credentials()] {
             let mut known = session.moved();

@@ -83,7 +83,7 @@ impl SpanQueue {
         while let Some((_, next)) = self.spans.front().filter(|(of, _)| *of == batch) {
             let Some(last) = request.spans.last_mut() else { break };
             let gap = next.start.checked_sub(last.end).filter(|gap| *gap <= gap_bytes);
-            // A server without range support sends the whole file for every request, so a single request asks for
+            // A server without range support sends the whole file for every request, so a single request is for
             // everything.
             if request.bytes + (next.end - next.start) > room_bytes && !server.ignores_ranges {
                 break;
@@ -123,7 +123,7 @@ impl RangeRequest {
         self.bytes = self.spans.iter().map(|span| span.end - span.start).sum();
     }
 
-    /// Returns whether the request asks for a byte of `range`.
+    /// Returns whether the request includes a byte of `range`.
     pub(super) fn wants_of(&self, range: &Range<u64>) -> bool {
         let next = self.spans.partition_point(|span| span.end <= range.start);
         self.spans.get(next).is_some_and(|span| span.start < range.end)

@@ -62,7 +62,7 @@ impl Default for SessionOptions {
 pub struct HttpSession {
     pub(crate) options: SessionOptions,
     pub(crate) http: Arc<HttpClient>,
-    in_use: Arc<InUse>,
+    in_use: Arc<OpenConnections>,
     /// Permanent redirections by URL, as received with these credentials.
     moved: Mutex<HashMap<String, String>>,
     /// A session without credentials, created when a redirection leads to another host.
@@ -70,7 +70,7 @@ pub struct HttpSession {
 }
 
 #[derive(Default)]
-struct InUse {
+struct OpenConnections {
     by_origin: Mutex<HashMap<Origin, usize>>,
     freed: Condvar,
 }
@@ -78,7 +78,7 @@ struct InUse {
 /// The right to use one of an origin's connections; dropping the permit returns it.
 pub(crate) struct ConnectionPermit {
     origin: Origin,
-    in_use: Arc<InUse>,
+    in_use: Arc<OpenConnections>,
 }
 
 impl HttpSession {
@@ -145,7 +145,7 @@ impl HttpSession {
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 let detail = format!(
-                    "all {} connections to {origin} were in use for {limit:?}; wait for what was submitted, or allow more",
+                    "all {} connections to {origin} were in use for {limit:?}; wait for submitted reads, or allow more connections",
                     self.options.connections_per_origin
                 );
                 return Err(Error::new(ErrorKind::Timeout, detail));
@@ -172,7 +172,7 @@ impl HttpSession {
     }
 }
 
-impl InUse {
+impl OpenConnections {
     fn locked(&self) -> MutexGuard<'_, HashMap<Origin, usize>> {
         self.by_origin.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -124,8 +124,8 @@ impl ReadSource {
 
     /// Requests the file's location from the URL that the caller named, because `from` refuses: for all of the file's
     /// readers. Remembered redirections that led to `from` are also requested again. Errors: as [`ReadSource::follow`];
-    /// `PreconditionFailed` for another version than `from`'s, whether or not the caller got bytes. Cost: one request
-    /// (the first byte), and one for each redirection.
+    /// `PreconditionFailed` if the version differs from `from`'s, whether or not the caller got bytes. Cost: one
+    /// request (the first byte), and one for each redirection.
     pub(super) fn ask_again(&self, from: &Arc<SourceLocation>) -> Result<Arc<SourceLocation>> {
         let mut current = self.locked();
         if !Arc::ptr_eq(&current, from) {
@@ -144,7 +144,7 @@ impl ReadSource {
         let place = found.map(|version| SourceLocation::of_url(&route, version));
         let place = place.and_then(|place| place.check_is_of(&from.version).map(|()| place));
         let place = place.map_err(|error| route.named("read", error))?;
-        tracing::debug!(door = door.shown(), to = route.file.shown(), "reads are redirected anew");
+        tracing::debug!(door = door.shown(), to = route.file.shown(), "reads are redirected again");
         *current = Arc::new(place);
         Ok(current.clone())
     }
@@ -190,7 +190,9 @@ impl SourceLocation {
         let (etag, modified) = (self.version.etag.as_deref(), self.version.last_modified.as_deref());
         before.check(etag, modified, true).map_err(|error| {
             let why = error.detail().to_owned();
-            changed(&format!("reads are redirected since, to a server that knows it by another mark: {why}"))
+            changed(&format!(
+                "reads are now redirected to a server with a different ETag or time of the file: {why}"
+            ))
         })
     }
 
@@ -291,7 +293,9 @@ impl FileVersion {
         };
         match theirs {
             Some(theirs) if theirs == ours => Ok(()),
-            theirs => Err(changed(&format!("{name} was {ours}, is now {}", theirs.unwrap_or("not stated")))),
+            theirs => {
+                Err(changed(&format!("{name} was {ours} and is now {}", theirs.unwrap_or("not stated"))))
+            }
         }
     }
 
@@ -299,7 +303,7 @@ impl FileVersion {
     pub(super) fn check_size(&self, size_bytes: Option<u64>) -> Result<(), Error> {
         match size_bytes {
             Some(size) if size != self.size_bytes => {
-                Err(changed(&format!("it had {} bytes, and has {size}", self.size_bytes)))
+                Err(changed(&format!("it had {} bytes and now has {size}", self.size_bytes)))
             }
             _ => Ok(()),
         }

@@ -179,7 +179,7 @@ impl MultiplexedConnection {
             let is_too_late = is_closing && matches!(stream.state, StreamState::Unsent(_));
             let end = match stream.step(batches.get_mut(&stream.request.batch), version) {
                 Ok(StreamStep::GoesOn) if is_too_late => {
-                    Some(self.unseen("the server takes no more requests"))
+                    Some(self.unseen("the server accepts no more requests"))
                 }
                 Ok(StreamStep::GoesOn) => {
                     index += 1;
@@ -231,7 +231,7 @@ impl MultiplexedConnection {
         if self.connection.http2().is_none_or(|http2| http2.end().is_some()) {
             return None;
         }
-        let detail = "the server broke off an answer";
+        let detail = "the server ended a response early";
         Some(StreamEnd::Failed(Error::new(ErrorKind::Unavailable, detail).caused_by(error)))
     }
 

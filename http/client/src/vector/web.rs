@@ -33,8 +33,8 @@ impl WebFile {
         let (base, rest) = url.split_at(path_start);
         if base.contains('@') {
             // A password would be visible in process lists, histories and logs.
-            let detail = "an address with a user or password is not taken; write them into ~/.netrc, as: \
-                          machine HOST login USER password PASSWORD";
+            let detail = "an address with a user or password is not accepted; write them into ~/.netrc, as in: machine \
+                          HOST login USER password PASSWORD";
             return Err(Error::new(ErrorKind::InvalidArgument, detail));
         }
         let (origin, _) = Origin::parse(base)?;
@@ -148,11 +148,11 @@ impl RangeTarget for WebFile {
             }
             (404 | 410, _) => (ErrorKind::NoSuchKey, "there is no such file".to_owned()),
             (401 | 403, _) if self.is_withheld => {
-                let why = "the server wants credentials, which are not sent without TLS; read it by https";
+                let why = "the server requires credentials, which are not sent without TLS; read it by https";
                 (ErrorKind::AccessDenied, why.to_owned())
             }
             (401 | 403 | 407, _) => {
-                (ErrorKind::AccessDenied, "the server wants other credentials".to_owned())
+                (ErrorKind::AccessDenied, "the server does not accept these credentials".to_owned())
             }
             _ => (s3_error::from_s3(status, ""), "the server refused".to_owned()),
         };

@@ -129,7 +129,7 @@ impl BatchWindow {
         self.locked().ended.remove(&id).unwrap_or_else(|| {
             Err(Error::new(
                 ErrorKind::InvalidArgument,
-                "nothing is under way by that ticket: it was given up, or is of another file",
+                "no read has that ticket: it was cancelled, or belongs to another file",
             ))
         })
     }

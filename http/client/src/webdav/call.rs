@@ -8,7 +8,7 @@ use fordway_wire::s3_error;
 use fordway_wire::webdav::DescribedResource;
 
 use super::WebDav;
-use crate::client::{Sink, StreamedBody};
+use crate::client::{BodySink, StreamedBody};
 use crate::retry::{pause, retry_after};
 use crate::vector::redirect::{RedirectResponse, RedirectRoute};
 use crate::vector::{RangeTarget as _, WebFile};
@@ -18,7 +18,7 @@ use crate::{ExchangeFailure, HttpExchange, HttpResponse, ReplayPolicy};
 const ASK_FIRST_BYTES: u64 = 64 * 1024;
 
 /// Produces the content of a body, from its first byte, each time it is called.
-pub(super) type Produce<'a> = dyn FnMut(&mut Sink<'_>) -> Result<()> + 'a;
+pub(super) type BodyProducer<'a> = dyn FnMut(&mut BodySink<'_>) -> Result<()> + 'a;
 
 /// A request.
 pub(super) struct DavCall<'a> {
@@ -37,7 +37,7 @@ pub(super) struct DavCall<'a> {
 pub(super) enum DavBody<'a> {
     Bytes(&'static str),
     /// A body that is produced while it is sent, and its size, if known.
-    Made(Option<u64>, &'a mut Produce<'a>),
+    Made(Option<u64>, &'a mut BodyProducer<'a>),
 }
 
 /// The final response.
@@ -173,8 +173,8 @@ fn send(route: &RedirectRoute, call: &mut DavCall<'_>) -> Result<HttpResponse, D
         DavBody::Made(Some(size), _) => headers.push(("content-length", size.to_string())),
         DavBody::Made(None, _) => headers.push(("transfer-encoding", "chunked".to_owned())),
     }
-    // Without asking first, all of a large body would be sent even to a server that then refuses or redirects the
-    // request. Asking costs a round trip, which is too much for a small body.
+    // Without a first request, all of a large body would be sent even to a server that then refuses or redirects the
+    // request. It costs a round trip, which is too much for a small body.
     let is_large =
         matches!(&call.body, DavBody::Made(size, _) if size.is_none_or(|size| size >= ASK_FIRST_BYTES));
     let asks_first = is_large && !call.must_not_ask;
@@ -242,32 +242,32 @@ fn meaning(status: u16, method: &str) -> (ErrorKind, String) {
         (404 | 410, _) => said(ErrorKind::NoSuchKey, "there is nothing at this address"),
         (405, "MKCOL") => said(
             ErrorKind::PreconditionFailed,
-            "something is at this address already, or the server does not speak WebDAV here",
+            "this address already exists, or the server does not support WebDAV here",
         ),
         (409, "PUT") => said(
             ErrorKind::NoSuchKey,
-            "the collection that it would be in does not exist (make it with `fordway mkdir --parents`), or it is a collection",
+            "its parent collection does not exist (make it with `fordway mkdir --parents`), or it is a collection itself",
         ),
         (409, "MKCOL" | "COPY" | "MOVE") => said(
             ErrorKind::NoSuchKey,
-            "the collection that it would be in does not exist; make it with `fordway mkdir --parents`",
+            "its parent collection does not exist; make it with `fordway mkdir --parents`",
         ),
-        (412, _) => said(ErrorKind::PreconditionFailed, "something is at the destination already"),
-        (400, _) => said(ErrorKind::InvalidArgument, "the server does not take such a request"),
+        (412, _) => said(ErrorKind::PreconditionFailed, "the destination already exists"),
+        (400, _) => said(ErrorKind::InvalidArgument, "the server does not accept this request"),
         (405 | 501, _) => (
             ErrorKind::MethodNotAllowed,
-            format!("the server takes no {method} here: it does not speak WebDAV, or not at this address"),
+            format!(
+                "the server does not accept {method} here: it does not support WebDAV, or not at this address"
+            ),
         ),
-        (413, _) => said(ErrorKind::EntityTooLarge, "the server does not take so much"),
-        (414, _) => said(ErrorKind::KeyTooLong, "the server does not take so long an address"),
-        (423, _) => {
-            said(ErrorKind::ConditionalConflict, "it is locked by somebody; wait until the lock is gone")
-        }
-        (424, _) => said(ErrorKind::ConditionalConflict, "something that it depends on failed"),
+        (413, _) => said(ErrorKind::EntityTooLarge, "the server does not accept this much content"),
+        (414, _) => said(ErrorKind::KeyTooLong, "the server does not accept an address of this length"),
+        (423, _) => said(ErrorKind::ConditionalConflict, "it is locked; wait until the lock is released"),
+        (424, _) => said(ErrorKind::ConditionalConflict, "an operation that it depends on failed"),
         (502, "COPY" | "MOVE") => {
-            said(ErrorKind::InvalidArgument, "the server does not take that destination")
+            said(ErrorKind::InvalidArgument, "the server does not accept this destination")
         }
-        (507, _) => said(ErrorKind::NoSpace, "the server has no room left"),
+        (507, _) => said(ErrorKind::NoSpace, "the server has no space left"),
         _ => said(s3_error::from_s3(status, ""), "the server refused"),
     }
 }
@@ -282,7 +282,7 @@ pub(super) fn is_passing(status: u16, method: &str) -> bool {
 /// Returns the error of a request that failed for some members; `None` if all succeeded.
 pub(super) fn of_members(method: &str, described: &[DescribedResource]) -> Option<Error> {
     let failed = |one: &&DescribedResource| one.status.is_some_and(|status| status >= 400);
-    // A failure that is only a consequence of another explains nothing (RFC 4918 section 11.4).
+    // Skip a failure that is only a consequence of another (RFC 4918 section 11.4).
     let causes: Vec<_> = described.iter().filter(failed).filter(|one| one.status != Some(424)).collect();
     let all: Vec<_> = described.iter().filter(failed).collect();
     let told = if causes.is_empty() { all } else { causes };
@@ -294,7 +294,7 @@ pub(super) fn of_members(method: &str, described: &[DescribedResource]) -> Optio
     });
     let (names, more) = (names.collect::<Vec<_>>().join(", "), told.len().saturating_sub(NAMED_MAX));
     let more = if more > 0 { format!(", and {more} more") } else { String::new() };
-    Some(Error::new(kind, format!("not all of it was done: {names}{more}")))
+    Some(Error::new(kind, format!("some members failed: {names}{more}")))
 }
 
 #[cfg(test)]

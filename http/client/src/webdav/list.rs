@@ -117,7 +117,7 @@ fn listing(url: &str, answer: &DavResponse) -> Result<CollectionListing> {
         return Err(match answer.status {
             200..=299 => {
                 let detail =
-                    format!("the server answered {} to PROPFIND: it does not speak WebDAV", answer.status);
+                    format!("the server answered {} to PROPFIND: it does not support WebDAV", answer.status);
                 Error::new(ErrorKind::BadResponse, detail)
             }
             _ => answer.refusal("PROPFIND"),
@@ -152,10 +152,10 @@ fn listing(url: &str, answer: &DavResponse) -> Result<CollectionListing> {
             .then(|| DavResource { is_collection: true, ..DavResource::unknown(&collection_url(url)) })
     });
     let itself = itself.ok_or_else(|| {
-        Error::new(ErrorKind::BadResponse, "the server's listing says nothing of what it was asked about")
+        Error::new(ErrorKind::BadResponse, "the server's listing does not contain the requested path")
     })?;
     if !itself.is_collection && !members.is_empty() {
-        return Err(Error::new(ErrorKind::BadResponse, "the server lists members of what it says is a file"));
+        return Err(Error::new(ErrorKind::BadResponse, "the server lists members of a file"));
     }
     Ok(CollectionListing { itself, members, failed })
 }
@@ -184,7 +184,7 @@ impl CollectionWalk<'_> {
             above => format!("{above}/{name}"),
         };
         if collection.relative.is_empty() && !itself.is_collection {
-            let detail = format!("{} is a file, and holds nothing", without_query(&itself.url));
+            let detail = format!("{} is a file, not a collection", without_query(&itself.url));
             return Err(Error::new(ErrorKind::InvalidArgument, detail));
         }
         let first = self.open.len();

@@ -9,7 +9,7 @@ mod list;
 mod third_party;
 
 pub use list::{CollectionListing, CollectionWalk};
-pub use third_party::{CopyDirection, Progress, ThirdParty};
+pub use third_party::{CopyDirection, CopyProgress, ThirdParty};
 
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
@@ -17,12 +17,12 @@ use std::time::{Duration, SystemTime};
 use fordway_store::{Error, ErrorKind, Result};
 use fordway_wire::webdav::{CopyOutcome, CopyReport, multistatus};
 
-use self::call::{DavBody, DavCall, DavResponse, Produce, of_members};
+use self::call::{BodyProducer, DavBody, DavCall, DavResponse, of_members};
 use super::vector::{HttpSession, SessionOptions};
 use super::{HttpVersion, Timeouts};
 use crate::vector::{RangeTarget as _, WebFile};
 
-/// The timeout for the response to a request that changes something: a server may copy or remove much before it
+/// The timeout for the response to a request that changes something: a server may copy or remove a lot before it
 /// responds.
 const PATIENCE: Duration = Duration::from_secs(600);
 
@@ -196,9 +196,10 @@ fn believe(answer: &DavResponse) -> Result<()> {
     let mut report = CopyReport::default();
     report.push(&answer.document)?;
     match report.finish()? {
-        Some(CopyOutcome::Failure(reason)) => {
-            Err(Error::new(ErrorKind::Unavailable, format!("the server could not do it: {reason}")))
-        }
+        Some(CopyOutcome::Failure(reason)) => Err(Error::new(
+            ErrorKind::Unavailable,
+            format!("the server could not carry out the request: {reason}"),
+        )),
         _ => Ok(()),
     }
 }
@@ -213,7 +214,7 @@ fn to_destination(
 ) -> Result<DavCall<'static>> {
     let (from, to) = (WebFile::parse(from)?, WebFile::parse(to)?);
     if from.origin() != to.origin() {
-        let detail = format!("{} is at another server", to.shown());
+        let detail = format!("{} is on another server", to.shown());
         return Err(from.named(operation, Error::new(ErrorKind::InvalidArgument, detail)));
     }
     let overwrite = if replaces { "T" } else { "F" };
@@ -243,7 +244,12 @@ impl WebDav {
     /// an interrupted write leaves a partial file, depends on the server. Errors: from `produce`; `NoSuchKey` if the
     /// parent collection is missing, `PreconditionFailed`, `AccessDenied`, `NoSpace`, ... Cost: one request (PUT), and
     /// a round trip more from 64 KiB on, because the server is asked before the body is sent.
-    pub fn put<'p>(&self, url: &str, upload: &DavUpload<'_>, produce: &'p mut Produce<'p>) -> Result<()> {
+    pub fn put<'p>(
+        &self,
+        url: &str,
+        upload: &DavUpload<'_>,
+        produce: &'p mut BodyProducer<'p>,
+    ) -> Result<()> {
         let mut call = DavCall::new("PUT", "put");
         if let Some(kind) = upload.content_type {
             call = call.header("content-type", kind);

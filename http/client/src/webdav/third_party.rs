@@ -45,7 +45,7 @@ pub struct ThirdParty<'t> {
 }
 
 /// A function that receives the number of bytes copied, and the total, if known.
-pub type Progress<'p> = dyn FnMut(u64, Option<u64>) -> Result<()> + 'p;
+pub type CopyProgress<'p> = dyn FnMut(u64, Option<u64>) -> Result<()> + 'p;
 
 impl WebDav {
     /// Copies a file; returns its size, if known. Calls `progress` with the bytes copied so far, on each report from
@@ -61,7 +61,7 @@ impl WebDav {
     pub fn third_party_copy(
         &self,
         copy: &ThirdParty<'_>,
-        progress: &mut Progress<'_>,
+        progress: &mut CopyProgress<'_>,
     ) -> Result<Option<u64>> {
         let source = self.stat(copy.from)?;
         if source.is_collection {
@@ -100,14 +100,14 @@ impl WebDav {
             Err(error) if error.kind() == ErrorKind::NoSuchKey => Some(0),
             // A user with write permission may lack read permission.
             Err(error) => {
-                tracing::debug!(%error, "a copy could not be looked at");
+                tracing::debug!(%error, "the state of a copy could not be read");
                 return Ok(());
             }
         };
         match (size_bytes, found) {
             (Some(size), Some(found)) if size != found => {
                 let detail = format!(
-                    "the server says that it copied all, but {found} of {size} bytes are there; copy again"
+                    "the server reports a complete copy, but the destination has {found} of {size} bytes; copy again"
                 );
                 Err(Error::new(ErrorKind::Corrupt, detail))
             }
@@ -121,8 +121,9 @@ impl WebDav {
         let answer = self.ask(active, &mut super::call::DavCall::new("OPTIONS", "copy"))?;
         let server = answer.server.unwrap_or_default();
         if ["apache", "nginx", "lighttpd"].iter().any(|name| server.to_ascii_lowercase().starts_with(name)) {
-            let detail =
-                format!("{server} may take a destination elsewhere for a path of its own; pull instead");
+            let detail = format!(
+                "{server} may mistake a destination on another server for its own path; use pull instead"
+            );
             return Err(answer.file.named("copy", Error::new(ErrorKind::NotImplemented, detail)));
         }
         Ok(())
@@ -225,7 +226,7 @@ fn watch(
         }
         None if !reports => Ok(()),
         None => {
-            let detail = "the server's report ends without saying how the copy ended";
+            let detail = "the server's report ends without the result of the copy";
             Err(Error::new(ErrorKind::IncompleteBody, detail))
         }
     }
@@ -240,13 +241,14 @@ fn refusal(response: &mut HttpResponse, route: &RedirectRoute) -> Error {
     let error = answer.refusal("COPY");
     // A server that implements only local COPY complains about a missing header; a server without COPY says so.
     if matches!(status, 400 | 404 | 405 | 411 | 415 | 501 | 502) {
-        let detail = format!("the server does no third-party copies: {}", error.detail());
+        let detail = format!("the server does not support third-party copies: {}", error.detail());
         return Error::new(ErrorKind::NotImplemented, detail);
     }
     error
 }
 
 fn silent(silence: Duration) -> Error {
-    let detail = format!("the server said nothing of the copy for {silence:?}; it may still be at work");
+    let detail =
+        format!("the server reported nothing about the copy for {silence:?}; it may still be copying");
     Error::new(ErrorKind::Timeout, detail)
 }

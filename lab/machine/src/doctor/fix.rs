@@ -8,7 +8,7 @@ use super::{DoctorFinding, DoctorVerdict, checks};
 
 /// The target system of generated settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SettingsReader {
+pub enum JobSystem {
     /// A job script: options of `sbatch` and `srun`.
     Slurm,
     /// A PodGroup and a Job, as YAML.
@@ -39,13 +39,13 @@ impl JobSize {
     }
 }
 
-impl SettingsReader {
+impl JobSystem {
     /// Returns the settings as a file that can be used unchanged. Each setting names the findings that it
     /// addresses.
     pub fn text(self, findings: &[DoctorFinding], job: JobSize) -> String {
         match self {
-            SettingsReader::Slurm => slurm_script(findings, job),
-            SettingsReader::Kubernetes => kubernetes_manifests(findings, job),
+            JobSystem::Slurm => slurm_script(findings, job),
+            JobSystem::Kubernetes => kubernetes_manifests(findings, job),
         }
     }
 }
@@ -92,9 +92,9 @@ const BATCH: &[SettingRemedy<&str>] = &[
     SettingRemedy {
         answers: &["memory-limit", "memory-overcommit"],
         setting: "--mem=0",
-        why: "all memory of the nodes, and no job beside that takes some",
+        why: "all memory of the nodes, shared with no other job",
     },
-    SettingRemedy { answers: &["smt"], setting: "--hint=nomultithread", why: "one rank for a core" },
+    SettingRemedy { answers: &["smt"], setting: "--hint=nomultithread", why: "one rank per core" },
     SettingRemedy {
         answers: &["numa", "pinning"],
         setting: "--distribution=block:block",
@@ -113,12 +113,12 @@ const BATCH: &[SettingRemedy<&str>] = &[
     SettingRemedy {
         answers: &["governor"],
         setting: "--cpu-freq=Performance",
-        why: "processors keep their clock up",
+        why: "processors keep a high clock frequency",
     },
     SettingRemedy {
         answers: &["placement"],
         setting: "--switches=1@01:00:00",
-        why: "nodes at one switch; waits an hour for that",
+        why: "nodes at one switch; waits up to an hour for them",
     },
 ];
 
@@ -126,7 +126,7 @@ const BATCH: &[SettingRemedy<&str>] = &[
 const STEP: &[SettingRemedy<&str>] = &[SettingRemedy {
     answers: &["pinning", "numa", "exclusive"],
     setting: "--cpu-bind=cores",
-    why: "each rank kept to its core",
+    why: "each rank bound to its core",
 }];
 
 /// The checks whose findings Slurm addresses without an option.
@@ -139,7 +139,7 @@ fn slurm_script(findings: &[DoctorFinding], job: JobSize) -> String {
         job.processors
     };
     let mut text = format!(
-        "#!/bin/bash\n# Made by `fordway doctor --fix slurm`. Each option says which findings it is for.\n\
+        "#!/bin/bash\n# Made by `fordway doctor --fix slurm`. Each option names the findings that it addresses.\n\
          #SBATCH --nodes={}\n#SBATCH --ntasks-per-node={ranks}\n#SBATCH --cpus-per-task=1\n",
         job.nodes
     );
@@ -207,7 +207,7 @@ const POD: &[SettingRemedy<&str>] = &[
     SettingRemedy {
         answers: &["exclusive", "noise", "pressure", "steal", "placement"],
         setting: AFFINITY,
-        why: "no two pods of the job on a node, and all in one zone if there is room",
+        why: "one pod of the job on each node, all in one zone if possible",
     },
 ];
 
@@ -216,7 +216,7 @@ const KUBELET: &[SettingRemedy<&str>] = &[
     SettingRemedy {
         answers: &["pinning", "exclusive", "cpu-quota", "throttling", "noise"],
         setting: "cpuManagerPolicy: static",
-        why: "whole processors of Guaranteed pods are theirs alone",
+        why: "whole processors of Guaranteed pods are exclusive",
     },
     SettingRemedy {
         answers: &["smt"],
@@ -269,7 +269,7 @@ fn pod_group(job: JobSize) -> String {
     let JobSize { nodes, processors, memory_mib } = job;
     let (all_processors, all_memory) = (processors as u64 * u64::from(nodes), memory_mib * u64::from(nodes));
     format!(
-        "# gang: none of the pods starts before all can (scheduler-plugins, coscheduling).\n\
+        "# gang: all pods start together (scheduler-plugins, coscheduling).\n\
          apiVersion: scheduling.x-k8s.io/v1alpha1\nkind: PodGroup\nmetadata:\n  name: fordway-job\nspec:\n  \
          minMember: {nodes}\n  minResources:\n    cpu: {all_processors}\n    memory: {all_memory}Mi\n  \
          scheduleTimeoutSeconds: 600\n"

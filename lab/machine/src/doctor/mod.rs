@@ -8,10 +8,11 @@ mod shared;
 mod tree;
 
 pub use checks::examine;
-pub(crate) use checks::throttled_periods;
-pub use fix::{JobSize, SettingsReader};
+pub(crate) use checks::{QuotaCounters, quota_counters};
+pub use fix::{JobSize, JobSystem};
 pub use noise::ProcessorNoise;
-pub use shared::examine_mounts;
+pub(crate) use noise::WorkQuantum;
+pub use shared::{examine_mounts, verdict_on};
 pub use tree::{SystemTree, UnreadableFile};
 
 use serde::Serialize;

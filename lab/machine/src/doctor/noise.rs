@@ -31,7 +31,7 @@ pub struct ProcessorNoise {
     pub quanta: usize,
     /// The duration of the shortest piece of work.
     pub quantum_ns: u64,
-    /// The share of the total time that pieces took beyond the shortest duration.
+    /// The share of the total time that pieces took beyond the shortest duration on their processor.
     pub share: f64,
     /// The number of pieces that took at least a tenth longer than the shortest piece.
     pub detours: usize,
@@ -53,22 +53,30 @@ impl ProcessorNoise {
     /// Evaluates the times of equal pieces of work on each processor. `None` if there are none.
     fn of(heard: &[Vec<u64>]) -> Option<Self> {
         let quantum_ns = heard.iter().flatten().copied().min()?;
-        let beyond = || heard.iter().flatten().map(|time| time - quantum_ns);
+        // Processors may differ in speed, so each time is compared with the shortest one of its processor.
+        let times = || {
+            let of_one = |times: &Vec<u64>| {
+                let shortest = times.iter().copied().min().unwrap_or(0);
+                times.iter().map(move |time| (*time, shortest)).collect::<Vec<_>>()
+            };
+            heard.iter().flat_map(of_one)
+        };
+        let beyond = || times().map(|(time, shortest)| time - shortest);
         let total: u64 = heard.iter().flatten().sum();
-        let is_detour = |time: &&u64| **time as f64 >= DETOUR * quantum_ns as f64;
+        let is_detour = |(time, shortest): &(u64, u64)| *time as f64 >= DETOUR * *shortest as f64;
         Some(ProcessorNoise {
             processors: heard.len(),
             quanta: heard.iter().map(Vec::len).sum(),
             quantum_ns,
             share: beyond().sum::<u64>() as f64 / total.max(1) as f64,
-            detours: heard.iter().flatten().filter(is_detour).count(),
+            detours: times().filter(is_detour).count(),
             detour_max_ns: beyond().max().unwrap_or(0),
         })
     }
 
     /// Makes the finding for the case that noise was not measured.
     pub fn unheard() -> DoctorFinding {
-        let so = "not measured: there was no time to listen, or /proc does not say on which processors";
+        let so = "not measured: there was no time for it, or /proc does not list the processors";
         FindingDraft::cannot_see(so, "listen longer: --listen 1s").put_down(CHECK, RICHTER)
     }
 
@@ -76,8 +84,8 @@ impl ProcessorNoise {
     pub fn finding(&self) -> DoctorFinding {
         let percent = 100.0 * self.share;
         let so = format!(
-            "{percent:.1} % of the time went elsewhere on {} processors, at most {} at once, in {} of {} pieces \
-             of {}",
+            "{percent:.1} % of the time on {} processors was lost to other work, at most {} at a time, in {} of {} \
+             pieces of {}",
             self.processors,
             ns_text(self.detour_max_ns),
             self.detours,
@@ -86,8 +94,8 @@ impl ProcessorNoise {
         );
         let said = match percent >= COSTS {
             true => FindingDraft::costs(
-                format!("{so}; at each barrier all ranks wait for the latest"),
-                "take whole nodes (sbatch --exclusive), dedicated processors, and leave one to the system \
+                format!("{so}; at each barrier all ranks wait for the last rank"),
+                "use whole nodes (sbatch --exclusive) or dedicated processors, and leave one processor to the system \
                  (--core-spec=1)",
             ),
             false => FindingDraft::ok(so),
@@ -108,44 +116,57 @@ fn begin<'scope, 'env>(
     duration: Duration,
     stop: &'env AtomicBool,
 ) -> Vec<Listener<'scope>> {
-    let rounds = calibrate();
+    let quantum = WorkQuantum::calibrate();
     let listener = |&processor: &usize| {
         scope.spawn(move || {
             // If the thread cannot be pinned, it measures the processor on which it happens to run.
             let _ = fordway_sys::pin_thread(&[processor]);
-            times(rounds, duration, stop)
+            times(quantum, duration, stop)
         })
     };
     processors.iter().map(listener).collect()
 }
 
-/// Returns the number of rounds of work that take [`QUANTUM_NS`], by the shortest of a few tries.
-fn calibrate() -> u64 {
-    let mut rounds = 1024;
-    loop {
+/// A piece of work that always computes the same.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct WorkQuantum {
+    rounds: u64,
+}
+
+impl WorkQuantum {
+    /// Finds the number of rounds that take [`QUANTUM_NS`], by the shortest of a few tries.
+    pub(crate) fn calibrate() -> Self {
+        let mut quantum = WorkQuantum { rounds: 1024 };
         let clock = RunClock::start();
-        let tries = (0..8).map(|_| timed(clock, rounds)).min().unwrap_or(0);
-        if tries >= QUANTUM_NS {
-            return rounds;
+        while (0..8).map(|_| quantum.elapsed_ns(clock)).min().unwrap_or(QUANTUM_NS) < QUANTUM_NS {
+            quantum.rounds *= 2;
         }
-        rounds *= 2;
+        quantum
+    }
+
+    /// Does the work, and returns how long it took.
+    fn elapsed_ns(&self, clock: RunClock) -> u64 {
+        let begin_ns = clock.now_ns();
+        work(self.rounds);
+        clock.now_ns() - begin_ns
+    }
+
+    /// Does the work, and returns the processor time that it took, which excludes waiting for a processor.
+    pub(crate) fn processor_ns(&self) -> u64 {
+        let begin_ns = fordway_sys::thread_cpu_ns();
+        work(self.rounds);
+        fordway_sys::thread_cpu_ns() - begin_ns
     }
 }
 
-fn times(rounds: u64, duration: Duration, stop: &AtomicBool) -> Vec<u64> {
+fn times(quantum: WorkQuantum, duration: Duration, stop: &AtomicBool) -> Vec<u64> {
     let clock = RunClock::start();
     let end_ns = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
     let mut times = Vec::with_capacity((end_ns / QUANTUM_NS) as usize);
     while clock.now_ns() < end_ns && !stop.load(Ordering::Relaxed) {
-        times.push(timed(clock, rounds));
+        times.push(quantum.elapsed_ns(clock));
     }
     times
-}
-
-fn timed(clock: RunClock, rounds: u64) -> u64 {
-    let begin_ns = clock.now_ns();
-    work(rounds);
-    clock.now_ns() - begin_ns
 }
 
 /// Computes without memory accesses: each step depends on the previous step.
@@ -173,9 +194,9 @@ impl DoctorFinding {
             ..SHARED_MEMORY_NS => FindingDraft::ok(so),
             _ => FindingDraft::costs(
                 format!(
-                    "{so}: shared memory takes a few µs at most, so this is TCP, or ranks wait for processors"
+                    "{so}: shared memory takes a few µs at most, so MPI uses TCP, or ranks wait for processors"
                 ),
-                "see that MPI may use shared memory (/dev/shm, its options), and that each rank has a processor of its own",
+                "check that MPI can use shared memory (/dev/shm, its options), and that each rank has its own processor",
             ),
         };
         said.measured("half a round trip", half_round_trip_ns as f64, "ns")
@@ -184,8 +205,11 @@ impl DoctorFinding {
 
     /// Makes the finding for the case that the round trip was not measured, for the reason `why`.
     pub fn without_ranks(why: &str) -> DoctorFinding {
-        FindingDraft::cannot_see(format!("not measured: {why}"), "put fordway-mpi beside fordway, or on PATH")
-            .put_down(LATENCY_CHECK, LATENCY_RICHTER)
+        FindingDraft::cannot_see(
+            format!("not measured: {why}"),
+            "put fordway-mpi next to fordway, or on PATH",
+        )
+        .put_down(LATENCY_CHECK, LATENCY_RICHTER)
     }
 }
 

@@ -2,7 +2,7 @@
 //! Both mounts may be on this node, as long as each has its own caches. Mounts that share the kernel's caches, such as
 //! bind mounts, show nothing more than a single mount.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{ErrorKind as IoErrorKind, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -12,10 +12,11 @@ use std::time::{Duration, Instant, SystemTime};
 
 use fordway_store::{Error, ErrorKind, Result};
 use fordway_sys::{
-    ByteLocks, Errno, Mode, Unfit, create_unnamed, link_unnamed, look_again, stat_now, sync_data,
+    ByteLocks, Errno, Mode, MountIdentity, MountProblem, MountVerdict, SharedGuarantee, create_unnamed,
+    link_unnamed, look_again, stat_now, sync_data,
 };
 
-use super::{DoctorFinding, FindingDraft};
+use super::{DoctorFinding, DoctorVerdict, FindingDraft};
 
 /// The maximum time to wait for a change to become visible.
 const STALE_MAX: Duration = Duration::from_secs(40);
@@ -40,12 +41,13 @@ impl Drop for SharedDirectory {
 }
 
 /// Measures which guarantees hold between `one` and `other`, two mounts of one file system. Takes 10 s, or up to 50 s
-/// if caches stay valid for long. Creates one directory and removes it. Errors: `InvalidArgument` if a name created in
-/// one mount is not visible in the other, `Interrupted`, and errors of the file system.
+/// if caches remain valid for long. Creates one directory and removes it. Errors: `InvalidArgument` if a name created
+/// in one mount is not visible in the other, `Interrupted`, and errors of the file system.
 pub fn examine_mounts(one: &Path, other: &Path, is_over: &AtomicBool) -> Result<Vec<DoctorFinding>> {
     let ground = SharedDirectory::new(one, other)?;
-    let checks: [(&'static str, Check); 7] = [
+    let checks: [(&'static str, Check); 8] = [
         ("shared-locks", locks),
+        ("shared-flock", flock),
         ("shared-exclusive", exclusive),
         ("shared-unnamed", unnamed),
         ("shared-time-step", time_step),
@@ -65,6 +67,38 @@ pub fn examine_mounts(one: &Path, other: &Path, is_over: &AtomicBool) -> Result<
         findings.push(said.put_down(name, &[]));
     }
     Ok(findings)
+}
+
+/// Summarizes the findings of [`examine_mounts`] in a verdict for stores on such mounts. Errors: `InvalidArgument` if the
+/// two mounts differ in type or options, or are not in the list of mounts.
+pub fn verdict_on(one: &Path, other: &Path, findings: &[DoctorFinding]) -> Result<MountVerdict> {
+    let identity = |dir: &Path| -> Result<MountIdentity> {
+        let opened = File::open(dir).map_err(|error| {
+            Error::new(ErrorKind::from(&error), format!("opening {}", dir.display())).caused_by(error)
+        })?;
+        MountIdentity::of(&opened).ok_or_else(|| {
+            let why = format!("the mount of {} is not listed in /proc/self/mountinfo", dir.display());
+            Error::new(ErrorKind::InvalidArgument, why)
+        })
+    };
+    let (mount, counterpart) = (identity(one)?, identity(other)?);
+    if mount != counterpart {
+        let why = format!(
+            "{} is mounted as {} with {}, and {} as {} with {}; a verdict needs two mounts with the same options",
+            one.display(),
+            mount.kind,
+            mount.options,
+            other.display(),
+            counterpart.kind,
+            counterpart.options
+        );
+        return Err(Error::new(ErrorKind::InvalidArgument, why));
+    }
+    let is_broken = |guarantee: &SharedGuarantee| {
+        let check = format!("shared-{}", guarantee.name());
+        findings.iter().any(|finding| finding.check == check && finding.verdict != DoctorVerdict::Ok)
+    };
+    Ok(MountVerdict { mount, broken: SharedGuarantee::ALL.into_iter().filter(is_broken).collect() })
 }
 
 type Check = fn(&SharedDirectory) -> std::io::Result<FindingDraft>;
@@ -87,7 +121,7 @@ impl SharedDirectory {
             Some(_) => Ok(ground),
             None => {
                 let why = format!(
-                    "what is made in {} is not seen in {} within {STALE_MAX:?}; name two mounts of one file system",
+                    "a file created in {} is not visible in {} within {STALE_MAX:?}; name two mounts of one file system",
                     one.display(),
                     other.display()
                 );
@@ -127,24 +161,24 @@ fn waited(mut is_so: impl FnMut() -> bool) -> Option<Duration> {
     Some(begin.elapsed())
 }
 
-const LOCKS_ADVICE: &str = "mount with locks that all nodes see (NFS: vers=4.2; Lustre: flock), or give up If-Match with \
-                            conditions=none-match-only";
+const LOCKS_ADVICE: &str = "mount with locks that work across nodes (NFS: vers=4.2; Lustre: flock), or disable \
+                            If-Match with conditions=none-match-only";
 
 fn locks(ground: &SharedDirectory) -> std::io::Result<FindingDraft> {
     ground.make("locks", b"")?;
     let open = |dir: &Path| OpenOptions::new().write(true).open(dir.join("locks"));
     waited(|| open(&ground.other).is_ok());
     let (held, asked) = (open(&ground.one)?, open(&ground.other)?);
-    match Unfit::of(&held)? {
+    match MountProblem::of(&held)? {
         None => {}
-        Some(Unfit::Locks(why)) => {
+        Some(MountProblem::Locks(why)) => {
             return Ok(FindingDraft::costs(
                 format!("roots and buckets here are refused: {why}"),
                 LOCKS_ADVICE,
             ));
         }
-        Some(Unfit::Objects(why)) => {
-            let what = "roots and buckets here are refused, whatever is promised";
+        Some(MountProblem::Objects(why)) => {
+            let what = "roots and buckets here are refused, regardless of the declared guarantees";
             return Ok(FindingDraft::costs(what, why));
         }
     }
@@ -162,15 +196,35 @@ fn locks(ground: &SharedDirectory) -> std::io::Result<FindingDraft> {
     drop(guard);
     let is_let_go = waited(|| asked.try_lock(7).is_ok_and(|lock| lock.is_some())).is_some();
     Ok(match is_shared && is_bytewise && is_let_go {
-        true => {
-            FindingDraft::ok("a lock that one mount holds keeps the other from it, and its neighbours do not")
-        }
+        true => FindingDraft::ok(
+            "while one mount holds a lock, the other cannot take it, but can take a lock of the next byte",
+        ),
         false if !is_shared => {
-            let what = "both mounts hold one lock at a time, so acknowledged If-Match writes are lost";
+            let what = "both mounts can hold the same lock at once, so acknowledged If-Match writes are lost";
             FindingDraft::costs(what, LOCKS_ADVICE)
         }
-        false => {
-            FindingDraft::costs("a lock takes more than its byte, or stays when it is let go", LOCKS_ADVICE)
+        false => FindingDraft::costs(
+            "a lock covers more than its byte, or remains after its release",
+            LOCKS_ADVICE,
+        ),
+    })
+}
+
+/// Checks whether a lock of `flock(2)` reaches the other mount. Fordway does not use such locks, other programs do.
+fn flock(ground: &SharedDirectory) -> std::io::Result<FindingDraft> {
+    ground.make("flock", b"")?;
+    waited(|| ground.other.join("flock").exists());
+    let (held, asked) = (File::open(ground.one.join("flock"))?, File::open(ground.other.join("flock"))?);
+    Ok(match (held.try_lock(), asked.try_lock()) {
+        (Ok(()), Err(TryLockError::WouldBlock)) => {
+            FindingDraft::ok("while one mount holds a lock of flock(2), the other cannot take it")
+        }
+        (Ok(()), Ok(())) => FindingDraft::ok(
+            "locks of flock(2) have no effect on the other mount: programs on several nodes must not rely on them; \
+             Fordway does not use them",
+        ),
+        (Err(error), _) | (_, Err(error)) => {
+            FindingDraft::ok(format!("there are no locks of flock(2) ({error}); Fordway does not use them"))
         }
     })
 }
@@ -195,10 +249,12 @@ fn exclusive(ground: &SharedDirectory) -> std::io::Result<FindingDraft> {
     let other = other.map_err(|_| std::io::Error::other("the racing thread ended"))??;
     let wrong = one?.iter().zip(&other).filter(|(one, other)| *one == *other).count();
     Ok(match wrong {
-        0 => FindingDraft::ok(format!("of two links with one name, one succeeds ({RACES} races)")),
+        0 => FindingDraft::ok(format!(
+            "of two simultaneous links with one name, exactly one succeeds ({RACES} races)"
+        )),
         wrong => FindingDraft::costs(
             format!("in {wrong} of {RACES} races both links with one name succeeded, or none"),
-            "create objects from one node alone: If-None-Match has no single winner here",
+            "create objects from one node only: several If-None-Match writes may succeed here",
         ),
     })
 }
@@ -208,7 +264,7 @@ fn unnamed(ground: &SharedDirectory) -> std::io::Result<FindingDraft> {
     let file = match create_unnamed(&dir, Mode::from_raw_mode(0o600)) {
         Err(errno @ (Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL)) => {
             return Ok(FindingDraft::ok(format!(
-                "there are no unnamed files ({errno}); hidden names do it, too"
+                "unnamed files are not supported ({errno}); Fordway uses hidden names instead"
             )));
         }
         file => File::from(file?),
@@ -219,10 +275,10 @@ fn unnamed(ground: &SharedDirectory) -> std::io::Result<FindingDraft> {
     let is_there = |dir: &Path| fs::read(dir.join("unnamed")).is_ok_and(|content| content == b"content");
     thread::sleep(POLL);
     Ok(match is_there(&ground.one) && waited(|| is_there(&ground.other)).is_some() {
-        true => FindingDraft::ok("a file that was made without a name keeps the one that it is given"),
+        true => FindingDraft::ok("a file that was created without a name keeps the name that it is given"),
         false => FindingDraft::costs(
-            "a file that was made without a name is gone, or empty, once it is closed",
-            "keep no objects here with programs that believe O_TMPFILE; Fordway uses hidden names on such mounts",
+            "a file that was created without a name is missing or empty after it is closed",
+            "do not store objects here with programs that rely on O_TMPFILE; Fordway uses hidden names on such mounts",
         ),
     })
 }
@@ -241,11 +297,11 @@ fn time_step(ground: &SharedDirectory) -> std::io::Result<FindingDraft> {
     let step = times.windows(2).map(|pair| pair[1] - pair[0]).min();
     let Some(step) = step else {
         return Ok(FindingDraft::ok(
-            "modification times do not move within 2.5 s: listings are read anew for 3 s",
+            "modification times do not change within 2.5 s: listings are read again for 3 s",
         ));
     };
     let ms = step as f64 / 1e6;
-    Ok(FindingDraft::ok(format!("modification times differ by {ms:.3} ms at least")).measured(
+    Ok(FindingDraft::ok(format!("modification times differ by at least {ms:.3} ms")).measured(
         "time step",
         ms,
         "ms",
@@ -274,16 +330,16 @@ fn content(ground: &SharedDirectory) -> std::io::Result<FindingDraft> {
     let said = match (plain, synced) {
         (_, 1..) => FindingDraft::costs(
             format!(
-                "{synced} of {ROUNDS} files were short under their name though their content was synced first"
+                "{synced} of {ROUNDS} files were incomplete when their name became visible, although their content was synced first"
             ),
-            "let nobody read on another node what is being written: torn objects may be seen here",
+            "do not read objects on another node while they are written: incomplete objects may be visible here",
         ),
         (0, 0) => {
-            FindingDraft::ok(format!("content was there before its name in {ROUNDS} of {ROUNDS} files"))
+            FindingDraft::ok(format!("content was visible before its name in {ROUNDS} of {ROUNDS} files"))
         }
         (plain, 0) => FindingDraft::ok(format!(
-            "{plain} of {ROUNDS} files were short under their name, and none whose content was synced first, as the \
-             store does on such file systems"
+            "{plain} of {ROUNDS} files were incomplete when their name became visible, but none of those whose content \
+             was synced first, as the store does on such file systems"
         )),
     };
     Ok(said.measured("short files", plain as f64, "").measured("short files when synced", synced as f64, ""))
@@ -306,18 +362,18 @@ fn refresh(ground: &SharedDirectory) -> std::io::Result<FindingDraft> {
     }
     let said = match refreshed == ROUNDS {
         true => FindingDraft::ok(format!(
-            "a replaced file is found when the server is asked, {ROUNDS} of {ROUNDS} times; unasked, an old one was \
-             seen {stale} times"
+            "a replaced file was found when the server was queried, {ROUNDS} of {ROUNDS} times; without a query, the \
+             old file was found {stale} times"
         )),
         false => FindingDraft::costs(
             format!(
-                "asked for a replaced file, this node still showed the old one {} of {ROUNDS} times",
+                "although the server was queried, this node still found the old file {} of {ROUNDS} times",
                 ROUNDS - refreshed
             ),
             "shorten the caches of the mount (NFS: actimeo=0,lookupcache=none; FUSE: entry and attribute time-outs of 0)",
         ),
     };
-    Ok(said.measured("old files seen", stale as f64, "").measured("found when asked", refreshed as f64, ""))
+    Ok(said.measured("old files seen", stale as f64, "").measured("found when queried", refreshed as f64, ""))
 }
 
 /// Measures how long this node shows stale state after a change by another node, if lookups do not query the server.
@@ -347,13 +403,13 @@ fn staleness(ground: &SharedDirectory) -> std::io::Result<FindingDraft> {
     let seconds = since.map(|since: Option<Duration>| since.unwrap_or(STALE_MAX).as_secs_f64());
     let [replaced, removed, missed] = seconds;
     let what = format!(
-        "a replaced file shows after {replaced:.2} s, a removed one is gone after {removed:.2} s, a new name that was \
-         missed before shows after {missed:.2} s"
+        "a replaced file is visible after {replaced:.2} s, a removed file is gone after {removed:.2} s, and a new name \
+         that was looked up before is visible after {missed:.2} s"
     );
     let said = match seconds.iter().all(|seconds| *seconds < 0.05) {
         true => FindingDraft::ok(what),
         false => FindingDraft::costs(
-            format!("{what}: so old may be what a read tells"),
+            format!("{what}: reads may return state that is this old"),
             "where that matters, read with consistency=strong",
         ),
     };
@@ -371,10 +427,19 @@ mod tests {
     fn one_local_file_system_keeps_every_promise() {
         let dir = tempfile::tempdir().unwrap();
         let findings = examine_mounts(dir.path(), dir.path(), &AtomicBool::new(false)).unwrap();
-        assert_eq!(findings.len(), 7);
+        assert_eq!(findings.len(), 8);
         for finding in &findings {
             assert_eq!(finding.verdict, DoctorVerdict::Ok, "{finding:?}");
         }
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+        let verdict = verdict_on(dir.path(), dir.path(), &findings).unwrap();
+        assert_eq!(verdict.broken, []);
+        let mut locks = findings[0].clone();
+        locks.verdict = DoctorVerdict::Costs;
+        let verdict = verdict_on(dir.path(), dir.path(), &[locks]).unwrap();
+        assert_eq!(verdict.broken, [SharedGuarantee::Locks]);
+        let apart = verdict_on(dir.path(), Path::new("/proc"), &findings).unwrap_err();
+        assert_eq!(apart.kind(), ErrorKind::InvalidArgument, "{apart}");
+        assert!(apart.to_string().contains("the same options"), "{apart}");
     }
 }

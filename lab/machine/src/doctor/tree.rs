@@ -66,7 +66,7 @@ impl SystemTree {
 
     /// Reads the file `{before}N{after}` for each number N, at most [`MAX_EACH`]; leaves out missing files. In the list
     /// of files read, they appear as one entry with `*` in place of the number.
-    pub(super) fn read_each(&self, before: &str, numbers: &[usize], after: &str) -> Vec<(usize, String)> {
+    pub(crate) fn read_each(&self, before: &str, numbers: &[usize], after: &str) -> Vec<(usize, String)> {
         let text = |number: &usize| {
             let path = format!("{before}{number}{after}");
             let text = read_bounded(&self.root.join(&path)).ok()?;
@@ -157,7 +157,7 @@ fn read_bounded(path: &Path) -> io::Result<String> {
     options.read(true).custom_flags(OFlags::NONBLOCK.bits().cast_signed());
     let file = options.open(path)?;
     if !file.metadata()?.is_file() {
-        return Err(io::Error::other("it is no regular file"));
+        return Err(io::Error::other("it is not a regular file"));
     }
     let mut text = String::new();
     file.take(MAX_FILE_BYTES + 1).read_to_string(&mut text)?;
@@ -212,7 +212,7 @@ mod tests {
         fs::create_dir(place.path().join("directory")).unwrap();
         fs::write(place.path().join("bytes"), [0xff, 0xfe]).unwrap();
         let tree = SystemTree::at(place.path());
-        let missing = tree.read("missing").expect_err("it is not there");
+        let missing = tree.read("missing").expect_err("it does not exist");
         assert_eq!(missing.to_string(), "/missing: there is no such file");
         assert_eq!(tree.read("bytes").expect_err("no text").to_string(), "/bytes: it is not text");
         assert!(tree.read("directory").expect_err("no file").to_string().starts_with("/directory: "));
@@ -228,7 +228,7 @@ mod tests {
         fs::File::create(place.path().join("huge")).unwrap().set_len(1 << 40).unwrap();
         let tree = SystemTree::at(place.path());
         for (name, why) in
-            [("fifo", "no regular file"), ("zero", "no regular file"), ("huge", "more than 16 MiB")]
+            [("fifo", "not a regular file"), ("zero", "not a regular file"), ("huge", "more than 16 MiB")]
         {
             let unseen = tree.read(name).expect_err("it has no end");
             assert!(unseen.to_string().contains(why), "{unseen}");

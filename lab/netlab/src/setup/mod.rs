@@ -45,7 +45,7 @@ const BUILT_IN: &[(&str, &str)] = &[
 /// The networks in which a set-up runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum SetupGround {
+pub enum SetupNetworks {
     /// Network namespaces: the networks `ping` and `pong`, joined by a wire, and any further networks named by the
     /// set-up.
     #[default]
@@ -65,7 +65,7 @@ pub struct NetworkSetup {
     pub description: String,
     /// The networks in which the set-up runs.
     #[serde(default)]
-    pub on: SetupGround,
+    pub on: SetupNetworks,
     /// Whether the set-up emulates a machine, so that its times differ from those on real hardware.
     #[serde(default)]
     pub is_emulated: bool,
@@ -86,9 +86,9 @@ pub struct NetworkSetup {
     #[serde(default)]
     pub steps: Vec<SetupStep>,
     /// The program that responds.
-    pub pong: ProgramPlace,
+    pub pong: ProgramConfig,
     /// The program that sends requests to pong.
-    pub ping: ProgramPlace,
+    pub ping: ProgramConfig,
 }
 
 /// A required program, and the Debian package that contains it.
@@ -126,7 +126,7 @@ pub struct SetupStep {
 /// The network, address and command of one of the two programs, ping or pong.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct ProgramPlace {
+pub struct ProgramConfig {
     /// The network in which the program runs; `None` if the set-up runs on a machine.
     #[serde(rename = "in")]
     pub network: Option<String>,
@@ -205,27 +205,27 @@ impl NetworkSetup {
 
     /// Returns whether the set-up is measured by default: it runs in namespaces, is complete and is not emulated.
     pub fn is_usual(&self) -> bool {
-        self.on == SetupGround::Namespaces && self.is_complete() && !self.emulates()
+        self.on == SetupNetworks::Namespaces && self.is_complete() && !self.emulates()
     }
 
     /// Returns the address on which the set-up's programs listen: all addresses in namespaces, only the loopback
     /// address on a machine.
     pub fn bind(&self) -> &'static str {
-        if self.on == SetupGround::Namespaces { "0.0.0.0" } else { "127.0.0.1" }
+        if self.on == SetupNetworks::Namespaces { "0.0.0.0" } else { "127.0.0.1" }
     }
 
     /// Checks the set-up for contradictions.
     fn check(&self) -> std::result::Result<(), String> {
         let parts = [&self.ping, &self.pong].map(|part| part.network.as_deref());
-        if self.on == SetupGround::Machine {
+        if self.on == SetupNetworks::Machine {
             let has_networks = parts.iter().any(Option::is_some) || !self.networks.is_empty();
             return match has_networks || !self.steps.is_empty() {
-                true => Err("on a machine there are neither networks nor steps".to_owned()),
+                true => Err("a set-up on the bare machine has neither networks nor steps".to_owned()),
                 false => Ok(()),
             };
         }
         if parts.contains(&None) {
-            return Err("ping and pong each need `in`, the network where they are".to_owned());
+            return Err("ping and pong each need `in`, the name of their network".to_owned());
         }
         let used = parts.iter().flatten().copied().chain(self.steps.iter().map(|step| step.network.as_str()));
         let is_known = |name: &&str| {
@@ -408,7 +408,7 @@ fn is_word(text: &str) -> bool {
 }
 
 fn unknown(word: &str) -> Error {
-    let detail = format!("{{{word}}} stands for nothing; say what it is by --set {word}=VALUE");
+    let detail = format!("{{{word}}} has no value; set it with --set {word}=VALUE");
     Error::new(ErrorKind::InvalidArgument, detail)
 }
 
@@ -424,14 +424,14 @@ mod tests {
             all.iter().filter(|setup| setup.is_usual()).map(|setup| setup.name.as_str()).collect();
         assert!(usual.len() >= 9 && !usual.contains(&"loopback"), "{usual:?}");
         let templates: Vec<_> = all.iter().filter(|setup| !setup.is_complete()).collect();
-        assert!(templates.iter().all(|setup| setup.on == SetupGround::Machine) && templates.len() >= 3);
+        assert!(templates.iter().all(|setup| setup.on == SetupNetworks::Machine) && templates.len() >= 3);
     }
 
     #[test]
     fn what_describes_no_set_up_is_refused() {
         let parts = "[ping]\nin = \"ping\"\naddress = \"a\"\n[pong]\nin = \"pong\"\naddress = \"b\"\n";
         let refused = |text: String| {
-            let error = NetworkSetup::parse("x", &text).expect_err("it is no set-up");
+            let error = NetworkSetup::parse("x", &text).expect_err("it is not a set-up");
             assert_eq!(error.kind(), ErrorKind::InvalidArgument);
             error.to_string()
         };

@@ -14,7 +14,7 @@ use fordway_store::{Error, ErrorKind, Result};
 use rustix::fs::{MemfdFlags, memfd_create};
 
 use super::step::{self, SetupDaemon, command, contained, start_in};
-use super::{NetworkSetup, ProgramPlace, SetupGround, WireSettings, WordSubstitutions};
+use super::{NetworkSetup, ProgramConfig, SetupNetworks, WireSettings, WordSubstitutions};
 use crate::lab::{CLIENT_ADDRESS, SERVER_ADDRESS};
 use crate::{LinkStats, MountNamespace, NamespaceProcess, NetworkLab, NetworkNamespace};
 
@@ -94,8 +94,8 @@ impl RunningSetup {
         RunningSetup::check_programs(setup)?;
         check_wire(setup, wire)?;
         match setup.on {
-            SetupGround::Machine => LaunchSite::machine(setup, programs)?.start(setup, programs, stop),
-            SetupGround::Namespaces => {
+            SetupNetworks::Machine => LaunchSite::machine(setup, programs)?.start(setup, programs, stop),
+            SetupNetworks::Namespaces => {
                 let lab = wire.lay()?;
                 LaunchSite::namespaces(setup, wire, programs, lab)?.start(setup, programs, stop)
             }
@@ -132,7 +132,7 @@ impl RunningSetup {
                     // The process has ended in the meantime.
                     Err(fordway_sys::Errno::SRCH) => {}
                     pinned => pinned.map_err(|errno| {
-                        let detail = format!("processes cannot be kept on processors {cpus:?}");
+                        let detail = format!("processes cannot be bound to processors {cpus:?}");
                         Error::new(ErrorKind::InvalidArgument, detail).caused_by(errno)
                     })?,
                 }
@@ -165,13 +165,13 @@ impl RunningSetup {
 /// Checks whether the set-up supports the wire's settings. Errors: `NotImplemented` if it does not.
 pub(super) fn check_wire(setup: &NetworkSetup, wire: &WireSettings) -> Result<()> {
     let why = match setup.on {
-        SetupGround::Machine if wire.is_altered() => {
-            "it runs in networks that are there already, where nothing can be said about packets and TCP; \
-             leave out the options that do, or leave out the set-up"
+        SetupNetworks::Machine if wire.is_altered() => {
+            "it runs in existing networks, whose packets and TCP settings cannot be changed; leave out the options for \
+             them, or leave out the set-up"
         }
-        SetupGround::Namespaces if setup.needs_ethernet && wire.is_emulated() => {
-            "it bridges the wire, and the link emulator carries packets without Ethernet's headers; \
-             leave out the round trip and the loss (--rate alone needs no emulator)"
+        SetupNetworks::Namespaces if setup.needs_ethernet && wire.is_emulated() => {
+            "it bridges the link, but the link emulator carries packets without Ethernet headers; leave out the round \
+             trip and the loss (--rate alone needs no emulator)"
         }
         _ => return Ok(()),
     };
@@ -234,7 +234,7 @@ impl LaunchSite {
         let pong_address = self.words.fill(&setup.pong.address)?;
         self.words.set("pong-address", &pong_address);
         let ping_address = at(&self.words.fill(&setup.ping.address)?, ping_port);
-        if setup.on == SetupGround::Machine {
+        if setup.on == SetupNetworks::Machine {
             let pong_address = (!setup.pong.hidden).then(|| at(&pong_address, pong_port));
             [Some(&ping_address), pong_address.as_ref()]
                 .into_iter()
@@ -248,20 +248,20 @@ impl LaunchSite {
         }
         let mut ping = self.launch("ping", &setup.ping, &programs.ping, &[])?;
         wait_for_port(asker.as_ref(), &mut ping, &ping_address, ("ping", stop))?;
-        let is_pong_elsewhere = setup.on == SetupGround::Machine && setup.pong.command.is_some();
+        let is_pong_elsewhere = setup.on == SetupNetworks::Machine && setup.pong.command.is_some();
         let LaunchSite { networks, lab, daemons, .. } = self;
         let ping_network = asker;
         Ok(RunningSetup { ping, pong, daemons, networks, ping_network, lab, is_pong_elsewhere, ping_address })
     }
 
-    pub(super) fn network_of(&self, part: &ProgramPlace) -> Option<&NetworkNamespace> {
+    pub(super) fn network_of(&self, part: &ProgramConfig) -> Option<&NetworkNamespace> {
         self.networks.get(part.network.as_deref()?)
     }
 
     fn launch(
         &self,
         name: &str,
-        part: &ProgramPlace,
+        part: &ProgramConfig,
         usual: &[String],
         options: &[String],
     ) -> Result<SetupDaemon> {
@@ -316,14 +316,14 @@ fn in_step(number: usize, error: Error) -> Error {
     Error::new(error.kind(), detail)
 }
 
-/// Checks that no program listens at `address` yet, because it would be mistaken for the program to start. Errors:
+/// Checks that no program listens on `address` yet, because it would be mistaken for the program to start. Errors:
 /// `InvalidArgument` if there is one.
 fn check_free(address: &str) -> Result<()> {
     if !takes_connections(address) {
         return Ok(());
     }
     let detail = format!(
-        "somebody takes connections at {address} already; say other ports by --set port= and ping-port="
+        "another process already accepts connections at {address}; choose other ports with --set port= and ping-port="
     );
     Err(Error::new(ErrorKind::InvalidArgument, detail))
 }
@@ -350,12 +350,13 @@ fn wait_for_port(
             return Err(Error::new(ErrorKind::Interrupted, "stopped by a signal"));
         }
         if let Some(status) = daemon.process.ended()? {
-            let why = format!("{name} ended ({status}) before it took connections: {}", daemon.log.told());
+            let why =
+                format!("{name} ended ({status}) before it accepted connections: {}", daemon.log.told());
             return Err(Error::new(ErrorKind::Unavailable, why));
         }
         if since.elapsed() > READY_WITHIN {
             let why = format!(
-                "{name} takes no connections at {address} after {READY_WITHIN:?}: {}",
+                "{name} accepts no connections at {address} after {READY_WITHIN:?}: {}",
                 daemon.log.told()
             );
             return Err(Error::new(ErrorKind::Timeout, why));
@@ -403,7 +404,7 @@ impl NetworkPair {
         RunningSetup::check_programs(setup)?;
         check_wire(setup, wire)?;
         let site = LaunchSite::namespaces(setup, wire, &SetupPrograms::none(fordway), wire.lay()?)?;
-        let network_of = |part: &ProgramPlace| {
+        let network_of = |part: &ProgramConfig| {
             let found = site.network_of(part).cloned();
             found.ok_or_else(|| Error::new(ErrorKind::Internal, "a part of a set-up without its network"))
         };
@@ -418,13 +419,13 @@ impl NetworkPair {
 }
 
 fn check(setup: &NetworkSetup) -> Result<()> {
-    let is_special = |part: &ProgramPlace| part.container || part.command.is_some();
+    let is_special = |part: &ProgramConfig| part.container || part.command.is_some();
     let why = match setup.on {
-        SetupGround::Machine => "it has no networks of its own",
-        SetupGround::Namespaces if is_special(&setup.ping) || is_special(&setup.pong) => {
-            "it says itself how its programs are started, as in containers that see no files of this machine"
+        SetupNetworks::Machine => "it has no networks of its own",
+        SetupNetworks::Namespaces if is_special(&setup.ping) || is_special(&setup.pong) => {
+            "it defines how its programs are started, for example in containers without access to the files of this machine"
         }
-        SetupGround::Namespaces => return Ok(()),
+        SetupNetworks::Namespaces => return Ok(()),
     };
     let detail = format!("the set-up {} cannot hold other programs: {why}", setup.name);
     Err(Error::new(ErrorKind::InvalidArgument, detail))
@@ -432,7 +433,7 @@ fn check(setup: &NetworkSetup) -> Result<()> {
 
 fn parse(address: &str) -> Result<IpAddr> {
     address.parse().map_err(|error| {
-        let detail = format!("{address:?} is no address, and names are not looked up in a set-up");
+        let detail = format!("{address:?} is not an address, and a set-up does not resolve names");
         Error::new(ErrorKind::InvalidArgument, detail).caused_by(error)
     })
 }
@@ -444,7 +445,7 @@ fn own_address(other: IpAddr) -> Result<IpAddr> {
         socket.local_addr()
     });
     found.map(|address| address.ip()).map_err(|error| {
-        Error::new(ErrorKind::NotImplemented, format!("there is no way to {other}")).caused_by(error)
+        Error::new(ErrorKind::NotImplemented, format!("there is no route to {other}")).caused_by(error)
     })
 }
 
@@ -453,8 +454,8 @@ fn own_address(other: IpAddr) -> Result<IpAddr> {
 fn reach(from: &NetworkEnd, to: &NetworkEnd) -> Result<()> {
     let failed = |error: std::io::Error| {
         let detail = format!(
-            "the two ends do not reach each other at addresses of their own ({} to {}), as is the case \
-             behind address translation",
+            "the two ends cannot reach each other at their own addresses ({} to {}), for example because of address \
+             translation",
             from.address, to.address
         );
         Error::new(ErrorKind::NotImplemented, detail).caused_by(error)

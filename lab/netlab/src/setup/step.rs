@@ -79,12 +79,12 @@ impl SetupDaemon {
         while !is_there(network, mounts, file, device.as_deref())? {
             if let Some(status) = self.process.ended()? {
                 let why =
-                    format!("it ended ({status}) before {} was there: {}", file.display(), self.log.told());
+                    format!("it ended ({status}) before {} existed: {}", file.display(), self.log.told());
                 return Err(Error::new(ErrorKind::Unavailable, why));
             }
             if since.elapsed() > READY_WITHIN {
                 let why =
-                    format!("{} is not there after {READY_WITHIN:?}: {}", file.display(), self.log.told());
+                    format!("{} does not exist after {READY_WITHIN:?}: {}", file.display(), self.log.told());
                 return Err(Error::new(ErrorKind::Timeout, why));
             }
             std::thread::sleep(POLL);
@@ -253,7 +253,7 @@ pub(super) fn contained(mounts: &MountNamespace, name: &str, command: &[String])
 /// Returns the program, and the libraries to which it is linked, as `ldd` lists them.
 fn files_of(program: &Path) -> Result<Vec<PathBuf>> {
     let output = Command::new("ldd").arg(program).output().map_err(|error| {
-        Error::new(ErrorKind::NotImplemented, "running ldd, which tells what a program is linked to")
+        Error::new(ErrorKind::NotImplemented, "running ldd, which lists the libraries of a program")
             .caused_by(error)
     })?;
     let mut files = vec![program.to_path_buf()];

@@ -339,10 +339,11 @@ fn result_text(results: &[PhaseResult], stamp: Option<&str>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::RankShare;
+    use crate::RankResult;
 
     fn phase(name: &str, operations: u64, bytes: u64) -> PhaseResult {
-        let ranks = vec![RankShare { operations, bytes, elapsed_ns: 1_000_000_000, ..RankShare::default() }];
+        let ranks =
+            vec![RankResult { operations, bytes, elapsed_ns: 1_000_000_000, ..RankResult::default() }];
         PhaseResult { phase: name.into(), ranks, ..PhaseResult::default() }
     }
 

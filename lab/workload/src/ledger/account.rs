@@ -28,7 +28,7 @@ pub struct LedgerAccount {
     /// The paths and their components.
     pub paths: Vec<LedgerPath>,
     /// One entry for each path and size, sorted by path.
-    pub entries: Vec<PathEntry>,
+    pub entries: Vec<PathAccount>,
 }
 
 /// The cost of one component.
@@ -58,7 +58,7 @@ pub struct SizeCost {
 
 /// One path at one size.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct PathEntry {
+pub struct PathAccount {
     /// The path's name.
     pub path: String,
     /// The size in bytes.
@@ -79,7 +79,7 @@ pub struct PathEntry {
     pub residual_share: ConfidenceInterval,
 }
 
-/// A component as part of a [`PathEntry`].
+/// A component as part of a [`PathAccount`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ComponentCost {
     /// The component's name.
@@ -113,7 +113,7 @@ impl LedgerAccount {
     }
 
     /// Returns the entry of a path at one size.
-    pub fn entry(&self, path: &str, size_bytes: u64) -> Option<&PathEntry> {
+    pub fn entry(&self, path: &str, size_bytes: u64) -> Option<&PathAccount> {
         self.entries.iter().find(|entry| entry.path == path && entry.size_bytes == size_bytes)
     }
 }
@@ -144,7 +144,7 @@ impl<'b> MedianBook<'b> {
 
     fn interval(&self, values: &[f64]) -> Result<ConfidenceInterval> {
         median_interval(values, self.seed).ok_or_else(|| {
-            let why = format!("a ledger needs five rounds for its intervals, and there are {}", values.len());
+            let why = format!("a ledger needs five rounds for its intervals, but there are {}", values.len());
             Error::new(ErrorKind::InvalidArgument, why)
         })
     }
@@ -198,12 +198,12 @@ impl<'b> MedianBook<'b> {
         self.names.iter().position(|name| name == component).ok_or_else(|| {
             Error::new(
                 ErrorKind::InvalidArgument,
-                format!("the component {component} is part of a path and was not measured"),
+                format!("the component {component} is part of a path but was not measured"),
             )
         })
     }
 
-    fn entry(&self, path: &LedgerPath, size: usize, components: &[ComponentAccount]) -> Result<PathEntry> {
+    fn entry(&self, path: &LedgerPath, size: usize, components: &[ComponentAccount]) -> Result<PathAccount> {
         let size_bytes = self.sizes[size];
         let whole = &self.medians_ns[self.index(&path.name)?][size];
         let mut sums = vec![0.0; whole.len()];
@@ -223,7 +223,7 @@ impl<'b> MedianBook<'b> {
         let residuals: Vec<f64> = whole.iter().zip(&sums).map(|(whole, sum)| whole - sum).collect();
         let shares: Vec<f64> =
             residuals.iter().zip(whole).map(|(residual, whole)| residual / whole).collect();
-        Ok(PathEntry {
+        Ok(PathAccount {
             path: path.name.clone(),
             size_bytes,
             parts,
@@ -246,7 +246,7 @@ const WORTH_A_PIECE: f64 = 0.8;
 const GOOD: f64 = 1e-3;
 
 /// Times by size: (bytes, nanoseconds), in rising order of size.
-pub(super) type Points = [(f64, f64)];
+pub(super) type SizeTimes = [(f64, f64)];
 
 /// The cost of an operation as a function of its size.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -274,7 +274,7 @@ pub struct FitSegment {
 
 impl SizeFit {
     /// Fits `points`; `None` for fewer than two.
-    pub(super) fn of(points: &Points) -> Option<Self> {
+    pub(super) fn of(points: &SizeTimes) -> Option<Self> {
         let mut best: Option<(Vec<FitSegment>, Option<f64>, Option<f64>)> = None;
         for count in 1..=PIECES_MAX {
             let Some(pieces) = pieces(points, count) else { break };
@@ -301,7 +301,7 @@ impl SizeFit {
     }
 
     /// Fits lines over the same ranges of sizes to other times, such as those of a resample.
-    pub(super) fn again(&self, points: &Points) -> Vec<FitSegment> {
+    pub(super) fn again(&self, points: &SizeTimes) -> Vec<FitSegment> {
         let within = |piece: &FitSegment| {
             let of_piece: Vec<_> = points
                 .iter()
@@ -322,7 +322,7 @@ fn predict(pieces: &[FitSegment], size: f64) -> f64 {
 }
 
 /// Returns the best fit with `count` lines; `None` if there are too few points.
-fn pieces(points: &Points, count: usize) -> Option<Vec<FitSegment>> {
+fn pieces(points: &SizeTimes, count: usize) -> Option<Vec<FitSegment>> {
     match count {
         1 => (points.len() >= 2).then(|| vec![line(points)]),
         _ => {
@@ -338,12 +338,12 @@ fn pieces(points: &Points, count: usize) -> Option<Vec<FitSegment>> {
 }
 
 /// Returns the sum of the squared relative errors. Each point is predicted by the line that was fitted to it.
-fn squares(pieces: &[FitSegment], points: &Points) -> f64 {
+fn squares(pieces: &[FitSegment], points: &SizeTimes) -> f64 {
     points.iter().map(|(size, ns)| (predict(pieces, *size) / ns - 1.0).powi(2)).sum()
 }
 
 /// Returns the relative error at each size, for a prediction by a fit without that size.
-fn left_out(points: &Points, count: usize) -> Vec<f64> {
+fn left_out(points: &SizeTimes, count: usize) -> Vec<f64> {
     let error = |at: usize| {
         let mut others = points.to_vec();
         let (size, ns) = others.remove(at);
@@ -354,7 +354,7 @@ fn left_out(points: &Points, count: usize) -> Vec<f64> {
 }
 
 /// Fits a line by least squares of the relative errors, with neither cost below 0.
-fn line(points: &Points) -> FitSegment {
+fn line(points: &SizeTimes) -> FitSegment {
     let sum = |value: fn(f64, f64) -> f64| points.iter().map(|(size, ns)| value(*size, *ns)).sum::<f64>();
     // The weights are 1/ns². In `wt` and `st`, one factor of ns is already cancelled.
     let (ww, ws) = (sum(|_, ns| 1.0 / (ns * ns)), sum(|size, ns| size / (ns * ns)));
@@ -418,7 +418,7 @@ fn piece_rows(component: &ComponentAccount) -> Vec<Vec<String>> {
 }
 
 /// Returns the table of one path at one size: its components, their sum, the measured whole, and the residual.
-pub fn entry_table(entry: &PathEntry) -> String {
+pub fn entry_table(entry: &PathAccount) -> String {
     let mut rows = Vec::new();
     let mut row = |name: &str, ns: &ConfidenceInterval| {
         let share = percent(ns.value / entry.measured_ns.value);

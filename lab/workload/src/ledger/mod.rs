@@ -10,8 +10,8 @@
 mod account;
 
 pub use account::{
-    ComponentAccount, ComponentCost, FIT_MEDIAN_PERCENT_MAX, FitSegment, LedgerAccount, PathEntry, SizeCost,
-    SizeFit, component_table, entry_table,
+    ComponentAccount, ComponentCost, FIT_MEDIAN_PERCENT_MAX, FitSegment, LedgerAccount, PathAccount,
+    SizeCost, SizeFit, component_table, entry_table,
 };
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -39,6 +39,11 @@ pub trait LedgerComponent {
     /// Checks the result of the last operation; not timed.
     fn check(&self) -> Result<()> {
         Ok(())
+    }
+
+    /// Returns whether an operation handles all bytes of its size. If not, it has no rate in bytes per second.
+    fn moves_content(&self) -> bool {
+        true
     }
 
     /// Returns the process whose CPU time counts as the server's, if there is one.
@@ -140,7 +145,7 @@ pub struct LedgerPlan {
 }
 
 /// A component with its name.
-pub struct MeasuredComponent {
+pub struct NamedComponent {
     /// The component's name and description.
     pub lane: MeasuredLane,
     /// The component.
@@ -163,7 +168,7 @@ pub struct LedgerProgress {
 /// components; `Interrupted` when `stop` is set.
 pub fn measure(
     plan: &LedgerPlan,
-    components: &mut [MeasuredComponent],
+    components: &mut [NamedComponent],
     now_ns: &dyn Fn() -> u64,
     stop: &AtomicBool,
     progress: &mut dyn FnMut(LedgerProgress),
@@ -201,7 +206,7 @@ impl LedgerWork<'_> {
         &mut self,
         plan: &LedgerPlan,
         size: usize,
-        components: &mut [MeasuredComponent],
+        components: &mut [NamedComponent],
         round: u16,
         random: &mut SeededRandom,
     ) -> Result<()> {
@@ -213,7 +218,7 @@ impl LedgerWork<'_> {
             }
             let place =
                 LedgerPosition { lane: lane as u8, phase: size as u8, round: round.saturating_sub(1) };
-            let MeasuredComponent { lane, component } = &mut components[lane];
+            let NamedComponent { lane, component } = &mut components[lane];
             self.block(place, &mut **component, plan.sizes[size]).map_err(|error| {
                 let doing = format!("measuring the component {} at {} bytes", lane.name, plan.sizes[size]);
                 Error::new(error.kind(), doing).caused_by(error)
@@ -239,6 +244,7 @@ impl LedgerWork<'_> {
         let (own_after, server_after) = (own_cpu(), server_cpu());
         component.check()?;
         let elapsed_ns = times.iter().map(|(_, duration_ns)| duration_ns).sum();
+        let size_bytes = if component.moves_content() { size_bytes } else { 0 };
         let bytes = size_bytes * times.len() as u64;
         self.records.blocks.push(BlockRecord {
             lane: place.lane,

@@ -8,7 +8,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Barrier, OnceLock};
 use std::time::{Duration, Instant};
 
-use fordway_measure::{NotCovered, ProcessCounters, RunClock, RunningCounters, TcpConnections};
+use fordway_measure::{CountersIncomplete, ProcessCounters, RunClock, RunningCounters, TcpConnections};
 use fordway_store::{Error, ErrorKind, Result};
 
 use super::{
@@ -73,9 +73,9 @@ pub struct LoadBlock {
     pub(super) elapsed_ns: u64,
     pub(super) traffic: NetworkTraffic,
     pub(super) connections: Option<TcpConnections>,
-    pub(super) client: Result<ProcessCounters, NotCovered>,
+    pub(super) client: Result<ProcessCounters, CountersIncomplete>,
     /// The counters of the server; `None` if no process is watched.
-    pub(super) server: Option<Result<ProcessCounters, NotCovered>>,
+    pub(super) server: Option<Result<ProcessCounters, CountersIncomplete>>,
 }
 
 impl LoadBlock {
@@ -147,7 +147,7 @@ pub fn run_block(
 /// Turns a panic (a bug) into a failure. Otherwise, all other threads would wait forever for the panicking thread.
 fn without_panic<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
     catch_unwind(AssertUnwindSafe(work))
-        .unwrap_or_else(|_| Err(Error::new(ErrorKind::Internal, "a thread that makes load panicked")))
+        .unwrap_or_else(|_| Err(Error::new(ErrorKind::Internal, "a load thread panicked")))
 }
 
 impl BlockState<'_> {
@@ -179,7 +179,7 @@ impl BlockState<'_> {
             fordway_sys::pin_thread(&self.plan.client_cpus).map_err(|errno| {
                 let cpus = &self.plan.client_cpus;
                 let detail =
-                    format!("threads cannot be kept on processors {cpus:?}; name some that are there");
+                    format!("threads cannot be bound to processors {cpus:?}; name existing processors");
                 Error::new(ErrorKind::InvalidArgument, detail).caused_by(std::io::Error::from(errno))
             })?;
         }
@@ -296,8 +296,8 @@ impl BlockState<'_> {
         &self,
         parts: Vec<ThreadResult>,
         start: Instant,
-        client: Result<ProcessCounters, NotCovered>,
-        server: Option<Result<ProcessCounters, NotCovered>>,
+        client: Result<ProcessCounters, CountersIncomplete>,
+        server: Option<Result<ProcessCounters, CountersIncomplete>>,
     ) -> LoadBlock {
         let stopped = self.stop.load(Ordering::Relaxed) || self.plan.requests.is_some();
         let ended = parts.iter().map(|part| part.ended).max().unwrap_or(start);
@@ -444,7 +444,7 @@ pub(super) fn open(
 
 /// The period of load as seen by an open loop.
 impl LoadStretch<'_> {
-    /// Returns the time of the next arrival, if it lies within the period.
+    /// Returns the time of the next arrival, if it is within the period.
     fn next(&self, schedule: &ArrivalSchedule) -> Option<Instant> {
         let next = self.start + Duration::from_nanos(schedule.peek_ns());
         self.end.is_none_or(|end| next < end).then_some(next)

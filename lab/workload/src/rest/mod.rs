@@ -10,7 +10,7 @@ mod summary;
 
 pub use block::{BlockPosition, BlockProgress, LoadBlock, LoadPlan, run_block};
 pub use fordway_measure::NetworkTraffic;
-pub use summary::{LaneBlocks, RowSettings, records, summarise, warnings};
+pub use summary::{LaneBlocks, RowSettings, late_requests, records, summarise, warnings};
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;

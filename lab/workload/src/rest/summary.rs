@@ -2,8 +2,8 @@
 //! load.
 
 use fordway_measure::{
-    BlockRecord, LoadSummary, NotCovered, PhaseSummary, ProcessCounters, ResultLimit, RunRecords, SpeedRatio,
-    SpeedVerdict, median_interval, rate_text,
+    BlockRecord, CountersIncomplete, DoubtCause, LoadSummary, PhaseSummary, ProcessCounters, ResultKey,
+    ResultLimit, RunDoubt, RunRecords, SpeedRatio, SpeedVerdict, median_interval, ns_text, rate_text,
 };
 
 use super::block::LoadBlock;
@@ -114,7 +114,7 @@ impl RowTotal {
 /// Adds up the counters of all blocks; `None` if the counters of one block are missing, because the sum would not
 /// cover the whole row.
 fn joined<'b>(
-    mut all: impl Iterator<Item = Option<&'b Result<ProcessCounters, NotCovered>>>,
+    mut all: impl Iterator<Item = Option<&'b Result<ProcessCounters, CountersIncomplete>>>,
 ) -> Option<ProcessCounters> {
     let mut sum = all.next()??.as_ref().ok()?.clone();
     for counters in all {
@@ -189,7 +189,7 @@ pub fn warnings(of: &LaneBlocks, summary: &PhaseSummary) -> Vec<String> {
     let mut warnings = Vec::new();
     warnings.extend(rate_not_kept(of, summary, &total.recorder).map(|text| format!("{row}: {text}")));
     for (kind, (count, detail)) in &total.recorder.failures {
-        warnings.push(format!("{row}: {count} requests failed ({kind}), the first of them so: {detail}"));
+        warnings.push(format!("{row}: {count} requests failed ({kind}); the first failure: {detail}"));
     }
     let refused = of.blocks.iter().filter_map(|block| block.server.as_ref()?.as_ref().err());
     warnings.extend(refused.map(|why| format!("{row}: the server's counters are not used: {why}")).next());
@@ -197,11 +197,41 @@ pub fn warnings(of: &LaneBlocks, summary: &PhaseSummary) -> Vec<String> {
         / (total.elapsed_ns as f64 * of.settings.threads as f64);
     if busy > SATURATED {
         warnings.push(format!(
-            "{row}: this program used {:.0} % of what its threads can: it may be the limit itself; add --threads",
+            "{row}: this program used {:.0} % of its threads' processor time, so it may be the limit itself; add --threads",
             100.0 * busy
         ));
     }
     warnings
+}
+
+/// The share of the 99th percentile of latencies that lateness may make up.
+const LATE_SHARE_MAX: f64 = 0.5;
+/// The kernel's timers alone cause lateness up to this, in ns.
+const LATE_NS_MIN: u64 = 500_000;
+
+/// Returns the doubt about the rows whose latencies consist mostly of lateness: the requests started after their
+/// intended start, because this program had no processor, or no connection was free.
+pub fn late_requests(summaries: &[PhaseSummary]) -> Option<RunDoubt> {
+    let lateness = |summary: &PhaseSummary| {
+        let late_ns = summary.load.as_ref()?.lateness?.p99_ns;
+        let share = late_ns as f64 / summary.latency?.p99_ns.max(1) as f64;
+        (late_ns >= LATE_NS_MIN && share > LATE_SHARE_MAX).then_some(late_ns)
+    };
+    let late: Vec<(&PhaseSummary, u64)> =
+        summaries.iter().filter_map(|summary| Some((summary, lateness(summary)?))).collect();
+    let worst_ns = late.iter().map(|(_, ns)| *ns).max()?;
+    let cell =
+        |summary: &PhaseSummary| ResultKey { lane: summary.lane.clone(), phase: summary.phase.clone() };
+    Some(RunDoubt {
+        cause: DoubtCause::Generator,
+        observed: format!(
+            "requests started up to {} late (99th percentile), which is most of their latency: this program waited \
+             for a processor or for a free connection",
+            ns_text(worst_ns)
+        ),
+        remedy: "measure on an idle machine, lower --rate, or add --connections or --threads".to_owned(),
+        cells: late.iter().map(|(summary, _)| cell(summary)).collect(),
+    })
 }
 
 /// Returns whether a rate was requested and not reached.
@@ -218,7 +248,7 @@ fn rate_not_kept(of: &LaneBlocks, summary: &PhaseSummary, recorder: &LoadRecorde
     let asked = of.settings.arrivals.rate()?;
     fell_behind(of, summary.ops_per_s, recorder).then(|| {
         format!(
-            "the rate of {} requests/s could not be kept: {} were achieved and {} arrivals never started; latencies \
+            "the rate of {} requests/s was not reached: {} were achieved, and {} requests never started. Latencies \
              then grow with the length of the run and mean nothing: lower --rate, or add --connections",
             rate_text(asked),
             rate_text(summary.ops_per_s.unwrap_or(0.0)),
@@ -248,7 +278,7 @@ pub(super) fn limit(settings: &RowSettings, reached: &RowThroughput) -> ResultLi
     // An open loop that reached its rate was limited by that rate, no matter how busy the processors were.
     if let Some(asked) = settings.arrivals.rate().filter(|_| !reached.fell_behind) {
         let (asked, reached) = (rate_text(asked), rate_text(reached.ops_per_s));
-        return named("rate", format!("{reached} of the {asked} requests/s that were asked for"));
+        return named("rate", format!("{reached} of the {asked} requests/s that were requested"));
     }
     let Some(client) = reached.client.filter(|_| reached.elapsed_ns > 0) else {
         return named("cannot tell", "the CPU time of this process is not known".to_owned());
@@ -283,6 +313,8 @@ fn named(name: &str, evidence: String) -> ResultLimit {
 
 #[cfg(test)]
 mod tests {
+    use fordway_measure::LatencyQuantiles;
+
     use super::*;
     use crate::rest::ArrivalProcess;
 
@@ -327,6 +359,39 @@ mod tests {
         let (client, server) = (Some(&client), server.as_ref());
         limit(&settings, &RowThroughput { ops_per_s: 1.0, fell_behind, elapsed_ns: 1_000, client, server })
             .name
+    }
+
+    #[test]
+    fn rows_whose_latency_is_lateness_are_in_doubt() {
+        let quantiles = |p99_ns| LatencyQuantiles {
+            min_ns: 1,
+            p50_ns: 1,
+            p90_ns: 1,
+            p99_ns,
+            p999_ns: p99_ns,
+            max_ns: p99_ns,
+            mean_ns: 1,
+        };
+        let row = |phase: &str, late_ns| {
+            let settings = RowSettings {
+                lane: "http1".into(),
+                phase: phase.into(),
+                arrivals: ArrivalProcess::Fixed(1000.0),
+                uploads: false,
+                connections: 1,
+                streams: 1,
+                threads: 1,
+                cpus: 2,
+            };
+            let mut summary = summarise(&LaneBlocks { settings, blocks: Vec::new() }, None, 1);
+            summary.latency = Some(quantiles(328_000_000));
+            summary.load.as_mut().unwrap().lateness = Some(quantiles(late_ns));
+            summary
+        };
+        let doubt = late_requests(&[row("a", 300_000_000), row("b", 1_000_000)]).unwrap();
+        assert_eq!(doubt.cells, [ResultKey { lane: "http1".into(), phase: "a".into() }]);
+        assert!(doubt.observed.contains("300 ms late"), "{}", doubt.observed);
+        assert_eq!(late_requests(&[row("b", 1_000_000)]), None);
     }
 
     #[test]

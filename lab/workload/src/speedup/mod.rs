@@ -118,19 +118,23 @@ pub struct SpeedupOutcome {
     pub records: RunRecords,
     /// The combinations of lane and number of ranks that failed, with the error. They were not retried.
     pub failures: Vec<(usize, usize, Error)>,
+    /// The number of jobs done and the total number, if a signal ended the measurement before the last job.
+    pub interrupted: Option<(u64, u64)>,
 }
 
 /// Shows the progress: the number of jobs done, the total number of jobs, and the lane and number of ranks of the
 /// current job.
-pub type Progress<'a> = &'a mut dyn FnMut(u64, u64, usize, u32);
+pub type SpeedupProgress<'a> = &'a mut dyn FnMut(u64, u64, usize, u32);
 
 /// Runs all combinations in each round in random order; the first round is a warm-up. A combination that fails is
-/// left out of the following rounds. Errors: only `Interrupted`.
+/// left out of the following rounds. If `stop` is set, the outcome has the jobs that ended before.
+///
+/// Errors: `Interrupted` if no recorded job had ended.
 pub fn measure(
     plan: &SpeedupPlan,
     launch: &mut dyn JobLauncher,
     stop: &AtomicBool,
-    progress: Progress<'_>,
+    progress: SpeedupProgress<'_>,
 ) -> Result<SpeedupOutcome> {
     let clock = RunClock::start();
     let mut random = SeededRandom::new(plan.seed);
@@ -142,15 +146,18 @@ pub fn measure(
         random.shuffle(&mut combinations);
         for &(lane, phase) in &combinations {
             if stop.load(Ordering::Relaxed) {
-                return Err(Error::new(ErrorKind::Interrupted, "stopped by a signal"));
+                return outcome.interrupted_at(done, total);
             }
             progress(done, total, lane, plan.ranks[phase]);
-            done += 1;
             let turn = JobTurn { lane, phase, round, start_ns: clock.now_ns() };
             let cpu_ns = own_cpu_ns();
             let launched = launch.launch(lane, plan.ranks[phase]);
             let spent = JobCost { elapsed_ns: clock.now_ns() - turn.start_ns, cpu_ns: own_cpu_ns() - cpu_ns };
-            outcome.add(plan, &turn, &spent, launched)?;
+            if launched.as_ref().is_err_and(|error| error.kind() == ErrorKind::Interrupted) {
+                return outcome.interrupted_at(done, total);
+            }
+            outcome.add(plan, &turn, &spent, launched);
+            done += 1;
         }
         combinations.retain(|(lane, phase)| !outcome.has_failed(*lane, *phase));
     }
@@ -170,13 +177,7 @@ impl SpeedupOutcome {
         self.failures.iter().any(|failure| (failure.0, failure.1) == (lane, phase))
     }
 
-    fn add(
-        &mut self,
-        plan: &SpeedupPlan,
-        turn: &JobTurn,
-        spent: &JobCost,
-        launched: Result<FinishedJob>,
-    ) -> Result<()> {
+    fn add(&mut self, plan: &SpeedupPlan, turn: &JobTurn, spent: &JobCost, launched: Result<FinishedJob>) {
         let counted = turn.round.checked_sub(1);
         if counted.is_some() || launched.is_err() {
             let place = JobTurn { round: counted.unwrap_or_default(), ..*turn };
@@ -185,12 +186,21 @@ impl SpeedupOutcome {
         }
         let JobTurn { lane, phase, .. } = *turn;
         match (launched, counted) {
-            (Err(error), _) if error.kind() == ErrorKind::Interrupted => return Err(error),
             (Err(error), _) => self.failures.push((lane, phase, error)),
             (Ok(job), Some(round)) => self.samples.push(JobSample { lane, phase, round, job }),
             (Ok(_), None) => {}
         }
-        Ok(())
+    }
+
+    fn interrupted_at(mut self, done: u64, total: u64) -> Result<Self> {
+        self.interrupted = Some((done, total));
+        match self.samples.is_empty() {
+            true => Err(Error::new(
+                ErrorKind::Interrupted,
+                "stopped by a signal before the first recorded job ended",
+            )),
+            false => Ok(self),
+        }
     }
 
     fn record(&mut self, plan: &SpeedupPlan, turn: &JobTurn, spent: &JobCost, ok: bool) {

@@ -100,7 +100,9 @@ pub fn check(csv: &str) -> Result<Vec<SpeedupRow>> {
     for (place, (number, name)) in places.iter_mut().zip(COLUMNS.iter().enumerate()) {
         *place = at(name);
         if place.is_none() && number < 3 {
-            return Err(wrong(1, &format!("there is no column {name:?}; the first line names {COLUMNS:?}")));
+            let why =
+                format!("column {name:?} is missing; the first line must contain set-up, ranks and wall_s");
+            return Err(wrong(1, &why));
         }
     }
     let lines = lines.map(|(number, line)| PrintedLine::parse(number + 1, &cells(line), &places));
@@ -258,8 +260,8 @@ mod tests {
     #[test]
     fn what_is_no_table_is_refused_with_its_line() {
         for (text, why) in [
-            ("", "no column \"set-up\""),
-            ("set-up,ranks\na,1\n", "no column \"wall_s\""),
+            ("", "column \"set-up\" is missing"),
+            ("set-up,ranks\na,1\n", "column \"wall_s\" is missing"),
             ("set-up,ranks,wall_s\n", "there is no row"),
             ("set-up,ranks,wall_s\na,4,10\n", "must have 1 rank"),
             ("set-up,ranks,wall_s\na,1,10\nb,0,5\n", "line 3 of the table: ranks is \"0\""),

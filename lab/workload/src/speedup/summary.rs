@@ -39,6 +39,9 @@ pub fn describe(
     let told = |(lane, phase, error): &(usize, usize, fordway_store::Error)| {
         format!("{} with {}: {error}", lanes[*lane].name, phases[*phase])
     };
+    warnings.extend(outcome.interrupted.map(|(done, total)| {
+        format!("interrupted after {done} of {total} jobs: the results are those of the jobs that ended; run it again for all")
+    }));
     warnings.extend(outcome.failures.iter().map(told));
     warnings.extend(doubts(plan, &summaries, &header.machine));
     RunDocument {
@@ -56,6 +59,7 @@ pub fn describe(
         summaries,
         scores: Vec::new(),
         warnings,
+        conditions: None,
     }
 }
 

@@ -8,7 +8,7 @@ use fordway_measure::{
 };
 use fordway_store::{Error, ErrorKind, Result};
 
-use super::{MessageExchange, MessageOrder, MessageTransport, OrderResult, exact_text};
+use super::{BlockResult, BlockTask, MessageExchange, MessageTransport, exact_text};
 use crate::summary::{RunCapacity, RunHeader, summarise_phase};
 
 /// Maximum number of windows in a block.
@@ -42,8 +42,8 @@ pub struct TransportPlan {
 pub struct TransportOutcome {
     /// A record of every message (for bandwidth, of every block) and of every block.
     pub records: RunRecords,
-    /// The order of each phase, in the sequence of phases.
-    pub orders: Vec<MessageOrder>,
+    /// The task of each phase, in the sequence of phases.
+    pub tasks: Vec<BlockTask>,
 }
 
 /// The progress of a transport benchmark.
@@ -58,16 +58,16 @@ pub struct TransportProgress {
 }
 
 impl TransportPlan {
-    /// Returns the orders of all phases that at least one of `transports` supports. Errors: `InvalidArgument` if there
+    /// Returns the tasks of all phases that at least one of `transports` supports. Errors: `InvalidArgument` if there
     /// are more phases than a run can have.
-    fn orders(&self, transports: &[Box<dyn MessageTransport>]) -> Result<Vec<MessageOrder>> {
+    fn tasks(&self, transports: &[Box<dyn MessageTransport>]) -> Result<Vec<BlockTask>> {
         let is_possible =
             |exchange: &MessageExchange| transports.iter().any(|transport| transport.can(*exchange));
-        let of_exchange = |exchange| self.sizes.iter().map(move |size| self.order(exchange, *size));
-        let orders: Vec<MessageOrder> =
+        let of_exchange = |exchange| self.sizes.iter().map(move |size| self.task(exchange, *size));
+        let tasks: Vec<BlockTask> =
             MessageExchange::ALL.into_iter().filter(is_possible).flat_map(of_exchange).collect();
-        match orders.len() {
-            0..=MAX_PHASES => Ok(orders),
+        match tasks.len() {
+            0..=MAX_PHASES => Ok(tasks),
             phases => {
                 let why = format!("{phases} phases are more than {MAX_PHASES}; name fewer sizes");
                 Err(Error::new(ErrorKind::InvalidArgument, why))
@@ -75,9 +75,9 @@ impl TransportPlan {
         }
     }
 
-    /// Returns an order for a block of messages of this size, with few enough messages that the block does not take
+    /// Returns a task for a block of messages of this size, with few enough messages that the block does not take
     /// long.
-    fn order(&self, exchange: MessageExchange, size_bytes: u64) -> MessageOrder {
+    fn task(&self, exchange: MessageExchange, size_bytes: u64) -> BlockTask {
         let at_most = |bytes: u64, most: u64| (bytes / size_bytes).clamp(1, most.max(1));
         let window = match exchange {
             MessageExchange::Stream => at_most(WINDOW_BYTES, self.window),
@@ -87,12 +87,12 @@ impl TransportPlan {
             MessageExchange::Stream => (self.block_bytes / (size_bytes * window)).clamp(1, WINDOWS),
             MessageExchange::Fetch | MessageExchange::PingPong => at_most(self.block_bytes, self.messages),
         };
-        MessageOrder { exchange, size_bytes, window, count, warm_up: count.div_ceil(WARM_UP_SHARE) }
+        BlockTask { exchange, size_bytes, window, count, warm_up: count.div_ceil(WARM_UP_SHARE) }
     }
 }
 
-impl MessageOrder {
-    /// Returns the name of the order's phase.
+impl BlockTask {
+    /// Returns the name of the task's phase.
     pub(super) fn phase(&self) -> String {
         format!("{} {}", self.exchange.name(), exact_text(self.size_bytes))
     }
@@ -107,24 +107,24 @@ pub fn run(
 ) -> Result<TransportOutcome> {
     let clock = RunClock::start();
     let mut random = SeededRandom::new(plan.seed);
-    let mut outcome = TransportOutcome { orders: plan.orders(transports)?, ..TransportOutcome::default() };
-    let total = u64::from(plan.rounds) * outcome.orders.len() as u64 * transports.len() as u64;
+    let mut outcome = TransportOutcome { tasks: plan.tasks(transports)?, ..TransportOutcome::default() };
+    let total = u64::from(plan.rounds) * outcome.tasks.len() as u64 * transports.len() as u64;
     let (mut done, mut block) = (0, 0);
     for round in 0..plan.rounds {
-        for (phase, order) in outcome.orders.iter().enumerate() {
+        for (phase, task) in outcome.tasks.iter().enumerate() {
             let mut lanes: Vec<usize> = (0..transports.len()).collect();
             random.shuffle(&mut lanes);
             for lane in lanes {
                 if stop.load(Ordering::Relaxed) {
                     return Err(Error::new(ErrorKind::Interrupted, "stopped by request"));
                 }
-                if transports[lane].can(order.exchange) {
-                    let result = transports[lane].carry_out(order)?;
+                if transports[lane].can(task.exchange) {
+                    let result = transports[lane].carry_out(task)?;
                     let place = TransportBlockLabel { lane: lane as u8, phase: phase as u8, round, block };
-                    place.keep(order, &result, clock.now_ns(), &mut outcome.records);
+                    place.keep(task, &result, clock.now_ns(), &mut outcome.records);
                 }
                 done += 1;
-                progress(TransportProgress { done, total, phase: order.phase() });
+                progress(TransportProgress { done, total, phase: task.phase() });
             }
             block += 1;
         }
@@ -143,12 +143,12 @@ struct TransportBlockLabel {
 impl TransportBlockLabel {
     /// Records one block, which ended at `end_ns`. If the received bytes were wrong, the last message counts as
     /// failed.
-    fn keep(self, order: &MessageOrder, done: &OrderResult, end_ns: u64, records: &mut RunRecords) {
+    fn keep(self, task: &BlockTask, done: &BlockResult, end_ns: u64, records: &mut RunRecords) {
         let TransportBlockLabel { lane, phase, round, block } = self;
-        let messages = order.count * order.window;
-        let (durations_ns, bytes) = match order.exchange {
-            MessageExchange::Stream => (&[done.elapsed_ns][..], messages * order.size_bytes),
-            MessageExchange::Fetch | MessageExchange::PingPong => (&done.durations_ns[..], order.size_bytes),
+        let messages = task.count * task.window;
+        let (durations_ns, bytes) = match task.exchange {
+            MessageExchange::Stream => (&[done.elapsed_ns][..], messages * task.size_bytes),
+            MessageExchange::Fetch | MessageExchange::PingPong => (&done.durations_ns[..], task.size_bytes),
         };
         let mut start_ns = end_ns.saturating_sub(done.elapsed_ns);
         let first = records.operations.len();
@@ -167,7 +167,7 @@ impl TransportBlockLabel {
                 intended_ns,
                 first_byte_ns,
             });
-            start_ns += duration_ns * order.exchange.trips();
+            start_ns += duration_ns * task.exchange.trips();
         }
         let all = &mut records.operations[first..];
         if let Some(last) = all.last_mut().filter(|_| !done.is_right) {
@@ -198,11 +198,11 @@ pub fn describe(
     header: RunHeader,
 ) -> RunDocument {
     let summaries: Vec<PhaseSummary> = outcome
-        .orders
+        .tasks
         .iter()
         .enumerate()
-        .flat_map(|(phase, order)| {
-            of_phase(plan, &lanes, (phase as u8, order), &outcome.records, &header.machine)
+        .flat_map(|(phase, task)| {
+            of_phase(plan, &lanes, (phase as u8, task), &outcome.records, &header.machine)
         })
         .collect();
     let mut warnings = header.warnings;
@@ -218,11 +218,12 @@ pub fn describe(
         command: std::env::args().collect(),
         machine: header.machine,
         parameters: header.parameters,
-        phases: outcome.orders.iter().map(MessageOrder::phase).collect(),
+        phases: outcome.tasks.iter().map(BlockTask::phase).collect(),
         lanes,
         summaries,
         scores: Vec::new(),
         warnings,
+        conditions: None,
     }
 }
 
@@ -230,21 +231,21 @@ pub fn describe(
 fn of_phase(
     plan: &TransportPlan,
     lanes: &[MeasuredLane],
-    (phase, order): (u8, &MessageOrder),
+    (phase, task): (u8, &BlockTask),
     records: &RunRecords,
     machine: &Machine,
 ) -> Vec<PhaseSummary> {
     // With one message at a time, one side waits for the other; with several, both sides work.
-    let threads = if order.exchange == MessageExchange::Stream { machine.cpus } else { 1 };
+    let threads = if task.exchange == MessageExchange::Stream { machine.cpus } else { 1 };
     let capacity = RunCapacity { threads, cpus: machine.cpus };
-    let name = order.phase();
+    let name = task.phase();
     let mut summaries = summarise_phase(lanes, (phase, &name), records, capacity, plan.seed);
     for (lane, summary) in summaries.iter_mut().enumerate() {
         let is_here = |in_lane: u8, in_phase: u8| (usize::from(in_lane), in_phase) == (lane, phase);
         let blocks: Vec<&BlockRecord> =
             records.blocks.iter().filter(|block| is_here(block.lane, block.phase)).collect();
         let operations = records.operations.iter().filter(|op| is_here(op.lane, op.phase) && op.ok);
-        summary.transfer = transfer(order, &blocks, &operations.collect::<Vec<_>>(), plan.seed);
+        summary.transfer = transfer(task, &blocks, &operations.collect::<Vec<_>>(), plan.seed);
         if let Some(limit) = summary.transfer.as_ref().and_then(polls) {
             summary.limit = limit;
         }
@@ -255,7 +256,7 @@ fn of_phase(
 
 /// Returns the transfer figures of one lane in one phase; `None` if the lane did not take part.
 fn transfer(
-    order: &MessageOrder,
+    task: &BlockTask,
     blocks: &[&BlockRecord],
     operations: &[&OperationRecord],
     seed: u64,
@@ -263,7 +264,7 @@ fn transfer(
     if blocks.is_empty() {
         return None;
     }
-    let of_block = order.count * order.window;
+    let of_block = task.count * task.window;
     let each = |value: &dyn Fn(&BlockRecord) -> f64| {
         median(&blocks.iter().map(|block| value(block)).collect::<Vec<_>>()).unwrap_or_default()
     };
@@ -276,14 +277,14 @@ fn transfer(
     };
     let rates: Vec<f64> =
         blocks.iter().map(|block| block.bytes as f64 * 1e9 / block.elapsed_ns.max(1) as f64).collect();
-    let time_ns = match order.exchange {
+    let time_ns = match task.exchange {
         MessageExchange::Stream => None,
         MessageExchange::Fetch | MessageExchange::PingPong => median_interval(&medians(operations), seed),
     };
     Some(TransferSummary {
-        exchange: order.exchange.name().to_owned(),
-        size_bytes: order.size_bytes,
-        window: order.window,
+        exchange: task.exchange.name().to_owned(),
+        size_bytes: task.size_bytes,
+        window: task.window,
         messages: blocks.len() as u64 * of_block,
         time_ns,
         bytes_per_s: median_interval(&rates, seed),
@@ -337,13 +338,6 @@ fn polling(lanes: &[MeasuredLane], summaries: &[PhaseSummary]) -> Vec<String> {
 
 fn doubts(plan: &TransportPlan, machine: &Machine) -> Vec<String> {
     let mut doubts = Vec::new();
-    if let Some(load) = machine.load_1min.filter(|load| *load > 0.5 * machine.cpus as f64) {
-        doubts.push(format!(
-            "the load average was {load} on {} processors before the start: who polls and who sleeps suffer \
-             differently from other work; run it again when the machine is idle",
-            machine.cpus
-        ));
-    }
     if machine.cpus < 2 {
         doubts.push("both sides share one processor: a side that polls keeps the other from working".into());
     }

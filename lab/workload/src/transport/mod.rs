@@ -5,7 +5,7 @@
 //! [`MessageExchange::PingPong`] measures half a round trip, as MPI benchmarks report it, on transports that support
 //! it.
 //!
-//! A [`MessageTransport`] carries out one [`MessageOrder`] at a time. Implementations are [`LinkTransport`], for two
+//! A [`MessageTransport`] carries out one [`BlockTask`] at a time. Implementations are [`LinkTransport`], for two
 //! processes with a [`MessageLink`] between them, and [`ObjectTransport`], for objects in a [`fordway_store::Store`].
 //! This module also defines the sizes, and the options of every program that runs transports.
 
@@ -40,7 +40,7 @@ pub trait MessageTransport {
     fn can(&self, exchange: MessageExchange) -> bool;
 
     /// Performs one block of messages. Errors: those that end the run.
-    fn carry_out(&mut self, order: &MessageOrder) -> Result<OrderResult>;
+    fn carry_out(&mut self, task: &BlockTask) -> Result<BlockResult>;
 }
 
 /// How messages are exchanged.
@@ -85,7 +85,7 @@ impl MessageExchange {
 
 /// One block of messages of one size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct MessageOrder {
+pub struct BlockTask {
     /// The kind of exchange.
     pub exchange: MessageExchange,
     /// Bytes of each message, at least 1.
@@ -98,38 +98,38 @@ pub struct MessageOrder {
     pub warm_up: u64,
 }
 
-/// The encoded size of an order, as sent over a link.
-const ORDER_BYTES: usize = 40;
+/// The encoded size of a task, as sent over a link.
+const TASK_BYTES: usize = 40;
 
-impl MessageOrder {
+impl BlockTask {
     /// Returns the number of bytes in flight at once.
     pub fn window_bytes(&self) -> u64 {
         self.size_bytes * self.window
     }
 
-    /// Encodes the order for the other end of a link.
-    fn to_bytes(self) -> [u8; ORDER_BYTES] {
+    /// Encodes the task for the other end of a link.
+    fn to_bytes(self) -> [u8; TASK_BYTES] {
         let words = [self.exchange.code(), self.size_bytes, self.window, self.count, self.warm_up];
-        let mut bytes = [0; ORDER_BYTES];
+        let mut bytes = [0; TASK_BYTES];
         for (place, word) in bytes.chunks_exact_mut(8).zip(words) {
             place.copy_from_slice(&word.to_le_bytes());
         }
         bytes
     }
 
-    /// Decodes the output of [`MessageOrder::to_bytes`]; `None` means that there are no more orders.
-    fn from_bytes(bytes: &[u8; ORDER_BYTES]) -> Option<Self> {
+    /// Decodes the output of [`BlockTask::to_bytes`]; `None` means that there are no more tasks.
+    fn from_bytes(bytes: &[u8; TASK_BYTES]) -> Option<Self> {
         let word = |at: usize| u64::from_le_bytes(std::array::from_fn(|byte| bytes[8 * at + byte]));
         let exchange = *MessageExchange::ALL.get(usize::try_from(word(0)).ok()?)?;
-        let order =
-            MessageOrder { exchange, size_bytes: word(1), window: word(2), count: word(3), warm_up: word(4) };
-        (order.size_bytes > 0).then_some(order)
+        let task =
+            BlockTask { exchange, size_bytes: word(1), window: word(2), count: word(3), warm_up: word(4) };
+        (task.size_bytes > 0).then_some(task)
     }
 }
 
-/// The result of an order.
+/// The result of a task.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct OrderResult {
+pub struct BlockResult {
     /// The duration of each exchange: a message, a window of messages, or half a round trip.
     pub durations_ns: Vec<u64>,
     /// The time from the first start to the last end.
@@ -225,7 +225,7 @@ pub fn message_of(size_bytes: u64) -> Result<Key> {
     Key::new(format!("message-{size_bytes}"))
 }
 
-/// What is measured, and how often.
+/// The sizes of messages and the number of rounds.
 #[derive(Clone, Debug, Args)]
 pub struct TransportSetting {
     /// Sizes of the messages: FIRST..LAST, or a list, from 1 B to 1 GiB
@@ -249,7 +249,7 @@ pub struct TransportSetting {
     /// Seed of the order in which the transports take turns
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
-    /// Where the run is written.
+    /// The run file to write.
     #[command(flatten)]
     pub output: OutArgs,
 }
@@ -292,13 +292,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn orders_cross_a_link() {
+    fn tasks_cross_a_link() {
         for exchange in MessageExchange::ALL {
-            let order = MessageOrder { exchange, size_bytes: 1 << 40, window: 64, count: 7, warm_up: 0 };
-            assert_eq!(MessageOrder::from_bytes(&order.to_bytes()), Some(order));
+            let task = BlockTask { exchange, size_bytes: 1 << 40, window: 64, count: 7, warm_up: 0 };
+            assert_eq!(BlockTask::from_bytes(&task.to_bytes()), Some(task));
         }
-        assert_eq!(MessageOrder::from_bytes(&[0; ORDER_BYTES]), None);
-        assert_eq!(MessageOrder::from_bytes(&[0xff; ORDER_BYTES]), None);
+        assert_eq!(BlockTask::from_bytes(&[0; TASK_BYTES]), None);
+        assert_eq!(BlockTask::from_bytes(&[0xff; TASK_BYTES]), None);
     }
 
     fn sizes(text: &str, factor: u64) -> Vec<u64> {

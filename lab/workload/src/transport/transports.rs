@@ -3,7 +3,7 @@
 //! Nagle's delay. For an [`ObjectTransport`], a message is an object in a store, and a request reads that object.
 //!
 //! A [`RemoteTransport`] is a transport in another process, for processes that must be started by their own launcher,
-//! such as the ranks of an MPI job. It sends orders and receives results as lines of JSON on a connection. When the
+//! such as the ranks of an MPI job. It sends tasks and receives results as lines of JSON on a connection. When the
 //! connection ends, the job ends.
 
 use std::io::{BufRead, BufReader, Read, Write};
@@ -17,7 +17,7 @@ use fordway_sys::process_cpu_ns;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use super::{MessageExchange, MessageOrder, MessageTransport, ORDER_BYTES, OrderResult, message_of};
+use super::{BlockResult, BlockTask, MessageExchange, MessageTransport, TASK_BYTES, message_of};
 use crate::site::noise;
 
 /// The request for a message, or for a window of messages.
@@ -45,7 +45,7 @@ pub trait MessageLink {
     fn receive_idly(&mut self, buffer: &mut [u8]) -> Result<()>;
 }
 
-/// The requesting side of a link. When it is dropped, it tells the other side that there are no more orders.
+/// The requesting side of a link. When it is dropped, it tells the other side that there are no more tasks.
 pub struct LinkTransport<L: MessageLink> {
     lane: MeasuredLane,
     link: L,
@@ -59,9 +59,9 @@ impl<L: MessageLink> LinkTransport<L> {
         LinkTransport { lane, link, content: Vec::new(), buffer: Vec::new() }
     }
 
-    fn step(&mut self, order: &MessageOrder) -> Result<()> {
-        let (size, window_bytes) = (order.size_bytes as usize, order.window_bytes() as usize);
-        match order.exchange {
+    fn step(&mut self, task: &BlockTask) -> Result<()> {
+        let (size, window_bytes) = (task.size_bytes as usize, task.window_bytes() as usize);
+        match task.exchange {
             MessageExchange::PingPong => {
                 self.link.send(&self.content[..size])?;
                 self.link.receive(&mut self.buffer[..size])
@@ -78,14 +78,14 @@ impl<L: MessageLink> LinkTransport<L> {
     }
 
     /// Performs the timed exchanges one after the other, and measures the CPU time that this process uses.
-    fn timed_steps(&mut self, order: &MessageOrder) -> Result<OrderResult> {
+    fn timed_steps(&mut self, task: &BlockTask) -> Result<BlockResult> {
         let mut done =
-            OrderResult { durations_ns: Vec::with_capacity(order.count as usize), ..OrderResult::default() };
+            BlockResult { durations_ns: Vec::with_capacity(task.count as usize), ..BlockResult::default() };
         let before_ns = own_cpu_ns();
         let started = Instant::now();
         let mut last = started;
-        for _ in 0..order.count {
-            self.step(order)?;
+        for _ in 0..task.count {
+            self.step(task)?;
             let now = Instant::now();
             done.durations_ns.push((now - last).as_nanos() as u64);
             last = now;
@@ -95,8 +95,8 @@ impl<L: MessageLink> LinkTransport<L> {
         Ok(done)
     }
 
-    fn is_right(&self, order: &MessageOrder) -> bool {
-        let (size, window_bytes) = (order.size_bytes as usize, order.window_bytes() as usize);
+    fn is_right(&self, task: &BlockTask) -> bool {
+        let (size, window_bytes) = (task.size_bytes as usize, task.window_bytes() as usize);
         self.buffer[..window_bytes].chunks_exact(size).all(|message| *message == self.content[..size])
     }
 }
@@ -104,7 +104,7 @@ impl<L: MessageLink> LinkTransport<L> {
 impl<L: MessageLink> Drop for LinkTransport<L> {
     fn drop(&mut self) {
         // Ignore the error: if the other side has already ended, it needs no message.
-        let _ = self.link.send(&[0; ORDER_BYTES]);
+        let _ = self.link.send(&[0; TASK_BYTES]);
     }
 }
 
@@ -117,42 +117,42 @@ impl<L: MessageLink> MessageTransport for LinkTransport<L> {
         true
     }
 
-    fn carry_out(&mut self, order: &MessageOrder) -> Result<OrderResult> {
-        let window_bytes = order.window_bytes() as usize;
-        make_content(&mut self.content, order.size_bytes as usize);
+    fn carry_out(&mut self, task: &BlockTask) -> Result<BlockResult> {
+        let window_bytes = task.window_bytes() as usize;
+        make_content(&mut self.content, task.size_bytes as usize);
         self.buffer.resize(self.buffer.len().max(window_bytes), 0);
-        self.link.send(&order.to_bytes())?;
-        for _ in 0..order.warm_up {
-            self.step(order)?;
+        self.link.send(&task.to_bytes())?;
+        for _ in 0..task.warm_up {
+            self.step(task)?;
         }
         self.buffer[..window_bytes].fill(POISON);
         // This exchange ensures that each side starts to count CPU time only when both have finished the warm-up.
         let mut word = [0; 8];
         self.link.send(&REQUEST)?;
         self.link.receive(&mut word)?;
-        let mut done = self.timed_steps(order)?;
+        let mut done = self.timed_steps(task)?;
         self.link.receive(&mut word)?;
         done.server_cpu_ns = Some(u64::from_le_bytes(word));
-        done.is_right = self.is_right(order);
-        if order.exchange == MessageExchange::PingPong {
+        done.is_right = self.is_right(task);
+        if task.exchange == MessageExchange::PingPong {
             done.durations_ns.iter_mut().for_each(|ns| *ns /= 2);
         }
         Ok(done)
     }
 }
 
-/// The responding side of a link: carries out the orders of the other end's [`LinkTransport`] until there are no
+/// The responding side of a link: carries out the tasks of the other end's [`LinkTransport`] until there are no
 /// more.
 pub fn follow(link: &mut dyn MessageLink) -> Result<()> {
     let (mut content, mut buffer) = (Vec::new(), Vec::new());
     loop {
-        let mut order = [0; ORDER_BYTES];
-        link.receive_idly(&mut order)?;
-        let Some(order) = MessageOrder::from_bytes(&order) else { return Ok(()) };
-        let size = order.size_bytes as usize;
+        let mut task = [0; TASK_BYTES];
+        link.receive_idly(&mut task)?;
+        let Some(task) = BlockTask::from_bytes(&task) else { return Ok(()) };
+        let size = task.size_bytes as usize;
         make_content(&mut content, size);
         buffer.resize(buffer.len().max(size), 0);
-        let answer = |link: &mut dyn MessageLink, buffer: &mut [u8]| match order.exchange {
+        let answer = |link: &mut dyn MessageLink, buffer: &mut [u8]| match task.exchange {
             MessageExchange::PingPong => {
                 link.receive(&mut buffer[..size])?;
                 link.send(&content[..size])
@@ -163,16 +163,16 @@ pub fn follow(link: &mut dyn MessageLink) -> Result<()> {
             }
             MessageExchange::Stream => {
                 link.receive(&mut [0; REQUEST.len()])?;
-                link.send_window(&content[..size], order.window as usize)
+                link.send_window(&content[..size], task.window as usize)
             }
         };
-        (0..order.warm_up).try_for_each(|_| answer(link, &mut buffer))?;
+        (0..task.warm_up).try_for_each(|_| answer(link, &mut buffer))?;
         // The other side starts its clock when this response arrives, so both have finished the warm-up before either
         // starts to count.
         link.receive(&mut [0; REQUEST.len()])?;
         let before_ns = own_cpu_ns();
         link.send(&[0; 8])?;
-        (0..order.count).try_for_each(|_| answer(link, &mut buffer))?;
+        (0..task.count).try_for_each(|_| answer(link, &mut buffer))?;
         link.send(&own_cpu_ns().saturating_sub(before_ns).to_le_bytes())?;
     }
 }
@@ -294,12 +294,12 @@ impl ObjectTransport {
         self.server_pid.and_then(|pid| process_cpu_ns(pid).ok())
     }
 
-    fn is_right(&self, order: &MessageOrder) -> bool {
-        let threads = match order.exchange {
-            MessageExchange::Stream => self.connections.min(order.window as usize),
+    fn is_right(&self, task: &BlockTask) -> bool {
+        let threads = match task.exchange {
+            MessageExchange::Stream => self.connections.min(task.window as usize),
             _ => 1,
         };
-        self.buffers[..threads].iter().all(|buffer| *buffer == self.content[..order.size_bytes as usize])
+        self.buffers[..threads].iter().all(|buffer| *buffer == self.content[..task.size_bytes as usize])
     }
 }
 
@@ -331,27 +331,27 @@ impl MessageTransport for ObjectTransport {
         exchange != MessageExchange::PingPong
     }
 
-    fn carry_out(&mut self, order: &MessageOrder) -> Result<OrderResult> {
-        let key = message_of(order.size_bytes)?;
-        if self.content.len() < order.size_bytes as usize {
-            self.content = ObjectTransport::content(order.size_bytes);
+    fn carry_out(&mut self, task: &BlockTask) -> Result<BlockResult> {
+        let key = message_of(task.size_bytes)?;
+        if self.content.len() < task.size_bytes as usize {
+            self.content = ObjectTransport::content(task.size_bytes);
         }
-        let window = order.window as usize;
-        self.read(&key, (order.warm_up * order.window) as usize, window)?;
+        let window = task.window as usize;
+        self.read(&key, (task.warm_up * task.window) as usize, window)?;
         self.buffers.iter_mut().for_each(|buffer| buffer.fill(POISON));
         let (server_before, own_before) = (self.server_cpu_ns(), own_cpu_ns());
         let started = Instant::now();
-        let durations_ns = self.read(&key, (order.count * order.window) as usize, window)?;
+        let durations_ns = self.read(&key, (task.count * task.window) as usize, window)?;
         let elapsed_ns = started.elapsed().as_nanos() as u64;
         let (own_after, server_after) = (own_cpu_ns(), self.server_cpu_ns());
-        Ok(OrderResult {
-            durations_ns: if order.exchange == MessageExchange::Stream { Vec::new() } else { durations_ns },
+        Ok(BlockResult {
+            durations_ns: if task.exchange == MessageExchange::Stream { Vec::new() } else { durations_ns },
             elapsed_ns,
             client_cpu_ns: own_after.saturating_sub(own_before),
             server_cpu_ns: server_before
                 .zip(server_after)
                 .map(|(before, after)| after.saturating_sub(before)),
-            is_right: self.is_right(order),
+            is_right: self.is_right(task),
         })
     }
 }
@@ -393,8 +393,8 @@ impl JobProcess {
     }
 }
 
-/// The response to an order: its result, or the reason why it failed.
-type Answer = std::result::Result<OrderResult, String>;
+/// The response to a task: its result, or the reason why it failed.
+type TaskResponse = std::result::Result<BlockResult, String>;
 
 /// A connection that carries lines of JSON.
 struct LineConnection {
@@ -431,12 +431,12 @@ fn gone(what: &str) -> Error {
 
 fn another_version(what: &str) -> Error {
     let why = format!(
-        "{what} runs a fordway-mpi of another version than this fordway; build both from one source (`make mpi`)"
+        "the fordway-mpi that {what} runs and this fordway have different versions; build both from one source (`make mpi`)"
     );
     Error::new(ErrorKind::InvalidArgument, why)
 }
 
-/// The controlling side of a remote transport: sends the orders.
+/// The controlling side of a remote transport: sends the tasks.
 pub struct RemoteTransport {
     lane: MeasuredLane,
     lines: LineConnection,
@@ -477,9 +477,9 @@ impl MessageTransport for RemoteTransport {
         true
     }
 
-    fn carry_out(&mut self, order: &MessageOrder) -> Result<OrderResult> {
+    fn carry_out(&mut self, task: &BlockTask) -> Result<BlockResult> {
         let name = &self.lane.name;
-        let asked = self.lines.write(order).and_then(|()| self.lines.read::<Answer>());
+        let asked = self.lines.write(task).and_then(|()| self.lines.read::<TaskResponse>());
         match asked.map_err(|error| gone(name).caused_by(error))? {
             Some(Ok(done)) => Ok(done),
             Some(Err(why)) => Err(Error::new(ErrorKind::Unavailable, format!("{name}: {why}"))),
@@ -488,17 +488,17 @@ impl MessageTransport for RemoteTransport {
     }
 }
 
-/// The side of a remote transport that carries out orders: connects to `control`, sends `hello`, and carries out
-/// orders with `transport` until the connection ends. Errors: `Unavailable`.
+/// The side of a remote transport that carries out tasks: connects to `control`, sends `hello`, and carries out
+/// tasks with `transport` until the connection ends. Errors: `Unavailable`.
 pub fn answer(control: SocketAddr, hello: &JobHello, transport: &mut dyn MessageTransport) -> Result<()> {
     let failed = |error: std::io::Error| {
-        Error::new(ErrorKind::Unavailable, format!("the connection to {control}, which gives the orders"))
+        Error::new(ErrorKind::Unavailable, format!("the connection to {control}, which gives the tasks"))
             .caused_by(error)
     };
     let mut lines = TcpStream::connect(control).and_then(LineConnection::new).map_err(failed)?;
     lines.write(hello).map_err(failed)?;
-    while let Some(order) = lines.read::<MessageOrder>().map_err(failed)? {
-        let answer: Answer = transport.carry_out(&order).map_err(|error| error.to_string());
+    while let Some(task) = lines.read::<BlockTask>().map_err(failed)? {
+        let answer: TaskResponse = transport.carry_out(&task).map_err(|error| error.to_string());
         lines.write(&answer).map_err(failed)?;
     }
     Ok(())

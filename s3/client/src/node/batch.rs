@@ -68,7 +68,7 @@ impl<'b, T> NodeBatch<'b, T> {
                     connection.finish(&header);
                     let (answered, has_more) = (found.len(), header.flags.has(ResponseFlags::MORE));
                     if answered == 0 || answered > chunk.len() || has_more == (answered == chunk.len()) {
-                        let why = format!("{answered} objects were answered of {} asked for", chunk.len());
+                        let why = format!("the response has {answered} of {} requested objects", chunk.len());
                         return Err(NodeFailure::Unusable(Error::new(ErrorKind::BadResponse, why)));
                     }
                     for (result, at) in found.into_iter().zip(&mut chunk) {

@@ -88,7 +88,7 @@ impl NodeConnection {
         connection.greet(address).map_err(|failure| match failure {
             NodeFailure::Answered(error) | NodeFailure::Unusable(error) => error,
             NodeFailure::NotSent(Errno::CANCELED) | NodeFailure::Unknown(Errno::CANCELED) => {
-                Error::new(ErrorKind::Interrupted, "a signal came while the gateway was greeted")
+                Error::new(ErrorKind::Interrupted, "a signal arrived during the handshake with the gateway")
             }
             NodeFailure::NotSent(errno) | NodeFailure::Unknown(errno) => {
                 cannot_connect(address, errno.into())
@@ -122,7 +122,8 @@ impl NodeConnection {
             (true, NodeAddress::Tcp(_, secret)) => self.prove(secret, &welcome.nonce),
             (false, NodeAddress::Unix(_)) => Ok(()),
             _ => {
-                let why = format!("{address} asks for another kind of proof than its endpoint goes by");
+                let why =
+                    format!("{address} requires an authentication method that does not match its endpoint");
                 Err(NodeFailure::Unusable(Error::new(ErrorKind::BadResponse, why)))
             }
         }
@@ -146,7 +147,7 @@ impl NodeConnection {
         match proof(ProofSide::Gateway).is(&answer) {
             true => Ok(()),
             false => {
-                let why = "the gateway does not know the secret key itself; check that the endpoint is right";
+                let why = "the gateway did not prove that it knows the secret key; check the endpoint";
                 Err(NodeFailure::Unusable(Error::new(ErrorKind::SignatureDoesNotMatch, why)))
             }
         }
@@ -195,10 +196,13 @@ impl NodeConnection {
         let bad = |why: &str| NodeFailure::Unusable(Error::new(ErrorKind::BadResponse, why));
         // A gateway that cannot decode a request responds with the ID 0.
         if header.id != id && header.id != 0 {
-            return Err(bad("the gateway answered to something else"));
+            return Err(bad("the gateway's response belongs to another request"));
         }
         self.is_awake = header.flags.has(ResponseFlags::AWAKE);
-        let frame = self.inbox.frame(&header).ok_or_else(|| bad("the answer is not whole"))?;
+        if header.flags.has(ResponseFlags::MOVED) {
+            self.misses = 0;
+        }
+        let frame = self.inbox.frame(&header).ok_or_else(|| bad("the response is not complete"))?;
         match take_reply(&frame) {
             Ok(answer) => Ok((answer, header)),
             Err(error) => {
@@ -222,7 +226,7 @@ impl NodeConnection {
     pub(super) fn file(&mut self, header: &FrameHeader) -> Result<File, NodeFailure> {
         let passed = self.descriptor.take().filter(|_| header.flags.has(ResponseFlags::DESCRIPTOR));
         passed.map(File::from).ok_or_else(|| {
-            let why = "the gateway passed no descriptor; if this process has none left, raise `ulimit -n`";
+            let why = "the gateway passed no descriptor; if this process has too many open files, raise `ulimit -n`";
             NodeFailure::Unusable(Error::new(ErrorKind::BadResponse, why))
         })
     }
@@ -318,7 +322,7 @@ fn cannot_connect(address: &NodeAddress, error: std::io::Error) -> Error {
     let (kind, why) = match (error.kind(), address) {
         (Io::PermissionDenied, _) => (
             ErrorKind::AccessDenied,
-            format!("the socket of {address} may not be opened; it belongs to another user"),
+            format!("no permission to open the socket of {address}; it belongs to another user"),
         ),
         (Io::NotFound, NodeAddress::Unix(path)) => (
             ErrorKind::Unavailable,
@@ -330,7 +334,7 @@ fn cannot_connect(address: &NodeAddress, error: std::io::Error) -> Error {
         (Io::ConnectionRefused, NodeAddress::Unix(path)) => (
             ErrorKind::Unavailable,
             format!(
-                "no gateway listens at {0} any more; start it again with `fordway node ROOT --socket {0}`",
+                "no gateway listens on {0}; start it again with `fordway node ROOT --socket {0}`",
                 path.display()
             ),
         ),

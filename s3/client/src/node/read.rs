@@ -126,7 +126,7 @@ fn read_file(file: &File, offset: u64, wanted: usize, buffer: &mut Vec<u8>) -> R
 }
 
 fn cut_short(left: usize) -> Error {
-    Error::new(ErrorKind::IncompleteBody, format!("the content ended with {left} bytes to come"))
+    Error::new(ErrorKind::IncompleteBody, format!("the content ended {left} bytes early"))
 }
 
 /// Reads ranges of one version that are too large for one message: opens the object once, and reads the ranges from it.
@@ -183,7 +183,7 @@ pub(super) fn read_ranges(
             let Some((range, rest)) = body.split_at_checked(len as usize) else {
                 return Err(NodeFailure::Unusable(Error::new(
                     ErrorKind::BadResponse,
-                    "the ranges are not whole",
+                    "the body is shorter than the stated lengths of the ranges",
                 )));
             };
             all.push(range.to_vec());

@@ -115,21 +115,21 @@ impl NodeSession {
         };
         match failure {
             NodeFailure::NotSent(Errno::CANCELED) | NodeFailure::Unknown(Errno::CANCELED) => {
-                let why = "a signal came before the answer; look whether it was done before you do it again";
+                let why = "a signal arrived before the response; check whether the request took effect before you repeat it";
                 (Error::new(ErrorKind::Interrupted, why), false)
             }
             NodeFailure::Answered(error) | NodeFailure::Unusable(error) => (error, false),
             NodeFailure::NotSent(errno) => {
                 self.locked().connections.clear();
-                (broke("before the request was sent: it was not done", errno), true)
+                (broke("before the request was sent: it had no effect", errno), true)
             }
             NodeFailure::Unknown(errno) => {
                 // The idle connections lead to the same gateway and are probably also broken.
                 self.locked().connections.clear();
                 let why = match call.is_idempotent {
-                    true => "before the answer came",
+                    true => "before the response came",
                     false => {
-                        "before the answer came: whether it was done is not known; look before you do it again"
+                        "before the response arrived: whether the request took effect is unknown; check before you repeat it"
                     }
                 };
                 (broke(why, errno), call.is_idempotent)

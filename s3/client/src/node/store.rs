@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use fordway_store::{
     Bucket, BucketDocuments, BucketInfo, ByteRange, CompleteOptions, CompletedPart, CopyOptions,
-    DeleteOptions, DeleteResult, DocumentKind, GetOptions, Key, ListQuery, MultipartUploads, ObjectBatches,
-    ObjectInfo, ObjectListing, ObjectPart, ObjectTags, ObjectVersions, Objects, OpenObject, PartListing,
-    PartOptions, PartsQuery, PutOptions, PutResult, Result, Store, Tags, UploadId, UploadListing,
-    UploadsQuery, VersionId, VersionListing, VersioningState, VersionsQuery, Writer, check_tags,
-    checked_part_number,
+    DeleteOptions, DeleteResult, DocumentKind, GetOptions, Key, ListQuery, LockConfiguration,
+    MultipartUploads, ObjectBatches, ObjectInfo, ObjectListing, ObjectLocks, ObjectPart, ObjectRenames,
+    ObjectTags, ObjectVersions, Objects, OpenObject, PartListing, PartOptions, PartsQuery, PutOptions,
+    PutResult, RenameOptions, Result, Retention, Store, Tags, UploadId, UploadListing, UploadsQuery,
+    VersionId, VersionListing, VersioningState, VersionsQuery, Writer, check_tags, checked_part_number,
 };
 use fordway_wire::node::{RANGES_BYTES_MAX, Request, longest_bytes};
 
@@ -190,6 +190,15 @@ impl ObjectBatches for NodeStore {
     }
 }
 
+impl ObjectRenames for NodeStore {
+    fn rename(&self, bucket: &Bucket, from: &Key, to: &Key, options: &RenameOptions) -> Result<()> {
+        // A second attempt would find no source.
+        let call = on_object("rename", bucket, from).once();
+        let (from, to, options) = (of(from), of(to), of(options));
+        self.session.ask(&call, &Request::Rename { bucket: of(bucket), from, to, options })
+    }
+}
+
 impl ObjectTags for NodeStore {
     fn tags(&self, bucket: &Bucket, key: &Key, version: Option<&VersionId>) -> Result<Tags> {
         let request = Request::Tags { bucket: of(bucket), key: of(key), version: version.map(of) };
@@ -234,6 +243,43 @@ impl ObjectVersions for NodeStore {
     }
 }
 
+impl ObjectLocks for NodeStore {
+    fn lock_configuration(&self, bucket: &Bucket) -> Result<Option<LockConfiguration>> {
+        let request = Request::LockConfiguration { bucket: of(bucket) };
+        self.session.ask(&on_bucket("get object lock", bucket), &request)
+    }
+
+    fn set_lock_configuration(&self, bucket: &Bucket, configuration: &LockConfiguration) -> Result<()> {
+        let request = Request::SetLockConfiguration { bucket: of(bucket), configuration: *configuration };
+        self.session.ask(&on_bucket("set object lock", bucket), &request)
+    }
+
+    fn set_retention(
+        &self,
+        bucket: &Bucket,
+        key: &Key,
+        version: Option<&VersionId>,
+        retention: Option<Retention>,
+        bypass: bool,
+    ) -> Result<()> {
+        let (call, version) = (on_object("set retention", bucket, key), version.map(of));
+        let (bucket, key) = (of(bucket), of(key));
+        self.session.ask(&call, &Request::SetRetention { bucket, key, version, retention, bypass })
+    }
+
+    fn set_legal_hold(
+        &self,
+        bucket: &Bucket,
+        key: &Key,
+        version: Option<&VersionId>,
+        is_on: bool,
+    ) -> Result<()> {
+        let request =
+            Request::SetLegalHold { bucket: of(bucket), key: of(key), version: version.map(of), is_on };
+        self.session.ask(&on_object("set legal hold", bucket, key), &request)
+    }
+}
+
 impl BucketDocuments for NodeStore {
     fn document(&self, bucket: &Bucket, kind: &DocumentKind) -> Result<Option<Vec<u8>>> {
         let request = Request::Document { bucket: of(bucket), kind: of(kind) };
@@ -248,6 +294,11 @@ impl BucketDocuments for NodeStore {
     fn delete_document(&self, bucket: &Bucket, kind: &DocumentKind) -> Result<()> {
         let request = Request::DeleteDocument { bucket: of(bucket), kind: of(kind) };
         self.session.ask(&on_bucket("delete document", bucket), &request)
+    }
+
+    /// The protocol does not carry owners.
+    fn bucket_owner(&self, bucket: &Bucket) -> Result<Option<u32>> {
+        self.head_bucket(bucket).map(|_| None)
     }
 }
 

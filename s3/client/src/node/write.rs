@@ -105,7 +105,7 @@ fn put_whole(
     done.map(|(made, _)| made)
 }
 
-fn start(session: &Arc<NodeSession>, target: &WriteTarget) -> Result<StreamedWrite> {
+fn start(session: &Arc<NodeSession>, target: &WriteTarget) -> Result<PendingWrite> {
     // Starting twice is harmless: a write that is never committed leaves nothing behind.
     let call = target.call(true);
     let (file, lease) = session.run(&call, |connection| {
@@ -114,11 +114,11 @@ fn start(session: &Arc<NodeSession>, target: &WriteTarget) -> Result<StreamedWri
         connection.finish(&header);
         Ok(file)
     })?;
-    Ok(StreamedWrite { lease, file, written_bytes: 0, is_open: true })
+    Ok(PendingWrite { lease, file, written_bytes: 0, is_open: true })
 }
 
 /// A write that was started on one connection and is not committed yet.
-struct StreamedWrite {
+struct PendingWrite {
     lease: ConnectionLease,
     /// The file that the content is written to, if the gateway lent one.
     file: Option<File>,
@@ -126,7 +126,7 @@ struct StreamedWrite {
     is_open: bool,
 }
 
-impl StreamedWrite {
+impl PendingWrite {
     fn append(&mut self, target: &WriteTarget, data: &[u8]) -> Result<()> {
         let call = target.call(false);
         match &self.file {
@@ -165,7 +165,7 @@ impl StreamedWrite {
     }
 }
 
-impl Drop for StreamedWrite {
+impl Drop for PendingWrite {
     fn drop(&mut self) {
         if !self.is_open {
             return;
@@ -190,7 +190,7 @@ pub(super) fn failed_write(errno: Errno, file: &File, written_bytes: u64, wanted
         _ => ErrorKind::Io,
     };
     let free = free_bytes(file).map_or(String::new(), |free| format!(", {free} are free"));
-    let why = format!("{written_bytes} bytes are written, {wanted} more were to follow{free}");
+    let why = format!("{written_bytes} bytes are written, {wanted} more were expected{free}");
     Error::new(kind, why).caused_by(errno)
 }
 
@@ -200,7 +200,7 @@ pub(super) struct NodeWriter {
     session: Arc<NodeSession>,
     target: WriteTarget,
     buffer: Vec<u8>,
-    writing: Option<StreamedWrite>,
+    writing: Option<PendingWrite>,
 }
 
 impl NodeWriter {

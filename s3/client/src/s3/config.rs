@@ -41,7 +41,7 @@ impl SignatureVersion {
             "s3" => Ok(SignatureVersion::V2),
             other => Err(Error::new(
                 ErrorKind::InvalidArgument,
-                format!("the signature version {other:?} is none; say s3v4, or s3 for version 2"),
+                format!("the signature version {other:?} is unknown; use s3v4, or s3 for version 2"),
             )),
         }
     }
@@ -178,7 +178,8 @@ impl S3Config {
     /// Checks the settings. Errors: `InvalidArgument` for a setting that no service accepts.
     pub(super) fn check(&self) -> Result<()> {
         if self.part_bytes < fordway_store::MIN_PART_BYTES as usize {
-            let detail = format!("parts of {} bytes are too small; S3 wants 5 MiB", self.part_bytes);
+            let detail =
+                format!("parts of {} bytes are too small; S3 requires at least 5 MiB", self.part_bytes);
             return Err(Error::new(ErrorKind::InvalidArgument, detail));
         }
         Ok(())

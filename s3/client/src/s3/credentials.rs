@@ -68,9 +68,12 @@ impl S3Credentials {
     }
 }
 
-type Found = (Option<String>, Option<String>, Option<String>);
+type CredentialTexts = (Option<String>, Option<String>, Option<String>);
 
-fn pair((access_key, secret_key, session_token): Found, source: &str) -> Result<Option<S3Credentials>> {
+fn pair(
+    (access_key, secret_key, session_token): CredentialTexts,
+    source: &str,
+) -> Result<Option<S3Credentials>> {
     let half = |missing: &str| {
         let detail = format!("credentials from {source} have no {missing}; set both keys or neither");
         Err(Error::new(ErrorKind::InvalidArgument, detail))
@@ -91,7 +94,7 @@ impl fmt::Debug for S3Credentials {
     }
 }
 
-type Section = (String, Vec<(String, String)>);
+type ProfileSection = (String, Vec<(String, String)>);
 
 /// The settings of one profile. Those in the credentials file take precedence over those in the config file.
 #[derive(Default)]
@@ -138,7 +141,7 @@ impl CredentialProfile {
         format!("profile `{}` of {}", self.name, self.credentials_file.display())
     }
 
-    fn add_services(&mut self, config: &[Section]) {
+    fn add_services(&mut self, config: &[ProfileSection]) {
         if let Some(services) = self.get("services") {
             let title = format!("services {services}");
             self.settings.extend(of_sections(config, &[title]));
@@ -146,12 +149,12 @@ impl CredentialProfile {
     }
 }
 
-fn of_sections(sections: &[Section], titles: &[String]) -> Vec<(String, String)> {
+fn of_sections(sections: &[ProfileSection], titles: &[String]) -> Vec<(String, String)> {
     let wanted = sections.iter().filter(|(title, _)| titles.contains(title));
     wanted.flat_map(|(_, settings)| settings.iter().cloned()).collect()
 }
 
-fn read_sections(path: &Path) -> Result<Vec<Section>> {
+fn read_sections(path: &Path) -> Result<Vec<ProfileSection>> {
     match std::fs::read_to_string(path) {
         Ok(text) => Ok(parse(&text)),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
@@ -163,8 +166,8 @@ fn read_sections(path: &Path) -> Result<Vec<Section>> {
 
 /// Parses sections of `name = value` lines. An indented line belongs to the setting above it, and its name is composed
 /// of both (`s3.endpoint_url`).
-fn parse(text: &str) -> Vec<Section> {
-    let mut sections: Vec<Section> = Vec::new();
+fn parse(text: &str) -> Vec<ProfileSection> {
+    let mut sections: Vec<ProfileSection> = Vec::new();
     let mut outer = String::new();
     for line in text.lines() {
         let content = line.split(" #").next().unwrap_or_default().trim();
@@ -202,7 +205,7 @@ mod tests {
         assert_eq!(profile.get("region"), None);
         let dir = std::env::temp_dir().to_string_lossy().into_owned();
         let unreadable = CredentialProfile::load(&|name| (name == "AWS_CONFIG_FILE").then(|| dir.clone()));
-        assert_eq!(unreadable.err().expect("a directory is no file").kind(), ErrorKind::Io);
+        assert_eq!(unreadable.err().expect("a directory is not a file").kind(), ErrorKind::Io);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use fordway_store::{
 use fordway_wire::s3_xml::{DeleteFailure, DeleteOutcome};
 use fordway_wire::{s3_error, s3_xml};
 
-use crate::s3::headers::{OF_OBJECT, add_conditions, version};
+use crate::s3::headers::{OF_OBJECT, add_bypass, add_conditions, version};
 use crate::s3::request::S3Call;
 use crate::s3::session::S3Session;
 
@@ -28,6 +28,7 @@ pub(super) fn delete(
         call = call.once();
     }
     add_conditions(&mut call, &options.conditions, &OF_OBJECT);
+    add_bypass(&mut call, options.bypass_governance);
     let deleted = session.run(&call, |mut response| {
         response.read_document()?;
         let is_marker = response.header("x-amz-delete-marker") == Some("true");
@@ -48,8 +49,9 @@ pub(super) fn delete_many(session: &S3Session, bucket: &Bucket, keys: &[Key]) ->
 fn delete_batch(session: &S3Session, bucket: &Bucket, keys: &[Key]) -> Vec<Result<DeleteResult>> {
     let document = s3_xml::delete(keys.iter().map(Key::as_str));
     let call = S3Call::on_bucket("POST", "delete", bucket).query("delete", "").document(&document);
-    let answer =
-        session.run(&call, |mut response| s3_xml::delete_result(&response.read_document()?)).map(ByKey::from);
+    let answer = session
+        .run(&call, |mut response| s3_xml::delete_result(&response.read_document()?))
+        .map(ResultsByKey::from);
     let result_of = |key: &Key| match &answer {
         Ok(outcome) => outcome.of(key),
         Err(error) => Err(Error::new(error.kind(), error.detail()).after_tries(error.tries())),
@@ -61,24 +63,24 @@ fn delete_batch(session: &S3Session, bucket: &Bucket, keys: &[Key]) -> Vec<Resul
 }
 
 /// The result for each key of a batch. A key that the response does not mention counts as deleted.
-struct ByKey {
+struct ResultsByKey {
     deleted: HashMap<String, DeleteResult>,
     failures: HashMap<String, DeleteFailure>,
 }
 
-impl From<DeleteOutcome> for ByKey {
+impl From<DeleteOutcome> for ResultsByKey {
     fn from(outcome: DeleteOutcome) -> Self {
         let is_missing =
             |failure: &DeleteFailure| s3_error::from_s3(400, &failure.code) == ErrorKind::NoSuchKey;
         let failures = outcome.failures.into_iter().filter(|failure| !is_missing(failure));
-        ByKey {
+        ResultsByKey {
             deleted: outcome.deleted.into_iter().collect(),
             failures: failures.map(|failure| (failure.key.clone(), failure)).collect(),
         }
     }
 }
 
-impl ByKey {
+impl ResultsByKey {
     fn of(&self, key: &Key) -> Result<DeleteResult> {
         match self.failures.get(key.as_str()) {
             Some(failure) => Err(explained(failure)),

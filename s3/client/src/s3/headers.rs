@@ -4,9 +4,10 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use fordway_store::{
     Checksum, ChecksumAlgorithm, Conditions, ETag, ETagMatch, Error, ErrorKind, Metadata, ObjectInfo,
-    PutResult, Result, Tags, VersionId,
+    ObjectLock, PutResult, Result, Tags, VersionId,
 };
 use fordway_wire::range::digits;
+use fordway_wire::s3_xml::{legal_hold_name, legal_hold_status, stated_retention};
 use fordway_wire::{date, header_text, tagging};
 
 use crate::s3::request::S3Call;
@@ -43,6 +44,34 @@ pub(super) fn add_metadata<'a>(call: &mut S3Call<'a>, metadata: &'a Metadata) ->
 pub(super) fn add_tags(call: &mut S3Call, tags: &Tags) {
     if !tags.is_empty() {
         call.header("x-amz-tagging", tagging::encode(tags));
+    }
+}
+
+/// Adds the headers of a lock.
+pub(super) fn add_lock(call: &mut S3Call, lock: &ObjectLock) {
+    if let Some(retention) = lock.retention {
+        call.header("x-amz-object-lock-mode", retention.mode.name());
+        call.header("x-amz-object-lock-retain-until-date", date::format_iso8601(retention.until()));
+    }
+    if let Some(is_on) = lock.legal_hold {
+        call.header("x-amz-object-lock-legal-hold", legal_hold_name(is_on));
+    }
+}
+
+/// Returns the lock of an object, from the headers of a response.
+fn lock(response: &HttpResponse) -> ObjectLock {
+    let mode = response.header("x-amz-object-lock-mode");
+    let until = response.header("x-amz-object-lock-retain-until-date");
+    ObjectLock {
+        retention: mode.zip(until).and_then(|(mode, until)| stated_retention(mode, until).ok()),
+        legal_hold: response.header("x-amz-object-lock-legal-hold").and_then(legal_hold_status),
+    }
+}
+
+/// Adds the header that bypasses a retention in governance mode.
+pub(super) fn add_bypass(call: &mut S3Call, bypass: bool) {
+    if bypass {
+        call.header("x-amz-bypass-governance-retention", "true");
     }
 }
 
@@ -88,6 +117,14 @@ fn tag_list(tags: &ETagMatch) -> String {
     }
 }
 
+/// Conditions on the source of a rename.
+pub(super) const OF_RENAME_SOURCE: ConditionNames = ConditionNames([
+    "x-amz-rename-source-if-match",
+    "x-amz-rename-source-if-none-match",
+    "x-amz-rename-source-if-modified-since",
+    "x-amz-rename-source-if-unmodified-since",
+]);
+
 /// Adds a checksum, which the server checks.
 pub(super) fn add_checksum(call: &mut S3Call, checksum: &Checksum) {
     call.header(checksum.algorithm.header(), checksum.to_base64());
@@ -103,6 +140,7 @@ pub(super) fn object_info(response: &HttpResponse, size: u64) -> ObjectInfo {
     let count = |name| response.header(name).and_then(digits);
     info.tag_count = count("x-amz-tagging-count").map_or(0, |count| count as usize);
     info.part_count = count("x-amz-mp-parts-count").and_then(|count| u16::try_from(count).ok());
+    info.lock = lock(response);
     info
 }
 

@@ -7,6 +7,7 @@ mod delete;
 mod failure;
 mod headers;
 mod list;
+mod lock;
 mod multipart;
 mod read;
 mod request;

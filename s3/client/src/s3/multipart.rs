@@ -10,8 +10,8 @@ use fordway_wire::s3_xml;
 use fordway_wire::s3_xml::{AttributesPage, CompletedUpload, CopyResult};
 
 use crate::s3::headers::{
-    OF_COPY_SOURCE, OF_OBJECT, add_checksum, add_conditions, add_metadata, add_tags, answered_at, put_result,
-    version,
+    OF_COPY_SOURCE, OF_OBJECT, add_checksum, add_conditions, add_lock, add_metadata, add_tags, answered_at,
+    put_result, version,
 };
 use crate::s3::list::{PageTrail, next_of};
 use crate::s3::request::{S3Call, base64_digest, base64_md5};
@@ -32,6 +32,7 @@ pub(super) fn create(
     options.check_upload().map_err(|error| call.named(error))?;
     add_metadata(&mut call, &options.metadata)?;
     add_tags(&mut call, &options.tags);
+    add_lock(&mut call, &options.lock);
     if let Some(algorithm) = options.checksum {
         let kind = options.checksum_type.unwrap_or(ChecksumType::default_of(algorithm));
         call.header("x-amz-checksum-algorithm", algorithm.name());
@@ -116,7 +117,7 @@ fn closed(session: &S3Session, from: (&Bucket, &Key), options: &GetOptions) -> R
     let wanted = options.wanted(store::head(session, from, &plain)?.size, &parts)?;
     match wanted.is_empty() {
         true => {
-            Err(Error::new(ErrorKind::InvalidRange, "the part has no bytes, and a copy cannot ask for none"))
+            Err(Error::new(ErrorKind::InvalidRange, "the part is empty, and S3 cannot copy an empty range"))
         }
         false => Ok(Some(ByteRange::Inclusive(wanted.start, wanted.end - 1))),
     }
@@ -248,7 +249,7 @@ pub(super) fn object_parts(
         }
         parts.extend(page);
         if next.is_some() && next <= after {
-            let detail = "the service sends the list of parts back to where it was; report it to who runs it";
+            let detail = "the service repeats a page of the list of parts; report this to its operator";
             return Err(Error::new(ErrorKind::BadResponse, detail));
         }
         after = next;
@@ -288,7 +289,8 @@ fn one(
         read::call(session, "HEAD", "get parts", target, &plain).query("partNumber", number.to_string());
     session.run(&call, |response| {
         let size = response.header("content-length").and_then(digits);
-        let missing = || Error::new(ErrorKind::BadResponse, format!("part {number} came without a length"));
+        let missing =
+            || Error::new(ErrorKind::BadResponse, format!("the response for part {number} has no length"));
         Ok(ObjectPart { number, size: size.ok_or_else(missing)?, checksum: None })
     })
 }

@@ -83,7 +83,7 @@ impl OpenedResponse {
             }
             // A server that does not support parts sends the whole object, which is valid only as part 1.
             (_, _) if options.part.is_some_and(|number| number > 1) => {
-                let detail = "the server answered a whole object where a part was asked for";
+                let detail = "the server sent a whole object although a part was requested";
                 return Err(Error::new(ErrorKind::BadResponse, detail));
             }
             // A server that does not support ranges sends the whole object: skip to the range.
@@ -123,11 +123,11 @@ fn partial(
     let bad = |detail: String| Error::new(ErrorKind::BadResponse, detail);
     let stated = response.header("content-range").unwrap_or_default();
     let Some((range, Some(size))) = parse_content_range(stated) else {
-        return Err(bad(format!("the partial answer has the Content-Range {stated:?}")));
+        return Err(bad(format!("the partial response has the Content-Range {stated:?}")));
     };
     let asked = wanted.and_then(|wanted| wanted.resolve(size).ok());
     if asked.as_ref() != Some(&range) {
-        return Err(bad(format!("bytes {range:?} were sent where {asked:?} were asked for")));
+        return Err(bad(format!("the server sent bytes {range:?} instead of the requested {asked:?}")));
     }
     if length.is_some_and(|length| length != range.end - range.start) {
         return Err(bad(format!("{length:?} bytes were announced for the range {stated:?}")));
@@ -147,7 +147,7 @@ fn part(response: &HttpResponse, length: Option<u64>) -> Result<(Range<u64>, u64
             Ok((range, size))
         }
         _ => {
-            let detail = format!("the part came with the Content-Range {stated:?}");
+            let detail = format!("the response for the part has the Content-Range {stated:?}");
             Err(Error::new(ErrorKind::BadResponse, detail))
         }
     }
@@ -223,7 +223,7 @@ pub(super) fn read(
 fn verify(checksum: Option<&Checksum>, bytes: &[u8]) -> Result<()> {
     match checksum {
         Some(stated) if Checksum::of(stated.algorithm, bytes) != *stated => {
-            let detail = format!("the {} of what arrived is not the one stated", stated.algorithm.name());
+            let detail = format!("the received content does not match its {}", stated.algorithm.name());
             Err(Error::new(ErrorKind::BadDigest, detail))
         }
         _ => Ok(()),

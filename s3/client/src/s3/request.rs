@@ -66,7 +66,12 @@ impl<'a> S3Call<'a> {
 
     /// Addresses a document of the bucket.
     pub(super) fn for_document(self, kind: &'a DocumentKind) -> Self {
-        S3Call { is_for_document: true, ..self.query(kind.as_str(), "") }
+        // The only sub-resource whose name has capitals.
+        let name = match kind.as_str() {
+            "public-access-block" => "publicAccessBlock",
+            name => name,
+        };
+        S3Call { is_for_document: true, ..self.query(name, "") }
     }
 
     /// Adds the version of the object; `None` is the latest.

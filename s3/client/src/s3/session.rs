@@ -89,7 +89,7 @@ impl S3Session {
             return error;
         }
         let detail = format!(
-            "{}; no endpoint is set, so AWS was asked: name a service, or file:///DIRECTORY, with --endpoint or \
+            "{}; no endpoint is set, so the request went to AWS: name a service, or file:///DIRECTORY, with --endpoint or \
              AWS_ENDPOINT_URL",
             error.detail()
         );
@@ -241,7 +241,9 @@ impl S3Session {
     pub(super) fn presign(&self, call: &S3Call, expires_s: u64, now: SystemTime) -> Result<String> {
         let refused = |detail: String| call.named(Error::new(ErrorKind::InvalidArgument, detail));
         if !(1..=MAX_EXPIRES_S).contains(&expires_s) {
-            return Err(refused(format!("a URL lives 1 to {MAX_EXPIRES_S} seconds, not {expires_s}")));
+            return Err(refused(format!(
+                "a URL can be valid for 1 to {MAX_EXPIRES_S} seconds, not for {expires_s}"
+            )));
         }
         let S3Credentials::Keys { access_key, secret_key, session_token, .. } = &self.config.credentials
         else {

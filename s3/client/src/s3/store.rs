@@ -5,21 +5,23 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use fordway_store::{
     Bucket, BucketDocuments, BucketInfo, ByteRange, Checksum, CompleteOptions, CompletedPart, CopyOptions,
-    DeleteOptions, DeleteResult, DocumentKind, GetOptions, Key, ListQuery, MultipartUploads, ObjectBatches,
-    ObjectInfo, ObjectListing, ObjectPart, ObjectTags, ObjectVersions, Objects, OpenObject, PartListing,
-    PartOptions, PartsQuery, PutOptions, PutResult, Result, Store, Tags, UploadId, UploadListing,
-    UploadsQuery, VersionId, VersionListing, VersioningState, VersionsQuery, Writer, check_tags,
-    checked_part_number,
+    DeleteOptions, DeleteResult, DocumentKind, GetOptions, Key, ListQuery, LockConfiguration,
+    MultipartUploads, ObjectBatches, ObjectInfo, ObjectListing, ObjectLocks, ObjectPart, ObjectRenames,
+    ObjectTags, ObjectVersions, Objects, OpenObject, PartListing, PartOptions, PartsQuery, PutOptions,
+    PutResult, RenameOptions, Result, Retention, Store, Tags, UploadId, UploadListing, UploadsQuery,
+    VersionId, VersionListing, VersioningState, VersionsQuery, Writer, check_tags, checked_part_number,
 };
 use fordway_wire::{range, s3_xml, uri};
 
 use crate::s3::S3Config;
-use crate::s3::headers::{OF_COPY_SOURCE, OF_OBJECT, add_conditions, add_metadata, add_tags, object_info};
+use crate::s3::headers::{
+    OF_COPY_SOURCE, OF_OBJECT, add_conditions, add_lock, add_metadata, add_tags, object_info,
+};
 use crate::s3::multipart::{self, PartAddress};
 use crate::s3::request::S3Call;
 use crate::s3::session::S3Session;
 use crate::s3::writer::{self, S3ObjectWriter, S3PartWriter};
-use crate::s3::{delete, list, read};
+use crate::s3::{delete, list, lock, read};
 use fordway_http::vector::RemoteFile;
 
 /// The lane's name.
@@ -178,6 +180,7 @@ impl Objects for S3Store {
         if let Some(algorithm) = options.checksum {
             call.header("x-amz-checksum-algorithm", algorithm.name());
         }
+        add_lock(&mut call, &options.lock);
         add_conditions(&mut call, &options.source_conditions, &OF_COPY_SOURCE);
         add_conditions(&mut call, &options.conditions, &OF_OBJECT);
         self.session.run(&call, multipart::copied)
@@ -191,6 +194,12 @@ impl Objects for S3Store {
 impl ObjectBatches for S3Store {
     fn delete_many(&self, bucket: &Bucket, keys: &[Key]) -> Vec<Result<DeleteResult>> {
         delete::delete_many(&self.session, bucket, keys)
+    }
+}
+
+impl ObjectRenames for S3Store {
+    fn rename(&self, bucket: &Bucket, from: &Key, to: &Key, options: &RenameOptions) -> Result<()> {
+        lock::rename(&self.session, bucket, (from, to), options)
     }
 }
 
@@ -223,6 +232,37 @@ impl ObjectVersions for S3Store {
     }
 }
 
+impl ObjectLocks for S3Store {
+    fn lock_configuration(&self, bucket: &Bucket) -> Result<Option<LockConfiguration>> {
+        lock::configuration(&self.session, bucket)
+    }
+
+    fn set_lock_configuration(&self, bucket: &Bucket, configuration: &LockConfiguration) -> Result<()> {
+        lock::set_configuration(&self.session, bucket, configuration)
+    }
+
+    fn set_retention(
+        &self,
+        bucket: &Bucket,
+        key: &Key,
+        version: Option<&VersionId>,
+        retention: Option<Retention>,
+        bypass: bool,
+    ) -> Result<()> {
+        lock::set_retention(&self.session, (bucket, key, version), retention, bypass)
+    }
+
+    fn set_legal_hold(
+        &self,
+        bucket: &Bucket,
+        key: &Key,
+        version: Option<&VersionId>,
+        is_on: bool,
+    ) -> Result<()> {
+        lock::set_legal_hold(&self.session, (bucket, key, version), is_on)
+    }
+}
+
 impl BucketDocuments for S3Store {
     fn document(&self, bucket: &Bucket, kind: &DocumentKind) -> Result<Option<Vec<u8>>> {
         delete::get_document(&self.session, bucket, kind)
@@ -234,6 +274,11 @@ impl BucketDocuments for S3Store {
 
     fn delete_document(&self, bucket: &Bucket, kind: &DocumentKind) -> Result<()> {
         delete::delete_document(&self.session, bucket, kind)
+    }
+
+    /// S3 has no user IDs.
+    fn bucket_owner(&self, bucket: &Bucket) -> Result<Option<u32>> {
+        self.head_bucket(bucket).map(|_| None)
     }
 }
 

@@ -8,7 +8,9 @@ use fordway_store::{
     PutResult, Result, UploadId, Writer, check_tags,
 };
 
-use crate::s3::headers::{OF_OBJECT, add_checksum, add_conditions, add_metadata, add_tags, put_result};
+use crate::s3::headers::{
+    OF_OBJECT, add_checksum, add_conditions, add_lock, add_metadata, add_tags, put_result,
+};
 use crate::s3::multipart::{self, PartAddress, PartCheck};
 use crate::s3::request::{S3Call, base64_digest};
 use crate::s3::session::S3Session;
@@ -33,6 +35,7 @@ pub(super) fn put(
     check_tags(&options.tags).map_err(|error| call.named(error))?;
     add_metadata(&mut call, &options.metadata)?;
     add_tags(&mut call, &options.tags);
+    add_lock(&mut call, &options.lock);
     add_conditions(&mut call, &options.conditions, &OF_OBJECT);
     if let Some(checksum) = checksum {
         add_checksum(&mut call, checksum);
@@ -213,7 +216,7 @@ impl Drop for StartedUpload {
             return;
         }
         if let Err(error) = multipart::abort(&self.session, &self.bucket, &self.key, &self.id) {
-            tracing::warn!(%error, upload = self.id.as_str(), "parts of an abandoned upload stay behind");
+            tracing::warn!(%error, upload = self.id.as_str(), "parts of an abandoned upload are left behind");
         }
     }
 }

@@ -55,7 +55,7 @@ fn a_service_that_leads_in_a_circle_is_not_followed() {
         let server = Server::answering(vec![page; 20]);
         let error = ask(&server.store(|_| {}), &bucket()).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::BadResponse, "{document}: {error}");
-        assert!(error.to_string().contains("report it"), "{error}");
+        assert!(error.to_string().contains("report this"), "{error}");
         assert!(server.seen().len() <= 3, "{document}");
     }
 }

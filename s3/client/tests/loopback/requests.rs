@@ -166,6 +166,7 @@ fn copies_name_their_source_and_conditions() {
         source_conditions: Conditions::only_if(ETag::new("s")),
         conditions: Conditions::create_only(),
         checksum: Some(fordway_store::ChecksumAlgorithm::XxHash3),
+        ..Default::default()
     };
     let copied =
         server.store(|_| {}).copy((&bucket(), &key("a b+c")), &bucket(), &key("l"), &options).unwrap();

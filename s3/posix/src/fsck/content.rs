@@ -137,7 +137,7 @@ impl ContentSpan<'_> {
 fn misfit(record: &Record, size: u64) -> Option<String> {
     let sealed = record.seal?.size;
     if size != sealed {
-        return Some(format!("its parts have {size} bytes, the object has {sealed}"));
+        return Some(format!("its parts have {size} bytes, but the object has {sealed}"));
     }
     let stored = record.checksum.as_ref().filter(|stored| stored.parts.is_some())?;
     let sums: Vec<&Checksum> = record.parts.iter().filter_map(|part| part.checksum.as_ref()).collect();

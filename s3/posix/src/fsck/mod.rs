@@ -1,7 +1,7 @@
 //! Checks the files on disk against their stored metadata. Changes nothing.
 //!
-//! A file costs one `newfstatat` and one `getxattrat`; only a file that looks wrong, or whose content is to be read, is
-//! opened. A file that is replaced or removed meanwhile is not a finding.
+//! A file costs one `newfstatat` and one `getxattrat`; a file is opened only if it looks wrong or its content is to be
+//! read. A file that is replaced or removed in the meantime is not a finding.
 
 mod content;
 mod private;
@@ -15,7 +15,7 @@ use fordway_sys::{
     text_to_name,
 };
 
-use crate::actors::RoleCache;
+use crate::actors::{RoleCache, bucket_owner};
 use crate::errors::from_errno;
 use crate::layout::{ATTRIBUTE, join};
 use crate::record::{ContentSeal, Record};
@@ -24,7 +24,7 @@ use crate::scan::{
 };
 use crate::sidecar::RECORD_BYTES;
 use crate::stage::is_bare;
-use crate::versions::ArchivedVersion;
+use crate::version_names::ArchivedVersion;
 use crate::{PosixStore, SharedStore};
 
 /// The scope of a check by [`PosixStore::check`].
@@ -82,7 +82,12 @@ impl PosixStore {
         let mut check =
             FsckRun { inner: &self.inner, actors: actors.clone(), read: options.read, tell, summary, buffer };
         for bucket in &buckets {
-            actors.in_bucket(&self.inner, bucket, || check.bucket(bucket))?;
+            match bucket_owner(&self.inner, bucket) {
+                Ok(Some(owner)) => actors.act_as(owner, || check.bucket(bucket))?,
+                // Its owner has removed it in the meantime, which must not prevent the check of other buckets.
+                Ok(None) => {}
+                Err(error) => check.found(FindingKind::Unreadable, bucket.as_str(), error.to_string())?,
+            }
         }
         check.progress()?;
         Ok(check.summary)
@@ -150,7 +155,7 @@ impl FsckRun<'_> {
             }
             EntryKind::Link => self.link(join(path, name)),
             EntryKind::Other => self.found(FindingKind::SpecialFile, join(path, name), ""),
-            // The entry was removed meanwhile.
+            // The entry was removed in the meantime.
             EntryKind::Unknown => Ok(()),
         }
     }
@@ -259,10 +264,10 @@ impl FsckRun<'_> {
     fn changed(&mut self, path: &str, record: &Record, now: &FileStat) -> Result<()> {
         let detail = match record.seal {
             Some(ContentSeal { size, .. }) if size != now.size => {
-                format!("{size} bytes were stored, now it has {}", now.size)
+                format!("{size} bytes were stored, but the file now has {}", now.size)
             }
-            Some(_) => "it was written to after it was stored".to_owned(),
-            None => "the record does not say which content its ETag is of".to_owned(),
+            Some(_) => "the file was changed after it was stored".to_owned(),
+            None => "the record does not state the content to which its ETag belongs".to_owned(),
         };
         self.found(FindingKind::Changed, path, detail)
     }
@@ -306,7 +311,7 @@ fn is_sealed(record: &Record, stat: &FileStat) -> bool {
 /// The severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum FindingSeverity {
-    /// Something worth knowing. No data is wrong.
+    /// Information. No data is wrong.
     Note,
     /// Something could not be checked.
     Unreadable,
@@ -345,7 +350,7 @@ macro_rules! findings {
                 match self { $(FindingKind::$kind => FindingSeverity::$severity),* }
             }
 
-            /// Advice on what a person can do next.
+            /// Advice on what the user can do next.
             pub const fn advice(self) -> &'static str {
                 match self { $(FindingKind::$kind => $advice),* }
             }
@@ -356,7 +361,7 @@ macro_rules! findings {
 findings! {
     /// The content does not match the stored MD5 or checksum, although its size and time do.
     Corrupt = "corrupt", Corrupt,
-        "restore it from a copy; do not write over it before you have one";
+        "restore it from a copy; do not overwrite it before you have one";
     /// The attribute `user.fordway`, or the sidecar file below `.fordway/meta`, does not decode.
     BadRecord = "bad-record", Corrupt,
         "restore it, or remove it (an attribute: setfattr -x user.fordway) to accept the content without metadata";
@@ -366,16 +371,16 @@ findings! {
         "restore the file below .fordway/meta that has the inode's name, or put the object again with its metadata";
     /// The content of the file `.fordway/versioning` is not valid.
     BadVersioning = "bad-versioning", Corrupt,
-        "old versions are kept as long as it is so; set the bucket's versioning anew with an S3 client";
+        "set the bucket's versioning again with an S3 client; until then, old versions are kept";
     /// The record of a multipart upload, or of a part, does not decode, or names no key.
     BadUpload = "bad-upload", Corrupt,
-        "have the client send the part again, or remove the upload's directory and have it start again";
+        "have the client send the part again, or remove the upload's directory and have the client start again";
     /// The file or directory cannot be opened or read.
     Unreadable = "unreadable", Unreadable,
-        "run as a user who may read it; if that does not help, look for disk errors in the kernel's log";
+        "run as a user who may read the file; if that does not help, look for disk errors in the kernel's log";
     /// A POSIX program changed the file, so that its stored ETag and checksum no longer apply.
     Changed = "changed", Note,
-        "nothing if that was meant; else restore it; copying it onto itself, with a --content-type or --metadata, stores a new ETag";
+        "nothing, if the change was intended; otherwise restore it; copying it onto itself with --content-type or --metadata stores a new ETag";
     /// A name below `.fordway/odd` that is not the encoded form of any key.
     OddName = "odd-name", Note,
         "move it away; no S3 client can see it";
@@ -393,27 +398,27 @@ findings! {
         "rename it (convmv); S3 clients see private characters in place of such bytes";
     /// A symbolic link that leads outside the root, or in a circle.
     LinkOutside = "link-outside", Note,
-        "replace it by what it leads to, or a link within the root; it is refused to S3 clients";
+        "replace it by its target, or by a link within the root; S3 clients cannot follow it";
     /// A symbolic link whose target does not exist.
     LinkDangling = "link-dangling", Note,
-        "remove it or restore what it leads to; S3 clients do not see it";
+        "remove it or restore its target; S3 clients do not see it";
     /// A FIFO, socket or device.
     SpecialFile = "special-file", Note,
         "move it away; S3 clients do not see it";
     /// The directory of an upload without its record.
     UploadRest = "upload-rest", Note,
         "run `fordway gc`";
-    /// Something in an upload's directory that is neither its record nor a part.
+    /// A file in an upload's directory that is neither its record nor a part.
     StrayPart = "stray-part", Note,
-        "remove it by hand once the upload is gone; nothing reads it, and nothing of Fordway's removes it";
+        "remove it by hand once the upload is gone; Fordway neither reads nor removes it";
     /// A name in `.fordway` that Fordway does not use.
     StrayPrivate = "stray-private", Note,
-        "move it away; nothing reads it, and nothing of Fordway's removes it";
-    /// `.fordway`, or a file in it, is not of the kind that Fordway makes there: a link, a FIFO, a file in the place of
-    /// a directory. Or, in a bucket with the sticky bit, it belongs to a third user, who could remove the files of
-    /// others there.
+        "move it away; Fordway neither reads nor removes it";
+    /// `.fordway`, or a file in it, is not of the type that Fordway creates there: it is a link, a FIFO, or a file
+    /// instead of a directory. Or, in a bucket with the sticky bit, it belongs to a third user, who could remove the
+    /// files of others there.
     NotOurs = "not-ours", Corrupt,
-        "see who put it there, and remove it; or run `fordway fsck --migrate` as root, which gives directories to the bucket's owner";
+        "find out who created it, and remove it; or run `fordway fsck --migrate` as root, which makes the bucket's owner the owner of directories";
 }
 
 /// One finding.

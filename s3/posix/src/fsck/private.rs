@@ -12,7 +12,8 @@ use crate::layout::{
     private_dir, upload_of, uploads_dir,
 };
 use crate::multipart::parts::{ArrivedPart, CLOSED, UPLOAD, UploadFileRole, part_number, role_of};
-use crate::private::{VERSIONING_BYTES, versioning_of};
+use crate::object_lock::VersioningSetting;
+use crate::private::VERSIONING_BYTES;
 use crate::scan::{each_entry, known_kind, open_child};
 use crate::sidecar::inode_of;
 
@@ -41,26 +42,26 @@ impl FsckRun<'_> {
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
         let opened = self.inner.volume.root.open_beneath(&path, flags, Mode::empty());
         match opened.and_then(|file| read_small(&file, VERSIONING_BYTES)) {
-            Ok(Some((text, _))) if versioning_of(&text).is_some() => Ok(()),
+            Ok(Some((text, _))) if VersioningSetting::parse(&text).is_some() => Ok(()),
             Ok(Some((text, _))) => {
                 self.found(FindingKind::BadVersioning, path, format!("it says {:?}", show_name(&text)))
             }
             Ok(None) | Err(Errno::LOOP | Errno::NXIO) => {
-                self.found(FindingKind::BadVersioning, path, "it is no small regular file")
+                self.found(FindingKind::BadVersioning, path, "it is not a small regular file")
             }
             Err(Errno::NOENT | Errno::NOTDIR) => Ok(()),
             Err(errno) => self.unreadable(&path, errno, "reading"),
         }
     }
 
-    /// Checks that the private directory holds only what Fordway makes there.
+    /// Checks that the private directory holds only files that Fordway creates there.
     pub(super) fn private_area(&mut self, bucket: &Bucket) -> Result<()> {
         let path = private_dir(bucket);
         let dir = match self.inner.volume.open_to_scan(&path) {
             Ok(dir) => dir,
             Err(Errno::NOENT) => return Ok(()),
             Err(Errno::NOTDIR | Errno::LOOP) => {
-                return self.found(FindingKind::NotOurs, path, "it is no directory");
+                return self.found(FindingKind::NotOurs, path, "it is not a directory");
             }
             Err(errno) => return self.unreadable(&path, errno, "opening"),
         };
@@ -90,10 +91,10 @@ impl FsckRun<'_> {
         let is_dir = is_private_dir_name(name);
         match &found {
             Some(state) if is_dir && !state.is_dir => {
-                return self.found(FindingKind::NotOurs, shown, "it is no directory");
+                return self.found(FindingKind::NotOurs, shown, "it is not a directory");
             }
             Some(state) if !is_dir && !state.is_file => {
-                return self.found(FindingKind::NotOurs, shown, "it is no regular file");
+                return self.found(FindingKind::NotOurs, shown, "it is not a regular file");
             }
             _ => {}
         }
@@ -140,7 +141,7 @@ impl FsckRun<'_> {
             let shown = join(&path, &name_to_text(name));
             match std::str::from_utf8(name).ok().and_then(upload_of) {
                 Some(id) => self.upload(bucket, &dir, &shown, &id),
-                None => self.found(FindingKind::StrayPart, shown, "it is no upload"),
+                None => self.found(FindingKind::StrayPart, shown, "it is not an upload"),
             }
         })?;
         read.or_else(|errno| self.unreadable(&path, errno, "reading"))
@@ -151,7 +152,7 @@ impl FsckRun<'_> {
             Ok(dir) => dir,
             Err(Errno::NOENT) => return Ok(()),
             Err(Errno::NOTDIR | Errno::LOOP) => {
-                return self.found(FindingKind::StrayPart, path, "it is no upload");
+                return self.found(FindingKind::StrayPart, path, "it is not an upload");
             }
             Err(errno) => match self.actors.open_as_owner(uploads, id.as_str(), errno) {
                 Ok((dir, owner)) => {
@@ -185,7 +186,7 @@ impl FsckRun<'_> {
                 Ok(Some((record, _)))
                     if !part_number(name).is_some_and(|number| ArrivedPart::is_possible(number, &record)) =>
                 {
-                    self.found(FindingKind::BadUpload, join(path, name), "no part has such a record")
+                    self.found(FindingKind::BadUpload, join(path, name), "a part cannot have such a record")
                 }
                 Ok(_) => Ok(()),
                 Err(error) => self.bad_record(join(path, name), &error),
@@ -217,6 +218,6 @@ impl FsckRun<'_> {
     }
 
     fn stray(&mut self, path: String) -> Result<()> {
-        self.found(FindingKind::StrayPart, path, "it is neither a part nor of the upload")
+        self.found(FindingKind::StrayPart, path, "it is neither a part nor another file of the upload")
     }
 }

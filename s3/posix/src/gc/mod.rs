@@ -9,10 +9,10 @@ use std::fs::File;
 use std::rc::Rc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use fordway_store::{Bucket, Error, Result};
-use fordway_sys::{Errno, FileStat};
+use fordway_store::{Bucket, Error, ErrorKind, Result};
+use fordway_sys::{Errno, FileStat, with_lock_patience};
 
-use crate::actors::RoleCache;
+use crate::actors::{RoleCache, bucket_owner};
 use crate::area::not_ours;
 use crate::errors::from_errno;
 use crate::layout::is_private;
@@ -69,7 +69,12 @@ impl PosixStore {
         let actors = Rc::new(RoleCache::new());
         let mut sweep = GcRun::new(&self.inner, actors.clone(), options, tell);
         for bucket in &buckets {
-            actors.in_bucket(&self.inner, bucket, || sweep.bucket(bucket))?;
+            match bucket_owner(&self.inner, bucket) {
+                Ok(Some(owner)) => actors.act_as(owner, || sweep.bucket(bucket))?,
+                // Its owner has removed it in the meantime, which must not prevent the collection in other buckets.
+                Ok(None) => {}
+                Err(error) => sweep.tell_failure(bucket, bucket.as_str(), error)?,
+            }
         }
         Ok(sweep.into_summary())
     }
@@ -82,7 +87,7 @@ pub enum GarbageKind {
     StagedFile,
     /// An abandoned multipart upload.
     Upload,
-    /// What is left of an upload whose record is gone, so that it can never be completed.
+    /// The files of an upload whose record is gone, so that it can never be completed.
     UploadRest,
     /// The second file of an object, hidden by the file at the key's plain path.
     HiddenFile,
@@ -130,7 +135,7 @@ pub enum GcEvent {
     },
     /// A file or directory was removed, or would be in a dry run.
     Removed(GarbageFile),
-    /// A file or directory could not be examined or removed; the collection goes on.
+    /// A file or directory could not be examined or removed; the collection continues.
     Failed(Error),
 }
 
@@ -157,6 +162,9 @@ pub(super) struct GcRun<'s> {
     now_ns: i64,
     tell: &'s mut dyn FnMut(GcEvent) -> Result<()>,
     summary: GcSummary,
+    /// Whether a lock of the current bucket was not released in time. If so, the run does not wait for another lock
+    /// there: a user who holds all locks must not be able to stop it.
+    finds_locks_held: bool,
 }
 
 impl<'s> GcRun<'s> {
@@ -166,7 +174,8 @@ impl<'s> GcRun<'s> {
         options: &'s GcOptions,
         tell: &'s mut dyn FnMut(GcEvent) -> Result<()>,
     ) -> Self {
-        GcRun { inner, actors, options, now_ns: now_ns(), tell, summary: GcSummary::default() }
+        let (now_ns, summary) = (now_ns(), GcSummary::default());
+        GcRun { inner, actors, options, now_ns, tell, summary, finds_locks_held: false }
     }
 
     pub(super) fn into_summary(self) -> GcSummary {
@@ -174,8 +183,9 @@ impl<'s> GcRun<'s> {
     }
 
     pub(super) fn bucket(&mut self, bucket: &Bucket) -> Result<()> {
-        // Sidecar files go first, so that a dry run finds what the real run does: the real run later also removes the
-        // files of some objects.
+        self.finds_locks_held = false;
+        // Sidecar files are collected first, so that a dry run finds the same as a real run, which later also removes
+        // the files of some objects.
         self.sidecars(bucket)?;
         self.staged_files(bucket)?;
         self.uploads(bucket)?;
@@ -193,7 +203,12 @@ impl<'s> GcRun<'s> {
         (garbage, owner): (GarbageFile, u32),
         remove: impl Fn() -> Result<bool>,
     ) -> Result<bool> {
-        let removed = if self.options.dry_run { Ok(true) } else { self.actors.or_as(Some(owner), remove) };
+        let removed = match (self.options.dry_run, self.finds_locks_held) {
+            (true, _) => Ok(true),
+            (false, false) => self.actors.or_as(Some(owner), remove),
+            (false, true) => with_lock_patience(Duration::ZERO, || self.actors.or_as(Some(owner), remove)),
+        };
+        self.finds_locks_held |= removed.as_ref().is_err_and(|error| error.kind() == ErrorKind::LockTimeout);
         match removed {
             Ok(true) => {
                 self.summary.removed += 1;
@@ -239,7 +254,7 @@ impl<'s> GcRun<'s> {
     pub(super) fn failed(&mut self, bucket: &Bucket, errno: Errno, doing: &str, path: &str) -> Result<()> {
         let error = match errno {
             Errno::NOTDIR | Errno::LOOP if is_private(path) => {
-                not_ours(path, "is no directory, or lies behind a link")
+                not_ours(path, "is not a directory, or is reached through a link")
             }
             errno => from_errno(errno, doing),
         };

@@ -1,8 +1,8 @@
 //! Removes sidecar files whose object is gone or was changed since.
 //!
 //! A sidecar file is named after the inode of its object's file, so only a search through every file of the bucket can
-//! tell that the object is gone. One search can miss a file that is renamed meanwhile. Therefore a sidecar file is
-//! removed only if two searches did not find its object's file.
+//! tell that the object is gone. One search can miss a file that is renamed during the search. Therefore a sidecar file
+//! is removed only if two searches did not find its object's file.
 
 use std::collections::HashSet;
 use std::fs::File;

@@ -12,7 +12,7 @@ use crate::gc::{GarbageFile, GarbageKind, GcRun, newest_ns, removed, size_freed}
 use crate::layout::{ObjectPath, join, odd, plain};
 use crate::private::AreaContents;
 use crate::scan::{AreaKind, BucketArea, each_entry, known_kind, open_child, path_of_child};
-use crate::versions::ArchivedVersion;
+use crate::version_names::ArchivedVersion;
 use crate::volume::RootVolume;
 
 impl GcRun<'_> {
@@ -25,7 +25,7 @@ impl GcRun<'_> {
         }
     }
 
-    /// Sweeps the content of `dir`, which lies at `path`. Returns whether the directory is then empty.
+    /// Sweeps the content of `dir`, whose path is `path`. Returns whether the directory is then empty.
     fn directory(&mut self, area: &BucketArea, dir: &File, path: &str) -> Result<bool> {
         let mut is_empty = true;
         let read = each_entry(dir, |name, kind| {
@@ -127,9 +127,12 @@ impl GcRun<'_> {
         let inner = self.inner;
         // The plain file cannot be removed while we hold the key's lock.
         self.remove(bucket, (garbage, stat.user), || {
-            inner.locked(bucket, &key, |contents| match inner.volume.is_file(&plain) {
-                true => inner.remove_at(bucket, &odd(bucket, &key), contents),
-                false => Ok(false),
+            let hidden = odd(bucket, &key);
+            inner.locked(bucket, &key, |contents| {
+                match inner.volume.is_file(&plain) && !inner.volume.is_locked(bucket, &hidden, contents)? {
+                    true => inner.remove_at(bucket, &hidden, contents),
+                    false => Ok(false),
+                }
             })
         })
     }
@@ -175,7 +178,7 @@ impl GcRun<'_> {
             return Ok(false);
         };
         let Ok(stat) = stat_in(dir, name) else { return Ok(false) };
-        // A file with only one name is an old version and nothing else.
+        // A file with only one name can only be an old version.
         if found.is_marker || stat.links < 2 || self.is_younger(newest_ns(&stat), self.options.staged_age) {
             return Ok(false);
         }

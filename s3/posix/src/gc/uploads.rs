@@ -49,7 +49,7 @@ struct UploadState {
 }
 
 impl UploadState {
-    /// Reads the state. Errors: `NOENT` if the upload ended meanwhile, `NOTDIR` if it is not an upload.
+    /// Reads the state. Errors: `NOENT` if the upload has ended, `NOTDIR` if it is not an upload.
     fn of(uploads: &File, name: &str) -> Result<Self, Errno> {
         let dir = open_child(uploads, name)?;
         let state = stat(&dir)?;

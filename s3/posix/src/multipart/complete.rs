@@ -5,16 +5,19 @@ use std::os::fd::OwnedFd;
 use fordway_store::{
     Bucket, CompleteOptions, CompletedPart, Error, ErrorKind, Key, PartInfo, PutResult, Result, UploadId,
 };
-use fordway_sys::{Errno, OFlags, links_in, lock_file, remove_file, rename, stat, stat_in};
+use fordway_sys::{
+    Errno, OFlags, links_in, lock_file, look_again, look_up_existing, remove_file, rename, stat, stat_in,
+    stat_now,
+};
 
 use super::OpenUpload;
-use crate::dirs::WorkDirectory;
+use crate::dirs::DirectoryHandle;
 use crate::errors::{from_errno, is_stale};
 use crate::layout::{split, upload_dir, upload_of};
 use crate::locks::not_locked;
 use crate::multipart::StoreUploads;
 use crate::multipart::parts::{
-    ArrivedPart, CLOSED, DATA, UPLOAD, all_claims_are_settled, open_content, remove_upload_dir,
+    ArrivedPart, CLOSED, DATA, UPLOAD, all_claims_are_settled, open_content, part_name, remove_upload_dir,
 };
 use crate::read::ObjectFile;
 use crate::record::Record;
@@ -24,7 +27,7 @@ use crate::write::append_range;
 
 /// An upload locked by this process, so that no other process completes or aborts it.
 struct LockedUpload {
-    held: WorkDirectory,
+    held: DirectoryHandle,
     /// The file of the future object; `None` after it was passed on.
     data: Option<OwnedFd>,
     /// The same open file, which holds the lock of the upload.
@@ -35,8 +38,8 @@ struct LockedUpload {
 }
 
 impl LockedUpload {
-    /// Reopens the upload for parts after a completion failed. If `data` had already become an object, the upload stays
-    /// closed: writing a part into `data` would change the object.
+    /// Reopens the upload for parts after a completion failed. If `data` had already become an object, the upload
+    /// remains closed: writing a part into `data` would change the object.
     fn reopen(self) {
         if !self.is_published() {
             // If this fails, the upload can still be completed and aborted, but accepts no parts.
@@ -98,7 +101,10 @@ impl StoreUploads<'_> {
         upload: &UploadId,
         part_count: usize,
     ) -> Result<Option<PutResult>> {
-        let found = self.inner.volume.find_object(bucket, key)?;
+        let volume = &self.inner.volume;
+        // Another node may have completed the upload.
+        volume.refresh(bucket, key, volume.contents(bucket)?)?;
+        let found = volume.find_object(bucket, key)?;
         let is_same = |opened: &ObjectFile| {
             let record = opened.record();
             record.made_by.as_ref() == Some(upload) && record.parts.len() == part_count
@@ -117,8 +123,8 @@ impl StoreUploads<'_> {
         self.end_upload(taken?)
     }
 
-    /// Removes what is left of a completion that died after `data` was renamed to the object. It is listed as an
-    /// upload, but nobody can complete or abort it any more.
+    /// Removes the files of a completion that died after `data` was renamed to the object. They are listed as an upload
+    /// that can no longer be completed or aborted.
     fn remove_rest(&self, bucket: &Bucket, key: &Key, upload: &UploadId) {
         let Some(ours) = upload_of(upload.as_str()) else { return };
         let dir = upload_dir(bucket, &ours);
@@ -156,6 +162,12 @@ impl StoreUploads<'_> {
                 (Err(error), Some(ours)) if is_stale(&error) && race < MAX_STALE => {
                     self.inner.volume.refresh_dirs(&upload_dir(bucket, &ours));
                 }
+                // Another node has started the upload, and this one has cached that it is missing.
+                (Err(error), Some(ours))
+                    if error.kind() == ErrorKind::NoSuchUpload && race == 0 && self.is_shared(bucket) =>
+                {
+                    self.inner.volume.refresh_dirs(&upload_dir(bucket, &ours));
+                }
                 (done, _) => return done,
             }
             race += 1;
@@ -173,7 +185,7 @@ impl StoreUploads<'_> {
         self.inner.volume.check_keeping(bucket, &dir)?;
         let data = open_content(&held, DATA, OFlags::RDWR)?.ok_or_else(missing)?;
         match lock_file(&data, self.inner.volume.config.lock_patience) {
-            // Without locks, two concurrent completions may both succeed, with the same object.
+            // Without locks, two concurrent completions may both succeed; they create the same object.
             Ok(()) | Err(Errno::NOLCK | Errno::OPNOTSUPP | Errno::NOSYS) => {}
             Err(errno) => return Err(not_locked(errno)),
         }
@@ -191,7 +203,7 @@ impl StoreUploads<'_> {
         &self,
         bucket: &Bucket,
         key: &Key,
-        held: &WorkDirectory,
+        held: &DirectoryHandle,
         dir: String,
     ) -> Result<(OpenUpload, bool)> {
         let missing = || self.inner.volume.missing(bucket, ErrorKind::NoSuchUpload);
@@ -215,12 +227,12 @@ impl StoreUploads<'_> {
         &self,
         (bucket, key): (&Bucket, &Key),
         (id, upload): (&UploadId, &OpenUpload),
-        held: &WorkDirectory,
+        held: &DirectoryHandle,
         data: OwnedFd,
         (wanted, options): (&[CompletedPart], &CompleteOptions),
     ) -> Result<PutResult> {
-        let (parts, names) = self.inner.volume.parts_in(&upload.dir)?;
-        let present: Vec<PartInfo> = parts.iter().map(|part| part.info.clone()).collect();
+        let (parts, names) = self.parts_among(bucket, &upload.dir, wanted)?;
+        let present = infos_of(&parts);
         let chosen = CompletedPart::select(wanted, &present)?;
         let record = Record { made_by: Some(id.clone()), ..upload.record_of(&chosen) };
         options.check(chosen.iter().map(|part| part.size).sum(), record.checksum.as_ref())?;
@@ -230,11 +242,41 @@ impl StoreUploads<'_> {
         let existing = |data| -> Result<StagedFile> {
             Ok(self.inner.stage(bucket, key, FILE_MODE)?.with_existing(data, held.clone(), DATA))
         };
-        let staged = match all_claims_are_settled(&names, &parts) && data_holds_just(&chosen, &data)? {
+        let size = match self.is_shared(bucket) {
+            true => stat_now(&data),
+            false => stat(&data),
+        };
+        let size = size.map_err(|errno| from_errno(errno, "reading the upload's state"))?.size;
+        let staged = match all_claims_are_settled(&names, &parts) && lie_in_place(&chosen, size) {
             true => existing(data)?,
             false => self.copy_parts(bucket, key, upload, held, &chosen)?,
         };
         staged.publish(key, record, &options.conditions)
+    }
+
+    /// Returns the parts that have arrived, sorted by number, and the names of all files of the upload. On a shared file
+    /// system, this node may have cached that a part is missing, or an earlier version of it. If one of the `wanted` parts
+    /// is not there, all of them are therefore looked up again.
+    fn parts_among(
+        &self,
+        bucket: &Bucket,
+        dir: &str,
+        wanted: &[CompletedPart],
+    ) -> Result<(Vec<ArrivedPart>, Vec<String>)> {
+        let volume = &self.inner.volume;
+        let found = volume.parts_in(dir);
+        let has_all = |parts: &[ArrivedPart]| CompletedPart::select(wanted, &infos_of(parts)).is_ok();
+        if !self.is_shared(bucket) || found.as_ref().is_ok_and(|(parts, _)| has_all(parts)) {
+            return found;
+        }
+        volume.refresh_dirs(dir);
+        if let Ok(held) = volume.dirs.open(&volume.root, dir) {
+            for part in wanted {
+                look_up_existing(&held, &part_name(part.number));
+                look_again(&held, &part_name(part.number));
+            }
+        }
+        volume.parts_in(dir)
     }
 
     fn copy_parts(
@@ -242,7 +284,7 @@ impl StoreUploads<'_> {
         bucket: &Bucket,
         key: &Key,
         upload: &OpenUpload,
-        held: &WorkDirectory,
+        held: &DirectoryHandle,
         chosen: &[&ArrivedPart],
     ) -> Result<StagedFile> {
         let uniform = self.inner.volume.part_size(&upload.dir)?;
@@ -251,9 +293,12 @@ impl StoreUploads<'_> {
             let name = part.file.as_deref().unwrap_or(DATA);
             let file = open_content(held, name, OFlags::RDONLY)?;
             let file = file.ok_or_else(|| Error::new(ErrorKind::InvalidPart, "a part is gone"))?;
-            let offset = match part.file {
-                Some(_) => 0,
-                None => u64::from(part.info.number - 1) * uniform,
+            let offset = match (&part.file, uniform) {
+                (Some(_), _) => 0,
+                (None, Some(uniform)) => u64::from(part.info.number - 1) * uniform,
+                (None, None) => {
+                    return Err(Error::new(ErrorKind::InvalidPart, "the length of parts is gone"));
+                }
             };
             append_range(&mut staged, &file, offset, part.info.size)?;
         }
@@ -265,7 +310,7 @@ impl StoreUploads<'_> {
         self.inner.volume.dirs.forget(dir);
         self.inner.volume.open_dir(parent).and_then(|parent| remove_upload_dir(&parent, name)).or_else(
             |errno| match errno {
-                // Foreign files are kept, and so is the directory.
+                // Files that are not Fordway's are kept, and so is the directory.
                 Errno::NOTEMPTY => Ok(()),
                 errno => Err(from_errno(errno, "removing the upload")),
             },
@@ -273,16 +318,18 @@ impl StoreUploads<'_> {
     }
 }
 
-/// Whether `data` consists of exactly these parts: numbered from 1 without a gap, all but the last of one size, none in
-/// a separate file, and no bytes after them.
-fn data_holds_just(parts: &[&ArrivedPart], data: &OwnedFd) -> Result<bool> {
-    let size = parts.first().map_or(0, |part| part.info.size);
+fn infos_of(parts: &[ArrivedPart]) -> Vec<PartInfo> {
+    parts.iter().map(|part| part.info.clone()).collect()
+}
+
+/// Whether `data`, of `size` bytes, consists of exactly these parts: numbered from 1 without a gap, all but the last of
+/// one size, none in a separate file, and no bytes after them.
+fn lie_in_place(parts: &[&ArrivedPart], size: u64) -> bool {
+    let part_size = parts.first().map_or(0, |part| part.info.size);
     let last = parts.len().saturating_sub(1);
-    let lie_in_place = parts.iter().enumerate().all(|(at, part)| {
-        let is_uniform = if at == last { part.info.size <= size } else { part.info.size == size };
+    let are_uniform = parts.iter().enumerate().all(|(at, part)| {
+        let is_uniform = if at == last { part.info.size <= part_size } else { part.info.size == part_size };
         part.file.is_none() && usize::from(part.info.number) == at + 1 && is_uniform
     });
-    let total: u64 = parts.iter().map(|part| part.info.size).sum();
-    let stat = stat(data).map_err(|errno| from_errno(errno, "reading the upload's state"))?;
-    Ok(lie_in_place && stat.size == total)
+    are_uniform && parts.iter().map(|part| part.info.size).sum::<u64>() == size
 }

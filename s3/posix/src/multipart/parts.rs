@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! ID/upload         the record of the future object; named `closed` while the upload is being completed
-//! ID/data           the future object: part N of an upload of uniform parts lies at (N - 1) x size
+//! ID/data           the future object: part N of an upload of uniform parts starts at (N - 1) x size
 //! ID/part-size      that size, as text: the length of the first part whose length was announced
 //! ID/NNNNN.claim    exists if part N is being written, or was written, into `data`
 //! ID/NNNNN          the record of part N: its ETag and size, and where its bytes are
@@ -16,20 +16,22 @@ use std::fs::File;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
-use fordway_store::{Error, ErrorKind, PartInfo, PutResult, Result};
+use fordway_store::{Bucket, Error, ErrorKind, PartInfo, PutResult, Result, UploadId};
 use fordway_sys::{
-    Errno, Mode, OFlags, copy_range, open_in, read_dir, remove_dir, remove_file, stat, stat_in, sync_data,
+    Errno, FileSystemSharing, Mode, OFlags, copy_range, forget_names, inode_among, look_again,
+    look_up_existing, open_in, read_dir, remove_dir, remove_file, stat, stat_in, stat_now, sync_data,
     write_all_at,
 };
 
 use crate::area::read_small;
-use crate::dirs::WorkDirectory;
+use crate::dirs::DirectoryHandle;
 use crate::errors::from_errno;
-use crate::layout::{ObjectPath, is_hidden_name};
-use crate::read::system_time;
+use crate::layout::{ObjectPath, is_hidden_name, upload_dir, upload_of};
+use crate::read::{known_no_longer, system_time};
 use crate::record::Record;
+use crate::shared::{NAME_TIMEOUT, look_before_opening};
 use crate::sidecar::decode_record;
-use crate::stage::{FILE_MODE, StagedFile, hidden_name, made_of, unique_etag};
+use crate::stage::{FILE_MODE, StagedFile, hidden_name, made_of, settle_time, unique_etag};
 use crate::volume::RootVolume;
 use crate::write::{append_range, for_each_piece, needs_plain_copy};
 use crate::{Durability, SharedStore};
@@ -44,7 +46,10 @@ const PART_SIZE: &str = "part-size";
 
 /// The maximum length of uniform parts. With this length, the last possible part still ends within the maximum file
 /// size.
-const UNIFORM_BYTES_MAX: u64 = i64::MAX as u64 / fordway_store::MAX_PARTS as u64;
+pub(crate) const UNIFORM_BYTES_MAX: u64 = i64::MAX as u64 / fordway_store::MAX_PARTS as u64;
+
+/// The maximum number of names that a writer reads in order to see whether an upload is open.
+const LISTED_MAX: usize = 256;
 
 /// The maximum number of bytes of a record: enough for metadata and a key, with room to spare.
 const MAX_RECORD_BYTES: usize = 64 * 1024;
@@ -93,7 +98,7 @@ impl PartSink {
         if let Some(size) = size
             && let Some(uniform) = uniform_size(inner, bucket, dir, &held, size)?
             && size <= uniform
-            && claim(&held, number)?
+            && claim(&held, number, inner.volume.sharing_of(bucket))?
         {
             let data = open_content(&held, DATA, OFlags::WRONLY)?;
             let data = data.ok_or_else(|| Error::new(ErrorKind::NoSuchUpload, "its data is gone"))?;
@@ -110,7 +115,7 @@ impl PartSink {
             PartSink::Apart(staged) => staged.write(bytes),
             PartSink::InPlace { data, offset, limit, written } => {
                 if *written + bytes.len() as u64 > *limit {
-                    let why = format!("more bytes arrived than the {limit} that were announced");
+                    let why = format!("more bytes arrived than the announced {limit}");
                     return Err(Error::new(ErrorKind::IncompleteBody, why));
                 }
                 write_all_at(&*data, bytes, *offset + *written).map_err(|errno| {
@@ -147,16 +152,16 @@ impl PartSink {
         (dir, number): (&str, u16),
         mut record: Record,
     ) -> Result<fordway_store::PutResult> {
-        let open = inner.volume.dirs.open(&inner.volume.root, dir).and_then(|held| stat_in(&held, UPLOAD));
-        if open.is_err() {
-            return Err(Error::new(ErrorKind::NoSuchUpload, "it was completed or aborted meanwhile"));
+        let held = inner.volume.dirs.open(&inner.volume.root, dir);
+        if !held.is_ok_and(|held| is_open(&held, inner.volume.sharing_of(bucket))) {
+            return Err(Error::new(ErrorKind::NoSuchUpload, "it was completed or aborted in the meantime"));
         }
         let (made, size, file) = match self {
             PartSink::InPlace { data, written, .. } => {
                 let made = inner.volume.seal_part(&data, &mut record)?;
                 (made, written, None)
             }
-            PartSink::Apart(staged) => {
+            PartSink::Apart(mut staged) => {
                 let (made, size, name) =
                     (staged.seal(&mut record)?, staged.written(), staged.name().to_owned());
                 staged.publish_private()?;
@@ -178,7 +183,7 @@ fn uniform_size(
     inner: &Arc<SharedStore>,
     bucket: &fordway_store::Bucket,
     dir: &str,
-    held: &WorkDirectory,
+    held: &DirectoryHandle,
     size: u64,
 ) -> Result<Option<u64>> {
     if let Some(text) = read_text(held, PART_SIZE)? {
@@ -195,27 +200,49 @@ fn uniform_size(
 }
 
 /// Parses the length of uniform parts. Returns `None` if it is not a valid length.
-fn uniform(text: String) -> Option<u64> {
+pub(crate) fn uniform(text: String) -> Option<u64> {
     text.parse().ok().filter(|size| *size <= UNIFORM_BYTES_MAX)
 }
 
 /// Claims the place of part `number` in `data`. Returns whether it was free. Errors: `NoSuchUpload` if the upload was
 /// closed before the claim: completion closes the upload first and looks for claims afterwards, so every claim is
 /// noticed on one side or the other.
-fn claim(dir: &WorkDirectory, number: u16) -> Result<bool> {
+fn claim(dir: &DirectoryHandle, number: u16, sharing: FileSystemSharing) -> Result<bool> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
     match open_in(dir, &format!("{}.claim", part_name(number)), flags, FILE_MODE) {
         Ok(_) => {}
         Err(Errno::EXIST) => return Ok(false),
         Err(errno) => return Err(from_errno(errno, "claiming the part's place")),
     }
-    match stat_in(dir, UPLOAD) {
-        Ok(_) => Ok(true),
-        Err(_) => Err(Error::new(ErrorKind::NoSuchUpload, "it is being completed")),
+    match is_open(dir, sharing) {
+        true => Ok(true),
+        false => Err(Error::new(ErrorKind::NoSuchUpload, "it is being completed")),
     }
 }
 
-/// Returns whether every claim among `names` belongs to one of `parts` that lies in `data`.
+/// Returns whether the upload in `dir` is open, according to the file server: with a stale answer, a part would be
+/// written into an object that another node has just published, or would be acknowledged and lost. Cost: on a shared file system, some round trips.
+fn is_open(dir: &DirectoryHandle, sharing: FileSystemSharing) -> bool {
+    match sharing {
+        FileSystemSharing::Local => {}
+        FileSystemSharing::Nfs => {
+            let _ = stat_now(dir);
+            look_up_existing(dir, UPLOAD);
+            look_again(dir, UPLOAD);
+        }
+        // The client of GlusterFS may know the old name of a file that was renamed for another second.
+        FileSystemSharing::Unknown => {
+            let listed = open_in(dir, ".", OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())
+                .and_then(|dir| inode_among(dir, UPLOAD, LISTED_MAX));
+            if let Ok(Some(listed)) = listed {
+                return listed.is_some();
+            }
+        }
+    }
+    stat_in(dir, UPLOAD).is_ok()
+}
+
+/// Returns whether every claim among `names` belongs to one of `parts` that is stored in `data`.
 pub(crate) fn all_claims_are_settled(names: &[String], parts: &[ArrivedPart]) -> bool {
     names
         .iter()
@@ -223,29 +250,30 @@ pub(crate) fn all_claims_are_settled(names: &[String], parts: &[ArrivedPart]) ->
         .all(|number| parts.iter().any(|part| part.file.is_none() && part_name(part.info.number) == number))
 }
 
-fn read_text(dir: &WorkDirectory, name: &str) -> Result<Option<String>> {
+fn read_text(dir: &DirectoryHandle, name: &str) -> Result<Option<String>> {
     Ok(read_bytes(dir, name)?.and_then(|(bytes, _)| String::from_utf8(bytes).ok()))
 }
 
 /// Reads a small file, and returns its content with its modification time, or `None` if there is no such file. Errors:
 /// `Corrupt` if it is not a small regular file.
-fn read_bytes(dir: &WorkDirectory, name: &str) -> Result<Option<(Vec<u8>, i64)>> {
+fn read_bytes(dir: &DirectoryHandle, name: &str) -> Result<Option<(Vec<u8>, i64)>> {
     let failed = |errno| from_errno(errno, "reading the upload");
     let corrupt =
-        || Error::new(ErrorKind::Corrupt, format!("{name} of the upload is not what this version writes"));
+        || Error::new(ErrorKind::Corrupt, format!("{name} of the upload was not written by this version"));
     let file = match open_in(dir, name, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY, Mode::empty()) {
         Ok(file) => file,
         Err(Errno::NOENT) => return Ok(None),
         Err(Errno::LOOP | Errno::NXIO) => return Err(corrupt()),
         Err(errno) => return Err(failed(errno)),
     };
-    let (bytes, state) = read_small(&file, MAX_RECORD_BYTES).map_err(failed)?.ok_or_else(corrupt)?;
+    let read = read_small(&file, MAX_RECORD_BYTES).map_err(|errno| failed(known_no_longer(errno)));
+    let (bytes, state) = read?.ok_or_else(corrupt)?;
     Ok(Some((bytes, state.modified_ns)))
 }
 
 /// Opens the content file `name` of an upload. Returns `None` if there is none. Errors: `AccessDenied` if
 /// it is not a regular file.
-pub(crate) fn open_content(dir: &WorkDirectory, name: &str, flags: OFlags) -> Result<Option<File>> {
+pub(crate) fn open_content(dir: &DirectoryHandle, name: &str, flags: OFlags) -> Result<Option<File>> {
     let failed = |errno| from_errno(errno, "opening the upload's content");
     let file = match open_in(dir, name, flags | OFlags::NONBLOCK | OFlags::NOCTTY, Mode::empty()) {
         Ok(file) => File::from(file),
@@ -255,7 +283,8 @@ pub(crate) fn open_content(dir: &WorkDirectory, name: &str, flags: OFlags) -> Re
     match stat(&file).map_err(failed)?.is_file {
         true => Ok(Some(file)),
         false => {
-            let why = format!("{name} of the upload is no regular file; abort the upload and start it again");
+            let why =
+                format!("{name} of the upload is not a regular file; abort the upload and start it again");
             Err(Error::new(ErrorKind::AccessDenied, why))
         }
     }
@@ -288,7 +317,7 @@ pub(crate) fn remove_upload_dir(uploads: &impl AsFd, name: &str) -> Result<(), E
 impl ArrivedPart {
     /// Returns the part described by a record, or `None` if no part can have such a record. The file named in the
     /// record must be one that belongs to part `number`.
-    fn of(number: u16, record: Record, modified_ns: i64) -> Option<Self> {
+    pub(crate) fn of(number: u16, record: Record, modified_ns: i64) -> Option<Self> {
         let (size, etag) = (record.seal?.size, record.etag?);
         let is_possible = size <= UNIFORM_BYTES_MAX && (1..=fordway_store::MAX_PARTS).contains(&number);
         let names_own_file = record.key.as_deref().is_none_or(|file| is_file_of_part(file, number));
@@ -339,10 +368,16 @@ pub(crate) fn in_upload<'p>(dir: &'p str, name: &'p str) -> ObjectPath<'p> {
 }
 
 impl RootVolume {
+    /// The user who started an upload, if it is still there.
+    pub(crate) fn owner_of_upload(&self, bucket: &Bucket, upload: &UploadId) -> Option<u32> {
+        let dir = self.open_dir(&upload_dir(bucket, &upload_of(upload.as_str())?)).ok()?;
+        stat(&dir).ok().map(|state| state.user)
+    }
+
     /// Returns the parts that have arrived, sorted by number, and the names of all files of the upload in `dir`.
     pub(crate) fn parts_in(&self, dir: &str) -> Result<(Vec<ArrivedPart>, Vec<String>)> {
         let held = self.dirs.open(&self.root, dir).map_err(|e| from_errno(e, "opening the upload"))?;
-        let names = self.names_in(dir)?;
+        let names = self.names_of_upload(dir)?;
         let mut parts = Vec::new();
         for name in &names {
             let Some(number) = part_number(name) else { continue };
@@ -353,10 +388,28 @@ impl RootVolume {
         Ok((parts, names))
     }
 
-    /// Returns the length of uniform parts; 0 if none was ever set, and then no part is in `data`.
-    pub(crate) fn part_size(&self, dir: &str) -> Result<u64> {
+    /// Returns the names of all files of the upload in `dir`, which is closed, so that they include every claim that a
+    /// writer believes in.
+    fn names_of_upload(&self, dir: &str) -> Result<Vec<String>> {
+        let sharing = self.sharing_at(dir);
+        if sharing == FileSystemSharing::Nfs
+            && let Ok(opened) = self.open_to_scan(dir)
+        {
+            forget_names(opened);
+        }
+        let names = self.names_in(dir)?;
+        if sharing != FileSystemSharing::Unknown || names.len() < LISTED_MAX {
+            return Ok(names);
+        }
+        // A writer on another node may not have read the whole directory, and so may not know yet that it is closed.
+        std::thread::sleep(NAME_TIMEOUT);
+        self.names_in(dir)
+    }
+
+    /// Returns the length of uniform parts; `None` if none was ever set, and then no part is in `data`.
+    pub(crate) fn part_size(&self, dir: &str) -> Result<Option<u64>> {
         let held = self.dirs.open(&self.root, dir).map_err(|e| from_errno(e, "opening the upload"))?;
-        Ok(read_text(&held, PART_SIZE)?.and_then(uniform).unwrap_or_default())
+        Ok(read_text(&held, PART_SIZE)?.and_then(uniform))
     }
 
     /// Returns the record in the file `name` of the upload in `dir`, and when it was written.
@@ -366,16 +419,27 @@ impl RootVolume {
             Err(Errno::NOENT | Errno::NOTDIR) => return Ok(None),
             Err(errno) => return Err(from_errno(errno, "opening the upload")),
         };
+        // Another node may be about to make the record.
+        if look_before_opening(&held, name, self.sharing_at(dir)) == Err(Errno::NOENT) {
+            return Ok(None);
+        }
         read_bytes(&held, name)?.map(|(bytes, time)| Ok((decode_record(&bytes)?, time))).transpose()
     }
 
-    /// Seals a part whose bytes lie in an upload's `data`: gives its record an ETag if it has none, and writes the
+    /// Seals a part whose bytes are in an upload's `data`: gives its record an ETag if it has none, and writes the
     /// bytes to stable storage if durability requires it or other nodes may change the file system.
     pub(crate) fn seal_part(&self, data: &File, record: &mut Record) -> Result<PutResult> {
-        if self.config.durability != Durability::None || self.sharing.is_shared() {
+        let state = || stat(data).map_err(|errno| from_errno(errno, "reading the upload's state"));
+        let mut stat = state()?;
+        let is_shared = self.sharing_on(data, stat.device).is_shared();
+        if self.config.durability != Durability::None || is_shared {
             sync_data(data).map_err(|errno| from_errno(errno, "writing to stable storage"))?;
         }
-        let stat = stat(data).map_err(|errno| from_errno(errno, "reading the upload's state"))?;
+        if is_shared {
+            // The part may be completed on another node.
+            settle_time(data);
+            stat = state()?;
+        }
         record.etag.get_or_insert_with(|| unique_etag(&stat));
         Ok(made_of(record, &stat))
     }

@@ -103,7 +103,7 @@ fn each_damage_of_objects_is_found() {
     assert_eq!(kinds_and_paths(&found), expected);
     assert_eq!((summary.corrupt, summary.notes, summary.unreadable), (1, 9, 0));
     let longer = found.iter().find(|finding| finding.path == "bkt/longer").unwrap();
-    assert_eq!(longer.detail, "7 bytes were stored, now it has 16");
+    assert_eq!(longer.detail, "7 bytes were stored, but the file now has 16");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! `collect_garbage`: what it removes, and what it must keep in all cases.
+//! Tests what `collect_garbage` removes, and what it must always keep.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -84,7 +84,8 @@ fn staged_files_go_when_they_are_old() {
     assert_eq!(rig.get("alive").unwrap(), b"x");
 }
 
-/// A file with a name that Fordway does not use, or an entry that is not a file, does not belong to Fordway and stays.
+/// A file with a name that Fordway does not use, or an entry that is not a file, does not belong to Fordway and is
+/// kept.
 #[test]
 fn what_is_not_ours_stays() {
     let rig = Rig::new();
@@ -134,7 +135,10 @@ fn uploads_go_when_nothing_arrived_for_long() {
     let cutoff = Instant::now();
     thread::sleep(APART);
     rig.put_part("running", &running, 2, b"second");
-    rig.write(".fordway/mpu/00000000000000020000000000000002/00001", "of an upload that is just being made");
+    rig.write(
+        ".fordway/mpu/00000000000000020000000000000002/00001",
+        "of an upload that is just being created",
+    );
     let old = upload_path(&old);
     let mut expected = [
         ("upload", old.as_str(), old_bytes),
@@ -234,7 +238,7 @@ fn sidecar_files_go_with_their_objects() {
     assert_eq!(tags.len(), MAX_TAGS);
 }
 
-/// The sidecar file of an object behind a link lies in the bucket of the link.
+/// The sidecar file of an object behind a link is in the bucket of the link.
 #[test]
 fn sidecar_files_of_objects_behind_links_stay() {
     let rig = Rig::new();

@@ -74,7 +74,7 @@ impl Rig {
         self.store.complete_upload(&bucket, &key, &upload, &parts, &CompleteOptions::default()).unwrap();
     }
 
-    /// Puts an object whose record is too long for an attribute, so that the record lies in a sidecar file.
+    /// Puts an object whose record is too long for an attribute, so that the record is in a sidecar file.
     pub(crate) fn put_apart(&self, key: &str, body: &str) {
         let tags = (0..MAX_TAGS).map(|n| (format!("{n:0>100}"), "v".repeat(256))).collect();
         self.put_with(key, body, &PutOptions { tags, ..Default::default() });

@@ -15,6 +15,7 @@ use http_body::{Body, Frame, SizeHint};
 
 use crate::gate::table::PathResource;
 use crate::gate::{GateRefusal, OperationRule};
+use crate::http1::{BROKEN, STALLED};
 use crate::message::composed;
 
 /// The maximum size of a document in bytes; 10,000 parts with a checksum each take about 2 MiB.
@@ -54,7 +55,7 @@ pub(crate) fn take_document(
 ) -> Result<(Request<s3s::Body>, Option<DocumentComplaint>), GateRefusal> {
     if operation.resource == PathResource::Bucket && is_in_chunks(request.headers()) {
         let words = "The value of x-amz-content-sha256 header is invalid.";
-        let detail = "a document is not taken in chunks; send it in one piece";
+        let detail = "a document in chunks is not supported; send it in one piece";
         return Err(GateRefusal::bad("InvalidRequest", composed(words, detail, &[])));
     }
     if operation.elements.is_empty() {
@@ -92,7 +93,7 @@ impl DocumentClaims {
         let sha256 = text(&CONTENT_SHA256);
         let md5 = text(&CONTENT_MD5).map(|text| {
             decoded_md5(text).ok_or_else(|| {
-                GateRefusal::bad("InvalidDigest", "Content-MD5 is not the base64 of an MD5; compute it anew")
+                GateRefusal::bad("InvalidDigest", "Content-MD5 is not the base64 of an MD5; compute it again")
             })
         });
         Ok(DocumentClaims {
@@ -105,40 +106,43 @@ impl DocumentClaims {
     }
 
     fn check(&self, document: &[u8]) -> Result<(), GateRefusal> {
-        if self.sha256.as_ref().is_some_and(|hash| *hash != hex(&of(ChecksumAlgorithm::Sha256, document))) {
+        if self.sha256.as_ref().is_some_and(|hash| *hash != hex(&digest(ChecksumAlgorithm::Sha256, document)))
+        {
             let words = "The provided 'x-amz-content-sha256' header does not match what was computed.";
             let (stated, computed) =
-                (self.sha256.clone().unwrap_or_default(), hex(&of(ChecksumAlgorithm::Sha256, document)));
+                (self.sha256.clone().unwrap_or_default(), hex(&digest(ChecksumAlgorithm::Sha256, document)));
             let facts = [("ClientComputedContentSHA256", &*stated), ("S3ComputedContentSHA256", &*computed)];
             return Err(GateRefusal::bad(
                 "XAmzContentSHA256Mismatch",
                 composed(words, "send it again", &facts),
             ));
         }
-        let digest = |what: &str| {
-            GateRefusal::bad("BadDigest", format!("the body's {what} is not the one stated; send it again"))
+        let wrong = |what: &str| {
+            GateRefusal::bad("BadDigest", format!("the body does not match its {what}; send it again"))
         };
-        if self.md5.is_some_and(|md5| of(ChecksumAlgorithm::Md5, document) != md5) {
-            let message = "the body is not the one that Content-MD5 states; send it again";
+        if self.md5.is_some_and(|md5| digest(ChecksumAlgorithm::Md5, document) != md5) {
+            let message = "the body does not match its Content-MD5; send it again";
             return Err(GateRefusal::bad("BadDigest", message));
         }
         if let Some(stated) = &self.checksum
-            && of(stated.algorithm, document) != stated.value
+            && digest(stated.algorithm, document) != stated.value
         {
-            return Err(digest(stated.algorithm.name()));
+            return Err(wrong(stated.algorithm.name()));
         }
         let unknown = unknown_element(document, |path| self.operation.has_element(path));
         match unknown {
             None => Ok(()),
             Some(path) => {
-                let message = format!("{} has no element {path} here; leave it out", self.operation.name);
+                let message =
+                    format!("{} does not support the element {path}; remove it", self.operation.name);
                 Err(GateRefusal::not_implemented(message))
             }
         }
     }
 }
 
-fn of(algorithm: ChecksumAlgorithm, document: &[u8]) -> Vec<u8> {
+/// Returns the digest of a document.
+pub(super) fn digest(algorithm: ChecksumAlgorithm, document: &[u8]) -> Vec<u8> {
     Checksum::of(algorithm, document).value
 }
 
@@ -149,6 +153,19 @@ fn hex(bytes: &[u8]) -> String {
 /// Returns the checksum in a head, which may state only one.
 fn stated(headers: &HeaderMap) -> Result<Option<Checksum>, GateRefusal> {
     crate::s3::stated_checksum(headers).map_err(|text| GateRefusal::bad("InvalidRequest", text))
+}
+
+/// Returns the refusal of a document that was not received to its end. The S3 layer would call it a server error.
+fn unreadable(error: &str) -> GateRefusal {
+    let is = |known: &str| error.contains(known);
+    match error {
+        _ if is(STALLED) => GateRefusal::bad("RequestTimeout", STALLED),
+        _ if is(BROKEN) => GateRefusal::bad("InvalidArgument", BROKEN),
+        _ => GateRefusal::bad(
+            "IncompleteBody",
+            "the document ended before its announced length; send it again",
+        ),
+    }
 }
 
 /// The body passed to the S3 layer, in one piece and after all checks.
@@ -186,10 +203,17 @@ impl Body for CheckedDocument {
                     Err(refusal) => Err(self.refuse(refusal)),
                 }));
             };
-            let Ok(data) = frame?.into_data() else { continue };
+            let frame = match frame {
+                Ok(frame) => frame,
+                Err(error) => {
+                    self.is_over = true;
+                    return Poll::Ready(Some(Err(self.refuse(unreadable(&error.to_string())))));
+                }
+            };
+            let Ok(data) = frame.into_data() else { continue };
             if self.read.len() + data.len() > DOCUMENT_BYTES_MAX {
                 self.is_over = true;
-                let message = "the document is larger than 4 MiB; ask for less at a time";
+                let message = "the document is larger than 4 MiB; request less at a time";
                 let refusal = GateRefusal::bad("MaxMessageLengthExceeded", message);
                 return Poll::Ready(Some(Err(self.refuse(refusal))));
             }

@@ -1,12 +1,14 @@
 //! The gate that every request passes first, over any protocol. It identifies the S3 operation and checks that this
-//! gateway offers it and knows all parameters and headers of the request; otherwise it refuses the request with an
-//! error that names the problem. The S3 layer behind the gate would ignore whatever it does not know and run the plain
+//! gateway supports the operation and all parameters and headers of the request; otherwise it refuses the request with
+//! an error that names the problem. The S3 layer behind the gate would ignore unknown parameters and run the plain
 //! operation.
 //!
 //! * `table`: the operations
 //! * `document`: bodies that are XML
+//! * `encryption`: headers for encryption that contradict each other
 
 mod document;
+mod encryption;
 mod table;
 
 use std::borrow::Cow;
@@ -46,20 +48,21 @@ impl GateRefusal {
     fn not_allowed(method: &Method, resource: &str) -> Self {
         let words = "The specified method is not allowed against this resource.";
         let facts = [("Method", method.as_str()), ("ResourceType", resource)];
-        let message = composed(words, "look up the operation", &facts);
+        let message = composed(words, "check the operation", &facts);
         GateRefusal { status: StatusCode::METHOD_NOT_ALLOWED, code: "MethodNotAllowed", message }
     }
 }
 
 /// The decoded name and value of a query parameter.
-type Parameter<'q> = (Cow<'q, str>, Cow<'q, str>);
+type QueryParameter<'q> = (Cow<'q, str>, Cow<'q, str>);
 
 /// Returns the requested operation. Moves headers that a presigned URL carries as parameters into the request's
-/// headers. Errors: no operation matches, or the operation does not know a parameter or a header.
+/// headers. Errors: no operation matches, or the operation does not support a parameter or a header.
 pub(crate) fn admit<B>(
     request: &mut Request<B>,
     domains: &BucketDomains,
 ) -> Result<&'static OperationRule, GateRefusal> {
+    check_size(request.headers())?;
     let uri = request.uri().clone();
     let parameters = parameters(uri.query().unwrap_or_default())?;
     take_hoisted(&uri, &parameters, request.headers_mut())?;
@@ -67,6 +70,7 @@ pub(crate) fn admit<B>(
     let headers = request.headers();
     check_combination(request.method(), resource, &parameters, headers)?;
     let operation = select(request.method(), resource, &parameters, headers)?;
+    check_not_a_form(operation, headers)?;
     if !operation.is_offered {
         // The route returns NotImplemented with the operation's name after it has checked the signature.
         return Ok(operation);
@@ -74,22 +78,67 @@ pub(crate) fn admit<B>(
     check_parameters(operation, &parameters)?;
     let has = |wanted: &str| parameters.iter().any(|(name, value)| name == wanted && !value.is_empty());
     if has("allow-unordered") && has("delimiter") {
-        let message = "keys in no order cannot be rolled up; leave allow-unordered or the delimiter out";
+        let message =
+            "unordered keys cannot be grouped by a delimiter; remove allow-unordered or the delimiter";
         return Err(GateRefusal::bad("InvalidArgument", message));
     }
     check_headers(operation, request.method(), headers)?;
     Ok(operation)
 }
 
+/// Checks the size of a request's headers: names and values count. Errors: `RequestHeaderSectionTooLarge`.
+fn check_size(headers: &HeaderMap) -> Result<(), GateRefusal> {
+    match headers.iter().map(|(name, value)| name.as_str().len() + value.len()).sum::<usize>() {
+        ..=HEADER_BYTES_MAX => Ok(()),
+        bytes => {
+            let words = "Your request header section exceeds the maximum allowed size.";
+            let detail = format!("the headers have {bytes} bytes; send less with the request");
+            let message = composed(words, &detail, &[("MaxSizeAllowed", &HEADER_BYTES_MAX.to_string())]);
+            Err(GateRefusal::bad("RequestHeaderSectionTooLarge", message))
+        }
+    }
+}
+
+/// The maximum size of a request's headers in bytes (S3's limit).
+const HEADER_BYTES_MAX: usize = 8 * 1024;
+
+/// Refuses forms for operations other than PostObject. The S3 layer would accept the signature of a form's policy as
+/// the signature of the request, for any operation.
+fn check_not_a_form(operation: &OperationRule, headers: &HeaderMap) -> Result<(), GateRefusal> {
+    let kind = headers.get(header::CONTENT_TYPE).map_or(&b""[..], HeaderValue::as_bytes);
+    let is_form = kind.get(..FORM.len()).is_some_and(|start| start.eq_ignore_ascii_case(FORM));
+    match is_form && operation.method == "POST" && !operation.is_form() {
+        false => Ok(()),
+        true => {
+            let message = format!("{} does not accept a form; change the Content-Type", operation.name);
+            Err(GateRefusal::bad("InvalidRequest", message))
+        }
+    }
+}
+
+const FORM: &[u8] = b"multipart/form-data";
+
+/// Checks the fields of a form, by the headers that they stand for. Errors: those for the same headers of a put.
+pub(crate) fn check_form_fields(headers: &HeaderMap) -> Result<(), GateRefusal> {
+    let operation = TABLE.form();
+    for name in headers.keys() {
+        if name.as_str().starts_with("x-amz-") || CONDITIONS.contains(name) {
+            let permits = TABLE.form_field(name.as_str()).unwrap_or(&PermittedValues::Nothing);
+            check_header(operation, name, permits, headers)?;
+        }
+    }
+    Ok(())
+}
+
 /// Parses the parameters of a query. Errors: a parameter occurs twice, so that two programs could read the query
 /// differently.
-fn parameters(query: &str) -> Result<Vec<Parameter<'_>>, GateRefusal> {
-    let mut parameters: Vec<Parameter<'_>> = Vec::new();
+fn parameters(query: &str) -> Result<Vec<QueryParameter<'_>>, GateRefusal> {
+    let mut parameters: Vec<QueryParameter<'_>> = Vec::new();
     for pair in query.split('&').filter(|pair| !pair.is_empty()) {
         let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
         let (name, value) = (decoded(name)?, decoded(value)?);
         if parameters.iter().any(|(known, _)| *known == name) {
-            let message = format!("the query parameter {} is there twice; send it once", shown(&name));
+            let message = format!("the query parameter {} appears twice; send it once", shown(&name));
             return Err(GateRefusal::bad("InvalidArgument", message));
         }
         parameters.push((name, value));
@@ -104,7 +153,8 @@ fn decoded(text: &str) -> Result<Cow<'_, str>, GateRefusal> {
     }
     let spaced = text.replace('+', " ");
     let decoded = percent_decode_str(&spaced).decode_utf8();
-    let wrong = |_| GateRefusal::bad("InvalidURI", "the query is not UTF-8 when decoded; encode it anew");
+    let wrong =
+        |_| GateRefusal::bad("InvalidURI", "the query is not UTF-8 when decoded; encode it correctly");
     Ok(Cow::Owned(decoded.map_err(wrong)?.into_owned()))
 }
 
@@ -136,7 +186,7 @@ fn resource(headers: &HeaderMap, uri: &Uri, domains: &BucketDomains) -> PathReso
 fn check_combination(
     method: &Method,
     resource: PathResource,
-    parameters: &[Parameter<'_>],
+    parameters: &[QueryParameter<'_>],
     headers: &HeaderMap,
 ) -> Result<(), GateRefusal> {
     if let Some(source) = headers.get(COPY_SOURCE).filter(|_| method != Method::PUT) {
@@ -174,7 +224,7 @@ const COPY_SOURCE: HeaderName = HeaderName::from_static("x-amz-copy-source");
 fn select(
     method: &Method,
     resource: PathResource,
-    parameters: &[Parameter<'_>],
+    parameters: &[QueryParameter<'_>],
     headers: &HeaderMap,
 ) -> Result<&'static OperationRule, GateRefusal> {
     let says = |(name, value): &(&str, Option<&str>)| {
@@ -191,12 +241,12 @@ fn select(
             PathResource::Bucket => "a bucket",
             PathResource::Object => "an object",
         };
-        let message = format!("S3 has no {method} of {what}{named}; look up the operation");
+        let message = format!("S3 has no {method} of {what}{named}; check the operation");
         GateRefusal::not_implemented(message)
     })
 }
 
-fn check_parameters(operation: &OperationRule, parameters: &[Parameter<'_>]) -> Result<(), GateRefusal> {
+fn check_parameters(operation: &OperationRule, parameters: &[QueryParameter<'_>]) -> Result<(), GateRefusal> {
     for (name, value) in parameters {
         let is_permitted = match operation.parameter(name) {
             Some(permits) => permits.is_met_by(value),
@@ -205,7 +255,7 @@ fn check_parameters(operation: &OperationRule, parameters: &[Parameter<'_>]) -> 
         };
         if !is_permitted {
             let (name, operation) = (shown(name), operation.name);
-            let message = format!("{operation} has no query parameter {name} here; leave it out");
+            let message = format!("{operation} does not support the query parameter {name}; remove it");
             return Err(GateRefusal::not_implemented(message));
         }
     }
@@ -216,10 +266,13 @@ fn check_parameters(operation: &OperationRule, parameters: &[Parameter<'_>]) -> 
 const CONDITIONS: [HeaderName; 4] =
     [header::IF_MATCH, header::IF_NONE_MATCH, header::IF_MODIFIED_SINCE, header::IF_UNMODIFIED_SINCE];
 
+/// Other headers that change what a put or a delete does. With the last one, MinIO deletes a whole prefix.
+const OTHERS: [HeaderName; 2] = [header::CONTENT_RANGE, HeaderName::from_static("x-minio-force-delete")];
+
 fn check_headers(operation: &OperationRule, method: &Method, headers: &HeaderMap) -> Result<(), GateRefusal> {
     for name in headers.keys() {
         let is_of_amazon = name.as_str().starts_with("x-amz-");
-        let changes = !method.is_safe() && (CONDITIONS.contains(name) || *name == header::CONTENT_RANGE);
+        let changes = !method.is_safe() && (CONDITIONS.contains(name) || OTHERS.contains(name));
         if !is_of_amazon && !changes {
             continue;
         }
@@ -241,28 +294,31 @@ fn check_header(
     let mut values = headers.get_all(name).iter();
     let value = values.next().map_or("", |value| value.to_str().unwrap_or_default());
     if values.next().is_some() && !may_be_repeated(name.as_str()) {
-        let message = format!("the header {name} is there twice; send it once");
+        let message = format!("the header {name} appears twice; send it once");
         return Err(GateRefusal::bad("InvalidArgument", message));
     }
     if permits.is_met_by(value) {
         return Ok(());
     }
     check_value(operation, name.as_str(), value)?;
+    if name.as_str().starts_with(encryption::METHOD) {
+        encryption::check(operation, headers)?;
+    }
     let operation = operation.name;
     Err(GateRefusal::not_implemented(match permits {
         PermittedValues::Values(known) => {
             let known = known.join(" or ");
-            format!("{operation} takes no {name} but {known} here; change it, or leave it out")
+            format!("{operation} supports only {known} for {name}; change it, or remove it")
         }
-        _ => format!("{operation} does not take the header {name} here; leave it out"),
+        _ => format!("{operation} does not support the header {name}; remove it"),
     }))
 }
 
-/// Refuses values that are not offered here, with AWS's errors: AWS either does not know such a value, or would refuse
-/// it in a bucket without access lists, as all buckets are here. Errors: `InvalidArgument`,
-/// `AccessControlListNotSupported`, `InvalidBucketAclWithObjectOwnership`, `InvalidRedirectLocation`.
+/// Refuses unsupported values with AWS's errors: AWS either does not know such a value, or would refuse it in a bucket
+/// without access lists, and no bucket here has access lists. Errors: `InvalidArgument`,
+/// `AccessControlListNotSupported`, `InvalidBucketAclWithObjectOwnership`, `InvalidRedirectLocation`, `InvalidRequest`.
 fn check_value(operation: &OperationRule, name: &str, value: &str) -> Result<(), GateRefusal> {
-    let detail = format!("{} does not take {name}: {} here; leave it out", operation.name, shown(value));
+    let detail = format!("{} does not support {name}: {}; remove it", operation.name, shown(value));
     let refused = |code, words| Err(GateRefusal::bad(code, composed(words, &detail, &[])));
     match name {
         "x-amz-acl" if !CANNED_ACLS.contains(&value) => Err(GateRefusal::argument("", name, value)),
@@ -271,12 +327,18 @@ fn check_value(operation: &OperationRule, name: &str, value: &str) -> Result<(),
             Err(GateRefusal::bad("InvalidArgument", composed(&words, "", &[("ArgumentName", OWNERSHIP)])))
         }
         _ if name == "x-amz-acl" || name.starts_with("x-amz-grant-") => match operation.resource {
-            PathResource::Bucket => refused("InvalidBucketAclWithObjectOwnership", NO_BUCKET_ACLS),
+            PathResource::Bucket if !operation.is_form() => {
+                refused("InvalidBucketAclWithObjectOwnership", NO_BUCKET_ACLS)
+            }
             _ => refused("AccessControlListNotSupported", NO_ACLS),
         },
         REDIRECT if !["/", "http://", "https://"].iter().any(|start| value.starts_with(start)) => {
             refused("InvalidRedirectLocation", BAD_REDIRECT)
         }
+        _ if name.starts_with("x-amz-checksum-") && !OF_CHECKSUMS.contains(&name) => refused(
+            "InvalidRequest",
+            "The algorithm type you specified in x-amz-checksum- header is invalid.",
+        ),
         _ => Ok(()),
     }
 }
@@ -299,6 +361,8 @@ const CANNED_ACLS: [&str; 8] = [
     "bucket-owner-full-control",
     "log-delivery-write",
 ];
+/// Headers about checksums that hold none.
+const OF_CHECKSUMS: [&str; 3] = ["x-amz-checksum-algorithm", "x-amz-checksum-mode", "x-amz-checksum-type"];
 const OWNERSHIPS: [&str; 3] = ["BucketOwnerEnforced", "BucketOwnerPreferred", "ObjectWriter"];
 
 /// Whether several headers with this name form one list, which is how SDKs send them.
@@ -315,7 +379,11 @@ fn is_hoisted(name: &str) -> bool {
 
 /// Copies headers that some clients send as parameters of a presigned URL into the headers, because S3 accepts them
 /// there. Errors: a header has a different value, or the URL is not presigned.
-fn take_hoisted(uri: &Uri, parameters: &[Parameter<'_>], headers: &mut HeaderMap) -> Result<(), GateRefusal> {
+fn take_hoisted(
+    uri: &Uri,
+    parameters: &[QueryParameter<'_>],
+    headers: &mut HeaderMap,
+) -> Result<(), GateRefusal> {
     for (name, value) in parameters.iter().filter(|(name, _)| is_hoisted(name)) {
         let is_presigned = uri.query().is_some_and(|query| query.contains("X-Amz-Signature="));
         let header = HeaderName::from_bytes(name.as_bytes()).ok().zip(HeaderValue::from_str(value).ok());

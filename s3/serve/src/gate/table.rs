@@ -76,6 +76,17 @@ impl OperationRule {
         self.name == "CompleteMultipartUpload"
     }
 
+    /// Whether the body is an HTML form.
+    pub(crate) fn is_form(&self) -> bool {
+        self.name == "PostObject"
+    }
+
+    /// Returns all operations that are offered.
+    #[cfg(test)]
+    pub(crate) fn offered() -> impl Iterator<Item = &'static OperationRule> {
+        TABLE.operations.iter().filter(|operation| operation.is_offered)
+    }
+
     /// Returns the number of parameters and headers that must be present to select the operation.
     fn selectors(&self) -> usize {
         self.selecting_parameters.len() + self.selecting_headers.len()
@@ -94,6 +105,8 @@ pub(super) struct OperationTable {
     operations: Vec<OperationRule>,
     harmless_parameters: Vec<ParameterRule>,
     harmless_headers: Vec<ParameterRule>,
+    /// The fields that a form may have, by the headers that they stand for.
+    form_fields: Vec<ParameterRule>,
 }
 
 /// The table of this gateway.
@@ -117,6 +130,17 @@ impl OperationTable {
         find(&self.harmless_headers, name).is_some()
     }
 
+    /// Returns the operation whose body is a form.
+    pub(super) fn form(&self) -> &OperationRule {
+        self.operations.iter().find(|operation| operation.is_form()).expect("the table has the operation")
+    }
+
+    /// Returns the values that the field of a form which stands for the header `name` may have; `None` if there is no
+    /// such field.
+    pub(super) fn form_field(&self, name: &str) -> Option<&PermittedValues> {
+        find(&self.form_fields, name)
+    }
+
     /// Parses the table's text, which is compiled into the program; panics if it is invalid.
     fn read(text: &'static str) -> Self {
         let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
@@ -135,6 +159,7 @@ impl OperationTable {
             operations,
             harmless_parameters: words("@harmless-parameters"),
             harmless_headers: words("@harmless-headers"),
+            form_fields: words("@form-fields"),
         }
     }
 }
@@ -155,7 +180,7 @@ fn read_operation(row: &'static str, words: &impl Fn(&'static str) -> Vec<Parame
         "service" => PathResource::Service,
         "bucket" => PathResource::Bucket,
         "object" => PathResource::Object,
-        other => panic!("{other} is no resource"),
+        other => panic!("{other} is not a resource"),
     };
     let (name, selector) = (next(), next());
     let (parameters_named, headers_named) = read_selector(selector);
@@ -172,10 +197,10 @@ fn read_operation(row: &'static str, words: &impl Fn(&'static str) -> Vec<Parame
     }
 }
 
-type Selector = (Vec<(&'static str, Option<&'static str>)>, Vec<&'static str>);
+type OperationSelector = (Vec<(&'static str, Option<&'static str>)>, Vec<&'static str>);
 
 /// Parses `?name?name=value!header`; a hyphen means no selector.
-fn read_selector(text: &'static str) -> Selector {
+fn read_selector(text: &'static str) -> OperationSelector {
     let (mut parameters, mut headers) = (Vec::new(), Vec::new());
     for word in text.split_inclusive(['?', '!']).collect::<Vec<_>>().windows(2) {
         let name = word[1].trim_end_matches(['?', '!']);
@@ -224,7 +249,7 @@ mod tests {
         assert_eq!(part.selecting_headers, ["x-amz-copy-source"]);
         assert_eq!(named("ListObjectsV2").selecting_parameters, [("list-type", Some("2"))]);
         assert!(named("ListBuckets").selecting_parameters.is_empty());
-        assert!(!named("RenameObject").is_offered);
+        assert!(!named("RestoreObject").is_offered);
     }
 
     #[test]

@@ -25,6 +25,7 @@ fn operations_are_told_apart() {
         ("PUT", "/b/k?partNumber=1&uploadId=2&x-id=UploadPart", "UploadPart"),
         ("POST", "/b?delete=", "DeleteObjects"),
         ("POST", "/b/k?%75ploads", "CreateMultipartUpload"),
+        ("POST", "/b", "PostObject"),
         ("DELETE", "/b/k?versionId=null", "DeleteObject"),
         ("HEAD", "/b//", "HeadObject"),
         ("PUT", "/b/k?&", "PutObject"),
@@ -42,7 +43,7 @@ fn what_is_not_known_is_not_implemented() {
         ("DELETE", "/b?logging"),
         ("DELETE", "/b/k?uploads"),
         ("POST", "/?Action=x"),
-        ("POST", "/b"),
+        ("POST", "/b?nonesuch"),
         ("GET", "/b?list-type=3"),
         ("GET", "/b/k?list-type=2"),
         ("GET", "/b?acl&tagging"),
@@ -50,7 +51,7 @@ fn what_is_not_known_is_not_implemented() {
         ("PUT", "/b/k?x-amz-meta-a=b"),
     ] {
         let answer = asked(Request::builder().method(method).uri(target));
-        // Operations of S3 that are not offered pass the gate, and are refused with NotImplemented once the caller is
+        // Unsupported operations of S3 pass the gate, and are refused with NotImplemented once the caller is
         // authenticated.
         let is_refused =
             answer.map_or_else(|refusal| refusal.status == 501, |operation| !operation.is_offered);
@@ -105,6 +106,19 @@ fn headers_choose_operations_and_are_refused_by_name() {
     assert_eq!(asked(twice).expect_err("twice").code, "InvalidArgument");
     let read = Request::get("/b?location").header("if-none-match", "\"t\"");
     assert_eq!(asked(read).unwrap().name, "GetBucketLocation");
+}
+
+/// The S3 layer would accept the signature in a form for any operation.
+#[test]
+fn only_a_form_upload_is_a_form() {
+    let post = |target: &str| {
+        let request = Request::post(target).header("content-type", "Multipart/form-data; boundary=b");
+        asked(request).map(|operation| operation.name).map_err(|refusal| refusal.code)
+    };
+    assert_eq!(post("/b"), Ok("PostObject"));
+    for target in ["/b?delete", "/b/k?uploads", "/b/k?uploadId=1", "/b/k?restore"] {
+        assert_eq!(post(target), Err("InvalidRequest"), "{target}");
+    }
 }
 
 #[test]

@@ -53,7 +53,7 @@ impl ChunkDecoder {
         }
     }
 
-    /// Whether the last byte of the body has been taken.
+    /// Whether the last byte of the body has been consumed.
     pub(crate) fn is_done(&self) -> bool {
         matches!(self.state, ChunkState::Done)
     }
@@ -127,7 +127,7 @@ fn line(bytes: &[u8], bytes_max: usize) -> Result<Option<&[u8]>, MessageRefusal>
         Some(at) => match bytes.get(at + 1) {
             None => Ok(None),
             Some(b'\n') => Ok(Some(&bytes[..at])),
-            Some(_) => Err(MessageRefusal::bad("a carriage return alone between chunks")),
+            Some(_) => Err(MessageRefusal::bad("a lone carriage return between chunks")),
         },
         None if seen.len() == bytes_max => Err(MessageRefusal::bad("a line between chunks is too long")),
         None => Ok(None),

@@ -6,7 +6,7 @@ use std::mem::MaybeUninit;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::Poll;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use bytes::Bytes;
 use http::header::ALT_SVC;
@@ -17,9 +17,10 @@ use crate::connection::ClientSocket;
 use crate::gateway::StopReceiver;
 use crate::http1::fast_lane::FastOutcome;
 use crate::http1::head::{HEADERS_MAX, MessageRefusal, RequestFraming, RequestHead, parse};
-use crate::http1::incoming::{IncomingBody, Lent, RequestBody, take_back};
+use crate::http1::incoming::{IncomingBody, LentBody, RequestBody, take_back};
 use crate::http1::outgoing::{OutgoingResponse, ResponseForm};
 use crate::http1::wire::BufferedSocket;
+use crate::limits::{BodyLimits, ConnectionAccount, LimitReason, is_shared, take_turn};
 use crate::monitor::{self, RequestTrace, ResponseEnding, TIMING_WANTED};
 use crate::s3::ObjectUpload;
 use crate::unsigned::ConnectionPeer;
@@ -33,12 +34,12 @@ const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 pub(crate) async fn serve(
     socket: ClientSocket,
     ahead: Vec<u8>,
-    caller: &ConnectionPeer,
+    (caller, account): (&ConnectionPeer, &ConnectionAccount),
     shared: &GatewayState,
     stopped: StopReceiver,
 ) -> io::Result<Option<(ClientSocket, Vec<u8>)>> {
-    let mut wire = BufferedSocket::new(socket, ahead, shared.limits.stall_timeout);
-    let driver = ConnectionDriver { shared, caller, stopped: stopped.clone() };
+    let mut wire = BufferedSocket::new(socket, ahead, shared.limits.body.clone());
+    let driver = ConnectionDriver { shared, caller, account, stopped: stopped.clone() };
     let mut stop = pin!(stopped.over_and_left());
     match driver.opening(&mut wire, stop.as_mut()).await? {
         ConnectionOpening::Http1 => driver.run(wire, stop.as_mut()).await?,
@@ -59,6 +60,7 @@ enum ConnectionOpening {
 struct ConnectionDriver<'s> {
     shared: &'s GatewayState,
     caller: &'s ConnectionPeer,
+    account: &'s ConnectionAccount,
     stopped: StopReceiver,
 }
 
@@ -83,7 +85,7 @@ struct ReceivedRequest {
 
 /// How a request is served.
 enum RequestWork {
-    /// A request that the fast lane does not take.
+    /// A request that the fast lane leaves to the S3 layer.
     Common(Request<()>),
     Upload(Box<ObjectUpload>),
 }
@@ -107,7 +109,8 @@ impl ConnectionDriver<'_> {
             let again = match self.next(&mut wire, stop.as_mut()).await? {
                 NextMessage::Request(received) => self.exchange(wire, received).await?,
                 NextMessage::Answered(PreparedResponse { outgoing, keep_alive, form, trace }) => {
-                    let goes_on = keep_alive && !self.stopped.is_stopped();
+                    let is_welcome = self.account.answered(trace.account(), outgoing.status);
+                    let goes_on = keep_alive && is_welcome && !self.stopped.is_stopped();
                     self.send(outgoing, &mut wire, goes_on, form, &trace).await?;
                     go_on_or_close(wire, goes_on).await
                 }
@@ -140,7 +143,7 @@ impl ConnectionDriver<'_> {
             }
             match self.read_more(wire, stop.as_mut()).await {
                 Ok(0) => return Ok(ConnectionOpening::Closed),
-                // The code after this runs into the same timeout, and sends the response for it.
+                // The code after this hits the same timeout, and sends the response.
                 Err(error) if error.kind() == io::ErrorKind::TimedOut => return Ok(ConnectionOpening::Http1),
                 read => read?,
             };
@@ -154,6 +157,9 @@ impl ConnectionDriver<'_> {
         mut stop: Pin<&mut impl Future<Output = ()>>,
     ) -> io::Result<NextMessage> {
         loop {
+            if !wire.ahead().is_empty() && is_shared(self.account.user_id()) {
+                take_turn(self.account.user()).await;
+            }
             if let Some(next) = self.received(wire) {
                 wire.end_wait();
                 return Ok(next);
@@ -269,13 +275,20 @@ impl ConnectionDriver<'_> {
         outgoing.add_header(monitor::REQUEST_ID.as_str(), trace.id.as_str());
         outgoing.add_header(monitor::HOST_ID.as_str(), self.shared.monitor.ids.host_text());
         let (status, body_bytes, ready) = (outgoing.status, outgoing.body_bytes, Instant::now());
+        if trace.is_paced() {
+            wire.set_payer(trace.account().cloned());
+        }
         let sent = outgoing.send(wire, keep_alive, form).await;
+        wire.set_payer(None);
+        if sent.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::TimedOut) {
+            trace.limited(LimitReason::Slow);
+        }
         let ending = ResponseEnding { status, body_bytes, ready, is_complete: sent.is_ok() };
         self.shared.monitor.finish(trace, &ending);
         sent
     }
 
-    /// Answers a request. Returns the socket if the connection stays open.
+    /// Answers a request. Returns the socket if the connection remains open.
     async fn exchange(
         &self,
         wire: BufferedSocket,
@@ -284,7 +297,7 @@ impl ConnectionDriver<'_> {
         let ReceivedRequest { work, framing, keep_alive, expects_continue, form, trace, wants_timing } =
             received;
         let (shared, trace) = (self.shared, Arc::new(trace));
-        let (body, held) = hold(wire, framing, expects_continue, shared.limits.body_bytes_max);
+        let (body, held) = hold(wire, framing, expects_continue, (shared.limits.body_bytes_max, &trace));
         let answered = match work {
             RequestWork::Common(request) => {
                 Err(answer::answer(shared, self.caller, request.map(|()| body), trace.clone()).await)
@@ -299,6 +312,12 @@ impl ConnectionDriver<'_> {
         if wants_timing {
             add_timing(&mut outgoing, &trace);
         }
+        if matches!(held, SocketHolder::Wire(_))
+            && let (RequestFraming::Length(bytes), Some(account)) = (framing, trace.account())
+        {
+            // A body that came with its head was not read from the socket.
+            account.charge(bytes);
+        }
         let mut returned = match held.take_back() {
             Ok(returned) => returned,
             Err(error) => {
@@ -308,8 +327,12 @@ impl ConnectionDriver<'_> {
                 return Err(error);
             }
         };
-        let goes_on =
-            keep_alive && returned.can_go_on() && !outgoing.ends_connection() && !self.stopped.is_stopped();
+        let is_welcome = self.account.answered(trace.account(), outgoing.status);
+        let goes_on = keep_alive
+            && is_welcome
+            && returned.can_go_on()
+            && !outgoing.ends_connection()
+            && !self.stopped.is_stopped();
         self.send(outgoing, returned.wire(), goes_on, form, &trace).await?;
         if goes_on {
             return Ok(Some(returned.discard().await?));
@@ -325,7 +348,7 @@ impl ConnectionDriver<'_> {
 const TOO_LARGE: MessageRefusal =
     MessageRefusal { status: StatusCode::PAYLOAD_TOO_LARGE, why: answer::TOO_LARGE };
 
-/// Adds the header that says where the request's time was spent.
+/// Adds the header with the timing information.
 fn add_timing(outgoing: &mut OutgoingResponse, trace: &RequestTrace) {
     outgoing.add_header(monitor::SERVER_TIMING.as_str(), &trace.server_timing(Instant::now()));
 }
@@ -344,7 +367,7 @@ const TOO_SLOW: MessageRefusal =
 /// The owner of the socket while a request is answered.
 enum SocketHolder {
     Wire(BufferedSocket),
-    Lent(Lent),
+    Lent(LentBody),
 }
 
 /// Returns the body of a request. A body that arrived with its head is passed on as it is. For any other body, the
@@ -353,7 +376,7 @@ fn hold(
     mut wire: BufferedSocket,
     framing: RequestFraming,
     expects_continue: bool,
-    bytes_max: u64,
+    (bytes_max, trace): (u64, &Arc<RequestTrace>),
 ) -> (s3s::Body, SocketHolder) {
     let at_hand = wire.ahead().len() as u64;
     match framing {
@@ -363,8 +386,13 @@ fn hold(
             (if body.is_empty() { s3s::Body::empty() } else { body.into() }, SocketHolder::Wire(wire))
         }
         framing => {
-            let (body, lent) =
-                RequestBody::lend(IncomingBody::new(wire, framing, expects_continue, bytes_max));
+            let (body, lent) = RequestBody::lend(IncomingBody::new(
+                wire,
+                framing,
+                expects_continue,
+                bytes_max,
+                trace.clone(),
+            ));
             (body, SocketHolder::Lent(lent))
         }
     }
@@ -429,9 +457,9 @@ async fn refuse(wire: BufferedSocket, refusal: MessageRefusal) -> io::Result<()>
 pub(crate) async fn turn_away(
     socket: ClientSocket,
     response: Response<PreparedBody>,
-    stall_timeout: Duration,
+    limits: BodyLimits,
 ) -> io::Result<()> {
-    send_last(BufferedSocket::new(socket, Vec::new(), stall_timeout), response).await
+    send_last(BufferedSocket::new(socket, Vec::new(), limits), response).await
 }
 
 async fn send_last(mut wire: BufferedSocket, response: Response<PreparedBody>) -> io::Result<()> {

@@ -41,8 +41,10 @@ pub(crate) struct RequestHead<'b> {
     pub(crate) method: &'b str,
     pub(crate) target: &'b str,
     pub(crate) headers: &'b [httparse::Header<'b>],
+    /// The bytes that the head was parsed from; `None` if they are not UTF-8.
+    text: Option<&'b str>,
     pub(crate) framing: RequestFraming,
-    /// Whether the client can take chunks and interim responses.
+    /// Whether the client accepts chunks and interim responses.
     pub(crate) is_http_1_1: bool,
     /// Whether the client wants to reuse the connection.
     pub(crate) keep_alive: bool,
@@ -50,16 +52,16 @@ pub(crate) struct RequestHead<'b> {
     pub(crate) expects_continue: bool,
 }
 
-const TOO_LARGE: &str = "the request's head is larger than this gateway takes";
+const TOO_LARGE: &str = "the request's head exceeds this gateway's limit";
 
 /// Storage for the parsed headers of a head.
-pub(crate) type Room<'b> = [MaybeUninit<httparse::Header<'b>>; HEADERS_MAX];
+pub(crate) type HeaderStorage<'b> = [MaybeUninit<httparse::Header<'b>>; HEADERS_MAX];
 
 /// Parses the head at the start of `bytes`. Returns it with its length, or `None` until its end has arrived. Errors:
 /// the head has more than `bytes_max` bytes, or is not HTTP.
 pub(crate) fn parse<'b>(
     bytes: &'b [u8],
-    room: &'b mut Room<'b>,
+    room: &'b mut HeaderStorage<'b>,
     bytes_max: usize,
 ) -> Result<Option<(RequestHead<'b>, usize)>, MessageRefusal> {
     let mut request = httparse::Request::new(&mut []);
@@ -77,6 +79,7 @@ pub(crate) fn parse<'b>(
         method: request.method.unwrap_or_default(),
         target: request.path.unwrap_or_default(),
         headers: request.headers,
+        text: std::str::from_utf8(&bytes[..length]).ok(),
         framing: RequestFraming::Length(0),
         is_http_1_1,
         keep_alive: false,
@@ -91,7 +94,7 @@ fn unreadable(error: httparse::Error, is_too_long: bool) -> MessageRefusal {
         httparse::Error::TooManyHeaders => MessageRefusal::too_large("the request has more than 128 headers"),
         httparse::Error::Version => MessageRefusal {
             status: StatusCode::HTTP_VERSION_NOT_SUPPORTED,
-            why: "only HTTP/1.0 and HTTP/1.1 are spoken here",
+            why: "only HTTP/1.0 and HTTP/1.1 are supported",
         },
         _ if is_too_long => MessageRefusal::too_large(TOO_LARGE),
         _ => MessageRefusal::bad("the request's head is not HTTP"),
@@ -165,7 +168,7 @@ fn check_coding(value: &[u8]) -> Result<(), MessageRefusal> {
     match ends_chunked {
         true => Err(MessageRefusal {
             status: StatusCode::NOT_IMPLEMENTED,
-            why: "no Transfer-Encoding but chunked is offered here",
+            why: "the only supported Transfer-Encoding is chunked",
         }),
         false => Err(MessageRefusal::bad("the Transfer-Encoding does not end with chunked")),
     }
@@ -176,13 +179,26 @@ fn check_expectation(value: &[u8]) -> Result<(), MessageRefusal> {
         true => Ok(()),
         false => Err(MessageRefusal {
             status: StatusCode::EXPECTATION_FAILED,
-            why: "no expectation but 100-continue can be met",
+            why: "the only supported expectation is 100-continue",
         }),
     }
 }
 
 fn has_option(value: &[u8], option: &[u8]) -> bool {
     value.split(|&byte| byte == b',').any(|listed| listed.trim_ascii().eq_ignore_ascii_case(option))
+}
+
+impl<'b> RequestHead<'b> {
+    /// Returns the value of a header of this head; `None` if it is not UTF-8. Cost: a few instructions if all of the head
+    /// is UTF-8, because that was checked at once.
+    pub(crate) fn value(&self, header: &httparse::Header<'b>) -> Option<&'b str> {
+        let of_head = || {
+            let text = self.text?;
+            let start = header.value.as_ptr().addr().checked_sub(text.as_ptr().addr())?;
+            text.get(start..start + header.value.len())
+        };
+        of_head().or_else(|| std::str::from_utf8(header.value).ok())
+    }
 }
 
 impl RequestHead<'_> {
@@ -196,7 +212,7 @@ impl RequestHead<'_> {
         };
         let mut request = Request::new(());
         *request.method_mut() = Method::from_bytes(self.method.as_bytes())
-            .map_err(|_| MessageRefusal::bad("the request's method is not one"))?;
+            .map_err(|_| MessageRefusal::bad("the request's method is invalid"))?;
         *request.uri_mut() = Uri::from_maybe_shared(copied(self.target.as_bytes()))
             .map_err(|_| MessageRefusal::bad("the request's target is not a path"))?;
         *request.version_mut() = if self.is_http_1_1 { Version::HTTP_11 } else { Version::HTTP_10 };
@@ -206,7 +222,7 @@ impl RequestHead<'_> {
             let name = HeaderName::from_bytes(header.name.as_bytes());
             let value = HeaderValue::from_maybe_shared(copied(header.value));
             let (Ok(name), Ok(value)) = (name, value) else {
-                return Err(MessageRefusal::bad("a header of the request is not HTTP"));
+                return Err(MessageRefusal::bad("a header of the request is not valid HTTP"));
             };
             headers.append(name, value);
         }
@@ -249,6 +265,20 @@ mod tests {
         check("PUT /b/k HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: Chunked\r\n\r\n", |head| {
             assert_eq!(head.framing, RequestFraming::Chunked);
         });
+    }
+
+    #[test]
+    fn values_are_text_or_nothing() {
+        let values = |head: &[u8]| {
+            let mut room = [const { MaybeUninit::uninit() }; HEADERS_MAX];
+            let (head, _) = parse(head, &mut room, HEAD_BYTES_MAX).unwrap().expect("the head is whole");
+            head.headers.iter().map(|header| head.value(header).map(str::to_owned)).collect::<Vec<_>>()
+        };
+        let some = |text: &str| Some(text.to_owned());
+        let head = "GET / HTTP/1.1\r\nHost: h\r\nA:\r\nB: \u{e4} b \r\n\r\n";
+        assert_eq!(values(head.as_bytes()), [some("h"), some(""), some("\u{e4} b")]);
+        let head = b"GET / HTTP/1.1\r\nHost: h\r\nA: \xff\r\nB: b\r\n\r\n";
+        assert_eq!(values(head), [some("h"), None, some("b")]);
     }
 
     #[test]

@@ -1,22 +1,24 @@
-//! Request bodies on their way to the S3 layer, in pieces of a size that suits stores.
+//! Passes request bodies to the S3 layer, in pieces of a size that suits stores.
 
+use std::io;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
-use std::{io, mem};
 
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 
-use crate::buffers::{BufferChunk, CHUNK_BYTES};
+use crate::buffers::{CHUNK_BYTES, PartialChunk};
 use crate::http1::chunked::{ChunkDecoder, ChunkStep};
 use crate::http1::head::RequestFraming;
 use crate::http1::wire::BufferedSocket;
+use crate::limits::LimitReason;
+use crate::monitor::RequestTrace;
 
 /// The error of a body that stopped arriving; the S3 operation recognizes the text.
 pub(crate) const STALLED: &str = "the client stopped sending in the middle of the body";
 /// The error of a body whose chunked coding is invalid; the S3 operation recognizes the text.
-pub(crate) const BROKEN: &str = "the body's transfer coding is broken";
+pub(crate) const BROKEN: &str = "the body's transfer coding is invalid";
 
 /// The maximum number of unread bytes of a refused body that are read and discarded so that the connection can be used
 /// again. Clients send parts of 5 to 16 MiB, and read the response only afterwards.
@@ -26,7 +28,7 @@ const DISCARD_BYTES_MAX: u64 = 16 * 1024 * 1024;
 const GO_ON: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 
 /// The error type of request bodies.
-type BodyError = Box<dyn std::error::Error + Send + Sync>;
+type RequestBodyError = Box<dyn std::error::Error + Send + Sync>;
 
 /// A request's body that is being read, with its socket.
 pub(crate) struct IncomingBody {
@@ -35,10 +37,10 @@ pub(crate) struct IncomingBody {
     /// For a client that waits for `100 Continue`: how many bytes of that response were sent.
     told: Option<usize>,
     has_failed: bool,
-    chunk: Option<BufferChunk>,
-    filled: usize,
+    chunk: PartialChunk,
     /// For a body of unstated length: the number of bytes that may still arrive.
     room_bytes: u64,
+    trace: Arc<RequestTrace>,
 }
 
 /// The part of the body that has not been read yet.
@@ -54,6 +56,7 @@ impl IncomingBody {
         framing: RequestFraming,
         expects_continue: bool,
         bytes_max: u64,
+        trace: Arc<RequestTrace>,
     ) -> Self {
         let left = match framing {
             RequestFraming::Length(bytes) => UnreadBody::Length(bytes),
@@ -64,9 +67,9 @@ impl IncomingBody {
             left,
             told: expects_continue.then_some(0),
             has_failed: false,
-            chunk: None,
-            filled: 0,
+            chunk: PartialChunk::default(),
             room_bytes: bytes_max,
+            trace,
         }
     }
 
@@ -101,21 +104,29 @@ impl IncomingBody {
         self.wire
     }
 
-    fn poll_piece(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Bytes, BodyError>>> {
+    fn poll_piece(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Bytes, RequestBodyError>>> {
+        if self.trace.is_paced() {
+            self.wire.set_payer(self.trace.account().cloned());
+            ready!(self.wire.poll_allowed(context));
+        }
         let filled = ready!(self.poll_fill(context));
-        let piece = filled.map(|()| self.take_piece());
+        let piece = filled.map(|()| self.chunk.take());
         self.has_failed |= piece.is_err();
         Poll::Ready(piece.transpose())
     }
 
-    /// Fills a whole chunk, or as much of it as the rest of the body fills.
-    fn poll_fill(&mut self, context: &mut Context<'_>) -> Poll<Result<(), BodyError>> {
+    /// Fills a whole chunk, or as much of it as the rest of the body fills. If memory is scarce, a body that waits for
+    /// its client passes on what has arrived, or keeps it in as little memory as possible.
+    fn poll_fill(&mut self, context: &mut Context<'_>) -> Poll<Result<(), RequestBodyError>> {
         ready!(self.poll_tell(context))?;
-        while self.filled < CHUNK_BYTES && !self.is_done() {
+        while self.chunk.filled() < CHUNK_BYTES && !self.is_done() {
             let done = match &self.left {
-                UnreadBody::Length(left) => self.poll_plain(context, *left).map_err(BodyError::from),
+                UnreadBody::Length(left) => self.poll_plain(context, *left).map_err(RequestBodyError::from),
                 UnreadBody::Chunked(_) => self.poll_chunked(context),
             };
+            if done.is_pending() && self.chunk.is_to_be_passed_on() {
+                return Poll::Ready(Ok(()));
+            }
             ready!(done)?;
         }
         Poll::Ready(Ok(()))
@@ -133,82 +144,75 @@ impl IncomingBody {
         Poll::Ready(Ok(()))
     }
 
-    fn take_piece(&mut self) -> Option<Bytes> {
-        let chunk = self.chunk.take()?;
-        Some(chunk.into_bytes(mem::take(&mut self.filled))).filter(|piece| !piece.is_empty())
-    }
-
     /// Reads some more bytes, starting with those that arrived with the head.
     fn poll_plain(&mut self, context: &mut Context<'_>, left: u64) -> Poll<io::Result<()>> {
-        let chunk = self.chunk.get_or_insert_with(BufferChunk::new);
-        let room = &mut chunk.memory()[self.filled..];
+        let room = self.chunk.room();
         let wanted = room.len().min(usize::try_from(left).unwrap_or(usize::MAX));
         let ahead = self.wire.ahead();
         let count = if ahead.is_empty() {
-            ended_early(ready!(self.wire.poll_read(context, &mut room[..wanted])))?
+            let read = ready!(self.wire.poll_read(context, &mut room[..wanted]));
+            ended_early(read, &self.trace)?
         } else {
             let count = wanted.min(ahead.len());
             room[..count].copy_from_slice(&ahead[..count]);
             self.wire.consume(count);
             count
         };
-        self.filled += count;
+        self.chunk.add(count);
         self.left = UnreadBody::Length(left - count as u64);
         Poll::Ready(Ok(()))
     }
 
-    fn poll_chunked(&mut self, context: &mut Context<'_>) -> Poll<Result<(), BodyError>> {
+    fn poll_chunked(&mut self, context: &mut Context<'_>) -> Poll<Result<(), RequestBodyError>> {
         let UnreadBody::Chunked(decoder) = &mut self.left else { return Poll::Ready(Ok(())) };
-        let chunk = self.chunk.get_or_insert_with(BufferChunk::new);
-        let room = &mut chunk.memory()[self.filled..];
+        let room = self.chunk.room();
         let ahead = self.wire.ahead();
         let step = decoder.step(ahead, room.len());
         match step.map_err(|refusal| format!("{BROKEN}: {}", refusal.why))? {
             // S3's trailers are sent within `aws-chunked`, so these are ignored.
             ChunkStep::Skip(count) | ChunkStep::Trailer(count) => self.wire.consume(count),
             ChunkStep::Data(count) if count as u64 > self.room_bytes => {
-                return Poll::Ready(Err(format!("{BROKEN}: it is larger than this gateway takes").into()));
+                return Poll::Ready(Err(format!("{BROKEN}: it exceeds this gateway's limit").into()));
             }
             ChunkStep::Data(count) => {
                 self.room_bytes -= count as u64;
                 room[..count].copy_from_slice(&ahead[..count]);
-                self.filled += count;
+                self.chunk.add(count);
                 self.wire.consume(count);
             }
             ChunkStep::End => {}
             ChunkStep::More => {
-                let timeout = self.wire.stall_timeout();
-                ended_early(ready!(self.wire.poll_ahead(context, timeout)))?;
-                self.wire.end_wait();
+                ended_early(ready!(self.wire.poll_ahead_in_body(context)), &self.trace)?;
             }
         }
         Poll::Ready(Ok(()))
     }
 }
 
-fn ended_early(read: io::Result<usize>) -> io::Result<usize> {
+fn ended_early(read: io::Result<usize>, trace: &RequestTrace) -> io::Result<usize> {
     match read {
         Ok(0) => Err(io::ErrorKind::UnexpectedEof.into()),
         Err(error) if error.kind() == io::ErrorKind::TimedOut => {
+            trace.limited(LimitReason::Slow);
             Err(io::Error::new(io::ErrorKind::TimedOut, STALLED))
         }
         read => read,
     }
 }
 
-/// A request's body in the form that the S3 layer takes. The connection takes the socket back when the response is
+/// A request's body in the form that the S3 layer accepts. The connection takes the socket back when the response is
 /// ready.
 pub(crate) struct RequestBody {
-    incoming: Lent,
+    incoming: LentBody,
     length: Option<u64>,
 }
 
 /// A body with its socket, lent for the duration of a request.
-pub(crate) type Lent = Arc<Mutex<Option<IncomingBody>>>;
+pub(crate) type LentBody = Arc<Mutex<Option<IncomingBody>>>;
 
 impl RequestBody {
     /// Returns the body, and a handle with which the connection gets its socket back.
-    pub(crate) fn lend(incoming: IncomingBody) -> (s3s::Body, Lent) {
+    pub(crate) fn lend(incoming: IncomingBody) -> (s3s::Body, LentBody) {
         let length = match incoming.left {
             UnreadBody::Length(left) => Some(left),
             UnreadBody::Chunked(_) => None,
@@ -219,18 +223,18 @@ impl RequestBody {
 }
 
 /// Takes the socket back. If the body is still in use, its further reads fail.
-pub(crate) fn take_back(lent: &Lent) -> Option<IncomingBody> {
+pub(crate) fn take_back(lent: &LentBody) -> Option<IncomingBody> {
     lent.lock().unwrap_or_else(PoisonError::into_inner).take()
 }
 
 impl Body for RequestBody {
     type Data = Bytes;
-    type Error = BodyError;
+    type Error = RequestBodyError;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, RequestBodyError>>> {
         let body = &mut *self;
         let mut lent = body.incoming.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(incoming) = lent.as_mut() else {
@@ -260,9 +264,12 @@ mod tests {
 
     use super::*;
     use crate::connection::ClientSocket;
+    use crate::limits::BodyLimits;
+    use crate::monitor::RequestMonitor;
+    use crate::unsigned::ConnectionPeer;
 
-    /// A thread that has just received a socket does not know yet that it is writable, and reports that a write would
-    /// block.
+    /// On a thread that has just received a socket, the runtime does not know yet that the socket is writable, and
+    /// reports that a write would block.
     #[test]
     fn who_waits_is_told_to_send_also_on_a_new_socket() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -277,8 +284,12 @@ mod tests {
         });
         let body = crate::workers::new_runtime().unwrap().block_on(async {
             let socket = ClientSocket::Plain(tokio::net::TcpStream::from_std(socket).unwrap());
-            let wire = BufferedSocket::new(socket, Vec::new(), Duration::from_secs(60));
-            let mut incoming = IncomingBody::new(wire, RequestFraming::Length(4), true, 100);
+            let limits = BodyLimits::of_tests(Duration::from_secs(60));
+            let wire = BufferedSocket::new(socket, Vec::new(), limits);
+            let caller = ConnectionPeer::Remote(std::net::SocketAddr::from(([127, 0, 0, 1], 1)));
+            let trace = RequestMonitor::new(None).start("PUT", "/b/k", &caller, std::time::Instant::now());
+            let framing = RequestFraming::Length(4);
+            let mut incoming = IncomingBody::new(wire, framing, true, 100, Arc::new(trace));
             std::future::poll_fn(|context| incoming.poll_piece(context)).await
         });
         assert_eq!(body.unwrap().unwrap(), "body");

@@ -18,5 +18,9 @@ mod wire;
 
 pub(crate) use chunked::{ChunkDecoder, ChunkStep};
 pub(crate) use driver::{serve, turn_away};
+#[cfg(feature = "fuzzing")]
+pub(crate) use fast_lane::is_plain_request;
 pub(crate) use fast_lane::{FastLane, SignatureVerifier};
+#[cfg(feature = "fuzzing")]
+pub(crate) use head::{HEADERS_MAX, RequestFraming, RequestHead, parse};
 pub(crate) use incoming::{BROKEN, STALLED};

@@ -8,7 +8,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use fordway_store::{FileRegion, ObjectContent};
-use fordway_wire::date::format_http;
+use fordway_wire::date::http_date;
 use http::{HeaderName, Response, StatusCode, header};
 use http_body::Body as _;
 
@@ -107,7 +107,7 @@ impl OutgoingResponse {
         self.ends_connection
     }
 
-    /// Sends the response, and tells the client whether the connection stays open. Errors: the connection is no
+    /// Sends the response, and tells the client whether the connection remains open. Errors: the connection is no
     /// longer usable, because the client is gone or the content ended early.
     pub(crate) async fn send(
         mut self,
@@ -138,6 +138,7 @@ impl OutgoingBody {
                 OutgoingBody::Pieces(ContentPieces::new(stream))
             }
             PreparedBody::Parts(parts) => OutgoingBody::Parts(parts),
+            PreparedBody::Remote(region) => OutgoingBody::Pieces(ContentPieces::Remote(region)),
             PreparedBody::Document(document) => match document.bytes() {
                 Some(bytes) => OutgoingBody::Bytes(bytes),
                 None => OutgoingBody::Stream(document, is_chunked),
@@ -186,6 +187,13 @@ async fn send_parts(
                 buffer.clear();
                 let place = region.offset + range.start..region.offset + range.end;
                 wire.send_file(&region.file, place).await?;
+            }
+            RangeSource::Remote(_) => {
+                for start in range.clone().step_by(PIECE_BYTES as usize) {
+                    append_part(&source, start..range.end.min(start + PIECE_BYTES), buffer).await?;
+                    wire.send_before_file(buffer).await?;
+                    buffer.clear();
+                }
             }
             source => append_part(source, range, buffer).await?,
         }
@@ -251,9 +259,21 @@ pub(crate) fn put(head: &mut Vec<u8>, name: &str, value: &[u8]) {
     head.extend_from_slice(b"\r\n");
 }
 
-/// Appends a header whose value is a number.
+/// The maximum number of digits of a 64-bit number.
+const DIGITS_MAX: usize = 20;
+
+/// Appends a header whose value is a number. Cost: no allocation.
 pub(crate) fn put_number(head: &mut Vec<u8>, name: &str, value: u64) {
-    put(head, name, value.to_string().as_bytes());
+    let (mut digits, mut rest) = ([b'0'; DIGITS_MAX], value);
+    let mut start = digits.len();
+    loop {
+        start -= 1;
+        digits[start] = b'0' + (rest % 10) as u8;
+        rest /= 10;
+        if rest == 0 {
+            return put(head, name, &digits[start..]);
+        }
+    }
 }
 
 /// Returns the current time in the format of `Date`. Cost: formatted once a second.
@@ -266,7 +286,7 @@ fn date() -> [u8; 29] {
     WRITTEN.with_borrow_mut(|(written, text)| {
         if *written != second {
             *written = second;
-            text.copy_from_slice(format_http(now).as_bytes());
+            *text = http_date(now);
         }
         *text
     })
@@ -275,6 +295,15 @@ fn date() -> [u8; 29] {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn numbers_of_any_length_are_written() {
+        for number in [0, 9, 10, 4096, u64::MAX] {
+            let mut head = Vec::new();
+            put_number(&mut head, "content-length", number);
+            assert_eq!(String::from_utf8(head).unwrap(), format!("content-length: {number}\r\n"));
+        }
+    }
 
     #[test]
     fn what_an_answer_says_of_its_length() {

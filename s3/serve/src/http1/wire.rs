@@ -6,6 +6,7 @@ use std::io;
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::pin::{Pin, pin};
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -16,6 +17,7 @@ use crate::buffers::{BufferChunk, CHUNK_BYTES, give_buffer, take_buffer};
 use crate::connection::ClientSocket;
 use crate::connection::WaitDeadline;
 use crate::content::{PIECE_BYTES, read_elsewhere, read_piece};
+use crate::limits::{BodyLimits, ProgressWatch, RatePacer, UserAccount};
 use crate::workers::here;
 
 /// The maximum number of bytes read at a time for a head: enough for the head and the small body that often follows it.
@@ -34,19 +36,26 @@ pub(crate) struct BufferedSocket {
     /// The number of bytes of `ahead` that have been used.
     used: usize,
     patience: WaitDeadline,
-    stall_timeout: Duration,
+    limits: BodyLimits,
+    progress: ProgressWatch,
+    /// The user whose rate limits the body that is transferred, if a rate does.
+    payer: Option<Arc<UserAccount>>,
+    pacer: RatePacer,
     /// The number of the thread whose runtime reports events on the socket.
     home: usize,
 }
 
 impl BufferedSocket {
-    pub(crate) fn new(stream: ClientSocket, ahead: Vec<u8>, stall_timeout: Duration) -> Self {
+    pub(crate) fn new(stream: ClientSocket, ahead: Vec<u8>, limits: BodyLimits) -> Self {
         BufferedSocket {
             stream,
             ahead,
             used: 0,
             patience: WaitDeadline::default(),
-            stall_timeout,
+            limits,
+            progress: ProgressWatch::default(),
+            payer: None,
+            pacer: RatePacer::default(),
             home: here(),
         }
     }
@@ -81,9 +90,59 @@ impl BufferedSocket {
         give_buffer(std::mem::take(&mut self.ahead));
     }
 
-    /// Returns how long a client may pause while sending or receiving a body.
-    pub(crate) fn stall_timeout(&self) -> Duration {
-        self.stall_timeout
+    /// Counts the bytes of the next bodies against the rate of a user, if any.
+    pub(crate) fn set_payer(&mut self, account: Option<Arc<UserAccount>>) {
+        self.payer = account;
+    }
+
+    /// Counts bytes of a body.
+    fn charge(&self, bytes: usize) {
+        if let Some(payer) = &self.payer {
+            payer.charge(bytes as u64);
+        }
+    }
+
+    /// Ready when the user's rate allows more bytes.
+    pub(crate) fn poll_allowed(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        match &self.payer {
+            Some(payer) => self.pacer.poll_allowed(payer, context),
+            None => Poll::Ready(()),
+        }
+    }
+
+    /// Pauses while the user is ahead of their rate.
+    async fn pause(&mut self) {
+        if self.payer.is_some() {
+            poll_fn(|context| self.poll_allowed(context)).await;
+        }
+    }
+
+    /// Reads more bytes of a body, like [`BufferedSocket::poll_ahead`]. Errors: `TimedOut` if the client is too slow.
+    pub(crate) fn poll_ahead_in_body(&mut self, context: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        let Poll::Ready(read) = self.poll_ahead(context, self.limits.stall_timeout) else {
+            self.progress.wait();
+            return Poll::Pending;
+        };
+        let count = read.inspect_err(|error| self.note_timeout(error))?;
+        self.end_wait();
+        self.charge(count);
+        self.note_progress(count)?;
+        Poll::Ready(Ok(count))
+    }
+
+    fn note_timeout(&self, error: &io::Error) {
+        if error.kind() == io::ErrorKind::TimedOut {
+            self.limits.count_slow();
+        }
+    }
+
+    /// Records that bytes of a body were transferred. Errors: `TimedOut` if the client is slower than the minimum rate.
+    fn note_progress(&mut self, count: usize) -> io::Result<()> {
+        if self.progress.moved(count as u64, &self.limits) {
+            return Ok(());
+        }
+        self.limits.count_slow();
+        Err(io::ErrorKind::TimedOut.into())
     }
 
     /// Ends the wait for a head, so that the next read starts a new one.
@@ -119,7 +178,7 @@ impl BufferedSocket {
     }
 
     /// Reads into `memory`; the bytes read ahead must be used up. Errors: `TimedOut` if the client has sent nothing for
-    /// the stall timeout.
+    /// the stall timeout, or is slower than the minimum rate.
     pub(crate) fn poll_read(
         &mut self,
         context: &mut Context<'_>,
@@ -132,17 +191,23 @@ impl BufferedSocket {
         })
     }
 
-    /// Runs an operation on the socket, which fails if it has to wait longer than the stall timeout.
-    fn timed<T>(
+    /// Runs an operation on the socket, which returns the number of bytes transferred. It fails if it has to wait
+    /// longer than the stall timeout, or if the client is slower than the minimum rate.
+    fn timed(
         &mut self,
         context: &mut Context<'_>,
-        operation: impl FnOnce(&mut ClientSocket, &mut Context<'_>) -> Poll<io::Result<T>>,
-    ) -> Poll<io::Result<T>> {
+        operation: impl FnOnce(&mut ClientSocket, &mut Context<'_>) -> Poll<io::Result<usize>>,
+    ) -> Poll<io::Result<usize>> {
         if let Poll::Ready(done) = operation(&mut self.stream, context) {
             self.patience.end();
-            return Poll::Ready(done);
+            let count = done?;
+            self.charge(count);
+            self.note_progress(count)?;
+            return Poll::Ready(Ok(count));
         }
-        ready!(self.patience.poll_over(context, self.stall_timeout));
+        self.progress.wait();
+        ready!(self.patience.poll_over(context, self.limits.stall_timeout));
+        self.limits.count_slow();
         Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
     }
 
@@ -155,6 +220,7 @@ impl BufferedSocket {
     /// Sends all of `data`. Errors: `TimedOut` and errors of the socket.
     pub(crate) async fn send(&mut self, mut data: &[u8]) -> io::Result<()> {
         while !data.is_empty() {
+            self.pause().await;
             let write = |context: &mut Context<'_>| {
                 self.timed(context, |stream, context| Pin::new(stream).poll_write(context, data))
             };
@@ -168,9 +234,10 @@ impl BufferedSocket {
         if !self.stream.is_encrypted() {
             return Ok(());
         }
-        let flush =
-            |stream: &mut ClientSocket, context: &mut Context<'_>| Pin::new(stream).poll_flush(context);
-        poll_fn(|context| self.timed(context, flush)).await
+        let flush = |stream: &mut ClientSocket, context: &mut Context<'_>| {
+            Pin::new(stream).poll_flush(context).map_ok(|()| 0)
+        };
+        poll_fn(|context| self.timed(context, flush)).await.map(drop)
     }
 
     /// Sends all of `first` and then all of `second`, in one segment if they fit.
@@ -201,6 +268,7 @@ impl BufferedSocket {
     pub(crate) async fn send_file(&mut self, file: &File, mut range: Range<u64>) -> io::Result<()> {
         let (mut turn_bytes, mut cached_until) = (0, range.start);
         while !range.is_empty() {
+            self.pause().await;
             if cached_until <= range.start && !self.stream.is_encrypted() {
                 cached_until = find_cached(file, &range)?;
             }
@@ -263,12 +331,13 @@ impl BufferedSocket {
         data: &[u8],
         sent: &mut usize,
     ) -> Poll<io::Result<()>> {
-        self.timed(context, |stream, context| {
+        let done = self.timed(context, |stream, context| {
             while *sent < data.len() {
                 *sent += ready!(Pin::new(&mut *stream).poll_write(context, &data[*sent..]))?;
             }
-            Pin::new(stream).poll_flush(context)
-        })
+            Pin::new(stream).poll_flush(context).map_ok(|()| data.len())
+        });
+        done.map_ok(drop)
     }
 
     /// Ends the connection; with TLS, sends `close_notify` first.
@@ -287,7 +356,7 @@ impl BufferedSocket {
         }
         let mut sink = BufferChunk::new();
         let discard = async { while self.stream.read(sink.memory()).await.is_ok_and(|count| count > 0) {} };
-        // A client that still sends after that may lose the response.
+        // A client that is still sending after that may lose the response.
         let _ = tokio::time::timeout(LINGER, discard).await;
     }
 }

@@ -19,9 +19,9 @@ use serde::Serialize;
 
 /// How long a line may wait to be written.
 const DELAY: Duration = Duration::from_millis(200);
-/// The number of waiting bytes that are written without waiting for more.
+/// When this many bytes are buffered, they are written at once.
 const FULL_BYTES: usize = 256 * 1024;
-/// The maximum number of waiting bytes. While the disk accepts none, further lines are dropped and counted.
+/// The maximum number of waiting bytes. If the disk accepts no more writes, further lines are dropped and counted.
 const WAITING_BYTES_MAX: usize = 16 * 1024 * 1024;
 
 /// Lines of JSON on their way to a file or to standard output. Dropping the log writes all lines that were
@@ -113,7 +113,7 @@ impl LogQueue {
             if self.reopen.swap(false, Ordering::Relaxed) {
                 match LogSink::open(path) {
                     Ok(opened) => sink = opened,
-                    Err(error) => tracing::error!(%error, "the access log goes on in the old file"),
+                    Err(error) => tracing::error!(%error, "the access log continues in the old file"),
                 }
             }
             if let Err(error) = sink.write(&batch) {
@@ -213,7 +213,7 @@ impl RequestIds {
         RequestId::of(number ^ (number >> 31))
     }
 
-    /// Returns the name of the gateway, which stays the same while it runs.
+    /// Returns the name of the gateway, which does not change while it runs.
     pub(crate) fn host(&self) -> &HeaderValue {
         &self.host
     }

@@ -160,10 +160,15 @@ impl GatewayMetrics {
                 "Bytes of request bodies of stated length.",
                 total(|s| &s.received_bytes),
             ),
-            ("sent_bytes_total", "counter", "Bytes of answers' bodies.", total(|shard| &shard.sent_bytes)),
+            ("sent_bytes_total", "counter", "Bytes of responses' bodies.", total(|shard| &shard.sent_bytes)),
             ("requests_in_flight", "gauge", "Requests that are being answered.", in_flight),
             ("connections", "gauge", "Connections that are open.", connections as u64),
-            ("root_available", "gauge", "Whether the directory served is there.", u64::from(is_available)),
+            (
+                "root_available",
+                "gauge",
+                "Whether the served directory is available.",
+                u64::from(is_available),
+            ),
         ] {
             put_help(&mut text, name, kind, help);
             let _ = writeln!(text, "fordway_{name} {value}");
@@ -187,7 +192,7 @@ impl GatewayMetrics {
 
     fn put_latencies(&self, text: &mut String) {
         let name = "request_duration_seconds";
-        put_help(text, name, "histogram", "From a request's head to the end of its answer.");
+        put_help(text, name, "histogram", "From a request's head to the end of its response.");
         for (operation, label) in OPERATIONS.iter().enumerate() {
             let of = |bound: usize| self.sum(|shard| &shard.operations[operation].latencies[bound]);
             let counts: Vec<u64> = (0..=BOUNDS).map(of).collect();
@@ -228,7 +233,7 @@ fn get(counter: &AtomicU64) -> u64 {
     counter.load(Ordering::Relaxed)
 }
 
-fn put_help(text: &mut String, name: &str, kind: &str, help: &str) {
+pub(super) fn put_help(text: &mut String, name: &str, kind: &str, help: &str) {
     // Writing to a string does not fail.
     let _ = writeln!(text, "# HELP fordway_{name} {help}\n# TYPE fordway_{name} {kind}");
 }

@@ -2,15 +2,17 @@
 //! separate address, without signatures.
 //!
 //! * `trace`: data about one request
-//! * `metrics`: counters of all requests
+//! * `metrics`: counters of all requests; `limits`: counters of limits
 //! * `access_log`: a line for each request, and the IDs of requests
 
 mod access_log;
+mod limits;
 mod metrics;
 mod trace;
 
 pub(crate) use access_log::AccessLog;
 pub(crate) use access_log::{HOST_ID, REQUEST_ID, RequestId, RequestIds};
+pub(crate) use limits::put_limits;
 pub(crate) use metrics::{GatewayMetrics, OperationCode};
 pub(crate) use trace::{RequestTrace, SignedOperation};
 
@@ -23,9 +25,9 @@ use tokio::net::{TcpListener, TcpStream};
 
 use crate::unsigned::ConnectionPeer;
 
-/// The request header with which a client asks where its request's time was spent.
+/// The request header that requests timing information.
 pub(crate) const TIMING_WANTED: HeaderName = HeaderName::from_static("x-fordway-timing");
-/// The response header that says where the request's time was spent.
+/// The response header with the timing information.
 pub(crate) const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
 
 /// Records requests, for all threads of a gateway.
@@ -40,7 +42,7 @@ pub(crate) struct ResponseEnding {
     pub(crate) status: StatusCode,
     /// Bytes of the body, if they were known before it was sent.
     pub(crate) body_bytes: Option<u64>,
-    /// When the head of the response was ready.
+    /// The time at which the head of the response was ready.
     pub(crate) ready: Instant,
     /// Whether the client received the whole response.
     pub(crate) is_complete: bool,
@@ -133,7 +135,7 @@ async fn answer(mut socket: TcpStream, health: &impl HealthProbe) -> io::Result<
             "text/plain",
             "the directory is gone, or the gateway is ending\n".to_owned(),
         ),
-        _ => ("404 Not Found", "text/plain", "there are /metrics, /health and /ready\n".to_owned()),
+        _ => ("404 Not Found", "text/plain", "the paths here are /metrics, /health and /ready\n".to_owned()),
     };
     let length = body.len();
     let answer = format!(

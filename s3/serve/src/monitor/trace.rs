@@ -1,13 +1,14 @@
 //! Data about one request, gathered on the way to its response.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::{Instant, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use fordway_wire::date::format_iso8601;
 use percent_encoding::percent_decode_str;
 use serde::Serialize;
 
+use crate::limits::{LimitReason, LimitRefusal, RequestSlot, UserAccount};
 use crate::monitor::{OperationCode, RequestId, ResponseEnding};
 use crate::unsigned::ConnectionPeer;
 use crate::users::User;
@@ -17,15 +18,18 @@ pub(crate) struct RequestTrace {
     pub(crate) id: RequestId,
     pub(super) start: Instant,
     pub(crate) asked: Option<LoggedRequest>,
-    parsed: OnceLock<Instant>,
-    signed: OnceLock<SignedOperation>,
+    /// The time from `start` until the head was parsed, in nanoseconds; 0 before that.
+    parsed_ns: AtomicU64,
+    signed: OnceLock<AdmittedOperation>,
     bytes_in: AtomicU64,
+    /// The [`LimitReason`] for which the request was refused or ended, or 0.
+    limited: AtomicU8,
 }
 
 /// The data of a request that only the access log needs; kept only if there is a log.
 pub(crate) struct LoggedRequest {
     method: String,
-    /// The path without the query, which may hold a signature.
+    /// The path from the URL without its query, which may contain a signature.
     path: String,
     remote: ConnectionPeer,
 }
@@ -46,25 +50,61 @@ pub(crate) struct SignedOperation {
     pub(crate) at: Instant,
 }
 
+/// An operation that its user's limits admit. The request is in flight until this is dropped.
+struct AdmittedOperation {
+    signed: SignedOperation,
+    slot: Result<RequestSlot, LimitRefusal>,
+}
+
 impl RequestTrace {
     pub(super) fn new(id: RequestId, start: Instant, asked: Option<LoggedRequest>) -> Self {
-        let (parsed, signed) = (OnceLock::new(), OnceLock::new());
-        RequestTrace { id, start, asked, parsed, signed, bytes_in: AtomicU64::new(0) }
+        let (parsed_ns, bytes_in, limited) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU8::new(0));
+        RequestTrace { id, start, asked, parsed_ns, signed: OnceLock::new(), bytes_in, limited }
     }
 
     /// Records that the head was parsed, and that the body has `bytes_in` bytes, as far as that is known.
     pub(crate) fn parsed(&self, bytes_in: u64) {
         self.bytes_in.store(bytes_in, Ordering::Relaxed);
-        let _ = self.parsed.set(Instant::now());
+        if self.parsed_ns.load(Ordering::Relaxed) == 0 {
+            let took = u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX);
+            self.parsed_ns.store(took.max(1), Ordering::Relaxed);
+        }
     }
 
-    /// Records that the signature was verified. Only the first call counts.
-    pub(crate) fn signed(&self, signed: SignedOperation) {
-        let _ = self.signed.set(signed);
+    /// Records that the signature was verified, and counts the request for its user until this trace is dropped. Only the
+    /// first call counts. Errors: the user is at a limit.
+    pub(crate) fn admit(&self, signed: SignedOperation) -> Result<(), LimitRefusal> {
+        let admitted = self.signed.get_or_init(|| {
+            let slot = signed.user.account.begin();
+            if let Err(refusal) = &slot {
+                self.limited(refusal.reason);
+            }
+            AdmittedOperation { signed, slot }
+        });
+        admitted.slot.as_ref().map(drop).map_err(|refusal| *refusal)
+    }
+
+    /// Records that a limit refused or ended the request.
+    pub(crate) fn limited(&self, reason: LimitReason) {
+        self.limited.store(reason as u8, Ordering::Relaxed);
+    }
+
+    /// Returns the account of the user whose signature was verified.
+    pub(crate) fn account(&self) -> Option<&Arc<UserAccount>> {
+        self.signed().map(|signed| &signed.user.account)
+    }
+
+    /// Whether the rate of the request's user is limited.
+    pub(crate) fn is_paced(&self) -> bool {
+        self.account().is_some_and(|account| account.is_paced())
+    }
+
+    fn signed(&self) -> Option<&SignedOperation> {
+        self.signed.get().map(|admitted| &admitted.signed)
     }
 
     pub(super) fn operation(&self) -> OperationCode {
-        self.signed.get().map_or(OperationCode::UNKNOWN, |signed| signed.operation)
+        self.signed().map_or(OperationCode::UNKNOWN, |signed| signed.operation)
     }
 
     pub(super) fn bytes_in(&self) -> u64 {
@@ -75,8 +115,11 @@ impl RequestTrace {
     /// rest up to `ready`, which for an upload includes the wait for its body. The time for sending is not known yet;
     /// the access log has it.
     pub(crate) fn server_timing(&self, ready: Instant) -> String {
-        let parsed = self.parsed.get().copied().unwrap_or(ready);
-        let signed = self.signed.get().map_or(ready, |signed| signed.at);
+        let parsed = match self.parsed_ns.load(Ordering::Relaxed) {
+            0 => ready,
+            ns => self.start + Duration::from_nanos(ns),
+        };
+        let signed = self.signed().map_or(ready, |signed| signed.at);
         let ms = |from: Instant, to: Instant| to.saturating_duration_since(from).as_secs_f64() * 1e3;
         format!(
             "parse;dur={:.3}, auth;dur={:.3}, store;dur={:.3}",
@@ -107,6 +150,8 @@ pub(super) struct LogLine<'t> {
     send_us: u128,
     /// Whether the client received the whole response.
     complete: bool,
+    /// The limit that refused or ended the request.
+    limit: Option<&'static str>,
 }
 
 pub(super) fn line<'t>(
@@ -115,7 +160,7 @@ pub(super) fn line<'t>(
     ending: &ResponseEnding,
     end: Instant,
 ) -> LogLine<'t> {
-    let signed = trace.signed.get();
+    let signed = trace.signed();
     let (bucket, key) = match signed.and_then(|signed| signed.names.as_ref()) {
         Some((bucket, key)) => (bucket.as_str(), key.clone()),
         None => {
@@ -139,5 +184,6 @@ pub(super) fn line<'t>(
         us: end.duration_since(trace.start).as_micros(),
         send_us: end.saturating_duration_since(ending.ready).as_micros(),
         complete: ending.is_complete,
+        limit: LimitReason::from_number(trace.limited.load(Ordering::Relaxed)).map(LimitReason::name),
     }
 }

@@ -11,14 +11,16 @@ use fordway_sys::{PeerCredentials, PrivilegedThread, act_as, peer_of, user_id};
 use fordway_wire::node::{BATCH_OBJECTS_MAX, PAGE_ENTRIES_MAX, RANGES_BYTES_MAX, Request, longest_bytes};
 
 use crate::OpenStore;
+use crate::limits::RequestSlot;
+use crate::node::accounts::NodeAccount;
 
-/// The store and the rights of an admitted caller.
-pub(super) struct AdmittedCaller {
-    /// The caller's uid; for a client that proved to know the secret, the gateway's own uid.
-    pub(super) uid: u32,
-    pub(super) store: Arc<dyn Store>,
+/// The store and the permissions of an admitted caller.
+pub(crate) struct AdmittedCaller {
+    /// The caller's uid; for a client that proved that it knows the secret, the gateway's own uid.
+    pub(crate) uid: u32,
+    pub(crate) store: Arc<dyn Store>,
     /// Whether staged files may be passed to the caller. This is safe only if the caller owns them anyway.
-    pub(super) lends_files: bool,
+    pub(crate) lends_files: bool,
 }
 
 /// Decides which clients may call.
@@ -57,7 +59,7 @@ impl NodeAccess {
     /// store as that user.
     pub(super) fn admit(&self, socket: impl AsFd) -> Result<AdmittedCaller> {
         let peer = peer_of(socket).map_err(|errno| {
-            Error::new(ErrorKind::AccessDenied, "the kernel does not say who calls").caused_by(errno)
+            Error::new(ErrorKind::AccessDenied, "the kernel does not identify the caller").caused_by(errno)
         })?;
         let uid = peer.uid;
         if peer.uid == self.uid {
@@ -71,8 +73,8 @@ impl NodeAccess {
             false => Err(Error::new(
                 ErrorKind::AccessDenied,
                 format!(
-                    "this gateway serves the user with the id {0}, and you are {1}; start one of your own, or have \
-                     its owner add --allow-uid {1}",
+                    "this gateway serves the user with the id {0}, and you are {1}; start your own gateway, or ask its \
+                     owner to add --allow-uid {1}",
                     self.uid, peer.uid
                 ),
             )),
@@ -180,33 +182,78 @@ pub(super) struct NodeLimits {
     pub(super) patience: Duration,
 }
 
-impl NodeLimits {
+/// The limits of the gateway and of the user, which both apply to a connection.
+pub(super) struct ConnectionShare {
+    pub(super) gateway: Arc<NodeLimits>,
+    pub(super) user: Arc<NodeAccount>,
+}
+
+/// Memory of a connection, as a part of the gateway's and of its user's.
+pub(super) struct MemoryShare {
+    of_gateway: PoolShare,
+    _of_user: PoolShare,
+}
+
+impl MemoryShare {
+    pub(super) fn count(&self) -> usize {
+        self.of_gateway.count()
+    }
+}
+
+/// A request in progress, of the gateway and of its user.
+pub(super) struct RequestPlace {
+    _of_user: RequestSlot,
+    _of_gateway: Option<PoolShare>,
+}
+
+impl ConnectionShare {
     /// Reserves memory of `bytes` for a connection that already holds `held`; reserves nothing for up to [`OWN_BYTES`].
     /// Errors: `EntityTooLarge` for more than a connection can ever get, `Unavailable` if other connections occupy it.
-    pub(super) fn memory_for(&self, bytes: usize, held: usize) -> Result<Option<PoolShare>> {
+    pub(super) fn memory_for(&self, bytes: usize, held: usize) -> Result<Option<MemoryShare>> {
         if bytes <= OWN_BYTES {
             return Ok(None);
         }
-        let (total, most) = (held + bytes, self.connection_bytes_max.min(self.memory.most));
+        self.gateway.check_bytes(held + bytes, self.user.memory.most)?;
+        let of_user = self.user.memory.take(bytes, self.gateway.patience).ok_or_else(|| {
+            let why = "your share of the gateway's memory for long messages is used up; try again later, or ask for a \
+                       higher --user-memory";
+            Error::new(ErrorKind::Unavailable, why)
+        })?;
+        Ok(Some(MemoryShare { of_gateway: self.gateway.memory_for(bytes)?, _of_user: of_user }))
+    }
+
+    /// Reserves a slot for a request in progress. Errors: `Unavailable` if none becomes free.
+    pub(super) fn place(&self) -> Result<RequestPlace> {
+        Ok(RequestPlace { _of_user: self.user.begin()?, _of_gateway: self.gateway.place()? })
+    }
+}
+
+impl NodeLimits {
+    /// Checks that a connection may hold `total` bytes. Errors: `EntityTooLarge`.
+    fn check_bytes(&self, total: usize, of_user: usize) -> Result<()> {
+        let most = self.connection_bytes_max.min(self.memory.most).min(of_user);
         if total > most {
             let why = format!(
-                "this needs {total} bytes of the gateway's memory, and a connection gets {most}; ask for less by \
-                 one message, or raise --connection-memory and --memory"
+                "this needs {total} bytes of the gateway's memory, and the limit of a connection is {most}; send \
+                 smaller requests, or raise --connection-memory and --memory"
             );
             return Err(Error::new(ErrorKind::EntityTooLarge, why));
         }
-        self.memory.take(bytes, self.patience).map(Some).ok_or_else(|| {
-            let why =
-                "the gateway's memory for long messages is all taken; try again later, or raise --memory";
+        Ok(())
+    }
+
+    fn memory_for(&self, bytes: usize) -> Result<PoolShare> {
+        self.memory.take(bytes, self.patience).ok_or_else(|| {
+            let why = "the gateway's memory for long messages is used up; try again later, or raise --memory";
             Error::new(ErrorKind::Unavailable, why)
         })
     }
 
     /// Reserves a slot for a request in progress. Errors: `Unavailable` if none becomes free.
-    pub(super) fn place(&self) -> Result<Option<PoolShare>> {
+    fn place(&self) -> Result<Option<PoolShare>> {
         let Some(requests) = &self.requests else { return Ok(None) };
         requests.take(1, self.patience).map(Some).ok_or_else(|| {
-            let why = "the gateway does as many requests as it may; try again later, or raise --requests";
+            let why = "the gateway has the maximum number of requests in progress; try again later, or raise --requests";
             Error::new(ErrorKind::Unavailable, why)
         })
     }
@@ -217,7 +264,7 @@ impl NodeLimits {
 pub(super) fn answer_bytes(request: &Request<'_>) -> Result<usize> {
     let objects = request.batch_objects();
     if objects > BATCH_OBJECTS_MAX {
-        let why = format!("{objects} objects are asked for at once; {BATCH_OBJECTS_MAX} are the most");
+        let why = format!("{objects} objects are requested at once; the maximum is {BATCH_OBJECTS_MAX}");
         return Err(Error::new(ErrorKind::InvalidArgument, why));
     }
     Ok(match request {
@@ -225,8 +272,9 @@ pub(super) fn answer_bytes(request: &Request<'_>) -> Result<usize> {
             // The ranges are read into memory, and then joined in a second buffer.
             bytes if bytes <= RANGES_BYTES_MAX => 2 * bytes as usize,
             _ => {
-                let why =
-                    format!("ranges of over {RANGES_BYTES_MAX} bytes are asked for; get the object instead");
+                let why = format!(
+                    "the ranges have over {RANGES_BYTES_MAX} bytes in total; get the whole object instead"
+                );
                 return Err(Error::new(ErrorKind::InvalidArgument, why));
             }
         },
@@ -245,6 +293,8 @@ fn page_bytes(entries: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::UserLimits;
+    use crate::node::accounts::{AccountConnection, NodeAccounts, NodeUserLimits};
 
     #[test]
     fn what_is_taken_is_waited_for() {
@@ -273,11 +323,24 @@ mod tests {
             requests: Some(LimitedPool::new(1)),
             patience: Duration::from_millis(20),
         };
+        let requests = UserLimits::default();
+        let of_user = NodeUserLimits { connections_max: 9, requests, memory_bytes_max: 12 << 20 };
+        let accounts = NodeAccounts::new(of_user);
+        let (one, other) = (accounts.connect(1).unwrap(), accounts.connect(2).unwrap());
+        let gateway = Arc::new(limits);
+        let share = |user: &AccountConnection| ConnectionShare {
+            gateway: gateway.clone(),
+            user: user.account().clone(),
+        };
+        let (limits, other) = (share(&one), share(&other));
         assert!(limits.memory_for(OWN_BYTES, 0).unwrap().is_none());
         let held = limits.memory_for(10 << 20, 0).unwrap().expect("it is counted");
         let kind = |bytes, held| limits.memory_for(bytes, held).map(drop).unwrap_err().kind();
         assert_eq!(kind(7 << 20, 10 << 20), ErrorKind::EntityTooLarge);
-        assert_eq!(kind(11 << 20, 0), ErrorKind::Unavailable);
+        assert_eq!(kind(3 << 20, 0), ErrorKind::Unavailable, "the user has 12 MiB");
+        assert_eq!(other.memory_for(10 << 20, 0).unwrap().map(|share| share.count()), Some(10 << 20));
+        let beyond = other.memory_for(11 << 20, 0).map(drop).unwrap_err();
+        assert!(beyond.to_string().contains("raise --memory"), "the gateway has 20 MiB: {beyond}");
         drop(held);
         assert_eq!(limits.memory_for(11 << 20, 0).unwrap().map(|share| share.count()), Some(11 << 20));
         let place = limits.place().unwrap();

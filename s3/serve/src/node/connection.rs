@@ -14,7 +14,8 @@ use fordway_wire::node::{
 
 use crate::AccessKeyPair;
 use crate::node::access::{AdmittedCaller, NodeAccess};
-use crate::node::access::{NodeLimits, OWN_BYTES, PoolShare};
+use crate::node::access::{ConnectionShare, MemoryShare, NodeLimits, OWN_BYTES};
+use crate::node::accounts::AccountConnection;
 use crate::node::content::ResponseOutbox;
 use crate::node::http::{HttpService, is_http};
 use crate::node::session::ClientSession;
@@ -31,6 +32,7 @@ pub(super) struct NodeGatewayState {
     pub(super) limits: Arc<NodeLimits>,
     /// How long a thread polls for the next request before it sleeps.
     pub(super) lookout: Duration,
+    pub(super) leaves_client: bool,
     pub(super) http: HttpService,
 }
 
@@ -48,12 +50,14 @@ pub(super) struct GatewayConnection {
     pub(super) socket: Arc<OwnedFd>,
     pub(super) by: CallerTransport,
     pub(super) standing: Arc<ConnectionStanding>,
+    /// The gateway's resources that the connection's user uses.
+    pub(super) user: AccountConnection,
 }
 
 /// Whether a connection is doing work that a stopping gateway should wait for.
 ///
-/// Either the connection is ended first, and no work starts on it any more, or the work starts first, and the gateway
-/// waits for it.
+/// Either the connection is ended first, and no more work starts on it, or the work starts first, and the gateway waits
+/// for it.
 #[derive(Debug, Default)]
 pub(super) struct ConnectionStanding(AtomicU8);
 
@@ -110,17 +114,22 @@ impl GatewayConnection {
         let admitted = self.admit(hello, shared, &mut inbox)?;
         let outbox = ResponseOutbox::new(self.socket.clone(), shared.stats.clone());
         let standing = self.standing.clone();
-        let session =
-            ClientSession::new(admitted, takes_descriptors, outbox, shared.limits.clone(), standing);
+        let session = ClientSession::new(admitted, takes_descriptors, outbox, self.limits(shared), standing);
         RequestReader {
             connection: self,
             shared,
             inbox,
             session,
             lookout: ConnectionLookout::default(),
+            has_moved: false,
             held: Vec::new(),
         }
         .run()
+    }
+
+    /// Returns the limits of the gateway and of the connection's user.
+    fn limits(&self, shared: &NodeGatewayState) -> ConnectionShare {
+        ConnectionShare { gateway: shared.limits.clone(), user: self.user.account().clone() }
     }
 
     /// Serves a client that speaks HTTP; `ahead` holds the bytes that were already read.
@@ -135,8 +144,9 @@ impl GatewayConnection {
         if admitted.is_err() {
             shared.stats.refused.add(1);
         }
-        shared.http.serve(&self.socket, ahead, admitted).unwrap_or_else(|error| {
-            tracing::debug!(%error, "a connection that speaks HTTP ended early");
+        let requests = self.user.account().requests.clone();
+        shared.http.serve(&self.socket, ahead, (admitted, requests)).unwrap_or_else(|error| {
+            tracing::debug!(%error, "an HTTP connection ended early");
         });
         Ok(())
     }
@@ -249,8 +259,10 @@ pub(super) fn refuse(socket: impl AsFd, error: &Error) -> Errno {
 /// Parses the request of a frame. Errors: `InvalidArgument`, also for fields that are too long.
 fn take_request(header: &FrameHeader, fields: &[u8]) -> Result<Request<'static>> {
     if fields.len() > FIELDS_BYTES_MAX {
-        let why =
-            format!("the request has {} bytes beside content, {FIELDS_BYTES_MAX} are the most", fields.len());
+        let why = format!(
+            "the request has {} bytes besides its content; the maximum is {FIELDS_BYTES_MAX}",
+            fields.len()
+        );
         return Err(Error::new(ErrorKind::InvalidArgument, why));
     }
     Request::take(header.code, fields)
@@ -263,8 +275,10 @@ struct RequestReader<'c> {
     inbox: FrameBuffer,
     session: ClientSession,
     lookout: ConnectionLookout,
+    /// Whether the thread has left its processor since the last response.
+    has_moved: bool,
     /// Memory for a message that exceeds the connection's own memory.
-    held: Vec<PoolShare>,
+    held: Vec<MemoryShare>,
 }
 
 impl RequestReader<'_> {
@@ -288,8 +302,11 @@ impl RequestReader<'_> {
         while let Some(header) = next {
             let has_cores = self.shared.activity.note(&mut self.lookout);
             let is_awake = has_cores && !self.shared.lookout.is_zero();
-            self.session.outbox.flags =
-                if is_awake { ResponseFlags::AWAKE } else { ResponseFlags::default() };
+            self.session.outbox.flags = match (is_awake, std::mem::take(&mut self.has_moved)) {
+                (false, _) => ResponseFlags::default(),
+                (true, false) => ResponseFlags::AWAKE,
+                (true, true) => ResponseFlags::AWAKE.with(ResponseFlags::MOVED),
+            };
             let arrived = self.inbox.waiting();
             self.session.outbox.more_to_come = arrived.len() > header.frame_bytes();
             let Some(frame) = header.frame(arrived) else { return Err(Errno::PROTO) };
@@ -321,7 +338,7 @@ impl RequestReader<'_> {
     /// Reserves memory for the message that has begun to arrive, or returns the memory of the last message. Errors:
     /// `PROTO` if no memory is available, after the client was told.
     fn hold_enough(&mut self) -> Result<(), Errno> {
-        let held = self.held.iter().map(PoolShare::count).sum();
+        let held = self.held.iter().map(MemoryShare::count).sum();
         if self.inbox.waiting().is_empty() {
             if held > 0 {
                 self.inbox.shrink(OWN_BYTES);
@@ -332,10 +349,10 @@ impl RequestReader<'_> {
         let wanted = self.inbox.begun_bytes();
         if wanted > held {
             let more =
-                self.shared.limits.memory_for(wanted - held, held).map_err(|error| self.last_word(error))?;
+                self.session.limits.memory_for(wanted - held, held).map_err(|error| self.last_word(error))?;
             self.held.extend(more);
         }
-        self.session.held_bytes = self.held.iter().map(PoolShare::count).sum();
+        self.session.held_bytes = self.held.iter().map(MemoryShare::count).sum();
         Ok(())
     }
 
@@ -360,6 +377,9 @@ impl RequestReader<'_> {
                 }
             }
             self.lookout.learn(false);
+            if self.shared.leaves_client && self.lookout.should_move() {
+                self.has_moved = self.session.leave_core();
+            }
         } else {
             self.lookout.skip();
         }

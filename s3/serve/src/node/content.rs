@@ -1,7 +1,7 @@
 //! Responses and content on their way to the client: inline, as a descriptor, or as a stream.
 //!
-//! A staged file may be lent ahead. A client that has just stored a large object often stores a similar one next. If
-//! the file for that one is already lent, the next put takes one round trip instead of two.
+//! A staged file may be lent in advance. A client that has just stored a large object often stores a similar one next.
+//! If it already has the file for the next object, the next put takes one round trip instead of two.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -19,10 +19,10 @@ use fordway_wire::node::{
 use crate::node::session::ClientSession;
 use crate::node::stats::NodeStats;
 
-/// The number of bytes of content from which a part of a batch's response is sent while the rest is read. Reading this
+/// The number of bytes of content after which a part of a batch's response is sent while the rest is read. Reading this
 /// much takes about as long as a client polls for a response.
 const BATCH_REPLY_BYTES: usize = 32 << 10;
-/// The number of objects, of whatever size, from which a part of a batch's response is sent.
+/// The number of objects, of any size, after which a part of a batch's response is sent.
 const BATCH_REPLY_OBJECTS: usize = 64;
 
 /// The description of an object that is sent before its content.
@@ -305,7 +305,7 @@ impl ResponseOutbox {
 }
 
 /// The name of an object and the options of its put.
-pub(super) type Described = (Bucket, Key, PutOptions);
+pub(super) type NamedPut = (Bucket, Key, PutOptions);
 
 /// An object whose write was started before its key is known.
 pub(super) struct SpareObject {
@@ -316,7 +316,7 @@ pub(super) struct SpareObject {
 
 impl SpareObject {
     /// Starts a spare object with the same bucket and options; `None` if its content cannot go to a file.
-    fn new(store: &dyn Store, (bucket, key, options): Described) -> Option<Self> {
+    fn new(store: &dyn Store, (bucket, key, options): NamedPut) -> Option<Self> {
         // The next object may have a different size.
         let options = PutOptions { size_hint: None, ..options };
         let writer = store.writer(&bucket, &key, &options).ok()?;
@@ -326,7 +326,7 @@ impl SpareObject {
 
     /// Returns the writer, changed to write `key`; `None` if bucket or options differ, or the writer cannot change its
     /// key.
-    fn turned_to(mut self, (bucket, key, options): &Described) -> Option<Box<dyn Writer>> {
+    fn turned_to(mut self, (bucket, key, options): &NamedPut) -> Option<Box<dyn Writer>> {
         let is_fit = self.bucket == *bucket && self.options == *options && self.writer.retarget(key);
         is_fit.then_some(self.writer)
     }
@@ -334,7 +334,7 @@ impl SpareObject {
 
 impl ClientSession {
     /// Publishes the content that the client has written to the spare file, and lends the client another spare file.
-    pub(super) fn put_spare(&mut self, id: u32, object: Described, bytes: u64) -> Result<(), Errno> {
+    pub(super) fn put_spare(&mut self, id: u32, object: NamedPut, bytes: u64) -> Result<(), Errno> {
         let Some(mut writer) = self.spare.take().and_then(|spare| spare.turned_to(&object)) else {
             return self.outbox.answer(id, &Ok(None::<CommitResponse>));
         };
@@ -351,7 +351,7 @@ impl ClientSession {
         &mut self,
         id: u32,
         made: PutResult,
-        next: Option<Described>,
+        next: Option<NamedPut>,
         answer: impl FnOnce(CommitResponse) -> T,
     ) -> Result<(), Errno> {
         let next = next.filter(|_| self.lends_files);

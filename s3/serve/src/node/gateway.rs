@@ -14,16 +14,17 @@ use std::time::{Duration, Instant};
 use std::{fs, io, thread};
 
 use fordway_store::{Error, ErrorKind, Result};
-use fordway_sys::{keep_alive, user_id};
+use fordway_sys::{keep_alive, peer_of, user_id};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{Shutdown, shutdown};
 
 use crate::node::access::{LimitedPool, NodeAccess, NodeLimits};
+use crate::node::accounts::{NodeAccounts, NodeUserLimits};
 use crate::node::connection::{CallerTransport, GatewayConnection, NodeGatewayState, refuse};
 use crate::node::http::HttpService;
 use crate::node::stats::{NodeActivity, NodeStats};
-use crate::{AccessKeyPair, OpenStore};
+use crate::{AccessKeyPair, OpenStore, UserLimits};
 
 /// How long the accept loop pauses when the process has run out of file descriptors.
 const ACCEPT_BACKOFF: Duration = Duration::from_millis(50);
@@ -47,13 +48,21 @@ pub struct NodeConfig {
     /// Bytes that all connections together may use for long messages and their responses, beyond the 256 KiB that each
     /// connection has of its own.
     pub memory_bytes_max: usize,
-    /// The number of those bytes that one connection may use.
+    /// The share of `memory_bytes_max` that one connection may use.
     pub connection_bytes_max: usize,
     /// The maximum number of requests in progress; `None` for one per connection.
     pub requests_max: Option<usize>,
+    /// The maximum number of open connections of one user; further ones are refused.
+    pub user_connections_max: usize,
+    /// The share of `memory_bytes_max` that all connections of one user may use.
+    pub user_memory_bytes_max: usize,
+    /// The limits of one user's requests. The rate and the weight apply to connections that use HTTP.
+    pub user_limits: UserLimits,
     /// How long a thread polls for the next request before it sleeps, if cores are idle.
     pub lookout: Duration,
-    /// How long a client may pause within a message, or take no bytes of its responses.
+    /// Whether a thread whose polling never helps moves to another processor, because its own may be the client's.
+    pub leaves_client: bool,
+    /// How long a client may pause within a message, or receive nothing of its responses.
     pub stall_timeout: Duration,
     /// How long clients may take to finish writes in progress after the gateway is told to stop.
     pub drain_timeout: Duration,
@@ -72,7 +81,8 @@ pub struct NodeTcp {
 
 impl NodeConfig {
     /// Returns the defaults: no TCP, no other users allowed, 4,096 connections, 256 MiB for long messages and 32 MiB of
-    /// that for one connection, 20 µs of polling, 30 s for a stall, 10 s to drain.
+    /// that for one connection. One user may take all of these and have 8,192 requests in progress. A thread polls for
+    /// 20 µs and may leave the processor of its client. A stall may last for 30 s, draining for 10 s.
     pub fn new(socket: impl Into<PathBuf>) -> Self {
         NodeConfig {
             socket: socket.into(),
@@ -83,7 +93,11 @@ impl NodeConfig {
             memory_bytes_max: 256 << 20,
             connection_bytes_max: 32 << 20,
             requests_max: None,
+            user_connections_max: usize::MAX,
+            user_memory_bytes_max: usize::MAX,
+            user_limits: UserLimits::default(),
             lookout: Duration::from_micros(20),
+            leaves_client: true,
             stall_timeout: Duration::from_secs(30),
             drain_timeout: Duration::from_secs(10),
         }
@@ -118,6 +132,7 @@ pub struct NodeGateway {
     tcp: Option<(TcpListener, SocketAddr)>,
     shared: Arc<NodeGatewayState>,
     config: NodeConfig,
+    accounts: NodeAccounts,
     connections: Arc<ConnectionTable>,
     stop: NodeStop,
 }
@@ -129,8 +144,8 @@ impl NodeGateway {
     pub fn bind(open: OpenStore, config: NodeConfig) -> Result<Self> {
         let access = NodeAccess::new(open, config.allow_uids.clone())?;
         if access.is_root() && config.tcp.as_ref().is_some_and(|tcp| !tcp.may_be_root) {
-            let why = "who knows the secret would be root by TCP; run the gateway as the user whose files are to be \
-                       served, or say --tcp-as-root";
+            let why = "anyone who knows the secret would act as root over TCP; run the gateway as the user whose files \
+                       it serves, or use --tcp-as-root";
             return Err(Error::new(ErrorKind::InvalidArgument, why));
         }
         let tcp = config.tcp.as_ref().map(|tcp| listen_tcp(tcp.listen)).transpose()?;
@@ -150,9 +165,23 @@ impl NodeGateway {
                 patience: config.stall_timeout,
             }),
             lookout: config.lookout,
-            http: HttpService::new(config.stall_timeout),
+            leaves_client: config.leaves_client,
+            http: HttpService::new(config.stall_timeout, Arc::default()),
         });
-        Ok(NodeGateway { unix, tcp, shared, config, connections: Arc::default(), stop: NodeStop::new()? })
+        let accounts = NodeAccounts::new(NodeUserLimits {
+            connections_max: config.user_connections_max,
+            requests: config.user_limits,
+            memory_bytes_max: config.user_memory_bytes_max.min(config.memory_bytes_max),
+        });
+        Ok(NodeGateway {
+            unix,
+            tcp,
+            shared,
+            config,
+            accounts,
+            connections: Arc::default(),
+            stop: NodeStop::new()?,
+        })
     }
 
     /// Returns the endpoint of the Unix socket, with an absolute path.
@@ -240,13 +269,21 @@ impl NodeGateway {
         if let Err(errno) = timed {
             return tracing::warn!(%errno, "a connection cannot be given a time limit");
         }
+        let user = match self.accounts.connect(uid_of(&socket, by)) {
+            Ok(user) => user,
+            Err(error) => {
+                self.shared.stats.refused.add(1);
+                refuse(&socket, &error);
+                return;
+            }
+        };
         let connection =
-            Arc::new(GatewayConnection { socket: Arc::new(socket), by, standing: Arc::default() });
+            Arc::new(GatewayConnection { socket: Arc::new(socket), by, standing: Arc::default(), user });
         let Some(slot) = self.connections.add(&connection, self.config.connections_max) else {
             self.shared.stats.refused.add(1);
             let most = self.config.connections_max;
             let why = format!(
-                "the gateway has {most} connections open, the most it takes; close some, or raise --connections"
+                "the gateway has {most} connections open, its maximum; close some, or raise --connections"
             );
             refuse(&connection.socket, &Error::new(ErrorKind::Unavailable, why));
             return;
@@ -262,9 +299,18 @@ impl NodeGateway {
         };
         if let Err(error) = thread::Builder::new().name("fordway-client".to_owned()).spawn(serve) {
             self.shared.stats.connections_ended.add(1);
-            tracing::warn!(%error, "a connection has to be closed, because no thread can be started for it");
+            tracing::warn!(%error, "a connection is closed, because no thread can be started for it");
         }
     }
+}
+
+/// Returns the uid of the user whose limits apply: the peer, or the gateway for TCP.
+fn uid_of(socket: &OwnedFd, by: CallerTransport) -> u32 {
+    let peer = match by {
+        CallerTransport::Unix => peer_of(socket).ok(),
+        CallerTransport::Tcp => None,
+    };
+    peer.map_or_else(user_id, |peer| peer.uid)
 }
 
 /// The open connections.
@@ -272,7 +318,7 @@ impl NodeGateway {
 struct ConnectionTable(Mutex<Vec<Arc<GatewayConnection>>>);
 
 /// The entry of a connection in the table, removed when dropped.
-struct TableSlot {
+struct ConnectionEntry {
     connections: Arc<ConnectionTable>,
     socket: Arc<OwnedFd>,
 }
@@ -283,11 +329,11 @@ impl ConnectionTable {
     }
 
     /// Adds a connection; returns `None` if `most` connections are already open.
-    fn add(self: &Arc<Self>, connection: &Arc<GatewayConnection>, most: usize) -> Option<TableSlot> {
+    fn add(self: &Arc<Self>, connection: &Arc<GatewayConnection>, most: usize) -> Option<ConnectionEntry> {
         let mut open = self.locked();
         (open.len() < most).then(|| {
             open.push(connection.clone());
-            TableSlot { connections: self.clone(), socket: connection.socket.clone() }
+            ConnectionEntry { connections: self.clone(), socket: connection.socket.clone() }
         })
     }
 
@@ -308,14 +354,14 @@ impl ConnectionTable {
             thread::sleep(DRAIN_POLL);
         }
         let open = self.locked();
-        tracing::warn!(connections = open.len(), "closing connections that did not end in time");
+        tracing::warn!(connections = open.len(), "closing connections that did not finish in time");
         for connection in open.iter() {
             let _ = shutdown(connection.socket.as_fd(), Shutdown::Both);
         }
     }
 }
 
-impl Drop for TableSlot {
+impl Drop for ConnectionEntry {
     fn drop(&mut self) {
         self.connections.locked().retain(|open| !Arc::ptr_eq(&open.socket, &self.socket));
     }
@@ -382,14 +428,14 @@ pub(super) struct SocketFile {
 }
 
 impl SocketFile {
-    /// Listens at `path` with these permissions. Replaces the socket of a gateway that is no longer running. Errors:
+    /// Listens on `path` with these permissions. Replaces the socket of a gateway that is no longer running. Errors:
     /// `InvalidArgument` for a path that is too long, in use, or taken by another kind of file; `AccessDenied`, also
     /// for the socket of another user.
     pub(super) fn listen(path: &Path, mode: u32) -> Result<Self> {
         let shown = path.display();
         if path.as_os_str().as_bytes().len() > PATH_BYTES_MAX {
             let why = format!(
-                "the socket path {shown} is longer than {PATH_BYTES_MAX} bytes, the most that the system takes; choose a shorter one"
+                "the socket path {shown} is longer than {PATH_BYTES_MAX} bytes, the system's maximum; choose a shorter one"
             );
             return Err(Error::new(ErrorKind::InvalidArgument, why));
         }
@@ -416,7 +462,7 @@ impl Drop for SocketFile {
     fn drop(&mut self) {
         let is_ours = |found: &fs::Metadata| (found.dev(), found.ino()) == self.identity;
         if fs::symlink_metadata(&self.path).is_ok_and(|found| is_ours(&found)) {
-            // If the file stays, the next gateway replaces it.
+            // If the file is left behind, the next gateway replaces it.
             let _ = fs::remove_file(&self.path);
         }
     }
@@ -434,7 +480,7 @@ fn make_way(path: &Path) -> Result<()> {
     if !found.file_type().is_socket() {
         return refuse(
             ErrorKind::InvalidArgument,
-            format!("{shown} exists and is no socket; choose another path"),
+            format!("{shown} exists and is not a socket; choose another path"),
         );
     }
     if found.uid() != user_id() {
@@ -446,7 +492,7 @@ fn make_way(path: &Path) -> Result<()> {
     }
     match UnixStream::connect(path) {
         Ok(_) => {
-            let why = format!("another gateway serves at {shown}; stop it, or choose another path");
+            let why = format!("another gateway listens on {shown}; stop it, or choose another path");
             refuse(ErrorKind::InvalidArgument, why)
         }
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
@@ -477,7 +523,7 @@ mod tests {
         let live = SocketFile::listen(&path, 0o640).unwrap();
         assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o640);
         let refused = SocketFile::listen(&path, 0o600).unwrap_err();
-        assert!(refused.to_string().contains("another gateway serves"), "{refused}");
+        assert!(refused.to_string().contains("another gateway listens"), "{refused}");
         drop(live);
         assert!(!path.exists());
         drop(UnixListener::bind(&path).unwrap());

@@ -15,6 +15,7 @@ use crate::connection::exchange;
 use crate::domains::BucketDomains;
 use crate::gateway::{GatewayStop, StopReceiver};
 use crate::http1::{FastLane, turn_away};
+use crate::limits::{AddressTable, BodyLimits, ConnectionAccount, LimitCounters, UserAccount};
 use crate::monitor::RequestMonitor;
 use crate::node::access::AdmittedCaller;
 use crate::s3::PublishPace;
@@ -29,18 +30,22 @@ const HEADER_TIMEOUT: Duration = Duration::from_secs(60);
 /// The maximum number of bytes of a request's head.
 const HEAD_BYTES_MAX: usize = 64 * 1024;
 
+/// The minimum rate of a body in bytes per second, in either direction.
+const BODY_BYTES_PER_S_MIN: u64 = 100;
+
 /// State that all connections with HTTP share.
-pub(super) struct HttpService {
+pub(crate) struct HttpService {
     shared: Arc<GatewayState>,
     stop: GatewayStop,
 }
 
 impl HttpService {
-    pub(super) fn new(stall_timeout: Duration) -> Self {
+    pub(crate) fn new(stall_timeout: Duration, counters: Arc<LimitCounters>) -> Self {
         let users = Arc::new(Users::without_keys());
+        let addresses = AddressTable::new(0, counters.clone());
         let limits = ConnectionLimits {
             header_timeout: HEADER_TIMEOUT,
-            stall_timeout,
+            body: BodyLimits { stall_timeout, bytes_per_s_min: BODY_BYTES_PER_S_MIN, counters },
             head_bytes_max: HEAD_BYTES_MAX,
             body_bytes_max: u64::MAX,
         };
@@ -54,6 +59,7 @@ impl HttpService {
             domains: BucketDomains::none(),
             users,
             monitor: Arc::new(RequestMonitor::new(None)),
+            addresses,
             tls: None,
             http3: None,
         };
@@ -68,11 +74,11 @@ impl HttpService {
     /// Serves a client until it closes the connection, or until [`HttpService::stop`]; `ahead` holds bytes that were
     /// already read. A client that is not admitted gets an error response. Threads that read for the client are started
     /// by this thread, and so act as the same user.
-    pub(super) fn serve(
+    pub(crate) fn serve(
         &self,
         socket: &OwnedFd,
         ahead: &[u8],
-        admitted: Result<AdmittedCaller, Error>,
+        (admitted, requests): (Result<AdmittedCaller, Error>, Arc<UserAccount>),
     ) -> io::Result<()> {
         let stream = UnixStream::from(socket.try_clone()?);
         stream.set_nonblocking(true)?;
@@ -84,13 +90,14 @@ impl HttpService {
             let socket = ClientSocket::Unix(stream);
             match admitted {
                 Ok(admitted) => {
-                    let caller = ConnectionPeer::Peer(User::of_peer(admitted.uid, admitted.store));
-                    exchange(socket, ahead.to_vec(), caller, &self.shared, StopReceiver::from(&self.stop))
-                        .await
+                    let caller = ConnectionPeer::Peer(User::of_peer(admitted.uid, admitted.store, requests));
+                    let account = ConnectionAccount::new(None, self.shared.limits.body.counters.clone());
+                    let stopped = StopReceiver::from(&self.stop);
+                    exchange(socket, ahead.to_vec(), (caller, account), &self.shared, stopped).await
                 }
                 Err(error) => {
                     let refusal = crate::s3::failed(error).map(PreparedBody::Document);
-                    turn_away(socket, refusal, self.shared.limits.stall_timeout).await
+                    turn_away(socket, refusal, self.shared.limits.body.clone()).await
                 }
             }
         });

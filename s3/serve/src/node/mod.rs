@@ -5,7 +5,8 @@
 //! together are sent in as few system calls as there are buffers to fill.
 //!
 //! * `gateway`: configuration, making the socket, accepting, orderly shutdown
-//! * `access`: users, their stores, and limits on the resources that clients can occupy
+//! * `access`: users, their stores, and limits on the resources that clients can occupy; `accounts`: the resources that
+//!   each user uses
 //! * `connection`: one client: handshake, reading, waiting for the next request
 //! * `http`: clients that speak HTTP instead of the node protocol
 //! * `session`: each request in terms of the store
@@ -13,6 +14,7 @@
 //! * `stats`: counters, and whether polling for the next request is worthwhile
 
 mod access;
+mod accounts;
 mod connection;
 mod content;
 mod gateway;
@@ -20,4 +22,8 @@ mod http;
 mod session;
 mod stats;
 
+#[cfg(feature = "fuzzing")]
+pub(crate) use access::AdmittedCaller;
 pub use gateway::{NodeConfig, NodeGateway, NodeStop, NodeTcp, RunningNode};
+#[cfg(feature = "fuzzing")]
+pub(crate) use http::HttpService;

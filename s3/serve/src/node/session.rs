@@ -6,14 +6,14 @@ use std::sync::Arc;
 use fordway_store::{
     Bucket, Error, ErrorKind, ExpectedContent, Key, PutOptions, PutResult, Result, Store, Writer,
 };
-use fordway_sys::{Errno, ThreadCores};
+use fordway_sys::{Errno, ThreadAffinity};
 use fordway_wire::node::{CommitResponse, PAGE_ENTRIES_MAX, Request, StartResponse};
 
 use crate::node::access::AdmittedCaller;
-use crate::node::access::{NodeLimits, PoolShare, answer_bytes};
+use crate::node::access::{ConnectionShare, MemoryShare, RequestPlace, answer_bytes};
 use crate::node::connection::ConnectionStanding;
 use crate::node::content::ResponseOutbox;
-use crate::node::content::{Described, SpareObject};
+use crate::node::content::{NamedPut, SpareObject};
 
 /// Serves the requests of one client, one after the other.
 pub(super) struct ClientSession {
@@ -29,20 +29,20 @@ pub(super) struct ClientSession {
     /// The number of bytes held for the message being answered.
     pub(super) held_bytes: usize,
     pub(super) lends_files: bool,
-    limits: Arc<NodeLimits>,
+    pub(super) limits: ConnectionShare,
     standing: Arc<ConnectionStanding>,
     /// The write that has been started and neither committed nor abandoned.
     writing: Option<PiecewiseWrite>,
-    /// A staged file lent to the client ahead of its next object.
+    /// A staged file lent to the client in advance, for its next object.
     pub(super) spare: Option<SpareObject>,
-    cores: ThreadCores,
+    cores: ThreadAffinity,
 }
 
 /// A write whose content arrives in pieces.
 struct PiecewiseWrite {
     writer: Box<dyn Writer>,
     /// The object that is written; `None` for a part of an upload.
-    object: Option<Described>,
+    object: Option<NamedPut>,
     /// The first error of the write, if any.
     failed: Option<Error>,
 }
@@ -52,7 +52,7 @@ impl ClientSession {
         admitted: AdmittedCaller,
         takes_descriptors: bool,
         outbox: ResponseOutbox,
-        limits: Arc<NodeLimits>,
+        limits: ConnectionShare,
         standing: Arc<ConnectionStanding>,
     ) -> Self {
         ClientSession {
@@ -68,8 +68,13 @@ impl ClientSession {
             standing,
             writing: None,
             spare: None,
-            cores: ThreadCores::of_this_thread(),
+            cores: ThreadAffinity::of_this_thread(),
         }
+    }
+
+    /// Moves the connection's thread to another processor. Returns whether it has moved.
+    pub(super) fn leave_core(&mut self) -> bool {
+        self.cores.leave_current()
     }
 
     /// Whether a write is in progress that only this client can end.
@@ -83,7 +88,10 @@ impl ClientSession {
         self.outbox.stats.note(request.code(), body.len());
         let _admitted = match self.admit(&request) {
             Ok(admitted) => admitted,
-            Err(error) => return self.outbox.answer::<()>(id, &Err(error)),
+            Err(error) => {
+                self.outbox.stats.limited.add(1);
+                return self.outbox.answer::<()>(id, &Err(error));
+            }
         };
         match &request {
             // The client's next put will fill the memory that this put frees. On the client's processor, that memory is
@@ -119,13 +127,13 @@ impl ClientSession {
     }
 
     /// Reserves the memory and the slot that the request needs, and waits for them if necessary. `Append` needs
-    /// neither: it has no response that could report a failure.
-    fn admit(&self, request: &Request<'_>) -> Result<[Option<PoolShare>; 2]> {
-        if matches!(request, Request::Append {}) {
-            return Ok([None, None]);
+    /// neither: it has no response that could report a failure. Neither does `Stats`, which shows who is at a limit.
+    fn admit(&self, request: &Request<'_>) -> Result<(Option<MemoryShare>, Option<RequestPlace>)> {
+        if matches!(request, Request::Append {} | Request::Stats {}) {
+            return Ok((None, None));
         }
         let memory = self.limits.memory_for(answer_bytes(request)?, self.held_bytes)?;
-        Ok([memory, self.limits.place()?])
+        Ok((memory, Some(self.limits.place()?)))
     }
 
     /// Serves requests that write content.
@@ -196,7 +204,7 @@ impl ClientSession {
     ) -> Result<Vec<Result<PutResult>>> {
         let total: u64 = objects.iter().map(|(_, len)| u64::from(*len)).sum();
         if total != body.len() as u64 {
-            let why = format!("the objects have {total} bytes, {} were sent", body.len());
+            let why = format!("the objects have {total} bytes, but {} were sent", body.len());
             return Err(Error::new(ErrorKind::IncompleteBody, why));
         }
         let put = |(key, len): &(Key, u32)| {
@@ -211,7 +219,7 @@ impl ClientSession {
         &mut self,
         id: u32,
         started: Result<Box<dyn Writer>>,
-        object: Option<Described>,
+        object: Option<NamedPut>,
     ) -> Result<(), Errno> {
         if self.writing.is_some() {
             return Err(Errno::PROTO);
@@ -242,7 +250,7 @@ impl ClientSession {
         let Some(PiecewiseWrite { mut writer, failed, .. }) = self.writing.take() else {
             return Err(Error::new(
                 ErrorKind::InvalidArgument,
-                "nothing was started that could be committed",
+                "no write was started that could be committed",
             ));
         };
         failed.map_or(Ok(()), Err)?;
@@ -293,6 +301,20 @@ impl ClientSession {
                 query.max_keys = query.max_keys.min(PAGE_ENTRIES_MAX);
                 out.answer(id, &store.list_versions(&bucket, &query))
             }
+            Request::LockConfiguration { bucket } => out.answer(id, &store.lock_configuration(&bucket)),
+            Request::SetLockConfiguration { bucket, configuration } => {
+                out.answer(id, &store.set_lock_configuration(&bucket, &configuration))
+            }
+            Request::SetRetention { bucket, key, version: of, retention, bypass } => {
+                let set = store.set_retention(&bucket, &key, version(&of).as_ref(), retention, bypass);
+                out.answer(id, &set)
+            }
+            Request::SetLegalHold { bucket, key, version: of, is_on } => {
+                out.answer(id, &store.set_legal_hold(&bucket, &key, version(&of).as_ref(), is_on))
+            }
+            Request::Rename { bucket, from, to, options } => {
+                out.answer(id, &store.rename(&bucket, &from, &to, &options))
+            }
             Request::Document { bucket, kind } => out.answer(id, &store.document(&bucket, &kind)),
             Request::SetDocument { bucket, kind, document } => {
                 out.answer(id, &store.set_document(&bucket, &kind, &document))
@@ -330,7 +352,7 @@ impl ClientSession {
                 out.answer(id, &store.abort_upload(&bucket, &key, &upload))
             }
             Request::Stats {} => {
-                let counters = out.stats.counters(&self.limits);
+                let counters = out.stats.counters(&self.limits.gateway);
                 out.answer(id, &Ok(counters))
             }
             // All other requests are handled above; `Authenticate` is handled before the session starts.
@@ -340,6 +362,6 @@ impl ClientSession {
 }
 
 fn stopping() -> Error {
-    let why = "the gateway is stopping and starts nothing more; try again when it is back";
+    let why = "the gateway is stopping and accepts no further writes; try again when it has restarted";
     Error::new(ErrorKind::Unavailable, why)
 }

@@ -1,8 +1,8 @@
 //! Counters of requests, and of busy connections, which decide whether polling for the next request is worthwhile.
 //!
-//! Waking a sleeping thread takes several times as long as a small get. A thread that "looks out", that is, polls its
-//! connection for some microseconds before it sleeps, saves that time if a processor is idle. If more threads look out
-//! than there are processors, they slow each other down.
+//! Waking a sleeping thread takes several times as long as a small get. A thread that polls its connection for some
+//! microseconds before it sleeps saves that time if a processor is idle. If more threads poll than there are
+//! processors, they slow each other down.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -21,6 +21,8 @@ pub(super) struct NodeStats {
     /// Indexed by the code of the operation.
     requests: [MonotonicCounter; 256],
     pub(super) failed: MonotonicCounter,
+    /// Requests refused for lack of memory, or because of a limit of their user.
+    pub(super) limited: MonotonicCounter,
     pub(super) malformed: MonotonicCounter,
     pub(super) inline_bytes_out: MonotonicCounter,
     body_bytes_in: MonotonicCounter,
@@ -54,6 +56,7 @@ impl NodeStats {
             refused: counter(),
             requests: std::array::from_fn(|_| counter()),
             failed: counter(),
+            limited: counter(),
             malformed: counter(),
             inline_bytes_out: counter(),
             body_bytes_in: counter(),
@@ -81,6 +84,7 @@ impl NodeStats {
             ("connections_refused", self.refused.get()),
             ("requests", requests().sum()),
             ("requests_failed", self.failed.get()),
+            ("requests_limited", self.limited.get()),
             ("messages_malformed", self.malformed.get()),
             ("bytes_in", self.body_bytes_in.get()),
             ("bytes_out", self.inline_bytes_out.get()),
@@ -113,9 +117,9 @@ fn snake_case(name: &str) -> String {
 const PERIOD: Duration = Duration::from_millis(10);
 /// Bits that hold the count of a period; the others hold its number.
 const COUNT_BITS: u32 = 20;
-/// After looking out this many times in a row without success, a thread looks out only rarely.
+/// After this many unsuccessful polls in a row, a thread polls only rarely.
 const MISSES_MAX: u32 = 4;
-/// A thread that looks out rarely does so every `RARELY`th time.
+/// A thread that polls rarely does so every `RARELY`th time.
 const RARELY: u32 = 64;
 
 /// State that all connections share.
@@ -127,11 +131,21 @@ pub(super) struct NodeActivity {
     periods: [AtomicU64; 2],
 }
 
+/// The number of successes after which the thread may move at once again.
+const HITS_MIN: u32 = 64;
+/// The maximum number of times that the pause between two moves doubles.
+const DOUBLINGS_MAX: u32 = 12;
+
 /// The state of one connection.
 #[derive(Debug, Default)]
 pub(super) struct ConnectionLookout {
     period: u64,
+    /// Failures since the last success or move.
     misses: u32,
+    /// Successes since the last move.
+    hits: u32,
+    /// The number of moves since the last long run of successes.
+    moves: u32,
 }
 
 impl NodeActivity {
@@ -144,8 +158,8 @@ impl NodeActivity {
         }
     }
 
-    /// Counts a request of the connection that `lookout` belongs to. Returns whether its client and its thread can
-    /// both look out without keeping others from working. Cost: reading the clock once.
+    /// Counts a request of the connection that `lookout` belongs to. Returns whether its client and its thread can both
+    /// poll without taking processors from other threads. Cost: reading the clock once.
     pub(super) fn note(&self, lookout: &mut ConnectionLookout) -> bool {
         // Periods are counted from 1, so that 0 marks a slot that no period has used.
         let period = 1 + (self.start.elapsed().as_millis() / PERIOD.as_millis()) as u64;
@@ -170,7 +184,7 @@ impl NodeActivity {
 }
 
 impl ConnectionLookout {
-    /// Whether to look out this time; depends on whether that helped before.
+    /// Whether to poll this time; depends on whether polling helped before.
     pub(super) fn pays(&mut self) -> bool {
         self.misses < MISSES_MAX || self.misses.is_multiple_of(RARELY)
     }
@@ -178,9 +192,26 @@ impl ConnectionLookout {
     /// Records whether a request arrived.
     pub(super) fn learn(&mut self, came: bool) {
         self.misses = if came { 0 } else { self.misses.saturating_add(1) };
+        self.hits = self.hits.saturating_add(u32::from(came));
+        if self.hits >= HITS_MIN {
+            self.moves = 0;
+        }
     }
 
-    /// Records that the thread did not look out this time.
+    /// Whether the thread should move to another processor. On one processor, client and thread take turns, so polling
+    /// never helps; the kernel may leave them there for as long as they run, and a request then takes several times as
+    /// long. A client that pauses between its requests looks the same, so each move doubles the pause before the next
+    /// one.
+    pub(super) fn should_move(&mut self) -> bool {
+        let pause = if self.moves == 0 { MISSES_MAX } else { RARELY << self.moves.min(DOUBLINGS_MAX) };
+        let is_time = self.misses >= pause;
+        if is_time {
+            (self.misses, self.hits, self.moves) = (0, 0, self.moves.saturating_add(1));
+        }
+        is_time
+    }
+
+    /// Records that the thread did not poll this time.
     pub(super) fn skip(&mut self) {
         if self.misses >= MISSES_MAX {
             self.misses += 1;
@@ -221,5 +252,33 @@ mod tests {
         }
         lookout.learn(true);
         assert!(lookout.pays());
+    }
+
+    /// Returns the number of moves during `requests`, none of which arrives while the thread polls.
+    fn moves_during(lookout: &mut ConnectionLookout, requests: usize) -> usize {
+        let request = |_: &usize| match lookout.pays() {
+            true => {
+                lookout.learn(false);
+                lookout.should_move()
+            }
+            false => {
+                lookout.skip();
+                false
+            }
+        };
+        (0..requests).filter(request).count()
+    }
+
+    #[test]
+    fn a_thread_moves_at_once_and_then_ever_more_rarely() {
+        let mut lookout = ConnectionLookout::default();
+        assert_eq!(moves_during(&mut lookout, MISSES_MAX as usize), 1, "it is about to stop polling");
+        assert!(lookout.pays(), "after a move, polling may help again");
+        assert!((2..12).contains(&moves_during(&mut lookout, 100_000)));
+        // The thread of a client that sometimes pauses is not moved again and again.
+        lookout.learn(true);
+        assert_eq!(moves_during(&mut lookout, 100), 0);
+        (0..HITS_MIN).for_each(|_| lookout.learn(true));
+        assert_eq!(moves_during(&mut lookout, MISSES_MAX as usize), 1);
     }
 }

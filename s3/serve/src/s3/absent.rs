@@ -1,4 +1,4 @@
-//! Configurations that buckets in this gateway never have. Programs that describe or clean up a bucket request each of
+//! Configurations that buckets in this gateway never have. Programs that describe or clean up a bucket request all of
 //! them. Getting such a configuration returns S3's error for a missing one, and deleting it succeeds, as on S3.
 
 /// Defines methods of the S3 layer's trait. Each first checks that the bucket exists. Those that get a configuration
@@ -20,9 +20,14 @@ macro_rules! absent {
                 Box::pin(async move {
                     let user = caller(&request)?;
                     let bucket = request.input.bucket;
-                    $(return Err($crate::s3::buckets::without(&*user.store, bucket, $code).0);)?
+                    let exists = move |store: &dyn Store| $crate::s3::bucket_exists(store, bucket);
+                    let found = $crate::s3::here_unless_remote(&user, exists).await;
+                    $(
+                        found.map_err(|$crate::s3::S3Failure(error)| error)?;
+                        return Err($crate::s3::buckets::without($code).0);
+                    )?
                     #[allow(unreachable_code, reason = "of those that get")]
-                    plain($crate::s3::bucket_exists(&*user.store, bucket).map(|()| $output::default()))
+                    plain(found.map(|()| $output::default()))
                 })
             }
         )*

@@ -2,48 +2,65 @@
 //! clients.
 //!
 //! No thread waits for a lock. Anyone who may write to a bucket may hold its locks for as long as they like, so work
-//! that finds a lock taken is retried later, and finally answered with 503 and a time to come back.
+//! that finds a lock taken is retried later, and finally answered with 503 and a time to retry.
+//!
+//! Work that needs a file server always runs on the threads of that server ([`FileServer`]).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use fordway_store::{CommitFailure, Error, ErrorKind, ExpectedContent, PutResult, Store, Writer};
-use fordway_sys::with_lock_patience;
+use fordway_sys::{with_lock_patience, without_scanning};
 
-use crate::s3::error::Outcome;
+use crate::file_server::FileServer;
+use crate::s3::error::OperationResult;
 use crate::users::User;
 
 /// Work that takes at least this long is worth handing over to another thread, which costs about 20 µs.
 const LONG: Duration = Duration::from_micros(200);
 
 /// Runs `work` on a separate thread with the store of `user`. It is the same store object, so it acts as the same user.
-/// Errors: from `work`.
+/// Each user's work occupies at most half of the threads, so a user whose directories take long to read delays only
+/// their own requests. Errors: from `work`.
 pub(super) async fn apart<T: Send + 'static>(
     user: Arc<User>,
-    work: impl FnOnce(&dyn Store) -> Outcome<T> + Send + 'static,
-) -> Outcome<T> {
+    work: impl FnOnce(&dyn Store) -> OperationResult<T> + Send + 'static,
+) -> OperationResult<T> {
+    if let Some(server) = user.server.clone() {
+        return server.run(move || work(&*user.store)).await?;
+    }
+    let _room = user.share.clone().acquire_owned().await;
     on_its_own(move || work(&*user.store)).await
 }
 
-/// Like [`apart`], for work that takes locks. A user who holds locks delays only their own requests: each user's work
-/// occupies at most half of the threads. Errors: from `work`.
+/// Like [`apart`], for work that takes locks. Errors: from `work`.
 pub(super) async fn change_apart<T: Send + 'static>(
     user: Arc<User>,
-    work: impl FnOnce(&dyn Store) -> Outcome<T> + Send + 'static,
-) -> Outcome<T> {
-    let _room = user.share.clone().acquire_owned().await;
-    on_its_own(move || with_lock_patience(PATIENCE, || work(&*user.store))).await
+    work: impl FnOnce(&dyn Store) -> OperationResult<T> + Send + 'static,
+) -> OperationResult<T> {
+    apart(user, |store| with_lock_patience(PATIENCE, || work(store))).await
 }
 
-async fn on_its_own<T: Send + 'static>(work: impl FnOnce() -> Outcome<T> + Send + 'static) -> Outcome<T> {
+/// Runs `work`, which is short, on the calling thread, unless it needs a file server. Errors: from `work`.
+pub(super) async fn here_unless_remote<T: Send + 'static>(
+    user: &Arc<User>,
+    work: impl FnOnce(&dyn Store) -> OperationResult<T> + Send + 'static,
+) -> OperationResult<T> {
+    if user.server.is_none() { work(&*user.store) } else { apart(user.clone(), work).await }
+}
+
+async fn on_its_own<T: Send + 'static>(
+    work: impl FnOnce() -> OperationResult<T> + Send + 'static,
+) -> OperationResult<T> {
     tokio::task::spawn_blocking(work).await.unwrap_or_else(|ended| {
         Err(Error::new(ErrorKind::Internal, "work for a request ended early").caused_by(ended).into())
     })
 }
 
-/// The typical time of publishing content. If publishing waits for a disk, each publication runs on a separate thread,
-/// so that the disk can reorder many requests. If it happens in memory, another thread would cost more.
+/// The typical time of publishing content, or of a user's other changes. If a change waits for a disk, or for a long
+/// directory of old versions to be read, the next ones run on separate threads. If changes happen in memory, another
+/// thread would cost more.
 #[derive(Default)]
 pub(crate) struct PublishPace {
     /// A moving average: moves an eighth of the way to each measurement.
@@ -51,16 +68,17 @@ pub(crate) struct PublishPace {
 }
 
 impl PublishPace {
-    /// Publishes the content written to `writer`, and retries while another writer holds the lock. Errors: from
-    /// publishing.
+    /// Publishes the content written to `writer`, which needs `server`, if any, and retries while another writer holds the
+    /// lock. Errors: from publishing.
     pub(super) async fn publish(
         &self,
         writer: Box<dyn Writer>,
         expected: ExpectedContent,
-    ) -> Outcome<PutResult> {
+        server: Option<&FileServer>,
+    ) -> OperationResult<PutResult> {
         let (mut writer, expected, mut pauses) = (writer, Arc::new(expected), None);
         loop {
-            match self.try_publish(writer, expected.clone()).await? {
+            match self.try_publish(writer, expected.clone(), server).await? {
                 Ok(made) => return Ok(made),
                 Err(CommitFailure::Failed(error)) => return Err(error.into()),
                 Err(CommitFailure::Locked(back, error)) => {
@@ -77,16 +95,24 @@ impl PublishPace {
         &self,
         writer: Box<dyn Writer>,
         expected: Arc<ExpectedContent>,
-    ) -> Outcome<Result<PutResult, CommitFailure>> {
+        server: Option<&FileServer>,
+    ) -> OperationResult<Result<PutResult, CommitFailure>> {
         let commit = move || {
             let started = Instant::now();
             let made = with_lock_patience(Duration::ZERO, || writer.try_commit(&expected));
             Ok((made, started.elapsed()))
         };
-        let is_long = u128::from(self.typical_us.load(Ordering::Relaxed)) >= LONG.as_micros();
-        let (made, took) = if is_long { on_its_own(commit).await? } else { commit()? };
+        if let Some(server) = server {
+            return Ok(server.run(commit).await??.0);
+        }
+        let (made, took) = if self.is_long() { on_its_own(commit).await? } else { commit()? };
         self.took(took);
         Ok(made)
+    }
+
+    /// Returns whether changes typically take long enough to be worth a separate thread.
+    fn is_long(&self) -> bool {
+        u128::from(self.typical_us.load(Ordering::Relaxed)) >= LONG.as_micros()
     }
 
     /// Updates the average. Threads may overwrite each other's update; one lost measurement does not matter.
@@ -126,12 +152,30 @@ impl RetryPauses {
     }
 }
 
-/// Repeats `work` until it finds no lock taken. An attempt that finds a lock taken must not have changed anything.
-/// Errors: from `work`.
-pub(super) async fn until_unlocked<T>(mut work: impl FnMut() -> Outcome<T>) -> Outcome<T> {
+/// Repeats `change` until it finds no lock taken. Runs it on a separate thread if the user's changes typically take
+/// long, or if it reaches a large directory. An attempt that finds a lock taken must not have changed anything. Errors:
+/// from `change`.
+pub(super) async fn until_unlocked<T: Send + 'static>(
+    user: Arc<User>,
+    change: impl Fn(&dyn Store) -> OperationResult<T> + Clone + Send + 'static,
+) -> OperationResult<T> {
     let mut pauses = None;
     loop {
-        match with_lock_patience(Duration::ZERO, &mut work) {
+        let (timed, pace) = (change.clone(), user.clone());
+        let attempt = move |store: &dyn Store| {
+            let started = Instant::now();
+            let done = with_lock_patience(Duration::ZERO, || timed(store));
+            pace.changes.took(started.elapsed());
+            done
+        };
+        let here = (user.server.is_none() && !user.changes.is_long())
+            .then(|| without_scanning(|| attempt(&*user.store)))
+            .flatten();
+        let done = match here {
+            Some(done) => done,
+            None => apart(user.clone(), attempt).await,
+        };
+        match done {
             Err(failure) if failure.is_lock_timeout() => {
                 if !pauses.get_or_insert_with(RetryPauses::new).pause().await {
                     return Err(failure);
@@ -177,7 +221,8 @@ mod tests {
         for time in [Duration::ZERO, 16 * LONG, Duration::ZERO] {
             let writer = store.writer(&bucket, &key, &PutOptions::default()).unwrap();
             let slow = Box::new(Slow(writer, time, seen.clone()));
-            runtime.block_on(pace.publish(slow, ExpectedContent::default())).map_err(|_| "it fails").unwrap();
+            let made = pace.publish(slow, ExpectedContent::default(), None);
+            runtime.block_on(made).map_err(|_| "it fails").unwrap();
         }
         let here = thread::current().id();
         assert_eq!(
@@ -199,24 +244,67 @@ mod tests {
     #[test]
     fn work_is_done_on_another_thread_and_its_panic_is_an_error() {
         let runtime = crate::workers::new_runtime().unwrap();
-        let user = User::of_peer(1, Arc::new(MemoryStore::default()));
+        let user = User::of_tests(1, Arc::new(MemoryStore::default()));
         let at = runtime.block_on(apart(user.clone(), |_| Ok(thread::current().id())));
         assert_ne!(at.map_err(|_| "it fails").unwrap(), thread::current().id());
-        let ended = runtime.block_on(apart(user, |_| -> Outcome<()> { panic!("in the middle") }));
+        let ended = runtime.block_on(apart(user, |_| -> OperationResult<()> { panic!("in the middle") }));
         assert_eq!(ended.err().unwrap().0.code().as_str(), "InternalFailure");
     }
 
     #[test]
     fn work_is_tried_until_the_lock_is_free() {
         let runtime = crate::workers::new_runtime().unwrap();
-        let mut tries = 0;
-        let done = runtime.block_on(until_unlocked(|| {
-            tries += 1;
-            if tries < 4 { Err(Error::from(ErrorKind::LockTimeout).into()) } else { Ok(tries) }
-        }));
-        assert_eq!(done.map_err(|_| "it fails"), Ok(4));
-        let failed =
-            runtime.block_on(until_unlocked(|| -> Outcome<()> { Err(Error::from(ErrorKind::Io).into()) }));
+        let user = User::of_tests(1, Arc::new(MemoryStore::default()));
+        let tries = Arc::new(AtomicU32::new(0));
+        let change = move |_: &dyn Store| match tries.fetch_add(1, Ordering::Relaxed) {
+            3 => Ok(()),
+            _ => Err(Error::from(ErrorKind::LockTimeout).into()),
+        };
+        assert!(runtime.block_on(until_unlocked(user.clone(), change)).is_ok());
+        let fail = |_: &dyn Store| -> OperationResult<()> { Err(Error::from(ErrorKind::Io).into()) };
+        let failed = runtime.block_on(until_unlocked(user, fail));
         assert_eq!(failed.err().unwrap().0.code().as_str(), "InternalError");
+    }
+
+    #[test]
+    fn a_change_that_comes_to_a_large_directory_is_made_apart() {
+        let runtime = crate::workers::new_runtime().unwrap();
+        let user = User::of_tests(1, Arc::new(MemoryStore::default()));
+        let large = tempfile::tempdir().unwrap();
+        for number in 0..3000 {
+            std::fs::write(large.path().join(format!("{number:020}")), "").unwrap();
+        }
+        let (path, threads) = (large.path().to_owned(), Arc::new(Mutex::new(Vec::new())));
+        let seen = threads.clone();
+        let change = move |_: &dyn Store| {
+            seen.lock().unwrap().push(thread::current().id());
+            let (dir, mut count) = (std::fs::File::open(&path).unwrap(), 0);
+            let read = fordway_sys::read_dir_briefly(&dir, |_, _| count += 1);
+            read.map(|()| count).map_err(|errno| Error::from(ErrorKind::Io).caused_by(errno).into())
+        };
+        assert_eq!(runtime.block_on(until_unlocked(user, change)).map_err(|_| "it fails").unwrap(), 3000);
+        let here = thread::current().id();
+        let threads = threads.lock().unwrap();
+        assert_eq!(threads.iter().map(|thread| *thread == here).collect::<Vec<_>>(), [true, false]);
+    }
+
+    #[test]
+    fn changes_of_a_user_whose_changes_take_long_are_made_apart() {
+        let runtime = crate::workers::new_runtime().unwrap();
+        let slow = User::of_tests(1, Arc::new(MemoryStore::default()));
+        let quick = User::of_tests(2, Arc::new(MemoryStore::default()));
+        let change = |time| {
+            move |_: &dyn Store| {
+                thread::sleep(time);
+                Ok(thread::current().id())
+            }
+        };
+        let run = |user: &Arc<User>, time| {
+            runtime.block_on(until_unlocked(user.clone(), change(time))).ok().unwrap()
+        };
+        let here = thread::current().id();
+        assert_eq!(run(&slow, 16 * LONG), here, "nobody knew yet");
+        assert_ne!(run(&slow, Duration::ZERO), here);
+        assert_eq!(run(&quick, Duration::ZERO), here, "another user is not affected");
     }
 }

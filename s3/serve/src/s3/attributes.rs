@@ -1,13 +1,13 @@
 //! S3's GetObjectAttributes: the attributes of an object, in one document.
 
-use fordway_store::{Error, ErrorKind, GetOptions, ObjectPart, Store};
+use fordway_store::{Checksum, Error, ErrorKind, GetOptions, ObjectPart, Store};
 use fordway_wire::s3_xml::ResponseDocument;
 use http::StatusCode;
 use s3s::S3Response;
 use s3s::dto::{GetObjectAttributesInput, GetObjectAttributesOutput, ObjectAttributes};
 
 use crate::s3::convert::{names, page_size, timestamp, version, version_name, written};
-use crate::s3::error::{Outcome, S3Failure};
+use crate::s3::error::{OperationResult, S3Failure};
 
 /// The maximum number of parts in one response (S3's limit).
 const PAGE_MAX: usize = 1000;
@@ -15,7 +15,7 @@ const PAGE_MAX: usize = 1000;
 pub(super) fn get(
     store: &dyn Store,
     input: GetObjectAttributesInput,
-) -> Outcome<S3Response<GetObjectAttributesOutput>> {
+) -> OperationResult<S3Response<GetObjectAttributesOutput>> {
     let (bucket, key) = names(&input.bucket, &input.key)?;
     let options = GetOptions { version: version(input.version_id.as_deref())?, ..Default::default() };
     // The S3 layer mistakes a list in one header for a single name.
@@ -31,7 +31,10 @@ pub(super) fn get(
         document.element("ETag", info.etag.as_str());
     }
     if let Some(checksum) = info.checksum.as_ref().filter(|_| wants(ObjectAttributes::CHECKSUM)) {
-        document.open("Checksum").checksum_with_type(Some(checksum)).close();
+        // Only here, AWS gives a composite checksum without its number of parts.
+        let whole = Checksum { parts: None, ..checksum.clone() };
+        let kind = checksum.checksum_type().name();
+        document.open("Checksum").checksum(Some(&whole)).element("ChecksumType", kind).close();
     }
     if info.part_count.is_some() && wants(ObjectAttributes::OBJECT_PARTS) {
         write_parts(&mut document, &store.object_parts(&bucket, &key, &options)?, &input)?;
@@ -52,7 +55,7 @@ pub(super) fn get(
 
 /// Checks the attributes that a request names. Errors: `InvalidRequest` if it names none, `InvalidArgument` for an
 /// attribute that S3 does not have.
-fn check_names(named: &[&str]) -> Outcome<()> {
+fn check_names(named: &[&str]) -> OperationResult<()> {
     const KNOWN: [&str; 5] = [
         ObjectAttributes::ETAG,
         ObjectAttributes::CHECKSUM,
@@ -79,7 +82,7 @@ fn write_parts(
     document: &mut ResponseDocument,
     parts: &[ObjectPart],
     input: &GetObjectAttributesInput,
-) -> Outcome<()> {
+) -> OperationResult<()> {
     let marker = input.part_number_marker.unwrap_or(0);
     let after = usize::try_from(marker)
         .map_err(|_| Error::new(ErrorKind::InvalidArgument, "the part number marker cannot be negative"))?;

@@ -1,17 +1,21 @@
 //! Operations on buckets: listing, creating, deleting, and properties such as their region.
 
-use fordway_store::{Bucket, Error, ErrorKind, Store, VersioningState};
+use std::sync::Arc;
+
+use fordway_store::{Bucket, Error, ErrorKind, LockConfiguration, Store, VersioningState};
 use fordway_wire::s3_xml::{NewBucket, new_bucket};
-use http::{HeaderMap, HeaderName, StatusCode, header};
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use s3s::dto::{
     BucketLocationConstraint, DeleteBucketOutput, GetBucketLocationOutput, Grant, Grantee, HeadBucketOutput,
     ListBucketsInput, ListBucketsOutput, Owner, Permission, Type,
 };
 use s3s::{Body, S3Request, S3Response};
 
+use crate::s3::apart::here_unless_remote;
 use crate::s3::convert::{add_text, timestamp};
 use crate::s3::documents::{malformed, ownership, tagging};
-use crate::s3::error::{Outcome, S3Failure, unreadable_body};
+use crate::s3::error::{OperationResult, S3Failure, unreadable_body};
+use crate::users::User;
 
 /// The maximum number of buckets in one response (S3's limit).
 const PAGE_MAX: usize = 10_000;
@@ -25,7 +29,7 @@ pub(super) fn list(
     owner: &Owner,
     region: Option<&str>,
     input: ListBucketsInput,
-) -> Outcome<ListBucketsOutput> {
+) -> OperationResult<ListBucketsOutput> {
     let is_elsewhere = input.bucket_region.as_deref().zip(region).is_some_and(|(asked, ours)| asked != ours);
     let page = page_size(input.max_buckets)?;
     let prefix = input.prefix.as_deref().unwrap_or_default();
@@ -53,7 +57,7 @@ pub(super) fn list(
 }
 
 /// Returns the number of buckets per page. Errors: `InvalidArgument` for a number out of range.
-fn page_size(asked: Option<i32>) -> Outcome<usize> {
+fn page_size(asked: Option<i32>) -> OperationResult<usize> {
     let Some(asked) = asked else { return Ok(PAGE_MAX) };
     match usize::try_from(asked) {
         Ok(count) if (1..=PAGE_MAX).contains(&count) => Ok(count),
@@ -67,11 +71,11 @@ fn page_size(asked: Option<i32>) -> Outcome<usize> {
 /// Creates a bucket with the tags and the ownership setting that the request names. `region` is the gateway's region,
 /// or `None` if it has none.
 pub(super) async fn create(
-    store: &dyn Store,
+    user: &Arc<User>,
     region: Option<&str>,
     bucket: String,
     mut request: S3Request<Body>,
-) -> Outcome<S3Response<Body>> {
+) -> OperationResult<S3Response<Body>> {
     // The gate has already limited the size.
     let document = request.input.store_all_limited(usize::MAX).await;
     let document = document.map_err(|error| unreadable_body(&*error))?;
@@ -85,27 +89,42 @@ pub(super) async fn create(
     let tags = (!asked.tags.is_empty()).then(|| tagging::document_of(asked.tags)).transpose()?;
     let bucket = Bucket::new(bucket)?;
     check_name(&bucket)?;
-    store.create_bucket(&bucket)?;
-    if let Some(tags) = tags {
-        store.set_document(&bucket, &tagging::KIND, &tags)?;
-    }
-    if request.headers.contains_key("x-amz-object-ownership") {
-        // The gate admits only the one value that is offered.
-        store.set_document(&bucket, &ownership::KIND, ownership::ENFORCED.as_bytes())?;
-    }
+    let (new, has_lock) = (bucket.clone(), is_true(request.headers.get("x-amz-bucket-object-lock-enabled")));
+    // The gate admits only the one supported value.
+    let states_ownership = request.headers.contains_key("x-amz-object-ownership");
+    let make = move |store: &dyn Store| -> OperationResult<()> {
+        store.create_bucket(&new)?;
+        if has_lock {
+            store.set_versioning(&new, VersioningState::Enabled)?;
+            store.set_lock_configuration(&new, &LockConfiguration::default())?;
+        }
+        if let Some(tags) = tags {
+            store.set_document(&new, &tagging::KIND, &tags)?;
+        }
+        if states_ownership {
+            store.set_document(&new, &ownership::KIND, ownership::ENFORCED.as_bytes())?;
+        }
+        Ok(())
+    };
+    here_unless_remote(user, make).await?;
     let mut headers = arn(&bucket);
     add_text(&mut headers, header::LOCATION, &format!("/{bucket}"));
     Ok(S3Response::with_headers(Body::empty(), headers))
 }
 
+/// Whether a header has the value `true`, in any case.
+pub(super) fn is_true(header: Option<&HeaderValue>) -> bool {
+    header.is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"true"))
+}
+
 /// Checks the region that a new bucket is requested in. Errors: `InvalidLocationConstraint` for any region but the
 /// gateway's.
-fn check_region(asked: &str, region: &str) -> Outcome<()> {
+fn check_region(asked: &str, region: &str) -> OperationResult<()> {
     if asked.is_empty() || asked == region {
         return Ok(());
     }
     let message = format!(
-        "buckets lie in {region} here, not in {asked:?}; set the client's region to {region}, \
+        "buckets here are in the region {region}, not {asked:?}; set the client's region to {region}, \
          or start the gateway with --region"
     );
     Err(S3Failure::new("InvalidLocationConstraint", StatusCode::BAD_REQUEST, message))
@@ -113,7 +132,7 @@ fn check_region(asked: &str, region: &str) -> Outcome<()> {
 
 /// Checks that S3 would accept the name of a new bucket, so that its content can be moved to S3. Errors:
 /// `InvalidBucketName`.
-fn check_name(bucket: &Bucket) -> Outcome<()> {
+fn check_name(bucket: &Bucket) -> OperationResult<()> {
     let name = bucket.as_str();
     let is_plain =
         |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'-' | b'.');
@@ -127,7 +146,11 @@ fn check_name(bucket: &Bucket) -> Outcome<()> {
     }
 }
 
-pub(super) fn head(store: &dyn Store, region: &str, bucket: String) -> Outcome<S3Response<HeadBucketOutput>> {
+pub(super) fn head(
+    store: &dyn Store,
+    region: &str,
+    bucket: String,
+) -> OperationResult<S3Response<HeadBucketOutput>> {
     let bucket = Bucket::new(bucket)?;
     store.head_bucket(&bucket)?;
     let output = HeadBucketOutput { bucket_region: Some(region.to_owned()), ..Default::default() };
@@ -143,7 +166,7 @@ fn arn(bucket: &Bucket) -> HeaderMap {
 
 const BUCKET_ARN: HeaderName = HeaderName::from_static("x-amz-bucket-arn");
 
-pub(super) fn delete(store: &dyn Store, bucket: String) -> Outcome<DeleteBucketOutput> {
+pub(super) fn delete(store: &dyn Store, bucket: String) -> OperationResult<DeleteBucketOutput> {
     let bucket = Bucket::new(bucket)?;
     match store.delete_bucket(&bucket) {
         Ok(()) => Ok(DeleteBucketOutput::default()),
@@ -160,7 +183,11 @@ fn keeps_versions(store: &dyn Store, bucket: &Bucket) -> bool {
     store.versioning(bucket).is_ok_and(|state| state != VersioningState::Unversioned)
 }
 
-pub(super) fn location(store: &dyn Store, region: &str, bucket: String) -> Outcome<GetBucketLocationOutput> {
+pub(super) fn location(
+    store: &dyn Store,
+    region: &str,
+    bucket: String,
+) -> OperationResult<GetBucketLocationOutput> {
     store.head_bucket(&Bucket::new(bucket)?)?;
     let named = Some(region).filter(|region| *region != NAMELESS_REGION);
     Ok(GetBucketLocationOutput {
@@ -168,17 +195,12 @@ pub(super) fn location(store: &dyn Store, region: &str, bucket: String) -> Outco
     })
 }
 
-/// Returns the error for a configuration that buckets never have here, or the store's error if the bucket does not
-/// exist.
-pub(super) fn without(store: &dyn Store, bucket: String, code: &str) -> S3Failure {
-    let found = Bucket::new(bucket).and_then(|bucket| store.head_bucket(&bucket));
-    match found {
-        Err(error) => error.into(),
-        Ok(_) => S3Failure::new(code, StatusCode::NOT_FOUND, "buckets here have no such configuration"),
-    }
+/// Returns the error for an unsupported configuration.
+pub(super) fn without(code: &str) -> S3Failure {
+    S3Failure::new(code, StatusCode::NOT_FOUND, "this configuration is not supported")
 }
 
-/// Returns the only grant there is: full control for the holder of the key pair.
+/// Returns the only grant that exists: full control for the holder of the key pair.
 pub(super) fn full_control(owner: &Owner) -> Vec<Grant> {
     let grantee = Grantee {
         id: owner.id.clone(),

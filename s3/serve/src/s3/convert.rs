@@ -9,31 +9,32 @@ use fordway_store::{
     BoxedMetadata, Bucket, Checksum, ChecksumAlgorithm, ChecksumType, Conditions, ETag, ETagMatch, Error,
     ErrorKind, Key, Metadata, ObjectContent, ObjectInfo, Tags, VersionId,
 };
-use fordway_wire::date::{format_http, parse_http};
+use fordway_wire::date::{format_iso8601, http_date, parse_http};
 use fordway_wire::header_text::decode;
-use fordway_wire::s3_xml::ResponseDocument;
+use fordway_wire::s3_xml::{ResponseDocument, legal_hold_name};
+use fordway_wire::uri::push_path;
 use fordway_wire::{header_text, tagging};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri, header};
 use percent_encoding::percent_decode_str;
 use s3s::dto::{ETagCondition, Timestamp};
 use s3s::{Body, S3Response};
 
-use crate::answer::PreparedBody;
+use crate::answer::{PreparedBody, UrlScheme};
 use crate::content::BodyExtension;
 use crate::message::composed;
-use crate::s3::error::{Outcome, S3Failure};
-use crate::s3::tagging::check_each;
+use crate::s3::error::{OperationResult, S3Failure};
+use crate::s3::tagging::check;
 
 /// Returns the bucket and the key that a request names.
-pub(super) fn names(bucket: &str, key: &str) -> Outcome<(Bucket, Key)> {
+pub(super) fn names(bucket: &str, key: &str) -> OperationResult<(Bucket, Key)> {
     Ok((Bucket::new(bucket)?, Key::new(key)?))
 }
 
 /// Returns the version that a request names, if any. Errors: `NoSuchVersion`, and `InvalidArgument` for an invalid ID,
 /// in particular an empty one, which must not be taken for the latest version.
-pub(super) fn version(named: Option<&str>) -> Outcome<Option<VersionId>> {
+pub(super) fn version(named: Option<&str>) -> OperationResult<Option<VersionId>> {
     if named == Some("") {
-        let detail = "the version's name is empty; leave versionId out to mean the latest version";
+        let detail = "versionId is empty; omit it to select the latest version";
         return Err(Error::new(ErrorKind::InvalidArgument, detail).into());
     }
     if named.is_some_and(|name| name != VersionId::NULL && name.len() < VERSION_BYTES_MIN) {
@@ -54,8 +55,8 @@ pub(super) fn version_name(version: Option<VersionId>) -> Option<String> {
     version.map(|version| version.as_str().to_owned())
 }
 
-/// Parses the tags in `x-amz-tagging`. Errors: `InvalidArgument`, `InvalidTag`.
-pub(super) fn tags(header: Option<&str>) -> Outcome<Tags> {
+/// Parses the tags in `x-amz-tagging`. Errors: `BadRequest` for too many, `InvalidArgument`, `InvalidTag`.
+pub(crate) fn tags(header: Option<&str>) -> OperationResult<Tags> {
     let Some(text) = header else { return Ok(Tags::new()) };
     let tags = tagging::decode(text).ok().filter(|tags| is_encoded(text) && !tags.contains_key(""));
     let tags = tags.ok_or_else(|| {
@@ -64,7 +65,7 @@ pub(super) fn tags(header: Option<&str>) -> Outcome<Tags> {
         S3Failure::argument(words, TAGGING.as_str(), text)
     })?;
     let listed: Vec<_> = tags.iter().map(|(name, value)| (name.clone(), value.clone())).collect();
-    check_each(&listed)?;
+    check(&listed)?;
     Ok(tags)
 }
 
@@ -75,7 +76,7 @@ pub(super) fn is_encoded(text: &str) -> bool {
 }
 
 /// Converts a count that S3 sends as a signed number; limits it to `max`. Errors: `InvalidArgument`.
-pub(super) fn page_size(name: &str, wanted: Option<i32>, max: usize) -> Outcome<usize> {
+pub(super) fn page_size(name: &str, wanted: Option<i32>, max: usize) -> OperationResult<usize> {
     let wanted = wanted.unwrap_or(i32::MAX);
     let count = usize::try_from(wanted).map_err(|_| {
         let words = format!("Argument {name} must be an integer between 0 and 2147483647");
@@ -113,12 +114,12 @@ pub(super) fn write_conditions(
 }
 
 /// The headers of conditions (RFC 9110): two for tags, two for dates.
-pub(super) const CONDITIONS: [HeaderName; 4] =
+pub(crate) const CONDITIONS: [HeaderName; 4] =
     [header::IF_MATCH, header::IF_NONE_MATCH, header::IF_MODIFIED_SINCE, header::IF_UNMODIFIED_SINCE];
 
 /// Reads the conditions in a head, under `names`. An invalid date is ignored (RFC 9110 section 13.1.3). Errors:
 /// `InvalidArgument`.
-pub(super) fn conditions_in(headers: &HeaderMap, names: &[HeaderName; 4]) -> Outcome<Conditions> {
+pub(crate) fn conditions_in(headers: &HeaderMap, names: &[HeaderName; 4]) -> OperationResult<Conditions> {
     let [if_match, if_none_match, modified, unmodified] = names;
     let date = |name: &HeaderName| headers.get(name).and_then(|value| parse_http(value.to_str().ok()?));
     Ok(Conditions {
@@ -130,7 +131,7 @@ pub(super) fn conditions_in(headers: &HeaderMap, names: &[HeaderName; 4]) -> Out
 }
 
 /// Reads the tags in a header. Some clients omit the quotes.
-fn tags_in(headers: &HeaderMap, name: &HeaderName) -> Outcome<Option<ETagMatch>> {
+fn tags_in(headers: &HeaderMap, name: &HeaderName) -> OperationResult<Option<ETagMatch>> {
     let Some(value) = headers.get(name) else { return Ok(None) };
     let text = value.to_str().unwrap_or_default().trim();
     if text == "*" {
@@ -144,9 +145,9 @@ fn tags_in(headers: &HeaderMap, name: &HeaderName) -> Outcome<Option<ETagMatch>>
     }
 }
 
-/// Reads the metadata that the client states for the object. `Expires` stays as the client wrote it. Errors:
+/// Reads the metadata that the client states for the object. `Expires` is kept as the client wrote it. Errors:
 /// `MetadataTooLarge`.
-pub(super) fn metadata(headers: &HeaderMap) -> Outcome<BoxedMetadata> {
+pub(crate) fn metadata(headers: &HeaderMap) -> OperationResult<BoxedMetadata> {
     let text = |name: HeaderName| headers.get(name).map(text_of);
     let mut user = BTreeMap::<String, String>::new();
     let mut bytes = 0;
@@ -165,7 +166,7 @@ pub(super) fn metadata(headers: &HeaderMap) -> Outcome<BoxedMetadata> {
         let words = "Your metadata headers exceed the maximum allowed metadata size";
         let (size, most) = (bytes.to_string(), METADATA_BYTES_MAX.to_string());
         let facts = [("Size", &*size), ("MaxSizeAllowed", &*most)];
-        let message = composed(words, "names and values count; store less with the object", &facts);
+        let message = composed(words, "names and values count; use shorter or fewer ones", &facts);
         return Err(S3Failure::new("MetadataTooLarge", StatusCode::BAD_REQUEST, message));
     }
     let metadata = Metadata {
@@ -199,6 +200,10 @@ fn without_transfer_coding(codings: &str) -> Option<String> {
 /// Returns the checksum in the head of a request, which may have only one. The S3 layer knows only some of the
 /// headers for checksums. Errors: the text of an `InvalidRequest`.
 pub(crate) fn stated_checksum(headers: &HeaderMap) -> Result<Option<Checksum>, String> {
+    // Looking up each algorithm's header would cost more than all the rest for a request without one.
+    if !headers.keys().any(|name| name.as_str().starts_with("x-amz-checksum-")) {
+        return Ok(None);
+    }
     let value = |algorithm: ChecksumAlgorithm| {
         let value = headers.get(algorithm.header())?;
         Some((algorithm, value.to_str().unwrap_or_default()))
@@ -279,13 +284,34 @@ pub(super) fn parameter(uri: &Uri, name: &str) -> Option<String> {
     Some(percent_decode_str(found?.1).decode_utf8_lossy().into_owned())
 }
 
+/// Returns the URL of an object, with the host of the request, or only the path if the request has no host.
+pub(super) fn location(
+    (bucket, key): &(String, String),
+    scheme: Option<UrlScheme>,
+    headers: &HeaderMap,
+    uri: &Uri,
+) -> String {
+    let named = headers.get(header::HOST).and_then(|host| host.to_str().ok());
+    let host = named.or_else(|| uri.authority().map(|authority| authority.as_str()));
+    let mut location = match (scheme, host) {
+        (Some(UrlScheme(scheme)), Some(host)) => format!("{scheme}://{host}"),
+        _ => String::new(),
+    };
+    if !host.is_some_and(|host| host.starts_with(&format!("{bucket}."))) {
+        location.push_str(&format!("/{bucket}"));
+    }
+    location.push('/');
+    push_path(&mut location, key);
+    location
+}
+
 /// Returns a tag in quotes, as documents have it.
 pub(crate) fn quoted(tag: &ETag) -> String {
     ["\"", tag.as_str(), "\""].concat()
 }
 
 /// Returns the algorithm that a client names. Errors: `InvalidRequest`.
-pub(super) fn algorithm(name: &str) -> Outcome<ChecksumAlgorithm> {
+pub(super) fn algorithm(name: &str) -> OperationResult<ChecksumAlgorithm> {
     ChecksumAlgorithm::from_name(name).ok_or_else(|| {
         let mut known = ChecksumAlgorithm::ALL.map(ChecksumAlgorithm::name);
         known.sort_unstable();
@@ -296,7 +322,7 @@ pub(super) fn algorithm(name: &str) -> Outcome<ChecksumAlgorithm> {
 }
 
 /// Returns the checksum type that a client names. Errors: `InvalidRequest`.
-pub(super) fn checksum_type(name: &str) -> Outcome<ChecksumType> {
+pub(super) fn checksum_type(name: &str) -> OperationResult<ChecksumType> {
     ChecksumType::from_name(&name.to_ascii_uppercase()).ok_or_else(|| {
         let detail = format!("{name:?} is neither FULL_OBJECT nor COMPOSITE");
         invalid_request(composed("Value for x-amz-checksum-type header is invalid.", &detail, &[]))
@@ -308,14 +334,12 @@ pub(super) fn invalid_request(message: impl Into<String>) -> S3Failure {
     S3Failure::new("InvalidRequest", StatusCode::BAD_REQUEST, message)
 }
 
-/// Refuses options that are not offered; a client would otherwise believe that they took effect. Errors:
-/// `NotImplemented`.
-pub(super) fn refuse(asked: &[(&str, bool)]) -> Outcome<()> {
+/// Refuses unsupported options; a client would otherwise believe that they took effect. Errors: `NotImplemented`.
+pub(super) fn refuse(asked: &[(&str, bool)]) -> OperationResult<()> {
     match asked.iter().find(|(_, asked)| *asked) {
         None => Ok(()),
         Some((what, _)) => {
-            Err(Error::new(ErrorKind::NotImplemented, format!("{what} is not offered here; leave it out"))
-                .into())
+            Err(Error::new(ErrorKind::NotImplemented, format!("{what} is not supported; remove it")).into())
         }
     }
 }
@@ -325,7 +349,7 @@ pub(super) fn refuse(asked: &[(&str, bool)]) -> Outcome<()> {
 pub(crate) fn describe(info: &ObjectInfo, put: &mut impl FnMut(&str, &[u8]) -> Option<()>) -> Option<()> {
     put("accept-ranges", b"bytes")?;
     put("etag", quoted(&info.etag).as_bytes())?;
-    put("last-modified", format_http(info.modified).as_bytes())?;
+    put("last-modified", &http_date(info.modified))?;
     describe_metadata(info, put)?;
     if let Some(parts) = info.part_count {
         put("x-amz-mp-parts-count", parts.to_string().as_bytes())?;
@@ -333,8 +357,20 @@ pub(crate) fn describe(info: &ObjectInfo, put: &mut impl FnMut(&str, &[u8]) -> O
     if info.tag_count > 0 {
         put("x-amz-tagging-count", info.tag_count.to_string().as_bytes())?;
     }
+    describe_lock(info, put)?;
     if let Some(version) = &info.version {
         put("x-amz-version-id", version.as_str().as_bytes())?;
+    }
+    Some(())
+}
+
+fn describe_lock(info: &ObjectInfo, put: &mut impl FnMut(&str, &[u8]) -> Option<()>) -> Option<()> {
+    if let Some(retention) = info.lock.retention {
+        put("x-amz-object-lock-mode", retention.mode.name().as_bytes())?;
+        put("x-amz-object-lock-retain-until-date", format_iso8601(retention.until()).as_bytes())?;
+    }
+    if let Some(is_on) = info.lock.legal_hold {
+        put("x-amz-object-lock-legal-hold", legal_hold_name(is_on).as_bytes())?;
     }
     Some(())
 }
@@ -361,8 +397,16 @@ fn describe_metadata(info: &ObjectInfo, put: &mut impl FnMut(&str, &[u8]) -> Opt
 /// Whether all programs interpret the name and the value in the same way. Metadata written by a POSIX program may
 /// contain any bytes.
 pub(crate) fn is_plain(name: &str, value: &[u8]) -> bool {
-    let is_name = name.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-');
-    is_name && value.iter().all(|byte| (b' '..=b'~').contains(byte)) && value.trim_ascii() == value
+    // All other names are constants.
+    let is_of_user = name.starts_with("x-amz-meta-");
+    let is_name = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    (!is_of_user || name.bytes().all(is_name)) && is_printable(value) && value.trim_ascii() == value
+}
+
+/// Whether the value is printable ASCII.
+pub(crate) fn is_printable(value: &[u8]) -> bool {
+    // Checks all bytes without an early exit, so that the compiler can vectorize the loop.
+    value.iter().fold(true, |is_printable, byte| is_printable & (b' '..=b'~').contains(byte))
 }
 
 #[cfg(test)]

@@ -15,13 +15,14 @@ use crate::s3::convert::{
     CONDITIONS, TAGGING, add_text, add_version, algorithm, conditions_in, document, invalid_request,
     is_encoded, metadata, names, quoted, tags, version,
 };
-use crate::s3::error::{Outcome, S3Failure};
+use crate::s3::error::{OperationResult, S3Failure};
+use crate::s3::lock;
 
 pub(super) fn copy(
     store: &dyn Store,
     (bucket, key): &(String, String),
     headers: &HeaderMap,
-) -> Outcome<S3Response<Body>> {
+) -> OperationResult<S3Response<Body>> {
     let (bucket, key) = names(bucket, key)?;
     let (from_bucket, from_key, version) = copy_source(headers)?;
     let replaces_metadata = replaces(headers, "x-amz-metadata-directive")?;
@@ -37,6 +38,7 @@ pub(super) fn copy(
         source_conditions: conditions_in(headers, &SOURCE_CONDITIONS)?,
         conditions: conditions_in(headers, &CONDITIONS)?,
         checksum: checksum.map(algorithm).transpose()?,
+        lock: lock::stated(store, &bucket, headers)?,
     };
     options
         .check_target((&from_bucket, &from_key), (&bucket, &key))
@@ -61,7 +63,7 @@ pub(super) const SOURCE_CONDITIONS: [HeaderName; 4] = [
 
 /// Whether a directive says to replace the source's metadata or tags with those of the request. Errors:
 /// `InvalidArgument` for an unknown directive.
-fn replaces(headers: &HeaderMap, directive: &str) -> Outcome<bool> {
+fn replaces(headers: &HeaderMap, directive: &str) -> OperationResult<bool> {
     match headers.get(directive).map(HeaderValue::as_bytes) {
         None | Some(b"COPY") => Ok(false),
         Some(b"REPLACE") => Ok(true),
@@ -97,7 +99,7 @@ pub(super) fn copied(root: &'static str, made: &PutResult) -> ResponseDocument {
 
 /// Returns the bucket, key and version that a copy reads from. Errors: `InvalidArgument`, errors of names,
 /// `NotImplemented` for an access point.
-pub(super) fn copy_source(headers: &HeaderMap) -> Outcome<(Bucket, Key, Option<VersionId>)> {
+pub(crate) fn copy_source(headers: &HeaderMap) -> OperationResult<(Bucket, Key, Option<VersionId>)> {
     let text = headers.get(COPY_SOURCE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let invalid = |what: &str, value: &str| {
         S3Failure::argument(&format!("Invalid copy source {what}"), COPY_SOURCE.as_str(), value)
@@ -110,7 +112,7 @@ pub(super) fn copy_source(headers: &HeaderMap) -> Outcome<(Bucket, Key, Option<V
     let path = decoded.ok_or_else(|| invalid("encoding", text))?;
     let path = path.strip_prefix('/').unwrap_or(&path);
     if path.starts_with("arn:") {
-        let detail = "copy from /bucket/key; there are no access points";
+        let detail = "copy from /bucket/key; access points are not supported";
         return Err(Error::new(ErrorKind::NotImplemented, detail).into());
     }
     let (bucket, key) = path.split_once('/').unwrap_or((path, ""));
@@ -124,7 +126,10 @@ pub(super) fn copy_source(headers: &HeaderMap) -> Outcome<(Bucket, Key, Option<V
 const COPY_SOURCE: HeaderName = HeaderName::from_static("x-amz-copy-source");
 
 /// Returns the range and the conditions for the source of a copied part. Errors: `InvalidArgument`.
-pub(super) fn copy_source_options(headers: &HeaderMap, version: Option<VersionId>) -> Outcome<GetOptions> {
+pub(super) fn copy_source_options(
+    headers: &HeaderMap,
+    version: Option<VersionId>,
+) -> OperationResult<GetOptions> {
     let text = headers.get("x-amz-copy-source-range").map(|value| value.to_str().unwrap_or_default());
     let range = text.map(|text| match parse_range(text) {
         Some(range @ ByteRange::Inclusive(first, last)) if first <= last => Ok(range),

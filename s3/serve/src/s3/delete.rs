@@ -1,28 +1,37 @@
 //! Deletes objects and versions of objects.
 
+use std::sync::Arc;
+use std::time::Instant;
+
 use fordway_store::{
     Bucket, Conditions, DeleteOptions, DeleteResult, ETag, ETagMatch, Error, ErrorKind, GetOptions, Key,
     ObjectInfo, Store, VersionId,
 };
 use fordway_wire::s3_xml::ResponseDocument;
 use http::StatusCode;
-use s3s::S3Response;
 use s3s::dto::{
     DeleteObjectInput, DeleteObjectOutput, DeleteObjectsInput, DeleteObjectsOutput, ObjectIdentifier,
     Timestamp,
 };
+use s3s::{S3ErrorCode, S3Response};
 use time::OffsetDateTime;
 
+use crate::access::{RequestFacts, authorise, is_open};
 use crate::s3::convert::{names, version, version_name, write_conditions, written};
-use crate::s3::error::{Outcome, S3Failure, message};
+use crate::s3::error::{OperationResult, S3Failure, message};
+use crate::users::User;
 
 /// The maximum number of keys that one DeleteObjects may name (S3's limit).
 const KEYS_MAX: usize = 1000;
 
-pub(super) fn one(store: &dyn Store, input: DeleteObjectInput) -> Outcome<DeleteObjectOutput> {
+pub(super) fn one(store: &dyn Store, input: DeleteObjectInput) -> OperationResult<DeleteObjectOutput> {
     let (bucket, key) = names(&input.bucket, &input.key)?;
     let conditions = write_conditions(input.if_match, None);
-    let options = DeleteOptions { conditions, version: version(input.version_id.as_deref())? };
+    let options = DeleteOptions {
+        conditions,
+        version: version(input.version_id.as_deref())?,
+        bypass_governance: input.bypass_governance_retention.unwrap_or(false),
+    };
     let state = DeleteConditions { size: input.if_match_size, modified: input.if_match_last_modified_time };
     let deleted = state.delete(store, &bucket, &key, options)?;
     Ok(DeleteObjectOutput {
@@ -32,22 +41,61 @@ pub(super) fn one(store: &dyn Store, input: DeleteObjectInput) -> Outcome<Delete
     })
 }
 
-pub(super) fn many(store: &dyn Store, input: DeleteObjectsInput) -> Outcome<S3Response<DeleteObjectsOutput>> {
+/// Returns for each object of a request whether the rules of the bucket refuse its deletion. Empty if they refuse none.
+/// Errors: from reading the rules.
+pub(super) async fn refused(
+    user: &Arc<User>,
+    facts: &RequestFacts<'_>,
+    input: &DeleteObjectsInput,
+) -> OperationResult<Vec<bool>> {
+    let is_open = Bucket::new(input.bucket.as_str())
+        .is_ok_and(|bucket| is_open(user, &bucket, Instant::now()).unwrap_or(false));
+    let mut refused = Vec::new();
+    // A request with more keys than S3 allows is refused later.
+    for object in input.delete.objects.iter().take(KEYS_MAX).filter(|_| !is_open) {
+        let version = object.version_id.as_deref().filter(|version| !version.is_empty());
+        let names = (input.bucket.as_str(), object.key.as_str());
+        refused.push(match authorise(user, "DeleteObject", names, &facts.of_version(version)).await {
+            Ok(()) => false,
+            Err(S3Failure(error)) if *error.code() == S3ErrorCode::AccessDenied => true,
+            Err(failure) => return Err(failure),
+        });
+    }
+    Ok(refused)
+}
+
+pub(super) fn many(
+    store: &dyn Store,
+    input: DeleteObjectsInput,
+    refused: &[bool],
+) -> OperationResult<S3Response<DeleteObjectsOutput>> {
     let bucket = Bucket::new(input.bucket)?;
     let objects = input.delete.objects;
     if objects.is_empty() || objects.len() > KEYS_MAX {
         return Err(malformed(format!("name 1 to {KEYS_MAX} keys, not {}", objects.len())));
     }
     if let Some(object) = objects.iter().find(|object| !can_be_named(&object.key)) {
-        let why = "has characters that XML cannot hold; delete it by itself";
+        let why = "has characters that XML cannot represent; delete it with a separate request";
         return Err(malformed(format!("the key {:?} {why}", object.key)));
     }
     store.head_bucket(&bucket)?;
 
     let quiet = input.delete.quiet.unwrap_or(false);
     let mut document = ResponseDocument::new("DeleteResult");
-    for (object, result) in objects.iter().zip(results(store, &bucket, &objects)) {
-        match result {
+    let bypass = input.bypass_governance_retention.unwrap_or(false);
+    let is_refused = |at: usize| refused.get(at).copied().unwrap_or(false);
+    let permitted: Vec<_> = objects
+        .iter()
+        .enumerate()
+        .filter(|(at, _)| !is_refused(*at))
+        .map(|(_, object)| object.clone())
+        .collect();
+    let mut results = results(store, &bucket, &permitted, bypass).into_iter();
+    let denied =
+        || Err(Error::new(ErrorKind::AccessDenied, "the bucket's policy does not allow s3:DeleteObject"));
+    for (at, object) in objects.iter().enumerate() {
+        let next = if is_refused(at) { Some(denied()) } else { results.next() };
+        match next.unwrap_or_else(denied) {
             Ok(_) if quiet => {}
             Ok(done) => write_deleted(&mut document, object, done),
             Err(error) => write_failure(&mut document, object, &error),
@@ -76,6 +124,7 @@ fn results(
     store: &dyn Store,
     bucket: &Bucket,
     objects: &[ObjectIdentifier],
+    bypass: bool,
 ) -> Vec<fordway_store::Result<DeleteResult>> {
     let is_plain = |object: &ObjectIdentifier| {
         object.version_id.is_none() && object.e_tag.is_none() && DeleteConditions::of(object).is_nothing()
@@ -83,7 +132,7 @@ fn results(
     let keys = objects.iter().filter(|object| is_plain(object)).map(|object| Key::new(object.key.as_str()));
     match keys.collect::<fordway_store::Result<Vec<_>>>() {
         Ok(keys) if keys.len() == objects.len() => store.delete_many(bucket, &keys),
-        _ => objects.iter().map(|object| remove(store, bucket, object)).collect(),
+        _ => objects.iter().map(|object| remove(store, bucket, object, bypass)).collect(),
     }
 }
 
@@ -91,11 +140,13 @@ fn remove(
     store: &dyn Store,
     bucket: &Bucket,
     object: &ObjectIdentifier,
+    bypass: bool,
 ) -> fordway_store::Result<DeleteResult> {
     let key = Key::new(object.key.as_str())?;
     let version = object.version_id.as_deref().filter(|name| !name.is_empty());
     let options = DeleteOptions {
         version: version.map(fordway_store::VersionId::new).transpose()?,
+        bypass_governance: bypass,
         conditions: object
             .e_tag
             .as_ref()
@@ -138,9 +189,9 @@ impl DeleteConditions {
                 let tag = info.etag;
                 options.conditions.if_match.get_or_insert_with(|| ETagMatch::Tags(vec![tag]));
             }
-            Some(Ok(_)) => return Err(differs("it has another size or time")),
+            Some(Ok(_)) => return Err(differs("its size or time differs")),
             Some(Err(error)) if error.is_at_delete_marker() => {
-                return Err(differs("a delete marker is there"));
+                return Err(differs("the latest version is a delete marker"));
             }
             // The store decides whether the object is missing. If it is, there is nothing to delete.
             Some(Err(error)) if is_missing(error.kind()) => {}

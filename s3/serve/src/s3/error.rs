@@ -1,8 +1,8 @@
-//! Converts the store's errors to S3's, and refuses S3 operations that this gateway does not offer. These are refused
-//! by name, and only after the signature and the bucket have been checked, so that strangers learn nothing about
-//! buckets.
+//! Converts the store's errors to S3's, and refuses S3 operations that this gateway does not support. These are
+//! refused by name, and only after the signature and the bucket have been checked, so that strangers learn nothing
+//! about buckets.
 
-use fordway_store::{Bucket, Error, ErrorKind, GetOptions, Key, Store, VersioningState};
+use fordway_store::{Bucket, Error, ErrorKind, GetOptions, Key, Store};
 use fordway_sys::is_to_be_done_again;
 use fordway_wire::s3_error::to_s3;
 use http::header::{CONTENT_TYPE, RETRY_AFTER};
@@ -11,6 +11,7 @@ use s3s::{S3Error, S3ErrorCode};
 
 use crate::gate::NO_ACLS;
 use crate::http1::{BROKEN, STALLED};
+use crate::limits::{LimitReason, LimitRefusal};
 use crate::message::composed;
 use crate::signature::{BAD_TRAILER, CUT_SHORT, SMALL_CHUNK};
 use crate::unsigned::NOT_CHUNKED;
@@ -22,11 +23,11 @@ const CODE_HEADER: HeaderName = HeaderName::from_static("x-fordway-error-code");
 const DELETE_MARKER_HEADER: HeaderName = HeaderName::from_static("x-amz-delete-marker");
 
 /// Results of the operations in this module.
-pub(crate) type Outcome<T> = Result<T, S3Failure>;
+pub(crate) type OperationResult<T> = Result<T, S3Failure>;
 
 /// An error on its way to the client. `?` converts errors of the store and of the S3 layer to it.
 #[derive(Debug)]
-pub(crate) struct S3Failure(pub(super) S3Error);
+pub(crate) struct S3Failure(pub(crate) S3Error);
 
 impl S3Failure {
     /// An error with a code that no [`ErrorKind`] has.
@@ -40,8 +41,8 @@ impl S3Failure {
         failure
     }
 
-    /// Creates an error with AWS's message; `detail` is our own sentence, or empty.
-    pub(super) fn aws(code: &str, status: StatusCode, words: &str, detail: &str) -> Self {
+    /// Creates an error with AWS's message; `detail` is our own text, or empty.
+    pub(crate) fn aws(code: &str, status: StatusCode, words: &str, detail: &str) -> Self {
         S3Failure::new(code, status, composed(words, detail, &[]))
     }
 
@@ -72,14 +73,16 @@ impl From<Error> for S3Failure {
     fn from(error: Error) -> Self {
         let (status, code) = to_s3(error.kind());
         let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-        // Not logged: operations that are not offered, because they are the client's problem, and work that will be
-        // retried.
+        // Do not log unsupported operations, which are the client's problem, and work that will be retried.
         let is_ours = status.is_server_error() && error.kind() != ErrorKind::NotImplemented;
         let is_locked = error.kind() == ErrorKind::LockTimeout;
         if is_ours && !is_locked && !is_to_be_done_again() {
             tracing::error!(%error, "a request failed");
         }
         let mut failure = match error.kind() {
+            ErrorKind::AccessDenied if is_by_object_lock(&error) => {
+                S3Failure::aws(code, status, OBJECT_LOCK, &message(&error))
+            }
             ErrorKind::AccessDenied => S3Failure::aws(code, status, "Access Denied.", &message(&error)),
             _ => S3Failure::new(code, status, message(&error)),
         };
@@ -93,10 +96,36 @@ impl From<Error> for S3Failure {
     }
 }
 
+/// AWS's message for a change that a lock forbids.
+const OBJECT_LOCK: &str = "Access Denied because object protected by object lock.";
+/// The prefixes of the texts of such errors, which also come over the node protocol.
+const LOCK_REASONS: [&str; 3] =
+    ["the version has a legal hold", "the version is retained", "the present retention"];
+
+/// Whether a version's lock is the reason for an error.
+fn is_by_object_lock(error: &Error) -> bool {
+    LOCK_REASONS.iter().any(|reason| error.detail().starts_with(reason))
+}
+
 impl From<S3Error> for S3Failure {
     fn from(error: S3Error) -> Self {
         S3Failure(error)
     }
+}
+
+/// Returns the error for a request beyond a limit of its user.
+pub(crate) fn beyond_limit(refusal: LimitRefusal) -> S3Error {
+    let why = match refusal.reason {
+        LimitReason::Requests => "you have the maximum number of requests in flight for one user",
+        LimitReason::Rate | LimitReason::Slow => {
+            "you exceed the maximum number of bytes per second for one user"
+        }
+    };
+    let detail = format!("{why}; try again after {} s", refusal.retry_after_s);
+    let words = "Please reduce your request rate.";
+    let mut failure = S3Failure::aws("SlowDown", StatusCode::SERVICE_UNAVAILABLE, words, &detail);
+    failure.add_header(RETRY_AFTER, HeaderValue::from(refusal.retry_after_s));
+    failure.0
 }
 
 /// Returns the text that the client reads: what failed, why, and what to do next. The errors of the operating system
@@ -131,8 +160,8 @@ fn code_of(code: &str) -> S3ErrorCode {
     S3ErrorCode::from_bytes(code.as_bytes()).unwrap_or(S3ErrorCode::InternalError)
 }
 
-/// Says why a body could not be read. The S3 layer keeps the types of these errors private, so only their text
-/// tells them apart.
+/// Returns why a body could not be read. The S3 layer keeps the types of these errors private, so only their text
+/// distinguishes them.
 pub(super) fn unreadable_body(error: &(dyn std::error::Error + Send + Sync)) -> S3Failure {
     let text = error.to_string();
     let says = |words: &str| text.contains(words);
@@ -155,14 +184,14 @@ pub(super) fn unreadable_body(error: &(dyn std::error::Error + Send + Sync)) -> 
     } else if says(BROKEN) {
         (ErrorKind::InvalidArgument, BROKEN)
     } else if says("SignatureMismatch") {
-        (ErrorKind::SignatureDoesNotMatch, "a chunk's signature does not fit")
+        (ErrorKind::SignatureDoesNotMatch, "a chunk's signature does not match")
     } else {
         (ErrorKind::IncompleteBody, "the body ended before its announced length")
     };
     Error::new(kind, detail).into()
 }
 
-/// Returns the error for trailers that differ from those announced in the head; `detail` is our own sentence.
+/// Returns the error for trailers that differ from those announced in the head; `detail` is our own text.
 pub(super) fn malformed_trailer(detail: &str) -> S3Failure {
     let words = "The request contained trailing data that was not well-formed or did not conform to our published schema.";
     S3Failure::aws("MalformedTrailerError", StatusCode::BAD_REQUEST, words, detail)
@@ -170,14 +199,14 @@ pub(super) fn malformed_trailer(detail: &str) -> S3Failure {
 
 /// Returns the error for a body that differs from the signed one.
 pub(super) fn wrong_sha256() -> S3Failure {
-    let message = "the body does not have the SHA-256 that x-amz-content-sha256 states; send it again";
+    let message = "the body does not match its x-amz-content-sha256; send it again";
     S3Failure::new("XAmzContentSHA256Mismatch", StatusCode::BAD_REQUEST, message)
 }
 
 /// AWS's message for an operation that is not implemented.
 const NOT_IMPLEMENTED: &str = "A header you provided implies functionality that is not implemented.";
 
-/// Returns the error for an operation that is not offered. `has_document` says whether the request has a body.
+/// Returns the error for an unsupported operation. `has_document` says whether the request has a body.
 pub(super) fn refusal(
     store: &dyn Store,
     (bucket, key): &(String, String),
@@ -190,52 +219,33 @@ pub(super) fn refusal(
     match checked {
         Err(failure) => failure,
         Ok(()) => {
-            let detail = format!("{operation} is not offered here; do without it");
+            let detail = format!("{operation} is not supported");
             S3Failure::aws("NotImplemented", StatusCode::NOT_IMPLEMENTED, NOT_IMPLEMENTED, &detail)
         }
     }
 }
 
-/// Checks operations on object locks and access lists, which buckets here do not have. Errors: AWS's errors for a
+/// Checks operations on access lists, which buckets here do not have. Errors: AWS's errors for a
 /// bucket without them, and errors of the store.
-fn unconfigured(store: &dyn Store, bucket: &str, key: &str, operation: &str) -> Outcome<()> {
+fn unconfigured(store: &dyn Store, bucket: &str, key: &str, operation: &str) -> OperationResult<()> {
     if bucket.is_empty() {
         return Ok(());
     }
     let bucket = Bucket::new(bucket)?;
     store.head_bucket(&bucket)?;
     match operation {
-        "GetObjectLegalHold" | "GetObjectRetention" => {
-            store.head(&bucket, &Key::new(key)?, &GetOptions::default())?;
-            Err(no_lock())
-        }
-        "PutObjectLegalHold" | "PutObjectRetention" => Err(no_lock()),
         "PutObjectAcl" => {
             store.head(&bucket, &Key::new(key)?, &GetOptions::default())?;
             Err(no_access_lists())
         }
         "PutBucketAcl" => Err(no_access_lists()),
-        "PutObjectLockConfiguration" if store.versioning(&bucket)? != VersioningState::Enabled => {
-            let words = "Versioning must be 'Enabled' on the bucket to apply a Object Lock configuration";
-            Err(S3Failure::aws(
-                "InvalidBucketState",
-                StatusCode::CONFLICT,
-                words,
-                "objects are not locked here",
-            ))
-        }
         _ => Ok(()),
     }
 }
 
 fn no_access_lists() -> S3Failure {
-    let detail = "whoever holds the key pair may do everything; leave the access list out";
+    let detail = "the holder of the key pair may do everything; remove the access list";
     S3Failure::aws("AccessControlListNotSupported", StatusCode::BAD_REQUEST, NO_ACLS, detail)
-}
-
-fn no_lock() -> S3Failure {
-    let words = "Bucket is missing Object Lock Configuration";
-    S3Failure::aws("InvalidRequest", StatusCode::BAD_REQUEST, words, "objects are not locked here")
 }
 
 #[cfg(test)]
@@ -250,6 +260,26 @@ mod tests {
             assert_eq!(error.code().as_str(), code);
             assert_eq!(error.status_code().unwrap().as_u16(), status, "{kind:?}");
         }
+    }
+
+    #[test]
+    fn a_lock_has_a_message_of_its_own() {
+        use fordway_store::{ObjectLock, Retention, RetentionMode};
+        let now = std::time::SystemTime::now();
+        let held = ObjectLock { retention: None, legal_hold: Some(true) };
+        let mut refusals = vec![held.check_delete(now, true).unwrap_err()];
+        for mode in RetentionMode::ALL {
+            let retained =
+                ObjectLock { retention: Some(Retention { mode, until_ms: u64::MAX }), legal_hold: None };
+            refusals.push(retained.check_delete(now, false).unwrap_err());
+            refusals.push(retained.with_retention(None, now, false).unwrap_err());
+        }
+        for refusal in refusals {
+            assert!(is_by_object_lock(&refusal), "{refusal}");
+            let S3Failure(error) = refusal.into();
+            assert!(error.message().unwrap().starts_with(OBJECT_LOCK));
+        }
+        assert!(!is_by_object_lock(&Error::new(ErrorKind::AccessDenied, "permission denied")));
     }
 
     #[test]

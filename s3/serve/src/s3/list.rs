@@ -3,7 +3,7 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use fordway_store::{
-    Bucket, ChecksumPlan, Error, ErrorKind, ListEntry, ListQuery, MAX_KEYS, ObjectListing, ObjectSummary,
+    Bucket, ChecksumFormat, Error, ErrorKind, ListEntry, ListQuery, MAX_KEYS, ObjectListing, ObjectSummary,
     Store,
 };
 use fordway_wire::date::format_iso8601;
@@ -15,7 +15,7 @@ use s3s::dto::{
 };
 
 use crate::s3::convert::{page_size, quoted, written};
-use crate::s3::error::Outcome;
+use crate::s3::error::OperationResult;
 
 /// The characters that are encoded: all but the unreserved characters of RFC 3986 and the slash.
 const ENCODED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~').remove(b'/');
@@ -29,7 +29,7 @@ pub(super) enum NameEncoding {
 
 impl NameEncoding {
     /// Reads the parameter `encoding-type`. Errors: `InvalidArgument`.
-    pub(super) fn new(asked: Option<&EncodingType>) -> Outcome<Self> {
+    pub(super) fn new(asked: Option<&EncodingType>) -> OperationResult<Self> {
         match asked.map(EncodingType::as_str) {
             None | Some("") => Ok(NameEncoding::Plain),
             Some(EncodingType::URL) => Ok(NameEncoding::Url),
@@ -52,7 +52,7 @@ pub(super) fn list_v1(
     store: &dyn Store,
     owner: &Owner,
     input: ListObjectsInput,
-) -> Outcome<S3Response<ListObjectsOutput>> {
+) -> OperationResult<S3Response<ListObjectsOutput>> {
     let bucket = Bucket::new(input.bucket.as_str())?;
     let query = ListQuery {
         prefix: input.prefix.unwrap_or_default(),
@@ -75,7 +75,7 @@ pub(super) fn list_v2(
     store: &dyn Store,
     owner: &Owner,
     input: ListObjectsV2Input,
-) -> Outcome<S3Response<ListObjectsV2Output>> {
+) -> OperationResult<S3Response<ListObjectsV2Output>> {
     let bucket = Bucket::new(input.bucket.as_str())?;
     let token = input.continuation_token;
     let start_after = match token.as_deref().filter(|token| !token.is_empty()) {
@@ -142,7 +142,7 @@ fn write_object(
     document.open("Contents").element("Key", &encoding.apply(&object.key));
     document.element("LastModified", &format_iso8601(object.modified));
     document.element("ETag", &quoted(&object.etag));
-    if let Some(ChecksumPlan { algorithm, kind }) = object.checksum {
+    if let Some(ChecksumFormat { algorithm, kind }) = object.checksum {
         document.element("ChecksumAlgorithm", algorithm.name()).element("ChecksumType", kind.name());
     }
     document.element("Size", &object.size.to_string());
@@ -158,15 +158,15 @@ pub(super) fn write_owner(document: &mut ResponseDocument, element: &'static str
     document.maybe("DisplayName", owner.display_name.as_deref()).close();
 }
 
-/// Encodes the key that the next page starts after, so that no client mistakes the token for a key.
+/// Encodes the key after which the next page starts, so that no client mistakes the token for a key.
 fn write_token(next: &str) -> String {
     URL_SAFE_NO_PAD.encode(next)
 }
 
 /// Decodes a continuation token. Errors: `InvalidArgument`.
-fn read_token(token: &str) -> Outcome<String> {
+fn read_token(token: &str) -> OperationResult<String> {
     let next = URL_SAFE_NO_PAD.decode(token).ok().and_then(|bytes| String::from_utf8(bytes).ok());
-    let wrong = || Error::new(ErrorKind::InvalidArgument, "the continuation token is not one of this server");
+    let wrong = || Error::new(ErrorKind::InvalidArgument, "the continuation token is not from this server");
     Ok(next.ok_or_else(wrong)?)
 }
 

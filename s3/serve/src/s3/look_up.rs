@@ -7,16 +7,17 @@ use fordway_sys::without_waiting;
 use s3s::S3Result;
 
 use crate::s3::apart::apart;
-use crate::s3::error::{Outcome, S3Failure};
+use crate::s3::error::{OperationResult, S3Failure};
 use crate::users::User;
 
 /// Runs `read` with the store of `user` on the calling thread. If `read` would have to wait for a look-up of names,
 /// runs all of it again on a separate thread, with the same store and therefore as the same user. Errors: from `read`.
-pub(super) async fn look_up<T: Send + 'static>(
+pub(crate) async fn look_up<T: Send + 'static>(
     user: Arc<User>,
-    read: impl Fn(&dyn Store) -> Outcome<T> + Send + 'static,
+    read: impl Fn(&dyn Store) -> OperationResult<T> + Send + 'static,
 ) -> S3Result<T> {
-    let outcome = match without_waiting(|| read(&*user.store)) {
+    let here = user.server.is_none().then(|| without_waiting(|| read(&*user.store)));
+    let outcome = match here.flatten() {
         Some(outcome) => outcome,
         None => apart(user, read).await,
     };
@@ -34,17 +35,17 @@ mod tests {
 
     /// Runs `read` as a serving thread would. Returns its result, and the ID of the serving thread.
     fn look<T: Send + 'static>(
-        read: impl Fn(&dyn Store) -> Outcome<T> + Send + 'static,
+        read: impl Fn(&dyn Store) -> OperationResult<T> + Send + 'static,
     ) -> (S3Result<T>, ThreadId) {
         let store = MemoryStore::default();
         store.create_bucket(&Bucket::new("bucket").unwrap()).unwrap();
         let runtime = crate::workers::new_runtime().unwrap();
-        let user = User::of_peer(1, Arc::new(store));
+        let user = User::of_tests(1, Arc::new(store));
         (runtime.block_on(look_up(user, read)), thread::current().id())
     }
 
     /// Imitates a store whose data is not in memory: unless the caller may wait, it reports the object as missing.
-    fn from_the_device(store: &dyn Store, name: &str) -> Outcome<ThreadId> {
+    fn from_the_device(store: &dyn Store, name: &str) -> OperationResult<ThreadId> {
         if would_wait() {
             return Err(Error::from(ErrorKind::NoSuchKey).into());
         }
@@ -105,7 +106,7 @@ mod tests {
     /// A store that panics fails its own request, and no other.
     #[test]
     fn a_panic_elsewhere_is_an_error() {
-        let (read, _) = look(|_| -> Outcome<()> {
+        let (read, _) = look(|_| -> OperationResult<()> {
             assert!(would_wait(), "on purpose");
             Ok(())
         });

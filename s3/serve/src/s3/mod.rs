@@ -10,10 +10,13 @@ mod copy;
 mod delete;
 pub(crate) mod documents;
 mod error;
+mod form;
 mod list;
+mod lock;
 mod look_up;
 mod multipart;
 mod reads;
+mod rename;
 mod routes;
 mod tagging;
 mod upload;
@@ -29,25 +32,28 @@ use s3s::validation::NameValidation;
 use s3s::{S3, S3Request, S3Response, S3Result};
 
 use crate::GatewayConfig;
+use crate::access::{RequestFacts, authorise_tags};
 use crate::domains::BucketDomains;
 use crate::identity::{KnownKeys, RequestAdmission};
 use crate::users::{User, Users};
 pub(crate) use convert::stated_checksum;
+#[cfg(feature = "fuzzing")]
+pub(crate) use convert::{CONDITIONS, conditions_in, metadata, tags};
 pub(crate) use reads::DEFAULT_TYPE;
 
 use absent::absent;
 pub(crate) use apart::PublishPace;
 use apart::until_unlocked;
-use apart::{apart, change_apart};
+use apart::{apart, change_apart, here_unless_remote};
 use convert::names;
-pub(crate) use convert::{describe, is_plain, quoted};
-pub(crate) use error::{Outcome, S3Failure};
-use look_up::look_up;
+pub(crate) use convert::{describe, is_plain, is_printable, quoted};
+pub(crate) use copy::copy_source;
+pub(crate) use error::{OperationResult, S3Failure, beyond_limit};
+pub(crate) use form::FormService;
+pub(crate) use look_up::look_up;
+pub(crate) use rename::rename_source;
 use routes::ObjectRoutes;
 pub(crate) use upload::ObjectUpload;
-
-/// The maximum number of bytes of an HTML form upload, which is read before it is refused.
-const FORM_BYTES_MAX: usize = 64 * 1024;
 
 /// Builds the service that answers signed requests of `users`.
 pub(crate) fn service(
@@ -78,9 +84,6 @@ fn builder(
     let mut limits = S3Config::default();
     // No limit here, because the gate limits the size of documents.
     limits.xml_max_body_size = usize::MAX;
-    limits.form_max_field_size = FORM_BYTES_MAX;
-    limits.form_max_fields_size = FORM_BYTES_MAX;
-    limits.post_object_max_file_size = FORM_BYTES_MAX as u64;
     let mut builder = S3ServiceBuilder::new(S3Frontend { region: region.map(str::to_owned) });
     builder.set_config(Arc::new(StaticConfigProvider::new(Arc::new(limits))));
     builder.set_validation(StoreNames);
@@ -93,7 +96,7 @@ fn builder(
 /// Returns the response to a request that failed outside the S3 layer, in the form that the S3 layer uses.
 pub(crate) fn failed(failure: impl Into<S3Failure>) -> http::Response<s3s::Body> {
     failure.into().0.to_http_response().unwrap_or_else(|error| {
-        tracing::error!(?error, "an error could not be written as S3 has it");
+        tracing::error!(?error, "an error could not be written in S3's format");
         let mut response = http::Response::new(s3s::Body::empty());
         *response.status_mut() = http::StatusCode::INTERNAL_SERVER_ERROR;
         response
@@ -125,7 +128,7 @@ impl S3Frontend {
 /// Returns the user who sent a request. Errors: `AccessDenied`, which cannot occur after the check of signatures.
 fn caller<T>(request: &S3Request<T>) -> S3Result<Arc<User>> {
     let user = request.extensions.get::<Arc<User>>().cloned();
-    user.ok_or_else(|| s3s::s3_error!(AccessDenied, "nobody is known to have signed this"))
+    user.ok_or_else(|| s3s::s3_error!(AccessDenied, "the signer of the request is unknown"))
 }
 
 /// Converts a user to an owner for responses.
@@ -134,16 +137,16 @@ fn owner(user: &User) -> Owner {
 }
 
 /// Returns a response that consists only of the headers of its output.
-fn plain<T>(outcome: Outcome<T>) -> S3Result<S3Response<T>> {
+fn plain<T>(outcome: OperationResult<T>) -> S3Result<S3Response<T>> {
     outcome.map(S3Response::new).map_err(|S3Failure(error)| error)
 }
 
-fn bucket_exists(store: &dyn Store, bucket: String) -> Outcome<()> {
+fn bucket_exists(store: &dyn Store, bucket: String) -> OperationResult<()> {
     store.head_bucket(&Bucket::new(bucket)?)?;
     Ok(())
 }
 
-fn object_exists(store: &dyn Store, bucket: &str, key: &str, version: Option<&str>) -> Outcome<()> {
+fn object_exists(store: &dyn Store, bucket: &str, key: &str, version: Option<&str>) -> OperationResult<()> {
     let (bucket, key) = names(bucket, key)?;
     let options = GetOptions { version: convert::version(version)?, ..Default::default() };
     store.head(&bucket, &key, &options)?;
@@ -175,7 +178,7 @@ impl S3 for S3Frontend {
         request: S3Request<DeleteBucketInput>,
     ) -> S3Result<S3Response<DeleteBucketOutput>> {
         let user = caller(&request)?;
-        plain(until_unlocked(|| buckets::delete(&*user.store, request.input.bucket.clone())).await)
+        plain(change_apart(user, |store| buckets::delete(store, request.input.bucket)).await)
     }
 
     async fn get_bucket_location(
@@ -203,7 +206,7 @@ impl S3 for S3Frontend {
         request: S3Request<PutBucketVersioningInput>,
     ) -> S3Result<S3Response<PutBucketVersioningOutput>> {
         let user = caller(&request)?;
-        plain(versions::put(&*user.store, request.input))
+        plain(here_unless_remote(&user, |store| versions::put(store, request.input)).await)
     }
 
     async fn list_object_versions(
@@ -222,8 +225,9 @@ impl S3 for S3Frontend {
     ) -> S3Result<S3Response<GetBucketAclOutput>> {
         let user = caller(&request)?;
         let owner = owner(&user);
+        let found = here_unless_remote(&user, |store| bucket_exists(store, request.input.bucket)).await;
         plain(
-            bucket_exists(&*user.store, request.input.bucket).map(|()| GetBucketAclOutput {
+            found.map(|()| GetBucketAclOutput {
                 grants: Some(buckets::full_control(&owner)),
                 owner: Some(owner),
             }),
@@ -231,25 +235,14 @@ impl S3 for S3Frontend {
     }
 
     absent! {
-        get_bucket_policy: GetBucketPolicyInput => GetBucketPolicyOutput, "NoSuchBucketPolicy";
-        get_bucket_policy_status: GetBucketPolicyStatusInput => GetBucketPolicyStatusOutput, "NoSuchBucketPolicy";
-        get_bucket_lifecycle_configuration: GetBucketLifecycleConfigurationInput =>
-            GetBucketLifecycleConfigurationOutput, "NoSuchLifecycleConfiguration";
         get_bucket_encryption: GetBucketEncryptionInput => GetBucketEncryptionOutput,
             "ServerSideEncryptionConfigurationNotFoundError";
         get_bucket_replication: GetBucketReplicationInput => GetBucketReplicationOutput,
             "ReplicationConfigurationNotFoundError";
         get_bucket_website: GetBucketWebsiteInput => GetBucketWebsiteOutput, "NoSuchWebsiteConfiguration";
-        get_object_lock_configuration: GetObjectLockConfigurationInput => GetObjectLockConfigurationOutput,
-            "ObjectLockConfigurationNotFoundError";
-        get_public_access_block: GetPublicAccessBlockInput => GetPublicAccessBlockOutput,
-            "NoSuchPublicAccessBlockConfiguration";
-        delete_bucket_policy: DeleteBucketPolicyInput => DeleteBucketPolicyOutput;
-        delete_bucket_lifecycle: DeleteBucketLifecycleInput => DeleteBucketLifecycleOutput;
         delete_bucket_encryption: DeleteBucketEncryptionInput => DeleteBucketEncryptionOutput;
         delete_bucket_replication: DeleteBucketReplicationInput => DeleteBucketReplicationOutput;
         delete_bucket_website: DeleteBucketWebsiteInput => DeleteBucketWebsiteOutput;
-        delete_public_access_block: DeletePublicAccessBlockInput => DeletePublicAccessBlockOutput;
     }
 
     async fn get_object_acl(
@@ -283,7 +276,13 @@ impl S3 for S3Frontend {
         request: S3Request<PutObjectTaggingInput>,
     ) -> S3Result<S3Response<PutObjectTaggingOutput>> {
         let user = caller(&request)?;
-        plain(until_unlocked(|| tagging::put(&*user.store, request.input.clone())).await)
+        let facts = RequestFacts::new(&request.headers, &request.uri, request.extensions.get().copied());
+        let names = (request.input.bucket.as_str(), request.input.key.as_str());
+        let tags = tagging::sent(&request.input).map_err(|S3Failure(error)| error)?;
+        let permitted = authorise_tags(&user, names, &facts, &tags).await;
+        permitted.map_err(|S3Failure(error)| error)?;
+        let input = request.input;
+        plain(until_unlocked(user, move |store| tagging::put(store, input.clone())).await)
     }
 
     async fn delete_object_tagging(
@@ -291,7 +290,8 @@ impl S3 for S3Frontend {
         request: S3Request<DeleteObjectTaggingInput>,
     ) -> S3Result<S3Response<DeleteObjectTaggingOutput>> {
         let user = caller(&request)?;
-        plain(until_unlocked(|| tagging::delete(&*user.store, request.input.clone())).await)
+        let input = request.input;
+        plain(until_unlocked(user, move |store| tagging::delete(store, input.clone())).await)
     }
 
     async fn get_object_attributes(
@@ -325,20 +325,13 @@ impl S3 for S3Frontend {
             .map_err(|S3Failure(error)| error)
     }
 
-    /// Refuses HTML forms sent by browsers.
-    async fn post_object(
-        &self,
-        _request: S3Request<PostObjectInput>,
-    ) -> S3Result<S3Response<PostObjectOutput>> {
-        Err(s3s::s3_error!(NotImplemented, "form uploads are not offered here; use PUT"))
-    }
-
     async fn delete_object(
         &self,
         request: S3Request<DeleteObjectInput>,
     ) -> S3Result<S3Response<DeleteObjectOutput>> {
         let user = caller(&request)?;
-        plain(until_unlocked(|| delete::one(&*user.store, request.input.clone())).await)
+        let input = request.input;
+        plain(until_unlocked(user, move |store| delete::one(store, input.clone())).await)
     }
 
     async fn delete_objects(
@@ -346,7 +339,12 @@ impl S3 for S3Frontend {
         request: S3Request<DeleteObjectsInput>,
     ) -> S3Result<S3Response<DeleteObjectsOutput>> {
         let user = caller(&request)?;
-        change_apart(user, |store| delete::many(store, request.input)).await.map_err(|S3Failure(error)| error)
+        let facts = RequestFacts::new(&request.headers, &request.uri, request.extensions.get().copied());
+        let refused = delete::refused(&user, &facts, &request.input).await;
+        let refused = refused.map_err(|S3Failure(error)| error)?;
+        change_apart(user, move |store| delete::many(store, request.input, &refused))
+            .await
+            .map_err(|S3Failure(error)| error)
     }
 
     async fn abort_multipart_upload(

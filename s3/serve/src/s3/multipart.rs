@@ -4,14 +4,13 @@
 use std::sync::Arc;
 
 use fordway_store::{
-    Bucket, ByteRange, ChecksumPlan, ChecksumType, CompleteOptions, CompletedPart, Error, ErrorKind,
+    Bucket, ByteRange, ChecksumFormat, ChecksumType, CompleteOptions, CompletedPart, Error, ErrorKind,
     GetOptions, Key, MAX_PARTS, PartInfo, PartsQuery, PutOptions, PutResult, Store, UploadId, UploadSummary,
     UploadsQuery, checked_part_number,
 };
 use fordway_wire::date::format_iso8601;
 use fordway_wire::s3_xml::{ResponseDocument, completed_parts};
-use fordway_wire::uri::push_path;
-use http::{HeaderMap, HeaderName, StatusCode, Uri, header};
+use http::{HeaderMap, HeaderName, StatusCode, Uri};
 use s3s::dto::{
     AbortMultipartUploadInput, AbortMultipartUploadOutput, EncodingType, ListMultipartUploadsInput,
     ListMultipartUploadsOutput, ListPartsInput, ListPartsOutput, Owner,
@@ -23,18 +22,20 @@ use crate::message::composed;
 use crate::s3::apart::change_apart;
 use crate::s3::convert::{
     CONDITIONS, TAGGING, add_text, add_version, algorithm, checksum_headers, checksum_type, conditions_in,
-    document, invalid_request, metadata, names, page_size, parameter, quoted, stated_checksum, tags, written,
+    document, invalid_request, location, metadata, names, page_size, parameter, quoted, stated_checksum,
+    tags, written,
 };
 use crate::s3::copy::{add_versions, copied, copy_source, copy_source_options};
-use crate::s3::error::{Outcome, S3Failure, unreadable_body};
+use crate::s3::error::{OperationResult, S3Failure, unreadable_body};
 use crate::s3::list::{NameEncoding, write_owner};
+use crate::s3::lock;
 use crate::users::User;
 
 /// The maximum number of entries in one response (S3's limit).
 const PAGE_MAX: usize = 1000;
 
 /// Checks a part number. Errors: `InvalidArgument` outside 1 to 10,000.
-pub(super) fn part_number(number: i32) -> Outcome<u16> {
+pub(super) fn part_number(number: i32) -> OperationResult<u16> {
     // A number that does not fit into 16 bits is out of range in any case.
     checked_part_number(u16::try_from(number).unwrap_or(0)).map_err(|_| {
         let words = "Part number must be an integer between 1 and 10000, inclusive.";
@@ -46,7 +47,7 @@ pub(super) fn create(
     store: &dyn Store,
     (bucket, key): &(String, String),
     headers: &HeaderMap,
-) -> Outcome<S3Response<Body>> {
+) -> OperationResult<S3Response<Body>> {
     let (bucket, key) = names(bucket, key)?;
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
     let options = PutOptions {
@@ -54,6 +55,7 @@ pub(super) fn create(
         tags: tags(text(TAGGING.as_str()))?,
         checksum: text("x-amz-checksum-algorithm").map(algorithm).transpose()?,
         checksum_type: text("x-amz-checksum-type").map(checksum_type).transpose()?,
+        lock: lock::stated(store, &bucket, headers)?,
         ..Default::default()
     };
     options.check_upload().map_err(|error| unfit_checksum(&options, error))?;
@@ -62,7 +64,7 @@ pub(super) fn create(
     result.element("Bucket", bucket.as_str()).element("Key", key.as_str());
     result.element("UploadId", upload.as_str());
     let mut response = document(result);
-    if let Some(ChecksumPlan { algorithm, kind }) = options.checksum_plan() {
+    if let Some(ChecksumFormat { algorithm, kind }) = options.checksum_plan() {
         add_text(&mut response.headers, CHECKSUM_ALGORITHM, algorithm.name());
         response.headers.extend(checksum_headers(None, Some(kind)));
     }
@@ -91,7 +93,7 @@ pub(super) fn copy_part(
     (bucket, key): &(String, String),
     headers: &HeaderMap,
     uri: &Uri,
-) -> Outcome<S3Response<Body>> {
+) -> OperationResult<S3Response<Body>> {
     let (bucket, key) = names(bucket, key)?;
     let asked = |name: &str| parameter(uri, name).unwrap_or_default();
     let upload = UploadId::new(asked("uploadId"))?;
@@ -110,9 +112,13 @@ pub(super) fn copy_part(
     Ok(response)
 }
 
-/// Checks that the range of a copied part lies within the source. A read may return less than its range, but a copied
+/// Checks that the range of a copied part is within the source. A read may return less than its range, but a copied
 /// part must be complete: nobody would notice that it is too short. Errors: `InvalidArgument`, and errors of the store.
-fn check_within(store: &dyn Store, (bucket, key): (&Bucket, &Key), options: &GetOptions) -> Outcome<()> {
+fn check_within(
+    store: &dyn Store,
+    (bucket, key): (&Bucket, &Key),
+    options: &GetOptions,
+) -> OperationResult<()> {
     let Some(ByteRange::Inclusive(_, last)) = options.range else { return Ok(()) };
     let source = GetOptions { version: options.version.clone(), ..Default::default() };
     let size = store.head(bucket, key, &source)?.size;
@@ -136,7 +142,7 @@ fn as_copy_condition(error: Error) -> Error {
 pub(super) fn abort(
     store: &dyn Store,
     input: AbortMultipartUploadInput,
-) -> Outcome<AbortMultipartUploadOutput> {
+) -> OperationResult<AbortMultipartUploadOutput> {
     let (bucket, key) = names(&input.bucket, &input.key)?;
     store.abort_upload(&bucket, &key, &UploadId::new(input.upload_id)?)?;
     Ok(AbortMultipartUploadOutput::default())
@@ -146,11 +152,12 @@ pub(super) fn list_parts(
     store: &dyn Store,
     owner: &Owner,
     input: ListPartsInput,
-) -> Outcome<S3Response<ListPartsOutput>> {
+) -> OperationResult<S3Response<ListPartsOutput>> {
     let (bucket, key) = names(&input.bucket, &input.key)?;
     let upload = UploadId::new(input.upload_id.as_str())?;
-    let after = u16::try_from(input.part_number_marker.unwrap_or(0))
-        .map_err(|_| Error::new(ErrorKind::InvalidArgument, "part-number-marker is not a part's number"))?;
+    let after = u16::try_from(input.part_number_marker.unwrap_or(0)).map_err(|_| {
+        Error::new(ErrorKind::InvalidArgument, "part-number-marker is not a valid part number")
+    })?;
     let query = PartsQuery { after, max_parts: page_size("max-parts", input.max_parts, PAGE_MAX)? };
     let listing = store.list_parts(&bucket, &key, &upload, &query)?;
     let next = listing.parts.last().filter(|_| listing.truncated).map(|part| part.number.to_string());
@@ -173,12 +180,12 @@ fn write_part(document: &mut ResponseDocument, part: &PartInfo) {
 }
 
 /// Writes the elements about an upload that are the same in all listings.
-pub(super) fn write_upload(document: &mut ResponseDocument, owner: &Owner, checksum: Option<ChecksumPlan>) {
+pub(super) fn write_upload(document: &mut ResponseDocument, owner: &Owner, checksum: Option<ChecksumFormat>) {
     for element in ["Initiator", "Owner"] {
         write_owner(document, element, owner);
     }
     document.element("StorageClass", "STANDARD");
-    if let Some(ChecksumPlan { algorithm, kind }) = checksum {
+    if let Some(ChecksumFormat { algorithm, kind }) = checksum {
         document.element("ChecksumAlgorithm", algorithm.name()).element("ChecksumType", kind.name());
     }
 }
@@ -187,7 +194,7 @@ pub(super) fn list_uploads(
     store: &dyn Store,
     owner: &Owner,
     input: ListMultipartUploadsInput,
-) -> Outcome<S3Response<ListMultipartUploadsOutput>> {
+) -> OperationResult<S3Response<ListMultipartUploadsOutput>> {
     let bucket = Bucket::new(input.bucket.as_str())?;
     let query = UploadsQuery {
         prefix: input.prefix.clone().unwrap_or_default(),
@@ -304,11 +311,12 @@ pub(super) async fn complete(
     user: Arc<User>,
     names: (String, String),
     mut request: S3Request<Body>,
-) -> Outcome<S3Response<Body>> {
+) -> OperationResult<S3Response<Body>> {
     // The gate has already limited the size.
     let document = request.input.store_all_limited(usize::MAX).await;
     let document = document.map_err(|error| unreadable_body(&*error))?;
-    let location = location(&names, &request);
+    let scheme = request.extensions.get::<UrlScheme>().copied();
+    let location = location(&names, scheme, &request.headers, &request.uri);
     let made = change_apart(user, move |store| {
         let wanted = CompletionRequest::read(&names, &request.headers, &request.uri)?;
         let parts = completed_parts(&document).map_err(malformed)?;
@@ -336,7 +344,7 @@ fn no_document(message: String) -> S3Failure {
     S3Failure::new("MalformedXML", StatusCode::BAD_REQUEST, message)
 }
 
-/// The part of a completion request that is in the head.
+/// The values of a completion request that are in the head.
 struct CompletionRequest {
     bucket: fordway_store::Bucket,
     key: fordway_store::Key,
@@ -346,7 +354,7 @@ struct CompletionRequest {
 }
 
 impl CompletionRequest {
-    fn read((bucket, key): &(String, String), headers: &HeaderMap, uri: &Uri) -> Outcome<Self> {
+    fn read((bucket, key): &(String, String), headers: &HeaderMap, uri: &Uri) -> OperationResult<Self> {
         let (bucket, key) = names(bucket, key)?;
         let upload = UploadId::new(parameter(uri, "uploadId").unwrap_or_default())?;
         let checksum = stated_checksum(headers).map_err(invalid_request)?;
@@ -366,7 +374,7 @@ impl CompletionRequest {
         Ok(CompletionRequest { bucket, key, upload, kind, options })
     }
 
-    fn complete(&self, store: &dyn Store, parts: &[CompletedPart]) -> Outcome<PutResult> {
+    fn complete(&self, store: &dyn Store, parts: &[CompletedPart]) -> OperationResult<PutResult> {
         self.check_checksums(store, parts)?;
         let made = store.complete_upload(&self.bucket, &self.key, &self.upload, parts, &self.options);
         made.map_err(|error| match (error.kind(), self.options.size) {
@@ -380,7 +388,7 @@ impl CompletionRequest {
 
     /// Checks that the checksum type in the request is the upload's, and that checksums of parts are of its algorithm.
     /// Errors: `InvalidRequest`, `BadDigest`.
-    fn check_checksums(&self, store: &dyn Store, parts: &[CompletedPart]) -> Outcome<()> {
+    fn check_checksums(&self, store: &dyn Store, parts: &[CompletedPart]) -> OperationResult<()> {
         let query = PartsQuery { max_parts: 0, ..Default::default() };
         // The upload may have been completed already; the store's completion checks that.
         let Ok(upload) = store.list_parts(&self.bucket, &self.key, &self.upload, &query) else {
@@ -414,7 +422,7 @@ impl CompletionRequest {
 
 /// Checks the checksum that a completion states for a part of an upload with a checksum. The checksum is optional.
 /// Errors: `BadDigest` if it is of another algorithm.
-fn check_part(plan: ChecksumPlan, part: &CompletedPart) -> Outcome<()> {
+fn check_part(plan: ChecksumFormat, part: &CompletedPart) -> OperationResult<()> {
     let Some(stated) = part.checksum.as_ref().filter(|stated| stated.algorithm != plan.algorithm) else {
         return Ok(());
     };
@@ -422,22 +430,6 @@ fn check_part(plan: ChecksumPlan, part: &CompletedPart) -> Outcome<()> {
     let words = format!("The {name} you specified for part {number} did not match what we received.");
     let detail = format!("the upload has a {}", plan.algorithm.name());
     Err(S3Failure::aws("BadDigest", StatusCode::BAD_REQUEST, &words, &detail))
-}
-
-/// Returns the URL of an object, with the host of the request, or only the path if the request has no host.
-fn location((bucket, key): &(String, String), request: &S3Request<Body>) -> String {
-    let named = request.headers.get(header::HOST).and_then(|host| host.to_str().ok());
-    let host = named.or_else(|| request.uri.authority().map(|authority| authority.as_str()));
-    let mut location = match (request.extensions.get::<UrlScheme>(), host) {
-        (Some(UrlScheme(scheme)), Some(host)) => format!("{scheme}://{host}"),
-        _ => String::new(),
-    };
-    if !host.is_some_and(|host| host.starts_with(&format!("{bucket}."))) {
-        location.push_str(&format!("/{bucket}"));
-    }
-    location.push('/');
-    push_path(&mut location, key);
-    location
 }
 
 fn answer(bucket: &str, key: &str, location: &str, made: &PutResult) -> S3Response<Body> {

@@ -21,7 +21,7 @@ use crate::content::{BodyExtension, MultipartContent, RangeSource};
 use crate::s3::convert::{
     CONDITIONS, VERSION_ID, add_text, checksum_headers, conditions_in, describe, names, parameter, version,
 };
-use crate::s3::error::{Outcome, S3Failure};
+use crate::s3::error::{OperationResult, S3Failure};
 use crate::s3::multipart::part_number;
 
 const UNVERSIONED: VersioningState = VersioningState::Unversioned;
@@ -58,7 +58,7 @@ impl ReadRequest {
         headers: &HeaderMap,
         uri: &Uri,
         is_head: bool,
-    ) -> Outcome<Self> {
+    ) -> OperationResult<Self> {
         let (bucket, key) = names(bucket, key)?;
         let text = |name: HeaderName| headers.get(name).and_then(|value| value.to_str().ok());
         // An invalid range is ignored (RFC 9110 section 14.2).
@@ -78,7 +78,7 @@ impl ReadRequest {
                 "InvalidRequest",
                 StatusCode::BAD_REQUEST,
                 words,
-                "ask for one of them",
+                "request one of them",
             ));
         }
         let mode = headers.get("x-amz-checksum-mode").map(HeaderValue::as_bytes);
@@ -93,7 +93,7 @@ impl ReadRequest {
         })
     }
 
-    pub(super) fn get(&self, store: &dyn Store) -> Outcome<S3Response<Body>> {
+    pub(super) fn get(&self, store: &dyn Store) -> OperationResult<S3Response<Body>> {
         let whole = GetOptions { range: None, ..self.options.clone() };
         let is_ranged = self.options.range.is_some() || !self.ranges.is_empty();
         let has_changed = is_ranged && self.if_range.is_some() && !self.is_still(store, &whole)?;
@@ -111,7 +111,7 @@ impl ReadRequest {
         Ok(response)
     }
 
-    pub(super) fn head(&self, store: &dyn Store) -> Outcome<S3Response<Body>> {
+    pub(super) fn head(&self, store: &dyn Store) -> OperationResult<S3Response<Body>> {
         let explain = |error| self.explained(store, error);
         let info = store.head(&self.bucket, &self.key, &self.options).map_err(explain)?;
         let mut options = self.options.clone();
@@ -129,7 +129,7 @@ impl ReadRequest {
     }
 
     /// Whether the object is still the version that `If-Range` names. If not, the client wants the whole object.
-    fn is_still(&self, store: &dyn Store, whole: &GetOptions) -> Outcome<bool> {
+    fn is_still(&self, store: &dyn Store, whole: &GetOptions) -> OperationResult<bool> {
         let info = store.head(&self.bucket, &self.key, whole);
         Ok(self.means(&info.map_err(|error| self.explained(store, error))?))
     }
@@ -146,7 +146,12 @@ impl ReadRequest {
     }
 
     /// Returns the headers that describe the object; they do not depend on the range that is read.
-    fn headers(&self, store: &dyn Store, options: &GetOptions, info: &ObjectInfo) -> Outcome<HeaderMap> {
+    fn headers(
+        &self,
+        store: &dyn Store,
+        options: &GetOptions,
+        info: &ObjectInfo,
+    ) -> OperationResult<HeaderMap> {
         let mut headers = match self.shown_checksum(store, options, info) {
             Some((kind, checksum)) => checksum_headers(Some(&checksum), Some(kind)),
             None => HeaderMap::new(),
@@ -164,7 +169,8 @@ impl ReadRequest {
         }
         let content_type = info.metadata.content_type.as_deref().unwrap_or(DEFAULT_TYPE);
         let content_type = described.and_then(|()| HeaderValue::from_bytes(content_type.as_bytes()).ok());
-        let unwritable = || Error::new(ErrorKind::Internal, "the object's metadata cannot stand in headers");
+        let unwritable =
+            || Error::new(ErrorKind::Internal, "the object's metadata cannot be sent in headers");
         headers.insert(header::CONTENT_TYPE, content_type.ok_or_else(unwritable)?);
         for (name, value) in &self.chosen {
             headers.insert(name, value.clone());
@@ -186,7 +192,7 @@ impl ReadRequest {
             None => whole.clone(),
             Some(number) => {
                 // The condition ensures that these are the parts of the same object, which may have been replaced
-                // meanwhile.
+                // in the meantime.
                 let conditions = Conditions::only_if(info.etag.clone());
                 let same = GetOptions { version: options.version.clone(), conditions, ..Default::default() };
                 let parts = store.object_parts(&self.bucket, &self.key, &same).ok()?;
@@ -233,14 +239,14 @@ fn is_range(range: &ByteRange) -> bool {
 
 /// Returns the headers that a client sets through parameters. Errors: `InvalidArgument` for a value that cannot be sent
 /// in a header.
-fn chosen(uri: &Uri) -> Outcome<Vec<(HeaderName, HeaderValue)>> {
+fn chosen(uri: &Uri) -> OperationResult<Vec<(HeaderName, HeaderValue)>> {
     if uri.query().is_none_or(|query| !query.contains("response-")) {
         return Ok(Vec::new());
     }
     let chosen = CHOSEN.iter().filter_map(|(name, header)| Some((name, header, parameter(uri, name)?)));
     let chosen = chosen.map(|(name, header, value)| {
         let value = HeaderValue::try_from(value);
-        let wrong = |_| Error::new(ErrorKind::InvalidArgument, format!("{name} cannot stand in a header"));
+        let wrong = |_| Error::new(ErrorKind::InvalidArgument, format!("{name} cannot be sent in a header"));
         Ok((header.clone(), value.map_err(wrong)?))
     });
     chosen.collect()
@@ -310,8 +316,8 @@ fn satisfiable(ranges: &[ByteRange], size: u64) -> Result<Vec<Range<u64>>, Error
     let found: Vec<_> = ranges.iter().filter_map(|range| range.resolve(size).ok()).collect();
     let total = found.iter().fold(0u64, |sum, range| sum.saturating_add(range.end - range.start));
     let detail = match (found.is_empty(), total > size) {
-        (true, _) => "no byte of the object is in any of the ranges",
-        (false, true) => "the ranges are longer than the object together; ask for each byte once",
+        (true, _) => "the ranges contain no byte of the object",
+        (false, true) => "the total length of the ranges exceeds the object's size; request each byte once",
         (false, false) => return Ok(found),
     };
     Err(Error::new(ErrorKind::InvalidRange, detail))

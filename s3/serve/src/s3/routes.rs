@@ -8,25 +8,34 @@ use http::{Extensions, HeaderMap, Method, Uri};
 use s3s::route::S3Route;
 use s3s::{Body, S3Request, S3Response, S3Result};
 
+use crate::access::{RequestFacts, authorise};
+use crate::content::BodyExtension;
 use crate::domains::BucketDomains;
 use crate::gate;
 use crate::identity::RequestAdmission;
 use crate::monitor::OperationCode;
-use crate::s3::apart::{PublishPace, change_apart};
-use crate::s3::error::{Outcome, S3Failure};
+use crate::s3::apart::{PublishPace, change_apart, here_unless_remote};
+use crate::s3::error::{OperationResult, S3Failure};
 use crate::s3::look_up::look_up;
 use crate::s3::reads::ReadRequest;
-use crate::s3::{buckets, caller, copy, documents, error, multipart, upload};
+use crate::s3::{buckets, caller, copy, documents, error, lock, multipart, rename, upload};
 
 /// The operations that are served here, except those on documents.
-const SERVED: [&str; 9] = [
+const SERVED: [&str; 16] = [
     "CompleteMultipartUpload",
     "CopyObject",
     "CreateBucket",
     "CreateMultipartUpload",
     "GetObject",
+    "GetObjectLegalHold",
+    "GetObjectLockConfiguration",
+    "GetObjectRetention",
     "HeadObject",
     "PutObject",
+    "PutObjectLegalHold",
+    "PutObjectLockConfiguration",
+    "PutObjectRetention",
+    "RenameObject",
     "UploadPart",
     "UploadPartCopy",
 ];
@@ -48,14 +57,23 @@ fn operation(extensions: &Extensions) -> &'static str {
 impl S3Route for ObjectRoutes {
     fn is_match(&self, _: &Method, _: &Uri, _: &HeaderMap, extensions: &mut Extensions) -> bool {
         let found = extensions.get::<&'static gate::OperationRule>();
-        let is_served = |name| SERVED.contains(&name) || documents::of_operation(name).is_some();
+        let is_served = |name| {
+            SERVED.contains(&name)
+                || documents::of_operation(name).is_some()
+                || documents::policy::SERVED.contains(&name)
+        };
         found.is_some_and(|operation| !operation.is_offered || is_served(operation.name))
     }
 
     async fn check_access(&self, request: &mut S3Request<Body>) -> S3Result<()> {
         let user = self.admission.admit_request(request)?;
-        let operation = OperationCode::named(operation(&request.extensions));
-        RequestAdmission::take_note(&mut request.extensions, &user, operation, || None);
+        let name = operation(&request.extensions);
+        RequestAdmission::take_note(&mut request.extensions, &user, OperationCode::named(name), || None)?;
+        let names = self.domains.names(&request.headers, &request.uri);
+        let user = user.at(&names.0).map_err(|error| S3Failure::from(error).0)?;
+        let facts = RequestFacts::new(&request.headers, &request.uri, request.extensions.get().copied());
+        let permitted = authorise(&user, name, (&names.0, &names.1), &facts).await;
+        permitted.map_err(|S3Failure(error)| error)?;
         request.extensions.insert(user);
         Ok(())
     }
@@ -66,12 +84,16 @@ impl S3Route for ObjectRoutes {
 }
 
 impl ObjectRoutes {
-    async fn serve(&self, request: S3Request<Body>) -> Outcome<S3Response<Body>> {
+    async fn serve(&self, request: S3Request<Body>) -> OperationResult<S3Response<Body>> {
         let user = caller(&request)?;
         let operation = operation(&request.extensions);
         let names = self.domains.names(&request.headers, &request.uri);
         if let Some((service, action)) = documents::of_operation(operation) {
             return service.serve(action, (user, names.0), request).await;
+        }
+        if documents::policy::SERVED.contains(&operation) {
+            let users = self.admission.users();
+            return documents::policy::serve(operation, (user, names.0), users, request).await;
         }
         let S3Request { headers, uri, .. } = &request;
         if request.extensions.get::<&'static gate::OperationRule>().is_some_and(|known| !known.is_offered) {
@@ -84,16 +106,36 @@ impl ObjectRoutes {
             "GetObject" | "HeadObject" => {
                 let is_head = operation == "HeadObject";
                 let wanted = Arc::new(ReadRequest::read(&names, headers, uri, is_head)?);
-                let read = look_up(user, move |store| match is_head {
+                let read = look_up(user.clone(), move |store| match is_head {
                     true => wanted.head(store),
                     false => wanted.get(store),
                 });
-                Ok(read.await?)
+                let response = read.await?;
+                if let (Some(server), Some(body)) = (&user.server, response.extensions.get::<BodyExtension>())
+                {
+                    body.read_by(server);
+                }
+                Ok(response)
             }
-            "PutObject" => upload::put(&*user.store, &names, request, &self.publishing).await,
-            "UploadPart" => upload::put_part(&*user.store, &names, request, &self.publishing).await,
-            "CreateBucket" => buckets::create(&*user.store, self.region.as_deref(), names.0, request).await,
-            "CreateMultipartUpload" => multipart::create(&*user.store, &names, headers),
+            "GetObjectLockConfiguration" => lock::get_configuration(user, names.0).await,
+            "PutObjectLockConfiguration" => lock::put_configuration(user, names.0, request).await,
+            "GetObjectRetention" | "GetObjectLegalHold" => {
+                lock::get(user, names, &request.uri, operation == "GetObjectRetention").await
+            }
+            "PutObjectRetention" => lock::put_retention(user, names, request).await,
+            "PutObjectLegalHold" => lock::put_legal_hold(user, names, request).await,
+            "RenameObject" => {
+                let rename =
+                    move |store: &dyn fordway_store::Store| rename::rename(store, &names, &request.headers);
+                change_apart(user, rename).await
+            }
+            "PutObject" => upload::put(&user, &names, request, &self.publishing).await,
+            "UploadPart" => upload::put_part(&user, &names, request, &self.publishing).await,
+            "CreateBucket" => buckets::create(&user, self.region.as_deref(), names.0, request).await,
+            "CreateMultipartUpload" => {
+                let headers = headers.clone();
+                here_unless_remote(&user, move |store| multipart::create(store, &names, &headers)).await
+            }
             "CopyObject" => {
                 change_apart(user, move |store| copy::copy(store, &names, &request.headers)).await
             }

@@ -7,12 +7,12 @@ use http::StatusCode;
 use s3s::S3Response;
 use s3s::dto::{
     DeleteObjectTaggingInput, DeleteObjectTaggingOutput, GetObjectTaggingInput, GetObjectTaggingOutput,
-    PutObjectTaggingInput, PutObjectTaggingOutput,
+    PutObjectTaggingInput, PutObjectTaggingOutput, Tagging,
 };
 
 use crate::message::composed;
 use crate::s3::convert::{names, version, version_name, written};
-use crate::s3::error::{Outcome, S3Failure};
+use crate::s3::error::{OperationResult, S3Failure};
 
 /// The maximum number of characters of a tag's name and of its value (S3's limits).
 const NAME_CHARS_MAX: usize = 128;
@@ -21,7 +21,7 @@ const VALUE_CHARS_MAX: usize = 256;
 pub(super) fn get(
     store: &dyn Store,
     input: GetObjectTaggingInput,
-) -> Outcome<S3Response<GetObjectTaggingOutput>> {
+) -> OperationResult<S3Response<GetObjectTaggingOutput>> {
     let (bucket, key) = names(&input.bucket, &input.key)?;
     let version = version(input.version_id.as_deref())?;
     let tags = store.tags(&bucket, &key, version.as_ref())?;
@@ -34,32 +34,46 @@ pub(super) fn get(
     Ok(written(output, document))
 }
 
-pub(super) fn put(store: &dyn Store, input: PutObjectTaggingInput) -> Outcome<PutObjectTaggingOutput> {
+pub(super) fn put(
+    store: &dyn Store,
+    input: PutObjectTaggingInput,
+) -> OperationResult<PutObjectTaggingOutput> {
     let (bucket, key) = names(&input.bucket, &input.key)?;
     let version = version(input.version_id.as_deref())?;
-    let listed = input.tagging.tag_set.into_iter().map(|tag| tag.key.zip(tag.value));
-    let listed: Option<Vec<_>> = listed.collect();
-    let malformed = || {
-        let message = "every Tag has a Key and a Value";
-        S3Failure::new("MalformedXML", StatusCode::BAD_REQUEST, message)
-    };
-    let listed = listed.ok_or_else(malformed)?;
-    check(&listed)?;
-    let tags = tagging::collect(listed)?;
+    let tags = sent(&input)?;
     store.set_tags(&bucket, &key, version.as_ref(), &tags)?;
     Ok(PutObjectTaggingOutput { version_id: version_name(version) })
 }
 
-/// Checks the tags of an object; with AWS's messages. Errors: `InvalidTag`.
-fn check(tags: &[(String, String)]) -> Outcome<()> {
+/// Returns the tags in a request. Errors: `MalformedXML`, `BadRequest`, `InvalidTag`.
+pub(super) fn sent(input: &PutObjectTaggingInput) -> OperationResult<Tags> {
+    Ok(tagging::collect(listed(&input.tagging)?)?)
+}
+
+/// Returns the tags in a document for an object. Errors: `MalformedXML`, `BadRequest`, `InvalidTag`.
+pub(super) fn listed(document: &Tagging) -> OperationResult<Vec<(String, String)>> {
+    let listed = document.tag_set.iter().map(|tag| tag.key.clone().zip(tag.value.clone()));
+    let listed: Option<Vec<_>> = listed.collect();
+    let malformed = || {
+        let message = "every Tag needs a Key and a Value";
+        S3Failure::new("MalformedXML", StatusCode::BAD_REQUEST, message)
+    };
+    let listed = listed.ok_or_else(malformed)?;
+    check(&listed)?;
+    Ok(listed)
+}
+
+/// Checks the tags of an object; with AWS's messages. Errors: `BadRequest` for too many, `InvalidTag`.
+pub(super) fn check(tags: &[(String, String)]) -> OperationResult<()> {
     if tags.len() > MAX_TAGS {
-        return Err(invalid(&format!("Object tags cannot be greater than {MAX_TAGS}"), &[]));
+        let words = format!("Object tags cannot be greater than {MAX_TAGS}");
+        return Err(S3Failure::aws("BadRequest", StatusCode::BAD_REQUEST, &words, "send fewer tags"));
     }
     check_each(tags)
 }
 
 /// Checks each tag, and that none occurs twice; with AWS's messages. Errors: `InvalidTag`.
-pub(super) fn check_each(tags: &[(String, String)]) -> Outcome<()> {
+pub(super) fn check_each(tags: &[(String, String)]) -> OperationResult<()> {
     for (at, (name, value)) in tags.iter().enumerate() {
         let (name_chars, value_chars) = (name.chars().count(), value.chars().count());
         if !(1..=NAME_CHARS_MAX).contains(&name_chars) || !name.chars().all(is_of_tags) {
@@ -83,7 +97,7 @@ fn invalid(words: &str, facts: &[(&str, &str)]) -> S3Failure {
 pub(super) fn delete(
     store: &dyn Store,
     input: DeleteObjectTaggingInput,
-) -> Outcome<DeleteObjectTaggingOutput> {
+) -> OperationResult<DeleteObjectTaggingOutput> {
     let (bucket, key) = names(&input.bucket, &input.key)?;
     let version = version(input.version_id.as_deref())?;
     store.set_tags(&bucket, &key, version.as_ref(), &Tags::new())?;

@@ -2,6 +2,7 @@
 
 use std::future::poll_fn;
 use std::pin::Pin;
+use std::sync::Arc;
 
 use fordway_store::{
     Bucket, Checksum, ChecksumAlgorithm, ContentHasher, ETagPolicy, ErrorKind, ExpectedContent, Key,
@@ -11,35 +12,47 @@ use http::{HeaderMap, HeaderName, StatusCode, header};
 use http_body::Body as _;
 use s3s::{Body, S3Request, S3Response, TrailingHeaders};
 
+use crate::file_server::FileServer;
 use crate::gate::decoded_md5;
 use crate::message::{INVALID_MD5, composed};
-use crate::s3::apart::PublishPace;
+use crate::s3::apart::{PublishPace, here_unless_remote};
 use crate::s3::convert::{
     CONDITIONS, TAGGING, add_text, add_version, algorithm, checksum_headers, conditions_in, invalid_request,
     metadata, names, parameter, quoted, several_checksums, stated_checksum, tags,
 };
-use crate::s3::error::{Outcome, S3Failure, malformed_trailer, unreadable_body, wrong_sha256};
+use crate::s3::error::{OperationResult, S3Failure, malformed_trailer, unreadable_body, wrong_sha256};
+use crate::s3::lock;
 use crate::s3::multipart::part_number;
 use crate::unsigned::TrailerFields;
+use crate::users::User;
 
 const TRAILER_SIGNATURE: HeaderName = HeaderName::from_static("x-amz-trailer-signature");
 const CONTENT_MD5: HeaderName = HeaderName::from_static("content-md5");
+/// Headers that name the algorithm of a checksum, in the order of their precedence.
+const ALGORITHM_NAMES: [HeaderName; 2] = [
+    HeaderName::from_static("x-amz-sdk-checksum-algorithm"),
+    HeaderName::from_static("x-amz-checksum-algorithm"),
+];
+const TRAILER_NAMES: HeaderName = HeaderName::from_static("x-amz-trailer");
 
-/// The number of bytes read from one client before the thread turns to its other clients: one or two milliseconds if
-/// the content is hashed. Without this limit, the runtime would switch only after 61 times 8 MiB.
+/// The number of bytes read from one client before the thread serves its other clients: one or two milliseconds if the
+/// content is hashed. Without this limit, the runtime would switch only after 61 times 8 MiB.
 const TURN_BYTES: usize = 1024 * 1024;
 
 pub(super) async fn put(
-    store: &dyn Store,
+    user: &Arc<User>,
     (bucket, key): &(String, String),
     mut request: S3Request<Body>,
     pace: &PublishPace,
-) -> Outcome<S3Response<Body>> {
+) -> OperationResult<S3Response<Body>> {
     let names = names(bucket, key)?;
     let trailing = BodyTrailers::of(&mut request);
     let size = stated_size(&request.headers);
-    let upload = ObjectUpload::begin(store, (&names.0, &names.1), &request.headers, size, trailing)?;
-    let made = upload.receive(request.input, pace).await?;
+    let headers = request.headers;
+    let begin =
+        move |store: &dyn Store| ObjectUpload::begin(store, (&names.0, &names.1), &headers, size, trailing);
+    let upload = here_unless_remote(user, begin).await?;
+    let made = upload.receive(request.input, pace, user.server.as_ref()).await?;
     let kind = made.checksum.as_ref().map(Checksum::checksum_type);
     let mut headers = checksum_headers(made.checksum.as_ref(), kind);
     add_text(&mut headers, header::ETAG, &quoted(&made.etag));
@@ -56,13 +69,13 @@ pub(crate) struct ObjectUpload {
 impl ObjectUpload {
     /// Starts an object from the head of its request. Errors: those errors of PutObject that occur before its content
     /// is read.
-    fn begin(
+    pub(super) fn begin(
         store: &dyn Store,
         (bucket, key): (&Bucket, &Key),
         headers: &HeaderMap,
         size: Option<u64>,
         trailing: Option<BodyTrailers>,
-    ) -> Outcome<Self> {
+    ) -> OperationResult<Self> {
         let checks = ContentChecks::read(headers, size, trailing)?;
         let options = PutOptions {
             metadata: metadata(headers)?,
@@ -71,6 +84,7 @@ impl ObjectUpload {
             check_md5: checks.md5.is_some(),
             checksum: checks.checksum.algorithm,
             size_hint: checks.size,
+            lock: lock::stated(store, bucket, headers)?,
             ..Default::default()
         };
         let writer = store.writer(bucket, key, &options)?;
@@ -92,32 +106,36 @@ impl ObjectUpload {
 
     /// Receives the content, and publishes the object. Errors: those errors of PutObject that occur from its content
     /// on.
-    pub(crate) async fn receive(self, body: Body, pace: &PublishPace) -> Outcome<PutResult> {
-        let ObjectUpload { mut writer, checks } = self;
+    pub(crate) async fn receive(
+        self,
+        body: Body,
+        pace: &PublishPace,
+        server: Option<&FileServer>,
+    ) -> OperationResult<PutResult> {
+        let ObjectUpload { writer, checks } = self;
         let digest = |_| ContentHasher::new(ETagPolicy::Fast, false, Some(ChecksumAlgorithm::Sha256));
         let mut hasher = checks.sha256.map(digest);
-        let received = receive(body, |data| {
+        let hash = |data: &[u8]| {
             if let Some(hasher) = &mut hasher {
                 hasher.update(data);
             }
-            writer.write(data)
-        })
-        .await?;
+        };
+        let (writer, received) = receive(body, writer, server, hash).await?;
         let found = hasher.map(|hasher| hasher.finish(&ExpectedContent::default())).transpose()?;
         let found = found.and_then(|digests| digests.checksum);
         if checks.sha256.is_some_and(|stated| found.is_none_or(|found| found.value != stated)) {
             return Err(wrong_sha256());
         }
-        pace.publish(writer, checks.expected(received)?).await
+        pace.publish(writer, checks.expected(received)?, server).await
     }
 }
 
 pub(super) async fn put_part(
-    store: &dyn Store,
+    user: &Arc<User>,
     (bucket, key): &(String, String),
     mut request: S3Request<Body>,
     pace: &PublishPace,
-) -> Outcome<S3Response<Body>> {
+) -> OperationResult<S3Response<Body>> {
     let (bucket, key) = names(bucket, key)?;
     let asked = |name: &str| parameter(&request.uri, name).unwrap_or_default();
     let upload = fordway_store::UploadId::new(asked("uploadId"))?;
@@ -129,36 +147,53 @@ pub(super) async fn put_part(
         checksum: checks.checksum.algorithm,
         size_hint: checks.size,
     };
-    let part = store.part_writer(&bucket, &key, &upload, number, &options);
-    let mut part = part.map_err(|error| match error.kind() {
-        // The part and the upload have different checksum algorithms.
-        ErrorKind::InvalidArgument => invalid_request(composed(error.detail(), "", &[])),
-        _ => error.into(),
-    })?;
-    let received = receive(request.input, |data| part.write(data)).await?;
-    let made = pace.publish(part, checks.expected(received)?).await?;
+    let begin = move |store: &dyn Store| -> OperationResult<_> {
+        let part = store.part_writer(&bucket, &key, &upload, number, &options);
+        part.map_err(|error| match error.kind() {
+            // The part and the upload have different checksum algorithms.
+            ErrorKind::InvalidArgument => invalid_request(composed(error.detail(), "", &[])),
+            _ => error.into(),
+        })
+    };
+    let (part, server) = (here_unless_remote(user, begin).await?, user.server.as_ref());
+    let (part, received) = receive(request.input, part, server, |_| {}).await?;
+    let made = pace.publish(part, checks.expected(received)?, server).await?;
     let mut headers = checksum_headers(made.checksum.as_ref(), None);
     add_text(&mut headers, header::ETAG, &quoted(&made.etag));
     Ok(S3Response::with_headers(Body::empty(), headers))
 }
 
-/// Feeds a body to `consume`, piece by piece as it arrives. Returns the number of bytes.
+/// Passes a body to `look` and to `writer`, which needs `server`, if any, piece by piece as it arrives. Returns the writer
+/// and the number of bytes.
 async fn receive(
     mut body: Body,
-    mut consume: impl FnMut(&[u8]) -> fordway_store::Result<()>,
-) -> Outcome<u64> {
+    mut writer: Box<dyn Writer>,
+    server: Option<&FileServer>,
+    mut look: impl FnMut(&[u8]),
+) -> OperationResult<(Box<dyn Writer>, u64)> {
+    if let Some(server) = server {
+        writer = server.guard(writer);
+    }
     let (mut turn_bytes, mut received) = (0, 0);
     while let Some(frame) = poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await {
         let Ok(piece) = frame.map_err(|error| unreadable_body(&*error))?.into_data() else { continue };
-        consume(&piece)?;
-        received += piece.len() as u64;
-        turn_bytes += piece.len();
+        look(&piece);
+        let bytes = piece.len();
+        match server {
+            None => writer.write(&piece)?,
+            Some(server) => {
+                let write = move || writer.write(&piece).map(|()| writer);
+                writer = server.run(write).await??;
+            }
+        }
+        received += bytes as u64;
+        turn_bytes += bytes;
         if turn_bytes >= TURN_BYTES {
             turn_bytes = 0;
             tokio::task::yield_now().await;
         }
     }
-    Ok(received)
+    Ok((writer, received))
 }
 
 /// The values that the client states about its content.
@@ -172,7 +207,7 @@ struct ContentChecks {
 
 impl ContentChecks {
     /// Reads the values from the head. Errors: `InvalidDigest`, `BadDigest`, `InvalidArgument`.
-    fn read(headers: &HeaderMap, size: Option<u64>, trailing: Option<BodyTrailers>) -> Outcome<Self> {
+    fn read(headers: &HeaderMap, size: Option<u64>, trailing: Option<BodyTrailers>) -> OperationResult<Self> {
         let md5 = headers.get(CONTENT_MD5).and_then(|value| value.to_str().ok());
         Ok(ContentChecks {
             size,
@@ -184,7 +219,7 @@ impl ContentChecks {
 
     /// Returns the expected values. May be called only after the body was read, because its trailers are not known
     /// earlier. Errors: those of trailers, unless the body has the wrong size, which the writer then reports.
-    fn expected(self, received: u64) -> Outcome<ExpectedContent> {
+    fn expected(self, received: u64) -> OperationResult<ExpectedContent> {
         if self.size.is_some_and(|size| size != received) {
             return Ok(ExpectedContent { size: self.size, ..Default::default() });
         }
@@ -206,7 +241,7 @@ struct StatedChecksum {
 }
 
 /// The trailers of a body. They are available once the body has been read.
-enum BodyTrailers {
+pub(super) enum BodyTrailers {
     /// Decoded by the S3 layer, which checks their signature.
     Signed(TrailingHeaders),
     /// Decoded by [`crate::unsigned`].
@@ -239,24 +274,23 @@ impl BodyTrailers {
 }
 
 impl StatedChecksum {
-    fn new(headers: &HeaderMap, trailing: Option<BodyTrailers>) -> Outcome<Self> {
+    fn new(headers: &HeaderMap, trailing: Option<BodyTrailers>) -> OperationResult<Self> {
         let value = stated_checksum(headers).map_err(invalid_request)?;
         let announced = announced_algorithm(headers)?;
         if announced.is_some() && value.is_some() {
             return Err(several_checksums());
         }
-        let named = || -> Outcome<_> {
-            let mut names = ["x-amz-sdk-checksum-algorithm", "x-amz-checksum-algorithm"].iter();
-            let name = names.find_map(|name| headers.get(*name)?.to_str().ok());
+        let named = || -> OperationResult<_> {
+            let name = ALGORITHM_NAMES.iter().find_map(|name| headers.get(name)?.to_str().ok());
             name.map(algorithm).transpose()
         };
-        let meant = headers.get("x-amz-sdk-checksum-algorithm").and_then(|name| name.to_str().ok());
+        let meant = headers.get(&ALGORITHM_NAMES[0]).and_then(|name| name.to_str().ok());
         let stated = value.as_ref().map(|checksum| checksum.algorithm).or(announced);
         if let (Some(meant), Some(stated)) = (meant.map(algorithm).transpose()?, stated)
             && meant != stated
         {
             let words = "Value for x-amz-sdk-checksum-algorithm header is invalid.";
-            let detail = format!("it is {}, and the checksum a {}", meant.name(), stated.name());
+            let detail = format!("it announces {}, but the checksum is a {}", meant.name(), stated.name());
             return Err(invalid_request(composed(words, &detail, &[])));
         }
         let algorithm = match stated {
@@ -268,7 +302,7 @@ impl StatedChecksum {
 
     /// Returns the stated checksum. Errors: `MalformedTrailerError` if the announced trailer is missing, or if there is
     /// one that is not announced; `InvalidRequest` if it is not a valid checksum.
-    fn value(self) -> Outcome<Option<Checksum>> {
+    fn value(self) -> OperationResult<Option<Checksum>> {
         let Some(trailers) = self.trailers else { return Ok(self.value) };
         let Some(algorithm) = self.announced else {
             return match trailers.is_any() {
@@ -287,18 +321,18 @@ impl StatedChecksum {
 }
 
 /// Returns the algorithm of the checksum that `x-amz-trailer` announces, if any.
-fn announced_algorithm(headers: &HeaderMap) -> Outcome<Option<ChecksumAlgorithm>> {
-    let names = headers.get("x-amz-trailer").and_then(|value| value.to_str().ok()).unwrap_or_default();
+fn announced_algorithm(headers: &HeaderMap) -> OperationResult<Option<ChecksumAlgorithm>> {
+    let names = headers.get(TRAILER_NAMES).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let mut names = names.split(',').filter_map(|name| name.trim().strip_prefix("x-amz-checksum-"));
     names.next().map(algorithm).transpose()
 }
 
 /// Reads `Content-MD5`. Errors: `InvalidDigest`.
-fn content_md5(text: Option<&str>) -> Outcome<Option<[u8; 16]>> {
+fn content_md5(text: Option<&str>) -> OperationResult<Option<[u8; 16]>> {
     let Some(text) = text else { return Ok(None) };
     let wrong = || {
         let facts = [("Content-MD5", text)];
-        let message = composed(INVALID_MD5, "it is not the base64 of an MD5; compute it anew", &facts);
+        let message = composed(INVALID_MD5, "it is not the base64 of an MD5; compute it again", &facts);
         S3Failure::new("InvalidDigest", StatusCode::BAD_REQUEST, message)
     };
     decoded_md5(text).map(Some).ok_or_else(wrong)

@@ -15,10 +15,10 @@ use s3s::dto::{
 use crate::answer::PreparedBody;
 use crate::content::BodyExtension;
 use crate::s3::convert::{page_size, refuse, version};
-use crate::s3::error::{Outcome, S3Failure};
+use crate::s3::error::{OperationResult, S3Failure};
 use crate::s3::list::NameEncoding;
 
-pub(super) fn get(store: &dyn Store, bucket: String) -> Outcome<GetBucketVersioningOutput> {
+pub(super) fn get(store: &dyn Store, bucket: String) -> OperationResult<GetBucketVersioningOutput> {
     let status = match store.versioning(&Bucket::new(bucket)?)? {
         VersioningState::Unversioned => None,
         VersioningState::Enabled => Some(BucketVersioningStatus::ENABLED),
@@ -30,7 +30,10 @@ pub(super) fn get(store: &dyn Store, bucket: String) -> Outcome<GetBucketVersion
     })
 }
 
-pub(super) fn put(store: &dyn Store, input: PutBucketVersioningInput) -> Outcome<PutBucketVersioningOutput> {
+pub(super) fn put(
+    store: &dyn Store,
+    input: PutBucketVersioningInput,
+) -> OperationResult<PutBucketVersioningOutput> {
     let asked = input.versioning_configuration;
     let wants_mfa = asked.mfa_delete.is_some_and(|mfa| mfa.as_str() == MFADelete::ENABLED);
     refuse(&[("MfaDelete", wants_mfa)])?;
@@ -38,11 +41,16 @@ pub(super) fn put(store: &dyn Store, input: PutBucketVersioningInput) -> Outcome
         Some(BucketVersioningStatus::ENABLED) => VersioningState::Enabled,
         Some(BucketVersioningStatus::SUSPENDED) => VersioningState::Suspended,
         _ => {
-            let message = "the Status of versioning is Enabled or Suspended";
+            let message = "the Status of versioning must be Enabled or Suspended";
             return Err(S3Failure::new("MalformedXML", StatusCode::BAD_REQUEST, message));
         }
     };
-    store.set_versioning(&Bucket::new(input.bucket)?, versioning)?;
+    let bucket = Bucket::new(input.bucket)?;
+    if versioning == VersioningState::Suspended && store.lock_configuration(&bucket)?.is_some() {
+        let words = "An Object Lock configuration is present on this bucket, so the versioning state cannot be changed.";
+        return Err(S3Failure::aws("InvalidBucketState", StatusCode::CONFLICT, words, "use another bucket"));
+    }
+    store.set_versioning(&bucket, versioning)?;
     Ok(PutBucketVersioningOutput::default())
 }
 
@@ -52,8 +60,12 @@ pub(super) fn list(
     store: &dyn Store,
     owner: &Owner,
     input: ListObjectVersionsInput,
-) -> Outcome<S3Response<ListObjectVersionsOutput>> {
+) -> OperationResult<S3Response<ListObjectVersionsOutput>> {
     let bucket = Bucket::new(input.bucket)?;
+    if let Some(negative) = input.max_keys.filter(|keys| *keys < 0) {
+        // Other listings have another message.
+        return Err(S3Failure::argument("max-keys cannot be negative", "maxKeys", &negative.to_string()));
+    }
     let query = VersionsQuery {
         prefix: input.prefix.unwrap_or_default(),
         delimiter: input.delimiter.filter(|delimiter| !delimiter.is_empty()),

@@ -1,5 +1,5 @@
-//! A store limited to what one user may do: some buckets, perhaps read-only, and with the permissions that the kernel
-//! grants the user. The S3 layer reaches a user's store only through this type, so that no operation can omit the
+//! A store limited to what one user may do: some buckets, some keys in them, perhaps read-only, and with the permissions
+//! that the kernel grants the user. The S3 layer reaches a user's store only through this type, so that no operation can omit the
 //! checks.
 
 use std::sync::Arc;
@@ -7,20 +7,23 @@ use std::sync::Arc;
 use fordway_store::{
     Bucket, BucketDocuments, BucketInfo, CommitFailure, CompleteOptions, CompletedPart, CopyOptions,
     DeleteOptions, DeleteResult, DocumentKind, Error, ErrorKind, ExpectedContent, GetOptions, Key, ListQuery,
-    MultipartUploads, ObjectBatches, ObjectInfo, ObjectListing, ObjectPart, ObjectTags, ObjectVersions,
-    Objects, OpenObject, PartListing, PartOptions, PartsQuery, PutOptions, PutResult, Result, Store, Tags,
-    UploadId, UploadListing, UploadsQuery, VersionId, VersionListing, VersioningState, VersionsQuery, Writer,
+    LockConfiguration, MultipartUploads, ObjectBatches, ObjectInfo, ObjectListing, ObjectLocks, ObjectPart,
+    ObjectRenames, ObjectTags, ObjectVersions, Objects, OpenObject, PartListing, PartOptions, PartsQuery,
+    PutOptions, PutResult, RenameOptions, Result, Retention, ServerProbe, Store, Tags, UploadId,
+    UploadListing, UploadsQuery, VersionId, VersionListing, VersioningState, VersionsQuery, Writer,
 };
 use fordway_sys::{Errno, UserRole};
 
-use crate::users::OpenStore;
 use crate::users::file::UserEntry;
+use crate::users::{AnonymousUser, OpenStore};
 
 pub(super) struct ConfinedStore {
     inner: Arc<dyn Store>,
     role: Option<Arc<UserRole>>,
     /// Patterns of bucket names; `None` allows all buckets.
     buckets: Option<Vec<String>>,
+    /// Allowed prefixes of keys; `None` allows all keys.
+    prefixes: Option<Vec<String>>,
     read_only: bool,
 }
 
@@ -41,11 +44,27 @@ impl ConfinedStore {
             let why = format!("the user {:?} cannot open the directory: {}", entry.name, error.detail());
             Error::new(error.kind(), why).caused_by(error)
         })?;
-        if role.is_none() && entry.buckets.is_none() && !entry.read_only {
+        if role.is_none() && entry.buckets.is_none() && entry.prefixes.is_none() && !entry.read_only {
             return Ok(inner);
         }
-        let (buckets, read_only) = (entry.buckets.clone(), entry.read_only);
-        Ok(Arc::new(ConfinedStore { inner, role, buckets, read_only }))
+        let (buckets, prefixes) = (entry.buckets.clone(), entry.prefixes.clone());
+        Ok(Arc::new(ConfinedStore { inner, role, buckets, prefixes, read_only: entry.read_only }))
+    }
+
+    /// Opens the store as the user for requests without a signature. Links never lead to another bucket, because the
+    /// rules of that bucket would not be checked. Errors: as [`ConfinedStore::open`].
+    pub(super) fn open_as(user: &AnonymousUser, open: &OpenStore) -> Result<Arc<dyn Store>> {
+        let role = user.acts_as.as_ref().map(|peer| UserRole::new(peer).map(Arc::new)).transpose();
+        let role = role.map_err(not_allowed)?;
+        let opened = play(role.as_deref(), || {
+            let store = open()?;
+            Ok(store.within_buckets()?.unwrap_or(store))
+        });
+        let inner = opened.map_err(|error: Error| {
+            let why = format!("the user {:?} cannot open the directory: {}", user.name, error.detail());
+            Error::new(error.kind(), why).caused_by(error)
+        })?;
+        Ok(Arc::new(ConfinedStore { inner, role, buckets: None, prefixes: None, read_only: false }))
     }
 
     fn allows(&self, bucket: &Bucket) -> bool {
@@ -59,7 +78,32 @@ impl ConfinedStore {
         match self.allows(bucket) {
             true => Ok(()),
             false => {
-                let why = format!("the bucket {bucket} is not among those of this access key");
+                let why = format!("this access key may not access the bucket {bucket}");
+                Err(Error::new(ErrorKind::AccessDenied, why))
+            }
+        }
+    }
+
+    /// Checks that the user may access keys that start with `start`, which is a key or the prefix of a listing. Errors:
+    /// `AccessDenied`.
+    fn admit_keys(&self, start: &str) -> Result<()> {
+        let is_within =
+            |prefixes: &Vec<String>| prefixes.iter().any(|prefix| start.starts_with(prefix.as_str()));
+        match self.prefixes.as_ref().is_none_or(is_within) {
+            true => Ok(()),
+            false => {
+                let why = "the key does not start with a prefix of this access key; use the prefixes in the users file";
+                Err(Error::new(ErrorKind::AccessDenied, why))
+            }
+        }
+    }
+
+    /// Checks that the user may change the bucket as a whole. Errors: `AccessDenied`.
+    fn admit_whole(&self) -> Result<()> {
+        match self.prefixes {
+            None => Ok(()),
+            Some(_) => {
+                let why = "this access key may change keys below its prefixes, but not buckets";
                 Err(Error::new(ErrorKind::AccessDenied, why))
             }
         }
@@ -74,7 +118,7 @@ impl ConfinedStore {
     /// Makes a call that changes something. Errors: `AccessDenied`.
     fn write<T>(&self, bucket: &Bucket, call: impl FnOnce(&dyn Store) -> Result<T>) -> Result<T> {
         if self.read_only {
-            return Err(Error::new(ErrorKind::AccessDenied, "this access key may only read"));
+            return Err(Error::new(ErrorKind::AccessDenied, "this access key is read-only"));
         }
         self.read(bucket, call)
     }
@@ -130,6 +174,7 @@ impl Objects for ConfinedStore {
     }
 
     fn create_bucket(&self, bucket: &Bucket) -> Result<()> {
+        self.admit_whole()?;
         self.write(bucket, |store| store.create_bucket(bucket))
     }
 
@@ -138,22 +183,27 @@ impl Objects for ConfinedStore {
     }
 
     fn delete_bucket(&self, bucket: &Bucket) -> Result<()> {
+        self.admit_whole()?;
         self.write(bucket, |store| store.delete_bucket(bucket))
     }
 
     fn writer(&self, bucket: &Bucket, key: &Key, options: &PutOptions) -> Result<Box<dyn Writer>> {
+        self.admit_keys(key.as_str())?;
         self.write(bucket, |store| store.writer(bucket, key, options)).map(|writer| self.confine(writer))
     }
 
     fn get(&self, bucket: &Bucket, key: &Key, options: &GetOptions) -> Result<OpenObject> {
+        self.admit_keys(key.as_str())?;
         self.read(bucket, |store| store.get(bucket, key, options))
     }
 
     fn head(&self, bucket: &Bucket, key: &Key, options: &GetOptions) -> Result<ObjectInfo> {
+        self.admit_keys(key.as_str())?;
         self.read(bucket, |store| store.head(bucket, key, options))
     }
 
     fn delete(&self, bucket: &Bucket, key: &Key, options: &DeleteOptions) -> Result<DeleteResult> {
+        self.admit_keys(key.as_str())?;
         self.write(bucket, |store| store.delete(bucket, key, options))
     }
 
@@ -164,23 +214,34 @@ impl Objects for ConfinedStore {
         key: &Key,
         options: &CopyOptions,
     ) -> Result<PutResult> {
+        self.admit_keys(from.1.as_str())?;
+        self.admit_keys(key.as_str())?;
         self.admit(from.0)?;
         self.write(bucket, |store| store.copy(from, bucket, key, options))
     }
 
     fn list(&self, bucket: &Bucket, query: &ListQuery) -> Result<ObjectListing> {
+        self.admit_keys(&query.prefix)?;
         self.read(bucket, |store| store.list(bucket, query))
     }
 }
 
 impl ObjectBatches for ConfinedStore {}
 
+impl ObjectRenames for ConfinedStore {
+    fn rename(&self, bucket: &Bucket, from: &Key, to: &Key, options: &RenameOptions) -> Result<()> {
+        self.write(bucket, |store| store.rename(bucket, from, to, options))
+    }
+}
+
 impl ObjectTags for ConfinedStore {
     fn tags(&self, bucket: &Bucket, key: &Key, version: Option<&VersionId>) -> Result<Tags> {
+        self.admit_keys(key.as_str())?;
         self.read(bucket, |store| store.tags(bucket, key, version))
     }
 
     fn set_tags(&self, bucket: &Bucket, key: &Key, version: Option<&VersionId>, tags: &Tags) -> Result<()> {
+        self.admit_keys(key.as_str())?;
         self.write(bucket, |store| store.set_tags(bucket, key, version, tags))
     }
 }
@@ -191,11 +252,44 @@ impl ObjectVersions for ConfinedStore {
     }
 
     fn set_versioning(&self, bucket: &Bucket, versioning: VersioningState) -> Result<()> {
+        self.admit_whole()?;
         self.write(bucket, |store| store.set_versioning(bucket, versioning))
     }
 
     fn list_versions(&self, bucket: &Bucket, query: &VersionsQuery) -> Result<VersionListing> {
+        self.admit_keys(&query.prefix)?;
         self.read(bucket, |store| store.list_versions(bucket, query))
+    }
+}
+
+impl ObjectLocks for ConfinedStore {
+    fn lock_configuration(&self, bucket: &Bucket) -> Result<Option<LockConfiguration>> {
+        self.read(bucket, |store| store.lock_configuration(bucket))
+    }
+
+    fn set_lock_configuration(&self, bucket: &Bucket, configuration: &LockConfiguration) -> Result<()> {
+        self.write(bucket, |store| store.set_lock_configuration(bucket, configuration))
+    }
+
+    fn set_retention(
+        &self,
+        bucket: &Bucket,
+        key: &Key,
+        version: Option<&VersionId>,
+        retention: Option<Retention>,
+        bypass: bool,
+    ) -> Result<()> {
+        self.write(bucket, |store| store.set_retention(bucket, key, version, retention, bypass))
+    }
+
+    fn set_legal_hold(
+        &self,
+        bucket: &Bucket,
+        key: &Key,
+        version: Option<&VersionId>,
+        is_on: bool,
+    ) -> Result<()> {
+        self.write(bucket, |store| store.set_legal_hold(bucket, key, version, is_on))
     }
 }
 
@@ -205,20 +299,28 @@ impl BucketDocuments for ConfinedStore {
     }
 
     fn set_document(&self, bucket: &Bucket, kind: &DocumentKind, document: &[u8]) -> Result<()> {
+        self.admit_whole()?;
         self.write(bucket, |store| store.set_document(bucket, kind, document))
     }
 
     fn delete_document(&self, bucket: &Bucket, kind: &DocumentKind) -> Result<()> {
+        self.admit_whole()?;
         self.write(bucket, |store| store.delete_document(bucket, kind))
+    }
+
+    fn bucket_owner(&self, bucket: &Bucket) -> Result<Option<u32>> {
+        self.read(bucket, |store| store.bucket_owner(bucket))
     }
 }
 
 impl MultipartUploads for ConfinedStore {
     fn object_parts(&self, bucket: &Bucket, key: &Key, options: &GetOptions) -> Result<Vec<ObjectPart>> {
+        self.admit_keys(key.as_str())?;
         self.read(bucket, |store| store.object_parts(bucket, key, options))
     }
 
     fn create_upload(&self, bucket: &Bucket, key: &Key, options: &PutOptions) -> Result<UploadId> {
+        self.admit_keys(key.as_str())?;
         self.write(bucket, |store| store.create_upload(bucket, key, options))
     }
 
@@ -230,6 +332,7 @@ impl MultipartUploads for ConfinedStore {
         number: u16,
         options: &PartOptions,
     ) -> Result<Box<dyn Writer>> {
+        self.admit_keys(key.as_str())?;
         self.write(bucket, |store| store.part_writer(bucket, key, upload, number, options))
             .map(|writer| self.confine(writer))
     }
@@ -240,6 +343,8 @@ impl MultipartUploads for ConfinedStore {
         options: &GetOptions,
         to: (&Bucket, &Key, &UploadId, u16),
     ) -> Result<PutResult> {
+        self.admit_keys(from.1.as_str())?;
+        self.admit_keys(to.1.as_str())?;
         self.admit(from.0)?;
         self.write(to.0, |store| store.copy_part(from, options, to))
     }
@@ -251,10 +356,12 @@ impl MultipartUploads for ConfinedStore {
         upload: &UploadId,
         query: &PartsQuery,
     ) -> Result<PartListing> {
+        self.admit_keys(key.as_str())?;
         self.read(bucket, |store| store.list_parts(bucket, key, upload, query))
     }
 
     fn list_uploads(&self, bucket: &Bucket, query: &UploadsQuery) -> Result<UploadListing> {
+        self.admit_keys(&query.prefix)?;
         self.read(bucket, |store| store.list_uploads(bucket, query))
     }
 
@@ -266,15 +373,21 @@ impl MultipartUploads for ConfinedStore {
         parts: &[CompletedPart],
         options: &CompleteOptions,
     ) -> Result<PutResult> {
+        self.admit_keys(key.as_str())?;
         self.write(bucket, |store| store.complete_upload(bucket, key, upload, parts, options))
     }
 
     fn abort_upload(&self, bucket: &Bucket, key: &Key, upload: &UploadId) -> Result<()> {
+        self.admit_keys(key.as_str())?;
         self.write(bucket, |store| store.abort_upload(bucket, key, upload))
     }
 }
 
-impl Store for ConfinedStore {}
+impl Store for ConfinedStore {
+    fn file_server(&self, bucket: &str) -> Option<ServerProbe> {
+        self.inner.file_server(bucket)
+    }
+}
 
 /// Writes an object as the user, so that the user's quotas apply, and leftovers are removed with the user's
 /// permissions.

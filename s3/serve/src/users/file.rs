@@ -2,19 +2,22 @@
 
 use std::fs::File;
 use std::io::Read as _;
+use std::num::NonZeroU64;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
 use fordway_store::{Error, ErrorKind, Result};
 use fordway_sys::{PeerCredentials, group_id, user_id};
+use fordway_wire::size_text::parse_bytes;
 use serde::Deserialize;
 
 use crate::AccessKeyPair;
+use crate::limits::{StatedLimits, WEIGHT_MAX};
 
 /// The maximum size of a credentials file in bytes, enough for some 10,000 users.
 const FILE_BYTES_MAX: u64 = 4 * 1024 * 1024;
 
-/// One user, as the file states it.
+/// One user's entry in the file.
 #[derive(Clone, Deserialize, PartialEq)]
 #[serde(deny_unknown_fields)]
 pub(super) struct UserEntry {
@@ -27,8 +30,16 @@ pub(super) struct UserEntry {
     groups: Vec<u32>,
     /// Names and patterns; `None` allows all buckets.
     pub(super) buckets: Option<Vec<String>>,
+    /// The prefixes of the keys that the user may read and write; `None` allows all keys.
+    pub(super) prefixes: Option<Vec<String>>,
     #[serde(default)]
     pub(super) read_only: bool,
+    /// The maximum number of requests in flight.
+    requests: Option<u32>,
+    /// The maximum number of bytes per second, such as `"200MB"`.
+    rate: Option<String>,
+    /// The share of a busy thread, relative to other users.
+    weight: Option<u32>,
 }
 
 #[derive(Deserialize)]
@@ -60,6 +71,32 @@ impl UserEntry {
         AccessKeyPair { access_key: self.access_key.clone(), secret_key: self.secret_key.clone() }
     }
 
+    /// Returns the limits that the entry states.
+    pub(super) fn limits(&self) -> StatedLimits {
+        let rate = self.rate.as_deref().and_then(|text| parse_bytes(text).ok());
+        StatedLimits {
+            requests_max: self.requests,
+            bytes_per_s_max: rate.and_then(NonZeroU64::new),
+            weight: self.weight,
+        }
+    }
+
+    /// Checks the limits. Errors: the reason why they are invalid.
+    fn check_limits(&self) -> std::result::Result<(), String> {
+        if self.requests == Some(0) {
+            return Err("requests must be at least 1".to_owned());
+        }
+        if self.weight.is_some_and(|weight| !(1..=WEIGHT_MAX).contains(&weight)) {
+            return Err(format!("weight must be 1 to {WEIGHT_MAX}"));
+        }
+        match self.rate.as_deref().map(parse_bytes) {
+            None => Ok(()),
+            Some(Ok(0)) => Err("rate must be at least 1 byte per second".to_owned()),
+            Some(Ok(_)) => Ok(()),
+            Some(Err(error)) => Err(format!("rate is not a number of bytes per second: {error}")),
+        }
+    }
+
     /// Returns the uid and groups that access files for the user; `None` means the gateway's own.
     pub(super) fn acts_as(&self) -> Option<PeerCredentials> {
         let (uid, gid) = (self.uid?, self.gid.unwrap_or_else(group_id));
@@ -79,20 +116,26 @@ impl UserEntry {
         let printable = |text: &str| text.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'/');
         if !printable(&self.access_key) || self.name.chars().any(char::is_control) {
             return wrong(
-                "the access key is printable ASCII without a slash, the name has no line break".to_owned(),
+                "the access key must be printable ASCII without a slash, and the name must not have a line break".to_owned(),
             );
         }
+        if self.prefixes.as_ref().is_some_and(|prefixes| prefixes.iter().any(String::is_empty)) {
+            return wrong("a prefix must not be empty; omit prefixes to allow all keys".to_owned());
+        }
+        if let Err(why) = self.check_limits() {
+            return wrong(why);
+        }
         match (own_uid, self.uid) {
-            (0, None) => wrong("the gateway runs as root, so say which uid and gid the user has".to_owned()),
+            (0, None) => wrong("the gateway runs as root, so state the user's uid and gid".to_owned()),
             (0, Some(uid)) if uid != 0 && self.gid.is_none() => wrong("a uid needs a gid".to_owned()),
             (0, _) => Ok(()),
             (own, Some(uid)) if uid != own => wrong(format!(
-                "its uid is {uid}, and the gateway, which runs as {own}, cannot act as another; run it as root, or \
+                "its uid is {uid}, and the gateway, which runs as {own}, cannot act as another user; run it as root, or \
                  start a gateway as that user"
             )),
-            (..) if self.gid.is_some_and(|gid| gid != group_id()) || !self.groups.is_empty() => {
-                wrong("a gateway that is not root keeps its own groups; leave gid and groups out".to_owned())
-            }
+            (..) if self.gid.is_some_and(|gid| gid != group_id()) || !self.groups.is_empty() => wrong(
+                "a gateway that does not run as root keeps its own groups; remove gid and groups".to_owned(),
+            ),
             (..) => Ok(()),
         }
     }
@@ -114,16 +157,16 @@ pub(super) fn read(path: &Path) -> Result<Vec<UserEntry>> {
 fn check(entries: &[UserEntry], own_uid: u32) -> Result<()> {
     let wrong = |why: String| Err(Error::new(ErrorKind::InvalidArgument, why));
     if entries.is_empty() {
-        return wrong("there is no [[user]] in it".to_owned());
+        return wrong("it contains no [[user]]".to_owned());
     }
     for (at, entry) in entries.iter().enumerate() {
         entry.check(own_uid)?;
         let before = &entries[..at];
         if before.iter().any(|other| other.name == entry.name) {
-            return wrong(format!("the user {:?} is there twice", entry.name));
+            return wrong(format!("the user {:?} appears twice", entry.name));
         }
         if before.iter().any(|other| other.access_key == entry.access_key) {
-            return wrong(format!("the access key of {:?} is another user's too", entry.name));
+            return wrong(format!("the access key of {:?} also belongs to another user", entry.name));
         }
     }
     Ok(())
@@ -137,8 +180,7 @@ fn text_of(path: &Path) -> Result<String> {
     // The metadata is that of the open file, which nobody can replace in the meantime.
     let found = file.metadata().map_err(failed)?;
     if found.uid() != user_id() && found.uid() != 0 {
-        let why =
-            format!("{} belongs to another user, who could name anyone in it; chown it", path.display());
+        let why = format!("{} belongs to another user, who could add anyone to it; chown it", path.display());
         return Err(Error::new(ErrorKind::AccessDenied, why));
     }
     let mode = found.mode();
@@ -174,14 +216,18 @@ mod tests {
         let uid = user_id();
         for (text, own_uid, why) in [
             ("", 0, "no [[user]]"),
-            (ALICE, 0, "say which uid"),
+            (ALICE, 0, "state the user's uid"),
             (&format!("{ALICE}uid=7"), 0, "a uid needs a gid"),
             (&format!("{ALICE}uid=7\ngid=7"), 1000, "cannot act as another"),
             (&format!("{ALICE}groups=[7]"), 1000, "keeps its own groups"),
             (&format!("{ALICE}uid=7\ngid=7\nreadonly=true"), 0, "unknown field"),
-            (&format!("{ALICE}{ALICE}"), 1000, "there twice"),
-            (&format!("{ALICE}{}", ALICE.replace("alice", "bob")), 1000, "another user's too"),
+            (&format!("{ALICE}{ALICE}"), 1000, "appears twice"),
+            (&format!("{ALICE}{}", ALICE.replace("alice", "bob")), 1000, "also belongs to another user"),
             (&ALICE.replace("'A'", "'a/b'"), 1000, "without a slash"),
+            (&format!("{ALICE}prefixes=['']"), 1000, "a prefix must not be empty"),
+            (&format!("{ALICE}requests=0"), 1000, "requests must be"),
+            (&format!("{ALICE}weight=1001"), 1000, "weight must be 1 to 1000"),
+            (&format!("{ALICE}rate='fast'"), 1000, "rate is not a number of bytes"),
         ] {
             let said = parsed(text, own_uid).err().unwrap_or_default();
             assert!(said.contains(why), "{text}: {said}");

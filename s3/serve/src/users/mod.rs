@@ -10,14 +10,18 @@ mod file;
 use std::collections::HashMap;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
-use fordway_store::{Error, ErrorKind, Result, Store};
+use fordway_store::{Bucket, Error, ErrorKind, ROOT_DIR, Result, Store};
+use fordway_sys::{PeerCredentials, user_id};
 use tokio::sync::Semaphore;
 
 use crate::AccessKeyPair;
+use crate::file_server::FileServer;
 use crate::http1::SignatureVerifier;
+use crate::limits::{StatedLimits, UserAccount, UserLimits};
+use crate::s3::PublishPace;
 use crate::workers::READERS_MAX;
 use confined::ConfinedStore;
 use file::{FileStamp, UserEntry};
@@ -25,15 +29,46 @@ use file::{FileStamp, UserEntry};
 /// Opens the served store as the user that the calling thread acts as.
 pub type OpenStore = Arc<dyn Fn() -> Result<Arc<dyn Store>> + Send + Sync>;
 
+/// How a caller is identified.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CallerKind {
+    /// By a key pair.
+    Keys,
+    /// By the kernel.
+    Peer,
+    /// Anonymous: the requests have no signature.
+    Anonymous,
+}
+
+/// The user as whom requests without a signature are carried out, if the rules of a bucket permit them.
+#[derive(Clone, Debug)]
+pub struct AnonymousUser {
+    /// The name, for the access log.
+    pub name: String,
+    /// The uid and groups that access files; `None` for a store without permissions.
+    pub acts_as: Option<PeerCredentials>,
+}
+
 /// A user of the gateway.
 pub(crate) struct User {
+    /// A number that no other user of this process has or had.
+    pub(crate) id: u64,
     pub(crate) name: String,
+    pub(crate) kind: CallerKind,
+    /// The uid that accesses files for the user.
+    pub(crate) uid: u32,
     /// The store, limited to what this user may do.
     pub(crate) store: Arc<dyn Store>,
     /// The keys that sign requests; `None` for a user known without keys.
     pub(crate) keys: Option<UserKeys>,
-    /// Limits this user's work on the shared threads, so that some stay free for other users.
+    /// Limits this user's work on the shared threads, so that some remain free for other users.
     pub(crate) share: Arc<Semaphore>,
+    /// How long this user's changes other than uploads typically take.
+    pub(crate) changes: PublishPace,
+    /// This user's requests and bytes, and their limits.
+    pub(crate) account: Arc<UserAccount>,
+    /// The file server that the user's present request has to wait for, if any.
+    pub(crate) server: Option<FileServer>,
 }
 
 /// The maximum number of the threads that wait for devices and locks that one user's work may occupy.
@@ -47,24 +82,75 @@ pub(crate) struct UserKeys {
 }
 
 impl User {
-    fn new(name: String, keys: AccessKeyPair, store: Arc<dyn Store>) -> Arc<Self> {
+    fn new(
+        name: String,
+        keys: AccessKeyPair,
+        uid: u32,
+        store: Arc<dyn Store>,
+        account: Arc<UserAccount>,
+    ) -> Arc<Self> {
         let keys = UserKeys { secret_key: keys.secret_key.clone(), verifier: SignatureVerifier::new(keys) };
-        Arc::new(User { name, store, keys: Some(keys), share: Arc::new(Semaphore::new(SHARE)) })
+        User::with((name, CallerKind::Keys, uid), Some(keys), store, account)
     }
 
     /// A user identified by the kernel.
-    pub(crate) fn of_peer(uid: u32, store: Arc<dyn Store>) -> Arc<Self> {
+    pub(crate) fn of_peer(uid: u32, store: Arc<dyn Store>, account: Arc<UserAccount>) -> Arc<Self> {
+        User::with((uid.to_string(), CallerKind::Peer, uid), None, store, account)
+    }
+
+    #[cfg(test)]
+    pub(crate) fn of_tests(uid: u32, store: Arc<dyn Store>) -> Arc<Self> {
+        User::of_peer(uid, store, UserAccount::new(StatedLimits::default(), UserLimits::default()))
+    }
+
+    fn anonymous(user: &AnonymousUser, store: Arc<dyn Store>, account: Arc<UserAccount>) -> Arc<Self> {
+        let uid = user.acts_as.as_ref().map_or_else(user_id, |peer| peer.uid);
+        User::with((user.name.clone(), CallerKind::Anonymous, uid), None, store, account)
+    }
+
+    fn with(
+        (name, kind, uid): (String, CallerKind, u32),
+        keys: Option<UserKeys>,
+        store: Arc<dyn Store>,
+        account: Arc<UserAccount>,
+    ) -> Arc<Self> {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let id = NEXT.fetch_add(1, Ordering::Relaxed);
         let share = Arc::new(Semaphore::new(SHARE));
-        Arc::new(User { name: uid.to_string(), store, keys: None, share })
+        let changes = PublishPace::default();
+        Arc::new(User { id, name, kind, uid, store, keys, share, changes, account, server: None })
+    }
+
+    /// Returns the user for a request to `bucket`, with the file server that the request has to wait for. Errors: `Io`.
+    pub(crate) fn at(self: Arc<Self>, bucket: &str) -> Result<Arc<Self>> {
+        let server = FileServer::of(&*self.store, bucket)?;
+        if server.is_none() {
+            return Ok(self);
+        }
+        let User { id, kind, uid, .. } = *self;
+        let (name, store, share) = (self.name.clone(), self.store.clone(), self.share.clone());
+        let (account, changes) = (self.account.clone(), PublishPace::default());
+        // The signature has been checked.
+        let keys = None;
+        Ok(Arc::new(User { id, name, kind, uid, store, keys, share, changes, account, server }))
+    }
+
+    /// Whether a call for `bucket` may have to wait for a file server. Cost: no system call.
+    pub(crate) fn waits_for_server(&self, bucket: &Bucket) -> bool {
+        self.server.is_some() || self.store.file_server(bucket.as_str()).is_some()
     }
 }
 
 /// Users by access key.
-type ByKey = HashMap<String, Arc<User>>;
+pub(crate) type UsersByKey = HashMap<String, Arc<User>>;
 
 /// The users of a gateway, and their stores. All threads of the gateway share this.
 pub struct Users {
-    by_key: RwLock<Arc<ByKey>>,
+    by_key: RwLock<Arc<UsersByKey>>,
+    /// The user for requests without a signature; `None` if they are refused.
+    anonymous: RwLock<Option<Arc<User>>>,
+    /// The limits of users whose entries do not state any.
+    limits: Mutex<UserLimits>,
     origin: Option<StoreOrigin>,
     is_available: AtomicBool,
 }
@@ -74,6 +160,7 @@ struct StoreOrigin {
     root: PathBuf,
     open: OpenStore,
     credentials: CredentialSource,
+    anonymous: Option<AnonymousUser>,
     state: Mutex<UsersState>,
 }
 
@@ -93,13 +180,21 @@ struct UsersState {
 impl Users {
     /// No users with keys: callers are identified in other ways.
     pub(crate) fn without_keys() -> Self {
-        Users { by_key: RwLock::default(), origin: None, is_available: true.into() }
+        Users {
+            by_key: RwLock::default(),
+            anonymous: RwLock::default(),
+            limits: Mutex::default(),
+            origin: None,
+            is_available: true.into(),
+        }
     }
 
     /// A single user, with all rights of the gateway's own user.
     pub fn one(identity: AccessKeyPair, store: Arc<dyn Store>) -> Self {
         Users {
-            by_key: RwLock::new(Arc::new(only(identity, store))),
+            by_key: RwLock::new(Arc::new(only(identity, store, UserLimits::default()))),
+            anonymous: RwLock::default(),
+            limits: Mutex::default(),
             origin: None,
             is_available: true.into(),
         }
@@ -127,10 +222,97 @@ impl Users {
                 .caused_by(error)
         })?;
         let state = UsersState { root: place, stamp: None, entries: Vec::new() };
-        let origin = StoreOrigin { root: root.to_owned(), open, credentials, state: Mutex::new(state) };
-        let users = Users { by_key: RwLock::default(), origin: Some(origin), is_available: true.into() };
+        let origin = StoreOrigin {
+            root: root.to_owned(),
+            open,
+            credentials,
+            anonymous: None,
+            state: Mutex::new(state),
+        };
+        let users = Users {
+            by_key: RwLock::default(),
+            anonymous: RwLock::default(),
+            limits: Mutex::default(),
+            origin: Some(origin),
+            is_available: true.into(),
+        };
         users.read_again(true)?;
         Ok(users)
+    }
+
+    /// Carries out requests without a signature as `user`, if the rules of a bucket permit them.
+    ///
+    /// Errors: `InvalidArgument` if the uid belongs to root, to the gateway or to a user with keys; `AccessDenied` if the gateway may not act as the user; errors of opening the store.
+    pub fn with_anonymous(mut self, user: AnonymousUser) -> Result<Self> {
+        let Some(origin) = &mut self.origin else {
+            let store = self.own_store()?;
+            self.anonymous = RwLock::new(Some(User::anonymous(&user, store, self.anonymous_account())));
+            return Ok(self);
+        };
+        let own = user.acts_as.as_ref().is_none_or(|peer| peer.uid == 0 || peer.uid == user_id());
+        if own {
+            let why = format!(
+                "requests without a signature need a separate user, and {:?} is root or the gateway's user; name \
+                 another user, such as nobody, and run the gateway as root",
+                user.name
+            );
+            return Err(Error::new(ErrorKind::InvalidArgument, why));
+        }
+        origin.anonymous = Some(user);
+        let origin = self.origin.as_ref();
+        origin.map_or(Ok(()), |origin| {
+            let state = origin.state.lock().unwrap_or_else(PoisonError::into_inner);
+            self.open_anonymous(origin, &state.entries)
+        })?;
+        Ok(self)
+    }
+
+    /// Opens the store for requests without a signature.
+    fn open_anonymous(&self, origin: &StoreOrigin, entries: &[UserEntry]) -> Result<()> {
+        let Some(user) = &origin.anonymous else { return Ok(()) };
+        let uid = user.acts_as.as_ref().map(|peer| peer.uid);
+        if let Some(entry) = entries.iter().find(|entry| entry.acts_as().map(|peer| peer.uid) == uid) {
+            let why = format!(
+                "requests without a signature need a separate user, and {:?} has the same uid as {:?}; name another user",
+                user.name, entry.name
+            );
+            return Err(Error::new(ErrorKind::InvalidArgument, why));
+        }
+        let store = ConfinedStore::open_as(user, &origin.open)?;
+        let user = User::anonymous(user, store, self.anonymous_account());
+        *self.anonymous.write().unwrap_or_else(PoisonError::into_inner) = Some(user);
+        Ok(())
+    }
+
+    /// The limits of requests without a signature. Requests in flight are still counted after a reload.
+    fn anonymous_account(&self) -> Arc<UserAccount> {
+        let limits = *self.limits.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = self.anonymous().map(|user| user.account.clone());
+        before.unwrap_or_else(|| UserAccount::new(StatedLimits::default(), limits))
+    }
+
+    /// The user for requests without a signature; `None` if they are refused.
+    pub(crate) fn anonymous(&self) -> Option<Arc<User>> {
+        self.anonymous.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Whether a user with keys has this name.
+    pub(crate) fn has_name(&self, name: &str) -> bool {
+        let by_key = self.by_key.read().unwrap_or_else(PoisonError::into_inner);
+        by_key.values().any(|user| user.name == name)
+    }
+
+    /// Sets the limits of users whose entries do not state any.
+    pub(crate) fn limit(&self, limits: UserLimits) {
+        *self.limits.lock().unwrap_or_else(PoisonError::into_inner) = limits;
+        for user in self.all().values().chain(&self.anonymous()) {
+            user.account.limit(limits);
+        }
+    }
+
+    /// Returns all users by access key.
+    pub(crate) fn all(&self) -> Arc<UsersByKey> {
+        self.by_key.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// The user with an access key.
@@ -148,6 +330,22 @@ impl Users {
         only.ok_or_else(|| Error::new(ErrorKind::AccessDenied, "nobody may call this gateway"))
     }
 
+    /// Returns the file server of the whole root or of `bucket`, if there is one. Cost: no system call.
+    pub(crate) fn server_of(&self, bucket: &str) -> Option<FileServer> {
+        let by_key = self.by_key.read().unwrap_or_else(PoisonError::into_inner);
+        let store = by_key.values().next().map(|user| user.store.clone())?;
+        FileServer::of(&*store, bucket).ok().flatten()
+    }
+
+    /// Whether there is a directory to serve, to the best of this gateway's knowledge. Looks at it now, unless that could
+    /// take long.
+    pub(crate) fn has_root(&self) -> bool {
+        match self.server_of(ROOT_DIR) {
+            Some(server) => self.is_available() && server.responds(),
+            None => self.look_at_root(),
+        }
+    }
+
     /// Whether the directory existed at the last check.
     pub(crate) fn is_available(&self) -> bool {
         self.is_available.load(Ordering::Relaxed)
@@ -161,7 +359,7 @@ impl Users {
             return;
         }
         if let Err(error) = self.read_again(at_once) {
-            tracing::error!(%error, "the users stay as they were, because the credentials file cannot be used");
+            tracing::error!(%error, "the users are unchanged, because the credentials file cannot be used");
         }
     }
 
@@ -197,12 +395,12 @@ impl Users {
         let was_available = self.is_available.load(Ordering::Relaxed);
         match self.open_all(origin, &state.entries) {
             Ok(()) => {
-                tracing::warn!("{root} is another directory now, and was opened anew");
+                tracing::warn!("{root} is a different directory now, which was opened");
                 state.root = place;
                 self.is_available.store(true, Ordering::Relaxed);
             }
             Err(error) if was_available => {
-                tracing::error!(%error, "{root} is another directory now; requests are answered with 503 until it can be opened");
+                tracing::error!(%error, "{root} is a different directory now; requests are answered with 503 until it can be opened");
                 self.is_available.store(false, Ordering::Relaxed);
             }
             Err(_) => {}
@@ -234,24 +432,41 @@ impl Users {
 
     /// Opens the stores of all users, and replaces the previous ones.
     fn open_all(&self, origin: &StoreOrigin, entries: &[UserEntry]) -> Result<()> {
+        let limits = *self.limits.lock().unwrap_or_else(PoisonError::into_inner);
+        // Requests in flight are still counted after a reload.
+        let before = self.all();
+        let before: HashMap<&str, &Arc<User>> =
+            before.values().map(|user| (user.name.as_str(), user)).collect();
         let by_key = match &origin.credentials {
-            CredentialSource::One(identity) => only(identity.clone(), (origin.open)()?),
+            CredentialSource::One(identity) => only(identity.clone(), (origin.open)()?, limits),
             CredentialSource::File(_) => entries
                 .iter()
                 .map(|entry| {
                     let store = ConfinedStore::open(entry, &origin.open)?;
-                    Ok((entry.access_key.clone(), User::new(entry.name.clone(), entry.keys(), store)))
+                    let account = before
+                        .get(entry.name.as_str())
+                        .filter(|user| user.account.stated() == entry.limits())
+                        .map_or_else(
+                            || UserAccount::new(entry.limits(), limits),
+                            |user| user.account.clone(),
+                        );
+                    let uid = entry.acts_as().map_or_else(user_id, |peer| peer.uid);
+                    Ok((
+                        entry.access_key.clone(),
+                        User::new(entry.name.clone(), entry.keys(), uid, store, account),
+                    ))
                 })
-                .collect::<Result<ByKey>>()?,
+                .collect::<Result<UsersByKey>>()?,
         };
+        self.open_anonymous(origin, entries)?;
         *self.by_key.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(by_key);
         Ok(())
     }
 }
 
-fn only(identity: AccessKeyPair, store: Arc<dyn Store>) -> ByKey {
-    let name = identity.access_key.clone();
-    HashMap::from([(name.clone(), User::new(name, identity, store))])
+fn only(identity: AccessKeyPair, store: Arc<dyn Store>, limits: UserLimits) -> UsersByKey {
+    let (name, account) = (identity.access_key.clone(), UserAccount::new(StatedLimits::default(), limits));
+    HashMap::from([(name.clone(), User::new(name, identity, user_id(), store, account))])
 }
 
 /// The identity of a directory.

@@ -19,11 +19,11 @@ const IDLE_MIN: f64 = 0.5;
 /// settle.
 const REST_TICKS: u32 = 10;
 
-/// Watches the threads of `pool`, and keeps as many of them active as the load needs.
+/// Monitors the threads of `pool`, and keeps as many of them active as the load needs.
 pub(super) async fn keep(pool: &Arc<WorkerState>) {
     loop {
         pool.arrival.notified().await;
-        let mut balance = LoadBalance::new(pool);
+        let mut balance = WorkerScaler::new(pool);
         while pool.is_occupied() {
             tokio::time::sleep(TICK).await;
             balance.look();
@@ -32,7 +32,7 @@ pub(super) async fn keep(pool: &Arc<WorkerState>) {
 }
 
 /// The last measurement.
-struct LoadBalance<'p> {
+struct WorkerScaler<'p> {
     pool: &'p WorkerState,
     at: Instant,
     busy: Vec<Duration>,
@@ -40,14 +40,14 @@ struct LoadBalance<'p> {
     rest: u32,
 }
 
-impl<'p> LoadBalance<'p> {
+impl<'p> WorkerScaler<'p> {
     fn new(pool: &'p WorkerState) -> Self {
-        LoadBalance { pool, at: Instant::now(), busy: pool.busy(), idle: idle_time(), rest: 0 }
+        WorkerScaler { pool, at: Instant::now(), busy: pool.busy(), idle: idle_time(), rest: 0 }
     }
 
     /// Measures the load since the last tick, and acts on it.
     fn look(&mut self) {
-        let now = LoadBalance::new(self.pool);
+        let now = WorkerScaler::new(self.pool);
         let elapsed = now.at.duration_since(self.at).as_secs_f64().max(1e-3);
         let share = |now: Duration, then: Duration| now.saturating_sub(then).as_secs_f64() / elapsed;
         let busy = now.busy.iter().zip(&self.busy).map(|(now, then)| share(*now, *then)).sum();
@@ -64,7 +64,7 @@ impl<'p> LoadBalance<'p> {
         if wanted > active || self.rest == 0 {
             self.pool.set_active(wanted);
         }
-        *self = LoadBalance { rest, ..now };
+        *self = WorkerScaler { rest, ..now };
     }
 }
 
@@ -119,13 +119,13 @@ impl WorkerState {
             self.workers[at].surplus.store(surplus, Ordering::Relaxed);
         }
         if wanted != before {
-            tracing::debug!(threads = wanted, "connections are served by another number of threads");
+            tracing::debug!(threads = wanted, "the number of threads that serve connections changes");
         }
     }
 }
 
 /// Returns how long all processors together have been idle since the machine was started, from the first line of
-/// /proc/stat (proc(5)), in hundredths of a second, whatever the kernel's clock rate. `None` if it cannot be read.
+/// /proc/stat (proc(5)), in hundredths of a second, regardless of the kernel's clock rate. `None` if it cannot be read.
 fn idle_time() -> Option<Duration> {
     idle_of(&std::fs::read_to_string("/proc/stat").ok()?)
 }
@@ -204,7 +204,7 @@ mod tests {
     fn threads_are_taken_away_that_others_can_stand_in_for() {
         assert_eq!(wanted(2, 0.4, 1.5), 1);
         assert_eq!(wanted(2, 0.9, 1.0), 2);
-        // No processor is idle, so one thread that never sleeps gets more done.
+        // No processor is idle, so one thread that never sleeps does more work.
         assert_eq!(wanted(2, 0.9, 0.1), 1);
         assert_eq!(wanted(2, 1.4, 0.1), 2);
         assert_eq!(wanted(1, 0.0, 2.0), 1);

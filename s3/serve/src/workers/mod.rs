@@ -17,6 +17,7 @@ use fordway_store::{Error, ErrorKind, Result};
 use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::{Notify, oneshot};
 
+use crate::limits::forget_turns;
 use balance::MovableConnection;
 
 /// The maximum number of reader threads per serving thread; they read content that is not in memory.
@@ -155,6 +156,7 @@ fn start_thread(number: usize, runtime: Runtime) -> Result<(oneshot::Sender<()>,
 pub(crate) fn new_runtime() -> Result<Runtime> {
     let mut builder = Builder::new_current_thread();
     builder.enable_all().thread_name("fordway-read").max_blocking_threads(READERS_MAX);
+    builder.on_thread_park(forget_turns);
     builder.build().map_err(no_thread)
 }
 
@@ -223,11 +225,11 @@ mod tests {
     fn connections_go_where_threads_are_at_work() {
         let workers = WorkerPool::start(3).unwrap();
         let mut clients = clients(&workers, 6);
-        assert_eq!(ask(&mut clients), [0; 6], "one thread is enough to begin with");
+        assert_eq!(ask(&mut clients), [0; 6], "one thread is enough at first");
         for _ in 0..3 {
             workers.pool.set_active(3);
             assert_eq!(of_each_thread(&ask(&mut clients)), [2, 2, 2]);
-            assert_eq!(of_each_thread(&ask(&mut clients)), [2, 2, 2], "they stay where they are");
+            assert_eq!(of_each_thread(&ask(&mut clients)), [2, 2, 2], "they are not moved");
             workers.pool.set_active(2);
             assert_eq!(of_each_thread(&ask(&mut clients)), [3, 3, 0]);
             workers.pool.set_active(1);

@@ -12,6 +12,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use base64::Engine as _;
 use fordway_serve::{AccessKeyPair, Gateway, GatewayConfig, RunningGateway, Users};
 use fordway_store::{Bucket, Key, MemoryStore, Objects};
 use hmac::{Hmac, KeyInit as _, Mac};
@@ -221,6 +222,20 @@ impl Client {
         self.sign_text(day, &format!("AWS4-HMAC-SHA256\n{moment}\n{scope}\n{hash}"))
     }
 
+    /// Returns the fields of a form with this policy, signed now.
+    pub fn form_fields(&self, policy: &str) -> Vec<(&'static str, String)> {
+        let (day, moment) = self.now();
+        let encoded = base64::engine::general_purpose::STANDARD.encode(policy);
+        let signature = self.sign_text(&day, &encoded);
+        vec![
+            ("x-amz-algorithm", "AWS4-HMAC-SHA256".to_owned()),
+            ("x-amz-credential", format!("{}/{day}/us-east-1/s3/aws4_request", self.identity.access_key)),
+            ("x-amz-date", moment),
+            ("x-amz-signature", signature),
+            ("policy", encoded),
+        ]
+    }
+
     fn sign_text(&self, day: &str, text: &str) -> String {
         let secret = format!("AWS4{}", self.identity.secret_key).into_bytes();
         let key =
@@ -266,7 +281,7 @@ pub fn read_answer(stream: &mut TcpStream, method: &str) -> Answer {
     let mut bytes = Vec::new();
     let _ = stream.read_to_end(&mut bytes);
     let end = bytes.windows(4).position(|four| four == b"\r\n\r\n");
-    let end = end.unwrap_or_else(|| panic!("no answer: {:?}", String::from_utf8_lossy(&bytes)));
+    let end = end.unwrap_or_else(|| panic!("no response: {:?}", String::from_utf8_lossy(&bytes)));
     let head = String::from_utf8_lossy(&bytes[..end]).into_owned();
     let mut lines = head.lines();
     let status = lines.next().unwrap().split(' ').nth(1).unwrap().parse().unwrap();
@@ -286,7 +301,7 @@ pub fn lasting(client: &Client, call: &Call<'_>) -> Vec<u8> {
     head.replace("connection: close\r\n", "").into_bytes()
 }
 
-/// Reads one response from a connection that stays open: its head, and its body by `content-length`.
+/// Reads one response from a connection that remains open: its head, and its body by `content-length`.
 pub fn next_answer(stream: &mut impl Read) -> (String, Vec<u8>) {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {

@@ -16,12 +16,13 @@ use fordway_machine::MachineWatch;
 use fordway_measure::{LaneScore, Machine, MeasuredLane, RunClock, RunDocument};
 use fordway_posix::{Durability, PosixConfig, PosixStore};
 use fordway_store::{Bucket, ETagPolicy, Error, ErrorKind, Result, Store};
-use fordway_workload::bench::{LaneResults, WorkloadHeader, WorkloadPlan, WorkloadSetting, describe};
+use fordway_workload::bench::{LaneResults, MeasurementArgs, RunMetadata, WorkloadPlan, describe};
 use fordway_workload::io500::published::PublishedTable;
 use fordway_workload::report::{beside_published, table};
-use fordway_workload::{RunWatch, WorkloadRank, WorkloadSite, io500, team};
+use fordway_workload::{RunControl, WorkloadRank, WorkloadSite, io500, team};
 
 use crate::args::{BenchArgs, BenchmarkCommand, GlobalArgs, RankArgs};
+use crate::commands;
 use crate::commands::gateway::GatewayProcess;
 
 pub(super) fn run(args: &BenchArgs, global: &GlobalArgs, context: &CommandContext) -> Result<CommandExit> {
@@ -61,13 +62,13 @@ fn run_ranks(
     let roles: Vec<(&str, &Path)> = places.dirs.iter().map(|dir| ("root", dir.as_path())).collect();
     // Observe the machine before the work starts, because the work raises the load average.
     let machine = Machine::observe(&roles);
-    let watch = MachineWatch::start(&[]);
+    let watch = MachineWatch::start(&[], args.trust.force)?;
     context.output.start_counting();
     let measured = measure_ranks(&workload, args, &places.sites, context);
     context.output.end_progress();
     places.close()?;
     let lanes = measured?;
-    let header = WorkloadHeader {
+    let header = RunMetadata {
         machine,
         started: started.0.to_string(),
         elapsed: started.1.elapsed(),
@@ -75,7 +76,7 @@ fn run_ranks(
         parameters: args.setting.parameters(),
     };
     let (mut run, records) = describe(&workload, header, &lanes);
-    run.warnings.extend(watch.doubts());
+    commands::judge(&mut run, watch);
     let path = args.setting.path(&workload);
     run.write(&path, &records).map_err(|error| Error::new(ErrorKind::Io, error.to_string()))?;
     report(&workload, &run, &lanes, &path, context)?;
@@ -94,7 +95,7 @@ fn measure_ranks(
 ) -> Result<Vec<LaneResults>> {
     let clock = RunClock::start();
     let show = |phase: &str, done: u64| context.output.counted(done, phase);
-    let watch = RunWatch::new(context.interrupt.flag(), &show);
+    let watch = RunControl::new(context.interrupt.flag(), &show);
     let results = team::threads(usize::from(args.threads), |team| {
         args.setting.run(workload, &WorkloadRank::new(team, &watch, clock), sites)
     });
@@ -119,13 +120,9 @@ fn report(
     path: &Path,
     context: &CommandContext,
 ) -> Result<()> {
-    for summary in &run.summaries {
-        context.output.row(summary)?;
-    }
+    commands::write_summaries(run, context)?;
     context.output.text(&table(run, lanes))?;
-    for warning in &run.warnings {
-        context.output.note(&format!("warning: {warning}"));
-    }
+    commands::write_trust(run, context)?;
     if let WorkloadPlan::Io500(plan) = workload {
         for (score, text) in io500::score(plan, lanes) {
             write_score(&score, &text, path, context)?;
@@ -143,8 +140,8 @@ fn write_score(score: &LaneScore, text: &str, path: &Path, context: &CommandCont
     context.output.row(score)
 }
 
-/// Refuses to run without a named place, because a benchmark without one would create thousands of objects at AWS.
-/// Errors: `InvalidArgument` if neither a place nor an endpoint is named.
+/// Refuses to run without a named target, because the default endpoint is AWS, where a benchmark would create
+/// thousands of objects. Errors: `InvalidArgument` if neither a target nor an endpoint is named.
 fn check_named(args: &RankArgs, global: &GlobalArgs) -> Result<()> {
     let variable = |name: &str| super::variable(global, name);
     if !args.setting.places.is_empty()
@@ -152,8 +149,7 @@ fn check_named(args: &RankArgs, global: &GlobalArgs) -> Result<()> {
     {
         return Ok(());
     }
-    let why = "give a place to work in: a DIRECTORY, file:///DIRECTORY or http(s)://HOST[:PORT], or set an \
-               endpoint";
+    let why = "specify a target: a DIRECTORY, file:///DIRECTORY or http(s)://HOST[:PORT], or set an endpoint";
     Err(Error::new(ErrorKind::InvalidArgument, why))
 }
 
@@ -170,7 +166,7 @@ impl BenchSites {
     /// Opens the sites that `args` name. Errors: `InvalidArgument`, and errors of the lanes.
     fn open(args: &RankArgs, context: &CommandContext) -> Result<Self> {
         let mut places = BenchSites::default();
-        let WorkloadSetting { places: named, name, .. } = &args.setting;
+        let MeasurementArgs { places: named, name, .. } = &args.setting;
         for place in named {
             match place.contains("://") {
                 true => places.add_store(context.lane_at(place)?.store, place, name, None),

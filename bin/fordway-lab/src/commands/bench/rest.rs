@@ -25,12 +25,13 @@ use fordway_workload::rest::{
 use serde_json::json;
 
 use crate::args::{ArrivalsArg, GlobalArgs, HttpArg, MethodArg, RestArgs};
+use crate::commands;
 
 pub(super) fn run(args: &RestArgs, global: &GlobalArgs, context: &CommandContext) -> Result<CommandExit> {
     let seed = args.chance.seed()?;
     let started = (jiff::Timestamp::now(), Instant::now());
     let machine = Machine::observe(&[]);
-    let watch = MachineWatch::start(args.server_pid.as_slice());
+    let watch = MachineWatch::start(args.server_pid.as_slice(), args.trust.force)?;
     // Without its process ID, the server cannot be distinguished from other processes on this machine.
     let watch = if args.server_pid.is_none() { watch.beside_unknown_servers() } else { watch };
     let points = points(args)?;
@@ -40,7 +41,7 @@ pub(super) fn run(args: &RestArgs, global: &GlobalArgs, context: &CommandContext
     let rows = measure(args, &points, &all, (seed, machine.cpus), context);
     context.output.end_progress();
     let mut run = describe(args, &points, rows?, machine, seed, started)?;
-    run.0.warnings.extend(watch.doubts());
+    commands::judge(&mut run.0, watch);
     report(args, run, context)
 }
 
@@ -227,6 +228,7 @@ fn describe(
         summaries,
         scores: Vec::new(),
         warnings,
+        conditions: None,
     };
     Ok((run, rest::records(rows)))
 }
@@ -272,13 +274,9 @@ fn report(
     (run, records): (RunDocument, fordway_measure::RunRecords),
     context: &CommandContext,
 ) -> Result<CommandExit> {
-    for summary in &run.summaries {
-        context.output.row(summary)?;
-    }
+    commands::write_summaries(&run, context)?;
     context.output.text(&load_table(&run))?;
-    for warning in &run.warnings {
-        context.output.note(&format!("warning: {warning}"));
-    }
+    commands::write_trust(&run, context)?;
     if let Some(dir) = &args.output.out {
         run.write(dir, &records).map_err(|e| Error::new(ErrorKind::Io, e.to_string()))?;
         context.output.text(&format!("run: {}", dir.display()))?;

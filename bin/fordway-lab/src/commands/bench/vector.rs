@@ -14,6 +14,7 @@ use fordway_workload::summary::{RunCapacity, summarise_phase};
 use serde_json::json;
 
 use crate::args::{ReplicaArgs, VectorArgs};
+use crate::commands;
 
 /// The only phase.
 const PHASE: &str = "read";
@@ -23,7 +24,7 @@ const SEED: u64 = 1;
 pub(super) fn run(args: &VectorArgs, context: &CommandContext) -> Result<CommandExit> {
     let started = (jiff::Timestamp::now(), Instant::now());
     let machine = Machine::observe(&[]);
-    let watch = MachineWatch::start(&[]).beside_unknown_servers();
+    let watch = MachineWatch::start(&[], args.trust.force)?.beside_unknown_servers();
     let ranges = read_ranges(&args.ranges, context)?;
     let passes = u64::from(args.rounds) * args.window.len() as u64;
     let bytes: u64 = ranges.iter().map(|(_, length)| *length as u64).sum();
@@ -33,7 +34,7 @@ pub(super) fn run(args: &VectorArgs, context: &CommandContext) -> Result<Command
     context.output.end_progress();
     let records = records?;
     let mut run = describe(args, machine, started, &records, ranges.len());
-    run.warnings.extend(watch.doubts());
+    commands::judge(&mut run, watch);
     report(args, &run, &records, context)?;
     Ok(CommandExit::Ok)
 }
@@ -125,6 +126,7 @@ fn describe(
         phases: vec![PHASE.into()],
         scores: Vec::new(),
         warnings: Vec::new(),
+        conditions: None,
     }
 }
 
@@ -143,7 +145,7 @@ fn report(
     context: &CommandContext,
 ) -> Result<()> {
     for (summary, number) in run.summaries.iter().zip(0..) {
-        context.output.row(summary)?;
+        commands::write_row(summary, (&summary.lane, &summary.phase), run, context)?;
         let mut seconds: Vec<u64> = records
             .blocks
             .iter()
@@ -164,6 +166,7 @@ fn report(
             ns_text(summary.client_cpu_ns_per_op.unwrap_or(0.0) as u64),
         ))?;
     }
+    commands::write_trust(run, context)?;
     if let Some(dir) = &args.output.out {
         run.write(dir, records).map_err(|error| Error::new(ErrorKind::Io, error.to_string()))?;
         context.output.text(&format!("run: {}", dir.display()))?;

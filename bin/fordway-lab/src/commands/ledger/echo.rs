@@ -1,5 +1,5 @@
-//! The other side of round trips: a process that responds with as many bytes as a request asks for, on the same kind of
-//! socket and with the same system calls as a gateway, and does nothing else.
+//! The other side of round trips: a process that responds with as many bytes as a request specifies, on the same kind
+//! of socket and with the same system calls as a gateway, and does nothing else.
 
 use std::fs::File;
 use std::io;
@@ -280,7 +280,7 @@ impl EchoServer<'_> {
         self.all(body_bytes, |at| send_file(self.socket, self.file, at as u64, body_bytes - at))
     }
 
-    /// Calls `send` from where it left off, until the kernel has taken all `bytes`.
+    /// Calls `send` repeatedly, until the kernel has accepted all `bytes`.
     fn all(&self, bytes: usize, send: impl Fn(usize) -> Result<usize, Errno>) -> io::Result<()> {
         let mut done = 0;
         while done < bytes {
@@ -316,7 +316,7 @@ mod tests {
         assert!(EchoRequest::read(&[0; ORDER_BYTES - 1]).is_none());
     }
 
-    /// All content beyond the buffer is read, and no byte of what follows.
+    /// All content beyond the buffer is read, and no byte of the next request.
     #[test]
     fn a_request_is_taken_whole_whatever_pieces_it_comes_in() {
         for (request_bytes, piece) in [(ORDER_BYTES, 7), (1_000, 64), (1_000, 1), (64, 64)] {

@@ -15,7 +15,7 @@ use clap::ValueEnum;
 use fordway_command::{CommandContext, CommandExit, file_error};
 use fordway_machine::MachineWatch;
 use fordway_measure::{
-    Machine, MeasuredLane, RunClock, RunDocument, RunRecords, SCHEMA, SCHEMA_VERSION, bytes_text,
+    Machine, MeasuredLane, ResultLimit, RunClock, RunDocument, RunRecords, SCHEMA, SCHEMA_VERSION, bytes_text,
 };
 use fordway_store::{Error, ErrorKind, Result};
 use fordway_sys::{pin_process, pin_thread};
@@ -28,6 +28,7 @@ use serde_json::json;
 use self::components::SIZE_BYTES_MAX;
 use self::setup::LedgerSetup;
 use crate::args::{LedgerArgs, PathArg, PlacementArg};
+use crate::commands;
 
 /// The sizes from which fits are computed. They range from almost nothing to more than caches hold, with values on both
 /// sides of 64 KiB, above which content is sent differently.
@@ -65,13 +66,13 @@ pub(super) fn run(args: &LedgerArgs, context: &CommandContext) -> Result<Command
     let parent = args.root.clone().unwrap_or_else(std::env::temp_dir);
     // Observe the machine before the work starts, because the work raises the load average.
     let machine = Machine::observe(&[("root", &parent)]);
-    let watch = MachineWatch::start(&[]);
+    let watch = MachineWatch::start(&[], args.trust.force)?;
     let place = tempfile::Builder::new().prefix("fordway-ledger-").tempdir_in(&parent);
     let place = place.map_err(|error| file_error("creating a directory in", parent.display(), error))?;
     let work = work(place.path(), &plan, &paths, args, context)?;
     place.close().map_err(|error| file_error("removing", "the temporary directory", error))?;
     let mut run = describe(&plan, &work, &printed, machine, started);
-    run.warnings.extend(watch.doubts());
+    commands::judge(&mut run, watch);
     let out = args.output.path("ledger");
     write(&out, &run, &work)?;
     report(&out, &printed, &run, &work.account, context)
@@ -109,9 +110,9 @@ fn work(
     args: &LedgerArgs,
     context: &CommandContext,
 ) -> Result<LedgerRun> {
-    let mut ladder = LedgerSetup::new(dir, &plan.sizes, paths, &args.setup)?;
-    let placement = choose_placement(&ladder, args.placement)?;
-    let lanes: Vec<MeasuredLane> = ladder.components.iter().map(|component| component.lane.clone()).collect();
+    let mut setup = LedgerSetup::new(dir, &plan.sizes, paths, &args.setup)?;
+    let placement = choose_placement(&setup, args.placement)?;
+    let lanes: Vec<MeasuredLane> = setup.components.iter().map(|component| component.lane.clone()).collect();
     let names: Vec<String> = lanes.iter().map(|lane| lane.name.clone()).collect();
     let clock = RunClock::start();
     context.output.start_steps();
@@ -120,12 +121,12 @@ fn work(
         context.output.steps(at.elapsed_ns / 1_000_000, total_ms, format_args!("round {}", at.round));
     };
     let stop = context.interrupt.flag();
-    let measured = measure(plan, &mut ladder.components, &|| clock.now_ns(), stop, &mut progress);
+    let measured = measure(plan, &mut setup.components, &|| clock.now_ns(), stop, &mut progress);
     context.output.end_progress();
     let records = measured?;
-    let account = LedgerAccount::of(&names, &plan.sizes, &ladder.paths, &records, plan.seed)?;
-    let left_out = std::mem::take(&mut ladder.left_out);
-    ladder.close()?;
+    let account = LedgerAccount::of(&names, &plan.sizes, &setup.paths, &records, plan.seed)?;
+    let left_out = std::mem::take(&mut setup.left_out);
+    setup.close()?;
     Ok(LedgerRun { lanes, records, account, placement, left_out })
 }
 
@@ -140,7 +141,16 @@ fn describe(
     let phases: Vec<String> = plan.sizes.iter().map(|size| bytes_text(*size)).collect();
     let capacity = RunCapacity { threads: 1, cpus: machine.cpus };
     let of_phase = |(number, name): (usize, &String)| {
-        summarise_phase(lanes, (number as u8, name), records, capacity, plan.seed)
+        let mut summaries = summarise_phase(lanes, (number as u8, name), records, capacity, plan.seed);
+        for summary in &mut summaries {
+            // Components do different work, so that their speeds cannot be compared.
+            summary.ratio = None;
+            summary.limit = ResultLimit {
+                name: "cannot tell".to_owned(),
+                evidence: "CPU time includes preparation and checks, which are not timed".to_owned(),
+            };
+        }
+        summaries
     };
     let parameters = json!({
         "sizes_bytes": plan.sizes,
@@ -165,6 +175,7 @@ fn describe(
         phases,
         scores: Vec::new(),
         warnings: left_out.iter().cloned().chain(doubts(account, printed)).collect(),
+        conditions: None,
     }
 }
 
@@ -203,25 +214,23 @@ fn report(
     context: &CommandContext,
 ) -> Result<CommandExit> {
     for component in &account.components {
-        context.output.row(component)?;
+        commands::write_row(component, ("", ""), run, context)?;
     }
     context.output.text(&component_table(account))?;
     for path in &account.paths {
         for entry in printed.iter().filter_map(|size| account.entry(&path.name, *size)) {
-            context.output.row(entry)?;
+            commands::write_row(entry, ("", ""), run, context)?;
             context.output.text(&entry_table(entry))?;
         }
     }
-    for warning in &run.warnings {
-        context.output.note(&format!("warning: {warning}"));
-    }
+    commands::write_trust(run, context)?;
     context.output.text(&format!("run: {}", out.display()))?;
     Ok(CommandExit::Ok)
 }
 
 /// Places this thread and the processes behind the components as `wanted` says; returns the placement used. Errors:
 /// `InvalidArgument` if there are too few processors.
-fn choose_placement(ladder: &LedgerSetup, wanted: Option<PlacementArg>) -> Result<PlacementArg> {
+fn choose_placement(setup: &LedgerSetup, wanted: Option<PlacementArg>) -> Result<PlacementArg> {
     let cpus = allowed();
     let (placement, own, others) = match (wanted, cpus.as_slice()) {
         (None | Some(PlacementArg::Apart), [own, other, ..]) => (PlacementArg::Apart, *own, *other),
@@ -236,7 +245,7 @@ fn choose_placement(ladder: &LedgerSetup, wanted: Option<PlacementArg>) -> Resul
         let why = "pinning the two sides to their processors; use --placement free";
         Error::new(ErrorKind::Io, why).caused_by(errno)
     };
-    for process in ladder.components.iter().filter_map(|component| component.component.server_pid()) {
+    for process in setup.components.iter().filter_map(|component| component.component.server_pid()) {
         pin_process(process, &[others]).map_err(failed)?;
     }
     pin_thread(&[own]).map_err(failed)?;

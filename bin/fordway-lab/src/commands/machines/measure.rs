@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use fordway_command::{CommandContext, CommandExit, InterruptFlag, file_error};
 use fordway_machine::{Feature, MachineEntry};
-use fordway_measure::{Machine, median};
+use fordway_measure::{Machine, RunConditions, median};
 use fordway_posix::Durability;
 use fordway_store::{Bucket, ETagPolicy, Error, ErrorKind, GetOptions, Key, PutOptions, Result, Store};
 use serde::Serialize;
@@ -39,6 +39,7 @@ struct MachineMeasurements {
     name: String,
     machine: Machine,
     features: Vec<FeatureMeasurement>,
+    conditions: RunConditions,
 }
 
 /// A feature, and its measured values, of which the median counts.
@@ -60,8 +61,10 @@ pub(super) fn run(args: &MeasureArgs, context: &CommandContext) -> Result<Comman
     if cfg!(debug_assertions) {
         context.output.note("this is a debug build: triad and GETs are slower than the machine allows");
     }
+    let watch = super::watch(args.trust, args.peer.as_deref())?;
     let features = measure(args, &machine, context)?;
-    let measured = MachineMeasurements { schema: SCHEMA, name, machine, features };
+    let measured =
+        MachineMeasurements { schema: SCHEMA, name, machine, features, conditions: watch.conditions() };
     if let Some(file) = &args.catalogue {
         add(file, &measured.entry()?)?;
         context.output.note(&format!("added {} to {}", measured.name, file.display()));
@@ -144,7 +147,7 @@ fn triad(machine: &Machine) -> MachineBenchmark<'static> {
     })
 }
 
-/// Creates the benchmark of a lane. Its gateway starts at the first run and stays for the other rounds.
+/// Creates the benchmark of a lane. Its gateway starts at the first run and is kept for the other rounds.
 fn gets<'a>(
     features: &'static [Feature],
     start: fn(&Path) -> Result<GetBenchmark>,
@@ -178,7 +181,7 @@ fn in_turn(
 }
 
 /// The values from each round of a benchmark, or the error that ended it.
-type Found = Result<Vec<Vec<f64>>>;
+type BenchmarkRounds = Result<Vec<Vec<f64>>>;
 
 /// Runs the benchmarks in turn, so that changes on the machine affect all of them. A benchmark that failed is not run
 /// again.
@@ -186,8 +189,8 @@ fn run_in_turn(
     benchmarks: &mut [MachineBenchmark],
     rounds: u16,
     context: &CommandContext,
-) -> Result<Vec<Found>> {
-    let mut found: Vec<Found> = benchmarks.iter().map(|_| Ok(Vec::new())).collect();
+) -> Result<Vec<BenchmarkRounds>> {
+    let mut found: Vec<BenchmarkRounds> = benchmarks.iter().map(|_| Ok(Vec::new())).collect();
     let total = u64::from(rounds) * benchmarks.len() as u64;
     for step in 0..total {
         let at = step as usize % benchmarks.len();
@@ -204,7 +207,7 @@ fn run_in_turn(
 }
 
 impl MachineBenchmark<'_> {
-    fn summary(&self, found: &Found) -> Vec<FeatureMeasurement> {
+    fn summary(&self, found: &BenchmarkRounds) -> Vec<FeatureMeasurement> {
         let of = |(at, feature): (usize, &Feature)| {
             let (name, unit) = (feature.name(), feature.unit());
             let values =
@@ -250,7 +253,7 @@ impl fmt::Display for MachineMeasurements {
             let text = value.map_or_else(|| "not measured".to_owned(), |value| super::figure(value, unit));
             write!(f, "\n{name:<22} {text:>14}  {how}")?;
         }
-        Ok(())
+        write!(f, "\n{}", self.conditions)
     }
 }
 

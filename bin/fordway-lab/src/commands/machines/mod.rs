@@ -10,11 +10,12 @@ use std::{fmt, fs};
 
 use fordway_command::{CommandContext, CommandExit, file_error};
 use fordway_machine::{
-    Feature, FeatureChoice, MachineCatalogue, MachineEntry, MachinePair, OmittedFeature, SimilarityTable,
-    heat_map, ratio,
+    CommonFeatures, Feature, MachineCatalogue, MachineEntry, MachinePair, MachineWatch, OmittedFeature,
+    SimilarityTable, heat_map, ratio,
 };
-use fordway_measure::Machine;
+use fordway_measure::{Machine, RunConditions};
 use fordway_store::{Error, ErrorKind, Result};
+use fordway_workload::options::ForceArgs;
 use serde::Serialize;
 
 use crate::args::{MachinesAction, MachinesArgs, PickArgs, ProbeArgs, SimilarityArgs};
@@ -33,6 +34,7 @@ pub(super) fn run(args: &MachinesArgs, context: &CommandContext) -> Result<Comma
 
 fn probe(args: &ProbeArgs, context: &CommandContext) -> Result<CommandExit> {
     let machine = Machine::observe(&[]);
+    let watch = watch(args.trust, args.peer.as_deref())?;
     let mut quantities = vec![probe::reference_clock()];
     context.interrupt.check()?;
     quantities.extend(probe::memory_bandwidth(&machine));
@@ -40,9 +42,15 @@ fn probe(args: &ProbeArgs, context: &CommandContext) -> Result<CommandExit> {
     quantities.extend(probe::network(args.peer.as_deref())?);
     context.interrupt.check()?;
     quantities.extend(probe::disk(args.disk.as_deref())?);
-    let probe = MachineProbe { schema: PROBE_SCHEMA, machine, quantities };
+    let probe = MachineProbe { schema: PROBE_SCHEMA, machine, quantities, conditions: watch.conditions() };
     context.output.record(&probe)?;
     Ok(CommandExit::Ok)
+}
+
+/// Starts to observe a measurement of the machine. A `peer` may run on this machine.
+fn watch(trust: ForceArgs, peer: Option<&str>) -> Result<MachineWatch> {
+    let watch = MachineWatch::start(&[], trust.force)?;
+    Ok(if peer.is_some() { watch.beside_unknown_servers() } else { watch })
 }
 
 /// Reads a catalogue. Errors: from reading, or `InvalidArgument` with the name of the file.
@@ -63,7 +71,7 @@ fn parsed<T>(file: &Path, parse: fn(&str) -> Result<T>) -> Result<T> {
 fn warn_of_left_out(left_out: &[OmittedFeature], context: &CommandContext) {
     for OmittedFeature { feature, missing_in } in left_out {
         let (feature, machines) = (feature.name(), missing_in.join(", "));
-        context.output.note(&format!("not comparing {feature}, which is not known for {machines}"));
+        context.output.note(&format!("not comparing {feature}, which is unknown for {machines}"));
     }
 }
 
@@ -79,6 +87,7 @@ struct MachineProbe {
     schema: &'static str,
     machine: Machine,
     quantities: Vec<ProbedQuantity>,
+    conditions: RunConditions,
 }
 
 /// One quantity, and how it was obtained.
@@ -104,12 +113,11 @@ impl ProbedQuantity {
 
 impl fmt::Display for MachineProbe {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (number, ProbedQuantity { name, value, unit, how }) in self.quantities.iter().enumerate() {
+        for ProbedQuantity { name, value, unit, how } in &self.quantities {
             let text = value.map_or_else(|| "not measured".to_owned(), |value| format!("{value:.1} {unit}"));
-            let end = if number + 1 < self.quantities.len() { "\n" } else { "" };
-            write!(f, "{name:<15} {text:>16}  {how}{end}")?;
+            writeln!(f, "{name:<15} {text:>16}  {how}")?;
         }
-        Ok(())
+        write!(f, "{}", self.conditions)
     }
 }
 
@@ -156,14 +164,14 @@ fn similarities(
     rows: &MachineCatalogue,
     columns: &MachineCatalogue,
     asked: &[Feature],
-) -> Result<(FeatureChoice, SimilarityTable)> {
-    let choice = FeatureChoice::of(rows.entries().iter().chain(columns.entries()), asked)?;
+) -> Result<(CommonFeatures, SimilarityTable)> {
+    let choice = CommonFeatures::of(rows.entries().iter().chain(columns.entries()), asked)?;
     let table = SimilarityTable::of(rows, columns, &choice)?;
     Ok((choice, table))
 }
 
 impl SimilarityReport {
-    fn new(choice: Option<FeatureChoice>, table: SimilarityTable, at_least: f64) -> Self {
+    fn new(choice: Option<CommonFeatures>, table: SimilarityTable, at_least: f64) -> Self {
         let (features, left_out) =
             choice.map_or((None, Vec::new()), |choice| (Some(choice.features), choice.left_out));
         let mut pairs = table.pairs();
@@ -269,16 +277,16 @@ fn allowed<'a>(within: &'a MachineCatalogue, args: &PickArgs, like: &MachineEntr
 }
 
 fn rank(like: MachineEntry, allowed: &[&MachineEntry], asked: &[Feature]) -> Result<MachineRanking> {
-    let choice = FeatureChoice::of(allowed.iter().copied().chain([&like]), asked)?;
+    let choice = CommonFeatures::of(allowed.iter().copied().chain([&like]), asked)?;
     let candidates = allowed.iter().map(|entry| candidate(entry, &like, &choice));
     let mut candidates = candidates.collect::<Result<Vec<_>>>()?;
     candidates.sort_by(|one, other| other.similarity.total_cmp(&one.similarity));
     Ok(MachineRanking { schema: PICK_SCHEMA, like: like.name, left_out: choice.left_out, candidates })
 }
 
-fn candidate(entry: &MachineEntry, like: &MachineEntry, choice: &FeatureChoice) -> Result<RankedMachine> {
+fn candidate(entry: &MachineEntry, like: &MachineEntry, choice: &CommonFeatures) -> Result<RankedMachine> {
     let similarity = choice.similarity(entry, like);
-    let missing = || Error::new(ErrorKind::InvalidArgument, "a feature that is compared is missing");
+    let missing = || Error::new(ErrorKind::InvalidArgument, "a compared feature is missing");
     let compared = |feature: &Feature| {
         let (like, value) = (like.get(*feature)?, entry.get(*feature)?);
         Some(FeatureRatio { feature: *feature, like, value, ratio: ratio(like, value) })

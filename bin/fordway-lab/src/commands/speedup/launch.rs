@@ -70,7 +70,7 @@ impl<'a> JobRunner<'a> {
         for (name, value) in [
             ("orte_tmpdir_base", scratch.as_str()),
             ("btl_vader_backing_directory", scratch.as_str()),
-            // Ranks that do not end when they are asked to are killed immediately.
+            // Ranks that do not end on request are killed immediately.
             ("odls_base_sigkill_timeout", "0"),
         ] {
             command.args(["--mca", name, value]);

@@ -18,6 +18,7 @@ use serde_json::{Map, Value, json};
 
 use self::launch::{JobRunner, MpiLauncher};
 use crate::args::{SpeedupArgs, TimeArg};
+use crate::commands;
 
 pub(super) fn run(args: &SpeedupArgs, context: &CommandContext) -> Result<CommandExit> {
     if let Some(table) = &args.check {
@@ -29,7 +30,7 @@ pub(super) fn run(args: &SpeedupArgs, context: &CommandContext) -> Result<Comman
     let asked = asked(&args.setup)?;
     let started = (jiff::Timestamp::now(), Instant::now());
     let machine = Machine::observe(&[]);
-    let watch = MachineWatch::start(&[]);
+    let watch = MachineWatch::start(&[], args.trust.force)?;
     let launcher = MpiLauncher::find(args)?;
     let mut warnings = Vec::new();
     let setups = bring_up(&asked, context, &mut warnings)?;
@@ -48,9 +49,12 @@ pub(super) fn run(args: &SpeedupArgs, context: &CommandContext) -> Result<Comman
         warnings,
     };
     let mut run = describe(&plan, lanes, &outcome, header);
-    run.warnings.extend(watch.doubts());
+    commands::judge(&mut run, watch);
     write(args, &run, &outcome, &fitted)?;
     report(args, &run, &fitted, context)?;
+    if outcome.interrupted.is_some() {
+        return Ok(CommandExit::Interrupted);
+    }
     Ok(outcome.failures.first().map_or(CommandExit::Ok, |(_, _, error)| CommandExit::of(error)))
 }
 
@@ -119,17 +123,13 @@ fn report(
     fitted: &[SetupFit],
     context: &CommandContext,
 ) -> Result<()> {
-    for summary in &run.summaries {
-        context.output.row(summary)?;
-    }
+    commands::write_summaries(run, context)?;
     context.output.text(&parallel_table(run))?;
     for fitted in fitted {
         context.output.row(fitted)?;
         context.output.text(&sentence(fitted))?;
     }
-    for warning in &run.warnings {
-        context.output.note(&format!("warning: {warning}"));
-    }
+    commands::write_trust(run, context)?;
     let out = args.output.path("speedup");
     context.output.text(&format!("run: {}", out.display()))?;
     if args.page.no_report { Ok(()) } else { super::write_page(&out, context) }

@@ -3,10 +3,11 @@
 use fordway_command::InterruptFlag;
 use fordway_store::{
     Bucket, BucketDocuments, BucketInfo, CompleteOptions, CompletedPart, CopyOptions, DeleteOptions,
-    DeleteResult, DocumentKind, Error, ErrorKind, GetOptions, Key, ListQuery, MemoryStore, MultipartUploads,
-    ObjectBatches, ObjectInfo, ObjectListing, ObjectPart, ObjectTags, ObjectVersions, Objects, OpenObject,
-    PartListing, PartOptions, PartsQuery, PutOptions, PutResult, Result, Store, Tags, UploadId,
-    UploadListing, UploadsQuery, VersionId, VersionListing, VersioningState, VersionsQuery, Writer,
+    DeleteResult, DocumentKind, Error, ErrorKind, GetOptions, Key, ListQuery, LockConfiguration, MemoryStore,
+    MultipartUploads, ObjectBatches, ObjectInfo, ObjectListing, ObjectLocks, ObjectPart, ObjectRenames,
+    ObjectTags, ObjectVersions, Objects, OpenObject, PartListing, PartOptions, PartsQuery, PutOptions,
+    PutResult, RenameOptions, Result, Retention, Store, Tags, UploadId, UploadListing, UploadsQuery,
+    VersionId, VersionListing, VersioningState, VersionsQuery, Writer,
 };
 
 use super::corrupted;
@@ -15,7 +16,7 @@ use super::corrupted;
 pub(crate) enum Fault {
     /// Every call on a key that contains this text fails with this kind of error.
     Fails(&'static str, ErrorKind),
-    /// Reading such a key returns other bytes than were stored.
+    /// Reading such a key returns bytes that differ from the stored ones.
     Corrupts(&'static str),
     /// Reading such a key acts as if the user pressed Ctrl-C.
     Interrupts(&'static str, InterruptFlag),
@@ -113,6 +114,13 @@ impl Objects for FaultyStore {
 
 impl ObjectBatches for FaultyStore {}
 
+impl ObjectRenames for FaultyStore {
+    fn rename(&self, bucket: &Bucket, from: &Key, to: &Key, options: &RenameOptions) -> Result<()> {
+        self.check("rename", bucket, from)?;
+        self.inner.rename(bucket, from, to, options)
+    }
+}
+
 impl ObjectTags for FaultyStore {
     fn tags(&self, bucket: &Bucket, key: &Key, version: Option<&VersionId>) -> Result<Tags> {
         self.check("get tags", bucket, key)?;
@@ -139,6 +147,37 @@ impl ObjectVersions for FaultyStore {
     }
 }
 
+impl ObjectLocks for FaultyStore {
+    fn lock_configuration(&self, bucket: &Bucket) -> Result<Option<LockConfiguration>> {
+        self.inner.lock_configuration(bucket)
+    }
+
+    fn set_lock_configuration(&self, bucket: &Bucket, configuration: &LockConfiguration) -> Result<()> {
+        self.inner.set_lock_configuration(bucket, configuration)
+    }
+
+    fn set_retention(
+        &self,
+        bucket: &Bucket,
+        key: &Key,
+        version: Option<&VersionId>,
+        retention: Option<Retention>,
+        bypass: bool,
+    ) -> Result<()> {
+        self.inner.set_retention(bucket, key, version, retention, bypass)
+    }
+
+    fn set_legal_hold(
+        &self,
+        bucket: &Bucket,
+        key: &Key,
+        version: Option<&VersionId>,
+        is_on: bool,
+    ) -> Result<()> {
+        self.inner.set_legal_hold(bucket, key, version, is_on)
+    }
+}
+
 impl BucketDocuments for FaultyStore {
     fn document(&self, bucket: &Bucket, kind: &DocumentKind) -> Result<Option<Vec<u8>>> {
         self.inner.document(bucket, kind)
@@ -150,6 +189,10 @@ impl BucketDocuments for FaultyStore {
 
     fn delete_document(&self, bucket: &Bucket, kind: &DocumentKind) -> Result<()> {
         self.inner.delete_document(bucket, kind)
+    }
+
+    fn bucket_owner(&self, bucket: &Bucket) -> Result<Option<u32>> {
+        self.inner.bucket_owner(bucket)
     }
 }
 

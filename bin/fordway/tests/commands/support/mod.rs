@@ -171,7 +171,7 @@ pub(crate) fn name(text: &str) -> Key {
     Key::new(text).unwrap()
 }
 
-/// Everything that was written to a stream.
+/// All text that was written to a stream.
 #[derive(Clone, Default)]
 pub(crate) struct Captured(Arc<Mutex<Vec<u8>>>);
 
@@ -231,7 +231,7 @@ impl Read for InterruptedInput {
     }
 }
 
-/// A presigner whose URL names what was requested.
+/// A presigner whose URL contains the parameters of the request.
 pub(crate) struct PlainPresigner;
 
 impl Presigner for PlainPresigner {

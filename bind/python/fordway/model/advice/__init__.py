@@ -1,3 +1,1 @@
-"""`fordway model advise`: what a tree would take down every lane that a machine was measured with, and which
-lane to choose.
-"""
+"""`fordway model advise`: predicts how long a tree takes on each measured lane, and recommends a lane."""

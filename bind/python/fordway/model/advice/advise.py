@@ -1,4 +1,4 @@
-"""The advice: times of every phase on every lane, which lane to choose, and what is not known."""
+"""The advice: predicted times of each phase on each lane, the recommended lane, and warnings."""
 
 from pathlib import Path
 from typing import Any
@@ -14,16 +14,16 @@ from fordway.model.points import DataError
 from fordway.model.report import SCHEMA, SCHEMA_VERSION, clean
 
 OUTSIDE_MAX = 0.2
-"""With more than this share of its time outside the measured sizes, a lane is not chosen, nor left."""
+"""Maximum share of a lane's time outside the measured sizes. Above it, no lane is recommended."""
 ROUNDS_DIFFER = 2.0
-"""Rounds of the same work that differ by this factor are of a machine in more than one state."""
+"""Ratio between rounds of the same work that indicates a machine in more than one state."""
 ROUNDS_MIN = 5
 
 
 def advise(
     machine: Machine, objects: Objects, link: Link, phases: list[str] | None, lanes: list[str] | None
 ) -> dict[str, Any]:
-    """The advice as a document, ready for JSON. Raises `DataError` for phases and lanes that nobody
+    """Returns the advice as a document for JSON. Raises `DataError` for phases or lanes that were not
     measured.
     """
     phases = _chosen("phase", phases, machine.phases)
@@ -80,7 +80,7 @@ def _machine(machine: Machine) -> dict[str, Any]:
 
 
 def _compared(found: dict[str, Times]) -> dict[str, Any]:
-    """Each lane's time, and the choice."""
+    """Returns the time of each lane, and the choice."""
     return {"lanes": [_lane(lane, own) for lane, own in found.items()], "choice": choose(found)}
 
 
@@ -100,7 +100,7 @@ def _lane(lane: str, own: Times) -> dict[str, Any]:
 
 
 def choose(found: dict[str, Times]) -> dict[str, Any]:
-    """The lane that is the fastest in nearly all draws; else those that nothing tells apart, and why."""
+    """Returns the lane that is fastest in nearly all draws, or the indistinguishable lanes and the reason."""
     if len(found) < 2:
         return {"lane": None, "between": list(found), "why": "there is nothing to choose from"}
     in_order = sorted(found, key=lambda lane: found[lane].seconds)
@@ -116,7 +116,7 @@ def choose(found: dict[str, Times]) -> dict[str, Any]:
 
 
 def _faster(one: Times, other: Times) -> bool:
-    """Whether `one` took less in all but a few draws."""
+    """Returns whether `one` is faster in at least 97.5 % of the draws."""
     return bool(np.mean(one.draws < other.draws) >= (1 + times.LEVEL) / 2)
 
 
@@ -172,7 +172,7 @@ def _states(machine: Machine, found: dict[str, dict[str, Times]]) -> list[str]:
 
 
 def file_system_doubt(machine: dict[str, Any], tree: Path) -> list[str]:
-    """A sentence if `tree` lies on another kind of file system than the lanes were measured on."""
+    """Returns a warning if `tree` and the measured lanes are on different kinds of file system."""
     own, measured = _kind_of(tree.resolve()), machine["file_system"]
     if own is None or measured is None or own == measured:
         return []
@@ -180,7 +180,7 @@ def file_system_doubt(machine: dict[str, Any], tree: Path) -> list[str]:
 
 
 def _kind_of(path: Path) -> str | None:
-    """The kind of the file system that `path` is on, where the system says so."""
+    """Returns the kind of the file system at `path`; `None` if the system does not report it."""
     try:
         lines = Path("/proc/self/mounts").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:

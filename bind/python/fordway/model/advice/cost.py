@@ -1,7 +1,7 @@
-"""What an operation costs on a lane, fitted to the machine's operations: a base, what its bytes cost, and
-what directories cost, none of them below 0.
+"""The cost of an operation on a lane, fitted to the machine's operations.
 
-The cost of bytes is a chain of straight pieces that never falls. How many pieces there are is decided by
+It is the sum of a constant, the cost of the bytes and the cost of directories, none of them negative. The
+cost of the bytes is a piecewise linear function that never falls. The number of its segments is selected by
 leaving out the operations of each power of two in turn.
 """
 
@@ -14,13 +14,15 @@ from scipy.optimize import nnls
 from fordway.model.advice.machine import LIST
 
 OPERATIONS_MIN = 20
-"""A piece, or a power of two that is left out, has at least so many operations."""
+"""Minimum number of operations in a segment, and in a power of two that is left out."""
 STEPS = (0, 16, 4, 2)
-"""Pieces are so many times as long as the one before; with 0 there is one."""
+"""Ratios of the bounds of successive segments; 0 means a single segment."""
 CLEARLY_BETTER = 0.9
-"""More pieces must bring the error of what was left out below this share."""
+"""A form with more segments is chosen only if its error is below this share of the other's."""
 RIDGE = 1e-9
-"""Of a squared column's length: what no operation tells apart is then shared, and not a division by 0."""
+"""Ridge, as a share of a column's squared length. It shares costs that no operation distinguishes, and avoids
+a division by 0.
+"""
 
 DIRECTORY_COSTS = {
     "put": ["directories", "made_directories"],
@@ -34,15 +36,15 @@ DIRECTORY_COSTS = {
 
 @dataclass(frozen=True)
 class Form:
-    """Of what the cost of an operation is the sum: 1, bytes between nodes, and columns of its own."""
+    """The terms of an operation's cost: a constant, the bytes within each segment, and other columns."""
 
     nodes: tuple[float, ...] | None
-    """Where pieces begin, the first at 0; `None` where bytes cost nothing."""
+    """Starts of the segments, the first at 0; `None` if bytes cost nothing."""
     others: tuple[str, ...]
     base: bool = True
 
     def columns(self, rows: pd.DataFrame) -> np.ndarray:
-        """A column for each term."""
+        """Returns the design matrix, with one column for each term."""
         parts = [np.ones(len(rows))] if self.base else []
         size = rows["bytes"].to_numpy()
         if self.nodes is not None:
@@ -54,23 +56,23 @@ class Form:
 
 @dataclass(frozen=True)
 class Sums:
-    """Sums over groups of operations, all that least squares needs of them."""
+    """Sums over groups of operations, sufficient for least squares."""
 
     squares: np.ndarray
     products: np.ndarray
 
     def without(self, group: int) -> "Sums":
-        """All groups but one, as one."""
+        """Returns the sum of all groups but one."""
         return Sums(
             self.squares.sum(axis=0) - self.squares[group], self.products.sum(axis=0) - self.products[group]
         )
 
     def weighted(self, times: np.ndarray) -> "Sums":
-        """Each group so many times, as one."""
+        """Returns the weighted sum of the groups."""
         return Sums(np.tensordot(times, self.squares, 1), times @ self.products)
 
     def solve(self) -> np.ndarray:
-        """The coefficients, none below 0."""
+        """Returns the coefficients, none of them below 0."""
         scale = np.sqrt(np.maximum(np.diag(self.squares), 1e-300))
         square = self.squares / np.outer(scale, scale) + RIDGE * np.eye(len(scale))
         root = np.linalg.cholesky(square)
@@ -79,31 +81,31 @@ class Sums:
 
 @dataclass(frozen=True)
 class Cost:
-    """The cost of an operation of one phase on one lane."""
+    """The cost of an operation in one phase on one lane."""
 
     form: Form
     values: np.ndarray
-    """In µs of each term."""
+    """Coefficients of the terms, in µs."""
     blocks: Sums
     block_of: np.ndarray
-    """The place of each of `blocks` among the blocks of the phase."""
+    """Index of each of `blocks` among the blocks of the phase."""
     left_out: float
-    """The root mean square of the errors of sizes that were left out, as a share."""
+    """Root mean square of the relative errors of sizes that were left out."""
     scatter: float
-    """How far a single operation is off, as a share of its cost: such that sums over blocks are as far off as
-    they were.
-    """
+    """Relative error of a single operation, such that sums over blocks have the observed errors."""
     bytes_range: tuple[float, float]
-    """The smallest and the largest size that was measured."""
+    """Smallest and largest measured size."""
 
 
 def classes(size: pd.Series) -> np.ndarray:
-    """The power of two that each size is in."""
+    """Returns the binary exponent of each size."""
     return np.floor(np.log2(np.maximum(size.to_numpy(dtype="float64"), 1))).astype(int)
 
 
 def fit(rows: pd.DataFrame, phase: str, block_of: np.ndarray) -> Cost:
-    """Fits the operations of one lane and phase; `block_of` counts each one's block in the phase."""
+    """Fits the operations of one lane and phase. `block_of` is the index of each operation's block in the
+    phase.
+    """
     of_size = classes(rows["bytes"])
     time_us = rows["time_us"].to_numpy()
     weights = 1 / _means(of_size, time_us) ** 2
@@ -118,7 +120,7 @@ def fit(rows: pd.DataFrame, phase: str, block_of: np.ndarray) -> Cost:
 
 
 def _means(group: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """The mean of each value's group."""
+    """Returns the mean of each value's group."""
     _, at = np.unique(group, return_inverse=True)
     return (np.bincount(at, values) / np.bincount(at))[at]
 
@@ -137,7 +139,7 @@ def _sums(
 
 
 def _choose(rows: pd.DataFrame, phase: str, of_size: np.ndarray, weights: np.ndarray) -> tuple[Form, float]:
-    """The form with the least error of what was left out, and that error."""
+    """Returns the form with the smallest leave-one-out error, and that error."""
     best, least = None, np.inf
     for form in _forms(rows, phase):
         error = _left_out(form, rows, of_size, weights)
@@ -147,7 +149,7 @@ def _choose(rows: pd.DataFrame, phase: str, of_size: np.ndarray, weights: np.nda
 
 
 def _forms(rows: pd.DataFrame, phase: str) -> list[Form]:
-    """The forms that the operations allow, those of fewer terms first."""
+    """Returns the forms that the operations allow, those with fewer terms first."""
     others = tuple(
         name for name in DIRECTORY_COSTS[phase] if rows[name].notna().all() and (rows[name] > 0).any()
     )
@@ -162,7 +164,7 @@ def _forms(rows: pd.DataFrame, phase: str) -> list[Form]:
 
 
 def _nodes(size: np.ndarray, step: int) -> tuple[float, ...]:
-    """Where pieces begin, such that each holds enough operations."""
+    """Returns the starts of segments that contain enough operations."""
     nodes, at = [0.0], 1024.0
     while step and (size >= at).sum() >= OPERATIONS_MIN:
         if ((size >= nodes[-1]) & (size < at)).sum() >= OPERATIONS_MIN:
@@ -172,7 +174,9 @@ def _nodes(size: np.ndarray, step: int) -> tuple[float, ...]:
 
 
 def _left_out(form: Form, rows: pd.DataFrame, of_size: np.ndarray, weights: np.ndarray) -> float:
-    """The root mean square error of each power of two that is left out, as a share; 0 if there is one."""
+    """Returns the root mean square relative error of the powers of two, each left out in turn; 0 for a single
+    one.
+    """
     names, group = np.unique(of_size, return_inverse=True)
     columns, time_us = form.columns(rows), rows["time_us"].to_numpy()
     sums = _sums(columns, time_us, weights, group, len(names))
@@ -185,7 +189,7 @@ def _left_out(form: Form, rows: pd.DataFrame, of_size: np.ndarray, weights: np.n
 
 
 def _scatter(time_us: np.ndarray, fitted_us: np.ndarray, group: np.ndarray) -> float:
-    """The standard deviation of one operation's error as a share of its cost, as blocks have it."""
+    """Returns the standard deviation of a single operation's relative error, estimated from blocks."""
     cost = np.sqrt(np.bincount(group, fitted_us**2))
     off = np.bincount(group, time_us - fitted_us)
     return float(np.sqrt(np.mean((off / np.maximum(cost, 1e-12)) ** 2)))

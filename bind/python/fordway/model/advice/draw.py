@@ -1,4 +1,4 @@
-"""A picture of the advice: the time of each lane in each phase, with its interval."""
+"""Draws the advice figure: the time of each lane in each phase, with its interval."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ CHOSEN, OTHER = "#0072b2", "#6e7681"
 
 
 def draw(found: dict[str, Any]) -> Figure:
-    """The picture of a document of advice."""
+    """Returns the figure of an advice document."""
     parts = [*found["phases"], {"phase": "total"} | found["total"]]
     with mpl.rc_context(figures.STYLE):
         heights = [max(len(part["lanes"]), 1) for part in parts]

@@ -1,50 +1,54 @@
-"""What a network adds to what was measured on loopback."""
+"""Additional time of operations over a network, in comparison with loopback."""
 
 from dataclasses import dataclass
 
 import numpy as np
 
 MSS_BYTES, HEADERS_BYTES = 1_448, 52
-"""A full segment on Ethernet with time stamps, and its headers of IP and TCP."""
+"""Payload of a full Ethernet segment with time stamps, and the size of its IP and TCP headers."""
 WINDOW_BYTES = 10 * MSS_BYTES
-"""What a new connection sends before the first answer (RFC 6928)."""
+"""Initial congestion window of a new connection (RFC 6928)."""
 KEYS_PER_PAGE = 1_000
-"""What one request of a listing returns at most."""
+"""Maximum number of keys in one response to a listing."""
 CONTENT = ("put", "get", "range")
 
 
 @dataclass(frozen=True)
 class Link:
-    """A network path; `None` is what the machine's loopback has."""
+    """A network path. `None` means the same as on the machine's loopback."""
 
     rtt_us: float | None = None
     bandwidth_bytes_per_us: float | None = None
 
     @property
     def is_given(self) -> bool:
-        """Whether there is anything to add."""
+        """True if the path differs from loopback."""
         return self.rtt_us is not None or self.bandwidth_bytes_per_us is not None
 
     @property
     def content_bytes_per_us(self) -> float:
-        """What is left of the bandwidth for content."""
+        """Bandwidth that headers leave for content."""
         whole = self.bandwidth_bytes_per_us
         return np.inf if whole is None else whole * MSS_BYTES / (MSS_BYTES + HEADERS_BYTES)
 
     def operation_us(self, size: np.ndarray, byte_us: np.ndarray, phase: str) -> np.ndarray:
-        """What each operation takes longer: a round trip, and the time by which the line is slower with its
-        bytes than the lane, whose own bytes take `byte_us`.
+        """Returns the additional time of each operation: a round trip, and transfer time beyond the lane's
+        own.
+
+        `byte_us` is the time that the lane takes for the bytes of each operation.
         """
         moved = size if phase in CONTENT else np.zeros_like(size)
         return (self.rtt_us or 0.0) + np.maximum(moved / self.content_bytes_per_us - byte_us, 0)
 
     def listing_us(self, objects: float) -> float:
-        """What one listing takes longer: a round trip for each page."""
+        """Returns the additional time of one listing: a round trip for each page."""
         return (self.rtt_us or 0.0) * max(np.ceil(objects / KEYS_PER_PAGE), 1)
 
     def slow_start_us(self, size_max: float, phase: str) -> float:
-        """What a kept connection takes, once, until its window is as large as the largest object, or as the
-        line holds: a round trip for each time that the window doubles.
+        """Returns the additional time of slow start on a persistent connection, which occurs once.
+
+        It is one round trip for each doubling of the window, until it holds the largest object or fills the
+        path.
         """
         if phase not in CONTENT or not self.rtt_us:
             return 0.0
@@ -53,5 +57,5 @@ class Link:
 
 
 def crosses(lane: str) -> bool:
-    """Whether a lane's bytes would go over a network: those of HTTP do, the others stay on the node."""
+    """Returns whether a lane uses the network. HTTP lanes do; the others stay on the node."""
     return lane.startswith("http")

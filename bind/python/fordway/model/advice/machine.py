@@ -1,4 +1,4 @@
-"""What was measured of a machine: the operations of its runs, each with what it cost and what it did."""
+"""Measurements of a machine: the operations of its runs, with their costs and their objects."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,37 +18,39 @@ LIST = "list"
 OF_ALL = ("put", "head", "get", "delete")
 """Phases with one operation for each object, in the order of `objects.arrow`."""
 OF_CONTENT = "range"
-"""The phase that leaves out objects without a byte."""
+"""The phase that skips empty objects."""
 
 
 @dataclass(frozen=True)
 class Machine:
-    """A machine, as its runs have it."""
+    """A machine, as its runs describe it."""
 
     runs: list[dict[str, Any]]
-    """Each run's `run.json`."""
+    """The `run.json` of each run."""
     lanes: list[str]
     phases: list[str]
     operations: pd.DataFrame
-    """One row for each operation that succeeded: `run`, `lane`, `phase`, `round`, `block`, `time_us` (its
-    share of the time of its block), `bytes` (of the object; of the range, where a range was read), the counts
-    of directories, and for a listing `objects`.
+    """One row for each successful operation.
+
+    The columns are `run`, `lane`, `phase`, `round`, `block`, `time_us` (the operation's share of its block's
+    time), `bytes` (of the object, or of the range that was read), the counts of directories, and `objects`
+    for a listing.
     """
     notes: list[str] = field(default_factory=list)
 
     @property
     def threads(self) -> int:
-        """Calls at once."""
+        """Number of concurrent calls."""
         return int(self.runs[0]["parameters"].get("threads", 1))
 
     @property
     def range_bytes_max(self) -> float:
-        """The most that was read as a range."""
+        """Maximum length of a range read; infinite if the run does not limit it."""
         return float(self.runs[0]["parameters"].get("range_bytes_max", np.inf))
 
 
 def read(paths: list[Path]) -> Machine:
-    """The runs in `paths`, which should be of one machine. Raises `DataError` where they cannot be used."""
+    """Returns the machine measured by the runs in `paths`. Raises `DataError` if they are unusable."""
     infos, parts, notes = [], [], []
     for number, path in enumerate(paths):
         try:
@@ -87,7 +89,7 @@ def _operations(path: Path, info: dict[str, Any], notes: list[str]) -> pd.DataFr
 
 
 def _with_shares(path: Path, rows: pd.DataFrame) -> pd.DataFrame:
-    """Each operation with its share of the time of its block, which threads spend together."""
+    """Returns each operation with its share of its block's time, which all threads share."""
     blocks = runfile.read_table(path / "blocks.arrow", BLOCK_COLUMNS)
     keys = BLOCK_COLUMNS[:3]
     blocks = blocks.astype({"lane": str, "phase": str}).drop_duplicates(keys)
@@ -100,7 +102,7 @@ def _with_shares(path: Path, rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _with_objects(path: Path, rows: pd.DataFrame, notes: list[str]) -> pd.DataFrame:
-    """Each operation with its object: every phase takes the objects of a round in the same order."""
+    """Returns each operation with its object. Every phase visits the objects of a round in the same order."""
     file = path / "objects.arrow"
     if not file.exists():
         notes.append(
@@ -134,7 +136,7 @@ def _each(path: Path, rows: pd.DataFrame, objects: pd.DataFrame, phase: str) -> 
 
 
 def _alike(paths: list[Path], infos: list[dict[str, Any]]) -> None:
-    """Raises `DataError` for runs that cannot be of one machine in one state."""
+    """Raises `DataError` if the runs cannot be of one machine in one state."""
     for path, info in zip(paths[1:], infos[1:], strict=True):
         for what, value in (
             ("machine", lambda one: (one["machine"].get("cpu_model"), one["machine"].get("cpus"))),
@@ -152,6 +154,6 @@ def _alike(paths: list[Path], infos: list[dict[str, Any]]) -> None:
 
 
 def _root(info: dict[str, Any]) -> str | None:
-    """The kind of file system that the lanes worked on."""
+    """Returns the kind of the file system under the root; `None` if it is unknown."""
     systems = info["machine"].get("file_systems") or []
     return next((each["kind"] for each in systems if each["role"] == "root"), None)

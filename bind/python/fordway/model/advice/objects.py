@@ -1,4 +1,4 @@
-"""What is to be moved: sizes and directories, from a tree, a histogram or a list of sizes."""
+"""Objects to transfer: sizes and directories, from a tree, a histogram or a list of sizes."""
 
 import os
 import re
@@ -13,40 +13,42 @@ from fordway.model import quantities, read_csv, readers
 from fordway.model.points import DataError
 
 COUNT_MAX = 10**15
-"""More objects than any file system holds: a column of the wrong unit."""
+"""Maximum plausible count of objects. A larger one indicates a wrong unit."""
 
 COLUMNS = ["bytes", "count", "directories", "made_directories", "emptied_directories"]
 
 
 @dataclass(frozen=True)
 class Objects:
-    """The objects to be moved, those that are alike in one row."""
+    """The objects to transfer, with equal objects in one row."""
 
     name: str
     rows: pd.DataFrame
-    """`COLUMNS`: of each object its size and how many directories it goes through, makes first and empties
-    last.
+    """`COLUMNS`: the size of each object, its count, and the number of directories that it traverses, creates
+    and empties.
     """
     notes: list[str] = field(default_factory=list)
 
     @property
     def count(self) -> int:
-        """How many objects there are."""
+        """Number of objects."""
         return int(self.rows["count"].sum())
 
     @property
     def bytes(self) -> float:
-        """Their content."""
+        """Total size of the objects."""
         return float((self.rows["bytes"] * self.rows["count"]).sum())
 
     @property
     def directories(self) -> int:
-        """Directories that hold objects, or directories that do."""
+        """Number of directories that contain objects, directly or further below."""
         return round(float((self.rows["made_directories"] * self.rows["count"]).sum()))
 
 
 def of_tree(path: Path) -> Objects:
-    """The regular files below `path`; links are not followed. Raises `DataError` if there are none."""
+    """Returns the regular files below `path`, without following links. Raises `DataError` if there are
+    none.
+    """
     if not path.is_dir():
         raise DataError(
             f"{path} is no directory: give the tree that is to be moved, or --histogram, or --sizes"
@@ -70,7 +72,7 @@ def of_tree(path: Path) -> Objects:
 
 
 def _files(path: Path, unreadable: list[OSError]) -> Iterator[tuple[int, int]]:
-    """The size of each file, and how many directories it is below `path`."""
+    """Yields the size of each file, and the number of directories between it and `path`."""
     for directory, _, names in os.walk(path, onerror=unreadable.append):
         depth = len(Path(directory).relative_to(path).parts)
         for name in names:
@@ -83,7 +85,7 @@ def _files(path: Path, unreadable: list[OSError]) -> Iterator[tuple[int, int]]:
 
 
 def _directories(path: Path, unreadable: list[OSError]) -> int:
-    """Directories below `path` with a file at any depth: those that putting its files makes."""
+    """Returns the number of directories below `path` that storing its files creates."""
     holding: set[Path] = set()
     for directory, _, names in os.walk(path, topdown=False, onerror=unreadable.append):
         here = Path(directory)
@@ -93,7 +95,9 @@ def _directories(path: Path, unreadable: list[OSError]) -> int:
 
 
 def of_histogram(path: Path) -> Objects:
-    """A CSV of sizes (`size_B`, `size_KiB`, ...) and `count`. Raises `DataError`."""
+    """Returns the objects in a CSV file of sizes (`size_B`, `size_KiB`, ...) and `count`. Raises
+    `DataError`.
+    """
     if path.is_dir():
         raise DataError(f"{path} is a directory: give it with --tree")
     table = read_csv.table(path.name, readers.text_of(path))
@@ -107,7 +111,7 @@ def of_histogram(path: Path) -> Objects:
 
 
 def of_sizes(text: str) -> Objects:
-    """`SIZExCOUNT,...`, such as `4KiBx1000,1MiB`. Raises `DataError`."""
+    """Returns the objects of `SIZExCOUNT,...`, such as `4KiBx1000,1MiB`. Raises `DataError`."""
     pairs = [_pair(part) for part in text.split(",")]
     return of_counts("the sizes", pd.DataFrame(pairs, columns=["bytes", "count"]))
 
@@ -119,7 +123,9 @@ def _pair(part: str) -> tuple[float, float]:
 
 
 def of_counts(name: str, rows: pd.DataFrame) -> Objects:
-    """The same from a table of `bytes` and `count`; of directories nothing is known."""
+    """Returns the objects of a table with `bytes` and `count`, whose directories are unknown. Raises
+    `DataError`.
+    """
     for at, (size, count) in enumerate(rows.itertuples(index=False), 1):
         _check_row(f"{name} row {at}", size, count)
     rows = rows[rows["count"] > 0].groupby("bytes", as_index=False)["count"].sum()
@@ -142,6 +148,9 @@ def _check_row(where: str, size: float, count: float) -> None:
 
 
 def _complete(rows: pd.DataFrame, directories_each: float) -> pd.DataFrame:
-    """Directories are made and emptied once; which objects do is of no matter to a sum."""
+    """Adds an equal share of the directories to each object.
+
+    Each directory is created and emptied once. A sum does not depend on which object does it.
+    """
     each = {"made_directories": directories_each, "emptied_directories": directories_each}
     return rows.assign(**each)[COLUMNS].astype("float64")

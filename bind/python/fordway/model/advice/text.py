@@ -1,4 +1,4 @@
-"""The advice as people read it."""
+"""Advice as text."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from fordway.report.units import count, duration, size
 
 
 def text(found: dict[str, Any]) -> str:
-    """A document of advice, for people."""
+    """Returns an advice document as text."""
     parts = [_what(found), _where(found), "", table(_rows(found)), ""]
     parts += [f"{part['phase']}: {verdict(part['choice'])}." for part in _parts(found)] + [""]
     parts += [f"warning: {sentence}." for sentence in found["warnings"]]
@@ -64,7 +64,7 @@ def _mark(choice: dict[str, Any], lane: str) -> str:
 
 
 def verdict(choice: dict[str, Any]) -> str:
-    """The choice in a few words."""
+    """Returns the choice in a few words."""
     if choice["lane"]:
         return f"choose {choice['lane']}"
     if len(choice["between"]) < 2:

@@ -1,8 +1,8 @@
-"""How long a phase takes on each lane: the fitted costs summed over the objects, and many draws of the sum.
+"""The time of a phase on each lane: the fitted costs, summed over the objects, and many draws of the sum.
 
-A draw takes the machine's rounds at random, and blocks of those; fits the cost to them; and adds what differs
-from one pass to the next: a round's own state, the scatter of single operations, and the error of sizes that
-the fit did not see. Lanes are drawn together, because blocks of the same number ran side by side.
+Each draw resamples the machine's rounds and their blocks, and fits the cost to the sample. It then adds the
+variation between passes: the state of a round, the scatter of single operations, and the error at sizes that
+the fit did not see. All lanes use the same sample, because blocks of the same number ran together.
 """
 
 from dataclasses import dataclass
@@ -20,49 +20,49 @@ from fordway.model.advice.objects import Objects
 DRAWS = 500
 SEED = 1
 LEVEL = 0.95
-"""Of all intervals."""
+"""Confidence level of all intervals."""
 SMALL_BYTES = 1_024
 
 
 @dataclass(frozen=True)
 class Times:
-    """Seconds of a phase, or of all, on one lane."""
+    """The time of a phase, or of all phases, on one lane."""
 
     seconds: float
     draws: np.ndarray
-    """The same, as often as it was drawn."""
+    """Time of each draw, in seconds."""
     left_out: float | None = None
-    """The error of sizes that were left out of the fit, as a share."""
+    """Relative error at sizes that were left out of the fit."""
     outside: float = 0.0
-    """The share of the time that is of sizes outside those that were measured."""
+    """Share of the time for sizes outside the measured range."""
     rounds: float = 1.0
-    """How many times as long as the shortest round the longest was, for the same work."""
+    """Ratio of the longest round to the shortest, for the same work."""
     cost: Cost | None = None
 
     def interval(self) -> tuple[float, float]:
-        """Where the middle `LEVEL` of the draws are."""
+        """Returns the bounds of the middle `LEVEL` of the draws."""
         low, high = np.quantile(self.draws, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
         return float(low), float(high)
 
 
 @dataclass(frozen=True)
 class _Rounds:
-    """The rounds of one phase, over all runs, and how often each draw takes their blocks."""
+    """The rounds of one phase over all runs, and the sample of their blocks in each draw."""
 
     number: np.ndarray
-    """The round of each operation, and"""
+    """Round of each operation."""
     block: np.ndarray
-    """the block."""
+    """Block of each operation."""
     block_draws: np.ndarray
-    """How often each block is in each draw."""
+    """Number of times that each draw contains each block."""
     new: np.ndarray
-    """The round whose state each draw has."""
+    """Round whose state each draw has."""
     widen: float
-    """How much farther draws must lie apart, because few rounds say little of how far rounds do."""
+    """Factor that widens the draws, because a few rounds underestimate the variation between rounds."""
 
 
 def of_phase(machine: Machine, phase: str, objects: Objects, link: Link) -> dict[str, Times]:
-    """The times of `phase` on each lane that has it."""
+    """Returns the times of `phase` on each lane that has it."""
     rows = machine.operations[machine.operations["phase"] == phase]
     rounds = _rounds(rows, phase)
     moved = _moved(objects, phase, machine.range_bytes_max)
@@ -91,7 +91,7 @@ def _rounds(rows: pd.DataFrame, phase: str) -> _Rounds:
 
 
 def _moved(objects: Objects, phase: str, range_bytes_max: float) -> pd.DataFrame:
-    """What a phase does for each object, and how often; for a listing the whole tree in one row."""
+    """Returns the operations of a phase and their counts. A listing of the whole tree is one row."""
     rows = objects.rows
     if phase == LIST:
         whole = {"bytes": 0.0, "count": 1.0, "objects": objects.count, "directories": objects.directories}
@@ -131,7 +131,9 @@ def _of_lane(
 
 
 def _wider(drawn_us: np.ndarray, total_us: float, widen: float) -> np.ndarray:
-    """Draws farther from the total: upwards by time, downwards as a factor, so that none falls below 0."""
+    """Moves draws away from the total: upwards by time, downwards by a factor, so that none becomes
+    negative.
+    """
     if total_us <= 0:
         return np.zeros_like(drawn_us)
     share = np.maximum(drawn_us, 0) / total_us
@@ -139,7 +141,7 @@ def _wider(drawn_us: np.ndarray, total_us: float, widen: float) -> np.ndarray:
 
 
 def _drawn(fitted: Cost, rounds: _Rounds) -> np.ndarray:
-    """The coefficients of each draw."""
+    """Returns the coefficients of each draw."""
     found = np.empty((DRAWS, len(fitted.values)))
     for at, times in enumerate(rounds.block_draws[:, fitted.block_of]):
         found[at] = fitted.blocks.weighted(times).solve() if times.any() else fitted.values
@@ -149,8 +151,9 @@ def _drawn(fitted: Cost, rounds: _Rounds) -> np.ndarray:
 def _apart(
     rows: pd.DataFrame, fitted: Cost, values: np.ndarray, draws: np.ndarray, random: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Of listings of one tree, nothing says what is of objects and what of directories: half each, and in
-    draws any share.
+    """Splits the cost of listings between objects and directories if all listings are of one tree.
+
+    Each gets half of it, and a random share in the draws.
     """
     counts = rows[list(fitted.form.others)]
     if len(fitted.form.others) < 2 or len(counts.drop_duplicates()) > 1:
@@ -162,14 +165,16 @@ def _apart(
 
 
 def _states(rows: pd.DataFrame, fitted: Cost, number: np.ndarray) -> np.ndarray:
-    """How many times as long as fitted each round was."""
+    """Returns the ratio of each round's time to its fitted time."""
     expected = np.bincount(number, fitted.form.columns(rows) @ fitted.values)
     there = expected > 0
     return np.bincount(number, rows["time_us"])[there] / expected[there]
 
 
 def _noise(fitted: Cost, work_us: np.ndarray, moved: pd.DataFrame, random: np.random.Generator) -> np.ndarray:
-    """The factors by which scatter of operations and the error of unseen sizes change the sum."""
+    """Returns random factors for the scatter of operations and the error at sizes that the fit did not
+    see.
+    """
     count = moved["count"].to_numpy()
     each_us = work_us / np.maximum(count, 1)
     scatter_us = fitted.scatter * np.sqrt((count * each_us**2).sum())
@@ -188,12 +193,15 @@ def _outside(fitted: Cost, moved: pd.DataFrame, work_us: np.ndarray, phase: str)
 
 
 def is_outside(size: pd.Series, low: float, high: float) -> pd.Series:
-    """Which sizes lie outside what was measured; the bytes of small ones cost nearly nothing anyway."""
+    """Returns the sizes outside the measured range as a mask.
+
+    Smaller sizes count only if the range begins above `SMALL_BYTES`, because a few bytes cost nearly nothing.
+    """
     return ((size < low) & (low > SMALL_BYTES)) | (size > high)
 
 
 def _over(link: Link, times: Times, moved: pd.DataFrame, phase: str) -> Times:
-    """The same over a network: what it adds is as sure as the link's own figures."""
+    """Returns the times over a network. The additional time is treated as exact."""
     if phase == LIST:
         more_us = link.listing_us(moved["objects"].iloc[0])
     else:
@@ -214,7 +222,7 @@ def _over(link: Link, times: Times, moved: pd.DataFrame, phase: str) -> Times:
 
 
 def total(phases: list[dict[str, Times]]) -> dict[str, Times]:
-    """The sum of all phases for each lane that has them all."""
+    """Returns the sum of all phases for each lane that has them all."""
     lanes = [lane for lane in phases[0] if all(lane in phase for phase in phases)]
     found = {}
     for lane in lanes:

@@ -1,3 +1,3 @@
-"""What is made of messages of many sizes on many set-ups: `fordway bench pingpong`, and published tables of
-the same kind.
+"""Analysis of messages of many sizes on many set-ups: `fordway bench pingpong`, and published tables of its
+kind.
 """

@@ -1,9 +1,9 @@
-"""Sizes at which the time of a message jumps, found without looking at any window.
+"""Detection of sizes at which the time of a message jumps, without knowledge of the window.
 
-The logarithm of the time is fitted by a smooth curve of the size. A jump at some size is a column more: ones
-from there on. What it would take off the sum of squares is known for all sizes at once, from running sums;
-the size that takes off most is the candidate. It is believed if residuals in random order hardly ever take
-off as much, and if the jump is one that matters. Then it belongs to the curve, and the next is looked for.
+The logarithm of the time is fitted by a smooth curve of the size. A jump adds a column, of ones from its size
+on. Running sums give the reduction of the sum of squares for all sizes at once. The size with the largest
+reduction is the candidate. It is accepted if residuals in random order rarely reduce the sum as much, and if
+the jump is large enough to matter. It then becomes part of the curve, and the search continues.
 """
 
 from dataclasses import dataclass
@@ -11,29 +11,31 @@ from dataclasses import dataclass
 import numpy as np
 
 MESSAGES_MIN = 60
-"""Fewer messages show no jump that could be believed."""
+"""Minimum number of messages for the detection of jumps."""
 
 CHANGES_MAX = 4
 SHUFFLES = 399
-"""Random orders: with none better, chance is at most 1 in 400."""
+"""Number of random orders. If none reduces the sum as much, the probability of chance is at most 1 in 400."""
 
 CHANCE_MAX = 0.005
 JUMP_MIN = 0.1
-"""Jumps of less than 10 % are not told."""
+"""Minimum jump that is reported: 10 %."""
 
 SIDE_MIN = 12
-"""Messages that must be on either side of a jump."""
+"""Minimum number of messages on either side of a jump."""
 
 SIDE_SHARE = 0.02
-"""And the share of all messages that must be there."""
+"""Minimum share of all messages on either side of a jump."""
 
 SIZES_MIN = 5
-"""Different sizes that must be there: between two of a few there is no jump, but their distance."""
+"""Minimum number of different sizes on either side. With fewer, the distance of two sizes looks like a
+jump.
+"""
 
 KNOTS = 4
 BOOTSTRAPS = 100
 WINSOR = 3.5
-"""Residuals beyond so many robust standard deviations are taken for such: rare stalls must not decide."""
+"""The limit at which residuals are clipped, in robust standard deviations: rare stalls must not dominate."""
 
 
 @dataclass(frozen=True)
@@ -41,18 +43,18 @@ class Change:
     """A jump of the time of messages."""
 
     size_bytes: float
-    """From where on."""
+    """Size at which times jump."""
     low_bytes: float
-    """The 95 % interval of that, by bootstrap."""
+    """Bounds of its 95 % interval, by bootstrap."""
     high_bytes: float
     jump: float
-    """The time behind it in units of that before it."""
+    """Ratio of the time after the jump to the time before it."""
     chance: float
-    """How often residuals in random order show as much, at most."""
+    """Maximum probability that residuals in random order show as large a jump."""
 
 
 def find(sizes: np.ndarray, times: np.ndarray, seed: int = 1) -> list[Change]:
-    """The jumps of `times` over `sizes`, by size."""
+    """Returns the jumps of `times` over `sizes`, in order of size."""
     order = np.argsort(sizes, kind="stable")
     size, time = sizes[order].astype(float), np.log(np.maximum(times[order].astype(float), 1))
     if len(size) < MESSAGES_MIN or size[0] == size[-1]:
@@ -80,7 +82,7 @@ def find(sizes: np.ndarray, times: np.ndarray, seed: int = 1) -> list[Change]:
 
 
 def _starts(size: np.ndarray) -> np.ndarray:
-    """Where a new size begins, with messages and sizes enough on both sides."""
+    """Returns where a new size begins, with enough messages and sizes on both sides."""
     starts = np.flatnonzero(np.diff(size)) + 1
     side = max(SIDE_MIN, int(SIDE_SHARE * len(size)))
     starts = starts[SIZES_MIN - 1 : len(starts) - SIZES_MIN + 1]
@@ -88,13 +90,14 @@ def _starts(size: np.ndarray) -> np.ndarray:
 
 
 def _apart(values: np.ndarray, curve: np.ndarray) -> np.ndarray:
-    """What of `values` the curve does not follow."""
+    """Returns the part of `values` that the curve does not explain."""
     return values - curve @ (curve.T @ values)
 
 
 def _curve(size: np.ndarray, steps: list[int], kinks: list[int] | None = None) -> np.ndarray:
-    """An orthonormal basis of smooth curves of the size, with the jumps that are known. The slope may change
-    where there is one: a constant delay is less and less of the time behind it.
+    """Returns an orthonormal basis of smooth curves of the size, with the known jumps.
+
+    The slope may change at a jump, because a constant delay is a decreasing share of the time after it.
     """
     log = np.log1p(size)
     log = (log - log.min()) / max(float(np.ptp(log)), 1e-9)
@@ -119,7 +122,7 @@ def _winsorised(residual: np.ndarray) -> np.ndarray:
 
 
 def _gains(curve: np.ndarray, residual: np.ndarray, starts: np.ndarray, known: list[int]) -> np.ndarray:
-    """What a jump at each of `starts` takes off the sum of squares."""
+    """Returns the reduction of the sum of squares by a jump at each of `starts`."""
     tail = np.cumsum(residual[::-1])[::-1][starts]
     within = np.cumsum(curve[::-1], axis=0)[::-1][starts]
     left = (len(residual) - starts) - np.sum(within**2, axis=1)
@@ -137,7 +140,7 @@ def _chance(
     gain: float,
     random: np.random.Generator,
 ) -> float:
-    """How often residuals in random order take off as much as `gain`."""
+    """Returns the probability that residuals in random order reduce the sum of squares by `gain`."""
     better = 0
     for _ in range(SHUFFLES):
         shuffled = _apart(random.permutation(residual), curve)
@@ -146,7 +149,7 @@ def _chance(
 
 
 def _jump(size: np.ndarray, time: np.ndarray, steps: list[int]) -> np.ndarray:
-    """How high each jump is, in logarithms, where the rest of the curve is as smooth as can be."""
+    """Returns the height of each jump, in logarithms, with the rest of the curve as smooth as possible."""
     if not steps:
         return np.empty(0)
     curve = _curve(size, [], kinks=steps)
@@ -165,7 +168,7 @@ def _change(
     others: list[int],
     random: np.random.Generator,
 ) -> Change:
-    """The place of a jump and its interval, from resampled messages."""
+    """Returns a jump with its size and the interval of the size, from resampled messages."""
     at, jump, chance = which
     curve = _curve(size, [*others, at])
     residual = _winsorised(_apart(time, curve)) + jump * _step(len(size), at)

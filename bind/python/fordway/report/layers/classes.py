@@ -1,4 +1,4 @@
-"""Classes of message size, and exact quantiles in each."""
+"""Classes of message size, with exact quantiles of each."""
 
 from dataclasses import dataclass
 
@@ -6,27 +6,27 @@ import numpy as np
 import pandas as pd
 
 SIZES_MAX = 60
-"""Where there are no more sizes than this, each is a class of its own."""
+"""Maximum number of sizes for which each size is a class of its own."""
 
 CLASSES = 36
-"""Classes of a range of sizes, each as much wider than the one before as the logarithm says."""
+"""Number of classes in a range of sizes, of equal width on a logarithmic scale."""
 
 MESSAGES_MIN = 5
-"""Fewer messages in a class have no quantiles worth drawing."""
+"""Minimum number of messages in a class that is drawn."""
 
 SHARES = [0.05, 0.25, 0.5, 0.75, 0.95]
 
 
 @dataclass(frozen=True)
 class Classes:
-    """Where classes of size end; the same for all set-ups of a run."""
+    """The bounds of classes of size, the same for all set-ups of a run."""
 
     edges: np.ndarray
-    """One more than there are classes; a class holds sizes from its edge up to below the next."""
+    """The bounds, one more than there are classes. A class includes only its lower bound."""
 
     @classmethod
     def of(cls, sizes: np.ndarray) -> "Classes":
-        """Those for messages of `sizes` bytes, of which there is at least one."""
+        """Returns the classes for messages of `sizes` bytes, of which there is at least one."""
         distinct = np.unique(sizes.astype(float))
         if len(distinct) <= SIZES_MAX:
             middles = np.sqrt((distinct[:-1] + 1) * (distinct[1:] + 1)) - 1
@@ -35,15 +35,16 @@ class Classes:
         return cls(np.expm1(exponents))
 
     def number(self, sizes: np.ndarray) -> np.ndarray:
-        """The class of each of `sizes`, from 0."""
+        """Returns the class of each of `sizes`, counted from 0."""
         last = len(self.edges) - 2
         return np.clip(np.searchsorted(self.edges, sizes.astype(float), side="right") - 1, 0, last)
 
 
 def bands(rows: pd.DataFrame, classes: Classes, values: pd.Series) -> pd.DataFrame:
-    """Exact quantiles of `values` (one for each of `rows`) in each class: a row for each class that has
-    messages enough, in order of `size_bytes`, with a column for each of `SHARES` and the number of
-    `messages`.
+    """Returns exact quantiles of `values` (one for each of `rows`) in each class.
+
+    Each class with enough messages has a row, in order of `size_bytes`. The columns are `SHARES`,
+    `size_bytes` and the number of `messages`.
     """
     table = pd.DataFrame(
         {

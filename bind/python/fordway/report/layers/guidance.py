@@ -1,4 +1,4 @@
-"""What to expect of a set-up, for small and for big messages: levels to plan with, not exact figures."""
+"""Expected rates of a set-up, for small and for big messages: levels to plan with, not exact figures."""
 
 import re
 from collections.abc import Iterable
@@ -10,18 +10,18 @@ from fordway.report.layers import loss, windows
 from fordway.report.runfile import Run
 
 WINDOWS = 3
-"""Messages of more than so many first receive windows are big (Kratzke and Quint 2016, section VI-B)."""
+"""Number of first receive windows above which messages are big (Kratzke and Quint 2016, section VI-B)."""
 
 STEP = 0.05
-"""Levels are told in steps of 5 %."""
+"""Step of the reported levels: 5 %."""
 
 CORES = re.compile(r" cores=(\d+)")
-"""Where the name of a phase says on how many processors each side was kept."""
+"""Part of a phase's name with the number of processors of each side."""
 
 
 @dataclass(frozen=True)
 class Level:
-    """What is left of the reference's rate."""
+    """The share of the reference's rate that a set-up reaches."""
 
     lane: str
     phase: str
@@ -30,24 +30,24 @@ class Level:
 
     @property
     def cores(self) -> int | None:
-        """Processors of each side; `None` where they were not limited."""
+        """Number of processors of each side; `None` if they were not limited."""
         named = CORES.search(self.phase)
         return int(named[1]) if named else None
 
     @property
     def load(self) -> str:
-        """The phase without its processors."""
+        """Name of the phase, without the processors."""
         return CORES.sub("", self.phase)
 
 
 def border_bytes(run: Run, phase: str) -> int | None:
-    """Above this size messages are big; `None` where the window is not known."""
+    """Returns the size above which messages are big; `None` if the window is unknown."""
     window = windows.window_bytes(run, phase)
     return None if window is None else WINDOWS * window
 
 
 def levels(run: Run) -> list[Level]:
-    """One for each set-up but the reference, and each phase."""
+    """Returns one level for each phase and each set-up but the reference."""
     found = []
     for phase in run.phases:
         border = border_bytes(run, phase)
@@ -62,7 +62,7 @@ def levels(run: Run) -> list[Level]:
 
 
 def by_cores(found: Iterable[Level]) -> dict[tuple[str, str], dict[int | None, Level]]:
-    """The levels of each load and set-up, by the processors of each side."""
+    """Returns the levels of each load and set-up, by the processors of each side."""
     rows: dict[tuple[str, str], dict[int | None, Level]] = {}
     for level in found:
         rows.setdefault((level.load, level.lane), {})[level.cores] = level
@@ -70,7 +70,7 @@ def by_cores(found: Iterable[Level]) -> dict[tuple[str, str], dict[int | None, L
 
 
 def _level(ratios: np.ndarray) -> str:
-    """The middle half of the ratios, such as `60 % - 75 %`."""
+    """Returns the middle half of the ratios, such as `60% - 75%`."""
     if not len(ratios):
         return "not measured"
     low, high = (round(share / STEP) * STEP for share in np.quantile(ratios, [0.25, 0.75]))

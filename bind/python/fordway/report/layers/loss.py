@@ -1,4 +1,4 @@
-"""What a set-up makes of the reference's rate, size by size, and how far that can be trusted."""
+"""The rate of a set-up relative to the reference, by size, with its interval."""
 
 import numpy as np
 import pandas as pd
@@ -7,16 +7,17 @@ from fordway.report.layers.classes import MESSAGES_MIN, Classes
 from fordway.report.runfile import Run
 
 RESAMPLES = 400
-"""Of the bootstrap; the ends of a band then move by less than a line is wide."""
+"""Number of bootstrap samples. More of them move the ends of a band by less than the width of a line."""
 
 NEAR = 0.1
-"""Messages of so much less or more than a size are counted as of that size."""
+"""Maximum relative difference between a message and a size that it counts for."""
 
 
 def against_reference(run: Run, phase: str, lane: str, seed: int = 1) -> pd.DataFrame:
-    """The rate of `lane` in units of the reference's (1 is as fast): a row for each class of size that has
-    messages enough in both, with `size_bytes`, the quotient of the medians as `ratio`, and its 95 % interval
-    by bootstrap (`low`, `high`).
+    """Returns the rate of `lane` relative to the reference (1 is as fast), by class of size.
+
+    Each class with enough messages in both has a row: `size_bytes`, the quotient of the medians as `ratio`,
+    and its 95 % interval by bootstrap (`low`, `high`).
     """
     rows = run.operations[run.operations["phase"] == phase]
     if rows.empty:
@@ -37,7 +38,7 @@ def against_reference(run: Run, phase: str, lane: str, seed: int = 1) -> pd.Data
 
 
 def near(run: Run, phase: str, lane: str, size_bytes: float) -> float | None:
-    """The same for messages near one size; `None` if there are none."""
+    """Returns the relative rate of messages near one size; `None` if there are none."""
     rows = run.operations
     wanted = (rows["phase"] == phase) & rows["bytes"].between(
         size_bytes * (1 - NEAR), size_bytes * (1 + NEAR)
@@ -49,7 +50,9 @@ def near(run: Run, phase: str, lane: str, size_bytes: float) -> float | None:
 
 
 def interval(reference: np.ndarray, times: np.ndarray, random: np.random.Generator) -> tuple[float, float]:
-    """The 95 % interval of the quotient of two medians, by resampling both (Efron and Tibshirani 1993)."""
+    """Returns the 95 % interval of the quotient of two medians, by resampling both (Efron and Tibshirani
+    1993).
+    """
     ratios = _medians(reference, random) / _medians(times, random)
     low, high = np.quantile(ratios, [0.025, 0.975])
     return float(low), float(high)
@@ -60,7 +63,7 @@ def _medians(values: np.ndarray, random: np.random.Generator) -> np.ndarray:
 
 
 def _by_class(rows: pd.DataFrame, classes: Classes) -> dict[int, tuple[np.ndarray, np.ndarray]]:
-    """Sizes and times of each class."""
+    """Returns the sizes and times of each class."""
     numbers = classes.number(rows["bytes"].to_numpy())
     sizes, times = rows["bytes"].to_numpy(dtype=float), rows["duration_ns"].to_numpy(dtype=float)
     return {

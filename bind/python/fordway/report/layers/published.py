@@ -1,4 +1,4 @@
-"""Tables that others measured, as runs: those of ppbench and of the sdvn-impact-database."""
+"""Published tables as runs: those of ppbench and of the sdvn-impact-database."""
 
 from pathlib import Path
 from typing import Any
@@ -10,10 +10,10 @@ from fordway.report import units
 from fordway.report.runfile import Run, RunFileError
 
 WINDOW_BYTES = 87_380
-"""The first receive window of the systems that were measured (Kratzke and Quint 2016)."""
+"""First receive window of the measured systems (Kratzke and Quint 2016)."""
 
 REFERENCES = ("reference", "bare")
-"""Names that references have, where the table does not say which is one."""
+"""Prefixes of the names of references, which the tables do not mark."""
 
 PHASE = "one connection per request"
 TIME, RATE = "Time per request", ("Requests per second (mean)", "Requests per second")
@@ -21,8 +21,9 @@ FAILED, TAGS = "Failed requests", ("Experiment Tag", "Tag")
 
 
 def read(path: Path) -> Run:
-    """The table in `path` as a run whose operations are its rows: each is the mean of the requests behind it.
-    Raises `RunFileError` if it is none that is known.
+    """Returns the table in `path` as a run. Each row is an operation: the mean of the requests behind it.
+
+    Raises `RunFileError` if the table has an unknown form.
     """
     try:
         table = pd.read_csv(path, dtype={"Document Path": str})
@@ -66,7 +67,7 @@ def _rows(path: Path, table: pd.DataFrame, tag: str) -> pd.DataFrame:
 
 
 def _lanes(rows: pd.DataFrame) -> list[str]:
-    """The set-ups in their order, but the reference first."""
+    """Returns the set-ups in the order of the table, but the reference first."""
     lanes = list(dict.fromkeys(rows["lane"]))
     return sorted(lanes, key=lambda lane: not lane.lower().startswith(REFERENCES))
 
@@ -99,7 +100,7 @@ MACHINE: dict[str, Any] = dict.fromkeys(UNKNOWN.split()) | {
     "cpus": "an unknown number of",
     "file_systems": [],
 }
-"""What the tables tell of their machines: nothing."""
+"""Properties of the machines, which the tables do not contain."""
 
 
 def _summary(rows: pd.DataFrame, lane: str, reference: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""TCP's first receive window, and whether jumps move with it."""
+"""TCP's first receive window, and checks whether jumps move with it."""
 
 import re
 from dataclasses import dataclass
@@ -9,7 +9,9 @@ from fordway.report.layers.changes import Change
 from fordway.report.runfile import Run
 
 SAME = 0.1
-"""Two sizes are the same if they are apart by less than this share, or their intervals meet."""
+"""Maximum relative difference of two sizes that count as the same. Sizes with overlapping intervals also
+do.
+"""
 
 WINDOW = re.compile(r" tcp_rmem=(\d+)")
 
@@ -18,7 +20,7 @@ MOVES, STAYS, CANNOT_TELL = "moves with the window", "does not move with the win
 
 @dataclass(frozen=True)
 class Found:
-    """A jump, and where it was found."""
+    """A jump, with its lane and phase."""
 
     lane: str
     phase: str
@@ -27,18 +29,18 @@ class Found:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a sweep that was repeated with other windows says of a jump."""
+    """The result for a jump in a sweep that was repeated with other windows."""
 
     lane: str
     phase: str
-    """Without the window."""
+    """Name of the phase, without the window."""
     sizes_bytes: dict[int, float]
-    """Where the jump is with each window."""
+    """Size at which times jump, for each window."""
     verdict: str
 
 
 def window_bytes(run: Run, phase: str) -> int | None:
-    """The window that connections began with in `phase`; `None` where it is not known."""
+    """Returns the initial window of connections in `phase`; `None` if it is unknown."""
     named = WINDOW.search(phase)
     if named:
         return int(named[1])
@@ -54,7 +56,7 @@ def window_bytes(run: Run, phase: str) -> int | None:
 
 
 def all_changes(run: Run) -> list[Found]:
-    """The jumps of every set-up in every phase."""
+    """Returns the jumps of every set-up in every phase."""
     found = []
     for (phase, lane), rows in run.operations.groupby(["phase", "lane"], observed=True, sort=False):
         sizes, times = rows["bytes"].to_numpy(dtype=float), rows["duration_ns"].to_numpy(dtype=float)
@@ -63,7 +65,7 @@ def all_changes(run: Run) -> list[Found]:
 
 
 def verdicts(run: Run, found: list[Found]) -> list[Verdict]:
-    """For each jump of a sweep that was repeated with other windows, whether it moved."""
+    """Returns a verdict for each jump of a sweep that was repeated with other windows."""
     groups: dict[tuple[str, str], dict[int, list[Change]]] = {}
     for phase in run.phases:
         named = WINDOW.search(phase)
@@ -78,7 +80,7 @@ def verdicts(run: Run, found: list[Found]) -> list[Verdict]:
 
 
 def _compared(by_window: dict[int, list[Change]]) -> list[tuple[dict[int, float], str]]:
-    """The jumps of the first window, each with where it is with the others, and what that says."""
+    """Returns the verdict for each jump of the first window, with its sizes in all windows."""
     first, *others = by_window
     told = []
     for change in by_window[first]:
@@ -94,7 +96,9 @@ def _compared(by_window: dict[int, list[Change]]) -> list[tuple[dict[int, float]
 
 
 def _near(candidates: list[Change], change: Change, factor: float) -> float | None:
-    """The place of the jump that is where `change` would be at `factor` times its size."""
+    """Returns the size of the jump where `change` would be at `factor` times its size; `None` if there is
+    none.
+    """
     for other in candidates:
         meets = (
             other.low_bytes <= change.high_bytes * factor and change.low_bytes * factor <= other.high_bytes

@@ -117,7 +117,7 @@ fn a_hedge_that_is_no_better_leaves() {
     assert_eq!(board.supervise(later), None);
     assert!(board.streams[&hedge].is_leaving && !board.streams[&slow].is_leaving);
     board.ended(hedge, later);
-    assert_eq!(board.supervise(later), None, "it is left alone for a while");
+    assert_eq!(board.supervise(later), None, "the stream is not compared again for a while");
 }
 
 #[test]

@@ -30,8 +30,8 @@ pub(super) fn governor(tree: &SystemTree) -> Answer {
         by_name.entry(governor).or_default().push(*cpu);
     }
     let effect = |name: &str| match name {
-        "powersave" if !is_adaptive => "processors stay at their lowest clock",
-        _ => "after each wait the clock has to rise again, and times vary",
+        "powersave" if !is_adaptive => "processors remain at their lowest clock",
+        _ => "after each wait the clock frequency must rise again, so times vary",
     };
     let others: Vec<String> = by_name
         .iter()
@@ -42,7 +42,7 @@ pub(super) fn governor(tree: &SystemTree) -> Answer {
         })
         .collect();
     Ok(match others.is_empty() {
-        true => FindingDraft::ok("performance: processors keep their clock up"),
+        true => FindingDraft::ok("performance: processors keep a high clock frequency"),
         false => FindingDraft::costs(
             others.join("; "),
             "srun --cpu-freq=Performance, or cpupower frequency-set --governor performance",
@@ -54,10 +54,10 @@ pub(super) fn governor(tree: &SystemTree) -> Answer {
 fn no_clock_control(tree: &SystemTree, file: &str) -> Answer {
     match is_guest(tree) {
         Some(true) => Ok(FindingDraft::cannot_see(
-            "a guest does not choose its clock; the host does",
+            "the host chooses the clock frequency, not the guest",
             "ask the provider",
         )),
-        _ => Err(tree.read(&format!("{PROCESSORS}0{file}")).expect_err("it was not there a moment ago")),
+        _ => Err(tree.read(&format!("{PROCESSORS}0{file}")).expect_err("it did not exist a moment ago")),
     }
 }
 
@@ -83,7 +83,7 @@ pub(super) fn clock_limit(tree: &SystemTree) -> Answer {
     let cpus: Vec<usize> = limited.iter().map(|(cpu, ..)| *cpu).collect();
     let (ceiling, of) = (ceiling / 1e6, of / 1e6);
     Ok(FindingDraft::costs(
-        format!("processors {} may run at {ceiling:.1} GHz, and could at {of:.1} GHz", shown(&cpus)),
+        format!("processors {} are limited to {ceiling:.1} GHz of {of:.1} GHz", shown(&cpus)),
         "cpupower frequency-set --max, or the power limit that a scheduler or a tool has set",
     )
     .measured("ceiling", ceiling, "GHz"))
@@ -104,19 +104,19 @@ pub(super) fn heat(tree: &SystemTree) -> Answer {
     let Some(times) = sum(file) else {
         return match is_guest(tree) {
             Some(true) => Ok(FindingDraft::cannot_see(
-                "how hot processors are shows on the host only",
+                "only the host can see processor temperatures",
                 "ask the provider",
             )),
             _ => no_clock_control(tree, file),
         };
     };
     let said = match times {
-        0 => FindingDraft::ok("no processor was slowed down for heat since boot"),
+        0 => FindingDraft::ok("no processor was throttled because of heat since boot"),
         times => FindingDraft::costs(
             format!(
-                "processors were slowed down for heat {times} times since boot, each time all that waits for them too"
+                "processors were throttled because of heat {times} times since boot; other ranks then wait for them"
             ),
-            "have the node's cooling looked at; compare with other nodes",
+            "have the node's cooling checked; compare it with other nodes",
         ),
     };
     Ok(match sum("/thermal_throttle/core_throttle_total_time_ms") {
@@ -132,7 +132,7 @@ pub(super) fn sleep_states(tree: &SystemTree) -> Answer {
     let names = match tree.names(&directory) {
         Err(_) if is_guest(tree) == Some(true) => {
             return Ok(FindingDraft::cannot_see(
-                "a guest does not choose how deeply processors sleep; the host does",
+                "the host chooses the sleep states of processors, not the guest",
                 "ask the provider",
             ));
         }
@@ -166,7 +166,7 @@ pub(super) fn clock_source(tree: &SystemTree) -> Answer {
             FindingDraft::ok(format!("{source}: read without a system call"))
         }
         other => FindingDraft::costs(
-            format!("{other}: each look at the clock is a system call or worse, and MPI looks often"),
+            format!("{other}: each clock reading is a system call or worse, and MPI reads the clock often"),
             "choose tsc: clocksource=tsc tsc=reliable on the kernel's command line",
         ),
     })

@@ -18,13 +18,13 @@ pub(super) fn cpu_quota(tree: &SystemTree) -> Answer {
     let said = match quota < cpus as f64 {
         true => FindingDraft::costs(
             format!(
-                "{quota:.2} processors' worth of time on {cpus} processors: when more threads than that compute, all \
-                 stand still until the period (mostly 100 ms) ends"
+                "{quota:.2} processors' worth of time on {cpus} processors: if more threads compute, all of them are \
+                 stopped until the period (usually 100 ms) ends"
             ),
-            "ask for whole processors (Guaranteed QoS with the static CPU manager), or start no more threads than that",
+            "request whole processors (Guaranteed QoS with the static CPU manager), or start no more threads than the quota",
         ),
         false => FindingDraft::ok(format!(
-            "limited to {quota:.2} processors' worth of time, which is all {cpus} of them"
+            "limited to {quota:.2} processors' worth of time, which is all {cpus} processors"
         )),
     };
     Ok(said.measured("quota", quota, "processors"))
@@ -54,12 +54,12 @@ pub(super) fn throttling(tree: &SystemTree) -> Answer {
     let texts = group.texts(tree, "cpu.stat");
     let worst = texts.iter().filter_map(|(_, text)| throttled(text)).max_by(|a, b| a.0.total_cmp(&b.0));
     let Some((share, seconds)) = worst else {
-        return Ok(FindingDraft::ok("no processor time was withheld: no quota is counted here"));
+        return Ok(FindingDraft::ok("no processor time was withheld: no quota is set here"));
     };
     let said = match share > 0.0 {
         true => FindingDraft::costs(
             format!(
-                "stopped in {share:.1} % of its periods, {seconds:.1} s in all: who waits for it waits as long"
+                "stopped in {share:.1} % of its periods, {seconds:.1} s in total: other ranks wait for it during that time"
             ),
             "raise the quota to whole processors, or start fewer threads",
         ),
@@ -68,15 +68,39 @@ pub(super) fn throttling(tree: &SystemTree) -> Answer {
     Ok(said.measured("periods stopped", share, "%").measured("stopped", seconds, "s"))
 }
 
-/// Returns the number of quota periods so far, and of those in which the group was throttled, for the group that was
-/// throttled most often; `None` if there is no such counter.
-pub(crate) fn throttled_periods(tree: &SystemTree) -> Option<(f64, f64)> {
+/// The counters of the quota of processor time since the start of the control group.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct QuotaCounters {
+    /// The quota, in processors; `None` if it cannot be read.
+    pub(crate) processors: Option<f64>,
+    /// The number of periods.
+    pub(crate) periods: f64,
+    /// The number of periods in which the group was throttled.
+    pub(crate) throttled: f64,
+    /// The time for which it was throttled, s.
+    pub(crate) throttled_s: f64,
+}
+
+impl QuotaCounters {
+    /// Returns the share of the periods since `begin` in which the group was throttled.
+    pub(crate) fn throttled_share_since(&self, begin: &QuotaCounters) -> f64 {
+        ((self.throttled - begin.throttled) / (self.periods - begin.periods).max(1.0)).clamp(0.0, 1.0)
+    }
+}
+
+/// Returns the counters of the group that was throttled most often; `None` if there is no such counter.
+pub(crate) fn quota_counters(tree: &SystemTree) -> Option<QuotaCounters> {
     let group = ControlGroup::of(tree, "cpu").ok()?;
-    let counts = |(_, text): &(String, String)| {
-        let number = |name: &str| value_of(text, name)?.parse::<f64>().ok();
-        Some((number("nr_periods")?, number("nr_throttled")?))
+    let counts = |(_, text): (String, String)| {
+        let number = |name: &str| value_of(&text, name)?.parse::<f64>().ok();
+        let (_, throttled_s) = throttled(&text)?;
+        let (periods, throttled) = (number("nr_periods")?, number("nr_throttled")?);
+        Some(QuotaCounters { processors: None, periods, throttled, throttled_s })
     };
-    group.texts(tree, "cpu.stat").iter().filter_map(counts).max_by(|a, b| a.1.total_cmp(&b.1))
+    let counters = group.texts(tree, "cpu.stat").into_iter().filter_map(counts);
+    let counters = counters.max_by(|a, b| a.throttled.total_cmp(&b.throttled))?;
+    let quotas = [quotas_v2(tree, &group), quotas_v1(tree, &group)].concat();
+    Some(QuotaCounters { processors: quotas.into_iter().reduce(f64::min), ..counters })
 }
 
 /// Returns the percentage of scheduling periods in which the group was throttled, and the total throttled time in
@@ -109,8 +133,8 @@ pub(super) fn exclusive(tree: &SystemTree) -> Answer {
     Ok(match is_own {
         true => FindingDraft::ok("its processors belong to no other group"),
         false => FindingDraft::cannot_see(
-            "nothing keeps other processes, or other guests, off these processors; whether there are any shows only in noise",
-            "take whole nodes (sbatch --exclusive), the static CPU manager, or hw:cpu_policy=dedicated",
+            "nothing keeps other processes or other guests off these processors; only the noise test shows whether there are any",
+            "use whole nodes (sbatch --exclusive), the static CPU manager, or hw:cpu_policy=dedicated",
         ),
     })
 }
@@ -128,14 +152,12 @@ pub(super) fn memory(tree: &SystemTree) -> Answer {
     let hits = if group.is_v2 { hits_v2(tree, &group) } else { hits_v1(tree, &group) };
     let gib = limit as f64 / f64::from(1 << 30);
     let said = match hits {
-        0 => {
-            FindingDraft::ok(format!("limited to {gib:.1} GiB, never reached; it holds for cached files too"))
-        }
+        0 => FindingDraft::ok(format!("limited to {gib:.1} GiB, never reached; cached files count too")),
         hits => FindingDraft::costs(
             format!(
-                "limited to {gib:.1} GiB, reached {hits} times: each time pages are searched for in the program's time"
+                "limited to {gib:.1} GiB, reached {hits} times: each time the program waits while the kernel reclaims pages"
             ),
-            "ask for more memory (sbatch --mem, resources.limits.memory), or read less at once",
+            "request more memory (sbatch --mem, resources.limits.memory), or read less at once",
         ),
     };
     Ok(said.measured("limit", gib, "GiB"))
@@ -151,9 +173,9 @@ fn slowed_down(tree: &SystemTree, group: &ControlGroup) -> Option<FindingDraft> 
     let gib = least as f64 / f64::from(1 << 30);
     let said = FindingDraft::costs(
         format!(
-            "memory above {gib:.1} GiB (memory.high) was used {times} times: each time tasks are slowed down"
+            "memory use exceeded {gib:.1} GiB (memory.high) {times} times: each time tasks were throttled"
         ),
-        "ask for more memory, or have memory.high raised",
+        "request more memory, or have memory.high raised",
     );
     (times > 0).then(|| said.measured("limit", gib, "GiB"))
 }
@@ -179,11 +201,14 @@ pub(super) fn io(tree: &SystemTree) -> Answer {
         texts.iter().map(|(_, text)| text.as_str()).filter(|text| !text.is_empty()).collect();
     Ok(match limits.first() {
         None => FindingDraft::cannot_see(
-            "no limit of disk traffic is set here; what the host or the storage allows, and whether it is reserved, does not show",
+            "no limit on disk traffic is set here; limits and reservations of the host or the storage are not visible",
             "measure: fordway machines probe --disk DIR; reserve with --gres or a storage class",
         ),
         Some(limit) => FindingDraft::costs(
-            format!("disk traffic is limited ({}): programs that read much wait", limit.replace('\n', "; ")),
+            format!(
+                "disk traffic is limited ({}): programs that read a lot of data must wait",
+                limit.replace('\n', "; ")
+            ),
             "have the limit raised for jobs that do much I/O",
         ),
     })

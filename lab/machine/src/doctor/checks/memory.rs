@@ -40,13 +40,13 @@ pub(super) fn numa(tree: &SystemTree) -> Answer {
     let far: Vec<usize> = used.iter().copied().filter(|node| !memory.contains(node)).collect();
     Ok(match (all.len(), used.len()) {
         (1, _) if is_guest(tree) == Some(true) => FindingDraft::cannot_see(
-            "one NUMA node is shown; the hypervisor may hide that there are more beneath",
-            "ask for a topology (OpenStack: hw:numa_nodes)",
+            "one NUMA node is visible; the hypervisor may hide others",
+            "request a topology (OpenStack: hw:numa_nodes)",
         ),
         (1, _) => FindingDraft::ok("one NUMA node"),
         _ if !far.is_empty() => FindingDraft::costs(
             format!(
-                "processors of node {} may be used, and memory only of node {}: each access crosses between them",
+                "processors of node {} may be used, but only memory of node {}: each access crosses between the nodes",
                 shown(&far),
                 shown(&memory)
             ),
@@ -55,8 +55,8 @@ pub(super) fn numa(tree: &SystemTree) -> Answer {
         (all, ..=1) => FindingDraft::ok(format!("kept to one of {all} NUMA nodes")),
         (all, used) => FindingDraft::costs(
             format!(
-                "spread over {used} of {all} NUMA nodes: memory of another node is further away, and ranks that move \
-                 leave theirs behind"
+                "spread over {used} of {all} NUMA nodes: access to another node's memory is slower, and the memory \
+                 of ranks that move stays behind"
             ),
             "bind memory and ranks: srun --mem-bind=local --cpu-bind=cores, mpirun --map-by numa --bind-to core",
         ),
@@ -68,12 +68,12 @@ pub(super) fn zone_reclaim(tree: &SystemTree) -> Answer {
     let mode = tree.read("proc/sys/vm/zone_reclaim_mode")?;
     let nodes = listed(&tree.read(NODES)?).len();
     Ok(match (mode.as_str(), nodes) {
-        ("0", _) => FindingDraft::ok("off: a full NUMA node takes memory from the others"),
+        ("0", _) => FindingDraft::ok("off: a full NUMA node allocates memory on the other nodes"),
         (_, 0..=1) => FindingDraft::ok("there is one NUMA node, so it has no effect"),
         (mode, _) => FindingDraft::costs(
             format!(
-                "on (vm.zone_reclaim_mode={mode}): a full NUMA node drops cached files, and programs search for free \
-                 pages, while other nodes have memory to spare"
+                "on (vm.zone_reclaim_mode={mode}): a full NUMA node drops cached files, and programs wait while \
+                 pages are reclaimed, although other nodes have free memory"
             ),
             "sysctl vm.zone_reclaim_mode=0",
         ),
@@ -93,17 +93,17 @@ pub(super) fn overcommit(tree: &SystemTree) -> Answer {
     let is_much = used_mib >= SWAPPED_LEAST_MIB;
     let said = match (is_much, has_balloon, is_guest(tree)) {
         (true, ..) => FindingDraft::costs(
-            format!("{used_mib:.0} MiB are swapped out: who touches them waits for a disk"),
+            format!("{used_mib:.0} MiB are swapped out: a program that accesses them waits for a disk"),
             "use less memory for each node, or no swap on nodes that compute",
         ),
         (_, true, _) => FindingDraft::cannot_see(
-            "nothing is swapped here; a balloon (virtio_balloon) lets the host take memory back, and whether it has \
-             promised more than it has does not show",
-            "ask for huge pages beneath (OpenStack: hw:mem_page_size=large): such memory is not overcommitted",
+            "nothing is swapped here; a balloon (virtio_balloon) lets the host take memory back; whether the host \
+             is overcommitted is not visible",
+            "request huge pages on the host (OpenStack: hw:mem_page_size=large): such memory is not overcommitted",
         ),
         (_, _, Some(true)) => FindingDraft::cannot_see(
-            "nothing is swapped here; whether the host pages does not show",
-            "ask for huge pages beneath (OpenStack: hw:mem_page_size=large): such memory is not overcommitted",
+            "nothing is swapped here; whether the host swaps is not visible",
+            "request huge pages on the host (OpenStack: hw:mem_page_size=large): such memory is not overcommitted",
         ),
         _ if used_mib > 0.0 => {
             FindingDraft::ok(format!("{:.0} KiB are swapped out, too little to matter", used_mib * 1024.0))
@@ -126,14 +126,14 @@ pub(super) fn huge_pages(tree: &SystemTree) -> Answer {
     let text = tree.read(path)?;
     let chosen = text.split(['[', ']']).nth(1);
     match chosen {
-        Some("always") => Ok(FindingDraft::ok("programs get pages of 2 MiB without asking")),
+        Some("always") => Ok(FindingDraft::ok("programs get pages of 2 MiB without requesting them")),
         Some("madvise") => Ok(FindingDraft::costs(
-            "pages of 2 MiB only for programs that ask: large arrays of others miss in the TLB, in a guest twice",
+            "only programs that request pages of 2 MiB get them: large arrays of other programs cause TLB misses, which cost twice as much in a guest",
             "echo always > /sys/kernel/mm/transparent_hugepage/enabled, or GLIBC_TUNABLES=glibc.malloc.hugetlb=1",
         )),
         Some("never") => Ok(FindingDraft::costs(
-            "pages of 4 KiB only: large arrays miss in the TLB, in a guest twice",
-            "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled, and have programs ask",
+            "pages of 4 KiB only: large arrays cause TLB misses, which cost twice as much in a guest",
+            "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled, and have programs request them",
         )),
         _ => Err(UnreadableFile::unknown(path, &text)),
     }

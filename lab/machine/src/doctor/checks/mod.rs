@@ -9,7 +9,7 @@ mod network;
 mod pressure;
 mod processors;
 
-pub(crate) use limits::throttled_periods;
+pub(crate) use limits::{QuotaCounters, quota_counters};
 pub(super) use processors::allowed;
 
 use CheckSubject::{Interface, Node, Rdma};
@@ -140,11 +140,11 @@ fn disks(tree: &SystemTree) -> Answer {
             "send jobs that do much I/O to nodes with NVMe (sbatch --constraint, a node selector)",
         ),
         (true, true) if names.is_empty() => FindingDraft::cannot_see(
-            "no disk is seen: files are on a network, or the disks are not shown here",
+            "no disk is visible: files are on a network, or the disks are hidden here",
             "measure: fordway machines probe --disk DIR",
         ),
         (true, true) => FindingDraft::cannot_see(
-            format!("{}: what is behind does not show", names.join(", ")),
+            format!("{}: the device behind it is not visible", names.join(", ")),
             "measure: fordway machines probe --disk DIR",
         ),
     })
@@ -165,7 +165,7 @@ fn mpi(tree: &SystemTree) -> Answer {
     Ok(match found.first() {
         Some(path) => FindingDraft::ok(format!("there is one: /{path}")),
         None => FindingDraft::cannot_see(
-            "no MPI where systems put it; a module may bring one",
+            "no MPI in the usual places; a module may provide one",
             "install one (Debian: openmpi-bin), or load its module",
         ),
     })
@@ -173,21 +173,21 @@ fn mpi(tree: &SystemTree) -> Answer {
 
 fn gang(_: &SystemTree) -> Answer {
     Ok(FindingDraft::cannot_see(
-        "whether the processors of all ranks run at the same time is up to the host and the scheduler of the cluster",
+        "the host and the cluster's scheduler decide whether the processors of all ranks run at the same time",
         "Slurm starts all tasks of a job together; on Kubernetes use a PodGroup (--fix kubernetes); on a cloud, dedicated processors",
     ))
 }
 
 fn placement(_: &SystemTree) -> Answer {
     Ok(FindingDraft::cannot_see(
-        "how many switches are between the nodes of a job, and what else the scheduler knows of them, does not show in a node",
-        "ask for nearness: sbatch --switches=1, a cluster placement group, podAffinity; measure: fordway-mpi transport on two nodes",
+        "a node cannot see how many switches are between the nodes of a job, or what else the scheduler knows about them",
+        "request neighbouring nodes: sbatch --switches=1, a cluster placement group, podAffinity; measure: fordway-mpi transport on two nodes",
     ))
 }
 
 fn problem_size(_: &SystemTree) -> Answer {
     Ok(FindingDraft::cannot_see(
-        "how much a rank computes between two messages is the program's matter; Richter found 100,000 grid points the least",
+        "how much a rank computes between two messages depends on the program; Richter found a minimum of 100,000 grid points",
         "use fewer ranks for small problems",
     ))
 }

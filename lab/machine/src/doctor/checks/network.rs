@@ -39,8 +39,8 @@ pub(super) fn interfaces(tree: &SystemTree) -> Vec<String> {
 /// virtual pair; the other end leads to a bridge of the host.
 pub(super) fn none() -> FindingDraft {
     FindingDraft::cannot_see(
-        "there is no network interface with a device behind it: this is a container's own network, or none",
-        "ask on the host; a container that uses the host's network saves the bridge between",
+        "there is no network interface with a device: this is a container's own network, or there is no network",
+        "run this check on the host; a container that uses the host's network avoids the bridge",
     )
 }
 
@@ -49,7 +49,7 @@ pub(super) fn link_speed(tree: &SystemTree, name: &str) -> Answer {
     let speed = text.ok().and_then(|text| text.parse::<i64>().ok()).filter(|speed| *speed > 0);
     let Some(speed) = speed else {
         return Ok(FindingDraft::cannot_see(
-            "the interface does not tell its speed, as virtual ones do not; Richter asks for 10 Gbit/s, better 40",
+            "the interface does not report its speed, as is usual for virtual ones; Richter requires 10 Gbit/s, better 40",
             "measure it between two nodes: fordway machines probe --peer HOST:PORT",
         ));
     };
@@ -59,12 +59,12 @@ pub(super) fn link_speed(tree: &SystemTree, name: &str) -> Answer {
     let said = match (speed, lanes) {
         (..SPEED_LEAST, _) => FindingDraft::costs(
             format!(
-                "{gbit} Gbit/s: large messages and files wait for the line; Richter asks for 10, better 40"
+                "{gbit} Gbit/s: the link slows down large messages and files; Richter requires 10, better 40"
             ),
             "use nodes with a faster network, or fewer and larger nodes",
         ),
         (SPEED_BETTER.., Some(lanes)) if lanes < LANES_LEAST => FindingDraft::costs(
-            format!("{gbit} Gbit/s behind {lanes} PCIe lanes: the bus may be slower than the line"),
+            format!("{gbit} Gbit/s behind {lanes} PCIe lanes: the bus may be slower than the link"),
             "move the card to a slot of 8 lanes or more",
         ),
         _ => FindingDraft::ok(format!("{gbit} Gbit/s")),
@@ -82,24 +82,24 @@ pub(super) fn driver(tree: &SystemTree, name: &str) -> Answer {
     Ok(match kind {
         Some(DriverKind::Emulated) => FindingDraft::costs(
             format!(
-                "{driver}: the hypervisor emulates a network card, and each packet leaves the guest for it"
+                "{driver}: the hypervisor emulates a network card, and each packet causes exits from the guest"
             ),
-            "ask for a virtio interface at least, better for an SR-IOV one",
+            "request at least a virtio interface, better an SR-IOV interface",
         ),
         Some(DriverKind::Paravirtual) => FindingDraft::costs(
             format!(
-                "{driver}: packets pass through software of the host (unless it is vDPA, which cannot be seen): \
-                 latency and CPU time for each"
+                "{driver}: each packet passes through software of the host, which costs latency and CPU time (unless \
+                 it is vDPA, which is not visible)"
             ),
-            "ask for an SR-IOV interface (OpenStack: vnic_type=direct; clouds: accelerated networking)",
+            "request an SR-IOV interface (OpenStack: vnic_type=direct; clouds: accelerated networking)",
         ),
         Some(DriverKind::Function) => FindingDraft::ok(format!(
-            "{driver}: a part of a card that is this guest's own (SR-IOV or like it)"
+            "{driver}: a part of a card that only this guest uses (SR-IOV or similar)"
         )),
         Some(DriverKind::Card) => FindingDraft::ok(format!("{driver}: a card's own driver")),
         None => FindingDraft::cannot_see(
-            format!("{driver}: a driver that is not on our list"),
-            "see whether it drives hardware: ethtool -i",
+            format!("{driver}: an unknown driver"),
+            "check whether it drives hardware: ethtool -i",
         ),
     })
 }
@@ -158,16 +158,16 @@ pub(super) fn mtu(tree: &SystemTree, name: &str) -> Answer {
     let said = match mtu {
         ..1500 => FindingDraft::costs(
             format!(
-                "frames of {mtu} bytes: a tunnel or overlay takes the rest of 1500, and its work for each packet"
+                "frames of {mtu} bytes: a tunnel or overlay uses the rest of 1500 bytes, and costs CPU time for each packet"
             ),
-            "use the host's network for MPI, or a larger MTU beneath the tunnel",
+            "use the host's network for MPI, or a larger MTU below the tunnel",
         ),
         1500..4000 => FindingDraft::costs(
             format!(
-                "frames of {mtu} bytes: a long message takes {} times the packets of one with 9000",
+                "frames of {mtu} bytes: a long message takes {} times as many packets as with 9000",
                 9000 / mtu
             ),
-            "set the MTU to 9000 where every switch between allows it; short messages gain nothing",
+            "set the MTU to 9000 if every switch on the way allows it; short messages gain nothing",
         ),
         _ => FindingDraft::ok(format!("frames of {mtu} bytes")),
     };
@@ -192,7 +192,7 @@ pub(super) fn queues(tree: &SystemTree, name: &str) -> Answer {
         ))
     } else {
         FindingDraft::costs(
-            format!("{count} receive queues for {cpus} processors: so few of them take in all packets"),
+            format!("{count} receive queues for {cpus} processors: few processors receive all packets"),
             format!(
                 "ethtool -L {name} combined {wanted}, or more queues from the hypervisor (hw:vif_multiqueue_enabled); \
                  else RPS: write a mask to /{directory}/rx-0/rps_cpus"
@@ -219,12 +219,12 @@ pub(super) fn tcp_buffers(tree: &SystemTree) -> Answer {
     let scales = tree.read("proc/sys/net/ipv4/tcp_window_scaling").map_or(true, |flag| flag != "0");
     let said = match gbit * 1000.0 < SPEED_LEAST as f64 {
         _ if !scales => FindingDraft::costs(
-            "TCP windows do not scale: a connection has 64 KiB under way at most, 0.5 Gbit/s at a round trip of 1 ms",
+            "TCP windows do not scale: a connection has at most 64 KiB in flight, 0.5 Gbit/s at a round trip of 1 ms",
             "sysctl net.ipv4.tcp_window_scaling=1",
         ),
         true => FindingDraft::costs(
             so,
-            "raise the last numbers of net.ipv4.tcp_rmem and tcp_wmem (sysctl), best with RDMA instead",
+            "raise the last numbers of net.ipv4.tcp_rmem and tcp_wmem (sysctl), or better use RDMA",
         ),
         false => FindingDraft::ok(so),
     };
@@ -241,8 +241,9 @@ pub(super) fn interrupts_spread(tree: &SystemTree, name: &str) -> Answer {
     let counts = counted(&tree.read(INTERRUPTS)?, name, &device);
     let total: u64 = counts.iter().sum();
     if total < INTERRUPTS_ENOUGH || cpus < 2 {
-        let so =
-            format!("{total} interrupts of it on {cpus} processors so far: too few to see where they go");
+        let so = format!(
+            "{total} of its interrupts on {cpus} processors so far: too few to judge their distribution"
+        );
         return Ok(FindingDraft::cannot_see(so, "look again under load"));
     }
     let most = counts.iter().max().copied().unwrap_or(0);
@@ -252,13 +253,13 @@ pub(super) fn interrupts_spread(tree: &SystemTree, name: &str) -> Answer {
     let said = match share > 90.0 {
         true => FindingDraft::costs(
             format!(
-                "one processor takes {share:.0} % of its interrupts, and whoever computes there is interrupted"
+                "one processor takes {share:.0} % of its interrupts, which delay the rank that runs there"
             ),
             "run irqbalance or set /proc/irq/*/smp_affinity_list, and leave that processor to the system",
         ),
-        false => {
-            FindingDraft::ok(format!("its interrupts are spread: the busiest processor takes {share:.0} %"))
-        }
+        false => FindingDraft::ok(format!(
+            "its interrupts are distributed: the busiest processor takes {share:.0} %"
+        )),
     };
     Ok(said.measured("busiest processor's share", share, "%"))
 }
@@ -303,14 +304,14 @@ pub(super) fn rdma_devices(tree: &SystemTree) -> Vec<String> {
 
 pub(super) fn no_rdma_device() -> FindingDraft {
     FindingDraft::cannot_see(
-        "no RDMA device is seen here: if there is none, messages between nodes go by TCP/IP, with the kernel's \
-         work for each",
-        "ask for nodes with InfiniBand, RoCE or EFA, and in a container for the devices (a device plug-in)",
+        "no RDMA device is visible here: if there is none, messages between nodes use TCP/IP, and each costs work in \
+         the kernel",
+        "request nodes with InfiniBand, RoCE or EFA, and in a container also the devices (a device plug-in)",
     )
 }
 
 pub(super) fn no_partition() -> FindingDraft {
-    FindingDraft::cannot_see("no InfiniBand port is seen here, so its partitions are not either", "see rdma")
+    FindingDraft::cannot_see("no InfiniBand port is visible here, and so no partitions", "see rdma")
 }
 
 pub(super) fn rdma_port(tree: &SystemTree, device: &str) -> Answer {
@@ -324,16 +325,18 @@ pub(super) fn rdma_port(tree: &SystemTree, device: &str) -> Answer {
     let gbit = rate.split(' ').next().and_then(|number| number.parse::<f64>().ok());
     let said = match (state.contains("ACTIVE"), is_software) {
         (false, _) => FindingDraft::costs(
-            format!("port 1 is {state:?}: nothing goes over it"),
+            format!("port 1 is {state:?}: it carries no traffic"),
             "check the cable, and that a subnet manager runs (sminfo)",
         ),
         (true, true) => FindingDraft::costs(
-            format!("{layer}: RDMA in software, over an ordinary interface: the kernel's work stays"),
+            format!(
+                "{layer}: RDMA in software, over an ordinary interface: the kernel still processes each message"
+            ),
             "use it for tests only",
         ),
         (true, false) if !can_be_opened(tree) => FindingDraft::costs(
             format!("{layer}, {rate}, but there is no /dev/infiniband/uverbs*: MPI falls back to TCP"),
-            "load ib_uverbs; in a container, hand over /dev/infiniband (an RDMA device plug-in) and raise memlock",
+            "load ib_uverbs; in a container, pass /dev/infiniband through (an RDMA device plug-in) and raise memlock",
         ),
         (true, false) => FindingDraft::ok(format!("{layer}, {rate}")),
     };

@@ -6,7 +6,7 @@ use crate::doctor::tree::{SystemTree, UnreadableFile};
 
 /// Checks for how long at least one task waited for a processor.
 pub(super) fn processors(tree: &SystemTree) -> Answer {
-    let what = "was ready to run and had no processor";
+    let what = "was ready to run but had no processor";
     finding(
         tree,
         "cpu",
@@ -25,7 +25,13 @@ pub(super) fn memory(tree: &SystemTree) -> Answer {
 /// Checks for how long at least one task waited for a disk.
 pub(super) fn disks(tree: &SystemTree) -> Answer {
     let what = "waited for a disk";
-    finding(tree, "io", 10.0, what, "read and write less often and more at once, or on another file system")
+    finding(
+        tree,
+        "io",
+        10.0,
+        what,
+        "read and write less often and in larger blocks, or use another file system",
+    )
 }
 
 /// Returns the finding about the share of the last minute in which at least one task waited for `resource`. From
@@ -36,7 +42,7 @@ fn finding(tree: &SystemTree, resource: &str, limit: f64, what: &str, advice: &s
     let average = text.split_whitespace().find_map(|field| field.strip_prefix("avg60="));
     let share: Option<f64> = average.and_then(|value| value.parse().ok());
     let share = share.ok_or_else(|| UnreadableFile::unknown(&path, &text))?;
-    let so = format!("in {share:.1} % of the last minute something {what}");
+    let so = format!("during {share:.1} % of the last minute some task {what}");
     let said = if share >= limit { FindingDraft::costs(so, advice) } else { FindingDraft::ok(so) };
     Ok(said.measured("waited in the last minute", share, "%"))
 }

@@ -42,17 +42,17 @@ pub(super) fn steal(tree: &SystemTree) -> Answer {
     let [.., stolen] = ticks[..] else { return Err(UnreadableFile::unknown(STAT, line)) };
     let share = 100.0 * stolen / ticks.iter().sum::<f64>().max(1.0);
     let said = match is_guest(tree) {
-        Some(false) => FindingDraft::ok("no hypervisor beneath, so nothing is stolen"),
+        Some(false) => FindingDraft::ok("no hypervisor, so no time is stolen"),
         _ if share >= STEAL_COSTS => FindingDraft::costs(
             format!(
-                "other guests had {share:.1} % of the processors' time since boot when we wanted it; at a barrier \
-                 all ranks wait for the one that is put aside"
+                "other guests took {share:.1} % of the processors' time since boot while this guest had work; at \
+                 a barrier all ranks wait for the rank that was interrupted"
             ),
-            "ask for dedicated processors (OpenStack: hw:cpu_policy=dedicated; clouds: dedicated hosts, no burstable types)",
+            "request dedicated processors (OpenStack: hw:cpu_policy=dedicated; clouds: dedicated hosts, no burstable types)",
         ),
         _ if stolen == 0.0 => FindingDraft::cannot_see(
-            "no time was stolen, or the hypervisor does not tell: it need not",
-            "the noise test sees it too",
+            "no time was stolen, or the hypervisor does not report it",
+            "the noise test detects it too",
         ),
         _ => {
             FindingDraft::ok(format!("{share:.2} % of the processors' time went to other guests since boot"))
@@ -69,14 +69,14 @@ pub(super) fn nesting(tree: &SystemTree) -> Answer {
     let has = |name: &str| flags.split(' ').any(|flag| flag == name);
     let can_host = has("vmx") || has("svm") || tree.has("sys/module/kvm_pvm");
     Ok(match (has("hypervisor"), can_host) {
-        (false, _) => FindingDraft::ok("no hypervisor beneath"),
+        (false, _) => FindingDraft::ok("no hypervisor"),
         (true, true) => FindingDraft::cannot_see(
-            "a guest that can host guests: those would be nested, and pay twice for each exit; whether this one is \
-             nested itself does not show",
+            "this guest can host other guests: these would be nested, and pay twice for each exit; whether this \
+             guest is nested itself is not visible",
             "run jobs in this machine, not in machines inside it",
         ),
         (true, false) => FindingDraft::cannot_see(
-            "a guest; whether its host is a guest too does not show",
+            "a guest; whether its host is also a guest is not visible",
             "ask the provider; nested guests pay for each exit twice",
         ),
     })
@@ -88,7 +88,7 @@ pub(super) fn pinning(tree: &SystemTree) -> Answer {
         true => FindingDraft::ok(format!("kept to {mine} of {all} processors")),
         false => FindingDraft::costs(
             format!(
-                "free to use all {all} processors: the scheduler moves ranks between them, and their caches are lost"
+                "free to use all {all} processors: the scheduler moves ranks between them, and ranks that move lose their cached data"
             ),
             "bind ranks: mpirun --bind-to core, srun --cpu-bind=cores",
         ),
@@ -99,7 +99,7 @@ pub(super) fn autogroup(tree: &SystemTree) -> Answer {
     let enabled = tree.read("proc/sys/kernel/sched_autogroup_enabled")?;
     Ok(match enabled.as_str() {
         "1" => FindingDraft::costs(
-            "each login has an equal share of the processors, whatever it runs, and nice counts only within it",
+            "each login session has an equal share of the processors, regardless of its load, and nice has an effect only within a session",
             "sysctl kernel.sched_autogroup_enabled=0 on nodes that compute",
         ),
         _ => FindingDraft::ok("off: processes compete by their priorities"),
@@ -112,17 +112,17 @@ pub(super) fn smt(tree: &SystemTree) -> Answer {
     let control = tree.read("sys/devices/system/cpu/smt/control").unwrap_or_default();
     Ok(match (active.as_str(), is_guest(tree)) {
         ("1", _) if uses_one_thread_a_core(tree)? => {
-            FindingDraft::ok("cores run two threads each, of which this process may use one")
+            FindingDraft::ok("cores run two threads each; this process may use one of them")
         }
         ("1", _) => FindingDraft::costs(
-            "cores run two threads each: ranks on one core share its units, and slow each other",
-            "one rank for a core: srun --hint=nomultithread, or echo off > /sys/devices/system/cpu/smt/control",
+            "cores run two threads each: ranks on one core share its execution units, and slow each other down",
+            "one rank per core: srun --hint=nomultithread, or echo off > /sys/devices/system/cpu/smt/control",
         ),
         (_, Some(true)) => FindingDraft::cannot_see(
             "the hypervisor shows cores with one thread; two of them may be one core of the host",
-            "ask for a thread policy (OpenStack: hw:cpu_thread_policy=isolate or prefer)",
+            "request a thread policy (OpenStack: hw:cpu_thread_policy=isolate or prefer)",
         ),
-        _ => FindingDraft::ok(format!("one thread for a core (SMT {control})")),
+        _ => FindingDraft::ok(format!("one thread per core (SMT {control})")),
     })
 }
 

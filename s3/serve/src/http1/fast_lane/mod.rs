@@ -1,15 +1,17 @@
 //! Plain requests that bypass the S3 layer: GET, HEAD, PUT and DELETE of an object, or GET of a range, signed in a
 //! header or in a presigned URL, which is what nearly all clients send.
 //!
-//! The fast lane never refuses a request because of its head. It takes a request if the signature is right and
+//! The fast lane never refuses a request because of its head. It serves a request if the signature is right and
 //! everything else is plain. All other requests go to the S3 layer, including those with a bad signature, those for a
-//! missing object and those that would have to wait; the S3 layer answers them as if there were no fast lane. The
-//! content of a PUT is an exception: once some of it has been read, the S3 layer can no longer take over, so errors in
-//! the content are answered here, with the same messages.
+//! missing object, those beyond a limit of the user and those that would have to wait; the S3 layer answers them as if
+//! there were no fast lane. The content of a PUT is an exception: once some of it has been read, the S3 layer can no
+//! longer take over, so errors in the content are answered here, with the same messages.
 
 mod plain;
 mod signature;
 
+#[cfg(feature = "fuzzing")]
+pub(crate) use plain::is_plain_request;
 pub(crate) use signature::SignatureVerifier;
 
 use std::ops::Range;
@@ -19,18 +21,19 @@ use std::time::{Duration, Instant};
 use fordway_store::{
     Bucket, Checksum, DeleteOptions, DeleteResult, GetOptions, Key, ObjectInfo, PutResult, Store, VersionId,
 };
-use fordway_sys::{with_lock_patience, without_waiting};
+use fordway_sys::{with_lock_patience, without_scanning, without_waiting};
 use fordway_wire::sigv4::AuthorizationHeader;
 use http::StatusCode;
 
 use crate::Users;
+use crate::access::is_open;
 use crate::answer::PreparedBody;
 use crate::domains::BucketDomains;
 use crate::http1::fast_lane::plain::{ObjectMethod, PlainRequest, RequestSignature};
 use crate::http1::head::{RequestFraming, RequestHead};
 use crate::http1::outgoing::{OutgoingResponse, put, put_number, start};
 use crate::monitor::{RequestTrace, SignedOperation};
-use crate::s3::{DEFAULT_TYPE, ObjectUpload, Outcome, PublishPace, describe, is_plain, quoted};
+use crate::s3::{DEFAULT_TYPE, ObjectUpload, OperationResult, PublishPace, describe, is_plain, quoted};
 use crate::unsigned::ConnectionPeer;
 use crate::users::User;
 
@@ -40,7 +43,7 @@ pub(crate) struct FastLane {
     publishing: Arc<PublishPace>,
 }
 
-/// The result of an attempt to take a request.
+/// The result of an attempt to serve a request.
 pub(super) enum FastOutcome {
     Answered(OutgoingResponse),
     /// The content has not been received yet.
@@ -52,7 +55,12 @@ impl FastLane {
         FastLane { users, domains, publishing }
     }
 
-    /// Takes a plain request; returns `None` for any other.
+    /// The typical time of publishing content, for uploads of any kind.
+    pub(crate) fn publishing(&self) -> &PublishPace {
+        &self.publishing
+    }
+
+    /// Serves a plain request; returns `None` for any other.
     pub(super) fn take(
         &self,
         head: &RequestHead<'_>,
@@ -66,8 +74,14 @@ impl FastLane {
             ConnectionPeer::Peer(user) => user.clone(),
         };
         let (bucket, key) = plain.names(&self.domains)?;
+        if user.waits_for_server(&bucket) {
+            return None;
+        }
         let (operation, at) = (plain.method.operation(), Instant::now());
-        trace.signed(SignedOperation { user: user.clone(), operation, names: None, at });
+        if !is_open(&user, &bucket, at)? {
+            return None;
+        }
+        trace.admit(SignedOperation { user: user.clone(), operation, names: None, at }).ok()?;
         let (store, names) = (&*user.store, (&bucket, &key));
         let outgoing = match &plain.method {
             ObjectMethod::Head => head_of(store, names, &plain),
@@ -87,12 +101,12 @@ impl FastLane {
         &self,
         upload: ObjectUpload,
         content: s3s::Body,
-    ) -> Outcome<OutgoingResponse> {
-        let made = upload.receive(content, &self.publishing).await?;
+    ) -> OperationResult<OutgoingResponse> {
+        let made = upload.receive(content, &self.publishing, None).await?;
         Ok(stored(&made))
     }
 
-    /// Returns the user who signed a request; `None` if anything about the signature is wrong.
+    /// Returns the user who signed a request; `None` if the signature is invalid in any way.
     fn signer(&self, head: &RequestHead<'_>, plain: &PlainRequest<'_>) -> Option<Arc<User>> {
         let find = |access_key: &str| self.users.find(access_key).filter(|_| self.users.is_available());
         match plain.signature.as_ref()? {
@@ -137,15 +151,17 @@ fn get(
     Some(OutgoingResponse::written(status, head, PreparedBody::Content(object.content)))
 }
 
-/// If another caller holds the lock, leaves the request to the S3 layer, which waits for the lock.
+/// If another caller holds the lock, or if the delete reaches a large directory, leaves the request to the S3 layer,
+/// which waits for the lock, and for another thread to read the directory.
 fn delete(
     store: &dyn Store,
     (bucket, key): (&Bucket, &Key),
     plain: &PlainRequest<'_>,
 ) -> Option<OutgoingResponse> {
-    let options = DeleteOptions { conditions: plain.conditions(), version: None };
+    let options = DeleteOptions { conditions: plain.conditions(), ..Default::default() };
     let DeleteResult { is_marker, version, .. } =
-        with_lock_patience(Duration::ZERO, || store.delete(bucket, key, &options)).ok()?;
+        without_scanning(|| with_lock_patience(Duration::ZERO, || store.delete(bucket, key, &options)))?
+            .ok()?;
     let mut head = start(StatusCode::NO_CONTENT);
     if is_marker {
         put(&mut head, "x-amz-delete-marker", b"true");
@@ -284,7 +300,7 @@ mod tests {
         }
 
         fn status(&self, head: &str) -> Option<u16> {
-            self.taken(head, b"").map(|taken| taken.expect("nothing is wrong with its content"))
+            self.taken(head, b"").map(|taken| taken.expect("its content is valid"))
         }
 
         fn content(&self, key: &str) -> Option<Vec<u8>> {

@@ -9,7 +9,7 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use percent_encoding::percent_decode_str;
 
 use crate::domains::BucketDomains;
-use crate::http1::fast_lane::signature::{PresignedQuery, decoded};
+use crate::http1::fast_lane::signature::{PresignedQuery, decoded, is_unreserved};
 use crate::http1::head::{RequestFraming, RequestHead};
 use crate::monitor::OperationCode;
 
@@ -88,14 +88,14 @@ pub(super) struct PlainRequest<'h> {
 
 /// The signature of a request, not checked yet: the signer, and the signed parts.
 pub(super) enum RequestSignature<'h> {
-    Header(SignedHeaders<'h>),
+    Header(SignatureHeaders<'h>),
     /// A presigned URL.
     Query(PresignedQuery<'h>),
 }
 
 /// The parts of a signature that the headers of a request state.
 #[derive(Clone, Copy)]
-pub(super) struct SignedHeaders<'h> {
+pub(super) struct SignatureHeaders<'h> {
     pub(super) authorization: &'h str,
     pub(super) amz_date: &'h str,
     pub(super) payload_hash: &'h str,
@@ -140,7 +140,7 @@ impl<'h> PlainHeaders<'h> {
                 }
                 _ => return None,
             };
-            let value = std::str::from_utf8(header.value).ok()?;
+            let value = head.value(header)?;
             if field.replace(value).is_some() {
                 return None;
             }
@@ -166,7 +166,7 @@ impl<'h> PlainHeaders<'h> {
         let Some(query) = query else {
             let signed = authorization.zip(amz_date).zip(payload_hash);
             return Some(signed.map(|((authorization, amz_date), payload_hash)| {
-                RequestSignature::Header(SignedHeaders { authorization, amz_date, payload_hash })
+                RequestSignature::Header(SignatureHeaders { authorization, amz_date, payload_hash })
             }));
         };
         let is_signed_twice = authorization.or(amz_date).or(payload_hash).is_some();
@@ -282,8 +282,25 @@ fn is(name: &str, known: &str) -> bool {
 /// Whether a target is a path in exactly the encoding that signatures require. Such a path has one spelling only,
 /// so client and gateway cannot differ about it.
 fn is_canonical(target: &str) -> bool {
-    target.starts_with('/')
-        && target.split('/').all(|part| decoded(part).is_some_and(|text| !text.contains('/')))
+    // Most paths have no escapes.
+    let is_simple = target.bytes().all(|byte| byte == b'/' || is_unreserved(byte));
+    let is_part = |part| decoded(part).is_some_and(|text| !text.contains('/'));
+    target.starts_with('/') && (is_simple || target.split('/').all(is_part))
+}
+
+/// Whether the fast lane takes a request with this head, apart from its signature, which must at least be readable.
+#[cfg(feature = "fuzzing")]
+pub(crate) fn is_plain_request(head: &RequestHead<'_>) -> bool {
+    use fordway_wire::sigv4::AuthorizationHeader;
+
+    let Some(request) = PlainRequest::read(head) else { return false };
+    let is_signed = match &request.signature {
+        None => false,
+        Some(RequestSignature::Header(signed)) => AuthorizationHeader::parse(signed.authorization).is_some(),
+        Some(RequestSignature::Query(signed)) => signed.authorization().is_some(),
+    };
+    let _conditions = request.conditions();
+    request.names(&BucketDomains::none()).is_some() && is_signed
 }
 
 #[cfg(test)]

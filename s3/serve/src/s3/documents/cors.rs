@@ -1,8 +1,8 @@
 //! CORS: rules for which web pages may use a browser to read and write a bucket (the Fetch standard, section 3.2).
 //!
-//! A bucket's rules are a document. Responses to requests with an `Origin` carry the headers of the first rule that
-//! matches, and responses to preflights (`OPTIONS`) carry nothing else. The rules tell browsers what to do; signatures
-//! and the kernel still decide who may read and write.
+//! A bucket's CORS rules are one document. Responses to requests with an `Origin` carry the headers of the first rule
+//! that matches, and responses to preflights (`OPTIONS`) carry nothing else. The rules tell browsers what to do;
+//! signatures and the kernel still decide who may read and write.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use s3s::dto::{CORSConfiguration, CORSRule};
 
 use crate::message::composed;
 use crate::s3::documents::{DocumentService, malformed, read, write};
-use crate::s3::error::{Outcome, S3Failure};
+use crate::s3::error::{OperationResult, S3Failure};
 
 /// The maximum number of rules of a bucket (S3's limit).
 const MAX_RULES: usize = 100;
@@ -30,8 +30,8 @@ pub(super) const SERVICE: DocumentService = DocumentService {
     check,
 };
 
-/// Checks the rules of a bucket. Errors: `MalformedXML`, `InvalidRequest` for rules that cannot mean anything.
-fn check(document: &[u8]) -> Outcome<Vec<u8>> {
+/// Checks the rules of a bucket. Errors: `MalformedXML`, `InvalidRequest` for meaningless rules.
+fn check(document: &[u8]) -> OperationResult<Vec<u8>> {
     let configuration: CORSConfiguration = read(document)?;
     if !(1..=MAX_RULES).contains(&configuration.cors_rules.len()) {
         return Err(malformed(format!("a bucket has 1 to {MAX_RULES} CORS rules")));
@@ -40,7 +40,7 @@ fn check(document: &[u8]) -> Outcome<Vec<u8>> {
     write(&configuration)
 }
 
-fn check_rule(rule: &CORSRule) -> Outcome<()> {
+fn check_rule(rule: &CORSRule) -> OperationResult<()> {
     let refused = |words: String| {
         Err(S3Failure::aws("InvalidRequest", StatusCode::BAD_REQUEST, &words, "correct the rule"))
     };
@@ -193,7 +193,7 @@ pub(crate) fn preflight(
     })
 }
 
-const FOR_BROWSERS: &str = "OPTIONS is for browsers; say Origin and Access-Control-Request-Method";
+const FOR_BROWSERS: &str = "OPTIONS is for browsers; send Origin and Access-Control-Request-Method";
 
 /// Reads the request that a preflight asks about. Errors: AWS's message for a missing or malformed header.
 fn checked_preflight(headers: &HeaderMap) -> Result<PreflightRequest<'_>, String> {

@@ -4,7 +4,10 @@
 //! always well formed.
 
 pub(crate) mod cors;
+mod lifecycle;
 pub(super) mod ownership;
+pub(super) mod policy;
+mod public_access;
 pub(super) mod tagging;
 
 use std::sync::Arc;
@@ -14,8 +17,9 @@ use http::{HeaderValue, StatusCode, header};
 use s3s::xml::{Deserialize, Deserializer, Serialize, Serializer};
 use s3s::{Body, S3Request, S3Response};
 
+use crate::access::forget_rules;
 use crate::s3::apart::change_apart;
-use crate::s3::error::{Outcome, S3Failure, unreadable_body};
+use crate::s3::error::{OperationResult, S3Failure, unreadable_body};
 use crate::s3::look_up::look_up;
 use crate::users::User;
 
@@ -29,10 +33,11 @@ pub(super) struct DocumentService {
     /// The status of a put that succeeds.
     put_status: StatusCode,
     /// Checks the document that was sent, and returns the document to store.
-    check: fn(&[u8]) -> Outcome<Vec<u8>>,
+    check: fn(&[u8]) -> OperationResult<Vec<u8>>,
 }
 
-const KINDS: [&DocumentService; 3] = [&cors::SERVICE, &ownership::SERVICE, &tagging::SERVICE];
+const KINDS: [&DocumentService; 5] =
+    [&cors::SERVICE, &lifecycle::SERVICE, &ownership::SERVICE, &public_access::SERVICE, &tagging::SERVICE];
 
 /// The action of an operation on a document.
 pub(super) enum DocumentAction {
@@ -59,7 +64,7 @@ impl DocumentService {
         action: DocumentAction,
         (user, bucket): (Arc<User>, String),
         mut request: S3Request<Body>,
-    ) -> Outcome<S3Response<Body>> {
+    ) -> OperationResult<S3Response<Body>> {
         let bucket = Bucket::new(bucket)?;
         match action {
             DocumentAction::Get => {
@@ -80,14 +85,23 @@ impl DocumentService {
                     Ok(store.set_document(&bucket, &self.kind, &document)?)
                 };
                 change_apart(user, put).await?;
+                self.forget();
                 Ok(S3Response::with_status(Body::empty(), self.put_status))
             }
             DocumentAction::Delete => {
                 let delete =
                     move |store: &dyn fordway_store::Store| Ok(store.delete_document(&bucket, &self.kind)?);
                 change_apart(user, delete).await?;
+                self.forget();
                 Ok(S3Response::with_status(Body::empty(), StatusCode::NO_CONTENT))
             }
+        }
+    }
+
+    /// Makes a change of access rules take effect at once.
+    fn forget(&self) {
+        if self.kind.decides_access() {
+            forget_rules();
         }
     }
 
@@ -114,19 +128,19 @@ fn in_namespace(mut document: Vec<u8>) -> Vec<u8> {
 }
 
 /// Parses a document. Errors: `MalformedXML`.
-fn read<T: for<'xml> Deserialize<'xml>>(document: &[u8]) -> Outcome<T> {
+pub(crate) fn read<T: for<'xml> Deserialize<'xml>>(document: &[u8]) -> OperationResult<T> {
     let mut input = Deserializer::new(document);
     let read = T::deserialize(&mut input).and_then(|value| input.expect_eof().map(|()| value));
     read.map_err(|error| {
-        malformed(format!("the document is not what S3 takes here: {error}; look up its elements"))
+        malformed(format!("S3 does not accept this document here: {error}; check its elements"))
     })
 }
 
 /// Serializes a document.
-fn write(value: &impl Serialize) -> Outcome<Vec<u8>> {
+fn write(value: &impl Serialize) -> OperationResult<Vec<u8>> {
     let mut document = b"<?xml version=\"1.0\" encoding=\"UTF-8\"?>".to_vec();
     let written = value.serialize(&mut Serializer::new(&mut document));
-    written.map_err(|error| malformed(format!("the document cannot be written again: {error}")))?;
+    written.map_err(|error| malformed(format!("the document cannot be serialized: {error}")))?;
     Ok(document)
 }
 

@@ -1,12 +1,12 @@
-//! The setting for who owns the objects of a bucket. The only possible value is the bucket's owner, because there are
-//! no access lists here.
+//! The ownership setting of a bucket's objects. The only possible value is the bucket's owner, because access lists
+//! are not supported.
 
 use fordway_store::{DocumentKind, Error, ErrorKind};
 use http::StatusCode;
 use s3s::dto::{ObjectOwnership, OwnershipControls};
 
 use crate::s3::documents::{DocumentService, malformed, read};
-use crate::s3::error::Outcome;
+use crate::s3::error::OperationResult;
 
 pub(in crate::s3) const KIND: DocumentKind = DocumentKind::known("ownership");
 
@@ -17,13 +17,13 @@ pub(in crate::s3) const ENFORCED: &str = "<?xml version=\"1.0\" encoding=\"UTF-8
 pub(super) const SERVICE: DocumentService = DocumentService {
     kind: KIND,
     operations: ["GetBucketOwnershipControls", "PutBucketOwnershipControls", "DeleteBucketOwnershipControls"],
-    missing: ("OwnershipControlsNotFoundError", "nobody has set who owns the bucket's objects"),
+    missing: ("OwnershipControlsNotFoundError", "the bucket has no ownership controls"),
     put_status: StatusCode::OK,
     check,
 };
 
 /// Accepts the one setting. Errors: `MalformedXML` for an unknown setting, `NotImplemented` for any other.
-fn check(document: &[u8]) -> Outcome<Vec<u8>> {
+fn check(document: &[u8]) -> OperationResult<Vec<u8>> {
     const OTHERS: [&str; 2] = [ObjectOwnership::BUCKET_OWNER_PREFERRED, ObjectOwnership::OBJECT_WRITER];
     let controls: OwnershipControls = read(document)?;
     let [rule] = &controls.rules[..] else {
@@ -32,9 +32,9 @@ fn check(document: &[u8]) -> Outcome<Vec<u8>> {
     match rule.object_ownership.as_str() {
         ObjectOwnership::BUCKET_OWNER_ENFORCED => Ok(ENFORCED.into()),
         other if OTHERS.contains(&other) => {
-            let detail = format!("{other} needs access lists, which are not offered here");
+            let detail = format!("{other} needs access lists, which are not supported");
             Err(Error::new(ErrorKind::NotImplemented, detail).into())
         }
-        other => Err(malformed(format!("{other:?} is no ownership of objects"))),
+        other => Err(malformed(format!("{other:?} is not an object ownership"))),
     }
 }

@@ -5,7 +5,7 @@ use http::StatusCode;
 use s3s::dto::{Tag, Tagging};
 
 use crate::s3::documents::{DocumentService, read, write};
-use crate::s3::error::{Outcome, S3Failure};
+use crate::s3::error::{OperationResult, S3Failure};
 use crate::s3::tagging::check_each;
 
 /// The maximum number of tags of a bucket (S3's limit).
@@ -22,14 +22,14 @@ pub(super) const SERVICE: DocumentService = DocumentService {
 };
 
 /// Checks the tags of a bucket. Errors: `MalformedXML`, `BadRequest`, `InvalidTag`.
-fn check(document: &[u8]) -> Outcome<Vec<u8>> {
+fn check(document: &[u8]) -> OperationResult<Vec<u8>> {
     let tagging: Tagging = read(document)?;
     let texts = |tag: Tag| (tag.key.unwrap_or_default(), tag.value.unwrap_or_default());
     document_of(tagging.tag_set.into_iter().map(texts).collect())
 }
 
 /// Returns the document with the tags of a bucket. Errors: `BadRequest` for more than 50, `InvalidTag`.
-pub(in crate::s3) fn document_of(listed: Vec<(String, String)>) -> Outcome<Vec<u8>> {
+pub(in crate::s3) fn document_of(listed: Vec<(String, String)>) -> OperationResult<Vec<u8>> {
     if listed.len() > MAX_BUCKET_TAGS {
         let words = format!("Bucket tag count cannot be greater than {MAX_BUCKET_TAGS}");
         return Err(S3Failure::aws("BadRequest", StatusCode::BAD_REQUEST, &words, ""));

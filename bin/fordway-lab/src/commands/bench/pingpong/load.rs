@@ -12,7 +12,7 @@ use fordway_store::{Error, ErrorKind, Result};
 use fordway_workload::rest::{CompletedRequest, LoadFailure, NetworkTraffic, RequestChannel};
 
 use crate::args::{PingpongBenchArgs, PolicyArg, ScaleArg};
-use crate::commands::pingpong::MessageClient;
+use crate::commands::pingpong::PongHttpClient;
 
 /// One combination of the varied options.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -137,7 +137,7 @@ impl SizeRange {
     }
 }
 
-/// How much of a response's body is kept as the reason of a failure, in bytes.
+/// Maximum number of bytes of a response's body that are kept as the reason for a failure.
 const REASON_BYTES_MAX: usize = 500;
 
 /// The sizes of a block. Each thread takes the next size, and wraps around after the last.
@@ -164,7 +164,7 @@ impl BlockSizes {
 
 /// One thread's connection to ping.
 pub(super) struct PingChannel {
-    caller: MessageClient,
+    caller: PongHttpClient,
     sizes: Arc<BlockSizes>,
     keep: bool,
     room: Vec<u8>,
@@ -182,7 +182,7 @@ struct ReceivedMessage {
 
 impl PingChannel {
     pub(super) fn new(address: &str, sizes: Arc<BlockSizes>, keep: bool, timeout: Duration) -> Result<Self> {
-        let caller = MessageClient::new(&format!("http://{address}"), "ping", timeout)?;
+        let caller = PongHttpClient::new(&format!("http://{address}"), "ping", timeout)?;
         Ok(PingChannel { caller, sizes, keep, room: Vec::new(), is_due: false, connections: 0 })
     }
 

@@ -23,6 +23,7 @@ use serde_json::{Map, Value, json};
 use self::load::{BlockSizes, PingChannel, PingpongCombination, SizeRange, points};
 use self::setups::{MeasuredSetup, wire};
 use crate::args::{PingpongBenchArgs, PolicyArg, ScaleArg};
+use crate::commands;
 
 pub(super) fn run(args: &PingpongBenchArgs, context: &CommandContext) -> Result<CommandExit> {
     if args.list {
@@ -31,7 +32,7 @@ pub(super) fn run(args: &PingpongBenchArgs, context: &CommandContext) -> Result<
     let seed = args.chance.seed()?;
     let started = (jiff::Timestamp::now(), Instant::now());
     let machine = Machine::observe(&[]);
-    let watch = MachineWatch::start(&[]);
+    let watch = MachineWatch::start(&[], args.trust.force)?;
     let watch = if args.pong.is_some() { watch.beside_unknown_servers() } else { watch };
     let cores = fordway_sys::usable_cores();
     let (points, range) = (points(args, cores.len())?, SizeRange::new(args)?);
@@ -42,8 +43,8 @@ pub(super) fn run(args: &PingpongBenchArgs, context: &CommandContext) -> Result<
     let task = PingpongTask { args, points: &points, range, seed, cores };
     let measured = task.measure(&lanes, context);
     context.output.end_progress();
-    let facts = RunFacts { args, points: &points, range, seed, machine, watch, started };
-    let outcome = measured.and_then(|measured| facts.report(&lanes, measured, context));
+    let facts = RunFacts { args, points: &points, range, seed, machine, started };
+    let outcome = measured.and_then(|measured| facts.report((&lanes, watch), measured, context));
     setups::take_down(lanes);
     outcome
 }
@@ -218,7 +219,6 @@ struct RunFacts<'a> {
     range: SizeRange,
     seed: u64,
     machine: Machine,
-    watch: MachineWatch,
     started: (jiff::Timestamp, Instant),
 }
 
@@ -226,19 +226,16 @@ impl RunFacts<'_> {
     /// Prints the table, and writes the run file if one was requested.
     fn report(
         self,
-        lanes: &[MeasuredSetup],
+        (lanes, watch): (&[MeasuredSetup], MachineWatch),
         measured: SetupBlocks,
         context: &CommandContext,
     ) -> Result<CommandExit> {
         let args = self.args;
-        let (run, records) = self.run(lanes, measured);
-        for summary in &run.summaries {
-            context.output.row(summary)?;
-        }
+        let (mut run, records) = self.run(lanes, measured);
+        commands::judge(&mut run, watch);
+        commands::write_summaries(&run, context)?;
         context.output.text(&load_table(&run))?;
-        for warning in &run.warnings {
-            context.output.note(&format!("warning: {warning}"));
-        }
+        commands::write_trust(&run, context)?;
         for lane in lanes {
             if let Some(problem) = lane.problem() {
                 context.output.text(&format!("{}: not measured: {problem}", lane.label()))?;
@@ -271,7 +268,6 @@ impl RunFacts<'_> {
         for lane in lanes {
             warnings.extend(remark(lane));
         }
-        warnings.extend(self.watch.doubts());
         let lane = |lane: &MeasuredSetup| fordway_measure::MeasuredLane {
             name: lane.label(),
             description: lane.setup.description.clone(),
@@ -291,6 +287,7 @@ impl RunFacts<'_> {
             summaries,
             scores: Vec::new(),
             warnings,
+            conditions: None,
         };
         (run, rest::records(rows))
     }

@@ -1,14 +1,14 @@
-//! The set-ups of a run: which ones are chosen, and how all of them are brought up together.
+//! Selects the set-ups of a run, and brings up all of them together.
 
 use std::time::{Duration, Instant};
 
 use fordway_command::CommandContext;
-use fordway_netlab::setup::{NetworkSetup, RunningSetup, SetupGround, SetupPrograms, WireSettings};
+use fordway_netlab::setup::{NetworkSetup, RunningSetup, SetupNetworks, SetupPrograms, WireSettings};
 use fordway_store::{Error, ErrorKind, Result};
 
 use super::load::windows;
 use crate::args::PingpongBenchArgs;
-use crate::commands::pingpong::MessageClient;
+use crate::commands::pingpong::PongHttpClient;
 
 /// The ports of pong and ping. On a shared machine they may be in use; `--set port=` changes them.
 const PORTS: (u16, u16) = (18_080, 18_081);
@@ -60,7 +60,7 @@ pub(super) fn chosen(args: &PingpongBenchArgs) -> Result<Vec<NetworkSetup>> {
 
 /// Gives each set-up that shares this machine's network its own two ports, by adding 2 for each such set-up before it.
 fn spread_ports(setups: &mut [NetworkSetup]) -> Result<()> {
-    let sharing = setups.iter_mut().filter(|setup| setup.on == SetupGround::Machine);
+    let sharing = setups.iter_mut().filter(|setup| setup.on == SetupNetworks::Machine);
     for (number, setup) in sharing.enumerate() {
         for (word, usual) in [("port", PORTS.0), ("ping-port", PORTS.1)] {
             let first = port(setup, word, usual)?;
@@ -212,7 +212,7 @@ fn check(running: &RunningSetup, args: &PingpongBenchArgs, stop: &dyn Fn() -> bo
 
 fn check_once(running: &RunningSetup, args: &PingpongBenchArgs) -> Result<()> {
     let ask = || {
-        let caller = MessageClient::new(&format!("http://{}", running.ping_address), "ping", args.timeout)?;
+        let caller = PongHttpClient::new(&format!("http://{}", running.ping_address), "ping", args.timeout)?;
         let mut response = caller.ask(args.min, false).map_err(|failure| failure.error)?;
         let status = response.status();
         let said = response.read_document()?;

@@ -36,7 +36,7 @@ pub(super) fn run(args: &TransportArgs, context: &CommandContext) -> Result<Comm
     let root = args.root.clone().unwrap_or_else(std::env::temp_dir);
     // Observe the machine before the work starts, because the work raises the load average.
     let machine = Machine::observe(&[("root", &root)]);
-    let watch = MachineWatch::start(&[]);
+    let watch = MachineWatch::start(&[], args.trust.force)?;
     let mut transports = TransportSet::open(args, &plan, &root)?;
     let outcome = measure(&plan, &mut transports, context);
     let (lanes, missing) = (transports.descriptions(), transports.missing.clone());
@@ -53,7 +53,7 @@ pub(super) fn run(args: &TransportArgs, context: &CommandContext) -> Result<Comm
         warnings: missing,
     };
     let mut run = describe(&plan, lanes, &outcome, header);
-    run.warnings.extend(watch.doubts());
+    commands::judge(&mut run, watch);
     run.write(&args.setting.path(), &outcome.records)
         .map_err(|error| Error::new(ErrorKind::Io, error.to_string()))?;
     report(args, &run, context)
@@ -87,16 +87,12 @@ fn parameters(args: &TransportArgs) -> serde_json::Map<String, serde_json::Value
 }
 
 fn report(args: &TransportArgs, run: &RunDocument, context: &CommandContext) -> Result<CommandExit> {
-    for summary in &run.summaries {
-        context.output.row(summary)?;
-    }
+    commands::write_summaries(run, context)?;
     context.output.text(&transfer_table(run))?;
     for lane in &run.lanes {
         context.output.text(&format!("{}: {}", lane.name, lane.description))?;
     }
-    for warning in &run.warnings {
-        context.output.note(&format!("warning: {warning}"));
-    }
+    commands::write_trust(run, context)?;
     context.output.text(&format!("run: {}", args.setting.path().display()))?;
     if !args.page.no_report {
         commands::write_page(&args.setting.path(), context)?;

@@ -50,7 +50,7 @@ pub(super) struct MpiProgram {
     launcher: PathBuf,
 }
 
-/// Two running ranks that wait for orders.
+/// Two running ranks that wait for tasks.
 pub(super) struct MpiJob {
     pub(super) remote: RemoteTransport,
     pub(super) program: ChildProgram,
@@ -122,7 +122,7 @@ impl MpiProgram {
         }
     }
 
-    /// Starts two ranks, and waits until they accept orders. Errors: `Unavailable` if the launcher ends first.
+    /// Starts two ranks, and waits until they accept tasks. Errors: `Unavailable` if the launcher ends first.
     pub(super) fn start(&self, carrier: Option<MpiCarrier>, is_yielding: bool) -> Result<MpiJob> {
         let way = match carrier {
             Some(MpiCarrier::Tcp) => "-tcp",

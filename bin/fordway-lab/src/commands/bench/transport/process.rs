@@ -84,7 +84,7 @@ impl Drop for ChildProgram {
     }
 }
 
-/// A listener that a started program connects back to.
+/// A listener to which a started program connects.
 pub(super) struct CallbackListener(TcpListener);
 
 impl CallbackListener {

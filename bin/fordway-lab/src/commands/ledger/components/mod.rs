@@ -79,6 +79,10 @@ pub(super) fn same(what: &[u8], wanted: &[u8]) -> Result<()> {
 pub(super) struct ClockReading;
 
 impl LedgerComponent for ClockReading {
+    fn moves_content(&self) -> bool {
+        false
+    }
+
     fn prepare(&mut self, _: u64) -> Result<()> {
         Ok(())
     }

@@ -12,7 +12,7 @@ use std::time::SystemTime;
 
 use fordway_client::s3::{RequestSigner, S3Credentials, UnsignedRequest};
 use fordway_command::file_error;
-use fordway_serve::{AccessKeyPair, S3Layer, Users};
+use fordway_serve::{AccessKeyPair, S3Responder, Users};
 use fordway_store::{
     Bucket, Checksum, ChecksumAlgorithm, ETagPolicy, Error, ErrorKind, Key, MemoryStore, Objects, PutOptions,
     Result,
@@ -191,6 +191,10 @@ impl RequestSigning {
 }
 
 impl LedgerComponent for RequestSigning {
+    fn moves_content(&self) -> bool {
+        false
+    }
+
     fn prepare(&mut self, size_bytes: u64) -> Result<()> {
         self.asked = self.request.asked(size_bytes);
         Ok(())
@@ -238,6 +242,10 @@ impl SignatureCheck {
 }
 
 impl LedgerComponent for SignatureCheck {
+    fn moves_content(&self) -> bool {
+        false
+    }
+
     fn prepare(&mut self, size_bytes: u64) -> Result<()> {
         self.path = self.request.asked(size_bytes).path;
         let now = SystemTime::now();
@@ -297,6 +305,10 @@ fn bad(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Error {
 }
 
 impl LedgerComponent for Http1Heads {
+    fn moves_content(&self) -> bool {
+        false
+    }
+
     fn prepare(&mut self, size_bytes: u64) -> Result<()> {
         self.asked = self.request.asked(size_bytes);
         self.heads = self.request.heads(size_bytes)?;
@@ -327,7 +339,7 @@ impl LedgerComponent for Http1Heads {
 
 /// A request without content that the S3 layer handles in memory, on top of a store that does almost nothing.
 pub(in crate::commands::ledger) struct S3LayerCall {
-    layer: S3Layer,
+    layer: S3Responder,
     runtime: Runtime,
     request: S3Request,
     signed: Request<()>,
@@ -346,7 +358,7 @@ impl S3LayerCall {
         let store = MemoryStore::new(ETagPolicy::Fast);
         store.create_bucket(bucket)?;
         store.put(bucket, &Key::new(operation.name(0))?, &[], &PutOptions::default())?;
-        let layer = S3Layer::new(Users::one(identity.clone(), Arc::new(store)));
+        let layer = S3Responder::new(Users::one(identity.clone(), Arc::new(store)));
         let request = S3Request::new(operation, "127.0.0.1:9000", &identity, bucket, contents);
         let runtime = Builder::new_current_thread().build().map_err(failed)?;
         let (signed, answered) = (Request::default(), Response::default());

@@ -39,7 +39,7 @@ pub(in super::super) struct MessageSizes {
 }
 
 /// Returns the messages of an operation on this many bytes.
-pub(in super::super) type Sizes = Box<dyn FnMut(u64) -> Result<MessageSizes>>;
+pub(in super::super) type MessageSizing = Box<dyn FnMut(u64) -> Result<MessageSizes>>;
 
 /// The process on the other side. It ends when the connection does.
 pub(super) struct PeerProcess(Child);
@@ -91,7 +91,7 @@ pub(super) fn accepted<T>(
 
 /// The state shared by all kinds of round trip.
 pub(super) struct RoundTrip {
-    sizes: Sizes,
+    sizes: MessageSizing,
     pub(super) request: Vec<u8>,
     order: EchoRequest,
     body: Vec<u8>,
@@ -101,7 +101,7 @@ pub(super) struct RoundTrip {
 }
 
 impl RoundTrip {
-    pub(super) fn new(sizes: Sizes) -> Self {
+    pub(super) fn new(sizes: MessageSizing) -> Self {
         let order = EchoRequest { request_bytes: 0, head_bytes: 0, body_bytes: 0, form: ReplyForm::Bytes };
         RoundTrip {
             sizes,
@@ -161,9 +161,9 @@ pub(in super::super) struct UnixRoundTrip {
 
 impl UnixRoundTrip {
     /// Starts a process that passes `file`. Its socket is created in `dir`.
-    pub(in super::super) fn new(dir: &Path, file: &Path, sizes: Sizes) -> Result<Self> {
+    pub(in super::super) fn new(dir: &Path, file: &Path, sizes: MessageSizing) -> Result<Self> {
         let path = dir.join("round-trip.sock");
-        let failed = |error| file_error("listening at", path.display(), error);
+        let failed = |error| file_error("listening on", path.display(), error);
         let listener = UnixListener::bind(&path).map_err(failed)?;
         listener.set_nonblocking(true).map_err(failed)?;
         let mut other = start(&format!("unix:{}", path.display()), file)?;
@@ -234,7 +234,7 @@ pub(in super::super) struct TcpRoundTrip {
 
 impl TcpRoundTrip {
     /// Starts a process that sends `file`.
-    pub(in super::super) fn new(file: &Path, sizes: Sizes) -> Result<Self> {
+    pub(in super::super) fn new(file: &Path, sizes: MessageSizing) -> Result<Self> {
         let failed = |error| file_error("listening at", "127.0.0.1", error);
         let listener = TcpListener::bind("127.0.0.1:0").map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
@@ -242,7 +242,7 @@ impl TcpRoundTrip {
     }
 
     /// Like [`new`](Self::new), with the process at the far end of a network and this side at the near end.
-    pub(in super::super) fn through(ends: &NetworkPair, file: &Path, sizes: Sizes) -> Result<Self> {
+    pub(in super::super) fn through(ends: &NetworkPair, file: &Path, sizes: MessageSizing) -> Result<Self> {
         let failed = |error| file_error("listening at", ends.near.address, error);
         let listener =
             ends.near.network.run(|| TcpListener::bind((ends.near.address, 0)))?.map_err(failed)?;
@@ -251,7 +251,7 @@ impl TcpRoundTrip {
         TcpRoundTrip::over(listener, other, sizes)
     }
 
-    fn over(listener: TcpListener, mut other: PeerProcess, sizes: Sizes) -> Result<Self> {
+    fn over(listener: TcpListener, mut other: PeerProcess, sizes: MessageSizing) -> Result<Self> {
         let failed = |error| file_error("listening for", "the other side of a round trip", error);
         listener.set_nonblocking(true).map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
@@ -322,7 +322,7 @@ pub(in crate::commands::ledger) struct EventLoops {
 
 impl EventLoops {
     /// Starts a process on the other side. It receives `file` as an argument, but does not send it.
-    pub(in crate::commands::ledger) fn new(file: &Path, sizes: Sizes) -> Result<Self> {
+    pub(in crate::commands::ledger) fn new(file: &Path, sizes: MessageSizing) -> Result<Self> {
         let failed = |error| file_error("listening at", "127.0.0.1", error);
         let listener = TcpListener::bind("127.0.0.1:0").map_err(failed)?;
         listener.set_nonblocking(true).map_err(failed)?;

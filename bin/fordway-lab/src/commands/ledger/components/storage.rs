@@ -57,6 +57,10 @@ impl FileOpen {
 }
 
 impl LedgerComponent for FileOpen {
+    fn moves_content(&self) -> bool {
+        false
+    }
+
     fn prepare(&mut self, size_bytes: u64) -> Result<()> {
         self.path = self.files.path(size_bytes);
         Ok(())
@@ -326,7 +330,7 @@ impl ObjectGet {
 impl LedgerComponent for ObjectGet {
     fn prepare(&mut self, size_bytes: u64) -> Result<()> {
         self.objects.take(ObjectOperation::Get, size_bytes)?;
-        // A connection stays in the network in which it was made, whichever thread uses it later.
+        // A connection belongs to the network in which it was made, whichever thread uses it later.
         let Some(network) = self.network.clone() else { return Ok(()) };
         network.run(|| self.run())?
     }
@@ -349,6 +353,10 @@ impl LedgerComponent for ObjectGet {
 pub(in crate::commands::ledger) struct ObjectDescribe(pub(in crate::commands::ledger) SizedObjects);
 
 impl LedgerComponent for ObjectDescribe {
+    fn moves_content(&self) -> bool {
+        false
+    }
+
     fn prepare(&mut self, size_bytes: u64) -> Result<()> {
         self.0.take(ObjectOperation::Get, size_bytes)
     }

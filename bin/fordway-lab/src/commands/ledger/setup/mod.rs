@@ -11,7 +11,7 @@ use fordway_measure::MeasuredLane;
 use fordway_netlab::setup::{NetworkPair, NetworkSetup, WireSettings};
 use fordway_posix::{Durability, PosixConfig, PosixStore};
 use fordway_store::{Bucket, ETagPolicy, Error, ErrorKind, Key, Objects as _, PutOptions, Result};
-use fordway_workload::ledger::{LedgerComponent, LedgerPath, MeasuredComponent};
+use fordway_workload::ledger::{LedgerComponent, LedgerPath, NamedComponent};
 
 use self::paths::{http_messages, with_get_request};
 use super::components::request::{Http1Heads, RequestSigning, S3Request};
@@ -29,7 +29,7 @@ const BUCKET: &str = "ledger";
 /// Everything that is measured, and the gateways and networks behind it.
 #[derive(Default)]
 pub(super) struct LedgerSetup {
-    pub(super) components: Vec<MeasuredComponent>,
+    pub(super) components: Vec<NamedComponent>,
     pub(super) paths: Vec<LedgerPath>,
     /// The requested items that cannot be measured here, each with the reason.
     pub(super) left_out: Vec<String>,
@@ -69,17 +69,17 @@ impl LedgerSetup {
         let largest = files.path(largest);
         let objects = SizedObjects::new(Arc::new(store), &bucket, &contents)?;
         let site = ObjectSite { dir, root: &root, bucket, files, largest, objects, contents };
-        let mut ladder = LedgerSetup::default();
-        ladder.memory(&site.contents);
+        let mut ledger = LedgerSetup::default();
+        ledger.memory(&site.contents);
         for (at, path) in paths.iter().enumerate() {
             if !paths[..at].contains(path) {
-                ladder.path(*path, &site)?;
+                ledger.path(*path, &site)?;
             }
         }
         for setup in &setups {
-            ladder.network(setup, &site)?;
+            ledger.network(setup, &site)?;
         }
-        Ok(ladder)
+        Ok(ledger)
     }
 
     /// Stops the gateways.
@@ -97,7 +97,7 @@ impl LedgerSetup {
     ) -> Result<()> {
         if self.components.iter().all(|known| known.lane.name != name) {
             let lane = MeasuredLane { name: name.to_owned(), description: description.to_owned() };
-            self.components.push(MeasuredComponent { lane, component: component()? });
+            self.components.push(NamedComponent { lane, component: component()? });
         }
         Ok(())
     }
@@ -106,7 +106,7 @@ impl LedgerSetup {
     fn memory(&mut self, contents: &DistinctContent) {
         let mut add = |name: &str, description: &str, component: Box<dyn LedgerComponent>| {
             let lane = MeasuredLane { name: name.to_owned(), description: description.to_owned() };
-            self.components.push(MeasuredComponent { lane, component });
+            self.components.push(NamedComponent { lane, component });
         };
         add("memory copy", "memcpy between buffers in use", Box::new(MemoryCopy::new(contents)));
         add("clock", "nothing: two readings of the clock", Box::new(ClockReading));
@@ -176,7 +176,7 @@ impl LedgerSetup {
     fn network(&mut self, setup: &NetworkSetup, site: &ObjectSite<'_>) -> Result<()> {
         let fordway = std::env::current_exe()
             .map_err(|error| Error::new(ErrorKind::Io, "finding this program").caused_by(error))?;
-        // In a cluster, the wire accepts large pieces, and network cards segment them.
+        // In a cluster, network cards segment large packets (TSO), so the emulated wire accepts them whole.
         let wire = WireSettings { is_offloading: true, ..WireSettings::default() };
         match NetworkPair::lay(setup, &wire, &fordway) {
             Ok(ends) => self.http_through(setup, ends, site),

@@ -15,7 +15,7 @@ use crate::commands::ledger::components::framing::{
 };
 use crate::commands::ledger::components::request::{MessageHeads, S3LayerCall, S3Request, SignatureCheck};
 use crate::commands::ledger::components::round_trip::{
-    EventLoops, MessageSizes, Sizes, TcpRoundTrip, UnixRoundTrip,
+    EventLoops, MessageSizes, MessageSizing, TcpRoundTrip, UnixRoundTrip,
 };
 use crate::commands::ledger::components::storage::{
     FileOpen, FilePublish, FileWrite, ObjectDescribe, ObjectGet, ObjectPut, PosixGet, Pread, PreadPieces,
@@ -61,7 +61,7 @@ impl LedgerSetup {
     pub(super) fn node(&mut self, site: &ObjectSite<'_>) -> Result<()> {
         self.embedded_components(site)?;
         let mut frames = NodeFrames::new(ObjectOperation::Get, &site.bucket)?;
-        let description = "request and reply of the node lane written and read, in memory";
+        let description = "request and response of the node lane written and read, in memory";
         self.add("node frames", description, || {
             Ok(Box::new(NodeFrames::new(ObjectOperation::Get, &site.bucket)?))
         })?;
@@ -71,7 +71,7 @@ impl LedgerSetup {
             let rest_bytes = if form == ReplyForm::Descriptor { size_bytes as usize } else { 0 };
             Ok(MessageSizes { request_bytes, head_bytes, body_bytes: size_bytes as usize, form, rest_bytes })
         };
-        let description = "messages as long as the node lane's to a process that only answers, and back; \
+        let description = "messages as long as the node lane's to a process that only responds, and back; \
                            over 64 KiB a descriptor in place of the content";
         self.add("unix round trip", description, || {
             Ok(Box::new(UnixRoundTrip::new(site.dir, &site.largest, Box::new(sizes))?))
@@ -113,7 +113,7 @@ impl LedgerSetup {
     pub(super) fn http(&mut self, site: &ObjectSite<'_>) -> Result<()> {
         self.embedded_components(site)?;
         let request = self.get_request(site)?;
-        let description = "messages as long as HTTP/1.1's over loopback TCP to a process that only answers, \
+        let description = "messages as long as HTTP/1.1's over loopback TCP to a process that only responds, \
                            and back; content over 64 KiB by sendfile";
         self.add("tcp round trip", description, || {
             Ok(Box::new(TcpRoundTrip::new(&site.largest, http_messages(request))?))
@@ -203,7 +203,7 @@ impl LedgerSetup {
 }
 
 /// Returns the message sizes of a get over HTTP/1.1 without TLS.
-pub(super) fn http_messages(request: S3Request) -> Sizes {
+pub(super) fn http_messages(request: S3Request) -> MessageSizing {
     Box::new(move |size_bytes: u64| {
         let MessageHeads { asked, answered } = request.heads(size_bytes)?;
         let form = if size_bytes > INLINE_BYTES { ReplyForm::File } else { ReplyForm::Bytes };
@@ -225,8 +225,7 @@ fn with_request(path: LedgerPath) -> LedgerPath {
 impl LedgerSetup {
     fn write_components(&mut self, site: &ObjectSite<'_>) -> Result<()> {
         let dir = site.dir.join("published");
-        let description =
-            "a file without a name and content: opened, its time set, looked at, linked, closed";
+        let description = "an empty unnamed file: opened, its time set, described, linked, closed";
         self.add("file publish", description, || Ok(Box::new(FilePublish::new(&dir)?)))?;
         let description = "pwrite to a new file without a name";
         self.add("pwrite", description, || Ok(Box::new(FileWrite::new(site.dir, &site.contents)?)))?;
@@ -245,7 +244,7 @@ impl LedgerSetup {
     pub(super) fn node_put(&mut self, site: &ObjectSite<'_>) -> Result<()> {
         self.write_components(site)?;
         let mut frames = NodeFrames::new(ObjectOperation::Put, &site.bucket)?;
-        let description = "request and reply of a put by the node lane written and read, in memory";
+        let description = "request and response of a put by the node lane written and read, in memory";
         self.add("node frames, put", description, || {
             Ok(Box::new(NodeFrames::new(ObjectOperation::Put, &site.bucket)?))
         })?;
@@ -300,7 +299,7 @@ impl LedgerSetup {
             Ok(MessageSizes { request_bytes, head_bytes, body_bytes: 0, form, rest_bytes: size })
         };
         let description = "messages as long as those of puts by HTTP/1.1, content included, over loopback TCP \
-                           to a process that only answers, and back";
+                           to a process that only responds, and back";
         self.add("tcp round trip, put", description, || {
             Ok(Box::new(TcpRoundTrip::new(&site.largest, Box::new(sizes))?))
         })

@@ -1,0 +1,626 @@
+//! Conditions of statements (IAM user guide, "IAM JSON policy elements: Condition operators" and "Set operators for
+//! multivalued context keys").
+
+use std::net::{IpAddr, Ipv6Addr};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use fordway_wire::date::parse_iso8601;
+
+use crate::action::{Action, ActionSet};
+use crate::json::Json;
+use crate::pattern::{Pattern, PatternSyntax};
+use crate::request::AccessRequest;
+
+/// The condition keys that the gateway supports, in lower case, each with the actions to which it applies. A key
+/// without actions applies to all of them.
+const KEYS: &[(&str, &[&str])] = &[
+    ("aws:currenttime", &[]),
+    ("aws:epochtime", &[]),
+    ("aws:principalarn", &[]),
+    ("aws:principaltype", &[]),
+    ("aws:referer", &[]),
+    ("aws:securetransport", &[]),
+    ("aws:sourceip", &[]),
+    ("aws:useragent", &[]),
+    ("aws:userid", &[]),
+    ("aws:username", &[]),
+    ("s3:authtype", &[]),
+    ("s3:delimiter", LISTING),
+    ("s3:if-match", &["PutObject", "DeleteObject", "DeleteObjectVersion"]),
+    ("s3:if-none-match", &["PutObject"]),
+    ("s3:max-keys", LISTING),
+    ("s3:object-lock-legal-hold", &["PutObject", "PutObjectLegalHold"]),
+    ("s3:object-lock-mode", &["PutObject", "PutObjectRetention"]),
+    ("s3:object-lock-retain-until-date", &["PutObject", "PutObjectRetention"]),
+    ("s3:prefix", LISTING),
+    ("s3:requestobjecttagkeys", &["PutObject", "PutObjectTagging", "PutObjectVersionTagging"]),
+    ("s3:signatureage", &[]),
+    ("s3:signatureversion", &[]),
+    ("s3:versionid", VERSIONS),
+    ("s3:x-amz-acl", ACCESS_LISTS),
+    ("s3:x-amz-content-sha256", &[]),
+    ("s3:x-amz-copy-source", &["PutObject"]),
+    ("s3:x-amz-grant-full-control", ACCESS_LISTS),
+    ("s3:x-amz-grant-read", ACCESS_LISTS),
+    ("s3:x-amz-grant-read-acp", ACCESS_LISTS),
+    ("s3:x-amz-grant-write", ACCESS_LISTS),
+    ("s3:x-amz-grant-write-acp", ACCESS_LISTS),
+    ("s3:x-amz-metadata-directive", &["PutObject"]),
+    ("s3:x-amz-object-ownership", &["CreateBucket"]),
+    ("s3:x-amz-server-side-encryption", &["PutObject"]),
+    ("s3:x-amz-server-side-encryption-aws-kms-key-id", &["PutObject"]),
+    ("s3:x-amz-server-side-encryption-customer-algorithm", &["PutObject"]),
+    ("s3:x-amz-storage-class", &["PutObject"]),
+    ("s3:x-amz-website-redirect-location", &["PutObject"]),
+];
+
+const LISTING: &[&str] = &["ListBucket", "ListBucketVersions"];
+const VERSIONS: &[&str] = &[
+    "DeleteObjectVersion",
+    "DeleteObjectVersionTagging",
+    "GetObjectVersion",
+    "GetObjectVersionAcl",
+    "GetObjectVersionAttributes",
+    "GetObjectVersionTagging",
+    "PutObjectVersionAcl",
+    "PutObjectVersionTagging",
+    "GetObjectLegalHold",
+    "GetObjectRetention",
+    "PutObjectLegalHold",
+    "PutObjectRetention",
+];
+const ACCESS_LISTS: &[&str] =
+    &["PutObject", "PutObjectAcl", "PutObjectVersionAcl", "PutBucketAcl", "CreateBucket"];
+
+/// The prefix of keys for the existing tags of an object.
+pub(crate) const EXISTING_TAG: &str = "s3:existingobjecttag/";
+/// The prefix of keys for the tags in a request.
+const REQUEST_TAG: &str = "s3:requestobjecttag/";
+/// The common prefix of all keys about the tags in a request.
+pub(crate) const REQUEST_TAGS: &str = "s3:requestobjecttag";
+
+/// Whether the gateway supports a condition key, which is in lower case except for the name of a tag.
+pub fn is_known_key(key: &str) -> bool {
+    let is_tag = |start: &str| key.strip_prefix(start).is_some_and(|name| !name.is_empty());
+    is_tag(EXISTING_TAG) || is_tag(REQUEST_TAG) || KEYS.iter().any(|(known, _)| *known == key)
+}
+
+/// Returns the key in lower case, except for the name of a tag.
+pub fn canonical_key(key: &str) -> String {
+    match key.split_once('/') {
+        Some((start, name)) => format!("{}/{name}", start.to_ascii_lowercase()),
+        None => key.to_ascii_lowercase(),
+    }
+}
+
+/// Returns the actions to which the key applies; `None` if it applies to all.
+pub(crate) fn actions_with(key: &str) -> Option<ActionSet> {
+    if key.starts_with(EXISTING_TAG) {
+        return Some(ActionSet::of_objects());
+    }
+    let (_, actions) = KEYS.iter().find(|(known, actions)| *known == key && !actions.is_empty())?;
+    Some(actions.iter().filter_map(|name| Action::new(name)).collect())
+}
+
+/// A condition: one operator on one key.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Condition {
+    /// The operator as it is written in the document.
+    pub(crate) operator: String,
+    pub(crate) key: String,
+    qualifier: Qualifier,
+    is_negated: bool,
+    /// Whether the condition holds if the key is missing.
+    if_exists: bool,
+    expected: Expected,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Qualifier {
+    None,
+    /// Each value of the request must match.
+    All,
+    /// One value of the request must match.
+    Any,
+}
+
+/// The values in the document, one of which must match.
+#[derive(Clone, Debug, PartialEq)]
+enum Expected {
+    Texts(Vec<Pattern>),
+    TextsIgnoringCase(Vec<Pattern>),
+    Arns(Vec<Vec<Pattern>>),
+    Numbers(Order, Vec<f64>),
+    Dates(Order, Vec<SystemTime>),
+    Bools(Vec<bool>),
+    Networks(Vec<Network>),
+    /// Whether the key must be missing.
+    Missing(Vec<bool>),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Order {
+    Equal,
+    Less,
+    LessOrEqual,
+    Greater,
+    GreaterOrEqual,
+}
+
+impl Order {
+    fn holds<T: PartialOrd>(self, value: &T, limit: &T) -> bool {
+        match self {
+            Order::Equal => value == limit,
+            Order::Less => value < limit,
+            Order::LessOrEqual => value <= limit,
+            Order::Greater => value > limit,
+            Order::GreaterOrEqual => value >= limit,
+        }
+    }
+}
+
+/// A range of addresses. IPv4 addresses are stored in their IPv6 form.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Network {
+    address: u128,
+    bits: u8,
+    pub(crate) is_v4: bool,
+}
+
+impl Network {
+    fn read(text: &str) -> Option<Self> {
+        let (address, length) = match text.split_once('/') {
+            Some((address, length))
+                if !length.is_empty() && length.bytes().all(|byte| byte.is_ascii_digit()) =>
+            {
+                (address, Some(length.parse::<u8>().ok()?))
+            }
+            Some(_) => return None,
+            None => (text, None),
+        };
+        let address: IpAddr = address.parse().ok()?;
+        let (is_v4, most) = if address.is_ipv4() { (true, 32) } else { (false, 128) };
+        let bits = length.unwrap_or(most);
+        (bits <= most).then(|| Network { address: as_v6(address), bits: bits + 128 - most, is_v4 })
+    }
+
+    /// Returns the length of the network's prefix in its address family.
+    pub(crate) fn prefix_bits(&self) -> u8 {
+        if self.is_v4 { self.bits - 96 } else { self.bits }
+    }
+
+    fn has(&self, address: u128) -> bool {
+        let mask = if self.bits == 0 { 0 } else { u128::MAX << (128 - self.bits) };
+        (address ^ self.address) & mask == 0
+    }
+}
+
+fn as_v6(address: IpAddr) -> u128 {
+    let address = match address {
+        IpAddr::V4(address) => address.to_ipv6_mapped(),
+        IpAddr::V6(address) => address,
+    };
+    Ipv6Addr::to_bits(address)
+}
+
+/// The parts of an ARN. A wildcard matches within one part only.
+const ARN_PARTS: usize = 6;
+
+impl Condition {
+    /// Reads the values of `key` below `operator`. Errors: what is wrong.
+    pub(crate) fn read(
+        operator: &str,
+        key: &str,
+        values: &Json,
+        has_variables: bool,
+    ) -> Result<Self, String> {
+        let canonical = canonical_key(key);
+        if !is_known_key(&canonical) {
+            return Err(format!("the condition key {key:?} is not supported; remove the condition"));
+        }
+        let form = OperatorForm::read(operator).ok_or_else(|| format!("{operator:?} is not an operator"))?;
+        let values =
+            texts(values).ok_or_else(|| format!("{operator} of {key} needs strings, numbers or booleans"))?;
+        let wrong = |text: &str| format!("{text:?} is not a value for {operator} of {key}");
+        let expected = form.expected(&values, has_variables).map_err(|text| wrong(&text))?;
+        Ok(Condition {
+            operator: operator.to_owned(),
+            key: canonical,
+            qualifier: form.qualifier,
+            is_negated: form.is_negated,
+            if_exists: form.if_exists,
+            expected,
+        })
+    }
+
+    /// Whether the request fits.
+    pub(crate) fn is_met_by(&self, request: &AccessRequest<'_>) -> bool {
+        let mut values = request.keys.values(&self.key).peekable();
+        let is_missing = values.peek().is_none();
+        if let Expected::Missing(expected) = &self.expected {
+            return expected.contains(&is_missing);
+        }
+        if is_missing {
+            return self.if_exists
+                || match self.qualifier {
+                    Qualifier::None => self.is_negated,
+                    Qualifier::All => true,
+                    Qualifier::Any => false,
+                };
+        }
+        let mut fits = |value: &str| self.expected.fits(value, request);
+        match (self.qualifier, self.is_negated) {
+            (Qualifier::None | Qualifier::Any, false) => values.any(&mut fits),
+            (Qualifier::All, false) => values.all(&mut fits),
+            (Qualifier::None | Qualifier::All, true) => !values.any(&mut fits),
+            (Qualifier::Any, true) => !values.all(&mut fits),
+        }
+    }
+
+    /// Returns the networks that a positive condition names.
+    pub(crate) fn networks(&self) -> Option<&[Network]> {
+        match &self.expected {
+            Expected::Networks(networks) if self.restricts() => Some(networks),
+            _ => None,
+        }
+    }
+
+    /// Whether a positive condition has only values without wildcards and variables.
+    pub(crate) fn has_fixed_values(&self) -> bool {
+        let is_fixed = match &self.expected {
+            Expected::Texts(texts) | Expected::TextsIgnoringCase(texts) => {
+                texts.iter().all(Pattern::is_fixed)
+            }
+            Expected::Arns(arns) => arns.iter().flatten().all(Pattern::is_fixed),
+            _ => false,
+        };
+        is_fixed && self.restricts()
+    }
+
+    /// Whether the condition is false for requests without the key.
+    fn restricts(&self) -> bool {
+        !self.is_negated && !self.if_exists && self.qualifier != Qualifier::All
+    }
+}
+
+impl Expected {
+    fn fits(&self, value: &str, request: &AccessRequest<'_>) -> bool {
+        match self {
+            Expected::Texts(patterns) => patterns.iter().any(|pattern| pattern.fits(value, request)),
+            Expected::TextsIgnoringCase(patterns) => {
+                patterns.iter().any(|pattern| pattern.equals_ignoring_case(value, request))
+            }
+            Expected::Arns(arns) => arns.iter().any(|arn| {
+                let parts: Vec<_> = value.splitn(ARN_PARTS, ':').collect();
+                parts.len() == ARN_PARTS
+                    && arn.iter().zip(parts).all(|(pattern, part)| pattern.fits(part, request))
+            }),
+            Expected::Numbers(order, limits) => {
+                number(value).is_some_and(|value| limits.iter().any(|limit| order.holds(&value, limit)))
+            }
+            Expected::Dates(order, limits) => {
+                date(value).is_some_and(|value| limits.iter().any(|limit| order.holds(&value, limit)))
+            }
+            Expected::Bools(expected) => boolean(value).is_some_and(|value| expected.contains(&value)),
+            Expected::Networks(networks) => value.parse().is_ok_and(|address| {
+                let address = as_v6(address);
+                networks.iter().any(|network| network.has(address))
+            }),
+            Expected::Missing(_) => false,
+        }
+    }
+}
+
+/// An operator, taken apart.
+struct OperatorForm<'o> {
+    qualifier: Qualifier,
+    base: &'o str,
+    is_negated: bool,
+    if_exists: bool,
+}
+
+impl<'o> OperatorForm<'o> {
+    /// Reads `ForAnyValue:StringNotLikeIfExists` and such. `None` for an unknown operator.
+    fn read(operator: &'o str) -> Option<Self> {
+        let (qualifier, rest) = match operator.split_once(':') {
+            Some(("ForAllValues", rest)) => (Qualifier::All, rest),
+            Some(("ForAnyValue", rest)) => (Qualifier::Any, rest),
+            Some(_) => return None,
+            None => (Qualifier::None, operator),
+        };
+        let (base, if_exists) = match rest.strip_suffix("IfExists") {
+            Some(base) => (base, true),
+            None => (rest, false),
+        };
+        let (base, is_negated) = match base {
+            "StringNotEquals" => ("StringEquals", true),
+            "StringNotEqualsIgnoreCase" => ("StringEqualsIgnoreCase", true),
+            "StringNotLike" => ("StringLike", true),
+            "NumericNotEquals" => ("NumericEquals", true),
+            "DateNotEquals" => ("DateEquals", true),
+            "NotIpAddress" => ("IpAddress", true),
+            "ArnNotEquals" => ("ArnEquals", true),
+            "ArnNotLike" => ("ArnLike", true),
+            base => (base, false),
+        };
+        let is_bare_null = base != "Null" || (!if_exists && qualifier == Qualifier::None);
+        is_bare_null.then_some(OperatorForm { qualifier, base, is_negated, if_exists })
+    }
+
+    /// Reads the values. Errors: the value that the operator does not accept, or the name of an unknown operator.
+    fn expected(&self, values: &[String], has_variables: bool) -> Result<Expected, String> {
+        let syntax = |has_wildcards| PatternSyntax { has_wildcards, has_variables };
+        let pattern = |text: &str, syntax| Pattern::new(text, syntax, is_known_key);
+        let order = |name: &str| {
+            Some(match name {
+                "Equals" => Order::Equal,
+                "LessThan" => Order::Less,
+                "LessThanEquals" => Order::LessOrEqual,
+                "GreaterThan" => Order::Greater,
+                "GreaterThanEquals" => Order::GreaterOrEqual,
+                _ => return None,
+            })
+        };
+        let numeric = self.base.strip_prefix("Numeric").and_then(order);
+        let dated = self.base.strip_prefix("Date").and_then(order);
+        Ok(match self.base {
+            "StringEquals" => Expected::Texts(each(values, |text| pattern(text, syntax(false)))?),
+            "StringEqualsIgnoreCase" => {
+                Expected::TextsIgnoringCase(each(values, |text| pattern(text, syntax(false)))?)
+            }
+            "StringLike" => Expected::Texts(each(values, |text| pattern(text, syntax(true)))?),
+            "ArnEquals" | "ArnLike" => Expected::Arns(each(values, |text| {
+                let parts: Result<Vec<_>, _> =
+                    text.splitn(ARN_PARTS, ':').map(|part| pattern(part, syntax(true))).collect();
+                parts
+                    .and_then(|parts| if parts.len() == ARN_PARTS { Ok(parts) } else { Err(text.to_owned()) })
+            })?),
+            "BinaryEquals" => Expected::Texts(each(values, |text| {
+                let bytes = STANDARD.decode(text).ok().and_then(|bytes| String::from_utf8(bytes).ok());
+                let text = bytes.ok_or_else(|| text.to_owned())?;
+                pattern(&text, PatternSyntax { has_wildcards: false, has_variables: false })
+            })?),
+            "Bool" => Expected::Bools(each(values, |text| boolean(text).ok_or_else(|| text.to_owned()))?),
+            "Null" => Expected::Missing(each(values, |text| boolean(text).ok_or_else(|| text.to_owned()))?),
+            "IpAddress" => {
+                Expected::Networks(each(values, |text| Network::read(text).ok_or_else(|| text.to_owned()))?)
+            }
+            base => match (numeric, dated) {
+                (Some(order), _) => Expected::Numbers(
+                    order,
+                    each(values, |text| number(text).ok_or_else(|| text.to_owned()))?,
+                ),
+                (_, Some(order)) => {
+                    Expected::Dates(order, each(values, |text| date(text).ok_or_else(|| text.to_owned()))?)
+                }
+                _ => return Err(base.to_owned()),
+            },
+        })
+    }
+}
+
+/// Whether there is an operator with this name.
+pub(crate) fn is_operator(name: &str) -> bool {
+    let sample = |base: &str| match base {
+        base if base.starts_with("Numeric") => "1",
+        base if base.starts_with("Date") => "2026-01-01",
+        "IpAddress" => "10.0.0.0/8",
+        "ArnEquals" | "ArnLike" => "a:b:c:d:e:f",
+        "Bool" | "Null" => "true",
+        _ => "",
+    };
+    OperatorForm::read(name).is_some_and(|form| form.expected(&[sample(form.base).to_owned()], false).is_ok())
+}
+
+fn each<T>(values: &[String], read: impl FnMut(&String) -> Result<T, String>) -> Result<Vec<T>, String> {
+    values.iter().map(read).collect()
+}
+
+/// Returns one value or a list of values as texts; `None` if there are none, or if a value has another type.
+fn texts(values: &Json) -> Option<Vec<String>> {
+    let text = |value: &Json| match value {
+        Json::Text(text) => Some(text.clone()),
+        Json::Bool(value) => Some(value.to_string()),
+        Json::Number(number) => Some(number.to_string()),
+        _ => None,
+    };
+    match values {
+        Json::List(values) if !values.is_empty() => values.iter().map(text).collect(),
+        Json::List(_) => None,
+        value => text(value).map(|text| vec![text]),
+    }
+}
+
+fn number(text: &str) -> Option<f64> {
+    text.parse().ok().filter(|number: &f64| number.is_finite())
+}
+
+fn boolean(text: &str) -> Option<bool> {
+    match text {
+        _ if text.eq_ignore_ascii_case("true") => Some(true),
+        _ if text.eq_ignore_ascii_case("false") => Some(false),
+        _ => None,
+    }
+}
+
+/// Reads a date (`2026-01-31`), a time in UTC (`2026-01-31T12:00:00Z`), or seconds since 1970.
+fn date(text: &str) -> Option<SystemTime> {
+    if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) {
+        return UNIX_EPOCH.checked_add(Duration::from_secs(text.parse().ok()?));
+    }
+    match text.contains('T') {
+        true => parse_iso8601(text),
+        false => parse_iso8601(&format!("{text}T00:00:00Z")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::principal::Principal;
+    use crate::request::ConditionKeys;
+
+    /// Whether the condition holds for a request with these values.
+    fn holds(operator: &str, key: &str, values: &str, found: &[(&'static str, &'static str)]) -> bool {
+        let values = crate::json::parse(values.as_bytes()).unwrap();
+        let condition = Condition::read(operator, key, &values, true).unwrap();
+        let mut keys = ConditionKeys::default();
+        found.iter().for_each(|(key, value)| keys.add(*key, *value));
+        let action = Action::new("ListBucket").unwrap();
+        condition.is_met_by(&AccessRequest {
+            principal: Principal::Anonymous,
+            action,
+            bucket: "b",
+            key: None,
+            keys,
+        })
+    }
+
+    /// The examples on the IAM user guide's pages about operators.
+    #[test]
+    fn operators_compare_as_documented() {
+        for (operator, values, value, expected) in [
+            ("StringEquals", "\"a*\"", "a*", true),
+            ("StringEquals", "\"a*\"", "ab", false),
+            ("StringEquals", "[\"x\", \"a\"]", "a", true),
+            ("StringNotEquals", "[\"x\", \"a\"]", "a", false),
+            ("StringEqualsIgnoreCase", "\"AbC\"", "aBc", true),
+            ("StringNotEqualsIgnoreCase", "\"AbC\"", "aBc", false),
+            ("StringLike", "\"a*\"", "ab/c", true),
+            ("StringLike", "\"a?\"", "abc", false),
+            ("StringNotLike", "\"a*\"", "ab", false),
+            ("NumericEquals", "10", "10", true),
+            ("NumericEquals", "\"10\"", "10.0", true),
+            ("NumericNotEquals", "10", "11", true),
+            ("NumericLessThan", "10", "10", false),
+            ("NumericLessThanEquals", "\"10\"", "10", true),
+            ("NumericGreaterThan", "10", "11", true),
+            ("NumericGreaterThanEquals", "10", "9", false),
+            ("NumericEquals", "10", "ten", false),
+            ("DateEquals", "\"2026-01-31\"", "2026-01-31T00:00:00Z", true),
+            ("DateLessThan", "\"2026-01-31T12:00:00Z\"", "2026-01-31T11:59:59Z", true),
+            ("DateGreaterThan", "\"1769860800\"", "2026-01-31T12:00:01Z", true),
+            ("DateNotEquals", "\"2026-01-31\"", "2026-01-31T00:00:00Z", false),
+            ("Bool", "\"true\"", "true", true),
+            ("Bool", "true", "false", false),
+            ("IpAddress", "\"10.1.0.0/16\"", "10.1.255.3", true),
+            ("IpAddress", "\"10.1.0.0/16\"", "10.2.0.1", false),
+            ("IpAddress", "\"10.1.2.3\"", "::ffff:10.1.2.3", true),
+            ("IpAddress", "\"2001:db8::/32\"", "2001:db8:1::1", true),
+            ("IpAddress", "\"0.0.0.0/0\"", "2001:db8::1", false),
+            ("NotIpAddress", "[\"10.0.0.0/8\", \"192.0.2.0/24\"]", "192.0.2.9", false),
+            ("NotIpAddress", "\"10.0.0.0/8\"", "11.0.0.1", true),
+            ("ArnLike", "\"arn:aws:iam::*:user/a*\"", "arn:aws:iam::1:user/ab", true),
+            ("ArnEquals", "\"arn:aws:*:user/ab:x:y\"", "arn:aws:iam::1:user/ab", false),
+            ("ArnNotLike", "\"arn:aws:iam::*:user/a*\"", "arn:aws:iam::1:user/ab", false),
+            ("BinaryEquals", "\"YWJj\"", "abc", true),
+        ] {
+            let key = "aws:userid";
+            assert_eq!(
+                holds(operator, key, values, &[(key, value)]),
+                expected,
+                "{operator} {values} {value}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_missing_key_fits_negated_operators_only() {
+        let missing = |operator| holds(operator, "aws:Referer", "\"x\"", &[]);
+        for operator in [
+            "StringEquals",
+            "StringLike",
+            "StringEqualsIgnoreCase",
+            "ForAnyValue:StringEquals",
+            "ForAnyValue:StringNotLike",
+        ] {
+            assert!(!missing(operator), "{operator}");
+        }
+        for operator in [
+            "StringNotEquals",
+            "StringNotLike",
+            "StringEqualsIfExists",
+            "StringNotLikeIfExists",
+            "ForAllValues:StringEquals",
+            "ForAnyValue:StringEqualsIfExists",
+        ] {
+            assert!(missing(operator), "{operator}");
+        }
+        assert!(holds("Null", "aws:Referer", "\"true\"", &[]));
+        assert!(!holds("Null", "aws:Referer", "false", &[]));
+        assert!(holds("Null", "aws:Referer", "\"false\"", &[("aws:referer", "")]));
+    }
+
+    #[test]
+    fn sets_are_compared_value_by_value() {
+        let key = "s3:requestobjecttagkeys";
+        let (one, both) = (&[(key, "a")][..], &[(key, "a"), (key, "z")][..]);
+        for (operator, found, expected) in [
+            ("ForAllValues:StringEquals", one, true),
+            ("ForAllValues:StringEquals", both, false),
+            ("ForAnyValue:StringEquals", both, true),
+            ("ForAnyValue:StringNotEquals", both, true),
+            ("ForAnyValue:StringNotEquals", one, false),
+            ("ForAllValues:StringNotEquals", both, false),
+        ] {
+            assert_eq!(holds(operator, key, "[\"a\", \"b\"]", found), expected, "{operator} {found:?}");
+        }
+    }
+
+    #[test]
+    fn tags_keep_their_case_and_keys_do_not() {
+        assert!(holds(
+            "StringEquals",
+            "S3:ExistingObjectTag/Class",
+            "\"x\"",
+            &[("s3:existingobjecttag/Class", "x")]
+        ));
+        assert!(!holds(
+            "StringEquals",
+            "s3:ExistingObjectTag/class",
+            "\"x\"",
+            &[("s3:existingobjecttag/Class", "x")]
+        ));
+    }
+
+    #[test]
+    fn variables_have_the_value_of_a_key() {
+        let name = ("aws:username", "a*");
+        let prefix = |value| ("s3:prefix", value);
+        let home = "\"home/${aws:UserName}/*\"";
+        assert!(holds("StringLike", "s3:prefix", home, &[name, prefix("home/a*/x")]));
+        assert!(!holds("StringLike", "s3:prefix", home, &[name, prefix("home/ab/x")]));
+        assert!(!holds("StringLike", "s3:prefix", home, &[prefix("home//x")]));
+        assert!(holds("StringLike", "s3:prefix", "\"${aws:username, 'nobody'}/*\"", &[prefix("nobody/x")]));
+        assert!(holds("StringLike", "s3:prefix", "\"${*}${$}${?}\"", &[prefix("*$?")]));
+    }
+
+    #[test]
+    fn what_cannot_be_decided_is_refused() {
+        for (operator, key, values) in [
+            ("StringEqual", "aws:Referer", "\"x\""),
+            ("NullIfExists", "aws:Referer", "true"),
+            ("ForAnyValue:Null", "aws:Referer", "true"),
+            ("ForSomeValues:StringEquals", "aws:Referer", "\"x\""),
+            ("StringEquals", "aws:SourceVpce", "\"x\""),
+            ("StringEquals", "s3:ExistingObjectTag/", "\"x\""),
+            ("StringEquals", "aws:Referer", "[]"),
+            ("StringEquals", "aws:Referer", "{}"),
+            ("StringEquals", "aws:Referer", "\"${aws:FederatedProvider}\""),
+            ("StringEquals", "aws:Referer", "\"${aws:username\""),
+            ("NumericEquals", "s3:max-keys", "\"ten\""),
+            ("NumericEquals", "s3:max-keys", "\"NaN\""),
+            ("DateEquals", "aws:CurrentTime", "\"soon\""),
+            ("Bool", "aws:SecureTransport", "\"yes\""),
+            ("IpAddress", "aws:SourceIp", "\"10.0.0.0/33\""),
+            ("IpAddress", "aws:SourceIp", "\"10.0.0\""),
+            ("ArnLike", "aws:PrincipalArn", "\"arn:aws\""),
+        ] {
+            let values = crate::json::parse(values.as_bytes()).unwrap();
+            assert!(Condition::read(operator, key, &values, true).is_err(), "{operator} {key} {values:?}");
+        }
+        assert!(is_operator("ForAnyValue:DateLessThanEqualsIfExists") && !is_operator("DateBefore"));
+    }
+}

@@ -1,0 +1,141 @@
+//! The evaluation of a policy (IAM user guide, "Policy evaluation logic"): a request is denied if any statement
+//! denies it, allowed if another statement allows it, and otherwise not allowed.
+
+use crate::document::{Effect, Policy, Statement};
+use crate::request::AccessRequest;
+
+/// The result of an evaluation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// A statement allows the request, and none denies it.
+    Allowed,
+    /// A statement denies the request.
+    Denied,
+    /// No statement applies to the request.
+    NotAllowed,
+}
+
+/// The result of an evaluation, and the statement that decided.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Decision {
+    /// The result.
+    pub verdict: Verdict,
+    /// The position of the statement that decided, from 0.
+    pub statement: Option<usize>,
+}
+
+/// The first element of a statement that does not match a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StatementMismatch {
+    /// The caller is not among the statement's principals.
+    Principal,
+    /// The action is not among the statement's actions.
+    Action,
+    /// The resource is not among the statement's resources.
+    Resource,
+    /// The condition with this operator and key does not hold.
+    Condition {
+        /// The operator as it is written in the document.
+        operator: String,
+        /// The key, in lower case.
+        key: String,
+    },
+}
+
+/// Whether a statement applies to a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StatementReport {
+    /// The ID of the statement.
+    pub sid: Option<String>,
+    /// Whether the statement allows or denies.
+    pub effect: Effect,
+    /// `None` if the statement applies.
+    pub mismatch: Option<StatementMismatch>,
+}
+
+impl Policy {
+    /// Decides about a request. Cost: one pass over the statements; allocates only for patterns with variables.
+    pub fn decide(&self, request: &AccessRequest<'_>) -> Decision {
+        let mut allowed = None;
+        for (at, statement) in self.statements.iter().enumerate() {
+            let decides = statement.effect == Effect::Deny || allowed.is_none();
+            if !decides || !statement.applies_to(request) {
+                continue;
+            }
+            match statement.effect {
+                Effect::Deny => return Decision { verdict: Verdict::Denied, statement: Some(at) },
+                Effect::Allow => allowed = Some(at),
+            }
+        }
+        let verdict = if allowed.is_some() { Verdict::Allowed } else { Verdict::NotAllowed };
+        Decision { verdict, statement: allowed }
+    }
+
+    /// Returns for each statement whether it applies to a request, and which element does not match.
+    pub fn explain(&self, request: &AccessRequest<'_>) -> Vec<StatementReport> {
+        let report = |statement: &Statement| StatementReport {
+            sid: statement.sid.clone(),
+            effect: statement.effect,
+            mismatch: statement.mismatch(request),
+        };
+        self.statements.iter().map(report).collect()
+    }
+}
+
+impl Statement {
+    fn applies_to(&self, request: &AccessRequest<'_>) -> bool {
+        self.actions.has(request.action)
+            && self.has_principal(request)
+            && self.has_resource(request)
+            && self.conditions.iter().all(|condition| condition.is_met_by(request))
+    }
+
+    fn has_principal(&self, request: &AccessRequest<'_>) -> bool {
+        self.principals.has(request.principal) != self.excludes_principals
+    }
+
+    fn has_resource(&self, request: &AccessRequest<'_>) -> bool {
+        let mut room = [0; RESOURCE_BYTES];
+        let mut long = String::new();
+        let resource = resource(request, &mut room, &mut long);
+        let fits = self.resources.iter().any(|pattern| pattern.fits(resource, request));
+        fits != self.excludes_resources
+    }
+
+    fn mismatch(&self, request: &AccessRequest<'_>) -> Option<StatementMismatch> {
+        if !self.has_principal(request) {
+            return Some(StatementMismatch::Principal);
+        }
+        if !self.actions.has(request.action) {
+            return Some(StatementMismatch::Action);
+        }
+        if !self.has_resource(request) {
+            return Some(StatementMismatch::Resource);
+        }
+        let unmet = self.conditions.iter().find(|condition| !condition.is_met_by(request))?;
+        Some(StatementMismatch::Condition { operator: unmet.operator.clone(), key: unmet.key.clone() })
+    }
+}
+
+/// The length of the longest name of a bucket (63) and of a key (1,024), and a slash, rounded up.
+const RESOURCE_BYTES: usize = 1152;
+
+/// Writes the name of a request's resource: `BUCKET` or `BUCKET/KEY`.
+fn resource<'m>(
+    request: &AccessRequest<'_>,
+    room: &'m mut [u8; RESOURCE_BYTES],
+    long: &'m mut String,
+) -> &'m str {
+    let (bucket, key) = (request.bucket, request.key.unwrap_or_default());
+    let length = bucket.len() + if request.key.is_some() { 1 + key.len() } else { 0 };
+    if length > room.len() {
+        long.extend([bucket, "/", key]);
+        return long;
+    }
+    room[..bucket.len()].copy_from_slice(bucket.as_bytes());
+    if request.key.is_some() {
+        room[bucket.len()] = b'/';
+        room[bucket.len() + 1..length].copy_from_slice(key.as_bytes());
+    }
+    std::str::from_utf8(&room[..length]).unwrap_or_default()
+}

@@ -1,0 +1,32 @@
+//! Bucket policies: a document and a request go in, a decision comes out. This crate uses no files, sockets or clocks.
+//!
+//! A [`Policy`] is parsed once. [`Policy::decide`] then decides about one request, and allocates only for patterns with
+//! variables. [`BucketRules`] combines the policy with the bucket's public access block and the caller's role.
+//! [`Policy::explain`] returns for each statement whether it applies, and if not, which element does not match.
+//!
+//! The language follows AWS (IAM user guide, "IAM JSON policy elements reference"). A document with an unsupported
+//! element, operator, key or action is rejected, so that no part of a policy is silently ignored.
+//!
+//! * `document`: the elements of a policy; `json`: the JSON below them
+//! * `action`, `principal`, `pattern`, `condition`: the elements of a statement
+//! * `request`: the properties of a request that a policy can refer to
+//! * `decision`: the evaluation; `rules`: the rules of a bucket as a whole; `public`: the meaning of "public"
+
+mod action;
+mod condition;
+mod decision;
+mod document;
+mod json;
+mod pattern;
+mod principal;
+mod public;
+mod request;
+mod rules;
+
+pub use action::{Action, ActionSet};
+pub use condition::{canonical_key, is_known_key};
+pub use decision::{Decision, StatementMismatch, StatementReport, Verdict};
+pub use document::{Effect, MAX_POLICY_BYTES, Policy, PolicyError, Statement, Version};
+pub use principal::Principal;
+pub use request::{AccessRequest, ConditionKeys};
+pub use rules::{BucketRules, CallerRole, PublicAccessBlock, Ruling};

@@ -1,0 +1,212 @@
+//! Patterns with wildcards and variables. `*` matches any characters, including slashes, and `?` matches one. `${NAME}`
+//! stands for the value of a condition key, in which `*` and `?` are literal.
+
+use crate::request::AccessRequest;
+
+/// A part of a pattern.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Piece {
+    /// Bytes and wildcards, as [`Symbol`] writes them.
+    Fixed(Vec<u16>),
+    Variable {
+        key: String,
+        default: Option<String>,
+    },
+}
+
+/// Symbols of a pattern: bytes, and numbers above them for wildcards.
+type Symbol = u16;
+const ANY_CHARACTERS: Symbol = 256;
+const ANY_CHARACTER: Symbol = 257;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Pattern {
+    text: String,
+    pieces: Vec<Piece>,
+}
+
+/// Which characters of a pattern are special.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct PatternSyntax {
+    /// Whether `*` and `?` are wildcards.
+    pub(crate) has_wildcards: bool,
+    /// Whether `${NAME}` is a variable.
+    pub(crate) has_variables: bool,
+}
+
+impl Pattern {
+    /// Reads a pattern with wildcards and without variables.
+    pub(crate) fn plain(text: &str) -> Self {
+        let syntax = PatternSyntax { has_wildcards: true, has_variables: false };
+        Pattern { text: text.to_owned(), pieces: vec![Piece::Fixed(symbols(text, syntax).collect())] }
+    }
+
+    /// Reads a pattern. Errors: the unknown variable, or the text after a `${` that is not closed.
+    pub(crate) fn new(text: &str, syntax: PatternSyntax, is_key: fn(&str) -> bool) -> Result<Self, String> {
+        let mut pieces = vec![Piece::Fixed(Vec::new())];
+        let mut rest = text;
+        let fixed = |pieces: &mut Vec<Piece>, text: &str, syntax| match pieces.last_mut() {
+            Some(Piece::Fixed(known)) => known.extend(symbols(text, syntax)),
+            _ => pieces.push(Piece::Fixed(symbols(text, syntax).collect())),
+        };
+        while let Some(at) = rest.find("${").filter(|_| syntax.has_variables) {
+            fixed(&mut pieces, &rest[..at], syntax);
+            let Some((name, after)) = rest[at + 2..].split_once('}') else {
+                return Err(rest[at..].to_owned());
+            };
+            match name {
+                // AWS's escapes for these characters.
+                "*" | "?" | "$" => {
+                    fixed(&mut pieces, name, PatternSyntax { has_wildcards: false, has_variables: false });
+                }
+                _ => pieces.push(variable(name, is_key).ok_or_else(|| format!("${{{name}}}"))?),
+            }
+            rest = after;
+        }
+        fixed(&mut pieces, rest, syntax);
+        Ok(Pattern { text: text.to_owned(), pieces })
+    }
+
+    /// Returns the text that was read.
+    pub(crate) fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// Whether the pattern has neither wildcards nor variables.
+    pub(crate) fn is_fixed(&self) -> bool {
+        matches!(&self.pieces[..], [Piece::Fixed(symbols)] if symbols.iter().all(|symbol| *symbol < 256))
+    }
+
+    /// Whether the pattern matches the whole of `text`. A variable without a value matches nothing.
+    pub(crate) fn fits(&self, text: &str, request: &AccessRequest<'_>) -> bool {
+        match &self.pieces[..] {
+            [Piece::Fixed(symbols)] => fits(symbols, text.as_bytes()),
+            pieces => expanded(pieces, request).is_some_and(|symbols| fits(&symbols, text.as_bytes())),
+        }
+    }
+
+    /// Like [`Pattern::fits`], for a pattern without variables.
+    pub(crate) fn fits_plain(&self, text: &str) -> bool {
+        matches!(&self.pieces[..], [Piece::Fixed(symbols)] if fits(symbols, text.as_bytes()))
+    }
+
+    /// Whether the pattern, which has no wildcards, matches the whole of `text` if case is ignored.
+    pub(crate) fn equals_ignoring_case(&self, text: &str, request: &AccessRequest<'_>) -> bool {
+        let Some(symbols) = expanded(&self.pieces, request) else { return false };
+        let bytes: Vec<u8> = symbols.iter().map(|symbol| *symbol as u8).collect();
+        String::from_utf8_lossy(&bytes).to_lowercase() == text.to_lowercase()
+    }
+}
+
+fn symbols(text: &str, syntax: PatternSyntax) -> impl Iterator<Item = Symbol> + '_ {
+    text.bytes().map(move |byte| match byte {
+        b'*' if syntax.has_wildcards => ANY_CHARACTERS,
+        b'?' if syntax.has_wildcards => ANY_CHARACTER,
+        byte => u16::from(byte),
+    })
+}
+
+/// Reads the inside of `${NAME}` or `${NAME, 'DEFAULT'}`. `None` if the key is not known.
+fn variable(text: &str, is_key: fn(&str) -> bool) -> Option<Piece> {
+    let (name, default) = match text.split_once(',') {
+        Some((name, default)) => {
+            let default = default.trim();
+            (name.trim(), Some(default.strip_prefix('\'')?.strip_suffix('\'')?.to_owned()))
+        }
+        None => (text, None),
+    };
+    let key = crate::condition::canonical_key(name);
+    is_key(&key).then_some(Piece::Variable { key, default })
+}
+
+/// Replaces variables by their values. `None` if a variable has no value or several values.
+fn expanded(pieces: &[Piece], request: &AccessRequest<'_>) -> Option<Vec<Symbol>> {
+    let mut all = Vec::new();
+    for piece in pieces {
+        match piece {
+            Piece::Fixed(symbols) => all.extend_from_slice(symbols),
+            Piece::Variable { key, default } => {
+                let mut values = request.keys.values(key);
+                let value = values.next().or(default.as_deref())?;
+                if values.next().is_some() {
+                    return None;
+                }
+                all.extend(value.bytes().map(u16::from));
+            }
+        }
+    }
+    Some(all)
+}
+
+/// Whether the pattern matches the whole text. Cost: in the worst case the product of the two lengths.
+fn fits(pattern: &[Symbol], text: &[u8]) -> bool {
+    let (mut at, mut read) = (0, 0);
+    // The position after the last `*`, and the text that it matches so far.
+    let mut star: Option<(usize, usize)> = None;
+    while read < text.len() {
+        match pattern.get(at) {
+            Some(&ANY_CHARACTERS) => {
+                star = Some((at + 1, read));
+                at += 1;
+                if at == pattern.len() {
+                    return true;
+                }
+            }
+            Some(&ANY_CHARACTER) => {
+                read += character_bytes(&text[read..]);
+                at += 1;
+            }
+            Some(&symbol) if symbol == u16::from(text[read]) => {
+                read += 1;
+                at += 1;
+            }
+            _ => {
+                let Some((after, covered)) = star else { return false };
+                let covered = covered + character_bytes(&text[covered..]);
+                star = Some((after, covered));
+                (at, read) = (after, covered);
+            }
+        }
+    }
+    pattern[at..].iter().all(|symbol| *symbol == ANY_CHARACTERS)
+}
+
+/// Returns the length of the first character of a text in UTF-8.
+fn character_bytes(text: &[u8]) -> usize {
+    1 + text[1..].iter().take_while(|byte| **byte & 0xc0 == 0x80).count()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn wildcards_fit_whole_texts() {
+        for (pattern, text) in [
+            ("a", "a"),
+            ("*", ""),
+            ("*", "a/b"),
+            ("a*c", "abc"),
+            ("a*b*c", "aXbYbZc"),
+            ("?", "ä"),
+            ("a?c", "a/c"),
+            ("**a", "a"),
+            ("*?", "ab"),
+            ("a*", "a"),
+            ("*ab", "aab"),
+        ] {
+            assert!(Pattern::plain(pattern).fits_plain(text), "{pattern} {text}");
+        }
+        for (pattern, text) in
+            [("a", "ab"), ("?", ""), ("?", "ab"), ("a*c", "ab"), ("", "a"), ("*?", ""), ("ab*ab", "aba")]
+        {
+            assert!(!Pattern::plain(pattern).fits_plain(text), "{pattern} {text}");
+        }
+    }
+
+    #[test]
+    fn a_long_pattern_ends_soon() {
+        let pattern = Pattern::plain(&"*a".repeat(500));
+        assert!(!pattern.fits_plain(&format!("{}b", "a".repeat(1000))));
+    }
+}

@@ -1,0 +1,36 @@
+//! Whether a policy is public (S3 user guide, "Blocking public access to your Amazon S3 storage", The meaning of
+//! "public").
+
+use crate::condition::{Condition, Network};
+use crate::document::{Effect, Policy, Statement};
+
+/// Keys whose fixed values restrict a statement to known callers.
+const KEYS: [&str; 4] =
+    ["aws:principalarn", "aws:userid", "aws:username", "s3:x-amz-server-side-encryption-aws-kms-key-id"];
+/// Networks with shorter prefixes count as public.
+const PREFIX_BITS: (u8, u8) = (8, 32);
+
+impl Policy {
+    /// Whether a statement allows something to unspecified callers.
+    pub fn is_public(&self) -> bool {
+        self.statements.iter().any(Statement::is_public)
+    }
+}
+
+impl Statement {
+    fn is_public(&self) -> bool {
+        self.effect == Effect::Allow
+            && self.principals.is_everybody
+            && !self.conditions.iter().any(restricts_to_known)
+    }
+}
+
+fn restricts_to_known(condition: &Condition) -> bool {
+    let is_narrow = |network: &Network| {
+        network.prefix_bits() >= if network.is_v4 { PREFIX_BITS.0 } else { PREFIX_BITS.1 }
+    };
+    match condition.key.as_str() {
+        "aws:sourceip" => condition.networks().is_some_and(|networks| networks.iter().all(is_narrow)),
+        key => KEYS.contains(&key) && condition.has_fixed_values(),
+    }
+}

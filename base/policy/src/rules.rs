@@ -1,0 +1,87 @@
+//! The rules of a bucket as a whole: its policy, its public access block, and the caller's role.
+
+use crate::decision::{Decision, Verdict};
+use crate::document::Policy;
+use crate::request::AccessRequest;
+
+/// The caller's role in a bucket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CallerRole {
+    /// The user who owns the bucket's directory, or root.
+    Owner,
+    /// Another user with a key pair.
+    User,
+    /// An anonymous caller, whose requests are not signed.
+    Anonymous,
+}
+
+/// The public access block of a bucket.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PublicAccessBlock {
+    /// Refuses public access lists.
+    pub block_public_acls: bool,
+    /// Ignores public access lists.
+    pub ignore_public_acls: bool,
+    /// Refuses public policies.
+    pub block_public_policy: bool,
+    /// Limits a public policy to the bucket's owner.
+    pub restrict_public_buckets: bool,
+}
+
+/// The rules of a bucket.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct BucketRules {
+    /// The policy; `None` if the bucket has none.
+    pub policy: Option<Policy>,
+    /// The public access block.
+    pub block: PublicAccessBlock,
+}
+
+/// The decision of a bucket's rules about a request, with the reason.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ruling {
+    /// The bucket has no policy, so only the file system checks the access of users.
+    NoPolicy,
+    /// The caller owns the bucket, and no statement denies the request.
+    Owner,
+    /// A statement allows the request, and none denies it.
+    Allowed(usize),
+    /// A statement denies the request.
+    Denied(usize),
+    /// The bucket has a policy, and no statement allows the request.
+    NotAllowed,
+    /// The policy is public, and the bucket's public access block limits it to the owner.
+    Restricted,
+    /// The request is not signed, and the bucket has no policy.
+    Anonymous,
+}
+
+impl Ruling {
+    /// Whether the request is permitted. The file system then checks it as well.
+    pub fn is_permitted(self) -> bool {
+        matches!(self, Ruling::NoPolicy | Ruling::Owner | Ruling::Allowed(_))
+    }
+}
+
+impl BucketRules {
+    /// Whether the rules permit every request of a user. Unsigned requests still need
+    /// [`BucketRules::rule`].
+    pub fn are_open_to_users(&self) -> bool {
+        self.policy.is_none()
+    }
+
+    /// Answers a request.
+    pub fn rule(&self, role: CallerRole, request: &AccessRequest<'_>) -> Ruling {
+        let Some(policy) = &self.policy else {
+            return if role == CallerRole::Anonymous { Ruling::Anonymous } else { Ruling::NoPolicy };
+        };
+        let decision = policy.decide(request);
+        match (role, decision) {
+            (_, Decision { verdict: Verdict::Denied, statement }) => Ruling::Denied(statement.unwrap_or(0)),
+            (CallerRole::Owner, _) => Ruling::Owner,
+            _ if self.block.restrict_public_buckets && policy.is_public() => Ruling::Restricted,
+            (_, Decision { verdict: Verdict::Allowed, statement }) => Ruling::Allowed(statement.unwrap_or(0)),
+            _ => Ruling::NotAllowed,
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! Verdicts on shared mounts: which guarantees between nodes a measurement found broken, and for which mount it holds.
+
+use std::fmt;
+use std::os::fd::AsFd;
+
+use crate::mounts::{MountIdentity, MountProblem};
+
+/// The first line of a verdict in this version of its format.
+const HEAD: &str = "fordway verdict 1";
+
+/// A guarantee between two mounts of one file system that a store needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SharedGuarantee {
+    /// A lock that one mount holds excludes the other.
+    Locks,
+    /// A lookup that asks the server finds what another mount replaced.
+    Refresh,
+    /// Of two links to one name, one succeeds.
+    Exclusive,
+    /// Synced content is visible as soon as its name is.
+    Content,
+}
+
+impl SharedGuarantee {
+    /// All guarantees.
+    pub const ALL: [Self; 4] = [Self::Locks, Self::Refresh, Self::Exclusive, Self::Content];
+
+    /// Returns the name in a verdict.
+    pub const fn name(self) -> &'static str {
+        match self {
+            SharedGuarantee::Locks => "locks",
+            SharedGuarantee::Refresh => "refresh",
+            SharedGuarantee::Exclusive => "exclusive",
+            SharedGuarantee::Content => "content",
+        }
+    }
+
+    /// Returns why a file system must not be written to if the guarantee is broken.
+    const fn problem(self) -> MountProblem {
+        match self {
+            SharedGuarantee::Locks => MountProblem::Locks(
+                "`fordway doctor --shared` found that its locks do not reach the other mount: mount it with locks that all \
+                 nodes see, and measure again",
+            ),
+            SharedGuarantee::Refresh => MountProblem::Locks(
+                "`fordway doctor --shared` found that the state of a name cannot be requested from the server: \
+                 shorten the mount's cache times, and measure again",
+            ),
+            SharedGuarantee::Exclusive => MountProblem::Objects(
+                "`fordway doctor --shared` found that two processes may both create the same name: use another file system",
+            ),
+            SharedGuarantee::Content => MountProblem::Objects(
+                "`fordway doctor --shared` found names without their content: use another file system, or other mount \
+                 options, and measure again",
+            ),
+        }
+    }
+}
+
+/// The result of a measurement between two mounts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MountVerdict {
+    /// The mount that was measured.
+    pub mount: MountIdentity,
+    /// The guarantees that do not hold on it.
+    pub broken: Vec<SharedGuarantee>,
+}
+
+impl MountVerdict {
+    /// The maximum size of a verdict in bytes. Mount options have at most a page.
+    pub const BYTES_MAX: usize = 8192;
+
+    /// Parses a verdict. Returns `None` if it is not valid, or was written in another version of the format.
+    pub fn parse(text: &str) -> Option<Self> {
+        let mut lines = text.lines();
+        if lines.next()? != HEAD {
+            return None;
+        }
+        let mut field = |name: &str| lines.next()?.strip_prefix(name)?.strip_prefix(' ').map(str::to_owned);
+        let mount =
+            MountIdentity { kind: field("type")?, options: field("options")?, kernel: field("kernel")? };
+        let named = |name| SharedGuarantee::ALL.into_iter().find(|guarantee| guarantee.name() == name);
+        let broken =
+            field("broken")?.split(' ').filter(|name| *name != "-").map(named).collect::<Option<_>>()?;
+        Some(MountVerdict { mount, broken })
+    }
+
+    /// Returns whether this verdict is about the mount of `file`: the same file system, options and kernel.
+    pub fn is_about(&self, file: impl AsFd) -> bool {
+        MountIdentity::of(file).is_some_and(|mount| mount == self.mount)
+    }
+
+    /// Returns why nothing must be written to the mount; `None` if nothing is broken.
+    pub fn problem(&self) -> Option<MountProblem> {
+        let worst = self
+            .broken
+            .iter()
+            .max_by_key(|guarantee| matches!(guarantee.problem(), MountProblem::Objects(_)));
+        worst.map(|guarantee| guarantee.problem())
+    }
+}
+
+impl fmt::Display for MountVerdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let MountIdentity { kind, options, kernel } = &self.mount;
+        let names: Vec<&str> = self.broken.iter().map(|guarantee| guarantee.name()).collect();
+        let broken = if names.is_empty() { "-".to_owned() } else { names.join(" ") };
+        writeln!(f, "{HEAD}\ntype {kind}\noptions {options}\nkernel {kernel}\nbroken {broken}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn verdict(broken: &[SharedGuarantee]) -> MountVerdict {
+        let mount = MountIdentity::of(std::fs::File::open("/proc/self/stat").unwrap()).unwrap();
+        MountVerdict { mount, broken: broken.to_vec() }
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        for broken in [&[][..], &[SharedGuarantee::Locks], &SharedGuarantee::ALL] {
+            let verdict = verdict(broken);
+            assert_eq!(MountVerdict::parse(&verdict.to_string()), Some(verdict));
+        }
+        let text = verdict(&[SharedGuarantee::Locks]).to_string();
+        for (from, to) in [("verdict 1", "verdict 2"), ("broken locks", "broken luck"), ("kernel", "kernels")]
+        {
+            assert!(text.contains(from));
+            assert_eq!(MountVerdict::parse(&text.replace(from, to)), None, "{to}");
+        }
+        assert_eq!(MountVerdict::parse(""), None);
+        assert_eq!(MountVerdict::parse("fordway verdict 1\ntype nfs\n"), None);
+    }
+
+    #[test]
+    fn a_verdict_is_about_one_mount() {
+        let file = || std::fs::File::open("/proc/self/stat").unwrap();
+        assert_eq!(verdict(&[]).problem(), None);
+        assert!(matches!(verdict(&[SharedGuarantee::Locks]).problem(), Some(MountProblem::Locks(_))));
+        assert!(matches!(verdict(&SharedGuarantee::ALL).problem(), Some(MountProblem::Objects(_))));
+        let broken = verdict(&[SharedGuarantee::Locks]);
+        assert!(broken.is_about(file()));
+        let MountIdentity { kind, options, kernel } = broken.mount.clone();
+        for other in [
+            MountIdentity { kind: "nfs4".to_owned(), options: options.clone(), kernel: kernel.clone() },
+            MountIdentity { kind: kind.clone(), options: format!("{options},x"), kernel: kernel.clone() },
+            MountIdentity { kind, options, kernel: "5.10".to_owned() },
+        ] {
+            assert!(!MountVerdict { mount: other, ..broken.clone() }.is_about(file()));
+        }
+    }
+}

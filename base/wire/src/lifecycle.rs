@@ -1,0 +1,564 @@
+//! Lifecycle rules of a bucket: S3's document, and the times at which a rule expires an object, a version or an
+//! upload.
+//!
+//! Times are arguments, and so is the length of a day, so that tests need not wait. Expiry times are rounded up to
+//! midnight UTC, as on S3: an object written at three o'clock, with an expiry of one day, expires at the second
+//! midnight after that.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use fordway_store::Tags;
+
+use crate::date::parse_iso8601;
+use crate::s3_xml::{ResponseDocument, for_each_element};
+
+/// The maximum number of rules of a bucket (S3's limit).
+const RULES_MAX: usize = 1000;
+/// The maximum length of a rule's name (S3's limit).
+const ID_BYTES_MAX: usize = 255;
+/// The maximum of `NewerNoncurrentVersions` (S3's limit).
+const NEWER_MAX: u32 = 100;
+/// The length of a day.
+pub const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// The reason why a document is refused: S3's error code, and what to correct.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LifecycleError {
+    /// `MalformedXML`, `InvalidArgument`, `InvalidRequest` or `NotImplemented`.
+    pub code: &'static str,
+    /// The message; AWS's own if AWS has one.
+    pub message: String,
+}
+
+type Result<T> = std::result::Result<T, LifecycleError>;
+
+fn malformed(message: impl Into<String>) -> LifecycleError {
+    LifecycleError { code: "MalformedXML", message: message.into() }
+}
+
+fn argument(message: impl Into<String>) -> LifecycleError {
+    LifecycleError { code: "InvalidArgument", message: message.into() }
+}
+
+fn request(message: impl Into<String>) -> LifecycleError {
+    LifecycleError { code: "InvalidRequest", message: message.into() }
+}
+
+/// The objects to which a rule applies.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RuleFilter {
+    /// Keys begin with this.
+    pub prefix: Option<String>,
+    /// The tags that objects must have, all of them.
+    pub tags: Tags,
+    /// The size that objects must exceed, in bytes.
+    pub larger_than: Option<u64>,
+    /// The size below which objects must be, in bytes.
+    pub smaller_than: Option<u64>,
+    /// The form in which the document states the filter.
+    form: FilterForm,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum FilterForm {
+    /// `Prefix` in the rule itself, as before `Filter` existed.
+    #[default]
+    Prefix,
+    /// Conditions in `Filter` itself. S3 accepts only one; several have the same meaning as within `And`.
+    Direct,
+    /// `Filter/And`.
+    And,
+}
+
+impl RuleFilter {
+    /// Whether the rule applies to the key.
+    pub fn has_key(&self, key: &str) -> bool {
+        key.starts_with(self.prefix.as_deref().unwrap_or_default())
+    }
+
+    /// Whether the rule applies to objects of this size in bytes.
+    pub fn has_size(&self, size: u64) -> bool {
+        self.larger_than.is_none_or(|least| size > least) && self.smaller_than.is_none_or(|most| size < most)
+    }
+
+    /// Whether the rule applies to objects with these tags.
+    pub fn has_tags(&self, tags: &Tags) -> bool {
+        self.tags.iter().all(|(name, value)| tags.get(name) == Some(value))
+    }
+}
+
+/// When the latest version of an object expires.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Expiration {
+    /// This many days after it was written.
+    Days(u32),
+    /// On this date.
+    Date(SystemTime),
+    /// Never; but a delete marker is removed once it hides no version.
+    DeleteMarker(bool),
+}
+
+/// When a noncurrent version expires.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NoncurrentExpiration {
+    /// This many days after another version replaced it.
+    pub days: u32,
+    /// The number of newest noncurrent versions to keep.
+    pub newer: Option<u32>,
+}
+
+/// A rule.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LifecycleRule {
+    /// Its name.
+    pub id: String,
+    /// Whether it applies.
+    pub is_enabled: bool,
+    /// The objects to which the rule applies.
+    pub filter: RuleFilter,
+    /// What happens to latest versions.
+    pub expiration: Option<Expiration>,
+    /// What happens to older versions.
+    pub noncurrent: Option<NoncurrentExpiration>,
+    /// Days after which an upload that was not completed is aborted.
+    pub abort_days: Option<u32>,
+}
+
+/// Returns the first midnight that is at least `days` after `from`. `day` is the length of a day.
+pub fn expiry(from: SystemTime, days: u32, day: Duration) -> SystemTime {
+    let day_ns = day.as_nanos().max(1);
+    let since_ns = from.duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
+    let due_ns = (since_ns + u128::from(days) * day_ns).div_ceil(day_ns) * day_ns;
+    let due = Duration::from_nanos(u64::try_from(due_ns).unwrap_or(u64::MAX));
+    UNIX_EPOCH.checked_add(due).unwrap_or(from)
+}
+
+impl LifecycleRule {
+    /// Returns when the latest version of an object written at `modified` expires; `None` if never.
+    pub fn current_expiry(&self, modified: SystemTime, day: Duration) -> Option<SystemTime> {
+        match self.expiration? {
+            Expiration::Days(days) => Some(expiry(modified, days, day)),
+            Expiration::Date(date) => Some(date),
+            Expiration::DeleteMarker(_) => None,
+        }
+    }
+
+    /// Returns when a version expires that was replaced at `replaced` and is older than `newer` other noncurrent
+    /// versions; `None` if never.
+    pub fn noncurrent_expiry(&self, replaced: SystemTime, newer: u32, day: Duration) -> Option<SystemTime> {
+        let rule = self.noncurrent.filter(|rule| rule.newer.is_none_or(|kept| newer >= kept))?;
+        Some(expiry(replaced, rule.days, day))
+    }
+
+    /// Returns when a delete marker that was created at `made` and hides no version expires; `None` if never.
+    pub fn marker_expiry(&self, made: SystemTime, day: Duration) -> Option<SystemTime> {
+        match self.expiration? {
+            Expiration::DeleteMarker(is_on) => is_on.then_some(made),
+            _ => self.current_expiry(made, day),
+        }
+    }
+
+    /// Returns when an upload that was started at `started` is aborted; `None` if never.
+    pub fn abort_expiry(&self, started: SystemTime, day: Duration) -> Option<SystemTime> {
+        Some(expiry(started, self.abort_days?, day))
+    }
+}
+
+/// A rule as a document states it.
+#[derive(Default)]
+struct RuleElements {
+    id: Option<String>,
+    status: Option<String>,
+    prefix: Option<String>,
+    has_filter: bool,
+    has_and: bool,
+    filter: RuleFilter,
+    tag: (Option<String>, Option<String>),
+    days: Option<String>,
+    date: Option<String>,
+    marker: Option<String>,
+    has_expiration: bool,
+    noncurrent_days: Option<String>,
+    newer: Option<String>,
+    has_noncurrent: bool,
+    abort_days: Option<String>,
+    has_abort: bool,
+}
+
+impl RuleElements {
+    fn take(&mut self, path: &str, text: &str) -> Result<()> {
+        let text = || Some(text.to_owned());
+        match path {
+            "ID" => self.id = text(),
+            "Status" => self.status = text(),
+            "Prefix" => self.prefix = text(),
+            "Filter" => self.has_filter = true,
+            "Filter/And" => self.has_and = true,
+            "Expiration" => self.has_expiration = true,
+            "Expiration/Days" => self.days = text(),
+            "Expiration/Date" => self.date = text(),
+            "Expiration/ExpiredObjectDeleteMarker" => self.marker = text(),
+            "NoncurrentVersionExpiration" => self.has_noncurrent = true,
+            "NoncurrentVersionExpiration/NoncurrentDays" => self.noncurrent_days = text(),
+            "NoncurrentVersionExpiration/NewerNoncurrentVersions" => self.newer = text(),
+            "AbortIncompleteMultipartUpload" => self.has_abort = true,
+            "AbortIncompleteMultipartUpload/DaysAfterInitiation" => self.abort_days = text(),
+            "Transition" | "NoncurrentVersionTransition" => {
+                let message = "transitions need storage classes, which are not supported; remove them";
+                return Err(LifecycleError { code: "NotImplemented", message: message.to_owned() });
+            }
+            _ => {
+                let of_filter = path.strip_prefix("Filter/");
+                if let Some(path) = of_filter.map(|path| path.strip_prefix("And/").unwrap_or(path)) {
+                    self.take_condition(path, &text().unwrap_or_default())?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn take_condition(&mut self, path: &str, text: &str) -> Result<()> {
+        let size = || text.trim().parse().map_err(|_| malformed(format!("{path} is not a size in bytes")));
+        match path {
+            "Prefix" => self.filter.prefix = Some(text.to_owned()),
+            "Tag/Key" => self.tag.0 = Some(text.to_owned()),
+            "Tag/Value" => self.tag.1 = Some(text.to_owned()),
+            "Tag" => {
+                let (Some(name), Some(value)) = std::mem::take(&mut self.tag) else {
+                    return Err(malformed("a tag needs a key and a value"));
+                };
+                if self.filter.tags.insert(name, value).is_some() {
+                    return Err(request("Duplicate Tag Keys are not allowed."));
+                }
+            }
+            "ObjectSizeGreaterThan" => self.filter.larger_than = Some(size()?),
+            "ObjectSizeLessThan" => self.filter.smaller_than = Some(size()?),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn into_rule(self, at: usize) -> Result<LifecycleRule> {
+        let id = self.id.clone().filter(|id| !id.is_empty()).unwrap_or_else(|| format!("rule-{at}"));
+        if id.len() > ID_BYTES_MAX {
+            return Err(argument("ID length should not exceed allowed limit of 255"));
+        }
+        let is_enabled = match self.status.as_deref().map(str::trim) {
+            Some("Enabled") => true,
+            Some("Disabled") => false,
+            _ => return Err(malformed("the status of a rule must be Enabled or Disabled")),
+        };
+        let rule = LifecycleRule {
+            id,
+            is_enabled,
+            expiration: self.expiration()?,
+            noncurrent: self.noncurrent()?,
+            abort_days: self.abort()?,
+            filter: self.filter()?,
+        };
+        rule.check()?;
+        Ok(rule)
+    }
+
+    fn filter(self) -> Result<RuleFilter> {
+        match (self.prefix, self.has_filter) {
+            (Some(prefix), false) => Ok(RuleFilter { prefix: Some(prefix), ..RuleFilter::default() }),
+            (None, true) if self.has_and => Ok(RuleFilter { form: FilterForm::And, ..self.filter }),
+            (None, true) => Ok(RuleFilter { form: FilterForm::Direct, ..self.filter }),
+            (Some(_), true) => Err(malformed("a rule must have either a Filter or a Prefix, not both")),
+            (None, false) => Err(malformed("a rule needs a Filter; an empty one selects all objects")),
+        }
+    }
+
+    fn expiration(&self) -> Result<Option<Expiration>> {
+        if !self.has_expiration {
+            return Ok(None);
+        }
+        Ok(Some(match (&self.days, &self.date, &self.marker) {
+            (Some(days), None, None) => Expiration::Days(positive(days, "'Days' for Expiration action")?),
+            (None, Some(date), None) => Expiration::Date(midnight(date)?),
+            (None, None, Some(is_on)) => match is_on.trim() {
+                "true" => Expiration::DeleteMarker(true),
+                "false" => Expiration::DeleteMarker(false),
+                _ => return Err(malformed("ExpiredObjectDeleteMarker is true or false")),
+            },
+            _ => return Err(malformed("an expiration needs Days, a Date or ExpiredObjectDeleteMarker")),
+        }))
+    }
+
+    fn noncurrent(&self) -> Result<Option<NoncurrentExpiration>> {
+        if !self.has_noncurrent {
+            return Ok(None);
+        }
+        let what = "'NoncurrentDays' for NoncurrentVersionExpiration action";
+        let days = self.noncurrent_days.as_deref();
+        let days = days.ok_or_else(|| malformed("NoncurrentVersionExpiration has NoncurrentDays"))?;
+        let days = positive(days, what)?;
+        let newer = self.newer.as_deref().map(|newer| positive(newer, "'NewerNoncurrentVersions'"));
+        let newer = newer.transpose()?;
+        match newer {
+            Some(newer) if newer > NEWER_MAX => {
+                Err(argument(format!("'NewerNoncurrentVersions' must not be more than {NEWER_MAX}")))
+            }
+            newer => Ok(Some(NoncurrentExpiration { days, newer })),
+        }
+    }
+
+    fn abort(&self) -> Result<Option<u32>> {
+        if !self.has_abort {
+            return Ok(None);
+        }
+        let days = self.abort_days.as_deref();
+        let days = days.ok_or_else(|| malformed("AbortIncompleteMultipartUpload has DaysAfterInitiation"))?;
+        positive(days, "'DaysAfterInitiation' for AbortIncompleteMultipartUpload action").map(Some)
+    }
+}
+
+impl LifecycleRule {
+    fn check(&self) -> Result<()> {
+        if self.expiration.is_none() && self.noncurrent.is_none() && self.abort_days.is_none() {
+            return Err(request("At least one action needs to be specified in a rule"));
+        }
+        let RuleFilter { tags, larger_than, smaller_than, .. } = &self.filter;
+        let has_sizes = larger_than.is_some() || smaller_than.is_some();
+        if self.abort_days.is_some() && !tags.is_empty() {
+            return Err(request("AbortIncompleteMultipartUpload cannot be specified with Tags"));
+        }
+        if self.abort_days.is_some() && has_sizes {
+            return Err(request("AbortIncompleteMultipartUpload cannot be specified with Object Size"));
+        }
+        if matches!(self.expiration, Some(Expiration::DeleteMarker(_))) && !tags.is_empty() {
+            return Err(request("ExpiredObjectDeleteMarker cannot be specified with Tags"));
+        }
+        if larger_than.zip(*smaller_than).is_some_and(|(least, most)| least >= most) {
+            return Err(request(
+                "'ObjectSizeLessThan' has to be a value greater than 'ObjectSizeGreaterThan'",
+            ));
+        }
+        Ok(())
+    }
+}
+
+fn positive(text: &str, what: &str) -> Result<u32> {
+    let number: i64 = text.trim().parse().map_err(|_| malformed(format!("{what} is not a number")))?;
+    match u32::try_from(number) {
+        Ok(number) if (1..=i32::MAX as u32).contains(&number) => Ok(number),
+        _ => Err(argument(format!("{what} must be a positive integer"))),
+    }
+}
+
+fn midnight(text: &str) -> Result<SystemTime> {
+    let date = parse_iso8601(text.trim()).ok_or_else(|| malformed("a date is 2030-01-31T00:00:00Z"))?;
+    let seconds = date.duration_since(UNIX_EPOCH).unwrap_or_default();
+    match seconds.as_nanos().is_multiple_of(DAY.as_nanos()) {
+        true => Ok(date),
+        false => Err(argument("'Date' must be at midnight GMT")),
+    }
+}
+
+/// Reads a document. Errors: the first element that S3 or this store does not accept.
+pub fn read(document: &[u8]) -> Result<Vec<LifecycleRule>> {
+    let (mut rules, mut elements, mut failed) = (Vec::new(), RuleElements::default(), None);
+    let mut take = |path: &str, text: &str| -> Result<()> {
+        if path == "Rule" {
+            rules.push(std::mem::take(&mut elements).into_rule(rules.len() + 1)?);
+        } else if let Some(path) = path.strip_prefix("Rule/") {
+            elements.take(path, text)?;
+        }
+        Ok(())
+    };
+    let read = for_each_element(document, "LifecycleConfiguration", |path, text| {
+        if failed.is_none() {
+            failed = take(path, text).err();
+        }
+        Ok(())
+    });
+    read.map_err(|error| malformed(error.detail()))?;
+    failed.map_or(Ok(()), Err)?;
+    if !(1..=RULES_MAX).contains(&rules.len()) {
+        return Err(malformed(format!("a bucket must have from 1 to {RULES_MAX} lifecycle rules")));
+    }
+    let mut names: Vec<&str> = rules.iter().map(|rule| rule.id.as_str()).collect();
+    names.sort_unstable();
+    match names.windows(2).find(|pair| pair[0] == pair[1]) {
+        Some(pair) => {
+            let words = "Rule ID must be unique. Found same ID for more than one rule";
+            Err(argument(format!("{words}: {}", pair[0])))
+        }
+        None => Ok(rules),
+    }
+}
+
+/// Returns the document of rules.
+pub fn write(rules: &[LifecycleRule]) -> String {
+    let mut document = ResponseDocument::new("LifecycleConfiguration");
+    rules.iter().for_each(|rule| write_rule(&mut document, rule));
+    document.finish()
+}
+
+fn write_rule(document: &mut ResponseDocument, rule: &LifecycleRule) {
+    document.open("Rule").element("ID", &rule.id);
+    write_filter(document, &rule.filter);
+    document.element("Status", if rule.is_enabled { "Enabled" } else { "Disabled" });
+    if let Some(expiration) = rule.expiration {
+        document.open("Expiration");
+        match expiration {
+            Expiration::Days(days) => document.element("Days", &days.to_string()),
+            Expiration::Date(date) => document.element("Date", &crate::date::format_iso8601(date)),
+            Expiration::DeleteMarker(is_on) => {
+                document.element("ExpiredObjectDeleteMarker", if is_on { "true" } else { "false" })
+            }
+        };
+        document.close();
+    }
+    if let Some(NoncurrentExpiration { days, newer }) = rule.noncurrent {
+        document.open("NoncurrentVersionExpiration").element("NoncurrentDays", &days.to_string());
+        document.maybe("NewerNoncurrentVersions", newer.map(|newer| newer.to_string()).as_deref()).close();
+    }
+    if let Some(days) = rule.abort_days {
+        document.open("AbortIncompleteMultipartUpload");
+        document.element("DaysAfterInitiation", &days.to_string()).close();
+    }
+    document.close();
+}
+
+fn write_filter(document: &mut ResponseDocument, filter: &RuleFilter) {
+    if filter.form == FilterForm::Prefix {
+        document.maybe("Prefix", filter.prefix.as_deref());
+        return;
+    }
+    document.open("Filter");
+    if filter.form == FilterForm::And {
+        document.open("And");
+    }
+    document.maybe("Prefix", filter.prefix.as_deref());
+    for (name, value) in &filter.tags {
+        document.open("Tag").element("Key", name).element("Value", value).close();
+    }
+    document.maybe("ObjectSizeGreaterThan", filter.larger_than.map(|size| size.to_string()).as_deref());
+    document.maybe("ObjectSizeLessThan", filter.smaller_than.map(|size| size.to_string()).as_deref());
+    if filter.form == FilterForm::And {
+        document.close();
+    }
+    document.close();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rule(inner: &str) -> Result<Vec<LifecycleRule>> {
+        read(format!("<LifecycleConfiguration><Rule>{inner}</Rule></LifecycleConfiguration>").as_bytes())
+    }
+
+    fn at(hours: u64) -> SystemTime {
+        UNIX_EPOCH + Duration::from_secs(hours * 3600)
+    }
+
+    #[test]
+    fn rules_are_written_as_they_were_read() {
+        for inner in [
+            "<ID>a</ID><Prefix>logs/</Prefix><Status>Enabled</Status><Expiration><Days>3</Days></Expiration>",
+            "<ID>a</ID><Filter></Filter><Status>Disabled</Status><Expiration>\
+             <ExpiredObjectDeleteMarker>true</ExpiredObjectDeleteMarker></Expiration>",
+            "<ID>a</ID><Filter><Tag><Key>k</Key><Value>v&lt;</Value></Tag></Filter><Status>Enabled</Status>\
+             <Expiration><Date>2030-01-31T00:00:00.000Z</Date></Expiration>",
+            "<ID>a</ID><Filter><And><Prefix>p</Prefix><Tag><Key>a</Key><Value>1</Value></Tag><Tag><Key>b</Key>\
+             <Value></Value></Tag><ObjectSizeGreaterThan>1</ObjectSizeGreaterThan><ObjectSizeLessThan>9\
+             </ObjectSizeLessThan></And></Filter><Status>Enabled</Status><NoncurrentVersionExpiration>\
+             <NoncurrentDays>2</NoncurrentDays><NewerNoncurrentVersions>5</NewerNoncurrentVersions>\
+             </NoncurrentVersionExpiration>",
+            "<ID>a</ID><Filter><Prefix>p</Prefix><ObjectSizeLessThan>9</ObjectSizeLessThan></Filter>\
+             <Status>Enabled</Status><Expiration><Days>3</Days></Expiration>",
+            "<ID>a</ID><Filter><Prefix></Prefix></Filter><Status>Enabled</Status>\
+             <AbortIncompleteMultipartUpload><DaysAfterInitiation>7</DaysAfterInitiation>\
+             </AbortIncompleteMultipartUpload>",
+        ] {
+            let rules = rule(inner).unwrap();
+            let written = write(&rules);
+            assert!(written.contains(&inner.replace("9             ", "9")), "{written}");
+            assert_eq!(read(written.as_bytes()).unwrap(), rules);
+        }
+    }
+
+    #[test]
+    fn what_s3_refuses_is_refused() {
+        let days = "<Status>Enabled</Status><Expiration><Days>1</Days></Expiration>";
+        let long = "x".repeat(256);
+        for (inner, code) in [
+            (format!("<ID>{long}</ID><Prefix></Prefix>{days}"), "InvalidArgument"),
+            (format!("<Prefix></Prefix><Filter></Filter>{days}"), "MalformedXML"),
+            (days.to_owned(), "MalformedXML"),
+            ("<Prefix></Prefix><Status>enabled</Status><Expiration><Days>1</Days></Expiration>".into(), "MalformedXML"),
+            ("<Prefix></Prefix><Status>Enabled</Status>".into(), "InvalidRequest"),
+            ("<Prefix></Prefix><Status>Enabled</Status><Expiration><Days>0</Days></Expiration>".into(), "InvalidArgument"),
+            ("<Prefix></Prefix><Status>Enabled</Status><Expiration></Expiration>".into(), "MalformedXML"),
+            (
+                "<Prefix></Prefix><Status>Enabled</Status><Expiration><Date>2030-01-31T01:00:00Z</Date></Expiration>".into(),
+                "InvalidArgument",
+            ),
+            (
+                "<Prefix></Prefix><Status>Enabled</Status><Transition><Days>1</Days></Transition>".into(),
+                "NotImplemented",
+            ),
+            (
+                "<Filter><Tag><Key>a</Key><Value>b</Value></Tag></Filter><Status>Enabled</Status>\
+                 <AbortIncompleteMultipartUpload><DaysAfterInitiation>1</DaysAfterInitiation></AbortIncompleteMultipartUpload>".into(),
+                "InvalidRequest",
+            ),
+        ] {
+            assert_eq!(rule(&inner).map_err(|error| error.code), Err(code), "{inner}");
+        }
+        let twice = format!("<ID>a</ID><Prefix></Prefix>{days}");
+        let twice = format!(
+            "<LifecycleConfiguration><Rule>{twice}</Rule><Rule>{twice}</Rule></LifecycleConfiguration>"
+        );
+        assert_eq!(read(twice.as_bytes()).unwrap_err().code, "InvalidArgument");
+        assert_eq!(
+            read(b"<LifecycleConfiguration></LifecycleConfiguration>").unwrap_err().code,
+            "MalformedXML"
+        );
+        assert_eq!(read(b"<Lifecycle").unwrap_err().code, "MalformedXML");
+    }
+
+    #[test]
+    fn a_day_ends_at_midnight() {
+        for (written, days, due) in [(3, 1, 48), (0, 1, 24), (23, 1, 48), (24, 2, 72)] {
+            assert_eq!(expiry(at(written), days, DAY), at(due), "hour {written}, {days} days");
+        }
+        let short = Duration::from_secs(10);
+        assert_eq!(
+            expiry(UNIX_EPOCH + Duration::from_secs(13), 2, short),
+            UNIX_EPOCH + Duration::from_secs(40)
+        );
+    }
+
+    #[test]
+    fn noncurrent_versions_expire_beyond_those_that_are_kept() {
+        let rules = rule(
+            "<Prefix></Prefix><Status>Enabled</Status><NoncurrentVersionExpiration><NoncurrentDays>1</NoncurrentDays>\
+             <NewerNoncurrentVersions>2</NewerNoncurrentVersions></NoncurrentVersionExpiration>",
+        )
+        .unwrap();
+        assert_eq!(rules[0].noncurrent_expiry(at(0), 1, DAY), None);
+        assert_eq!(rules[0].noncurrent_expiry(at(0), 2, DAY), Some(at(24)));
+        assert_eq!(rules[0].current_expiry(at(0), DAY), None);
+    }
+
+    #[test]
+    fn filters_need_all_their_conditions() {
+        let rules = rule(
+            "<Filter><And><Prefix>a/</Prefix><Tag><Key>k</Key><Value>v</Value></Tag><ObjectSizeGreaterThan>5\
+             </ObjectSizeGreaterThan></And></Filter><Status>Enabled</Status><Expiration><Days>1</Days></Expiration>",
+        )
+        .unwrap();
+        let filter = &rules[0].filter;
+        assert!(filter.has_key("a/b") && !filter.has_key("b"));
+        assert!(filter.has_size(6) && !filter.has_size(5));
+        let tags =
+            |value: &str| Tags::from([("k".to_owned(), value.to_owned()), ("x".to_owned(), "y".to_owned())]);
+        assert!(
+            filter.has_tags(&tags("v")) && !filter.has_tags(&tags("w")) && !filter.has_tags(&Tags::new())
+        );
+    }
+}

@@ -1,0 +1,121 @@
+//! Fresh starts of gateway and client: the kernel places both anew each time, and they often stay where they are.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use fordway_measure::{median, ns_text};
+use fordway_store::{GetOptions, Key, Objects};
+use fordway_sys::process_usage;
+
+use crate::{LEAVES_CLIENT, SMALL, ServerProcess, bucket, filled_root, node_store, small};
+
+/// The number of calls whose time is one sample.
+const BLOCK: usize = 200;
+/// The time for which a client calls before it is measured, and for which each operation is measured.
+const PHASE: Duration = Duration::from_millis(300);
+/// The highest accepted ratio of the slowest to the fastest start, as gateways run by default.
+const RATIO_MAX: f64 = 1.3;
+const OPERATIONS: [&str; 2] = ["4 KiB get", "head"];
+
+/// The time of a call in nanoseconds, and how often the client sleeps per call.
+#[derive(Clone, Copy)]
+struct StartFigures {
+    call_ns: f64,
+    sleeps: f64,
+}
+
+/// Starts gateway and client `STARTS` times (20), with gateways whose threads leave the processor of their client and
+/// with those whose threads stay, in turn. Errors: the default gateway has two speeds.
+pub(crate) fn run() -> Result<()> {
+    let starts = std::env::var("STARTS").map_or(Ok(20), |starts| starts.parse())?;
+    let (dir, root) = filled_root()?;
+    // By whether threads leave, and by operation.
+    let mut found: [[Vec<StartFigures>; 2]; 2] = Default::default();
+    for _ in 0..starts {
+        for (leaves, of_kind) in [("0", 0), ("1", 1)] {
+            let gateway = ServerProcess::start("gateway", &root, dir.path(), &[(LEAVES_CLIENT, leaves)])?;
+            for (figures, all) in one_start(&gateway.socket)?.into_iter().zip(&mut found[of_kind]) {
+                all.push(figures);
+            }
+        }
+    }
+    println!(
+        "{starts} starts of gateway and client: the time of a call, and how often the client sleeps per call"
+    );
+    println!("{:34} {:>9} {:>9} {:>9} {:>6}  sleeps", "", "fastest", "median", "slowest", "ratio");
+    let mut holds = true;
+    for (name, kinds, is_default) in [("threads stay", &found[0], false), ("threads leave", &found[1], true)]
+    {
+        for (operation, all) in OPERATIONS.iter().zip(kinds) {
+            let ratio = row(&format!("{operation}, {name}"), all)?;
+            holds &= ratio <= RATIO_MAX || !is_default;
+        }
+    }
+    ensure!(holds, "the slowest start takes more than {RATIO_MAX} times as long as the fastest");
+    Ok(())
+}
+
+/// Prints the figures of all starts. Returns the ratio of the slowest to the fastest.
+fn row(name: &str, all: &[StartFigures]) -> Result<f64> {
+    let mut sorted = all.to_vec();
+    sorted.sort_by(|a, b| a.call_ns.total_cmp(&b.call_ns));
+    let (first, last) = (sorted.first().context("no starts")?, sorted.last().context("no starts")?);
+    let middle = sorted[sorted.len() / 2].call_ns;
+    let sleeps = [first, last].map(|figures| figures.sleeps);
+    let ratio = last.call_ns / first.call_ns;
+    let [fastest, middle, slowest] = [first.call_ns, middle, last.call_ns].map(|ns| ns_text(ns as u64));
+    println!(
+        "{name:34} {fastest:>9} {middle:>9} {slowest:>9} {ratio:6.2}  {:.2} (fastest), {:.2} (slowest)",
+        sleeps[0], sleeps[1]
+    );
+    Ok(ratio)
+}
+
+/// Runs a client in a new process. Returns its figures by operation.
+fn one_start(socket: &Path) -> Result<Vec<StartFigures>> {
+    let mut command = Command::new(std::env::current_exe()?);
+    command.arg("timed").arg(socket).arg(PHASE.as_millis().to_string());
+    let done = command.stderr(Stdio::inherit()).output()?;
+    ensure!(done.status.success(), "a client failed");
+    let read = |line: &str| -> Result<StartFigures> {
+        let (call_ns, sleeps) = line.split_once(' ').context("a client wrote something else")?;
+        Ok(StartFigures { call_ns: call_ns.parse()?, sleeps: sleeps.parse()? })
+    };
+    String::from_utf8(done.stdout)?.lines().map(read).collect()
+}
+
+/// Gets and then heads 4 KiB objects, each for `phase` after as long a warm-up. Prints a line for each operation.
+pub(crate) fn client(socket: &Path, phase: Duration) -> Result<()> {
+    let (node, bucket, mut body) = (node_store(socket), bucket()?, Vec::new());
+    let keys = (0..SMALL).map(|number| Ok(Key::new(small(number))?)).collect::<Result<Vec<_>>>()?;
+    let mut get = |number: usize| -> Result<()> {
+        node.read(&bucket, &keys[number % SMALL], &GetOptions::default(), &mut body)?;
+        Ok(())
+    };
+    timed(phase, &mut get)?;
+    let gets = timed(phase, &mut get)?;
+    let mut head = |number: usize| -> Result<()> {
+        node.head(&bucket, &keys[number % SMALL], &GetOptions::default())?;
+        Ok(())
+    };
+    let heads = timed(phase, &mut head)?;
+    for StartFigures { call_ns, sleeps } in [gets, heads] {
+        println!("{call_ns} {sleeps}");
+    }
+    Ok(())
+}
+
+/// Repeats a call for `phase`. Returns the median time of the blocks, so that a short disturbance does not count.
+fn timed(phase: Duration, call: &mut dyn FnMut(usize) -> Result<()>) -> Result<StartFigures> {
+    let (start, slept, mut blocks) = (Instant::now(), process_usage().voluntary_switches, Vec::new());
+    while start.elapsed() < phase {
+        let of_block = Instant::now();
+        (0..BLOCK).try_for_each(&mut *call)?;
+        blocks.push(of_block.elapsed().as_nanos() as f64 / BLOCK as f64);
+    }
+    let sleeps = process_usage().voluntary_switches - slept;
+    let calls = (blocks.len() * BLOCK) as f64;
+    Ok(StartFigures { call_ns: median(&blocks).context("no calls")?, sleeps: sleeps as f64 / calls })
+}

@@ -1,0 +1,74 @@
+//! Options of `policy`.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+use fordway_policy::Action;
+
+/// Options of `policy`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  fordway policy explain s3://data/run.h5 --action GetObject --user alice
+  fordway policy explain s3://data --action ListBucket --anonymous --with s3:prefix=public/")]
+pub struct PolicyArgs {
+    /// What to do.
+    #[command(subcommand)]
+    pub action: PolicyAction,
+}
+
+/// The actions of `policy`.
+#[derive(Debug, Subcommand)]
+pub enum PolicyAction {
+    /// Show whether the rules of a bucket permit a request, and which statement decides
+    Explain(ExplainArgs),
+}
+
+/// Options of `policy explain`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  fordway policy explain s3://data/run.h5 --action GetObject --user alice
+  fordway policy explain s3://data --action ListBucket --anonymous --with s3:prefix=public/ \\
+    --with aws:SourceIp=10.1.2.3
+  fordway policy explain s3://data/run.h5 --action PutObject --user bob --file new-policy.json --json
+
+The command reads the policy and the public access block of the bucket, or the policy in FILE, and evaluates them for \
+one request. It reports for each statement whether it applies, and otherwise the first element that does not match. \
+Only the HTTP gateway applies these rules; the kernel then checks the access as well. The exit code is 0 if the rules \
+permit the request, and 4 if they refuse it.")]
+pub struct ExplainArgs {
+    /// s3://BUCKET or s3://BUCKET/KEY
+    pub address: String,
+    /// Action of the request, such as GetObject or s3:ListBucket
+    #[arg(long, value_name = "NAME", value_parser = action)]
+    pub action: Action,
+    /// Name of the user who signs the request
+    #[arg(long, value_name = "NAME", required_unless_present = "anonymous", conflicts_with = "anonymous")]
+    pub user: Option<String>,
+    /// The user owns the bucket
+    #[arg(long, requires = "user")]
+    pub owner: bool,
+    /// The request is not signed
+    #[arg(long)]
+    pub anonymous: bool,
+    /// Value of a condition key, such as aws:SourceIp=10.1.2.3 (may be repeated)
+    #[arg(long = "with", value_name = "KEY=VALUE", value_parser = condition)]
+    pub conditions: Vec<(String, String)>,
+    /// Read the policy from this file instead of the bucket
+    #[arg(long, value_name = "FILE")]
+    pub file: Option<PathBuf>,
+}
+
+fn action(text: &str) -> Result<Action, String> {
+    let name = text.strip_prefix("s3:").unwrap_or(text);
+    Action::new(name).ok_or_else(|| "use an action of S3, such as GetObject or ListBucket".to_owned())
+}
+
+/// Parses a value of a condition key. Converts the key to lower case, except for the name of a tag.
+fn condition(text: &str) -> Result<(String, String), String> {
+    let (key, value) = text.split_once('=').ok_or("write KEY=VALUE, such as aws:SourceIp=10.1.2.3")?;
+    let key = fordway_policy::canonical_key(key);
+    match fordway_policy::is_known_key(&key) {
+        true => Ok((key, value.to_owned())),
+        false => Err(format!("{key} is not a supported condition key")),
+    }
+}

@@ -1,0 +1,385 @@
+//! `env` prints the settings with which other programs reach the objects, in the language of each program.
+
+use fordway_client::s3::S3Credentials;
+use fordway_command::args::GlobalArgs;
+use fordway_command::{CommandContext, CommandExit};
+use fordway_http::TlsRoots;
+use fordway_serve::AccessKeyPair;
+use fordway_store::{Error, ErrorKind, Result};
+
+use crate::args::{EnvArgs, ToolArg};
+
+pub(super) fn run(args: &EnvArgs, global: &GlobalArgs, context: &CommandContext) -> Result<CommandExit> {
+    let settings = ToolSettings::find(global)?;
+    settings.check(args.tool)?;
+    context.output.data(settings.text(args.tool).as_bytes())?;
+    Ok(CommandExit::Ok)
+}
+
+/// The settings that a program needs to reach the objects.
+pub(super) struct ToolSettings {
+    pub(super) endpoint: String,
+    pub(super) region: Option<String>,
+    pub(super) keys: Option<AccessKeyPair>,
+    pub(super) session_token: Option<String>,
+    pub(super) ca_bundle: Option<String>,
+}
+
+impl ToolSettings {
+    /// Finds the settings as every command does: options, then the environment, then the AWS configuration. Errors:
+    /// `InvalidArgument` if there is no endpoint.
+    fn find(global: &GlobalArgs) -> Result<Self> {
+        let config = fordway_lanes::configuration(&global.lane_options())?;
+        if config.is_endpoint_unset {
+            let why = "no endpoint is configured; add --endpoint URL, or set AWS_ENDPOINT_URL";
+            return Err(Error::new(ErrorKind::InvalidArgument, why));
+        }
+        let (keys, session_token) = match config.credentials {
+            S3Credentials::Keys { access_key, secret_key, session_token, .. } => {
+                (Some(AccessKeyPair { access_key, secret_key }), session_token)
+            }
+            S3Credentials::Anonymous => (None, None),
+        };
+        let ca_bundle = match config.tls_roots {
+            TlsRoots::File(path) => Some(path.display().to_string()),
+            _ => None,
+        };
+        let region = Some(config.region);
+        Ok(ToolSettings { endpoint: config.endpoint, region, keys, session_token, ca_bundle })
+    }
+
+    /// Checks that `tool` can use these settings. Errors: `InvalidArgument` for an endpoint that only our own programs
+    /// reach, if there is no key, and for characters that would end a line of a file of settings.
+    fn check(&self, tool: ToolArg) -> Result<()> {
+        let fail = |why: String| Err(Error::new(ErrorKind::InvalidArgument, why));
+        let values = [self.endpoint.as_str(), self.region(), self.access_key(), self.secret_key()];
+        let optional = [self.session_token.as_deref(), self.ca_bundle.as_deref()];
+        if values
+            .into_iter()
+            .chain(optional.into_iter().flatten())
+            .any(|value| value.contains(char::is_control))
+        {
+            return fail(
+                "the endpoint, the region or a key contains a control character; correct it".to_owned(),
+            );
+        }
+        if tool == ToolArg::Shell {
+            return Ok(());
+        }
+        if !self.endpoint.starts_with("http://") && !self.endpoint.starts_with("https://") {
+            let endpoint = &self.endpoint;
+            return fail(format!(
+                "this program needs an http(s):// endpoint, and the endpoint is {endpoint}; start `fordway serve \
+                 DIRECTORY`, and name its address with --endpoint"
+            ));
+        }
+        match self.keys {
+            Some(_) => Ok(()),
+            None => fail("there is no key pair; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY".to_owned()),
+        }
+    }
+
+    fn region(&self) -> &str {
+        self.region.as_deref().unwrap_or_default()
+    }
+
+    fn access_key(&self) -> &str {
+        self.keys.as_ref().map_or("", |keys| &keys.access_key)
+    }
+
+    fn secret_key(&self) -> &str {
+        self.keys.as_ref().map_or("", |keys| &keys.secret_key)
+    }
+
+    /// Returns the endpoint without its scheme.
+    fn host(&self) -> &str {
+        self.endpoint.split_once("://").map_or(&*self.endpoint, |(_, host)| host)
+    }
+
+    fn is_tls(&self) -> bool {
+        self.endpoint.starts_with("https://")
+    }
+
+    fn text(&self, tool: ToolArg) -> String {
+        match tool {
+            ToolArg::Shell => self.shell("AWS_ENDPOINT_URL"),
+            ToolArg::S5cmd => self.shell("S3_ENDPOINT_URL"),
+            ToolArg::AwsCli => self.aws_profile(),
+            ToolArg::Rclone => self.rclone_remote(),
+            ToolArg::S3cmd => self.s3cmd_file(),
+            ToolArg::Curl => self.curl_file(),
+            ToolArg::Boto3 => self.boto3_call(),
+            ToolArg::S3fs => self.s3fs_call(),
+            ToolArg::Pyarrow => self.pyarrow_call(),
+            ToolArg::Obstore => self.obstore_call(),
+            ToolArg::Polars => self.storage_options(),
+            ToolArg::Duckdb => self.duckdb_secret(),
+        }
+    }
+
+    /// Returns assignments for a shell; `endpoint` is the variable that the program reads the endpoint from.
+    pub(super) fn shell(&self, endpoint: &str) -> String {
+        let mut text = export(endpoint, &self.endpoint);
+        if let Some(AccessKeyPair { access_key, secret_key }) = &self.keys {
+            text += &export("AWS_ACCESS_KEY_ID", access_key);
+            text += &export("AWS_SECRET_ACCESS_KEY", secret_key);
+            text += &match &self.session_token {
+                Some(token) => export("AWS_SESSION_TOKEN", token),
+                // A token left from an earlier session would otherwise be sent with these keys.
+                None => "unset AWS_SESSION_TOKEN\n".to_owned(),
+            };
+        }
+        if let Some(region) = &self.region {
+            text += &export("AWS_REGION", region);
+            text += &export("AWS_DEFAULT_REGION", region);
+        }
+        text + &self.ca_bundle.as_ref().map_or_else(String::new, |path| export("AWS_CA_BUNDLE", path))
+    }
+
+    fn aws_profile(&self) -> String {
+        let mut section = vec![
+            ("endpoint_url", self.endpoint.as_str()),
+            ("region", self.region()),
+            ("aws_access_key_id", self.access_key()),
+            ("aws_secret_access_key", self.secret_key()),
+        ];
+        section.extend(self.session_token.as_deref().map(|token| ("aws_session_token", token)));
+        section.extend(self.ca_bundle.as_deref().map(|path| ("ca_bundle", path)));
+        format!("[profile fordway]\n{}s3 =\n    addressing_style = path\n", lines(&section))
+    }
+
+    fn rclone_remote(&self) -> String {
+        let mut section = vec![
+            ("type", "s3"),
+            ("provider", "Other"),
+            ("endpoint", self.endpoint.as_str()),
+            ("region", self.region()),
+            ("access_key_id", self.access_key()),
+            ("secret_access_key", self.secret_key()),
+        ];
+        section.extend(self.session_token.as_deref().map(|token| ("session_token", token)));
+        format!("[fordway]\n{}", lines(&section))
+    }
+
+    fn s3cmd_file(&self) -> String {
+        let mut section = vec![
+            ("access_key", self.access_key()),
+            ("secret_key", self.secret_key()),
+            ("bucket_location", self.region()),
+            ("host_base", self.host()),
+            ("host_bucket", self.host()),
+            ("use_https", if self.is_tls() { "True" } else { "False" }),
+        ];
+        section.extend(self.session_token.as_deref().map(|token| ("access_token", token)));
+        section.extend(self.ca_bundle.as_deref().map(|path| ("ca_certs_file", path)));
+        format!("[default]\n{}", lines(&section))
+    }
+
+    fn curl_file(&self) -> String {
+        let mut section = vec![
+            ("aws-sigv4", format!("aws:amz:{}:s3", self.region())),
+            ("user", format!("{}:{}", self.access_key(), self.secret_key())),
+        ];
+        // S3 requires this header, and curl before 8.1 does not send it by default.
+        section.push(("header", "x-amz-content-sha256: UNSIGNED-PAYLOAD".to_owned()));
+        let header = |token| ("header", format!("x-amz-security-token: {token}"));
+        section.extend(self.session_token.as_deref().map(header));
+        section.extend(self.ca_bundle.clone().map(|path| ("cacert", path)));
+        section
+            .iter()
+            .fold(String::new(), |text, (name, value)| text + &format!("{name} = {}\n", quoted(value)))
+    }
+
+    fn boto3_call(&self) -> String {
+        let mut arguments = vec![
+            ("endpoint_url", quoted(&self.endpoint)),
+            ("region_name", quoted(self.region())),
+            ("aws_access_key_id", quoted(self.access_key())),
+            ("aws_secret_access_key", quoted(self.secret_key())),
+        ];
+        arguments.extend(self.session_token.as_deref().map(|token| ("aws_session_token", quoted(token))));
+        arguments.extend(self.ca_bundle.as_deref().map(|path| ("verify", quoted(path))));
+        let config = r#"Config(signature_version="s3v4", s3={"addressing_style": "path"})"#;
+        arguments.push(("config", config.to_owned()));
+        let imports = "import boto3\nfrom botocore.config import Config\n";
+        format!("{imports}\ns3 = {}", call("boto3.client", &["\"s3\""], &arguments))
+    }
+
+    fn s3fs_call(&self) -> String {
+        let mut client = format!("{{\"region_name\": {}", quoted(self.region()));
+        if let Some(path) = &self.ca_bundle {
+            client += &format!(", \"verify\": {}", quoted(path));
+        }
+        let mut arguments = vec![
+            ("endpoint_url", quoted(&self.endpoint)),
+            ("key", quoted(self.access_key())),
+            ("secret", quoted(self.secret_key())),
+        ];
+        arguments.extend(self.session_token.as_deref().map(|token| ("token", quoted(token))));
+        arguments.push(("client_kwargs", client + "}"));
+        arguments.push(("config_kwargs", r#"{"s3": {"addressing_style": "path"}}"#.to_owned()));
+        format!("import s3fs\n\nfiles = {}", call("s3fs.S3FileSystem", &[], &arguments))
+    }
+
+    fn pyarrow_call(&self) -> String {
+        let mut arguments = vec![
+            ("endpoint_override", quoted(self.host())),
+            ("scheme", quoted(if self.is_tls() { "https" } else { "http" })),
+            ("region", quoted(self.region())),
+            ("access_key", quoted(self.access_key())),
+            ("secret_key", quoted(self.secret_key())),
+        ];
+        arguments.extend(self.session_token.as_deref().map(|token| ("session_token", quoted(token))));
+        arguments.extend(self.ca_bundle.as_deref().map(|path| ("tls_ca_file_path", quoted(path))));
+        format!("from pyarrow import fs\n\nfiles = {}", call("fs.S3FileSystem", &[], &arguments))
+    }
+
+    fn obstore_call(&self) -> String {
+        let mut arguments = vec![
+            ("endpoint", quoted(&self.endpoint)),
+            ("region", quoted(self.region())),
+            ("access_key_id", quoted(self.access_key())),
+            ("secret_access_key", quoted(self.secret_key())),
+            ("virtual_hosted_style_request", "False".to_owned()),
+        ];
+        arguments.extend(self.session_token.as_deref().map(|token| ("session_token", quoted(token))));
+        if !self.is_tls() {
+            arguments.push(("client_options", r#"{"allow_http": True}"#.to_owned()));
+        }
+        format!(
+            "from obstore.store import S3Store\n\nstore = {}",
+            call("S3Store", &["\"BUCKET\""], &arguments)
+        )
+    }
+
+    fn storage_options(&self) -> String {
+        let mut options = vec![
+            ("aws_endpoint_url", self.endpoint.as_str()),
+            ("aws_region", self.region()),
+            ("aws_access_key_id", self.access_key()),
+            ("aws_secret_access_key", self.secret_key()),
+            ("aws_virtual_hosted_style_request", "false"),
+        ];
+        options.extend(self.session_token.as_deref().map(|token| ("aws_session_token", token)));
+        options.extend((!self.is_tls()).then_some(("aws_allow_http", "true")));
+        let entry = |text: String, (name, value): &(&str, &str)| {
+            text + &format!("    \"{name}\": {},\n", quoted(value))
+        };
+        format!("storage_options = {{\n{}}}\n", options.iter().fold(String::new(), entry))
+    }
+
+    fn duckdb_secret(&self) -> String {
+        let mut fields = vec![
+            ("TYPE", "s3".to_owned()),
+            ("ENDPOINT", sql(self.host())),
+            ("USE_SSL", self.is_tls().to_string()),
+            ("URL_STYLE", sql("path")),
+            ("REGION", sql(self.region())),
+            ("KEY_ID", sql(self.access_key())),
+            ("SECRET", sql(self.secret_key())),
+        ];
+        fields.extend(self.session_token.as_deref().map(|token| ("SESSION_TOKEN", sql(token))));
+        let fields: Vec<_> = fields.iter().map(|(name, value)| format!("    {name} {value}")).collect();
+        let load = "INSTALL httpfs;\nLOAD httpfs;\n";
+        format!("{load}CREATE OR REPLACE SECRET fordway (\n{}\n);\n", fields.join(",\n"))
+    }
+}
+
+/// Writes an assignment. Within single quotes, only the quote itself is special.
+fn export(name: &str, value: &str) -> String {
+    format!("export {name}='{}'\n", value.replace('\'', r"'\''"))
+}
+
+/// Writes the lines of a section; `check` has refused values of several lines.
+fn lines(section: &[(&str, &str)]) -> String {
+    section.iter().fold(String::new(), |text, (name, value)| text + &format!("{name} = {value}\n"))
+}
+
+/// Writes a string as Python and curl read it.
+fn quoted(value: &str) -> String {
+    format!("\"{}\"", value.replace('\\', r"\\").replace('"', "\\\""))
+}
+
+fn sql(value: &str) -> String {
+    format!("'{}'", value.replace('\'', "''"))
+}
+
+/// Writes a call in Python, one argument in each line.
+fn call(function: &str, positional: &[&str], named: &[(&str, String)]) -> String {
+    let positional = positional.iter().map(|value| format!("    {value},\n"));
+    let named = named.iter().map(|(name, value)| format!("    {name}={value},\n"));
+    format!("{function}(\n{})\n", positional.chain(named).collect::<String>())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::ValueEnum as _;
+
+    use super::*;
+
+    /// A secret with each character that one of the languages treats specially.
+    const SECRET: &str = r#"`a` "b" \ $HOME 'c' # ; %d"#;
+
+    fn settings(endpoint: &str) -> ToolSettings {
+        ToolSettings {
+            endpoint: endpoint.to_owned(),
+            region: Some("us-east-1".to_owned()),
+            keys: Some(AccessKeyPair { access_key: "me".into(), secret_key: SECRET.into() }),
+            session_token: None,
+            ca_bundle: None,
+        }
+    }
+
+    fn output(program: &str, words: &[&str]) -> String {
+        let ran = std::process::Command::new(program).args(words).output().unwrap();
+        assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
+        String::from_utf8(ran.stdout).unwrap()
+    }
+
+    #[test]
+    fn a_shell_reads_what_is_printed() {
+        for (tool, variable) in [(ToolArg::Shell, "AWS_ENDPOINT_URL"), (ToolArg::S5cmd, "S3_ENDPOINT_URL")] {
+            let text = settings("http://h:1").text(tool);
+            let script = format!("{text}printf '%s|%s' \"${variable}\" \"$AWS_SECRET_ACCESS_KEY\"");
+            assert_eq!(output("sh", &["-c", &script]), format!("http://h:1|{SECRET}"));
+        }
+    }
+
+    #[test]
+    fn python_reads_what_is_printed() {
+        let text = settings("https://h").storage_options();
+        let script = format!("{text}print(storage_options['aws_secret_access_key'], end='')");
+        assert_eq!(output("python3", &["-c", &script]), SECRET);
+        assert!(
+            !text.contains("allow_http") && settings("http://h").storage_options().contains("allow_http")
+        );
+    }
+
+    #[test]
+    fn settings_that_a_program_cannot_use_are_refused() {
+        let refused = |settings: &ToolSettings, tool| settings.check(tool).unwrap_err().to_string();
+        let local = settings("file:///data");
+        assert!(local.check(ToolArg::Shell).is_ok());
+        assert!(refused(&local, ToolArg::Boto3).contains("start `fordway serve DIRECTORY`"));
+        let without_keys = ToolSettings { keys: None, ..settings("http://h") };
+        assert!(refused(&without_keys, ToolArg::Rclone).contains("there is no key pair"));
+        let two_lines = settings("http://h\nendpoint = http://other");
+        assert!(refused(&two_lines, ToolArg::AwsCli).contains("a control character"));
+    }
+
+    #[test]
+    fn temporary_keys_and_certificates_reach_each_program_that_takes_them() {
+        let all = ToolSettings {
+            session_token: Some("the-token".into()),
+            ca_bundle: Some("/ca.pem".into()),
+            ..settings("https://h")
+        };
+        for &tool in ToolArg::value_variants() {
+            assert!(all.text(tool).contains("the-token"), "{tool:?}");
+            // These have no such setting: they read it from the environment or from the command line.
+            let has_none =
+                [ToolArg::Rclone, ToolArg::Obstore, ToolArg::Polars, ToolArg::Duckdb].contains(&tool);
+            assert_eq!(all.text(tool).contains("/ca.pem"), !has_none, "{tool:?}");
+        }
+    }
+}

@@ -1,0 +1,204 @@
+//! `policy explain` shows whether the rules of a bucket permit a request, and why.
+
+use std::fmt;
+use std::path::Path;
+
+use fordway_command::{CommandContext, CommandExit, StorageAddress, file_error};
+use fordway_policy::{
+    AccessRequest, BucketRules, CallerRole, ConditionKeys, Effect, Policy, Principal, PublicAccessBlock,
+    Ruling, StatementMismatch, StatementReport,
+};
+use fordway_store::{Bucket, DocumentKind, Error, ErrorKind, Result, Store};
+use serde::Serialize;
+
+use crate::args::{ExplainArgs, PolicyAction, PolicyArgs};
+
+pub(super) fn run(args: &PolicyArgs, context: &CommandContext) -> Result<CommandExit> {
+    match &args.action {
+        PolicyAction::Explain(args) => explain(args, context),
+    }
+}
+
+fn explain(args: &ExplainArgs, context: &CommandContext) -> Result<CommandExit> {
+    let (bucket, key) = target(args)?;
+    let rules = match &args.file {
+        Some(file) => BucketRules { policy: Some(from_file(file, &bucket)?), block: Default::default() },
+        None => stored_rules(&*context.store()?, &bucket)?,
+    };
+    let mut keys = ConditionKeys::default();
+    add_keys(&mut keys, args);
+    let principal = args.user.as_deref().map_or(Principal::Anonymous, Principal::User);
+    let request =
+        AccessRequest { principal, action: args.action, bucket: bucket.as_str(), key: key.as_deref(), keys };
+    let role = match (args.anonymous, args.owner) {
+        (true, _) => CallerRole::Anonymous,
+        (false, true) => CallerRole::Owner,
+        (false, false) => CallerRole::User,
+    };
+    let ruling = rules.rule(role, &request);
+    let reports = rules.policy.as_ref().map(|policy| policy.explain(&request)).unwrap_or_default();
+    context.output.record(&Explanation {
+        kind: "policy",
+        bucket: bucket.as_str(),
+        key: key.as_deref(),
+        action: args.action.to_string(),
+        permitted: ruling.is_permitted(),
+        reason: reason(ruling),
+        statement: deciding(ruling).map(|at| at + 1),
+        statements: reports.iter().enumerate().map(StatementRecord::new).collect(),
+    })?;
+    Ok(if ruling.is_permitted() { CommandExit::Ok } else { CommandExit::Denied })
+}
+
+/// Returns the bucket, and the key for an action on objects. Errors: `InvalidArgument` if the address has a key and the
+/// action is on buckets, or the other way round.
+fn target(args: &ExplainArgs) -> Result<(Bucket, Option<String>)> {
+    let wrong = |what: &str| {
+        let why = format!("{} is an action on {what}; change the address or the action", args.action);
+        Error::new(ErrorKind::InvalidArgument, why)
+    };
+    match StorageAddress::parse(&args.address)? {
+        StorageAddress::S3(bucket, key) if key.is_empty() && !args.action.is_of_objects() => {
+            Ok((bucket, None))
+        }
+        StorageAddress::S3(bucket, key) if !key.is_empty() && args.action.is_of_objects() => {
+            Ok((bucket, Some(key)))
+        }
+        StorageAddress::S3(_, key) if key.is_empty() => Err(wrong("objects")),
+        StorageAddress::S3(..) => Err(wrong("buckets")),
+        _ => Err(Error::new(ErrorKind::InvalidArgument, "write s3://BUCKET or s3://BUCKET/KEY")),
+    }
+}
+
+fn from_file(file: &Path, bucket: &Bucket) -> Result<Policy> {
+    let document = std::fs::read(file).map_err(|error| file_error("reading", file.display(), error))?;
+    parsed(&document, bucket)
+}
+
+fn parsed(document: &[u8], bucket: &Bucket) -> Result<Policy> {
+    let wrong = |error: fordway_policy::PolicyError| {
+        Error::new(ErrorKind::InvalidArgument, format!("the policy is malformed: {error}"))
+    };
+    Policy::parse(document, bucket.as_str()).map_err(wrong)
+}
+
+fn stored_rules(store: &dyn Store, bucket: &Bucket) -> Result<BucketRules> {
+    let policy = store.document(bucket, &DocumentKind::known("policy"))?;
+    let block = store.document(bucket, &DocumentKind::known("public-access-block"))?;
+    let restricts = |document: Vec<u8>| {
+        String::from_utf8_lossy(&document).contains("<RestrictPublicBuckets>true</RestrictPublicBuckets>")
+    };
+    Ok(BucketRules {
+        policy: policy.map(|document| parsed(&document, bucket)).transpose()?,
+        block: PublicAccessBlock {
+            restrict_public_buckets: block.is_some_and(restricts),
+            ..PublicAccessBlock::default()
+        },
+    })
+}
+
+/// Adds the values that each request of the caller has, unless the command line has others.
+fn add_keys<'a>(keys: &mut ConditionKeys<'a>, args: &'a ExplainArgs) {
+    let mut add = |key: &'static str, value: String| {
+        if args.conditions.iter().all(|(known, _)| known != key) {
+            keys.add(key, value);
+        }
+    };
+    match &args.user {
+        Some(user) => {
+            add("aws:username", user.clone());
+            add("aws:userid", user.clone());
+            add("aws:principaltype", "User".to_owned());
+            add("aws:principalarn", format!("arn:aws:iam:::user/{user}"));
+        }
+        None => {
+            add("aws:userid", "anonymous".to_owned());
+            add("aws:principaltype", "Anonymous".to_owned());
+        }
+    }
+    let now = std::time::SystemTime::now();
+    let seconds = now.duration_since(std::time::UNIX_EPOCH).unwrap_or_default().as_secs();
+    add("aws:currenttime", fordway_wire::date::format_iso8601(now));
+    add("aws:epochtime", seconds.to_string());
+    add("aws:securetransport", "false".to_owned());
+    for (key, value) in &args.conditions {
+        keys.add(key.as_str(), value.as_str());
+    }
+}
+
+fn reason(ruling: Ruling) -> &'static str {
+    match ruling {
+        Ruling::NoPolicy => "the bucket has no policy; only the file system checks access",
+        Ruling::Owner => "the caller owns the bucket, and no statement denies it",
+        Ruling::Allowed(_) => "a statement allows it, and none denies it",
+        Ruling::Denied(_) => "a statement denies it",
+        Ruling::NotAllowed => "no statement allows it",
+        Ruling::Restricted => "the public access block limits a public policy to the bucket's owner",
+        Ruling::Anonymous => "the request is not signed, and the bucket has no policy",
+    }
+}
+
+fn deciding(ruling: Ruling) -> Option<usize> {
+    match ruling {
+        Ruling::Allowed(at) | Ruling::Denied(at) => Some(at),
+        _ => None,
+    }
+}
+
+/// The decision of the rules about a request.
+#[derive(Serialize)]
+struct Explanation<'r> {
+    kind: &'static str,
+    bucket: &'r str,
+    key: Option<&'r str>,
+    action: String,
+    permitted: bool,
+    reason: &'static str,
+    /// The number of the statement that decides, from 1.
+    statement: Option<usize>,
+    statements: Vec<StatementRecord>,
+}
+
+/// Whether a statement applies to the request.
+#[derive(Serialize)]
+struct StatementRecord {
+    number: usize,
+    sid: Option<String>,
+    effect: &'static str,
+    applies: bool,
+    misfit: Option<String>,
+}
+
+impl StatementRecord {
+    fn new((at, report): (usize, &StatementReport)) -> Self {
+        StatementRecord {
+            number: at + 1,
+            sid: report.sid.clone(),
+            effect: if report.effect == Effect::Allow { "Allow" } else { "Deny" },
+            applies: report.mismatch.is_none(),
+            misfit: report.mismatch.as_ref().map(|mismatch| match mismatch {
+                StatementMismatch::Principal => "Principal".to_owned(),
+                StatementMismatch::Action => "Action".to_owned(),
+                StatementMismatch::Resource => "Resource".to_owned(),
+                StatementMismatch::Condition { operator, key } => format!("Condition {operator} {key}"),
+            }),
+        }
+    }
+}
+
+impl fmt::Display for Explanation<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let verdict = if self.permitted { "permitted" } else { "refused" };
+        let object = self.key.map(|key| format!("/{key}")).unwrap_or_default();
+        write!(f, "{verdict}: {} on s3://{}{object}: {}", self.action, self.bucket, self.reason)?;
+        for statement in &self.statements {
+            let sid = statement.sid.as_ref().map(|sid| format!(" ({sid:?})")).unwrap_or_default();
+            write!(f, "\n  statement {}{sid}, {}: ", statement.number, statement.effect)?;
+            match &statement.misfit {
+                None => f.write_str("applies")?,
+                Some(misfit) => write!(f, "does not apply: {misfit} does not match")?,
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,57 @@
+//! `policy explain`.
+
+use fordway_command::CommandExit;
+use fordway_store::{BucketDocuments, DocumentKind};
+
+use crate::support::{Rig, bucket};
+
+const POLICY: &str = r#"{"Version": "2012-10-17", "Statement": [
+    {"Sid": "keep", "Effect": "Deny", "Principal": "*", "Action": "s3:DeleteObject", "Resource": "arn:aws:s3:::bkt/kept/*"},
+    {"Effect": "Allow", "Principal": "*", "Action": "s3:*", "Resource": "arn:aws:s3:::bkt/*",
+     "Condition": {"IpAddress": {"aws:SourceIp": "10.0.0.0/8"}}}]}"#;
+
+fn rig() -> Rig {
+    let rig = Rig::new();
+    rig.memory.set_document(&bucket("bkt"), &DocumentKind::known("policy"), POLICY.as_bytes()).unwrap();
+    rig
+}
+
+#[test]
+fn the_deciding_statement_is_named() {
+    let rig = rig();
+    let explain = |address: &str, action: &str, more: &[&str]| {
+        rig.run(&[&["policy", "explain", address, "--action", action], more].concat())
+    };
+    let denied = explain("s3://bkt/kept/k", "DeleteObject", &["--user", "ann", "--owner"]);
+    assert_eq!(denied.exit, CommandExit::Denied);
+    assert!(
+        denied.stdout.starts_with("refused: s3:DeleteObject on s3://bkt/kept/k: a statement denies it\n")
+    );
+    assert!(denied.stdout.contains("statement 1 (\"keep\"), Deny: applies"), "{}", denied.stdout);
+    let allowed =
+        explain("s3://bkt/k", "s3:GetObject", &["--anonymous", "--with", "aws:SourceIp=10.1.2.3"]).ok();
+    assert!(allowed.stdout.contains("statement 2, Allow: applies"), "{}", allowed.stdout);
+    let elsewhere = explain("s3://bkt/k", "GetObject", &["--anonymous", "--with", "aws:SourceIp=11.1.2.3"]);
+    assert_eq!(elsewhere.exit, CommandExit::Denied);
+    assert!(
+        elsewhere.stdout.contains("Condition IpAddress aws:sourceip does not match"),
+        "{}",
+        elsewhere.stdout
+    );
+    explain("s3://bkt/k", "GetObject", &["--user", "ann", "--owner"]).ok();
+    assert_eq!(explain("s3://bkt", "GetObject", &["--anonymous"]).exit, CommandExit::Usage);
+}
+
+#[test]
+fn a_file_is_tried_before_it_is_set_and_json_has_the_same() {
+    let rig = Rig::new();
+    rig.write("policy.json", POLICY);
+    let words = ["policy", "explain", "s3://bkt/kept/k", "--action", "DeleteObject", "--user", "ann"];
+    assert!(rig.run(&words).ok().stdout.contains("the bucket has no policy"));
+    let ran = rig.run(&[&words[..], &["--file", "DIR/policy.json", "--json"]].concat());
+    let record: serde_json::Value = serde_json::from_str(ran.stdout.trim()).unwrap();
+    assert_eq!((record["permitted"].as_bool(), record["statement"].as_u64()), (Some(false), Some(1)));
+    assert_eq!(record["statements"][1]["misfit"], "Condition IpAddress aws:sourceip");
+    rig.write("policy.json", "{}");
+    assert_eq!(rig.run(&[&words[..], &["--file", "DIR/policy.json"]].concat()).exit, CommandExit::Usage);
+}

@@ -1,0 +1,163 @@
+"""S3 clients of boto3 that call a store inside the process instead of a server.
+
+>>> import fordway.boto
+>>> fordway.boto.install("file:///data/objects")
+>>> s3 = boto3.client("s3")
+
+botocore lets a program add attributes to the class of a client before it makes the class. `install` adds its
+own `_make_api_call`. A call is answered here if this module knows its operation and all of its parameters, if
+only botocore, boto3, s3transfer and awscli listen to the client's events, and if the program itself chose
+no other endpoint. Any other call takes botocore's own path, with its events, validation and signature.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from botocore.handlers import BUILTIN_HANDLERS
+
+import fordway
+from fordway.boto_operations import OPERATIONS, client_error
+from fordway.errors import FordwayError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from fordway import Store
+
+OWN_MODULES = ("botocore", "boto3", "s3transfer", "awscli")
+"""Modules whose event handlers do not examine requests, or only change parts that a call in the process
+does not have.
+"""
+
+ENDPOINT_VARIABLE = "FORDWAY_STORE"
+"""The environment variable with the endpoint for `install()`."""
+
+CREATING = "creating-client-class.s3"
+
+answered: Counter[tuple[str, str]] = Counter()
+"""Number of calls of each operation that were carried out `in process`, or sent by `botocore`."""
+
+_store: Store | None = None
+
+
+def install(endpoint: str | os.PathLike[str] | None = None) -> Store:
+    """Answers the calls of all S3 clients that are made from now on from the store at `endpoint`.
+
+    The default is the environment variable `FORDWAY_STORE`, else what `fordway.open` finds. Installing again
+    changes the store, for existing clients too. Returns the store.
+    """
+    global _store
+    _store = fordway.open(endpoint if endpoint is not None else os.environ.get(ENDPOINT_VARIABLE))
+    if (CREATING, _on_creating_class) not in BUILTIN_HANDLERS:
+        BUILTIN_HANDLERS.append((CREATING, _on_creating_class))
+    return _store
+
+
+def explanation() -> str:
+    """Returns how many calls of each operation took each path so far."""
+    counts = ", ".join(f"{operation} {way}: {count}" for (operation, way), count in sorted(answered.items()))
+    return f"boto: {counts or 'no calls'}"
+
+
+def uninstall() -> None:
+    """Reverts `install`: botocore sends all calls again."""
+    global _store
+    if (CREATING, _on_creating_class) in BUILTIN_HANDLERS:
+        BUILTIN_HANDLERS.remove((CREATING, _on_creating_class))
+    _store = None
+
+
+def _on_creating_class(class_attributes: dict[str, Any], base_classes: list[type], **_: object) -> None:
+    """Adds our call, and a check for event handlers, to the class of a client that botocore is about to
+    create.
+    """
+    bases = tuple(base_classes)
+    # Settings that other code added earlier remain in force.
+    parent = type("ClientParent", bases, {})
+    own_call: Callable[..., Any] = class_attributes.get("_make_api_call", parent._make_api_call)
+    own_init: Callable[..., None] = class_attributes.get("__init__", parent.__init__)
+
+    def _make_api_call(self: Any, operation_name: str, api_params: dict[str, Any]) -> Any:  # noqa: ANN401
+        store = _store
+        if store is not None and not self._fordway_is_watched:
+            answer = _answer(self, store, operation_name, api_params)
+            if answer is not None:
+                answered[operation_name, "in process"] += 1
+                return answer
+        answered[operation_name, "botocore"] += 1
+        return own_call(self, operation_name, api_params)
+
+    def __init__(self: Any, *arguments: object, **options: object) -> None:  # noqa: ANN401, N807
+        self._fordway_is_watched = True
+        own_init(self, *arguments, **options)
+        self._fordway_is_watched = _has_other_endpoint(self) or _has_foreign_handlers(self.meta.events)
+        _watch_registrations(self)
+
+    class_attributes["_make_api_call"] = _make_api_call
+    class_attributes["__init__"] = __init__
+
+
+def _answer(client: Any, store: Store, operation: str, parameters: dict[str, Any]) -> dict[str, Any] | None:  # noqa: ANN401
+    """Returns the response, or `None` for a call that botocore must send. Raises botocore's own
+    `ClientError`.
+    """
+    known = OPERATIONS.get(operation)
+    if known is None or not known.takes(parameters):
+        return None
+    try:
+        return known.answer(store, parameters)
+    except FordwayError as error:
+        raise client_error(client, operation, error) from error
+
+
+def _has_other_endpoint(client: Any) -> bool:  # noqa: ANN401
+    """Returns whether the program itself selected a server other than AWS or the one that the
+    environment names.
+    """
+    chosen = client.meta.endpoint_url
+    named = (os.environ.get(name) for name in ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"))
+    host = urlsplit(chosen).hostname or ""
+    return chosen not in named and not host.endswith((".amazonaws.com", ".amazonaws.com.cn"))
+
+
+def _is_own(handler: object) -> bool:
+    module = getattr(getattr(handler, "func", handler), "__module__", None) or ""
+    return module.partition(".")[0] in OWN_MODULES or module == __name__
+
+
+def _has_foreign_handlers(events: Any) -> bool:  # noqa: ANN401
+    """Returns whether a session had other event handlers before it created the client.
+
+    botocore has no public way to ask. If its private tree of handlers is not found, returns true.
+    """
+    try:
+        nodes = [events._emitter._handlers._root]
+        while nodes:
+            node = nodes.pop()
+            nodes.extend(node["children"].values())
+            registered = (handler for handlers in node["values"] or () for handler in handlers)
+            if not all(map(_is_own, registered)):
+                return True
+    except (AttributeError, KeyError, TypeError):
+        return True
+    return False
+
+
+def _watch_registrations(client: Any) -> None:  # noqa: ANN401
+    """Makes botocore send all calls once another handler is registered on the client."""
+    events = client.meta.events
+
+    def watched(register: Callable[..., Any]) -> Callable[..., Any]:
+        def registering(event_name: str, handler: object, *arguments: object, **options: object) -> Any:  # noqa: ANN401
+            if not _is_own(handler):
+                client._fordway_is_watched = True
+            return register(event_name, handler, *arguments, **options)
+
+        return registering
+
+    for name in ("register", "register_first", "register_last"):
+        setattr(events, name, watched(getattr(events, name)))

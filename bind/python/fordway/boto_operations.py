@@ -1,0 +1,530 @@
+"""The S3 operations that `fordway.boto` carries out, in terms of a store."""
+
+from __future__ import annotations
+
+import io
+import re
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qsl, quote
+
+from botocore.response import StreamingBody
+
+from fordway import CommonPrefix
+from fordway.errors import FordwayError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from _typeshed import WriteableBuffer
+
+    from fordway import ObjectInfo, PutInfo, Store
+
+    Parameters = dict[str, Any]
+    Response = dict[str, Any]
+    Answer = Callable[[Store, Parameters], Response | None]
+
+FIRST_BYTES = 1 << 20
+"""Number of bytes that a get reads at once. The rest is read as the program reads the body."""
+
+NOT_FOUND = 404
+STATUSES = {
+    "NoSuchBucket": NOT_FOUND,
+    "NoSuchKey": NOT_FOUND,
+    "NoSuchUpload": NOT_FOUND,
+    "NoSuchVersion": NOT_FOUND,
+    "BucketAlreadyExists": 409,
+    "BucketAlreadyOwnedByYou": 409,
+    "BucketNotEmpty": 409,
+    "ConditionalConflict": 409,
+    "NotModified": 304,
+    "PreconditionFailed": 412,
+    "InvalidRange": 416,
+    "AccessDenied": 403,
+    "MethodNotAllowed": 405,
+    "NotImplemented": 501,
+    "Unavailable": 503,
+    "LockTimeout": 503,
+    "NoSpace": 507,
+    "QuotaExceeded": 507,
+    "Io": 500,
+    "Internal": 500,
+}
+"""The HTTP status of an error's kind; 400 for all others."""
+
+CODES = {
+    "InvalidKey": "InvalidRequest",
+    "KeyTooLong": "KeyTooLongError",
+    "LockTimeout": "SlowDown",
+    "Unavailable": "ServiceUnavailable",
+    "NoSpace": "InsufficientStorage",
+    "Io": "InternalError",
+    "Internal": "InternalError",
+}
+"""S3's code for an error's kind, if the two differ."""
+
+WITHOUT_BODY = {"HeadObject", "HeadBucket"}
+"""Operations whose HTTP response has no body: the status is all that a client learns of an error."""
+
+HEADER_NAMES = {
+    "cache-control": "CacheControl",
+    "content-disposition": "ContentDisposition",
+    "content-encoding": "ContentEncoding",
+    "content-language": "ContentLanguage",
+    "expires": "ExpiresString",
+}
+
+REGION = "us-east-1"
+"""The region of all buckets, as a gateway has it by default."""
+
+RANGE = re.compile(r"bytes=(?:(\d+)-(\d*)|-(\d+))")
+BUCKET = re.compile(r"[a-z0-9.-]+")
+
+
+@dataclass(frozen=True)
+class Operation:
+    """An operation, and the parameters that it supports."""
+
+    known: frozenset[str]
+    needed: frozenset[str]
+    answer: Answer
+
+    def takes(self, parameters: Parameters) -> bool:
+        """Returns whether all parameters are supported, and the names are plain. botocore handles all
+        other calls.
+        """
+        if not (self.known >= parameters.keys() >= self.needed):
+            return False
+        texts = (parameters[name] for name in ("Bucket", "Key") if name in parameters)
+        if not all(type(text) is str and text for text in texts):
+            return False
+        return "Bucket" not in parameters or BUCKET.fullmatch(parameters["Bucket"]) is not None
+
+
+OPERATIONS: dict[str, Operation] = {}
+
+
+def _operation(needed: str = "", known: str = "") -> Callable[[Answer], Answer]:
+    """Registers a function under the operation's name, which is the function's name in CamelCase."""
+
+    def register(answer: Answer) -> Answer:
+        name = "".join(word.capitalize() for word in answer.__name__.split("_"))
+        names = frozenset(needed.split())
+        OPERATIONS[name] = Operation(names | set(known.split()), names, answer)
+        return answer
+
+    return register
+
+
+def client_error(client: Any, operation: str, error: FordwayError) -> Exception:  # noqa: ANN401
+    """Returns the exception that botocore raises for this error over HTTP."""
+    status = STATUSES.get(error.kind, 400)
+    code = CODES.get(error.kind, error.kind)
+    if operation in WITHOUT_BODY or status == STATUSES["NotModified"]:
+        code = str(status)
+    response = {"Error": {"Code": code, "Message": str(error)}, **_response(status)}
+    raised: Exception = client.exceptions.from_code(code)(response, operation)
+    return raised
+
+
+def _response(status: int = 200, **fields: object) -> Response:
+    """Returns a response without the fields that are `None`."""
+    described = {
+        "RequestId": "",
+        "HostId": "",
+        "HTTPStatusCode": status,
+        "HTTPHeaders": {},
+        "RetryAttempts": 0,
+    }
+    return {
+        "ResponseMetadata": described,
+        **{name: value for name, value in fields.items() if value is not None},
+    }
+
+
+def _seconds(time: datetime) -> datetime:
+    # The precision of times in HTTP's headers.
+    return time.replace(microsecond=0)
+
+
+def _milliseconds(time: datetime) -> datetime:
+    # The precision of times in S3's documents.
+    return time.replace(microsecond=time.microsecond // 1000 * 1000)
+
+
+def _etag(text: str | None) -> str | None:
+    """Returns a condition of a request, in the store's form."""
+    return text.strip('"') if text else None
+
+
+def _is_plain(store: Store, bucket: str) -> bool:
+    """Returns whether the bucket never kept versions. For other buckets, the response must name a version."""
+    return store.versioning(bucket) is None
+
+
+def _checksum(algorithm: str | None, value: str | None) -> Response:
+    if algorithm is None or value is None:
+        return {}
+    kind = "COMPOSITE" if "-" in value else "FULL_OBJECT"
+    return {f"Checksum{algorithm}": value, "ChecksumType": kind}
+
+
+def _described(info: ObjectInfo, mode: str | None) -> Response:
+    """Returns the fields that describe an object in the responses to get and head."""
+    fields: Response = {
+        "AcceptRanges": "bytes",
+        "ContentType": info.content_type or "binary/octet-stream",
+        "ETag": f'"{info.etag}"',
+        "LastModified": _seconds(info.modified),
+        "Metadata": info.metadata,
+        **{HEADER_NAMES[name]: value for name, value in info.headers.items()},
+    }
+    if info.version is not None:
+        fields["VersionId"] = info.version
+    if mode == "ENABLED" and info.checksum is not None:
+        fields |= _checksum(*info.checksum)
+    return fields
+
+
+def _content(body: Any) -> Any:  # noqa: ANN401 (all that botocore takes)
+    """Returns the content for a put; `None` for content that botocore must handle."""
+    if isinstance(body, str):
+        return body.encode()
+    if isinstance(body, bytes | bytearray | memoryview):
+        return body
+    if not hasattr(body, "read"):
+        return None
+    # s3transfer reports progress only while a body is sent.
+    if hasattr(body, "signal_transferring"):
+        body.signal_transferring()
+    return body
+
+
+def _put_arguments(parameters: Parameters) -> dict[str, Any]:
+    tags = parameters.get("Tagging")
+    return {
+        "content_type": parameters.get("ContentType"),
+        "metadata": parameters.get("Metadata"),
+        "tags": dict(parse_qsl(tags, keep_blank_values=True)) if tags else None,
+        "checksum": parameters.get("ChecksumAlgorithm", "CRC32"),
+    }
+
+
+@_operation(
+    "Bucket Key", "Body ContentType Metadata Tagging IfNoneMatch IfMatch ChecksumAlgorithm ContentLength"
+)
+def put_object(store: Store, parameters: Parameters) -> Response | None:
+    """Stores an object with the checksum that botocore would send."""
+    content = _content(parameters.get("Body", b""))
+    if content is None or parameters.get("ContentLength", 0) < 0:
+        return None
+    made = store.put_with_info(
+        parameters["Bucket"],
+        parameters["Key"],
+        content,
+        if_none_match=_etag(parameters.get("IfNoneMatch")),
+        if_match=_etag(parameters.get("IfMatch")),
+        **_put_arguments(parameters),
+    )
+    return _put_response(made, parameters)
+
+
+def _put_response(made: PutInfo, parameters: Parameters) -> Response:
+    algorithm = parameters.get("ChecksumAlgorithm", "CRC32")
+    response = _response(ETag=f'"{made.etag}"', VersionId=made.version)
+    return response | _checksum(algorithm, made.checksum)
+
+
+class _RestOfObject(io.RawIOBase):
+    """The range of an object from `position` to `end`, in the version that the first bytes came from."""
+
+    def __init__(self, store: Store, address: tuple[str, str], version: str | None, etag: str) -> None:
+        super().__init__()
+        self._store, self._address, self._version, self._etag = store, address, version, etag
+        self.first = b""
+        self.position = self.end = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: WriteableBuffer, /) -> int:
+        with memoryview(buffer).cast("B") as room:
+            if self.first:
+                read = min(len(self.first), room.nbytes)
+                room[:read], self.first = self.first[:read], self.first[read:]
+                return read
+            wanted = min(room.nbytes, self.end - self.position)
+            if wanted <= 0:
+                return 0
+            read = self._store.get_into(
+                *self._address,
+                room[:wanted],
+                start=self.position,
+                version=self._version,
+                if_match=self._etag,
+            )
+        self.position += read
+        return read
+
+    def readall(self) -> bytes:
+        first, self.first = self.first, b""
+        wanted = self.end - self.position
+        if wanted <= 0:
+            return first
+        rest = self._store.get(
+            *self._address, start=self.position, length=wanted, version=self._version, if_match=self._etag
+        )
+        self.position += len(rest)
+        return first + rest
+
+
+def _wanted_range(text: str | None) -> tuple[int | None, int | None] | None:
+    """Returns the start and length that a `Range` requests; `None` for a form that the gateway must
+    handle.
+    """
+    if text is None:
+        return None, None
+    found = RANGE.fullmatch(text)
+    if found is None:
+        return None
+    first, last, count = found.groups()
+    if count is not None:
+        return (-int(count), None) if int(count) else None
+    if last and int(last) < int(first):
+        return None
+    return int(first), int(last) - int(first) + 1 if last else None
+
+
+@_operation("Bucket Key", "Range VersionId ChecksumMode IfMatch IfNoneMatch")
+def get_object(store: Store, parameters: Parameters) -> Response | None:
+    """Reads an object; one call describes it and reads its first bytes."""
+    asked = _wanted_range(parameters.get("Range"))
+    if asked is None:
+        return None
+    start, length = asked
+    address = (parameters["Bucket"], parameters["Key"])
+    options = {
+        "version": parameters.get("VersionId"),
+        "if_match": _etag(parameters.get("IfMatch")),
+        "if_none_match": _etag(parameters.get("IfNoneMatch")),
+    }
+    at_once = FIRST_BYTES if length is None else min(length, FIRST_BYTES)
+    try:
+        first, info = store.get_with_info(*address, start=start, length=at_once, **options)
+    except FordwayError as error:
+        if error.kind != "InvalidRange" or start is not None:
+            raise
+        # An empty object has no first byte.
+        first, info = store.get_with_info(*address, **options)
+    begin = max(info.size + start, 0) if start is not None and start < 0 else start or 0
+    end = info.size if length is None else min(info.size, begin + length)
+    body = io.BytesIO(first)
+    if begin + len(first) < end:
+        rest = _RestOfObject(store, address, options["version"], info.etag)
+        rest.first, rest.position, rest.end = first, begin + len(first), end
+        body = io.BufferedReader(rest, FIRST_BYTES)
+    # botocore requests the checksum of each get, to verify it.
+    described = _described(info, "ENABLED")
+    if "Range" not in parameters:
+        status, part = 200, None
+    else:
+        # Checksums cover the whole object, so a range has none.
+        described = {name: value for name, value in described.items() if not name.startswith("Checksum")}
+        status, part = 206, f"bytes {begin}-{end - 1}/{info.size}"
+    return _response(
+        status,
+        Body=StreamingBody(body, end - begin),
+        ContentLength=end - begin,
+        ContentRange=part,
+        TagCount=info.tag_count or None,
+        **described,
+    )
+
+
+@_operation("Bucket Key", "VersionId ChecksumMode")
+def head_object(store: Store, parameters: Parameters) -> Response:
+    """Describes an object."""
+    info = store.head(parameters["Bucket"], parameters["Key"], version=parameters.get("VersionId"))
+    return _response(ContentLength=info.size, **_described(info, parameters.get("ChecksumMode")))
+
+
+@_operation("Bucket Key", "VersionId IfMatch")
+def delete_object(store: Store, parameters: Parameters) -> Response:
+    """Removes an object, or a version of it."""
+    done = store.delete(
+        parameters["Bucket"],
+        parameters["Key"],
+        version=parameters.get("VersionId"),
+        if_match=_etag(parameters.get("IfMatch")),
+    )
+    if done is None:
+        return _response(204)
+    return _response(204, VersionId=done.version, DeleteMarker=done.is_delete_marker or None)
+
+
+@_operation("Bucket Delete", "ChecksumAlgorithm")
+def delete_objects(store: Store, parameters: Parameters) -> Response | None:
+    """Removes many objects by their keys."""
+    asked = parameters["Delete"]
+    objects = (
+        asked.get("Objects") if isinstance(asked, dict) and asked.keys() <= {"Objects", "Quiet"} else None
+    )
+    if not objects or len(objects) > 1000 or any(entry.keys() != {"Key"} for entry in objects):
+        return None
+    names = [entry["Key"] for entry in objects]
+    if not all(type(name) is str for name in names) or not _is_plain(store, parameters["Bucket"]):
+        return None
+    results = store.delete_many(parameters["Bucket"], names)
+    failed = [
+        {"Key": name, "Code": CODES.get(error.kind, error.kind), "Message": str(error)}
+        for name, error in zip(names, results, strict=True)
+        if error is not None
+    ]
+    done = [{"Key": name} for name, error in zip(names, results, strict=True) if error is None]
+    return _response(
+        Deleted=(done or None) if not asked.get("Quiet") else None,
+        Errors=failed or None,
+    )
+
+
+def _token(after: str | None) -> str | None:
+    return None if after is None else urlsafe_b64encode(after.encode()).decode().rstrip("=")
+
+
+@_operation("Bucket", "Prefix Delimiter MaxKeys StartAfter ContinuationToken EncodingType FetchOwner")
+def list_objects_v2(store: Store, parameters: Parameters) -> Response | None:
+    """Returns a page of a listing."""
+    limit = parameters.get("MaxKeys", 1000)
+    if parameters.get("FetchOwner") or type(limit) is not int or not limit >= 1:
+        return None
+    prefix, delimiter = parameters.get("Prefix", ""), parameters.get("Delimiter")
+    token = parameters.get("ContinuationToken")
+    try:
+        after = parameters.get("StartAfter") if token is None else urlsafe_b64decode(token + "==").decode()
+    except ValueError:
+        return None
+    page = store.list_page(
+        parameters["Bucket"], prefix, delimiter or None, start_after=after, limit=min(limit, 1000)
+    )
+    encode = quote if parameters.get("EncodingType") == "url" else str
+    contents = [
+        {
+            "Key": encode(entry.key),
+            "LastModified": _milliseconds(entry.modified),
+            "ETag": f'"{entry.etag}"',
+            "Size": entry.size,
+            "StorageClass": "STANDARD",
+        }
+        for entry in page.entries
+        if not isinstance(entry, CommonPrefix)
+    ]
+    prefixes = [{"Prefix": encode(entry.prefix)} for entry in page.entries if isinstance(entry, CommonPrefix)]
+    return _response(
+        IsTruncated=page.next is not None,
+        Contents=contents or None,
+        Name=parameters["Bucket"],
+        Prefix=encode(prefix),
+        Delimiter=delimiter,
+        MaxKeys=limit,
+        CommonPrefixes=prefixes or None,
+        # botocore requests this encoding by itself, and decodes it.
+        EncodingType="url",
+        KeyCount=len(page.entries),
+        ContinuationToken=parameters.get("ContinuationToken"),
+        # In the gateway's form, because the gateway may return the next page.
+        NextContinuationToken=_token(page.next),
+        StartAfter=parameters.get("StartAfter"),
+    )
+
+
+@_operation("Bucket Key CopySource")
+def copy_object(store: Store, parameters: Parameters) -> Response | None:
+    """Copies an object with its metadata and tags."""
+    source = parameters["CopySource"]
+    if not isinstance(source, dict) or source.keys() != {"Bucket", "Key"}:
+        return None
+    if not _is_plain(store, parameters["Bucket"]) or not _is_plain(store, source["Bucket"]):
+        return None
+    etag = store.copy(source["Bucket"], source["Key"], parameters["Bucket"], parameters["Key"])
+    made: Response = {"ETag": f'"{etag}"', "LastModified": _milliseconds(datetime.now(UTC))}
+    info = store.head(parameters["Bucket"], parameters["Key"])
+    if info.etag == etag:
+        made["LastModified"] = _milliseconds(info.modified)
+        made |= _checksum(*(info.checksum or (None, None)))
+    return _response(CopyObjectResult=made)
+
+
+@_operation("Bucket Key", "ContentType Metadata Tagging ChecksumAlgorithm")
+def create_multipart_upload(store: Store, parameters: Parameters) -> Response:
+    """Begins an upload."""
+    algorithm = parameters.get("ChecksumAlgorithm", "CRC32")
+    upload = store.upload(parameters["Bucket"], parameters["Key"], **_put_arguments(parameters))
+    names = {"Bucket": upload.bucket, "Key": upload.key, "UploadId": upload.id}
+    return _response(ChecksumAlgorithm=algorithm, ChecksumType="COMPOSITE", **names)
+
+
+@_operation("Bucket Key UploadId PartNumber", "Body ChecksumAlgorithm ContentLength")
+def upload_part(store: Store, parameters: Parameters) -> Response | None:
+    """Sends a part."""
+    number, content = parameters["PartNumber"], _content(parameters.get("Body", b""))
+    if content is None or type(number) is not int or not 1 <= number <= 10_000:
+        return None
+    upload = store.resume_upload(parameters["Bucket"], parameters["Key"], parameters["UploadId"])
+    made = upload.put_part(number, content.read() if hasattr(content, "read") else content)
+    return _put_response(made, parameters)
+
+
+@_operation("Bucket Key UploadId MultipartUpload", "IfMatch IfNoneMatch")
+def complete_multipart_upload(store: Store, parameters: Parameters) -> Response | None:
+    """Publishes the object made of the parts."""
+    listed = parameters["MultipartUpload"].get("Parts")
+    if not listed or any("PartNumber" not in part or "ETag" not in part for part in listed):
+        return None
+    bucket, key = parameters["Bucket"], parameters["Key"]
+    upload = store.resume_upload(bucket, key, parameters["UploadId"])
+    made = upload.complete(
+        [(part["PartNumber"], _etag(part["ETag"]) or "") for part in listed],
+        if_none_match=_etag(parameters.get("IfNoneMatch")),
+        if_match=_etag(parameters.get("IfMatch")),
+    )
+    names = {"Bucket": bucket, "Key": key, "Location": f"/{bucket}/{quote(key)}"}
+    return _response(ETag=f'"{made.etag}"', VersionId=made.version, **names)
+
+
+@_operation("Bucket Key UploadId")
+def abort_multipart_upload(store: Store, parameters: Parameters) -> Response:
+    """Removes an upload."""
+    store.resume_upload(parameters["Bucket"], parameters["Key"], parameters["UploadId"]).abort()
+    return _response(204)
+
+
+@_operation("Bucket")
+def head_bucket(store: Store, parameters: Parameters) -> Response:
+    """Checks that the bucket exists."""
+    store.head_bucket(parameters["Bucket"])
+    return _response(BucketArn=f"arn:aws:s3:::{parameters['Bucket']}", BucketRegion=REGION)
+
+
+@_operation("Bucket")
+def create_bucket(store: Store, parameters: Parameters) -> Response:
+    """Creates a bucket."""
+    store.create_bucket(parameters["Bucket"])
+    return _response(Location=f"/{parameters['Bucket']}")
+
+
+@_operation("Bucket")
+def delete_bucket(store: Store, parameters: Parameters) -> Response:
+    """Removes an empty bucket."""
+    store.delete_bucket(parameters["Bucket"])
+    return _response(204)
+
+
+@_operation()
+def list_buckets(store: Store, _: Parameters) -> Response:
+    """Returns all buckets."""
+    found = store.list_buckets()
+    return _response(
+        Buckets=[{"Name": bucket.name, "CreationDate": _milliseconds(bucket.created)} for bucket in found]
+    )

@@ -1,0 +1,1 @@
+"""`fordway diff`: shows what became slower from one run to another."""

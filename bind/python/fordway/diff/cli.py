@@ -1,0 +1,82 @@
+"""The command `fordway-diff`."""
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from fordway.diff.compare import CellDifference, RunDifference
+
+NOT_INSTALLED = "what compares runs is not installed: pip install 'fordway[report]'"
+
+SLOWER, FAILED = 1, 2
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Prints the differences between two runs.
+
+    Returns 0 if nothing became slower, 1 if something did, and 2 if the runs cannot be compared.
+    """
+    options = _parser().parse_args(arguments)
+    try:
+        from fordway.diff.compare import DiffError, compare
+        from fordway.report.runfile import RunFileError
+    except ModuleNotFoundError as error:
+        return _fail(f"{NOT_INSTALLED} ({error})")
+    try:
+        found = compare(options.before, options.after, options.at_least / 100)
+    except (DiffError, RunFileError) as error:
+        return _fail(str(error))
+    text = json.dumps(found.as_json(), indent=1) if options.json else table(found)
+    sys.stdout.write(text + "\n")
+    return SLOWER if found.is_slower else 0
+
+
+def table(found: "RunDifference") -> str:
+    """The difference as text."""
+    lines = [f"settings differ: {each}" for each in found.settings]
+    lines += [f"warning: {each}" for each in found.notes]
+    width = max(len(cell.lane) for cell in found.cells)
+    phases = max(len(cell.phase) for cell in found.cells)
+    for cell in found.cells:
+        lines.append(f"{cell.phase:<{phases}}  {cell.lane:<{width}}  {_change(cell)}")
+    verdicts = [cell.verdict for cell in found.cells]
+    counts = {verdict: verdicts.count(verdict) for verdict in ("slower", "faster", "same", "cannot tell")}
+    lines.append(", ".join(f"{count} {verdict}" for verdict, count in counts.items()))
+    return "\n".join(lines)
+
+
+def _change(cell: "CellDifference") -> str:
+    from fordway.report import units
+
+    times = f"{units.duration(round(cell.before_ns))} -> {units.duration(round(cell.after_ns))}"
+    if cell.ratio is None:
+        return f"{times}  cannot tell: fewer than 5 rounds"
+    return f"{times}  x {cell.ratio:.3f} [{cell.low:.3f}, {cell.high:.3f}]  {cell.verdict}"
+
+
+def _fail(message: str) -> int:
+    sys.stderr.write(f"fordway-diff: {message}\n")
+    return FAILED
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="fordway-diff",
+        description="Show what became slower from one run to another. "
+        "Exit status: 0 nothing, 1 something became slower, 2 the runs cannot be compared.",
+    )
+    parser.add_argument("before", type=Path, metavar="BEFORE.run", help="run directory")
+    parser.add_argument("after", type=Path, metavar="AFTER.run", help="run directory of the same kind")
+    parser.add_argument(
+        "--at-least",
+        type=float,
+        default=5,
+        metavar="PERCENT",
+        help="changes of times that are smaller count as none (default: 5)",
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    return parser

@@ -1,0 +1,173 @@
+"""The comparison of two runs, cell by cell. A cell is one lane in one phase.
+
+The unit of the statistics is the round: operations of one round share its disturbances, so they are not
+independent.
+"""
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from scipy import stats
+
+from fordway.report import runfile
+
+ROUNDS_MIN = 5
+"""With fewer rounds, an interval would be wider than any difference of interest."""
+
+CONFIDENCE = 0.95
+"""The confidence that all intervals hold together."""
+
+MACHINE = ("kernel", "system", "cpu_model", "cpus", "memory_bytes", "cpu_governor", "huge_pages")
+"""The properties of the machine that are compared."""
+
+NOT_COMPARED = {"seed", "source", "url"}
+"""Parameters that differ between equal measurements."""
+
+
+class DiffError(Exception):
+    """Two runs cannot be compared; the message says why and what to do."""
+
+
+@dataclass(frozen=True)
+class CellDifference:
+    """The change of the time of an operation in one cell."""
+
+    phase: str
+    lane: str
+    before_ns: float
+    after_ns: float
+    ratio: float | None
+    """Time after / time before."""
+    low: float | None
+    high: float | None
+    verdict: str
+    """`slower`, `faster`, `same` (within the least difference), or `cannot tell`."""
+
+
+@dataclass(frozen=True)
+class RunDifference:
+    """The differences between two runs."""
+
+    settings: list[str]
+    """Differences in versions, the machine and parameters."""
+    notes: list[str]
+    """Cells that only one run has, and doubts of the runs."""
+    cells: list[CellDifference]
+
+    @property
+    def is_slower(self) -> bool:
+        """Whether any cell became slower."""
+        return any(cell.verdict == "slower" for cell in self.cells)
+
+    def as_json(self) -> dict[str, Any]:
+        """The difference as JSON."""
+        return {"schema": "fordway.diff", "schema_version": 1} | asdict(self)
+
+
+def compare(before: Path, after: Path, least: float) -> RunDifference:
+    """Compares two runs; changes by less than the share `least` are ignored.
+
+    Raises `DiffError` for runs of different kinds or without a common cell, and `RunFileError`.
+    """
+    infos = [runfile.read_info(path) for path in (before, after)]
+    kinds = [info["kind"] for info in infos]
+    if kinds[0] != kinds[1]:
+        raise DiffError(
+            f"the runs measured different things: {kinds[0]} and {kinds[1]}; give two of one kind"
+        )
+    times = [round_times(path) for path in (before, after)]
+    common = [cell for cell in times[0] if cell in times[1]]
+    if not common:
+        raise DiffError("no lane and phase is in both runs; measure the same lanes")
+    alone = [f"{phase} on {lane} is in one run only" for phase, lane in times[0].keys() ^ times[1].keys()]
+    confidence = 1 - (1 - CONFIDENCE) / len(common)
+    cells = [_cell(cell, times[0][cell], times[1][cell], confidence, least) for cell in common]
+    return RunDifference(list(_settings(*infos)), sorted(alone) + list(_doubts(infos)), cells)
+
+
+def round_times(directory: Path) -> dict[tuple[str, str], np.ndarray]:
+    """The time of an operation in each round, ns, for each phase and lane.
+
+    It is the median of the round's operations, or of its blocks if operations were not recorded.
+    """
+    columns = ["lane", "phase", "round", "start_ns", "duration_ns", "intended_ns", "ok"]
+    rows = runfile.read_table(directory / "operations.arrow", columns)
+    rows = rows[rows["ok"]]
+    late_ns = (rows["start_ns"] - rows["intended_ns"].astype("float64")).fillna(0)
+    rows = rows.assign(time_ns=rows["duration_ns"] + late_ns)
+    if rows.empty:
+        columns = ["lane", "phase", "round", "operations", "elapsed_ns"]
+        rows = runfile.read_table(directory / "blocks.arrow", columns)
+        rows = rows[rows["operations"] > 0]
+        rows = rows.assign(time_ns=rows["elapsed_ns"] / rows["operations"])
+    return _by_cell(rows)
+
+
+def _by_cell(rows: pd.DataFrame) -> dict[tuple[str, str], np.ndarray]:
+    medians = rows.groupby(["phase", "lane", "round"], observed=True, sort=False)["time_ns"].median()
+    found: dict[tuple[str, str], list[float]] = {}
+    for (phase, lane, _), time_ns in medians.items():
+        found.setdefault((str(phase), str(lane)), []).append(float(time_ns))
+    return {cell: np.array(times) for cell, times in found.items()}
+
+
+def log_mean(times: np.ndarray) -> tuple[float, float, float]:
+    """The mean of the logarithms, its variance, and the number of independent rounds.
+
+    Autocorrelated rounds (lag 1) get less weight.
+    """
+    logs = np.log(np.maximum(times, 1.0))
+    spread = logs - logs.mean()
+    square = float(np.sum(spread**2))
+    lag = float(np.sum(spread[1:] * spread[:-1])) / square if square > 0 else 0.0
+    lag = min(max(lag, 0.0), 0.9)
+    independent = max(len(logs) * (1 - lag) / (1 + lag), 2.0)
+    return float(logs.mean()), float(np.var(logs, ddof=1)) / independent, independent
+
+
+def _cell(
+    cell: tuple[str, str], before: np.ndarray, after: np.ndarray, confidence: float, least: float
+) -> CellDifference:
+    medians = float(np.median(before)), float(np.median(after))
+    if min(len(before), len(after)) < ROUNDS_MIN:
+        return CellDifference(*cell, *medians, None, None, None, "cannot tell")
+    (mean0, variance0, count0), (mean1, variance1, count1) = log_mean(before), log_mean(after)
+    variance = variance0 + variance1
+    # Welch's degrees of freedom; without any variance the interval is a point.
+    parts = variance0**2 / (count0 - 1) + variance1**2 / (count1 - 1)
+    freedom = variance**2 / parts if parts > 0 else 1.0
+    half = float(stats.t.ppf((1 + confidence) / 2, freedom)) * variance**0.5 if variance > 0 else 0.0
+    ratio, low, high = (float(np.exp(mean1 - mean0 + shift)) for shift in (0.0, -half, half))
+    return CellDifference(*cell, *medians, ratio, low, high, _verdict(low, high, least))
+
+
+def _verdict(low: float, high: float, least: float) -> str:
+    if low > 1 + least:
+        return "slower"
+    if high < 1 / (1 + least):
+        return "faster"
+    if low >= 1 / (1 + least) and high <= 1 + least:
+        return "same"
+    return "cannot tell"
+
+
+def _settings(before: dict[str, Any], after: dict[str, Any]) -> Iterator[str]:
+    """Returns the differences in versions, the machine and parameters."""
+    both = (before, after)
+    kinds = [[system["kind"] for system in info["machine"]["file_systems"]] for info in both]
+    pairs = [("fordway_version", *(info["fordway_version"] for info in both)), ("file systems", *kinds)]
+    pairs += [(name, *(info["machine"].get(name) for info in both)) for name in MACHINE]
+    names = dict.fromkeys([*before["parameters"], *after["parameters"]])
+    names = [name for name in names if name not in NOT_COMPARED]
+    pairs += [(name, *(info["parameters"].get(name) for info in both)) for name in names]
+    yield from (f"{name}: {one} and {other}" for name, one, other in pairs if one != other)
+
+
+def _doubts(infos: list[dict[str, Any]]) -> Iterator[str]:
+    for which, info in zip(("first", "second"), infos, strict=True):
+        for doubt in (info.get("conditions") or {}).get("doubts", []):
+            yield f"the {which} run is in doubt: {doubt['observed']}; {doubt['remedy']}"

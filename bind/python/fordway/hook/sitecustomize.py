@@ -1,0 +1,65 @@
+"""The module that `fordway run` adds to a Python program: boto3 without a server.
+
+Python imports this module at its start. It does nothing until a program imports botocore.
+"""
+
+import importlib.util
+import os
+import sys
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+
+AWAITED = "botocore.handlers"
+"""`fordway.boto` adds to a list of this module, so it must be complete."""
+
+
+class AfterImport(MetaPathFinder, Loader):
+    """Imports the awaited module as usual, and then installs `fordway.boto`."""
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
+        """Finds the awaited module once."""
+        if name != AWAITED:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        if spec is not None:
+            self._loader, spec.loader = spec.loader, self
+        return spec
+
+    def create_module(self, spec: ModuleSpec) -> object:
+        """Delegates to the module's own loader."""
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: object) -> None:
+        """Runs the module, and then installs `fordway.boto`."""
+        self._loader.exec_module(module)
+        try:
+            import fordway.boto
+        except ImportError as error:
+            explain(f"boto goes to the gateway, because this Python lacks fordway ({error})")
+            return
+        fordway.boto.install()
+        if os.environ.get("FORDWAY_EXPLAIN"):
+            import atexit
+
+            atexit.register(lambda: explain(fordway.boto.explanation()))
+
+
+def explain(text: str) -> None:
+    """Prints the output of `--explain`."""
+    if os.environ.get("FORDWAY_EXPLAIN"):
+        print(f"fordway run: {text}", file=sys.stderr)  # noqa: T201 (it is asked for)
+
+
+def run_hidden_module() -> None:
+    """Runs the `sitecustomize` that this one hides, if there is one."""
+    here = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 (pathlib would cost milliseconds)
+    others = [entry for entry in sys.path if os.path.abspath(entry or ".") != here]  # noqa: PTH100
+    spec = PathFinder.find_spec("sitecustomize", others)
+    if spec is not None and spec.loader is not None:
+        spec.loader.exec_module(importlib.util.module_from_spec(spec))
+
+
+if os.environ.get("FORDWAY_STORE"):
+    sys.meta_path.insert(0, AfterImport())
+run_hidden_module()

@@ -1,0 +1,93 @@
+"""Objects as files for reading."""
+
+from __future__ import annotations
+
+import io
+import os
+from typing import TYPE_CHECKING
+
+from fordway.errors import InvalidArgumentError
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
+
+    from fordway import ObjectInfo, Store
+
+
+class ObjectReader(io.RawIOBase):
+    """An object for reading and seeking, in the version that existed when it was opened.
+
+    `Store.reader` makes it. Each read is a call of the store: wrap it in `io.BufferedReader` for small reads.
+    """
+
+    def __init__(self, store: Store, bucket: str, key: str, version: str | None = None) -> None:
+        super().__init__()
+        self._store, self._bucket, self._key, self._version = store, bucket, key, version
+        self._info = store.head(bucket, key, version=version)
+        self._position = 0
+
+    @property
+    def info(self) -> ObjectInfo:
+        """The description of the object."""
+        return self._info
+
+    def readable(self) -> bool:
+        """Returns true."""
+        return True
+
+    def seekable(self) -> bool:
+        """Returns true."""
+        return True
+
+    def tell(self) -> int:
+        """Returns the position of the next read, in bytes from the start."""
+        self._check_open()
+        return self._position
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
+        """Moves to `offset`, relative to the position that `whence` selects, and returns the new position."""
+        self._check_open()
+        starts = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._info.size}
+        if whence not in starts:
+            raise InvalidArgumentError(f"whence is {whence!r}; use 0, 1 or 2", "InvalidArgument")
+        position = starts[whence] + offset
+        if position < 0:
+            raise InvalidArgumentError(f"a seek to byte {position}; count bytes from 0", "InvalidArgument")
+        self._position = position
+        return position
+
+    def readinto(self, buffer: WriteableBuffer, /) -> int:
+        """Reads into `buffer`, and returns the number of bytes; 0 at the end of the object."""
+        self._check_open()
+        with memoryview(buffer).cast("B") as room:
+            if self._position >= self._info.size or not room.nbytes:
+                return 0
+            read = self._store.get_into(
+                self._bucket,
+                self._key,
+                room,
+                start=self._position,
+                version=self._version,
+                if_match=self._info.etag,
+            )
+        self._position += read
+        return read
+
+    def readall(self) -> bytes:
+        """Reads the rest of the object by one call."""
+        self._check_open()
+        if self._position >= self._info.size:
+            return b""
+        data = self._store.get(
+            self._bucket,
+            self._key,
+            start=self._position,
+            version=self._version,
+            if_match=self._info.etag,
+        )
+        self._position += len(data)
+        return data
+
+    def _check_open(self) -> None:
+        if self.closed:
+            raise ValueError("I/O operation on closed file.")

@@ -1,0 +1,238 @@
+//! Multipart uploads.
+
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use fordway_store::{
+    Bucket, CompleteOptions, CompletedPart, ETag, ExpectedContent, Key, PartInfo, PartOptions, PartsQuery,
+    PutOptions, Result, Store, UploadId, UploadsQuery,
+};
+use pyo3::prelude::*;
+
+use crate::argument::{ByteCount, ReadArguments, StartOffset, conditions};
+use crate::content::held_bytes;
+use crate::listing::PyPutInfo;
+use crate::store::without_interpreter;
+
+/// An object that is uploaded in parts, and becomes visible as a whole when it is completed.
+///
+/// Threads may share it. As a context manager, it is completed at the end of its block, or aborted if the
+/// block raises.
+#[pyclass(frozen, name = "Upload", module = "fordway")]
+pub(crate) struct PyUpload {
+    store: Arc<dyn Store>,
+    bucket: Bucket,
+    key: Key,
+    id: UploadId,
+}
+
+impl PyUpload {
+    /// Errors: `NoSuchBucket`.
+    pub(crate) fn begin(
+        store: Arc<dyn Store>,
+        bucket: String,
+        key: String,
+        options: &PutOptions,
+    ) -> Result<Self> {
+        let (bucket, key) = (Bucket::new(bucket)?, Key::new(key)?);
+        let id = store.create_upload(&bucket, &key, options)?;
+        Ok(PyUpload { store, bucket, key, id })
+    }
+
+    /// Errors: for names that are none.
+    pub(crate) fn resume(store: Arc<dyn Store>, bucket: String, key: String, id: String) -> Result<Self> {
+        Ok(PyUpload { store, bucket: Bucket::new(bucket)?, key: Key::new(key)?, id: UploadId::foreign(id) })
+    }
+
+    fn all_parts(&self) -> Result<Vec<PartInfo>> {
+        let mut parts: Vec<PartInfo> = Vec::new();
+        loop {
+            let after = parts.last().map_or(0, |part| part.number);
+            let query = PartsQuery { after, ..PartsQuery::default() };
+            let page = self.store.list_parts(&self.bucket, &self.key, &self.id, &query)?;
+            let is_last = !page.truncated || page.parts.is_empty();
+            parts.extend(page.parts);
+            if is_last {
+                return Ok(parts);
+            }
+        }
+    }
+
+    /// Publishes the object made of `parts`, or of all parts.
+    fn publish(&self, parts: Option<Vec<(u16, String)>>, options: &CompleteOptions) -> Result<PyPutInfo> {
+        let parts: Vec<CompletedPart> = match parts {
+            Some(parts) => {
+                let chosen = |(number, etag): (u16, String)| CompletedPart::new(number, ETag::new(&etag));
+                parts.into_iter().map(chosen).collect()
+            }
+            None => {
+                let chosen = |part: PartInfo| CompletedPart {
+                    number: part.number,
+                    etag: part.etag,
+                    checksum: part.checksum,
+                };
+                self.all_parts()?.into_iter().map(chosen).collect()
+            }
+        };
+        let done = self.store.complete_upload(&self.bucket, &self.key, &self.id, &parts, options)?;
+        Ok(PyPutInfo::from(done))
+    }
+}
+
+#[pymethods]
+impl PyUpload {
+    /// The ID, with which `Store.resume_upload` finds the upload again.
+    #[getter]
+    fn id(&self) -> &str {
+        self.id.as_str()
+    }
+
+    /// The bucket.
+    #[getter]
+    fn bucket(&self) -> String {
+        self.bucket.to_string()
+    }
+
+    /// The key.
+    #[getter]
+    fn key(&self) -> String {
+        self.key.to_string()
+    }
+
+    /// Sends part `number` (1 to 10,000), any contiguous buffer; a part with the same number is replaced.
+    ///
+    /// Every part but the last has 5 MiB or more. Raises `NotFoundError` if the upload is completed or
+    /// aborted.
+    fn put_part(&self, py: Python<'_>, number: u16, data: Bound<'_, PyAny>) -> PyResult<PyPutInfo> {
+        let bytes = held_bytes(py, data)?;
+        without_interpreter(py, || {
+            let options = PartOptions { size_hint: Some(bytes.len() as u64), ..PartOptions::default() };
+            let mut writer = self.store.part_writer(&self.bucket, &self.key, &self.id, number, &options)?;
+            writer.write(&bytes)?;
+            writer.commit(&ExpectedContent::default()).map(PyPutInfo::from)
+        })
+    }
+
+    /// Fills part `number` from an object of the store, or from `length` bytes of it from byte `start`.
+    ///
+    /// On the lanes `node` and `http`, the content does not pass through this process. Raises
+    /// `NotFoundError`, `InvalidArgumentError`.
+    #[pyo3(signature = (number, source_bucket, source_key, *, start=None, length=None, version=None))]
+    #[allow(clippy::too_many_arguments, reason = "they are Python's keyword arguments")]
+    fn copy_part(
+        &self,
+        py: Python<'_>,
+        number: u16,
+        source_bucket: String,
+        source_key: String,
+        start: Option<ByteCount>,
+        length: Option<ByteCount>,
+        version: Option<String>,
+    ) -> PyResult<PyPutInfo> {
+        without_interpreter(py, || {
+            let start = start.map(|start| StartOffset::FromStart(start.0));
+            let options = ReadArguments { start, length, version, ..ReadArguments::default() }.options()?;
+            let source = (&Bucket::new(source_bucket)?, &Key::new(source_key)?);
+            let part = (&self.bucket, &self.key, &self.id, number);
+            self.store.copy_part(source, &options, part).map(PyPutInfo::from)
+        })
+    }
+
+    /// Returns the parts that were sent so far, by number.
+    fn parts(&self, py: Python<'_>) -> PyResult<Vec<PyPartSummary>> {
+        let parts = without_interpreter(py, || self.all_parts())?;
+        Ok(parts.into_iter().map(PyPartSummary::from).collect())
+    }
+
+    /// Publishes the object made of `parts`, given as number and ETag in ascending order (default: all).
+    ///
+    /// Conditions are as for `Store.put`. Raises `PreconditionFailedError`, `NotFoundError`, and
+    /// `InvalidArgumentError` for a part that is missing, too small or out of order.
+    #[pyo3(signature = (parts=None, *, if_none_match=None, if_match=None))]
+    fn complete(
+        &self,
+        py: Python<'_>,
+        parts: Option<Vec<(u16, String)>>,
+        if_none_match: Option<&str>,
+        if_match: Option<&str>,
+    ) -> PyResult<PyPutInfo> {
+        let options = CompleteOptions::conditions(conditions(if_match, if_none_match));
+        without_interpreter(py, || self.publish(parts, &options))
+    }
+
+    /// Removes the upload and its parts. Raises `NotFoundError` if it is completed or aborted.
+    fn abort(&self, py: Python<'_>) -> PyResult<()> {
+        without_interpreter(py, || self.store.abort_upload(&self.bucket, &self.key, &self.id))
+    }
+
+    fn __enter__(upload: PyRef<'_, Self>) -> PyRef<'_, Self> {
+        upload
+    }
+
+    fn __exit__(
+        &self,
+        py: Python<'_>,
+        kind: &Bound<'_, PyAny>,
+        _error: &Bound<'_, PyAny>,
+        _trace: &Bound<'_, PyAny>,
+    ) -> PyResult<()> {
+        match kind.is_none() {
+            true => self.complete(py, None, None, None).map(drop),
+            false => self.abort(py),
+        }
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<Upload {} of s3://{}/{}>", self.id.as_str(), self.bucket, self.key)
+    }
+}
+
+/// A part of an upload.
+#[pyclass(frozen, get_all, name = "PartSummary", module = "fordway")]
+pub(crate) struct PyPartSummary {
+    /// The number, 1 to 10,000.
+    number: u16,
+    /// Bytes.
+    size: u64,
+    /// The ETag, without quotes.
+    etag: String,
+    /// The time when it arrived, in UTC.
+    modified: SystemTime,
+}
+
+impl From<PartInfo> for PyPartSummary {
+    fn from(part: PartInfo) -> Self {
+        let (number, size, modified) = (part.number, part.size, part.modified);
+        PyPartSummary { number, size, etag: part.etag.to_string(), modified }
+    }
+}
+
+/// An upload in progress.
+#[pyclass(frozen, get_all, name = "UploadSummary", module = "fordway")]
+pub(crate) struct PyUploadSummary {
+    key: String,
+    /// The ID, for `Store.resume_upload`.
+    id: String,
+    /// The time when it was begun, in UTC.
+    started: SystemTime,
+}
+
+/// All uploads in progress of keys with a prefix. Errors: `NoSuchBucket`.
+pub(crate) fn list(store: &dyn Store, bucket: &Bucket, prefix: &str) -> Result<Vec<PyUploadSummary>> {
+    let mut query = UploadsQuery { prefix: prefix.to_owned(), ..UploadsQuery::default() };
+    let mut found = Vec::new();
+    loop {
+        let page = store.list_uploads(bucket, &query)?;
+        let Some(last) = page.uploads.last() else { return Ok(found) };
+        (query.key_after, query.upload_after) =
+            (Some(last.key.clone()), Some(last.upload.as_str().to_owned()));
+        found.extend(page.uploads.into_iter().map(|upload| PyUploadSummary {
+            id: upload.upload.as_str().to_owned(),
+            key: upload.key,
+            started: upload.started,
+        }));
+        if !page.truncated {
+            return Ok(found);
+        }
+    }
+}

@@ -1,0 +1,90 @@
+"""Tests `fordway diff` on runs with a known difference."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from sample_run import OPERATION_TYPES, write_arrow, write_sample_run
+
+from fordway.diff import cli
+from fordway.diff.compare import log_mean
+
+
+def write_run(directory: Path, factor: float = 1.0, sample: int = 1, **parameters: str | int) -> Path:
+    """A run with 12 rounds; operations of the lane `embedded` take `factor` times as long."""
+    run = write_sample_run(directory, seed=sample)
+    with pa.OSFile(str(run / "operations.arrow")) as source:
+        rows = pa.ipc.open_file(source).read_all().to_pandas()
+    rows["round"] = rows.groupby(["lane", "phase"])["block"].transform(lambda block: block - block.min())
+    scale = np.where(rows["lane"] == "embedded", factor, 1.0)
+    rows["duration_ns"] = (rows["duration_ns"] * scale).astype(np.uint64)
+    write_arrow(run / "operations.arrow", rows, OPERATION_TYPES)
+    info = json.loads((run / "run.json").read_text())
+    info["parameters"].update(parameters)
+    (run / "run.json").write_text(json.dumps(info))
+    return run
+
+
+def diff(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, dict[str, Any]]:
+    status = cli.main([*map(str, words), "--json"])
+    return status, json.loads(capsys.readouterr().out)
+
+
+def test_a_run_does_not_differ_from_itself(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = write_run(tmp_path / "a.run")
+    status, found = diff(capsys, run, run)
+    assert status == 0
+    assert found["settings"] == []
+    assert {cell["ratio"] for cell in found["cells"]} == {1.0}
+    assert not {cell["verdict"] for cell in found["cells"]} & {"slower", "faster"}
+
+
+def test_runs_of_one_program_do_not_differ(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first = write_run(tmp_path / "1.run")
+    for sample in range(2, 7):
+        status, found = diff(capsys, first, write_run(tmp_path / f"{sample}.run", sample=sample))
+        assert status == 0, found
+        assert not any(cell["verdict"] == "faster" for cell in found["cells"])
+
+
+def test_a_slower_lane_is_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before, after = write_run(tmp_path / "a.run"), write_run(tmp_path / "b.run", factor=1.3, sample=2)
+    status, found = diff(capsys, before, after)
+    verdicts = {(cell["phase"], cell["lane"]): cell["verdict"] for cell in found["cells"]}
+    assert status == 1
+    # The phase of listings has few operations, whose times vary a lot.
+    slower = {cell for cell, verdict in verdicts.items() if verdict == "slower"}
+    assert {lane for _, lane in slower} == {"embedded"}
+    assert {phase for phase, _ in slower} >= {"put", "head", "get", "range", "delete"}
+    get = next(cell for cell in found["cells"] if (cell["phase"], cell["lane"]) == ("get", "embedded"))
+    assert get["low"] < 1.3 < get["high"]
+    assert diff(capsys, after, before)[0] == 0, "faster is no failure"
+    assert cli.main([str(before), str(after)]) == 1
+    assert "embedded" in capsys.readouterr().out
+
+
+def test_different_settings_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before, after = write_run(tmp_path / "a.run"), write_run(tmp_path / "b.run", durability="data", seed=7)
+    assert diff(capsys, before, after)[1]["settings"] == ["durability: none and data"]
+
+
+def test_what_cannot_be_compared_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before, after = write_run(tmp_path / "a.run"), write_run(tmp_path / "b.run")
+    info = json.loads((after / "run.json").read_text()) | {"kind": "ledger"}
+    (after / "run.json").write_text(json.dumps(info))
+    assert cli.main([str(before), str(after)]) == 2
+    assert "compare and ledger" in capsys.readouterr().err
+    assert cli.main([str(before), str(tmp_path / "none.run")]) == 2
+    few = write_sample_run(tmp_path / "few.run")
+    assert {cell["verdict"] for cell in diff(capsys, few, few)[1]["cells"]} == {"cannot tell"}
+
+
+def test_rounds_that_resemble_their_neighbours_count_for_less() -> None:
+    random = np.random.default_rng(1)
+    steps = random.normal(0, 0.1, 200)
+    drifting = np.exp(np.cumsum(steps))
+    assert log_mean(np.exp(steps))[2] > 100
+    assert log_mean(drifting)[2] < 20

@@ -1,0 +1,374 @@
+"""Tests the behaviour of a store that is the same on every lane."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import os
+import pickle
+import shutil
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from gateways import KEYS, LANES, endpoint
+
+import fordway
+import fordway.aio
+from fordway import errors
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+BUCKET = "bucket"
+PART_BYTES = 5 << 20
+
+
+@pytest.fixture(scope="module", params=LANES)
+def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        endpoint(request.param, tmp_path_factory.mktemp("lane")) as at,
+    ):
+        for name, value in KEYS.items():
+            patch.setenv(name, value)
+        yield at
+
+
+@pytest.fixture
+def store(place: str) -> Iterator[fordway.Store]:
+    with fordway.open(place) as opened:
+        opened.create_bucket(BUCKET)
+        yield opened
+        opened.set_versioning(BUCKET, False)
+        for found in list(opened.list_versions(BUCKET)):
+            opened.delete(BUCKET, found.key, version=found.version)
+        for upload in opened.list_uploads(BUCKET):
+            opened.resume_upload(BUCKET, upload.key, upload.id).abort()
+        opened.delete_bucket(BUCKET)
+
+
+def keys(store: fordway.Store) -> list[str]:
+    return [entry.key for entry in store.list(BUCKET)]
+
+
+@pytest.mark.parametrize("start", [-1, -4, -10, -70_000])
+@pytest.mark.parametrize("length", [None, 1, 3, 100])
+def test_a_negative_start_counts_from_the_end(store: fordway.Store, start: int, length: int | None) -> None:
+    data = bytes(i % 251 for i in range(70_000))
+    store.put(BUCKET, "key", data)
+    wanted = data[start:][:length]
+    assert store.get(BUCKET, "key", start=start, length=length) == wanted
+    assert store.get_with_info(BUCKET, "key", start=start, length=length)[0] == wanted
+    room = bytearray(length or 70_000)
+    assert room[: store.get_into(BUCKET, "key", room, start=start)] == wanted
+
+
+def test_an_empty_object_has_no_last_byte(store: fordway.Store) -> None:
+    store.put(BUCKET, "key", b"")
+    with pytest.raises(errors.InvalidArgumentError) as caught:
+        store.get(BUCKET, "key", start=-1)
+    assert caught.value.kind == "InvalidRange"
+
+
+def test_a_read_of_what_is_known_is_refused(store: fordway.Store) -> None:
+    etag = store.put(BUCKET, "key", b"abc")
+    for read in (store.get, store.get_with_info):
+        with pytest.raises(errors.NotModifiedError):
+            read(BUCKET, "key", if_none_match=etag)
+    store.put(BUCKET, "key", b"other")
+    assert store.get(BUCKET, "key", if_none_match=etag) == b"other"
+
+
+def test_files_and_iterables_are_stored(store: fordway.Store, tmp_path: Path) -> None:
+    data = os.urandom(3_000_001)
+    (tmp_path / "file").write_bytes(data)
+    with (tmp_path / "file").open("rb") as file:
+        store.put(BUCKET, "file", file)
+    store.put(BUCKET, "memory", io.BytesIO(data))
+    store.put(BUCKET, "pieces", (data[i : i + 700_000] for i in range(0, len(data), 700_000)))
+    store.put(BUCKET, "nothing", [])
+    assert {key: store.get(BUCKET, key) == data for key in keys(store)} == {
+        "file": True,
+        "memory": True,
+        "nothing": False,
+        "pieces": True,
+    }
+    assert store.head(BUCKET, "nothing").size == 0
+
+
+def test_what_fails_in_the_middle_is_not_stored(store: fordway.Store) -> None:
+    def failing() -> Iterator[bytes]:
+        yield b"a" * 100
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        store.put(BUCKET, "key", failing())
+    for wrong in ([b"a", "b"], io.StringIO("text"), [1], "text", 5, None):
+        with pytest.raises(TypeError):
+            store.put(BUCKET, "key", wrong)
+    assert keys(store) == []
+
+
+def test_a_put_tells_what_it_made(store: fordway.Store) -> None:
+    store.set_versioning(BUCKET, True)
+    made = store.put_with_info(BUCKET, "key", b"123456789", checksum="CRC32")
+    assert made.checksum == "y/Q5Jg=="  # CRC-32's own check value, 0xcbf43926
+    info = store.head(BUCKET, "key")
+    assert (made.etag, made.version) == (info.etag, info.version)
+    assert abs((made.modified - info.modified).total_seconds()) < 5
+    marker = store.delete(BUCKET, "key")
+    assert marker is not None and marker.is_delete_marker
+    removed = store.delete(BUCKET, "key", version=marker.version)
+    assert removed is not None and removed.version == marker.version
+    assert store.get(BUCKET, "key") == b"123456789"
+    with pytest.raises(errors.InvalidArgumentError, match="SHA256"):
+        store.put_with_info(BUCKET, "key", b"", checksum="MD4")
+
+
+def test_batches_answer_for_each_key(store: fordway.Store) -> None:
+    bodies = {f"k{i:03}": bytes([i]) * i * 100 for i in range(100)}
+    etags = store.put_many(BUCKET, [*bodies.items(), ("view", memoryview(b"xabcx")[1:4])])
+    assert etags[5] == store.head(BUCKET, "k005").etag
+    read = store.get_many(BUCKET, [*bodies, "missing", "view"])
+    assert read[:100] == list(bodies.values()) and read[101] == b"abc"
+    assert isinstance(read[100], errors.NotFoundError)
+    told = store.head_many(BUCKET, ["k007", "missing"])
+    assert isinstance(told[0], fordway.ObjectInfo) and told[0].size == 700
+    assert isinstance(told[1], FileNotFoundError)
+    for batch in (store.get_many, store.head_many, store.delete_many):
+        with pytest.raises(errors.InvalidNameError):
+            batch(BUCKET, ["k007", "a\0b"])
+    with pytest.raises(TypeError):
+        store.put_many(BUCKET, [("key", "text")])
+
+
+def test_pages_are_the_whole_listing(store: fordway.Store) -> None:
+    names = [f"{i % 3}/{i:02}" for i in range(25)] + ["top"]
+    store.put_many(BUCKET, [(name, b"x") for name in names])
+    found, after = [], None
+    while True:
+        page = store.list_page(BUCKET, start_after=after, limit=7)
+        assert len(page.entries) <= 7
+        found += [entry.key for entry in page.entries]
+        after = page.next
+        if after is None:
+            break
+    assert found == sorted(names) == keys(store)
+    page = store.list_page(BUCKET, delimiter="/", limit=3)
+    assert [entry.prefix for entry in page.entries] == ["0/", "1/", "2/"]
+    assert [entry.key for entry in store.list(BUCKET, start_after="2/23")] == ["top"]
+    for limit in (0, 1001):
+        with pytest.raises(errors.InvalidArgumentError, match="1 to 1000"):
+            store.list_page(BUCKET, limit=limit)
+
+
+def test_a_listing_is_an_arrow_table(store: fordway.Store) -> None:
+    pytest.importorskip("pyarrow")
+    store.put_many(BUCKET, [("a", b"12"), ("b/c", b"3")])
+    table = store.list(BUCKET, delimiter="/").to_arrow()
+    info = store.head(BUCKET, "a")
+    assert table.column("key").to_pylist() == ["a", "b/"]
+    assert table.column("size").to_pylist() == [2, None]
+    assert table.column("etag").to_pylist() == [info.etag, None]
+    modified = table.column("modified")
+    assert modified[1].as_py() is None
+    assert abs(modified[0].value / 1e9 - info.modified.timestamp()) <= 1
+
+
+def test_a_reader_is_a_file(store: fordway.Store) -> None:
+    data = bytes(i % 253 for i in range(200_000))
+    store.put(BUCKET, "key", data)
+    with store.reader(BUCKET, "key") as reader:
+        assert isinstance(reader, io.RawIOBase) and reader.info.size == len(data)
+        assert reader.read(5) == data[:5]
+        assert reader.seek(-10, os.SEEK_END) == len(data) - 10
+        assert (reader.read(), reader.read(1), reader.tell()) == (data[-10:], b"", len(data))
+        reader.seek(100)
+        assert io.BufferedReader(reader).read(3_000) == data[100:3_100]
+    with pytest.raises(ValueError, match="closed"):
+        reader.read(1)
+    reader = store.reader(BUCKET, "key")
+    for seek in (lambda: reader.seek(-1), lambda: reader.seek(0, 7)):
+        with pytest.raises(errors.InvalidArgumentError):
+            seek()
+    store.put(BUCKET, "key", b"other")
+    with pytest.raises(errors.PreconditionFailedError):
+        reader.read(1)
+    with pytest.raises(FileNotFoundError):
+        store.reader(BUCKET, "missing")
+
+
+def test_a_writer_is_a_file(store: fordway.Store) -> None:
+    with store.writer(BUCKET, "copied") as writer:
+        assert isinstance(writer, io.RawIOBase) and writer.writable() and not writer.readable()
+        shutil.copyfileobj(io.BytesIO(b"abc" * 1000), writer)
+        assert writer.tell() == 3000
+    with io.TextIOWrapper(io.BufferedWriter(store.writer(BUCKET, "text")), encoding="utf-8") as text:
+        text.write("größer\n")
+    assert (store.get(BUCKET, "copied"), store.get(BUCKET, "text").decode()) == (b"abc" * 1000, "größer\n")
+
+
+def test_a_writer_that_an_exception_ends_publishes_nothing(store: fordway.Store) -> None:
+    with (
+        pytest.raises(ZeroDivisionError),
+        io.TextIOWrapper(io.BufferedWriter(store.writer(BUCKET, "text"))) as text,
+    ):
+        text.write("half")
+        raise ZeroDivisionError
+    forgotten = io.BufferedWriter(store.writer(BUCKET, "forgotten"))
+    forgotten.write(b"half")
+    del forgotten
+    store.writer(BUCKET, "dropped").write(b"half")
+    assert keys(store) == []
+    try:
+        raise ZeroDivisionError
+    except ZeroDivisionError:
+        # The writer is created while this exception is already being handled, so the
+        # exception does not abort it.
+        writer = store.writer(BUCKET, "whole")
+        writer.write(b"whole")
+        writer.close()
+    writer.close()
+    assert store.get(BUCKET, "whole") == b"whole"
+
+
+def test_an_upload_is_published_as_a_whole(store: fordway.Store) -> None:
+    first, last = os.urandom(PART_BYTES), b"end"
+    upload = store.upload(BUCKET, "key", content_type="text/plain", metadata={"a": "b"}, tags={"t": "1"})
+    threads = [
+        threading.Thread(target=upload.put_part, args=part) for part in ((2, memoryview(last)), (1, first))
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [(part.number, part.size) for part in upload.parts()] == [(1, PART_BYTES), (2, 3)]
+    assert keys(store) == []
+    assert [(found.key, found.id) for found in store.list_uploads(BUCKET, "k")] == [("key", upload.id)]
+    again = store.resume_upload(BUCKET, "key", upload.id)
+    made = again.complete([(part.number, part.etag) for part in again.parts()], if_none_match="*")
+    info = store.head(BUCKET, "key")
+    assert store.get(BUCKET, "key") == first + last
+    assert (info.etag, info.content_type, info.metadata) == (made.etag, "text/plain", {"a": "b"})
+    assert (store.tags(BUCKET, "key"), store.list_uploads(BUCKET)) == ({"t": "1"}, [])
+
+
+def test_an_upload_that_an_exception_ends_is_aborted(store: fordway.Store) -> None:
+    store.put(BUCKET, "source", b"0123456789")
+    with store.upload(BUCKET, "key") as upload:
+        upload.copy_part(1, BUCKET, "source", start=2, length=3)
+    assert store.get(BUCKET, "key") == b"234"
+    with pytest.raises(ZeroDivisionError), store.upload(BUCKET, "key") as upload:
+        upload.put_part(1, b"other")
+        raise ZeroDivisionError
+    assert (store.get(BUCKET, "key"), store.list_uploads(BUCKET)) == (b"234", [])
+    with pytest.raises(errors.NotFoundError):
+        upload.put_part(1, b"late")
+    with pytest.raises(errors.PreconditionFailedError), store.upload(BUCKET, "key") as upload:
+        upload.put_part(1, b"new")
+        upload.complete(if_none_match="*")
+
+
+def test_a_closed_store_says_so(place: str) -> None:
+    with fordway.open(place) as store:
+        pass
+    assert store.closed
+    for call in (
+        lambda: store.get(BUCKET, "key"),
+        lambda: store.put(BUCKET, "key", [b"a"]),
+        lambda: store.upload(BUCKET, "key"),
+        lambda: store.get_many(BUCKET, ["key"]),
+        lambda: store.list_page(BUCKET),
+        lambda: store.reader(BUCKET, "key"),
+    ):
+        with pytest.raises(errors.InvalidArgumentError, match="closed"):
+            call()
+
+
+def test_calls_are_awaited(place: str, store: fordway.Store) -> None:
+    async def work() -> None:
+        async with fordway.aio.open(place) as twin:
+            etags = await asyncio.gather(*(twin.put(BUCKET, f"k{i:02}", bytes([i])) for i in range(40)))
+            assert etags[7] == (await twin.head(BUCKET, "k07")).etag
+            assert [entry.key async for entry in twin.list(BUCKET)] == [f"k{i:02}" for i in range(40)]
+            content, info = await twin.get_with_info(BUCKET, "k03", start=0)
+            assert (content, info.size) == (b"\x03", 1)
+            with pytest.raises(FileNotFoundError):
+                await twin.get(BUCKET, "missing")
+        assert twin.store.closed
+
+    asyncio.run(work())
+    assert len(keys(store)) == 40
+
+
+def test_each_call_of_a_store_has_a_twin() -> None:
+    calls = {name for name in dir(fordway.Store) if not name.startswith("_")}
+    # Files and iterators have their own calls, which `run` runs.
+    assert calls - set(dir(fordway.aio.AsyncStore)) == {
+        *("closed", "lane", "list_versions", "reader", "resume_upload", "writer"),
+    }
+
+
+def test_limits_are_for_servers(place: str) -> None:
+    if place.startswith("http"):
+        store = fordway.open(place, timeout=5, retries=0)
+        assert pickle.loads(pickle.dumps(store)).list_buckets() is not None
+    else:
+        for option in ({"timeout": 1}, {"retries": 0}):
+            with pytest.raises(errors.InvalidArgumentError, match="has no timeout"):
+                fordway.open(place, **option)
+    for wrong in ({"timeout": 0}, {"timeout": -1}, {"timeout": float("nan")}):
+        with pytest.raises(errors.InvalidArgumentError, match="positive"):
+            fordway.open(place, **wrong)
+    with pytest.raises(TypeError, match="timeuot"):
+        fordway.open(place, timeuot=1)
+    with pytest.raises(OverflowError):
+        fordway.open(place, retries=-1)
+
+
+LEAVING = """
+import sys, threading, fordway
+
+store = fordway.open(sys.argv[1])
+
+
+def work(number):
+    while True:
+        store.put("leaving", f"k{number}", b"x" * 5000)
+        store.get("leaving", f"k{number}")
+
+
+for number in range(4):
+    threading.Thread(target=work, args=(number,), daemon=True).start()
+while not list(store.list("leaving")):
+    pass
+"""
+
+
+def test_an_interpreter_ends_while_calls_run(place: str) -> None:
+    with fordway.open(place) as store:
+        store.create_bucket("leaving")
+        for _ in range(5):
+            command = [sys.executable, "-c", LEAVING, place]
+            ran = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+            assert (ran.returncode, ran.stderr) == (0, "")
+        assert all(store.get("leaving", entry.key) == b"x" * 5000 for entry in store.list("leaving"))
+        store.delete_many("leaving", [entry.key for entry in store.list("leaving")])
+        store.delete_bucket("leaving")
+
+
+def test_a_path_is_an_endpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "data" / BUCKET).mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    store = fordway.open(Path("data"))
+    store.put(BUCKET, "key", b"abc")
+    assert (tmp_path / "data" / BUCKET / "key").read_bytes() == b"abc"
+    again = pickle.loads(pickle.dumps(store))
+    monkeypatch.chdir("/")
+    assert (again.get(BUCKET, "key"), store.get(BUCKET, "key")) == (b"abc", b"abc")
+    with pytest.raises(TypeError):
+        fordway.open(5)

@@ -1,0 +1,29 @@
+//! Runs a shell command where a shared file system is mounted twice: `cluster nfs 'ls /mnt/1/root /mnt/2/root'`. The
+//! command sees the files of this machine; it may write below the two mounts, `/run` and `/tmp`.
+
+use std::process::ExitCode;
+
+use fordway_testkit::cluster::FileSystemCluster;
+
+#[allow(clippy::print_stdout, clippy::print_stderr, reason = "this is a program")]
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let [name, command] = &arguments[..] else {
+        eprintln!("usage: cluster glusterfs|nfs|moosefs|cephfs COMMAND");
+        return ExitCode::from(2);
+    };
+    let started = match name.as_str() {
+        "glusterfs" => FileSystemCluster::glusterfs(),
+        "nfs" => FileSystemCluster::nfs(),
+        "moosefs" => FileSystemCluster::moosefs(),
+        "cephfs" => FileSystemCluster::cephfs(),
+        _ => {
+            eprintln!("{name} is not a file system that this program starts");
+            return ExitCode::from(2);
+        }
+    };
+    // If it does not start, the reason has been printed.
+    let Some(cluster) = started else { return ExitCode::FAILURE };
+    print!("{}", cluster.task(command).output());
+    ExitCode::SUCCESS
+}

@@ -1,0 +1,144 @@
+//! Multipart uploads and bucket documents that several nodes use at once.
+
+use std::os::unix::fs::MetadataExt;
+
+use fordway_store::{BucketDocuments, CompleteOptions, CompletedPart, DocumentKind, UploadId, UploadsQuery};
+
+use super::*;
+
+/// The number of uploads of each kind: in a soak test, and in a normal run.
+const UPLOADS: [usize; 2] = [20, 2];
+/// The parts of an upload: two of one length, and a shorter one.
+const PART_BYTES: [usize; 3] = [MIN_PART_BYTES as usize, MIN_PART_BYTES as usize, 1000];
+
+fn document_kind() -> DocumentKind {
+    DocumentKind::new("cors").unwrap()
+}
+
+fn start(store: &PosixStore, name: &str) -> UploadId {
+    store.create_upload(&bucket(), &key(name), &PutOptions::default()).unwrap()
+}
+
+fn send(
+    store: &PosixStore,
+    (name, upload): (&str, &UploadId),
+    number: u16,
+    body: &[u8],
+) -> Result<CompletedPart, ErrorKind> {
+    let options = PartOptions { size_hint: Some(body.len() as u64), ..Default::default() };
+    let sent = store.part_writer(&bucket(), &key(name), upload, number, &options).and_then(|mut writer| {
+        writer.write(body)?;
+        writer.commit(&ExpectedContent::default())
+    });
+    sent.map(|made| CompletedPart::new(number, made.etag)).map_err(|error| error.kind())
+}
+
+fn part(number: usize, round: usize) -> Vec<u8> {
+    vec![b'a' + ((number + round) % 26) as u8; PART_BYTES[number]]
+}
+
+/// Parts of one upload come through both nodes, and either node completes it, twice.
+pub(crate) fn share_uploads(_: &Member) {
+    let nodes = [store(0), store(1)];
+    for round in 0..at_length(UPLOADS) {
+        let (one, other) = (&nodes[round % 2], &nodes[(round + 1) % 2]);
+        let name = format!("uploads/{round}");
+        // Both nodes now remember which uploads there are, and that there is no such object.
+        nodes.iter().for_each(|node| {
+            node.list_uploads(&bucket(), &UploadsQuery::default()).unwrap();
+            assert_eq!(read(node, &name), Err(ErrorKind::NoSuchKey));
+        });
+        let upload = start(one, &name);
+        let by = [one, other, one];
+        let mut parts: Vec<_> = by
+            .iter()
+            .enumerate()
+            .map(|(at, node)| send(node, (&name, &upload), at as u16 + 1, &part(at, round)).unwrap())
+            .collect();
+        if round % 2 == 1 {
+            // A part that is sent again replaces the first one, which the other node has seen.
+            let listed = other.list_parts(&bucket(), &key(&name), &upload, &Default::default()).unwrap();
+            assert_eq!(listed.parts.len(), 3);
+            parts[0] = send(one, (&name, &upload), 1, &part(0, round + 1)).unwrap();
+        }
+        let complete = |node: &PosixStore| {
+            node.complete_upload(&bucket(), &key(&name), &upload, &parts, &CompleteOptions::default())
+        };
+        let made = complete(other).unwrap_or_else(|error| panic!("round {round}: {error}"));
+        let again = complete(one).unwrap_or_else(|error| panic!("round {round}, sent again: {error}"));
+        assert_eq!(again.etag, made.etag);
+        let body = [part(0, round + round % 2), part(1, round), part(2, round)].concat();
+        for number in 0..2 {
+            assert!(read(&strong(number), &name).unwrap() == body, "round {round}, node {number}");
+        }
+        let refused = send(one, (&name, &upload), 2, &part(1, 0));
+        assert_eq!(refused.unwrap_err(), ErrorKind::NoSuchUpload, "it has ended");
+    }
+}
+
+/// A node that has just seen an upload open must not write a part into its data once another node has begun to complete
+/// it, and a node that completes an upload must see each part that is still being written.
+pub(crate) fn close_uploads(_: &Member) {
+    let (one, other) = (store(0), store(1));
+    let uploads = Path::new(roots()[1]).join("bucket/.fordway/mpu");
+    for round in 0..at_length(UPLOADS) {
+        let name = format!("closed/{round}");
+        let upload = start(&one, &name);
+        send(&one, (&name, &upload), 1, &part(0, round)).unwrap();
+        let dir = uploads.join(upload.as_str());
+        fs::rename(dir.join("upload"), dir.join("closed")).unwrap();
+        let refused = send(&one, (&name, &upload), 2, &part(1, round));
+        assert_eq!(refused.unwrap_err(), ErrorKind::NoSuchUpload, "round {round}");
+        other.abort_upload(&bucket(), &key(&name), &upload).unwrap();
+
+        let name = format!("claimed/{round}");
+        let upload = start(&one, &name);
+        let sent = send(&one, (&name, &upload), 1, &part(0, round)).unwrap();
+        let options = PartOptions { size_hint: Some(MIN_PART_BYTES), ..Default::default() };
+        let mut late = other.part_writer(&bucket(), &key(&name), &upload, 2, &options).unwrap();
+        let done = [sent];
+        one.complete_upload(&bucket(), &key(&name), &upload, &done, &CompleteOptions::default()).unwrap();
+        // The bytes go to the data of the upload, which is gone, not to the object.
+        let late = late.write(&part(1, round)).and_then(|()| late.commit(&ExpectedContent::default()));
+        assert!(late.is_err(), "round {round}: {late:?}");
+        assert_eq!(read(&strong(1), &name).unwrap().len(), PART_BYTES[0], "round {round}");
+        assert_eq!(fs::metadata(Path::new(roots()[1]).join("bucket").join(&name)).unwrap().nlink(), 1);
+    }
+}
+
+/// One node sets, replaces and removes a document that the other has read, or has found missing.
+pub(crate) fn share_documents(_: &Member) {
+    let (one, other) = (strong(0), strong(1));
+    let kind = document_kind();
+    for round in 0..10 {
+        assert_eq!(other.document(&bucket(), &kind).unwrap(), None, "round {round}");
+        for text in [b"first".as_slice(), b"second"] {
+            one.set_document(&bucket(), &kind, text).unwrap();
+            assert_eq!(other.document(&bucket(), &kind).unwrap().as_deref(), Some(text), "round {round}");
+        }
+        one.delete_document(&bucket(), &kind).unwrap();
+    }
+}
+
+/// As [`find_what_was_opened_too_early`], for a document.
+pub(crate) fn find_documents_opened_too_early(_: &Member) {
+    let (one, other) = (store(0), strong(1));
+    let kind = document_kind();
+    let there = Path::new(FileSystemCluster::MOUNTS[1]).join("bucket/.fordway");
+    let dir = fs::File::open(&there).unwrap();
+    let mut opener = FrozenOpener::start(&there);
+    let mut kept_missing = 0;
+    for round in 0..at_length(OPENED_EARLY) {
+        assert_eq!(other.document(&bucket(), &kind).unwrap(), None);
+        opener.open("document-cors");
+        one.set_document(&bucket(), &kind, b"rules").unwrap();
+        fordway_sys::stat_now(&dir).unwrap();
+        opener.thaw();
+        fordway_sys::stat_now(&dir).unwrap();
+        kept_missing += usize::from(!there.join("document-cors").exists());
+        let found = other.document(&bucket(), &kind).unwrap();
+        assert_eq!(found.as_deref(), Some(&b"rules"[..]), "round {round}");
+        one.delete_document(&bucket(), &kind).unwrap();
+    }
+    report(format!("{kept_missing} documents were kept as missing"));
+}

@@ -1,0 +1,104 @@
+//! Entry points for fuzzing the client's side of HTTP (`dev/fuzz`). Each takes any bytes as a server could send them.
+
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use fordway_store::Error;
+
+use crate::Timeouts;
+use crate::connection::BufferedConnection;
+use crate::response::{BodyFraming, ResponseHead};
+use crate::socket::TcpSocket;
+
+/// The maximum number of responses that are read from one connection.
+const RESPONSES_MAX: usize = 16;
+
+/// Reads responses from a connection that receives `bytes` and then ends. The first byte chooses the method of the
+/// request, and how many bytes are read at once. A body is never longer than the bytes that arrived.
+pub fn responses(bytes: &[u8]) {
+    let Some((choice, sent)) = bytes.split_first() else { return };
+    let method = if choice & 1 == 0 { "GET" } else { "HEAD" };
+    let Ok(mut connection) = receiving(sent) else { return };
+    let (mut head, mut left) = (ResponseHead::default(), sent.len());
+    for _ in 0..RESPONSES_MAX {
+        let Ok(true) = next_head(&mut connection, &mut head) else { return };
+        let Ok(mut framing) = BodyFraming::of(&head, &connection, method) else { return };
+        let keeps = head.may_keep_alive(&connection, &framing);
+        let at_once = 1 + usize::from(choice >> 1) * 7;
+        let Ok(body) = body_of(&mut connection, &mut framing, head.end, at_once) else { return };
+        assert!(framing.has_ended(), "the body has been read to its end");
+        assert!(body <= left, "{body} bytes of body in {left} bytes");
+        left -= body;
+        if !keeps {
+            return;
+        }
+    }
+}
+
+/// Returns a connection with `bytes` waiting, and nothing after them.
+fn receiving(bytes: &[u8]) -> io::Result<BufferedConnection> {
+    let (mut server, client) = UnixStream::pair()?;
+    server.write_all(bytes)?;
+    server.shutdown(Shutdown::Write)?;
+    let limit = Duration::from_secs(5);
+    let timeouts = Timeouts { connect: limit, first_byte: limit, progress: limit, idle: limit };
+    let stream = TcpStream::from(OwnedFd::from(client));
+    Ok(BufferedConnection::plain(TcpSocket::over(stream, &timeouts), timeouts))
+}
+
+/// Reads the next head as the client does; `false` at the end of the connection.
+fn next_head(connection: &mut BufferedConnection, head: &mut ResponseHead) -> Result<bool, Error> {
+    loop {
+        if connection.take_head(head)? {
+            return Ok(true);
+        }
+        if connection.receive_more().map_err(crate::response::body_error)? == 0 {
+            return Ok(false);
+        }
+    }
+}
+
+/// Reads a body `at_once` bytes at a time; returns its length.
+fn body_of(
+    connection: &mut BufferedConnection,
+    framing: &mut BodyFraming,
+    keep_until: usize,
+    at_once: usize,
+) -> io::Result<usize> {
+    let (mut room, mut total) = (vec![0; at_once], 0);
+    loop {
+        match framing.read(connection, keep_until, &mut room)? {
+            0 => return Ok(total),
+            count => total += count,
+        }
+    }
+}
+
+/// Reads chunks as vectored reads do, which request the length of each run of content.
+pub fn chunk_runs(bytes: &[u8]) {
+    let Ok(mut connection) = receiving(bytes) else { return };
+    let mut framing = BodyFraming::Chunked(crate::response::ChunkPosition::Size);
+    let (mut total, mut room) = (0, [0; 512]);
+    while let Ok(run @ 1..) = framing.run(&mut connection, 0) {
+        let wanted = room.len().min(usize::try_from(run).unwrap_or(usize::MAX));
+        let Ok(count @ 1..) = connection.read(&mut room[..wanted]) else { return };
+        framing.passed(count as u64);
+        total += count;
+        assert!(total < bytes.len(), "content and framing have at most as many bytes as arrived");
+    }
+    let mut rest = Vec::new();
+    let _ended = io::Read::by_ref(&mut Rest(&mut connection)).take(1 << 16).read_to_end(&mut rest);
+    assert!(total + rest.len() <= bytes.len());
+}
+
+/// The bytes after a body.
+struct Rest<'c>(&'c mut BufferedConnection);
+
+impl Read for Rest<'_> {
+    fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
+        self.0.read(room)
+    }
+}

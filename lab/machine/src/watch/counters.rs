@@ -1,0 +1,104 @@
+//! The kernel's counters of processor time, quotas and pressure, of which a run uses the differences.
+
+use std::collections::{HashMap, HashSet};
+
+use crate::doctor::{QuotaCounters, SystemTree, quota_counters};
+
+/// Counters of the machine at one moment. Times of processors are in ticks.
+#[derive(Clone, Debug, Default)]
+pub(super) struct MachineCounters {
+    /// The time of all processors, idle or not.
+    pub(super) total: f64,
+    /// The time spent in programs, and in the kernel on their behalf, excluding interrupts.
+    pub(super) busy: f64,
+    pub(super) stolen: f64,
+    /// The time of the run's processes and their descendants, including ended ones.
+    pub(super) own: f64,
+    /// `None` without a quota.
+    pub(super) quota: Option<QuotaCounters>,
+    pub(super) pressure: PressureCounters,
+}
+
+/// The times, in seconds, for which at least one task has waited; `None` if the kernel does not count them.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct PressureCounters {
+    pub(super) cpu_s: Option<f64>,
+    pub(super) memory_s: Option<f64>,
+    pub(super) io_s: Option<f64>,
+}
+
+impl MachineCounters {
+    /// Cost: reads one file for each process on the machine.
+    pub(super) fn read(tree: &SystemTree, own: &[u32]) -> Self {
+        let stat = tree.read("proc/stat").unwrap_or_default();
+        let first = stat.lines().next().unwrap_or_default();
+        // The fields are: user nice system idle iowait irq softirq steal. Guest time is already counted in user.
+        let ticks: Vec<f64> =
+            first.split_whitespace().skip(1).take(8).map_while(|tick| tick.parse().ok()).collect();
+        let tick = |field: usize| ticks.get(field).copied().unwrap_or(0.0);
+        let counters = MachineCounters {
+            total: ticks.iter().sum(),
+            busy: tick(0) + tick(1) + tick(2),
+            stolen: tick(7),
+            own: own_ticks(tree, own),
+            quota: quota_counters(tree),
+            pressure: PressureCounters::read(tree),
+        };
+        // Discard the list of files read. Only findings of the doctor use it.
+        tree.take_seen();
+        counters
+    }
+}
+
+impl PressureCounters {
+    pub(super) fn read(tree: &SystemTree) -> Self {
+        let some_s = |resource: &str| {
+            let text = tree.read(&format!("proc/pressure/{resource}")).ok()?;
+            let total = text.lines().find(|line| line.starts_with("some "))?.split("total=").nth(1)?;
+            Some(total.trim().parse::<f64>().ok()? / 1e6)
+        };
+        PressureCounters { cpu_s: some_s("cpu"), memory_s: some_s("memory"), io_s: some_s("io") }
+    }
+}
+
+/// A process in `/proc`.
+struct ProcessTime {
+    parent: u32,
+    /// Processor time of the process and of its ended descendants.
+    ticks: f64,
+}
+
+impl ProcessTime {
+    /// Parses `/proc/PID/stat`. The name in parentheses may contain anything.
+    fn parse(stat: &str) -> Option<Self> {
+        let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
+        let times = fields.get(11..15)?;
+        Some(ProcessTime {
+            parent: fields.get(1)?.parse().ok()?,
+            ticks: times.iter().filter_map(|ticks| ticks.parse::<f64>().ok()).sum(),
+        })
+    }
+}
+
+/// Returns the ticks of `roots` and their descendants.
+fn own_ticks(tree: &SystemTree, roots: &[u32]) -> f64 {
+    let numbers =
+        tree.names("proc").unwrap_or_default().into_iter().filter_map(|name| name.parse::<u32>().ok());
+    let processes: HashMap<u32, ProcessTime> = numbers
+        .filter_map(|number| {
+            let stat = tree.read(&format!("proc/{number}/stat")).ok()?;
+            Some((number, ProcessTime::parse(&stat)?))
+        })
+        .collect();
+    let mut own: HashSet<u32> = roots.iter().copied().collect();
+    loop {
+        let children =
+            processes.iter().filter(|(number, of)| own.contains(&of.parent) && !own.contains(number));
+        let children: Vec<u32> = children.map(|(number, _)| *number).collect();
+        if children.is_empty() {
+            break;
+        }
+        own.extend(children);
+    }
+    own.iter().filter_map(|number| processes.get(number)).map(|of| of.ticks).sum()
+}

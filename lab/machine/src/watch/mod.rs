@@ -1,0 +1,393 @@
+//! Determines whether a run can measure, and whether it was disturbed: by other processes, by a hypervisor, by a
+//! quota, by a lack of memory, or by processors that slow down.
+//!
+//! [`MachineWatch`] first does equal pieces of work on each processor, before anything of the run is busy: the time
+//! that is lost there was taken by others. During the run, a thread takes samples. At the end, the differences of the
+//! kernel's counters are evaluated.
+
+mod counters;
+mod sampler;
+
+use std::sync::atomic::AtomicBool;
+use std::time::{Duration, Instant};
+
+use fordway_measure::{ConditionFigures, DoubtCause, RunConditions, RunDoubt, RunVerdict};
+use fordway_store::{Error, ErrorKind, Result};
+
+use self::counters::{MachineCounters, PressureCounters};
+use self::sampler::{RunSampler, RunSamples};
+use crate::doctor::{ProcessorNoise, SystemTree, WorkQuantum};
+
+/// How long pieces of work are done before the run. A time slice of the kernel is a few milliseconds.
+const LISTEN: Duration = Duration::from_millis(100);
+/// The share of the time of pieces of work that may be lost before a result is doubtful.
+const LOST_MAX: f64 = 0.15;
+/// The share from which a run is refused: less than a fifth of each processor is left.
+const LOST_REFUSED: f64 = 0.8;
+/// The share that may be lost after a run. The kernel may still be writing what the run left.
+const LOST_AFTER_MAX: f64 = 0.3;
+/// The share of the machine's processor time that other processes may take. This includes kernel threads, some of
+/// which work for the run itself.
+const OTHERS_MAX: f64 = 0.15;
+/// The share of their time that the run's threads may spend in run queues because of other processes.
+const QUEUED_MAX: f64 = 0.1;
+/// The share that the hypervisor may give to other guests.
+const STOLEN_MAX: f64 = 0.02;
+/// The share of a quota's periods in which the run may be stopped.
+const STOPPED_MAX: f64 = 0.05;
+/// The share of the time in which a task may wait for memory.
+const MEMORY_MAX: f64 = 0.05;
+/// The share of the time before the run in which a task may wait for storage.
+const STORAGE_MAX: f64 = 0.5;
+/// The factor by which the processor time of a piece of work may grow.
+const SLOWDOWN_MAX: f64 = 1.5;
+/// The minimum number of ticks (10 ms per processor) for shares to be significant.
+const TICKS_MIN: f64 = 20.0;
+/// The number of ticks per second.
+const TICKS_PER_S: f64 = 100.0;
+
+const IDLE_MACHINE: &str = "run it again when the machine is idle";
+
+/// The observation of a run: what was found before it, and what is counted during it.
+#[derive(Debug)]
+pub struct MachineWatch {
+    tree: SystemTree,
+    /// The processes that belong to the run, with their descendants.
+    own: Vec<u32>,
+    /// Whether the time of other processes raises doubts. It does not if an unknown server may be among them.
+    counts_others: bool,
+    before: ConditionsBefore,
+    begin: (Instant, MachineCounters),
+    sampler: Option<RunSampler>,
+}
+
+/// The problems found before the run.
+#[derive(Debug, Default)]
+struct ConditionsBefore {
+    /// The processor time of a piece of work, ns.
+    work_ns: u64,
+    lost_share: Option<f64>,
+    pressure_io_share: Option<f64>,
+}
+
+impl MachineWatch {
+    /// Checks whether the machine is idle enough to measure, and starts to observe the run. The run consists of this
+    /// process, the processes `servers`, and the descendants of both.
+    ///
+    /// Errors: `Io` if other work leaves less than a fifth of each processor, unless `is_forced`.
+    /// Cost: 0.1 s on all processors, and one file for each process on the machine.
+    pub fn start(servers: &[u32], is_forced: bool) -> Result<Self> {
+        let own = [&[std::process::id()], servers].concat();
+        let (tree, work) = (SystemTree::at("/"), WorkQuantum::calibrate());
+        let before = ConditionsBefore::observe(&tree, &work);
+        if let Some(lost) = before.lost_share.filter(|lost| *lost > LOST_REFUSED && !is_forced) {
+            let detail = format!(
+                "nothing was measured: {} before the run; wait until the machine is idle, or use --force to measure \
+                 nevertheless",
+                lost_text(lost)
+            );
+            return Err(Error::new(ErrorKind::Io, detail));
+        }
+        let begin = (Instant::now(), MachineCounters::read(&tree, &own));
+        let sampler = RunSampler::start("/", own.clone(), work);
+        Ok(MachineWatch { tree, own, counts_others: true, before, begin, sampler })
+    }
+
+    /// Ignores the time of other processes during the run, because a measured server may be one of them. What others
+    /// take before and after the run still counts.
+    pub fn beside_unknown_servers(self) -> Self {
+        MachineWatch { counts_others: false, ..self }
+    }
+
+    /// Ends the observation and returns the conditions of the run. Cost: as [`MachineWatch::start`], without the 0.1 s
+    /// if all servers are known.
+    pub fn conditions(self) -> RunConditions {
+        let end = MachineCounters::read(&self.tree, &self.own);
+        let elapsed_s = self.begin.0.elapsed().as_secs_f64();
+        let samples = self.sampler.map(RunSampler::stop).unwrap_or_default();
+        let after = if self.counts_others { None } else { lost_share() };
+        let figures = figures(&self.before, (&self.begin.1, &end), elapsed_s, &samples, after);
+        judge(figures, self.counts_others, elapsed_s * TICKS_PER_S >= TICKS_MIN)
+    }
+}
+
+impl ConditionsBefore {
+    fn observe(tree: &SystemTree, work: &WorkQuantum) -> Self {
+        let (begin, pressure) = (Instant::now(), PressureCounters::read(tree));
+        let lost_share = lost_share();
+        let elapsed_s = begin.elapsed().as_secs_f64();
+        let waited_s = difference(pressure.io_s, PressureCounters::read(tree).io_s);
+        tree.take_seen();
+        ConditionsBefore {
+            work_ns: (0..8).map(|_| work.processor_ns()).min().unwrap_or(0),
+            lost_share,
+            pressure_io_share: waited_s.map(|waited_s| (waited_s / elapsed_s).min(1.0)),
+        }
+    }
+}
+
+/// Returns the share of the time of equal pieces of work on all allowed processors that went elsewhere.
+fn lost_share() -> Option<f64> {
+    let noise = ProcessorNoise::listen(&fordway_sys::usable_cores(), LISTEN, &AtomicBool::new(false))?;
+    Some(noise.share)
+}
+
+fn difference(begin: Option<f64>, end: Option<f64>) -> Option<f64> {
+    Some((end? - begin?).max(0.0))
+}
+
+fn figures(
+    before: &ConditionsBefore,
+    (begin, end): (&MachineCounters, &MachineCounters),
+    elapsed_s: f64,
+    samples: &RunSamples,
+    lost_after_share: Option<f64>,
+) -> ConditionFigures {
+    let total = end.total - begin.total;
+    let of_machine = |ticks: f64| (total > 0.0).then(|| (ticks / total).clamp(0.0, 1.0));
+    let waited = |select: fn(&PressureCounters) -> Option<f64>| {
+        let waited_s = difference(select(&begin.pressure), select(&end.pressure))?;
+        Some((waited_s / elapsed_s).min(1.0))
+    };
+    let throttled = begin.quota.zip(end.quota);
+    let (running_s, queued_s) = samples.running_and_queued_s();
+    let work_ns = samples.work_ns().filter(|_| before.work_ns > 0);
+    ConditionFigures {
+        lost_before_share: before.lost_share,
+        lost_after_share,
+        others_share: of_machine((end.busy - begin.busy) - (end.own - begin.own)),
+        stolen_share: of_machine(end.stolen - begin.stolen),
+        run_queue_share: (running_s > 0.0).then(|| queued_s / (running_s + queued_s)),
+        quota_processors: end.quota.and_then(|quota| quota.processors),
+        throttled_share: throttled.map(|(begin, end)| end.throttled_share_since(&begin)),
+        throttled_s: throttled.map(|(begin, end)| end.throttled_s - begin.throttled_s),
+        pressure_cpu_share: waited(|pressure| pressure.cpu_s),
+        pressure_memory_share: waited(|pressure| pressure.memory_s),
+        pressure_io_share: waited(|pressure| pressure.io_s),
+        pressure_io_before_share: before.pressure_io_share,
+        work_slowdown: work_ns.map(|ns| ns as f64 / before.work_ns as f64),
+        frequency_min_mhz: samples.frequency_min_mhz,
+        frequency_max_mhz: samples.frequency_max_mhz,
+    }
+}
+
+/// Derives the verdict from the figures. `is_long` tells whether the run was long enough for the counters of processor
+/// time, which have a resolution of 10 ms.
+fn judge(figures: ConditionFigures, counts_others: bool, is_long: bool) -> RunConditions {
+    let mut conditions = RunConditions { figures, ..RunConditions::default() };
+    let doubts = [
+        before_doubt(&figures),
+        is_long.then(|| during_doubt(&figures, counts_others)).flatten(),
+        above(figures.stolen_share.filter(|_| is_long), STOLEN_MAX).map(|share| {
+            doubt(
+                DoubtCause::Hypervisor,
+                format!("the hypervisor gave {} of the processor time to other guests during the run", percent(share)),
+                "ask for dedicated processors, or run it again",
+            )
+        }),
+        above(figures.throttled_share, STOPPED_MAX).map(|share| {
+            doubt(
+                DoubtCause::Quota,
+                format!(
+                    "the quota of processor time stopped the run in {} of its periods: times contain these stops",
+                    percent(share)
+                ),
+                "raise the quota (cpu.max), or start fewer threads",
+            )
+        }),
+        above(figures.pressure_memory_share.filter(|_| is_long), MEMORY_MAX).map(|share| {
+            doubt(
+                DoubtCause::Memory,
+                format!("for {} of the run some task waited for memory", percent(share)),
+                "measure less data at once, or end other programs",
+            )
+        }),
+        above(figures.pressure_io_before_share, STORAGE_MAX).map(|share| {
+            doubt(
+                DoubtCause::Storage,
+                format!("for {} of the time before the run some task waited for storage", percent(share)),
+                "run it again when no other program reads or writes",
+            )
+        }),
+        above(figures.work_slowdown, SLOWDOWN_MAX).map(|factor| {
+            doubt(
+                DoubtCause::Frequency,
+                format!(
+                    "equal work took {factor:.1} times as much processor time during the run as before it: processors \
+                     slowed down"
+                ),
+                "keep their frequency constant (cpupower frequency-set -g performance), and check their temperature",
+            )
+        }),
+    ];
+    doubts.into_iter().flatten().for_each(|doubt| conditions.doubt(doubt));
+    if figures.lost_before_share.is_some_and(|lost| lost > LOST_REFUSED) {
+        // Without --force there would be no run.
+        (conditions.verdict, conditions.is_forced) = (RunVerdict::Refused, true);
+    }
+    conditions
+}
+
+fn doubt(cause: DoubtCause, observed: String, remedy: &str) -> RunDoubt {
+    RunDoubt { cause, observed, remedy: remedy.to_owned(), cells: Vec::new() }
+}
+
+fn above(figure: Option<f64>, max: f64) -> Option<f64> {
+    figure.filter(|figure| *figure > max)
+}
+
+fn percent(share: f64) -> String {
+    format!("{:.0} %", 100.0 * share)
+}
+
+fn lost_text(share: f64) -> String {
+    format!("other processes took {} of the time of equal work on each processor", percent(share))
+}
+
+/// Returns the doubt about what others did before or after the run.
+fn before_doubt(figures: &ConditionFigures) -> Option<RunDoubt> {
+    let (share, when) = match above(figures.lost_before_share, LOST_MAX) {
+        Some(share) => (share, "before"),
+        None => (above(figures.lost_after_share, LOST_AFTER_MAX)?, "after"),
+    };
+    Some(doubt(DoubtCause::OtherProcesses, format!("{} {when} the run", lost_text(share)), IDLE_MACHINE))
+}
+
+/// Returns the doubt about what others did during the run.
+fn during_doubt(figures: &ConditionFigures, counts_others: bool) -> Option<RunDoubt> {
+    let others = figures.others_share.filter(|_| counts_others)?;
+    let observed = match (above(Some(others), OTHERS_MAX), figures.run_queue_share) {
+        (Some(share), _) => format!(
+            "other processes took {} of the machine's processor time during the run: times are longer and vary more",
+            percent(share)
+        ),
+        // Threads of the run can also delay each other. That is part of the result.
+        (None, Some(queued)) if queued > QUEUED_MAX && others > queued / 2.0 => format!(
+            "threads of the run waited for a processor for {} of their time, while other processes ran",
+            percent(queued)
+        ),
+        _ => return None,
+    };
+    Some(doubt(DoubtCause::OtherProcesses, observed, IDLE_MACHINE))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::Path;
+
+    use super::*;
+
+    fn write(root: &Path, path: &str, text: &str) {
+        let path = root.join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+
+    fn process(root: &Path, number: u32, parent: u32, user: u32, ended: u32) {
+        let stat = format!("{number} (a) b) S {parent} 1 1 0 -1 0 0 0 0 0 {user} 0 {ended} 0 20 0 1 0 5");
+        write(root, &format!("proc/{number}/stat"), &stat);
+    }
+
+    /// Process 10, its child 11 and grandchild 12; process 20 is unrelated.
+    fn machine(busy: u32, idle: u32, stolen: u32, own: [u32; 3]) -> tempfile::TempDir {
+        let root = tempfile::tempdir().unwrap();
+        write(root.path(), "proc/stat", &format!("cpu  {busy} 0 0 {idle} 0 0 0 {stolen} 0 0\ncpu0 1 2 3\n"));
+        process(root.path(), 10, 1, own[0], 0);
+        process(root.path(), 11, 10, own[1], 0);
+        process(root.path(), 12, 11, own[2], 0);
+        process(root.path(), 20, 1, 777, 0);
+        root
+    }
+
+    fn read(root: &tempfile::TempDir) -> MachineCounters {
+        MachineCounters::read(&SystemTree::at(root.path()), &[10])
+    }
+
+    /// Returns the figures of a run of 1 s between two moments, with nothing sampled.
+    fn between(begin: &MachineCounters, end: &MachineCounters) -> ConditionFigures {
+        figures(&ConditionsBefore::default(), (begin, end), 1.0, &RunSamples::default(), None)
+    }
+
+    fn causes(figures: ConditionFigures) -> Vec<DoubtCause> {
+        judge(figures, true, true).doubts.iter().map(|doubt| doubt.cause).collect()
+    }
+
+    #[test]
+    fn own_work_raises_no_doubt_and_others_do() {
+        let start = read(&machine(1000, 1000, 0, [10, 0, 0]));
+        assert_eq!(start.own, 10.0);
+        let alone = between(&start, &read(&machine(1100, 1100, 0, [40, 30, 35])));
+        assert_eq!(judge(alone, true, true).verdict, RunVerdict::Measured);
+        let beside_others = between(&start, &read(&machine(1150, 1050, 0, [40, 30, 35])));
+        let told = judge(beside_others, true, true);
+        assert_eq!(told.verdict, RunVerdict::Doubtful);
+        assert!(told.doubts[0].observed.starts_with("other processes took 28 %"), "{told}");
+        assert!(judge(beside_others, false, true).doubts.is_empty());
+        assert!(judge(beside_others, true, false).doubts.is_empty());
+    }
+
+    #[test]
+    fn what_a_descendant_took_counts_after_its_end() {
+        let start = read(&machine(1000, 1000, 0, [10, 0, 0]));
+        let root = machine(1150, 1050, 0, [40, 0, 0]);
+        fs::remove_dir_all(root.path().join("proc/11")).unwrap();
+        fs::remove_dir_all(root.path().join("proc/12")).unwrap();
+        process(root.path(), 10, 1, 40, 110);
+        assert_eq!(causes(between(&start, &read(&root))), []);
+    }
+
+    #[test]
+    fn quotas_memory_and_storage_raise_doubts() {
+        let start = machine(1000, 1000, 0, [10, 0, 0]);
+        let end = machine(1000, 1090, 10, [10, 0, 0]);
+        for (root, [memory_us, periods, throttled]) in [(&start, [0, 10, 0]), (&end, [90_000, 20, 5])] {
+            write(root.path(), "proc/self/cgroup", "0::/job\n");
+            let mount = "30 23 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n";
+            write(root.path(), "proc/self/mountinfo", mount);
+            write(root.path(), "sys/fs/cgroup/job/cpu.max", "50000 100000\n");
+            let stat = format!("nr_periods {periods}\nnr_throttled {throttled}\nthrottled_usec 700000\n");
+            write(root.path(), "sys/fs/cgroup/job/cpu.stat", &stat);
+            write(
+                root.path(),
+                "proc/pressure/memory",
+                &format!("some avg10=0.00 total={memory_us}\nfull total=0"),
+            );
+        }
+        let figures = between(&read(&start), &read(&end));
+        assert_eq!(causes(figures), [DoubtCause::Hypervisor, DoubtCause::Quota, DoubtCause::Memory]);
+        assert_eq!((figures.quota_processors, figures.throttled_share), (Some(0.5), Some(0.5)));
+        assert_eq!((figures.stolen_share, figures.throttled_s), (Some(0.1), Some(0.0)));
+        let busy = ConditionFigures { pressure_io_before_share: Some(0.6), ..ConditionFigures::default() };
+        assert_eq!(causes(busy), [DoubtCause::Storage]);
+    }
+
+    #[test]
+    fn threads_that_wait_for_others_raise_a_doubt_and_those_that_wait_for_each_other_do_not() {
+        let with = |others| ConditionFigures {
+            others_share: Some(others),
+            run_queue_share: Some(0.2),
+            ..ConditionFigures::default()
+        };
+        assert_eq!(causes(with(0.12)), [DoubtCause::OtherProcesses]);
+        assert_eq!(causes(with(0.01)), []);
+    }
+
+    #[test]
+    fn a_busy_start_is_refused_and_a_slow_processor_is_named() {
+        let lost = |share| ConditionFigures { lost_before_share: Some(share), ..ConditionFigures::default() };
+        assert_eq!(judge(lost(0.02), true, true).verdict, RunVerdict::Measured);
+        assert_eq!(judge(lost(0.6), true, true).verdict, RunVerdict::Doubtful);
+        let refused = judge(lost(0.9), true, true);
+        assert!(refused.is_forced && refused.verdict == RunVerdict::Refused);
+        let slow = ConditionFigures { work_slowdown: Some(2.0), ..ConditionFigures::default() };
+        assert_eq!(causes(slow), [DoubtCause::Frequency]);
+    }
+
+    #[test]
+    fn an_unreadable_machine_raises_no_doubt() {
+        let root = tempfile::tempdir().unwrap();
+        let (start, end) = (read(&root), read(&root));
+        assert_eq!(judge(between(&start, &end), true, true).verdict, RunVerdict::Measured);
+    }
+}

@@ -1,0 +1,224 @@
+//! Whether a run could measure: the verdict, the reasons for it, and the figures behind them.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::RunDocument;
+
+/// The conditions under which a run was made.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct RunConditions {
+    /// The conclusion.
+    pub verdict: RunVerdict,
+    /// Whether `--force` made the run although the machine was too busy to measure.
+    pub is_forced: bool,
+    /// The reasons for the verdict; empty if it is `measured`.
+    pub doubts: Vec<RunDoubt>,
+    /// The figures from which the verdict was derived.
+    pub figures: ConditionFigures,
+}
+
+/// Whether the results of a run can be trusted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum RunVerdict {
+    /// Nothing disturbed the run.
+    #[default]
+    Measured,
+    /// Something may have changed the results.
+    Doubtful,
+    /// The machine was too busy to measure.
+    Refused,
+}
+
+/// A reason to doubt results.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RunDoubt {
+    /// The cause.
+    pub cause: DoubtCause,
+    /// The observation, with its figure and its effect.
+    pub observed: String,
+    /// What to do about it.
+    pub remedy: String,
+    /// The results that it concerns; empty if it concerns all results.
+    #[serde(default)]
+    pub cells: Vec<ResultKey>,
+}
+
+/// A disturbance of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum DoubtCause {
+    /// Other processes used the processors.
+    OtherProcesses,
+    /// The hypervisor ran other guests.
+    Hypervisor,
+    /// A quota of processor time stopped the run.
+    Quota,
+    /// Memory ran short.
+    Memory,
+    /// Other processes used the storage.
+    Storage,
+    /// Processors ran more slowly than before the run.
+    Frequency,
+    /// The load generator started requests late.
+    Generator,
+}
+
+/// One result of a run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ResultKey {
+    /// The lane's name.
+    pub lane: String,
+    /// The phase's name.
+    pub phase: String,
+}
+
+/// Figures about the machine. Shares are from 0 to 1. A figure that was not measured is `None`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ConditionFigures {
+    /// The share of equal pieces of work's time that went elsewhere before the run.
+    pub lost_before_share: Option<f64>,
+    /// The same after the run.
+    pub lost_after_share: Option<f64>,
+    /// The share of the machine's processor time that processes outside of the run took.
+    pub others_share: Option<f64>,
+    /// The share of the machine's processor time that the hypervisor gave to other guests.
+    pub stolen_share: Option<f64>,
+    /// The share of the run's time on processors and in run queues that it spent in run queues.
+    pub run_queue_share: Option<f64>,
+    /// The quota of processor time, in processors.
+    pub quota_processors: Option<f64>,
+    /// The share of the quota's periods in which the run was stopped.
+    pub throttled_share: Option<f64>,
+    /// The time for which the quota stopped the run, s.
+    pub throttled_s: Option<f64>,
+    /// The share of the time in which some task waited for a processor (PSI).
+    pub pressure_cpu_share: Option<f64>,
+    /// The share of the time in which some task waited for memory (PSI).
+    pub pressure_memory_share: Option<f64>,
+    /// The share of the time in which some task waited for storage (PSI).
+    pub pressure_io_share: Option<f64>,
+    /// The share of the time in which some task waited for storage before the run (PSI).
+    pub pressure_io_before_share: Option<f64>,
+    /// The processor time of a piece of work during the run, divided by that before the run.
+    pub work_slowdown: Option<f64>,
+    /// The lowest frequency of an allowed processor during the run.
+    pub frequency_min_mhz: Option<f64>,
+    /// The highest frequency of an allowed processor during the run.
+    pub frequency_max_mhz: Option<f64>,
+}
+
+/// The conditions of one result.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ResultConditions<'c> {
+    /// The verdict about this result.
+    pub verdict: RunVerdict,
+    /// The doubts that concern it.
+    pub doubts: Vec<&'c RunDoubt>,
+}
+
+impl RunConditions {
+    /// Returns the conditions of the result of `lane` in `phase`.
+    pub fn of_cell(&self, lane: &str, phase: &str) -> ResultConditions<'_> {
+        let concerns = |doubt: &&RunDoubt| {
+            let mut cells = doubt.cells.iter();
+            doubt.cells.is_empty() || cells.any(|cell| cell.lane == lane && cell.phase == phase)
+        };
+        let doubts: Vec<&RunDoubt> = self.doubts.iter().filter(concerns).collect();
+        let verdict = if doubts.is_empty() { RunVerdict::Measured } else { self.verdict };
+        ResultConditions { verdict, doubts }
+    }
+
+    /// Adds a doubt. A verdict of `measured` becomes `doubtful`.
+    pub fn doubt(&mut self, doubt: RunDoubt) {
+        self.verdict = self.verdict.max(RunVerdict::Doubtful);
+        self.doubts.push(doubt);
+    }
+}
+
+impl fmt::Display for RunVerdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            RunVerdict::Measured => "measured",
+            RunVerdict::Doubtful => "measured with a doubt",
+            RunVerdict::Refused => "refused, and measured because of --force",
+        })
+    }
+}
+
+impl fmt::Display for RunDoubt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}; {}", self.observed, self.remedy)?;
+        let cells: Vec<String> =
+            self.cells.iter().map(|cell| format!("{} {}", cell.phase, cell.lane)).collect();
+        if cells.is_empty() { Ok(()) } else { write!(f, " ({})", cells.join(", ")) }
+    }
+}
+
+impl fmt::Display for RunConditions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "conditions: {}", self.verdict)?;
+        self.doubts.iter().try_for_each(|doubt| write!(f, "\n  {doubt}"))?;
+        match self.figures.throttled_share.filter(|share| *share > 0.0) {
+            Some(share) => write!(
+                f,
+                "\n  throttled in {:.0} % of the periods of the quota, {:.2} s in total",
+                100.0 * share,
+                self.figures.throttled_s.unwrap_or(0.0)
+            ),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The share of a quota's periods with a stop above which the quota limits results.
+const THROTTLED_MAX: f64 = 0.05;
+
+impl RunDocument {
+    /// Adds the conditions of the run. If a quota stopped the run, it becomes the limit of each result whose counters
+    /// show that nothing else was busy.
+    pub fn add_conditions(&mut self, conditions: RunConditions) {
+        if let Some(share) = conditions.figures.throttled_share.filter(|share| *share > THROTTLED_MAX) {
+            let unexplained = self.summaries.iter_mut().map(|summary| &mut summary.limit);
+            for limit in unexplained.filter(|limit| ["waiting", "cannot tell"].contains(&limit.name.as_str()))
+            {
+                limit.name = "cpu quota".to_owned();
+                limit.evidence +=
+                    &format!("; the quota stopped the run in {:.0} % of its periods", 100.0 * share);
+            }
+        }
+        self.conditions = Some(conditions);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn doubt(cells: Vec<ResultKey>) -> RunDoubt {
+        RunDoubt {
+            cause: DoubtCause::Generator,
+            observed: "requests started late".into(),
+            remedy: "add --threads".into(),
+            cells,
+        }
+    }
+
+    #[test]
+    fn a_doubt_is_told_with_its_cells_and_lowers_the_verdict() {
+        let mut conditions = RunConditions::default();
+        assert_eq!(conditions.to_string(), "conditions: measured");
+        conditions.doubt(doubt(vec![ResultKey { lane: "http1".into(), phase: "get".into() }]));
+        let text = "conditions: measured with a doubt\n  requests started late; add --threads (get http1)";
+        assert_eq!(conditions.to_string(), text);
+        assert_eq!(conditions.of_cell("http1", "get").verdict, RunVerdict::Doubtful);
+        assert_eq!(conditions.of_cell("http2", "get").verdict, RunVerdict::Measured);
+        conditions.verdict = RunVerdict::Refused;
+        conditions.doubt(doubt(vec![]));
+        assert_eq!(conditions.verdict, RunVerdict::Refused);
+        let json = serde_json::to_string(&conditions).unwrap();
+        assert_eq!(serde_json::from_str::<RunConditions>(&json).unwrap(), conditions);
+    }
+}

@@ -1,0 +1,95 @@
+//! Entry points for fuzzing the formats on disk (`dev/fuzz`). Each takes any bytes, and panics if a parser accepts
+//! something that it must not accept.
+
+use fordway_store::{Bucket, Key};
+
+use crate::layout::{self, ObjectPath};
+use crate::multipart::parts::{ArrivedPart, part_name, part_number, role_of, uniform};
+use crate::multipart::parts::{UNIFORM_BYTES_MAX, UploadFileRole};
+use crate::record::Record;
+use crate::version_names::ArchivedVersion;
+
+/// The maximum length of a file name in bytes.
+const NAME_BYTES_MAX: usize = 255;
+
+/// Decodes the record of an object, as in an attribute or a sidecar file. A decoded record keeps its meaning when it is
+/// encoded again.
+pub fn record(bytes: &[u8]) {
+    if let Some(record) = Record::decode(bytes) {
+        let again = Record::decode(&record.encode());
+        assert_eq!(again.as_ref(), Some(&record), "encoded again");
+    }
+}
+
+/// Decodes the record of part `number`, which is the first two bytes (little-endian), and the other files of an upload.
+/// A part is stored in the common file, or in a file of its own in the upload's directory, and nowhere else.
+pub fn part_record(bytes: &[u8]) {
+    let Some((number, rest)) = bytes.split_first_chunk() else { return };
+    let number = u16::from_le_bytes(*number);
+    let text = String::from_utf8_lossy(rest);
+    assert!(uniform(text.clone().into_owned()).is_none_or(|size| size <= UNIFORM_BYTES_MAX));
+    assert!(part_number(&text).is_none_or(|number| part_name(number) == text));
+    assert!(role_of(&text).is_none() || !text.contains(['/', '\0']), "{text:?} is a file of an upload");
+    let Some(record) = Record::decode(rest) else { return };
+    let is_possible = ArrivedPart::is_possible(number, &record);
+    let Some(part) = ArrivedPart::of(number, record, 0) else { return assert!(!is_possible) };
+    assert!(is_possible && part.info.number == number && part.info.size <= UNIFORM_BYTES_MAX);
+    if let Some(file) = part.file {
+        let is_own =
+            role_of(&file) == Some(UploadFileRole::PartBytes) && file.starts_with(&part_name(number));
+        assert!(is_own, "part {number} is recorded to be in {file:?}");
+    }
+}
+
+/// Encodes the bytes as an odd key, decodes them as a path below `odd/`, and as the name of an old version.
+pub fn odd_name(bytes: &[u8]) {
+    let text = String::from_utf8_lossy(bytes);
+    if let Some(key) = layout::decode(&text) {
+        assert_eq!(encoded(&key), text, "a second spelling");
+    }
+    if let Some(version) = ArchivedVersion::parse(&text) {
+        assert_eq!(version.name(), text, "a second spelling");
+    }
+    if let Ok(key) = Key::new(&*text) {
+        check_key(&key);
+    }
+}
+
+/// Checks every location that a key can have.
+fn check_key(key: &Key) {
+    let path = encoded(key);
+    check_names(path.as_bytes());
+    assert!(path.split('/').all(|name| !name.starts_with('.')), "{path:?} has a hidden name");
+    assert_eq!(layout::decode(&path).as_ref(), Some(key), "{path:?} is another key");
+    let bucket = bucket();
+    if let Some(place) = layout::plain(&bucket, key) {
+        let path = place.path();
+        assert_eq!(path.strip_prefix("bucket/"), Some(key.as_str()));
+        assert!(!layout::is_private(&path), "{path:?} is private");
+        check_names(&fordway_sys::text_to_name(&path));
+        assert_eq!(ObjectPath::of_path(path).into_owned(), place.into_owned());
+    }
+    if let Some(dir) = layout::marked_dir(&bucket, key) {
+        assert!(!layout::is_private(&dir) && format!("{dir}/") == format!("bucket/{key}"));
+    }
+    assert!(layout::is_private(&layout::versions_of(&bucket, key)));
+    let _byte = layout::lock_byte(key);
+}
+
+/// Checks that every name in a path can be that of a file.
+fn check_names(path: &[u8]) {
+    for name in path.split(|byte| *byte == b'/') {
+        let is_name = !matches!(name, b"" | b"." | b"..") && !name.contains(&0);
+        assert!(is_name && name.len() <= NAME_BYTES_MAX, "{} is no path of names", path.escape_ascii());
+    }
+}
+
+fn bucket() -> Bucket {
+    Bucket::new("bucket").expect("a valid name")
+}
+
+/// The encoded form of a key: its path below `odd/`.
+fn encoded(key: &Key) -> String {
+    let path = layout::odd(&bucket(), key).path();
+    path.strip_prefix(&format!("{}/", layout::odd_dir(&bucket()))).expect("a path below `odd`").to_owned()
+}

@@ -1,0 +1,455 @@
+//! Expires objects, versions and uploads by the rules of their buckets.
+//!
+//! A run lists a bucket, and examines each object that seems due. It then takes the key's lock, and acts only if it
+//! finds the same file, with the same size and times, and a rule still applies. Any number of runs may work on one
+//! root, on any nodes: a bucket has one run at a time, by a lock that the kernel releases when the process dies. A run
+//! that died is continued by the next one, which no longer finds what was expired.
+//!
+//! A locked version never expires; the next run after the end of its retention removes it.
+
+mod versions;
+
+use std::rc::Rc;
+use std::time::{Duration, Instant, SystemTime};
+
+use fordway_store::{
+    Bucket, DocumentKind, Error, ErrorKind, Key, ListEntry, ListQuery, Result, UploadsQuery, VersionId,
+    VersioningState,
+};
+use fordway_wire::lifecycle::{DAY, LifecycleRule, read};
+
+use crate::actors::{RoleCache, bucket_owner};
+use crate::multipart::StoreUploads;
+use crate::private::AreaContents;
+use crate::read::{ObjectFile, system_time};
+use crate::scan::PROGRESS_ENTRIES;
+use crate::store::LANE;
+use crate::{PosixStore, SharedStore};
+use std::sync::Arc;
+
+/// The document with the rules.
+const RULES: DocumentKind = DocumentKind::known("lifecycle");
+const OPERATION: &str = "apply the lifecycle of";
+/// The longest sleep between two reports of progress, so that a run can be ended.
+const NAP: Duration = Duration::from_millis(100);
+
+/// The scope of [`PosixStore::run_lifecycle`].
+#[derive(Clone, Debug)]
+pub struct LifecycleOptions {
+    /// The buckets; all if empty.
+    pub buckets: Vec<Bucket>,
+    /// Whether to only report what would expire.
+    pub dry_run: bool,
+    /// The maximum number of changes per second; `None` for no limit.
+    pub rate: Option<f64>,
+    /// The length of a day. Shorter only in tests.
+    pub day: Duration,
+}
+
+impl Default for LifecycleOptions {
+    /// Returns the defaults: all buckets, at any rate, with days of 24 hours.
+    fn default() -> Self {
+        LifecycleOptions { buckets: Vec::new(), dry_run: false, rate: None, day: DAY }
+    }
+}
+
+/// What a rule does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LifecycleAction {
+    /// Removes an object of a bucket without versions.
+    Expire,
+    /// Hides the latest version behind a delete marker.
+    Hide,
+    /// Removes a version, or a delete marker, that is not the latest.
+    ExpireVersion,
+    /// Removes a delete marker that hides nothing.
+    ExpireMarker,
+    /// Aborts a multipart upload.
+    AbortUpload,
+}
+
+impl LifecycleAction {
+    /// The name in tables and JSON.
+    pub const fn name(self) -> &'static str {
+        match self {
+            LifecycleAction::Expire => "expire",
+            LifecycleAction::Hide => "hide",
+            LifecycleAction::ExpireVersion => "expire-version",
+            LifecycleAction::ExpireMarker => "expire-marker",
+            LifecycleAction::AbortUpload => "abort-upload",
+        }
+    }
+}
+
+/// A change that was made, or would be in a dry run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LifecycleChange {
+    /// What was done.
+    pub action: LifecycleAction,
+    /// The bucket.
+    pub bucket: Bucket,
+    /// The key.
+    pub key: String,
+    /// The removed version or upload; `None` for an object without versions.
+    pub version: Option<String>,
+    /// The name of the rule.
+    pub rule: String,
+    /// The size of the removed content in bytes.
+    pub size_bytes: u64,
+}
+
+/// An event during a run. The receiver may end the run with an error.
+#[derive(Debug)]
+pub enum LifecycleEvent {
+    /// The number of objects, versions and uploads examined so far.
+    Progress {
+        /// Their number since the start.
+        entries: u64,
+    },
+    /// A change was made, or would be in a dry run.
+    Changed(LifecycleChange),
+    /// Another run works on this bucket.
+    Busy(Bucket),
+    /// An object could not be examined or removed; the run continues.
+    Failed(Error),
+}
+
+/// The counts of a run, or of a dry run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LifecycleSummary {
+    /// Objects, versions and uploads examined.
+    pub entries: u64,
+    /// The number of changes.
+    pub changed: u64,
+    /// The number of bytes that expired.
+    pub expired_bytes: u64,
+    /// Versions that are due, and locked.
+    pub locked: u64,
+    /// Buckets that another run worked on.
+    pub busy: u64,
+    /// The files that could not be examined or removed, with the reasons.
+    pub failed: u64,
+}
+
+impl PosixStore {
+    /// Applies the lifecycle rules of all buckets once, and reports each change to `tell`. A process that may act as
+    /// other users works in each bucket as the bucket's owner, and on the files of another user as that user. Memory:
+    /// one page of a listing. Cost: a listing of each bucket that has rules, and for each change an examination of the
+    /// file and a delete. Errors: `NoSuchBucket` before anything is changed; errors that `tell` returns.
+    pub fn run_lifecycle(
+        &self,
+        options: &LifecycleOptions,
+        tell: &mut dyn FnMut(LifecycleEvent) -> Result<()>,
+    ) -> Result<LifecycleSummary> {
+        let buckets = self.chosen_buckets(&options.buckets)?;
+        let actors = Rc::new(RoleCache::new());
+        let mut run = LifecycleRun::new(&self.inner, actors.clone(), options, tell);
+        for bucket in &buckets {
+            match bucket_owner(&self.inner, bucket) {
+                Ok(Some(owner)) => {
+                    let done = actors.act_as(owner, || Ok(run.bucket(bucket)))?;
+                    run.survive(bucket, "", done)?;
+                }
+                // Its owner has removed it meanwhile.
+                Ok(None) => {}
+                Err(error) => run.failed(bucket, "", error)?,
+            }
+        }
+        Ok(run.summary)
+    }
+}
+
+/// A run in progress.
+pub(super) struct LifecycleRun<'s> {
+    pub(super) inner: &'s Arc<SharedStore>,
+    actors: Rc<RoleCache>,
+    options: &'s LifecycleOptions,
+    tell: &'s mut dyn FnMut(LifecycleEvent) -> Result<()>,
+    pub(super) summary: LifecycleSummary,
+    /// The time against which expiry is checked: the start of the work on a bucket.
+    now: SystemTime,
+    /// The earliest time of the next change.
+    next: Instant,
+    /// Whether `tell` has ended the run.
+    is_ended: bool,
+}
+
+/// The result of checking again, with the lock held, whether an object is due.
+pub(super) enum Verdict {
+    Changed,
+    /// The object is no longer due, or no longer exists.
+    Spared,
+    Locked,
+}
+
+impl<'s> LifecycleRun<'s> {
+    fn new(
+        inner: &'s Arc<SharedStore>,
+        actors: Rc<RoleCache>,
+        options: &'s LifecycleOptions,
+        tell: &'s mut dyn FnMut(LifecycleEvent) -> Result<()>,
+    ) -> Self {
+        let (summary, now, next) = (LifecycleSummary::default(), SystemTime::now(), Instant::now());
+        LifecycleRun { inner, actors, options, tell, summary, now, next, is_ended: false }
+    }
+
+    /// Reports an event. Errors: those of the receiver, which end the run.
+    fn say(&mut self, event: LifecycleEvent) -> Result<()> {
+        let said = (self.tell)(event);
+        self.is_ended |= said.is_err();
+        said
+    }
+
+    fn failed(&mut self, bucket: &Bucket, key: &str, error: Error) -> Result<()> {
+        self.summary.failed += 1;
+        self.say(LifecycleEvent::Failed(error.during(OPERATION, LANE, bucket.as_str(), key)))
+    }
+
+    /// Reports an error and continues, unless the receiver has ended the run.
+    pub(super) fn survive(&mut self, bucket: &Bucket, key: &str, done: Result<()>) -> Result<()> {
+        match done {
+            Err(error) if !self.is_ended => self.failed(bucket, key, error),
+            done => done,
+        }
+    }
+
+    fn bucket(&mut self, bucket: &Bucket) -> Result<()> {
+        let Some(document) = self.inner.document(bucket, &RULES)? else { return Ok(()) };
+        let rules = read(&document).map_err(|error| {
+            let why = format!("the lifecycle rules are not valid: {}; put valid ones", error.message);
+            Error::new(ErrorKind::Corrupt, why)
+        })?;
+        let rules: Vec<_> = rules.into_iter().filter(|rule| rule.is_enabled).collect();
+        let inner = self.inner;
+        match inner.alone_in(bucket, || self.apply(bucket, &rules))? {
+            Some(()) => Ok(()),
+            None => {
+                self.summary.busy += 1;
+                self.say(LifecycleEvent::Busy(bucket.clone()))
+            }
+        }
+    }
+
+    fn apply(&mut self, bucket: &Bucket, rules: &[LifecycleRule]) -> Result<()> {
+        self.now = SystemTime::now();
+        if rules.iter().any(|rule| rule.abort_days.is_some()) {
+            self.uploads(bucket, rules)?;
+        }
+        if rules.iter().all(|rule| rule.expiration.is_none() && rule.noncurrent.is_none()) {
+            return Ok(());
+        }
+        match self.inner.volume.contents(bucket)?.versioning {
+            VersioningState::Unversioned => self.objects(bucket, rules),
+            VersioningState::Enabled | VersioningState::Suspended => self.versions(bucket, rules),
+        }
+    }
+
+    pub(super) fn looked_at_one(&mut self) -> Result<()> {
+        self.summary.entries += 1;
+        let entries = self.summary.entries;
+        match entries.is_multiple_of(PROGRESS_ENTRIES) {
+            true => self.say(LifecycleEvent::Progress { entries }),
+            false => Ok(()),
+        }
+    }
+
+    pub(super) fn is_due(&self, due: Option<SystemTime>) -> bool {
+        due.is_some_and(|due| due <= self.now)
+    }
+
+    pub(super) fn day(&self) -> Duration {
+        self.options.day
+    }
+
+    /// Waits until the rate allows another change.
+    fn pace(&mut self) -> Result<()> {
+        let Some(rate) = self.options.rate else { return Ok(()) };
+        while let Some(left) = self.next.checked_duration_since(Instant::now()) {
+            std::thread::sleep(left.min(NAP));
+            self.say(LifecycleEvent::Progress { entries: self.summary.entries })?;
+        }
+        self.next = Instant::now() + Duration::try_from_secs_f64(1.0 / rate).unwrap_or_default();
+        Ok(())
+    }
+
+    /// Makes a change, unless this is a dry run, and reports it. `act` checks again whether the change is due; if it is
+    /// denied, it is called once more as the user `owner`.
+    pub(super) fn change(
+        &mut self,
+        change: LifecycleChange,
+        owner: Option<u32>,
+        act: impl Fn() -> Result<Verdict>,
+    ) -> Result<()> {
+        let done = match self.options.dry_run {
+            true => Ok(Verdict::Changed),
+            false => {
+                self.pace()?;
+                self.actors.or_as(owner, act)
+            }
+        };
+        match done {
+            Ok(Verdict::Changed) => {
+                self.summary.changed += 1;
+                self.summary.expired_bytes += change.size_bytes;
+                self.say(LifecycleEvent::Changed(change))
+            }
+            Ok(Verdict::Locked) => {
+                self.summary.locked += 1;
+                Ok(())
+            }
+            Ok(Verdict::Spared) => Ok(()),
+            Err(error) => {
+                let LifecycleChange { bucket, key, .. } = change;
+                self.failed(&bucket, &key, error)
+            }
+        }
+    }
+
+    fn uploads(&mut self, bucket: &Bucket, rules: &[LifecycleRule]) -> Result<()> {
+        let mut query = UploadsQuery::default();
+        loop {
+            let page = StoreUploads::of(self.inner).list_uploads(bucket, &query)?;
+            for upload in &page.uploads {
+                self.looked_at_one()?;
+                let (started, day) = (upload.started, self.day());
+                let is_due = |rule: &&LifecycleRule| {
+                    rule.filter.has_key(&upload.key) && self.is_due(rule.abort_expiry(started, day))
+                };
+                let Some(rule) = rules.iter().find(is_due) else { continue };
+                let change = LifecycleChange {
+                    action: LifecycleAction::AbortUpload,
+                    bucket: bucket.clone(),
+                    key: upload.key.clone(),
+                    version: Some(upload.upload.as_str().to_owned()),
+                    rule: rule.id.clone(),
+                    size_bytes: 0,
+                };
+                let (inner, key) = (self.inner, Key::new(upload.key.as_str())?);
+                let owner = inner.volume.owner_of_upload(bucket, &upload.upload);
+                self.change(change, owner, || {
+                    match StoreUploads::of(inner).abort_upload(bucket, &key, &upload.upload) {
+                        Ok(()) => Ok(Verdict::Changed),
+                        // It was completed or aborted meanwhile.
+                        Err(error) if error.kind() == ErrorKind::NoSuchUpload => Ok(Verdict::Spared),
+                        Err(error) => Err(error),
+                    }
+                })?;
+            }
+            let Some(last) = page.uploads.last().filter(|_| page.truncated) else { return Ok(()) };
+            query.key_after = Some(last.key.clone());
+            query.upload_after = Some(last.upload.as_str().to_owned());
+        }
+    }
+
+    /// Expires objects in a bucket that never kept versions.
+    fn objects(&mut self, bucket: &Bucket, rules: &[LifecycleRule]) -> Result<()> {
+        let mut query = ListQuery::default();
+        loop {
+            let page = self.inner.list(bucket, &query)?;
+            for entry in &page.entries {
+                let ListEntry::Object(found) = entry else { continue };
+                self.looked_at_one()?;
+                if self.current_rule(rules, (&found.key, found.size, found.modified), None).is_some() {
+                    let done = self.object(bucket, &found.key, rules);
+                    self.survive(bucket, &found.key, done)?;
+                }
+            }
+            let Some(next) = page.next else { return Ok(()) };
+            query.start_after = Some(next);
+        }
+    }
+
+    /// Returns the first rule by which an object is due; the tags are checked if `opened` is given.
+    pub(super) fn current_rule<'r>(
+        &self,
+        rules: &'r [LifecycleRule],
+        (key, size, modified): (&str, u64, SystemTime),
+        opened: Option<&ObjectFile>,
+    ) -> Option<&'r LifecycleRule> {
+        let has_tags =
+            |rule: &LifecycleRule| opened.is_none_or(|opened| rule.filter.has_tags(&opened.record().tags));
+        rules.iter().find(|rule| {
+            rule.filter.has_key(key)
+                && rule.filter.has_size(size)
+                && self.is_due(rule.current_expiry(modified, self.day()))
+                && has_tags(rule)
+        })
+    }
+
+    /// Like [`LifecycleRun::current_rule`], for an open object.
+    pub(super) fn rule_of<'r>(
+        &self,
+        rules: &'r [LifecycleRule],
+        key: &Key,
+        opened: &ObjectFile,
+    ) -> Option<&'r LifecycleRule> {
+        let modified = system_time(opened.stat.modified_ns);
+        self.current_rule(rules, (key.as_str(), opened.stat.size, modified), Some(opened))
+    }
+
+    fn object(&mut self, bucket: &Bucket, key: &str, rules: &[LifecycleRule]) -> Result<()> {
+        let (inner, key) = (self.inner, Key::new(key)?);
+        let Some(seen) = inner.volume.find_object(bucket, &key)? else { return Ok(()) };
+        let Some(rule) = self.rule_of(rules, &key, &seen) else { return Ok(()) };
+        let change = LifecycleChange {
+            action: LifecycleAction::Expire,
+            bucket: bucket.clone(),
+            key: key.as_str().to_owned(),
+            version: None,
+            rule: rule.id.clone(),
+            size_bytes: seen.stat.size,
+        };
+        // `self` reports the change, so the check under the lock uses another value with the same time.
+        let check = DueCheck { now: self.now, day: self.day(), rule };
+        self.change(change, Some(seen.stat.user), || {
+            inner.locked(bucket, &key, |contents| {
+                let is_unversioned = contents.versioning == VersioningState::Unversioned;
+                let now = inner.current_file(bucket, &key, contents)?;
+                let is_due = now.is_some_and(|now| is_same(&seen, &now) && check.is_due(&now));
+                match is_unversioned && is_due {
+                    true => inner.remove(bucket, &key, contents).map(|()| Verdict::Changed),
+                    false => Ok(Verdict::Spared),
+                }
+            })
+        })
+    }
+}
+
+/// Checks again, under a key's lock, that a rule still applies.
+pub(super) struct DueCheck<'r> {
+    pub(super) now: SystemTime,
+    pub(super) day: Duration,
+    pub(super) rule: &'r LifecycleRule,
+}
+
+impl DueCheck<'_> {
+    /// Whether the latest version in `opened` is due. Its key and size are those that were checked before.
+    pub(super) fn is_due(&self, opened: &ObjectFile) -> bool {
+        let due = self.rule.current_expiry(system_time(opened.stat.modified_ns), self.day);
+        due.is_some_and(|due| due <= self.now) && self.rule.filter.has_tags(&opened.record().tags)
+    }
+}
+
+/// Whether both are the same file with the same content, judging by its state.
+pub(super) fn is_same(seen: &ObjectFile, now: &ObjectFile) -> bool {
+    let state = |opened: &ObjectFile| {
+        let stat = &opened.stat;
+        (stat.device, stat.inode, stat.size, stat.modified_ns, opened.version())
+    };
+    state(seen) == state(now)
+}
+
+impl SharedStore {
+    /// The file of the key's latest version, read under the key's lock; also a directory that is an object.
+    fn current_file(&self, bucket: &Bucket, key: &Key, contents: AreaContents) -> Result<Option<ObjectFile>> {
+        match self.volume.locate(bucket, key, contents)? {
+            Some((_, opened)) => Ok(Some(opened)),
+            None => self.volume.open_marker(bucket, key, contents),
+        }
+    }
+}
+
+/// Returns the name of a version as a change reports it.
+pub(super) fn named(version: &VersionId) -> Option<String> {
+    Some(version.as_str().to_owned())
+}

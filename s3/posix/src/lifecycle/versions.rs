@@ -1,0 +1,281 @@
+//! Expires versions and delete markers in buckets that keep versions.
+
+use std::time::SystemTime;
+
+use fordway_store::{Bucket, Key, Result, VersionId, VersionSummary, VersionsQuery};
+use fordway_wire::lifecycle::LifecycleRule;
+
+use super::{DueCheck, LifecycleAction, LifecycleChange, LifecycleRun, Verdict, is_same, named};
+use crate::SharedStore;
+use crate::private::AreaContents;
+use crate::read::{ObjectFile, system_time};
+use crate::version_names::{ArchivedVersion, archived_place, order_in};
+
+/// The versions of the key that the listing has reached.
+#[derive(Default)]
+struct KeyState {
+    key: String,
+    /// The time at which the next version was written, which made this one noncurrent.
+    replaced: Option<SystemTime>,
+    /// The number of noncurrent versions before this one.
+    newer: u32,
+    /// A delete marker that is the latest version, until another version of its key is found.
+    marker: Option<(VersionId, SystemTime)>,
+}
+
+impl LifecycleRun<'_> {
+    /// Expires versions of a bucket that keeps them.
+    pub(super) fn versions(&mut self, bucket: &Bucket, rules: &[LifecycleRule]) -> Result<()> {
+        let (mut query, mut state) = (VersionsQuery::default(), KeyState::default());
+        loop {
+            let page = self.inner.list_versions(bucket, &query)?;
+            for version in &page.versions {
+                self.looked_at_one()?;
+                if version.is_latest || version.key != state.key {
+                    let ended = std::mem::take(&mut state);
+                    self.end_of_key(bucket, ended, rules)?;
+                    state.key.clone_from(&version.key);
+                }
+                let done = self.version(bucket, version, &mut state, rules);
+                self.survive(bucket, &version.key, done)?;
+            }
+            let Some((key, version)) = page.next else { return self.end_of_key(bucket, state, rules) };
+            (query.key_after, query.version_after) = (Some(key), version);
+        }
+    }
+
+    fn version(
+        &mut self,
+        bucket: &Bucket,
+        found: &VersionSummary,
+        state: &mut KeyState,
+        rules: &[LifecycleRule],
+    ) -> Result<()> {
+        let replaced = state.replaced.replace(found.modified);
+        if found.is_latest {
+            match &found.content {
+                None => state.marker = Some((found.version.clone(), found.modified)),
+                Some((size, _)) => {
+                    if self.current_rule(rules, (&found.key, *size, found.modified), None).is_some() {
+                        self.hide(bucket, &found.key, rules)?;
+                    }
+                }
+            }
+            return Ok(());
+        }
+        state.marker = None;
+        let newer = state.newer;
+        state.newer += 1;
+        let Some(replaced) = replaced else { return Ok(()) };
+        let size = found.content.as_ref().map_or(0, |(size, _)| *size);
+        let day = self.day();
+        let is_due = |rule: &&LifecycleRule| {
+            rule.filter.has_key(&found.key)
+                && rule.filter.has_size(size)
+                && self.is_due(rule.noncurrent_expiry(replaced, newer, day))
+        };
+        let candidates: Vec<&LifecycleRule> = rules.iter().filter(is_due).collect();
+        match candidates.is_empty() {
+            true => Ok(()),
+            false => self.expire_version(bucket, found, &candidates),
+        }
+    }
+
+    /// Hides the latest version behind a delete marker.
+    fn hide(&mut self, bucket: &Bucket, key: &str, rules: &[LifecycleRule]) -> Result<()> {
+        let (inner, key) = (self.inner, Key::new(key)?);
+        let Some(seen) = inner.volume.find_object(bucket, &key)? else { return Ok(()) };
+        let Some(rule) = self.rule_of(rules, &key, &seen) else { return Ok(()) };
+        let change = self.changed(LifecycleAction::Hide, bucket, &key, &seen.version(), rule, &seen);
+        let check = DueCheck { now: self.now, day: self.day(), rule };
+        self.change(change, Some(seen.stat.user), || {
+            inner.locked(bucket, &key, |contents| {
+                let now = inner.volume.locate(bucket, &key, contents)?.map(|(_, opened)| opened);
+                match now.is_some_and(|now| is_same(&seen, &now) && check.is_due(&now)) {
+                    true => inner.delete_latest(bucket, &key, contents).map(|_| Verdict::Changed),
+                    false => Ok(Verdict::Spared),
+                }
+            })
+        })
+    }
+
+    fn changed(
+        &self,
+        action: LifecycleAction,
+        bucket: &Bucket,
+        key: &Key,
+        version: &VersionId,
+        rule: &LifecycleRule,
+        seen: &ObjectFile,
+    ) -> LifecycleChange {
+        LifecycleChange {
+            action,
+            bucket: bucket.clone(),
+            key: key.as_str().to_owned(),
+            version: named(version),
+            rule: rule.id.clone(),
+            size_bytes: seen.stat.size,
+        }
+    }
+
+    /// Removes a version that is not the latest, by the first rule that still applies when the key is locked.
+    fn expire_version(
+        &mut self,
+        bucket: &Bucket,
+        found: &VersionSummary,
+        rules: &[&LifecycleRule],
+    ) -> Result<()> {
+        let (inner, key) = (self.inner, Key::new(found.key.as_str())?);
+        let old = OldVersion { bucket, key: &key, version: &found.version };
+        let seen = match found.content {
+            Some(_) => match old.open(inner)? {
+                Some(seen) => Some(seen),
+                None => return Ok(()),
+            },
+            None => None,
+        };
+        let has_tags = |rule: &&&LifecycleRule| match &seen {
+            Some(seen) => rule.filter.has_tags(&seen.record().tags),
+            // A delete marker has no tags.
+            None => rule.filter.tags.is_empty(),
+        };
+        let Some(rule) = rules.iter().find(has_tags) else { return Ok(()) };
+        let change = LifecycleChange {
+            action: LifecycleAction::ExpireVersion,
+            bucket: bucket.clone(),
+            key: found.key.clone(),
+            version: named(&found.version),
+            rule: rule.id.clone(),
+            size_bytes: seen.as_ref().map_or(0, |seen| seen.stat.size),
+        };
+        let check = DueCheck { now: self.now, day: self.day(), rule };
+        let owner = seen.as_ref().map(|seen| seen.stat.user);
+        self.change(change, owner, || {
+            inner.locked(bucket, &key, |contents| old.expire(inner, seen.as_ref(), &check, contents))
+        })
+    }
+
+    /// Removes the delete marker of a key that has no version any more.
+    fn end_of_key(&mut self, bucket: &Bucket, state: KeyState, rules: &[LifecycleRule]) -> Result<()> {
+        let Some((version, made)) = state.marker else { return Ok(()) };
+        let day = self.day();
+        let is_due = |rule: &&LifecycleRule| {
+            let filter = &rule.filter;
+            filter.has_key(&state.key)
+                && filter.has_size(0)
+                && filter.tags.is_empty()
+                && self.is_due(rule.marker_expiry(made, day))
+        };
+        let Some(rule) = rules.iter().find(is_due) else { return Ok(()) };
+        let change = LifecycleChange {
+            action: LifecycleAction::ExpireMarker,
+            bucket: bucket.clone(),
+            key: state.key.clone(),
+            version: named(&version),
+            rule: rule.id.clone(),
+            size_bytes: 0,
+        };
+        let (inner, key) = (self.inner, Key::new(state.key.as_str())?);
+        self.change(change, None, || {
+            inner.locked(bucket, &key, |contents| {
+                let is_alone = inner.volume.locate(bucket, &key, contents)?.is_none()
+                    && matches!(&inner.volume.archived(bucket, &key)?[..],
+                        [only] if only.is_marker && only.version == version);
+                match is_alone {
+                    true => inner
+                        .delete_version(bucket, &key, &version, (contents, false))
+                        .map(|_| Verdict::Changed),
+                    false => Ok(Verdict::Spared),
+                }
+            })
+        })
+    }
+}
+
+/// A version, or a delete marker, that was not the latest when it was listed.
+struct OldVersion<'v> {
+    bucket: &'v Bucket,
+    key: &'v Key,
+    version: &'v VersionId,
+}
+
+impl OldVersion<'_> {
+    fn open(&self, inner: &SharedStore) -> Result<Option<ObjectFile>> {
+        let archived = inner.volume.archived(self.bucket, self.key)?;
+        let found = archived.iter().find(|found| !found.is_marker && found.version == *self.version);
+        match found {
+            Some(found) => inner.volume.open_file(self.bucket, &archived_place(self.bucket, self.key, found)),
+            None => Ok(None),
+        }
+    }
+
+    /// Removes the version if it is still the one that was `seen`, is not the latest, not locked, and still due
+    /// given the key's current versions: a newer one may have been removed.
+    fn expire(
+        &self,
+        inner: &SharedStore,
+        seen: Option<&ObjectFile>,
+        check: &DueCheck,
+        contents: AreaContents,
+    ) -> Result<Verdict> {
+        let OldVersion { bucket, key, version } = *self;
+        let current = inner.volume.locate(bucket, key, contents)?.map(|(_, opened)| opened);
+        let archived = inner.volume.archived(bucket, key)?;
+        if !check.is_noncurrent_due(version, current.as_ref(), &archived) {
+            return Ok(Verdict::Spared);
+        }
+        if let Some(seen) = seen {
+            let Some(now) = self.open(inner)? else { return Ok(Verdict::Spared) };
+            if !is_same(seen, &now) || !check.rule.filter.has_tags(&now.record().tags) {
+                return Ok(Verdict::Spared);
+            }
+            if inner.volume.check_unlocked(bucket, &now, contents, false).is_err() {
+                return Ok(Verdict::Locked);
+            }
+        }
+        inner.delete_version(bucket, key, version, (contents, false)).map(|_| Verdict::Changed)
+    }
+}
+
+impl DueCheck<'_> {
+    /// Whether `version` is among the old versions of its key, and due. `archived` has the names from the newest on.
+    fn is_noncurrent_due(
+        &self,
+        version: &VersionId,
+        current: Option<&ObjectFile>,
+        archived: &[ArchivedVersion],
+    ) -> bool {
+        let latest = current.map(ObjectFile::version);
+        // The latest version may also have a name among the old ones.
+        let old = archived.iter().filter(|found| latest.as_ref() != Some(&found.version));
+        let mut newer_than_this = old.take_while(|found| found.version != *version).collect::<Vec<_>>();
+        if latest.as_ref() == Some(version) || !archived.iter().any(|found| found.version == *version) {
+            return false;
+        }
+        let replaced = match (newer_than_this.last(), current) {
+            (Some(next), _) => written(next),
+            (None, Some(current)) => written_latest(current),
+            // This version is the latest, because a POSIX program has removed the file of the one that was.
+            (None, None) => return false,
+        };
+        if current.is_none() {
+            // The first name is the latest version, a delete marker.
+            newer_than_this.remove(0);
+        }
+        let newer = u32::try_from(newer_than_this.len()).unwrap_or(u32::MAX);
+        self.rule.noncurrent_expiry(replaced, newer, self.day).is_some_and(|due| due <= self.now)
+    }
+}
+
+/// The time at which a version was written.
+fn written(found: &ArchivedVersion) -> SystemTime {
+    system_time(i64::try_from(found.order).unwrap_or(i64::MAX))
+}
+
+/// The time at which the latest version was written, from its ID or from its file.
+fn written_latest(current: &ObjectFile) -> SystemTime {
+    let by_file = system_time(current.stat.modified_ns);
+    let by_id =
+        order_in(&current.version()).map(|order| system_time(i64::try_from(order).unwrap_or(i64::MAX)));
+    by_id.map_or(by_file, |by_id| by_id.max(by_file))
+}

@@ -1,0 +1,342 @@
+//! Object lock: the locks of versions, and the setting of the bucket.
+//!
+//! The lock of a version is in its record, so it moves with the file. The bucket's setting is in the file `versioning`,
+//! because object lock needs versioning. So a bucket without object lock has no extra cost, and a bucket never has
+//! object lock without versioning. Releases before object lock treat the setting as `Enabled`.
+//!
+//! ```text
+//! Enabled                     keeps versions
+//! Suspended                   has versions, and keeps no more of them
+//! Locked                      keeps versions, with object lock
+//! Locked GOVERNANCE 30 days   the same, with a default retention
+//! Locked COMPLIANCE 1 years
+//! ```
+
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use fordway_store::{
+    Bucket, DefaultRetention, ETagPolicy, Error, ErrorKind, Key, LockConfiguration, ObjectLock, Result,
+    Retention, RetentionMode, RetentionPeriod, VersionId, VersioningState, no_object_lock,
+};
+use fordway_sys::{Errno, set_immutable};
+
+use crate::SharedStore;
+use crate::errors::from_errno;
+use crate::layout::{ObjectPath, VERSIONING, private_dir};
+use crate::private::AreaContents;
+use crate::read::ObjectFile;
+use crate::record::Record;
+use crate::stage::StagedFile;
+use crate::volume::RootVolume;
+
+/// The first word of `versioning`.
+const ENABLED: &str = "Enabled";
+const SUSPENDED: &str = "Suspended";
+const LOCKED: &str = "Locked";
+/// The units of a default retention.
+const DAYS: &str = "days";
+const YEARS: &str = "years";
+
+/// The content of `versioning`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct VersioningSetting {
+    pub(crate) versioning: VersioningState,
+    /// The object lock of a bucket whose versioning is enabled.
+    pub(crate) object_lock: Option<LockConfiguration>,
+}
+
+impl VersioningSetting {
+    pub(crate) const ENABLED: VersioningSetting =
+        VersioningSetting { versioning: VersioningState::Enabled, object_lock: None };
+
+    /// Parses the content of the file; `None` if it is not valid.
+    pub(crate) fn parse(text: &[u8]) -> Option<Self> {
+        let text = std::str::from_utf8(text.trim_ascii()).ok()?;
+        match text.split(' ').collect::<Vec<_>>()[..] {
+            [ENABLED] => Some(VersioningSetting::ENABLED),
+            [SUSPENDED] => {
+                Some(VersioningSetting { versioning: VersioningState::Suspended, object_lock: None })
+            }
+            [LOCKED] => Some(VersioningSetting::locked(LockConfiguration::default())),
+            [LOCKED, mode, count, unit] => {
+                let count = count.parse().ok()?;
+                let period = match unit {
+                    DAYS => RetentionPeriod::Days(count),
+                    YEARS => RetentionPeriod::Years(count),
+                    _ => return None,
+                };
+                let default = DefaultRetention { mode: RetentionMode::from_name(mode)?, period };
+                let configuration = LockConfiguration { default: Some(default) };
+                configuration.check().ok().map(|()| VersioningSetting::locked(configuration))
+            }
+            _ => None,
+        }
+    }
+
+    fn locked(configuration: LockConfiguration) -> Self {
+        VersioningSetting { object_lock: Some(configuration), ..VersioningSetting::ENABLED }
+    }
+
+    /// Returns the content of the file.
+    fn text(&self) -> String {
+        match (self.versioning, self.object_lock) {
+            (VersioningState::Enabled, Some(LockConfiguration { default: None })) => format!("{LOCKED}\n"),
+            (VersioningState::Enabled, Some(LockConfiguration { default: Some(default) })) => {
+                let (count, unit) = match default.period {
+                    RetentionPeriod::Days(days) => (days, DAYS),
+                    RetentionPeriod::Years(years) => (years, YEARS),
+                };
+                format!("{LOCKED} {} {count} {unit}\n", default.mode.name())
+            }
+            (VersioningState::Enabled, None) => format!("{ENABLED}\n"),
+            _ => format!("{SUSPENDED}\n"),
+        }
+    }
+}
+
+impl SharedStore {
+    /// Replaces the content of `versioning`.
+    pub(crate) fn write_versioning(
+        self: &Arc<Self>,
+        bucket: &Bucket,
+        setting: VersioningSetting,
+    ) -> Result<()> {
+        let place = ObjectPath { dir: private_dir(bucket).into(), name: VERSIONING.into() };
+        let mut staged = StagedFile::at(self, bucket, place)?;
+        staged.write(setting.text().as_bytes())?;
+        staged.publish_private()?;
+        self.volume.private.forget(bucket);
+        Ok(())
+    }
+
+    pub(crate) fn lock_configuration(&self, bucket: &Bucket) -> Result<Option<LockConfiguration>> {
+        self.volume.require_bucket(bucket)?;
+        Ok(self.volume.contents(bucket)?.object_lock)
+    }
+
+    pub(crate) fn set_lock_configuration(
+        self: &Arc<Self>,
+        bucket: &Bucket,
+        configuration: &LockConfiguration,
+    ) -> Result<()> {
+        configuration.check()?;
+        self.volume.require_bucket(bucket)?;
+        self.require_locks("object lock")?;
+        self.volume.check_decides(bucket, "has object lock")?;
+        self.with_setting(bucket, |setting| {
+            setting.versioning.check_lockable()?;
+            Ok(VersioningSetting::locked(*configuration))
+        })
+    }
+
+    /// Changes the setting under a lock, so that no concurrent change is lost, such as one that turns object lock on.
+    pub(crate) fn with_setting(
+        self: &Arc<Self>,
+        bucket: &Bucket,
+        change: impl FnOnce(VersioningSetting) -> Result<VersioningSetting>,
+    ) -> Result<()> {
+        // Use the lock of a key, which need not exist.
+        self.locked(bucket, &Key::new(VERSIONING)?, |contents| {
+            let AreaContents { versioning, object_lock, .. } = contents;
+            self.write_versioning(bucket, change(VersioningSetting { versioning, object_lock })?)
+        })
+    }
+
+    pub(crate) fn set_retention(
+        self: &Arc<Self>,
+        (bucket, key): (&Bucket, &Key),
+        version: Option<&VersionId>,
+        retention: Option<Retention>,
+        bypass: bool,
+    ) -> Result<()> {
+        if bypass {
+            self.volume.check_bypass(bucket)?;
+        }
+        self.change_lock((bucket, key), version, |lock| {
+            lock.with_retention(retention, SystemTime::now(), bypass)
+        })
+    }
+
+    pub(crate) fn set_legal_hold(
+        self: &Arc<Self>,
+        (bucket, key): (&Bucket, &Key),
+        version: Option<&VersionId>,
+        is_on: bool,
+    ) -> Result<()> {
+        self.change_lock((bucket, key), version, |lock| Ok(ObjectLock { legal_hold: Some(is_on), ..lock }))
+    }
+
+    /// Changes the lock of a version under the key's lock. The record stays sealed, because an attribute changes
+    /// neither size nor modification time.
+    fn change_lock(
+        self: &Arc<Self>,
+        (bucket, key): (&Bucket, &Key),
+        version: Option<&VersionId>,
+        change: impl FnOnce(ObjectLock) -> Result<ObjectLock>,
+    ) -> Result<()> {
+        self.require_locks("object lock")?;
+        self.locked(bucket, key, |contents| {
+            contents.object_lock.ok_or_else(no_object_lock)?;
+            let mut opened = self.volume.open_version(bucket, key, version)?;
+            if opened.stat.is_dir {
+                let why = "the object is a directory, which cannot be locked; put the object again";
+                return Err(Error::new(ErrorKind::NotImplemented, why));
+            }
+            let record = opened.recorded.get_or_insert_default();
+            let lock = change(record.lock)?;
+            self.volume.unshield(&opened.file, record.lock)?;
+            record.lock = lock;
+            // The ETag that was reported before must not change.
+            let lock_is_kept = (&mut **record, ETagPolicy::Md5);
+            self.store_record(bucket, &opened.file, &opened.stat, lock_is_kept)?;
+            self.volume.shield(&opened.file, lock)
+        })
+    }
+}
+
+impl RootVolume {
+    /// Sets the immutable flag on the file of a locked version, if the configuration requires it. A file without the
+    /// flag is still locked for S3. No cost without a lock. Errors: `NotImplemented` if the file system has no such
+    /// flag.
+    pub(crate) fn shield(&self, file: impl AsFd, lock: ObjectLock) -> Result<()> {
+        if !self.config.immutable_locks || !lock.is_active(SystemTime::now()) {
+            return Ok(());
+        }
+        set_immutable(file, true).map_err(|errno| match errno {
+            Errno::PERM => from_errno(errno, "setting the immutable flag, which needs CAP_LINUX_IMMUTABLE"),
+            errno => {
+                let why = "the file system has no immutable flag; omit --immutable-locks";
+                Error::new(ErrorKind::NotImplemented, why).caused_by(std::io::Error::from(errno))
+            }
+        })
+    }
+
+    /// Removes the immutable flag that the file of a locked version may have. The caller sets it again after the
+    /// change. No cost without a lock.
+    pub(crate) fn unshield(&self, file: impl AsFd, lock: ObjectLock) -> Result<()> {
+        if lock.is_none() {
+            return Ok(());
+        }
+        match set_immutable(file, false) {
+            Err(Errno::PERM) => {
+                let why = "the version is locked and its file is immutable, so only a gateway run by root can change the key";
+                Err(Error::new(ErrorKind::AccessDenied, why))
+            }
+            // Without the flag there is nothing to remove.
+            _ => Ok(()),
+        }
+    }
+
+    /// Like [`RootVolume::shield`], for an old version.
+    pub(crate) fn shield_old(&self, bucket: &Bucket, key: &Key, version: &VersionId) -> Result<()> {
+        if !self.config.immutable_locks {
+            return Ok(());
+        }
+        let opened = self.open_version(bucket, key, Some(version))?;
+        self.shield(&opened.file, opened.record().lock)
+    }
+
+    /// Checks that a new version may have the lock `asked`. No cost without a lock. Errors: `InvalidArgument` in a
+    /// bucket without object lock.
+    pub(crate) fn check_lockable(&self, bucket: &Bucket, asked: ObjectLock) -> Result<()> {
+        match asked.is_none() || self.contents(bucket)?.object_lock.is_some() {
+            true => Ok(()),
+            false => self.require_bucket(bucket).and(Err(no_object_lock())),
+        }
+    }
+
+    /// Checks that the caller may bypass a retention in governance mode. Errors: `AccessDenied`.
+    pub(crate) fn check_bypass(&self, bucket: &Bucket) -> Result<()> {
+        self.check_decides(bucket, "bypasses governance retention")
+    }
+
+    /// Checks that the version in `opened` may be deleted. No cost without object lock. Errors: `AccessDenied`.
+    pub(crate) fn check_unlocked(
+        &self,
+        bucket: &Bucket,
+        opened: &ObjectFile,
+        contents: AreaContents,
+        bypass: bool,
+    ) -> Result<()> {
+        let lock = opened.record().lock;
+        if contents.object_lock.is_none() || lock.is_none() {
+            return Ok(());
+        }
+        let now = SystemTime::now();
+        match lock.check_delete(now, false) {
+            Err(_) if bypass && lock.check_delete(now, true).is_ok() => self.check_bypass(bucket),
+            checked => checked,
+        }
+    }
+
+    /// Whether the file at `place` is a version that may not be deleted. No cost without object lock.
+    pub(crate) fn is_locked(
+        &self,
+        bucket: &Bucket,
+        place: &ObjectPath,
+        contents: AreaContents,
+    ) -> Result<bool> {
+        if contents.object_lock.is_none() {
+            return Ok(false);
+        }
+        let opened = self.open_file(bucket, place)?;
+        Ok(opened.is_some_and(|opened| self.check_unlocked(bucket, &opened, contents, false).is_err()))
+    }
+}
+
+impl Record {
+    /// Gives the record of a new version the bucket's default retention, unless it has a retention. Returns whether the
+    /// record changed. Errors: `InvalidArgument` for a lock in a bucket without object lock.
+    pub(crate) fn retain(&mut self, contents: AreaContents) -> Result<bool> {
+        match contents.object_lock {
+            Some(configuration) => {
+                let lock = configuration.lock_of(self.lock, SystemTime::now());
+                Ok(std::mem::replace(&mut self.lock, lock) != lock)
+            }
+            None if self.lock.is_none() => Ok(false),
+            None => Err(no_object_lock()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_round_trip_and_nothing_else_is_one() {
+        let default = |mode, period| LockConfiguration { default: Some(DefaultRetention { mode, period }) };
+        for (setting, text) in [
+            (VersioningSetting::ENABLED, "Enabled\n"),
+            (VersioningSetting { versioning: VersioningState::Suspended, object_lock: None }, "Suspended\n"),
+            (VersioningSetting::locked(LockConfiguration::default()), "Locked\n"),
+            (
+                VersioningSetting::locked(default(RetentionMode::Governance, RetentionPeriod::Days(30))),
+                "Locked GOVERNANCE 30 days\n",
+            ),
+            (
+                VersioningSetting::locked(default(RetentionMode::Compliance, RetentionPeriod::Years(100))),
+                "Locked COMPLIANCE 100 years\n",
+            ),
+        ] {
+            assert_eq!(setting.text(), text);
+            assert_eq!(VersioningSetting::parse(text.as_bytes()), Some(setting));
+        }
+        for text in [
+            "",
+            "enabled",
+            "Enabled Locked",
+            "Locked GOVERNANCE",
+            "Locked GOVERNANCE 0 days",
+            "Locked GOVERNANCE 36501 days",
+            "Locked governance 1 days",
+            "Locked COMPLIANCE -1 years",
+            "Locked COMPLIANCE 1 weeks",
+            "Locked  COMPLIANCE 1 days",
+        ] {
+            assert_eq!(VersioningSetting::parse(text.as_bytes()), None, "{text:?}");
+        }
+    }
+}

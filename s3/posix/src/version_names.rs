@@ -1,0 +1,187 @@
+//! Names and order of a key's versions.
+//!
+//! A version ID begins with the time of its creation, which is later than any ORDER that its key then had. That time
+//! becomes its ORDER, so a version is kept, and found again by its ID, without reading the directory. The IDs of
+//! earlier programs, and `null`, contain no order, so the directory is read for those.
+
+use std::fs::File;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use fordway_store::{Bucket, Key, ObjectInfo, Result, VersionId};
+use fordway_sys::{EntryKind, Errno};
+
+use crate::layout::{ObjectPath, versions_of};
+use crate::names::NameBlock;
+use crate::stage::hidden_name;
+
+/// The suffix of a delete marker's name.
+const MARKER: &str = "-marker";
+
+/// A name in the directory of a key's versions.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ArchivedVersion {
+    /// The version's creation time in nanoseconds since 1970, or a little later: unique within a key.
+    pub(crate) order: u64,
+    pub(crate) version: VersionId,
+    pub(crate) is_marker: bool,
+}
+
+impl ArchivedVersion {
+    pub(crate) fn name(&self) -> String {
+        let marker = if self.is_marker { MARKER } else { "" };
+        format!("{:016x}-{}{marker}", self.order, self.version)
+    }
+
+    /// The archive name of `version`; `None` if its ID does not contain the order.
+    pub(crate) fn of(version: &VersionId, is_marker: bool) -> Option<Self> {
+        Some(ArchivedVersion { order: order_in(version)?, version: version.clone(), is_marker })
+    }
+
+    /// Parses a name; returns `None` if it is not one that Fordway writes.
+    pub(crate) fn parse(name: &str) -> Option<Self> {
+        let (order, rest) = name.split_once('-')?;
+        let (version, is_marker) = rest.strip_suffix(MARKER).map_or((rest, false), |version| (version, true));
+        let found = ArchivedVersion {
+            order: u64::from_str_radix(order, 16).ok()?,
+            version: VersionId::new(version).ok()?,
+            is_marker,
+        };
+        (found.name() == name).then_some(found)
+    }
+}
+
+/// The ID of a new version, ordered after `floor`; IDs sort by creation time.
+pub(crate) fn new_version(floor: u64) -> Result<VersionId> {
+    VersionId::new(format!("{:016x}.{}", now_ns().max(floor.saturating_add(1)), hidden_name()?))
+}
+
+/// The order in a version's ID; `None` for `null`, and for the IDs of earlier programs.
+pub(crate) fn order_in(version: &VersionId) -> Option<u64> {
+    let (time, random) = version.as_str().split_once('.')?;
+    let is_hex =
+        |text: &str| text.len() == 16 && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
+    (is_hex(time) && is_hex(random)).then(|| u64::from_str_radix(time, 16).ok()).flatten()
+}
+
+/// Nanoseconds since 1970.
+pub(crate) fn now_ns() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(now.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// The path of an old version or a delete marker.
+pub(crate) fn archived_place(bucket: &Bucket, key: &Key, archived: &ArchivedVersion) -> ObjectPath<'static> {
+    ObjectPath { dir: versions_of(bucket, key).into(), name: archived.name().into() }
+}
+
+/// The names of a key's old versions and delete markers, the newest last, one for each version.
+pub(crate) fn read_names(dir: &File) -> Result<NameBlock, Errno> {
+    let mut is_unique = true;
+    let is_version = |name: &[u8]| {
+        let found = str::from_utf8(name).ok().and_then(ArchivedVersion::parse);
+        // A version whose ID contains its order has one name; any other may have been kept under two.
+        is_unique &= found.as_ref().is_none_or(|found| order_in(&found.version) == Some(found.order));
+        found.is_some()
+    };
+    let mut names = NameBlock::read(dir, is_version, |_| EntryKind::Link)?;
+    if !is_unique {
+        let mut seen = foldhash::HashSet::default();
+        names.retain_from_last(|name| {
+            ArchivedVersion::parse(name).is_some_and(|found| seen.insert(found.version))
+        });
+    }
+    Ok(names)
+}
+
+/// The versions of a key, from the newest to the oldest.
+#[derive(Default)]
+pub(crate) struct KeyVersions {
+    /// The latest version, if there is one and it was not shown yet.
+    latest: Option<ObjectInfo>,
+    /// The ID of the latest version. If the same version is also among the old ones, that name is ignored.
+    latest_id: Option<VersionId>,
+    names: Arc<NameBlock>,
+    /// The names still to be shown are those before this position.
+    end: usize,
+    has_shown: bool,
+}
+
+impl KeyVersions {
+    pub(crate) fn new(latest: Option<ObjectInfo>, names: Arc<NameBlock>) -> Self {
+        let latest_id = latest.as_ref().map(|info| info.version.clone().unwrap_or_else(VersionId::null));
+        KeyVersions { latest, latest_id, end: names.len(), names, has_shown: false }
+    }
+
+    /// Returns the versions after `shown`, or all if `shown` is not among them. Cost: a binary search, if the ID
+    /// contains its order.
+    pub(crate) fn after(mut self, shown: Option<&VersionId>) -> Self {
+        let Some(shown) = shown else { return self };
+        let end = match self.latest_id.as_ref() == Some(shown) {
+            true => Some(self.end),
+            false => self.position(shown),
+        };
+        if let Some(end) = end {
+            self = KeyVersions { latest: None, end, has_shown: true, ..self };
+        }
+        self
+    }
+
+    fn position(&self, version: &VersionId) -> Option<usize> {
+        let is_there = |at: &usize| self.archived(*at).is_some_and(|found| found.version == *version);
+        let by_order =
+            order_in(version).map(|order| self.names.first_from(&format!("{order:016x}-{version}")));
+        let by_order = by_order.filter(|at| *at < self.names.len()).filter(is_there);
+        by_order.or_else(|| (0..self.names.len()).rev().find(is_there))
+    }
+
+    fn archived(&self, at: usize) -> Option<ArchivedVersion> {
+        ArchivedVersion::parse(self.names.get(at).text)
+    }
+}
+
+impl Iterator for KeyVersions {
+    type Item = (VersionId, (bool, ShownVersion));
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let is_latest = !std::mem::replace(&mut self.has_shown, true);
+        if let (Some(info), Some(version)) = (self.latest.take(), &self.latest_id) {
+            return Some((version.clone(), (is_latest, ShownVersion::Latest(info))));
+        }
+        while self.end > 0 {
+            self.end -= 1;
+            let found =
+                self.archived(self.end).filter(|found| self.latest_id.as_ref() != Some(&found.version));
+            if let Some(found) = found {
+                return Some((found.version.clone(), (is_latest, ShownVersion::Archived(found))));
+            }
+        }
+        None
+    }
+}
+
+/// A version to show.
+pub(crate) enum ShownVersion {
+    Latest(ObjectInfo),
+    Archived(ArchivedVersion),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_say_their_order_or_nothing() {
+        let version = new_version(0).unwrap();
+        assert!(order_in(&version).unwrap().abs_diff(now_ns()) < 60_000_000_000);
+        assert_eq!(order_in(&new_version(u64::MAX - 1).unwrap()), Some(u64::MAX));
+        for other in [
+            "null",
+            "0123456789abcdef0123456789abcdef",
+            "0123456789abcdef.0123456789abcde",
+            "+123456789abcdef.0123456789abcdef",
+        ] {
+            assert_eq!(order_in(&VersionId::new(other).unwrap()), None, "{other}");
+        }
+    }
+}

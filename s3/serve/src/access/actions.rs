@@ -1,0 +1,237 @@
+//! The actions that each operation needs (S3 user guide, "Required permissions for Amazon S3 API operations").
+
+use std::borrow::Cow;
+
+use fordway_policy::Action;
+
+use crate::access::facts::RequestFacts;
+use crate::s3::{copy_source, rename_source};
+
+/// An action, and the resource on which a caller needs it.
+pub(super) struct Need<'r> {
+    pub(super) action: Action,
+    pub(super) bucket: Cow<'r, str>,
+    /// Empty for an action on the bucket.
+    pub(super) key: Cow<'r, str>,
+    /// The version that the request names.
+    pub(super) version: Option<String>,
+    /// Whether the request's body has the tags of an object.
+    pub(super) tags_are_in_body: bool,
+}
+
+/// Operations with the actions that they need, and with the actions for a request that names a version.
+const ACTIONS: &[(&str, &[&str], &[&str])] = &[
+    ("AbortMultipartUpload", &["AbortMultipartUpload"], &[]),
+    ("CompleteMultipartUpload", &["PutObject"], &[]),
+    ("CopyObject", &["PutObject"], &[]),
+    // A new bucket has no rules, and the store reports an error if the bucket exists.
+    ("CreateBucket", &[], &[]),
+    ("CreateMultipartUpload", &["PutObject"], &[]),
+    ("DeleteBucket", &["DeleteBucket"], &[]),
+    ("DeleteBucketCors", &["PutBucketCORS"], &[]),
+    ("DeleteBucketEncryption", &["PutEncryptionConfiguration"], &[]),
+    ("DeleteBucketLifecycle", &["PutLifecycleConfiguration"], &[]),
+    ("DeleteBucketOwnershipControls", &["PutBucketOwnershipControls"], &[]),
+    ("DeleteBucketPolicy", &["DeleteBucketPolicy"], &[]),
+    ("DeleteBucketReplication", &["PutReplicationConfiguration"], &[]),
+    ("DeleteBucketTagging", &["PutBucketTagging"], &[]),
+    ("DeleteBucketWebsite", &["DeleteBucketWebsite"], &[]),
+    ("DeleteObject", &["DeleteObject"], &["DeleteObjectVersion"]),
+    ("DeleteObjectTagging", &["DeleteObjectTagging"], &["DeleteObjectVersionTagging"]),
+    // Each key in its document is checked when the document has been read.
+    ("DeleteObjects", &[], &[]),
+    ("DeletePublicAccessBlock", &["PutBucketPublicAccessBlock"], &[]),
+    ("GetBucketAcl", &["GetBucketAcl"], &[]),
+    ("GetBucketCors", &["GetBucketCORS"], &[]),
+    ("GetBucketEncryption", &["GetEncryptionConfiguration"], &[]),
+    ("GetBucketLifecycleConfiguration", &["GetLifecycleConfiguration"], &[]),
+    ("GetBucketLocation", &["GetBucketLocation"], &[]),
+    ("GetBucketOwnershipControls", &["GetBucketOwnershipControls"], &[]),
+    ("GetBucketPolicy", &["GetBucketPolicy"], &[]),
+    ("GetBucketPolicyStatus", &["GetBucketPolicyStatus"], &[]),
+    ("GetBucketReplication", &["GetReplicationConfiguration"], &[]),
+    ("GetBucketTagging", &["GetBucketTagging"], &[]),
+    ("GetBucketVersioning", &["GetBucketVersioning"], &[]),
+    ("GetBucketWebsite", &["GetBucketWebsite"], &[]),
+    ("GetObject", &["GetObject"], &["GetObjectVersion"]),
+    ("GetObjectAcl", &["GetObjectAcl"], &["GetObjectVersionAcl"]),
+    (
+        "GetObjectAttributes",
+        &["GetObject", "GetObjectAttributes"],
+        &["GetObjectVersion", "GetObjectVersionAttributes"],
+    ),
+    ("GetObjectLegalHold", &["GetObjectLegalHold"], &[]),
+    ("GetObjectLockConfiguration", &["GetBucketObjectLockConfiguration"], &[]),
+    ("GetObjectRetention", &["GetObjectRetention"], &[]),
+    ("GetObjectTagging", &["GetObjectTagging"], &["GetObjectVersionTagging"]),
+    ("GetPublicAccessBlock", &["GetBucketPublicAccessBlock"], &[]),
+    ("HeadBucket", &["ListBucket"], &[]),
+    ("HeadObject", &["GetObject"], &["GetObjectVersion"]),
+    ("ListMultipartUploads", &["ListBucketMultipartUploads"], &[]),
+    ("ListObjects", &["ListBucket"], &[]),
+    ("ListObjectsV2", &["ListBucket"], &[]),
+    ("ListObjectVersions", &["ListBucketVersions"], &[]),
+    ("ListParts", &["ListMultipartUploadParts"], &[]),
+    ("PostObject", &["PutObject"], &[]),
+    ("PutBucketAcl", &["PutBucketAcl"], &[]),
+    ("PutBucketCors", &["PutBucketCORS"], &[]),
+    ("PutBucketLifecycleConfiguration", &["PutLifecycleConfiguration"], &[]),
+    ("PutBucketOwnershipControls", &["PutBucketOwnershipControls"], &[]),
+    ("PutBucketPolicy", &["PutBucketPolicy"], &[]),
+    ("PutBucketTagging", &["PutBucketTagging"], &[]),
+    ("PutBucketVersioning", &["PutBucketVersioning"], &[]),
+    ("PutObject", &["PutObject"], &[]),
+    ("PutObjectAcl", &["PutObjectAcl"], &["PutObjectVersionAcl"]),
+    ("PutObjectLegalHold", &["PutObjectLegalHold"], &[]),
+    ("PutObjectLockConfiguration", &["PutBucketObjectLockConfiguration"], &[]),
+    ("PutObjectRetention", &["PutObjectRetention"], &[]),
+    ("PutObjectTagging", &["PutObjectTagging"], &["PutObjectVersionTagging"]),
+    ("PutPublicAccessBlock", &["PutBucketPublicAccessBlock"], &[]),
+    ("RenameObject", &["PutObject"], &[]),
+    ("UploadPart", &["PutObject"], &[]),
+    ("UploadPartCopy", &["PutObject"], &[]),
+];
+
+/// Headers of a new object that need a further action.
+const BY_HEADER: &[(&str, &str)] = &[
+    ("x-amz-acl", "PutObjectAcl"),
+    ("x-amz-grant-full-control", "PutObjectAcl"),
+    ("x-amz-grant-read", "PutObjectAcl"),
+    ("x-amz-grant-read-acp", "PutObjectAcl"),
+    ("x-amz-grant-write-acp", "PutObjectAcl"),
+    ("x-amz-object-lock-legal-hold", "PutObjectLegalHold"),
+    ("x-amz-object-lock-mode", "PutObjectRetention"),
+    ("x-amz-object-lock-retain-until-date", "PutObjectRetention"),
+    ("x-amz-tagging", "PutObjectTagging"),
+];
+/// The operations that create objects, which these headers describe.
+const MAKING: [&str; 4] = ["CopyObject", "CreateMultipartUpload", "PostObject", "PutObject"];
+
+/// The operations that can bypass retention in governance mode, if a header says so.
+const BYPASSING: [&str; 2] = ["DeleteObject", "PutObjectRetention"];
+const BYPASS: &str = "x-amz-bypass-governance-retention";
+
+/// Whether the actions of an operation are known.
+#[cfg(test)]
+pub(super) fn knows(operation: &str) -> bool {
+    ACTIONS.iter().any(|(name, ..)| *name == operation)
+}
+
+/// Returns the actions that a request needs. An unsupported operation, which is refused later, needs an action
+/// that no policy can name.
+pub(super) fn needed<'r>(
+    operation: &str,
+    (bucket, key): (&'r str, &'r str),
+    facts: &RequestFacts<'r>,
+) -> Vec<Need<'r>> {
+    let version = facts.version();
+    let need = |name: &&str| {
+        Action::new(name).map(|action| Need {
+            action,
+            bucket: Cow::Borrowed(bucket),
+            key: Cow::Borrowed(key),
+            version: version.clone(),
+            tags_are_in_body: operation == "PutObjectTagging",
+        })
+    };
+    let Some((_, plain, of_version)) = ACTIONS.iter().find(|(name, ..)| *name == operation) else {
+        // Refused operations need an action too, because their error reveals whether the bucket exists.
+        return ["ListBucket"].iter().filter_map(need).collect();
+    };
+    let is_of_version = version.is_some() && !of_version.is_empty();
+    let mut needs: Vec<_> = if is_of_version { of_version } else { plain }.iter().filter_map(need).collect();
+    if MAKING.contains(&operation) {
+        for (_, action) in BY_HEADER.iter().filter(|(header, _)| facts.header(header).is_some()) {
+            let is_new =
+                Action::new(action).is_some_and(|action| needs.iter().all(|need| need.action != action));
+            needs.extend([action].into_iter().filter(|_| is_new).filter_map(need));
+        }
+    }
+    if BYPASSING.contains(&operation)
+        && facts.header(BYPASS).is_some_and(|text| text.eq_ignore_ascii_case("true"))
+    {
+        needs.extend(["BypassGovernanceRetention"].iter().filter_map(need));
+    }
+    match operation {
+        "CopyObject" | "UploadPartCopy" => needs.extend(source(facts)),
+        "RenameObject" => needs.extend(renamed(bucket, facts)),
+        _ => {}
+    }
+    needs
+}
+
+/// Returns the actions on the object that is renamed. The operation itself reports an invalid name of the
+/// source.
+fn renamed<'r>(bucket: &'r str, facts: &RequestFacts<'r>) -> Vec<Need<'r>> {
+    let key = facts.headers().and_then(|headers| rename_source(bucket, headers).ok());
+    let need = |name: &&str| {
+        Some(Need {
+            action: Action::new(name)?,
+            bucket: Cow::Borrowed(bucket),
+            key: Cow::Owned(key.as_ref()?.as_str().to_owned()),
+            version: None,
+            tags_are_in_body: false,
+        })
+    };
+    ["GetObject", "DeleteObject"].iter().filter_map(need).collect()
+}
+
+/// Returns the action on the source of a copy. The operation itself reports an invalid name of the source.
+fn source<'r>(facts: &RequestFacts<'r>) -> Option<Need<'r>> {
+    let (bucket, key, version) = copy_source(facts.headers()?).ok()?;
+    let name = if version.is_some() { "GetObjectVersion" } else { "GetObject" };
+    Some(Need {
+        action: Action::new(name)?,
+        bucket: Cow::Owned(bucket.as_str().to_owned()),
+        key: Cow::Owned(key.as_str().to_owned()),
+        version: version.map(|version| version.as_str().to_owned()),
+        tags_are_in_body: false,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::gate::OperationRule;
+
+    #[test]
+    fn each_operation_that_is_offered_has_its_actions() {
+        let unknown: Vec<_> = OperationRule::offered()
+            .filter(|operation| operation.name != "ListBuckets" && !knows(operation.name))
+            .map(|operation| operation.name)
+            .collect();
+        assert_eq!(unknown, [""; 0]);
+    }
+
+    #[test]
+    fn what_is_renamed_and_what_bypasses_retention_needs_actions_of_its_own() {
+        let uri = http::Uri::from_static("/b/to");
+        let actions = |operation: &str, header: (&'static str, &'static str)| -> Vec<(String, String)> {
+            let headers = http::HeaderMap::from_iter([(
+                http::HeaderName::from_static(header.0),
+                http::HeaderValue::from_static(header.1),
+            )]);
+            let facts = RequestFacts::new(&headers, &uri, None);
+            let needs = needed(operation, ("b", "to"), &facts);
+            needs.iter().map(|need| (need.action.to_string(), need.key.to_string())).collect()
+        };
+        let on = |name: &str, key: &str| (format!("s3:{name}"), key.to_owned());
+        assert_eq!(
+            actions("RenameObject", ("x-amz-rename-source", "/b/from")),
+            [on("PutObject", "to"), on("GetObject", "from"), on("DeleteObject", "from")]
+        );
+        assert_eq!(
+            actions("DeleteObject", (BYPASS, "true")),
+            [on("DeleteObject", "to"), on("BypassGovernanceRetention", "to")]
+        );
+        assert_eq!(actions("DeleteObject", (BYPASS, "false")), [on("DeleteObject", "to")]);
+    }
+
+    #[test]
+    fn each_name_is_that_of_an_action() {
+        let names = ACTIONS.iter().flat_map(|(_, plain, of_version)| plain.iter().chain(*of_version));
+        for name in names.chain(BY_HEADER.iter().map(|(_, name)| name)) {
+            assert!(Action::new(name).is_some(), "{name}");
+        }
+    }
+}

@@ -1,0 +1,250 @@
+//! A request's values for the condition keys of policies.
+
+use std::borrow::Cow;
+use std::net::IpAddr;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use fordway_policy::{Action, ConditionKeys};
+use fordway_store::Tags;
+use fordway_wire::date::{format_iso8601, parse_amz_date};
+use fordway_wire::tagging;
+use http::{HeaderMap, Uri, header};
+use percent_encoding::percent_decode_str;
+
+use crate::access::actions::Need;
+use crate::users::{CallerKind, User};
+
+/// The origin of a request. An extension of `http` requests.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RequestOrigin {
+    /// The address of the client, or of the proxy before this gateway.
+    pub(crate) address: Option<IpAddr>,
+    /// Whether the connection is encrypted.
+    pub(crate) is_secure: bool,
+}
+
+/// The facts about a request that policies use, apart from its names.
+#[derive(Clone, Copy)]
+pub(crate) struct RequestFacts<'r> {
+    headers: &'r HeaderMap,
+    uri: &'r Uri,
+    origin: RequestOrigin,
+    /// The version that the request's body names.
+    version: Option<&'r str>,
+    /// The tags in the request's body.
+    tags: Option<&'r Tags>,
+    /// Values of condition keys that the request's body states; `None` until it has been read.
+    stated: Option<&'r [(&'static str, String)]>,
+}
+
+/// Headers that are condition keys `s3:NAME`.
+const HEADERS: [&str; 20] = [
+    "if-match",
+    "if-none-match",
+    "x-amz-acl",
+    "x-amz-content-sha256",
+    "x-amz-grant-full-control",
+    "x-amz-grant-read",
+    "x-amz-grant-read-acp",
+    "x-amz-grant-write",
+    "x-amz-grant-write-acp",
+    "x-amz-metadata-directive",
+    "x-amz-object-lock-legal-hold",
+    "x-amz-object-lock-mode",
+    "x-amz-object-lock-retain-until-date",
+    "x-amz-object-ownership",
+    "x-amz-server-side-encryption",
+    "x-amz-server-side-encryption-aws-kms-key-id",
+    "x-amz-server-side-encryption-customer-algorithm",
+    "x-amz-storage-class",
+    "x-amz-website-redirect-location",
+    "x-amz-copy-source",
+];
+const COPY_SOURCE: &str = "x-amz-copy-source";
+/// Parameters that are condition keys `s3:NAME` of listings.
+const PARAMETERS: [&str; 3] = ["prefix", "delimiter", "max-keys"];
+
+impl<'r> RequestFacts<'r> {
+    pub(crate) fn new(headers: &'r HeaderMap, uri: &'r Uri, origin: Option<RequestOrigin>) -> Self {
+        let nowhere = RequestOrigin { address: None, is_secure: false };
+        RequestFacts {
+            headers,
+            uri,
+            origin: origin.unwrap_or(nowhere),
+            version: None,
+            tags: None,
+            stated: None,
+        }
+    }
+
+    /// Adds values of condition keys that the request's body states. The keys are in lower case, as `s3:x-amz-acl`; they
+    /// replace the values of headers.
+    pub(crate) fn with(self, stated: &'r [(&'static str, String)]) -> Self {
+        RequestFacts { stated: Some(stated), ..self }
+    }
+
+    /// Whether the check of an operation needs values of its body, which has not been read.
+    pub(super) fn awaits_body(&self, operation: &str) -> bool {
+        self.stated.is_none() && ["PutObjectRetention", "PutObjectLegalHold"].contains(&operation)
+    }
+
+    /// Adds the tags in the request's body.
+    pub(crate) fn with_tags(self, tags: &'r Tags) -> Self {
+        RequestFacts { tags: Some(tags), ..self }
+    }
+
+    /// Sets the version of an object that the request's body names.
+    pub(crate) fn of_version(self, version: Option<&'r str>) -> Self {
+        RequestFacts { version, ..self }
+    }
+
+    /// Returns the version that the request names.
+    pub(super) fn version(&self) -> Option<String> {
+        let named = self.version.map(Cow::Borrowed).or_else(|| self.parameter("versionId"));
+        named.map(Cow::into_owned).filter(|version| !version.is_empty())
+    }
+
+    pub(super) fn has_tags(&self) -> bool {
+        self.tags.is_some()
+    }
+
+    pub(super) fn headers(&self) -> Option<&'r HeaderMap> {
+        Some(self.headers)
+    }
+
+    pub(super) fn header(&self, name: &str) -> Option<&'r str> {
+        self.headers.get(name).and_then(|value| value.to_str().ok())
+    }
+
+    /// Whether a query parameter replaces a header of the response.
+    pub(super) fn changes_response_headers(&self) -> bool {
+        let mut names = self.uri.query().unwrap_or_default().split('&').map(|pair| pair.split('=').next());
+        names.any(|name| decoded(name.unwrap_or_default()).starts_with("response-"))
+    }
+
+    /// Returns the decoded value of a query parameter.
+    pub(super) fn parameter(&self, name: &str) -> Option<Cow<'r, str>> {
+        self.uri.query().unwrap_or_default().split('&').find_map(|pair| {
+            let (known, value) = pair.split_once('=').unwrap_or((pair, ""));
+            (decoded(known) == name).then(|| decoded(value))
+        })
+    }
+
+    /// Returns the values of all condition keys, except the existing tags of an object.
+    pub(super) fn condition_keys(&self, user: &'r User, need: &Need<'_>) -> ConditionKeys<'r> {
+        let mut keys = ConditionKeys::default();
+        self.add_caller(&mut keys, user);
+        self.add_signature(&mut keys);
+        for name in PARAMETERS.iter().filter(|_| !need.action.is_of_objects()) {
+            if let Some(value) = self.parameter(name) {
+                keys.add(format!("s3:{name}"), value);
+            }
+        }
+        if let Some(version) = &need.version {
+            keys.add("s3:versionid", version.clone());
+        }
+        for name in HEADERS {
+            if let Some(value) = self.header(name) {
+                // The keys of object locks are named without the prefix.
+                let name = name
+                    .strip_prefix("x-amz-")
+                    .filter(|rest| rest.starts_with("object-lock-"))
+                    .unwrap_or(name);
+                let value = if name == COPY_SOURCE { source(value) } else { Cow::Borrowed(value) };
+                keys.add(format!("s3:{name}"), value);
+            }
+        }
+        self.add_tags(&mut keys);
+        for (key, value) in self.stated.unwrap_or_default() {
+            keys.replace(key, [Cow::Borrowed(value.as_str())]);
+        }
+        keys
+    }
+
+    /// Returns the values of all condition keys for an action on the bucket.
+    pub(crate) fn keys_on_bucket(&self, user: &'r User, action: Action, bucket: &str) -> ConditionKeys<'r> {
+        let need = Need {
+            action,
+            bucket: Cow::Borrowed(bucket),
+            key: Cow::Borrowed(""),
+            version: None,
+            tags_are_in_body: false,
+        };
+        self.condition_keys(user, &need)
+    }
+
+    fn add_caller(&self, keys: &mut ConditionKeys<'r>, user: &'r User) {
+        let now = SystemTime::now();
+        let seconds = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        keys.add("aws:currenttime", format_iso8601(now));
+        keys.add("aws:epochtime", seconds.to_string());
+        keys.add("aws:securetransport", if self.origin.is_secure { "true" } else { "false" });
+        if let Some(address) = self.origin.address {
+            keys.add("aws:sourceip", address.to_canonical().to_string());
+        }
+        if let Some(agent) = self.header(header::USER_AGENT.as_str()) {
+            keys.add("aws:useragent", agent);
+        }
+        if let Some(referer) = self.header(header::REFERER.as_str()) {
+            keys.add("aws:referer", referer);
+        }
+        if user.kind == CallerKind::Anonymous {
+            keys.add("aws:principaltype", "Anonymous");
+            keys.add("aws:userid", "anonymous");
+            return;
+        }
+        keys.add("aws:principaltype", "User");
+        keys.add("aws:userid", user.name.as_str());
+        keys.add("aws:username", user.name.as_str());
+        keys.add("aws:principalarn", format!("arn:aws:iam:::user/{}", user.name));
+    }
+
+    fn add_signature(&self, keys: &mut ConditionKeys<'r>) {
+        let header = self.header(header::AUTHORIZATION.as_str());
+        let (date, is_v4, is_v2) = match header {
+            Some(text) => (
+                self.header("x-amz-date").map(Cow::Borrowed),
+                text.starts_with("AWS4-"),
+                text.starts_with("AWS "),
+            ),
+            None => {
+                let has = |name| self.parameter(name).is_some();
+                (self.parameter("X-Amz-Date"), has("X-Amz-Signature"), has("Signature"))
+            }
+        };
+        if !is_v4 && !is_v2 {
+            return;
+        }
+        keys.add("s3:authtype", if header.is_some() { "REST-HEADER" } else { "REST-QUERY-STRING" });
+        keys.add("s3:signatureversion", if is_v4 { "AWS4-HMAC-SHA256" } else { "AWS" });
+        let signed = date.as_deref().and_then(parse_amz_date);
+        if let Some(age) = signed.and_then(|signed| SystemTime::now().duration_since(signed).ok()) {
+            keys.add("s3:signatureage", age.as_millis().to_string());
+        }
+    }
+
+    fn add_tags(&self, keys: &mut ConditionKeys<'r>) {
+        let parsed = self.header("x-amz-tagging").and_then(|text| tagging::decode(text).ok());
+        let tags = self.tags.cloned().or(parsed).unwrap_or_default();
+        for (name, value) in tags {
+            keys.add(format!("s3:requestobjecttag/{name}"), value);
+            keys.add("s3:requestobjecttagkeys", name);
+        }
+    }
+}
+
+/// Returns the source of a copy as `BUCKET/KEY`.
+fn source(text: &str) -> Cow<'_, str> {
+    let path = text.split_once("?versionId=").map_or(text, |(path, _)| path);
+    let path = path.strip_prefix('/').unwrap_or(path);
+    percent_decode_str(path).decode_utf8_lossy()
+}
+
+/// Decodes a name or a value of a query, as the operations do.
+fn decoded(text: &str) -> Cow<'_, str> {
+    if !text.bytes().any(|byte| matches!(byte, b'%' | b'+')) {
+        return Cow::Borrowed(text);
+    }
+    let spaced = text.replace('+', " ");
+    Cow::Owned(percent_decode_str(&spaced).decode_utf8_lossy().into_owned())
+}

@@ -1,0 +1,147 @@
+//! Each serving thread's cache of the rules of buckets. Rules are read again after a second, and at once if this
+//! gateway has changed them. So a request to a bucket without rules costs no system call and takes no lock.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use fordway_policy::{BucketRules, CallerRole, Policy, PublicAccessBlock};
+use fordway_store::{Bucket, DocumentKind, Error, ErrorKind, Result, Store};
+use s3s::dto::PublicAccessBlockConfiguration;
+
+use crate::users::{CallerKind, User};
+
+pub(crate) const POLICY: DocumentKind = DocumentKind::known("policy");
+pub(crate) const PUBLIC_ACCESS_BLOCK: DocumentKind = DocumentKind::known("public-access-block");
+
+/// How long cached rules are valid. Another gateway may change them in the meantime.
+const FRESH: Duration = Duration::from_secs(1);
+/// The maximum number of pairs of bucket and user in a thread's cache.
+const MOST: usize = 64;
+
+/// Changes whenever this gateway changes the rules of a bucket.
+static GENERATION: AtomicU64 = AtomicU64::new(0);
+
+thread_local! {
+    static KNOWN: RefCell<Vec<KnownRules>> = const { RefCell::new(Vec::new()) };
+}
+
+/// The rules of a bucket as a user can read them.
+struct KnownRules {
+    user: u64,
+    bucket: Bucket,
+    since: Instant,
+    generation: u64,
+    access: Arc<BucketAccess>,
+}
+
+/// The owner of a bucket, and its rules.
+pub(crate) struct BucketAccess {
+    /// `None` if the store has no owners; each user then counts as the owner.
+    owner: Option<u32>,
+    /// The rules, or the reason why they are not trusted. In that case, only the owner has access.
+    pub(crate) rules: Result<BucketRules, String>,
+    /// The generation of the rules before they were read.
+    read_in: u64,
+}
+
+impl Default for BucketAccess {
+    fn default() -> Self {
+        BucketAccess { owner: None, rules: Ok(BucketRules::default()), read_in: 0 }
+    }
+}
+
+impl BucketAccess {
+    pub(crate) fn role_of(&self, user: &User) -> CallerRole {
+        match user.kind {
+            CallerKind::Anonymous => CallerRole::Anonymous,
+            _ if user.uid == 0 || self.owner.is_none_or(|owner| owner == user.uid) => CallerRole::Owner,
+            _ => CallerRole::User,
+        }
+    }
+
+    /// Whether the rules permit each request of the user.
+    pub(crate) fn is_open_to(&self, user: &User) -> bool {
+        user.kind != CallerKind::Anonymous && self.rules.as_ref().is_ok_and(BucketRules::are_open_to_users)
+    }
+}
+
+/// Makes all threads read the rules of buckets again. To be called after each change of rules.
+pub(crate) fn forget_rules() {
+    GENERATION.fetch_add(1, Ordering::Release);
+}
+
+/// Returns the rules of a bucket if they are in this thread's cache.
+pub(super) fn known(user: &User, bucket: &Bucket, at: Instant) -> Option<Arc<BucketAccess>> {
+    look(user, bucket, at, Arc::clone)
+}
+
+/// Calls `read` with the rules of a bucket if they are in this thread's cache. Cost: no allocation, no lock, no
+/// system call.
+pub(super) fn look<T>(
+    user: &User,
+    bucket: &Bucket,
+    at: Instant,
+    read: impl FnOnce(&Arc<BucketAccess>) -> T,
+) -> Option<T> {
+    let generation = GENERATION.load(Ordering::Acquire);
+    KNOWN.with_borrow(|all| {
+        let mut fresh = all.iter().filter(|known| {
+            known.user == user.id
+                && known.generation == generation
+                && at.saturating_duration_since(known.since) < FRESH
+        });
+        fresh.find(|known| known.bucket == *bucket).map(|known| read(&known.access))
+    })
+}
+
+/// Caches the rules of a bucket, which were read after `at`.
+pub(super) fn remember(user: &User, bucket: &Bucket, access: BucketAccess, at: Instant) -> Arc<BucketAccess> {
+    let access = Arc::new(access);
+    KNOWN.with_borrow_mut(|all| {
+        all.retain(|known| known.user != user.id || known.bucket != *bucket);
+        if all.len() >= MOST {
+            all.remove(0);
+        }
+        let (user, generation) = (user.id, access.read_in);
+        all.push(KnownRules { user, bucket: bucket.clone(), since: at, generation, access: access.clone() });
+    });
+    access
+}
+
+/// Reads the rules of a bucket. Errors: `NoSuchBucket`, and errors of reading.
+pub(crate) fn read(store: &dyn Store, bucket: &Bucket) -> Result<BucketAccess> {
+    let read_in = GENERATION.load(Ordering::Acquire);
+    let owner = store.bucket_owner(bucket)?;
+    let rules = match rules(store, bucket) {
+        Ok(rules) => Ok(rules),
+        Err(error) if matches!(error.kind(), ErrorKind::AccessDenied | ErrorKind::Corrupt) => {
+            Err(format!("the bucket's rules are not trusted: {}", error.detail()))
+        }
+        Err(error) => return Err(error),
+    };
+    Ok(BucketAccess { owner, rules, read_in })
+}
+
+fn rules(store: &dyn Store, bucket: &Bucket) -> Result<BucketRules> {
+    let corrupt = |what: &str, why: String| Error::new(ErrorKind::Corrupt, format!("{what}: {why}"));
+    let policy = store.document(bucket, &POLICY)?.map(|document| {
+        Policy::parse(&document, bucket.as_str()).map_err(|error| corrupt("the policy", error.to_string()))
+    });
+    let block = store.document(bucket, &PUBLIC_ACCESS_BLOCK)?.map(|document| {
+        block_of(&document).ok_or_else(|| corrupt("the public access block", "it is malformed".to_owned()))
+    });
+    Ok(BucketRules { policy: policy.transpose()?, block: block.transpose()?.unwrap_or_default() })
+}
+
+/// Reads a public access block; `None` if the document is malformed.
+pub(crate) fn block_of(document: &[u8]) -> Option<PublicAccessBlock> {
+    let read: PublicAccessBlockConfiguration = crate::s3::documents::read(document).ok()?;
+    Some(PublicAccessBlock {
+        block_public_acls: read.block_public_acls.unwrap_or(false),
+        ignore_public_acls: read.ignore_public_acls.unwrap_or(false),
+        block_public_policy: read.block_public_policy.unwrap_or(false),
+        restrict_public_buckets: read.restrict_public_buckets.unwrap_or(false),
+    })
+}

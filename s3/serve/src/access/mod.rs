@@ -1,0 +1,283 @@
+//! Authorisation: whether the rules of a bucket permit a request. The rules are checked before a request's body is read
+//! and before the file system is accessed, which still checks each access as the caller's user.
+//!
+//! Rules apply to callers who are identified by their keys, and to anonymous callers. A caller whom the kernel has
+//! identified could open the same files without a gateway, so rules do not apply to such a caller.
+//!
+//! An operation whose check needs more than its head, such as a form or a retention, calls [`authorise`] itself, and
+//! adds the values in its body by [`RequestFacts::with`].
+//!
+//! * `actions`: the actions that each operation needs
+//! * `facts`: a request's values for condition keys
+//! * `known`: the rules of buckets, read once a second
+
+mod actions;
+mod facts;
+mod known;
+
+use std::borrow::Cow;
+use std::sync::Arc;
+use std::time::Instant;
+
+use fordway_policy::{AccessRequest, Action, CallerRole, Principal, Ruling};
+use fordway_store::{Bucket, ErrorKind, GetOptions, Key, Store, Tags, VersionId};
+use http::StatusCode;
+
+pub(crate) use facts::{RequestFacts, RequestOrigin};
+#[cfg(test)]
+pub(crate) use known::block_of;
+pub(crate) use known::{BucketAccess, POLICY, PUBLIC_ACCESS_BLOCK, forget_rules, read as read_rules};
+
+use crate::s3::{OperationResult, S3Failure, look_up};
+use crate::users::{CallerKind, User};
+use actions::Need;
+
+/// Checks that the rules of the buckets permit an operation. `bucket` is empty for an operation on the service, and `key`
+/// is empty for one on a bucket. `operation` has S3's name, such as `PutObject`.
+///
+/// Errors: `AccessDenied`; errors of reading the rules. Cost: the rules of a bucket are read once a second by each
+/// serving thread; a decision takes no system call, unless a policy has conditions on the tags of objects.
+pub(crate) async fn authorise(
+    user: &Arc<User>,
+    operation: &str,
+    (bucket, key): (&str, &str),
+    facts: &RequestFacts<'_>,
+) -> OperationResult<()> {
+    if user.kind == CallerKind::Peer {
+        return Ok(());
+    }
+    if user.kind == CallerKind::Anonymous && facts.changes_response_headers() {
+        let words = "Request specific response headers cannot be used for anonymous GET requests.";
+        return Err(S3Failure::aws("InvalidRequest", StatusCode::BAD_REQUEST, words, "sign the request"));
+    }
+    if user.kind == CallerKind::Anonymous
+        && let Some((_, words)) = NEVER_ANONYMOUS.iter().find(|(name, _)| *name == operation)
+    {
+        return Err(S3Failure::aws("AccessDenied", StatusCode::FORBIDDEN, words, SIGN));
+    }
+    if bucket.is_empty() {
+        return if user.kind == CallerKind::Anonymous { Err(unsigned()) } else { Ok(()) };
+    }
+    if facts.awaits_body(operation) && user.kind != CallerKind::Anonymous {
+        return Ok(());
+    }
+    let needs = actions::needed(operation, (bucket, key), facts);
+    if needs.is_empty() && user.kind == CallerKind::Anonymous {
+        return check_without_actions(user, operation, bucket).await;
+    }
+    for need in needs {
+        let Ok(bucket) = Bucket::new(&*need.bucket) else { continue };
+        let access = rules_of(user, &bucket).await?;
+        if !access.is_open_to(user) {
+            check(user, &access, &need, facts).await?;
+        }
+    }
+    Ok(())
+}
+
+/// Checks an unsigned request for an operation that needs no action on its bucket: a bucket with a policy may allow
+/// deleting the keys in a list, and creating a bucket always needs a signature. Errors: `AccessDenied`.
+async fn check_without_actions(user: &Arc<User>, operation: &str, bucket: &str) -> OperationResult<()> {
+    let (Ok(bucket), "DeleteObjects") = (Bucket::new(bucket), operation) else { return Err(unsigned()) };
+    let access = rules_of(user, &bucket).await?;
+    match access.rules.as_ref().is_ok_and(|rules| rules.policy.is_some()) {
+        true => Ok(()),
+        false => Err(unsigned()),
+    }
+}
+
+/// Like [`authorise`], for an operation whose body has the tags of an object. If a policy has conditions on these tags,
+/// `authorise` leaves the check to this call.
+pub(crate) async fn authorise_tags(
+    user: &Arc<User>,
+    names: (&str, &str),
+    facts: &RequestFacts<'_>,
+    tags: &Tags,
+) -> OperationResult<()> {
+    authorise(user, "PutObjectTagging", names, &facts.with_tags(tags)).await
+}
+
+/// Returns whether the cached rules of the bucket permit each request of a user; `None` if they have to be read. Cost:
+/// no system call.
+pub(crate) fn is_open_as_known(user: &User, bucket: &Bucket, at: Instant) -> Option<bool> {
+    if user.kind == CallerKind::Peer {
+        return Some(true);
+    }
+    known::look(user, bucket, at, |access| access.is_open_to(user))
+}
+
+/// Reads the rules of a bucket unless they are in this thread's cache. Returns whether they permit each request of a
+/// user; `None` if they cannot be read without waiting.
+pub(crate) fn is_open(user: &User, bucket: &Bucket, at: Instant) -> Option<bool> {
+    if let Some(is_open) = is_open_as_known(user, bucket, at) {
+        return Some(is_open);
+    }
+    if user.waits_for_server(bucket) {
+        return None;
+    }
+    let access = fordway_sys::without_waiting(|| known::read(&*user.store, bucket))?.ok()?;
+    let access = known::remember(user, bucket, access, at);
+    Some(access.is_open_to(user))
+}
+
+async fn rules_of(user: &Arc<User>, bucket: &Bucket) -> OperationResult<Arc<BucketAccess>> {
+    let now = Instant::now();
+    if let Some(access) = known::known(user, bucket, now) {
+        return Ok(access);
+    }
+    let wanted = bucket.clone();
+    match look_up(user.clone(), move |store| Ok(known::read(store, &wanted))).await? {
+        Ok(access) => Ok(known::remember(user, bucket, access, now)),
+        // The operation reports the missing bucket; anonymous callers do not learn that it is missing.
+        Err(error) if error.kind() == ErrorKind::NoSuchBucket => Ok(Arc::default()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Checks one action that an operation needs. Errors: `AccessDenied`, errors of reading tags.
+async fn check(
+    user: &Arc<User>,
+    access: &BucketAccess,
+    need: &Need<'_>,
+    facts: &RequestFacts<'_>,
+) -> OperationResult<()> {
+    let role = access.role_of(user);
+    let rules = match &access.rules {
+        Ok(rules) => rules,
+        Err(_) if role == CallerRole::Owner => return Ok(()),
+        Err(why) => return Err(denied(why)),
+    };
+    let policy = rules.policy.as_ref();
+    let mut request = AccessRequest {
+        principal: match user.kind {
+            CallerKind::Anonymous => Principal::Anonymous,
+            CallerKind::Keys | CallerKind::Peer => Principal::User(&user.name),
+        },
+        action: need.action,
+        bucket: &need.bucket,
+        key: Some(&*need.key).filter(|_| need.action.is_of_objects()),
+        keys: facts.condition_keys(user, need),
+    };
+    if need.action.is_of_objects() && policy.is_some_and(fordway_policy::Policy::needs_existing_tags) {
+        for (name, value) in existing_tags(user, need).await? {
+            request.keys.add(format!("s3:existingobjecttag/{name}"), value);
+        }
+    }
+    let waits_for_tags = need.tags_are_in_body
+        && !facts.has_tags()
+        && policy.is_some_and(fordway_policy::Policy::needs_request_tags);
+    if waits_for_tags && role != CallerRole::Anonymous {
+        return Ok(());
+    }
+    match rules.rule(role, &request) {
+        // Whoever could change the policy could open everything else.
+        ruling if ruling.is_permitted() && role == CallerRole::Anonymous && is_of_policy(need.action) => {
+            let detail =
+                "only the bucket's owner reads and changes its policy; sign the request as the owner";
+            let words = "The specified method is not allowed against this resource.";
+            Err(S3Failure::aws("MethodNotAllowed", StatusCode::METHOD_NOT_ALLOWED, words, detail))
+        }
+        ruling if ruling.is_permitted() => Ok(()),
+        Ruling::NotAllowed if is_missing(user, rules, role, &mut request, need).await => {
+            Err(fordway_store::Error::from(ErrorKind::NoSuchKey).into())
+        }
+        ruling => Err(refusal(ruling, user, need)),
+    }
+}
+
+/// Whether an action is about the policy itself, which no policy opens to unsigned requests (PutBucketPolicy, AWS API
+/// reference).
+fn is_of_policy(action: Action) -> bool {
+    ["DeleteBucketPolicy", "GetBucketPolicy", "PutBucketPolicy"].contains(&action.short_name())
+}
+
+/// Returns the tags of the object that a request is about; none if there is no such object.
+async fn existing_tags(user: &Arc<User>, need: &Need<'_>) -> OperationResult<Tags> {
+    let (Ok(bucket), Ok(key)) = (Bucket::new(&*need.bucket), Key::new(&*need.key)) else {
+        return Ok(Tags::new());
+    };
+    let version = need.version.as_deref().map(VersionId::new).transpose();
+    let Ok(version) = version else { return Ok(Tags::new()) };
+    let tags = move |store: &dyn Store| match store.tags(&bucket, &key, version.as_ref()) {
+        Err(error) if is_about_missing(error.kind()) => Ok(Tags::new()),
+        found => Ok(found?),
+    };
+    Ok(look_up(user.clone(), tags).await?)
+}
+
+fn is_about_missing(kind: ErrorKind) -> bool {
+    use ErrorKind::{MethodNotAllowed, NoSuchBucket, NoSuchKey, NoSuchVersion};
+    matches!(kind, NoSuchKey | NoSuchVersion | NoSuchBucket | MethodNotAllowed)
+}
+
+/// Whether a read is of a missing object whose key the caller may list, so that the caller may learn that it is
+/// missing.
+async fn is_missing<'r>(
+    user: &Arc<User>,
+    rules: &fordway_policy::BucketRules,
+    role: CallerRole,
+    request: &mut AccessRequest<'r>,
+    need: &'r Need<'_>,
+) -> bool {
+    let is_read = ["GetObject", "GetObjectVersion"].contains(&need.action.short_name());
+    let (Some(list), true) = (Action::new("ListBucket"), is_read) else { return false };
+    (request.action, request.key) = (list, None);
+    request.keys.replace("s3:prefix", [Cow::Borrowed(&*need.key)]);
+    let (Ok(bucket), Ok(key)) = (Bucket::new(&*need.bucket), Key::new(&*need.key)) else { return false };
+    if !rules.rule(role, request).is_permitted() {
+        return false;
+    }
+    let head = move |store: &dyn Store| Ok(store.head(&bucket, &key, &GetOptions::default()).map(drop));
+    let found = look_up(user.clone(), head).await;
+    matches!(found, Ok(Err(error)) if error.kind() == ErrorKind::NoSuchKey)
+}
+
+fn refusal(ruling: Ruling, user: &User, need: &Need<'_>) -> S3Failure {
+    let action = need.action;
+    match ruling {
+        Ruling::Denied(_) => {
+            let slash = if action.is_of_objects() { "/" } else { "" };
+            let key = if action.is_of_objects() { &*need.key } else { "" };
+            let words = format!(
+                "User: {} is not authorized to perform: {action} on resource: \"arn:aws:s3:::{}{slash}{key}\" with an \
+                 explicit deny in a resource-based policy",
+                user.name, need.bucket
+            );
+            S3Failure::aws("AccessDenied", StatusCode::FORBIDDEN, &words, "ask the bucket's owner")
+        }
+        Ruling::Restricted => denied(
+            "the bucket's public access block limits its public policy to the bucket's owner; ask the owner",
+        ),
+        Ruling::Anonymous => unsigned(),
+        _ => denied(&format!("the bucket's policy does not allow you {action}; ask the bucket's owner")),
+    }
+}
+
+/// The refusal of a request that must be signed.
+pub(crate) fn unsigned() -> S3Failure {
+    denied(SIGN)
+}
+
+/// Our sentence for a request that must be signed.
+const SIGN: &str = "anonymous requests are refused; sign them (SigV4)";
+
+/// AWS's message for most operations that nobody may request without a signature.
+const NO_ANONYMOUS: &str = "Anonymous users cannot invoke this API. Please authenticate.";
+
+/// The operations that no policy opens to unsigned requests, with AWS's messages.
+const NEVER_ANONYMOUS: [(&str, &str); 9] = [
+    ("CopyObject", "Anonymous users cannot copy objects. Please authenticate."),
+    ("CreateBucket", NO_ANONYMOUS),
+    ("CreateMultipartUpload", "Anonymous users cannot initiate multipart uploads. Please authenticate."),
+    ("DeleteBucketOwnershipControls", "s3:PutBucketOwnershipControls does not support Anonymous requests!"),
+    ("GetBucketOwnershipControls", "s3:GetBucketOwnershipControls does not support Anonymous requests!"),
+    ("PutBucketAcl", NO_ANONYMOUS),
+    ("PutBucketOwnershipControls", "s3:PutBucketOwnershipControls does not support Anonymous requests!"),
+    ("PutObjectAcl", NO_ANONYMOUS),
+    ("SelectObjectContent", NO_ANONYMOUS),
+];
+
+/// Returns AWS's error for a request that the rules do not permit. `why` is our own explanation.
+pub(crate) fn denied(why: &str) -> S3Failure {
+    S3Failure::aws("AccessDenied", StatusCode::FORBIDDEN, "Access Denied.", why)
+}

@@ -1,0 +1,321 @@
+//! File servers from which the files of buckets come over a network. A call that needs one may wait for as long as the
+//! server does not respond: for minutes, and no signal or deadline ends it. Such calls run on threads of their own, and
+//! are given up once the server has been silent for too long. Until it responds again, further calls fail at once.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::future::Future;
+use std::io;
+use std::ops::Range;
+use std::os::unix::fs::FileExt as _;
+use std::pin::pin;
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use fordway_store::{
+    CommitFailure, Error, ErrorKind, ExpectedContent, FileRegion, PutResult, ServerProbe, Store, Writer,
+};
+use tokio::runtime::{Builder, Runtime};
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
+
+use crate::buffers::BufferChunk;
+use crate::workers::{READERS_MAX, no_thread};
+
+/// How long a call may take before the server is asked whether it still responds.
+const QUIET: Duration = Duration::from_secs(1);
+/// How long the server may take to respond.
+const SILENCE_MAX: Duration = Duration::from_secs(5);
+/// How often a call that waits looks at the state of the server.
+const TICK: Duration = Duration::from_millis(100);
+
+/// The servers of this process, by the ID of their file system. They are shared by all gateways, and never removed.
+static SERVERS: LazyLock<Mutex<HashMap<u64, Arc<ServerThreads>>>> = LazyLock::new(Mutex::default);
+
+/// A file server that calls of one user for one bucket need.
+#[derive(Clone)]
+pub(crate) struct FileServer {
+    threads: Arc<ServerThreads>,
+    probe: ServerProbe,
+}
+
+/// The threads that wait for one file server.
+struct ServerThreads {
+    /// Only its pool of threads is used. While the server is silent, all of them may wait; other servers have their own.
+    pool: Runtime,
+    /// Leaves one thread for the question whether the server responds.
+    room: Arc<Semaphore>,
+    dialogue: Mutex<ServerDialogue>,
+}
+
+/// The last question to a file server.
+#[derive(Default)]
+struct ServerDialogue {
+    /// When it was asked, if the server has not responded.
+    asked: Option<Instant>,
+    /// When the server last responded.
+    responded: Option<Instant>,
+}
+
+impl FileServer {
+    /// Returns the server that calls of `store` for `bucket` need, if any. Cost: no system call. Errors: `Io` if no thread
+    /// can be started.
+    pub(crate) fn of(store: &dyn Store, bucket: &str) -> Result<Option<Self>, Error> {
+        let Some(probe) = store.file_server(bucket) else { return Ok(None) };
+        let mut servers = locked(&SERVERS);
+        let threads = match servers.get(&probe.file_system) {
+            Some(threads) => threads.clone(),
+            None => {
+                let threads = Arc::new(ServerThreads::new()?);
+                servers.insert(probe.file_system, threads.clone());
+                threads
+            }
+        };
+        Ok(Some(FileServer { threads, probe }))
+    }
+
+    /// Runs `work` on a thread that waits for this server. Errors: `Unavailable` if the server does not respond; `work`
+    /// may then still be carried out when it does.
+    pub(crate) async fn run<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, Error> {
+        let room = self.while_responding(self.threads.room.clone().acquire_owned()).await?;
+        let working = self.threads.pool.spawn_blocking(move || {
+            let _room = room;
+            work()
+        });
+        let done = self.while_responding(working).await?;
+        done.map_err(|ended| {
+            Error::new(ErrorKind::Internal, "work for a request ended early").caused_by(ended)
+        })
+    }
+
+    /// Waits for `work` as long as the server responds. Errors: `Unavailable`.
+    async fn while_responding<F: Future>(&self, work: F) -> Result<F::Output, Error> {
+        let (mut work, began) = (pin!(work), Instant::now());
+        loop {
+            if !self.responds() {
+                return Err(Error::new(ErrorKind::Unavailable, "the file server does not respond"));
+            }
+            if let Ok(done) = timeout(TICK, work.as_mut()).await {
+                return Ok(done);
+            }
+            if began.elapsed() >= QUIET {
+                self.ask();
+            }
+        }
+    }
+
+    /// Returns `writer`, which needs this server even if it is dropped unused.
+    pub(crate) fn guard(&self, writer: Box<dyn Writer>) -> Box<dyn Writer> {
+        Box::new(RemoteWriter { inner: Some(writer), server: self.clone() })
+    }
+
+    /// Drops `value`, which may have to wait for this server: closing a file may send what remains of it.
+    fn drop_apart<T: Send + 'static>(&self, value: T) {
+        self.threads.pool.spawn_blocking(move || drop(value));
+    }
+
+    /// Whether the server responded when it was last asked.
+    pub(crate) fn responds(&self) -> bool {
+        self.silence() < SILENCE_MAX
+    }
+
+    /// Returns how long the server has not responded to a question.
+    fn silence(&self) -> Duration {
+        locked(&self.threads.dialogue).asked.map_or(Duration::ZERO, |asked| asked.elapsed())
+    }
+
+    /// Asks the server, unless it has yet to respond or has just done so.
+    fn ask(&self) {
+        let mut dialogue = locked(&self.threads.dialogue);
+        let is_fresh = dialogue.responded.is_some_and(|responded| responded.elapsed() < QUIET);
+        if dialogue.asked.is_some() || is_fresh {
+            return;
+        }
+        dialogue.asked = Some(Instant::now());
+        let (threads, ask) = (self.threads.clone(), self.probe.ask.clone());
+        self.threads.pool.spawn_blocking(move || {
+            ask();
+            *locked(&threads.dialogue) = ServerDialogue { asked: None, responded: Some(Instant::now()) };
+        });
+    }
+}
+
+/// A writer that is dropped where it may wait.
+struct RemoteWriter {
+    inner: Option<Box<dyn Writer>>,
+    server: FileServer,
+}
+
+impl RemoteWriter {
+    fn take(&mut self) -> Result<Box<dyn Writer>, Error> {
+        self.inner.take().ok_or_else(|| Error::new(ErrorKind::Internal, "a writer was used after its end"))
+    }
+}
+
+impl Writer for RemoteWriter {
+    fn write(&mut self, data: &[u8]) -> Result<(), Error> {
+        let ended = || Error::new(ErrorKind::Internal, "a writer was used after its end");
+        self.inner.as_mut().ok_or_else(ended)?.write(data)
+    }
+
+    fn commit(mut self: Box<Self>, expected: &ExpectedContent) -> Result<PutResult, Error> {
+        self.take()?.commit(expected)
+    }
+
+    fn try_commit(mut self: Box<Self>, expected: &ExpectedContent) -> Result<PutResult, CommitFailure> {
+        let done = self.take().map_err(CommitFailure::Failed)?.try_commit(expected);
+        done.map_err(|why| match why {
+            CommitFailure::Locked(writer, error) => CommitFailure::Locked(self.server.guard(writer), error),
+            failed => failed,
+        })
+    }
+}
+
+impl Drop for RemoteWriter {
+    fn drop(&mut self) {
+        if let Some(writer) = self.inner.take() {
+            self.server.drop_apart(writer);
+        }
+    }
+}
+
+/// A region of a file from a file server.
+pub(crate) struct RemoteRegion {
+    /// Taken when this is dropped.
+    file: Option<Arc<File>>,
+    offset: u64,
+    pub(crate) len: u64,
+    server: FileServer,
+}
+
+impl RemoteRegion {
+    pub(crate) fn new(region: FileRegion, server: &FileServer) -> Self {
+        let FileRegion { file, offset, len } = region;
+        RemoteRegion { file: Some(Arc::new(file)), offset, len, server: server.clone() }
+    }
+
+    /// Reads `range` of the region, at most [`crate::buffers::CHUNK_BYTES`]. Errors: `UnexpectedEof` for a file that is shorter; the server
+    /// does not respond.
+    pub(crate) async fn read(&self, range: Range<u64>) -> io::Result<Bytes> {
+        let file = self.file.clone().ok_or(io::ErrorKind::UnexpectedEof)?;
+        let (offset, len) = (self.offset + range.start, (range.end - range.start) as usize);
+        let read = move || {
+            let mut chunk = BufferChunk::new();
+            file.read_exact_at(&mut chunk.memory()[..len], offset)?;
+            Ok(chunk.into_bytes(len))
+        };
+        self.server.run(read).await.map_err(io::Error::other)?
+    }
+
+    /// Returns the region without its first `bytes` bytes.
+    pub(crate) fn after(mut self, bytes: u64) -> Self {
+        self.offset += bytes;
+        self.len -= bytes;
+        self
+    }
+}
+
+impl Drop for RemoteRegion {
+    fn drop(&mut self) {
+        if let Some(file) = self.file.take() {
+            self.server.drop_apart(file);
+        }
+    }
+}
+
+impl ServerThreads {
+    fn new() -> Result<Self, Error> {
+        let mut builder = Builder::new_current_thread();
+        builder.thread_name("fordway-server").max_blocking_threads(READERS_MAX + 1);
+        Ok(ServerThreads {
+            pool: builder.build().map_err(no_thread)?,
+            room: Arc::new(Semaphore::new(READERS_MAX)),
+            dialogue: Mutex::default(),
+        })
+    }
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+    use std::sync::mpsc::{Sender, channel};
+
+    use super::*;
+
+    /// Returns a server that responds once something is sent, and then always.
+    fn silent_server() -> (FileServer, Sender<()>) {
+        static NEXT: AtomicU64 = AtomicU64::new(1 << 60);
+        let (respond, responses) = channel::<()>();
+        let responses = Mutex::new(responses);
+        let ask = Arc::new(move || {
+            // An error means that the sender is gone.
+            let _ = locked(&responses).recv();
+        });
+        let probe = ServerProbe { file_system: NEXT.fetch_add(1, Ordering::Relaxed), ask };
+        let threads = Arc::new(ServerThreads::new().unwrap());
+        (FileServer { threads, probe }, respond)
+    }
+
+    #[test]
+    fn a_call_ends_when_its_server_falls_silent_and_works_when_it_is_back() {
+        let runtime = crate::workers::new_runtime().unwrap();
+        let (server, respond) = silent_server();
+        let (other, _respond) = silent_server();
+        let (stop, stopped) = channel::<()>();
+        runtime.block_on(async {
+            assert_eq!(server.run(|| 1).await.unwrap(), 1);
+            let began = Instant::now();
+            let hung = server.run(move || stopped.recv()).await.unwrap_err();
+            assert_eq!(hung.kind(), ErrorKind::Unavailable);
+            assert!(began.elapsed() >= SILENCE_MAX, "{:?}", began.elapsed());
+            let began = Instant::now();
+            assert_eq!(server.run(|| 1).await.unwrap_err().kind(), ErrorKind::Unavailable);
+            assert!(began.elapsed() < SILENCE_MAX, "it is known to be silent");
+            assert_eq!(other.run(|| 1).await.unwrap(), 1, "another server responds");
+            drop((respond, stop));
+            while server.run(|| 1).await.is_err() {
+                tokio::time::sleep(TICK).await;
+            }
+        });
+    }
+
+    #[test]
+    fn long_work_goes_on_while_its_server_responds() {
+        let runtime = crate::workers::new_runtime().unwrap();
+        let (server, respond) = silent_server();
+        drop(respond);
+        let work = || std::thread::sleep(QUIET + SILENCE_MAX + 2 * TICK);
+        runtime.block_on(server.run(work)).unwrap();
+    }
+
+    #[test]
+    fn calls_beyond_the_room_wait_their_turn() {
+        let runtime = crate::workers::new_runtime().unwrap();
+        let (server, respond) = silent_server();
+        drop(respond);
+        let calls: Vec<_> = (0..2 * READERS_MAX)
+            .map(|number| {
+                let server = server.clone();
+                runtime.spawn(async move {
+                    server
+                        .run(move || {
+                            std::thread::sleep(TICK);
+                            number
+                        })
+                        .await
+                })
+            })
+            .collect();
+        for (number, call) in calls.into_iter().enumerate() {
+            assert_eq!(runtime.block_on(call).unwrap().unwrap(), number);
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! Limits of bodies: the minimum rate of a client, and the pauses of a user who is ahead of their rate.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll, ready};
+use std::time::{Duration, Instant};
+
+use tokio::time::{Sleep, sleep};
+
+use super::UserAccount;
+
+/// Counters of bodies and connections that were ended or refused, and that belong to no user.
+#[derive(Debug, Default)]
+pub(crate) struct LimitCounters {
+    /// Bodies ended because the client was too slow, in either direction.
+    pub(crate) slow_bodies: AtomicU64,
+    /// Connections refused because their address has too many without a valid signature.
+    pub(crate) refused_connections: AtomicU64,
+    /// Connections closed after too many requests without a valid signature.
+    pub(crate) closed_connections: AtomicU64,
+}
+
+/// The limits of bodies of a gateway.
+#[derive(Clone, Debug)]
+pub(crate) struct BodyLimits {
+    /// The maximum time between two pieces of a body, in either direction.
+    pub(crate) stall_timeout: Duration,
+    /// The minimum number of bytes per second, averaged over waits of `stall_timeout`.
+    pub(crate) bytes_per_s_min: u64,
+    pub(crate) counters: Arc<LimitCounters>,
+}
+
+impl BodyLimits {
+    /// Returns limits without a least rate.
+    #[cfg(test)]
+    pub(crate) fn of_tests(stall_timeout: Duration) -> Self {
+        BodyLimits { stall_timeout, bytes_per_s_min: 0, counters: Arc::default() }
+    }
+
+    /// Counts a body that ends because the client is too slow.
+    pub(crate) fn count_slow(&self) {
+        self.counters.slow_bodies.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Measures how fast a client sends or receives a body. Only the time during which the gateway waits for the client
+/// counts. Cost: reads the clock twice for each wait.
+#[derive(Debug, Default)]
+pub(crate) struct ProgressWatch {
+    since: Option<Instant>,
+    waited: Duration,
+    bytes: u64,
+}
+
+impl ProgressWatch {
+    /// Records that the gateway waits for the client from now on, if it does not already.
+    pub(crate) fn wait(&mut self) {
+        self.since.get_or_insert_with(Instant::now);
+    }
+
+    /// Records that `bytes` were transferred to or from the client. Returns whether it is fast enough.
+    pub(crate) fn moved(&mut self, bytes: u64, limits: &BodyLimits) -> bool {
+        self.bytes = self.bytes.saturating_add(bytes);
+        let Some(since) = self.since.take() else { return true };
+        self.has_waited(since.elapsed(), limits)
+    }
+
+    fn has_waited(&mut self, time: Duration, limits: &BodyLimits) -> bool {
+        self.waited += time;
+        if self.waited < limits.stall_timeout {
+            return true;
+        }
+        let is_enough = self.bytes as f64 >= limits.bytes_per_s_min as f64 * self.waited.as_secs_f64();
+        *self = ProgressWatch::default();
+        is_enough
+    }
+}
+
+/// Delays the body of a user who is ahead of their rate.
+#[derive(Debug, Default)]
+pub(crate) struct RatePacer(Option<Pin<Box<Sleep>>>);
+
+/// The longest time between two polls of a delayed body, so that it is not mistaken for a stalled one.
+const PAUSE_MAX: Duration = Duration::from_secs(1);
+
+impl RatePacer {
+    /// Ready when more bytes of the body may be transferred.
+    pub(crate) fn poll_allowed(&mut self, account: &UserAccount, context: &mut Context<'_>) -> Poll<()> {
+        loop {
+            if let Some(pause) = &mut self.0 {
+                ready!(pause.as_mut().poll(context));
+                self.0 = None;
+            }
+            let pause = account.pause();
+            if pause.is_zero() {
+                return Poll::Ready(());
+            }
+            self.0 = Some(Box::pin(sleep(pause.min(PAUSE_MAX))));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn limits() -> BodyLimits {
+        BodyLimits { stall_timeout: 10 * SECOND, bytes_per_s_min: 100, counters: Arc::default() }
+    }
+
+    /// Returns after how many steps a client counts as too slow; in each step, it transfers this many bytes in a
+    /// second of waiting.
+    fn steps(bytes: u64, first: u64) -> Option<usize> {
+        let mut watch = ProgressWatch { bytes: first, ..Default::default() };
+        (1..=40).find(|_| {
+            watch.bytes += bytes;
+            !watch.has_waited(SECOND, &limits())
+        })
+    }
+
+    #[test]
+    fn a_client_below_the_least_rate_is_too_slow_at_the_end_of_a_period() {
+        assert_eq!(steps(99, 0), Some(10));
+        assert_eq!(steps(100, 0), None);
+        assert_eq!(steps(1, 1_000_000), Some(20), "a fast start counts for one period");
+    }
+
+    #[test]
+    fn time_without_a_wait_does_not_count() {
+        let mut watch = ProgressWatch::default();
+        assert!((0..1000).all(|_| watch.moved(1, &limits())));
+        assert_eq!((watch.waited, watch.bytes), (Duration::ZERO, 1000));
+    }
+}

@@ -1,0 +1,185 @@
+//! Limits of clients whose user is not known yet: the number of connections of one address without a valid signature,
+//! and the number of requests without a valid signature on one connection.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv6Addr};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use http::StatusCode;
+
+use super::{LimitCounters, UserAccount};
+
+/// The maximum number of consecutive requests on a connection that are refused for lack of a valid signature. A client
+/// with a wrong key or clock stops after a few requests.
+const UNSIGNED_MAX: u32 = 100;
+
+/// The number of connections without a valid signature, by address.
+#[derive(Debug)]
+pub(crate) struct AddressTable {
+    connections_max: u32,
+    open: Mutex<HashMap<IpAddr, u32>>,
+    counters: Arc<LimitCounters>,
+}
+
+/// A connection in the table. Dropping it removes the connection.
+#[derive(Debug)]
+pub(crate) struct AddressSlot {
+    table: Arc<AddressTable>,
+    address: IpAddr,
+}
+
+impl AddressTable {
+    pub(crate) fn new(connections_max: u32, counters: Arc<LimitCounters>) -> Arc<Self> {
+        Arc::new(AddressTable { connections_max, open: Mutex::default(), counters })
+    }
+
+    /// Returns the entry of a new connection; `None` if its address has the maximum number of connections.
+    pub(crate) fn admit(self: &Arc<Self>, address: IpAddr) -> Option<ConnectionAccount> {
+        let slot = self.add(address)?;
+        Some(ConnectionAccount::new(Some(slot), self.counters.clone()))
+    }
+
+    /// Adds a connection; `None` if its address has the maximum number of connections.
+    pub(crate) fn add(self: &Arc<Self>, address: IpAddr) -> Option<AddressSlot> {
+        let address = network_of(address);
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = open.entry(address).or_default();
+        if *count >= self.connections_max {
+            self.counters.refused_connections.fetch_add(1, Ordering::Relaxed);
+            return None;
+        }
+        *count += 1;
+        Some(AddressSlot { table: self.clone(), address })
+    }
+}
+
+impl Drop for AddressSlot {
+    fn drop(&mut self) {
+        let mut open = self.table.open.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = open.get_mut(&self.address) {
+            *count -= 1;
+            if *count == 0 {
+                open.remove(&self.address);
+            }
+        }
+    }
+}
+
+/// Returns the address, or the /64 network of an IPv6 address, because one client usually has a whole /64 network.
+fn network_of(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) => {
+            let network = u128::from(address) >> 64 << 64;
+            IpAddr::V6(Ipv6Addr::from(network))
+        }
+        address => address,
+    }
+}
+
+/// What is known about the client of a connection.
+#[derive(Debug)]
+pub(crate) struct ConnectionAccount {
+    /// Present until a request has a valid signature.
+    address: Mutex<Option<AddressSlot>>,
+    /// The id of the latest user's account; 0 before the first valid signature.
+    user_id: AtomicU64,
+    user: Mutex<Option<Arc<UserAccount>>>,
+    unsigned: AtomicU32,
+    counters: Arc<LimitCounters>,
+}
+
+impl ConnectionAccount {
+    pub(crate) fn new(address: Option<AddressSlot>, counters: Arc<LimitCounters>) -> Self {
+        ConnectionAccount {
+            address: Mutex::new(address),
+            user_id: AtomicU64::new(0),
+            user: Mutex::default(),
+            unsigned: AtomicU32::new(0),
+            counters,
+        }
+    }
+
+    /// Records the response to a request. `user` is `None` if the request had no valid signature. Returns whether the
+    /// connection may remain open. Cost: two atomic loads if the user is the same as before.
+    pub(crate) fn answered(&self, user: Option<&Arc<UserAccount>>, status: StatusCode) -> bool {
+        let Some(user) = user else { return self.answered_stranger(status) };
+        if self.user_id() != user.id() {
+            *self.user.lock().unwrap_or_else(PoisonError::into_inner) = Some(user.clone());
+            self.user_id.store(user.id(), Ordering::Relaxed);
+            drop(self.address.lock().unwrap_or_else(PoisonError::into_inner).take());
+        }
+        if self.unsigned.load(Ordering::Relaxed) > 0 {
+            self.unsigned.store(0, Ordering::Relaxed);
+        }
+        true
+    }
+
+    fn answered_stranger(&self, status: StatusCode) -> bool {
+        if status != StatusCode::FORBIDDEN {
+            return self.is_welcome();
+        }
+        let before = self.unsigned.fetch_add(1, Ordering::Relaxed);
+        if before + 1 == UNSIGNED_MAX {
+            self.counters.closed_connections.fetch_add(1, Ordering::Relaxed);
+        }
+        self.is_welcome()
+    }
+
+    /// Whether the connection may remain open.
+    pub(crate) fn is_welcome(&self) -> bool {
+        self.unsigned.load(Ordering::Relaxed) < UNSIGNED_MAX
+    }
+
+    /// Returns the id of the latest user's account; 0 before the first valid signature.
+    pub(crate) fn user_id(&self) -> u64 {
+        self.user_id.load(Ordering::Relaxed)
+    }
+
+    /// Returns the account of the latest user.
+    pub(crate) fn user(&self) -> Option<Arc<UserAccount>> {
+        self.user.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limits::{StatedLimits, UserLimits};
+
+    #[test]
+    fn an_address_has_so_many_connections_until_one_is_signed() {
+        let counters = Arc::<LimitCounters>::default();
+        let table = AddressTable::new(2, counters.clone());
+        let [one, other] = ["10.0.0.1", "10.0.0.2"].map(|text| text.parse().unwrap());
+        let first = ConnectionAccount::new(table.add(one), counters.clone());
+        let _second = table.add(one).unwrap();
+        assert!(table.add(one).is_none() && table.add(other).is_some());
+        let user = UserAccount::new(StatedLimits::default(), UserLimits::default());
+        assert!(first.answered(Some(&user), StatusCode::OK));
+        let _third = table.add(one).expect("the first is signed");
+        assert_eq!(counters.refused_connections.load(Ordering::Relaxed), 1);
+        assert_eq!(first.user().map(|user| user.id()), Some(user.id()));
+    }
+
+    #[test]
+    fn an_address_is_a_network() {
+        let network = |text: &str| network_of(text.parse().unwrap()).to_string();
+        assert_eq!(network("2001:db8:1:2:3:4:5:6"), "2001:db8:1:2::");
+        assert_eq!(network("::ffff:10.0.0.1"), "10.0.0.1");
+    }
+
+    #[test]
+    fn a_connection_without_valid_signatures_ends() {
+        let account = ConnectionAccount::new(None, Arc::default());
+        let user = UserAccount::new(StatedLimits::default(), UserLimits::default());
+        let refuse =
+            |count: u32| (0..count).filter(|_| account.answered(None, StatusCode::FORBIDDEN)).count() as u32;
+        assert_eq!(refuse(UNSIGNED_MAX - 1), UNSIGNED_MAX - 1);
+        assert!(account.answered(Some(&user), StatusCode::OK), "a valid signature resets the count");
+        assert_eq!(refuse(UNSIGNED_MAX - 1), UNSIGNED_MAX - 1);
+        assert!(account.answered(None, StatusCode::OK), "a preflight request has no signature");
+        assert_eq!(refuse(1), 0);
+        assert_eq!(account.counters.closed_connections.load(Ordering::Relaxed), 1);
+    }
+}

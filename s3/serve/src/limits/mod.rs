@@ -1,0 +1,293 @@
+//! Limits of users and of clients whose user is not known yet.
+//!
+//! A [`UserAccount`] counts a user's requests in flight and bytes. `body` ends transfers that are too slow, `turns`
+//! lets users take turns on a busy thread, and `connection` limits clients without a valid signature. For a client
+//! within the limits, the cost is a few atomic operations.
+
+mod body;
+mod connection;
+mod turns;
+
+pub(crate) use body::{BodyLimits, LimitCounters, ProgressWatch, RatePacer};
+pub(crate) use connection::{AddressTable, ConnectionAccount};
+pub(crate) use turns::{forget_turns, is_shared, take_turn};
+
+use std::num::NonZeroU64;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock};
+use std::time::{Duration, Instant};
+
+/// The largest weight of a user.
+pub(crate) const WEIGHT_MAX: u32 = 1000;
+
+/// How far a user's bytes may be ahead of their rate before the user's bodies are delayed.
+const RATE_SLACK: Duration = Duration::from_millis(250);
+/// How far a user's bytes may be ahead of their rate before further requests are refused.
+const RATE_DEBT_MAX: Duration = Duration::from_secs(1);
+
+/// The share of a gateway's resources that one user may use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UserLimits {
+    /// The maximum number of requests in flight; further ones are answered with 503 `SlowDown`.
+    pub requests_max: u32,
+    /// The maximum number of bytes of bodies per second, in both directions together; `None` for no limit.
+    pub bytes_per_s_max: Option<NonZeroU64>,
+    /// The user's share of a busy thread, relative to the weights of other users: 1 to 1,000.
+    pub weight: u32,
+}
+
+impl Default for UserLimits {
+    /// 8,192 requests in flight, any rate, weight 1.
+    fn default() -> Self {
+        UserLimits { requests_max: 8192, bytes_per_s_max: None, weight: 1 }
+    }
+}
+
+/// The limits that the entry of a user states; the others are the gateway's.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct StatedLimits {
+    pub(crate) requests_max: Option<u32>,
+    pub(crate) bytes_per_s_max: Option<NonZeroU64>,
+    pub(crate) weight: Option<u32>,
+}
+
+impl StatedLimits {
+    fn or(self, others: UserLimits) -> UserLimits {
+        UserLimits {
+            requests_max: self.requests_max.unwrap_or(others.requests_max),
+            bytes_per_s_max: self.bytes_per_s_max.or(others.bytes_per_s_max),
+            weight: self.weight.unwrap_or(others.weight).clamp(1, WEIGHT_MAX),
+        }
+    }
+}
+
+/// Why a request was refused or ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum LimitReason {
+    /// The user has too many requests in flight.
+    Requests = 1,
+    /// The user has transferred too many bytes.
+    Rate = 2,
+    /// The body was sent or received too slowly.
+    Slow = 3,
+}
+
+impl LimitReason {
+    /// Returns the name in logs and metrics.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            LimitReason::Requests => "requests",
+            LimitReason::Rate => "rate",
+            LimitReason::Slow => "slow",
+        }
+    }
+
+    /// The inverse of `as u8`; `None` for 0.
+    pub(crate) fn from_number(number: u8) -> Option<Self> {
+        [LimitReason::Requests, LimitReason::Rate, LimitReason::Slow]
+            .into_iter()
+            .find(|reason| *reason as u8 == number)
+    }
+}
+
+/// The reason for a refusal, and the time after which the client may try again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LimitRefusal {
+    pub(crate) reason: LimitReason,
+    pub(crate) retry_after_s: u64,
+}
+
+/// The requests and bytes of one user, and their limits. All threads share it.
+#[derive(Debug)]
+pub(crate) struct UserAccount {
+    /// Tells accounts apart; never 0.
+    id: u64,
+    stated: StatedLimits,
+    requests_max: AtomicU32,
+    /// 0 for no limit.
+    bytes_per_s_max: AtomicU64,
+    weight: AtomicU32,
+    in_flight: AtomicU32,
+    /// The time until which the bytes transferred so far use up the rate, in nanoseconds of [`now_ns`].
+    paid_until_ns: AtomicU64,
+    /// Bytes of responses over HTTP/2 and 3 that wait for the user's clients.
+    pub(crate) held_bytes: AtomicU64,
+    refused_requests: AtomicU64,
+    refused_rate: AtomicU64,
+}
+
+impl UserAccount {
+    pub(crate) fn new(stated: StatedLimits, others: UserLimits) -> Arc<Self> {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        let account = UserAccount {
+            id: NEXT.fetch_add(1, Ordering::Relaxed),
+            stated,
+            requests_max: AtomicU32::new(0),
+            bytes_per_s_max: AtomicU64::new(0),
+            weight: AtomicU32::new(1),
+            in_flight: AtomicU32::new(0),
+            paid_until_ns: AtomicU64::new(0),
+            held_bytes: AtomicU64::new(0),
+            refused_requests: AtomicU64::new(0),
+            refused_rate: AtomicU64::new(0),
+        };
+        account.limit(others);
+        Arc::new(account)
+    }
+
+    /// Sets the limits that the user's entry does not state.
+    pub(crate) fn limit(&self, others: UserLimits) {
+        let limits = self.stated.or(others);
+        self.requests_max.store(limits.requests_max, Ordering::Relaxed);
+        self.bytes_per_s_max.store(limits.bytes_per_s_max.map_or(0, NonZeroU64::get), Ordering::Relaxed);
+        self.weight.store(limits.weight, Ordering::Relaxed);
+    }
+
+    /// Returns the limits that the user's entry states.
+    pub(crate) fn stated(&self) -> StatedLimits {
+        self.stated
+    }
+
+    pub(crate) fn id(&self) -> u64 {
+        self.id
+    }
+
+    pub(crate) fn weight(&self) -> u32 {
+        self.weight.load(Ordering::Relaxed)
+    }
+
+    /// Counts a request until the slot is dropped. Errors: the user is at a limit. Cost: an atomic addition, and one
+    /// more at the end.
+    pub(crate) fn begin(self: &Arc<Self>) -> Result<RequestSlot, LimitRefusal> {
+        let slot = RequestSlot(self.clone());
+        let before = self.in_flight.fetch_add(1, Ordering::Relaxed);
+        if before >= self.requests_max.load(Ordering::Relaxed) {
+            self.refused_requests.fetch_add(1, Ordering::Relaxed);
+            return Err(LimitRefusal { reason: LimitReason::Requests, retry_after_s: 1 });
+        }
+        if self.is_paced() {
+            let debt = self.debt();
+            if debt > RATE_DEBT_MAX {
+                self.refused_rate.fetch_add(1, Ordering::Relaxed);
+                let retry_after_s = debt.as_secs() + 1;
+                return Err(LimitRefusal { reason: LimitReason::Rate, retry_after_s });
+            }
+        }
+        Ok(slot)
+    }
+
+    /// Whether the user's bytes are limited.
+    pub(crate) fn is_paced(&self) -> bool {
+        self.bytes_per_s_max.load(Ordering::Relaxed) != 0
+    }
+
+    /// Counts bytes of a body against the user's rate.
+    pub(crate) fn charge(&self, bytes: u64) {
+        let rate = self.bytes_per_s_max.load(Ordering::Relaxed);
+        if rate == 0 || bytes == 0 {
+            return;
+        }
+        let cost_ns = u64::try_from(u128::from(bytes) * 1_000_000_000 / u128::from(rate)).unwrap_or(u64::MAX);
+        let now = now_ns();
+        let pay = |until: u64| Some(until.max(now).saturating_add(cost_ns));
+        let _ = self.paid_until_ns.fetch_update(Ordering::Relaxed, Ordering::Relaxed, pay);
+    }
+
+    /// Returns how far the user's bytes are ahead of their rate.
+    fn debt(&self) -> Duration {
+        Duration::from_nanos(self.paid_until_ns.load(Ordering::Relaxed).saturating_sub(now_ns()))
+    }
+
+    /// Returns how long a body must pause now.
+    fn pause(&self) -> Duration {
+        if self.is_paced() { self.debt().saturating_sub(RATE_SLACK) } else { Duration::ZERO }
+    }
+
+    /// Returns the number of requests in flight, and how many were refused for either reason.
+    pub(crate) fn counts(&self) -> UserCounts {
+        UserCounts {
+            in_flight: self.in_flight.load(Ordering::Relaxed),
+            refused: [
+                (LimitReason::Requests, self.refused_requests.load(Ordering::Relaxed)),
+                (LimitReason::Rate, self.refused_rate.load(Ordering::Relaxed)),
+            ],
+        }
+    }
+}
+
+/// The counters of one user.
+pub(crate) struct UserCounts {
+    pub(crate) in_flight: u32,
+    pub(crate) refused: [(LimitReason, u64); 2],
+}
+
+/// A request in flight. Dropping it decrements the count.
+#[derive(Debug)]
+pub(crate) struct RequestSlot(Arc<UserAccount>);
+
+impl Drop for RequestSlot {
+    fn drop(&mut self) {
+        self.0.in_flight.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Returns nanoseconds since the first call.
+fn now_ns() -> u64 {
+    static START: LazyLock<Instant> = LazyLock::new(Instant::now);
+    u64::try_from(START.elapsed().as_nanos()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn account(requests_max: u32, bytes_per_s_max: u64) -> Arc<UserAccount> {
+        let limits =
+            UserLimits { requests_max, bytes_per_s_max: NonZeroU64::new(bytes_per_s_max), weight: 1 };
+        UserAccount::new(StatedLimits::default(), limits)
+    }
+
+    #[test]
+    fn requests_in_flight_are_limited_and_counted() {
+        let account = account(2, 0);
+        let slots = [account.begin().unwrap(), account.begin().unwrap()];
+        let refusal = account.begin().expect_err("two are in flight");
+        assert_eq!(refusal, LimitRefusal { reason: LimitReason::Requests, retry_after_s: 1 });
+        assert_eq!((account.counts().in_flight, account.counts().refused[0].1), (2, 1));
+        drop(slots);
+        assert_eq!(account.counts().in_flight, 0);
+        account.begin().unwrap();
+    }
+
+    #[test]
+    fn bytes_beyond_the_rate_delay_bodies_and_then_refuse_requests() {
+        let account = account(10, 1000);
+        assert_eq!(account.pause(), Duration::ZERO);
+        account.charge(900);
+        assert!(account.pause() > Duration::ZERO && account.begin().is_ok());
+        account.charge(100_000);
+        let refusal = account.begin().expect_err("100 s are used up");
+        assert_eq!(refusal.reason, LimitReason::Rate);
+        assert!((90..=101).contains(&refusal.retry_after_s), "{refusal:?}");
+        assert_eq!(account.counts().in_flight, 0);
+    }
+
+    #[test]
+    fn a_stated_limit_takes_precedence_over_the_gateways() {
+        let stated = StatedLimits { requests_max: Some(1), weight: Some(5), ..Default::default() };
+        let account = UserAccount::new(stated, UserLimits::default());
+        account.limit(UserLimits { requests_max: 9, bytes_per_s_max: NonZeroU64::new(7), weight: 2 });
+        assert_eq!((account.weight(), account.is_paced()), (5, true));
+        let _slot = account.begin().unwrap();
+        account.begin().expect_err("one is in flight");
+    }
+
+    #[test]
+    fn reasons_have_numbers() {
+        for reason in [LimitReason::Requests, LimitReason::Rate, LimitReason::Slow] {
+            assert_eq!(LimitReason::from_number(reason as u8), Some(reason));
+        }
+        assert_eq!(LimitReason::from_number(0), None);
+    }
+}

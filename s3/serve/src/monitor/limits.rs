@@ -1,0 +1,74 @@
+//! Counters of limits, in the text format of Prometheus.
+
+use std::fmt::Write as _;
+use std::sync::atomic::Ordering;
+
+use super::metrics::put_help;
+use crate::limits::{LimitCounters, UserCounts};
+
+/// Writes the counters of limits. Users without requests are left out.
+pub(crate) fn put_limits(text: &mut String, counters: &LimitCounters, mut users: Vec<(&str, UserCounts)>) {
+    for (name, help, counter) in [
+        ("slow_bodies_total", "Bodies ended because the client was too slow.", &counters.slow_bodies),
+        (
+            "connections_refused_total",
+            "Connections refused because their address has too many without a valid signature.",
+            &counters.refused_connections,
+        ),
+        (
+            "connections_closed_total",
+            "Connections closed after too many requests without a valid signature.",
+            &counters.closed_connections,
+        ),
+    ] {
+        put_help(text, name, "counter", help);
+        // Writing to a string does not fail.
+        let _ = writeln!(text, "fordway_{name} {}", counter.load(Ordering::Relaxed));
+    }
+    users.sort_unstable_by_key(|(user, _)| *user);
+    let name = "user_requests_in_flight";
+    put_help(text, name, "gauge", "Requests of a user in flight.");
+    for (user, counts) in users.iter().filter(|(_, counts)| counts.in_flight > 0) {
+        let _ = writeln!(text, "fordway_{name}{{user=\"{}\"}} {}", label(user), counts.in_flight);
+    }
+    let name = "user_requests_refused_total";
+    put_help(text, name, "counter", "Requests refused because a user was at a limit.");
+    for (user, counts) in &users {
+        for (reason, count) in counts.refused.iter().filter(|(_, count)| *count > 0) {
+            let labels = format!("user=\"{}\",limit=\"{}\"", label(user), reason.name());
+            let _ = writeln!(text, "fordway_{name}{{{labels}}} {count}");
+        }
+    }
+}
+
+/// Escapes the value of a label.
+fn label(value: &str) -> String {
+    value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limits::LimitReason;
+
+    #[test]
+    fn users_at_a_limit_are_named() {
+        let counts = |in_flight, requests, rate| UserCounts {
+            in_flight,
+            refused: [(LimitReason::Requests, requests), (LimitReason::Rate, rate)],
+        };
+        let counters = LimitCounters::default();
+        counters.slow_bodies.store(3, Ordering::Relaxed);
+        let mut text = String::new();
+        let users = vec![("b\"c", counts(0, 2, 0)), ("a", counts(1, 0, 0)), ("idle", counts(0, 0, 0))];
+        put_limits(&mut text, &counters, users);
+        for line in [
+            "fordway_slow_bodies_total 3",
+            "fordway_user_requests_in_flight{user=\"a\"} 1",
+            "fordway_user_requests_refused_total{user=\"b\\\"c\",limit=\"requests\"} 2",
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line} is not in\n{text}");
+        }
+        assert!(!text.contains("idle"));
+    }
+}

@@ -1,0 +1,117 @@
+//! The gateway's resources that each user of the socket uses: connections, requests in progress and
+//! memory.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use fordway_store::{Error, ErrorKind, Result};
+
+use crate::UserLimits;
+use crate::limits::{RequestSlot, StatedLimits, UserAccount};
+use crate::node::access::LimitedPool;
+
+/// The share of one user.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct NodeUserLimits {
+    pub(super) connections_max: usize,
+    pub(super) requests: UserLimits,
+    /// Bytes for long messages and their responses.
+    pub(super) memory_bytes_max: usize,
+}
+
+/// The users who have open connections, by uid.
+pub(super) struct NodeAccounts {
+    limits: NodeUserLimits,
+    by_uid: Mutex<HashMap<u32, Weak<NodeAccount>>>,
+}
+
+/// One user. All connections of the user share it.
+pub(super) struct NodeAccount {
+    pub(super) requests: Arc<UserAccount>,
+    pub(super) memory: Arc<LimitedPool>,
+    connections: AtomicUsize,
+}
+
+/// A connection of a user. Dropping it decrements the count.
+pub(super) struct AccountConnection(Arc<NodeAccount>);
+
+impl NodeAccounts {
+    pub(super) fn new(limits: NodeUserLimits) -> Self {
+        NodeAccounts { limits, by_uid: Mutex::default() }
+    }
+
+    /// Counts a connection of a user. Errors: `Unavailable` if the user has the maximum number.
+    pub(super) fn connect(&self, uid: u32) -> Result<AccountConnection> {
+        let account = self.account(uid);
+        let before = account.connections.fetch_add(1, Ordering::Relaxed);
+        let connection = AccountConnection(account);
+        if before < self.limits.connections_max {
+            return Ok(connection);
+        }
+        let most = self.limits.connections_max;
+        let why = format!(
+            "you have {most} connections open, the maximum for one user; close some, or ask for a higher --user-connections"
+        );
+        Err(Error::new(ErrorKind::Unavailable, why))
+    }
+
+    fn account(&self, uid: u32) -> Arc<NodeAccount> {
+        let mut by_uid = self.by_uid.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(account) = by_uid.get(&uid).and_then(Weak::upgrade) {
+            return account;
+        }
+        by_uid.retain(|_, account| account.strong_count() > 0);
+        let account = Arc::new(NodeAccount {
+            requests: UserAccount::new(StatedLimits::default(), self.limits.requests),
+            memory: LimitedPool::new(self.limits.memory_bytes_max),
+            connections: AtomicUsize::new(0),
+        });
+        by_uid.insert(uid, Arc::downgrade(&account));
+        account
+    }
+}
+
+impl AccountConnection {
+    pub(super) fn account(&self) -> &Arc<NodeAccount> {
+        &self.0
+    }
+}
+
+impl Drop for AccountConnection {
+    fn drop(&mut self) {
+        self.0.connections.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl NodeAccount {
+    /// Counts a request in progress. Errors: `Unavailable` if the user has the maximum number.
+    pub(super) fn begin(&self) -> Result<RequestSlot> {
+        self.requests.begin().map_err(|_| {
+            let why = "you have the maximum number of requests in progress for one user; try again \
+                       later, or ask for a higher --user-requests";
+            Error::new(ErrorKind::Unavailable, why)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_user_has_connections_and_requests_of_their_own() {
+        let requests = UserLimits { requests_max: 1, ..UserLimits::default() };
+        let limits = NodeUserLimits { connections_max: 2, requests, memory_bytes_max: 1 << 20 };
+        let accounts = NodeAccounts::new(limits);
+        let first = accounts.connect(1).unwrap();
+        let second = accounts.connect(1).unwrap();
+        assert_eq!(accounts.connect(1).map(drop).unwrap_err().kind(), ErrorKind::Unavailable);
+        let other = accounts.connect(2).expect("another user has connections of their own");
+        let _request = first.account().begin().unwrap();
+        assert_eq!(second.account().begin().map(drop).unwrap_err().kind(), ErrorKind::Unavailable);
+        other.account().begin().unwrap();
+        drop(first);
+        accounts.connect(1).unwrap();
+    }
+}

@@ -1,0 +1,167 @@
+//! The policy of a bucket: JSON that is kept as it was sent.
+
+use std::sync::Arc;
+
+use fordway_policy::{
+    AccessRequest, Action, CallerRole, MAX_POLICY_BYTES, Policy, PolicyError, Principal, Ruling,
+};
+use fordway_store::{Bucket, Checksum, ChecksumAlgorithm, Store};
+use fordway_wire::s3_xml::ResponseDocument;
+use http::{HeaderMap, HeaderValue, StatusCode, header};
+use s3s::{Body, S3Request, S3Response};
+
+use crate::access::{BucketAccess, POLICY, RequestFacts, denied, forget_rules, read_rules};
+use crate::gate::decoded_md5;
+use crate::s3::apart::change_apart;
+use crate::s3::convert::document;
+use crate::s3::error::{OperationResult, S3Failure, unreadable_body};
+use crate::s3::look_up::look_up;
+use crate::users::{User, Users};
+
+/// The operations that are served here.
+pub(in crate::s3) const SERVED: [&str; 4] =
+    ["GetBucketPolicy", "PutBucketPolicy", "DeleteBucketPolicy", "GetBucketPolicyStatus"];
+
+/// The header that permits a policy which denies its owner to change it.
+const CONFIRM: &str = "x-amz-confirm-remove-self-bucket-access";
+
+/// Serves one of [`SERVED`]. `users` are the users that a policy may name; `None` if they are
+/// unknown.
+pub(in crate::s3) async fn serve(
+    operation: &str,
+    (user, bucket): (Arc<User>, String),
+    users: Option<&Users>,
+    request: S3Request<Body>,
+) -> OperationResult<S3Response<Body>> {
+    let bucket = Bucket::new(bucket)?;
+    match operation {
+        "GetBucketPolicy" => Ok(look_up(user, move |store| get(store, &bucket)).await?),
+        "GetBucketPolicyStatus" => Ok(look_up(user, move |store| status(store, &bucket)).await?),
+        "PutBucketPolicy" => put((user, bucket), users, request).await,
+        _ => {
+            change_apart(user, move |store| Ok(store.delete_document(&bucket, &POLICY)?)).await?;
+            forget_rules();
+            Ok(S3Response::with_status(Body::empty(), StatusCode::NO_CONTENT))
+        }
+    }
+}
+
+fn get(store: &dyn Store, bucket: &Bucket) -> OperationResult<S3Response<Body>> {
+    let mut response = S3Response::new(Body::from(stored(store, bucket)?));
+    response.headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    Ok(response)
+}
+
+/// Says whether the policy is public.
+fn status(store: &dyn Store, bucket: &Bucket) -> OperationResult<S3Response<Body>> {
+    let policy = Policy::parse(&stored(store, bucket)?, bucket.as_str()).map_err(malformed)?;
+    let mut answer = ResponseDocument::new("PolicyStatus");
+    answer.element("IsPublic", if policy.is_public() { "true" } else { "false" });
+    Ok(document(answer))
+}
+
+fn stored(store: &dyn Store, bucket: &Bucket) -> OperationResult<Vec<u8>> {
+    let missing = || S3Failure::new("NoSuchBucketPolicy", StatusCode::NOT_FOUND, "the bucket has no policy");
+    store.document(bucket, &POLICY)?.ok_or_else(missing)
+}
+
+async fn put(
+    (user, bucket): (Arc<User>, Bucket),
+    users: Option<&Users>,
+    mut request: S3Request<Body>,
+) -> OperationResult<S3Response<Body>> {
+    let sent = request.input.store_all_limited(2 * MAX_POLICY_BYTES).await;
+    let sent = sent.map_err(|error| match error.to_string().contains("limit") {
+        true => malformed(PolicyError {
+            words: "Policy exceeds the maximum allowed document size.".to_owned(),
+            detail: format!("the limit is {MAX_POLICY_BYTES} bytes"),
+        }),
+        false => unreadable_body(&*error),
+    })?;
+    check_md5(&request.headers, &sent)?;
+    let wanted = bucket.clone();
+    let access = look_up(user.clone(), move |store| Ok(read_rules(store, &wanted)?)).await?;
+    let policy = Policy::parse(&sent, bucket.as_str()).map_err(malformed)?;
+    check_users(&policy, users)?;
+    check_public(&policy, &access)?;
+    let facts = RequestFacts::new(&request.headers, &request.uri, request.extensions.get().copied());
+    if request.headers.get(CONFIRM).is_none_or(|value| !value.as_bytes().eq_ignore_ascii_case(b"true")) {
+        check_keeps_owner(&policy, &access, (&user, &bucket), &facts)?;
+    }
+    change_apart(user, move |store| Ok(store.set_document(&bucket, &POLICY, &sent)?)).await?;
+    forget_rules();
+    Ok(S3Response::with_status(Body::empty(), StatusCode::NO_CONTENT))
+}
+
+/// Checks the MD5 that a request states for its body. Errors: `InvalidDigest`, `BadDigest`.
+fn check_md5(headers: &HeaderMap, sent: &[u8]) -> OperationResult<()> {
+    let Some(stated) = headers.get("content-md5") else { return Ok(()) };
+    let refused = |code, why| S3Failure::new(code, StatusCode::BAD_REQUEST, why);
+    let stated = stated.to_str().ok().and_then(decoded_md5);
+    let stated = stated.ok_or_else(|| {
+        refused("InvalidDigest", "Content-MD5 is not the base64 of an MD5; compute it again")
+    })?;
+    match Checksum::of(ChecksumAlgorithm::Md5, sent).value == stated {
+        true => Ok(()),
+        false => Err(refused("BadDigest", "the body does not match its Content-MD5; send it again")),
+    }
+}
+
+/// Checks that users named without an ARN exist, because such a name may be misspelt.
+fn check_users(policy: &Policy, users: Option<&Users>) -> OperationResult<()> {
+    let Some(users) = users else { return Ok(()) };
+    match policy.bare_users().find(|name| !users.has_name(name)) {
+        None => Ok(()),
+        Some(name) => Err(malformed(PolicyError {
+            words: "Invalid principal in policy".to_owned(),
+            detail: format!("{name:?} is not a user of this gateway; look up the names in the users file"),
+        })),
+    }
+}
+
+/// Checks that the bucket's public access block lets it have the policy. Errors: `AccessDenied`.
+fn check_public(policy: &Policy, access: &BucketAccess) -> OperationResult<()> {
+    let is_blocked = access.rules.as_ref().is_ok_and(|rules| rules.block.block_public_policy);
+    match is_blocked && policy.is_public() {
+        true => Err(denied("the bucket's public access block refuses public policies; change that first")),
+        false => Ok(()),
+    }
+}
+
+/// Checks that the policy lets the owner read, change and delete it. Errors: `MalformedPolicy`.
+fn check_keeps_owner(
+    policy: &Policy,
+    access: &BucketAccess,
+    (user, bucket): (&User, &Bucket),
+    facts: &RequestFacts<'_>,
+) -> OperationResult<()> {
+    if access.role_of(user) != CallerRole::Owner {
+        return Ok(());
+    }
+    for name in ["GetBucketPolicy", "PutBucketPolicy", "DeleteBucketPolicy"] {
+        let Some(action) = Action::new(name) else { continue };
+        let keys = facts.keys_on_bucket(user, action, bucket.as_str());
+        let request = AccessRequest {
+            principal: Principal::User(&user.name),
+            action,
+            bucket: bucket.as_str(),
+            key: None,
+            keys,
+        };
+        let rules = fordway_policy::BucketRules { policy: Some(policy.clone()), block: Default::default() };
+        if let Ruling::Denied(at) = rules.rule(CallerRole::Owner, &request) {
+            return Err(malformed(PolicyError {
+                words: "The new bucket policy will not allow the caller to change it.".to_owned(),
+                detail: format!(
+                    "statement {} denies the bucket's owner {action}; exclude the owner, or send {CONFIRM}: true",
+                    at + 1
+                ),
+            }));
+        }
+    }
+    Ok(())
+}
+
+fn malformed(error: PolicyError) -> S3Failure {
+    S3Failure::aws("MalformedPolicy", StatusCode::BAD_REQUEST, &error.words, &error.detail)
+}

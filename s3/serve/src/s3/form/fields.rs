@@ -1,0 +1,205 @@
+//! The fields of a form, and the headers of a put that they stand for.
+
+use fordway_store::Tags;
+use fordway_wire::form_data::{FormField, FormStart};
+use fordway_wire::tagging::{collect, encode};
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
+use s3s::dto::Tagging;
+
+use crate::gate;
+use crate::message::composed;
+use crate::s3::convert::TAGGING;
+use crate::s3::documents;
+use crate::s3::error::{OperationResult, S3Failure};
+use crate::s3::tagging;
+
+/// The text in a key that stands for the name of the file.
+const FILE_NAME: &str = "${filename}";
+
+/// The fields of a form. Each occurs once, except that metadata with the same name forms one list.
+pub(super) struct FormFields {
+    fields: Vec<FormField>,
+    file_name: String,
+}
+
+impl FormFields {
+    /// Errors: `InvalidArgument` for a field that occurs twice, so that two programs could read the form differently.
+    pub(super) fn new(start: FormStart) -> OperationResult<Self> {
+        let mut fields: Vec<FormField> = Vec::with_capacity(start.fields.len());
+        for FormField { name, value } in start.fields {
+            match fields.iter_mut().find(|known| known.name == name) {
+                None => fields.push(FormField { name, value }),
+                Some(known) if name.starts_with("x-amz-meta-") => known.value += &format!(",{value}"),
+                Some(_) => {
+                    let words = format!("the form has the field {name} twice; send it once");
+                    return Err(S3Failure::argument(&words, &name, &value));
+                }
+            }
+        }
+        Ok(FormFields { fields, file_name: start.file_name })
+    }
+
+    /// Returns the value of a field, whose name is in lower case.
+    pub(super) fn get(&self, name: &str) -> Option<&str> {
+        self.fields.iter().find(|field| field.name == name).map(|field| field.value.as_str())
+    }
+
+    /// Returns the names of all fields but the file, in lower case.
+    pub(super) fn names(&self) -> impl Iterator<Item = &str> {
+        self.fields.iter().map(|field| field.name.as_str())
+    }
+
+    /// Returns the value of a required field. Errors: `InvalidArgument`.
+    pub(super) fn required(&self, name: &str) -> OperationResult<&str> {
+        self.get(name).ok_or_else(|| {
+            let words = format!(
+                "Bucket POST must contain a field named '{name}'.  If it is specified, please check the order of the \
+                 fields."
+            );
+            S3Failure::argument(&words, name, "")
+        })
+    }
+
+    /// Returns the key of the object. Errors: `InvalidArgument` for a form without a key.
+    pub(super) fn key(&self) -> OperationResult<String> {
+        let key = self.required("key")?;
+        // Old browsers send the whole path of the file.
+        let name = self.file_name.rsplit(['/', '\\']).next().unwrap_or_default();
+        Ok(key.replace(FILE_NAME, name))
+    }
+
+    /// Returns the URL of the page to show afterwards. The second name is the older one.
+    pub(super) fn redirect(&self) -> Option<&str> {
+        self.get("success_action_redirect").or_else(|| self.get("redirect"))
+    }
+
+    /// Returns the headers that a put of the same object would have. Errors: from the gate, for unsupported fields;
+    /// `MalformedXML` or `InvalidTag` for tags, `InvalidArgument`.
+    pub(super) fn headers(&self) -> OperationResult<HeaderMap> {
+        let mut headers = HeaderMap::new();
+        for FormField { name, value } in &self.fields {
+            let header = match name.as_str() {
+                "acl" => Ok(HeaderName::from_static("x-amz-acl")),
+                "tagging" => continue,
+                // An empty field of a form was not filled in.
+                name if value.is_empty() && describes_object(name) => continue,
+                name if stands_for_header(name) => HeaderName::from_bytes(name.as_bytes()),
+                _ => continue,
+            };
+            let value = HeaderValue::from_str(value).or_else(|_| HeaderValue::from_bytes(value.as_bytes()));
+            let (Ok(header), Ok(value)) = (header, value) else {
+                let words = format!("the field {name} has a name or a value that a header cannot have");
+                return Err(S3Failure::argument(&words, name, ""));
+            };
+            headers.insert(header, value);
+        }
+        gate::check_form_fields(&headers)
+            .map_err(|refusal| S3Failure::new(refusal.code, refusal.status, refusal.message))?;
+        if let Some(document) = self.get("tagging") {
+            add_tags(&mut headers, &read_tags(document)?);
+        }
+        Ok(headers)
+    }
+}
+
+/// Headers that describe an object, and digests of its content. Other fields without a prefix have no meaning.
+const HEADERS: [HeaderName; 7] = [
+    header::CACHE_CONTROL,
+    header::CONTENT_DISPOSITION,
+    header::CONTENT_ENCODING,
+    header::CONTENT_LANGUAGE,
+    header::CONTENT_TYPE,
+    header::EXPIRES,
+    HeaderName::from_static("content-md5"),
+];
+
+/// Whether a field stands for a header. Conditions are among them, so that the gate refuses them.
+fn stands_for_header(name: &str) -> bool {
+    name.starts_with("x-amz-") || name.starts_with("if-") || describes_object(name)
+}
+
+fn describes_object(name: &str) -> bool {
+    HEADERS.iter().any(|header| header.as_str() == name)
+}
+
+fn add_tags(headers: &mut HeaderMap, tags: &Tags) {
+    if let Ok(value) = HeaderValue::from_str(&encode(tags)) {
+        headers.insert(TAGGING, value);
+    }
+}
+
+/// Reads the tags in a form, which are a document. Errors: `MalformedXML`, `InvalidTag`.
+fn read_tags(document: &str) -> OperationResult<Tags> {
+    let tagging: Tagging = documents::read(document.as_bytes()).map_err(|_| {
+        let text = composed(MALFORMED_XML, "the field tagging must be a Tagging document; correct it", &[]);
+        S3Failure::new("MalformedXML", StatusCode::BAD_REQUEST, text)
+    })?;
+    let listed = tagging::listed(&tagging)?;
+    Ok(collect(listed)?)
+}
+
+const MALFORMED_XML: &str =
+    "The XML you provided was not well-formed or did not validate against our published schema.";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fields(fields: &[(&str, &str)], file_name: &str) -> OperationResult<FormFields> {
+        let field = |(name, value): &(&str, &str)| FormField { name: (*name).into(), value: (*value).into() };
+        FormFields::new(FormStart { fields: fields.iter().map(field).collect(), file_name: file_name.into() })
+    }
+
+    fn code<T>(result: OperationResult<T>) -> String {
+        result.err().expect("an error").0.code().as_str().to_owned()
+    }
+
+    #[test]
+    fn the_name_of_the_file_is_only_its_last_part() {
+        let key = |file_name: &str| fields(&[("key", "up/${filename}")], file_name).unwrap().key().unwrap();
+        assert_eq!(key("a.txt"), "up/a.txt");
+        assert_eq!(key("C:\\dir\\a.txt"), "up/a.txt");
+        assert_eq!(key("../../etc/passwd"), "up/passwd");
+        assert_eq!(key(""), "up/");
+        assert_eq!(code(fields(&[], "").unwrap().key()), "InvalidArgument");
+    }
+
+    #[test]
+    fn fields_stand_for_headers_or_are_refused() {
+        let form = fields(
+            &[
+                ("key", "k"),
+                ("acl", "private"),
+                ("content-type", "text/plain"),
+                ("x-amz-meta-a", "1"),
+                ("x-amz-meta-a", "2"),
+                ("tagging", "<Tagging><TagSet><Tag><Key>a b</Key><Value>c</Value></Tag></TagSet></Tagging>"),
+                ("submit", "Upload"),
+                ("x-ignore-it", "x"),
+                ("cache-control", ""),
+            ],
+            "",
+        );
+        let headers = form.unwrap().headers().unwrap();
+        assert_eq!(headers["content-type"], "text/plain");
+        assert_eq!(headers["x-amz-meta-a"], "1,2");
+        assert_eq!(headers["x-amz-tagging"], "a%20b=c");
+        assert_eq!(headers["x-amz-acl"], "private");
+        assert_eq!(headers.len(), 4);
+        for (name, value, expected) in [
+            ("x-amz-copy-source", "/b/k", "NotImplemented"),
+            ("x-amz-nonesuch", "", "NotImplemented"),
+            ("x-amz-tagging", "a=b", "NotImplemented"),
+            ("if-none-match", "*", "NotImplemented"),
+            ("x-amz-storage-class", "GLACIER", "NotImplemented"),
+            ("acl", "public-read", "AccessControlListNotSupported"),
+            ("x-amz-meta-a", "x\r\ny", "InvalidArgument"),
+            ("x-amz-meta-a", "x\0y", "InvalidArgument"),
+            ("x-amz-meta-a b", "x", "InvalidArgument"),
+            ("tagging", "invalid", "MalformedXML"),
+        ] {
+            assert_eq!(code(fields(&[(name, value)], "").unwrap().headers()), expected, "{name}: {value}");
+        }
+        assert_eq!(code(fields(&[("key", "a"), ("key", "b")], "")), "InvalidArgument");
+    }
+}

@@ -1,0 +1,134 @@
+//! The content of a form's file as the body of an upload, passed on as it arrives.
+
+use std::ops::RangeInclusive;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use fordway_wire::form_data::{FileReader, FormError};
+use http::StatusCode;
+use http_body::{Body, Frame};
+
+use crate::message::composed;
+use crate::s3::error::S3Failure;
+
+type BodyError = Box<dyn std::error::Error + Send + Sync>;
+
+/// The reason why the file of a form is refused, set once the file has been read. The error of a body carries only text.
+#[derive(Clone, Default)]
+pub(super) struct FileComplaint(Arc<Mutex<Option<S3Failure>>>);
+
+impl FileComplaint {
+    /// Returns the reason, or `None` if the file is not refused.
+    pub(super) fn take(&self) -> Option<S3Failure> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    fn refuse(&self, failure: S3Failure) -> BodyError {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(failure);
+        "the form is refused".into()
+    }
+}
+
+/// Yields the content of the file, and fails unless the form is complete and its file has an allowed size. Reads and
+/// ignores the rest of the form.
+pub(super) struct FileBody {
+    inner: s3s::Body,
+    reader: FileReader,
+    /// Bytes of the form that have arrived but have not been read.
+    at_hand: Option<Bytes>,
+    /// Content that is passed on next.
+    next: Option<Bytes>,
+    sizes: RangeInclusive<u64>,
+    received: u64,
+    complaint: FileComplaint,
+}
+
+impl FileBody {
+    /// Creates the body of a file whose first bytes are `start`. `sizes` are the allowed sizes in bytes.
+    pub(super) fn new(
+        boundary: &str,
+        start: Bytes,
+        inner: s3s::Body,
+        sizes: RangeInclusive<u64>,
+    ) -> (Self, FileComplaint) {
+        let complaint = FileComplaint::default();
+        let reader = FileReader::new(boundary);
+        let (at_hand, given) = (Some(start), complaint.clone());
+        (FileBody { inner, reader, at_hand, next: None, sizes, received: 0, complaint }, given)
+    }
+
+    /// Finds the content in a piece of the form.
+    fn read(&mut self, piece: &Bytes) -> Result<(), BodyError> {
+        let found = self.reader.read(piece);
+        let found = found.map_err(|error| self.complaint.refuse(super::refused(error)))?;
+        let content = piece.slice(found.content);
+        self.received += found.held as u64 + content.len() as u64;
+        let held = &self.reader.held()[..found.held];
+        self.next = match (held.is_empty(), content.is_empty()) {
+            (true, true) => None,
+            (true, false) => Some(content),
+            // This happens only if content at the end of a piece resembles the boundary.
+            (false, _) => Some([held, &content[..]].concat().into()),
+        };
+        // A file that is too large is not stored, but counted to its end, because the error states its size.
+        if self.received > *self.sizes.end() {
+            self.next = None;
+        }
+        Ok(())
+    }
+
+    /// Checks the form once it has ended. Errors: `MalformedPOSTRequest`, `EntityTooLarge`, `EntityTooSmall`.
+    fn check_end(&self) -> Result<(), BodyError> {
+        let size = |code, words, limit, bytes: u64| {
+            let (received, bytes) = (self.received.to_string(), bytes.to_string());
+            let text = composed(
+                words,
+                "the policy limits the size",
+                &[("ProposedSize", &received), (limit, &bytes)],
+            );
+            Err(self.complaint.refuse(S3Failure::new(code, StatusCode::BAD_REQUEST, text)))
+        };
+        let (min, max) = (*self.sizes.start(), *self.sizes.end());
+        match self.received {
+            _ if !self.reader.is_over() => {
+                let why = "the body ends before the boundary after its file; send all of it";
+                Err(self.complaint.refuse(super::refused(FormError::Malformed(why))))
+            }
+            received if received > max => size("EntityTooLarge", TOO_LARGE, "MaxSizeAllowed", max),
+            received if received < min => size("EntityTooSmall", TOO_SMALL, "MinSizeAllowed", min),
+            _ => Ok(()),
+        }
+    }
+}
+
+const TOO_LARGE: &str = "Your proposed upload exceeds the maximum allowed object size.";
+const TOO_SMALL: &str = "Your proposed upload is smaller than the minimum allowed size";
+
+impl Body for FileBody {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        loop {
+            if let Some(content) = self.next.take() {
+                return Poll::Ready(Some(Ok(Frame::data(content))));
+            }
+            let piece = match self.at_hand.take() {
+                Some(piece) => piece,
+                None => match ready!(Pin::new(&mut self.inner).poll_frame(context)) {
+                    Some(frame) => match frame?.into_data() {
+                        Ok(piece) => piece,
+                        Err(_) => continue,
+                    },
+                    None => return Poll::Ready(self.check_end().err().map(Err)),
+                },
+            };
+            self.read(&piece)?;
+        }
+    }
+}

@@ -1,0 +1,443 @@
+//! Tests limits of users, of slow clients, and of clients whose user is unknown. The tests check responses, never
+//! times.
+
+mod client;
+
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread::sleep;
+use std::time::Duration;
+
+#[cfg(feature = "http3")]
+use bytes::Bytes;
+use client::http2::{Http2, push, run};
+use client::{Answer, Call, Client, key, lasting, next_answer, read_answer};
+use fordway_serve::{AccessKeyPair, Gateway, GatewayConfig, OpenStore, RunningGateway, Users};
+use fordway_store::{Bucket, MemoryStore, Objects, PutOptions};
+
+const SLOW_DOWN: (u16, &str) = (503, "SlowDown");
+
+/// A gateway with two users. The store has one bucket with the object `k`.
+struct Ground {
+    _dir: tempfile::TempDir,
+    log: PathBuf,
+    gateway: RunningGateway,
+}
+
+impl Ground {
+    /// `noisy` are the limits of the user `noisy`, in TOML.
+    fn new(noisy: &str, change: impl FnOnce(&mut GatewayConfig)) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let (root, credentials, log) =
+            (dir.path().join("root"), dir.path().join("users.toml"), dir.path().join("access.log"));
+        std::fs::create_dir(&root).unwrap();
+        write_credentials(&credentials, &[("noisy", noisy), ("quiet", "")]);
+        let store = MemoryStore::default();
+        let bucket = Bucket::new("bucket").unwrap();
+        store.create_bucket(&bucket).unwrap();
+        for (name, bytes) in [("k", 5), ("large", 64 << 20)] {
+            store.put(&bucket, &key(name), &vec![7; bytes], &PutOptions::default()).unwrap();
+        }
+        let open: OpenStore = Arc::new(move || Ok(Arc::new(store.clone())));
+        let users = Users::from_file(&credentials, &root, open).unwrap();
+        let mut config = GatewayConfig::new(SocketAddr::from(([127, 0, 0, 1], 0)));
+        config.threads = 1;
+        config.metrics = Some(SocketAddr::from(([127, 0, 0, 1], 0)));
+        config.access_log = Some(log.clone());
+        config.drain_timeout = Duration::from_millis(200);
+        change(&mut config);
+        let gateway = Gateway::bind(users, config).unwrap().spawn().unwrap();
+        Ground { _dir: dir, log, gateway }
+    }
+
+    fn client(&self, user: &str) -> Client {
+        let identity = AccessKeyPair { access_key: user.to_owned(), secret_key: "secret".to_owned() };
+        Client { address: self.gateway.local_addr(), identity, clock_offset_s: 0, dates_by_date: false }
+    }
+
+    fn counters(&self) -> Counters {
+        Counters(self.gateway.metrics_addr().unwrap())
+    }
+
+    /// Ends the gateway, and returns the value of the field `limit` in the lines of the access log that have one.
+    fn limits_in_log(self) -> Vec<String> {
+        drop(self.gateway);
+        let text = std::fs::read_to_string(&self.log).unwrap();
+        let lines = text.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
+        lines.filter_map(|line| line["limit"].as_str().map(str::to_owned)).collect()
+    }
+}
+
+/// The address of the gateway's counters.
+#[derive(Clone, Copy)]
+struct Counters(SocketAddr);
+
+impl Counters {
+    fn text(self) -> String {
+        let mut stream = TcpStream::connect(self.0).unwrap();
+        stream.write_all(b"GET /metrics HTTP/1.1\r\nhost: h\r\n\r\n").unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
+    }
+
+    /// Waits until this line appears.
+    #[track_caller]
+    fn wait_for(self, line: &str) {
+        for _ in 0..1000 {
+            if self.text().lines().any(|found| found == line) {
+                return;
+            }
+            sleep(Duration::from_millis(20));
+        }
+        panic!("{line} is not in\n{}", self.text());
+    }
+
+    /// Waits until the user `noisy` has this many requests in flight.
+    #[track_caller]
+    fn wait_for_requests(self, count: u32) {
+        match count {
+            0 => self.wait_for("fordway_requests_in_flight 0"),
+            _ => self.wait_for(&format!("fordway_user_requests_in_flight{{user=\"noisy\"}} {count}")),
+        }
+    }
+}
+
+fn write_credentials(path: &std::path::Path, users: &[(&str, &str)]) {
+    use std::os::unix::fs::PermissionsExt as _;
+    let (uid, gid) = (fordway_sys::user_id(), fordway_sys::group_id());
+    let text: String = users
+        .iter()
+        .map(|(name, more)| {
+            format!(
+                "[[user]]\nname='{name}'\naccess_key='{name}'\nsecret_key='secret'\nuid={uid}\ngid={gid}\n{more}\n"
+            )
+        })
+        .collect();
+    std::fs::write(path, text).unwrap();
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).unwrap();
+}
+
+/// Waits on another thread, so that the client's connections are served meanwhile.
+async fn elsewhere(wait: impl FnOnce() + Send + 'static) {
+    tokio::task::spawn_blocking(wait).await.unwrap();
+}
+
+fn get() -> Call<'static> {
+    Call::new("GET", "/bucket/k")
+}
+
+/// An upload of which only the first part is sent.
+fn half(name: &str) -> Call<'static> {
+    Call::new("PUT", format!("/bucket/{name}")).payload("UNSIGNED-PAYLOAD").body(vec![1; 100_000])
+}
+
+#[track_caller]
+fn assert_slow_down(answer: &Answer) {
+    let (status, code) = answer.error();
+    assert_eq!((status, code.as_str()), SLOW_DOWN, "{}", answer.text());
+    assert_eq!(answer.header("retry-after"), Some("1"));
+}
+
+/// Checks the counters and the log after one request beyond the limit.
+fn assert_counted(ground: Ground) {
+    ground.counters().wait_for("fordway_user_requests_refused_total{user=\"noisy\",limit=\"requests\"} 1");
+    ground.counters().wait_for_requests(0);
+    assert_eq!(ground.limits_in_log(), ["requests"]);
+}
+
+#[test]
+fn a_user_with_too_many_requests_is_told_to_slow_down_over_http1() {
+    let ground = Ground::new("requests=2", |_| ());
+    let (noisy, quiet) = (ground.client("noisy"), ground.client("quiet"));
+    let mut uploads = [noisy.connect(), noisy.connect()];
+    for upload in &mut uploads {
+        upload.write_all(&noisy.head(&half("u"))).unwrap();
+    }
+    ground.counters().wait_for_requests(2);
+    assert_slow_down(&noisy.send(&get()));
+    for _ in 0..20 {
+        quiet.send(&get()).ok();
+    }
+    for upload in &mut uploads {
+        upload.write_all(&[1; 100_000]).unwrap();
+        read_answer(upload, "PUT").ok();
+    }
+    noisy.send(&get()).ok();
+    assert_counted(ground);
+}
+
+#[test]
+fn a_user_with_too_many_requests_is_told_to_slow_down_over_http2() {
+    let ground = Ground::new("requests=2", |_| ());
+    let counters = ground.counters();
+    run(async {
+        let noisy = Http2::connect(&ground.client("noisy")).await;
+        let quiet = Http2::connect(&ground.client("quiet")).await;
+        let (first, mut one) = noisy.start(&half("u"), false).await;
+        let (second, mut other) = noisy.start(&half("v"), false).await;
+        elsewhere(move || counters.wait_for_requests(2)).await;
+        assert_slow_down(&noisy.send(&get()).await);
+        for _ in 0..20 {
+            quiet.send(&get()).await.ok();
+        }
+        push(&mut one, &[1; 100_000], true).await.unwrap();
+        push(&mut other, &[1; 100_000], true).await.unwrap();
+        assert_eq!(first.await.unwrap().status(), 200);
+        assert_eq!(second.await.unwrap().status(), 200);
+        noisy.send(&get()).await.ok();
+    });
+    assert_counted(ground);
+}
+
+/// A response that the client does not accept is in flight, until its stream ends.
+#[test]
+fn responses_that_are_not_read_count_until_they_are_cancelled() {
+    let ground = Ground::new("requests=2", |_| ());
+    let counters = ground.counters();
+    run(async {
+        let noisy = Http2::connect(&ground.client("noisy")).await;
+        let mut held = Vec::new();
+        for _ in 0..2 {
+            let large = Call::new("GET", "/bucket/large");
+            held.push(noisy.start(&large, true).await.0.await.unwrap());
+        }
+        assert_slow_down(&noisy.send(&get()).await);
+        drop(held);
+        elsewhere(move || counters.wait_for_requests(0)).await;
+        noisy.send(&get()).await.ok();
+    });
+}
+
+/// Rapid reset with valid signatures: no cancelled request remains in flight, and the other user is answered.
+#[test]
+fn requests_cancelled_at_once_leave_nothing_in_flight() {
+    let ground = Ground::new("requests=200", |_| ());
+    let counters = ground.counters();
+    run(async {
+        let quiet = Http2::connect(&ground.client("quiet")).await;
+        for _ in 0..20 {
+            let noisy = Http2::connect(&ground.client("noisy")).await;
+            for _ in 0..50 {
+                let request = noisy.request(&Call::new("GET", "/bucket/large"));
+                let Ok((answer, _)) = noisy.send.clone().send_request(request, true) else { break };
+                drop(answer);
+                tokio::task::yield_now().await;
+            }
+            quiet.send(&get()).await.ok();
+        }
+        elsewhere(move || counters.wait_for("fordway_requests_in_flight 0")).await;
+    });
+    assert!(
+        !ground.counters().text().contains("fordway_user_requests_in_flight{"),
+        "{}",
+        ground.counters().text()
+    );
+}
+
+#[cfg(feature = "http3")]
+#[test]
+fn a_user_with_too_many_requests_is_told_to_slow_down_over_http3() {
+    use client::http3::{Http3, take};
+    let certificate = client::tls::Certificate::new();
+    let ground = Ground::new("requests=2", |config| {
+        (config.tls, config.http3) = (Some(certificate.load()), true);
+    });
+    let counters = ground.counters();
+    run(async {
+        let mut noisy = Http3::connect(&ground.client("noisy"), &certificate).await;
+        let mut quiet = Http3::connect(&ground.client("quiet"), &certificate).await;
+        let mut uploads = [noisy.start(&half("u")).await, noisy.start(&half("v")).await];
+        elsewhere(move || counters.wait_for_requests(2)).await;
+        assert_slow_down(&noisy.send(&get()).await);
+        for _ in 0..20 {
+            quiet.send(&get()).await.ok();
+        }
+        for upload in &mut uploads {
+            upload.send_data(Bytes::from(vec![1; 100_000])).await.unwrap();
+            upload.finish().await.unwrap();
+            take(upload).await.ok();
+        }
+        noisy.send(&get()).await.ok();
+    });
+    assert_counted(ground);
+}
+
+/// Sends one byte at a time until the gateway responds.
+#[test]
+fn a_sender_below_the_least_rate_is_ended() {
+    let slow = |config: &mut GatewayConfig| {
+        config.stall_timeout = Duration::from_secs(2);
+        config.body_bytes_per_s_min = 1_000_000;
+    };
+    let ground = Ground::new("", slow);
+    let noisy = ground.client("noisy");
+    let mut upload = noisy.connect();
+    upload.write_all(&noisy.head(&half("u"))).unwrap();
+    upload.set_nonblocking(true).unwrap();
+    let is_answered = (0..1000).any(|_| {
+        sleep(Duration::from_millis(20));
+        upload.write_all(b"x").is_err() || upload.peek(&mut [0]).is_ok()
+    });
+    assert!(is_answered, "it was not ended");
+    upload.set_nonblocking(false).unwrap();
+    assert_eq!(read_answer(&mut upload, "PUT").error(), (400, "RequestTimeout".to_owned()));
+    run(async {
+        let noisy = Http2::connect(&ground.client("noisy")).await;
+        let (mut answer, mut upload) = noisy.start(&half("u"), false).await;
+        for _ in 0..1000 {
+            let _ = push(&mut upload, b"x", false).await;
+            if let Ok(answer) = tokio::time::timeout(Duration::from_millis(20), &mut answer).await {
+                assert_eq!(answer.unwrap().status(), 400);
+                return;
+            }
+        }
+        panic!("it was not ended");
+    });
+    ground.client("quiet").send(&get()).ok();
+    ground.counters().wait_for("fordway_slow_bodies_total 2");
+    assert_eq!(ground.limits_in_log(), ["slow", "slow"]);
+}
+
+#[test]
+fn a_receiver_below_the_least_rate_is_ended() {
+    let ground = Ground::new("", |config| {
+        config.stall_timeout = Duration::from_secs(2);
+        config.body_bytes_per_s_min = 1 << 40;
+    });
+    let noisy = ground.client("noisy");
+    let mut download = noisy.connect();
+    download.write_all(&noisy.head(&Call::new("GET", "/bucket/large"))).unwrap();
+    let (mut taken, mut piece) = (0, vec![0; 64 << 10]);
+    while let Ok(count @ 1..) = download.read(&mut piece) {
+        taken += count;
+        sleep(Duration::from_millis(20));
+    }
+    assert!(taken < 64 << 20, "all of it came");
+    ground.client("quiet").send(&get()).ok();
+    ground.counters().wait_for("fordway_slow_bodies_total 1");
+    assert_eq!(ground.limits_in_log(), ["slow"]);
+}
+
+/// 64 MiB at 1,000 bytes per second use up the rate for hours.
+#[test]
+fn a_user_beyond_the_rate_is_told_when_to_come_back() {
+    let ground = Ground::new("rate='1000'", |_| ());
+    let (noisy, quiet) = (ground.client("noisy"), ground.client("quiet"));
+    let put = Call::new("PUT", "/bucket/u").payload("UNSIGNED-PAYLOAD").body(vec![1; 200_000]);
+    let mut upload = noisy.connect();
+    upload.write_all(&noisy.head(&put)).unwrap();
+    upload.write_all(&put.body).unwrap();
+    let refused = (0..1000).find_map(|_| {
+        sleep(Duration::from_millis(20));
+        let answer = noisy.send(&get());
+        (answer.status != 200).then_some(answer)
+    });
+    let refused = refused.expect("the rate is used up");
+    let (status, code) = refused.error();
+    assert_eq!((status, code.as_str()), SLOW_DOWN);
+    assert!(refused.header("retry-after").unwrap().parse::<u64>().unwrap() > 1);
+    for _ in 0..20 {
+        quiet.send(&get()).ok();
+    }
+    ground.counters().wait_for("fordway_user_requests_refused_total{user=\"noisy\",limit=\"rate\"} 1");
+}
+
+/// Returns a connection on which a request with a wrong signature was refused.
+fn stranger(ground: &Ground) -> TcpStream {
+    let mut noisy = ground.client("noisy");
+    noisy.identity.secret_key = "wrong".to_owned();
+    let mut stream = noisy.connect();
+    stream.write_all(&lasting(&noisy, &get())).unwrap();
+    assert!(next_answer(&mut stream).0.starts_with("HTTP/1.1 403"));
+    stream
+}
+
+#[test]
+fn an_address_has_few_connections_without_a_valid_signature() {
+    let ground = Ground::new("", |config| config.address_connections_max = 3);
+    let mut strangers: Vec<_> = (0..3).map(|_| stranger(&ground)).collect();
+    let quiet = ground.client("quiet");
+    let refused = quiet.send(&get());
+    assert_slow_down(&refused);
+    strangers[0].write_all(&lasting(&quiet, &get())).unwrap();
+    assert!(next_answer(&mut strangers[0]).0.starts_with("HTTP/1.1 200"));
+    for _ in 0..5 {
+        quiet.send(&get()).ok();
+    }
+    drop(strangers);
+    ground.counters().wait_for("fordway_connections_refused_total 1");
+}
+
+#[test]
+fn a_connection_with_many_wrong_signatures_is_closed() {
+    let ground = Ground::new("", |_| ());
+    let mut noisy = ground.client("noisy");
+    noisy.identity.secret_key = "wrong".to_owned();
+    let mut stream = noisy.connect();
+    let mut refused = 0;
+    while refused < 1000 && stream.write_all(&lasting(&noisy, &get())).is_ok() {
+        let (head, _) = next_answer(&mut stream);
+        assert!(head.starts_with("HTTP/1.1 403"), "{head}");
+        refused += 1;
+        if head.contains("connection: close") {
+            break;
+        }
+    }
+    assert_eq!(refused, 100);
+    run(async {
+        let noisy = Http2::connect(&noisy).await;
+        let mut send = noisy.send.clone();
+        for sent in 0..1000 {
+            let Ok((answer, _)) = send.send_request(noisy.request(&get()), true) else {
+                return assert!(sent >= 100, "{sent}");
+            };
+            match answer.await {
+                Ok(answer) => assert_eq!(answer.status(), 403),
+                Err(_) => return assert!(sent >= 100, "{sent}"),
+            }
+            let Ok(ready) = send.ready().await else { return assert!(sent >= 99, "{sent}") };
+            send = ready;
+        }
+        panic!("it was not ended");
+    });
+    ground.client("quiet").send(&get()).ok();
+    ground.counters().wait_for("fordway_connections_closed_total 2");
+}
+
+/// Several users keep one thread busy, so their requests take turns, on every version of HTTP. Each request is answered.
+#[test]
+fn users_who_take_turns_are_all_answered() {
+    let ground = Ground::new("weight=3", |_| ());
+    std::thread::scope(|scope| {
+        for user in ["noisy", "quiet"] {
+            for _ in 0..4 {
+                let client = ground.client(user);
+                scope.spawn(move || {
+                    let mut stream = client.connect();
+                    for _ in 0..20 {
+                        stream.write_all(&lasting(&client, &get()).repeat(20)).unwrap();
+                        for _ in 0..20 {
+                            assert!(next_answer(&mut stream).0.starts_with("HTTP/1.1 200"));
+                        }
+                    }
+                });
+            }
+            let client = ground.client(user);
+            scope.spawn(move || {
+                run(async {
+                    let http2 = Http2::connect(&client).await;
+                    for _ in 0..20 {
+                        let call = get();
+                        let (one, two, three) =
+                            tokio::join!(http2.send(&call), http2.send(&call), http2.send(&call));
+                        assert_eq!([one.status, two.status, three.status], [200; 3]);
+                    }
+                });
+            });
+        }
+    });
+    ground.counters().wait_for_requests(0);
+}

@@ -1,0 +1,417 @@
+//! Bucket policies, public access blocks and requests without a signature, over HTTP.
+
+mod client;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use client::{Answer, BUCKET, Call, Client, Fixture};
+use fordway_serve::{AccessKeyPair, AnonymousUser, Gateway, GatewayConfig, Users};
+use fordway_store::{MemoryStore, Objects};
+
+/// A gateway that carries out requests without a signature where a policy permits them.
+fn open_to_all() -> Fixture {
+    let store = MemoryStore::default();
+    store.create_bucket(&client::bucket()).unwrap();
+    let identity = AccessKeyPair::generate().unwrap();
+    let users = Users::one(identity.clone(), Arc::new(store.clone()));
+    let users = users.with_anonymous(AnonymousUser { name: "nobody".to_owned(), acts_as: None }).unwrap();
+    let config = GatewayConfig { threads: 1, ..GatewayConfig::new(SocketAddr::from(([127, 0, 0, 1], 0))) };
+    let gateway = Gateway::bind(users, config).unwrap().spawn().unwrap();
+    let client = Client { address: gateway.local_addr(), identity, clock_offset_s: 0, dates_by_date: false };
+    Fixture { store, client, gateway }
+}
+
+fn policy(fixture: &Fixture, method: &str, body: &str) -> Answer {
+    fixture.client.send(&Call::new(method, format!("/{BUCKET}")).query("policy").body(body))
+}
+
+#[track_caller]
+fn put_policy(fixture: &Fixture, statements: &str) {
+    let put = policy(fixture, "PUT", &document(statements));
+    assert_eq!(put.status, 204, "{}", put.text());
+}
+
+fn document(statements: &str) -> String {
+    let arn = format!("arn:aws:s3:::{BUCKET}");
+    format!("{{\"Version\": \"2012-10-17\", \"Statement\": [{}]}}", statements.replace("ARN", &arn))
+}
+
+const READ_ALL: &str =
+    r#"{"Effect": "Allow", "Principal": "*", "Action": "s3:GetObject", "Resource": "ARN/public/*"}"#;
+
+/// Sends a request without a signature.
+fn anonymous(fixture: &Fixture, method: &str, target: &str, headers: &str, body: &str) -> Answer {
+    let length = body.len();
+    let call = format!(
+        "{method} {target} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{headers}Content-Length: {length}\r\n\r\n{body}"
+    );
+    fixture.client.send_raw(method, &call)
+}
+
+fn at(key: &str) -> String {
+    format!("/{BUCKET}/{key}")
+}
+
+const DENIED: (u16, &str) = (403, "AccessDenied");
+
+#[track_caller]
+fn assert_denied(answer: &Answer) {
+    let (status, code) = answer.error();
+    assert_eq!((status, code.as_str()), DENIED, "{}", answer.text());
+}
+
+#[test]
+fn a_policy_is_kept_as_it_was_sent() {
+    let fixture = client::serve();
+    assert_eq!(policy(&fixture, "GET", "").error(), (404, "NoSuchBucketPolicy".to_owned()));
+    let text = document(READ_ALL);
+    assert_eq!(policy(&fixture, "PUT", &text).status, 204);
+    let kept = policy(&fixture, "GET", "").ok();
+    assert_eq!((kept.text(), kept.header("content-type")), (text, Some("application/json")));
+    let status = || fixture.client.send(&Call::new("GET", format!("/{BUCKET}")).query("policyStatus"));
+    assert_eq!(status().ok().element("IsPublic").as_deref(), Some("true"));
+    put_policy(&fixture, &READ_ALL.replace("\"*\"", "{\"AWS\": \"arn:aws:iam::x:root\"}"));
+    assert_eq!(status().ok().element("IsPublic").as_deref(), Some("false"));
+    assert_eq!(policy(&fixture, "DELETE", "").status, 204);
+    assert_eq!(policy(&fixture, "GET", "").error(), (404, "NoSuchBucketPolicy".to_owned()));
+    assert_eq!(status().error(), (404, "NoSuchBucketPolicy".to_owned()));
+}
+
+/// The existing document remains if a new one is refused.
+#[test]
+fn what_is_not_a_policy_is_refused_by_name() {
+    let fixture = client::serve();
+    put_policy(&fixture, READ_ALL);
+    let statement = |from: &str, to: &str| document(&READ_ALL.replace(from, to));
+    let long = format!("{}{}", document(READ_ALL), " ".repeat(20 * 1024));
+    for (bad, words) in [
+        ("", "Policies must be valid JSON"),
+        ("[]", "Policies must be valid JSON"),
+        ("{", "This policy contains invalid Json"),
+        ("{\"Statement\": [], \"Statement\": []}", "This policy contains invalid Json"),
+        ("{}", "Missing required field Statement"),
+        ("{\"Statement\": []}", "Statement is empty"),
+        (&statement("Allow", "Permit"), "Invalid effect: Permit"),
+        (&statement("\"Effect\"", "\"Efect\""), "Unknown field Efect"),
+        (&statement("\"Principal\"", "\"NotPrincipal\""), "Allow with NotPrincipal"),
+        (&statement("s3:GetObject", "s3:FetchObject"), "Policy has invalid action"),
+        (&statement("s3:GetObject", "s3:ListBucket"), "Action does not apply to any resource"),
+        (&statement("ARN", "arn:aws:s3:::another"), "Policy has invalid resource"),
+        (&statement("\"Principal\": \"*\"", "\"Principal\": \"whoever\""), "Invalid principal in policy"),
+        (&statement("2012-10-17", "2012-10-16").replace("2012-10-17", "2013-01-01"), "valid version"),
+        (
+            &statement("}", ", \"Condition\": {\"StringEquals\": {\"aws:SourceVpc\": \"x\"}}}"),
+            "Policy has an invalid condition key",
+        ),
+        (
+            &statement("}", ", \"Condition\": {\"StringIs\": {\"aws:Referer\": \"x\"}}}"),
+            "Invalid Condition type",
+        ),
+        (
+            &statement("}", ", \"Condition\": {\"StringEquals\": {\"s3:prefix\": \"x\"}}}"),
+            "Conditions do not apply",
+        ),
+        (&long, "maximum allowed document size"),
+    ] {
+        let refused = policy(&fixture, "PUT", bad);
+        assert_eq!(refused.error(), (400, "MalformedPolicy".to_owned()), "{bad}");
+        assert!(refused.element("Message").unwrap().contains(words), "{bad}: {}", refused.text());
+    }
+    assert_eq!(policy(&fixture, "GET", "").ok().text(), document(READ_ALL));
+    let missing = fixture.client.send(&Call::new("PUT", "/no-such-bucket").query("policy").body("x"));
+    assert_eq!(missing.error(), (404, "NoSuchBucket".to_owned()));
+}
+
+#[test]
+fn a_policy_that_locks_its_owner_out_needs_a_flag() {
+    let fixture = client::serve();
+    let lock =
+        document(r#"{"Effect": "Deny", "Principal": "*", "Action": "s3:*", "Resource": ["ARN", "ARN/*"]}"#);
+    assert_eq!(policy(&fixture, "PUT", &lock).error(), (400, "MalformedPolicy".to_owned()));
+    assert_eq!(policy(&fixture, "GET", "").error(), (404, "NoSuchBucketPolicy".to_owned()));
+    let call = Call::new("PUT", format!("/{BUCKET}")).query("policy").body(lock);
+    let sure = fixture.client.send(&call.header("x-amz-confirm-remove-self-bucket-access", "true"));
+    assert_eq!(sure.status, 204, "{}", sure.text());
+    for method in ["GET", "PUT", "DELETE"] {
+        assert_denied(&policy(&fixture, method, ""));
+    }
+}
+
+#[test]
+fn a_denial_binds_the_owner_too_and_at_once() {
+    let fixture = client::serve();
+    let send = |method, key: &str| fixture.client.send(&Call::on(method, key).body(""));
+    send("PUT", "kept/k").ok();
+    send("GET", "kept/k").ok();
+    put_policy(
+        &fixture,
+        r#"{"Sid": "keep", "Effect": "Deny", "Principal": "*", "Action": "s3:DeleteObject", "Resource": "ARN/kept/*"}"#,
+    );
+    assert_denied(&send("DELETE", "kept/k"));
+    send("PUT", "other").ok();
+    assert_eq!(send("DELETE", "other").status, 204);
+    let list = "<Delete><Object><Key>kept/k</Key></Object><Object><Key>other</Key></Object></Delete>";
+    let call = Call::new("POST", format!("/{BUCKET}")).query("delete").body(list);
+    let deleted = fixture.client.send(&call).ok();
+    let (codes, keys) = (deleted.elements("Code"), deleted.elements("Key"));
+    assert_eq!(
+        (&codes[..], &keys[..]),
+        (&["AccessDenied".to_owned()][..], &["kept/k".to_owned(), "other".to_owned()][..])
+    );
+    send("GET", "kept/k").ok();
+    assert_eq!(policy(&fixture, "DELETE", "").status, 204);
+    assert_eq!(send("DELETE", "kept/k").status, 204);
+}
+
+#[test]
+fn requests_without_a_signature_need_a_user_and_a_policy() {
+    let refusing = client::serve();
+    refusing.client.send(&Call::on("PUT", "public/k").body("hello")).ok();
+    put_policy(&refusing, READ_ALL);
+    assert_denied(&anonymous(&refusing, "GET", &at("public/k"), "", ""));
+
+    let fixture = open_to_all();
+    fixture.client.send(&Call::on("PUT", "public/k").body("hello")).ok();
+    fixture.client.send(&Call::on("PUT", "private/k").body("hello")).ok();
+    assert_denied(&anonymous(&fixture, "GET", &at("public/k"), "", ""));
+    let list = "<Delete><Object><Key>public/k</Key></Object></Delete>";
+    assert_denied(&anonymous(&fixture, "POST", &format!("/{BUCKET}?delete"), "", list));
+    put_policy(&fixture, READ_ALL);
+    assert_eq!(anonymous(&fixture, "GET", &at("public/k"), "", "").ok().text(), "hello");
+    let other = anonymous(&fixture, "GET", &at("public/k?response-content-type=text/html"), "", "");
+    assert_eq!(other.error(), (400, "InvalidRequest".to_owned()));
+    let part = anonymous(&fixture, "GET", &at("public/k"), "Range: bytes=1-2\r\n", "");
+    assert_eq!((part.status, part.text().as_str()), (206, "el"));
+    assert_eq!(anonymous(&fixture, "HEAD", &at("public/k"), "", "").status, 200);
+    for (method, target) in [
+        ("GET", at("private/k")),
+        ("PUT", at("public/k")),
+        ("DELETE", at("public/k")),
+        ("GET", format!("/{BUCKET}")),
+        ("GET", format!("/{BUCKET}?policy")),
+        ("GET", at("public/k?versionId=null")),
+        ("GET", at("public/k?tagging")),
+        ("GET", "/".to_owned()),
+        ("PUT", "/another".to_owned()),
+        ("GET", "/no-such-bucket/k".to_owned()),
+        ("POST", at("public/k?uploads")),
+    ] {
+        assert_denied(&anonymous(&fixture, method, &target, "", ""));
+    }
+    assert_eq!(anonymous(&fixture, "HEAD", &at("private/k"), "", "").status, 403);
+    // Two dots are part of the key, and do not refer to the parent directory.
+    let dots = anonymous(&fixture, "GET", &at("public/../private/k"), "", "");
+    assert_eq!(dots.error(), (404, "NoSuchKey".to_owned()));
+    let source = format!("x-amz-copy-source: {}\r\n", at("private/k"));
+    put_policy(
+        &fixture,
+        r#"{"Effect": "Allow", "Principal": "*", "Action": ["s3:PutObject"], "Resource": "ARN/public/*"}"#,
+    );
+    assert_eq!(anonymous(&fixture, "PUT", &at("public/new"), "", "sent").status, 200);
+    assert_denied(&anonymous(&fixture, "PUT", &at("public/copy"), &source, ""));
+    assert_eq!(fixture.client.send(&Call::on("GET", "public/new")).ok().text(), "sent");
+    let deletion = "<Delete><Object><Key>public/new</Key></Object></Delete>";
+    let deleted = anonymous(&fixture, "POST", &format!("/{BUCKET}?delete"), "", deletion);
+    assert!(deleted.text().contains("AccessDenied"), "{}", deleted.text());
+    fixture.client.send(&Call::on("GET", "public/new")).ok();
+}
+
+/// A policy cannot open these operations, even if it allows all actions to everybody.
+#[test]
+fn operations_that_need_a_signature_say_so() {
+    let fixture = open_to_all();
+    fixture.client.send(&Call::on("PUT", "k").body("hello")).ok();
+    put_policy(
+        &fixture,
+        r#"{"Effect": "Allow", "Principal": "*", "Action": "s3:*", "Resource": ["ARN", "ARN/*"]}"#,
+    );
+    let source = format!("x-amz-copy-source: {}\r\n", at("k"));
+    for (method, target, headers, words) in [
+        ("PUT", "/another".to_owned(), "", "Anonymous users cannot invoke this API. Please authenticate."),
+        ("PUT", at("k?acl"), "", "Anonymous users cannot invoke this API. Please authenticate."),
+        ("PUT", at("copy"), &*source, "Anonymous users cannot copy objects. Please authenticate."),
+        (
+            "POST",
+            at("k?uploads"),
+            "",
+            "Anonymous users cannot initiate multipart uploads. Please authenticate.",
+        ),
+        (
+            "GET",
+            format!("/{BUCKET}?ownershipControls"),
+            "",
+            "s3:GetBucketOwnershipControls does not support Anonymous requests!",
+        ),
+    ] {
+        let answer = anonymous(&fixture, method, &target, headers, "");
+        assert_denied(&answer);
+        assert_eq!(answer.element("Message").as_deref(), Some(words), "{method} {target}");
+    }
+    let before = policy(&fixture, "GET", "").ok().text();
+    for method in ["GET", "PUT", "DELETE"] {
+        let answer =
+            anonymous(&fixture, method, &format!("/{BUCKET}?policy"), "", &before.replace("*", "me"));
+        assert_eq!(answer.error(), (405, "MethodNotAllowed".to_owned()), "{method}");
+    }
+    assert_eq!(policy(&fixture, "GET", "").ok().text(), before);
+    assert_eq!(fixture.client.send(&Call::on("HEAD", "copy")).status, 404);
+    assert_eq!(anonymous(&fixture, "GET", &at("k"), "", "").ok().text(), "hello");
+}
+
+#[test]
+fn conditions_see_the_request() {
+    let fixture = open_to_all();
+    fixture.client.send(&Call::on("PUT", "k").body("hello").header("x-amz-tagging", "class=open")).ok();
+    let read = |headers: &str| anonymous(&fixture, "GET", &at("k"), headers, "").status;
+    let with = |operator: &str, key: &str, value: &str| {
+        let condition = format!(", \"Condition\": {{\"{operator}\": {{\"{key}\": \"{value}\"}}}}}}");
+        put_policy(&fixture, &READ_ALL.replace("/public", "").replace('}', &condition));
+    };
+    for (operator, key, value, headers, status) in [
+        ("IpAddress", "aws:SourceIp", "127.0.0.0/8", "", 200),
+        ("IpAddress", "aws:SourceIp", "10.0.0.0/8", "", 403),
+        ("Bool", "aws:SecureTransport", "false", "", 200),
+        ("Bool", "aws:SecureTransport", "true", "", 403),
+        ("StringLike", "aws:Referer", "https://a/*", "Referer: https://a/b\r\n", 200),
+        ("StringLike", "aws:Referer", "https://a/*", "", 403),
+        ("StringEquals", "aws:UserAgent", "x", "User-Agent: x\r\n", 200),
+        ("DateGreaterThan", "aws:CurrentTime", "2020-01-01T00:00:00Z", "", 200),
+        ("DateLessThan", "aws:CurrentTime", "2020-01-01T00:00:00Z", "", 403),
+        ("StringEquals", "aws:PrincipalType", "Anonymous", "", 200),
+        ("Null", "s3:signatureversion", "true", "", 200),
+        ("StringEquals", "s3:ExistingObjectTag/class", "open", "", 200),
+        ("StringEquals", "s3:ExistingObjectTag/class", "closed", "", 403),
+    ] {
+        with(operator, key, value);
+        assert_eq!(read(headers), status, "{operator} {key} {value}");
+    }
+    put_policy(
+        &fixture,
+        r#"{"Effect": "Allow", "Principal": "*", "Action": "s3:ListBucket", "Resource": "ARN",
+            "Condition": {"StringEquals": {"s3:prefix": "a b/", "s3:delimiter": "/"}, "NumericLessThanEquals": {"s3:max-keys": 10}}}"#,
+    );
+    let list = |query: &str| anonymous(&fixture, "GET", &format!("/{BUCKET}?{query}"), "", "").status;
+    assert_eq!(list("prefix=a+b%2F&delimiter=/&max-keys=10"), 200);
+    assert_eq!(list("list-type=2&prefix=a%20b/&delimiter=/&max-keys=1"), 200);
+    assert_eq!(list("prefix=a%20b/&delimiter=/"), 403);
+    assert_eq!(list("prefix=a&delimiter=/&max-keys=10"), 403);
+    assert_eq!(list(""), 403);
+}
+
+/// The tags of a request are in its body, so they are checked after it has been read.
+#[test]
+fn tags_of_requests_are_checked() {
+    let fixture = client::serve();
+    fixture.client.send(&Call::on("PUT", "k").body("hello")).ok();
+    put_policy(
+        &fixture,
+        r#"{"Effect": "Deny", "Principal": "*", "Action": ["s3:PutObject", "s3:PutObjectTagging"], "Resource": "ARN/*",
+            "Condition": {"StringEquals": {"s3:RequestObjectTag/class": "secret"}}}"#,
+    );
+    let tag = |value: &str| {
+        let body =
+            format!("<Tagging><TagSet><Tag><Key>class</Key><Value>{value}</Value></Tag></TagSet></Tagging>");
+        fixture.client.send(&Call::on("PUT", "k").query("tagging").body(body))
+    };
+    assert_denied(&tag("secret"));
+    assert_eq!(tag("open").status, 200);
+    let put =
+        |value: &str| fixture.client.send(&Call::on("PUT", "k").body("x").header("x-amz-tagging", value));
+    assert_denied(&put("class=secret"));
+    assert_eq!(put("class=open").status, 200);
+}
+
+/// Retention and legal hold are in the body, so they are checked after it has been read.
+#[test]
+fn locks_of_requests_are_checked() {
+    let fixture = client::serve();
+    let on_bucket = |query: &str, body: &str| {
+        fixture.client.send(&Call::new("PUT", format!("/{BUCKET}")).query(query).body(body)).ok();
+    };
+    on_bucket("versioning", "<VersioningConfiguration><Status>Enabled</Status></VersioningConfiguration>");
+    on_bucket(
+        "object-lock",
+        "<ObjectLockConfiguration><ObjectLockEnabled>Enabled</ObjectLockEnabled></ObjectLockConfiguration>",
+    );
+    fixture.client.send(&Call::on("PUT", "k").body("hello")).ok();
+    put_policy(
+        &fixture,
+        r#"{"Effect": "Deny", "Principal": "*", "Action": "s3:PutObjectRetention", "Resource": "ARN/*",
+            "Condition": {"StringEquals": {"s3:object-lock-mode": "COMPLIANCE"}}},
+           {"Effect": "Deny", "Principal": "*", "Action": "s3:PutObjectLegalHold", "Resource": "ARN/*",
+            "Condition": {"StringEquals": {"s3:object-lock-legal-hold": "OFF"}}}"#,
+    );
+    let retain = |mode: &str| {
+        let until = "<RetainUntilDate>2099-01-01T00:00:00Z</RetainUntilDate>";
+        let body = format!("<Retention><Mode>{mode}</Mode>{until}</Retention>");
+        fixture.client.send(&Call::on("PUT", "k").query("retention").body(body))
+    };
+    assert_denied(&retain("COMPLIANCE"));
+    retain("GOVERNANCE").ok();
+    let hold = |status: &str| {
+        let body = format!("<LegalHold><Status>{status}</Status></LegalHold>");
+        fixture.client.send(&Call::on("PUT", "k").query("legal-hold").body(body))
+    };
+    hold("ON").ok();
+    assert_denied(&hold("OFF"));
+    let nowhere =
+        |query: &str| fixture.client.send(&Call::new("PUT", "/missing/k").query(query).body("<x/>"));
+    for query in ["retention", "legal-hold"] {
+        assert_eq!(nowhere(query).error(), (404, "NoSuchBucket".to_owned()));
+    }
+}
+
+#[test]
+fn a_public_access_block_refuses_and_limits_public_policies() {
+    let fixture = open_to_all();
+    fixture.client.send(&Call::on("PUT", "public/k").body("hello")).ok();
+    let block = |method: &str, setting: &str| {
+        let body = match method {
+            "PUT" => format!(
+                "<PublicAccessBlockConfiguration><{setting}>true</{setting}></PublicAccessBlockConfiguration>"
+            ),
+            _ => String::new(),
+        };
+        fixture.client.send(&Call::new(method, format!("/{BUCKET}")).query("publicAccessBlock").body(body))
+    };
+    assert_eq!(block("GET", "").error(), (404, "NoSuchPublicAccessBlockConfiguration".to_owned()));
+    block("PUT", "BlockPublicPolicy").ok();
+    let kept = block("GET", "").ok();
+    assert_eq!(kept.element("BlockPublicPolicy").as_deref(), Some("true"));
+    assert_eq!(kept.element("RestrictPublicBuckets").as_deref(), Some("false"));
+    assert_denied(&policy(&fixture, "PUT", &document(READ_ALL)));
+    put_policy(&fixture, &READ_ALL.replace("\"*\"", "{\"AWS\": \"arn:aws:iam::x:root\"}"));
+    assert_eq!(block("DELETE", "").status, 204);
+    put_policy(&fixture, READ_ALL);
+    anonymous(&fixture, "GET", &at("public/k"), "", "").ok();
+    block("PUT", "RestrictPublicBuckets").ok();
+    assert_denied(&anonymous(&fixture, "GET", &at("public/k"), "", ""));
+    fixture.client.send(&Call::on("GET", "public/k")).ok();
+}
+
+/// Nobody sends the body of a request that is refused.
+#[test]
+fn a_refusal_comes_before_the_body() {
+    let fixture = open_to_all();
+    let call = format!(
+        "PUT {} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 1000000\r\n\r\n",
+        at("k")
+    );
+    let refused = fixture.client.send_raw("PUT", &call);
+    assert_denied(&refused);
+}
+
+/// The anonymous user must have a uid that no other user has, and that is not root's.
+#[test]
+fn a_user_without_a_uid_of_its_own_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let open: fordway_serve::OpenStore = Arc::new(|| Ok(Arc::new(MemoryStore::default())));
+    let users = || Users::one_of(AccessKeyPair::generate().unwrap(), dir.path(), open.clone()).unwrap();
+    for uid in [0, fordway_sys::user_id()] {
+        let acts_as = fordway_sys::PeerCredentials { uid, gid: 1, groups: Vec::new() };
+        let user = AnonymousUser { name: "x".to_owned(), acts_as: Some(acts_as) };
+        let refused = users().with_anonymous(user).err().expect("it has another's uid");
+        assert_eq!(refused.kind(), fordway_store::ErrorKind::InvalidArgument);
+    }
+}
