@@ -224,7 +224,7 @@ fn bad_catalogues_are_refused() {
         (
             &["compare", "aws.toml", "--feature", "disk_read_mb_per_s"],
             2,
-            "disk_read_mb_per_s is not known of xlarge",
+            "disk_read_mb_per_s is not known for xlarge",
         ),
         (
             &["compare", "aws.toml", "--feature", "threds"],

@@ -536,7 +536,7 @@ fn a_thousand_connections_are_served_and_one_more_is_refused() {
     }
     let error = ground.store().list_buckets().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable);
-    assert!(error.to_string().contains("1000 connections open, the most it takes"), "{error}");
+    assert!(error.to_string().contains("1000 connections open, its maximum"), "{error}");
     drop(all);
     let deadline = Instant::now() + Duration::from_secs(20);
     while ground.store().list_buckets().is_err() {

@@ -394,7 +394,7 @@ mod tests {
         assert_eq!((choice.features, choice.left_out), (vec![Feature::Threads], vec![]));
         let error =
             CommonFeatures::of(catalogue.entries(), &[Feature::Memory]).expect_err("b has no memory_mb");
-        assert!(error.to_string().contains("memory_mb is not known of b"), "{error}");
+        assert!(error.to_string().contains("memory_mb is not known for b"), "{error}");
     }
 
     fn catalogue(text: &str) -> MachineCatalogue {

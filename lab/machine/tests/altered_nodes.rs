@@ -71,7 +71,7 @@ fn memory_of_the_other_node_costs() {
         &[(STATUS, &status("1"))],
         "numa",
         Costs,
-        "processors of node 0 may be used, and memory only of node 1",
+        "processors of node 0 may be used, but only memory of node 1",
     );
     holds(&[(STATUS, &status("0-1"))], "numa", Fine, "kept to one of 2");
     holds(&[(STATUS, &status("0"))], "numa", Fine, "kept to one of 2");
@@ -106,7 +106,7 @@ fn a_ceiling_of_the_clock_costs() {
     node.write(&cpufreq(2, "scaling_max_freq"), "800000\n");
     let limited = node.finding("clock-limit");
     assert_eq!(limited.verdict, Costs);
-    assert!(limited.what.contains("processors 2 may run at 0.8 GHz, and could at 3.5 GHz"), "{limited:?}");
+    assert!(limited.what.contains("processors 2 are limited to 0.8 GHz of 3.5 GHz"), "{limited:?}");
     assert_eq!(limited.measured[0].value, 0.8);
 }
 
@@ -119,7 +119,7 @@ fn memory_high_costs_if_it_was_reached() {
         &[limit, (&events, &at("918273"))],
         "memory-limit",
         Costs,
-        "8.0 GiB (memory.high) was used 918273 times",
+        "exceeded 8.0 GiB (memory.high) 918273 times",
     );
     holds(&[limit, (&events, &at("0"))], "memory-limit", Fine, "120.0 GiB");
 }
@@ -180,7 +180,7 @@ fn pressure_on_memory_and_disks_costs() {
     for (resource, check, much) in [("memory", "memory-pressure", "1.50"), ("io", "disk-pressure", "31.00")] {
         let path = format!("proc/pressure/{resource}");
         holds(&[(&path, &pressure(much))], check, Costs, "of the last minute");
-        holds(&[(&path, &pressure("0.20"))], check, Fine, "in 0.2 %");
+        holds(&[(&path, &pressure("0.20"))], check, Fine, "during 0.2 %");
     }
 }
 

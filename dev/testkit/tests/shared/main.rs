@@ -510,7 +510,7 @@ impl FrozenOpener {
 
     fn start(dir: &Path) -> Self {
         let script = "while read -r name; do true 2>/dev/null <$name; echo done; done";
-        let mount = "mkdir -p /run/freezer && mount -t cgroup -o freezer none /run/freezer && mkdir -p $0";
+        let mount = "mkdir -p /run/freezer && { mountpoint -q /run/freezer || mount -t cgroup -o freezer none /run/freezer; } && mkdir -p $0";
         let mounted = Command::new("sh").args(["-c", mount, Self::GROUP]).status().unwrap();
         assert!(mounted.success(), "the kernel cannot freeze programs");
         let mut program = Command::new("sh");

@@ -122,7 +122,7 @@ fn ten_steps_are_followed_and_no_more() {
             assert_eq!(open(&server.url()).size_bytes(), SIZE as u64);
         } else {
             let text = refusal(&server.url()).to_string();
-            assert!(text.contains("longer than 10 steps") && text.contains("/step-3 -> "), "{text}");
+            assert!(text.contains("more than 10 steps") && text.contains("/step-3 -> "), "{text}");
             assert!(!text.contains("secret"), "{text}");
         }
         assert_eq!(server.requests().len(), 11);

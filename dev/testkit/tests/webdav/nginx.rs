@@ -38,5 +38,5 @@ fn listings_are_refused_in_a_sentence() {
     let Some(server) = ForeignServer::nginx() else { return };
     let error = client(|_| {}).list(&server.url("")).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::MethodNotAllowed);
-    assert!(error.detail().contains("takes no PROPFIND here"), "{error}");
+    assert!(error.detail().contains("does not accept PROPFIND here"), "{error}");
 }

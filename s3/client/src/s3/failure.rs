@@ -102,6 +102,9 @@ fn kind_of(status: u16, said: &ErrorDocument, call: &S3Call) -> ErrorKind {
     if said.code == "InvalidRequest" && said.message.contains("x-amz-mp-object-size") {
         return ErrorKind::IncompleteBody;
     }
+    if said.code == "BadRequest" && said.message.contains("tags cannot be greater") {
+        return ErrorKind::InvalidTag;
+    }
     if said.code == "InvalidArgument" && said.message.starts_with("Range specified is not valid") {
         return ErrorKind::InvalidRange;
     }

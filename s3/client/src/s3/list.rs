@@ -230,7 +230,7 @@ pub(super) fn next_of<T>(is_truncated: bool, next: Option<T>) -> Result<Option<T
 }
 
 fn bad(detail: &str) -> Error {
-    Error::new(ErrorKind::BadResponse, format!("{detail}; report it to who runs the service"))
+    Error::new(ErrorKind::BadResponse, format!("{detail}; report this to the service's operator"))
 }
 
 #[cfg(test)]
