@@ -77,6 +77,7 @@ impl ForeignServer {
                  all.pidpath {dir}/own\nxrd.network nodnr\n"
             );
             std::fs::write(format!("{dir}/config"), config).expect("a configuration");
+            open_to_all(&Path::new(dir).join("config"), 0o644);
             for from in [authority.file(), own.join("key.pem")] {
                 let to = Path::new(dir).join("own").join(from.file_name().unwrap_or_default());
                 std::fs::copy(&from, to).expect("a key");

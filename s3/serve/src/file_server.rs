@@ -198,8 +198,8 @@ impl RemoteRegion {
         RemoteRegion { file: Some(Arc::new(file)), offset, len, server: server.clone() }
     }
 
-    /// Reads `range` of the region, at most [`crate::buffers::CHUNK_BYTES`]. Errors: `UnexpectedEof` for a file that is shorter; the server
-    /// does not respond.
+    /// Reads `range` of the region, at most [`crate::buffers::CHUNK_BYTES`]. Errors: `UnexpectedEof` for a file that is
+    /// shorter; the server does not respond.
     pub(crate) async fn read(&self, range: Range<u64>) -> io::Result<Bytes> {
         let file = self.file.clone().ok_or(io::ErrorKind::UnexpectedEof)?;
         let (offset, len) = (self.offset + range.start, (range.end - range.start) as usize);
