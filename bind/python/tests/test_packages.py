@@ -289,7 +289,7 @@ def test_what_a_later_release_wrote_is_refused_by_an_older_one(
     script = f"mkdir -p {manager.root}/.fordway && echo fordway 99 >{manager.root}/.fordway/format"
     machine.run("sh", "-c", script)
     said = manager.refusal()
-    assert "version 99" in said and "use the Fordway that wrote it, or a later one" in said, said
+    assert "version 99" in said and "use the Fordway that wrote it, or a later release" in said, said
     # The older release starts with the settings that it supports.
     machine.run("rm", f"{manager.root}/.fordway/format")
     manager.start()

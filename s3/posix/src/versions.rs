@@ -374,16 +374,48 @@ impl SharedStore {
         if by_null {
             self.remove_archived(bucket, key, &archived, &version)?;
         }
-        if let Some(place) = &current_place {
-            // The hidden object is removed first; it would otherwise reappear when the object that hides it is removed.
-            self.remove_hidden_odd(bucket, key, place, contents)?;
-            self.remove_at(bucket, place, contents)?;
-        }
-        self.remove_marker(bucket, key, contents)?;
+        self.remove_latest(bucket, key, current_place.as_ref(), contents)?;
         if let Some(locked) = locked {
             self.volume.shield_old(bucket, key, &locked)?;
         }
         Ok(DeleteResult { version: Some(version), is_marker: true })
+    }
+
+    /// Removes the names of the latest version, at `place` if it is a file.
+    fn remove_latest(
+        &self,
+        bucket: &Bucket,
+        key: &Key,
+        place: Option<&ObjectPath>,
+        contents: AreaContents,
+    ) -> Result<()> {
+        if let Some(place) = place {
+            // The hidden object is removed first; it would otherwise reappear when the object that hides it is removed.
+            self.remove_hidden_odd(bucket, key, place, contents)?;
+            self.remove_at(bucket, place, contents)?;
+        }
+        self.remove_marker(bucket, key, contents).map(drop)
+    }
+
+    /// Ends a delete whose process was killed after it had made the delete marker: removes the version that is still the
+    /// latest. Returns whether there was such a delete. Cost: one read of the key's versions directory.
+    pub(crate) fn end_delete(&self, bucket: &Bucket, key: &Key, contents: AreaContents) -> Result<bool> {
+        let archived = self.volume.archived(bucket, key)?;
+        if !archived.first().is_some_and(|newest| newest.is_marker) {
+            return Ok(false);
+        }
+        let Some((place, opened)) = self.volume.locate(bucket, key, contents)? else { return Ok(false) };
+        let (version, lock) = (opened.version(), opened.record().lock);
+        // The latest version has a name among the old ones only while it is replaced or deleted.
+        if !archived.iter().any(|found| !found.is_marker && found.version == version) {
+            return Ok(false);
+        }
+        drop(opened);
+        self.remove_latest(bucket, key, Some(&place), contents)?;
+        if lock.is_active(SystemTime::now()) {
+            self.volume.shield_old(bucket, key, &version)?;
+        }
+        Ok(true)
     }
 
     /// Removes one version permanently; the newest that is left becomes the latest.

@@ -315,3 +315,20 @@ fn the_receiver_ends_a_run() {
     assert_eq!(rig.keys().len(), 9);
     assert_eq!(rig.run().0.changed, 9);
 }
+
+/// If a run is killed after it has made the delete marker of an object, the next run removes the object, and makes no other
+/// marker.
+#[test]
+fn a_killed_run_leaves_one_delete_marker() {
+    let rig = Rig::new(&["<Filter/><Expiration><Days>1</Days></Expiration>"]).versioned();
+    let version = rig.put_old("k", 2);
+    let kept = rig.dir.path().join("kept");
+    fs::hard_link(rig.path("k"), &kept).unwrap();
+    let marker = rig.store.delete(&bucket(), &key("k"), &DeleteOptions::default()).unwrap().version;
+    fs::hard_link(&kept, rig.path("k")).unwrap();
+    assert_eq!(rig.run().1, ["hide k"]);
+    let listed = rig.store.list_versions(&bucket(), &VersionsQuery::default()).unwrap().versions;
+    let found: Vec<_> = listed.into_iter().map(|found| Some(found.version)).collect();
+    assert_eq!(found, [marker, version]);
+    assert!(!rig.path("k").exists());
+}

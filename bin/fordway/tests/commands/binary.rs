@@ -1,7 +1,7 @@
 //! The binary itself: help, completions, manual pages, and commands from PATH.
 
 use std::ffi::OsStr;
-use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::process::{Command, Output};
 
 use fordway_testkit::hostile::{HostileServer, LieScript};
@@ -20,6 +20,13 @@ pub(crate) fn fordway(words: &[&str], path: impl AsRef<OsStr>) -> Output {
 
 pub(crate) fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+/// Writes a program for the shell, by a process of its own: while this process has a program open for writing, a process
+/// that another test starts would inherit the open file, and the kernel would not run the program ("text file busy").
+fn script(path: &Path, lines: &str) {
+    let write = "printf '#!/bin/sh\n%s\n' \"$1\" >\"$0\" && chmod +x \"$0\"";
+    assert!(Command::new("sh").args(["-c", write]).arg(path).arg(lines).status().unwrap().success());
 }
 
 const COMMANDS: [&str; 19] = [
@@ -140,9 +147,7 @@ fn manual_pages() {
 #[test]
 fn other_names_run_from_path() {
     let dir = tempfile::tempdir().unwrap();
-    let program = dir.path().join("fordway-hello");
-    std::fs::write(&program, "#!/bin/sh\necho \"hello $*\"\nexit 9\n").unwrap();
-    std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+    script(&dir.path().join("fordway-hello"), "echo \"hello $*\"\nexit 9");
     let ran = fordway(&["hello", "a", "--json", "b"], dir.path());
     assert_eq!((text(&ran.stdout).as_str(), ran.status.code()), ("hello a --json b\n", Some(9)));
 
@@ -168,10 +173,10 @@ fn other_names_run_from_path() {
 #[test]
 fn other_names_run_from_the_directory_of_the_program() {
     let dir = tempfile::tempdir().unwrap();
-    let (program, companion) = (dir.path().join("fordway"), dir.path().join("fordway-hello"));
-    std::fs::copy(env!("CARGO_BIN_EXE_fordway"), &program).unwrap();
-    std::fs::write(&companion, "#!/bin/sh\necho hello\n").unwrap();
-    std::fs::set_permissions(&companion, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let program = dir.path().join("fordway");
+    let copied = Command::new("cp").arg(env!("CARGO_BIN_EXE_fordway")).arg(&program).status().unwrap();
+    assert!(copied.success());
+    script(&dir.path().join("fordway-hello"), "echo hello");
     let ran = std::process::Command::new(&program).arg("hello").env("PATH", "/nonexistent").output().unwrap();
     assert_eq!(text(&ran.stdout), "hello\n", "{}", text(&ran.stderr));
 }

@@ -148,7 +148,8 @@ def test_multipart_checksums(s3, bucket: str, algorithm: str, kind: str) -> None
     wanted = ["ETag", "Checksum", "ObjectParts", "ObjectSize", "StorageClass"]
     attributes = s3.get_object_attributes(Bucket=bucket, Key="k", ObjectAttributes=wanted)
     assert attributes["ObjectSize"] == PART_BYTES + 4
-    assert attributes["Checksum"][field] == done[field]
+    # AWS leaves out the number of parts here.
+    assert attributes["Checksum"][field] == done[field].removesuffix("-2")
     assert attributes["ObjectParts"]["TotalPartsCount"] == 2
     assert [part["Size"] for part in attributes["ObjectParts"]["Parts"]] == [PART_BYTES, 4]
     part = s3.get_object(Bucket=bucket, Key="k", PartNumber=2)

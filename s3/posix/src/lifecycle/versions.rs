@@ -91,10 +91,14 @@ impl LifecycleRun<'_> {
         self.change(change, Some(seen.stat.user), || {
             inner.locked(bucket, &key, |contents| {
                 let now = inner.volume.locate(bucket, &key, contents)?.map(|(_, opened)| opened);
-                match now.is_some_and(|now| is_same(&seen, &now) && check.is_due(&now)) {
-                    true => inner.delete_latest(bucket, &key, contents).map(|_| Verdict::Changed),
-                    false => Ok(Verdict::Spared),
+                if !now.is_some_and(|now| is_same(&seen, &now) && check.is_due(&now)) {
+                    return Ok(Verdict::Spared);
                 }
+                // Each expiry makes one delete marker, even if a run is killed in the middle.
+                if !inner.end_delete(bucket, &key, contents)? {
+                    inner.delete_latest(bucket, &key, contents)?;
+                }
+                Ok(Verdict::Changed)
             })
         })
     }

@@ -216,7 +216,11 @@ impl StoreUploads<'_> {
             return Err(missing());
         }
         if name == UPLOAD {
-            rename(held, UPLOAD, held, CLOSED).map_err(|errno| from_errno(errno, "closing the upload"))?;
+            rename(held, UPLOAD, held, CLOSED).map_err(|errno| match errno {
+                // Another node has ended the upload, and this one has cached its files.
+                Errno::NOENT => missing(),
+                errno => from_errno(errno, "closing the upload"),
+            })?;
         }
         Ok((OpenUpload { record, dir }, name == CLOSED))
     }

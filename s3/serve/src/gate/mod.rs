@@ -86,10 +86,11 @@ pub(crate) fn admit<B>(
     Ok(operation)
 }
 
-/// Checks the size of a request's headers: names and values count, except those of `Range`, which is long when a
-/// program reads many ranges at once. Errors: `RequestHeaderSectionTooLarge`.
+/// Checks the size of a request's headers: names and values count. `Range` does not, because it is long when a program
+/// reads many ranges at once, and neither do tags, which have a limit of their own. Errors:
+/// `RequestHeaderSectionTooLarge`.
 fn check_size(headers: &HeaderMap) -> Result<(), GateRefusal> {
-    let counted = headers.iter().filter(|(name, _)| **name != header::RANGE);
+    let counted = headers.iter().filter(|(name, _)| **name != header::RANGE && *name != "x-amz-tagging");
     match counted.map(|(name, value)| name.as_str().len() + value.len()).sum::<usize>() {
         ..=HEADER_BYTES_MAX => Ok(()),
         bytes => {
