@@ -218,7 +218,7 @@ fn bad_catalogues_are_refused() {
         (
             &["compare", "zero.toml"][..],
             2,
-            "zero.toml: machine a: threads is 0, but a feature is a number above 0",
+            "zero.toml: machine a: threads is 0, but a feature must be a number above 0",
         ),
         (&["compare", "aws.toml", "other.toml"], 2, "no feature in common"),
         (
