@@ -139,8 +139,31 @@ pub fn is_text_of_a_name(text: &str) -> bool {
     !may_have_escapes(text) || name_to_text(&text_to_name(text)) == text
 }
 
+#[inline]
 fn may_have_escapes(text: &str) -> bool {
-    !text.is_ascii() && memchr::memchr(LEAD, text.as_bytes()).is_some()
+    !is_ascii(text.as_bytes()) && memchr::memchr(LEAD, text.as_bytes()).is_some()
+}
+
+/// Like `<[u8]>::is_ascii`, in a fraction of its instructions for names of usual lengths.
+#[inline]
+fn is_ascii(name: &[u8]) -> bool {
+    const HIGH_BITS: u128 = u128::MAX / 255 << 7;
+    if let Some([first, last]) = ends::<4>(name) {
+        return (u32::from_ne_bytes(first) | u32::from_ne_bytes(last)) & HIGH_BITS as u32 == 0;
+    }
+    if let Some([first, last]) = ends::<8>(name) {
+        return (u64::from_ne_bytes(first) | u64::from_ne_bytes(last)) & HIGH_BITS as u64 == 0;
+    }
+    if let Some([first, last]) = ends::<16>(name) {
+        return (u128::from_ne_bytes(first) | u128::from_ne_bytes(last)) & HIGH_BITS == 0;
+    }
+    name.is_ascii()
+}
+
+/// Returns the first and the last `N` bytes, which may overlap, if they are all of the name.
+fn ends<const N: usize>(name: &[u8]) -> Option<[[u8; N]; 2]> {
+    let ends = [*name.first_chunk()?, *name.last_chunk()?];
+    (name.len() <= 2 * N).then_some(ends)
 }
 
 fn escaped(name: &[u8]) -> String {
@@ -186,6 +209,19 @@ mod tests {
         // These escapes are not needed: the plain text has the same name.
         assert_eq!(&*text_to_name("\u{efc3}\u{efa9}"), "é".as_bytes());
         assert!(!is_text_of_a_name("\u{efc3}\u{efa9}"));
+    }
+
+    #[test]
+    fn a_byte_that_is_not_ascii_is_found_at_every_place() {
+        for len in 0..70 {
+            let mut name = vec![b'a'; len];
+            assert!(is_ascii(&name));
+            for at in 0..len {
+                name[at] = 0x80;
+                assert!(!is_ascii(&name), "{at} of {len}");
+                name[at] = 0x7f;
+            }
+        }
     }
 
     /// A name of any bytes survives the conversion to text and back.

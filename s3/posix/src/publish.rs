@@ -59,16 +59,15 @@ impl StagedFile {
         }
         let mut made = self.seal(record)?;
         let is_simple = seen.is_simple() && self.is_plain && record.lock.is_none();
-        let creates_only = *conditions == Conditions::create_only();
-        if !conditions.is_empty() && !creates_only {
+        let has_none = conditions.is_empty();
+        let creates_only = !has_none && *conditions == Conditions::create_only();
+        if !has_none && !creates_only {
             self.inner.require_locks("If-Match on writes")?;
         }
         let recent = self.inner.recent_puts.hash(&self.bucket, key);
         let is_done = match is_simple {
             true if creates_only => self.publish_new(key)?,
-            true if conditions.is_empty() => {
-                !self.inner.recent_puts.contains(recent) && self.link(Some(key))?
-            }
+            true if has_none => !self.inner.recent_puts.contains(recent) && self.link(Some(key))?,
             _ => false,
         };
         if !is_done {

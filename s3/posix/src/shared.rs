@@ -130,6 +130,7 @@ impl RootVolume {
     }
 
     /// Refreshes the key before a read as [`RootVolume::refresh`] does, if reads ask the server first.
+    #[inline]
     pub(crate) fn freshen(&self, bucket: &Bucket, key: &Key) -> Result<()> {
         if !self.is_strong() {
             return Ok(());

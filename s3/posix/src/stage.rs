@@ -25,7 +25,7 @@ use crate::errors::{from_errno, is_stale};
 use crate::layout::{ObjectPath, tmp_dir};
 use crate::private::AreaContents;
 use crate::read::system_time;
-use crate::record::{ContentSeal, NOTHING, Record, etag_of_file};
+use crate::record::{ContentSeal, Record, etag_of_file};
 use crate::site::require_fit;
 use crate::version_names::now_ns;
 use crate::{Durability, SharedStore};
@@ -92,14 +92,16 @@ impl StagedFile {
     /// Errors: `NoSuchBucket`, `NoSuchKey` if a parent of `place` is a file, and `NotImplemented` for a bucket on a
     /// mount that is known to break the store's guarantees.
     pub(crate) fn at(inner: &Arc<SharedStore>, bucket: &Bucket, place: ObjectPath) -> Result<Self> {
-        StagedFile::with_mode(inner, bucket, place, FILE_MODE)
+        StagedFile::with_mode(inner, bucket, place, false, FILE_MODE)
     }
 
-    /// Like [`StagedFile::at`], for a file with this mode before the process's umask.
+    /// Like [`StagedFile::at`], for a file with this mode before the process's umask. `is_plain` says whether `place` is
+    /// the plain path of a key.
     pub(crate) fn with_mode(
         inner: &Arc<SharedStore>,
         bucket: &Bucket,
         place: ObjectPath,
+        is_plain: bool,
         mode: Mode,
     ) -> Result<Self> {
         for race in 0..MAX_RACES {
@@ -140,7 +142,7 @@ impl StagedFile {
                 inner,
                 bucket,
                 place,
-                is_plain: false,
+                is_plain,
                 parent,
                 file,
                 may_be_bare,
@@ -259,7 +261,7 @@ impl StagedFile {
     /// durable if the configuration requires it.
     pub(crate) fn seal(&mut self, record: &mut Record) -> Result<PutResult> {
         self.show_content()?;
-        let stamped = if self.may_be_bare && *record == NOTHING { self.stamp()? } else { None };
+        let stamped = if self.may_be_bare && record.is_empty() { self.stamp()? } else { None };
         let stat = match stamped {
             Some(stat) => stat,
             None => self.attach(record)?,

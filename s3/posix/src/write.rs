@@ -78,7 +78,7 @@ impl SharedStore {
             (record.metadata, record.tags) = (options.metadata.clone(), options.tags.clone());
             record.lock = options.lock;
         }
-        staged.publish(key, record, &options.conditions)
+        staged.try_publish(key, &mut record, &options.conditions)
     }
 
     fn etag_policy(&self, options: &PutOptions) -> ETagPolicy {
@@ -110,16 +110,12 @@ impl SharedStore {
     /// cannot be a path, the file is published at the odd path.
     pub(crate) fn stage(self: &Arc<Self>, bucket: &Bucket, key: &Key, mode: Mode) -> Result<StagedFile> {
         if let Some(place) = plain(bucket, key) {
-            match StagedFile::with_mode(self, bucket, place, mode) {
-                Ok(mut staged) => {
-                    staged.is_plain = true;
-                    return Ok(staged);
-                }
-                Err(error) if error.kind() == ErrorKind::NoSuchKey => {}
-                Err(error) => return Err(error),
+            let staged = StagedFile::with_mode(self, bucket, place, true, mode);
+            if !staged.as_ref().is_err_and(|error| error.kind() == ErrorKind::NoSuchKey) {
+                return staged;
             }
         }
-        StagedFile::with_mode(self, bucket, odd(bucket, key), mode)
+        StagedFile::with_mode(self, bucket, odd(bucket, key), false, mode)
     }
 
     /// Stores an object's record with the open `file`, whose state is `stat`. If the file system has no attributes,
