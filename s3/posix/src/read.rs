@@ -53,8 +53,13 @@ impl ObjectFile {
 
     /// Returns the file, and the object's properties as S3 reports them.
     pub(crate) fn into_info(self) -> (File, ObjectInfo) {
-        let named = NamedObject { stat: self.stat, recorded: self.recorded };
-        (self.file, named.into_info())
+        let (file, object) = self.into_named();
+        (file, object.into_info())
+    }
+
+    /// Returns the file, and the object as its name would have been found.
+    fn into_named(self) -> (File, NamedObject) {
+        (self.file, NamedObject { stat: self.stat, recorded: self.recorded })
     }
 }
 
@@ -474,15 +479,18 @@ impl SharedStore {
             None => self.volume.describe_object(bucket, key)?,
             Some(_) => NameLookup::Unclear,
         };
-        let info = match described {
-            NameLookup::Found(object) => object.into_info(),
+        let object = match described {
+            NameLookup::Found(object) => object,
             NameLookup::Missing => return Err(ErrorKind::NoSuchKey.into()),
             NameLookup::Unclear => {
-                self.volume.open_version(bucket, key, options.version.as_ref())?.into_info().1
+                self.volume.open_version(bucket, key, options.version.as_ref())?.into_named().1
             }
         };
-        options.conditions.check_read(&info)?;
-        Ok(info)
+        if options.conditions.is_empty() {
+            return Ok(object.into_info());
+        }
+        let info = object.into_info();
+        options.conditions.check_read(&info).map(|()| info)
     }
 }
 
