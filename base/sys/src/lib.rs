@@ -39,7 +39,7 @@ mod socket;
 mod verdict;
 mod watch;
 
-pub use allocator::PageAlignedAllocator;
+pub use allocator::HalfPageAllocator;
 pub use counters::{
     CoarseInstant, HardwareCounters, HardwareCounts, ProcessUsage, descendants, pin_process, pin_thread,
     precise_timers, reference_cycles, usage_of,

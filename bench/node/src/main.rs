@@ -21,7 +21,7 @@ use fordway_store::{Bucket, Key, Objects, PutOptions, Store};
 use tempfile::TempDir;
 
 #[global_allocator]
-static ALLOCATOR: fordway_sys::PageAlignedAllocator = fordway_sys::PageAlignedAllocator;
+static ALLOCATOR: fordway_sys::HalfPageAllocator = fordway_sys::HalfPageAllocator;
 
 /// The number of 4 KiB objects.
 const SMALL: usize = 64;

@@ -49,7 +49,7 @@ struct BenchOptions {
 }
 
 #[global_allocator]
-static ALLOCATOR: fordway_sys::PageAlignedAllocator = fordway_sys::PageAlignedAllocator;
+static ALLOCATOR: fordway_sys::HalfPageAllocator = fordway_sys::HalfPageAllocator;
 
 fn main() -> Result<()> {
     let options = BenchOptions::parse();

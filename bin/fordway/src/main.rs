@@ -7,7 +7,7 @@ use fordway_cli::{BuiltinCommand, CommandLine};
 use fordway_command::program;
 
 #[global_allocator]
-static ALLOCATOR: fordway_sys::PageAlignedAllocator = fordway_sys::PageAlignedAllocator;
+static ALLOCATOR: fordway_sys::HalfPageAllocator = fordway_sys::HalfPageAllocator;
 
 fn main() -> ExitCode {
     let cli = CommandLine::parse();

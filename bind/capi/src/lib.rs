@@ -16,4 +16,4 @@ mod files;
 mod source;
 
 #[global_allocator]
-static ALLOCATOR: fordway_sys::PageAlignedAllocator = fordway_sys::PageAlignedAllocator;
+static ALLOCATOR: fordway_sys::HalfPageAllocator = fordway_sys::HalfPageAllocator;

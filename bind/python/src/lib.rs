@@ -14,7 +14,7 @@ mod upload;
 mod writer;
 
 #[global_allocator]
-static ALLOCATOR: fordway_sys::PageAlignedAllocator = fordway_sys::PageAlignedAllocator;
+static ALLOCATOR: fordway_sys::HalfPageAllocator = fordway_sys::HalfPageAllocator;
 
 /// S3 semantics over POSIX directories.
 #[pyo3::pymodule]
