@@ -95,7 +95,7 @@ pub fn contains_byte(text: &[u8], byte: u8) -> bool {
         difference.wrapping_sub(ONES) & !difference & HIGH_BITS != 0
     };
     match text.last_chunk() {
-        None => text.iter().any(|other| *other == byte),
+        None => text.contains(&byte),
         Some(_) if text.len() > 64 => memchr::memchr(byte, text).is_some(),
         // The last word may overlap with the one before.
         Some(last) => in_word(last) || text.as_chunks().0.iter().any(in_word),

@@ -147,7 +147,7 @@ fn may_have_escapes(text: &str) -> bool {
 /// Like `<[u8]>::is_ascii`, in a fraction of its instructions for names of usual lengths.
 #[inline]
 fn is_ascii(name: &[u8]) -> bool {
-    const HIGH_BITS: u128 = u128::MAX / 255 << 7;
+    const HIGH_BITS: u128 = (u128::MAX / 255) << 7;
     if let Some([first, last]) = ends::<4>(name) {
         return (u32::from_ne_bytes(first) | u32::from_ne_bytes(last)) & HIGH_BITS as u32 == 0;
     }

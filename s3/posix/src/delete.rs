@@ -2,14 +2,16 @@
 
 use std::os::fd::AsFd;
 
-use fordway_store::{Bucket, DeleteOptions, DeleteResult, Key, Result, VersionId, VersioningState};
+use fordway_store::{
+    Bucket, DeleteOptions, DeleteResult, ErrorKind, Key, Result, VersionId, VersioningState,
+};
 use fordway_sys::{
-    Errno, Mode, OFlags, get_xattr_in, name_to_text, open_in, read_dir, remove_dir, remove_file, stat_in,
-    stat_now,
+    Errno, Mode, OFlags, get_xattr_in, name_to_text, open_in, read_dir, remove_dir, remove_file,
+    remove_xattr, stat, stat_in, stat_now,
 };
 
 use crate::errors::from_errno;
-use crate::layout::{OUR_DIR, ObjectPath, odd, plain, private_dir, split};
+use crate::layout::{ATTRIBUTE, OUR_DIR, ObjectPath, marked_dir, odd, plain, private_dir, split};
 use crate::private::AreaContents;
 use crate::sidecar::LeavingFile;
 use crate::stage::sync_dir;
@@ -150,6 +152,55 @@ impl SharedStore {
             }
             dir = parent;
         }
+    }
+
+    /// Removes the record of the directory that is the object `key`, so that it is no longer an object, and the
+    /// directory itself if it is empty and was made by Fordway. Returns whether it was an object.
+    pub(crate) fn remove_marker(&self, bucket: &Bucket, key: &Key, contents: AreaContents) -> Result<bool> {
+        let Some(marker) = self.volume.open_marker(bucket, key, contents)? else { return Ok(false) };
+        let failed = |errno| from_errno(errno, "removing");
+        if let Some(path) = marked_dir(bucket, key) {
+            let own = self.volume.root.open_to_change(&path).and_then(stat).map_err(failed)?;
+            if (own.device, own.inode) != (marker.stat.device, marker.stat.inode) {
+                return Err(ErrorKind::ConditionalConflict.into());
+            }
+        }
+        let removed = remove_xattr(&marker.file, ATTRIBUTE).map_err(failed)?;
+        if let Some(path) = marked_dir(bucket, key) {
+            let (parent, name) = split(&path);
+            let is_pruned = self
+                .volume
+                .root
+                .open_to_change(parent)
+                .is_ok_and(|parent| is_marked(&parent, name) && remove_dir(&parent, name).is_ok());
+            if is_pruned {
+                self.prune(bucket, parent, contents);
+            }
+        }
+        Ok(removed)
+    }
+
+    /// Calls `remove` for the empty directory at `path`, unless the directory is an object. The caller must not hold
+    /// the lock of the key that the directory would have: `remove` is called under that lock, and not at all if another
+    /// process holds it. Returns what `remove` returned, or false if it was not called.
+    pub(crate) fn unless_marker(
+        &self,
+        bucket: &Bucket,
+        path: &str,
+        contents: AreaContents,
+        remove: impl FnOnce() -> bool,
+    ) -> bool {
+        if !contents.has_markers {
+            return remove();
+        }
+        let key = path.get(bucket.as_str().len() + 1..).and_then(|path| Key::new(format!("{path}/")).ok());
+        let Some(key) = key else { return remove() };
+        let removed =
+            self.locked_if_free(bucket, &key, || match self.volume.open_marker(bucket, &key, contents) {
+                Ok(None) => remove(),
+                _ => false,
+            });
+        removed.unwrap_or_default()
     }
 }
 

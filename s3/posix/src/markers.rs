@@ -8,13 +8,11 @@
 use std::fs::File;
 
 use fordway_store::{Bucket, Conditions, ErrorKind, Key, PutResult, Result, VersioningState};
-use fordway_sys::{
-    Errno, FileStat, Mode, OFlags, open_in, remove_dir, remove_xattr, set_xattr, stat, sync_data,
-};
+use fordway_sys::{Errno, FileStat, Mode, OFlags, open_in, set_xattr, stat, sync_data};
 
-use crate::delete::is_marked;
+use crate::Durability;
 use crate::errors::from_errno;
-use crate::layout::{ATTRIBUTE, MARKERS, marked_dir, odd, split};
+use crate::layout::{ATTRIBUTE, MARKERS, marked_dir, odd};
 use crate::private::AreaContents;
 use crate::read::ObjectFile;
 use crate::record::{ContentSeal, Record};
@@ -22,7 +20,6 @@ use crate::sidecar::{ATTRIBUTE_BYTES, RecordAttribute, read_attribute};
 use crate::stage::{MAX_RACES, StagedFile, give_way, made_of, unique_etag};
 use crate::version_names::now_ns;
 use crate::volume::RootVolume;
-use crate::{Durability, SharedStore};
 
 impl RootVolume {
     /// Opens the directory that is the object `key`, if there is one.
@@ -51,64 +48,26 @@ impl RootVolume {
         let recorded = Some(Box::new(self.load_record(bucket, &dir, &stat)?));
         Ok(Some(ObjectFile { file: dir, stat, recorded }))
     }
-}
 
-impl SharedStore {
-    /// Removes the record of the directory that is the object `key`, so that it is no longer an object, and the
-    /// directory itself if it is empty and was made by Fordway. Returns whether it was an object.
-    pub(crate) fn remove_marker(&self, bucket: &Bucket, key: &Key, contents: AreaContents) -> Result<bool> {
-        let Some(marker) = self.volume.open_marker(bucket, key, contents)? else { return Ok(false) };
-        let failed = |errno| from_errno(errno, "removing");
-        if let Some(path) = marked_dir(bucket, key) {
-            let own = self.volume.root.open_to_change(&path).and_then(stat).map_err(failed)?;
-            if (own.device, own.inode) != (marker.stat.device, marker.stat.inode) {
-                return Err(ErrorKind::ConditionalConflict.into());
-            }
-        }
-        let removed = remove_xattr(&marker.file, ATTRIBUTE).map_err(failed)?;
-        if let Some(path) = marked_dir(bucket, key) {
-            let (parent, name) = split(&path);
-            let is_pruned = self
-                .volume
-                .root
-                .open_to_change(parent)
-                .is_ok_and(|parent| is_marked(&parent, name) && remove_dir(&parent, name).is_ok());
-            if is_pruned {
-                self.prune(bucket, parent, contents);
-            }
-        }
-        Ok(removed)
-    }
-
-    /// Calls `remove` for the empty directory at `path`, unless the directory is an object. The caller must not hold
-    /// the lock of the key that the directory would have: `remove` is called under that lock, and not at all if another
-    /// process holds it. Returns what `remove` returned, or false if it was not called.
-    pub(crate) fn unless_marker(
+    /// Opens the key's latest version, which may be a directory. The caller holds the key's lock.
+    pub(crate) fn latest_file(
         &self,
         bucket: &Bucket,
-        path: &str,
+        key: &Key,
         contents: AreaContents,
-        remove: impl FnOnce() -> bool,
-    ) -> bool {
-        if !contents.has_markers {
-            return remove();
+    ) -> Result<Option<ObjectFile>> {
+        match self.locate(bucket, key, contents)? {
+            Some((_, opened)) => Ok(Some(opened)),
+            None => self.open_marker(bucket, key, contents),
         }
-        let key = path.get(bucket.as_str().len() + 1..).and_then(|path| Key::new(format!("{path}/")).ok());
-        let Some(key) = key else { return remove() };
-        let removed =
-            self.locked_if_free(bucket, &key, || match self.volume.open_marker(bucket, &key, contents) {
-                Ok(None) => remove(),
-                _ => false,
-            });
-        removed.unwrap_or_default()
     }
 
     fn say_that_there_are_markers(&self, bucket: &Bucket, contents: AreaContents) -> Result<()> {
         if contents.has_markers {
             return Ok(());
         }
-        self.volume.open_shared_file(bucket, MARKERS)?;
-        self.volume.private.forget(bucket);
+        self.open_shared_file(bucket, MARKERS)?;
+        self.private.forget(bucket);
         Ok(())
     }
 }
@@ -140,7 +99,7 @@ impl StagedFile {
             }
             let current = inner.volume.open_marker(bucket, key, contents)?;
             conditions.check_write(current.map(|marker| marker.etag()).as_ref())?;
-            inner.say_that_there_are_markers(bucket, contents)?;
+            inner.volume.say_that_there_are_markers(bucket, contents)?;
             self.mark(key, record)
         })
     }

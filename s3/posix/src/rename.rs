@@ -13,42 +13,41 @@ use crate::private::AreaContents;
 use crate::stage::{MAX_RACES, give_way, sync_dir};
 use crate::{Durability, SharedStore};
 
-impl SharedStore {
-    pub(crate) fn rename(
-        &self,
-        bucket: &Bucket,
-        from: &Key,
-        to: &Key,
-        options: &RenameOptions,
-    ) -> Result<()> {
+/// The rename of one object.
+pub(crate) struct ObjectRename<'r> {
+    pub(crate) store: &'r SharedStore,
+    pub(crate) bucket: &'r Bucket,
+    pub(crate) from: &'r Key,
+    pub(crate) to: &'r Key,
+    pub(crate) options: &'r RenameOptions,
+}
+
+impl ObjectRename<'_> {
+    /// Renames the object. Errors: as [`fordway_store::ObjectRenames::rename`].
+    pub(crate) fn run(&self) -> Result<()> {
+        let ObjectRename { store, bucket, from, to, options } = *self;
         options.check(from, to)?;
-        self.require_locks("a rename")?;
-        self.volume.require_bucket(bucket)?;
+        store.require_locks("a rename")?;
+        store.volume.require_bucket(bucket)?;
         let (first, second) = if lock_byte(from) < lock_byte(to) { (from, to) } else { (to, from) };
-        self.locked(bucket, first, |contents| match lock_byte(first) == lock_byte(second) {
-            true => self.rename_locked(bucket, (from, to), options, contents),
-            false => self
-                .locked(bucket, second, |contents| self.rename_locked(bucket, (from, to), options, contents)),
+        store.locked(bucket, first, |contents| match lock_byte(first) == lock_byte(second) {
+            true => self.run_locked(contents),
+            false => store.locked(bucket, second, |contents| self.run_locked(contents)),
         })
     }
 
-    fn rename_locked(
-        &self,
-        bucket: &Bucket,
-        (from, to): (&Key, &Key),
-        options: &RenameOptions,
-        contents: AreaContents,
-    ) -> Result<()> {
+    fn run_locked(&self, contents: AreaContents) -> Result<()> {
+        let ObjectRename { store, bucket, from, to, options } = *self;
         if contents.versioning != VersioningState::Unversioned {
             return Err(RenameOptions::keeps_versions());
         }
-        let (source, identity) = self.rename_source(bucket, from, options, contents)?;
-        if self.volume.open_marker(bucket, to, contents)?.is_some() {
+        let (source, identity) = self.source(contents)?;
+        if store.volume.open_marker(bucket, to, contents)?.is_some() {
             return Err(is_directory(to));
         }
         for race in 0..MAX_RACES {
             give_way(race);
-            let found = self.volume.locate(bucket, to, contents)?;
+            let found = store.volume.locate(bucket, to, contents)?;
             let (place, info) = match found {
                 Some((place, opened)) => {
                     (Some((place, identity_of(&opened.stat))), Some(opened.into_info().1))
@@ -58,13 +57,13 @@ impl SharedStore {
             options.conditions.check_replace(info.as_ref())?;
             let is_done = match &place {
                 // A POSIX program has linked both names to one file, and `rename` would then do nothing.
-                Some((_, found)) if *found == identity => self.remove_at(bucket, &source, contents)?,
-                Some((place, _)) => self.move_over(bucket, &source, (to, place), contents)?,
-                None => self.move_to_new(bucket, &source, to)?,
+                Some((_, found)) if *found == identity => store.remove_at(bucket, &source, contents)?,
+                Some((place, _)) => self.move_over(&source, place, contents)?,
+                None => self.move_to_new(&source)?,
             };
             if is_done {
-                self.recent_puts.remove(self.recent_puts.hash(bucket, from));
-                self.prune(bucket, &source.dir, contents);
+                store.recent_puts.remove(store.recent_puts.hash(bucket, from));
+                store.prune(bucket, &source.dir, contents);
                 return Ok(());
             }
         }
@@ -73,22 +72,17 @@ impl SharedStore {
 
     /// Returns the path of the object to rename, and the identity of its file. Errors: `NoSuchKey`,
     /// `PreconditionFailed`; `NotImplemented` for a directory or a link.
-    fn rename_source(
-        &self,
-        bucket: &Bucket,
-        from: &Key,
-        options: &RenameOptions,
-        contents: AreaContents,
-    ) -> Result<(ObjectPath<'static>, (u64, u64))> {
-        let Some((place, opened)) = self.volume.locate(bucket, from, contents)? else {
-            return match self.volume.open_marker(bucket, from, contents)? {
+    fn source(&self, contents: AreaContents) -> Result<(ObjectPath<'static>, (u64, u64))> {
+        let ObjectRename { store, bucket, from, options, .. } = *self;
+        let Some((place, opened)) = store.volume.locate(bucket, from, contents)? else {
+            return match store.volume.open_marker(bucket, from, contents)? {
                 Some(_) => Err(is_directory(from)),
-                None => Err(self.volume.missing_object(bucket, from)),
+                None => Err(store.volume.missing_object(bucket, from)),
             };
         };
         let identity = identity_of(&opened.stat);
         options.source_conditions.check_copy_source(&opened.into_info().1)?;
-        let dir = self.volume.parent_of(bucket, &place.dir)?;
+        let dir = store.volume.parent_of(bucket, &place.dir)?;
         if stat_in(&dir, &place.name).is_ok_and(|state| state.is_link) {
             let why = format!(
                 "{from} is a symbolic link, which may lead to another file at the new path; copy it instead"
@@ -96,24 +90,19 @@ impl SharedStore {
             return Err(Error::new(ErrorKind::NotImplemented, why));
         }
         // Otherwise the hidden object would reappear under the old key.
-        self.remove_hidden_odd(bucket, from, &place, contents)?;
+        store.remove_hidden_odd(bucket, from, &place, contents)?;
         Ok((place, identity))
     }
 
     /// Replaces the object at `place`. Returns `false` if a POSIX program has changed the name meanwhile.
-    fn move_over(
-        &self,
-        bucket: &Bucket,
-        source: &ObjectPath,
-        (to, place): (&Key, &ObjectPath),
-        contents: AreaContents,
-    ) -> Result<bool> {
-        let dirs = self.both_dirs(bucket, source, place)?;
-        let old = self.volume.may_have_sidecar(contents, &dirs.1, &place.name);
+    fn move_over(&self, source: &ObjectPath, place: &ObjectPath, contents: AreaContents) -> Result<bool> {
+        let ObjectRename { store, bucket, to, .. } = *self;
+        let dirs = self.both_dirs(source, place)?;
+        let old = store.volume.may_have_sidecar(contents, &dirs.1, &place.name);
         match rename(&dirs.0, &source.name, &dirs.1, &place.name) {
             Ok(()) => {
-                self.volume.remove_sidecar(bucket, old);
-                self.remove_hidden_odd(bucket, to, place, contents)?;
+                store.volume.remove_sidecar(bucket, old);
+                store.remove_hidden_odd(bucket, to, place, contents)?;
                 self.sync_both(&dirs)?;
                 Ok(true)
             }
@@ -123,21 +112,21 @@ impl SharedStore {
 
     /// Gives the object a new key: at its plain path, or at its odd path if that is taken by a directory or by the
     /// object of another key. Returns `false` if another writer has just created the object.
-    fn move_to_new(&self, bucket: &Bucket, source: &ObjectPath, to: &Key) -> Result<bool> {
-        if let Some(place) = plain(bucket, to) {
-            match self.move_to(bucket, source, &place) {
+    fn move_to_new(&self, source: &ObjectPath) -> Result<bool> {
+        if let Some(place) = plain(self.bucket, self.to) {
+            match self.move_to(source, &place) {
                 Ok(is_done) => return Ok(is_done),
                 // A directory has the name, or a file is in the way.
                 Err(error) if matches!(error.kind(), ErrorKind::NoSuchKey | ErrorKind::InvalidKey) => {}
                 Err(error) => return Err(error),
             }
         }
-        self.move_to(bucket, source, &odd(bucket, to))
+        self.move_to(source, &odd(self.bucket, self.to))
     }
 
     /// Errors: `NoSuchKey` if a parent of `place` is a file, `InvalidKey` if `place` is a directory.
-    fn move_to(&self, bucket: &Bucket, source: &ObjectPath, place: &ObjectPath) -> Result<bool> {
-        let dirs = self.both_dirs(bucket, source, place)?;
+    fn move_to(&self, source: &ObjectPath, place: &ObjectPath) -> Result<bool> {
+        let dirs = self.both_dirs(source, place)?;
         let moved = match rename_new(&dirs.0, &source.name, &dirs.1, &place.name) {
             // The file system cannot rename to a free name only. For a moment, both keys have the object.
             Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
@@ -158,13 +147,13 @@ impl SharedStore {
 
     fn both_dirs(
         &self,
-        bucket: &Bucket,
         source: &ObjectPath,
         place: &ObjectPath,
     ) -> Result<(DirectoryHandle, DirectoryHandle)> {
+        let volume = &self.store.volume;
         // The source's directory is opened last, because creating the other directory may remove it.
-        let to = self.volume.parent_of(bucket, &place.dir)?;
-        Ok((self.volume.parent_of(bucket, &source.dir)?, to))
+        let to = volume.parent_of(self.bucket, &place.dir)?;
+        Ok((volume.parent_of(self.bucket, &source.dir)?, to))
     }
 
     /// Looks both directories up again after a rename failed. Returns `false` to try again. Errors: any error other
@@ -172,8 +161,8 @@ impl SharedStore {
     fn lost_race(&self, source: &ObjectPath, place: &ObjectPath, errno: Errno) -> Result<bool> {
         match errno {
             Errno::NOENT | Errno::STALE | Errno::ISDIR => {
-                self.volume.refresh_dirs(&source.dir);
-                self.volume.refresh_dirs(&place.dir);
+                self.store.volume.refresh_dirs(&source.dir);
+                self.store.volume.refresh_dirs(&place.dir);
                 Ok(false)
             }
             Errno::XDEV => Err(Error::new(
@@ -185,7 +174,7 @@ impl SharedStore {
     }
 
     fn sync_both(&self, (from, to): &(DirectoryHandle, DirectoryHandle)) -> Result<()> {
-        if self.volume.config.durability != Durability::Full {
+        if self.store.volume.config.durability != Durability::Full {
             return Ok(());
         }
         // The new name first: a crash in between leaves both names, not none.

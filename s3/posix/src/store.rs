@@ -20,6 +20,7 @@ use fordway_sys::ProcessIdentity;
 use rayon::prelude::*;
 
 use crate::multipart::StoreUploads;
+use crate::rename::ObjectRename;
 use crate::{LinkRule, PosixConfig, PosixStore};
 
 /// The lane's name in messages and tables.
@@ -120,7 +121,8 @@ impl ObjectBatches for PosixStore {
 
 impl ObjectRenames for PosixStore {
     fn rename(&self, bucket: &Bucket, from: &Key, to: &Key, options: &RenameOptions) -> Result<()> {
-        self.inner.rename(bucket, from, to, options).map_err(at("rename", bucket, from.as_str()))
+        let rename = ObjectRename { store: &self.inner, bucket, from, to, options };
+        rename.run().map_err(at("rename", bucket, from.as_str()))
     }
 }
 

@@ -11,7 +11,9 @@ use crate::layout::{
     TMP, VERSIONING, is_document_name, is_hidden_name, is_private_dir_name, is_private_name, join, meta_dir,
     private_dir, upload_of, uploads_dir,
 };
-use crate::multipart::parts::{ArrivedPart, CLOSED, UPLOAD, UploadFileRole, part_number, role_of};
+use crate::multipart::parts::{
+    ArrivedPart, CLOSED, UPLOAD, UploadDirectory, UploadFileRole, part_number, role_of,
+};
 use crate::object_lock::VersioningSetting;
 use crate::private::VERSIONING_BYTES;
 use crate::scan::{each_entry, known_kind, open_child};
@@ -182,7 +184,9 @@ impl FsckRun<'_> {
         match role_of(name) {
             Some(UploadFileRole::Upload) => Ok(()),
             Some(UploadFileRole::PartBytes) => self.file(bucket, dir, path, name),
-            Some(UploadFileRole::PartRecord) => match self.inner.volume.read_upload(path, name) {
+            Some(UploadFileRole::PartRecord) => match UploadDirectory::new(&self.inner.volume, path)
+                .record(name)
+            {
                 Ok(Some((record, _)))
                     if !part_number(name).is_some_and(|number| ArrivedPart::is_possible(number, &record)) =>
                 {
@@ -196,8 +200,8 @@ impl FsckRun<'_> {
     }
 
     fn record_of_upload(&mut self, dir: &File, path: &str) -> Result<()> {
-        let found = match self.inner.volume.read_upload(path, UPLOAD) {
-            Ok(None) => self.inner.volume.read_upload(path, CLOSED),
+        let found = match UploadDirectory::new(&self.inner.volume, path).record(UPLOAD) {
+            Ok(None) => UploadDirectory::new(&self.inner.volume, path).record(CLOSED),
             found => found,
         };
         match found {

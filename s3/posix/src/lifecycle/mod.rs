@@ -10,6 +10,7 @@
 mod versions;
 
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use fordway_store::{
@@ -20,12 +21,11 @@ use fordway_wire::lifecycle::{DAY, LifecycleRule, read};
 
 use crate::actors::{RoleCache, bucket_owner};
 use crate::multipart::StoreUploads;
-use crate::private::AreaContents;
+use crate::multipart::parts::owner_of_upload;
 use crate::read::{ObjectFile, system_time};
 use crate::scan::PROGRESS_ENTRIES;
 use crate::store::LANE;
 use crate::{PosixStore, SharedStore};
-use std::sync::Arc;
 
 /// The document with the rules.
 const RULES: DocumentKind = DocumentKind::known("lifecycle");
@@ -325,7 +325,7 @@ impl<'s> LifecycleRun<'s> {
                     size_bytes: 0,
                 };
                 let (inner, key) = (self.inner, Key::new(upload.key.as_str())?);
-                let owner = inner.volume.owner_of_upload(bucket, &upload.upload);
+                let owner = owner_of_upload(&inner.volume, bucket, &upload.upload);
                 self.change(change, owner, || {
                     match StoreUploads::of(inner).abort_upload(bucket, &key, &upload.upload) {
                         Ok(()) => Ok(Verdict::Changed),
@@ -404,7 +404,7 @@ impl<'s> LifecycleRun<'s> {
         self.change(change, Some(seen.stat.user), || {
             inner.locked(bucket, &key, |contents| {
                 let is_unversioned = contents.versioning == VersioningState::Unversioned;
-                let now = inner.current_file(bucket, &key, contents)?;
+                let now = inner.volume.latest_file(bucket, &key, contents)?;
                 let is_due = now.is_some_and(|now| is_same(&seen, &now) && check.is_due(&now));
                 match is_unversioned && is_due {
                     true => inner.remove(bucket, &key, contents).map(|()| Verdict::Changed),
@@ -437,16 +437,6 @@ pub(super) fn is_same(seen: &ObjectFile, now: &ObjectFile) -> bool {
         (stat.device, stat.inode, stat.size, stat.modified_ns, opened.version())
     };
     state(seen) == state(now)
-}
-
-impl SharedStore {
-    /// The file of the key's latest version, read under the key's lock; also a directory that is an object.
-    fn current_file(&self, bucket: &Bucket, key: &Key, contents: AreaContents) -> Result<Option<ObjectFile>> {
-        match self.volume.locate(bucket, key, contents)? {
-            Some((_, opened)) => Ok(Some(opened)),
-            None => self.volume.open_marker(bucket, key, contents),
-        }
-    }
 }
 
 /// Returns the name of a version as a change reports it.

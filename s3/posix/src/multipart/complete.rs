@@ -17,7 +17,8 @@ use crate::layout::{split, upload_dir, upload_of};
 use crate::locks::not_locked;
 use crate::multipart::StoreUploads;
 use crate::multipart::parts::{
-    ArrivedPart, CLOSED, DATA, UPLOAD, all_claims_are_settled, open_content, part_name, remove_upload_dir,
+    ArrivedPart, CLOSED, DATA, UPLOAD, UploadDirectory, all_claims_are_settled, open_content, part_name,
+    remove_upload_dir,
 };
 use crate::read::ObjectFile;
 use crate::record::Record;
@@ -129,7 +130,11 @@ impl StoreUploads<'_> {
         let Some(ours) = upload_of(upload.as_str()) else { return };
         let dir = upload_dir(bucket, &ours);
         let is_closed = || {
-            let record = self.inner.volume.read_upload(&dir, CLOSED).ok().flatten().map(|(record, _)| record);
+            let record = UploadDirectory::new(&self.inner.volume, &dir)
+                .record(CLOSED)
+                .ok()
+                .flatten()
+                .map(|(record, _)| record);
             record.is_some_and(|record| record.key.as_deref() == Some(key.as_str()))
         };
         let has_no_data = || {
@@ -207,9 +212,10 @@ impl StoreUploads<'_> {
         dir: String,
     ) -> Result<(OpenUpload, bool)> {
         let missing = || self.inner.volume.missing(bucket, ErrorKind::NoSuchUpload);
-        let (name, found) = match self.inner.volume.read_upload(&dir, UPLOAD)? {
+        let files = UploadDirectory::new(&self.inner.volume, &dir);
+        let (name, found) = match files.record(UPLOAD)? {
             Some(found) => (UPLOAD, Some(found)),
-            None => (CLOSED, self.inner.volume.read_upload(&dir, CLOSED)?),
+            None => (CLOSED, files.record(CLOSED)?),
         };
         let (record, _) = found.ok_or_else(missing)?;
         if record.key.as_deref() != Some(key.as_str()) {
@@ -268,7 +274,8 @@ impl StoreUploads<'_> {
         wanted: &[CompletedPart],
     ) -> Result<(Vec<ArrivedPart>, Vec<String>)> {
         let volume = &self.inner.volume;
-        let found = volume.parts_in(dir);
+        let files = UploadDirectory::new(volume, dir);
+        let found = files.parts();
         let has_all = |parts: &[ArrivedPart]| CompletedPart::select(wanted, &infos_of(parts)).is_ok();
         if !self.is_shared(bucket) || found.as_ref().is_ok_and(|(parts, _)| has_all(parts)) {
             return found;
@@ -280,7 +287,7 @@ impl StoreUploads<'_> {
                 look_again(&held, &part_name(part.number));
             }
         }
-        volume.parts_in(dir)
+        files.parts()
     }
 
     fn copy_parts(
@@ -291,7 +298,7 @@ impl StoreUploads<'_> {
         held: &DirectoryHandle,
         chosen: &[&ArrivedPart],
     ) -> Result<StagedFile> {
-        let uniform = self.inner.volume.part_size(&upload.dir)?;
+        let uniform = UploadDirectory::new(&self.inner.volume, &upload.dir).part_size()?;
         let mut staged = self.inner.stage(bucket, key, FILE_MODE)?;
         for part in chosen {
             let name = part.file.as_deref().unwrap_or(DATA);

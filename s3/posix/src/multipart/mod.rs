@@ -13,7 +13,7 @@ use fordway_store::{
     UploadId, UploadListing, UploadSummary, UploadsQuery, Writer, checked_part_number, multipart_checksum,
     multipart_etag,
 };
-use parts::{CLOSED, DATA, PartSink, UPLOAD, in_upload, part_name, part_number};
+use parts::{CLOSED, DATA, PartSink, UPLOAD, UploadDirectory, in_upload, part_name, part_number};
 
 use crate::SharedStore;
 use crate::errors::is_stale;
@@ -186,9 +186,11 @@ impl StoreUploads<'_> {
         let dir = upload_dir(bucket, &upload);
         // A closed upload is being completed, or was when its process died. It is shown, because it can be completed or
         // aborted again.
-        let open = self.inner.volume.read_upload(&dir, UPLOAD)?;
-        let found =
-            open.map_or_else(|| self.inner.volume.read_upload(&dir, CLOSED), |open| Ok(Some(open)))?;
+        let open = UploadDirectory::new(&self.inner.volume, &dir).record(UPLOAD)?;
+        let found = open.map_or_else(
+            || UploadDirectory::new(&self.inner.volume, &dir).record(CLOSED),
+            |open| Ok(Some(open)),
+        )?;
         // An upload with an invalid key is not shown, because no request could complete or abort it.
         Ok(found.and_then(|(record, started_ns)| {
             let key = record.key.filter(|key| Key::new(key).is_ok())?;
@@ -214,7 +216,7 @@ impl StoreUploads<'_> {
 
     fn find_upload(&self, bucket: &Bucket, upload: &UploadId) -> Result<Option<OpenUpload>> {
         let dir = upload_dir(bucket, upload);
-        let mut found = self.inner.volume.read_upload(&dir, UPLOAD);
+        let mut found = UploadDirectory::new(&self.inner.volume, &dir).record(UPLOAD);
         let is_doubtful = match &found {
             Ok(found) => found.is_none(),
             Err(error) => is_stale(error),
@@ -222,7 +224,7 @@ impl StoreUploads<'_> {
         if is_doubtful && self.is_shared(bucket) {
             // Another node has started or ended the upload, and this one has cached the contrary.
             self.inner.volume.refresh_dirs(&dir);
-            found = self.inner.volume.read_upload(&dir, UPLOAD);
+            found = UploadDirectory::new(&self.inner.volume, &dir).record(UPLOAD);
         }
         Ok(found?.map(|(record, _)| OpenUpload { record, dir }))
     }
@@ -301,7 +303,9 @@ impl StoreUploads<'_> {
 
     /// Returns the part that a record describes, or `None` if the part has not arrived.
     fn part_info(&self, dir: &str, number: u16) -> Result<Option<PartInfo>> {
-        let Some((record, modified_ns)) = self.inner.volume.read_upload(dir, &part_name(number))? else {
+        let Some((record, modified_ns)) =
+            UploadDirectory::new(&self.inner.volume, dir).record(&part_name(number))?
+        else {
             return Ok(None);
         };
         let (Some(seal), Some(etag)) = (record.seal, record.etag) else { return Ok(None) };

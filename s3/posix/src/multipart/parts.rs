@@ -158,7 +158,7 @@ impl PartSink {
         }
         let (made, size, file) = match self {
             PartSink::InPlace { data, written, .. } => {
-                let made = inner.volume.seal_part(&data, &mut record)?;
+                let made = seal_part(&inner.volume, &data, &mut record)?;
                 (made, written, None)
             }
             PartSink::Apart(mut staged) => {
@@ -367,17 +367,32 @@ pub(crate) fn in_upload<'p>(dir: &'p str, name: &'p str) -> ObjectPath<'p> {
     ObjectPath { dir: dir.into(), name: name.into() }
 }
 
-impl RootVolume {
-    /// The user who started an upload, if it is still there.
-    pub(crate) fn owner_of_upload(&self, bucket: &Bucket, upload: &UploadId) -> Option<u32> {
-        let dir = self.open_dir(&upload_dir(bucket, &upload_of(upload.as_str())?)).ok()?;
-        stat(&dir).ok().map(|state| state.user)
+/// Returns the user who started an upload, if it is still there.
+pub(crate) fn owner_of_upload(volume: &RootVolume, bucket: &Bucket, upload: &UploadId) -> Option<u32> {
+    let dir = volume.open_dir(&upload_dir(bucket, &upload_of(upload.as_str())?)).ok()?;
+    stat(&dir).ok().map(|state| state.user)
+}
+
+/// The directory of an upload, by its path.
+#[derive(Clone, Copy)]
+pub(crate) struct UploadDirectory<'u> {
+    volume: &'u RootVolume,
+    path: &'u str,
+}
+
+impl<'u> UploadDirectory<'u> {
+    pub(crate) fn new(volume: &'u RootVolume, path: &'u str) -> Self {
+        UploadDirectory { volume, path }
     }
 
-    /// Returns the parts that have arrived, sorted by number, and the names of all files of the upload in `dir`.
-    pub(crate) fn parts_in(&self, dir: &str) -> Result<(Vec<ArrivedPart>, Vec<String>)> {
-        let held = self.dirs.open(&self.root, dir).map_err(|e| from_errno(e, "opening the upload"))?;
-        let names = self.names_of_upload(dir)?;
+    fn held(&self) -> Result<DirectoryHandle, Errno> {
+        self.volume.dirs.open(&self.volume.root, self.path)
+    }
+
+    /// Returns the parts that have arrived, sorted by number, and the names of all files of the upload.
+    pub(crate) fn parts(&self) -> Result<(Vec<ArrivedPart>, Vec<String>)> {
+        let held = self.held().map_err(|e| from_errno(e, "opening the upload"))?;
+        let names = self.names()?;
         let mut parts = Vec::new();
         for name in &names {
             let Some(number) = part_number(name) else { continue };
@@ -388,59 +403,60 @@ impl RootVolume {
         Ok((parts, names))
     }
 
-    /// Returns the names of all files of the upload in `dir`, which is closed, so that they include every claim that a
-    /// writer believes in.
-    fn names_of_upload(&self, dir: &str) -> Result<Vec<String>> {
-        let sharing = self.sharing_at(dir);
+    /// Returns the names of all files of the upload, which is closed, so that they include every claim that a writer
+    /// believes in.
+    fn names(&self) -> Result<Vec<String>> {
+        let UploadDirectory { volume, path } = *self;
+        let sharing = volume.sharing_at(path);
         if sharing == FileSystemSharing::Nfs
-            && let Ok(opened) = self.open_to_scan(dir)
+            && let Ok(opened) = volume.open_to_scan(path)
         {
             forget_names(opened);
         }
-        let names = self.names_in(dir)?;
+        let names = volume.names_in(path)?;
         if sharing != FileSystemSharing::Unknown || names.len() < LISTED_MAX {
             return Ok(names);
         }
         // A writer on another node may not have read the whole directory, and so may not know yet that it is closed.
         std::thread::sleep(NAME_TIMEOUT);
-        self.names_in(dir)
+        volume.names_in(path)
     }
 
     /// Returns the length of uniform parts; `None` if none was ever set, and then no part is in `data`.
-    pub(crate) fn part_size(&self, dir: &str) -> Result<Option<u64>> {
-        let held = self.dirs.open(&self.root, dir).map_err(|e| from_errno(e, "opening the upload"))?;
+    pub(crate) fn part_size(&self) -> Result<Option<u64>> {
+        let held = self.held().map_err(|e| from_errno(e, "opening the upload"))?;
         Ok(read_text(&held, PART_SIZE)?.and_then(uniform))
     }
 
-    /// Returns the record in the file `name` of the upload in `dir`, and when it was written.
-    pub(crate) fn read_upload(&self, dir: &str, name: &str) -> Result<Option<(Record, i64)>> {
-        let held = match self.dirs.open(&self.root, dir) {
+    /// Returns the record in the file `name`, and when it was written.
+    pub(crate) fn record(&self, name: &str) -> Result<Option<(Record, i64)>> {
+        let held = match self.held() {
             Ok(held) => held,
             Err(Errno::NOENT | Errno::NOTDIR) => return Ok(None),
             Err(errno) => return Err(from_errno(errno, "opening the upload")),
         };
         // Another node may be about to make the record.
-        if look_before_opening(&held, name, self.sharing_at(dir)) == Err(Errno::NOENT) {
+        if look_before_opening(&held, name, self.volume.sharing_at(self.path)) == Err(Errno::NOENT) {
             return Ok(None);
         }
         read_bytes(&held, name)?.map(|(bytes, time)| Ok((decode_record(&bytes)?, time))).transpose()
     }
+}
 
-    /// Seals a part whose bytes are in an upload's `data`: gives its record an ETag if it has none, and writes the
-    /// bytes to stable storage if durability requires it or other nodes may change the file system.
-    pub(crate) fn seal_part(&self, data: &File, record: &mut Record) -> Result<PutResult> {
-        let state = || stat(data).map_err(|errno| from_errno(errno, "reading the upload's state"));
-        let mut stat = state()?;
-        let is_shared = self.sharing_on(data, stat.device).is_shared();
-        if self.config.durability != Durability::None || is_shared {
-            sync_data(data).map_err(|errno| from_errno(errno, "writing to stable storage"))?;
-        }
-        if is_shared {
-            // The part may be completed on another node.
-            settle_time(data);
-            stat = state()?;
-        }
-        record.etag.get_or_insert_with(|| unique_etag(&stat));
-        Ok(made_of(record, &stat))
+/// Seals a part whose bytes are in an upload's `data`: gives its record an ETag if it has none, and writes the
+/// bytes to stable storage if durability requires it or other nodes may change the file system.
+pub(crate) fn seal_part(volume: &RootVolume, data: &File, record: &mut Record) -> Result<PutResult> {
+    let state = || stat(data).map_err(|errno| from_errno(errno, "reading the upload's state"));
+    let mut stat = state()?;
+    let is_shared = volume.sharing_on(data, stat.device).is_shared();
+    if volume.config.durability != Durability::None || is_shared {
+        sync_data(data).map_err(|errno| from_errno(errno, "writing to stable storage"))?;
     }
+    if is_shared {
+        // The part may be completed on another node.
+        settle_time(data);
+        stat = state()?;
+    }
+    record.etag.get_or_insert_with(|| unique_etag(&stat));
+    Ok(made_of(record, &stat))
 }
