@@ -3,8 +3,8 @@
 //! malloc places a large block 16 bytes after the start of a page. Content in the page cache starts at a page, and some
 //! processors copy it to such an address several times more slowly: AMD's third generation of EPYC takes 5.7 times as
 //! long, because each store appears to overlap the bytes that are loaded next. Likewise, a copy from a block that starts
-//! at a page into a block of malloc, in which most programs keep their content, takes up to twice as long. Half a page
-//! is far from both. `bench/copy-alignment` measures this. An allocator prevents it for all buffers, including those of
+//! at a page into a block of malloc, in which most programs keep their content, takes up to twice as long. A block
+//! in the middle of a page avoids both (`bench/copy-alignment`). An allocator places all buffers so, including those of
 //! callers and libraries.
 
 use std::alloc::{GlobalAlloc, Layout, System};

@@ -406,7 +406,8 @@ impl SharedStore {
         }
         let Some((place, opened)) = self.volume.locate(bucket, key, contents)? else { return Ok(false) };
         let (version, lock) = (opened.version(), opened.record().lock);
-        // The latest version has a name among the old ones only while it is replaced or deleted.
+        // The latest version also has a name among the old ones while it is deleted. It has one after the delete marker that
+        // hid it was removed, too, but then no delete marker is newer.
         if !archived.iter().any(|found| !found.is_marker && found.version == version) {
             return Ok(false);
         }
