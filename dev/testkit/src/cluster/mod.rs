@@ -153,6 +153,11 @@ fn tail(log: &File) -> String {
 impl ClusterTask<'_> {
     /// Waits for the end of the task; returns its output. Panics if it fails.
     pub fn output(self) -> String {
+        self.result().unwrap_or_else(|why| panic!("{why}"))
+    }
+
+    /// Waits for the end of the task; returns its output, or why it failed. Panics if it does not end.
+    pub fn result(self) -> Result<String, String> {
         let file = |what: &str| self.cluster.control(&format!("{what}.{}", self.number));
         let begin = Instant::now();
         let most = if std::env::var_os("FORDWAY_SOAK").is_some() { SOAK_TASK } else { TASK };
@@ -163,7 +168,9 @@ impl ClusterTask<'_> {
         }
         let (code, said) =
             (fs::read_to_string(file("rc")).unwrap(), fs::read_to_string(file("out")).unwrap());
-        assert_eq!(code.trim(), "0", "{}: a task failed: {said}", self.cluster.name);
-        said
+        match code.trim() {
+            "0" => Ok(said),
+            code => Err(format!("{}: a task failed with code {code}: {said}", self.cluster.name)),
+        }
     }
 }

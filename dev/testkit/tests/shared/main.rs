@@ -23,7 +23,7 @@ use fordway_store::{
     PartOptions, PutOptions, Store,
 };
 use fordway_sys::{MountIdentity, MountVerdict, SharedGuarantee};
-use fordway_testkit::cluster::FileSystemCluster;
+use fordway_testkit::cluster::{ClusterTask, FileSystemCluster};
 use fordway_testkit::conformance::{StoreFixture, cases_written, run_all};
 use fordway_testkit::history::{HistoryEvent, TimedEvent, is_linearizable};
 use fordway_testkit::model;
@@ -179,7 +179,11 @@ fn run_with(cluster: &FileSystemCluster, settings: &str, roles: &[&str]) -> Vec<
     fs::write(cluster.control(&format!("go.{team}")), "").unwrap();
     let reports =
         |said: String| said.lines().filter_map(|line| line.strip_prefix(REPORT)).map(str::to_owned).collect();
-    tasks.into_iter().map(|task| reports(task.output())).collect()
+    // All of them, because one that fails may make others wait until they fail too.
+    let results: Vec<_> = tasks.into_iter().map(ClusterTask::result).collect();
+    let failed: Vec<_> = results.iter().filter_map(|result| result.as_ref().err()).cloned().collect();
+    assert!(failed.is_empty(), "{}", failed.join("\n"));
+    results.into_iter().map(|said| reports(said.unwrap_or_default())).collect()
 }
 
 #[allow(clippy::print_stdout, reason = "the test that started this process reads it")]

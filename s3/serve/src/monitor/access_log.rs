@@ -33,11 +33,18 @@ pub(crate) struct AccessLog {
 
 #[derive(Default)]
 struct LogQueue {
-    waiting: Mutex<Vec<u8>>,
+    waiting: Mutex<WaitingLines>,
     wake: Condvar,
     dropped: AtomicU64,
     is_over: AtomicBool,
-    reopen: AtomicBool,
+}
+
+#[derive(Default)]
+struct WaitingLines {
+    text: Vec<u8>,
+    /// If the file is to be reopened: how many bytes of `text` are of requests that ended before, and belong in the
+    /// old file.
+    old_bytes: Option<usize>,
 }
 
 impl AccessLog {
@@ -65,9 +72,12 @@ impl AccessLog {
         }
     }
 
-    /// Reopens the file at the path, after the old file was moved away.
+    /// Reopens the file at the path, after the old file was moved away. Lines that were added before still go to the
+    /// old file.
     pub(crate) fn reopen(&self) {
-        self.queue.reopen.store(true, Ordering::Relaxed);
+        let mut waiting = self.queue.locked();
+        let before = waiting.text.len();
+        waiting.old_bytes.get_or_insert(before);
     }
 }
 
@@ -82,12 +92,12 @@ impl Drop for AccessLog {
 }
 
 impl LogQueue {
-    fn locked(&self) -> MutexGuard<'_, Vec<u8>> {
+    fn locked(&self) -> MutexGuard<'_, WaitingLines> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn push(&self, line: &[u8]) {
-        let mut waiting = self.locked();
+        let waiting = &mut self.locked().text;
         if waiting.len() + line.len() > WAITING_BYTES_MAX {
             self.dropped.fetch_add(1, Ordering::Relaxed);
             return;
@@ -104,32 +114,34 @@ impl LogQueue {
         loop {
             let is_over = self.is_over.load(Ordering::Acquire);
             let mut waiting = self.locked();
-            if !is_over && waiting.len() < FULL_BYTES {
+            if !is_over && waiting.text.len() < FULL_BYTES {
                 waiting = self.wake.wait_timeout(waiting, DELAY).unwrap_or_else(PoisonError::into_inner).0;
             }
             // Swapped, so that no request waits for the lock while the lines are written.
-            std::mem::swap(&mut *waiting, &mut batch);
+            std::mem::swap(&mut waiting.text, &mut batch);
+            let old_bytes = waiting.old_bytes.take();
             drop(waiting);
-            if self.reopen.swap(false, Ordering::Relaxed) {
-                match LogSink::open(path) {
-                    Ok(opened) => sink = opened,
-                    Err(error) => tracing::error!(%error, "the access log continues in the old file"),
-                }
+            let (old, new) = batch.split_at(old_bytes.unwrap_or(0));
+            sink.write_or_report(old, path);
+            if old_bytes.is_some() {
+                sink.reopen(path);
             }
-            if let Err(error) = sink.write(&batch) {
-                tracing::error!(%error, path = %path.display(), "lines of the access log are lost");
-            }
+            sink.write_or_report(new, path);
             batch.clear();
-            let dropped = self.dropped.swap(0, Ordering::Relaxed);
-            if dropped > 0 {
-                tracing::error!(
-                    dropped,
-                    "lines of the access log are lost: they could not be written fast enough"
-                );
-            }
+            self.report_dropped();
             if is_over {
                 return;
             }
+        }
+    }
+
+    fn report_dropped(&self) {
+        let dropped = self.dropped.swap(0, Ordering::Relaxed);
+        if dropped > 0 {
+            tracing::error!(
+                dropped,
+                "lines of the access log are lost: they could not be written fast enough"
+            );
         }
     }
 }
@@ -145,6 +157,19 @@ impl LogSink {
             return Ok(LogSink::Output(io::stdout()));
         }
         OpenOptions::new().create(true).append(true).mode(0o600).open(path).map(LogSink::File)
+    }
+
+    fn reopen(&mut self, path: &Path) {
+        match LogSink::open(path) {
+            Ok(opened) => *self = opened,
+            Err(error) => tracing::error!(%error, "the access log continues in the old file"),
+        }
+    }
+
+    fn write_or_report(&mut self, lines: &[u8], path: &Path) {
+        if let Err(error) = self.write(lines) {
+            tracing::error!(%error, path = %path.display(), "lines of the access log are lost");
+        }
     }
 
     fn write(&mut self, lines: &[u8]) -> io::Result<()> {
@@ -229,6 +254,29 @@ mod tests {
     use std::collections::HashSet;
 
     use super::*;
+
+    #[test]
+    fn lines_from_before_a_rotation_are_in_the_old_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let [path, old] = ["log", "log.1"].map(|name| dir.path().join(name));
+        let log = AccessLog::open(&path).unwrap();
+        // More rounds than one: a line may be written before the file is moved.
+        for round in 0..5 {
+            log.write(&format!("before {round}"));
+            std::fs::rename(&path, &old).unwrap();
+            log.reopen();
+            log.write(&format!("after {round}"));
+            let begin = std::time::Instant::now();
+            while !std::fs::read_to_string(&path)
+                .is_ok_and(|text| text.ends_with(&format!("\"after {round}\"\n")))
+            {
+                assert!(begin.elapsed() < Duration::from_secs(10), "the file is not reopened");
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            assert!(std::fs::read_to_string(&old).unwrap().ends_with(&format!("\"before {round}\"\n")));
+            assert_eq!(std::fs::read_to_string(&path).unwrap(), format!("\"after {round}\"\n"));
+        }
+    }
 
     #[test]
     fn names_are_16_digits_and_differ() {
