@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::os::fd::AsFd;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use fordway_store::{
     Bucket, ByteRange, ETag, Error, ErrorKind, FileRegion, GetOptions, Key, ObjectContent, ObjectInfo,
@@ -10,7 +10,7 @@ use fordway_store::{
 };
 use fordway_sys::{
     Errno, FileStat, FileSystemSharing, Mode, OFlags, get_xattr_in, look_again, read_into_spare, stat,
-    stat_in,
+    stat_in, stat_now,
 };
 
 use crate::SharedStore;
@@ -19,7 +19,7 @@ use crate::errors::{from_errno, is_stale};
 use crate::layout::{ATTRIBUTE, ObjectPath, odd, plain, versions_of};
 use crate::private::{AreaContents, is_settled};
 use crate::record::{ContentSeal, NOTHING, Record, etag_of_file};
-use crate::shared::MAX_STALE;
+use crate::shared::{MAX_STALE, NAME_TIMEOUT, PAUSE};
 use crate::sidecar::{RECORD_BYTES, decode_record};
 use crate::stage::{give_way, is_bare};
 use crate::volume::{RootVolume, unreadable};
@@ -254,11 +254,36 @@ impl RootVolume {
     }
 
     fn with_record(&self, bucket: &Bucket, (file, stat): (File, FileStat)) -> Result<ObjectFile> {
-        let recorded = match is_bare(&stat) {
-            true => None,
-            false => Some(Box::new(self.load_record(bucket, &file, &stat)?.unseal_for(&stat))),
+        if is_bare(&stat) {
+            return Ok(ObjectFile { file, stat, recorded: None });
+        }
+        let record = self.load_record(bucket, &file, &stat)?;
+        let stat = match record.is_newer_than(&stat) {
+            true => self.stat_of_sealed(&file, stat, &record)?,
+            false => stat,
         };
-        Ok(ObjectFile { file, stat, recorded })
+        Ok(ObjectFile { file, stat, recorded: Some(Box::new(record.unseal_for(&stat))) })
+    }
+
+    /// Returns the state of a file whose record is newer than `stat`. If another node has completed an upload, and this
+    /// node has written a part of it, a FUSE client may show the file's size and time from before for as long as it keeps
+    /// names. Returns `stat` if they do not change in that time: a program has set the time back.
+    #[cold]
+    fn stat_of_sealed(&self, file: &File, stat: FileStat, record: &Record) -> Result<FileStat> {
+        if self.sharing_on(file, stat.device) != FileSystemSharing::Unknown {
+            return Ok(stat);
+        }
+        let begin = Instant::now();
+        loop {
+            // The response to a read also holds the state, and GlusterFS believes it at once. A read that fails changes nothing.
+            let _ = read_into_spare(file, &mut Vec::new(), 0, 1);
+            let now =
+                stat_now(file).map_err(|errno| from_errno(known_no_longer(errno), "reading the state"))?;
+            if !record.is_newer_than(&now) || begin.elapsed() > NAME_TIMEOUT {
+                return Ok(now);
+            }
+            std::thread::sleep(PAUSE);
+        }
     }
 
     /// Opens the file of `key`, if there is one: at its plain path, else at its odd path, else as a marker.
@@ -433,14 +458,33 @@ impl SharedStore {
         loop {
             let found = self.volume.find_file(bucket, key)?;
             let (file, stat) = found.ok_or_else(|| self.volume.missing_object(bucket, key))?;
-            let range = options.range.map_or(Ok(0..stat.size), |range| range.resolve(stat.size))?;
             buffer.clear();
-            match read_exactly(&file, range, buffer) {
+            match self.read_content(bucket, (file, stat), options.range, buffer) {
                 Err(error) if is_stale(&error) && race < MAX_STALE => self.volume.refresh_name(bucket, key),
-                done => return done.map(|()| stat.size),
+                done => return done,
             }
             race += 1;
         }
+    }
+
+    /// Reads a range of an open file, or all of it; returns the file's size.
+    fn read_content(
+        &self,
+        bucket: &Bucket,
+        (file, stat): (File, FileStat),
+        range: Option<ByteRange>,
+        buffer: &mut Vec<u8>,
+    ) -> Result<u64> {
+        let (file, size) = match self.volume.sharing_on(&file, stat.device) {
+            // Only the record tells whether the size comes from a cache.
+            FileSystemSharing::Unknown => {
+                let opened = self.volume.with_record(bucket, (file, stat))?;
+                (opened.file, opened.stat.size)
+            }
+            FileSystemSharing::Local | FileSystemSharing::Nfs => (file, stat.size),
+        };
+        let range = range.map_or(Ok(0..size), |range| range.resolve(size))?;
+        read_exactly(&file, range, buffer).map(|()| size)
     }
 
     /// Reads `ranges` of one version with one open. Further cost: one `pread` for each range.

@@ -33,6 +33,8 @@ use fordway_store::{
 };
 use fordway_sys::FileStat;
 
+use crate::version_names::now_ns;
+
 const VERSION: u8 = 1;
 
 /// The size and modification time for which a stored ETag and checksum hold. If a POSIX program changes the file, they
@@ -88,6 +90,10 @@ pub(crate) static NOTHING: Record = Record {
     lock: ObjectLock::NONE,
 };
 
+/// How old the content of a sealed record is at most if a FUSE client may still show the state from before. Longer than
+/// any cache, because clocks of nodes may differ.
+const RECENT_NS: i64 = 60_000_000_000;
+
 /// The maximum number of bytes of part checksums in one field.
 const SUMS_BYTES: usize = 32 * 1024;
 
@@ -100,6 +106,14 @@ impl Record {
         let has_names = key.is_some() || version.is_some() || made_by.is_some();
         let has_settings = etag_policy.is_some() || upload_checksum.is_some() || !lock.is_none();
         !(has_content || has_names || has_settings || *is_apart || !metadata.is_empty() || !tags.is_empty())
+    }
+
+    /// Whether the record was sealed for content that is newer than `stat`, or as old but of another size, so that `stat`
+    /// may come from a cache. False for a record that is older than a minute, which no cache is.
+    pub(crate) fn is_newer_than(&self, stat: &FileStat) -> bool {
+        let Some(seal) = self.seal.filter(|seal| *seal != ContentSeal::of(stat)) else { return false };
+        let now = || i64::try_from(now_ns()).unwrap_or(i64::MAX);
+        seal.modified_ns >= stat.modified_ns && now().saturating_sub(seal.modified_ns) < RECENT_NS
     }
 
     /// Drops the ETag, the checksum and the parts if the file has changed since the record was sealed.

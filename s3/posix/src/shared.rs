@@ -37,7 +37,7 @@ use crate::stage::give_way;
 use crate::volume::RootVolume;
 
 /// The pause before rechecking a name for which this node has a stale cache entry.
-const PAUSE: Duration = Duration::from_millis(10);
+pub(crate) const PAUSE: Duration = Duration::from_millis(10);
 /// How often a name is looked up again, after how many attempts there is a long pause, and the length of that pause.
 /// The pause is longer than FUSE clients keep names by default.
 const MAX_REFRESHES: usize = 60;

@@ -55,7 +55,9 @@ fn run_with_gateways(cluster: &FileSystemCluster, settings: &str, roles: &[&str]
 /// Keeps a gateway running in another process, which a client may kill.
 pub(crate) fn keep_gateway(member: &Member) {
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--ignored", "--exact", "gateways::a_gateway"]).env(GATEWAY, member.number.to_string());
+    command
+        .args(["--ignored", "--exact", "gateways::a_gateway", "--nocapture"])
+        .env(GATEWAY, member.number.to_string());
     let mut gateway = command.stdout(Stdio::null()).spawn().unwrap();
     let begin = Instant::now();
     while !control(END).exists() {

@@ -90,6 +90,7 @@ const ROLES: &[Role] = &[
     ("no-registers", remove_registers),
     ("opened-too-early", find_what_was_opened_too_early),
     ("uploads", uploads::share_uploads),
+    ("completed-uploads", uploads::read_completed_uploads),
     ("closed-uploads", uploads::close_uploads),
     ("documents", uploads::share_documents),
     ("documents-opened-too-early", uploads::find_documents_opened_too_early),
@@ -221,6 +222,7 @@ fn is_one_store(cluster: &FileSystemCluster) {
         }),
         ("nodes share uploads", |cluster| {
             run(cluster, &["uploads"]);
+            run(cluster, &["completed-uploads"]);
             run(cluster, &["closed-uploads"]);
         }),
         ("gateways on two nodes are one service", gateways::are_one_service),

@@ -76,6 +76,38 @@ pub(crate) fn share_uploads(_: &Member) {
     }
 }
 
+/// A node that has sent a part sees all of the object that the other node completes, in every call.
+pub(crate) fn read_completed_uploads(_: &Member) {
+    let (one, other) = (strong(0), strong(1));
+    let calls: [fn(&PosixStore, &str) -> u64; 4] = [
+        |store, name| read(store, name).unwrap().len() as u64,
+        |store, name| store.get(&bucket(), &key(name), &GetOptions::default()).unwrap().info.size,
+        |store, name| {
+            let info = store.head(&bucket(), &key(name), &GetOptions::default()).unwrap();
+            assert_eq!(info.part_count, Some(3), "{name}");
+            info.size
+        },
+        |store, name| {
+            let query = ListQuery { prefix: name.to_owned(), ..Default::default() };
+            match &store.list(&bucket(), &query).unwrap().entries[..] {
+                [ListEntry::Object(object)] => object.size,
+                entries => panic!("{name}: {entries:?}"),
+            }
+        },
+    ];
+    for round in 0..at_length(UPLOADS) * calls.len() {
+        let call = calls[round % calls.len()];
+        let name = format!("completed/{round}");
+        let upload = start(&one, &name);
+        let by = [&one, &other, &one].into_iter().enumerate();
+        let parts: Vec<_> = by
+            .map(|(at, node)| send(node, (&name, &upload), at as u16 + 1, &part(at, round)).unwrap())
+            .collect();
+        one.complete_upload(&bucket(), &key(&name), &upload, &parts, &CompleteOptions::default()).unwrap();
+        assert_eq!(call(&other, &name), PART_BYTES.iter().sum::<usize>() as u64, "round {round}");
+    }
+}
+
 /// A node that has just seen an upload open must not write a part into its data once another node has begun to complete
 /// it, and a node that completes an upload must see each part that is still being written.
 pub(crate) fn close_uploads(_: &Member) {
