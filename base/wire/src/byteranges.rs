@@ -178,6 +178,12 @@ impl MultipartParser {
         matches!(self.state, MultipartState::Done)
     }
 
+    /// Returns whether a part's content was received and the delimiter after it was not. If the body proves to be
+    /// malformed there, the part was not as long as its head said, so its bytes are not those of its range.
+    pub fn is_content_unconfirmed(&self) -> bool {
+        matches!(self.state, MultipartState::AfterData | MultipartState::Delimiter)
+    }
+
     /// The number of bytes between the current content and that of `next`, which must not be empty, if the server
     /// writes all heads alike. `None` before the first part.
     pub fn bytes_before(&self, next: &Range<u64>) -> Option<usize> {

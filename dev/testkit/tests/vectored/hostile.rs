@@ -26,6 +26,7 @@ pub(crate) fn some_lie() -> impl Strategy<Value = Lie> {
         Just(Lie::IgnoresIfRange),
         (-100_i64..100).prop_map(Lie::ContentRangeMoved),
         (0_u64..700_000).prop_map(Lie::ContentRangeSize),
+        (-4_i64..4).prop_map(Lie::PartBytesOff),
         Just(Lie::NoContentRange),
         Just(Lie::BareLineFeeds),
         boundary.prop_map(|(boundary, is_quoted)| Lie::Boundary(boundary, is_quoted)),

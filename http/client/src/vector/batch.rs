@@ -172,9 +172,15 @@ impl<S: FragmentSink> FragmentBatch<S> {
     /// Records that a response was wrong. If bytes are missing, they are requested again; if the batch is complete, its
     /// bytes cannot be trusted, and it fails.
     pub(super) fn refute(&mut self, error: &Error) {
-        if self.missing_bytes == 0 && self.failure.is_none() && error.kind() == ErrorKind::BadResponse {
-            self.failure = Some(Error::new(error.kind(), error.detail()));
+        if self.missing_bytes == 0 && error.kind() == ErrorKind::BadResponse {
+            self.failure.get_or_insert_with(|| Error::new(error.kind(), error.detail()));
         }
+    }
+
+    /// Fails the batch, because bytes that it already has are not those that the server said. Returns the error.
+    pub(super) fn distrust(&mut self, error: Error) -> Error {
+        self.failure.get_or_insert_with(|| Error::new(error.kind(), error.detail()));
+        error
     }
 
     fn complete_if_all_is_there(&mut self) {

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::time::{Duration, SystemTime};
 
 use fordway_store::{Error, ErrorKind};
-use fordway_wire::byteranges::{MultipartParser, MultipartStep, boundary_of};
+use fordway_wire::byteranges::{MalformedMultipart, MultipartParser, MultipartStep, boundary_of};
 use fordway_wire::range::parse_content_range;
 
 use super::batch::{FragmentBatch, PositionContent};
@@ -189,16 +189,22 @@ impl ResponseContent {
             BodyKind::Range(_) | BodyKind::Whole(_) => {
                 let count = data_left.min(bytes.len() as u64) as usize;
                 if count == 0 {
-                    return Err(bad(
+                    return Err(batch.distrust(bad(
                         "the body continues after the last byte of its range; do not trust this server"
                             .to_owned(),
-                    ));
+                    )));
                 }
                 self.new_bytes += deliver(&mut self.at, &bytes[..count], batch);
                 Ok(count)
             }
             BodyKind::Parts(parts, count) => {
-                let step = parts.step(bytes).map_err(|error| bad(error.to_string()))?;
+                let malformed = |error: MalformedMultipart| bad(error.to_string());
+                let step = match parts.step(bytes) {
+                    Err(error) if parts.is_content_unconfirmed() => {
+                        return Err(batch.distrust(malformed(error)));
+                    }
+                    step => step.map_err(malformed)?,
+                };
                 match &step {
                     MultipartStep::Part(_, range, size) => {
                         version.check_size(*size)?;
