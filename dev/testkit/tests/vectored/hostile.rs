@@ -125,6 +125,13 @@ fn parts_that_are_a_byte_off_are_an_error() {
             let error = read(&opened, &spread(20, 100)).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::BadResponse, "{version:?} {off} {breaks:?}: {error}");
         }
+        // What such a part brought is not kept when the rest is asked for again and comes right.
+        let server = start(version, content.clone(), LieScript::honest());
+        let opened = open_in(version, &server.url());
+        server.follow(LieScript::honest().on_requests(1..3, Lie::PartBytesOff(off)));
+        let wanted = spread(20, 100);
+        let is_right = read(&opened, &wanted).map(|found| found == expected(&content, &wanted));
+        assert!(is_right.unwrap_or(true), "{version:?} {off}");
     }
 }
 
