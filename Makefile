@@ -90,6 +90,7 @@ soak: build ## run the long tests: many random operations on every lane
 	FORDWAY_BIN="$(CURDIR)/target/release/fordway" $(VENV)/bin/python -m pytest -q -s bind/python/tests/test_commits.py
 	tools/soak-fuse
 	tools/soak-fuzz 5
+	tools/soak-defects
 	$(VENV)/bin/python tools/soak-faults
 	$(VENV)/bin/python tools/soak-powercut
 	tools/soak-srun

@@ -144,7 +144,15 @@ class Ground:
         command = [self.program, *map(str, words)]
         try:
             return subprocess.run(
-                command, input=give, capture_output=True, user=user, group=user, env=environment, cwd="/", timeout=timeout_s
+                command,
+                check=False,
+                input=give,
+                capture_output=True,
+                user=user,
+                group=user,
+                env=environment,
+                cwd="/",
+                timeout=timeout_s,
             )
         except subprocess.TimeoutExpired as late:
             raise AssertionError(f"{words[0]} does not end within {timeout_s} s") from late
@@ -161,9 +169,8 @@ class Ground:
             command += ["--credentials", self.write_users(users)]
         else:
             environment |= {"AWS_ACCESS_KEY_ID": "root-key", "AWS_SECRET_ACCESS_KEY": "root-secret"}
-        gateway = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=open(self.scratch / "gateway.log", "wb"), text=True, env=environment
-        )
+        log = self.ends.enter_context((self.scratch / "gateway.log").open("wb"))
+        gateway = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, env=environment)
         self.ends.callback(self.end, gateway)
         ready = gateway.stdout.readline()
         if " at http" not in ready:

@@ -1,7 +1,10 @@
 """Cases in which one user writes something on disk, and another user or an administrator meets it."""
 
+import contextlib
 import fcntl
 import hashlib
+import http.client
+import itertools
 import os
 import re
 import signal
@@ -166,11 +169,15 @@ def locks_that_one_user_holds(ground):
     table = ground.root / "alice/.fordway/locks"
     if not table.exists():
         raise NotTried("there is no lock table")
-    child = hold_lock_table(table)
     answers = []
+
+    def delete():
+        with contextlib.suppress(OSError, http.client.HTTPException):
+            answers.append(alice.ask("DELETE", "/alice/k", timeout_s=40)[0])
+
+    child = hold_lock_table(table)
     try:
-        wait = lambda: answers.append(alice.ask("DELETE", "/alice/k", timeout_s=40)[0])
-        waiting = [threading.Thread(target=wait, daemon=True) for _ in range(8)]
+        waiting = [threading.Thread(target=delete, daemon=True) for _ in range(8)]
         for each in waiting:
             each.start()
         time.sleep(1)
@@ -229,8 +236,8 @@ def links_from_one_bucket_to_another(ground):
 def deleting_with_no_inode_left(ground):
     small = ground.scratch / "small"
     small.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "nr_inodes=32,size=4m", "tmpfs", small], capture_output=True)
-    if mounted.returncode != 0:
+    mount = ["mount", "-t", "tmpfs", "-o", "nr_inodes=32,size=4m", "tmpfs", small]
+    if subprocess.run(mount, check=False, capture_output=True).returncode != 0:
         raise NotTried("no file system can be mounted")
     try:
         (small / "bucket").mkdir()
@@ -266,12 +273,11 @@ def odd_keys_with_two_spellings(ground):
     odd = ground.root / "b/.fordway/odd"
     if not odd.is_dir():
         raise NotTried("odd keys are stored elsewhere")
-    for spelling in ("%/c%/d", "%2f", "%2e", "%41"):
+    for spelling in ("%2Fc%/%25", "%/%2Fc%25", "%2fc%25", "%2F%63%25"):
         ground.write(odd / spelling, b"planted", 0)
-    (odd / "%2F%2Fe").write_bytes(b"a spelling that Fordway writes")
     listed = client.ask("GET", "/b", query={"list-type": "2", "encoding-type": "url"})[1].decode()
-    keys = {urllib.parse.unquote(key) for key in re.findall("<Key>([^<]*)</Key>", listed)}
-    check(keys == {"/c%", "//e"}, f"the listing has {sorted(keys)}")
+    keys = [urllib.parse.unquote(key) for key in re.findall("<Key>([^<]*)</Key>", listed)]
+    check(keys == ["/c%"], f"the listing has {keys}")
 
 
 def upload_of_many_parts(ground, client, count):
@@ -307,9 +313,11 @@ def a_listing_of_many_parts_beside_a_get(ground):
         listing.join()
         check(answered[-1][:2] == (200, 1), f"the listing is {answered[-1]}")
         overtaken += done < answered[-1][2]
-    slowest = max(later[2] - sooner[2] for sooner, later in zip(answered, answered[1:], strict=False))
+    slowest = max(later[2] - sooner[2] for sooner, later in itertools.pairwise(answered))
     # A listing that takes no longer than a GET holds nobody up.
-    check(overtaken >= 5 or slowest < 0.05, f"{overtaken} of 10 GETs overtake listings of {slowest:.2f} s on one thread")
+    check(
+        overtaken >= 5 or slowest < 0.05, f"{overtaken} of 10 GETs overtake listings of {slowest:.2f} s on one thread"
+    )
 
 
 CASES = [

@@ -46,7 +46,7 @@ def server(ground, respond):
                 threading.Thread(target=answer, args=[connection], daemon=True).start()
 
     threading.Thread(target=accept, daemon=True).start()
-    return "127.0.0.1:%d" % listener.getsockname()[1]
+    return f"127.0.0.1:{listener.getsockname()[1]}"
 
 
 def response(status, headers, body=b""):
@@ -81,7 +81,9 @@ def more_content_than_stated(ground, frame):
 
 
 def more_chunks_than_stated(ground):
-    frame = lambda body: response("200 OK", ["transfer-encoding: chunked"], b"%x\r\n%s\r\n0\r\n\r\n" % (len(body), body))
+    frame = lambda body: response(
+        "200 OK", ["transfer-encoding: chunked"], b"%x\r\n%s\r\n0\r\n\r\n" % (len(body), body)
+    )
     more_content_than_stated(ground, frame)
 
 
@@ -128,9 +130,7 @@ def parts_that_are_a_byte_short(ground):
         if method != "GET" or len(ranges) < 2:
             return honest(method, head)
         part = "\r\n--edge\r\ncontent-range: bytes {}-{}/{}\r\n\r\n"
-        body = b"".join(
-            part.format(first, last, len(CONTENT)).encode() + CONTENT[first:last] for first, last in ranges
-        )
+        body = b"".join(part.format(first, last, len(CONTENT)).encode() + CONTENT[first:last] for first, last in ranges)
         body += b"\r\n--edge--\r\n"
         kind = "content-type: multipart/byteranges; boundary=edge"
         return response("206 Partial Content", [kind, f"content-length: {len(body)}"], body)
@@ -141,17 +141,22 @@ def parts_that_are_a_byte_short(ground):
         read = ground.run("read", f"http://{server(ground, answer)}/file", "--ranges", ranges)
         is_right = read.returncode == 0 and read.stdout == expected
         is_refused = answer is respond and read.returncode != 0
-        check(is_right or is_refused, f"from {name}: exit code {read.returncode}, {len(read.stdout)} bytes, not the right ones")
+        check(
+            is_right or is_refused,
+            f"from {name}: exit code {read.returncode}, {len(read.stdout)} bytes, not the right ones",
+        )
 
 
 def a_continuation_token_that_repeats(ground):
     def respond(method, head):
-        key = "<Contents><Key>k</Key><LastModified>2026-01-01T00:00:00.000Z</LastModified><ETag>\"e\"</ETag><Size>1</Size></Contents>"
+        key = '<Contents><Key>k</Key><LastModified>2026-01-01T00:00:00.000Z</LastModified><ETag>"e"</ETag><Size>1</Size></Contents>'
         state = "<Name>b</Name><IsTruncated>true</IsTruncated><NextContinuationToken>again</NextContinuationToken>"
         body = f'<?xml version="1.0"?><ListBucketResult>{state}{key}</ListBucketResult>'.encode()
         return response("200 OK", ["content-type: application/xml", f"content-length: {len(body)}"], body)
 
-    listing = ground.run("--endpoint", f"http://{server(ground, respond)}", "ls", "s3://b/", timeout_s=10, settings=KEYS)
+    listing = ground.run(
+        "--endpoint", f"http://{server(ground, respond)}", "ls", "s3://b/", timeout_s=10, settings=KEYS
+    )
     check(listing.returncode > 0, f"ls ends with {listing.returncode}")
 
 
