@@ -10,7 +10,7 @@ use fordway_store::{
 };
 use fordway_sys::{
     Errno, FileStat, FileSystemSharing, Mode, OFlags, get_xattr_in, look_again, read_into_spare, stat,
-    stat_in, stat_now,
+    stat_in,
 };
 
 use crate::SharedStore;
@@ -19,7 +19,7 @@ use crate::errors::{from_errno, is_stale};
 use crate::layout::{ATTRIBUTE, ObjectPath, odd, plain, versions_of};
 use crate::private::{AreaContents, is_settled};
 use crate::record::{ContentSeal, NOTHING, Record, etag_of_file};
-use crate::shared::{MAX_STALE, NAME_TIMEOUT, PAUSE};
+use crate::shared::{MAX_STALE, NAME_TIMEOUT, PAUSE, stat_at_server};
 use crate::sidecar::{RECORD_BYTES, decode_record};
 use crate::stage::{give_way, is_bare};
 use crate::volume::{RootVolume, unreadable};
@@ -275,10 +275,8 @@ impl RootVolume {
         }
         let begin = Instant::now();
         loop {
-            // The response to a read also holds the state, and GlusterFS believes it at once. A read that fails changes nothing.
-            let _ = read_into_spare(file, &mut Vec::new(), 0, 1);
-            let now =
-                stat_now(file).map_err(|errno| from_errno(known_no_longer(errno), "reading the state"))?;
+            let now = stat_at_server(file)
+                .map_err(|errno| from_errno(known_no_longer(errno), "reading the state"))?;
             if !record.is_newer_than(&now) || begin.elapsed() > NAME_TIMEOUT {
                 return Ok(now);
             }

@@ -25,8 +25,8 @@ use std::time::Duration;
 
 use fordway_store::{Bucket, ErrorKind, Key, ROOT_DIR, Result, VersioningState};
 use fordway_sys::{
-    Errno, FileSystemSharing, Mode, OFlags, forget_names, inode_in, look_again, look_up_existing, open_in,
-    require_kept, stat_in, stat_now,
+    Errno, FileStat, FileSystemSharing, Mode, OFlags, forget_names, inode_in, look_again, look_up_existing,
+    open_in, read_into_spare, require_kept, stat_in, stat_now,
 };
 
 use crate::ReadConsistency;
@@ -88,6 +88,15 @@ pub(crate) fn look_before_opening(
         FileSystemSharing::Nfs => stat_in(dir, name).map(drop),
         FileSystemSharing::Local | FileSystemSharing::Unknown => Ok(()),
     }
+}
+
+/// Returns the state that the server has of a file, which must be open for reading. The client of GlusterFS answers a
+/// request for the state from a cache, but the response to a read also holds the state, and renews that cache. If the
+/// kernel has the byte that is read, the state may still come from the cache. Cost: one `pread`, one `statx`.
+pub(crate) fn stat_at_server(file: impl AsFd) -> Result<FileStat, Errno> {
+    // A read that fails changes nothing.
+    let _ = read_into_spare(&file, &mut Vec::new(), 0, 1);
+    stat_now(file)
 }
 
 impl RootVolume {

@@ -7,7 +7,6 @@ use fordway_store::{
 };
 use fordway_sys::{
     Errno, OFlags, links_in, lock_file, look_again, look_up_existing, remove_file, rename, stat, stat_in,
-    stat_now,
 };
 
 use super::OpenUpload;
@@ -22,7 +21,7 @@ use crate::multipart::parts::{
 };
 use crate::read::ObjectFile;
 use crate::record::Record;
-use crate::shared::MAX_STALE;
+use crate::shared::{MAX_STALE, stat_at_server};
 use crate::stage::{FILE_MODE, StagedFile};
 use crate::write::append_range;
 
@@ -253,7 +252,7 @@ impl StoreUploads<'_> {
             Ok(self.inner.stage(bucket, key, FILE_MODE)?.with_existing(data, held.clone(), DATA))
         };
         let size = match self.is_shared(bucket) {
-            true => stat_now(&data),
+            true => stat_at_server(&data),
             false => stat(&data),
         };
         let size = size.map_err(|errno| from_errno(errno, "reading the upload's state"))?.size;
