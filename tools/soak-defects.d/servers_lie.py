@@ -3,6 +3,7 @@
 import contextlib
 import os
 import re
+import resource
 import socket
 import subprocess
 import threading
@@ -11,6 +12,8 @@ from ground import check
 
 CONTENT = bytes(range(256)) * 400
 MEMORY_MAX_MIB = 500
+# A program that sizes memory by what is stated must not take all of the machine's.
+ADDRESS_SPACE_MAX = 6 << 30
 KEYS = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_REGION": "us-east-1"}
 
 
@@ -97,6 +100,7 @@ def peak_mib(ground, *words):
     environment = {"PATH": os.environ["PATH"], "HOME": str(ground.scratch)}
     child = subprocess.Popen(command, stdout=quiet, stderr=quiet, env=environment)
     ground.ends.callback(ground.end, child)
+    resource.prlimit(child.pid, resource.RLIMIT_AS, (ADDRESS_SPACE_MAX, ADDRESS_SPACE_MAX))
     _, status, usage = os.wait4(child.pid, 0)
     child.returncode = os.waitstatus_to_exitcode(status)
     return child.returncode, usage.ru_maxrss / 1024
@@ -147,17 +151,28 @@ def parts_that_are_a_byte_short(ground):
         )
 
 
-def a_continuation_token_that_repeats(ground):
-    def respond(method, head):
-        key = '<Contents><Key>k</Key><LastModified>2026-01-01T00:00:00.000Z</LastModified><ETag>"e"</ETag><Size>1</Size></Contents>'
-        state = "<Name>b</Name><IsTruncated>true</IsTruncated><NextContinuationToken>again</NextContinuationToken>"
-        body = f'<?xml version="1.0"?><ListBucketResult>{state}{key}</ListBucketResult>'.encode()
-        return response("200 OK", ["content-type: application/xml", f"content-length: {len(body)}"], body)
+def page(key, token):
+    """A page of a listing with one key; `token` leads to the next page, if there is one."""
+    written = f"<Contents><Key>{key}</Key><LastModified>2026-01-01T00:00:00.000Z</LastModified>"
+    written += '<ETag>"e"</ETag><Size>1</Size></Contents>'
+    more = f"<NextContinuationToken>{token}</NextContinuationToken>" if token else ""
+    state = f"<Name>b</Name><IsTruncated>{str(bool(token)).lower()}</IsTruncated>{more}"
+    body = f'<?xml version="1.0"?><ListBucketResult>{state}{written}</ListBucketResult>'.encode()
+    return response("200 OK", ["content-type: application/xml", f"content-length: {len(body)}"], body)
 
-    listing = ground.run(
-        "--endpoint", f"http://{server(ground, respond)}", "ls", "s3://b/", timeout_s=10, settings=KEYS
-    )
-    check(listing.returncode > 0, f"ls ends with {listing.returncode}")
+
+def a_continuation_token_that_repeats(ground):
+    def two_pages(method, head):
+        return page("second", None) if "continuation-token=next" in head else page("first", "next")
+
+    def listing(respond):
+        endpoint = f"http://{server(ground, respond)}"
+        return ground.run("--endpoint", endpoint, "ls", "s3://b/", timeout_s=10, settings=KEYS)
+
+    honest = listing(two_pages)
+    check(honest.returncode == 0 and b"second" in honest.stdout, f"ls of two pages fails: {honest.stderr!r}")
+    lie = listing(lambda method, head: page("k", "again"))
+    check(lie.returncode > 0, f"ls ends with {lie.returncode}")
 
 
 def what_a_failed_copy_leaves(ground):
@@ -165,6 +180,8 @@ def what_a_failed_copy_leaves(ground):
     cut = lambda method, head: honest(method, head) if method == "HEAD" else half
     to = ground.scratch / "to"
     to.mkdir()
+    copy = ground.run("cp", f"http://{server(ground, honest)}/file", ground.scratch / "right")
+    check(copy.returncode == 0, f"cp of an honest server's file fails: {copy.stderr!r}")
     copy = ground.run("cp", f"http://{server(ground, cut)}/file", to / "copy", timeout_s=120)
     check(copy.returncode > 0, f"cp of a file that is cut off ends with {copy.returncode}")
     check(not os.listdir(to), f"it leaves {os.listdir(to)}")
