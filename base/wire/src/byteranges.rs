@@ -178,8 +178,8 @@ impl MultipartParser {
         matches!(self.state, MultipartState::Done)
     }
 
-    /// Returns whether a part's content was received and the delimiter after it was not. If the body proves to be
-    /// malformed there, the part was not as long as its head said, so its bytes are not those of its range.
+    /// Returns whether a part's content was received, but not yet the delimiter after it. If the body is malformed at this
+    /// point, the length in the part's head is wrong, and the content received for it cannot be used.
     pub fn is_content_unconfirmed(&self) -> bool {
         matches!(self.state, MultipartState::AfterData | MultipartState::Delimiter)
     }
