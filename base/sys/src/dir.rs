@@ -8,10 +8,12 @@
 //! Every function of this crate that takes a name or path as `&str` expects such text.
 
 use std::borrow::Cow;
+use std::ffi::CStr;
 use std::os::fd::AsFd;
 
 use rustix::fs::{AtFlags, FileType, RawDir};
 use rustix::io::{Errno, Result};
+use rustix::path::Arg;
 
 use crate::call::{self, statat};
 use crate::nowait::would_scan;
@@ -90,7 +92,7 @@ fn read_entries(
 /// Returns the type of `name` in `dir`, for an entry that was [`EntryKind::Unknown`]. Links are not followed.
 /// Cost: one `newfstatat`.
 pub fn kind_in(dir: impl AsFd, name: &str) -> Result<EntryKind> {
-    let stat = statat(dir, &*text_to_name(name), AtFlags::SYMLINK_NOFOLLOW)?;
+    let stat = with_name(name, |name| statat(dir, name, AtFlags::SYMLINK_NOFOLLOW))?;
     Ok(kind_of(FileType::from_raw_mode(stat.st_mode)))
 }
 
@@ -106,6 +108,8 @@ fn kind_of(kind: FileType) -> EntryKind {
 
 /// The character for a byte has the code point `BASE` + the byte.
 const BASE: u32 = 0xEF00;
+/// The longest name, in bytes, that [`with_name`] copies.
+const LONGEST_SHORT_NAME: usize = 63;
 /// The first byte, in UTF-8, of U+E000 to U+EFFF. Almost no name contains it.
 const LEAD: u8 = 0xEE;
 
@@ -139,25 +143,49 @@ pub fn is_text_of_a_name(text: &str) -> bool {
     !may_have_escapes(text) || name_to_text(&text_to_name(text)) == text
 }
 
+/// Calls `act` with the name that `text` represents. Errors: `INVAL` if the name contains NUL. Most names take a fraction
+/// of the instructions of `CStr::from_bytes_with_nul`, which goes through them byte by byte.
 #[inline]
-fn may_have_escapes(text: &str) -> bool {
-    !is_ascii(text.as_bytes()) && memchr::memchr(LEAD, text.as_bytes()).is_some()
+pub(crate) fn with_name<T>(text: &str, act: impl FnOnce(&CStr) -> Result<T>) -> Result<T> {
+    let mut buffer = [0; LONGEST_SHORT_NAME + 1];
+    match buffer.get_mut(..=text.len()) {
+        Some(name) if is_ascii_without_nul(text.as_bytes()) => {
+            name[..text.len()].copy_from_slice(text.as_bytes());
+            // SAFETY: no byte of the text is NUL, and the byte after it is.
+            act(unsafe { CStr::from_bytes_with_nul_unchecked(name) })
+        }
+        _ => (&*text_to_name(text)).into_with_c_str(act),
+    }
 }
 
-/// Like `<[u8]>::is_ascii`, in a fraction of its instructions for names of usual lengths.
 #[inline]
-fn is_ascii(name: &[u8]) -> bool {
-    const HIGH_BITS: u128 = (u128::MAX / 255) << 7;
+fn may_have_escapes(text: &str) -> bool {
+    !is_ascii_without_nul(text.as_bytes()) && memchr::memchr(LEAD, text.as_bytes()).is_some()
+}
+
+/// Returns whether all bytes are between 1 and 127, in a fraction of the instructions of `<[u8]>::is_ascii` for names of
+/// usual lengths.
+#[inline]
+fn is_ascii_without_nul(name: &[u8]) -> bool {
+    const ONES: u128 = u128::MAX / 255;
+    const HIGH_BITS: u128 = ONES << 7;
+    // The lowest byte of zero borrows from its own high bit. Without one, no byte borrows.
+    macro_rules! is_met_by {
+        ($word:ident, $bytes:expr) => {{
+            let word = $word::from_ne_bytes($bytes);
+            (word.wrapping_sub(ONES as $word) | word) & HIGH_BITS as $word == 0
+        }};
+    }
     if let Some([first, last]) = ends::<4>(name) {
-        return (u32::from_ne_bytes(first) | u32::from_ne_bytes(last)) & HIGH_BITS as u32 == 0;
+        return is_met_by!(u32, first) && is_met_by!(u32, last);
     }
     if let Some([first, last]) = ends::<8>(name) {
-        return (u64::from_ne_bytes(first) | u64::from_ne_bytes(last)) & HIGH_BITS as u64 == 0;
+        return is_met_by!(u64, first) && is_met_by!(u64, last);
     }
     if let Some([first, last]) = ends::<16>(name) {
-        return (u128::from_ne_bytes(first) | u128::from_ne_bytes(last)) & HIGH_BITS == 0;
+        return is_met_by!(u128, first) && is_met_by!(u128, last);
     }
-    name.is_ascii()
+    name.is_ascii() && memchr::memchr(0, name).is_none()
 }
 
 /// Returns the first and the last `N` bytes, which may overlap, if they are all of the name.
@@ -212,15 +240,31 @@ mod tests {
     }
 
     #[test]
-    fn a_byte_that_is_not_ascii_is_found_at_every_place() {
+    fn a_byte_that_is_not_ascii_or_nul_is_found_at_every_place() {
         for len in 0..70 {
             let mut name = vec![b'a'; len];
-            assert!(is_ascii(&name));
+            assert!(is_ascii_without_nul(&name));
             for at in 0..len {
-                name[at] = 0x80;
-                assert!(!is_ascii(&name), "{at} of {len}");
-                name[at] = 0x7f;
+                for byte in [0x80, 0, 0xff] {
+                    name[at] = byte;
+                    assert!(!is_ascii_without_nul(&name), "{byte} at {at} of {len}");
+                }
+                name[at] = [0x7f, 1][at % 2];
             }
+            assert!(is_ascii_without_nul(&name));
+        }
+    }
+
+    #[test]
+    fn a_name_for_the_kernel_ends_with_nul_and_has_no_other() {
+        for len in 0..300 {
+            let mut text = "n".repeat(len);
+            with_name(&text, |name| Ok(assert_eq!(name.to_bytes(), text.as_bytes()))).unwrap();
+            text.push('\0');
+            assert_eq!(with_name(&text, |_| Ok(())), Err(Errno::INVAL));
+            text.pop();
+            text.push('\u{ef80}');
+            with_name(&text, |name| Ok(assert_eq!(name.to_bytes(), &*text_to_name(&text)))).unwrap();
         }
     }
 

@@ -13,7 +13,7 @@ use rustix::io::{Errno, Result};
 use rustix::path::Arg;
 use rustix::thread::CapabilitySet;
 
-use super::dir::text_to_name;
+use super::dir::{text_to_name, with_name};
 use crate::call::{
     self, copy_file_range, fchmod, fchown, fdatasync, fgetxattr, fremovexattr, fsetxattr, fstat, fstatvfs,
     futimens, ioctl_getflags, ioctl_setflags, lgetxattr, link_by_descriptor, linkat, mkdirat, open_tmpfile,
@@ -107,7 +107,7 @@ pub fn stat(file: impl AsFd) -> Result<FileStat> {
 
 /// Describes `name` in `dir`, not following a link. Cost: one `newfstatat`.
 pub fn stat_in(dir: impl AsFd, name: &str) -> Result<FileStat> {
-    statat(dir, &*text_to_name(name), AtFlags::SYMLINK_NOFOLLOW).map(|stat| FileStat::new(&stat))
+    with_name(name, |name| statat(dir, name, AtFlags::SYMLINK_NOFOLLOW)).map(|stat| FileStat::new(&stat))
 }
 
 /// Opens `name` in `dir`, not following a link. Errors: `INVAL` for a path instead of a name, because a name that was
@@ -116,7 +116,8 @@ pub fn open_in(dir: impl AsFd, name: &str, flags: OFlags, mode: Mode) -> Result<
     if name.contains('/') || name == ".." {
         return Err(Errno::INVAL);
     }
-    openat(dir, &*text_to_name(name), flags | OFlags::NOFOLLOW | OFlags::CLOEXEC, mode)
+    let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    with_name(name, |name| openat(dir, name, flags, mode))
 }
 
 /// Makes a file in `dir` that has no name until [`link_unnamed`] gives it one; a crash leaves nothing.
@@ -183,23 +184,25 @@ fn once_free(act: impl Fn() -> Result<()>) -> Result<()> {
     act()
 }
 
+/// Calls `act` with two names, as [`once_free`] does.
+fn with_names(from: &str, to: &str, act: impl Fn(&CStr, &CStr) -> Result<()>) -> Result<()> {
+    with_name(from, |from| with_name(to, |to| once_free(|| act(from, to))))
+}
+
 /// Gives the file `from` of one directory a second name `to` in another. Errors: `EXIST`.
 pub fn link(from_dir: impl AsFd, from: &str, to_dir: impl AsFd, to: &str) -> Result<()> {
-    let (from, to) = (text_to_name(from), text_to_name(to));
-    once_free(|| linkat(&from_dir, &*from, &to_dir, &*to, AtFlags::empty()))
+    with_names(from, to, |from, to| linkat(&from_dir, from, &to_dir, to, AtFlags::empty()))
 }
 
 /// Renames `from` in one directory to `to` in another, replacing an existing `to`.
 pub fn rename(from_dir: impl AsFd, from: &str, to_dir: impl AsFd, to: &str) -> Result<()> {
-    let (from, to) = (text_to_name(from), text_to_name(to));
-    once_free(|| renameat(&from_dir, &*from, &to_dir, &*to))
+    with_names(from, to, |from, to| renameat(&from_dir, from, &to_dir, to))
 }
 
 /// Renames `from` in one directory to `to` in another, if `to` is free. Errors: `EXIST` if it is taken; `INVAL` where
 /// the file system cannot do this (NFS).
 pub fn rename_new(from_dir: impl AsFd, from: &str, to_dir: impl AsFd, to: &str) -> Result<()> {
-    let (from, to) = (text_to_name(from), text_to_name(to));
-    once_free(|| renameat_with(&from_dir, &*from, &to_dir, &*to, RenameFlags::NOREPLACE))
+    with_names(from, to, |from, to| renameat_with(&from_dir, from, &to_dir, to, RenameFlags::NOREPLACE))
 }
 
 /// Sets or clears the immutable flag of an open file (`FS_IOC_SETFLAGS`). While a file has it, nobody can change, link,
@@ -220,13 +223,12 @@ pub fn set_immutable(file: impl AsFd, is_immutable: bool) -> Result<()> {
 
 /// Removes the file `name`. Errors: `ISDIR` (or `PERM`) if it is a directory.
 pub fn remove_file(dir: impl AsFd, name: &str) -> Result<()> {
-    let name = text_to_name(name);
-    once_free(|| unlinkat(&dir, &*name, AtFlags::empty()))
+    with_name(name, |name| once_free(|| unlinkat(&dir, name, AtFlags::empty())))
 }
 
 /// Removes the empty directory `name`. Errors: `NOTEMPTY`.
 pub fn remove_dir(dir: impl AsFd, name: &str) -> Result<()> {
-    match unlinkat(dir, &*text_to_name(name), AtFlags::REMOVEDIR) {
+    match with_name(name, |name| unlinkat(dir, name, AtFlags::REMOVEDIR)) {
         Err(Errno::EXIST) => Err(Errno::NOTEMPTY),
         done => done,
     }
@@ -234,7 +236,7 @@ pub fn remove_dir(dir: impl AsFd, name: &str) -> Result<()> {
 
 /// Makes the directory `name`; returns whether it is new.
 pub fn make_dir(dir: impl AsFd, name: &str, mode: Mode) -> Result<bool> {
-    match mkdirat(dir, &*text_to_name(name), mode) {
+    match with_name(name, |name| mkdirat(dir, name, mode)) {
         Ok(()) => Ok(true),
         Err(Errno::EXIST) => Ok(false),
         Err(error) => Err(error),
@@ -317,7 +319,7 @@ pub fn created_ns(file: impl AsFd) -> Result<i64> {
 /// system or FUSE, the kernel's cached number may be a second old. Cost: one `statx`.
 pub fn links_in(dir: impl AsFd, name: &str) -> Result<u64> {
     let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::STATX_FORCE_SYNC;
-    statx(dir, &*text_to_name(name), flags, StatxFlags::NLINK).map(|stat| u64::from(stat.stx_nlink))
+    with_name(name, |name| statx(dir, name, flags, StatxFlags::NLINK)).map(|stat| u64::from(stat.stx_nlink))
 }
 
 /// The number of bytes that an ordinary user may still write to the file system of `file`.

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::{Errno, Result};
 
-use super::dir::{name_to_text, text_to_name};
+use super::dir::{name_to_text, text_to_name, with_name};
 use crate::call::{fstat, openat, openat2, readlinkat, statat};
 use crate::identity::file_user;
 use crate::nowait::{CacheProbe, would_wait};
@@ -118,19 +118,15 @@ impl RootDirectory {
             return answer;
         }
         // EAGAIN: a `..` in a link raced with a rename or mount elsewhere, and the kernel asks the caller to retry.
-        let name = text_to_name(path);
-        for _ in 0..128 {
-            match openat2(start, &*name, flags, mode, resolve) {
-                Err(Errno::AGAIN) => continue,
-                done => {
-                    if done.is_ok() && self.recall.is_in_doubt() {
-                        self.ask_memory_again(start, path);
-                    }
-                    return done;
-                }
-            }
+        let opened = with_name(path, |name| {
+            let attempt = || openat2(start, name, flags, mode, resolve);
+            let mut attempts = (0..128).map(|_| attempt());
+            attempts.find(|opened| !matches!(opened, Err(Errno::AGAIN))).unwrap_or(Err(Errno::AGAIN))
+        });
+        if opened.is_ok() && self.recall.is_in_doubt() {
+            self.ask_memory_again(start, path);
         }
-        Err(Errno::AGAIN)
+        opened
     }
 
     /// Opens `name` (a single name, not a path) in `dir`, a directory beneath the root; does not follow a link. Cost:
@@ -144,7 +140,7 @@ impl RootDirectory {
         let opened = match answer {
             // The kernel lacks or forbids `openat2`, as in `open_from`.
             None | Some(Err(Errno::NOSYS | Errno::PERM)) => {
-                openat(dir, &*text_to_name(name), flags, Mode::empty())
+                with_name(name, |name| openat(dir, name, flags, Mode::empty()))
             }
             Some(answer) => answer,
         };
@@ -164,7 +160,7 @@ impl RootDirectory {
             return None;
         }
         let resolve = resolve | ResolveFlags::CACHED;
-        let answer = openat2(dir, &*text_to_name(path), flags, Mode::empty(), resolve);
+        let answer = with_name(path, |path| openat2(dir, path, flags, Mode::empty(), resolve));
         match answer {
             Ok(_) => self.recall.has_answered(),
             Err(Errno::AGAIN) => {
@@ -195,7 +191,7 @@ impl RootDirectory {
     fn look_into_memory(&self, start: BorrowedFd<'_>, path: &str) -> Result<()> {
         let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS | ResolveFlags::CACHED;
         let flags = OFlags::PATH | OFlags::CLOEXEC;
-        openat2(start, &*text_to_name(path), flags, Mode::empty(), resolve).map(drop)
+        with_name(path, |path| openat2(start, path, flags, Mode::empty(), resolve)).map(drop)
     }
 }
 
@@ -243,10 +239,10 @@ fn open_by_walk(
         }
         if last {
             // Links were resolved above. If a link appears in between, this call fails instead of following it.
-            return openat(here, &*text_to_name(&name), flags | OFlags::NOFOLLOW, mode);
+            return with_name(&name, |name| openat(here, name, flags | OFlags::NOFOLLOW, mode));
         }
         let step = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let next = openat(here, &*text_to_name(&name), step, Mode::empty())?;
+        let next = with_name(&name, |name| openat(here, name, step, Mode::empty()))?;
         levels.push(next);
     }
     let here = levels.last().ok_or(Errno::XDEV)?;

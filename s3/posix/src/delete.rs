@@ -57,7 +57,7 @@ impl SharedStore {
         }
         // An object at its odd path hides a marker, so the marker goes before it.
         self.recent_puts.remove(self.recent_puts.hash(bucket, key));
-        let marker = self.remove_marker(bucket, key, contents)?;
+        let marker = contents.has_markers && self.remove_marker(bucket, key, contents)?;
         let odd = contents.has_odd && self.remove_at(bucket, &odd(bucket, key), contents)?;
         let plain = match plain(bucket, key) {
             Some(place) => self.remove_at(bucket, &place, contents)?,

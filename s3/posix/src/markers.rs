@@ -29,7 +29,10 @@ impl RootVolume {
         key: &Key,
         contents: AreaContents,
     ) -> Result<Option<ObjectFile>> {
-        let Some(path) = marked_dir(bucket, key).filter(|_| contents.has_markers) else { return Ok(None) };
+        if !contents.has_markers {
+            return Ok(None);
+        }
+        let Some(path) = marked_dir(bucket, key) else { return Ok(None) };
         let flags = OFlags::RDONLY | OFlags::DIRECTORY;
         match self.root.open_beneath(&path, flags, Mode::empty()) {
             Ok(dir) => self.marker_in(bucket, dir),

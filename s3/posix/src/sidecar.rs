@@ -87,19 +87,15 @@ impl RootVolume {
     }
 
     /// Returns the file `name` in `dir`, held open, if removing it may leave a sidecar file behind.
+    #[inline]
     pub(crate) fn may_have_sidecar(
         &self,
         contents: AreaContents,
         dir: impl AsFd,
         name: &str,
     ) -> Option<LeavingFile> {
-        if !contents.has_meta {
-            return None;
-        }
-        let held = open_in(&dir, name, OFlags::PATH, Mode::empty()).ok()?;
-        let stat = stat(&held).ok()?;
-        let is_last_name = || links_in(&dir, name).is_ok_and(|links| links <= 1);
-        (stat.is_file && is_last_name()).then_some(LeavingFile { stat, _held: held })
+        // Inlined, because almost no bucket has sidecar files.
+        if contents.has_meta { LeavingFile::hold(dir, name) } else { None }
     }
 
     /// Removes the sidecar file of a removed file. If that fails, `gc` removes it later.
@@ -113,6 +109,15 @@ impl RootVolume {
         if let Ok(dir) = self.open_dir(&meta_dir(bucket)) {
             let _ = remove_file(&dir, &place_of(bucket, stat).name);
         }
+    }
+}
+
+impl LeavingFile {
+    fn hold(dir: impl AsFd, name: &str) -> Option<Self> {
+        let held = open_in(&dir, name, OFlags::PATH, Mode::empty()).ok()?;
+        let stat = stat(&held).ok()?;
+        let is_last_name = || links_in(&dir, name).is_ok_and(|links| links <= 1);
+        (stat.is_file && is_last_name()).then_some(LeavingFile { stat, _held: held })
     }
 }
 
