@@ -257,14 +257,13 @@ mod tests {
 
     #[test]
     fn a_name_for_the_kernel_ends_with_nul_and_has_no_other() {
+        let for_the_kernel = |text: &str| with_name(text, |name| Ok(name.to_bytes().to_vec()));
         for len in 0..300 {
-            let mut text = "n".repeat(len);
-            with_name(&text, |name| Ok(assert_eq!(name.to_bytes(), text.as_bytes()))).unwrap();
-            text.push('\0');
-            assert_eq!(with_name(&text, |_| Ok(())), Err(Errno::INVAL));
-            text.pop();
-            text.push('\u{ef80}');
-            with_name(&text, |name| Ok(assert_eq!(name.to_bytes(), &*text_to_name(&text)))).unwrap();
+            let plain = "n".repeat(len);
+            assert_eq!(for_the_kernel(&plain), Ok(plain.clone().into_bytes()));
+            assert_eq!(for_the_kernel(&format!("{plain}\0")), Err(Errno::INVAL));
+            let escaped = format!("{plain}\u{ef80}");
+            assert_eq!(for_the_kernel(&escaped), Ok(text_to_name(&escaped).into_owned()));
         }
     }
 
