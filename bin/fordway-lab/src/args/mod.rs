@@ -62,7 +62,7 @@ Exit codes: 0 done, 1 failed, 2 usage, 3 not found, 4 permission or credentials,
 pub(crate) enum MeasuringCommand {
     /// Measure the cost of S3 on this machine with the files of a directory, over every lane
     Compare(CompareArgs),
-    /// Measure each component of a request alone, and check whether their times add up to that of the whole
+    /// Measure each component of a request alone, and check whether their times add up to the time of the whole request
     Ledger(LedgerArgs),
     /// Measure a machine for cost models, and compare machines
     Machines(MachinesArgs),

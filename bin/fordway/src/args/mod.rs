@@ -126,7 +126,7 @@ pub enum LabCommand {
     /// Measure the cost of S3 on this machine with the files of a directory, over every lane
     #[command(disable_help_flag = true, after_help = lab_help("compare"))]
     Compare(LabArgs),
-    /// Measure each component of a request alone, and check whether their times add up to that of the whole
+    /// Measure each component of a request alone, and check whether their times add up to the time of the whole request
     #[command(disable_help_flag = true, after_help = lab_help("ledger"))]
     Ledger(LabArgs),
     /// Measure a machine for cost models, and compare machines
