@@ -77,6 +77,7 @@ lint: setup ## check formats, lints and the arrows between crates
 	cargo xtask header --check
 	$(VENV)/bin/ruff check bind/python
 	$(VENV)/bin/ruff format --check bind/python
+	$(VENV)/bin/ruff check tools bench dev $$(grep -rlE '^#!.*python' tools bench dev)
 	tools/reference-pages --check
 	$(BUILD_SITE)
 

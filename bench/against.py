@@ -141,8 +141,9 @@ def placed(processor, is_placed=True):
 def turns(lane, builds, hosts, shape):
     """Returns the speed of the second build relative to the first, by phase, in one process that has both."""
     (first, second), (_, threads, objects, bytes_, rounds) = builds, shape
-    words = [*placed(0, lane == "node"), TURN_PROGRAM, hosts[first], f"{first}/against-libs3/lib/libs3.so.4", hosts[second], f"{second}/against-libs3/lib/libs3.so.4"]
-    printed = table([*words, *map(str, [threads, objects, bytes_, rounds])])
+    sides = [word for build in (first, second) for word in (hosts[build], f"{build}/against-libs3/lib/libs3.so.4")]
+    numbers = map(str, [threads, objects, bytes_, rounds])
+    printed = table([*placed(0, lane == "node"), TURN_PROGRAM, *sides, *numbers])
     return {phase: float(ratio) for phase, ratio in re.findall(r"^(\w+) ([0-9.]+)$", printed, re.MULTILINE)}
 
 

@@ -168,7 +168,7 @@ def main():
                 settle()
                 blocks[server[0]].append(measure(fordway, server, operation, duration))
         for server, measured in blocks.items():
-            cpu, client, p50, p99 = (statistics.median(column) for column in zip(*measured))
+            cpu, client, p50, p99 = (statistics.median(column) for column in zip(*measured, strict=True))
             costs = [block[0] for block in measured]
             found[name, server] = (cpu, p99)
             both[name, server] = cpu + client

@@ -285,7 +285,8 @@ def main(fordway, url, objects, pid):
         )
     median, (low, high) = statistics.median(ratios), interval(ratios)
     print(
-        f"p99 beside {SLOW} slow requests and {CLOSED} closed windows: {median:.2f} [{low:.2f}, {high:.2f}] times that alone; allowed: {LIMIT}"
+        f"p99 beside {SLOW} slow requests and {CLOSED} closed windows: "
+        f"{median:.2f} [{low:.2f}, {high:.2f}] times that alone; allowed: {LIMIT}"
     )
     took_s = seconds_to_give_back(pid, before_mib + KEPT_MIB)
     given_back = "not given back" if took_s is None else f"given back after {took_s:.0f} s"

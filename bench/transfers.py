@@ -174,7 +174,7 @@ def newest(directory):
 def table(name, figures):
     """Prints a row for each client. Returns whether fordway is the fastest by wall time and by its own CPU time."""
     medians = {
-        client: [statistics.median(column) for column in zip(*measured)] for client, measured in figures.items()
+        client: [statistics.median(column) for column in zip(*measured, strict=True)] for client, measured in figures.items()
     }
     holds = True
     for client, (wall, cpu, served) in medians.items():

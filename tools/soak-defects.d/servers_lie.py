@@ -84,9 +84,9 @@ def more_content_than_stated(ground, frame):
 
 
 def more_chunks_than_stated(ground):
-    frame = lambda body: response(
-        "200 OK", ["transfer-encoding: chunked"], b"%x\r\n%s\r\n0\r\n\r\n" % (len(body), body)
-    )
+    def frame(body):
+        return response("200 OK", ["transfer-encoding: chunked"], b"%x\r\n%s\r\n0\r\n\r\n" % (len(body), body))
+
     more_content_than_stated(ground, frame)
 
 
@@ -177,7 +177,10 @@ def a_continuation_token_that_repeats(ground):
 
 def what_a_failed_copy_leaves(ground):
     half = response("200 OK", [f"content-length: {len(CONTENT)}"], CONTENT[:50_000])
-    cut = lambda method, head: honest(method, head) if method == "HEAD" else half
+
+    def cut(method, head):
+        return honest(method, head) if method == "HEAD" else half
+
     to = ground.scratch / "to"
     to.mkdir()
     copy = ground.run("cp", f"http://{server(ground, honest)}/file", ground.scratch / "right")

@@ -214,8 +214,7 @@ class Commands:
             [str(word) for word in command],
             env=self.environment,
             cwd=self.place,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            capture_output=True,
             timeout=600,
         )
         assert (done.returncode == 0) == (status == 0), (
