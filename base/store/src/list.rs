@@ -104,7 +104,7 @@ pub struct ObjectListing {
 pub enum WalkStep {
     /// Offer the next key.
     Next,
-    /// Skip keys that start with this prefix: they belong to the entry just made, or come before the start.
+    /// Skip keys that start with this prefix: they belong to the entry just made, or come before the first key of the page.
     SkipPrefix(String),
     /// The page is full.
     Full,

@@ -54,7 +54,7 @@ pub enum ReadSelection<'a> {
 
 /// The cost of reading, including opening.
 #[derive(Clone, Debug, Default, Serialize)]
-pub struct ReadCost {
+pub struct ReadTotals {
     /// Total bytes read.
     pub bytes: u64,
     /// The number of ranges.
@@ -85,10 +85,10 @@ pub struct FinishedCall<'b> {
 pub type CallSink<'a> = dyn FnMut(FinishedCall<'_>) -> Result<()> + 'a;
 
 /// Reads everything into `sink`. Errors: from the lane and from `sink`.
-pub fn measure(reading: &ReadPlan, context: &CommandContext, sink: &mut CallSink<'_>) -> Result<ReadCost> {
+pub fn measure(reading: &ReadPlan, context: &CommandContext, sink: &mut CallSink<'_>) -> Result<ReadTotals> {
     let (started, cpu_before) = (Instant::now(), cpu_seconds());
     let fragments = if let ReadSelection::Ranges { ranges, .. } = reading.what { ranges.len() } else { 0 };
-    let mut cost = ReadCost { fragments: fragments as u64, ..Default::default() };
+    let mut cost = ReadTotals { fragments: fragments as u64, ..Default::default() };
     let mut count = |call: FinishedCall<'_>| {
         cost.bytes += call.bytes.len() as u64;
         cost.calls += 1;

@@ -3,7 +3,7 @@
 use std::ffi::{c_char, c_int, c_void};
 
 /// Options for opening a file. Clear the structure, for example with `= {0}`, and set `size` to its `sizeof`, so that
-/// fields which a later version adds keep their defaults. A field that is 0 or NULL has its default value.
+/// fields which a later version adds keep their defaults. 0 or NULL in a field selects its default.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct OpenOptions {

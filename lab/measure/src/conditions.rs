@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::RunDocument;
 
-/// The conditions under which a run was made.
+/// Whether the results of a run can be relied on, and why.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct RunConditions {
     /// The conclusion.

@@ -90,7 +90,7 @@ enum NameState {
     GoneDirectory,
 }
 
-/// The directory to look up.
+/// Which names of a directory to return.
 #[derive(Clone, Copy)]
 pub(crate) struct IndexQuery<'q> {
     /// The first requested name.

@@ -116,8 +116,8 @@ impl SharedStore {
     }
 
     /// Returns all keys whose encoded form is a path below `top`, sorted. Caches them while the directories are
-    /// unchanged, unless other nodes may change the file system. `part_of` returns the meaning of an entry with this
-    /// name and kind.
+    /// unchanged, unless other nodes may change the file system. `part_of` returns what an entry stands for,
+    /// given its name and kind.
     pub(crate) fn encoded_keys(
         &self,
         bucket: &Bucket,

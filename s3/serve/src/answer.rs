@@ -17,7 +17,7 @@ use crate::content::{BodyExtension, MultipartContent};
 use crate::domains::BucketDomains;
 use crate::file_server::{FileServer, RemoteRegion};
 use crate::http1::FastLane;
-use crate::limits::{AddressTable, BodyLimits, ConnectionAccount, LimitCounters};
+use crate::limits::{UnsignedConnections, BodyLimits, ConnectionAccount, LimitCounters};
 use crate::monitor::{RequestId, RequestMonitor, RequestTrace};
 use crate::multiplexed::ConnectionState;
 use crate::s3::documents::cors;
@@ -66,7 +66,7 @@ pub(crate) struct GatewayState {
     pub(crate) users: Arc<Users>,
     pub(crate) monitor: Arc<RequestMonitor>,
     /// The connections without a valid signature, by address.
-    pub(crate) addresses: Arc<AddressTable>,
+    pub(crate) addresses: Arc<UnsignedConnections>,
     pub(crate) tls: Option<TlsCertificate>,
     /// The value of `Alt-Svc` (RFC 7838) that tells clients where HTTP/3 is offered, if it is.
     pub(crate) http3: Option<HeaderValue>,
@@ -415,7 +415,7 @@ impl S3Responder {
             monitor: Arc::new(RequestMonitor::new(None)),
             http3: None,
             tls: None,
-            addresses: AddressTable::new(config.address_connections_max, counters.clone()),
+            addresses: UnsignedConnections::new(config.address_connections_max, counters.clone()),
             limits,
             region: config.region,
             allows_version_2: false,

@@ -18,8 +18,8 @@ use crate::http1::FastLane;
 #[cfg(feature = "http3")]
 use crate::http3;
 use crate::identity::is_region;
-use crate::limits::{AddressTable, LimitCounters, UserLimits};
-use crate::monitor::{self, AccessLog, HealthProbe, RequestMonitor};
+use crate::limits::{UnsignedConnections, LimitCounters, UserLimits};
+use crate::monitor::{self, AccessLog, MonitorSource, RequestMonitor};
 use crate::sockets::{GatewaySockets, cannot_listen};
 use crate::watch::{IdleHeap, ReloadSignal, WatchReceiver, WatchThread, words};
 use crate::workers::{WorkerPool, new_runtime, no_thread};
@@ -271,7 +271,7 @@ impl Gateway {
             }
             _ => None,
         };
-        let addresses = AddressTable::new(self.config.address_connections_max.max(1), self.counters.clone());
+        let addresses = UnsignedConnections::new(self.config.address_connections_max.max(1), self.counters.clone());
         let mut limits = ConnectionLimits::from(&self.config);
         limits.body.counters = self.counters;
         let shared = Arc::new(GatewayState {
@@ -423,7 +423,7 @@ struct GatewayHealth {
     stopped: StopReceiver,
 }
 
-impl HealthProbe for GatewayHealth {
+impl MonitorSource for GatewayHealth {
     fn is_ready(&self) -> bool {
         !self.stopped.is_stopped() && self.users.has_root()
     }

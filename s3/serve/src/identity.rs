@@ -55,10 +55,10 @@ impl fmt::Debug for AccessKeyPair {
 }
 
 /// Looks up the secret keys of users for the S3 layer.
-pub(crate) struct KnownKeys(pub(crate) Arc<Users>);
+pub(crate) struct SecretKeyLookup(pub(crate) Arc<Users>);
 
 #[async_trait::async_trait]
-impl S3Auth for KnownKeys {
+impl S3Auth for SecretKeyLookup {
     async fn get_secret_key(&self, access_key: &str) -> S3Result<SecretKey> {
         let user = self.0.find(access_key);
         match user.as_ref().and_then(|user| user.keys.as_ref()) {

@@ -334,8 +334,8 @@ fn payload(headers: &HeaderMap) -> &[u8] {
     headers.get(CONTENT_SHA256).map_or(&[], HeaderValue::as_bytes)
 }
 
-/// Adds an empty list of announced trailers if the head has none: the S3 layer insists on the header, although a body
-/// in chunks may have no trailers. Call it after the signature's form has been checked.
+/// Adds an empty `x-amz-trailer` header if the request has none: the S3 layer requires it, although a chunked body need
+/// not have trailers. Call it after the signature's form has been checked.
 pub(crate) fn announce_trailers(headers: &mut HeaderMap) {
     if payload(headers).ends_with(b"-TRAILER") && !headers.contains_key(TRAILER) {
         headers.insert(TRAILER, HeaderValue::from_static(""));

@@ -248,6 +248,9 @@ fn headers_have_a_limit() {
         assert_eq!(answer.error(), (400, "RequestHeaderSectionTooLarge".to_owned()), "{method}");
         assert_eq!(answer.element("MaxSizeAllowed").as_deref(), Some("8192"));
     }
+    // A header of an object's metadata, which a plain put may have.
+    let long = Call::on("PUT", "k").header("content-disposition", "d".repeat(8193)).body("x");
+    assert_eq!(fixture.client.send(&long).error(), (400, "RequestHeaderSectionTooLarge".to_owned()));
     check_untouched(&fixture, "the headers are too large");
     fixture.client.send(&Call::on("GET", "k").header("x-custom", "d".repeat(6000))).ok();
 }

@@ -8,7 +8,7 @@ use std::io::{BufWriter, Write};
 use std::path::Path;
 use std::time::Duration;
 
-use fordway_command::reading::{ReadCost, ReadPlan, ReadSelection, measure, read_ranges};
+use fordway_command::reading::{ReadTotals, ReadPlan, ReadSelection, measure, read_ranges};
 use fordway_command::units::{counted, human_bytes};
 use fordway_command::{CommandContext, CommandExit, LeftoverKind, StorageAddress, file_error};
 use fordway_store::{Bucket, Error, ErrorKind, GetOptions, Key, Result};
@@ -31,12 +31,12 @@ struct ReadSummary<'a> {
     per_call: u32,
     window: u32,
     #[serde(flatten)]
-    cost: ReadCost,
+    cost: ReadTotals,
 }
 
 impl fmt::Display for ReadSummary<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let ReadCost { bytes, fragments, calls, seconds, .. } = self.cost;
+        let ReadTotals { bytes, fragments, calls, seconds, .. } = self.cost;
         let rate = human_bytes((bytes as f64 / seconds.max(1e-9)) as u64);
         if fragments > 0 {
             write!(f, "{}, ", counted(fragments, "range"))?;
@@ -82,7 +82,7 @@ pub(super) fn run(args: &ReadArgs, context: &CommandContext) -> Result<CommandEx
 
 /// Writes to a file that replaces an existing one only when all content has arrived, so that a failure leaves nothing
 /// behind.
-fn to_file(reading: &ReadPlan, path: &Path, context: &CommandContext) -> Result<ReadCost> {
+fn to_file(reading: &ReadPlan, path: &Path, context: &CommandContext) -> Result<ReadTotals> {
     let failed = |error| file_error("writing to", path.display(), error);
     if path.metadata().is_ok_and(|about| !about.is_file()) {
         let file = OpenOptions::new().write(true).open(path).map_err(failed)?;
@@ -96,7 +96,7 @@ fn to_file(reading: &ReadPlan, path: &Path, context: &CommandContext) -> Result<
     Ok(cost)
 }
 
-fn write_all(reading: &ReadPlan, file: &File, (path, context): (&Path, &CommandContext)) -> Result<ReadCost> {
+fn write_all(reading: &ReadPlan, file: &File, (path, context): (&Path, &CommandContext)) -> Result<ReadTotals> {
     let failed = |error| file_error("writing to", path.display(), error);
     let mut file = BufWriter::with_capacity(1 << 20, file);
     let cost = measure(reading, context, &mut |call| file.write_all(call.bytes).map_err(failed))?;

@@ -57,7 +57,7 @@ pub(super) struct RangeJob {
     /// The bytes that earlier streams have received.
     partial: Option<PartialJob>,
     pub(super) outcome: Option<Outcome>,
-    /// The number of callers that want the job.
+    /// The number of callers that need the job's result.
     pub(super) interest: usize,
 }
 

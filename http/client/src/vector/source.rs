@@ -207,7 +207,7 @@ impl SourceLocation {
 pub enum VersionPin {
     /// By `If-Range`: for another version, the server sends the whole file.
     IfRange,
-    /// By `If-Match`: the server refuses another version. For S3, which does not support `If-Range`.
+    /// By `If-Match`: the server refuses the request if the file has another version. For S3, which does not support `If-Range`.
     IfMatch,
 }
 

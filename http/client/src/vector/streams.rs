@@ -40,9 +40,9 @@ pub(super) struct MultiplexedConnection {
     streams: VecDeque<RequestStream>,
     /// Outcomes of streams that are not reported yet.
     events: VecDeque<RequestEvent>,
-    /// Complete responses since this use of the connection began, and their number when the first of the current
-    /// requests was sent.
+    /// The number of complete responses since this use of the connection began.
     answered: usize,
+    /// The value of `answered` when the first of the current requests was sent.
     answered_before: usize,
     /// The number of streams refused since the last response.
     refusals: usize,

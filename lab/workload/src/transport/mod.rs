@@ -157,8 +157,8 @@ pub enum SizeSeries {
 }
 
 impl SizeSeries {
-    /// Returns the sizes in bytes, in rising order. A series always ends with its last size, even if that is not the
-    /// previous size times the factor. Errors: `InvalidArgument` if there are too many sizes.
+    /// Returns the sizes in bytes, in rising order. A range of sizes includes its upper bound, even if that is not
+    /// the previous size times the factor. Errors: `InvalidArgument` if there are too many sizes.
     pub fn all(&self, factor: u64) -> Result<Vec<u64>> {
         let mut sizes = match self {
             SizeSeries::List(sizes) => sizes.clone(),

@@ -59,7 +59,7 @@ pub(super) struct NodeConnection {
     descriptor: Option<OwnedFd>,
     out: Vec<u8>,
     next_id: u32,
-    /// A file that the gateway has lent ahead for the next large object.
+    /// A file that the gateway has handed out in advance, for the next large object.
     pub(super) spare: Option<SpareFile>,
     /// Whether the gateway polls for our next request.
     is_awake: bool,

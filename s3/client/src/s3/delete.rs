@@ -1,5 +1,5 @@
-//! Deletes of one object or many, and calls for bucket documents. The kind of a document is the name of S3's
-//! sub-resource; the document is sent unchanged.
+//! Deletion of one object or many, and operations on the documents of a bucket. The kind of a document is the name of
+//! S3's sub-resource; the document is sent unchanged.
 
 use std::collections::HashMap;
 

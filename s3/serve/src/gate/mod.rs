@@ -103,7 +103,7 @@ fn check_size(headers: &HeaderMap) -> Result<(), GateRefusal> {
 }
 
 /// The maximum size of a request's headers in bytes (S3's limit).
-const HEADER_BYTES_MAX: usize = 8 * 1024;
+pub(crate) const HEADER_BYTES_MAX: usize = 8 * 1024;
 
 /// Refuses forms for operations other than PostObject. The S3 layer would accept the signature of a form's policy as
 /// the signature of the request, for any operation.

@@ -43,6 +43,8 @@ pub(crate) struct RequestHead<'b> {
     pub(crate) headers: &'b [httparse::Header<'b>],
     /// The bytes that the head was parsed from; `None` if they are not UTF-8.
     text: Option<&'b str>,
+    /// The length of the head in bytes.
+    pub(crate) bytes: usize,
     pub(crate) framing: RequestFraming,
     /// Whether the client accepts chunks and interim responses.
     pub(crate) is_http_1_1: bool,
@@ -80,6 +82,7 @@ pub(crate) fn parse<'b>(
         target: request.path.unwrap_or_default(),
         headers: request.headers,
         text: std::str::from_utf8(&bytes[..length]).ok(),
+        bytes: length,
         framing: RequestFraming::Length(0),
         is_http_1_1,
         keep_alive: false,

@@ -16,7 +16,7 @@ const UNSIGNED_MAX: u32 = 100;
 
 /// The number of connections without a valid signature, by address.
 #[derive(Debug)]
-pub(crate) struct AddressTable {
+pub(crate) struct UnsignedConnections {
     connections_max: u32,
     open: Mutex<HashMap<IpAddr, u32>>,
     counters: Arc<LimitCounters>,
@@ -25,13 +25,13 @@ pub(crate) struct AddressTable {
 /// A connection in the table. Dropping it removes the connection.
 #[derive(Debug)]
 pub(crate) struct AddressSlot {
-    table: Arc<AddressTable>,
+    table: Arc<UnsignedConnections>,
     address: IpAddr,
 }
 
-impl AddressTable {
+impl UnsignedConnections {
     pub(crate) fn new(connections_max: u32, counters: Arc<LimitCounters>) -> Arc<Self> {
-        Arc::new(AddressTable { connections_max, open: Mutex::default(), counters })
+        Arc::new(UnsignedConnections { connections_max, open: Mutex::default(), counters })
     }
 
     /// Returns the entry of a new connection; `None` if its address has the maximum number of connections.
@@ -150,7 +150,7 @@ mod tests {
     #[test]
     fn an_address_has_so_many_connections_until_one_is_signed() {
         let counters = Arc::<LimitCounters>::default();
-        let table = AddressTable::new(2, counters.clone());
+        let table = UnsignedConnections::new(2, counters.clone());
         let [one, other] = ["10.0.0.1", "10.0.0.2"].map(|text| text.parse().unwrap());
         let first = ConnectionAccount::new(table.add(one), counters.clone());
         let _second = table.add(one).unwrap();

@@ -15,7 +15,7 @@ use crate::connection::exchange;
 use crate::domains::BucketDomains;
 use crate::gateway::{GatewayStop, StopReceiver};
 use crate::http1::{FastLane, turn_away};
-use crate::limits::{AddressTable, BodyLimits, ConnectionAccount, LimitCounters, UserAccount};
+use crate::limits::{UnsignedConnections, BodyLimits, ConnectionAccount, LimitCounters, UserAccount};
 use crate::monitor::RequestMonitor;
 use crate::node::access::AdmittedCaller;
 use crate::s3::PublishPace;
@@ -42,7 +42,7 @@ pub(crate) struct HttpService {
 impl HttpService {
     pub(crate) fn new(stall_timeout: Duration, counters: Arc<LimitCounters>) -> Self {
         let users = Arc::new(Users::without_keys());
-        let addresses = AddressTable::new(0, counters.clone());
+        let addresses = UnsignedConnections::new(0, counters.clone());
         let limits = ConnectionLimits {
             header_timeout: HEADER_TIMEOUT,
             body: BodyLimits { stall_timeout, bytes_per_s_min: BODY_BYTES_PER_S_MIN, counters },

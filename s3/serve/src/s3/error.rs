@@ -22,7 +22,7 @@ const CODE_HEADER: HeaderName = HeaderName::from_static("x-fordway-error-code");
 /// The header that says that a delete marker hides the object.
 const DELETE_MARKER_HEADER: HeaderName = HeaderName::from_static("x-amz-delete-marker");
 
-/// Results of the operations in this module.
+/// The result of an S3 operation.
 pub(crate) type OperationResult<T> = Result<T, S3Failure>;
 
 /// An error on its way to the client. `?` converts errors of the store and of the S3 layer to it.

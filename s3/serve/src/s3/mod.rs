@@ -34,7 +34,7 @@ use s3s::{S3, S3Request, S3Response, S3Result};
 use crate::GatewayConfig;
 use crate::access::{RequestFacts, authorise_tags};
 use crate::domains::BucketDomains;
-use crate::identity::{KnownKeys, RequestAdmission};
+use crate::identity::{SecretKeyLookup, RequestAdmission};
 use crate::users::{User, Users};
 pub(crate) use convert::stated_checksum;
 #[cfg(feature = "fuzzing")]
@@ -62,7 +62,7 @@ pub(crate) fn service(
     domains: BucketDomains,
     publishing: Arc<PublishPace>,
 ) -> S3Service {
-    let keys = KnownKeys(users.clone());
+    let keys = SecretKeyLookup(users.clone());
     let admission = RequestAdmission::Signed(users);
     let mut builder = builder(Some(&config.region), admission, domains.clone(), publishing);
     builder.set_auth(keys);

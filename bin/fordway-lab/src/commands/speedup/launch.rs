@@ -236,7 +236,7 @@ impl JobReports {
     }
 }
 
-/// The library that makes the ranks of any C or C++ program report.
+/// The library that is preloaded into the ranks of a C or C++ program and reports their communication.
 const PMPI: &str = "libfordway-pmpi.so";
 
 /// `mpirun`, and the library that is loaded between the program and MPI.

@@ -9,6 +9,7 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use percent_encoding::percent_decode_str;
 
 use crate::domains::BucketDomains;
+use crate::gate::HEADER_BYTES_MAX;
 use crate::http1::fast_lane::signature::{PresignedQuery, decoded, is_unreserved};
 use crate::http1::head::{RequestFraming, RequestHead};
 use crate::monitor::OperationCode;
@@ -206,6 +207,10 @@ impl<'h> PlainRequest<'h> {
             None => (head.target, None),
         };
         if !METHODS.contains(&head.method) || !is_canonical(path) {
+            return None;
+        }
+        // The S3 layer counts the headers of a larger head one by one.
+        if head.bytes > HEADER_BYTES_MAX {
             return None;
         }
         let mut fields = PlainHeaders::read(head)?;
