@@ -17,7 +17,7 @@ use crate::content::{BodyExtension, MultipartContent};
 use crate::domains::BucketDomains;
 use crate::file_server::{FileServer, RemoteRegion};
 use crate::http1::FastLane;
-use crate::limits::{UnsignedConnections, BodyLimits, ConnectionAccount, LimitCounters};
+use crate::limits::{BodyLimits, ConnectionAccount, LimitCounters, UnsignedConnections};
 use crate::monitor::{RequestId, RequestMonitor, RequestTrace};
 use crate::multiplexed::ConnectionState;
 use crate::s3::documents::cors;

@@ -18,7 +18,7 @@ use crate::http1::FastLane;
 #[cfg(feature = "http3")]
 use crate::http3;
 use crate::identity::is_region;
-use crate::limits::{UnsignedConnections, LimitCounters, UserLimits};
+use crate::limits::{LimitCounters, UnsignedConnections, UserLimits};
 use crate::monitor::{self, AccessLog, MonitorSource, RequestMonitor};
 use crate::sockets::{GatewaySockets, cannot_listen};
 use crate::watch::{IdleHeap, ReloadSignal, WatchReceiver, WatchThread, words};
@@ -271,7 +271,8 @@ impl Gateway {
             }
             _ => None,
         };
-        let addresses = UnsignedConnections::new(self.config.address_connections_max.max(1), self.counters.clone());
+        let addresses =
+            UnsignedConnections::new(self.config.address_connections_max.max(1), self.counters.clone());
         let mut limits = ConnectionLimits::from(&self.config);
         limits.body.counters = self.counters;
         let shared = Arc::new(GatewayState {

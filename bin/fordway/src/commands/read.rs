@@ -8,7 +8,7 @@ use std::io::{BufWriter, Write};
 use std::path::Path;
 use std::time::Duration;
 
-use fordway_command::reading::{ReadTotals, ReadPlan, ReadSelection, measure, read_ranges};
+use fordway_command::reading::{ReadPlan, ReadSelection, ReadTotals, measure, read_ranges};
 use fordway_command::units::{counted, human_bytes};
 use fordway_command::{CommandContext, CommandExit, LeftoverKind, StorageAddress, file_error};
 use fordway_store::{Bucket, Error, ErrorKind, GetOptions, Key, Result};
@@ -96,7 +96,11 @@ fn to_file(reading: &ReadPlan, path: &Path, context: &CommandContext) -> Result<
     Ok(cost)
 }
 
-fn write_all(reading: &ReadPlan, file: &File, (path, context): (&Path, &CommandContext)) -> Result<ReadTotals> {
+fn write_all(
+    reading: &ReadPlan,
+    file: &File,
+    (path, context): (&Path, &CommandContext),
+) -> Result<ReadTotals> {
     let failed = |error| file_error("writing to", path.display(), error);
     let mut file = BufWriter::with_capacity(1 << 20, file);
     let cost = measure(reading, context, &mut |call| file.write_all(call.bytes).map_err(failed))?;

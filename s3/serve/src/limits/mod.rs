@@ -9,7 +9,7 @@ mod connection;
 mod turns;
 
 pub(crate) use body::{BodyLimits, LimitCounters, ProgressWatch, RatePacer};
-pub(crate) use connection::{UnsignedConnections, ConnectionAccount};
+pub(crate) use connection::{ConnectionAccount, UnsignedConnections};
 pub(crate) use turns::{forget_turns, is_shared, take_turn};
 
 use std::num::NonZeroU64;

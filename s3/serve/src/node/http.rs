@@ -15,7 +15,7 @@ use crate::connection::exchange;
 use crate::domains::BucketDomains;
 use crate::gateway::{GatewayStop, StopReceiver};
 use crate::http1::{FastLane, turn_away};
-use crate::limits::{UnsignedConnections, BodyLimits, ConnectionAccount, LimitCounters, UserAccount};
+use crate::limits::{BodyLimits, ConnectionAccount, LimitCounters, UnsignedConnections, UserAccount};
 use crate::monitor::RequestMonitor;
 use crate::node::access::AdmittedCaller;
 use crate::s3::PublishPace;

@@ -34,7 +34,7 @@ use s3s::{S3, S3Request, S3Response, S3Result};
 use crate::GatewayConfig;
 use crate::access::{RequestFacts, authorise_tags};
 use crate::domains::BucketDomains;
-use crate::identity::{SecretKeyLookup, RequestAdmission};
+use crate::identity::{RequestAdmission, SecretKeyLookup};
 use crate::users::{User, Users};
 pub(crate) use convert::stated_checksum;
 #[cfg(feature = "fuzzing")]
