@@ -7,7 +7,9 @@
 botocore lets a program add attributes to the class of a client before it makes the class. `install` adds its
 own `_make_api_call`. A call is answered here if this module knows its operation and all of its parameters, if
 only botocore, boto3, s3transfer and awscli listen to the client's events, and if the program itself chose
-no other endpoint. Any other call takes botocore's own path, with its events, validation and signature.
+no other endpoint. Any other call takes botocore's own path, with its events, validation and signature. If
+that path leads to AWS only because nothing names another endpoint, the call fails: a program that works on a
+local store must not reach buckets of the same name at AWS.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from botocore.handlers import BUILTIN_HANDLERS
 
 import fordway
 from fordway.boto_operations import OPERATIONS, client_error
-from fordway.errors import FordwayError
+from fordway.errors import FordwayError, UnsupportedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,6 +37,8 @@ does not have.
 
 ENDPOINT_VARIABLE = "FORDWAY_STORE"
 """The environment variable with the endpoint for `install()`."""
+
+AWS_DOMAINS = (".amazonaws.com", ".amazonaws.com.cn")
 
 CREATING = "creating-client-class.s3"
 
@@ -96,6 +100,8 @@ def _on_creating_class(class_attributes: dict[str, Any], base_classes: list[type
         own_init(self, *arguments, **options)
         self._fordway_is_watched = _has_other_endpoint(self) or _has_foreign_handlers(self.meta.events)
         _watch_registrations(self)
+        if _leads_to_aws(self):
+            self.meta.events.register("before-call.s3", _refuse)
 
     class_attributes["_make_api_call"] = _make_api_call
     class_attributes["__init__"] = __init__
@@ -120,8 +126,24 @@ def _has_other_endpoint(client: Any) -> bool:  # noqa: ANN401
     """
     chosen = client.meta.endpoint_url
     named = (os.environ.get(name) for name in ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"))
-    host = urlsplit(chosen).hostname or ""
-    return chosen not in named and not host.endswith((".amazonaws.com", ".amazonaws.com.cn"))
+    return chosen not in named and not (urlsplit(chosen).hostname or "").endswith(AWS_DOMAINS)
+
+
+def _leads_to_aws(client: Any) -> bool:  # noqa: ANN401
+    """Returns whether the client's endpoint is AWS, and the environment does not name it."""
+    chosen = client.meta.endpoint_url
+    named = (os.environ.get(name) for name in ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"))
+    return chosen not in named and (urlsplit(chosen).hostname or "").endswith(AWS_DOMAINS)
+
+
+def _refuse(model: Any, **_: object) -> None:  # noqa: ANN401
+    """Refuses a call before botocore signs and sends it."""
+    if _store is not None:
+        raise UnsupportedError(
+            f"fordway.boto cannot carry out this {model.name} in the process, and would have to send it to "
+            "AWS, because no endpoint is set; run the program with `fordway run`, which has a gateway for "
+            "such calls, or set AWS_ENDPOINT_URL to where they should go"
+        )
 
 
 def _is_own(handler: object) -> bool:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import io
+import os
+import pwd
 import re
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from dataclasses import dataclass
@@ -393,20 +396,16 @@ def _token(after: str | None) -> str | None:
     return None if after is None else urlsafe_b64encode(after.encode()).decode().rstrip("=")
 
 
-@_operation("Bucket", "Prefix Delimiter MaxKeys StartAfter ContinuationToken EncodingType FetchOwner")
-def list_objects_v2(store: Store, parameters: Parameters) -> Response | None:
-    """Returns a page of a listing."""
+def _page(store: Store, parameters: Parameters, after: str | None, **entry_fields: object) -> Response | None:
+    """Returns the fields that both kinds of listing have, with the last name of the page as `next` if the
+    listing goes on; `None` for a listing that botocore must request. `entry_fields` are added to each object.
+    """
     limit = parameters.get("MaxKeys", 1000)
-    if parameters.get("FetchOwner") or type(limit) is not int or not limit >= 1:
+    if type(limit) is not int or not limit >= 1:
         return None
     prefix, delimiter = parameters.get("Prefix", ""), parameters.get("Delimiter")
-    token = parameters.get("ContinuationToken")
-    try:
-        after = parameters.get("StartAfter") if token is None else urlsafe_b64decode(token + "==").decode()
-    except ValueError:
-        return None
     page = store.list_page(
-        parameters["Bucket"], prefix, delimiter or None, start_after=after, limit=min(limit, 1000)
+        parameters["Bucket"], prefix, delimiter or None, start_after=after or None, limit=min(limit, 1000)
     )
     encode = quote if parameters.get("EncodingType") == "url" else str
     contents = [
@@ -416,27 +415,73 @@ def list_objects_v2(store: Store, parameters: Parameters) -> Response | None:
             "ETag": f'"{entry.etag}"',
             "Size": entry.size,
             "StorageClass": "STANDARD",
+            **entry_fields,
         }
         for entry in page.entries
         if not isinstance(entry, CommonPrefix)
     ]
     prefixes = [{"Prefix": encode(entry.prefix)} for entry in page.entries if isinstance(entry, CommonPrefix)]
-    return _response(
-        IsTruncated=page.next is not None,
-        Contents=contents or None,
-        Name=parameters["Bucket"],
-        Prefix=encode(prefix),
-        Delimiter=delimiter,
-        MaxKeys=limit,
-        CommonPrefixes=prefixes or None,
+    return {
+        "next": page.next,
+        "IsTruncated": page.next is not None,
+        "Contents": contents or None,
+        "Name": parameters["Bucket"],
+        "Prefix": encode(prefix),
+        "Delimiter": delimiter,
+        "MaxKeys": limit,
+        "CommonPrefixes": prefixes or None,
         # botocore requests this encoding by itself, and decodes it.
-        EncodingType="url",
-        KeyCount=len(page.entries),
-        ContinuationToken=parameters.get("ContinuationToken"),
-        # In the gateway's form, because the gateway may return the next page.
-        NextContinuationToken=_token(page.next),
+        "EncodingType": "url",
+    }
+
+
+@_operation("Bucket", "Prefix Delimiter MaxKeys StartAfter ContinuationToken EncodingType FetchOwner")
+def list_objects_v2(store: Store, parameters: Parameters) -> Response | None:
+    """Returns a page of a listing."""
+    if parameters.get("FetchOwner"):
+        return None
+    token = parameters.get("ContinuationToken")
+    try:
+        after = parameters.get("StartAfter") if token is None else urlsafe_b64decode(token + "==").decode()
+    except ValueError:
+        return None
+    page = _page(store, parameters, after)
+    if page is None:
+        return None
+    # In the gateway's form, because the gateway may return the next page.
+    following = _token(page.pop("next"))
+    return _response(
+        KeyCount=len(page["Contents"] or ()) + len(page["CommonPrefixes"] or ()),
+        ContinuationToken=token,
+        NextContinuationToken=following,
         StartAfter=parameters.get("StartAfter"),
+        **page,
     )
+
+
+@_operation("Bucket", "Prefix Delimiter MaxKeys Marker EncodingType")
+def list_objects(store: Store, parameters: Parameters) -> Response | None:
+    """Returns a page of a listing in the older form, which boto3's resources use."""
+    owner = _process_owner()
+    page = _page(store, parameters, parameters.get("Marker"), Owner={"DisplayName": owner, "ID": owner})
+    if page is None:
+        return None
+    encode = quote if parameters.get("EncodingType") == "url" else str
+    following = page.pop("next")
+    return _response(
+        Marker=encode(parameters.get("Marker", "")),
+        NextMarker=None if following is None else encode(following),
+        **page,
+    )
+
+
+@functools.cache
+def _process_owner() -> str:
+    """Returns the name of the user of this process, or the number of a user without a name."""
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        return str(os.geteuid())
 
 
 @_operation("Bucket Key CopySource")

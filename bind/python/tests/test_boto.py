@@ -14,6 +14,7 @@ boto3 = pytest.importorskip("boto3")
 from botocore.exceptions import ClientError, ParamValidationError  # noqa: E402
 
 import fordway.boto  # noqa: E402
+from fordway.errors import UnsupportedError  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -80,6 +81,11 @@ CALLS = [
     ("list_objects_v2", {"Prefix": "a", "Delimiter": "/"}),
     ("list_objects_v2", {"MaxKeys": 1, "StartAfter": "a"}),
     ("list_objects_v2", {"Bucket": "nowhere"}),
+    ("list_objects", {}),
+    ("list_objects", {"Prefix": "a", "Delimiter": "/"}),
+    ("list_objects", {"MaxKeys": 1, "Marker": "a"}),
+    ("list_objects", {"MaxKeys": 2, "Marker": "a b/ü"}),
+    ("list_objects", {"Bucket": "nowhere"}),
     ("copy_object", {"Key": "copied", "CopySource": {"Bucket": BUCKET, "Key": "tagged"}}),
     ("head_bucket", {}),
     ("head_bucket", {"Bucket": "nowhere"}),
@@ -157,6 +163,41 @@ def test_what_is_not_known_takes_botocores_path(clients: tuple[Any, Any]) -> Non
     assert heard == ["call", "session"]
     other = boto3.session.Session().client("s3", endpoint_url="http://127.0.0.1:9")
     assert other._fordway_is_watched, "the program chose another endpoint"
+
+
+def test_the_resource_of_a_bucket_is_listed_in_the_process(clients: tuple[Any, Any]) -> None:
+    within, _ = clients
+    for number in range(3):
+        within.put_object(Bucket=BUCKET, Key=f"k{number}", Body=b"")
+    fordway.boto.answered.clear()
+    objects = boto3.session.Session().resource("s3").Bucket(BUCKET).objects
+    assert [found.key for found in objects.page_size(2)] == ["k0", "k1", "k2"]
+    assert [found.key for found in objects.limit(1)] == ["k0"]
+    assert {way for _, way in fordway.boto.answered} == {"in process"}
+
+
+def test_no_call_goes_to_aws_by_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    for name, value in KEYS.items():
+        monkeypatch.setenv(name, value)
+    (tmp_path / BUCKET).mkdir()
+    fordway.boto.install(tmp_path)
+    try:
+        client = boto3.session.Session().client("s3")
+        client.put_object(Bucket=BUCKET, Key="key", Body=b"abc")
+        with pytest.raises(UnsupportedError, match=r"PutObject.*AWS_ENDPOINT_URL"):
+            client.put_object(Bucket=BUCKET, Key="key", Body=b"secret", CacheControl="no-cache")
+        with pytest.raises(ParamValidationError):
+            client.put_object(Bucket=BUCKET, Key=5)
+        client.meta.events.register("before-call.s3", lambda **_: None)
+        with pytest.raises(UnsupportedError, match="GetObject"):
+            client.get_object(Bucket=BUCKET, Key="key")
+        assert client.generate_presigned_url("get_object", Params={"Bucket": BUCKET, "Key": "key"})
+    finally:
+        fordway.boto.uninstall()
+    assert (tmp_path / BUCKET / "key").read_bytes() == b"abc"
 
 
 PROGRAM = """
