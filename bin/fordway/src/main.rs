@@ -1,18 +1,31 @@
 //! The `fordway` binary: reads the command line, sets up logging and signals, and runs the command.
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 
-use clap::Parser;
-use fordway_cli::{BuiltinCommand, CommandLine};
+use clap::{Parser, Subcommand};
+use fordway_cli::{BuiltinCommand, CommandLine, LabCommand};
 use fordway_command::program;
 
 #[global_allocator]
 static ALLOCATOR: fordway_sys::HalfPageAllocator = fordway_sys::HalfPageAllocator;
 
 fn main() -> ExitCode {
-    let cli = CommandLine::parse();
+    let cli = CommandLine::parse_from(words());
     // By default, gateways log warnings for their operator, and other commands log nothing.
     let log = matches!(cli.command, BuiltinCommand::Serve(_) | BuiltinCommand::Node(_)).then_some("warn");
     let global = cli.global.clone();
     program::run(&global, log, |context| fordway_cli::run(cli, context))
+}
+
+/// Returns the words of the command line. `help COMMAND` becomes `COMMAND --help` for a command of `fordway-lab`, which
+/// alone knows its help.
+fn words() -> Vec<OsString> {
+    let mut words: Vec<_> = std::env::args_os().collect();
+    let is_of_lab = |word: &OsString| word.to_str().is_some_and(LabCommand::has_subcommand);
+    if words.get(1).is_some_and(|word| word == "help") && words.get(2).is_some_and(is_of_lab) {
+        words.remove(1);
+        words.push("--help".into());
+    }
+    words
 }

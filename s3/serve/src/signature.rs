@@ -208,7 +208,8 @@ fn check_payload_hash(headers: &HeaderMap) -> Result<(), GateRefusal> {
     ];
     let Some(value) = headers.get(CONTENT_SHA256) else {
         let words = "Missing required header for this request: x-amz-content-sha256";
-        return Err(bad("InvalidRequest", composed(words, "", &[])));
+        let detail = "send the SHA-256 of the body, or UNSIGNED-PAYLOAD; for curl, `fordway env curl` prints the options";
+        return Err(bad("InvalidRequest", composed(words, detail, &[])));
     };
     let value = value.to_str().unwrap_or_default();
     let is_hash = value.len() == 64 && value.bytes().all(|byte| byte.is_ascii_hexdigit());

@@ -93,7 +93,7 @@ pub(crate) enum MeasuringCommand {
 
 Each round puts the files of DIR on every lane, lists them, heads them, gets them, reads a random range of each, \
 and deletes them. The lanes take turns, block by block. Every read is compared with the source. The command \
-works in a temporary directory next to DIR (or in --root), which is removed at the end, also after Ctrl-C; DIR \
+works in a temporary directory on DIR's file system (or in --root), which is removed at the end, also after Ctrl-C; DIR \
 itself is only read. The first lane is the reference for the others. --target adds a running service, accessed \
 with the keys of the AWS environment. There, the command works in a new bucket, or below a prefix of the bucket \
 that the URL names, and removes everything that it created.")]

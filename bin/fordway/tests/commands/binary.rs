@@ -60,6 +60,7 @@ fn help_names_every_command_and_its_examples() {
         let help = fordway(&[command, "--help"], "");
         assert!(help.status.success(), "{command}");
         assert!(text(&help.stdout).contains(&format!("\n  fordway {command}")), "{command}");
+        assert_eq!(text(&fordway(&["help", command], "").stdout), text(&help.stdout), "help {command}");
     }
     assert!(text(&top.stdout).contains("Exit codes: 0 done"));
 }

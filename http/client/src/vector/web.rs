@@ -151,6 +151,12 @@ impl RangeTarget for WebFile {
                 let why = "the server requires credentials, which are not sent without TLS; read it by https";
                 (ErrorKind::AccessDenied, why.to_owned())
             }
+            // A signature in the query is a credential too.
+            (401 | 403, _) if self.authorization.is_none() && !self.path.contains('?') => {
+                let why = "the server does not let everyone read this file, and no credentials were sent; an object \
+                           of an S3 service has the URL s3://BUCKET/KEY, or one made by `fordway presign`";
+                (ErrorKind::AccessDenied, why.to_owned())
+            }
             (401 | 403 | 407, _) => {
                 (ErrorKind::AccessDenied, "the server does not accept these credentials".to_owned())
             }

@@ -117,7 +117,7 @@ pub(crate) fn read(store: &dyn Store, bucket: &Bucket) -> Result<BucketAccess> {
     let rules = match rules(store, bucket) {
         Ok(rules) => Ok(rules),
         Err(error) if matches!(error.kind(), ErrorKind::AccessDenied | ErrorKind::Corrupt) => {
-            Err(format!("the bucket's rules are not trusted: {}", error.detail()))
+            Err(format!("the bucket's policy, if it has one, cannot be relied on: {}", error.detail()))
         }
         Err(error) => return Err(error),
     };
