@@ -11,7 +11,7 @@ use crate::UserLimits;
 use crate::limits::{RequestSlot, StatedLimits, UserAccount};
 use crate::node::access::LimitedPool;
 
-/// The share of one user.
+/// The maximum share of the gateway's resources that one user may use.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct NodeUserLimits {
     pub(super) connections_max: usize,
