@@ -218,8 +218,9 @@ impl Error {
     }
 }
 
-/// The error numbers for a full table of open files, the process's and the system's; they are the same on every Unix.
+/// The error number for a full table of the process's open files. It is the same on every Unix, as is the next one.
 const EMFILE: i32 = 24;
+/// The error number for a full table of the system's open files.
 const ENFILE: i32 = 23;
 
 /// The only mapping of the operating system's errors to kinds. A missing file becomes `Io`, because its meaning depends

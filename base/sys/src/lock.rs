@@ -16,8 +16,9 @@ use crate::call;
 /// The number of locks within the process, which also make threads that share the open lock file exclude each other.
 const STRIPES: usize = 256;
 
-/// The first and the longest pause between two attempts to take a lock of another process.
+/// The first pause between two attempts to take a lock that another process holds.
 const PAUSE_MIN: Duration = Duration::from_micros(20);
+/// The longest such pause.
 const PAUSE_MAX: Duration = Duration::from_millis(2);
 
 /// One year, which the clocks of condition variables can certainly represent.

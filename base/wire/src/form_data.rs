@@ -67,8 +67,9 @@ pub struct FormStart {
 pub struct FormReader {
     delimiter: Vec<u8>,
     buffer: Vec<u8>,
-    /// The start of the item that is being read, and the offset from which to search for its end.
+    /// The start of the item that is being read.
     at: usize,
+    /// The offset from which to search for the end of that item.
     searched: usize,
     item: FormItem,
     fields: Vec<FormField>,

@@ -31,8 +31,8 @@ pub struct ResponseHead {
 }
 
 impl ResponseHead {
-    /// Parses a head that starts at `within.start`; replaces the previous head and reuses its memory. `false` if the
-    /// head is incomplete. Errors: `BadResponse`.
+    /// Parses a head that starts at `within.start`; replaces the previous head and reuses its memory. Returns `false`
+    /// if the head is incomplete. Errors: `BadResponse`.
     pub(super) fn parse(&mut self, buffer: &[u8], within: Range<usize>) -> Result<bool> {
         let mut fields = [const { MaybeUninit::uninit() }; MAX_HEADERS];
         let mut parsed = httparse::Response::new(&mut []);
@@ -47,7 +47,7 @@ impl ResponseHead {
             Ok(httparse::Status::Partial) => return Ok(false),
             Err(error) => {
                 let start = String::from_utf8_lossy(&bytes[..bytes.len().min(40)]).into_owned();
-                // A TLS record with an alert (RFC 8446 section 5.1).
+                // The bytes begin with a TLS record that holds an alert (RFC 8446 section 5.1).
                 let hint = if bytes.starts_with(&[21, 3]) { "; is the address https:// ?" } else { "" };
                 let detail = format!("the response is not HTTP/1.1 (it starts with {start:?}{hint})");
                 return Err(Error::new(ErrorKind::BadResponse, detail).caused_by(error));
@@ -75,7 +75,7 @@ impl ResponseHead {
         })
     }
 
-    /// Returns whether the other side accepts another request after a body that ends by `framing`.
+    /// Returns whether the other side accepts another request after a body with this `framing`.
     pub fn may_keep_alive(&self, connection: &BufferedConnection, framing: &BodyFraming) -> bool {
         let said = |word: &str| {
             let mut stated =
@@ -297,7 +297,7 @@ impl BodyFraming {
         let named = |wanted: &'static str| {
             head.headers(connection).filter(move |(name, _)| name.eq_ignore_ascii_case(wanted))
         };
-        // A transfer coding overrides a length. If this decision differed from that of a proxy on the path, a server
+        // A transfer coding overrides a length. If this client decided differently from a proxy on the path, a server
         // could smuggle in a second response. Two different lengths are refused below for the same reason.
         if let Some((_, coding)) = named("transfer-encoding").next() {
             return match coding.trim().eq_ignore_ascii_case("chunked") {

@@ -30,8 +30,9 @@ use crate::site::require_fit;
 use crate::version_names::now_ns;
 use crate::{Durability, SharedStore};
 
-/// Modes of new files and directories, before the process's umask.
+/// The mode of a new file, before the process's umask.
 pub(crate) const FILE_MODE: Mode = Mode::from_raw_mode(0o666);
+/// The mode of a new directory, before the process's umask.
 pub(crate) const DIR_MODE: Mode = Mode::from_raw_mode(0o777);
 
 /// How often a publish starts again after a concurrent delete removed its directory. If several processes only create

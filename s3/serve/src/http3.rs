@@ -185,9 +185,9 @@ const CONNECTION_WINDOW_BYTES: u32 = 2 << 20;
 /// The maximum number of bytes, over all responses of a connection, that are kept until the client has acknowledged
 /// them.
 const SEND_WINDOW_BYTES: u64 = 2 << 20;
-/// The maximum number of clients that wait to be accepted, and the maximum number of bytes that are kept for all of
-/// them together. Further clients are refused.
+/// The maximum number of clients that wait to be accepted. Further clients are refused.
 const WAITING_MAX: usize = 1024;
+/// The maximum number of bytes that are kept for all waiting clients together.
 const WAITING_BYTES_MAX: u64 = 16 << 20;
 /// The number of bytes of datagrams that the kernel is asked to buffer, in each direction.
 const SOCKET_BUFFER_BYTES: usize = 4 << 20;

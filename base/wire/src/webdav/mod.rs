@@ -154,8 +154,9 @@ pub enum CopyOutcome {
 #[derive(Clone, Debug, Default)]
 pub struct CopyReport {
     line: Vec<u8>,
-    /// The stripe and the number of bytes in the marker that is being parsed.
+    /// The stripe in the marker that is being parsed.
     stripe: u64,
+    /// The number of bytes in that marker.
     bytes: Option<u64>,
     /// The number of bytes copied in each stripe.
     stripes: BTreeMap<u64, u64>,

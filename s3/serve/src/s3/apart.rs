@@ -127,8 +127,9 @@ impl PublishPace {
 
 /// How long a request waits for locks in total.
 pub(super) const PATIENCE: Duration = Duration::from_secs(5);
-/// The first and the longest pause between two attempts.
+/// The first pause between two attempts.
 const PAUSE_MIN: Duration = Duration::from_micros(200);
+/// The longest pause between two attempts.
 const PAUSE_MAX: Duration = Duration::from_millis(50);
 
 /// The pauses of one request between its attempts.

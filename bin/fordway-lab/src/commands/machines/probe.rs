@@ -227,8 +227,9 @@ fn last_level_cache_bytes(cpus: &Path) -> Option<u64> {
 
 /// The number of connections whose round-trip time is read.
 const CONNECTIONS: usize = 11;
-/// The maximum amount and duration of a transfer.
+/// The maximum number of bytes of a transfer.
 const TRANSFER_BYTES_MAX: u64 = 1 << 30;
+/// The maximum duration of a transfer.
 const TRANSFER_TIME_MAX: Duration = Duration::from_secs(5);
 const TRANSFER_PIECE_BYTES: usize = 1 << 20;
 /// The minimum size of a transfer. A smaller one would measure the start of a connection rather than its bandwidth.

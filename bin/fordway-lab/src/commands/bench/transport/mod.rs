@@ -111,8 +111,9 @@ struct TransportSet {
     programs: Vec<ChildProgram>,
     gateways: Vec<GatewayProcess>,
     nginx: Option<NginxServer>,
-    /// The process IDs of the processes that send requests (including this one), and of those that respond.
+    /// The process IDs of the processes that send requests, including this one.
     askers: Vec<u32>,
+    /// The process IDs of the processes that respond.
     answerers: Vec<u32>,
     /// The transports that were left out, and why.
     missing: Vec<String>,

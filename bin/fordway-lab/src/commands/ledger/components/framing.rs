@@ -38,8 +38,9 @@ use super::{DistinctContent, ObjectOperation, failed, same};
 pub(in crate::commands::ledger) const PIECE_BYTES: usize = 64 << 10;
 /// How much of a response the gateway buffers before the client reads it; also the capacity of the pipe.
 const SEND_BUFFER_BYTES: usize = 256 << 10;
-/// The client's flow-control windows and largest frame.
+/// The size of the client's flow-control windows.
 const WINDOW_BYTES: u32 = 8 << 20;
+/// The maximum size of a frame that the client accepts.
 const FRAME_BYTES_MAX: u32 = 256 << 10;
 /// A limit that is never reached. It is set because the client sets one, which takes time.
 const TIMEOUT: Duration = Duration::from_secs(60);

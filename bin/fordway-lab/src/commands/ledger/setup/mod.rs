@@ -21,8 +21,9 @@ use super::components::{ClockReading, ContentDigest, DistinctContent, MemoryCopy
 use crate::args::PathArg;
 use crate::commands::gateway::GatewayProcess;
 
-/// The content of a TLS record, and the overhead of a record, in bytes.
+/// The number of bytes of content in a TLS record.
 const RECORD_BYTES: u64 = 16 << 10;
+/// The number of bytes that a TLS record adds to its content.
 const RECORD_OVERHEAD_BYTES: u64 = 22;
 const BUCKET: &str = "ledger";
 
