@@ -66,7 +66,7 @@ impl<'a> S3Call<'a> {
 
     /// Addresses a document of the bucket.
     pub(super) fn for_document(self, kind: &'a DocumentKind) -> Self {
-        // The only sub-resource whose name has capitals.
+        // This is the only sub-resource whose name contains capitals.
         let name = match kind.as_str() {
             "public-access-block" => "publicAccessBlock",
             name => name,
@@ -104,7 +104,7 @@ impl<'a> S3Call<'a> {
         self
     }
 
-    /// Marks a request as not idempotent: it is sent again only if the server cannot have acted on it.
+    /// Marks the request as not idempotent, so that it is sent again only if the server cannot have acted on it.
     pub(super) fn once(mut self) -> Self {
         self.replay = ReplayPolicy::IfUnsent;
         self
@@ -139,7 +139,7 @@ pub(super) fn base64_digest(md5: [u8; 16]) -> String {
     BASE64.encode(md5)
 }
 
-/// Signs requests to S3 in one region. Shared between threads.
+/// Signs requests to S3 in one region. Threads may share a signer.
 pub struct RequestSigner {
     credentials: S3Credentials,
     region: String,
