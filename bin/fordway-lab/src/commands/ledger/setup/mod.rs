@@ -1,5 +1,6 @@
 //! The components and paths of a ledger, with the gateways and files they need. [`paths`] has those that read and write
-//! on this machine. Those through the networks of set-ups are here; they show how much an overlay adds to a known path.
+//! on this machine. This file has the paths through the networks of set-ups, which show how much an overlay adds to a
+//! known path.
 
 mod paths;
 
