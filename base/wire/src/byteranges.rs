@@ -271,7 +271,7 @@ impl MultipartParser {
         }
         if text == self.delimiter {
             if matches!(self.state, MultipartState::Preamble) && self.between_bytes == taken {
-                // A body may begin with the delimiter; a line break precedes all other delimiters.
+                // A body may begin with the delimiter; a line break precedes all others.
                 self.between_bytes += line.len() - text.len();
             }
             self.state = MultipartState::Head(None);
@@ -281,8 +281,8 @@ impl MultipartParser {
         Ok(MultipartStep::Skip(taken))
     }
 
-    /// Checks the line after a content, which ends with the line break of the next delimiter (RFC 2046 section 5.1.1).
-    /// If the content is shorter than stated, a part of that line break was counted as content.
+    /// A content ends with the line break of its delimiter (RFC 2046 section 5.1.1). If the content were a byte too
+    /// short, part of that line break would have been counted as content.
     fn content_ended(&mut self, line: &[u8], taken: usize) -> Result<MultipartStep, MalformedMultipart> {
         if line != self.line_break {
             return Err(MalformedMultipart("a part that is not as long as its Content-Range"));

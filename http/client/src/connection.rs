@@ -332,8 +332,9 @@ impl BufferedConnection {
         Ok(false)
     }
 
-    /// Makes the last received head, and everything after it, unread again. Returns `false` on an
-    /// HTTP/2 connection, whose buffer does not hold the head. After the head was taken, only [`BufferedConnection::receive_more`] may be called before this.
+    /// Makes the last received head, and everything after it, unread again. Returns `false` on an HTTP/2 connection,
+    /// whose buffer does not hold the head. After the head was taken, only [`BufferedConnection::receive_more`] may be
+    /// called before this method.
     pub(super) fn unread(&mut self) -> bool {
         #[cfg(feature = "http2")]
         if self.is_http2() {
