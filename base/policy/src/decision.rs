@@ -49,7 +49,7 @@ pub struct StatementReport {
     pub sid: Option<String>,
     /// Whether the statement allows or denies.
     pub effect: Effect,
-    /// `None` if the statement applies.
+    /// The first element that does not match; `None` if the statement applies.
     pub mismatch: Option<StatementMismatch>,
 }
 

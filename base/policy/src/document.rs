@@ -70,7 +70,7 @@ pub struct Policy {
 pub struct Statement {
     /// The ID that the document gives the statement.
     pub sid: Option<String>,
-    /// Whether it allows or denies.
+    /// Whether the statement allows or denies.
     pub effect: Effect,
     pub(crate) principals: PrincipalSet,
     /// Whether the statement applies to the callers that are not named (`NotPrincipal`).

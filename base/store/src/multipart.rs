@@ -180,7 +180,7 @@ pub struct UploadSummary {
     pub key: String,
     /// The identifier of the upload.
     pub upload: UploadId,
-    /// When it was started.
+    /// The time at which the upload was started.
     pub started: SystemTime,
     /// The algorithm and type of the checksum that the upload was started with.
     pub checksum: Option<ChecksumFormat>,

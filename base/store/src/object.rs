@@ -21,9 +21,9 @@ const CHUNK_BYTES: usize = 256 * 1024;
 /// A bucket in a listing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BucketInfo {
-    /// Its name.
+    /// The name of the bucket.
     pub name: crate::Bucket,
-    /// When it was created, as far as the store knows.
+    /// The time at which the bucket was created, as far as the store knows.
     pub created: SystemTime,
 }
 
@@ -194,7 +194,7 @@ pub struct ObjectPart {
 pub struct PutOptions {
     /// The metadata to store with the object.
     pub metadata: BoxedMetadata,
-    /// Its tags.
+    /// The tags of the object.
     pub tags: Tags,
     /// Conditions that must hold at the moment of publishing.
     pub conditions: Conditions,

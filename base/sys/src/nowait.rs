@@ -95,8 +95,8 @@ fn is_asking() -> bool {
 }
 
 /// Determines whether a file system answers look-ups from memory at all: each look-up that it does not answer has to be
-/// done twice. NFS, FUSE and Lustre may ask their server about every name, whatever the kernel has cached. A file
-/// system that has answered once from memory is trusted permanently. Before that, a name that was not in memory is
+/// done twice. NFS, FUSE and Lustre may ask their server about every name, regardless of what the kernel has cached. A
+/// file system that has answered once from memory is trusted permanently. Before that, a name that was not in memory is
 /// looked up in memory again right after it was opened. After [`IN_VAIN_MAX`] failures of this second look-up, look-ups
 /// in memory are no longer tried. A single failure is not enough, because any concurrent rename can cause it.
 #[derive(Debug, Default)]

@@ -25,9 +25,9 @@ pub struct PassedSocket {
 /// The purpose of a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SocketRole {
-    /// It listens for stream connections.
+    /// The socket listens for stream connections.
     StreamListener,
-    /// It receives datagrams.
+    /// The socket receives datagrams.
     Datagram,
     /// Neither.
     Other,

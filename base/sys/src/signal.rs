@@ -9,7 +9,7 @@ use rustix::io::{Errno, Result};
 use rustix::thread::{NanosleepRelativeResult, nanosleep};
 use rustix::time::Timespec;
 
-/// How long a signal may go unnoticed.
+/// The maximum time for which a signal may go unnoticed.
 const NOTICE_TIME: Duration = Duration::from_millis(100);
 
 static MUST_STOP: OnceLock<fn() -> bool> = OnceLock::new();

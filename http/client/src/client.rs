@@ -81,9 +81,9 @@ impl HttpClient {
         self.connector.proxies()
     }
 
-    /// Sends a request and receives the head of the response, whatever its status. A pooled connection that the server
-    /// has closed in the meantime is replaced with a new one, once. Cost on a pooled connection: one `sendmsg`, one
-    /// `recv`; for [`ReplayPolicy::IfUnsent`] one more `recv` to check that the connection is alive.
+    /// Sends a request and receives the head of the response, regardless of its status. A pooled connection that the
+    /// server has closed in the meantime is replaced with a new one, once. Cost on a pooled connection: one `sendmsg`,
+    /// one `recv`; for [`ReplayPolicy::IfUnsent`] one more `recv` to check that the connection is alive.
     pub fn send(&self, exchange: &HttpExchange) -> Result<HttpResponse, ExchangeFailure> {
         if let Some(connection) = self.pooled(exchange) {
             match self.send_on(connection, exchange) {

@@ -209,8 +209,8 @@ impl HttpResponse {
         }
     }
 
-    /// Reads the whole body, whatever its framing, up to 64 MiB.
-    /// Errors: as [`HttpResponse::read_into`], `EntityTooLarge`.
+    /// Reads the whole body, regardless of its framing, up to 64 MiB. Errors: as [`HttpResponse::read_into`],
+    /// `EntityTooLarge`.
     pub fn read_document(&mut self) -> Result<Vec<u8>> {
         self.read_rest(MAX_DOCUMENT_BYTES)
     }
@@ -266,7 +266,7 @@ const MAX_LINE_BYTES: usize = 8 * 1024;
 pub enum BodyFraming {
     /// There is no body, or it has ended.
     Empty,
-    /// The body has a stated length, of which this many bytes are left.
+    /// The body has a stated length; the value is the number of bytes that are left.
     Length(u64),
     /// The body consists of chunks (RFC 9112 section 7.1).
     Chunked(ChunkPosition),
@@ -279,7 +279,7 @@ pub enum BodyFraming {
 pub enum ChunkPosition {
     /// Before the line with a chunk's size.
     Size,
-    /// Within a chunk that has this many bytes left.
+    /// Within a chunk; the value is the number of bytes that are left of it.
     Data(u64),
     /// Before the line break that ends a chunk.
     DataEnd,
@@ -290,7 +290,7 @@ pub enum ChunkPosition {
 impl BodyFraming {
     /// Returns the framing by RFC 9112 section 6.3. Errors: `BadResponse` if the head contradicts itself.
     pub fn of(head: &ResponseHead, connection: &BufferedConnection, method: &str) -> Result<Self> {
-        // These responses have no body, whatever length they state.
+        // These responses have no body, regardless of the length that they state.
         if method == "HEAD" || matches!(head.status, 204 | 304) {
             return Ok(BodyFraming::Empty);
         }

@@ -23,7 +23,7 @@ pub struct RetryBudget {
     pub until: Option<Instant>,
     failures: u32,
     first: Option<String>,
-    /// Bytes that arrived since the failure count was last reset.
+    /// The number of bytes that arrived since the failure count was last reset.
     brought_bytes: u64,
 }
 

@@ -60,7 +60,8 @@ pub(crate) struct DirectoryHandle {
     file: Arc<File>,
     /// Whether the directory was opened just now, rather than found among the held ones.
     is_fresh: bool,
-    /// Whether its path leads through a link of another user, so that nothing may be changed in it.
+    /// Whether the directory's path leads through a link of another user, so that nothing may be changed in the
+    /// directory.
     is_foreign: bool,
 }
 

@@ -127,9 +127,9 @@ impl StagedFile {
         Ok(())
     }
 
-    /// Publishes the file under the key's lock. Meanwhile no other writer replaces or removes the object, or puts it at
-    /// its odd path. Only the creation of an object at its plain path, which needs no lock, may interfere; the attempt
-    /// is then repeated.
+    /// Publishes the file under the key's lock. While the lock is held, no other writer replaces or removes the object,
+    /// or puts it at its odd path. Only the creation of an object at its plain path, which needs no lock, may
+    /// interfere; the attempt is then repeated.
     fn publish_locked(
         &mut self,
         key: &Key,

@@ -94,7 +94,7 @@ impl ObjectRename<'_> {
         Ok((place, identity))
     }
 
-    /// Replaces the object at `place`. Returns `false` if a POSIX program has changed the name meanwhile.
+    /// Replaces the object at `place`. Returns `false` if a POSIX program has changed the name in the meantime.
     fn move_over(&self, source: &ObjectPath, place: &ObjectPath, contents: AreaContents) -> Result<bool> {
         let ObjectRename { store, bucket, to, .. } = *self;
         let dirs = self.both_dirs(source, place)?;
@@ -124,7 +124,8 @@ impl ObjectRename<'_> {
         self.move_to(source, &odd(self.bucket, self.to))
     }
 
-    /// Errors: `NoSuchKey` if a parent of `place` is a file, `InvalidKey` if `place` is a directory.
+    /// Moves the object to `place` if that name is free. Errors: `NoSuchKey` if a parent of `place` is a file,
+    /// `InvalidKey` if `place` is a directory.
     fn move_to(&self, source: &ObjectPath, place: &ObjectPath) -> Result<bool> {
         let dirs = self.both_dirs(source, place)?;
         let moved = match rename_new(&dirs.0, &source.name, &dirs.1, &place.name) {

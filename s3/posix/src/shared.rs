@@ -46,7 +46,7 @@ const QUICK_REFRESHES: usize = 10;
 pub(crate) const NAME_TIMEOUT: Duration = Duration::from_millis(1100);
 /// The number of attempts to publish that are made without a pause.
 const QUICK_RACES: usize = 4;
-/// How often an operation restarts because the server no longer has a file (`ESTALE`).
+/// The maximum number of times that an operation restarts because the server no longer has a file (`ESTALE`).
 pub(crate) const MAX_STALE: usize = 20;
 
 /// When a name that was looked up again is also compared with what its directory lists.
@@ -102,10 +102,10 @@ pub(crate) fn stat_at_server(file: impl AsFd) -> Result<FileStat, Errno> {
 }
 
 impl RootVolume {
-    /// Makes this node see `key` in its current state on the server, whatever names it has cached. The caller holds the
-    /// key's lock, so the key does not change afterwards. Cost: none on a local file system. On others, some round
-    /// trips, and a read of the directory if the bucket keeps versions or reads ask the server first; on NFS only if the
-    /// key is missing.
+    /// Makes this node see `key` in its current state on the server, regardless of the names that the node has cached.
+    /// The caller holds the key's lock, so the key does not change afterwards. Cost: none on a local file system. On
+    /// others, some round trips, and a read of the directory if the bucket keeps versions or reads ask the server
+    /// first; on NFS only if the key is missing.
     pub(crate) fn refresh(&self, bucket: &Bucket, key: &Key, contents: AreaContents) -> Result<()> {
         if !contents.sharing.is_shared() {
             return Ok(());
@@ -136,7 +136,7 @@ impl RootVolume {
 
     /// Sends a request to the file server of the directory at `path`. Returns once the server has responded.
     pub(crate) fn ask_server(&self, path: &str) {
-        // Whatever the result is, the server has responded.
+        // The server has responded, regardless of the result.
         let _ = self.open_dir(path).and_then(stat_now);
     }
 

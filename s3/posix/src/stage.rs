@@ -35,8 +35,8 @@ pub(crate) const FILE_MODE: Mode = Mode::from_raw_mode(0o666);
 /// The mode of a new directory, before the process's umask.
 pub(crate) const DIR_MODE: Mode = Mode::from_raw_mode(0o777);
 
-/// How often a publish starts again after a concurrent delete removed its directory. If several processes only create
-/// and remove one directory, many attempts in a row may fail.
+/// The maximum number of times that a publish starts again after a concurrent delete has removed its directory. If
+/// several processes only create and remove one directory, many attempts in a row may fail.
 pub(crate) const MAX_RACES: usize = 1000;
 
 /// A file being written. Dropping it unpublished leaves nothing behind.

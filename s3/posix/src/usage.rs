@@ -99,7 +99,7 @@ impl UsageWalk<'_> {
             match known_kind(dir, &name, kind) {
                 EntryKind::Dir => self.child(dir, path, &name, totals),
                 EntryKind::File => {
-                    // A file that was removed meanwhile takes no space.
+                    // A file that was removed in the meantime takes no space.
                     if let Ok(stat) = stat_in(dir, &name) {
                         totals(self.users.entry(stat.user).or_default()).add(stat.size);
                     }

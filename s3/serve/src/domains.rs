@@ -11,7 +11,7 @@ use s3s::host::{S3Host, VirtualHost};
 pub(crate) struct BucketDomains(Vec<String>);
 
 impl BucketDomains {
-    /// Errors: `InvalidArgument` if a name is not a host name.
+    /// Creates the list of domains. Errors: `InvalidArgument` if a name is not a host name.
     pub(crate) fn new(names: &[String]) -> Result<Self> {
         let names = names.iter().map(|name| match is_host_name(name) {
             true => Ok(name.to_ascii_lowercase()),

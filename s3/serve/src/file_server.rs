@@ -24,7 +24,7 @@ use tokio::time::timeout;
 use crate::buffers::BufferChunk;
 use crate::workers::{READERS_MAX, no_thread};
 
-/// How long a call may take before the server is asked whether it still responds.
+/// The duration of a call after which the server is asked whether it still responds.
 const QUIET: Duration = Duration::from_secs(1);
 /// How long the server may take to respond.
 const SILENCE_MAX: Duration = Duration::from_secs(5);
@@ -188,7 +188,7 @@ impl Drop for RemoteWriter {
 
 /// A region of a file from a file server.
 pub(crate) struct RemoteRegion {
-    /// Taken when this is dropped.
+    /// The open file; taken out when this value is dropped.
     file: Option<Arc<File>>,
     offset: u64,
     pub(crate) len: u64,

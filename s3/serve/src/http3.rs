@@ -329,7 +329,7 @@ pub(super) fn body_of(
 
 pub(super) struct ReceivedBody {
     stream: RequestStream<RecvStream, Bytes>,
-    /// Bytes still to come, if known.
+    /// The number of bytes that are still to arrive, if known.
     left: Option<u64>,
     patience: WaitDeadline,
     stall_timeout: Duration,

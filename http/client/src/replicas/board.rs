@@ -22,7 +22,7 @@ pub(super) type StreamId = u64;
 const HELD_BYTES_FIRST: u64 = 8 << 20;
 /// The maximum number of bytes in the jobs that a stream holds.
 const HELD_BYTES_MAX: u64 = 32 << 20;
-/// A replica is excluded after this many consecutive failures without any bytes delivered.
+/// The number of consecutive failures, without any bytes delivered in between, after which a replica is excluded.
 const STRIKES_MAX: u32 = 3;
 /// The times for which a bad stream is tolerated before another replica is tried.
 #[derive(Clone, Copy, Debug)]
@@ -403,8 +403,9 @@ impl JobBoard {
 
 /// If a slow stream needs less than this time for the rest of its work, a hedge is not worth another connection.
 const WORTHWHILE: Duration = Duration::from_secs(1);
-/// A hedge is judged after this time, or after this many bytes.
+/// The time after which a hedge is judged.
 const TRIAL: Duration = Duration::from_secs(3);
+/// The number of bytes after which a hedge is judged, if it has received them before [`TRIAL`] has passed.
 const TRIAL_BYTES: u64 = 256 << 10;
 /// How long a stream is exempt from further comparisons after a comparison.
 const REST: Duration = Duration::from_secs(15);

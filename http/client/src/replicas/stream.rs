@@ -27,7 +27,7 @@ pub(super) fn spawn(shared: &Arc<ReplicaState>, id: StreamId) {
     }
 }
 
-/// Takes the stream off the board when its thread ends, for whatever reason.
+/// Takes the stream off the board when its thread ends, for any reason.
 struct StreamGuard {
     shared: Arc<ReplicaState>,
     id: StreamId,

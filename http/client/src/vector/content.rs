@@ -1,5 +1,5 @@
 //! The content of a response: its head is checked against the request, and its bytes are written to their destinations,
-//! whatever the framing.
+//! regardless of the framing.
 
 use std::ops::Range;
 use std::time::{Duration, SystemTime};

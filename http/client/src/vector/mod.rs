@@ -268,8 +268,8 @@ impl RemoteFile {
         self.window.wait_until(ticket.0, limit)
     }
 
-    /// Waits for submitted ranges. Meanwhile all submitted ranges make progress.
-    /// Errors: as [`RemoteFile::read_ranges`].
+    /// Waits for submitted ranges. During the wait, all submitted ranges make progress. Errors: as
+    /// [`RemoteFile::read_ranges`].
     pub fn wait(&self, ticket: RangeTicket) -> Result<ReceivedRanges> {
         let landing = self.window.wait(ticket.0).map_err(|error| self.named(error))?;
         Ok(ReceivedRanges { bytes: landing.into_bytes() })

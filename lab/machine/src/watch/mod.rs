@@ -18,7 +18,8 @@ use self::counters::{MachineCounters, PressureCounters};
 use self::sampler::{RunSampler, RunSamples};
 use crate::doctor::{ProcessorNoise, SystemTree, WorkQuantum};
 
-/// How long pieces of work are done before the run. A time slice of the kernel is a few milliseconds.
+/// The time for which pieces of work are done before the run. It must be long compared with a time slice of the kernel,
+/// which is a few milliseconds.
 const LISTEN: Duration = Duration::from_millis(100);
 /// The share of the time of pieces of work that may be lost before a result is doubtful.
 const LOST_MAX: f64 = 0.15;

@@ -25,7 +25,7 @@ use crate::node::spare::SpareFile;
 const LOOKOUT: Duration = Duration::from_micros(20);
 /// The number of unsuccessful polls in a row after which the thread polls only rarely.
 const MISSES_MAX: u32 = 4;
-/// A thread that polls rarely does so every `RARELY`th time.
+/// The number of waits for which a thread that polls rarely polls once.
 const RARELY: u32 = 64;
 
 /// The reason why a request has no usable response.

@@ -52,7 +52,7 @@ pub(super) struct NodeSession {
 /// A connection in use. When dropped, it returns to the idle connections unless a request or response is pending.
 pub(super) struct ConnectionLease {
     session: Arc<NodeSession>,
-    /// `None` once the connection is broken or closed.
+    /// The connection; `None` once it is broken or closed.
     connection: Option<NodeConnection>,
 }
 

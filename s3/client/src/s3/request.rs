@@ -17,15 +17,15 @@ pub(super) struct S3Call<'a> {
     pub(super) method: &'static str,
     /// The operation's name in messages.
     pub(super) operation: &'static str,
-    /// Empty for the service itself.
+    /// The name of the bucket; empty for the service itself.
     pub(super) bucket: &'a str,
-    /// Empty for the bucket itself.
+    /// The key; empty for the bucket itself.
     pub(super) key: &'a str,
     pub(super) query: Vec<(Cow<'a, str>, Cow<'a, str>)>,
     /// Whether the request is for a bucket document. A 404 with a specific code then means that the document is
     /// missing, not the bucket.
     pub(super) is_for_document: bool,
-    /// Names are in lower case.
+    /// The headers, with names in lower case.
     pub(super) headers: Vec<(Cow<'static, str>, Cow<'a, str>)>,
     pub(super) body: &'a [u8],
     pub(super) replay: ReplayPolicy,

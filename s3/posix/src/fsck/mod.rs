@@ -50,7 +50,7 @@ pub enum FsckEvent<'e> {
 pub struct FsckSummary {
     /// Directory entries examined.
     pub entries: u64,
-    /// Files among them: objects, old versions, delete markers, and parts of uploads.
+    /// Files among these entries: objects, old versions, delete markers, and parts of uploads.
     pub files: u64,
     /// Total size of those files, in bytes.
     pub size_bytes: u64,

@@ -18,7 +18,7 @@ const KEY_MD5: &str = "x-amz-server-side-encryption-customer-key-md5";
 /// AWS's encryption methods with keys that AWS manages.
 const METHODS: [&str; 4] = ["AES256", "aws:fsx", "aws:kms", "aws:kms:dsse"];
 
-/// Errors: `InvalidArgument`, with AWS's messages.
+/// Checks the headers as AWS does. Errors: `InvalidArgument`, with AWS's messages.
 pub(super) fn check(operation: &OperationRule, headers: &HeaderMap) -> Result<(), GateRefusal> {
     let text = |name: &str| headers.get(name).map(|value| value.to_str().unwrap_or_default());
     let refused = |words: &str| Err(GateRefusal::argument(words, METHOD, text(METHOD).unwrap_or("null")));

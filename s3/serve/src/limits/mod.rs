@@ -111,7 +111,7 @@ pub(crate) struct UserAccount {
     in_flight: AtomicU32,
     /// The time until which the bytes transferred so far use up the rate, in nanoseconds of [`now_ns`].
     paid_until_ns: AtomicU64,
-    /// Bytes of responses over HTTP/2 and 3 that wait for the user's clients.
+    /// The number of bytes of responses over HTTP/2 and HTTP/3 that wait for the user's clients.
     pub(crate) held_bytes: AtomicU64,
     refused_requests: AtomicU64,
     refused_rate: AtomicU64,

@@ -19,7 +19,7 @@ use serde::Serialize;
 
 /// How long a line may wait to be written.
 const DELAY: Duration = Duration::from_millis(200);
-/// When this many bytes are buffered, they are written at once.
+/// The number of buffered bytes from which they are written at once.
 const FULL_BYTES: usize = 256 * 1024;
 /// The maximum number of waiting bytes. If the disk accepts no more writes, further lines are dropped and counted.
 const WAITING_BYTES_MAX: usize = 16 * 1024 * 1024;

@@ -172,9 +172,9 @@ impl Drop for PoolShare {
 
 /// The limits of a gateway.
 pub(super) struct NodeLimits {
-    /// Bytes that all connections together may use beyond [`OWN_BYTES`] each.
+    /// The number of bytes that all connections together may use, beyond [`OWN_BYTES`] for each of them.
     pub(super) memory: Arc<LimitedPool>,
-    /// Bytes that one connection may use beyond [`OWN_BYTES`].
+    /// The number of bytes that one connection may use beyond [`OWN_BYTES`].
     pub(super) connection_bytes_max: usize,
     /// The maximum number of requests in progress; `None` for one per connection.
     pub(super) requests: Option<Arc<LimitedPool>>,

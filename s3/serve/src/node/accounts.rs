@@ -16,7 +16,7 @@ use crate::node::access::LimitedPool;
 pub(super) struct NodeUserLimits {
     pub(super) connections_max: usize,
     pub(super) requests: UserLimits,
-    /// Bytes for long messages and their responses.
+    /// The maximum number of bytes for long messages and their responses.
     pub(super) memory_bytes_max: usize,
 }
 

@@ -184,7 +184,7 @@ pub(super) fn read_small(
     }
 }
 
-/// Responses are gathered until there are this many bytes of them, or until no further request is waiting.
+/// The number of bytes up to which responses are gathered. They are sent earlier if no further request is waiting.
 const GATHER_BYTES: usize = 64 << 10;
 
 /// Gathers responses, and sends them in as few system calls as possible.

@@ -45,8 +45,8 @@ pub struct NodeConfig {
     pub tcp: Option<NodeTcp>,
     /// The maximum number of open connections; further clients are refused.
     pub connections_max: usize,
-    /// Bytes that all connections together may use for long messages and their responses, beyond the 256 KiB that each
-    /// connection has of its own.
+    /// The number of bytes that all connections together may use for long messages and their responses, beyond the 256
+    /// KiB that each connection has of its own.
     pub memory_bytes_max: usize,
     /// The maximum number of bytes of `memory_bytes_max` that one connection may use.
     pub connection_bytes_max: usize,

@@ -117,9 +117,9 @@ fn snake_case(name: &str) -> String {
 const PERIOD: Duration = Duration::from_millis(10);
 /// The number of bits that hold the count of a period; the other bits hold the number of the period.
 const COUNT_BITS: u32 = 20;
-/// After this many unsuccessful polls in a row, a thread polls only rarely.
+/// The number of unsuccessful polls in a row after which a thread polls only rarely.
 const MISSES_MAX: u32 = 4;
-/// A thread that polls rarely does so every `RARELY`th time.
+/// The number of waits for which a thread that polls rarely polls once.
 const RARELY: u32 = 64;
 
 /// State that all connections share.

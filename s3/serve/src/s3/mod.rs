@@ -115,7 +115,7 @@ impl NameValidation for StoreNames {
 /// Serves S3 operations from the caller's store. Calls to the store block the thread that received the request, except
 /// calls that may take long (see the crate's documentation).
 struct S3Frontend {
-    /// `None` if requests need not be signed for a region.
+    /// The region that requests must be signed for; `None` if they need not be signed for a region.
     region: Option<String>,
 }
 

@@ -44,7 +44,7 @@ pub(super) struct ObjectRoutes {
     pub(super) admission: RequestAdmission,
     pub(super) domains: BucketDomains,
     pub(super) publishing: Arc<PublishPace>,
-    /// `None` if requests need not be signed for a region.
+    /// The region that requests must be signed for; `None` if they need not be signed for a region.
     pub(super) region: Option<String>,
 }
 

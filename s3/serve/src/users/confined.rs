@@ -392,7 +392,7 @@ impl Store for ConfinedStore {
 /// Writes an object as the user, so that the user's quotas apply, and leftovers are removed with the user's
 /// permissions.
 struct ConfinedWriter {
-    /// `None` after the commit.
+    /// The writer of the store; `None` after the commit.
     inner: Option<Box<dyn Writer>>,
     role: Arc<UserRole>,
 }

@@ -143,7 +143,7 @@ pub(super) type Connection = Pin<Box<dyn Future<Output = ()> + Send>>;
 /// task. Until the connection registers its socket again, the events of the socket still arrive through the previous
 /// thread.
 pub(super) struct MovableConnection {
-    /// `None` once the connection has left.
+    /// The connection; `None` once it has moved to another thread.
     connection: Option<Connection>,
     pool: Arc<WorkerState>,
     at: usize,

@@ -80,11 +80,11 @@ pub(super) struct PlainRequest<'h> {
     pub(super) method: ObjectMethod,
     host: &'h str,
     path: &'h str,
-    /// `None` for the whole object.
+    /// The requested range; `None` for the whole object.
     pub(super) range: Option<ByteRange>,
     if_match: Option<&'h str>,
     pub(super) wants_checksum: bool,
-    /// `None` if a part of the signature is missing.
+    /// The signature; `None` if a part of it is missing.
     pub(super) signature: Option<RequestSignature<'h>>,
 }
 

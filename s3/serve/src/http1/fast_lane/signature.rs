@@ -258,8 +258,8 @@ fn fields(text: &str, separator: u8) -> impl Iterator<Item = &str> {
     })
 }
 
-/// Returns the named headers with their values. `None` unless they are in order, each occurs once and in printable
-/// ASCII, and `host` and all `x-amz-` headers of the request are among them.
+/// Returns the signed headers with their values. Returns `None` unless the names are in order, each header occurs once
+/// and is printable ASCII, and `host` and all `x-amz-` headers of the request are signed.
 fn signed_headers<'h, 'r>(
     head: &RequestHead<'h>,
     names: &'h str,

@@ -23,7 +23,8 @@ pub(super) struct FormFields {
 }
 
 impl FormFields {
-    /// Errors: `InvalidArgument` for a field that occurs twice, so that two programs could read the form differently.
+    /// Collects the fields of a form. Errors: `InvalidArgument` for a field that occurs twice, because two programs
+    /// could read such a form differently.
     pub(super) fn new(start: FormStart) -> OperationResult<Self> {
         let mut fields: Vec<FormField> = Vec::with_capacity(start.fields.len());
         for FormField { name, value } in start.fields {
