@@ -405,7 +405,7 @@ impl JobBoard {
 const WORTHWHILE: Duration = Duration::from_secs(1);
 /// The time after which a hedge is judged.
 const TRIAL: Duration = Duration::from_secs(3);
-/// The number of bytes after which a hedge is judged, if it has received them before [`TRIAL`] has passed.
+/// The number of bytes after which a hedge is judged, if it has received them before `TRIAL` has passed.
 const TRIAL_BYTES: u64 = 256 << 10;
 /// How long a stream is exempt from further comparisons after a comparison.
 const REST: Duration = Duration::from_secs(15);

@@ -361,7 +361,7 @@ impl BufferedSocket {
     }
 }
 
-/// Returns the end of the part of `range` that is in memory, but at most [`TURN_BYTES`] from the start, by probing
+/// Returns the end of the part of `range` that is in memory, but at most `TURN_BYTES` from the start, by probing
 /// single bytes.
 fn find_cached(file: &File, range: &Range<u64>) -> io::Result<u64> {
     let end = range.end.min(range.start + TURN_BYTES);
