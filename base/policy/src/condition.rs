@@ -95,7 +95,7 @@ pub fn canonical_key(key: &str) -> String {
     }
 }
 
-/// Returns the actions to which the key applies; `None` if it applies to all.
+/// Returns the actions to which the key applies; `None` if it applies to all actions.
 pub(crate) fn actions_with(key: &str) -> Option<ActionSet> {
     if key.starts_with(EXISTING_TAG) {
         return Some(ActionSet::of_objects());
@@ -126,7 +126,7 @@ enum Qualifier {
     Any,
 }
 
-/// The values in the document, one of which must match.
+/// The values in the document. One of them must match.
 #[derive(Clone, Debug, PartialEq)]
 enum Expected {
     Texts(Vec<Pattern>),
@@ -136,7 +136,7 @@ enum Expected {
     Dates(Order, Vec<SystemTime>),
     Bools(Vec<bool>),
     Networks(Vec<Network>),
-    /// Whether the key must be missing.
+    /// Whether the key must be missing from the request.
     Missing(Vec<bool>),
 }
 
@@ -161,7 +161,7 @@ impl Order {
     }
 }
 
-/// A range of addresses. IPv4 addresses are stored in their IPv6 form.
+/// A network of IP addresses. IPv4 addresses are stored in their IPv6 form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Network {
     address: u128,
@@ -205,11 +205,11 @@ fn as_v6(address: IpAddr) -> u128 {
     Ipv6Addr::to_bits(address)
 }
 
-/// The parts of an ARN. A wildcard matches within one part only.
+/// The number of parts of an ARN. A wildcard matches within one part only.
 const ARN_PARTS: usize = 6;
 
 impl Condition {
-    /// Reads the values of `key` below `operator`. Errors: what is wrong.
+    /// Reads the values of `key` below `operator`. Errors: a text that says what is wrong.
     pub(crate) fn read(
         operator: &str,
         key: &str,
@@ -235,7 +235,7 @@ impl Condition {
         })
     }
 
-    /// Whether the request fits.
+    /// Whether the condition holds for the request.
     pub(crate) fn is_met_by(&self, request: &AccessRequest<'_>) -> bool {
         let mut values = request.keys.values(&self.key).peekable();
         let is_missing = values.peek().is_none();
@@ -313,7 +313,7 @@ impl Expected {
     }
 }
 
-/// An operator, taken apart.
+/// An operator, split into its parts.
 struct OperatorForm<'o> {
     qualifier: Qualifier,
     base: &'o str,
@@ -322,7 +322,7 @@ struct OperatorForm<'o> {
 }
 
 impl<'o> OperatorForm<'o> {
-    /// Reads `ForAnyValue:StringNotLikeIfExists` and such. `None` for an unknown operator.
+    /// Reads an operator such as `ForAnyValue:StringNotLikeIfExists`. Returns `None` for an unknown operator.
     fn read(operator: &'o str) -> Option<Self> {
         let (qualifier, rest) = match operator.split_once(':') {
             Some(("ForAllValues", rest)) => (Qualifier::All, rest),

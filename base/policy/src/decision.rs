@@ -49,12 +49,13 @@ pub struct StatementReport {
     pub sid: Option<String>,
     /// Whether the statement allows or denies.
     pub effect: Effect,
-    /// `None` if the statement applies.
+    /// The first element that does not match; `None` if the statement applies.
     pub mismatch: Option<StatementMismatch>,
 }
 
 impl Policy {
-    /// Decides about a request. Cost: one pass over the statements; allocates only for patterns with variables.
+    /// Decides whether the policy allows a request. Cost: one pass over the statements; allocates only for patterns
+    /// with variables.
     pub fn decide(&self, request: &AccessRequest<'_>) -> Decision {
         let mut allowed = None;
         for (at, statement) in self.statements.iter().enumerate() {
@@ -117,7 +118,8 @@ impl Statement {
     }
 }
 
-/// The length of the longest name of a bucket (63) and of a key (1,024), and a slash, rounded up.
+/// The size of a buffer for the name of a resource: room for the longest name of a bucket (63), a slash and the longest
+/// key (1,024), rounded up.
 const RESOURCE_BYTES: usize = 1152;
 
 /// Writes the name of a request's resource: `BUCKET` or `BUCKET/KEY`.

@@ -41,7 +41,7 @@ fn error<T>(words: &str, detail: impl Into<String>) -> Result<T, PolicyError> {
 /// The version of the language.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Version {
-    /// The version without variables; documents that do not state a version have this one.
+    /// The version without variables. Documents that do not state a version have this version.
     V2008,
     /// With variables.
     V2012,
@@ -70,7 +70,7 @@ pub struct Policy {
 pub struct Statement {
     /// The ID that the document gives the statement.
     pub sid: Option<String>,
-    /// Whether it allows or denies.
+    /// Whether the statement allows or denies.
     pub effect: Effect,
     pub(crate) principals: PrincipalSet,
     /// Whether the statement applies to the callers that are not named (`NotPrincipal`).
@@ -183,8 +183,8 @@ const ELEMENTS: [&str; 9] = [
     "Condition",
 ];
 
-/// Returns the element that is present of two alternatives, and whether it is the second. Errors: both are present,
-/// or neither.
+/// Returns the one of two alternative elements that is present, and whether it is the second one. Errors: both are
+/// present, or neither is.
 fn one_of<'m>(
     members: &'m [(String, Json)],
     [name, not_name]: [&str; 2],

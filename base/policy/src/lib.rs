@@ -1,6 +1,7 @@
-//! Bucket policies: a document and a request go in, a decision comes out. This crate uses no files, sockets or clocks.
+//! Bucket policies: decides about a request according to a policy document. This crate uses no files, sockets or
+//! clocks.
 //!
-//! A [`Policy`] is parsed once. [`Policy::decide`] then decides about one request, and allocates only for patterns with
+//! A [`Policy`] is parsed once. [`Policy::decide`] then decides about a request, and allocates only for patterns with
 //! variables. [`BucketRules`] combines the policy with the bucket's public access block and the caller's role.
 //! [`Policy::explain`] returns for each statement whether it applies, and if not, which element does not match.
 //!

@@ -6,7 +6,7 @@ use crate::request::AccessRequest;
 /// A part of a pattern.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Piece {
-    /// Bytes and wildcards, as [`Symbol`] writes them.
+    /// Bytes and wildcards, each as a [`Symbol`].
     Fixed(Vec<u16>),
     Variable {
         key: String,
@@ -141,7 +141,7 @@ fn expanded(pieces: &[Piece], request: &AccessRequest<'_>) -> Option<Vec<Symbol>
 /// Whether the pattern matches the whole text. Cost: in the worst case the product of the two lengths.
 fn fits(pattern: &[Symbol], text: &[u8]) -> bool {
     let (mut at, mut read) = (0, 0);
-    // The position after the last `*`, and the text that it matches so far.
+    // The position after the last `*` in the pattern, and the position up to which that `*` matches the text so far.
     let mut star: Option<(usize, usize)> = None;
     while read < text.len() {
         match pattern.get(at) {

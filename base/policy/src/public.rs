@@ -4,10 +4,10 @@
 use crate::condition::{Condition, Network};
 use crate::document::{Effect, Policy, Statement};
 
-/// Keys whose fixed values restrict a statement to known callers.
+/// The condition keys whose fixed values restrict a statement to known callers.
 const KEYS: [&str; 4] =
     ["aws:principalarn", "aws:userid", "aws:username", "s3:x-amz-server-side-encryption-aws-kms-key-id"];
-/// Networks with shorter prefixes count as public.
+/// The prefix lengths, for IPv4 and IPv6, below which a network counts as public.
 const PREFIX_BITS: (u8, u8) = (8, 32);
 
 impl Policy {

@@ -70,7 +70,7 @@ impl BucketRules {
         self.policy.is_none()
     }
 
-    /// Answers a request.
+    /// Decides whether the rules permit a request.
     pub fn rule(&self, role: CallerRole, request: &AccessRequest<'_>) -> Ruling {
         let Some(policy) = &self.policy else {
             return if role == CallerRole::Anonymous { Ruling::Anonymous } else { Ruling::NoPolicy };

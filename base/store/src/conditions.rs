@@ -148,7 +148,7 @@ pub enum ByteRange {
     From(u64),
     /// First and last byte, both included.
     Inclusive(u64, u64),
-    /// The last bytes of the object; the value is their number.
+    /// The last bytes of the object; the value is the number of bytes.
     Last(u64),
 }
 

@@ -1,4 +1,5 @@
-//! Digests of content: computed while it is streamed, and checked against expected values before it is published.
+//! Digests of content: computed while the content is streamed, and checked against expected values before the content
+//! is published.
 
 use std::hash::Hasher as _;
 
@@ -188,8 +189,8 @@ impl Checksum {
         running.finish()
     }
 
-    /// Parses the value of S3's headers: base64, followed by `-N` if it was computed from the checksums of N parts.
-    /// Errors: `InvalidArgument`.
+    /// Parses the value of one of S3's checksum headers: base64, followed by `-N` if the checksum was computed from the
+    /// checksums of N parts. Errors: `InvalidArgument`.
     pub fn from_base64(algorithm: ChecksumAlgorithm, text: &str) -> Result<Self> {
         let (value, parts) = match text.split_once('-') {
             Some((value, parts)) => (value, parts.parse().ok().filter(|parts| *parts > 0).map(Some)),
@@ -241,7 +242,7 @@ impl Checksum {
     }
 
     /// Returns the CRC of two contents in sequence: the first has the CRC `self`, and the second has `len` bytes and
-    /// the CRC `next`. `None` if the algorithm is not a CRC. Cost: some microseconds, whatever `len` is.
+    /// the CRC `next`. `None` if the algorithm is not a CRC. Cost: some microseconds, regardless of `len`.
     pub fn followed_by(&self, next: &Checksum, len: u64) -> Option<Self> {
         let kind = crc_kind(self.algorithm)?;
         let number = |value: &[u8]| value.iter().fold(0, |number, byte| number << 8 | u64::from(*byte));
@@ -255,14 +256,15 @@ impl Checksum {
     }
 }
 
-/// The size and digests that the sender states for the content; they are checked before it is published.
+/// The size and digests that the sender states for the content. They are checked before the content is published.
 #[derive(Clone, Debug, Default)]
 pub struct ExpectedContent {
-    /// Its length in bytes.
+    /// The length of the content in bytes.
     pub size: Option<u64>,
-    /// Its MD5 (`Content-MD5`). Checked only if the writer was opened with `check_md5` or an MD5 ETag.
+    /// The MD5 of the content (`Content-MD5`). It is checked only if the writer was opened with `check_md5` or an MD5
+    /// ETag.
     pub md5: Option<[u8; 16]>,
-    /// Its checksum, of the algorithm that the writer was opened with.
+    /// The checksum of the content, by the algorithm that the writer was opened with.
     pub checksum: Option<Checksum>,
 }
 
@@ -445,7 +447,8 @@ mod tests {
         hex(&found.checksum.unwrap().value)
     }
 
-    /// Check values for "123456789": from the CRC catalogue, and for the SHAs by FIPS 180.
+    /// Check values for "123456789": those of the CRCs are from the CRC catalogue, and those of the SHAs are computed
+    /// by FIPS 180.
     #[test]
     fn check_values() {
         assert_eq!(digest(ChecksumAlgorithm::Crc32), "cbf43926");

@@ -9,7 +9,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 macro_rules! kinds {
     ($($(#[$doc:meta])* $kind:ident = $advice:literal;)*) => {
         /// All kinds of failures of an operation. Each binding (S3 code and status, exit code, Python exception, ...)
-        /// maps every kind explicitly, and proves this in a test over [`ErrorKind::ALL`].
+        /// maps every kind explicitly, and a test over [`ErrorKind::ALL`] proves this.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         pub enum ErrorKind { $($(#[$doc])* $kind,)* }
 
@@ -130,7 +130,7 @@ struct ErrorFields {
 }
 
 impl Error {
-    /// An error of `kind`; `detail` is a sentence fragment that says why, and may be empty.
+    /// Creates an error of `kind`. `detail` is a sentence fragment that says why, and may be empty.
     pub fn new(kind: ErrorKind, detail: impl Into<String>) -> Self {
         let (operation, lane, target) = ("", "", String::new());
         Error(Box::new(ErrorFields {
@@ -151,7 +151,7 @@ impl Error {
         self
     }
 
-    /// Keeps the error that caused this one.
+    /// Stores the error that caused this one.
     pub fn caused_by(mut self, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
         self.0.source = Some(source.into());
         self
@@ -218,8 +218,9 @@ impl Error {
     }
 }
 
-/// The error numbers for a full table of open files, the process's and the system's; they are the same on every Unix.
+/// The error number for a full table of the process's open files. It is the same on every Unix, as is the next one.
 const EMFILE: i32 = 24;
+/// The error number for a full table of the system's open files.
 const ENFILE: i32 = 23;
 
 /// The only mapping of the operating system's errors to kinds. A missing file becomes `Io`, because its meaning depends
@@ -241,7 +242,7 @@ impl From<&io::Error> for ErrorKind {
 }
 
 impl ErrorKind {
-    /// The variant's name in words: `NoSuchKey` becomes "no such key".
+    /// Returns the variant's name in words: `NoSuchKey` becomes "no such key".
     fn words(self) -> String {
         let mut words = String::new();
         for letter in self.name().chars() {

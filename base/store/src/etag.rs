@@ -1,4 +1,4 @@
-//! Entity tags (ETags), and the policies for making them.
+//! Entity tags (ETags), and the policies for computing them.
 
 use std::fmt;
 
@@ -7,9 +7,9 @@ use super::name::InlineText;
 /// The maximum length of a tag that is kept without an allocation; the tag of an upload of 10,000 parts has 38 bytes.
 const SHORT_BYTES: usize = 40;
 
-/// An object's entity tag, without the quotes of HTTP. Costs no allocation unless it is longer than S3's own ETags. It
-/// is aligned so that it is moved in whole vector registers; moves of odd lengths and offsets would make the processor
-/// wait for earlier stores.
+/// An object's entity tag, without the quotes of HTTP. It needs no allocation unless it is longer than S3's own ETags.
+/// Its alignment lets the compiler move it in whole vector registers; moves of odd lengths and offsets would make the
+/// processor wait for earlier stores.
 #[derive(Clone, PartialEq, Eq, Hash)]
 #[repr(align(16))]
 pub struct ETag(InlineText<SHORT_BYTES>);
@@ -81,7 +81,7 @@ impl fmt::Debug for ETag {
     }
 }
 
-/// A buffer for a tag, aligned so that its digits are found to be text word by word instead of byte by byte.
+/// A buffer for a tag, aligned so that its bytes are checked to be text word by word instead of byte by byte.
 #[repr(align(16))]
 struct AlignedTag([u8; 34]);
 
@@ -102,14 +102,14 @@ fn text(ascii: &[u8]) -> &str {
     std::str::from_utf8(ascii).unwrap_or_default()
 }
 
-/// How a new object's ETag is made. The ETag belongs to the object and is the same on every lane.
+/// How the ETag of a new object is computed. The ETag belongs to the object, and is the same on every lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum ETagPolicy {
     /// The content's MD5, which S3 clients check (about 1.4 ms per MiB).
     #[default]
     Md5,
-    /// 128 bits that no other version of any object has, in a form that no client mistakes for an MD5. There is no cost
-    /// per byte, but objects with the same content have different tags.
+    /// 128 bits that no other version of any object has, in a form that no client mistakes for an MD5. The tag costs
+    /// nothing per byte of content, but objects with the same content have different tags.
     Fast,
 }
 

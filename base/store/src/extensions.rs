@@ -47,13 +47,13 @@ pub trait ObjectBatches: Objects {
     }
 }
 
-/// Other keys for objects.
+/// Changes of the keys of objects.
 pub trait ObjectRenames {
-    /// Gives an object another key in the same bucket, and replaces the object under that key. Readers see the object
-    /// under the one key or the other. The object stays the same: content, ETag, metadata, tags and modification time.
-    /// Errors: `NoSuchKey` for a missing source; `PreconditionFailed`; `InvalidArgument` if both keys are the same;
-    /// `NotImplemented` in a bucket that keeps versions, whose old versions belong to their key, and for keys that the
-    /// store cannot rename.
+    /// Changes the key of an object within its bucket, and replaces any object under the new key. Readers see the
+    /// object under either the old or the new key. The object itself does not change: neither its content nor its ETag,
+    /// metadata, tags and modification time. Errors: `NoSuchKey` for a missing source; `PreconditionFailed`;
+    /// `InvalidArgument` if both keys are the same; `NotImplemented` in a bucket that keeps versions, because old
+    /// versions belong to their key, and for keys that the store cannot rename.
     fn rename(&self, bucket: &Bucket, from: &Key, to: &Key, options: &RenameOptions) -> Result<()>;
 }
 
@@ -168,7 +168,7 @@ fn get_whole<S: Objects + ?Sized>(store: &S, bucket: &Bucket, key: &Key) -> Resu
     Ok(body)
 }
 
-/// The maximum size of a document, in bytes. AWS allows as much for CORS rules, its longest kind of document.
+/// The maximum size of a document, in bytes. AWS allows the same size for CORS rules, its longest kind of document.
 pub const MAX_DOCUMENT_BYTES: usize = 64 * 1024;
 /// The maximum length of the name of a kind, in bytes.
 const MAX_KIND_BYTES: usize = 32;
@@ -216,7 +216,7 @@ pub trait BucketDocuments {
     /// Returns the document; `None` if the bucket has none. Errors: `NoSuchBucket`.
     fn document(&self, bucket: &Bucket, kind: &DocumentKind) -> Result<Option<Vec<u8>>>;
 
-    /// Sets the document, or replaces it; readers see the old one or the new one. The bytes are not checked. Errors:
+    /// Sets or replaces the document; readers see either the old or the new one. The bytes are not checked. Errors:
     /// `NoSuchBucket`; `EntityTooLarge` beyond [`MAX_DOCUMENT_BYTES`]; `AccessDenied` for users who may not change the
     /// bucket's settings.
     fn set_document(&self, bucket: &Bucket, kind: &DocumentKind, document: &[u8]) -> Result<()>;

@@ -55,15 +55,15 @@ use std::sync::Arc;
 pub trait Store:
     ObjectBatches + ObjectRenames + ObjectTags + ObjectVersions + ObjectLocks + MultipartUploads + BucketDocuments
 {
-    /// Returns the same store, confined so that no symbolic link leads out of the requested bucket. For users who may
-    /// access only some buckets. `None` if the store has no links. Errors: from opening the confined store.
+    /// Returns the same store, confined so that no symbolic link leads out of the requested bucket, for users who may
+    /// access only some buckets. Returns `None` if the store has no links. Errors: from opening the confined store.
     fn within_buckets(&self) -> Result<Option<Arc<dyn Store>>> {
         Ok(None)
     }
 
-    /// Returns the file server that calls for `bucket` may wait for, without a limit; `None` if there is none, or if a
-    /// call's waits are limited. [`ROOT_DIR`] means the directory of the buckets, and an empty name all buckets. Cost: no
-    /// system call.
+    /// Returns the file server that calls for `bucket` may wait for without a time limit; `None` if there is none, or
+    /// if the waits of calls are limited. [`ROOT_DIR`] means the directory of the buckets, and an empty name all
+    /// buckets. Cost: no system call.
     fn file_server(&self, _bucket: &str) -> Option<ServerProbe> {
         None
     }
@@ -77,7 +77,7 @@ pub const ROOT_DIR: &str = ".";
 pub struct ServerProbe {
     /// Distinguishes the file systems of this machine.
     pub file_system: u64,
-    /// Asks the server something. Returns once it has responded, with whatever result.
+    /// Sends a request to the server. Returns once the server has responded, regardless of the result.
     pub ask: Arc<dyn Fn() + Send + Sync>,
 }
 
@@ -129,8 +129,8 @@ pub trait Objects: Send + Sync {
     fn get(&self, bucket: &Bucket, key: &Key, options: &GetOptions) -> Result<OpenObject>;
 
     /// Reads an object (or the requested range) into `buffer`, which is cleared first and keeps its capacity between
-    /// calls; returns the size of the whole object. For callers that need only the bytes: nothing else is looked up
-    /// unless `options` has conditions.
+    /// calls. Returns the size of the whole object. For callers that need only the bytes: no other property is looked
+    /// up unless `options` has conditions.
     fn read(&self, bucket: &Bucket, key: &Key, options: &GetOptions, buffer: &mut Vec<u8>) -> Result<u64> {
         let object = self.get(bucket, key, options)?;
         object.content.read_to(buffer)?;
@@ -187,9 +187,9 @@ pub trait Writer: Send {
     /// Appends `data`.
     fn write(&mut self, data: &[u8]) -> Result<()>;
 
-    /// The file that receives the content. A caller may fill it from the first byte instead of calling
-    /// [`Writer::write`], and then call [`Writer::filled`]. `None` if there is no file, if the file holds more than
-    /// this content, or if the writer must see the bytes to digest them.
+    /// Returns the file that receives the content. A caller may fill it from the first byte instead of calling
+    /// [`Writer::write`], and then call [`Writer::filled`]. Returns `None` if there is no file, if the file holds more
+    /// than this content, or if the writer must see the bytes to digest them.
     fn file(&self) -> Option<BorrowedFd<'_>> {
         None
     }
@@ -200,7 +200,7 @@ pub trait Writer: Send {
         Err(Error::new(ErrorKind::NotImplemented, format!("{bytes} bytes were written to no file")))
     }
 
-    /// Switches to another key of the same bucket, before anything was written. Returns false and changes nothing if
+    /// Switches to another key of the same bucket, before anything was written. Returns `false` and changes nothing if
     /// the other key needs a new writer.
     fn retarget(&mut self, _key: &Key) -> bool {
         false
@@ -211,7 +211,7 @@ pub trait Writer: Send {
     fn commit(self: Box<Self>, expected: &ExpectedContent) -> Result<PutResult>;
 
     /// Like [`Writer::commit`], but returns the writer if another writer holds the key's lock, so that the caller can
-    /// wait without blocking a thread. The same as `commit` for writers that need no lock.
+    /// wait without blocking a thread. For writers that need no lock, this is the same as `commit`.
     fn try_commit(self: Box<Self>, expected: &ExpectedContent) -> Result<PutResult, CommitFailure> {
         self.commit(expected).map_err(CommitFailure::Failed)
     }

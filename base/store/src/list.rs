@@ -40,7 +40,7 @@ impl ListQuery {
     }
 
     /// Returns whether `key` comes after `start_after`. A `start_after` that is a common prefix was an entry of the
-    /// previous page. That entry represents every key below the prefix, so none of these keys comes after it.
+    /// previous page. That entry represents every key below the prefix, so none of these keys is after the start.
     pub fn is_after_start(&self, key: &str) -> bool {
         let Some(start) = &self.start_after else { return true };
         let covers = self.common_prefix(start) == Some(start);
@@ -59,7 +59,7 @@ pub struct ObjectSummary {
     pub etag: ETag,
     /// When the object was last written.
     pub modified: SystemTime,
-    /// The algorithm and type of its checksum, if they are known without reading more.
+    /// The algorithm and type of the object's checksum, if they are known without further reads.
     pub checksum: Option<crate::ChecksumFormat>,
 }
 
@@ -104,7 +104,8 @@ pub struct ObjectListing {
 pub enum WalkStep {
     /// Offer the next key.
     Next,
-    /// Skip keys that start with this prefix: they belong to the entry just made, or come before the first key of the page.
+    /// Skip keys that start with this prefix: they belong to the entry that was just added, or come before the first
+    /// key of the page.
     SkipPrefix(String),
     /// The page is full.
     Full,
@@ -130,7 +131,7 @@ impl<'q> ListCollector<'q> {
         key: &str,
         describe: impl FnOnce() -> Result<Option<ObjectSummary>>,
     ) -> Result<WalkStep> {
-        // Most listings have no prefix, and comparing with an empty one would still call libc.
+        // Most listings have no prefix, and a comparison with an empty prefix would still call libc.
         let prefix = self.query.prefix.as_str();
         if !(prefix.is_empty() || key.starts_with(prefix)) || !self.query.is_after_start(key) {
             return Ok(WalkStep::Next);
@@ -141,8 +142,8 @@ impl<'q> ListCollector<'q> {
         if prefix.is_some() && prefix == last {
             return Ok(WalkStep::Next);
         }
-        // This is checked only here: a page is full only if another entry is left for the next page, so that the next
-        // page is never empty.
+        // The page's room is checked only here: a page counts as full only if another entry is left for the next page,
+        // so that the next page is never empty.
         if self.entries.len() >= self.query.max_keys {
             self.full = true;
             return Ok(WalkStep::Full);

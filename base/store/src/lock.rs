@@ -7,8 +7,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::{Bucket, Error, ErrorKind, Key, Result, VersionId};
 
-/// The longest period of a default retention (S3's limits).
+/// The longest period of a default retention in days (S3's limit).
 const DAYS_MAX: u32 = 36_500;
+/// The longest period of a default retention in years (S3's limit).
 const YEARS_MAX: u32 = 100;
 /// The number of days that S3 counts for a year.
 const DAYS_PER_YEAR: u64 = 365;
@@ -35,7 +36,7 @@ impl RetentionMode {
         }
     }
 
-    /// Returns the mode with this name of S3.
+    /// Returns the mode to which S3 gives this name.
     pub fn from_name(name: &str) -> Option<Self> {
         RetentionMode::ALL.into_iter().find(|mode| mode.name() == name)
     }
@@ -175,7 +176,7 @@ impl RetentionPeriod {
 pub struct DefaultRetention {
     /// The mode, which determines the users who may change the retention.
     pub mode: RetentionMode,
-    /// Its length.
+    /// The length of the retention.
     pub period: RetentionPeriod,
 }
 

@@ -45,7 +45,7 @@ pub struct CompletedPart {
     pub number: u16,
     /// The ETag that the upload of the part returned.
     pub etag: ETag,
-    /// Its checksum, if the client states it.
+    /// The checksum of the part, if the client states it.
     pub checksum: Option<Checksum>,
 }
 
@@ -103,9 +103,9 @@ pub struct PartInfo {
     pub size: u64,
     /// The ETag of the part.
     pub etag: ETag,
-    /// The time when it arrived.
+    /// The time at which the part arrived.
     pub modified: SystemTime,
-    /// Its checksum, if the client sent one with the part or the upload has a checksum.
+    /// The checksum of the part, if the client sent one with the part or the upload has a checksum.
     pub checksum: Option<Checksum>,
 }
 
@@ -176,13 +176,13 @@ impl UploadsQuery {
 /// An upload in progress.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UploadSummary {
-    /// The key under which it will be published.
+    /// The key under which the object will be published.
     pub key: String,
-    /// Its identifier.
+    /// The identifier of the upload.
     pub upload: UploadId,
-    /// When it was started.
+    /// The time at which the upload was started.
     pub started: SystemTime,
-    /// The algorithm and type of the checksum that it was started with.
+    /// The algorithm and type of the checksum that the upload was started with.
     pub checksum: Option<ChecksumFormat>,
 }
 

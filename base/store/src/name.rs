@@ -1,4 +1,4 @@
-//! Names of buckets and keys, which are valid by construction. Short ones need no allocation.
+//! Names of buckets, and keys. Both are valid by construction. Short keys need no allocation.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -83,8 +83,8 @@ impl Key {
     }
 }
 
-/// Returns whether `byte` occurs in `text`. Up to 64 bytes, this takes a fraction of the instructions of `memchr`, which
-/// goes through fewer than 32 bytes one by one.
+/// Returns whether `byte` occurs in `text`. For up to 64 bytes, this takes a fraction of the instructions of `memchr`,
+/// which checks texts of fewer than 32 bytes byte by byte.
 pub fn contains_byte(text: &[u8], byte: u8) -> bool {
     const WORD: usize = size_of::<u64>();
     const ONES: u64 = u64::MAX / 255;

@@ -14,16 +14,16 @@ use crate::{
     Error, ErrorKind, ObjectLock, Result, Tags, VersionId, check_tags, receive_exact,
 };
 
-/// Bytes per step when content is streamed: large enough to hide the cost of a call, small enough to stay in the
-/// second-level cache.
+/// The number of bytes per step when content is streamed: large enough to hide the cost of a call, and small enough to
+/// stay in the second-level cache.
 const CHUNK_BYTES: usize = 256 * 1024;
 
 /// A bucket in a listing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BucketInfo {
-    /// Its name.
+    /// The name of the bucket.
     pub name: crate::Bucket,
-    /// When it was created, as far as the store knows.
+    /// The time at which the bucket was created, as far as the store knows.
     pub created: SystemTime,
 }
 
@@ -83,8 +83,8 @@ static NOTHING_SAID: Metadata = Metadata {
     user: BTreeMap::new(),
 };
 
-/// The form of [`Metadata`] in requests and objects. It is usually empty, and then a single word without an allocation,
-/// so that moving and dropping it costs next to nothing.
+/// The form of [`Metadata`] in requests and objects. Metadata is usually empty; this value is then a single word
+/// without an allocation, so that moving and dropping it costs next to nothing.
 #[derive(Clone, Default)]
 pub struct BoxedMetadata(Option<Box<Metadata>>);
 
@@ -143,26 +143,26 @@ impl std::fmt::Debug for BoxedMetadata {
 pub struct ObjectInfo {
     /// The size of the whole object in bytes.
     pub size: u64,
-    /// When it was last written.
+    /// The time at which the object was last written.
     pub modified: SystemTime,
-    /// Its entity tag.
+    /// The entity tag.
     pub etag: ETag,
-    /// The metadata that its writer gave.
+    /// The metadata that the writer stated.
     pub metadata: BoxedMetadata,
     /// The checksum that was verified when the object was written.
     pub checksum: Option<Checksum>,
-    /// Its version ID; `None` for the version `null`, written while the bucket kept no versions.
+    /// The version ID; `None` for the version `null`, which was written while the bucket kept no versions.
     pub version: Option<VersionId>,
-    /// The number of its tags.
+    /// The number of the object's tags.
     pub tag_count: usize,
-    /// The number of parts that it was completed from; `None` if it was put as a whole.
+    /// The number of parts that the object was completed from; `None` if it was put as a whole.
     pub part_count: Option<u16>,
     /// The lock of this version.
     pub lock: ObjectLock,
 }
 
 impl ObjectInfo {
-    /// An object with no metadata, modified at the epoch.
+    /// Returns the description of an object without metadata, modified at the epoch.
     pub fn new(size: u64, etag: ETag) -> Self {
         ObjectInfo {
             size,
@@ -185,7 +185,7 @@ pub struct ObjectPart {
     pub number: u16,
     /// The size in bytes.
     pub size: u64,
-    /// Its checksum, if the upload had one.
+    /// The checksum of the part, if the upload had one.
     pub checksum: Option<Checksum>,
 }
 
@@ -194,7 +194,7 @@ pub struct ObjectPart {
 pub struct PutOptions {
     /// The metadata to store with the object.
     pub metadata: BoxedMetadata,
-    /// Its tags.
+    /// The tags of the object.
     pub tags: Tags,
     /// Conditions that must hold at the moment of publishing.
     pub conditions: Conditions,
@@ -206,14 +206,14 @@ pub struct PutOptions {
     pub checksum: Option<ChecksumAlgorithm>,
     /// The type of the checksum of an upload's object; `None` uses [`ChecksumType::default_of`] its algorithm.
     pub checksum_type: Option<ChecksumType>,
-    /// The content's length if known, so that a lane can choose the best way to send it.
+    /// The length of the content, if it is known, so that a lane can choose the best way to send the content.
     pub size_hint: Option<u64>,
     /// The lock of the new version. Errors: `InvalidArgument` in a bucket without object lock.
     pub lock: ObjectLock,
 }
 
 impl PutOptions {
-    /// The checksum of an upload that is started with these options.
+    /// Returns the algorithm and type of the checksum of an upload that is started with these options.
     pub fn checksum_plan(&self) -> Option<ChecksumFormat> {
         let algorithm = self.checksum?;
         let kind = self.checksum_type.unwrap_or(ChecksumType::default_of(algorithm));
@@ -242,13 +242,13 @@ pub struct PartOptions {
     /// Computes this checksum, to check against [`crate::ExpectedContent::checksum`]; `None` uses the upload's
     /// algorithm. Errors: `InvalidArgument` if the upload has another.
     pub checksum: Option<ChecksumAlgorithm>,
-    /// The part's length if known.
+    /// The length of the part, if it is known.
     pub size_hint: Option<u64>,
 }
 
 impl PartOptions {
-    /// The checksum algorithm for this part in an upload that uses `whole`.
-    /// Errors: `InvalidArgument` if the two differ.
+    /// Returns the checksum algorithm for this part in an upload that uses `whole`. Errors: `InvalidArgument` if the
+    /// two differ.
     pub fn checksum_within(&self, whole: Option<ChecksumAlgorithm>) -> Result<Option<ChecksumAlgorithm>> {
         match (self.checksum, whole) {
             (Some(part), Some(whole)) if part != whole => Err(Error::new(
@@ -269,7 +269,7 @@ impl PartOptions {
 pub struct PutResult {
     /// The ETag of the new object or part.
     pub etag: ETag,
-    /// When it was published.
+    /// The time at which the object or part was published.
     pub modified: SystemTime,
     /// The requested checksum.
     pub checksum: Option<Checksum>,
@@ -292,13 +292,13 @@ pub struct GetOptions {
 }
 
 impl GetOptions {
-    /// Options with only a version.
+    /// Returns options with only a version.
     pub fn version(version: VersionId) -> Self {
         GetOptions { version: Some(version), ..Default::default() }
     }
 
-    /// The byte range requested from an object of `size` bytes that was completed from `parts`.
-    /// Errors: `InvalidRange`, `InvalidPart`, `InvalidArgument` for a range and a part.
+    /// Returns the byte range requested from an object of `size` bytes that was completed from `parts`. Errors:
+    /// `InvalidRange`, `InvalidPart`, `InvalidArgument` for a range and a part.
     pub fn wanted(&self, size: u64, parts: &[ObjectPart]) -> Result<std::ops::Range<u64>> {
         match (self.range, self.part) {
             (None, None) => Ok(0..size),
@@ -310,7 +310,7 @@ impl GetOptions {
         }
     }
 
-    /// Options with only a range.
+    /// Returns options with only a range.
     pub fn range(range: ByteRange) -> Self {
         GetOptions { range: Some(range), ..Default::default() }
     }
@@ -331,14 +331,14 @@ pub struct DeleteOptions {
 /// Options of `rename`.
 #[derive(Clone, Debug, Default)]
 pub struct RenameOptions {
-    /// Conditions on the object.
+    /// Conditions on the object that is renamed.
     pub source_conditions: Conditions,
-    /// Conditions on the object that it replaces.
+    /// Conditions on the object that is replaced.
     pub conditions: Conditions,
 }
 
 impl RenameOptions {
-    /// Errors: `InvalidArgument` if both keys are the same.
+    /// Checks the keys of a rename. Errors: `InvalidArgument` if both are the same.
     pub fn check(&self, from: &crate::Key, to: &crate::Key) -> Result<()> {
         match from == to {
             true => Err(Error::new(
@@ -349,7 +349,7 @@ impl RenameOptions {
         }
     }
 
-    /// The error for a bucket that keeps versions.
+    /// Returns the error of a rename in a bucket that keeps versions.
     pub fn keeps_versions() -> Error {
         let why = "an object cannot be renamed in a bucket that keeps versions, because old versions belong to their \
                    key; copy the object, then delete it";
@@ -377,8 +377,8 @@ pub struct CopyOptions {
 }
 
 impl CopyOptions {
-    /// The algorithm of the checksum that a copy must compute, because the source has no such checksum of its whole
-    /// content.
+    /// Returns the algorithm of the checksum that a copy must compute because the source has no such checksum of its
+    /// whole content.
     pub fn new_checksum(&self, source: Option<&Checksum>) -> Option<ChecksumAlgorithm> {
         let has = |algorithm: &ChecksumAlgorithm| {
             source.is_some_and(|sum| sum.algorithm == *algorithm && sum.parts.is_none())
@@ -386,7 +386,8 @@ impl CopyOptions {
         self.checksum.filter(|algorithm| !has(algorithm))
     }
 
-    /// Errors: `InvalidArgument` for a copy of the latest version onto itself that changes nothing.
+    /// Checks the destination of a copy. Errors: `InvalidArgument` for a copy of the latest version onto itself that
+    /// changes nothing.
     pub fn check_target(
         &self,
         from: (&crate::Bucket, &crate::Key),
@@ -423,7 +424,7 @@ pub enum ObjectContent {
     Bytes(Bytes),
     /// In a file that the caller may read, map, send or pass on.
     File(FileRegion),
-    /// Not received yet; the value is the number of bytes to come.
+    /// Not received yet; the value is the number of bytes that are still to arrive.
     Stream(Box<dyn Read + Send>, u64),
 }
 
@@ -439,7 +440,7 @@ pub struct FileRegion<F = File> {
 }
 
 impl ObjectContent {
-    /// The number of bytes in the content.
+    /// Returns the number of bytes in the content.
     pub fn len(&self) -> u64 {
         match self {
             ObjectContent::Bytes(bytes) => bytes.len() as u64,
@@ -505,7 +506,7 @@ impl ObjectContent {
         Ok(())
     }
 
-    /// The content as a reader that ends after [`ObjectContent::len`] bytes.
+    /// Returns the content as a reader that ends after [`ObjectContent::len`] bytes.
     pub fn into_reader(self) -> Box<dyn Read + Send> {
         match self {
             ObjectContent::Bytes(bytes) => Box::new(io::Cursor::new(bytes)),

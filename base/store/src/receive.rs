@@ -3,10 +3,10 @@
 use crate::{Error, ErrorKind, Result};
 
 /// The maximum number of bytes that are allocated at once for a stated length. The system provides memory only when it
-/// is written to, so a stated length up to this limit alone costs no memory.
+/// is written to, so stating a length up to this limit does not by itself take memory.
 pub const TRUSTED_BYTES: usize = 256 << 20;
-/// The number of bytes that are cleared and filled at a time beyond [`TRUSTED_BYTES`]: this amount remains in the
-/// processor's cache in between.
+/// The number of bytes that are cleared and then filled at a time beyond [`TRUSTED_BYTES`]. This amount remains in the
+/// processor's cache between the two steps.
 const PIECE_BYTES: usize = 1 << 20;
 
 /// Fills `buffer` with `len` bytes. Each call of `receive` must fill all of its slice with the next bytes. Beyond 256
@@ -30,7 +30,7 @@ pub fn receive_exact(
 }
 
 /// Appends to `buffer` until it has `len` bytes, as [`receive_exact`] does after the first 256 MiB. Each call of
-/// `receive` gets at most `piece_bytes`.
+/// `receive` gets a slice of at most `piece_bytes`.
 pub fn receive_rest(
     buffer: &mut Vec<u8>,
     len: usize,

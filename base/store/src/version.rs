@@ -116,11 +116,11 @@ pub struct VersionSummary {
     pub version: VersionId,
     /// Whether a request without a version ID gets this version.
     pub is_latest: bool,
-    /// When it was written.
+    /// The time at which the version was written.
     pub modified: SystemTime,
     /// Size in bytes, and ETag; `None` for a delete marker.
     pub content: Option<(u64, ETag)>,
-    /// The algorithm and type of its checksum, without the value.
+    /// The algorithm and type of the version's checksum, without the value.
     pub checksum: Option<ChecksumFormat>,
 }
 
@@ -210,7 +210,8 @@ impl<'q> VersionCollector<'q> {
             return Ok(WalkStep::Next);
         }
         if let Some(prefix) = self.keys.common_prefix(key).map(str::to_owned) {
-            // Checked before the room on the page, because a prefix that is already on the page takes no further room.
+            // This is checked before the room on the page, because a prefix that is already on the page takes no
+            // further room.
             if self.page.prefixes.last() == Some(&prefix) {
                 return Ok(WalkStep::SkipPrefix(prefix));
             }

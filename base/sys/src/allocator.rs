@@ -1,22 +1,23 @@
 //! The allocator of Fordway's programs and libraries, whose large blocks begin in the middle of a page.
 //!
-//! malloc places a large block 16 bytes after the start of a page. Content in the page cache starts at a page, and some
-//! processors copy it to such an address several times more slowly: AMD's third generation of EPYC takes 5.7 times as
-//! long, because each store appears to overlap the bytes that are loaded next. Likewise, a copy from a block that starts
-//! at a page into a block of malloc, in which most programs keep their content, takes up to twice as long. A block
-//! in the middle of a page avoids both (`bench/copy-alignment`). An allocator places all buffers so, including those of
-//! callers and libraries.
+//! malloc places a large block 16 bytes after the start of a page. Content in the page cache begins at the start of a
+//! page, and some processors copy it to such an address several times more slowly: AMD's third generation of EPYC takes
+//! 5.7 times as long, because each store appears to overlap the bytes that are loaded next. Likewise, a copy from a
+//! block at the start of a page into a block of malloc, in which most programs keep their content, takes up to twice as
+//! long. A block in the middle of a page avoids both (`bench/copy-alignment`). An allocator can place all buffers in
+//! this way, including those of callers and libraries.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::ptr;
 
-/// The smallest block that is placed. Smaller blocks receive little data.
+/// The size of the smallest block that begins in the middle of a page. Smaller blocks receive little data.
 const LARGE_BYTES: usize = 32 << 10;
-/// The size of a page on x86-64, and the distance at which processors take two addresses for the same.
+/// The size of a page on x86-64, which is also the distance at which these processors mistake two addresses for the
+/// same one.
 const PAGE_BYTES: usize = 4096;
-/// Where a large block begins within its page.
+/// The offset at which a large block begins within its page.
 const OFFSET_BYTES: usize = PAGE_BYTES / 2;
-/// The alignment of malloc's blocks. It leaves room for a number before the next page.
+/// The alignment of malloc's blocks. It is large enough for the number that is recorded in front of a large block.
 const MALLOC_ALIGN: usize = 16;
 
 /// An allocator on top of malloc whose blocks of 32 KiB and more begin in the middle of a page. Each of these takes 4 KiB more
@@ -31,8 +32,8 @@ const MALLOC_ALIGN: usize = 16;
 #[derive(Debug)]
 pub struct HalfPageAllocator;
 
-/// Returns whether blocks of this layout are placed. Depends only on the layout, so that a block is freed in the
-/// way in which it was allocated.
+/// Returns whether a block of this layout is a large one. The answer depends only on the layout, so that a block is
+/// freed in the way in which it was allocated.
 #[inline]
 fn is_large(layout: Layout) -> bool {
     layout.size() >= LARGE_BYTES && layout.align() <= MALLOC_ALIGN
@@ -43,8 +44,8 @@ fn outer(size: usize) -> Option<Layout> {
     Layout::from_size_align(size.checked_add(PAGE_BYTES)?, MALLOC_ALIGN).ok()
 }
 
-/// Returns the distance of a large block from the start of its malloc block at `base`: a multiple of `MALLOC_ALIGN` from
-/// that to a page.
+/// Returns the distance of a large block from the start of its malloc block at `base`: a multiple of `MALLOC_ALIGN`,
+/// from `MALLOC_ALIGN` up to the size of a page.
 fn distance_from(base: *mut u8) -> usize {
     PAGE_BYTES - (base.addr() + PAGE_BYTES - OFFSET_BYTES) % PAGE_BYTES
 }

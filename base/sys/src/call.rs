@@ -74,8 +74,8 @@ calls! {
 
 #[cfg(test)]
 mod tests {
-    /// If another module called a function of rustix directly, tests could neither count that call nor make it
-    /// fail.
+    /// Checks that no other module calls a file system function of rustix directly: tests could neither count such a
+    /// call nor make it fail.
     #[test]
     fn the_file_system_is_reached_through_here_only() {
         let sources = [

@@ -18,14 +18,14 @@ use crate::process_cpu_ns;
 /// The resources that one process has used so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ProcessUsage {
-    /// The start time, in the kernel's ticks since boot: distinguishes this process from a later process with the same
-    /// number.
+    /// The start time, in the kernel's ticks since boot. It distinguishes this process from a later process with the
+    /// same ID.
     pub started_ticks: u64,
-    /// CPU time of all its threads, ended ones included.
+    /// CPU time of all threads of the process, including ended ones.
     pub cpu_ns: u64,
     /// CPU time in user mode (resolution of the kernel: usually 10 ms).
     pub user_ns: u64,
-    /// CPU time in the kernel (resolution as above).
+    /// CPU time in the kernel (with the same resolution as `user_ns`).
     pub system_ns: u64,
     /// Voluntary context switches of the threads that are still alive.
     pub voluntary_switches: u64,
@@ -35,12 +35,12 @@ pub struct ProcessUsage {
     pub rss_bytes: u64,
     /// The peak of resident memory.
     pub max_rss_bytes: u64,
-    /// Threads that are alive.
+    /// The number of threads that are alive.
     pub threads: u64,
 }
 
-/// Reads the resources that process `pid` has used. Errors: `NotFound` if there is none.
-/// Cost: a few files in `/proc`, one more for each thread.
+/// Reads the resources that process `pid` has used. Errors: `NotFound` if there is no such process. Cost: a few files
+/// in `/proc`, one more for each thread.
 pub fn usage_of(pid: u32) -> io::Result<ProcessUsage> {
     let invalid =
         || io::Error::new(io::ErrorKind::InvalidData, format!("/proc/{pid}/stat is not as expected"));
@@ -103,7 +103,7 @@ pub fn pin_thread(cpus: &[usize]) -> rustix::io::Result<()> {
     sched_setaffinity(None, &set_of(cpus)?)
 }
 
-/// Pins all threads of process `pid` to `cpus`. Errors: `INVAL` as above, `SRCH`, `PERM`.
+/// Pins all threads of process `pid` to `cpus`. Errors: `INVAL` as for [`pin_thread`], `SRCH`, `PERM`.
 pub fn pin_process(pid: u32, cpus: &[usize]) -> rustix::io::Result<()> {
     let set = set_of(cpus)?;
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).map_err(|_| Errno::SRCH)?;
@@ -164,7 +164,8 @@ struct PerfAttributes {
     breakpoint_address: u64,
 }
 
-/// Event counts; `None` means not measured: the machine lacks the counter, or it did not run all the time.
+/// Event counts. `None` means that the event was not measured: the machine lacks the counter, or the counter did not
+/// run all the time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HardwareCounts {
     /// Cycles of the processor.
@@ -177,7 +178,7 @@ pub struct HardwareCounts {
     pub cache_misses: Option<u64>,
 }
 
-/// Counters of some processes, in user and kernel mode; they count from the moment they are opened.
+/// Counters of some processes, in user and kernel mode. They count from the moment when they are opened.
 pub struct HardwareCounters([Option<Vec<File>>; 4]);
 
 impl HardwareCounters {

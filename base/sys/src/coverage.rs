@@ -5,7 +5,7 @@ pub use counters::{clear_coverage_counters, coverage_counters};
 
 #[cfg(not(fordway_coverage))]
 mod counters {
-    /// Returns the counters, of which this build has none.
+    /// Returns an empty slice, because this build has no counters.
     pub fn coverage_counters() -> &'static [u64] {
         &[]
     }

@@ -18,7 +18,7 @@ use rustix::path::Arg;
 use crate::call::{self, statat};
 use crate::nowait::would_scan;
 
-/// Buffer for the entries of one `getdents64`: about a thousand names a call.
+/// The size of the buffer for the entries of one `getdents64`, which has room for about a thousand names.
 const BUFFER_BYTES: usize = 32 * 1024;
 
 /// The type of a file according to its directory entry, without a `stat` of the file.
@@ -30,7 +30,7 @@ pub enum EntryKind {
     Dir,
     /// A symbolic link.
     Link,
-    /// The file system does not say; [`kind_in`] finds out.
+    /// The file system does not report the type; [`kind_in`] finds out.
     Unknown,
     /// A FIFO, socket or device.
     Other,
@@ -58,7 +58,7 @@ pub fn read_dir_briefly(dir: impl AsFd, visit: impl FnMut(&[u8], EntryKind)) -> 
     read_entries(dir, visit, would_scan)
 }
 
-/// Reads entries until `is_long` returns true, which is called between two calls of the kernel that return entries.
+/// Reads entries until `is_long` returns true. `is_long` is called between two system calls that return entries.
 fn read_entries(
     dir: impl AsFd,
     mut visit: impl FnMut(&[u8], EntryKind),
@@ -143,8 +143,8 @@ pub fn is_text_of_a_name(text: &str) -> bool {
     !may_have_escapes(text) || name_to_text(&text_to_name(text)) == text
 }
 
-/// Calls `act` with the name that `text` represents. Errors: `INVAL` if the name contains NUL. Most names take a fraction
-/// of the instructions of `CStr::from_bytes_with_nul`, which goes through them byte by byte.
+/// Calls `act` with the name that `text` represents. Errors: `INVAL` if the name contains NUL. For most names, this
+/// takes a fraction of the instructions of `CStr::from_bytes_with_nul`, which checks them byte by byte.
 #[inline]
 pub(crate) fn with_name<T>(text: &str, act: impl FnOnce(&CStr) -> Result<T>) -> Result<T> {
     let mut buffer = [0; LONGEST_SHORT_NAME + 1];
@@ -188,7 +188,7 @@ fn is_ascii_without_nul(name: &[u8]) -> bool {
     name.is_ascii() && memchr::memchr(0, name).is_none()
 }
 
-/// Returns the first and the last `N` bytes, which may overlap, if they are all of the name.
+/// Returns the first and the last `N` bytes, which may overlap, if together they cover the whole name.
 fn ends<const N: usize>(name: &[u8]) -> Option<[[u8; N]; 2]> {
     let ends = [*name.first_chunk()?, *name.last_chunk()?];
     (name.len() <= 2 * N).then_some(ends)
@@ -234,7 +234,7 @@ mod tests {
             assert_eq!(&*text_to_name(text), name, "{text:?}");
             assert!(is_text_of_a_name(text));
         }
-        // These escapes are not needed: the plain text has the same name.
+        // These escapes are not needed: the unescaped text represents the same name.
         assert_eq!(&*text_to_name("\u{efc3}\u{efa9}"), "é".as_bytes());
         assert!(!is_text_of_a_name("\u{efc3}\u{efa9}"));
     }

@@ -21,23 +21,23 @@ use crate::call::{
 };
 use crate::identity::with_capabilities;
 
-/// Whether the kernel allows us `linkat` with `AT_EMPTY_PATH`; cleared at the first refusal.
+/// Whether the kernel allows this process `linkat` with `AT_EMPTY_PATH`; cleared at the first refusal.
 static LINK_BY_DESCRIPTOR: AtomicBool = AtomicBool::new(true);
 
 /// The state of a file, in the units Fordway uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileStat {
-    /// Length in bytes.
+    /// The length in bytes.
     pub size: u64,
-    /// Last change of the content, nanoseconds since 1970.
+    /// The time of the last change of the content, in nanoseconds since 1970.
     pub modified_ns: i64,
-    /// Last change of content, name or attributes, nanoseconds since 1970.
+    /// The time of the last change of content, name or attributes, in nanoseconds since 1970.
     pub changed_ns: i64,
-    /// Inode number.
+    /// The inode number.
     pub inode: u64,
-    /// Device number.
+    /// The device number.
     pub device: u64,
-    /// The number of its names; 0 for an unnamed or removed file.
+    /// The number of the file's names; 0 for an unnamed or removed file.
     pub links: u64,
     /// The owner.
     pub user: u32,
@@ -105,13 +105,13 @@ pub fn stat(file: impl AsFd) -> Result<FileStat> {
     fstat(file).map(|stat| FileStat::new(&stat))
 }
 
-/// Describes `name` in `dir`, not following a link. Cost: one `newfstatat`.
+/// Describes `name` in `dir`, without following a link. Cost: one `newfstatat`.
 pub fn stat_in(dir: impl AsFd, name: &str) -> Result<FileStat> {
     with_name(name, |name| statat(dir, name, AtFlags::SYMLINK_NOFOLLOW)).map(|stat| FileStat::new(&stat))
 }
 
-/// Opens `name` in `dir`, not following a link. Errors: `INVAL` for a path instead of a name, because a name that was
-/// read from a file must not lead elsewhere.
+/// Opens `name` in `dir`, without following a link. Errors: `INVAL` for a path instead of a name, because a name that
+/// was read from a file must not lead elsewhere.
 pub fn open_in(dir: impl AsFd, name: &str, flags: OFlags, mode: Mode) -> Result<OwnedFd> {
     if name.contains('/') || name == ".." {
         return Err(Errno::INVAL);
@@ -120,8 +120,8 @@ pub fn open_in(dir: impl AsFd, name: &str, flags: OFlags, mode: Mode) -> Result<
     with_name(name, |name| openat(dir, name, flags, mode))
 }
 
-/// Makes a file in `dir` that has no name until [`link_unnamed`] gives it one; a crash leaves nothing.
-/// Errors: `OPNOTSUPP` (or `ISDIR` on old kernels) where the file system has no `O_TMPFILE`.
+/// Makes a file in `dir` that has no name until [`link_unnamed`] gives it one; a crash leaves nothing. Errors:
+/// `OPNOTSUPP` (or `ISDIR` on old kernels) if the file system has no `O_TMPFILE`.
 pub fn create_unnamed(dir: impl AsFd, mode: Mode) -> Result<OwnedFd> {
     open_tmpfile(dir, ".", OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC, mode)
 }
@@ -131,8 +131,8 @@ pub fn link_unnamed(file: impl AsFd, dir: impl AsFd, name: &str) -> Result<()> {
     let name = text_to_name(name);
     if LINK_BY_DESCRIPTOR.load(Ordering::Relaxed) {
         match link_by_descriptor(&file, "", &dir, &*name, AtFlags::EMPTY_PATH) {
-            // ENOENT means that we lack the permission, or that the directory is gone; in the latter case the fallback
-            // also fails.
+            // ENOENT means that the process lacks the permission, or that the directory is gone; in the latter case the
+            // fallback also fails.
             Err(Errno::NOENT | Errno::INVAL | Errno::PERM) => {}
             done => return done,
         }
@@ -260,9 +260,9 @@ pub fn write_all_at(file: impl AsFd, mut data: &[u8], mut offset: u64) -> Result
     Ok(())
 }
 
-/// Appends up to `len` bytes from `offset` to `buffer`, without filling it first; returns how many. Short only at the
-/// end of the file. Errors: `NOMEM` without memory for `len` bytes: a sparse file may be longer than any memory. Cost:
-/// one `pread` if the page cache returns everything at once.
+/// Appends up to `len` bytes from `offset` to `buffer`, without initialising its memory first; returns the number of
+/// bytes. There are fewer than `len` only at the end of the file. Errors: `NOMEM` without memory for `len` bytes: a
+/// sparse file may be longer than any memory. Cost: one `pread` if the page cache returns everything at once.
 pub fn read_into_spare(file: impl AsFd, buffer: &mut Vec<u8>, offset: u64, len: usize) -> Result<usize> {
     buffer.try_reserve(len).map_err(|_| Errno::NOMEM)?;
     let mut got = 0;
@@ -283,9 +283,9 @@ pub fn read_into_spare(file: impl AsFd, buffer: &mut Vec<u8>, offset: u64, len: 
     Ok(got)
 }
 
-/// Copies `len` bytes within the kernel, sharing extents where the file system can; returns how many
-/// were copied, fewer only at the end of `from`.
-/// Errors: `XDEV`, `NOSYS`, `OPNOTSUPP`, `INVAL` where this pair of files needs a plain copy.
+/// Copies `len` bytes within the kernel, which shares extents if the file system supports it. Returns the number of
+/// bytes copied, which is smaller than `len` only at the end of `from`. Errors: `XDEV`, `NOSYS`, `OPNOTSUPP`, `INVAL`
+/// where this pair of files needs a plain copy.
 pub fn copy_range(from: impl AsFd, from_offset: u64, to: impl AsFd, to_offset: u64, len: u64) -> Result<u64> {
     let (mut source, mut target, mut copied) = (from_offset, to_offset, 0);
     while copied < len {
@@ -305,8 +305,8 @@ pub fn sync_data(file: impl AsFd) -> Result<()> {
     fdatasync(file)
 }
 
-/// Returns when the file or directory was created, in nanoseconds since 1970; its last change if the file system does
-/// not record that. Cost: one `statx`.
+/// Returns the time at which the file or directory was created, in nanoseconds since 1970, or the time of its last
+/// change if the file system does not record the creation. Cost: one `statx`.
 pub fn created_ns(file: impl AsFd) -> Result<i64> {
     let wanted = StatxFlags::BTIME | StatxFlags::MTIME;
     let stat = statx(file, "", AtFlags::EMPTY_PATH, wanted)?;
@@ -423,7 +423,7 @@ pub(crate) fn last_errno() -> Errno {
 mod tests {
     use super::*;
 
-    /// All three ways of reading an attribute return the same result, on a file system that has attributes.
+    /// On a file system with attributes, all three ways of reading an attribute return the same result.
     #[test]
     fn attributes_round_trip() {
         let dir = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! The user as whom a thread accesses files, and the entry of a user in the system's database. Threads that can no
+//! The user that a thread accesses files as, and the entries of users in the system's database. Threads that can no
 //! longer become another user leave such work to a [`PrivilegedThread`].
 
 use std::cell::RefCell;
@@ -28,8 +28,8 @@ pub fn group_id() -> u32 {
 /// user, group and supplementary groups, new files belong to them, and every capability is gone permanently. Threads
 /// that it starts later inherit all of this.
 ///
-/// The thread's real and effective user do not change. If they were `peer`'s, that user could send the thread signals,
-/// and a signal that ends one thread ends the process.
+/// The thread's real and effective user do not change. If the thread had the user of `peer`, that user could send it
+/// signals, and a signal that ends one thread ends the process.
 ///
 /// Errors: `PERM` unless the process may change its users (root). After an error, the thread must not be used any more.
 pub fn act_as(peer: &PeerCredentials) -> Result<()> {
@@ -77,8 +77,8 @@ impl UserRole {
         })
     }
 
-    /// Does `work` with the calling thread, and no other, accessing files as the user: with the user's own group and
-    /// supplementary groups, and without an effective capability. Threads started meanwhile keep the user's
+    /// Runs `work` while the calling thread, and no other, accesses files as the user: with the user's own group and
+    /// supplementary groups, and without an effective capability. Threads that `work` starts keep the user's
     /// credentials. Afterwards, and if `work` panics, the thread gets its former credentials back: its own, or the
     /// credentials of an enclosing role. Errors: `PERM` unless the process may change its users (root); `work` has not
     /// begun then. If restoring fails, which should never happen to root, the process aborts rather than let a thread
@@ -146,7 +146,7 @@ impl Drop for CredentialGuard<'_> {
     }
 }
 
-/// Returns the user as whom the calling thread accesses files. Cost: one system call.
+/// Returns the user that the calling thread accesses files as. Cost: one system call.
 pub fn file_user() -> u32 {
     // SAFETY: the call takes a number and touches no memory; this one sets nothing.
     unsafe { libc::syscall(libc::SYS_setfsuid, u32::MAX) as u32 }
@@ -166,9 +166,9 @@ pub fn may_act_as_others() -> bool {
     capabilities(None).is_ok_and(|sets| sets.permitted.contains(needed))
 }
 
-/// Does `work` with these capabilities in effect for the calling thread, and no other. They are in effect only for those
-/// that the thread may take, also in a role. Errors: from changing the capabilities. If giving them up fails, which should
-/// never happen, the process aborts.
+/// Runs `work` with these capabilities in effect for the calling thread, and no other. Only those capabilities take
+/// effect that the thread may take, also within a role. Errors: from changing the capabilities. If giving them up
+/// fails, which should never happen, the process aborts.
 pub(crate) fn with_capabilities<T>(wanted: CapabilitySet, work: impl FnOnce() -> T) -> Result<T> {
     let before = capabilities(None)?;
     let raised = CapabilitySets { effective: before.effective | (wanted & before.permitted), ..before };
@@ -195,7 +195,7 @@ const TEXT_BYTES: usize = 16 * 1024;
 /// The maximum number of groups to request, which is the kernel's own limit.
 const GROUPS_MAX: usize = 65_536;
 
-/// The group of users who have none: the number that Linux shows for an id that it cannot map.
+/// The group of users who have no group: the number that Linux shows for an id that it cannot map.
 const NO_GROUP: u32 = 65_534;
 
 /// Returns the user with the id `uid` and the user's groups; without groups if the database does not have the user.
@@ -297,8 +297,8 @@ impl PrivilegedThread {
     }
 }
 
-/// Does `work` as `peer`, without capabilities: on the calling thread if it may act as other users, else on the
-/// process's [`PrivilegedThread`]. Errors: `PERM` if neither may.
+/// Runs `work` as `peer`, without capabilities: on the calling thread if it may act as other users, otherwise on the
+/// process's [`PrivilegedThread`]. Errors: `PERM` if neither of them may.
 pub fn act_for<T: Send + 'static>(
     peer: &PeerCredentials,
     work: impl FnOnce() -> T + Send + 'static,

@@ -1,5 +1,5 @@
 //! The operating system functions that Fordway needs. All `unsafe` code of the project outside the language bindings is
-//! in this crate. Each call documents what happens on a kernel or file system that lacks it:
+//! in this crate. Each function documents what happens on a kernel or file system that lacks the feature:
 //!
 //! | wanted | since | without it |
 //! |---|---|---|

@@ -16,18 +16,20 @@ use crate::call;
 /// The number of locks within the process, which also make threads that share the open lock file exclude each other.
 const STRIPES: usize = 256;
 
-/// The first and the longest pause between two attempts to take a lock of another process.
+/// The first pause between two attempts to take a lock that another process holds.
 const PAUSE_MIN: Duration = Duration::from_micros(20);
+/// The longest such pause.
 const PAUSE_MAX: Duration = Duration::from_millis(2);
 
-/// One year, which the clocks of condition variables can certainly represent.
+/// One year, a time that the clocks of condition variables can certainly represent.
 const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
 
 thread_local! {
     static PATIENCE: Cell<Duration> = const { Cell::new(Duration::MAX) };
 }
 
-/// Does `work`. All its waits for locks together take at most `patience`, whatever patience each of them specifies.
+/// Runs `work`, whose waits for locks take at most `patience` in total, regardless of the patience that each wait
+/// specifies.
 pub fn with_lock_patience<T>(patience: Duration, work: impl FnOnce() -> T) -> T {
     /// Restores the previous patience, even if `work` panics.
     struct Before(Duration);
@@ -43,7 +45,7 @@ pub fn with_lock_patience<T>(patience: Duration, work: impl FnOnce() -> T) -> T 
 /// A wait for a lock, with a time limit.
 struct LockWait {
     longest: Duration,
-    /// When the wait began; `None` before the first pause.
+    /// The time at which the wait began; `None` before the first pause.
     begin: Option<Instant>,
     pause: Duration,
 }
@@ -57,7 +59,7 @@ impl LockWait {
         self.longest.saturating_sub(self.begin.get_or_insert_with(Instant::now).elapsed())
     }
 
-    /// Sleeps, so that the holder can continue. Errors: `TIMEDOUT` if there is no time left.
+    /// Sleeps for a moment before the next attempt. Errors: `TIMEDOUT` if there is no time left.
     fn pause(&mut self) -> Result<()> {
         let left = self.left();
         if left.is_zero() {
@@ -123,7 +125,7 @@ pub struct LockGuard<'l> {
 struct LockStripe {
     /// `FREE`, `HELD`, or `CONTENDED`.
     state: AtomicU32,
-    /// Held by a thread between its last look at `state` and its sleep, so that no release comes between the two.
+    /// Held by a thread between its last check of `state` and its sleep, so that no release can happen in between.
     asleep: Mutex<()>,
     is_free: Condvar,
 }
@@ -148,7 +150,7 @@ impl LockStripe {
 
     #[cold]
     fn wait(&self, patience: &mut LockWait) -> Result<StripeGuard<'_>> {
-        // Whoever takes the lock after a wait marks it contended, because others may still wait.
+        // A thread that takes the lock after a wait marks it as contended, because others may still be waiting.
         let is_held = |(): &mut ()| self.state.swap(CONTENDED, Ordering::Acquire) != FREE;
         let waited = self.is_free.wait_timeout_while(self.asleep(), patience.left().min(LONGEST), is_held);
         match waited.unwrap_or_else(|poisoned| poisoned.into_inner()).1.timed_out() {
@@ -189,7 +191,7 @@ impl ByteLocks {
         }
     }
 
-    /// Identifies this table among all tables of this process, including closed ones; never 0.
+    /// Returns the number that identifies this table among all tables of this process, including closed ones; never 0.
     pub fn id(&self) -> u64 {
         self.id
     }
@@ -217,8 +219,8 @@ impl ByteLocks {
         }
     }
 
-    /// Returns whether this process made the table. A table made by a parent process excludes every other process
-    /// except that parent, because both share the open file. Cost: none.
+    /// Returns whether this process made the table. The locks of a table that a parent process made exclude every other
+    /// process except that parent, because both share the open file. Cost: none.
     pub fn is_of_this_process(&self) -> bool {
         self.opened_by.is_current()
     }

@@ -23,8 +23,9 @@ pub struct FileMapping {
     /// The first page; dangling if nothing is mapped.
     pages: NonNull<u8>,
     mapped_bytes: usize,
-    /// The offset of the requested bytes within the first page; `len` is their number.
+    /// The offset of the requested bytes within the first page.
     offset: usize,
+    /// The number of requested bytes.
     len: usize,
 }
 
@@ -101,9 +102,9 @@ pub fn in_huge_pages(memory: &mut [u8]) {
     let _as_usual = unsafe { madvise(whole.as_mut_ptr().cast(), len, Advice::LinuxHugepage) };
 }
 
-/// Returns how many freed bytes the allocator keeps for later allocations; 0 if it does not report that. Before glibc
-/// 2.33, the number is modulo 4 GiB. Cost: a walk over the lists of free blocks, which takes microseconds unless there
-/// are very many of them.
+/// Returns how many freed bytes the allocator keeps for later allocations; 0 if it does not report that. With glibc
+/// before 2.33, the number is modulo 4 GiB. Cost: a walk over the lists of free blocks, which takes microseconds unless
+/// there are very many of them.
 pub fn unused_heap_bytes() -> u64 {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     {

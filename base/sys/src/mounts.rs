@@ -8,7 +8,7 @@ use rustix::io::Result;
 use crate::call::statx;
 use crate::shared::{LUSTRE, NFS, OCFS2, is_local, type_of};
 
-/// The list of the thread, because a thread may have its own mount namespace.
+/// The list of mounts. It is the list of the thread, because a thread may have its own mount namespace.
 const MOUNTS: &str = "/proc/thread-self/mountinfo";
 
 /// A reason why a store's guarantees do not hold on a file system, with advice on what to do about it.
@@ -50,7 +50,7 @@ impl MountProblem {
     }
 }
 
-/// The properties of a mount on which its guarantees depend.
+/// The properties that the guarantees of a mount depend on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MountIdentity {
     /// The file system's type, as in the list of mounts.

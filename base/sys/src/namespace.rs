@@ -19,7 +19,7 @@ use super::file::last_errno;
 /// The namespace has no name: it lives as long as a thread is in it or a descriptor of it is open, so it disappears no
 /// matter how the process that made it ends.
 ///
-/// Errors: `PERM` without CAP_SYS_ADMIN, which root has, and any user in their own user namespace.
+/// Errors: `PERM` without CAP_SYS_ADMIN, which root has, as does any user in a user namespace of their own.
 pub fn new_network_namespace() -> io::Result<OwnedFd> {
     // SAFETY: this flag does not affect the descriptors that threads share; only flags that do are unsafe.
     unsafe { unshare_unsafe(UnshareFlags::NEWNET)? };
@@ -27,19 +27,20 @@ pub fn new_network_namespace() -> io::Result<OwnedFd> {
 }
 
 /// Moves the calling thread, and no other, into a network namespace. Threads and processes that it starts later are
-/// also in it. Errors: `PERM` as above, `INVAL` for anything but a network namespace.
+/// also in it. Errors: `PERM` as for [`new_network_namespace`], `INVAL` for anything but a network namespace.
 pub fn enter_network_namespace(namespace: impl AsFd) -> Result<()> {
     move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))
 }
 
 /// Makes the next process of the calling thread the first of a new process namespace: when it ends, all its descendants
-/// end, detached or not. The thread can start no other process afterwards. Errors: `PERM` as above.
+/// end, detached or not. The thread can start no other process afterwards. Errors: `PERM` as for
+/// [`new_network_namespace`].
 pub fn own_process_namespace() -> Result<()> {
     // SAFETY: as above; this flag affects only processes that are made later.
     unsafe { unshare_unsafe(UnshareFlags::NEWPID) }
 }
 
-/// Has the kernel kill the process that `command` starts when the starting thread ends, for whatever reason. Errors:
+/// Makes the kernel kill the process that `command` starts when the starting thread ends, for whatever reason. Errors:
 /// the start fails if the kernel refuses, which no known kernel does.
 pub fn end_with_thread(command: &mut Command) {
     let end = || Ok(set_parent_process_death_signal(Some(Signal::KILL))?);
@@ -60,8 +61,8 @@ pub fn new_mount_namespace(directory: &CStr) -> io::Result<OwnedFd> {
     Ok(File::open("/proc/thread-self/ns/mnt")?.into())
 }
 
-/// Moves the calling thread, and processes that it starts later, into a mount namespace. Its working directory becomes
-/// the root. Errors: `PERM` as above, `INVAL` for anything but a mount namespace.
+/// Moves the calling thread, and processes that it starts later, into a mount namespace. The root becomes its working
+/// directory. Errors: `PERM` as for [`new_mount_namespace`], `INVAL` for anything but a mount namespace.
 pub fn enter_mount_namespace(namespace: impl AsFd) -> io::Result<()> {
     // SAFETY: as above. A thread that shares its root and working directory with other threads may not enter a mount
     // namespace, so it stops sharing them first.

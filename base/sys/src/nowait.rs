@@ -20,11 +20,11 @@ enum LookupMode {
     WouldHaveWaited,
     /// The thread may wait for look-ups, but not read a large directory.
     ScansLittle,
-    /// The thread came to a large directory.
+    /// The thread encountered a large directory.
     WouldHaveScanned,
 }
 
-/// Lets the thread wait again, even if its work panics.
+/// Lets the thread wait again when dropped, even if its work panics.
 struct Waits;
 
 impl Drop for Waits {
@@ -37,10 +37,10 @@ thread_local! {
     static MODE: Cell<LookupMode> = const { Cell::new(LookupMode::Waits) };
 }
 
-/// Does `work`; while it runs, a [`RootDirectory`](crate::RootDirectory) that opens files looks up names only in
-/// memory. Returns `None` if a look-up would have had to wait: `work` then got `AGAIN`, and its result is discarded.
-/// `work` must change nothing, and a thread that may wait must be able to repeat it. Reading the state of a name
-/// (`stat_in`, `get_xattr_in`) may still wait, because the kernel offers no alternative. Calls must not be nested.
+/// Runs `work`. Meanwhile, a [`RootDirectory`](crate::RootDirectory) that opens files looks up names only in memory.
+/// Returns `None` if a look-up would have had to wait: `work` then got `AGAIN`, and its result is discarded. `work`
+/// must change nothing, and a thread that may wait must be able to repeat it. Reading the state of a name (`stat_in`,
+/// `get_xattr_in`) may still wait, because the kernel offers no alternative. Calls must not be nested.
 ///
 /// Cost: no system call.
 pub fn without_waiting<T>(work: impl FnOnce() -> T) -> Option<T> {
@@ -50,9 +50,10 @@ pub fn without_waiting<T>(work: impl FnOnce() -> T) -> Option<T> {
     (MODE.get() != LookupMode::WouldHaveWaited).then_some(done)
 }
 
-/// Does `work`; while it runs, [`read_dir_briefly`](crate::read_dir_briefly) reads about a thousand names and no more.
-/// Returns `None` if a directory had more: `work` then got `AGAIN`, and its result is discarded. Until then, `work` may
-/// only have made changes that it makes again when a thread with more time repeats it. Calls must not be nested.
+/// Runs `work`. Meanwhile, [`read_dir_briefly`](crate::read_dir_briefly) reads about a thousand names and no more.
+/// Returns `None` if a directory had more names: `work` then got `AGAIN`, and its result is discarded. Before that,
+/// `work` may only make changes that can be repeated, because a thread with more time then runs it again. Calls must
+/// not be nested.
 ///
 /// Cost: no system call.
 pub fn without_scanning<T>(work: impl FnOnce() -> T) -> Option<T> {
@@ -93,8 +94,8 @@ fn is_asking() -> bool {
     matches!(MODE.get(), LookupMode::AsksMemory | LookupMode::WouldHaveWaited)
 }
 
-/// Determines whether a file system answers look-ups from memory at all, because each look-up that it does not answer
-/// has to be done twice. NFS, FUSE and Lustre may ask their server about every name, whatever the kernel has cached. A
+/// Determines whether a file system answers look-ups from memory at all: each look-up that it does not answer has to be
+/// done twice. NFS, FUSE and Lustre may ask their server about every name, regardless of what the kernel has cached. A
 /// file system that has answered once from memory is trusted permanently. Before that, a name that was not in memory is
 /// looked up in memory again right after it was opened. After [`IN_VAIN_MAX`] failures of this second look-up, look-ups
 /// in memory are no longer tried. A single failure is not enough, because any concurrent rename can cause it.
@@ -103,7 +104,8 @@ pub(crate) struct CacheProbe(AtomicU8);
 
 /// No look-up in memory has been tried yet.
 const UNKNOWN: u8 = 0;
-/// A look-up in memory has failed, and none has succeeded. Each failure right after opening the name adds 1.
+/// A look-up in memory has failed, and none has succeeded. Each failure of a look-up right after the name was opened
+/// adds 1 to this value.
 const IN_DOUBT: u8 = 1;
 const IN_VAIN_MAX: u8 = 8;
 const NEVER: u8 = IN_DOUBT + IN_VAIN_MAX;
@@ -163,9 +165,9 @@ const NOT_ASKED: u8 = 0;
 const IN_MEMORY: u8 = 1;
 const ON_A_DEVICE: u8 = 2;
 
-/// Appends up to `len` bytes from `offset` to `buffer` if they are in memory; returns how many, which may be fewer if
-/// only some are, and 0 at the end of the file. Errors: `AGAIN` if the first byte is not in memory, or if the file
-/// system cannot tell. Cost: one `preadv2`; without `RWF_NOWAIT`, also a `pread`.
+/// Appends up to `len` bytes from `offset` to `buffer` if they are in memory. Returns the number of bytes, which is
+/// smaller if only some of them are in memory, and 0 at the end of the file. Errors: `AGAIN` if the first byte is not
+/// in memory, or if the file system cannot tell. Cost: one `preadv2`; without `RWF_NOWAIT`, also a `pread`.
 pub fn read_cached(file: impl AsFd, buffer: &mut Vec<u8>, offset: u64, len: usize) -> Result<usize> {
     buffer.reserve(len);
     let room = &mut buffer.spare_capacity_mut()[..len];
@@ -179,8 +181,8 @@ pub fn read_cached(file: impl AsFd, buffer: &mut Vec<u8>, offset: u64, len: usiz
     Ok(count)
 }
 
-/// Returns whether reading the byte at `offset` would not wait; true at the end of the file. Cost: one `preadv2` of a
-/// byte.
+/// Returns whether the byte at `offset` can be read without a wait; true at the end of the file. Cost: one `preadv2` of
+/// a byte.
 pub fn is_cached(file: impl AsFd, offset: u64) -> Result<bool> {
     match pread_nowait(&file, &mut [MaybeUninit::uninit()], offset) {
         Ok(_) => Ok(true),
@@ -281,8 +283,8 @@ mod tests {
         read_cached(&directory, &mut buffer, 0, 1).expect_err("a directory is not read");
     }
 
-    /// Runs on a file system that can drop cached pages; tmpfs keeps them, because it has no other copy. The kernel may
-    /// keep pages, so a read is either complete or refused.
+    /// The test needs a file system that can drop cached pages; tmpfs keeps them, because it has no other copy. The
+    /// kernel may keep pages, so a read is either complete or refused.
     #[test]
     fn what_is_not_in_memory_is_not_waited_for() {
         const FAR: u64 = 31 << 20;

@@ -14,9 +14,9 @@ const FIRST: RawFd = 3;
 /// A socket that a service manager passed.
 #[derive(Debug)]
 pub struct PassedSocket {
-    /// The name that the service manager gave it; empty if none.
+    /// The name that the service manager gave the socket; empty if it gave none.
     pub name: String,
-    /// Its purpose.
+    /// The purpose of the socket.
     pub role: SocketRole,
     /// The socket itself.
     pub socket: OwnedFd,
@@ -25,9 +25,9 @@ pub struct PassedSocket {
 /// The purpose of a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SocketRole {
-    /// It listens for stream connections.
+    /// The socket listens for stream connections.
     StreamListener,
-    /// It receives datagrams.
+    /// The socket receives datagrams.
     Datagram,
     /// Neither.
     Other,
@@ -35,7 +35,7 @@ pub enum SocketRole {
 
 /// Takes the sockets that a service manager passed to this process; returns none if there is no service manager, and
 /// none from the second call on. Programs started by this process do not inherit them. Errors: `BADF` if fewer
-/// descriptors are open than the environment states, `NOTSOCK` if one is not a socket. Cost: four system calls a
+/// descriptors are open than the environment states, `NOTSOCK` if one is not a socket. Cost: four system calls for each
 /// socket.
 pub fn take_passed_sockets() -> Result<Vec<PassedSocket>> {
     static TAKEN: AtomicBool = AtomicBool::new(false);

@@ -26,7 +26,7 @@ pub struct ResourceUsage {
 }
 
 /// Raises the limit of open files to the maximum that the process may set without privileges. Returns that limit;
-/// `None` means no limit. Most shells start programs with 1,024.
+/// `None` means no limit. Most shells start programs with a limit of 1,024.
 pub fn raise_open_files() -> Result<Option<u64>> {
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum })?;
@@ -85,7 +85,7 @@ pub fn process_usage() -> ResourceUsage {
 static FORKS: AtomicU64 = AtomicU64::new(0);
 
 /// Identifies a process, so that a forked child recognizes resources that its parent opened. Locks on open files,
-/// connections and thread pools are of no use in a child that was forked after they were made: the child shares them
+/// connections and thread pools are of no use in a child that was forked after they were created: the child shares them
 /// with its parent, or lacks the threads. A type that holds such a resource stores the identity of its process next to
 /// it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -112,8 +112,8 @@ impl ProcessIdentity {
     }
 }
 
-/// Does `work` with all signals blocked. A thread that `work` starts inherits this, so that signals of the process go
-/// to other threads. Cost: two system calls.
+/// Runs `work` with all signals blocked. A thread that `work` starts inherits the blocked signals, so that signals to
+/// the process go to other threads. Cost: two system calls.
 pub fn with_signals_blocked<T>(work: impl FnOnce() -> T) -> T {
     // SAFETY: `sigset_t` is plain data, for which all zeros is a valid value.
     let (mut all, mut before) = unsafe { (std::mem::zeroed(), std::mem::zeroed()) };
@@ -139,8 +139,8 @@ pub fn usable_cores() -> Vec<usize> {
     (0..CpuSet::MAX_CPU).filter(|core| set.is_set(*core)).collect()
 }
 
-/// The processors that a thread may use; it can pin the thread to one of them for a while. Only the thread that made it
-/// may use it.
+/// The processors that a thread may use. This value can pin the thread to one of them for a while. Only the thread that
+/// created it may use it.
 #[derive(Debug)]
 pub struct ThreadAffinity {
     /// The processors that the thread may use; `None` if the system does not report them.

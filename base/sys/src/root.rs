@@ -21,7 +21,7 @@ const MAX_LINKS: usize = 40;
 /// How a [`RootDirectory`] resolves paths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PathResolution {
-    /// By `openat2`, if the kernel has it.
+    /// With `openat2`, if the kernel has it.
     Kernel,
     /// Name by name, as on kernels without `openat2`.
     Walk,
@@ -32,10 +32,10 @@ pub enum PathResolution {
 pub enum SymlinkPolicy {
     /// Links that lead to a file or directory beneath the directory in which the path starts.
     Beneath,
-    /// The same, but only links that belong to root or to the user as whom the thread accesses files. Others are the
-    /// error `LOOP`. The kernel cannot check this, so the path is walked name by name.
+    /// The same, but only links that belong to root or to the user that the thread accesses files as. Other links cause
+    /// the error `LOOP`. The kernel cannot check this, so the path is walked name by name.
     Own,
-    /// No links: a link within the path, or at its end, is the error `LOOP`.
+    /// No links: a link within the path, or at its end, causes the error `LOOP`.
     None,
 }
 
@@ -117,7 +117,8 @@ impl RootDirectory {
         if let Some(answer) = self.ask_memory(start, path, flags, resolve) {
             return answer;
         }
-        // EAGAIN: a `..` in a link raced with a rename or mount elsewhere, and the kernel asks the caller to retry.
+        // EAGAIN means that a `..` in a link raced with a rename or mount elsewhere; the kernel asks the caller to
+        // retry.
         let opened = with_name(path, |name| {
             let attempt = || openat2(start, name, flags, mode, resolve);
             let mut attempts = (0..128).map(|_| attempt());
@@ -147,8 +148,8 @@ impl RootDirectory {
         opened.map(File::from)
     }
 
-    /// Opens a file if that needs no wait for a device; `None` if the caller may wait, or if this kernel or file system
-    /// never answers from memory. Errors: `AGAIN` if opening would have to wait.
+    /// Opens a file if that needs no wait for a device. Returns `None` if the caller may wait, or if this kernel or
+    /// file system never answers from memory. Errors: `AGAIN` if opening would have to wait.
     fn ask_memory(
         &self,
         dir: impl AsFd,
@@ -204,7 +205,7 @@ fn open_by_walk(
     flags: OFlags,
     mode: Mode,
 ) -> Result<OwnedFd> {
-    // The same error as from `openat2` beneath a directory, so that callers see no difference.
+    // `openat2` beneath a directory returns the same error, so callers see no difference.
     if path.starts_with('/') {
         return Err(Errno::XDEV);
     }
@@ -269,8 +270,8 @@ fn link_target(dir: impl AsFd, name: &str, links: SymlinkPolicy) -> Result<Optio
     }
 }
 
-/// Returns the target of a link that belongs to root or to the caller. The link is held open in between, so that
-/// both calls see the same link.
+/// Returns the target of a link that belongs to root or to the caller. The link is held open between the two calls, so
+/// that both see the same link.
 fn own_target(dir: impl AsFd, name: &[u8]) -> Result<CString> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let link = openat(dir, name, flags, Mode::empty())?;
@@ -289,7 +290,7 @@ mod tests {
     use super::*;
     use crate::without_waiting;
 
-    /// Both resolutions must agree on every path: whether it opens, and with which error it is refused.
+    /// Both resolutions must agree on every path: on whether it can be opened, and on the error if it cannot.
     #[test]
     fn nothing_leaves_the_root() {
         let outer = tempfile::tempdir().unwrap();

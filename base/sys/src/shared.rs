@@ -87,7 +87,7 @@ pub fn stat_now(file: impl AsFd) -> Result<FileStat> {
 /// Makes the kernel check whether the cached file at `path` (relative to `dir`) still exists, and look up every name of
 /// the path again if it does not. The results are discarded. Cost: two calls, and as many round trips.
 ///
-/// The kernel looks names up again if the server no longer knows the file behind one (`ESTALE`). An NFS server reports
+/// The kernel looks names up again if the server no longer has the file of a name (`ESTALE`). An NFS server reports
 /// this in response to a request for the state of the file. The client of GlusterFS answers that request from a cache,
 /// but not a request for an attribute.
 pub fn look_again(dir: impl AsFd, path: &str) {
@@ -97,21 +97,21 @@ pub fn look_again(dir: impl AsFd, path: &str) {
 }
 
 /// Makes the client of an NFS server look up the name `name` in `dir` at the server, if it has cached that the name
-/// exists, even if the directory looks unchanged. Nothing is changed: no kernel links a directory, but before it refuses,
-/// it looks the new name up as for an exclusive creation. Does not help if the client has cached that the name is
-/// missing. Cost: one call, and usually a round trip.
+/// exists, even if the directory looks unchanged. Nothing is changed: the call tries to link a directory, which no
+/// kernel allows, but before the kernel refuses, it looks the new name up as for an exclusive creation. This does not
+/// help if the client has cached that the name is missing. Cost: one call, and usually a round trip.
 pub fn look_up_existing(dir: impl AsFd, name: &str) {
     let _ = linkat(&dir, c".", &dir, &*text_to_name(name), AtFlags::empty());
 }
 
-/// Drops the kernel's cache of the names in `dir`, which must be open for reading: the server is asked for what is read
-/// next. Reading also corrects names that the client of an NFS server has cached as missing. Cost: one call.
+/// Drops the kernel's cache of the names in `dir`, which must be open for reading, so that the next read asks the
+/// server. That read also corrects names that the client of an NFS server has cached as missing. Cost: one call.
 pub fn forget_names(dir: impl AsFd) {
     let _ = rustix::fs::fadvise(dir, 0, None, rustix::fs::Advice::DontNeed);
 }
 
-/// Checks that the server still has an open file or directory. The client of MooseFS shows a removed file for another
-/// second after another node has removed it, but it does not cache the list of attributes. `file` must be open for
+/// Checks that the server still has an open file or directory. After another node has removed a file, the client of
+/// MooseFS shows it for another second, but it does not cache the file's list of attributes. `file` must be open for
 /// reading. Errors: `NOENT` or `STALE` if it is gone. Cost: one `flistxattr`, and a round trip.
 pub fn require_kept(file: impl AsFd) -> Result<()> {
     point("flistxattr")?;
@@ -121,8 +121,9 @@ pub fn require_kept(file: impl AsFd) -> Result<()> {
     }
 }
 
-/// Returns the inode that the directory `dir` lists for `name`: the server's response, regardless of what is cached for
-/// the name. `dir` must be open for reading and not have been read yet. Cost: it reads the directory up to the name.
+/// Returns the inode that the directory `dir` lists for `name`. The result comes from the server, regardless of what is
+/// cached for the name. `dir` must be open for reading and not have been read yet. Cost: it reads the directory up to
+/// the name.
 pub fn inode_in(dir: impl AsFd, name: &str) -> Result<Option<u64>> {
     Ok(find_in(dir, name, usize::MAX)?.flatten())
 }

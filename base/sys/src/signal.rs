@@ -1,6 +1,6 @@
-//! Waits that a signal may end. The kernel wakes up a thread that waits for a socket when a signal handler has run in
-//! the thread. Only the program knows what the signal meant, so these functions ask the program whether to stop. A
-//! signal that arrives just before the wait wakes up no thread, so the program is also asked at intervals.
+//! Waits that a signal may end. If a signal handler has run in a thread that waits for a socket, the kernel wakes up
+//! the thread. Only the program knows what the signal meant, so these functions ask it whether to stop. A signal that
+//! arrives just before the wait wakes up no thread, so the program is also asked at intervals.
 
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
@@ -9,14 +9,14 @@ use rustix::io::{Errno, Result};
 use rustix::thread::{NanosleepRelativeResult, nanosleep};
 use rustix::time::Timespec;
 
-/// How long a signal may go unnoticed.
+/// The maximum time for which a signal may go unnoticed.
 const NOTICE_TIME: Duration = Duration::from_millis(100);
 
 static MUST_STOP: OnceLock<fn() -> bool> = OnceLock::new();
 
-/// Makes waits of this process call `must_stop` when a signal wakes them up. It runs in the waiting thread, outside the
-/// signal handler. Only the first call in a process has an effect. In a process that never calls this, waits continue
-/// after a signal.
+/// Makes waits of this process call `must_stop` when a signal wakes them up. `must_stop` runs in the waiting thread,
+/// outside the signal handler. Only the first call in a process has an effect. In a process that never calls this,
+/// waits continue after a signal.
 pub fn ask_after_signals(must_stop: fn() -> bool) {
     MUST_STOP.get_or_init(|| must_stop);
 }
@@ -35,7 +35,7 @@ pub fn after_signal() -> Result<()> {
     }
 }
 
-/// Lets the thread sleep. Errors: `CANCELED` if a signal arrived and the program wants to stop.
+/// Makes the calling thread sleep. Errors: `CANCELED` if a signal arrived and the program wants to stop.
 pub fn sleep(duration: Duration) -> Result<()> {
     let begin = Instant::now();
     loop {

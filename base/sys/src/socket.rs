@@ -189,15 +189,16 @@ pub fn is_writable(socket: impl AsFd) -> Result<bool> {
 /// A connection's state as measured by the kernel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TcpInfo {
-    /// Smoothed round-trip time, microseconds.
+    /// The smoothed round-trip time, in microseconds.
     pub rtt_us: u32,
-    /// Segments that were sent again.
+    /// The number of segments that were sent again.
     pub retransmits: u32,
-    /// The largest segment sent, bytes.
+    /// The size of the largest segment sent, in bytes.
     pub mss_bytes: u32,
 }
 
-/// Asks the kernel for the state (`TCP_INFO`). Errors: `OPNOTSUPP` and others for anything but a TCP socket.
+/// Asks the kernel for the state of a connection (`TCP_INFO`). Errors: `OPNOTSUPP` and others for anything but a TCP
+/// socket.
 pub fn tcp_info(socket: impl AsFd) -> Result<TcpInfo> {
     // SAFETY: `tcp_info` is plain data, for which all zeros is a valid value.
     let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
@@ -218,9 +219,9 @@ pub fn tcp_info(socket: impl AsFd) -> Result<TcpInfo> {
     }
 }
 
-/// Turns off pacing for a connection to `peer` if both ends are on this host, because it shares no line with other
-/// traffic. If the machine's congestion control paces (BBR), the timer for each burst costs more than sending. Cost:
-/// one `setsockopt`, for loopback connections only.
+/// Turns off pacing for a connection to `peer` if both ends are on this host, because such a connection shares no line
+/// with other traffic. If the machine's congestion control paces (BBR), the timer for each burst costs more than
+/// sending. Cost: one `setsockopt`, for loopback connections only.
 pub fn send_unpaced_on_loopback(socket: impl AsFd, peer: IpAddr) -> Result<()> {
     if !peer.to_canonical().is_loopback() {
         return Ok(());
@@ -246,9 +247,10 @@ pub fn set_receive_low_water(socket: impl AsFd, bytes: usize) -> Result<()> {
 }
 
 /// Makes a connection to `peer` offer a receive window of `bytes` from the start, as far as `net.ipv4.tcp_rmem` allows
-/// it, unless both ends are on this host. By default the kernel offers 64 KiB, and more according to the bytes read in
-/// a round trip, which lags behind a sender that doubles its amount in each round trip. No memory is used before bytes
-/// arrive. Unlike with `SO_RCVBUF`, the buffer still grows automatically. Cost: two `setsockopt`, none on loopback.
+/// it, unless both ends are on this host. By default, the kernel first offers 64 KiB, and then more, according to the
+/// number of bytes that were read in a round trip. That lags behind a sender that doubles its amount in each round
+/// trip. No memory is used before bytes arrive. Unlike with `SO_RCVBUF`, the buffer still grows automatically. Cost:
+/// two `setsockopt`, none on loopback.
 pub fn offer_room(socket: impl AsFd, peer: IpAddr, bytes: usize) -> Result<()> {
     if peer.to_canonical().is_loopback() {
         return Ok(());

@@ -1,4 +1,5 @@
-//! Verdicts on shared mounts: which guarantees between nodes a measurement found broken, and for which mount it holds.
+//! Verdicts on shared mounts: the guarantees between nodes that a measurement found broken, and the mount that was
+//! measured.
 
 use std::fmt;
 use std::os::fd::AsFd;
@@ -15,7 +16,7 @@ pub enum SharedGuarantee {
     Locks,
     /// A lookup that asks the server finds what another mount replaced.
     Refresh,
-    /// Of two links to one name, one succeeds.
+    /// If two mounts link files to the same name, exactly one succeeds.
     Exclusive,
     /// Synced content is visible as soon as its name is.
     Content,
@@ -90,7 +91,7 @@ impl MountVerdict {
         MountIdentity::of(file).is_some_and(|mount| mount == self.mount)
     }
 
-    /// Returns why nothing must be written to the mount; `None` if nothing is broken.
+    /// Returns why nothing may be written to the mount; `None` if no guarantee is broken.
     pub fn problem(&self) -> Option<MountProblem> {
         let worst = self
             .broken

@@ -1,7 +1,7 @@
 //! Watches on directories: the kernel queues every change of a name in them (inotify).
 //!
-//! The kernel queues a change before the call that makes it returns, and in the order in which the calls took effect. So
-//! after reading the queue, a process knows all changes made before, by any process on this machine.
+//! The kernel queues a change before the call that makes it returns, and in the order in which the calls took effect.
+//! So after reading the queue, a process knows all earlier changes by any process on this machine.
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
@@ -17,7 +17,7 @@ const HEAD_BYTES: usize = 16;
 /// The longest change, in bytes.
 const CHANGE_BYTES_MAX: usize = HEAD_BYTES + 256;
 
-/// The number of a watched directory in a [`DirectoryWatcher`]. Never reused for another directory.
+/// The number of a watched directory in a [`DirectoryWatcher`]. It is never reused for another directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WatchId(i32);
 
@@ -28,14 +28,14 @@ pub enum DirectoryChange<'n> {
     Made {
         /// The name.
         name: &'n [u8],
-        /// Whether it is a directory. If not, it is any other type of file.
+        /// Whether the name is that of a directory, rather than of any other type of file.
         is_dir: bool,
     },
     /// The name was removed: unlinked, or renamed to another.
     Gone {
         /// The name.
         name: &'n [u8],
-        /// Whether it was a directory.
+        /// Whether the name was that of a directory.
         is_dir: bool,
     },
     /// The directory itself was moved or removed, or its owner or mode changed; or the watch has ended.
@@ -51,8 +51,8 @@ pub struct DirectoryWatcher {
 }
 
 impl DirectoryWatcher {
-    /// Makes a queue without directories. Cost: one `inotify_init1`. Errors: `MFILE` if the user has too many
-    /// (`fs.inotify.max_user_instances`, usually 128), `NOSYS` without inotify.
+    /// Creates a queue that watches no directory yet. Cost: one `inotify_init1`. Errors: `MFILE` if the user has too
+    /// many queues (`fs.inotify.max_user_instances`, usually 128), `NOSYS` without inotify.
     pub fn new() -> Result<Self> {
         let queue = inotify_init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?;
         Ok(DirectoryWatcher { queue, read: Vec::with_capacity(QUEUE_READ_BYTES) })

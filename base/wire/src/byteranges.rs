@@ -22,7 +22,7 @@ pub fn parse_ranges(text: &str) -> Option<Vec<ByteRange>> {
 
 /// The text between the contents of a `multipart/byteranges` body.
 pub struct MultipartFraming<'a> {
-    /// Separates the parts; must not occur in them.
+    /// The boundary between the parts; it must not occur in them.
     pub boundary: &'a str,
     /// The content type of the whole object.
     pub content_type: &'a str,
@@ -95,9 +95,9 @@ pub struct MultipartParser {
     state: MultipartState,
     /// The beginning of an incomplete line.
     line: Vec<u8>,
-    /// Bytes since the last content.
+    /// The number of bytes since the last content.
     between_bytes: usize,
-    /// The bytes before the last part's content, without the digits of its range.
+    /// The number of bytes between the contents of the last two parts, without the digits of the range.
     form_bytes: Option<usize>,
     /// The line break that ended the last part's head, and must end its content.
     line_break: &'static [u8],
@@ -123,7 +123,8 @@ enum MultipartState {
 pub enum MultipartStep {
     /// Bytes that the caller must skip.
     Skip(usize),
-    /// The end of a part's head, to be skipped; the range of the object that follows, and the object's size.
+    /// The end of a part's head, which must be skipped; then the range of the object that follows, and the object's
+    /// size, if stated.
     Part(usize, Range<u64>, Option<u64>),
     /// Bytes of the part.
     Data(usize),
@@ -161,7 +162,7 @@ impl fmt::Display for MalformedMultipart {
 impl std::error::Error for MalformedMultipart {}
 
 impl MultipartParser {
-    /// A parser for a body with this boundary; see [`boundary_of`].
+    /// Creates a parser for a body with this boundary; see [`boundary_of`].
     pub fn new(boundary: &str) -> Self {
         let delimiter = [b"--", boundary.as_bytes()].concat();
         let (state, line) = (MultipartState::Preamble, Vec::new());
@@ -184,8 +185,8 @@ impl MultipartParser {
         matches!(self.state, MultipartState::AfterData | MultipartState::Delimiter)
     }
 
-    /// The number of bytes between the current content and that of `next`, which must not be empty, if the server
-    /// writes all heads alike. `None` before the first part.
+    /// Returns the number of bytes between the current content and the content of `next`, which must not be empty, if
+    /// the server writes all heads in the same form. Returns `None` before the first part.
     pub fn bytes_before(&self, next: &Range<u64>) -> Option<usize> {
         self.form_bytes.map(|form| form + digits_of(next))
     }
@@ -375,7 +376,7 @@ mod tests {
     fn heads_that_are_written_alike_are_foreseen() {
         let frame = MultipartFraming { boundary: "b", content_type: "text/plain", size: 2000 };
         let ranges = [7..8, 0..1, 9..10, 9..11, 10..100, 999..1001, 1000..1999];
-        // A body begins with a line break or without.
+        // A body may begin with or without a line break.
         for skipped in [0, 2] {
             let mut parts = MultipartParser::new("b");
             assert_eq!(parts.bytes_before(&ranges[0]), None);

@@ -43,15 +43,15 @@ impl UtcTime {
     }
 }
 
-/// Reads `2009-10-12T17:50:30.000Z`, with or without a fraction. `None` for anything else.
+/// Reads `2009-10-12T17:50:30.000Z`, with or without a fraction. Returns `None` for anything else.
 pub fn parse_iso8601(text: &str) -> Option<SystemTime> {
     let (date, time) = text.strip_suffix('Z')?.split_once('T')?;
     let (clock, fraction) = time.split_once('.').unwrap_or((time, ""));
     time_of(numbers(date, '-')?, numbers(clock, ':')?, nanoseconds(fraction)?)
 }
 
-/// Reads `20130524T000000Z`, the form of `x-amz-date`. `None` for anything else. Cost: no allocation, because each
-/// signed request has such a date.
+/// Reads `20130524T000000Z`, the form of `x-amz-date`. Returns `None` for anything else. Cost: no allocation, which
+/// matters because each signed request has such a date.
 pub fn parse_amz_date(text: &str) -> Option<SystemTime> {
     let bytes: &[u8; 16] = text.as_bytes().try_into().ok()?;
     let is_digit = |at: usize| bytes[at].is_ascii_digit();
@@ -97,8 +97,8 @@ pub fn format_http(time: SystemTime) -> String {
     http_date(time).map(char::from).iter().collect()
 }
 
-/// Writes the date of an HTTP header, as [`format_http`] does. Times before 1970 become 1970, times after 9999 the end
-/// of that year. Cost: no allocation, because each response has such dates.
+/// Writes the date of an HTTP header, as [`format_http`] does. Times before 1970 become 1970, and times after 9999
+/// become the end of that year. Cost: no allocation, which matters because each response has such dates.
 pub fn http_date(time: SystemTime) -> [u8; 29] {
     const DAYS: &[u8; 21] = b"ThuFriSatSunMonTueWed";
     const MONTHS: &[u8; 36] = b"JanFebMarAprMayJunJulAugSepOctNovDec";
@@ -142,8 +142,8 @@ fn nanoseconds(fraction: &str) -> Option<u32> {
     Some(fraction.parse().unwrap_or(0) * scale)
 }
 
-/// Returns the days from 1970-01-01 to a Gregorian date. For the computation, the year starts in March, so that the
-/// leap day comes last and the lengths of the months follow a fixed pattern.
+/// Returns the number of days from 1970-01-01 to a Gregorian date. For the computation, the year starts in March, so
+/// that the leap day comes last and the lengths of the months follow a fixed pattern.
 fn days_from_civil(year: i64, month: u32, day: u32) -> i64 {
     let year = if month <= 2 { year - 1 } else { year };
     let (era, year_of_era) = (year.div_euclid(400), year.rem_euclid(400));

@@ -18,7 +18,7 @@ const FILE: &str = "file";
 pub enum FormError {
     /// The content type is not `multipart/form-data`.
     NotAForm,
-    /// The form does not have the format; says why.
+    /// The form does not have the required format; the value says why.
     Malformed(&'static str),
     /// The parts before the file are larger than [`FIELDS_BYTES_MAX`].
     FieldsTooLarge,
@@ -67,8 +67,9 @@ pub struct FormStart {
 pub struct FormReader {
     delimiter: Vec<u8>,
     buffer: Vec<u8>,
-    /// The start of the item that is being read, and the offset from which to search for its end.
+    /// The start of the item that is being read.
     at: usize,
+    /// The offset from which to search for the end of that item.
     searched: usize,
     item: FormItem,
     fields: Vec<FormField>,
@@ -179,7 +180,8 @@ fn delimiter(boundary: &str) -> Vec<u8> {
     [b"\r\n--", boundary.as_bytes()].concat()
 }
 
-/// Reads the head of a part: the name in lower case, and the name of a file, which is empty if it has none.
+/// Reads the head of a part. Returns the name of the part in lower case, and the name of its file, which is empty if
+/// the head states none.
 fn read_head(head: &[u8]) -> Result<(String, String)> {
     let head =
         std::str::from_utf8(head).map_err(|_| FormError::Malformed("the head of a part is not UTF-8"))?;
@@ -248,8 +250,8 @@ fn parameters(header: &str) -> Result<Vec<(String, String)>> {
     }
 }
 
-/// Reads text up to its closing quote; returns it and the text after it. A backslash is special only before a quote or
-/// another backslash, because old browsers send complete Windows paths.
+/// Reads text up to its closing quote. Returns the text and what follows the quote. A backslash is special only before
+/// a quote or another backslash, because old browsers send complete Windows paths.
 fn unquoted(text: &str) -> Option<(String, &str)> {
     let (mut value, mut characters) = (String::new(), text.char_indices().peekable());
     while let Some((at, character)) = characters.next() {
@@ -287,7 +289,8 @@ enum BoundaryLine {
 }
 
 impl BoundaryLine {
-    /// Errors: `Malformed` if the line continues, so that it only begins with the boundary.
+    /// Reads a byte of the line. Errors: `Malformed` if the line continues, because it then only begins with the
+    /// boundary.
     fn read(&mut self, byte: u8) -> Result<()> {
         *self = match (&*self, byte) {
             (BoundaryLine::Begun, b'-') => BoundaryLine::Hyphen,
@@ -309,11 +312,11 @@ impl BoundaryLine {
     }
 }
 
-/// Finds the end of a file, whose content arrives in pieces of any size. Holds no content: it only counts the bytes
-/// that may begin the boundary, because these are known.
+/// Finds the end of a file, whose content arrives in pieces of any size. It holds no content: it only counts the bytes
+/// that may be the beginning of the boundary, because these bytes are known.
 pub struct FileReader {
     delimiter: Vec<u8>,
-    /// The number of bytes of the delimiter at the end of the previous piece.
+    /// The number of bytes at the end of the previous piece that match the beginning of the delimiter.
     matched: usize,
     /// The line of the boundary after the file, once it has been found.
     line: Option<BoundaryLine>,
@@ -334,7 +337,8 @@ impl FileReader {
         FileReader { delimiter: delimiter(boundary), matched: 0, line: None }
     }
 
-    /// Returns the bytes that end the file. If a piece ends with a part of them, that part is held back.
+    /// Returns the bytes that end the file. If a piece ends with the beginning of these bytes, that part of the piece
+    /// is held back.
     pub fn held(&self) -> &[u8] {
         &self.delimiter
     }

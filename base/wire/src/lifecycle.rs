@@ -47,7 +47,7 @@ fn request(message: impl Into<String>) -> LifecycleError {
 /// The objects to which a rule applies.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RuleFilter {
-    /// Keys begin with this.
+    /// The prefix that keys must have.
     pub prefix: Option<String>,
     /// The tags that objects must have, all of them.
     pub tags: Tags,
@@ -64,7 +64,8 @@ enum FilterForm {
     /// `Prefix` in the rule itself, as before `Filter` existed.
     #[default]
     Prefix,
-    /// Conditions in `Filter` itself. S3 accepts only one; several have the same meaning as within `And`.
+    /// Conditions in `Filter` itself. S3 accepts only one condition there; several have the same meaning here as within
+    /// `And`.
     Direct,
     /// `Filter/And`.
     And,
@@ -94,7 +95,7 @@ pub enum Expiration {
     Days(u32),
     /// On this date.
     Date(SystemTime),
-    /// Never; but a delete marker is removed once it hides no version.
+    /// Never. If the value is true, a delete marker is removed once it hides no version.
     DeleteMarker(bool),
 }
 
@@ -110,9 +111,9 @@ pub struct NoncurrentExpiration {
 /// A rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LifecycleRule {
-    /// Its name.
+    /// The name of the rule.
     pub id: String,
-    /// Whether it applies.
+    /// Whether the rule is in effect.
     pub is_enabled: bool,
     /// The objects to which the rule applies.
     pub filter: RuleFilter,
@@ -356,7 +357,7 @@ fn midnight(text: &str) -> Result<SystemTime> {
     }
 }
 
-/// Reads a document. Errors: the first element that S3 or this store does not accept.
+/// Reads a document of rules. Errors: the first element that S3 or this store does not accept.
 pub fn read(document: &[u8]) -> Result<Vec<LifecycleRule>> {
     let (mut rules, mut elements, mut failed) = (Vec::new(), RuleElements::default(), None);
     let mut take = |path: &str, text: &str| -> Result<()> {

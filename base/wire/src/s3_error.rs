@@ -1,8 +1,8 @@
 //! S3's error codes and statuses for every [`ErrorKind`], in both directions.
 //!
-//! If S3 has a code for a kind, that code is used. If it has none (a full disk, a quota), the kind gets a code of ours:
-//! a Fordway client recovers the kind from this code, and other clients can still recognize the class of the failure by
-//! the HTTP status.
+//! If S3 has a code for a kind, that code is used. If S3 has none (for a full disk or a quota, for example), the kind
+//! has a code of our own: a Fordway client recovers the kind from this code, and other clients can still recognize the
+//! class of the failure by the HTTP status.
 
 use fordway_store::ErrorKind;
 

@@ -1,8 +1,8 @@
-//! AWS Signature Version 2 for clients of services from before 2014, which require it. It is a pure function of the
-//! request.
+//! AWS Signature Version 2, for clients of services from before 2014 that require it. The signature is a pure function
+//! of the request.
 //!
-//! Newer services refuse it. It covers less than [`crate::sigv4`]: neither the host, nor the body
-//! (except by `Content-MD5`), nor most of the query.
+//! Newer services refuse such signatures. A signature of version 2 covers less than one of version 4
+//! ([`crate::sigv4`]): neither the host, nor the body (except by `Content-MD5`), nor most of the query.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
@@ -60,7 +60,7 @@ pub struct LegacySignedRequest<'a> {
 impl LegacySignedRequest<'_> {
     /// Returns the value of `Authorization`.
     pub fn authorization(&self, access_key: &str, secret_key: &str) -> String {
-        // HMAC takes a key of any length, so this does not fail.
+        // HMAC accepts keys of any length, so this does not fail.
         let Ok(mut mac) = Hmac::<Sha1>::new_from_slice(secret_key.as_bytes()) else { return String::new() };
         mac.update(self.string_to_sign().as_bytes());
         format!("AWS {access_key}:{}", BASE64.encode(mac.finalize().into_bytes()))

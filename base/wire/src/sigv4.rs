@@ -19,8 +19,8 @@ pub const MAX_EXPIRES_S: u64 = 7 * 24 * 3600;
 
 const ALGORITHM: &str = "AWS4-HMAC-SHA256";
 
-/// A key derived from the secret for one day, region and service. Deriving it costs 4 HMACs; a caller keeps it until
-/// [`SigningKey::is_for`] says that the day has changed.
+/// A key derived from the secret for one day, region and service. Deriving the key costs 4 HMACs, so callers keep it
+/// until [`SigningKey::is_for`] says that the day has changed.
 #[derive(Clone)]
 pub struct SigningKey {
     /// An HMAC that has already processed the key. This saves half of the hash blocks of each signature.
@@ -71,8 +71,8 @@ impl SigningKey {
         format!("{ALGORITHM} Credential={access_key}/{scope},SignedHeaders={names},Signature={signature}")
     }
 
-    /// Returns the query of a presigned URL, signature included, whose only signed header is `host`. `parameters` are
-    /// the request's own, not encoded.
+    /// Returns the query of a presigned URL, including the signature. The only signed header is `host`. `parameters`
+    /// are the request's own, not encoded.
     pub fn presigned_query(
         &self,
         access_key: &str,

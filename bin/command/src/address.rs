@@ -49,8 +49,8 @@ impl StorageAddress {
         if text.is_empty() {
             return Err(Error::new(ErrorKind::InvalidArgument, "an address cannot be empty"));
         }
-        // The user probably forgot a slash. If the address were treated as a file name, the copy would end up in the
-        // current directory.
+        // The user probably forgot a slash. If the address were treated as a file name, the copy would be written to
+        // the current directory.
         if let Some(rest) = text.strip_prefix("s3:") {
             let rest = rest.trim_start_matches('/');
             let why = format!(

@@ -16,7 +16,7 @@ use fordway_store::{Error, ErrorKind, Result, Store};
 use crate::output::CommandOutput;
 use crate::web;
 
-/// Opens an endpoint; `None` means the one of the command line or the environment.
+/// Opens the lane of an endpoint; `None` means the endpoint that the command line or the environment names.
 type OpenLane = Box<dyn Fn(Option<&str>) -> Result<Lane> + Send + Sync>;
 
 /// The context of a command. Commands never create lanes or streams themselves.
@@ -78,7 +78,8 @@ impl CommandContext {
     /// Returns the connections to web servers; creates them on the first call.
     pub fn web(&self) -> &Arc<HttpSession> {
         self.web.get_or_init(|| {
-            // Enough connections for all jobs, each of which may read from a server while it writes to it.
+            // These are enough connections for all jobs, each of which may read from a server while it writes to the
+            // same server.
             web::session(
                 web::ca_bundle(),
                 SessionOptions { connections_per_origin: 2048, ..SessionOptions::default() },
@@ -95,7 +96,7 @@ impl CommandContext {
     }
 }
 
-/// The request to stop; clones share it.
+/// The flag that requests a stop. Clones share it.
 #[derive(Clone, Default)]
 pub struct InterruptFlag(Arc<InterruptCleanup>);
 
@@ -138,8 +139,8 @@ impl InterruptFlag {
         TemporaryFile { path: path.to_owned(), interrupt: self.clone() }
     }
 
-    /// Removes the temporary files that would be left if the process ended now, except non-empty files that the same
-    /// command can resume from, which it returns.
+    /// Removes the temporary files that would be left if the process ended now. Keeps and returns the non-empty files
+    /// that the same command can resume from.
     pub fn leave(&self) -> Vec<PathBuf> {
         let mut kept = Vec::new();
         for (path, leftover) in &*self.temporaries() {
@@ -161,8 +162,8 @@ impl InterruptFlag {
         *self.0.on_hang_up.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(reload));
     }
 
-    /// Handles SIGHUP, which is sent when the terminal closes, or to make a daemon reload its files. Returns whether a
-    /// reload was called.
+    /// Handles SIGHUP, which is sent when the terminal closes, or to make a daemon reload its files. Returns whether
+    /// there was a reload to call.
     pub fn hang_up(&self) -> bool {
         let reload = self.0.on_hang_up.lock().unwrap_or_else(PoisonError::into_inner);
         reload.as_ref().map(|reload| reload()).is_some()
@@ -174,7 +175,7 @@ impl InterruptFlag {
 pub enum LeftoverKind {
     /// The file is useless.
     Useless,
-    /// The same command can resume from it.
+    /// The same command can resume from the file.
     Resumable,
 }
 

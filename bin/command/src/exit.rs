@@ -1,4 +1,4 @@
-//! Exit codes, by which a script can distinguish outcomes without parsing messages.
+//! Exit codes, which let a script distinguish outcomes without parsing messages.
 
 use std::io;
 
@@ -16,7 +16,7 @@ pub enum CommandExit {
     Usage = 2,
     /// No such bucket, object, upload or file.
     NotFound = 3,
-    /// Permission or credentials.
+    /// Permission was denied, or the credentials are invalid.
     Denied = 4,
     /// A condition failed: the object exists or changed, or the bucket is not empty.
     Conflict = 5,
@@ -91,7 +91,7 @@ pub fn file_error(doing: &str, path: impl std::fmt::Display, error: io::Error) -
 mod tests {
     use super::*;
 
-    /// This is the table in the manual. Changing a kind's code is visible to scripts.
+    /// Checks the codes against the table in the manual. Changing the code of a kind is visible to scripts.
     #[test]
     fn every_kind_has_the_documented_code() {
         let documented = |kind: ErrorKind| match kind.name() {

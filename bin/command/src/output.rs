@@ -127,7 +127,7 @@ impl CommandOutput {
         self.message(&format!("fordway: {error}"));
     }
 
-    /// Prints a warning; `--quiet` hides it.
+    /// Prints a warning, unless `--quiet` is given.
     pub fn note(&self, sentence: &str) {
         if !self.quiet {
             self.message(&format!("fordway: {sentence}"));
@@ -168,7 +168,7 @@ impl CommandOutput {
         }
     }
 
-    /// Shows that `done` of `total` steps are done; `doing` names the current one.
+    /// Shows that `done` of `total` steps are done; `doing` names the current step.
     pub fn steps(&self, done: u64, total: u64, doing: impl Display) {
         if !self.bar.is_hidden() {
             self.bar.set_length(total);

@@ -100,8 +100,8 @@ fn surroundings(global: &GlobalArgs, interrupt: InterruptFlag) -> CommandContext
     context
 }
 
-/// Starts logging to standard error with the filter in `FORDWAY_LOG`, such as `debug` or `fordway_cli=trace`; without
-/// it, with `default`.
+/// Starts logging to standard error with the filter in `FORDWAY_LOG`, such as `debug` or `fordway_cli=trace`, or with
+/// the filter `default` if the variable is not set.
 fn start_logging(default: Option<&str>) {
     let wanted = std::env::var("FORDWAY_LOG").ok().or_else(|| default.map(str::to_owned));
     if let Some(filter) = wanted.and_then(|wanted| EnvFilter::try_new(wanted).ok()) {

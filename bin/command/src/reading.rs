@@ -23,7 +23,7 @@ use crate::replicas::{OpenedFile, OpenedTicket, ReplicaOpener};
 pub struct ReadPlan<'a> {
     /// The URL; empty if only a Metalink is named.
     pub url: &'a str,
-    /// Ranges, or the whole file.
+    /// The bytes to read: ranges, or the whole file.
     pub what: ReadSelection<'a>,
     /// How ranges are grouped into calls.
     pub calls: &'a CallArgs,
@@ -38,16 +38,16 @@ pub struct ReadPlan<'a> {
 pub enum ReadSelection<'a> {
     /// The given ranges, with up to `window` calls in flight.
     Ranges {
-        /// Offset and length of each, in bytes.
+        /// The offset and length of each range, in bytes.
         ranges: &'a [(u64, usize)],
-        /// Calls in flight at once.
+        /// The maximum number of calls in flight at once.
         window: usize,
     },
     /// The whole file in blocks, with a limit on the memory for read-ahead.
     Blocks {
         /// The size of one read.
         block_bytes: usize,
-        /// Memory for read-ahead.
+        /// The maximum number of bytes of memory for read-ahead.
         read_ahead_bytes: u64,
     },
 }
@@ -55,7 +55,7 @@ pub enum ReadSelection<'a> {
 /// The cost of reading, including opening.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct ReadTotals {
-    /// Total bytes read.
+    /// The total number of bytes read.
     pub bytes: u64,
     /// The number of ranges.
     pub fragments: u64,
@@ -128,8 +128,8 @@ fn cpu_seconds() -> f64 {
 /// A call in flight, and its start time.
 type StartedCall = (Instant, OpenedTicket);
 
-/// Opens a file. If the first call is already in flight, returns it too. Returns `None` for objects on lanes where
-/// several calls in flight have no advantage. Cost: a HEAD if no call is in flight.
+/// Opens a file. If opening has already started the first call, returns that call too. Returns `None` for objects on
+/// lanes where several calls in flight have no advantage. Cost: a HEAD, unless the first call was started.
 fn open(reading: &ReadPlan, context: &CommandContext) -> Result<Option<(OpenedFile, Option<OpenedTicket>)>> {
     if reading.url.starts_with("s3://") {
         let (bucket, key) = StorageAddress::parse(reading.url)?.into_object()?;
@@ -229,7 +229,8 @@ fn read_ranges_of(
         let Some((started, call, ticket)) = under_way.pop_front() else { return Ok(file.traffic()) };
         memory = match (file.wait(ticket), &file) {
             (Err(error), OpenedFile::One(_)) => {
-                // Continue with replicas. Calls that were in flight on the failed file are repeated, in the same order.
+                // Reading continues with replicas. Calls that were in flight on the failed file are repeated, in the
+                // same order.
                 file = OpenedFile::Many(reading.places().instead(reading.url, error, context)?);
                 for (_, call, ticket) in &mut under_way {
                     *ticket = file.submit(call, Vec::new())?;
@@ -242,7 +243,7 @@ fn read_ranges_of(
     }
 }
 
-/// Reads from a store that responds at once, so it waits for each call before making the next.
+/// Reads from a store that responds at once, so that each call is completed before the next one is made.
 fn read_object(
     reading: &ReadPlan,
     ranges: &[(u64, usize)],

@@ -8,7 +8,7 @@ use jiff::tz::TimeZone;
 /// Parses a duration such as `30ms`, `90s`, `30m`, `24h`, `7d` or `2w`.
 pub fn parse_duration(text: &str) -> Result<Duration, String> {
     let lower = text.trim().to_ascii_lowercase();
-    // List `us` and `ms` before `s`, which is a suffix of both.
+    // `us` and `ms` come before `s`, which is a suffix of both.
     let units = [("us", 1), ("ms", 1_000), ("s", SECOND_US), ("m", 60 * SECOND_US), ("h", 3_600 * SECOND_US)];
     let long_units = [("d", 86_400 * SECOND_US), ("w", 604_800 * SECOND_US)];
     let unit = units.iter().chain(&long_units).find_map(|(name, us)| Some((lower.strip_suffix(name)?, *us)));

@@ -1,4 +1,4 @@
-//! Copies of files that have replicas.
+//! Copies files that have replicas.
 
 pub(crate) use fordway_command::replicas::ReplicaOpener;
 

@@ -142,7 +142,7 @@ pub(crate) fn download_to(
         }
         Err(error) => {
             let error = match places.instead(url, error, context) {
-                // Keep the bytes received so far, as far as digests can verify them.
+                // The bytes received so far are kept, as far as digests can verify them.
                 Ok(file) => {
                     let (hasher, leftover) = replicas::identity(&file);
                     let part = part.given_to(path, (&hasher, leftover))?;
@@ -177,7 +177,8 @@ fn copy_one(
     }
 }
 
-/// Errors: `PreconditionFailed`, if an existing file must not be replaced.
+/// Returns whether to copy to `path`, given the policy for existing files. Errors: `PreconditionFailed` if an existing
+/// file must not be replaced.
 pub(crate) fn is_wanted(path: &Path, existing: ExistingPolicy) -> Result<bool> {
     match existing {
         ExistingPolicy::Skip if path.exists() => Ok(false),
@@ -258,7 +259,7 @@ pub(crate) struct PartFile<'c> {
     file: File,
     leftover: LeftoverKind,
     context: &'c CommandContext,
-    /// Whether the part is published, or kept for the next download.
+    /// Whether the part has been published, or is kept for the next download.
     is_settled: bool,
     /// Removes the part if a signal ends the process.
     _temporary: TemporaryFile,

@@ -37,7 +37,7 @@ impl WildcardPattern {
     /// pattern and the text.
     pub(crate) fn matches(&self, text: &str) -> bool {
         let (tokens, mut at, mut rest) = (&self.0, 0, text.chars());
-        // The position after the last `*`, and the text that it has not consumed yet.
+        // The position after the last `*` in the pattern, and the text that this `*` has not consumed yet.
         let mut star: Option<(usize, std::str::Chars<'_>)> = None;
         loop {
             if tokens.get(at) == Some(&PatternToken::AnyMany) {
@@ -78,7 +78,7 @@ impl PatternToken {
         }
         let negated = chars.get(1) == Some(&'!');
         let start = if negated { 2 } else { 1 };
-        // A closing bracket in the first position is a member.
+        // A closing bracket in the first position is a member of the class.
         let end = start + 1 + chars.get(start + 1..)?.iter().position(|&c| c == ']')?;
         let mut ranges = Vec::new();
         let mut members = &chars[start..end];
@@ -118,7 +118,8 @@ pub(crate) fn directory(key: &str) -> &str {
     &key[..key.rfind('/').map_or(0, |slash| slash + 1)]
 }
 
-/// `--include` and `--exclude` in the order in which they were given. The last match decides.
+/// The filters `--include` and `--exclude`, in the order in which they were given. The last filter that matches
+/// decides.
 #[derive(Clone, Debug, Default)]
 pub struct FilterRules(Vec<(FilterVerdict, WildcardPattern)>);
 

@@ -3,7 +3,7 @@
 //! files of a chain and a key. Secrets are read only from files that belong to the user and that no other user can
 //! read.
 //!
-//! Credentials go to the host that the caller named, never to one that a server redirects to: a
+//! Credentials are sent to the host that the caller named, never to one that a server redirects to: each
 //! [`HttpSession`](super::vector::HttpSession) has its own credentials and connections.
 
 use std::fmt;
@@ -66,15 +66,15 @@ impl SessionCredentials {
         self
     }
 
-    /// Tries this client certificate before all others: PEM files, the certificate first in its chain. Both may be the
-    /// same file, as with an X.509 proxy.
+    /// Tries this client certificate before all others. Both files are PEM files; `chain` begins with the certificate
+    /// itself. They may be the same file, as with an X.509 proxy.
     pub fn with_certificate(mut self, chain: impl Into<PathBuf>, key: impl Into<PathBuf>) -> Self {
         self.certificates.insert(0, CertificateFiles::named(chain.into(), key.into()));
         self
     }
 
-    /// Also sends tokens and passwords over plain HTTP, where anyone on the network path can read them. By default this
-    /// is done only within this machine.
+    /// Also sends tokens and passwords over plain HTTP, where anyone on the network path can read them. By default,
+    /// they are sent over plain HTTP only within this machine.
     pub fn over_plain_http(mut self) -> Self {
         self.goes_unprotected = true;
         self
@@ -236,8 +236,8 @@ pub(crate) type ClientCertificate = Arc<SingleCertAndKey>;
 /// The files of a certificate and its key.
 #[derive(Clone, Debug)]
 struct CertificateFiles {
-    /// The certificate, followed by the certificates up to a known authority. At the usual path this file also contains
-    /// the key.
+    /// The file with the certificate, followed by the certificates up to a known authority. At the usual path, this
+    /// file also contains the key.
     chain: PathBuf,
     key: SecretFile,
 }
@@ -291,7 +291,7 @@ impl CertificateFiles {
     }
 }
 
-/// The maximum size of a secret's file. Larger files are not tokens, certificates or password lists.
+/// The maximum size of a secret's file. A larger file is not a token, a certificate or a password list.
 const BYTES_MAX: u64 = 1 << 20;
 
 /// The path of a secret.

@@ -14,8 +14,8 @@ use super::proxy::ProxySettings;
 use super::response::{HttpResponse, ResponseHead};
 use super::{HttpVersion, Origin, SessionCredentials, Timeouts, TlsRoots};
 
-/// Sends requests and keeps connections for later ones. Threads may share a client; calls run, and block, in the
-/// calling thread.
+/// Sends requests and keeps connections for later ones. Threads may share a client. Calls run in the calling thread,
+/// and block it.
 pub struct HttpClient {
     connector: Connector,
     pool: Arc<ConnectionPool>,
@@ -36,7 +36,7 @@ pub struct HttpExchange<'a> {
     pub origin: &'a Origin,
     /// `GET`, `PUT`, ...; decides whether the response has a body.
     pub method: &'a str,
-    /// Writes the request line and all headers, with the empty line that ends them.
+    /// Appends the request line and all headers, with the empty line that ends them.
     pub write_head: &'a dyn Fn(&mut Vec<u8>),
     /// The body, sent after the head, which must state its length.
     pub body: &'a [u8],
@@ -81,10 +81,9 @@ impl HttpClient {
         self.connector.proxies()
     }
 
-    /// Sends a request and receives the head of the response, whatever its status. A pooled connection that the server
-    /// has closed meanwhile is replaced by a new one, once.
-    /// Cost on a pooled connection: one `sendmsg`, one `recv`; for [`ReplayPolicy::IfUnsent`] one more `recv` to check
-    /// that the connection is alive.
+    /// Sends a request and receives the head of the response, regardless of its status. A pooled connection that the
+    /// server has closed in the meantime is replaced with a new one, once. Cost on a pooled connection: one `sendmsg`,
+    /// one `recv`; for [`ReplayPolicy::IfUnsent`] one more `recv` to check that the connection is alive.
     pub fn send(&self, exchange: &HttpExchange) -> Result<HttpResponse, ExchangeFailure> {
         if let Some(connection) = self.pooled(exchange) {
             match self.send_on(connection, exchange) {
@@ -145,7 +144,8 @@ impl HttpClient {
         }
     }
 
-    /// A server may refuse a request before it has read the body, and close the connection: the response says why.
+    /// Receives the response of a server that refuses a request before it has read the body, and closes the connection:
+    /// the response says why.
     pub(super) fn early_answer(
         &self,
         mut connection: BufferedConnection,
@@ -193,7 +193,7 @@ pub(super) type BodySink<'a> = dyn FnMut(&[u8]) -> Result<()> + 'a;
 pub(super) struct StreamedBody<'a> {
     /// The size of the body, if known; otherwise the body is sent in chunks.
     pub(super) size_bytes: Option<u64>,
-    /// Whether the head contains `Expect: 100-continue` (RFC 9110 section 10.1.1). A body is then not sent needlessly
+    /// Whether the head contains `Expect: 100-continue` (RFC 9110 section 10.1.1). The body is then not sent needlessly
     /// if the request is refused or redirected.
     pub(super) asks_first: bool,
     /// Produces the body, from its first byte.
@@ -294,7 +294,8 @@ fn send_body(
 /// The maximum number of idle connections kept per origin.
 const MAX_IDLE: usize = 64;
 
-/// Idle connections by origin, the most recently used on top: it is the least likely to have been closed.
+/// Idle connections by origin, each list a stack. The most recently used connection is on top, because it is the least
+/// likely to have been closed.
 pub(super) struct ConnectionPool {
     idle: Mutex<IdleConnections>,
     idle_limit: Duration,
@@ -345,7 +346,7 @@ impl ConnectionPool {
         // A panic elsewhere leaves the map consistent, because each change is one operation.
         let mut idle = self.idle.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         if !idle.opened_by.is_current() {
-            // After a fork, the parent still uses the connections, and requests of both processes would mix.
+            // After a fork, the parent still uses these connections, and the requests of both processes would mix.
             idle.by_origin.clear();
             idle.opened_by = ProcessIdentity::current();
         }

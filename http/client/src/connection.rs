@@ -1,4 +1,4 @@
-//! One connection: bytes received but not yet used, and the buffers that live as long as the connection.
+//! One connection, with the bytes received but not yet used, and the buffers that live as long as the connection.
 
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::time::{Duration, Instant};
@@ -35,9 +35,9 @@ pub struct BufferedConnection {
     forwarding: Option<RequestForwarding>,
     /// The head of the request being sent; kept for its capacity.
     pub request_head: Vec<u8>,
-    /// Bytes of the request sent so far, head and body.
+    /// The number of bytes of the request sent so far, head and body.
     sent: usize,
-    /// Bytes received since the connection was made.
+    /// The number of bytes received since the connection was made.
     pub received_bytes: u64,
     /// Whether calls block; if not, they fail with `WouldBlock` and the caller repeats them.
     is_blocking: bool,
@@ -50,9 +50,9 @@ pub struct BufferedConnection {
 
 /// The destination of the next received bytes.
 pub(super) enum ReceiveTarget<'m> {
-    /// This memory.
+    /// Straight into this memory.
     Place(&'m mut [u8]),
-    /// The connection's buffer, where the caller inspects the bytes; with the maximum number of bytes.
+    /// Into the connection's buffer, where the caller inspects them, up to this number of bytes.
     Aside(usize),
 }
 
@@ -103,7 +103,7 @@ impl BufferedConnection {
         BufferedConnection { forwarding: Some(forwarding), ..self }
     }
 
-    /// Appends a request's head to the heads to be sent next, in the form that the other end expects.
+    /// Appends a request's head to `request_head`, in the form that the other end expects.
     pub(super) fn push_head(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
         let start = self.request_head.len();
         write(&mut self.request_head);
@@ -144,7 +144,7 @@ impl BufferedConnection {
         if let ConnectionTransport::Http2(connection) = &self.transport { Some(connection) } else { None }
     }
 
-    /// Returns the HTTP/2 connection to drive it, if this is one.
+    /// Returns the HTTP/2 connection, so that the caller can drive it, if this is one.
     #[cfg(feature = "http2")]
     pub(super) fn as_http2(&mut self) -> Option<&mut Http2Connection> {
         if let ConnectionTransport::Http2(connection) = &mut self.transport { Some(connection) } else { None }
@@ -233,8 +233,8 @@ impl BufferedConnection {
         }
     }
 
-    /// Sends the unsent rest of `request_head`, to which several requests may have been appended. `false` if the socket
-    /// has no room for more now.
+    /// Sends the unsent rest of `request_head`, to which several requests may have been appended. Returns `false` if
+    /// the socket has no room for more now.
     pub(super) fn send_queued(&mut self) -> io::Result<bool> {
         match self.send_rest(&[]) {
             Ok(()) => {
@@ -247,9 +247,8 @@ impl BufferedConnection {
         }
     }
 
-    /// Receives a head; skips interim responses (1xx).
-    /// Errors: `Ok(None)` if the other side closed the connection without sending anything; `BadResponse`, `Timeout`,
-    /// `IncompleteBody`, `Io`.
+    /// Receives a head; skips interim responses (1xx). Returns `None` if the other side closed the connection without
+    /// sending anything. Errors: `BadResponse`, `Timeout`, `IncompleteBody`, `Io`.
     pub(super) fn receive_head(&mut self) -> Result<Option<ResponseHead>> {
         let deadline = Instant::now() + self.timeouts.first_byte;
         self.limit_wait(self.timeouts.first_byte)?;
@@ -321,8 +320,8 @@ impl BufferedConnection {
         self.send_rest(piece)
     }
 
-    /// Takes the next head from the received bytes, skipping interim ones; `false` if the head is incomplete.
-    /// Errors: `BadResponse`.
+    /// Takes the next head from the received bytes, and skips the heads of interim responses. Returns `false` if the
+    /// head is incomplete. Errors: `BadResponse`.
     pub fn take_head(&mut self, head: &mut ResponseHead) -> Result<bool> {
         while self.filled > self.used && head.parse(&self.buffer, self.used..self.filled)? {
             self.used = head.end;
@@ -333,8 +332,9 @@ impl BufferedConnection {
         Ok(false)
     }
 
-    /// Makes the last received head, and everything after it, unread again; `false` if it is no longer in the buffer.
-    /// Must be called before anything but [`BufferedConnection::receive_more`].
+    /// Makes the last received head, and everything after it, unread again. Returns `false` on an HTTP/2 connection,
+    /// whose buffer does not hold the head. After the head was taken, only [`BufferedConnection::receive_more`] may be
+    /// called before this method.
     pub(super) fn unread(&mut self) -> bool {
         #[cfg(feature = "http2")]
         if self.is_http2() {
@@ -361,8 +361,8 @@ impl BufferedConnection {
         debug_assert!(self.used <= self.filled);
     }
 
-    /// Reads body bytes into `target`: first the bytes that were already received, else as many as one call returns. 0
-    /// is the end.
+    /// Reads body bytes into `target`: those that were already received, or, if there are none, as many as one system
+    /// call returns. 0 is the end.
     pub(super) fn read(&mut self, target: &mut [u8]) -> io::Result<usize> {
         if !self.has_nothing_left() {
             return Ok(self.take_waiting(target));
@@ -384,8 +384,8 @@ impl BufferedConnection {
     }
 
     /// When the buffer is empty, receives the next bytes with one call: body bytes straight into their targets, and
-    /// bytes to inspect into the buffer, where [`BufferedConnection::text`] has them from 0 on until the next call.
-    /// Returns the number of bytes; 0 is the end. An encrypted connection fills only the first target.
+    /// bytes to inspect into the buffer, where [`BufferedConnection::text`] returns them, from position 0 on, until the
+    /// next call. Returns the number of bytes; 0 is the end. An encrypted connection fills only the first target.
     pub(super) fn read_ahead(&mut self, nexts: Vec<ReceiveTarget<'_>>) -> io::Result<usize> {
         debug_assert!(self.has_nothing_left());
         self.check_drained()?;

@@ -1,5 +1,5 @@
-//! Opens connections to an origin (scheme, host and port), and sets up TLS by rustls: trusted certificates and the
-//! handshake's configuration.
+//! Opens connections to an origin (scheme, host and port), and sets up TLS with rustls: the trusted certificates, and
+//! the configuration of the handshake.
 
 #[cfg(feature = "http2")]
 use std::collections::HashSet;
@@ -261,7 +261,7 @@ impl TlsConnector {
     }
 
     /// Completes the handshake with the peer of `socket`. Errors: `BadResponse` for an untrusted certificate and for a
-    /// peer without TLS, where a retry would not help; `Unavailable`, `InvalidArgument`.
+    /// peer without TLS, because a retry would not help in these cases; `Unavailable`, `InvalidArgument`.
     pub(super) fn start(
         &self,
         origin: &Origin,

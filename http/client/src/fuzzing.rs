@@ -77,7 +77,7 @@ fn body_of(
     }
 }
 
-/// Reads chunks as vectored reads do, which request the length of each run of content.
+/// Reads chunks as vectored reads do: asks for the length of each run of content before reading it.
 pub fn chunk_runs(bytes: &[u8]) {
     let Ok(mut connection) = receiving(bytes) else { return };
     let mut framing = BodyFraming::Chunked(crate::response::ChunkPosition::Size);

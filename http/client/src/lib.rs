@@ -32,7 +32,8 @@ use fordway_store::{Error, ErrorKind, Result};
 /// The `User-Agent` of all requests.
 pub const USER_AGENT: &str = concat!("fordway/", env!("CARGO_PKG_VERSION"));
 
-/// Connections without a pool, with heads and bodies as they arrive. The load generator is built from these parts.
+/// Connections without a pool, whose heads and bodies are available as they arrive. The load generator is built from
+/// these parts.
 pub mod parts {
     pub use crate::connection::{BufferedConnection, io_error};
     pub use crate::connector::Connector;
@@ -48,7 +49,7 @@ pub enum HttpVersion {
     /// HTTP/1.1, which every server supports.
     #[default]
     Http1,
-    /// HTTP/2: by prior knowledge without TLS, by ALPN with TLS. A server without HTTP/2 is an error.
+    /// HTTP/2: by prior knowledge without TLS, by ALPN with TLS. Calls to a server without HTTP/2 fail.
     #[cfg(feature = "http2")]
     Http2,
 }

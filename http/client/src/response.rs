@@ -31,8 +31,8 @@ pub struct ResponseHead {
 }
 
 impl ResponseHead {
-    /// Parses a head that starts at `within.start`; replaces the previous head and reuses its memory. `false` if the
-    /// head is incomplete. Errors: `BadResponse`.
+    /// Parses a head that starts at `within.start`; replaces the previous head and reuses its memory. Returns `false`
+    /// if the head is incomplete. Errors: `BadResponse`.
     pub(super) fn parse(&mut self, buffer: &[u8], within: Range<usize>) -> Result<bool> {
         let mut fields = [const { MaybeUninit::uninit() }; MAX_HEADERS];
         let mut parsed = httparse::Response::new(&mut []);
@@ -47,7 +47,7 @@ impl ResponseHead {
             Ok(httparse::Status::Partial) => return Ok(false),
             Err(error) => {
                 let start = String::from_utf8_lossy(&bytes[..bytes.len().min(40)]).into_owned();
-                // A TLS record with an alert (RFC 8446 section 5.1).
+                // The bytes begin with a TLS record that holds an alert (RFC 8446 section 5.1).
                 let hint = if bytes.starts_with(&[21, 3]) { "; is the address https:// ?" } else { "" };
                 let detail = format!("the response is not HTTP/1.1 (it starts with {start:?}{hint})");
                 return Err(Error::new(ErrorKind::BadResponse, detail).caused_by(error));
@@ -75,7 +75,7 @@ impl ResponseHead {
         })
     }
 
-    /// Returns whether the other side accepts another request after a body that ends by `framing`.
+    /// Returns whether the other side accepts another request after a body with this `framing`.
     pub fn may_keep_alive(&self, connection: &BufferedConnection, framing: &BodyFraming) -> bool {
         let said = |word: &str| {
             let mut stated =
@@ -209,8 +209,8 @@ impl HttpResponse {
         }
     }
 
-    /// Reads the whole body, whatever its framing, up to 64 MiB.
-    /// Errors: as [`HttpResponse::read_into`], `EntityTooLarge`.
+    /// Reads the whole body, regardless of its framing, up to 64 MiB. Errors: as [`HttpResponse::read_into`],
+    /// `EntityTooLarge`.
     pub fn read_document(&mut self) -> Result<Vec<u8>> {
         self.read_rest(MAX_DOCUMENT_BYTES)
     }
@@ -266,7 +266,7 @@ const MAX_LINE_BYTES: usize = 8 * 1024;
 pub enum BodyFraming {
     /// There is no body, or it has ended.
     Empty,
-    /// The body has a stated length, of which this many bytes are left.
+    /// The body has a stated length; the value is the number of bytes that are left.
     Length(u64),
     /// The body consists of chunks (RFC 9112 section 7.1).
     Chunked(ChunkPosition),
@@ -279,7 +279,7 @@ pub enum BodyFraming {
 pub enum ChunkPosition {
     /// Before the line with a chunk's size.
     Size,
-    /// Within a chunk that has this many bytes left.
+    /// Within a chunk; the value is the number of bytes that are left of it.
     Data(u64),
     /// Before the line break that ends a chunk.
     DataEnd,
@@ -290,14 +290,14 @@ pub enum ChunkPosition {
 impl BodyFraming {
     /// Returns the framing by RFC 9112 section 6.3. Errors: `BadResponse` if the head contradicts itself.
     pub fn of(head: &ResponseHead, connection: &BufferedConnection, method: &str) -> Result<Self> {
-        // These responses have no body, whatever length they state.
+        // These responses have no body, regardless of the length that they state.
         if method == "HEAD" || matches!(head.status, 204 | 304) {
             return Ok(BodyFraming::Empty);
         }
         let named = |wanted: &'static str| {
             head.headers(connection).filter(move |(name, _)| name.eq_ignore_ascii_case(wanted))
         };
-        // A transfer coding overrides a length. If this decision differed from that of a proxy on the path, a server
+        // A transfer coding overrides a length. If this client decided differently from a proxy on the path, a server
         // could smuggle in a second response. Two different lengths are refused below for the same reason.
         if let Some((_, coding)) = named("transfer-encoding").next() {
             return match coding.trim().eq_ignore_ascii_case("chunked") {

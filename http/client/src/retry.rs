@@ -23,12 +23,12 @@ pub struct RetryBudget {
     pub until: Option<Instant>,
     failures: u32,
     first: Option<String>,
-    /// Bytes that arrived since the failure count was last reset.
+    /// The number of bytes that arrived since the failure count was last reset.
     brought_bytes: u64,
 }
 
 impl RetryBudget {
-    /// Creates a budget of `max_retries` retries (0 for none), all of them before `until`.
+    /// Creates a budget of `max_retries` retries (0 for none), all of which must begin before `until`.
     pub fn new(max_retries: u32, until: Option<Instant>) -> Self {
         RetryBudget { max_retries, until, failures: 0, first: None, brought_bytes: 0 }
     }
@@ -96,8 +96,8 @@ impl RetryBudget {
     }
 }
 
-/// Returns a random wait before attempt number `tries + 1`, between half and all of a limit that doubles with each
-/// attempt, so that clients that failed together do not retry together.
+/// Returns the wait before attempt number `tries + 1`: a random time between half and all of a limit that doubles with
+/// each attempt, so that clients that failed together do not retry together.
 pub fn backoff(tries: u32) -> Duration {
     let doubled = FIRST.saturating_mul(1 << tries.saturating_sub(1).min(16)).min(LONGEST);
     // Every `RandomState` hashes differently, which is random enough for jitter.

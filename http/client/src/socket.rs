@@ -11,7 +11,7 @@ use rustix::net::{RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendFlags
 
 use super::{Origin, Timeouts};
 
-/// The receive window offered from the start: the bandwidth-delay product of 1 Gbit/s and 60 ms.
+/// The receive window in bytes that is offered from the start: the bandwidth-delay product of 1 Gbit/s and 60 ms.
 const ROOM_BYTES: usize = 8 << 20;
 
 /// A connected socket, without Nagle's algorithm.
@@ -167,7 +167,7 @@ impl Write for TcpSocket {
         let sent =
             within(limit, || sendmsg(&self.stream, pieces, &mut SendAncillaryBuffer::default(), flags))?;
         if self.waits && sent < pieces.iter().map(|piece| piece.len()).sum() {
-            // A call that has sent something also ends at a signal, or at the end of a short wait.
+            // A call that has already sent something also returns early on a signal, or at the end of a short wait.
             fordway_sys::after_signal()?;
         }
         Ok(sent)

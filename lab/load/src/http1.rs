@@ -164,14 +164,14 @@ impl Http1Load {
         }
     }
 
-    /// Passes the request of `slot` to the kernel. Its head is already in the connection's buffer.
+    /// Passes the request of `slot` to the kernel. The head of the request is already in the connection's buffer.
     fn send(&mut self, slot: usize, finished: &mut Vec<FinishedRequest>) {
         let line = &mut self.lines[slot];
         let Some(connection) = &mut line.connection else { return };
         line.received_before = connection.received_bytes;
         match connection.send(self.requests.body()) {
             Ok(()) => line.state = Http1State::Head,
-            // A permanent error will recur when the rest is sent or when the response is read.
+            // A permanent error will occur again when the rest is sent or when the response is read.
             Err(_) => self.advance(slot, finished),
         }
     }
@@ -336,8 +336,9 @@ impl LoadConnection {
         self.is_resent = false;
     }
 
-    /// Whether the request failed only because the server closed the idle connection, which it may do at any time. This
-    /// is assumed if the connection has carried an earlier request and no byte of this response was received.
+    /// Whether the request failed only because the server closed the idle connection, which a server may do at any
+    /// time. This is assumed if the connection has carried an earlier request and no byte of this response was
+    /// received.
     fn may_resend(&self, error: &Error) -> bool {
         let was_in_use = self.connection.as_ref().is_some_and(|connection| {
             connection.is_reused && connection.received_bytes == self.received_before
@@ -351,7 +352,7 @@ impl LoadConnection {
         if self.state == Http1State::Sending {
             match connection.send_rest(requests.body()) {
                 Ok(()) => self.state = Http1State::Head,
-                // A server may reject a request before it has read the body. Its response then gives the reason.
+                // A server may reject a request before it has read the body. The response then gives the reason.
                 Err(error) if would_wait(&error) || is_cut(&error) => {}
                 Err(error) => return Err(io_error(error, "sending the request", "")),
             }

@@ -56,7 +56,7 @@ pub struct FinishedRequest {
     pub started: Instant,
     /// The time at which the first byte of the response arrived; `None` if nothing was received.
     pub first_byte: Option<Instant>,
-    /// The time at which the last byte arrived, or the request was given up.
+    /// The time at which the last byte arrived, or at which the request was given up.
     pub ended: Instant,
     /// The number of content bytes: those sent for a PUT, otherwise those received.
     pub body_bytes: u64,

@@ -81,8 +81,8 @@ pub struct MultiplexedLoad<S> {
 /// A slot for a connection, which is replaced if it is lost.
 struct ConnectionSlot<S> {
     session: RefCell<Option<S>>,
-    /// The number of connections that this slot has lost. A request compares it before and after, so that a late
-    /// failure does not remove a newer connection.
+    /// The number of connections that this slot has lost. A request compares the number before and after its exchange,
+    /// so that a late failure does not remove a newer connection.
     lost: Cell<u64>,
     /// Whether a request has succeeded on the current connection.
     has_answered: Cell<bool>,
@@ -91,7 +91,7 @@ struct ConnectionSlot<S> {
 struct LoadState {
     requests: Arc<RequestSequence>,
     finished: RefCell<Vec<FinishedRequest>>,
-    /// The traffic of all lost connections, and their number.
+    /// The traffic of all lost connections, including the number of these connections.
     past: RefCell<NetworkTraffic>,
     ended: Notify,
 }

@@ -2,7 +2,7 @@
 //!
 //! The server behaves the same everywhere, and its cost is small compared to that of the network under test. Each of a
 //! fixed number of threads accepts a connection, serves it until it ends, and accepts the next. Thus no connection
-//! waits for a thread to be created, and at most this many connections are served at once.
+//! waits for a thread to be created, and the number of connections served at once is at most the number of threads.
 
 use std::io::{self, Read};
 use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
@@ -42,7 +42,7 @@ pub struct PingpongResponse<'b> {
 pub enum PingpongContent<'b> {
     /// Exactly these bytes.
     Bytes(&'b [u8]),
-    /// This many incompressible bytes, so that compression on a link has no effect.
+    /// This number of incompressible bytes, so that compression on a link has no effect.
     Any(u64),
 }
 

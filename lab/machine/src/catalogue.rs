@@ -6,7 +6,7 @@ use fordway_store::{Error, ErrorKind, Result};
 use serde::{Serialize, Serializer};
 use toml::{Table as Toml, Value};
 
-/// The key in a machine's table for notes on the source of each feature. No computation uses it.
+/// The key in a machine's table for notes on the source of each feature. No computation uses these notes.
 const HOW: &str = "how";
 
 /// A machine and its known features.
@@ -103,7 +103,7 @@ fn number_of(machine: &str, key: &str, value: &Value) -> Result<f64> {
 }
 
 /// Formats whole numbers as integers (`threads = 2`), and other numbers with four significant digits, because
-/// measurements are not repeatable to more than that.
+/// measurements are not repeatable to more digits.
 fn number(value: f64) -> Value {
     if value.fract() == 0.0 && value < 1e15 {
         return Value::Integer(value as i64);

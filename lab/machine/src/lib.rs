@@ -3,7 +3,7 @@
 //! [`doctor`] reads files of `/proc` and `/sys`. Each check is a function of a directory tree, so a node can be
 //! examined from a copy of its files. The tests use this to examine nodes that we do not have.
 //!
-//! A [`MachineWatch`] refuses a machine that is too busy, and tells whether a run could measure.
+//! A [`MachineWatch`] refuses a machine that is too busy, and determines whether the results of a run are reliable.
 //!
 //! A [`MachineCatalogue`] holds machines with their [`Feature`]s, and is read from a TOML file. [`similarity`] computes
 //! a number from 0 to 1 for two machines, [`SimilarityTable`] holds the similarities of all machines of two catalogues,

@@ -17,7 +17,7 @@ pub fn ratio(one: f64, other: f64) -> f64 {
 /// squared differences between 1 and each [`ratio`]. It does not depend on units, or on whether high or low values of a
 /// feature are better. `sqrt(1 - s)` is a metric.
 ///
-/// `None` if there is nothing to compare: the lengths differ or are 0, or a feature is not above 0.
+/// Returns `None` if there is nothing to compare: the lengths differ or are 0, or a feature is not above 0.
 pub fn similarity(one: &[f64], other: &[f64]) -> Option<f64> {
     let is_feature = |value: &f64| value.is_finite() && *value > 0.0;
     let is_comparable = one.len() == other.len() && !one.is_empty();

@@ -3,7 +3,7 @@
 //! A namespace may only use an algorithm that the machine allows all processes to use
 //! (`net.ipv4.tcp_allowed_congestion_control`, by default `reno` and the machine's own). All namespaces share this
 //! list, and it can only be written from the initial namespace. The kernel checks the list only when a namespace's
-//! algorithm is set, so the algorithm is added to the list only for that moment.
+//! algorithm is set, so the algorithm is in the list only at that moment.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -94,8 +94,7 @@ fn set_up_tcp(namespace: &NetworkNamespace, config: &LabConfig) -> Result<()> {
     if let Some(name) = &config.congestion_control {
         set_algorithm(namespace, name)?;
     }
-    // The kernel must not reuse on a connection what TCP learned about the path on an earlier one, or runs would
-    // differ.
+    // The kernel must not reuse what TCP learned about the path on an earlier connection, or runs would differ.
     namespace.set("net/ipv4/tcp_no_metrics_save", "1")
 }
 

@@ -13,7 +13,7 @@
 //!
 //! Nothing here has a persistent name in the system: a namespace lives as long as a process is in it or this process
 //! holds it open, devices live as long as their namespace or descriptor, and processes end with the thread that started
-//! them. Therefore nothing is left behind, however this process ends.
+//! them. Therefore nothing is left behind, regardless of how this process ends.
 
 mod lab;
 mod link;

@@ -150,8 +150,8 @@ pub(crate) fn refused(what: &str, error: io::Error) -> Error {
     Error::new(kind, format!("{what} {why}")).caused_by(error)
 }
 
-/// A mount namespace with an empty `/run` in memory. Programs keep their sockets, databases and process IDs in `/run`.
-/// None of these files remains after this process ends, however it ends. Clones refer to the same namespace.
+/// A mount namespace with an empty `/run` in memory, for the sockets, databases and process IDs of programs. None of
+/// these files remains after this process ends, regardless of how it ends. Clones refer to the same namespace.
 #[derive(Clone, Debug)]
 pub struct MountNamespace(Arc<OwnedFd>);
 

@@ -1,5 +1,5 @@
 //! A tunnel in user space: sends each packet of a TUN device in a UDP datagram to the other end. Overlays without
-//! kernel support work like this. Each packet costs two more context switches at each end.
+//! kernel support work in this way. Each packet costs two additional context switches at each end.
 
 use std::net::UdpSocket;
 
@@ -12,10 +12,10 @@ use crate::namespace::refused;
 
 /// The maximum number of packets to read from one side before the other side is read.
 const BATCH: usize = 64;
-/// The size of the socket's receive buffer.
+/// The size of the socket's receive buffer in bytes.
 const ROOM_BYTES: usize = 4 << 20;
-/// The size of the header that precedes each packet on the device. The header is not sent; it is all zeros, because
-/// packets are whole.
+/// The size of the header that precedes each packet on the device. The header is not sent to the other end; it is all
+/// zeros, because packets are not segmented.
 const HEADER_BYTES: usize = 10;
 
 /// One end of a tunnel.
@@ -35,7 +35,8 @@ impl TunnelEnd {
             |what: &'static str| move |error| Error::new(ErrorKind::InvalidArgument, what).caused_by(error);
         let socket = UdpSocket::bind(listen).map_err(failed("listening for the tunnel"))?;
         socket.connect(peer).map_err(failed("naming the other end of the tunnel"))?;
-        // With a small buffer, packets of a TCP burst are lost before they are read. Not every user may enlarge it.
+        // With a small buffer, packets of a TCP burst are lost before they are read. The call may fail, because not
+        // every user may enlarge the buffer.
         let _ = sockopt::set_socket_recv_buffer_size_force(&socket, ROOM_BYTES);
         socket.set_nonblocking(true).map_err(failed("preparing the tunnel's socket"))?;
         let device =

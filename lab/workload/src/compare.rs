@@ -19,7 +19,7 @@ const BLOCK_FILES: usize = 64;
 const BLOCK_BYTES: usize = 8 << 20;
 /// The number of listings in a round; each is a separate block.
 const LISTINGS: usize = 3;
-/// Buffers are filled with this byte before a read, so that bytes of the previous read cannot be mistaken for new ones.
+/// The byte that fills buffers before a read, so that bytes of the previous read cannot be mistaken for new ones.
 const POISON: u8 = 0xa5;
 /// The number of failures kept as messages; further failures are only counted.
 const MESSAGES: usize = 5;

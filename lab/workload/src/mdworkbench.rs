@@ -161,8 +161,8 @@ impl RankDatasets<'_> {
         }
     }
 
-    /// Reads the state left by an earlier run. Errors: `InvalidArgument` if there is none, or if it differs from this
-    /// run's options.
+    /// Reads the state that an earlier run has left. Errors: `InvalidArgument` if there is no such state, or if it
+    /// differs from this run's options.
     fn read_state(&self) -> Result<MdworkbenchState> {
         let mut text = Vec::new();
         self.site.target().get(&Key::new(STATE_KEY)?, &mut text).map_err(|error| {

@@ -89,7 +89,7 @@ pub fn with_new_name(error: clap::Error, words: &[String]) -> clap::Error {
     if error.kind() != ClapKind::UnknownArgument {
         return error;
     }
-    // clap reports the option with its value, as `--run <NAME>`, if it recognizes one.
+    // clap reports the option as `--run <NAME>`, with its value, if it recognizes one.
     let option = unknown.split([' ', '=']).next().unwrap_or(unknown);
     let is_it = |(word, old, _): &&Renamed| option == *old && words.iter().any(|given| given == word);
     match RENAMED.iter().find(is_it) {

@@ -13,8 +13,8 @@ use crate::{RankTeam, WorkloadSite};
 
 /// The maximum number of individual operations kept per rank and phase; the histograms contain all.
 pub const MAX_RAW_OPERATIONS: usize = 200_000;
-/// A rank leaves the phase after this many consecutive failures, because the endpoint is then unreachable rather than
-/// slow.
+/// The number of consecutive failures after which a rank leaves the phase, because the endpoint is then unreachable
+/// rather than slow.
 const GIVES_UP_AFTER: u32 = 10;
 /// The number of failures that each rank keeps as sentences; further failures are only counted.
 const MESSAGES: usize = 3;
@@ -30,7 +30,7 @@ pub struct RunControl<'w> {
 
 impl<'w> RunControl<'w> {
     /// Creates the interface. Ranks of this process check `stop`. Rank 0 calls `show` up to ten times a second, with
-    /// the current phase and lane and the number of operations that the ranks of its process have finished.
+    /// the current phase and lane, and with the number of operations that the ranks of its process have finished.
     pub fn new(stop: &'w AtomicBool, show: &'w (dyn Fn(&str, u64) + Sync)) -> Self {
         RunControl { stop, show, done: AtomicU64::new(0) }
     }
@@ -159,7 +159,7 @@ pub(crate) struct PhaseRecorder<'c> {
     cpu_before_ns: u64,
     /// Time spent generating and verifying content, which is not part of the measured work.
     aside_ns: u64,
-    /// The end of the last operation; from then on, time counts as aside.
+    /// The end of the last operation. Time after it counts as aside.
     idle_since_ns: u64,
     tracks: Vec<OperationTrack>,
     failures_in_a_row: u32,
@@ -327,7 +327,7 @@ impl<'c> PhaseRecorder<'c> {
         self.failures_in_a_row < GIVES_UP_AFTER && !self.crew.watch.stop.load(Ordering::Relaxed)
     }
 
-    /// The work of this rank, one share per track.
+    /// Returns the work of this rank, with one result for each track.
     fn shares(&mut self) -> Vec<RankResult> {
         let end_ns = self.crew.clock.now_ns() - self.origin_ns;
         let cpu_ns = thread_cpu_ns().saturating_sub(self.cpu_before_ns);

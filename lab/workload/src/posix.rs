@@ -31,7 +31,7 @@ enum PublishMethod {
     InPlace,
 }
 
-/// The durability for which a put waits.
+/// The durability that a put waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SyncLevel {
     /// The content is in the page cache.
@@ -43,7 +43,7 @@ pub enum SyncLevel {
 }
 
 impl PosixTarget {
-    /// Creates the directory `dir` and works there. A put writes a file under a temporary name and renames it.
+    /// Creates the directory `dir`, and works in it. A put writes a file under a temporary name and renames it.
     pub fn new(dir: &Path, sync: SyncLevel) -> Result<Self> {
         fs::create_dir(dir).map_err(|error| {
             Error::new(ErrorKind::Io, format!("making the directory {}", dir.display())).caused_by(error)

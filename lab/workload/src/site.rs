@@ -1,9 +1,9 @@
-//! A site, where a workload runs: a bucket or directory of a lane, and others whose names are derived from it. Also
-//! content that identifies its writer and offset.
+//! A site, where a workload runs: a bucket or directory of a lane, and others whose names are derived from its name.
+//! This module also generates content that identifies its writer and offset.
 //!
-//! A buffer is filled once with noise. Then the first word of each of its pages is set to a hash of writer and offset,
-//! which costs one memory write per 4 KiB. A page from another offset, another writer or an earlier transfer is
-//! therefore detected, and verifying is a memory comparison.
+//! A buffer is filled with noise once. For each transfer, the first word of each of its pages is then set to a hash of
+//! writer and offset, which costs one memory write per 4 KiB. A page from another offset, another writer or an earlier
+//! transfer is therefore detected, and verification is a memory comparison.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -159,7 +159,7 @@ impl MeasuredTarget for StoreTarget {
     }
 }
 
-/// Makes an error of a target that says which operation failed.
+/// Creates an error of a target, which says which operation failed.
 pub(crate) fn failed(doing: &'static str, lane: &'static str, key: &Key, error: std::io::Error) -> Error {
     let kind = match error.kind() {
         std::io::ErrorKind::NotFound => ErrorKind::NoSuchKey,
@@ -168,8 +168,8 @@ pub(crate) fn failed(doing: &'static str, lane: &'static str, key: &Key, error: 
     Error::new(kind, "").caused_by(error).during(doing, lane, "files", key.as_str())
 }
 
-/// A target that sleeps before every operation of the target `within`, and logs how long it actually slept. A
-/// measurement must recover that time.
+/// A target that sleeps before every operation of the target `within`, and logs how long it actually slept. A correct
+/// measurement recovers that time.
 pub struct DelayTarget {
     lane: MeasuredLane,
     within: Box<dyn MeasuredTarget>,

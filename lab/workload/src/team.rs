@@ -58,7 +58,7 @@ pub fn threads<T: Send>(size: usize, work: impl Fn(&dyn RankTeam) -> Result<T> +
     })
 }
 
-/// The state shared by the threads, for collective calls.
+/// The state that the threads share for collective calls.
 struct TeamMeeting {
     size: usize,
     state: Mutex<MeetingState>,

@@ -1,5 +1,5 @@
-//! The input of comparisons: a directory tree, read into memory once, so that every lane gets the same bytes and none
-//! waits for the source.
+//! The input of comparisons: a directory tree that is read into memory once, so that every lane gets the same bytes,
+//! and no lane waits for the source.
 //!
 //! Directories affect the cost of objects: the put of the first object in a directory also creates that directory, and
 //! the delete of the last object may remove it.
@@ -23,9 +23,9 @@ pub struct TreeFile {
 /// The part of a tree to use.
 #[derive(Clone, Copy, Debug)]
 pub struct TreeLimits {
-    /// Maximum number of files.
+    /// The maximum number of files.
     pub max_files: usize,
-    /// Maximum number of bytes in total; they are held in memory.
+    /// The maximum number of bytes in total. They are held in memory.
     pub max_bytes: u64,
     /// The seed that chooses the sample, if the tree exceeds the limits.
     pub seed: u64,
@@ -48,8 +48,8 @@ impl FileTree {
     pub fn read(dir: &Path, limits: &TreeLimits) -> Result<Self> {
         let mut found = find_files(dir)?;
         let total = found.files.len();
-        // If the limits exclude files, the included files must be a sample of the whole tree (the same for the same
-        // seed), not of its first directories only.
+        // If the limits exclude files, the included files must be a sample of the whole tree, not only of its first
+        // directories. The same seed gives the same sample.
         SeededRandom::new(limits.seed).shuffle(&mut found.files);
         let mut tree = FileTree::default();
         let mut unreadable = found.unreadable;

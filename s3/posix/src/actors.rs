@@ -1,5 +1,5 @@
 //! Maintains the files of many users in a process that may act as any of them. Each file is examined and removed with
-//! the rights of its owner and no more. So no user can trick root, by a name or a link, into doing anything that the
+//! the rights of its owner and no more. So no user can use a name or a link to trick root into doing anything that the
 //! user could not do directly.
 
 use std::cell::RefCell;
@@ -17,7 +17,7 @@ use crate::errors::from_errno;
 
 /// A cache of the roles in which the process has acted as other users.
 pub(crate) struct RoleCache {
-    /// Whether the process may act as other users; if not, it acts as itself.
+    /// Whether the process may act as other users. If not, it does all work as its own user.
     may: bool,
     roles: RefCell<HashMap<u32, Rc<UserRole>>>,
 }
@@ -27,7 +27,7 @@ impl RoleCache {
         RoleCache { may: may_act_as_others(), roles: RefCell::default() }
     }
 
-    /// Does `work` as the user `uid`, without any capability, or as itself if the process may not act as others.
+    /// Runs `work` as the user `uid`, without any capability, or as the process's own user if it may not act as others.
     pub(crate) fn act_as<T>(&self, uid: u32, work: impl FnOnce() -> Result<T>) -> Result<T> {
         if !self.may {
             return work();
@@ -37,7 +37,7 @@ impl RoleCache {
         role.play(work).map_err(failed)?
     }
 
-    /// Does `work` in `bucket` as its owner. Errors: `NoSuchBucket`.
+    /// Runs `work` in `bucket` as the bucket's owner. Errors: `NoSuchBucket`.
     pub(crate) fn in_bucket<T>(
         &self,
         inner: &SharedStore,
@@ -50,7 +50,7 @@ impl RoleCache {
         }
     }
 
-    /// Does `work`. If that is denied, repeats it as `owner`, the owner of the file concerned.
+    /// Runs `work`. If that is denied, runs it again as `owner`, the owner of the file concerned.
     pub(crate) fn or_as<T>(&self, owner: Option<u32>, work: impl Fn() -> Result<T>) -> Result<T> {
         match (work(), owner) {
             (Err(error), Some(owner))
@@ -62,8 +62,9 @@ impl RoleCache {
         }
     }
 
-    /// Opens, as its owner, the directory `name` of `parent` that the caller was denied. Returns it with its owner. The
-    /// caller must act as this owner to examine the content. Errors: `denied` if the owner may not open it either.
+    /// Opens the directory `name` of `parent`, which the caller was denied, as the directory's owner. Returns the open
+    /// directory and its owner. The caller must act as this owner to examine the content. Errors: `denied` if the owner
+    /// may not open it either.
     pub(crate) fn open_as_owner(
         &self,
         parent: &File,
@@ -71,14 +72,14 @@ impl RoleCache {
         denied: Errno,
     ) -> Result<(File, u32), Errno> {
         let owner = self.owner_where_denied(parent, name, denied).ok_or(denied)?;
-        // Two steps, because the owner may lack the right to search `parent`.
+        // The directory is opened in two steps, because its owner may lack the right to search `parent`.
         let held = open_in(parent, name, OFlags::PATH | OFlags::DIRECTORY, Mode::empty())?;
         let open = || open_in(&held, ".", OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty());
         let opened = self.act_as(owner, || open().map_err(|errno| from_errno(errno, "opening")));
         opened.map(|dir| (File::from(dir), owner)).map_err(|_| denied)
     }
 
-    /// Does `open`, which opens `name` in `dir`. If that is denied, repeats it as the owner of `name`.
+    /// Runs `open`, which opens `name` in `dir`. If that is denied, runs it again as the owner of `name`.
     pub(crate) fn or_as_owner<T>(
         &self,
         dir: &File,

@@ -4,7 +4,7 @@
 //! Anyone who may write to a bucket may write to its `.fordway`, so no file there is trusted by its name alone. Links
 //! are not followed (see [`crate::volume::BucketTree`]). Only regular files are read, and no more bytes of them than
 //! Fordway writes. Mode and group are set only on files and directories that were just made. In a bucket with the
-//! sticky bit, a writer may not touch the files of another, so owners matter here as well: directories are made as the
+//! sticky bit, a writer may not remove the files of another, so owners matter here as well: directories are made as the
 //! bucket's owner if the process may act as others, and a writer keeps no files in a directory owned by a third user.
 
 use std::fs::File;
@@ -29,21 +29,21 @@ const HANDED_ON: u32 = 0o1777;
 /// The mode of a directory that only one writer uses.
 const OWN_DIR_MODE: Mode = Mode::from_raw_mode(0o700);
 
-/// The user, besides root, who is trusted with the directories of a bucket that has the sticky bit.
+/// The user who, besides root, is trusted with the directories of a bucket that has the sticky bit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TrustedOwner {
     owner: u32,
 }
 
 impl TrustedOwner {
-    /// Returns the trusted owner of a bucket whose directory has the state `of`, or `None` if it lacks the sticky bit,
-    /// so that all writers have the same rights.
+    /// Returns the trusted owner of a bucket whose directory has the state `of`. Returns `None` for a bucket without
+    /// the sticky bit, where all writers have the same rights.
     pub(crate) fn of(of: &FileStat) -> Option<Self> {
         (of.mode & STICKY != 0).then_some(TrustedOwner { owner: of.user })
     }
 
-    /// Returns the owner of the bucket whose directory has the state `of`. For rules of access, only this user and root are
-    /// trusted.
+    /// Returns the owner of the bucket whose directory has the state `of`. For access rules, only this user and root
+    /// are trusted.
     fn alone(of: &FileStat) -> Self {
         TrustedOwner { owner: of.user }
     }
@@ -64,7 +64,7 @@ impl TrustedOwner {
     }
 }
 
-/// A directory among the staged files that only the caller may enter. Removed when dropped.
+/// A directory among the staged files that only the caller may enter. Dropping this value removes the directory.
 pub(crate) struct StagingDirectory {
     parent: DirectoryHandle,
     name: String,
@@ -138,8 +138,8 @@ fn owned(dir: impl AsFd) -> Result<OwnedFd, Errno> {
     dir.as_fd().try_clone_to_owned().map_err(|_| Errno::MFILE)
 }
 
-/// Returns the mode of a directory of the private area. It is the mode of the bucket, but in a bucket with the sticky
-/// bit only the user who started an upload may write to its directory.
+/// Returns the mode of a directory of the private area: the mode of the bucket's directory, except that in a bucket
+/// with the sticky bit only the user who started an upload may write to the upload's directory.
 pub(crate) fn mode_of_dir(of: &FileStat, path: &str) -> u32 {
     match of.mode & STICKY != 0 && is_upload_dir(path) {
         true => of.mode & 0o755,
@@ -196,7 +196,7 @@ fn shelter_in(tmp: DirectoryHandle) -> Result<(DirectoryHandle, StagingDirectory
     Ok((DirectoryHandle::new(dir), shelter))
 }
 
-/// Removes a file or link. Leaves a directory in place. Neither a directory nor a missing file is an error.
+/// Removes a file or link. Leaves a directory in place, without an error. A missing file is not an error.
 pub(crate) fn remove_if_file(dir: &impl AsFd, name: &str) -> Result<(), Errno> {
     match remove_file(dir, name) {
         Err(Errno::NOENT | Errno::ISDIR) => Ok(()),
@@ -252,8 +252,8 @@ impl RootVolume {
         if is_own { make(&owned(parent)?) } else { as_keeper(&of, parent, make) }
     }
 
-    /// Opens the file `name` of the bucket's private area for writing, and makes it if it is missing. Such a file
-    /// is always empty. Errors: `AccessDenied` if it is not a regular file.
+    /// Opens the file `name` of the bucket's private area for writing, and makes it if it is missing. Such files never
+    /// have content. Errors: `AccessDenied` if it is not a regular file.
     pub(crate) fn open_shared_file(&self, bucket: &Bucket, name: &'static str) -> Result<File> {
         let dir = private_dir(bucket);
         let failed = |errno| from_errno(errno, &format!("opening .fordway/{name}"));
@@ -325,7 +325,7 @@ impl RootVolume {
         Ok(TrustedOwner::of(&self.state_of(bucket)?))
     }
 
-    /// Returns the user who is trusted with documents of a kind; `None` if each writer of the bucket is.
+    /// Returns the user who is trusted with documents of a kind; `None` if each writer of the bucket is trusted.
     pub(crate) fn keeper(&self, bucket: &Bucket, kind: &DocumentKind) -> Result<Option<TrustedOwner>> {
         let of = self.state_of(bucket)?;
         Ok(if kind.decides_access() { Some(TrustedOwner::alone(&of)) } else { TrustedOwner::of(&of) })
@@ -397,7 +397,8 @@ impl RootVolume {
         Ok((file, Some(HiddenName { dir, name, is_temporary: true, _shelter: shelter })))
     }
 
-    /// Checks that the caller may change, for all writers of the bucket, whether the bucket `what`.
+    /// Checks that the caller may change a setting that applies to all writers of the bucket. `what` completes the
+    /// sentence "whether the bucket ...".
     pub(crate) fn check_decides(&self, bucket: &Bucket, what: &str) -> Result<()> {
         match self.guard_now(bucket)? {
             Some(guard) if !guard.trusts(file_user()) => {

@@ -2,8 +2,8 @@
 //! `document-cors` or `document-tagging`.
 //!
 //! A document is accepted if it is a regular file no larger than a document may be and, in a bucket with the sticky
-//! bit, if it belongs to the bucket's owner or root. A document that controls access must always belong to one of them.
-//! Documents are not cached: each call reads the file.
+//! bit, if the file belongs to the bucket's owner or root. A document that controls access must always belong to one of
+//! them. Documents are not cached: each call reads the file.
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
@@ -122,8 +122,8 @@ impl SharedStore {
         if holds_more || !holds_only_ours(dir) { Err(holds_no_objects()) } else { Ok(()) }
     }
 
-    /// Removes the bucket's private directory, then its directory. Objects written meanwhile are never removed:
-    /// directories that hold any are kept.
+    /// Removes the bucket's private directory, then its directory. Objects that are written in the meantime are never
+    /// removed: directories that hold such objects are kept.
     fn remove_bucket(&self, bucket: &Bucket, dir: &File) -> Result<()> {
         let failed = |errno| match errno {
             Errno::NOTEMPTY | Errno::BUSY => in_use(),
@@ -139,7 +139,7 @@ impl SharedStore {
                 })?;
             }
             Err(Errno::NOENT) => {}
-            // This file or link is not ours, but it cannot be an object.
+            // This file or link was not made by Fordway, but it cannot be an object.
             Err(Errno::NOTDIR | Errno::LOOP) => remove_file(dir, PRIVATE_DIR).map_err(failed)?,
             Err(errno) => return Err(failed(errno)),
         }
@@ -272,7 +272,7 @@ fn remove_ours(
 }
 
 /// Returns whether the directory holds names that Fordway does not write. The names `.nfs...` and `.fuse_hidden...` do
-/// not count: NFS and FUSE keep removed files under them only as long as these are open.
+/// not count: NFS and FUSE keep a removed file under such a name only as long as the file is open.
 fn holds_foreign(dir: &OwnedFd, is_ours: impl Fn(&str) -> bool) -> bool {
     let is_kept = |name: &str| name.starts_with(".nfs") || name.starts_with(".fuse_hidden");
     names_of(dir).is_ok_and(|names| names.iter().any(|name| !is_ours(name) && !is_kept(name)))

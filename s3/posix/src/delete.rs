@@ -1,4 +1,4 @@
-//! Removes objects, and any directories that this leaves empty.
+//! Removes objects, and the directories that become empty as a result.
 
 use std::os::fd::AsFd;
 
@@ -51,11 +51,11 @@ impl SharedStore {
     /// file is removed first: otherwise readers would see it again after a crash, or between the two steps.
     pub(crate) fn remove(&self, bucket: &Bucket, key: &Key, contents: AreaContents) -> Result<()> {
         if !contents.exists {
-            // The private directory makes every later delete cheaper. A failure only means that later deletes stay as
+            // The private directory makes every later delete cheaper. A failure only means that later deletes remain as
             // expensive.
             let _ = self.volume.make_dirs(bucket, &private_dir(bucket));
         }
-        // An object at its odd path hides a marker, so the marker goes before it.
+        // An object at its odd path hides a marker, so the marker is removed first.
         self.recent_puts.remove(self.recent_puts.hash(bucket, key));
         let marker = contents.has_markers && self.remove_marker(bucket, key, contents)?;
         let odd = contents.has_odd && self.remove_at(bucket, &odd(bucket, key), contents)?;
@@ -125,7 +125,7 @@ impl SharedStore {
             removed = remove_file(&dir, &place.name);
         }
         match removed {
-            // unlink(2) of a directory is EISDIR on Linux, EPERM by POSIX.
+            // For a directory, unlink(2) fails with EISDIR on Linux, and with EPERM according to POSIX.
             Err(Errno::PERM) if stat_in(&dir, &place.name).is_ok_and(|stat| stat.is_dir) => {
                 return Err(Errno::ISDIR);
             }
@@ -181,8 +181,8 @@ impl SharedStore {
     }
 
     /// Calls `remove` for the empty directory at `path`, unless the directory is an object. The caller must not hold
-    /// the lock of the key that the directory would have: `remove` is called under that lock, and not at all if another
-    /// process holds it. Returns what `remove` returned, or false if it was not called.
+    /// the lock of the key that the directory would have as an object: `remove` is called under that lock, and is not
+    /// called if another process holds it. Returns what `remove` returned, or false if it was not called.
     pub(crate) fn unless_marker(
         &self,
         bucket: &Bucket,
@@ -215,7 +215,7 @@ fn may_be_ours(parent: impl AsFd, name: &str) -> bool {
     matches!(get_xattr_in(parent, name, OUR_DIR, &mut [0; 8]), Ok(Some(_)) | Err(Errno::OPNOTSUPP))
 }
 
-/// Removes the directory `name` in `parent` with all directories in it, if there is nothing else in them. A missing
+/// Removes the directory `name` in `parent` with all directories below it, if they contain nothing else. A missing
 /// directory is not an error. Errors: `NOTEMPTY`.
 pub(crate) fn remove_empty_tree(parent: &impl AsFd, name: &str) -> Result<(), Errno> {
     let dir = match open_in(parent, name, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()) {

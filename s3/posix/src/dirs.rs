@@ -1,8 +1,8 @@
 //! Directories held open, so that a look-up resolves one name instead of a whole path.
 //!
 //! If another program moves or replaces a directory, the cache notices within [`HOLD`]. A removed directory is noticed
-//! at once, because the kernel shows that it has no links. S3 operations only make and remove directories, so they
-//! never use a stale one.
+//! at once, because the kernel shows that it has no links. S3 operations make and remove directories, but never move
+//! them, so their own changes never leave a stale directory in use.
 
 use std::fs::File;
 use std::hash::BuildHasher;
@@ -17,8 +17,8 @@ use fordway_sys::{CoarseInstant, Errno, Mode, OFlags, stat};
 use crate::index::NameIndexes;
 use crate::volume::BucketTree;
 
-/// How long a held directory is assumed to be still at its path, give or take a tick of the kernel's clock. This is
-/// long enough for a thousand operations to share the cost of opening the directory. A store may overlook another
+/// How long a held directory is assumed to be still at its path, to the precision of a tick of the kernel's clock. This
+/// is long enough for a thousand operations to share the cost of opening the directory. A store may overlook another
 /// program's rename of a directory for this long.
 pub(crate) const HOLD: Duration = Duration::from_millis(10);
 /// The maximum number of held directories.
@@ -30,8 +30,8 @@ const SLOTS: usize = 64;
 /// A cache of the directories that are used often.
 pub(crate) struct DirectoryCache {
     held: RwLock<HashMap<Box<str>, HeldDirectory>>,
-    /// Hashes of paths that were requested while not held. Only a path that is requested again soon is worth holding: a
-    /// walk over many directories requests each of them once, and must not fill `held`.
+    /// Hashes of paths that were requested while they were not held. Only a path that is requested again soon is worth
+    /// holding: a walk over many directories requests each of them once, and must not fill `held`.
     asked: [AtomicU64; SLOTS],
     /// The names of directories that are listed often.
     pub(crate) indexes: NameIndexes,
@@ -58,9 +58,10 @@ struct HeldDirectory {
 #[derive(Clone)]
 pub(crate) struct DirectoryHandle {
     file: Arc<File>,
-    /// Whether the directory was opened just now, rather than held.
+    /// Whether the directory was opened just now, rather than found among the held ones.
     is_fresh: bool,
-    /// Whether its path leads through a link of another user, so that nothing may be changed in it.
+    /// Whether the directory's path leads through a link of another user, so that nothing may be changed in the
+    /// directory.
     is_foreign: bool,
 }
 
@@ -125,8 +126,8 @@ impl DirectoryCache {
         Ok(dir)
     }
 
-    /// Wraps `opened`, the directory at `path`, and holds it if it was requested before. No link of another user leads
-    /// to it.
+    /// Wraps `opened`, the directory at `path`, and holds it if it was requested before. No link of another user may
+    /// lead to it.
     pub(crate) fn keep(&self, path: &str, opened: File) -> DirectoryHandle {
         let dir = DirectoryHandle::new(opened);
         if self.is_asked_again(path) {
@@ -135,8 +136,8 @@ impl DirectoryCache {
         dir
     }
 
-    /// Returns the directory at `path` if it is held, or is used often enough to be worth holding. For callers that do
-    /// not depend on it.
+    /// Returns the directory at `path` if it is held, or is used often enough to be worth holding. For callers that can
+    /// do without the directory.
     pub(crate) fn open_if_busy(
         &self,
         root: &BucketTree,
@@ -153,7 +154,8 @@ impl DirectoryCache {
         Ok(Some(dir))
     }
 
-    /// Returns whether `path` was requested before, and no other path with the same slot since. Remembers this request.
+    /// Returns whether `path` was requested before, and no other path with the same slot has been requested since.
+    /// Remembers this request.
     fn is_asked_again(&self, path: &str) -> bool {
         let all = self.held.read().unwrap_or_else(|poisoned| poisoned.into_inner());
         let hash = all.hasher().hash_one(path);
@@ -165,7 +167,7 @@ impl DirectoryCache {
     pub(crate) fn unask(&self, path: &str) {
         let all = self.held.read().unwrap_or_else(|poisoned| poisoned.into_inner());
         let hash = all.hasher().hash_one(path);
-        // If another path has taken the slot, it keeps it.
+        // If another path has taken the slot in the meantime, that path keeps it.
         let slot = &self.asked[hash as usize % SLOTS];
         let _ = slot.compare_exchange(hash, 0, Ordering::Relaxed, Ordering::Relaxed);
     }
@@ -201,7 +203,7 @@ impl DirectoryCache {
     }
 }
 
-/// Opens the directory at `path`. If a link of another user leads to it, it is opened for reading alone.
+/// Opens the directory at `path`. If a link of another user leads to the directory, it is opened only for reading.
 fn look_up(root: &BucketTree, path: &str) -> Result<DirectoryHandle, Errno> {
     match root.open_to_change(path) {
         Err(Errno::LOOP) => {

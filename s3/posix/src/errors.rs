@@ -25,7 +25,7 @@ pub(crate) fn from_errno(errno: Errno, doing: &str) -> Error {
     }
 }
 
-/// Returns the meaning of a kind of error in this store, or `None` if the system's own message explains it.
+/// Returns an explanation of this kind of error in this store, or `None` if the system's own message is sufficient.
 fn why(kind: ErrorKind, errno: Errno) -> Option<&'static str> {
     Some(match kind {
         ErrorKind::AccessDenied if matches!(errno, Errno::XDEV | Errno::LOOP) => {
@@ -79,7 +79,8 @@ mod tests {
         assert_eq!(kinds.len(), errnos.len());
     }
 
-    /// Files are opened without waiting, so a lease of another program (`F_SETLEASE`) is `EAGAIN`.
+    /// Files are opened without waiting, so opening a file on which another program has a lease (`F_SETLEASE`) fails
+    /// with `EAGAIN`.
     #[test]
     fn a_leased_file_is_one_to_come_back_for() {
         let error = from_errno(Errno::AGAIN, "opening");

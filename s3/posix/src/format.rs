@@ -53,8 +53,8 @@ pub(crate) fn check(root: &RootDirectory, path: &Path) -> Result<u32> {
 }
 
 /// Returns the content and mode of the file `name` in the root's private directory; the content is empty if it has more
-/// than `bytes_max`. Returns `None` unless the file is owned by root or the root's owner. If everyone may write to the
-/// root, anyone could have made the file.
+/// than `bytes_max`. Returns `None` unless the file belongs to the user root or to the owner of the root: if everyone
+/// may write to the root, anyone could have made the file.
 pub(crate) fn read_trusted(
     root: &RootDirectory,
     name: &str,

@@ -21,8 +21,9 @@ pub fn record(bytes: &[u8]) {
     }
 }
 
-/// Decodes the record of part `number`, which is the first two bytes (little-endian), and the other files of an upload.
-/// A part is stored in the common file, or in a file of its own in the upload's directory, and nowhere else.
+/// Decodes the record of a part, whose number is the first two bytes (little-endian), and the other files of an upload.
+/// Checks that the part is stored in the common file, or in a file of its own in the upload's directory, and nowhere
+/// else.
 pub fn part_record(bytes: &[u8]) {
     let Some((number, rest)) = bytes.split_first_chunk() else { return };
     let number = u16::from_le_bytes(*number);
@@ -41,7 +42,7 @@ pub fn part_record(bytes: &[u8]) {
     }
 }
 
-/// Encodes the bytes as an odd key, decodes them as a path below `odd/`, and as the name of an old version.
+/// Encodes the bytes as an odd key. Decodes them as a path below `odd/`, and as the name of an old version.
 pub fn odd_name(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
     if let Some(key) = layout::decode(&text) {
@@ -76,7 +77,7 @@ fn check_key(key: &Key) {
     let _byte = layout::lock_byte(key);
 }
 
-/// Checks that every name in a path can be that of a file.
+/// Checks that every name in a path is a valid file name.
 fn check_names(path: &[u8]) {
     for name in path.split(|byte| *byte == b'/') {
         let is_name = !matches!(name, b"" | b"." | b"..") && !name.contains(&0);

@@ -5,8 +5,8 @@
 //! first applies the changes that any process made before it. A listing by prefix then costs one look-up. It works only
 //! where all changes go through this kernel.
 //!
-//! While a directory is watched, each change in it costs about 1 µs more, so the watch ends when the directory is not
-//! listed for a while. The index has no cost for a program that does not list.
+//! While a directory is watched, each change in it costs about 1 µs more, so the watch ends when the directory has not
+//! been listed for a while. A program that does not list pays nothing for the index.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -26,11 +26,13 @@ use crate::names::{MOST_BYTES, NameBlock};
 
 /// How long a directory is watched after it was listed.
 pub(crate) const KEPT: Duration = Duration::from_secs(3);
-/// The minimum number of names that are indexed. Reading a smaller directory costs less than a look-up saves.
+/// The minimum number of names in a directory for it to be indexed. Reading a smaller directory costs less than the
+/// index saves.
 pub(crate) const FEWEST: usize = 32;
 /// The maximum number of indexed directories.
 const MOST: usize = 16;
-/// The directory is read again instead if more changes than this, and than a quarter of the names, are queued.
+/// If more changes than this are queued, and more than a quarter of the number of names, the directory is read again
+/// instead.
 const MOST_CHANGES: usize = 64;
 /// The maximum number of changes that are noted while the names are read.
 const MOST_CHANGES_READING: usize = 1 << 16;
@@ -51,7 +53,7 @@ pub(crate) struct NameIndexes {
 /// Some names of a directory, in the order of keys.
 pub(crate) struct IndexedNames {
     pub(crate) names: NameBlock,
-    /// Whether no requested name follows these.
+    /// Whether no requested name follows the names in this value.
     pub(crate) is_last: bool,
     /// The device and inode of the directory.
     pub(crate) id: DirectoryId,
@@ -59,8 +61,8 @@ pub(crate) struct IndexedNames {
 
 #[derive(Default)]
 struct WatchedDirectories {
-    /// The queue of changes, and the process that reads it. Kept open even if no directory is watched, because closing
-    /// it is slow.
+    /// The queue of changes, and the process that reads it. The queue is kept open even if no directory is watched,
+    /// because closing it is slow.
     queue: Option<(ProcessIdentity, DirectoryWatcher)>,
     all: Vec<WatchedDirectory>,
 }
@@ -68,10 +70,10 @@ struct WatchedDirectories {
 struct WatchedDirectory {
     id: DirectoryId,
     watch: WatchId,
-    /// Whether the directory is a bucket, so that its private directory is not part of the index.
+    /// Whether the directory is a bucket, whose private directory is not part of the index.
     is_bucket: bool,
     dir: File,
-    /// The held directory that is known to be this one.
+    /// The held directory that is known to be the indexed one.
     held: Option<DirectoryHandle>,
     /// The names, with a trailing `/` for a directory; `None` while the directory is read.
     names: Option<BTreeSet<Box<str>>>,
@@ -107,8 +109,8 @@ impl NameIndexes {
         self.count.load(Ordering::Relaxed) == 0
     }
 
-    /// Returns names of `dir`, which exists, from its index, or `None` if it has none. Cost: one `read`, an `fstat` each
-    /// time that `dir` was opened again, and an `fstatat` for each file that was made since the last call.
+    /// Returns names of `dir`, which exists, from its index, or `None` if it has no index. Cost: one `read`, an `fstat`
+    /// each time that `dir` was opened again, and an `fstatat` for each file that was made since the last call.
     pub(crate) fn names(
         &self,
         dir: &DirectoryHandle,
@@ -121,7 +123,7 @@ impl NameIndexes {
         self.with(|watched| {
             let watch = watched.find(dir, is_bucket)?;
             watched.catch_up();
-            // Catching up may have ended the watch.
+            // Applying the changes may have ended the watch.
             watched.all.iter_mut().find(|indexed| indexed.watch == watch)?.select(query)
         })
     }
@@ -196,7 +198,7 @@ impl WatchedDirectories {
         if self.all.len() >= MOST || self.all.iter().any(|indexed| indexed.id == id) {
             return None;
         }
-        // Not the caller's file, whose position is in use.
+        // The directory is opened again, because the read position of the caller's file is in use.
         let dir = open_in(dir, ".", OFlags::PATH | OFlags::DIRECTORY, Mode::empty()).ok()?.into();
         if self.queue.is_none() {
             self.queue = Some((ProcessIdentity::current(), DirectoryWatcher::new().ok()?));
@@ -286,7 +288,7 @@ impl WatchedDirectory {
     }
 
     /// Applies the noted changes to the names. Returns `false` if the directory has to be read again: because too many
-    /// names changed, or because a link was made, whose type may change unnoticed.
+    /// names changed, or because a link was made, whose target may change its type unnoticed.
     fn apply(&mut self) -> bool {
         let Some(names) = &mut self.names else { return false };
         if self.changes.len() > MOST_CHANGES + names.len() / 4 {
@@ -302,7 +304,7 @@ impl WatchedDirectory {
                 NameState::Directory => true,
                 NameState::File => match stat_in(&self.dir, &text) {
                     Ok(stat) if stat.is_link => return false,
-                    // If the name is gone again, or is now a directory, another change in the queue says so.
+                    // If the name has been removed again, or is now a directory, a later change in the queue says so.
                     stat => stat.is_ok_and(|stat| stat.is_file),
                 },
             };

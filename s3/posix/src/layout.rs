@@ -1,4 +1,4 @@
-//! The location of a key on disk.
+//! Where keys are located on disk.
 //!
 //! ```text
 //! ROOT/BUCKET/a/b.txt             the object a/b.txt
@@ -17,7 +17,7 @@ use std::fmt::Write as _;
 use fordway_store::{Bucket, DocumentKind, Key, UploadId, contains_byte};
 use fordway_sys::{is_text_of_a_name, text_to_name};
 
-/// The private directory of a bucket, next to its objects. Never listed, never a key.
+/// The private directory of a bucket, next to its objects. It is never listed, and is never a key.
 pub const PRIVATE_DIR: &str = ".fordway";
 /// The subdirectory of the private directory for odd keys.
 pub(crate) const ODD: &str = "odd";
@@ -98,7 +98,7 @@ pub(crate) fn plain<'k>(bucket: &'k Bucket, key: &'k Key) -> Option<ObjectPath<'
     })
 }
 
-/// Whether a file or directory can be named `segment`, taken as a name's text.
+/// Whether `segment`, without any encoding, can be the name of a file or directory.
 fn is_path_segment(segment: &str) -> bool {
     let is_name = !matches!(segment, "" | "." | "..") && !is_left_behind(segment.as_bytes());
     is_name && (segment.len() <= MAX_NAME_BYTES || text_to_name(segment).len() <= MAX_NAME_BYTES)
@@ -209,8 +209,8 @@ pub(crate) fn split(path: &str) -> (&str, &str) {
 
 /// Whether `path` names a bucket's private directory or anything in it.
 pub(crate) fn is_private(path: &str) -> bool {
-    // Compares bytes because every write calls this, and searches in `str` cost several times as much for such short
-    // text.
+    // Compares bytes, because every write calls this function, and searches in `str` cost several times as much for
+    // such short text.
     let bytes = path.as_bytes();
     let slash = bytes.iter().position(|byte| *byte == b'/').unwrap_or(bytes.len());
     let below =

@@ -1,7 +1,7 @@
 //! S3 semantics inside the calling process: a bucket is a directory, and an object is a plain file whose path is its
-//! key. There is no server, no copy and no access key; the kernel's permissions decide.
+//! key. There is no server, no copy of the data and no access key; the kernel's permissions decide about access.
 //!
-//! The system calls of each call:
+//! The system calls that each operation makes:
 //!
 //! | call | system calls in the common case |
 //! |---|---|
@@ -13,8 +13,8 @@
 //! | `delete` | lock (`fcntl`, `fstat`), `unlinkat`, unlock (`fcntl`) |
 //!
 //! An object with an MD5, metadata or similar properties also has a record: `fsetxattr` instead of `utimensat`, and one
-//! more `fgetxattr` or `getxattrat` for `get` and `head`. For a file of a POSIX program, `head` also repeats its
-//! `newfstatat`.
+//! more `fgetxattr` or `getxattrat` for `get` and `head`. For a file written by a POSIX program, `head` also repeats
+//! its `newfstatat`.
 //!
 //! The directory of a key is held open and looked up again every 10 ms (one `openat2`, one `close`). A put that makes
 //! directories, and a delete that empties them, cost more calls.
@@ -107,8 +107,8 @@ pub enum ReadConsistency {
     #[default]
     FileSystem,
     /// No older than the call: each read asks the server first, as conditional writes do. This costs nothing on a file
-    /// system that only this kernel changes. On others it costs two to five round trips per call, and a few more for
-    /// each entry of a listing.
+    /// system that only this kernel changes. On other file systems it costs two to five round trips per call, and a few
+    /// more for each entry of a listing.
     Strong,
 }
 
@@ -132,8 +132,8 @@ pub struct PosixConfig {
     pub links: LinkRule,
     /// How stale the result of a read may be.
     pub consistency: ReadConsistency,
-    /// How long a writer waits for the lock of a key that another writer holds. It then fails with `LockTimeout`: any
-    /// writer of a bucket can hold its locks.
+    /// How long a writer waits for the lock of a key that another writer holds. After that time, the write fails with
+    /// `LockTimeout`. The wait is limited because any writer of a bucket can hold the bucket's locks.
     pub lock_patience: Duration,
     /// Whether the files of locked versions get the immutable flag, so that POSIX programs cannot change or remove them
     /// either. Needs `CAP_LINUX_IMMUTABLE`, and a file system with that flag.

@@ -29,7 +29,7 @@ const MAX_DEPTH: usize = 512;
 /// The maximum number of names that are taken from an index at a time.
 const INDEX_PAGE: usize = 1024;
 
-/// The meaning of a name in a directory of encoded keys.
+/// What a name in a directory of encoded keys stands for.
 pub(crate) enum EncodedName {
     /// The last part of a key.
     Key,
@@ -176,7 +176,7 @@ impl SharedStore {
         }
     }
 
-    /// Returns an object in the form for a listing, or `None` if it is gone or not a file.
+    /// Returns the entry of an object in a listing, or `None` if the object is gone or is not a file.
     fn summary<'p>(
         &self,
         (bucket, sharing): (&Bucket, FileSystemSharing),
@@ -199,7 +199,7 @@ impl SharedStore {
             Err(_) => {}
         }
         match (self.summary_by_open(bucket, &place(), key), stat_in(dir, name)) {
-            // A file that may not be opened exists nonetheless, and its error must not hide the others.
+            // A file that the caller may not open is listed nonetheless, and its error must not hide the other files.
             (Err(_), Ok(stat)) if stat.is_file => Ok(Some(summary_of_bare(key, &stat))),
             (summary, _) => summary,
         }
@@ -256,8 +256,8 @@ impl BucketWalk<'_> {
         self.names(at, (&dir, id), &names, &from)
     }
 
-    /// Like [`BucketWalk::directory`], but from the directory's index. Returns `None` if there is no index, or none any
-    /// more; `from` is then the first name that has not been offered.
+    /// Like [`BucketWalk::directory`], but from the directory's index. Returns `None` if there is no index, or if the
+    /// index ended during the call; `from` is then the first name that has not been offered.
     fn indexed_directory(&mut self, at: &str, path: &str, from: &mut String) -> Result<Option<WalkFlow>> {
         let (inner, query, is_bucket) = (self.inner, self.query, at.is_empty());
         let indexes = &inner.volume.dirs.indexes;
@@ -276,7 +276,7 @@ impl BucketWalk<'_> {
             if found.is_last || !matches!(flow, WalkFlow::On) {
                 return Ok(Some(flow));
             }
-            // The smallest text that sorts after the last name.
+            // Continues with the smallest text that sorts after the last name.
             from.clear();
             from.push_str(found.names.get(found.names.len() - 1).text);
             from.push('\0');
@@ -304,12 +304,12 @@ impl BucketWalk<'_> {
         let read =
             |all| NameBlock::read(dir, |name| (all || name.starts_with(&prefix)) && is_wanted(name), resolve);
         let names = match remembered.last_listing(stat) {
-            // Only a listing by prefix reads many names to return few. For others, an index would cost more than it saves:
-            // while a directory is watched, each open, put and delete in it takes up to a tenth longer.
+            // Only a listing by prefix reads many names to return few. For other listings, an index would cost more
+            // than it saves: while a directory is watched, each open, put and delete in it takes up to a tenth longer.
             LastListing::Changed if !wanted.is_empty() && self.is_watchable(dir, stat) => {
                 Arc::new(self.inner.volume.dirs.indexes.read(dir, stat, at.is_empty(), || read(true))?)
             }
-            // The first page of a listing by prefix does not sort the other names.
+            // The first page of a listing by prefix does not need the other names, so they are neither kept nor sorted.
             LastListing::Unknown if !wanted.is_empty() => Arc::new(read(false)?),
             _ => remembered.names(stat, self.contents.sharing, || read(true))?,
         };
@@ -324,7 +324,8 @@ impl BucketWalk<'_> {
         !self.contents.sharing.is_shared() && site.is_ok_and(|site| !site.sharing.is_shared())
     }
 
-    /// Offers the keys at and below `names`, from `from` on, which are in the directory `at`, opened as `dir`.
+    /// Offers the keys at and below `names`, starting with the name `from`. The names are in the directory `at`, opened
+    /// as `dir`.
     fn names(
         &mut self,
         at: &str,
@@ -362,7 +363,7 @@ impl BucketWalk<'_> {
             };
             match flow {
                 WalkFlow::On => {}
-                // The whole directory has this prefix, so nothing else in it can be after the prefix.
+                // All keys of the directory begin with this prefix, so none of them can follow it.
                 WalkFlow::Behind(prefix) if at.starts_with(&prefix) => return Ok(WalkFlow::Behind(prefix)),
                 WalkFlow::Behind(prefix) => behind = Some(prefix),
                 WalkFlow::Stop => return Ok(WalkFlow::Stop),
@@ -375,7 +376,7 @@ impl BucketWalk<'_> {
     fn first_wanted(&self, at: &str) -> &str {
         let start = self.query.start_after.as_deref().and_then(|start| start.strip_prefix(at));
         let start = start.unwrap_or_default();
-        // The directory that contains the start is also needed, because a directory sorts with its slash.
+        // The directory that contains the start is also needed, because a directory sorts as its name with a slash.
         start.find('/').map_or(start, |slash| &start[..=slash])
     }
 

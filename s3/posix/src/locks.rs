@@ -17,7 +17,7 @@ use crate::volume::{RootVolume, unreadable};
 /// The maximum number of lock tables that are kept open for reuse.
 const MOST_TABLES: usize = 128;
 
-/// The byte of the lock table that a run over a whole bucket locks. The bytes of keys are before it.
+/// The byte of the lock table that a run over a whole bucket locks. It is after the bytes of all keys.
 const RUNNER_BYTE: u32 = 0x0100_0000;
 
 /// The condition that lets an operation run without the lock.
@@ -66,8 +66,8 @@ impl BucketLocks {
 }
 
 impl SharedStore {
-    /// Runs `act` while holding the lock of `key`. Meanwhile no other writer replaces or deletes the key, in any
-    /// process on any node that shares the file system's locks. `act` gets the contents of the bucket's private
+    /// Runs `act` while holding the lock of `key`. While `act` runs, no other writer replaces or deletes the key, in
+    /// any process on any node that shares the file system's locks. `act` receives the contents of the bucket's private
     /// directory. If the store is configured without locks, `act` runs without the lock.
     pub(crate) fn locked<T>(
         &self,
@@ -114,7 +114,7 @@ impl SharedStore {
                 glance.vouch_for(&locks);
                 return act(glance.contents);
             }
-            // The bucket was removed and made again, and its lock table with it.
+            // The bucket, with its lock table, was removed and made again.
             self.locks.tables().remove(bucket);
         }
         Err(ErrorKind::ConditionalConflict.into())
@@ -131,8 +131,8 @@ impl SharedStore {
         is_current(&locks, contents).is_ok_and(|current| current).then(act)
     }
 
-    /// Runs `act` unless another process is in this function for the same bucket; returns `None` at once in that case.
-    /// The lock is a byte after those of keys, so the kernel releases it when the process dies.
+    /// Runs `act`, unless another process is running this function for the same bucket; returns `None` at once in that
+    /// case. The lock is a byte after those of keys, so the kernel releases it when the process dies.
     pub(crate) fn alone_in<T>(&self, bucket: &Bucket, act: impl FnOnce() -> Result<T>) -> Result<Option<T>> {
         self.require_locks("one run at a time")?;
         let locks = self.locks.of(&self.volume, bucket)?;

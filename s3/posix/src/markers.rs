@@ -84,7 +84,7 @@ impl StagedFile {
             && marked_dir(&self.bucket, key).is_some()
     }
 
-    /// Publishes the empty object `key` as a directory. Returns `None` if it has to be a file.
+    /// Publishes the empty object `key` as a directory. Returns `None` if the object has to be a file.
     pub(crate) fn publish_marker(
         &self,
         key: &Key,

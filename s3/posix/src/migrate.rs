@@ -2,7 +2,7 @@
 //! changed, and nothing is removed.
 //!
 //! A copy loses the owners and modes in the private areas of buckets. It also invalidates the names of sidecar files,
-//! which are the inodes that the files of the objects had before.
+//! which contain the inodes that the objects' files had in the original root.
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
@@ -38,11 +38,11 @@ pub struct MigrationStep {
 }
 
 impl PosixStore {
-    /// Sets the owner, group and mode in each bucket's private area to those that this version uses, binds sidecar
-    /// files to their objects again, and records the root's version of the format. Must be run by root, or by the owner
-    /// of the root directory and the buckets, while no other program works there, because programs already running may
-    /// still make files the old way. Memory: the records in all sidecar files of one bucket. Errors: `NoSuchBucket`,
-    /// errors of the file system, and errors that `tell` returns.
+    /// Sets the owner, group and mode of the files and directories in each bucket's private area to those that this
+    /// version uses, binds sidecar files to their objects again, and records the root's version of the format. Must be
+    /// run by root, or by the owner of the root directory and the buckets, while no other program works there, because
+    /// programs already running may still make files the old way. Memory: the records in all sidecar files of one
+    /// bucket. Errors: `NoSuchBucket`, errors of the file system, and errors that `tell` returns.
     pub fn migrate(
         &self,
         buckets: &[Bucket],
@@ -65,8 +65,8 @@ impl PosixStore {
 /// The maximum depth of directories that are walked: more than a key of maximum length needs.
 const MAX_DEPTH: usize = 64;
 
-/// Gives each directory that Fordway made in the bucket's private area to the bucket's owner, with the mode that all
-/// writers need. Links are not followed, and names that Fordway does not write are left alone.
+/// Makes the bucket's owner the owner of each directory that Fordway made in the bucket's private area, and sets the
+/// mode that all writers need. Links are not followed, and names that Fordway does not write are left alone.
 fn migrate_owners(
     volume: &RootVolume,
     bucket: &Bucket,
@@ -128,7 +128,7 @@ fn migrate_file(
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
     let Ok(file) = open_in(dir, name, flags, Mode::empty()) else { return Ok(()) };
     let state = stat(&file).map_err(|errno| from_errno(errno, "looking at the private area"))?;
-    // Fordway does not make files here with a second name or with content.
+    // Fordway makes only empty files with a single name here.
     let is_ours = state.is_file && state.links == 1 && state.size == 0;
     if is_ours && hand_over(of, &file, state.mode & !0o666 | of.mode & 0o666, true)? {
         tell(MigrationStep { path: path.to_owned(), done: "given to the bucket's owner, with its mode" })?;
@@ -141,8 +141,8 @@ fn is_below(path: &str, names: &[&str]) -> bool {
     path.split('/').nth(2).is_some_and(|name| names.contains(&name))
 }
 
-/// Sets owner, group and mode of an open file or directory. Returns whether that changed anything. Attributes that the
-/// process may not change are left as they are.
+/// Sets the owner, group and mode of an open file or directory. Returns whether this changed anything. Attributes that
+/// the process may not change are left as they are.
 fn hand_over(
     of: &FileStat,
     made: &(impl std::os::fd::AsFd + ?Sized),

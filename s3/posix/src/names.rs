@@ -1,8 +1,8 @@
 //! The names of a directory, sorted as keys are, and cached between the pages of a listing.
 //!
-//! A directory is unsorted, so the first page of its listing requires reading and sorting all of it. The sorted names
-//! of the directories listed last are cached, within bounds, as long as the directory's times show that nothing was
-//! added or removed, so that a later page costs only its own entries.
+//! A directory is unsorted, so the first page of a listing requires reading and sorting all of it. The sorted names of
+//! recently listed directories are cached, within limits, so that a later page costs only its own entries. They remain
+//! valid as long as the times of their directory show that nothing was added or removed.
 
 use std::cmp::Ordering;
 use std::fs::File;
@@ -21,10 +21,10 @@ use crate::private::{is_settled, times};
 pub(crate) const MOST_BYTES: usize = 256 << 20;
 /// The maximum number of cached directories.
 const MOST_DIRS: usize = 16;
-/// Longer than the timestamp resolution of any file system; MooseFS has whole seconds.
+/// A time longer than the timestamp resolution of any file system. MooseFS keeps whole seconds.
 const SHARED_STEP: Duration = Duration::from_secs(3);
-/// The minimum number of names that are cached. Reading a smaller directory again costs no more than one page of a
-/// listing.
+/// The minimum number of names in a directory for them to be cached. Reading a smaller directory again costs no more
+/// than one page of a listing.
 const FEWEST: usize = 500;
 
 /// The names of a directory in one block of text, sorted in the byte order of keys. The name of a subdirectory ends in
@@ -33,7 +33,7 @@ const FEWEST: usize = 500;
 pub(crate) struct NameBlock {
     text: String,
     entries: Vec<NameEntry>,
-    /// Whether any name needed a look-up to find its type, which may then change unnoticed.
+    /// Whether any name needed a look-up to find its type. Such a type may change unnoticed.
     has_links: bool,
     /// The number of names in the directory, including those that were rejected.
     read: usize,
@@ -54,12 +54,12 @@ struct NameEntry {
 pub(crate) struct ListedName<'n> {
     /// The name, with a trailing `/` if it is a directory.
     pub(crate) text: &'n str,
-    /// Whether it is a link to a file, which can be followed only by opening it.
+    /// Whether the name is a link to a file, whose properties can be read only by opening it.
     pub(crate) is_link: bool,
 }
 
 impl ListedName<'_> {
-    /// Whether it is a directory.
+    /// Whether the name is that of a directory.
     pub(crate) fn is_dir(self) -> bool {
         self.text.ends_with('/')
     }
@@ -67,7 +67,7 @@ impl ListedName<'_> {
 
 impl NameBlock {
     /// Reads the names in `dir` that `wanted` accepts. For a link, or if the directory does not state the type,
-    /// `resolve` returns it: a directory, a file, a link to a file, or any other type, which is left out.
+    /// `resolve` returns it: a directory, a file, a link to a file, or another type, whose name is left out.
     pub(crate) fn read(
         dir: &File,
         mut wanted: impl FnMut(&[u8]) -> bool,
@@ -95,7 +95,7 @@ impl NameBlock {
         Ok(names)
     }
 
-    /// Makes a block of sorted names, with a trailing `/` for a directory.
+    /// Creates a block from sorted names, in which a directory has a trailing `/`.
     pub(crate) fn of_sorted<'n>(sorted: impl Iterator<Item = &'n str>) -> Self {
         let mut names = NameBlock::default();
         for name in sorted {
@@ -178,7 +178,7 @@ impl NameBlock {
         self.entries.partition_point(|entry| text_of(&self.text, entry) < text)
     }
 
-    /// The position after the last name that begins with `prefix` or is less than it.
+    /// The position after the last name that begins with `prefix` or sorts before it.
     pub(crate) fn end_of(&self, prefix: &str) -> usize {
         let is_before = |name: &str| name < prefix || name.starts_with(prefix);
         match prefix.is_empty() {
@@ -228,7 +228,7 @@ struct ListedDirectory {
     inode: u64,
     times: (i64, i64),
     when: CoarseInstant,
-    /// The number of names in it.
+    /// The number of names in the directory.
     names: usize,
 }
 
@@ -258,7 +258,7 @@ struct KeyTree {
 #[derive(Default)]
 pub(crate) struct WalkedDirectories {
     dirs: Vec<(String, DirectoryStamp)>,
-    /// Whether one of the directories was unreadable to this caller, or may change unnoticed.
+    /// Whether this caller could not read one of the directories, or one of them may change unnoticed.
     pub(crate) has_closed: bool,
 }
 
@@ -278,9 +278,9 @@ struct CachedNames {
     device: u64,
     inode: u64,
     times: (i64, i64),
-    /// When these times were first seen.
+    /// The time at which these directory times were first seen.
     seen: CoarseInstant,
-    /// `None` while a further change might leave these times as they are.
+    /// The sorted names; `None` while a further change might leave the directory's times as they are.
     names: Option<Arc<NameBlock>>,
 }
 
@@ -333,7 +333,7 @@ impl NameCache {
         let names = Arc::new(read()?);
         if names.len() >= FEWEST && !names.has_links {
             let is_settled = match sharing.is_shared() {
-                // The server may have another clock, whose resolution is unknown.
+                // The server's clock may have a different resolution, which is unknown.
                 true => seen.elapsed() > SHARED_STEP,
                 false => is_settled(before),
             };

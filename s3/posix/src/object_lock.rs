@@ -137,7 +137,7 @@ impl SharedStore {
         bucket: &Bucket,
         change: impl FnOnce(VersioningSetting) -> Result<VersioningSetting>,
     ) -> Result<()> {
-        // Use the lock of a key, which need not exist.
+        // The lock is that of a key with this name; no such object needs to exist.
         self.locked(bucket, &Key::new(VERSIONING)?, |contents| {
             let AreaContents { versioning, object_lock, .. } = contents;
             self.write_versioning(bucket, change(VersioningSetting { versioning, object_lock })?)
@@ -198,7 +198,7 @@ impl SharedStore {
 
 impl RootVolume {
     /// Sets the immutable flag on the file of a locked version, if the configuration requires it. A file without the
-    /// flag is still locked for S3. No cost without a lock. Errors: `NotImplemented` if the file system has no such
+    /// flag is still locked for S3. Cost: none without a lock. Errors: `NotImplemented` if the file system has no such
     /// flag.
     pub(crate) fn shield(&self, file: impl AsFd, lock: ObjectLock) -> Result<()> {
         if !self.config.immutable_locks || !lock.is_active(SystemTime::now()) {
@@ -214,7 +214,7 @@ impl RootVolume {
     }
 
     /// Removes the immutable flag that the file of a locked version may have. The caller sets it again after the
-    /// change. No cost without a lock.
+    /// change. Cost: none without a lock.
     pub(crate) fn unshield(&self, file: impl AsFd, lock: ObjectLock) -> Result<()> {
         if lock.is_none() {
             return Ok(());
@@ -238,7 +238,7 @@ impl RootVolume {
         self.shield(&opened.file, opened.record().lock)
     }
 
-    /// Checks that a new version may have the lock `asked`. No cost without a lock. Errors: `InvalidArgument` in a
+    /// Checks that a new version may have the lock `asked`. Cost: none without a lock. Errors: `InvalidArgument` in a
     /// bucket without object lock.
     pub(crate) fn check_lockable(&self, bucket: &Bucket, asked: ObjectLock) -> Result<()> {
         match asked.is_none() || self.contents(bucket)?.object_lock.is_some() {
@@ -252,7 +252,7 @@ impl RootVolume {
         self.check_decides(bucket, "bypasses governance retention")
     }
 
-    /// Checks that the version in `opened` may be deleted. No cost without object lock. Errors: `AccessDenied`.
+    /// Checks that the version in `opened` may be deleted. Cost: none without object lock. Errors: `AccessDenied`.
     pub(crate) fn check_unlocked(
         &self,
         bucket: &Bucket,
@@ -271,7 +271,7 @@ impl RootVolume {
         }
     }
 
-    /// Whether the file at `place` is a version that may not be deleted. No cost without object lock.
+    /// Whether the file at `place` is a version that may not be deleted. Cost: none without object lock.
     pub(crate) fn is_locked(
         &self,
         bucket: &Bucket,
@@ -287,8 +287,8 @@ impl RootVolume {
 }
 
 impl Record {
-    /// Gives the record of a new version the bucket's default retention, unless it has a retention. Returns whether the
-    /// record changed. Errors: `InvalidArgument` for a lock in a bucket without object lock.
+    /// Sets the bucket's default retention in the record of a new version, unless the record has a retention. Returns
+    /// whether the record changed. Errors: `InvalidArgument` for a lock in a bucket without object lock.
     pub(crate) fn retain(&mut self, contents: AreaContents) -> Result<bool> {
         match contents.object_lock {
             Some(configuration) => {

@@ -1,8 +1,9 @@
 //! Caches the contents of a bucket's private directory, and its lock table, to save look-ups.
 //!
-//! Most buckets have no odd keys, no sidecar files and no versions, yet every put, delete and miss must check for them.
-//! The contents change only when a name in the bucket's `.fordway` is made, replaced or removed, and that changes the
-//! times of that directory, which is held open. So as long as the times are unchanged, the contents are unchanged.
+//! Most buckets have no odd keys, no sidecar files and no versions, but every put, every delete and every read of a
+//! missing object must check for them. These contents change only when a name in the bucket's `.fordway` is made,
+//! replaced or removed, which also changes the times of that directory. The directory is held open, and as long as its
+//! times are unchanged, the contents are unchanged.
 
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -47,9 +48,9 @@ pub(crate) struct AreaCache {
     site: FileSystemTraits,
     /// The file system of each device that a bucket was found on, and when that was determined.
     devices: RwLock<HashMap<u64, (CoarseInstant, FileSystemTraits)>>,
-    /// The devices of buckets that were last found on a file system which other nodes may change.
+    /// The devices of buckets that were last found on a file system that other nodes may change.
     remote: RwLock<HashMap<Bucket, u64>>,
-    /// Whether `remote` has any, so that others need not lock it.
+    /// Whether `remote` has any entry, so that it need not be locked if it has none.
     has_remote: AtomicBool,
 }
 
@@ -68,13 +69,13 @@ pub(crate) struct AreaContents {
     pub(crate) versioning: VersioningState,
     /// The object lock of a bucket that has it.
     pub(crate) object_lock: Option<LockConfiguration>,
-    /// The device of the directory, or, if it does not exist, that of the bucket; 0 if there is no bucket.
+    /// The device of the private directory, or of the bucket if there is no private directory; 0 if there is no bucket.
     pub(crate) device: u64,
     /// Whether other nodes may change the directory's file system.
     pub(crate) sharing: FileSystemSharing,
     /// The reason why nothing may be written to the directory's file system.
     pub(crate) unfit: Option<MountProblem>,
-    /// The trusted owner, if the bucket has the sticky bit. Not known if there is no private directory.
+    /// The trusted owner, if the bucket has the sticky bit. `None` also if there is no private directory.
     pub(crate) guard: Option<TrustedOwner>,
 }
 
@@ -86,15 +87,17 @@ impl AreaContents {
 }
 
 struct KnownArea {
-    /// The directory whose times change with the contents: the private one, or the bucket if it has none.
+    /// The directory whose times change with the contents: the private directory, or the bucket's directory if there is
+    /// no private one.
     watched: File,
     opened: CoarseInstant,
     /// The times of `watched` for which `contents` is valid; `None` if they were too recent to trust.
     times: Option<(i64, i64)>,
     contents: AreaContents,
-    /// The ID of the lock table that was found in the private directory since then; 0 for none.
+    /// The ID of the lock table that was found in the private directory at these times; 0 for none.
     lock_table: AtomicU64,
-    /// The address of the open bucket directory that was found to exist since then, with `watched` in it; 0 for none.
+    /// The address of the open bucket directory that was found to exist at these times, with `watched` in it; 0 for
+    /// none.
     bucket: AtomicUsize,
 }
 
@@ -154,8 +157,8 @@ impl AreaCache {
         Ok(site)
     }
 
-    /// Returns the device and the name of `bucket`, or of any bucket if it is empty, if it was last found on a file system
-    /// which other nodes may change. Cost: no system call.
+    /// Returns the device and the name of `bucket` if it was last found on a file system that other nodes may change.
+    /// If `bucket` is empty, returns those of any such bucket. Cost: no system call.
     pub(crate) fn remote_bucket(&self, bucket: &str) -> Option<(u64, String)> {
         if !self.has_remote.load(Ordering::Relaxed) {
             return None;
@@ -202,11 +205,10 @@ impl AreaCache {
         Err(Errno::STALE)
     }
 
-    /// Like [`AreaCache::glance`], but the result may be 10 ms old, and the writer of a small object uses it for another
-    /// 10 ms. Cost: usually none. The result decides how an object is created. A stale result is harmless: readers also
-    /// look for odd keys, and a write that just misses the start of versioning counts as an earlier write. With strong
-    /// consistency, the server is asked each time if other
-    /// nodes may change the bucket.
+    /// Like [`AreaCache::glance`], but the result may be 10 ms old, and the writer of a small object uses it for
+    /// another 10 ms. Cost: usually none. The result decides how an object is created. A stale result is harmless:
+    /// readers also look for odd keys, and a write that does not yet see that versioning was enabled counts as an
+    /// earlier write. With strong consistency, the server is asked each time if other nodes may change the bucket.
     pub(crate) fn glance_for_write(
         &self,
         root: &BucketTree,
@@ -234,7 +236,7 @@ impl AreaCache {
         let flags = OFlags::PATH | OFlags::DIRECTORY;
         let private = match root.open_beneath(&private_dir(bucket), flags, Mode::empty()) {
             Ok(private) => private,
-            // A missing directory holds nothing, and Fordway makes nothing but a directory here.
+            // A missing directory holds nothing. Anything but a directory was not made by Fordway.
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => {
                 return self.look_without(root, bucket);
             }
@@ -244,7 +246,7 @@ impl AreaCache {
         let before = stat(&private)?;
         let FileSystemTraits { sharing, unfit } = self.site_of(&private, before.device)?;
         if sharing.is_shared() {
-            // Makes the changes of other nodes visible from now on.
+            // From here on, the changes of other nodes are visible.
             stat_now(&private)?;
             look_again(&private, VERSIONING);
         }
@@ -307,7 +309,7 @@ fn contents_of(private: &File, sharing: FileSystemSharing) -> Result<AreaContent
     let guard = TrustedOwner::of(&stat_in(private, "..")?);
     let VersioningSetting { versioning, object_lock } =
         match sharing.is_shared() && !has(VERSIONING, |_| true)? {
-            // The client of an NFS server may wrongly keep a name as missing that was opened while another node made it.
+            // If a name is opened while another node makes it, an NFS client may wrongly keep the name as missing.
             true => VersioningSetting::default(),
             false => read_versioning(private, guard)?,
         };

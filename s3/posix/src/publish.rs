@@ -1,17 +1,17 @@
 //! Publishes staged files.
 //!
 //! If a key has only one possible path and its bucket keeps no versions, an object is created by one `linkat`, which
-//! fails if the name is taken, and needs no lock. Everything else is decided under the key's lock, including a put of a
-//! key that this process has put before.
+//! fails if the name is taken. This needs no lock. All other writes are decided under the key's lock, including a put
+//! of a key that this process has put before.
 //!
-//! An object may be at its key's plain path or odd path. Three rules make it a single object for all readers, which
-//! look at the plain path first:
+//! An object may be at the plain path or at the odd path of its key. Three rules ensure that all readers, which look at
+//! the plain path first, see a single object:
 //!
 //! 1. No file is put at an odd path without the key's lock.
 //! 2. An object at one of the two paths remains there until it is deleted.
-//! 3. There may still be files at both paths, because the first odd key of a bucket was made while another writer,
-//!    unaware of it, made the plain file. Then the plain file is the object. The next writer or deleter removes the odd
-//!    file before the plain one is removed.
+//! 3. There may still be files at both paths, if the first odd key of a bucket was made while another writer, unaware
+//!    of it, made the plain file. Then the plain file is the object. The next writer or deleter removes the odd file
+//!    before the plain one is removed.
 
 use std::time::SystemTime;
 
@@ -86,11 +86,11 @@ impl StagedFile {
         Ok(made)
     }
 
-    /// Publishes the file at its plain path if no object has the key. Returns false if this can be decided only under
-    /// the lock. Errors: `PreconditionFailed`.
+    /// Publishes the file at its plain path if no object has the key. Returns `false` if the outcome can be decided
+    /// only under the lock. Errors: `PreconditionFailed`.
     fn publish_new(&mut self, key: &Key) -> Result<bool> {
         if !self.link(Some(key))? {
-            // The cached state of the name may be stale; under the lock, the server is asked.
+            // The cached state of the name may be stale. The publication under the lock asks the server.
             if self.sharing().is_shared() {
                 return Ok(false);
             }
@@ -117,7 +117,7 @@ impl StagedFile {
         is_alone
     }
 
-    /// Removes the name that the file was just given, unless another writer has replaced it.
+    /// Removes the name that this file was just given, unless another writer has replaced the file.
     fn withdraw(&self) -> Result<()> {
         let id = |stat: fordway_sys::FileStat| (stat.device, stat.inode);
         let named = stat_in(&self.parent, &self.place.name).map(id);
@@ -127,9 +127,9 @@ impl StagedFile {
         Ok(())
     }
 
-    /// Publishes the file under the key's lock. Meanwhile no other writer replaces or removes the object, or puts it at
-    /// its odd path. Only a creation at its plain path, which needs no lock, may interfere; the attempt is then
-    /// repeated.
+    /// Publishes the file under the key's lock. While the lock is held, no other writer replaces or removes the object,
+    /// or puts it at its odd path. Only the creation of an object at its plain path, which needs no lock, may
+    /// interfere; the attempt is then repeated.
     fn publish_locked(
         &mut self,
         key: &Key,
@@ -194,7 +194,7 @@ impl StagedFile {
     }
 
     /// Gives the version a new ID if its current ID is not ordered after `floor`, the highest order among the key's
-    /// versions. This happens if the clocks of two nodes differ.
+    /// versions. This is necessary if the clocks of two nodes differ.
     fn come_after(&mut self, floor: u64, record: &mut Record) -> Result<()> {
         let is_after = |version: &VersionId| order_in(version).is_some_and(|order| order > floor);
         if record.version.as_ref().is_none_or(is_after) {
@@ -224,8 +224,8 @@ impl StagedFile {
         Ok(!is_taken && self.link(Some(key))?)
     }
 
-    /// Gives the file its name if the name is free. Returns whether it was free. `key` is given if the file is an
-    /// object.
+    /// Gives the file its name if the name is free. Returns whether the name was free. `key` is `None` unless the file
+    /// is an object.
     pub(crate) fn link(&mut self, key: Option<&Key>) -> Result<bool> {
         for race in 0..MAX_RACES {
             give_way_on(self.sharing(), race);
@@ -294,7 +294,8 @@ impl StagedFile {
             let (dir, shelter) = self.inner.volume.staging_dir(&self.bucket)?;
             match link_unnamed(&self.file, &dir, &name) {
                 Ok(()) => return Ok(HiddenName { dir, name, is_temporary: true, _shelter: shelter }),
-                // Another program has put a file there, or a part of the bucket numbers its files independently.
+                // Another program has put a file there, or a directory of the bucket is on another file system, with
+                // its own inode numbers.
                 Err(Errno::EXIST) => name = hidden_name()?,
                 // A concurrent removal of the bucket has removed the directory.
                 Err(Errno::NOENT | Errno::STALE) if dir.is_removed() => {

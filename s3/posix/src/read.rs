@@ -57,13 +57,13 @@ impl ObjectFile {
         (file, object.into_info())
     }
 
-    /// Returns the file, and the object as its name would have been found.
+    /// Returns the file, and the object in the form in which a look-up of its name would return it.
     fn into_named(self) -> (File, NamedObject) {
         (self.file, NamedObject { stat: self.stat, recorded: self.recorded })
     }
 }
 
-/// An object as its name was found, which has not been opened.
+/// An object that was found by its name, without opening it.
 pub(crate) struct NamedObject {
     stat: FileStat,
     /// The object's record; `None` for a bare object.
@@ -71,7 +71,7 @@ pub(crate) struct NamedObject {
 }
 
 impl NamedObject {
-    /// Returns the object's properties as S3 reports them. They are large, so this is the last step.
+    /// Returns the object's properties as S3 reports them. The returned value is large, so call this last.
     #[inline]
     pub(crate) fn into_info(self) -> ObjectInfo {
         match self.recorded {
@@ -103,7 +103,8 @@ pub(crate) fn info_of(stat: &FileStat, record: Record) -> ObjectInfo {
     }
 }
 
-/// Whether this error can be due to a cached name: the object is stale, or an object that was just found is missing.
+/// Whether a stale cached name can be the cause of this error: the file is stale, or an object that was just found is
+/// missing.
 fn is_stale_name(error: &Error) -> bool {
     is_stale(error) || error.kind() == ErrorKind::NoSuchKey
 }
@@ -136,7 +137,7 @@ impl RootVolume {
     }
 
     /// Describes the object at `key` by its name. Returns `Missing` only if the object is at none of its possible
-    /// places. Cost: as for [`RootVolume::describe_in`]; if the object is missing, usually one `fstat`, and two for a
+    /// paths. Cost: as for [`RootVolume::describe_in`]; if the object is missing, usually one `fstat`, and two for a
     /// key with a `/`.
     fn describe_object(&self, bucket: &Bucket, key: &Key) -> Result<NameLookup> {
         let Some(place) = plain(bucket, key) else { return Ok(NameLookup::Unclear) };
@@ -229,7 +230,7 @@ impl RootVolume {
         self.find_file(bucket, key)?.map(|found| self.with_record(bucket, found)).transpose()
     }
 
-    /// Not inlined, because only file systems that several nodes share need it.
+    /// Not inlined, because only file systems that several nodes share need this function.
     #[cold]
     fn find_object_again(&self, bucket: &Bucket, key: &Key) -> Result<Option<ObjectFile>> {
         for race in 1..MAX_STALE {
@@ -265,9 +266,9 @@ impl RootVolume {
         Ok(ObjectFile { file, stat, recorded: Some(Box::new(record.unseal_for(&stat))) })
     }
 
-    /// Returns the state of a file whose record is newer than `stat`. If another node has completed an upload, and this
-    /// node has written a part of it, a FUSE client may show the file's size and time from before for as long as it keeps
-    /// names. Returns `stat` if they do not change in that time: a program has set the time back.
+    /// Returns the state of a file whose record is newer than `stat`. If another node has completed an upload of which
+    /// this node has written a part, a FUSE client may show the earlier size and time of the file for as long as it
+    /// keeps names. Returns `stat` if size and time do not change for that long: then a program has set the time back.
     #[cold]
     fn stat_of_sealed(&self, file: &File, stat: FileStat, record: &Record) -> Result<FileStat> {
         if self.sharing_on(file, stat.device) != FileSystemSharing::Unknown {
@@ -284,7 +285,7 @@ impl RootVolume {
         }
     }
 
-    /// Opens the file of `key`, if there is one: at its plain path, else at its odd path, else as a marker.
+    /// Opens the file of `key`, if there is one: at the plain path, otherwise at the odd path, otherwise as a marker.
     fn find_file(&self, bucket: &Bucket, key: &Key) -> Result<Option<(File, FileStat)>> {
         if let Some(place) = plain(bucket, key)
             && let Some(found) = self.open_regular(&place)?
@@ -391,7 +392,7 @@ impl SharedStore {
         if object.as_ref().is_err_and(is_stale) { self.get_again(bucket, key, options) } else { object }
     }
 
-    /// Not inlined, because only file systems that several nodes share need it.
+    /// Not inlined, because only file systems that several nodes share need this function.
     #[cold]
     fn get_again(&self, bucket: &Bucket, key: &Key, options: &GetOptions) -> Result<OpenObject> {
         for _ in 1..MAX_STALE {
@@ -424,8 +425,8 @@ impl SharedStore {
     }
 
     /// Returns the content of a file, to be read later. FUSE may open a file on its server only at the first read, when
-    /// another node may have removed it. So on such a file system the first byte is read now, or all bytes if the
-    /// content is small. `device` is the file's.
+    /// another node may already have removed the file. So on such a file system the first byte is read now, or all
+    /// bytes if the content is small. `device` is the device of the file.
     fn content(&self, region: FileRegion, device: u64) -> Result<ObjectContent> {
         if self.volume.sharing_on(&region.file, device) != FileSystemSharing::Unknown {
             return Ok(ObjectContent::File(region));
@@ -474,7 +475,7 @@ impl SharedStore {
         buffer: &mut Vec<u8>,
     ) -> Result<u64> {
         let (file, size) = match self.volume.sharing_on(&file, stat.device) {
-            // Only the record tells whether the size comes from a cache.
+            // Only the record shows whether the size comes from a cache.
             FileSystemSharing::Unknown => {
                 let opened = self.volume.with_record(bucket, (file, stat))?;
                 (opened.file, opened.stat.size)

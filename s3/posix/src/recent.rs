@@ -1,8 +1,8 @@
 //! Keys that this process has put and not deleted since.
 //!
-//! A put cannot know whether its key exists. It tries to create the name, and replaces it under the key's lock if the
-//! name is taken. If this process has put the key before, the attempt to create it would most likely fail and is
-//! skipped. A wrong guess is harmless: replacing a name that does not exist creates it.
+//! A put cannot know whether its key exists. It tries to create the name, and replaces the file under the key's lock if
+//! the name is taken. If this process has put the key before, the attempt to create the name would most likely fail,
+//! and is skipped. A wrong guess is harmless: replacing a name that does not exist creates it.
 
 use std::hash::BuildHasher;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -36,8 +36,8 @@ impl RecentPuts {
         KeyHash(self.hasher.hash_one((bucket.as_str(), key.as_str())).max(1))
     }
 
-    /// Returns whether this process has put the key, and since then has neither deleted it nor displaced it from
-    /// the table.
+    /// Returns whether this process has put the key, and since then has not deleted it, and no other key has displaced
+    /// it from the table.
     pub(crate) fn contains(&self, key: KeyHash) -> bool {
         self.slot(key).load(Ordering::Relaxed) == key.0
     }

@@ -1,4 +1,4 @@
-//! The record of an object: its properties that S3 has and POSIX does not, encoded in one extended attribute.
+//! The record of an object: the properties that S3 has and POSIX does not, encoded in one extended attribute.
 //!
 //! ```text
 //! byte 0       version, 1
@@ -37,8 +37,8 @@ use crate::version_names::now_ns;
 
 const VERSION: u8 = 1;
 
-/// The size and modification time for which a stored ETag and checksum hold. If a POSIX program changes the file, they
-/// differ.
+/// The size and modification time for which a stored ETag and checksum are valid. If a POSIX program has changed the
+/// file, the file's size or time differs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ContentSeal {
     pub(crate) size: u64,
@@ -90,15 +90,16 @@ pub(crate) static NOTHING: Record = Record {
     lock: ObjectLock::NONE,
 };
 
-/// How old the content of a sealed record is at most if a FUSE client may still show the state from before. Longer than
-/// any cache, because clocks of nodes may differ.
+/// The maximum age of a sealed record's content at which a FUSE client may still show the file's earlier state. It is
+/// longer than any client caches a state, because the clocks of nodes may differ.
 const RECENT_NS: i64 = 60_000_000_000;
 
 /// The maximum number of bytes of part checksums in one field.
 const SUMS_BYTES: usize = 32 * 1024;
 
 impl Record {
-    /// Returns whether the record says nothing, like [`NOTHING`]. A comparison of the two takes several times as long.
+    /// Returns whether the record contains nothing, like [`NOTHING`]. Comparing the record with `NOTHING` would take
+    /// several times as long.
     pub(crate) fn is_empty(&self) -> bool {
         let Record { seal, etag, checksum, metadata, key, etag_policy, tags, parts, version, .. } = self;
         let Record { upload_checksum, is_apart, made_by, lock, .. } = self;
@@ -108,8 +109,9 @@ impl Record {
         !(has_content || has_names || has_settings || *is_apart || !metadata.is_empty() || !tags.is_empty())
     }
 
-    /// Whether the record was sealed for content that is newer than `stat`, or as old but of another size, so that `stat`
-    /// may come from a cache. False for a record that is older than a minute, which no cache is.
+    /// Whether the record was sealed for content that is newer than `stat`, or of the same time but another size, so
+    /// that `stat` may come from a cache. False for a record older than a minute, because no cache keeps a state for so
+    /// long.
     pub(crate) fn is_newer_than(&self, stat: &FileStat) -> bool {
         let Some(seal) = self.seal.filter(|seal| *seal != ContentSeal::of(stat)) else { return false };
         let now = || i64::try_from(now_ns()).unwrap_or(i64::MAX);
@@ -126,7 +128,7 @@ impl Record {
         self
     }
 
-    /// Returns the record of a part with this size, which cannot be read from a file.
+    /// Returns the record of a part with this size. The size is recorded because it cannot be read from a file.
     pub(crate) fn with_size(mut self, size: u64) -> Self {
         self.seal = Some(ContentSeal { size, modified_ns: 0 });
         self

@@ -1,7 +1,7 @@
-//! Gives an object another key, by one `rename` under the locks of both keys.
+//! Changes the key of an object, by one `rename` under the locks of both keys.
 //!
-//! The locks are taken in the order of their bytes, so that two renames never wait for each other. Where the new key
-//! has no object, the name is taken only if it is free: a put of a new key takes no lock.
+//! The locks are taken in the order of their bytes, so that two renames never wait for each other. If no object has the
+//! new key, the file is renamed only if the new name is free, because a put of a new key takes no lock.
 
 use fordway_store::{Bucket, Error, ErrorKind, Key, RenameOptions, Result, VersioningState};
 use fordway_sys::{Errno, FileStat, link, remove_file, rename, rename_new, stat_in};
@@ -89,12 +89,12 @@ impl ObjectRename<'_> {
             );
             return Err(Error::new(ErrorKind::NotImplemented, why));
         }
-        // Otherwise the hidden object would reappear under the old key.
+        // Without this, the hidden object would reappear under the old key.
         store.remove_hidden_odd(bucket, from, &place, contents)?;
         Ok((place, identity))
     }
 
-    /// Replaces the object at `place`. Returns `false` if a POSIX program has changed the name meanwhile.
+    /// Replaces the object at `place`. Returns `false` if a POSIX program has changed the name in the meantime.
     fn move_over(&self, source: &ObjectPath, place: &ObjectPath, contents: AreaContents) -> Result<bool> {
         let ObjectRename { store, bucket, to, .. } = *self;
         let dirs = self.both_dirs(source, place)?;
@@ -124,11 +124,13 @@ impl ObjectRename<'_> {
         self.move_to(source, &odd(self.bucket, self.to))
     }
 
-    /// Errors: `NoSuchKey` if a parent of `place` is a file, `InvalidKey` if `place` is a directory.
+    /// Moves the object to `place` if that name is free. Errors: `NoSuchKey` if a parent of `place` is a file,
+    /// `InvalidKey` if `place` is a directory.
     fn move_to(&self, source: &ObjectPath, place: &ObjectPath) -> Result<bool> {
         let dirs = self.both_dirs(source, place)?;
         let moved = match rename_new(&dirs.0, &source.name, &dirs.1, &place.name) {
-            // The file system cannot rename to a free name only. For a moment, both keys have the object.
+            // The file system cannot rename on the condition that the new name is free. For a moment, both keys have
+            // the object.
             Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
                 link(&dirs.0, &source.name, &dirs.1, &place.name)
                     .and_then(|()| remove_file(&dirs.0, &source.name))
@@ -156,8 +158,8 @@ impl ObjectRename<'_> {
         Ok((volume.parent_of(self.bucket, &source.dir)?, to))
     }
 
-    /// Looks both directories up again after a rename failed. Returns `false` to try again. Errors: any error other
-    /// than a missing name or directory.
+    /// Looks both directories up again after a rename failed. Returns `false` if the rename should be tried again.
+    /// Errors: any error other than a missing name or directory.
     fn lost_race(&self, source: &ObjectPath, place: &ObjectPath, errno: Errno) -> Result<bool> {
         match errno {
             Errno::NOENT | Errno::STALE | Errno::ISDIR => {
@@ -177,7 +179,7 @@ impl ObjectRename<'_> {
         if self.store.volume.config.durability != Durability::Full {
             return Ok(());
         }
-        // The new name first: a crash in between leaves both names, not none.
+        // The directory of the new name is synced first: a crash in between leaves both names rather than none.
         [to, from]
             .into_iter()
             .try_for_each(sync_dir)

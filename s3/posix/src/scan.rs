@@ -1,4 +1,4 @@
-//! Walks everything in a bucket, whether it is an object or not. Only one path is in memory at a time.
+//! Walks all files and directories in a bucket, whether they are objects or not. Only one path is in memory at a time.
 
 use std::fs::File;
 
@@ -75,8 +75,8 @@ pub(crate) fn open_child(parent: &File, name: &str) -> Result<File, Errno> {
     open_in(parent, name, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()).map(File::from)
 }
 
-/// Calls `visit` for every entry of `dir` until it fails. The outer result has errors of `visit`, the inner one errors
-/// of reading the directory.
+/// Calls `visit` for every entry of `dir` until it fails. The outer result holds an error of `visit`, the inner one an
+/// error of reading the directory.
 pub(crate) fn each_entry(
     dir: &File,
     mut visit: impl FnMut(&[u8], EntryKind) -> Result<()>,

@@ -38,14 +38,15 @@ use crate::volume::RootVolume;
 
 /// The pause before rechecking a name for which this node has a stale cache entry.
 pub(crate) const PAUSE: Duration = Duration::from_millis(10);
-/// How often a name is looked up again, after how many attempts there is a long pause, and the length of that pause.
-/// The pause is longer than FUSE clients keep names by default.
+/// The maximum number of times that a name is looked up again.
 const MAX_REFRESHES: usize = 60;
+/// The number of attempts after which there is a long pause.
 const QUICK_REFRESHES: usize = 10;
+/// The length of that pause, which is longer than FUSE clients keep names by default.
 pub(crate) const NAME_TIMEOUT: Duration = Duration::from_millis(1100);
 /// The number of attempts to publish that are made without a pause.
 const QUICK_RACES: usize = 4;
-/// How often an operation restarts because the server no longer has a file (`ESTALE`).
+/// The maximum number of times that an operation restarts because the server no longer has a file (`ESTALE`).
 pub(crate) const MAX_STALE: usize = 20;
 
 /// When a name that was looked up again is also compared with what its directory lists.
@@ -58,7 +59,7 @@ enum ListingCheck {
 }
 
 impl ListingCheck {
-    /// The check that finds every change of another node.
+    /// Returns the check that finds every change of another node.
     fn on(sharing: FileSystemSharing) -> Self {
         match sharing {
             FileSystemSharing::Local => ListingCheck::Never,
@@ -90,9 +91,10 @@ pub(crate) fn look_before_opening(
     }
 }
 
-/// Returns the state that the server has of a file, which must be open for reading. The client of GlusterFS answers a
-/// request for the state from a cache, but the response to a read also holds the state, and renews that cache. If the
-/// kernel has the byte that is read, the state may still come from the cache. Cost: one `pread`, one `statx`.
+/// Returns the state of a file on the server; the file must be open for reading. The client of GlusterFS returns the
+/// state from a cache, but the server's response to a read also contains the state, and renews that cache. If the
+/// kernel has cached the byte that is read, the state may still come from the client's cache. Cost: one `pread`, one
+/// `statx`.
 pub(crate) fn stat_at_server(file: impl AsFd) -> Result<FileStat, Errno> {
     // A read that fails changes nothing.
     let _ = read_into_spare(&file, &mut Vec::new(), 0, 1);
@@ -100,10 +102,10 @@ pub(crate) fn stat_at_server(file: impl AsFd) -> Result<FileStat, Errno> {
 }
 
 impl RootVolume {
-    /// Makes this node see `key` in its current state on the server, whatever names it has cached. The caller holds the
-    /// key's lock, so the key does not change afterwards. Cost: none on a local file system. On others, some round
-    /// trips, and a read of the directory if the bucket keeps versions or reads ask the server first; on NFS only if the
-    /// key is missing.
+    /// Makes this node see `key` in its current state on the server, regardless of the names that the node has cached.
+    /// The caller holds the key's lock, so the key does not change afterwards. Cost: none on a local file system. On
+    /// others, some round trips, and a read of the directory if the bucket keeps versions or reads ask the server
+    /// first; on NFS only if the key is missing.
     pub(crate) fn refresh(&self, bucket: &Bucket, key: &Key, contents: AreaContents) -> Result<()> {
         if !contents.sharing.is_shared() {
             return Ok(());
@@ -132,9 +134,9 @@ impl RootVolume {
         of_bucket.or_else(|| Some((self.own_remote_device()?, ROOT_DIR.to_owned())))
     }
 
-    /// Asks the file server of the directory at `path` something. Returns once it has responded.
+    /// Sends a request to the file server of the directory at `path`. Returns once the server has responded.
     pub(crate) fn ask_server(&self, path: &str) {
-        // Whatever the result is, the server has responded.
+        // The server has responded, regardless of the result.
         let _ = self.open_dir(path).and_then(stat_now);
     }
 
@@ -205,8 +207,8 @@ impl RootVolume {
         }
     }
 
-    /// Refreshes `dir` and the directories above it, and makes those that the server no longer has. MooseFS shows a
-    /// removed directory for another second after another node has removed it, but makes it if asked to.
+    /// Refreshes `dir` and the directories above it, and makes those that the server no longer has. After another node
+    /// has removed a directory, MooseFS shows it for another second, but does make the directory when asked to.
     pub(crate) fn renew_dirs(&self, bucket: &Bucket, dir: &str) {
         self.refresh_dirs(dir);
         // The caller opens the directory again and sees the error.
@@ -226,7 +228,7 @@ impl RootVolume {
                     self.dirs.forget(&place.dir);
                     return Ok(());
                 }
-                // GlusterFS keeps a name in its cache for as long as it is used more often than once a second.
+                // GlusterFS keeps a name in its cache as long as the name is used more often than once a second.
                 Ok(false) if attempt % QUICK_REFRESHES == QUICK_REFRESHES - 1 => {
                     std::thread::sleep(NAME_TIMEOUT);
                 }

@@ -21,7 +21,7 @@ use crate::record::{ContentSeal, Record, etag_of_file};
 use crate::stage::is_bare;
 use crate::volume::RootVolume;
 
-/// The size of the stack buffer for a record. It is enough for most; a longer record costs a second call.
+/// The size of the stack buffer for a record. It is enough for most records; a longer record costs a second call.
 pub(crate) const RECORD_BYTES: usize = 512;
 /// The maximum number of bytes of an attribute: ext4 keeps all attributes of a file in one block of 4 KiB.
 pub(crate) const ATTRIBUTE_BYTES: usize = 3 * 1024;
@@ -47,9 +47,9 @@ pub(crate) struct LeavingFile {
 }
 
 impl RootVolume {
-    /// Returns the record of the object in the open `file`, whose state is `stat`, or the default record if the file
-    /// was made by a POSIX program. If the returned record has `is_apart` set, the sidecar file with the rest is
-    /// missing. Cost: one `fgetxattr`, unless the object is bare. Errors: `Corrupt`.
+    /// Returns the record of the object in the open `file`, whose state is `stat`, or the default record if a POSIX
+    /// program made the file. If `is_apart` is set in the returned record, the sidecar file with the rest is missing.
+    /// Cost: one `fgetxattr`, unless the object is bare. Errors: `Corrupt`.
     pub(crate) fn load_record(&self, bucket: &Bucket, file: &File, stat: &FileStat) -> Result<Record> {
         if is_bare(stat) {
             return Ok(Record::default());
@@ -122,7 +122,7 @@ impl LeavingFile {
 }
 
 impl Record {
-    /// Returns the part of a record that goes into the attribute if the whole record does not fit.
+    /// Returns the part of the record that is stored in the attribute if the whole record does not fit.
     pub(crate) fn kept_short(&self) -> Record {
         Record {
             seal: self.seal,

@@ -48,8 +48,8 @@ pub(crate) fn site_of_root(root: &RootDirectory) -> Result<FileSystemTraits, Err
     Ok(FileSystemTraits { unfit, ..site })
 }
 
-/// Returns the verdict in a root. Returns `None` unless only root and the root's owner can have written it, and this
-/// node's mount is as the measured one.
+/// Returns the verdict in a root. Returns `None` unless only the user root and the root's owner can have written the
+/// verdict, and this node's mount matches the measured one.
 fn believed_verdict(root: &RootDirectory) -> Result<Option<MountVerdict>, Errno> {
     let read = read_trusted(root, VERDICT, MountVerdict::BYTES_MAX)?;
     let text = read.filter(|(_, mode)| mode & WRITABLE_BY_OTHERS == 0).map(|(text, _)| text);

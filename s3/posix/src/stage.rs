@@ -1,12 +1,12 @@
 //! Staged files: written under no visible name, then published in one step.
 //!
-//! A *bare* object is completely described by its file alone. It results from a put with the ETag policy `fast` and
-//! without metadata, tags or checksum. Its ETag is derived from the file's inode, size and modification time, and
+//! A *bare* object is completely described by its file alone. A put with the ETag policy `fast` and without metadata,
+//! tags or checksum creates such an object. Its ETag is derived from the file's inode, size and modification time, and
 //! Fordway sets that time with nanosecond precision. File systems take times from a clock that ticks every few
-//! milliseconds, and an inode may be freed and reused within a tick; but no two files have the same inode within one
-//! nanosecond. The sticky bit, which has no meaning for files on Linux, marks a file without a record. This saves a
-//! reader one system call, and a writer two. Without that bit a reader looks for a record; if there is none, the result
-//! is the same.
+//! milliseconds, and an inode may be freed and reused within a tick; but no two files have the same inode within the
+//! same nanosecond. The sticky bit, which has no meaning for files on Linux, marks a file without a record. This saves
+//! a reader one system call, and a writer two. Without that bit a reader looks for a record; if there is none, the
+//! result is the same.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -30,12 +30,13 @@ use crate::site::require_fit;
 use crate::version_names::now_ns;
 use crate::{Durability, SharedStore};
 
-/// Modes of new files and directories, before the process's umask.
+/// The mode of a new file, before the process's umask.
 pub(crate) const FILE_MODE: Mode = Mode::from_raw_mode(0o666);
+/// The mode of a new directory, before the process's umask.
 pub(crate) const DIR_MODE: Mode = Mode::from_raw_mode(0o777);
 
-/// How often a publish starts again after a concurrent delete removed its directory. If several processes only create
-/// and remove one directory, many attempts in a row may fail.
+/// The maximum number of times that a publish starts again after a concurrent delete has removed its directory. If
+/// several processes only create and remove one directory, many attempts in a row may fail.
 pub(crate) const MAX_RACES: usize = 1000;
 
 /// A file being written. Dropping it unpublished leaves nothing behind.
@@ -51,7 +52,7 @@ pub(crate) struct StagedFile {
     pub(crate) file: OwnedFd,
     /// Whether the file's mode says that it has no record.
     pub(crate) may_be_bare: bool,
-    /// The bucket's private area when the file was started.
+    /// The contents of the bucket's private area when the file was started.
     contents: AreaContents,
     started: CoarseInstant,
     /// The file's hidden name, if the file system has no unnamed files.
@@ -128,8 +129,8 @@ impl StagedFile {
                         made => made?,
                     }
                 }
-                // In a removed directory tmpfs returns ENOENT, ext4 EPERM. Even a directory that was just opened may
-                // have been removed in the meantime.
+                // In a removed directory, tmpfs returns ENOENT, and ext4 returns EPERM. Even a directory that was just
+                // opened may have been removed in the meantime.
                 Err(_) if parent.is_removed() => {
                     inner.volume.dirs.forget(&place.dir);
                     continue;
@@ -216,8 +217,8 @@ impl StagedFile {
         }
     }
 
-    /// Counts `bytes` that another writer has put into the file without [`StagedFile::write`]. Errors: `IncompleteBody`
-    /// if the file has another size. Cost: one `fstat`.
+    /// Counts `bytes` that a writer outside this process has put into the file without [`StagedFile::write`]. Errors:
+    /// `IncompleteBody` if the size of the file does not match. Cost: one `fstat`.
     pub(crate) fn filled(&mut self, bytes: u64) -> Result<()> {
         let size = stat(&self.file).map_err(|errno| from_errno(errno, "reading the file's state"))?.size;
         if size != bytes {
@@ -325,7 +326,7 @@ impl StagedFile {
         Ok(stat)
     }
 
-    /// Publishes the file at its path, replacing any file there. Only for files that no other writer publishes.
+    /// Publishes the file at its path, and replaces any file there. Only for files that no other writer publishes.
     pub(crate) fn publish_private(mut self) -> Result<()> {
         self.show_content()?;
         self.sync_content()?;
@@ -402,7 +403,7 @@ pub(crate) fn hidden_name_of(number: u64) -> String {
 /// Sets the modification time of a newly written file explicitly, so that its client does not change it later. The
 /// client of MooseFS records the time of each write by its own clock, and sends it to the server seconds later; the
 /// server keeps the later time. The seal of an object would then not match its file. A client that sets the time
-/// discards the times of its writes.
+/// explicitly discards the times of its writes.
 pub(crate) fn settle_time(file: impl AsFd) {
     // Without permission or support, the time remains unchanged.
     let _ = set_modified(file, i64::try_from(now_ns()).unwrap_or(i64::MAX));

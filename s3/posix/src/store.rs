@@ -1,4 +1,4 @@
-//! Implements the [`Store`] trait with the modules of this crate, and adds operation and target to every error.
+//! Implements the [`Store`] trait with the modules of this crate, and adds the operation and its target to every error.
 //!
 //! A put of a small object costs several microseconds in the kernel, so a large batch of puts is distributed over one
 //! thread per core. On two cores of a virtual machine, 256 objects of 3,901 B then take 0.85 times as long as in a
@@ -281,7 +281,8 @@ pub(crate) const SHARED_FROM: usize = 256;
 /// The minimum number of items that a thread gets at a time.
 const AT_LEAST: usize = 16;
 
-/// Calls `act` for each of `items`, on all cores if there are at least `shared_from`. Returns the results in order.
+/// Calls `act` for each of `items`, on all cores if there are at least `shared_from` items. Returns the results in
+/// order.
 pub(crate) fn each<T: Sync, R: Send>(
     items: &[T],
     shared_from: usize,
@@ -293,8 +294,8 @@ pub(crate) fn each<T: Sync, R: Send>(
     items.par_iter().with_min_len(AT_LEAST).map(act).collect()
 }
 
-/// Returns whether there are threads to distribute work to. After a fork, the child process has none of the threads
-/// that its parent started.
+/// Returns whether there are threads to distribute work to. After a fork, the child process has none of its parent's
+/// threads.
 fn has_threads() -> bool {
     static STARTED_BY: OnceLock<ProcessIdentity> = OnceLock::new();
     let is_ours = STARTED_BY.get_or_init(ProcessIdentity::current).is_current();

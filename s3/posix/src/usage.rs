@@ -99,7 +99,7 @@ impl UsageWalk<'_> {
             match known_kind(dir, &name, kind) {
                 EntryKind::Dir => self.child(dir, path, &name, totals),
                 EntryKind::File => {
-                    // A file that was removed meanwhile takes no space.
+                    // A file that was removed in the meantime takes no space.
                     if let Ok(stat) = stat_in(dir, &name) {
                         totals(self.users.entry(stat.user).or_default()).add(stat.size);
                     }
@@ -118,12 +118,12 @@ impl UsageWalk<'_> {
         name: &str,
         totals: fn(&mut UserUsage) -> &mut FileTotals,
     ) -> Result<()> {
-        // No key can lead further down, so nothing there was stored through S3.
+        // A key for anything below would be too long, so nothing there was stored through S3.
         let Some(path) = path_of_child(self.bucket, path, name) else { return Ok(()) };
         let totals = self.totals_of(&path).unwrap_or(totals);
         match open_child(parent, name) {
             Ok(dir) => self.directory(&dir, &path, totals),
-            // It was removed or replaced in the meantime.
+            // The directory was removed or replaced in the meantime.
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(()),
             Err(errno) => match self.actors.open_as_owner(parent, name, errno) {
                 Ok((dir, owner)) => self.actors.clone().act_as(owner, || self.directory(&dir, &path, totals)),
@@ -132,7 +132,8 @@ impl UsageWalk<'_> {
         }
     }
 
-    /// Returns which totals the files below `path` count towards, or `None` if these are the same as for its parent.
+    /// Returns the totals that the files below `path` count towards, or `None` if they are the same as for the parent
+    /// of `path`.
     fn totals_of(&self, path: &str) -> Option<fn(&mut UserUsage) -> &mut FileTotals> {
         let bucket = self.bucket;
         match path {

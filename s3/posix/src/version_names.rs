@@ -1,8 +1,9 @@
-//! Names and order of a key's versions.
+//! The names and the order of a key's versions.
 //!
-//! A version ID begins with the time of its creation, which is later than any ORDER that its key then had. That time
-//! becomes its ORDER, so a version is kept, and found again by its ID, without reading the directory. The IDs of
-//! earlier programs, and `null`, contain no order, so the directory is read for those.
+//! A version ID begins with the version's creation time, which is later than any ORDER that the key had at that time.
+//! The creation time becomes the version's ORDER, so the version is archived, and found again by its ID, without
+//! reading the directory. The IDs that earlier releases generated, and `null`, contain no order; for those, the
+//! directory is read.
 
 use std::fs::File;
 use std::sync::Arc;
@@ -56,7 +57,7 @@ pub(crate) fn new_version(floor: u64) -> Result<VersionId> {
     VersionId::new(format!("{:016x}.{}", now_ns().max(floor.saturating_add(1)), hidden_name()?))
 }
 
-/// The order in a version's ID; `None` for `null`, and for the IDs of earlier programs.
+/// The order in a version's ID; `None` for `null`, and for IDs that earlier releases generated.
 pub(crate) fn order_in(version: &VersionId) -> Option<u64> {
     let (time, random) = version.as_str().split_once('.')?;
     let is_hex =
@@ -97,7 +98,7 @@ pub(crate) fn read_names(dir: &File) -> Result<NameBlock, Errno> {
 /// The versions of a key, from the newest to the oldest.
 #[derive(Default)]
 pub(crate) struct KeyVersions {
-    /// The latest version, if there is one and it was not shown yet.
+    /// The latest version, if there is one that was not shown yet.
     latest: Option<ObjectInfo>,
     /// The ID of the latest version. If the same version is also among the old ones, that name is ignored.
     latest_id: Option<VersionId>,

@@ -9,7 +9,7 @@
 //! ```
 //!
 //! If a process is killed in between, a version has both names; it is then the latest, and the other name is ignored.
-//! All this happens under the key's lock.
+//! All of this happens under the key's lock.
 
 use std::cell::OnceCell;
 use std::fs::File;
@@ -101,7 +101,8 @@ impl RootVolume {
         }
     }
 
-    /// Opens an old version; returns `None` if it is no longer one. Errors: `MethodNotAllowed` for a delete marker.
+    /// Opens an old version; returns `None` if it is no longer an old version. Errors: `MethodNotAllowed` for a delete
+    /// marker.
     fn open_archived(
         &self,
         bucket: &Bucket,
@@ -156,8 +157,8 @@ impl RootVolume {
         }
     }
 
-    /// Makes a name in the key's versions directory. Makes the directory again if it is gone: another process may have
-    /// removed the last name in it while this one holds it open.
+    /// Makes a name in the key's versions directory. If the directory is gone, makes it again: another process may have
+    /// removed the last name in it while this process holds the directory open.
     fn among_versions(
         &self,
         bucket: &Bucket,
@@ -234,7 +235,7 @@ impl RootVolume {
                 }
             }
         }
-        // Another writer has just made a newer version, which needs no lock.
+        // Another writer, which needs no lock for this, has just made a newer version.
         Ok(())
     }
 
@@ -275,9 +276,9 @@ impl SharedStore {
         })
     }
 
-    /// Archives `current`, which another version is about to replace; `by_null` says whether that version will be
-    /// `null`. Returns the key's highest order afterwards. Cost: one `linkat`; also a read of the key's versions
-    /// directory if the ID of `current` does not contain its order.
+    /// Archives `current`, which a new version is about to replace; `by_null` says whether the ID of the new version
+    /// will be `null`. Returns the key's highest order afterwards. Cost: one `linkat`; also a read of the key's
+    /// versions directory if the ID of `current` does not contain its order.
     pub(crate) fn keep_version(
         &self,
         bucket: &Bucket,
@@ -301,7 +302,7 @@ impl SharedStore {
                 ArchivedVersion { order, version, is_marker: false }
             }
         };
-        // Otherwise the file could not get another name, and the new version could not replace it.
+        // With the immutable flag, the file could not get another name, and the new version could not replace it.
         self.volume.unshield(&current.file, current.record().lock)?;
         let keep = |kept: &ArchivedVersion| {
             self.volume.among_versions(bucket, key, |dir| keep_in(dir, current, &kept.name()))
@@ -508,7 +509,8 @@ fn keep_in(dir: &DirectoryHandle, current: &ObjectFile, name: &str) -> Result<()
         Err(Errno::EXIST) => {}
         done => return done,
     }
-    // A process that died may have linked it already; any other file under this name was not put there by Fordway.
+    // A process that died may already have linked the file; any other file under this name was not put there by
+    // Fordway.
     let there = stat_in(dir, name)?;
     if (there.device, there.inode) == (current.stat.device, current.stat.inode) {
         return Ok(());
@@ -589,7 +591,8 @@ impl SharedStore {
                 names = found;
                 let _ = dir.set(opened);
             }
-            // A version that has become the latest in the meantime, or is no longer the latest, may have been missed.
+            // This look-up may have missed a version that has become the latest, or has stopped being the latest, in
+            // the meantime.
             let now = self.latest(bucket, &key)?;
             let is_same = version_of(&now) == version_of(&latest);
             latest = now;
@@ -646,7 +649,7 @@ impl SharedStore {
             if version_of(&now) == Some(&Some(found.version.clone())) {
                 return Ok(now.map(|info| summary(key, info)));
             }
-            // Twice the version was in neither place, and nothing changed in between, so it is gone.
+            // The version was in neither place twice, and nothing changed in between, so it is gone.
             let now = Some(version_of(&now).cloned());
             if now == seen {
                 break;
@@ -765,7 +768,7 @@ mod tests {
             self.store.get(&self.bucket, &self.key, &options).unwrap().content.into_vec().unwrap()
         }
 
-        /// Gives the latest version the name that an earlier program would have given it at `time`.
+        /// Gives the latest version the ID that an earlier release would have given it at `time`.
         fn call_latest(&self, time: u64) -> VersionId {
             let volume = &self.store.inner.volume;
             let opened = volume.find_object(&self.bucket, &self.key).unwrap().unwrap();
@@ -796,7 +799,8 @@ mod tests {
         let root = Root::new();
         let mut made = vec![root.put("0")];
         made.push(root.put("1"));
-        // As written by an earlier program, whose IDs contain no order, on a node whose clock is an hour ahead.
+        // A version as written by an earlier release, whose IDs contain no order, on a node whose clock is an hour
+        // ahead.
         let ahead = now_ns() + 3_600_000_000_000;
         let versions = root.dir.path().join("bucket/.fordway/versions/k");
         let first = std::fs::read_dir(&versions).unwrap().next().unwrap().unwrap();

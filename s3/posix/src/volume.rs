@@ -28,8 +28,9 @@ pub(crate) struct RootVolume {
     pub(crate) path: PathBuf,
     pub(crate) root: BucketTree,
     pub(crate) config: PosixConfig,
-    /// The root's file system, and its device. A bucket may lie on another one.
+    /// The root's file system. A bucket may be on another one.
     site: FileSystemTraits,
+    /// The device of the root.
     device: u64,
     pub(crate) dirs: DirectoryCache,
     pub(crate) private: AreaCache,
@@ -127,8 +128,8 @@ impl RootVolume {
         contents.map_err(unreadable)
     }
 
-    /// Returns whether other nodes may change the bucket's file system; for a bucket that is missing or cannot be read,
-    /// the root's. Cost: usually none.
+    /// Returns whether other nodes may change the bucket's file system, or the root's file system if the bucket is
+    /// missing or cannot be read. Cost: usually none.
     pub(crate) fn sharing_of(&self, bucket: &Bucket) -> FileSystemSharing {
         let contents = self.private.glance_for_write(&self.root, bucket, ReadConsistency::FileSystem);
         contents.map_or(self.site.sharing, |contents| contents.sharing)
@@ -211,7 +212,8 @@ impl RootVolume {
         Ok(here)
     }
 
-    /// Opens the directory `name` of `parent`; `path` is its path. Walks from the root only if it is a link.
+    /// Opens the directory `name` of `parent`; `path` is its path. Resolves the whole path from the root only if the
+    /// name is a link.
     pub(crate) fn open_dir_in(&self, parent: &File, name: &str, path: &str) -> Result<File, Errno> {
         match open_in(parent, name, OFlags::PATH | OFlags::DIRECTORY, Mode::empty()) {
             Ok(dir) => Ok(dir.into()),
@@ -238,8 +240,8 @@ pub(crate) fn unreadable(errno: Errno) -> Error {
     from_errno(errno, "reading .fordway and .fordway/versioning, as every writer must")
 }
 
-/// Opens a directory that was made just now, and marks it as made by Fordway. On a file system without attributes it
-/// is not marked.
+/// Opens a directory that was made just now, and marks it as made by Fordway. On a file system without attributes, the
+/// directory is not marked.
 fn open_new_dir(parent: &File, name: &str) -> Result<File, Errno> {
     match open_in(parent, name, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()) {
         Ok(dir) => {
@@ -308,7 +310,7 @@ impl BucketTree {
         }
         let found = stat(self.open_beneath(path, flags, Mode::empty())?)?;
         let own = open(SymlinkPolicy::Own)?;
-        // A link may have been replaced between the two.
+        // A link may have been replaced between the two calls.
         let is_same = stat(&own).is_ok_and(|own| (own.device, own.inode) == (found.device, found.inode));
         is_same.then_some(own).ok_or(Errno::LOOP)
     }

@@ -1,5 +1,5 @@
-//! Writes objects: puts, copies and tags, and the records of objects. The kernel makes copies within the store, and
-//! shares extents if the file system supports it.
+//! Writes objects and their records: puts, copies and tags. For copies within the store, the kernel copies the content,
+//! and shares extents if the file system supports it.
 
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -57,7 +57,7 @@ impl SharedStore {
         })
     }
 
-    /// Stores `body` in one call. This does the same as a writer, but without allocating one.
+    /// Stores `body` in one call. The effect is the same as with a writer, but no writer is allocated.
     pub(crate) fn put(
         self: &Arc<Self>,
         bucket: &Bucket,
@@ -171,7 +171,7 @@ impl SharedStore {
         record: &Record,
     ) -> Result<()> {
         let mut staged = StagedFile::at(self, bucket, place_of(bucket, stat))?;
-        // Sealed even if the record does not depend on the content, because a later file may get this inode.
+        // The record is sealed even if it does not depend on the content, because a later file may get this inode.
         let sealed = Record { seal: Some(ContentSeal::of(stat)), ..record.clone() };
         staged.write(&sealed.encode())?;
         staged.publish_private()
@@ -192,7 +192,8 @@ impl SharedStore {
         check_metadata(&metadata)?;
         check_tags(&tags)?;
         self.volume.check_lockable(bucket, options.lock)?;
-        // Without a stored ETag, the copy stores the ETag derived from the source file, because its own inode differs.
+        // If the source has no stored ETag, the copy stores the ETag derived from the source file, because the copy has
+        // a different inode.
         let etag = record.etag.clone().unwrap_or_else(|| etag_of_file(stat));
         let mut copied = Record {
             etag: Some(etag),
@@ -221,8 +222,8 @@ impl SharedStore {
         Ok(self.volume.open_version(bucket, key, version)?.record().tags.clone())
     }
 
-    /// Sets the tags under the key's lock, so that the last of two concurrent writers determines the whole record.
-    /// Setting an attribute changes neither size nor modification time, so the seal remains valid.
+    /// Sets the tags under the key's lock, so that the record is never a mixture of the changes of two concurrent
+    /// writers. Setting an attribute changes neither size nor modification time, so the seal remains valid.
     pub(crate) fn set_tags(
         self: &Arc<Self>,
         bucket: &Bucket,

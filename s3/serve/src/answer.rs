@@ -1,5 +1,5 @@
-//! Turns a request into its response, over any protocol: the S3 layer, and the gateway's own work around it.
-//! [`S3Responder`] does this without a connection, to measure the cost of a response.
+//! Turns a request into its response, over any protocol: calls the S3 layer, and does the gateway's own work before and
+//! after it. [`S3Responder`] does this without a connection, to measure the cost of a response.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -72,7 +72,8 @@ pub(crate) struct GatewayState {
     pub(crate) http3: Option<HeaderValue>,
 }
 
-/// The scheme of URLs that lead to this gateway. Stored as an extension of requests whose response contains such a URL.
+/// The scheme of URLs that lead to this gateway. Stored as an extension of each request whose response contains such a
+/// URL.
 #[derive(Clone, Copy)]
 pub(crate) struct UrlScheme(pub(crate) &'static str);
 
@@ -135,7 +136,7 @@ fn with_ids(
     }
 }
 
-/// Sets the text of an error document to AWS's, and adds the IDs of the request and the host.
+/// Sets the message of an error document to AWS's message, and adds the IDs of the request and the host.
 fn reply_with_ids(reply: PreparedBody, id: RequestId, host: &str) -> PreparedBody {
     const END: &str = "</Error>";
     let PreparedBody::Document(document) = reply else { return reply };
@@ -195,14 +196,15 @@ async fn answered(
     if let Some(page) = page {
         response.headers_mut().extend(page.headers().await);
     }
-    // The list of a missing root's buckets is empty rather than a 404, so a missing root is checked separately.
+    // Listing the buckets of a missing root returns an empty list rather than a 404, so this case checks the root
+    // itself.
     match is_of_all_buckets && !shared.users.has_root() {
         true => unavailable(),
         false => unless_root_is_gone(shared, response),
     }
 }
 
-/// Replaces a 404 if the root is gone: to a process that holds a removed directory open, the directory looks empty.
+/// Replaces a 404 if the root is gone: a process that holds a removed directory open sees an empty directory.
 fn unless_root_is_gone(shared: &GatewayState, response: Response<PreparedBody>) -> Response<PreparedBody> {
     match response.status() == StatusCode::NOT_FOUND && !shared.users.look_at_root() {
         true => unavailable(),
@@ -219,7 +221,8 @@ struct CorsRequest {
     headers: HeaderMap,
 }
 
-/// Runs `work` on a thread that may wait, for the file server if it needs one. Returns `None` if it was not carried out.
+/// Runs `work` on a thread that may wait: a thread of the file server if `work` needs one. Returns `None` if `work` was
+/// not carried out.
 async fn run_apart<T: Send + 'static>(
     server: Option<FileServer>,
     work: impl FnOnce() -> T + Send + 'static,
@@ -369,8 +372,8 @@ pub(crate) fn too_many_connections() -> Response<PreparedBody> {
     response
 }
 
-/// Returns an error response for failures outside S3, such as bytes that are not a valid request. Its code is the
-/// reason phrase of `status` without spaces.
+/// Returns an error response for a failure outside S3, such as bytes that are not a valid request. The error code is
+/// the reason phrase of `status` without spaces.
 pub(crate) fn refusal(status: StatusCode, why: &str) -> Response<PreparedBody> {
     let code = status.canonical_reason().unwrap_or_default().replace(' ', "");
     error_document(status, &code, why)
@@ -378,7 +381,7 @@ pub(crate) fn refusal(status: StatusCode, why: &str) -> Response<PreparedBody> {
 
 /// Returns an error response with a document in S3's format.
 fn error_document(status: StatusCode, code: &str, message: &str) -> Response<PreparedBody> {
-    // `message` splits this text into lines later, so the line breaks are left as they are.
+    // The module `message` later splits this text into lines, so the line breaks are kept.
     let message: Vec<_> = message.split('\n').map(escaped).collect();
     let message = message.join("\n");
     let document = format!(
@@ -424,7 +427,7 @@ impl S3Responder {
         S3Responder { shared, caller: ConnectionPeer::Remote(nowhere), connection }
     }
 
-    /// Returns the response without its content, which is dropped unread. A failure becomes an error response.
+    /// Returns the response without its body, which is dropped unread. A failure becomes an error response.
     pub async fn answer(&self, request: Request<()>) -> Response<()> {
         let request = request.map(|()| None::<hyper::body::Incoming>);
         let length = SizeHint::with_exact(0);

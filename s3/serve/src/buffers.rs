@@ -7,7 +7,8 @@ use std::thread::LocalKey;
 
 use bytes::Bytes;
 
-/// Bytes of a chunk. Uploads are gathered in chunks before they are written, and content is sent from memory in chunks.
+/// The size of a chunk in bytes. Uploads are gathered in chunks before they are written, and content is sent from
+/// memory in chunks.
 pub(crate) const CHUNK_BYTES: usize = 256 * 1024;
 /// The maximum number of chunks that a thread keeps for reuse.
 const SPARE_CHUNKS_MAX: usize = 16;
@@ -55,7 +56,7 @@ impl Drop for LentBuffer {
 }
 
 fn keep<M>(stock: &'static LocalKey<RefCell<Vec<M>>>, count_max: usize, memory: M) {
-    // When a thread ends, its spare memory may already be gone; this memory is then simply freed.
+    // When a thread ends, its list of spare memory may already be gone; this buffer is then freed.
     let _ = stock.try_with(|spare| {
         let mut spare = spare.borrow_mut();
         if spare.len() < count_max {
@@ -74,7 +75,7 @@ static CHUNKS: AtomicUsize = AtomicUsize::new(0);
 /// [`CHUNK_BYTES`] of memory, kept for reuse by the thread that drops it.
 pub(crate) struct BufferChunk(Vec<u8>);
 
-/// A chunk that is filled piece by piece, without memory while it is empty.
+/// A chunk that is filled piece by piece. It holds no memory while it is empty.
 #[derive(Default)]
 pub(crate) struct PartialChunk {
     chunk: Option<BufferChunk>,
@@ -84,7 +85,7 @@ pub(crate) struct PartialChunk {
 }
 
 impl PartialChunk {
-    /// Returns the number of bytes in it.
+    /// Returns the number of bytes that are filled.
     pub(crate) fn filled(&self) -> usize {
         self.filled
     }
@@ -104,7 +105,7 @@ impl PartialChunk {
         self.filled += count;
     }
 
-    /// Takes the bytes; `None` if there are none.
+    /// Takes the filled bytes; returns `None` if there are none.
     pub(crate) fn take(&mut self) -> Option<Bytes> {
         let (filled, parked) = (mem::take(&mut self.filled), mem::take(&mut self.parked));
         let chunk = self.chunk.take().filter(|_| filled > 0);
@@ -112,8 +113,8 @@ impl PartialChunk {
         bytes.or_else(|| (!parked.is_empty()).then(|| parked.into()))
     }
 
-    /// Called before a wait for more bytes. If memory is scarce, returns whether there are enough bytes to pass on;
-    /// otherwise moves them to a buffer of their size. Cost if it is not scarce: an atomic load.
+    /// Called before a wait for more bytes. If memory is scarce, returns whether there are enough bytes to pass on; if
+    /// there are too few, moves them to a buffer of their size. Cost if memory is not scarce: an atomic load.
     pub(crate) fn is_to_be_passed_on(&mut self) -> bool {
         if CHUNKS.load(Ordering::Relaxed) <= SCARCE_CHUNKS {
             return false;

@@ -1,6 +1,6 @@
-//! One client from its first byte to its last: TLS if the gateway uses it, then HTTP/1.1 or HTTP/2. The socket is TCP
-//! with or without TLS, or the Unix socket of a node. Time limits have no cost while a client does not make the
-//! gateway wait.
+//! One client connection from its first byte to its last: TLS if the gateway uses it, then HTTP/1.1 or HTTP/2. The
+//! socket is TCP with or without TLS, or the Unix socket of a node. Time limits have no cost while the gateway does not
+//! wait for the client.
 
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd};
@@ -61,7 +61,7 @@ async fn refuse(socket: std::net::TcpStream, shared: &GatewayState) -> io::Resul
     turn_away(socket, too_many_connections(), shared.limits.body.clone()).await
 }
 
-/// Serves a connection in the HTTP version that its first bytes show; `ahead` holds bytes that were already read.
+/// Serves a connection in the HTTP version that its first bytes indicate; `ahead` holds bytes that were already read.
 pub(crate) async fn exchange(
     socket: ClientSocket,
     ahead: Vec<u8>,
@@ -96,8 +96,8 @@ impl ClientSocket {
         matches!(self, ClientSocket::Tls(_))
     }
 
-    /// Registers the socket with the runtime of the calling thread, in place of its previous runtime. The TLS state
-    /// is kept. Errors: from the system.
+    /// Moves the socket's registration from its previous runtime to the runtime of the calling thread. The TLS state is
+    /// kept. Errors: from the system.
     pub(crate) fn register_anew(&mut self) -> io::Result<()> {
         match self {
             ClientSocket::Plain(stream) => anew(stream),
@@ -110,7 +110,7 @@ impl ClientSocket {
         }
     }
 
-    /// Calls `send`, with which the kernel sends up to `len` bytes, as soon as the socket is writable.
+    /// Calls `send` as soon as the socket is writable. `send` makes the kernel send up to `len` bytes.
     pub(crate) fn poll_send(
         &self,
         context: &mut Context<'_>,
@@ -156,7 +156,7 @@ fn anew(stream: &mut TcpStream) -> io::Result<()> {
     Ok(())
 }
 
-/// Makes the same call on any kind of socket.
+/// Makes the same call on each kind of socket.
 macro_rules! on_any {
     ($socket:expr, $stream:ident => $call:expr) => {
         match $socket.get_mut() {
@@ -208,8 +208,9 @@ impl AsyncWrite for ClientSocket {
     }
 }
 
-/// A deadline that starts with a wait and is dropped when the wait ends. The underlying timer keeps running between
-/// waits, and is checked only when it fires: setting a timer for every wait would cost more than most waits take.
+/// The deadline of a wait: set when the wait begins, and dropped when it ends. The underlying timer keeps running
+/// between waits, and is checked only when it fires: setting a timer for every wait would cost more than most waits
+/// take.
 #[derive(Default)]
 pub(crate) struct WaitDeadline {
     deadline: Option<Instant>,
@@ -222,7 +223,7 @@ impl WaitDeadline {
         self.deadline = None;
     }
 
-    /// Ready once the wait, which begins with the first call, has lasted for `timeout`.
+    /// Ready once the wait has lasted for `timeout`. The first call begins the wait.
     pub(crate) fn poll_over(&mut self, context: &mut Context<'_>, timeout: Duration) -> Poll<()> {
         let deadline = *self.deadline.get_or_insert_with(|| Instant::now() + timeout);
         let timer = self.timer.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(deadline)));

@@ -1,5 +1,5 @@
-//! Content that the kernel cannot send to a client directly and that is read in pieces, and the body of a response on
-//! its way through the S3 layer.
+//! Content that the kernel cannot send to a client directly, so that it is read in pieces; and the extension that
+//! carries a response's body through the S3 layer.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -17,10 +17,10 @@ use crate::answer::PreparedBody;
 use crate::buffers::{BufferChunk, CHUNK_BYTES, lend_buffer, take_buffer};
 use crate::file_server::{FileServer, RemoteRegion};
 
-/// Bytes of a file that are read, or handed on, at a time.
+/// The number of bytes of a file that are read or passed on at a time.
 pub(crate) const PIECE_BYTES: u64 = 64 * 1024;
 
-/// Smaller reads get memory of their size instead of a reused buffer, which is larger.
+/// Reads of fewer bytes get memory of their exact size, because a reused buffer would be larger.
 const SMALL_BYTES: u64 = 16 * 1024;
 
 /// Content that is read piece by piece.
@@ -148,7 +148,7 @@ impl ContentPieces {
                 Ok((piece, ContentPieces::Remote(region.after(wanted))))
             }
             ContentPieces::Reader(reader, left) => {
-                // A read that may have to wait reads more at a time, unless memory is short.
+                // A read that may have to wait reads more at a time, unless memory is scarce.
                 let wanted = if most < PIECE_BYTES { left.min(most) } else { left };
                 let (reader, piece) = read_some(reader, wanted).await?;
                 let left = left - piece.len() as u64;
@@ -237,7 +237,7 @@ async fn elsewhere<T: Send + 'static>(
     tokio::task::spawn_blocking(work).await.unwrap_or_else(|ended| Err(io::Error::other(ended)))
 }
 
-/// A body as an extension of the response, so that the transport still has access to an open file.
+/// A body, stored as an extension of its response, so that the transport still has access to an open file.
 #[derive(Clone)]
 pub(crate) struct BodyExtension(Arc<Mutex<Option<PreparedBody>>>);
 
@@ -246,7 +246,7 @@ impl BodyExtension {
         BodyExtension(Arc::new(Mutex::new(Some(reply))))
     }
 
-    /// Makes the content of files come through the threads of `server`.
+    /// Makes the threads of `server` read the content of files.
     pub(crate) fn read_by(&self, server: &FileServer) {
         let mut held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         *held = held.take().map(|reply| match reply {

@@ -6,12 +6,12 @@ use percent_encoding::percent_decode_str;
 use s3s::S3Result;
 use s3s::host::{S3Host, VirtualHost};
 
-/// The domains that bucket names may precede, in lower case.
+/// The domains that a bucket's name may precede in a host name, in lower case.
 #[derive(Clone, Debug)]
 pub(crate) struct BucketDomains(Vec<String>);
 
 impl BucketDomains {
-    /// Errors: `InvalidArgument` if a name is not a host name.
+    /// Creates the list of domains. Errors: `InvalidArgument` if a name is not a host name.
     pub(crate) fn new(names: &[String]) -> Result<Self> {
         let names = names.iter().map(|name| match is_host_name(name) {
             true => Ok(name.to_ascii_lowercase()),

@@ -1,6 +1,7 @@
-//! File servers from which the files of buckets come over a network. A call that needs one may wait for as long as the
-//! server does not respond: for minutes, and no signal or deadline ends it. Such calls run on threads of their own, and
-//! are given up once the server has been silent for too long. Until it responds again, further calls fail at once.
+//! File servers, for buckets on a network file system. A call that needs a file server blocks until the server
+//! responds, which may take minutes; no signal or deadline ends it. Such calls run on separate threads, and their
+//! callers stop waiting once the server has been silent for too long. Until the server responds again, further calls
+//! fail at once.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -23,11 +24,11 @@ use tokio::time::timeout;
 use crate::buffers::BufferChunk;
 use crate::workers::{READERS_MAX, no_thread};
 
-/// How long a call may take before the server is asked whether it still responds.
+/// The duration of a call after which the server is asked whether it still responds.
 const QUIET: Duration = Duration::from_secs(1);
 /// How long the server may take to respond.
 const SILENCE_MAX: Duration = Duration::from_secs(5);
-/// How often a call that waits looks at the state of the server.
+/// How often a waiting call checks whether the server has responded.
 const TICK: Duration = Duration::from_millis(100);
 
 /// The servers of this process, by the ID of their file system. They are shared by all gateways, and never removed.
@@ -42,17 +43,18 @@ pub(crate) struct FileServer {
 
 /// The threads that wait for one file server.
 struct ServerThreads {
-    /// Only its pool of threads is used. While the server is silent, all of them may wait; other servers have their own.
+    /// Only the runtime's blocking threads are used. While the server is silent, all of them may be blocked; every
+    /// other server has a pool of its own.
     pool: Runtime,
-    /// Leaves one thread for the question whether the server responds.
+    /// One permit fewer than there are threads, so that one thread is always free to ask whether the server responds.
     room: Arc<Semaphore>,
     dialogue: Mutex<ServerDialogue>,
 }
 
-/// The last question to a file server.
+/// The latest check whether a file server responds.
 #[derive(Default)]
 struct ServerDialogue {
-    /// When it was asked, if the server has not responded.
+    /// When the server was asked, if it has not responded yet.
     asked: Option<Instant>,
     /// When the server last responded.
     responded: Option<Instant>,
@@ -76,7 +78,7 @@ impl FileServer {
     }
 
     /// Runs `work` on a thread that waits for this server. Errors: `Unavailable` if the server does not respond; `work`
-    /// may then still be carried out when it does.
+    /// may then still be carried out once the server responds.
     pub(crate) async fn run<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> T + Send + 'static,
@@ -108,7 +110,8 @@ impl FileServer {
         }
     }
 
-    /// Returns `writer`, which needs this server even if it is dropped unused.
+    /// Wraps `writer`, so that dropping it does not block the caller: even dropping an unused writer may need this
+    /// server.
     pub(crate) fn guard(&self, writer: Box<dyn Writer>) -> Box<dyn Writer> {
         Box::new(RemoteWriter { inner: Some(writer), server: self.clone() })
     }
@@ -123,12 +126,12 @@ impl FileServer {
         self.silence() < SILENCE_MAX
     }
 
-    /// Returns how long the server has not responded to a question.
+    /// Returns for how long the server has been asked without a response.
     fn silence(&self) -> Duration {
         locked(&self.threads.dialogue).asked.map_or(Duration::ZERO, |asked| asked.elapsed())
     }
 
-    /// Asks the server, unless it has yet to respond or has just done so.
+    /// Asks whether the server responds, unless an earlier check is still pending or the server has just responded.
     fn ask(&self) {
         let mut dialogue = locked(&self.threads.dialogue);
         let is_fresh = dialogue.responded.is_some_and(|responded| responded.elapsed() < QUIET);
@@ -144,7 +147,7 @@ impl FileServer {
     }
 }
 
-/// A writer that is dropped where it may wait.
+/// A writer that is dropped on a thread that may wait.
 struct RemoteWriter {
     inner: Option<Box<dyn Writer>>,
     server: FileServer,
@@ -185,7 +188,7 @@ impl Drop for RemoteWriter {
 
 /// A region of a file from a file server.
 pub(crate) struct RemoteRegion {
-    /// Taken when this is dropped.
+    /// The open file; taken out when this value is dropped.
     file: Option<Arc<File>>,
     offset: u64,
     pub(crate) len: u64,
@@ -199,7 +202,7 @@ impl RemoteRegion {
     }
 
     /// Reads `range` of the region, at most [`crate::buffers::CHUNK_BYTES`]. Errors: `UnexpectedEof` for a file that is
-    /// shorter; the server does not respond.
+    /// shorter; also if the server does not respond.
     pub(crate) async fn read(&self, range: Range<u64>) -> io::Result<Bytes> {
         let file = self.file.clone().ok_or(io::ErrorKind::UnexpectedEof)?;
         let (offset, len) = (self.offset + range.start, (range.end - range.start) as usize);
@@ -250,7 +253,7 @@ mod tests {
 
     use super::*;
 
-    /// Returns a server that responds once something is sent, and then always.
+    /// Returns a server that does not respond until a message is sent on the channel, and then always responds.
     fn silent_server() -> (FileServer, Sender<()>) {
         static NEXT: AtomicU64 = AtomicU64::new(1 << 60);
         let (respond, responses) = channel::<()>();

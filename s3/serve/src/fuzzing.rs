@@ -74,8 +74,8 @@ fn check_chunks(bytes: &[u8]) {
     }
 }
 
-/// Feeds chunks in pieces; returns the content, and the number of bytes after the body. `None` if it is malformed or
-/// has no end.
+/// Feeds chunks in pieces; returns the content, and the number of bytes after the body. Returns `None` if the body is
+/// malformed or has no end.
 fn chunks(bytes: &[u8], piece: usize) -> Option<(Vec<u8>, usize)> {
     let (mut decoder, mut content) = (ChunkDecoder::default(), Vec::new());
     let (mut used, mut arrived) = (0, 0);
@@ -106,7 +106,8 @@ pub fn signed_chunks(bytes: &[u8]) {
     }
 }
 
-/// Checks the form of a signature. The input is the request's target, a line break, and its headers, one a line.
+/// Checks the form of a signature. The input is the request's target, a line break, and the request's headers, one on
+/// each line.
 pub fn signature_form(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
     let (target, lines) = text.split_once('\n').unwrap_or((&text, ""));
@@ -130,7 +131,7 @@ fn headers_in(lines: &str) -> HeaderMap {
     lines.lines().filter_map(header).collect()
 }
 
-/// Reads conditions and metadata from headers, one a line.
+/// Reads conditions and metadata from headers, one on each line.
 pub fn object_headers(bytes: &[u8]) {
     let headers = headers_in(&String::from_utf8_lossy(bytes));
     let _conditions = conditions_in(&headers, &CONDITIONS);
@@ -149,7 +150,7 @@ pub fn connection(bytes: &[u8]) {
     if client.write_all(bytes).is_err() {
         return;
     }
-    // HTTP/2 drops its requests when the client closes the connection, so the client closes it later.
+    // The HTTP/2 server drops its requests when the client closes the connection, so this client closes it later.
     let is_http2 = bytes.starts_with(b"PRI");
     let early_end = if is_http2 { Ok(()) } else { client.shutdown(Shutdown::Write) };
     if client.set_read_timeout(is_http2.then_some(HTTP2_WAIT)).and(early_end).is_err() {

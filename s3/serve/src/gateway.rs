@@ -27,8 +27,8 @@ use crate::{TlsCertificate, Users, connection, s3};
 
 /// How long connections without a request remain open after the gateway is told to stop. A request that is already on
 /// its way is answered, and the response says that the connection ends; if the connection were closed at once, that
-/// request would fail. A longer time would not help: a client that reads from its connection only when it sends a
-/// request would still not notice.
+/// request would fail. A longer time would not help a client that reads from its connection only when it sends a
+/// request: it would still not notice that the connection ends.
 pub(crate) const LEAVE_TAKING: Duration = Duration::from_secs(1);
 /// How long the accept loop pauses when the process has run out of file descriptors.
 const ACCEPT_BACKOFF: Duration = Duration::from_millis(50);
@@ -71,7 +71,7 @@ pub struct GatewayConfig {
     /// The minimum rate of a body in bytes per second, in either direction, averaged over waits of `stall_timeout`; 0
     /// for no limit.
     pub body_bytes_per_s_min: u64,
-    /// The limits of users whose entries do not state any.
+    /// The limits of users whose entries state none.
     pub user_limits: UserLimits,
     /// The maximum number of open connections from one address without a request that had a valid signature. An IPv6
     /// address counts as its network of 64 bits.
@@ -82,9 +82,9 @@ pub struct GatewayConfig {
 
 impl GatewayConfig {
     /// Returns the defaults: no TLS, no HTTP/3, no domain, region `us-east-1`, a thread per core, 16,384 connections,
-    /// heads of 64 KiB, bodies of any size, 60 s for a head, 30 s for a stall, bodies of at least 100 bytes per second,
-    /// 8,192 requests in flight per user, 4,096 connections of one address without a valid signature, 10 s to drain; no
-    /// access log, no metrics.
+    /// heads of up to 64 KiB, bodies of any size, 60 s for a head, 30 s for a stall, a minimum rate of 100 bytes per
+    /// second for bodies, 8,192 requests in flight per user, 4,096 connections of one address without a valid
+    /// signature, 10 s to drain; no access log, no metrics.
     pub fn new(listen: SocketAddr) -> Self {
         GatewayConfig {
             listen,
@@ -226,7 +226,8 @@ impl Gateway {
         self.stop.clone()
     }
 
-    /// Returns a handle that makes this gateway reload its files.
+    /// Returns a handle that makes this gateway reload its credentials file and its certificate, and reopen its access
+    /// log.
     pub fn reload_handle(&self) -> ReloadSignal {
         self.reload.clone()
     }
@@ -303,7 +304,7 @@ impl Gateway {
             () = accept => {}
             () = workers.balance() => {}
         }
-        // From here on, clients cannot reach the gateway, and only open connections keep the access log alive.
+        // From here on, no client can connect, and only open connections keep the access log alive.
         drop((listener, watch));
         let all = slots.acquire_many(connections_max);
         if tokio::time::timeout(drain_timeout, all).await.is_err() {
@@ -317,7 +318,7 @@ impl Gateway {
         Ok(())
     }
 
-    /// Starts the server for metrics and health if an address for it is configured.
+    /// Starts the server for metrics and health if its address is configured.
     fn serve_metrics(&mut self, slots: &Arc<Semaphore>) -> Result<()> {
         let Some(metrics) = self.sockets.metrics.take() else { return Ok(()) };
         let vitals = GatewayHealth {
@@ -408,7 +409,7 @@ impl ClientIntake<'_> {
     }
 }
 
-/// Returns the value of `Alt-Svc`, which tells TCP clients that HTTP/3 is available on the same port.
+/// Returns the `Alt-Svc` value that tells TCP clients that HTTP/3 is available on the same port.
 #[cfg(feature = "http3")]
 fn elsewhere(address: SocketAddr) -> Option<http::HeaderValue> {
     http::HeaderValue::try_from(format!("h3=\":{}\"; ma=86400", address.port())).ok()

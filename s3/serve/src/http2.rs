@@ -1,4 +1,4 @@
-//! HTTP/2 on one socket (RFC 9113), whose first bytes may have been read already. hyper handles frames and flow
+//! HTTP/2 (RFC 9113) on one socket, from which some bytes may have been read already. hyper handles frames and flow
 //! control; this module handles limits, requests in progress and content.
 
 use std::convert::Infallible;
@@ -56,7 +56,8 @@ pub(crate) async fn serve(
     workers::stay();
     let streams = StreamExecutor::new(shared.limits.body.clone());
     let state = ConnectionState::new(account);
-    // The future of a request is larger than what a response needs, so it is freed when the response begins.
+    // The future that answers a request is larger than the state that sending the response needs, so it is freed when
+    // the response begins.
     let service =
         service_fn(|request| Box::pin(exchange((shared.clone(), state.clone()), caller.clone(), request)));
     let io = TokioIo::new(RewoundSocket::new(socket, ahead));
@@ -80,8 +81,9 @@ fn builder(streams: &StreamExecutor, head_bytes_max: usize) -> Builder<StreamExe
     builder
 }
 
-/// Drives a connection. If no complete head arrives for `idle_timeout`, tells the client to close the connection;
-/// closes it after the same time again. A client that sends too many requests without a valid signature is told so too.
+/// Drives a connection. If no complete head arrives for `idle_timeout`, tells the client to close the connection, and
+/// closes it after the same time again. A client that sends too many requests without a valid signature is also told to
+/// close the connection.
 async fn run<S>(
     mut connection: Pin<&mut Connection<TokioIo<RewoundSocket>, S, StreamExecutor>>,
     (streams, account): (&StreamExecutor, &ConnectionAccount),
@@ -156,7 +158,7 @@ async fn exchange(
     Ok(response)
 }
 
-/// The maximum wait of a request while others on its connection make progress, as a multiple of the wait on an
+/// The maximum wait of a request while others on its connection make progress, as a multiple of the maximum wait on an
 /// otherwise idle connection: the other requests may use all of a slow link.
 const PATIENCE_AMONG_OTHERS: u32 = 10;
 
@@ -171,7 +173,7 @@ pub(super) struct StreamExecutor {
 struct ConnectionActivity {
     open: AtomicUsize,
     started: Instant,
-    /// When one of them last made progress, in ms after `started`.
+    /// The time at which a request last made progress, in ms after `started`.
     moved_ms: AtomicU64,
 }
 
@@ -209,7 +211,7 @@ impl Drop for OpenStream {
     }
 }
 
-/// A request that ends, along with its stream, if nothing of its body or its response is transferred for too long.
+/// A request that is ended, along with its stream, if neither its body nor its response makes progress for too long.
 struct TimedRequest<F> {
     request: Pin<Box<F>>,
     timer: Option<Pin<Box<Sleep>>>,
@@ -237,7 +239,7 @@ impl<F> TimedRequest<F> {
         timer
     }
 
-    /// Ready when the timer has fired; says whether the request is over or gets more time.
+    /// Ready when the timer has fired. Returns whether the request is over or gets more time.
     fn poll_timer(&mut self, context: &mut Context<'_>) -> Poll<TimerState> {
         let Some(timer) = &mut self.timer else { return Poll::Pending };
         ready!(timer.as_mut().poll(context));

@@ -2,7 +2,7 @@
 //!
 //! Responses of one connection take turns. QUIC keeps data that the client has not acknowledged, up to a limit for the
 //! whole connection. When there is room again, quinn wakes the latest waiter first, so the first of many waiters may
-//! wait forever. Therefore only a few wait in quinn, and the others wait here, in order.
+//! wait forever. Therefore only a few responses wait in quinn, and the others wait here, in order.
 
 use std::future::{Future, poll_fn};
 use std::io;
@@ -73,7 +73,7 @@ async fn speak(
     let mut requests = JoinSet::new();
     let stop = stopped.over();
     take_requests(&mut connection, &mut requests, (shared, &caller, account), stop).await?;
-    // The next request is the first that is not served.
+    // With 1, the GOAWAY frame names the next request as the first that is not served.
     connection.shutdown(1).await.map_err(io::Error::other)?;
     while !requests.is_empty() {
         tokio::select! {
@@ -144,7 +144,7 @@ async fn exchange(
         head.map_err(io::Error::other)?;
     let (mut send, receive) = stream.split();
     let (body, length) = body_of(&request, receive, limits);
-    // This future is larger than what a response needs, so it is freed when the response begins.
+    // This future is larger than the state that sending the response needs, so it is freed when the response begins.
     let answering = multiplexed::exchange((shared, state), caller, request.map(|()| body), length);
     let response = Box::pin(answering).await;
     let sent = send_answer(&mut send, response, turns).await;
@@ -185,11 +185,11 @@ const CONNECTION_WINDOW_BYTES: u32 = 2 << 20;
 /// The maximum number of bytes, over all responses of a connection, that are kept until the client has acknowledged
 /// them.
 const SEND_WINDOW_BYTES: u64 = 2 << 20;
-/// The maximum number of clients that wait to be accepted, and the maximum number of bytes kept for all of them.
-/// Further clients are refused.
+/// The maximum number of clients that wait to be accepted. Further clients are refused.
 const WAITING_MAX: usize = 1024;
+/// The maximum number of bytes that are kept for all waiting clients together.
 const WAITING_BYTES_MAX: u64 = 16 << 20;
-/// Bytes of datagrams that the kernel is asked to keep, in either direction.
+/// The number of bytes of datagrams that the kernel is asked to buffer, in each direction.
 const SOCKET_BUFFER_BYTES: usize = 4 << 20;
 
 /// A UDP socket that accepts clients.
@@ -200,7 +200,7 @@ pub(crate) struct QuicListener {
     made: Mutex<Option<QuicConfig>>,
 }
 
-/// The configuration for new clients, and the TLS configuration that it was made from.
+/// The QUIC configuration for new clients, and the TLS configuration that it was built from.
 struct QuicConfig {
     of: Arc<ServerConfig>,
     config: Arc<quinn::ServerConfig>,
@@ -305,7 +305,7 @@ fn config(tls: &ServerConfig, idle_timeout: Duration) -> Result<quinn::ServerCon
     Ok(config)
 }
 
-/// Returns the body of `request` for the S3 layer, and its length as far as it is known.
+/// Returns the body of `request` for the S3 layer, and the length of the body as far as it is known.
 pub(super) fn body_of(
     request: &Request<()>,
     stream: RequestStream<RecvStream, Bytes>,
@@ -329,7 +329,7 @@ pub(super) fn body_of(
 
 pub(super) struct ReceivedBody {
     stream: RequestStream<RecvStream, Bytes>,
-    /// Bytes still to come, if known.
+    /// The number of bytes that are still to arrive, if known.
     left: Option<u64>,
     patience: WaitDeadline,
     stall_timeout: Duration,
@@ -383,7 +383,7 @@ const TURNS: usize = 4;
 /// How long one response may keep others from waiting for room in quinn: a client may be slow to read only one
 /// response.
 const TURN: Duration = Duration::from_millis(250);
-/// The maximum wait of a response while others make progress, as a multiple of the wait on an otherwise idle
+/// The maximum wait of a response while others make progress, as a multiple of the maximum wait on an otherwise idle
 /// connection: the other responses may use all of a slow link.
 const PATIENCE_AMONG_OTHERS: u32 = 10;
 
@@ -406,7 +406,8 @@ impl ResponseTurns {
         }
     }
 
-    /// Runs `sending` when it is its turn. Errors: `TimedOut` if the client receives no data of this response.
+    /// Runs `sending` when it is this response's turn. Errors: `TimedOut` if the client receives no data of this
+    /// response.
     pub(super) async fn send(
         &self,
         sending: impl Future<Output = Result<(), StreamError>>,

@@ -1,4 +1,4 @@
-//! Key pairs, and the checks that need only a request's head.
+//! Key pairs, and the authentication checks that need only a request's head.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -156,8 +156,8 @@ impl RequestAdmission {
         Ok(user)
     }
 
-    /// Records the operation and the user in the request's trace. `names` are the bucket and the key, in case the path
-    /// encodes them differently. Errors: `SlowDown` for a user who is at a limit.
+    /// Records the operation and the user in the request's trace. `names` are the decoded bucket and key, which may be
+    /// spelled differently in the path. Errors: `SlowDown` for a user who is at a limit.
     pub(crate) fn take_note(
         extensions: &mut Extensions,
         user: &Arc<User>,
@@ -183,8 +183,8 @@ fn names(path: &S3Path) -> (String, String) {
 /// Headers that state the expected owner of a bucket.
 const EXPECTED_OWNERS: [&str; 2] = ["x-amz-expected-bucket-owner", "x-amz-source-expected-bucket-owner"];
 
-/// Checks that each expected owner is the caller. Listings name the caller as the owner of all buckets. Errors:
-/// `AccessDenied`.
+/// Checks that the caller is each owner that the headers expect. Listings name the caller as the owner of all buckets.
+/// Errors: `AccessDenied`.
 fn check_owner(user: &User, headers: &HeaderMap) -> S3Result<()> {
     let is_other =
         |name: &&&str| headers.get(**name).is_some_and(|owner| owner.as_bytes() != user.name.as_bytes());
@@ -208,15 +208,15 @@ const UNSIGNED: [&str; 4] =
     ["x-amz-content-sha256", "x-amz-date", "x-amz-security-token", "x-amz-user-agent"];
 
 /// Checks that all `x-amz-` headers are signed. Such a header can turn a request into a different one (a put into a
-/// copy), so a user who shares a signed URL must be sure that nobody can add a header. Errors: `AccessDenied`.
+/// copy), so a user who shares a signed URL must be able to trust that nobody can add a header. Errors: `AccessDenied`.
 fn check_all_signed(headers: &HeaderMap, uri: &Uri) -> S3Result<()> {
     let signed = signed_headers(headers, uri).unwrap_or_default();
     let is_signed = |name: &str| signed.split(';').any(|known| known.eq_ignore_ascii_case(name));
-    // An empty list of trailers has no meaning, and the gateway adds one if there is none.
+    // An empty `x-amz-trailer` header has no meaning, and the gateway itself adds one to a request that has none.
     let is_announced_nothing = |name: &str| name == "x-amz-trailer" && headers[name].is_empty();
     let of_amazon = headers.keys().map(HeaderName::as_str).filter(|name| name.starts_with("x-amz-"));
     let of_amazon = of_amazon.filter(|name| !is_announced_nothing(name));
-    // Some presigned URLs carry headers as parameters; the signature covers the whole URL.
+    // Some presigned URLs carry headers as query parameters; the signature covers the whole URL.
     let is_in_url = |name: &str| has_version_4_query(uri) && has_parameter(uri, name);
     let left_out = |name: &&str| !UNSIGNED.contains(name) && !is_signed(name) && !is_in_url(name);
     let mut names: Vec<&str> = of_amazon.filter(left_out).collect();
@@ -268,7 +268,8 @@ fn signed_headers(headers: &HeaderMap, uri: &Uri) -> Option<String> {
         let names = parameter(uri, "X-Amz-SignedHeaders")?;
         return percent_decode_str(names).decode_utf8().ok().map(Cow::into_owned);
     }
-    // The text before `SignedHeaders=`, the scope, is signed, so a third party cannot insert another one there.
+    // The scope, which precedes `SignedHeaders=`, is signed, so a third party cannot insert another `SignedHeaders=`
+    // there.
     let (_, names) = headers.get(AUTHORIZATION)?.to_str().ok()?.rsplit_once("SignedHeaders=")?;
     names.split(',').next().map(str::to_owned)
 }
@@ -286,7 +287,7 @@ fn parameter<'u>(uri: &'u Uri, wanted: &str) -> Option<&'u str> {
     })
 }
 
-/// Whether there is a parameter with this name, in upper or lower case.
+/// Whether there is a parameter with this name, regardless of case.
 fn has_parameter(uri: &Uri, wanted: &str) -> bool {
     uri.query().unwrap_or_default().split('&').any(|pair| {
         let name = pair.split('=').next().unwrap_or_default();

@@ -1,20 +1,20 @@
-//! Gateways, which serve any [`fordway_store::Store`] to S3 clients over HTTP.
+//! Gateways that serve any [`fordway_store::Store`] to S3 clients over HTTP.
 //!
 //! A [`Gateway`] accepts connections and serves them on as few threads as the load needs, each with a runtime of its
 //! own. The serving thread calls the store itself, because for a local file system handing a call to another thread
-//! costs more than the call. Calls that wait for a device or may take long run on other threads.
+//! costs more than the call. Calls that wait for a device, or that may take long, run on other threads.
 //!
 //! * `gateway`: configuration, accepting, orderly shutdown; `sockets`: the sockets that it listens on
 //! * `workers`: the threads, and the assignment of connections to them
 //! * `connection`, `tls`: one client, with or without TLS, and its HTTP version
-//! * `http1`: HTTP/1.1 on one socket, between its bytes and the store's
+//! * `http1`: HTTP/1.1 on one socket, without a general-purpose server
 //! * `http2`, `http3`: concurrent requests on one connection; `multiplexed`: the code that both share
 //! * `content`, `buffers`: content and memory, for all HTTP versions
 //! * `file_server`: threads for calls that wait for a file server
 //! * `limits`: limits of users and of clients whose user is not known yet, and turns of users
-//! * `domains`: buckets named by the host
+//! * `domains`: virtual-host addressing
 //! * `access`: whether the rules of a bucket permit a request
-//! * `answer`: from a request to its response; `message`: the text of errors
+//! * `answer`: turns a request into its response; `message`: the text of error documents
 //! * `monitor`: access log, counters, health; `watch`: watches the directory and the credentials file
 //! * `unsigned`: peers, and requests that need no signature because the peer is known
 //! * `users`: the users, and the uid that accesses files for each; `identity`: key pairs and signatures

@@ -83,8 +83,8 @@ const WORDS: [(&str, &str); 38] = [
     ),
 ];
 
-/// Composes the text of an error from AWS's message, our own text (which may be empty), and values, each with the name
-/// of its element.
+/// Composes the text of an error from AWS's message, our own text (which may be empty), and `facts`: element names with
+/// their values.
 pub(crate) fn composed(words: &str, detail: &str, facts: &[(&str, &str)]) -> String {
     let mut text = format!("{}\n{}", one_line(words), one_line(detail));
     for (name, value) in facts {

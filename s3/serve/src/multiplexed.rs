@@ -42,7 +42,7 @@ impl ConnectionState {
     }
 }
 
-/// Answers a request whose body, if it has one, has the given `length`, as far as it is known.
+/// Answers a request. `length` is the length of its body, if that is known.
 pub(crate) async fn exchange<B: IncomingFrames>(
     (shared, connection): (&GatewayState, &ConnectionState),
     caller: &ConnectionPeer,
@@ -72,7 +72,7 @@ pub(crate) async fn exchange<B: IncomingFrames>(
         response.headers_mut().insert(monitor::REQUEST_ID, id);
     }
     response.headers_mut().insert(monitor::HOST_ID, shared.monitor.ids.host().clone());
-    // Whether the client receives the body is not known here, because frames of many responses share the socket.
+    // This code cannot tell whether the client receives the body, because frames of many responses share the socket.
     let (status, body_bytes) = (response.status(), response.body().len());
     counted.is_over = true;
     account.answered(trace.account(), status);
@@ -116,7 +116,7 @@ impl<B> IncomingFrames for B where
 {
 }
 
-/// Returns the body for the S3 layer. It fails beyond the limits.
+/// Returns the body for the S3 layer. Reading it fails if the body exceeds the limits.
 fn gathered<B: IncomingFrames>(
     incoming: Option<B>,
     limits: &ConnectionLimits,
@@ -140,7 +140,7 @@ fn gathered<B: IncomingFrames>(
 /// Joins frames by copying: one write of 256 KiB, including the copies, costs less than sixteen writes of 16 KiB.
 struct GatheredFrames<B> {
     incoming: B,
-    /// The part of a frame that had no room in the previous piece.
+    /// The part of a frame that did not fit into the previous piece.
     over: Bytes,
     chunk: PartialChunk,
     /// The number of bytes that may still arrive.
@@ -229,7 +229,7 @@ where
     }
 }
 
-/// Returns the response as it is sent; the response to HEAD has no body.
+/// Converts the response to the form in which it is sent; the response to HEAD has no body.
 pub(super) fn response_of(
     response: Response<PreparedBody>,
     is_head: bool,
@@ -378,15 +378,16 @@ pub(super) struct BacklogShare {
 }
 
 impl HeldBytes {
-    /// Returns the account of another response on the connection, to a request of a user.
+    /// Returns the backlog of another response on the connection, to a request of the given user.
     pub(super) fn answer(&self, of_user: Option<Arc<UserAccount>>) -> BacklogShare {
         BacklogShare { of_connection: self.clone(), of_user, own: Arc::default() }
     }
 }
 
 impl BacklogShare {
-    /// Returns how many times the waiting bytes exceed the limit of the connection, the user or the process: 0, 1, ...
-    /// One user's waiting bytes do not limit another user who has few bytes waiting.
+    /// Returns by what factor the waiting bytes exceed the limit of the connection, the user or the process, rounded
+    /// down: 0 means that no limit is reached. One user's waiting bytes do not limit another user who has few bytes
+    /// waiting.
     fn excess(&self) -> u64 {
         let load = |bytes: &AtomicU64| bytes.load(Ordering::Relaxed);
         let (ours, all) = (load(&self.of_connection.0), load(&OF_PROCESS));
@@ -408,7 +409,7 @@ impl BacklogShare {
         Poll::Ready(if excess > 1 { SMALL_BYTES } else { PIECE_BYTES })
     }
 
-    /// Returns the same piece, counted as waiting until its last reference is dropped.
+    /// Returns the same piece, whose bytes count as waiting until the last reference to it is dropped.
     pub(super) fn hold(&self, piece: Bytes) -> Bytes {
         let bytes = piece.len() as u64;
         for held in [&self.of_connection.0, &self.own.bytes, &OF_PROCESS] {

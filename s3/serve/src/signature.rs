@@ -27,8 +27,8 @@ const CONTENT_SHA256: HeaderName = HeaderName::from_static("x-amz-content-sha256
 const DECODED_LENGTH: HeaderName = HeaderName::from_static("x-amz-decoded-content-length");
 const TRAILER: HeaderName = HeaderName::from_static("x-amz-trailer");
 
-/// Checks the form of a request's signature. A request without one passes, and is refused later. If only `Date` states
-/// the time of a request, adds the header that the S3 layer reads. Errors: AWS's, one for each malformed form.
+/// Checks the form of a request's signature. A request without a signature passes, and is refused later. If only `Date`
+/// states the time of the request, adds the header that the S3 layer reads. Errors: AWS's, one for each malformed form.
 pub(crate) fn check_form(
     headers: &mut HeaderMap,
     uri: &Uri,
@@ -59,7 +59,8 @@ pub(crate) fn check_form(
 /// AWS's message for a request that does not state its time.
 pub(crate) const NO_DATE: &str = "AWS authentication requires a valid Date or x-amz-date header.";
 
-/// Returns the refusal with S3's exact message: s3cmd searches for it, and then signs again.
+/// Returns the refusal with S3's exact message: s3cmd searches for this message, and then signs the request again with
+/// version 4.
 pub(crate) fn version_2_refused() -> GateRefusal {
     let words =
         "The authorization mechanism you have provided is not supported. Please use AWS4-HMAC-SHA256.";
@@ -238,7 +239,7 @@ fn check_decoded_length(headers: &HeaderMap) -> Result<(), GateRefusal> {
 struct PresignedParameters(Vec<(String, String)>);
 
 impl PresignedParameters {
-    /// The parameters of a signed URL, in AWS's order.
+    /// The parameters that a presigned URL must have, in the order in which AWS checks them.
     const REQUIRED: [&str; 6] = [
         "X-Amz-Algorithm",
         "X-Amz-Credential",
@@ -263,7 +264,7 @@ impl PresignedParameters {
         self.get(name).is_some()
     }
 
-    /// Whether the URL is intended to be presigned.
+    /// Whether the URL has any parameter that only presigned URLs have.
     fn is_signed(&self) -> bool {
         ["X-Amz-Algorithm", "X-Amz-Credential", "X-Amz-Signature"].iter().any(|name| self.has(name))
     }
@@ -290,7 +291,7 @@ impl PresignedParameters {
             return wrong("X-Amz-Date must be in the ISO8601 Long Format \"yyyyMMdd'T'HHmmss'Z'\"");
         }
         if let Err(found) = check_credential(credential, date.get(..8), region) {
-            // A date that differs from X-Amz-Date is not an error in the form of the credential.
+            // A date that differs from `X-Amz-Date` is not an error in the form of the credential.
             let is_of_date = found.words.starts_with("Invalid credential date");
             let place = if is_of_date { "" } else { "Error parsing the X-Amz-Credential parameter; " };
             return wrong(&format!("{place}{}", found.words));
@@ -311,17 +312,17 @@ impl PresignedParameters {
 pub(crate) const CUT_SHORT: &str = "the body ended before its last chunk did";
 /// The error of a body with a small chunk before its last; the S3 operation recognizes the text.
 pub(crate) const SMALL_CHUNK: &str = "a chunk before the last one is smaller than 8192 bytes";
-/// The error of a body with a trailer without a name, or without the trailers that its head announces; the S3 operation
-/// recognizes the text.
+/// The error of a body that has a trailer without a name, or that lacks the trailers that its head announces; the S3
+/// operation recognizes the text.
 pub(crate) const BAD_TRAILER: &str = "a trailer of the body is missing or has no name";
 /// The minimum size of a chunk that is not the last (S3's limit).
 const CHUNK_BYTES_MIN: u64 = 8192;
 /// The number of hexadecimal digits of a signature.
 const SIGNATURE_DIGITS: usize = 64;
 
-/// Gives the request a body that fails if it ends before its last chunk, if a chunk before the last is too small, or
-/// if a trailer has no name. All other faults are left to the S3 layer.
-/// Cost: for bodies in such chunks, a check of the bytes between them.
+/// Replaces the request's body with one that fails if it ends before its last chunk, if a chunk before the last is too
+/// small, or if a trailer has no name. All other faults are left to the S3 layer. Cost: for an `aws-chunked` body, a
+/// check of the bytes between its chunks.
 pub(crate) fn ending_whole(request: Request<s3s::Body>) -> Request<s3s::Body> {
     if !payload(request.headers()).starts_with(b"STREAMING-") {
         return request;
@@ -345,15 +346,16 @@ pub(crate) fn announce_trailers(headers: &mut HeaderMap) {
 
 struct WatchedBody {
     inner: s3s::Body,
-    /// `None` if the bytes turned out not to be such chunks.
+    /// `None` if the bytes turned out not to be `aws-chunked`.
     watch: Option<ChunkFramingCheck>,
 }
 
-/// Tracks the framing of a body that passes through.
+/// Tracks the framing of an `aws-chunked` body that passes through.
 #[derive(Default)]
 struct ChunkFramingCheck {
     decoder: ChunkDecoder,
-    /// The beginning of a line between chunks whose rest is in the next frame. The decoder limits its length.
+    /// The beginning of a line between chunks; the rest of the line is in the next frame. The decoder limits its
+    /// length.
     line: Vec<u8>,
     /// The number of bytes of the current chunk that have arrived.
     chunk_bytes: u64,
@@ -423,7 +425,8 @@ impl ChunkFramingCheck {
     }
 }
 
-/// Returns the length in bytes of a trailer. Errors: [`CUT_SHORT`] for a signature of another length than SHA-256 has.
+/// Returns the length in bytes of a trailer. Errors: [`CUT_SHORT`] for a signature that does not have the length of a
+/// SHA-256.
 fn checked_trailer(line: &[u8]) -> Result<usize, &'static str> {
     let signature = line.strip_prefix(b"x-amz-trailer-signature:").map(<[u8]>::trim_ascii);
     match signature.is_none_or(|signature| signature.len() == SIGNATURE_DIGITS) {

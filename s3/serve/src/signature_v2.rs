@@ -39,7 +39,7 @@ pub(crate) fn check_date(headers: &HeaderMap) -> Result<(), GateRefusal> {
     }
 }
 
-/// Parses an HTTP date. The weekday may be the wrong one, because the rest states the time completely.
+/// Parses an HTTP date. A wrong weekday is accepted, because the rest states the time completely.
 fn date_of_any_weekday(text: &str) -> Option<SystemTime> {
     let Some((_, rest)) = text.split_once(", ") else { return date::parse_http(text) };
     let days = ["Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun"];

@@ -51,7 +51,7 @@ impl GatewaySockets {
     }
 }
 
-/// The sockets that exist already.
+/// The sockets to use instead of binding new ones.
 #[derive(Default)]
 struct SocketChoice {
     http: Option<TcpListener>,
@@ -101,8 +101,8 @@ impl SocketChoice {
     }
 }
 
-/// Returns the socket of HTTP/3: `passed`, or one at the address of `http`. Errors: as [`GatewaySockets::passed`];
-/// `InvalidArgument` without a certificate.
+/// Returns the socket for HTTP/3: `passed`, or a new one bound to the address of `http`. Errors: as
+/// [`GatewaySockets::passed`]; `InvalidArgument` without a certificate.
 #[cfg(feature = "http3")]
 fn quic_socket(
     passed: Option<UdpSocket>,

@@ -19,15 +19,15 @@ enum WatchMessage {
 pub struct ReloadSignal(Sender<WatchMessage>);
 
 impl ReloadSignal {
-    /// Makes the gateway read the credentials file and open the access log again soon. An invalid file is logged, and
-    /// changes nothing.
+    /// Makes the gateway reread the credentials file and reopen the access log soon. An invalid credentials file is
+    /// logged, and changes nothing.
     pub fn trigger(&self) {
         // Sending fails only when the gateway has ended.
         let _ = self.0.send(WatchMessage::Reload);
     }
 }
 
-/// The thread's end of the channel.
+/// The receiving end of the channel to the watching thread.
 pub(crate) struct WatchReceiver(Receiver<WatchMessage>);
 
 pub(crate) fn words() -> (ReloadSignal, WatchReceiver) {
@@ -40,7 +40,7 @@ pub(crate) fn words() -> (ReloadSignal, WatchReceiver) {
 pub(crate) struct WatchThread(ReloadSignal);
 
 impl WatchThread {
-    /// Calls `look` every second with `false`, and with `true` when a reload was requested.
+    /// Calls `look` with `false` every second, and with `true` when a reload is requested.
     pub(crate) fn start(
         reload: ReloadSignal,
         words: WatchReceiver,
@@ -69,16 +69,16 @@ impl Drop for WatchThread {
     }
 }
 
-/// The maximum amount of unused memory that is kept.
+/// The maximum number of bytes of unused memory that are kept.
 const IDLE_BYTES_MAX: u64 = 32 << 20;
-/// Number of checks after which memory counts as unused.
+/// The number of checks after which memory counts as unused.
 const LOOKS: u32 = 5;
 
-/// Detects memory that was freed and is not used again. After a burst of requests, it is given back to the system.
+/// Detects freed memory that is not used again, so that the memory of a burst of requests is given back to the system.
 #[derive(Default)]
 pub(crate) struct IdleHeap {
     looks: u32,
-    /// The smallest idle amount since the first of these checks.
+    /// The smallest number of unused bytes since the first of these checks.
     least_bytes: u64,
 }
 
@@ -89,7 +89,7 @@ impl IdleHeap {
         }
     }
 
-    /// Whether too much memory has been idle all the time.
+    /// Whether too much memory was unused in each of the last `LOOKS` checks.
     fn is_idle(&mut self, unused_bytes: u64) -> bool {
         self.least_bytes = if self.looks == 0 { unused_bytes } else { self.least_bytes.min(unused_bytes) };
         self.looks += 1;

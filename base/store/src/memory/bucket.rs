@@ -185,7 +185,7 @@ impl BucketState {
         }
     }
 
-    /// Gives the object `from` the key `to`.
+    /// Changes the key of the object `from` to `to`.
     pub(super) fn rename(&mut self, from: &Key, to: &Key, options: &RenameOptions) -> Result<()> {
         options.check(from, to)?;
         if self.versioning != VersioningState::Unversioned {
@@ -217,8 +217,8 @@ impl BucketState {
         Ok(PutResult { etag, modified, checksum, version })
     }
 
-    /// Makes room for a new latest version: keeps the current one if the bucket must keep it, and returns the ID of the
-    /// new one; `None` in a bucket without versions.
+    /// Makes room for a new latest version: keeps the current version if the bucket must keep it. Returns the ID of the
+    /// new version; `None` in a bucket without versions.
     fn retire(&mut self, key: &Key, fresh: VersionId) -> Option<VersionId> {
         let latest = self.objects.remove(key.as_str());
         let version = match self.versioning {

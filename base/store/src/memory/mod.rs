@@ -31,7 +31,7 @@ pub struct MemoryStore {
 struct MemoryState {
     buckets: BTreeMap<Bucket, BucketState>,
     uploads_started: u64,
-    /// The last number used. Numbers identify versions, and are the basis of ETags that are not made from content.
+    /// The last number used. Numbers identify versions, and are the basis of ETags that are not computed from content.
     versions: u128,
 }
 

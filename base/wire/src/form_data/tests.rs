@@ -1,4 +1,4 @@
-//! Forms split at any offset, forms of real clients, and invalid forms.
+//! Tests with forms that are split at any offset, forms of real clients, and invalid forms.
 
 use proptest::prelude::*;
 

@@ -1,6 +1,6 @@
 //! The replicas, size and digests of a file, as read from Metalink 4 (RFC 5854), Metalink 3, the headers `Link` and
 //! `Digest` of a response (RFC 6249, 8288, 3230), and plain lists of URLs (one per line, best first), which are easy to
-//! write by hand. All are read into one type; Metalink 4 can also be written.
+//! write by hand. All of these are read into one type; Metalink 4 can also be written.
 //!
 //! The input is not trusted. A document type is refused, because it can declare entities that expand without bound.
 //! Names that lead out of a directory are also refused. Unknown elements are ignored.
@@ -37,11 +37,11 @@ pub struct MetalinkFile {
     pub size_bytes: Option<u64>,
     /// Digests of the whole file, at most one of each kind.
     pub hashes: Vec<FileHash>,
-    /// Digests of pieces; if there are several kinds, the strongest.
+    /// Digests of pieces; if there are several kinds, those of the strongest kind.
     pub pieces: Option<PieceHashes>,
-    /// Its replicas, in the order of the document.
+    /// The replicas of the file, in the order of the document.
     pub replicas: Vec<MetalinkUrl>,
-    /// Addresses of documents that describe it further (RFC 6249's `describedby`).
+    /// Addresses of documents that describe the file further (RFC 6249's `describedby`).
     pub described_by: Vec<String>,
 }
 
@@ -230,7 +230,7 @@ pub fn is_metalink_type(text: &str) -> bool {
         .any(|known| plain.eq_ignore_ascii_case(known))
 }
 
-/// Returns the entries of one header. Each is an address with its parameters, as names and values.
+/// Returns the entries of one header. Each entry is an address with its parameters, which are names and values.
 fn entries(value: &str) -> Vec<(String, Vec<(String, String)>)> {
     let (mut found, mut rest) = (Vec::new(), value);
     while let Some((address, after)) = rest.split_once('<').and_then(|(_, after)| after.split_once('>')) {

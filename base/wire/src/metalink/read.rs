@@ -11,7 +11,7 @@ use crate::range::digits;
 
 /// The maximum depth of elements; neither version nests elements that deeply.
 const DEPTH_MAX: usize = 32;
-/// The maximum number of addresses of one file, and of files in one document.
+/// The maximum number of addresses of one file, and also of files in one document.
 const ENTRIES_MAX: usize = 10_000;
 
 /// An element that is being read.
@@ -26,7 +26,7 @@ struct OpenElement {
 struct MetalinkReader {
     metalink: Metalink,
     file: MetalinkFile,
-    /// The hashes in the `pieces` that is being read, each with its number if it has one.
+    /// The hashes in the `pieces` element that is being read, each with the number of its piece if it states one.
     pieces: Vec<(Option<u64>, String)>,
 }
 
@@ -165,7 +165,7 @@ fn replica(element: &OpenElement, url: &str) -> Result<MetalinkUrl> {
     let attribute = |name: &str| element.attributes.get(name).map(|text| text.trim());
     let priority = match (attribute("priority"), attribute("preference")) {
         (Some(priority), _) => number("a priority", priority)?.clamp(1, u64::from(PRIORITY_LAST)) as u32,
-        // In version 3, 100 is the highest priority.
+        // In version 3, 100 is the highest preference.
         (None, Some(preference)) => 101 - number("a preference", preference)?.clamp(1, 100) as u32,
         (None, None) => PRIORITY_LAST,
     };

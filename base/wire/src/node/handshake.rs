@@ -1,4 +1,4 @@
-//! The first bytes that each side sends, and the proof of knowing a secret without revealing it.
+//! The first bytes that each side sends, and how a side proves that it knows a secret without revealing it.
 
 use fordway_store::{Error, ErrorKind, Result};
 use hmac::{Hmac, KeyInit as _, Mac as _};
@@ -84,7 +84,8 @@ fn after_magic(bytes: &[u8]) -> Result<(u16, u8)> {
     Ok((version, u8::take(&mut input)?))
 }
 
-/// The side that makes a proof. It is part of the proof, so that the other side cannot reuse a proof that it overheard.
+/// The side that makes a proof. The side is part of the proof, so that neither side can send back a proof that it has
+/// received from the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProofSide {
     /// The client, which opened the connection.
@@ -93,7 +94,7 @@ pub enum ProofSide {
     Gateway,
 }
 
-/// HMAC-SHA256 with the secret key, of the side, both nonces and the access key.
+/// A proof: the HMAC-SHA256 of the side, both nonces and the access key, with the secret key.
 pub struct HandshakeProof(Hmac<Sha256>);
 
 impl HandshakeProof {

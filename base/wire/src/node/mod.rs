@@ -7,7 +7,7 @@
 //! * `fields`: the elements of messages, and the store's own types as fields
 //! * `request`: every operation, and its response
 //!
-//! This module delimits messages. A [`FrameBuffer`] holds bytes as they arrive, and finds the frames in them.
+//! This file delimits messages. A [`FrameBuffer`] holds bytes as they arrive, and finds the frames in them.
 //!
 //! ```text
 //! 0   4   length of all that follows the header: fields, then body
@@ -38,13 +38,13 @@ use self::fields::malformed;
 
 /// The maximum length of a frame from either side, without its header.
 pub const FRAME_BYTES_MAX: usize = 16 << 20;
-/// The maximum length of a request's fields: decoded, they take several times as much memory.
+/// The maximum length of a request's fields. They take several times as much memory when they are decoded.
 pub const FIELDS_BYTES_MAX: usize = 2 << 20;
 /// The maximum number of objects in one batch request.
 pub const BATCH_OBJECTS_MAX: usize = 1024;
-/// The maximum total content of the ranges of one `ReadRanges`.
+/// The maximum total number of bytes of content in the ranges of one `ReadRanges`.
 pub const RANGES_BYTES_MAX: u64 = 8 << 20;
-/// The maximum content sent inline in a response: beyond that, a descriptor is cheaper.
+/// The maximum number of bytes of content sent inline in a response. For larger content, a descriptor is cheaper.
 pub const INLINE_BYTES_MAX: usize = 64 << 10;
 /// The maximum number of entries in one page of a listing.
 pub const PAGE_ENTRIES_MAX: usize = 4096;
@@ -98,7 +98,7 @@ pub struct FrameHeader {
 /// A frame that has arrived completely.
 #[derive(Clone, Copy, Debug)]
 pub struct ReceivedFrame<'a> {
-    /// Its header.
+    /// The header.
     pub header: FrameHeader,
     /// The encoded fields.
     pub fields: &'a [u8],
@@ -143,8 +143,8 @@ pub fn begin_frame(out: &mut Vec<u8>) -> usize {
     start
 }
 
-/// Writes the header of the frame that was begun at `start`. The caller sends `body_bytes` of body after the bytes in
-/// `out`.
+/// Writes the header of the frame that was begun at `start`. The caller sends `body_bytes` bytes of body after the
+/// bytes in `out`.
 pub fn end_frame(
     out: &mut [u8],
     start: usize,
@@ -166,7 +166,7 @@ const ROOM_BYTES: usize = 72 << 10;
 /// A buffer between a socket, which fills it, and a reader of frames.
 #[derive(Debug, Default)]
 pub struct FrameBuffer {
-    /// Fully initialised, so that a socket can write to any part of it.
+    /// The memory of the buffer. It is fully initialised, so that a socket can write to any part of it.
     buffer: Vec<u8>,
     start: usize,
     end: usize,
@@ -225,7 +225,7 @@ impl FrameBuffer {
         self.end = (self.end + count).min(self.buffer.len());
     }
 
-    /// Returns the bytes of memory that the buffer holds.
+    /// Returns the number of bytes of memory that the buffer holds.
     pub fn capacity_bytes(&self) -> usize {
         self.buffer.capacity()
     }

@@ -1,4 +1,4 @@
-//! All operations as requests, and those responses that consist of more than one of the store's types.
+//! All operations as requests, and the responses that consist of more than one of the store's types.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -160,7 +160,7 @@ impl Request<'_> {
         }
     }
 
-    /// Appends the frame of this request without its body; the caller sends `body_bytes` of body after it.
+    /// Appends the frame of this request without its body; the caller sends `body_bytes` bytes of body after the frame.
     pub fn put(&self, out: &mut Vec<u8>, id: u32, body_bytes: usize) {
         let start = begin_frame(out);
         self.put_fields(out);
@@ -188,9 +188,9 @@ pub(super) const FAILED: u8 = 1;
 pub enum ContentDelivery {
     /// As the frame's body.
     Inline,
-    /// As this many bytes after the frame.
+    /// As a stream of this number of bytes after the frame.
     Stream(u64),
-    /// As bytes of the file whose descriptor came with the response: offset and length.
+    /// As bytes of the file whose descriptor came with the response; the values are offset and length.
     Descriptor(u64, u64),
 }
 

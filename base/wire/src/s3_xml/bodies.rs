@@ -10,7 +10,7 @@ use super::{etag, for_each_element, number, required};
 
 const NAMESPACE: &str = "http://s3.amazonaws.com/doc/2006-03-01/";
 
-/// Returns the body of a completion, with the parts in the order given.
+/// Returns the body of a CompleteMultipartUpload request, with the parts in the given order.
 pub fn complete_multipart_upload(parts: &[CompletedPart]) -> String {
     let mut body = opened("CompleteMultipartUpload", 96 * parts.len());
     for part in parts {
@@ -31,8 +31,8 @@ fn push_checksum(body: &mut String, checksum: Option<&Checksum>) {
     }
 }
 
-/// Reads the body of a completion, written by any client. Errors: `BadResponse`, `InvalidArgument` for an invalid
-/// checksum or several checksums of one part, `InvalidPart` for a part number below 1.
+/// Reads the body of a CompleteMultipartUpload request from any client. Errors: `BadResponse`, `InvalidArgument` for an
+/// invalid checksum or several checksums of one part, `InvalidPart` for a part number below 1.
 pub fn completed_parts(document: &[u8]) -> Result<Vec<CompletedPart>> {
     let mut parts = Vec::new();
     let (mut part_number, mut tag, mut sum) = (None, None, None);
@@ -178,8 +178,8 @@ pub fn escaped(text: &str) -> String {
     escaped
 }
 
-/// Appends text, escaped. Control characters become references: a parser would turn a carriage return into a line feed,
-/// and some parsers refuse the others if they are not escaped.
+/// Appends text, escaped. Control characters become character references: a parser would turn a carriage return into a
+/// line feed, and some parsers refuse other control characters that are not escaped.
 fn push_escaped(to: &mut String, text: &str) {
     for character in text.chars() {
         match character {

@@ -16,9 +16,9 @@ pub struct LockDocument {
     pub has_rule: bool,
     /// The mode of the default retention.
     pub mode: Option<String>,
-    /// Its length in days.
+    /// The length of the default retention in days.
     pub days: Option<i64>,
-    /// Its length in years.
+    /// The length of the default retention in years.
     pub years: Option<i64>,
 }
 

@@ -3,7 +3,7 @@
 //! Each kind of response is read by a function over the document's elements, which are given as their path below the
 //! root (`Contents/Key`) and their own text. Unknown elements are ignored, because servers add different ones. The
 //! root's name may also end differently (`ListPartsResult`, `ListPartsResponse`), but a document of another kind is an
-//! error: it must not be taken for an empty list.
+//! error: it must not be mistaken for an empty list.
 
 mod bodies;
 mod list;
@@ -139,14 +139,14 @@ fn etag(text: &str) -> ETag {
     ETag::new(text)
 }
 
-/// Returns the checksum in an element called `name`; `None` for another kind of element, and for an invalid value,
-/// because a checksum is optional.
+/// Returns the checksum in an element called `name`. Returns `None` for another kind of element, and also for an
+/// invalid value, because checksums are optional.
 fn checksum(name: &str, text: &str) -> Option<Checksum> {
     let algorithm = ChecksumAlgorithm::from_name(name.strip_prefix("Checksum")?)?;
     Checksum::from_base64(algorithm, text.trim()).ok()
 }
 
-/// Returns the algorithm and type of a checksum in a listing. Services that state no type mean the default type.
+/// Returns the algorithm and type of a checksum in a listing. If a service states no type, the default type applies.
 fn plan(algorithm: Option<ChecksumAlgorithm>, kind: Option<ChecksumType>) -> Option<ChecksumFormat> {
     let algorithm = algorithm?;
     Some(ChecksumFormat { algorithm, kind: kind.unwrap_or(ChecksumType::default_of(algorithm)) })

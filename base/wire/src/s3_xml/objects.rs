@@ -11,7 +11,7 @@ use super::{
     ErrorDocument, checksum, decoded, error_document, etag, for_each_element, number, plan, required, time,
 };
 
-/// The result of a copy of an object or part. Like a completion, it may fail under status 200.
+/// The result of a copy of an object or part. Like the completion of an upload, a copy may fail under status 200.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CopyResult {
     /// The copy exists, with this ETag and time, and with this checksum if it has one.
@@ -132,8 +132,8 @@ pub fn object_attributes(document: &[u8]) -> Result<AttributesPage> {
     Ok(page)
 }
 
-/// The result of a completion. S3 sends the status before it has joined the parts, so that a failure may arrive under
-/// status 200.
+/// The result of the completion of an upload. S3 sends the status before it has joined the parts, so a failure may
+/// arrive under status 200.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CompletedUpload {
     /// The object exists, with this ETag, and with this checksum if the parts had one.
@@ -155,7 +155,7 @@ pub fn initiate_multipart_upload(document: &[u8]) -> Result<UploadId> {
     required(id, ID)
 }
 
-/// Reads the response to a completion. Errors: `BadResponse`.
+/// Reads the response to a CompleteMultipartUpload request. Errors: `BadResponse`.
 pub fn complete_multipart_upload_result(document: &[u8]) -> Result<CompletedUpload> {
     const TAG: &str = "ETag";
     if let Some(error) = error_document(document)? {
@@ -262,11 +262,11 @@ pub struct AclDocument {
 /// One grant. Only the texts that belong to the grantee's kind are set.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GrantElement {
-    /// The e-mail address, for a user given by it.
+    /// The e-mail address, for a user who is named by e-mail address.
     pub email: String,
-    /// The canonical id, for a user given by it.
+    /// The canonical ID, for a user who is named by canonical ID.
     pub id: String,
-    /// The name, for a user given by canonical id.
+    /// The name, for a user who is named by canonical ID.
     pub name: String,
     /// The URI, for a group.
     pub uri: String,

@@ -26,8 +26,8 @@ use percent_encoding::percent_decode_str;
 
 use crate::uri;
 
-/// The requested collection. Its addresses are only compared: nothing is ever sent to an address from a listing, so a
-/// listing cannot redirect a client.
+/// The address of the requested collection. The addresses in a listing are only compared with it. Nothing is ever sent
+/// to an address from a listing, so a listing cannot redirect a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CollectionAddress {
     /// The host without the port, in lower case.
@@ -150,12 +150,13 @@ pub enum CopyOutcome {
     Failure(String),
 }
 
-/// Parses a report as it arrives, in pieces. Holds one line and a number for each stripe.
+/// Parses a report as it arrives, in pieces. The parser holds one line, and a number for each stripe.
 #[derive(Clone, Debug, Default)]
 pub struct CopyReport {
     line: Vec<u8>,
-    /// The stripe and the number of bytes in the marker that is being parsed.
+    /// The stripe in the marker that is being parsed.
     stripe: u64,
+    /// The number of bytes in that marker.
     bytes: Option<u64>,
     /// The number of bytes copied in each stripe.
     stripes: BTreeMap<u64, u64>,

@@ -85,7 +85,7 @@ struct MultistatusParser {
     found_before: usize,
     /// The `response` that is being parsed.
     current: DescribedResource,
-    /// The `propstat` that is being parsed: its status, which comes last, decides whether it counts.
+    /// The properties in the `propstat` that is being parsed. Its status, which comes last, decides whether they count.
     properties: ResourceProperties,
     properties_status: Option<u16>,
 }

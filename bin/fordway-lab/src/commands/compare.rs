@@ -40,7 +40,7 @@ pub(super) fn run(args: &CompareArgs, global: &GlobalArgs, context: &CommandCont
         range_bytes: args.range_size.max(1),
     };
     let started = (jiff::Timestamp::now(), Instant::now());
-    // Observe the machine before the work starts, because the work raises the load average.
+    // The machine is observed before the work starts, because the work raises the load average.
     let machine = Machine::observe(&[("source", &args.dir), ("root", place.path())]);
     let watch = MachineWatch::start(&[], args.trust.force)?;
     let watch = if targets.is_empty() { watch } else { watch.beside_unknown_servers() };
@@ -258,7 +258,7 @@ impl ComparedLanes {
         match lanes.add_all(args, place, services) {
             Ok(()) => Ok(lanes),
             Err(error) => {
-                // Report the error that ended the command, not an error of the clean-up.
+                // The error that ended the command is reported, not an error of the clean-up.
                 let _ = lanes.close();
                 Err(error)
             }
@@ -266,7 +266,7 @@ impl ComparedLanes {
     }
 
     fn add_all(&mut self, args: &CompareArgs, place: &Path, (services, open): TargetServices) -> Result<()> {
-        // Open services first, so that an unusable service is reported before any gateway is started.
+        // Services are opened first, so that an unusable service is reported before any gateway is started.
         for service in services {
             self.targets.push(open(service)?);
         }
@@ -399,8 +399,9 @@ fn described(lane: LaneArg, description: &str) -> MeasuredLane {
 struct ScratchDirectory(TempDir);
 
 impl ScratchDirectory {
-    /// Creates a directory in `root`; without one, in the first writable directory on the file system of `dir`: the
-    /// usual temporary directories, the current one, then `dir`'s parents. Errors: `InvalidArgument` if there is none.
+    /// Creates a directory in `root` or, if there is no `root`, in the first writable directory on the file system of
+    /// `dir`: the usual temporary directories, the current one, then `dir`'s parents. Errors: `InvalidArgument` if
+    /// there is none.
     fn new(dir: &Path, root: Option<&Path>) -> Result<Self> {
         if let Some(root) = root {
             return make_in(root).map(ScratchDirectory).map_err(|error| {

@@ -40,7 +40,7 @@ pub(super) fn run(args: &DoctorArgs, context: &CommandContext) -> Result<Command
     Ok(CommandExit::Ok)
 }
 
-/// Writes a verdict to `file`, which only its owner may change: stores ignore all other verdicts.
+/// Writes a verdict to `file`, so that only its owner may change it, because stores ignore all other verdicts.
 fn write_verdict(verdict: &MountVerdict, file: &Path) -> Result<()> {
     let failed = |error| file_error("writing the verdict to", file.display(), error);
     let new = file.with_extension("new");

@@ -61,8 +61,8 @@ fn instead_of_bench(benchmark: &BenchmarkCommand) -> Option<&'static str> {
     }
 }
 
-/// Prints a note if `compare` or `ledger`, which measure lanes, leave out the endpoint named by the environment. It is
-/// not added by default, because writing to it could cost money.
+/// Prints a note if `compare` or `ledger`, which measure lanes, leave out the endpoint named by the environment. That
+/// endpoint is not measured by default, because writing to it could cost money.
 fn tell_of_environment(
     command: &MeasuringCommand,
     global: &GlobalArgs,

@@ -20,8 +20,8 @@ use fordway_command::{external, file_error};
 const PROGRAM: &str = "fordway";
 const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
-/// A gateway in a separate process, so that its CPU time is counted separately. It ends when its standard input does,
-/// and therefore whenever this process ends.
+/// A gateway in a separate process, so that its CPU time is counted separately. The gateway ends when its standard
+/// input ends, and therefore whenever this process ends.
 pub(super) struct GatewayProcess {
     process: Child,
     speaks: GatewayProtocol,

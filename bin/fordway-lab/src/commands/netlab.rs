@@ -17,7 +17,7 @@ use serde::Serialize;
 
 use crate::args::{NetlabArgs, OffloadArg};
 
-/// How long a server may take until it accepts connections.
+/// The maximum time until a server accepts connections.
 const READY_WITHIN: Duration = Duration::from_secs(30);
 
 pub(super) fn run(args: &NetlabArgs, context: &CommandContext) -> Result<CommandExit> {
@@ -136,7 +136,7 @@ struct LabReport {
     link: Option<LinkStats>,
 }
 
-/// The link as it was made, with the defaults filled in.
+/// The settings of the link as it was created, with the defaults filled in.
 #[derive(Serialize)]
 struct EffectiveLink {
     rtt_ns: u128,

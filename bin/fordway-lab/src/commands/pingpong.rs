@@ -36,10 +36,10 @@ fn serve(args: &ListenArgs, player: impl ResponseSource, context: &CommandContex
     context.output.record(&ready)?;
     context.output.flush()?;
     let (stop, stopped) = std::sync::mpsc::channel();
-    // If there is a second reason to stop, the receiver is already gone.
+    // Sending fails for a second reason to stop, because the receiver is then already gone.
     let stop = move || _ = stop.send(());
     stop_when_asked(stop, &context.interrupt, args.until_eof)?;
-    // This also returns when all senders are gone.
+    // The wait also ends when all senders are gone.
     let _ = stopped.recv();
     Ok(CommandExit::Ok)
 }
@@ -57,7 +57,7 @@ fn tunnel(args: &TunnelArgs, context: &CommandContext) -> Result<CommandExit> {
     Ok(CommandExit::Ok)
 }
 
-/// Printed when connections are accepted.
+/// The record that is printed when connections are accepted.
 #[derive(Serialize)]
 struct PongReady {
     endpoint: String,
@@ -69,7 +69,7 @@ impl fmt::Display for PongReady {
     }
 }
 
-/// The largest message, in bytes. Each connection holds one in memory.
+/// The size of the largest message, in bytes. Each connection holds a message in memory.
 const MESSAGE_BYTES_MAX: u64 = 1 << 30;
 
 /// Requests each message from pong, with retries.
@@ -182,7 +182,7 @@ pub(super) struct PongHttpClient {
 
 impl PongHttpClient {
     /// Creates a client for `url`, in which `{size}` stands for the size; without it, `/NAME/SIZE` is appended. A
-    /// response may take `timeout`. Errors: `InvalidArgument` for an invalid URL.
+    /// response may take up to `timeout`. Errors: `InvalidArgument` for an invalid URL.
     pub(super) fn new(url: &str, name: &str, timeout: Duration) -> Result<Self> {
         let url = match url.contains(SIZE) {
             true => url.to_owned(),

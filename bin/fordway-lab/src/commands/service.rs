@@ -12,7 +12,7 @@ use fordway_workload::{MeasuredTarget, StoreTarget};
 
 use crate::args::{GlobalArgs, TargetArg};
 
-/// How long a service may take to respond to the first requests.
+/// The maximum time for a service to respond to the first requests.
 const FIRST_ANSWER: Duration = Duration::from_secs(10);
 /// The object used to check whether objects can be written and read back.
 const PROBE_KEY: &str = "probe";
@@ -44,7 +44,7 @@ pub(super) fn open(
         Some(bucket) => stores.impatient.head_bucket(bucket).map(drop).map_err(refused)?,
     }
     if let Err(error) = probe(&asked) {
-        // Ignore the error: the probe's error is more informative than a second error with the same cause.
+        // The error is ignored: the probe's error is more informative than a second error with the same cause.
         let _ = asked.clean_up();
         return Err(refused(error));
     }
@@ -64,7 +64,7 @@ fn probe(target: &StoreTarget) -> Result<()> {
     target.delete(&key)
 }
 
-/// The same service with a short timeout and with the timeouts that our own lanes have.
+/// The same service as two stores: one with a short timeout, and one with the timeouts of our own lanes.
 struct ServiceStores {
     impatient: Arc<dyn Store>,
     measured: Arc<dyn Store>,

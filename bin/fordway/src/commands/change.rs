@@ -106,7 +106,8 @@ pub(super) fn rm(args: &RmArgs, context: &CommandContext) -> Result<CommandExit>
         return super::for_each(context, web, |text| dav::remove(text, args, context));
     }
     for text in &args.addresses {
-        // Local files can be removed with the system's `rm`. A typing mistake here must not remove one.
+        // Local files can be removed with the system's `rm`. A typing mistake in this command must not remove a local
+        // file.
         StorageAddress::parse(text)?.into_s3()?;
         sources.push(SourceSelection::find(text, args.recursive, args.raw)?);
     }
@@ -270,7 +271,7 @@ pub(super) fn versioning(args: &VersioningArgs, context: &CommandContext) -> Res
     context.output.record(&VersioningRecord { bucket: bucket.as_str(), versioning }).map(|()| CommandExit::Ok)
 }
 
-/// An object's tags, one per line.
+/// The tags of an object, printed one per line.
 #[derive(Serialize)]
 struct TagRecord<'r> {
     bucket: &'r str,

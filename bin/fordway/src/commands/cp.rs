@@ -185,7 +185,7 @@ fn actions<'a>(
     }
 }
 
-/// Returns the copy of a single source; `None` if a filter excludes it.
+/// Returns the copy of a single source; `None` if a filter excludes the source.
 fn one(
     from: &StorageAddress,
     target: &CopyDestination,
@@ -255,7 +255,7 @@ pub(super) fn from_item(root: &StorageAddress, item: &SyncItem) -> StorageAddres
     }
 }
 
-/// Adds to an error the object whose destination is invalid.
+/// Adds the object whose destination is invalid to the error.
 pub(super) fn about(error: Error, from: &StorageAddress, lane: &'static str) -> Error {
     match from {
         StorageAddress::S3(bucket, key) => error.during("copy", lane, bucket.as_str(), key),
@@ -263,7 +263,7 @@ pub(super) fn about(error: Error, from: &StorageAddress, lane: &'static str) -> 
     }
 }
 
-/// If the destination is below the source, returns its prefix relative to the source.
+/// If the destination is below the source, returns the destination's prefix relative to the source.
 fn nested(root: &StorageAddress, destination: &StorageAddress) -> Option<String> {
     match (root, destination) {
         (StorageAddress::S3(from, prefix), StorageAddress::S3(to, key))
@@ -327,7 +327,7 @@ fn direction(from: &StorageAddress, to: &StorageAddress) -> Result<SyncDirection
     }
 }
 
-/// Lists the destination. Creates a missing local directory; with `dry_run`, takes it as empty.
+/// Lists the destination. Creates a missing local directory; with `dry_run`, treats it as empty.
 fn destination_items(context: &CommandContext, to: &StorageAddress, dry_run: bool) -> Result<Items> {
     if let StorageAddress::Local(path) = to
         && !path.exists()

@@ -49,7 +49,7 @@ impl ToolSettings {
     }
 
     /// Checks that `tool` can use these settings. Errors: `InvalidArgument` for an endpoint that only our own programs
-    /// reach, if there is no key, and for characters that would end a line of a file of settings.
+    /// reach, if there is no key, and for characters that would end a line of a settings file.
     fn check(&self, tool: ToolArg) -> Result<()> {
         let fail = |why: String| Err(Error::new(ErrorKind::InvalidArgument, why));
         let values = [self.endpoint.as_str(), self.region(), self.access_key(), self.secret_key()];
@@ -376,7 +376,8 @@ mod tests {
         };
         for &tool in ToolArg::value_variants() {
             assert!(all.text(tool).contains("the-token"), "{tool:?}");
-            // These have no such setting: they read it from the environment or from the command line.
+            // These programs have no setting for the CA bundle: they read it from the environment or from the command
+            // line.
             let has_none =
                 [ToolArg::Rclone, ToolArg::Obstore, ToolArg::Polars, ToolArg::Duckdb].contains(&tool);
             assert_eq!(all.text(tool).contains("/ca.pem"), !has_none, "{tool:?}");

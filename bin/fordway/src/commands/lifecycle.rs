@@ -1,4 +1,5 @@
-//! `lifecycle` removes what has expired by the rules of the buckets, once, or in the background of a gateway.
+//! `lifecycle` removes the objects, versions and uploads that have expired according to the rules of the buckets: once,
+//! or in the background of a gateway.
 
 use std::fmt;
 use std::path::Path;
@@ -49,8 +50,8 @@ pub(super) fn run(args: &LifecycleArgs, context: &CommandContext) -> Result<Comm
     Ok(first_failure)
 }
 
-/// Applies the rules of all buckets in this interval, on a thread that ends with the process. What a run has not done by
-/// then, the next one does.
+/// Applies the rules of all buckets again and again, with a pause of `interval` in between, on a thread that ends with
+/// the process. The next run does what an interrupted run has not done.
 pub(super) fn in_background(
     root: &Path,
     config: PosixConfig,
@@ -114,7 +115,7 @@ impl<'c> ChangeRecord<'c> {
 impl fmt::Display for ChangeRecord<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}{}: s3://{}/{}", prefix(self.dry_run), self.kind, self.bucket, shown_name(self.key))?;
-        // The version that a delete marker hides stays.
+        // The version that a delete marker hides is kept.
         let version = self.version.filter(|_| self.kind != LifecycleAction::Hide.name());
         version.map_or(Ok(()), |version| write!(f, " {}", version.escape_debug()))?;
         write!(f, " by {}", self.rule.escape_debug())

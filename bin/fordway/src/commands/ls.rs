@@ -92,7 +92,7 @@ pub(super) fn run(args: &LsArgs, context: &CommandContext) -> Result<CommandExit
     if args.summarize {
         lister.summary()?;
     }
-    // As in `aws`: a prefix without any objects is a failure, an empty bucket is not.
+    // As with `aws`, a prefix without any objects is a failure, but an empty bucket is not.
     Ok(if asked_for_something && lister.lines == 0 { CommandExit::Failure } else { CommandExit::Ok })
 }
 

@@ -19,7 +19,7 @@ use crate::args::{MetalinkAction, MetalinkArgs, MetalinkMakeArgs, MetalinkShowAr
 use crate::replicas::ReplicaOpener;
 use crate::web;
 
-/// The smallest size of a piece, in bytes. Smaller pieces cost more than they help.
+/// The smallest size of a piece, in bytes. Smaller pieces cost more than they save.
 const PIECE_BYTES_MIN: u64 = 256 << 10;
 const PIECES_MAX: u64 = 4_096;
 const READ_BYTES: usize = 256 << 10;
@@ -110,7 +110,7 @@ fn describe(
     })?;
     let mut file = File::open(path).map_err(failed)?;
     let size = file.metadata().map_err(failed)?.len();
-    // A power of two that keeps the file within PIECES_MAX pieces.
+    // The length of a piece is a power of two that keeps the file within `PIECES_MAX` pieces.
     let enough = size.div_ceil(PIECES_MAX).next_power_of_two().max(PIECE_BYTES_MIN);
     let length_bytes = piece_size.unwrap_or(enough).max(1);
     let (mut whole, mut hex, mut total) = (RunningHash::new(HashKind::Sha256), Vec::new(), 0);

@@ -86,8 +86,8 @@ fn for_each<T>(
     Ok(first_failure)
 }
 
-/// Reports an error that does not end the command. Errors: those that do end it, which are `Interrupted` and a reader
-/// that is gone.
+/// Reports an error that does not end the command. Errors: those that end the command, which are `Interrupted` and the
+/// error of an output whose reader has exited.
 fn report(context: &CommandContext, error: Error) -> Result<CommandExit> {
     if error.kind() == ErrorKind::Interrupted || context.output.is_reader_gone(&error) {
         return Err(error);

@@ -50,8 +50,8 @@ fn explain(args: &ExplainArgs, context: &CommandContext) -> Result<CommandExit> 
     Ok(if ruling.is_permitted() { CommandExit::Ok } else { CommandExit::Denied })
 }
 
-/// Returns the bucket, and the key for an action on objects. Errors: `InvalidArgument` if the address has a key and the
-/// action is on buckets, or the other way round.
+/// Returns the bucket, and the key for an action on objects. Errors: `InvalidArgument` if the address has a key but the
+/// action is on buckets, or if it has no key but the action is on objects.
 fn target(args: &ExplainArgs) -> Result<(Bucket, Option<String>)> {
     let wrong = |what: &str| {
         let why = format!("{} is an action on {what}; change the address or the action", args.action);
@@ -97,7 +97,7 @@ fn stored_rules(store: &dyn Store, bucket: &Bucket) -> Result<BucketRules> {
     })
 }
 
-/// Adds the values that each request of the caller has, unless the command line has others.
+/// Adds the values of condition keys that each request of the caller has, unless the command line states other values.
 fn add_keys<'a>(keys: &mut ConditionKeys<'a>, args: &'a ExplainArgs) {
     let mut add = |key: &'static str, value: String| {
         if args.conditions.iter().all(|(known, _)| known != key) {

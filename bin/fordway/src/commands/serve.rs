@@ -90,7 +90,7 @@ fn config(args: &ServeArgs, tls: Option<TlsCertificate>) -> GatewayConfig {
     }
 }
 
-/// Prints a note if other nodes may change the served mount and it was not measured.
+/// Prints a note if other nodes may change the served mount and the mount was not measured.
 fn note_on_mount(root: &Path, context: &CommandContext) {
     if let Some(note) = fordway_posix::note_on_mount(root) {
         context.output.note(&note);
@@ -170,7 +170,7 @@ impl fmt::Display for GatewayReady<'_> {
     }
 }
 
-/// How programs get the address and the keys of the gateway: from a file, or from standard output if the keys were
+/// How programs obtain the address and the keys of the gateway: from a file, or from standard output if the keys were
 /// generated.
 #[derive(Serialize)]
 struct GatewayAccess<'r> {
@@ -181,12 +181,13 @@ struct GatewayAccess<'r> {
 }
 
 impl<'r> GatewayAccess<'r> {
-    /// Writes the file, if one is requested; `pair` is the only key pair, and whether it was generated just now.
+    /// Writes the file, if one is requested. `pair` is the only key pair, with a flag that says whether it was just
+    /// generated.
     fn of(args: &'r GatewayArgs, endpoint: &str, pair: Option<&'r (AccessKeyPair, bool)>) -> Result<Self> {
         let generated = pair.and_then(|(keys, is_generated)| is_generated.then_some(keys));
         let Some(path) = &args.write_env else { return Ok(GatewayAccess { generated, env_file: None }) };
         env_file::write(path, endpoint, pair.map(|(keys, _)| keys))?;
-        // Do not print keys that are in a protected file, because output may end up in logs.
+        // Keys that are in a protected file are not printed, because output may be written to logs.
         Ok(GatewayAccess { generated: None, env_file: Some(path) })
     }
 }

@@ -53,7 +53,7 @@ struct BucketRecord<'r> {
 }
 
 impl<'r> BucketRecord<'r> {
-    /// S3 does not report the creation time of a single bucket; lanes then return the epoch.
+    /// Creates the record. S3 does not report the creation time of a single bucket; lanes then return the epoch.
     fn new(bucket: &'r Bucket, created: SystemTime) -> Self {
         let known = (created != SystemTime::UNIX_EPOCH).then_some(created);
         BucketRecord {
@@ -285,7 +285,7 @@ fn usage_metrics(records: &[UserUsageRecord<'_>]) -> String {
 struct UserUsageRecord<'r> {
     bucket: &'r str,
     uid: u32,
-    /// `None` if this machine does not know the user.
+    /// The name of the user; `None` if this machine does not know the user.
     user: Option<String>,
     objects: u64,
     objects_bytes: u64,

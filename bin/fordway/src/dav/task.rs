@@ -189,7 +189,7 @@ impl<'c> DavCopier<'c> {
         let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
         if !made.contains(parent) {
             let failed = self.dav.make_collections(parent).err();
-            // Even if the user may not create the collection, it may exist, which is sufficient.
+            // Even if the user may not create the collection, the collection may already exist, which is sufficient.
             let is_there = || self.dav.stat(parent).is_ok_and(|found| found.is_collection);
             if let Some(error) = failed
                 && !is_there()
@@ -235,7 +235,7 @@ impl<'c> DavCopier<'c> {
         let upload = DavUpload { size_bytes: None, content_type: None, only_new: self.only_new() };
         let (mut buffer, mut bytes) = (vec![0; CHUNK_BYTES], 0);
         self.dav.put(url, &upload, &mut |sink| {
-            // A second attempt cannot read standard input again, so it fails here with an error that says so.
+            // A second attempt cannot read standard input again. It fails here, with an error that says so.
             let mut input = self.context.take_input()?;
             bytes = 0;
             loop {
@@ -253,7 +253,8 @@ impl<'c> DavCopier<'c> {
         Ok(CopyStatus::Done { operation: "upload", size_bytes: Some(bytes), by: None })
     }
 
-    /// Lets the server copy or move. If the server supports neither, or only moving, this program copies.
+    /// Asks the server to copy or move. If the server supports neither, or only moving, this program copies the content
+    /// itself.
     fn within_server(&self, from: &str, to: &str) -> Result<CopyStatus> {
         let source = self.dav.stat(from)?;
         if source.is_collection && !self.order.recursive {
@@ -266,7 +267,7 @@ impl<'c> DavCopier<'c> {
             true => self.dav.rename(from, to, replaces),
             false => self.dav.copy(from, to, replaces),
         };
-        // The first attempt does not replace anything. If a resource exists, `may_replace` checks that it is not a
+        // The first attempt does not replace anything. If the destination exists, `may_replace` checks that it is not a
         // collection, which would be removed as a whole.
         let done = match act(false) {
             Err(error) if error.kind() == ErrorKind::PreconditionFailed && !self.only_new() => {
@@ -287,7 +288,7 @@ impl<'c> DavCopier<'c> {
             Err(error) => self.note(&error),
         }
         let copied = self.stream(from, to)?;
-        // Remove the source last, so that a failure in between loses nothing.
+        // The source is removed last, so that a failure in between loses nothing.
         if self.order.moves {
             self.dav.remove(from)?;
         }
@@ -336,7 +337,7 @@ impl<'c> DavCopier<'c> {
         }
     }
 
-    /// Reports why this program copies instead of the server.
+    /// Reports why this program copies the content instead of the server.
     fn note(&self, error: &Error) {
         self.context.output.note(&format!("{error}; copying through this machine"));
     }

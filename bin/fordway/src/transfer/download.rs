@@ -17,8 +17,8 @@ use super::upload::part_ranges;
 use super::{ExistingPolicy, TransferRunner};
 
 impl TransferRunner<'_> {
-    /// Writes next to the target, verifies, and only then renames, so that a failure or a signal leaves an existing
-    /// file as it was. The file gets the object's modification time. Returns the number of bytes.
+    /// Writes a temporary file next to the target, verifies it, and only then renames it, so that a failure or a signal
+    /// leaves an existing file as it was. The file gets the object's modification time. Returns the number of bytes.
     pub(super) fn download(&self, from: (&Bucket, &Key), size: Option<u64>, path: &Path) -> Result<u64> {
         let target = DownloadTarget::find(path)?;
         if target == DownloadTarget::Special {
@@ -59,7 +59,7 @@ impl TransferRunner<'_> {
         Ok(self.fetch_stream(object, from, &mut file, path)?.size)
     }
 
-    /// Fetches in one stream or in parts. If the size is not known yet, the first response provides it.
+    /// Fetches the content in one stream or in parts. If the size is not known yet, the first response provides it.
     fn fetch(
         &self,
         from: (&Bucket, &Key),
@@ -181,7 +181,8 @@ impl TransferRunner<'_> {
     }
 }
 
-/// Compares the CRC of an object with the CRCs of its parts, which come with their lengths. Errors: `BadDigest`.
+/// Compares the CRC of an object with the CRCs of its parts; each CRC of a part is given with the part's length.
+/// Errors: `BadDigest`.
 fn verify_parts<'p>(
     stated: &Checksum,
     mut parts: impl Iterator<Item = (Option<&'p Checksum>, u64)>,
@@ -254,10 +255,11 @@ pub(super) const CHUNK_BYTES: usize = 256 * 1024;
 pub(crate) struct ContentVerifier(Option<(ContentHasher, ExpectedContent)>);
 
 impl ContentVerifier {
-    /// Creates a verifier of the whole object; it checks nothing if nothing was recorded, or if not `verify`.
+    /// Creates a verifier of the whole object. The verifier checks nothing if nothing was recorded, or if `verify` is
+    /// false.
     pub(crate) fn new(info: &ObjectInfo, verify: bool) -> Self {
         let size = Some(info.size);
-        // A checksum made of the parts' checksums cannot be compared with the content.
+        // A checksum computed from the parts' checksums cannot be compared with the content.
         let checksum = info.checksum.as_ref().filter(|checksum| checksum.parts.is_none());
         ContentVerifier(match (checksum, info.etag.as_md5()) {
             _ if !verify => None,
@@ -312,8 +314,8 @@ fn check_size(name: &str, stated: Option<u64>, read_bytes: u64) -> Result<()> {
 }
 
 impl TransferRunner<'_> {
-    /// Copies `reader` to `writer` and publishes the object; `size` is the expected size, if known. Computes the
-    /// checksum here too, so that the store's checksum is compared with it.
+    /// Copies `reader` to `writer` and publishes the object; `size` is the expected size, if known. Also computes the
+    /// checksum here, so that the store's checksum is compared with it.
     pub(super) fn pump(
         &self,
         name: &str,

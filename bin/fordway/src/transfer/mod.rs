@@ -28,7 +28,7 @@ use serde::Serialize;
 
 use crate::args::TransferArgs;
 
-/// Returns the error for a local source; for a missing one, with advice.
+/// Returns the error for a local source. If the source is missing, the error contains advice.
 fn source_error(doing: &str, path: &Path, error: std::io::Error) -> Error {
     if error.kind() != std::io::ErrorKind::NotFound {
         return file_error(doing, path.display(), error);
@@ -229,8 +229,9 @@ impl TransferRunner<'_> {
         }
     }
 
-    /// Moves an object within its bucket in one step, if this is such a move and the store can do it. Returns whether
-    /// it did. Over HTTP, objects are copied: a service that does not know RenameObject would store an empty object.
+    /// Moves an object within its bucket in one step, if this is such a move and the store supports it. Returns whether
+    /// the object was moved. Over HTTP, objects are copied: a service that does not know RenameObject would store an
+    /// empty object.
     fn rename(&self, from: &StorageAddress, to: &StorageAddress) -> Result<bool> {
         let (StorageAddress::S3(bucket, source), StorageAddress::S3(to_bucket, target)) = (from, to) else {
             return Ok(false);
@@ -323,7 +324,7 @@ impl TransferRunner<'_> {
             dry_run,
         };
         self.tally.done();
-        // Continue even if nobody reads the output, because the user requested the copies.
+        // The copies continue even if nobody reads the output, because the user requested them.
         match self.context.output.event(&event) {
             Err(error) if !self.context.output.is_reader_gone(&error) => self.failed(&error),
             _ => {}
@@ -463,9 +464,9 @@ impl TransferTally {
     }
 }
 
-/// The destinations of several sources. One source never has the same destination twice, but two sources may, such as
-/// the files `a/x` and `b/x` copied to one directory. Which file would remain is unpredictable, and a move would lose
-/// the other.
+/// The destinations of several sources. One source never has the same destination twice, but two sources may have the
+/// same one, such as the files `a/x` and `b/x` copied to one directory. It would then be unpredictable which file
+/// remains, and a move would lose the other.
 pub(crate) struct ClaimedDestinations<P>(Option<HashSet<P>>);
 
 impl<P: Clone + Display + Eq + Hash> ClaimedDestinations<P> {

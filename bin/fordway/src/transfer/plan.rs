@@ -58,12 +58,12 @@ impl SyncRules {
     }
 }
 
-/// Rounds down to seconds, because services keep times in seconds.
+/// Returns the time in whole seconds since 1970, rounded down, because services keep times in seconds.
 fn whole_seconds(time: SystemTime) -> u64 {
     time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
-/// Merges two listings, both in byte order, into steps. Holds one item of each at a time.
+/// Merges two listings, both in byte order, into steps. Holds one item of each listing at a time.
 ///
 /// After an error at the source, nothing more is removed, because items that could not be listed may still exist. After
 /// an error at the destination, nothing more is copied, because it is not known what exists there.

@@ -37,7 +37,7 @@ impl TransferRunner<'_> {
             self.upload_parts(&name, &region, bucket, key, &options)?;
         } else {
             let writer = self.store().writer(bucket, key, &options)?;
-            // Request one byte more than expected, to detect a growing file.
+            // One byte more than expected is requested, to detect a growing file.
             let mut reader = FileRegion { len: size.saturating_add(1), ..region };
             self.pump(&name, &mut reader, writer, Some(size))?;
         }

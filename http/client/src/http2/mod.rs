@@ -1,5 +1,5 @@
-//! HTTP/2 (RFC 9113): many requests at once on a connection. For callers that use HTTP/1.1 it is also a transport that
-//! takes requests and returns responses in HTTP/1.1's form (section 8).
+//! HTTP/2 (RFC 9113): many requests at once on a connection. To callers written for HTTP/1.1, the connection is also a
+//! transport that takes requests and returns responses in the form of HTTP/1.1 (section 8).
 //!
 //! It has no runtime and no thread: a connection progresses only while a caller drives it, in the caller's thread, and
 //! only calls for a single request block.
@@ -35,9 +35,10 @@ const FRAME_BYTES_MAX: u32 = 256 << 10;
 const PIECE_BYTES: usize = 256 << 10;
 /// The maximum number of bytes received before they are processed.
 const TURN_BYTES: usize = 256 << 10;
-/// Concurrent streams until the server states its limit (RFC 9113 section 6.5.2 recommends at least this).
+/// The number of concurrent streams until the server states its limit (RFC 9113 section 6.5.2 recommends at least this
+/// number).
 const STREAMS: usize = 100;
-/// Streams that may be cancelled while some of their bytes are still in flight.
+/// The maximum number of cancelled streams whose bytes may still be in flight.
 const RESET_STREAMS_MAX: usize = 1024;
 
 /// A connection. After a fork, only the process that opened the connection can use it.
@@ -60,7 +61,7 @@ pub(super) struct Http2Connection {
 enum SoleExchange {
     #[default]
     Idle,
-    /// A body is being sent; the number is the remaining size.
+    /// The body of the request is being sent; the number is its remaining size.
     Sending(SendStream<Bytes>, u64, ResponseFuture),
     Waiting(ResponseFuture),
     /// A response is being received: the unread part of the head as text, or the current piece of the body.
@@ -278,7 +279,7 @@ impl Http2Connection {
                 return done;
             }
             if self.end.is_some() {
-                // The error was reported before, and this work did not cause it.
+                // The original error was already reported, and this work did not cause it.
                 return Err(io::ErrorKind::ConnectionReset.into());
             }
             if is_still {
@@ -302,7 +303,7 @@ impl Http2Connection {
         let limit = Timespec::try_from(fordway_sys::wait_at_most(left)).ok();
         match poll(&mut polled, limit.as_ref()) {
             Ok(0) if Instant::now() >= deadline => Err(io::ErrorKind::TimedOut.into()),
-            // After a signal everything is checked again, as after an event.
+            // After a signal, everything is checked again, as after an event.
             Ok(1..) => Ok(()),
             Ok(0) | Err(rustix::io::Errno::INTR) => Ok(fordway_sys::after_signal()?),
             Err(error) => Err(error.into()),
@@ -331,7 +332,7 @@ async fn handshake(
         .map_err(cut)
 }
 
-/// Creates a context for callers that poll again when the socket is ready, and that need no wake-up.
+/// Creates a context for callers that poll again when the socket is ready, and so need no wake-up.
 fn looking() -> Context<'static> {
     Context::from_waker(Waker::noop())
 }

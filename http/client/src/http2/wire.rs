@@ -19,7 +19,7 @@ const BUFFER_BYTES: usize = 128 << 10;
 /// polls again when the socket is ready.
 pub(super) struct Http2Socket {
     transport: SocketTransport,
-    /// In `buffer`, `used..filled` was received and not yet passed on.
+    /// A buffer in which the bytes `used..filled` were received and not yet passed on.
     buffer: Vec<u8>,
     used: usize,
     filled: usize,

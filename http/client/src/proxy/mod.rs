@@ -31,8 +31,8 @@ pub struct ProxySettings {
     except: NoProxyList,
 }
 
-/// The proxy named by a variable, or the reason why it cannot be used, which becomes an error for any caller that needs
-/// the proxy.
+/// The proxy that a variable names, or the reason why it cannot be used. The reason becomes an error for any caller
+/// that needs the proxy.
 type ProxyFromEnv = Arc<Result<Proxy, String>>;
 
 /// A proxy, and the credentials for it.
@@ -104,7 +104,7 @@ impl ProxySettings {
         named.as_ref().as_ref().map(Some).map_err(|why| Error::new(ErrorKind::InvalidArgument, why.clone()))
     }
 
-    /// Returns the name of the proxy, which identifies the route; an unusable proxy is treated as none.
+    /// Returns the name of the proxy, which identifies the route. An unusable proxy counts as no proxy.
     pub(super) fn name_of(&self, origin: &Origin) -> Option<String> {
         self.of(origin).ok().flatten().map(Proxy::to_string)
     }
@@ -216,7 +216,7 @@ impl Proxy {
         })
     }
 
-    /// Returns the rewriting that this proxy needs for requests to `origin`, which uses no TLS.
+    /// Returns how requests to `origin`, which uses no TLS, are rewritten for this proxy.
     pub(super) fn forwarding(&self, origin: &Origin) -> RequestForwarding {
         RequestForwarding::new(origin, self.authorization_line(), self.to_string())
     }
@@ -326,7 +326,7 @@ fn is_within(network: IpAddr, bits: u8, address: IpAddr) -> bool {
 pub(crate) struct RequestForwarding {
     /// Scheme, host and port, which are inserted before the path.
     target: String,
-    /// A header line, or empty.
+    /// The header line with the proxy's credentials, or empty.
     login: String,
     proxy: String,
 }
@@ -355,7 +355,7 @@ impl RequestForwarding {
     }
 }
 
-/// Says that the proxy requires credentials, or rejects those that it received.
+/// Returns the error for a proxy that requires credentials, or, if `has_said` is set, rejects those that it received.
 fn wants_login(proxy: &str, has_said: bool) -> Error {
     let why = if has_said { "a different user and password from those" } else { "a user and password" };
     let detail = format!(

@@ -12,7 +12,7 @@ use crate::socket::TcpSocket;
 
 /// The maximum size of the head of a proxy's response; its body is not read.
 const HEAD_BYTES_MAX: usize = 32 * 1024;
-/// The maximum number of headers in it.
+/// The maximum number of headers in that head.
 const HEADERS_MAX: usize = 64;
 
 /// Sends `request` and returns the status of the response, within `limit` in total. After a 2xx status the socket is
@@ -92,7 +92,7 @@ pub(super) fn cut(error: &io::Error, limit: Duration) -> Error {
 }
 
 const VERSION: u8 = 5;
-/// The version number of the messages with user and password.
+/// The version number of the messages with user and password (RFC 1929).
 const LOGIN_VERSION: u8 = 1;
 const NO_LOGIN: u8 = 0;
 const BY_PASSWORD: u8 = 2;
@@ -431,7 +431,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever bytes arrive, and in whatever pieces, the handshake ends or fails, and never requests a message
+        /// For any received bytes, in pieces of any size, the handshake ends or fails, and never requests a message
         /// that is longer than the longest valid one.
         #[test]
         fn whatever_comes_ends(bytes in prop::collection::vec(any::<u8>(), 0..600), has_login: bool, is_likely: bool) {

@@ -1,6 +1,6 @@
-//! Jobs, the streams that do them, and the replicas that streams read from. The board makes its decisions without
-//! threads or sockets; time is an argument. It also supervises streams: a slow stream is compared with another, and the
-//! slower of the two is stopped.
+//! The board of jobs, the streams that do them, and the replicas that streams read from. The board makes its decisions
+//! without threads or sockets; time is an argument. It also supervises the streams: a slow stream is compared with
+//! another, and the slower of the two is stopped.
 
 #[cfg(test)]
 mod tests;
@@ -18,10 +18,11 @@ use super::stream::RateMeter;
 pub(super) type JobId = u64;
 pub(super) type StreamId = u64;
 
-/// The number of bytes in the jobs that a stream holds: initially, until the stream's rate is known, and the maximum.
+/// The number of bytes in the jobs that a stream holds until its rate is known.
 const HELD_BYTES_FIRST: u64 = 8 << 20;
+/// The maximum number of bytes in the jobs that a stream holds.
 const HELD_BYTES_MAX: u64 = 32 << 20;
-/// A replica is excluded after this many consecutive failures without any bytes delivered.
+/// The number of consecutive failures, without any bytes delivered in between, after which a replica is excluded.
 const STRIKES_MAX: u32 = 3;
 /// The times for which a bad stream is tolerated before another replica is tried.
 #[derive(Clone, Copy, Debug)]
@@ -69,7 +70,7 @@ pub(super) struct ReplicaStream {
     since: Instant,
     /// When bytes last arrived, or when the stream began to wait for the first.
     moved: Instant,
-    /// When the first of the held jobs became the first.
+    /// The time at which the first of the held jobs became the first.
     front_since: Instant,
     /// Whether the stream has nothing to do.
     is_idle: bool,
@@ -120,7 +121,7 @@ impl JobBoard {
         self.next_id
     }
 
-    /// Adds a job that one caller wants.
+    /// Adds a job whose result one caller needs.
     pub(super) fn add(&mut self, ranges: JobRanges) -> JobId {
         let id = self.id();
         let bytes = ranges.iter().map(|(_, len)| *len as u64).sum();
@@ -130,7 +131,7 @@ impl JobBoard {
         id
     }
 
-    /// Releases one caller's interest in a job; a job without any is dropped.
+    /// Releases one caller's interest in a job. A job that no caller needs any more is dropped.
     pub(super) fn release(&mut self, id: JobId) {
         let Some(job) = self.jobs.get_mut(&id) else { return };
         job.interest = job.interest.saturating_sub(1);
@@ -289,7 +290,7 @@ impl JobBoard {
         stream.meter.bytes_per_s().or_else(|| self.sites.get(stream.replica?)?.bytes_per_s(now))
     }
 
-    /// Returns whether another stream has done a job, or no caller wants it.
+    /// Returns whether another stream has done a job, or no caller needs it any more.
     pub(super) fn is_over(&self, job: JobId) -> bool {
         self.jobs.get(&job).is_none_or(|job| job.outcome.is_some())
     }
@@ -364,7 +365,8 @@ impl JobBoard {
         }
     }
 
-    /// Records the failure of a replica, permanent or not, and whether the replica had delivered anything before.
+    /// Records a permanent or temporary failure of a replica. `has_brought` says whether the replica had delivered
+    /// anything before.
     pub(super) fn failed(&mut self, site: usize, error: &Error, has_brought: bool, now: Instant) {
         if let Some(site) = self.sites.get_mut(site) {
             site.failed(error, has_brought, now);
@@ -399,10 +401,11 @@ impl JobBoard {
     }
 }
 
-/// If a slow stream needs less than this time for the rest of its work, a hedge is not worth its connection.
+/// If a slow stream needs less than this time for the rest of its work, a hedge is not worth another connection.
 const WORTHWHILE: Duration = Duration::from_secs(1);
-/// A hedge is judged after this time, or after this many bytes.
+/// The time after which a hedge is judged.
 const TRIAL: Duration = Duration::from_secs(3);
+/// The number of bytes after which a hedge is judged, if it has received them before `TRIAL` has passed.
 const TRIAL_BYTES: u64 = 256 << 10;
 /// How long a stream is exempt from further comparisons after a comparison.
 const REST: Duration = Duration::from_secs(15);

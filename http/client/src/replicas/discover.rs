@@ -1,4 +1,4 @@
-//! Finds the replicas of a file. Descriptions are cached for times when their server is down.
+//! Finds the replicas of a file. Descriptions of files are cached, for use when their server is down.
 
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -46,8 +46,8 @@ pub fn fetch_metalink(session: &Arc<HttpSession>, url: &str) -> Result<Metalink>
 
 /// Finds the replicas of the file at `url`: by the `Link` headers of a HEAD (RFC 6249), by `Accept`, by `?metalink`, at
 /// the URL with `.meta4` appended, and in the cache, in that order, up to the first that names a replica. The result is
-/// cached. `None` if nothing is found. Cost: up to five requests, none of them repeated; an unreachable server gets
-/// only one.
+/// cached. Returns `None` if no replica is found. Cost: up to five requests, none of them repeated; an unreachable
+/// server gets only one.
 pub fn discover(
     session: &Arc<HttpSession>,
     url: &str,
@@ -139,7 +139,8 @@ fn by_document(session: &Arc<HttpSession>, address: &str) -> Result<Option<Metal
     Ok((!file.replicas.is_empty()).then_some(file))
 }
 
-/// A server without Metalink support sends the file itself, which is not received here.
+/// Returns whether the body may be a Metalink. A server without Metalink support sends the file itself, which must not
+/// be received here.
 fn may_be_metalink(answer: &HttpResponse) -> bool {
     answer.header("content-type").is_some_and(is_metalink_type)
         || answer.body_bytes().is_some_and(|bytes| bytes <= SNIFFED_BYTES_MAX)

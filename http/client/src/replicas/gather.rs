@@ -1,5 +1,5 @@
-//! Reads ranges: with verification, by jobs for the pieces that contain them; otherwise, by jobs for exactly these
-//! ranges. Also reads large parts of a file, in order or in any order.
+//! Reads ranges: with verification, by jobs for the pieces that contain the ranges; otherwise, by jobs for exactly
+//! these ranges. Also reads large parts of a file, in order or in any order.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::ops::Range;
@@ -12,8 +12,9 @@ use super::ReplicatedFile;
 use super::board::{JobBoard, JobId, Outcome};
 use crate::vector::{Fragment, ReceivedRanges};
 
-/// The maximum number of bytes and of ranges in one job.
+/// The maximum number of bytes in one job.
 const JOB_BYTES: u64 = 4 << 20;
+/// The maximum number of ranges in one job.
 const JOB_RANGES_MAX: usize = 1_000;
 /// The maximum number of bytes of verified pieces that are cached for later reads.
 const KEPT_BYTES: u64 = 32 << 20;
@@ -34,12 +35,12 @@ pub struct ReplicatedTicket {
 pub(super) struct PieceCache {
     /// The job that has a piece, and the offset within it.
     pieces: HashMap<u64, (JobId, usize)>,
-    /// Cached jobs, the oldest first, with their pieces and bytes.
+    /// Cached jobs, the oldest first, each with its pieces and its number of bytes.
     kept: VecDeque<(JobId, Vec<u64>, u64)>,
 }
 
 impl ReplicatedFile {
-    /// Reads from `offset` until `buffer` is full or the file ends; returns the bytes read. Errors: as
+    /// Reads from `offset` until `buffer` is full or the file ends; returns the number of bytes read. Errors: as
     /// [`ReplicatedFile::read_ranges`], except that a read past the end is not an error.
     pub fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<usize> {
         let there = self.size_bytes().saturating_sub(offset);
@@ -50,12 +51,11 @@ impl ReplicatedFile {
         Ok(count)
     }
 
-    /// Fills all of `fragments`, which may overlap and come in any order.
-    /// Errors: `InvalidRange` if a fragment exceeds the file, before anything is read; `BadDigest` if all remaining
-    /// replicas sent wrong bytes; the replicas' errors if none sent any. The content of the fragments is then
-    /// undefined.
-    /// Cost: as [`crate::vector::RemoteFile::read_ranges`] of all pieces that overlap them, or without verification, of
-    /// exactly these ranges; and one copy.
+    /// Fills all of `fragments`, which may overlap and come in any order. Errors: `InvalidRange` if a fragment exceeds
+    /// the file, before anything is read; `BadDigest` if all remaining replicas sent wrong bytes; the replicas' errors
+    /// if none sent any. After an error, the content of the fragments is undefined. Cost: as
+    /// [`crate::vector::RemoteFile::read_ranges`] of all pieces that overlap the fragments, or of exactly the fragments
+    /// without verification; and one copy of the bytes.
     pub fn read_ranges(&self, fragments: &mut [Fragment<'_>]) -> Result<()> {
         let wanted: Vec<_> = fragments.iter().map(|part| (part.offset, part.buffer.len())).collect();
         self.check(&wanted)?;
@@ -86,7 +86,7 @@ impl ReplicatedFile {
     }
 
     /// Requests `ranges` (offset, length) without waiting for them. `memory` is reused for the bytes, and may be empty.
-    /// Errors: `InvalidRange`, also if there is not enough memory; [`ReplicatedFile::wait`] returns all others.
+    /// Errors: `InvalidRange`, also if there is not enough memory; [`ReplicatedFile::wait`] returns all other errors.
     pub fn submit(&self, ranges: &[(u64, usize)], memory: Vec<u8>) -> Result<ReplicatedTicket> {
         self.check(ranges)?;
         // For a moment the bytes are in memory twice: as they arrived, and in the requested order.
@@ -150,7 +150,7 @@ impl ReplicatedFile {
     }
 }
 
-/// Returns the number of pieces that fit into one call.
+/// Returns the number of pieces that one call takes.
 fn calls_end(pieces: &[(u64, &mut [u8])]) -> usize {
     let mut bytes = 0;
     let fits = pieces.iter().take_while(|(_, chunk)| {

@@ -10,7 +10,7 @@ use crate::vector::{FragmentMemory, in_order};
 /// Ranges (offset, length) of one job.
 pub(super) type JobRanges = Arc<[(u64, usize)]>;
 
-/// The bytes of a job that have arrived; memory for its ranges, one after the other.
+/// The bytes of a job that have arrived, in memory that has room for all of the job's ranges, one after the other.
 pub(super) struct PartialJob {
     pub(super) bytes: Vec<u8>,
     /// The number of valid bytes at the start of each range.
@@ -91,7 +91,7 @@ pub(super) struct JobMemory {
     home: Arc<PartialMailbox>,
 }
 
-/// The place where a stream's thread puts the bytes of a job and their number.
+/// The mailbox through which a stream's thread passes on the bytes of a job, and their number.
 #[derive(Default)]
 pub(super) struct PartialMailbox {
     partial: Mutex<Option<PartialJob>>,
@@ -111,7 +111,7 @@ impl PartialMailbox {
 }
 
 impl JobMemory {
-    /// Returns memory for the bytes of `ranges` that `partial` lacks, and the ranges to request.
+    /// Creates memory for the bytes of `ranges` that `partial` lacks. Also returns the ranges to request.
     pub(super) fn new(
         ranges: &[(u64, usize)],
         partial: Option<PartialJob>,

@@ -1,5 +1,5 @@
-//! A file that has several replicas: read from the best one, and from another if the first fails, is slow or sends
-//! wrong bytes; or from several at once.
+//! A file that has several replicas. It is read from the best one, and from another if that one fails, is slow or sends
+//! wrong bytes; or from several replicas at once.
 //!
 //! Reads become [`job`]s on a [`board`], and streams take them from there. A [`stream`] is a thread with a connection
 //! to one of the [`site`]s. Bytes are checked against the digests of pieces before the caller gets them. A waiting
@@ -89,9 +89,9 @@ pub struct ReplicatedFile {
 /// The statistics of a replica.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReplicaStatus {
-    /// Its URL, without the query.
+    /// The replica's URL, without the query.
     pub url: String,
-    /// Bytes from this replica that were used.
+    /// The number of bytes from this replica that were used.
     pub delivered_bytes: u64,
     /// The reason why the replica is no longer used; `None` while it is used.
     pub out: Option<String>,
@@ -241,7 +241,7 @@ impl ReplicatedFile {
         self.shared.size_bytes
     }
 
-    /// Returns its name from the description, or else the first URL.
+    /// Returns the name of the file from the description, or the first URL if the description has no name.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -294,8 +294,8 @@ impl ReplicatedFile {
 }
 
 impl Drop for ReplicatedFile {
-    /// Streams end almost at once; one that waits for a connection, or for the response to its first request, ends
-    /// after that wait.
+    /// Ends the streams. They end almost at once; a stream that waits for a connection, or for the response to its
+    /// first request, ends after that wait.
     fn drop(&mut self) {
         self.shared.board().is_closing = true;
         self.shared.changed.notify_all();
@@ -366,7 +366,7 @@ fn is_usable(pieces: &PieceHashes) -> bool {
     fits
 }
 
-/// Returns the URLs that can be read, each once.
+/// Returns the replicas whose URLs can be read, each URL once.
 fn sites(described: &MetalinkFile, locations: &[String]) -> Vec<ReplicaSite> {
     let mut sites: Vec<ReplicaSite> = Vec::new();
     for replica in &described.replicas {

@@ -1,6 +1,6 @@
 //! A file that is filled in place, in any order, and can be resumed after `kill -9`.
 //!
-//! If the digests of pieces are known, they show which parts of an unfinished file are valid. Otherwise, after each
+//! If the digests of its pieces are known, they show which parts of an unfinished file are valid. Otherwise, after each
 //! complete unit, a mark of one byte is written past the end of the file; the complete file is then truncated to its
 //! size.
 //!
@@ -64,9 +64,9 @@ impl ReplicatedFile {
         Ok(resumed_bytes)
     }
 
-    /// Finds the replica that sent wrong bytes when the digest of the whole file is wrong and nothing shows which part.
-    /// If one replica sent all of the file, it is at fault. If several replicas sent parts of it, one of them must now
-    /// send the whole file, and the others are not used during that time.
+    /// Finds the replica that sent wrong bytes, if the digest of the whole file is wrong and nothing shows which part
+    /// is. If one replica sent all of the file, it is at fault. If several replicas sent parts of the file, one of them
+    /// must now send the whole file, and the others are not used during that time.
     fn find_who_lied(&self, is_ours: bool) -> Result<()> {
         let mut board = self.shared.board();
         if self.shared.pieces.is_some() {
@@ -148,7 +148,8 @@ impl<'a> PartFileWriter<'a> {
         Ok(())
     }
 
-    /// A file that is too short to have marks was written from its beginning.
+    /// Finds the units that are already complete. A file that is too short to have marks was written from its
+    /// beginning.
     fn find_marked_units(&mut self, there: u64) -> io::Result<()> {
         let size = self.file.size_bytes();
         if there == self.len_bytes() && there > size {
@@ -267,7 +268,8 @@ fn io_error(error: io::Error) -> Error {
     Error::new(ErrorKind::from(&error), "writing the file that grows").caused_by(error)
 }
 
-/// Unit numbers, as runs that neither touch nor overlap: from the first unit of each to the end (exclusive).
+/// The numbers of missing units, as runs that neither touch nor overlap. Maps the first unit of each run to the run's
+/// end (exclusive).
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct MissingUnits(BTreeMap<u64, u64>);
 
@@ -277,8 +279,8 @@ impl MissingUnits {
         MissingUnits((count > 0).then_some((0, count)).into_iter().collect())
     }
 
-    /// Removes `units`, which are now complete. Cost: logarithmic in the number of runs, and linear in the runs
-    /// affected.
+    /// Removes `units`, which are now complete. Cost: logarithmic in the number of all runs, and linear in the number
+    /// of affected runs.
     pub(super) fn remove(&mut self, units: Range<u64>) {
         if units.is_empty() {
             return;

@@ -28,9 +28,9 @@ pub(super) struct ReplicaSite {
     origin: String,
     /// The reason why the replica is no longer used; `None` while it is used.
     pub(super) out: Option<SharedError>,
-    /// Failures since bytes were last delivered.
+    /// The number of failures since bytes were last delivered.
     strikes: u32,
-    /// Failures since a job was last completed.
+    /// The number of failures since a job was last completed.
     cuts: u32,
     not_before: Option<Instant>,
     last: Option<SharedError>,
@@ -100,8 +100,8 @@ impl ReplicaSite {
         self.not_before.filter(|_| self.may_serve(strikes_max))
     }
 
-    /// Records a failure. After a permanent failure, or too many others without progress, the replica is no
-    /// longer used; after any other, it is used again later.
+    /// Records a failure. After a permanent failure, or too many failures without progress, the replica is no longer
+    /// used. After any other failure, it is used again later.
     pub(super) fn failed(&mut self, error: &Error, has_brought: bool, now: Instant) {
         let cause = std::error::Error::source(error).map(|cause| format!(": {cause}")).unwrap_or_default();
         let told = SharedError { kind: error.kind(), detail: format!("{}{cause}", error.detail()) };
@@ -168,7 +168,7 @@ pub(super) fn told(sites: &[ReplicaSite]) -> SharedError {
     SharedError { kind, detail }
 }
 
-/// The time after which a failure counts half.
+/// The time after which the weight of a failure has halved.
 const HALF_LIFE: Duration = Duration::from_secs(60);
 /// The penalty above which a server is used only after the others.
 const AVOIDED_OVER: f64 = 0.5;

@@ -1,6 +1,6 @@
 //! A stream: a thread that takes jobs and reads them from one replica, until the replica fails or another one is
-//! better. A stream's rate is measured while it has work. A replica without range support is read in one pass over the
-//! whole file, from which the jobs take their bytes.
+//! better. The rate of a stream is measured while it has work. A replica without range support is read in one pass over
+//! the whole file, from which the jobs take their bytes.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ pub(super) fn spawn(shared: &Arc<ReplicaState>, id: StreamId) {
     }
 }
 
-/// Takes the stream off the board when its thread ends, for whatever reason.
+/// Takes the stream off the board when its thread ends, for any reason.
 struct StreamGuard {
     shared: Arc<ReplicaState>,
     id: StreamId,
@@ -272,7 +272,7 @@ struct WaitingJob {
     job: JobId,
     ranges: JobRanges,
     partial: PartialJob,
-    /// The end of its last range.
+    /// The end of the job's last range.
     end: u64,
 }
 
@@ -289,7 +289,7 @@ impl StreamWorker<'_> {
                     waiting = self.next_ahead(passed);
                 }
                 let Some(job) = waiting.as_mut().filter(|_| self.is_wanted()) else {
-                    // Only an error can stop a copy. This one is not a failure: see below.
+                    // Only an error can stop a copy. This error is not a failure; the code below handles it.
                     is_over = true;
                     return Err(Error::from(ErrorKind::Interrupted));
                 };

@@ -17,7 +17,7 @@ use super::source::FileVersion;
 use crate::connection::{BufferedConnection, ReceiveTarget};
 use crate::response::{BodyFraming, ResponseHead, short_body};
 
-/// The minimum size of content that is received straight into place.
+/// The minimum number of bytes of content that are received straight into place.
 const DIRECT_BYTES: u64 = 8 * 1024;
 /// The number of bytes received by a call that can put less than that into place.
 const STAGING_BYTES: usize = 64 * 1024;
@@ -147,8 +147,9 @@ impl RangeResponse {
 
 /// The maximum number of bytes that are forecast after the first part: larger calls do not cost less per byte.
 const AHEAD_BYTES: u64 = 1 << 20;
-/// The maximum numbers of parts and destinations: each takes one more address of the 1,024 that the kernel accepts.
+/// The maximum number of parts in a forecast: each takes one more of the 1,024 addresses that the kernel accepts.
 const PARTS_MAX: usize = 64;
+/// The maximum number of destinations in a forecast, each of which also takes one address.
 const PLACES_MAX: usize = 256;
 /// The number of bytes received beyond the forecast; enough for the next part's head.
 const BEHIND_BYTES: usize = 1024;
@@ -220,7 +221,7 @@ impl ReceiveForecast {
         self.places.first().map_or(0, |(_, len)| *len as u64)
     }
 
-    /// Adds the wanted bytes from the start of `content` on; returns whether that is all of it.
+    /// Adds the wanted bytes from the start of `content` on; returns whether all of `content` was added.
     fn push<S: FragmentSink>(&mut self, content: Range<u64>, batch: &FragmentBatch<S>) -> bool {
         let (known, mut at) = (self.places.len(), content.start);
         let is_all = batch.places(content, &mut self.places, PLACES_MAX);

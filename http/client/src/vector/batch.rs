@@ -1,5 +1,5 @@
-//! The fragments of one call. The plan, for fragments in any order and with overlaps, lists the bytes to receive, each
-//! once (no sockets, no buffers). The batch tracks which bytes are missing, and the destinations of arriving bytes.
+//! The fragments of one call, which may be in any order and may overlap. The plan lists the bytes to receive, each byte
+//! once; it has neither sockets nor buffers. The batch tracks which bytes are missing, and where arriving bytes go.
 
 use std::cmp::Reverse;
 use std::ops::Range;
@@ -21,10 +21,10 @@ pub(super) enum PositionContent {
 /// The fragments of one call.
 pub(super) struct FragmentBatch<S> {
     plan: ReceivePlan,
-    /// The number of bytes present, from the start of each [`DirectReceive`].
+    /// The number of bytes that have arrived, from the start of each [`DirectReceive`].
     filled: Vec<usize>,
     missing_bytes: u64,
-    /// The index of the receive that got the last bytes; the next bytes most likely follow those.
+    /// The index of the receive that the last bytes belonged to; the next bytes most likely follow those.
     cursor: usize,
     sink: S,
     /// The number of requests in flight for this batch.
@@ -177,7 +177,8 @@ impl<S: FragmentSink> FragmentBatch<S> {
         }
     }
 
-    /// Fails the batch, because bytes that it already has are not those that the server said. Returns the error.
+    /// Fails the batch, because bytes that have already arrived are not from the position that the server stated.
+    /// Returns the error.
     pub(super) fn distrust(&mut self, error: Error) -> Error {
         self.failure.get_or_insert_with(|| Error::new(error.kind(), error.detail()));
         error
@@ -230,8 +231,8 @@ pub(super) struct ReceivePlan {
 }
 
 impl ReceivePlan {
-    /// Plans fragments of (offset, length), none ending beyond 2^64. Cost: a sort, which is linear for fragments in
-    /// order.
+    /// Plans fragments, which are (offset, length); none may end beyond 2^64. Cost: a sort, which is linear for
+    /// fragments in order.
     pub(super) fn new(fragments: &[(u64, usize)]) -> Self {
         let mut order: Vec<usize> = (0..fragments.len()).filter(|index| fragments[*index].1 > 0).collect();
         order.sort_unstable_by_key(|index| (fragments[*index].0, Reverse(fragments[*index].1)));

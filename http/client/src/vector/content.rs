@@ -1,5 +1,5 @@
 //! The content of a response: its head is checked against the request, and its bytes are written to their destinations,
-//! whatever the framing.
+//! regardless of the framing.
 
 use std::ops::Range;
 use std::time::{Duration, SystemTime};
@@ -139,8 +139,8 @@ impl ResponseContent {
         }
     }
 
-    /// Returns the range of the part that most likely follows after `count` others, and the number of bytes before its
-    /// content. `None` if unknown.
+    /// Returns the range of the part that most likely follows after `count` other parts, and the number of bytes before
+    /// its content. Returns `None` if it is unknown.
     pub(super) fn part_ahead(&self, count: usize, request: &RangeRequest) -> Option<(usize, Range<u64>)> {
         let BodyKind::Parts(parts, seen) = &self.kind else { return None };
         let next = request.spans.get(seen + count)?;

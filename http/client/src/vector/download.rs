@@ -247,8 +247,8 @@ fn unwanted_bytes(
     }
 }
 
-/// The header fields that request any of these digests. XRootD ignores weights and uses the first digest, which is the
-/// one that it supports.
+/// The header fields that request any of the supported digests. XRootD ignores weights and uses the first digest, which
+/// is the one that it supports.
 pub(super) const WANTED: [(&str, &str); 2] = [
     ("want-digest", "adler32;q=0.3, md5;q=0.5, sha;q=0.6, sha-256"),
     ("want-repr-digest", "sha-256=9, md5=3"),

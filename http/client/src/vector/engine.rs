@@ -1,7 +1,8 @@
-//! Executes batches: turns their missing bytes into requests, keeps connections full, and falls back step by step when
-//! a server does not support a method: from lists of ranges to single ranges in a pipeline, single ranges on several
-//! connections, and the whole file. It decides how many connections are used and which one gets the next request, and
-//! handles failures: a connection that ends or stalls, a file that has moved, a batch that exceeds its deadline.
+//! Executes batches: turns their missing bytes into requests, and keeps connections full. When a server does not
+//! support a method, falls back step by step: from lists of ranges to single ranges in a pipeline, to single ranges on
+//! several connections, and to the whole file. It decides how many connections are used and which one gets the next
+//! request, and handles failures: a connection that ends or stalls, a file that has moved, a batch that exceeds its
+//! deadline.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -29,16 +30,16 @@ use crate::vector::redirect::HOPS_MAX;
 /// Batches in flight, over connections that nothing else uses.
 pub(super) struct BatchEngine<S> {
     source: Arc<ReadSource>,
-    /// The location from which the file is read: the source's location when last checked.
+    /// The location from which the file is read. It is the source's location as of the last check.
     place: Arc<SourceLocation>,
     server: ServerProfile,
     batches: BTreeMap<BatchId, FragmentBatch<S>>,
     queue: SpanQueue,
     lines: Vec<ActiveConnection>,
     in_flight_bytes: u64,
-    /// Counts consecutive failures that delivered next to nothing.
+    /// The retry budget, which counts consecutive failures between which next to nothing arrived.
     retries: RetryBudget,
-    /// The number of consecutive redirections without a byte in between.
+    /// The number of consecutive redirections without any bytes in between.
     moves: usize,
     /// Whether the file has been located again and no byte has arrived since.
     has_asked_again: bool,
@@ -109,8 +110,8 @@ impl<S: FragmentSink> BatchEngine<S> {
         self.batches.is_empty() && self.lines.is_empty()
     }
 
-    /// Cancels a batch: its memory is no longer written to. A connection with its requests is closed at its next turn,
-    /// or at once if there is no other work.
+    /// Cancels a batch: its memory is no longer written to. A connection that carries its requests is closed at the
+    /// next turn, or at once if there is no other work.
     pub(super) fn cancel(&mut self, id: BatchId) {
         self.queue.forget(id);
         if let Some(batch) = self.batches.remove(&id) {
@@ -168,13 +169,13 @@ impl<S: FragmentSink> BatchEngine<S> {
         is_also
     }
 
-    /// Receives on all connections; returns whether there were results that are not bytes.
+    /// Receives on all connections; returns whether there were results other than bytes.
     fn receive(&mut self) -> bool {
         let (mut goes_on, mut index) = (false, 0);
         while index < self.lines.len() {
             let event = self.lines[index].advance(&mut self.batches, &self.place.version);
             if !self.server.ignores_ranges && self.lines[index].ignores_range(&self.place.version) {
-                // This is known from the head, so that no further ranges are requested before the response ends.
+                // The head alone shows this, so that no further ranges are requested before the response ends.
                 self.server = self.place.learn(ServerProfile::range_ignored);
             }
             match event {

@@ -1,4 +1,4 @@
-//! Knowledge about servers, kept for the lifetime of the process, so that nothing is tried twice.
+//! Knowledge about servers, kept for the lifetime of the process, so that no unsupported method is tried twice.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -40,7 +40,7 @@ pub struct ServerProfile {
     pub(super) refuses_digests: bool,
     /// Whether the server has responded to a request that was sent before the last response had ended.
     pub(super) has_overlapped: bool,
-    /// Whether the server has responded to a request that was sent together with the one before. XRootD never does,
+    /// Whether the server has responded to a request that was sent together with the previous one. XRootD never does,
     /// although it accepts another request while it responds.
     pub(super) has_pipelined: bool,
 }
@@ -145,14 +145,14 @@ impl ServerProfile {
 
     /// Returns the approximate number of requests that this many ranges take.
     pub(super) fn requests_for(&self, ranges: usize) -> usize {
-        /// The length of a range in a list: two numbers of 9 digits, a hyphen and a comma.
+        /// The typical length of a range in a list: two numbers of 9 digits, a hyphen and a comma.
         const RANGE_BYTES: usize = 20;
         ranges.div_ceil(self.ranges_per_request.min(self.list_bytes / RANGE_BYTES).max(1))
     }
 
     /// Returns the maximum size of a gap between wanted bytes that is cheaper to receive than another range.
     pub(super) fn gap_bytes(&self) -> u64 {
-        /// The size of a part's head, plus that of its range in the request.
+        /// The size of a part's head, plus the length of its range in the request.
         const PART: u64 = 192;
         /// The size of the heads of a request and its response.
         const EXCHANGE: u64 = 768;
@@ -170,7 +170,7 @@ impl ServerProfile {
     }
 }
 
-/// An origin, the proxy for it, and the HTTP version: each combination has its own quirks.
+/// An origin, the proxy for it, and the HTTP version. Each combination may behave differently.
 type ServerRoute = (Origin, Option<String>, HttpVersion);
 
 static LEARNED: Mutex<Option<HashMap<ServerRoute, ServerProfile>>> = Mutex::new(None);
@@ -180,7 +180,7 @@ fn way(session: &HttpSession, target: &dyn RangeTarget) -> ServerRoute {
     (origin.clone(), session.http.proxies().name_of(origin), session.options.http)
 }
 
-/// Returns the known properties of the server of `target`, or a guess.
+/// Returns the known properties of the server of `target`, or default values if the server is unknown.
 pub(super) fn about(session: &HttpSession, target: &dyn RangeTarget) -> ServerProfile {
     let mut all = all();
     match all.get_or_insert_default().get(&way(session, target)) {
@@ -189,8 +189,8 @@ pub(super) fn about(session: &HttpSession, target: &dyn RangeTarget) -> ServerPr
     }
 }
 
-/// Like `about`, for a list of ranges that must not be refused: for an unknown server, returns limits that every server
-/// with lists supports.
+/// Like `about`, for a list of ranges that must not be refused. For an unknown server, returns limits that every server
+/// with support for lists accepts.
 pub(super) fn about_or_careful(session: &HttpSession, target: &dyn RangeTarget) -> ServerProfile {
     let known = all().get_or_insert_default().get(&way(session, target)).cloned();
     known.unwrap_or_else(|| {

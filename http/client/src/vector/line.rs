@@ -20,7 +20,7 @@ use super::source::FileVersion;
 use super::streams::MultiplexedConnection;
 use crate::connection::BufferedConnection;
 
-/// The maximum time to wait for many bytes at once; used only if bytes arrived within this time.
+/// The maximum time to wait for many bytes at once. Such a wait begins only if bytes arrived within this time.
 pub(super) const GATHERING_TIME: Duration = Duration::from_millis(20);
 /// The maximum number of requests in flight in a pipeline.
 const DEPTH_MAX: usize = 64;

@@ -176,7 +176,7 @@ impl RemoteFile {
         self.source.place().learned()
     }
 
-    /// Reads from `offset` until `buffer` is full or the file ends; returns the bytes read. Errors: as
+    /// Reads from `offset` until `buffer` is full or the file ends; returns the number of bytes read. Errors: as
     /// [`RemoteFile::read_ranges`], except that a read past the end is not an error.
     pub fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<usize> {
         let there = self.size_bytes().saturating_sub(offset);
@@ -188,12 +188,11 @@ impl RemoteFile {
         Ok(count)
     }
 
-    /// Fills all of `fragments`, which may overlap and come in any order.
-    /// Errors: `InvalidRange` if a fragment exceeds the file, before anything is read; `PreconditionFailed` if the file
-    /// is no longer the version that was opened; `Unavailable`, `Timeout`, `BadResponse`, `AccessDenied` and others.
-    /// The content of the fragments is then undefined.
-    /// Cost: each byte is received once and straight into place, by as few requests as the server allows, all sent at
-    /// once.
+    /// Fills all of `fragments`, which may overlap and come in any order. Errors: `InvalidRange` if a fragment exceeds
+    /// the file, before anything is read; `PreconditionFailed` if the file is no longer the version that was opened;
+    /// `Unavailable`, `Timeout`, `BadResponse`, `AccessDenied` and others. After an error, the content of the fragments
+    /// is undefined. Cost: each byte is received once and straight into place, by as few requests as the server allows,
+    /// all sent at once.
     pub fn read_ranges(&self, fragments: &mut [Fragment<'_>]) -> Result<()> {
         self.read_begun(fragments, None)
     }
@@ -221,8 +220,8 @@ impl RemoteFile {
 
     /// Requests `ranges` (offset, length) without waiting for them. `memory`, which may be empty, is reused for the
     /// next batch that receives bytes; other memory is allocated when the first byte arrives. Errors: `InvalidRange`,
-    /// also if there is not enough memory; [`RemoteFile::wait`] returns all others. Cost: does not block; sends as much
-    /// as the window has room for.
+    /// also if there is not enough memory; [`RemoteFile::wait`] returns all other errors. Cost: does not block; sends
+    /// as many requests as the window has room for.
     pub fn submit(&self, ranges: &[(u64, usize)], memory: Vec<u8>) -> Result<RangeTicket> {
         self.check_to_be_held(ranges)?;
         Ok(RangeTicket(self.window.submit(FragmentBatch::new(ranges, self.arena(ranges, memory)))))
@@ -269,8 +268,8 @@ impl RemoteFile {
         self.window.wait_until(ticket.0, limit)
     }
 
-    /// Waits for submitted ranges. Meanwhile all submitted ranges make progress.
-    /// Errors: as [`RemoteFile::read_ranges`].
+    /// Waits for submitted ranges. During the wait, all submitted ranges make progress. Errors: as
+    /// [`RemoteFile::read_ranges`].
     pub fn wait(&self, ticket: RangeTicket) -> Result<ReceivedRanges> {
         let landing = self.window.wait(ticket.0).map_err(|error| self.named(error))?;
         Ok(ReceivedRanges { bytes: landing.into_bytes() })

@@ -85,8 +85,9 @@ pub(super) enum AccessPattern {
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct ReadHistory {
     last: Option<(u64, usize)>,
-    /// The distance between the last two reads, and the number of successive reads at that distance.
+    /// The distance between the last two reads.
     stride: u64,
+    /// The number of successive reads at that distance.
     repeats: u32,
 }
 

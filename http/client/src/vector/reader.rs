@@ -13,7 +13,7 @@ use super::{RangeTicket, RemoteFile};
 /// The settings of a [`RemoteReader`].
 #[derive(Clone, Copy, Debug)]
 pub struct ReadAhead {
-    /// The maximum memory for read-ahead.
+    /// The maximum number of bytes of memory for read-ahead.
     pub max_bytes: u64,
 }
 
@@ -76,7 +76,7 @@ struct ReadAheadPiece {
     bytes: Vec<u8>,
 }
 
-/// Up to this many unwanted bytes in flight are received anyway, because a new connection would cost more.
+/// Up to this number of unwanted bytes in flight are received anyway, because a new connection would cost more.
 const LET_COME_BYTES: u64 = 1 << 20;
 /// The number of records of a strided read in one request.
 const RECORDS_PER_PIECE: usize = 64;
@@ -123,7 +123,7 @@ impl RemoteReader {
         &self.file
     }
 
-    /// Returns the size of the memory used by read-ahead, present or in flight.
+    /// Returns the number of bytes of memory that read-ahead uses, for bytes that have arrived or are in flight.
     pub fn held_bytes(&self) -> u64 {
         let pieces: u64 = self.pieces.iter().map(|piece| piece.capacity_bytes).sum();
         pieces + self.spare.capacity() as u64
@@ -144,9 +144,9 @@ impl RemoteReader {
         Ok(())
     }
 
-    /// Reads from `offset` until `buffer` is full or the file ends; returns the bytes read.
-    /// Errors: as [`RemoteFile::read_at`]. Cost: a copy if the bytes were read ahead, otherwise one request; the next
-    /// read-ahead is sent before waiting for the bytes.
+    /// Reads from `offset` until `buffer` is full or the file ends; returns the number of bytes read. Errors: as
+    /// [`RemoteFile::read_at`]. Cost: a copy if the bytes were read ahead, otherwise one request; the next read-ahead
+    /// is sent before waiting for the bytes.
     pub fn read_at(&mut self, offset: u64, buffer: &mut [u8]) -> Result<usize> {
         let there = self.file.size_bytes().saturating_sub(offset);
         let count = buffer.len().min(usize::try_from(there).unwrap_or(usize::MAX));

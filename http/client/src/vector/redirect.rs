@@ -1,6 +1,6 @@
 //! Follows redirections, within limits. The session remembers permanent ones. Redirections of one user, which may
-//! contain signed URLs, are never used for another user. Small documents, with the values of their headers, are also
-//! fetched this way.
+//! contain signed URLs, are never used for another user. Small documents, with the relevant headers of their responses,
+//! are also fetched this way.
 
 use std::sync::Arc;
 
@@ -65,10 +65,9 @@ impl RedirectRoute {
         RedirectRoute { start, session, file, passed: Vec::new(), is_recalled: false }
     }
 
-    /// Follows a redirection. If the scheme, host or port changes, the session's credentials are not sent there, nor on
-    /// a way back.
-    /// Errors: `BadResponse`, with the whole route, for an invalid URL, a cycle, too many steps, or a step from TLS to
-    /// plain HTTP.
+    /// Follows a redirection. If the scheme, host or port changes, the session's credentials are not sent to the new
+    /// address, nor to any address after it. Errors: `BadResponse`, with the whole route, for an invalid URL, a cycle,
+    /// too many steps, or a step from TLS to plain HTTP.
     pub(crate) fn follow(&mut self, moved: &RedirectResponse) -> Result<()> {
         let (from, told) = (self.file.url(), self.session.clone());
         self.step(&moved.location)?;

@@ -1,4 +1,4 @@
-//! The spans still to be requested, and the requests made of them.
+//! The spans that are still to be requested, and the requests that consist of them.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -25,7 +25,7 @@ pub(super) struct RangeRequest {
     pub(super) batch: BatchId,
     /// The requested spans, in order.
     pub(super) spans: Vec<Range<u64>>,
-    /// Their total size.
+    /// The total size of the spans in bytes.
     pub(super) bytes: u64,
     /// The length of the list of ranges.
     pub(super) list_bytes: usize,
@@ -34,7 +34,7 @@ pub(super) struct RangeRequest {
     pub(super) is_pipelined: bool,
     /// Whether the request was sent together with the previous one.
     pub(super) came_along: bool,
-    /// The time until the head of its response.
+    /// The time until the head of the response arrived.
     pub(super) waited: Option<Duration>,
 }
 

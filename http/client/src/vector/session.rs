@@ -23,16 +23,16 @@ pub struct SessionOptions {
     pub credentials: SessionCredentials,
     /// The proxies.
     pub proxies: ProxySettings,
-    /// The minimum time that a server gets for the second of two requests sent together, if it has never answered such
-    /// a pair. After that time the request is sent again, and requests are no longer sent together to this server. The
-    /// limit is 4 times the wait for the first response, if that is longer. Either limit is multiplied by 4 if the
-    /// server has answered a request that was sent a little later.
+    /// The minimum time that a server has to respond to the second of two requests sent together, if it has never
+    /// answered such a pair. After that time the request is sent again, and requests are no longer sent together to
+    /// this server. If 4 times the wait for the first response is longer, that is the limit. Either limit is multiplied
+    /// by 4 if the server has already answered a request that was sent before its previous response had ended.
     pub patience: Duration,
     /// The maximum number of connections to one origin at the same time, at least 1.
     pub connections_per_origin: usize,
     /// The maximum number of outstanding bytes of one file; a larger request is sent alone.
     pub window_bytes: u64,
-    /// The deadline of a whole operation: opening, a call that waits, a batch from its submission, a copy. No try
+    /// The deadline of a whole operation: opening, a call that waits, a batch from its submission, a copy. No attempt
     /// begins after it.
     pub deadline: Option<Duration>,
     /// The maximum number of retries without any bytes arriving in between.
@@ -56,7 +56,7 @@ impl Default for SessionOptions {
     }
 }
 
-/// Connections to servers, with one set of TLS settings and one set of credentials: connections of one session are
+/// Connections to servers, with one set of TLS settings and one set of credentials. Connections of one session are
 /// never used by another. Threads may share a session: one call at a time uses a connection, and returns it for the
 /// next.
 pub struct HttpSession {
@@ -103,8 +103,8 @@ impl HttpSession {
         }
     }
 
-    /// Returns the same session without credentials, and with other connections, none of which was ever opened with
-    /// credentials. Used at other origins that a server redirects to.
+    /// Returns the same session without credentials, and with separate connections, none of which was opened with
+    /// credentials. Used for other origins that a server redirects to.
     pub(super) fn without_credentials(self: &Arc<Self>) -> Arc<HttpSession> {
         if self.options.credentials.is_none() {
             return self.clone();

@@ -9,8 +9,8 @@ pub(super) trait FragmentSink: Send {
     /// Returns `len` bytes at `place`.
     fn slice(&mut self, place: FragmentPosition, len: usize) -> &mut [u8];
 
-    /// Returns the given number of bytes at each of `places`, which do not overlap: at the first place, and at as many
-    /// more as can be borrowed together with it.
+    /// Returns the given number of bytes at each of `places`, which do not overlap. Returns memory at the first place,
+    /// and at as many further places as can be borrowed together with it.
     fn slices(&mut self, places: &[(FragmentPosition, usize)]) -> Vec<&mut [u8]>;
 
     /// Called after `len` bytes were written at `place`.
@@ -27,8 +27,8 @@ pub trait FragmentMemory: Send {
     fn slice(&mut self, fragment: usize, within: usize, len: usize) -> &mut [u8];
 
     /// Returns memory at several places (fragment, offset within it, length) that do not overlap: at the first place,
-    /// and at as many more as can be borrowed together with it. The more places are returned, the fewer system calls
-    /// are needed to fill them.
+    /// and at as many further places as can be borrowed together with it. The more places are returned, the fewer
+    /// system calls are needed to fill them.
     fn slices(&mut self, places: &[(usize, usize, usize)]) -> Vec<&mut [u8]> {
         places
             .first()
@@ -147,7 +147,7 @@ const HUGE_BYTES: usize = 4 << 20;
 pub(super) type SpareMemory = Arc<Mutex<Vec<Vec<u8>>>>;
 
 /// One buffer for all fragments, one after the other in the requested order. It is allocated when the first byte
-/// arrives, because most of many batches in flight have not received any.
+/// arrives: if many batches are in flight, most of them have not received anything yet.
 pub(super) struct FragmentArena {
     pub(super) bytes: Vec<u8>,
     /// The total size of the fragments.
@@ -185,8 +185,8 @@ impl FragmentArena {
     }
 }
 
-/// The system provides fresh memory that is already zeroed, and most of its cost is the first access. The spare room is
-/// not accessed; with it, the memory also fits the next batch if that is a little larger.
+/// Allocates memory with some spare room, so that it also fits the next batch if that is a little larger. The system
+/// provides memory that is already zeroed, and most of its cost is the first access; the spare room is not accessed.
 fn fresh(bytes: usize) -> Vec<u8> {
     let mut memory = vec![0; bytes + bytes / 4];
     if bytes >= HUGE_BYTES {

@@ -1,6 +1,6 @@
 //! The location from which a file is read: the address where it was found, or the address to which its server redirects
 //! reads. A [`RangeTarget`] defines how requests are written and what refusals mean. A [`FileVersion`] defines which
-//! version is read: one read never mixes two.
+//! version is read: one read never mixes two versions.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -80,10 +80,10 @@ impl ReadSource {
         self.locked().clone()
     }
 
-    /// Follows the redirection of a GET by a server that responds to HEAD itself: for the lifetime of the file, and for
-    /// all of its readers. Requests the first byte at the new location, to learn that server's validators. `has_bytes`
-    /// states that the caller got bytes from `from`. Errors: as of opening, with the route; `PreconditionFailed` for
-    /// another version.
+    /// Follows the redirection of a GET by a server that responds to HEAD itself. All readers of the file use the new
+    /// location, for the lifetime of the file. Requests the first byte at the new location, to learn that server's
+    /// validators. `has_bytes` states that the caller got bytes from `from`. Errors: as of opening, with the route;
+    /// `PreconditionFailed` for another version.
     pub(super) fn follow(
         &self,
         from: &Arc<SourceLocation>,
@@ -122,10 +122,10 @@ impl ReadSource {
             && self.door.as_ref().is_some_and(is_led)
     }
 
-    /// Requests the file's location from the URL that the caller named, because `from` refuses: for all of the file's
-    /// readers. Remembered redirections that led to `from` are also requested again. Errors: as [`ReadSource::follow`];
-    /// `PreconditionFailed` if the version differs from `from`'s, whether or not the caller got bytes. Cost: one
-    /// request (the first byte), and one for each redirection.
+    /// Locates the file again from the URL that the caller named, because `from` refuses access. All readers of the
+    /// file use the new location. Remembered redirections that led to `from` are also requested again. Errors: as
+    /// [`ReadSource::follow`]; `PreconditionFailed` if the version differs from `from`'s, whether or not the caller got
+    /// bytes. Cost: one request (the first byte), and one for each redirection.
     pub(super) fn ask_again(&self, from: &Arc<SourceLocation>) -> Result<Arc<SourceLocation>> {
         let mut current = self.locked();
         if !Arc::ptr_eq(&current, from) {

@@ -1,6 +1,7 @@
 //! One HTTP/2 connection with several requests in flight, each in its own stream.
 //!
-//! If a stream ends early, only its bytes are requested again; if the connection ends, the bytes of all streams are.
+//! If a stream ends early, only its bytes are requested again; if the connection ends, the bytes of all streams are
+//! requested again.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::future::Future as _;
@@ -218,7 +219,7 @@ impl MultiplexedConnection {
         }
     }
 
-    /// Returns the meaning of a stream's error; `None` if the connection has ended.
+    /// Returns why a stream ended, from its error; `None` if the connection has ended.
     fn broken(&mut self, error: h2::Error) -> Option<StreamEnd> {
         let is_refused = error.is_reset() && error.reason() == Some(h2::Reason::REFUSED_STREAM);
         // A server that shuts down states which streams it will not process, and may close at once.
@@ -262,7 +263,7 @@ fn cut(error: io::Error, doing: &str) -> Error {
     io_error(error, doing, "nothing arrived in time")
 }
 
-/// Up to this many unwanted bytes are received instead of cancelling the stream.
+/// Up to this number of unwanted bytes are received, instead of cancelling the stream.
 const LET_COME_BYTES: u64 = 256 << 10;
 
 /// A request in flight.

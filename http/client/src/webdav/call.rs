@@ -235,7 +235,7 @@ impl DavResponse {
     }
 }
 
-/// Returns the error kind of a status, and its meaning for a request of `method`.
+/// Returns the error kind of a status, and a text that explains the status for a request with `method`.
 fn meaning(status: u16, method: &str) -> (ErrorKind, String) {
     let said = |kind, why: &str| (kind, why.to_owned());
     match (status, method) {
@@ -282,7 +282,7 @@ pub(super) fn is_passing(status: u16, method: &str) -> bool {
 /// Returns the error of a request that failed for some members; `None` if all succeeded.
 pub(super) fn of_members(method: &str, described: &[DescribedResource]) -> Option<Error> {
     let failed = |one: &&DescribedResource| one.status.is_some_and(|status| status >= 400);
-    // Skip a failure that is only a consequence of another (RFC 4918 section 11.4).
+    // Skips failures that are only a consequence of another failure (RFC 4918 section 11.4).
     let causes: Vec<_> = described.iter().filter(failed).filter(|one| one.status != Some(424)).collect();
     let all: Vec<_> = described.iter().filter(failed).collect();
     let told = if causes.is_empty() { all } else { causes };

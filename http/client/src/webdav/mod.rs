@@ -37,9 +37,10 @@ pub struct WebDav {
 /// The properties of a resource.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DavResource {
-    /// Its URL.
+    /// The URL of the resource.
     pub url: String,
-    /// Its path below the listed collection, decoded, with `/` between the parts; empty for the collection itself.
+    /// The path of the resource below the listed collection, decoded, with `/` between the parts; empty for the
+    /// collection itself.
     pub relative: String,
     /// Whether the resource is a collection.
     pub is_collection: bool,
@@ -127,7 +128,7 @@ impl WebDav {
         }
     }
 
-    /// Ignores the failure if it means that the collection exists, but not if the resource is a file.
+    /// Ignores the failure if it means that the collection already exists, but not if a file has the URL.
     fn unless_there(&self, url: &str, made: Result<()>) -> Result<()> {
         match made {
             Err(error) if error.kind() == ErrorKind::PreconditionFailed => match self.list_one(url) {
@@ -237,8 +238,8 @@ impl WebDav {
     /// Writes a file. `produce` passes its bytes to the function that it is given, in order; it is called again, from
     /// the beginning, if an attempt failed or the server redirects.
     ///
-    /// The upload holds a connection to the server: a `produce` that reads from the same server needs another one, and
-    /// the session must allow both.
+    /// The upload holds a connection to the server. If `produce` reads from the same server, it needs another
+    /// connection, and the session must allow both.
     ///
     /// Success means that the server has reported that it has the whole file. Whether the file is durable, and whether
     /// an interrupted write leaves a partial file, depends on the server. Errors: from `produce`; `NoSuchKey` if the

@@ -1,5 +1,5 @@
-//! Copies from one server directly to another (WLCG's HTTP-TPC): one of the two gets a COPY request, and reports its
-//! progress.
+//! Copies from one server directly to another (WLCG's HTTP-TPC): one of the two servers receives a COPY request, and
+//! reports its progress.
 
 use std::io::Read as _;
 use std::time::{Duration, Instant};
@@ -54,10 +54,10 @@ impl WebDav {
     /// The server that does the work gets our credentials as usual (`Authorization`, or a certificate); for the other
     /// server, it receives our bearer token (`TransferHeaderAuthorization`), but never a password. The result is
     /// checked by comparing the sizes of both files. Errors: `NotImplemented` if the server does not support such
-    /// copies, with nothing done; `Unavailable` with the server's reason if it failed; `Corrupt` if the sizes differ;
-    /// `IncompleteBody` if the report ends before the copy does; `Timeout` if the server sends nothing for too long;
-    /// `AccessDenied`, `PreconditionFailed`, ... Cost: a connection and a request of its own (COPY), and one request to
-    /// examine each file.
+    /// copies, in which case nothing was done; `Unavailable` with the server's reason if it failed; `Corrupt` if the
+    /// sizes differ; `IncompleteBody` if the report ends before the copy does; `Timeout` if the server sends nothing
+    /// for too long; `AccessDenied`, `PreconditionFailed`, ... Cost: a connection and a request of its own (COPY), and
+    /// one request to examine each file.
     pub fn third_party_copy(
         &self,
         copy: &ThirdParty<'_>,
@@ -158,8 +158,8 @@ fn order(
     progress: &mut dyn FnMut(u64) -> Result<()>,
 ) -> Result<HttpResponse> {
     let options = &route.session.options;
-    // Uses its own connection, because the response may take minutes. Meanwhile `progress` is called at each tick, and
-    // may stop the copy.
+    // The request uses its own connection, because the response may take minutes. In the meantime, `progress` is called
+    // at each tick, and may stop the copy.
     let timeouts = Timeouts { progress: TICK, ..options.timeouts };
     let (roots, who) = (options.tls_roots.clone(), options.credentials.clone());
     let http =
@@ -201,7 +201,7 @@ fn watch(
     if !(200..300).contains(&status) {
         return Err(refusal(response, route));
     }
-    // 204, and 201 with an empty body, are sent by servers that do not report progress.
+    // Servers that do not report progress respond with 204, or with 201 and an empty body.
     let reports = response.body_bytes() != Some(0);
     let (mut report, mut buffer) = (CopyReport::default(), [0; 4096]);
     let mut heard = Instant::now();

@@ -127,14 +127,14 @@ fn begin<'scope, 'env>(
     processors.iter().map(listener).collect()
 }
 
-/// A piece of work that always computes the same.
+/// A piece of work that always performs the same computation.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WorkQuantum {
     rounds: u64,
 }
 
 impl WorkQuantum {
-    /// Finds the number of rounds that take [`QUANTUM_NS`], by the shortest of a few tries.
+    /// Finds the number of rounds that take [`QUANTUM_NS`], from the shortest of a few tries.
     pub(crate) fn calibrate() -> Self {
         let mut quantum = WorkQuantum { rounds: 1024 };
         let clock = RunClock::start();
@@ -151,7 +151,7 @@ impl WorkQuantum {
         clock.now_ns() - begin_ns
     }
 
-    /// Does the work, and returns the processor time that it took, which excludes waiting for a processor.
+    /// Does the work, and returns the processor time that it took. This time excludes waiting for a processor.
     pub(crate) fn processor_ns(&self) -> u64 {
         let begin_ns = fordway_sys::thread_cpu_ns();
         work(self.rounds);

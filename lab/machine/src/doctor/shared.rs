@@ -149,7 +149,7 @@ impl SharedDirectory {
     }
 }
 
-/// Waits until `is_so` returns true, and returns how long that took; `None` if it took longer than [`STALE_MAX`].
+/// Waits until `is_so` returns true, and returns how long the wait took; `None` if it took longer than [`STALE_MAX`].
 fn waited(mut is_so: impl FnMut() -> bool) -> Option<Duration> {
     let begin = Instant::now();
     while !is_so() {
@@ -210,7 +210,7 @@ fn locks(ground: &SharedDirectory) -> std::io::Result<FindingDraft> {
     })
 }
 
-/// Checks whether a lock of `flock(2)` reaches the other mount. Fordway does not use such locks, other programs do.
+/// Checks whether a lock of `flock(2)` reaches the other mount. Fordway does not use such locks, but other programs do.
 fn flock(ground: &SharedDirectory) -> std::io::Result<FindingDraft> {
     ground.make("flock", b"")?;
     waited(|| ground.other.join("flock").exists());
@@ -422,7 +422,7 @@ mod tests {
     use super::*;
     use crate::doctor::DoctorVerdict;
 
-    /// Two paths to one directory count as one mount.
+    /// Checks two paths to one directory, which count as one mount.
     #[test]
     fn one_local_file_system_keeps_every_promise() {
         let dir = tempfile::tempdir().unwrap();

@@ -14,7 +14,7 @@ pub(super) struct MachineCounters {
     pub(super) stolen: f64,
     /// The time of the run's processes and their descendants, including ended ones.
     pub(super) own: f64,
-    /// `None` without a quota.
+    /// The counters of the quota; `None` if there is no quota.
     pub(super) quota: Option<QuotaCounters>,
     pub(super) pressure: PressureCounters,
 }
@@ -28,7 +28,7 @@ pub(super) struct PressureCounters {
 }
 
 impl MachineCounters {
-    /// Cost: reads one file for each process on the machine.
+    /// Reads the counters of the machine. Cost: one file for each process on the machine.
     pub(super) fn read(tree: &SystemTree, own: &[u32]) -> Self {
         let stat = tree.read("proc/stat").unwrap_or_default();
         let first = stat.lines().next().unwrap_or_default();

@@ -1,9 +1,9 @@
-//! Determines whether a run can measure, and whether it was disturbed: by other processes, by a hypervisor, by a
-//! quota, by a lack of memory, or by processors that slow down.
+//! Determines whether a machine is idle enough for a run to measure, and whether the run was disturbed: by other
+//! processes, by a hypervisor, by a quota, by a lack of memory, or by processors that slow down.
 //!
-//! [`MachineWatch`] first does equal pieces of work on each processor, before anything of the run is busy: the time
-//! that is lost there was taken by others. During the run, a thread takes samples. At the end, the differences of the
-//! kernel's counters are evaluated.
+//! [`MachineWatch`] first does equal pieces of work on each processor, before the run itself uses any processor time:
+//! time that is lost then was taken by other programs. During the run, a thread takes samples. At the end, the
+//! differences of the kernel's counters are evaluated.
 
 mod counters;
 mod sampler;
@@ -18,20 +18,22 @@ use self::counters::{MachineCounters, PressureCounters};
 use self::sampler::{RunSampler, RunSamples};
 use crate::doctor::{ProcessorNoise, SystemTree, WorkQuantum};
 
-/// How long pieces of work are done before the run. A time slice of the kernel is a few milliseconds.
+/// The time for which pieces of work are done before the run. It must be long compared with a time slice of the kernel,
+/// which is a few milliseconds.
 const LISTEN: Duration = Duration::from_millis(100);
 /// The share of the time of pieces of work that may be lost before a result is doubtful.
 const LOST_MAX: f64 = 0.15;
-/// The share from which a run is refused: less than a fifth of each processor is left.
+/// The share of lost time from which a run is refused, because less than a fifth of each processor is left.
 const LOST_REFUSED: f64 = 0.8;
-/// The share that may be lost after a run. The kernel may still be writing what the run left.
+/// The share of the time of pieces of work that may be lost after a run. The kernel may still be writing data of the
+/// run at that time.
 const LOST_AFTER_MAX: f64 = 0.3;
 /// The share of the machine's processor time that other processes may take. This includes kernel threads, some of
 /// which work for the run itself.
 const OTHERS_MAX: f64 = 0.15;
 /// The share of their time that the run's threads may spend in run queues because of other processes.
 const QUEUED_MAX: f64 = 0.1;
-/// The share that the hypervisor may give to other guests.
+/// The share of processor time that the hypervisor may give to other guests.
 const STOLEN_MAX: f64 = 0.02;
 /// The share of a quota's periods in which the run may be stopped.
 const STOPPED_MAX: f64 = 0.05;
@@ -54,7 +56,8 @@ pub struct MachineWatch {
     tree: SystemTree,
     /// The processes that belong to the run, with their descendants.
     own: Vec<u32>,
-    /// Whether the time of other processes raises doubts. It does not if an unknown server may be among them.
+    /// Whether the time of other processes raises doubts. It does not if an unknown server of the run may be among
+    /// these processes.
     counts_others: bool,
     before: ConditionsBefore,
     begin: (Instant, MachineCounters),
@@ -93,8 +96,8 @@ impl MachineWatch {
         Ok(MachineWatch { tree, own, counts_others: true, before, begin, sampler })
     }
 
-    /// Ignores the time of other processes during the run, because a measured server may be one of them. What others
-    /// take before and after the run still counts.
+    /// Ignores the time of other processes during the run, because a measured server may be one of them. The time that
+    /// other processes take before and after the run still counts.
     pub fn beside_unknown_servers(self) -> Self {
         MachineWatch { counts_others: false, ..self }
     }
@@ -171,7 +174,7 @@ fn figures(
     }
 }
 
-/// Derives the verdict from the figures. `is_long` tells whether the run was long enough for the counters of processor
+/// Derives the verdict from the figures. `is_long` says whether the run was long enough for the counters of processor
 /// time, which have a resolution of 10 ms.
 fn judge(figures: ConditionFigures, counts_others: bool, is_long: bool) -> RunConditions {
     let mut conditions = RunConditions { figures, ..RunConditions::default() };
@@ -222,7 +225,7 @@ fn judge(figures: ConditionFigures, counts_others: bool, is_long: bool) -> RunCo
     ];
     doubts.into_iter().flatten().for_each(|doubt| conditions.doubt(doubt));
     if figures.lost_before_share.is_some_and(|lost| lost > LOST_REFUSED) {
-        // Without --force there would be no run.
+        // There is a run only because of `--force`.
         (conditions.verdict, conditions.is_forced) = (RunVerdict::Refused, true);
     }
     conditions
@@ -244,7 +247,7 @@ fn lost_text(share: f64) -> String {
     format!("other processes took {} of the time of equal work on each processor", percent(share))
 }
 
-/// Returns the doubt about what others did before or after the run.
+/// Returns the doubt about the work of other processes before or after the run.
 fn before_doubt(figures: &ConditionFigures) -> Option<RunDoubt> {
     let (share, when) = match above(figures.lost_before_share, LOST_MAX) {
         Some(share) => (share, "before"),
@@ -253,7 +256,7 @@ fn before_doubt(figures: &ConditionFigures) -> Option<RunDoubt> {
     Some(doubt(DoubtCause::OtherProcesses, format!("{} {when} the run", lost_text(share)), IDLE_MACHINE))
 }
 
-/// Returns the doubt about what others did during the run.
+/// Returns the doubt about the work of other processes during the run.
 fn during_doubt(figures: &ConditionFigures, counts_others: bool) -> Option<RunDoubt> {
     let others = figures.others_share.filter(|_| counts_others)?;
     let observed = match (above(Some(others), OTHERS_MAX), figures.run_queue_share) {
@@ -261,7 +264,7 @@ fn during_doubt(figures: &ConditionFigures, counts_others: bool) -> Option<RunDo
             "other processes took {} of the machine's processor time during the run: times are longer and vary more",
             percent(share)
         ),
-        // Threads of the run can also delay each other. That is part of the result.
+        // Threads of the run can also delay each other, but such delays are part of the result.
         (None, Some(queued)) if queued > QUEUED_MAX && others > queued / 2.0 => format!(
             "threads of the run waited for a processor for {} of their time, while other processes ran",
             percent(queued)

@@ -1,5 +1,5 @@
-//! A thread that observes the run while it goes on: the run-queue delay of its threads, the frequency of processors,
-//! and the processor time of a fixed piece of work.
+//! A thread that observes the run while it is in progress: the run-queue delay of its threads, the frequency of
+//! processors, and the processor time of a fixed piece of work.
 
 use std::collections::HashMap;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
@@ -8,12 +8,13 @@ use std::time::Duration;
 
 use crate::doctor::{SystemTree, WorkQuantum};
 
-/// The time between samples. Each takes less than a millisecond, so that the sampler uses less than 1 % of a processor.
+/// The time between samples. Each sample takes less than a millisecond, so the sampler uses less than 1 % of a
+/// processor.
 const INTERVAL: Duration = Duration::from_millis(200);
 /// The maximum number of threads whose run-queue delay is read in one sample.
 const MAX_THREADS: usize = 256;
 
-/// A running sampler. Dropping it without [`RunSampler::stop`] also ends the thread.
+/// A running sampler. Dropping it without [`RunSampler::stop`] also ends its thread.
 #[derive(Debug)]
 pub(super) struct RunSampler {
     stop: Sender<()>,
@@ -71,7 +72,7 @@ impl RunSamples {
     fn add(&mut self, tree: &SystemTree, own: &[u32], work: &WorkQuantum) {
         let is_first = self.work_ns.is_empty();
         for (thread, time) in thread_times(tree, own) {
-            // A thread that started after the first sample started within the run, at zero.
+            // A thread that appears after the first sample has started within the run, so its times began at zero.
             let begin = if is_first { time } else { ThreadTime::default() };
             self.threads.entry(thread).or_insert([begin, time])[1] = time;
         }

@@ -151,7 +151,7 @@ impl LinkBottleneck {
         }
     }
 
-    /// Admits a packet at `now_ns`. On a real line it would be `segments` packets with a total of `bytes`.
+    /// Admits a packet at `now_ns`. On a real line, it would be `segments` packets with a total of `bytes` bytes.
     pub(super) fn admit(&mut self, now_ns: u64, bytes: u64, segments: u64) -> PacketFate {
         let now = now_ns as f64;
         let starts = self.free_at_ns.max(now);

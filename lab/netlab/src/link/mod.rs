@@ -1,13 +1,13 @@
 //! An emulated link between two namespaces, which handles every packet.
 //!
 //! Each end is a TUN device. A thread reads the packets that one namespace sends, decides the fate of each packet on a
-//! real line, holds it for as long as that line would take, and writes it to the other namespace. Rates count bytes of
-//! IP, headers included: 1448 bytes of TCP content take up 1500 bytes of the rate.
+//! real line, holds the packet for as long as that line would take, and writes it to the other namespace. Rates count
+//! bytes of IP, headers included: 1448 bytes of TCP content take up 1500 bytes of the rate.
 //!
 //! With `large_packets`, the kernel leaves segmentation to the device, and up to 64 KiB pass as one piece. This makes
-//! gigabit rates cheap, but changes two things. A piece arrives as a whole, at the time when its last byte would arrive
-//! (at 1 Gbit/s, its first segment is 0.5 ms late). Loss drops the whole piece, with the probability that at least one
-//! of its segments is lost. Therefore `large_packets` is off by default if there is loss.
+//! gigabit rates cheap, but changes two things. A piece arrives as a whole, at the time at which its last byte would
+//! arrive (at 1 Gbit/s, its first segment is 0.5 ms late). Loss drops the whole piece, with the probability that at
+//! least one of its segments is lost. Therefore `large_packets` is off by default if there is loss.
 
 mod flight;
 

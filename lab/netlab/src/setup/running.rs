@@ -34,7 +34,7 @@ pub struct SetupPrograms {
     pub ping: Vec<String>,
     /// Further arguments of pong.
     pub pong_options: Vec<String>,
-    /// Placeholder values given by the user, which override those of the set-up.
+    /// Placeholder values that the user gave. They override the values of the set-up.
     pub variables: BTreeMap<String, String>,
     /// The ports of pong and ping.
     pub ports: (u16, u16),
@@ -49,7 +49,8 @@ impl SetupPrograms {
             ping: Vec::new(),
             pong_options: Vec::new(),
             variables: BTreeMap::new(),
-            // The ports are needed even so, because some set-ups write firewall or forwarding rules for them.
+            // The ports are needed even without programs, because some set-ups write firewall or forwarding rules for
+            // them.
             ports: (18_080, 18_081),
         }
     }
@@ -365,8 +366,8 @@ fn wait_for_port(
     }
 }
 
-/// The maximum time for the first connection. It may be slow, because overlays learn their routes from the first
-/// packets.
+/// The maximum time until the first connection is made. It may take long, because overlays learn their routes from the
+/// first packets.
 const REACHED_WITHIN: Duration = Duration::from_secs(15);
 /// The port to which a datagram socket is connected in order to find its own address. Connecting such a socket sends
 /// nothing.

@@ -20,7 +20,7 @@ use super::running::ProgramLog;
 use super::{RequiredProgram, SetupStep, WordSubstitutions};
 use crate::{MountNamespace, NamespaceProcess, NetworkNamespace};
 
-/// The maximum time until a daemon is ready.
+/// The maximum time to wait until a daemon is ready.
 const READY_WITHIN: Duration = Duration::from_secs(15);
 const POLL: Duration = Duration::from_millis(5);
 /// Directories of programs that are usually only in root's PATH.
@@ -201,7 +201,7 @@ const RUNTIMES: [ContainerRuntime; 2] = [
         options: &["--cgroup-manager=disabled"],
         prepare: "mount -t tmpfs none /sys/fs/cgroup",
     },
-    // runc creates cgroups. Those of killed runs are empty, so `rmdir` removes them; for all others it fails.
+    // runc creates cgroups. The cgroups of killed runs are empty, so `rmdir` removes them; for all others it fails.
     ContainerRuntime {
         program: "runc",
         options: &[],

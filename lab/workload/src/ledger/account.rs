@@ -85,7 +85,7 @@ pub struct ComponentCost {
     /// The component's name.
     #[serde(alias = "rung")]
     pub component: String,
-    /// How often the component occurs in the path.
+    /// The number of times that the component occurs in the path.
     pub times: f64,
     /// The time of all its occurrences, in nanoseconds.
     pub ns: ConfidenceInterval,
@@ -240,7 +240,7 @@ impl<'b> MedianBook<'b> {
 const POINTS_MIN: usize = 3;
 /// The maximum number of lines.
 const PIECES_MAX: usize = 3;
-/// Another line must reduce the error at left-out sizes to below this share.
+/// The factor below which another line must reduce the error at left-out sizes to be used.
 const WORTH_A_PIECE: f64 = 0.8;
 /// The relative error below which another line would only fit noise.
 const GOOD: f64 = 1e-3;

@@ -24,11 +24,11 @@ use serde::{Deserialize, Serialize};
 
 /// The work of one layer, or of a whole path.
 pub trait LedgerComponent {
-    /// Prepares for operations of `size_bytes` (at least 1); not timed.
+    /// Prepares for operations of `size_bytes` (at least 1). This is not timed.
     fn prepare(&mut self, size_bytes: u64) -> Result<()>;
 
-    /// Runs before each operation; not timed. If a layer pauses between operations in the whole path, its component
-    /// pauses here.
+    /// Runs before each operation. This is not timed. If a layer pauses between operations in the whole path, its
+    /// component pauses here.
     fn before(&mut self) -> Result<()> {
         Ok(())
     }
@@ -36,7 +36,7 @@ pub trait LedgerComponent {
     /// Does the work once; only this is timed.
     fn run(&mut self) -> Result<()>;
 
-    /// Checks the result of the last operation; not timed.
+    /// Checks the result of the last operation. This is not timed.
     fn check(&self) -> Result<()> {
         Ok(())
     }
@@ -67,7 +67,7 @@ pub struct PathPart {
     /// The component's name.
     #[serde(alias = "rung")]
     pub component: String,
-    /// How often the component occurs in the path; negative if the component is subtracted.
+    /// The number of times that the component occurs in the path; negative if the component is subtracted.
     pub times: f64,
     /// The smallest size, in bytes, at which the component is part of the path.
     pub from_bytes: u64,
@@ -124,13 +124,13 @@ impl LedgerPath {
 /// The approximate duration of a block: long enough for a median, but short enough that the machine is in the same
 /// state for neighbouring blocks.
 const BLOCK_NS: u64 = 2_000_000;
-/// Maximum number of operations in a block.
+/// The maximum number of operations in a block.
 const OPERATIONS_MAX: usize = 40;
-/// The minimum number of operations in a block, however long they take.
+/// The minimum number of operations in a block, regardless of their duration.
 const OPERATIONS_MIN: usize = 3;
 /// The number of unrecorded operations before a block, needed because the previous block left other data in the caches.
 const WARM_UP: usize = 2;
-/// Minimum number of rounds: fewer values give no interval.
+/// The minimum number of rounds, because fewer values give no interval.
 const ROUNDS_MIN: u16 = 5;
 
 /// The plan of a measurement.

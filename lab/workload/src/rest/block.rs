@@ -192,7 +192,7 @@ impl BlockState<'_> {
 
     fn load(&self, thread: usize, channel: &mut dyn RequestChannel) -> Result<ThreadResult> {
         let warmed = without_panic(|| self.warm_up(thread, channel));
-        // Wait even after a failed warm-up, because all other threads wait at this barrier.
+        // The thread waits even after a failed warm-up, because all other threads wait at this barrier.
         self.barrier.wait();
         self.barrier.wait();
         warmed?;
@@ -250,7 +250,7 @@ impl BlockState<'_> {
             Ok(ThreadMessage::Connected(connected)) => connected,
             _ => Err(ErrorKind::Internal.into()),
         });
-        // Receive all messages before returning the first error, so that no thread is waited for twice.
+        // All messages are received before the first error is returned, so that no thread is waited for twice.
         let connected = connected.collect::<Vec<_>>().into_iter().collect::<Result<()>>();
         self.go.store(connected.is_ok(), Ordering::Relaxed);
         self.barrier.wait();
@@ -395,8 +395,8 @@ pub(super) fn closed(
 }
 
 /// Starts requests when they are due, or as soon as a slot is free after that. Requests that were due within the period
-/// and did not start are counted as skipped. Waiting arrivals are not queued, because at a rate far beyond the server's
-/// they would fill the memory.
+/// and did not start are counted as skipped. Arrivals are not queued, because at a rate far beyond the server's
+/// capacity the queue would fill the memory.
 pub(super) fn open(
     channel: &mut dyn RequestChannel,
     mut schedule: ArrivalSchedule,

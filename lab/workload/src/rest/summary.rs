@@ -9,7 +9,7 @@ use fordway_measure::{
 use super::block::LoadBlock;
 use super::{ArrivalProcess, LoadRecorder, NetworkTraffic};
 
-/// If the achieved share of the requested rate is below this, the rate counts as not reached.
+/// The share of the requested rate below which the rate counts as not reached.
 const KEPT: f64 = 0.98;
 /// The share of a processor per thread above which this program itself is the limit.
 const SATURATED: f64 = 0.9;
@@ -206,7 +206,7 @@ pub fn warnings(of: &LaneBlocks, summary: &PhaseSummary) -> Vec<String> {
 
 /// The share of the 99th percentile of latencies that lateness may make up.
 const LATE_SHARE_MAX: f64 = 0.5;
-/// The kernel's timers alone cause lateness up to this, in ns.
+/// The maximum lateness, in ns, that the kernel's timers alone can cause.
 const LATE_NS_MIN: u64 = 500_000;
 
 /// Returns the doubt about the rows whose latencies consist mostly of lateness: the requests started after their
@@ -275,7 +275,7 @@ pub(super) struct RowThroughput<'c> {
 /// Returns the limit of a row, as far as the counters show it. A client can use as many processors as it has
 /// threads, and so can a server; together they can use the processors of the machine.
 pub(super) fn limit(settings: &RowSettings, reached: &RowThroughput) -> ResultLimit {
-    // An open loop that reached its rate was limited by that rate, no matter how busy the processors were.
+    // An open loop that reached its rate was limited by that rate, regardless of how busy the processors were.
     if let Some(asked) = settings.arrivals.rate().filter(|_| !reached.fell_behind) {
         let (asked, reached) = (rate_text(asked), rate_text(reached.ops_per_s));
         return named("rate", format!("{reached} of the {asked} requests/s that were requested"));

@@ -26,7 +26,7 @@ pub struct SpeedupPlan {
     pub repeat: u16,
     /// The seed of the random order in each round.
     pub seed: u64,
-    /// Which time of a job speed-up is computed from.
+    /// The time of a job from which the speed-up is computed.
     pub time: JobTime,
 }
 
@@ -126,8 +126,8 @@ pub struct SpeedupOutcome {
 /// current job.
 pub type SpeedupProgress<'a> = &'a mut dyn FnMut(u64, u64, usize, u32);
 
-/// Runs all combinations in each round in random order; the first round is a warm-up. A combination that fails is
-/// left out of the following rounds. If `stop` is set, the outcome has the jobs that ended before.
+/// Runs all combinations in each round in random order; the first round is a warm-up. A combination that fails is left
+/// out of the following rounds. If `stop` is set, the outcome contains the jobs that ended before that.
 ///
 /// Errors: `Interrupted` if no recorded job had ended.
 pub fn measure(
@@ -244,7 +244,7 @@ struct JobTurn {
     start_ns: u64,
 }
 
-/// The duration of a job, and the CPU time of this process, which only waited for it.
+/// The duration of a job, and the CPU time of this process, which only waited for the job.
 #[derive(Clone, Copy)]
 struct JobCost {
     elapsed_ns: u64,

@@ -198,8 +198,8 @@ pub struct SpeedupFit {
     pub points: usize,
     /// The largest relative error at the fitted points.
     pub error_max: f64,
-    /// Whether there were more points than costs. Otherwise the curve passes through any points, so the fit proves
-    /// nothing.
+    /// Whether there were more points than costs. Otherwise the curve passes through all points in any case, so the fit
+    /// proves nothing.
     pub is_tested: bool,
 }
 
@@ -242,8 +242,8 @@ fn predict(costs: &[f64; COSTS], ranks: u32) -> f64 {
     terms(ranks).iter().zip(costs).map(|(term, cost)| term * cost).sum()
 }
 
-/// Returns the sum of squared relative errors. A sum within rounding error counts as 0, so that the first of several
-/// exact subsets is chosen, which has the fewest communication costs.
+/// Returns the sum of squared relative errors. A sum within rounding error counts as 0, so that of several exact
+/// subsets the first one is chosen, which has the fewest communication costs.
 fn badness(points: &[(u32, f64)], costs: &[f64; COSTS]) -> f64 {
     let sum: f64 = points.iter().map(|(ranks, ns)| (predict(costs, *ranks) / ns - 1.0).powi(2)).sum();
     if sum < 1e-18 { 0.0 } else { sum }

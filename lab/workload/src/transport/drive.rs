@@ -11,13 +11,13 @@ use fordway_store::{Error, ErrorKind, Result};
 use super::{BlockResult, BlockTask, MessageExchange, MessageTransport, exact_text};
 use crate::summary::{RunCapacity, RunHeader, summarise_phase};
 
-/// Maximum number of windows in a block.
+/// The maximum number of windows in a block.
 const WINDOWS: u64 = 10;
 /// The number of counted messages for which one warm-up message is sent.
 const WARM_UP_SHARE: u64 = 10;
-/// Maximum number of bytes in flight, unless a single message is larger.
+/// The maximum number of bytes in flight, unless a single message is larger.
 const WINDOW_BYTES: u64 = 16 << 20;
-/// Maximum number of phases that a run file can number.
+/// The maximum number of phases that a run file can number.
 const MAX_PHASES: usize = 255;
 
 /// The plan of a transport benchmark.

@@ -1,4 +1,4 @@
-//! Measures the transfer of bytes between processes over every available transport: MPI, plain TCP, HTTP, our lanes.
+//! Measures the transfer of bytes between processes over every available transport: MPI, plain TCP, HTTP and our lanes.
 //!
 //! All transports perform the same exchanges: [`MessageExchange::Fetch`] sends a small request and measures the time
 //! until the whole response is received, as for a GET; [`MessageExchange::Stream`] has several fetches in flight;

@@ -1,6 +1,7 @@
-//! The transports. A [`LinkTransport`] is two processes with a link between them. They do the same on any link, so that
-//! transports differ only in their links. A plain TCP connection is such a link: each message is one write, without
-//! Nagle's delay. For an [`ObjectTransport`], a message is an object in a store, and a request reads that object.
+//! The transports. A [`LinkTransport`] is two processes with a link between them. The processes do the same on any
+//! link, so that transports differ only in their links. A plain TCP connection is such a link: each message is one
+//! write, without Nagle's delay. For an [`ObjectTransport`], a message is an object in a store, and a request reads
+//! that object.
 //!
 //! A [`RemoteTransport`] is a transport in another process, for processes that must be started by their own launcher,
 //! such as the ranks of an MPI job. It sends tasks and receives results as lines of JSON on a connection. When the
@@ -22,8 +23,7 @@ use crate::site::noise;
 
 /// The request for a message, or for a window of messages.
 const REQUEST: [u8; 8] = *b"message?";
-/// The buffer is filled with this byte before a block, so that bytes of an earlier block are not mistaken for new
-/// ones.
+/// The byte that fills the buffer before a block, so that bytes of an earlier block are not mistaken for new ones.
 const POISON: u8 = 0xa5;
 
 /// A connection to one other process. Messages keep their order, and both sides know the lengths in advance.
@@ -34,14 +34,14 @@ pub trait MessageLink {
     /// Waits for a message that fills `buffer`.
     fn receive(&mut self, buffer: &mut [u8]) -> Result<()>;
 
-    /// Sends `bytes` this many times, with all messages in flight at once.
+    /// Sends `bytes` as a message `times` times, with all messages in flight at once.
     fn send_window(&mut self, bytes: &[u8], times: usize) -> Result<()>;
 
     /// Waits for as many messages of `size` bytes as `buffer` holds, with all receives posted at once.
     fn receive_window(&mut self, buffer: &mut [u8], size: usize) -> Result<()>;
 
-    /// Waits for a message like [`MessageLink::receive`], but without using the processor, however long the wait takes.
-    /// Used between blocks, while another transport is measured.
+    /// Waits for a message like [`MessageLink::receive`], but never uses the processor while it waits. Used between
+    /// blocks, while another transport is measured.
     fn receive_idly(&mut self, buffer: &mut [u8]) -> Result<()>;
 }
 
@@ -103,7 +103,7 @@ impl<L: MessageLink> LinkTransport<L> {
 
 impl<L: MessageLink> Drop for LinkTransport<L> {
     fn drop(&mut self) {
-        // Ignore the error: if the other side has already ended, it needs no message.
+        // The error is ignored: if the other side has already ended, it needs no message.
         let _ = self.link.send(&[0; TASK_BYTES]);
     }
 }
@@ -268,8 +268,8 @@ impl ObjectTransport {
         noise(size_bytes as usize)
     }
 
-    /// Reads `messages` messages, shared among as many threads as the window and the connections allow. Returns the
-    /// duration of each message if there is one thread, otherwise nothing.
+    /// Reads `messages` messages, which are shared among as many threads as the window and the connections allow.
+    /// Returns the duration of each message if there is one thread, and no durations otherwise.
     fn read(&mut self, key: &Key, messages: usize, window: usize) -> Result<Vec<u64>> {
         let threads = self.connections.min(window).max(1);
         let (store, bucket) = (&*self.store, &self.bucket);
@@ -356,7 +356,7 @@ impl MessageTransport for ObjectTransport {
     }
 }
 
-/// The first message of a job, which describes the job when it is ready.
+/// The first message of a job, which describes the job. The job sends it when it is ready.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobHello {
     /// The implementation of MPI that carries the messages, with its version.

@@ -19,8 +19,8 @@ use crate::node::write::{WHOLE_BYTES_MAX, put};
 const OBJECTS_MAX: usize = 64;
 /// The maximum number of bytes of content in one message, unless a single object has more.
 const BODY_BYTES_MAX: usize = 128 << 10;
-/// The maximum number of messages in flight. The keys of that many messages fit into the buffers of a socket, so the
-/// two sides never wait for each other to read.
+/// The maximum number of messages in flight. The keys of this number of messages fit into the buffers of a socket, so
+/// the two sides never wait for each other to read.
 const ON_THEIR_WAY_MAX: usize = 2;
 
 /// A batch in progress.
@@ -49,7 +49,7 @@ impl<'b, T> NodeBatch<'b, T> {
         let mut open: VecDeque<Range<usize>> = chunks.into();
         let done = session.run(&call, |connection| {
             let mut asked: VecDeque<(u32, Range<usize>)> = VecDeque::new();
-            // Chunks that a previous connection has not finished come first.
+            // Chunks that a previous connection left unfinished come first.
             open.retain(|chunk| results[chunk.end - 1].is_none());
             let mut next = 0;
             while next < open.len() || !asked.is_empty() {
@@ -97,7 +97,7 @@ fn maybe_done(failure: NodeFailure) -> NodeFailure {
     }
 }
 
-/// Converts the error of a whole batch to that of one object.
+/// Converts the error of a whole batch to the error of one object.
 fn as_each(failed: Option<&Error>) -> Error {
     match failed {
         Some(error) => Error::new(error.kind(), error.detail()).after_tries(error.tries()),

@@ -25,7 +25,7 @@ use crate::node::spare::SpareFile;
 const LOOKOUT: Duration = Duration::from_micros(20);
 /// The number of unsuccessful polls in a row after which the thread polls only rarely.
 const MISSES_MAX: u32 = 4;
-/// A thread that polls rarely does so every `RARELY`th time.
+/// The number of waits for which a thread that polls rarely polls once.
 const RARELY: u32 = 64;
 
 /// The reason why a request has no usable response.
@@ -153,8 +153,8 @@ impl NodeConnection {
         }
     }
 
-    /// Sends a request and waits for the response. Its body is available through [`NodeConnection::body`] with the
-    /// returned header.
+    /// Sends a request and waits for the response. The body of the response is available through
+    /// [`NodeConnection::body`] with the returned header.
     pub(super) fn call<T: ReadField>(
         &mut self,
         request: &Request<'_>,
@@ -170,7 +170,7 @@ impl NodeConnection {
         self.send_gathered(body).map(|()| id)
     }
 
-    /// Queues a request for the next send. The caller appends `body_bytes` of body. Returns the request's ID.
+    /// Queues a request for the next send. The caller appends `body_bytes` bytes of body. Returns the request's ID.
     pub(super) fn gather(&mut self, request: &Request<'_>, body_bytes: usize) -> u32 {
         let id = self.next_id;
         self.next_id = self.next_id.wrapping_add(1).max(1);
@@ -178,7 +178,7 @@ impl NodeConnection {
         id
     }
 
-    /// Appends body to the request that was queued last.
+    /// Appends bytes of body to the request that was queued last.
     pub(super) fn gather_body(&mut self, body: &[u8]) {
         self.out.extend_from_slice(body);
     }
@@ -231,8 +231,8 @@ impl NodeConnection {
         })
     }
 
-    /// Reads content that follows the last response: bytes that have already arrived, otherwise as many as the socket
-    /// returns.
+    /// Reads content that follows the last response: bytes that have already arrived, or, if there are none, as many as
+    /// one call of the socket returns.
     pub(super) fn read_stream(&mut self, buffer: &mut [u8]) -> Result<usize, Errno> {
         let waiting = self.inbox.waiting();
         if waiting.is_empty() {
@@ -268,8 +268,8 @@ impl NodeConnection {
         }
     }
 
-    /// Decides how to wait: polling for a moment if the gateway polls too and polling has helped before, and then
-    /// sleeping.
+    /// Decides how to wait: whether to poll for a moment before sleeping, which is worthwhile if the gateway also polls
+    /// and polling has helped before.
     fn how_to_wait(&mut self, since: &mut Option<Instant>) -> WaitMode {
         match since {
             None if self.is_awake && (self.misses < MISSES_MAX || self.misses.is_multiple_of(RARELY)) => {
@@ -302,8 +302,8 @@ impl NodeConnection {
     }
 }
 
-/// Like [`receive_with_descriptor`], but waits without a time limit, and checks now and then whether the program wants
-/// to stop.
+/// Like [`receive_with_descriptor`], but waits without a time limit, and checks from time to time whether the program
+/// wants to stop.
 fn receive_some(
     socket: &OwnedFd,
     buffer: &mut [u8],

@@ -1,12 +1,12 @@
-//! The `node` lane: a gateway on the same node, over a Unix socket, or on another, over TCP.
+//! The `node` lane: a gateway on the same node, over a Unix socket, or on another node, over TCP.
 //!
 //! Small content goes through the socket. For large content, the gateway passes the descriptor of a file, and the
 //! caller reads or writes that file itself.
 //!
 //! * `connection`: one socket: the gateway's address, the handshake, sending, waiting for responses
 //! * `session`: idle connections, and retries when one breaks
-//! * `store`: the calls of `Store`; `batch`, `read`, `write`: calls that take more than one message;
-//!   `spare`: files that the gateway lends ahead
+//! * `store`: the calls of `Store`; `batch`, `read`, `write`: calls that take more than one message; `spare`: files
+//!   that the gateway hands out in advance
 
 mod batch;
 mod connection;

@@ -228,7 +228,7 @@ impl Read for StreamReader {
 impl Drop for StreamReader {
     fn drop(&mut self) {
         if self.left > 0 {
-            // The unread bytes would otherwise be taken for a response.
+            // The unread bytes would otherwise be mistaken for a response.
             self.lease.give_up();
         }
     }

@@ -25,7 +25,7 @@ pub(super) struct NodeCall<'c> {
     pub(super) operation: &'static str,
     pub(super) bucket: &'c str,
     pub(super) key: &'c str,
-    /// Whether the operation may be sent twice: it then has the same effect as if it were sent once.
+    /// Whether sending the operation twice has the same effect as sending it once, so that it may be sent again.
     pub(super) is_idempotent: bool,
 }
 
@@ -52,7 +52,7 @@ pub(super) struct NodeSession {
 /// A connection in use. When dropped, it returns to the idle connections unless a request or response is pending.
 pub(super) struct ConnectionLease {
     session: Arc<NodeSession>,
-    /// `None` once the connection is broken or closed.
+    /// The connection; `None` once it is broken or closed.
     connection: Option<NodeConnection>,
 }
 
@@ -77,8 +77,8 @@ impl NodeSession {
     }
 
     /// Runs `act` on a connection. If the connection breaks and repeating is harmless, runs it again on another one.
-    /// Returns the result with the connection. Errors: those in the gateway's responses; `Unavailable`, whose text says
-    /// whether the call was executed, if that is known.
+    /// Returns the result with the connection. Errors: those in the gateway's responses; `Unavailable`, with a text
+    /// that says whether the call was executed, if that is known.
     pub(super) fn run<T>(
         self: &Arc<Self>,
         call: &NodeCall<'_>,
@@ -154,8 +154,8 @@ impl NodeSession {
     fn locked(&self) -> MutexGuard<'_, IdleSockets> {
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
         if !idle.opened_by.is_current() {
-            // After a fork the parent still uses these connections: requests of both processes on one connection would
-            // mix.
+            // After a fork, the parent still uses these connections, and the requests of both processes on one
+            // connection would mix.
             *idle = IdleSockets { opened_by: ProcessIdentity::current(), connections: Vec::new() };
         }
         idle
@@ -178,8 +178,8 @@ impl ConnectionLease {
         done
     }
 
-    /// Runs `act` without retries, for calls that depend on this very connection; otherwise like
-    /// [`ConnectionLease::act`]. Errors: as for [`NodeSession::run`].
+    /// Like [`ConnectionLease::act`], for calls that depend on this connection, so that they cannot be retried on
+    /// another one. Errors: as for [`NodeSession::run`].
     pub(super) fn act_here<T>(
         &mut self,
         call: &NodeCall<'_>,

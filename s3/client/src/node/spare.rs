@@ -1,4 +1,5 @@
-//! Stores large objects through spare files, which the gateway lends ahead with the response to the previous put.
+//! Stores large objects through spare files, which the gateway hands out in advance, with the response to the previous
+//! put.
 
 use std::borrow::Cow;
 use std::fs::File;
@@ -12,7 +13,7 @@ use crate::node::connection::{NodeConnection, NodeFailure};
 use crate::node::session::{NodeCall, NodeSession};
 use crate::node::write::failed_write;
 
-/// An empty file that the gateway has lent for an object similar to the last one stored.
+/// An empty file that the gateway has handed out for an object similar to the last one stored.
 pub(super) struct SpareFile {
     file: File,
     bucket: Bucket,
@@ -36,8 +37,8 @@ fn directory(key: &Key) -> &str {
     key.as_str().rsplit_once('/').map_or("", |(directory, _)| directory)
 }
 
-/// Stores `body` through a spare file. Returns `None`, and does nothing, if there is no suitable one. Cost: one write
-/// of the content, and one round trip.
+/// Stores `body` through a spare file. Returns `None`, and does nothing, if there is no suitable spare file. Cost: one
+/// write of the content, and one round trip.
 pub(super) fn put_spare(
     session: &Arc<NodeSession>,
     (bucket, key): (&Bucket, &Key),

@@ -96,8 +96,8 @@ impl Objects for NodeStore {
         Ok(Box::new(NodeWriter::new(&self.session, target)?))
     }
 
-    /// Sends up to 128 KiB in one message. Writes larger content to a file that the gateway lends, or sends it in
-    /// several messages if the gateway lends none.
+    /// Sends up to 128 KiB in one message. Writes larger content to a file that the gateway hands out, or sends the
+    /// content in several messages if the gateway hands out none.
     fn put(&self, bucket: &Bucket, key: &Key, body: &[u8], options: &PutOptions) -> Result<PutResult> {
         write::put(&self.session, (bucket, key), body, options)
     }
@@ -111,7 +111,7 @@ impl Objects for NodeStore {
         read::read(&self.session, (bucket, key), options, buffer)
     }
 
-    /// Reads ranges of up to 8 MiB in total with one message, larger ones by opening the object once.
+    /// Reads ranges of up to 8 MiB in total with one message. For larger ranges, opens the object once.
     fn read_ranges(
         &self,
         bucket: &Bucket,
@@ -309,7 +309,7 @@ impl MultipartUploads for NodeStore {
     }
 
     fn create_upload(&self, bucket: &Bucket, key: &Key, options: &PutOptions) -> Result<UploadId> {
-        // If it were sent twice, a second upload would be left behind.
+        // If this request were sent twice, an unused second upload would be left behind.
         let call = on_object("create upload", bucket, key).once();
         let request = Request::CreateUpload { bucket: of(bucket), key: of(key), options: of(options) };
         self.session.ask(&call, &request)

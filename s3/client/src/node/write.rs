@@ -1,4 +1,4 @@
-//! Writes content to a gateway: in one message, to a file that the gateway lends, or in several messages.
+//! Writes content to a gateway: in one message, to a file that the gateway hands out, or in several messages.
 
 use std::borrow::Cow;
 use std::fs::File;
@@ -14,10 +14,10 @@ use fordway_wire::node::{CommitResponse, Request, StartResponse};
 use crate::node::session::{ConnectionLease, NodeCall, NodeSession};
 use crate::node::spare::{SpareFile, put_spare};
 
-/// Content up to this size is sent in one message: as much as the socket's buffer takes at once. With more, the two
-/// sides would wait for each other, and a file is faster.
+/// Content up to this size is sent in one message. The socket's buffer takes this much at once; with more content, the
+/// two sides would wait for each other, and a file is faster.
 pub(super) const WHOLE_BYTES_MAX: usize = 128 << 10;
-/// The maximum amount of content in one message if content is split over several messages.
+/// The maximum number of bytes of content in one message if content is split over several messages.
 const PIECE_BYTES: usize = 128 << 10;
 
 /// The object or part to write.
@@ -120,7 +120,7 @@ fn start(session: &Arc<NodeSession>, target: &WriteTarget) -> Result<PendingWrit
 /// A write that was started on one connection and is not committed yet.
 struct PendingWrite {
     lease: ConnectionLease,
-    /// The file that the content is written to, if the gateway lent one.
+    /// The file that the content is written to, if the gateway has handed one out.
     file: Option<File>,
     written_bytes: u64,
     is_open: bool,
@@ -141,8 +141,8 @@ impl PendingWrite {
         Ok(())
     }
 
-    /// Publishes the written content. `wants_more` says that another object like this one is likely; a write through a
-    /// lent file then requests a spare file for it from the gateway.
+    /// Publishes the written content. `wants_more` says that another object like this one is likely; a write through
+    /// such a file then requests a spare file for the next object from the gateway.
     fn commit(
         mut self,
         target: &WriteTarget,
@@ -194,7 +194,7 @@ pub(super) fn failed_write(errno: Errno, file: &File, written_bytes: u64, wanted
     Error::new(kind, why).caused_by(errno)
 }
 
-/// A writer of an object or part. It buffers an object while that is small, and then passes each write on to the
+/// A writer of an object or part. It buffers an object while the object is small, and then passes each write on to the
 /// gateway.
 pub(super) struct NodeWriter {
     session: Arc<NodeSession>,

@@ -1,4 +1,4 @@
-//! Configuration of the client: the service, the credentials, the timeouts.
+//! The configuration of the client: the service, the credentials and the timeouts.
 
 use std::time::Duration;
 
@@ -52,7 +52,7 @@ impl SignatureVersion {
 pub struct S3Config {
     /// The URL of the service: `http(s)://host[:port][/path]`.
     pub endpoint: String,
-    /// Whether AWS is used because no endpoint was configured; error messages mention this.
+    /// Whether AWS is used only because no endpoint was configured; error messages mention this.
     pub is_endpoint_unset: bool,
     /// The region that requests are signed for.
     pub region: String,
@@ -66,8 +66,8 @@ pub struct S3Config {
     pub http: HttpVersion,
     /// The timeouts of connections.
     pub timeouts: Timeouts,
-    /// The maximum duration of a call's waits in total, including retries; also limits each of `timeouts`. A body that
-    /// makes progress is not interrupted.
+    /// The maximum total duration of a call's waits, including those before retries; also limits each of `timeouts`. A
+    /// body that makes progress is not interrupted.
     pub timeout: Option<Duration>,
     /// The maximum number of retries of a request after a transient failure; 0 means none.
     pub max_retries: u32,
@@ -76,7 +76,7 @@ pub struct S3Config {
     pub checksum: Option<ChecksumAlgorithm>,
     /// Whether reads are checked against the checksum that the server states.
     pub verify_reads: bool,
-    /// Whether signatures cover bodies (a SHA-256 of each: 0.6 ms per MiB).
+    /// Whether signatures cover bodies. This needs the SHA-256 of each body, which takes 0.6 ms per MiB.
     pub sign_payload: bool,
     /// The size of one part of a streamed upload in bytes, at least 5 MiB.
     pub part_bytes: usize,

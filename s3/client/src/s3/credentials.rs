@@ -18,7 +18,7 @@ pub enum S3Credentials {
         secret_key: String,
         /// The session token of temporary keys.
         session_token: Option<String>,
-        /// The place where the keys were found, for messages: `AWS_ACCESS_KEY_ID in the environment`.
+        /// The place where the keys were found, for messages, such as `AWS_ACCESS_KEY_ID in the environment`.
         source: String,
     },
 }
@@ -96,7 +96,7 @@ impl fmt::Debug for S3Credentials {
 
 type ProfileSection = (String, Vec<(String, String)>);
 
-/// The settings of one profile. Those in the credentials file take precedence over those in the config file.
+/// The settings of one profile. Settings in the credentials file take precedence over settings in the config file.
 #[derive(Default)]
 pub(super) struct CredentialProfile {
     name: String,
@@ -164,8 +164,8 @@ fn read_sections(path: &Path) -> Result<Vec<ProfileSection>> {
     }
 }
 
-/// Parses sections of `name = value` lines. An indented line belongs to the setting above it, and its name is composed
-/// of both (`s3.endpoint_url`).
+/// Parses sections of `name = value` lines. An indented line belongs to the setting above it, and the names of both
+/// form one name (`s3.endpoint_url`).
 fn parse(text: &str) -> Vec<ProfileSection> {
     let mut sections: Vec<ProfileSection> = Vec::new();
     let mut outer = String::new();

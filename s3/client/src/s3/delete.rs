@@ -1,5 +1,5 @@
-//! Deletion of one object or many, and operations on the documents of a bucket. The kind of a document is the name of
-//! S3's sub-resource; the document is sent unchanged.
+//! Deletion of one object or many, and operations on the documents of a bucket. A kind of document is named after S3's
+//! sub-resource; the document is sent unchanged.
 
 use std::collections::HashMap;
 

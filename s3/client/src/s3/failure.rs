@@ -27,7 +27,7 @@ pub(super) struct FailedAttempt {
 }
 
 impl FailedAttempt {
-    /// Creates the failure for an error after the response's head was received.
+    /// Creates the failure for an error that occurs after the response's head was received.
     pub(super) fn while_receiving(error: Error, call: &S3Call) -> Self {
         let may_pass = call.replay == ReplayPolicy::Safe
             && (is_passing(error.kind())
@@ -109,8 +109,8 @@ fn kind_of(status: u16, said: &ErrorDocument, call: &S3Call) -> ErrorKind {
         return ErrorKind::InvalidRange;
     }
     match s3_error::from_s3(status, &said.code) {
-        // A 404 without a code is about the bucket or object of the request. With a code that we do not know, a
-        // configuration may be missing although the bucket exists.
+        // A 404 without a code means that the bucket or the object of the request is missing. With a code that this
+        // client does not know, a configuration may be missing although the bucket exists.
         ErrorKind::NoSuchKey if call.key.is_empty() && speaks_of_bucket(&said.code) => {
             ErrorKind::NoSuchBucket
         }
@@ -120,13 +120,13 @@ fn kind_of(status: u16, said: &ErrorDocument, call: &S3Call) -> ErrorKind {
     }
 }
 
-/// Returns whether the error says that the service never makes such version IDs. Also true if the response has no error
-/// code, as in responses to HEAD.
+/// Returns whether the error says that the service never generates such version IDs. Also true if the response has no
+/// error code, as in responses to HEAD.
 fn says_no_version(said: &ErrorDocument) -> bool {
     said.code.is_empty() || said.message.starts_with("Invalid version id")
 }
 
-/// Returns whether the code of a 404 adds nothing to the status. The bucket is missing in that case.
+/// Returns whether the code of a 404 adds nothing to the status. In that case, the bucket is missing.
 fn speaks_of_bucket(code: &str) -> bool {
     ["", "NotFound", "NoSuchKey", "404"].contains(&code)
 }
@@ -185,8 +185,8 @@ fn sentence(status: u16, said: &ErrorDocument, kind: ErrorKind) -> String {
 }
 
 /// Returns the part of a server's message that our own error does not contain already. A message from our gateway
-/// begins with the object's address and ends with advice, both of which our error adds as well. If there is only the
-/// name of the kind in between, returns an empty string.
+/// begins with the object's address and ends with advice, both of which our error adds as well. Returns an empty string
+/// if there is only the name of the error kind in between.
 fn own_words(message: &str, kind: ErrorKind) -> &str {
     let ending = match kind.advice() {
         "" => String::new(),

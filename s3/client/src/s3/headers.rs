@@ -75,7 +75,8 @@ pub(super) fn add_bypass(call: &mut S3Call, bypass: bool) {
     }
 }
 
-/// The header names of conditions, which differ between requests and the sources of copies.
+/// The names of the headers for conditions. They differ between conditions on the object of a request and conditions on
+/// a source.
 pub(super) struct ConditionNames([&'static str; 4]);
 
 /// Conditions on the object that the request is for.
@@ -171,7 +172,7 @@ pub(super) fn answered_at(response: &HttpResponse) -> SystemTime {
 }
 
 /// Returns the checksum in a response. A composite checksum without the number of parts is ignored, because it would be
-/// taken for a checksum of the content.
+/// mistaken for a checksum of the content.
 fn checksum(response: &HttpResponse) -> Option<Checksum> {
     let found = |algorithm: ChecksumAlgorithm| {
         let value = response.header(algorithm.header())?;
@@ -185,7 +186,7 @@ fn checksum(response: &HttpResponse) -> Option<Checksum> {
 fn metadata(response: &HttpResponse) -> Metadata {
     let own = |name| response.header(name).map(str::to_owned);
     Metadata {
-        // S3 returns this type if the writer gave none, so it is treated as none.
+        // S3 returns this type if the writer stated none, so it is treated as if none were stated.
         content_type: own("content-type").filter(|value| value != "binary/octet-stream"),
         content_encoding: own("content-encoding"),
         content_language: own("content-language"),

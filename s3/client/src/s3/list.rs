@@ -1,6 +1,6 @@
-//! Listings of buckets, objects and versions, and the versioning state of a bucket. A listing of any length is joined
-//! from the service's pages of at most 1,000 entries. It ends with an error if the service repeats a page or sends
-//! too many pages without an entry.
+//! Listings of buckets, objects and versions, and the versioning state of a bucket. A listing of any length consists of
+//! the service's pages of at most 1,000 entries each. It ends with an error if the service repeats a page or sends too
+//! many pages without an entry.
 
 use std::collections::HashSet;
 use std::hash::{BuildHasher, Hash, RandomState};
@@ -79,8 +79,8 @@ impl MergedEntries<'_> {
         }
     }
 
-    /// Returns whether `entry` is after the start. A start *within* a common prefix keeps that prefix in the listing:
-    /// it stands for the later keys below it.
+    /// Returns whether `entry` is after the start. If the start is *within* a common prefix, the prefix remains in the
+    /// listing, because it stands for the later keys below it.
     fn is_behind_start(&self, entry: &ListEntry) -> bool {
         let Some(start) = &self.query.start_after else { return true };
         match entry {

@@ -1,4 +1,4 @@
-//! Object lock, and renaming objects.
+//! The calls of object lock, and renaming objects.
 
 use fordway_store::{
     Bucket, DocumentKind, ErrorKind, Key, LockConfiguration, RenameOptions, Result, Retention, VersionId,

@@ -1,5 +1,5 @@
-//! Reads of objects: finds the requested bytes in a response and receives them without a copy. Many ranges of one
-//! object are read by [`fordway_http::vector`].
+//! Reads objects: finds the requested bytes in a response, and receives them without a copy. Many ranges of one object
+//! are read by [`fordway_http::vector`].
 
 use std::borrow::Cow;
 use std::io;
@@ -304,8 +304,8 @@ pub(super) fn read_ranges(
         let object = Box::new(RangedVersion::new(session, (bucket, key), options.version.clone()));
         let opened = RemoteFile::open_target_reading(&session.vector, object, &wanted);
         match opened.and_then(|(file, begun)| read_fragments(&file, ranges, begun)) {
-            // Falls through to a second attempt: the object may have been replaced between the requests, and the HEAD
-            // below explains a refusal better.
+            // The code below makes a second attempt: the object may have been replaced between the requests, and the
+            // HEAD explains a refusal better.
             Err(error) if !is_final(error.kind()) => {}
             read => return read,
         }

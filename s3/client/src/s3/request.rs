@@ -17,15 +17,15 @@ pub(super) struct S3Call<'a> {
     pub(super) method: &'static str,
     /// The operation's name in messages.
     pub(super) operation: &'static str,
-    /// Empty for the service itself.
+    /// The name of the bucket; empty for the service itself.
     pub(super) bucket: &'a str,
-    /// Empty for the bucket itself.
+    /// The key; empty for the bucket itself.
     pub(super) key: &'a str,
     pub(super) query: Vec<(Cow<'a, str>, Cow<'a, str>)>,
     /// Whether the request is for a bucket document. A 404 with a specific code then means that the document is
     /// missing, not the bucket.
     pub(super) is_for_document: bool,
-    /// Names are in lower case.
+    /// The headers, with names in lower case.
     pub(super) headers: Vec<(Cow<'static, str>, Cow<'a, str>)>,
     pub(super) body: &'a [u8],
     pub(super) replay: ReplayPolicy,
@@ -66,7 +66,7 @@ impl<'a> S3Call<'a> {
 
     /// Addresses a document of the bucket.
     pub(super) fn for_document(self, kind: &'a DocumentKind) -> Self {
-        // The only sub-resource whose name has capitals.
+        // This is the only sub-resource whose name contains capitals.
         let name = match kind.as_str() {
             "public-access-block" => "publicAccessBlock",
             name => name,
@@ -104,7 +104,7 @@ impl<'a> S3Call<'a> {
         self
     }
 
-    /// Marks a request as not idempotent: it is sent again only if the server cannot have acted on it.
+    /// Marks the request as not idempotent, so that it is sent again only if the server cannot have acted on it.
     pub(super) fn once(mut self) -> Self {
         self.replay = ReplayPolicy::IfUnsent;
         self
@@ -139,7 +139,7 @@ pub(super) fn base64_digest(md5: [u8; 16]) -> String {
     BASE64.encode(md5)
 }
 
-/// Signs requests to S3 in one region. Shared between threads.
+/// Signs requests to S3 in one region. Threads may share a signer.
 pub struct RequestSigner {
     credentials: S3Credentials,
     region: String,

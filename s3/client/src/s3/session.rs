@@ -17,7 +17,7 @@ use fordway_http::{
     HttpClient, HttpExchange, HttpResponse, Origin, ReplayPolicy, Timeouts, USER_AGENT, vector,
 };
 
-/// A service, and the connections to it. Shared between threads.
+/// A service, and the connections to it. Threads may share a session.
 pub(super) struct S3Session {
     pub(super) config: S3Config,
     http: Arc<HttpClient>,
@@ -28,7 +28,7 @@ pub(super) struct S3Session {
     signer: RequestSigner,
 }
 
-/// The address of a call: all parts of it that do not depend on the time.
+/// The address of a call: the parts of the request that do not depend on the time.
 pub(super) struct CallAddress {
     pub(super) origin: Origin,
     host: String,
@@ -218,7 +218,7 @@ impl S3Session {
         CallAddress { host: origin.authority(), origin, path, query }
     }
 
-    /// Whether the host name contains the bucket's name. By default it does not for a bucket whose name contains a dot,
+    /// Whether the host name contains the bucket's name. By default, it does not contain a name that contains a dot,
     /// because no certificate would match.
     fn is_virtual(&self, bucket: &str) -> bool {
         if bucket.is_empty() {

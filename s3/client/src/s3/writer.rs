@@ -29,7 +29,7 @@ pub(super) fn put(
 ) -> Result<PutResult> {
     let mut call = S3Call::on_object("PUT", "put", bucket, key).body(body);
     if !options.conditions.is_empty() {
-        // If it were sent twice, "create only" would find the object created by the first request.
+        // If the request were sent twice, "create only" would find the object created by the first attempt.
         call = call.once();
     }
     check_tags(&options.tags).map_err(|error| call.named(error))?;
@@ -56,7 +56,7 @@ pub(super) struct S3ObjectWriter {
     bucket: Bucket,
     key: Key,
     options: PutOptions,
-    /// Hashes everything written so far, to check it at commit against the content that the caller expects.
+    /// Hashes everything written so far, so that the commit can check it against the content that the caller expects.
     hasher: ContentHasher,
     buffer: Vec<u8>,
     /// If the content exceeds this size, the buffer is sent as a part.
@@ -202,8 +202,8 @@ impl StartedUpload {
         Ok(made)
     }
 
-    /// If the program wants to stop, leaves the parts to the clean-up of the bucket: the program must not wait for
-    /// another response from the server that it has just stopped waiting for.
+    /// If the program wants to stop, does not abort the upload, and leaves its parts to the clean-up of the bucket: the
+    /// program must not wait for another response from a server that it has just stopped waiting for.
     fn left_if_stopped<T>(&mut self, done: Result<T>) -> Result<T> {
         self.is_over = matches!(&done, Err(error) if error.kind() == ErrorKind::Interrupted);
         done

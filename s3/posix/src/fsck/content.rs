@@ -10,10 +10,10 @@ use fordway_sys::{Errno, read_into_spare, stat};
 use super::{FindingKind, FsckRun, is_sealed};
 use crate::record::Record;
 
-/// Bytes of content read at a time: enough to hide the cost of a system call, and few enough to stay in the processor's
-/// cache.
+/// The number of bytes of content that are read at a time: enough to hide the cost of a system call, and few enough to
+/// stay in the processor's cache.
 const CHUNK_BYTES: usize = 256 * 1024;
-/// Bytes of content between two reports of progress.
+/// The number of bytes of content between two reports of progress.
 const PROGRESS_BYTES: u64 = 16 * CHUNK_BYTES as u64;
 
 /// A range of content, and its expected digests.
@@ -50,7 +50,8 @@ fn piece_of_part(part: &ObjectPart) -> Option<ContentSpan<'_>> {
 }
 
 impl FsckRun<'_> {
-    /// Reads the sealed `file` and compares its digests. Cost: reading its content once, and computing the digests.
+    /// Reads the sealed `file` and compares its digests with those in `record`. Cost: reads the content once, and
+    /// computes the digests.
     pub(super) fn content(&mut self, path: &str, file: &File, record: &Record) -> Result<()> {
         let pieces = pieces_of(record);
         if pieces.is_empty() {
@@ -133,7 +134,8 @@ impl ContentSpan<'_> {
     }
 }
 
-/// Returns a text if the record contradicts itself: if its parts, of `size` bytes in total, do not make up the object.
+/// Returns a description of the contradiction if the parts in the record, of `size` bytes in total, do not make up the
+/// object.
 fn misfit(record: &Record, size: u64) -> Option<String> {
     let sealed = record.seal?.size;
     if size != sealed {

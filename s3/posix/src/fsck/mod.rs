@@ -50,7 +50,7 @@ pub enum FsckEvent<'e> {
 pub struct FsckSummary {
     /// Directory entries examined.
     pub entries: u64,
-    /// Files among them: objects, old versions, delete markers, and parts of uploads.
+    /// Files among these entries: objects, old versions, delete markers, and parts of uploads.
     pub files: u64,
     /// Total size of those files, in bytes.
     pub size_bytes: u64,
@@ -84,7 +84,7 @@ impl PosixStore {
         for bucket in &buckets {
             match bucket_owner(&self.inner, bucket) {
                 Ok(Some(owner)) => actors.act_as(owner, || check.bucket(bucket))?,
-                // Its owner has removed it in the meantime, which must not prevent the check of other buckets.
+                // The bucket's owner has removed it in the meantime. This must not prevent the check of other buckets.
                 Ok(None) => {}
                 Err(error) => check.found(FindingKind::Unreadable, bucket.as_str(), error.to_string())?,
             }
@@ -118,7 +118,7 @@ impl FsckRun<'_> {
     fn tree(&mut self, area: &BucketArea) -> Result<()> {
         match self.inner.volume.open_to_scan(&area.top) {
             Ok(dir) => self.directory(area, &dir, &area.top),
-            // A file that is not a directory is reported with the private area.
+            // A file in place of the directory is reported by the check of the private area.
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(()),
             Err(errno) => self.unreadable(&area.top, errno, "opening"),
         }
@@ -166,7 +166,7 @@ impl FsckRun<'_> {
         };
         match open_child(parent, name) {
             Ok(dir) => self.directory(area, &dir, &path),
-            // A writer has removed it, or put a file in its place.
+            // A writer has removed the directory, or put a file in its place.
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(()),
             Err(errno) => match self.actors.open_as_owner(parent, name, errno) {
                 Ok((dir, owner)) => self.actors.clone().act_as(owner, || self.directory(area, &dir, &path)),
@@ -229,13 +229,13 @@ impl FsckRun<'_> {
         }
     }
 
-    /// Whether there is no need to open the file.
+    /// Whether the file's state and record show no problem, so that the file need not be opened.
     fn is_fine(&self, record: &[u8], stat: &FileStat) -> bool {
         let Some(record) = Record::decode(record) else { return false };
         is_sealed(&record, stat) && !record.is_apart && !(self.read && content::can_be_checked(&record))
     }
 
-    /// Checks a file whose state and record must belong to one version.
+    /// Checks a file whose state and record were read from the same open file.
     fn opened(&mut self, bucket: &Bucket, dir: &File, path: &str, name: &str) -> Result<()> {
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
         let open = || open_in(dir, name, flags, Mode::empty());
@@ -302,8 +302,8 @@ impl FsckRun<'_> {
     }
 }
 
-/// Whether the record's statements about the content hold for the file as it is. A record without such statements
-/// always does.
+/// Whether the record's statements about the content hold for the file as it is. True for a record without such
+/// statements.
 fn is_sealed(record: &Record, stat: &FileStat) -> bool {
     (record.etag.is_none() && record.checksum.is_none()) || record.seal == Some(ContentSeal::of(stat))
 }

@@ -124,7 +124,8 @@ impl FsckRun<'_> {
         guard: Option<TrustedOwner>,
     ) -> Result<()> {
         let Some((state, guard)) = state.zip(guard) else { return Ok(()) };
-        // Checked as for root: a file that belongs to neither root nor the bucket's owner is dangerous to all writers.
+        // The check is made for the user root: a file that belongs to neither root nor the bucket's owner is dangerous
+        // to all writers.
         let danger = guard.danger(&state, 0).filter(|_| state.is_dir || !guard.trusts(state.user));
         danger.map_or(Ok(()), |why| self.found(FindingKind::NotOurs, path, format!("it {why}")))
     }

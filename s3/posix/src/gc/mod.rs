@@ -1,5 +1,6 @@
-//! Removes files left behind by interrupted work. This is safe while others write: it removes only files that are old,
-//! files that were checked again under their key's lock, and empty directories, which a writer makes again.
+//! Removes files that interrupted work has left behind. This is safe while others write: it removes only files that are
+//! old, files that were checked again under their key's lock, and empty directories, which writers make again if they
+//! need them.
 
 mod sidecars;
 mod tree;
@@ -32,8 +33,8 @@ pub struct GcOptions {
     /// The time since the last activity of an upload after which it is removed.
     pub upload_age: Duration,
     /// How long a directory must have been empty before it is removed. A put whose directory is removed makes it again,
-    /// but only a limited number of times. With an age far above the tick of the file system's clock (10 ms), a put
-    /// never has to do so more than once.
+    /// but only a limited number of times. If this time is far longer than the tick of the file system's clock (10 ms),
+    /// a put never has to do so more than once.
     pub empty_dir_age: Duration,
     /// Whether to only report what would be removed.
     pub dry_run: bool,
@@ -71,7 +72,8 @@ impl PosixStore {
         for bucket in &buckets {
             match bucket_owner(&self.inner, bucket) {
                 Ok(Some(owner)) => actors.act_as(owner, || sweep.bucket(bucket))?,
-                // Its owner has removed it in the meantime, which must not prevent the collection in other buckets.
+                // The bucket's owner has removed it in the meantime. This must not prevent the collection in other
+                // buckets.
                 Ok(None) => {}
                 Err(error) => sweep.tell_failure(bucket, bucket.as_str(), error)?,
             }
@@ -95,7 +97,7 @@ pub enum GarbageKind {
     EmptyDir,
     /// A sidecar file whose object is gone or was changed since.
     Sidecar,
-    /// A name among the old versions whose version is still, or again, the latest.
+    /// A name among the old versions whose version is still the latest, or has become the latest again.
     VersionAlias,
 }
 
@@ -121,7 +123,7 @@ pub struct GarbageFile {
     pub kind: GarbageKind,
     /// The path, relative to the root.
     pub path: String,
-    /// The size of its content in bytes.
+    /// The size of the content in bytes.
     pub size_bytes: u64,
 }
 
@@ -184,8 +186,8 @@ impl<'s> GcRun<'s> {
 
     pub(super) fn bucket(&mut self, bucket: &Bucket) -> Result<()> {
         self.finds_locks_held = false;
-        // Sidecar files are collected first, so that a dry run finds the same as a real run, which later also removes
-        // the files of some objects.
+        // Sidecar files are collected first, so that a dry run finds the same files as a real run, which then also
+        // removes the files of some objects.
         self.sidecars(bucket)?;
         self.staged_files(bucket)?;
         self.uploads(bucket)?;
@@ -274,7 +276,7 @@ impl<'s> GcRun<'s> {
     }
 }
 
-/// Returns whether a call removed something. A file that is gone already, or in use again, is not a failure.
+/// Returns whether a call removed something. A file that is already gone, or in use again, is not a failure.
 pub(super) fn removed(done: Result<(), Errno>) -> Result<bool> {
     match done {
         Ok(()) => Ok(true),
@@ -283,8 +285,8 @@ pub(super) fn removed(done: Result<(), Errno>) -> Result<bool> {
     }
 }
 
-/// Returns the later of modification time and change time. A program can set the modification time into the past, but
-/// not the change time.
+/// Returns the later of modification time and change time. A program can set the modification time to a time in the
+/// past, but not the change time.
 pub(super) fn newest_ns(stat: &FileStat) -> i64 {
     stat.modified_ns.max(stat.changed_ns)
 }

@@ -1,7 +1,7 @@
 //! Removes sidecar files whose object is gone or was changed since.
 //!
-//! A sidecar file is named after the inode of its object's file, so only a search through every file of the bucket can
-//! tell that the object is gone. One search can miss a file that is renamed during the search. Therefore a sidecar file
+//! A sidecar file is named after the inode of its object's file, so only a search through all files of the bucket can
+//! show that the object is gone. One search can miss a file that is renamed during the search. Therefore a sidecar file
 //! is removed only if two searches did not find its object's file.
 
 use std::collections::HashSet;
@@ -171,7 +171,7 @@ fn remove_if_same(
     let now = stat_in(&aside, &hidden).map_err(failed)?;
     let is_same = (now.inode, now.modified_ns) == (seen.inode, seen.modified_ns);
     if !is_same {
-        // Moved back, unless there is an even newer one.
+        // The file is moved back, unless there is an even newer one.
         link(&aside, &hidden, meta, name).or_else(|errno| match errno {
             Errno::EXIST => Ok(()),
             errno => Err(failed(errno)),

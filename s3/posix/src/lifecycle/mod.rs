@@ -2,8 +2,8 @@
 //!
 //! A run lists a bucket, and examines each object that seems due. It then takes the key's lock, and acts only if it
 //! finds the same file, with the same size and times, and a rule still applies. Any number of runs may work on one
-//! root, on any nodes: a bucket has one run at a time, by a lock that the kernel releases when the process dies. A run
-//! that died is continued by the next one, which no longer finds what was expired.
+//! root, on any nodes: a lock, which the kernel releases when the process dies, ensures that a bucket has one run at a
+//! time. If a run dies, the next one continues its work, because it no longer finds what has already expired.
 //!
 //! A locked version never expires; the next run after the end of its retention removes it.
 
@@ -90,7 +90,7 @@ pub struct LifecycleChange {
     pub bucket: Bucket,
     /// The key.
     pub key: String,
-    /// The removed version or upload; `None` for an object without versions.
+    /// The ID of the removed version or upload; `None` for an object without versions.
     pub version: Option<String>,
     /// The name of the rule.
     pub rule: String,
@@ -103,7 +103,7 @@ pub struct LifecycleChange {
 pub enum LifecycleEvent {
     /// The number of objects, versions and uploads examined so far.
     Progress {
-        /// Their number since the start.
+        /// The number of objects, versions and uploads since the start.
         entries: u64,
     },
     /// A change was made, or would be in a dry run.
@@ -123,11 +123,11 @@ pub struct LifecycleSummary {
     pub changed: u64,
     /// The number of bytes that expired.
     pub expired_bytes: u64,
-    /// Versions that are due, and locked.
+    /// The number of versions that are due, but are locked.
     pub locked: u64,
-    /// Buckets that another run worked on.
+    /// The number of buckets that another run was working on.
     pub busy: u64,
-    /// The files that could not be examined or removed, with the reasons.
+    /// The number of objects, versions and uploads that could not be examined or removed.
     pub failed: u64,
 }
 
@@ -150,7 +150,7 @@ impl PosixStore {
                     let done = actors.act_as(owner, || Ok(run.bucket(bucket)))?;
                     run.survive(bucket, "", done)?;
                 }
-                // Its owner has removed it meanwhile.
+                // The bucket's owner has removed it in the meantime.
                 Ok(None) => {}
                 Err(error) => run.failed(bucket, "", error)?,
             }
@@ -166,7 +166,7 @@ pub(super) struct LifecycleRun<'s> {
     options: &'s LifecycleOptions,
     tell: &'s mut dyn FnMut(LifecycleEvent) -> Result<()>,
     pub(super) summary: LifecycleSummary,
-    /// The time against which expiry is checked: the start of the work on a bucket.
+    /// The time at which an object must be due: the start of the work on the bucket.
     now: SystemTime,
     /// The earliest time of the next change.
     next: Instant,
@@ -329,7 +329,7 @@ impl<'s> LifecycleRun<'s> {
                 self.change(change, owner, || {
                     match StoreUploads::of(inner).abort_upload(bucket, &key, &upload.upload) {
                         Ok(()) => Ok(Verdict::Changed),
-                        // It was completed or aborted meanwhile.
+                        // The upload was completed or aborted in the meantime.
                         Err(error) if error.kind() == ErrorKind::NoSuchUpload => Ok(Verdict::Spared),
                         Err(error) => Err(error),
                     }
@@ -399,7 +399,7 @@ impl<'s> LifecycleRun<'s> {
             rule: rule.id.clone(),
             size_bytes: seen.stat.size,
         };
-        // `self` reports the change, so the check under the lock uses another value with the same time.
+        // `self` is needed to report the change, so the check under the lock uses a separate value with the same time.
         let check = DueCheck { now: self.now, day: self.day(), rule };
         self.change(change, Some(seen.stat.user), || {
             inner.locked(bucket, &key, |contents| {
@@ -423,14 +423,15 @@ pub(super) struct DueCheck<'r> {
 }
 
 impl DueCheck<'_> {
-    /// Whether the latest version in `opened` is due. Its key and size are those that were checked before.
+    /// Whether the latest version in `opened` is due. Its key and size are not checked again, because they have not
+    /// changed.
     pub(super) fn is_due(&self, opened: &ObjectFile) -> bool {
         let due = self.rule.current_expiry(system_time(opened.stat.modified_ns), self.day);
         due.is_some_and(|due| due <= self.now) && self.rule.filter.has_tags(&opened.record().tags)
     }
 }
 
-/// Whether both are the same file with the same content, judging by its state.
+/// Whether both are the same file with the same content, according to the file's state.
 pub(super) fn is_same(seen: &ObjectFile, now: &ObjectFile) -> bool {
     let state = |opened: &ObjectFile| {
         let stat = &opened.stat;

@@ -15,7 +15,7 @@ use crate::version_names::{ArchivedVersion, archived_place, order_in};
 #[derive(Default)]
 struct KeyState {
     key: String,
-    /// The time at which the next version was written, which made this one noncurrent.
+    /// The time at which the next newer version was written, which made this one noncurrent.
     replaced: Option<SystemTime>,
     /// The number of noncurrent versions before this one.
     newer: u32,
@@ -159,7 +159,7 @@ impl LifecycleRun<'_> {
         })
     }
 
-    /// Removes the delete marker of a key that has no version any more.
+    /// Removes the delete marker of a key that has no versions left.
     fn end_of_key(&mut self, bucket: &Bucket, state: KeyState, rules: &[LifecycleRule]) -> Result<()> {
         let Some((version, made)) = state.marker else { return Ok(()) };
         let day = self.day();
@@ -259,7 +259,8 @@ impl DueCheck<'_> {
         let replaced = match (newer_than_this.last(), current) {
             (Some(next), _) => written(next),
             (None, Some(current)) => written_latest(current),
-            // This version is the latest, because a POSIX program has removed the file of the one that was.
+            // This version is now the latest, because a POSIX program has removed the file of the previous latest
+            // version.
             (None, None) => return false,
         };
         if current.is_none() {

@@ -30,7 +30,7 @@ struct LockedUpload {
     held: DirectoryHandle,
     /// The file of the future object; `None` after it was passed on.
     data: Option<OwnedFd>,
-    /// The same open file, which holds the lock of the upload.
+    /// The same open file as `data`, kept open because it holds the lock of the upload.
     locked: OwnedFd,
     upload: OpenUpload,
     /// Whether the upload was already closed, by a completion whose process died.
@@ -38,8 +38,8 @@ struct LockedUpload {
 }
 
 impl LockedUpload {
-    /// Reopens the upload for parts after a completion failed. If `data` had already become an object, the upload
-    /// remains closed: writing a part into `data` would change the object.
+    /// Reopens the upload, so that it accepts parts again, after a completion has failed. If `data` had already become
+    /// an object, the upload remains closed: writing a part into `data` would change the object.
     fn reopen(self) {
         if !self.is_published() {
             // If this fails, the upload can still be completed and aborted, but accepts no parts.
@@ -92,8 +92,8 @@ impl StoreUploads<'_> {
         made
     }
 
-    /// Returns the result of an earlier completion of this upload, if its object is still the one at `key`. Needed
-    /// because a client that did not receive the response repeats the request.
+    /// Returns the result of an earlier completion of this upload, if its object is still the one at `key`. This is
+    /// needed because a client that did not receive the response repeats the request.
     fn made_before(
         &self,
         bucket: &Bucket,
@@ -151,7 +151,8 @@ impl StoreUploads<'_> {
     fn end_upload(&self, taken: LockedUpload) -> Result<()> {
         let LockedUpload { held, data, locked, upload, .. } = taken;
         // The upload can no longer be completed or aborted, so the locked file may be closed before it is removed. It
-        // must be: NFS and FUSE keep an open file under a hidden name, and then its directory cannot be removed.
+        // must be closed first, because NFS and FUSE keep a removed file that is open under a hidden name, and then its
+        // directory cannot be removed.
         remove_file(&held, CLOSED).map_err(|errno| from_errno(errno, "removing the upload"))?;
         drop((data, locked));
         self.remove_upload(&upload.dir)
@@ -166,7 +167,7 @@ impl StoreUploads<'_> {
                 (Err(error), Some(ours)) if is_stale(&error) && race < MAX_STALE => {
                     self.inner.volume.refresh_dirs(&upload_dir(bucket, &ours));
                 }
-                // Another node has started the upload, and this one has cached that it is missing.
+                // Another node has started the upload, and this node has cached that it is missing.
                 (Err(error), Some(ours))
                     if error.kind() == ErrorKind::NoSuchUpload && race == 0 && self.is_shared(bucket) =>
                 {
@@ -222,7 +223,7 @@ impl StoreUploads<'_> {
         }
         if name == UPLOAD {
             rename(held, UPLOAD, held, CLOSED).map_err(|errno| match errno {
-                // Another node has ended the upload, and this one has cached its files.
+                // Another node has ended the upload, and this node has cached its files.
                 Errno::NOENT => missing(),
                 errno => from_errno(errno, "closing the upload"),
             })?;
@@ -247,7 +248,7 @@ impl StoreUploads<'_> {
         options.check(chosen.iter().map(|part| part.size).sum(), record.checksum.as_ref())?;
         let chosen: Vec<&ArrivedPart> =
             parts.iter().filter(|part| chosen.iter().any(|info| info.number == part.info.number)).collect();
-        // Staged like a new file, which handles the case that a parent of the key is a file.
+        // The object is staged like a new file, which handles the case that a parent of the key is a file.
         let existing = |data| -> Result<StagedFile> {
             Ok(self.inner.stage(bucket, key, FILE_MODE)?.with_existing(data, held.clone(), DATA))
         };
@@ -320,7 +321,7 @@ impl StoreUploads<'_> {
         self.inner.volume.dirs.forget(dir);
         self.inner.volume.open_dir(parent).and_then(|parent| remove_upload_dir(&parent, name)).or_else(
             |errno| match errno {
-                // Files that are not Fordway's are kept, and so is the directory.
+                // Files that Fordway did not make are kept, and therefore the directory is kept too.
                 Errno::NOTEMPTY => Ok(()),
                 errno => Err(from_errno(errno, "removing the upload")),
             },

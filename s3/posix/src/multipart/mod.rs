@@ -173,7 +173,7 @@ impl StoreUploads<'_> {
                 Ok(summary) => uploads.extend(summary),
                 // A damaged upload must not hide the others; `fordway fsck` reports it.
                 Err(error) if matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::AccessDenied) => {}
-                // Another node has ended it.
+                // Another node has ended the upload.
                 Err(error) if is_stale(&error) => {}
                 Err(error) => return Err(error),
             }
@@ -222,7 +222,7 @@ impl StoreUploads<'_> {
             Err(error) => is_stale(error),
         };
         if is_doubtful && self.is_shared(bucket) {
-            // Another node has started or ended the upload, and this one has cached the contrary.
+            // Another node has started or ended the upload, and this node's cache still says otherwise.
             self.inner.volume.refresh_dirs(&dir);
             found = UploadDirectory::new(&self.inner.volume, &dir).record(UPLOAD);
         }
@@ -251,7 +251,7 @@ impl OpenUpload {
 }
 
 /// The maximum number of consecutive part numbers without a part that are looked up one by one. After that the
-/// directory is read, which costs about as much as this many look-ups per thousand parts.
+/// directory is read; for each thousand parts in it, reading costs about as much as this number of look-ups.
 const GAP_MAX: u16 = 64;
 
 impl StoreUploads<'_> {

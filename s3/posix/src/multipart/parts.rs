@@ -204,9 +204,9 @@ pub(crate) fn uniform(text: String) -> Option<u64> {
     text.parse().ok().filter(|size| *size <= UNIFORM_BYTES_MAX)
 }
 
-/// Claims the place of part `number` in `data`. Returns whether it was free. Errors: `NoSuchUpload` if the upload was
-/// closed before the claim: completion closes the upload first and looks for claims afterwards, so every claim is
-/// noticed on one side or the other.
+/// Claims the place of part `number` in `data`. Returns whether the place was free. Errors: `NoSuchUpload` if the
+/// upload was closed before the claim: completion closes the upload first and looks for claims afterwards, so every
+/// claim is noticed on one side or the other.
 fn claim(dir: &DirectoryHandle, number: u16, sharing: FileSystemSharing) -> Result<bool> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
     match open_in(dir, &format!("{}.claim", part_name(number)), flags, FILE_MODE) {
@@ -220,8 +220,9 @@ fn claim(dir: &DirectoryHandle, number: u16, sharing: FileSystemSharing) -> Resu
     }
 }
 
-/// Returns whether the upload in `dir` is open, according to the file server: with a stale answer, a part would be
-/// written into an object that another node has just published, or would be acknowledged and lost. Cost: on a shared file system, some round trips.
+/// Returns whether the upload in `dir` is open, according to the file server. With stale information, a part would be
+/// written into an object that another node has just published, or would be acknowledged and then lost. Cost: on a
+/// shared file system, some round trips.
 fn is_open(dir: &DirectoryHandle, sharing: FileSystemSharing) -> bool {
     match sharing {
         FileSystemSharing::Local => {}
@@ -230,7 +231,7 @@ fn is_open(dir: &DirectoryHandle, sharing: FileSystemSharing) -> bool {
             look_up_existing(dir, UPLOAD);
             look_again(dir, UPLOAD);
         }
-        // The client of GlusterFS may know the old name of a file that was renamed for another second.
+        // After a file was renamed, the client of GlusterFS may know its old name for another second.
         FileSystemSharing::Unknown => {
             let listed = open_in(dir, ".", OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())
                 .and_then(|dir| inode_among(dir, UPLOAD, LISTED_MAX));
@@ -367,7 +368,7 @@ pub(crate) fn in_upload<'p>(dir: &'p str, name: &'p str) -> ObjectPath<'p> {
     ObjectPath { dir: dir.into(), name: name.into() }
 }
 
-/// Returns the user who started an upload, if it is still there.
+/// Returns the user who started an upload, if the upload still exists.
 pub(crate) fn owner_of_upload(volume: &RootVolume, bucket: &Bucket, upload: &UploadId) -> Option<u32> {
     let dir = volume.open_dir(&upload_dir(bucket, &upload_of(upload.as_str())?)).ok()?;
     stat(&dir).ok().map(|state| state.user)
@@ -403,8 +404,8 @@ impl<'u> UploadDirectory<'u> {
         Ok((parts, names))
     }
 
-    /// Returns the names of all files of the upload, which is closed, so that they include every claim that a writer
-    /// believes in.
+    /// Returns the names of all files of the upload. The upload is closed, so the names include every claim that a
+    /// writer may still act on.
     fn names(&self) -> Result<Vec<String>> {
         let UploadDirectory { volume, path } = *self;
         let sharing = volume.sharing_at(path);
@@ -417,7 +418,8 @@ impl<'u> UploadDirectory<'u> {
         if sharing != FileSystemSharing::Unknown || names.len() < LISTED_MAX {
             return Ok(names);
         }
-        // A writer on another node may not have read the whole directory, and so may not know yet that it is closed.
+        // A writer on another node may not have read the whole directory, and so may not know yet that the upload is
+        // closed.
         std::thread::sleep(NAME_TIMEOUT);
         volume.names_in(path)
     }

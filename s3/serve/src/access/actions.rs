@@ -11,7 +11,7 @@ use crate::s3::{copy_source, rename_source};
 pub(super) struct Need<'r> {
     pub(super) action: Action,
     pub(super) bucket: Cow<'r, str>,
-    /// Empty for an action on the bucket.
+    /// The key of the object; empty for an action on the bucket.
     pub(super) key: Cow<'r, str>,
     /// The version that the request names.
     pub(super) version: Option<String>,

@@ -38,7 +38,8 @@ struct KnownRules {
 
 /// The owner of a bucket, and its rules.
 pub(crate) struct BucketAccess {
-    /// `None` if the store has no owners; each user then counts as the owner.
+    /// The user ID of the bucket's owner; `None` if the store has no owners, in which case each user counts as the
+    /// owner.
     owner: Option<u32>,
     /// The rules, or the reason why they are not trusted. In that case, only the owner has access.
     pub(crate) rules: Result<BucketRules, String>,

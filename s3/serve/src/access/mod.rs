@@ -86,8 +86,8 @@ async fn check_without_actions(user: &Arc<User>, operation: &str, bucket: &str) 
     }
 }
 
-/// Like [`authorise`], for an operation whose body has the tags of an object. If a policy has conditions on these tags,
-/// `authorise` leaves the check to this call.
+/// Like [`authorise`], for an operation whose body contains the tags of an object. If a policy has conditions on these
+/// tags, `authorise` leaves the check to this call.
 pub(crate) async fn authorise_tags(
     user: &Arc<User>,
     names: (&str, &str),
@@ -170,7 +170,7 @@ async fn check(
         return Ok(());
     }
     match rules.rule(role, &request) {
-        // Whoever could change the policy could open everything else.
+        // Anyone who could change the policy could grant themselves access to everything else.
         ruling if ruling.is_permitted() && role == CallerRole::Anonymous && is_of_policy(need.action) => {
             let detail =
                 "only the bucket's owner reads and changes its policy; sign the request as the owner";
@@ -185,8 +185,8 @@ async fn check(
     }
 }
 
-/// Whether an action is about the policy itself, which no policy opens to unsigned requests (PutBucketPolicy, AWS API
-/// reference).
+/// Whether an action reads or changes the policy itself. No policy can permit that to unsigned requests
+/// (PutBucketPolicy, AWS API reference).
 fn is_of_policy(action: Action) -> bool {
     ["DeleteBucketPolicy", "GetBucketPolicy", "PutBucketPolicy"].contains(&action.short_name())
 }
@@ -210,7 +210,7 @@ fn is_about_missing(kind: ErrorKind) -> bool {
     matches!(kind, NoSuchKey | NoSuchVersion | NoSuchBucket | MethodNotAllowed)
 }
 
-/// Whether a read is of a missing object whose key the caller may list, so that the caller may learn that it is
+/// Whether a request reads a missing object whose key the caller may list; such a caller may learn that the object is
 /// missing.
 async fn is_missing<'r>(
     user: &Arc<User>,
@@ -258,13 +258,13 @@ pub(crate) fn unsigned() -> S3Failure {
     denied(SIGN)
 }
 
-/// Our sentence for a request that must be signed.
+/// Our own text for a request that must be signed.
 const SIGN: &str = "anonymous requests are refused; sign them (SigV4)";
 
-/// AWS's message for most operations that nobody may request without a signature.
+/// AWS's message for most operations that must be signed.
 const NO_ANONYMOUS: &str = "Anonymous users cannot invoke this API. Please authenticate.";
 
-/// The operations that no policy opens to unsigned requests, with AWS's messages.
+/// The operations that no policy can permit to unsigned requests, with AWS's messages.
 const NEVER_ANONYMOUS: [(&str, &str); 9] = [
     ("CopyObject", "Anonymous users cannot copy objects. Please authenticate."),
     ("CreateBucket", NO_ANONYMOUS),

@@ -28,7 +28,7 @@ const CONTENT_SHA256: HeaderName = HeaderName::from_static("x-amz-content-sha256
 pub(crate) struct DocumentComplaint(Arc<OnceLock<GateRefusal>>);
 
 impl DocumentComplaint {
-    /// Returns the reason why the request is refused, or `None` if it is not refused.
+    /// Returns the reason, or `None` if the document has not been refused.
     pub(crate) fn get(&self) -> Option<&GateRefusal> {
         self.0.get()
     }
@@ -47,8 +47,8 @@ fn is_in_chunks(headers: &HeaderMap) -> bool {
     headers.get(CONTENT_SHA256).is_some_and(|value| value.as_bytes().starts_with(b"STREAMING-"))
 }
 
-/// Replaces the body of a request with a checked document if the operation takes one. Errors: the head shows that the
-/// document cannot be checked.
+/// Replaces the body of a request with a checked document if the operation takes a document. Errors: the head shows
+/// that the document cannot be checked.
 pub(crate) fn take_document(
     operation: &'static OperationRule,
     request: Request<s3s::Body>,
@@ -100,7 +100,7 @@ impl DocumentClaims {
             operation,
             sha256: sha256.filter(|hash| hash.len() == 64).map(str::to_ascii_lowercase),
             md5: md5.transpose()?,
-            // In CompleteMultipartUpload, the checksum is that of the future object, not of the document.
+            // In CompleteMultipartUpload, the head states the checksum of the future object, not of the document.
             checksum: if operation.is_completion() { None } else { stated(headers)? },
         })
     }
@@ -150,7 +150,7 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Returns the checksum in a head, which may state only one.
+/// Returns the checksum that a head states; a head may state only one.
 fn stated(headers: &HeaderMap) -> Result<Option<Checksum>, GateRefusal> {
     crate::s3::stated_checksum(headers).map_err(|text| GateRefusal::bad("InvalidRequest", text))
 }

@@ -9,16 +9,16 @@ use http::HeaderMap;
 use super::document::{decoded_md5, digest};
 use super::{GateRefusal, OperationRule};
 
-/// The prefix of the names of all these headers.
+/// The header that names the encryption method. The names of all headers for encryption by the server begin with it.
 pub(super) const METHOD: &str = "x-amz-server-side-encryption";
 const KMS_KEY: &str = "x-amz-server-side-encryption-aws-kms-key-id";
 const ALGORITHM: &str = "x-amz-server-side-encryption-customer-algorithm";
 const KEY: &str = "x-amz-server-side-encryption-customer-key";
 const KEY_MD5: &str = "x-amz-server-side-encryption-customer-key-md5";
-/// AWS's methods of encryption with keys that AWS keeps.
+/// AWS's encryption methods with keys that AWS manages.
 const METHODS: [&str; 4] = ["AES256", "aws:fsx", "aws:kms", "aws:kms:dsse"];
 
-/// Errors: `InvalidArgument`, with AWS's messages.
+/// Checks the headers as AWS does. Errors: `InvalidArgument`, with AWS's messages.
 pub(super) fn check(operation: &OperationRule, headers: &HeaderMap) -> Result<(), GateRefusal> {
     let text = |name: &str| headers.get(name).map(|value| value.to_str().unwrap_or_default());
     let refused = |words: &str| Err(GateRefusal::argument(words, METHOD, text(METHOD).unwrap_or("null")));

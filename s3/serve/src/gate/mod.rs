@@ -86,8 +86,8 @@ pub(crate) fn admit<B>(
     Ok(operation)
 }
 
-/// Checks the size of a request's headers: names and values count. `Range` does not, because it is long when a program
-/// reads many ranges at once, and neither do tags, which have a limit of their own. Errors:
+/// Checks the total size of the names and values of a request's headers. `Range` does not count, because it is long
+/// when a program reads many ranges at once, and neither do tags, which have a limit of their own. Errors:
 /// `RequestHeaderSectionTooLarge`.
 fn check_size(headers: &HeaderMap) -> Result<(), GateRefusal> {
     let counted = headers.iter().filter(|(name, _)| **name != header::RANGE && *name != "x-amz-tagging");
@@ -121,7 +121,7 @@ fn check_not_a_form(operation: &OperationRule, headers: &HeaderMap) -> Result<()
 
 const FORM: &[u8] = b"multipart/form-data";
 
-/// Checks the fields of a form, by the headers that they stand for. Errors: those for the same headers of a put.
+/// Checks the fields of a form, by the headers that they stand for. Errors: the same as for these headers of a put.
 pub(crate) fn check_form_fields(headers: &HeaderMap) -> Result<(), GateRefusal> {
     let operation = TABLE.form();
     for name in headers.keys() {
@@ -265,11 +265,11 @@ fn check_parameters(operation: &OperationRule, parameters: &[QueryParameter<'_>]
     Ok(())
 }
 
-/// The conditional headers. Only reads may ignore them.
+/// The headers of conditional requests. Only reads may ignore them.
 const CONDITIONS: [HeaderName; 4] =
     [header::IF_MATCH, header::IF_NONE_MATCH, header::IF_MODIFIED_SINCE, header::IF_UNMODIFIED_SINCE];
 
-/// Other headers that change what a put or a delete does. With the last one, MinIO deletes a whole prefix.
+/// Other headers that change the effect of a put or a delete. The last one makes MinIO delete a whole prefix.
 const OTHERS: [HeaderName; 2] = [header::CONTENT_RANGE, HeaderName::from_static("x-minio-force-delete")];
 
 fn check_headers(operation: &OperationRule, method: &Method, headers: &HeaderMap) -> Result<(), GateRefusal> {
@@ -346,7 +346,7 @@ fn check_value(operation: &OperationRule, name: &str, value: &str) -> Result<(),
     }
 }
 
-/// AWS's message for an access list in a bucket without access lists.
+/// AWS's message for a request with an access list (ACL) to a bucket without access lists.
 pub(crate) const NO_ACLS: &str = "The bucket does not allow ACLs";
 const NO_BUCKET_ACLS: &str = "Bucket cannot have ACLs set with ObjectOwnership's BucketOwnerEnforced setting";
 const BAD_REDIRECT: &str =
@@ -364,7 +364,7 @@ const CANNED_ACLS: [&str; 8] = [
     "bucket-owner-full-control",
     "log-delivery-write",
 ];
-/// Headers about checksums that hold none.
+/// Headers about checksums that contain no checksum.
 const OF_CHECKSUMS: [&str; 3] = ["x-amz-checksum-algorithm", "x-amz-checksum-mode", "x-amz-checksum-type"];
 const OWNERSHIPS: [&str; 3] = ["BucketOwnerEnforced", "BucketOwnerPreferred", "ObjectWriter"];
 
@@ -380,8 +380,8 @@ fn is_hoisted(name: &str) -> bool {
     is_of_amazon && !crate::unsigned::is_of_signature(name)
 }
 
-/// Copies headers that some clients send as parameters of a presigned URL into the headers, because S3 accepts them
-/// there. Errors: a header has a different value, or the URL is not presigned.
+/// Copies headers that some clients send as parameters of a presigned URL into the request's headers, because S3
+/// accepts such parameters. Errors: a header has a different value, or the URL is not presigned.
 fn take_hoisted(
     uri: &Uri,
     parameters: &[QueryParameter<'_>],

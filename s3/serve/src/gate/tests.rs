@@ -63,7 +63,7 @@ fn what_is_not_known_is_not_implemented() {
     assert_eq!(plain("GET", "/b?allow-unordered=true&delimiter=/"), Err(400));
 }
 
-/// AWS has specific messages for these.
+/// AWS has specific messages for requests with the wrong method or resource.
 #[test]
 fn misdirected_requests_have_codes_of_their_own() {
     for (method, target, status, code) in [

@@ -7,7 +7,7 @@ const SIZE_LINE_BYTES_MAX: usize = 256;
 /// The maximum number of bytes of all trailers together.
 const TRAILER_BYTES_MAX: usize = 8 * 1024;
 
-/// A decoder of a chunked body: the position of the next byte in it.
+/// A decoder of a chunked body. Its state says which element the next byte belongs to.
 #[derive(Debug, Default)]
 pub(crate) struct ChunkDecoder {
     state: ChunkState,
@@ -34,15 +34,15 @@ pub(crate) enum ChunkStep {
     Trailer(usize),
     /// Content.
     Data(usize),
-    /// The body ended before these bytes.
+    /// The body has ended; these bytes follow it.
     End,
     /// More bytes are needed to decide.
     More,
 }
 
 impl ChunkDecoder {
-    /// Returns the element at the start of `bytes`; content is limited to `data_max` bytes. The caller removes that
-    /// many bytes before the next call. Errors: framing that does not follow the RFC exactly.
+    /// Returns the element at the start of `bytes`; content is limited to `data_max` bytes. The caller removes the
+    /// bytes of the element before the next call. Errors: framing that does not follow the RFC exactly.
     pub(crate) fn step(&mut self, bytes: &[u8], data_max: usize) -> Result<ChunkStep, MessageRefusal> {
         match self.state {
             ChunkState::Done => Ok(ChunkStep::End),
@@ -207,7 +207,7 @@ mod tests {
         }
     }
 
-    /// Any length of the first trailer: at the limit, above it and just below.
+    /// Tries several lengths of the first trailer: just below, at and above the limit.
     #[test]
     fn trailers_have_an_end() {
         for first in TRAILER_BYTES_MAX - 70..TRAILER_BYTES_MAX + 3 {
@@ -223,7 +223,7 @@ mod tests {
         }
     }
 
-    /// Random damage to a valid body: decoding ends, and never yields more content than arrived.
+    /// Damages a valid body at random: decoding ends, and never yields more content than arrived.
     #[test]
     fn damage_does_no_harm() {
         let good = b"a\r\n0123456789\r\n3;x=y\r\nabc\r\n0\r\nT: v\r\n\r\n";

@@ -28,9 +28,9 @@ use crate::unsigned::ConnectionPeer;
 /// The preface that a client with prior knowledge of HTTP/2 sends first (RFC 9113 section 3.4).
 const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// Serves one connection until it ends, or until the gateway is stopped and the request in progress is answered; if
-/// there is no request in progress, waits [`LEAVE_TAKING`](crate::gateway::LEAVE_TAKING) for a last one. `ahead` holds
-/// bytes that were already read. If the client begins with HTTP/2, returns the socket with all bytes read from it.
+/// Serves one connection until it ends, or until the gateway is stopped and the request in progress is answered; if no
+/// request is in progress, waits [`LEAVE_TAKING`](crate::gateway::LEAVE_TAKING) for a last request. `ahead` holds bytes
+/// that were already read. If the client begins with HTTP/2, returns the socket with all bytes read from it.
 pub(crate) async fn serve(
     socket: ClientSocket,
     ahead: Vec<u8>,
@@ -53,7 +53,7 @@ pub(crate) async fn serve(
 enum ConnectionOpening {
     Http1,
     Http2,
-    /// The end: the client closed it, or the gateway stops.
+    /// The end: the client closed the connection, or the gateway stops.
     Closed,
 }
 
@@ -143,7 +143,7 @@ impl ConnectionDriver<'_> {
             }
             match self.read_more(wire, stop.as_mut()).await {
                 Ok(0) => return Ok(ConnectionOpening::Closed),
-                // The code after this hits the same timeout, and sends the response.
+                // The code that reads the head then hits the same timeout, and sends the response.
                 Err(error) if error.kind() == io::ErrorKind::TimedOut => return Ok(ConnectionOpening::Http1),
                 read => read?,
             };
@@ -315,7 +315,7 @@ impl ConnectionDriver<'_> {
         if matches!(held, SocketHolder::Wire(_))
             && let (RequestFraming::Length(bytes), Some(account)) = (framing, trace.account())
         {
-            // A body that came with its head was not read from the socket.
+            // A body that arrived with its head was not counted when it was read, so it is counted here.
             account.charge(bytes);
         }
         let mut returned = match held.take_back() {
@@ -364,7 +364,7 @@ async fn go_on_or_close(wire: BufferedSocket, goes_on: bool) -> Option<BufferedS
 const TOO_SLOW: MessageRefusal =
     MessageRefusal { status: StatusCode::REQUEST_TIMEOUT, why: "the request's head did not arrive in time" };
 
-/// The owner of the socket while a request is answered.
+/// The holder of the socket while a request is answered.
 enum SocketHolder {
     Wire(BufferedSocket),
     Lent(LentBody),

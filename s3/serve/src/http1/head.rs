@@ -26,10 +26,10 @@ impl MessageRefusal {
     }
 }
 
-/// How the end of a body is recognized.
+/// How the end of a request's body is recognized.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RequestFraming {
-    /// By its length in bytes, 0 if none is stated.
+    /// By the length of the body in bytes, 0 if no length is stated.
     Length(u64),
     /// By its last chunk.
     Chunked,
@@ -205,11 +205,12 @@ impl<'b> RequestHead<'b> {
 }
 
 impl RequestHead<'_> {
-    /// Converts the head for the S3 layer. `source` is the buffer that it was parsed from, which is copied once.
+    /// Converts the head to a request for the S3 layer. `source` is the buffer that the head was parsed from; it is
+    /// copied once.
     pub(crate) fn to_request(&self, source: &[u8]) -> Result<Request<()>, MessageRefusal> {
         let copy = Bytes::copy_from_slice(source);
         let copied = |part: &[u8]| {
-            // An empty slice may point anywhere.
+            // The address of an empty slice has no meaning.
             let start = if part.is_empty() { 0 } else { part.as_ptr().addr() - source.as_ptr().addr() };
             copy.slice(start..start + part.len())
         };
@@ -353,7 +354,8 @@ mod tests {
         }
     }
 
-    /// Heads made of relevant pieces in random order: parsing ends, and an accepted head has only one interpretation.
+    /// Parses heads made of relevant pieces in random order: parsing ends, and an accepted head has only one
+    /// interpretation.
     #[test]
     fn random_heads_do_no_harm() {
         const PIECES: &[&str] = &[

@@ -50,7 +50,7 @@ enum UnreadBody {
 }
 
 impl IncomingBody {
-    /// Wraps the socket. A body of unstated length fails beyond `bytes_max`.
+    /// Wraps the socket. Reading a body of unstated length fails beyond `bytes_max`.
     pub(crate) fn new(
         wire: BufferedSocket,
         framing: RequestFraming,
@@ -115,8 +115,8 @@ impl IncomingBody {
         Poll::Ready(piece.transpose())
     }
 
-    /// Fills a whole chunk, or as much of it as the rest of the body fills. If memory is scarce, a body that waits for
-    /// its client passes on what has arrived, or keeps it in as little memory as possible.
+    /// Fills a whole chunk, or a part of it if the body ends before that. If memory is scarce, a body that waits for
+    /// its client passes on the bytes that have arrived, or keeps them in as little memory as possible.
     fn poll_fill(&mut self, context: &mut Context<'_>) -> Poll<Result<(), RequestBodyError>> {
         ready!(self.poll_tell(context))?;
         while self.chunk.filled() < CHUNK_BYTES && !self.is_done() {
@@ -169,7 +169,7 @@ impl IncomingBody {
         let ahead = self.wire.ahead();
         let step = decoder.step(ahead, room.len());
         match step.map_err(|refusal| format!("{BROKEN}: {}", refusal.why))? {
-            // S3's trailers are sent within `aws-chunked`, so these are ignored.
+            // S3's trailers are sent within `aws-chunked`, so the trailers of the transfer coding are ignored.
             ChunkStep::Skip(count) | ChunkStep::Trailer(count) => self.wire.consume(count),
             ChunkStep::Data(count) if count as u64 > self.room_bytes => {
                 return Poll::Ready(Err(format!("{BROKEN}: it exceeds this gateway's limit").into()));
@@ -200,7 +200,7 @@ fn ended_early(read: io::Result<usize>, trace: &RequestTrace) -> io::Result<usiz
     }
 }
 
-/// A request's body in the form that the S3 layer accepts. The connection takes the socket back when the response is
+/// A request's body in the form that the S3 layer accepts. The connection takes its socket back when the response is
 /// ready.
 pub(crate) struct RequestBody {
     incoming: LentBody,

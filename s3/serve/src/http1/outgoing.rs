@@ -21,14 +21,14 @@ use crate::http1::wire::BufferedSocket;
 /// costs less than `sendfile`.
 const INLINE_BYTES: u64 = 64 * 1024;
 
-/// Sent in place of a response whose content turned out to be unreadable.
+/// The response that is sent if the content of the intended response cannot be read.
 const UNREADABLE: &[u8] =
     b"HTTP/1.1 500 Internal Server Error\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
 
 /// The properties of the request that determine the form of its response.
 #[derive(Clone, Copy)]
 pub(crate) struct ResponseForm {
-    /// Whether the client can take chunks.
+    /// Whether the client accepts chunks.
     pub(crate) is_http_1_1: bool,
     /// Whether the request wants only the head.
     pub(crate) is_head: bool,
@@ -37,11 +37,11 @@ pub(crate) struct ResponseForm {
 /// A response that lacks only its last headers.
 pub(crate) struct OutgoingResponse {
     pub(crate) status: StatusCode,
-    /// Bytes of the body, if known.
+    /// The number of bytes of the body, if known.
     pub(crate) body_bytes: Option<u64>,
     head: Vec<u8>,
     body: OutgoingBody,
-    /// Whether the body ends only with the connection.
+    /// Whether only the end of the connection marks the end of the body.
     ends_connection: bool,
 }
 
@@ -50,7 +50,7 @@ enum OutgoingBody {
     Bytes(Bytes),
     File(FileRegion),
     Pieces(ContentPieces),
-    /// A body of the S3 layer, and whether it is sent in chunks.
+    /// A body from the S3 layer, and whether it is sent in chunks.
     Stream(s3s::Body, bool),
     Parts(MultipartContent),
 }
@@ -276,7 +276,7 @@ pub(crate) fn put_number(head: &mut Vec<u8>, name: &str, value: u64) {
     }
 }
 
-/// Returns the current time in the format of `Date`. Cost: formatted once a second.
+/// Returns the current time in the format of `Date`. Cost: each thread formats it once a second.
 fn date() -> [u8; 29] {
     thread_local! {
         static WRITTEN: RefCell<(u64, [u8; 29])> = const { RefCell::new((0, [b' '; 29])) };

@@ -24,7 +24,7 @@ use crate::workers::here;
 const READ_BYTES: usize = 16 * 1024;
 /// The distance between the bytes that are probed to find out whether a file is in memory.
 const PROBE_BYTES: u64 = 1024 * 1024;
-/// The maximum number of bytes of one `sendfile` call, and of one client's turn before the thread serves its other
+/// The maximum number of bytes of one `sendfile` call, and the number of bytes after which the thread serves its other
 /// clients.
 const TURN_BYTES: u64 = 4 * 1024 * 1024;
 /// How long a refused client may continue to send; it must have read the response by then.
@@ -90,7 +90,7 @@ impl BufferedSocket {
         give_buffer(std::mem::take(&mut self.ahead));
     }
 
-    /// Counts the bytes of the next bodies against the rate of a user, if any.
+    /// Counts the bytes of the bodies that follow against the rate of a user, if any.
     pub(crate) fn set_payer(&mut self, account: Option<Arc<UserAccount>>) {
         self.payer = account;
     }
@@ -191,8 +191,8 @@ impl BufferedSocket {
         })
     }
 
-    /// Runs an operation on the socket, which returns the number of bytes transferred. It fails if it has to wait
-    /// longer than the stall timeout, or if the client is slower than the minimum rate.
+    /// Runs an operation on the socket that returns the number of bytes transferred. Errors: `TimedOut` if it has to
+    /// wait longer than the stall timeout, or if the client is slower than the minimum rate; errors of the operation.
     fn timed(
         &mut self,
         context: &mut Context<'_>,
@@ -356,12 +356,13 @@ impl BufferedSocket {
         }
         let mut sink = BufferChunk::new();
         let discard = async { while self.stream.read(sink.memory()).await.is_ok_and(|count| count > 0) {} };
-        // A client that is still sending after that may lose the response.
+        // A client that is still sending after `LINGER` may lose the response.
         let _ = tokio::time::timeout(LINGER, discard).await;
     }
 }
 
-/// Returns the end of the part of `range` that is in memory, within the next turn, by probing single bytes.
+/// Returns the end of the part of `range` that is in memory, but at most `TURN_BYTES` from the start, by probing
+/// single bytes.
 fn find_cached(file: &File, range: &Range<u64>) -> io::Result<u64> {
     let end = range.end.min(range.start + TURN_BYTES);
     let mut until = range.start;

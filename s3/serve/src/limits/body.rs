@@ -10,7 +10,7 @@ use tokio::time::{Sleep, sleep};
 
 use super::UserAccount;
 
-/// Counters of bodies and connections that were ended or refused, and that belong to no user.
+/// Counters of bodies and connections that were ended or refused. They are not counted per user.
 #[derive(Debug, Default)]
 pub(crate) struct LimitCounters {
     /// Bodies ended because the client was too slow, in either direction.
@@ -21,7 +21,7 @@ pub(crate) struct LimitCounters {
     pub(crate) closed_connections: AtomicU64,
 }
 
-/// The limits of bodies of a gateway.
+/// The limits of a gateway for the transfer of bodies.
 #[derive(Clone, Debug)]
 pub(crate) struct BodyLimits {
     /// The maximum time between two pieces of a body, in either direction.
@@ -32,7 +32,7 @@ pub(crate) struct BodyLimits {
 }
 
 impl BodyLimits {
-    /// Returns limits without a least rate.
+    /// Returns limits without a minimum rate.
     #[cfg(test)]
     pub(crate) fn of_tests(stall_timeout: Duration) -> Self {
         BodyLimits { stall_timeout, bytes_per_s_min: 0, counters: Arc::default() }
@@ -59,7 +59,7 @@ impl ProgressWatch {
         self.since.get_or_insert_with(Instant::now);
     }
 
-    /// Records that `bytes` were transferred to or from the client. Returns whether it is fast enough.
+    /// Records that `bytes` were transferred to or from the client. Returns whether the client is fast enough.
     pub(crate) fn moved(&mut self, bytes: u64, limits: &BodyLimits) -> bool {
         self.bytes = self.bytes.saturating_add(bytes);
         let Some(since) = self.since.take() else { return true };
@@ -111,8 +111,8 @@ mod tests {
         BodyLimits { stall_timeout: 10 * SECOND, bytes_per_s_min: 100, counters: Arc::default() }
     }
 
-    /// Returns after how many steps a client counts as too slow; in each step, it transfers this many bytes in a
-    /// second of waiting.
+    /// Returns the number of steps after which a client counts as too slow. In each step, the client transfers `bytes`
+    /// in a second of waiting; in the first, it transfers `first`.
     fn steps(bytes: u64, first: u64) -> Option<usize> {
         let mut watch = ProgressWatch { bytes: first, ..Default::default() };
         (1..=40).find(|_| {

@@ -10,8 +10,8 @@ use http::StatusCode;
 
 use super::{LimitCounters, UserAccount};
 
-/// The maximum number of consecutive requests on a connection that are refused for lack of a valid signature. A client
-/// with a wrong key or clock stops after a few requests.
+/// The maximum number of consecutive requests on a connection that are refused for lack of a valid signature. A
+/// legitimate client with a wrong key or clock stops after a few requests.
 const UNSIGNED_MAX: u32 = 100;
 
 /// The number of connections without a valid signature, by address.
@@ -22,7 +22,7 @@ pub(crate) struct UnsignedConnections {
     counters: Arc<LimitCounters>,
 }
 
-/// A connection in the table. Dropping it removes the connection.
+/// The entry of a connection in the table of addresses. Dropping it removes the connection from the table.
 #[derive(Debug)]
 pub(crate) struct AddressSlot {
     table: Arc<UnsignedConnections>,
@@ -34,7 +34,7 @@ impl UnsignedConnections {
         Arc::new(UnsignedConnections { connections_max, open: Mutex::default(), counters })
     }
 
-    /// Returns the entry of a new connection; `None` if its address has the maximum number of connections.
+    /// Returns the account of a new connection; `None` if its address has the maximum number of connections.
     pub(crate) fn admit(self: &Arc<Self>, address: IpAddr) -> Option<ConnectionAccount> {
         let slot = self.add(address)?;
         Some(ConnectionAccount::new(Some(slot), self.counters.clone()))

@@ -20,9 +20,9 @@ use std::time::{Duration, Instant};
 /// The largest weight of a user.
 pub(crate) const WEIGHT_MAX: u32 = 1000;
 
-/// How far a user's bytes may be ahead of their rate before the user's bodies are delayed.
+/// How far a user may be ahead of their rate before the user's bodies are delayed.
 const RATE_SLACK: Duration = Duration::from_millis(250);
-/// How far a user's bytes may be ahead of their rate before further requests are refused.
+/// How far a user may be ahead of their rate before further requests are refused.
 const RATE_DEBT_MAX: Duration = Duration::from_secs(1);
 
 /// The share of a gateway's resources that one user may use.
@@ -43,7 +43,7 @@ impl Default for UserLimits {
     }
 }
 
-/// The limits that the entry of a user states; the others are the gateway's.
+/// The limits that the entry of a user states. `None` stands for the gateway's own limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct StatedLimits {
     pub(crate) requests_max: Option<u32>,
@@ -101,7 +101,7 @@ pub(crate) struct LimitRefusal {
 /// The requests and bytes of one user, and their limits. All threads share it.
 #[derive(Debug)]
 pub(crate) struct UserAccount {
-    /// Tells accounts apart; never 0.
+    /// The number that distinguishes this account from others; never 0.
     id: u64,
     stated: StatedLimits,
     requests_max: AtomicU32,
@@ -111,7 +111,7 @@ pub(crate) struct UserAccount {
     in_flight: AtomicU32,
     /// The time until which the bytes transferred so far use up the rate, in nanoseconds of [`now_ns`].
     paid_until_ns: AtomicU64,
-    /// Bytes of responses over HTTP/2 and 3 that wait for the user's clients.
+    /// The number of bytes of responses over HTTP/2 and HTTP/3 that wait for the user's clients.
     pub(crate) held_bytes: AtomicU64,
     refused_requests: AtomicU64,
     refused_rate: AtomicU64,
@@ -136,7 +136,7 @@ impl UserAccount {
         Arc::new(account)
     }
 
-    /// Sets the limits that the user's entry does not state.
+    /// Sets the limits that the user's entry does not state to those in `others`.
     pub(crate) fn limit(&self, others: UserLimits) {
         let limits = self.stated.or(others);
         self.requests_max.store(limits.requests_max, Ordering::Relaxed);
@@ -194,7 +194,7 @@ impl UserAccount {
         let _ = self.paid_until_ns.fetch_update(Ordering::Relaxed, Ordering::Relaxed, pay);
     }
 
-    /// Returns how far the user's bytes are ahead of their rate.
+    /// Returns how far the user is ahead of their rate.
     fn debt(&self) -> Duration {
         Duration::from_nanos(self.paid_until_ns.load(Ordering::Relaxed).saturating_sub(now_ns()))
     }
@@ -204,7 +204,7 @@ impl UserAccount {
         if self.is_paced() { self.debt().saturating_sub(RATE_SLACK) } else { Duration::ZERO }
     }
 
-    /// Returns the number of requests in flight, and how many were refused for either reason.
+    /// Returns the number of requests in flight, and how many requests were refused for each reason.
     pub(crate) fn counts(&self) -> UserCounts {
         UserCounts {
             in_flight: self.in_flight.load(Ordering::Relaxed),

@@ -52,12 +52,12 @@ impl LatestUser {
 #[derive(Default)]
 struct TurnQueue {
     clock: u64,
-    /// When each user's next request is due on the virtual clock.
+    /// The virtual time at which each user's next request is due.
     due: HashMap<u64, u64>,
     waiting: BinaryHeap<Reverse<WaitingRequest>>,
     /// Orders requests that are due at the same time by their arrival.
     number: u64,
-    /// The request whose turn it is, until it runs.
+    /// The number of the request that has the turn.
     granted: Option<u64>,
 }
 
@@ -133,7 +133,7 @@ impl TurnQueue {
     }
 }
 
-/// Called when the calling thread has nothing to do: the next request of every user then runs at once.
+/// Called when the calling thread has nothing to do. The next request of every user then runs at once.
 pub(crate) fn forget_turns() {
     let was_shared = LATEST.replace(LatestUser { id: 0, alike: 0, is_shared: false }).is_shared;
     if was_shared {
@@ -211,8 +211,8 @@ mod tests {
         UserAccount::new(StatedLimits::default(), UserLimits { weight, ..Default::default() })
     }
 
-    /// Runs the requests of connections on one thread. Each connection sends `count` requests of its user, one after the
-    /// other. Returns the users in the order in which their requests ran.
+    /// Runs the requests of connections on one thread. Each connection is a user with a count, and sends this number of
+    /// requests, one after the other. Returns the users in the order in which their requests ran.
     fn order(connections: &[(&Arc<UserAccount>, usize)]) -> Vec<u64> {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         let ran = Arc::new(Mutex::new(Vec::new()));

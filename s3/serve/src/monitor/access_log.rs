@@ -19,7 +19,7 @@ use serde::Serialize;
 
 /// How long a line may wait to be written.
 const DELAY: Duration = Duration::from_millis(200);
-/// When this many bytes are buffered, they are written at once.
+/// The number of buffered bytes from which they are written at once.
 const FULL_BYTES: usize = 256 * 1024;
 /// The maximum number of waiting bytes. If the disk accepts no more writes, further lines are dropped and counted.
 const WAITING_BYTES_MAX: usize = 16 * 1024 * 1024;
@@ -42,8 +42,8 @@ struct LogQueue {
 #[derive(Default)]
 struct WaitingLines {
     text: Vec<u8>,
-    /// If the file is to be reopened: how many bytes of `text` are of requests that ended before, and belong in the
-    /// old file.
+    /// If the file is to be reopened: the number of bytes of `text` that belong in the old file, because their requests
+    /// ended before.
     old_bytes: Option<usize>,
 }
 
@@ -194,7 +194,7 @@ impl RequestId {
         std::str::from_utf8(&self.0).unwrap_or_default()
     }
 
-    /// Returns the hexadecimal digits of a number.
+    /// Returns the ID with the hexadecimal digits of a number.
     fn of(number: u64) -> Self {
         const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
         RequestId(std::array::from_fn(|at| DIGITS[(number >> (60 - 4 * at)) as usize & 15]))
@@ -215,7 +215,7 @@ pub(crate) struct RequestIds {
 }
 
 impl RequestIds {
-    /// Starts at a random number, or at the time if there are no random bytes: IDs are not secret.
+    /// Starts at a random number, or at the current time if there are no random bytes: IDs need not be secret.
     pub(super) fn new() -> Self {
         let mut random = [0; 32];
         if getrandom::fill(&mut random).is_err() {
@@ -260,7 +260,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let [path, old] = ["log", "log.1"].map(|name| dir.path().join(name));
         let log = AccessLog::open(&path).unwrap();
-        // More rounds than one: a line may be written before the file is moved.
+        // Several rounds, because a line may be written before the file is moved.
         for round in 0..5 {
             log.write(&format!("before {round}"));
             std::fs::rename(&path, &old).unwrap();

@@ -55,7 +55,7 @@ const OPERATIONS: [&str; 39] = [
 pub(crate) struct OperationCode(u8);
 
 impl OperationCode {
-    /// The code of a request whose signature was not verified.
+    /// The code for a request whose signature was not verified.
     pub(crate) const UNKNOWN: Self = OperationCode(1);
     const OTHER: Self = OperationCode(0);
     pub(crate) const GET_OBJECT: Self = OperationCode(18);
@@ -73,7 +73,7 @@ impl OperationCode {
     }
 }
 
-/// Statuses that are counted by number; the first stands for all others.
+/// Statuses that have a counter each; the first stands for all others.
 const STATUSES: [u16; 18] =
     [0, 200, 204, 206, 304, 400, 403, 404, 405, 408, 409, 411, 412, 413, 416, 500, 501, 503];
 /// Upper bounds of the latency histogram are 2^k µs, from 32 µs to 34 s.
@@ -86,7 +86,7 @@ const SHARDS: usize = 16;
 #[derive(Default)]
 struct OperationCounts {
     statuses: [AtomicU64; STATUSES.len()],
-    /// The last element counts requests beyond the highest bound.
+    /// The number of requests by latency. The last element counts requests above the highest bound.
     latencies: [AtomicU64; BOUNDS + 1],
     us: AtomicU64,
 }

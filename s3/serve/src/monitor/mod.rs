@@ -40,7 +40,7 @@ pub(crate) struct RequestMonitor {
 /// How a response ended.
 pub(crate) struct ResponseEnding {
     pub(crate) status: StatusCode,
-    /// Bytes of the body, if they were known before it was sent.
+    /// The number of bytes of the body, if it was known before the body was sent.
     pub(crate) body_bytes: Option<u64>,
     /// The time at which the head of the response was ready.
     pub(crate) ready: Instant,
@@ -84,7 +84,7 @@ impl RequestMonitor {
 
 /// The maximum number of bytes of a request for one of the three paths.
 const REQUEST_BYTES_MAX: usize = 8 * 1024;
-/// How long a client of these paths may take.
+/// How long a client of the three paths may take.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The source of the data for responses at the three paths.
@@ -95,7 +95,7 @@ pub(crate) trait MonitorSource: Send + Sync + 'static {
     fn metrics(&self) -> String;
 }
 
-/// Answers requests for the three paths while it is polled.
+/// Answers requests for the three paths until the returned future is dropped.
 pub(crate) async fn serve(listener: TcpListener, health: std::sync::Arc<impl MonitorSource>) {
     loop {
         match listener.accept().await {

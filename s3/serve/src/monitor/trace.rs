@@ -26,7 +26,7 @@ pub(crate) struct RequestTrace {
     limited: AtomicU8,
 }
 
-/// The data of a request that only the access log needs; kept only if there is a log.
+/// The data of a request that only the access log needs. It is kept only if there is a log.
 pub(crate) struct LoggedRequest {
     method: String,
     /// The path from the URL without its query, which may contain a signature.
@@ -50,7 +50,7 @@ pub(crate) struct SignedOperation {
     pub(crate) at: Instant,
 }
 
-/// An operation that its user's limits admit. The request is in flight until this is dropped.
+/// An operation that the limits of its user have admitted. Its request counts as in flight until this value is dropped.
 struct AdmittedOperation {
     signed: SignedOperation,
     slot: Result<RequestSlot, LimitRefusal>,
@@ -111,9 +111,9 @@ impl RequestTrace {
         self.bytes_in.load(Ordering::Relaxed)
     }
 
-    /// Returns the value of `Server-Timing` (W3C), in milliseconds: reading the head, checking the signature, and the
-    /// rest up to `ready`, which for an upload includes the wait for its body. The time for sending is not known yet;
-    /// the access log has it.
+    /// Returns the value of `Server-Timing` (W3C), with durations in milliseconds: reading the head, checking the
+    /// signature, and the rest up to `ready`, which for an upload includes the wait for its body. The time for sending
+    /// is not known yet; the access log has it.
     pub(crate) fn server_timing(&self, ready: Instant) -> String {
         let parsed = match self.parsed_ns.load(Ordering::Relaxed) {
             0 => ready,
@@ -146,7 +146,7 @@ pub(super) struct LogLine<'t> {
     bytes_out: Option<u64>,
     /// The time from the start of the request's processing to the end of the response.
     us: u128,
-    /// The part of `us` in which the response was sent.
+    /// The part of `us` during which the response was sent.
     send_us: u128,
     /// Whether the client received the whole response.
     complete: bool,

@@ -1,5 +1,5 @@
-//! Admits clients: determines their users, the user that a thread acts as, and that user's store. Also limits the
-//! resources that clients can occupy: memory for long messages, and requests in progress.
+//! Admits clients: determines the user of each client, the user that its thread acts as, and the store of that user.
+//! Also limits the resources that clients can occupy: memory for long messages, and requests in progress.
 
 use std::collections::HashMap;
 use std::os::fd::AsFd;
@@ -16,7 +16,7 @@ use crate::node::accounts::NodeAccount;
 
 /// The store and the permissions of an admitted caller.
 pub(crate) struct AdmittedCaller {
-    /// The caller's uid; for a client that proved that it knows the secret, the gateway's own uid.
+    /// The caller's uid; for a client that has proved that it knows the secret, the gateway's own uid.
     pub(crate) uid: u32,
     pub(crate) store: Arc<dyn Store>,
     /// Whether staged files may be passed to the caller. This is safe only if the caller owns them anyway.
@@ -32,8 +32,8 @@ pub(super) struct NodeAccess {
     own: Arc<dyn Store>,
     /// Uids of users who may call although the gateway cannot act as them.
     allowed: Vec<u32>,
-    /// The stores of other users, for as long as one of their connections is open. The cached state of a store (held
-    /// directories, sorted names) was read with the permissions of its one user.
+    /// The stores of other users, for as long as one of their connections is open. A store belongs to one user, because
+    /// its cached state (held directories, sorted names) was read with that user's permissions.
     stores: Mutex<HashMap<PeerCredentials, Weak<dyn Store>>>,
 }
 
@@ -105,12 +105,12 @@ impl NodeAccess {
     }
 }
 
-/// Memory per connection that does not count against the limits. It is enough for nearly all requests of Fordway's
-/// clients.
+/// The bytes of memory per connection that do not count against the limits. They are enough for nearly all requests of
+/// Fordway's clients.
 pub(super) const OWN_BYTES: usize = 256 << 10;
-/// Memory for one entry of a listing, with a name of maximum length.
+/// The bytes of memory for one entry of a listing, with a name of maximum length.
 const ENTRY_BYTES: usize = 1 << 10;
-/// Memory for the description of one object, with metadata of maximum length.
+/// The bytes of memory for the description of one object, with metadata of maximum length.
 const DESCRIBED_BYTES: usize = 12 << 10;
 
 /// A limited amount of a resource.
@@ -131,8 +131,8 @@ impl LimitedPool {
         Arc::new(LimitedPool { most, taken: Mutex::new(0), given_back: Condvar::new() })
     }
 
-    /// Takes `count` units, if necessary after others have returned theirs; `None` if that takes longer than
-    /// `patience`.
+    /// Takes `count` units, and waits for others to return theirs if necessary. Returns `None` if that takes longer
+    /// than `patience`.
     pub(super) fn take(self: &Arc<Self>, count: usize, patience: Duration) -> Option<PoolShare> {
         let is_short = |taken: &mut usize| taken.saturating_add(count) > self.most;
         if count > self.most {
@@ -172,11 +172,11 @@ impl Drop for PoolShare {
 
 /// The limits of a gateway.
 pub(super) struct NodeLimits {
-    /// Bytes that all connections together may use beyond [`OWN_BYTES`] each.
+    /// The number of bytes that all connections together may use, beyond [`OWN_BYTES`] for each of them.
     pub(super) memory: Arc<LimitedPool>,
-    /// Bytes that one connection may use beyond [`OWN_BYTES`].
+    /// The number of bytes that one connection may use beyond [`OWN_BYTES`].
     pub(super) connection_bytes_max: usize,
-    /// Requests in progress; `None` for as many as there are connections.
+    /// The maximum number of requests in progress; `None` for one per connection.
     pub(super) requests: Option<Arc<LimitedPool>>,
     /// How long a request waits for other requests to end or return memory.
     pub(super) patience: Duration,
@@ -188,7 +188,7 @@ pub(super) struct ConnectionShare {
     pub(super) user: Arc<NodeAccount>,
 }
 
-/// Memory of a connection, as a part of the gateway's and of its user's.
+/// Memory of a connection, taken from the gateway's share and from its user's share.
 pub(super) struct MemoryShare {
     of_gateway: PoolShare,
     _of_user: PoolShare,
@@ -200,7 +200,7 @@ impl MemoryShare {
     }
 }
 
-/// A request in progress, of the gateway and of its user.
+/// A slot for a request in progress, taken from the gateway's slots and from its user's slots.
 pub(super) struct RequestPlace {
     _of_user: RequestSlot,
     _of_gateway: Option<PoolShare>,
@@ -208,7 +208,8 @@ pub(super) struct RequestPlace {
 
 impl ConnectionShare {
     /// Reserves memory of `bytes` for a connection that already holds `held`; reserves nothing for up to [`OWN_BYTES`].
-    /// Errors: `EntityTooLarge` for more than a connection can ever get, `Unavailable` if other connections occupy it.
+    /// Errors: `EntityTooLarge` for more than a connection can ever get, `Unavailable` if other connections occupy the
+    /// memory.
     pub(super) fn memory_for(&self, bytes: usize, held: usize) -> Result<Option<MemoryShare>> {
         if bytes <= OWN_BYTES {
             return Ok(None);
@@ -222,7 +223,7 @@ impl ConnectionShare {
         Ok(Some(MemoryShare { of_gateway: self.gateway.memory_for(bytes)?, _of_user: of_user }))
     }
 
-    /// Reserves a slot for a request in progress. Errors: `Unavailable` if none becomes free.
+    /// Reserves a slot for a request in progress. Errors: `Unavailable` if no slot becomes free.
     pub(super) fn place(&self) -> Result<RequestPlace> {
         Ok(RequestPlace { _of_user: self.user.begin()?, _of_gateway: self.gateway.place()? })
     }
@@ -249,7 +250,7 @@ impl NodeLimits {
         })
     }
 
-    /// Reserves a slot for a request in progress. Errors: `Unavailable` if none becomes free.
+    /// Reserves a slot for a request in progress. Errors: `Unavailable` if no slot becomes free.
     fn place(&self) -> Result<Option<PoolShare>> {
         let Some(requests) = &self.requests else { return Ok(None) };
         requests.take(1, self.patience).map(Some).ok_or_else(|| {
@@ -259,8 +260,8 @@ impl NodeLimits {
     }
 }
 
-/// Returns the number of bytes that responding takes in addition to the message itself. Errors: `InvalidArgument` for
-/// more objects or longer ranges than one request may have.
+/// Returns the number of bytes of memory that responding to a request takes, in addition to the message itself. Errors:
+/// `InvalidArgument` for more objects or longer ranges than one request may have.
 pub(super) fn answer_bytes(request: &Request<'_>) -> Result<usize> {
     let objects = request.batch_objects();
     if objects > BATCH_OBJECTS_MAX {
@@ -269,7 +270,7 @@ pub(super) fn answer_bytes(request: &Request<'_>) -> Result<usize> {
     }
     Ok(match request {
         Request::ReadRanges { ranges, .. } => match longest_bytes(ranges) {
-            // The ranges are read into memory, and then joined in a second buffer.
+            // The ranges are read into one buffer each, and then joined in a second buffer.
             bytes if bytes <= RANGES_BYTES_MAX => 2 * bytes as usize,
             _ => {
                 let why = format!(

@@ -11,12 +11,12 @@ use crate::UserLimits;
 use crate::limits::{RequestSlot, StatedLimits, UserAccount};
 use crate::node::access::LimitedPool;
 
-/// The share of one user.
+/// The maximum share of the gateway's resources that one user may use.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct NodeUserLimits {
     pub(super) connections_max: usize,
     pub(super) requests: UserLimits,
-    /// Bytes for long messages and their responses.
+    /// The maximum number of bytes for long messages and their responses.
     pub(super) memory_bytes_max: usize,
 }
 

@@ -54,7 +54,7 @@ pub(super) struct GatewayConnection {
     pub(super) user: AccountConnection,
 }
 
-/// Whether a connection is doing work that a stopping gateway should wait for.
+/// Whether a connection is doing work that a stopping gateway waits for.
 ///
 /// Either the connection is ended first, and no more work starts on it, or the work starts first, and the gateway waits
 /// for it.
@@ -66,7 +66,7 @@ impl ConnectionStanding {
     const BUSY: u8 = 1;
     const ENDED: u8 = 2;
 
-    /// Marks the connection as busy, before the client learns that its write was started. Returns false if the
+    /// Marks the connection as busy; called before the client learns that its write was started. Returns false if the
     /// connection was ended.
     pub(super) fn enter(&self) -> bool {
         self.turn(Self::IDLE, Self::BUSY) != Self::ENDED
@@ -135,8 +135,8 @@ impl GatewayConnection {
     /// Serves a client that speaks HTTP; `ahead` holds the bytes that were already read.
     fn serve_http(&self, ahead: &[u8], shared: &NodeGatewayState) -> Result<(), Errno> {
         shared.stats.http_connections.add(1);
-        // Marked as busy for its whole life, because HTTP is stopped in its own way, which completes requests in
-        // progress.
+        // An HTTP connection is busy for its whole life, because it is stopped in a different way, which completes its
+        // requests in progress.
         if !self.standing.enter() {
             return Ok(());
         }
@@ -151,7 +151,7 @@ impl GatewayConnection {
         Ok(())
     }
 
-    /// Welcomes the client, which may first have to authenticate.
+    /// Completes the handshake; the client may first have to authenticate.
     fn admit(
         &self,
         hello: ClientHello,

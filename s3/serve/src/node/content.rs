@@ -1,7 +1,7 @@
 //! Responses and content on their way to the client: inline, as a descriptor, or as a stream.
 //!
-//! A staged file may be lent in advance. A client that has just stored a large object often stores a similar one next.
-//! If it already has the file for the next object, the next put takes one round trip instead of two.
+//! A staged file may be handed out in advance. A client that has just stored a large object often stores a similar one
+//! next. If the client already has the file for that object, the next put takes one round trip instead of two.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -54,8 +54,8 @@ impl ClientSession {
         self.send_object::<GetResponse>(id, object)
     }
 
-    /// Reads an object. Small content takes as few calls of the store as possible; large content is sent as in response
-    /// to `get`.
+    /// Reads an object. Small content takes as few calls to the store as possible; large content is sent as in the
+    /// response to `get`.
     pub(super) fn read(
         &mut self,
         id: u32,
@@ -105,11 +105,11 @@ impl ClientSession {
         sent
     }
 
-    /// Sends the response with the content of the scratch buffer, or without content if it is an error.
+    /// Sends the response with the content of the scratch buffer, or without content if the response is an error.
     pub(super) fn send_scratch<T: WriteField>(&mut self, id: u32, answer: &Result<T>) -> Result<(), Errno> {
         let body = if answer.is_ok() { self.scratch.as_slice() } else { &[] };
         let sent = self.outbox.answer_with_body(id, answer, body);
-        // Memory for a read of many ranges is not kept.
+        // The memory of a read of many ranges is not kept for reuse.
         self.scratch.truncate(INLINE_BYTES_MAX);
         self.scratch.shrink_to(INLINE_BYTES_MAX);
         sent
@@ -184,7 +184,7 @@ pub(super) fn read_small(
     }
 }
 
-/// Responses are gathered until there are this many bytes of them, or until no further request is waiting.
+/// The number of bytes up to which responses are gathered. They are sent earlier if no further request is waiting.
 const GATHER_BYTES: usize = 64 << 10;
 
 /// Gathers responses, and sends them in as few system calls as possible.
@@ -242,7 +242,7 @@ impl ResponseOutbox {
         self.send(body, None)
     }
 
-    /// Lets both sides sleep instead of polling before the next request: a client that reads or writes large content
+    /// Makes both sides sleep instead of polling until the next request: a client that reads or writes large content
     /// itself is busy for longer, and two threads that take turns run best on one core.
     pub(super) fn let_sleep(&mut self) {
         self.flags = ResponseFlags::default();
@@ -298,13 +298,13 @@ impl ResponseOutbox {
     fn send(&mut self, body: &[u8], descriptor: Option<BorrowedFd<'_>>) -> Result<(), Errno> {
         let sent = send_all(self.socket.as_fd(), &self.buffer, body, descriptor);
         self.buffer.clear();
-        // Memory for a long page of a listing is not kept.
+        // The memory of a long page of a listing is not kept for reuse.
         self.buffer.shrink_to(GATHER_BYTES);
         sent
     }
 }
 
-/// The name of an object and the options of its put.
+/// The bucket and key of an object, and the options of its put.
 pub(super) type NamedPut = (Bucket, Key, PutOptions);
 
 /// An object whose write was started before its key is known.
@@ -324,8 +324,8 @@ impl SpareObject {
         Some(SpareObject { bucket, options, writer })
     }
 
-    /// Returns the writer, changed to write `key`; `None` if bucket or options differ, or the writer cannot change its
-    /// key.
+    /// Returns the writer, changed to write the given key; `None` if the bucket or the options differ, or if the writer
+    /// cannot change its key.
     fn turned_to(mut self, (bucket, key, options): &NamedPut) -> Option<Box<dyn Writer>> {
         let is_fit = self.bucket == *bucket && self.options == *options && self.writer.retarget(key);
         is_fit.then_some(self.writer)
@@ -333,7 +333,8 @@ impl SpareObject {
 }
 
 impl ClientSession {
-    /// Publishes the content that the client has written to the spare file, and lends the client another spare file.
+    /// Publishes the content that the client has written to the spare file, and hands out another spare file to the
+    /// client.
     pub(super) fn put_spare(&mut self, id: u32, object: NamedPut, bytes: u64) -> Result<(), Errno> {
         let Some(mut writer) = self.spare.take().and_then(|spare| spare.turned_to(&object)) else {
             return self.outbox.answer(id, &Ok(None::<CommitResponse>));
@@ -346,7 +347,7 @@ impl ClientSession {
         }
     }
 
-    /// Responds that an object is stored. Lends a spare file if `next` describes an object that is expected next.
+    /// Responds that an object is stored. Hands out a spare file if `next` describes an object that is expected next.
     pub(super) fn committed<T: WriteField>(
         &mut self,
         id: u32,

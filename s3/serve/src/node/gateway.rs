@@ -45,16 +45,16 @@ pub struct NodeConfig {
     pub tcp: Option<NodeTcp>,
     /// The maximum number of open connections; further clients are refused.
     pub connections_max: usize,
-    /// Bytes that all connections together may use for long messages and their responses, beyond the 256 KiB that each
-    /// connection has of its own.
+    /// The number of bytes that all connections together may use for long messages and their responses, beyond the 256
+    /// KiB that each connection has of its own.
     pub memory_bytes_max: usize,
-    /// The share of `memory_bytes_max` that one connection may use.
+    /// The maximum number of bytes of `memory_bytes_max` that one connection may use.
     pub connection_bytes_max: usize,
     /// The maximum number of requests in progress; `None` for one per connection.
     pub requests_max: Option<usize>,
     /// The maximum number of open connections of one user; further ones are refused.
     pub user_connections_max: usize,
-    /// The share of `memory_bytes_max` that all connections of one user may use.
+    /// The maximum number of bytes of `memory_bytes_max` that all connections of one user together may use.
     pub user_memory_bytes_max: usize,
     /// The limits of one user's requests. The rate and the weight apply to connections that use HTTP.
     pub user_limits: UserLimits,
@@ -81,8 +81,9 @@ pub struct NodeTcp {
 
 impl NodeConfig {
     /// Returns the defaults: no TCP, no other users allowed, 4,096 connections, 256 MiB for long messages and 32 MiB of
-    /// that for one connection. One user may take all of these and have 8,192 requests in progress. A thread polls for
-    /// 20 µs and may leave the processor of its client. A stall may last for 30 s, draining for 10 s.
+    /// that for one connection. One user may use all connections and all of that memory, and may have 8,192 requests in
+    /// progress. A thread polls for 20 µs and may leave the processor of its client. A stall may last for 30 s, and
+    /// draining for 10 s.
     pub fn new(socket: impl Into<PathBuf>) -> Self {
         NodeConfig {
             socket: socket.into(),
@@ -240,7 +241,7 @@ impl NodeGateway {
         let mut polled =
             vec![PollFd::new(&self.stop.0.1, PollFlags::IN), PollFd::new(&self.unix.listener, PollFlags::IN)];
         polled.extend(self.tcp.as_ref().map(|(listener, _)| PollFd::new(listener, PollFlags::IN)));
-        // An interrupted wait is treated like any other.
+        // A wait that fails or is interrupted is treated like any other.
         let _ = poll(&mut polled, None);
         polled.get(2).is_some_and(|tcp| !tcp.revents().is_empty())
     }
@@ -423,7 +424,7 @@ const PATH_BYTES_MAX: usize = 107;
 pub(super) struct SocketFile {
     pub(super) listener: UnixListener,
     path: PathBuf,
-    /// Device and inode of the socket's file, which show whether the path still refers to it.
+    /// Device and inode of the socket's file, to check whether the path still refers to this file.
     identity: (u64, u64),
 }
 

@@ -66,7 +66,7 @@ impl HttpService {
         HttpService { shared: Arc::new(shared), stop: GatewayStop::new() }
     }
 
-    /// Lets every connection end once its requests in progress are answered.
+    /// Makes every connection end once its requests in progress are answered.
     pub(super) fn stop(&self) {
         self.stop.trigger();
     }
@@ -85,7 +85,7 @@ impl HttpService {
         let runtime = new_runtime().map_err(io::Error::other)?;
         let ended = runtime.block_on(async {
             let stream = tokio::net::UnixStream::from_std(stream)?;
-            // The runtime finds out that a new socket is writable only by waiting for it.
+            // The runtime learns that a new socket is writable only when a task waits for it.
             stream.writable().await?;
             let socket = ClientSocket::Unix(stream);
             match admitted {

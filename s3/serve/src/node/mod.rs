@@ -1,8 +1,8 @@
 //! The gateway of a node: the node protocol on a Unix socket, and on TCP for clients that know the secret.
 //!
-//! Each connection has a thread that reads requests, calls the store, and responds in order: for calls that take
+//! Each connection has one thread, which reads requests, calls the store, and responds in order: for calls that take
 //! microseconds, handing work to another thread costs more than the call. The responses to requests that arrive
-//! together are sent in as few system calls as there are buffers to fill.
+//! together are gathered in a buffer, and sent in as few system calls as possible.
 //!
 //! * `gateway`: configuration, making the socket, accepting, orderly shutdown
 //! * `access`: users, their stores, and limits on the resources that clients can occupy; `accounts`: the resources that

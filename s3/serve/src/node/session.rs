@@ -33,7 +33,7 @@ pub(super) struct ClientSession {
     standing: Arc<ConnectionStanding>,
     /// The write that has been started and neither committed nor abandoned.
     writing: Option<PiecewiseWrite>,
-    /// A staged file lent to the client in advance, for its next object.
+    /// A staged file that was handed out to the client in advance, for its next object.
     pub(super) spare: Option<SpareObject>,
     cores: ThreadAffinity,
 }
@@ -127,7 +127,8 @@ impl ClientSession {
     }
 
     /// Reserves the memory and the slot that the request needs, and waits for them if necessary. `Append` needs
-    /// neither: it has no response that could report a failure. Neither does `Stats`, which shows who is at a limit.
+    /// neither, because it has no response that could report a failure. `Stats` needs neither, because it must show who
+    /// is at a limit.
     fn admit(&self, request: &Request<'_>) -> Result<(Option<MemoryShare>, Option<RequestPlace>)> {
         if matches!(request, Request::Append {} | Request::Stats {}) {
             return Ok((None, None));
@@ -237,7 +238,8 @@ impl ClientSession {
         Ok(())
     }
 
-    /// After an error, the rest of the content is dropped; the client gets the error when it commits.
+    /// Appends content to the write in progress. After an error, the rest of the content is dropped; the client gets
+    /// the error when it commits.
     fn append(&mut self, body: &[u8]) -> Result<(), Errno> {
         let Some(writing) = &mut self.writing else { return Err(Errno::PROTO) };
         if writing.failed.is_none() {
@@ -260,7 +262,7 @@ impl ClientSession {
         writer.commit(expected)
     }
 
-    /// Serves requests that move no content.
+    /// Serves requests that transfer no content.
     fn describe(&mut self, id: u32, request: Request<'_>) -> Result<(), Errno> {
         let (store, out) = (&*self.store, &mut self.outbox);
         let version = |version: &Option<Cow<'_, _>>| version.as_deref().cloned();

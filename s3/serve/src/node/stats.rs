@@ -113,13 +113,13 @@ fn snake_case(name: &str) -> String {
     all
 }
 
-/// Connections with a request in this period or the last one count as busy.
+/// The length of a period. Connections with a request in this period or the previous one count as busy.
 const PERIOD: Duration = Duration::from_millis(10);
-/// Bits that hold the count of a period; the others hold its number.
+/// The number of bits that hold the count of a period; the other bits hold the number of the period.
 const COUNT_BITS: u32 = 20;
-/// After this many unsuccessful polls in a row, a thread polls only rarely.
+/// The number of unsuccessful polls in a row after which a thread polls only rarely.
 const MISSES_MAX: u32 = 4;
-/// A thread that polls rarely does so every `RARELY`th time.
+/// The number of waits for which a thread that polls rarely polls once.
 const RARELY: u32 = 64;
 
 /// State that all connections share.
@@ -184,12 +184,12 @@ impl NodeActivity {
 }
 
 impl ConnectionLookout {
-    /// Whether to poll this time; depends on whether polling helped before.
+    /// Whether the thread should poll this time. The decision depends on whether polling helped before.
     pub(super) fn pays(&mut self) -> bool {
         self.misses < MISSES_MAX || self.misses.is_multiple_of(RARELY)
     }
 
-    /// Records whether a request arrived.
+    /// Records whether a request arrived while the thread polled.
     pub(super) fn learn(&mut self, came: bool) {
         self.misses = if came { 0 } else { self.misses.saturating_add(1) };
         self.hits = self.hits.saturating_add(u32::from(came));
@@ -198,10 +198,10 @@ impl ConnectionLookout {
         }
     }
 
-    /// Whether the thread should move to another processor. On one processor, client and thread take turns, so polling
-    /// never helps; the kernel may leave them there for as long as they run, and a request then takes several times as
-    /// long. A client that pauses between its requests looks the same, so each move doubles the pause before the next
-    /// one.
+    /// Whether the thread should move to another processor. If client and thread share a processor, they take turns, so
+    /// polling never helps. The kernel may leave them there for as long as they run, and each request then takes
+    /// several times as long. A client that pauses between its requests looks the same, so each move doubles the pause
+    /// before the next one.
     pub(super) fn should_move(&mut self) -> bool {
         let pause = if self.moves == 0 { MISSES_MAX } else { RARELY << self.moves.min(DOUBLINGS_MAX) };
         let is_time = self.misses >= pause;

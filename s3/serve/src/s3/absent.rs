@@ -1,4 +1,4 @@
-//! Configurations that buckets in this gateway never have. Programs that describe or clean up a bucket request all of
+//! Configurations that buckets of this gateway never have. Programs that describe or clean up a bucket request all of
 //! them. Getting such a configuration returns S3's error for a missing one, and deleting it succeeds, as on S3.
 
 /// Defines methods of the S3 layer's trait. Each first checks that the bucket exists. Those that get a configuration

@@ -2,7 +2,8 @@
 //! clients.
 //!
 //! No thread waits for a lock. Anyone who may write to a bucket may hold its locks for as long as they like, so work
-//! that finds a lock taken is retried later, and finally answered with 503 and a time to retry.
+//! that finds a lock taken is retried later. If the lock remains taken, the response is 503 with the time after which
+//! the client may retry.
 //!
 //! Work that needs a file server always runs on the threads of that server ([`FileServer`]).
 
@@ -20,9 +21,9 @@ use crate::users::User;
 /// Work that takes at least this long is worth handing over to another thread, which costs about 20 µs.
 const LONG: Duration = Duration::from_micros(200);
 
-/// Runs `work` on a separate thread with the store of `user`. It is the same store object, so it acts as the same user.
-/// Each user's work occupies at most half of the threads, so a user whose directories take long to read delays only
-/// their own requests. Errors: from `work`.
+/// Runs `work` on a separate thread with the store of `user`. Both threads use the same store object, so the work acts
+/// as the same user. Each user's work occupies at most half of the threads, so a user whose directories take long to
+/// read delays only their own requests. Errors: from `work`.
 pub(super) async fn apart<T: Send + 'static>(
     user: Arc<User>,
     work: impl FnOnce(&dyn Store) -> OperationResult<T> + Send + 'static,
@@ -58,12 +59,12 @@ async fn on_its_own<T: Send + 'static>(
     })
 }
 
-/// The typical time of publishing content, or of a user's other changes. If a change waits for a disk, or for a long
-/// directory of old versions to be read, the next ones run on separate threads. If changes happen in memory, another
-/// thread would cost more.
+/// The typical time that publishing content, or another change of a user, takes. If changes typically wait for a disk,
+/// or for a long directory of old versions to be read, the next ones run on separate threads. For changes in memory,
+/// handing them to another thread would cost more than the change.
 #[derive(Default)]
 pub(crate) struct PublishPace {
-    /// A moving average: moves an eighth of the way to each measurement.
+    /// A moving average: each measurement moves it an eighth of the way.
     typical_us: AtomicU32,
 }
 
@@ -115,7 +116,7 @@ impl PublishPace {
         u128::from(self.typical_us.load(Ordering::Relaxed)) >= LONG.as_micros()
     }
 
-    /// Updates the average. Threads may overwrite each other's update; one lost measurement does not matter.
+    /// Updates the average. Threads may overwrite each other's updates; a lost measurement does not matter.
     fn took(&self, time: Duration) {
         let before = i64::from(self.typical_us.load(Ordering::Relaxed));
         let latest = i64::try_from(time.as_micros()).unwrap_or(i64::MAX).min(10_000_000);
@@ -126,8 +127,9 @@ impl PublishPace {
 
 /// How long a request waits for locks in total.
 pub(super) const PATIENCE: Duration = Duration::from_secs(5);
-/// The first and the longest pause between two attempts.
+/// The first pause between two attempts.
 const PAUSE_MIN: Duration = Duration::from_micros(200);
+/// The longest pause between two attempts.
 const PAUSE_MAX: Duration = Duration::from_millis(50);
 
 /// The pauses of one request between its attempts.

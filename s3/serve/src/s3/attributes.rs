@@ -31,7 +31,7 @@ pub(super) fn get(
         document.element("ETag", info.etag.as_str());
     }
     if let Some(checksum) = info.checksum.as_ref().filter(|_| wants(ObjectAttributes::CHECKSUM)) {
-        // Only here, AWS gives a composite checksum without its number of parts.
+        // Unlike in all other responses, AWS gives a composite checksum without its number of parts here.
         let whole = Checksum { parts: None, ..checksum.clone() };
         let kind = checksum.checksum_type().name();
         document.open("Checksum").checksum(Some(&whole)).element("ChecksumType", kind).close();

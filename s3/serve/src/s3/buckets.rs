@@ -68,7 +68,7 @@ fn page_size(asked: Option<i32>) -> OperationResult<usize> {
     }
 }
 
-/// Creates a bucket with the tags and the ownership setting that the request names. `region` is the gateway's region,
+/// Creates a bucket with the tags and the ownership setting that the request states. `region` is the gateway's region,
 /// or `None` if it has none.
 pub(super) async fn create(
     user: &Arc<User>,
@@ -157,7 +157,7 @@ pub(super) fn head(
     Ok(S3Response::with_headers(output, arn(&bucket)))
 }
 
-/// Returns the header with a bucket's name in Amazon's form (ARN).
+/// Returns the header with the ARN (Amazon Resource Name) of a bucket.
 fn arn(bucket: &Bucket) -> HeaderMap {
     let mut headers = HeaderMap::new();
     add_text(&mut headers, BUCKET_ARN, &format!("arn:aws:s3:::{bucket}"));
@@ -195,12 +195,12 @@ pub(super) fn location(
     })
 }
 
-/// Returns the error for an unsupported configuration.
+/// Returns the error with this code for a configuration that a bucket does not have.
 pub(super) fn without(code: &str) -> S3Failure {
     S3Failure::new(code, StatusCode::NOT_FOUND, "this configuration is not supported")
 }
 
-/// Returns the only grant that exists: full control for the holder of the key pair.
+/// Returns the only grant that exists: full control for `owner`.
 pub(super) fn full_control(owner: &Owner) -> Vec<Grant> {
     let grantee = Grantee {
         id: owner.id.clone(),

@@ -31,7 +31,7 @@ pub(super) fn names(bucket: &str, key: &str) -> OperationResult<(Bucket, Key)> {
 }
 
 /// Returns the version that a request names, if any. Errors: `NoSuchVersion`, and `InvalidArgument` for an invalid ID,
-/// in particular an empty one, which must not be taken for the latest version.
+/// in particular an empty one, which must not be mistaken for the latest version.
 pub(super) fn version(named: Option<&str>) -> OperationResult<Option<VersionId>> {
     if named == Some("") {
         let detail = "versionId is empty; omit it to select the latest version";
@@ -197,10 +197,11 @@ fn without_transfer_coding(codings: &str) -> Option<String> {
     (!kept.is_empty()).then_some(kept)
 }
 
-/// Returns the checksum in the head of a request, which may have only one. The S3 layer knows only some of the
-/// headers for checksums. Errors: the text of an `InvalidRequest`.
+/// Returns the checksum that the head of a request states; a head may state only one. The S3 layer knows only some of
+/// the headers for checksums. Errors: the text of an `InvalidRequest`.
 pub(crate) fn stated_checksum(headers: &HeaderMap) -> Result<Option<Checksum>, String> {
-    // Looking up each algorithm's header would cost more than all the rest for a request without one.
+    // For a request without a checksum, looking up the header of each algorithm would cost more than everything else
+    // here.
     if !headers.keys().any(|name| name.as_str().starts_with("x-amz-checksum-")) {
         return Ok(None);
     }
@@ -246,15 +247,15 @@ pub(super) fn add_text(headers: &mut HeaderMap, name: HeaderName, text: &str) {
     }
 }
 
-/// Adds the ID of the new version, unless it is `null`: where versioning is suspended, AWS's responses to writes have
-/// no such header (API reference, examples of PutObject).
+/// Adds the ID of the new version, unless it is `null`: if versioning is suspended, AWS's responses to writes have no
+/// such header (API reference, examples of PutObject).
 pub(super) fn add_version(headers: &mut HeaderMap, made: Option<&VersionId>) {
     if let Some(version) = made.filter(|version| !version.is_null()) {
         add_text(headers, VERSION_ID, version.as_str());
     }
 }
 
-/// The header with the version that a response is about.
+/// The header with the ID of the version that a response describes.
 pub(super) const VERSION_ID: HeaderName = HeaderName::from_static("x-amz-version-id");
 /// The header with tags, in the form of query parameters.
 pub(super) const TAGGING: HeaderName = HeaderName::from_static("x-amz-tagging");
@@ -305,12 +306,12 @@ pub(super) fn location(
     location
 }
 
-/// Returns a tag in quotes, as documents have it.
+/// Returns an ETag in quotes, as in documents.
 pub(crate) fn quoted(tag: &ETag) -> String {
     ["\"", tag.as_str(), "\""].concat()
 }
 
-/// Returns the algorithm that a client names. Errors: `InvalidRequest`.
+/// Returns the checksum algorithm that a client names. Errors: `InvalidRequest`.
 pub(super) fn algorithm(name: &str) -> OperationResult<ChecksumAlgorithm> {
     ChecksumAlgorithm::from_name(name).ok_or_else(|| {
         let mut known = ChecksumAlgorithm::ALL.map(ChecksumAlgorithm::name);
@@ -344,8 +345,8 @@ pub(super) fn refuse(asked: &[(&str, bool)]) -> OperationResult<()> {
     }
 }
 
-/// Passes each header that describes the object to `put`. User metadata may be invalid as headers. Returns `None` as
-/// soon as `put` returns `None`.
+/// Passes each header that describes the object to `put`. User metadata may contain names or values that are not valid
+/// in headers. Returns `None` as soon as `put` returns `None`.
 pub(crate) fn describe(info: &ObjectInfo, put: &mut impl FnMut(&str, &[u8]) -> Option<()>) -> Option<()> {
     put("accept-ranges", b"bytes")?;
     put("etag", quoted(&info.etag).as_bytes())?;

@@ -1,4 +1,4 @@
-//! Copies within the store.
+//! Copies of objects and parts within the store.
 
 use fordway_store::{
     Bucket, ByteRange, CopyOptions, Error, ErrorKind, GetOptions, Key, PutResult, Store, VersionId,
@@ -61,7 +61,7 @@ pub(super) const SOURCE_CONDITIONS: [HeaderName; 4] = [
     HeaderName::from_static("x-amz-copy-source-if-unmodified-since"),
 ];
 
-/// Whether a directive says to replace the source's metadata or tags with those of the request. Errors:
+/// Whether a directive header asks to replace the source's metadata or tags with those of the request. Errors:
 /// `InvalidArgument` for an unknown directive.
 fn replaces(headers: &HeaderMap, directive: &str) -> OperationResult<bool> {
     match headers.get(directive).map(HeaderValue::as_bytes) {

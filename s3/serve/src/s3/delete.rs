@@ -41,8 +41,8 @@ pub(super) fn one(store: &dyn Store, input: DeleteObjectInput) -> OperationResul
     })
 }
 
-/// Returns for each object of a request whether the rules of the bucket refuse its deletion. Empty if they refuse none.
-/// Errors: from reading the rules.
+/// Returns for each object of a request whether the rules of the bucket refuse to delete it. The result is empty if
+/// they refuse none. Errors: from reading the rules.
 pub(super) async fn refused(
     user: &Arc<User>,
     facts: &RequestFacts<'_>,
@@ -119,7 +119,7 @@ fn can_be_named(key: &str) -> bool {
 }
 
 /// Deletes the objects and returns one result per object, in order. If the request names only keys, this takes one call
-/// of the store.
+/// to the store.
 fn results(
     store: &dyn Store,
     bucket: &Bucket,
@@ -193,7 +193,7 @@ impl DeleteConditions {
             Some(Err(error)) if error.is_at_delete_marker() => {
                 return Err(differs("the latest version is a delete marker"));
             }
-            // The store decides whether the object is missing. If it is, there is nothing to delete.
+            // The store decides whether the object is missing. If the object is missing, there is nothing to delete.
             Some(Err(error)) if is_missing(error.kind()) => {}
             Some(Err(error)) => return Err(error),
         }

@@ -1,5 +1,5 @@
-//! Converts the store's errors to S3's, and refuses S3 operations that this gateway does not support. These are
-//! refused by name, and only after the signature and the bucket have been checked, so that strangers learn nothing
+//! Converts the store's errors to S3's, and refuses S3 operations that this gateway does not support. These operations
+//! are refused by name, and only after the signature and the bucket have been checked, so that strangers learn nothing
 //! about buckets.
 
 use fordway_store::{Bucket, Error, ErrorKind, GetOptions, Key, Store};
@@ -73,7 +73,7 @@ impl From<Error> for S3Failure {
     fn from(error: Error) -> Self {
         let (status, code) = to_s3(error.kind());
         let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-        // Do not log unsupported operations, which are the client's problem, and work that will be retried.
+        // Unsupported operations, which are the client's problem, and work that will be retried are not logged.
         let is_ours = status.is_server_error() && error.kind() != ErrorKind::NotImplemented;
         let is_locked = error.kind() == ErrorKind::LockTimeout;
         if is_ours && !is_locked && !is_to_be_done_again() {
@@ -98,11 +98,11 @@ impl From<Error> for S3Failure {
 
 /// AWS's message for a change that a lock forbids.
 const OBJECT_LOCK: &str = "Access Denied because object protected by object lock.";
-/// The prefixes of the texts of such errors, which also come over the node protocol.
+/// The prefixes of the texts of errors caused by a lock. Such errors also arrive over the node protocol.
 const LOCK_REASONS: [&str; 3] =
     ["the version has a legal hold", "the version is retained", "the present retention"];
 
-/// Whether a version's lock is the reason for an error.
+/// Whether an object lock of a version is the reason for an error.
 fn is_by_object_lock(error: &Error) -> bool {
     LOCK_REASONS.iter().any(|reason| error.detail().starts_with(reason))
 }
@@ -191,7 +191,7 @@ pub(super) fn unreadable_body(error: &(dyn std::error::Error + Send + Sync)) -> 
     Error::new(kind, detail).into()
 }
 
-/// Returns the error for trailers that differ from those announced in the head; `detail` is our own text.
+/// Returns the error for trailers that differ from those that the head announces; `detail` is our own text.
 pub(super) fn malformed_trailer(detail: &str) -> S3Failure {
     let words = "The request contained trailing data that was not well-formed or did not conform to our published schema.";
     S3Failure::aws("MalformedTrailerError", StatusCode::BAD_REQUEST, words, detail)
@@ -213,7 +213,8 @@ pub(super) fn refusal(
     operation: &str,
     has_document: bool,
 ) -> S3Failure {
-    // s3cmd copies the access list of an object as a document. It continues after this error, and fails after AWS's.
+    // s3cmd copies the access list of an object as a document. It continues after this error, but fails after AWS's
+    // error.
     let is_access_list = has_document && matches!(operation, "PutBucketAcl" | "PutObjectAcl");
     let checked = if is_access_list { Ok(()) } else { unconfigured(store, bucket, key, operation) };
     match checked {

@@ -152,13 +152,13 @@ fn write_object(
     document.element("StorageClass", "STANDARD").close();
 }
 
-/// Writes a user in the form used in documents.
+/// Writes a user as an element of a document.
 pub(super) fn write_owner(document: &mut ResponseDocument, element: &'static str, owner: &Owner) {
     document.open(element).maybe("ID", owner.id.as_deref());
     document.maybe("DisplayName", owner.display_name.as_deref()).close();
 }
 
-/// Encodes the key after which the next page starts, so that no client mistakes the token for a key.
+/// Encodes the key after which the next page starts as a continuation token that no client mistakes for a key.
 fn write_token(next: &str) -> String {
     URL_SAFE_NO_PAD.encode(next)
 }

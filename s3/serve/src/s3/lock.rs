@@ -30,7 +30,7 @@ const LEGAL_HOLD: &str = "x-amz-object-lock-legal-hold";
 const BYPASS: &str = "x-amz-bypass-governance-retention";
 
 /// Returns the lock that the head of a request states for a new version. Errors: `InvalidArgument`; `InvalidRequest` in
-/// a bucket without object lock. Costs nothing without such headers.
+/// a bucket without object lock. Cost: nothing without such headers.
 pub(super) fn stated(store: &dyn Store, bucket: &Bucket, headers: &HeaderMap) -> OperationResult<ObjectLock> {
     let text = |name| headers.get(name).map(|value: &HeaderValue| value.to_str().unwrap_or_default());
     let (mode, until, hold) = (text(MODE), text(UNTIL), text(LEGAL_HOLD));
@@ -59,7 +59,7 @@ pub(super) fn stated(store: &dyn Store, bucket: &Bucket, headers: &HeaderMap) ->
     Ok(ObjectLock { retention, legal_hold })
 }
 
-/// Checks the date of a retention for a new version. A retention that ends, or is removed, has none. Errors:
+/// Checks the date of a retention for a new version. A request that removes a retention has no date. Errors:
 /// `InvalidArgument` for a date in the past.
 fn check_future(retention: Option<Retention>) -> OperationResult<()> {
     let kept = ObjectLock::NONE.with_retention(retention, SystemTime::now(), false);

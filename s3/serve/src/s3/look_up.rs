@@ -33,7 +33,7 @@ mod tests {
 
     use super::*;
 
-    /// Runs `read` as a serving thread would. Returns its result, and the ID of the serving thread.
+    /// Runs `read` as a serving thread would. Returns the result of `read`, and the ID of the serving thread.
     fn look<T: Send + 'static>(
         read: impl Fn(&dyn Store) -> OperationResult<T> + Send + 'static,
     ) -> (S3Result<T>, ThreadId) {
@@ -86,7 +86,7 @@ mod tests {
         }
     }
 
-    /// The log contains failures, but not attempts that only had to be repeated on a thread that may wait.
+    /// The log contains failed requests, but not attempts that were repeated on a thread that may wait.
     #[test]
     fn only_the_second_answer_is_spoken_of() {
         let log = Log::default();

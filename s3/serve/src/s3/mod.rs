@@ -82,7 +82,7 @@ fn builder(
     publishing: Arc<PublishPace>,
 ) -> S3ServiceBuilder {
     let mut limits = S3Config::default();
-    // No limit here, because the gate limits the size of documents.
+    // The S3 layer needs no limit, because the gate limits the size of documents.
     limits.xml_max_body_size = usize::MAX;
     let mut builder = S3ServiceBuilder::new(S3Frontend { region: region.map(str::to_owned) });
     builder.set_config(Arc::new(StaticConfigProvider::new(Arc::new(limits))));
@@ -103,7 +103,7 @@ pub(crate) fn failed(failure: impl Into<S3Failure>) -> http::Response<s3s::Body>
     })
 }
 
-/// Accepts the same bucket names as the store.
+/// The check of bucket names: accepts the same names as the store.
 struct StoreNames;
 
 impl NameValidation for StoreNames {
@@ -112,10 +112,10 @@ impl NameValidation for StoreNames {
     }
 }
 
-/// Serves S3 operations from the caller's store. Calls block the thread that received the request, except calls that
-/// may take long (see the crate's documentation).
+/// Serves S3 operations from the caller's store. Calls to the store block the thread that received the request, except
+/// calls that may take long (see the crate's documentation).
 struct S3Frontend {
-    /// `None` if requests need not be signed for a region.
+    /// The region that requests must be signed for; `None` if they need not be signed for a region.
     region: Option<String>,
 }
 
@@ -136,7 +136,7 @@ fn owner(user: &User) -> Owner {
     Owner { id: Some(user.name.clone()), display_name: Some(user.name.clone()) }
 }
 
-/// Returns a response that consists only of the headers of its output.
+/// Returns a response without headers other than those of its output.
 fn plain<T>(outcome: OperationResult<T>) -> S3Result<S3Response<T>> {
     outcome.map(S3Response::new).map_err(|S3Failure(error)| error)
 }

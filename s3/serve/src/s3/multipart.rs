@@ -344,7 +344,7 @@ fn no_document(message: String) -> S3Failure {
     S3Failure::new("MalformedXML", StatusCode::BAD_REQUEST, message)
 }
 
-/// The values of a completion request that are in the head.
+/// The values of a CompleteMultipartUpload request that its head states.
 struct CompletionRequest {
     bucket: fordway_store::Bucket,
     key: fordway_store::Key,
@@ -386,8 +386,8 @@ impl CompletionRequest {
         })
     }
 
-    /// Checks that the checksum type in the request is the upload's, and that checksums of parts are of its algorithm.
-    /// Errors: `InvalidRequest`, `BadDigest`.
+    /// Checks that the request states the checksum type of the upload, and that the checksums of its parts have the
+    /// upload's algorithm. Errors: `InvalidRequest`, `BadDigest`.
     fn check_checksums(&self, store: &dyn Store, parts: &[CompletedPart]) -> OperationResult<()> {
         let query = PartsQuery { max_parts: 0, ..Default::default() };
         // The upload may have been completed already; the store's completion checks that.
@@ -420,8 +420,8 @@ impl CompletionRequest {
     }
 }
 
-/// Checks the checksum that a completion states for a part of an upload with a checksum. The checksum is optional.
-/// Errors: `BadDigest` if it is of another algorithm.
+/// Checks the checksum that a CompleteMultipartUpload request states for a part, if the upload has checksums. Stating a
+/// checksum is optional. Errors: `BadDigest` if it is of another algorithm.
 fn check_part(plan: ChecksumFormat, part: &CompletedPart) -> OperationResult<()> {
     let Some(stated) = part.checksum.as_ref().filter(|stated| stated.algorithm != plan.algorithm) else {
         return Ok(());

@@ -1,8 +1,8 @@
 //! Reads of objects (GET and HEAD): whole, a range, or several ranges. They have a separate route, because the S3 layer
 //! refuses headers that HTTP requires servers to ignore, and sends fewer headers for HEAD than for GET.
 //!
-//! Several ranges in one response (`multipart/byteranges`, RFC 9110 section 14.6) are our extension of S3, which turns
-//! a vectored read of thousands of small ranges into one request.
+//! Several ranges in one response (`multipart/byteranges`, RFC 9110 section 14.6) are our extension of S3. They turn a
+//! vectored read of thousands of small ranges into one request.
 
 use std::ops::Range;
 
@@ -128,7 +128,7 @@ impl ReadRequest {
         Ok(answer(&options, &info, &range, headers))
     }
 
-    /// Whether the object is still the version that `If-Range` names. If not, the client wants the whole object.
+    /// Whether the object still meets the condition in `If-Range`. If it does not, the client wants the whole object.
     fn is_still(&self, store: &dyn Store, whole: &GetOptions) -> OperationResult<bool> {
         let info = store.head(&self.bucket, &self.key, whole);
         Ok(self.means(&info.map_err(|error| self.explained(store, error))?))
@@ -178,8 +178,9 @@ impl ReadRequest {
         Ok(headers)
     }
 
-    /// Returns the checksum for the response: of the part if a part is read, else of the object. A range has none,
-    /// because its bytes could not be checked against the object's checksum. The type is always the object's.
+    /// Returns the checksum for the response: that of the part if a part is read, otherwise that of the object. A
+    /// response with a range has none, because a client could not check the range against the object's checksum. The
+    /// checksum type is always the object's.
     fn shown_checksum(
         &self,
         store: &dyn Store,
@@ -191,8 +192,8 @@ impl ReadRequest {
         let shown = match options.part.filter(|_| info.part_count.is_some()) {
             None => whole.clone(),
             Some(number) => {
-                // The condition ensures that these are the parts of the same object, which may have been replaced
-                // in the meantime.
+                // The condition ensures that these parts belong to the same object, because the key may have been given
+                // another object in the meantime.
                 let conditions = Conditions::only_if(info.etag.clone());
                 let same = GetOptions { version: options.version.clone(), conditions, ..Default::default() };
                 let parts = store.object_parts(&self.bucket, &self.key, &same).ok()?;
@@ -331,7 +332,8 @@ fn boundary() -> Result<String, Error> {
     Ok(format!("{:032x}", u128::from_ne_bytes(random)))
 }
 
-/// Adds the object's size to the response if the ranges cannot be satisfied (RFC 9110 section 15.5.17).
+/// Converts an error of a read; adds the object's size if the error is that no range can be satisfied (RFC 9110 section
+/// 15.5.17).
 pub(super) fn outside(error: Error, size_bytes: u64) -> S3Failure {
     let is_range = error.kind() == ErrorKind::InvalidRange;
     let mut failure = S3Failure::from(error);

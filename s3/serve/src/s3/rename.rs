@@ -1,4 +1,4 @@
-//! RenameObject: gives an object another key in its bucket.
+//! RenameObject: changes the key of an object within its bucket.
 
 use fordway_store::{Error, ErrorKind, Key, RenameOptions, Store};
 use http::{HeaderMap, HeaderName};
@@ -18,7 +18,8 @@ const SOURCE_CONDITIONS: [HeaderName; 4] = [
     HeaderName::from_static("x-amz-rename-source-if-unmodified-since"),
 ];
 
-/// A repeated request with the same `x-amz-client-token` finds no source, because the gateway keeps no tokens.
+/// Renames an object. A repeated request with the same `x-amz-client-token` finds no source, because the gateway keeps
+/// no tokens.
 pub(super) fn rename(
     store: &dyn Store,
     (bucket, key): &(String, String),

@@ -1,5 +1,5 @@
-//! Operations that the S3 layer checks but does not serve. They read and write objects. For them, the S3 layer does not
-//! know all request headers, or refuses headers that HTTP requires servers to ignore.
+//! Operations whose requests the S3 layer checks but does not serve. For operations that read and write objects, the S3
+//! layer does not know all request headers, or refuses headers that HTTP requires servers to ignore.
 
 use std::sync::Arc;
 
@@ -44,7 +44,7 @@ pub(super) struct ObjectRoutes {
     pub(super) admission: RequestAdmission,
     pub(super) domains: BucketDomains,
     pub(super) publishing: Arc<PublishPace>,
-    /// `None` if requests need not be signed for a region.
+    /// The region that requests must be signed for; `None` if they need not be signed for a region.
     pub(super) region: Option<String>,
 }
 

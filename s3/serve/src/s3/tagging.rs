@@ -14,8 +14,9 @@ use crate::message::composed;
 use crate::s3::convert::{names, version, version_name, written};
 use crate::s3::error::{OperationResult, S3Failure};
 
-/// The maximum number of characters of a tag's name and of its value (S3's limits).
+/// The maximum number of characters of a tag's name (S3's limit).
 const NAME_CHARS_MAX: usize = 128;
+/// The maximum number of characters of a tag's value (S3's limit).
 const VALUE_CHARS_MAX: usize = 256;
 
 pub(super) fn get(

@@ -67,8 +67,7 @@ pub(crate) struct ObjectUpload {
 }
 
 impl ObjectUpload {
-    /// Starts an object from the head of its request. Errors: those errors of PutObject that occur before its content
-    /// is read.
+    /// Starts an object from the head of its request. Errors: those of PutObject that occur before the content is read.
     pub(super) fn begin(
         store: &dyn Store,
         (bucket, key): (&Bucket, &Key),
@@ -91,8 +90,8 @@ impl ObjectUpload {
         Ok(ObjectUpload { writer, checks })
     }
 
-    /// Starts an object of `size` bytes in one piece, which must have the given SHA-256, if any. Returns `None` if
-    /// there is any error.
+    /// Starts an object of `size` bytes in one piece. The content must have the given SHA-256, if any. Returns `None`
+    /// on any error.
     pub(crate) fn plain(
         store: &dyn Store,
         names: (&Bucket, &Key),
@@ -104,8 +103,8 @@ impl ObjectUpload {
         Some(ObjectUpload { checks: ContentChecks { sha256, ..upload.checks }, ..upload })
     }
 
-    /// Receives the content, and publishes the object. Errors: those errors of PutObject that occur from its content
-    /// on.
+    /// Receives the content, and publishes the object. Errors: those of PutObject that occur while or after the content
+    /// is read.
     pub(crate) async fn receive(
         self,
         body: Body,
@@ -163,8 +162,8 @@ pub(super) async fn put_part(
     Ok(S3Response::with_headers(Body::empty(), headers))
 }
 
-/// Passes a body to `look` and to `writer`, which needs `server`, if any, piece by piece as it arrives. Returns the writer
-/// and the number of bytes.
+/// Passes a body piece by piece, as it arrives, to `look` and to `writer`, which needs the file server `server`, if
+/// any. Returns the writer and the number of bytes.
 async fn receive(
     mut body: Body,
     mut writer: Box<dyn Writer>,
@@ -200,7 +199,7 @@ async fn receive(
 struct ContentChecks {
     size: Option<u64>,
     md5: Option<[u8; 16]>,
-    /// The SHA-256 that the signature covers, if nothing else checks it.
+    /// The SHA-256 that the signature covers, if no other layer checks it.
     sha256: Option<[u8; 32]>,
     checksum: StatedChecksum,
 }
@@ -218,7 +217,8 @@ impl ContentChecks {
     }
 
     /// Returns the expected values. May be called only after the body was read, because its trailers are not known
-    /// earlier. Errors: those of trailers, unless the body has the wrong size, which the writer then reports.
+    /// earlier. Errors: those of trailers. If the body has the wrong size, returns no error, because the writer then
+    /// reports the size.
     fn expected(self, received: u64) -> OperationResult<ExpectedContent> {
         if self.size.is_some_and(|size| size != received) {
             return Ok(ExpectedContent { size: self.size, ..Default::default() });
@@ -258,7 +258,7 @@ impl BodyTrailers {
         self.read(|headers| headers.get(name)?.to_str().ok().map(str::to_owned)).flatten()
     }
 
-    /// Whether there are trailers, apart from a signature.
+    /// Whether there are trailers other than a signature.
     fn is_any(&self) -> bool {
         let is_content = |name: &HeaderName| name != TRAILER_SIGNATURE;
         self.read(|headers| headers.keys().any(is_content)).unwrap_or_default()

@@ -1,6 +1,6 @@
-//! A store limited to what one user may do: some buckets, some keys in them, perhaps read-only, and with the permissions
-//! that the kernel grants the user. The S3 layer reaches a user's store only through this type, so that no operation can omit the
-//! checks.
+//! A store limited to what one user may do: some buckets, some keys in them, perhaps read-only, and with the
+//! permissions that the kernel grants the user. The S3 layer accesses a user's store only through this type, so no
+//! operation can omit the checks.
 
 use std::sync::Arc;
 
@@ -35,7 +35,7 @@ impl ConfinedStore {
             Some(peer) => Some(Arc::new(UserRole::new(&peer).map_err(not_allowed)?)),
             None => None,
         };
-        // A user with a list of buckets gets no access to others through a link inside an allowed bucket.
+        // A user with a list of buckets must not reach other buckets through a symbolic link inside an allowed bucket.
         let open = || match (open()?, &entry.buckets) {
             (store, Some(_)) => Ok(store.within_buckets()?.unwrap_or(store)),
             (store, None) => Ok(store),
@@ -51,8 +51,8 @@ impl ConfinedStore {
         Ok(Arc::new(ConfinedStore { inner, role, buckets, prefixes, read_only: entry.read_only }))
     }
 
-    /// Opens the store as the user for requests without a signature. Links never lead to another bucket, because the
-    /// rules of that bucket would not be checked. Errors: as [`ConfinedStore::open`].
+    /// Opens the store as the user for unsigned requests. Symbolic links to other buckets are never followed, because
+    /// the rules of those buckets would not be checked. Errors: as [`ConfinedStore::open`].
     pub(super) fn open_as(user: &AnonymousUser, open: &OpenStore) -> Result<Arc<dyn Store>> {
         let role = user.acts_as.as_ref().map(|peer| UserRole::new(peer).map(Arc::new)).transpose();
         let role = role.map_err(not_allowed)?;
@@ -135,7 +135,7 @@ fn confined(writer: Box<dyn Writer>, role: Arc<UserRole>) -> Box<dyn Writer> {
     Box::new(ConfinedWriter { inner: Some(writer), role })
 }
 
-/// Runs `work` in the role, if there is one.
+/// Runs `work` as the user of the role, if there is one.
 fn play<T>(role: Option<&UserRole>, work: impl FnOnce() -> Result<T>) -> Result<T> {
     match role {
         Some(role) => role.play(work).map_err(not_allowed)?,
@@ -392,7 +392,7 @@ impl Store for ConfinedStore {
 /// Writes an object as the user, so that the user's quotas apply, and leftovers are removed with the user's
 /// permissions.
 struct ConfinedWriter {
-    /// `None` after the commit.
+    /// The writer of the store; `None` after the commit.
     inner: Option<Box<dyn Writer>>,
     role: Arc<UserRole>,
 }

@@ -146,7 +146,7 @@ pub(super) fn read(path: &Path) -> Result<Vec<UserEntry>> {
     let text = text_of(path)?;
     let wrong = |why: String| Error::new(ErrorKind::InvalidArgument, format!("{}: {why}", path.display()));
     let document: UsersDocument = toml::from_str(&text).map_err(|error| {
-        // The complete message would contain the line, which may contain a secret.
+        // The parser's complete message would quote the line, which may contain a secret.
         let line = error.span().map_or(0, |span| text[..span.start].lines().count().max(1));
         wrong(format!("line {line}: {}", error.message()))
     })?;
@@ -177,7 +177,7 @@ fn text_of(path: &Path) -> Result<String> {
         Error::new(ErrorKind::InvalidArgument, format!("{} cannot be read", path.display())).caused_by(error)
     };
     let file = File::open(path).map_err(failed)?;
-    // The metadata is that of the open file, which nobody can replace in the meantime.
+    // The metadata is read from the open file, so nobody can replace the file in the meantime.
     let found = file.metadata().map_err(failed)?;
     if found.uid() != user_id() && found.uid() != 0 {
         let why = format!("{} belongs to another user, who could add anyone to it; chown it", path.display());

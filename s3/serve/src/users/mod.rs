@@ -1,5 +1,5 @@
-//! The users of a gateway, and the uid and groups that each acts as: a single key pair, or the users of a credentials
-//! file.
+//! The users of a gateway, and the uid and groups that each of them acts as. There is either a single user with one key
+//! pair, or the users of a credentials file.
 //!
 //! * `file`: the credentials file
 //! * `confined`: a store limited to what one user may do
@@ -40,7 +40,7 @@ pub(crate) enum CallerKind {
     Anonymous,
 }
 
-/// The user as whom requests without a signature are carried out, if the rules of a bucket permit them.
+/// The user that unsigned requests are carried out as, if the rules of a bucket permit them.
 #[derive(Clone, Debug)]
 pub struct AnonymousUser {
     /// The name, for the access log.
@@ -61,7 +61,7 @@ pub(crate) struct User {
     pub(crate) store: Arc<dyn Store>,
     /// The keys that sign requests; `None` for a user known without keys.
     pub(crate) keys: Option<UserKeys>,
-    /// Limits this user's work on the shared threads, so that some remain free for other users.
+    /// Limits this user's work on the shared threads, so that some threads remain free for other users.
     pub(crate) share: Arc<Semaphore>,
     /// How long this user's changes other than uploads typically take.
     pub(crate) changes: PublishPace,
@@ -77,7 +77,7 @@ const SHARE: usize = READERS_MAX / 2;
 /// The keys that a user signs with.
 pub(crate) struct UserKeys {
     pub(crate) secret_key: String,
-    /// Checks signatures of plain reads.
+    /// Checks the signatures of plain requests.
     pub(crate) verifier: SignatureVerifier,
 }
 
@@ -93,7 +93,7 @@ impl User {
         User::with((name, CallerKind::Keys, uid), Some(keys), store, account)
     }
 
-    /// A user identified by the kernel.
+    /// Creates a user that the kernel has identified.
     pub(crate) fn of_peer(uid: u32, store: Arc<dyn Store>, account: Arc<UserAccount>) -> Arc<Self> {
         User::with((uid.to_string(), CallerKind::Peer, uid), None, store, account)
     }
@@ -130,7 +130,7 @@ impl User {
         let User { id, kind, uid, .. } = *self;
         let (name, store, share) = (self.name.clone(), self.store.clone(), self.share.clone());
         let (account, changes) = (self.account.clone(), PublishPace::default());
-        // The signature has been checked.
+        // The keys are no longer needed, because the signature has been checked.
         let keys = None;
         Ok(Arc::new(User { id, name, kind, uid, store, keys, share, changes, account, server }))
     }
@@ -149,7 +149,7 @@ pub struct Users {
     by_key: RwLock<Arc<UsersByKey>>,
     /// The user for requests without a signature; `None` if they are refused.
     anonymous: RwLock<Option<Arc<User>>>,
-    /// The limits of users whose entries do not state any.
+    /// The limits of users whose entries state none.
     limits: Mutex<UserLimits>,
     origin: Option<StoreOrigin>,
     is_available: AtomicBool,
@@ -209,9 +209,9 @@ impl Users {
     /// The users of a credentials file, which is read again when it changes. For each of them, `open` opens the
     /// directory `root` as the user and group that the file states.
     ///
-    /// Errors: `InvalidArgument` for a file that does not parse, names a key or a user twice, or a uid
-    /// that the gateway, not being root, cannot act as; `AccessDenied` for one that others may read;
-    /// errors of opening the store.
+    /// Errors: `InvalidArgument` for a file that does not parse, names a key or a user twice, or names a uid that the
+    /// gateway cannot act as because it is not root; `AccessDenied` for a file that others may read; errors of opening
+    /// the store.
     pub fn from_file(credentials: &Path, root: &Path, open: OpenStore) -> Result<Self> {
         Users::load(root, open, CredentialSource::File(credentials.to_owned()))
     }
@@ -337,8 +337,8 @@ impl Users {
         FileServer::of(&*store, bucket).ok().flatten()
     }
 
-    /// Whether there is a directory to serve, to the best of this gateway's knowledge. Looks at it now, unless that could
-    /// take long.
+    /// Whether there is a directory to serve. For a directory on a file server, relies on the latest checks; otherwise
+    /// checks the directory now.
     pub(crate) fn has_root(&self) -> bool {
         match self.server_of(ROOT_DIR) {
             Some(server) => self.is_available() && server.responds(),
@@ -363,8 +363,8 @@ impl Users {
         }
     }
 
-    /// Whether there is a directory to serve. A directory that has replaced the previous one is opened; if there is
-    /// none, requests fail.
+    /// Checks whether there is a directory to serve. If another directory has replaced the previous one, opens it; if
+    /// there is none, requests fail.
     pub(crate) fn look_at_root(&self) -> bool {
         let Some(origin) = &self.origin else { return true };
         let root = origin.root.display();

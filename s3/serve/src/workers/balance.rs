@@ -11,7 +11,7 @@ use crate::workers::{STAYS, WorkerState};
 
 /// How often the load is measured while there are connections.
 const TICK: Duration = Duration::from_millis(100);
-/// The share of their time that threads must be busy before another thread is started.
+/// The share of their time for which threads must be busy before another thread is added.
 const FULL: f64 = 0.75;
 /// The number of idle processors that make another thread worthwhile.
 const IDLE_MIN: f64 = 0.5;
@@ -60,7 +60,7 @@ impl<'p> WorkerScaler<'p> {
             std::cmp::Ordering::Greater => REST_TICKS,
             _ => self.rest.saturating_sub(1),
         };
-        // The number grows at once, but shrinks only after the pause.
+        // The number of threads grows at once, but shrinks only after the pause.
         if wanted > active || self.rest == 0 {
             self.pool.set_active(wanted);
         }
@@ -81,8 +81,8 @@ struct WorkerLoad {
 
 impl WorkerLoad {
     /// Returns how many threads are needed: up to half as many more if the active threads are fully busy and processors
-    /// are idle; one fewer if the others have time for its work. On a machine without an idle processor, the others
-    /// take over its work even if they become fully busy, because more threads would wait for processors, not for
+    /// are idle; one fewer if the other threads have time for its work. On a machine without an idle processor, there
+    /// is one fewer even if the others become fully busy, because more threads would wait for processors, not for
     /// requests.
     fn wanted(self) -> usize {
         let has_idle = self.idle >= IDLE_MIN;
@@ -140,9 +140,10 @@ fn idle_of(stat: &str) -> Option<Duration> {
 pub(super) type Connection = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// A connection as a task of one thread. When the connection has to move, the task ends and another thread gets a new
-/// task. Until the connection registers its socket again, its events still arrive through its first thread.
+/// task. Until the connection registers its socket again, the events of the socket still arrive through the previous
+/// thread.
 pub(super) struct MovableConnection {
-    /// `None` once the connection has left.
+    /// The connection; `None` once it has moved to another thread.
     connection: Option<Connection>,
     pool: Arc<WorkerState>,
     at: usize,
@@ -150,7 +151,7 @@ pub(super) struct MovableConnection {
 }
 
 impl MovableConnection {
-    /// The connection must already be counted as one of thread `at`.
+    /// Creates the task of a connection. The connection must already be counted as one of thread `at`.
     pub(super) fn new(connection: Connection, pool: Arc<WorkerState>, at: usize) -> Self {
         MovableConnection { connection: Some(connection), pool, at, stays: false }
     }
@@ -204,7 +205,7 @@ mod tests {
     fn threads_are_taken_away_that_others_can_stand_in_for() {
         assert_eq!(wanted(2, 0.4, 1.5), 1);
         assert_eq!(wanted(2, 0.9, 1.0), 2);
-        // No processor is idle, so one thread that never sleeps does more work.
+        // No processor is idle, so one thread that never sleeps does more work than two.
         assert_eq!(wanted(2, 0.9, 0.1), 1);
         assert_eq!(wanted(2, 1.4, 0.1), 2);
         assert_eq!(wanted(1, 0.0, 2.0), 1);

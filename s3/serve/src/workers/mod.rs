@@ -1,9 +1,9 @@
 //! The threads that serve connections, as few as the load needs.
 //!
-//! A thread that always has another request waiting never sleeps and need not be woken; on loopback, waking takes two
-//! thirds of the time of a small request. Therefore all connections are on one thread until it is fully busy. They are
-//! spread over more threads only if the machine also has idle processors. `balance` decides how many threads are
-//! needed, and moves connections.
+//! A thread that always has another request waiting never sleeps, and need not be woken. On loopback, waking a thread
+//! takes two thirds of the time of a small request. Therefore all connections are on one thread until it is fully busy.
+//! They are spread over more threads only if the machine also has idle processors. `balance` decides how many threads
+//! are needed, and moves connections.
 
 mod balance;
 
@@ -30,7 +30,8 @@ thread_local! {
     static STAYS: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Returns the number of the calling thread. All threads that do not serve connections have the same number.
+/// Returns the number of the calling thread. All threads that do not serve connections share one number, which no
+/// serving thread has.
 pub(crate) fn here() -> usize {
     HERE.get()
 }
@@ -47,7 +48,7 @@ pub(crate) struct WorkerPool {
     threads: Vec<(oneshot::Sender<()>, JoinHandle<()>)>,
 }
 
-/// The state of the threads that connections share.
+/// The state of the threads, which all connections share.
 struct WorkerState {
     workers: Vec<WorkerThread>,
     /// The number of threads that serve connections: the first `active` ones.
@@ -60,7 +61,7 @@ struct WorkerState {
 struct WorkerThread {
     runtime: Handle,
     connections: AtomicUsize,
-    /// How many of its connections should move to other threads.
+    /// The number of this thread's connections that should move to other threads.
     surplus: AtomicUsize,
 }
 
@@ -112,8 +113,8 @@ impl WorkerState {
         let at = self.emptiest();
         self.workers[at].connections.fetch_add(1, Ordering::Relaxed);
         if let Some(from) = from {
-            // The count is decremented before the connection continues, so that a client that sees its next response
-            // never finds the connection counted twice.
+            // The count is decremented before the connection continues, so that the connection is never counted twice
+            // once the client has its next response.
             self.workers[from].connections.fetch_sub(1, Ordering::Relaxed);
         }
         self.workers[at].runtime.spawn(MovableConnection::new(connection, self.clone(), at));

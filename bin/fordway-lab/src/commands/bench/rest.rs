@@ -70,7 +70,7 @@ fn measure(
                 let block = block(args, point, *http, &requests[phase], (seed, place, clock), context)?;
                 of_point[lane].blocks.push(block);
             }
-            // All HTTP versions have done the same block.
+            // All HTTP versions have now done the same block.
             number += 1;
         }
         rows.extend(of_point);

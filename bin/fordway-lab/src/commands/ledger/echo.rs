@@ -23,7 +23,7 @@ use super::components::framing::PIECE_BYTES;
 const LOOKOUT: Duration = Duration::from_micros(20);
 /// The number of consecutive polls without effect after which polling becomes rare.
 const MISSES_MAX: u32 = 4;
-/// When polling is rare, it happens once in this many waits.
+/// The number of waits for which a side polls once when polling is rare.
 const RARELY: u32 = 64;
 /// The size of the order at the start of a request, in bytes.
 pub(super) const ORDER_BYTES: usize = 24;
@@ -223,7 +223,7 @@ fn taken(
         if let Some(order) = order.filter(|order| got >= order.request_bytes) {
             return Ok(Some(order));
         }
-        // Keep the order; overwrite the unused bytes after it.
+        // The order is kept; the unused bytes after it are overwritten.
         let room = if filled < buffer.len() { &mut buffer[filled..] } else { &mut buffer[ORDER_BYTES..] };
         match receive(room)? {
             0 => return Ok(None),
@@ -316,7 +316,7 @@ mod tests {
         assert!(EchoRequest::read(&[0; ORDER_BYTES - 1]).is_none());
     }
 
-    /// All content beyond the buffer is read, and no byte of the next request.
+    /// Checks that all content beyond the buffer is read, but no byte of the next request.
     #[test]
     fn a_request_is_taken_whole_whatever_pieces_it_comes_in() {
         for (request_bytes, piece) in [(ORDER_BYTES, 7), (1_000, 64), (1_000, 1), (64, 64)] {

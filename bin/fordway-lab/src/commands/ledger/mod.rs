@@ -64,7 +64,7 @@ pub(super) fn run(args: &LedgerArgs, context: &CommandContext) -> Result<Command
     };
     let started = (jiff::Timestamp::now(), Instant::now());
     let parent = args.root.clone().unwrap_or_else(std::env::temp_dir);
-    // Observe the machine before the work starts, because the work raises the load average.
+    // The machine is observed before the work starts, because the work raises the load average.
     let machine = Machine::observe(&[("root", &parent)]);
     let watch = MachineWatch::start(&[], args.trust.force)?;
     let place = tempfile::Builder::new().prefix("fordway-ledger-").tempdir_in(&parent);
@@ -143,7 +143,7 @@ fn describe(
     let of_phase = |(number, name): (usize, &String)| {
         let mut summaries = summarise_phase(lanes, (number as u8, name), records, capacity, plan.seed);
         for summary in &mut summaries {
-            // Components do different work, so that their speeds cannot be compared.
+            // Components do different work, so their speeds cannot be compared.
             summary.ratio = None;
             summary.limit = ResultLimit {
                 name: "cannot tell".to_owned(),

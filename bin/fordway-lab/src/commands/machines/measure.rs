@@ -42,7 +42,7 @@ struct MachineMeasurements {
     conditions: RunConditions,
 }
 
-/// A feature, and its measured values, of which the median counts.
+/// A feature and its measured values. The median of the values counts.
 #[derive(Serialize)]
 struct FeatureMeasurement {
     #[serde(skip)]
@@ -55,7 +55,7 @@ struct FeatureMeasurement {
 pub(super) fn run(args: &MeasureArgs, context: &CommandContext) -> Result<CommandExit> {
     let host = || rustix::system::uname().nodename().to_string_lossy().into_owned();
     let name = args.name.clone().unwrap_or_else(host);
-    // Check the catalogue before spending a minute on measuring.
+    // The catalogue is checked before a minute is spent on measuring.
     args.catalogue.as_deref().map_or(Ok(()), |file| check_new(file, &name))?;
     let machine = Machine::observe(&[("disk", &args.disk)]);
     if cfg!(debug_assertions) {
@@ -275,7 +275,7 @@ fn check_new(file: &Path, name: &str) -> Result<()> {
     Ok(())
 }
 
-/// Appends the entry, which preserves the comments and order of the catalogue.
+/// Appends the entry, so that the comments and the order of the catalogue are preserved.
 fn add(file: &Path, entry: &MachineEntry) -> Result<()> {
     let failed = |error| file_error("writing", file.display(), error);
     let mut file = OpenOptions::new().create(true).append(true).open(file).map_err(failed)?;

@@ -53,7 +53,7 @@ fn measure_disk(dir: &Path) -> std::io::Result<(Duration, Duration)> {
     let file = tempfile::Builder::new().prefix("fordway-probe-").tempfile_in(dir)?;
     let mut piece = vec![0; DISK_PIECE_BYTES];
     let mut random = fordway_measure::SeededRandom::new(1);
-    // Use random bytes, because some disks and file systems skip or compress zeros.
+    // The bytes are random, because some disks and file systems skip or compress zeros.
     piece.chunks_mut(8).for_each(|bytes| bytes.copy_from_slice(&random.next_u64().to_le_bytes()));
     let since = Instant::now();
     for _ in 0..DISK_FILE_BYTES / DISK_PIECE_BYTES as u64 {
@@ -169,7 +169,8 @@ pub(super) struct TriadWork {
 }
 
 impl TriadWork {
-    /// Chooses the amount for this machine. Errors: `InvalidArgument` if that takes more than a quarter of its memory.
+    /// Chooses the amount for this machine. Errors: `InvalidArgument` if the arrays take more than a quarter of the
+    /// machine's memory.
     pub(super) fn of(machine: &Machine) -> Result<Self> {
         let cache_bytes = last_level_cache_bytes(Path::new(CPUS));
         let array_bytes = (TIMES_CACHE * cache_bytes.unwrap_or(0)).max(ARRAY_BYTES_MIN);
@@ -227,8 +228,9 @@ fn last_level_cache_bytes(cpus: &Path) -> Option<u64> {
 
 /// The number of connections whose round-trip time is read.
 const CONNECTIONS: usize = 11;
-/// The maximum amount and duration of a transfer.
+/// The maximum number of bytes of a transfer.
 const TRANSFER_BYTES_MAX: u64 = 1 << 30;
+/// The maximum duration of a transfer.
 const TRANSFER_TIME_MAX: Duration = Duration::from_secs(5);
 const TRANSFER_PIECE_BYTES: usize = 1 << 20;
 /// The minimum size of a transfer. A smaller one would measure the start of a connection rather than its bandwidth.
@@ -309,7 +311,7 @@ fn download(origin: &Origin, path: &str) -> Result<ProbedQuantity> {
     Ok(ProbedQuantity::new("eBW", done as f64 / since.elapsed().as_micros() as f64, "MB/s", how))
 }
 
-/// Measures round trip and bandwidth of the loopback interface.
+/// Measures the round-trip time and the bandwidth of the loopback interface.
 fn loopback() -> Result<Vec<ProbedQuantity>> {
     let failed = |error| file_error("measuring", "the loopback interface", error);
     let listener = TcpListener::bind("127.0.0.1:0").map_err(failed)?;
@@ -352,7 +354,7 @@ fn send(mut stream: TcpStream) -> std::io::Result<()> {
 mod tests {
     use super::*;
 
-    /// Two sockets with two processors each: a cache that processors share counts once.
+    /// Simulates two sockets with two processors each: a cache that processors share counts once.
     #[test]
     fn caches_of_the_last_level_are_added() {
         let dir = tempfile::tempdir().unwrap();

@@ -19,7 +19,7 @@ use tempfile::TempDir;
 const SPHERES: usize = 7;
 /// The picture's width and height in pixels.
 const PIXELS: usize = 1024;
-/// How long iperf3 sends data, in seconds.
+/// The time for which iperf3 sends data, in seconds.
 const NETWORK_SECONDS: &str = "2";
 const BYTES_PER_MB: f64 = 1e6;
 
@@ -151,7 +151,7 @@ fn client(host: &str, port: &str, interrupt: &InterruptFlag) -> Result<f64> {
 
 /// The maximum time for one run of a program.
 const LIMIT: Duration = Duration::from_secs(60);
-/// How often a running program is checked.
+/// The interval at which a running program is checked.
 const POLL: Duration = Duration::from_millis(5);
 
 /// A running program. It is killed when this value is dropped, and when this process ends.
@@ -174,7 +174,7 @@ impl ToolProcess {
     pub(super) fn start(mut command: Command, package: &str) -> Result<Self> {
         let program = command.get_program().to_string_lossy().into_owned();
         let failed = |error| file_error("starting", &program, error);
-        // Send the output to files: nothing reads it while the program measures, so a pipe would fill up.
+        // The output goes to files: nothing reads it while the program measures, so a pipe would fill up.
         let (stdout, stderr) = (tempfile::tempfile().map_err(failed)?, tempfile::tempfile().map_err(failed)?);
         command.stdin(Stdio::null());
         command.stdout(stdout.try_clone().map_err(failed)?).stderr(stderr.try_clone().map_err(failed)?);
@@ -193,7 +193,7 @@ impl ToolProcess {
     /// printing it.
     pub(super) fn await_text(&mut self, text: &str, interrupt: &InterruptFlag) -> Result<()> {
         loop {
-            // Check this first, because a program that is about to end may print the text between the two checks.
+            // This is checked first, because a program that is about to end may print the text between the two checks.
             let has_ended = self.has_ended()?;
             match content(&self.stdout)?.contains(text) {
                 true => return Ok(()),
@@ -249,7 +249,8 @@ impl ToolProcess {
 
 impl Drop for ToolProcess {
     fn drop(&mut self) {
-        // Both calls do nothing if the program has been reaped, because the standard library remembers that.
+        // Both calls do nothing if the program has already been reaped, because the standard library keeps track of
+        // that.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

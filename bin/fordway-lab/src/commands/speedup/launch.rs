@@ -1,5 +1,5 @@
-//! Runs one job: finds the MPI launcher, starts and watches the job, and reads its reports. Also has the program that
-//! the launcher starts instead of ssh, which enters another network on this machine.
+//! Runs one job: finds the MPI launcher, starts and watches the job, and reads its reports. This file also has the
+//! program that the launcher starts instead of ssh, which enters another network on this machine.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -120,7 +120,7 @@ impl<'a> JobRunner<'a> {
             return ends.near.network.start_contained(self.command(setup, ranks, paper)?);
         }
         match NamespaceProcess::start_contained_here(self.command(setup, ranks, paper)?) {
-            // Without the privilege for this, rely on the launcher to end its ranks when it is asked to end.
+            // Without the privilege for this, the launcher is relied on to end its ranks when it is asked to end.
             Err(error) if error.kind() == ErrorKind::NotImplemented => {
                 NamespaceProcess::start_here(self.command(setup, ranks, paper)?)
             }
@@ -128,7 +128,7 @@ impl<'a> JobRunner<'a> {
         }
     }
 
-    /// Waits for a job to end. Ends one that exceeds the deadline, with all its processes, before returning.
+    /// Waits for a job to end. If the job exceeds the deadline, ends it with all its processes before returning.
     fn wait(&self, mut process: NamespaceProcess, since: Instant) -> Result<ExitStatus> {
         loop {
             if let Some(status) = process.ended()? {
@@ -267,7 +267,7 @@ fn version(program: &PathBuf) -> Result<String> {
     let told = told.map_err(|error| file_error("starting", program.display(), error))?;
     let text = String::from_utf8_lossy(&told.stdout);
     let line = text.lines().next().unwrap_or_default().trim().to_owned();
-    // Some builds print the name of the run-time instead.
+    // Some builds print the name of the run-time environment instead.
     match line.contains("(Open MPI) 4.") || line.contains("(OpenRTE) 4.") {
         true => Ok(line),
         false => {
@@ -286,7 +286,7 @@ fn pmpi(args: &SpeedupArgs) -> Result<Option<PathBuf>> {
         let beside = std::env::current_exe().ok().and_then(|exe| Some(exe.parent()?.join(PMPI)));
         return Ok(beside.filter(|path| path.is_file()));
     };
-    // Check now, because the ranks' loader would silently continue without the library.
+    // The path is checked now, because the ranks' loader would silently continue without the library.
     named.canonicalize().map(Some).map_err(|error| file_error("opening", named.display(), error))
 }
 

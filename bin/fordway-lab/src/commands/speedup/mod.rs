@@ -1,5 +1,5 @@
-//! `speedup`: one MPI program on several numbers of ranks, over shared memory, TCP, namespaces and overlays. Covers
-//! where ranks run and what carries their messages; also recomputes a published table.
+//! `speedup`: one MPI program on several numbers of ranks, over shared memory, TCP, namespaces and overlays. This file
+//! decides where ranks run and what carries their messages. It also recomputes a published table.
 
 mod launch;
 
@@ -202,7 +202,7 @@ enum PlannedCarrier {
 
 /// Resolves `names`, so that a mistyped name is reported before the first set-up is brought up.
 ///
-/// Errors: `InvalidArgument` for unknown or repeated names, and for more than 64.
+/// Errors: `InvalidArgument` for unknown or repeated names, and for more than 64 names.
 fn asked(names: &[String]) -> Result<Vec<PlannedSetup<'_>>> {
     if names.len() > 64 {
         return Err(Error::new(ErrorKind::InvalidArgument, "a run has at most 64 set-ups; omit some"));

@@ -6,7 +6,7 @@ use super::processors::allowed;
 use crate::doctor::FindingDraft;
 use crate::doctor::tree::{SystemTree, UnreadableFile, listed, value_of};
 
-/// Version 1 expresses "no limit" as a very large number. Values of at least this size count as no limit.
+/// The smallest value that counts as no limit: version 1 expresses "no limit" as a very large number.
 const NO_LIMIT_BYTES: u64 = 1 << 60;
 
 pub(super) fn cpu_quota(tree: &SystemTree) -> Answer {
@@ -77,7 +77,7 @@ pub(crate) struct QuotaCounters {
     pub(crate) periods: f64,
     /// The number of periods in which the group was throttled.
     pub(crate) throttled: f64,
-    /// The time for which it was throttled, s.
+    /// The time for which the group was throttled, in seconds.
     pub(crate) throttled_s: f64,
 }
 

@@ -8,7 +8,8 @@ use crate::doctor::tree::{SystemTree, UnreadableFile, listed, shown, value_of};
 const NODES: &str = "sys/devices/system/node/online";
 /// The maximum number of NUMA nodes that a kernel can be built for.
 const MAX_NODES: usize = 1 << 10;
-/// Less swapped memory than this is ignored. It usually belongs to idle programs, so nothing waits for it.
+/// The minimum amount of swapped memory for a finding, in MiB. Less memory usually belongs to idle programs, so nothing
+/// waits for it.
 const SWAPPED_LEAST_MIB: f64 = 64.0;
 
 /// The NUMA nodes of this machine, and the subset with a processor that this process may use.
@@ -18,7 +19,7 @@ pub(super) struct UsedNodes {
 }
 
 impl UsedNodes {
-    /// Cost: one file for each node.
+    /// Determines the nodes. Cost: one file for each node.
     pub(super) fn of(tree: &SystemTree) -> Result<Self, UnreadableFile> {
         let mut all = listed(&tree.read(NODES)?);
         all.truncate(MAX_NODES);

@@ -6,8 +6,9 @@ use super::memory::UsedNodes;
 use crate::doctor::FindingDraft;
 use crate::doctor::tree::{SystemTree, UnreadableFile, listed, shown};
 
-/// Richter's minimum and recommended link speeds, in Mbit/s.
+/// Richter's minimum link speed, in Mbit/s.
 const SPEED_LEAST: i64 = 10_000;
+/// Richter's recommended link speed, in Mbit/s.
 const SPEED_BETTER: i64 = 40_000;
 /// Richter's minimum number of PCIe lanes.
 const LANES_LEAST: u32 = 8;

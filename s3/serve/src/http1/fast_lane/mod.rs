@@ -1,7 +1,7 @@
 //! Plain requests that bypass the S3 layer: GET, HEAD, PUT and DELETE of an object, or GET of a range, signed in a
-//! header or in a presigned URL, which is what nearly all clients send.
+//! header or in a presigned URL. Nearly all clients send such requests.
 //!
-//! The fast lane never refuses a request because of its head. It serves a request if the signature is right and
+//! The fast lane never refuses a request because of its head. It serves a request if the signature is valid and
 //! everything else is plain. All other requests go to the S3 layer, including those with a bad signature, those for a
 //! missing object, those beyond a limit of the user and those that would have to wait; the S3 layer answers them as if
 //! there were no fast lane. The content of a PUT is an exception: once some of it has been read, the S3 layer can no
@@ -55,7 +55,7 @@ impl FastLane {
         FastLane { users, domains, publishing }
     }
 
-    /// The typical time of publishing content, for uploads of any kind.
+    /// The typical time that publishing content takes, for uploads of any kind.
     pub(crate) fn publishing(&self) -> &PublishPace {
         &self.publishing
     }
@@ -151,8 +151,8 @@ fn get(
     Some(OutgoingResponse::written(status, head, PreparedBody::Content(object.content)))
 }
 
-/// If another caller holds the lock, or if the delete reaches a large directory, leaves the request to the S3 layer,
-/// which waits for the lock, and for another thread to read the directory.
+/// Deletes an object. If another caller holds the lock, or if the delete reaches a large directory, leaves the request
+/// to the S3 layer, which retries until the lock is free, and reads the directory on another thread.
 fn delete(
     store: &dyn Store,
     (bucket, key): (&Bucket, &Key),
@@ -252,12 +252,12 @@ mod tests {
             Lane { store, lane: FastLane::new(users, domains, Arc::default()), identity }
         }
 
-        /// Returns the head of a request with these headers signed, and with the unsigned lines `further`.
+        /// Returns the head of a request that signs `headers` and adds the unsigned lines `further`.
         fn head(&self, start: &str, headers: &[(&str, &str)], further: &str) -> String {
             self.head_over(UNSIGNED_PAYLOAD, start, headers, further)
         }
 
-        /// Like [`Lane::head`], with the content's hash also signed.
+        /// Like [`Lane::head`], but the signature also covers the hash of the content.
         fn head_over(
             &self,
             payload_hash: &str,

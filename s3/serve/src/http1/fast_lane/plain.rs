@@ -1,4 +1,5 @@
-//! Decides whether a request is plain: it concerns an object, and contains only what clients commonly send.
+//! Decides whether a request is plain: whether it is for an object, and contains only headers and parameters that
+//! clients commonly send.
 
 use std::mem;
 
@@ -70,20 +71,20 @@ impl ObjectMethod {
 pub(super) struct PlainUpload {
     pub(super) headers: HeaderMap,
     pub(super) bytes: u64,
-    /// The SHA-256 of the content that the signature covers, if it covers one.
+    /// The SHA-256 of the content, if the signature covers it.
     pub(super) sha256: Option<[u8; 32]>,
 }
 
-/// A request for an object with nothing unusual about it. Its signature is not checked yet.
+/// A plain request for an object. Its signature has not been checked yet.
 pub(super) struct PlainRequest<'h> {
     pub(super) method: ObjectMethod,
     host: &'h str,
     path: &'h str,
-    /// `None` for the whole object.
+    /// The requested range; `None` for the whole object.
     pub(super) range: Option<ByteRange>,
     if_match: Option<&'h str>,
     pub(super) wants_checksum: bool,
-    /// `None` if a part of the signature is missing.
+    /// The signature; `None` if a part of it is missing.
     pub(super) signature: Option<RequestSignature<'h>>,
 }
 
@@ -118,7 +119,7 @@ struct PlainHeaders<'h> {
 }
 
 impl<'h> PlainHeaders<'h> {
-    /// Returns `None` if there is any other header, or one of them twice.
+    /// Reads the headers of a request. Returns `None` if there is any other header, or if a header occurs twice.
     fn read(head: &RequestHead<'h>) -> Option<Self> {
         let mut fields = PlainHeaders::default();
         let is_put = head.method == "PUT";
@@ -284,8 +285,8 @@ fn is(name: &str, known: &str) -> bool {
     name.eq_ignore_ascii_case(known)
 }
 
-/// Whether a target is a path in exactly the encoding that signatures require. Such a path has one spelling only,
-/// so client and gateway cannot differ about it.
+/// Whether a target is a path in exactly the encoding that signatures require. Such a path has only one spelling, so
+/// client and gateway cannot disagree about it.
 fn is_canonical(target: &str) -> bool {
     // Most paths have no escapes.
     let is_simple = target.bytes().all(|byte| byte == b'/' || is_unreserved(byte));

@@ -38,8 +38,8 @@ impl SignatureVerifier {
         SignatureVerifier { identity, keys: RwLock::new(Vec::new()) }
     }
 
-    /// Whether the signature is right and the S3 layer would find nothing else wrong with it either. The content's hash
-    /// is checked separately.
+    /// Whether the signature is valid, and the S3 layer would also accept it. The hash of the content is checked
+    /// separately.
     pub(super) fn has_signed(
         &self,
         head: &RequestHead<'_>,
@@ -142,7 +142,8 @@ pub(super) struct PresignedQuery<'h> {
 }
 
 impl<'h> PresignedQuery<'h> {
-    /// Returns `None` if there is any other parameter, or if one occurs twice or is not in its canonical spelling.
+    /// Reads the parameters of a presigned URL. Returns `None` if there is any other parameter, or if one occurs twice
+    /// or is not in its canonical spelling.
     pub(super) fn read(method: &str, path: &'h str, query: &'h str) -> Option<Self> {
         let mut found = [None; PARAMETERS.len()];
         for pair in fields(query, b'&') {
@@ -196,7 +197,7 @@ impl<'h> PresignedQuery<'h> {
         })
     }
 
-    /// Whether the URL was signed on `day`, not in the future, and has not expired.
+    /// Whether the URL was signed on `day`, was not signed in the future, and has not expired.
     fn is_valid_now(&self, day: &str) -> bool {
         let Some(signed) = parse_amz_date(self.amz_date) else { return false };
         let Ok(age) = SystemTime::now().duration_since(signed) else { return false };
@@ -257,8 +258,8 @@ fn fields(text: &str, separator: u8) -> impl Iterator<Item = &str> {
     })
 }
 
-/// Returns the named headers with their values. `None` unless they are in order, each occurs once and in printable
-/// ASCII, and `host` and all `x-amz-` headers of the request are among them.
+/// Returns the signed headers with their values. Returns `None` unless the names are in order, each header occurs once
+/// and is printable ASCII, and `host` and all `x-amz-` headers of the request are signed.
 fn signed_headers<'h, 'r>(
     head: &RequestHead<'h>,
     names: &'h str,

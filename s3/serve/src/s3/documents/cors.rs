@@ -1,4 +1,5 @@
-//! CORS: rules for which web pages may use a browser to read and write a bucket (the Fetch standard, section 3.2).
+//! CORS: rules that say which web pages may read and write a bucket through a browser (the Fetch standard, section
+//! 3.2).
 //!
 //! A bucket's CORS rules are one document. Responses to requests with an `Origin` carry the headers of the first rule
 //! that matches, and responses to preflights (`OPTIONS`) carry nothing else. The rules tell browsers what to do;
@@ -60,7 +61,7 @@ fn check_rule(rule: &CORSRule) -> OperationResult<()> {
     if let Some(pattern) = allowed.clone().find(has_wildcards) {
         return refused(format!("AllowedHeader \"{pattern}\" can not have more than one wildcard."));
     }
-    // AWS uses the same message for the headers that a page may read.
+    // AWS uses the same message for the headers of responses that a page may read.
     match allowed.chain(rule.expose_headers.iter().flatten()).find(|name| !is_header(name)) {
         Some(name) => refused(format!("AllowedHeader \"{name}\" contains invalid character.")),
         None => Ok(()),
@@ -96,7 +97,7 @@ impl<'r> PreflightRequest<'r> {
         Some(PreflightRequest { origin, method, headers: names.filter(|name| !name.is_empty()).collect() })
     }
 
-    /// Returns the pattern of origins by which the rule allows the request; `None` if it does not.
+    /// Returns the pattern of origins by which the rule allows the request; `None` if the rule does not allow it.
     fn allowed_by<'c>(&self, rule: &'c CORSRule) -> Option<&'c str> {
         let allows_header = |name: &String| {
             let mut patterns = rule.allowed_headers.iter().flatten();
@@ -158,7 +159,7 @@ pub(crate) fn is_of_page(headers: &HeaderMap) -> bool {
 }
 
 /// Returns the headers of a response to a web page. There are none if no rule allows the request; the browser then
-/// withholds the response from the page. Cost: the document is read for each such request.
+/// withholds the response from the page. Cost: reads the document for each such request.
 pub(crate) fn headers_for(
     store: &dyn Store,
     bucket: &str,

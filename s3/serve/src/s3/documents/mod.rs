@@ -76,7 +76,7 @@ impl DocumentService {
                 let sent = request.input.store_all_limited(usize::MAX).await;
                 let checked = (self.check)(&sent.map_err(|error| unreadable_body(&*error))?);
                 if checked.is_err() {
-                    // If the bucket is missing, that is the error that AWS reports.
+                    // If the bucket is missing, AWS reports that instead.
                     let bucket = bucket.clone();
                     look_up(user.clone(), move |store| Ok(store.head_bucket(&bucket)?)).await?;
                 }
@@ -98,7 +98,7 @@ impl DocumentService {
         }
     }
 
-    /// Makes a change of access rules take effect at once.
+    /// Makes a change of a document with access rules take effect at once.
     fn forget(&self) {
         if self.kind.decides_access() {
             forget_rules();

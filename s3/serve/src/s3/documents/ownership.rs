@@ -22,7 +22,8 @@ pub(super) const SERVICE: DocumentService = DocumentService {
     check,
 };
 
-/// Accepts the one setting. Errors: `MalformedXML` for an unknown setting, `NotImplemented` for any other.
+/// Accepts the one supported setting. Errors: `MalformedXML` for a setting that S3 does not have, `NotImplemented` for
+/// S3's other settings.
 fn check(document: &[u8]) -> OperationResult<Vec<u8>> {
     const OTHERS: [&str; 2] = [ObjectOwnership::BUCKET_OWNER_PREFERRED, ObjectOwnership::OBJECT_WRITER];
     let controls: OwnershipControls = read(document)?;

@@ -22,7 +22,7 @@ use crate::users::{User, Users};
 pub(in crate::s3) const SERVED: [&str; 4] =
     ["GetBucketPolicy", "PutBucketPolicy", "DeleteBucketPolicy", "GetBucketPolicyStatus"];
 
-/// The header that permits a policy which denies its owner to change it.
+/// The header that permits a policy that forbids the bucket's owner to change it.
 const CONFIRM: &str = "x-amz-confirm-remove-self-bucket-access";
 
 /// Serves one of [`SERVED`]. `users` are the users that a policy may name; `None` if they are
@@ -52,7 +52,7 @@ fn get(store: &dyn Store, bucket: &Bucket) -> OperationResult<S3Response<Body>> 
     Ok(response)
 }
 
-/// Says whether the policy is public.
+/// Returns the document that says whether the policy is public.
 fn status(store: &dyn Store, bucket: &Bucket) -> OperationResult<S3Response<Body>> {
     let policy = Policy::parse(&stored(store, bucket)?, bucket.as_str()).map_err(malformed)?;
     let mut answer = ResponseDocument::new("PolicyStatus");

@@ -16,7 +16,7 @@ pub(super) const SERVICE: DocumentService = DocumentService {
     check,
 };
 
-/// Writes out all four settings; those that are not sent are off. Errors: `MalformedXML`.
+/// Returns the document with all four settings; settings that were not sent are off. Errors: `MalformedXML`.
 fn check(document: &[u8]) -> OperationResult<Vec<u8>> {
     let sent: PublicAccessBlockConfiguration = read(document)?;
     let set = |setting: Option<bool>| Some(setting.unwrap_or(false));

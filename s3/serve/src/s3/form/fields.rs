@@ -16,14 +16,15 @@ use crate::s3::tagging;
 /// The text in a key that stands for the name of the file.
 const FILE_NAME: &str = "${filename}";
 
-/// The fields of a form. Each occurs once, except that metadata with the same name forms one list.
+/// The fields of a form. Each occurs at most once, except that fields with metadata of the same name form one list.
 pub(super) struct FormFields {
     fields: Vec<FormField>,
     file_name: String,
 }
 
 impl FormFields {
-    /// Errors: `InvalidArgument` for a field that occurs twice, so that two programs could read the form differently.
+    /// Collects the fields of a form. Errors: `InvalidArgument` for a field that occurs twice, because two programs
+    /// could read such a form differently.
     pub(super) fn new(start: FormStart) -> OperationResult<Self> {
         let mut fields: Vec<FormField> = Vec::with_capacity(start.fields.len());
         for FormField { name, value } in start.fields {
@@ -68,7 +69,7 @@ impl FormFields {
         Ok(key.replace(FILE_NAME, name))
     }
 
-    /// Returns the URL of the page to show afterwards. The second name is the older one.
+    /// Returns the URL of the page to show afterwards. The field has two names; the second is the older one.
     pub(super) fn redirect(&self) -> Option<&str> {
         self.get("success_action_redirect").or_else(|| self.get("redirect"))
     }
@@ -81,7 +82,7 @@ impl FormFields {
             let header = match name.as_str() {
                 "acl" => Ok(HeaderName::from_static("x-amz-acl")),
                 "tagging" => continue,
-                // An empty field of a form was not filled in.
+                // An empty field is one that the browser's user did not fill in.
                 name if value.is_empty() && describes_object(name) => continue,
                 name if stands_for_header(name) => HeaderName::from_bytes(name.as_bytes()),
                 _ => continue,

@@ -72,7 +72,8 @@ impl FileBody {
             // This happens only if content at the end of a piece resembles the boundary.
             (false, _) => Some([held, &content[..]].concat().into()),
         };
-        // A file that is too large is not stored, but counted to its end, because the error states its size.
+        // A file that is too large is not stored, but its bytes are counted to the end, because the error states the
+        // size.
         if self.received > *self.sizes.end() {
             self.next = None;
         }

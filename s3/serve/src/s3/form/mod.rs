@@ -95,7 +95,7 @@ impl FormService<'_> {
         Ok(stored_answer(&form, &target, &made, &location(&target, scheme, &parts.headers, &parts.uri)))
     }
 
-    /// Returns the user as whom the object is stored: the user who signed the form's policy, the user whom the kernel
+    /// Returns the user whose identity the upload uses: the user who signed the form's policy, the user whom the kernel
     /// identified, or the anonymous user. Errors: from the signature; `AccessDenied` for a form without one.
     fn uploader(self, signature: Option<&FormSignature<'_>>) -> OperationResult<Arc<User>> {
         match (self.caller, signature) {
@@ -112,8 +112,8 @@ fn stated_headers(of_request: &HeaderMap, of_fields: &HeaderMap) -> HeaderMap {
     plain.chain(of_fields).map(|(name, value)| (name.clone(), value.clone())).collect()
 }
 
-/// Reads the fields of a form. Returns them and the first bytes of the file. Errors: `MalformedPOSTRequest` and others
-/// of the form; errors of the body.
+/// Reads the fields of a form. Returns them and the first bytes of the file. Errors: `MalformedPOSTRequest` and other
+/// errors of the form; errors of the body.
 async fn read_start(boundary: &str, body: &mut Body) -> OperationResult<(FormStart, Bytes)> {
     let mut reader = FormReader::new(boundary);
     while let Some(frame) = poll_fn(|context| Pin::new(&mut *body).poll_frame(context)).await {

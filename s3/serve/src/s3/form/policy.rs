@@ -1,4 +1,4 @@
-//! The policy of a form: the time until which it may be sent, and the allowed fields and sizes.
+//! The policy of a form: the time until which the form may be sent, and the allowed fields and sizes.
 
 use std::ops::RangeInclusive;
 use std::time::SystemTime;
@@ -12,8 +12,8 @@ use serde_json::{Map, Value};
 use crate::s3::error::{OperationResult, S3Failure};
 use crate::s3::form::fields::FormFields;
 
-/// Fields that need no condition. They belong to the signature, are ignored, or are checksums, which can only cause a
-/// refusal.
+/// Fields that need no condition in the policy. They belong to the signature, are ignored, or are checksums, which can
+/// only cause a refusal.
 const UNCONDITIONED: [&str; 4] = ["policy", "x-amz-signature", "signature", "awsaccesskeyid"];
 const UNCONDITIONED_PREFIXES: [&str; 2] = ["x-ignore-", "x-amz-checksum-"];
 
@@ -174,7 +174,8 @@ impl FieldCondition {
         Ok(FieldCondition { field, value: value.clone(), is_prefix: false, text })
     }
 
-    /// Whether a field may have this value. A content type may be a list, each of which must begin with the prefix.
+    /// Whether a field may have this value. A content type may be a list of types, each of which must begin with the
+    /// prefix.
     fn allows(&self, value: &str) -> bool {
         match (self.is_prefix, self.field.as_str()) {
             (false, _) => value == self.value,
@@ -183,8 +184,8 @@ impl FieldCondition {
         }
     }
 
-    /// Returns the error with the condition as in the policy. The detail has the form of some errors of AWS, which
-    /// minio-go searches for.
+    /// Returns the error, with the condition as the policy states it. The detail has the form of some of AWS's errors,
+    /// because minio-go searches for it.
     fn failed(&self) -> S3Failure {
         let FieldCondition { field, value, is_prefix, text } = self;
         let operation = if *is_prefix { "starts-with" } else { "eq" };
@@ -210,7 +211,7 @@ fn decoded(encoded: &str) -> OperationResult<String> {
     String::from_utf8(bytes).map_err(|_| invalid("Invalid JSON."))
 }
 
-/// Replaces `\$`, with which policies may write a dollar sign (Creating a POST policy, S3 API reference), by an escape
+/// Replaces `\$`, which stands for a dollar sign in policies (Creating a POST policy, S3 API reference), with an escape
 /// that JSON has.
 fn with_escaped_dollars(document: &str) -> String {
     let (mut replaced, mut is_escaped) = (String::with_capacity(document.len()), false);

@@ -1,4 +1,5 @@
-//! The signature of a form's policy, of version 4 or 2. It covers only the policy; the policy covers the form.
+//! The signature of a form's policy, of version 4 or 2. The signature covers only the policy, and the policy restricts
+//! the form.
 
 use std::sync::Arc;
 
@@ -33,8 +34,8 @@ pub(super) struct FormSignature<'f> {
 }
 
 impl<'f> FormSignature<'f> {
-    /// Reads the signature of a form; `None` if the form has no field of a signature. Errors: `InvalidArgument` for a
-    /// field that is missing or invalid, `InvalidRequest` for version 2 if it is not accepted.
+    /// Reads the signature of a form; returns `None` if the form has no field of a signature. Errors: `InvalidArgument`
+    /// for a field that is missing or invalid, `InvalidRequest` for version 2 if it is not accepted.
     pub(super) fn read(form: &'f FormFields, allows_version_2: bool) -> OperationResult<Option<Self>> {
         if VERSION_4[1..].iter().any(|name| form.get(name).is_some()) {
             return FormSignature::read_version_4(form).map(Some);

@@ -79,7 +79,7 @@ pub(super) fn points(args: &PingpongBenchArgs, cores: usize) -> Result<Vec<Pingp
     }
 }
 
-/// The range from which sizes are drawn, and how many are drawn per round.
+/// The range from which sizes are drawn, and the number of sizes that are drawn per round.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SizeRange {
     min_bytes: u64,
@@ -130,7 +130,7 @@ impl SizeRange {
         let (min, max) = (self.min_bytes as f64, self.max_bytes as f64);
         let size = match self.scale {
             ScaleArg::Linear => min + share * (max + 1.0 - min),
-            // The logarithm of 0 is undefined, so add one to every size.
+            // The logarithm of 0 is undefined, so one is added to every size.
             ScaleArg::Log => ((min + 1.0).ln() + share * ((max + 2.0).ln() - (min + 1.0).ln())).exp() - 1.0,
         };
         (size.floor() as u64).clamp(self.min_bytes, self.max_bytes)
@@ -176,7 +176,7 @@ pub(super) struct PingChannel {
 struct ReceivedMessage {
     first_byte: Instant,
     retries: u32,
-    /// The reason if the message failed.
+    /// The reason for the failure; `None` if the message did not fail.
     failure: Option<LoadFailure>,
 }
 

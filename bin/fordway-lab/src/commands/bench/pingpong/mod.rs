@@ -146,7 +146,7 @@ impl PingpongTask<'_> {
                     );
                     done += 1;
                 }
-                // All set-ups of a combination have done the same block.
+                // All set-ups of a combination have now done the same block.
                 number += 1;
             }
         }
@@ -212,7 +212,7 @@ impl SetupBlocks {
     }
 }
 
-/// What a run file contains besides the measurements.
+/// The data in a run file other than the measurements.
 struct RunFacts<'a> {
     args: &'a PingpongBenchArgs,
     points: &'a [PingpongCombination],
@@ -344,7 +344,7 @@ impl RunFacts<'_> {
     }
 }
 
-/// Returns caveats that a reader must know before trusting a set-up's figures.
+/// Returns the caveats that a reader must know before relying on a set-up's figures.
 fn remark(lane: &MeasuredSetup) -> Option<String> {
     let label = lane.label();
     match lane.problem() {
@@ -356,7 +356,7 @@ fn remark(lane: &MeasuredSetup) -> Option<String> {
     }
 }
 
-/// Describes a set-up, or the reason why it is not up.
+/// Describes a set-up, or states the reason why it is not up.
 fn described(lane: &MeasuredSetup) -> Value {
     let settings = lane.running.as_ref().map(|all| all.iter().map(|one| one.settings()).collect::<Vec<_>>());
     json!({

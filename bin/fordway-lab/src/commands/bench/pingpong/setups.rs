@@ -158,7 +158,7 @@ fn end(name: &str, port: &str) -> Vec<String> {
     words.map(str::to_owned).to_vec()
 }
 
-/// Returns how many connections each end must accept at once.
+/// Returns the number of connections that each end must accept at once.
 fn workers(args: &PingpongBenchArgs) -> String {
     let most = args.concurrency.iter().copied().max().unwrap_or(1);
     // Connections of the previously measured policy may still be open.
@@ -194,7 +194,7 @@ fn check_cores(running: &RunningSetup, args: &PingpongBenchArgs) -> Result<()> {
     }
 }
 
-/// How long the first message may take to arrive.
+/// The maximum time for the first message to arrive.
 const FIRST_WITHIN: Duration = Duration::from_secs(15);
 const POLL: Duration = Duration::from_millis(50);
 

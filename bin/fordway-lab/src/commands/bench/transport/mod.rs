@@ -34,14 +34,14 @@ pub(super) fn run(args: &TransportArgs, context: &CommandContext) -> Result<Comm
     let plan = args.setting.plan()?;
     let started = (jiff::Timestamp::now(), Instant::now());
     let root = args.root.clone().unwrap_or_else(std::env::temp_dir);
-    // Observe the machine before the work starts, because the work raises the load average.
+    // The machine is observed before the work starts, because the work raises the load average.
     let machine = Machine::observe(&[("root", &root)]);
     let watch = MachineWatch::start(&[], args.trust.force)?;
     let mut transports = TransportSet::open(args, &plan, &root)?;
     let outcome = measure(&plan, &mut transports, context);
     let (lanes, missing) = (transports.descriptions(), transports.missing.clone());
     let closed = transports.close();
-    // Ctrl-C also ends launchers, with their own exit status, so check for an interrupt before their outcome.
+    // Ctrl-C also ends launchers, with their own exit status, so the interrupt is checked before their outcome.
     context.interrupt.check()?;
     let outcome = outcome?;
     closed?;
@@ -59,7 +59,8 @@ pub(super) fn run(args: &TransportArgs, context: &CommandContext) -> Result<Comm
     report(args, &run, context)
 }
 
-/// Runs the other side of a bare TCP connection. It is a separate process so that its CPU time is counted separately.
+/// Runs the other side of a bare TCP connection. That side is a separate process, so that its CPU time is counted
+/// separately.
 fn follow_at(address: SocketAddr) -> Result<CommandExit> {
     follow(&mut TcpLink::connect(address)?)?;
     Ok(CommandExit::Ok)
@@ -107,12 +108,13 @@ const BUCKET: &str = "transport";
 /// All transports, ready to use.
 struct TransportSet {
     all: Vec<Box<dyn MessageTransport>>,
-    /// Programs that end when their transports do.
+    /// Programs that end when their transports end.
     programs: Vec<ChildProgram>,
     gateways: Vec<GatewayProcess>,
     nginx: Option<NginxServer>,
-    /// The process IDs of the processes that send requests (including this one), and of those that respond.
+    /// The process IDs of the processes that send requests, including this one.
     askers: Vec<u32>,
+    /// The process IDs of the processes that respond.
     answerers: Vec<u32>,
     /// The transports that were left out, and why.
     missing: Vec<String>,

@@ -167,7 +167,7 @@ impl MpiProgram {
                     MpiCarrier::Tcp => {
                         vec![("OMPI_MCA_btl", "self,tcp"), ("OMPI_MCA_btl_tcp_if_include", "lo")]
                     }
-                    // Version 5 renamed this component.
+                    // Version 5 of Open MPI renamed this component.
                     MpiCarrier::Shm if self.implementation.contains(" v4") => {
                         vec![("OMPI_MCA_btl", "self,vader")]
                     }
@@ -213,7 +213,7 @@ fn implementation_of(binary: &Path) -> std::result::Result<String, String> {
     }
 }
 
-/// Enough one-byte messages for a stable median, in less than a second.
+/// Options for enough one-byte messages for a stable median, in less than a second.
 const PLAN: [&str; 6] = ["--size", "1", "--rounds", "5", "--messages", "1000"];
 const EXCHANGE: &str = "half-round-trip";
 

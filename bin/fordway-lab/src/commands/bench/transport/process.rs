@@ -56,7 +56,7 @@ impl ChildProgram {
         }
     }
 
-    /// Waits for the end of a program that ends when its peer does.
+    /// Waits for the end of a program that ends when its peer ends.
     pub(super) fn finish(mut self) -> Result<()> {
         let end = Instant::now() + PATIENCE;
         while Instant::now() < end {

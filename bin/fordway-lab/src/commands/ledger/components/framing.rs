@@ -34,14 +34,16 @@ use tokio::runtime::{Builder, Runtime};
 use super::request::{S3Request, fields};
 use super::{DistinctContent, ObjectOperation, failed, same};
 
-/// How much of a file the gateway reads and sends at a time.
+/// The number of bytes of a file that the gateway reads and sends at a time.
 pub(in crate::commands::ledger) const PIECE_BYTES: usize = 64 << 10;
-/// How much of a response the gateway buffers before the client reads it; also the capacity of the pipe.
+/// The number of bytes of a response that the gateway buffers before the client reads them; also the capacity of the
+/// pipe.
 const SEND_BUFFER_BYTES: usize = 256 << 10;
-/// The client's flow-control windows and largest frame.
+/// The size of the client's flow-control windows.
 const WINDOW_BYTES: u32 = 8 << 20;
+/// The maximum size of a frame that the client accepts.
 const FRAME_BYTES_MAX: u32 = 256 << 10;
-/// A limit that is never reached. It is set because the client sets one, which takes time.
+/// A time limit that is never reached. It is set because the client also sets one, which costs time.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Writes and reads the frames of a request and its response, including the content, with both libraries. HPACK
@@ -93,7 +95,7 @@ impl Http2Frames {
     /// Returns the lengths of the request and of the response with its content, in bytes, with compressed heads.
     pub(in crate::commands::ledger) fn lengths(&mut self, size_bytes: u64) -> Result<(usize, usize)> {
         self.prepare(size_bytes)?;
-        // Both sides remember heads from the first request, so measure the second one.
+        // Both sides remember heads from the first request, so the second one is measured.
         self.run()?;
         let before = [&self.asked_bytes, &self.answered_bytes].map(|count| count.load(Ordering::Relaxed));
         self.run()?;

@@ -21,11 +21,11 @@ use tokio::runtime::{Builder, Runtime};
 use super::super::echo::{AdaptiveWait, EchoRequest, ORDER_BYTES, ReplyForm};
 use super::framing::PIECE_BYTES;
 
-/// How much the client of the http lane receives at a time while it waits for a head.
+/// The number of bytes that the client of the http lane receives at a time while it waits for a head.
 const HEAD_BUFFER_BYTES: usize = 16 << 10;
 /// The size of the receive buffer of the node lane's client.
 const INBOX_BYTES: usize = 72 << 10;
-/// How long the other side may take to start.
+/// The maximum time for the other side to start.
 const READY_WITHIN: Duration = Duration::from_secs(30);
 
 /// The message sizes of one operation, and how the response is sent.
@@ -38,10 +38,10 @@ pub(in super::super) struct MessageSizes {
     pub(in super::super) rest_bytes: usize,
 }
 
-/// Returns the messages of an operation on this many bytes.
+/// A function that returns the message sizes of an operation on the given number of bytes.
 pub(in super::super) type MessageSizing = Box<dyn FnMut(u64) -> Result<MessageSizes>>;
 
-/// The process on the other side. It ends when the connection does.
+/// The process on the other side. It ends when the connection ends.
 pub(super) struct PeerProcess(Child);
 
 impl PeerProcess {
@@ -52,7 +52,7 @@ impl PeerProcess {
 
 impl Drop for PeerProcess {
     fn drop(&mut self) {
-        // The connection was closed before this, so the process is about to end, or never connected.
+        // The connection has already been closed, so the process is about to end, or it never connected.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -126,8 +126,8 @@ impl RoundTrip {
     }
 
     /// Keeps the client busy between two requests, as in a lane: a client that received a file descriptor uses the
-    /// content before it sends the next request, and a client that writes objects removes the last one. Meanwhile the
-    /// other side sleeps, and the longer it sleeps, the longer it takes to wake up.
+    /// content before it sends the next request, and a client that writes objects removes the last one. In the meantime
+    /// the other side sleeps; the longer it sleeps, the longer it takes to wake up.
     pub(super) fn rest(&mut self) {
         self.rest.1.copy_from_slice(black_box(&self.rest.0));
     }
@@ -205,7 +205,7 @@ impl LedgerComponent for UnixRoundTrip {
             self.descriptor = descriptor;
             self.trip.received += count;
         }
-        // The descriptor is closed within the measured time, as a file that was read would be.
+        // The descriptor is closed within the measured time, because a client would also close a file that it has read.
         let has_descriptor = self.descriptor.take().is_some();
         match has_descriptor == (self.trip.order.form == ReplyForm::Descriptor) {
             true => Ok(()),

@@ -330,7 +330,7 @@ impl ObjectGet {
 impl LedgerComponent for ObjectGet {
     fn prepare(&mut self, size_bytes: u64) -> Result<()> {
         self.objects.take(ObjectOperation::Get, size_bytes)?;
-        // A connection belongs to the network in which it was made, whichever thread uses it later.
+        // A connection belongs to the network in which it was made, regardless of which thread uses it later.
         let Some(network) = self.network.clone() else { return Ok(()) };
         network.run(|| self.run())?
     }

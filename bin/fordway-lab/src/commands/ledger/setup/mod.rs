@@ -1,5 +1,6 @@
 //! The components and paths of a ledger, with the gateways and files they need. [`paths`] has those that read and write
-//! on this machine. Those through the networks of set-ups are here; they show how much an overlay adds to a known path.
+//! on this machine. This file has the paths through the networks of set-ups, which show how much an overlay adds to a
+//! known path.
 
 mod paths;
 
@@ -21,8 +22,9 @@ use super::components::{ClockReading, ContentDigest, DistinctContent, MemoryCopy
 use crate::args::PathArg;
 use crate::commands::gateway::GatewayProcess;
 
-/// The content of a TLS record, and the overhead of a record, in bytes.
+/// The number of bytes of content in a TLS record.
 const RECORD_BYTES: u64 = 16 << 10;
+/// The number of bytes that a TLS record adds to its content.
 const RECORD_OVERHEAD_BYTES: u64 = 22;
 const BUCKET: &str = "ledger";
 

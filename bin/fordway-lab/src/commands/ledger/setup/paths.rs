@@ -171,7 +171,7 @@ impl LedgerSetup {
                 .with("pread in pieces")
                 .with("tcp round trip, event loops")
                 .with("http2 frames")
-                // The component's frames go through a pipe in memory, which the path does not have.
+                // The component sends its frames through a pipe in memory, which is not part of the path.
                 .less("memory pipe")
                 .with("http1 heads")
                 .with("sign")
