@@ -235,7 +235,7 @@ impl FsckRun<'_> {
         is_sealed(&record, stat) && !record.is_apart && !(self.read && content::can_be_checked(&record))
     }
 
-    /// Checks a file whose state and record were read from the same open file.
+    /// Checks a file after opening it, so that its state and its record belong to the same version.
     fn opened(&mut self, bucket: &Bucket, dir: &File, path: &str, name: &str) -> Result<()> {
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
         let open = || open_in(dir, name, flags, Mode::empty());
