@@ -26,7 +26,7 @@
 #define FORDWAY_ADVICE_DONTNEED 4
 
 // Options for opening a file. Clear the structure, for example with `= {0}`, and set `size` to its `sizeof`, so that
-// fields which a later version adds keep their defaults. A field that is 0 or NULL has its default value.
+// fields which a later version adds keep their defaults. 0 or NULL in a field selects its default.
 struct fordway_options {
   // `sizeof(struct fordway_options)`.
   size_t size;
