@@ -28,14 +28,14 @@ pub enum DirectoryChange<'n> {
     Made {
         /// The name.
         name: &'n [u8],
-        /// Whether the name is that of a directory, rather than of any other type of file.
+        /// Whether the name belongs to a directory, rather than to any other type of file.
         is_dir: bool,
     },
     /// The name was removed: unlinked, or renamed to another.
     Gone {
         /// The name.
         name: &'n [u8],
-        /// Whether the name was that of a directory.
+        /// Whether the name belonged to a directory.
         is_dir: bool,
     },
     /// The directory itself was moved or removed, or its owner or mode changed; or the watch has ended.

@@ -124,16 +124,22 @@ def _has_other_endpoint(client: Any) -> bool:  # noqa: ANN401
     """Returns whether the program itself selected a server other than AWS or the one that the
     environment names.
     """
-    chosen = client.meta.endpoint_url
-    named = (os.environ.get(name) for name in ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"))
-    return chosen not in named and not (urlsplit(chosen).hostname or "").endswith(AWS_DOMAINS)
+    return not _is_named(client) and not _is_aws(client)
 
 
 def _leads_to_aws(client: Any) -> bool:  # noqa: ANN401
     """Returns whether the client's endpoint is AWS, and the environment does not name it."""
-    chosen = client.meta.endpoint_url
+    return not _is_named(client) and _is_aws(client)
+
+
+def _is_named(client: Any) -> bool:  # noqa: ANN401
+    """Returns whether the environment names the client's endpoint."""
     named = (os.environ.get(name) for name in ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"))
-    return chosen not in named and (urlsplit(chosen).hostname or "").endswith(AWS_DOMAINS)
+    return client.meta.endpoint_url in named
+
+
+def _is_aws(client: Any) -> bool:  # noqa: ANN401
+    return (urlsplit(client.meta.endpoint_url).hostname or "").endswith(AWS_DOMAINS)
 
 
 def _refuse(model: Any, **_: object) -> None:  # noqa: ANN401
