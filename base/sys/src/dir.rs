@@ -52,6 +52,12 @@ pub fn read_dir(dir: impl AsFd, visit: impl FnMut(&[u8], EntryKind)) -> Result<(
     read_entries(dir, visit, || false)
 }
 
+/// Sets the position of the directory `dir` to its start. Cost: one `lseek`.
+pub fn rewind(dir: impl AsFd) -> Result<()> {
+    call::point("lseek")?;
+    rustix::fs::seek(dir, rustix::fs::SeekFrom::Start(0)).map(drop)
+}
+
 /// Like [`read_dir`]. Errors: also `AGAIN` within [`without_scanning`](crate::without_scanning) for a directory whose
 /// entries take more than one `getdents64`; `visit` was then called for some of them.
 pub fn read_dir_briefly(dir: impl AsFd, visit: impl FnMut(&[u8], EntryKind)) -> Result<()> {

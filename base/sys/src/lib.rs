@@ -46,7 +46,8 @@ pub use counters::{
 };
 pub use coverage::{clear_coverage_counters, coverage_counters};
 pub use dir::{
-    DirEntry, EntryKind, is_text_of_a_name, kind_in, name_to_text, read_dir, read_dir_briefly, text_to_name,
+    DirEntry, EntryKind, is_text_of_a_name, kind_in, name_to_text, read_dir, read_dir_briefly, rewind,
+    text_to_name,
 };
 pub use file::{
     FileStat, copy_range, create_unnamed, created_ns, free_bytes, get_xattr, get_xattr_in, link,
@@ -58,7 +59,7 @@ pub use identity::{
     PrivilegedThread, UserRole, act_as, act_for, file_user, group_id, is_in_group, may_act_as_others,
     peer_of_user, user_id, user_name, user_named,
 };
-pub use lock::{ByteLocks, LockGuard, lock_file, with_lock_patience};
+pub use lock::{ByteLocks, LockGuard, lock_file, share_byte, with_lock_patience};
 pub use memory::{FileMapping, give_back_heap, in_huge_pages, unused_heap_bytes};
 pub use mounts::{MountIdentity, MountProblem};
 pub use namespace::{

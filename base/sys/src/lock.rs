@@ -87,13 +87,25 @@ impl Drop for LockWait {
 /// lock for longer than `patience`.
 pub fn lock_file(file: impl AsFd, patience: Duration) -> Result<()> {
     // A length of 0 means "to the end, wherever that will be".
-    wait_for(file.as_fd(), (0, 0), &mut LockWait::new(patience))
+    wait_for(file.as_fd(), libc::F_WRLCK, (0, 0), &mut LockWait::new(patience))
+}
+
+/// Waits until no other open file has the byte at `offset` locked for writing. Until the last descriptor of `file`,
+/// which must be open for reading, is closed, nobody else can lock the byte for writing, but others can share it.
+/// Cost and errors: as [`ByteLocks::lock`].
+pub fn share_byte(file: impl AsFd, offset: u32, patience: Duration) -> Result<()> {
+    wait_for(file.as_fd(), libc::F_RDLCK, (i64::from(offset), 1), &mut LockWait::new(patience))
 }
 
 /// Tries repeatedly, because the kernel's own wait has no time limit.
-fn wait_for(file: BorrowedFd<'_>, (start, length): (i64, i64), patience: &mut LockWait) -> Result<()> {
+fn wait_for(
+    file: BorrowedFd<'_>,
+    kind: libc::c_int,
+    (start, length): (i64, i64),
+    patience: &mut LockWait,
+) -> Result<()> {
     loop {
-        match control(file, libc::F_OFD_SETLK, libc::F_WRLCK, start, length) {
+        match control(file, libc::F_OFD_SETLK, kind, start, length) {
             Err(Errno::AGAIN | Errno::ACCESS) => patience.pause()?,
             Err(Errno::INTR) => {}
             done => return done,
@@ -203,7 +215,7 @@ impl ByteLocks {
         let mut patience = LockWait::new(patience);
         let stripe = self.stripes[offset as usize % STRIPES].take(&mut patience)?;
         let byte = i64::from(offset);
-        wait_for(self.file.as_fd(), (byte, 1), &mut patience)?;
+        wait_for(self.file.as_fd(), libc::F_WRLCK, (byte, 1), &mut patience)?;
         Ok(LockGuard { locks: self, byte, _stripe: stripe })
     }
 
@@ -337,6 +349,24 @@ mod tests {
         // SAFETY: all threads have ended.
         assert_eq!(unsafe { *counter.0.get() }, taken.into_inner());
         assert!(stripe.try_take().is_some());
+    }
+
+    #[test]
+    fn a_byte_is_shared_by_readers_only() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("locks");
+        let locks = ByteLocks::new(std::fs::File::create(&path).unwrap().into());
+        let reader = || OwnedFd::from(std::fs::File::open(&path).unwrap());
+        let (one, other) = (reader(), reader());
+        let soon = Duration::from_millis(20);
+        let held = locks.lock(7, soon).unwrap();
+        assert_eq!(share_byte(&one, 7, soon), Err(Errno::TIMEDOUT));
+        assert_eq!(share_byte(&one, 8, soon), Ok(()));
+        drop(held);
+        assert_eq!([share_byte(&one, 7, soon), share_byte(&other, 7, soon)], [Ok(()), Ok(())]);
+        assert!(locks.try_lock(7).unwrap().is_none());
+        drop((one, other));
+        assert!(locks.try_lock(7).unwrap().is_some());
     }
 
     /// A wait ends in time, regardless of whether a thread of this process or another process holds the lock.

@@ -14,20 +14,22 @@ use fordway_store::{
     VersioningState, check_document,
 };
 use fordway_sys::{
-    EntryKind, Errno, Mode, OFlags, created_ns, make_dir, open_in, read_dir, remove_dir, remove_file, stat_in,
+    EntryKind, Errno, FileSystemSharing, Mode, OFlags, created_ns, make_dir, open_in, read_dir, remove_dir,
+    remove_file, stat_in,
 };
 
 use crate::area::{names_of, not_ours, read_small, remove_if_file, remove_staged};
 use crate::delete::remove_empty_tree;
-use crate::errors::from_errno;
+use crate::errors::{from_errno, is_stale};
 use crate::layout::{
-    LOCKS, MARKERS, META, ODD, ObjectPath, PRIVATE_DIR, TMP, UPLOADS, VERSIONING, VERSIONS, document_name,
-    is_document_name, is_hidden_name, is_private_name, private_dir, upload_of,
+    LOCKS, MARKERS, META, ODD, ObjectPath, PRIVATE_DIR, TMP, UPLOADS, VERSIONS, document_name,
+    is_hidden_name, is_private_name, is_setting_name, private_dir, spare_name, upload_of,
 };
 use crate::multipart::parts::remove_upload_dir;
 use crate::object_lock::VersioningSetting;
 use crate::private::AreaContents;
-use crate::read::system_time;
+use crate::read::{known_no_longer, system_time};
+use crate::shared::MAX_STALE;
 use crate::sidecar::inode_of;
 use crate::stage::{StagedFile, sync_dir};
 use crate::{Durability, SharedStore};
@@ -151,6 +153,18 @@ impl SharedStore {
 
     /// Reads a document of the bucket. Cost: one `openat2`; if there is a document, also a read and a few `fstat`.
     pub(crate) fn document(&self, bucket: &Bucket, kind: &DocumentKind) -> Result<Option<Vec<u8>>> {
+        for _ in 1..MAX_STALE {
+            let document = self.try_document(bucket, kind);
+            // Another node has replaced the document between the open and the read.
+            if !document.as_ref().is_err_and(is_stale) {
+                return document;
+            }
+            self.volume.refresh_dirs(&private_dir(bucket));
+        }
+        self.try_document(bucket, kind)
+    }
+
+    fn try_document(&self, bucket: &Bucket, kind: &DocumentKind) -> Result<Option<Vec<u8>>> {
         let (place, sharing) = (document_place(bucket, kind), self.volume.sharing_of(bucket));
         self.volume.freshen_file(&place, sharing)?;
         let path = place.path();
@@ -161,7 +175,8 @@ impl SharedStore {
             Err(Errno::LOOP | Errno::NXIO) => return Err(not_ours(&path, "is not a regular file")),
             Err(errno) => return Err(failed(errno)),
         };
-        let Some((document, state)) = read_small(&file, MAX_DOCUMENT_BYTES).map_err(failed)? else {
+        let read = read_small(&file, MAX_DOCUMENT_BYTES).map_err(known_no_longer);
+        let Some((document, state)) = read.map_err(failed)? else {
             return Err(not_ours(&path, "is not a small regular file"));
         };
         match self.volume.keeper(bucket, kind)? {
@@ -194,7 +209,14 @@ impl SharedStore {
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Ok(()),
             Err(errno) => return Err(from_errno(errno, "opening .fordway")),
         };
-        remove_if_file(&private, &document_name(kind))
+        let name = document_name(kind);
+        // Before the document, which would otherwise come back if this process were killed between the two.
+        let spare = match self.volume.sharing_of(bucket) {
+            FileSystemSharing::Nfs => remove_if_file(&private, &spare_name(&name)),
+            FileSystemSharing::Local | FileSystemSharing::Unknown => Ok(()),
+        };
+        spare
+            .and_then(|()| remove_if_file(&private, &name))
             .map_err(|errno| from_errno(errno, "removing the document"))
     }
 }
@@ -230,9 +252,9 @@ fn remove_private(private: &OwnedFd) -> Result<()> {
             errno => failed(errno),
         })?;
     }
-    let documents = names_of(private).map_err(failed)?;
-    let documents = documents.iter().map(String::as_str).filter(|name| is_document_name(name));
-    for name in [LOCKS, VERSIONING, MARKERS].into_iter().chain(documents) {
+    let names = names_of(private).map_err(failed)?;
+    let settings = names.iter().map(String::as_str).filter(|name| is_setting_name(name));
+    for name in [LOCKS, MARKERS].into_iter().chain(settings) {
         remove_if_file(private, name).map_err(failed)?;
     }
     let file = |dir: &OwnedFd, name: &str| remove_if_file(dir, name);

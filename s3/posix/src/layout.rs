@@ -37,6 +37,8 @@ pub(crate) const MARKERS: &str = "markers";
 pub(crate) const VERSIONING: &str = "versioning";
 /// The prefix of files in the private directory that hold the bucket's documents.
 const DOCUMENT: &str = "document-";
+/// The prefix of the second name that such a file, or `versioning`, has while it is replaced on NFS.
+const SPARE: &str = "spare-";
 /// The attribute that holds an object's [`crate::record::Record`].
 pub(crate) const ATTRIBUTE: &std::ffi::CStr = c"user.fordway";
 /// The attribute that marks directories made by a put, which a delete may remove again.
@@ -220,7 +222,19 @@ pub(crate) fn is_private(path: &str) -> bool {
 
 /// Whether `name` is a name that Fordway uses in a bucket's private directory.
 pub(crate) fn is_private_name(name: &str) -> bool {
-    is_private_dir_name(name) || [LOCKS, MARKERS, VERSIONING].contains(&name) || is_document_name(name)
+    is_private_dir_name(name) || [LOCKS, MARKERS].contains(&name) || is_setting_name(name)
+}
+
+/// Whether `name` is the name of a file in the private directory that says something about the bucket: a document or
+/// `versioning`, or the spare name of such a file.
+pub(crate) fn is_setting_name(name: &str) -> bool {
+    let name = name.strip_prefix(SPARE).unwrap_or(name);
+    name == VERSIONING || is_document_name(name)
+}
+
+/// The name that the file `name` of the private directory also has while it is replaced on NFS.
+pub(crate) fn spare_name(name: &str) -> String {
+    format!("{SPARE}{name}")
 }
 
 /// The name of the file in the private directory that holds a document of the bucket.

@@ -181,7 +181,22 @@ impl SharedStore {
         &self,
         (bucket, sharing): (&Bucket, FileSystemSharing),
         (dir, name): (&File, &str),
-        place: impl FnOnce() -> ObjectPath<'p>,
+        place: impl Fn() -> ObjectPath<'p>,
+        key: &str,
+    ) -> Result<Option<ObjectSummary>> {
+        let found = self.try_summary((bucket, sharing), (dir, name), &place, key)?;
+        if found.is_some() || sharing != FileSystemSharing::Nfs {
+            return Ok(found);
+        }
+        let again = || self.try_summary((bucket, sharing), (dir, name), &place, key);
+        self.read_between_writes((bucket, &Key::new(key)?), again).unwrap_or(Ok(None))
+    }
+
+    fn try_summary<'p>(
+        &self,
+        (bucket, sharing): (&Bucket, FileSystemSharing),
+        (dir, name): (&File, &str),
+        place: &impl Fn() -> ObjectPath<'p>,
         key: &str,
     ) -> Result<Option<ObjectSummary>> {
         // NFS does not need this: its client looks names up again when the directory has changed.
@@ -301,8 +316,15 @@ impl BucketWalk<'_> {
         let resolve = |name: &str| self.resolve(dir, path, name);
         let prefix = text_to_name(wanted);
         let is_wanted = |name: &[u8]| !is_ours(name) && !is_left_behind(name);
-        let read =
-            |all| NameBlock::read(dir, |name| (all || name.starts_with(&prefix)) && is_wanted(name), resolve);
+        let read = |all| {
+            let is_wanted = |name: &[u8]| (all || name.starts_with(&prefix)) && is_wanted(name);
+            match self.contents.sharing {
+                FileSystemSharing::Nfs => NameBlock::read_on_nfs(dir, is_wanted, resolve),
+                FileSystemSharing::Local | FileSystemSharing::Unknown => {
+                    NameBlock::read(dir, is_wanted, resolve)
+                }
+            }
+        };
         let names = match remembered.last_listing(stat) {
             // Only a listing by prefix reads many names to return few. For other listings, an index would cost more
             // than it saves: while a directory is watched, each open, put and delete in it takes up to a tenth longer.
@@ -436,7 +458,7 @@ impl BucketWalk<'_> {
         let inner = self.inner;
         let place = || ObjectPath::of_path(join(self.bucket.as_str(), key));
         let describe = || match name.is_link {
-            false => inner.summary((self.bucket, self.contents.sharing), (dir, name.text), place, key),
+            false => inner.summary((self.bucket, self.contents.sharing), (dir, name.text), &place, key),
             // A link that leads outside the root, or nowhere, is not an object.
             true => Ok(inner.summary_by_open(self.bucket, &place(), key).unwrap_or_default()),
         };

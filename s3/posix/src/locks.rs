@@ -1,14 +1,15 @@
 //! The lock of a key. Every operation that may replace or remove the key holds it.
 
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
 
 use foldhash::HashMap;
 use fordway_store::{Bucket, Error, ErrorKind, Key, Result};
-use fordway_sys::{ByteLocks, Errno};
+use fordway_sys::{ByteLocks, Errno, FileSystemSharing, share_byte};
 
 use crate::SharedStore;
 use crate::errors::from_errno;
-use crate::layout::{LOCKS, lock_byte};
+use crate::layout::{LOCKS, ObjectPath, lock_byte, private_dir};
 use crate::private::AreaContents;
 use crate::site::require_fit;
 use crate::stage::MAX_RACES;
@@ -19,6 +20,9 @@ const MOST_TABLES: usize = 128;
 
 /// The byte of the lock table that a run over a whole bucket locks. It is after the bytes of all keys.
 const RUNNER_BYTE: u32 = 0x0100_0000;
+
+/// The longest wait of a read for a writer that may be replacing the object.
+const REPLACEMENT: Duration = Duration::from_secs(1);
 
 /// The condition that lets an operation run without the lock.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -141,6 +145,44 @@ impl SharedStore {
             true => act().map(Some),
             false => Ok(None),
         }
+    }
+
+    /// Runs `read`, which reads `key`. If NFS shows no object, runs it again when no writer holds the key's lock: if a
+    /// file is open on the node that replaces it, the client renames it to `.nfs...` before it renames the new file, so
+    /// other nodes see no name for the time of a request. Cost if an object is found: none. If none is found on NFS: an
+    /// open, two locks, and another read.
+    pub(crate) fn settled<T>(
+        &self,
+        (bucket, key): (&Bucket, &Key),
+        mut read: impl FnMut() -> Result<T>,
+    ) -> Result<T> {
+        match read() {
+            Err(error) if error.kind() == ErrorKind::NoSuchKey => {
+                self.read_between_writes((bucket, key), read).unwrap_or(Err(error))
+            }
+            done => done,
+        }
+    }
+
+    /// Not inlined, because only file systems that several nodes share need this function. Returns `None` if the first
+    /// result stands.
+    #[cold]
+    pub(crate) fn read_between_writes<T>(
+        &self,
+        (bucket, key): (&Bucket, &Key),
+        mut read: impl FnMut() -> Result<T>,
+    ) -> Option<Result<T>> {
+        if self.volume.sharing_of(bucket) != FileSystemSharing::Nfs {
+            return None;
+        }
+        let place = ObjectPath { dir: private_dir(bucket).into(), name: LOCKS.into() };
+        // Without a lock file, nobody has replaced an object of this bucket.
+        let locks = self.volume.open_private(&place, FileSystemSharing::Nfs).ok()?;
+        // Whoever may lock the byte could keep it forever, so the wait is short; an object that is still missing then
+        // is not being replaced.
+        let _ = share_byte(&locks, lock_byte(key), REPLACEMENT);
+        self.volume.refresh_name(bucket, key);
+        Some(read())
     }
 
     /// Checks that this store takes locks. Errors: `NotImplemented` if it does not.

@@ -5,16 +5,19 @@
 //! valid as long as the times of their directory show that nothing was added or removed.
 
 use std::cmp::Ordering;
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use fordway_store::Key;
 use fordway_sys::{
-    CoarseInstant, EntryKind, Errno, FileStat, FileSystemSharing, name_to_text, read_dir, stat, stat_now,
+    CoarseInstant, EntryKind, Errno, FileStat, FileSystemSharing, forget_names, name_to_text, read_dir,
+    rewind, stat, stat_now,
 };
 
 use crate::index::{FEWEST as INDEXED_FEWEST, KEPT};
+use crate::layout::is_left_behind;
 use crate::private::{is_settled, times};
 
 /// The maximum memory for all cached names, in bytes.
@@ -26,6 +29,8 @@ const SHARED_STEP: Duration = Duration::from_secs(3);
 /// The minimum number of names in a directory for them to be cached. Reading a smaller directory again costs no more
 /// than one page of a listing.
 const FEWEST: usize = 500;
+/// The maximum number of times that a directory on NFS is read because its files are being replaced.
+const MAX_REREADS: usize = 6;
 
 /// The names of a directory in one block of text, sorted in the byte order of keys. The name of a subdirectory ends in
 /// `/`.
@@ -93,6 +98,57 @@ impl NameBlock {
         (names.has_links, names.read) = (!unclear.is_empty(), count);
         names.sort();
         Ok(names)
+    }
+
+    /// Like [`NameBlock::read`], on NFS. While a file is replaced that is open on the replacing node, the directory does not
+    /// show its name, but the name that the client gives to the old file. So if there are such names, the directory is
+    /// read again until it shows no further one, and all names are returned.
+    pub(crate) fn read_on_nfs(
+        dir: &File,
+        mut wanted: impl FnMut(&[u8]) -> bool,
+        mut resolve: impl FnMut(&str) -> EntryKind,
+    ) -> Result<Self, Errno> {
+        let mut left_behind = BTreeSet::new();
+        let mut names = NameBlock::default();
+        for _ in 0..MAX_REREADS {
+            let mut is_settled = true;
+            let is_wanted = |name: &[u8]| {
+                is_settled &= !is_left_behind(name) || !left_behind.insert(name.to_vec());
+                wanted(name)
+            };
+            names.add(NameBlock::read(dir, is_wanted, &mut resolve)?);
+            if is_settled {
+                break;
+            }
+            forget_names(dir);
+            rewind(dir)?;
+        }
+        Ok(names)
+    }
+
+    /// Adds the names of `other` that this block does not have.
+    fn add(&mut self, other: NameBlock) {
+        if self.entries.is_empty() {
+            *self = other;
+            return;
+        }
+        let new: Vec<_> =
+            (0..other.len()).map(|at| other.get(at)).filter(|name| !self.has(name.text)).collect();
+        for name in new {
+            match (name.text.strip_suffix('/'), name.is_link) {
+                (Some(dir), _) => self.push(dir, EntryKind::Dir),
+                (None, true) => self.push(name.text, EntryKind::Link),
+                (None, false) => self.push(name.text, EntryKind::File),
+            }
+        }
+        self.has_links |= other.has_links;
+        self.read = self.read.max(other.read);
+        self.sort();
+    }
+
+    fn has(&self, text: &str) -> bool {
+        let at = self.first_from(text);
+        at < self.len() && self.get(at).text == text
     }
 
     /// Creates a block from sorted names, in which a directory has a trailing `/`.

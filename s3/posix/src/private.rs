@@ -6,7 +6,7 @@
 //! times are unchanged, the contents are unchanged.
 
 use std::fs::File;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, RwLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -23,7 +23,7 @@ use crate::area::{TrustedOwner, read_small};
 use crate::dirs::{DirectoryHandle, HOLD};
 use crate::layout::{MARKERS, META, ODD, PRIVATE_DIR, VERSIONING, private_dir};
 use crate::object_lock::VersioningSetting;
-use crate::shared::MAX_STALE;
+use crate::shared::{MAX_STALE, look_before_opening, open_spared};
 use crate::site::FileSystemTraits;
 use crate::volume::BucketTree;
 
@@ -307,12 +307,11 @@ fn contents_of(private: &File, sharing: FileSystemSharing) -> Result<AreaContent
         Err(errno) => Err(errno),
     };
     let guard = TrustedOwner::of(&stat_in(private, "..")?);
-    let VersioningSetting { versioning, object_lock } =
-        match sharing.is_shared() && !has(VERSIONING, |_| true)? {
-            // If a name is opened while another node makes it, an NFS client may wrongly keep the name as missing.
-            true => VersioningSetting::default(),
-            false => read_versioning(private, guard)?,
-        };
+    let setting = open_spared(private, VERSIONING, sharing, |name| {
+        look_before_opening(private, name, sharing)?;
+        open_in(private, name, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY, Mode::empty())
+    });
+    let VersioningSetting { versioning, object_lock } = read_versioning(setting, guard)?;
     let (has_odd, has_meta) = (has(ODD, |state| state.is_dir)?, has(META, |state| state.is_dir)?);
     let has_markers = has(MARKERS, |state| state.is_file)?;
     let exists = true;
@@ -331,9 +330,11 @@ fn contents_of(private: &File, sharing: FileSystemSharing) -> Result<AreaContent
 
 /// Reads whether old versions are kept. If the content of `versioning` is not valid, or the file belongs to a third
 /// user, old versions are kept, because a version that was not kept is lost.
-fn read_versioning(private: &File, guard: Option<TrustedOwner>) -> Result<VersioningSetting, Errno> {
-    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
-    let file = match open_in(private, VERSIONING, flags, Mode::empty()) {
+fn read_versioning(
+    opened: Result<OwnedFd, Errno>,
+    guard: Option<TrustedOwner>,
+) -> Result<VersioningSetting, Errno> {
+    let file = match opened {
         Ok(file) => file,
         Err(Errno::NOENT) => return Ok(VersioningSetting::default()),
         Err(Errno::LOOP | Errno::NXIO) => return Ok(VersioningSetting::ENABLED),

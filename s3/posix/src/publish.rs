@@ -1,7 +1,7 @@
 //! Publishes staged files.
 //!
 //! If a key has only one possible path and its bucket keeps no versions, an object is created by one `linkat`, which
-//! fails if the name is taken. This needs no lock. All other writes are decided under the key's lock, including a put
+//! fails if the name is taken. This needs no lock, except for a conditional creation on NFS. All other writes are decided under the key's lock, including a put
 //! of a key that this process has put before.
 //!
 //! An object may be at the plain path or at the odd path of its key. Three rules ensure that all readers, which look at
@@ -16,7 +16,7 @@
 use std::time::SystemTime;
 
 use fordway_store::{Conditions, Error, ErrorKind, Key, PutResult, Result, VersionId, VersioningState};
-use fordway_sys::{Errno, link, link_unnamed, remove_file, rename, stat, stat_in};
+use fordway_sys::{Errno, FileSystemSharing, link, link_unnamed, remove_file, rename, stat, stat_in};
 
 use crate::errors::from_errno;
 use crate::layout::{ObjectPath, odd, plain, tmp_dir};
@@ -89,6 +89,10 @@ impl StagedFile {
     /// Publishes the file at its plain path if no object has the key. Returns `false` if the outcome can be decided
     /// only under the lock. Errors: `PreconditionFailed`.
     fn publish_new(&mut self, key: &Key) -> Result<bool> {
+        // While an object is replaced that is open on the replacing node, NFS shows no object to other nodes.
+        if self.sharing() == FileSystemSharing::Nfs {
+            return Ok(false);
+        }
         if !self.link(Some(key))? {
             // The cached state of the name may be stale. The publication under the lock asks the server.
             if self.sharing().is_shared() {

@@ -246,7 +246,7 @@ impl RootVolume {
     }
 
     /// Drops this node's cached names for `key`, because the server no longer knows the file that they led to.
-    fn refresh_name(&self, bucket: &Bucket, key: &Key) {
+    pub(crate) fn refresh_name(&self, bucket: &Bucket, key: &Key) {
         if let Some(place) = plain(bucket, key) {
             self.refresh_dirs(&place.dir);
             look_again(self.root.dir(), &place.path());
@@ -255,6 +255,7 @@ impl RootVolume {
     }
 
     fn with_record(&self, bucket: &Bucket, (file, stat): (File, FileStat)) -> Result<ObjectFile> {
+        let stat = if is_bare(&stat) { self.state_of_bare(&file, stat)? } else { stat };
         if is_bare(&stat) {
             return Ok(ObjectFile { file, stat, recorded: None });
         }
@@ -264,6 +265,18 @@ impl RootVolume {
             false => stat,
         };
         Ok(ObjectFile { file, stat, recorded: Some(Box::new(record.unseal_for(&stat))) })
+    }
+
+    /// Returns the state of a file that has no record according to `stat`. If reads ask the server first, this is the
+    /// server's state where a FUSE client may still show the state before another node stored a record. Cost: none on
+    /// local file systems and NFS.
+    fn state_of_bare(&self, file: &File, stat: FileStat) -> Result<FileStat> {
+        match self.is_strong() && self.sharing_on(file, stat.device) == FileSystemSharing::Unknown {
+            true => {
+                stat_at_server(file).map_err(|errno| from_errno(known_no_longer(errno), "reading the state"))
+            }
+            false => Ok(stat),
+        }
     }
 
     /// Returns the state of a file whose record is newer than `stat`. If another node has completed an upload of which

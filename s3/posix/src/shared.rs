@@ -31,7 +31,7 @@ use fordway_sys::{
 
 use crate::ReadConsistency;
 use crate::errors::from_errno;
-use crate::layout::{ObjectPath, odd, plain, private_dir, split, versions_of};
+use crate::layout::{ObjectPath, join, odd, plain, private_dir, spare_name, split, versions_of};
 use crate::private::AreaContents;
 use crate::stage::give_way;
 use crate::volume::RootVolume;
@@ -88,6 +88,27 @@ pub(crate) fn look_before_opening(
     match sharing {
         FileSystemSharing::Nfs => stat_in(dir, name).map(drop),
         FileSystemSharing::Local | FileSystemSharing::Unknown => Ok(()),
+    }
+}
+
+/// Opens a file of a bucket's private directory `dir` by `open`, which gets its name. On NFS, also tries the file's spare
+/// name: while a file is replaced that is open on the replacing node, it has no other (see
+/// [`StagedFile::publish_private`](crate::stage::StagedFile::publish_private)). Errors: those of `open`. Further cost on
+/// NFS if the file is missing: two more attempts, and one `statx`.
+pub(crate) fn open_spared<T>(
+    dir: impl AsFd,
+    name: &str,
+    sharing: FileSystemSharing,
+    open: impl Fn(&str) -> Result<T, Errno>,
+) -> Result<T, Errno> {
+    let opened = open(name);
+    if sharing != FileSystemSharing::Nfs || !matches!(opened, Err(Errno::NOENT)) {
+        return opened;
+    }
+    match open(&spare_name(name)) {
+        // The file may just have been replaced.
+        Err(Errno::NOENT) => stat_now(dir).and_then(|_| open(name)),
+        done => done,
     }
 }
 
@@ -170,11 +191,15 @@ impl RootVolume {
 
     /// Opens a private file to read it. Errors: as [`look_before_opening`].
     pub(crate) fn open_private(&self, place: &ObjectPath, sharing: FileSystemSharing) -> Result<File, Errno> {
-        if sharing == FileSystemSharing::Nfs {
-            look_before_opening(self.open_dir(&place.dir)?, &place.name, sharing)?;
-        }
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
-        self.root.open_beneath(&place.path(), flags, Mode::empty())
+        if sharing != FileSystemSharing::Nfs {
+            return self.root.open_beneath(&place.path(), flags, Mode::empty());
+        }
+        let dir = self.open_dir(&place.dir)?;
+        open_spared(&dir, &place.name, sharing, |name| {
+            look_before_opening(&dir, name, sharing)?;
+            self.root.open_beneath(&join(&place.dir, name), flags, Mode::empty())
+        })
     }
 
     /// Returns whether other nodes may change the file system of the bucket in which the private path `path` lies.

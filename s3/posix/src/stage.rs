@@ -15,14 +15,14 @@ use std::time::Duration;
 
 use fordway_store::{Bucket, ETag, ETagPolicy, Error, ErrorKind, PutResult, Result};
 use fordway_sys::{
-    CoarseInstant, Errno, FileStat, FileSystemSharing, Mode, OFlags, create_unnamed, free_bytes, open_in,
-    remove_file, set_mode, set_modified, stat, stat_now, sync_data, write_all_at,
+    CoarseInstant, Errno, FileStat, FileSystemSharing, Mode, OFlags, create_unnamed, free_bytes, link,
+    open_in, remove_file, set_mode, set_modified, stat, stat_now, sync_data, write_all_at,
 };
 
-use crate::area::StagingDirectory;
+use crate::area::{StagingDirectory, remove_if_file};
 use crate::dirs::{DirectoryHandle, HOLD};
 use crate::errors::{from_errno, is_stale};
-use crate::layout::{ObjectPath, tmp_dir};
+use crate::layout::{ObjectPath, is_setting_name, spare_name, tmp_dir};
 use crate::private::AreaContents;
 use crate::read::system_time;
 use crate::record::{ContentSeal, Record, etag_of_file};
@@ -327,13 +327,32 @@ impl StagedFile {
     }
 
     /// Publishes the file at its path, and replaces any file there. Only for files that no other writer publishes.
+    ///
+    /// If a program on this node has the old file open, the client of an NFS server gives that file another name before
+    /// it renames the new one, so other nodes see no file for the time of a request. A bucket without its policy or its
+    /// `versioning` would do harm, so such a file keeps a spare name for that time.
     pub(crate) fn publish_private(mut self) -> Result<()> {
         self.show_content()?;
         self.sync_content()?;
         if !self.link(None)? {
-            self.rename_into_place()?.map_err(|errno| from_errno(errno, "publishing"))?;
+            let has_spare = self.sharing() == FileSystemSharing::Nfs && is_setting_name(&self.place.name);
+            let spare = has_spare.then(|| spare_name(&self.place.name));
+            let failed = |errno| from_errno(errno, "publishing");
+            spare.as_deref().map_or(Ok(()), |spare| self.keep_spare(spare)).map_err(failed)?;
+            self.rename_into_place()?.map_err(failed)?;
+            spare.as_deref().map_or(Ok(()), |spare| remove_if_file(&self.parent, spare)).map_err(failed)?;
         }
         self.sync_name()
+    }
+
+    /// Gives the file that is about to be replaced a second name.
+    fn keep_spare(&self, spare: &str) -> Result<(), Errno> {
+        remove_if_file(&self.parent, spare)?;
+        match link(&self.parent, &self.place.name, &self.parent, spare) {
+            // Another writer is replacing the file as well, or has just removed it.
+            Err(Errno::EXIST | Errno::NOENT | Errno::STALE) => Ok(()),
+            done => done,
+        }
     }
 
     /// Publishes the file at its path unless there is a file already.

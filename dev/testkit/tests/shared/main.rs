@@ -13,14 +13,14 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use fordway_posix::{PRIVATE_DIR, PosixConfig, PosixStore, ReadConsistency, note_on_mount};
 use fordway_store::{
-    Bucket, ChecksumAlgorithm, Conditions, DeleteOptions, ETag, ETagPolicy, ErrorKind, ExpectedContent,
-    GetOptions, Key, ListEntry, ListQuery, MIN_PART_BYTES, MultipartUploads, ObjectVersions, Objects,
-    PartOptions, PutOptions, Store,
+    Bucket, BucketDocuments, ChecksumAlgorithm, Conditions, DeleteOptions, DocumentKind, ETag, ETagPolicy,
+    ErrorKind, ExpectedContent, GetOptions, Key, ListEntry, ListQuery, MIN_PART_BYTES, MultipartUploads,
+    ObjectTags, ObjectVersions, Objects, PartOptions, PutOptions, Store, Tags,
 };
 use fordway_sys::{MountIdentity, MountVerdict, SharedGuarantee};
 use fordway_testkit::cluster::{ClusterTask, FileSystemCluster};
@@ -47,6 +47,7 @@ const CREATED_KEYS: [usize; 2] = [1_000, 60];
 const OVERWRITES: [usize; 2] = [3_000, 300];
 const USES: [usize; 2] = [5_000, 400];
 const OPENED_EARLY: [usize; 2] = [500, 30];
+const TAGGED: [usize; 2] = [500, 20];
 const MODEL_RUNS: [usize; 2] = [50, 5];
 /// How long a program may take to open a name, and a server to answer it.
 const OPENED: Duration = Duration::from_millis(50);
@@ -83,6 +84,8 @@ const ROLES: &[Role] = &[
     ("directories", share_directories),
     ("left-behind", leave_names_behind),
     ("opened", read_what_was_opened),
+    ("overwritten-while-open", use_what_is_overwritten_while_open),
+    ("tags", read_tags_at_once),
     ("listed-anew", list_what_was_replaced),
     ("sealed", keep_times),
     ("verdicts", believe_verdicts),
@@ -240,6 +243,12 @@ fn is_one_store(cluster: &FileSystemCluster) {
         ("what was opened can be read, whatever another node does", |cluster| {
             run(cluster, &["opened"]);
             run(cluster, &["listed-anew"]);
+        }),
+        ("an object that is overwritten while it is open is never missing", |cluster| {
+            run(cluster, &["overwritten-while-open"]);
+        }),
+        ("tags that another node has just set are read", |cluster| {
+            run(cluster, &["tags"]);
         }),
         ("the time of a written file stays", |cluster| {
             run(cluster, &["sealed"]);
@@ -461,6 +470,74 @@ fn list_what_was_put(_: &Member) {
             listed.entries.iter().any(|entry| format!("{entry:?}").contains(&name)),
             "{name} is not listed"
         );
+    }
+}
+
+/// The client of an NFS server first renames a file that is replaced while it is open, so for a moment the name is gone.
+/// Nobody may take that for the end of the object.
+fn use_what_is_overwritten_while_open(_: &Member) {
+    let mount = Path::new(FileSystemCluster::MOUNTS[0]).join("bucket");
+    let (writer, kind) = (store(0), DocumentKind::new("policy").unwrap());
+    let overwrite = |round| {
+        let _open =
+            [fs::File::open(mount.join("open/x")), fs::File::open(mount.join(".fordway/document-policy"))];
+        put(&writer, "open/x", &content(round));
+        writer.set_document(&bucket(), &kind, round.to_string().as_bytes()).unwrap();
+    };
+    overwrite(0);
+    let query = ListQuery { prefix: "open/".to_owned(), ..Default::default() };
+    let is_read = |reader: &PosixStore| read(reader, "open/x").is_ok();
+    let is_listed = |reader: &PosixStore| reader.list(&bucket(), &query).unwrap().entries.len() == 1;
+    let is_kept = |reader: &PosixStore| {
+        let made = reader.put(&bucket(), &key("open/x"), b"", &put_if(Conditions::create_only()));
+        made.is_err_and(|error| error.kind() == ErrorKind::PreconditionFailed)
+    };
+    let has_document = |reader: &PosixStore| reader.document(&bucket(), &kind).unwrap().is_some();
+    type Use<'u> = (&'u str, PosixStore, &'u (dyn Fn(&PosixStore) -> bool + Sync));
+    let uses: [Use<'_>; 8] = [
+        ("read", store(1), &is_read),
+        ("read", strong(1), &is_read),
+        ("read", store(0), &is_read),
+        ("listed", store(1), &is_listed),
+        ("listed", strong(1), &is_listed),
+        ("kept", store(1), &is_kept),
+        ("document", store(1), &has_document),
+        ("document", strong(1), &has_document),
+    ];
+    let is_over = AtomicBool::new(false);
+    let results = std::thread::scope(|scope| {
+        let users = uses.map(|(name, store, act)| {
+            let is_over = &is_over;
+            scope.spawn(move || {
+                let mut done = [0, 0];
+                while !is_over.load(Ordering::Relaxed) {
+                    done[usize::from(act(&store))] += 1;
+                }
+                (name, done)
+            })
+        });
+        (0..at_length(OVERWRITES)).for_each(overwrite);
+        is_over.store(true, Ordering::Relaxed);
+        users.map(|user| user.join().unwrap())
+    });
+    assert!(results.iter().all(|(_, [missed, _])| *missed == 0), "{results:?}");
+}
+
+/// A change of tags changes neither the name nor the content of a file, and may come within the same step of the
+/// server's clock as the change before.
+fn read_tags_at_once(_: &Member) {
+    let (one, other) = (strong(0), strong(1));
+    let tags = |value: usize| Tags::from([("of".to_owned(), value.to_string())]);
+    for round in 0..at_length(TAGGED) {
+        let name = key(&format!("tags/{round}"));
+        let options =
+            PutOptions { tags: if round % 2 == 0 { Tags::new() } else { tags(0) }, ..Default::default() };
+        one.put(&bucket(), &name, b"1", &options).unwrap();
+        assert_eq!(one.tags(&bucket(), &name, None).unwrap(), options.tags);
+        for change in 1..4 {
+            other.set_tags(&bucket(), &name, None, &tags(change)).unwrap();
+            assert_eq!(one.tags(&bucket(), &name, None).unwrap(), tags(change), "round {round}");
+        }
     }
 }
 

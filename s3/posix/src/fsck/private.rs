@@ -8,7 +8,7 @@ use fordway_sys::{EntryKind, Errno, FileStat, Mode, OFlags, name_to_text, stat, 
 use crate::area::{TrustedOwner, names_of, read_small};
 use crate::fsck::{FindingKind, FsckRun, show_name};
 use crate::layout::{
-    TMP, VERSIONING, is_document_name, is_hidden_name, is_private_dir_name, is_private_name, join, meta_dir,
+    TMP, VERSIONING, is_hidden_name, is_private_dir_name, is_private_name, is_setting_name, join, meta_dir,
     private_dir, upload_of, uploads_dir,
 };
 use crate::multipart::parts::{
@@ -103,11 +103,7 @@ impl FsckRun<'_> {
         if name == TMP {
             self.staged_names(dir, &shown)?;
         }
-        self.owner_in_area(
-            &shown,
-            found.filter(|_| is_dir || name == VERSIONING || is_document_name(name)),
-            guard,
-        )
+        self.owner_in_area(&shown, found.filter(|_| is_dir || is_setting_name(name)), guard)
     }
 
     fn staged_names(&mut self, private: &File, path: &str) -> Result<()> {
