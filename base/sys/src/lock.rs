@@ -2,6 +2,7 @@
 //! because anyone who may open a lock file may hold its lock forever.
 
 use std::cell::Cell;
+use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard};
@@ -90,11 +91,12 @@ pub fn lock_file(file: impl AsFd, patience: Duration) -> Result<()> {
     wait_for(file.as_fd(), libc::F_WRLCK, (0, 0), &mut LockWait::new(patience))
 }
 
-/// Waits until no other open file has the byte at `offset` locked for writing. Until the last descriptor of `file`,
-/// which must be open for reading, is closed, nobody else can lock the byte for writing, but others can share it.
+/// Waits until no other open file has any of `bytes`, at least one, locked for writing. Until the last descriptor of
+/// `file`, which must be open for reading, is closed, nobody else can lock them for writing, but others can share them.
 /// Cost and errors: as [`ByteLocks::lock`].
-pub fn share_byte(file: impl AsFd, offset: u32, patience: Duration) -> Result<()> {
-    wait_for(file.as_fd(), libc::F_RDLCK, (i64::from(offset), 1), &mut LockWait::new(patience))
+pub fn share_bytes(file: impl AsFd, bytes: Range<u32>, patience: Duration) -> Result<()> {
+    let (start, length) = (i64::from(bytes.start), i64::try_from(bytes.len()).map_err(|_| Errno::INVAL)?);
+    wait_for(file.as_fd(), libc::F_RDLCK, (start, length), &mut LockWait::new(patience))
 }
 
 /// Tries repeatedly, because the kernel's own wait has no time limit.
@@ -352,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn a_byte_is_shared_by_readers_only() {
+    fn bytes_are_shared_by_readers_only() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("locks");
         let locks = ByteLocks::new(std::fs::File::create(&path).unwrap().into());
@@ -360,10 +362,10 @@ mod tests {
         let (one, other) = (reader(), reader());
         let soon = Duration::from_millis(20);
         let held = locks.lock(7, soon).unwrap();
-        assert_eq!(share_byte(&one, 7, soon), Err(Errno::TIMEDOUT));
-        assert_eq!(share_byte(&one, 8, soon), Ok(()));
+        assert_eq!(share_bytes(&one, 0..9, soon), Err(Errno::TIMEDOUT));
+        assert_eq!(share_bytes(&one, 8..9, soon), Ok(()));
         drop(held);
-        assert_eq!([share_byte(&one, 7, soon), share_byte(&other, 7, soon)], [Ok(()), Ok(())]);
+        assert_eq!([share_bytes(&one, 0..9, soon), share_bytes(&other, 7..8, soon)], [Ok(()), Ok(())]);
         assert!(locks.try_lock(7).unwrap().is_none());
         drop((one, other));
         assert!(locks.try_lock(7).unwrap().is_some());

@@ -9,14 +9,15 @@ use fordway_store::{
     ObjectSummary, Result, WalkStep,
 };
 use fordway_sys::{
-    EntryKind, Errno, FileStat, FileSystemSharing, Mode, OFlags, get_xattr_in, look_again, read_dir, stat_in,
-    text_to_name,
+    EntryKind, Errno, FileStat, FileSystemSharing, Mode, OFlags, forget_names, get_xattr_in, look_again,
+    read_dir, rewind, stat_in, stat_now, text_to_name,
 };
 
 use crate::SharedStore;
 use crate::errors::from_errno;
 use crate::index::IndexQuery;
 use crate::layout::{ATTRIBUTE, ObjectPath, PRIVATE_DIR, decode, is_left_behind, join, odd, odd_dir, plain};
+use crate::locks::ALL_KEYS;
 use crate::names::{LastListing, ListedName, NameBlock, WalkedDirectories, state_before};
 use crate::private::AreaContents;
 use crate::read::{NameLookup, system_time};
@@ -318,11 +319,15 @@ impl BucketWalk<'_> {
         let is_wanted = |name: &[u8]| !is_ours(name) && !is_left_behind(name);
         let read = |all| {
             let is_wanted = |name: &[u8]| (all || name.starts_with(&prefix)) && is_wanted(name);
-            match self.contents.sharing {
-                FileSystemSharing::Nfs => NameBlock::read_on_nfs(dir, is_wanted, resolve),
-                FileSystemSharing::Local | FileSystemSharing::Unknown => {
-                    NameBlock::read(dir, is_wanted, resolve)
-                }
+            let mut is_replacing = false;
+            let look = |name: &[u8]| {
+                is_replacing |= is_left_behind(name);
+                is_wanted(name)
+            };
+            let names = NameBlock::read(dir, look, resolve)?;
+            match is_replacing && self.contents.sharing == FileSystemSharing::Nfs {
+                true => self.read_between_writes(dir, names, || NameBlock::read(dir, is_wanted, resolve)),
+                false => Ok(names),
             }
         };
         let names = match remembered.last_listing(stat) {
@@ -336,6 +341,24 @@ impl BucketWalk<'_> {
             _ => remembered.names(stat, self.contents.sharing, || read(true))?,
         };
         remembered.note_listing(stat, names.read_count());
+        Ok(names)
+    }
+
+    /// Reads a directory on NFS again when no writer replaces an object of the bucket, and adds the names to `names`. The
+    /// directory has shown the name of a file that was removed or replaced while it was open: see
+    /// [`SharedStore::settled`].
+    #[cold]
+    fn read_between_writes(
+        &self,
+        dir: &File,
+        mut names: NameBlock,
+        read: impl FnOnce() -> Result<NameBlock, Errno>,
+    ) -> Result<NameBlock, Errno> {
+        let Some(_held) = self.inner.hold_replacements(self.bucket, ALL_KEYS) else { return Ok(names) };
+        stat_now(dir)?;
+        forget_names(dir);
+        rewind(dir)?;
+        names.add(read()?);
         Ok(names)
     }
 

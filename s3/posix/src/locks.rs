@@ -1,11 +1,13 @@
 //! The lock of a key. Every operation that may replace or remove the key holds it.
 
+use std::fs::File;
+use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use foldhash::HashMap;
 use fordway_store::{Bucket, Error, ErrorKind, Key, Result};
-use fordway_sys::{ByteLocks, Errno, FileSystemSharing, share_byte};
+use fordway_sys::{ByteLocks, Errno, FileSystemSharing, share_bytes};
 
 use crate::SharedStore;
 use crate::errors::from_errno;
@@ -20,6 +22,8 @@ const MOST_TABLES: usize = 128;
 
 /// The byte of the lock table that a run over a whole bucket locks. It is after the bytes of all keys.
 const RUNNER_BYTE: u32 = 0x0100_0000;
+/// The bytes of all keys.
+pub(crate) const ALL_KEYS: Range<u32> = 0..RUNNER_BYTE;
 
 /// The longest wait of a read for a writer that may be replacing the object.
 const REPLACEMENT: Duration = Duration::from_secs(1);
@@ -175,14 +179,21 @@ impl SharedStore {
         if self.volume.sharing_of(bucket) != FileSystemSharing::Nfs {
             return None;
         }
-        let place = ObjectPath { dir: private_dir(bucket).into(), name: LOCKS.into() };
-        // Without a lock file, nobody has replaced an object of this bucket.
-        let locks = self.volume.open_private(&place, FileSystemSharing::Nfs).ok()?;
-        // Whoever may lock the byte could keep it forever, so the wait is short; an object that is still missing then
-        // is not being replaced.
-        let _ = share_byte(&locks, lock_byte(key), REPLACEMENT);
+        let byte = lock_byte(key);
+        let _held = self.hold_replacements(bucket, byte..byte + 1)?;
         self.volume.refresh_name(bucket, key);
         Some(read())
+    }
+
+    /// Waits for the writers that hold the locks of keys with these bytes. Until the returned file is closed, further
+    /// ones wait. Returns `None` if nobody can have replaced an object of the bucket, because it has no lock file, or if
+    /// the caller may not open it. Whoever may lock a byte could keep it forever, so the wait is short, and ends without
+    /// an error.
+    pub(crate) fn hold_replacements(&self, bucket: &Bucket, bytes: Range<u32>) -> Option<File> {
+        let place = ObjectPath { dir: private_dir(bucket).into(), name: LOCKS.into() };
+        let locks = self.volume.open_private(&place, FileSystemSharing::Nfs).ok()?;
+        let _ = share_bytes(&locks, bytes, REPLACEMENT);
+        Some(locks)
     }
 
     /// Checks that this store takes locks. Errors: `NotImplemented` if it does not.

@@ -5,19 +5,16 @@
 //! valid as long as the times of their directory show that nothing was added or removed.
 
 use std::cmp::Ordering;
-use std::collections::BTreeSet;
 use std::fs::File;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use fordway_store::Key;
 use fordway_sys::{
-    CoarseInstant, EntryKind, Errno, FileStat, FileSystemSharing, forget_names, name_to_text, read_dir,
-    rewind, stat, stat_now,
+    CoarseInstant, EntryKind, Errno, FileStat, FileSystemSharing, name_to_text, read_dir, stat, stat_now,
 };
 
 use crate::index::{FEWEST as INDEXED_FEWEST, KEPT};
-use crate::layout::is_left_behind;
 use crate::private::{is_settled, times};
 
 /// The maximum memory for all cached names, in bytes.
@@ -29,8 +26,6 @@ const SHARED_STEP: Duration = Duration::from_secs(3);
 /// The minimum number of names in a directory for them to be cached. Reading a smaller directory again costs no more
 /// than one page of a listing.
 const FEWEST: usize = 500;
-/// The maximum number of times that a directory on NFS is read because its files are being replaced.
-const MAX_REREADS: usize = 6;
 
 /// The names of a directory in one block of text, sorted in the byte order of keys. The name of a subdirectory ends in
 /// `/`.
@@ -100,34 +95,8 @@ impl NameBlock {
         Ok(names)
     }
 
-    /// Like [`NameBlock::read`], on NFS. While a file is replaced that is open on the replacing node, the directory does not
-    /// show its name, but the name that the client gives to the old file. So if there are such names, the directory is
-    /// read again until it shows no further one, and all names are returned.
-    pub(crate) fn read_on_nfs(
-        dir: &File,
-        mut wanted: impl FnMut(&[u8]) -> bool,
-        mut resolve: impl FnMut(&str) -> EntryKind,
-    ) -> Result<Self, Errno> {
-        let mut left_behind = BTreeSet::new();
-        let mut names = NameBlock::default();
-        for _ in 0..MAX_REREADS {
-            let mut is_settled = true;
-            let is_wanted = |name: &[u8]| {
-                is_settled &= !is_left_behind(name) || !left_behind.insert(name.to_vec());
-                wanted(name)
-            };
-            names.add(NameBlock::read(dir, is_wanted, &mut resolve)?);
-            if is_settled {
-                break;
-            }
-            forget_names(dir);
-            rewind(dir)?;
-        }
-        Ok(names)
-    }
-
     /// Adds the names of `other` that this block does not have.
-    fn add(&mut self, other: NameBlock) {
+    pub(crate) fn add(&mut self, other: NameBlock) {
         if self.entries.is_empty() {
             *self = other;
             return;

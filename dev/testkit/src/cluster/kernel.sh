@@ -1,9 +1,12 @@
-# A user-mode kernel, run as a process, with the machine's root file system mounted read-only. The line `INIT` is
-# replaced.
+# A user-mode kernel, run as a process, with the machine's root file system mounted read-only. The lines `INIT` and
+# `XSTATE` are replaced.
 cat >/run/fordway/init <<'END OF INIT'
 #!/bin/bash
 INIT
 END OF INIT
 chmod +x /run/fordway/init
-exec linux.uml uml_dir=/run/uml mem=512M root=/dev/root rootfstype=hostfs rootflags=/ ro \
-    init=/run/fordway/init con=null con0=null,fd:1 quiet </dev/null
+cc -O2 -x c -shared -fPIC -o /run/fordway/xstate.so - <<'END OF XSTATE' || exit
+XSTATE
+END OF XSTATE
+LD_PRELOAD=/run/fordway/xstate.so exec linux.uml uml_dir=/run/uml mem=512M root=/dev/root rootfstype=hostfs \
+    rootflags=/ ro init=/run/fordway/init con=null con0=null,fd:1 quiet </dev/null

@@ -29,6 +29,7 @@ const CEPHFS: &str = include_str!("cephfs.sh");
 /// The script that starts a kernel, in which the line `INIT` runs.
 const KERNEL: &str = include_str!("kernel.sh");
 const NFS: &str = include_str!("nfs.sh");
+const XSTATE: &str = include_str!("xstate.c");
 
 /// A running shared file system, mounted twice. Server and mounts are removed when this value is dropped, or when its
 /// thread ends.
@@ -79,11 +80,21 @@ impl FileSystemCluster {
     /// NFS 4.2 with default mount options, server and both clients in one user-mode Linux. `None`, with a record of the
     /// skip, if it is not available.
     pub fn nfs() -> Option<Self> {
-        let programs =
-            ["linux.uml", "rpc.nfsd", "rpc.mountd", "exportfs", "mount.nfs", "modprobe", "ip", "nsenter"];
+        let programs = [
+            "linux.uml",
+            "cc",
+            "rpc.nfsd",
+            "rpc.mountd",
+            "exportfs",
+            "mount.nfs",
+            "modprobe",
+            "ip",
+            "nsenter",
+        ];
         let is_possible =
             fordway_needs::root("start a kernel with namespaces") && fordway_needs::programs(&programs);
-        let script = KERNEL.replace("\nINIT\n", &format!("\n{NFS}{AGENT}\n"));
+        let kernel = KERNEL.replace("\nXSTATE\n", &format!("\n{XSTATE}\n"));
+        let script = kernel.replace("\nINIT\n", &format!("\n{NFS}{AGENT}\n"));
         is_possible.then(|| FileSystemCluster::start("nfs", &script))?
     }
 

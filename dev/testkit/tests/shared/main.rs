@@ -47,6 +47,7 @@ const CREATED_KEYS: [usize; 2] = [1_000, 60];
 const OVERWRITES: [usize; 2] = [3_000, 300];
 const USES: [usize; 2] = [5_000, 400];
 const OPENED_EARLY: [usize; 2] = [500, 30];
+const REPLACED: [usize; 2] = [1_000, 100];
 const TAGGED: [usize; 2] = [500, 20];
 const MODEL_RUNS: [usize; 2] = [50, 5];
 /// How long a program may take to open a name, and a server to answer it.
@@ -516,7 +517,7 @@ fn use_what_is_overwritten_while_open(_: &Member) {
                 (name, done)
             })
         });
-        (0..at_length(OVERWRITES)).for_each(overwrite);
+        (0..at_length(REPLACED)).for_each(overwrite);
         is_over.store(true, Ordering::Relaxed);
         users.map(|user| user.join().unwrap())
     });
