@@ -481,7 +481,7 @@ impl BucketWalk<'_> {
         let inner = self.inner;
         let place = || ObjectPath::of_path(join(self.bucket.as_str(), key));
         let describe = || match name.is_link {
-            false => inner.summary((self.bucket, self.contents.sharing), (dir, name.text), &place, key),
+            false => inner.summary((self.bucket, self.contents.sharing), (dir, name.text), place, key),
             // A link that leads outside the root, or nowhere, is not an object.
             true => Ok(inner.summary_by_open(self.bucket, &place(), key).unwrap_or_default()),
         };
