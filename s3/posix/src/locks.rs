@@ -176,6 +176,8 @@ impl SharedStore {
         (bucket, key): (&Bucket, &Key),
         mut read: impl FnMut() -> Result<T>,
     ) -> Option<Result<T>> {
+        // Asked first, because it costs no system call.
+        self.volume.remote_dir(bucket.as_str())?;
         if self.volume.sharing_of(bucket) != FileSystemSharing::Nfs {
             return None;
         }
