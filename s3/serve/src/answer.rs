@@ -16,7 +16,7 @@ use crate::access::RequestOrigin;
 use crate::content::{BodyExtension, MultipartContent};
 use crate::domains::BucketDomains;
 use crate::file_server::{FileServer, RemoteRegion};
-use crate::http1::FastLane;
+use crate::http1::FastPath;
 use crate::limits::{BodyLimits, ConnectionAccount, LimitCounters, UnsignedConnections};
 use crate::monitor::{RequestId, RequestMonitor, RequestTrace};
 use crate::multiplexed::ConnectionState;
@@ -61,7 +61,7 @@ pub(crate) struct GatewayState {
     /// Whether signatures of version 2 are accepted.
     pub(crate) allows_version_2: bool,
     pub(crate) limits: ConnectionLimits,
-    pub(crate) fast_lane: FastLane,
+    pub(crate) fast_path: FastPath,
     pub(crate) domains: BucketDomains,
     pub(crate) users: Arc<Users>,
     pub(crate) monitor: Arc<RequestMonitor>,
@@ -114,7 +114,7 @@ pub(crate) async fn answer(
     with_ids(shared, id, answered(shared, caller, request, trace).await)
 }
 
-/// Returns the response to an upload that failed on the fast lane.
+/// Returns the response to an upload that failed on the fast path.
 pub(crate) fn of_failed_upload(
     shared: &GatewayState,
     id: RequestId,
@@ -309,7 +309,7 @@ async fn of_form(
         users: &shared.users,
         caller,
         domains: &shared.domains,
-        publishing: shared.fast_lane.publishing(),
+        publishing: shared.fast_path.publishing(),
         region: &shared.region,
         allows_version_2: shared.allows_version_2,
     };
@@ -412,7 +412,7 @@ impl S3Responder {
         let counters = limits.body.counters.clone();
         let shared = GatewayState {
             service: s3::service(users.clone(), &config, BucketDomains::none(), publishing.clone()),
-            fast_lane: FastLane::new(users.clone(), BucketDomains::none(), publishing),
+            fast_path: FastPath::new(users.clone(), BucketDomains::none(), publishing),
             domains: BucketDomains::none(),
             users,
             monitor: Arc::new(RequestMonitor::new(None)),

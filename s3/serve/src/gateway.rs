@@ -14,7 +14,7 @@ use tokio::time::sleep;
 
 use crate::answer::{ConnectionLimits, GatewayState};
 use crate::domains::BucketDomains;
-use crate::http1::FastLane;
+use crate::http1::FastPath;
 #[cfg(feature = "http3")]
 use crate::http3;
 use crate::identity::is_region;
@@ -161,7 +161,7 @@ pub struct Gateway {
     config: GatewayConfig,
     users: Arc<Users>,
     service: s3s::service::S3Service,
-    fast_lane: FastLane,
+    fast_path: FastPath,
     domains: BucketDomains,
     monitor: Arc<RequestMonitor>,
     counters: Arc<LimitCounters>,
@@ -193,7 +193,7 @@ impl Gateway {
         let users = Arc::new(users);
         let publishing = Arc::new(s3::PublishPace::default());
         let service = s3::service(users.clone(), &config, domains.clone(), publishing.clone());
-        let fast_lane = FastLane::new(users.clone(), domains.clone(), publishing);
+        let fast_path = FastPath::new(users.clone(), domains.clone(), publishing);
         let ((reload, words), stop) = (words(), GatewayStop::new());
         Ok(Gateway {
             sockets,
@@ -201,7 +201,7 @@ impl Gateway {
             config,
             users,
             service,
-            fast_lane,
+            fast_path,
             domains,
             monitor,
             counters: Arc::default(),
@@ -278,7 +278,7 @@ impl Gateway {
         limits.body.counters = self.counters;
         let shared = Arc::new(GatewayState {
             service: self.service,
-            fast_lane: self.fast_lane,
+            fast_path: self.fast_path,
             domains: self.domains,
             users: self.users,
             monitor: self.monitor,

@@ -116,7 +116,7 @@ fn no_sub_resource_changes_anything_over_http_1() {
         let call = Call::new(method, path).query(&query).body("<Anything/>");
         check_walked(&fixture, &call, is_unknown, &fixture.client.send(&call));
     }
-    // A plain read, which takes the fast lane.
+    // A plain read, which takes the fast path.
     assert_eq!(fixture.client.send(&Call::on("GET", "k")).ok().text(), "precious");
 }
 
@@ -204,7 +204,7 @@ fn with_presigned_urls() {
 
 /// The gate also refuses unknown parameters and headers of a plain read.
 #[test]
-fn on_the_fast_lane() {
+fn on_the_fast_path() {
     let fixture = fixture(serve());
     for method in ["GET", "HEAD"] {
         let odd = [

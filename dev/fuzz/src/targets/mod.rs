@@ -116,7 +116,7 @@ pub const TARGETS: &[FuzzTarget] = &[
         run: fordway_serve::fuzzing::http1_request,
         sources: &[
             "s3/serve/src/http1/head.rs",
-            "s3/serve/src/http1/fast_lane/plain.rs",
+            "s3/serve/src/http1/fast_path/plain.rs",
             "s3/serve/src/gate/mod.rs",
         ],
         words: HTTP,

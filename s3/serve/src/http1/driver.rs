@@ -15,7 +15,7 @@ use http::{Request, Response, StatusCode};
 use crate::answer::{self, GatewayState, PreparedBody};
 use crate::connection::ClientSocket;
 use crate::gateway::StopReceiver;
-use crate::http1::fast_lane::FastOutcome;
+use crate::http1::fast_path::FastOutcome;
 use crate::http1::head::{HEADERS_MAX, MessageRefusal, RequestFraming, RequestHead, parse};
 use crate::http1::incoming::{IncomingBody, LentBody, RequestBody, take_back};
 use crate::http1::outgoing::{OutgoingResponse, ResponseForm};
@@ -85,7 +85,7 @@ struct ReceivedRequest {
 
 /// How a request is served.
 enum RequestWork {
-    /// A request that the fast lane leaves to the S3 layer.
+    /// A request that the fast path leaves to the S3 layer.
     Common(Request<()>),
     Upload(Box<ObjectUpload>),
 }
@@ -214,7 +214,7 @@ impl ConnectionDriver<'_> {
         let trace = shared.monitor.start(head.method, head.target, self.caller, start);
         let wants_timing =
             head.headers.iter().any(|header| header.name.eq_ignore_ascii_case(TIMING_WANTED.as_str()));
-        let work = match shared.fast_lane.take(&head, self.caller, &trace) {
+        let work = match shared.fast_path.take(&head, self.caller, &trace) {
             Some(FastOutcome::Answered(mut outgoing)) => {
                 if wants_timing {
                     add_timing(&mut outgoing, &trace);
@@ -303,7 +303,7 @@ impl ConnectionDriver<'_> {
                 Err(answer::answer(shared, self.caller, request.map(|()| body), trace.clone()).await)
             }
             RequestWork::Upload(upload) => shared
-                .fast_lane
+                .fast_path
                 .receive(*upload, body)
                 .await
                 .map_err(|failure| answer::of_failed_upload(shared, trace.id, failure)),

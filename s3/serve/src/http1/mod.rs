@@ -5,12 +5,12 @@
 //! * `wire`: the socket, with bytes that were read ahead and bytes to send
 //! * `incoming`: request bodies
 //! * `outgoing`: responses
-//! * `fast_lane`: plain requests for objects, which bypass the S3 layer
+//! * `fast_path`: plain requests for objects, which bypass the S3 layer
 //! * `driver`: one request after the other
 
 mod chunked;
 mod driver;
-mod fast_lane;
+mod fast_path;
 mod head;
 mod incoming;
 mod outgoing;
@@ -19,8 +19,8 @@ mod wire;
 pub(crate) use chunked::{ChunkDecoder, ChunkStep};
 pub(crate) use driver::{serve, turn_away};
 #[cfg(feature = "fuzzing")]
-pub(crate) use fast_lane::is_plain_request;
-pub(crate) use fast_lane::{FastLane, SignatureVerifier};
+pub(crate) use fast_path::is_plain_request;
+pub(crate) use fast_path::{FastPath, SignatureVerifier};
 #[cfg(feature = "fuzzing")]
 pub(crate) use head::{HEADERS_MAX, RequestFraming, RequestHead, parse};
 pub(crate) use incoming::{BROKEN, STALLED};

@@ -14,7 +14,7 @@ use crate::connection::ClientSocket;
 use crate::connection::exchange;
 use crate::domains::BucketDomains;
 use crate::gateway::{GatewayStop, StopReceiver};
-use crate::http1::{FastLane, turn_away};
+use crate::http1::{FastPath, turn_away};
 use crate::limits::{BodyLimits, ConnectionAccount, LimitCounters, UnsignedConnections, UserAccount};
 use crate::monitor::RequestMonitor;
 use crate::node::access::AdmittedCaller;
@@ -55,7 +55,7 @@ impl HttpService {
             region: REGION.to_owned(),
             allows_version_2: false,
             limits,
-            fast_lane: FastLane::new(users.clone(), BucketDomains::none(), publishing),
+            fast_path: FastPath::new(users.clone(), BucketDomains::none(), publishing),
             domains: BucketDomains::none(),
             users,
             monitor: Arc::new(RequestMonitor::new(None)),

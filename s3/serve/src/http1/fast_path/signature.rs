@@ -12,7 +12,7 @@ use fordway_wire::sigv4::{
 use percent_encoding::percent_decode_str;
 
 use crate::AccessKeyPair;
-use crate::http1::fast_lane::plain::SignatureHeaders;
+use crate::http1::fast_path::plain::SignatureHeaders;
 use crate::http1::head::RequestHead;
 use crate::identity::{CLOCK_SKEW_MAX, is_region};
 use crate::s3::is_printable;

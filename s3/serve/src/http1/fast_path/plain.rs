@@ -11,7 +11,7 @@ use percent_encoding::percent_decode_str;
 
 use crate::domains::BucketDomains;
 use crate::gate::HEADER_BYTES_MAX;
-use crate::http1::fast_lane::signature::{PresignedQuery, decoded, is_unreserved};
+use crate::http1::fast_path::signature::{PresignedQuery, decoded, is_unreserved};
 use crate::http1::head::{RequestFraming, RequestHead};
 use crate::monitor::OperationCode;
 
@@ -294,7 +294,7 @@ fn is_canonical(target: &str) -> bool {
     target.starts_with('/') && (is_simple || target.split('/').all(is_part))
 }
 
-/// Whether the fast lane takes a request with this head, apart from its signature, which must at least be readable.
+/// Whether the fast path takes a request with this head, apart from its signature, which must at least be readable.
 #[cfg(feature = "fuzzing")]
 pub(crate) fn is_plain_request(head: &RequestHead<'_>) -> bool {
     use fordway_wire::sigv4::AuthorizationHeader;

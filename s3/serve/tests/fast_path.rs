@@ -1,4 +1,4 @@
-//! Plain requests take the fast lane, all others the S3 layer. Whatever a request is for, and however it is damaged,
+//! Plain requests take the fast path, all others the S3 layer. Whatever a request is for, and however it is damaged,
 //! both must return the same response. Each request is sent unchanged, and once more with a header that routes it
 //! through the S3 layer.
 

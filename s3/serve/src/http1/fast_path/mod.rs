@@ -1,10 +1,10 @@
 //! Plain requests that bypass the S3 layer: GET, HEAD, PUT and DELETE of an object, or GET of a range, signed in a
 //! header or in a presigned URL. Nearly all clients send such requests.
 //!
-//! The fast lane never refuses a request because of its head. It serves a request if the signature is valid and
+//! The fast path never refuses a request because of its head. It serves a request if the signature is valid and
 //! everything else is plain. All other requests go to the S3 layer, including those with a bad signature, those for a
 //! missing object, those beyond a limit of the user and those that would have to wait; the S3 layer answers them as if
-//! there were no fast lane. The content of a PUT is an exception: once some of it has been read, the S3 layer can no
+//! there were no fast path. The content of a PUT is an exception: once some of it has been read, the S3 layer can no
 //! longer take over, so errors in the content are answered here, with the same messages.
 
 mod plain;
@@ -29,7 +29,7 @@ use crate::Users;
 use crate::access::is_open;
 use crate::answer::PreparedBody;
 use crate::domains::BucketDomains;
-use crate::http1::fast_lane::plain::{ObjectMethod, PlainRequest, RequestSignature};
+use crate::http1::fast_path::plain::{ObjectMethod, PlainRequest, RequestSignature};
 use crate::http1::head::{RequestFraming, RequestHead};
 use crate::http1::outgoing::{OutgoingResponse, put, put_number, start};
 use crate::monitor::{RequestTrace, SignedOperation};
@@ -37,7 +37,7 @@ use crate::s3::{DEFAULT_TYPE, ObjectUpload, OperationResult, PublishPace, descri
 use crate::unsigned::ConnectionPeer;
 use crate::users::User;
 
-pub(crate) struct FastLane {
+pub(crate) struct FastPath {
     users: Arc<Users>,
     domains: BucketDomains,
     publishing: Arc<PublishPace>,
@@ -50,9 +50,9 @@ pub(super) enum FastOutcome {
     Upload(Box<ObjectUpload>),
 }
 
-impl FastLane {
+impl FastPath {
     pub(crate) fn new(users: Arc<Users>, domains: BucketDomains, publishing: Arc<PublishPace>) -> Self {
-        FastLane { users, domains, publishing }
+        FastPath { users, domains, publishing }
     }
 
     /// The typical time that publishing content takes, for uploads of any kind.
@@ -234,7 +234,7 @@ mod tests {
     const HEAD_BYTES_MAX: usize = 64 * 1024;
 
     struct Lane {
-        lane: FastLane,
+        lane: FastPath,
         store: Arc<MemoryStore>,
         identity: AccessKeyPair,
     }
@@ -249,7 +249,7 @@ mod tests {
             let domains = BucketDomains::new(&["s3.example".to_owned()]).unwrap();
             let store = Arc::new(store);
             let users = Arc::new(Users::one(identity.clone(), store.clone()));
-            Lane { store, lane: FastLane::new(users, domains, Arc::default()), identity }
+            Lane { store, lane: FastPath::new(users, domains, Arc::default()), identity }
         }
 
         /// Returns the head of a request that signs `headers` and adds the unsigned lines `further`.
@@ -278,7 +278,7 @@ mod tests {
             format!("{start} HTTP/1.1\r\n{lines}{further}authorization: {authorization}\r\n\r\n")
         }
 
-        /// Returns the response's status or error code for a request with the body `content`; `None` if the fast lane
+        /// Returns the response's status or error code for a request with the body `content`; `None` if the fast path
         /// does not take it.
         fn taken(&self, head: &str, content: &'static [u8]) -> Option<Result<u16, String>> {
             let mut room = [const { MaybeUninit::uninit() }; HEADERS_MAX];
