@@ -118,7 +118,7 @@ class FordwayFileSystem(AbstractFileSystem):
         `max_gap` is ignored: the file decides which gaps are worth reading over.
         """
         if not isinstance(paths, list):
-            raise TypeError("paths is a list, with one path for each range")
+            raise TypeError("paths must be a list with one path for each range")
         starts = one_each(starts, len(paths))
         ends = one_each(ends, len(paths))
         wanted = defaultdict(list)
@@ -147,7 +147,7 @@ class FordwayFileSystem(AbstractFileSystem):
         **kwargs: Any,  # noqa: ANN401
     ) -> FordwayFile:
         if mode != "rb":
-            why = f"files at web servers are read here, not opened by {mode!r}; `fordway cp` writes to WebDAV"
+            why = f"files at web servers can only be read, not opened with {mode!r}; `fordway cp` writes to WebDAV"
             raise UnsupportedError(why, "Unsupported", path)
         block_size = "default" if block_size is None else block_size
         return FordwayFile(self, path, mode, block_size, cache_options=cache_options, **kwargs)
@@ -161,5 +161,5 @@ class FordwayFile(AbstractBufferedFile):
 
 
 def _no_listing(path: str) -> UnsupportedError:
-    why = f"{path} wants a listing, which web servers do not give; name the files (`fordway ls` lists WebDAV)"
+    why = f"{path} needs a listing, which web servers do not provide; name the files (`fordway ls` lists WebDAV)"
     return UnsupportedError(why, "Unsupported", path)

@@ -209,7 +209,7 @@ def take_probe(chosen: Namespace) -> None:
     except (OSError, ValueError) as error:
         raise points.DataError(f"{chosen.machine} cannot be read: {error}") from error
     if not isinstance(probe, dict) or probe.get("schema") != "fordway.probe":
-        raise points.DataError(f"{chosen.machine} is not what `fordway machines probe --json` prints")
+        raise points.DataError(f"{chosen.machine} is not the output of `fordway machines probe --json`")
     for found in probe["quantities"]:
         option = PROBED.get(found["name"])
         if option and found["value"] is not None and getattr(chosen, option) is None:
@@ -226,7 +226,7 @@ def quantity(text: str | None, kind: str) -> float | None:
         return None
     value = quantities.parse(text, kind)
     if value <= 0 and kind != "size":
-        raise points.DataError(f"{text!r} is no {kind} that anything has: it should be above 0")
+        raise points.DataError(f"{text!r} is not a possible {kind}: give a value above 0")
     return value
 
 
