@@ -254,7 +254,7 @@ impl StagedFile {
         let free = free_bytes(&self.file).map_or(String::new(), |free| format!(", {free} are free"));
         from_errno(
             errno,
-            &format!("{} bytes are written, and {wanted} more were announced{free}", self.written),
+            &format!("{} bytes were written, and {wanted} more were announced{free}", self.written),
         )
     }
 
