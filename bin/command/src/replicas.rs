@@ -94,8 +94,8 @@ impl<'a> ReplicaOpener<'a> {
         self.args.metalink.as_deref().filter(|source| *source != "none")
     }
 
-    /// Opens the file at `url`, which may itself name a Metalink; with `--metalink`, `url` may be empty. Errors: those
-    /// of opening, if no other location is known.
+    /// Opens the file at `url`, which may itself name a Metalink; with `--metalink`, `url` may be empty. Errors: from
+    /// opening the file, if no other location is known.
     pub fn open(&self, url: &str, context: &CommandContext) -> Result<OpenedFile> {
         self.open_by(url, context, &mut RemoteFile::open)
     }

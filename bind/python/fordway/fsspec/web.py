@@ -21,7 +21,7 @@ PREFIX = "fordway+"
 class FordwayFileSystem(AbstractFileSystem):
     """Reads `http(s)://` addresses, also with the prefix `fordway+`. It neither lists nor writes.
 
-    A file keeps the version of its first access, until `invalidate_cache` drops it. Options are those of
+    A file keeps the version of its first access, until `invalidate_cache` drops it. Options are passed to
     `fordway.open_url`.
     """
 

@@ -81,7 +81,7 @@ class Break(Model):
     def design(
         self, terms: Terms, structure: Structure, coefficients: np.ndarray | None = None
     ) -> np.ndarray:
-        """Returns the columns of both lines. Those of one line are 0 on the rows of the other."""
+        """Returns the columns of both lines. The columns of one line are 0 on the rows of the other."""
         del coefficients
         size = terms.columns["size"].to_numpy()
         small = size <= structure

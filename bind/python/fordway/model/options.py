@@ -163,7 +163,7 @@ def _machine(command: ArgumentParser) -> None:
         help="output of `fordway machines probe --json`, for properties that are not given here",
     )
     machine.add_argument(
-        "--clock", metavar="F", help="R, the nominal clock frequency (default: that of the rows)"
+        "--clock", metavar="F", help="R, the nominal clock frequency (default: from the rows)"
     )
     machine.add_argument(
         "--frequency", metavar="F", help="clock frequency of the client, if cycles were not counted"

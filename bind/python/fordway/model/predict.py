@@ -105,8 +105,8 @@ def _terms(
     if "mhz" in model.needs and frequency_mhz is None:
         mhz = _measured_mhz(found, sizes)
         warnings.append(
-            "the frequencies are those of the measured sizes nearby; a processor that clocks otherwise "
-            "there needs --frequency"
+            "the frequencies come from nearby measured sizes; if the processor clocks differently, "
+            "give --frequency"
         )
     columns = pd.DataFrame(
         {

@@ -179,7 +179,7 @@ FIGURES = {
     "speedup": ("speedup", "communication"),
     "io500": ("radar", "ratios", "density", "cpu"),
 }
-"""Names of the figures of each kind of run, in order. Other kinds have those of `compare`."""
+"""Names of the figures of each kind of run, in order. Other kinds have the figures of `compare`."""
 
 
 def draw_all(run: Run, colours: dict[str, str]) -> dict[str, Figure]:

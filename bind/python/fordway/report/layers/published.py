@@ -1,4 +1,4 @@
-"""Published tables as runs: those of ppbench and of the sdvn-impact-database."""
+"""Published tables as runs: the tables of ppbench and of the sdvn-impact-database."""
 
 from pathlib import Path
 from typing import Any
