@@ -49,7 +49,9 @@ def main() -> None:
         "--root", type=Path, default=Path(), help="the directory with the buckets (default: .)"
     )
     parser.add_argument(
-        "--explain", action="store_true", help="print to stderr how the calls of each library were carried out"
+        "--explain",
+        action="store_true",
+        help="print to stderr how the calls of each library were carried out",
     )
     parser.add_argument("program", metavar="PROGRAM", help="the program to run")
     parser.add_argument("arguments", metavar="ARGUMENT", nargs=argparse.REMAINDER, help="its arguments")

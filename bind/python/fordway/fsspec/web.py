@@ -147,7 +147,7 @@ class FordwayFileSystem(AbstractFileSystem):
         **kwargs: Any,  # noqa: ANN401
     ) -> FordwayFile:
         if mode != "rb":
-            why = f"files at web servers can only be read, not opened with {mode!r}; `fordway cp` writes to WebDAV"
+            why = f"files at web servers can only be read, not opened with {mode!r}; `fordway cp` can write"
             raise UnsupportedError(why, "Unsupported", path)
         block_size = "default" if block_size is None else block_size
         return FordwayFile(self, path, mode, block_size, cache_options=cache_options, **kwargs)
@@ -161,5 +161,5 @@ class FordwayFile(AbstractBufferedFile):
 
 
 def _no_listing(path: str) -> UnsupportedError:
-    why = f"{path} needs a listing, which web servers do not provide; name the files (`fordway ls` lists WebDAV)"
+    why = f"{path} needs a listing, which web servers lack; name the files (`fordway ls` lists WebDAV)"
     return UnsupportedError(why, "Unsupported", path)

@@ -211,7 +211,8 @@ def _bytes(row: pd.Series, link: Link) -> Iterator[str]:
         slack = 0.02 + 2 * (row[CONNECTIONS] if row[CONNECTIONS] > 0 else 1) / row[REQUESTS]
         if each < row[SIZE] * (1 - slack) - 1 or each > row[SIZE] * (1 + slack) + HEAD_BYTES_MAX:
             yield (
-                f"the size is {row[SIZE]:,.0f} B but {each:,.0f} B were read for each request: check the unit of the size"
+                f"the size is {row[SIZE]:,.0f} B but {each:,.0f} B were read for each request: check the "
+                "unit of the size"
             )
     if link.network_bytes_per_us is None:
         return

@@ -12,7 +12,8 @@ from fordway.model.terms import Terms
 METHODS = {
     "ols": "least squares of errors in µs, coefficients of either sign, as in a spreadsheet",
     "bounded": "the same, with no coefficient below 0 and alpha at most 1",
-    "relative": "least squares of errors in per cent of the measured time, bounded: every size has equal weight",
+    "relative": "least squares of errors in per cent of the measured time, bounded: every size has equal "
+    "weight",
     "robust": "the same, with Huber's loss: outliers have less weight",
 }
 GIVEN = "given"
@@ -67,8 +68,8 @@ def enough(model: Model, terms: Terms, rows_min: int) -> None:
     if len(terms) < rows_min:
         raise DataError(
             f"{len(terms)} row(s) cannot determine the {len(model.coefficients)} coefficients of "
-            f"{model.name} and their accuracy: {rows_min} are needed; measure more sizes, or choose a model with "
-            "fewer coefficients"
+            f"{model.name} and their accuracy: {rows_min} are needed; measure more sizes, or choose a "
+            "model with fewer coefficients"
         )
 
 

@@ -101,7 +101,8 @@ class Concurrent(Model):
         found = np.unique(terms.columns["connections"].to_numpy())
         if len(found) < 3:
             raise DataError(
-                "there are fewer than three different numbers of connections: the rows do not show what connections share"
+                "there are fewer than three different numbers of connections: the rows do not show what "
+                "connections share"
             )
         return [float(at) for at in found[:-1]]
 

@@ -64,7 +64,7 @@ def predict(
         raise DataError(f"--connections is {connections:g}: it should be 1 or more")
     if not set(model.needs) <= AT_HAND:
         raise DataError(
-            f"{model.name} needs counters of the predicted run: compare it with measurements with "
+            f"{model.name} needs counters of the predicted run: compare it with measurements by "
             "`fordway model check FILES --fit FIT.json`, or fit a model of sizes"
         )
     terms, warnings = _terms(found, model, sizes, frequency_mhz, connections)

@@ -91,8 +91,8 @@ def header(text: str) -> str:
 def _marked(points: Points, rows: pd.DataFrame, reader: "Table") -> Points:
     if "nreq_assumed" in rows:
         points.notes.append(
-            f"{reader.name} assumes the number of requests behind the counters (nreq_assumed): a wrong number "
-            "scales every counter"
+            f"{reader.name} assumes the number of requests behind the counters (nreq_assumed): a wrong "
+            "number scales every counter"
         )
     if "counters_valid" not in rows:
         return points
@@ -123,9 +123,7 @@ class Table:
         words = numbers.isna() & cells.notna() & (cells.astype(str).str.strip().str.lower() != "nan")
         if words.any():
             at = int(np.flatnonzero(words)[0])
-            raise DataError(
-                f"{self.name} row {at + 1}: {column} is {str(cells.iloc[at])!r}, not a number"
-            )
+            raise DataError(f"{self.name} row {at + 1}: {column} is {str(cells.iloc[at])!r}, not a number")
         return numbers
 
     def first(self, names: list[str]) -> pd.Series:
@@ -228,7 +226,8 @@ class Table:
             return False
         if name[3] not in ("_lines", "_B"):
             raise DataError(
-                f"{self.name}: the column {name[0]!r} does not state whether it counts lines or bytes (_lines, _B)"
+                f"{self.name}: the column {name[0]!r} does not state whether it counts lines or bytes "
+                "(_lines, _B)"
             )
         return name[3] == "_lines"
 

@@ -116,7 +116,8 @@ def _classes(run: runfile.Run, statistic: str, lane: str | None, phase: str) -> 
     phases = [found for found in run.phases if (run.operations["phase"] == found).any()]
     if not len(rows):
         raise DataError(
-            f"{run.name} has no operations of the phase {phase!r}; choose one with --phase: {', '.join(phases)}"
+            f"{run.name} has no operations of the phase {phase!r}; choose one with --phase: "
+            f"{', '.join(phases)}"
         )
     chosen = _one_of(run.name, "lane", [found for found in run.lanes if (rows["lane"] == found).any()], lane)
     rows = rows[rows["lane"] == chosen]

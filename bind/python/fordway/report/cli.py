@@ -27,7 +27,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         runs = [replace(run, sizes_bytes=asked) for run in read_runs(options.runs, options.likwid)]
         if wrong := [f"{run.name}: {each}" for run in runs for each in physics.impossible(run.info)]:
             return _fail(
-                f"the page was not written, because it contains impossible figures ({'; '.join(wrong)}); please report this bug"
+                f"the page was not written, because it contains impossible figures ({'; '.join(wrong)}); "
+                "please report this bug"
             )
         missing = [run.name for run in runs if not _has_sizes(run)]
         if missing:

@@ -37,8 +37,8 @@ class Counted:
         elapsed_s = elapsed_ns / 1e9
         if self.runtime_s is None:
             raise LikwidError(
-                f"{self.name} does not state the time of counting: choose a performance group with the metric "
-                "'Runtime (RDTSC) [s]'"
+                f"{self.name} does not state the time of counting: choose a performance group with the "
+                "metric 'Runtime (RDTSC) [s]'"
             )
         if self.runtime_s < COVERED_MIN * elapsed_s:
             raise LikwidError(

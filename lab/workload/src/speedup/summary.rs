@@ -40,7 +40,7 @@ pub fn describe(
         format!("{} with {}: {error}", lanes[*lane].name, phases[*phase])
     };
     warnings.extend(outcome.interrupted.map(|(done, total)| {
-        format!("interrupted after {done} of {total} jobs: the results are those of the jobs that ended; run it again for all")
+        format!("interrupted after {done} of {total} jobs: the results cover only the jobs that ended; run it again for all")
     }));
     warnings.extend(outcome.failures.iter().map(told));
     warnings.extend(doubts(plan, &summaries, &header.machine));

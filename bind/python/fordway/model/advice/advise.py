@@ -51,7 +51,8 @@ def _chosen(what: str, wanted: list[str] | None, there: list[str]) -> list[str]:
     missing = [name for name in wanted or [] if name not in there]
     if missing:
         raise DataError(
-            f"the machine was not measured in the {what} {', '.join(missing)}; it was measured in: {', '.join(there)}"
+            f"the machine was not measured in the {what} {', '.join(missing)}; it was measured in: "
+            f"{', '.join(there)}"
         )
     return [name for name in there if wanted is None or name in wanted]
 
@@ -132,8 +133,8 @@ def _warnings(
             f"the machine was busy when it was measured (load {max(load):g}), so the times include other work"
         )
     said.append(
-        "unknown: the effect of cold caches (everything was read soon after it was written), of other work at "
-        "the same time, and of any file system other than the measured one"
+        "unknown: the effect of cold caches (everything was read soon after it was written), of other work "
+        "at the same time, and of any file system other than the measured one"
     )
     return said
 
@@ -162,12 +163,14 @@ def _states(machine: Machine, found: dict[str, dict[str, Times]]) -> list[str]:
     if named:
         said.append(
             f"rounds of the same work differ: {', '.join(named)}. The machine was in several states, such as "
-            "client and server on one core or on two; the intervals include this. Measure more rounds, or pin both "
-            "(taskset)"
+            "client and server on one core or on two; the intervals include this. Measure more rounds, or "
+            "pin both (taskset)"
         )
     rounds = machine.operations.groupby(["run", "round"]).ngroups
     if rounds < ROUNDS_MIN:
-        said.append(f"{rounds} round(s) are too few to show how much rounds differ: measure at least {ROUNDS_MIN}")
+        said.append(
+            f"{rounds} round(s) are too few to show how much rounds differ: measure at least {ROUNDS_MIN}"
+        )
     return said
 
 

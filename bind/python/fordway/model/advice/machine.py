@@ -73,9 +73,7 @@ def _in_order(infos: list[dict[str, Any]], operations: pd.DataFrame, column: str
 
 def _operations(path: Path, info: dict[str, Any], notes: list[str]) -> pd.DataFrame:
     if info["kind"] != "compare":
-        raise DataError(
-            f"{path} is a run of {info['kind']}: advice needs a run of `fordway compare`"
-        )
+        raise DataError(f"{path} is a run of {info['kind']}: advice needs a run of `fordway compare`")
     rows = runfile.read_table(path / "operations.arrow", OPERATION_COLUMNS)
     rows = rows.astype({"lane": str, "phase": str, "bytes": "float64"})
     rows = _with_objects(path, _with_shares(path, rows), notes)
@@ -106,8 +104,8 @@ def _with_objects(path: Path, rows: pd.DataFrame, notes: list[str]) -> pd.DataFr
     file = path / "objects.arrow"
     if not file.exists():
         notes.append(
-            f"{path.name} has no objects.arrow (it was written by an older fordway): the cost of directories, and "
-            "how head and delete depend on the size, are unknown"
+            f"{path.name} has no objects.arrow (it was written by an older fordway): the cost of "
+            "directories, and how head and delete depend on the size, are unknown"
         )
         return rows.assign(**dict.fromkeys(DIRECTORIES, np.nan), objects=np.nan)
     objects = runfile.read_table(file, OBJECT_COLUMNS).astype("float64")

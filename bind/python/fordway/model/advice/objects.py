@@ -50,9 +50,7 @@ def of_tree(path: Path) -> Objects:
     none.
     """
     if not path.is_dir():
-        raise DataError(
-            f"{path} is not a directory: give the tree to transfer, or --histogram, or --sizes"
-        )
+        raise DataError(f"{path} is not a directory: give the tree to transfer, or --histogram, or --sizes")
     unreadable: list[OSError] = []
     sizes, depths = [], []
     for size, depth in _files(path, unreadable):
@@ -131,7 +129,7 @@ def of_counts(name: str, rows: pd.DataFrame) -> Objects:
     rows = rows[rows["count"] > 0].groupby("bytes", as_index=False)["count"].sum()
     if rows.empty:
         raise DataError(f"{name}: all counts are 0: there is nothing to transfer")
-    note = f"{name} does not describe directories: the cost of creating and listing them is left out; give --tree"
+    note = f"{name} lists no directories: the cost of creating and listing them is left out; give --tree"
     return Objects(name, _complete(rows.assign(directories=0.0), 0.0), [note])
 
 

@@ -79,7 +79,7 @@ def _info(path: Path, rows: pd.DataFrame, lanes: list[str]) -> dict[str, Any]:
         warnings.append(f"Requests were sent again {units.count(retries)} times; their times include this.")
     return {
         "kind": "pingpong",
-        "started": "at a time that the table does not state it",
+        "started": "at a time that the table does not state",
         "elapsed_ns": None,
         "fordway_version": units.NOT_MEASURED,
         "command": ["fordway-report", str(path)],
