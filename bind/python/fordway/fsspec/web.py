@@ -147,7 +147,7 @@ class FordwayFileSystem(AbstractFileSystem):
         **kwargs: Any,  # noqa: ANN401
     ) -> FordwayFile:
         if mode != "rb":
-            why = f"files at web servers can only be read, not opened with {mode!r}; `fordway cp` can write"
+            why = f"this file system only reads, so mode {mode!r} is refused; `fordway cp` writes to WebDAV"
             raise UnsupportedError(why, "Unsupported", path)
         block_size = "default" if block_size is None else block_size
         return FordwayFile(self, path, mode, block_size, cache_options=cache_options, **kwargs)
