@@ -106,7 +106,7 @@ pub enum BuiltinCommand {
     Lab(LabCommand),
     /// Remove files that interrupted operations left in a directory
     Gc(GcArgs),
-    /// Apply the lifecycle rules of the buckets in a directory, which remove what has expired
+    /// Apply the lifecycle rules of the buckets in a directory: remove what has expired
     Lifecycle(LifecycleArgs),
     /// Check the files of a directory against their stored metadata
     Fsck(FsckArgs),

@@ -63,7 +63,7 @@ class FordwayFileSystem(AbstractFileSystem):
         return found
 
     def invalidate_cache(self, path: str | None = None) -> None:
-        """Drops the file at `path`, or all files. The next use opens them anew."""
+        """Drops the file at `path`, or all files. The next use reopens them."""
         if path is None:
             self._files.clear()
         else:
