@@ -1,4 +1,4 @@
-//! `env` prints the settings with which other programs reach the objects, in the language of each program.
+//! `env` prints the settings that other programs need to reach the objects, in each program's own format.
 
 use fordway_client::s3::S3Credentials;
 use fordway_command::args::GlobalArgs;
