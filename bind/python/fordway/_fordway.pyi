@@ -107,10 +107,10 @@ class RemoteFile:
         """Returns `length` bytes from offset `start`; fewer at the end of the file."""
 
     def read_ranges(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
-        """Returns the bytes of each range (start, length), which may overlap: a vectored read.
+        """Returns the bytes of each range (start, length): a vectored read.
 
-        The ranges are requested together, in as few requests as the server allows. Raises
-        `InvalidArgumentError`, before anything is read, if a range ends beyond the end of the file.
+        Ranges may be in any order and may overlap. They are requested together, in as few requests as the
+        server allows. Raises `InvalidArgumentError`, before anything is read, if a range ends beyond the end of the file.
         """
 
 @final
