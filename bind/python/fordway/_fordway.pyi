@@ -110,7 +110,8 @@ class RemoteFile:
         """Returns the bytes of each range (start, length): a vectored read.
 
         Ranges may be in any order and may overlap. They are requested together, in as few requests as the
-        server allows. Raises `InvalidArgumentError`, before anything is read, if a range ends beyond the end of the file.
+        server allows. Raises `InvalidArgumentError`, before anything is read, if a range ends beyond the end
+        of the file.
         """
 
 @final
