@@ -3,7 +3,7 @@
 usage: against.py OLD NEW PAIRS DURATION PARTS
 
 OLD and NEW are directories of programs. Ratios are old / new of a cost, or new / old of a speed: above 1, the new build is
-faster. The interval is that of the median, by ranks (95 %).
+faster. The interval is for the median, by ranks (95 %).
 
 A library is measured in one process that loads both builds and alternates every millisecond (turns.c). It calls the drop-in for
 libs3, whose interface is the same in all builds. All other work is measured in separate runs of each build.

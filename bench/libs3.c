@@ -4,10 +4,10 @@
  * usage: libs3 DIR OBJECTS BYTES ROUNDS
  *
  * One process, one thread, like the libs3 backend of IOR and mdtest: every round does each phase in
- * blocks of all three kinds, in changing order. Each round puts new objects after those of the previous
- * round were removed, so all kinds write to used pages. A row gives the median
- * time of an operation and the median of the rounds' ratios POSIX / libs3, with the interval in
- * which that median lies with 95 % confidence; and the median of POSIX / calls, which is the limit.
+ * blocks of all three kinds, in changing order. Each round puts new objects after the objects of the
+ * previous round were removed, so all kinds write to used pages. A row gives the median time of an
+ * operation and the median of the rounds' ratios POSIX / libs3, with the interval in which that median
+ * lies with 95 % confidence; and the median of POSIX / calls, which is the limit.
  */
 #define _GNU_SOURCE
 #include <errno.h>

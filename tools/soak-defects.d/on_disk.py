@@ -23,7 +23,7 @@ SLOWER_MAX = 20
 
 
 def bobs_directory(ground):
-    """Files of Bob whose names are those of files that gc removes."""
+    """Bob's files with the names of files that gc removes."""
     ground.bucket("bob", BOB)
     directory = ground.root / "bob"
     ground.write(directory / "thesis", b"mine", BOB, 0o600)

@@ -447,8 +447,8 @@ mod tests {
         hex(&found.checksum.unwrap().value)
     }
 
-    /// Check values for "123456789": those of the CRCs are from the CRC catalogue, and those of the SHAs are computed
-    /// by FIPS 180.
+    /// Check values for "123456789": for the CRCs, from the CRC catalogue; for the SHAs, computed according to
+    /// FIPS 180.
     #[test]
     fn check_values() {
         assert_eq!(digest(ChecksumAlgorithm::Crc32), "cbf43926");

@@ -37,7 +37,7 @@ impl Bucket {
 
     /// Checks the rules for names of new buckets: 3 to 255 bytes, not an IPv4 address, and no DNS label that is empty
     /// or ends in a hyphen, because no client could put such a name into a host name. Amazon allows at most 63 bytes,
-    /// no capitals and no underscores, but programs that address buckets by path (such as those of libs3) use longer
+    /// no capitals and no underscores, but programs that address buckets by path (such as libs3 programs) use longer
     /// names and these characters. Errors: `InvalidBucketName`.
     pub fn for_creation(&self) -> Result<()> {
         let name = self.as_str();

@@ -5,7 +5,7 @@
 //! 5.7 times as long, because each store appears to overlap the bytes that are loaded next. Likewise, a copy from a
 //! block at the start of a page into a block of malloc, in which most programs keep their content, takes up to twice as
 //! long. A block in the middle of a page avoids both (`bench/copy-alignment`). An allocator can place all buffers in
-//! this way, including those of callers and libraries.
+//! this way, including the buffers of callers and libraries.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::ptr;

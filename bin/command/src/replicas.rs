@@ -94,8 +94,8 @@ impl<'a> ReplicaOpener<'a> {
         self.args.metalink.as_deref().filter(|source| *source != "none")
     }
 
-    /// Opens the file at `url`, which may itself name a Metalink; with `--metalink`, `url` may be empty. Errors: those
-    /// of opening, if no other location is known.
+    /// Opens the file at `url`, which may itself name a Metalink; with `--metalink`, `url` may be empty. Errors: from
+    /// opening the file, if no other location is known.
     pub fn open(&self, url: &str, context: &CommandContext) -> Result<OpenedFile> {
         self.open_by(url, context, &mut RemoteFile::open)
     }
@@ -177,13 +177,13 @@ impl<'a> ReplicaOpener<'a> {
         };
         for file in metalink.files.iter().filter(|file| !file.replicas.is_empty()) {
             if let Some(Err(error)) = context.metalinks.as_ref().map(|cache| cache.keep(file)) {
-                tracing::debug!(%error, "the Metalink is not kept");
+                tracing::debug!(%error, "the Metalink is not cached");
             }
         }
         Ok(metalink)
     }
 
-    /// Opens the file that a Metalink describes. Errors: those of opening, if every location failed.
+    /// Opens the file that a Metalink describes. Errors: from opening the file, if every location failed.
     pub fn replicated(&self, file: &MetalinkFile) -> Result<ReplicatedFile> {
         let options = ReplicaOptions {
             session: self.options(),

@@ -154,7 +154,7 @@ fn a_verdict_is_printed_and_written() {
     assert_eq!(printed.status.code(), Some(0), "{}", text(&printed.stderr));
     let verdict = MountVerdict::parse(&std::fs::read_to_string(&file).unwrap()).unwrap();
     assert_eq!(verdict.broken, []);
-    let sentence = format!("found broken on {} with", verdict.mount.kind);
+    let sentence = format!("guarantee was found on {} with", verdict.mount.kind);
     assert!(text(&printed.stdout).contains(&sentence), "{}", text(&printed.stdout));
     let alone = fordway(&["doctor", "--verdict", &file], "");
     assert_eq!(alone.status.code(), Some(2));

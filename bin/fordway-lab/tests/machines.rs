@@ -229,7 +229,7 @@ fn bad_catalogues_are_refused() {
         (
             &["compare", "aws.toml", "--feature", "threds"],
             2,
-            "did you mean threads? There are: threads, cpu_time_s",
+            "did you mean threads? Choose from: threads, cpu_time_s",
         ),
         (&["compare", "missing.toml"], 3, "missing.toml"),
         (&["compare"], 2, "CATALOGUE"),
@@ -237,7 +237,7 @@ fn bad_catalogues_are_refused() {
         (
             &["pick", "--like", "nobody", "--in", "aws.toml"],
             2,
-            "there is no machine nobody; there are xlarge, large",
+            "there is no machine nobody; choose from xlarge, large",
         ),
         (&["pick", "--like", "large", "--in", "aws.toml", "--at-least", "threads"], 2, "FEATURE=VALUE"),
     ] {

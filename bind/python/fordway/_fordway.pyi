@@ -51,11 +51,11 @@ def open(  # noqa: A001
     may be relative, is a directory. Without an endpoint, the store uses `AWS_ENDPOINT_URL_S3`, else
     `AWS_ENDPOINT_URL`, else the AWS configuration file, else AWS.
 
-    On the lane `http`, `timeout` is how long a call may wait for the server, in seconds, including
-    retries (default: no limit for the call as a whole), and `retries` is how often a request is repeated
-    after a transient failure (default 4). The other lanes have neither.
+    On the lane `http`, `timeout` is the time in seconds that a call may wait for the server, including
+    retries (default: no limit for the call as a whole), and `retries` is the number of times that a request
+    is repeated after a transient failure (default 4). The other lanes have neither.
 
-    Raises `InvalidArgumentError` if the endpoint has another form, the directory does not exist, or the
+    Raises `InvalidArgumentError` if the endpoint has a different form, the directory does not exist, or the
     lane does not support an option.
     """
 
@@ -107,10 +107,11 @@ class RemoteFile:
         """Returns `length` bytes from offset `start`; fewer at the end of the file."""
 
     def read_ranges(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
-        """Returns the bytes of each range (start, length): a vectored read. Ranges may overlap, in any order.
+        """Returns the bytes of each range (start, length): a vectored read.
 
-        The ranges are requested together, in as few requests as the server allows. Raises
-        `InvalidArgumentError`, before anything is read, if a range ends beyond the end of the file.
+        Ranges may be in any order and may overlap. They are requested together, in as few requests as the
+        server allows. Raises `InvalidArgumentError`, before anything is read, if a range ends beyond the end
+        of the file.
         """
 
 @final
@@ -259,10 +260,10 @@ class Store:
     ) -> bytes:
         """Returns the object, or a `version` of it: whole, or `length` bytes from byte `start` (or 0).
 
-        A negative `start` counts from the end of the object, or is its first byte if the object is shorter.
-        Returns fewer bytes only at the end of the object. Objects over 64 KiB are read directly into the
-        result; smaller ones are copied once, which is cheaper. With `if_match`, the object is read only if
-        it has that ETag; with `if_none_match`, only if it has another.
+        A negative `start` counts from the end of the object; if the object is shorter, reading starts at its
+        first byte. Returns fewer bytes only at the end of the object. Objects over 64 KiB are read directly
+        into the result; smaller ones are copied once, which is cheaper. With `if_match`, the object is read
+        only if it has that ETag; with `if_none_match`, only if it has a different one.
 
         Raises `NotFoundError`, `PreconditionFailedError`, `NotModifiedError` (`if_none_match`), and
         `InvalidArgumentError` if `start` is not before the end, or `length` is 0.
@@ -279,7 +280,7 @@ class Store:
         if_match: str | None = None,
         if_none_match: str | None = None,
     ) -> tuple[bytes, ObjectInfo]:
-        """Returns the bytes that `get` returns, and the description of the object, with a single open.
+        """Returns the bytes that `get` returns, and the description of the object, from a single open.
 
         Raises what `get` raises.
         """
@@ -294,7 +295,7 @@ class Store:
         version: str | None = None,
         if_match: str | None = None,
     ) -> int:
-        """Reads the object into `buffer`, without a further copy, and returns its length in bytes.
+        """Reads the object into `buffer`, without another copy, and returns the number of bytes read.
 
         With `start`, reads as many bytes from there as fit; without it, the whole object must fit. Raises
         `NotFoundError`; `ValueError` if it does not fit; `BufferError` if `buffer` is not writable.
@@ -381,7 +382,7 @@ class Store:
     ) -> ObjectWriter:
         """Starts an object that is written in several calls and becomes visible as a whole at the commit.
 
-        `size` is its length in bytes, if known, from which a lane chooses how to send it. The other
+        `size` is its length in bytes, if known; a lane uses it to choose how to send the object. The other
         arguments are as for `put`; conditions are checked at the commit.
 
         Raises `NotFoundError` (no bucket; perhaps only at `commit`).
@@ -399,20 +400,20 @@ class Store:
     ) -> Upload:
         """Begins a multipart upload: parts are sent in any order, by any thread, and published together.
 
-        The arguments are as for `put`, and `checksum` as for `put_with_info`, of each part. An upload that is
-        neither completed nor aborted keeps its parts.
+        The arguments are as for `put`; `checksum` is as for `put_with_info` and applies to each part. An
+        upload that is neither completed nor aborted keeps its parts.
 
         Raises `NotFoundError` if there is no such bucket.
         """
 
     def resume_upload(self, bucket: str, key: str, id: str) -> Upload:  # noqa: A002
-        """Returns an upload that was begun before, perhaps by another process, by its ID.
+        """Returns the upload with this ID, which was begun earlier, perhaps by another process.
 
-        Makes no request: calls of the upload raise `NotFoundError` if there is none.
+        Makes no request; if there is no such upload, its methods raise `NotFoundError`.
         """
 
     def list_uploads(self, bucket: str, prefix: str = "") -> builtins.list[UploadSummary]:
-        """Returns the uploads in progress of the keys that start with `prefix`, by key.
+        """Returns the uploads in progress for keys that start with `prefix`, ordered by key.
 
         Raises `NotFoundError` if there is no such bucket.
         """
@@ -433,8 +434,8 @@ class Store:
         """Removes an object; removing an object that does not exist succeeds, as in S3.
 
         If the bucket keeps versions, the object becomes an old version behind a delete marker; with
-        `version`, that version is removed permanently. Returns the delete marker that was made, or the
-        version that was removed; `None` if the bucket never kept versions.
+        `version`, that version is removed permanently. Returns the new delete marker or the removed version;
+        `None` if the bucket never kept versions.
 
         Raises `NotFoundError` (no bucket, or `if_match` and no object), `PreconditionFailedError`.
         """
@@ -442,10 +443,10 @@ class Store:
     def list(
         self, bucket: str, prefix: str = "", delimiter: str | None = None, *, start_after: str | None = None
     ) -> Entries:
-        """Iterates over the keys that start with `prefix`, in byte order, a page of 1,000 at a time.
+        """Iterates over the keys that start with `prefix`, in byte order, in pages of 1,000.
 
-        With a `delimiter`, keys with the same part up to it are returned as one `CommonPrefix`. With
-        `start_after`, only entries after that name are returned. If there is no such
+        With a `delimiter`, keys with the same beginning up to the delimiter are returned as one
+        `CommonPrefix`. With `start_after`, only entries after that name are returned. If there is no such
         bucket, the first page raises `NotFoundError`.
         """
 
@@ -460,14 +461,14 @@ class Store:
     ) -> ListPage:
         """Returns one page of `list`: at most `limit` entries (1 to 1,000), and where the next page starts.
 
-        Raises `NotFoundError` if there is no such bucket, and `InvalidArgumentError` for another `limit`.
+        Raises `NotFoundError` if there is no such bucket, and `InvalidArgumentError` for any other `limit`.
         """
 
     def list_versions(self, bucket: str, prefix: str = "") -> Versions:
         """Iterates over all versions and delete markers of the keys that start with `prefix`.
 
-        Entries are ordered by key in byte order; versions of one key, from the newest to the oldest. Raises
-        `NotFoundError` (no bucket) when the first page is fetched.
+        Entries are in byte order of their keys; the versions of one key are ordered from newest to oldest.
+        Raises `NotFoundError` (no bucket) when the first page is fetched.
         """
 
 @final
@@ -500,7 +501,7 @@ class ObjectWriter(io.RawIOBase):
         """Discards the written data; does nothing if the writer is closed."""
 
     def close(self) -> None:
-        """Publishes the object, unless an exception is handled that was raised since the writer was begun.
+        """Publishes the object, unless an exception raised after the writer was begun is being handled.
 
         In that case, the object is discarded: a file that is closed because its block raised is incomplete.
         Does nothing if the writer is closed. Raises what `commit` raises.
@@ -540,7 +541,7 @@ class Upload:
 
     @property
     def id(self) -> str:
-        """The ID, with which `Store.resume_upload` finds the upload again."""
+        """The ID, which `Store.resume_upload` accepts."""
 
     @property
     def bucket(self) -> str:
@@ -551,10 +552,10 @@ class Upload:
         """The key."""
 
     def put_part(self, number: int, data: ReadableBuffer) -> PutInfo:
-        """Sends part `number` (1 to 10,000), any contiguous buffer; a part with the same number is replaced.
+        """Sends a contiguous buffer as part `number` (1 to 10,000), replacing any part with that number.
 
-        Every part but the last has 5 MiB or more. Raises `NotFoundError` if the upload is completed or
-        aborted.
+        Every part except the last must have at least 5 MiB. Raises `NotFoundError` if the upload is completed
+        or aborted.
         """
 
     def copy_part(
@@ -574,7 +575,7 @@ class Upload:
         """
 
     def parts(self) -> list[PartSummary]:
-        """Returns the parts that were sent so far, by number."""
+        """Returns the parts sent so far, ordered by number."""
 
     def complete(
         self,
@@ -583,7 +584,7 @@ class Upload:
         if_none_match: str | None = None,
         if_match: str | None = None,
     ) -> PutInfo:
-        """Publishes the object made of `parts`, given as number and ETag in ascending order (default: all).
+        """Publishes the object from `parts`, pairs of number and ETag in ascending order (default: all).
 
         Conditions are as for `Store.put`. Raises `PreconditionFailedError`, `NotFoundError`, and
         `InvalidArgumentError` for a part that is missing, too small or out of order.
@@ -619,7 +620,7 @@ class PartSummary:
 
     @property
     def modified(self) -> datetime:
-        """The time when it arrived, in UTC."""
+        """The time of its arrival, in UTC."""
 
 @final
 class UploadSummary:
@@ -633,7 +634,7 @@ class UploadSummary:
 
     @property
     def started(self) -> datetime:
-        """The time when it was begun, in UTC."""
+        """The time of its start, in UTC."""
 
 @final
 class Mapped:
@@ -697,7 +698,7 @@ class PutInfo:
 
     @property
     def modified(self) -> datetime:
-        """The time when it was published, in UTC."""
+        """The time of its publication, in UTC."""
 
     @property
     def checksum(self) -> str | None:
@@ -709,7 +710,7 @@ class DeleteInfo:
 
     @property
     def version(self) -> str:
-        """The version that was removed, or the delete marker that was made."""
+        """The ID of the removed version, or of the new delete marker."""
 
     @property
     def is_delete_marker(self) -> bool:
@@ -753,7 +754,7 @@ class ObjectInfo:
 
     @property
     def checksum(self) -> tuple[str, str] | None:
-        """The checksum that its writer sent: algorithm (`"CRC32"`, ...) and base64; or `None`."""
+        """The checksum that its writer sent, as algorithm (`"CRC32"`, ...) and base64; or `None`."""
 
     @property
     def part_count(self) -> int | None:
@@ -789,7 +790,7 @@ class VersionSummary:
 
     @property
     def is_latest(self) -> bool:
-        """True for the latest version, which calls without a version use."""
+        """True for the latest version, which calls use by default."""
 
     @property
     def is_delete_marker(self) -> bool:

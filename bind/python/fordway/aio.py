@@ -48,7 +48,7 @@ def _twin(
 
 
 class AsyncStore:
-    """A store whose calls are awaited. Arguments, results and errors are those of `fordway.Store`."""
+    """A store whose calls are awaited. Arguments, results and errors are as for `fordway.Store`."""
 
     def __init__(self, store: fordway.Store) -> None:
         self.store = store

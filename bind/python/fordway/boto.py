@@ -49,7 +49,7 @@ _store: Store | None = None
 
 
 def install(endpoint: str | os.PathLike[str] | None = None) -> Store:
-    """Answers the calls of all S3 clients that are made from now on from the store at `endpoint`.
+    """Makes all S3 clients that are created from now on call the store at `endpoint`.
 
     The default is the environment variable `FORDWAY_STORE`, else what `fordway.open` finds. Installing again
     changes the store, for existing clients too. Returns the store.
@@ -148,7 +148,7 @@ def _refuse(model: Any, **_: object) -> None:  # noqa: ANN401
         raise UnsupportedError(
             f"fordway.boto cannot carry out this {model.name} in the process, and would have to send it to "
             "AWS, because no endpoint is set; run the program with `fordway run`, which has a gateway for "
-            "such calls, or set AWS_ENDPOINT_URL to where they should go"
+            "such calls, or set AWS_ENDPOINT_URL to the service to use"
         )
 
 

@@ -27,9 +27,9 @@ NOT_FOUND = 127
 DESCRIPTION = """\
 Runs PROGRAM with the objects of a directory as its S3.
 
-boto3 and what is built on it (s3transfer, aws-cli from Python packages) call the store inside the program's
-own process. All other S3 clients that read AWS_ENDPOINT_URL go to a gateway, which listens on loopback and
-ends with PROGRAM. The exit status is that of PROGRAM."""
+boto3 and the programs built on it (s3transfer, aws-cli from Python packages) call the store inside their own
+process. All other S3 clients that read AWS_ENDPOINT_URL use a gateway, which listens on loopback and ends
+with PROGRAM. The exit status is PROGRAM's own."""
 
 EXAMPLES = """\
 Examples:
@@ -49,7 +49,9 @@ def main() -> None:
         "--root", type=Path, default=Path(), help="the directory with the buckets (default: .)"
     )
     parser.add_argument(
-        "--explain", action="store_true", help="print which way the calls of each library took, to stderr"
+        "--explain",
+        action="store_true",
+        help="print to stderr how the calls of each library were carried out",
     )
     parser.add_argument("program", metavar="PROGRAM", help="the program to run")
     parser.add_argument("arguments", metavar="ARGUMENT", nargs=argparse.REMAINDER, help="its arguments")
@@ -62,11 +64,11 @@ def main() -> None:
 
 
 def run(root: Path, command: list[str], is_explained: bool) -> int:
-    """Runs a program, and returns its exit status; the number of a signal that ended it plus 128."""
+    """Runs a program and returns its exit status, or 128 plus the number of the signal that ended it."""
     root = root.resolve()
     fordway.open(root).close()
     if shutil.which(command[0]) is None:
-        raise FileNotFoundError(f"there is no program {command[0]} on PATH")
+        raise FileNotFoundError(f"the program {command[0]} is not on PATH")
     keys = {"AWS_ACCESS_KEY_ID": "fordway-run", "AWS_SECRET_ACCESS_KEY": secrets.token_urlsafe(30)}
     with gateway(root, keys) as endpoint:
         if is_explained:

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 class ObjectReader(io.RawIOBase):
     """An object for reading and seeking, in the version that existed when it was opened.
 
-    `Store.reader` makes it. Each read is a call of the store: wrap it in `io.BufferedReader` for small reads.
+    `Store.reader` creates it. Each read is a call to the store, so wrap it in `io.BufferedReader` for small
+    reads.
     """
 
     def __init__(self, store: Store, bucket: str, key: str, version: str | None = None) -> None:
@@ -74,7 +75,7 @@ class ObjectReader(io.RawIOBase):
         return read
 
     def readall(self) -> bytes:
-        """Reads the rest of the object by one call."""
+        """Reads the rest of the object in one call."""
         self._check_open()
         if self._position >= self._info.size:
             return b""

@@ -37,7 +37,7 @@ pub(crate) struct PyVersionSummary {
     key: String,
     /// The version ID; `"null"` if it was written while the bucket kept no versions.
     version: String,
-    /// True for the latest version, which calls without a version use.
+    /// True for the latest version, which calls use by default.
     is_latest: bool,
     /// True for a delete marker, which has no content.
     is_delete_marker: bool,
@@ -56,7 +56,7 @@ pub(crate) struct PyPutInfo {
     etag: String,
     /// The version ID of the new object; `None` if the bucket never kept versions.
     version: Option<String>,
-    /// The time when it was published, in UTC.
+    /// The time of its publication, in UTC.
     modified: SystemTime,
     /// The requested checksum in base64, or `None`.
     checksum: Option<String>,
@@ -83,7 +83,7 @@ impl PyPutInfo {
 /// The result of a delete in a bucket that keeps versions.
 #[pyclass(frozen, get_all, name = "DeleteInfo", module = "fordway")]
 pub(crate) struct PyDeleteInfo {
-    /// The version that was removed, or the delete marker that was made.
+    /// The ID of the removed version, or of the new delete marker.
     version: String,
     /// Whether `version` is a delete marker.
     is_delete_marker: bool,
@@ -358,7 +358,7 @@ pub(crate) struct PyObjectInfo {
     tag_count: usize,
     /// Other headers that its writer stored, such as `content-encoding`, with names in lower case.
     headers: BTreeMap<&'static str, String>,
-    /// The checksum that its writer sent: algorithm (`"CRC32"`, ...) and base64; or `None`.
+    /// The checksum that its writer sent, as algorithm (`"CRC32"`, ...) and base64; or `None`.
     checksum: Option<(&'static str, String)>,
     /// The number of parts that it was completed from; `None` if it was put as a whole.
     part_count: Option<u16>,

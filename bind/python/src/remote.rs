@@ -131,10 +131,11 @@ impl PyRemoteFile {
         })
     }
 
-    /// Returns the bytes of each range (start, length): a vectored read. Ranges may overlap, in any order.
+    /// Returns the bytes of each range (start, length): a vectored read.
     ///
-    /// The ranges are requested together, in as few requests as the server allows. Raises
-    /// `InvalidArgumentError`, before anything is read, if a range ends beyond the end of the file.
+    /// Ranges may be in any order and may overlap. They are requested together, in as few requests as the
+    /// server allows. Raises `InvalidArgumentError`, before anything is read, if a range ends beyond the end
+    /// of the file.
     fn read_ranges<'py>(
         &self,
         py: Python<'py>,

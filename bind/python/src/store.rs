@@ -32,11 +32,11 @@ use crate::writer::PyObjectWriter;
 /// may be relative, is a directory. Without an endpoint, the store uses `AWS_ENDPOINT_URL_S3`, else
 /// `AWS_ENDPOINT_URL`, else the AWS configuration file, else AWS.
 ///
-/// On the lane `http`, `timeout` is how long a call may wait for the server, in seconds, including
-/// retries (default: no limit for the call as a whole), and `retries` is how often a request is repeated
-/// after a transient failure (default 4). The other lanes have neither.
+/// On the lane `http`, `timeout` is the time in seconds that a call may wait for the server, including
+/// retries (default: no limit for the call as a whole), and `retries` is the number of times that a request
+/// is repeated after a transient failure (default 4). The other lanes have neither.
 ///
-/// Raises `InvalidArgumentError` if the endpoint has another form, the directory does not exist, or the
+/// Raises `InvalidArgumentError` if the endpoint has a different form, the directory does not exist, or the
 /// lane does not support an option.
 #[pyfunction]
 #[pyo3(signature = (endpoint=None, *, timeout=None, retries=None))]
@@ -329,10 +329,10 @@ impl PyStore {
 
     /// Returns the object, or a `version` of it: whole, or `length` bytes from byte `start` (or 0).
     ///
-    /// A negative `start` counts from the end of the object, or is its first byte if the object is shorter.
-    /// Returns fewer bytes only at the end of the object. Objects over 64 KiB are read directly into the
-    /// result; smaller ones are copied once, which is cheaper. With `if_match`, the object is read only if
-    /// it has that ETag; with `if_none_match`, only if it has another.
+    /// A negative `start` counts from the end of the object; if the object is shorter, reading starts at its
+    /// first byte. Returns fewer bytes only at the end of the object. Objects over 64 KiB are read directly
+    /// into the result; smaller ones are copied once, which is cheaper. With `if_match`, the object is read
+    /// only if it has that ETag; with `if_none_match`, only if it has a different one.
     ///
     /// Raises `NotFoundError`, `PreconditionFailedError`, `NotModifiedError` (`if_none_match`), and
     /// `InvalidArgumentError` if `start` is not before the end, or `length` is 0.
@@ -357,7 +357,7 @@ impl PyStore {
         opened.into_bytes(py)
     }
 
-    /// Returns the bytes that `get` returns, and the description of the object, with a single open.
+    /// Returns the bytes that `get` returns, and the description of the object, from a single open.
     ///
     /// Raises what `get` raises.
     #[pyo3(signature = (bucket, key, *, start=None, length=None, version=None, if_match=None, if_none_match=None))]
@@ -382,7 +382,7 @@ impl PyStore {
         Ok((opened.into_bytes(py)?, PyObjectInfo::from(info)))
     }
 
-    /// Reads the object into `buffer`, without a further copy, and returns its length in bytes.
+    /// Reads the object into `buffer`, without another copy, and returns the number of bytes read.
     ///
     /// With `start`, reads as many bytes from there as fit; without it, the whole object must fit. Raises
     /// `NotFoundError`; `ValueError` if it does not fit; `BufferError` if `buffer` is not writable.
@@ -474,8 +474,8 @@ impl PyStore {
     /// Removes an object; removing an object that does not exist succeeds, as in S3.
     ///
     /// If the bucket keeps versions, the object becomes an old version behind a delete marker; with
-    /// `version`, that version is removed permanently. Returns the delete marker that was made, or the
-    /// version that was removed; `None` if the bucket never kept versions.
+    /// `version`, that version is removed permanently. Returns the new delete marker or the removed version;
+    /// `None` if the bucket never kept versions.
     ///
     /// Raises `NotFoundError` (no bucket, or `if_match` and no object), `PreconditionFailedError`.
     #[pyo3(signature = (bucket, key, *, if_match=None, version=None))]
@@ -555,7 +555,7 @@ impl PyStore {
 
     /// Starts an object that is written in several calls and becomes visible as a whole at the commit.
     ///
-    /// `size` is its length in bytes, if known, from which a lane chooses how to send it. The other
+    /// `size` is its length in bytes, if known; a lane uses it to choose how to send the object. The other
     /// arguments are as for `put`; conditions are checked at the commit.
     ///
     /// Raises `NotFoundError` (no bucket; perhaps only at `commit`).
@@ -586,8 +586,8 @@ impl PyStore {
 
     /// Begins a multipart upload: parts are sent in any order, by any thread, and published together.
     ///
-    /// The arguments are as for `put`, and `checksum` as for `put_with_info`, of each part. An upload that is
-    /// neither completed nor aborted keeps its parts.
+    /// The arguments are as for `put`; `checksum` is as for `put_with_info` and applies to each part. An
+    /// upload that is neither completed nor aborted keeps its parts.
     ///
     /// Raises `NotFoundError` if there is no such bucket.
     #[pyo3(signature = (bucket, key, *, content_type=None, metadata=None, tags=None, checksum=None))]
@@ -609,15 +609,15 @@ impl PyStore {
         without_interpreter(py, || PyUpload::begin(store, bucket, key, &options))
     }
 
-    /// Returns an upload that was begun before, perhaps by another process, by its ID.
+    /// Returns the upload with this ID, which was begun earlier, perhaps by another process.
     ///
-    /// Makes no request: calls of the upload raise `NotFoundError` if there is none.
+    /// Makes no request; if there is no such upload, its methods raise `NotFoundError`.
     fn resume_upload(&self, py: Python<'_>, bucket: String, key: String, id: String) -> PyResult<PyUpload> {
         let store = self.store(py)?;
         PyUpload::resume(store, bucket, key, id).map_err(|error| to_python(py, &error))
     }
 
-    /// Returns the uploads in progress of the keys that start with `prefix`, by key.
+    /// Returns the uploads in progress for keys that start with `prefix`, ordered by key.
     ///
     /// Raises `NotFoundError` if there is no such bucket.
     #[pyo3(signature = (bucket, prefix=""))]
@@ -662,10 +662,10 @@ impl PyStore {
         })
     }
 
-    /// Iterates over the keys that start with `prefix`, in byte order, a page of 1,000 at a time.
+    /// Iterates over the keys that start with `prefix`, in byte order, in pages of 1,000.
     ///
-    /// With a `delimiter`, keys with the same part up to it are returned as one `CommonPrefix`. With
-    /// `start_after`, only entries after that name are returned. If there is no such
+    /// With a `delimiter`, keys with the same beginning up to the delimiter are returned as one
+    /// `CommonPrefix`. With `start_after`, only entries after that name are returned. If there is no such
     /// bucket, the first page raises `NotFoundError`.
     #[pyo3(signature = (bucket, prefix="", delimiter=None, *, start_after=None))]
     fn list(
@@ -683,7 +683,7 @@ impl PyStore {
 
     /// Returns one page of `list`: at most `limit` entries (1 to 1,000), and where the next page starts.
     ///
-    /// Raises `NotFoundError` if there is no such bucket, and `InvalidArgumentError` for another `limit`.
+    /// Raises `NotFoundError` if there is no such bucket, and `InvalidArgumentError` for any other `limit`.
     #[pyo3(signature = (bucket, prefix="", delimiter=None, *, start_after=None, limit=MAX_KEYS))]
     fn list_page(
         &self,
@@ -708,8 +708,8 @@ impl PyStore {
 
     /// Iterates over all versions and delete markers of the keys that start with `prefix`.
     ///
-    /// Entries are ordered by key in byte order; versions of one key, from the newest to the oldest. Raises
-    /// `NotFoundError` (no bucket) when the first page is fetched.
+    /// Entries are in byte order of their keys; the versions of one key are ordered from newest to oldest.
+    /// Raises `NotFoundError` (no bucket) when the first page is fetched.
     #[pyo3(signature = (bucket, prefix=""))]
     fn list_versions(&self, py: Python<'_>, bucket: String, prefix: &str) -> PyResult<VersionIterator> {
         let bucket = Bucket::new(bucket).map_err(|error| to_python(py, &error))?;

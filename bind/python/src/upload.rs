@@ -39,7 +39,7 @@ impl PyUpload {
         Ok(PyUpload { store, bucket, key, id })
     }
 
-    /// Errors: for names that are none.
+    /// Errors: for invalid names.
     pub(crate) fn resume(store: Arc<dyn Store>, bucket: String, key: String, id: String) -> Result<Self> {
         Ok(PyUpload { store, bucket: Bucket::new(bucket)?, key: Key::new(key)?, id: UploadId::foreign(id) })
     }
@@ -81,7 +81,7 @@ impl PyUpload {
 
 #[pymethods]
 impl PyUpload {
-    /// The ID, with which `Store.resume_upload` finds the upload again.
+    /// The ID, which `Store.resume_upload` accepts.
     #[getter]
     fn id(&self) -> &str {
         self.id.as_str()
@@ -99,10 +99,10 @@ impl PyUpload {
         self.key.to_string()
     }
 
-    /// Sends part `number` (1 to 10,000), any contiguous buffer; a part with the same number is replaced.
+    /// Sends a contiguous buffer as part `number` (1 to 10,000), replacing any part with that number.
     ///
-    /// Every part but the last has 5 MiB or more. Raises `NotFoundError` if the upload is completed or
-    /// aborted.
+    /// Every part except the last must have at least 5 MiB. Raises `NotFoundError` if the upload is completed
+    /// or aborted.
     fn put_part(&self, py: Python<'_>, number: u16, data: Bound<'_, PyAny>) -> PyResult<PyPutInfo> {
         let bytes = held_bytes(py, data)?;
         without_interpreter(py, || {
@@ -138,13 +138,13 @@ impl PyUpload {
         })
     }
 
-    /// Returns the parts that were sent so far, by number.
+    /// Returns the parts sent so far, ordered by number.
     fn parts(&self, py: Python<'_>) -> PyResult<Vec<PyPartSummary>> {
         let parts = without_interpreter(py, || self.all_parts())?;
         Ok(parts.into_iter().map(PyPartSummary::from).collect())
     }
 
-    /// Publishes the object made of `parts`, given as number and ETag in ascending order (default: all).
+    /// Publishes the object from `parts`, pairs of number and ETag in ascending order (default: all).
     ///
     /// Conditions are as for `Store.put`. Raises `PreconditionFailedError`, `NotFoundError`, and
     /// `InvalidArgumentError` for a part that is missing, too small or out of order.
@@ -196,7 +196,7 @@ pub(crate) struct PyPartSummary {
     size: u64,
     /// The ETag, without quotes.
     etag: String,
-    /// The time when it arrived, in UTC.
+    /// The time of its arrival, in UTC.
     modified: SystemTime,
 }
 
@@ -213,7 +213,7 @@ pub(crate) struct PyUploadSummary {
     key: String,
     /// The ID, for `Store.resume_upload`.
     id: String,
-    /// The time when it was begun, in UTC.
+    /// The time of its start, in UTC.
     started: SystemTime,
 }
 

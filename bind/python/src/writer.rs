@@ -121,7 +121,7 @@ impl PyObjectWriter {
         })
     }
 
-    /// Publishes the object, unless an exception is handled that was raised since the writer was begun.
+    /// Publishes the object, unless an exception raised after the writer was begun is being handled.
     ///
     /// In that case, the object is discarded: a file that is closed because its block raised is incomplete.
     /// Does nothing if the writer is closed. Raises what `commit` raises.

@@ -1,4 +1,4 @@
-"""Tests boto3 within the process: the responses must equal those of a gateway on the same directory."""
+"""Tests boto3 within the process: the responses must equal a gateway's on the same directory."""
 
 from __future__ import annotations
 

@@ -157,19 +157,19 @@ def test_a_tree_is_its_regular_files(tmp_path: Path) -> None:
     ("content", "says"),
     [
         ("", "is empty"),
-        ("size_B,count\n", "a header and no rows"),
+        ("size_B,count\n", "a header but no rows"),
         ("size_B;count\n4096;10\n", "semicolons"),
-        ("size,count\n4096,10\n", "does not say its unit"),
+        ("size,count\n4096,10\n", "does not state its unit"),
         ("size_B,number\n4096,10\n", "no column 'count'"),
-        ("size_B,count\n4096,many\n", "'many' and should be a number"),
-        ("size_B,count\n4096,\n", "the count is missing or no finite number"),
-        ("size_B,count\ninf,1\n", "the size is missing or no finite number"),
+        ("size_B,count\n4096,many\n", "'many', not a number"),
+        ("size_B,count\n4096,\n", "the count is missing or not a finite number"),
+        ("size_B,count\ninf,1\n", "the size is missing or not a finite number"),
         ("size_B,count\n-1,1\n", "the size is -1"),
         ("size_B,count\n4096,1.5\n", "the count is 1.5"),
         ("size_GiB,count\n1e30,1\n", "more than any file system holds"),
         ("size_B,count\n4096,1e300\n", "more than any file system holds"),
         ("size_B,count\n4096,0\n", "all counts are 0"),
-        ("size_B,count\n1,2,3\n4,5,6,7\n", "no table that can be read"),
+        ("size_B,count\n1,2,3\n4,5,6,7\n", "cannot be read as a table"),
         ("\x00\x01\x02", "no rows"),
     ],
 )
@@ -213,17 +213,17 @@ def other_machine(info: dict[str, Any]) -> None:
     ("words", "says"),
     [
         (["--sizes", "4KiBx0"], "all counts are 0"),
-        (["--sizes", "4096"], "is no size"),
-        (["--sizes", ""], "is no size"),
-        (["--sizes", "4KiBx-3"], "is no size"),
+        (["--sizes", "4096"], "is not a size"),
+        (["--sizes", ""], "is not a size"),
+        (["--sizes", "4KiBx-3"], "is not a size"),
         (["--histogram", "{tmp}/none.csv"], "cannot be read"),
         (["--histogram", "{tmp}"], "is a directory"),
-        (["--tree", "{tmp}/none"], "is no directory"),
-        (["--tree", "{tmp}/empty"], "holds no regular file"),
+        (["--tree", "{tmp}/none"], "is not a directory"),
+        (["--tree", "{tmp}/empty"], "contains no regular file"),
         (["--sizes", "1B", "--phase", "put,push"], "was not measured in the phase push"),
         (["--sizes", "1B", "--lane", "rdma"], "was not measured in the lane rdma"),
-        (["--sizes", "1B", "--rtt", "30"], "'30' is no time"),
-        (["--sizes", "1B", "--bandwidth", "0MB/s"], "should be above 0"),
+        (["--sizes", "1B", "--rtt", "30"], "'30' is not a time"),
+        (["--sizes", "1B", "--bandwidth", "0MB/s"], "give a value above 0"),
         (["--sizes", "1B", "--plot", "x.png"], "FILE.svg or FILE.html"),
     ],
 )
@@ -253,9 +253,9 @@ def test_damaged_and_foreign_runs_are_refused(tmp_path: Path, capsys: pytest.Cap
     one = write_machine(tmp_path / "one.run", LANES, rounds=1)
     two = write_machine(tmp_path / "two.run", LANES, Tree(300), rounds=1, change=other_machine)
     said = refused(capsys, "advise", "--machine", str(one), str(two), "--sizes", "1B")
-    assert "another machine" in said
+    assert "a different machine" in said
     (one / "objects.arrow").write_bytes((two / "objects.arrow").read_bytes())
-    assert "not of the same run" in refused(capsys, "advise", "--machine", str(one), "--sizes", "1B")
+    assert "belong to different runs" in refused(capsys, "advise", "--machine", str(one), "--sizes", "1B")
     (one / "objects.arrow").write_bytes(b"no arrow")
     assert "cannot be read" in refused(capsys, "advise", "--machine", str(one), "--sizes", "1B")
     (two / "operations.arrow").unlink()

@@ -82,10 +82,10 @@ def test_counters_that_did_not_cover_the_run(
 @pytest.mark.parametrize("lacking", ["client_CUC_cycles", "client_REF_cycles", "client_clock_GHz"])
 def test_counters_that_are_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str], lacking: str) -> None:
     table = write(tmp_path / "a.csv", data.by_size().drop(columns=lacking))
-    assert "frequency is not known" in refused(capsys, "fit", table, "--model", "frequency")
+    assert "frequency is unknown" in refused(capsys, "fit", table, "--model", "frequency")
     holes = data.by_size()
     holes.loc[: len(holes) // 2, lacking] = np.nan
-    assert "frequency is not known" in refused(
+    assert "frequency is unknown" in refused(
         capsys, "fit", write(tmp_path / "b.csv", holes), "--model", "frequency"
     )
 
@@ -158,7 +158,7 @@ def test_options_that_cannot_be_true(
 def test_a_file_that_is_no_fit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "fit.json"
     path.write_text("{}")
-    assert "is no fit" in refused(capsys, "predict", str(path), "--size", "1KiB")
+    assert "is not a fit" in refused(capsys, "predict", str(path), "--size", "1KiB")
     assert "cannot be read" in refused(capsys, "predict", str(tmp_path / "none"), "--size", "1KiB")
 
 
@@ -167,12 +167,12 @@ def test_rows_marked_as_not_valid_are_left_out(tmp_path: Path, capsys: pytest.Ca
     rows.loc[27, ["counters_valid", "lat_avg_us"]] = [False, np.nan]
     found = model(capsys, "fit", write(tmp_path / "a.csv", rows), "--model", "linear")
     assert found["rows"] == 27
-    assert any("not valid: left out" in each for each in found["warnings"])
+    assert any("invalid: left out" in each for each in found["warnings"])
 
 
 def test_times_in_a_unit_too_small_are_doubted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = data.by_size()[:16].rename(columns={"lat_avg_us": "lat_avg_ns"})
     found = model(capsys, "fit", write(tmp_path / "a.csv", rows), "--model", "linear")
-    assert any("not in the unit" in each for each in found["warnings"])
+    assert any("not in their stated unit" in each for each in found["warnings"])
     right = model(capsys, "fit", write(tmp_path / "b.csv", data.by_size()), "--model", "linear")
-    assert not any("not in the unit" in each for each in right["warnings"])
+    assert not any("not in their stated unit" in each for each in right["warnings"])

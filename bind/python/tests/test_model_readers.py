@@ -145,17 +145,17 @@ def test_headers_say_units(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("obj_size,lat_avg_us\n1,2\n", "does not say its unit"),
+        ("obj_size,lat_avg_us\n1,2\n", "does not state its unit"),
         ("obj_size_B,latency\n1,2\n", "no column of times"),
         ("lat_avg_us,nreq\n1,2\n", "no column of sizes"),
-        ("obj_size_B,lat_avg_us\n1,timeout\n", "should be a number"),
+        ("obj_size_B,lat_avg_us\n1,timeout\n", "not a number"),
         ("obj_size_B,lat_avg_us\n", "no rows"),
         ("obj_size_B,lat_avg_us,client_CUC_cycles\n1,2,3\n", "no column of requests"),
         ("obj_size_B,lat_avg_us,nreq,client_LLOD\n1,2,3,4\n", "lines or bytes"),
         ("", "is empty"),
-        ("hello\n", "nothing that is known"),
-        ("{]", "no JSON"),
-        ("[]", "no request that succeeded"),
+        ("hello\n", "an unknown format"),
+        ("{]", "not valid JSON"),
+        ("[]", "no successful requests"),
         (WRK.format(name="1024", read="150.00MB")[:200], "cut off"),
     ],
 )
@@ -244,11 +244,11 @@ def test_quantities_have_units() -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("obj_size_B;lat_avg_us\n1;80,5\n", "parted by semicolons"),
+        ("obj_size_B;lat_avg_us\n1;80,5\n", "with semicolons"),
         ("obj_size_B,obj_size_B,lat_avg_us\n1,2,80\n", "the column obj_size_B twice"),
         ("obj_size_B,lat_avg_us\n1e300,80\n", "beyond any request: check the units"),
         ("obj_size_B,lat_avg_us\n1,1e308\n", "beyond any request: check the units"),
-        ('{"summaries": null}', "no request that succeeded"),
+        ('{"summaries": null}', "no successful requests"),
         ('{"summaries": [{"load": {"rate_asked_per_s": 1}, "latency": {"mean_ns": 1}}]}', "lacks 'lane'"),
     ],
 )

@@ -68,7 +68,7 @@ def test_the_page_says_what_was_run_and_what_came_out(tmp_path: Path) -> None:
         "41943040 (40.0 MiB)",
         "How to read this",
         info["warnings"][0],
-        "Conditions: measured with a doubt",
+        "Conditions: measured, with doubts",
         "run it again when the machine is idle (put on http)",
         "28.0 %",
         *LANES,

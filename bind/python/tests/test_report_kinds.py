@@ -294,7 +294,7 @@ def test_counters_are_shown_if_they_cover_the_run_and_refused_if_not(
     ("text", "reason"),
     [
         ("nothing of the kind", "has no table of events"),
-        (CSV.replace("Runtime (RDTSC) [s]", "CPI"), "does not say how long was counted"),
+        (CSV.replace("Runtime (RDTSC) [s]", "CPI"), "does not state the time of counting"),
     ],
 )
 def test_other_output_is_refused(

@@ -233,7 +233,7 @@ def test_other_tables_are_refused(tmp_path: Path) -> None:
     with pytest.raises(RunFileError, match="neither a table of ppbench"):
         published.read(other)
     other.write_text(HEADER + '"m","x","/mping/many","0","1","1","1","1","1","0","200"\n')
-    with pytest.raises(RunFileError, match="no number of bytes"):
+    with pytest.raises(RunFileError, match="not a number of bytes"):
         published.read(other)
 
 

@@ -85,7 +85,7 @@ def test_the_page_and_its_sizes(ledger: Path, tmp_path: Path, capsys: pytest.Cap
     assert cli.main([str(ledger), "--out", str(page), "--size", "8KiB"]) == 1
     assert "no path at a size" in capsys.readouterr().err
     assert cli.main([str(ledger), "--out", str(page), "--size", "much"]) == 1
-    assert "is no size" in capsys.readouterr().err
+    assert "is not a size" in capsys.readouterr().err
 
 
 def test_a_ledger_without_its_account_is_refused(ledger: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -63,8 +63,8 @@ impl ForeignServer {
         }))
     }
 
-    /// XRootD with HTTPS and its handler of third-party copies; `None` if it is not installed. Its certificate is that
-    /// of `authority`, the only one that it trusts.
+    /// XRootD with HTTPS and its handler of third-party copies; `None` if it is not installed. Its certificate comes
+    /// from `authority`, the only one that it trusts.
     pub fn xrootd(authority: &SelfSignedCertificate) -> Option<Self> {
         let program = fordway_needs::program("xrootd")?;
         Some(start("https", |dir, port| {

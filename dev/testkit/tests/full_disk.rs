@@ -56,7 +56,7 @@ fn fills_up(store: &dyn Store) {
             let error = put(name, size).expect_err("it does not fit");
             assert_eq!(error.kind(), ErrorKind::NoSpace, "{error}");
             assert!(
-                error.to_string().contains("bytes are written") && error.to_string().contains("are free"),
+                error.to_string().contains("bytes were written") && error.to_string().contains("are free"),
                 "{error}"
             );
         }

@@ -284,7 +284,7 @@ impl CertificateFiles {
         let key = PrivateKeyDer::from_pem_slice(&secret)
             .map_err(|error| wrong(self.key.path(), "private key").caused_by(error))?;
         let key = rustls::crypto::ring::sign::any_supported_type(&key)
-            .map_err(|error| wrong(self.key.path(), "private key that is known").caused_by(error))?;
+            .map_err(|error| wrong(self.key.path(), "private key of a supported type").caused_by(error))?;
         // Certificate and key are not checked against each other: a proxy certificate has an extension that only grid
         // software understands, so the check would fail to parse the certificate.
         Ok(Some(Arc::new(SingleCertAndKey::from(CertifiedKey::new(chain, key)))))

@@ -552,7 +552,7 @@ impl BufferedConnection {
 
     fn receive_error(&self, error: io::Error) -> Error {
         let limit = format!("{:?}", self.timeouts.first_byte);
-        io_error(error, "receiving the response", &format!("no complete response came within {limit}"))
+        io_error(error, "receiving the response", &format!("no complete response arrived within {limit}"))
     }
 }
 
@@ -584,7 +584,7 @@ pub fn io_error(error: io::Error, doing: &str, too_late: &str) -> Error {
         return inner.map_or_else(|| Error::from(ErrorKind::Internal), |ours| *ours);
     }
     match error.kind() {
-        _ if is_stop(&error) => Error::new(ErrorKind::Interrupted, format!("a signal came while {doing}")),
+        _ if is_stop(&error) => Error::new(ErrorKind::Interrupted, format!("a signal arrived while {doing}")),
         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => Error::new(ErrorKind::Timeout, too_late),
         _ if is_reset(&error) => {
             Error::new(ErrorKind::Unavailable, format!("the connection was cut while {doing}"))

@@ -477,7 +477,7 @@ fn chunk_size(line: &[u8]) -> io::Result<u64> {
 
 /// Returns the error for a body that ended `missing` bytes too early.
 pub fn short_body(missing: u64) -> Error {
-    let detail = format!("the connection ended with {missing} bytes of the body to come");
+    let detail = format!("the connection ended with {missing} bytes of the body missing");
     Error::new(ErrorKind::IncompleteBody, detail)
 }
 

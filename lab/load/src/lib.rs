@@ -118,6 +118,6 @@ impl fmt::Display for ResponseProblem {
 fn no_answer_within(limit: Duration) -> ResponseProblem {
     ResponseProblem::Failed(Error::new(
         ErrorKind::Timeout,
-        format!("no complete response came within {limit:?}"),
+        format!("no complete response arrived within {limit:?}"),
     ))
 }

@@ -1,7 +1,7 @@
 //! One end of a ping-pong: a server that returns a body of the size named in the path, such as `GET /ping/1000`.
 //!
-//! The server behaves the same everywhere, and its cost is small compared to that of the network under test. Each of a
-//! fixed number of threads accepts a connection, serves it until it ends, and accepts the next. Thus no connection
+//! The server behaves the same everywhere, and its cost is small compared to the cost of the network under test. Each
+//! of a fixed number of threads accepts a connection, serves it until it ends, and accepts the next. Thus no connection
 //! waits for a thread to be created, and the number of connections served at once is at most the number of threads.
 
 use std::io::{self, Read};

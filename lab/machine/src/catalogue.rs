@@ -147,7 +147,7 @@ impl MachineCatalogue {
     pub fn get(&self, name: &str) -> Result<&MachineEntry> {
         let names = || self.entries.iter().map(|entry| entry.name.as_str()).collect::<Vec<_>>().join(", ");
         let found = self.entries.iter().find(|entry| entry.name == name);
-        found.ok_or_else(|| invalid(format!("there is no machine {name}; there are {}", names())))
+        found.ok_or_else(|| invalid(format!("there is no machine {name}; choose from {}", names())))
     }
 }
 
@@ -284,6 +284,6 @@ mod tests {
         }
         let catalogue = MachineCatalogue::parse("machine.a.threads = 1\nmachine.b.threads = 1").unwrap();
         let error = catalogue.get("c").expect_err("there is no c");
-        assert!(error.to_string().contains("no machine c; there are a, b"), "{error}");
+        assert!(error.to_string().contains("no machine c; choose from a, b"), "{error}");
     }
 }

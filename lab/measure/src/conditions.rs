@@ -142,7 +142,7 @@ impl fmt::Display for RunVerdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             RunVerdict::Measured => "measured",
-            RunVerdict::Doubtful => "measured with a doubt",
+            RunVerdict::Doubtful => "measured, with doubts",
             RunVerdict::Refused => "refused, and measured because of --force",
         })
     }
@@ -211,7 +211,7 @@ mod tests {
         let mut conditions = RunConditions::default();
         assert_eq!(conditions.to_string(), "conditions: measured");
         conditions.doubt(doubt(vec![ResultKey { lane: "http1".into(), phase: "get".into() }]));
-        let text = "conditions: measured with a doubt\n  requests started late; add --threads (get http1)";
+        let text = "conditions: measured, with doubts\n  requests started late; add --threads (get http1)";
         assert_eq!(conditions.to_string(), text);
         assert_eq!(conditions.of_cell("http1", "get").verdict, RunVerdict::Doubtful);
         assert_eq!(conditions.of_cell("http2", "get").verdict, RunVerdict::Measured);

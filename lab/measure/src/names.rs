@@ -4,7 +4,7 @@
 /// of them.
 pub fn unknown_name(what: &str, wrong: &str, known: &[&str]) -> String {
     let hint = nearest(wrong, known).map_or(".".to_owned(), |name| format!("; did you mean {name}?"));
-    format!("there is no {what} {wrong:?}{hint} There are: {}", known.join(", "))
+    format!("there is no {what} {wrong:?}{hint} Choose from: {}", known.join(", "))
 }
 
 /// Returns the name most similar to `wrong`, if it differs in at most two letters, or at most a third of the letters of
@@ -62,11 +62,11 @@ mod tests {
         assert_eq!(nearest("wireguard", &known), None);
         assert_eq!(
             unknown_name("set-up", "vxaln", &known),
-            "there is no set-up \"vxaln\"; did you mean vxlan? There are: bare, vxlan, tunnel"
+            "there is no set-up \"vxaln\"; did you mean vxlan? Choose from: bare, vxlan, tunnel"
         );
         assert_eq!(
             unknown_name("set-up", "wireguard", &known),
-            "there is no set-up \"wireguard\". There are: bare, vxlan, tunnel"
+            "there is no set-up \"wireguard\". Choose from: bare, vxlan, tunnel"
         );
     }
 }

@@ -19,7 +19,7 @@ pub fn table(run: &RunDocument) -> String {
 }
 
 /// Lays out `rows` in columns. The first row holds the headings. A row is preceded by a blank line if its first cell
-/// differs from that of the row above.
+/// differs from the first cell of the row above.
 pub(crate) fn aligned<const N: usize>(rows: &[[String; N]], left: &[usize]) -> String {
     let width = |at: usize| rows.iter().map(|row| row[at].chars().count()).max().unwrap_or(0);
     let widths: Vec<usize> = (0..N).map(width).collect();

@@ -117,8 +117,8 @@ fn the_rate_is_held() {
     let is_reached = sooner_or_later(
         |_| rates_of_a_download(&lab, 1.2),
         |(in_all, later)| {
-            // A late reader finds bytes already waiting, but over the whole time the rate cannot exceed that of the
-            // line.
+            // A late reader finds bytes already waiting, but over the whole time the rate cannot exceed the
+            // line's rate.
             assert!(*in_all < 1.01 * floor, "{in_all} bytes/s over a line of {floor}");
             *later > 0.98 * floor
         },

@@ -44,7 +44,7 @@ fn set(config: &mut PosixConfig, option: &str) -> Result<()> {
         "conditions=none-match-only" => config.if_match = false,
         _ => {
             let why = format!(
-                "the endpoint's option {option:?} is not known; there are durability=none|data|full, \
+                "the endpoint option {option:?} is unknown; choose from durability=none|data|full, \
                  etag=fast|md5, consistency=file-system|strong and conditions=all|none-match-only"
             );
             return Err(Error::new(ErrorKind::InvalidArgument, why));

@@ -127,7 +127,7 @@ pub fn open(options: &LaneOptions) -> Result<Lane> {
 }
 
 /// Returns the settings that `options` and the environment select, for programs other than this one. The endpoint may
-/// be that of any lane. Errors: `InvalidArgument`, `Io`.
+/// belong to any lane. Errors: `InvalidArgument`, `Io`.
 pub fn configuration(options: &LaneOptions) -> Result<S3Config> {
     let variable = |name: &str| options.variable(name).or_else(|| std::env::var(name).ok());
     S3Config::resolve(options.endpoint.as_deref(), &variable).map(|config| options.adjust(config))

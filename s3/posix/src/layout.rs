@@ -265,7 +265,7 @@ pub(crate) fn is_upload_dir(path: &str) -> bool {
     name.is_some_and(|name| upload_of(name).is_some())
 }
 
-/// The upload whose directory is called `name`; `None` if the name is not that of an upload.
+/// The upload whose directory is called `name`; `None` if the name does not belong to an upload.
 pub(crate) fn upload_of(name: &str) -> Option<UploadId> {
     is_hex(name, 32).then(|| UploadId::new(name).ok()).flatten()
 }

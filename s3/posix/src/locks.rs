@@ -140,7 +140,7 @@ impl SharedStore {
     }
 
     /// Runs `act`, unless another process is running this function for the same bucket; returns `None` at once in that
-    /// case. The lock is a byte after those of keys, so the kernel releases it when the process dies.
+    /// case. The lock is a byte after the bytes of keys, so the kernel releases it when the process dies.
     pub(crate) fn alone_in<T>(&self, bucket: &Bucket, act: impl FnOnce() -> Result<T>) -> Result<Option<T>> {
         self.require_locks("one run at a time")?;
         let locks = self.locks.of(&self.volume, bucket)?;

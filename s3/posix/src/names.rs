@@ -59,7 +59,7 @@ pub(crate) struct ListedName<'n> {
 }
 
 impl ListedName<'_> {
-    /// Whether the name is that of a directory.
+    /// Whether the name belongs to a directory.
     pub(crate) fn is_dir(self) -> bool {
         self.text.ends_with('/')
     }

@@ -137,7 +137,7 @@ impl SharedStore {
         bucket: &Bucket,
         change: impl FnOnce(VersioningSetting) -> Result<VersioningSetting>,
     ) -> Result<()> {
-        // The lock is that of a key with this name; no such object needs to exist.
+        // This takes the lock of a key with this name; no such object needs to exist.
         self.locked(bucket, &Key::new(VERSIONING)?, |contents| {
             let AreaContents { versioning, object_lock, .. } = contents;
             self.write_versioning(bucket, change(VersioningSetting { versioning, object_lock })?)

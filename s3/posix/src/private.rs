@@ -158,7 +158,7 @@ impl AreaCache {
     }
 
     /// Returns the device and the name of `bucket` if it was last found on a file system that other nodes may change.
-    /// If `bucket` is empty, returns those of any such bucket. Cost: no system call.
+    /// If `bucket` is empty, returns the device and the name of any such bucket. Cost: no system call.
     pub(crate) fn remote_bucket(&self, bucket: &str) -> Option<(u64, String)> {
         if !self.has_remote.load(Ordering::Relaxed) {
             return None;

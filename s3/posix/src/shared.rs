@@ -78,7 +78,7 @@ pub(crate) fn give_way_on(sharing: FileSystemSharing, race: usize) {
 }
 
 /// Checks on NFS that a name exists before it is opened. If a missing name is opened while another node makes it, the
-/// client may keep the name as missing; reading the state of the name has no such effect. Errors: those of `newfstatat`.
+/// client may keep the name as missing; reading the state of the name has no such effect. Errors: from `newfstatat`.
 /// Cost: one `newfstatat` on NFS, otherwise none.
 pub(crate) fn look_before_opening(
     dir: impl AsFd,
@@ -93,7 +93,7 @@ pub(crate) fn look_before_opening(
 
 /// Opens a file of a bucket's private directory `dir` by `open`, which gets its name. On NFS, also tries the file's spare
 /// name: while a file is replaced that is open on the replacing node, it has no other (see
-/// [`StagedFile::publish_private`](crate::stage::StagedFile::publish_private)). Errors: those of `open`. Further cost on
+/// [`StagedFile::publish_private`](crate::stage::StagedFile::publish_private)). Errors: from `open`. Further cost on
 /// NFS if the file is missing: two more attempts, and one `statx`.
 pub(crate) fn open_spared<T>(
     dir: impl AsFd,

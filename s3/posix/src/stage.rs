@@ -254,7 +254,7 @@ impl StagedFile {
         let free = free_bytes(&self.file).map_or(String::new(), |free| format!(", {free} are free"));
         from_errno(
             errno,
-            &format!("{} bytes are written, and {wanted} more were announced{free}", self.written),
+            &format!("{} bytes were written, and {wanted} more were announced{free}", self.written),
         )
     }
 
@@ -452,8 +452,8 @@ pub(crate) fn be_bare_no_more(file: impl AsFd, stat: &FileStat) -> Result<()> {
 }
 
 impl StagedFile {
-    /// Sets the file's modification time so that its state differs from that of every other version, and returns the
-    /// state. Returns `None` if the file system does not keep times with that precision.
+    /// Sets the file's modification time so that its state differs from the state of every other version, and
+    /// returns the state. Returns `None` if the file system does not keep times with that precision.
     pub(crate) fn stamp(&self) -> Result<Option<FileStat>> {
         let now_ns = i64::try_from(now_ns()).unwrap_or(i64::MAX);
         if set_modified(&self.file, now_ns).is_err() {

@@ -365,7 +365,7 @@ fn the_form_of_a_signature_in_a_url_is_explained() {
     refused("X-Amz-Expires", Some("604801"), "must be less than 604800 seconds");
 }
 
-/// Programs compare messages with those of AWS. Our own message and details are therefore separate elements.
+/// Programs compare messages with AWS's messages. Our own message and details are therefore separate elements.
 #[test]
 fn errors_have_the_words_of_aws_and_ours() {
     let fixture = serve();

@@ -124,8 +124,8 @@ fn missing_for_mpi() -> Option<String> {
     }
 }
 
-/// Searches the same directories as `clang-sys`: the one named by the environment, that of `llvm-config`, and the usual
-/// ones.
+/// Searches the same directories as `clang-sys`: the directory named by the environment, the directory of
+/// `llvm-config`, and the usual ones.
 fn has_libclang() -> bool {
     let named = std::env::var_os("LIBCLANG_PATH").map(PathBuf::from);
     let told = Command::new("llvm-config").arg("--libdir").output().ok();

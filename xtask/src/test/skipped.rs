@@ -35,7 +35,7 @@ pub(super) struct SkipRecord {
 }
 
 impl SkipRecord {
-    /// Starts an empty record, replacing that of an earlier run.
+    /// Starts an empty record, replacing the record of an earlier run.
     pub(super) fn recorded_in(record: &Path) -> Result<Self> {
         if let Some(dir) = record.parent() {
             fs::create_dir_all(dir)?;

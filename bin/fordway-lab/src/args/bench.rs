@@ -230,7 +230,7 @@ fn parse_rate(text: &str) -> Result<f64, String> {
 
 Everything runs on this machine, over loopback or shared memory. The latency is the time from requesting a \
 message until it has been received completely; for MPI and TCP, half of the round-trip time is also reported. \
-The program fordway-mpi, which `make mpi` builds, measures MPI. Transports that are not installed are omitted \
+The program fordway-mpi, which `make mpi` builds, measures MPI. Transports that are not installed are skipped \
 and named. The first transport is the reference: MPI over TCP, if it is installed.")]
 pub(crate) struct TransportArgs {
     /// The sizes of messages and the number of rounds.
@@ -309,7 +309,7 @@ impl TransportArg {
 
 Ping requests messages of random sizes from pong. A set-up defines how both are started and which network \
 connects them. Set-ups are measured in turn, in random order, with the same sizes. A set-up is a small TOML \
-file: specify a built-in set-up by its name, or your own by its file. If a set-up does not start, the command \
+file: give the name of a built-in set-up, or the path of your own file. If a set-up does not start, the command \
 reports the reason and measures the others. Namespaces need root; `loopback` does not.")]
 pub(crate) struct PingpongBenchArgs {
     /// Set-ups to measure; the first is the reference [default: all built-in set-ups that use namespaces, need no
@@ -358,7 +358,7 @@ pub(crate) struct PingpongBenchArgs {
     /// Duration of the warm-up before each measurement
     #[arg(long, value_name = "TIME", default_value = "100ms", value_parser = parse_duration)]
     pub(crate) warm_up: Duration,
-    /// Number of times ping repeats a request that pong failed
+    /// Number of times ping repeats a failed request to pong
     #[arg(long, value_name = "N", default_value_t = 2)]
     pub(crate) retries: u32,
     /// Time limit for a response

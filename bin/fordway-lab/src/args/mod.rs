@@ -60,7 +60,7 @@ Exit codes: 0 done, 1 failed, 2 usage, 3 not found, 4 permission or credentials,
 /// The commands.
 #[derive(Debug, Subcommand)]
 pub(crate) enum MeasuringCommand {
-    /// Measure the cost of S3 on this machine with the files of a directory, over every lane
+    /// Measure the cost of S3 on this machine with the files of a directory, on every lane
     Compare(CompareArgs),
     /// Measure each component of a request alone, and check whether their times add up to the time of the whole request
     Ledger(LedgerArgs),
@@ -91,12 +91,12 @@ pub(crate) enum MeasuringCommand {
   fordway compare ./data --target other=http://127.0.0.1:7070
   fordway compare ./data --check-instrument
 
-Each round puts the files of DIR on every lane, lists them, heads them, gets them, reads a random range of each, \
-and deletes them. The lanes take turns, block by block. Every read is compared with the source. The command \
-works in a temporary directory on DIR's file system (or in --root), which is removed at the end, also after Ctrl-C; DIR \
-itself is only read. The first lane is the reference for the others. --target adds a running service, accessed \
-with the keys of the AWS environment. There, the command works in a new bucket, or below a prefix of the bucket \
-that the URL names, and removes everything that it created.")]
+Each round puts the files of DIR on every lane, lists them, heads them, gets them, reads a random range of each, and \
+deletes them. The lanes take turns, block by block. Every read is compared with the source. The command works in a \
+temporary directory on DIR's file system (or in --root), which is removed at the end, even after Ctrl-C; DIR itself is \
+only read. The first lane is the reference for the others. --target adds a running service, accessed with the keys of \
+the AWS environment. There, the command works in a new bucket, or below a prefix of the bucket that the URL names, and \
+removes everything that it created.")]
 pub(crate) struct CompareArgs {
     /// Directory with the files to use
     pub(crate) dir: PathBuf,
@@ -125,7 +125,7 @@ pub(crate) struct CompareArgs {
     /// Maximum size of a range read
     #[arg(long, value_name = "SIZE", default_value = "64KiB", value_parser = parse_bytes)]
     pub(crate) range_size: u64,
-    /// Maximum number of files to use; of more files, a random sample is used
+    /// Maximum number of files to use; if there are more, a random sample is used
     #[arg(long, value_name = "N", default_value_t = 20_000)]
     pub(crate) max_files: usize,
     /// Maximum total size of the files to use, which are held in memory
@@ -189,13 +189,13 @@ pub(crate) struct LedgerArgs {
     /// Also break down an HTTP GET over the network of a set-up: bare, vxlan, tunnel, or a file (needs root)
     #[arg(long, value_name = "NAME|FILE", value_delimiter = ',')]
     pub(crate) setup: Vec<String>,
-    /// Sizes to print, in addition to those that are only measured [default: 4KiB and 1MiB]
+    /// Sizes to print; other sizes are only measured [default: 4KiB and 1MiB]
     #[arg(long = "size", value_name = "SIZE", value_delimiter = ',', value_parser = parse_bytes)]
     pub(crate) sizes: Vec<u64>,
     /// Measure only the printed sizes, which makes the fits less reliable
     #[arg(long)]
     pub(crate) only_sizes: bool,
-    /// Start new rounds for this long; there are at least five, after one warm-up round
+    /// Time during which new rounds start; at least five are measured, after one warm-up round
     #[arg(long, value_name = "TIME", default_value = "50s", value_parser = parse_duration)]
     pub(crate) duration: Duration,
     /// Processors that client and server run on [default: apart, if there are two processors]
@@ -267,7 +267,7 @@ pub(crate) enum PathArg {
   fordway speedup --check table.csv
 
 COMMAND is an MPI program. Open MPI's mpirun starts it in each set-up with each number of ranks, in turn; \
-{ranks} in COMMAND is replaced by that number. A single rank runs only in the first set-up, the reference. In \
+{ranks} in COMMAND is replaced by that number. A single rank runs only in the first set-up, which is the reference. In \
 set-up `default`, Open MPI chooses how ranks communicate; `shm` uses shared memory, and `loopback` uses TCP on \
 this machine's loopback device. Other set-ups are the built-in ones with two networks (`fordway bench pingpong --list`), or \
 a file that describes one; half of the ranks run in each network (needs root). With NAME+yield, waiting ranks \
@@ -323,7 +323,7 @@ pub(crate) struct SpeedupArgs {
     pub(crate) command: Vec<OsString>,
 }
 
-/// The time of a job that speed-up is computed from.
+/// The time of a job from which the speed-up is computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum TimeArg {
     /// The whole job, including its launch

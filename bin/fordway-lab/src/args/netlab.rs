@@ -18,7 +18,7 @@ use fordway_wire::size_text::parse_bytes;
 
 COMMAND and the --server command each run in a separate network namespace; the emulated link is the only \
 connection between them. FORDWAY_NETLAB_SERVER and FORDWAY_NETLAB_CLIENT contain their addresses. When COMMAND \
-exits, the server and all processes that it started are terminated; nothing is left, even if netlab is killed. \
+exits, the server and all processes that it started are terminated; nothing remains, even if netlab is killed. \
 Without --rtt, --rate and --loss, virtual Ethernet connects the two. The command needs root, or a user \
 namespace: `unshare --map-root-user fordway netlab ...`. The exit code is 0 if COMMAND exits with 0.")]
 pub(crate) struct NetlabArgs {

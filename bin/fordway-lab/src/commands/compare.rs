@@ -1,4 +1,4 @@
-//! `compare`: measures the cost of S3 on this machine, over every lane. Starts the gateways that the lanes need, and
+//! `compare`: measures the cost of S3 on this machine, on every lane. Starts the gateways that the lanes need, and
 //! works in a temporary directory on the file system under test.
 
 use std::os::unix::fs::MetadataExt;

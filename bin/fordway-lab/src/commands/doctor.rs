@@ -71,7 +71,7 @@ impl fmt::Display for VerdictReport<'_> {
         let mount =
             format!("{} with the options {} on Linux {}", self.file_system, self.options, self.kernel);
         match self.broken.as_slice() {
-            [] => write!(f, "Verdict: no guarantee that a store needs was found broken on {mount}."),
+            [] => write!(f, "Verdict: no broken guarantee was found on {mount}."),
             broken => {
                 write!(f, "Verdict: a store must not be shared on {mount}. Broken: {}.", broken.join(", "))
             }

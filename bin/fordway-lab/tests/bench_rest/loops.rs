@@ -109,7 +109,7 @@ fn a_server_that_never_answers_is_given_up() {
     let (output, summary) =
         one(&[&server.url("/x"), "--requests", "2", "--warm-up", "0s", "--timeout", "1s"]);
     assert_eq!(summary["load"]["errors"]["Timeout"], 2, "{summary}");
-    assert!(stderr(&output).contains("no complete response came within 1s"), "{}", stderr(&output));
+    assert!(stderr(&output).contains("no complete response arrived within 1s"), "{}", stderr(&output));
 }
 
 #[test]

@@ -1,4 +1,5 @@
-//! Options of the commands that list and describe objects and buckets, and of those for versions and tags.
+//! Options of the commands that list and describe objects and buckets, and of the commands for versions
+//! and tags.
 
 use clap::{Args, ValueEnum};
 use fordway_store::VersionId;
@@ -118,9 +119,9 @@ pub struct DuArgs {
   fordway --endpoint https://s3.example.org env boto3
   curl --config <(fordway env curl) http://127.0.0.1:9000/data/run.h5
 
-Prints the endpoint, the region and the keys that fordway itself uses, as the program reads them. The output contains \
-the secret key. BUCKET in the output stands for the name of a bucket. The address is http(s):// for every program \
-but shell.")]
+Prints the endpoint, the region and the keys that fordway itself uses, in the program's own format. The output \
+contains the secret key. Replace BUCKET in the output with the name of a bucket. Every program except shell needs an \
+http(s):// endpoint.")]
 pub struct EnvArgs {
     /// Program to print the settings for
     #[arg(value_enum, default_value_t = ToolArg::Shell)]

@@ -95,7 +95,7 @@ pub enum BuiltinCommand {
     Policy(PolicyArgs),
     /// Create a URL that grants access to an object for a limited time
     Presign(PresignArgs),
-    /// Print the settings with which other programs reach the objects
+    /// Print the settings that other programs need to reach the objects
     Env(EnvArgs),
     /// Serve a directory as an S3 endpoint
     Serve(ServeArgs),
@@ -106,7 +106,7 @@ pub enum BuiltinCommand {
     Lab(LabCommand),
     /// Remove files that interrupted operations left in a directory
     Gc(GcArgs),
-    /// Remove what has expired by the lifecycle rules of the buckets in a directory
+    /// Apply the lifecycle rules of the buckets in a directory: remove what has expired
     Lifecycle(LifecycleArgs),
     /// Check the files of a directory against their stored metadata
     Fsck(FsckArgs),
@@ -123,7 +123,7 @@ pub enum BuiltinCommand {
 /// `fordway-lab` to run them.
 #[derive(Debug, Subcommand)]
 pub enum LabCommand {
-    /// Measure the cost of S3 on this machine with the files of a directory, over every lane
+    /// Measure the cost of S3 on this machine with the files of a directory, on every lane
     #[command(disable_help_flag = true, after_help = lab_help("compare"))]
     Compare(LabArgs),
     /// Measure each component of a request alone, and check whether their times add up to the time of the whole request

@@ -32,7 +32,7 @@ pub enum PolicyAction {
   fordway policy explain s3://data/run.h5 --action PutObject --user bob --file new-policy.json --json
 
 The command reads the policy and the public access block of the bucket, or the policy in FILE, and evaluates them for \
-one request. It reports for each statement whether it applies, and otherwise the first element that does not match. \
+one request. For each statement, it reports whether the statement applies, or the first element that does not match. \
 Only the HTTP gateway applies these rules; the kernel then checks the access as well. The exit code is 0 if the rules \
 permit the request, and 4 if they refuse it.")]
 pub struct ExplainArgs {
@@ -60,7 +60,7 @@ pub struct ExplainArgs {
 
 fn action(text: &str) -> Result<Action, String> {
     let name = text.strip_prefix("s3:").unwrap_or(text);
-    Action::new(name).ok_or_else(|| "use an action of S3, such as GetObject or ListBucket".to_owned())
+    Action::new(name).ok_or_else(|| "use an S3 action, such as GetObject or ListBucket".to_owned())
 }
 
 /// Parses a value of a condition key. Converts the key to lower case, except for the name of a tag.

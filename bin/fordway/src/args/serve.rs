@@ -143,11 +143,11 @@ pub struct ServeArgs {
     /// spent waiting for the client counts); 0 for no limit
     #[arg(long, value_name = "SIZE", default_value = "100", value_parser = parse_bytes)]
     pub body_rate: u64,
-    /// Maximum number of requests in flight of one user; further requests get 503 SlowDown [default: --connections; with
+    /// Maximum number of requests in flight per user; further requests get 503 SlowDown [default: --connections; with
     /// --credentials, half of it]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub user_requests: Option<u32>,
-    /// Maximum number of bytes per second of one user's bodies, both directions together [default: no limit]
+    /// Maximum rate of one user's bodies in bytes per second, both directions together [default: no limit]
     #[arg(long, value_name = "SIZE", value_parser = rate)]
     pub user_rate: Option<NonZeroU64>,
     /// Maximum number of connections from one address that have not sent a request with a valid signature; further
@@ -209,7 +209,7 @@ impl From<ConsistencyArg> for ReadConsistency {
     }
 }
 
-/// Parses the address to listen on. Errors have an example, in the form that clap shows.
+/// Parses the address to listen on. Errors contain an example and are in the form that clap shows.
 pub(super) fn socket_address(text: &str) -> Result<SocketAddr, String> {
     let example =
         "write an address and a port, such as 127.0.0.1:9000, [::1]:9000 or 0.0.0.0:9000 (all addresses)";
@@ -268,17 +268,17 @@ pub struct NodeArgs {
     /// Maximum number of requests processed in parallel; further requests wait [default: one per connection]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub requests: Option<u16>,
-    /// Memory for long messages and their responses over all connections; each connection has another 256 KiB
+    /// Memory for long messages and their responses, for all connections together; each connection has another 256 KiB
     #[arg(long, value_name = "SIZE", default_value = "256MiB", value_parser = parse_bytes)]
     pub memory: u64,
-    /// Memory for the long messages of one connection; 16 MiB are enough for every message of the protocol
+    /// Memory for the long messages of one connection; 16 MiB is enough for every message of the protocol
     #[arg(long, value_name = "SIZE", default_value = "32MiB", value_parser = parse_bytes)]
     pub connection_memory: u64,
-    /// Maximum number of open connections of one user; further connections are refused [default: --connections; if
+    /// Maximum number of open connections per user; further connections are refused [default: --connections; if
     /// several users may call, half of it]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub user_connections: Option<u16>,
-    /// Maximum number of requests in progress of one user; with HTTP/2, one connection can have many
+    /// Maximum number of requests in progress per user; with HTTP/2, one connection can have many
     #[arg(long, value_name = "N", default_value_t = 8192, value_parser = clap::value_parser!(u32).range(1..))]
     pub user_requests: u32,
     /// Memory for the long messages of one user [default: --memory; if several users may call, half of it]
@@ -330,10 +330,10 @@ pub struct GcArgs {
     #[command(flatten)]
     pub directory: DirectoryArgs,
     /// Remove staged files and empty directories that have not changed for this long; choose a time longer than any
-    /// pause of a writer
+    /// writer's pause
     #[arg(long, value_name = "TIME", default_value = "24h", value_parser = parse_duration)]
     pub older_than: Duration,
-    /// Remove multipart uploads that received no data for this long
+    /// Remove multipart uploads that have received no data for this long
     #[arg(long, value_name = "TIME", default_value = "7d", value_parser = parse_duration)]
     pub uploads_older_than: Duration,
     /// Show what would be removed, without removing it
@@ -349,10 +349,10 @@ pub struct GcArgs {
   fordway lifecycle . --bucket logs --json
 
 Applies the lifecycle rules of the buckets (PutBucketLifecycleConfiguration) once: removes expired objects, versions, \
-delete markers and uploads. Run it every day, from a timer on any node, or use `fordway serve --lifecycle`. Several runs \
-may work on one directory: each bucket has one run at a time. If a run is killed, the next one continues. A locked \
-version does not expire. An object that a program has changed since the command looked at it stays. If something cannot \
-be removed, the command reports it and continues.")]
+delete markers and uploads. Run it every day, from a timer on any node, or use `fordway serve --lifecycle`. Several \
+runs may process one directory, but only one at a time processes a bucket. If a run is killed, the next one continues. \
+A locked version does not expire. An object that changes after the command has examined it is kept. If something \
+cannot be removed, the command reports it and continues.")]
 pub struct LifecycleArgs {
     /// Where
     #[command(flatten)]
@@ -370,7 +370,7 @@ pub struct LifecycleArgs {
 
 fn parse_day(text: &str) -> Result<Duration, String> {
     match parse_duration(text)? {
-        Duration::ZERO => Err("a day takes some time".to_owned()),
+        Duration::ZERO => Err("the time must be longer than 0".to_owned()),
         day => Ok(day),
     }
 }
@@ -383,11 +383,11 @@ fn parse_day(text: &str) -> Result<Duration, String> {
   fordway fsck . --bucket results --read
   fordway fsck /lustre/project/objects --migrate
 
-Compares the files on disk with their stored metadata, and changes nothing without --migrate. Each finding is \
-one line: severity, kind, path, and what to do next. With --read, the command reads content that has an MD5 or a \
-checksum and compares it. ETags of the kind `fast` do not depend on the content, so objects that have nothing \
-else are not read. The exit code is 8 if anything is corrupt, 1 if something could not be read, and otherwise 0, \
-even if there are notes.")]
+Compares the files on disk with their stored metadata, and changes nothing without --migrate. Each finding is one \
+line: severity, kind, path, and what to do next. With --read, the command reads content that has an MD5 or a checksum \
+and compares it. ETags of the kind `fast` do not depend on the content, so objects with neither an MD5 nor a checksum \
+are not read. The exit code is 8 if anything is corrupt, 1 if something could not be read, and otherwise 0, even if \
+there are notes.")]
 pub struct FsckArgs {
     /// Where
     #[command(flatten)]

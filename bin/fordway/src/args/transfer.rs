@@ -1,6 +1,6 @@
 //! Options of the commands that move, read or remove content: `cp`, `sync`, `mv`, `cat`, `read`, `rm`, `mkdir`,
 //! `metalink`. This file also defines `--include` and `--exclude`, whose order on the command line matters, and the
-//! option that selects the server that makes a third-party copy.
+//! option that selects which server makes a third-party copy.
 
 use std::path::PathBuf;
 
@@ -223,8 +223,8 @@ fn checksum_algorithm(text: &str) -> Result<ChecksumAlgorithm, String> {
   fordway mv davs://host.example/new/run.h5 davs://host.example/done/
 
 Each object or file is copied and then removed, as `aws s3 mv` does. Within one bucket, an object is renamed in one \
-step, except over HTTP and if the bucket keeps versions. Within one WebDAV server, MOVE does both in one step, also \
-for whole collections (with --recursive).")]
+step, unless the lane is HTTP or the bucket keeps versions. Within one WebDAV server, MOVE does both in one step, \
+including whole collections with --recursive.")]
 pub struct MvArgs {
     /// Files, directories, s3:// addresses, wildcards, or http(s):// and dav(s):// addresses
     #[arg(required = true, value_name = "SOURCE")]
@@ -398,9 +398,9 @@ pub struct MetalinkArgs {
 /// The subcommand of `metalink`.
 #[derive(Debug, Subcommand)]
 pub enum MetalinkAction {
-    /// Create Metalinks for local files: their size, digests of the file and of its pieces, and replicas
+    /// Create Metalinks for local files: the size, the digests of the file and its pieces, and the replicas
     Make(MetalinkMakeArgs),
-    /// Show a Metalink, or the replicas and digests of a file that its server reports
+    /// Show a Metalink, or the replicas and digests that a server reports for a file
     Show(MetalinkShowArgs),
 }
 

@@ -1,4 +1,4 @@
-//! `env` prints the settings with which other programs reach the objects, in the language of each program.
+//! `env` prints the settings that other programs need to reach the objects, in each program's own format.
 
 use fordway_client::s3::S3Credentials;
 use fordway_command::args::GlobalArgs;
@@ -69,8 +69,8 @@ impl ToolSettings {
         if !self.endpoint.starts_with("http://") && !self.endpoint.starts_with("https://") {
             let endpoint = &self.endpoint;
             return fail(format!(
-                "this program needs an http(s):// endpoint, and the endpoint is {endpoint}; start `fordway serve \
-                 DIRECTORY`, and name its address with --endpoint"
+                "this program needs an http(s):// endpoint, but the endpoint is {endpoint}; start `fordway serve \
+                 DIRECTORY`, and give its address with --endpoint"
             ));
         }
         match self.keys {

@@ -36,7 +36,7 @@ pub(super) fn run(args: &LifecycleArgs, context: &CommandContext) -> Result<Comm
                 context.output.event(&ChangeRecord::new(&change, args.dry_run))?
             }
             LifecycleEvent::Busy(bucket) => {
-                context.output.note(&format!("another run works on the bucket {bucket}, so it was left out"))
+                context.output.note(&format!("skipped the bucket {bucket}: another run is processing it"))
             }
             LifecycleEvent::Failed(error) => {
                 let exit = report(context, error)?;
@@ -66,7 +66,7 @@ pub(super) fn in_background(
             Ok(LifecycleSummary { changed, expired_bytes, locked, failed, .. }) => {
                 tracing::info!(changed, expired_bytes, locked, failed, "applied the lifecycle rules");
             }
-            Err(error) => tracing::error!(%error, "the lifecycle rules are not applied"),
+            Err(error) => tracing::error!(%error, "the lifecycle rules were not applied"),
         }
         thread::sleep(interval);
     };

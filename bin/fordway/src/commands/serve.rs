@@ -23,7 +23,7 @@ use crate::args::{GatewayArgs, NodeArgs, ServeArgs};
 
 pub(super) fn run(args: &ServeArgs, context: &CommandContext) -> Result<CommandExit> {
     if let Err(error) = fordway_sys::raise_open_files() {
-        tracing::warn!(%error, "the limit of open files cannot be raised; clients beyond it must wait");
+        tracing::warn!(%error, "the limit on open files cannot be raised; clients beyond it must wait");
     }
     let (users, pair) = users(args)?;
     let tls = tls(args)?;

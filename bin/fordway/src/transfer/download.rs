@@ -192,7 +192,7 @@ fn verify_parts<'p>(
     match joined.as_ref() == Some(stated) {
         true => Ok(()),
         false => {
-            let why = format!("the content's {} is not the one stated", stated.algorithm.name());
+            let why = format!("the content's {} differs from the stated one", stated.algorithm.name());
             Err(Error::new(ErrorKind::BadDigest, why))
         }
     }

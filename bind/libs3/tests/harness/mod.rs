@@ -22,7 +22,7 @@ pub fn built() -> &'static Path {
         let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
         let out = repository.join("target/test-libraries");
         let mut build = Command::new(repository.join("tools/build-libs3"));
-        // Use the profile of tests. That of `make libs3` would compile all crates again.
+        // Use the profile of tests. The profile of `make libs3` would compile all crates again.
         run(build.arg(&out).arg("dev"));
         out
     })

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from fordway.diff.compare import CellDifference, RunDifference
 
-NOT_INSTALLED = "what compares runs is not installed: pip install 'fordway[report]'"
+NOT_INSTALLED = "the packages that compare runs are not installed: pip install 'fordway[report]'"
 
 SLOWER, FAILED = 1, 2
 
@@ -76,7 +76,7 @@ def _parser() -> argparse.ArgumentParser:
         type=float,
         default=5,
         metavar="PERCENT",
-        help="changes of times that are smaller count as none (default: 5)",
+        help="ignore smaller changes of times (default: 5)",
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
     return parser

@@ -29,7 +29,7 @@ NOT_COMPARED = {"seed", "source", "url"}
 
 
 class DiffError(Exception):
-    """Two runs cannot be compared; the message says why and what to do."""
+    """Two runs cannot be compared; the message gives the reason and the remedy."""
 
 
 @dataclass(frozen=True)
@@ -77,13 +77,13 @@ def compare(before: Path, after: Path, least: float) -> RunDifference:
     kinds = [info["kind"] for info in infos]
     if kinds[0] != kinds[1]:
         raise DiffError(
-            f"the runs measured different things: {kinds[0]} and {kinds[1]}; give two of one kind"
+            f"the runs measured different things: {kinds[0]} and {kinds[1]}; give two runs of one kind"
         )
     times = [round_times(path) for path in (before, after)]
     common = [cell for cell in times[0] if cell in times[1]]
     if not common:
-        raise DiffError("no lane and phase is in both runs; measure the same lanes")
-    alone = [f"{phase} on {lane} is in one run only" for phase, lane in times[0].keys() ^ times[1].keys()]
+        raise DiffError("the runs have no lane and phase in common; measure the same lanes")
+    alone = [f"{phase} on {lane} is in only one run" for phase, lane in times[0].keys() ^ times[1].keys()]
     confidence = 1 - (1 - CONFIDENCE) / len(common)
     cells = [_cell(cell, times[0][cell], times[1][cell], confidence, least) for cell in common]
     return RunDifference(list(_settings(*infos)), sorted(alone) + list(_doubts(infos)), cells)

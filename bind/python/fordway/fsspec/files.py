@@ -41,7 +41,7 @@ class ObjectReader(AbstractBufferedFile):
 class NewObject(io.BufferedIOBase):
     """An object being written. It appears as a whole when the file is closed, or never if its block raises.
 
-    In a transaction, it appears when the transaction ends. Mode `ab` writes the object anew, with its
+    In a transaction, it appears when the transaction ends. Mode `ab` rewrites the object, with its
     previous content first, and raises `PreconditionFailedError` if another writer replaces it meanwhile.
     """
 
@@ -90,7 +90,7 @@ class NewObject(io.BufferedIOBase):
 
     def _already_exists(self) -> AlreadyExistsError:
         where = self.full_name
-        why = f"{where} exists already; open it by 'wb' to replace it"
+        why = f"{where} already exists; open it with 'wb' to replace it"
         return AlreadyExistsError(why, "PreconditionFailed", where)
 
     @property

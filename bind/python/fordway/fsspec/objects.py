@@ -55,7 +55,7 @@ OPTIONS_OF_FSSPEC = {"use_listings_cache", "listings_expiry_time", "max_paths", 
 class ObjectFileSystem(AbstractFileSystem):
     """Buckets as directories, and their objects as files: `fordway://BUCKET/KEY`.
 
-    `endpoint` is that of `fordway.open`; without one, the environment determines it. Listings are never
+    `endpoint` is passed to `fordway.open`; without one, the environment determines it. Listings are never
     cached. A directory is a common prefix of keys up to a `/`, so only buckets can be empty directories. Each
     file appears as a whole or not at all. In a transaction, files appear one after the other at its end.
     """
@@ -91,7 +91,7 @@ class ObjectFileSystem(AbstractFileSystem):
         """Returns the bucket and key of an object. Raises `InvalidNameError` for a path without a key."""
         bucket, key = self._split(path)
         if not key:
-            raise InvalidNameError(f"{path!r} names no object; write BUCKET/KEY", "InvalidKey")
+            raise InvalidNameError(f"{path!r} is not the path of an object; write BUCKET/KEY", "InvalidKey")
         return bucket, key
 
     # Metadata and listings
@@ -194,7 +194,7 @@ class ObjectFileSystem(AbstractFileSystem):
         return about["LastModified"]
 
     def created(self, path: str) -> datetime:
-        """Returns the time of the last write, because every write creates an object anew."""
+        """Returns the time of the last write, because every write creates a new object."""
         return self.modified(path)
 
     def ukey(self, path: str) -> str:
@@ -229,7 +229,7 @@ class ObjectFileSystem(AbstractFileSystem):
         `max_gap` is ignored: the store decides which gaps are worth reading over.
         """
         if not isinstance(paths, list):
-            raise TypeError("paths is a list, with one path for each range")
+            raise TypeError("paths must be a list with one path for each range")
         starts, ends = one_each(starts, len(paths)), one_each(ends, len(paths))
         wanted = defaultdict(list)
         for number, path in enumerate(paths):
@@ -319,7 +319,7 @@ class ObjectFileSystem(AbstractFileSystem):
             self.store.put(*self.address_of(path), value, if_none_match=condition, **described)
         except PreconditionFailedError as error:
             where = self.unstrip_protocol(path)
-            raise AlreadyExistsError(f"{where} exists already", error.kind, where) from error
+            raise AlreadyExistsError(f"{where} already exists", error.kind, where) from error
 
     def put_file(
         self,
@@ -362,7 +362,7 @@ class ObjectFileSystem(AbstractFileSystem):
         try:
             self.pipe_file(path, b"", mode="overwrite" if truncate else "create")
         except FileExistsError as error:
-            why = f"{path} exists, and the time of an object is that of its content; write it anew"
+            why = f"{path} exists, and an object's time cannot change without its content; write it again"
             raise UnsupportedError(why, "NotImplemented", path) from error
 
     def _open(
@@ -423,7 +423,7 @@ class ObjectFileSystem(AbstractFileSystem):
         if has_magic(path):
             return
         if self.info(path)["type"] == "directory" and not recursive:
-            raise IsADirectoryError(errno.EISDIR, "a directory, which only recursive=True removes", path)
+            raise IsADirectoryError(errno.EISDIR, "a directory; use recursive=True to remove it", path)
 
     def _keys(self, bucket: str, key: str) -> Iterator[str]:
         """Yields the key itself and all keys below it."""
@@ -513,5 +513,5 @@ def _parents(key: str, skipped: int) -> Iterator[str]:
 
 def _open_mode(mode: str) -> str:
     if mode not in ("overwrite", "create"):
-        raise ValueError(f"mode is 'overwrite' or 'create', not {mode!r}")
+        raise ValueError(f"mode must be 'overwrite' or 'create', not {mode!r}")
     return "xb" if mode == "create" else "wb"

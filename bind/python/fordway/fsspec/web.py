@@ -21,7 +21,7 @@ PREFIX = "fordway+"
 class FordwayFileSystem(AbstractFileSystem):
     """Reads `http(s)://` addresses, also with the prefix `fordway+`. It neither lists nor writes.
 
-    A file keeps the version of its first access, until `invalidate_cache` drops it. Options are those of
+    A file keeps the version of its first access, until `invalidate_cache` drops it. Options are passed to
     `fordway.open_url`.
     """
 
@@ -63,7 +63,7 @@ class FordwayFileSystem(AbstractFileSystem):
         return found
 
     def invalidate_cache(self, path: str | None = None) -> None:
-        """Drops the file at `path`, or all files. The next use opens them anew."""
+        """Drops the file at `path`, or all files. The next use reopens them."""
         if path is None:
             self._files.clear()
         else:
@@ -118,7 +118,7 @@ class FordwayFileSystem(AbstractFileSystem):
         `max_gap` is ignored: the file decides which gaps are worth reading over.
         """
         if not isinstance(paths, list):
-            raise TypeError("paths is a list, with one path for each range")
+            raise TypeError("paths must be a list with one path for each range")
         starts = one_each(starts, len(paths))
         ends = one_each(ends, len(paths))
         wanted = defaultdict(list)
@@ -147,7 +147,7 @@ class FordwayFileSystem(AbstractFileSystem):
         **kwargs: Any,  # noqa: ANN401
     ) -> FordwayFile:
         if mode != "rb":
-            why = f"files at web servers are read here, not opened by {mode!r}; `fordway cp` writes to WebDAV"
+            why = f"this file system only reads, so mode {mode!r} is refused; `fordway cp` writes to WebDAV"
             raise UnsupportedError(why, "Unsupported", path)
         block_size = "default" if block_size is None else block_size
         return FordwayFile(self, path, mode, block_size, cache_options=cache_options, **kwargs)
@@ -161,5 +161,5 @@ class FordwayFile(AbstractBufferedFile):
 
 
 def _no_listing(path: str) -> UnsupportedError:
-    why = f"{path} wants a listing, which web servers do not give; name the files (`fordway ls` lists WebDAV)"
+    why = f"{path} needs a listing, which web servers lack; name the files (`fordway ls` lists WebDAV)"
     return UnsupportedError(why, "Unsupported", path)

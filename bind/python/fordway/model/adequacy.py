@@ -57,7 +57,7 @@ def _groups(terms: Terms) -> Iterator[str]:
         low, high = np.median(times[:at]), np.median(times[at:])
         yield (
             f"{len(rows)} rows of {rows['size'].iloc[0]:,.0f} B are of two kinds, around {low:,.4g} µs and "
-            f"around {high:,.4g} µs: the table mixes two protocols, machines or states; fit them apart"
+            f"around {high:,.4g} µs: the table mixes two protocols, machines or states; fit them separately"
         )
         return
 
@@ -69,8 +69,8 @@ def _falling(terms: Terms) -> Iterator[str]:
     rank = stats.spearmanr(times.index, times).statistic
     if rank <= FALLING_MAX and times.iloc[-1] < times.iloc[0]:
         yield (
-            f"times fall as sizes grow (rank correlation {rank:.2f}): look whether columns are swapped or "
-            "sorted each by itself"
+            f"times fall as sizes grow (rank correlation {rank:.2f}): check whether columns are "
+            "swapped or were sorted separately"
         )
 
 
@@ -102,6 +102,6 @@ def _lack_of_fit(found: Fit, terms: Terms) -> Iterator[str]:
     p = float(stats.f.sf(off / freedom / (scatter / repetitions), freedom, repetitions))
     if p < LACK_OF_FIT_P_MAX and rms_pct > LACK_OF_FIT_MIN_PCT:
         yield (
-            f"repetitions agree with each other and not with the model (lack of fit {rms_pct:.0f} %, "
-            f"p {p:.1g}): something that is no term of it decides"
+            f"repetitions agree with each other but not with the model (lack of fit {rms_pct:.0f} %, "
+            f"p {p:.1g}): a quantity that is not a term of the model affects the times"
         )

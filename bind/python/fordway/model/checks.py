@@ -70,7 +70,7 @@ def checked(points: Points, link: Link, *, skip_bad: bool) -> Points:
     if not sentences:
         return _without_gaps(points)
     if not skip_bad or bad.all():
-        raise DataError(_listed(sentences, "" if bad.all() else "; --skip-bad leaves such rows out"))
+        raise DataError(_listed(sentences, "" if bad.all() else "; --skip-bad omits such rows"))
     points.notes.append(_listed(sentences, "") + f" [{int(bad.sum())} row(s) left out]")
     return _without_gaps(points.where(~bad))
 
@@ -86,7 +86,7 @@ def _without_gaps(points: Points) -> Points:
     named = ", ".join(rows["source"][lacking].head(SENTENCES_MAX))
     points.notes.append(
         f"{int(lacking.sum())} row(s) without all counters are left out ({named}), so that models of the "
-        "counters can be held against the others"
+        "counters can be compared with the others"
     )
     return points.where(~lacking)
 
@@ -112,14 +112,14 @@ def _not_measured(row: pd.Series) -> Iterator[str]:
         if not np.isfinite(row[column]):
             yield f"{what} is missing or not a number"
     if row[SIZE] < 0:
-        yield f"the size is {row[SIZE]:g} B, below zero"
+        yield f"the size is {row[SIZE]:g} B, which is below zero"
     if row[TIME] <= 0:
         yield f"the time is {row[TIME]:g} µs; a request takes longer than nothing"
     if 0 < row[TIME] < TIME_MIN_US:
         yield f"the time is {row[TIME]:.3g} µs, less than a message between two cores takes: check its unit"
     elif row[TIME] > 0 and row[SIZE] / COPIED_MAX_BYTES_PER_US > row[TIME]:
         yield (
-            f"{row[SIZE]:,.3g} B in {row[TIME]:,.3g} µs are more than any memory copies: check the units of "
+            f"{row[SIZE]:,.3g} B in {row[TIME]:,.3g} µs is faster than any memory copy: check the units of "
             "sizes and times"
         )
     if row[SIZE] > SIZE_MAX or row[TIME] > TIME_MAX_US:
@@ -135,7 +135,7 @@ def _not_measured(row: pd.Series) -> Iterator[str]:
 
 def _failed(row: pd.Series) -> Iterator[str]:
     if row["timeouts"] > 0:
-        yield f"{row['timeouts']:,.0f} requests timed out, and how long they took is not in the times"
+        yield f"{row['timeouts']:,.0f} requests timed out, and their durations are not in the times"
     if row["errors"] > 0:
         yield f"{row['errors']:,.0f} requests failed, and their bytes and cycles are in the counters"
 
@@ -152,13 +152,13 @@ def _saturated(row: pd.Series, link: Link, statistic: str) -> Iterator[str]:
         yield (
             f"saturated: {row[RATE]:,.1f} requests/s of {row[TIME] / 1e6:.3g} s each are {under_way:,.0f} "
             f"under way on {row[CONNECTIONS]:,.0f} connections, so the times count from intended starts "
-            f"that were not kept and measure how long the run was{expected}; ask for a lower rate (or "
+            f"that were missed, and reflect the duration of the run{expected}; ask for a lower rate (or "
             "check the unit of the times)"
         )
     elif row[RATE] < 0.97 * asked_per_s:
         yield (
-            f"saturated: {row[RATE]:,.1f} of the {asked_per_s:,.0f} requests/s that were asked for came, "
-            f"so the times measure how long the run was{expected}; ask for a lower rate"
+            f"saturated: {row[RATE]:,.1f} of the {asked_per_s:,.0f} requested requests/s were answered, "
+            f"so the times reflect the duration of the run{expected}; ask for a lower rate"
         )
 
 
@@ -211,7 +211,8 @@ def _bytes(row: pd.Series, link: Link) -> Iterator[str]:
         slack = 0.02 + 2 * (row[CONNECTIONS] if row[CONNECTIONS] > 0 else 1) / row[REQUESTS]
         if each < row[SIZE] * (1 - slack) - 1 or each > row[SIZE] * (1 + slack) + HEAD_BYTES_MAX:
             yield (
-                f"the size is {row[SIZE]:,.0f} B but {each:,.0f} B were read for each request: check its unit"
+                f"the size is {row[SIZE]:,.0f} B but {each:,.0f} B were read for each request: check the "
+                "unit of the size"
             )
     if link.network_bytes_per_us is None:
         return
@@ -243,7 +244,7 @@ def _refuse_uncovered(points: Points) -> None:
         points.refused.append(
             f"the {side}'s counters cover {runtimes[at] / 1e6:.2f} s of a run of {durations[at] / 1e6:.2f} "
             f"s ({rows['source'][at]}; {int(short.sum())} of {len(rows)} rows), so they are not used; "
-            "count during the whole run"
+            "count for the whole run"
         )
         columns = [f"{side}_{name}" for name in ("cycles", "reference_cycles", "evicted_bytes")]
         points.rows.loc[short, columns] = float("nan")
@@ -261,7 +262,7 @@ def _refuse_swapped(points: Points) -> None:
     if fractions or (_all_round(times) and not _all_round(sizes)):
         raise DataError(
             "the sizes look like times and the times like sizes "
-            f"({sizes.iloc[0]:,g} B in {times.iloc[0]:,g} µs): swap the two columns, or name them as they are"
+            f"({sizes.iloc[0]:,g} B in {times.iloc[0]:,g} µs): swap the two columns, or correct their names"
         )
 
 
@@ -277,8 +278,8 @@ def _warn_long(points: Points) -> None:
         long = points.rows[f"{side}_runtime_us"] > COVERED_MAX * durations
         if long.any():
             points.notes.append(
-                f"the {side}'s counters ran more than 10 % longer than {int(long.sum())} run(s): what came "
-                "before and after is in them"
+                f"the {side}'s counters ran more than 10 % longer than {int(long.sum())} run(s), so they "
+                "include work before and after the run"
             )
 
 
@@ -290,6 +291,6 @@ def _warn_idle(points: Points) -> None:
     rows = points.rows
     if (rows[RATE] * rows[TIME] / 1e6 < IDLE_SHARE * rows[CONNECTIONS]).all():
         points.notes.append(
-            "no row had even 1 % of its connections at work (rate x time): the rate asked for was low, or "
-            "the times are not in the unit that they say"
+            "no row had even 1 % of its connections at work (rate x time): the requested rate was low, or "
+            "the times are not in their stated unit"
         )

@@ -11,7 +11,7 @@ from fordway.model import options
 if TYPE_CHECKING:
     from fordway.model.points import Points
 
-NOT_INSTALLED = "what fits models is not installed: pip install 'fordway[model]'"
+NOT_INSTALLED = "the packages that fit models are not installed: pip install 'fordway[model]'"
 BAD_INPUT = 2
 """Exit status for unusable measurements or options."""
 
@@ -47,7 +47,7 @@ def _check(chosen: Namespace) -> int:
     from fordway.model import models, points, predict, report, study
 
     if chosen.model and chosen.fit:
-        raise points.DataError("--model and --fit are two answers to one question: give one of them")
+        raise points.DataError("--model and --fit exclude each other: give one of them")
     rows, constants = _read(chosen), options.constants(chosen)
     if chosen.fit:
         stored = predict.read_fit(chosen.fit)
@@ -65,7 +65,7 @@ def _data(chosen: Namespace, rows: "Points") -> int:
     from fordway.model import points, report
 
     if chosen.plot:
-        raise points.DataError("a picture is of a model: add --model or --fit")
+        raise points.DataError("a figure needs a model: add --model or --fit")
     found = report.data_document(rows, options.link(chosen), options.constants(chosen))
     _print(chosen, found, report.data_text(found))
     return _fail("; ".join(rows.refused)) if rows.refused else 0

@@ -184,29 +184,29 @@ def _judged(
 
 
 def _tangled(found: Fit, at: int, group: list[int]) -> str | None:
-    """Returns the doubt about a coefficient that the columns alone raise, or `None`."""
+    """Returns the doubt that the columns alone raise about a coefficient, or `None`."""
     names = found.model.names
     others = [names[other] for other in group if other != at]
     if at not in group:
         return None
-    return f"not told apart from {', '.join(others) if len(others) < len(names) - 1 else 'the others'}"
+    return f"not distinguishable from {', '.join(others) if len(others) < len(names) - 1 else 'the others'}"
 
 
 def _doubt(found: Fit, at: int, error: float | None, left_out: LeftOut) -> str | None:
-    """Returns the doubt about a coefficient that the fit raises, or `None`."""
+    """Returns the doubt that the fit raises about a coefficient, or `None`."""
     value, low, high = found.values[at], left_out.lows[at], left_out.highs[at]
     if found.method != "ols" and value <= 0:
-        return "at its bound, 0: the rows do not show the term"
+        return "at its bound, 0: the rows show no effect of the term"
     if found.method != "ols" and value >= found.model.coefficients[at].high:
         return f"at its bound, {value:g}"
     if error is None:
-        return "no rows are left to say how well it is known"
+        return "of unknown accuracy: there are too few rows"
     if value < 0:
-        return "below 0, which takes less than no time"
+        return "below 0, a negative time"
     if error > RELATIVE_ERROR_MAX * abs(value):
-        return f"known to ± {100 * error / abs(value):.0f} % only" if value else "0"
+        return f"known only to ± {100 * error / abs(value):.0f} %" if value else "0"
     if max(high - value, value - low) > MOVED_MAX * abs(value):
-        return f"from {low:.3g} to {high:.3g} as single rows are left out"
+        return f"from {low:.3g} to {high:.3g} if one row is left out"
     return None
 
 

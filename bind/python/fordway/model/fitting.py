@@ -10,10 +10,11 @@ from fordway.model.points import DataError
 from fordway.model.terms import Terms
 
 METHODS = {
-    "ols": "least squares of errors in µs, coefficients of either sign: what a spreadsheet does",
+    "ols": "least squares of errors in µs, coefficients of either sign, as in a spreadsheet",
     "bounded": "the same, with no coefficient below 0 and alpha at most 1",
-    "relative": "least squares of errors in per cent of the time measured, bounded: every size counts alike",
-    "robust": "the same, with Huber's loss: rows far off count less",
+    "relative": "least squares of errors in per cent of the measured time, bounded: every size has equal "
+    "weight",
+    "robust": "the same, with Huber's loss: outliers have less weight",
 }
 GIVEN = "given"
 """Method of coefficients that were not fitted here."""
@@ -67,8 +68,8 @@ def enough(model: Model, terms: Terms, rows_min: int) -> None:
     if len(terms) < rows_min:
         raise DataError(
             f"{len(terms)} row(s) cannot determine the {len(model.coefficients)} coefficients of "
-            f"{model.name} and say how well: it takes {rows_min}; measure more sizes, or choose a model of "
-            "fewer coefficients"
+            f"{model.name} and their accuracy: {rows_min} are needed; measure more sizes, or choose a "
+            "model with fewer coefficients"
         )
 
 

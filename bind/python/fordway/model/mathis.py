@@ -61,6 +61,6 @@ def exceeded(points: Points, bound: pd.Series) -> list[str]:
     worst = (each / bound).idxmax()
     return [
         f"{int(over.sum())} row(s) moved more than eq. 4 allows ({rows['source'][worst]}: "
-        f"{each[worst]:,.0f} of at most {bound[worst]:,.0f} MB/s): rtt and loss are not those of these "
+        f"{each[worst]:,.0f} of at most {bound[worst]:,.0f} MB/s): rtt and loss do not belong to these "
         "transfers, or the losses were not random"
     ]

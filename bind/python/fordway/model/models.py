@@ -74,14 +74,14 @@ class Break(Model):
         kept = [float(at) for at in np.unique(sizes) if min((sizes <= at).sum(), (sizes > at).sum()) >= 3]
         if not kept:
             raise DataError(
-                "no size has three rows up to it and three above it: there is no place for a break"
+                "no size has three rows up to it and three above it, so there is no candidate for a break"
             )
         return kept
 
     def design(
         self, terms: Terms, structure: Structure, coefficients: np.ndarray | None = None
     ) -> np.ndarray:
-        """Returns the columns of both lines. Those of one line are 0 on the rows of the other."""
+        """Returns the columns of both lines. The columns of one line are 0 on the rows of the other."""
         del coefficients
         size = terms.columns["size"].to_numpy()
         small = size <= structure
@@ -101,7 +101,8 @@ class Concurrent(Model):
         found = np.unique(terms.columns["connections"].to_numpy())
         if len(found) < 3:
             raise DataError(
-                "there are fewer than three different numbers of connections: nothing shows what they share"
+                "there are fewer than three different numbers of connections: the rows do not show what "
+                "connections share"
             )
         return [float(at) for at in found[:-1]]
 
@@ -139,7 +140,7 @@ PAPER_NEEDS = ("rtt", "server_cpu", "server_memory", "client_cpu", "client_memor
 T0 = Coefficient("t0", "µs", _column("one"), "a request without its bytes")
 K = Coefficient("k", "cycles/B", _cycles("size"), "cycles for each byte, at the client's frequency")
 K2 = Coefficient(
-    "k2", "cycles/B", _cycles("small"), "cycles more for each byte of the first 64 KiB (--small-bytes)"
+    "k2", "cycles/B", _cycles("small"), "additional cycles for each byte of the first 64 KiB (--small-bytes)"
 )
 BW = Coefficient("1/bw", "µs/B", _column("size"), "time for each byte, at any frequency")
 LINES = (

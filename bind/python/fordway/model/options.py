@@ -163,7 +163,7 @@ def _machine(command: ArgumentParser) -> None:
         help="output of `fordway machines probe --json`, for properties that are not given here",
     )
     machine.add_argument(
-        "--clock", metavar="F", help="R, the nominal clock frequency (default: that of the rows)"
+        "--clock", metavar="F", help="R, the nominal clock frequency (default: from the rows)"
     )
     machine.add_argument(
         "--frequency", metavar="F", help="clock frequency of the client, if cycles were not counted"
@@ -209,7 +209,7 @@ def take_probe(chosen: Namespace) -> None:
     except (OSError, ValueError) as error:
         raise points.DataError(f"{chosen.machine} cannot be read: {error}") from error
     if not isinstance(probe, dict) or probe.get("schema") != "fordway.probe":
-        raise points.DataError(f"{chosen.machine} is not what `fordway machines probe --json` prints")
+        raise points.DataError(f"{chosen.machine} is not the output of `fordway machines probe --json`")
     for found in probe["quantities"]:
         option = PROBED.get(found["name"])
         if option and found["value"] is not None and getattr(chosen, option) is None:
@@ -226,7 +226,7 @@ def quantity(text: str | None, kind: str) -> float | None:
         return None
     value = quantities.parse(text, kind)
     if value <= 0 and kind != "size":
-        raise points.DataError(f"{text!r} is no {kind} that anything has: it should be above 0")
+        raise points.DataError(f"{text!r} is not a possible {kind}: give a value above 0")
     return value
 
 

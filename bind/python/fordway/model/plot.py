@@ -18,7 +18,7 @@ FORMS = (".svg", ".html")
 def check_form(path: Path) -> None:
     """Raises `DataError` if the file name has an unsupported suffix."""
     if path.suffix not in FORMS:
-        raise DataError(f"{path}: a picture is written as FILE.svg or FILE.html")
+        raise DataError(f"{path}: a figure is written to FILE.svg or FILE.html")
 
 
 def save(found: dict[str, Any], text: str, path: Path) -> None:

@@ -28,13 +28,13 @@ def read_fit(path: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise DataError(f"{path} cannot be read as a fit: {error}") from error
     if not isinstance(found, dict) or found.get("schema") != SCHEMA or "coefficients" not in found:
-        raise DataError(f"{path} is no fit: give what `fordway model fit --json` printed")
+        raise DataError(f"{path} is not a fit: give the output of `fordway model fit --json`")
     if found.get("schema_version") != SCHEMA_VERSION or found.get("model") not in MODELS:
         raise DataError(f"{path} is of a newer version: install a newer fordway to read it")
     missing = [name for name in FIELDS if name not in found]
     if missing or not _are_coefficients(found["coefficients"]):
         what = ", ".join(missing) or "numbers for its coefficients"
-        raise DataError(f"{path} lacks {what}: it was changed or cut short, fit again")
+        raise DataError(f"{path} lacks {what}: it was changed or truncated; fit again")
     return found
 
 
@@ -64,7 +64,7 @@ def predict(
         raise DataError(f"--connections is {connections:g}: it should be 1 or more")
     if not set(model.needs) <= AT_HAND:
         raise DataError(
-            f"{model.name} needs counters of the run that it predicts: hold it against measurements with "
+            f"{model.name} needs counters of the predicted run: compare it with measurements by "
             "`fordway model check FILES --fit FIT.json`, or fit a model of sizes"
         )
     terms, warnings = _terms(found, model, sizes, frequency_mhz, connections)
@@ -105,8 +105,8 @@ def _terms(
     if "mhz" in model.needs and frequency_mhz is None:
         mhz = _measured_mhz(found, sizes)
         warnings.append(
-            "the frequencies are those of the measured sizes nearby; a processor that clocks otherwise "
-            "there needs --frequency"
+            "the frequencies come from nearby measured sizes; if the processor clocks differently, "
+            "give --frequency"
         )
     columns = pd.DataFrame(
         {
@@ -137,8 +137,8 @@ def _range(found: dict[str, Any], sizes: list[float]) -> list[str]:
         return []
     listed = ", ".join(f"{size:,.0f}" for size in outside)
     return [
-        f"{listed} B are outside the measured {min(measured):,.0f} to {max(measured):,.0f} B: nothing says "
-        "how far off the model is there"
+        f"{listed} B are outside the measured {min(measured):,.0f} to {max(measured):,.0f} B: the error of "
+        "the model there is unknown"
     ]
 
 

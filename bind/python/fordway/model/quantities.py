@@ -49,7 +49,7 @@ def parse(text: str, kind: str) -> float:
     found = re.fullmatch(rf"\s*{NUMBER}\s*(\S*)\s*", text.replace(",", ""))
     units = KINDS[kind]
     if found is None or found[2] not in units:
-        raise DataError(f"{text!r} is no {kind}: write a number and a unit, such as {EXAMPLES[kind]}")
+        raise DataError(f"{text!r} is not a {kind}: write a number and a unit, such as {EXAMPLES[kind]}")
     value = float(found[1]) * units[found[2]]
     if math.isinf(value):
         raise DataError(f"{text!r} is too large a {kind} to reckon with")

@@ -65,20 +65,20 @@ def table(name: str, text: str) -> pd.DataFrame:
     head = header(text)
     if ";" in head and "," not in head:
         raise DataError(
-            f"{name} has its columns parted by semicolons: save it with commas, and a point in numbers"
+            f"{name} separates its columns with semicolons: save it with commas, and with decimal points"
         )
     twice = [
         column for column, count in Counter(map(str.strip, head.split(","))).items() if count > 1 and column
     ]
     if twice:
-        raise DataError(f"{name} has the column {twice[0]} twice: leave one of them")
+        raise DataError(f"{name} has the column {twice[0]} twice: remove one of them")
     try:
         rows = pd.read_csv(io.StringIO(text), skipinitialspace=True, comment="#")
     except (pd.errors.ParserError, pd.errors.EmptyDataError) as error:
-        raise DataError(f"{name} is no table that can be read: {str(error).strip()}") from error
+        raise DataError(f"{name} cannot be read as a table: {str(error).strip()}") from error
     rows.columns = [str(column).strip() for column in rows.columns]
     if not len(rows):
-        raise DataError(f"{name} has a header and no rows: there is nothing to fit")
+        raise DataError(f"{name} has a header but no rows: there is nothing to fit")
     return rows
 
 
@@ -91,15 +91,15 @@ def header(text: str) -> str:
 def _marked(points: Points, rows: pd.DataFrame, reader: "Table") -> Points:
     if "nreq_assumed" in rows:
         points.notes.append(
-            f"{reader.name} assumes how many requests the counters are of (nreq_assumed): a wrong number "
-            "scales every counter"
+            f"{reader.name} assumes the number of requests behind the counters (nreq_assumed): a wrong "
+            "number scales every counter"
         )
     if "counters_valid" not in rows:
         return points
     valid = rows["counters_valid"].astype(str).str.strip().str.lower().isin(["true", "1", "yes"])
     if not valid.all():
         points.notes.append(
-            f"{reader.name} marks the counters of {int((~valid).sum())} row(s) as not valid: left out"
+            f"{reader.name} marks the counters of {int((~valid).sum())} row(s) as invalid: left out"
         )
     return points.where(valid)
 
@@ -123,9 +123,7 @@ class Table:
         words = numbers.isna() & cells.notna() & (cells.astype(str).str.strip().str.lower() != "nan")
         if words.any():
             at = int(np.flatnonzero(words)[0])
-            raise DataError(
-                f"{self.name} row {at + 1}: {column} is {str(cells.iloc[at])!r} and should be a number"
-            )
+            raise DataError(f"{self.name} row {at + 1}: {column} is {str(cells.iloc[at])!r}, not a number")
         return numbers
 
     def first(self, names: list[str]) -> pd.Series:
@@ -155,8 +153,8 @@ class Table:
                     return self._agreed(column, names, units)
             if name in self.table.columns and not optional:
                 raise DataError(
-                    f"{self.name}: the column {name!r} does not say its unit; name it "
-                    f"{name}_{'us' if kind == 'time' else 'B'}, or as its unit is"
+                    f"{self.name}: the column {name!r} does not state its unit; name it "
+                    f"{name}_{'us' if kind == 'time' else 'B'}, or with its actual unit"
                 )
         if optional:
             return self.missing()
@@ -179,7 +177,7 @@ class Table:
                 at = int(np.flatnonzero(shares > AGREED_SHARE)[0])
                 raise DataError(
                     f"{self.name} row {at + 1}: {column} and {other} differ ({self.table[column].iloc[at]} "
-                    f"and {self.table[other].iloc[at]}); leave the one that is meant"
+                    f"and {self.table[other].iloc[at]}); keep the correct one"
                 )
         return used
 
@@ -228,14 +226,15 @@ class Table:
             return False
         if name[3] not in ("_lines", "_B"):
             raise DataError(
-                f"{self.name}: the column {name[0]!r} does not say whether it is lines or bytes (_lines, _B)"
+                f"{self.name}: the column {name[0]!r} does not state whether it counts lines or bytes "
+                "(_lines, _B)"
             )
         return name[3] == "_lines"
 
     def _per_request(self, column: str, requests: pd.Series) -> Callable[[pd.Series], pd.Series]:
         if requests.isna().all():
             raise DataError(
-                f"{self.name}: {column} is of the whole run, and there is no column of requests (nreq) to "
+                f"{self.name}: {column} is a total of the run, and there is no column of requests (nreq) to "
                 "divide it by"
             )
         return lambda counted: counted / requests.where(requests > 0)

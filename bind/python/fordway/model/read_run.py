@@ -50,7 +50,7 @@ def read_summaries(name: str, summaries: list[dict[str, Any]], statistic: str, l
         chosen = _one_of(name, "lane", lanes, lane)
         records = [_summary(name, row, statistic) for row in wanted if row["lane"] == chosen]
     except (KeyError, TypeError) as error:
-        raise DataError(f"{name} is no whole run of `bench rest`: a summary lacks {error}") from error
+        raise DataError(f"{name} is not a complete run of `bench rest`: a summary lacks {error}") from error
     return from_records(records, statistic)
 
 
@@ -62,7 +62,7 @@ def _documents(name: str, text: str) -> list[Any]:
     try:
         return [json.loads(line) for line in text.splitlines() if line.strip()]
     except ValueError as error:
-        raise DataError(f"{name} is no JSON that can be read: {error}") from error
+        raise DataError(f"{name} is not valid JSON: {error}") from error
 
 
 def _one_of(name: str, what: str, names: list[str], wanted: str | None) -> str:
@@ -71,9 +71,9 @@ def _one_of(name: str, what: str, names: list[str], wanted: str | None) -> str:
     if wanted in names:
         return wanted
     if not names:
-        raise DataError(f"{name} has no request that succeeded: there is nothing to model")
+        raise DataError(f"{name} has no successful requests, so there is nothing to model")
     problem = f"has no {what} {wanted!r}" if wanted else f"has several {what}s"
-    raise DataError(f"{name} {problem}; choose one by --{what}: {', '.join(names)}")
+    raise DataError(f"{name} {problem}; choose one with --{what}: {', '.join(names)}")
 
 
 def _summary(name: str, row: dict[str, Any], statistic: str) -> dict[str, Any]:
@@ -116,7 +116,8 @@ def _classes(run: runfile.Run, statistic: str, lane: str | None, phase: str) -> 
     phases = [found for found in run.phases if (run.operations["phase"] == found).any()]
     if not len(rows):
         raise DataError(
-            f"{run.name} has no operations of the phase {phase!r}; choose one by --phase: {', '.join(phases)}"
+            f"{run.name} has no operations of the phase {phase!r}; choose one with --phase: "
+            f"{', '.join(phases)}"
         )
     chosen = _one_of(run.name, "lane", [found for found in run.lanes if (rows["lane"] == found).any()], lane)
     rows = rows[rows["lane"] == chosen]

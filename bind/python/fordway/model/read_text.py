@@ -52,7 +52,7 @@ def read(name: str, text: str, statistic: str, size_bytes: float | None, server:
         mhz = float(clock[1]) * KINDS["frequency"][clock[2]] if clock else None
         records.append(record | _counters("client", likwid.parse_counted(name, part), record, mhz))
     if server and len(server) != len(records):
-        raise DataError(f"{len(server)} files of server counters are named for {len(records)} runs in {name}")
+        raise DataError(f"{len(server)} files of server counters are given for {len(records)} runs in {name}")
     for record, path in zip(records, server, strict=False):
         record |= _server_counters(path, record)
     return from_records(records, statistic)
@@ -143,7 +143,7 @@ def _need(pattern: str | re.Pattern[str], part: str, name: str, what: str) -> re
 def _time(name: str, text: str) -> float:
     value = parse_tool(text, KINDS["time"])
     if value is None:
-        raise DataError(f"{name}: {text!r} is no time with a unit")
+        raise DataError(f"{name}: {text!r} is not a time with a unit")
     return value
 
 
@@ -162,7 +162,7 @@ def _size(name: str, part: str, record: dict[str, Any]) -> float:
     if not near:
         raise DataError(
             f"{name}: {each:,.0f} B were read for each request, head and body, and the URL {url} does not "
-            "say how large the body was; say it by --object-size"
+            "state the size of the body; give it with --object-size"
         )
     return min(near, key=lambda size: abs(each - size))
 
@@ -174,7 +174,7 @@ def _server_counters(path: Path, record: dict[str, Any]) -> dict[str, Any]:
         raise DataError(f"{path} cannot be read: {error}") from error
     counted = likwid.parse_counted(path.name, text)
     if not counted.events:
-        raise DataError(f"{path} has no table of events: give what likwid-perfctr printed about the server")
+        raise DataError(f"{path} has no table of events: give the output of likwid-perfctr for the server")
     clock = CLOCK.search(text)
     return _counters(
         "server", counted, record, float(clock[1]) * KINDS["frequency"][clock[2]] if clock else None

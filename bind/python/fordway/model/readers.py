@@ -33,7 +33,7 @@ def read(paths: Sequence[Path], choice: Choice) -> Points:
             server = server[1:]
     if server:
         raise DataError(
-            f"{server[0]} is left over: name one file of server counters for each text of a load generator"
+            f"{server[0]} is left over: give one file of server counters for each output of a load generator"
         )
     return joined(parts)
 
@@ -60,6 +60,6 @@ def _read(path: Path, choice: Choice, server: Sequence[Path]) -> Points:
     if {",", ";"} & set(read_csv.header(text)):
         return read_csv.read(path.name, text, choice.statistic)
     raise DataError(
-        f"{path} is nothing that is known: give a run directory, JSON of `bench rest`, a CSV with named "
-        "columns, or what wrk, wrk2 or h2load printed"
+        f"{path} has an unknown format: give a run directory, JSON of `bench rest`, a CSV with named "
+        "columns, or the output of wrk, wrk2 or h2load"
     )

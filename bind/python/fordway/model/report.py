@@ -138,7 +138,7 @@ def text(found: dict[str, Any]) -> str:
 
 def _how(found: dict[str, Any]) -> str:
     if found["method"] == fitting.GIVEN:
-        return f"coefficients as given, held against {found['rows']} rows of {found['statistic']} times"
+        return f"given coefficients, compared with {found['rows']} rows of {found['statistic']} times"
     where = f"; breaks after {size_text(found['break_bytes'])}" if found["break_bytes"] is not None else ""
     method = found["method"]
     rows = f"{found['rows']} rows of {found['statistic']} times"
@@ -307,7 +307,7 @@ def predicted_text(found: dict[str, Any]) -> str:
         rows.append([f"{each['size_bytes']:,.0f}", *(number(each[name]) for name in names)])
     parts = [found["equation"], "", table(rows), ""]
     if found["leave_one_out"]:
-        parts.append(f"rows left out of the fit were off by: {_errors(found['leave_one_out'])}")
+        parts.append(f"errors of rows left out of the fit: {_errors(found['leave_one_out'])}")
     parts += [f"warning: {sentence}." for sentence in found["warnings"]]
     return "\n".join(parts) + "\n"
 

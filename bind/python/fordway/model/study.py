@@ -84,8 +84,8 @@ def _different(model: Model, found: Terms) -> None:
     different = len(found.columns[list(model.needs)].drop_duplicates())
     if different < len(model.coefficients):
         raise DataError(
-            f"only {different} of the {len(found)} rows differ in what {model.name} is made of, and it has "
-            f"{len(model.coefficients)} coefficients: measure more sizes, or choose a model of fewer"
+            f"only {different} of the {len(found)} rows differ in the terms of {model.name}, which has "
+            f"{len(model.coefficients)} coefficients: measure more sizes, or choose a model with fewer"
         )
 
 
@@ -101,19 +101,19 @@ def _doubts(fit: Fit, diagnosis: Diagnosis) -> list[str]:
         names = ", ".join(fit.model.names[at] for at in group)
         said.append(
             f"not identifiable: the condition number is {_condition(diagnosis, fit)} (above "
-            f"{diagnostics.CONDITION_MAX}), and {names} cannot be told apart on these rows"
+            f"{diagnostics.CONDITION_MAX}), and these rows do not distinguish {names}"
         )
     if fit.method == fitting.GIVEN:
         if group:
-            said.append("many other factors fit as well: agreement here does not confirm these")
+            said.append("many other factors fit equally well, so agreement here does not confirm these")
         return said
     if not diagnosis.reliable:
         own = [each for at, each in enumerate(diagnosis.coefficients) if each.doubt and at not in group]
         others = [each for each in own if each.doubt != diagnostics.MISFIT]
         why = [f"{each.name} is {each.doubt}" for each in others]
         said.append(
-            f"the coefficients are not reliable{': ' * bool(why)}{'; '.join(why)}. Use the fit to "
-            "interpolate between these sizes, and not for what coefficients seem to mean"
+            f"the coefficients are not reliable{': ' * bool(why)}{'; '.join(why)}. Use the fit "
+            "only to interpolate between these sizes, and do not interpret the coefficients"
         )
     return said
 

@@ -114,9 +114,8 @@ def _reasons(points: Points, constants: Constants, columns: pd.DataFrame) -> dic
             reasons[name] = f"{option} is not given"
         elif name == "mhz":
             reasons[name] = (
-                "the client's frequency is not known: it takes cycles, reference cycles and a clock, or "
-                "--frequency"
+                "the client's frequency is unknown: give cycles, reference cycles and a clock, or --frequency"
             )
         else:
-            reasons[name] = f"the {side}'s clock is not known: give --clock"
+            reasons[name] = f"the {side}'s clock is unknown: give --clock"
     return reasons

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from fordway.report import runfile
 
-NOT_INSTALLED = "what draws reports is not installed: pip install 'fordway[report]'"
+NOT_INSTALLED = "the packages that draw reports are not installed: pip install 'fordway[report]'"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -27,11 +27,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         runs = [replace(run, sizes_bytes=asked) for run in read_runs(options.runs, options.likwid)]
         if wrong := [f"{run.name}: {each}" for run in runs for each in physics.impossible(run.info)]:
             return _fail(
-                f"no page is made of figures that cannot be ({'; '.join(wrong)}); please report this bug"
+                f"the page was not written, because it contains impossible figures ({'; '.join(wrong)}); "
+                "please report this bug"
             )
         missing = [run.name for run in runs if not _has_sizes(run)]
         if missing:
-            return _fail(f"{missing[0]} has no path at a size of --size: name sizes that it measured")
+            return _fail(f"{missing[0]} has no path at a size of --size: give sizes that it measured")
         out = write_report(runs, options.out or _beside(options.runs), options.svg, options.png)
     except (runfile.RunFileError, likwid.LikwidError) as error:
         return _fail(str(error))
@@ -51,7 +52,7 @@ def sizes(text: str | None) -> tuple[int, ...]:
     for part in (text or "").split(",") if text else ():
         match = re.fullmatch(r"\s*(\d+)\s*(|[KMG]i)B?\s*", part)
         if match is None:
-            raise runfile.RunFileError(f"--size {part!r} is no size: write 4KiB,1MiB")
+            raise runfile.RunFileError(f"--size {part!r} is not a size: write 4KiB,1MiB")
         found.append(int(match[1]) * 1024 ** ["", "Ki", "Mi", "Gi"].index(match[2]))
     return tuple(found)
 
@@ -71,7 +72,7 @@ def read_runs(directories: list[Path], likwid_output: Path | None) -> "list[runf
     if likwid_output is None:
         return runs
     if len(runs) != 1:
-        raise likwid.LikwidError(f"--likwid is of one run, and {len(runs)} are named")
+        raise likwid.LikwidError(f"--likwid needs exactly one run, but {len(runs)} are given")
     counted = likwid.read_counted(likwid_output)
     counted.check_covers(runs[0].info["elapsed_ns"])
     return [replace(runs[0], likwid=counted)]

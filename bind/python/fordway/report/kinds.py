@@ -95,7 +95,7 @@ DRAWINGS = {
     ),
     "transfer": Drawing(
         "Transfer rate by message size",
-        "The content of one message divided by its time, for each set-up beside the reference. The line is "
+        "The content of one message divided by its time, for each set-up and the reference. The line is "
         "the median of each size class; the darker band spans the 25th to the 75th percentile, the lighter "
         "band the 5th to the 95th. Dashed lines mark multiples of the initial TCP receive window.",
         figures_layers.transfer,
@@ -179,7 +179,7 @@ FIGURES = {
     "speedup": ("speedup", "communication"),
     "io500": ("radar", "ratios", "density", "cpu"),
 }
-"""Names of the figures of each kind of run, in order. Other kinds have those of `compare`."""
+"""Names of the figures of each kind of run, in order. Other kinds have the figures of `compare`."""
 
 
 def draw_all(run: Run, colours: dict[str, str]) -> dict[str, Figure]:

@@ -37,8 +37,8 @@ class Counted:
         elapsed_s = elapsed_ns / 1e9
         if self.runtime_s is None:
             raise LikwidError(
-                f"{self.name} does not say how long was counted: choose a performance group with the metric "
-                "'Runtime (RDTSC) [s]'"
+                f"{self.name} does not state the time of counting: choose a performance group with the "
+                "metric 'Runtime (RDTSC) [s]'"
             )
         if self.runtime_s < COVERED_MIN * elapsed_s:
             raise LikwidError(
@@ -56,7 +56,7 @@ def read_counted(path: Path) -> Counted:
     counted = parse_counted(path.name, text)
     if not counted.events:
         raise LikwidError(
-            f"{path} has no table of events: give what likwid-perfctr printed, with or without -O"
+            f"{path} has no table of events: give the output of likwid-perfctr, with or without -O"
         )
     return counted
 

@@ -33,7 +33,7 @@ DARK = {
 }
 """Colour of each lane in dark mode."""
 
-VERDICTS = {"doubtful": "measured with a doubt", "refused": "refused, and measured because of --force"}
+VERDICTS = {"doubtful": "measured, with doubts", "refused": "refused, and measured because of --force"}
 """Verdicts in words, where they are not words already."""
 
 

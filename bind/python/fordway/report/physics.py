@@ -7,7 +7,7 @@ BYTES_PER_S_MAX = 16 * 2**40
 """More than the memory of any node delivers."""
 
 COUNTED_MAX = 1.1
-"""CPU time may exceed that of all processors by this factor, because counters are read one after another."""
+"""CPU time may exceed all processors' time by this factor, because counters are read one after another."""
 
 COUNTED_MIN = 100
 """With fewer operations, CPU time is too coarse."""

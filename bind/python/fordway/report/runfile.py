@@ -133,7 +133,7 @@ def read_info(directory: Path) -> dict[str, Any]:
         raise RunFileError(f"{path} has version {info['schema_version']}: install a newer fordway to read it")
     missing = [name for name in FIELDS if name not in info]
     if missing:
-        raise RunFileError(f"{path} lacks {', '.join(missing)}: it is no whole run, measure again")
+        raise RunFileError(f"{path} lacks {', '.join(missing)}: it is not a complete run; measure again")
     return info
 
 

@@ -93,14 +93,14 @@ def load(run: Run, colours: dict[str, str]) -> str:
     heads = [
         "load",
         "HTTP",
-        "rate asked",
-        "kept",
+        "requested<br>rate",
+        "achieved",
         "skipped",
         "first byte<br>p50",
         "p99.9",
         "sent late<br>p99",
     ]
-    heads += ["heads, bytes<br>sent + received", "made<br>anew", "round trip<br>µs", "server<br>memory"]
+    heads += ["heads, bytes<br>sent + received", "reconnects", "round trip<br>µs", "server<br>memory"]
     lines = ("".join(_load_cells(row, colours)) for row in rows)
     return f"<h3>Load</h3>{table(heads, lines)}"
 

@@ -368,8 +368,8 @@ pub fn etags_follow_the_policy(store: &dyn Store) {
         store.put(&b, &key("k"), body, &options).unwrap().etag
     };
     let md5 = put(ETagPolicy::Md5, b"hello");
-    // Over HTTP, the policy may be that of a third-party service, which is always MD5; the other lanes use the caller's
-    // policy.
+    // Over HTTP, a third-party service may set the policy, which is then always MD5; the other lanes use the
+    // caller's policy.
     if store.lane() != "http" {
         let fast = put(ETagPolicy::Fast, b"hello");
         assert_eq!(fast.as_md5(), None);

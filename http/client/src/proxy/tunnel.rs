@@ -251,11 +251,11 @@ fn refusal(reply: u8) -> Error {
             ErrorKind::AccessDenied,
             "its rules do not allow it; add the host to no_proxy to bypass the proxy",
         ),
-        3 => (ErrorKind::Unavailable, "the network is not reached"),
+        3 => (ErrorKind::Unavailable, "the network is unreachable"),
         4 => (ErrorKind::Unavailable, "the host is unreachable or unknown"),
         5 => (ErrorKind::Unavailable, "the connection was refused"),
         6 => (ErrorKind::Unavailable, "the time to live of the packets has expired"),
-        7 => (ErrorKind::BadResponse, "it makes no connections"),
+        7 => (ErrorKind::BadResponse, "it does not make connections"),
         8 => (
             ErrorKind::BadResponse,
             "it does not support addresses of this kind; try socks5h:// instead of socks5://, or the other way round",

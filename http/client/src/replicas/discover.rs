@@ -61,7 +61,7 @@ pub fn discover(
         && let Some(cache) = cache
         && let Err(error) = cache.keep(&found.file)
     {
-        tracing::debug!(%error, "the Metalink is not kept");
+        tracing::debug!(%error, "the Metalink is not cached");
     }
     found.or_else(|| Some(ReplicaDiscovery { file: cache?.find(url)?, from: "the cache" }))
 }

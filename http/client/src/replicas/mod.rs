@@ -261,7 +261,7 @@ impl ReplicatedFile {
         identity
     }
 
-    /// Returns the name of the digest by which a whole copy is checked: that of the file, or else that of the pieces.
+    /// Returns the name of the digest by which a whole copy is checked: the file's digest, or else the pieces'.
     pub fn digest_name(&self) -> Option<&'static str> {
         let of_pieces = self.shared.pieces.as_ref().map(|pieces| pieces.kind.name());
         self.hash.as_ref().map(|hash| hash.kind.name()).or(of_pieces)

@@ -265,7 +265,7 @@ impl<'a> PartFileWriter<'a> {
 }
 
 fn io_error(error: io::Error) -> Error {
-    Error::new(ErrorKind::from(&error), "writing the file that grows").caused_by(error)
+    Error::new(ErrorKind::from(&error), "writing the destination file").caused_by(error)
 }
 
 /// The numbers of missing units, as runs that neither touch nor overlap. Maps the first unit of each run to the run's

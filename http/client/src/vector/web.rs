@@ -148,13 +148,13 @@ impl RangeTarget for WebFile {
             }
             (404 | 410, _) => (ErrorKind::NoSuchKey, "there is no such file".to_owned()),
             (401 | 403, _) if self.is_withheld => {
-                let why = "the server requires credentials, which are not sent without TLS; read it by https";
+                let why = "the server requires credentials, which are not sent without TLS; use https";
                 (ErrorKind::AccessDenied, why.to_owned())
             }
             // A signature in the query is a credential too.
             (401 | 403, _) if self.authorization.is_none() && !self.path.contains('?') => {
-                let why = "the server does not let everyone read this file, and no credentials were sent; an object \
-                           of an S3 service has the URL s3://BUCKET/KEY, or one made by `fordway presign`";
+                let why = "the file is not public, and no credentials were sent; for an object of an S3 service, \
+                           use s3://BUCKET/KEY, or a URL from `fordway presign`";
                 (ErrorKind::AccessDenied, why.to_owned())
             }
             (401 | 403 | 407, _) => {

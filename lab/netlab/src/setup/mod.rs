@@ -248,7 +248,7 @@ impl NetworkSetup {
     }
 }
 
-/// The default MTU, which is that of the device.
+/// The default MTU, which is the device's own.
 const MTU_BYTES: u32 = 1500;
 /// Header bytes that overlays add to a packet: VXLAN over IPv4, and WireGuard over either IP version.
 const HEADERS_BYTES: [u32; 2] = [50, 80];

@@ -314,7 +314,7 @@ pub(super) fn resolved_accelerator(said: &str) -> &str {
     }
 }
 
-/// Returns whether times measured in the virtual machine differ from those of a real processor of this kind.
+/// Returns whether times measured in the virtual machine differ from times on a real processor of this kind.
 pub(super) fn emulates(accelerator: &str) -> bool {
     accelerator != KVM
 }

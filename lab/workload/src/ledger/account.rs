@@ -300,7 +300,7 @@ impl SizeFit {
         predict(&self.pieces, size_bytes as f64)
     }
 
-    /// Fits lines over the same ranges of sizes to other times, such as those of a resample.
+    /// Fits lines over the same ranges of sizes to other times, such as the times of a resample.
     pub(super) fn again(&self, points: &SizeTimes) -> Vec<FitSegment> {
         let within = |piece: &FitSegment| {
             let of_piece: Vec<_> = points

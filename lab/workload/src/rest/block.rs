@@ -36,7 +36,7 @@ pub struct LoadPlan {
     pub seed: u64,
     /// Processors to which the threads are pinned; empty for no pinning.
     pub client_cpus: Vec<usize>,
-    /// The server's process. Its counters are read together with those of its descendants.
+    /// The server's process. Its counters are read together with its descendants' counters.
     pub server_pid: Option<u32>,
     /// Whether a record of every request is kept.
     pub keep_operations: bool,

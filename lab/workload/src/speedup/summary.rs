@@ -40,7 +40,7 @@ pub fn describe(
         format!("{} with {}: {error}", lanes[*lane].name, phases[*phase])
     };
     warnings.extend(outcome.interrupted.map(|(done, total)| {
-        format!("interrupted after {done} of {total} jobs: the results are those of the jobs that ended; run it again for all")
+        format!("interrupted after {done} of {total} jobs: the results cover only the jobs that ended; run it again for all")
     }));
     warnings.extend(outcome.failures.iter().map(told));
     warnings.extend(doubts(plan, &summaries, &header.machine));
@@ -81,8 +81,8 @@ fn of_phase(
         summarise_phase(lanes, (at as u8, &phase(ranks)), &outcome.records, capacity, plan.seed);
     for (lane, summary) in summaries.iter_mut().enumerate() {
         summary.parallel = Some(parallel(plan, outcome, (lane, at)));
-        // Waiting ranks use as much CPU time as working ranks, so their CPU time says nothing. The recorded CPU time is
-        // that of this process, not of the ranks.
+        // Waiting ranks use as much CPU time as working ranks, so their CPU time says nothing. The recorded CPU time
+        // belongs to this process, not to the ranks.
         summary.client_cpu_ns_per_op = None;
         let evidence = "ranks poll while they wait, so that CPU time does not tell";
         summary.limit = ResultLimit { name: "cannot tell".into(), evidence: evidence.into() };
@@ -242,8 +242,8 @@ fn predict(costs: &[f64; COSTS], ranks: u32) -> f64 {
     terms(ranks).iter().zip(costs).map(|(term, cost)| term * cost).sum()
 }
 
-/// Returns the sum of squared relative errors. A sum within rounding error counts as 0, so that of several exact
-/// subsets the first one is chosen, which has the fewest communication costs.
+/// Returns the sum of squared relative errors. A sum within rounding error counts as 0, so among several
+/// exact subsets, the first is chosen, which has the fewest communication costs.
 fn badness(points: &[(u32, f64)], costs: &[f64; COSTS]) -> f64 {
     let sum: f64 = points.iter().map(|(ranks, ns)| (predict(costs, *ranks) / ns - 1.0).powi(2)).sum();
     if sum < 1e-18 { 0.0 } else { sum }

@@ -328,8 +328,8 @@ fn polling(lanes: &[MeasuredLane], summaries: &[PhaseSummary]) -> Vec<String> {
     let said = |lane: &MeasuredLane| {
         let busy = busy(lane).filter(|busy| *busy >= POLLS)?;
         Some(format!(
-            "{} polls while it waits: {busy:.2} processors were busy with one message at a time. Its latency is \
-             that of processors which do nothing else",
+            "{} polls while it waits: {busy:.2} processors were busy with one message at a time. Its latency \
+             requires processors that do nothing else",
             lane.name
         ))
     };

@@ -235,8 +235,8 @@ impl MessageLink for TcpLink {
     }
 }
 
-/// A transport whose messages are objects of `bucket`, named by [`message_of`]; their content is that of
-/// [`ObjectTransport::content`].
+/// A transport whose messages are objects of `bucket`, named by [`message_of`]; [`ObjectTransport::content`]
+/// returns their content.
 pub struct ObjectTransport {
     lane: MeasuredLane,
     store: Arc<dyn Store>,

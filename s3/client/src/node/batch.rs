@@ -142,7 +142,7 @@ pub(super) fn get_many(session: &Arc<NodeSession>, bucket: &Bucket, keys: &[Key]
                 body = rest;
                 Ok(Some(object.to_vec()))
             }
-            Some(None) => Err(Error::new(ErrorKind::BadResponse, "the objects are not whole")),
+            Some(None) => Err(Error::new(ErrorKind::BadResponse, "the objects are incomplete")),
         };
         Ok(found.into_iter().map(|len| len.and_then(&mut object)).collect())
     };

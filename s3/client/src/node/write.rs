@@ -190,7 +190,7 @@ pub(super) fn failed_write(errno: Errno, file: &File, written_bytes: u64, wanted
         _ => ErrorKind::Io,
     };
     let free = free_bytes(file).map_or(String::new(), |free| format!(", {free} are free"));
-    let why = format!("{written_bytes} bytes are written, {wanted} more were expected{free}");
+    let why = format!("{written_bytes} bytes were written, {wanted} more were expected{free}");
     Error::new(kind, why).caused_by(errno)
 }
 

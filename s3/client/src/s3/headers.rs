@@ -33,7 +33,7 @@ pub(super) fn add_metadata<'a>(call: &mut S3Call<'a>, metadata: &'a Metadata) ->
     for (name, value) in &metadata.user {
         let is_token = |b: u8| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b);
         if name.is_empty() || !name.bytes().all(is_token) {
-            return Err(call.named(refused(format!("the metadata name {name:?} cannot be a header's"))));
+            return Err(call.named(refused(format!("the metadata name {name:?} is invalid in a header"))));
         }
         call.header(format!("{USER_PREFIX}{}", name.to_ascii_lowercase()), header_text::encode(value));
     }

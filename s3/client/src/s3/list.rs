@@ -115,7 +115,7 @@ pub(super) fn list_buckets(session: &S3Session) -> Result<Vec<BucketInfo>> {
         for bucket in page {
             match Bucket::new(bucket.name) {
                 Ok(name) => buckets.push(BucketInfo { name, created: bucket.created }),
-                Err(error) => tracing::warn!(%error, "a bucket is left out of the list"),
+                Err(error) => tracing::warn!(%error, "a bucket is omitted from the list"),
             }
         }
         token = next;
@@ -209,11 +209,11 @@ impl PageTrail {
     pub(super) fn go_on(&mut self, next: &impl Hash, new_entries: usize) -> Result<()> {
         self.empty = if new_entries > 0 { 0 } else { self.empty + 1 };
         if !self.seen.insert(self.hasher.hash_one(next)) {
-            return Err(bad("the service sends the listing back to a page that it has given already"));
+            return Err(bad("the listing returns to a page that the service has already sent"));
         }
         if self.empty > EMPTY_PAGES_MAX {
             let detail =
-                format!("{EMPTY_PAGES_MAX} pages of the listing had no entry, and there is yet another");
+                format!("{EMPTY_PAGES_MAX} pages of the listing had no entries, and the listing continues");
             return Err(bad(&detail));
         }
         Ok(())
@@ -224,7 +224,7 @@ impl PageTrail {
 /// truncated and the service does not say where it continues.
 pub(super) fn next_of<T>(is_truncated: bool, next: Option<T>) -> Result<Option<T>> {
     match (is_truncated, next) {
-        (true, None) => Err(bad("the service says that the listing goes on, and not where")),
+        (true, None) => Err(bad("the service says that the listing continues, but not where")),
         (is_truncated, next) => Ok(next.filter(|_| is_truncated)),
     }
 }

@@ -89,7 +89,7 @@ impl S3Session {
             return error;
         }
         let detail = format!(
-            "{}; no endpoint is set, so the request went to AWS: name a service, or file:///DIRECTORY, with --endpoint or \
+            "{}; no endpoint is set, so the request went to AWS: specify a service, or file:///DIRECTORY, with --endpoint or \
              AWS_ENDPOINT_URL",
             error.detail()
         );

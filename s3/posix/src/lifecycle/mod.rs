@@ -193,7 +193,7 @@ impl<'s> LifecycleRun<'s> {
         LifecycleRun { inner, actors, options, tell, summary, now, next, is_ended: false }
     }
 
-    /// Reports an event. Errors: those of the receiver, which end the run.
+    /// Reports an event. Errors: from the receiver; they end the run.
     fn say(&mut self, event: LifecycleEvent) -> Result<()> {
         let said = (self.tell)(event);
         self.is_ended |= said.is_err();

@@ -119,7 +119,7 @@ impl PartSink {
                     return Err(Error::new(ErrorKind::IncompleteBody, why));
                 }
                 write_all_at(&*data, bytes, *offset + *written).map_err(|errno| {
-                    from_errno(errno, &format!("{written} bytes of the part are written"))
+                    from_errno(errno, &format!("{written} bytes of the part were written"))
                 })?;
                 *written += bytes.len() as u64;
                 Ok(())

@@ -95,7 +95,7 @@ fn check_size(headers: &HeaderMap) -> Result<(), GateRefusal> {
         ..=HEADER_BYTES_MAX => Ok(()),
         bytes => {
             let words = "Your request header section exceeds the maximum allowed size.";
-            let detail = format!("the headers have {bytes} bytes; send less with the request");
+            let detail = format!("the headers have {bytes} bytes; send fewer or shorter ones");
             let message = composed(words, &detail, &[("MaxSizeAllowed", &HEADER_BYTES_MAX.to_string())]);
             Err(GateRefusal::bad("RequestHeaderSectionTooLarge", message))
         }
@@ -198,7 +198,7 @@ fn check_combination(
         return Err(GateRefusal::argument(words, COPY_SOURCE.as_str(), source));
     }
     let has = |name: &str| parameters.iter().any(|(known, _)| known == name);
-    let invalid = |words| Err(GateRefusal::bad("InvalidRequest", composed(words, "leave the key out", &[])));
+    let invalid = |words| Err(GateRefusal::bad("InvalidRequest", composed(words, "omit the key", &[])));
     match (method.as_str(), resource) {
         ("POST", PathResource::Service | PathResource::Object) if parameters.is_empty() => {
             Err(GateRefusal::not_allowed(method, "SERVICE"))

@@ -63,7 +63,7 @@ impl OperationCode {
     pub(crate) const DELETE_OBJECT: Self = OperationCode(8);
     pub(crate) const PUT_OBJECT: Self = OperationCode(33);
 
-    /// Returns the code of an operation, or that of `other` if it has no counters of its own.
+    /// Returns the code of an operation, or the code of `other` if it has no counters of its own.
     pub(crate) fn named(name: &str) -> Self {
         OPERATIONS[2..].binary_search(&name).map_or(Self::OTHER, |at| OperationCode(at as u8 + 2))
     }

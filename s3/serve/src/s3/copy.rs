@@ -61,7 +61,7 @@ pub(super) const SOURCE_CONDITIONS: [HeaderName; 4] = [
     HeaderName::from_static("x-amz-copy-source-if-unmodified-since"),
 ];
 
-/// Whether a directive header asks to replace the source's metadata or tags with those of the request. Errors:
+/// Whether a directive header asks to replace the source's metadata or tags with the request's. Errors:
 /// `InvalidArgument` for an unknown directive.
 fn replaces(headers: &HeaderMap, directive: &str) -> OperationResult<bool> {
     match headers.get(directive).map(HeaderValue::as_bytes) {

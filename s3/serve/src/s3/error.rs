@@ -245,7 +245,7 @@ fn unconfigured(store: &dyn Store, bucket: &str, key: &str, operation: &str) -> 
 }
 
 fn no_access_lists() -> S3Failure {
-    let detail = "the holder of the key pair may do everything; remove the access list";
+    let detail = "the holder of the key pair already has full access; remove the access list";
     S3Failure::aws("AccessControlListNotSupported", StatusCode::BAD_REQUEST, NO_ACLS, detail)
 }
 

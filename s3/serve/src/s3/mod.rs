@@ -136,7 +136,7 @@ fn owner(user: &User) -> Owner {
     Owner { id: Some(user.name.clone()), display_name: Some(user.name.clone()) }
 }
 
-/// Returns a response without headers other than those of its output.
+/// Returns a response without headers other than its output's.
 fn plain<T>(outcome: OperationResult<T>) -> S3Result<S3Response<T>> {
     outcome.map(S3Response::new).map_err(|S3Failure(error)| error)
 }

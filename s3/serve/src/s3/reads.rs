@@ -178,7 +178,7 @@ impl ReadRequest {
         Ok(headers)
     }
 
-    /// Returns the checksum for the response: that of the part if a part is read, otherwise that of the object. A
+    /// Returns the checksum for the response: the part's if a part is read, otherwise the object's. A
     /// response with a range has none, because a client could not check the range against the object's checksum. The
     /// checksum type is always the object's.
     fn shown_checksum(

@@ -67,7 +67,7 @@ pub(crate) struct ObjectUpload {
 }
 
 impl ObjectUpload {
-    /// Starts an object from the head of its request. Errors: those of PutObject that occur before the content is read.
+    /// Starts an object from the head of its request. Errors: PutObject's, before the content is read.
     pub(super) fn begin(
         store: &dyn Store,
         (bucket, key): (&Bucket, &Key),
@@ -103,8 +103,7 @@ impl ObjectUpload {
         Some(ObjectUpload { checks: ContentChecks { sha256, ..upload.checks }, ..upload })
     }
 
-    /// Receives the content, and publishes the object. Errors: those of PutObject that occur while or after the content
-    /// is read.
+    /// Receives the content, and publishes the object. Errors: PutObject's, while or after the content is read.
     pub(crate) async fn receive(
         self,
         body: Body,
@@ -217,7 +216,7 @@ impl ContentChecks {
     }
 
     /// Returns the expected values. May be called only after the body was read, because its trailers are not known
-    /// earlier. Errors: those of trailers. If the body has the wrong size, returns no error, because the writer then
+    /// earlier. Errors: for invalid trailers. If the body has the wrong size, returns no error, because the writer then
     /// reports the size.
     fn expected(self, received: u64) -> OperationResult<ExpectedContent> {
         if self.size.is_some_and(|size| size != received) {

@@ -186,7 +186,7 @@ fn text_of(path: &Path) -> Result<String> {
     let mode = found.mode();
     if mode & 0o077 != 0 {
         let why = format!(
-            "{} holds secrets and may be read or written by others (mode {:o}); do `chmod 600` first",
+            "{} holds secrets and may be read or written by others (mode {:o}); run `chmod 600` on it",
             path.display(),
             mode & 0o777
         );

@@ -218,7 +218,7 @@ impl Users {
 
     fn load(root: &Path, open: OpenStore, credentials: CredentialSource) -> Result<Self> {
         let place = place_of(root).map_err(|error| {
-            Error::new(ErrorKind::InvalidArgument, format!("{} cannot be looked at", root.display()))
+            Error::new(ErrorKind::InvalidArgument, format!("{} cannot be examined", root.display()))
                 .caused_by(error)
         })?;
         let state = UsersState { root: place, stamp: None, entries: Vec::new() };
@@ -395,12 +395,12 @@ impl Users {
         let was_available = self.is_available.load(Ordering::Relaxed);
         match self.open_all(origin, &state.entries) {
             Ok(()) => {
-                tracing::warn!("{root} is a different directory now, which was opened");
+                tracing::warn!("{root} is now a different directory, which was opened");
                 state.root = place;
                 self.is_available.store(true, Ordering::Relaxed);
             }
             Err(error) if was_available => {
-                tracing::error!(%error, "{root} is a different directory now; requests are answered with 503 until it can be opened");
+                tracing::error!(%error, "{root} is now a different directory; requests are answered with 503 until it can be opened");
                 self.is_available.store(false, Ordering::Relaxed);
             }
             Err(_) => {}

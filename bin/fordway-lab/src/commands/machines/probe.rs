@@ -276,7 +276,7 @@ fn connection(place: &str, peer: &str) -> Result<Vec<ProbedQuantity>> {
     };
     Ok(vec![
         ProbedQuantity::new("rtt", rtt, "us", how),
-        size("mtu", mtu, "IP_MTU, the path's as far as the kernel knows it"),
+        size("mtu", mtu, "IP_MTU: the path MTU, as far as the kernel knows it"),
         size("mss", mss, "TCP_INFO after the handshake"),
     ])
 }

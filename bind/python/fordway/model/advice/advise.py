@@ -51,7 +51,8 @@ def _chosen(what: str, wanted: list[str] | None, there: list[str]) -> list[str]:
     missing = [name for name in wanted or [] if name not in there]
     if missing:
         raise DataError(
-            f"the machine was not measured in the {what} {', '.join(missing)}; there are: {', '.join(there)}"
+            f"the machine was not measured in the {what} {', '.join(missing)}; it was measured in: "
+            f"{', '.join(there)}"
         )
     return [name for name in there if wanted is None or name in wanted]
 
@@ -107,10 +108,10 @@ def choose(found: dict[str, Times]) -> dict[str, Any]:
     best = in_order[0]
     near = [best, *(lane for lane in in_order[1:] if not _faster(found[best], found[lane]))]
     if len(near) > 1:
-        return {"lane": None, "between": near, "why": "their intervals do not tell them apart"}
+        return {"lane": None, "between": near, "why": "their intervals do not distinguish them"}
     unknown = [lane for lane in in_order if found[lane].outside > OUTSIDE_MAX]
     if unknown:
-        why = "much of the time is of sizes that were not measured"
+        why = "much of the time is for sizes that were not measured"
         return {"lane": None, "between": in_order, "why": why}
     return {"lane": best, "between": [], "why": None}
 
@@ -129,11 +130,11 @@ def _warnings(
     load = [info["machine"].get("load_1min") or 0 for info in machine.runs]
     if max(load) > 0.5 * (machine.runs[0]["machine"].get("cpus") or 1):
         said.append(
-            f"the machine was busy when it was measured (load {max(load):g}): other work is in the times"
+            f"the machine was busy when it was measured (load {max(load):g}), so the times include other work"
         )
     said.append(
-        "not known: cold caches (everything was read soon after it was written), other work at the same "
-        "time, and any other file system than the one measured"
+        "unknown: the effect of cold caches (everything was read soon after it was written), of other work "
+        "at the same time, and of any file system other than the measured one"
     )
     return said
 
@@ -147,7 +148,7 @@ def _outside(machine: Machine, objects: Objects, found: dict[str, dict[str, Time
         return []
     return [
         f"{outside:,.0f} object(s) are outside the measured {measured.min():,.0f} to {measured.max():,.0f} "
-        f"B, up to {100 * worst:.0f} % of a lane's time: intervals do not hold for those. Measure a tree "
+        f"B, up to {100 * worst:.0f} % of a lane's time: the intervals do not hold for them. Measure a tree "
         "with such sizes"
     ]
 
@@ -162,12 +163,14 @@ def _states(machine: Machine, found: dict[str, dict[str, Times]]) -> list[str]:
     if named:
         said.append(
             f"rounds of the same work differ: {', '.join(named)}. The machine was in several states, such as "
-            "client and server on one core or on two; intervals hold that. Measure more rounds, or pin them "
-            "(taskset)"
+            "client and server on one core or on two; the intervals include this. Measure more rounds, or "
+            "pin both (taskset)"
         )
     rounds = machine.operations.groupby(["run", "round"]).ngroups
     if rounds < ROUNDS_MIN:
-        said.append(f"{rounds} round(s) say little of how far rounds differ: measure at least {ROUNDS_MIN}")
+        said.append(
+            f"{rounds} round(s) are too few to show how much rounds differ: measure at least {ROUNDS_MIN}"
+        )
     return said
 
 
@@ -176,7 +179,7 @@ def file_system_doubt(machine: dict[str, Any], tree: Path) -> list[str]:
     own, measured = _kind_of(tree.resolve()), machine["file_system"]
     if own is None or measured is None or own == measured:
         return []
-    return [f"{tree} lies on {own}, and the lanes were measured on {measured}: the times are of {measured}"]
+    return [f"{tree} is on {own}, but the lanes were measured on {measured}: the times apply to {measured}"]
 
 
 def _kind_of(path: Path) -> str | None:

@@ -73,18 +73,16 @@ def _in_order(infos: list[dict[str, Any]], operations: pd.DataFrame, column: str
 
 def _operations(path: Path, info: dict[str, Any], notes: list[str]) -> pd.DataFrame:
     if info["kind"] != "compare":
-        raise DataError(
-            f"{path} is a run of {info['kind']}: what a tree takes needs the phases of `fordway compare`"
-        )
+        raise DataError(f"{path} is a run of {info['kind']}: advice needs a run of `fordway compare`")
     rows = runfile.read_table(path / "operations.arrow", OPERATION_COLUMNS)
     rows = rows.astype({"lane": str, "phase": str, "bytes": "float64"})
     rows = _with_objects(path, _with_shares(path, rows), notes)
     failed = int((~rows["ok"]).sum())
     if failed:
-        notes.append(f"{path.name}: {failed} operation(s) failed and are left out: their times say nothing")
+        notes.append(f"{path.name}: {failed} operation(s) failed and are left out")
     rows = rows[rows["ok"]]
     if rows.empty:
-        raise DataError(f"{path} has no operation that succeeded: there is nothing to learn from")
+        raise DataError(f"{path} has no successful operations, so there is nothing to predict from")
     return rows.drop(columns=["ok", "duration_ns"])
 
 
@@ -95,7 +93,7 @@ def _with_shares(path: Path, rows: pd.DataFrame) -> pd.DataFrame:
     blocks = blocks.astype({"lane": str, "phase": str}).drop_duplicates(keys)
     rows = rows.merge(blocks, on=keys, how="left")
     if rows["elapsed_ns"].isna().any():
-        raise DataError(f"{path}: blocks.arrow and operations.arrow are not of the same run: measure again")
+        raise DataError(f"{path}: blocks.arrow and operations.arrow belong to different runs: measure again")
     whole_ns = rows.groupby(keys, sort=False)["duration_ns"].transform("sum")
     share = rows["duration_ns"] / whole_ns.where(whole_ns > 0, 1)
     return rows.assign(time_us=share * rows["elapsed_ns"] / 1e3).drop(columns="elapsed_ns")
@@ -106,8 +104,8 @@ def _with_objects(path: Path, rows: pd.DataFrame, notes: list[str]) -> pd.DataFr
     file = path / "objects.arrow"
     if not file.exists():
         notes.append(
-            f"{path.name} has no objects.arrow (it is of an older fordway): what directories cost, and how "
-            "head and delete depend on the size, is not known"
+            f"{path.name} has no objects.arrow (it was written by an older fordway): the cost of "
+            "directories, and how head and delete depend on the size, are unknown"
         )
         return rows.assign(**dict.fromkeys(DIRECTORIES, np.nan), objects=np.nan)
     objects = runfile.read_table(file, OBJECT_COLUMNS).astype("float64")
@@ -129,7 +127,7 @@ def _each(path: Path, rows: pd.DataFrame, objects: pd.DataFrame, phase: str) -> 
     moved = rows["bytes"].to_numpy()
     whole = phase in ("put", "get")
     if len(objects) != len(rows) or (whole and (moved != objects["bytes"])[rows["ok"].to_numpy()].any()):
-        raise DataError(f"{path}: objects.arrow and operations.arrow are not of the same run: measure again")
+        raise DataError(f"{path}: objects.arrow and operations.arrow belong to different runs: measure again")
     size = moved if phase == OF_CONTENT else objects["bytes"].to_numpy()
     counts = {name: objects[name].to_numpy() for name in DIRECTORIES}
     return rows.assign(bytes=size, objects=np.nan, **counts)
@@ -148,8 +146,8 @@ def _alike(paths: list[Path], infos: list[dict[str, Any]]) -> None:
             first, other = value(infos[0]), value(info)
             if first != other:
                 raise DataError(
-                    f"{path} has another {what} than {paths[0]} ({other}, not {first}): advise "
-                    "on each by itself"
+                    f"{path} has a different {what} from {paths[0]} ({other}, not {first}): "
+                    "use them one at a time"
                 )
 
 

@@ -50,16 +50,14 @@ def of_tree(path: Path) -> Objects:
     none.
     """
     if not path.is_dir():
-        raise DataError(
-            f"{path} is no directory: give the tree that is to be moved, or --histogram, or --sizes"
-        )
+        raise DataError(f"{path} is not a directory: give the tree to transfer, or --histogram, or --sizes")
     unreadable: list[OSError] = []
     sizes, depths = [], []
     for size, depth in _files(path, unreadable):
         sizes.append(size)
         depths.append(depth)
     if not sizes:
-        raise DataError(f"{path} holds no regular file: there is nothing to move")
+        raise DataError(f"{path} contains no regular file: there is nothing to transfer")
     rows = pd.DataFrame({"bytes": sizes, "directories": depths}, dtype="float64")
     share = _directories(path, unreadable) / len(rows)
     rows = rows.groupby(["bytes", "directories"]).size().rename("count").reset_index()
@@ -130,17 +128,17 @@ def of_counts(name: str, rows: pd.DataFrame) -> Objects:
         _check_row(f"{name} row {at}", size, count)
     rows = rows[rows["count"] > 0].groupby("bytes", as_index=False)["count"].sum()
     if rows.empty:
-        raise DataError(f"{name}: all counts are 0: there is nothing to move")
-    note = f"{name} says nothing of directories: what making and listing them costs is left out; give --tree"
+        raise DataError(f"{name}: all counts are 0: there is nothing to transfer")
+    note = f"{name} lists no directories: the cost of creating and listing them is left out; give --tree"
     return Objects(name, _complete(rows.assign(directories=0.0), 0.0), [note])
 
 
 def _check_row(where: str, size: float, count: float) -> None:
     for what, value in (("size", size), ("count", count)):
         if not np.isfinite(value):
-            raise DataError(f"{where}: the {what} is missing or no finite number")
+            raise DataError(f"{where}: the {what} is missing or not a finite number")
         if value < 0 or value != np.floor(value):
-            raise DataError(f"{where}: the {what} is {value:g}, and should be a whole number from 0 up")
+            raise DataError(f"{where}: the {what} is {value:g}; it must be a whole number of at least 0")
         if value > (2**63 if what == "size" else COUNT_MAX):
             raise DataError(
                 f"{where}: the {what} is {value:g}, more than any file system holds: check its unit"

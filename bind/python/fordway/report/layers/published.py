@@ -1,4 +1,4 @@
-"""Published tables as runs: those of ppbench and of the sdvn-impact-database."""
+"""Published tables as runs: the tables of ppbench and of the sdvn-impact-database."""
 
 from pathlib import Path
 from typing import Any
@@ -46,7 +46,7 @@ def _rows(path: Path, table: pd.DataFrame, tag: str) -> pd.DataFrame:
     size = pd.to_numeric(table["Document Path"].str.rsplit("/", n=1).str[-1], errors="coerce")
     if size.isna().any():
         wrong = table.loc[size.isna(), "Document Path"].iloc[0]
-        raise RunFileError(f"{path} has a document {wrong!r}, whose last part is no number of bytes")
+        raise RunFileError(f"{path} has a document {wrong!r}, whose last part is not a number of bytes")
     lane = table[tag].astype(str)
     if "Machine Tag" in table and table["Machine Tag"].nunique() > 1:
         lane = lane + " on " + table["Machine Tag"].astype(str)
@@ -76,15 +76,15 @@ def _info(path: Path, rows: pd.DataFrame, lanes: list[str]) -> dict[str, Any]:
     retries = int(rows["retries"].sum())
     warnings = ["Each row of the table is the mean of many requests: bands are of means, not of messages."]
     if retries:
-        warnings.append(f"Requests were sent again {units.count(retries)} times, which is in their times.")
+        warnings.append(f"Requests were sent again {units.count(retries)} times; their times include this.")
     return {
         "kind": "pingpong",
-        "started": "at a time that the table does not tell",
+        "started": "at a time that the table does not state",
         "elapsed_ns": None,
         "fordway_version": units.NOT_MEASURED,
         "command": ["fordway-report", str(path)],
         "parameters": {"rows": len(rows), "tcp_rmem_bytes": WINDOW_BYTES, "retries": retries},
-        "lanes": [{"name": lane, "description": "as its tag in the table says"} for lane in lanes],
+        "lanes": [{"name": lane, "description": "as its tag in the table states"} for lane in lanes],
         "phases": [PHASE],
         "summaries": [_summary(rows[rows["lane"] == lane], lane, lanes[0]) for lane in lanes],
         "machine": MACHINE,
@@ -118,6 +118,6 @@ def _summary(rows: pd.DataFrame, lane: str, reference: str) -> dict[str, Any]:
         "client_cpu_ns_per_op": None,
         "server_cpu_ns_per_op": None,
         "ratio": None if lane == reference else {"to": reference, "interval": None, "verdict": "cannot-tell"},
-        "limit": {"name": units.NOT_MEASURED, "evidence": "the table does not tell"},
+        "limit": {"name": units.NOT_MEASURED, "evidence": "the table does not state it"},
         "load": None,
     }

@@ -96,7 +96,7 @@ impl FastPath {
         outgoing.map(FastOutcome::Answered)
     }
 
-    /// Receives the content of an object and returns the response. Errors: the same as those of the S3 layer.
+    /// Receives the content of an object and returns the response. Errors: as in the S3 layer.
     pub(super) async fn receive(
         &self,
         upload: ObjectUpload,

@@ -156,8 +156,8 @@ impl<'h> PlainHeaders<'h> {
         self.of_upload.insert(name, value).is_none().then_some(())
     }
 
-    /// Returns the signature of the request; `None` if it is signed twice, or if its query is not that of a plain
-    /// presigned URL.
+    /// Returns the signature of the request; `None` if it is signed twice, or if its query does not belong to a
+    /// plain presigned URL.
     fn signature(
         &self,
         method: &str,

@@ -106,7 +106,8 @@ impl FormService<'_> {
     }
 }
 
-/// Returns the headers that the rules of a bucket apply to: those of the request, and those that fields stand for.
+/// Returns the headers that the rules of a bucket apply to: the request's headers, and the headers that fields
+/// stand for.
 fn stated_headers(of_request: &HeaderMap, of_fields: &HeaderMap) -> HeaderMap {
     let plain = of_request.iter().filter(|(name, _)| !name.as_str().starts_with("x-amz-"));
     plain.chain(of_fields).map(|(name, value)| (name.clone(), value.clone())).collect()

@@ -350,7 +350,7 @@ fn remark(lane: &MeasuredSetup) -> Option<String> {
     match lane.problem() {
         Some(why) => Some(format!("{label} was not measured: {why}")),
         None if lane.setup.emulates() => Some(format!(
-            "{label}: its processor is emulated in software, so its times differ from those of real hardware"
+            "{label}: its processor is emulated in software, so its times differ from times on real hardware"
         )),
         None => None,
     }

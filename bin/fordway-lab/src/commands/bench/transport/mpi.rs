@@ -141,7 +141,7 @@ impl MpiProgram {
         let how = match carrier {
             Some(MpiCarrier::Tcp) => "over TCP on loopback",
             Some(MpiCarrier::Shm) => "over shared memory",
-            None => "over its own choice",
+            None => "over the transport that it chooses",
         };
         let description = format!(
             "{} {how}: 2 ranks, free to use {} processors of this machine{}",

@@ -1,5 +1,5 @@
 //! Round trips over a socket to a process that does nothing but respond. The messages have exactly the same sizes as
-//! those of a lane, and are sent by the same system calls or, as for HTTP/2, by a library's event loop on both sides.
+//! a lane's messages, and are sent by the same system calls or, as for HTTP/2, by a library's event loop on both sides.
 
 use std::hint::black_box;
 use std::net::{TcpListener, TcpStream};

@@ -194,7 +194,7 @@ impl LedgerSetup {
         self.embedded_components(site)?;
         let request = self.get_request(site)?;
         let trip = format!("tcp round trip, {}", setup.name);
-        let description = format!("messages as long as HTTP/1.1's by TCP through: {}", setup.description);
+        let description = format!("messages as long as HTTP/1.1's, over TCP, through: {}", setup.description);
         self.add(&trip, &description, || {
             Ok(Box::new(TcpRoundTrip::through(&ends, &site.largest, http_messages(request))?))
         })?;

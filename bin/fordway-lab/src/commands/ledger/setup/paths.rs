@@ -144,7 +144,7 @@ impl LedgerSetup {
         self.add("tcp round trip, no sendfile", description, || {
             Ok(Box::new(TcpRoundTrip::new(&site.largest, Box::new(sizes))?))
         })?;
-        let description = "content sealed and opened by TLS, both in memory, one after the other";
+        let description = "content encrypted and then decrypted by TLS, both in memory";
         self.add("tls", description, || Ok(Box::new(TlsSession::new(&site.contents)?)))?;
         let gateway = LedgerSetup::tls_gateway(site.root)?;
         self.whole("https get", "S3 over HTTP/1.1 and TLS on loopback, a gateway process", site, gateway)?;
@@ -259,7 +259,7 @@ impl LedgerSetup {
             let request_bytes = request_bytes + content;
             Ok(MessageSizes { request_bytes, head_bytes, body_bytes: 0, form, rest_bytes: size })
         };
-        let description = "messages as long as those of puts by the node lane, content included, to a process \
+        let description = "messages as long as for puts on the node lane, content included, to a process \
                            that only answers, and back; over 128 KiB a descriptor comes back for the next content";
         self.add("unix round trip, put", description, || {
             Ok(Box::new(UnixRoundTrip::new(site.dir, &site.largest, Box::new(sizes))?))
@@ -298,7 +298,7 @@ impl LedgerSetup {
             let (request_bytes, head_bytes) = (asked.len() + size, answered.len());
             Ok(MessageSizes { request_bytes, head_bytes, body_bytes: 0, form, rest_bytes: size })
         };
-        let description = "messages as long as those of puts by HTTP/1.1, content included, over loopback TCP \
+        let description = "messages as long as for puts over HTTP/1.1, content included, over loopback TCP \
                            to a process that only responds, and back";
         self.add("tcp round trip, put", description, || {
             Ok(Box::new(TcpRoundTrip::new(&site.largest, Box::new(sizes))?))
@@ -331,7 +331,7 @@ impl LedgerSetup {
 
     pub(super) fn https_put(&mut self, site: &ObjectSite<'_>) -> Result<()> {
         self.put_request_components(site)?;
-        let description = "content sealed and opened by TLS, both in memory, one after the other";
+        let description = "content encrypted and then decrypted by TLS, both in memory";
         self.add("tls", description, || Ok(Box::new(TlsSession::new(&site.contents)?)))?;
         let gateway = LedgerSetup::tls_gateway(site.root)?;
         self.whole_put(
