@@ -17,6 +17,7 @@ import uproot
 from range_server import RangeServer
 
 import fordway
+from fordway._fordway import ERROR_KINDS
 from fordway.errors import InvalidArgumentError, NotFoundError, UnsupportedError
 from fordway.fsspec import FordwayFileSystem
 
@@ -143,14 +144,16 @@ def test_fsspec_opens_files_by_address(server: RangeServer) -> None:
     assert path == f"{server.url}/f" and system.size(path) == len(CONTENT)
     assert system.exists(path) and not system.exists(f"{server.url}/missing")
     assert system.ls(path, detail=False) == [path] and system.isfile(path)
-    with pytest.raises(UnsupportedError, match="fordway cp"):
+    with pytest.raises(UnsupportedError, match="fordway cp") as refused:
         system.open(path, "wb")
+    assert refused.value.kind in ERROR_KINDS
 
 
 def test_what_needs_a_listing_is_refused_and_not_empty(server: RangeServer, files: FordwayFileSystem) -> None:
     for listing in (files.glob, files.find, files.ls):
-        with pytest.raises(UnsupportedError, match="listing"):
+        with pytest.raises(UnsupportedError, match="listing") as refused:
             listing(f"{server.url}/*" if listing == files.glob else f"{server.url}/")
+        assert refused.value.kind in ERROR_KINDS
     signed = f"{server.url}/f?signature=[1]"
     assert files.glob(f"{server.url}/f?signature=1") == [f"{server.url}/f?signature=1"]
     assert files.cat_file(signed, 0, 3) == CONTENT[:3]

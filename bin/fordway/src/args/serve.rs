@@ -165,10 +165,10 @@ pub struct ServeArgs {
     #[arg(long)]
     pub immutable_locks: bool,
     /// Apply the lifecycle rules of all buckets at this interval; `fordway lifecycle` applies them once
-    #[arg(long, value_name = "TIME", num_args = 0..=1, require_equals = true, default_missing_value = "1h", value_parser = parse_day)]
+    #[arg(long, value_name = "TIME", num_args = 0..=1, require_equals = true, default_missing_value = "1h", value_parser = parse_period)]
     pub lifecycle: Option<Duration>,
     /// Length of a day in lifecycle rules, for tests
-    #[arg(long, value_name = "TIME", default_value = "24h", hide = true, requires = "lifecycle", value_parser = parse_day)]
+    #[arg(long, value_name = "TIME", default_value = "24h", hide = true, requires = "lifecycle", value_parser = parse_period)]
     pub lifecycle_day: Duration,
     /// Maximum number of threads that serve connections; fewer run if the load is low [default: one per core]
     #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
@@ -364,11 +364,11 @@ pub struct LifecycleArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub rate: Option<u32>,
     /// Length of a day in lifecycle rules, for tests
-    #[arg(long, value_name = "TIME", default_value = "24h", value_parser = parse_day)]
+    #[arg(long, value_name = "TIME", default_value = "24h", value_parser = parse_period)]
     pub day: Duration,
 }
 
-fn parse_day(text: &str) -> Result<Duration, String> {
+fn parse_period(text: &str) -> Result<Duration, String> {
     match parse_duration(text)? {
         Duration::ZERO => Err("the time must be longer than 0".to_owned()),
         day => Ok(day),

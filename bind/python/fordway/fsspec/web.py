@@ -148,7 +148,7 @@ class FordwayFileSystem(AbstractFileSystem):
     ) -> FordwayFile:
         if mode != "rb":
             why = f"this file system only reads, so mode {mode!r} is refused; `fordway cp` writes to WebDAV"
-            raise UnsupportedError(why, "Unsupported", path)
+            raise UnsupportedError(why, "NotImplemented", path)
         block_size = "default" if block_size is None else block_size
         return FordwayFile(self, path, mode, block_size, cache_options=cache_options, **kwargs)
 
@@ -162,4 +162,4 @@ class FordwayFile(AbstractBufferedFile):
 
 def _no_listing(path: str) -> UnsupportedError:
     why = f"{path} needs a listing, which web servers lack; name the files (`fordway ls` lists WebDAV)"
-    return UnsupportedError(why, "Unsupported", path)
+    return UnsupportedError(why, "NotImplemented", path)
