@@ -248,8 +248,7 @@ impl RootVolume {
     /// Drops this node's cached names for `key`, because the server no longer knows the file that they led to.
     pub(crate) fn refresh_name(&self, bucket: &Bucket, key: &Key) {
         if let Some(place) = plain(bucket, key) {
-            self.refresh_dirs(&place.dir);
-            look_again(self.root.dir(), &place.path());
+            self.forget_file(&place);
         }
         self.refresh_dirs(&versions_of(bucket, key));
     }
@@ -317,7 +316,25 @@ impl RootVolume {
 
     /// Opens the object's file at `place`; returns `None` if there is none.
     pub(crate) fn open_file(&self, bucket: &Bucket, place: &ObjectPath) -> Result<Option<ObjectFile>> {
+        for race in 1..MAX_STALE {
+            let opened = self.try_open_file(bucket, place);
+            if !opened.as_ref().is_err_and(is_stale) {
+                return opened;
+            }
+            self.forget_file(place);
+            give_way(race);
+        }
+        self.try_open_file(bucket, place)
+    }
+
+    fn try_open_file(&self, bucket: &Bucket, place: &ObjectPath) -> Result<Option<ObjectFile>> {
         self.open_regular(place)?.map(|found| self.with_record(bucket, found)).transpose()
+    }
+
+    /// Drops this node's cached names for `place`, because the server no longer knows the file that they led to.
+    fn forget_file(&self, place: &ObjectPath) {
+        self.refresh_dirs(&place.dir);
+        look_again(self.root.dir(), &place.path());
     }
 
     /// Opens the regular file at `place`; returns `None` if there is none. A FIFO, socket or device is detected after a
@@ -334,8 +351,7 @@ impl RootVolume {
                 Err(Errno::NOENT | Errno::NOTDIR | Errno::NXIO | Errno::NAMETOOLONG) => Ok(None),
                 // Another node has replaced or removed the file, or a directory on its path.
                 Err(Errno::STALE) => {
-                    self.refresh_dirs(&place.dir);
-                    look_again(self.root.dir(), &place.path());
+                    self.forget_file(place);
                     continue;
                 }
                 Err(errno) => Err(from_errno(errno, "opening")),

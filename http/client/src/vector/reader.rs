@@ -303,6 +303,8 @@ impl RemoteReader {
         let piece = &mut self.pieces[index];
         if let Some(ticket) = piece.ticket.take() {
             piece.bytes = self.file.wait(ticket)?.bytes;
+            // Ranges that were requested again may have needed more memory than was counted.
+            piece.bytes.shrink_to(usize::try_from(piece.capacity_bytes).unwrap_or(usize::MAX));
         }
         let count = len.min(buffer.len());
         buffer[..count].copy_from_slice(&piece.bytes[start..][..count]);
