@@ -30,7 +30,7 @@ const LICENCES: &[&str] = &[
 const EXCEPTIONS: &[(&str, &str)] =
     &[("cbindgen", "a tool that generates a header; not part of what we ship")];
 
-/// Crates of which we use two versions, each with the crate that needs the less common version.
+/// Crates of which we use two versions, each with the crate that needs the less widely used version.
 const DUPLICATES: &[(&str, &str)] = &[
     ("base64", "pem"),
     ("bit-vec", "yasna"),
@@ -91,7 +91,7 @@ fn is_allowed(expression: &str) -> bool {
     expression.split(" OR ").any(|alternative| alternative.split(" AND ").all(is_known))
 }
 
-/// For each crate, its versions, each with the names of the crates that use it.
+/// The versions of each crate, each with the names of the crates that use that version.
 type CrateVersions = BTreeMap<String, BTreeMap<String, BTreeSet<String>>>;
 
 fn versions(metadata: &Metadata) -> CrateVersions {
@@ -108,8 +108,8 @@ fn versions(metadata: &Metadata) -> CrateVersions {
     versions
 }
 
-/// Returns a fault for each further version that the list does not explain, and for each unneeded entry of the list.
-/// One version of a crate, the one with the most users, needs no entry.
+/// Returns a fault for each additional version that the list does not explain, and for each unneeded entry of the list.
+/// The version of a crate with the most users needs no entry.
 fn duplicate_faults(versions: &CrateVersions, allowed: &[(&str, &str)]) -> Vec<String> {
     let mut faults = Vec::new();
     let mut used: BTreeSet<&(&str, &str)> = BTreeSet::new();
@@ -139,7 +139,7 @@ fn is_yanked(package: &Package) -> Option<bool> {
     yanked_in(&cached, &package.version.to_string())
 }
 
-/// Looks a version up in a file of Cargo's cache: zero bytes separate versions and their entries in JSON.
+/// Looks up a version in a file of Cargo's cache: zero bytes separate versions and their entries in JSON.
 fn yanked_in(cached: &[u8], version: &str) -> Option<bool> {
     let entries = cached
         .split(|byte| *byte == 0)
@@ -168,7 +168,7 @@ fn index_path(name: &str) -> String {
     }
 }
 
-/// Checks advisories if `cargo audit` is installed. Errors: it found some.
+/// Checks advisories if `cargo audit` is installed. Errors: if `cargo audit` reports any.
 fn advisories() -> Result<&'static str> {
     let is_there = Command::new("cargo").args(["audit", "--version"]).output();
     if !is_there.is_ok_and(|output| output.status.success()) {

@@ -45,8 +45,8 @@ fn block_ns(policy: &Policy, request: &AccessRequest<'_>) -> f64 {
     started.elapsed().as_secs_f64() * 1e9 / f64::from(DECISIONS)
 }
 
-/// Returns a policy whose statements all allow users to read, and differ in the last part of their resources. Only the
-/// last statement matches the request.
+/// Returns a policy whose statements all allow reads and differ only in the last part of their resources. Only the last
+/// statement matches the request.
 fn document(condition: &str) -> String {
     let statement = |at: usize| {
         format!(

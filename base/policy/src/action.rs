@@ -1,5 +1,5 @@
-//! The actions that policies allow and deny (Service authorization reference, "Actions, resources, and condition keys
-//! for Amazon S3"; those on buckets and objects).
+//! The actions on buckets and objects that policies allow and deny (Service authorization reference, "Actions,
+//! resources, and condition keys for Amazon S3").
 
 use crate::pattern::Pattern;
 

@@ -13,8 +13,8 @@ use crate::json::Json;
 use crate::pattern::{Pattern, PatternSyntax};
 use crate::request::AccessRequest;
 
-/// The condition keys that the gateway supports, in lower case, each with the actions to which it applies. A key
-/// without actions applies to all of them.
+/// The condition keys that the gateway supports, in lower case, each with the actions to which it applies. A key for
+/// which no actions are listed applies to all actions.
 const KEYS: &[(&str, &[&str])] = &[
     ("aws:currenttime", &[]),
     ("aws:epochtime", &[]),
@@ -104,10 +104,10 @@ pub(crate) fn actions_with(key: &str) -> Option<ActionSet> {
     Some(actions.iter().filter_map(|name| Action::new(name)).collect())
 }
 
-/// A condition: one operator on one key.
+/// A condition: one operator applied to one key.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Condition {
-    /// The operator as it is written in the document.
+    /// The operator as written in the document.
     pub(crate) operator: String,
     pub(crate) key: String,
     qualifier: Qualifier,
@@ -120,13 +120,13 @@ pub(crate) struct Condition {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Qualifier {
     None,
-    /// Each value of the request must match.
+    /// Every value in the request must match.
     All,
-    /// One value of the request must match.
+    /// At least one value in the request must match.
     Any,
 }
 
-/// The values in the document. One of them must match.
+/// The values in the document, at least one of which must match.
 #[derive(Clone, Debug, PartialEq)]
 enum Expected {
     Texts(Vec<Pattern>),
@@ -186,7 +186,7 @@ impl Network {
         (bits <= most).then(|| Network { address: as_v6(address), bits: bits + 128 - most, is_v4 })
     }
 
-    /// Returns the length of the network's prefix in its address family.
+    /// Returns the network's prefix length in its own address family.
     pub(crate) fn prefix_bits(&self) -> u8 {
         if self.is_v4 { self.bits - 96 } else { self.bits }
     }
@@ -205,11 +205,11 @@ fn as_v6(address: IpAddr) -> u128 {
     Ipv6Addr::to_bits(address)
 }
 
-/// The number of parts of an ARN. A wildcard matches within one part only.
+/// The number of parts in an ARN. A wildcard matches within one part only.
 const ARN_PARTS: usize = 6;
 
 impl Condition {
-    /// Reads the values of `key` below `operator`. Errors: a text that says what is wrong.
+    /// Reads the values of `key` below `operator`. Errors: a message that says what is wrong.
     pub(crate) fn read(
         operator: &str,
         key: &str,
@@ -267,7 +267,7 @@ impl Condition {
         }
     }
 
-    /// Whether a positive condition has only values without wildcards and variables.
+    /// Whether no value of a positive condition contains a wildcard or variable.
     pub(crate) fn has_fixed_values(&self) -> bool {
         let is_fixed = match &self.expected {
             Expected::Texts(texts) | Expected::TextsIgnoringCase(texts) => {
@@ -401,7 +401,7 @@ impl<'o> OperatorForm<'o> {
     }
 }
 
-/// Whether there is an operator with this name.
+/// Whether an operator with this name exists.
 pub(crate) fn is_operator(name: &str) -> bool {
     let sample = |base: &str| match base {
         base if base.starts_with("Numeric") => "1",
@@ -418,7 +418,8 @@ fn each<T>(values: &[String], read: impl FnMut(&String) -> Result<T, String>) ->
     values.iter().map(read).collect()
 }
 
-/// Returns one value or a list of values as texts; `None` if there are none, or if a value has another type.
+/// Returns one value or a list of values as strings; `None` if there are none, or if a value is not a string, Boolean
+/// or number.
 fn texts(values: &Json) -> Option<Vec<String>> {
     let text = |value: &Json| match value {
         Json::Text(text) => Some(text.clone()),
@@ -478,7 +479,7 @@ mod tests {
         })
     }
 
-    /// The examples on the IAM user guide's pages about operators.
+    /// The examples from the IAM user guide's pages about operators.
     #[test]
     fn operators_compare_as_documented() {
         for (operator, values, value, expected) in [

@@ -15,12 +15,12 @@ pub enum Verdict {
     NotAllowed,
 }
 
-/// The result of an evaluation, and the statement that decided.
+/// The result of an evaluation, and the statement that determined it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Decision {
     /// The result.
     pub verdict: Verdict,
-    /// The position of the statement that decided, from 0.
+    /// The index of the statement that determined the result.
     pub statement: Option<usize>,
 }
 
@@ -35,7 +35,7 @@ pub enum StatementMismatch {
     Resource,
     /// The condition with this operator and key does not hold.
     Condition {
-        /// The operator as it is written in the document.
+        /// The operator as written in the document.
         operator: String,
         /// The key, in lower case.
         key: String,
@@ -72,7 +72,7 @@ impl Policy {
         Decision { verdict, statement: allowed }
     }
 
-    /// Returns for each statement whether it applies to a request, and which element does not match.
+    /// Returns, for each statement, whether it applies to a request, and if not, which element does not match.
     pub fn explain(&self, request: &AccessRequest<'_>) -> Vec<StatementReport> {
         let report = |statement: &Statement| StatementReport {
             sid: statement.sid.clone(),

@@ -19,7 +19,7 @@ const RESOURCE: &str = "arn:aws:s3:::";
 pub struct PolicyError {
     /// AWS's message.
     pub words: String,
-    /// The invalid statement and element, and what to do; empty if the message already says so.
+    /// Which statement and element are invalid, and how to correct them; empty if the message already says so.
     pub detail: String,
 }
 
@@ -41,7 +41,7 @@ fn error<T>(words: &str, detail: impl Into<String>) -> Result<T, PolicyError> {
 /// The version of the language.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Version {
-    /// The version without variables. Documents that do not state a version have this version.
+    /// The version without variables, which applies to documents that do not state a version.
     V2008,
     /// With variables.
     V2012,
@@ -73,7 +73,7 @@ pub struct Statement {
     /// Whether the statement allows or denies.
     pub effect: Effect,
     pub(crate) principals: PrincipalSet,
-    /// Whether the statement applies to the callers that are not named (`NotPrincipal`).
+    /// Whether the statement applies to callers other than those named (`NotPrincipal`).
     pub(crate) excludes_principals: bool,
     pub(crate) actions: ActionSet,
     pub(crate) resources: Vec<Pattern>,
@@ -183,7 +183,7 @@ const ELEMENTS: [&str; 9] = [
     "Condition",
 ];
 
-/// Returns the one of two alternative elements that is present, and whether it is the second one. Errors: both are
+/// Returns whichever of two alternative elements is present, and whether it is the second one. Errors: both are
 /// present, or neither is.
 fn one_of<'m>(
     members: &'m [(String, Json)],
@@ -237,8 +237,8 @@ impl Statement {
         Ok(statement)
     }
 
-    /// Checks that each action has a resource that it can apply to. A pattern of actions needs a resource that all
-    /// its actions can apply to, unless it matches both actions on buckets and actions on objects.
+    /// Checks that each action has a resource that it can apply to. An action pattern needs a resource to which all its
+    /// actions can apply, unless it matches both actions on buckets and actions on objects.
     fn check_resources(&self, element: Option<&Json>) -> Result<(), PolicyError> {
         let has_objects = self.resources.iter().any(|pattern| may_be_of_objects(pattern.text()));
         let has_bucket = self.resources.iter().any(|pattern| may_be_of_buckets(pattern.text()));
@@ -268,12 +268,12 @@ impl Statement {
     }
 }
 
-/// Whether a resource, without its prefix, can match an object.
+/// Whether a resource pattern, with its prefix removed, can match an object.
 fn may_be_of_objects(pattern: &str) -> bool {
     pattern.contains(['/', '*']) || pattern.contains("${")
 }
 
-/// Whether a resource, without its prefix, can match a bucket.
+/// Whether a resource pattern, with its prefix removed, can match a bucket.
 fn may_be_of_buckets(pattern: &str) -> bool {
     !pattern.contains('/') || pattern.contains("${")
 }
@@ -383,7 +383,7 @@ fn conditions(element: Option<&Json>, version: Version) -> Result<Vec<Condition>
     Ok(conditions)
 }
 
-/// Returns a text, or the texts of a list that is not empty.
+/// Returns a string, or the strings of a non-empty list.
 fn texts_of(element: Option<&Json>) -> Option<Vec<&str>> {
     fn text(value: &Json) -> Option<&str> {
         match value {

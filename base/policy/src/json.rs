@@ -12,7 +12,7 @@ pub(crate) enum Json {
     Number(serde_json::Number),
     Text(String),
     List(Vec<Json>),
-    /// Names are unique, and in their order in the document.
+    /// Names are unique and keep their order from the document.
     Object(Vec<(String, Json)>),
 }
 

@@ -1,9 +1,8 @@
-//! Bucket policies: decides about a request according to a policy document. This crate uses no files, sockets or
-//! clocks.
+//! Bucket policies: decides whether a policy document allows a request. This crate uses no files, sockets or clocks.
 //!
-//! A [`Policy`] is parsed once. [`Policy::decide`] then decides about a request, and allocates only for patterns with
+//! A [`Policy`] is parsed once. [`Policy::decide`] then evaluates a request, and allocates only for patterns with
 //! variables. [`BucketRules`] combines the policy with the bucket's public access block and the caller's role.
-//! [`Policy::explain`] returns for each statement whether it applies, and if not, which element does not match.
+//! [`Policy::explain`] returns, for each statement, whether it applies, and if not, which element does not match.
 //!
 //! The language follows AWS (IAM user guide, "IAM JSON policy elements reference"). A document with an unsupported
 //! element, operator, key or action is rejected, so that no part of a policy is silently ignored.

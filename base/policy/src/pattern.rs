@@ -67,7 +67,7 @@ impl Pattern {
         Ok(Pattern { text: text.to_owned(), pieces })
     }
 
-    /// Returns the text that was read.
+    /// Returns the text from which the pattern was read.
     pub(crate) fn text(&self) -> &str {
         &self.text
     }
@@ -90,7 +90,7 @@ impl Pattern {
         matches!(&self.pieces[..], [Piece::Fixed(symbols)] if fits(symbols, text.as_bytes()))
     }
 
-    /// Whether the pattern, which has no wildcards, matches the whole of `text` if case is ignored.
+    /// Whether the pattern, which has no wildcards, matches the whole of `text`, ignoring case.
     pub(crate) fn equals_ignoring_case(&self, text: &str, request: &AccessRequest<'_>) -> bool {
         let Some(symbols) = expanded(&self.pieces, request) else { return false };
         let bytes: Vec<u8> = symbols.iter().map(|symbol| *symbol as u8).collect();
@@ -119,7 +119,7 @@ fn variable(text: &str, is_key: fn(&str) -> bool) -> Option<Piece> {
     is_key(&key).then_some(Piece::Variable { key, default })
 }
 
-/// Replaces variables by their values. `None` if a variable has no value or several values.
+/// Replaces variables with their values. `None` if a variable has no value or several values.
 fn expanded(pieces: &[Piece], request: &AccessRequest<'_>) -> Option<Vec<Symbol>> {
     let mut all = Vec::new();
     for piece in pieces {

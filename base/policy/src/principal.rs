@@ -23,7 +23,7 @@ pub(crate) struct PrincipalSet {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct NamedUser {
     pub(crate) name: String,
-    /// Whether the document has the bare name without an ARN. A user with that name must exist.
+    /// Whether the document gives only the bare name, without an ARN. In that case, a user with that name must exist.
     pub(crate) is_bare: bool,
 }
 

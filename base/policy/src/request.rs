@@ -25,8 +25,8 @@ pub struct AccessRequest<'r> {
 pub struct ConditionKeys<'r>(Vec<(Cow<'r, str>, Cow<'r, str>)>);
 
 impl<'r> ConditionKeys<'r> {
-    /// Adds a value of a key. `key` is in lower case, such as `aws:sourceip`; the name of a tag keeps its case. A key may
-    /// have several values.
+    /// Adds a value for a key. `key` is in lower case, such as `aws:sourceip`; the name of a tag keeps its case. A key
+    /// may have several values.
     pub fn add(&mut self, key: impl Into<Cow<'r, str>>, value: impl Into<Cow<'r, str>>) {
         self.0.push((key.into(), value.into()));
     }

@@ -18,9 +18,9 @@ pub enum CallerRole {
 /// The public access block of a bucket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PublicAccessBlock {
-    /// Refuses public access lists.
+    /// Rejects public access control lists (ACLs).
     pub block_public_acls: bool,
-    /// Ignores public access lists.
+    /// Ignores public ACLs.
     pub ignore_public_acls: bool,
     /// Refuses public policies.
     pub block_public_policy: bool,
@@ -37,10 +37,10 @@ pub struct BucketRules {
     pub block: PublicAccessBlock,
 }
 
-/// The decision of a bucket's rules about a request, with the reason.
+/// What a bucket's rules decide about a request, and the reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ruling {
-    /// The bucket has no policy, so only the file system checks the access of users.
+    /// The bucket has no policy, so only the file system checks access by users.
     NoPolicy,
     /// The caller owns the bucket, and no statement denies the request.
     Owner,
@@ -57,7 +57,7 @@ pub enum Ruling {
 }
 
 impl Ruling {
-    /// Whether the request is permitted. The file system then checks it as well.
+    /// Whether the request is permitted. If it is, the file system still checks it as well.
     pub fn is_permitted(self) -> bool {
         matches!(self, Ruling::NoPolicy | Ruling::Owner | Ruling::Allowed(_))
     }

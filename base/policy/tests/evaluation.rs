@@ -153,7 +153,7 @@ const CASES: &[Case] = &[
             (None, "GetObject", Some("a"), &[], NotAllowed),
         ],
     ),
-    // Allow only certain names of tags.
+    // Allow only certain tag names.
     (
         r#"{"Effect": "Allow", "Principal": "*", "Action": "s3:PutObjectTagging", "Resource": "arn:aws:s3:::amzn-s3-demo-bucket/*",
             "Condition": {"ForAllValues:StringLike": {"s3:RequestObjectTagKeys": ["Owner", "CreationDate"]}}}"#,
@@ -169,7 +169,7 @@ const CASES: &[Case] = &[
             (Some("u"), "PutObjectTagging", Some("a"), &[], Allowed),
         ],
     ),
-    // A limit on pages.
+    // A limit on the page size.
     (
         r#"{"Effect": "Deny", "Principal": {"AWS": "u"}, "Action": "s3:ListBucket", "Resource": "arn:aws:s3:::amzn-s3-demo-bucket",
             "Condition": {"NumericGreaterThan": {"s3:max-keys": "10"}}}"#,
@@ -227,7 +227,7 @@ const CASES: &[Case] = &[
             (None, "GetObject", Some("a"), &[("aws:referer", "https://a/")], NotAllowed),
         ],
     ),
-    // A time between two others.
+    // A time between a start and an end.
     (
         r#"{"Effect": "Allow", "Principal": "*", "Action": "s3:GetObject", "Resource": "arn:aws:s3:::amzn-s3-demo-bucket/*",
             "Condition": {"DateGreaterThan": {"aws:CurrentTime": "2026-04-01T00:00:00Z"},
@@ -250,7 +250,7 @@ fn the_documented_cases_are_answered_as_documented() {
     }
 }
 
-/// Only the version of 2012 has variables.
+/// Only the 2012 version of the language has variables.
 #[test]
 fn an_old_policy_has_no_variables() {
     let statement = r#"{"Effect": "Allow", "Principal": "*", "Action": "s3:GetObject",
@@ -305,7 +305,7 @@ fn rules_know_the_owner_and_the_public() {
     assert_eq!(rules.rule(CallerRole::Owner, &ann), Ruling::Owner);
 }
 
-/// Elements of random statements, some of which are malformed.
+/// Elements of random statements; some of the elements are malformed.
 fn statement() -> impl Strategy<Value = String> {
     let effect = prop_oneof![Just("Allow"), Just("Deny")];
     let principal =
@@ -330,7 +330,7 @@ fn statement() -> impl Strategy<Value = String> {
 proptest! {
     #![proptest_config(ProptestConfig { max_shrink_time: 5_000, ..ProptestConfig::default() })]
 
-    /// Parsing any bytes returns a policy or an error, and never panics.
+    /// Parsing arbitrary bytes returns a policy or an error, and never panics.
     #[test]
     fn any_bytes_are_answered(bytes in proptest::collection::vec(any::<u8>(), 0..200), text in "\\PC{0,80}") {
         let _ = Policy::parse(&bytes, BUCKET);

@@ -26,7 +26,7 @@ impl ETagMatch {
     }
 }
 
-/// The conditions that must hold for a request to be executed. The default has none.
+/// The conditions that must hold for a request to be executed. By default, there are none.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Conditions {
     /// The object must have one of these ETags.
@@ -85,7 +85,7 @@ impl Conditions {
     }
 
     /// Checks the conditions on the object that a rename replaces; `current` is `None` if there is no such object.
-    /// Errors: as [`Conditions::check_write`]; `PreconditionFailed` for dates that do not hold.
+    /// Errors: as [`Conditions::check_write`]; `PreconditionFailed` for conditions on dates that do not hold.
     pub fn check_replace(&self, current: Option<&ObjectInfo>) -> Result<()> {
         self.check_write(current.map(|info| &info.etag))?;
         let dates = Conditions { if_match: None, if_none_match: None, ..self.clone() };
@@ -93,9 +93,9 @@ impl Conditions {
     }
 
     /// Checks the conditions of a delete; returns whether there is anything to delete. `found` is the object's ETag, or
-    /// the error of the look-up. If the object or version is missing, no condition fails, and there is nothing to
+    /// the error of the lookup. If the object or version is missing, no condition fails, and there is nothing to
     /// delete. A delete marker can be deleted, but has no ETag to match. Errors: `PreconditionFailed`, and errors of
-    /// the look-up except `NoSuchKey` and `NoSuchVersion`.
+    /// the lookup except `NoSuchKey` and `NoSuchVersion`.
     pub fn check_delete(&self, found: Result<ETag>) -> Result<bool> {
         match found {
             Ok(tag) => self.check_write(Some(&tag)).map(|()| true),
@@ -144,16 +144,16 @@ fn whole_seconds(time: SystemTime) -> SystemTime {
 /// One range of an object, not yet checked against its size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ByteRange {
-    /// From this byte to the end.
+    /// From this byte to the end of the object.
     From(u64),
-    /// First and last byte, both included.
+    /// First and last byte, inclusive.
     Inclusive(u64, u64),
     /// The last bytes of the object; the value is the number of bytes.
     Last(u64),
 }
 
 impl ByteRange {
-    /// Returns the range in an object of `size` bytes; an end beyond the object is clipped to the object's end. Errors:
+    /// Returns the range in an object of `size` bytes; an end beyond the object is clamped to the object's end. Errors:
     /// `InvalidRange` if the range contains no byte of the object.
     pub fn resolve(self, size: u64) -> Result<Range<u64>> {
         let range = match self {

@@ -11,7 +11,7 @@ use twox_hash::{XxHash3_64, XxHash3_128, XxHash64};
 
 use crate::{ETag, ETagPolicy, Error, ErrorKind, Result};
 
-/// The checksums that S3 knows. Ordered by their numbers on disk and on the wire.
+/// The checksum algorithms that S3 supports, ordered by their numbers on disk and on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ChecksumAlgorithm {
     /// CRC-32 (ISO-HDLC), 4 bytes.
@@ -28,11 +28,11 @@ pub enum ChecksumAlgorithm {
     Sha512,
     /// MD5, 16 bytes.
     Md5,
-    /// XXH64 with the seed 0, 8 bytes.
+    /// XXH64 with seed 0, 8 bytes.
     XxHash64,
-    /// XXH3 of 64 bits with the seed 0, 8 bytes.
+    /// 64-bit XXH3 with seed 0, 8 bytes.
     XxHash3,
-    /// XXH3 of 128 bits with the seed 0, 16 bytes.
+    /// 128-bit XXH3 with seed 0, 16 bytes.
     XxHash128,
 }
 
@@ -88,7 +88,7 @@ impl ChecksumAlgorithm {
         matches!(self, Self::Crc32 | Self::Crc32c | Self::Crc64Nvme)
     }
 
-    /// Returns the algorithm with this name; the case of letters does not matter.
+    /// Returns the algorithm with this name, ignoring case.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|algorithm| algorithm.name().eq_ignore_ascii_case(name))
     }
@@ -106,13 +106,13 @@ impl ChecksumAlgorithm {
     }
 }
 
-/// The data from which the checksum of an object made of parts is computed.
+/// The data from which the checksum of a multipart object is computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChecksumType {
     /// The whole content, as if it had been put in one piece. Possible for the three CRCs, because they can be
     /// combined.
     FullObject,
-    /// The checksums of the parts, one after the other. Possible for all algorithms but CRC-64/NVME.
+    /// The checksums of the parts, one after the other. Possible for all algorithms except CRC-64/NVME.
     Composite,
 }
 
@@ -235,8 +235,8 @@ impl Checksum {
         Checksum { parts: u16::try_from(parts.len()).ok(), ..running.finish() }
     }
 
-    /// Returns whether this is a CRC that was computed from the content, so that it can be compared with the CRCs of
-    /// parts, [combined](Checksum::followed_by).
+    /// Returns whether this is a CRC that was computed from the content, and can therefore be compared with the
+    /// [combined](Checksum::followed_by) CRCs of the parts.
     pub fn is_crc_of_content(&self) -> bool {
         self.parts.is_none() && self.algorithm.is_crc()
     }
@@ -283,7 +283,7 @@ enum ChecksumState {
     Sha512(sha2::Sha512),
     Md5(fast_md5::Md5),
     XxHash64(XxHash64),
-    // Boxed, because the state of XXH3 is an accumulator of a kilobyte.
+    // Boxed, because XXH3 has a kilobyte of state.
     XxHash3(Box<XxHash3_64>),
     XxHash128(Box<XxHash3_128>),
 }
@@ -317,7 +317,7 @@ impl ContentHasher {
         self.md5.is_none() && self.checksum.is_none()
     }
 
-    /// Counts bytes that the hasher does not see, and that no digest covers.
+    /// Counts bytes that are not passed to the hasher, and that no digest covers.
     pub fn skip(&mut self, bytes: u64) {
         self.size += bytes;
     }

@@ -1,4 +1,4 @@
-//! All kinds of errors in one list, and the error message for people.
+//! All error kinds in one list, and the human-readable error message.
 
 use std::fmt::{self, Write as _};
 use std::io;
@@ -8,7 +8,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 macro_rules! kinds {
     ($($(#[$doc:meta])* $kind:ident = $advice:literal;)*) => {
-        /// All kinds of failures of an operation. Each binding (S3 code and status, exit code, Python exception, ...)
+        /// All ways in which an operation can fail. Each binding (S3 code and status, exit code, Python exception, ...)
         /// maps every kind explicitly, and a test over [`ErrorKind::ALL`] proves this.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         pub enum ErrorKind { $($(#[$doc])* $kind,)* }
@@ -17,7 +17,7 @@ macro_rules! kinds {
             /// All kinds, in the order of their declaration.
             pub const ALL: &'static [ErrorKind] = &[$(ErrorKind::$kind),*];
 
-            /// Returns the variant's name, which JSON output and logs contain.
+            /// Returns the variant's name, as it appears in JSON output and logs.
             pub const fn name(self) -> &'static str {
                 match self { $(ErrorKind::$kind => stringify!($kind)),* }
             }
@@ -35,11 +35,11 @@ kinds! {
     NoSuchBucket = "check the name with `fordway ls`, or make it with `fordway mb`";
     /// The object does not exist.
     NoSuchKey = "list the existing keys with `fordway ls`";
-    /// The multipart upload does not exist, was completed or was aborted.
+    /// The multipart upload does not exist, or was completed or aborted.
     NoSuchUpload = "start a new multipart upload";
     /// The object has no such version.
     NoSuchVersion = "list the existing versions";
-    /// The bucket belongs to somebody else.
+    /// The bucket belongs to another user.
     BucketAlreadyExists = "choose another bucket name";
     /// The bucket already exists and belongs to the caller.
     BucketAlreadyOwnedByYou = "";
@@ -218,13 +218,14 @@ impl Error {
     }
 }
 
-/// The error number for a full table of the process's open files. It is the same on every Unix, as is the next one.
+/// The error number that means that the process has too many open files. Like the next one, it is the same on every
+/// Unix.
 const EMFILE: i32 = 24;
-/// The error number for a full table of the system's open files.
+/// The error number that means that the system has too many open files.
 const ENFILE: i32 = 23;
 
-/// The only mapping of the operating system's errors to kinds. A missing file becomes `Io`, because its meaning depends
-/// on the caller.
+/// The only place that maps errors of the operating system to kinds. A missing file becomes `Io`, because what it means
+/// depends on the caller.
 impl From<&io::Error> for ErrorKind {
     fn from(error: &io::Error) -> Self {
         match error.kind() {

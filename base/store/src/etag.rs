@@ -4,18 +4,19 @@ use std::fmt;
 
 use super::name::InlineText;
 
-/// The maximum length of a tag that is kept without an allocation; the tag of an upload of 10,000 parts has 38 bytes.
+/// The maximum length of a tag that is stored inline, without an allocation; the tag of an upload of 10,000 parts has
+/// 38 bytes.
 const SHORT_BYTES: usize = 40;
 
 /// An object's entity tag, without the quotes of HTTP. It needs no allocation unless it is longer than S3's own ETags.
-/// Its alignment lets the compiler move it in whole vector registers; moves of odd lengths and offsets would make the
-/// processor wait for earlier stores.
+/// Its alignment lets the compiler move it in whole vector registers; moves of odd lengths and offsets would cause
+/// store-forwarding stalls.
 #[derive(Clone, PartialEq, Eq, Hash)]
 #[repr(align(16))]
 pub struct ETag(InlineText<SHORT_BYTES>);
 
 impl ETag {
-    /// Creates a tag from the form in which a client or server writes it; quotes are dropped.
+    /// Creates a tag from text as a client or server writes it; quotes are dropped.
     pub fn new(tag: &str) -> Self {
         match tag.as_bytes() {
             // No quotes or spaces to drop.
@@ -81,7 +82,7 @@ impl fmt::Debug for ETag {
     }
 }
 
-/// A buffer for a tag, aligned so that its bytes are checked to be text word by word instead of byte by byte.
+/// A buffer for a tag, aligned so that its bytes are validated as text word by word instead of byte by byte.
 #[repr(align(16))]
 struct AlignedTag([u8; 34]);
 

@@ -20,23 +20,23 @@ use crate::{
 /// Calls on many objects. The default implementations process objects one by one; stores that can do better override
 /// them.
 pub trait ObjectBatches: Objects {
-    /// Removes many objects; one result per key, in order.
+    /// Removes many objects; returns one result per key, in order.
     fn delete_many(&self, bucket: &Bucket, keys: &[Key]) -> Vec<Result<DeleteResult>> {
         one_by_one(keys, |key| self.delete(bucket, key, &DeleteOptions::default()))
     }
 
-    /// Reads many whole objects; one result per key, in order.
+    /// Reads many whole objects; returns one result per key, in order.
     fn get_many(&self, bucket: &Bucket, keys: &[Key]) -> Vec<Result<Vec<u8>>> {
         one_by_one(keys, |key| get_whole(self, bucket, key))
     }
 
-    /// Describes many objects; one result per key, in order.
+    /// Describes many objects; returns one result per key, in order.
     fn head_many(&self, bucket: &Bucket, keys: &[Key]) -> Vec<Result<ObjectInfo>> {
         one_by_one(keys, |key| self.head(bucket, key, &GetOptions::default()))
     }
 
-    /// Stores many objects, each as with [`Objects::put`]; one result per object, in order. If several have the same
-    /// key, any of them may win.
+    /// Stores many objects, each as with [`Objects::put`]; returns one result per object, in order. If several have the
+    /// same key, any of them may win.
     fn put_many(
         &self,
         bucket: &Bucket,
@@ -47,13 +47,13 @@ pub trait ObjectBatches: Objects {
     }
 }
 
-/// Changes of the keys of objects.
+/// Renaming of objects.
 pub trait ObjectRenames {
-    /// Changes the key of an object within its bucket, and replaces any object under the new key. Readers see the
-    /// object under either the old or the new key. The object itself does not change: neither its content nor its ETag,
-    /// metadata, tags and modification time. Errors: `NoSuchKey` for a missing source; `PreconditionFailed`;
-    /// `InvalidArgument` if both keys are the same; `NotImplemented` in a bucket that keeps versions, because old
-    /// versions belong to their key, and for keys that the store cannot rename.
+    /// Renames an object within its bucket, replacing any object under the new key. Readers see the object under either
+    /// the old or the new key. The object itself does not change: neither its content nor its ETag, metadata, tags and
+    /// modification time. Errors: `NoSuchKey` for a missing source; `PreconditionFailed`; `InvalidArgument` if both
+    /// keys are the same; `NotImplemented` in a bucket that keeps versions, because old versions belong to their key,
+    /// and for keys that the store cannot rename.
     fn rename(&self, bucket: &Bucket, from: &Key, to: &Key, options: &RenameOptions) -> Result<()>;
 }
 
@@ -129,9 +129,9 @@ pub trait MultipartUploads: Objects {
     fn list_uploads(&self, bucket: &Bucket, query: &UploadsQuery) -> Result<UploadListing>;
 
     /// Publishes the object made of `parts`, which must be in ascending order of number and match the uploaded parts. A
-    /// repeated call with the same number of parts returns the same result as long as `key` still has that object.
-    /// Errors: `NoSuchUpload`, `InvalidPart`, `InvalidPartOrder`, `EntityTooSmall`, `BadDigest`, `IncompleteBody`,
-    /// `PreconditionFailed`.
+    /// repeated call with the same number of parts returns the same result as long as `key` still refers to that
+    /// object. Errors: `NoSuchUpload`, `InvalidPart`, `InvalidPartOrder`, `EntityTooSmall`, `BadDigest`,
+    /// `IncompleteBody`, `PreconditionFailed`.
     fn complete_upload(
         &self,
         bucket: &Bucket,
@@ -145,7 +145,7 @@ pub trait MultipartUploads: Objects {
     fn abort_upload(&self, bucket: &Bucket, key: &Key, upload: &UploadId) -> Result<()>;
 }
 
-/// Makes `call` for each item of a batch. After an interrupt, the remaining items are skipped: a call for one of them
+/// Runs `call` for each item of a batch. After an interrupt, the remaining items are skipped: a call for one of them
 /// could block again, with no further signal to end it.
 fn one_by_one<I, T>(items: &[I], call: impl Fn(&I) -> Result<T>) -> Vec<Result<T>> {
     let mut is_interrupted = false;
@@ -173,7 +173,7 @@ pub const MAX_DOCUMENT_BYTES: usize = 64 * 1024;
 /// The maximum length of the name of a kind, in bytes.
 const MAX_KIND_BYTES: usize = 32;
 
-/// The kind of a document: the name of S3's sub-resource, such as `cors` or `tagging`.
+/// The kind of a document: the name of the S3 subresource, such as `cors` or `tagging`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DocumentKind(Cow<'static, str>);
 
@@ -211,7 +211,7 @@ impl fmt::Display for DocumentKind {
     }
 }
 
-/// The documents of buckets, one of each kind.
+/// The documents of buckets: at most one of each kind per bucket.
 pub trait BucketDocuments {
     /// Returns the document; `None` if the bucket has none. Errors: `NoSuchBucket`.
     fn document(&self, bucket: &Bucket, kind: &DocumentKind) -> Result<Option<Vec<u8>>>;
@@ -248,9 +248,8 @@ const MAX_NAME_CHARS: usize = 128;
 /// The maximum length of a value, in characters.
 const MAX_VALUE_CHARS: usize = 256;
 
-/// Checks tags against S3's limits: 10 of them, names of 1 to 128 and values of up to 256 characters, of letters,
-/// digits, blanks and `+-=._:/@`.
-/// Errors: `InvalidTag`.
+/// Checks tags against S3's limits: at most 10 tags, with names of 1 to 128 and values of up to 256 characters,
+/// consisting of letters, digits, blanks and `+-=._:/@`. Errors: `InvalidTag`.
 pub fn check_tags(tags: &Tags) -> Result<()> {
     let refuse = |why: String| Err(Error::new(ErrorKind::InvalidTag, why));
     if tags.len() > MAX_TAGS {

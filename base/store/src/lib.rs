@@ -1,7 +1,7 @@
 //! The model of an S3 object store: names, metadata, conditions, listings, errors, and the blocking [`Store`] trait
 //! that every lane implements. This crate does not depend on files, sockets or HTTP.
 //!
-//! [`MemoryStore`] is the smallest complete implementation. It is the reference with which the conformance suite and
+//! [`MemoryStore`] is the smallest complete implementation. It is the reference against which the conformance suite and
 //! the random-operation tests compare every other lane.
 
 mod conditions;
@@ -61,15 +61,15 @@ pub trait Store:
         Ok(None)
     }
 
-    /// Returns the file server that calls for `bucket` may wait for without a time limit; `None` if there is none, or
-    /// if the waits of calls are limited. [`ROOT_DIR`] means the directory of the buckets, and an empty name all
-    /// buckets. Cost: no system call.
+    /// Returns the file server for which calls on `bucket` may wait without a time limit; `None` if there is none, or
+    /// if such waits have a time limit. [`ROOT_DIR`] stands for the directory that contains the buckets, and an empty
+    /// name for all buckets. Cost: no system call.
     fn file_server(&self, _bucket: &str) -> Option<ServerProbe> {
         None
     }
 }
 
-/// The name of the directory of the buckets for [`Store::file_server`]; no bucket has this name.
+/// The name that stands for the directory that contains the buckets in [`Store::file_server`]; no bucket has this name.
 pub const ROOT_DIR: &str = ".";
 
 /// A file server, and how to find out whether it responds.
@@ -89,12 +89,12 @@ impl std::fmt::Debug for ServerProbe {
 
 /// Buckets and the objects in them, the basis of every store.
 ///
-/// Calls block until they are done; threads share an implementation. Every object that a call publishes appears whole
-/// or not at all, and the last writer wins unless [`PutOptions::conditions`] say otherwise.
+/// Calls block until they are done; threads can share an implementation. Every object that a call publishes appears
+/// whole or not at all, and the last writer wins unless [`PutOptions::conditions`] specify otherwise.
 ///
 /// Errors carry an [`ErrorKind`], which all bindings map. Each method names the kinds that a caller is expected to
-/// handle; any method may also fail with the kinds for problems of the machine (`Io`, `NoSpace`, `AccessDenied`,
-/// `Unavailable`, ...).
+/// handle; any method may also fail with the kinds that stand for problems of the machine (`Io`, `NoSpace`,
+/// `AccessDenied`, `Unavailable`, ...).
 pub trait Objects: Send + Sync {
     /// The lane's name, for tables and messages: `embedded`, `http`, `memory`, ...
     fn lane(&self) -> &'static str;
@@ -102,7 +102,7 @@ pub trait Objects: Send + Sync {
     /// Returns all buckets in byte order of their names.
     fn list_buckets(&self) -> Result<Vec<BucketInfo>>;
 
-    /// Makes an empty bucket. Errors: `BucketAlreadyOwnedByYou`, `InvalidBucketName`.
+    /// Creates an empty bucket. Errors: `BucketAlreadyOwnedByYou`, `InvalidBucketName`.
     fn create_bucket(&self, bucket: &Bucket) -> Result<()>;
 
     /// Describes a bucket. Errors: `NoSuchBucket`.
@@ -137,8 +137,8 @@ pub trait Objects: Send + Sync {
         Ok(object.info.size)
     }
 
-    /// Reads many ranges of one version of an object; one vector per range, in order. `options.range` is ignored.
-    /// Errors: as [`Objects::get`]; a range outside the object makes the whole call fail.
+    /// Reads many ranges of one version of an object; returns one vector per range, in order. `options.range` is
+    /// ignored. Errors: as [`Objects::get`]; a range outside the object makes the whole call fail.
     fn read_ranges(
         &self,
         bucket: &Bucket,
@@ -163,8 +163,8 @@ pub trait Objects: Send + Sync {
     fn head(&self, bucket: &Bucket, key: &Key, options: &GetOptions) -> Result<ObjectInfo>;
 
     /// Removes an object; removing a missing object succeeds, as in S3. In a bucket that keeps versions, the object
-    /// becomes an old version, and the latest version is then a delete marker. Deleting a version removes only that
-    /// version, and the newest of the rest becomes the latest. Errors: `NoSuchBucket`, `PreconditionFailed`.
+    /// becomes an old version, and a delete marker becomes the latest version. Deleting a version removes only that
+    /// version, and the newest remaining version becomes the latest. Errors: `NoSuchBucket`, `PreconditionFailed`.
     fn delete(&self, bucket: &Bucket, key: &Key, options: &DeleteOptions) -> Result<DeleteResult>;
 
     /// Copies an object within the store.
@@ -200,8 +200,8 @@ pub trait Writer: Send {
         Err(Error::new(ErrorKind::NotImplemented, format!("{bytes} bytes were written to no file")))
     }
 
-    /// Switches to another key of the same bucket, before anything was written. Returns `false` and changes nothing if
-    /// the other key needs a new writer.
+    /// Switches to another key of the same bucket, before anything has been written. Returns `false` and changes
+    /// nothing if the other key needs a new writer.
     fn retarget(&mut self, _key: &Key) -> bool {
         false
     }

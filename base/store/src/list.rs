@@ -16,7 +16,7 @@ pub struct ListQuery {
     pub delimiter: Option<String>,
     /// Only entries after this name in byte order: a key, or the `next` of the previous page.
     pub start_after: Option<String>,
-    /// The maximum number of entries to return; stores within the process allow more than [`MAX_KEYS`].
+    /// The maximum number of entries to return; in-process stores allow more than [`MAX_KEYS`].
     pub max_keys: usize,
 }
 
@@ -39,8 +39,8 @@ impl ListQuery {
         tail.find(delimiter).map(|at| &key[..self.prefix.len() + at + delimiter.len()])
     }
 
-    /// Returns whether `key` comes after `start_after`. A `start_after` that is a common prefix was an entry of the
-    /// previous page. That entry represents every key below the prefix, so none of these keys is after the start.
+    /// Returns whether `key` comes after `start_after`. If `start_after` is a common prefix, it was an entry of the
+    /// previous page. That entry represents every key below the prefix, so none of these keys comes after it.
     pub fn is_after_start(&self, key: &str) -> bool {
         let Some(start) = &self.start_after else { return true };
         let covers = self.common_prefix(start) == Some(start);
@@ -99,7 +99,7 @@ pub struct ObjectListing {
     pub next: Option<String>,
 }
 
-/// The next step of a bucket's walker after it has offered a key.
+/// What a bucket's walker does next, after it has offered a key.
 #[derive(Debug, PartialEq, Eq)]
 pub enum WalkStep {
     /// Offer the next key.

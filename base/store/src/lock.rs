@@ -1,4 +1,4 @@
-//! Object lock: versions that nobody may delete or replace before a date, or as long as a legal hold is on.
+//! Object lock: versions that nobody may delete or replace before a date, or while a legal hold is on.
 //!
 //! A lock belongs to one version of an object. Object lock is enabled for a bucket by its configuration. It
 //! requires versioning and cannot be disabled. The rules are from the S3 user guide, "Locking objects with Object Lock".
@@ -11,11 +11,11 @@ use crate::{Bucket, Error, ErrorKind, Key, Result, VersionId};
 const DAYS_MAX: u32 = 36_500;
 /// The longest period of a default retention in years (S3's limit).
 const YEARS_MAX: u32 = 100;
-/// The number of days that S3 counts for a year.
+/// The number of days in a year, as S3 counts them.
 const DAYS_PER_YEAR: u64 = 365;
 const MS_PER_DAY: u64 = 24 * 60 * 60 * 1000;
 
-/// The mode of a retention, which determines the users who may shorten or remove it before it ends.
+/// The mode of a retention, which determines which users may shorten or remove it before it ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RetentionMode {
     /// Users who may change the bucket's settings, if they request to bypass it.
@@ -28,7 +28,7 @@ impl RetentionMode {
     /// All modes.
     pub const ALL: [RetentionMode; 2] = [RetentionMode::Governance, RetentionMode::Compliance];
 
-    /// S3's name of the mode.
+    /// S3's name for the mode.
     pub const fn name(self) -> &'static str {
         match self {
             RetentionMode::Governance => "GOVERNANCE",
@@ -36,7 +36,7 @@ impl RetentionMode {
         }
     }
 
-    /// Returns the mode to which S3 gives this name.
+    /// Returns the mode that has this name in S3.
     pub fn from_name(name: &str) -> Option<Self> {
         RetentionMode::ALL.into_iter().find(|mode| mode.name() == name)
     }
@@ -45,7 +45,7 @@ impl RetentionMode {
 /// A date before which a version may not be deleted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retention {
-    /// The mode, which determines the users who may change the retention.
+    /// The mode, which determines which users may change the retention.
     pub mode: RetentionMode,
     /// The date, in milliseconds since 1970 (UTC).
     pub until_ms: u64,
@@ -174,7 +174,7 @@ impl RetentionPeriod {
 /// The retention of new versions whose writer states none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DefaultRetention {
-    /// The mode, which determines the users who may change the retention.
+    /// The mode, which determines which users may change the retention.
     pub mode: RetentionMode,
     /// The length of the retention.
     pub period: RetentionPeriod,
@@ -223,10 +223,10 @@ pub trait ObjectLocks {
     /// `AccessDenied` for users who may not change the bucket's settings.
     fn set_lock_configuration(&self, bucket: &Bucket, configuration: &LockConfiguration) -> Result<()>;
 
-    /// Replaces or removes the retention of an object's latest version, or of `version`. `bypass` shortens or removes
-    /// a retention in governance mode. Errors: as [`Objects::get`](crate::Objects::get); `AccessDenied` if the present
-    /// retention forbids it, and for `bypass` by users who may not change the bucket's settings; `InvalidArgument` in a
-    /// bucket without object lock, and for a date that is not in the future.
+    /// Replaces or removes the retention of an object's latest version, or of `version`. `bypass` permits shortening or
+    /// removing a retention in governance mode. Errors: as [`Objects::get`](crate::Objects::get); `AccessDenied` if the
+    /// present retention forbids it, and for `bypass` by users who may not change the bucket's settings;
+    /// `InvalidArgument` in a bucket without object lock, and for a date that is not in the future.
     fn set_retention(
         &self,
         bucket: &Bucket,

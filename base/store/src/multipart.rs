@@ -17,7 +17,7 @@ pub const MIN_PART_BYTES: u64 = 5 * 1024 * 1024;
 pub struct UploadId(Box<str>);
 
 impl UploadId {
-    /// Checks an identifier that a client sent. Errors: `NoSuchUpload` for one that no store creates.
+    /// Checks an identifier that a client sent. Errors: `NoSuchUpload` for an identifier that no store creates.
     pub fn new(id: impl Into<String>) -> Result<Self> {
         let id = id.into();
         let legal = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_');
@@ -56,7 +56,7 @@ impl CompletedPart {
     }
 }
 
-/// Options of the completion of an upload.
+/// Options for completing an upload.
 #[derive(Clone, Debug, Default)]
 pub struct CompleteOptions {
     /// Conditions that must hold at the moment of publishing.
@@ -244,8 +244,8 @@ impl CompletedPart {
     }
 }
 
-/// The ETag of an object made of `parts`: the MD5 of their MD5s and their number, as in S3, or under
-/// [`ETagPolicy::Fast`] a tag of the same shape made of the parts' tags.
+/// The ETag of an object completed from `parts`: the MD5 of their MD5s, and their number, as in S3; under
+/// [`ETagPolicy::Fast`], a tag of the same form that is derived from the parts' tags.
 pub fn multipart_etag(policy: ETagPolicy, parts: &[&PartInfo]) -> ETag {
     let mut md5 = fast_md5::Md5::new();
     for part in parts {
@@ -263,7 +263,7 @@ impl CompletedPart {
     }
 }
 
-/// The checksum of an object made of `parts`; `None` if a part has no checksum of that algorithm.
+/// The checksum of an object completed from `parts`; `None` if a part has no checksum of that algorithm.
 pub fn multipart_checksum(
     algorithm: ChecksumAlgorithm,
     checksum_type: ChecksumType,
@@ -298,7 +298,7 @@ mod tests {
         PartInfo { checksum: Some(Checksum::of(algorithm, content)), ..part(1, content.len() as u64) }
     }
 
-    /// The joined CRC of the parts equals the CRC of the whole content, wherever the content is split.
+    /// The combined CRC of the parts equals the CRC of the whole content, wherever the content is split.
     #[test]
     fn crcs_of_parts_combine() {
         let content: Vec<u8> = (0..2000_u32).map(|at| ((at * at) >> 3) as u8).collect();

@@ -13,7 +13,8 @@ use crate::{Error, ErrorKind, Result};
 /// The longest key, in bytes of UTF-8 (S3's limit).
 pub const MAX_KEY_BYTES: usize = 1024;
 
-/// The maximum length of a key that is kept without an allocation: with this limit, a `Key` fills one cache line.
+/// The maximum length of a key that is stored inline, without an allocation: with this limit, a `Key` fills one cache
+/// line.
 const SHORT_KEY_BYTES: usize = 56;
 
 /// A bucket's name.
@@ -36,9 +37,9 @@ impl Bucket {
     }
 
     /// Checks the rules for names of new buckets: 3 to 255 bytes, not an IPv4 address, and no DNS label that is empty
-    /// or ends in a hyphen, because no client could put such a name into a host name. Amazon allows at most 63 bytes,
-    /// no capitals and no underscores, but programs that address buckets by path (such as libs3 programs) use longer
-    /// names and these characters. Errors: `InvalidBucketName`.
+    /// or ends in a hyphen, because clients could not use such a name as part of a host name. Amazon allows at most 63
+    /// bytes, no capitals and no underscores, but programs that address buckets by path (such as libs3 programs) use
+    /// longer names and these characters. Errors: `InvalidBucketName`.
     pub fn for_creation(&self) -> Result<()> {
         let name = self.as_str();
         let is_label = |label: &str| !label.is_empty() && !label.starts_with('-') && !label.ends_with('-');
@@ -89,7 +90,8 @@ pub fn contains_byte(text: &[u8], byte: u8) -> bool {
     const WORD: usize = size_of::<u64>();
     const ONES: u64 = u64::MAX / 255;
     const HIGH_BITS: u64 = ONES << 7;
-    // A byte of zero is the only one that borrows from a high bit that was clear (or from a lower zero).
+    // The subtraction sets a high bit that was clear only in a zero byte (or in a byte above one, because of the
+    // borrow).
     let in_word = |word: &[u8; WORD]| {
         let difference = u64::from_ne_bytes(*word) ^ (ONES * u64::from(byte));
         difference.wrapping_sub(ONES) & !difference & HIGH_BITS != 0
@@ -114,7 +116,7 @@ impl fmt::Display for Key {
     }
 }
 
-/// An immutable text. Up to `N` bytes are stored inline; a longer text is allocated.
+/// An immutable string. Up to `N` bytes are stored inline; a longer string is allocated.
 #[derive(Clone)]
 pub(crate) enum InlineText<const N: usize> {
     Short(ArrayString<N>),
@@ -203,7 +205,7 @@ mod tests {
     #[test]
     fn a_byte_is_found_at_each_place_of_each_length() {
         for length in 0..200 {
-            // 128 and 127 differ from the byte below in the bits that carries and borrows may touch.
+            // These pairs include bytes for which a carry or borrow from the byte below could cause a wrong result.
             for (filler, byte) in [(b'a', b'/'), (128, 0), (127, 0), (1, 0), (0, 1), (255, 127)] {
                 let mut text = vec![filler; length];
                 assert!(!contains_byte(&text, byte), "{length} x {filler}");

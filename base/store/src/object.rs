@@ -38,8 +38,8 @@ impl ObjectPart {
         (1..).zip(chosen).map(part).collect()
     }
 
-    /// Returns the byte range of part `number` in an object of `size` bytes; an object that was put as a whole is its
-    /// own part 1.
+    /// Returns the byte range of part `number` in an object of `size` bytes; an object that was put as a whole has a
+    /// single part, number 1.
     fn range(parts: &[ObjectPart], number: u16, size: u64) -> Result<std::ops::Range<u64>> {
         if parts.is_empty() && number == 1 {
             return Ok(0..size);
@@ -53,7 +53,8 @@ impl ObjectPart {
     }
 }
 
-/// The properties that a writer may state for an object besides its bytes. Empty strings are kept as given.
+/// The properties that a writer may specify for an object in addition to its content. Empty strings are kept as they
+/// are.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Metadata {
     /// `Content-Type`; S3 returns `binary/octet-stream` if none was given.
@@ -147,7 +148,7 @@ pub struct ObjectInfo {
     pub modified: SystemTime,
     /// The entity tag.
     pub etag: ETag,
-    /// The metadata that the writer stated.
+    /// The metadata that the writer specified.
     pub metadata: BoxedMetadata,
     /// The checksum that was verified when the object was written.
     pub checksum: Option<Checksum>,
@@ -283,7 +284,7 @@ pub struct GetOptions {
     /// The requested bytes; `None` for all.
     pub range: Option<ByteRange>,
     /// The requested part (1 for the first) of an object completed from parts, instead of a range; an object that was
-    /// put as a whole is its own part 1.
+    /// put as a whole has a single part, number 1.
     pub part: Option<u16>,
     /// The requested version; `None` for the latest.
     pub version: Option<VersionId>,
@@ -323,8 +324,8 @@ pub struct DeleteOptions {
     pub conditions: Conditions,
     /// The version to remove permanently; `None` deletes the latest, which a versioned bucket keeps.
     pub version: Option<VersionId>,
-    /// Deletes a version whose retention in governance mode has not ended. For users who may change the bucket's
-    /// settings; ignored in a bucket without object lock.
+    /// Deletes the version even if its retention in governance mode has not ended. Only for users who may change the
+    /// bucket's settings; ignored in a bucket without object lock.
     pub bypass_governance: bool,
 }
 
@@ -418,7 +419,7 @@ pub struct OpenObject {
     pub content: ObjectContent,
 }
 
-/// The content, in a form that the lane can provide without a copy.
+/// The content, in a form that the lane can provide without copying it.
 pub enum ObjectContent {
     /// In memory.
     Bytes(Bytes),
@@ -537,7 +538,7 @@ impl std::fmt::Debug for ObjectContent {
     }
 }
 
-/// Maps an error of reading content: distinguishes an early end from a device error.
+/// Maps an error that occurred while content was read: distinguishes a premature end from a device error.
 fn short(error: io::Error, left: u64) -> Error {
     if let Some(inner) = error.get_ref().and_then(|inner| inner.downcast_ref::<Error>()) {
         return Error::new(inner.kind(), inner.detail());

@@ -1,11 +1,11 @@
-//! Memory for content whose length is stated by the other side.
+//! Memory for content whose length the peer states.
 
 use crate::{Error, ErrorKind, Result};
 
 /// The maximum number of bytes that are allocated at once for a stated length. The system provides memory only when it
-/// is written to, so stating a length up to this limit does not by itself take memory.
+/// is written to, so stating a length up to this limit does not by itself use memory.
 pub const TRUSTED_BYTES: usize = 256 << 20;
-/// The number of bytes that are cleared and then filled at a time beyond [`TRUSTED_BYTES`]. This amount remains in the
+/// The number of bytes that are cleared and then filled at a time beyond [`TRUSTED_BYTES`]. This amount stays in the
 /// processor's cache between the two steps.
 const PIECE_BYTES: usize = 1 << 20;
 

@@ -17,7 +17,7 @@ impl VersionId {
     pub const MAX_BYTES: usize = 1024;
 
     /// Checks an ID that a client sent: 1 to 1,024 visible ASCII characters. Errors: `NoSuchVersion` for any other
-    /// text, because no store makes such an ID.
+    /// text, because no store creates such an ID.
     pub fn new(id: impl Into<String>) -> Result<Self> {
         let id = id.into();
         match (1..=Self::MAX_BYTES).contains(&id.len()) && id.bytes().all(|byte| byte.is_ascii_graphic()) {
@@ -54,7 +54,8 @@ pub enum VersioningState {
     /// The bucket never kept versions.
     #[default]
     Unversioned,
-    /// The bucket keeps versions: every write makes a version with a new ID, and every delete a delete marker.
+    /// The bucket keeps versions: every write creates a version with a new ID, and every delete creates a delete
+    /// marker.
     Enabled,
     /// The bucket kept versions and still has them; writes replace the version `null`.
     Suspended,
@@ -74,7 +75,8 @@ impl VersioningState {
 }
 
 impl VersioningState {
-    /// Checks that a bucket in this state can get object lock. Errors: `InvalidArgument` if it does not keep versions.
+    /// Checks that object lock can be enabled for a bucket in this state. Errors: `InvalidArgument` if it does not keep
+    /// versions.
     pub fn check_lockable(self) -> Result<()> {
         match self {
             VersioningState::Enabled => Ok(()),
@@ -114,7 +116,7 @@ pub struct VersionSummary {
     pub key: String,
     /// The version ID.
     pub version: VersionId,
-    /// Whether a request without a version ID gets this version.
+    /// Whether this is the version that a request without a version ID gets.
     pub is_latest: bool,
     /// The time at which the version was written.
     pub modified: SystemTime,
@@ -152,7 +154,7 @@ impl Default for VersionsQuery {
 }
 
 impl VersionsQuery {
-    /// Returns the query of a listing that selects the keys that may have versions on this page.
+    /// Returns the query for a listing of the keys that may have versions on this page.
     pub fn keys(&self) -> ListQuery {
         ListQuery {
             prefix: self.prefix.clone(),
@@ -194,10 +196,10 @@ impl<'q> VersionCollector<'q> {
     }
 
     /// Considers `key` for the page. `list` is called only if the key's versions may become entries. It returns them
-    /// from the newest to the oldest: all of them, or those after the given version, the last one of the previous page.
-    /// If that version no longer exists, its position is unknown; `list` then returns all versions, so that none is
-    /// missed. `describe` is called only for versions that become entries, and returns `None` for a version that no
-    /// longer exists.
+    /// from the newest to the oldest: all of them, or those after the given version, which was the last one on the
+    /// previous page. If that version no longer exists, its position is unknown; `list` then returns all versions, so
+    /// that none is missed. `describe` is called only for versions that become entries, and returns `None` for a
+    /// version that no longer exists.
     pub fn offer<V, L: Iterator<Item = (VersionId, V)>>(
         &mut self,
         key: &str,
@@ -210,7 +212,7 @@ impl<'q> VersionCollector<'q> {
             return Ok(WalkStep::Next);
         }
         if let Some(prefix) = self.keys.common_prefix(key).map(str::to_owned) {
-            // This is checked before the room on the page, because a prefix that is already on the page takes no
+            // This check precedes the check for room on the page, because a prefix that is already on the page takes no
             // further room.
             if self.page.prefixes.last() == Some(&prefix) {
                 return Ok(WalkStep::SkipPrefix(prefix));
@@ -233,7 +235,7 @@ impl<'q> VersionCollector<'q> {
         Ok(WalkStep::Next)
     }
 
-    /// Returns whether there is no room for another entry. If so, sets the page's `next` to the last entry.
+    /// Returns whether the page is full. If it is, sets the page's `next` to the last entry.
     fn is_full(&mut self) -> bool {
         let is_full = self.page.versions.len() + self.page.prefixes.len() >= self.query.max_keys;
         if is_full {

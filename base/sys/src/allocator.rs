@@ -3,7 +3,7 @@
 //! malloc places a large block 16 bytes after the start of a page. Content in the page cache begins at the start of a
 //! page, and some processors copy it to such an address several times more slowly: AMD's third generation of EPYC takes
 //! 5.7 times as long, because each store appears to overlap the bytes that are loaded next. Likewise, a copy from a
-//! block at the start of a page into a block of malloc, in which most programs keep their content, takes up to twice as
+//! block at the start of a page into a malloc block, in which most programs keep their content, takes up to twice as
 //! long. A block in the middle of a page avoids both (`bench/copy-alignment`). An allocator can place all buffers in
 //! this way, including the buffers of callers and libraries.
 
@@ -13,7 +13,7 @@ use std::ptr;
 /// The size of the smallest block that begins in the middle of a page. Smaller blocks receive little data.
 const LARGE_BYTES: usize = 32 << 10;
 /// The size of a page on x86-64, which is also the distance at which these processors mistake two addresses for the
-/// same one.
+/// same one (4K aliasing).
 const PAGE_BYTES: usize = 4096;
 /// The offset at which a large block begins within its page.
 const OFFSET_BYTES: usize = PAGE_BYTES / 2;
@@ -60,8 +60,8 @@ unsafe fn place(base: *mut u8) -> *mut u8 {
         return base;
     }
     let distance = distance_from(base);
-    // SAFETY: the malloc block has a page more than the large one, so `distance` bytes from its start are within it. A
-    // number has room in front of that, and is aligned, because `distance` is a multiple of 16 above 0.
+    // SAFETY: the malloc block has a page more than the large one, so `distance` bytes from its start are within it.
+    // There is room for an aligned number in front of that address, because `distance` is a multiple of 16 above 0.
     unsafe {
         let block = base.add(distance);
         block.cast::<usize>().sub(1).write(distance);
@@ -88,7 +88,7 @@ unsafe impl GlobalAlloc for HalfPageAllocator {
             return unsafe { System.alloc(layout) };
         }
         let Some(outer) = outer(layout.size()) else { return ptr::null_mut() };
-        // SAFETY: the layout has a size, and the block is one of that layout.
+        // SAFETY: the layout has a nonzero size, and the block has that layout.
         unsafe { place(System.alloc(outer)) }
     }
 
@@ -99,8 +99,8 @@ unsafe impl GlobalAlloc for HalfPageAllocator {
             return unsafe { System.alloc_zeroed(layout) };
         }
         let Some(outer) = outer(layout.size()) else { return ptr::null_mut() };
-        // SAFETY: the layout has a size, and the block is one of that layout. The recorded number is outside the large
-        // block, which remains zero.
+        // SAFETY: the layout has a nonzero size, and the block has that layout. The recorded number is outside the
+        // large block, which remains zero.
         unsafe { place(System.alloc_zeroed(outer)) }
     }
 
@@ -137,8 +137,8 @@ impl HalfPageAllocator {
     /// # Safety
     /// As for `realloc`.
     unsafe fn move_to(&self, block: *mut u8, layout: Layout, new_layout: Layout) -> *mut u8 {
-        // SAFETY: `new_layout` has a size. Two blocks do not overlap, and the bytes copied are in both. The caller gives
-        // up the old block.
+        // SAFETY: `new_layout` has a nonzero size. Two blocks do not overlap, and the bytes copied are in both. The
+        // caller gives up the old block.
         unsafe {
             let moved = self.alloc(new_layout);
             if !moved.is_null() {
@@ -159,7 +159,7 @@ impl HalfPageAllocator {
 unsafe fn resize_large(block: *mut u8, size: usize, new_size: usize) -> *mut u8 {
     let (Some(outer), Some(new_outer)) = (outer(size), outer(new_size)) else { return ptr::null_mut() };
     // SAFETY: the block comes from `place`, so its malloc block begins `distance` bytes before it, with the layout
-    // `outer`. After the resize, the content is `distance` bytes from the new start, as far as it fits; both places of
+    // `outer`. After the resize, the content is `distance` bytes from the new start, as far as it fits; both regions of
     // `size.min(new_size)` bytes are within the new block, which has a page more than `new_size`, and they may overlap.
     unsafe {
         let distance = distance_of(block);
@@ -188,7 +188,8 @@ mod tests {
             for (from, to) in sizes.iter().flat_map(|from| sizes.iter().map(move |to| (*from, *to))) {
                 let layout = Layout::from_size_align(from, align).unwrap();
                 let new_layout = Layout::from_size_align(to, align).unwrap();
-                // SAFETY: the layouts have sizes, each block is used within its size and freed once with its layout.
+                // SAFETY: the layouts have nonzero sizes, and each block is used within its size and freed once with
+                // its layout.
                 unsafe {
                     let block = HalfPageAllocator.alloc(layout);
                     check_place(block, layout);
@@ -218,7 +219,7 @@ mod tests {
     #[test]
     fn what_no_memory_can_hold_is_null() {
         let layout = Layout::from_size_align(isize::MAX as usize - 15, 16).unwrap();
-        // SAFETY: the layout has a size; a null result is not used.
+        // SAFETY: the layout has a nonzero size; a null result is not used.
         unsafe {
             assert!(HalfPageAllocator.alloc(layout).is_null());
             assert!(HalfPageAllocator.alloc_zeroed(layout).is_null());

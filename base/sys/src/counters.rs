@@ -1,4 +1,4 @@
-//! The kernel's counters of any process, the processors that a process may use, and precise timers. Hardware counters
+//! The kernel's counters for any process, the processors that a process may use, and precise timers. Hardware counters
 //! are read through `perf_event_open`, if the machine has them and permits it. This module also contains the time-stamp
 //! counter, which counts reference cycles, and a coarse clock, which may be a few milliseconds behind.
 
@@ -23,7 +23,7 @@ pub struct ProcessUsage {
     pub started_ticks: u64,
     /// CPU time of all threads of the process, including ended ones.
     pub cpu_ns: u64,
-    /// CPU time in user mode (resolution of the kernel: usually 10 ms).
+    /// CPU time in user mode (at the kernel's resolution, usually 10 ms).
     pub user_ns: u64,
     /// CPU time in the kernel (with the same resolution as `user_ns`).
     pub system_ns: u64,
@@ -39,8 +39,8 @@ pub struct ProcessUsage {
     pub threads: u64,
 }
 
-/// Reads the resources that process `pid` has used. Errors: `NotFound` if there is no such process. Cost: a few files
-/// in `/proc`, one more for each thread.
+/// Reads the resources that process `pid` has used. Errors: `NotFound` if there is no such process. Cost: reads a few
+/// files in `/proc`, and one more for each thread.
 pub fn usage_of(pid: u32) -> io::Result<ProcessUsage> {
     let invalid =
         || io::Error::new(io::ErrorKind::InvalidData, format!("/proc/{pid}/stat is not as expected"));
@@ -74,8 +74,7 @@ fn value_of(status: &str, name: &str) -> Option<u64> {
     line.split_ascii_whitespace().next()?.parse().ok()
 }
 
-/// `pid` and all its descendants, in ascending order.
-/// Cost: one file in `/proc` for each process of the machine.
+/// `pid` and all its descendants, in ascending order. Cost: reads one file in `/proc` for each process of the machine.
 pub fn descendants(pid: u32) -> io::Result<Vec<u32>> {
     let mut parents = Vec::new();
     for entry in fs::read_dir("/proc")? {
@@ -97,8 +96,7 @@ pub fn descendants(pid: u32) -> io::Result<Vec<u32>> {
     Ok(family)
 }
 
-/// Pins the calling thread, and threads that it will start, to `cpus`.
-/// Errors: `INVAL` if none of them can be used.
+/// Pins the calling thread, and threads that it starts later, to `cpus`. Errors: `INVAL` if none of them can be used.
 pub fn pin_thread(cpus: &[usize]) -> rustix::io::Result<()> {
     sched_setaffinity(None, &set_of(cpus)?)
 }
@@ -130,7 +128,7 @@ fn set_of(cpus: &[usize]) -> rustix::io::Result<CpuSet> {
     Ok(set)
 }
 
-/// Makes waits of the calling thread end on time; by default, the kernel may add 50 µs.
+/// Makes waits of the calling thread end on time; by default, the kernel may add 50 µs (the timer slack).
 pub fn precise_timers() -> rustix::io::Result<()> {
     set_current_timer_slack(NonZeroU64::new(1))
 }
@@ -168,7 +166,7 @@ struct PerfAttributes {
 /// run all the time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HardwareCounts {
-    /// Cycles of the processor.
+    /// Processor cycles.
     pub cycles: Option<u64>,
     /// Cycles at the processor's nominal frequency.
     pub reference_cycles: Option<u64>,
@@ -244,7 +242,7 @@ fn read_event(mut file: &File) -> Option<u64> {
 }
 
 /// Returns the processor's time-stamp counter, which counts reference cycles, regardless of the cores' frequencies;
-/// `None` on processors other than x86-64, whose counters run at a different clock.
+/// `None` on processors other than x86-64, whose counters run at a different rate.
 #[allow(clippy::unnecessary_wraps, reason = "only on this architecture is it always there")]
 pub fn reference_cycles() -> Option<u64> {
     #[cfg(target_arch = "x86_64")]
@@ -256,8 +254,8 @@ pub fn reference_cycles() -> Option<u64> {
     None
 }
 
-/// A time of the monotonic clock, as of the kernel's last tick (up to 1 to 10 ms ago). Costs a fifth of `Instant::now`,
-/// which reads the processor's counter; neither is a system call.
+/// A time of the monotonic clock, as of the kernel's last tick (at most 1 to 10 ms ago). Costs a fifth of
+/// `Instant::now`, which reads the processor's counter; neither is a system call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct CoarseInstant {
     /// The time since the clock started.
@@ -269,8 +267,8 @@ impl CoarseInstant {
     #[inline]
     pub fn now() -> Self {
         let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        // SAFETY: the pointer is to a `timespec` of ours. The call cannot fail for this clock; the C
-        // library's is used because it works in debuggers that give a process no vDSO.
+        // SAFETY: the pointer refers to a local `timespec`. The call cannot fail for this clock; the C library's is
+        // used because it works in debuggers that give a process no vDSO.
         unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC_COARSE, &raw mut time) };
         // The clock starts with the machine, so it is never negative; 64 bits last for 584 years.
         CoarseInstant { ns: time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64 }

@@ -1,4 +1,4 @@
-//! Reads directories, and represents file names of any bytes as text.
+//! Reads directories, and represents file names, which may contain any bytes, as text.
 //!
 //! Linux allows any bytes but `/` and NUL in a name. In text, each byte that is not valid UTF-8 appears as a private
 //! character: U+EF80 to U+EFFF for the bytes 0x80 to 0xFF (as in the OPTU-8 encoding of MirBSD). If a name itself
@@ -39,7 +39,7 @@ pub enum EntryKind {
 /// One entry of a directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DirEntry {
-    /// The name, as the file system's bytes.
+    /// The name, in the bytes that the file system stores.
     pub name: Vec<u8>,
     /// The type of the file.
     pub kind: EntryKind,
@@ -143,8 +143,8 @@ pub fn text_to_name(text: &str) -> Cow<'_, [u8]> {
     Cow::Owned(name)
 }
 
-/// Returns whether `text` is the text to which [`name_to_text`] converts a name. Exactly one of the texts that
-/// represent a name meets this condition.
+/// Returns whether [`name_to_text`] converts the name that `text` represents back to `text`. Exactly one of the texts
+/// that represent a name meets this condition.
 pub fn is_text_of_a_name(text: &str) -> bool {
     !may_have_escapes(text) || name_to_text(&text_to_name(text)) == text
 }
@@ -175,7 +175,7 @@ fn may_have_escapes(text: &str) -> bool {
 fn is_ascii_without_nul(name: &[u8]) -> bool {
     const ONES: u128 = u128::MAX / 255;
     const HIGH_BITS: u128 = ONES << 7;
-    // The lowest byte of zero borrows from its own high bit. Without one, no byte borrows.
+    // The lowest zero byte borrows, which sets its high bit. If no byte is zero, no byte borrows.
     macro_rules! is_met_by {
         ($word:ident, $bytes:expr) => {{
             let word = $word::from_ne_bytes($bytes);

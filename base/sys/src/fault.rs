@@ -13,8 +13,8 @@ use rustix::process::{Signal, getpid, kill_process};
 /// The fault that replaces a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SyscallFault {
-    /// The process ends as by `kill -9`. The effects of earlier calls remain, so dying before call N + 1 equals dying
-    /// after call N.
+    /// The process dies, as if by `kill -9`. The effects of earlier calls remain, so dying before call N + 1 is the
+    /// same as dying after call N.
     Kill,
     /// The call is not made and fails with this error.
     Fail(Errno),

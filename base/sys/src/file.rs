@@ -21,7 +21,7 @@ use crate::call::{
 };
 use crate::identity::with_capabilities;
 
-/// Whether the kernel allows this process `linkat` with `AT_EMPTY_PATH`; cleared at the first refusal.
+/// Whether the kernel allows this process `linkat` with `AT_EMPTY_PATH`; cleared when the kernel first refuses it.
 static LINK_BY_DESCRIPTOR: AtomicBool = AtomicBool::new(true);
 
 /// The state of a file, in the units Fordway uses.
@@ -37,7 +37,7 @@ pub struct FileStat {
     pub inode: u64,
     /// The device number.
     pub device: u64,
-    /// The number of the file's names; 0 for an unnamed or removed file.
+    /// The number of hard links to the file; 0 for an unnamed or removed file.
     pub links: u64,
     /// The owner.
     pub user: u32,
@@ -94,7 +94,7 @@ impl FileStat {
     }
 }
 
-/// Returns a time in nanoseconds. 64 bits suffice until the year 2262; later times, which a file can have, are clipped
+/// Returns a time in nanoseconds. 64 bits suffice until the year 2262; later times, which files can have, are clamped
 /// to that year.
 fn nanoseconds(seconds: i64, nanoseconds: i64) -> i64 {
     seconds.saturating_mul(1_000_000_000).saturating_add(nanoseconds)
@@ -120,19 +120,19 @@ pub fn open_in(dir: impl AsFd, name: &str, flags: OFlags, mode: Mode) -> Result<
     with_name(name, |name| openat(dir, name, flags, mode))
 }
 
-/// Makes a file in `dir` that has no name until [`link_unnamed`] gives it one; a crash leaves nothing. Errors:
+/// Creates a file in `dir` that has no name until [`link_unnamed`] gives it one; a crash leaves nothing. Errors:
 /// `OPNOTSUPP` (or `ISDIR` on old kernels) if the file system has no `O_TMPFILE`.
 pub fn create_unnamed(dir: impl AsFd, mode: Mode) -> Result<OwnedFd> {
     open_tmpfile(dir, ".", OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC, mode)
 }
 
-/// Gives the unnamed `file` the name `name` in `dir`. Errors: `EXIST` if the name is taken.
+/// Links the unnamed `file` into `dir` under the name `name`. Errors: `EXIST` if the name exists.
 pub fn link_unnamed(file: impl AsFd, dir: impl AsFd, name: &str) -> Result<()> {
     let name = text_to_name(name);
     if LINK_BY_DESCRIPTOR.load(Ordering::Relaxed) {
         match link_by_descriptor(&file, "", &dir, &*name, AtFlags::EMPTY_PATH) {
-            // ENOENT means that the process lacks the permission, or that the directory is gone; in the latter case the
-            // fallback also fails.
+            // ENOENT means that the process lacks the required permission, or that the directory is gone; in the latter
+            // case the fallback also fails.
             Err(Errno::NOENT | Errno::INVAL | Errno::PERM) => {}
             done => return done,
         }
@@ -171,9 +171,9 @@ pub fn set_owner(file: impl AsFd, user: u32) -> Result<()> {
 const BUSY_PAUSE: Duration = Duration::from_millis(1);
 const BUSY_TRIES: u32 = 10;
 
-/// Retries a call on a name while an NFS server reports that another client has the file open (NFS4ERR_FILE_OPEN in RFC
-/// 8881, `TXTBSY` in Linux), which happens while the server recalls a delegation. Local file systems never report this
-/// error.
+/// Retries a call that acts on a name while an NFS server reports that another client has the file open
+/// (NFS4ERR_FILE_OPEN in RFC 8881, `TXTBSY` in Linux), which happens while the server recalls a delegation. Local file
+/// systems never report this error.
 fn once_free(act: impl Fn() -> Result<()>) -> Result<()> {
     for round in 0..BUSY_TRIES {
         match act() {
@@ -189,7 +189,7 @@ fn with_names(from: &str, to: &str, act: impl Fn(&CStr, &CStr) -> Result<()>) ->
     with_name(from, |from| with_name(to, |to| once_free(|| act(from, to))))
 }
 
-/// Gives the file `from` of one directory a second name `to` in another. Errors: `EXIST`.
+/// Creates a hard link `to` in one directory to the file `from` in another. Errors: `EXIST`.
 pub fn link(from_dir: impl AsFd, from: &str, to_dir: impl AsFd, to: &str) -> Result<()> {
     with_names(from, to, |from, to| linkat(&from_dir, from, &to_dir, to, AtFlags::empty()))
 }
@@ -205,8 +205,8 @@ pub fn rename_new(from_dir: impl AsFd, from: &str, to_dir: impl AsFd, to: &str) 
     with_names(from, to, |from, to| renameat_with(&from_dir, from, &to_dir, to, RenameFlags::NOREPLACE))
 }
 
-/// Sets or clears the immutable flag of an open file (`FS_IOC_SETFLAGS`). While a file has it, nobody can change, link,
-/// rename or remove it, its owner and root included, until the flag is cleared. Errors: `PERM` without the capability
+/// Sets or clears the immutable flag of an open file (`FS_IOC_SETFLAGS`). Until the flag is cleared, nobody, including
+/// the owner and root, can change, link, rename or remove the file. Errors: `PERM` without the capability
 /// `CAP_LINUX_IMMUTABLE`; `NOTTY` or `OPNOTSUPP` where the file system has no such flag. Cost: one call if the file has
 /// the flag already, up to six otherwise.
 pub fn set_immutable(file: impl AsFd, is_immutable: bool) -> Result<()> {
@@ -234,7 +234,7 @@ pub fn remove_dir(dir: impl AsFd, name: &str) -> Result<()> {
     }
 }
 
-/// Makes the directory `name`; returns whether it is new.
+/// Creates the directory `name`; returns whether it is new.
 pub fn make_dir(dir: impl AsFd, name: &str, mode: Mode) -> Result<bool> {
     match with_name(name, |name| mkdirat(dir, name, mode)) {
         Ok(()) => Ok(true),
@@ -262,7 +262,7 @@ pub fn write_all_at(file: impl AsFd, mut data: &[u8], mut offset: u64) -> Result
 
 /// Appends up to `len` bytes from `offset` to `buffer`, without initialising its memory first; returns the number of
 /// bytes. There are fewer than `len` only at the end of the file. Errors: `NOMEM` without memory for `len` bytes: a
-/// sparse file may be longer than any memory. Cost: one `pread` if the page cache returns everything at once.
+/// sparse file may be larger than memory. Cost: one `pread` if the page cache returns everything at once.
 pub fn read_into_spare(file: impl AsFd, buffer: &mut Vec<u8>, offset: u64, len: usize) -> Result<usize> {
     buffer.try_reserve(len).map_err(|_| Errno::NOMEM)?;
     let mut got = 0;
@@ -284,8 +284,8 @@ pub fn read_into_spare(file: impl AsFd, buffer: &mut Vec<u8>, offset: u64, len: 
 }
 
 /// Copies `len` bytes within the kernel, which shares extents if the file system supports it. Returns the number of
-/// bytes copied, which is smaller than `len` only at the end of `from`. Errors: `XDEV`, `NOSYS`, `OPNOTSUPP`, `INVAL`
-/// where this pair of files needs a plain copy.
+/// bytes copied, which is smaller than `len` only at the end of `from`. Errors: `XDEV`, `NOSYS`, `OPNOTSUPP` or `INVAL`
+/// if this pair of files needs a plain copy.
 pub fn copy_range(from: impl AsFd, from_offset: u64, to: impl AsFd, to_offset: u64, len: u64) -> Result<u64> {
     let (mut source, mut target, mut copied) = (from_offset, to_offset, 0);
     while copied < len {
@@ -315,8 +315,8 @@ pub fn created_ns(file: impl AsFd) -> Result<i64> {
     Ok(nanoseconds(time.tv_sec, time.tv_nsec.into()))
 }
 
-/// Returns the number of names of the file `name` in `dir`, as the file system itself reports it: on a network file
-/// system or FUSE, the kernel's cached number may be a second old. Cost: one `statx`.
+/// Returns the number of hard links to the file `name` in `dir`, as the file system itself reports it: on a network
+/// file system or FUSE, the kernel's cached number may be a second old. Cost: one `statx`.
 pub fn links_in(dir: impl AsFd, name: &str) -> Result<u64> {
     let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::STATX_FORCE_SYNC;
     with_name(name, |name| statx(dir, name, flags, StatxFlags::NLINK)).map(|stat| u64::from(stat.stx_nlink))
@@ -327,10 +327,10 @@ pub fn free_bytes(file: impl AsFd) -> Result<u64> {
     fstatvfs(file).map(|stat| stat.f_bavail.saturating_mul(stat.f_frsize))
 }
 
-/// The number of `getxattrat` on every architecture (Linux 6.13).
+/// The system call number of `getxattrat` on every architecture (Linux 6.13).
 const SYS_GETXATTRAT: libc::c_long = 464;
 
-/// Whether the kernel has `getxattrat`; cleared at the first refusal.
+/// Whether the kernel has `getxattrat`; cleared when the kernel first refuses it.
 static HAS_GETXATTRAT: AtomicBool = AtomicBool::new(true);
 
 /// Reads the attribute `name` of an open file into `buffer`; `None` if the file has none.
@@ -386,7 +386,7 @@ fn absent_is_none(result: Result<usize>) -> Result<Option<usize>> {
     }
 }
 
-/// `struct xattr_args` of the kernel's interface.
+/// The kernel's `struct xattr_args`.
 #[repr(C)]
 struct XattrArgs {
     value: u64,
@@ -398,8 +398,8 @@ fn getxattrat(dir: i32, file_name: &CStr, name: &CStr, buffer: &mut [u8]) -> Res
     call::point("getxattrat")?;
     let size = u32::try_from(buffer.len()).unwrap_or(u32::MAX);
     let args = XattrArgs { value: buffer.as_mut_ptr() as u64, size, flags: 0 };
-    // SAFETY: both strings end in NUL; `args` is the structure the kernel expects, of the size
-    // stated, and points to `size` bytes that are ours alone during the call.
+    // SAFETY: both strings end in NUL; `args` is the structure the kernel expects, of the size stated, and points to
+    // `size` bytes that nothing else accesses during the call.
     let length = unsafe {
         libc::syscall(
             SYS_GETXATTRAT,

@@ -1,4 +1,4 @@
-//! The user that a thread accesses files as, and the entries of users in the system's database. Threads that can no
+//! The user as whom a thread accesses files, and the entries of users in the system's database. Threads that can no
 //! longer become another user leave such work to a [`PrivilegedThread`].
 
 use std::cell::RefCell;
@@ -24,14 +24,14 @@ pub fn group_id() -> u32 {
     rustix::process::getegid().as_raw()
 }
 
-/// Makes the calling thread, and no other, access files as `peer` from now on: the kernel checks its access by that
-/// user, group and supplementary groups, new files belong to them, and every capability is gone permanently. Threads
-/// that it starts later inherit all of this.
+/// Makes the calling thread, and no other, access files as `peer` from now on: the kernel checks its access according
+/// to that user, group and supplementary groups, new files belong to them, and every capability is dropped permanently.
+/// Threads that it starts later inherit all of this.
 ///
 /// The thread's real and effective user do not change. If the thread had the user of `peer`, that user could send it
 /// signals, and a signal that ends one thread ends the process.
 ///
-/// Errors: `PERM` unless the process may change its users (root). After an error, the thread must not be used any more.
+/// Errors: `PERM` unless the process may change its users (root). After an error, the thread must no longer be used.
 pub fn act_as(peer: &PeerCredentials) -> Result<()> {
     let groups: Vec<Gid> = peer.groups.iter().map(|group| Gid::from_raw(*group)).collect();
     set_thread_groups(&groups)?;
@@ -41,14 +41,14 @@ pub fn act_as(peer: &PeerCredentials) -> Result<()> {
     set_capabilities(None, CapabilitySets { effective: nothing, permitted: nothing, inheritable: nothing })
 }
 
-/// Credentials that a thread of root can adopt for the duration of a call. Created once per user.
+/// Credentials that a thread running as root can adopt for the duration of a call. Created once per user.
 #[derive(Debug)]
 pub struct UserRole {
     role: Arc<ThreadCredentials>,
     own: Arc<ThreadCredentials>,
 }
 
-/// All credentials by which the kernel checks access to files.
+/// All credentials that the kernel uses to check access to files.
 #[derive(Debug)]
 struct ThreadCredentials {
     uid: u32,
@@ -58,7 +58,7 @@ struct ThreadCredentials {
 }
 
 thread_local! {
-    /// The thread's current role, and its own credentials from before any role.
+    /// The thread's current role, and its own credentials, which it had before it took any role.
     static PLAYED: RefCell<Option<(Arc<ThreadCredentials>, Arc<ThreadCredentials>)>> = const { RefCell::new(None) };
 }
 
@@ -82,7 +82,7 @@ impl UserRole {
     /// credentials. Afterwards, and if `work` panics, the thread gets its former credentials back: its own, or the
     /// credentials of an enclosing role. Errors: `PERM` unless the process may change its users (root); `work` has not
     /// begun then. If restoring fails, which should never happen to root, the process aborts rather than let a thread
-    /// act as the wrong user. Cost: 12 system calls that touch no file, 6 µs on a virtual machine.
+    /// act as the wrong user. Cost: 12 system calls that access no files, 6 µs on a virtual machine.
     pub fn play<T>(&self, work: impl FnOnce() -> T) -> Result<T> {
         let before = PLAYED.replace(Some((self.role.clone(), self.own.clone())));
         let is_nested = before.is_some();
@@ -107,7 +107,7 @@ impl ThreadCredentials {
         })
     }
 
-    /// Switches from the thread's own credentials. Capabilities go last: setting the rest needs them.
+    /// Switches from the thread's own credentials. Capabilities are dropped last, because setting the rest needs them.
     fn enter(&self) -> Result<()> {
         set_thread_groups(&self.groups)?;
         set_file_id(libc::SYS_setfsgid, self.gid)?;
@@ -115,12 +115,13 @@ impl ThreadCredentials {
         set_capabilities(None, self.capabilities)
     }
 
-    /// Switches back to the thread's own credentials. Capabilities come first: setting groups needs them.
+    /// Switches back to the thread's own credentials. Capabilities are restored first, because setting groups needs
+    /// them.
     fn come_back(&self) -> Result<()> {
         set_file_id(libc::SYS_setfsuid, self.uid)?;
         set_capabilities(None, self.capabilities)?;
         set_file_id(libc::SYS_setfsgid, self.gid)?;
-        // Without the capability to set groups, the groups were not changed on entry either.
+        // If the thread lacks the capability to set groups, the groups were not changed on entry either.
         match set_thread_groups(&self.groups) {
             Err(Errno::PERM) if rustix::process::getgroups()? == self.groups => Ok(()),
             set => set,
@@ -148,7 +149,7 @@ impl Drop for CredentialGuard<'_> {
 
 /// Returns the user that the calling thread accesses files as. Cost: one system call.
 pub fn file_user() -> u32 {
-    // SAFETY: the call takes a number and touches no memory; this one sets nothing.
+    // SAFETY: the call takes a number and accesses no memory; with this number it changes nothing.
     unsafe { libc::syscall(libc::SYS_setfsuid, u32::MAX) as u32 }
 }
 
@@ -166,9 +167,9 @@ pub fn may_act_as_others() -> bool {
     capabilities(None).is_ok_and(|sets| sets.permitted.contains(needed))
 }
 
-/// Runs `work` with these capabilities in effect for the calling thread, and no other. Only those capabilities take
-/// effect that the thread may take, also within a role. Errors: from changing the capabilities. If giving them up
-/// fails, which should never happen, the process aborts.
+/// Runs `work` with these capabilities in effect for the calling thread, and no other. Only capabilities that the
+/// thread is permitted to use take effect, even within a role. Errors: from changing the capabilities. If giving them
+/// up fails, which should never happen, the process aborts.
 pub(crate) fn with_capabilities<T>(wanted: CapabilitySet, work: impl FnOnce() -> T) -> Result<T> {
     let before = capabilities(None)?;
     let raised = CapabilitySets { effective: before.effective | (wanted & before.permitted), ..before };
@@ -182,7 +183,7 @@ pub(crate) fn with_capabilities<T>(wanted: CapabilitySet, work: impl FnOnce() ->
 
 /// `setfsuid` or `setfsgid`, which return the old value whether or not they succeed.
 fn set_file_id(call: libc::c_long, id: u32) -> Result<()> {
-    // SAFETY: both calls take a number and touch no memory.
+    // SAFETY: both calls take a number and access no memory.
     let (_, now) = unsafe { (libc::syscall(call, id), libc::syscall(call, u32::MAX)) };
     match now as u32 == id {
         true => Ok(()),
@@ -190,7 +191,7 @@ fn set_file_id(call: libc::c_long, id: u32) -> Result<()> {
     }
 }
 
-/// The size of the buffer for the texts of an entry; a user with a longer entry counts as unknown.
+/// The size of the buffer for the strings of an entry; a user with a longer entry counts as unknown.
 const TEXT_BYTES: usize = 16 * 1024;
 /// The maximum number of groups to request, which is the kernel's own limit.
 const GROUPS_MAX: usize = 65_536;
@@ -198,7 +199,7 @@ const GROUPS_MAX: usize = 65_536;
 /// The group of users who have no group: the number that Linux shows for an id that it cannot map.
 const NO_GROUP: u32 = 65_534;
 
-/// Returns the user with the id `uid` and the user's groups; without groups if the database does not have the user.
+/// Returns the user with the id `uid` and the user's groups; with no groups if the database does not have the user.
 pub fn peer_of_user(uid: u32) -> PeerCredentials {
     known(uid).unwrap_or(PeerCredentials { uid, gid: NO_GROUP, groups: Vec::new() })
 }
@@ -215,12 +216,12 @@ pub fn user_named(name: &str) -> Option<PeerCredentials> {
     let mut text = vec![0; TEXT_BYTES];
     let mut found = std::ptr::null_mut();
     let (room, length) = (text.as_mut_ptr(), text.len());
-    // SAFETY: the name ends in NUL, and all pointers are to memory that is ours during the call, of the sizes stated.
+    // SAFETY: the name ends in NUL, and all pointers refer to memory of the stated sizes, which we own during the call.
     let result = unsafe { libc::getpwnam_r(name.as_ptr(), entry.as_mut_ptr(), room, length, &raw mut found) };
     if result != 0 || found.is_null() {
         return None;
     }
-    // SAFETY: the call succeeded and found an entry, so it has filled it in.
+    // SAFETY: the call succeeded and found an entry, so the entry is initialised.
     let (uid, gid) = unsafe { (entry.assume_init_ref().pw_uid, entry.assume_init_ref().pw_gid) };
     Some(PeerCredentials { uid, gid, groups: groups_of(&name, gid) })
 }
@@ -234,13 +235,13 @@ fn user_entry<T>(uid: u32, read: impl FnOnce(&CStr, u32) -> T) -> Option<T> {
     let mut entry = MaybeUninit::<libc::passwd>::uninit();
     let mut text = vec![0; TEXT_BYTES];
     let mut found = std::ptr::null_mut();
-    // SAFETY: all pointers are to memory that is ours during the call, of the sizes stated.
+    // SAFETY: all pointers refer to memory of the stated sizes, which we own during the call.
     let result =
         unsafe { libc::getpwuid_r(uid, entry.as_mut_ptr(), text.as_mut_ptr(), text.len(), &raw mut found) };
     if result != 0 || found.is_null() {
         return None;
     }
-    // SAFETY: the call succeeded and found an entry, so it has filled it in.
+    // SAFETY: the call succeeded and found an entry, so the entry is initialised.
     let entry = unsafe { entry.assume_init() };
     // SAFETY: the entry's name ends in NUL and is in `text`, which still exists.
     let name = unsafe { CStr::from_ptr(entry.pw_name) };
@@ -266,7 +267,7 @@ fn groups_of(name: &CStr, gid: u32) -> Vec<u32> {
 
 type Work = Box<dyn FnOnce() + Send>;
 
-/// A thread that may act as other users, and does so on behalf of threads that no longer may.
+/// A thread that may act as other users, and does so on behalf of threads that may no longer do so.
 #[derive(Debug)]
 pub struct PrivilegedThread {
     work: Mutex<Sender<Work>>,
@@ -276,7 +277,8 @@ pub struct PrivilegedThread {
 static HELPER: OnceLock<Option<PrivilegedThread>> = OnceLock::new();
 
 impl PrivilegedThread {
-    /// Starts the process's helper thread unless it exists. Call it from a thread that may act as other users.
+    /// Starts the process's helper thread unless it is already running. Call it from a thread that may act as other
+    /// users.
     pub fn start() {
         HELPER.get_or_init(|| {
             let (sender, receiver) = channel::<Work>();

@@ -4,14 +4,14 @@
 //! | wanted | since | without it |
 //! |---|---|---|
 //! | `openat2` with `RESOLVE_BENEATH` | Linux 5.6 | the path is walked name by name with the same containment |
-//! | `openat2` with `RESOLVE_CACHED` | 5.12; not on every network file system | the caller waits for look-ups |
+//! | `openat2` with `RESOLVE_CACHED` | 5.12; not on every network file system | the caller waits for lookups |
 //! | `O_TMPFILE` | 3.11; not on FUSE, NFS | the caller stages under a hidden name |
 //! | `linkat` with `AT_EMPTY_PATH` for one's own files | 6.10, or root | linked through `/proc/self/fd` |
 //! | `getxattrat` | 6.13 | the attribute is read through `/proc/self/fd` |
 //! | user extended attributes | not on every file system | the call fails with `NOTSUP` |
 //! | hardware counters (`perf_event_open`) | a PMU, and `perf_event_paranoid` below 3 | missing counts are `None` |
 //! | `preadv2` with `RWF_NOWAIT` | 4.14; not on tmpfs, FUSE, NFS | tmpfs: `pread`; else `AGAIN`: use another thread |
-//! | the groups of a socket's other end (`SO_PEERGROUPS`) | 4.13 | the call fails with `NOPROTOOPT` |
+//! | the groups of a socket's peer (`SO_PEERGROUPS`) | 4.13 | the call fails with `NOPROTOOPT` |
 //! | network and mount namespaces, TUN devices | root, or a user namespace; `/dev/net/tun` | `PERM` or `NOENT` |
 //! | changes of directories (inotify) | 2.6.13; needs `/proc` | the call fails; directories are read again |
 //! | OFD locks between nodes | depends on the mount | where that is known, [`MountProblem`] says which option to change |

@@ -14,7 +14,7 @@ use super::file::last_errno;
 use super::process::ProcessIdentity;
 use crate::call;
 
-/// The number of locks within the process, which also make threads that share the open lock file exclude each other.
+/// The number of in-process locks, which provide mutual exclusion between threads that share the open lock file.
 const STRIPES: usize = 256;
 
 /// The first pause between two attempts to take a lock that another process holds.
@@ -22,7 +22,7 @@ const PAUSE_MIN: Duration = Duration::from_micros(20);
 /// The longest such pause.
 const PAUSE_MAX: Duration = Duration::from_millis(2);
 
-/// One year, a time that the clocks of condition variables can certainly represent.
+/// One year, a duration that the clocks of condition variables can certainly represent.
 const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
 
 thread_local! {
@@ -83,17 +83,17 @@ impl Drop for LockWait {
     }
 }
 
-/// Waits for the lock of the whole `file`, which must be open for writing, and holds it until the last descriptor of
-/// this open file is closed. Errors: `NOLCK` if the file system has no locks, `TIMEDOUT` if another holder keeps the
-/// lock for longer than `patience`.
+/// Waits for a lock on the whole `file`, which must be open for writing, and holds it until the last descriptor of this
+/// open file is closed. Errors: `NOLCK` if the file system has no locks, `TIMEDOUT` if another holder keeps the lock
+/// for longer than `patience`.
 pub fn lock_file(file: impl AsFd, patience: Duration) -> Result<()> {
     // A length of 0 means "to the end, wherever that will be".
     wait_for(file.as_fd(), libc::F_WRLCK, (0, 0), &mut LockWait::new(patience))
 }
 
-/// Waits until no other open file has any of `bytes`, at least one, locked for writing. Until the last descriptor of
-/// `file`, which must be open for reading, is closed, nobody else can lock them for writing, but others can share them.
-/// Cost and errors: as [`ByteLocks::lock`].
+/// Waits until no other open file has any of `bytes` (at least one) locked for writing, then locks them for reading:
+/// until the last descriptor of `file`, which must be open for reading, is closed, nobody else can lock them for
+/// writing, but others can lock them for reading. Cost and errors: as [`ByteLocks::lock`].
 pub fn share_bytes(file: impl AsFd, bytes: Range<u32>, patience: Duration) -> Result<()> {
     let (start, length) = (i64::from(bytes.start), i64::try_from(bytes.len()).map_err(|_| Errno::INVAL)?);
     wait_for(file.as_fd(), libc::F_RDLCK, (start, length), &mut LockWait::new(patience))
@@ -139,7 +139,7 @@ pub struct LockGuard<'l> {
 struct LockStripe {
     /// `FREE`, `HELD`, or `CONTENDED`.
     state: AtomicU32,
-    /// Held by a thread between its last check of `state` and its sleep, so that no release can happen in between.
+    /// Held by a thread from its last check of `state` until it sleeps, so that no release can happen in between.
     asleep: Mutex<()>,
     is_free: Condvar,
 }
@@ -194,7 +194,7 @@ impl Drop for StripeGuard<'_> {
 }
 
 impl ByteLocks {
-    /// Creates a table of locks on `file`, which must be open for writing and is never written.
+    /// Creates a table of locks on `file`, which must be open for writing but is never written to.
     pub fn new(file: OwnedFd) -> Self {
         static TABLES: AtomicU64 = AtomicU64::new(1);
         ByteLocks {
@@ -210,9 +210,9 @@ impl ByteLocks {
         self.id
     }
 
-    /// Waits for the byte at `offset` and locks it. Cost: one `fcntl`, and one to unlock it. Errors: `NOLCK` if the
-    /// file system has no locks, `TIMEDOUT` if another holder keeps the byte for longer than `patience` or the patience
-    /// of [`with_lock_patience`].
+    /// Waits for the byte at `offset` and locks it. Cost: one `fcntl` to lock the byte, and one to unlock it. Errors:
+    /// `NOLCK` if the file system has no locks, `TIMEDOUT` if another holder keeps the byte for longer than `patience`
+    /// or the patience of [`with_lock_patience`].
     pub fn lock(&self, offset: u32, patience: Duration) -> Result<LockGuard<'_>> {
         let mut patience = LockWait::new(patience);
         let stripe = self.stripes[offset as usize % STRIPES].take(&mut patience)?;
@@ -221,7 +221,7 @@ impl ByteLocks {
         Ok(LockGuard { locks: self, byte, _stripe: stripe })
     }
 
-    /// Locks the byte at `offset` if it is not locked, by this process or another. Cost and errors: as
+    /// Locks the byte at `offset` if neither this process nor another has locked it. Cost and errors: as
     /// [`ByteLocks::lock`].
     pub fn try_lock(&self, offset: u32) -> Result<Option<LockGuard<'_>>> {
         let Some(stripe) = self.stripes[offset as usize % STRIPES].try_take() else { return Ok(None) };
@@ -270,9 +270,9 @@ fn control(
     lock.l_whence = libc::SEEK_SET as libc::c_short;
     lock.l_start = start;
     lock.l_len = length;
-    // Not by `fcntl` of the C library, which takes longer to sort its arguments than the whole of this function.
-    // SAFETY: the descriptor is open for as long as it is borrowed, and `lock` outlives the call. On 64-bit Linux,
-    // `flock` is what the kernel takes.
+    // This does not use the C library's `fcntl`, which takes longer to sort out its arguments than this whole function
+    // does. SAFETY: the descriptor is open for as long as it is borrowed, and `lock` outlives the call. On 64-bit
+    // Linux, `flock` is what the kernel takes.
     let result = unsafe { libc::syscall(libc::SYS_fcntl, file.as_raw_fd(), command, &raw const lock) };
     if result == 0 { Ok(()) } else { Err(last_errno()) }
 }
@@ -295,7 +295,8 @@ mod tests {
     // SAFETY: the test touches the counter only under the lock it proves.
     unsafe impl Sync for Counter {}
 
-    /// Two tables on the same file act as two processes, and two threads on each table as threads of a process.
+    /// Two tables on the same file stand for two processes, and the two threads that use each table for the threads of
+    /// a process.
     #[test]
     fn excludes_threads_and_open_files() {
         let dir = tempfile::tempdir().unwrap();
@@ -324,7 +325,7 @@ mod tests {
         assert_eq!(unsafe { *counter.0.get() }, 8_000);
     }
 
-    /// Threads that wait, with and without enough patience, lose no release of the lock.
+    /// Waiting threads, with and without enough patience, never miss a release of the lock.
     #[test]
     fn waiting_threads_exclude_each_other_and_are_woken() {
         let (stripe, counter, taken) =

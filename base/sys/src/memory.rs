@@ -1,4 +1,4 @@
-//! Memory: files as memory, huge pages, and the heap of this process.
+//! Memory: mapped files, huge pages, and the heap of this process.
 
 use std::fs::File;
 use std::ops::Deref;
@@ -31,7 +31,7 @@ pub struct FileMapping {
 
 // SAFETY: the memory is read-only for as long as the mapping lives, and owned by it alone.
 unsafe impl Send for FileMapping {}
-// SAFETY: as above; shared reads need no order.
+// SAFETY: as above; concurrent reads need no synchronization.
 unsafe impl Sync for FileMapping {}
 
 static PAGE_BYTES: LazyLock<u64> = LazyLock::new(|| rustix::param::page_size() as u64);
@@ -47,7 +47,7 @@ impl FileMapping {
         let (start, len) = (offset - before, mapped_bytes - before as usize);
         let mut mapping =
             FileMapping { pages: NonNull::dangling(), mapped_bytes: 0, offset: before as usize, len };
-        // The kernel refuses to map an empty range.
+        // The kernel refuses empty mappings.
         if len > 0 {
             mapping.pages = map(file, start, mapped_bytes)?;
             mapping.mapped_bytes = mapped_bytes;
@@ -84,7 +84,7 @@ impl Deref for FileMapping {
 impl Drop for FileMapping {
     fn drop(&mut self) {
         if self.mapped_bytes > 0 {
-            // SAFETY: exactly these pages were mapped by `new`, and nothing borrows from them any more.
+            // SAFETY: exactly these pages were mapped by `new`, and nothing borrows from them any longer.
             unsafe { libc::munmap(self.pages.as_ptr().cast(), self.mapped_bytes) };
         }
     }
@@ -98,13 +98,14 @@ pub fn in_huge_pages(memory: &mut [u8]) {
     let aligned = memory.as_ptr().align_offset(page_size());
     let Some(whole) = memory.get_mut(aligned..) else { return };
     let len = whole.len() / page_size() * page_size();
-    // SAFETY: the pages are within `memory`, which is ours alone here, and the advice leaves their content as it is.
+    // SAFETY: the pages are within `memory`, to which we have exclusive access here, and the advice leaves their
+    // content as it is.
     let _as_usual = unsafe { madvise(whole.as_mut_ptr().cast(), len, Advice::LinuxHugepage) };
 }
 
-/// Returns how many freed bytes the allocator keeps for later allocations; 0 if it does not report that. With glibc
-/// before 2.33, the number is modulo 4 GiB. Cost: a walk over the lists of free blocks, which takes microseconds unless
-/// there are very many of them.
+/// Returns how many freed bytes the allocator keeps for later allocations; 0 if it does not report the number. With
+/// glibc before 2.33, the number is modulo 4 GiB. Cost: a walk over the lists of free blocks, which takes microseconds
+/// unless there are very many of them.
 pub fn unused_heap_bytes() -> u64 {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     {
@@ -118,11 +119,11 @@ pub fn unused_heap_bytes() -> u64 {
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 type Mallinfo2 = unsafe extern "C" fn() -> libc::mallinfo2;
 
-/// Looks up a function that glibc has had since 2.33. A program that was linked against it would not start with an
-/// older glibc.
+/// Looks up a function that glibc has had since 2.33. A program that was linked against that function would not start
+/// with an older glibc.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 fn mallinfo2() -> Option<Mallinfo2> {
-    // SAFETY: the name ends with a zero byte, and looking for it changes nothing.
+    // SAFETY: the name ends with a zero byte, and looking it up changes nothing.
     let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"mallinfo2".as_ptr()) };
     // SAFETY: null becomes `None`, and glibc's function of this name has this type.
     unsafe { std::mem::transmute::<*mut libc::c_void, Option<Mallinfo2>>(found) }
@@ -131,17 +132,17 @@ fn mallinfo2() -> Option<Mallinfo2> {
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 fn free_bytes(newer: Option<Mallinfo2>) -> u64 {
     match newer {
-        // SAFETY: it reads the allocator's own counters under the allocator's own locks.
+        // SAFETY: the function reads the allocator's own counters while holding the allocator's own locks.
         Some(mallinfo2) => unsafe { mallinfo2() }.fordblks as u64,
-        // SAFETY: the same. Its counters are an `int` that wraps around.
+        // SAFETY: the same. Its counters are of type `int` and wrap around.
         None => u64::from(unsafe { libc::mallinfo() }.fordblks.cast_unsigned()),
     }
 }
 
-/// Returns unused heap memory to the system. Cost: a millisecond for about 10 MiB; other allocations wait until then.
+/// Returns unused heap memory to the system. Cost: about a millisecond per 10 MiB, during which other allocations wait.
 pub fn give_back_heap() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
-    // SAFETY: it touches only memory that the allocator holds free.
+    // SAFETY: the function touches only memory that the allocator holds as free.
     unsafe {
         libc::malloc_trim(0);
     }
@@ -160,7 +161,7 @@ mod tests {
         let blocks: Vec<Vec<u8>> = (0..100_000).map(|_| vec![1; 1000]).collect();
         let last = vec![1_u8; 1000];
         drop(blocks);
-        // Other tests take and free memory at the same time.
+        // Other tests allocate and free memory at the same time.
         for told in [free_bytes(mallinfo2()), free_bytes(None), unused_heap_bytes()] {
             assert!((50_000_000..1_000_000_000).contains(&told), "{told} bytes");
         }

@@ -8,7 +8,7 @@ use rustix::io::Result;
 use crate::call::statx;
 use crate::shared::{LUSTRE, NFS, OCFS2, is_local, type_of};
 
-/// The list of mounts. It is the list of the thread, because a thread may have its own mount namespace.
+/// The list of mounts of the calling thread, because a thread may have its own mount namespace.
 const MOUNTS: &str = "/proc/thread-self/mountinfo";
 
 /// A reason why a store's guarantees do not hold on a file system, with advice on what to do about it.
@@ -32,7 +32,7 @@ impl MountProblem {
         if kind == OCFS2 {
             return Ok(Some(MountProblem::Locks(NODES_OWN_LOCKS)));
         }
-        // Any user may mount FUSE at a path that is not UTF-8.
+        // Any user may mount a FUSE file system at a path that is not UTF-8.
         let mounts = std::fs::read(MOUNTS).unwrap_or_default();
         let mounts = String::from_utf8_lossy(&mounts);
         let mount = mount_id(&file).and_then(|id| Mount::find(&mounts, id));
@@ -148,7 +148,7 @@ impl<'m> Mount<'m> {
     }
 }
 
-/// Returns the number of the mount through which `file` was opened: from `statx` (Linux 5.8), else from `/proc`.
+/// Returns the number of the mount through which `file` was opened: from `statx` (Linux 5.8), otherwise from `/proc`.
 fn mount_id(file: impl AsFd) -> Option<u64> {
     if let Ok(stat) = statx(&file, "", AtFlags::EMPTY_PATH, StatxFlags::MNT_ID)
         && stat.stx_mask & StatxFlags::MNT_ID.bits() != 0
@@ -250,7 +250,7 @@ mod tests {
         }
     }
 
-    /// `statx` and `/proc` give the same mount number, and the list of mounts has it.
+    /// `statx` and `/proc` give the same mount number, and the list of mounts contains it.
     #[test]
     fn the_mount_of_an_open_file_is_found() {
         let file = std::fs::File::open("/proc/self/stat").unwrap();

@@ -32,8 +32,8 @@ pub fn enter_network_namespace(namespace: impl AsFd) -> Result<()> {
     move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))
 }
 
-/// Makes the next process of the calling thread the first of a new process namespace: when it ends, all its descendants
-/// end, detached or not. The thread can start no other process afterwards. Errors: `PERM` as for
+/// Makes the next process that the calling thread starts the first one of a new process namespace: when it ends, all
+/// its descendants end, detached or not. The thread can start no other process afterwards. Errors: `PERM` as for
 /// [`new_network_namespace`].
 pub fn own_process_namespace() -> Result<()> {
     // SAFETY: as above; this flag affects only processes that are made later.
@@ -49,7 +49,7 @@ pub fn end_with_thread(command: &mut Command) {
 }
 
 /// Moves the calling thread, and no other, into a new mount namespace, in which `directory` is empty and in memory:
-/// files written there are invisible outside, and gone with the last process inside and the last descriptor of the
+/// files written there are invisible outside, and disappear with the last process inside and the last descriptor of the
 /// namespace. Everything else is unchanged; later mounts are visible only inside.
 ///
 /// Errors: `PERM` without CAP_SYS_ADMIN, `NOENT` if there is no such directory.
@@ -71,7 +71,7 @@ pub fn enter_mount_namespace(namespace: impl AsFd) -> io::Result<()> {
 }
 
 fn mount(source: &CStr, target: &CStr, kind: &CStr, flags: libc::c_ulong) -> io::Result<()> {
-    // SAFETY: all are strings that end with a zero and outlive the call; there is no data.
+    // SAFETY: all arguments are strings that end with a zero byte and outlive the call; there is no data argument.
     let answer =
         unsafe { libc::mount(source.as_ptr(), target.as_ptr(), kind.as_ptr(), flags, std::ptr::null()) };
     if answer < 0 { Err(last_errno().into()) } else { Ok(()) }
@@ -80,12 +80,12 @@ fn mount(source: &CStr, target: &CStr, kind: &CStr, flags: libc::c_ulong) -> io:
 /// The size of the [`PacketHeader`] that precedes each packet.
 const HEADER_BYTES: usize = 10;
 
-/// The maximum size of one read: a header, and a packet of 64 KiB.
+/// The maximum size of one read: a header and a packet of 64 KiB.
 pub const TUN_READ_BYTES_MAX: usize = HEADER_BYTES + 65_536;
 
 /// A TUN device in the network namespace of the thread that made it. Each read returns one IP packet that the kernel
-/// sent through the device, after its header. The kernel receives each packet that is written. Reads and writes do not
-/// block. The device is removed when this value is dropped.
+/// sent through the device, preceded by its header. Each packet that is written is received by the kernel. Reads and
+/// writes do not block. The device is removed when this value is dropped.
 #[derive(Debug)]
 pub struct TunDevice(File);
 
@@ -111,7 +111,7 @@ impl PacketHeader {
 }
 
 impl TunDevice {
-    /// Makes a device called `name` (at most 15 bytes), which is down and has no address. With `large_packets` the
+    /// Creates a device called `name` (at most 15 bytes), which is down and has no address. With `large_packets` the
     /// kernel may leave TCP's segmentation to the reader of the device, and pass packets of up to 64 KiB.
     ///
     /// Errors: `PERM` without CAP_NET_ADMIN over the thread's network namespace, `NOENT` if there is no `/dev/net/tun`,

@@ -1,4 +1,4 @@
-//! Look-ups and reads that never wait for a device, for threads that serve many clients.
+//! Lookups and reads that never wait for a device, for threads that serve many clients.
 
 use std::cell::Cell;
 use std::mem::MaybeUninit;
@@ -18,7 +18,7 @@ enum LookupMode {
     AsksMemory,
     /// The thread looked only in memory, and something was missing.
     WouldHaveWaited,
-    /// The thread may wait for look-ups, but not read a large directory.
+    /// The thread may wait for lookups, but not read a large directory.
     ScansLittle,
     /// The thread encountered a large directory.
     WouldHaveScanned,
@@ -37,10 +37,10 @@ thread_local! {
     static MODE: Cell<LookupMode> = const { Cell::new(LookupMode::Waits) };
 }
 
-/// Runs `work`. Meanwhile, a [`RootDirectory`](crate::RootDirectory) that opens files looks up names only in memory.
-/// Returns `None` if a look-up would have had to wait: `work` then got `AGAIN`, and its result is discarded. `work`
-/// must change nothing, and a thread that may wait must be able to repeat it. Reading the state of a name (`stat_in`,
-/// `get_xattr_in`) may still wait, because the kernel offers no alternative. Calls must not be nested.
+/// Runs `work`. While it runs, a [`RootDirectory`](crate::RootDirectory) that opens files looks up names only in
+/// memory. Returns `None` if a lookup would have had to wait: `work` then got `AGAIN`, and its result is discarded.
+/// `work` must change nothing, and a thread that may wait must be able to repeat it. Reading the state of a name
+/// (`stat_in`, `get_xattr_in`) may still wait, because the kernel offers no alternative. Calls must not be nested.
 ///
 /// Cost: no system call.
 pub fn without_waiting<T>(work: impl FnOnce() -> T) -> Option<T> {
@@ -50,7 +50,7 @@ pub fn without_waiting<T>(work: impl FnOnce() -> T) -> Option<T> {
     (MODE.get() != LookupMode::WouldHaveWaited).then_some(done)
 }
 
-/// Runs `work`. Meanwhile, [`read_dir_briefly`](crate::read_dir_briefly) reads about a thousand names and no more.
+/// Runs `work`. While it runs, [`read_dir_briefly`](crate::read_dir_briefly) reads about a thousand names and no more.
 /// Returns `None` if a directory had more names: `work` then got `AGAIN`, and its result is discarded. Before that,
 /// `work` may only make changes that can be repeated, because a thread with more time then runs it again. Calls must
 /// not be nested.
@@ -84,7 +84,7 @@ pub fn would_wait() -> bool {
 }
 
 /// Returns whether the calling thread's current work will be repeated: something within [`without_waiting`] was not in
-/// memory, or something within [`without_scanning`] was large, and the result, errors included, is discarded. This
+/// memory, or a directory within [`without_scanning`] was large, so the result, including any error, is discarded. This
 /// function changes nothing.
 pub fn is_to_be_done_again() -> bool {
     matches!(MODE.get(), LookupMode::WouldHaveWaited | LookupMode::WouldHaveScanned)
@@ -94,17 +94,18 @@ fn is_asking() -> bool {
     matches!(MODE.get(), LookupMode::AsksMemory | LookupMode::WouldHaveWaited)
 }
 
-/// Determines whether a file system answers look-ups from memory at all: each look-up that it does not answer has to be
-/// done twice. NFS, FUSE and Lustre may ask their server about every name, regardless of what the kernel has cached. A
-/// file system that has answered once from memory is trusted permanently. Before that, a name that was not in memory is
-/// looked up in memory again right after it was opened. After [`IN_VAIN_MAX`] failures of this second look-up, look-ups
-/// in memory are no longer tried. A single failure is not enough, because any concurrent rename can cause it.
+/// Determines whether a file system answers lookups from memory at all, because each lookup that it does not answer
+/// from memory has to be done twice. NFS, FUSE and Lustre may ask their server about every name, regardless of what the
+/// kernel has cached. A file system that has once answered from memory is trusted from then on. Before that, a name
+/// that was not in memory is looked up in memory again right after it was opened. After [`IN_VAIN_MAX`] failures of
+/// this second lookup, lookups in memory are no longer tried. A single failure is not enough, because any concurrent
+/// rename can cause it.
 #[derive(Debug, Default)]
 pub(crate) struct CacheProbe(AtomicU8);
 
-/// No look-up in memory has been tried yet.
+/// No lookup in memory has been tried yet.
 const UNKNOWN: u8 = 0;
-/// A look-up in memory has failed, and none has succeeded. Each failure of a look-up right after the name was opened
+/// A lookup in memory has failed, and none has succeeded. Each failure of a lookup right after the name was opened
 /// adds 1 to this value.
 const IN_DOUBT: u8 = 1;
 const IN_VAIN_MAX: u8 = 8;
@@ -130,13 +131,13 @@ impl CacheProbe {
         }
     }
 
-    /// Returns whether a look-up in memory has ever succeeded.
+    /// Returns whether a lookup in memory has ever succeeded.
     #[cfg(test)]
     pub(crate) fn is_believed(&self) -> bool {
         self.0.load(Ordering::Relaxed) == ANSWERS
     }
 
-    /// Records that something was not in memory, which may be correct.
+    /// Records that something was not in memory, which may well be true.
     pub(crate) fn has_not_answered(&self) {
         // If this fails, another thread has already recorded as much or more.
         let _ = self.0.compare_exchange(UNKNOWN, IN_DOUBT, Ordering::Relaxed, Ordering::Relaxed);
@@ -145,11 +146,11 @@ impl CacheProbe {
     /// Records that something was not in memory although it should have been.
     pub(crate) fn was_in_vain(&self) {
         let next = |count| (IN_DOUBT..NEVER).contains(&count).then(|| count + 1);
-        // Counts nothing if a look-up of another thread succeeded at the same time.
+        // Counts nothing if a lookup of another thread succeeded at the same time.
         let _ = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next);
     }
 
-    /// Records that the kernel does not support such look-ups.
+    /// Records that the kernel does not support such lookups.
     pub(crate) fn gives_up(&self) {
         self.0.store(NEVER, Ordering::Relaxed);
     }
@@ -158,8 +159,8 @@ impl CacheProbe {
 /// The type that `statfs` returns for tmpfs.
 const TMPFS_MAGIC: i64 = 0x0102_1994;
 
-/// The kind of a file system without `RWF_NOWAIT`, determined at its first file. A process that uses two such file
-/// systems may treat the second like the first, which only costs time.
+/// The kind of a file system without `RWF_NOWAIT`, determined when its first file is read. A process that uses two such
+/// file systems may treat the second like the first, which only costs time.
 static WITHOUT_NOWAIT: AtomicU8 = AtomicU8::new(NOT_ASKED);
 const NOT_ASKED: u8 = 0;
 const IN_MEMORY: u8 = 1;
@@ -197,7 +198,7 @@ fn pread_nowait(file: impl AsFd, to: &mut [MaybeUninit<u8>], offset: u64) -> Res
     let piece = libc::iovec { iov_base: to.as_mut_ptr().cast(), iov_len: to.len() };
     let file = file.as_fd().as_raw_fd();
     let offset = libc::off_t::try_from(offset).map_err(|_| Errno::INVAL)?;
-    // SAFETY: `piece` is all of `to`, which may be written to, and outlives the call.
+    // SAFETY: `piece` covers all of `to`, which may be written to and outlives the call.
     let count = unsafe { libc::preadv2(file, &raw const piece, 1, offset, libc::RWF_NOWAIT) };
     usize::try_from(count).map_err(|_| last_errno())
 }
@@ -211,8 +212,8 @@ fn is_in_memory(file: impl AsFd) -> Result<bool> {
     Ok(WITHOUT_NOWAIT.load(Ordering::Relaxed) == IN_MEMORY)
 }
 
-/// Makes the kernel drop its cached pages of a file that is written out, so that the next read waits. Meant for
-/// measurements and tests; a file system may ignore it.
+/// Makes the kernel drop its cached pages of a file whose content has been written back, so that the next read waits.
+/// Meant for measurements and tests; a file system may ignore it.
 pub fn drop_cached(file: impl AsFd) -> Result<()> {
     crate::call::fadvise(file, 0, None, rustix::fs::Advice::DontNeed)
 }

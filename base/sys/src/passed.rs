@@ -34,9 +34,8 @@ pub enum SocketRole {
 }
 
 /// Takes the sockets that a service manager passed to this process; returns none if there is no service manager, and
-/// none from the second call on. Programs started by this process do not inherit them. Errors: `BADF` if fewer
-/// descriptors are open than the environment states, `NOTSOCK` if one is not a socket. Cost: four system calls for each
-/// socket.
+/// none on later calls. Programs started by this process do not inherit them. Errors: `BADF` if fewer descriptors are
+/// open than the environment states, `NOTSOCK` if one is not a socket. Cost: four system calls for each socket.
 pub fn take_passed_sockets() -> Result<Vec<PassedSocket>> {
     static TAKEN: AtomicBool = AtomicBool::new(false);
     let variable = |name| env::var(name).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Processes: their CPU time and use of resources, how to end them, how to distinguish a forked child from its parent,
+//! Processes: their CPU time and resource usage, how to end them, how to distinguish a forked child from its parent,
 //! and which processor a thread runs on.
 
 use std::sync::Once;
@@ -13,15 +13,15 @@ use super::file::last_errno;
 /// The resources that the calling process has used so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ResourceUsage {
-    /// CPU time in user mode, in nanoseconds (resolution of the kernel: microseconds).
+    /// CPU time in user mode, in nanoseconds (the kernel's resolution is microseconds).
     pub user_ns: u64,
-    /// CPU time in the kernel, in nanoseconds (resolution of the kernel: microseconds).
+    /// CPU time in the kernel, in nanoseconds (the kernel's resolution is microseconds).
     pub system_ns: u64,
     /// The largest resident set so far, in bytes.
     pub max_rss_bytes: u64,
-    /// The number of times that the process gave up the processor, usually to wait.
+    /// The number of times that the process yielded the processor, usually to wait.
     pub voluntary_switches: u64,
-    /// The number of times that the kernel took the processor from the process.
+    /// The number of times that the kernel preempted the process.
     pub involuntary_switches: u64,
 }
 
@@ -139,7 +139,7 @@ pub fn usable_cores() -> Vec<usize> {
     (0..CpuSet::MAX_CPU).filter(|core| set.is_set(*core)).collect()
 }
 
-/// The processors that a thread may use. This value can pin the thread to one of them for a while. Only the thread that
+/// The processors that a thread may use. The thread can be pinned to one of them for a while. Only the thread that
 /// created it may use it.
 #[derive(Debug)]
 pub struct ThreadAffinity {
@@ -163,13 +163,13 @@ impl ThreadAffinity {
         }
         let mut only = CpuSet::new();
         only.set(index);
-        // If the system refuses, the thread is not moved.
+        // If the system refuses, the thread stays where it is.
         if sched_setaffinity(None, &only).is_ok() {
             self.kept_to = Some(core);
         }
     }
 
-    /// Moves the thread to another processor, which the system chooses; the thread may return later. Does nothing if the
+    /// Moves the thread to another processor, chosen by the system; the thread may return later. Does nothing if the
     /// thread is pinned. Returns whether the thread has moved. Cost: two system calls.
     pub fn leave_current(&mut self) -> bool {
         let (None, Some(all)) = (self.kept_to, &self.all) else { return false };
@@ -221,7 +221,7 @@ mod tests {
         let child = unsafe { libc::fork() };
         if child == 0 {
             let is_other = !parent.is_current() && ProcessIdentity::current().is_current();
-            // SAFETY: ends the child at once, so that nothing of the test runs twice.
+            // SAFETY: this ends the child at once, so that no part of the test runs twice.
             unsafe { libc::_exit(i32::from(!is_other)) };
         }
         let mut status = -1;

@@ -21,7 +21,7 @@ const MAX_LINKS: usize = 40;
 /// How a [`RootDirectory`] resolves paths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PathResolution {
-    /// With `openat2`, if the kernel has it.
+    /// With `openat2`, if the kernel supports it.
     Kernel,
     /// Name by name, as on kernels without `openat2`.
     Walk,
@@ -197,7 +197,7 @@ impl RootDirectory {
 }
 
 /// Walks `path` while holding the directory of every level open, so that `..` returns to an open directory and never
-/// needs a look-up that a rename could divert.
+/// needs a lookup that a rename could divert.
 fn open_by_walk(
     start: BorrowedFd<'_>,
     path: &str,
@@ -239,7 +239,7 @@ fn open_by_walk(
             continue;
         }
         if last {
-            // Links were resolved above. If a link appears in between, this call fails instead of following it.
+            // Links were resolved above. If a link appears in the meantime, this call fails instead of following it.
             return with_name(&name, |name| openat(here, name, flags | OFlags::NOFOLLOW, mode));
         }
         let step = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -254,7 +254,7 @@ fn split(path: &str) -> impl Iterator<Item = String> + '_ {
     path.split('/').filter(|name| !name.is_empty() && *name != ".").map(str::to_owned)
 }
 
-/// Returns the target of the link `name` in `dir`, or `None` if it is no link. Errors: `LOOP` if `links` forbids it.
+/// Returns the target of the link `name` in `dir`, or `None` if it is not a link. Errors: `LOOP` if `links` forbids it.
 fn link_target(dir: impl AsFd, name: &str, links: SymlinkPolicy) -> Result<Option<String>> {
     let name = text_to_name(name);
     match statat(&dir, &*name, AtFlags::SYMLINK_NOFOLLOW) {

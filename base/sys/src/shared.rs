@@ -1,5 +1,5 @@
-//! File systems that other nodes may change: how to recognize them, and how to ask their server instead of this node's
-//! caches.
+//! File systems that other nodes may change: how to recognize them, and how to ask their server instead of relying on
+//! this node's caches.
 
 use std::os::fd::AsFd;
 
@@ -85,7 +85,7 @@ pub fn stat_now(file: impl AsFd) -> Result<FileStat> {
 }
 
 /// Makes the kernel check whether the cached file at `path` (relative to `dir`) still exists, and look up every name of
-/// the path again if it does not. The results are discarded. Cost: two calls, and as many round trips.
+/// the path again if it does not. The results are discarded. Cost: two calls and two round trips.
 ///
 /// The kernel looks names up again if the server no longer has the file of a name (`ESTALE`). An NFS server reports
 /// this in response to a request for the state of the file. The client of GlusterFS answers that request from a cache,
@@ -98,7 +98,7 @@ pub fn look_again(dir: impl AsFd, path: &str) {
 
 /// Makes the client of an NFS server look up the name `name` in `dir` at the server, if it has cached that the name
 /// exists, even if the directory looks unchanged. Nothing is changed: the call tries to link a directory, which no
-/// kernel allows, but before the kernel refuses, it looks the new name up as for an exclusive creation. This does not
+/// kernel allows, but before the kernel refuses, it looks up the new name as for an exclusive creation. This does not
 /// help if the client has cached that the name is missing. Cost: one call, and usually a round trip.
 pub fn look_up_existing(dir: impl AsFd, name: &str) {
     let _ = linkat(&dir, c".", &dir, &*text_to_name(name), AtFlags::empty());
@@ -111,7 +111,7 @@ pub fn forget_names(dir: impl AsFd) {
 }
 
 /// Checks that the server still has an open file or directory. After another node has removed a file, the client of
-/// MooseFS shows it for another second, but it does not cache the file's list of attributes. `file` must be open for
+/// MooseFS shows it for another second, but does not cache the file's list of attributes. `file` must be open for
 /// reading. Errors: `NOENT` or `STALE` if it is gone. Cost: one `flistxattr`, and a round trip.
 pub fn require_kept(file: impl AsFd) -> Result<()> {
     point("flistxattr")?;

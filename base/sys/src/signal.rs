@@ -1,6 +1,6 @@
-//! Waits that a signal may end. If a signal handler has run in a thread that waits for a socket, the kernel wakes up
-//! the thread. Only the program knows what the signal meant, so these functions ask it whether to stop. A signal that
-//! arrives just before the wait wakes up no thread, so the program is also asked at intervals.
+//! Waits that a signal may interrupt. After a signal handler has run in a thread that is waiting for a socket, the
+//! kernel wakes up the thread. Only the program knows what the signal meant, so these functions ask it whether to stop.
+//! A signal that arrives just before the wait wakes up no thread, so the program is also asked at intervals.
 
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
@@ -21,7 +21,7 @@ pub fn ask_after_signals(must_stop: fn() -> bool) {
     MUST_STOP.get_or_init(|| must_stop);
 }
 
-/// Returns how long to wait until the next check whether the program wants to stop, for a wait of `limit` in total.
+/// Returns how long to wait until the next check of whether the program wants to stop, for a wait of `limit` in total.
 pub fn wait_at_most(limit: Duration) -> Duration {
     if MUST_STOP.get().is_some() { limit.min(NOTICE_TIME) } else { limit }
 }

@@ -1,5 +1,5 @@
-//! Sockets: streams that pass descriptors, the credentials of peers, sends that do not block, and TCP connections: the
-//! kernel's figures, pacing, and the amount of data that wakes up a waiting thread.
+//! Sockets: streams that pass descriptors, the credentials of peers, sends that do not block; and, for TCP connections,
+//! the kernel's statistics, pacing, and the amount of data that wakes up a waiting thread.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -18,7 +18,7 @@ use super::file::last_errno;
 use crate::call::sendfile;
 use crate::signal::after_signal;
 
-/// Whether a call waits for the other side.
+/// Whether a call waits for the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WaitMode {
     /// Waits until something arrives, or the socket's time limit passes.
@@ -37,9 +37,9 @@ impl WaitMode {
 }
 
 /// Sends all of `first` and then all of `second`; `descriptor` is sent with the first byte. Errors: `PIPE` and
-/// `CONNRESET` if the other side is gone, `WOULDBLOCK` if the socket's time limit passed, `CANCELED` if a signal
-/// arrived and the program wants to stop. Cost: one `sendmsg` (one `send` of `first` alone), more if the buffer of the
-/// socket is full.
+/// `CONNRESET` if the peer is gone, `WOULDBLOCK` if the socket's time limit passed, `CANCELED` if a signal arrived and
+/// the program wants to stop. Cost: one `sendmsg` (one `send` of `first` alone), more if the buffer of the socket is
+/// full.
 pub fn send_all(
     socket: impl AsFd,
     mut first: &[u8],
@@ -116,8 +116,8 @@ pub fn set_receive_timeout(socket: impl AsFd, limit: std::time::Duration) -> Res
     sockopt::set_socket_timeout(socket, sockopt::Timeout::Recv, Some(limit))
 }
 
-/// Makes the kernel detect that the other end of a TCP connection is gone: after 30 s of silence it sends three probes,
-/// 10 s apart, and then gives up.
+/// Makes the kernel detect that the peer of a TCP connection is gone: after 30 s of silence it sends three probes, 10 s
+/// apart, and then gives up.
 pub fn keep_alive(socket: impl AsFd) -> Result<()> {
     let seconds = std::time::Duration::from_secs;
     sockopt::set_socket_keepalive(&socket, true)?;
@@ -126,7 +126,7 @@ pub fn keep_alive(socket: impl AsFd) -> Result<()> {
     sockopt::set_tcp_keepcnt(&socket, 3)
 }
 
-/// The credentials of the other end of a Unix socket, as the kernel recorded them when it connected.
+/// The credentials of the peer of a Unix socket, as the kernel recorded them when the peer connected.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct PeerCredentials {
     /// The user ID.
@@ -167,9 +167,9 @@ pub fn peer_of(socket: impl AsFd) -> Result<PeerCredentials> {
     }
 }
 
-/// Sends up to `len` bytes of `file` from `offset` without a copy through this process; returns the number of bytes
-/// sent, 0 at the end of the file. Errors: `AGAIN` if the socket's buffer is full. Cost: one `sendfile`; the calling
-/// thread waits for bytes that are not in memory.
+/// Sends up to `len` bytes of `file` from `offset` without copying them through this process; returns the number of
+/// bytes sent, 0 at the end of the file. Errors: `AGAIN` if the socket's buffer is full. Cost: one `sendfile`; the
+/// calling thread waits for bytes that are not in memory.
 pub fn send_file(socket: impl AsFd, file: impl AsFd, offset: u64, len: usize) -> Result<usize> {
     sendfile(socket, file, Some(&mut { offset }), len)
 }
@@ -191,7 +191,7 @@ pub fn is_writable(socket: impl AsFd) -> Result<bool> {
 pub struct TcpInfo {
     /// The smoothed round-trip time, in microseconds.
     pub rtt_us: u32,
-    /// The number of segments that were sent again.
+    /// The number of segments that were retransmitted.
     pub retransmits: u32,
     /// The size of the largest segment sent, in bytes.
     pub mss_bytes: u32,
@@ -219,7 +219,7 @@ pub fn tcp_info(socket: impl AsFd) -> Result<TcpInfo> {
     }
 }
 
-/// Turns off pacing for a connection to `peer` if both ends are on this host, because such a connection shares no line
+/// Turns off pacing for a connection to `peer` if both ends are on this host, because such a connection shares no link
 /// with other traffic. If the machine's congestion control paces (BBR), the timer for each burst costs more than
 /// sending. Cost: one `setsockopt`, for loopback connections only.
 pub fn send_unpaced_on_loopback(socket: impl AsFd, peer: IpAddr) -> Result<()> {
@@ -248,9 +248,9 @@ pub fn set_receive_low_water(socket: impl AsFd, bytes: usize) -> Result<()> {
 
 /// Makes a connection to `peer` offer a receive window of `bytes` from the start, as far as `net.ipv4.tcp_rmem` allows
 /// it, unless both ends are on this host. By default, the kernel first offers 64 KiB, and then more, according to the
-/// number of bytes that were read in a round trip. That lags behind a sender that doubles its amount in each round
-/// trip. No memory is used before bytes arrive. Unlike with `SO_RCVBUF`, the buffer still grows automatically. Cost:
-/// two `setsockopt`, none on loopback.
+/// number of bytes that were read in a round trip. That lags behind a sender that doubles its congestion window in each
+/// round trip. No memory is used before bytes arrive. Unlike with `SO_RCVBUF`, the buffer still grows automatically.
+/// Cost: two `setsockopt`, none on loopback.
 pub fn offer_room(socket: impl AsFd, peer: IpAddr, bytes: usize) -> Result<()> {
     if peer.to_canonical().is_loopback() {
         return Ok(());
@@ -346,7 +346,7 @@ mod tests {
             poll(&mut [PollFd::new(&receiver, PollFlags::IN)], Some(&limit)).unwrap() == 1
         };
         std::io::Write::write_all(&mut sender, &[0; 999]).unwrap();
-        // Bytes written on loopback have arrived when the write returns.
+        // On loopback, bytes have arrived by the time the write returns.
         assert!(!is_ready(0));
         std::io::Write::write_all(&mut sender, &[0]).unwrap();
         assert!(is_ready(30));

@@ -12,11 +12,11 @@ const HEAD: &str = "fordway verdict 1";
 /// A guarantee between two mounts of one file system that a store needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SharedGuarantee {
-    /// A lock that one mount holds excludes the other.
+    /// A lock held through one mount excludes lockers on the other.
     Locks,
-    /// A lookup that asks the server finds what another mount replaced.
+    /// A lookup that asks the server finds a file that was replaced through another mount.
     Refresh,
-    /// If two mounts link files to the same name, exactly one succeeds.
+    /// If files are linked to the same name through two mounts, exactly one link succeeds.
     Exclusive,
     /// Synced content is visible as soon as its name is.
     Content,
@@ -26,7 +26,7 @@ impl SharedGuarantee {
     /// All guarantees.
     pub const ALL: [Self; 4] = [Self::Locks, Self::Refresh, Self::Exclusive, Self::Content];
 
-    /// Returns the name in a verdict.
+    /// Returns the guarantee's name, as used in a verdict.
     pub const fn name(self) -> &'static str {
         match self {
             SharedGuarantee::Locks => "locks",
@@ -68,7 +68,7 @@ pub struct MountVerdict {
 }
 
 impl MountVerdict {
-    /// The maximum size of a verdict in bytes. Mount options have at most a page.
+    /// The maximum size of a verdict in bytes. Mount options take up at most a page.
     pub const BYTES_MAX: usize = 8192;
 
     /// Parses a verdict. Returns `None` if it is not valid, or was written in another version of the format.

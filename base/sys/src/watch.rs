@@ -24,14 +24,14 @@ pub struct WatchId(i32);
 /// A change in a watched directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DirectoryChange<'n> {
-    /// The name was made: created, linked, or renamed to, perhaps over another file.
+    /// The name was added: created, linked, or the target of a rename, perhaps over another file.
     Made {
         /// The name.
         name: &'n [u8],
         /// Whether the name belongs to a directory, rather than to any other type of file.
         is_dir: bool,
     },
-    /// The name was removed: unlinked, or renamed to another.
+    /// The name was removed: unlinked, or renamed to another name.
     Gone {
         /// The name.
         name: &'n [u8],
@@ -70,7 +70,7 @@ impl DirectoryWatcher {
         inotify_add_watch(&self.queue, path, flags).map(WatchId)
     }
 
-    /// Stops watching a directory. Its queued changes are still returned. Cost: one `inotify_rm_watch`.
+    /// Stops watching a directory. Changes that are already queued are still returned. Cost: one `inotify_rm_watch`.
     pub fn unwatch(&self, watch: WatchId) {
         // An error means that the watch has already ended.
         let _ = inotify_rm_watch(&self.queue, watch.0);
@@ -78,7 +78,7 @@ impl DirectoryWatcher {
 
     /// Calls `visit` for every change that was made before this call, in order. Cost: one `read`, and another for about
     /// every 100 changes. Errors: `OVERFLOW` if changes were lost because there were too many
-    /// (`fs.inotify.max_queued_events`, usually 16,384); nothing is then known about any directory.
+    /// (`fs.inotify.max_queued_events`, usually 16,384); the state of every directory is then unknown.
     pub fn changes(&mut self, mut visit: impl FnMut(WatchId, DirectoryChange<'_>)) -> Result<()> {
         loop {
             self.read.clear();

@@ -20,7 +20,7 @@ pub fn parse_ranges(text: &str) -> Option<Vec<ByteRange>> {
     ranges.take(RANGES_MAX + 1).collect::<Option<Vec<_>>>().filter(|ranges| ranges.len() <= RANGES_MAX)
 }
 
-/// The text between the contents of a `multipart/byteranges` body.
+/// The text around the parts' content in a `multipart/byteranges` body.
 pub struct MultipartFraming<'a> {
     /// The boundary between the parts; it must not occur in them.
     pub boundary: &'a str,
@@ -99,7 +99,7 @@ pub struct MultipartParser {
     between_bytes: usize,
     /// The number of bytes between the contents of the last two parts, without the digits of the range.
     form_bytes: Option<usize>,
-    /// The line break that ended the last part's head, and must end its content.
+    /// The line break that ended the last part's head, and that must also end its content.
     line_break: &'static [u8],
 }
 
@@ -133,7 +133,7 @@ pub enum MultipartStep {
 }
 
 impl MultipartStep {
-    /// Returns the number of bytes of the step.
+    /// Returns the length of the step in bytes.
     pub fn len(&self) -> usize {
         match self {
             MultipartStep::Skip(count)
@@ -143,7 +143,7 @@ impl MultipartStep {
         }
     }
 
-    /// Returns whether the step has no bytes, which happens if none were given.
+    /// Returns whether the step is empty, which happens only if no bytes were given.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -327,7 +327,7 @@ mod tests {
 
     type Found = Vec<(Range<u64>, Vec<u8>)>;
 
-    /// The ranges and contents in a body that arrives in these pieces.
+    /// Returns the ranges and contents in a body that arrives in these pieces.
     fn read<'a>(boundary: &str, pieces: impl IntoIterator<Item = &'a [u8]>) -> Option<Found> {
         let (mut parts, mut found) = (MultipartParser::new(boundary), Found::new());
         for mut piece in pieces {
@@ -396,7 +396,7 @@ mod tests {
     fn forms_that_servers_have() {
         let found = Some(vec![(1..3, b"bc".to_vec()), (7..8, b"h".to_vec())]);
         for body in [
-            // One-byte line breaks, and no line break at the end.
+            // One-byte line breaks, and none at the end.
             "--b\ncontent-range: bytes 1-2/9\n\nbc\n--b\nContent-Range:bytes 7-7/*\n\nh\n--b--",
             // A preamble, white space after a boundary, other headers, and an epilogue.
             "a word before\r\n--bc\r\n\r\n--b \t\r\nContent-Type: x/y\r\nCONTENT-RANGE: bytes 1-2/9\r\n\r\nbc\r\n\
@@ -424,7 +424,7 @@ mod tests {
             "--b\r\ncontent-range: bytes 0-2/9\r\n\r\na\r\n--b--\r\n",
             "--b\ncontent-range: bytes 0-2/9\n\nab\n--b--\n",
             "--b\r\ncontent-range: bytes 0-2/9\r\n\r\nab\r\n--b\r\ncontent-range: bytes 4-4/9\r\n\r\ne\r\n--b--\r\n",
-            // A line break too many.
+            // One line break too many.
             "--b\r\ncontent-range: bytes 0-2/9\r\n\r\nabc\r\n\r\n--b--\r\n",
             &format!("--b\r\n{long}content-range: bytes 0-2/9\r\n\r\nabc\r\n--b--\r\n"),
             &"no boundary\r\n".repeat(2000),

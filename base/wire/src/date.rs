@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 const DAY_S: i64 = 86_400;
 
-/// A time in UTC, split into the fields of the text formats.
+/// A time in UTC, split into the fields that the text formats use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UtcTime {
     /// The year of the Gregorian calendar.
@@ -51,7 +51,7 @@ pub fn parse_iso8601(text: &str) -> Option<SystemTime> {
 }
 
 /// Reads `20130524T000000Z`, the form of `x-amz-date`. Returns `None` for anything else. Cost: no allocation, which
-/// matters because each signed request has such a date.
+/// matters because every signed request contains such a date.
 pub fn parse_amz_date(text: &str) -> Option<SystemTime> {
     let bytes: &[u8; 16] = text.as_bytes().try_into().ok()?;
     let is_digit = |at: usize| bytes[at].is_ascii_digit();
@@ -98,7 +98,7 @@ pub fn format_http(time: SystemTime) -> String {
 }
 
 /// Writes the date of an HTTP header, as [`format_http`] does. Times before 1970 become 1970, and times after 9999
-/// become the end of that year. Cost: no allocation, which matters because each response has such dates.
+/// become the end of that year. Cost: no allocation, which matters because every response contains such dates.
 pub fn http_date(time: SystemTime) -> [u8; 29] {
     const DAYS: &[u8; 21] = b"ThuFriSatSunMonTueWed";
     const MONTHS: &[u8; 36] = b"JanFebMarAprMayJunJulAugSepOctNovDec";

@@ -10,7 +10,7 @@ use sha2::Digest as _;
 /// The hash function of a digest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum HashKind {
-    /// Adler-32 (RFC 1950 section 8.2), which grid storage uses: detects most accidental changes.
+    /// Adler-32 (RFC 1950 section 8.2), used by grid storage: detects most accidental changes.
     Adler32,
     /// MD5: detects accidental changes.
     Md5,
@@ -29,7 +29,7 @@ impl HashKind {
     pub const ALL: [Self; 6] =
         [Self::Adler32, Self::Md5, Self::Sha1, Self::Sha256, Self::Sha384, Self::Sha512];
 
-    /// Returns the name in the registry of hash functions, which RFC 5854 uses.
+    /// Returns the name in the registry of hash functions, which is the name that RFC 5854 uses.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Adler32 => "adler32",
@@ -61,7 +61,7 @@ impl HashKind {
     }
 }
 
-/// A digest with its value.
+/// A digest: its kind and value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileHash {
     /// The hash function.
@@ -82,7 +82,8 @@ impl FileHash {
         is_whole.then_some(FileHash { kind, hex })
     }
 
-    /// Parses the value of a `Digest` header (RFC 3230): base64, but hexadecimal digits for adler32.
+    /// Parses the value of a `Digest` header (RFC 3230), which is base64, except for adler32, whose value is
+    /// hexadecimal.
     pub fn from_digest_header(kind: HashKind, text: &str) -> Option<Self> {
         if kind == HashKind::Adler32 {
             return Self::from_hex(kind, text);
@@ -112,7 +113,7 @@ enum HashState {
 }
 
 impl RunningHash {
-    /// Creates a digest that contains no bytes yet.
+    /// Creates a digest to which no bytes have been added yet.
     pub fn new(kind: HashKind) -> Self {
         RunningHash(match kind {
             HashKind::Adler32 => HashState::Adler32(1, 0),
@@ -177,7 +178,8 @@ fn hex(bytes: &[u8]) -> String {
 mod tests {
     use super::*;
 
-    /// FIPS 180-4 and RFC 1321 for "abc"; RFC 1950 for the adler32 of "Wikipedia", with the value that Wikipedia gives.
+    /// The values for "abc" are from FIPS 180-4 and RFC 1321; the adler32 (RFC 1950) of "Wikipedia" is the value that
+    /// Wikipedia gives.
     #[test]
     fn known_values() {
         let of = |kind| FileHash::of(kind, b"abc").hex;

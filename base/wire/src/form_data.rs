@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use memchr::memmem;
 
-/// The maximum number of bytes before the content of the file, with boundaries and heads of parts (S3's limit).
+/// The maximum number of bytes before the content of the file, including boundaries and part headers (S3's limit).
 pub const FIELDS_BYTES_MAX: usize = 20 * 1024;
 
 /// The maximum length of a boundary (RFC 2046 section 5.1.1).
@@ -13,7 +13,7 @@ const BOUNDARY_BYTES_MAX: usize = 70;
 /// The name of the field that holds the file.
 const FILE: &str = "file";
 
-/// The reason why a form is refused.
+/// The reason why a form is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FormError {
     /// The content type is not `multipart/form-data`.
@@ -58,7 +58,7 @@ pub struct FormField {
 pub struct FormStart {
     /// The fields, in the order of the form. A name may occur several times.
     pub fields: Vec<FormField>,
-    /// The name that the browser states for the file; empty if it states none.
+    /// The file name that the browser sent; empty if it sent none.
     pub file_name: String,
 }
 
@@ -75,7 +75,7 @@ pub struct FormReader {
     fields: Vec<FormField>,
 }
 
-/// What a reader expects next.
+/// What the reader expects next.
 enum FormItem {
     /// The first boundary.
     Start,
@@ -92,7 +92,7 @@ impl FormReader {
     pub fn new(boundary: &str) -> Self {
         FormReader {
             delimiter: delimiter(boundary),
-            // The first boundary has no line break before it. Add one, so that all boundaries look alike.
+            // No line break precedes the first boundary; add one, so that all boundaries look alike.
             buffer: b"\r\n".to_vec(),
             at: 0,
             searched: 0,
@@ -101,8 +101,8 @@ impl FormReader {
         }
     }
 
-    /// Reads the next bytes. Returns the start of the form once it is complete, with the number of these bytes that
-    /// belong to it; the content of the file follows them. Do not call it again after that, or after an error.
+    /// Reads the next bytes. Once the start of the form is complete, returns it with the number of these bytes that
+    /// belong to it; the content of the file comes after them. Do not call it again after that, or after an error.
     /// Errors: `Malformed`, `FieldsTooLarge`, `NoFile`.
     pub fn read(&mut self, bytes: &[u8]) -> Result<Option<(FormStart, usize)>> {
         let before = self.buffer.len();
@@ -289,8 +289,8 @@ enum BoundaryLine {
 }
 
 impl BoundaryLine {
-    /// Reads a byte of the line. Errors: `Malformed` if the line continues, because it then only begins with the
-    /// boundary.
+    /// Reads a byte of the line. Errors: `Malformed` if the line continues, because then the line merely begins with
+    /// the boundary text.
     fn read(&mut self, byte: u8) -> Result<()> {
         *self = match (&*self, byte) {
             (BoundaryLine::Begun, b'-') => BoundaryLine::Hyphen,
@@ -312,8 +312,8 @@ impl BoundaryLine {
     }
 }
 
-/// Finds the end of a file, whose content arrives in pieces of any size. It holds no content: it only counts the bytes
-/// that may be the beginning of the boundary, because these bytes are known.
+/// Finds the end of a file, whose content arrives in pieces of any size. It stores no content: it only counts the bytes
+/// that may be the beginning of the boundary, because their values are known.
 pub struct FileReader {
     delimiter: Vec<u8>,
     /// The number of bytes at the end of the previous piece that match the beginning of the delimiter.
@@ -325,7 +325,7 @@ pub struct FileReader {
 /// The content of a file in one piece of a form.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FilePiece {
-    /// The number of bytes of [`FileReader::held`] that are content before this piece.
+    /// The number of bytes of [`FileReader::held`] that turned out to be content and precede this piece.
     pub held: usize,
     /// The part of the piece that is content.
     pub content: Range<usize>,

@@ -3,7 +3,7 @@
 //!
 //! Times are arguments, and so is the length of a day, so that tests need not wait. Expiry times are rounded up to
 //! midnight UTC, as on S3: an object written at three o'clock, with an expiry of one day, expires at the second
-//! midnight after that.
+//! midnight after it was written.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -21,7 +21,7 @@ const NEWER_MAX: u32 = 100;
 /// The length of a day.
 pub const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// The reason why a document is refused: S3's error code, and what to correct.
+/// The reason why a document is rejected: S3's error code, and what to correct.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LifecycleError {
     /// `MalformedXML`, `InvalidArgument`, `InvalidRequest` or `NotImplemented`.
@@ -49,7 +49,7 @@ fn request(message: impl Into<String>) -> LifecycleError {
 pub struct RuleFilter {
     /// The prefix that keys must have.
     pub prefix: Option<String>,
-    /// The tags that objects must have, all of them.
+    /// The tags that objects must have; all of them are required.
     pub tags: Tags,
     /// The size that objects must exceed, in bytes.
     pub larger_than: Option<u64>,
@@ -95,7 +95,7 @@ pub enum Expiration {
     Days(u32),
     /// On this date.
     Date(SystemTime),
-    /// Never. If the value is true, a delete marker is removed once it hides no version.
+    /// Never; the value says whether a delete marker is removed once it hides no version.
     DeleteMarker(bool),
 }
 
@@ -117,7 +117,7 @@ pub struct LifecycleRule {
     pub is_enabled: bool,
     /// The objects to which the rule applies.
     pub filter: RuleFilter,
-    /// What happens to latest versions.
+    /// What happens to the latest versions.
     pub expiration: Option<Expiration>,
     /// What happens to older versions.
     pub noncurrent: Option<NoncurrentExpiration>,
@@ -145,7 +145,7 @@ impl LifecycleRule {
     }
 
     /// Returns when a version expires that was replaced at `replaced` and is older than `newer` other noncurrent
-    /// versions; `None` if never.
+    /// versions; `None` if it never expires.
     pub fn noncurrent_expiry(&self, replaced: SystemTime, newer: u32, day: Duration) -> Option<SystemTime> {
         let rule = self.noncurrent.filter(|rule| rule.newer.is_none_or(|kept| newer >= kept))?;
         Some(expiry(replaced, rule.days, day))

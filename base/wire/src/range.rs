@@ -9,8 +9,8 @@ pub fn format_range(range: ByteRange) -> String {
     format!("bytes={range}")
 }
 
-/// Appends `first-last` of `range`, which must not be empty, to a list of ranges. Ranges are separated by a comma
-/// without a space, because some servers treat a space as the end of the list.
+/// Appends `range`, which must not be empty, to a list of ranges, in the form `first-last`. Ranges are separated by a
+/// comma without a space, because some servers treat a space as the end of the list.
 pub fn push_range(list: &mut Vec<u8>, range: &Range<u64>) {
     if list.last().is_some_and(u8::is_ascii_digit) {
         list.push(b',');
@@ -60,7 +60,7 @@ pub fn parse_content_range(text: &str) -> Option<(Range<u64>, Option<u64>)> {
     is_within.then_some((first..end, size))
 }
 
-/// Reads a number in HTTP's form: decimal digits and nothing else.
+/// Reads a number as HTTP defines it: decimal digits and nothing else.
 pub fn digits(text: &str) -> Option<u64> {
     let plain = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
     plain.then(|| text.parse().ok()).flatten()

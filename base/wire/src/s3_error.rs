@@ -1,8 +1,8 @@
 //! S3's error codes and statuses for every [`ErrorKind`], in both directions.
 //!
 //! If S3 has a code for a kind, that code is used. If S3 has none (for a full disk or a quota, for example), the kind
-//! has a code of our own: a Fordway client recovers the kind from this code, and other clients can still recognize the
-//! class of the failure by the HTTP status.
+//! has a code of our own: a Fordway client recovers the kind from this code, and other clients can still tell the class
+//! of the failure from the HTTP status.
 
 use fordway_store::ErrorKind;
 
@@ -53,7 +53,7 @@ pub const fn to_s3(kind: ErrorKind) -> (u16, &'static str) {
 }
 
 /// Returns the kind of error that a server's response reports. `code` is empty if there was no error document (as for
-/// HEAD). The status decides if the code is empty or unknown.
+/// HEAD). If the code is empty or unknown, the status determines the kind.
 pub fn from_s3(status: u16, code: &str) -> ErrorKind {
     // Another server may send `SlowDown` for any reason, so it does not mean `LockTimeout`.
     let is_said = |kind: &&ErrorKind| **kind != ErrorKind::LockTimeout && to_s3(**kind).1 == code;

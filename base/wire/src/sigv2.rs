@@ -51,7 +51,7 @@ pub struct LegacySignedRequest<'a> {
     pub host_bucket: Option<&'a str>,
     /// The encoded path, starting with `/`.
     pub path: &'a str,
-    /// The parameters of the query, not encoded, in any order.
+    /// The query parameters, not encoded, in any order.
     pub query: &'a [(&'a str, &'a str)],
     /// Names in lower case, and values, sorted by name; must contain `date` or `x-amz-date`.
     pub headers: &'a [(&'a str, &'a str)],

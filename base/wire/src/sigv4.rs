@@ -23,7 +23,7 @@ const ALGORITHM: &str = "AWS4-HMAC-SHA256";
 /// until [`SigningKey::is_for`] says that the day has changed.
 #[derive(Clone)]
 pub struct SigningKey {
-    /// An HMAC that has already processed the key. This saves half of the hash blocks of each signature.
+    /// An HMAC that has already processed the key, which saves half of the hash blocks for each signature.
     keyed: Hmac<Sha256>,
     day: String,
     scope: String,
@@ -226,9 +226,10 @@ impl SignedRequest<'_> {
     }
 }
 
-/// Drops spaces around a value, and reduces any run of spaces inside it to one.
+/// Removes leading and trailing spaces from a value, and reduces any run of spaces inside it to one.
 fn update_with_single_blanks(digest: &mut Sha256, value: &str) {
-    // Compares all bytes without an early exit, so that the compiler can vectorize the loop. Few values have spaces.
+    // This compares all bytes without an early exit, so that the compiler can vectorize the loop. Few values contain
+    // spaces.
     let has_space = value.bytes().fold(false, |found, byte| found | (byte == b' '));
     let value = if has_space { value.trim_matches(' ') } else { value };
     if !has_space || !value.contains("  ") {
@@ -255,7 +256,7 @@ fn hmac(key: &[u8], data: &[u8]) -> [u8; 32] {
     mac.finalize().into_bytes().into()
 }
 
-/// A SHA-256 in hexadecimal, in lower case.
+/// A SHA-256 in lower-case hexadecimal.
 type HexDigest = [u8; 64];
 
 fn hex(bytes: &[u8; 32]) -> HexDigest {
@@ -280,7 +281,8 @@ fn text_of(digits: &HexDigest) -> String {
     digits.iter().copied().map(char::from).collect()
 }
 
-/// Returns the digits in groups of eight: comparing these in constant time costs an eighth of comparing bytes.
+/// Returns the digits in groups of eight: comparing these in constant time costs an eighth of what comparing bytes
+/// does.
 fn words(digits: &HexDigest) -> [u64; 8] {
     let (groups, _) = digits.as_chunks::<8>();
     std::array::from_fn(|at| u64::from_ne_bytes(groups[at]))

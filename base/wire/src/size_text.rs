@@ -1,4 +1,4 @@
-//! Sizes in the form in which people write them.
+//! Sizes as people write them.
 
 const UNITS: [(&str, u64); 12] = [
     ("kib", 1 << 10),

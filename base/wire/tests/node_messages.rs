@@ -1,4 +1,4 @@
-//! Writes and reads back every message of the node lane, and reads bytes that are almost messages.
+//! Writes every message of the node lane and reads it back, and reads bytes that are almost messages.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -58,7 +58,7 @@ macro_rules! made {
     };
 }
 
-/// Implements [`Made`] for structs by making each field.
+/// Implements [`Made`] for structs by generating each field.
 macro_rules! made_structs {
     ($($name:ident { $($field:ident),* })*) => {
         $(impl Made for $name {
@@ -271,7 +271,7 @@ fn there_and_back<T: WriteField + ReadField + Debug>(answer: Result<T>) {
         (Err(put), Err(taken)) => assert_eq!(essence(put), essence(taken)),
         _ => panic!("{answer:?} became {read:?}"),
     }
-    // A response that is cut short is refused.
+    // A truncated response is refused.
     for len in 0..frame.fields.len() {
         let cut = MessageInput::all::<T>(&frame.fields[..len]);
         assert!(answer.is_err() || cut.is_err(), "{len} of {} bytes", frame.fields.len());
@@ -355,8 +355,8 @@ proptest! {
         there_and_back::<UploadListing>(make.any());
     }
 
-    /// A message with a few changed bytes is refused, or is read as another message. Nothing panics, and announced
-    /// bytes that are not sent take no memory.
+    /// A message with a few changed bytes is refused, or is read as another message. Nothing panics, and no memory is
+    /// allocated for bytes that are announced but not sent.
     #[test]
     fn changed_bytes_do_no_harm(
         seed in any::<u64>(),

@@ -1,4 +1,5 @@
-//! The cost of sockets alone: requests of 16 bytes, responses of 16 bytes and content.
+//! A bare server and client that measure the cost of sockets alone: a request is 16 bytes, a response 16 bytes plus
+//! content.
 
 use std::fs::File;
 use std::io::Read;
@@ -23,7 +24,7 @@ pub(crate) enum BareRequest {
     Echo,
     /// Returns 4 KiB of a file: open, fstat, pread, close.
     Small,
-    /// Passes a file descriptor of a file of 1 MiB.
+    /// Passes a file descriptor of a 1 MiB file.
     Descriptor,
 }
 
@@ -51,8 +52,7 @@ fn answer_all(client: &UnixStream, dir: &File) -> Result<()> {
     let (cores, lookout) = (std::thread::available_parallelism()?.get(), lookout()?);
     let (mut request, mut content) = ([0; MESSAGE_BYTES], vec![7; 4096]);
     loop {
-        // A client that received a file descriptor uses it for longer than the server
-        // polls.
+        // A client that has received a file descriptor reads the file, which takes longer than the server would poll.
         let is_large = request[0] == BareRequest::Descriptor as u8;
         let looks_out = !lookout.is_zero() && !is_large && 2 * OPEN.load(Ordering::Relaxed) <= cores;
         let received = wait(looks_out, |wait| receive(client, &mut request, wait));
@@ -122,7 +122,7 @@ impl BareClient {
         Ok(())
     }
 
-    /// Requests the file descriptor of 1 MiB, and reads the file into `body`.
+    /// Requests the file descriptor of the 1 MiB file, and reads the file into `body`.
     pub(crate) fn descriptor(&mut self, body: &mut Vec<u8>) -> Result<()> {
         send_all(&self.socket, &[BareRequest::Descriptor as u8; MESSAGE_BYTES], &[], None)?;
         let (socket, room) = (&self.socket, &mut self.buffer);

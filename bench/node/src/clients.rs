@@ -15,23 +15,23 @@ use fordway_sys::{Mode, OFlags, open_in, read_into_spare, stat};
 use crate::bare::{BareClient, BareRequest};
 use crate::{SMALL, bucket, is_wanted, node_store, small};
 
-/// A named operation; one call of it is timed.
+/// The name of an operation, and a function that performs it once.
 type TimedOperation<'w> = (&'static str, Box<dyn FnMut() -> Result<()> + 'w>);
 
-/// The number of calls in a block, and of objects in each call.
+/// The number of calls in a block, and the number of objects per call.
 struct BlockCalls {
     calls: usize,
     objects: usize,
 }
 
-/// Runs `ways` in blocks; prints the time of each way per object, and its ratio to the first way.
+/// Runs `ways` in blocks; prints the time per object of each way, and its ratio to that of the first way.
 fn ways(title: &str, shape: &BlockCalls, mut ways: Vec<TimedOperation<'_>>, rounds: usize) -> Result<()> {
     if !is_wanted(title) {
         return Ok(());
     }
     let mut times: Vec<Vec<f64>> = ways.iter().map(|_| Vec::new()).collect();
     let mut shuffle = SeededRandom::new(7);
-    // The first round warms up.
+    // The first round is a warm-up.
     for round in 0..=rounds {
         let mut order: Vec<usize> = (0..ways.len()).collect();
         shuffle.shuffle(&mut order);
@@ -180,10 +180,10 @@ fn puts(root: &Path, gateway: &Path, rounds: usize) -> Result<()> {
     Ok(())
 }
 
-/// The time for which all clients run in a round.
+/// The time for which all clients run in each round.
 const ROUND_MS: u64 = 500;
 
-/// Gets 4 KiB repeatedly, starting when standard input ends; prints the number of gets.
+/// Gets 4 KiB objects repeatedly, starting when standard input ends; prints the number of gets.
 pub(crate) fn client(lane: &str, socket: &Path, ms: u64) -> Result<()> {
     let (mut body, bucket) = (Vec::new(), bucket()?);
     let keys = (0..SMALL).map(|number| Ok(Key::new(small(number))?)).collect::<Result<Vec<_>>>()?;
@@ -207,7 +207,7 @@ pub(crate) fn client(lane: &str, socket: &Path, ms: u64) -> Result<()> {
     Ok(())
 }
 
-/// Returns the operations per second of this many clients together.
+/// Returns the total operations per second of `clients` concurrent clients.
 fn throughput(lane: &str, socket: &Path, clients: usize) -> Result<f64> {
     let start = |_| -> Result<Child> {
         let mut command = Command::new(std::env::current_exe()?);
@@ -215,7 +215,7 @@ fn throughput(lane: &str, socket: &Path, clients: usize) -> Result<f64> {
         Ok(command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?)
     };
     let mut all = (0..clients).map(start).collect::<Result<Vec<_>>>()?;
-    // Waits until all clients have connected and made one get.
+    // Give all clients time to connect and make one get.
     std::thread::sleep(Duration::from_millis(100 + 5 * clients as u64));
     all.iter_mut().for_each(|client| drop(client.stdin.take()));
     let mut total = 0.0;

@@ -1,5 +1,5 @@
-//! Compares the node lane with bare sockets that do the same work, and with POSIX calls: blocks in random order, and
-//! the median of the ratios of all rounds, with its interval.
+//! Compares the node lane with bare sockets that do the same work, and with POSIX calls. Blocks run in random order;
+//! the results are medians of the ratios of all rounds, with their intervals.
 //!
 //! Gateway, bare server and clients are separate processes of this program, selected by its first argument.
 
@@ -26,7 +26,7 @@ static ALLOCATOR: fordway_sys::HalfPageAllocator = fordway_sys::HalfPageAllocato
 /// The number of 4 KiB objects.
 const SMALL: usize = 64;
 
-/// The environment variable that is 0 if threads of the gateway stay on the processor of their client.
+/// The environment variable that, if set to 0, lets the gateway's threads stay on the processor of their client.
 const LEAVES_CLIENT: &str = "LEAVES_CLIENT";
 
 fn main() -> Result<()> {
@@ -55,7 +55,7 @@ fn run() -> Result<()> {
     clients::compare_many(&gateway.socket, &bare.socket, rounds.div_ceil(4))
 }
 
-/// Creates a scratch directory with a root that holds the objects that clients read. Returns both.
+/// Creates a scratch directory, and in it a root with the objects for the clients to read. Returns both.
 fn filled_root() -> Result<(TempDir, PathBuf)> {
     let place = std::env::var("ROOT").unwrap_or_else(|_| "/dev/shm".to_owned());
     let dir = tempfile::Builder::new().prefix("fordway-node-").tempdir_in(place)?;
@@ -97,7 +97,7 @@ fn serve(root: &str, socket: &str) -> Result<()> {
     Ok(())
 }
 
-/// A server process, which ends with this one.
+/// A server process that ends when this process ends.
 struct ServerProcess {
     process: Child,
     socket: PathBuf,
@@ -123,7 +123,7 @@ impl Drop for ServerProcess {
     }
 }
 
-/// Returns the time for which both servers poll for the next request if cores are free: `LOOKOUT_US`, or 20 µs.
+/// Returns how long both servers poll for the next request if cores are free: `LOOKOUT_US`, or 20 µs.
 fn lookout() -> Result<Duration> {
     Ok(Duration::from_micros(std::env::var("LOOKOUT_US").map_or(Ok(20), |us| us.parse())?))
 }

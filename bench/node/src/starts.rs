@@ -1,4 +1,5 @@
-//! Fresh starts of gateway and client: the kernel places both anew each time, and they often stay where they are.
+//! Restarts gateway and client many times: at each start, the kernel places both on processors anew, and they often
+//! stay there.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -11,11 +12,11 @@ use fordway_sys::process_usage;
 
 use crate::{LEAVES_CLIENT, SMALL, ServerProcess, bucket, filled_root, node_store, small};
 
-/// The number of calls whose time is one sample.
+/// The number of calls that are timed together as one sample.
 const BLOCK: usize = 200;
-/// The time for which a client calls before it is measured, and for which each operation is measured.
+/// The duration of the warm-up and of the measurement of each operation.
 const PHASE: Duration = Duration::from_millis(300);
-/// The highest accepted ratio of the slowest to the fastest start, as gateways run by default.
+/// The highest accepted ratio of the slowest to the fastest start, with the gateway's default settings.
 const RATIO_MAX: f64 = 1.3;
 const OPERATIONS: [&str; 2] = ["4 KiB get", "head"];
 
@@ -26,12 +27,13 @@ struct StartFigures {
     sleeps: f64,
 }
 
-/// Starts gateway and client `STARTS` times (20), with gateways whose threads leave the processor of their client and
-/// with those whose threads stay, in turn. Errors: the default gateway has two speeds.
+/// Starts gateway and client `STARTS` times (20 by default) in each of two modes, alternately: the gateway's threads
+/// leave the processor of their client, or stay on it. Errors: in the default mode, the slowest start is much slower
+/// than the fastest.
 pub(crate) fn run() -> Result<()> {
     let starts = std::env::var("STARTS").map_or(Ok(20), |starts| starts.parse())?;
     let (dir, root) = filled_root()?;
-    // By whether threads leave, and by operation.
+    // Indexed by whether threads leave, then by operation.
     let mut found: [[Vec<StartFigures>; 2]; 2] = Default::default();
     for _ in 0..starts {
         for (leaves, of_kind) in [("0", 0), ("1", 1)] {
@@ -86,7 +88,8 @@ fn one_start(socket: &Path) -> Result<Vec<StartFigures>> {
     String::from_utf8(done.stdout)?.lines().map(read).collect()
 }
 
-/// Gets and then heads 4 KiB objects, each for `phase` after as long a warm-up. Prints a line for each operation.
+/// Calls get and then head on 4 KiB objects, each for `phase` after a warm-up of the same length. Prints a line for
+/// each operation.
 pub(crate) fn client(socket: &Path, phase: Duration) -> Result<()> {
     let (node, bucket, mut body) = (node_store(socket), bucket()?, Vec::new());
     let keys = (0..SMALL).map(|number| Ok(Key::new(small(number))?)).collect::<Result<Vec<_>>>()?;
@@ -107,7 +110,7 @@ pub(crate) fn client(socket: &Path, phase: Duration) -> Result<()> {
     Ok(())
 }
 
-/// Repeats a call for `phase`. Returns the median time of the blocks, so that a short disturbance does not count.
+/// Repeats a call for `phase`. Returns the median over blocks of calls, so that a short disturbance does not count.
 fn timed(phase: Duration, call: &mut dyn FnMut(usize) -> Result<()>) -> Result<StartFigures> {
     let (start, slept, mut blocks) = (Instant::now(), process_usage().voluntary_switches, Vec::new());
     while start.elapsed() < phase {

@@ -1,5 +1,5 @@
-//! Compares the embedded store with plain files, and with the `object_store` crate's `LocalFileSystem`, which is called
-//! on tokio, as usual; all in one run of interleaved blocks.
+//! Compares the embedded store with plain files, and with the `object_store` crate's `LocalFileSystem`, which runs on
+//! tokio, as it usually does; all in one run of interleaved blocks.
 //!
 //! Prints the table of `fordway compare` for objects of one size, then the costs of an overwrite, of keys outside one
 //! flat directory, of a listing in pages, and of completing a multipart upload.

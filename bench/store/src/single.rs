@@ -25,7 +25,8 @@ fn text(interval: &ConfidenceInterval) -> String {
     format!("{:.2} [{:.2}, {:.2}]", interval.value, interval.low, interval.high)
 }
 
-/// Compares replacing objects with a write to a temporary file and a rename over the old one.
+/// Compares overwriting objects with replacing plain files, which writes a temporary file and renames it over the old
+/// one.
 pub(crate) fn overwrite(place: &Path, size: usize, rounds: usize) -> Result<()> {
     let (plain, s3) = (place.join("overwrite"), place.join("s3"));
     fs::create_dir(&plain)?;
@@ -78,7 +79,7 @@ pub(crate) fn batches(s3: &Path, size: usize, rounds: usize) -> Result<()> {
     Ok(())
 }
 
-/// Times the completion of 32 uniform parts of 8 MiB.
+/// Times the completion of an upload of 32 parts of 8 MiB each.
 pub(crate) fn complete(s3: &Path, rounds: usize) -> Result<()> {
     let (store, bucket, key) =
         (PosixStore::open(s3, PosixConfig::default())?, Bucket::new("complete")?, Key::new("k")?);
@@ -118,13 +119,13 @@ pub(crate) fn list(s3: &Path, keys: usize) -> Result<()> {
     for i in 0..keys {
         store.put(&bucket, &Key::new(format!("k{:02}-{i:08}", i % 100))?, b"x", &PutOptions::default())?;
     }
-    // The store does not trust directory times that are younger than a clock tick.
+    // The store does not trust directory timestamps that are less than one clock tick old.
     std::thread::sleep(std::time::Duration::from_millis(50));
     let one_page = |query: ListQuery| timed(|| Ok(store.list(&bucket, &query)?));
     let all = || ListQuery { max_keys: usize::MAX, ..Default::default() };
     let (mut stream, mut pages, mut readdir, mut prefix) = (vec![], vec![], vec![], vec![]);
     for _ in 0..5 {
-        // The store is opened again each time, so that the first page is cold.
+        // Reopen the store each time, so that the first page is read with a cold cache.
         let cold = PosixStore::open(s3, PosixConfig::default())?;
         stream.push(timed(|| Ok(cold.list(&bucket, &all())?))?);
         let cold = PosixStore::open(s3, PosixConfig::default())?;

@@ -1,8 +1,9 @@
-//! Keys outside one flat directory: missing keys, keys that are alone in their directory, and keys that are the first
-//! in three new directories.
+//! Keys that do not share one flat directory: missing keys, keys that are alone in their directory, and keys whose
+//! three parent directories must be created.
 //!
-//! Compares the store with plain files, and with bare system calls that may not leave the root either. The bare calls
-//! resolve a path by `openat2`, because no call that describes a file by its path supports `RESOLVE_BENEATH`.
+//! Compares the store with plain files, and with bare system calls that, like the store, cannot leave the root. The
+//! bare calls resolve a path with `openat2`, because no call that returns a file's attributes by path supports
+//! `RESOLVE_BENEATH`.
 
 use std::fs::{self, File};
 use std::io::{ErrorKind, Write};
@@ -20,7 +21,7 @@ use rustix::fs::{
 /// The number of calls in a block. Blocks of the three ways are interleaved.
 const BLOCK: usize = 200;
 
-/// The compared directories: one for plain files, one for bare calls, and a bucket.
+/// The directories that are compared: one for plain files, one for bare calls, and a bucket.
 struct ComparedDirectories<'p> {
     plain: &'p Path,
     bare: &'p Path,
@@ -39,7 +40,7 @@ impl ComparedDirectories<'_> {
     }
 }
 
-/// The three ways to do one call; the argument is the number of a key.
+/// The same call, made in three ways; the argument is the number of the key.
 struct ComparedCalls<'c> {
     plain: &'c mut dyn FnMut(usize) -> Result<()>,
     bare: &'c mut dyn FnMut(usize) -> Result<()>,
@@ -54,14 +55,14 @@ pub(crate) fn sparse(place: &Path, rounds: usize) -> Result<()> {
     let (store, bucket) = (PosixStore::open(&s3, PosixConfig::default())?, Bucket::new("sparse")?);
     store.create_bucket(&bucket)?;
     let dirs = ComparedDirectories { plain: &plain, bare: &bare, store, bucket };
-    // A first put creates the bucket's private area, which any bucket in use has.
+    // A first put creates the bucket's private area, which every bucket in use has.
     dirs.put("first")?;
     missing(&dirs, rounds)?;
     lonely(&dirs, rounds)?;
     new_levels(&dirs, rounds)
 }
 
-/// Measures a HEAD of missing keys.
+/// Measures the HEAD of missing keys.
 fn missing(dirs: &ComparedDirectories, rounds: usize) -> Result<()> {
     let root = File::open(dirs.bare)?;
     measure(
@@ -85,7 +86,7 @@ fn missing(dirs: &ComparedDirectories, rounds: usize) -> Result<()> {
     )
 }
 
-/// Measures a HEAD of objects that are alone in their directories, each visited once a round.
+/// Measures the HEAD of objects that are alone in their directories, each visited once.
 fn lonely(dirs: &ComparedDirectories, rounds: usize) -> Result<()> {
     let keys = (rounds + 1) * BLOCK;
     let name = |number: usize| format!("d{number:06}/object");
@@ -121,7 +122,7 @@ fn lonely(dirs: &ComparedDirectories, rounds: usize) -> Result<()> {
     )
 }
 
-/// Measures a put of the first object in three directories that must be created.
+/// Measures the put of an object whose three parent directories must be created.
 fn new_levels(dirs: &ComparedDirectories, rounds: usize) -> Result<()> {
     let root = File::open(dirs.bare)?;
     measure(
@@ -165,7 +166,7 @@ fn measure(what: &str, rounds: usize, calls: ComparedCalls) -> Result<()> {
         bare.push(by_plain / block(numbers.clone(), calls.bare)?);
         ours.push(by_plain / block(numbers, calls.ours)?);
     }
-    // The first round warms up.
+    // The first round is a warm-up.
     let interval = |ratios: &[f64]| median_interval(&ratios[1..], 1).context("too few rounds");
     println!(
         "{what}: {} x posix; bare calls beneath a root: {}",

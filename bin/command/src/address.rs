@@ -62,7 +62,7 @@ impl StorageAddress {
         Ok(StorageAddress::Local(PathBuf::from(text)))
     }
 
-    /// Returns the same address as a directory: appends a slash to a key that lacks one.
+    /// Returns this address as a directory: appends a slash to a key that lacks one.
     pub fn into_directory(self) -> Self {
         match self {
             StorageAddress::S3(bucket, key) if !key.is_empty() && !key.ends_with('/') => {
@@ -100,7 +100,7 @@ impl StorageAddress {
         }
     }
 
-    /// Returns a bucket given without a key. Errors: `InvalidArgument`.
+    /// Returns the bucket of an address that has no key. Errors: `InvalidArgument`.
     pub fn into_bucket(self) -> Result<Bucket> {
         match self.into_s3()? {
             (bucket, key) if key.is_empty() => Ok(bucket),
@@ -135,9 +135,9 @@ impl fmt::Display for StorageAddress {
     }
 }
 
-/// Returns the path of `relative` (a key without the prefix that is copied) under `root`.
+/// Returns the path of `relative` (a key without the copied prefix) under `root`.
 ///
-/// Not every key can be a path. Rejects segments that would leave `root` or map to another key's path (`..`, `.` and
+/// Not every key can be a path. Rejects segments that would escape `root` or map to another key's path (`..`, `.` and
 /// empty segments, hence also absolute paths), and segments with a NUL byte. Errors: `InvalidArgument`.
 fn local_path(root: &Path, relative: &str) -> Result<PathBuf> {
     let hostile = |segment: &str| matches!(segment, "" | "." | "..") || segment.contains('\0');

@@ -1,4 +1,4 @@
-//! Options that commands of both programs take.
+//! Options shared by the commands of both programs.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -57,8 +57,8 @@ pub struct CallArgs {
     /// Maximum number of connections to the server
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub connections: u32,
-    /// HTTP version for http(s) files: 1.1, or 2 (negotiated by TLS, or with prior knowledge), which sends requests
-    /// as streams of one connection
+    /// HTTP version for http(s) files: 1.1, or 2 (negotiated by TLS, or with prior knowledge), which multiplexes
+    /// requests over one connection
     #[arg(long, value_name = "VERSION", env = "FORDWAY_HTTP_VERSION", default_value = "1.1", value_parser = http_version)]
     pub http: HttpVersion,
     /// Time limit for an operation (opening the file, or one call), including retries and waits, such as 30s or 5m
@@ -130,7 +130,7 @@ fn http_version(number: &str) -> Result<HttpVersion, String> {
     HttpVersion::named(number).map_err(|error| error.detail().to_owned())
 }
 
-/// Reads `FIRST-LAST`, `FIRST-` or `-COUNT`. Errors: as clap shows them.
+/// Reads `FIRST-LAST`, `FIRST-` or `-COUNT`. Errors: messages that clap prints.
 pub fn byte_range(text: &str) -> Result<ByteRange, String> {
     let help = || "write FIRST-LAST, FIRST- or -COUNT".to_owned();
     let number = |digits: &str| digits.parse::<u64>().map_err(|_| help());

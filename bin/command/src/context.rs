@@ -25,9 +25,9 @@ pub struct CommandContext {
     opened: Mutex<Option<Lane>>,
     /// The streams: standard output, messages and progress.
     pub output: CommandOutput,
-    /// The request to stop.
+    /// The flag that tells the command to stop.
     pub interrupt: InterruptFlag,
-    /// The cache of descriptions of files with replicas, if any.
+    /// The cache of Metalinks and URL lists, if any.
     pub metalinks: Option<MetalinkCache>,
     input: Mutex<Option<Box<dyn Read + Send>>>,
     web: OnceLock<Arc<HttpSession>>,
@@ -87,7 +87,7 @@ impl CommandContext {
         })
     }
 
-    /// Returns standard input, which can be taken once. Errors: `InvalidArgument` the second time.
+    /// Returns standard input, which can be taken only once. Errors: `InvalidArgument` the second time.
     pub fn take_input(&self) -> Result<Box<dyn Read + Send>> {
         let taken = self.input.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).take();
         taken.ok_or_else(|| {
@@ -103,7 +103,7 @@ pub struct InterruptFlag(Arc<InterruptCleanup>);
 #[derive(Default)]
 struct InterruptCleanup {
     is_raised: AtomicBool,
-    /// Temporary files, and whether each can be resumed. No user chose their names.
+    /// Temporary files, and whether each can be resumed. Their names are generated, not chosen by a user.
     temporary: Mutex<BTreeMap<PathBuf, LeftoverKind>>,
     on_hang_up: Mutex<Option<Box<dyn Fn() + Send>>>,
 }
@@ -132,8 +132,8 @@ impl InterruptFlag {
         Ok(())
     }
 
-    /// Registers a temporary file, which is treated as `leftover` says if a signal ends the process at once. The
-    /// registration lasts until the returned value is dropped.
+    /// Registers a temporary file. If a signal ends the process immediately, `leftover` decides whether the file may be
+    /// kept. The registration lasts until the returned value is dropped.
     pub fn temporary(&self, path: &Path, leftover: LeftoverKind) -> TemporaryFile {
         self.temporaries().insert(path.to_owned(), leftover);
         TemporaryFile { path: path.to_owned(), interrupt: self.clone() }
@@ -162,8 +162,8 @@ impl InterruptFlag {
         *self.0.on_hang_up.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(reload));
     }
 
-    /// Handles SIGHUP, which is sent when the terminal closes, or to make a daemon reload its files. Returns whether
-    /// there was a reload to call.
+    /// Handles SIGHUP, which the kernel sends when the terminal closes, and operators send to make a daemon reload its
+    /// files. Returns whether there was a reload to call.
     pub fn hang_up(&self) -> bool {
         let reload = self.0.on_hang_up.lock().unwrap_or_else(PoisonError::into_inner);
         reload.as_ref().map(|reload| reload()).is_some()
@@ -173,7 +173,7 @@ impl InterruptFlag {
 /// Whether an incomplete file can be reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LeftoverKind {
-    /// The file is useless.
+    /// The file cannot be reused.
     Useless,
     /// The same command can resume from the file.
     Resumable,

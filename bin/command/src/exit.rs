@@ -10,7 +10,7 @@ use fordway_store::{Error, ErrorKind};
 pub enum CommandExit {
     /// Everything succeeded.
     Ok = 0,
-    /// A failure that has no separate code, or a listing that matched nothing.
+    /// A failure without an exit code of its own, or a listing that matched nothing.
     Failure = 1,
     /// The command line is invalid, or a name or value in it is.
     Usage = 2,
@@ -31,7 +31,8 @@ pub enum CommandExit {
 }
 
 impl CommandExit {
-    /// Returns the code for an error. For an `Io` error of a local file, the operating system's error decides.
+    /// Returns the code for an error. For an `Io` error on a local file, the underlying operating-system error
+    /// determines the code.
     pub fn of(error: &Error) -> Self {
         let system = std::error::Error::source(error).and_then(|source| source.downcast_ref::<io::Error>());
         match (error.kind(), system.map(io::Error::kind)) {
@@ -40,7 +41,7 @@ impl CommandExit {
         }
     }
 
-    /// Returns the code for a kind of error; lists every kind on purpose.
+    /// Returns the code for a kind of error; matches every kind explicitly, so that a new kind must be given a code.
     pub fn of_kind(kind: ErrorKind) -> Self {
         use ErrorKind as K;
         match kind {
@@ -91,7 +92,8 @@ pub fn file_error(doing: &str, path: impl std::fmt::Display, error: io::Error) -
 mod tests {
     use super::*;
 
-    /// Checks the codes against the table in the manual. Changing the code of a kind is visible to scripts.
+    /// Checks the codes against the table in the manual. Scripts depend on these codes, so changing one is a visible
+    /// change.
     #[test]
     fn every_kind_has_the_documented_code() {
         let documented = |kind: ErrorKind| match kind.name() {

@@ -54,7 +54,7 @@ pub fn beside(name: &str) -> Option<PathBuf> {
     file.is_file().then_some(file)
 }
 
-/// Returns the path of the file `name` in the first directory of PATH that has it.
+/// Returns the path of the file `name` in the first directory of PATH that contains it.
 pub fn program(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path).map(|dir| dir.join(name)).find(|file| file.is_file())

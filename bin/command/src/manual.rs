@@ -16,7 +16,7 @@ use crate::exit::file_error;
   fordway completions zsh > ~/.zfunc/_fordway
   fordway completions fish > ~/.config/fish/completions/fordway.fish")]
 pub struct CompletionsArgs {
-    /// Shell to complete commands in
+    /// Shell to generate the script for
     pub shell: Shell,
 }
 

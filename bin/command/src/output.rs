@@ -95,7 +95,7 @@ impl CommandOutput {
         self.bar.suspend(|| self.record(record).and_then(|()| self.flush()))
     }
 
-    /// Prints bytes unchanged. Errors: `Io`, also if the reader has exited.
+    /// Prints bytes unchanged. Errors: `Io`, including when the reader of the output has exited.
     pub fn data(&self, bytes: &[u8]) -> Result<()> {
         self.written(lock(&self.stdout).write_all(bytes))
     }
@@ -155,7 +155,7 @@ impl CommandOutput {
         self.bar.inc_length(bytes);
     }
 
-    /// Adds bytes to those done.
+    /// Adds to the number of bytes done.
     pub fn advance_bytes(&self, bytes: u64) {
         self.bar.inc(bytes);
     }

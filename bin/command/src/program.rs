@@ -41,7 +41,8 @@ pub fn finish(ended: Result<CommandExit>, context: &CommandContext) -> CommandEx
     }
 }
 
-/// Reports the error that ended a command. Does not report that the reader of the output has exited, as in `fordway ls
+/// Reports the error that ended a command. Reports nothing if the error only means that the reader of the output has
+/// exited, as in `fordway ls
 /// | head`.
 fn tell(context: &CommandContext, error: &Error) -> CommandExit {
     if context.output.is_reader_gone(error) {

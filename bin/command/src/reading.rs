@@ -1,5 +1,5 @@
-//! Reads ranges in calls, one after the other or several in flight, or reads a whole file, block by block. Ranges may
-//! come from a list with one `offset length` per line.
+//! Reads ranges in calls, either one after the other or with several in flight, or reads a whole file block by block.
+//! Ranges may come from a list with one `offset length` per line.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -21,7 +21,7 @@ use crate::replicas::{OpenedFile, OpenedTicket, ReplicaOpener};
 
 /// The description of a read.
 pub struct ReadPlan<'a> {
-    /// The URL; empty if only a Metalink is named.
+    /// The URL; empty if only a Metalink is given.
     pub url: &'a str,
     /// The bytes to read: ranges, or the whole file.
     pub what: ReadSelection<'a>,
@@ -229,8 +229,8 @@ fn read_ranges_of(
         let Some((started, call, ticket)) = under_way.pop_front() else { return Ok(file.traffic()) };
         memory = match (file.wait(ticket), &file) {
             (Err(error), OpenedFile::One(_)) => {
-                // Reading continues with replicas. Calls that were in flight on the failed file are repeated, in the
-                // same order.
+                // Reading continues from the replicas. Calls that were in flight when the file failed are submitted
+                // again, in the same order.
                 file = OpenedFile::Many(reading.places().instead(reading.url, error, context)?);
                 for (_, call, ticket) in &mut under_way {
                     *ticket = file.submit(call, Vec::new())?;
@@ -243,7 +243,7 @@ fn read_ranges_of(
     }
 }
 
-/// Reads from a store that responds at once, so that each call is completed before the next one is made.
+/// Reads from a store whose calls are synchronous: each call completes before the next one starts.
 fn read_object(
     reading: &ReadPlan,
     ranges: &[(u64, usize)],

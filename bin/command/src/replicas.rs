@@ -31,7 +31,7 @@ pub struct ReplicaOpener<'a> {
     pub connections: usize,
     /// The HTTP version.
     pub http: HttpVersion,
-    /// The deadline of an operation, retries included.
+    /// The time limit for an operation, including retries.
     pub deadline: Option<Duration>,
 }
 
@@ -250,7 +250,7 @@ impl OpenedFile {
         }
     }
 
-    /// Waits for a ticket. Errors: also `Internal`, for a ticket of a different file.
+    /// Waits for a ticket. Errors: those of the requests, and `Internal` for a ticket of a different file.
     pub fn wait(&self, ticket: OpenedTicket) -> Result<Vec<u8>> {
         match (self, ticket) {
             (OpenedFile::One(file), OpenedTicket::One(ticket)) => Ok(file.wait(ticket)?.bytes),
@@ -259,7 +259,8 @@ impl OpenedFile {
         }
     }
 
-    /// Passes the bytes of `range` to `sink` in order; continues at another location if the only one fails.
+    /// Passes the bytes of `range` to `sink` in order; if the file was opened at a single location and that fails,
+    /// continues at another.
     pub fn copy_range(
         &self,
         range: Range<u64>,
@@ -276,7 +277,7 @@ impl OpenedFile {
             sink(bytes).inspect_err(|_| has_sink_failed = true)
         };
         let copied = match range == (0..file.size_bytes()) {
-            // Bytes already passed to `sink` cannot be taken back, so a mismatch with the server's digest is still an
+            // Bytes already passed to `sink` cannot be revoked, so a mismatch with the server's digest remains an
             // error.
             true => file.copy_verified(0, &|| Ok(Box::new(std::io::empty())), &mut counted).map(drop),
             false => file.copy_range(range.clone(), &mut counted),

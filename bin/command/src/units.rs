@@ -31,7 +31,7 @@ pub fn parse_bit_rate(text: &str) -> Result<u64, String> {
     })
 }
 
-/// Formats a count, as in `1 range` and `2 ranges`. The plural of `thing` must be formed with an `s`.
+/// Formats a count, as in `1 range` and `2 ranges`. `thing` must be a noun whose plural is formed by adding an `s`.
 pub fn counted(count: u64, thing: &str) -> String {
     let plural = if count == 1 { "" } else { "s" };
     format!("{count} {thing}{plural}")
@@ -56,7 +56,7 @@ pub fn human_bytes(bytes: u64) -> String {
     format!("{value:.1} {unit}")
 }
 
-/// Formats a size as a plain number, or for humans if `human`.
+/// Formats a size as a plain number, or in human-readable form if `human` is set.
 pub fn show_bytes(bytes: u64, human: bool) -> String {
     if human { human_bytes(bytes) } else { bytes.to_string() }
 }

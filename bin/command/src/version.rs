@@ -2,8 +2,8 @@
 
 use std::sync::OnceLock;
 
-/// The commit from which a release is built; tools/dist sets the variable. Other builds state no commit, because
-/// including it would require linking again after every commit.
+/// The commit from which a release is built; tools/dist sets the variable. Other builds do not include the commit,
+/// because every commit would then force a relink.
 const COMMIT: Option<&str> = option_env!("FORDWAY_COMMIT");
 
 /// Returns the output of `--version` after the program's name: the version, the commit, and the enabled features. `-V`

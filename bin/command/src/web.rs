@@ -6,7 +6,7 @@ use std::sync::Arc;
 use fordway_http::vector::{HttpSession, SessionOptions};
 use fordway_http::{ProxySettings, SessionCredentials, TlsRoots};
 
-/// Schemes of web servers, and the HTTP scheme of each.
+/// URL schemes of web servers, and the HTTP scheme that each stands for.
 const SCHEMES: [(&str, &str); 4] =
     [("http://", "http://"), ("https://", "https://"), ("dav://", "http://"), ("davs://", "https://")];
 
@@ -30,8 +30,8 @@ pub fn ca_bundle() -> Option<PathBuf> {
     std::env::var_os("AWS_CA_BUNDLE").filter(|path| !path.is_empty()).map(PathBuf::from)
 }
 
-/// Creates connections with the credentials and proxies that the environment names. `ca_bundle` has precedence over the
-/// environment's CA bundle.
+/// Creates connections with the credentials and proxies that the environment names. `ca_bundle` takes precedence over
+/// the environment's CA bundle.
 pub fn session(ca_bundle: Option<PathBuf>, options: SessionOptions) -> Arc<HttpSession> {
     let tls_roots = TlsRoots::find(ca_bundle);
     let (credentials, proxies) = (SessionCredentials::discover(), ProxySettings::discover());

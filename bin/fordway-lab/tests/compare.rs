@@ -1,4 +1,4 @@
-//! `fordway compare` as a process: its output, the files that it leaves behind, and how it ends.
+//! Tests `fordway compare` as a separate process: its output, the files that it leaves behind, and how it ends.
 
 use std::io::{BufRead, BufReader};
 use std::net::{TcpListener, TcpStream};
@@ -166,7 +166,7 @@ fn what_is_no_directory_is_said_in_a_sentence() {
     assert!(text(&ran.stderr).contains("--root /does/not/exist"), "{}", text(&ran.stderr));
 }
 
-/// Returns the path of the gateway program, next to the tested one; `cargo build` builds both.
+/// Returns the path of the gateway program, which is next to the program under test; `cargo build` builds both.
 fn gateway_program() -> PathBuf {
     Path::new(env!("CARGO_BIN_EXE_fordway-lab")).with_file_name("fordway")
 }
@@ -238,7 +238,7 @@ impl Drop for Service {
     }
 }
 
-/// Returns an address at which nothing listens now.
+/// Returns an address on which nothing is listening.
 fn free_address() -> String {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string()
 }
@@ -288,7 +288,7 @@ fn versitygw_is_a_row_and_is_left_as_it_was() {
     }
 }
 
-/// Endpoints of other lanes can be targets too: here, a directory with other settings.
+/// Endpoints of other lanes can also be targets; here, the target is a directory with other settings.
 #[test]
 fn a_directory_with_other_settings_is_a_row() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! `fordway doctor` as the binary, on this machine and on copies of others.
+//! Runs the binary `fordway doctor` on this machine and on copies of the files of other machines.
 
 use std::collections::BTreeMap;
 use std::process::{Command, Output};
@@ -46,7 +46,7 @@ fn this_machine_is_listened_to_and_goes_on_without_mpi() {
     assert!(
         found("noise")["measured"][0]["value"].as_f64().is_some_and(|share| (0.0..100.0).contains(&share))
     );
-    // An empty PATH has no MPI launcher.
+    // With an empty PATH, no MPI launcher is found.
     let ranks = found("mpi-latency");
     assert_eq!(ranks["verdict"], "cannot_see");
     assert!(ranks["what"].as_str().unwrap().starts_with("not measured: "), "{ranks}");

@@ -1,5 +1,5 @@
-//! The ledger and the probe as processes: their output, and the files that they leave behind. Durations are not
-//! checked.
+//! Tests the ledger and the probe as separate processes: their output, and the files that they leave behind. Durations
+//! are not checked.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -30,7 +30,7 @@ fn names(dir: &Path) -> Vec<String> {
     names
 }
 
-/// Every path, at sizes on both sides of the threshold above which content is sent differently.
+/// Measures every path at sizes on both sides of the threshold above which content is sent differently.
 #[test]
 fn every_path_is_taken_apart() {
     let dir = tempfile::tempdir().unwrap();
@@ -212,7 +212,7 @@ fn what_cannot_be_measured_is_said() {
     assert!(names(dir.path()).is_empty());
 }
 
-/// `fordway-lab` refuses an `--endpoint` that it would not use, and reports one from the environment.
+/// `fordway-lab` rejects an `--endpoint` that it would not use, and reports one from the environment.
 #[test]
 fn an_endpoint_is_never_ignored_without_a_word() {
     let dir = tempfile::tempdir().unwrap();
@@ -254,7 +254,7 @@ fn an_endpoint_is_never_ignored_without_a_word() {
     assert!(text(&ran.stderr).contains(told), "{}", text(&ran.stderr));
 }
 
-/// The former name of an option is refused with a message that has the new name.
+/// The former name of an option is rejected with a message that gives the new name.
 #[test]
 fn renamed_options_are_answered_with_their_new_names() {
     let dir = tempfile::tempdir().unwrap();

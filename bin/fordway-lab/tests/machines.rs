@@ -1,4 +1,4 @@
-//! `machines measure`, `compare` and `pick` as processes. The machine's speed is not checked.
+//! Tests `machines measure`, `compare` and `pick` as separate processes. The machine's speed is not checked.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -145,7 +145,7 @@ fn a_program_that_fails_says_why() {
     assert!(network["how"].as_str().unwrap().contains("its output: unable to connect"), "{network}");
 }
 
-/// The same with the real programs.
+/// Measures with the real programs instead of stand-ins.
 #[test]
 fn the_programs_of_debian_are_understood() {
     if !fordway_needs::programs(&["tachyon", "fio", "iperf3"]) {

@@ -1,5 +1,5 @@
-//! `netlab` as a user runs it: the link, exit codes, and what remains after it is killed. Namespaces require root;
-//! without it, these tests are skipped with a message.
+//! Tests `netlab` as a user would run it: the link, exit codes, and what remains after it is killed. Namespaces require
+//! root; without it, these tests are skipped with a message.
 
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::CommandExt;
@@ -32,7 +32,7 @@ fn a_client_reads_from_a_server_through_the_link() {
     std::fs::create_dir(dir.path().join("bucket")).unwrap();
     std::fs::write(dir.path().join("bucket/object"), vec![b'x'; 1_000_000]).unwrap();
     let stats = dir.path().join("stats.json");
-    // The gateway program is next to the tested one; `cargo build` builds both.
+    // The gateway program is next to the program under test; `cargo build` builds both.
     let fordway = std::path::Path::new(env!("CARGO_BIN_EXE_fordway-lab")).with_file_name("fordway");
     let fordway = fordway.display();
     let server = format!("{fordway} serve --listen $FORDWAY_NETLAB_SERVER:9000 {}", dir.path().display());
@@ -92,7 +92,8 @@ fn is_inhabited(namespace: &str) -> bool {
     })
 }
 
-/// Starts a lab whose server starts a background process, ends it with `end`, and waits until no process is left in it.
+/// Starts a lab whose server starts a background process, ends the lab with `end`, and waits until no process is left
+/// in it.
 fn nothing_is_left_after(end: impl Fn(&mut Child)) {
     let show = "readlink /proc/self/ns/net";
     let server = format!("{show} >&2; setsid sleep 1000 & wait");
@@ -114,7 +115,7 @@ fn nothing_is_left_after(end: impl Fn(&mut Child)) {
         assert!(since.elapsed() < Duration::from_secs(30), "a process remains in a namespace");
         std::thread::sleep(Duration::from_millis(5));
     }
-    // The namespaces never had a name, so the kernel removed them with their last process.
+    // The namespaces never had names, so the kernel removed them when their last process ended.
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
     assert!(namespaces.iter().all(|namespace| !mounts.contains(namespace)));
 }

@@ -1,4 +1,4 @@
-//! Tests the instrument against itself. This is the only test in its file, because concurrent tests would affect its
+//! Tests the instrument against itself. It is the only test in this file, because concurrent tests would affect its
 //! latencies.
 
 #[path = "bench_rest/command.rs"]
@@ -18,7 +18,7 @@ use serde_json::Value;
 use command::one;
 use server::{Server, Stream, answer};
 
-/// Keeps every processor busy with work that yields to any other work. A virtual processor that sleeps takes 50 µs and
+/// Keeps every processor busy with work that yields to any other work. A virtual processor that sleeps takes 50 µs or
 /// more to wake up, and each request wakes one three times: for the client's timer, for the server, and for the client
 /// again.
 struct Awake(Vec<Child>);
@@ -48,8 +48,8 @@ const CONNECTIONS: usize = 4;
 const SECONDS: u64 = 8;
 /// The requests per second of the open loop; the server can respond to about 2,000.
 const RATE: u64 = 800;
-/// The requests per second of the simulated users with which the closed loop's figures are compared; closer to the
-/// server's limit.
+/// The request rate, per second, of the simulated users with which the closed loop's figures are compared; it is closer
+/// to the server's limit.
 const BUSY_RATE: u64 = 1_600;
 
 const SHARES: [(&str, f64); 3] = [("p50_ns", 0.5), ("p99_ns", 0.99), ("p999_ns", 0.999)];

@@ -1,5 +1,5 @@
-//! `speedup` as a user runs it: jobs that succeed, that fail on one rank, that hang; published tables. Jobs require
-//! Open MPI's launcher, and networks require root; without these, the tests are skipped with a message.
+//! Tests `speedup` as a user would run it: jobs that succeed, fail on one rank, or hang; and published tables. Jobs
+//! require Open MPI's launcher, and networks require root; without these, the tests are skipped with a message.
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -82,7 +82,7 @@ fn a_rank_that_fails_is_told_and_the_others_go_on() {
     let output = speedup(dir.path(), &["--setup", "shm"], "exit $((OMPI_COMM_WORLD_RANK * 3))");
     assert_eq!(output.status.code(), Some(1));
     let told = said(&output);
-    // The launcher's own message about it is not always complete.
+    // The launcher's own message about the failure is not always complete.
     assert!(told.contains("shm with 2 ranks: ") && told.contains("exit status: 3"), "{told}");
     assert!(told.contains("not measured"), "that nobody reported is told: {told}");
     let run = RunDocument::read(&dir.path().join("x.run")).unwrap();
@@ -149,7 +149,7 @@ fn what_cannot_be_run_is_told_before_anything_is() {
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "nothing was written");
 }
 
-/// A mistyped name is reported with the right one, even if there is no MPI and another set-up comes first.
+/// A mistyped name is reported together with the correct one, even if there is no MPI and another set-up comes first.
 #[test]
 fn a_mistyped_set_up_is_told_first() {
     for (names, hint) in [("bare,vxaln", "did you mean vxlan?"), ("shn", "did you mean shm?")] {

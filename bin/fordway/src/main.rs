@@ -18,8 +18,8 @@ fn main() -> ExitCode {
     program::run(&global, log, |context| fordway_cli::run(cli, context))
 }
 
-/// Returns the words of the command line. `help COMMAND` becomes `COMMAND --help` for a command of `fordway-lab`, which
-/// alone knows its help.
+/// Returns the words of the command line. `help COMMAND` becomes `COMMAND --help` for a command of `fordway-lab`,
+/// because only that program has their help text.
 fn words() -> Vec<OsString> {
     let mut words: Vec<_> = std::env::args_os().collect();
     let is_of_lab = |word: &OsString| word.to_str().is_some_and(LabCommand::has_subcommand);

@@ -79,7 +79,7 @@ pub(crate) struct WebCopyOutput<'r> {
     pub(crate) from: &'r str,
     pub(crate) to: String,
     pub(crate) bytes: u64,
-    /// The bytes that an interrupted copy had already transferred.
+    /// The number of bytes that an interrupted copy had already transferred.
     pub(crate) resumed_bytes: u64,
     /// The digest stated by the server or a Metalink, against which the file was verified.
     pub(crate) verified: Option<&'static str>,
@@ -92,8 +92,8 @@ impl fmt::Display for WebCopyOutput<'_> {
 }
 
 /// Copies a file to `destination`, or into it if that is a directory. Writes a part file next to the target and renames
-/// it at the end; resumes from the part of an interrupted copy of the same version. If a copy does not match the digest
-/// that the server states, copies once more from the start.
+/// it at the end; resumes from the part file of an interrupted copy of the same version. If a copy does not match the
+/// digest that the server states, copies once more from the start.
 pub(crate) fn download(
     url: &str,
     destination: &str,
@@ -293,7 +293,8 @@ impl<'c> PartFile<'c> {
         &self.file
     }
 
-    /// Makes this the part file of another copy with the same content, unless that part file already exists.
+    /// Turns this into the part file of another copy with the same content; if that copy already has a part file, opens
+    /// that instead.
     pub(crate) fn given_to(self, path: &Path, identity: (&DefaultHasher, LeftoverKind)) -> Result<Self> {
         let other = beside(path, identity.0)?;
         if !other.exists() {
@@ -327,7 +328,7 @@ impl<'c> PartFile<'c> {
             self.is_settled = true;
             return Ok(());
         }
-        // Unlike a rename, a link never replaces a file. Dropping this value removes the part's own name.
+        // Unlike a rename, a link never replaces a file. Dropping this value removes the part file's own name.
         match std::fs::hard_link(&self.path, path) {
             Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => Err(there_already(path)),
             linked => linked.map_err(failed),

@@ -131,7 +131,7 @@ pub(crate) enum FilterVerdict {
 }
 
 impl FilterRules {
-    /// Creates the rules from patterns in rising order of precedence.
+    /// Creates the rules from patterns in ascending order of precedence.
     pub(crate) fn new(rules: Vec<(FilterVerdict, WildcardPattern)>) -> Self {
         FilterRules(rules)
     }

@@ -1,4 +1,5 @@
-//! Lifecycle runs as processes: eight at once on one directory, two of them through another mount, killed at random.
+//! Tests lifecycle runs as separate processes: eight at once on one directory, two of them through another mount,
+//! killed at random.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -13,7 +14,8 @@ use fordway_store::{
 };
 
 const KIND: DocumentKind = DocumentKind::known("lifecycle");
-/// The length of a day in these tests. Files are made older instead of waiting for it.
+/// The length of a day in these tests. Tests do not wait for a day to pass; they set back the modification times of
+/// files.
 const DAY: Duration = Duration::from_secs(1000);
 const ROUNDS: usize = 6;
 const OLD: usize = 60;
@@ -85,7 +87,7 @@ impl Rig {
         self.dir.path().join("root")
     }
 
-    /// Starts a run whose output goes to a file of its own; through another mount if `other` is given.
+    /// Starts a run whose output goes to a file of its own; if `other` is given, the run uses another mount.
     fn start(&self, number: usize, other: Option<&Path>) -> Child {
         let output = File::create(self.dir.path().join(format!("out{number}"))).unwrap();
         let program = env!("CARGO_BIN_EXE_fordway");
@@ -106,7 +108,7 @@ impl Rig {
         command.args(words).stdin(Stdio::null()).stdout(output).stderr(Stdio::null()).spawn().unwrap()
     }
 
-    /// What all runs have reported, without lines that were cut off.
+    /// Returns what all runs have reported, without lines that were cut off.
     fn reported(&self, runs: usize) -> Vec<(String, String, String)> {
         let text =
             |number: usize| std::fs::read_to_string(self.dir.path().join(format!("out{number}"))).unwrap();
@@ -149,7 +151,7 @@ fn eight_runs_on_one_root_expire_each_object_once() {
             run.wait().unwrap();
         }
     }
-    // A last run, which is not killed, does the rest. It must not find a lock of a killed run.
+    // A final run, which is not killed, does the rest. It must not find a lock left by a killed run.
     let status = rig.start(number, None).wait().unwrap();
     assert!(status.success(), "{status}");
     let reported = rig.reported(number + 1);

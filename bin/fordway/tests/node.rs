@@ -1,4 +1,4 @@
-//! The node gateway as a process: its ready line, commands that use it, signals, and being killed.
+//! Tests the node gateway as a separate process: its ready line, commands that use it, signals, and being killed.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -81,7 +81,7 @@ fn commands_work_through_it_and_a_signal_ends_it_well() {
     );
 }
 
-/// The printed line must have the endpoint that other programs are given.
+/// The printed line must contain the endpoint that other programs are given.
 #[test]
 fn a_socket_named_from_here_is_an_endpoint_from_anywhere() {
     let dir = place();
@@ -178,8 +178,8 @@ struct Told {
 }
 
 /// The gateway is killed while eight clients write small and large objects. Each call either succeeds or fails with a
-/// clear message, everything acknowledged exists and complete, nothing is half-written, and a new gateway on the same
-/// path serves immediately.
+/// clear message, everything acknowledged exists and is complete, nothing is half-written, and a new gateway on the
+/// same path serves immediately.
 #[test]
 fn a_gateway_killed_under_load_loses_nothing_that_was_acknowledged() {
     let dir = place();

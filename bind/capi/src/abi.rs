@@ -3,13 +3,13 @@
 use std::ffi::{c_char, c_int, c_void};
 
 /// Options for opening a file. Clear the structure, for example with `= {0}`, and set `size` to its `sizeof`, so that
-/// fields which a later version adds keep their defaults. 0 or NULL in a field selects its default.
+/// fields added by later versions keep their defaults. A field that is 0 or NULL takes its default.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct OpenOptions {
     /// `sizeof(struct fordway_options)`.
     pub size: usize,
-    /// The endpoint of `s3://` URLs, in the form of the program's option `--endpoint`. NULL: the endpoint in
+    /// The endpoint for `s3://` URLs, in the format of the `--endpoint` option of `fordway`. NULL: the endpoint from
     /// AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL or the AWS configuration.
     pub endpoint: *const c_char,
     /// A PEM file with the certificates to trust for `https://` URLs of files and endpoints. NULL: the system's
@@ -20,25 +20,26 @@ pub struct OpenOptions {
     /// The maximum number of simultaneous connections to one `http(s)://` server or endpoint. 0: 8. Files opened with
     /// the same options share connections.
     pub connections: u32,
-    /// The time to wait for a server that sends nothing, in milliseconds. 0: the default of each kind of wait.
+    /// How long to wait for a server that sends nothing, in milliseconds. 0: the default, which depends on what the
+    /// library is waiting for.
     pub timeout_ms: u32,
-    /// The access key for `s3://` URLs, if the endpoint requires one. NULL: the key in AWS_ACCESS_KEY_ID or the AWS
+    /// The access key for `s3://` URLs, if the endpoint requires one. NULL: the key from AWS_ACCESS_KEY_ID or the AWS
     /// configuration.
     pub access_key: *const c_char,
-    /// The secret key of `access_key`; NULL if and only if `access_key` is NULL.
+    /// The secret key that belongs to `access_key`; NULL if and only if `access_key` is NULL.
     pub secret_key: *const c_char,
-    /// The session token of temporary keys, or NULL.
+    /// The session token of temporary credentials, or NULL.
     pub session_token: *const c_char,
 }
 
 /// The size of [`OpenOptions`] in its first version, in bytes: the fields up to `timeout_ms`.
 pub(crate) const OPTIONS_BYTES_MIN: usize = std::mem::offset_of!(OpenOptions, access_key);
 
-/// A range of a file, and the buffer that receives it.
+/// A range of a file, and the buffer to read it into.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Fragment {
-    /// The offset of its first byte in the file.
+    /// The offset of the range in the file.
     pub offset: u64,
     /// The number of bytes to read.
     pub length: usize,
@@ -46,7 +47,7 @@ pub struct Fragment {
     pub buffer: *mut c_void,
 }
 
-/// No advice: the library detects the order of reads itself.
+/// No advice: the library detects the access pattern itself.
 pub const FORDWAY_ADVICE_NORMAL: c_int = 0;
 /// Reads will be sequential.
 pub const FORDWAY_ADVICE_SEQUENTIAL: c_int = 1;

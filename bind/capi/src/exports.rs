@@ -1,4 +1,4 @@
-//! The functions that C calls. All may be called from any thread, on the same file too.
+//! The functions that C calls. All of them may be called from any thread, including concurrently on the same file.
 
 use std::ffi::{CStr, c_char, c_int};
 use std::mem::MaybeUninit;
@@ -30,13 +30,14 @@ pub extern "C" fn fordway_last_error() -> *const c_char {
 }
 
 /// Opens a file for reading: `http(s)://HOST/PATH`, `s3://BUCKET/KEY` at the endpoint of `options` or of the
-/// environment, `file:///PATH`, or a path. `options` may be NULL. Returns a file number, or -1 with errno: ENOENT,
+/// environment, `file:///PATH`, or a path. `options` may be NULL. Returns a file number, or -1 with errno set: ENOENT,
 /// EACCES, EINVAL, EHOSTUNREACH, ETIMEDOUT, EPROTO and others. All reads return bytes of the version that was opened;
 /// if that version no longer exists, they fail with ESTALE.
 ///
 /// # Safety
 ///
-/// `url` is a string, `options` has as many bytes as its `size` says, and strings or NULL in it.
+/// `url` is a C string. `options` is NULL or points to as many bytes as its `size` says, and each of its pointers is
+/// NULL or a C string.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fordway_open(url: *const c_char, options: *const OpenOptions) -> c_int {
     guarded(|| {
@@ -47,7 +48,7 @@ pub unsafe extern "C" fn fordway_open(url: *const c_char, options: *const OpenOp
     })
 }
 
-/// Closes a file. Cancels submitted reads that were not waited for: after this call returns, the library no longer
+/// Closes a file. Cancels submitted reads that have not been waited for: after this call returns, the library no longer
 /// writes to their buffers. Returns 0, or -1 with errno EBADF.
 #[unsafe(no_mangle)]
 pub extern "C" fn fordway_close(file: c_int) -> c_int {
@@ -61,7 +62,7 @@ pub extern "C" fn fordway_size(file: c_int) -> i64 {
 }
 
 /// Reads up to `length` bytes at `offset`. Returns the number of bytes read, which is smaller than `length` only at the
-/// end of the file, or -1 with errno. If the library detects the order of reads, it reads ahead.
+/// end of the file, or -1 with errno. If the library detects an access pattern, it reads ahead.
 ///
 /// # Safety
 ///
@@ -89,12 +90,12 @@ pub unsafe extern "C" fn fordway_pread(
 }
 
 /// Reads `count` fragments, which may overlap and be in any order, in as few requests as the server allows. Returns the
-/// sum of their lengths, or -1 with errno; ERANGE if a fragment ends after the end of the file. After a failure, the
+/// sum of their lengths, or -1 with errno; ERANGE if a fragment extends past the end of the file. After a failure, the
 /// content of the buffers is undefined.
 ///
 /// # Safety
 ///
-/// `fragments` has `count` of them, each with room for its `length` at `buffer`.
+/// `fragments` points to `count` fragments, each with room for `length` bytes at `buffer`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fordway_pread_vector(
     file: c_int,
@@ -112,24 +113,24 @@ pub unsafe extern "C" fn fordway_pread_vector(
 }
 
 /// Starts reading `count` fragments without waiting for them. Returns a ticket for `fordway_wait` or `fordway_cancel`,
-/// or -1 with errno. The array of fragments may be freed at once. Their buffers belong to the library until one of
-/// these two functions, or `fordway_close`, has returned.
+/// or -1 with errno. The array of fragments may be freed as soon as this function returns. The fragments' buffers
+/// belong to the library until one of these two functions, or `fordway_close`, has returned.
 ///
 /// # Safety
 ///
-/// As for `fordway_pread_vector`, until the ticket is gone.
+/// As for `fordway_pread_vector`, for as long as the ticket is valid.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fordway_submit(file: c_int, fragments: *const Fragment, count: usize) -> i64 {
     guarded(|| {
         let file = files::get(file)?;
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         let buffers = unsafe { ReadBuffers::new(fragments, count)? };
         buffers.check()?;
         file.submit(buffers)
     })
 }
 
-/// Waits until the fragments of a ticket are read; the other tickets of the file make progress at the same time.
+/// Waits until the fragments of a ticket have been read; the file's other tickets also make progress in the meantime.
 /// Returns the sum of the fragments' lengths, or -1 with errno: EINVAL if it is not a ticket of this file, ECANCELED if
 /// another thread closed the file. The ticket is invalid afterwards.
 #[unsafe(no_mangle)]
@@ -138,14 +139,14 @@ pub extern "C" fn fordway_wait(file: c_int, ticket: i64) -> ssize_t {
 }
 
 /// Cancels a ticket: after this call returns, the library no longer writes to its buffers. Returns 0, or -1 with errno
-/// EINVAL if it is not a ticket of this file, or another thread waits for it.
+/// EINVAL if it is not a ticket of this file or another thread is waiting for it.
 #[unsafe(no_mangle)]
 pub extern "C" fn fordway_cancel(file: c_int, ticket: i64) -> c_int {
     guarded(|| files::get(file)?.cancel(ticket).map(|()| 0))
 }
 
-/// Announces future reads (`FORDWAY_ADVICE_...`), as posix_fadvise does. `fragments` is used by
-/// `FORDWAY_ADVICE_WILLNEED` only, which ignores their buffers. Returns 0, or -1 with errno.
+/// Announces future reads (`FORDWAY_ADVICE_...`), as posix_fadvise does. Only `FORDWAY_ADVICE_WILLNEED` uses
+/// `fragments`, and it ignores their buffers. Returns 0, or -1 with errno.
 ///
 /// # Safety
 ///
@@ -176,7 +177,7 @@ pub unsafe extern "C" fn fordway_advise(
     })
 }
 
-/// Copies the caller's options and checks them. Errors: `EINVAL` for a size that no version has had.
+/// Copies the caller's options and checks them. Errors: `EINVAL` if `size` is not that of any version of the structure.
 ///
 /// # Safety
 ///
@@ -185,7 +186,7 @@ unsafe fn settings(options: *const OpenOptions) -> Result<CheckedOptions, CallFa
     if options.is_null() {
         return Ok(CheckedOptions::default());
     }
-    // SAFETY: every version has the first field.
+    // SAFETY: the field `size` comes first in every version.
     let size = unsafe { options.cast::<usize>().read() };
     if !(OPTIONS_BYTES_MIN..=size_of::<OpenOptions>()).contains(&size) {
         let sentence = format!(
@@ -200,7 +201,7 @@ unsafe fn settings(options: *const OpenOptions) -> Result<CheckedOptions, CallFa
         std::ptr::copy_nonoverlapping(options.cast::<u8>(), known.as_mut_ptr().cast::<u8>(), size);
         known.assume_init()
     };
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     let text = |text, name| unsafe { string(text, name) };
     Ok(CheckedOptions {
         endpoint: text(options.endpoint, "the endpoint")?,
@@ -234,7 +235,7 @@ fn keys(
     }
 }
 
-/// Copies a string of the caller; returns `None` for NULL. Errors: `EINVAL` if it is not UTF-8.
+/// Copies a string from the caller; returns `None` for NULL. Errors: `EINVAL` if it is not UTF-8.
 ///
 /// # Safety
 ///
@@ -243,7 +244,7 @@ unsafe fn string(text: *const c_char, name: &str) -> Result<Option<String>, Call
     if text.is_null() {
         return Ok(None);
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     let text = unsafe { CStr::from_ptr(text) }.to_str();
     text.map(|text| Some(text.to_owned()))
         .map_err(|_| CallFailure::new(libc::EINVAL, format!("{name} is not UTF-8; percent-encode it")))

@@ -8,7 +8,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use fordway_store::{Error, ErrorKind};
 
-/// The reason why a call failed: an errno and a message.
+/// Why a call failed: an errno and a message.
 #[derive(Debug)]
 pub(crate) struct CallFailure {
     pub(crate) errno: c_int,
@@ -80,10 +80,10 @@ pub(crate) fn guarded<T: From<i8>>(work: impl FnOnce() -> Result<T, CallFailure>
         Ok(value) => return value,
         Err(failure) => failure,
     };
-    // This fails only in a thread that is ending, which no longer reads messages.
+    // This fails only in a thread that is exiting, which will not read the message.
     let _ended = LAST
         .try_with(|last| *last.borrow_mut() = CString::new(sentence.replace('\0', "?")).unwrap_or_default());
-    // SAFETY: the C library's errno of this thread always exists.
+    // SAFETY: this thread's errno is always valid.
     unsafe { *libc::__errno_location() = errno };
     T::from(-1)
 }
@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     fn sentence() -> String {
-        // SAFETY: the pointer is to the C string of this thread, which makes no other call before the pointer is used.
+        // SAFETY: the pointer refers to this thread's C string, and this thread makes no other call before using it.
         unsafe { CStr::from_ptr(last_sentence()) }.to_str().unwrap().to_owned()
     }
 

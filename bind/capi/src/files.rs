@@ -1,5 +1,6 @@
-//! Open files by number, and the reads submitted for each. Reads fill memory of the caller while the caller does other
-//! work. A number is not used again soon, so the number of a closed file gives an error and never reaches another file.
+//! Open files by number, and the reads submitted for each. Reads fill the caller's memory while the caller does other
+//! work. Numbers are not reused until they wrap around, so using the number of a closed file gives an error instead of
+//! reaching another file.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -26,7 +27,7 @@ struct SubmittedReads {
     tickets: HashMap<i64, PendingRead>,
 }
 
-/// The read that a ticket identifies, with its number of bytes.
+/// The read that a ticket identifies, and its number of bytes.
 enum PendingRead {
     UnderWay(Arc<RemoteFile>, RangeTicket, usize),
     /// A read that was complete when it was submitted.
@@ -36,7 +37,7 @@ enum PendingRead {
 static FILES: RwLock<Option<HashMap<c_int, Arc<OpenFile>>>> = RwLock::new(None);
 static NEXT: AtomicI32 = AtomicI32::new(1);
 
-/// Adds a file, and returns its number.
+/// Registers a file, and returns its number.
 pub(crate) fn insert(source: FileSource) -> c_int {
     let file = Arc::new(OpenFile { source, submitted: Mutex::default() });
     let mut files = FILES.write().unwrap_or_else(PoisonError::into_inner);
@@ -56,8 +57,7 @@ pub(crate) fn get(number: c_int) -> Result<Arc<OpenFile>, CallFailure> {
     files.as_ref().and_then(|files| files.get(&number)).cloned().ok_or_else(|| not_open(number))
 }
 
-/// Closes a file. Its reads in progress are cancelled, and nothing is written to their buffers any more. Errors:
-/// `EBADF`.
+/// Closes a file. Cancels its reads in progress; nothing is written to their buffers afterwards. Errors: `EBADF`.
 pub(crate) fn close(number: c_int) -> Result<(), CallFailure> {
     let mut files = FILES.write().unwrap_or_else(PoisonError::into_inner);
     let file = files.as_mut().and_then(|files| files.remove(&number)).ok_or_else(|| not_open(number))?;
@@ -82,7 +82,7 @@ impl OpenFile {
     /// Submits reads into `buffers`, and returns a ticket. Errors: those that are known at submission.
     pub(crate) fn submit(&self, mut buffers: ReadBuffers) -> Result<i64, CallFailure> {
         let bytes = buffers.total_bytes()?;
-        // Held until the ticket is stored, so that nothing is submitted for a file after it was closed.
+        // Locked until the ticket is stored, so that nothing is submitted for a file that has been closed.
         let mut submitted = self.locked();
         if submitted.is_closed {
             return Err(closed());
@@ -103,7 +103,7 @@ impl OpenFile {
         Ok(number)
     }
 
-    /// Waits for a ticket, which is then used up; returns its number of bytes.
+    /// Waits for a ticket and consumes it; returns the number of bytes read.
     pub(crate) fn wait(&self, number: i64) -> Result<usize, CallFailure> {
         let (file, ticket, bytes) = match self.take(number)? {
             PendingRead::UnderWay(file, ticket, bytes) => (file, ticket, bytes),
@@ -141,13 +141,13 @@ fn closed() -> CallFailure {
     CallFailure::new(libc::ECANCELED, "the file was closed by another thread")
 }
 
-/// The wanted ranges, and the memory that receives them.
+/// The requested ranges, and the memory to read them into.
 pub(crate) struct ReadBuffers {
     fragments: Vec<Fragment>,
 }
 
 // SAFETY: the caller keeps the memory and does not use it until the fragments have ended (wait, cancel or close has
-// returned), so any thread that serves the connections may write to it.
+// returned), so any thread that drives the connections may write to it.
 unsafe impl Send for ReadBuffers {}
 
 impl ReadBuffers {
@@ -164,13 +164,13 @@ impl ReadBuffers {
                 let sentence = format!("the list of {count} fragments is NULL or cannot be so long");
                 return Err(CallFailure::new(libc::EINVAL, sentence));
             }
-            // SAFETY: the caller promises this; NULL and impossible lengths were refused above.
+            // SAFETY: guaranteed by the caller; NULL and impossible lengths were rejected above.
             _ => unsafe { std::slice::from_raw_parts(fragments, count) }.to_vec(),
         };
         Ok(ReadBuffers { fragments })
     }
 
-    /// Checks each fragment. Errors: `EINVAL` for one without a buffer, or with an impossible length.
+    /// Checks each fragment. Errors: `EINVAL` for a fragment without a buffer, or with an impossible length.
     pub(crate) fn check(&self) -> Result<(), CallFailure> {
         let is_wrong = |part: &Fragment| {
             (part.length > 0 && part.buffer.is_null()) || isize::try_from(part.length).is_err()
@@ -192,7 +192,7 @@ impl ReadBuffers {
         self.fragments.iter().map(|part| (part.offset, part.length)).collect()
     }
 
-    /// Returns the bytes of all fragments together. Errors: `EINVAL` if they exceed `isize::MAX`.
+    /// Returns the total length of all fragments, in bytes. Errors: `EINVAL` if they exceed `isize::MAX`.
     pub(crate) fn total_bytes(&self) -> Result<usize, CallFailure> {
         let total = self.fragments.iter().try_fold(0_usize, |total, part| total.checked_add(part.length));
         total.filter(|total| isize::try_from(*total).is_ok()).ok_or_else(|| {
@@ -219,15 +219,15 @@ impl FragmentMemory for ReadBuffers {
             return &mut [];
         }
         let place = self.place(fragment, within, len);
-        // SAFETY: the caller provided this many bytes at this address, which `check` found not to be NULL, and does not
+        // SAFETY: the caller provided this many bytes at this address, which `check` verified is not NULL, and does not
         // use them at the same time. The borrow of `self` prevents a second slice of overlapping memory.
         unsafe { std::slice::from_raw_parts_mut(place, len) }
     }
 
     fn slices(&mut self, places: &[(usize, usize, usize)]) -> Vec<&mut [u8]> {
         let mut end = 0;
-        // A caller's buffers may overlap by mistake, so only buffers in ascending order without overlap are lent
-        // together.
+        // The caller's buffers may overlap by mistake, so they are borrowed together only if they are in ascending
+        // order and do not overlap.
         let is_behind = |(fragment, within, len): &&(usize, usize, usize)| {
             let start = self.place(*fragment, *within, *len).addr();
             start >= std::mem::replace(&mut end, start + len) && *len > 0
@@ -235,7 +235,7 @@ impl FragmentMemory for ReadBuffers {
         let count = places.iter().take_while(is_behind).count();
         let lend = |(fragment, within, len): &(usize, usize, usize)| {
             let place = self.place(*fragment, *within, *len);
-            // SAFETY: as in `slice`; each slice begins behind the end of the previous one, so none overlap.
+            // SAFETY: as in `slice`; each slice begins at or after the end of the previous one, so none overlap.
             unsafe { std::slice::from_raw_parts_mut(place, *len) }
         };
         places[..count].iter().map(lend).collect()
@@ -243,7 +243,7 @@ impl FragmentMemory for ReadBuffers {
 
     fn copy(&mut self, from: (usize, usize), to: (usize, usize), len: usize) {
         let (source, target) = (self.place(from.0, from.1, len), self.place(to.0, to.1, len));
-        // SAFETY: both have `len` bytes, as the caller gave them; they may overlap.
+        // SAFETY: the caller guarantees `len` bytes at each address; the two ranges may overlap.
         unsafe { std::ptr::copy(source, target, len) };
     }
 }

@@ -30,7 +30,7 @@ pub(crate) struct CheckedOptions {
     pub(crate) keys: Option<AccessKeys>,
 }
 
-/// The keys that sign requests to S3. They must not be shown.
+/// The keys that sign requests to S3. They must never be displayed.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub(crate) struct AccessKeys {
     pub(crate) access_key: String,
@@ -40,11 +40,11 @@ pub(crate) struct AccessKeys {
 
 /// An open file.
 pub(crate) enum FileSource {
-    /// A file at a server. The requests of all threads share connections.
+    /// A file on a web server or an object on an S3 service. The requests of all threads share connections.
     Remote { file: Arc<RemoteFile>, reader: Mutex<RemoteReader> },
-    /// An object of a store that responds at once: in this process, or on this node.
+    /// An object in a store that responds at once: in this process, or on this node.
     Object(VersionedObject),
-    /// A file of this machine.
+    /// A file on this machine.
     Local { file: File, path: PathBuf, size_bytes: u64 },
 }
 
@@ -91,7 +91,7 @@ impl FileSource {
         }
     }
 
-    /// Reads from `offset` until `buffer` is full or the file ends; returns the bytes read.
+    /// Reads from `offset` until `buffer` is full or the file ends; returns the number of bytes read.
     pub(crate) fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<usize, CallFailure> {
         let there = self.size_bytes().saturating_sub(offset);
         let count = buffer.len().min(usize::try_from(there).unwrap_or(usize::MAX));
@@ -100,7 +100,7 @@ impl FileSource {
             _ if count == 0 => {}
             FileSource::Remote { file, reader } => match reader.try_lock() {
                 Ok(mut reader) => drop(reader.read_at(offset, buffer)?),
-                // Another thread is reading: only one sequence of reads is watched at a time.
+                // Another thread is reading: the pattern of only one sequence of reads is tracked at a time.
                 Err(_) => {
                     let ticket = file.submit(&[(offset, count)], Vec::new())?;
                     buffer.copy_from_slice(&file.wait(ticket)?.bytes);
@@ -117,7 +117,7 @@ impl FileSource {
         Ok(count)
     }
 
-    /// Fills all of `buffers` at once. Errors: `ERANGE` if one ends beyond the file.
+    /// Fills all of `buffers` before it returns. Errors: `ERANGE` if a range extends past the end of the file.
     pub(crate) fn read_now(&self, buffers: &mut ReadBuffers) -> Result<(), CallFailure> {
         let ranges = buffers.ranges();
         for (index, (offset, length)) in ranges.iter().enumerate() {
@@ -150,7 +150,8 @@ impl FileSource {
 }
 
 impl VersionedObject {
-    /// Returns the bytes of `ranges`, which are within the object. Errors: `PreconditionFailed` for another version.
+    /// Returns the bytes of `ranges`, which are within the object. Errors: `PreconditionFailed` if the object now has a
+    /// different version.
     fn read(&self, ranges: &[(u64, usize)]) -> Result<Vec<Vec<u8>>> {
         let is_wanted = |(_, length): &&(u64, usize)| *length > 0;
         let inclusive =

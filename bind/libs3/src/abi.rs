@@ -1,7 +1,7 @@
-//! The types of the C interface, field by field, and compile-time checks that they have C's layout.
+//! The types of the C interface, and compile-time checks that their layout matches C's.
 //!
-//! libs3 4.1 only appended fields to the structures of 2.0. Structures that we pass to a program can therefore have the
-//! layout of 4.1 in both versions, and structures that we receive begin with the fields of 2.0.
+//! libs3 4.1 only appended fields to the structures of 2.0. Structures that we pass to a program can therefore always
+//! have the layout of 4.1, and structures that we receive begin with the fields of 2.0 in both versions.
 
 use std::ffi::{c_char, c_int, c_void};
 
@@ -13,7 +13,7 @@ pub type StatusNumber = c_int;
 /// The version of the interface that the caller was compiled against.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AbiVersion {
-    /// libs3 2.0, the version of Debian (`libs3.so.2`).
+    /// libs3 2.0, the version in Debian (`libs3.so.2`).
     V2_0,
     /// libs3 4.1 (`libs3.so.4`).
     V4_1,
@@ -33,11 +33,11 @@ impl AbiVersion {
     }
 }
 
-/// The maximum size of the text that `S3_generate_authenticated_query_string` writes, in bytes, with its NUL.
+/// The maximum size of the text that `S3_generate_authenticated_query_string` writes, in bytes, including its NUL.
 pub const MAX_QUERY_STRING_BYTES: usize = 3468;
 /// The maximum number of grants in an access control list.
 pub const MAX_GRANTS: usize = 100;
-/// The size of each buffer for an owner's id or name, in bytes, with the NUL.
+/// The size of each buffer for an owner's id or name, in bytes, including the NUL.
 pub const MAX_OWNER_BYTES: usize = 128;
 /// The maximum size of metadata in bytes, including the prefix `x-amz-meta-` of names.
 pub const MAX_METADATA_BYTES: usize = 2048;
@@ -65,7 +65,7 @@ pub struct BucketContext2 {
     pub protocol: c_int,
     /// 0 means that the bucket is part of the host name, 1 that it is in the path.
     pub uri_style: c_int,
-    /// The access key. NULL or empty means the keys of the environment.
+    /// The access key. NULL or empty means the keys from the environment.
     pub access_key_id: *const c_char,
     /// The secret key, which signs requests.
     pub secret_access_key: *const c_char,
@@ -77,7 +77,7 @@ pub struct BucketContext2 {
 pub struct BucketContext4 {
     /// The fields of 2.0.
     pub base: BucketContext2,
-    /// The session token of temporary keys.
+    /// The session token of temporary credentials.
     pub security_token: *const c_char,
     /// The region for which requests are signed.
     pub auth_region: *const c_char,
@@ -111,7 +111,7 @@ pub struct PutProperties2 {
     pub expires_s: i64,
     /// `S3CannedAcl`.
     pub canned_acl: c_int,
-    /// The number of items of `meta_data`.
+    /// The number of entries in `meta_data`.
     pub meta_data_count: c_int,
     /// User metadata.
     pub meta_data: *const NameValue,
@@ -141,7 +141,7 @@ pub struct GetConditions {
     pub if_not_match_etag: *const c_char,
 }
 
-/// `S3ResponseProperties` of 4.1. Programs that use 2.0 read all fields except the last.
+/// `S3ResponseProperties` of 4.1. Programs built for 2.0 do not read the last field.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct ResponseProperties {
@@ -159,7 +159,7 @@ pub struct ResponseProperties {
     pub etag: *const c_char,
     /// The time in seconds since the epoch; negative if unknown.
     pub last_modified_s: i64,
-    /// The number of items of `meta_data`.
+    /// The number of entries in `meta_data`.
     pub meta_data_count: c_int,
     /// User metadata.
     pub meta_data: *const NameValue,
@@ -219,7 +219,7 @@ pub struct ListMultipartUpload {
     pub owner_display_name: *const c_char,
     /// Always `STANDARD`.
     pub storage_class: *const c_char,
-    /// The time of the start, in seconds since the epoch.
+    /// When the upload was started, in seconds since the epoch.
     pub initiated_s: i64,
 }
 
@@ -296,8 +296,8 @@ pub type ListUploadsCallback = unsafe extern "C" fn(
     prefixes: *const *const c_char,
     data: *mut c_void,
 ) -> StatusNumber;
-/// `S3ListPartsResponseCallback`: the four names belong to initiator and owner; `parts_before` is the number of parts
-/// in earlier calls.
+/// `S3ListPartsResponseCallback`: the four names are those of the initiator and the owner; `parts_before` is the number
+/// of parts in earlier calls.
 pub type ListPartsCallback = unsafe extern "C" fn(
     is_truncated: c_int,
     next_part_number_marker: *const c_char,
@@ -316,13 +316,13 @@ pub type ListPartsCallback = unsafe extern "C" fn(
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct ResponseHandler {
-    /// Called on success, before any data, and not more than once.
+    /// Called on success, before any data, at most once.
     pub properties: Option<PropertiesCallback>,
     /// Called exactly once, at the end.
     pub complete: Option<CompleteCallback>,
 }
 
-/// A handler with one callback in addition to the two that every request has.
+/// A handler with one callback besides the two that every request has.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct RequestHandler<Callback> {
@@ -338,13 +338,13 @@ pub struct RequestHandler<Callback> {
 pub struct CommitHandler {
     /// The two callbacks of every request.
     pub response: ResponseHandler,
-    /// Provides the XML document that names the parts.
+    /// Provides the XML document that lists the parts.
     pub put_data: Option<PutDataCallback>,
     /// Receives the location of the object.
     pub callback: Option<CommitCallback>,
 }
 
-/// The C layout on 64-bit machines: the size of a structure, and the offsets of its fields.
+/// The C layout on 64-bit machines: the size of each structure, and the offsets of its fields.
 #[cfg(target_pointer_width = "64")]
 mod layout {
     use std::mem::{offset_of, size_of};

@@ -1,4 +1,4 @@
-//! Checks the arguments from C and converts them to our own types. Also has libs3's rules for bucket names.
+//! Checks the arguments from C and converts them to our own types. Also contains libs3's rules for bucket names.
 
 use std::ffi::{CStr, c_char, c_int};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -24,7 +24,7 @@ const METADATA_PREFIX_BYTES: usize = 11;
 /// # Safety
 /// `pointer` is NULL or a C string that remains unchanged for `'a`.
 pub(crate) unsafe fn text<'a>(pointer: *const c_char) -> RequestResult<Option<&'a str>> {
-    // SAFETY: the caller guarantees the same.
+    // SAFETY: the caller guarantees it.
     unsafe { bytes(pointer) }.map(checked).transpose()
 }
 
@@ -62,8 +62,8 @@ pub(crate) unsafe fn owned(pointer: *const c_char) -> RequestResult<Option<Strin
     Ok(unsafe { text(pointer) }?.map(str::to_owned))
 }
 
-/// Returns a key; `None` means the bucket itself, which some programs (such as mdtest) use as their top directory.
-/// Errors: the text is not a valid key.
+/// Returns a key, or `None` for an empty text: the bucket itself, which some programs (such as mdtest) use as their top
+/// directory. Errors: the text is not a valid key.
 ///
 /// # Safety
 /// As [`text`].
@@ -94,16 +94,16 @@ pub(crate) fn count(number: c_int, what: &str) -> RequestResult<usize> {
 
 /// A bucket context of either ABI.
 pub(crate) trait ContextFields {
-    /// Returns the fields that both versions have.
+    /// Returns the fields common to both versions.
     fn base(&self) -> &BucketContext2;
 
-    /// Returns the address of the lane, for a request that may take `timeout_ms` (0 or less: without a limit).
+    /// Returns the address of the lane, for a request with a time limit of `timeout_ms` (0 or less: no limit).
     ///
     /// # Safety
     /// All its pointers are NULL or C strings.
     unsafe fn address(&self, timeout_ms: c_int) -> LaneAddress<&CStr>;
 
-    /// Opens the bucket that the context describes. Errors: from the lane, and from an invalid address.
+    /// Opens the bucket that the context describes. Errors: from the lane, and for an invalid address.
     ///
     /// # Safety
     /// As [`ContextFields::address`].
@@ -163,14 +163,14 @@ pub(crate) unsafe fn required<'a, T>(pointer: *const T, what: &str) -> RequestRe
     found.ok_or_else(|| RequestFailure::refused(Status::ErrorInvalidArgument, format!("the {what} is NULL")))
 }
 
-/// Properties that a program specifies for content.
+/// The properties that a program specifies when it stores content.
 #[derive(Debug, Default)]
 pub(crate) struct ContentProperties {
     pub(crate) metadata: BoxedMetadata,
     pub(crate) md5: Option<[u8; 16]>,
 }
 
-/// Put properties of either ABI.
+/// The put properties of either ABI.
 pub(crate) trait PropertyFields {
     /// Reads the properties. Errors: properties that are not supported (encryption, public access), too much metadata,
     /// or an invalid MD5.
@@ -226,8 +226,8 @@ pub(crate) unsafe fn properties<P: PropertyFields>(
     unsafe { pointer.as_ref().map(|properties| properties.read()).transpose() }
 }
 
-/// Checks a canned access control list. Access is decided by the file system's permissions or the service's own
-/// configuration. Errors: any list that grants access to anyone but the owner.
+/// Checks a canned access control list. The permissions of the file system, or the service's own configuration,
+/// determine who has access. Errors: any list that grants access to anyone but the owner.
 pub(crate) fn check_acl(canned_acl: c_int) -> RequestResult {
     match canned_acl {
         ACL_PRIVATE | ACL_BUCKET_OWNER_FULL_CONTROL => Ok(()),
@@ -310,11 +310,12 @@ pub(crate) unsafe fn conditions(pointer: *const GetConditions) -> RequestResult<
     })
 }
 
-/// The maximum length of a bucket name: in a path, and in a host name.
+/// The maximum lengths of a bucket name: in a path, and in a host name.
 const MAX_IN_PATH: usize = 255;
 const MAX_IN_HOST: usize = 63;
 
-/// Returns the status for the first rule that `name` breaks, or `OK`. A host name allows fewer characters than a path.
+/// Returns the status for the first rule that `name` violates, or `OK`. A host name allows fewer characters than a
+/// path.
 pub(crate) fn validate_bucket(name: &[u8], in_host: bool) -> Status {
     let max = if in_host { MAX_IN_HOST } else { MAX_IN_PATH };
     let mut before = 0;

@@ -1,9 +1,9 @@
-//! Requests on buckets, and listings. Also access control lists, with grants converted between S3's XML and C
+//! Bucket requests and listings. Also handles access control lists, whose grants are converted between S3's XML and C
 //! structures, and requests about lifecycle rules and access logs, neither of which exist here.
 //!
-//! On the embedded lane, file permissions control access. They correspond to S3's private list, in which only the owner
-//! has a grant. Requests therefore return that list, and may set no other. For a service over HTTP, such requests fail
-//! as not implemented.
+//! On the embedded lane, file permissions control access. They correspond to S3's `private` list, in which only the
+//! owner has a grant. Requests therefore return that list, and cannot set any other. On the http lane, such requests
+//! fail with `ErrorNotImplemented`.
 
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char, c_int};
@@ -25,12 +25,12 @@ use crate::response::{
 };
 use crate::status::Status;
 
-/// The maximum number of entries in one call of a listing callback.
+/// The maximum number of entries passed to a listing callback in one call.
 pub(crate) const BATCH: usize = 32;
 
 thread_local! {
-    /// The marker of the last listing. Some programs (such as IOR) pass the marker of one listing to the next without
-    /// copying it.
+    /// The marker of the last listing, kept because some programs (such as IOR) pass the marker of one listing to the
+    /// next without copying it.
     static LAST_MARKER: RefCell<Option<CString>> = const { RefCell::new(None) };
 }
 
@@ -61,15 +61,15 @@ fn tell_bucket(
 /// `NoSuchBucket`, `AccessDenied`.
 ///
 /// # Safety
-/// Wherever callbacks may run, `location` is NULL or valid for writes.
+/// Whenever callbacks may run, `location` is NULL or valid for writes.
 pub(crate) unsafe fn test(
     target: &BucketTarget,
     (location, capacity): (*mut c_char, usize),
     responder: &CallbackResponder,
 ) -> RequestResult {
     responder.call(|| {
-        // The location is empty for S3's first region, and also for a directory. SAFETY: the caller guarantees
-        // `location`.
+        // The location is empty for S3's original region (us-east-1), and for a directory. SAFETY: the caller
+        // guarantees `location`.
         unsafe { write_text(location, capacity, "") };
         Ok(())
     })?;
@@ -147,7 +147,7 @@ fn tell_entries(
         let batch = EntryBatch::new(batch);
         let (contents, prefixes) = (batch.contents(), batch.prefix_pointers());
         // SAFETY: the handler's creator guarantees the callback and its data; `batch`, `contents` and `prefixes`
-        // outlive the call, and the marker is kept beyond it.
+        // outlive the call, and the marker remains valid even after it.
         checked(unsafe {
             callback(
                 is_truncated,
@@ -163,7 +163,7 @@ fn tell_entries(
     Ok(())
 }
 
-/// Entries of a listing, with their texts as C strings.
+/// Entries of a listing, with their names as C strings.
 struct EntryBatch {
     objects: Vec<(CString, QuotedTag, i64, u64)>,
     prefixes: Vec<CString>,
@@ -204,7 +204,8 @@ impl EntryBatch {
     }
 }
 
-/// Returns the destination bucket of a copy: `name`, or the target's own bucket. Errors: `InvalidBucketName`.
+/// Returns the destination bucket of a copy: `name`, or the bucket of the source if there is none. Errors:
+/// `InvalidBucketName`.
 pub(crate) fn named_or_own(name: Option<&str>, own: &Bucket) -> RequestResult<Bucket> {
     match name {
         Some(name) => Ok(Bucket::new(name)?),
@@ -221,7 +222,7 @@ pub(crate) struct AclReturns {
 }
 
 /// Checks that the request is not for a service over HTTP, and that the object or bucket exists. Errors:
-/// `ErrorNotImplemented` on the http lane; the object or bucket is missing.
+/// `ErrorNotImplemented` on the http lane; `NoSuchKey` or `NoSuchBucket` if the object or bucket does not exist.
 fn check(target: &BucketTarget, key: Option<&Key>, what: &str) -> RequestResult {
     let store = &target.lane.store;
     if store.lane() == "http" {
@@ -282,7 +283,7 @@ pub(crate) fn set_acl(
     responder.succeeded(SuccessProperties::default)
 }
 
-/// Reports that the bucket has no lifecycle rules, or that they cannot be read here.
+/// Reports that the bucket has no lifecycle rules, or that this lane cannot return them.
 pub(crate) fn get_lifecycle(target: &BucketTarget) -> RequestResult {
     check(target, None, "lifecycle rules")?;
     if target.lane.store.document(&target.bucket, &DocumentKind::known("lifecycle"))?.is_some() {
@@ -302,7 +303,7 @@ pub(crate) fn set_lifecycle(target: &BucketTarget) -> RequestResult {
     Err(RequestFailure::refused(Status::ErrorNotImplemented, why))
 }
 
-/// Reports that accesses are not logged, by returning an empty name for the log bucket.
+/// Reports that access logging is off, by returning an empty name for the log bucket.
 pub(crate) fn get_logging(
     target: &BucketTarget,
     (bucket, prefix, count): (*mut c_char, *mut c_char, *mut i32),
@@ -322,7 +323,7 @@ pub(crate) fn get_logging(
     responder.succeeded(SuccessProperties::default)
 }
 
-/// Accepts a request to log nothing. Errors: the request names a log bucket.
+/// Accepts a request that turns access logging off. Errors: the request names a log bucket.
 pub(crate) fn set_logging(
     target: &BucketTarget,
     bucket: Option<&str>,
@@ -336,7 +337,7 @@ pub(crate) fn set_logging(
     responder.succeeded(SuccessProperties::default)
 }
 
-/// S3's groups, with their `S3GranteeType`.
+/// S3's groups, each with its `S3GranteeType`.
 const GROUPS: &[(&str, c_int)] = &[
     ("http://acs.amazonaws.com/groups/global/AuthenticatedUsers", 2),
     ("http://acs.amazonaws.com/groups/global/AllUsers", 3),
@@ -417,7 +418,7 @@ impl AccessGrant {
         Ok(AccessGrant { grantee, permission: number as c_int })
     }
 
-    /// Converts the grant to C's structure. Errors: a text is longer than its field.
+    /// Converts the grant to C's structure. Errors: a text does not fit in its field.
     pub(crate) fn to_c(&self) -> RequestResult<AclGrant> {
         let (grantee_type, first, second) = match &self.grantee {
             Grantee::Email(address) => (0, fits(address, Status::EmailAddressTooLong)?, [0; MAX_OWNER_BYTES]),
@@ -441,7 +442,7 @@ impl Grantee {
     }
 }
 
-/// Returns a field with `text` and its NUL. Errors: `too_long`.
+/// Returns a field that contains `text` and a NUL. Errors: `too_long`.
 fn fits(text: &str, too_long: Status) -> RequestResult<[c_char; MAX_OWNER_BYTES]> {
     let mut field = [0; MAX_OWNER_BYTES];
     if text.len() >= MAX_OWNER_BYTES {

@@ -1,4 +1,4 @@
-//! Opens the lane for a host name and keys, once per process.
+//! Opens the lane for a host name and credentials, once per process.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -43,9 +43,9 @@ pub(crate) struct BucketTarget {
 }
 
 impl BucketTarget {
-    /// Returns the target for an address. If the thread's last request had the same target, this takes no lock, copies
-    /// no name and validates no characters. Errors: `InvalidBucketName`, a text that is not UTF-8, and errors of the
-    /// lane.
+    /// Returns the target for an address. If the thread's last request had the same target, this is fast: it takes no
+    /// lock, copies no name and validates no characters. Errors: `InvalidBucketName`, a text that is not UTF-8, and
+    /// errors of the lane.
     pub(crate) fn take(address: &LaneAddress<&CStr>, bucket: Option<&CStr>) -> RequestResult<TakenTarget> {
         let bucket = bucket.unwrap_or_default();
         let pool = pool();
@@ -64,18 +64,19 @@ impl BucketTarget {
 }
 
 impl BucketTarget {
-    /// Returns what a request to this target that moves `bytes` of content costs the thread that carries it out.
+    /// Returns how long a request to this target that moves `bytes` of content would occupy the thread that carries it
+    /// out.
     pub(crate) fn weight(&self, bytes: u64) -> RequestClass {
         RequestClass::of(self.is_local, bytes)
     }
 }
 
-/// Returns whether requests on `lane` access files of this node, in the thread that makes them.
+/// Returns whether requests on `lane` access files on this node, in the calling thread.
 pub(crate) fn is_local(lane: &Lane) -> bool {
     lane.store.lane() == "embedded"
 }
 
-/// A target in use by one request. When dropped, it is kept for the thread's next request.
+/// A target in use by one request. When dropped, it is cached for the thread's next request.
 pub(crate) struct TakenTarget(
     /// `None` only while the value is dropped.
     Option<Box<BucketTarget>>,
@@ -93,7 +94,7 @@ impl Drop for TakenTarget {
     fn drop(&mut self) {
         // A target without a host is not kept, because the default host may change.
         let target = self.0.take().filter(|target| target.address.has_host());
-        // While a thread ends, its thread-local variable may no longer exist.
+        // While a thread is exiting, its thread-local variable may already have been destroyed.
         let _ = LAST.try_with(|last| last.set(target));
     }
 }
@@ -161,7 +162,7 @@ impl LaneAddress<&str> {
         OwnedAddress { texts: self.texts().map(|text| text.map(str::to_owned)), settings: self.settings() }
     }
 
-    /// Returns the address as options of a lane.
+    /// Returns the address as lane options.
     fn options(&self) -> LaneOptions {
         let scheme = if self.is_http { "http://" } else { "https://" };
         let endpoint = self.host.map(|host| match host.starts_with('/') || host.contains("://") {
@@ -193,14 +194,14 @@ impl LaneAddress<&str> {
     }
 }
 
-/// The lanes that this process opened. The pool is emptied when the process ends, but never freed: after a `fork`, the
-/// child cannot know whether a thread that exists only in the parent was using it.
+/// The lanes that this process has opened. The pool is emptied when the process ends, but never freed: after a `fork`,
+/// the child cannot know whether a thread that exists only in the parent was using it.
 #[derive(Default)]
 struct LanePool {
     lanes: Mutex<HashMap<OwnedAddress, Lane>>,
     /// The process that opened the lanes.
     opened_by: Option<ProcessIdentity>,
-    /// The pool of the parent process, kept reachable for leak detectors.
+    /// The pool of the parent process, kept reachable so that leak detectors do not report it.
     _of_parent: Option<&'static LanePool>,
 }
 
@@ -251,7 +252,7 @@ fn pool() -> &'static LanePool {
         // SAFETY: as above.
         Ok(_) => unsafe { &*new },
         Err(other) => {
-            // SAFETY: `new` was never shared; `other` as above.
+            // SAFETY: `new` was never shared; for `other`, as above.
             unsafe {
                 drop(Box::from_raw(new));
                 &*other
@@ -264,7 +265,7 @@ fn pool() -> &'static LanePool {
 fn close_at_exit() {
     static REGISTERED: Once = Once::new();
     extern "C" fn at_exit() {
-        // A thread that is still working holds its own reference to its lane.
+        // A thread that is still using a lane holds its own reference to it.
         drop(std::mem::take(&mut *pool().lanes.lock().unwrap_or_else(PoisonError::into_inner)));
     }
     // SAFETY: `at_exit` may call any function. If the system has no memory for the registration, the kernel closes the

@@ -1,12 +1,12 @@
 //! A drop-in replacement for libs3: the same functions, structures and numbers, over any lane. The host name selects
-//! the lane, so an unmodified program can access a directory from its own process, or a service over HTTP.
+//! the lane, so an unmodified program can access a directory directly in its own process, or a service over HTTP.
 //!
 //! From the outside in:
 //!
 //! * `exports`: the functions that C calls, for libs3 4.1 and (feature `abi-2-0`) for libs3 2.0
 //! * [`abi`], [`status`]: types and numbers of both versions; their layout is checked at compile time
 //! * `arguments`: checks the arguments from C, and converts them to our own types
-//! * `queue`: request contexts; a request without a context is carried out at once
+//! * `queue`: request contexts; a request without a context is synchronous
 //! * `relay`: the threads that carry out a context's requests, and their callbacks on the thread that drives it
 //! * `object`, `bucket`: the work of each request on a store
 //! * `response`: the result of a request, its callbacks, and the buffer through which content passes

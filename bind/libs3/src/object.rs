@@ -1,4 +1,4 @@
-//! Requests on objects and multipart uploads, and presigned URLs.
+//! Object and multipart-upload requests, and presigned URLs.
 
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::io::Read;
@@ -24,7 +24,7 @@ use crate::response::{
 };
 use crate::status::Status;
 
-/// The memory to which a copy writes its result, in addition to the callbacks.
+/// The memory to which a copy writes its result, besides passing it to the callbacks.
 pub(crate) struct CopyReturns {
     pub(crate) last_modified_s: *mut i64,
     pub(crate) etag: *mut c_char,
@@ -33,7 +33,7 @@ pub(crate) struct CopyReturns {
 
 impl CopyReturns {
     /// # Safety
-    /// Wherever callbacks may run, the pointers are NULL or valid for writes, `etag` for `etag_capacity` bytes.
+    /// Whenever callbacks may run, each pointer is NULL or valid for writes; `etag`, for `etag_capacity` bytes.
     pub(crate) unsafe fn tell(&self, made: &PutResult, responder: &CallbackResponder) -> RequestResult {
         // SAFETY: the caller guarantees the pointers.
         responder.call(|| unsafe {
@@ -46,8 +46,8 @@ impl CopyReturns {
     }
 }
 
-/// Stores the content of `source`. Errors: `ErrorInvalidURI` without a key; see [`touch_bucket`] for a
-/// put of no bytes to no key.
+/// Stores the content of `source`. Errors: `ErrorInvalidURI` if there is no key; see [`touch_bucket`] for an empty put
+/// without a key.
 pub(crate) fn put(
     target: &BucketTarget,
     key: Option<&Key>,
@@ -91,8 +91,8 @@ pub(crate) fn write_all(
     Ok(writer.commit(expected)?)
 }
 
-/// Handles a put of no bytes to no key: it stores nothing, and succeeds if the bucket exists. Programs create their top
-/// directory in this way. Errors: `NoSuchBucket`.
+/// Handles an empty put without a key: stores nothing, and succeeds if the bucket exists. Some programs create their
+/// top directory this way. Errors: `NoSuchBucket`.
 pub(crate) fn touch_bucket(target: &BucketTarget, responder: &CallbackResponder) -> RequestResult {
     target.lane.store.head_bucket(&target.bucket)?;
     responder.succeeded(SuccessProperties::default)
@@ -190,7 +190,7 @@ pub(crate) fn head(target: &BucketTarget, key: Option<&Key>, responder: &Callbac
     responder.succeeded(|| SuccessProperties::of_object(&info, info.size))
 }
 
-/// Deletes an object. Without a key, there is nothing to delete, which succeeds if the bucket exists.
+/// Deletes an object. Without a key, deletes nothing, and succeeds if the bucket exists.
 pub(crate) fn delete(
     target: &BucketTarget,
     key: Option<&Key>,
@@ -428,12 +428,12 @@ fn tell_uploads(page: &UploadListing, callback: ListUploadsCallback, data: *mut 
     Ok(())
 }
 
-/// The maximum lifetime of a URL: seven days, by the rules of its signature.
+/// The maximum lifetime of a URL: seven days, as signature version 4 requires.
 const MAX_LIFETIME_S: i64 = 7 * 86_400;
 
 /// Returns a URL for `method` (`None` is GET) that is valid for `lifetime_s` seconds. A lifetime that is out of range
-/// is replaced with the maximum. Errors: a lane without URLs, a method or subresource that cannot be signed, no keys,
-/// or a URL that is too long.
+/// is replaced with the maximum. Errors: a lane that has no URLs, a method or subresource that cannot be signed,
+/// missing keys, or a URL that is too long.
 pub(crate) fn presigned_url(
     target: &BucketTarget,
     key: &Key,

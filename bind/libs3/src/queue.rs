@@ -1,9 +1,9 @@
 //! Request contexts: requests that the program drives.
 //!
-//! The arguments of a request with a context are checked and copied at once. The request starts in the next call of one
-//! of the `run` functions. Requests to other machines are carried out concurrently by workers. Requests for local files
-//! are carried out one after the other by the caller, provided that they are short. All callbacks run on the thread
-//! that drives the context.
+//! The arguments of a request with a context are checked and copied immediately. The request starts in the next call to
+//! one of the `run` functions. Requests to other machines are carried out concurrently by workers. Short requests for
+//! local files are carried out one after another on the driving thread. All callbacks run on the thread that drives the
+//! context.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
@@ -22,15 +22,15 @@ use crate::relay::{
 use crate::response::{CallbackResponder, without_panic};
 use crate::status::Status;
 
-/// The time after which a call of `S3_runonce_request_context` starts nothing more.
+/// The time after which a call to `S3_runonce_request_context` starts nothing more.
 const TURN_MAX: Duration = Duration::from_millis(1);
-/// The maximum number of concurrent requests to other machines in a context. Each takes a thread.
+/// The maximum number of concurrent requests to other machines in a context. Each one occupies a thread.
 const REMOTE_MAX: usize = 256;
-/// The maximum number of concurrent requests for local files on worker threads in a context. More would not make the
-/// disk faster.
+/// The maximum number of concurrent requests for local files on worker threads in a context. More would not increase
+/// the throughput of the disk.
 const LONG_MAX: usize = 8;
 
-/// What a request costs the thread that carries it out.
+/// How long a request occupies the thread that carries it out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RequestClass {
     /// A short request for local files, which takes less time than handing it to another thread.
@@ -42,7 +42,7 @@ pub(crate) enum RequestClass {
 }
 
 impl RequestClass {
-    /// Returns the weight of a request that moves `bytes` of content; `is_local` means that it accesses files of this
+    /// Returns the class of a request that moves `bytes` of content; `is_local` means that it accesses files on this
     /// node.
     pub(crate) const fn of(is_local: bool, bytes: u64) -> Self {
         match is_local {
@@ -57,7 +57,7 @@ impl RequestClass {
 pub struct RequestContext(Arc<RequestQueue>);
 
 impl RequestContext {
-    /// Creates an empty context. Costs no thread and no descriptor.
+    /// Creates an empty context. Uses no thread and no descriptor.
     pub(crate) fn new() -> Self {
         RequestContext(Arc::new(RequestQueue(Mutex::new(QueueState::default()))))
     }
@@ -71,14 +71,15 @@ impl RequestContext {
 /// The requests of a context.
 pub(crate) struct RequestQueue(Mutex<QueueState>);
 
-/// The state of a queue. Only threads of the program lock it, never a worker that would be missing in a child process.
+/// The state of a queue. Only threads of the program lock it, never a worker: after a fork, the child would lack the
+/// worker, and the lock would be held forever.
 struct QueueState {
     process: ProcessIdentity,
     relay: Arc<CallbackRelay>,
-    /// The demand that was last reported to the relay.
+    /// The demand last reported to the relay.
     told: DriverDemand,
     signal: Option<Arc<OwnedFd>>,
-    /// The requests whose end has not been reported yet, in order of arrival.
+    /// The requests whose completion has not been reported yet, in order of arrival.
     unfinished: BTreeMap<RequestNumber, UnfinishedRequest>,
     unstarted: VecDeque<(RequestNumber, RequestClass, RequestWork)>,
     next_number: RequestNumber,
@@ -87,13 +88,13 @@ struct QueueState {
     remote: usize,
 }
 
-// SAFETY: the only parts that are not `Send` are the program's pointers. Any thread of the program that drives the
-// context or adds requests to it may use these.
+// SAFETY: the only parts that are not `Send` are the program's pointers. The program's threads that drive the context
+// or add requests to it may use these pointers.
 unsafe impl Send for QueueState {}
 
 struct UnfinishedRequest {
     responder: CallbackResponder,
-    /// The weight of a request on a worker; `Quick` if it is not on a worker.
+    /// The class of the request if it is on a worker; otherwise `Quick`.
     on_worker: RequestClass,
 }
 
@@ -114,8 +115,8 @@ impl Default for QueueState {
 }
 
 impl QueueState {
-    /// Resets the state in a child process: creates a relay without the parent's workers, and ends their requests as
-    /// interrupted.
+    /// Resets the state in a child process: creates a relay without the parent's workers, and ends the requests of
+    /// these workers as interrupted.
     fn renew(&mut self) {
         if workers_were_started() {
             self.unstarted.clear();
@@ -183,13 +184,13 @@ impl RequestQueue {
         state
     }
 
-    /// Returns the number of requests whose end has not been reported yet.
+    /// Returns the number of requests whose completion has not been reported yet.
     pub(crate) fn unfinished(&self) -> usize {
         self.locked().unfinished.len()
     }
 
-    /// Returns a descriptor for `select` that is readable exactly when the driver has something to do; `None` if
-    /// nothing is unfinished. Errors: the error of the system if no descriptor is available.
+    /// Returns a descriptor for `select` that is readable if and only if the driver has something to do; `None` if
+    /// nothing is unfinished. Errors: the system's error if no descriptor is available.
     pub(crate) fn signal(&self) -> std::io::Result<Option<RawFd>> {
         let mut state = self.locked();
         if state.unfinished.is_empty() {
@@ -219,8 +220,8 @@ impl RequestQueue {
         state.tell_demand();
     }
 
-    /// Does everything that can be done without waiting, but starts nothing more after [`TURN_MAX`]. Errors: it is
-    /// called by a callback of an unfinished request of the same context.
+    /// Does everything that can be done without waiting, but starts nothing more after [`TURN_MAX`]. Errors: the caller
+    /// is a callback of an unfinished request of the same context.
     pub(crate) fn run_once(&self) -> RequestResult {
         let until = Instant::now() + TURN_MAX;
         self.run_while(|| Instant::now() < until)
@@ -275,7 +276,7 @@ impl RequestQueue {
         true
     }
 
-    /// Carries out the request on this thread, except for a part that takes long, which goes to a worker.
+    /// Carries out the request on this thread, except for a step that takes long, which is passed to a worker.
     fn run_here(&self, state: MutexGuard<'_, QueueState>, number: RequestNumber, work: RequestWork) {
         let Some(request) = state.unfinished.get(&number) else { return };
         let responder = request.responder.on_driver(state.relay.clone());
@@ -332,7 +333,8 @@ impl RequestQueue {
     }
 
     fn finish(&self, number: RequestNumber, outcome: RequestResult) {
-        // If the request is gone, the context was destroyed, and the end has already been reported.
+        // If the request is gone, the context has been destroyed, and the request's completion has already been
+        // reported.
         let responder = self.locked().take(number);
         if let Some(responder) = responder {
             responder.complete(outcome);
@@ -382,7 +384,7 @@ impl Drop for CallbackScope {
     }
 }
 
-/// Checks a request with `prepare`, then carries it out at once, or adds it to `context`.
+/// Checks a request with `prepare`, then carries it out immediately, or adds it to `context`.
 ///
 /// # Safety
 /// `context` is NULL, or was created by `S3_create_request_context` and has not been destroyed.

@@ -1,10 +1,10 @@
 //! Connects the threads that carry out a context's requests (the workers) with the thread that drives the context.
-//! Workers call the stores, and wait there for disks and other machines. Callbacks run only on the driving thread, so a
-//! worker passes each callback to that thread and waits for its result.
+//! Workers make the store calls, which wait for disks and other machines. Callbacks run only on the driving thread, so
+//! a worker passes each callback to that thread and waits for its result.
 //!
-//! Workers are started on demand, and end when they have been idle for a while or when the relay closes. Closing does
-//! not wait for a worker that waits for another machine: that worker later finds the relay closed, and ends without a
-//! callback.
+//! Workers are started on demand, and exit when they have been idle for a while or when the relay closes. Closing does
+//! not wait for a worker that is waiting for another machine: that worker later finds the relay closed, and exits
+//! without a callback.
 
 use std::collections::VecDeque;
 use std::mem;
@@ -21,16 +21,16 @@ use super::response::{RequestFailure, RequestResult};
 use crate::response::{CallbackResponder, without_panic};
 use crate::status::Status;
 
-/// How long a worker waits for another request before it ends.
+/// How long a worker waits for another request before it exits.
 const IDLE_MAX: Duration = Duration::from_secs(5);
-/// How long the destruction of a context waits for workers that need only processor time to end.
+/// How long the destruction of a context waits for workers that need nothing but processor time to exit.
 const LEAVE_MAX: Duration = Duration::from_millis(100);
 
 /// The number of a request in its context, in the order of addition.
 pub(crate) type RequestNumber = u64;
 
-/// The remaining work of a request. It may be called on any thread. It uses the program's memory (pointers for
-/// callbacks, and memory for results) only within [`CallbackResponder::call`].
+/// The remaining work of a request. It may run on any thread. It uses the program's memory (pointers for callbacks, and
+/// memory for results) only within [`CallbackResponder::call`].
 pub(crate) type RequestWork = Box<dyn FnOnce(&CallbackResponder) -> RequestResult>;
 
 /// A request for a worker.
@@ -41,8 +41,8 @@ pub(crate) struct WorkerJob {
 }
 
 // SAFETY: the pointers in a responder and a `RequestWork` belong to the program, and are used only on the driving
-// thread. A target's pointer to its pool is only compared. Everything else in them is `Send`; for content, this is
-// checked below.
+// thread. A target's pointer to its pool is only compared. Everything else in them is `Send`; for content, the compiler
+// checks this below.
 unsafe impl Send for WorkerJob {}
 
 const fn may_change_threads<T: Send>() {}
@@ -54,7 +54,7 @@ pub(crate) enum RelayEvent {
     Ended(RequestNumber, RequestResult),
 }
 
-/// A callback for which a worker waits. If it is dropped without being run, the worker is notified.
+/// A callback that a worker is waiting for. If it is dropped without being run, the worker is notified.
 pub(crate) struct WaitingCallback {
     /// `call` and `progress` are on the worker's stack, and remain valid until `progress` is no longer `WAITING`.
     call: *mut dyn FnMut(),
@@ -102,7 +102,7 @@ pub(crate) struct CallbackRelay {
     ready: Condvar,
     /// Notified when there is a job for a worker.
     assigned: Condvar,
-    /// Notified when a worker has ended.
+    /// Notified when a worker has exited.
     left: Condvar,
 }
 
@@ -110,7 +110,7 @@ pub(crate) struct CallbackRelay {
 struct RelayState {
     events: VecDeque<RelayEvent>,
     demand: DriverDemand,
-    /// Threads that wait in [`CallbackRelay::wait`].
+    /// The number of threads waiting in [`CallbackRelay::wait`].
     waiting_drivers: usize,
     /// The descriptor for `select`, readable as long as there is something to do. Owned by the context.
     signal: Weak<OwnedFd>,
@@ -119,7 +119,7 @@ struct RelayState {
     workers: WorkerCounts,
 }
 
-/// Work of a context's driver other than callbacks.
+/// What a context's driver has to do besides callbacks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct DriverDemand {
     /// A request can be started.
@@ -257,7 +257,7 @@ impl CallbackRelay {
                 state.events.iter().filter(|event| matches!(event, RelayEvent::Callback(_))).count();
             (mem::take(&mut state.events), mem::take(&mut state.jobs), alive - idle - relaying)
         };
-        // The workers behind these events continue without a result.
+        // Workers that were waiting for these callbacks continue without a result.
         drop((events, jobs));
         self.assigned.notify_all();
         let until = Instant::now() + LEAVE_MAX;
@@ -277,7 +277,7 @@ impl CallbackRelay {
     }
 }
 
-/// Whether this process ever had a worker. If so, a forked child may find locks of the lanes held forever.
+/// Whether this process ever had a worker. If so, a forked child may find that locks of the lanes are held forever.
 static WERE_STARTED: AtomicBool = AtomicBool::new(false);
 
 /// Returns whether this process, or one that it was forked from, ever had a worker.
@@ -302,7 +302,7 @@ impl CallbackRelay {
         WERE_STARTED.store(true, Ordering::Release);
         let relay = self.clone();
         let worker = thread::Builder::new().name("fordway-s3".to_owned());
-        // Block signals, which are for the program's own threads.
+        // Block signals, which must be delivered to the program's own threads.
         match with_signals_blocked(|| worker.spawn(move || relay.work())) {
             Ok(_) => Ok(()),
             Err(error) => self.without_worker(number, &error),
@@ -329,7 +329,7 @@ impl CallbackRelay {
     }
 
     /// Waits for a request. Returns `None` after a long wait or when the relay is closed; the worker is then no longer
-    /// counted, and must end.
+    /// counted, and must exit.
     fn next_job(&self) -> Option<WorkerJob> {
         let mut state = self.locked();
         let mut is_patient = true;
@@ -352,7 +352,7 @@ impl CallbackRelay {
     }
 }
 
-/// Returns the failure of a request whose context was destroyed.
+/// Returns the failure for a request whose context was destroyed.
 pub(crate) fn interrupted() -> RequestFailure {
     let why = "the request context was destroyed before the request was finished; run it first";
     RequestFailure::refused(Status::Interrupted, why)

@@ -1,6 +1,6 @@
 //! Calls the two callbacks of every request, in the right order and the right number of times. Also represents failures
-//! before they become a number and a message, and provides the buffer through which content passes between the caller's
-//! callbacks and a store.
+//! before they are turned into a number and a message, and provides the buffer through which content passes between the
+//! caller's callbacks and a store.
 
 use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
@@ -27,8 +27,8 @@ const DEFAULT_CONTENT_TYPE: &CStr = c"binary/octet-stream";
 const SERVER: &CStr = c"fordway";
 
 thread_local! {
-    /// The last failure's message and resource. Some programs (such as IOR) keep the pointers in the details after the
-    /// callback, and print them.
+    /// The last failure's message and resource. Some programs (such as IOR) keep the pointers from the error details
+    /// after the callback, and print the text they point to.
     static LAST_MESSAGE: RefCell<Option<(CString, CString)>> = const { RefCell::new(None) };
 }
 
@@ -40,12 +40,12 @@ pub(crate) struct CallbackResponder {
     route: CallbackRoute,
 }
 
-/// How callbacks of a request get to the thread on which they must run.
+/// How a request's callbacks reach the thread on which they must run.
 enum CallbackRoute {
     /// Callbacks run directly, in the thread that makes and carries out the request.
     Direct,
     /// The thread that drives the context carries out the request, so callbacks run directly as long as the context
-    /// exists. Work that would take this thread too long is left in the cell.
+    /// exists. Work that would occupy this thread for too long is left in the cell.
     Driver(Arc<CallbackRelay>, Cell<Option<RequestWork>>),
     /// A worker carries out the request, and passes callbacks to the thread that drives the context.
     Worker(Arc<CallbackRelay>),
@@ -62,7 +62,7 @@ pub(crate) struct SuccessProperties<'a> {
 }
 
 impl<'a> SuccessProperties<'a> {
-    /// Describes an object of which `content_bytes` bytes follow.
+    /// Describes an object whose next `content_bytes` bytes follow.
     pub(crate) fn of_object(info: &'a ObjectInfo, content_bytes: u64) -> Self {
         SuccessProperties {
             metadata: Some(&info.metadata),
@@ -105,9 +105,9 @@ impl CallbackResponder {
         CallbackResponder { route: CallbackRoute::Worker(relay), ..*self }
     }
 
-    /// Runs `callback` on the thread for callbacks, and returns its result. All accesses to the program's memory must
-    /// be inside it; elsewhere, the program may already have freed that memory. Errors: the errors of `callback`,
-    /// `Interrupted`.
+    /// Runs `callback` on the thread on which callbacks must run, and returns its result. All accesses to the program's
+    /// memory must be inside it; elsewhere, the program may already have freed that memory. Errors: the errors of
+    /// `callback`, `Interrupted`.
     #[inline]
     pub(crate) fn call<T>(&self, callback: impl FnOnce() -> RequestResult<T>) -> RequestResult<T> {
         match &self.route {
@@ -117,8 +117,8 @@ impl CallbackResponder {
         }
     }
 
-    /// Runs `rest`, the last step of the request, which moves `bytes`: at once, or on a worker if this thread drives a
-    /// context and would be busy for too long.
+    /// Runs `rest`, the last step of the request, which moves `bytes`: immediately, or on a worker if this thread
+    /// drives a context and would be busy for too long.
     #[inline]
     pub(crate) fn finish_by(
         &self,
@@ -151,7 +151,7 @@ impl CallbackResponder {
         }
     }
 
-    /// Returns the pointer that the caller wants back in each callback.
+    /// Returns the pointer that the caller wants passed to each callback.
     pub(crate) fn data(&self) -> *mut c_void {
         self.data
     }
@@ -221,7 +221,7 @@ impl CallbackResponder {
     }
 }
 
-/// Turns a panic, which is a bug, into a failure, because it must not reach the C program.
+/// Turns a panic, which is a bug, into a failure, because a panic must not unwind into the C program.
 pub(crate) fn without_panic<T>(work: impl FnOnce() -> RequestResult<T>) -> RequestResult<T> {
     // Anything that a panic leaves incomplete is dropped with the request.
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| {
@@ -304,11 +304,11 @@ pub(crate) unsafe fn write_text(to: *mut c_char, capacity: usize, text: &str) {
 pub(crate) enum RequestFailure {
     /// The store failed.
     Store(Error),
-    /// The store failed in a request for which a service would send a response without a body.
+    /// The store failed, in a request for which a service would send a response without a body.
     Head(Error),
     /// This library refused the request; the text says what to do about it.
     Refused(Status, String),
-    /// A callback failed, with its status in the caller's numbering.
+    /// A callback failed with this status, in the caller's numbering.
     Callback(StatusNumber),
 }
 
@@ -341,7 +341,7 @@ impl RequestFailure {
         }
     }
 
-    /// Returns the address of the resource on which the request failed, or an empty string.
+    /// Returns the address of the resource for which the request failed, or an empty string.
     pub(crate) fn resource(&self) -> &str {
         match self {
             RequestFailure::Store(error) | RequestFailure::Head(error) => error.target(),
@@ -376,18 +376,18 @@ pub(crate) fn start_diagnosis() {
     });
 }
 
-/// The size of a piece in bytes. A piece must fit in the second-level cache, so that the copies into and out of it stay
-/// there; larger pieces cost more in cache misses than they save in system calls. Measured with 2 MiB on tmpfs,
-/// compared with one `pwrite` or `pread` without a copy: pieces of 32 KiB cost 14 % more to write and 18 % more to
-/// read; 128 and 256 KiB cost 10 and 14 % more; 1 MiB costs 23 and 29 % more.
+/// The size of a piece in bytes. A piece must fit in the L2 cache, so that the copies into and out of it stay there;
+/// larger pieces cost more in cache misses than they save in system calls. Measured with 2 MiB on tmpfs, compared with
+/// one `pwrite` or `pread` without a copy: pieces of 32 KiB cost 14 % more to write and 18 % more to read; 128 and 256
+/// KiB cost 10 and 14 % more; 1 MiB costs 23 and 29 % more.
 pub(crate) const PIECE_BYTES: usize = 256 * 1024;
 
-/// The maximum content of a local file, in bytes, that the thread that drives a context moves itself. Exchanging it
-/// with a worker piece by piece would take longer.
+/// The maximum size of a local file's content, in bytes, that the thread driving a context transfers itself. Exchanging
+/// it with a worker piece by piece would take longer.
 pub(crate) const QUICK_MAX_BYTES: u64 = 4 << 20;
 
 thread_local! {
-    /// Kept between requests, because fresh memory would cost a page fault per 4 KiB.
+    /// Kept between requests, because newly allocated memory would cost a page fault per 4 KiB.
     static SPARE: Cell<Option<Vec<u8>>> = const { Cell::new(None) };
 }
 
@@ -415,8 +415,8 @@ impl ContentSource {
         self.left_bytes
     }
 
-    /// Fills `piece` as far as there is content left, and returns the number of bytes. Errors: the caller aborts, or
-    /// provides less content than announced.
+    /// Fills `piece` as far as content is left, and returns the number of bytes. Errors: the caller aborts, or provides
+    /// less content than announced.
     pub(crate) fn fill(&mut self, piece: &mut [u8], responder: &CallbackResponder) -> RequestResult<usize> {
         let wanted = usize::try_from(self.left_bytes).map_or(piece.len(), |left| left.min(piece.len()));
         if wanted > 0 {

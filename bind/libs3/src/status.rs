@@ -122,7 +122,8 @@ impl Status {
         )
     }
 
-    /// Returns the status that a response without a body (to a HEAD request) can express.
+    /// Returns the status to report if the response has no body (to a HEAD request), and so only its HTTP status is
+    /// known.
     pub fn without_body(self) -> Status {
         match self {
             Status::ErrorNoSuchKey | Status::ErrorNoSuchBucket => Status::HttpErrorNotFound,

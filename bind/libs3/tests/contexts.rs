@@ -13,7 +13,7 @@ use harness::{Lane, Program, run};
 const BUCKET: &str = "contexts";
 const OBJECT_BYTES: u64 = 1000;
 
-/// The checks for every lane, each with its number of requests; 0 if the check has a fixed number.
+/// The checks for every lane, each with the number of requests to make; 0 if the check itself fixes the number.
 const EVERYWHERE: &[(&str, usize)] = &[
     ("all_at_once_by_runall", 300),
     ("all_at_once_by_select", 300),
@@ -72,8 +72,8 @@ fn on_the_node_lane() {
     holds(&Lane::node(), &plain(), &[], EVERYWHERE);
 }
 
-/// Returns the checks without those that fork. In a forked child, memory that other threads held is lost, which leak
-/// checkers report, and locks of the address sanitizer may be held forever.
+/// Returns the checks that do not fork. In a forked child, memory owned by the parent's other threads is lost, which
+/// leak checkers report, and locks of the address sanitizer may be held forever.
 fn without_fork(points: &[(&'static str, usize)]) -> Vec<(&'static str, usize)> {
     points.iter().copied().filter(|(point, _)| *point != "a_child_process_and_its_parent").collect()
 }
@@ -104,7 +104,7 @@ struct CountingServer {
 }
 
 struct RequestFlights {
-    /// The number of requests in flight, and its maximum so far.
+    /// The current number of requests in flight, and the maximum so far.
     counts: Mutex<(usize, usize)>,
     changed: Condvar,
     /// The number of requests to wait for; `None` if the server never responds.

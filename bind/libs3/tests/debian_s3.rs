@@ -1,4 +1,4 @@
-//! Runs Debian's unmodified client with our library for 2.0 instead of Debian's.
+//! Runs Debian's unmodified client `s3` with our libs3 2.0 library instead of Debian's.
 
 mod harness;
 
@@ -7,10 +7,10 @@ use std::process::Command;
 
 use harness::{Lane, built, run};
 
-/// Returns a command of the client for a lane.
+/// Returns a command that runs the client on a lane.
 fn s3(lane: &Lane, words: &[&str]) -> Command {
     let mut command = Command::new("s3");
-    // `-u` means HTTP without TLS; `-f` accepts bucket names that fit only in a path.
+    // `-u` means HTTP without TLS; `-f` accepts bucket names that are valid only in a path.
     command.args(["-u", "-f"]).args(words).env("LD_LIBRARY_PATH", built().join("lib"));
     let keys = [&lane.access_key, &lane.secret_key].map(|key| if key.is_empty() { "none" } else { key });
     command
@@ -26,7 +26,7 @@ fn succeeds(mut command: Command) -> String {
     String::from_utf8_lossy(&said.stdout).into_owned()
 }
 
-/// The client exits with status 0 in any case, so its output decides.
+/// The client always exits with status 0, so the test examines its output.
 fn fails(mut command: Command, status: &str) {
     let said = command.output().unwrap();
     assert!(String::from_utf8_lossy(&said.stderr).contains(&format!("ERROR: {status}\n")), "{said:?}");

@@ -1,4 +1,5 @@
-//! Checks the headers against the numbers and layouts of the two versions of libs3, and against the libraries.
+//! Checks the headers against the numbers and layouts of the two libs3 versions, and against the functions that the
+//! libraries export.
 
 mod harness;
 
@@ -62,7 +63,7 @@ fn each_library_exports_what_its_header_declares_and_nothing_else() {
     }
 }
 
-/// A statically linked program needs no library at run time.
+/// A statically linked program does not need the shared library at run time.
 #[test]
 fn the_static_library_links() {
     let directory = tempfile::TempDir::new().unwrap();

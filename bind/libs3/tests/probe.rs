@@ -4,7 +4,7 @@ mod harness;
 
 use harness::{Lane, Program, run};
 
-/// Runs all checks in this many threads; every check must pass.
+/// Runs all checks on this many threads; every check must pass.
 fn probe(program: &Program, wrapper: &[&str], lane: &Lane, threads: usize, big: bool) {
     let mut command = program.command(wrapper);
     command.args([&lane.host, &lane.access_key, &lane.secret_key, &threads.to_string()]);
@@ -61,15 +61,15 @@ fn under_the_address_sanitizer() {
 #[test]
 fn under_valgrind() {
     if fordway_needs::programs(&["valgrind"]) {
-        // Valgrind reports memory as possibly lost if only pointers into its middle exist, as in hash tables. Such
-        // memory is not lost.
+        // Valgrind reports memory as possibly lost if only interior pointers to it exist, as in hash tables. Such
+        // memory is not leaked.
         let leaks = "--errors-for-leak-kinds=definite";
         let valgrind = ["valgrind", "--quiet", "--leak-check=full", leaks, "--error-exitcode=9"];
         probe(&plain(), &valgrind, &Lane::embedded(), 1, false);
     }
 }
 
-/// A check that cannot pass must make the program fail. Otherwise, the other checks prove nothing.
+/// A check that cannot pass must make the program fail. Otherwise, the results of the other checks mean nothing.
 #[test]
 fn the_probe_can_fail() {
     let program = plain();

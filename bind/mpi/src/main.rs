@@ -28,7 +28,7 @@ use self::stencil::StencilArgs;
 use self::team::MpiTeam;
 use self::transport::MpiTransportArgs;
 
-/// Set by SIGINT and SIGTERM, which `mpirun` passes on.
+/// Set by SIGINT and SIGTERM, which `mpirun` forwards to the ranks.
 static STOP: AtomicBool = AtomicBool::new(false);
 
 /// Run I/O workloads on the ranks of an MPI job, on plain files, objects in a directory, or S3
@@ -109,7 +109,7 @@ fn main() -> ExitCode {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
-            // Every rank has the same error, so only one of them prints it.
+            // All ranks get the same error, so only one of them prints it.
             if rank == 0 {
                 eprintln!("fordway-mpi: {error}");
             }
@@ -118,7 +118,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Makes a panicking rank end the job, so that the others do not wait for it.
+/// Makes a rank that panics end the job, so that the others do not wait for it.
 fn end_the_job_on_panic(rank: i32) {
     std::panic::set_hook(Box::new(move |panic| {
         eprintln!("fordway-mpi: rank {rank} failed, which ends the job: {panic}");
@@ -133,7 +133,7 @@ fn run(workload: &WorkloadPlan, setting: &MeasurementArgs, team: &MpiTeam) -> Re
     let crew = WorkloadRank::new(team, &watch, RunClock::start());
     let opened = open(setting);
     let (sites, outcome) = opened.map_or_else(|error| (Vec::new(), Err(error)), |sites| (sites, Ok(())));
-    // If only this rank failed, the others would wait for it in the workload.
+    // Fail on all ranks together: if only this rank failed, the others would wait for it in the workload.
     crew.agree(outcome)?;
     let started = (jiff::Timestamp::now(), Instant::now());
     let dirs: Vec<(&str, &Path)> = setting.places.iter().map(|place| ("root", Path::new(place))).collect();
@@ -156,7 +156,7 @@ fn run(workload: &WorkloadPlan, setting: &MeasurementArgs, team: &MpiTeam) -> Re
     Ok(is_good)
 }
 
-/// Opens each place as a separate site.
+/// Opens each target as a separate site.
 fn open(setting: &MeasurementArgs) -> Result<Vec<WorkloadSite>> {
     if setting.places.is_empty() {
         let why = "give at least one TARGET: a DIRECTORY, file:///DIRECTORY or http(s)://HOST[:PORT]";
@@ -170,7 +170,7 @@ fn open(setting: &MeasurementArgs) -> Result<Vec<WorkloadSite>> {
         }
         let options = LaneOptions { endpoint: Some(place.clone()), ..LaneOptions::default() };
         let store = fordway_lanes::open(&options)?.store;
-        // Another place on the same lane gets a number, so that every lane of the run has a unique name.
+        // Further targets on the same lane get a numbered name, so that every lane of the run has a unique name.
         let same = sites.iter().filter(|site| site.lane().name.starts_with(store.lane())).count();
         let number = if same == 0 { String::new() } else { format!("-{}", same + 1) };
         let lane =

@@ -1,8 +1,8 @@
-//! A small parallel program for measuring speed-up: simulates heat spreading over a plate, by Jacobi's method.
+//! A small parallel program for measuring speed-up: simulates heat spreading over a plate, using the Jacobi method.
 //!
 //! The plate is cut into strips of rows, one for each rank. In each step, a rank exchanges its outer rows with its
-//! neighbours, and replaces every cell with the mean of the four cells around it. At the end, the ranks add up the
-//! heat.
+//! neighbours, and replaces every cell with the mean of its four neighbouring cells. At the end, the ranks sum the heat
+//! of all cells.
 
 use std::time::{Duration, Instant};
 
@@ -25,7 +25,7 @@ const EDGE: f64 = 1.0;
 Each rank prints a line of JSON with the time of all steps and the time of communication. Apart from rounding,
 the final temperatures do not depend on the number of ranks.")]
 pub(crate) struct StencilArgs {
-    /// Number of cells of the square plate; the number per side is rounded
+    /// Number of cells in the square plate; the number per side is rounded
     #[arg(long, value_name = "N", default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(16..=1 << 32))]
     cells: u64,
     /// Number of time steps
@@ -47,7 +47,7 @@ pub(crate) fn run(args: &StencilArgs, world: &SimpleCommunicator) -> Result<bool
     while args.hang == Some(world.rank()) {
         std::thread::park();
     }
-    // All ranks start together, so that the measured time does not include waiting for a rank that starts late.
+    // All ranks start together, so that the measured time does not include the wait for a rank that starts late.
     world.barrier();
     let started = Instant::now();
     for _ in 0..args.steps {
@@ -69,7 +69,7 @@ pub(crate) fn run(args: &StencilArgs, world: &SimpleCommunicator) -> Result<bool
     Ok(true)
 }
 
-/// The rows of one rank, with a row of each neighbour above and below.
+/// The rows of one rank, plus the adjacent row of the neighbour above and of the one below.
 struct RowStrip {
     width: usize,
     rows: usize,
@@ -125,7 +125,7 @@ impl RowStrip {
                 *cell = 0.25 * (above[x + 1] + below[x + 1] + own[x] + own[x + 2]);
             }
         }
-        // The neighbours' rows are received again in each step, and both buffers have the edges of the plate.
+        // The neighbours' rows are received again in each step, and both buffers contain the edges of the plate.
         std::mem::swap(&mut self.now, &mut self.next);
     }
 

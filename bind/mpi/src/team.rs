@@ -7,7 +7,7 @@ use mpi::datatype::PartitionMut;
 use mpi::topology::SimpleCommunicator;
 use mpi::traits::{Communicator, CommunicatorCollectives, Destination, Root, Source};
 
-/// All processes of a job. If a process dies, MPI ends the others, so nothing here waits for a dead process.
+/// All processes of a job. If a process dies, MPI terminates the others, so nothing here waits for a dead process.
 pub(crate) struct MpiTeam {
     world: SimpleCommunicator,
 }
@@ -63,7 +63,8 @@ impl RankTeam for MpiTeam {
     }
 
     fn gather(&self, mine: Vec<u8>) -> Result<Vec<Vec<u8>>> {
-        // Use one message per rank, because the bytes of all ranks may exceed the count of a single receive.
+        // Use one message per rank, because the data of all ranks together may exceed the maximum count of a single
+        // receive.
         count(mine.len())?;
         if self.rank() > 0 {
             self.world.process_at_rank(0).send(&mine[..]);

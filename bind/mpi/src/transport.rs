@@ -1,4 +1,4 @@
-//! Messages between two ranks, for `fordway bench transport` or standalone.
+//! Messages between two ranks, either for `fordway bench transport` or standalone.
 
 use std::net::SocketAddr;
 use std::sync::atomic::AtomicBool;
@@ -17,7 +17,7 @@ use mpi::request::multiple_scope;
 use mpi::topology::{Process, SimpleCommunicator};
 use mpi::traits::{Communicator, Destination, Source};
 
-/// The interval at which an idle rank checks for a message.
+/// How often an idle rank checks for a message.
 const IDLE: Duration = Duration::from_millis(1);
 
 /// Options of `transport`.
@@ -34,7 +34,7 @@ pub(crate) struct MpiTransportArgs {
     /// Print the MPI library that this program is linked to, and exit
     #[arg(long)]
     pub(crate) which: bool,
-    /// Take orders from the listener there
+    /// Take commands from the listener at this address
     #[arg(long, value_name = "HOST:PORT", hide = true)]
     control: Option<SocketAddr>,
 }
@@ -47,8 +47,8 @@ pub(crate) fn library() -> String {
     name.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// Runs the transport benchmark on the two ranks of `world`. Returns whether all bytes were correct. Errors:
-/// `InvalidArgument` for another number of ranks.
+/// Runs the transport benchmark on the two ranks of `world`. Returns whether all received bytes were correct. Errors:
+/// `InvalidArgument` for any other number of ranks.
 pub(crate) fn run_ranks(
     args: &MpiTransportArgs,
     world: &SimpleCommunicator,
@@ -98,7 +98,7 @@ fn by_itself(setting: &TransportSetting, linked: LinkTransport<MpiLink>, stop: &
     Ok(run.summaries.iter().all(|summary| summary.errors == 0))
 }
 
-/// The link to the other rank. MPI ends the job if a message cannot be sent, so nothing here returns an error.
+/// The link to the other rank. MPI aborts the job if a message cannot be sent, so nothing here returns an error.
 struct MpiLink {
     world: SimpleCommunicator,
     other: Rank,
@@ -143,7 +143,7 @@ impl MessageLink for MpiLink {
     }
 
     fn receive_idly(&mut self, buffer: &mut [u8]) -> Result<()> {
-        // An MPI receive would poll, and take processor time from the transports being measured.
+        // A blocking MPI receive would busy-poll, and take processor time from the transports being measured.
         while self.other().immediate_probe().is_none() {
             std::thread::sleep(IDLE);
         }

@@ -13,7 +13,7 @@ use fordway_workload::speedup::RankReport;
 use fordway_workload::transport::{BlockTask, MessageExchange, MessageTransport, RemoteTransport};
 
 const RANKS: u64 = 2;
-/// How long a job may take to begin, or to end after one of its ranks died.
+/// How long a job may take to start, or to end after one of its ranks has died.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Returns a command that runs two ranks in `dir`, regardless of the number of cores.
@@ -82,7 +82,7 @@ fn all_workloads_on_all_lanes() {
     }
 }
 
-/// The files must have as many bytes as the ranks report to have written.
+/// The files must have as many bytes as the ranks report having written.
 #[test]
 fn sums_over_ranks_are_those_of_the_files() {
     let dir = tempfile::tempdir().unwrap();
@@ -101,8 +101,8 @@ fn sums_over_ranks_are_those_of_the_files() {
     assert_eq!(all.matches("choose another --name").count(), 1, "one rank tells: {all}");
 }
 
-/// Returns the process of rank `rank`, once it runs. Its environment tells, because `mpirun` may also have other
-/// children, in any order.
+/// Returns the process of rank `rank`, once it is running. The process is identified by its environment, because
+/// `mpirun` may also have other children, in any order.
 fn process_of_rank(job: &Child, rank: u64) -> Option<u32> {
     let told = ["OMPI_COMM_WORLD_RANK", "PMI_RANK"].map(|name| format!("{name}={rank}"));
     let is_rank = |pid: &u32| {
@@ -110,7 +110,7 @@ fn process_of_rank(job: &Child, rank: u64) -> Option<u32> {
         environment.split(|byte| *byte == 0).any(|line| told.iter().any(|told| told.as_bytes() == line))
     };
     let children = children_of(job.id());
-    // MPICH has a proxy on each node, and the ranks are its children.
+    // MPICH starts a proxy on each node, and the ranks are children of the proxy.
     let grandchildren = children.iter().flat_map(|child| children_of(*child));
     children.iter().copied().chain(grandchildren).find(is_rank)
 }
@@ -127,7 +127,7 @@ fn a_rank_that_dies_ends_the_job_with_a_sentence() {
     let job = mpirun(dir.path(), &words).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let end = Instant::now() + PATIENCE;
     let victim = loop {
-        // The directory shows that all ranks have passed MPI_Init.
+        // If this directory exists, all ranks have returned from MPI_Init.
         match process_of_rank(&job, 1).filter(|_| dir.path().join("fordway-bench").exists()) {
             Some(process) => break process,
             None => assert!(Instant::now() < end, "the job never began"),
@@ -187,7 +187,7 @@ fn transport_takes_orders_until_nobody_gives_them() {
 fn transport_is_for_two() {
     let dir = tempfile::tempdir().unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_fordway-mpi"));
-    // Without a launcher, there is one rank.
+    // Without `mpirun`, there is one rank.
     let output = command.args(["transport", "--size", "1"]).current_dir(dir.path()).output().unwrap();
     assert!(!output.status.success());
     assert!(String::from_utf8_lossy(&output.stderr).contains("needs 2 ranks but has 1"), "{output:?}");
@@ -228,7 +228,7 @@ fn a_stencil_that_fails_on_one_rank_ends_on_all() {
     assert!(all.contains("rank 1 failed, which ends the job"), "{all}");
 }
 
-/// The preloaded library must see the MPI calls of a program that was not built for it.
+/// The preloaded library must intercept the MPI calls of a program that was not built for it.
 #[test]
 fn ranks_report_their_communication() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Memory shared with Python by its buffer protocol: the only file of this module with `unsafe`.
+//! Memory shared with Python through its buffer protocol: the only file in this crate with `unsafe`.
 #![expect(unsafe_code, reason = "the buffer protocol is a C interface")]
 
 use std::ffi::c_int;
@@ -29,8 +29,8 @@ pub(crate) fn read_into(
     if len == 0 {
         return Ok(0);
     }
-    // SAFETY: `buffer` keeps `room` contiguous writable bytes alive and in place until it is dropped.
-    // Another Python thread that touches them meanwhile sees them change, as with any `readinto`.
+    // SAFETY: `buffer` keeps `room` contiguous writable bytes alive and in place until it is dropped. Another Python
+    // thread that accesses them meanwhile sees them change, as with any `readinto`.
     let bytes = unsafe { std::slice::from_raw_parts_mut(buffer.buf_ptr().cast::<u8>(), len) };
     without_interpreter(py, || read_all(content, bytes))?;
     Ok(len)
@@ -46,7 +46,7 @@ enum ContentMemory {
 }
 
 impl MappedContent {
-    /// Errors: from a read; `Io` if the file system cannot map files.
+    /// Errors: from reading the content; `Io` if the file system does not support mapping files.
     pub(crate) fn new(content: ObjectContent) -> Result<Self> {
         let ObjectContent::File(region) = content else {
             return Ok(MappedContent(ContentMemory::Own(content.into_vec()?)));
@@ -72,12 +72,12 @@ impl MappedContent {
     }
 
     /// # Safety
-    /// A function of the buffer protocol: `view` is a structure to fill in, or null.
+    /// Part of the buffer protocol: `view` is a structure to fill in, or null.
     unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
         let bytes = slf.get().bytes();
         let (start, len) = (bytes.as_ptr().cast_mut().cast(), isize::try_from(bytes.len())?);
-        // SAFETY: the memory does not move for as long as the object lives, to which the view takes
-        // a reference; it is given out as read-only.
+        // SAFETY: the memory does not move while the object exists, and the view holds a reference to the object; the
+        // view is read-only.
         match unsafe { ffi::PyBuffer_FillInfo(view, slf.as_ptr(), start, len, 1, flags) } {
             0 => Ok(()),
             _ => Err(PyErr::fetch(slf.py())),

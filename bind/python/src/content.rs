@@ -1,4 +1,4 @@
-//! How the content of an object gets to Python, and how many times it is copied.
+//! How the content of an object is passed to Python, and how many times it is copied.
 
 use std::cell::RefCell;
 use std::io::Read;
@@ -12,20 +12,19 @@ use pyo3::types::{PyBytes, PyIterator, PyMemoryView, PyString};
 
 use crate::store::without_interpreter;
 
-/// Up to this size, an object is read without the interpreter into a thread-local buffer, and then
-/// copied. The copy takes a few microseconds at most, which is less than attaching the interpreter a
-/// second time may take.
+/// Objects up to this size are read into a thread-local buffer while the interpreter is released, and then copied. The
+/// copy takes a few microseconds at most, which is less than attaching the interpreter a second time may take.
 const COPIED_BYTES_MAX: u64 = 64 * 1024;
 
 thread_local! {
     static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-/// The content of an object, before the interpreter is attached again.
+/// The content of an object, before the interpreter is re-attached.
 pub(crate) enum FetchedContent {
-    /// It is in the thread's [`BUFFER`].
+    /// The content is in the thread's [`BUFFER`].
     Copied,
-    /// It is still to be read.
+    /// The content has not been read yet.
     Open(ObjectContent),
 }
 
@@ -47,8 +46,7 @@ impl FetchedContent {
         };
         let len = usize::try_from(content.len())?;
         if len > TRUSTED_BYTES && matches!(content, ObjectContent::Stream(..)) {
-            // The number of bytes is only stated by a server, so memory grows as they arrive, which
-            // costs a copy.
+            // The length is only what a server claims, so memory grows as the bytes arrive, which costs a copy.
             let bytes = without_interpreter(py, || content.into_vec())?;
             return Ok(PyBytes::new(py, &bytes));
         }
@@ -70,7 +68,7 @@ pub(crate) fn bytes_of_buffer(py: Python<'_>, data: &Bound<'_, PyAny>) -> PyResu
     u8_buffer(py, data)?.to_vec(py)
 }
 
-/// The bytes of any buffer, which cannot change in the meantime: immutable `bytes`, or a copy.
+/// Returns the bytes of any buffer in a form that cannot change meanwhile: the immutable `bytes` itself, or a copy.
 pub(crate) fn held_bytes(py: Python<'_>, data: Bound<'_, PyAny>) -> PyResult<PyBackedBytes> {
     match data.cast_into::<PyBytes>() {
         Ok(bytes) => Ok(bytes.into()),
@@ -96,8 +94,8 @@ pub(crate) fn pieces<'py>(data: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py
     Ok(data.try_iter().ok())
 }
 
-/// Returns the buffer of an object as bytes, regardless of the type of its items. Errors: `TypeError`
-/// for an object without a buffer, `BufferError` for a buffer that is not contiguous.
+/// Returns the buffer of an object as bytes, regardless of its item type. Errors: `TypeError` for an object without a
+/// buffer, `BufferError` for a buffer that is not contiguous.
 pub(crate) fn u8_buffer(py: Python<'_>, data: &Bound<'_, PyAny>) -> PyResult<PyBuffer<u8>> {
     if let Ok(buffer) = data.extract() {
         return Ok(buffer);

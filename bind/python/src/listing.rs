@@ -1,4 +1,4 @@
-//! Buckets, objects and entries as Python sees them, and the iterator that fetches pages.
+//! Buckets, objects and entries as seen from Python, and the iterators that fetch pages.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use super::store::without_interpreter;
 #[pyclass(frozen, get_all, name = "BucketInfo", module = "fordway")]
 pub(crate) struct PyBucketInfo {
     name: String,
-    /// The time of creation, as far as the store knows it, in UTC.
+    /// The time of creation, in UTC, if the store knows it.
     created: SystemTime,
 }
 
@@ -253,7 +253,7 @@ impl EntryIterator {
     }
 
     fn __next__(&mut self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
-        // Most entries are in the page that was fetched last: so do not release the interpreter for them.
+        // Most entries are in the page that has already been fetched, so do not release the interpreter for them.
         let ready = self.page.next();
         let entry = match ready {
             Some(entry) => Some(entry),

@@ -13,10 +13,10 @@ use crate::argument::ByteCount;
 use crate::signal;
 use crate::store::without_interpreter;
 
-/// The size of each request for a range that is so long that its memory grows only as bytes arrive.
+/// The size of each request for a range so long that its memory grows only as bytes arrive.
 const PIECE_BYTES: usize = 64 << 20;
 
-/// The session of all files that are opened without options: they share its connections, and its knowledge about
+/// The session of all files that are opened without options: they share its connections, and what it has learned about
 /// servers.
 static USUAL: LazyLock<Arc<HttpSession>> = LazyLock::new(|| Arc::new(HttpSession::new(options(None))));
 
@@ -121,7 +121,7 @@ impl PyRemoteFile {
     ) -> PyResult<Bound<'py, PyBytes>> {
         let (ByteCount(start), ByteCount(length)) = (start, length);
         let there = self.inner.size_bytes().saturating_sub(start).min(length);
-        // Above this size, do not allocate memory only because a server states the size.
+        // Above this size, do not allocate memory merely because a server claims that the file is this large.
         if there > TRUSTED_BYTES as u64 {
             let bytes = without_interpreter(py, || self.read_growing(start, usize::try_from(there).ok()))?;
             return Ok(PyBytes::new(py, &bytes));
@@ -165,7 +165,7 @@ impl PyRemoteFile {
 }
 
 impl PyRemoteFile {
-    /// Reads a long range of a file whose size only the server states: memory is allocated as bytes arrive.
+    /// Reads a long range of a file whose size is only what the server claims: memory is allocated as bytes arrive.
     fn read_growing(&self, mut start: u64, length: Option<usize>) -> Result<Vec<u8>> {
         let mut bytes = Vec::new();
         receive_rest(&mut bytes, length.unwrap_or(usize::MAX), PIECE_BYTES, |piece| {
@@ -187,7 +187,7 @@ impl PyRemoteFile {
             let detail = format!("{length} bytes at {offset} of a file of {size} bytes");
             Err(Error::new(ErrorKind::InvalidRange, detail))
         })?;
-        // For a moment the bytes exist twice: as they were received, and as Python objects.
+        // For a short time, two copies of the bytes exist: as received, and as Python objects.
         let lengths = ranges.iter().map(|(_, length)| *length);
         check_room(lengths.clone().chain(lengths))
     }

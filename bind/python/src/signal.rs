@@ -1,6 +1,6 @@
-//! Ctrl-C during a wait. Python's own signal handler only records the signal; it becomes an exception when the main
-//! thread checks for signals. If a signal wakes a call that waits for a server, the call checks, and then ends with
-//! that exception.
+//! Handles Ctrl-C during a wait. Python's own signal handler only records the signal; it becomes an exception when the
+//! main thread checks for signals. If a signal wakes a call that is waiting for a server, the call checks for signals,
+//! and then ends with that exception.
 
 use std::cell::RefCell;
 
@@ -10,13 +10,13 @@ thread_local! {
     static RAISED: RefCell<Option<PyErr>> = const { RefCell::new(None) };
 }
 
-/// Makes waits of this process check Python's signals.
+/// Makes this process check for Python's signals whenever a signal interrupts a wait.
 pub(crate) fn listen() {
     fordway_sys::ask_after_signals(must_stop);
 }
 
-/// Runs Python's handlers of the signals that arrived; returns whether one raised an exception. Always false outside
-/// of the main thread, because Python runs handlers only there.
+/// Runs Python's handlers for the signals that have arrived; returns whether one raised an exception. Always false
+/// outside of the main thread, because Python runs handlers only there.
 fn must_stop() -> bool {
     let asked = Python::try_attach(|py| match py.check_signals() {
         Ok(()) => false,
@@ -25,7 +25,7 @@ fn must_stop() -> bool {
             true
         }
     });
-    // Without an interpreter, the result is no longer needed.
+    // If there is no interpreter any more, nobody needs the result.
     asked.unwrap_or(true)
 }
 

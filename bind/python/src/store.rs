@@ -63,9 +63,9 @@ fn endpoint_text(given: &Bound<'_, PyAny>) -> PyResult<String> {
     absolute.extract()
 }
 
-/// The arguments of [`open`], from which an unpickled store is opened again.
+/// The arguments of [`open`], used to reopen the store after unpickling.
 struct OpenArguments {
-    /// `None` is what the environment names.
+    /// `None` means the endpoint that the environment names.
     endpoint: Option<String>,
     /// Seconds.
     timeout: Option<f64>,
@@ -721,7 +721,7 @@ impl PyStore {
         format!("<Store, lane {}>", self.lane)
     }
 
-    /// Makes pickle open the store again.
+    /// Makes pickle reopen the store.
     fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyAny>, (Option<&str>,))> {
         let options = PyDict::new(py);
         options.set_item("timeout", self.opening.timeout)?;
@@ -746,7 +746,7 @@ impl PyStore {
     }
 }
 
-/// Runs `call` while other Python threads may run. Errors: the error of `call`, or what a handler of a signal
+/// Runs `call` while other Python threads may run. Errors: the error of `call`, or the exception that a signal handler
 /// raised during it.
 pub(crate) fn without_interpreter<T: Send>(
     py: Python<'_>,
@@ -776,7 +776,7 @@ fn put_data(
         });
     }
     let Some(pieces) = pieces(data)? else {
-        // Another thread may change any buffer but `bytes` while the interpreter is free.
+        // Another thread may change any buffer except `bytes` while the interpreter is released.
         let bytes = bytes_of_buffer(py, data)?;
         return without_interpreter(py, || {
             let (bucket, key) = named()?;
@@ -798,7 +798,7 @@ fn named(keys: Vec<String>) -> Result<Vec<Key>> {
     keys.into_iter().map(Key::new).collect()
 }
 
-/// The results of a batch, with errors as exceptions that are not raised.
+/// Returns the results of a batch, with each error as an exception object that is not raised.
 fn each<'py, T>(
     py: Python<'py>,
     results: Vec<Result<T>>,
@@ -831,8 +831,7 @@ fn of_version(version: Option<String>) -> Result<GetOptions> {
     Ok(GetOptions { version: version.map(VersionId::new).transpose()?, ..GetOptions::default() })
 }
 
-/// The class for each kind is chosen in `fordway/errors.py`, where exceptions with several bases
-/// can be written.
+/// The class for each kind is chosen in `fordway/errors.py`, where exceptions with several base classes can be defined.
 const FACTORY: (&str, &str) = ("fordway.errors", "exception_for");
 
 static EXCEPTION_FOR: PyOnceLock<Py<PyAny>> = PyOnceLock::new();

@@ -217,7 +217,7 @@ pub(crate) struct PyUploadSummary {
     started: SystemTime,
 }
 
-/// All uploads in progress of keys with a prefix. Errors: `NoSuchBucket`.
+/// All uploads in progress for keys with a prefix. Errors: `NoSuchBucket`.
 pub(crate) fn list(store: &dyn Store, bucket: &Bucket, prefix: &str) -> Result<Vec<PyUploadSummary>> {
     let mut query = UploadsQuery { prefix: prefix.to_owned(), ..UploadsQuery::default() };
     let mut found = Vec::new();

@@ -17,11 +17,12 @@ use crate::store::without_interpreter;
 /// is also a raw binary file of `io`, which `io.TextIOWrapper` and other libraries accept.
 #[pyclass(frozen, name = "ObjectWriter", module = "fordway")]
 pub(crate) struct PyObjectWriter {
-    /// `None` once it is committed, discarded or broken.
+    /// `None` once the object is committed or discarded, or a write has failed.
     inner: Mutex<Option<Box<dyn Writer>>>,
-    /// A forked child neither finishes nor removes what its parent writes.
+    /// A forked child neither commits nor discards an object that its parent is writing.
     begun_by: ProcessIdentity,
-    /// The exception that was being handled when it was begun: a later one ends it.
+    /// The exception that was being handled when the writer was created: if another one is being handled at the end,
+    /// the object is discarded.
     begun_in: Py<PyAny>,
     written_bytes: AtomicU64,
 }
@@ -41,7 +42,7 @@ impl PyObjectWriter {
         })
     }
 
-    /// `None` in a forked child, where a thread that does not exist may hold the lock for ever.
+    /// `None` in a forked child, where the lock may be held forever by a thread that does not exist there.
     fn locked(&self) -> Option<MutexGuard<'_, Option<Box<dyn Writer>>>> {
         let is_ours = self.begun_by.is_current();
         is_ours.then(|| self.inner.lock().unwrap_or_else(PoisonError::into_inner))
@@ -51,7 +52,7 @@ impl PyObjectWriter {
         self.locked().and_then(|mut inner| inner.take())
     }
 
-    /// Appends `data`. After an error, what has arrived of the object is unknown, so it is given up.
+    /// Appends `data`. After an error, it is unknown how much of the data has been written, so the object is discarded.
     fn append(&self, data: &[u8]) -> Result<usize> {
         let mut inner = self.locked().ok_or_else(closed)?;
         let mut writer = inner.take().ok_or_else(closed)?;
@@ -156,7 +157,7 @@ impl PyObjectWriter {
         false
     }
 
-    /// `io` calls this before it closes a forgotten file: its object is incomplete.
+    /// `io` calls this before it closes a file that was never closed explicitly: its object is incomplete.
     fn _dealloc_warn(&self, py: Python<'_>, _source: &Bound<'_, PyAny>) -> PyResult<()> {
         self.discard(py)
     }

@@ -1,4 +1,4 @@
-//! Inputs as files: the committed corpus in `fuzz/corpus/TARGET`, and inputs that a driver finds.
+//! Inputs stored as files: the committed corpus in `fuzz/corpus/TARGET`, and the inputs that a driver finds.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -14,7 +14,7 @@ pub fn committed() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus")
 }
 
-/// Reads all inputs in a directory, in the order of their names. A missing directory has none.
+/// Reads all inputs in a directory, in the order of their names. A missing directory counts as empty.
 pub fn read(dir: &Path) -> Result<Vec<Vec<u8>>> {
     if !dir.exists() {
         return Ok(Vec::new());

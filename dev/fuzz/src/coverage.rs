@@ -1,12 +1,13 @@
 //! The code that an input reached: the counters of `-C instrument-coverage`, read within the process. Without that
 //! option there are no counters, and mutation is unguided.
 //!
-//! Only this workspace's crates are instrumented (`tools/soak-fuzz` builds them through a wrapper of rustc), so that
-//! reading the counters after each input takes microseconds.
+//! Only this workspace's crates are instrumented (`tools/soak-fuzz` builds them through a wrapper around rustc), so
+//! that reading the counters after each input takes microseconds.
 
 use fordway_sys::{clear_coverage_counters, coverage_counters};
 
-/// The hit counts of all counters that were ever reached, in classes: once, twice, up to 3, 7, 15, 31, 127, or more.
+/// The hit counts of all counters that were ever reached, grouped into classes: once, twice, up to 3, 7, 15, 31, 127,
+/// or more.
 #[derive(Debug, Default)]
 pub struct CodeReached {
     classes: Vec<u8>,
@@ -17,12 +18,12 @@ pub struct CodeReached {
 pub struct NewlyReached {
     /// Code.
     pub is_new_code: bool,
-    /// Code, or a class of hit counts.
+    /// Whether the run reached code, or a class of hit counts, for the first time.
     pub is_new_class: bool,
 }
 
 impl CodeReached {
-    /// Returns whether this program counts.
+    /// Returns whether this program was built with coverage counters.
     pub fn is_counted() -> bool {
         !coverage_counters().is_empty()
     }
@@ -52,7 +53,7 @@ impl CodeReached {
     }
 }
 
-/// Returns the bit of a hit count's class.
+/// Returns the bit that stands for a hit count's class.
 fn class_of(count: u64) -> u8 {
     match count {
         0 => 0,

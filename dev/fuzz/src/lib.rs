@@ -1,9 +1,9 @@
-//! Fuzz targets: functions that pass any bytes to a parser, and panic if the parser accepts something that it must not
-//! accept, or interprets one message in two ways.
+//! Fuzz targets: functions that pass arbitrary bytes to a parser, and panic if the parser accepts something that it
+//! must not accept, or interprets one message in two ways.
 //!
 //! Three drivers share the targets and the corpus in `fuzz/corpus`:
 //!
-//! * the test `corpus` runs the corpus and some thousands of mutations of it with a fixed seed (`make test`);
+//! * the test `corpus` runs the corpus and a few thousand mutations of it with a fixed seed (`make test`);
 //! * the program `fordway-fuzz` mutates for a given time, on stable Rust. If it is built with coverage
 //!   (`tools/soak-fuzz` does this), it keeps each input that reaches new code (`make soak`);
 //! * cargo-fuzz in `fuzz/` does the same with libFuzzer. It needs a nightly toolchain.
@@ -22,12 +22,12 @@ pub struct FuzzTarget {
     pub name: &'static str,
     /// Passes an input to the parser. Panics if the parser's result is wrong.
     pub run: fn(&[u8]),
-    /// The files of the parser, for the table of coverage, relative to the root of the repository. After a colon come
-    /// the functions, types or modules to which the table is limited.
+    /// The source files of the parser, for the coverage table, relative to the root of the repository. After a colon
+    /// come the functions, types or modules to which the table is limited.
     pub sources: &'static [&'static str],
     /// Tokens of the format, which mutations insert.
     pub words: &'static [&'static str],
-    /// The relative cost of a run: the test makes this many times fewer mutations.
+    /// The relative cost of a run: the number of mutations in the test is divided by this.
     pub cost: usize,
 }
 

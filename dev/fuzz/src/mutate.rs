@@ -45,7 +45,7 @@ impl RandomSource {
         (self.next_number() % end.max(1) as u64) as usize
     }
 
-    /// Returns a length up to `most`: small ones are as likely as large ones.
+    /// Returns a length up to `most`; short lengths are as likely as long ones.
     fn length(&mut self, most: usize) -> usize {
         let bits = self.below(usize::BITS as usize - most.leading_zeros() as usize + 1);
         self.below((1 << bits).min(most + 1))
@@ -109,7 +109,7 @@ impl InputMutator {
         }
     }
 
-    /// Inserts a token of the format, or overwrites the bytes at this position with it.
+    /// Inserts a token of the format at this position, or overwrites the bytes there with it.
     fn put_word(&mut self, input: &mut Vec<u8>, at: usize) {
         let Some(word) = self.words.get(self.random.below(self.words.len())) else { return };
         match self.random.below(2) {
@@ -146,7 +146,7 @@ fn repeat_part(random: &mut RandomSource, input: &mut Vec<u8>) {
     input.splice(at..at, part.repeat(times));
 }
 
-/// Changes a decimal number in the text slightly, or sets it to a limit of its type.
+/// Changes a decimal number in the text slightly, or sets it to a limit of an integer type.
 fn change_number(random: &mut RandomSource, input: &mut Vec<u8>) {
     let starts: Vec<usize> = (0..input.len())
         .filter(|at| input[*at].is_ascii_digit() && (*at == 0 || !input[at - 1].is_ascii_digit()))
@@ -164,7 +164,7 @@ fn change_number(random: &mut RandomSource, input: &mut Vec<u8>) {
     input.splice(start..start + digits, changed.to_string().into_bytes());
 }
 
-/// Overwrites bytes with a limit of an integer type, as a binary number of 1, 2, 4 or 8 bytes.
+/// Overwrites bytes with the limit of an integer type, as a binary number of 1, 2, 4 or 8 bytes.
 fn write_limit(random: &mut RandomSource, input: &mut Vec<u8>) {
     let limit = LIMITS[random.below(LIMITS.len())].to_le_bytes();
     let at = random.place(input);

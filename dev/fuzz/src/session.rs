@@ -1,5 +1,5 @@
-//! A run of one target. It can be interrupted at any time and resumed later: inputs, findings and the time spent are
-//! stored in files.
+//! A fuzzing run of one target. It can be interrupted at any time and resumed later: inputs, findings and the time
+//! spent are stored in files.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -16,7 +16,7 @@ use fordway_fuzz::coverage::CodeReached;
 use fordway_fuzz::mutate::InputMutator;
 use fordway_fuzz::{FuzzTarget, corpus};
 
-/// The time after which a parser counts as hanging.
+/// The time after which a parser is considered to hang.
 const HANG_S: u64 = 10;
 /// How often the time spent is saved.
 const SAVE_AFTER: Duration = Duration::from_secs(5);
@@ -34,7 +34,7 @@ fn time_file(dir: &Path, target: &FuzzTarget) -> PathBuf {
     dir.join(target.name).join("seconds")
 }
 
-/// Returns the seconds spent on a target, its inputs and its findings.
+/// Returns the time spent on a target in seconds, and the numbers of its inputs and findings.
 pub(crate) fn totals(dir: &Path, target: &FuzzTarget) -> Result<(u64, usize, usize)> {
     let spent = fs::read_to_string(time_file(dir, target)).unwrap_or_default();
     let committed = corpus::read(&corpus::committed().join(target.name))?.len();
@@ -80,7 +80,7 @@ impl FuzzSession {
             dir: dir.to_owned(),
             inputs,
             reached: CodeReached::default(),
-            // Each run continues with other choices.
+            // Each run makes different choices.
             mutator: InputMutator::new(spent_before_s.wrapping_mul(1 << 20) + 1, target.words),
             mutates: false,
             runs: 0,
@@ -152,10 +152,10 @@ impl FuzzSession {
     }
 }
 
-/// The file with the current input: if the input ends the process or hangs, it can be read from this file.
+/// The file with the current input: if the input crashes the process or makes it hang, it can be read from this file.
 struct CurrentInput {
     file: File,
-    /// The time at which the current input began, in seconds since the start; 0 if there is none.
+    /// The time at which the current input was started, in seconds since the start of the run; 0 if there is none.
     began_s: Arc<AtomicU64>,
     started: Instant,
 }

@@ -1,5 +1,4 @@
-//! Runs every target on its committed corpus, and on some thousands of mutations with a fixed
-//! seed.
+//! Runs every target on its committed corpus, and on a few thousand mutations with a fixed seed.
 
 use fordway_fuzz::mutate::InputMutator;
 use fordway_fuzz::{TARGETS, corpus, target};

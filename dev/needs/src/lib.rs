@@ -1,7 +1,7 @@
-//! Checks for what a test needs from the machine: root, a program, or a kernel feature.
+//! Checks that the machine has what a test needs: root, a program, or a kernel feature.
 //!
-//! libtest has no skipped tests: a test that returns early counts as passed. A test that cannot run therefore calls
-//! [`skip`], directly or through one of the checks below, and returns. `cargo xtask test` collects these records,
+//! libtest cannot skip a test at run time: a test that returns early counts as passed. A test that cannot run therefore
+//! calls [`skip`], directly or through one of the checks below, and returns. `cargo xtask test` collects these records,
 //! counts such tests as skipped, prints their names and reasons, and fails in CI unless `.ci/may-skip` expects them.
 
 use std::fmt::Display;
@@ -12,8 +12,8 @@ use std::path::{Path, PathBuf};
 /// The variable that names the record file; without it, [`skip`] writes only to standard error.
 pub const RECORD_VARIABLE: &str = "FORDWAY_SKIPPED_TESTS";
 
-/// Records that the calling test, or a part of it, does not run here. `reason` states what is missing, and which
-/// package or command provides it. The caller must then return from its test.
+/// Records that the calling test, or part of it, does not run on this machine. `reason` states what is missing, and
+/// which package or command provides it. The caller must then return from its test.
 #[allow(clippy::print_stderr, reason = "a skipped test says so")]
 pub fn skip(reason: impl Display) {
     let reason = reason.to_string().replace('\n', " ");
@@ -39,7 +39,7 @@ fn test_name() -> String {
     format!("{name}::{}", std::thread::current().name().unwrap_or("unnamed thread"))
 }
 
-/// Returns whether this process is root; records a skip if not. `purpose` completes "only root can ...".
+/// Returns whether this process is root; if not, records a skip. `purpose` completes "only root can ...".
 pub fn root(purpose: &str) -> bool {
     let is_root = rustix::process::geteuid().is_root();
     if !is_root {
@@ -48,13 +48,13 @@ pub fn root(purpose: &str) -> bool {
     is_root
 }
 
-/// Returns the path of `program`, which may be outside PATH, like Debian's servers; records a skip if it is not
+/// Returns the path of `program`, which need not be in `PATH` (Debian's servers are not); records a skip if it is not
 /// installed.
 pub fn program(program: &str) -> Option<PathBuf> {
     program_from(program, "`make setup` installs what tests use")
 }
 
-/// Like [`program`], for a program from another source, which `source` names.
+/// Like [`program`], for a program from another source, which `source` describes.
 pub fn program_from(program: &str, source: &str) -> Option<PathBuf> {
     let found = find(program);
     if found.is_none() {

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
-/// Debian's path of Apache httpd's modules.
+/// The path of Apache httpd's modules on Debian.
 const APACHE_MODULES: &str = "/usr/lib/apache2/modules";
 
 /// A running server; stopped when dropped.
@@ -29,7 +29,7 @@ impl Drop for ForeignServer {
 }
 
 impl ForeignServer {
-    /// Apache httpd with `mod_dav_fs`, everything allowed; `None` if it is not installed.
+    /// Apache httpd with `mod_dav_fs`, with everything allowed; `None` if it is not installed.
     pub fn apache() -> Option<Self> {
         let program = fordway_needs::program("apache2")?;
         Some(start("http", |dir, port| {
@@ -63,7 +63,7 @@ impl ForeignServer {
         }))
     }
 
-    /// XRootD with HTTPS and its handler of third-party copies; `None` if it is not installed. Its certificate comes
+    /// XRootD with HTTPS and its handler for third-party copies; `None` if it is not installed. Its certificate comes
     /// from `authority`, the only one that it trusts.
     pub fn xrootd(authority: &SelfSignedCertificate) -> Option<Self> {
         let program = fordway_needs::program("xrootd")?;
@@ -115,8 +115,8 @@ pub struct SelfSignedCertificate {
 }
 
 impl SelfSignedCertificate {
-    /// Creates a certificate. Panics without the program `openssl`, which names the files in the way its library
-    /// expects.
+    /// Creates a certificate. Panics without the program `openssl`, which gives the files the names that the OpenSSL
+    /// library expects.
     pub fn new() -> Self {
         let dir = tempfile::tempdir().expect("a directory");
         let made = rcgen::generate_simple_self_signed(vec!["127.0.0.1".to_owned()]).expect("a certificate");

@@ -1,9 +1,9 @@
 //! Checks whether the operations of several clients on one key are linearizable.
 //!
-//! The algorithm is Wing and Gong's: it searches for an order of all operations that respects real time (an operation
-//! that ended before another began comes first) and in which every response is correct. Each client runs one operation
-//! at a time, so a state of the search is each client's position and the value of the key; a state that led to a dead
-//! end is not tried again.
+//! The algorithm is that of Wing and Gong: it searches for an order of all operations that respects real time (an
+//! operation that ended before another began comes first) and in which every response is correct. Each client runs one
+//! operation at a time, so a state of the search is each client's position and the value of the key; a state that led
+//! to a dead end is not tried again.
 
 use std::collections::HashSet;
 
@@ -12,13 +12,13 @@ use std::collections::HashSet;
 pub enum HistoryEvent {
     /// Put this value.
     Put(u64),
-    /// Put this value on condition that there is no object.
+    /// Put this value, on the condition that there was no object.
     Created(u64),
-    /// The conditional put was refused, because there is an object.
+    /// The conditional put was refused, because there was an object.
     NotCreated,
-    /// Read this value, or that there is no object.
+    /// Read this value; `None` means that there was no object.
     Read(Option<u64>),
-    /// Deleted the object, or nothing.
+    /// Deleted the object, or found nothing to delete.
     Deleted,
 }
 
@@ -46,8 +46,8 @@ impl HistoryEvent {
     }
 }
 
-/// Checks that `clients`, each a list of events in order, are a linearizable history of one key that has no object at
-/// first. On failure, returns how many events of each client are in the longest order found.
+/// Checks that `clients`, each a list of events in order, form a linearizable history of one key that initially has no
+/// object. On failure, returns the number of events of each client in the longest valid order found.
 pub fn is_linearizable(clients: &[Vec<TimedEvent>]) -> Result<(), Vec<usize>> {
     let start: (Vec<usize>, Option<u64>) = (vec![0; clients.len()], None);
     let mut longest = start.0.clone();
@@ -94,7 +94,7 @@ mod tests {
         assert!(fits(&[]));
         assert!(fits(&[&[(Read(None), 0, 1), (Put(1), 2, 3), (Read(Some(1)), 4, 5), (Deleted, 6, 7)]]));
         // While a put is in progress, a reader may see the new value or not; once a reader has seen it, all later
-        // readers do.
+        // readers do, too.
         let put: &[_] = &[(Put(1), 0, 10)];
         assert!(fits(&[put, &[(Read(None), 1, 2), (Read(Some(1)), 3, 4)]]));
         assert!(fits(&[put, &[(Put(2), 0, 10)], &[(Read(Some(2)), 11, 12)]]));

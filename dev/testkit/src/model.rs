@@ -16,7 +16,7 @@ pub enum ModelOperation {
     Put(Key, u8, usize),
     /// Put only if there is no object.
     Create(Key, u8, usize),
-    /// Get, whole or a range.
+    /// Get the whole object or a range.
     Get(Key, Option<(u64, u64)>),
     /// Head.
     Head(Key),
@@ -32,7 +32,7 @@ pub enum ModelOperation {
     ListVersions(String, bool, usize),
     /// Act on the version at this position in a list of all versions.
     Version(usize, VersionAction),
-    /// Replace the tags of a key by this many.
+    /// Replace the tags of a key with this many new ones.
     Tag(Key, usize),
 }
 
@@ -45,12 +45,12 @@ pub enum VersionAction {
     Delete,
     /// Copy the version over the latest one.
     Restore,
-    /// Replace the version's tags by this many, and read them.
+    /// Replace the version's tags with this many new ones, and read them.
     Tag(usize),
 }
 
-/// The configuration for `cases` sequences, or as many as `PROPTEST_CASES` states. Failures are printed, not stored in
-/// files.
+/// The configuration for `cases` sequences, or the number that `PROPTEST_CASES` states. Failures are printed, not
+/// stored in files.
 pub fn config(cases: u32) -> ProptestConfig {
     let asked = std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok());
     ProptestConfig { cases: asked.unwrap_or(cases), failure_persistence: None, ..ProptestConfig::default() }
@@ -93,7 +93,7 @@ pub fn sequence(seed: u64, count: usize) -> Vec<ModelOperation> {
 }
 
 impl ModelOperation {
-    /// Returns the same operation on keys prefixed with `prefix`.
+    /// Returns the same operation on keys with `prefix` prepended.
     pub fn below(self, prefix: &str) -> Self {
         let text = |text: String| format!("{prefix}{text}");
         let key = |key: Key| Key::new(text(key.to_string())).unwrap_or_else(|error| panic!("{error}"));
@@ -127,7 +127,7 @@ fn operation() -> impl Strategy<Value = ModelOperation> {
     ]
 }
 
-/// Generates short texts of characters that matter in paths, so that prefixes and conflicts are common.
+/// Generates short strings of characters that matter in paths, so that prefixes and conflicts are common.
 fn text() -> impl Strategy<Value = String> {
     proptest::collection::vec(prop_oneof![Just("a"), Just("b"), Just("/"), Just("."), Just("ä")], 0..6)
         .prop_map(|parts| parts.concat())
@@ -144,7 +144,7 @@ enum ModelOutcome {
     Bytes(Vec<u8>),
     Size(u64),
     Names(Vec<String>, Option<String>),
-    /// For each version its key, whether it is the latest, whether its ID is `null`, and its size; also the common
+    /// For each version, its key, whether it is the latest, whether its ID is `null`, and its size; then the common
     /// prefixes.
     Versions(Vec<(String, bool, bool, Option<u64>)>, Vec<String>),
     Tags(Tags, usize),

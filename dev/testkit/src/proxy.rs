@@ -2,8 +2,8 @@
 //! requests. It resolves the host `127-1-0-7.test`, so that a test can tell whether the client or the proxy resolves
 //! names. It shares no code with the client that it tests.
 //!
-//! This file also has the sockets of every test server: each connection has a thread, and all threads end with the
-//! server.
+//! This file also contains the socket code of every test server: each connection has a thread, and all threads end with
+//! the server.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -145,7 +145,7 @@ fn header<'h>(head: &'h str, wanted: &str) -> Option<&'h str> {
     lines.find(|(name, _)| name.eq_ignore_ascii_case(wanted)).map(|(_, value)| value)
 }
 
-/// Accepts connections on a free port. Dropping it closes them, even if a thread waits on them.
+/// Accepts connections on a free port. Dropping it closes them, even if a thread is waiting on them.
 #[derive(Debug)]
 pub(crate) struct ConnectionAcceptor {
     open: Arc<OpenSockets>,
@@ -214,8 +214,8 @@ impl OpenSockets {
                 let Ok(stream) = stream else { continue };
                 let Some(number) = self.keep(&stream) else { continue };
                 scope.spawn(move || {
-                    // Otherwise, Nagle's algorithm would delay the bytes after a head until the client acknowledges the
-                    // head.
+                    // Without this, Nagle's algorithm would delay the bytes after a head until the client acknowledges
+                    // the head.
                     let _ = stream.set_nodelay(true);
                     serve(&stream, number, self);
                     let _ = stream.shutdown(Shutdown::Both);
@@ -226,7 +226,8 @@ impl OpenSockets {
         lock(&self.sockets).clear();
     }
 
-    /// Registers the socket to be closed at the end, and returns its number. `None` if file descriptors ran out.
+    /// Registers the socket to be closed at the end, and returns its number. `None` if the process has run out of file
+    /// descriptors.
     pub(crate) fn keep(&self, socket: &TcpStream) -> Option<usize> {
         let mut sockets = lock(&self.sockets);
         sockets.push(socket.try_clone().ok()?);
@@ -237,7 +238,7 @@ impl OpenSockets {
     }
 }
 
-/// The value of `mutex`, even after a panic.
+/// Locks `mutex`, even if a thread panicked while holding it.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -19,7 +19,7 @@ pub struct OperationScenario {
     parts: &'static [usize],
     /// The operation.
     pub act: fn(&dyn Store) -> Result<()>,
-    /// The error with which the operation must be refused, if it must be.
+    /// The error with which the operation must be refused; `None` if it must succeed.
     pub refused: Option<ErrorKind>,
     /// Whether the bucket keeps versions, none of which the operation may lose.
     pub keeps_versions: bool,
@@ -37,7 +37,7 @@ pub struct SeenObject {
 /// All objects of the bucket except [`NOTES`].
 pub type Snapshot = BTreeMap<String, SeenObject>;
 
-/// The key of the client's notes on an upload: an odd key, so that it does not interfere with others.
+/// The key of the client's notes on an upload: an odd key, so that it does not conflict with other keys.
 const NOTES: &str = "notes//of the client";
 
 /// Deletes an object that was put beforehand.
@@ -232,7 +232,7 @@ fn put(store: &dyn Store, name: &str, body: &[u8]) -> Result<()> {
 
 fn delete_latest(store: &dyn Store) -> Result<()> {
     let latest = store.list_versions(&bucket(), &VersionsQuery::default())?.versions.into_iter().next();
-    // A version exists, but listings omit versions that the caller may not read.
+    // The version exists, but listings omit versions that the caller may not read.
     let closed = || Error::from(ErrorKind::AccessDenied).during("list", "scenario", "bucket", "k");
     let latest = latest.ok_or_else(closed)?;
     let options = DeleteOptions { version: Some(latest.version), ..Default::default() };
@@ -273,7 +273,7 @@ fn complete(store: &dyn Store) -> Result<()> {
     store.complete_upload(&bucket(), &key("dir/k"), &upload, &parts, &CompleteOptions::default()).map(drop)
 }
 
-/// Everything that a reader sees; panics if list, head and get disagree.
+/// Returns everything that a reader sees; panics if list, head and get disagree.
 pub fn snapshot(store: &dyn Store) -> Snapshot {
     let listing = store.list(&bucket(), &ListQuery::default()).unwrap_or_else(|error| panic!("{error}"));
     assert_eq!(listing.next, None);
@@ -299,7 +299,7 @@ fn seen(store: &dyn Store, name: &str) -> SeenObject {
     SeenObject { body, etag: info.etag, metadata: info.metadata }
 }
 
-/// The keys and contents of all readable versions; panics if a listed one cannot be read.
+/// Returns the keys and contents of all readable versions; panics if a listed version cannot be read.
 pub fn versions(store: &dyn Store) -> BTreeSet<(String, Vec<u8>)> {
     let listing = store.list_versions(&bucket(), &VersionsQuery::default());
     let listing = listing.unwrap_or_else(|error| panic!("{error}"));
@@ -312,8 +312,8 @@ pub fn versions(store: &dyn Store) -> BTreeSet<(String, Vec<u8>)> {
     objects.map(read).collect()
 }
 
-/// Checks that the store works, on the objects of `shown` and on unused keys: puts, reads and deletes each, and in the
-/// end nothing is left. Panics otherwise.
+/// Checks that the store works: puts, reads and deletes each object of `shown` and some unused keys, after which
+/// nothing must be left. Panics otherwise.
 pub fn works(store: &dyn Store, shown: &Snapshot) {
     for name in shown.keys().map(String::as_str).chain(["fresh/dir/key", "fresh//odd"]) {
         put(store, name, b"again").unwrap_or_else(|error| panic!("{error}"));

@@ -12,7 +12,7 @@ use fordway_store::{
     VersionId, VersionListing, VersioningState, VersionsQuery, Writer,
 };
 
-/// A store whose calls are made by several stores in turn.
+/// A store that passes its calls to several stores in turn.
 pub struct StoreTurns {
     stores: Vec<Arc<dyn Store>>,
     /// The number of calls so far.
@@ -20,7 +20,7 @@ pub struct StoreTurns {
 }
 
 impl StoreTurns {
-    /// The first call is made by the first of `stores`, which must not be empty.
+    /// The first call goes to the first of `stores`, which must not be empty.
     pub fn new(stores: Vec<Arc<dyn Store>>) -> Self {
         assert!(!stores.is_empty());
         StoreTurns { stores, calls: AtomicUsize::new(0) }

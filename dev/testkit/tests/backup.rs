@@ -89,7 +89,7 @@ fn put_part(store: &PosixStore, upload: &UploadId, number: u16) -> CompletedPart
     CompletedPart { number, etag: part.commit(&ExpectedContent::default()).unwrap().etag, checksum: None }
 }
 
-/// Returns everything that S3 reports of the two buckets, except times and the ETags of bare objects.
+/// Returns everything that S3 reports about the two buckets, except times and the ETags of bare objects.
 fn told(store: &PosixStore) -> Vec<String> {
     let plain = bucket("plain");
     let tell = |name: &&str| {
@@ -148,13 +148,14 @@ fn copy(command: &str, from: &Path, to: &Path) -> bool {
     Command::new("bash").args(["-e", "-o", "pipefail", "-c", &script]).status().unwrap().success()
 }
 
-/// Returns whether the file system of the tests has extended attributes; without them there are none to copy.
+/// Returns whether the file system of the tests has extended attributes; without them, there is nothing of that kind to
+/// copy.
 fn has_attributes(dir: &Path) -> bool {
     let file = fs::File::create(dir.join("probe")).unwrap();
     fordway_sys::set_xattr(&file, c"user.probe", b"1").is_ok()
 }
 
-/// Copies a root with `command`, migrates the copy, and compares its content with the original's.
+/// Copies a root with `command`, migrates the copy, and compares its content with that of the original.
 fn comes_back(program: &str, command: &str) {
     let dir = tempfile::tempdir().unwrap();
     if fordway_needs::program(program).is_none() {
@@ -225,7 +226,7 @@ fn a_plain_copy_keeps_content() {
     assert_eq!(read(&store, &plain, "up").len() as u64, 2 * MIN_PART_BYTES);
 }
 
-/// A root with a later format version is refused, with a message that says what to do; a root of this version is
+/// A root with a later format version is refused, with a message that says what to do; a root with this version is
 /// opened.
 #[test]
 fn a_root_of_a_later_version_is_refused() {

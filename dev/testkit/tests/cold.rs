@@ -1,5 +1,5 @@
 //! Objects that are not in the page cache. The gateway must read them on threads other than those that serve its
-//! clients, and send the same bytes. The same applies to content that it gets from another server.
+//! clients, and send the same bytes. The same applies to content that the gateway gets from another server.
 
 use std::fs::File;
 use std::sync::Arc;
@@ -56,7 +56,7 @@ fn what_has_to_be_waited_for_arrives_whole() {
     }
 }
 
-/// Returns the result of a read and the system calls that it made.
+/// Returns the result of a read, and the system calls that the read made.
 fn calls_of<T>(read: impl FnOnce() -> T) -> (T, Vec<&'static str>) {
     fault::run(FaultPlan::default(), read)
 }

@@ -17,7 +17,8 @@ const MODEL_RUNS: u64 = 20;
 /// The number of operations in each sequence.
 const MODEL_OPERATIONS: usize = 60;
 
-/// A mounted file system in a file; unmounted when dropped, even by a panic. The loop device is removed with the mount.
+/// A mounted file system in a file; unmounted when dropped, even after a panic. The loop device is removed with the
+/// mount.
 struct Disk {
     mount: PathBuf,
     _dir: tempfile::TempDir,
@@ -120,7 +121,7 @@ fn btrfs() {
     copies_share_blocks(&disk);
 }
 
-/// The tests above prove something only if the created file system is of the requested kind.
+/// The tests above are meaningful only if the file system that was created is of the requested kind.
 #[test]
 fn a_disk_is_of_the_kind_asked_for_and_gone_afterwards() {
     let Some(disk) = Disk::make(&["mkfs.ext4", "-q"]) else { return };

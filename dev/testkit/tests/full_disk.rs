@@ -41,8 +41,9 @@ impl Drop for SmallDisk {
     }
 }
 
-/// Fills the file system with objects of several sizes. Each time, the error must say that it is full, the old object
-/// must remain, no partially written object may be listed, and the store must work again once there is space.
+/// Fills the file system with objects of several sizes. Each time, the error must say that the file system is full, the
+/// old object must remain, no partially written object may be listed, and the store must work again once there is
+/// space.
 fn fills_up(store: &dyn Store) {
     let bucket = Bucket::new("bucket").unwrap();
     let key = |name: &str| Key::new(name).unwrap();
@@ -77,7 +78,7 @@ fn fills_up(store: &dyn Store) {
 /// The number of inodes of a file system that is to be filled with files.
 const INODES: usize = 40;
 
-/// Checks that a bucket in which no lock was ever taken can be emptied when its file system has no inode left.
+/// Checks that a bucket in which no lock was ever taken can be emptied when its file system has no inodes left.
 fn empties(disk: &Path, store: &dyn Store) {
     let bucket = Bucket::new("bucket").unwrap();
     let key = |name: &str| Key::new(name).unwrap();

@@ -1,6 +1,6 @@
-//! How much memory the gateway uses for many clients at once, on a real directory. This is the only test in its file,
-//! because memory is measured for the whole process. `bench/gateway-memory` measures the promised sizes; these are
-//! smaller.
+//! Checks how much memory the gateway uses for many simultaneous clients, on a real directory. This is the only test in
+//! its file, because memory is measured for the whole process. `bench/gateway-memory` measures the promised sizes; the
+//! sizes here are smaller.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -84,7 +84,7 @@ fn memory_is_bounded_however_many_clients_there_are() {
         for number in 0..CLIENTS {
             let served = &served;
             scope.spawn(move || {
-                // By then, the uploads of the same keys are in progress, complete, or not started.
+                // After this pause, each upload of the same keys may be in progress, complete, or not yet started.
                 thread::sleep(Duration::from_millis(300));
                 let mut stream = served.ask("GET", &format!("k{number}"), 0);
                 stream.set_read_timeout(Some(Duration::from_millis(500))).unwrap();

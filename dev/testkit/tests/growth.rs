@@ -1,5 +1,5 @@
-//! How the cost of a call grows when there are ten and forty times as many objects or versions. The cost is counted in
-//! system calls, which do not depend on the machine.
+//! Checks how the cost of a call grows when there are ten and forty times as many objects or versions. The cost is
+//! counted in system calls, which do not depend on the machine.
 
 use fordway_posix::{PosixConfig, PosixStore};
 use fordway_store::{
@@ -27,7 +27,7 @@ fn put(store: &PosixStore, bucket: &Bucket, name: &str) -> Option<VersionId> {
     store.put(bucket, &key(name), b"content", &PutOptions::default()).unwrap().version
 }
 
-/// Counts the system calls of the second of two equal calls; the first one fills the caches.
+/// Counts the system calls of the second of two identical calls; the first one fills the caches.
 fn calls(mut act: impl FnMut()) -> usize {
     act();
     run(FaultPlan::default(), act).1.len()
@@ -175,7 +175,7 @@ fn keys_away_from_the_flat_directory_cost_few_calls() {
     assert!(deep.len() <= flat.len() + 3 * 4, "three new directories: {deep:?}, a flat key: {flat:?}");
 }
 
-/// A directory of files that a POSIX program wrote is a bucket, too.
+/// A directory of files that a POSIX program wrote is also a bucket.
 #[test]
 fn files_of_posix_programs_are_described_without_opening_them() {
     const FILES: usize = 100;
@@ -190,7 +190,7 @@ fn files_of_posix_programs_are_described_without_opening_them() {
     assert!(head.len() == 3 && !head.iter().any(|call| call.starts_with("open")), "head: {head:?}");
     let list = calls(|| assert_eq!(store.list(&bucket, &ListQuery::default()).unwrap().entries.len(), FILES));
     assert!(list <= 3 * FILES + 20, "{list} system calls for {FILES} files");
-    // The file may be replaced between the calls of a head that comes right after a change.
+    // The file may be replaced between the system calls of a head that comes right after a change.
     std::fs::write(dir.path().join("bucket/new"), "content").unwrap();
     let head = run(FaultPlan::default(), || drop(store.head(&bucket, &key("new"), &options).unwrap())).1;
     assert!(head.contains(&"fgetxattr"), "the file was not opened: {head:?}");

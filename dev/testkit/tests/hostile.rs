@@ -1,5 +1,5 @@
-//! The hostile server, tested with a client of bare sockets: correct without a script, and wrong exactly as the script
-//! says.
+//! The hostile server, tested with a client that uses bare sockets: it responds correctly without a script, and
+//! incorrectly exactly as its script says.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -199,7 +199,7 @@ fn bodies_are_framed_as_told() {
     assert_eq!(body.len(), 10);
 }
 
-/// Returns how many bytes of the body arrive until the connection ends, and the error that ends it.
+/// Returns how many bytes of the body arrive before the connection ends, and the error that ends it.
 fn until_the_end(lie: Lie) -> (usize, Option<ErrorKind>) {
     let server = server(LieScript::honest().always(lie));
     let mut stream = connect(&server);

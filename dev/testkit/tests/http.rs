@@ -66,7 +66,7 @@ impl Certificate {
 
 fordway_testkit::conformance_suite!(open());
 
-/// The suite with the older signature version, which old services and their clients use.
+/// The suite with the older signature version, which old services and their clients still use.
 mod signed_by_version_2 {
     use super::*;
 

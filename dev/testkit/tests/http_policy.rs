@@ -1,5 +1,5 @@
-//! Bucket policies with several users of one HTTP gateway, and the kernel below them. Only root can change the user that
-//! a thread acts as; without root, these tests are skipped and say so.
+//! Bucket policies with several users of one HTTP gateway, and the kernel below them. Only root can change the user as
+//! whom a thread acts; without root, these tests report that they are skipped.
 
 use std::fs::{self, Permissions};
 use std::io::{Read as _, Write as _};
@@ -192,7 +192,7 @@ fn the_owner_alone_sets_the_rules() {
     assert_eq!(ground.anonymous("public/k"), 200);
 }
 
-/// Everybody may write to the bucket's directory, and so replace the files there.
+/// Everybody may write to the bucket's directory, and can therefore replace the files there.
 #[test]
 fn a_document_by_another_user_is_not_believed() {
     if !is_root() {
@@ -219,7 +219,7 @@ fn a_document_by_another_user_is_not_believed() {
     assert_eq!(ground.anonymous("public/k"), 200);
 }
 
-/// Documents of the owner that are no policies, as after a failure of the disk.
+/// Documents of the owner that are not policies, as they may be after a disk failure.
 #[test]
 fn a_broken_document_closes_the_bucket_to_others() {
     if !is_root() {
@@ -241,7 +241,8 @@ fn a_broken_document_closes_the_bucket_to_others() {
     assert_eq!(ground.anonymous("public/k"), 200);
 }
 
-/// Each gateway learns of a change by another within a second or so; one that makes a change knows it at once.
+/// Each gateway notices a change made through another within a second or so; a gateway knows of its own changes at
+/// once.
 #[test]
 fn a_change_by_another_gateway_is_noticed() {
     if !is_root() {

@@ -1,5 +1,5 @@
-//! Several users of one HTTP gateway. Only root can change the user that a thread acts as; without root, these tests
-//! are skipped and say so.
+//! Several users of one HTTP gateway. Only root can change the user as whom a thread acts; without root, these tests
+//! report that they are skipped.
 
 use std::fs::{self, Permissions};
 use std::net::SocketAddr;
@@ -19,7 +19,7 @@ use fordway_testkit::conformance::StoreFixture;
 
 const ALICE: u32 = 54_321;
 const BOB: u32 = 54_322;
-/// A group that Bob is in, besides his own.
+/// A group of which Bob is a member, in addition to his own.
 const SHARED: u32 = 54_330;
 
 fn is_root() -> bool {
@@ -68,7 +68,8 @@ impl Ground {
     }
 }
 
-/// The whole suite, run as a user different from the gateway's; if the gateway cannot change its user, as its own.
+/// The whole suite, run as a user other than the gateway's; if the gateway cannot change its user, as the gateway's
+/// own.
 mod as_a_user_of_the_file {
     use super::*;
 
@@ -203,7 +204,7 @@ fn the_kernel_decides_about_objects_and_directories() {
     assert_eq!(read(&alice, "closed").unwrap(), b"closed");
     assert_eq!(read(&alice, "large").unwrap(), large);
     assert_eq!(alice.list(&bucket(), &ListQuery::prefix("dir/")).unwrap().entries.len(), 1);
-    // The user that is root in the credentials file has root's permissions.
+    // The user whose uid in the credentials file is root's has root's permissions.
     assert_eq!(read(&ground.client("root"), "closed").unwrap(), b"closed");
 }
 

@@ -1,8 +1,8 @@
-//! Listings of a constantly changing directory, in several processes: every name must be found, and no other may
+//! Listings of a constantly changing directory, in several processes: every name must be found, and no others may
 //! appear.
 //!
-//! Each process knows its own keys exactly. It logs every change to them, before and after, so that the others know the
-//! state in which a key must be: the last one, unless it changed during their listing.
+//! Each process knows its own keys exactly. It logs every change to them, before and after making it, so that the
+//! others know the state in which a key must be: the last one logged, unless the key changed during their listing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -51,12 +51,13 @@ fn key_of(member: usize, number: usize) -> String {
     format!("m{member}-{number:03}")
 }
 
-/// The log of another process: records of a key's number, its state, and whether the change is done or only begins.
+/// The log of another process: records of a key's number, its state, and whether the change has been made or is about
+/// to be.
 struct ForeignLog {
     file: File,
     offset: u64,
     keys: BTreeMap<usize, bool>,
-    /// The key of a change that has begun.
+    /// The key whose change has begun but is not finished.
     begun: Option<usize>,
 }
 
@@ -65,7 +66,7 @@ impl ForeignLog {
         ForeignLog { file: File::open(path).unwrap(), offset: 0, keys: BTreeMap::new(), begun: None }
     }
 
-    /// Reads what was added. Returns the keys that it mentions.
+    /// Reads the records that were added; returns the keys that they mention.
     fn read(&mut self) -> BTreeSet<usize> {
         let (mut changed, mut bytes) = (BTreeSet::new(), [0; 4096]);
         loop {
@@ -108,7 +109,8 @@ fn change_and_list(member: &mut Member) {
         } else {
             own.remove(&number)
         };
-        // The first 100 of every 1,000 changes are not listed one by one, so that the next listing finds many at once.
+        // There is no listing after each of the first 100 of every 1,000 changes, so that the next listing finds many
+        // changes at once.
         if step % 1000 > 100 {
             check(member, &own, &mut others, &mut random);
         }
@@ -118,7 +120,7 @@ fn change_and_list(member: &mut Member) {
     member.report(if was_watched { "watched" } else { "not watched" });
 }
 
-/// Returns whether this process has a queue of inotify with a watch.
+/// Returns whether this process has an inotify queue with a watch.
 fn is_watching() -> bool {
     let descriptors = fs::read_dir("/proc/self/fdinfo").unwrap();
     descriptors
@@ -146,7 +148,7 @@ fn change(member: &Member, name: &str, is_put: bool, is_there: bool, way: usize)
     }
 }
 
-/// Lists by a random prefix, and compares the result with what is known.
+/// Lists a random prefix, and compares the result with what is known.
 fn check(
     member: &Member,
     own: &BTreeSet<usize>,
@@ -198,7 +200,7 @@ fn list_all(member: &Member, prefix: &str, max_keys: usize) -> Vec<String> {
     }
 }
 
-/// A process without the right to watch must list correctly as well.
+/// A process that is not permitted to watch directories must also list correctly.
 #[test]
 fn without_inotify_the_directory_is_read() {
     const WITHOUT: [&[(&str, Errno)]; 3] =

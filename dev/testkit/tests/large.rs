@@ -22,7 +22,7 @@ const LARGE_BYTES: u64 = 150 * MIB + 12_345;
 /// A size that does not fit in 32 bits.
 const SPARSE_BYTES: u64 = 5 * GIB + 77;
 
-/// A directory behind a lane.
+/// A store on a directory, reached over one of the lanes.
 struct Place {
     dir: TempDir,
     store: Box<dyn Store>,
@@ -61,7 +61,7 @@ fn key(key: &str) -> Key {
     Key::new(key).unwrap()
 }
 
-/// Returns the bytes from `from` to `from + len` of a content that does not repeat within short distances.
+/// Returns the bytes from `from` to `from + len` of content that does not repeat within short distances.
 fn stretch(from: u64, len: usize) -> Vec<u8> {
     let first_word = from / 8;
     let words = first_word..=(from + len as u64) / 8;
@@ -109,7 +109,7 @@ fn part(store: &dyn Store, name: &str, upload: &UploadId, number: u16, body: &[u
 }
 
 /// Checks that an object is the same whether it is written at once, as a stream, by a copy or in parts, and that any
-/// range of it is right.
+/// range of it is correct.
 fn large_objects(store: &dyn Store) {
     let body = stretch(0, LARGE_BYTES as usize);
     let put = PutOptions { checksum: Some(ChecksumAlgorithm::Crc64Nvme), ..Default::default() };

@@ -1,4 +1,4 @@
-//! The suite on the model itself.
+//! The suite, run on the model itself.
 
 use fordway_store::MemoryStore;
 use fordway_testkit::conformance::StoreFixture;

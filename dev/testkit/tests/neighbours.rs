@@ -56,7 +56,7 @@ fn serve() -> Served {
 fn gets_that_overtake(served: &Served, path: &str, parameters: &[(&str, &str)]) -> u32 {
     let overtakes = |_: &u32| {
         let mut listing = served.ask(path, parameters);
-        // By then the listing has begun and is far from its end: a thousand parts take about 10 ms.
+        // After this pause, the listing has begun and is far from finished: a thousand parts take about 10 ms.
         std::thread::sleep(Duration::from_millis(1));
         let object = served.client.get(&served.bucket, &served.key, &GetOptions::default()).unwrap();
         object.content.into_vec().unwrap();

@@ -11,7 +11,7 @@ use fordway_testkit::conformance::StoreFixture;
 use fordway_testkit::model;
 use proptest::prelude::*;
 
-/// Opens a gateway on a new directory, and a client of its Unix socket or TCP port.
+/// Starts a gateway on a new directory, and opens a client for its Unix socket or TCP port.
 fn open(by_tcp: bool) -> StoreFixture {
     let dir = tempfile::tempdir().unwrap();
     let root = dir.path().join("root");

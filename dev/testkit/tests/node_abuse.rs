@@ -1,4 +1,4 @@
-//! The behaviour of a node gateway with clients that are hostile or die.
+//! The behaviour of a node gateway towards clients that are hostile or die.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -71,7 +71,7 @@ impl Ground {
     }
 }
 
-/// A client that sends messages made by the test.
+/// A client that sends messages composed by the test.
 struct Raw {
     socket: UnixStream,
     inbox: FrameBuffer,
@@ -139,7 +139,7 @@ impl Raw {
         self.reply().map(|done: CommitResponse| done.made)
     }
 
-    /// Returns whether the gateway ends the connection within 20 s.
+    /// Returns whether the gateway closes the connection within 20 s.
     fn is_closed(&mut self) -> bool {
         let mut rest = [0; 1 << 16];
         loop {
@@ -253,8 +253,8 @@ fn content(store: &NodeStore, bucket: &Bucket, name: &str) -> Vec<u8> {
     bytes
 }
 
-/// From the second large object on, a spare file is prepared for the next one. It must not be used for an object that
-/// it does not suit.
+/// From the second large object on, a spare file is prepared for the next one. It must not be used for an object for
+/// which it is unsuitable.
 #[test]
 fn a_spare_file_takes_the_next_large_object_like_the_last() {
     let ground = Ground::new();
@@ -301,7 +301,7 @@ fn a_spare_file_takes_the_next_large_object_like_the_last() {
     assert!(content(&store, &other, "d/n") == body(8), "the old object is kept");
 }
 
-/// Another directory has the name by the time that the spare file is used.
+/// By the time the spare file is used, another directory has the name.
 #[test]
 fn a_spare_file_stays_out_of_directories_that_were_moved() {
     let ground = Ground::new();
@@ -312,7 +312,7 @@ fn a_spare_file_stays_out_of_directories_that_were_moved() {
     assert_eq!(counter(&store, "requests_put_spare"), 1);
     fs::rename(root.join("d"), root.join("moved")).unwrap();
     fs::create_dir(root.join("d")).unwrap();
-    // The gateway holds a directory that it has found for 10 ms.
+    // The gateway keeps a directory open for 10 ms after looking it up.
     std::thread::sleep(Duration::from_millis(40));
     put("d/c");
     assert_eq!((counter(&store, "requests_put_spare"), counter(&store, "requests_start")), (2, 2));
@@ -323,8 +323,8 @@ fn a_spare_file_stays_out_of_directories_that_were_moved() {
     assert!(root.join("d/e").exists());
 }
 
-/// A client keeps the descriptor of a file that it wrote. Writing through it later is a change by POSIX, and the
-/// gateway does not serve the object with a stale ETag.
+/// A client keeps the descriptor of a file that it wrote. Writing through it later counts as a change made through
+/// POSIX, and the gateway does not serve the object with a stale ETag.
 #[test]
 fn a_descriptor_that_was_kept_fakes_no_version() {
     let ground = Ground::new();
@@ -379,7 +379,7 @@ fn send_most_of_a_long_message(raw: &mut Raw) {
     let mut bytes = Vec::new();
     Request::Append {}.put(&mut bytes, 1, 16 << 20);
     bytes.resize(16 << 20, 0);
-    // A gateway without memory for the message does not read to its end.
+    // A gateway that has no memory for the message does not read all of it.
     raw.socket.set_write_timeout(Some(Duration::from_secs(1))).unwrap();
     let _ = raw.socket.write_all(&bytes);
 }
@@ -400,7 +400,7 @@ fn memory_for_long_messages_is_limited() {
     let mut first = Raw::connect(&ground);
     send_most_of_a_long_message(&mut first);
     assert!((16 << 20..20 << 20).contains(&counter(&store, "memory_bytes")));
-    // A second long message waits for the first, which never ends. Short messages need no memory of this kind.
+    // A second long message waits for the first, which is never complete. Short messages do not need this memory.
     let mut second = Raw::connect(&ground);
     send_most_of_a_long_message(&mut second);
     ground.assert_works();
@@ -559,7 +559,7 @@ fn a_root_that_vanishes_is_told() {
     assert!(store.list_buckets().is_ok_and(|all| all.is_empty()) || store.list_buckets().is_err());
 }
 
-/// A gateway that is stopped finishes the operations that clients have started.
+/// A gateway that is told to stop finishes the operations that clients have started.
 #[test]
 fn stopping_waits_for_what_was_started() {
     let ground = Ground::new();
@@ -579,7 +579,7 @@ fn stopping_waits_for_what_was_started() {
 proptest! {
     #![proptest_config(model::config(200))]
 
-    /// Random bytes, alone or after a valid frame header, end the connection or get a response, and the gateway
+    /// After random bytes, alone or after a valid frame header, the gateway closes the connection or responds, and
     /// continues to work.
     #[test]
     fn random_bytes_do_no_harm(

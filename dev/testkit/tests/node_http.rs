@@ -1,5 +1,5 @@
 //! HTTP on the Unix socket of a node gateway: the suite with our S3 client, whose signatures have no effect on this
-//! socket, and requests that clients without signatures send.
+//! socket, and requests from clients that do not sign.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpListener};
@@ -51,7 +51,7 @@ impl Ground {
         stream
     }
 
-    /// Sends a request that closes the connection; returns the whole response.
+    /// Sends a request after which the connection is closed; returns the whole response.
     fn ask(&self, start: &str, headers: &str, body: &[u8]) -> String {
         ask(self.connect(), start, headers, body)
     }
@@ -87,7 +87,7 @@ fn relay(socket: PathBuf) -> String {
     thread::spawn(move || {
         for client in listener.incoming() {
             let Ok(client) = client else { return };
-            // When the gateway has ended, its clients also end.
+            // When the gateway has ended, its clients end as well.
             let Ok(node) = UnixStream::connect(&socket) else { return };
             client.set_nodelay(true).unwrap();
             let (mut from, mut to) = (client.try_clone().unwrap(), node.try_clone().unwrap());
@@ -286,11 +286,11 @@ fn nonsense_is_refused_in_the_words_of_http() {
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
     assert_status(&answer, 400);
-    // Lower-case letters begin neither HTTP nor our frames.
+    // Neither HTTP requests nor our frames begin with lower-case letters.
     let mut stream = ground.connect();
     stream.write_all(b"get / http/1.1\r\n\r\n").unwrap();
     let mut answer = Vec::new();
-    // A reset also ends the connection.
+    // A reset ends the connection as well.
     let _ = stream.read_to_end(&mut answer);
     assert!(answer.is_empty());
 }
@@ -364,7 +364,7 @@ mod users {
         assert!(std::fs::read(bucket.join("hers")).unwrap() == large);
     }
 
-    /// Connections over both protocols count together.
+    /// Connections over both protocols count towards one limit.
     #[test]
     fn a_user_with_many_connections_leaves_room_for_others() {
         if !is_root() {

@@ -1,5 +1,5 @@
-//! Several users of one node gateway. Only root can change the user that a thread acts as; without root, these tests
-//! are skipped and say so.
+//! Several users of one node gateway. Only root can change the user as whom a thread acts; without root, these tests
+//! report that they are skipped.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -19,7 +19,7 @@ use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 
 const ALICE: u32 = 54_321;
 const BOB: u32 = 54_322;
-/// A group that Bob is in, besides his own.
+/// A group of which Bob is a member, in addition to his own.
 const SHARED: u32 = 54_330;
 
 fn is_root() -> bool {
@@ -144,7 +144,7 @@ fn the_kernel_decides_about_files_and_directories() {
             put(store, name, name.as_bytes()).unwrap();
         }
         put(store, "large", &large).unwrap();
-        // More keys than a store needs to use several threads.
+        // So many keys that the store uses several threads.
         let keys: Vec<Key> = (0..600).map(|number| key(&format!("many/{number}"))).collect();
         let objects: Vec<(Key, &[u8])> = keys.iter().map(|key| (key.clone(), &b"x"[..])).collect();
         store
@@ -290,7 +290,7 @@ fn a_users_gateway_serves_that_user_and_whom_it_allows() {
     as_user(54_323, &[], || denied(put(&NodeStore::new(NodeAddress::Unix(ground.socket())), "k", b"c")));
 }
 
-/// A caller who may not enter the root is denied at the first request, and not earlier.
+/// A caller who may not search the root is denied access at the first request, and not earlier.
 #[test]
 fn a_closed_root_is_denied_in_plain_words() {
     if !is_root() {

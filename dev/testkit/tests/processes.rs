@@ -103,7 +103,7 @@ fn count_up(member: &mut Member) {
 /// The keys that all processes share: two in one directory, one that cannot be a path, and three that conflict as
 /// paths, so that the location of one depends on operations on the others.
 const SHARED: &[&str] = &["v", "w/x", "w/y", "t//u", "s", "s/x", "s/x/y", "w/", "s/"];
-/// The number of private operations before it is the turn of shared ones, and vice versa.
+/// The number of private operations before a process switches to shared ones, and vice versa.
 const TURN: usize = 50;
 
 #[test]
@@ -132,7 +132,7 @@ fn four_processes_see_one_order_of_things() {
     }
 }
 
-/// Returns the events of all clients around the point at which no order could be continued, sorted by their start
+/// Returns the events of all clients around the point beyond which no order could be extended, sorted by their start
 /// times.
 fn around(clients: &[Vec<TimedEvent>], fit: &[usize]) -> String {
     let mut near = Vec::new();
@@ -165,7 +165,8 @@ fn mix(member: &mut Member) {
     }
 }
 
-/// Performs one operation on a shared key; returns a line that says what it did, when, and with which version.
+/// Performs one operation on a shared key; returns a line that says what the operation did, when, and with which
+/// version.
 fn shared_step(store: &dyn Store, name: &str, value: u64, choice: usize) -> String {
     let (bucket, key) = (bucket(), key(name));
     let began_ns = now_ns();
@@ -216,7 +217,7 @@ fn parse(line: &str) -> (&str, TimedEvent, Option<(u64, &str)>) {
     (key, timed, value.map(|value| (value, etag)))
 }
 
-/// All processes create and prune the same directories; no process's object may be removed with one.
+/// All processes create and prune the same directories; no process's object may be removed along with one.
 #[test]
 fn pruning_takes_nobodys_object() {
     let ground = Ground::new();
@@ -282,8 +283,8 @@ fn read_whole(member: &mut Member) {
     }
 }
 
-/// Returns a body in which every piece contains the number of pieces and `value`. The number, at most `most_pieces`,
-/// follows from the value.
+/// Returns a body in which every piece contains the number of pieces and `value`. The number of pieces, at most
+/// `most_pieces`, is derived from the value.
 fn body(value: u64, most_pieces: usize) -> Vec<u8> {
     let pieces = 1 + Random(value + 1).below(most_pieces);
     [pieces as u64, value].map(u64::to_le_bytes).concat().repeat(pieces)
@@ -298,7 +299,7 @@ fn value_of(body: &[u8]) -> Option<u64> {
     is_whole.then(|| u64::from_le_bytes(value.try_into().unwrap()))
 }
 
-/// Returns nanoseconds on a clock that all processes share.
+/// Returns the time in nanoseconds on a clock that all processes share.
 fn now_ns() -> u64 {
     let now = clock_gettime(ClockId::Monotonic);
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64

@@ -70,7 +70,7 @@ impl Ground {
         (status, String::from_utf8_lossy(&body).into_owned())
     }
 
-    /// Returns everything below the root: names with mode, time, attributes and content.
+    /// Returns everything below the root: names with their mode, time, attributes and content.
     fn snapshot(&self) -> BTreeMap<String, String> {
         let mut found = BTreeMap::new();
         note(&self.dir.path().join("root"), &mut found);
@@ -180,7 +180,8 @@ fn all_operations_of_the_model() {
         assert_eq!(status, 501, "{}: {answer}", row.name);
         assert!(answer.contains("<Code>NotImplemented</Code>"), "{}: {answer}", row.name);
     }
-    // An access list in headers has AWS's error. In a document, it is not implemented, so that s3cmd copies objects.
+    // An access control list in headers gets AWS's error. One in a document gets `NotImplemented`, so that s3cmd copies
+    // objects.
     let (status, answer) = ground.send("PUT", &format!("{OBJECT}?acl"), "x-amz-acl: public-read\r\n", "");
     assert!(
         status == 400 && answer.contains("<Code>AccessControlListNotSupported</Code>"),

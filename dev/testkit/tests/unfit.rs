@@ -1,6 +1,6 @@
-//! Mounts that cannot keep a store's guarantees are rejected by the name of their file system. The test itself
-//! implements the file system: it responds to the kernel's FUSE requests, and the store knows only its name. Requires
-//! root.
+//! Mounts that cannot keep a store's guarantees are recognized by the name of their file system, and rejected. The test
+//! itself implements the file system: it responds to the kernel's FUSE requests, and the store knows only its name.
+//! Requires root.
 
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind as IoErrorKind, Read, Write};
@@ -26,7 +26,7 @@ const TMPFILE: u32 = 51;
 const ENOENT: i32 = 2;
 const ENOSYS: i32 = 38;
 
-/// The content of a response, composed of numbers.
+/// The content of a response, assembled from numbers.
 #[derive(Default)]
 struct Words(Vec<u8>);
 
@@ -168,7 +168,7 @@ fn a_root_on_juicefs_is_refused_whatever_is_promised() {
     });
 }
 
-/// The root is local, so its check says nothing about the file system of one of its buckets.
+/// The root is local, so checking it says nothing about the file system of one of its buckets.
 #[test]
 fn a_bucket_on_juicefs_is_not_written_to() {
     in_own_mounts(|| {
@@ -220,7 +220,7 @@ fn a_mount_within_a_bucket_is_not_written_to() {
     });
 }
 
-/// This proves that the name decides, and that the tests above mount what they claim to mount.
+/// This proves that the name is what matters, and that the tests above mount what they claim to mount.
 #[test]
 fn a_root_on_an_unknown_file_system_is_opened() {
     in_own_mounts(|| {

@@ -3,7 +3,7 @@
 //! files of a chain and a key. Secrets are read only from files that belong to the user and that no other user can
 //! read.
 //!
-//! Credentials are sent to the host that the caller named, never to one that a server redirects to: each
+//! Credentials are sent only to the host that the caller named, never to one that a server redirects to: each
 //! [`HttpSession`](super::vector::HttpSession) has its own credentials and connections.
 
 use std::fmt;
@@ -22,8 +22,8 @@ use rustls::sign::{CertifiedKey, SingleCertAndKey};
 
 use super::{Origin, ProxySettings};
 
-/// The credentials of a session. Files are read when they are needed: tokens for each file that is opened, certificates
-/// for the first TLS connection.
+/// The credentials of a session. Credential files are read when they are needed: those with tokens whenever a file is
+/// opened, those with certificates at the first TLS connection.
 #[derive(Clone, Default)]
 pub struct SessionCredentials {
     /// The sources of bearer tokens, tried in order.
@@ -40,9 +40,10 @@ impl SessionCredentials {
         SessionCredentials::default()
     }
 
-    /// The credentials that the environment names, and those in the usual files: `BEARER_TOKEN`, `BEARER_TOKEN_FILE`,
-    /// `$XDG_RUNTIME_DIR/bt_u$UID` and `/tmp/bt_u$UID` (WLCG bearer token discovery); `NETRC` or `~/.netrc`;
-    /// `X509_USER_PROXY`, `X509_USER_CERT` with `X509_USER_KEY`, `/tmp/x509up_u$UID`. Does not read any file yet.
+    /// Returns the credentials that the environment names, and those in the usual files: `BEARER_TOKEN`,
+    /// `BEARER_TOKEN_FILE`, `$XDG_RUNTIME_DIR/bt_u$UID` and `/tmp/bt_u$UID` (WLCG bearer token discovery); `NETRC` or
+    /// `~/.netrc`; `X509_USER_PROXY`, `X509_USER_CERT` with `X509_USER_KEY`, `/tmp/x509up_u$UID`. Does not read any
+    /// file yet.
     pub fn discover() -> Self {
         SessionCredentials::resolve(&|name| std::env::var(name).ok())
     }
@@ -74,7 +75,7 @@ impl SessionCredentials {
     }
 
     /// Also sends tokens and passwords over plain HTTP, where anyone on the network path can read them. By default,
-    /// they are sent over plain HTTP only within this machine.
+    /// they are sent over plain HTTP only to this machine.
     pub fn over_plain_http(mut self) -> Self {
         self.goes_unprotected = true;
         self
@@ -92,8 +93,8 @@ impl SessionCredentials {
         !(self.is_none() || origin.tls || self.goes_unprotected) && is_on_the_way()
     }
 
-    /// Returns the value of `Authorization` for `origin`: the password that netrc has for its host, else the first
-    /// token found. Errors: `AccessDenied`, `InvalidArgument`, `Io` for named credentials that cannot be used, and for
+    /// Returns the value of `Authorization` for `origin`: the password for its host in netrc, or else the first token
+    /// found. Errors: `AccessDenied`, `InvalidArgument`, `Io` for named credentials that cannot be used, and for
     /// secrets that other users can read.
     pub(super) fn authorization(&self, origin: &Origin, proxies: &ProxySettings) -> Result<Option<String>> {
         if self.is_withheld_from(origin, proxies) {
@@ -147,8 +148,7 @@ enum BearerToken {
     File(SecretFile),
 }
 
-/// Returns the sources of tokens, in the order of the search. The search ends at the first source that the environment
-/// names.
+/// Returns the sources of tokens, in search order. The search ends at the first source that the environment names.
 fn bearer_tokens(get: &dyn Fn(&str) -> Option<String>, user: u32) -> Vec<BearerToken> {
     if let Some(token) = get("BEARER_TOKEN") {
         return vec![BearerToken::Token(token)];
@@ -285,13 +285,13 @@ impl CertificateFiles {
             .map_err(|error| wrong(self.key.path(), "private key").caused_by(error))?;
         let key = rustls::crypto::ring::sign::any_supported_type(&key)
             .map_err(|error| wrong(self.key.path(), "private key of a supported type").caused_by(error))?;
-        // Certificate and key are not checked against each other: a proxy certificate has an extension that only grid
-        // software understands, so the check would fail to parse the certificate.
+        // Do not check that certificate and key match: a proxy certificate has an extension that only grid software
+        // understands, so the check would fail to parse it.
         Ok(Some(Arc::new(SingleCertAndKey::from(CertifiedKey::new(chain, key)))))
     }
 }
 
-/// The maximum size of a secret's file. A larger file is not a token, a certificate or a password list.
+/// The maximum size of a secret's file. A larger file cannot be a token, a certificate or a list of passwords.
 const BYTES_MAX: u64 = 1 << 20;
 
 /// The path of a secret.
@@ -314,7 +314,7 @@ impl SecretFile {
     fn read(&self) -> Result<Option<Vec<u8>>> {
         let (path, is_named) = (self.path(), matches!(self, SecretFile::Named(_)));
         let failed = |kind, error| Error::new(kind, format!("reading {}", path.display())).caused_by(error);
-        // A pipe that another user has placed at the usual path must not block the open.
+        // The open must not block if another user has placed a named pipe at the usual path.
         let nonblocking = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
         let file = match OpenOptions::new().read(true).custom_flags(nonblocking).open(path) {
             Ok(file) => file,

@@ -1,5 +1,5 @@
-//! One request and its response, on a pooled connection or a new one. A request's body may be produced while it is
-//! sent.
+//! One request and its response, on a pooled connection or a new one. A request's body may be streamed: produced while
+//! it is being sent.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -14,8 +14,8 @@ use super::proxy::ProxySettings;
 use super::response::{HttpResponse, ResponseHead};
 use super::{HttpVersion, Origin, SessionCredentials, Timeouts, TlsRoots};
 
-/// Sends requests and keeps connections for later ones. Threads may share a client. Calls run in the calling thread,
-/// and block it.
+/// Sends requests, and keeps connections for later requests. Threads may share a client. Calls run in the calling
+/// thread, and block it.
 pub struct HttpClient {
     connector: Connector,
     pool: Arc<ConnectionPool>,
@@ -59,7 +59,7 @@ impl HttpClient {
     }
 
     /// Creates a client that presents the certificate of `who`, if any, to servers that request one. No other client
-    /// uses its connections. Callers add other credentials to their requests.
+    /// uses its connections. Other kinds of credentials must be added to the requests by the caller.
     pub fn identified(
         version: HttpVersion,
         timeouts: Timeouts,
@@ -76,7 +76,7 @@ impl HttpClient {
         HttpClient { connector: self.connector.through(proxies), ..self }
     }
 
-    /// Returns the proxies in use.
+    /// Returns the proxy settings in use.
     pub(super) fn proxies(&self) -> &ProxySettings {
         self.connector.proxies()
     }
@@ -144,8 +144,8 @@ impl HttpClient {
         }
     }
 
-    /// Receives the response of a server that refuses a request before it has read the body, and closes the connection:
-    /// the response says why.
+    /// Receives the response of a server that refuses a request before reading its body, and then closes the
+    /// connection: the response says why.
     pub(super) fn early_answer(
         &self,
         mut connection: BufferedConnection,
@@ -161,7 +161,7 @@ impl HttpClient {
         }
     }
 
-    /// Returns the origin's response. Errors: `AccessDenied` for a response of a proxy that requires authentication.
+    /// Returns the origin's response. Errors: `AccessDenied` for a response from a proxy that requires authentication.
     pub(super) fn answered(
         &self,
         head: ResponseHead,
@@ -183,7 +183,7 @@ pub(super) fn closed() -> Error {
     Error::new(ErrorKind::Unavailable, "the server closed the connection without a response")
 }
 
-/// The maximum time to wait for a server to request the body. Some servers never do.
+/// The maximum time to wait for a server's `100 Continue`. Some servers never send it.
 const LEAVE_WAIT: Duration = Duration::from_secs(1);
 
 /// Consumes the pieces of a body.
@@ -193,8 +193,8 @@ pub(super) type BodySink<'a> = dyn FnMut(&[u8]) -> Result<()> + 'a;
 pub(super) struct StreamedBody<'a> {
     /// The size of the body, if known; otherwise the body is sent in chunks.
     pub(super) size_bytes: Option<u64>,
-    /// Whether the head contains `Expect: 100-continue` (RFC 9110 section 10.1.1). The body is then not sent needlessly
-    /// if the request is refused or redirected.
+    /// Whether the head contains `Expect: 100-continue` (RFC 9110 section 10.1.1). This avoids sending the body
+    /// needlessly if the request is refused or redirected.
     pub(super) asks_first: bool,
     /// Produces the body, from its first byte.
     pub(super) produce: &'a mut dyn FnMut(&mut BodySink<'_>) -> Result<()>,
@@ -203,7 +203,7 @@ pub(super) struct StreamedBody<'a> {
 impl HttpClient {
     /// Sends a request while `produce` generates its body piece by piece, and receives the head of the response.
     /// Ignores the body of `exchange`. Errors: from `produce`, which closes the connection; `IncompleteBody` if it
-    /// generates more or fewer bytes than stated; as [`HttpClient::send`].
+    /// generates more or fewer bytes than stated; those of [`HttpClient::send`].
     pub(super) fn send_streamed(
         &self,
         exchange: &HttpExchange,
@@ -226,15 +226,15 @@ impl HttpClient {
         if streamed.asks_first
             && let EarlyResponse::Answer(head) = connection.first_word(LEAVE_WAIT).map_err(unsent)?
         {
-            // The server may still expect the body, so nothing else can be sent on this connection.
+            // The server may still expect the body, so no further request can be sent on this connection.
             return self.answered(head, connection, exchange).map(HttpResponse::into_last).map_err(unsent);
         }
         match send_body(&mut connection, streamed) {
             Ok(()) => {}
             Err(BodyFailure::Produce(error)) => return Err(acted(error)),
             Err(BodyFailure::Send(error)) => {
-                // A server that stops reading has often sent a response with the reason, which is more useful than a
-                // broken pipe.
+                // A server that stops reading has often sent a response with the reason, which is a more useful error
+                // than a broken pipe.
                 let early = self.early_answer(connection, exchange, error).map_err(acted)?;
                 return early.map(HttpResponse::into_last).ok_or_else(|| acted(closed()));
             }
@@ -244,7 +244,7 @@ impl HttpClient {
     }
 }
 
-/// The reason why a body was not sent completely.
+/// Why a body was not sent completely.
 enum BodyFailure {
     Produce(Error),
     Send(std::io::Error),

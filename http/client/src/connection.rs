@@ -23,25 +23,25 @@ enum ConnectionTransport {
     Http2(Box<Http2Connection>),
 }
 
-/// A connection with its buffers. In `buffer`, `..used` has been consumed (a head remains readable there), and
-/// `used..filled` is received but not yet consumed.
+/// A connection with its buffers. In `buffer`, the bytes in `..used` have been consumed (a head remains readable
+/// there), and those in `used..filled` have been received but not yet consumed.
 pub struct BufferedConnection {
     transport: ConnectionTransport,
     timeouts: Timeouts,
     buffer: Vec<u8>,
     used: usize,
     filled: usize,
-    /// Set if a proxy forwards the requests.
+    /// How requests are rewritten; set if a proxy forwards them.
     forwarding: Option<RequestForwarding>,
-    /// The head of the request being sent; kept for its capacity.
+    /// The head of the request being sent; kept to reuse its capacity.
     pub request_head: Vec<u8>,
     /// The number of bytes of the request sent so far, head and body.
     sent: usize,
     /// The number of bytes received since the connection was made.
     pub received_bytes: u64,
-    /// Whether calls block; if not, they fail with `WouldBlock` and the caller repeats them.
+    /// Whether calls block; if not, they fail with `WouldBlock` and the caller retries them.
     is_blocking: bool,
-    /// Whether the last non-blocking call received less than the size of its buffer.
+    /// Whether the last non-blocking call received fewer bytes than it had room for.
     is_drained: bool,
     /// Whether an earlier response was received on this connection.
     pub is_reused: bool,
@@ -56,9 +56,9 @@ pub(super) enum ReceiveTarget<'m> {
     Aside(usize),
 }
 
-/// The result of a wait for a response before the request is complete.
+/// The result of waiting for a response before the request has been sent completely.
 pub(super) enum EarlyResponse {
-    /// `100 Continue`: the server requests the body.
+    /// `100 Continue`: the server is ready for the body.
     GoOn,
     /// A final response.
     Answer(ResponseHead),
@@ -98,12 +98,12 @@ impl BufferedConnection {
         }
     }
 
-    /// Marks the other end of the connection as a proxy that forwards requests.
+    /// Marks the peer of the connection as a proxy that forwards requests.
     pub(super) fn forwarded(self, forwarding: RequestForwarding) -> Self {
         BufferedConnection { forwarding: Some(forwarding), ..self }
     }
 
-    /// Appends a request's head to `request_head`, in the form that the other end expects.
+    /// Appends a request's head to `request_head`, in the form that the peer expects.
     pub(super) fn push_head(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
         let start = self.request_head.len();
         write(&mut self.request_head);
@@ -112,12 +112,12 @@ impl BufferedConnection {
         }
     }
 
-    /// Returns the proxy's refusal, if the other end is a proxy and `status` is its refusal.
+    /// Returns the proxy's refusal, if the peer is a proxy and `status` says that it refuses.
     pub(super) fn refused_by_proxy(&self, status: u16) -> Option<Error> {
         self.forwarding.as_ref().filter(|_| status == 407).map(RequestForwarding::wants_login)
     }
 
-    /// Returns whether the other side is still connected and has sent no unrequested bytes.
+    /// Returns whether the peer is still connected and has sent no unrequested bytes.
     pub(super) fn is_quiet(&mut self) -> bool {
         let is_quiet = match &mut self.transport {
             #[cfg(feature = "http2")]
@@ -150,14 +150,14 @@ impl BufferedConnection {
         if let ConnectionTransport::Http2(connection) = &mut self.transport { Some(connection) } else { None }
     }
 
-    /// Sets whether calls block from now on. A caller with many requests in flight waits for all of them at once. Cost:
-    /// none.
+    /// Sets whether calls block from now on. A caller with many requests in flight makes calls non-blocking, and waits
+    /// for all of them at once. Cost: none.
     pub fn set_waiting(&mut self, waits: bool) {
         (self.is_blocking, self.is_drained) = (waits, false);
         match &mut self.transport {
             ConnectionTransport::Plain(socket) => socket.set_waiting(waits),
             ConnectionTransport::Tls(stream) => stream.sock.set_waiting(waits),
-            // HTTP/2 handles its own waits if it carries a single request.
+            // An HTTP/2 connection does its own waiting if it carries a single request.
             #[cfg(feature = "http2")]
             ConnectionTransport::Http2(_) => {}
         }
@@ -168,15 +168,15 @@ impl BufferedConnection {
         self.is_drained = false;
     }
 
-    /// Counts the bytes of a call, and records whether the call drained the socket: a plain socket returns all bytes
-    /// that it has.
+    /// Counts the bytes received by a call, and records whether the call drained the socket: a plain socket returns all
+    /// the bytes it has, up to the size of the buffer.
     fn received(&mut self, got: usize, room: usize) {
         self.received_bytes += got as u64;
         let is_plain = matches!(self.transport, ConnectionTransport::Plain(_));
         self.is_drained = is_plain && !self.is_blocking && got < room;
     }
 
-    /// Fails if the next call is already known to find no data.
+    /// Fails if it is already known that the next call would find no data.
     fn check_drained(&self) -> io::Result<()> {
         if self.is_drained { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(()) }
     }
@@ -227,14 +227,14 @@ impl BufferedConnection {
         match &mut self.transport {
             ConnectionTransport::Plain(_) => Ok(()),
             ConnectionTransport::Tls(stream) => stream.flush(),
-            // Data that HTTP/2 has taken is sent while waiting for the response.
+            // Data that the HTTP/2 connection has accepted is sent while waiting for the response.
             #[cfg(feature = "http2")]
             ConnectionTransport::Http2(_) => Ok(()),
         }
     }
 
     /// Sends the unsent rest of `request_head`, to which several requests may have been appended. Returns `false` if
-    /// the socket has no room for more now.
+    /// the socket's buffer is full.
     pub(super) fn send_queued(&mut self) -> io::Result<bool> {
         match self.send_rest(&[]) {
             Ok(()) => {
@@ -247,8 +247,8 @@ impl BufferedConnection {
         }
     }
 
-    /// Receives a head; skips interim responses (1xx). Returns `None` if the other side closed the connection without
-    /// sending anything. Errors: `BadResponse`, `Timeout`, `IncompleteBody`, `Io`.
+    /// Receives a head; skips interim responses (1xx). Returns `None` if the peer closed the connection without sending
+    /// anything. Errors: `BadResponse`, `Timeout`, `IncompleteBody`, `Io`.
     pub(super) fn receive_head(&mut self) -> Result<Option<ResponseHead>> {
         let deadline = Instant::now() + self.timeouts.first_byte;
         self.limit_wait(self.timeouts.first_byte)?;
@@ -259,15 +259,15 @@ impl BufferedConnection {
             }
             if self.filled == 0 {
                 match self.receive_more() {
-                    // A server that has closed an idle connection sends an end of stream or a reset. There is no
-                    // response to wait for; the caller decides whether to send the request again.
+                    // A server that has closed an idle connection sends an end of stream or a reset. No response will
+                    // follow; the caller decides whether to resend the request.
                     Ok(0) => return Ok(None),
                     Ok(_) => continue,
                     Err(error) if is_reset(&error) => return Ok(None),
                     Err(error) => return Err(self.receive_error(error)),
                 }
             }
-            // The limit applies to the whole head: a server that sends a byte now and then does not extend it.
+            // The limit applies to the whole head: a server cannot extend it by sending a byte now and then.
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return Err(self.receive_error(io::ErrorKind::TimedOut.into()));
@@ -283,8 +283,8 @@ impl BufferedConnection {
         }
     }
 
-    /// Waits up to `limit` for the first response. A response that begins in that time is kept, and may be requested
-    /// again. Errors: `Unavailable` if the connection was closed; `BadResponse`, `Io`.
+    /// Waits up to `limit` for the first response. A response that has begun to arrive by then is kept, so that a later
+    /// call can return it. Errors: `Unavailable` if the connection was closed; `BadResponse`, `Io`.
     pub(super) fn first_word(&mut self, limit: Duration) -> Result<EarlyResponse> {
         let deadline = Instant::now() + limit;
         let mut head = ResponseHead::default();
@@ -332,9 +332,9 @@ impl BufferedConnection {
         Ok(false)
     }
 
-    /// Makes the last received head, and everything after it, unread again. Returns `false` on an HTTP/2 connection,
-    /// whose buffer does not hold the head. After the head was taken, only [`BufferedConnection::receive_more`] may be
-    /// called before this method.
+    /// Marks the last received head, and everything after it, as unread again. Returns `false` on an HTTP/2 connection,
+    /// whose buffer does not hold the head. Between taking the head and calling this method, only
+    /// [`BufferedConnection::receive_more`] may be called.
     pub(super) fn unread(&mut self) -> bool {
         #[cfg(feature = "http2")]
         if self.is_http2() {
@@ -350,7 +350,7 @@ impl BufferedConnection {
         &self.buffer[range]
     }
 
-    /// Returns the received bytes that are not yet consumed.
+    /// Returns the bytes that have been received but not yet consumed.
     pub fn waiting(&self) -> &[u8] {
         &self.buffer[self.used..self.filled]
     }
@@ -361,8 +361,8 @@ impl BufferedConnection {
         debug_assert!(self.used <= self.filled);
     }
 
-    /// Reads body bytes into `target`: those that were already received, or, if there are none, as many as one system
-    /// call returns. 0 is the end.
+    /// Reads body bytes into `target`: those that have already been received, or, if there are none, as many as one
+    /// system call returns. Returns 0 at the end.
     pub(super) fn read(&mut self, target: &mut [u8]) -> io::Result<usize> {
         if !self.has_nothing_left() {
             return Ok(self.take_waiting(target));
@@ -383,13 +383,14 @@ impl BufferedConnection {
         matches!(self.transport, ConnectionTransport::Plain(_))
     }
 
-    /// When the buffer is empty, receives the next bytes with one call: body bytes straight into their targets, and
-    /// bytes to inspect into the buffer, where [`BufferedConnection::text`] returns them, from position 0 on, until the
-    /// next call. Returns the number of bytes; 0 is the end. An encrypted connection fills only the first target.
+    /// Receives the next bytes with one call, for which the buffer must be empty: body bytes go straight into their
+    /// targets, and bytes to inspect into the buffer, from which [`BufferedConnection::text`] returns them, from
+    /// position 0 on, until the next call. Returns the number of bytes, or 0 at the end. An encrypted connection fills
+    /// only the first target.
     pub(super) fn read_ahead(&mut self, nexts: Vec<ReceiveTarget<'_>>) -> io::Result<usize> {
         debug_assert!(self.has_nothing_left());
         self.check_drained()?;
-        // TLS decrypts into its own memory first, so several targets at once would save no copy.
+        // TLS decrypts into its own memory first, so filling several targets at once would not save a copy.
         let ConnectionTransport::Plain(socket) = &mut self.transport else {
             let first = nexts
                 .into_iter()
@@ -418,7 +419,7 @@ impl BufferedConnection {
         Ok(got)
     }
 
-    /// Puts `bytes`, received last but not used, back into the buffer.
+    /// Puts `bytes`, the last ones received and not yet used, back into the buffer.
     pub(super) fn put_back(&mut self, bytes: &[u8]) {
         debug_assert!(self.has_nothing_left());
         if self.buffer.len() < bytes.len() {
@@ -428,8 +429,8 @@ impl BufferedConnection {
         (self.used, self.filled) = (0, bytes.len());
     }
 
-    /// Moves the unconsumed bytes to the start of a buffer of at least `room_bytes`, and receives more after them. 0 is
-    /// the end.
+    /// Moves the unconsumed bytes to the start of a buffer of at least `room_bytes`, and receives more after them.
+    /// Returns 0 at the end.
     pub(super) fn receive_next(&mut self, room_bytes: usize) -> io::Result<usize> {
         self.buffer.copy_within(self.used..self.filled, 0);
         (self.used, self.filled) = (0, self.filled - self.used);
@@ -441,7 +442,7 @@ impl BufferedConnection {
         self.receive_more()
     }
 
-    /// Drops up to `limit_bytes` of an unwanted body, when the buffer is empty. 0 is the end.
+    /// Discards up to `limit_bytes` of an unwanted body; the buffer must be empty. Returns 0 at the end.
     pub(super) fn discard_next(&mut self, limit_bytes: usize) -> io::Result<usize> {
         debug_assert!(self.has_nothing_left());
         let mut scratch = std::mem::take(&mut self.buffer);
@@ -452,8 +453,8 @@ impl BufferedConnection {
         dropped
     }
 
-    /// Drops unwanted body bytes: as [`BufferedConnection::read`], but a plain socket drops them in the kernel, and
-    /// `scratch` only limits their number.
+    /// Discards unwanted body bytes, like [`BufferedConnection::read`], except that with a plain socket, the kernel
+    /// discards them and `scratch` only limits their number.
     pub fn discard(&mut self, scratch: &mut [u8]) -> io::Result<usize> {
         match &mut self.transport {
             ConnectionTransport::Plain(socket) if self.used == self.filled => {
@@ -465,7 +466,7 @@ impl BufferedConnection {
         }
     }
 
-    /// Reads body bytes until `target` is full or the other side ends; returns their number.
+    /// Reads body bytes until `target` is full or the peer ends the stream; returns their number.
     pub(super) fn read_all(&mut self, target: &mut [u8]) -> io::Result<usize> {
         let mut done = self.take_waiting(target);
         self.progress_limit()?;
@@ -486,8 +487,8 @@ impl BufferedConnection {
         Ok(done)
     }
 
-    /// Receives more after the unconsumed bytes. The head before `keep_until` is not moved; consumed bytes after it
-    /// are dropped if room is needed. 0 is the end.
+    /// Receives more after the unconsumed bytes. The head, which ends at `keep_until`, is not moved; consumed bytes
+    /// after it are dropped if room is needed. Returns 0 at the end.
     pub(super) fn receive_behind(&mut self, keep_until: usize) -> io::Result<usize> {
         if self.filled == self.buffer.len() && self.used > keep_until {
             self.buffer.copy_within(self.used..self.filled, keep_until);
@@ -505,7 +506,7 @@ impl BufferedConnection {
         count
     }
 
-    /// Receives more after the unconsumed bytes; the buffer grows up to the maximum head size. 0 is the end.
+    /// Receives more after the unconsumed bytes; the buffer grows up to the maximum head size. Returns 0 at the end.
     pub fn receive_more(&mut self) -> io::Result<usize> {
         if self.filled == self.buffer.len() {
             if self.buffer.len() >= MAX_HEAD_BYTES {
@@ -565,19 +566,19 @@ fn retry(mut call: impl FnMut() -> io::Result<usize>) -> io::Result<usize> {
     }
 }
 
-/// Returns whether the other side is gone, as opposed to slow or faulty.
+/// Returns whether the peer is gone, as opposed to slow or faulty.
 fn is_reset(error: &io::Error) -> bool {
     use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};
     matches!(error.kind(), BrokenPipe | ConnectionAborted | ConnectionReset | UnexpectedEof)
 }
 
-/// Returns whether a signal arrived and the program wants to stop.
+/// Returns whether a signal has arrived and the program wants to stop.
 pub(super) fn is_stop(error: &io::Error) -> bool {
     error.raw_os_error() == Some(rustix::io::Errno::CANCELED.raw_os_error())
 }
 
-/// Converts a socket error: our own errors that passed through `io` come back unchanged; timeouts and lost connections
-/// get their own kinds.
+/// Converts a socket error: our own errors that were wrapped in an `io::Error` are returned unchanged; timeouts and
+/// lost connections get their own kinds.
 pub fn io_error(error: io::Error, doing: &str, too_late: &str) -> Error {
     if error.get_ref().is_some_and(|inner| inner.is::<Error>()) {
         let inner = error.into_inner().and_then(|inner| inner.downcast::<Error>().ok());

@@ -33,7 +33,7 @@ pub struct Connector {
     http2: OnlyHttp2,
 }
 
-/// Servers that are known to speak only HTTP/2, because an attempt with HTTP/1.1 failed.
+/// Servers known to support only HTTP/2, because an attempt with HTTP/1.1 failed.
 #[cfg(feature = "http2")]
 struct OnlyHttp2 {
     tls: TlsConnector,
@@ -74,8 +74,8 @@ impl Connector {
         &self.proxies
     }
 
-    /// Opens a connection. Errors: `Unavailable`, `Timeout`, `InvalidArgument`; `BadResponse` for a server without
-    /// HTTP/2; `AccessDenied` for a proxy that refuses.
+    /// Opens a connection. Errors: `Unavailable`, `Timeout`, `InvalidArgument`; `BadResponse` if the server does not
+    /// support HTTP/2; `AccessDenied` if a proxy refuses.
     pub fn connect(&self, origin: &Origin) -> Result<BufferedConnection> {
         match self.version {
             HttpVersion::Http1 if origin.tls => self.secure(origin),
@@ -97,7 +97,7 @@ impl Connector {
         self.secure_http1(origin)
     }
 
-    /// Opens an HTTP/1.1 connection over TLS, or HTTP/2 to a server that accepts nothing else.
+    /// Opens an HTTP/1.1 connection over TLS, or over HTTP/2 if the server accepts nothing else.
     #[cfg(feature = "http2")]
     fn secure(&self, origin: &Origin) -> Result<BufferedConnection> {
         let known = || self.http2.origins.lock().unwrap_or_else(PoisonError::into_inner);
@@ -116,7 +116,7 @@ impl Connector {
     }
 
     fn secure_http1(&self, origin: &Origin) -> Result<BufferedConnection> {
-        // Unusable credentials cause an error before any connection is made.
+        // Fail on unusable credentials before any connection is made.
         self.tls.config()?;
         let stream = self.tls.start(origin, self.socket(origin)?)?;
         Ok(BufferedConnection::tls(stream, self.timeouts))
@@ -128,7 +128,7 @@ impl Connector {
         Ok(BufferedConnection::multiplexed(connection, self.timeouts))
     }
 
-    /// Opens a socket whose peer is the origin, directly or through a tunnel of a proxy.
+    /// Opens a socket whose peer is the origin, directly or through a proxy tunnel.
     fn socket(&self, origin: &Origin) -> Result<TcpSocket> {
         match self.proxies.of(origin)? {
             Some(proxy) => proxy.tunnel(origin, &self.timeouts),
@@ -142,7 +142,7 @@ impl Connector {
 pub struct Origin {
     /// Whether the scheme is `https`.
     pub tls: bool,
-    /// A host name or an address, without the brackets of IPv6.
+    /// A host name or an address; IPv6 addresses are without brackets.
     pub host: String,
     /// The port, 1 to 65,535.
     pub port: u16,
@@ -181,7 +181,7 @@ impl Origin {
         Origin { host: format!("{label}.{}", self.host), ..self.clone() }
     }
 
-    /// Returns the value of the `Host` header, without the port if the scheme implies it.
+    /// Returns the value of the `Host` header, without the port if it is the scheme's default.
     pub fn authority(&self) -> String {
         let host = if self.host.contains(':') { format!("[{}]", self.host) } else { self.host.clone() };
         match (self.tls, self.port) {
@@ -239,7 +239,7 @@ impl TlsRoots {
     }
 }
 
-/// Opens TLS sessions; loads the certificates for the first one.
+/// Opens TLS sessions; loads the certificates when the first one is opened.
 pub struct TlsConnector {
     roots: TlsRoots,
     /// The protocol offered by ALPN (RFC 7301).
@@ -260,8 +260,8 @@ impl TlsConnector {
         TlsConnector { who, ..self }
     }
 
-    /// Completes the handshake with the peer of `socket`. Errors: `BadResponse` for an untrusted certificate and for a
-    /// peer without TLS, because a retry would not help in these cases; `Unavailable`, `InvalidArgument`.
+    /// Performs the handshake with the peer of `socket`. Errors: `BadResponse` for an untrusted certificate and for a
+    /// peer that does not use TLS, because a retry would not help in these cases; `Unavailable`, `InvalidArgument`.
     pub(super) fn start(
         &self,
         origin: &Origin,
@@ -286,7 +286,8 @@ impl TlsConnector {
         Ok(stream)
     }
 
-    /// Returns whether the handshake failed because the server supports no offered protocol (RFC 7301 section 3.2).
+    /// Returns whether the handshake failed because the server supports none of the offered protocols (RFC 7301 section
+    /// 3.2).
     #[cfg(feature = "http2")]
     pub(super) fn is_for_want_of_protocol(error: &Error) -> bool {
         use std::error::Error as _;
@@ -363,7 +364,8 @@ fn of_rustls(error: &std::io::Error) -> Option<&rustls::Error> {
     error.get_ref()?.downcast_ref()
 }
 
-/// Returns an explanation of the most common failures, for the administrators on both sides; empty for other failures.
+/// Returns an explanation of the failure, for the administrators on both sides, if it is one of the most common ones;
+/// otherwise, an empty string.
 fn in_words(error: &std::io::Error) -> &'static str {
     use rustls::{CertificateError, Error as Tls, InvalidMessage};
     match of_rustls(error) {

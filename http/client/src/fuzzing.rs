@@ -1,4 +1,5 @@
-//! Entry points for fuzzing the client's side of HTTP (`dev/fuzz`). Each takes any bytes as a server could send them.
+//! Entry points for fuzzing the client's side of HTTP (`dev/fuzz`). Each takes arbitrary bytes, as a server could send
+//! them.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -16,7 +17,7 @@ use crate::socket::TcpSocket;
 /// The maximum number of responses that are read from one connection.
 const RESPONSES_MAX: usize = 16;
 
-/// Reads responses from a connection that receives `bytes` and then ends. The first byte chooses the method of the
+/// Reads responses from a connection that delivers `bytes` and then ends. The first byte chooses the method of the
 /// request, and how many bytes are read at once. A body is never longer than the bytes that arrived.
 pub fn responses(bytes: &[u8]) {
     let Some((choice, sent)) = bytes.split_first() else { return };
@@ -77,7 +78,7 @@ fn body_of(
     }
 }
 
-/// Reads chunks as vectored reads do: asks for the length of each run of content before reading it.
+/// Reads chunks as vectored reads do: gets the length of each run of content before reading it.
 pub fn chunk_runs(bytes: &[u8]) {
     let Ok(mut connection) = receiving(bytes) else { return };
     let mut framing = BodyFraming::Chunked(crate::response::ChunkPosition::Size);

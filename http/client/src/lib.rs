@@ -1,6 +1,6 @@
 //! An HTTP/1.1 client, with optional HTTP/2, on blocking sockets in the calling thread.
 //!
-//! A small request costs one `sendmsg` and one `recv` on a pooled connection: head and body leave together, the
+//! A small request costs one `sendmsg` and one `recv` on a pooled connection: head and body are sent together, the
 //! response's head is parsed in the receive buffer, and a large body is received straight into the caller's buffer.
 
 mod access;
@@ -32,8 +32,8 @@ use fordway_store::{Error, ErrorKind, Result};
 /// The `User-Agent` of all requests.
 pub const USER_AGENT: &str = concat!("fordway/", env!("CARGO_PKG_VERSION"));
 
-/// Connections without a pool, whose heads and bodies are available as they arrive. The load generator is built from
-/// these parts.
+/// Connections without a pool, which expose heads and bodies as they arrive. The load generator is built from these
+/// parts.
 pub mod parts {
     pub use crate::connection::{BufferedConnection, io_error};
     pub use crate::connector::Connector;
@@ -49,7 +49,7 @@ pub enum HttpVersion {
     /// HTTP/1.1, which every server supports.
     #[default]
     Http1,
-    /// HTTP/2: by prior knowledge without TLS, by ALPN with TLS. Calls to a server without HTTP/2 fail.
+    /// HTTP/2: by prior knowledge without TLS, by ALPN with TLS. Calls to a server that does not support HTTP/2 fail.
     #[cfg(feature = "http2")]
     Http2,
 }
@@ -80,21 +80,21 @@ impl HttpVersion {
     }
 }
 
-/// The maximum times to wait for the other side before a call fails with `Timeout`.
+/// The maximum times to wait for the peer before a call fails with `Timeout`.
 #[derive(Clone, Copy, Debug)]
 pub struct Timeouts {
     /// The time to establish a connection, without TLS.
     pub connect: Duration,
     /// The time from the end of the request to the end of the response's head.
     pub first_byte: Duration,
-    /// The time between two pieces of a body, in either direction.
+    /// The time without progress while a body is transferred, in either direction.
     pub progress: Duration,
-    /// The time that an idle connection is kept.
+    /// How long an idle connection is kept.
     pub idle: Duration,
 }
 
 impl Timeouts {
-    /// Returns the same timeouts, none of them longer than `limit`.
+    /// Returns the same timeouts, each capped at `limit`.
     pub fn within(self, limit: Duration) -> Self {
         Timeouts {
             connect: self.connect.min(limit),

@@ -1,5 +1,5 @@
-//! A response: its head, parsed in the receive buffer, and its body, read from the connection. A body ends by length,
-//! by chunks, or with the connection.
+//! A response: its head, parsed in the receive buffer, and its body, read from the connection. A body's end is
+//! determined by its length, by chunks, or by the end of the connection.
 
 use std::io::{self, Read};
 use std::mem::MaybeUninit;
@@ -19,7 +19,7 @@ const MAX_HEADERS: usize = 128;
 /// The maximum size of a document read as a whole (a full page of a listing has about 1 MiB).
 const MAX_DOCUMENT_BYTES: usize = 64 * 1024 * 1024;
 
-/// A parsed head. It holds positions in the connection's buffer, so that no header is copied.
+/// A parsed head. It stores positions in the connection's buffer, so that no header is copied.
 #[derive(Default)]
 pub struct ResponseHead {
     /// The status as the server sent it.
@@ -47,7 +47,7 @@ impl ResponseHead {
             Ok(httparse::Status::Partial) => return Ok(false),
             Err(error) => {
                 let start = String::from_utf8_lossy(&bytes[..bytes.len().min(40)]).into_owned();
-                // The bytes begin with a TLS record that holds an alert (RFC 8446 section 5.1).
+                // The bytes begin with a TLS record that contains an alert (RFC 8446 section 5.1).
                 let hint = if bytes.starts_with(&[21, 3]) { "; is the address https:// ?" } else { "" };
                 let detail = format!("the response is not HTTP/1.1 (it starts with {start:?}{hint})");
                 return Err(Error::new(ErrorKind::BadResponse, detail).caused_by(error));
@@ -75,7 +75,7 @@ impl ResponseHead {
         })
     }
 
-    /// Returns whether the other side accepts another request after a body with this `framing`.
+    /// Returns whether the peer accepts another request after a body with this `framing`.
     pub fn may_keep_alive(&self, connection: &BufferedConnection, framing: &BodyFraming) -> bool {
         let said = |word: &str| {
             let mut stated =
@@ -87,8 +87,8 @@ impl ResponseHead {
     }
 }
 
-/// A response whose head was received. Dropping it returns the connection to the pool if the body was read to its end,
-/// and closes it otherwise.
+/// A response whose head has been received. Dropping it returns the connection to the pool if the body was read to its
+/// end, and closes it otherwise.
 pub struct HttpResponse {
     head: ResponseHead,
     framing: BodyFraming,
@@ -148,9 +148,9 @@ impl HttpResponse {
         self.framing.known_left()
     }
 
-    /// Inspects the body without consuming it: calls `look` with the bytes that have arrived, and again with more bytes
-    /// until it returns a result. Returns `None` at the end of the body, or if the head states no length. Errors: as
-    /// [`HttpResponse::read_into`].
+    /// Inspects the body without consuming it: calls `look` with the bytes that have arrived, and then again whenever
+    /// more have arrived, until `look` returns a result. Returns `None` at the end of the body, or if the head states
+    /// no length. Errors: as [`HttpResponse::read_into`].
     pub(super) fn peek<T>(&mut self, mut look: impl FnMut(&[u8]) -> Option<T>) -> Result<Option<T>> {
         let Some(connection) = &mut self.connection else { return Ok(None) };
         if !matches!(self.framing, BodyFraming::Length(_)) {
@@ -166,7 +166,7 @@ impl HttpResponse {
         }
     }
 
-    /// Returns the connection, from which the response can be received once more, head included. `None` if the
+    /// Returns the connection, from which the response can be received again, including its head. `None` if the
     /// connection also carries other responses (HTTP/2).
     pub(super) fn into_unread(mut self) -> Option<BufferedConnection> {
         let mut connection = self.connection.take()?;
@@ -266,7 +266,7 @@ const MAX_LINE_BYTES: usize = 8 * 1024;
 pub enum BodyFraming {
     /// There is no body, or it has ended.
     Empty,
-    /// The body has a stated length; the value is the number of bytes that are left.
+    /// The body has a stated length; the value is the number of bytes left.
     Length(u64),
     /// The body consists of chunks (RFC 9112 section 7.1).
     Chunked(ChunkPosition),
@@ -274,12 +274,12 @@ pub enum BodyFraming {
     UntilClose,
 }
 
-/// The position of the next byte in a chunked body.
+/// Where the next byte is in a chunked body.
 #[derive(Debug, PartialEq, Eq)]
 pub enum ChunkPosition {
     /// Before the line with a chunk's size.
     Size,
-    /// Within a chunk; the value is the number of bytes that are left of it.
+    /// Within a chunk; the value is the number of bytes left in it.
     Data(u64),
     /// Before the line break that ends a chunk.
     DataEnd,
@@ -288,7 +288,7 @@ pub enum ChunkPosition {
 }
 
 impl BodyFraming {
-    /// Returns the framing by RFC 9112 section 6.3. Errors: `BadResponse` if the head contradicts itself.
+    /// Returns the framing according to RFC 9112 section 6.3. Errors: `BadResponse` if the head contradicts itself.
     pub fn of(head: &ResponseHead, connection: &BufferedConnection, method: &str) -> Result<Self> {
         // These responses have no body, regardless of the length that they state.
         if method == "HEAD" || matches!(head.status, 204 | 304) {
@@ -297,8 +297,8 @@ impl BodyFraming {
         let named = |wanted: &'static str| {
             head.headers(connection).filter(move |(name, _)| name.eq_ignore_ascii_case(wanted))
         };
-        // A transfer coding overrides a length. If this client decided differently from a proxy on the path, a server
-        // could smuggle in a second response. Two different lengths are refused below for the same reason.
+        // A transfer coding overrides a length. If this client and a proxy on the path disagreed, a server could
+        // smuggle in a second response. Two different lengths are rejected below for the same reason.
         if let Some((_, coding)) = named("transfer-encoding").next() {
             return match coding.trim().eq_ignore_ascii_case("chunked") {
                 true => Ok(BodyFraming::Chunked(ChunkPosition::Size)),
@@ -335,7 +335,7 @@ impl BodyFraming {
         *self == BodyFraming::Empty
     }
 
-    /// Counts body bytes that were read without [`BodyFraming::read`]; `count` must not exceed the result of
+    /// Accounts for body bytes that were read without [`BodyFraming::read`]; `count` must not exceed the result of
     /// [`BodyFraming::run`].
     pub fn passed(&mut self, count: u64) {
         match self {
@@ -350,8 +350,8 @@ impl BodyFraming {
         }
     }
 
-    /// Returns the number of contiguous body bytes that come next: 0 is the end of the body. Receives only the bytes
-    /// between chunks.
+    /// Returns the number of contiguous body bytes that come next, or 0 at the end of the body. Receives nothing but
+    /// the bytes between chunks.
     pub(super) fn run(&mut self, connection: &mut BufferedConnection, keep_until: usize) -> io::Result<u64> {
         let run = match self {
             BodyFraming::Empty => 0,
@@ -365,7 +365,7 @@ impl BodyFraming {
         Ok(run)
     }
 
-    /// Reads some of the body; 0 is its end. If the connection ends early, the error contains `IncompleteBody`.
+    /// Reads some of the body; returns 0 at its end. If the connection ends early, the error wraps `IncompleteBody`.
     pub fn read(
         &mut self,
         connection: &mut BufferedConnection,
@@ -409,7 +409,7 @@ impl ChunkPosition {
         }
     }
 
-    /// Returns the number of remaining bytes of this chunk, or the size of the next. 0 is the end of the body.
+    /// Returns the number of remaining bytes in this chunk, or the size of the next, or 0 at the end of the body.
     fn run(&mut self, connection: &mut BufferedConnection, keep_until: usize) -> io::Result<u64> {
         loop {
             match self {

@@ -1,4 +1,4 @@
-//! The wait before a request is sent again.
+//! Retries: how often, and how long to wait before a request is sent again.
 
 use std::hash::{BuildHasher, RandomState};
 use std::time::{Duration, Instant, SystemTime};
@@ -15,7 +15,7 @@ const PROGRESS_BYTES: u64 = 4 * 1024;
 /// The longest wait that a server's `Retry-After` can impose on a caller without a deadline.
 const WISH_MAX: Duration = Duration::from_secs(120);
 
-/// The retry budget of an operation: the number of attempts so far, the first failure, and the deadline.
+/// The retry budget of an operation: the number of failures so far, the first failure, and the deadline.
 #[derive(Debug)]
 pub struct RetryBudget {
     max_retries: u32,
@@ -56,8 +56,9 @@ impl RetryBudget {
         }
     }
 
-    /// Returns the time to wait after a failure. Errors: the failure, together with the first failure and the number of
-    /// attempts, if it is permanent, the retries are used up, or the wait would exceed the deadline.
+    /// Returns the time to wait after a failure before the next attempt. Errors: the failure, together with the first
+    /// failure and the number of attempts, if it is permanent, the retries are used up, or the wait would exceed the
+    /// deadline.
     pub fn after(&mut self, error: Error, may_pass: bool, retry_after: Option<Duration>) -> Result<Duration> {
         self.failures += 1;
         let wait = backoff(self.failures).max(retry_after.unwrap_or_default());
@@ -96,8 +97,8 @@ impl RetryBudget {
     }
 }
 
-/// Returns the wait before attempt number `tries + 1`: a random time between half and all of a limit that doubles with
-/// each attempt, so that clients that failed together do not retry together.
+/// Returns the wait before attempt number `tries + 1`: a random time between half of a limit and the limit, which
+/// doubles with each attempt, so that clients that failed together do not retry together.
 pub fn backoff(tries: u32) -> Duration {
     let doubled = FIRST.saturating_mul(1 << tries.saturating_sub(1).min(16)).min(LONGEST);
     // Every `RandomState` hashes differently, which is random enough for jitter.
@@ -105,7 +106,7 @@ pub fn backoff(tries: u32) -> Duration {
     doubled.mul_f64(0.5 + 0.5 * random)
 }
 
-/// Waits before the next attempt. Errors: `Interrupted` if a signal arrived and the program wants to stop.
+/// Waits before the next attempt. Errors: `Interrupted` if a signal has arrived and the program wants to stop.
 pub fn pause(wait: Duration) -> Result<()> {
     fordway_sys::sleep(wait).map_err(|_| {
         Error::new(ErrorKind::Interrupted, "a signal interrupted the wait before the next attempt")

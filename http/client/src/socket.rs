@@ -11,7 +11,7 @@ use rustix::net::{RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendFlags
 
 use super::{Origin, Timeouts};
 
-/// The receive window in bytes that is offered from the start: the bandwidth-delay product of 1 Gbit/s and 60 ms.
+/// The receive window in bytes advertised from the start: the bandwidth-delay product of 1 Gbit/s and 60 ms.
 const ROOM_BYTES: usize = 8 << 20;
 
 /// A connected socket, without Nagle's algorithm.
@@ -25,8 +25,8 @@ pub struct TcpSocket {
 }
 
 impl TcpSocket {
-    /// Connects to each address of the host in turn until one accepts or the time is up. Errors: `Unavailable`,
-    /// `Timeout`.
+    /// Tries each address of the host in turn until one accepts the connection or the time is up. Errors:
+    /// `Unavailable`, `Timeout`.
     pub(super) fn connect(origin: &Origin, timeouts: &Timeouts) -> Result<Self> {
         let unreachable = |why: &str| Error::new(ErrorKind::Unavailable, format!("{why} {origin}"));
         let deadline = Instant::now() + timeouts.connect;
@@ -48,7 +48,7 @@ impl TcpSocket {
         Err(last)
     }
 
-    /// Uses a stream from another program on the same machine; sets no options.
+    /// Wraps a stream from another program on the same machine; sets no options.
     #[cfg(feature = "fuzzing")]
     pub(super) fn over(stream: TcpStream, timeouts: &Timeouts) -> Self {
         let (read_timeout, write_timeout) = (timeouts.first_byte, timeouts.progress);
@@ -70,7 +70,7 @@ impl TcpSocket {
         Ok(TcpSocket { stream, read_timeout, write_timeout, waits: true, low_water_bytes: 1 })
     }
 
-    /// Returns a second handle of the same socket.
+    /// Returns a second handle to the same socket.
     #[cfg(feature = "http2")]
     pub(super) fn share(&self) -> io::Result<Self> {
         Ok(TcpSocket { stream: self.stream.try_clone()?, ..*self })
@@ -101,7 +101,7 @@ impl TcpSocket {
     /// Makes waiting threads sleep until `bytes` (at least 1) have arrived or the connection has ended. Costs a system
     /// call only if the value changes.
     pub(super) fn set_low_water(&mut self, bytes: usize) {
-        // If the kernel does not support the mark, threads wake up more often; nothing else changes.
+        // If the kernel does not support the low-water mark, threads wake up more often; nothing else changes.
         if bytes != self.low_water_bytes && fordway_sys::set_receive_low_water(&self.stream, bytes).is_ok() {
             self.low_water_bytes = bytes;
         }
@@ -111,20 +111,20 @@ impl TcpSocket {
         if self.waits { RecvFlags::empty() } else { RecvFlags::DONTWAIT }
     }
 
-    /// Drops up to `scratch.len()` received bytes without copying them; returns how many.
+    /// Discards up to `scratch.len()` received bytes without copying them; returns how many.
     pub(super) fn discard(&mut self, scratch: &mut [u8]) -> io::Result<usize> {
         let flags = self.receive_flags() | RecvFlags::TRUNC;
         within(self.read_limit(), || Ok(recv(&self.stream, &mut *scratch, flags)?.1))
     }
 
-    /// Returns whether the other side has neither closed the connection nor sent anything yet.
+    /// Returns whether the peer has neither closed the connection nor sent anything that is still unread.
     pub(super) fn is_quiet(&self) -> bool {
         let peeked = recv(&self.stream, &mut [0_u8; 1], RecvFlags::PEEK | RecvFlags::DONTWAIT);
         matches!(peeked, Err(rustix::io::Errno::AGAIN))
     }
 
-    /// Receives until `buffer` is full, the other side ends, or nothing arrives within the timeout; the kernel fills
-    /// the buffer in one call. Returns the bytes received.
+    /// Receives until `buffer` is full, the peer ends the stream, or nothing arrives within the timeout; the kernel
+    /// fills the buffer in one call. Returns the number of bytes received.
     pub(super) fn receive_all(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let received =
             within(self.read_timeout, || Ok(recv(&self.stream, &mut *buffer, RecvFlags::WAITALL)?.1))?;

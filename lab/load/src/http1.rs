@@ -23,7 +23,7 @@ use fordway_http::{HttpVersion, SessionCredentials, Timeouts, TlsRoots};
 const SCRATCH_BYTES: usize = 1 << 20;
 /// How often requests in flight are checked for a timeout.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// Waits shorter than this use nanosecond resolution, at the cost of one more system call.
+/// Waits shorter than this have nanosecond resolution, at the cost of one more system call.
 const COARSE: Duration = Duration::from_millis(20);
 /// The pause after a failed connection attempt. Without it, a server that is down would cause a busy loop.
 const AFTER_REFUSAL: Duration = Duration::from_millis(1);
@@ -36,7 +36,7 @@ pub struct Http1Load {
     epoll: OwnedFd,
     events: Vec<epoll::Event>,
     lines: Vec<LoadConnection>,
-    /// Requests that ended before the next [`RequestSlots::wait`].
+    /// Requests that have ended outside of [`RequestSlots::wait`]; the next wait reports them.
     early: Vec<FinishedRequest>,
     scratch: Vec<u8>,
     /// The request head, if it is the same for all requests.
@@ -53,7 +53,7 @@ struct LoadConnection {
     framing: BodyFraming,
     /// Whether epoll also reports when the socket is writable.
     waits_to_send: bool,
-    /// Whether the connection can take another request after this one.
+    /// Whether the connection can carry another request after this one.
     keep_alive: bool,
     started: Instant,
     first_byte: Option<Instant>,
@@ -126,11 +126,11 @@ impl Http1Load {
         Ok(())
     }
 
-    /// Continues the request on `slot` as far as possible without waiting.
+    /// Advances the request on `slot` as far as possible without blocking.
     fn advance(&mut self, slot: usize, finished: &mut Vec<FinishedRequest>) {
         let line = &mut self.lines[slot];
         if line.state == Http1State::Idle {
-            // The server closed the connection or sent unrequested bytes, so the next request uses a new connection.
+            // The server closed the connection or sent unsolicited bytes, so the next request uses a new connection.
             line.connection = None;
             return;
         }
@@ -171,12 +171,12 @@ impl Http1Load {
         line.received_before = connection.received_bytes;
         match connection.send(self.requests.body()) {
             Ok(()) => line.state = Http1State::Head,
-            // A permanent error will occur again when the rest is sent or when the response is read.
+            // A permanent error will recur when the rest is sent or when the response is read.
             Err(_) => self.advance(slot, finished),
         }
     }
 
-    /// Makes epoll also report a writable socket while part of the request is unsent, and no longer afterwards.
+    /// Makes epoll also report when the socket is writable, but only while part of the request is unsent.
     fn watch(&mut self, slot: usize, finished: &mut Vec<FinishedRequest>) {
         let line = &mut self.lines[slot];
         let wanted = line.state == Http1State::Sending;
@@ -362,7 +362,7 @@ impl LoadConnection {
                 return Ok(Http1Step::Pending);
             };
             self.framing = BodyFraming::of(&self.head, connection, requests.method().name())?;
-            // A connection cannot be reused if the response arrived before the whole request was sent.
+            // The connection cannot be reused if the response arrived before the request had been sent completely.
             self.keep_alive =
                 self.state == Http1State::Head && self.head.may_keep_alive(connection, &self.framing);
             self.state = Http1State::Body;
@@ -416,8 +416,8 @@ impl LoadConnection {
     }
 }
 
-/// Receives bytes until the head is complete, and returns the time of completion; `None` if the head is still
-/// incomplete.
+/// Receives bytes until the head is complete, and returns the time at which it became complete; `None` if the head is
+/// still incomplete.
 fn receive_head(
     connection: &mut BufferedConnection,
     head: &mut ResponseHead,

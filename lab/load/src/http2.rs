@@ -106,8 +106,8 @@ impl ExchangeSender for Http2Sender {
     }
 }
 
-/// A reset affects only its own stream, unless the server refused the stream before processing the request (RFC 9113
-/// section 8.7).
+/// A stream reset does not end the connection, unless the server refused the stream before processing the request (RFC
+/// 9113 section 8.7).
 fn broken(error: h2::Error) -> BrokenExchange {
     let ends_connection = !error.is_reset() || error.reason() == Some(h2::Reason::REFUSED_STREAM);
     BrokenExchange { error: failed("HTTP/2", error), ends_connection }
@@ -126,7 +126,7 @@ async fn handshake(
         .map_err(|_| Error::new(ErrorKind::Timeout, "the server did not answer the HTTP/2 preface"))?
         .map_err(|error| failed("HTTP/2", error))?;
     tokio::task::spawn_local(async move {
-        // The requests on the connection detect on their own that it has ended.
+        // Nothing else to do: each request on the connection gets an error when the connection ends.
         if let Err(error) = connection.await {
             tracing::debug!(%error, "an HTTP/2 connection ended");
         }
@@ -149,7 +149,7 @@ async fn push_body(
     Ok(())
 }
 
-/// A stream that counts its bytes.
+/// A stream that counts the bytes sent and received.
 struct CountingStream<S> {
     stream: S,
     counted: Arc<CountedBytes>,

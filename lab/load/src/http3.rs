@@ -80,9 +80,9 @@ fn broken(error: StreamError) -> BrokenExchange {
     BrokenExchange { error: failed("HTTP/3", error), ends_connection }
 }
 
-/// The delay before the next address of a host is tried (RFC 8305 section 8). The handshake alone would detect an
-/// unreachable address too late: a UDP packet to a closed port is not always refused, and QUIC's handshake timeout is
-/// longer than ours.
+/// The delay before the next address of a host is tried (RFC 8305 section 8). Waiting for the handshake to fail would
+/// take too long: a UDP packet to a closed port is not always refused, and QUIC's handshake timeout is longer than
+/// ours.
 const NEXT_ADDRESS_AFTER: Duration = Duration::from_millis(250);
 
 /// Connects to whichever address of the host completes the handshake first. Errors: `Unavailable`, `InvalidArgument`.

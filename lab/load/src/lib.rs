@@ -1,8 +1,8 @@
-//! Load generators: one thread keeps many requests in flight, and reports the times of each.
+//! Load generators: one thread keeps many requests in flight, and reports the times of each request.
 //!
 //! [`Http1Load`] runs our client's HTTP/1.1 code on non-blocking sockets. A small request costs one `sendmsg` and one
 //! `recv`, and one `epoll_wait` covers all connections with a response. Nothing is allocated per request, and bodies
-//! from plain sockets are not copied. The caller decides when each request is sent and how the times are used.
+//! received from plain sockets are not copied. The caller decides when each request is sent and how the times are used.
 
 mod http1;
 mod http2;
@@ -36,7 +36,7 @@ pub trait RequestSlots {
     fn start(&mut self, slot: usize);
 
     /// Waits until at least one request has ended or `limit` has passed, and appends all ended requests to `finished`.
-    /// Errors: only errors that do not concern a single request.
+    /// Errors: only those that are not specific to a single request.
     fn wait(&mut self, limit: Duration, finished: &mut Vec<FinishedRequest>) -> Result<()>;
 
     /// Returns the bytes sent and received on all connections so far, and the number of connections made.
@@ -56,7 +56,7 @@ pub struct FinishedRequest {
     pub started: Instant,
     /// The time at which the first byte of the response arrived; `None` if nothing was received.
     pub first_byte: Option<Instant>,
-    /// The time at which the last byte arrived, or at which the request was given up.
+    /// The time at which the last byte arrived, or at which the request was abandoned.
     pub ended: Instant,
     /// The number of content bytes: those sent for a PUT, otherwise those received.
     pub body_bytes: u64,

@@ -58,7 +58,7 @@ pub struct BrokenExchange {
     pub ends_connection: bool,
 }
 
-/// Converts an error that concerns only this request, or a connection that could not be opened.
+/// Converts an error that affects only this request, or the error of a connection that could not be opened.
 impl From<Error> for BrokenExchange {
     fn from(error: Error) -> Self {
         BrokenExchange { error, ends_connection: false }
@@ -91,13 +91,13 @@ struct ConnectionSlot<S> {
 struct LoadState {
     requests: Arc<RequestSequence>,
     finished: RefCell<Vec<FinishedRequest>>,
-    /// The traffic of all lost connections, including the number of these connections.
+    /// The traffic of all lost connections, and their number.
     past: RefCell<NetworkTraffic>,
     ended: Notify,
 }
 
 impl<S: ExchangeSender> MultiplexedLoad<S> {
-    /// Opens `connections` (at least 1) connections, with `streams` requests at once on each connection. Errors:
+    /// Opens `connections` (at least 1) connections, with up to `streams` concurrent requests on each. Errors:
     /// `Unavailable`, `Timeout`, `InvalidArgument`, `BadResponse`, `Io`.
     pub fn connect(
         requests: Arc<RequestSequence>,
@@ -255,7 +255,7 @@ impl LoadState {
         };
         let number = line.lost.get();
         let done = session.exchange(exchange).await;
-        // The slot may hold a newer connection by now, to which this result does not apply.
+        // By now, the slot may hold a newer connection, to which this result does not apply.
         match &done {
             Ok(()) if number == line.lost.get() => line.has_answered.set(true),
             Err(broken) if broken.ends_connection && number == line.lost.get() => self.lose(line),

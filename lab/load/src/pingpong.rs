@@ -1,8 +1,9 @@
 //! One end of a ping-pong: a server that returns a body of the size named in the path, such as `GET /ping/1000`.
 //!
-//! The server behaves the same everywhere, and its cost is small compared to the cost of the network under test. Each
-//! of a fixed number of threads accepts a connection, serves it until it ends, and accepts the next. Thus no connection
-//! waits for a thread to be created, and the number of connections served at once is at most the number of threads.
+//! The server behaves the same everywhere, and its cost is small compared with that of the network under test. A fixed
+//! number of threads serve it: each accepts a connection, serves the connection until it ends, and accepts the next.
+//! Therefore no connection waits for a thread to be created, and no more connections are served at once than there are
+//! threads.
 
 use std::io::{self, Read};
 use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
@@ -84,8 +85,8 @@ impl PingpongServer {
         self.address
     }
 
-    /// Serves the responses of `player` in `workers` threads, which live as long as the process. Errors: `Io` if
-    /// threads cannot be started.
+    /// Serves the responses of `player` on `workers` threads, which run until the process ends. Errors: `Io` if threads
+    /// cannot be started.
     pub fn start(self, player: impl ResponseSource, workers: usize) -> Result<()> {
         let shared = Arc::new((self.listener, player, content()));
         for _ in 0..workers {

@@ -17,8 +17,8 @@ const NUMBER: &str = "{number}";
 /// The short form of the placeholder. Help texts omit it, because clap replaces `{n}` with a line break.
 const NUMBER_FOR_SHORT: &str = "{n}";
 
-/// The HTTP methods of a load. All are idempotent (RFC 9110 section 9.2.2): a request whose outcome is unknown may
-/// be sent again.
+/// The HTTP methods that a load generator can send. All are idempotent (RFC 9110 section 9.2.2): a request whose
+/// outcome is unknown may be sent again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LoadMethod {
     /// Reads an object.
@@ -218,8 +218,8 @@ fn check(url: &str, path: &str, query: &str) -> Result<()> {
     Ok(())
 }
 
-/// Returns incompressible bytes, so that compression on links or disks has no effect. Errors: `EntityTooLarge` if they
-/// do not fit into memory.
+/// Returns incompressible bytes, so that compression on links or disks has no effect. Errors: `EntityTooLarge` if the
+/// bytes do not fit into memory.
 fn body(size_bytes: u64) -> Result<Vec<u8>> {
     let too_large = || {
         let detail = format!("a body of {size_bytes} bytes does not fit into memory; lower --size");

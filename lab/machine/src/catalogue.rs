@@ -6,7 +6,8 @@ use fordway_store::{Error, ErrorKind, Result};
 use serde::{Serialize, Serializer};
 use toml::{Table as Toml, Value};
 
-/// The key in a machine's table for notes on the source of each feature. No computation uses these notes.
+/// The key, in a machine's table, of the notes on where the value of each feature comes from. No computation uses these
+/// notes.
 const HOW: &str = "how";
 
 /// A machine and its known features.
@@ -29,7 +30,7 @@ fn invalid(why: String) -> Error {
 }
 
 impl MachineEntry {
-    /// Makes an entry for a machine without known features.
+    /// Creates an entry for a machine without known features.
     pub fn new(name: impl Into<String>) -> Self {
         MachineEntry { name: name.into(), features: BTreeMap::new(), how: Toml::new() }
     }
@@ -39,7 +40,7 @@ impl MachineEntry {
         self.features.get(&feature).copied()
     }
 
-    /// Sets the value of a feature. Errors: `InvalidArgument` unless it is a finite number above 0.
+    /// Sets the value of a feature. Errors: `InvalidArgument` unless it is a finite, positive number.
     pub fn set(&mut self, feature: Feature, value: f64) -> Result<()> {
         if !(value.is_finite() && value > 0.0) {
             return Err(invalid(format!(
@@ -52,7 +53,7 @@ impl MachineEntry {
         Ok(())
     }
 
-    /// Records how a feature was obtained, or why it could not be obtained.
+    /// Records how the value of a feature was obtained, or why it could not be obtained.
     pub fn explain(&mut self, feature: Feature, how: &str) {
         self.how.insert(feature.name().to_owned(), Value::String(how.to_owned()));
     }
@@ -116,8 +117,8 @@ fn number(value: f64) -> Value {
 }
 
 impl MachineCatalogue {
-    /// Parses a catalogue. Errors: `InvalidArgument`, with the machine and the feature, if the text is not TOML, has
-    /// no machine, or has a feature that is unknown or not a number above 0.
+    /// Parses a catalogue. Errors: `InvalidArgument`, naming the machine and the feature, if the text is not TOML,
+    /// contains no machine, or contains a feature that is unknown or not a positive number.
     pub fn parse(text: &str) -> Result<Self> {
         let toml: Toml = text
             .parse()
@@ -153,7 +154,7 @@ impl MachineCatalogue {
 
 macro_rules! features {
     ($($feature:ident = $name:literal, $unit:literal, $meaning:literal;)*) => {
-        /// A measured property of a machine: a number above 0, either a rate or a duration. The feature's name ends in
+        /// A measured property of a machine: a positive number, either a rate or a duration. The feature's name ends in
         /// its unit; 1 MB is 10^6 bytes.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum Feature { $(#[doc = $meaning] $feature,)* }

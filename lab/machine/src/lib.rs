@@ -1,7 +1,7 @@
 //! Examines a node, finds what impairs the programs that run on it, and compares machines.
 //!
-//! [`doctor`] reads files of `/proc` and `/sys`. Each check is a function of a directory tree, so a node can be
-//! examined from a copy of its files. The tests use this to examine nodes that we do not have.
+//! [`doctor`] reads files of `/proc` and `/sys`. The input of each check is a directory tree, so a node can be examined
+//! from a copy of its files. This is how the tests examine nodes that we do not have.
 //!
 //! A [`MachineWatch`] refuses a machine that is too busy, and determines whether the results of a run are reliable.
 //!

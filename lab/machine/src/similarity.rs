@@ -12,12 +12,12 @@ pub fn ratio(one: f64, other: f64) -> f64 {
     one.min(other) / one.max(other)
 }
 
-/// Returns the similarity of two machines from their features, which both slices hold in the same order: 1 for equal
-/// machines, and closer to 0 the more they differ. This is eq. 2 of Kratzke and Quint 2016: 1 minus the mean of the
-/// squared differences between 1 and each [`ratio`]. It does not depend on units, or on whether high or low values of a
-/// feature are better. `sqrt(1 - s)` is a metric.
+/// Returns the similarity of two machines, given their features in the same order: 1 for equal machines, and closer to
+/// 0 the more they differ. This is eq. 2 of Kratzke and Quint 2016: 1 minus the mean of the squared differences between
+/// 1 and each [`ratio`]. It does not depend on units, or on whether high or low values of a feature are better. For
+/// a similarity `s`, `sqrt(1 - s)` is a metric.
 ///
-/// Returns `None` if there is nothing to compare: the lengths differ or are 0, or a feature is not above 0.
+/// Returns `None` if there is nothing to compare: the lengths differ or are 0, or a feature is not positive.
 pub fn similarity(one: &[f64], other: &[f64]) -> Option<f64> {
     let is_feature = |value: &f64| value.is_finite() && *value > 0.0;
     let is_comparable = one.len() == other.len() && !one.is_empty();
@@ -215,13 +215,13 @@ impl fmt::Display for SimilarityTable {
 
 const CELL_WIDTH: usize = 44;
 const CELL_HEIGHT: usize = 24;
-/// The width of a letter of 12 pixels, estimated generously.
+/// A generous estimate of the width of a letter whose size is 12 pixels.
 const LETTER_WIDTH: usize = 8;
 const TITLE_HEIGHT: usize = 32;
 /// Cells with at least this similarity are dark, with white text.
 const DARK: f64 = 0.6;
 
-/// Draws a table as an SVG picture: white is 0, dark blue is 1. Names may contain any characters.
+/// Draws a table as an SVG picture: white is 0, dark blue is 1. Names may contain arbitrary characters.
 pub fn heat_map(table: &SimilarityTable, title: &str) -> String {
     let widest =
         |names: &[String]| names.iter().map(|name| name.chars().count()).max().unwrap_or(0) * LETTER_WIDTH;
@@ -476,7 +476,7 @@ mod tests {
         assert_eq!(heat_map(&table, "Table IV").matches("<g>").count(), 504);
     }
 
-    /// The paper concludes the same.
+    /// The paper reaches the same conclusion.
     #[test]
     fn exactly_three_pairs_of_table_iv_are_similar() {
         let similar: Vec<_> = table_iv().pairs().into_iter().filter(|pair| pair.similarity >= 0.90).collect();
@@ -491,7 +491,7 @@ mod tests {
     }
 
     /// The distances satisfy the triangle inequality, within the rounding to two digits. A transcription error in a
-    /// value near 1 would violate it; an error in a low value may not.
+    /// value near 1 would violate it; an error in a low value might not.
     #[test]
     fn the_distances_of_table_iv_are_those_of_a_metric() {
         let table = table_iv();

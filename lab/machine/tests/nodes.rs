@@ -1,5 +1,5 @@
-//! Runs the doctor on copies of nodes. Some were recorded from real nodes, others assembled from documentation; the
-//! file `SOURCE` of each copy says which.
+//! Runs the doctor on copies of nodes. Some were recorded on real nodes, others assembled from documentation; the file
+//! `SOURCE` of each copy says which.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! Whether a run could measure: the verdict, the reasons for it, and the figures behind them.
+//! Whether a run's results can be relied on: the verdict, the reasons for it, and the figures behind them.
 
 use std::fmt;
 
@@ -11,7 +11,7 @@ use crate::RunDocument;
 pub struct RunConditions {
     /// The conclusion.
     pub verdict: RunVerdict,
-    /// Whether `--force` made the run although the machine was too busy to measure.
+    /// Whether the run took place only because of `--force`, although the machine was too busy to measure.
     pub is_forced: bool,
     /// The reasons for the verdict; empty if it is `measured`.
     pub doubts: Vec<RunDoubt>,
@@ -41,7 +41,7 @@ pub struct RunDoubt {
     pub observed: String,
     /// What to do about it.
     pub remedy: String,
-    /// The results that it concerns; empty if it concerns all results.
+    /// The results that the doubt concerns; empty if it concerns all results.
     #[serde(default)]
     pub cells: Vec<ResultKey>,
 }
@@ -54,7 +54,7 @@ pub enum DoubtCause {
     OtherProcesses,
     /// The hypervisor ran other guests.
     Hypervisor,
-    /// A quota of processor time stopped the run.
+    /// A CPU quota throttled the run.
     Quota,
     /// Memory ran short.
     Memory,
@@ -78,29 +78,30 @@ pub struct ResultKey {
 /// Figures about the machine. Shares are from 0 to 1. A figure that was not measured is `None`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ConditionFigures {
-    /// The share of equal pieces of work's time that went elsewhere before the run.
+    /// Before the run, equal pieces of work were timed: the share of that time that other work took from them.
     pub lost_before_share: Option<f64>,
     /// The same after the run.
     pub lost_after_share: Option<f64>,
-    /// The share of the machine's processor time that processes outside of the run took.
+    /// The share of the machine's processor time that processes outside the run used.
     pub others_share: Option<f64>,
     /// The share of the machine's processor time that the hypervisor gave to other guests.
     pub stolen_share: Option<f64>,
-    /// The share of the run's time on processors and in run queues that it spent in run queues.
+    /// The time that the run's threads waited in run queues, as a share of their total time in run queues and on
+    /// processors.
     pub run_queue_share: Option<f64>,
-    /// The quota of processor time, in processors.
+    /// The CPU quota, in processors.
     pub quota_processors: Option<f64>,
-    /// The share of the quota's periods in which the run was stopped.
+    /// The share of the quota's periods in which the run was throttled.
     pub throttled_share: Option<f64>,
-    /// The time for which the quota stopped the run, s.
+    /// The time for which the quota throttled the run, s.
     pub throttled_s: Option<f64>,
-    /// The share of the time in which some task waited for a processor (PSI).
+    /// The share of the time for which at least one task waited for a processor (PSI).
     pub pressure_cpu_share: Option<f64>,
-    /// The share of the time in which some task waited for memory (PSI).
+    /// The share of the time for which at least one task waited for memory (PSI).
     pub pressure_memory_share: Option<f64>,
-    /// The share of the time in which some task waited for storage (PSI).
+    /// The share of the time for which at least one task waited for storage (PSI).
     pub pressure_io_share: Option<f64>,
-    /// The share of the time in which some task waited for storage before the run (PSI).
+    /// The share of the time before the run for which at least one task waited for storage (PSI).
     pub pressure_io_before_share: Option<f64>,
     /// The processor time of a piece of work during the run, divided by that before the run.
     pub work_slowdown: Option<f64>,
@@ -173,11 +174,11 @@ impl fmt::Display for RunConditions {
     }
 }
 
-/// The share of a quota's periods with a stop above which the quota limits results.
+/// The share of throttled periods above which the quota counts as the limit of results.
 const THROTTLED_MAX: f64 = 0.05;
 
 impl RunDocument {
-    /// Adds the conditions of the run. If a quota stopped the run, it becomes the limit of each result whose counters
+    /// Adds the conditions of the run. If a quota throttled the run, it becomes the limit of each result whose counters
     /// show that nothing else was busy.
     pub fn add_conditions(&mut self, conditions: RunConditions) {
         if let Some(share) = conditions.figures.throttled_share.filter(|share| *share > THROTTLED_MAX) {

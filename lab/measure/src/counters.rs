@@ -29,7 +29,7 @@ pub struct ProcessCounters {
     pub involuntary_switches: u64,
     /// Resident memory of all processes at the end of the period.
     pub rss_bytes: u64,
-    /// The sum, over all processes, of the peak resident memory since the start of the process.
+    /// The sum, over all processes, of each process's peak resident memory since it started.
     pub max_rss_bytes: u64,
     /// Processor cycles. This counter and the following ones are `null` if they were not measured.
     pub cycles: Option<u64>,
@@ -37,7 +37,7 @@ pub struct ProcessCounters {
     pub reference_cycles: Option<u64>,
     /// Instructions executed.
     pub instructions: Option<u64>,
-    /// Misses of the last-level cache.
+    /// Last-level cache misses.
     pub cache_misses: Option<u64>,
 }
 
@@ -65,13 +65,13 @@ impl fmt::Display for CountersIncomplete {
 impl std::error::Error for CountersIncomplete {}
 
 impl RunningCounters {
-    /// Starts to count the resources of process `pid` and its descendants. Errors: the process does not exist or
+    /// Starts counting the resources used by process `pid` and its descendants. Errors: the process does not exist or
     /// belongs to another user. Cost: a walk through `/proc`.
     pub fn start(pid: u32) -> Result<Self, CountersIncomplete> {
         Self::start_all(family_of(pid)?, Some(pid))
     }
 
-    /// Starts to count the resources of this process, excluding its child processes.
+    /// Starts counting the resources used by this process, excluding its child processes.
     pub fn start_own() -> Result<Self, CountersIncomplete> {
         Self::start_all(vec![std::process::id()], None)
     }
@@ -89,7 +89,7 @@ impl RunningCounters {
     }
 
     /// Stops counting and returns the resources used since the start. Errors: the set of processes has changed, or the
-    /// counters cover less than `run_ns`, in which case they could be mistaken for counters of the whole run.
+    /// counters cover less than `run_ns`, because such counters could be mistaken for those of the whole run.
     pub fn stop(self, run_ns: u64) -> Result<ProcessCounters, CountersIncomplete> {
         let covered_ns = self.started.elapsed().as_nanos() as u64;
         let hardware = self.hardware.read();
@@ -144,7 +144,8 @@ impl ProcessCounters {
         self.cpu_ns += after.cpu_ns - before.cpu_ns;
         self.user_ns += after.user_ns.saturating_sub(before.user_ns);
         self.system_ns += after.system_ns.saturating_sub(before.system_ns);
-        // The switches of threads that ended are missing from `after`, so the difference could be negative.
+        // The context switches of threads that have ended are missing from `after`, so the difference could be
+        // negative.
         self.voluntary_switches += after.voluntary_switches.saturating_sub(before.voluntary_switches);
         self.involuntary_switches += after.involuntary_switches.saturating_sub(before.involuntary_switches);
         self.threads += after.threads;

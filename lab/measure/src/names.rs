@@ -7,8 +7,8 @@ pub fn unknown_name(what: &str, wrong: &str, known: &[&str]) -> String {
     format!("there is no {what} {wrong:?}{hint} Choose from: {}", known.join(", "))
 }
 
-/// Returns the name most similar to `wrong`, if it differs in at most two letters, or at most a third of the letters of
-/// `wrong`.
+/// Returns the name most similar to `wrong`, if it differs by at most two letters or a third of the letters of `wrong`,
+/// whichever is more.
 fn nearest<'n>(wrong: &str, known: &[&'n str]) -> Option<&'n str> {
     let allowed = (wrong.chars().count() / 3).max(2);
     let rated = known.iter().map(|name| (distance(wrong, name), *name));

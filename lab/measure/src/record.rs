@@ -70,7 +70,7 @@ pub struct RankRecord {
     pub bytes: u64,
     /// The start of the phase, ns since the start of the run.
     pub start_ns: u64,
-    /// The time from the start of the phase to this rank's end, without `aside_ns`.
+    /// The time from the start of the phase until this rank finished, excluding `aside_ns`.
     pub elapsed_ns: u64,
     /// Time spent generating and verifying content.
     pub aside_ns: u64,

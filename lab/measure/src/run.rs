@@ -53,9 +53,9 @@ pub struct RunDocument {
     /// The scores, one entry for each lane of IO500; empty for other kinds of run.
     #[serde(default)]
     pub scores: Vec<LaneScore>,
-    /// What the run omitted, and which of its settings make a result doubtful; each with a remedy.
+    /// What the run omitted, and which of its settings make a result doubtful, each with a remedy.
     pub warnings: Vec<String>,
-    /// Whether the machine allowed to measure; `null` if it was not observed.
+    /// Whether the machine was in a state in which results can be relied on; `null` if it was not observed.
     #[serde(default)]
     pub conditions: Option<RunConditions>,
 }
@@ -211,12 +211,12 @@ impl RunDocument {
             replace(dir, "objects.arrow", |file| write_arrow(file, &objects))
                 .map_err(failed("objects.arrow"))?;
         }
-        // `run.json` is written last, so that a directory with a `run.json` is a complete run.
+        // `run.json` is written last, so that any directory with a `run.json` contains a complete run.
         replace(dir, "run.json", |file| Ok(serde_json::to_writer_pretty(file, self)?))
             .map_err(failed("run.json"))
     }
 
-    /// Reads the `run.json` in `dir`. Errors: the file is not a run, or has a later version.
+    /// Reads the `run.json` in `dir`. Errors: the file is not a run file, or its format has a later version.
     pub fn read(dir: &Path) -> Result<Self, RunError> {
         let path = dir.join("run.json");
         let failed =
@@ -350,7 +350,7 @@ pub struct LoadSummary {
     pub streams: u64,
     /// Threads that sent requests.
     pub threads: u64,
-    /// The number of arrivals that were due within the run but never started.
+    /// The number of requests that were due within the run but never started.
     pub skipped: u64,
     /// The number of failures by kind; their sum is the summary's `errors`.
     pub errors: BTreeMap<String, u64>,
@@ -364,16 +364,17 @@ pub struct LoadSummary {
     pub header_sent_bytes_per_op: Option<f64>,
     /// Bytes received per operation, bodies excluded.
     pub header_received_bytes_per_op: Option<f64>,
-    /// Connections that were reopened within the run.
+    /// Connections that were reopened during the run.
     pub reconnects: u64,
-    /// Retries made by this program, and by the programs that received its requests.
+    /// Retries by this program, and by the programs that received its requests.
     #[serde(default)]
     pub retries: u64,
     /// The kernel's statistics of the connections at the end; `null` if the connections are not TCP.
     pub tcp: Option<TcpConnections>,
     /// Resources that this process used; `null` if they could not be read.
     pub client: Option<ProcessCounters>,
-    /// Resources that the server's processes used; `null` if the processes are unknown or did not run all the time.
+    /// Resources that the server's processes used; `null` if the processes are unknown or did not run for the whole
+    /// time.
     pub server: Option<ProcessCounters>,
 }
 
@@ -410,7 +411,7 @@ pub struct ParallelSummary {
     pub efficiency: Option<ConfidenceInterval>,
     /// The share of all ranks' time spent in MPI calls, including waiting; `null` if the ranks did not report.
     pub communication_share: Option<ConfidenceInterval>,
-    /// The time by which the last rank finished after the first rank, ns; `null` if the ranks did not report.
+    /// How much later than the first rank the last rank finished, ns; `null` if the ranks did not report.
     pub late_ns: Option<ConfidenceInterval>,
 }
 
@@ -432,7 +433,7 @@ pub struct TransferSummary {
     pub bytes_per_s: Option<ConfidenceInterval>,
     /// CPU time of the requesting side per message, the median over blocks.
     pub client_cpu_ns_per_message: f64,
-    /// CPU time of the responding side per message, the median over blocks; `null` if it is not known.
+    /// CPU time of the responding side per message, the median over blocks; `null` if it is unknown.
     pub server_cpu_ns_per_message: Option<f64>,
     /// The number of processors that both sides together kept busy, the median over blocks. One message at a time keeps
     /// one processor busy. Any further busy processor was polling.

@@ -8,7 +8,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::LatencyQuantiles;
 
-/// The number of resamples in a bootstrap, large enough that the interval's ends vary less than the noise.
+/// The number of resamples in a bootstrap, large enough that the ends of the interval vary less than the measured
+/// values themselves.
 const RESAMPLES: usize = 2_000;
 
 /// An estimate, with an interval that contains the true value with the stated confidence.

@@ -204,7 +204,7 @@ fn time_with_ends(interval: &ConfidenceInterval) -> String {
 
 fn figure(interval: &ConfidenceInterval, factor: f64, unit: &str) -> String {
     let ConfidenceInterval { value, low, high, .. } = interval;
-    // Use more decimals for small values, so that both 2 and 0.009 are readable.
+    // Use more decimal places for small values, so that both 2 and 0.009 are readable.
     let decimals = if value * factor >= 10.0 { 1 } else { 3 - usize::from(value * factor >= 0.1) };
     let [value, low, high] = [value, low, high].map(|of| format!("{:.decimals$}", of * factor));
     format!("{value}{unit} [{low}, {high}]")
@@ -281,7 +281,7 @@ pub fn ns_text(ns: u64) -> String {
     format!("{} {unit}", three_digits(ns as f64 / divisor))
 }
 
-/// Formats a rate in operations or units per second, with as few digits as are needed.
+/// Formats a rate in operations or units per second, with no more digits than necessary.
 pub fn rate_text(per_second: f64) -> String {
     match per_second {
         rate if rate >= 1e6 => format!("{} M", three_digits(rate / 1e6)),

@@ -1,9 +1,9 @@
 //! Two joined namespaces, in which experiments run; and the choice of TCP's congestion control in a network.
 //!
 //! A namespace may only use an algorithm that the machine allows all processes to use
-//! (`net.ipv4.tcp_allowed_congestion_control`, by default `reno` and the machine's own). All namespaces share this
-//! list, and it can only be written from the initial namespace. The kernel checks the list only when a namespace's
-//! algorithm is set, so the algorithm is in the list only at that moment.
+//! (`net.ipv4.tcp_allowed_congestion_control`, by default `reno` and the machine's default algorithm). All namespaces
+//! share this list, which can be written only from the initial namespace. The kernel checks the list only when a
+//! namespace's algorithm is set, so the list contains the algorithm only at that moment.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -43,9 +43,9 @@ pub struct NetworkLab {
 impl NetworkLab {
     /// Creates both networks and joins them.
     ///
-    /// Errors: `NotImplemented` if this process lacks the rights, or the machine lacks the features;
-    /// `InvalidArgument` for an impossible link, or a congestion control that the kernel does not have. Cost: about
-    /// 50 ms.
+    /// Errors: `NotImplemented` if this process lacks the necessary privileges, or the machine the necessary features;
+    /// `InvalidArgument` for an impossible link, or a congestion control that the kernel does not have. Cost: about 50
+    /// ms.
     pub fn new(config: &LabConfig) -> Result<Self> {
         let (server, client) = (NetworkNamespace::new()?, NetworkNamespace::new()?);
         let (server_address, client_address) =
@@ -94,7 +94,7 @@ fn set_up_tcp(namespace: &NetworkNamespace, config: &LabConfig) -> Result<()> {
     if let Some(name) = &config.congestion_control {
         set_algorithm(namespace, name)?;
     }
-    // The kernel must not reuse what TCP learned about the path on an earlier connection, or runs would differ.
+    // The kernel must not reuse what TCP learned about the path on earlier connections; otherwise, runs would differ.
     namespace.set("net/ipv4/tcp_no_metrics_save", "1")
 }
 

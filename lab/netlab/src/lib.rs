@@ -11,9 +11,9 @@
 //! are its parts. [`setup`] adds bridges, overlays and containers, and starts two programs at its ends; [`tunnel`] is
 //! such an overlay, in user space.
 //!
-//! Nothing here has a persistent name in the system: a namespace lives as long as a process is in it or this process
-//! holds it open, devices live as long as their namespace or descriptor, and processes end with the thread that started
-//! them. Therefore nothing is left behind, regardless of how this process ends.
+//! Nothing that this crate creates has a persistent name in the system: a namespace lives as long as a process is in it
+//! or this process holds it open, devices live as long as their namespace or descriptor, and processes end with the
+//! thread that started them. Therefore nothing is left behind, regardless of how this process ends.
 
 mod lab;
 mod link;

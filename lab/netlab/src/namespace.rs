@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 use fordway_store::{Error, ErrorKind, Result};
 
-/// A network namespace. Clones refer to the same namespace. The kernel removes the namespace when the last clone is
-/// dropped and no process is in the namespace any more.
+/// A network namespace. Clones refer to the same namespace. The kernel removes the namespace once the last clone has
+/// been dropped and no process is left in the namespace.
 #[derive(Clone, Debug)]
 pub struct NetworkNamespace(Arc<OwnedFd>);
 
@@ -36,7 +36,7 @@ impl NetworkNamespace {
             .map_err(|error| refused("entering a network namespace", error.into()))
     }
 
-    /// Runs `work` inside the namespace, in a new thread. Cost: one thread. Errors: only errors while entering the
+    /// Runs `work` inside the namespace, in a new thread. Cost: one thread. Errors: only those of entering the
     /// namespace; the result of `work` is returned unchanged.
     pub fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T> {
         in_a_thread(|| self.enter().map(|()| work()))?
@@ -48,7 +48,7 @@ impl NetworkNamespace {
         PathBuf::from(format!("/proc/{}/fd/{}", std::process::id(), self.0.as_raw_fd()))
     }
 
-    /// Runs commands of the program `ip` inside the namespace: one command per line, without the word `ip`.
+    /// Runs commands of the program `ip` inside the namespace, one per line and without the word `ip`.
     pub fn ip(&self, commands: &str) -> Result<()> {
         let output = self.run(|| run_ip(commands))?.map_err(|error| match error.kind() {
             io::ErrorKind::NotFound => {
@@ -134,7 +134,7 @@ pub(crate) fn in_a_thread<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T>
     })
 }
 
-/// Makes the error for an operation that only root may perform, with a remedy.
+/// Creates the error for an operation that only root may perform, with a remedy.
 pub(crate) fn refused(what: &str, error: io::Error) -> Error {
     let (kind, why) = match error.kind() {
         io::ErrorKind::PermissionDenied => (
@@ -208,7 +208,7 @@ impl NetworkNamespace {
     }
 
     /// Starts a program whose descendants, including background processes, end together with it. The program is the
-    /// first process of a process namespace, so its process ID inside is 1.
+    /// first process of a PID namespace, so its process ID inside is 1.
     pub fn start_contained(&self, command: Command) -> Result<NamespaceProcess> {
         NamespaceProcess::start(Some(self), None, command, true)
     }
@@ -220,9 +220,8 @@ impl NetworkNamespace {
 }
 
 impl NamespaceProcess {
-    /// Starts a program in the network of this process; its descendants end with it, as with
-    /// [`NetworkNamespace::start_contained`]. Errors: `NotImplemented` if this process may not create a process
-    /// namespace.
+    /// Starts a program in the network of this process; as with [`NetworkNamespace::start_contained`], its descendants
+    /// end with it. Errors: `NotImplemented` if this process may not create a PID namespace.
     pub fn start_contained_here(command: Command) -> Result<Self> {
         NamespaceProcess::start(None, None, command, true)
     }
@@ -256,7 +255,7 @@ impl NamespaceProcess {
         Ok(NamespaceProcess { child, keeper: Some((keeper, thread)) })
     }
 
-    /// Returns the program's process ID outside of any process namespace.
+    /// Returns the program's process ID as seen from outside any PID namespace.
     pub fn id(&self) -> u32 {
         self.child.id()
     }
@@ -285,7 +284,7 @@ impl Drop for NamespaceProcess {
         // Closing standard input also asks a program to end, and reaches programs on other machines as well.
         drop(self.child.stdin.take());
         if let Ok(None) = self.child.try_wait() {
-            // The process has not been waited for yet, so its process ID cannot have been reused.
+            // Nobody has waited for the process yet, so its process ID cannot have been reused.
             let _ = fordway_sys::terminate(self.child.id());
             let asked = Instant::now();
             if let Ok(None) = self.wait(|| asked.elapsed() > GRACE) {

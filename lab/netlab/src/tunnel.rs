@@ -1,5 +1,5 @@
 //! A tunnel in user space: sends each packet of a TUN device in a UDP datagram to the other end. Overlays without
-//! kernel support work in this way. Each packet costs two additional context switches at each end.
+//! kernel support work this way. Each packet costs two additional context switches at each end.
 
 use std::net::UdpSocket;
 
@@ -29,7 +29,7 @@ impl TunnelEnd {
     /// Creates a device called `device` in the network of the calling thread, initially down and without an address,
     /// and a socket from `listen` to `peer` (`HOST:PORT` each).
     ///
-    /// Errors: `NotImplemented` if this process may not make devices; `InvalidArgument` for invalid addresses.
+    /// Errors: `NotImplemented` if this process may not create devices; `InvalidArgument` for invalid addresses.
     pub fn new(device: &str, listen: &str, peer: &str) -> Result<Self> {
         let failed =
             |what: &'static str| move |error| Error::new(ErrorKind::InvalidArgument, what).caused_by(error);
@@ -44,8 +44,8 @@ impl TunnelEnd {
         Ok(TunnelEnd { device, socket })
     }
 
-    /// Carries packets as long as the process lives. Packets refused by the network or the device are lost, as on any
-    /// network. Errors: `Io` if waiting fails.
+    /// Carries packets for as long as the process runs. Packets refused by the network or the device are lost, as on
+    /// any network. Errors: `Io` if waiting fails.
     pub fn run(&self) -> Result<()> {
         let mut buffer = vec![0; TUN_READ_BYTES_MAX];
         loop {
@@ -60,7 +60,7 @@ impl TunnelEnd {
         }
     }
 
-    /// Sends packets of the device to the other end.
+    /// Sends packets from the device to the other end.
     fn send_some(&self, buffer: &mut [u8]) {
         for _ in 0..BATCH {
             match self.device.receive(buffer) {
@@ -74,7 +74,7 @@ impl TunnelEnd {
         }
     }
 
-    /// Writes packets of the other end to the device.
+    /// Writes packets from the other end to the device.
     fn receive_some(&self, buffer: &mut [u8]) {
         buffer[..HEADER_BYTES].fill(0);
         for _ in 0..BATCH {

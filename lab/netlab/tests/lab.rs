@@ -1,5 +1,5 @@
-//! Tests the properties of labs by measuring with ordinary sockets and programs. Namespaces require root; without it,
-//! these tests are skipped with a message.
+//! Tests the properties of labs by measuring them with ordinary sockets and programs. Namespaces require root; without
+//! it, these tests are skipped with a message.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
@@ -27,8 +27,8 @@ fn gigabit(rtt_ms: u64) -> LinkConfig {
     }
 }
 
-/// Returns the shortest time of 21 exchanges of one byte over TCP, in milliseconds: other work on this machine can only
-/// make it longer.
+/// Returns the shortest of the times of 21 exchanges of one byte over TCP, in milliseconds: other work on this machine
+/// can only make it longer.
 fn echo_ms(lab: &NetworkLab) -> f64 {
     let listener = lab.server.run(|| TcpListener::bind((SERVER_ADDRESS, 0)).unwrap()).unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -54,8 +54,8 @@ fn echo_ms(lab: &NetworkLab) -> f64 {
     shortest
 }
 
-/// Returns whether at least one of several measurements is right. Other work on this machine may disturb many of them,
-/// but a bug affects them all.
+/// Returns whether at least one of several measurements is correct. Other work on this machine may disturb many of
+/// them, but a bug affects them all.
 fn sooner_or_later<T>(measure: impl FnMut(u32) -> T, is_right: impl Fn(&T) -> bool) -> bool {
     (0..20).map(measure).any(|measured| is_right(&measured))
 }
@@ -78,7 +78,7 @@ fn a_round_trip_takes_what_was_asked_for() {
 }
 
 /// Returns the rates, in bytes per second, of a download from the server that lasts `seconds`: over the whole time, and
-/// without the first quarter.
+/// over all but the first quarter.
 fn rates_of_a_download(lab: &NetworkLab, seconds: f64) -> (f64, f64) {
     let listener = lab.server.run(|| TcpListener::bind((SERVER_ADDRESS, 0)).unwrap()).unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -177,7 +177,7 @@ fn what_the_queue_has_no_room_for_is_counted() {
     let (arrived, sending) = datagrams(&lab, 100);
     let stats = lab.stats().unwrap();
     assert_eq!(u64::from(arrived) + stats.there.dropped_by_queue, 100, "{stats:?}");
-    // The queue has room for 19 datagrams, and for one more in every 8 ms that the sending took.
+    // The queue has room for 19 datagrams, and for one more for every 8 ms that sending took.
     let most = 24 + sending.as_millis() as u32 / 8;
     assert!((18..=most).contains(&arrived), "{arrived} arrived");
 }
@@ -216,7 +216,7 @@ fn what_cannot_be_is_said() {
     assert!(program.to_string().contains("no-such-program-at-all"), "{program}");
 }
 
-/// By default, the kernel allows `reno` and one more algorithm. Any other algorithm must be allowed only while it is
+/// By default, the kernel allows `reno` and one other algorithm. Any further algorithm must be allowed only while it is
 /// being set.
 #[test]
 fn every_congestion_control_of_the_kernel_can_be_taken() {

@@ -1,5 +1,5 @@
-//! Runs a workload on a site, which includes creating and removing the site; and makes the run file of a workload that
-//! ran on several sites.
+//! Runs a workload on a site, including creating and removing the site, and creates the run file of a workload that ran
+//! on several sites.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -31,7 +31,7 @@ pub enum WorkloadPlan {
     Mdtest(MdtestPlan),
     /// md-workbench: data sets of constant size.
     Mdworkbench(MdworkbenchPlan),
-    /// IO500: its phases, made of IOR, mdtest and find.
+    /// IO500: a sequence of phases from IOR, mdtest and find.
     Io500(Io500Plan),
 }
 
@@ -58,7 +58,7 @@ impl WorkloadPlan {
 
     /// Creates `site`, runs the workload there, and removes the site (even after a failure) unless `keep` is set. All
     /// ranks call this and return the same result. Errors: `BucketAlreadyOwnedByYou` if the site exists, in which case
-    /// nothing is changed; the errors of [`WorkloadPlan::check`]; failures that would affect every operation;
+    /// nothing is changed; the errors of [`WorkloadPlan::check`]; any failure that would affect every operation;
     /// `Interrupted`.
     pub fn run(&self, crew: &WorkloadRank, site: &WorkloadSite, keep: bool) -> Result<Vec<PhaseResult>> {
         crew.agree(self.check(crew.team.size()))?;
@@ -128,7 +128,7 @@ pub struct MeasurementArgs {
     pub output: OutArgs,
 }
 
-/// Parses a bucket name, short enough that workloads can append up to 32 bytes.
+/// Parses a bucket name that is short enough for workloads to append up to 32 bytes.
 fn bucket(text: &str) -> Result<Bucket, String> {
     match text.len() {
         0..=31 => Bucket::new(text).map_err(|error| error.to_string()),
@@ -137,7 +137,7 @@ fn bucket(text: &str) -> Result<Bucket, String> {
 }
 
 impl MeasurementArgs {
-    /// Runs `workload` at each of `sites` in turn, round after round. All ranks call this. Errors: the errors of
+    /// Runs `workload` at each of `sites` in turn, once per round. All ranks call this. Errors: the errors of
     /// [`WorkloadPlan::run`].
     pub fn run(
         &self,
@@ -225,7 +225,7 @@ fn ratio(rounds: &[&PhaseResult], reference: &LaneResults, phase: &str) -> Speed
     SpeedRatio { to: reference.lane.name.clone(), interval, verdict: SpeedVerdict::of(interval.as_ref()) }
 }
 
-/// Data about a run, other than its results.
+/// Data about a run other than its results.
 #[derive(Debug)]
 pub struct RunMetadata {
     /// The machine on which the run was made.
@@ -240,7 +240,7 @@ pub struct RunMetadata {
     pub parameters: serde_json::Map<String, serde_json::Value>,
 }
 
-/// Returns the run file of `lanes`, and its records. The first of `lanes` is the reference.
+/// Returns the run file for `lanes`, and its records. The first of `lanes` is the reference.
 pub fn describe(
     workload: &WorkloadPlan,
     header: RunMetadata,

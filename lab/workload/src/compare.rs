@@ -1,8 +1,8 @@
 //! Performs the same operations on one tree of files on every target, in interleaved blocks.
 //!
-//! The files of a round are shuffled and cut into blocks. All targets do each block, one after the other, in a new
+//! The files of a round are shuffled and cut into blocks. All targets run each block, one after the other, in a new
 //! random order for each block, so that drift on a noisy machine affects all targets alike. The content that a block
-//! read is verified after the block's last clock reading, so that the check does not distort the measurement.
+//! has read is verified after the block's last clock reading, so that the check does not distort the measurement.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -13,13 +13,14 @@ use fordway_sys::process_cpu_ns;
 use super::tree;
 use crate::{FileTree, MeasuredTarget, TreeFile};
 
-/// The number of files per thread in a block, large enough that the time for reading the CPU clocks is negligible.
+/// The number of files per thread in a block, large enough that the time to read the CPU clocks is negligible.
 const BLOCK_FILES: usize = 64;
 /// The maximum number of bytes in a block, unless a single file is larger.
 const BLOCK_BYTES: usize = 8 << 20;
 /// The number of listings in a round; each is a separate block.
 const LISTINGS: usize = 3;
-/// The byte that fills buffers before a read, so that bytes of the previous read cannot be mistaken for new ones.
+/// The byte with which buffers are filled before a read, so that bytes of the previous read cannot be mistaken for new
+/// ones.
 const POISON: u8 = 0xa5;
 /// The number of failures kept as messages; further failures are only counted.
 const MESSAGES: usize = 5;
@@ -70,8 +71,8 @@ impl ComparePhase {
 pub struct ComparePlan {
     /// The number of recorded rounds.
     pub rounds: u16,
-    /// The number of unrecorded warm-up rounds, after which memory and directories are equally warm in all recorded
-    /// rounds.
+    /// The number of warm-up rounds, which are not recorded. Because of them, memory and directories are equally warm
+    /// in all recorded rounds.
     pub warm_up: u16,
     /// The seed of every random order and every random range.
     pub seed: u64,
@@ -86,7 +87,7 @@ pub struct ComparePlan {
 pub struct CompareOutcome {
     /// Every operation and block of the recorded rounds.
     pub records: RunRecords,
-    /// The first failures, as sentences.
+    /// Descriptions of the first failures.
     pub failures: Vec<String>,
 }
 
@@ -103,8 +104,8 @@ pub struct CompareProgress {
     pub round: u16,
 }
 
-/// Runs `plan` on `tree`. Ends early with `Interrupted` when `stop` is set. Errors of single operations are counted.
-/// Errors that would affect every later operation (no space, no permission, no server) end the run.
+/// Runs `plan` on `tree`. Ends early with `Interrupted` when `stop` is set. Errors of individual operations are
+/// counted. Errors that would affect every later operation (no space, no permission, server unreachable) end the run.
 pub fn run(
     plan: &ComparePlan,
     tree: &FileTree,
@@ -139,8 +140,8 @@ struct CompareRun<'c> {
     clock: RunClock,
     random: SeededRandom,
     outcome: CompareOutcome,
-    /// One buffer for each position in a block. The buffers are reused, so that no read includes the time for fresh
-    /// memory.
+    /// One buffer for each position in a block. The buffers are reused, so that no read is charged for the first use of
+    /// new memory.
     buffers: Vec<Vec<u8>>,
     blocks: u32,
     done: u64,
@@ -211,7 +212,7 @@ impl CompareRun<'_> {
         FileJob { item, offset, len }
     }
 
-    /// Does one block on every target, in a new random order.
+    /// Runs one block on every target, in a new random order.
     fn block(&mut self, tree: &FileTree, phase: ComparePhase, round: u16, jobs: &[FileJob]) -> Result<()> {
         let mut order: Vec<usize> = (0..self.targets.len()).collect();
         self.random.shuffle(&mut order);

@@ -1,6 +1,6 @@
 //! IOR's pattern: every rank writes blocks of transfers to its own file or a shared file, and reads the data of another
-//! rank. A file is a plain file, a prefix of objects (one for each transfer), or one object, written as a multipart
-//! upload.
+//! rank. A file is a plain file, a prefix of objects (one for each transfer), or one object that is written as a
+//! multipart upload.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -96,7 +96,7 @@ pub(crate) struct IorShape {
     pub(crate) segments: u64,
     pub(crate) file_per_process: bool,
     pub(crate) is_random: bool,
-    /// The number of ranks between a reader and the rank whose data it reads.
+    /// The offset from a reader's rank to the rank whose data it reads.
     pub(crate) shift: usize,
     pub(crate) wall: Option<Duration>,
     pub(crate) mapping: IorMapping,
@@ -105,7 +105,7 @@ pub(crate) struct IorShape {
 }
 
 impl IorPlan {
-    /// Resolves all defaults. Errors: `InvalidArgument` for sizes that contradict each other.
+    /// Resolves all defaults. Errors: `InvalidArgument` for inconsistent sizes.
     pub(crate) fn shape(&self) -> Result<IorShape> {
         let (transfer, block, segments) = match self.mode {
             IorPreset::Easy => (2 << 20, 64 << 20, 1),
@@ -215,7 +215,7 @@ impl IorShape {
     }
 }
 
-/// Writes the files. Returns the result, and the number of transfers by each rank.
+/// Writes the files. Returns the result, and the number of transfers that each rank wrote.
 pub(crate) fn write(
     crew: &WorkloadRank,
     site: &WorkloadSite,
@@ -512,7 +512,7 @@ impl<'p> RankUpload<'p> {
         self.send()
     }
 
-    /// Finishes the part being written, if there is such a part.
+    /// Finishes the part being written, if there is one.
     fn send(&mut self) -> Result<()> {
         if let Some((writer, number, bytes)) = self.current.take() {
             let expected = ExpectedContent { size: Some(bytes), ..Default::default() };

@@ -2,10 +2,11 @@
 //! the targets; this crate does not know the lanes behind them.
 //!
 //! [`compare::run`] performs the same operations on one tree of files on every target, in interleaved blocks;
-//! [`summary::summarise`] makes a table of the records.
+//! [`summary::summarise`] makes a table from the records.
 //!
 //! A [`bench::WorkloadPlan`] ([`ior`], [`mdtest`], [`mdworkbench`], [`io500`]) is a workload that the ranks of a
-//! [`RankTeam`] run at a [`WorkloadSite`]; [`bench::describe`] makes a run of its results, and [`report`] makes tables.
+//! [`RankTeam`] run at a [`WorkloadSite`]; [`bench::describe`] creates a run file from its results, and [`report`]
+//! makes tables.
 //!
 //! [`rest::run_block`] generates load on a server.
 //!

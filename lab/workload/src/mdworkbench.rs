@@ -196,16 +196,16 @@ impl RankDatasets<'_> {
         }
     }
 
-    /// Returns the data sets on which this rank works. The owner of a data set is the rank that is `away` ranks
-    /// further on.
+    /// Returns the data sets on which this rank works. Each data set belongs to the rank that is `away` ranks after
+    /// this one.
     fn targets(&self, away: impl Fn(u64) -> isize) -> Result<DatasetTargets> {
         let (rank, ranks) = (self.crew.team.rank() as isize, self.crew.team.size() as isize);
         let owner = |set| (rank + away(set)).rem_euclid(ranks) as usize;
         (0..self.plan.datasets).map(|set| Ok((owner(set), self.site_of(owner(set), set)?.target()))).collect()
     }
 
-    /// Returns the number that identifies an owner and data set in the content of objects, so that a misplaced object
-    /// is detected.
+    /// Returns the number that identifies an owner and a data set in the content of objects, so that misplaced objects
+    /// are detected.
     fn writer(owner: usize, set: u64) -> u64 {
         (owner as u64) << 32 | set
     }

@@ -1,5 +1,5 @@
-//! Options shared by several measuring commands, and the former names of options. Each option is defined once, so
-//! that it has the same name in all commands.
+//! Options that several measuring commands share, and the former names of options. Each option is defined once, so that
+//! it has the same name in all commands.
 
 use std::path::PathBuf;
 
@@ -47,7 +47,7 @@ pub struct ForceArgs {
     pub force: bool,
 }
 
-/// The seed of everything random.
+/// The seed of all random choices.
 #[derive(Clone, Debug, Args)]
 pub struct SeedArgs {
     /// Seed of all random choices, such as the order of operations [default: a random seed, which is reported]
@@ -66,7 +66,7 @@ impl SeedArgs {
     }
 }
 
-/// A subcommand, the former name of one of its options, and the present name.
+/// A subcommand, the former name of one of its options, and the current name.
 type Renamed = (&'static str, &'static str, &'static str);
 
 const RENAMED: [Renamed; 10] = [
@@ -82,8 +82,8 @@ const RENAMED: [Renamed; 10] = [
     ("pingpong", "--connections", "--connection-policy"),
 ];
 
-/// Returns the error of a command line. If an option was renamed, the error gives its new name. `words` are the
-/// words of the command line.
+/// Returns the error to report for a command line that clap rejected. If the unknown option is the former name of an
+/// option, the error gives the new name. `words` are the words of the command line.
 pub fn with_new_name(error: clap::Error, words: &[String]) -> clap::Error {
     let Some(ContextValue::String(unknown)) = error.get(ContextKind::InvalidArg) else { return error };
     if error.kind() != ClapKind::UnknownArgument {

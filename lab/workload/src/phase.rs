@@ -11,17 +11,17 @@ use serde::{Deserialize, Serialize};
 use crate::result::{PhaseResult, RankResult};
 use crate::{RankTeam, WorkloadSite};
 
-/// The maximum number of individual operations kept per rank and phase; the histograms contain all.
+/// The maximum number of individual operations that are kept per rank and phase; the histograms contain all operations.
 pub const MAX_RAW_OPERATIONS: usize = 200_000;
-/// The number of consecutive failures after which a rank leaves the phase, because the endpoint is then unreachable
-/// rather than slow.
+/// The number of consecutive failures after which a rank leaves the phase, because the endpoint is then considered
+/// unreachable rather than slow.
 const GIVES_UP_AFTER: u32 = 10;
-/// The number of failures that each rank keeps as sentences; further failures are only counted.
+/// The number of failures that each rank describes; further failures are only counted.
 const MESSAGES: usize = 3;
 /// The interval at which progress is shown.
 const SHOWN_EVERY_NS: u64 = 100_000_000;
 
-/// The interface between a run and its caller: the stop flag, and the display of progress.
+/// The interface between a run and its caller: the stop flag and the progress display.
 pub struct RunControl<'w> {
     stop: &'w AtomicBool,
     show: &'w (dyn Fn(&str, u64) + Sync),
@@ -60,7 +60,7 @@ impl<'c> WorkloadRank<'c> {
         self.agree(outcome)
     }
 
-    /// Returns the common outcome of all ranks: if one rank has an error, all ranks return an error.
+    /// Returns the common outcome of all ranks: if one rank failed, all ranks return an error.
     pub fn agree(&self, outcome: Result<()>) -> Result<()> {
         let failure = outcome.as_ref().err().map(|error| (error.kind().name(), error.to_string()));
         let all = self.team.all_gather(encoded(&failure)?)?;
@@ -73,9 +73,9 @@ impl<'c> WorkloadRank<'c> {
         Ok(())
     }
 
-    /// Runs `work` on all ranks concurrently, starting at a barrier. Each of `tracks` is a phase of the run, and
-    /// every operation of `work` belongs to one of these phases. Returns the results and the value of `work`.
-    /// Errors: the errors of `work` on any rank, and `Interrupted`, on every rank.
+    /// Runs `work` on all ranks concurrently, starting at a barrier. Each of `tracks` is a phase of the run, and every
+    /// operation of `work` belongs to one of these phases. Returns the results, and the value that `work` returned.
+    /// Errors: the errors of `work` on any rank, and `Interrupted`; every rank returns them.
     pub(crate) fn phase<T>(
         &self,
         tracks: &[&str],
@@ -159,7 +159,7 @@ pub(crate) struct PhaseRecorder<'c> {
     cpu_before_ns: u64,
     /// Time spent generating and verifying content, which is not part of the measured work.
     aside_ns: u64,
-    /// The end of the last operation. Time after it counts as aside.
+    /// The end of the last operation. Any time after it counts as time spent aside.
     idle_since_ns: u64,
     tracks: Vec<OperationTrack>,
     failures_in_a_row: u32,
@@ -204,7 +204,7 @@ impl<'c> PhaseRecorder<'c> {
 
     /// Times `act`, which transfers `bytes`; then verifies its result with `check`, untimed. A failure or a wrong
     /// result is counted and does not end the phase. Within [`PhaseRecorder::repeat`], all time between operations
-    /// counts as aside. Cost: two clock readings.
+    /// counts as time spent aside. Cost: two clock readings.
     pub(crate) fn operation<A>(
         &mut self,
         track: usize,
@@ -283,7 +283,7 @@ impl<'c> PhaseRecorder<'c> {
         self.shown = (now_ns, all);
     }
 
-    /// Runs `act` outside the measured work, and counts its time as aside.
+    /// Runs `act` outside the measured work, and counts its time as time spent aside.
     pub(crate) fn aside<A>(&mut self, act: impl FnOnce() -> A) -> A {
         let start_ns = self.crew.clock.now_ns();
         let answer = act();
@@ -291,9 +291,9 @@ impl<'c> PhaseRecorder<'c> {
         answer
     }
 
-    /// Calls `step` with 0, 1, 2 and so on, for at most `limit` times or until `wall` has passed. With `wall`, every
-    /// rank then continues to the count of the fastest rank (IOR's wear-out), so that all ranks do the same amount of
-    /// work. Returns the count.
+    /// Calls `step` with 0, 1, 2 and so on, at most `limit` times, or until `wall` has passed. With `wall`, every rank
+    /// then continues until it reaches the count of the fastest rank (IOR's wear-out), so that all ranks do the same
+    /// amount of work. Returns the count.
     pub(crate) fn repeat(
         &mut self,
         limit: u64,
@@ -398,8 +398,8 @@ mod tests {
         threads(ranks, |team| work(&WorkloadRank::new(team, &watch, clock), &site))
     }
 
-    /// If one rank is slower by a known time, the phase must last as long as that rank, and the other ranks must do the
-    /// same number of operations.
+    /// If one rank is slower by a known time, the phase must last as long as that rank takes, and the other ranks must
+    /// do the same number of operations.
     #[test]
     fn stonewalled_ranks_do_the_same() {
         let found = on_ranks(3, |crew, site| {

@@ -1,4 +1,4 @@
-//! The reference for comparisons: the operations of a careful program on plain files with absolute paths.
+//! The reference for comparisons: what a careful program would do with plain files and absolute paths.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -43,7 +43,8 @@ pub enum SyncLevel {
 }
 
 impl PosixTarget {
-    /// Creates the directory `dir`, and works in it. A put writes a file under a temporary name and renames it.
+    /// Creates the directory `dir`, and a target that stores files in it. A put writes a file under a temporary name
+    /// and renames it.
     pub fn new(dir: &Path, sync: SyncLevel) -> Result<Self> {
         fs::create_dir(dir).map_err(|error| {
             Error::new(ErrorKind::Io, format!("making the directory {}", dir.display())).caused_by(error)
@@ -54,8 +55,8 @@ impl PosixTarget {
         Ok(PosixTarget { lane, dir: dir.to_owned(), sync, publish: PublishMethod::Rename })
     }
 
-    /// Works in the directory `dir`, which exists or will exist before the first call. A put creates the file under
-    /// its final name and waits only for the page cache.
+    /// Creates a target that stores files in the directory `dir`, which exists or will exist before the first call. A
+    /// put creates the file under its final name and waits only for the page cache.
     pub(crate) fn in_place(lane: MeasuredLane, dir: PathBuf) -> Self {
         PosixTarget { lane, dir, sync: SyncLevel::Nothing, publish: PublishMethod::InPlace }
     }

@@ -1,4 +1,4 @@
-//! Formats a run of ranks as tables for the terminal.
+//! Formats a run of a workload on several ranks as tables for the terminal.
 
 use std::fmt::Write as _;
 

@@ -12,7 +12,7 @@ pub struct RankResult {
     pub errors: u64,
     /// Bytes of content transferred by successful operations.
     pub bytes: u64,
-    /// The time from the common start to this rank's end, without `aside_ns`.
+    /// The time from the common start until this rank finished, excluding `aside_ns`.
     pub elapsed_ns: u64,
     /// Time spent generating and verifying content, and showing progress.
     pub aside_ns: u64,
@@ -22,7 +22,7 @@ pub struct RankResult {
     pub latencies: String,
     /// Operations that are counted in the latencies but not kept as individual records.
     pub not_kept: u64,
-    /// The first failures, as sentences.
+    /// Descriptions of the first failures.
     pub failures: Vec<String>,
 }
 
@@ -45,8 +45,8 @@ pub struct PhaseResult {
 }
 
 impl PhaseResult {
-    /// Returns the time from the common start to the end of the slowest rank, as IOR and mdtest count it, without
-    /// generating and verifying content.
+    /// Returns the time from the common start to the end of the slowest rank, as IOR and mdtest count it, excluding the
+    /// time to generate and verify content.
     pub fn elapsed_ns(&self) -> u64 {
         self.ranks.iter().map(|rank| rank.elapsed_ns).max().unwrap_or_default()
     }
@@ -56,7 +56,7 @@ impl PhaseResult {
         self.ranks.iter().map(|rank| rank.elapsed_ns).min().unwrap_or_default()
     }
 
-    /// Returns the same time as [`PhaseResult::elapsed_ns`], but including generating and verifying content.
+    /// Returns the same time as [`PhaseResult::elapsed_ns`], but including the time to generate and verify content.
     pub(crate) fn wall_ns(&self) -> u64 {
         self.ranks.iter().map(|rank| rank.elapsed_ns + rank.aside_ns).max().unwrap_or_default()
     }
@@ -96,7 +96,7 @@ impl PhaseResult {
         (count > 0 && elapsed_ns > 0).then(|| count as f64 / (elapsed_ns as f64 / 1e9))
     }
 
-    /// Returns the first failures, as sentences.
+    /// Returns descriptions of the first failures.
     pub fn failures(&self) -> Vec<String> {
         let of_rank = |(rank, share): (usize, &RankResult)| {
             share

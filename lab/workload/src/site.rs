@@ -3,7 +3,7 @@
 //!
 //! A buffer is filled with noise once. For each transfer, the first word of each of its pages is then set to a hash of
 //! writer and offset, which costs one memory write per 4 KiB. A page from another offset, another writer or an earlier
-//! transfer is therefore detected, and verification is a memory comparison.
+//! transfer is therefore detected, and verification is a plain memory comparison.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -28,7 +28,7 @@ enum SiteKind {
     Objects { store: Arc<dyn Store>, server_pid: Option<u32> },
 }
 
-/// The operations of a site beyond whole objects.
+/// What a site offers besides operations on whole objects.
 pub(crate) enum SiteMeans<'s> {
     /// Files in this directory, which can be written and read at offsets.
     Files(PathBuf),
@@ -108,7 +108,7 @@ impl WorkloadSite {
         }
     }
 
-    /// Removes the bucket or directory with its content; does nothing if it does not exist.
+    /// Removes the bucket or directory and its content; does nothing if it does not exist.
     pub(crate) fn remove(&self) -> Result<()> {
         match self.target().clean_up() {
             Err(error) if error.kind() == ErrorKind::NoSuchBucket => Ok(()),

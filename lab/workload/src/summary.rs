@@ -136,11 +136,11 @@ impl<'r> SummaryRow<'r> {
     }
 }
 
-/// The maximum ratio of counted CPU time to the time of all processors. Counters are read one after another, so the
-/// ratio may exceed 1.
+/// The maximum plausible ratio of counted CPU time to the time of all processors. Counters are read one after another,
+/// so the ratio may exceed 1.
 const COUNTED_MAX: f64 = 1.1;
 
-/// Returns the limit of a lane's speed, judged by its share of the CPU time that was available in `elapsed_s`.
+/// Returns the limit of a lane's speed, judged by the share that it used of the CPU time available in `elapsed_s`.
 pub(crate) fn limit(
     client_ns: u64,
     server_ns: Option<u64>,
@@ -159,7 +159,7 @@ pub(crate) fn limit(
         );
         return ResultLimit { name: "cannot tell".to_owned(), evidence };
     }
-    // One side alone is the limit only if the other side used less than about half of its CPU time.
+    // One side alone is the limit only if the other side used less than about half as much CPU time.
     let name = match share {
         share if share >= BUSY && server > 2 * client_ns => "server cpu",
         share if share >= BUSY && server > client_ns / 2 => "client and server cpu",

@@ -11,7 +11,7 @@ use fordway_store::{
     Result, Store,
 };
 
-/// A way to store and fetch objects, to be measured. Calls may come from several threads.
+/// A way to store and fetch objects that is to be measured. Calls may come from several threads.
 pub trait MeasuredTarget: Send + Sync {
     /// Returns the target's name and description.
     fn lane(&self) -> &MeasuredLane;
@@ -30,10 +30,10 @@ pub trait MeasuredTarget: Send + Sync {
     /// Returns the object's size in bytes.
     fn head(&self, key: &Key) -> Result<u64>;
 
-    /// Reads the object into `buffer`, replacing its content.
+    /// Reads the object into `buffer`, replacing the content of the buffer.
     fn get(&self, key: &Key, buffer: &mut Vec<u8>) -> Result<()>;
 
-    /// Reads `len` bytes (at least 1) from `offset` into `buffer`, replacing its content.
+    /// Reads `len` bytes (at least 1) from `offset` into `buffer`, replacing the content of the buffer.
     fn get_range(&self, key: &Key, offset: u64, len: u64, buffer: &mut Vec<u8>) -> Result<()>;
 
     /// Removes the object.
@@ -83,7 +83,7 @@ impl StoreTarget {
     /// Returns the key in the store for the measurement's `key`.
     fn key<'k>(&self, key: &'k Key) -> Result<Cow<'k, Key>> {
         match self.prefix.is_empty() {
-            // The key is borrowed, because copying it would take noticeable time on our own lanes.
+            // The key is borrowed, because copying it would take a noticeable share of the time on our own lanes.
             true => Ok(Cow::Borrowed(key)),
             false => Key::new(format!("{}{}", self.prefix, key.as_str())).map(Cow::Owned),
         }
@@ -159,7 +159,7 @@ impl MeasuredTarget for StoreTarget {
     }
 }
 
-/// Creates an error of a target, which says which operation failed.
+/// Creates the error of a target, which names the operation that failed.
 pub(crate) fn failed(doing: &'static str, lane: &'static str, key: &Key, error: std::io::Error) -> Error {
     let kind = match error.kind() {
         std::io::ErrorKind::NotFound => ErrorKind::NoSuchKey,
@@ -188,7 +188,7 @@ struct SleepTotals {
 }
 
 impl DelayLog {
-    /// Returns the mean sleep in nanoseconds; `None` before the first sleep.
+    /// Returns the mean duration of a sleep in nanoseconds; `None` before the first sleep.
     pub fn mean_ns(&self) -> Option<f64> {
         let calls = self.0.calls.load(Ordering::Relaxed);
         (calls > 0).then(|| self.0.ns.load(Ordering::Relaxed) as f64 / calls as f64)

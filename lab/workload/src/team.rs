@@ -19,10 +19,10 @@ pub trait RankTeam {
     /// Waits until all ranks have called this method.
     fn barrier(&self) -> Result<()>;
 
-    /// Returns the `mine` of all ranks, by rank.
+    /// Returns every rank's `mine`, in the order of ranks.
     fn all_gather(&self, mine: Vec<u8>) -> Result<Vec<Vec<u8>>>;
 
-    /// Returns the `mine` of all ranks, by rank, on rank 0; returns nothing on the other ranks.
+    /// On rank 0, returns every rank's `mine`, in the order of ranks; on the other ranks, returns nothing.
     fn gather(&self, mine: Vec<u8>) -> Result<Vec<Vec<u8>>>;
 
     /// Returns rank 0's `mine` on all ranks.
@@ -35,8 +35,8 @@ pub trait RankTeam {
     fn sum(&self, mine: u64) -> Result<u64>;
 }
 
-/// Runs `work` on `size` ranks (at least 1), each a thread; returns the results by rank. If a rank returns an error
-/// or panics, the others fail in their next collective call.
+/// Runs `work` on `size` ranks (at least 1), each of which is a thread; returns the results in the order of ranks. If a
+/// rank returns an error or panics, the others fail in their next collective call.
 pub fn threads<T: Send>(size: usize, work: impl Fn(&dyn RankTeam) -> Result<T> + Sync) -> Vec<Result<T>> {
     let meeting = TeamMeeting { size: size.max(1), state: Mutex::default(), changed: Condvar::new() };
     std::thread::scope(|scope| {
@@ -72,8 +72,8 @@ struct MeetingState {
     /// The values of the ranks that have arrived, by rank.
     brought: Vec<Option<Vec<u8>>>,
     come: usize,
-    /// The values of the last complete call. The next call cannot complete before all ranks have read them, because all
-    /// ranks must first arrive at that call.
+    /// The values of the last complete call. The next call cannot complete before all ranks have read these values,
+    /// because all ranks must first arrive at it.
     table: Vec<Vec<u8>>,
     /// The first rank that ended early.
     lost: Option<usize>,
@@ -84,7 +84,7 @@ impl TeamMeeting {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Contributes `mine`, waits for all ranks, and evaluates all values with `look`.
+    /// Contributes `mine`, waits until all ranks have arrived, and evaluates all values with `look`.
     fn meet<T>(&self, rank: usize, mine: Vec<u8>, look: impl FnOnce(&[Vec<u8>]) -> T) -> Result<T> {
         let mut state = self.state();
         let round = state.round;

@@ -1,8 +1,8 @@
 //! The input of comparisons: a directory tree that is read into memory once, so that every lane gets the same bytes,
 //! and no lane waits for the source.
 //!
-//! Directories affect the cost of objects: the put of the first object in a directory also creates that directory, and
-//! the delete of the last object may remove it.
+//! Directories affect the cost of objects: putting the first object in a directory also creates that directory, and
+//! deleting the last object may remove it.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -38,7 +38,7 @@ pub struct FileTree {
     pub items: Vec<TreeFile>,
     /// The total number of bytes.
     pub bytes: u64,
-    /// Sentences that say what was left out and why.
+    /// Sentences that say which files were left out, and why.
     pub warnings: Vec<String>,
 }
 
@@ -48,7 +48,7 @@ impl FileTree {
     pub fn read(dir: &Path, limits: &TreeLimits) -> Result<Self> {
         let mut found = find_files(dir)?;
         let total = found.files.len();
-        // If the limits exclude files, the included files must be a sample of the whole tree, not only of its first
+        // If the limits exclude files, the included files must be a sample of the whole tree, not just of its first
         // directories. The same seed gives the same sample.
         SeededRandom::new(limits.seed).shuffle(&mut found.files);
         let mut tree = FileTree::default();
@@ -140,8 +140,8 @@ fn nothing_to_use(dir: &Path, warnings: &[String]) -> Error {
     )
 }
 
-/// Returns the records of objects with these keys and sizes in bytes. In `round`, the objects are put in this order and
-/// later removed in the same order.
+/// Returns the records of objects with these keys and sizes in bytes. In `round`, the objects are put in this order,
+/// and later removed in the same order.
 pub(crate) fn directory_records<'k>(
     round: u16,
     objects: impl Iterator<Item = (&'k str, u64)>,

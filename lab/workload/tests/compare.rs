@@ -50,7 +50,7 @@ fn lanes(targets: &[Box<dyn MeasuredTarget>]) -> Vec<MeasuredLane> {
     targets.iter().map(|target| target.lane().clone()).collect()
 }
 
-/// Every phase must do its work on every lane, and the records must match that work.
+/// Every phase must do its work on every lane, and the records must match the work done.
 #[test]
 fn all_phases_run_and_verify() {
     let dir = tempfile::tempdir().unwrap();
@@ -71,7 +71,7 @@ fn all_phases_run_and_verify() {
             let puts = outcome.records.operations.iter().filter(|op| (op.lane, op.phase) == (1, phase));
             puts.map(|op| op.bytes).collect()
         };
-        // The operations of put and get have the sizes of the object records, in the same order.
+        // The put and get operations have the same sizes, in the same order, as the object records.
         let said: Vec<u64> = objects.iter().map(|object| object.bytes).collect();
         assert_eq!((sizes(0), sizes(3)), (said.clone(), said));
         for summary in &summaries {

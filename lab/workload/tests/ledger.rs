@@ -1,4 +1,4 @@
-//! Tests the ledger's engine with components that have known costs and advance a fake clock.
+//! Tests the ledger's measurement and evaluation with components that have known costs and advance a fake clock.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -75,7 +75,7 @@ fn account(whole_ns: u64) -> LedgerAccount {
     LedgerAccount::of(&names, &SIZES, &[path], &records, 1).unwrap()
 }
 
-/// A component that takes as long as the socket and one copy, or two copies above 64 KiB, plus `more_ns`.
+/// A component that takes as long as the socket and one copy (two copies above 64 KiB), plus `more_ns`.
 fn whole(clock: &Rc<Cell<u64>>, more_ns: u64) -> NamedComponent {
     struct Whole(Fake, u64);
     impl LedgerComponent for Whole {
@@ -124,8 +124,8 @@ fn a_whole_that_is_the_sum_leaves_nothing() {
     }
 }
 
-/// The path takes 3 µs. One component takes 3 µs plus a copy, and another is the copy alone, which is subtracted, so
-/// the residual is 0.
+/// The path takes 3 µs. One component takes 3 µs plus the time of a copy; another component is the copy alone, and it
+/// is subtracted, so the residual is 0.
 #[test]
 fn what_a_component_has_too_much_is_taken_off() {
     let clock = Rc::new(Cell::new(0));
@@ -212,7 +212,8 @@ fn what_goes_wrong_ends_it_and_is_named() {
     assert!(error.to_string().contains("the component none"), "{error}");
 }
 
-/// An account written when components were called rungs must be readable, and must be written with their current name.
+/// An account that was written when components were called rungs must be readable, and must be written again with the
+/// current name.
 #[test]
 fn an_account_of_rungs_is_still_read() {
     let account: LedgerAccount = serde_json::from_str(include_str!("data/ledger-of-rungs.json")).unwrap();

@@ -1,4 +1,4 @@
-//! Measures the cost of the load loops themselves, on a target that completes at once, without a system call.
+//! Measures the cost of the load loops themselves, on a target that completes requests at once, without a system call.
 
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
@@ -87,8 +87,8 @@ fn cost(arrivals: ArrivalProcess, keep_operations: bool) -> (f64, f64) {
     (summary.client_cpu_ns_per_op.unwrap(), summary.ops_per_s.unwrap())
 }
 
-/// A request over loopback costs a client at least 5 µs, mostly in the kernel; the loops must be a small part of
-/// that. The limits allow for builds without optimization on a machine with other work.
+/// A request over loopback costs a client at least 5 µs, mostly in the kernel; the loops must cost only a small
+/// fraction of that. The limits allow for builds without optimization on a machine with other work.
 #[test]
 #[allow(clippy::print_stdout, reason = "the figures of the documentation")]
 fn the_loops_cost_little() {

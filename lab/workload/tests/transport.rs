@@ -1,4 +1,4 @@
-//! Tests transports on a link within this process and on a store in memory: what they send, record and summarize.
+//! Tests what transports send, record and summarize, on a link within this process and on an in-memory store.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -36,7 +36,7 @@ fn tcp(name: &str) -> (LinkTransport<TcpLink>, JoinHandle<()>) {
     (LinkTransport::new(lane(name), TcpLink::new(asks).unwrap()), other)
 }
 
-/// Returns a store with a message of each size. The message of size `spoilt` has a wrong bit.
+/// Returns a store with a message of each size. One bit of the message of size `spoilt` is wrong.
 fn objects(spoilt: Option<u64>) -> ObjectTransport {
     let (store, bucket) = (MemoryStore::new(ETagPolicy::Fast), Bucket::new("messages").unwrap());
     store.create_bucket(&bucket).unwrap();

@@ -14,8 +14,8 @@ pub(crate) struct EmbeddedEndpoint {
 }
 
 impl EmbeddedEndpoint {
-    /// Parses the part after `file://`: a path and a query. A root whose name has a `?` must be given as a bare path
-    /// instead. Errors: `InvalidArgument` for an unknown option.
+    /// Parses the part after `file://`: a path and a query. A root whose name contains a `?` must be given as a bare
+    /// path instead. Errors: `InvalidArgument` for an unknown option.
     pub(crate) fn parse(path: &str) -> Result<Self> {
         let (root, query) = path.split_once('?').unwrap_or((path, ""));
         let mut config = PosixConfig::default();

@@ -32,7 +32,7 @@ const MULTIPART_THRESHOLD_BYTES: u64 = 64 << 20;
 
 /// Creates presigned URLs. Only lanes that speak HTTP have a presigner.
 pub trait Presigner: Send + Sync {
-    /// Returns a URL with which anybody may send `method` for the object until `lifetime` (1 s to 7 days) has passed.
+    /// Returns a URL with which anyone can send `method` for the object until `lifetime` (1 s to 7 days) has passed.
     /// Errors: `InvalidArgument`.
     fn presign(&self, method: &'static str, bucket: &Bucket, key: &Key, lifetime: Duration)
     -> Result<String>;
@@ -67,9 +67,9 @@ impl FileOpener for S3Store {
 pub struct Lane {
     /// The store at the endpoint.
     pub store: Arc<dyn Store>,
-    /// Creates presigned URLs, if the lane has URLs.
+    /// Creates presigned URLs, if the lane supports URLs.
     pub presigner: Option<Arc<dyn Presigner>>,
-    /// Opens objects, if the lane does more for that than call the store.
+    /// Opens objects, if the lane has a better way to do so than calling the store.
     pub opener: Option<Arc<dyn FileOpener>>,
     /// Objects of at least this size in bytes are transferred in concurrent parts; `None` if one stream is fastest.
     pub multipart_threshold_bytes: Option<u64>,
@@ -92,22 +92,22 @@ pub struct LaneOptions {
     pub profile: Option<String>,
     /// The region that requests are signed for.
     pub region: Option<String>,
-    /// The credentials of requests, on lanes that sign or authenticate.
+    /// The credentials for requests, on lanes that sign or authenticate.
     pub credentials: Option<S3Credentials>,
-    /// Which part of a request contains the bucket's name, on lanes that have URLs.
+    /// The addressing style (which part of a request names the bucket), on lanes that use URLs.
     pub addressing: Option<BucketAddressing>,
     /// How long a request may wait for another machine, including retries.
     pub timeout: Option<Duration>,
-    /// How often a request is repeated after a transient failure, on the `http` lane.
+    /// How many times a request is retried after a transient failure, on the `http` lane.
     pub max_retries: Option<u32>,
-    /// The number of concurrent connections for ranges of objects, on the `http` lane.
+    /// The number of concurrent connections for vectored reads, on the `http` lane.
     pub connections: Option<usize>,
-    /// A PEM file with the only certificates that are trusted, on the `http` lane.
+    /// A PEM file with the certificates to trust instead of the default ones, on the `http` lane.
     pub ca_bundle: Option<PathBuf>,
 }
 
 /// Opens the lane that `options` and the environment select. Errors: `InvalidArgument` for an invalid endpoint or an
-/// unknown profile, `NotImplemented`, and errors of the lane.
+/// unknown profile, `NotImplemented`, and errors from the lane.
 pub fn open(options: &LaneOptions) -> Result<Lane> {
     let variable = |name: &str| options.variable(name).or_else(|| std::env::var(name).ok());
     let endpoint = S3Config::find_endpoint(options.endpoint.as_deref(), &variable)?;

@@ -1,6 +1,6 @@
-//! Maintains the files of many users in a process that may act as any of them. Each file is examined and removed with
-//! the rights of its owner and no more. So no user can use a name or a link to trick root into doing anything that the
-//! user could not do directly.
+//! Lets one process maintain the files of many users by acting as each of them in turn. Each file is examined and
+//! removed with the rights of its owner and no more. Thus users cannot use names or links to trick root into doing
+//! anything that they could not do themselves.
 
 use std::cell::RefCell;
 use std::fs::File;
@@ -50,7 +50,7 @@ impl RoleCache {
         }
     }
 
-    /// Runs `work`. If that is denied, runs it again as `owner`, the owner of the file concerned.
+    /// Runs `work`. If access is denied, runs it again as `owner`, the owner of the file concerned.
     pub(crate) fn or_as<T>(&self, owner: Option<u32>, work: impl Fn() -> Result<T>) -> Result<T> {
         match (work(), owner) {
             (Err(error), Some(owner))
@@ -62,9 +62,9 @@ impl RoleCache {
         }
     }
 
-    /// Opens the directory `name` of `parent`, which the caller was denied, as the directory's owner. Returns the open
-    /// directory and its owner. The caller must act as this owner to examine the content. Errors: `denied` if the owner
-    /// may not open it either.
+    /// Opens the directory `name` in `parent` as the directory's owner, after the caller was denied access to it.
+    /// Returns the open directory and its owner. The caller must act as this owner to examine the content. Errors:
+    /// `denied` if the owner may not open it either.
     pub(crate) fn open_as_owner(
         &self,
         parent: &File,
@@ -79,7 +79,7 @@ impl RoleCache {
         opened.map(|dir| (File::from(dir), owner)).map_err(|_| denied)
     }
 
-    /// Runs `open`, which opens `name` in `dir`. If that is denied, runs it again as the owner of `name`.
+    /// Runs `open`, which opens `name` in `dir`. If access is denied, runs it again as the owner of `name`.
     pub(crate) fn or_as_owner<T>(
         &self,
         dir: &File,
@@ -114,7 +114,7 @@ impl RoleCache {
     }
 }
 
-/// Returns the owner of `bucket`, or `None` if there is no such bucket any more.
+/// Returns the owner of `bucket`, or `None` if the bucket no longer exists.
 pub(crate) fn bucket_owner(inner: &SharedStore, bucket: &Bucket) -> Result<Option<u32>> {
     match inner.volume.open_dir(bucket.as_str()).and_then(stat) {
         Ok(state) => Ok(Some(state.user)),

@@ -1,11 +1,12 @@
-//! Makes the directories and files of a bucket's private area, `.fordway`, and distinguishes them from files that other
+//! Creates the directories and files of a bucket's private area, `.fordway`, and tells them apart from files that other
 //! users have put in their place.
 //!
 //! Anyone who may write to a bucket may write to its `.fordway`, so no file there is trusted by its name alone. Links
-//! are not followed (see [`crate::volume::BucketTree`]). Only regular files are read, and no more bytes of them than
-//! Fordway writes. Mode and group are set only on files and directories that were just made. In a bucket with the
-//! sticky bit, a writer may not remove the files of another, so owners matter here as well: directories are made as the
-//! bucket's owner if the process may act as others, and a writer keeps no files in a directory owned by a third user.
+//! are not followed (see [`crate::volume::BucketTree`]). Only regular files are read, and only up to the size that
+//! Fordway itself would write. Mode and group are set only on newly created files and directories. In a bucket with the
+//! sticky bit, writers may not remove each other's files, so ownership matters here as well: directories are created as
+//! the bucket's owner if the process may act as other users, and a writer keeps no files in a directory that a third
+//! user owns.
 
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
@@ -24,7 +25,7 @@ use crate::volume::RootVolume;
 
 /// The sticky bit: in a directory with it, users may remove only their own files.
 const STICKY: u32 = 0o1000;
-/// The mode bits of the bucket's directory that directories made for all writers of the bucket inherit.
+/// The mode bits that directories created for all writers of a bucket inherit from the bucket's directory.
 const HANDED_ON: u32 = 0o1777;
 /// The mode of a directory that only one writer uses.
 const OWN_DIR_MODE: Mode = Mode::from_raw_mode(0o700);
@@ -78,8 +79,8 @@ impl Drop for StagingDirectory {
 }
 
 /// Reads a small file, which must have been opened with `O_NONBLOCK`, and returns its content and state. Returns `None`
-/// for anything that Fordway cannot have written: not a regular file, or longer than `most` bytes. Memory: the file's
-/// size.
+/// for anything that Fordway cannot have written: anything that is not a regular file, or is longer than `most` bytes.
+/// Memory: the file's size.
 pub(crate) fn read_small(file: impl AsFd, most: usize) -> Result<Option<(Vec<u8>, FileStat)>, Errno> {
     let state = stat(&file)?;
     let Ok(size) = usize::try_from(state.size) else { return Ok(None) };
@@ -147,7 +148,7 @@ pub(crate) fn mode_of_dir(of: &FileStat, path: &str) -> u32 {
     }
 }
 
-/// Makes the directory if it is missing, and gives it the bucket's group and mode. Returns whether it is new.
+/// Creates the directory if it is missing, and gives it the bucket's group and mode. Returns whether it is new.
 fn make_shared_dir(parent: &OwnedFd, name: &str, group: u32, mode: u32) -> Result<bool, Errno> {
     if !make_dir(parent, name, DIR_MODE)? {
         return Ok(false);
@@ -168,8 +169,8 @@ fn is_empty(dir: &OwnedFd) -> bool {
     again.and_then(|dir| read_dir(dir, |_, _| has_any = true)).is_ok() && !has_any
 }
 
-/// Sets the group and, within `mask`, the mode that all writers of the bucket need on a file or directory that was just
-/// made, regardless of the umask. Attributes that the process may not change are left as they are.
+/// Sets the group and, within `mask`, the mode that all writers of the bucket need on a newly created file or
+/// directory, regardless of the umask. Attributes that the process may not change are left as they are.
 fn hand_on(made: &OwnedFd, group: u32, mode: u32, mask: u32) {
     let Ok(now) = stat(made) else { return };
     if now.group != group {
@@ -181,7 +182,7 @@ fn hand_on(made: &OwnedFd, group: u32, mode: u32, mask: u32) {
     }
 }
 
-/// Makes a directory in `tmp` that only the caller may enter.
+/// Creates a directory in `tmp` that only the caller may enter.
 fn shelter_in(tmp: DirectoryHandle) -> Result<(DirectoryHandle, StagingDirectory)> {
     let failed = |errno| from_errno(errno, "making a directory for a staged file");
     let name = hidden_name()?;
@@ -196,7 +197,7 @@ fn shelter_in(tmp: DirectoryHandle) -> Result<(DirectoryHandle, StagingDirectory
     Ok((DirectoryHandle::new(dir), shelter))
 }
 
-/// Removes a file or link. Leaves a directory in place, without an error. A missing file is not an error.
+/// Removes a file or link. Leaves a directory in place; neither a directory nor a missing file is an error.
 pub(crate) fn remove_if_file(dir: &impl AsFd, name: &str) -> Result<(), Errno> {
     match remove_file(dir, name) {
         Err(Errno::NOENT | Errno::ISDIR) => Ok(()),
@@ -205,7 +206,7 @@ pub(crate) fn remove_if_file(dir: &impl AsFd, name: &str) -> Result<(), Errno> {
     }
 }
 
-/// Returns all names in a directory, independent of the read position of `dir`.
+/// Returns all names in a directory, regardless of the read position of `dir`.
 pub(crate) fn names_of(dir: &impl AsFd) -> Result<Vec<String>, Errno> {
     let mut names = Vec::new();
     let dir = open_in(dir, ".", OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())?;
@@ -236,7 +237,7 @@ impl RootVolume {
         self.open_dir(bucket.as_str()).and_then(stat)
     }
 
-    /// Makes the directory `name`, whose path is `path`, in `parent`. Returns whether it is new.
+    /// Creates the directory `name`, whose path is `path`, in `parent`. Returns whether it is new.
     pub(crate) fn make_private_dir(
         &self,
         bucket: &Bucket,
@@ -252,8 +253,8 @@ impl RootVolume {
         if is_own { make(&owned(parent)?) } else { as_keeper(&of, parent, make) }
     }
 
-    /// Opens the file `name` of the bucket's private area for writing, and makes it if it is missing. Such files never
-    /// have content. Errors: `AccessDenied` if it is not a regular file.
+    /// Opens the file `name` in the bucket's private area for writing, and creates it if it is missing. These files are
+    /// always empty. Errors: `AccessDenied` if it is not a regular file.
     pub(crate) fn open_shared_file(&self, bucket: &Bucket, name: &'static str) -> Result<File> {
         let dir = private_dir(bucket);
         let failed = |errno| from_errno(errno, &format!("opening .fordway/{name}"));
@@ -271,7 +272,7 @@ impl RootVolume {
                     return Err(not_ours(&format!("{dir}/{name}"), "is not a regular file"));
                 }
                 Err(Errno::EXIST) => {}
-                // The directory was removed by a concurrent removal of the bucket.
+                // A concurrent removal of the bucket has removed the directory.
                 Err(Errno::NOENT) => self.dirs.forget(&dir),
                 Err(errno) => return Err(failed(errno)),
             }
@@ -295,9 +296,9 @@ impl RootVolume {
         })
     }
 
-    /// Returns the directory for staged files, and makes it if it is missing. If a third user could replace a staged
-    /// file there, makes a new directory in it that only the caller may enter, and returns that directory with a guard
-    /// that removes it.
+    /// Returns the directory for staged files, and creates it if it is missing. If a third user could replace a staged
+    /// file there, creates a new directory in it that only the caller may enter, and returns that directory with a
+    /// guard that removes it.
     pub(crate) fn staging_dir(&self, bucket: &Bucket) -> Result<(DirectoryHandle, Option<StagingDirectory>)> {
         let path = tmp_dir(bucket);
         let dir = self.parent_of(bucket, &path)?;
@@ -315,7 +316,7 @@ impl RootVolume {
         let contents = self.contents_for_write(bucket)?;
         match contents.exists {
             true => Ok(contents.guard),
-            // The private area was made after its state was cached.
+            // The private area was created after its state was cached.
             false => self.guard_now(bucket),
         }
     }
@@ -325,7 +326,7 @@ impl RootVolume {
         Ok(TrustedOwner::of(&self.state_of(bucket)?))
     }
 
-    /// Returns the user who is trusted with documents of a kind; `None` if each writer of the bucket is trusted.
+    /// Returns the user whose documents of this kind are trusted; `None` if those of every writer of the bucket are.
     pub(crate) fn keeper(&self, bucket: &Bucket, kind: &DocumentKind) -> Result<Option<TrustedOwner>> {
         let of = self.state_of(bucket)?;
         Ok(if kind.decides_access() { Some(TrustedOwner::alone(&of)) } else { TrustedOwner::of(&of) })
@@ -341,8 +342,8 @@ impl RootVolume {
         self.bucket_state(bucket).map_err(|errno| from_errno(errno, "reading the bucket's state"))
     }
 
-    /// Checks that the caller may keep files in the directory at `path` of the private area.
-    /// Errors: `AccessDenied` if a third user could remove them.
+    /// Checks that the caller may keep files in the directory `path` in the private area. Errors: `AccessDenied` if a
+    /// third user could remove them.
     pub(crate) fn check_keeping(&self, bucket: &Bucket, path: &str) -> Result<()> {
         // Staged files are protected by a separate directory instead.
         if is_tmp_dir(path) {
@@ -410,7 +411,7 @@ impl RootVolume {
         }
     }
 
-    /// Checks that the caller may set documents of a kind.
+    /// Checks that the caller may set documents of this kind.
     pub(crate) fn check_keeper(&self, bucket: &Bucket, kind: &DocumentKind) -> Result<()> {
         if !kind.decides_access() {
             return self.check_decides(bucket, "has documents");

@@ -1,9 +1,9 @@
-//! Buckets, which are the directories of the root, and their documents, each a small file in the private area such as
+//! Buckets (the subdirectories of the root) and their documents: small files in the private area, such as
 //! `document-cors` or `document-tagging`.
 //!
-//! A document is accepted if it is a regular file no larger than a document may be and, in a bucket with the sticky
-//! bit, if the file belongs to the bucket's owner or root. A document that controls access must always belong to one of
-//! them. Documents are not cached: each call reads the file.
+//! A document is accepted if it is a regular file within the size limit for documents and, in a bucket with the sticky
+//! bit, if the file belongs to the bucket's owner or root. A document that controls access must belong to one of them
+//! in every bucket. Documents are not cached: each call reads the file.
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
@@ -84,8 +84,8 @@ impl SharedStore {
         }
     }
 
-    /// Removes an empty bucket. Its private files are removed only after all checks; if removing the bucket then fails,
-    /// its versioning state is restored.
+    /// Removes an empty bucket. Its private files are removed only after all checks have passed; if removing the bucket
+    /// then fails, its versioning state is restored.
     pub(crate) fn delete_bucket(self: &Arc<Self>, bucket: &Bucket) -> Result<()> {
         self.head_bucket(bucket)?;
         let query = ListQuery { max_keys: 1, ..Default::default() };
@@ -124,8 +124,8 @@ impl SharedStore {
         if holds_more || !holds_only_ours(dir) { Err(holds_no_objects()) } else { Ok(()) }
     }
 
-    /// Removes the bucket's private directory, then its directory. Objects that are written in the meantime are never
-    /// removed: directories that hold such objects are kept.
+    /// Removes the bucket's private directory, then the bucket's directory itself. Objects that are written in the
+    /// meantime are never removed: directories that hold such objects are kept.
     fn remove_bucket(&self, bucket: &Bucket, dir: &File) -> Result<()> {
         let failed = |errno| match errno {
             Errno::NOTEMPTY | Errno::BUSY => in_use(),
@@ -141,7 +141,7 @@ impl SharedStore {
                 })?;
             }
             Err(Errno::NOENT) => {}
-            // This file or link was not made by Fordway, but it cannot be an object.
+            // Fordway did not create this file or link, but it cannot be an object.
             Err(Errno::NOTDIR | Errno::LOOP) => remove_file(dir, PRIVATE_DIR).map_err(failed)?,
             Err(errno) => return Err(failed(errno)),
         }
@@ -210,7 +210,8 @@ impl SharedStore {
             Err(errno) => return Err(from_errno(errno, "opening .fordway")),
         };
         let name = document_name(kind);
-        // Before the document, which would otherwise come back if this process were killed between the two.
+        // The spare name is removed first: otherwise the document would reappear if this process were killed between
+        // the two removals.
         let spare = match self.volume.sharing_of(bucket) {
             FileSystemSharing::Nfs => remove_if_file(&private, &spare_name(&name)),
             FileSystemSharing::Local | FileSystemSharing::Unknown => Ok(()),
@@ -225,7 +226,7 @@ fn document_place(bucket: &Bucket, kind: &DocumentKind) -> ObjectPath<'static> {
     ObjectPath { dir: private_dir(bucket).into(), name: document_name(kind).into() }
 }
 
-/// Returns whether all names in the private directory of the bucket `dir` are ones that Fordway writes.
+/// Returns whether the private directory of the bucket `dir` contains only names that Fordway writes.
 fn holds_only_ours(dir: &File) -> bool {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY;
     let Ok(private) = open_in(dir, PRIVATE_DIR, flags, Mode::empty()) else { return true };

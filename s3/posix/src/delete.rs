@@ -33,13 +33,13 @@ impl SharedStore {
             if contents.versioning != VersioningState::Unversioned {
                 return self.delete_versioned((bucket, key), options, contents);
             }
-            // Without versions, the object is the version `null`.
+            // In a bucket without versioning, the object itself is the version `null`.
             if options.version.as_ref().is_none_or(VersionId::is_null) {
                 self.remove(bucket, key, contents)?;
             }
             Ok(DeleteResult { version: options.version.clone(), is_marker: false })
         };
-        // Without conditions, a delete must be possible even if the file system has no room for a lock table.
+        // An unconditional delete must be possible even if the file system has no room for a lock table.
         match options.conditions.is_empty() {
             true => self.locked_if_room(bucket, key, delete),
             false => self.locked(bucket, key, delete),
@@ -51,8 +51,8 @@ impl SharedStore {
     /// file is removed first: otherwise readers would see it again after a crash, or between the two steps.
     pub(crate) fn remove(&self, bucket: &Bucket, key: &Key, contents: AreaContents) -> Result<()> {
         if !contents.exists {
-            // The private directory makes every later delete cheaper. A failure only means that later deletes remain as
-            // expensive.
+            // The private directory makes every later delete cheaper. If it cannot be created, later deletes merely
+            // remain as expensive as this one.
             let _ = self.volume.make_dirs(bucket, &private_dir(bucket));
         }
         // An object at its odd path hides a marker, so the marker is removed first.
@@ -84,7 +84,7 @@ impl SharedStore {
         }
     }
 
-    /// Removes the file at `place`, then each parent directory that was made by Fordway and is now empty. Returns
+    /// Removes the file at `place`, then each parent directory that was created by Fordway and is now empty. Returns
     /// whether there was a file.
     pub(crate) fn remove_at(
         &self,
@@ -137,7 +137,7 @@ impl SharedStore {
         Ok(gone)
     }
 
-    /// Removes `dir` and its parents as long as they are empty and were made by Fordway. A directory that cannot be
+    /// Removes `dir` and its parents as long as they are empty and were created by Fordway. A directory that cannot be
     /// removed is left behind: an empty directory is not an object, so it is not visible through S3.
     pub(crate) fn prune(&self, bucket: &Bucket, dir: &str, contents: AreaContents) {
         let mut dir = dir;
@@ -155,7 +155,7 @@ impl SharedStore {
     }
 
     /// Removes the record of the directory that is the object `key`, so that it is no longer an object, and the
-    /// directory itself if it is empty and was made by Fordway. Returns whether it was an object.
+    /// directory itself if it is empty and was created by Fordway. Returns whether it was an object.
     pub(crate) fn remove_marker(&self, bucket: &Bucket, key: &Key, contents: AreaContents) -> Result<bool> {
         let Some(marker) = self.volume.open_marker(bucket, key, contents)? else { return Ok(false) };
         let failed = |errno| from_errno(errno, "removing");
@@ -204,7 +204,7 @@ impl SharedStore {
     }
 }
 
-/// Returns whether the directory has the mark that Fordway sets on directories made for a put.
+/// Returns whether the directory has the mark that Fordway sets on directories created for a put.
 pub(crate) fn is_marked(parent: impl AsFd, name: &str) -> bool {
     matches!(get_xattr_in(parent, name, OUR_DIR, &mut [0; 8]), Ok(Some(_)))
 }

@@ -1,8 +1,8 @@
 //! Directories held open, so that a look-up resolves one name instead of a whole path.
 //!
 //! If another program moves or replaces a directory, the cache notices within [`HOLD`]. A removed directory is noticed
-//! at once, because the kernel shows that it has no links. S3 operations make and remove directories, but never move
-//! them, so their own changes never leave a stale directory in use.
+//! at once, because its link count is then zero. S3 operations create and remove directories, but never move them, so
+//! they never leave a stale directory in use themselves.
 
 use std::fs::File;
 use std::hash::BuildHasher;
@@ -17,9 +17,9 @@ use fordway_sys::{CoarseInstant, Errno, Mode, OFlags, stat};
 use crate::index::NameIndexes;
 use crate::volume::BucketTree;
 
-/// How long a held directory is assumed to be still at its path, to the precision of a tick of the kernel's clock. This
-/// is long enough for a thousand operations to share the cost of opening the directory. A store may overlook another
-/// program's rename of a directory for this long.
+/// How long a held directory is assumed to still be at its path, to within one tick of the kernel's clock. This is long
+/// enough for a thousand operations to share the cost of opening the directory. For this long, a store may not notice
+/// that another program has renamed a directory.
 pub(crate) const HOLD: Duration = Duration::from_millis(10);
 /// The maximum number of held directories.
 const MOST: usize = 512;
@@ -58,10 +58,10 @@ struct HeldDirectory {
 #[derive(Clone)]
 pub(crate) struct DirectoryHandle {
     file: Arc<File>,
-    /// Whether the directory was opened just now, rather than found among the held ones.
+    /// Whether the directory was just opened, rather than found among the held ones.
     is_fresh: bool,
-    /// Whether the directory's path leads through a link of another user, so that nothing may be changed in the
-    /// directory.
+    /// Whether the directory's path leads through another user's link, in which case nothing in the directory may be
+    /// changed.
     is_foreign: bool,
 }
 
@@ -72,19 +72,19 @@ impl AsFd for DirectoryHandle {
 }
 
 impl DirectoryHandle {
-    /// Wraps a directory that was opened just now.
+    /// Wraps a directory that was just opened.
     pub(crate) fn new(opened: File) -> Self {
         DirectoryHandle { file: Arc::new(opened), is_fresh: true, is_foreign: false }
     }
 
-    /// Returns the directory, to make or remove names in it. Errors: `LOOP` if its path leads through a link that
-    /// belongs neither to the caller nor to root.
+    /// Returns the directory so that names in it can be created or removed. Errors: `LOOP` if its path leads through a
+    /// link that belongs neither to the caller nor to root.
     pub(crate) fn for_change(self) -> Result<Self, Errno> {
         if self.is_foreign { Err(Errno::LOOP) } else { Ok(self) }
     }
 
-    /// Returns whether this directory was removed while it was held: a name missing in it may then exist in a new
-    /// directory at its path. Cost: one `fstat`.
+    /// Returns whether this directory was removed while it was held: if so, a name that is missing from it may exist in
+    /// a new directory at the same path. Cost: one `fstat`.
     pub(crate) fn is_gone(&self) -> bool {
         !self.is_fresh && self.is_removed()
     }
@@ -94,12 +94,12 @@ impl DirectoryHandle {
         &self.file
     }
 
-    /// Returns a number that distinguishes the directories that are held for one path at the same time. Never 0.
+    /// Returns a number that is unique among the directories held for the same path at the same time. Never 0.
     pub(crate) fn address(&self) -> usize {
         Arc::as_ptr(&self.file).addr()
     }
 
-    /// Returns whether both are the same directory, and it still exists. Cost: one or two `fstat`.
+    /// Returns whether both handles refer to the same directory, and it still exists. Cost: one or two `fstat`.
     pub(crate) fn is_same_as(&self, other: &DirectoryHandle) -> bool {
         let Ok(this) = stat(self) else { return false };
         let is_same = || stat(other).is_ok_and(|of| (of.device, of.inode) == (this.device, this.inode));
@@ -126,8 +126,8 @@ impl DirectoryCache {
         Ok(dir)
     }
 
-    /// Wraps `opened`, the directory at `path`, and holds it if it was requested before. No link of another user may
-    /// lead to it.
+    /// Wraps `opened`, the directory at `path`, and holds it if it was requested before. The path must not lead through
+    /// another user's link.
     pub(crate) fn keep(&self, path: &str, opened: File) -> DirectoryHandle {
         let dir = DirectoryHandle::new(opened);
         if self.is_asked_again(path) {
@@ -162,8 +162,8 @@ impl DirectoryCache {
         self.asked[hash as usize % SLOTS].swap(hash, Ordering::Relaxed) == hash
     }
 
-    /// Forgets the last request for `path`. The same caller is about to repeat it, and the repetition must not count as
-    /// a second use.
+    /// Forgets the last request for `path`, because the same caller is about to repeat it, and the repetition must not
+    /// count as a second use.
     pub(crate) fn unask(&self, path: &str) {
         let all = self.held.read().unwrap_or_else(|poisoned| poisoned.into_inner());
         let hash = all.hasher().hash_one(path);
@@ -203,7 +203,7 @@ impl DirectoryCache {
     }
 }
 
-/// Opens the directory at `path`. If a link of another user leads to the directory, it is opened only for reading.
+/// Opens the directory at `path`. If another user's link leads to the directory, it is opened only for reading.
 fn look_up(root: &BucketTree, path: &str) -> Result<DirectoryHandle, Errno> {
     match root.open_to_change(path) {
         Err(Errno::LOOP) => {

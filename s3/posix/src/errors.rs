@@ -5,7 +5,7 @@ use std::path::Path;
 use fordway_store::{Error, ErrorKind};
 use fordway_sys::Errno;
 
-/// Returns the error that `errno` means during an operation on an object; `doing` says what was being done.
+/// Returns the error that `errno` stands for in an operation on an object; `doing` says what was being done.
 pub(crate) fn from_errno(errno: Errno, doing: &str) -> Error {
     let error = std::io::Error::from(errno);
     let kind = match errno {
@@ -79,8 +79,8 @@ mod tests {
         assert_eq!(kinds.len(), errnos.len());
     }
 
-    /// Files are opened without waiting, so opening a file on which another program has a lease (`F_SETLEASE`) fails
-    /// with `EAGAIN`.
+    /// Files are opened in non-blocking mode, so opening a file on which another program has a lease (`F_SETLEASE`)
+    /// fails with `EAGAIN`.
     #[test]
     fn a_leased_file_is_one_to_come_back_for() {
         let error = from_errno(Errno::AGAIN, "opening");

@@ -1,7 +1,8 @@
 //! The version of the on-disk format of a root, stored in `ROOT/.fordway/format`. Roots of version 1 have no such file.
 //!
-//! The version is increased when programs that do not know the new version would damage its data. Such programs refuse
-//! to open the root. The version byte of records keeps out programs that are older than this file.
+//! The version is increased when programs that do not know the new version would damage a root of the new version.
+//! Programs that do not know the version of a root refuse to open it. Programs that predate the format file are kept
+//! out by the version byte of records.
 
 use std::path::Path;
 
@@ -25,8 +26,8 @@ const NAME: &str = "fordway ";
 /// A limit above the size of any valid file.
 const FORMAT_BYTES: usize = 64;
 
-/// Returns the version of the root's format; 1 if the root states none. Errors: `Corrupt` for a file that is not valid,
-/// `NotImplemented` for a later version.
+/// Returns the version of the root's format; 1 if the root has no format file. Errors: `Corrupt` for a file that is not
+/// valid, `NotImplemented` for a later version.
 pub(crate) fn check(root: &RootDirectory, path: &Path) -> Result<u32> {
     let read = read_trusted(root, FORMAT, FORMAT_BYTES);
     let read = read.map_err(|errno| from_errno(errno, "reading .fordway/format of the root"))?;
@@ -53,8 +54,8 @@ pub(crate) fn check(root: &RootDirectory, path: &Path) -> Result<u32> {
 }
 
 /// Returns the content and mode of the file `name` in the root's private directory; the content is empty if it has more
-/// than `bytes_max`. Returns `None` unless the file belongs to the user root or to the owner of the root: if everyone
-/// may write to the root, anyone could have made the file.
+/// than `bytes_max`. Returns `None` unless the file belongs to the user root or to the owner of the root: in a root
+/// that everyone may write to, anyone could have created the file.
 pub(crate) fn read_trusted(
     root: &RootDirectory,
     name: &str,

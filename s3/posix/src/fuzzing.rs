@@ -1,5 +1,5 @@
-//! Entry points for fuzzing the formats on disk (`dev/fuzz`). Each takes any bytes, and panics if a parser accepts
-//! something that it must not accept.
+//! Entry points for fuzzing the formats on disk (`dev/fuzz`). Each takes arbitrary bytes, and panics if a parser
+//! accepts something that it must not accept.
 
 use fordway_store::{Bucket, Key};
 
@@ -12,8 +12,8 @@ use crate::version_names::ArchivedVersion;
 /// The maximum length of a file name in bytes.
 const NAME_BYTES_MAX: usize = 255;
 
-/// Decodes the record of an object, as in an attribute or a sidecar file. A decoded record keeps its meaning when it is
-/// encoded again.
+/// Decodes the record of an object, as in an attribute or a sidecar file. Checks that encoding and decoding the record
+/// again yields the same record.
 pub fn record(bytes: &[u8]) {
     if let Some(record) = Record::decode(bytes) {
         let again = Record::decode(&record.encode());

@@ -2,8 +2,8 @@
 //!
 //! A program that lists by prefix after each delete, as IOR does, would read the whole directory each time. The index
 //! of a directory holds its names, sorted. The kernel's queue of changes (inotify) keeps it up to date: every listing
-//! first applies the changes that any process made before it. A listing by prefix then costs one look-up. It works only
-//! where all changes go through this kernel.
+//! first applies all changes that were made before it, by any process. A listing by prefix then costs one look-up. This
+//! works only where all changes go through this kernel.
 //!
 //! While a directory is watched, each change in it costs about 1 µs more, so the watch ends when the directory has not
 //! been listed for a while. A program that does not list pays nothing for the index.
@@ -31,12 +31,12 @@ pub(crate) const KEPT: Duration = Duration::from_secs(3);
 pub(crate) const FEWEST: usize = 32;
 /// The maximum number of indexed directories.
 const MOST: usize = 16;
-/// If more changes than this are queued, and more than a quarter of the number of names, the directory is read again
+/// If more changes are queued than this number plus a quarter of the number of names, the directory is read again
 /// instead.
 const MOST_CHANGES: usize = 64;
-/// The maximum number of changes that are noted while the names are read.
+/// The maximum number of changes that are recorded while the names are read.
 const MOST_CHANGES_READING: usize = 1 << 16;
-/// The approximate memory for a name, in addition to its bytes.
+/// The approximate memory that a name takes in addition to its bytes.
 const NAME_BYTES: usize = 48;
 
 /// The device and inode of a directory.
@@ -53,7 +53,7 @@ pub(crate) struct NameIndexes {
 /// Some names of a directory, in the order of keys.
 pub(crate) struct IndexedNames {
     pub(crate) names: NameBlock,
-    /// Whether no requested name follows the names in this value.
+    /// Whether these are the last of the requested names.
     pub(crate) is_last: bool,
     /// The device and inode of the directory.
     pub(crate) id: DirectoryId,
@@ -110,7 +110,7 @@ impl NameIndexes {
     }
 
     /// Returns names of `dir`, which exists, from its index, or `None` if it has no index. Cost: one `read`, an `fstat`
-    /// each time that `dir` was opened again, and an `fstatat` for each file that was made since the last call.
+    /// each time that `dir` was opened again, and an `fstatat` for each file that was created since the last call.
     pub(crate) fn names(
         &self,
         dir: &DirectoryHandle,
@@ -148,7 +148,7 @@ impl NameIndexes {
         names
     }
 
-    /// Stops watching directories that are no longer listed. Cost: one atomic load if there are none.
+    /// Stops watching directories that are no longer listed. Cost: one atomic load if no directory is watched.
     pub(crate) fn end_unused(&self) {
         if !self.is_empty() {
             self.with(WatchedDirectories::end_unused);
@@ -190,8 +190,8 @@ impl WatchedDirectories {
         (found.is_bucket == is_bucket).then_some(found.watch)
     }
 
-    /// Starts to watch `dir`. Returns `None` if it cannot be watched, is
-    /// watched already, or the maximum number of watched directories is reached.
+    /// Starts to watch `dir`. Returns `None` if it cannot be watched, is watched already, or the maximum number of
+    /// watched directories has been reached.
     fn watch(&mut self, dir: &File, stat: &FileStat, is_bucket: bool) -> Option<WatchId> {
         self.end_unused();
         let id = (stat.device, stat.inode);
@@ -287,8 +287,8 @@ impl WatchedDirectory {
         }
     }
 
-    /// Applies the noted changes to the names. Returns `false` if the directory has to be read again: because too many
-    /// names changed, or because a link was made, whose target may change its type unnoticed.
+    /// Applies the recorded changes to the names. Returns `false` if the directory has to be read again because too
+    /// many names changed, or because a symbolic link was created, whose target may change its type unnoticed.
     fn apply(&mut self) -> bool {
         let Some(names) = &mut self.names else { return false };
         if self.changes.len() > MOST_CHANGES + names.len() / 4 {

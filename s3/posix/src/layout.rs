@@ -31,22 +31,22 @@ pub(crate) const TMP: &str = "tmp";
 pub(crate) const UPLOADS: &str = "mpu";
 /// The file in the private directory whose bytes serve as locks.
 pub(crate) const LOCKS: &str = "locks";
-/// The empty file in the private directory whose presence says that directories may be objects.
+/// The empty file in the private directory whose presence means that directories may be objects.
 pub(crate) const MARKERS: &str = "markers";
 /// The file in the private directory that says whether old versions are kept.
 pub(crate) const VERSIONING: &str = "versioning";
 /// The prefix of files in the private directory that hold the bucket's documents.
 const DOCUMENT: &str = "document-";
-/// The prefix of the second name that such a file, or `versioning`, has while it is replaced on NFS.
+/// The prefix of the second name that such a file, or `versioning`, has while it is being replaced on NFS.
 const SPARE: &str = "spare-";
 /// The attribute that holds an object's [`crate::record::Record`].
 pub(crate) const ATTRIBUTE: &std::ffi::CStr = c"user.fordway";
-/// The attribute that marks directories made by a put, which a delete may remove again.
+/// The attribute that marks directories created by a put, which a delete may remove again.
 pub(crate) const OUR_DIR: &std::ffi::CStr = c"user.fordway.dir";
 
 /// The maximum length of a file name, in bytes, on every file system Fordway knows.
 const MAX_NAME_BYTES: usize = 255;
-/// The maximum number of encoded bytes in a name below `odd/`. Leaves room for the mark of a directory.
+/// The maximum number of encoded bytes in a name below `odd/`. Leaves room for the `%` that marks a directory.
 const ODD_NAME_BYTES: usize = 240;
 
 /// The location of a key's file: a directory, relative to the root, and a name in it.
@@ -75,7 +75,7 @@ impl ObjectPath<'_> {
 }
 
 /// The plain path of `key` if the key can be a path. It cannot if a segment is empty, is `.` or `..`, is too long for a
-/// file name, is a name that NFS or FUSE gives to removed files, or, as the first segment, is `.fordway`.
+/// file name, or is a name that NFS or FUSE gives to removed files, or if the first segment is `.fordway`.
 pub(crate) fn plain<'k>(bucket: &'k Bucket, key: &'k Key) -> Option<ObjectPath<'k>> {
     let text = key.as_str();
     if !is_text_of_a_name(text) {
@@ -211,8 +211,8 @@ pub(crate) fn split(path: &str) -> (&str, &str) {
 
 /// Whether `path` names a bucket's private directory or anything in it.
 pub(crate) fn is_private(path: &str) -> bool {
-    // Compares bytes, because every write calls this function, and searches in `str` cost several times as much for
-    // such short text.
+    // Compares bytes, because every write calls this function, and `str` searches cost several times as much on such
+    // short text.
     let bytes = path.as_bytes();
     let slash = bytes.iter().position(|byte| *byte == b'/').unwrap_or(bytes.len());
     let below =
@@ -225,14 +225,14 @@ pub(crate) fn is_private_name(name: &str) -> bool {
     is_private_dir_name(name) || [LOCKS, MARKERS].contains(&name) || is_setting_name(name)
 }
 
-/// Whether `name` is the name of a file in the private directory that says something about the bucket: a document or
+/// Whether `name` is the name of a file in the private directory that holds a setting of the bucket: a document or
 /// `versioning`, or the spare name of such a file.
 pub(crate) fn is_setting_name(name: &str) -> bool {
     let name = name.strip_prefix(SPARE).unwrap_or(name);
     name == VERSIONING || is_document_name(name)
 }
 
-/// The name that the file `name` of the private directory also has while it is replaced on NFS.
+/// The second name that the file `name` of the private directory has while it is being replaced on NFS.
 pub(crate) fn spare_name(name: &str) -> String {
     format!("{SPARE}{name}")
 }

@@ -1,5 +1,5 @@
 //! S3 semantics inside the calling process: a bucket is a directory, and an object is a plain file whose path is its
-//! key. There is no server, no copy of the data and no access key; the kernel's permissions decide about access.
+//! key. There is no server, no copy of the data and no access key; the kernel's permission checks control access.
 //!
 //! The system calls that each operation makes:
 //!
@@ -16,8 +16,8 @@
 //! more `fgetxattr` or `getxattrat` for `get` and `head`. For a file written by a POSIX program, `head` also repeats
 //! its `newfstatat`.
 //!
-//! The directory of a key is held open and looked up again every 10 ms (one `openat2`, one `close`). A put that makes
-//! directories, and a delete that empties them, cost more calls.
+//! The directory of a key is held open and looked up again every 10 ms (one `openat2`, one `close`). A put that creates
+//! directories, and a delete that empties them, take more calls.
 //!
 //! The format on disk is in `layout` (paths) and `record` (the attribute).
 

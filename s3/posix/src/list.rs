@@ -305,7 +305,7 @@ impl BucketWalk<'_> {
         self.above.contains(&id) || self.above.len() >= MAX_DEPTH
     }
 
-    /// Reads the names of a directory that may lead to requested keys. The result may contain other names as well,
+    /// Reads those names in a directory that may lead to requested keys. The result may contain other names as well,
     /// because all names of a directory are remembered for the next page.
     fn read(&self, at: &str, path: &str, dir: &File, stat: &FileStat) -> Result<Arc<NameBlock>, Errno> {
         let remembered = &self.inner.remembered;
@@ -344,9 +344,9 @@ impl BucketWalk<'_> {
         Ok(names)
     }
 
-    /// Reads a directory on NFS again when no writer replaces an object of the bucket, and adds the names to `names`. The
-    /// directory has shown the name of a file that was removed or replaced while it was open: see
-    /// [`SharedStore::settled`].
+    /// Reads a directory on NFS again at a time when no writer is replacing an object of the bucket, and adds the names
+    /// that it finds to `names`. This is needed because the directory contained the hidden name of a file that was
+    /// removed or replaced while it was open: see [`SharedStore::settled`].
     #[cold]
     fn read_between_writes(
         &self,
@@ -362,8 +362,8 @@ impl BucketWalk<'_> {
         Ok(names)
     }
 
-    /// Returns whether every change in `dir` is made by this kernel. The directory may be on a different mount from its
-    /// bucket.
+    /// Returns whether every change in `dir` goes through this kernel. The directory may be on a different mount from
+    /// its bucket.
     fn is_watchable(&self, dir: &File, stat: &FileStat) -> bool {
         let site = self.inner.volume.private.site_of(dir, stat.device);
         !self.contents.sharing.is_shared() && site.is_ok_and(|site| !site.sharing.is_shared())
@@ -421,7 +421,8 @@ impl BucketWalk<'_> {
     fn first_wanted(&self, at: &str) -> &str {
         let start = self.query.start_after.as_deref().and_then(|start| start.strip_prefix(at));
         let start = start.unwrap_or_default();
-        // The directory that contains the start is also needed, because a directory sorts as its name with a slash.
+        // The directory that contains the start is also needed, because a directory sorts as its name with a trailing
+        // slash.
         start.find('/').map_or(start, |slash| &start[..=slash])
     }
 

@@ -25,7 +25,7 @@ const RUNNER_BYTE: u32 = 0x0100_0000;
 /// The bytes of all keys.
 pub(crate) const ALL_KEYS: Range<u32> = 0..RUNNER_BYTE;
 
-/// The longest wait of a read for a writer that may be replacing the object.
+/// The longest time that a read waits for a writer that may be replacing the object.
 const REPLACEMENT: Duration = Duration::from_secs(1);
 
 /// The condition that lets an operation run without the lock.
@@ -42,8 +42,8 @@ pub(crate) struct BucketLocks {
 }
 
 impl BucketLocks {
-    /// Returns the lock table of a bucket, opened if necessary. Errors: `NotImplemented` on a mount whose locks do not
-    /// reach other nodes, and errors of the file system.
+    /// Returns the lock table of a bucket, and opens it if necessary. Errors: `NotImplemented` on a mount whose locks
+    /// do not reach other nodes, and errors of the file system.
     fn of(&self, volume: &RootVolume, bucket: &Bucket) -> Result<Arc<ByteLocks>> {
         if let Some(locks) = self.tables().get(bucket).filter(|locks| locks.is_of_this_process()) {
             return Ok(locks.clone());
@@ -54,8 +54,8 @@ impl BucketLocks {
         let locks = Arc::new(ByteLocks::new(file.into()));
         let mut all = self.tables();
         if all.len() >= MOST_TABLES {
-            // Tables in use by an operation are kept. If a bucket is opened a second time, the locks of both tables
-            // exclude each other.
+            // Tables in use by an operation are kept. If a bucket's table is opened a second time, locks taken through
+            // one table exclude those taken through the other.
             all.retain(|_, locks| Arc::strong_count(locks) > 1);
         }
         all.insert(bucket.clone(), locks.clone());
@@ -86,7 +86,7 @@ impl SharedStore {
         self.locked_unless(LockWaiver::Nothing, (bucket, key), act)
     }
 
-    /// Like [`SharedStore::locked`]. But if the bucket has no lock table and the file system has no room for one, `act`
+    /// Like [`SharedStore::locked`], but if the bucket has no lock table and the file system has no room for one, `act`
     /// runs without the lock, because deleting must be possible on a full disk.
     pub(crate) fn locked_if_room<T>(
         &self,
@@ -122,7 +122,7 @@ impl SharedStore {
                 glance.vouch_for(&locks);
                 return act(glance.contents);
             }
-            // The bucket, with its lock table, was removed and made again.
+            // The bucket was removed and recreated, along with its lock table.
             self.locks.tables().remove(bucket);
         }
         Err(ErrorKind::ConditionalConflict.into())
@@ -140,7 +140,8 @@ impl SharedStore {
     }
 
     /// Runs `act`, unless another process is running this function for the same bucket; returns `None` at once in that
-    /// case. The lock is a byte after the bytes of keys, so the kernel releases it when the process dies.
+    /// case. Like the locks of keys, this is a byte lock, on a byte after theirs, so the kernel releases it when the
+    /// process dies.
     pub(crate) fn alone_in<T>(&self, bucket: &Bucket, act: impl FnOnce() -> Result<T>) -> Result<Option<T>> {
         self.require_locks("one run at a time")?;
         let locks = self.locks.of(&self.volume, bucket)?;
@@ -151,10 +152,10 @@ impl SharedStore {
         }
     }
 
-    /// Runs `read`, which reads `key`. If NFS shows no object, runs it again when no writer holds the key's lock: if a
-    /// file is open on the node that replaces it, the client renames it to `.nfs...` before it renames the new file, so
-    /// other nodes see no name for the time of a request. Cost if an object is found: none. If none is found on NFS: an
-    /// open, two locks, and another read.
+    /// Runs `read`, which reads `key`. If it finds no object on NFS, runs it again at a time when no writer holds the
+    /// key's lock: when a node replaces a file that is open on that node, its NFS client renames the old file to
+    /// `.nfs...` before it renames the new one, so other nodes see no file of that name for the duration of one
+    /// request. Cost if an object is found: none. If none is found on NFS: an open, two locks, and another read.
     pub(crate) fn settled<T>(
         &self,
         (bucket, key): (&Bucket, &Key),
@@ -176,7 +177,7 @@ impl SharedStore {
         (bucket, key): (&Bucket, &Key),
         mut read: impl FnMut() -> Result<T>,
     ) -> Option<Result<T>> {
-        // Asked first, because it costs no system call.
+        // This is checked first, because it costs no system call.
         self.volume.remote_dir(bucket.as_str())?;
         if self.volume.sharing_of(bucket) != FileSystemSharing::Nfs {
             return None;
@@ -187,10 +188,10 @@ impl SharedStore {
         Some(read())
     }
 
-    /// Waits for the writers that hold the locks of keys with these bytes. Until the returned file is closed, further
-    /// ones wait. Returns `None` if nobody can have replaced an object of the bucket, because it has no lock file, or if
-    /// the caller may not open it. Whoever may lock a byte could keep it forever, so the wait is short, and ends without
-    /// an error.
+    /// Waits for the writers that hold key locks on these bytes. Until the returned file is closed, further writers of
+    /// these keys wait. Returns `None` if the bucket has no lock file, so that nobody can have replaced an object in
+    /// it, or if the caller may not open the lock file. Anyone who may lock a byte could hold the lock forever, so the
+    /// wait is short, and a timeout is not an error.
     pub(crate) fn hold_replacements(&self, bucket: &Bucket, bytes: Range<u32>) -> Option<File> {
         let place = ObjectPath { dir: private_dir(bucket).into(), name: LOCKS.into() };
         let locks = self.volume.open_private(&place, FileSystemSharing::Nfs).ok()?;

@@ -1,9 +1,9 @@
-//! Markers: empty objects whose keys end in a slash. Such an object is the directory named by its key, with a record.
-//! Folders created through S3 are therefore directories to POSIX programs.
+//! Markers: empty objects whose keys end in a slash. Such an object is stored as the directory that its key names, and
+//! that directory has a record. Folders created through S3 are therefore directories to POSIX programs.
 //!
-//! The first marker of a bucket makes the file `markers` in the private directory; without that file, no marker is
-//! looked up. All changes are made under the key's lock. An object that has content, or whose key cannot be a
-//! directory, is at its odd path, and hides a marker.
+//! Creating the first marker of a bucket also creates the file `markers` in the private directory; without that file,
+//! no marker is looked up. All changes are made under the key's lock. An object that has content, or whose key cannot
+//! be a directory, is at its odd path, and hides a marker.
 
 use std::fs::File;
 

@@ -28,7 +28,7 @@ use crate::sidecar::{MAX_RECORD_BYTES, RecordAttribute, inode_of, read_attribute
 use crate::volume::RootVolume;
 use crate::{PosixStore, SharedStore, format};
 
-/// A change that a migration made to one file or directory.
+/// A change that the migration made to one file or directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MigrationStep {
     /// The path, relative to the root.
@@ -41,7 +41,7 @@ impl PosixStore {
     /// Sets the owner, group and mode of the files and directories in each bucket's private area to those that this
     /// version uses, binds sidecar files to their objects again, and records the root's version of the format. Must be
     /// run by root, or by the owner of the root directory and the buckets, while no other program works there, because
-    /// programs already running may still make files the old way. Memory: the records in all sidecar files of one
+    /// programs already running may still create files in the old way. Memory: the records in all sidecar files of one
     /// bucket. Errors: `NoSuchBucket`, errors of the file system, and errors that `tell` returns.
     pub fn migrate(
         &self,
@@ -62,10 +62,10 @@ impl PosixStore {
     }
 }
 
-/// The maximum depth of directories that are walked: more than a key of maximum length needs.
+/// The maximum directory depth of the walk: more than a key of maximum length needs.
 const MAX_DEPTH: usize = 64;
 
-/// Makes the bucket's owner the owner of each directory that Fordway made in the bucket's private area, and sets the
+/// Makes the bucket's owner the owner of each directory that Fordway created in the bucket's private area, and sets the
 /// mode that all writers need. Links are not followed, and names that Fordway does not write are left alone.
 fn migrate_owners(
     volume: &RootVolume,
@@ -77,8 +77,8 @@ fn migrate_owners(
     let path = private_dir(bucket);
     match volume.open_to_scan(&path) {
         Ok(dir) => migrate_dir(&of, (&dir, &path), 0, tell),
-        // In a bucket with the sticky bit, the first writer would otherwise make the directory, and could lock out the
-        // others.
+        // In a bucket with the sticky bit, the first writer would otherwise create the directory, and could lock out
+        // the others.
         Err(Errno::NOENT) if TrustedOwner::of(&of).is_some() => {
             volume.parent_of(bucket, &path)?;
             volume.open_shared_file(bucket, LOCKS)?;
@@ -128,7 +128,7 @@ fn migrate_file(
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
     let Ok(file) = open_in(dir, name, flags, Mode::empty()) else { return Ok(()) };
     let state = stat(&file).map_err(|errno| from_errno(errno, "looking at the private area"))?;
-    // Fordway makes only empty files with a single name here.
+    // Fordway creates only empty files with a single name here.
     let is_ours = state.is_file && state.links == 1 && state.size == 0;
     if is_ours && hand_over(of, &file, state.mode & !0o666 | of.mode & 0o666, true)? {
         tell(MigrationStep { path: path.to_owned(), done: "given to the bucket's owner, with its mode" })?;

@@ -21,7 +21,7 @@ use crate::private::{is_settled, times};
 pub(crate) const MOST_BYTES: usize = 256 << 20;
 /// The maximum number of cached directories.
 const MOST_DIRS: usize = 16;
-/// A time longer than the timestamp resolution of any file system. MooseFS keeps whole seconds.
+/// A time longer than the timestamp resolution of any file system. MooseFS stores times in whole seconds.
 const SHARED_STEP: Duration = Duration::from_secs(3);
 /// The minimum number of names in a directory for them to be cached. Reading a smaller directory again costs no more
 /// than one page of a listing.
@@ -42,7 +42,7 @@ pub(crate) struct NameBlock {
 /// A name: its position in the text, and its type.
 #[derive(Clone, Copy)]
 struct NameEntry {
-    /// The eight bytes after the prefix that all names share, for a fast comparison.
+    /// The eight bytes after the prefix that all names share, for fast comparison.
     head: u64,
     start: u32,
     len: u16,
@@ -67,7 +67,7 @@ impl ListedName<'_> {
 
 impl NameBlock {
     /// Reads the names in `dir` that `wanted` accepts. For a link, or if the directory does not state the type,
-    /// `resolve` returns it: a directory, a file, a link to a file, or another type, whose name is left out.
+    /// `resolve` returns the type: a directory, a file, a link to a file, or something else, whose name is left out.
     pub(crate) fn read(
         dir: &File,
         mut wanted: impl FnMut(&[u8]) -> bool,
@@ -232,7 +232,7 @@ fn shared_len(text: &str, entries: &[NameEntry]) -> usize {
 }
 
 /// Returns the state of a directory whose names are about to be read. Every later change alters this state, except that
-/// the times may be the same within a tick of the clock.
+/// a change within the same tick of the clock may leave the times as they are.
 pub(crate) fn state_before(dir: &File, sharing: FileSystemSharing) -> Result<FileStat, Errno> {
     if sharing.is_shared() { stat_now(dir) } else { stat(dir) }
 }
@@ -243,7 +243,7 @@ pub(crate) struct NameCache {
     all: Mutex<Vec<CachedNames>>,
     /// Directories that were read for a listing, the most recent last.
     asked: Mutex<Vec<ListedDirectory>>,
-    /// Trees of keys in the order of use, the most recent last.
+    /// Trees of keys in order of use, the most recently used last.
     trees: Mutex<Vec<KeyTree>>,
 }
 
@@ -271,7 +271,7 @@ pub(crate) enum LastListing {
 /// Device, inode and times of a directory.
 type DirectoryStamp = (u64, u64, (i64, i64));
 
-/// The keys of the names in a directory and the directories below it.
+/// The keys of the names in a directory and in the directories below it.
 struct KeyTree {
     top: String,
     dirs: Vec<(String, DirectoryStamp)>,

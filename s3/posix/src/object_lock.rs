@@ -1,8 +1,8 @@
 //! Object lock: the locks of versions, and the setting of the bucket.
 //!
 //! The lock of a version is in its record, so it moves with the file. The bucket's setting is in the file `versioning`,
-//! because object lock needs versioning. So a bucket without object lock has no extra cost, and a bucket never has
-//! object lock without versioning. Releases before object lock treat the setting as `Enabled`.
+//! because object lock needs versioning. A bucket without object lock therefore has no extra cost, and a bucket never
+//! has object lock without versioning. Releases that predate object lock treat the setting as `Enabled`.
 //!
 //! ```text
 //! Enabled                     keeps versions
@@ -168,8 +168,8 @@ impl SharedStore {
         self.change_lock((bucket, key), version, |lock| Ok(ObjectLock { legal_hold: Some(is_on), ..lock }))
     }
 
-    /// Changes the lock of a version under the key's lock. The record stays sealed, because an attribute changes
-    /// neither size nor modification time.
+    /// Changes the lock of a version under the key's lock. The record stays sealed, because setting an attribute
+    /// changes neither size nor modification time.
     fn change_lock(
         self: &Arc<Self>,
         (bucket, key): (&Bucket, &Key),

@@ -1,7 +1,7 @@
 //! Caches the contents of a bucket's private directory, and its lock table, to save look-ups.
 //!
 //! Most buckets have no odd keys, no sidecar files and no versions, but every put, every delete and every read of a
-//! missing object must check for them. These contents change only when a name in the bucket's `.fordway` is made,
+//! missing object must check for them. These contents change only when a name in the bucket's `.fordway` is created,
 //! replaced or removed, which also changes the times of that directory. The directory is held open, and as long as its
 //! times are unchanged, the contents are unchanged.
 
@@ -50,7 +50,7 @@ pub(crate) struct AreaCache {
     devices: RwLock<HashMap<u64, (CoarseInstant, FileSystemTraits)>>,
     /// The devices of buckets that were last found on a file system that other nodes may change.
     remote: RwLock<HashMap<Bucket, u64>>,
-    /// Whether `remote` has any entry, so that it need not be locked if it has none.
+    /// Whether `remote` has any entry, so that an empty `remote` need not be locked.
     has_remote: AtomicBool,
 }
 
@@ -104,12 +104,12 @@ struct KnownArea {
 /// The result of one check of a bucket's private directory.
 pub(crate) struct AreaLookup {
     pub(crate) contents: AreaContents,
-    /// The cached contents, if the directory was seen to be unchanged.
+    /// The cached contents, if the directory was found to be unchanged.
     known: Option<Arc<KnownArea>>,
 }
 
 impl AreaLookup {
-    /// Whether `locks` was found to be the bucket's lock table earlier. If so, it still is.
+    /// Whether an earlier lookup found `locks` to be the bucket's lock table. If so, it still is.
     pub(crate) fn vouches_for(&self, locks: &ByteLocks) -> bool {
         self.known.as_ref().is_some_and(|known| known.lock_table.load(Ordering::Relaxed) == locks.id())
     }
@@ -142,7 +142,7 @@ impl AreaCache {
         AreaCache { known, site, devices, remote, has_remote: AtomicBool::new(false) }
     }
 
-    /// The file system of `file`, which is on `device`. Cost: one `fstatfs` each second.
+    /// The file system of `file`, which is on `device`. Cost: at most one `fstatfs` per second.
     pub(crate) fn site_of(&self, file: impl AsFd, device: u64) -> Result<FileSystemTraits, Errno> {
         let known =
             self.devices.read().unwrap_or_else(|poisoned| poisoned.into_inner()).get(&device).copied();
@@ -168,7 +168,7 @@ impl AreaCache {
         found.map(|(name, device)| (*device, name.as_str().to_owned()))
     }
 
-    /// Records where a bucket was found.
+    /// Records which device a bucket was found on.
     pub(crate) fn note_device(&self, bucket: &Bucket, contents: &AreaContents) {
         let is_shared = contents.sharing.is_shared();
         if !is_shared && !self.has_remote.load(Ordering::Relaxed) {
@@ -182,8 +182,8 @@ impl AreaCache {
         self.has_remote.store(!remote.is_empty(), Ordering::Relaxed);
     }
 
-    /// Checks whether anything changed in the private directory of `bucket`. Cost: usually one `fstat`; one `openat2`
-    /// if there is no such directory and names of the bucket change.
+    /// Checks whether anything has changed in the private directory of `bucket`. Cost: usually one `fstat`; one
+    /// `openat2` if there is no such directory and names in the bucket change.
     pub(crate) fn glance(&self, root: &BucketTree, bucket: &Bucket) -> Result<AreaLookup, Errno> {
         if let Some(known) = self.held(bucket)
             && let Ok(now) = stat(&known.watched)
@@ -205,10 +205,10 @@ impl AreaCache {
         Err(Errno::STALE)
     }
 
-    /// Like [`AreaCache::glance`], but the result may be 10 ms old, and the writer of a small object uses it for
-    /// another 10 ms. Cost: usually none. The result decides how an object is created. A stale result is harmless:
+    /// Like [`AreaCache::glance`], but the result may be up to 10 ms old, and the writer of a small object may use it
+    /// for another 10 ms. Cost: usually none. The result decides how an object is created. A stale result is harmless:
     /// readers also look for odd keys, and a write that does not yet see that versioning was enabled counts as an
-    /// earlier write. With strong consistency, the server is asked each time if other nodes may change the bucket.
+    /// earlier write. With strong consistency, if other nodes may change the bucket, the server is asked each time.
     pub(crate) fn glance_for_write(
         &self,
         root: &BucketTree,
@@ -222,7 +222,7 @@ impl AreaCache {
         }
     }
 
-    /// Drops the cache of `bucket`, because this process has just changed it.
+    /// Drops the cached contents of `bucket`, because this process has just changed the bucket.
     pub(crate) fn forget(&self, bucket: &Bucket) {
         self.known.write().unwrap_or_else(|poisoned| poisoned.into_inner()).remove(bucket);
     }
@@ -236,7 +236,7 @@ impl AreaCache {
         let flags = OFlags::PATH | OFlags::DIRECTORY;
         let private = match root.open_beneath(&private_dir(bucket), flags, Mode::empty()) {
             Ok(private) => private,
-            // A missing directory holds nothing. Anything but a directory was not made by Fordway.
+            // A missing directory holds nothing. Fordway did not create anything here that is not a directory.
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => {
                 return self.look_without(root, bucket);
             }
@@ -258,7 +258,7 @@ impl AreaCache {
     }
 
     /// Returns the contents of a bucket without a private directory, which may be a separate mount. Cost: four calls
-    /// each 10 ms.
+    /// every 10 ms.
     fn look_without(&self, root: &BucketTree, bucket: &Bucket) -> Result<AreaContents, Errno> {
         if let Some(known) = self.held(bucket).filter(|known| !known.contents.exists) {
             return Ok(known.contents);
@@ -272,7 +272,7 @@ impl AreaCache {
             }
             Err(errno) => return Err(errno),
         };
-        // The times are read before the second look-up: a private directory that is made later changes them.
+        // The times are read before the second look-up: a private directory that is created later changes them.
         let before = stat(&dir)?;
         if stat_in(&dir, PRIVATE_DIR).is_ok_and(|made| made.is_dir) {
             return Err(Errno::STALE);

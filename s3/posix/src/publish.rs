@@ -1,16 +1,16 @@
 //! Publishes staged files.
 //!
 //! If a key has only one possible path and its bucket keeps no versions, an object is created by one `linkat`, which
-//! fails if the name is taken. This needs no lock, except for a conditional creation on NFS. All other writes are decided under the key's lock, including a put
-//! of a key that this process has put before.
+//! fails if the name is taken. This needs no lock, except for a conditional creation on NFS. All other writes,
+//! including a put of a key that this process has put before, are decided under the key's lock.
 //!
 //! An object may be at the plain path or at the odd path of its key. Three rules ensure that all readers, which look at
 //! the plain path first, see a single object:
 //!
 //! 1. No file is put at an odd path without the key's lock.
 //! 2. An object at one of the two paths remains there until it is deleted.
-//! 3. There may still be files at both paths, if the first odd key of a bucket was made while another writer, unaware
-//!    of it, made the plain file. Then the plain file is the object. The next writer or deleter removes the odd file
+//! 3. There may still be files at both paths if the first odd key of a bucket was created while another writer, unaware
+//!    of it, created the plain file. Then the plain file is the object. The next writer or deleter removes the odd file
 //!    before the plain one is removed.
 
 use std::time::SystemTime;
@@ -89,12 +89,12 @@ impl StagedFile {
     /// Publishes the file at its plain path if no object has the key. Returns `false` if the outcome can be decided
     /// only under the lock. Errors: `PreconditionFailed`.
     fn publish_new(&mut self, key: &Key) -> Result<bool> {
-        // While an object is replaced that is open on the replacing node, NFS shows no object to other nodes.
+        // While a node replaces an object that is open on that node, NFS shows no object to other nodes.
         if self.sharing() == FileSystemSharing::Nfs {
             return Ok(false);
         }
         if !self.link(Some(key))? {
-            // The cached state of the name may be stale. The publication under the lock asks the server.
+            // The cached state of the name may be stale. Publishing under the lock asks the server.
             if self.sharing().is_shared() {
                 return Ok(false);
             }
@@ -105,7 +105,7 @@ impl StagedFile {
                 Err(errno) => Err(from_errno(errno, "reading the state of the existing file")),
             };
         }
-        // The bucket's first odd key may have been made after the contents were read, and may be this key.
+        // The bucket's first odd key may have been created after the contents were read, and may be this key.
         if !self.inner.volume.contents(&self.bucket)?.has_odd {
             return Ok(true);
         }
@@ -219,8 +219,8 @@ impl StagedFile {
             return Ok(false);
         }
         self.move_to_odd(key)?;
-        // The directory of the odd path is now visible. A plain file that was made earlier is found here; a writer that
-        // makes one later finds our odd file.
+        // The directory of the odd path is now visible. A plain file that was created earlier is found here; a writer
+        // that creates one later finds our odd file.
         let is_taken = match plain(&self.bucket, key) {
             Some(place) => self.inner.volume.open_file(&self.bucket, &place)?.is_some(),
             None => false,
@@ -289,8 +289,8 @@ impl StagedFile {
         Ok(renamed)
     }
 
-    /// Gives an unnamed file a hidden name: its inode, which no other staged file of this file system has, so that no
-    /// random number is needed.
+    /// Gives an unnamed file a hidden name: its inode number, which no other staged file on this file system has, so
+    /// that no random number is needed.
     fn hide(&self) -> Result<HiddenName> {
         let mut name = self.inode.map_or_else(hidden_name, |inode| Ok(hidden_name_of(inode)))?;
         for race in 0..MAX_RACES {
@@ -311,7 +311,7 @@ impl StagedFile {
         Err(ErrorKind::ConditionalConflict.into())
     }
 
-    /// Finds or makes the parent directory again after a delete removed it. Returns `false` if a file of another key
+    /// Finds or recreates the parent directory after a delete has removed it. Returns `false` if a file of another key
     /// has taken its place, so that `key` is now an odd key.
     fn reopen_parent(&mut self, key: Option<&Key>) -> Result<bool> {
         match self.sharing().is_shared() {

@@ -24,7 +24,7 @@ use crate::sidecar::{RECORD_BYTES, decode_record};
 use crate::stage::{give_way, is_bare};
 use crate::volume::{RootVolume, unreadable};
 
-/// The maximum size of content on a shared file system that is read at once.
+/// The maximum size of content that is read as soon as its file is opened on a shared file system.
 const SMALL_BYTES: u64 = 64 << 10;
 
 /// The open file of an object.
@@ -129,16 +129,16 @@ impl NameLookup {
 }
 
 impl RootVolume {
-    /// Describes the file at `place` by its name. Returns `None` if it is missing or has to be opened. Cost: as for
-    /// [`RootVolume::describe_in`].
+    /// Describes the file at `place` without opening it. Returns `None` if it is missing or has to be opened. Cost: as
+    /// for [`RootVolume::describe_in`].
     pub(crate) fn describe(&self, place: &ObjectPath) -> Result<Option<ObjectInfo>> {
         let Ok(dir) = self.dirs.open(&self.root, &place.dir) else { return Ok(None) };
         Ok(self.describe_in(&dir, &place.name)?.found())
     }
 
-    /// Describes the object at `key` by its name. Returns `Missing` only if the object is at none of its possible
-    /// paths. Cost: as for [`RootVolume::describe_in`]; if the object is missing, usually one `fstat`, and two for a
-    /// key with a `/`.
+    /// Describes the object at `key` without opening it. Returns `Missing` only if the object is at none of its
+    /// possible paths. Cost: as for [`RootVolume::describe_in`]; if the object is missing, usually one `fstat`, and two
+    /// for a key with a `/`.
     fn describe_object(&self, bucket: &Bucket, key: &Key) -> Result<NameLookup> {
         let Some(place) = plain(bucket, key) else { return Ok(NameLookup::Unclear) };
         let Ok(dir) = self.dirs.open(&self.root, &place.dir) else { return Ok(NameLookup::Unclear) };
@@ -168,7 +168,7 @@ impl RootVolume {
             return Ok(NameLookup::Found(NamedObject { stat: *stat, recorded: None }));
         }
         let mut buffer = [0; RECORD_BYTES];
-        // Read before the next call, so that every later change gives the file another time.
+        // Determined before the next call, so that every later change gives the file another time.
         let is_settled = is_settled(stat);
         // A record that is sealed for this size and time belongs to this version. Otherwise the file may have been
         // replaced between the two calls.
@@ -186,8 +186,8 @@ impl RootVolume {
         }
     }
 
-    /// Whether `name` still has the state `stat`, and has had it since it was read. A rename also changes that state, so
-    /// a file that was replaced in between and put back is noticed. False if other nodes may change the file.
+    /// Whether `name` still has the state `stat`, and has had it since `stat` was read. A rename also changes that
+    /// state, so a file that was replaced in between and put back is noticed. False if other nodes may change the file.
     fn is_still(&self, dir: impl AsFd, name: &str, stat: &FileStat) -> bool {
         self.is_local(stat.device) && stat_in(dir, name).is_ok_and(|now| now == *stat)
     }
@@ -266,9 +266,9 @@ impl RootVolume {
         Ok(ObjectFile { file, stat, recorded: Some(Box::new(record.unseal_for(&stat))) })
     }
 
-    /// Returns the state of a file that has no record according to `stat`. If reads ask the server first, this is the
-    /// server's state where a FUSE client may still show the state before another node stored a record. Cost: none on
-    /// local file systems and NFS.
+    /// Returns the state of a file that has no record according to `stat`. If reads ask the server first, the state
+    /// comes from the server on file systems whose FUSE client may still show the state from before another node stored
+    /// a record. Cost: none on local file systems and NFS.
     fn state_of_bare(&self, file: &File, stat: FileStat) -> Result<FileStat> {
         match self.is_strong() && self.sharing_on(file, stat.device) == FileSystemSharing::Unknown {
             true => {
@@ -280,7 +280,7 @@ impl RootVolume {
 
     /// Returns the state of a file whose record is newer than `stat`. If another node has completed an upload of which
     /// this node has written a part, a FUSE client may show the earlier size and time of the file for as long as it
-    /// keeps names. Returns `stat` if size and time do not change for that long: then a program has set the time back.
+    /// caches names. Returns `stat` if size and time do not change for that long: then a program has set the time back.
     #[cold]
     fn stat_of_sealed(&self, file: &File, stat: FileStat, record: &Record) -> Result<FileStat> {
         if self.sharing_on(file, stat.device) != FileSystemSharing::Unknown {
@@ -453,9 +453,9 @@ impl SharedStore {
         Ok(OpenObject { info, range, content })
     }
 
-    /// Returns the content of a file, to be read later. FUSE may open a file on its server only at the first read, when
-    /// another node may already have removed the file. So on such a file system the first byte is read now, or all
-    /// bytes if the content is small. `device` is the device of the file.
+    /// Returns the content of a file, to be read later. FUSE may open a file on its server only at the first read, by
+    /// which time another node may have removed the file. On such a file system, the first byte is therefore read now,
+    /// or all bytes if the content is small. `device` is the device of the file.
     fn content(&self, region: FileRegion, device: u64) -> Result<ObjectContent> {
         if self.volume.sharing_on(&region.file, device) != FileSystemSharing::Unknown {
             return Ok(ObjectContent::File(region));
@@ -515,7 +515,7 @@ impl SharedStore {
         read_exactly(&file, range, buffer).map(|()| size)
     }
 
-    /// Reads `ranges` of one version with one open. Further cost: one `pread` for each range.
+    /// Opens the file once and reads `ranges` of it, all from one version. Further cost: one `pread` for each range.
     pub(crate) fn read_ranges(
         &self,
         bucket: &Bucket,

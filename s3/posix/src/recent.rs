@@ -26,18 +26,18 @@ impl Default for RecentPuts {
     }
 }
 
-/// The hash of a key. It is computed once for each operation, because that costs more than a look-up.
+/// The hash of a key. It is computed once for each operation, because computing it costs more than a look-up.
 #[derive(Clone, Copy)]
 pub(crate) struct KeyHash(u64);
 
 impl RecentPuts {
-    /// Returns the hash by which the table knows a key.
+    /// Returns the hash that the table stores for a key.
     pub(crate) fn hash(&self, bucket: &Bucket, key: &Key) -> KeyHash {
         KeyHash(self.hasher.hash_one((bucket.as_str(), key.as_str())).max(1))
     }
 
-    /// Returns whether this process has put the key, and since then has not deleted it, and no other key has displaced
-    /// it from the table.
+    /// Returns whether this process has put the key and not deleted it since, and no other key has displaced it from
+    /// the table.
     pub(crate) fn contains(&self, key: KeyHash) -> bool {
         self.slot(key).load(Ordering::Relaxed) == key.0
     }

@@ -24,8 +24,8 @@
 //!  21  legal hold    1 byte: 0 off, 1 on
 //! ```
 //!
-//! Fields with unknown tags are skipped, so that a later version can add fields. A file without the attribute was made
-//! by a POSIX program, and has an empty record.
+//! Fields with unknown tags are skipped, so that a later version can add fields. A file without the attribute was
+//! created by a POSIX program, and has an empty record.
 
 use fordway_store::{
     BoxedMetadata, Checksum, ChecksumAlgorithm, ChecksumFormat, ChecksumType, ETag, ETagPolicy, ObjectLock,
@@ -67,7 +67,8 @@ pub(crate) struct Record {
     pub(crate) upload_checksum: Option<ChecksumFormat>,
     /// Whether the rest of the record is in a sidecar file.
     pub(crate) is_apart: bool,
-    /// The upload that the object was completed from. It shows that a repeated completion was already done.
+    /// The upload that the object was completed from. It shows that a completion that is requested again has already
+    /// succeeded.
     pub(crate) made_by: Option<UploadId>,
     /// The lock of this version.
     pub(crate) lock: ObjectLock,
@@ -109,9 +110,9 @@ impl Record {
         !(has_content || has_names || has_settings || *is_apart || !metadata.is_empty() || !tags.is_empty())
     }
 
-    /// Whether the record was sealed for content that is newer than `stat`, or of the same time but another size, so
-    /// that `stat` may come from a cache. False for a record older than a minute, because no cache keeps a state for so
-    /// long.
+    /// Whether the record was sealed for content that is newer than `stat`, or has the same time but a different size,
+    /// so that `stat` may come from a cache. False for a record older than a minute, because no cache keeps a state for
+    /// that long.
     pub(crate) fn is_newer_than(&self, stat: &FileStat) -> bool {
         let Some(seal) = self.seal.filter(|seal| *seal != ContentSeal::of(stat)) else { return false };
         let now = || i64::try_from(now_ns()).unwrap_or(i64::MAX);

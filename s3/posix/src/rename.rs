@@ -110,8 +110,8 @@ impl ObjectRename<'_> {
         }
     }
 
-    /// Gives the object a new key: at its plain path, or at its odd path if that is taken by a directory or by the
-    /// object of another key. Returns `false` if another writer has just created the object.
+    /// Gives the object a new key: at its plain path, or at its odd path if the plain path is taken by a directory or
+    /// by the object of another key. Returns `false` if another writer has just created the object.
     fn move_to_new(&self, source: &ObjectPath) -> Result<bool> {
         if let Some(place) = plain(self.bucket, self.to) {
             match self.move_to(source, &place) {
@@ -129,8 +129,8 @@ impl ObjectRename<'_> {
     fn move_to(&self, source: &ObjectPath, place: &ObjectPath) -> Result<bool> {
         let dirs = self.both_dirs(source, place)?;
         let moved = match rename_new(&dirs.0, &source.name, &dirs.1, &place.name) {
-            // The file system cannot rename on the condition that the new name is free. For a moment, both keys have
-            // the object.
+            // The file system does not support a rename that fails if the new name is taken. For a moment, both keys
+            // have the object.
             Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
                 link(&dirs.0, &source.name, &dirs.1, &place.name)
                     .and_then(|()| remove_file(&dirs.0, &source.name))
@@ -158,7 +158,7 @@ impl ObjectRename<'_> {
         Ok((volume.parent_of(self.bucket, &source.dir)?, to))
     }
 
-    /// Looks both directories up again after a rename failed. Returns `false` if the rename should be tried again.
+    /// Looks up both directories again after a failed rename. Returns `false` if the rename should be tried again.
     /// Errors: any error other than a missing name or directory.
     fn lost_race(&self, source: &ObjectPath, place: &ObjectPath, errno: Errno) -> Result<bool> {
         match errno {
@@ -187,7 +187,7 @@ impl ObjectRename<'_> {
     }
 }
 
-/// Returns the numbers that identify a file.
+/// Returns the device and inode numbers, which identify a file.
 fn identity_of(stat: &FileStat) -> (u64, u64) {
     (stat.device, stat.inode)
 }

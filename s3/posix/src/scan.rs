@@ -46,8 +46,8 @@ impl<'b> BucketArea<'b> {
         path.get(self.top.len() + 1..).and_then(decode)
     }
 
-    /// Returns whether the directory at `path`, in the private area, is one that Fordway makes: a part of a long name,
-    /// or the directory of a key's versions.
+    /// Returns whether the directory at `path`, in the private area, is one that Fordway creates: a part of a long
+    /// name, or the directory of a key's versions.
     pub(crate) fn is_our_dir(&self, path: &str) -> bool {
         let (_, name) = split(path);
         let is_key = self.held == AreaKind::Versions && self.decode(path).is_some();
@@ -75,8 +75,8 @@ pub(crate) fn open_child(parent: &File, name: &str) -> Result<File, Errno> {
     open_in(parent, name, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()).map(File::from)
 }
 
-/// Calls `visit` for every entry of `dir` until it fails. The outer result holds an error of `visit`, the inner one an
-/// error of reading the directory.
+/// Calls `visit` for every entry of `dir` until it fails. The outer result holds an error from `visit`, the inner one
+/// an error from reading the directory.
 pub(crate) fn each_entry(
     dir: &File,
     mut visit: impl FnMut(&[u8], EntryKind) -> Result<()>,
@@ -102,6 +102,6 @@ pub(crate) fn known_kind(dir: &File, name: &str, kind: EntryKind) -> EntryKind {
 pub(crate) fn path_of_child(bucket: &Bucket, path: &str, name: &str) -> Option<String> {
     let path = join(path, name);
     let key_bytes = path.len() - bucket.as_str().len();
-    // Odd keys are encoded, as up to three bytes per byte, and are below a private directory.
+    // Odd keys are encoded, with up to three bytes per byte, and their paths begin with a private directory.
     (key_bytes <= 4 * MAX_KEY_BYTES).then_some(path)
 }

@@ -12,9 +12,10 @@
 //! | taking a lock, making or removing a name next to it, `O_DIRECT`, `O_EXCL` | some | no |
 //!
 //! The directory's state on NFS is not enough for a name that this node has cached as missing. If a program opens a
-//! name while another node makes it, the Linux client may cache that the name is missing, as if that had been found
-//! after the name was made: it records the directory's state when it handles the response, not when it sends the
-//! request. The name then stays missing on this node until the directory changes again. Reading the directory shows it.
+//! name while another node creates it, the Linux client may cache that the name is missing, as if this had been found
+//! after the name was created: it records the directory's state when it handles the response, not when it sends the
+//! request. The name then stays missing on this node until the directory changes again. Reading the directory reveals
+//! it.
 //!
 //! If the old file still exists under another name, as old versions do, GlusterFS shows that the name was replaced only
 //! when the directory is read.
@@ -42,7 +43,7 @@ pub(crate) const PAUSE: Duration = Duration::from_millis(10);
 const MAX_REFRESHES: usize = 60;
 /// The number of attempts after which there is a long pause.
 const QUICK_REFRESHES: usize = 10;
-/// The length of that pause, which is longer than FUSE clients keep names by default.
+/// The length of that pause, which is longer than FUSE clients cache names by default.
 pub(crate) const NAME_TIMEOUT: Duration = Duration::from_millis(1100);
 /// The number of attempts to publish that are made without a pause.
 const QUICK_RACES: usize = 4;
@@ -59,7 +60,7 @@ enum ListingCheck {
 }
 
 impl ListingCheck {
-    /// Returns the check that finds every change of another node.
+    /// Returns the check that finds every change made by another node.
     fn on(sharing: FileSystemSharing) -> Self {
         match sharing {
             FileSystemSharing::Local => ListingCheck::Never,
@@ -69,7 +70,8 @@ impl ListingCheck {
     }
 }
 
-/// Like [`give_way`], but waits longer on a shared file system: until all attempts are used up, no cache is still valid.
+/// Like [`give_way`], but waits longer on a shared file system: by the time all attempts are used up, every cache entry
+/// has expired.
 pub(crate) fn give_way_on(sharing: FileSystemSharing, race: usize) {
     match sharing.is_shared() && race >= QUICK_RACES {
         true => std::thread::sleep(PAUSE),
@@ -77,8 +79,8 @@ pub(crate) fn give_way_on(sharing: FileSystemSharing, race: usize) {
     }
 }
 
-/// Checks on NFS that a name exists before it is opened. If a missing name is opened while another node makes it, the
-/// client may keep the name as missing; reading the state of the name has no such effect. Errors: from `newfstatat`.
+/// Checks on NFS that a name exists before it is opened. If a missing name is opened while another node creates it, the
+/// client may keep the name cached as missing; a `stat` of the name has no such effect. Errors: from `newfstatat`.
 /// Cost: one `newfstatat` on NFS, otherwise none.
 pub(crate) fn look_before_opening(
     dir: impl AsFd,
@@ -91,8 +93,8 @@ pub(crate) fn look_before_opening(
     }
 }
 
-/// Opens a file of a bucket's private directory `dir` by `open`, which gets its name. On NFS, also tries the file's spare
-/// name: while a file is replaced that is open on the replacing node, it has no other (see
+/// Opens a file of a bucket's private directory `dir` with `open`, which receives the file's name. On NFS, also tries
+/// the file's spare name: while a node replaces a file that is open on that node, the file has no other name (see
 /// [`StagedFile::publish_private`](crate::stage::StagedFile::publish_private)). Errors: from `open`. Further cost on
 /// NFS if the file is missing: two more attempts, and one `statx`.
 pub(crate) fn open_spared<T>(
@@ -113,7 +115,7 @@ pub(crate) fn open_spared<T>(
 }
 
 /// Returns the state of a file on the server; the file must be open for reading. The client of GlusterFS returns the
-/// state from a cache, but the server's response to a read also contains the state, and renews that cache. If the
+/// state from a cache, but the server's response to a read also contains the state, and refreshes that cache. If the
 /// kernel has cached the byte that is read, the state may still come from the client's cache. Cost: one `pread`, one
 /// `statx`.
 pub(crate) fn stat_at_server(file: impl AsFd) -> Result<FileStat, Errno> {
@@ -148,8 +150,9 @@ impl RootVolume {
         self.config.consistency == ReadConsistency::Strong
     }
 
-    /// Returns the device of the shared file system that calls for `bucket` use, and the directory by which its server can
-    /// be asked, as far as they are known. `bucket` is as for [`fordway_store::Store::file_server`]. Cost: no system call.
+    /// Returns the device of the shared file system that calls for `bucket` use, and the directory through which its
+    /// server can be queried, as far as they are known. `bucket` is as for [`fordway_store::Store::file_server`]. Cost:
+    /// no system call.
     pub(crate) fn remote_dir(&self, bucket: &str) -> Option<(u64, String)> {
         let of_bucket = self.private.remote_bucket(bucket);
         of_bucket.or_else(|| Some((self.own_remote_device()?, ROOT_DIR.to_owned())))
@@ -208,7 +211,7 @@ impl RootVolume {
         bucket.map_or(FileSystemSharing::Unknown, |bucket| self.sharing_of(&bucket))
     }
 
-    /// Looks the directory at `path` up again before it is listed, if reads ask the server first. The directories above
+    /// Looks up the directory at `path` again before it is listed, if reads ask the server first. The directories above
     /// it are looked up again as well, unless this listing has just read its parent.
     pub(crate) fn freshen_dir(&self, path: &str, is_parent_fresh: bool, sharing: FileSystemSharing) {
         if !self.is_strong() || !sharing.is_shared() {
@@ -232,8 +235,8 @@ impl RootVolume {
         }
     }
 
-    /// Refreshes `dir` and the directories above it, and makes those that the server no longer has. After another node
-    /// has removed a directory, MooseFS shows it for another second, but does make the directory when asked to.
+    /// Refreshes `dir` and the directories above it, and recreates those that the server no longer has. After another
+    /// node has removed a directory, MooseFS still shows it for another second, but allows it to be created again.
     pub(crate) fn renew_dirs(&self, bucket: &Bucket, dir: &str) {
         self.refresh_dirs(dir);
         // The caller opens the directory again and sees the error.
@@ -253,12 +256,12 @@ impl RootVolume {
                     self.dirs.forget(&place.dir);
                     return Ok(());
                 }
-                // GlusterFS keeps a name in its cache as long as the name is used more often than once a second.
+                // GlusterFS keeps a name cached as long as the name is used more often than once a second.
                 Ok(false) if attempt % QUICK_REFRESHES == QUICK_REFRESHES - 1 => {
                     std::thread::sleep(NAME_TIMEOUT);
                 }
                 Ok(false) => std::thread::sleep(PAUSE),
-                // This node may remember as missing a directory that another node has made.
+                // This node may have cached that the directory is missing, although another node has created it.
                 Err(Errno::NOENT) if attempt == 0 => self.refresh_dirs(&place.dir),
                 Err(Errno::NOENT | Errno::NOTDIR | Errno::NAMETOOLONG) => return Ok(()),
                 Err(Errno::STALE) => self.refresh_dirs(&place.dir),
@@ -268,8 +271,8 @@ impl RootVolume {
         Err(ErrorKind::ConditionalConflict.into())
     }
 
-    /// Looks a name up again at the server. Returns whether this node's cached entry agrees with the directory, as far as
-    /// `check` requires.
+    /// Looks up a name again at the server. Returns whether this node's cached entry agrees with the directory, as far
+    /// as `check` requires.
     fn try_refresh(
         &self,
         place: &ObjectPath,

@@ -27,8 +27,8 @@ pub(crate) const RECORD_BYTES: usize = 512;
 pub(crate) const ATTRIBUTE_BYTES: usize = 3 * 1024;
 /// The maximum number of bytes of a record: enough for 10,000 parts with their checksums, with room to spare.
 pub(crate) const MAX_RECORD_BYTES: usize = 1 << 20;
-/// If a file system has more free bytes than this, `ENOSPC` for an attribute means only that the attribute does not
-/// fit.
+/// If a file system has more free bytes than this, `ENOSPC` for an attribute means only that the attribute is too
+/// large.
 const SOME_ROOM_BYTES: u64 = 1 << 20;
 
 /// The record in an open file's attribute.
@@ -48,8 +48,8 @@ pub(crate) struct LeavingFile {
 
 impl RootVolume {
     /// Returns the record of the object in the open `file`, whose state is `stat`, or the default record if a POSIX
-    /// program made the file. If `is_apart` is set in the returned record, the sidecar file with the rest is missing.
-    /// Cost: one `fgetxattr`, unless the object is bare. Errors: `Corrupt`.
+    /// program created the file. If `is_apart` is set in the returned record, the sidecar file with the rest is
+    /// missing. Cost: one `fgetxattr`, unless the object is bare. Errors: `Corrupt`.
     pub(crate) fn load_record(&self, bucket: &Bucket, file: &File, stat: &FileStat) -> Result<Record> {
         if is_bare(stat) {
             return Ok(Record::default());

@@ -18,7 +18,7 @@ use crate::format::read_trusted;
 pub(crate) struct FileSystemTraits {
     /// Whether other nodes may change it.
     pub(crate) sharing: FileSystemSharing,
-    /// The reason why nothing must be written to it, with advice.
+    /// The reason why nothing may be written to it, with advice.
     pub(crate) unfit: Option<MountProblem>,
 }
 
@@ -34,7 +34,7 @@ impl FileSystemTraits {
 
 /// The file in the root's private directory with the verdict of `fordway doctor --shared`.
 const VERDICT: &str = "verdict";
-/// The permissions of the group and of others to write.
+/// The write permissions of the group and of others.
 const WRITABLE_BY_OTHERS: u32 = 0o022;
 
 /// Examines the file system of a root as [`FileSystemTraits::of`] does, and considers the verdict in the root. The

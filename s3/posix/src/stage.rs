@@ -2,7 +2,7 @@
 //!
 //! A *bare* object is completely described by its file alone. A put with the ETag policy `fast` and without metadata,
 //! tags or checksum creates such an object. Its ETag is derived from the file's inode, size and modification time, and
-//! Fordway sets that time with nanosecond precision. File systems take times from a clock that ticks every few
+//! Fordway sets that time with nanosecond precision. File systems take timestamps from a clock that ticks every few
 //! milliseconds, and an inode may be freed and reused within a tick; but no two files have the same inode within the
 //! same nanosecond. The sticky bit, which has no meaning for files on Linux, marks a file without a record. This saves
 //! a reader one system call, and a writer two. Without that bit a reader looks for a record; if there is none, the
@@ -68,7 +68,7 @@ pub(crate) struct HiddenName {
     pub(crate) name: String,
     /// Whether the file is removed if it is not published.
     pub(crate) is_temporary: bool,
-    /// The directory that was made for this file alone. It is dropped, and thereby removed, after the file.
+    /// The directory that was created for this file alone. It is dropped, and thereby removed, after the file.
     pub(crate) _shelter: Option<StagingDirectory>,
 }
 
@@ -96,8 +96,8 @@ impl StagedFile {
         StagedFile::with_mode(inner, bucket, place, false, FILE_MODE)
     }
 
-    /// Like [`StagedFile::at`], for a file with this mode before the process's umask. `is_plain` says whether `place` is
-    /// the plain path of a key.
+    /// Like [`StagedFile::at`], for a file with this mode before the process's umask. `is_plain` says whether `place`
+    /// is the plain path of a key.
     pub(crate) fn with_mode(
         inner: &Arc<SharedStore>,
         bucket: &Bucket,
@@ -157,7 +157,8 @@ impl StagedFile {
         Err(ErrorKind::ConditionalConflict.into())
     }
 
-    /// Replaces the started file by `file`, which has the name `name` in `dir` and keeps it if it is not published.
+    /// Replaces the started file with `file`, which has the name `name` in `dir`. If `file` is not published, it keeps
+    /// that name.
     pub(crate) fn with_existing(self, file: OwnedFd, dir: DirectoryHandle, name: &str) -> Self {
         let hidden = Some(HiddenName { dir, name: name.to_owned(), is_temporary: false, _shelter: None });
         let StagedFile { inner, bucket, place, is_plain, parent, contents, started, written, .. } = self;
@@ -229,8 +230,8 @@ impl StagedFile {
         Ok(())
     }
 
-    /// Switches to `place`, the path of another object, if it is in the directory that the file was made in: the file
-    /// has that directory's group, access list and quota. Cost: two `fstat`.
+    /// Switches to `place`, the path of another object, if that path is in the directory that the file was created in:
+    /// the file has that directory's group, access list and quota. Cost: two `fstat`.
     pub(crate) fn retarget(&mut self, place: ObjectPath<'_>) -> bool {
         if !self.is_plain || place.dir != self.place.dir {
             return false;
@@ -328,9 +329,9 @@ impl StagedFile {
 
     /// Publishes the file at its path, and replaces any file there. Only for files that no other writer publishes.
     ///
-    /// If a program on this node has the old file open, the client of an NFS server gives that file another name before
-    /// it renames the new one, so other nodes see no file for the time of a request. A bucket without its policy or its
-    /// `versioning` would do harm, so such a file keeps a spare name for that time.
+    /// If a program on this node has the old file open, the NFS client gives that file another name before it renames
+    /// the new one, so other nodes see no file for the duration of one request. It would do harm if a bucket appeared
+    /// to have no policy or no `versioning`, so such a file keeps a spare name during that time.
     pub(crate) fn publish_private(mut self) -> Result<()> {
         self.show_content()?;
         self.sync_content()?;
@@ -355,7 +356,7 @@ impl StagedFile {
         }
     }
 
-    /// Publishes the file at its path unless there is a file already.
+    /// Publishes the file at its path unless a file is already there.
     pub(crate) fn publish_if_new(mut self) -> Result<()> {
         self.show_content()?;
         self.sync_content()?;
@@ -372,8 +373,8 @@ impl StagedFile {
     }
 }
 
-/// Yields the processor before attempt number `race` (from 0). A directory that is being removed may still be found
-/// until the remover is done, and the remover may be waiting for this processor.
+/// Yields the processor before attempt number `race` (counted from 0). A directory that is being removed may still be
+/// found until the remover is done, and the remover may be waiting for this processor.
 pub(crate) fn give_way(race: usize) {
     match race {
         0 => {}
@@ -397,8 +398,8 @@ pub(crate) fn made_of(record: &Record, stat: &FileStat) -> PutResult {
 }
 
 /// Returns an ETag that no other version of any object has. While the file exists, no other file has its inode. A later
-/// file with that inode has another time. In case the clock is coarse or was set back, the ETag also contains a counter
-/// of the process and random bits that differ between processes.
+/// file with that inode has a different time. In case the clock is coarse or was set back, the ETag also contains a
+/// counter of the process and random bits that differ between processes.
 pub(crate) fn unique_etag(stat: &FileStat) -> ETag {
     static VERSIONS: AtomicU64 = AtomicU64::new(0);
     static PROCESS: LazyLock<u64> = LazyLock::new(|| getrandom::u64().unwrap_or_default());
@@ -419,9 +420,9 @@ pub(crate) fn hidden_name_of(number: u64) -> String {
     format!("{number:016x}")
 }
 
-/// Sets the modification time of a newly written file explicitly, so that its client does not change it later. The
-/// client of MooseFS records the time of each write by its own clock, and sends it to the server seconds later; the
-/// server keeps the later time. The seal of an object would then not match its file. A client that sets the time
+/// Sets the modification time of a newly written file explicitly, so that the file system's client does not change it
+/// later. The MooseFS client records the time of each write by its own clock, and sends it to the server seconds later;
+/// the server keeps the later time. The seal of an object would then not match its file. A client that sets the time
 /// explicitly discards the times of its writes.
 pub(crate) fn settle_time(file: impl AsFd) {
     // Without permission or support, the time remains unchanged.

@@ -3,8 +3,8 @@
 //! A put of a small object costs several microseconds in the kernel, so a large batch of puts is distributed over one
 //! thread per core. On two cores of a virtual machine, 256 objects of 3,901 B then take 0.85 times as long as in a
 //! loop, but 64 objects take 0.97 times as long, which is not a gain. Gets and heads are cheaper than waking a thread:
-//! distributed, they took 1.2 to 1.5 and 1.1 times as long as in a loop, so they run in a loop. `bench/store-vs-posix`
-//! measures the current choice.
+//! when distributed, they took 1.2 to 1.5 times and 1.1 times as long, respectively, as in a loop, so they run in a
+//! loop. `bench/store-vs-posix` measures the current choice.
 
 use std::sync::{Arc, OnceLock};
 

@@ -1,7 +1,7 @@
 //! The names and the order of a key's versions.
 //!
 //! A version ID begins with the version's creation time, which is later than any ORDER that the key had at that time.
-//! The creation time becomes the version's ORDER, so the version is archived, and found again by its ID, without
+//! The creation time becomes the version's ORDER, so the version can be archived, and later found by its ID, without
 //! reading the directory. The IDs that earlier releases generated, and `null`, contain no order; for those, the
 //! directory is read.
 
@@ -98,9 +98,9 @@ pub(crate) fn read_names(dir: &File) -> Result<NameBlock, Errno> {
 /// The versions of a key, from the newest to the oldest.
 #[derive(Default)]
 pub(crate) struct KeyVersions {
-    /// The latest version, if there is one that was not shown yet.
+    /// The latest version, if there is one that has not been shown yet.
     latest: Option<ObjectInfo>,
-    /// The ID of the latest version. If the same version is also among the old ones, that name is ignored.
+    /// The ID of the latest version. If this version is also among the old ones, its name there is ignored.
     latest_id: Option<VersionId>,
     names: Arc<NameBlock>,
     /// The names still to be shown are those before this position.

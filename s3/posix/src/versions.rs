@@ -1,15 +1,15 @@
 //! Old versions and delete markers of a bucket that keeps them.
 //!
-//! The latest version is where an object without versions would be, so POSIX programs see it. An overwritten or deleted
-//! version gets a second name in the key's directory below `versions/` before it loses its first name:
+//! The latest version is stored where an object without versions would be, so POSIX programs see it. An overwritten or
+//! deleted version gets a second name in the key's directory below `versions/` before it loses its first name:
 //!
 //! ```text
 //! versions/KEY/ORDER-VERSION           an old version; ORDER (16 hex digits) rises with time
 //! versions/KEY/ORDER-VERSION-marker    a delete marker, empty
 //! ```
 //!
-//! If a process is killed in between, a version has both names; it is then the latest, and the other name is ignored.
-//! All of this happens under the key's lock.
+//! If a process is killed in between, a version has both names; it is then the latest, and its name below `versions/`
+//! is ignored. All of this happens under the key's lock.
 
 use std::cell::OnceCell;
 use std::fs::File;
@@ -151,13 +151,13 @@ impl RootVolume {
             false => read_dir_briefly(&dir, |name, _| str::from_utf8(name).into_iter().for_each(&mut visit)),
         });
         match read {
-            // Fordway makes only a directory here; anything else counts as empty.
+            // Fordway creates only a directory here; anything else counts as empty.
             Ok(()) | Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(()),
             Err(errno) => Err(from_errno(errno, "reading .fordway")),
         }
     }
 
-    /// Makes a name in the key's versions directory. If the directory is gone, makes it again: another process may have
+    /// Creates a name in the key's versions directory. If the directory is gone, recreates it: another process may have
     /// removed the last name in it while this process holds the directory open.
     fn among_versions(
         &self,
@@ -235,7 +235,7 @@ impl RootVolume {
                 }
             }
         }
-        // Another writer, which needs no lock for this, has just made a newer version.
+        // Another writer, which needs no lock for this, has just created a newer version.
         Ok(())
     }
 
@@ -398,8 +398,8 @@ impl SharedStore {
         self.remove_marker(bucket, key, contents).map(drop)
     }
 
-    /// Ends a delete whose process was killed after it had made the delete marker: removes the version that is still the
-    /// latest. Returns whether there was such a delete. Cost: one read of the key's versions directory.
+    /// Finishes a delete whose process was killed after it had created the delete marker: removes the version that is
+    /// still the latest. Returns whether there was such a delete. Cost: one read of the key's versions directory.
     pub(crate) fn end_delete(&self, bucket: &Bucket, key: &Key, contents: AreaContents) -> Result<bool> {
         let archived = self.volume.archived(bucket, key)?;
         if !archived.first().is_some_and(|newest| newest.is_marker) {
@@ -407,8 +407,8 @@ impl SharedStore {
         }
         let Some((place, opened)) = self.volume.locate(bucket, key, contents)? else { return Ok(false) };
         let (version, lock) = (opened.version(), opened.record().lock);
-        // The latest version also has a name among the old ones while it is deleted. It has one after the delete marker that
-        // hid it was removed, too, but then no delete marker is newer.
+        // While the latest version is being deleted, it also has a name among the old ones. It has one as well after
+        // the delete marker that hid it was removed, but then no delete marker is newer.
         if !archived.iter().any(|found| !found.is_marker && found.version == version) {
             return Ok(false);
         }
@@ -490,7 +490,7 @@ impl SharedStore {
         options: &DeleteOptions,
         contents: AreaContents,
     ) -> Result<DeleteResult> {
-        // Checked before anything is made among the old versions.
+        // This is checked before any name is created among the old versions.
         if let Some(place) = plain(bucket, key)
             && let Ok(dir) = self.volume.dirs.open(&self.volume.root, &place.dir)
         {
@@ -649,7 +649,7 @@ impl SharedStore {
             if version_of(&now) == Some(&Some(found.version.clone())) {
                 return Ok(now.map(|info| summary(key, info)));
             }
-            // The version was in neither place twice, and nothing changed in between, so it is gone.
+            // Neither place had the version on two successive look-ups, and nothing changed in between, so it is gone.
             let now = Some(version_of(&now).cloned());
             if now == seen {
                 break;

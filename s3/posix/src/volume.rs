@@ -23,7 +23,7 @@ use crate::stage::{DIR_MODE, MAX_RACES, give_way, sync_dir};
 use crate::{Durability, PosixConfig, ReadConsistency, format};
 
 /// The root directory with its cached state: held directories, and the contents of each bucket's private area. It
-/// finds, opens and describes files, and makes directories; [`crate::SharedStore`] takes locks and publishes files.
+/// finds, opens and describes files, and creates directories; [`crate::SharedStore`] takes locks and publishes files.
 pub(crate) struct RootVolume {
     pub(crate) path: PathBuf,
     pub(crate) root: BucketTree,
@@ -121,8 +121,8 @@ impl RootVolume {
         Ok(self.private.glance(&self.root, bucket).map_err(unreadable)?.contents)
     }
 
-    /// Like [`RootVolume::contents`], but the result may be 10 ms old, unless other nodes may change the file system and
-    /// reads ask the server first. Cost: usually none.
+    /// Like [`RootVolume::contents`], but the result may be up to 10 ms old, unless other nodes may change the file
+    /// system and reads ask the server first. Cost: usually none.
     pub(crate) fn contents_for_write(&self, bucket: &Bucket) -> Result<AreaContents> {
         let contents = self.private.glance_for_write(&self.root, bucket, self.config.consistency);
         contents.map_err(unreadable)
@@ -136,7 +136,7 @@ impl RootVolume {
     }
 
     /// Returns whether other nodes may change the file system of `file`, which is on `device`. Cost: none on the root's
-    /// device; elsewhere, one `fstatfs` each second.
+    /// device; elsewhere, at most one `fstatfs` per second.
     pub(crate) fn sharing_on(&self, file: impl AsFd, device: u64) -> FileSystemSharing {
         if device == self.device {
             return self.site.sharing;
@@ -154,8 +154,8 @@ impl RootVolume {
         device == self.device && !self.site.sharing.is_shared()
     }
 
-    /// Returns the directory at `dir` in `bucket`, and makes it with all its parents if it is missing.
-    /// Errors: `NoSuchBucket`; `NoSuchKey` if a parent is a file.
+    /// Returns the directory at `dir` in `bucket`, and creates it with all its parents if it is missing. Errors:
+    /// `NoSuchBucket`; `NoSuchKey` if a parent is a file.
     pub(crate) fn parent_of(&self, bucket: &Bucket, dir: &str) -> Result<DirectoryHandle> {
         let missing = |errno| match errno {
             Errno::NOENT | Errno::NOTDIR if dir == bucket.as_str() => ErrorKind::NoSuchBucket.into(),
@@ -180,7 +180,7 @@ impl RootVolume {
             }
             match self.make_dirs(bucket, dir) {
                 Ok(made) if !is_private => return Ok(self.dirs.keep(dir, made)),
-                // Another process is removing empty directories while we make them, so start again.
+                // Another process is removing empty directories while we create them, so start again.
                 Ok(_) | Err(Errno::NOENT) => {}
                 Err(errno) => return Err(from_errno(errno, "making the directory")),
             }
@@ -189,8 +189,9 @@ impl RootVolume {
         Err(ErrorKind::ConditionalConflict.into())
     }
 
-    /// Makes `dir` and its parents below the bucket, each marked as made by Fordway, so that Fordway may remove it.
-    /// Returns `dir`, opened. Cost of a new level outside the private area: `mkdirat`, `openat`, `fsetxattr`, `close`.
+    /// Creates `dir` and its parents below the bucket, each marked as created by Fordway, so that Fordway may remove
+    /// it. Returns `dir`, opened. Cost of a new level outside the private area: `mkdirat`, `openat`, `fsetxattr`,
+    /// `close`.
     pub(crate) fn make_dirs(&self, bucket: &Bucket, dir: &str) -> Result<File, Errno> {
         let below = dir.strip_prefix(bucket.as_str()).unwrap_or_default();
         let mut path = bucket.as_str().to_owned();
@@ -229,7 +230,7 @@ impl RootVolume {
             .and_then(|dir| open_in(dir, ".", OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()))
             .and_then(|dir| read_dir(dir, |name, _| names.extend(String::from_utf8(name.to_vec()))));
         match read {
-            // Fordway makes only a directory here; anything else counts as empty.
+            // Fordway creates only a directory here; anything else counts as empty.
             Ok(()) | Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(names),
             Err(errno) => Err(from_errno(errno, "reading .fordway")),
         }
@@ -240,15 +241,15 @@ pub(crate) fn unreadable(errno: Errno) -> Error {
     from_errno(errno, "reading .fordway and .fordway/versioning, as every writer must")
 }
 
-/// Opens a directory that was made just now, and marks it as made by Fordway. On a file system without attributes, the
-/// directory is not marked.
+/// Opens a directory that was just created, and marks it as created by Fordway. On a file system without attributes,
+/// the directory is not marked.
 fn open_new_dir(parent: &File, name: &str) -> Result<File, Errno> {
     match open_in(parent, name, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()) {
         Ok(dir) => {
             let _ = set_xattr(&dir, OUR_DIR, b"1");
             Ok(dir.into())
         }
-        // The umask may deny the process itself access to the directories that it makes.
+        // The umask may deny the process itself access to the directories that it creates.
         Err(Errno::ACCESS) => {
             open_in(parent, name, OFlags::PATH | OFlags::DIRECTORY, Mode::empty()).map(File::from)
         }
@@ -262,7 +263,7 @@ pub enum LinkRule {
     /// Anywhere beneath the root, including another bucket.
     #[default]
     BeneathRoot,
-    /// Only within the bucket, which must itself not be a link. For users who may access only some buckets.
+    /// Only within the bucket, which must not itself be a link. For users who may access only some buckets.
     BeneathBucket,
 }
 
@@ -295,11 +296,11 @@ impl BucketTree {
         }
     }
 
-    /// Opens the directory at `path` (`O_PATH`), so that names in it can be made and removed. A link on the way must
-    /// belong to the caller or to root: otherwise any user who may write to a bucket could make another user's
-    /// programs, which remove or overwrite listed files, do so in another directory of their user. Cost: as for
-    /// [`BucketTree::open_beneath`]; if the path contains a link, four calls for each name in it as well. Errors: also
-    /// `LOOP` for a link of another user.
+    /// Opens the directory at `path` (`O_PATH`), so that names in it can be created and removed. Any link in the path
+    /// must belong to the caller or to root: otherwise any user who may write to a bucket could trick another user's
+    /// programs that remove or overwrite listed files into doing so in a different directory of that user. Cost: as for
+    /// [`BucketTree::open_beneath`]; if the path contains a link, also four calls for each name in the path. Errors:
+    /// also `LOOP` for another user's link.
     pub(crate) fn open_to_change(&self, path: &str) -> Result<File, Errno> {
         let flags = OFlags::PATH | OFlags::DIRECTORY;
         let open = |links| self.root.open_from(self.dir(), path, links, flags, Mode::empty());

@@ -22,7 +22,8 @@ use crate::stage::{FILE_MODE, StagedFile, bare_mode, be_bare_no_more};
 
 /// The maximum number of bytes of an object's metadata; S3 allows 2 KiB of user metadata.
 const MAX_METADATA_BYTES: usize = 8 * 1024;
-/// The maximum number of times that a record is stored until an NFS server shows that the file has changed.
+/// The maximum number of times that a record is stored while waiting for an NFS server to show that the file has
+/// changed.
 const MAX_CHANGES: usize = 10;
 
 /// An object being written.
@@ -143,8 +144,8 @@ impl SharedStore {
                 }
                 match record.says_no_more_than(stat) {
                     true => {
-                        // Removes a sidecar file that is left from an earlier record, or from another file that had
-                        // this inode.
+                        // Removes a sidecar file that is left over from an earlier record, or from another file that
+                        // had this inode.
                         if self.volume.contents(bucket)?.has_meta {
                             self.volume.remove_sidecar_of(bucket, stat);
                         }
@@ -168,9 +169,9 @@ impl SharedStore {
     }
 
     /// Like [`SharedStore::store_record`], for a file that readers may have open. On NFS, repeats the call until the
-    /// server shows another time of change. A client takes its cached attributes for current while that time stays the
-    /// same, and the clock of many servers advances in steps of several milliseconds. Further cost: none on other file
-    /// systems; two round trips on NFS.
+    /// server shows a different change time. A client considers its cached attributes current as long as that time
+    /// stays the same, and the clock of many servers advances in steps of several milliseconds. Further cost: none on
+    /// other file systems; two round trips on NFS.
     pub(crate) fn change_record(
         self: &Arc<Self>,
         bucket: &Bucket,
@@ -280,7 +281,7 @@ impl SharedStore {
     }
 }
 
-/// Whether the options contain neither metadata, tags nor a lock.
+/// Whether the options contain no metadata, no tags and no lock.
 fn says_nothing(options: &PutOptions) -> bool {
     options.metadata.is_empty() && options.tags.is_empty() && options.lock.is_none()
 }

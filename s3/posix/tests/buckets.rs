@@ -1,4 +1,4 @@
-//! Tests what a refused removal of a bucket must keep, and what a successful one must not leave behind.
+//! Tests what must be kept when the removal of a bucket is refused, and what must not be left behind when it succeeds.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -26,8 +26,8 @@ fn key(key: &str) -> Key {
     Key::new(key).unwrap()
 }
 
-/// An empty directory made by a POSIX program is not an object, but prevents its bucket from being removed. The bucket
-/// must then keep its versioning state and its uploads.
+/// An empty directory created by a POSIX program is not an object, but prevents its bucket from being removed. The
+/// bucket must then keep its versioning state and its uploads.
 #[test]
 fn a_bucket_that_stays_stays_what_it_is() {
     let (dir, store) = open();
@@ -63,7 +63,7 @@ fn a_link_is_not_removed_and_a_file_in_the_way_is() {
     store.delete_bucket(&real).unwrap();
 }
 
-/// Making and removing buckets does not leave files open.
+/// Creating and removing buckets does not leave files open.
 #[test]
 fn buckets_leave_no_file_open() {
     let (_dir, store) = open();
@@ -110,7 +110,7 @@ fn a_bucket_made_again_by_another_store_is_seen_at_once() {
     }
 }
 
-/// Sets the flag when it goes out of scope, also after a panic.
+/// Sets the flag when it goes out of scope, even after a panic.
 struct Over<'o>(&'o AtomicBool);
 
 impl Drop for Over<'_> {

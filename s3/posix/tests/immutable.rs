@@ -1,4 +1,4 @@
-//! The immutable flag on the files of locked versions: POSIX programs cannot touch them, and the store still can.
+//! The immutable flag on the files of locked versions: POSIX programs cannot touch them, but the store still can.
 
 use std::fs;
 use std::io::ErrorKind as IoErrorKind;

@@ -1,4 +1,4 @@
-//! Tests which objects lifecycle runs on a directory expire, and which they keep.
+//! Tests which objects a lifecycle run on a directory expires, and which it keeps.
 
 use std::fs::{self, File};
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ use fordway_store::{
 };
 
 const KIND: DocumentKind = DocumentKind::known("lifecycle");
-/// The length of a day in these tests. Files are made older instead of waiting for it.
+/// The length of a day in these tests. The tests make files older instead of waiting.
 const DAY: Duration = Duration::from_secs(1000);
 
 struct Rig {
@@ -316,8 +316,8 @@ fn the_receiver_ends_a_run() {
     assert_eq!(rig.run().0.changed, 9);
 }
 
-/// If a run is killed after it has made the delete marker of an object, the next run removes the object, and makes no other
-/// marker.
+/// If a run is killed after it has created the delete marker of an object, the next run removes the object, and creates
+/// no second marker.
 #[test]
 fn a_killed_run_leaves_one_delete_marker() {
     let rig = Rig::new(&["<Filter/><Expiration><Days>1</Days></Expiration>"]).versioned();

@@ -1,4 +1,4 @@
-//! Listings while directories are made and removed, and pages of parts.
+//! Tests listings while directories are created and removed, and the pages of part listings.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -9,7 +9,7 @@ use fordway_store::{
     PartsQuery, PutOptions, UploadId,
 };
 
-/// Sets the flag when it goes out of scope, also after a panic.
+/// Sets the flag when it goes out of scope, even after a panic.
 struct Over<'o>(&'o AtomicBool);
 
 impl Drop for Over<'_> {

@@ -161,8 +161,8 @@ fn a_directory_moved_or_removed_in_use_is_found_again() {
     assert_eq!(get(&store, &bucket, "d/four"), Ok(b"x".to_vec()));
 }
 
-/// A writer whose client has given up may keep writing after the upload was completed. Its bytes must not get into the
-/// object.
+/// A writer whose client has given up may keep writing after the upload has been completed. Its bytes must not get into
+/// the object.
 #[test]
 fn a_part_that_comes_too_late_is_not_in_the_object() {
     let (_dir, store, bucket) = open();
@@ -227,7 +227,8 @@ fn one_unreadable_file_hides_no_other() {
     }
 }
 
-/// Names of any bytes are keys: listings show them, and reads, puts and deletes act on that file.
+/// A file whose name consists of arbitrary bytes has a key: listings show the key, and reads, puts and deletes of it
+/// act on that file.
 #[test]
 fn names_that_are_no_utf8_are_keys() {
     let (dir, store, bucket) = open();
@@ -269,7 +270,7 @@ fn an_empty_key_that_ends_in_a_slash_is_a_directory() {
     assert_eq!(get(&store, &bucket, "a/"), Err(ErrorKind::NoSuchKey));
     assert_eq!(get(&store, &bucket, "posix/"), Err(ErrorKind::NoSuchKey));
 
-    // Objects made and deleted in it do not change it.
+    // Objects created and deleted in it do not change it.
     put("a/b/c/d", b"x");
     fs::write(at.join("a/b/e"), "made by POSIX").unwrap();
     assert_eq!(keys(&store, &bucket), ["a/b/", "a/b/c/d", "a/b/e"]);
@@ -278,7 +279,7 @@ fn an_empty_key_that_ends_in_a_slash_is_a_directory() {
     assert_eq!(keys(&store, &bucket), ["a/b/"]);
     assert_eq!(store.head(&bucket, &key("a/b/"), &GetOptions::default()).unwrap().etag, made);
 
-    // With content, it is a file in the private area. A delete removes the directories that were made for it.
+    // With content, it is a file in the private area. A delete removes the directories that were created for it.
     put("a/b/", b"content");
     assert_eq!(get(&store, &bucket, "a/b/"), Ok(b"content".to_vec()));
     assert_eq!(keys(&store, &bucket), ["a/b/"]);

@@ -57,8 +57,8 @@ fn a_directory_of_versions_that_another_removes_is_made_again() {
     }
 }
 
-/// If a delete reaches a large directory on a thread that must not scan it, it changes nothing that readers see,
-/// and another thread then makes it.
+/// If a delete reaches a large directory on a thread that must not scan it, it changes nothing that readers see, and
+/// another thread can then perform it.
 #[test]
 fn a_delete_that_must_read_many_old_versions_can_be_made_again() {
     for versioning in [VersioningState::Enabled, VersioningState::Suspended] {

@@ -1,7 +1,7 @@
-//! Serves an empty store in memory: `cargo run --release --example memory -- 127.0.0.1:9000`.
+//! Serves an empty in-memory store: `cargo run --release --example memory -- 127.0.0.1:9000`.
 //!
-//! The keys come from AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or are generated. RUST_LOG sets the level of the
-//! log, for example `info`.
+//! The keys come from AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or are generated. RUST_LOG sets the log level, for
+//! example `info`.
 
 use std::io::Write as _;
 use std::sync::Arc;

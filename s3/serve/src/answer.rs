@@ -27,11 +27,11 @@ use crate::tls::TlsCertificate;
 use crate::unsigned::{ConnectionPeer, unsigned};
 use crate::{GatewayConfig, Users, gate, message, multiplexed, s3, signature};
 
-/// Limits of a connection.
+/// Limits on a connection.
 pub(crate) struct ConnectionLimits {
     /// The maximum time for receiving a request's head.
     pub(crate) header_timeout: Duration,
-    /// The limits of bodies, in either direction.
+    /// The limits on bodies, in either direction.
     pub(crate) body: BodyLimits,
     /// The maximum number of bytes of a request's head.
     pub(crate) head_bytes_max: usize,
@@ -58,7 +58,7 @@ impl From<&GatewayConfig> for ConnectionLimits {
 pub(crate) struct GatewayState {
     pub(crate) service: S3Service,
     pub(crate) region: String,
-    /// Whether signatures of version 2 are accepted.
+    /// Whether version 2 signatures are accepted.
     pub(crate) allows_version_2: bool,
     pub(crate) limits: ConnectionLimits,
     pub(crate) fast_path: FastPath,
@@ -103,7 +103,7 @@ impl PreparedBody {
     }
 }
 
-/// Answers a request, which `trace` records. A failure becomes an error response.
+/// Answers a request and records it in `trace`. A failure becomes an error response.
 pub(crate) async fn answer(
     shared: &GatewayState,
     caller: &ConnectionPeer,
@@ -212,7 +212,7 @@ fn unless_root_is_gone(shared: &GatewayState, response: Response<PreparedBody>) 
     }
 }
 
-/// A request from a web page; the CORS rules of the bucket determine what the page may do.
+/// A CORS request, sent by a web page; the bucket's CORS rules determine what the page may do.
 struct CorsRequest {
     store: Option<Arc<dyn Store>>,
     users: Arc<Users>,
@@ -221,8 +221,8 @@ struct CorsRequest {
     headers: HeaderMap,
 }
 
-/// Runs `work` on a thread that may wait: a thread of the file server if `work` needs one. Returns `None` if `work` was
-/// not carried out.
+/// Runs `work` on a thread that may block: a thread of the file server if `work` needs one. Returns `None` if `work`
+/// was not run.
 async fn run_apart<T: Send + 'static>(
     server: Option<FileServer>,
     work: impl FnOnce() -> T + Send + 'static,

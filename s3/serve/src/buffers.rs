@@ -69,7 +69,7 @@ fn keep<M>(stock: &'static LocalKey<RefCell<Vec<M>>>, count_max: usize, memory: 
 const SCARCE_CHUNKS: usize = 128;
 /// The minimum number of bytes to pass on if memory is scarce.
 const SCARCE_BYTES: usize = 16 * 1024;
-/// The number of chunks in use, of all threads.
+/// The number of chunks in use across all threads.
 static CHUNKS: AtomicUsize = AtomicUsize::new(0);
 
 /// [`CHUNK_BYTES`] of memory, kept for reuse by the thread that drops it.
@@ -114,7 +114,7 @@ impl PartialChunk {
     }
 
     /// Called before a wait for more bytes. If memory is scarce, returns whether there are enough bytes to pass on; if
-    /// there are too few, moves them to a buffer of their size. Cost if memory is not scarce: an atomic load.
+    /// there are too few, moves them to a buffer of exactly their size. Cost if memory is not scarce: an atomic load.
     pub(crate) fn is_to_be_passed_on(&mut self) -> bool {
         if CHUNKS.load(Ordering::Relaxed) <= SCARCE_CHUNKS {
             return false;

@@ -1,6 +1,6 @@
 //! One client connection from its first byte to its last: TLS if the gateway uses it, then HTTP/1.1 or HTTP/2. The
-//! socket is TCP with or without TLS, or the Unix socket of a node. Time limits have no cost while the gateway does not
-//! wait for the client.
+//! socket is TCP with or without TLS, or the Unix socket of a node. Time limits cost nothing unless the gateway is
+//! waiting for the client.
 
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd};
@@ -21,7 +21,8 @@ use crate::limits::ConnectionAccount;
 use crate::unsigned::ConnectionPeer;
 use crate::{http1, http2};
 
-/// Serves one connection until it ends, or until the gateway is stopped and its requests in progress are answered.
+/// Serves one connection until it ends, or until the gateway is stopped and the connection's requests in progress have
+/// been answered.
 pub(crate) async fn serve(socket: std::net::TcpStream, shared: &Arc<GatewayState>, stopped: StopReceiver) {
     match speak(socket, shared, stopped).await {
         Ok(()) => {}
@@ -51,8 +52,8 @@ async fn speak(
     }
 }
 
-/// Answers a client whose address has too many connections. With TLS, the connection is only closed, because a handshake
-/// would cost more than the request.
+/// Tells a client that its address has too many connections. With TLS, the connection is only closed, because a
+/// handshake would cost more than the request.
 async fn refuse(socket: std::net::TcpStream, shared: &GatewayState) -> io::Result<()> {
     if shared.tls.is_some() {
         return Ok(());
@@ -61,7 +62,7 @@ async fn refuse(socket: std::net::TcpStream, shared: &GatewayState) -> io::Resul
     turn_away(socket, too_many_connections(), shared.limits.body.clone()).await
 }
 
-/// Serves a connection in the HTTP version that its first bytes indicate; `ahead` holds bytes that were already read.
+/// Serves a connection with the HTTP version that its first bytes indicate; `ahead` holds bytes that were already read.
 pub(crate) async fn exchange(
     socket: ClientSocket,
     ahead: Vec<u8>,
@@ -121,8 +122,8 @@ impl ClientSocket {
             let mut last = 0;
             let mut attempt = |socket: BorrowedFd<'_>| {
                 let sent = send(socket)?;
-                // The socket is full. Reporting this now makes the next call wait instead of making a system call that
-                // fails.
+                // The socket is full. Reporting this now makes the next call wait instead of issuing a system call that
+                // would fail.
                 if sent > 0 && sent < len && !fordway_sys::is_writable(socket)? {
                     last = sent;
                     return Err(io::ErrorKind::WouldBlock.into());

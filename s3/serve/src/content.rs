@@ -1,5 +1,5 @@
-//! Content that the kernel cannot send to a client directly, so that it is read in pieces; and the extension that
-//! carries a response's body through the S3 layer.
+//! Content that the kernel cannot send to a client directly, and that is therefore read in pieces; and the extension
+//! that carries a response's body through the S3 layer.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -20,7 +20,7 @@ use crate::file_server::{FileServer, RemoteRegion};
 /// The number of bytes of a file that are read or passed on at a time.
 pub(crate) const PIECE_BYTES: u64 = 64 * 1024;
 
-/// Reads of fewer bytes get memory of their exact size, because a reused buffer would be larger.
+/// Smaller reads get a buffer of their exact size, because a reused buffer would be larger.
 const SMALL_BYTES: u64 = 16 * 1024;
 
 /// Content that is read piece by piece.
@@ -82,8 +82,7 @@ impl MultipartContent {
     }
 }
 
-/// Appends a small range of the content to `buffer`.
-/// Errors: `UnexpectedEof` for a file that is shorter.
+/// Appends a small range of the content to `buffer`. Errors: `UnexpectedEof` if the file is too short.
 pub(crate) async fn append_part(
     source: &RangeSource,
     range: Range<u64>,
@@ -148,7 +147,7 @@ impl ContentPieces {
                 Ok((piece, ContentPieces::Remote(region.after(wanted))))
             }
             ContentPieces::Reader(reader, left) => {
-                // A read that may have to wait reads more at a time, unless memory is scarce.
+                // A read that may block reads more at a time, unless memory is scarce.
                 let wanted = if most < PIECE_BYTES { left.min(most) } else { left };
                 let (reader, piece) = read_some(reader, wanted).await?;
                 let left = left - piece.len() as u64;
@@ -158,7 +157,7 @@ impl ContentPieces {
     }
 }
 
-/// Reads at most [`PIECE_BYTES`] of a file. Errors: `UnexpectedEof` for a file that is shorter.
+/// Reads at most [`PIECE_BYTES`] of a file. Errors: `UnexpectedEof` if the file is too short.
 pub(crate) async fn read_piece(file: &File, range: Range<u64>) -> io::Result<Bytes> {
     let most = range.end - range.start;
     let mut buffer = buffer_for(most);
@@ -175,7 +174,7 @@ fn lent(buffer: Vec<u8>, most: u64) -> Bytes {
     if most < SMALL_BYTES { Bytes::from(buffer) } else { lend_buffer(buffer) }
 }
 
-/// Reads some bytes of content that is still arriving, on a thread that may wait.
+/// Reads some bytes of content that is still arriving, on a thread that may block.
 async fn read_some(mut reader: Box<dyn Read + Send>, left: u64) -> io::Result<(Box<dyn Read + Send>, Bytes)> {
     let wanted = left.min(CHUNK_BYTES as u64) as usize;
     elsewhere(move || {
@@ -199,8 +198,7 @@ async fn read_some(mut reader: Box<dyn Read + Send>, left: u64) -> io::Result<(B
     .await
 }
 
-/// Appends at most [`CHUNK_BYTES`] of a file to `buffer`.
-/// Errors: `UnexpectedEof` for a file that is shorter.
+/// Appends at most [`CHUNK_BYTES`] of a file to `buffer`. Errors: `UnexpectedEof` if the file is too short.
 pub(crate) async fn append(file: &File, mut range: Range<u64>, buffer: &mut Vec<u8>) -> io::Result<()> {
     while !range.is_empty() {
         let left = (range.end - range.start) as usize;
@@ -218,8 +216,8 @@ pub(crate) async fn append(file: &File, mut range: Range<u64>, buffer: &mut Vec<
     Ok(())
 }
 
-/// Reads at most [`CHUNK_BYTES`] on a thread that may wait for the device.
-/// Errors: `UnexpectedEof` for a file that is shorter.
+/// Reads at most [`CHUNK_BYTES`] on a thread that may block on the device. Errors: `UnexpectedEof` if the file is too
+/// short.
 pub(crate) async fn read_elsewhere(file: &File, offset: u64, len: usize) -> io::Result<Bytes> {
     let file = file.try_clone()?;
     elsewhere(move || {
@@ -230,7 +228,7 @@ pub(crate) async fn read_elsewhere(file: &File, offset: u64, len: usize) -> io::
     .await
 }
 
-/// Runs `work`, which may wait for a device, on a thread that may wait.
+/// Runs `work`, which may block on a device, on a thread that may block.
 async fn elsewhere<T: Send + 'static>(
     work: impl FnOnce() -> io::Result<T> + Send + 'static,
 ) -> io::Result<T> {
@@ -273,7 +271,7 @@ mod tests {
 
     use super::*;
 
-    /// A file that another program truncated is an error; missing bytes are never filled in.
+    /// A file that another program has truncated causes an error; missing bytes are never filled in.
     #[test]
     fn a_region_is_read_whole_or_not_at_all() {
         let mut file = tempfile::tempfile().unwrap();

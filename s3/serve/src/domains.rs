@@ -1,4 +1,5 @@
-//! Virtual-host addressing: with the host `BUCKET.DOMAIN`, the host names the bucket and the path names only the key.
+//! Virtual-hosted-style addressing: in a request to `BUCKET.DOMAIN`, the host names the bucket and the path names only
+//! the key.
 
 use fordway_store::{Error, ErrorKind, Result};
 use http::{HeaderMap, Uri, header};
@@ -30,7 +31,7 @@ impl BucketDomains {
         BucketDomains(Vec::new())
     }
 
-    /// Returns the bucket that precedes one of the domains in a `Host` header, if any does.
+    /// Returns the bucket that precedes one of the domains in a `Host` header, if there is one.
     pub(crate) fn bucket_of<'h>(&self, host: &'h str) -> Option<&'h str> {
         let name = without_port(host);
         self.0.iter().find_map(|domain| {

@@ -1,7 +1,7 @@
 //! File servers, for buckets on a network file system. A call that needs a file server blocks until the server
 //! responds, which may take minutes; no signal or deadline ends it. Such calls run on separate threads, and their
 //! callers stop waiting once the server has been silent for too long. Until the server responds again, further calls
-//! fail at once.
+//! fail immediately.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -24,7 +24,7 @@ use tokio::time::timeout;
 use crate::buffers::BufferChunk;
 use crate::workers::{READERS_MAX, no_thread};
 
-/// The duration of a call after which the server is asked whether it still responds.
+/// How long a call may take before the server is asked whether it still responds.
 const QUIET: Duration = Duration::from_secs(1);
 /// How long the server may take to respond.
 const SILENCE_MAX: Duration = Duration::from_secs(5);
@@ -34,7 +34,7 @@ const TICK: Duration = Duration::from_millis(100);
 /// The servers of this process, by the ID of their file system. They are shared by all gateways, and never removed.
 static SERVERS: LazyLock<Mutex<HashMap<u64, Arc<ServerThreads>>>> = LazyLock::new(Mutex::default);
 
-/// A file server that calls of one user for one bucket need.
+/// A file server that one user's calls for one bucket depend on.
 #[derive(Clone)]
 pub(crate) struct FileServer {
     threads: Arc<ServerThreads>,
@@ -51,18 +51,18 @@ struct ServerThreads {
     dialogue: Mutex<ServerDialogue>,
 }
 
-/// The latest check whether a file server responds.
+/// The latest check of whether a file server responds.
 #[derive(Default)]
 struct ServerDialogue {
-    /// When the server was asked, if it has not responded yet.
+    /// When the pending check was sent; `None` if the server has responded.
     asked: Option<Instant>,
     /// When the server last responded.
     responded: Option<Instant>,
 }
 
 impl FileServer {
-    /// Returns the server that calls of `store` for `bucket` need, if any. Cost: no system call. Errors: `Io` if no thread
-    /// can be started.
+    /// Returns the server that calls of `store` for `bucket` depend on, if any. Cost: no system call. Errors: `Io` if
+    /// no thread can be started.
     pub(crate) fn of(store: &dyn Store, bucket: &str) -> Result<Option<Self>, Error> {
         let Some(probe) = store.file_server(bucket) else { return Ok(None) };
         let mut servers = locked(&SERVERS);
@@ -78,7 +78,7 @@ impl FileServer {
     }
 
     /// Runs `work` on a thread that waits for this server. Errors: `Unavailable` if the server does not respond; `work`
-    /// may then still be carried out once the server responds.
+    /// may still run once the server responds.
     pub(crate) async fn run<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> T + Send + 'static,
@@ -94,7 +94,7 @@ impl FileServer {
         })
     }
 
-    /// Waits for `work` as long as the server responds. Errors: `Unavailable`.
+    /// Waits for `work` as long as the server keeps responding. Errors: `Unavailable`.
     async fn while_responding<F: Future>(&self, work: F) -> Result<F::Output, Error> {
         let (mut work, began) = (pin!(work), Instant::now());
         loop {
@@ -116,7 +116,7 @@ impl FileServer {
         Box::new(RemoteWriter { inner: Some(writer), server: self.clone() })
     }
 
-    /// Drops `value`, which may have to wait for this server: closing a file may send what remains of it.
+    /// Drops `value`, which may have to wait for this server: closing a file may flush its remaining data.
     fn drop_apart<T: Send + 'static>(&self, value: T) {
         self.threads.pool.spawn_blocking(move || drop(value));
     }
@@ -126,7 +126,7 @@ impl FileServer {
         self.silence() < SILENCE_MAX
     }
 
-    /// Returns for how long the server has been asked without a response.
+    /// Returns how long the pending check has waited for a response; zero if none is pending.
     fn silence(&self) -> Duration {
         locked(&self.threads.dialogue).asked.map_or(Duration::ZERO, |asked| asked.elapsed())
     }
@@ -147,7 +147,7 @@ impl FileServer {
     }
 }
 
-/// A writer that is dropped on a thread that may wait.
+/// A writer that is dropped on a thread that may block.
 struct RemoteWriter {
     inner: Option<Box<dyn Writer>>,
     server: FileServer,
@@ -201,8 +201,8 @@ impl RemoteRegion {
         RemoteRegion { file: Some(Arc::new(file)), offset, len, server: server.clone() }
     }
 
-    /// Reads `range` of the region, at most [`crate::buffers::CHUNK_BYTES`]. Errors: `UnexpectedEof` for a file that is
-    /// shorter; also if the server does not respond.
+    /// Reads `range` of the region, at most [`crate::buffers::CHUNK_BYTES`]. Errors: `UnexpectedEof` if the file is too
+    /// short or the server does not respond.
     pub(crate) async fn read(&self, range: Range<u64>) -> io::Result<Bytes> {
         let file = self.file.clone().ok_or(io::ErrorKind::UnexpectedEof)?;
         let (offset, len) = (self.offset + range.start, (range.end - range.start) as usize);

@@ -1,5 +1,5 @@
-//! Entry points for fuzzing the gateway's parsers (`dev/fuzz`). Each takes any bytes that a client could send, and
-//! panics if a parser accepts something that it must not accept.
+//! Entry points for fuzzing the gateway's parsers (`dev/fuzz`). Each takes arbitrary bytes, such as a client could
+//! send, and panics if a parser accepts something that it must not accept.
 
 use std::io::{Read, Write};
 use std::mem::MaybeUninit;
@@ -24,7 +24,7 @@ use crate::s3::{CONDITIONS, conditions_in, metadata, stated_checksum, tags};
 use crate::signature;
 
 const HEAD_BYTES_MAX: usize = 64 * 1024;
-/// How long a client of HTTP/2 waits for the next bytes before it ends the connection.
+/// How long an HTTP/2 client waits for the next bytes before it closes the connection.
 const HTTP2_WAIT: Duration = Duration::from_millis(20);
 const REGION: &str = "us-east-1";
 
@@ -45,7 +45,7 @@ pub fn http1_request(bytes: &[u8]) {
     }
 }
 
-/// Checks that no other program can read the head differently (RFC 9112 section 11.2).
+/// Checks that no other program can interpret the head differently (RFC 9112 section 11.2).
 fn check_head(head: &RequestHead<'_>, text: &[u8]) {
     let count =
         |name: &str| head.headers.iter().filter(|header| header.name.eq_ignore_ascii_case(name)).count();
@@ -56,8 +56,8 @@ fn check_head(head: &RequestHead<'_>, text: &[u8]) {
     assert!(!is_bare(b'\n') && !is_bare(b'\r') && !text.contains(&0), "a control character");
 }
 
-/// The sizes of pieces in which a body arrives. A line is parsed again for each piece that arrives, so a long body
-/// comes only in large pieces.
+/// The sizes of pieces in which a body arrives. A line is parsed again for each piece that arrives, so a long body is
+/// split only into large pieces.
 fn pieces(bytes: &[u8]) -> impl Iterator<Item = usize> {
     let count = bytes.len();
     [1, 7, 97, 4096].into_iter().filter(move |piece| count / piece < 500)
@@ -93,12 +93,12 @@ fn chunks(bytes: &[u8], piece: usize) -> Option<(Vec<u8>, usize)> {
     }
 }
 
-/// Decodes a body in chunks.
+/// Decodes a chunked body.
 pub fn http1_chunks(bytes: &[u8]) {
     check_chunks(bytes);
 }
 
-/// Passes a body in chunks through the check that precedes the S3 layer, in pieces of several sizes.
+/// Passes a chunked body through the check that precedes the S3 layer, in pieces of several sizes.
 pub fn signed_chunks(bytes: &[u8]) {
     let whole = signature::check_framing(bytes, bytes.len().max(1));
     for piece in pieces(bytes) {
@@ -143,7 +143,7 @@ pub fn object_headers(bytes: &[u8]) {
 static SERVICE: LazyLock<HttpService> =
     LazyLock::new(|| HttpService::new(Duration::from_secs(5), Arc::default()));
 
-/// Serves a whole connection, HTTP/1.1 or HTTP/2, from a store in memory that holds one object. No response may be an
+/// Serves a whole connection, HTTP/1.1 or HTTP/2, from an in-memory store that holds one object. No response may be an
 /// internal error.
 pub fn connection(bytes: &[u8]) {
     let Ok((mut client, server)) = UnixStream::pair() else { return };

@@ -1,4 +1,4 @@
-//! Binding, accepting, distributing connections to threads, and orderly shutdown.
+//! Binding, accepting, distributing connections to threads, and graceful shutdown.
 
 use std::io;
 use std::net::SocketAddr;
@@ -28,7 +28,7 @@ use crate::{TlsCertificate, Users, connection, s3};
 /// How long connections without a request remain open after the gateway is told to stop. A request that is already on
 /// its way is answered, and the response says that the connection ends; if the connection were closed at once, that
 /// request would fail. A longer time would not help a client that reads from its connection only when it sends a
-/// request: it would still not notice that the connection ends.
+/// request: it would still not notice that the connection is ending.
 pub(crate) const LEAVE_TAKING: Duration = Duration::from_secs(1);
 /// How long the accept loop pauses when the process has run out of file descriptors.
 const ACCEPT_BACKOFF: Duration = Duration::from_millis(50);
@@ -43,8 +43,8 @@ pub struct GatewayConfig {
     /// Whether to serve HTTP/3 as well, over UDP on the same address; needs `tls`.
     #[cfg(feature = "http3")]
     pub http3: bool,
-    /// Host names that a bucket may precede, as in `BUCKET.s3.example.org`. For other host names, the path names the
-    /// bucket.
+    /// Domains that a bucket's name may precede in a host name, as in `BUCKET.s3.example.org`. For other host names,
+    /// the path names the bucket.
     pub domains: Vec<String>,
     /// The address that serves `/metrics`, `/health` and `/ready`; requests there need no signature.
     pub metrics: Option<SocketAddr>,
@@ -54,13 +54,13 @@ pub struct GatewayConfig {
     pub head_bytes_max: usize,
     /// The maximum number of bytes of a request's body.
     pub body_bytes_max: u64,
-    /// The region reported to clients; signatures of any region are accepted.
+    /// The region reported to clients; signatures for any region are accepted.
     pub region: String,
-    /// Whether to also accept version 2 signatures, which clients from before 2014 make. They cover less of a request
+    /// Whether to also accept version 2 signatures, which clients from before 2014 send. They cover less of a request
     /// than version 4 signatures.
     pub signature_v2: bool,
-    /// The maximum number of threads that serve connections; 0 means one per core. Only as many are used as the load
-    /// needs.
+    /// The maximum number of threads that serve connections; 0 means one per core. Only as many threads as the load
+    /// needs are used.
     pub threads: usize,
     /// The maximum number of open connections (0 counts as 1); further clients wait in the listen queue.
     pub connections_max: u32,
@@ -71,10 +71,10 @@ pub struct GatewayConfig {
     /// The minimum rate of a body in bytes per second, in either direction, averaged over waits of `stall_timeout`; 0
     /// for no limit.
     pub body_bytes_per_s_min: u64,
-    /// The limits of users whose entries state none.
+    /// The limits on users whose entries specify none.
     pub user_limits: UserLimits,
-    /// The maximum number of open connections from one address without a request that had a valid signature. An IPv6
-    /// address counts as its network of 64 bits.
+    /// The maximum number of open connections from one address on which no request has had a valid signature yet. All
+    /// addresses of an IPv6 /64 network count as one.
     pub address_connections_max: u32,
     /// How long requests in progress may continue after the gateway is told to stop.
     pub drain_timeout: Duration,
@@ -83,7 +83,7 @@ pub struct GatewayConfig {
 impl GatewayConfig {
     /// Returns the defaults: no TLS, no HTTP/3, no domain, region `us-east-1`, a thread per core, 16,384 connections,
     /// heads of up to 64 KiB, bodies of any size, 60 s for a head, 30 s for a stall, a minimum rate of 100 bytes per
-    /// second for bodies, 8,192 requests in flight per user, 4,096 connections of one address without a valid
+    /// second for bodies, 8,192 requests in flight per user, 4,096 connections from one address without a valid
     /// signature, 10 s to drain; no access log, no metrics.
     pub fn new(listen: SocketAddr) -> Self {
         GatewayConfig {

@@ -40,12 +40,12 @@ const CONNECTION_WINDOW_BYTES: u32 = 2 << 20;
 const FRAME_BYTES_MAX: u32 = 64 * 1024;
 /// The maximum number of bytes of a response that are kept until the client receives them.
 const SEND_BUFFER_BYTES_MAX: usize = 256 * 1024;
-/// The maximum number of requests that a client resets before they are processed, and of errors that it causes, before
-/// the connection ends. No well-behaved client comes near this number (CVE-2023-44487, CVE-2025-8671).
+/// The maximum number of requests that a client may reset before they are processed, and of errors that it may cause,
+/// before the connection is closed. No well-behaved client comes near this number (CVE-2023-44487, CVE-2025-8671).
 const RESETS_MAX: usize = 64;
 
-/// Serves one connection until it ends, or until the gateway is stopped and its requests in progress are answered.
-/// `ahead` holds bytes that were already read. Errors: from the socket and of the protocol.
+/// Serves one connection until it ends, or until the gateway is stopped and the connection's requests in progress have
+/// been answered. `ahead` holds bytes that were already read. Errors: from the socket and of the protocol.
 pub(crate) async fn serve(
     socket: ClientSocket,
     ahead: Vec<u8>,
@@ -82,8 +82,8 @@ fn builder(streams: &StreamExecutor, head_bytes_max: usize) -> Builder<StreamExe
 }
 
 /// Drives a connection. If no complete head arrives for `idle_timeout`, tells the client to close the connection, and
-/// closes it after the same time again. A client that sends too many requests without a valid signature is also told to
-/// close the connection.
+/// closes it after waiting that long once more. A client that sends too many requests without a valid signature is also
+/// told to close the connection.
 async fn run<S>(
     mut connection: Pin<&mut Connection<TokioIo<RewoundSocket>, S, StreamExecutor>>,
     (streams, account): (&StreamExecutor, &ConnectionAccount),

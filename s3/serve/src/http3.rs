@@ -36,16 +36,17 @@ use crate::multiplexed::{ConnectionState, ReplyBody};
 use crate::unsigned::ConnectionPeer;
 use crate::{TlsCertificate, multiplexed};
 
-/// How long a client that was told to close may take to read its last response.
+/// How long a client that was told to close the connection may take to read its last response.
 const LINGER: Duration = Duration::from_millis(500);
 
-/// The error code of a client whose address has too many connections (H3_EXCESSIVE_LOAD, RFC 9114 section 8.1).
+/// The error code sent to a client whose address has too many connections (H3_EXCESSIVE_LOAD, RFC 9114 section 8.1).
 const EXCESSIVE_LOAD: VarInt = VarInt::from_u32(0x107);
 
 type Connection = h3::server::Connection<h3_quinn::Connection, Bytes>;
 type Resolver = RequestResolver<h3_quinn::Connection, Bytes>;
 
-/// Serves one connection until it ends, or until the gateway is stopped and its requests in progress are answered.
+/// Serves one connection until it ends, or until the gateway is stopped and the connection's requests in progress have
+/// been answered.
 pub(crate) async fn serve(connection: AcceptedClient, shared: &Arc<GatewayState>, stopped: StopReceiver) {
     if let Err(error) = speak(connection, shared, stopped).await {
         tracing::debug!(%error, "an HTTP/3 connection ended early");
@@ -273,7 +274,7 @@ impl QuicListener {
         self.endpoint.set_server_config(None);
     }
 
-    /// Closes the open connections, and waits up to 1 s until the clients have been told.
+    /// Closes the open connections, and waits up to 1 s for the clients to be told.
     pub(crate) async fn close(&self) {
         self.endpoint.close(VarInt::from_u32(0), b"the gateway ended");
         let _ = tokio::time::timeout(Duration::from_secs(1), self.endpoint.wait_idle()).await;

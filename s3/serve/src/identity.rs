@@ -144,8 +144,8 @@ impl RequestAdmission {
             return Err(s3_error!(InvalidAccessKeyId, "the access key has just been removed"));
         };
         let is_version_2 = signed_with_version_2(headers, uri);
-        // Signatures of version 2 cover all `x-amz-` headers. A request that looks like both versions must pass the
-        // checks of both.
+        // Version 2 signatures cover all `x-amz-` headers. A request that looks like both versions must pass the checks
+        // of both.
         if has_version_4_query(uri) || !is_version_2 {
             check_all_signed(headers, uri)?;
         }
@@ -183,8 +183,8 @@ fn names(path: &S3Path) -> (String, String) {
 /// Headers that state the expected owner of a bucket.
 const EXPECTED_OWNERS: [&str; 2] = ["x-amz-expected-bucket-owner", "x-amz-source-expected-bucket-owner"];
 
-/// Checks that the caller is each owner that the headers expect. Listings name the caller as the owner of all buckets.
-/// Errors: `AccessDenied`.
+/// Checks that the caller is the owner that each of these headers states. Listings name the caller as the owner of all
+/// buckets. Errors: `AccessDenied`.
 fn check_owner(user: &User, headers: &HeaderMap) -> S3Result<()> {
     let is_other =
         |name: &&&str| headers.get(**name).is_some_and(|owner| owner.as_bytes() != user.name.as_bytes());

@@ -2,16 +2,16 @@
 //!
 //! A [`Gateway`] accepts connections and serves them on as few threads as the load needs, each with a runtime of its
 //! own. The serving thread calls the store itself, because for a local file system handing a call to another thread
-//! costs more than the call. Calls that wait for a device, or that may take long, run on other threads.
+//! costs more than the call. Calls that wait for a device, or that may take a long time, run on other threads.
 //!
-//! * `gateway`: configuration, accepting, orderly shutdown; `sockets`: the sockets that it listens on
+//! * `gateway`: configuration, accepting, graceful shutdown; `sockets`: the sockets that it listens on
 //! * `workers`: the threads, and the assignment of connections to them
 //! * `connection`, `tls`: one client, with or without TLS, and its HTTP version
 //! * `http1`: HTTP/1.1 on one socket, without a general-purpose server
 //! * `http2`, `http3`: concurrent requests on one connection; `multiplexed`: the code that both share
 //! * `content`, `buffers`: content and memory, for all HTTP versions
 //! * `file_server`: threads for calls that wait for a file server
-//! * `limits`: limits of users and of clients whose user is not known yet, and turns of users
+//! * `limits`: limits on users and on clients whose user is not known yet, and turn-taking among users
 //! * `domains`: virtual-host addressing
 //! * `access`: whether the rules of a bucket permit a request
 //! * `answer`: turns a request into its response; `message`: the text of error documents
@@ -20,7 +20,7 @@
 //! * `users`: the users, and the uid that accesses files for each; `identity`: key pairs and signatures
 //! * `signature`: the form of a signature, checked before the signature itself
 //! * [`node`]: the gateway of a node, which speaks the binary protocol of that lane
-//! * `s3`: each S3 operation in terms of the store
+//! * `s3`: implements each S3 operation in terms of the store
 //!
 //! Logs go through `tracing`. The S3 library also logs an error for every refused request (targets starting with
 //! `s3s`); subscribers may want to silence those.

@@ -2,9 +2,10 @@
 //! pieces, and reads response bodies as the client receives them.
 //!
 //! Data that is read ahead waits in memory for the client's flow-control window and for the socket, and a few
-//! connections may have thousands of responses that their clients do not read. Once much data waits, a response gets
-//! its next piece only when the previous one has been sent; at twice that amount, the pieces become small. No response
-//! waits for the window of another, so a client that keeps one window closed does not delay other responses.
+//! connections may have thousands of responses that their clients do not read. Once the waiting data reaches a limit, a
+//! response gets its next piece only when the previous one has been sent; at twice the limit, the pieces become small.
+//! No response waits for the window of another, so a client that keeps one window closed does not delay other
+//! responses.
 
 use std::future::Future;
 use std::io;

@@ -28,7 +28,8 @@ const DECODED_LENGTH: HeaderName = HeaderName::from_static("x-amz-decoded-conten
 const TRAILER: HeaderName = HeaderName::from_static("x-amz-trailer");
 
 /// Checks the form of a request's signature. A request without a signature passes, and is refused later. If only `Date`
-/// states the time of the request, adds the header that the S3 layer reads. Errors: AWS's, one for each malformed form.
+/// states the time of the request, adds the header that the S3 layer reads. Errors: AWS's, one for each kind of
+/// malformed signature.
 pub(crate) fn check_form(
     headers: &mut HeaderMap,
     uri: &Uri,
@@ -225,7 +226,7 @@ fn check_payload_hash(headers: &HeaderMap) -> Result<(), GateRefusal> {
     }
 }
 
-/// Checks that a body in chunks states the length of its content. Errors: `MissingContentLength`.
+/// Checks that an `aws-chunked` body states the length of its content. Errors: `MissingContentLength`.
 fn check_decoded_length(headers: &HeaderMap) -> Result<(), GateRefusal> {
     let stated = headers.get(DECODED_LENGTH).and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
     stated.map(|_| ()).ok_or_else(|| GateRefusal {
@@ -308,11 +309,11 @@ impl PresignedParameters {
     }
 }
 
-/// The error of a body whose last chunk is incomplete or missing.
+/// The error for a body whose last chunk is incomplete or missing.
 pub(crate) const CUT_SHORT: &str = "the body ended before its last chunk did";
-/// The error of a body with a small chunk before its last; the S3 operation recognizes the text.
+/// The error for a body with a small chunk before its last; the S3 operation recognizes the text.
 pub(crate) const SMALL_CHUNK: &str = "a chunk before the last one is smaller than 8192 bytes";
-/// The error of a body that has a trailer without a name, or that lacks the trailers that its head announces; the S3
+/// The error for a body that has a trailer without a name, or that lacks the trailers that its head announces; the S3
 /// operation recognizes the text.
 pub(crate) const BAD_TRAILER: &str = "a trailer of the body is missing or has no name";
 /// The minimum size of a chunk that is not the last (S3's limit).
@@ -337,7 +338,7 @@ fn payload(headers: &HeaderMap) -> &[u8] {
 }
 
 /// Adds an empty `x-amz-trailer` header if the request has none: the S3 layer requires it, although a chunked body need
-/// not have trailers. Call it after the signature's form has been checked.
+/// not have trailers. Must be called after the signature's form has been checked.
 pub(crate) fn announce_trailers(headers: &mut HeaderMap) {
     if payload(headers).ends_with(b"-TRAILER") && !headers.contains_key(TRAILER) {
         headers.insert(TRAILER, HeaderValue::from_static(""));
@@ -359,7 +360,7 @@ struct ChunkFramingCheck {
     line: Vec<u8>,
     /// The number of bytes of the current chunk that have arrived.
     chunk_bytes: u64,
-    /// Whether the previous chunk was too small for any but the last.
+    /// Whether the previous chunk was too small to be any but the last.
     is_after_small: bool,
     /// Whether the head announces trailers.
     has_trailers: bool,
@@ -435,8 +436,8 @@ fn checked_trailer(line: &[u8]) -> Result<usize, &'static str> {
     }
 }
 
-/// Passes a body through the check in pieces of `piece` bytes. Returns whether it is whole; `None` if the bytes are not
-/// chunks. Errors: as the check.
+/// Passes a body through the check in pieces of `piece` bytes. Returns whether it is complete; `None` if the bytes are
+/// not chunks. Errors: the same as from the check.
 #[cfg(feature = "fuzzing")]
 pub(crate) fn check_framing(body: &[u8], piece: usize) -> Result<Option<bool>, &'static str> {
     let pass = |watch: Option<ChunkFramingCheck>, bytes| watch.map_or(Ok(None), |watch| watch.pass(bytes));

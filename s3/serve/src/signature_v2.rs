@@ -1,5 +1,5 @@
-//! Signatures of version 2, for gateways that accept them. The S3 layer compares the signatures; this module checks
-//! their dates, and the spelling of the path that they cover.
+//! Version 2 signatures, for gateways that accept them. The S3 layer compares the signatures; this module checks their
+//! dates, and the spelling of the path that they cover.
 
 use std::borrow::Cow;
 use std::time::SystemTime;

@@ -17,10 +17,10 @@ use serde::{Serialize, Serializer};
 use crate::http1::{ChunkDecoder, ChunkStep};
 use crate::users::User;
 
-/// The error of a body that is not encoded in the way that its head states; the S3 operation recognizes the text.
+/// The error for a body that is not encoded as its head states; the S3 operation recognizes the text.
 pub(crate) const NOT_CHUNKED: &str = "the body is not valid aws-chunked encoding";
 
-/// The error of a body that ends within a chunk.
+/// The error for a body that ends within a chunk.
 const CUT_SHORT: &str = "the body ended within a chunk";
 
 /// The header that states how the body is signed.

@@ -36,7 +36,7 @@ pub(crate) fn words() -> (ReloadSignal, WatchReceiver) {
 }
 
 /// The thread that watches. Dropping this tells the thread to end, but does not wait for it: checking a directory whose
-/// server is unreachable may take long.
+/// server is unreachable may take a long time.
 pub(crate) struct WatchThread(ReloadSignal);
 
 impl WatchThread {
@@ -74,7 +74,8 @@ const IDLE_BYTES_MAX: u64 = 32 << 20;
 /// The number of checks after which memory counts as unused.
 const LOOKS: u32 = 5;
 
-/// Detects freed memory that is not used again, so that the memory of a burst of requests is given back to the system.
+/// Detects freed memory that is not used again, so that the memory used by a burst of requests is returned to the
+/// system.
 #[derive(Default)]
 pub(crate) struct IdleHeap {
     looks: u32,

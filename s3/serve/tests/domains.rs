@@ -11,7 +11,7 @@ fn serve() -> Fixture {
     fixture
 }
 
-/// With a header that the fast path does not know, and without it: fast path and S3 layer must agree.
+/// Sends each request with and without a header that the fast path does not know: fast path and S3 layer must agree.
 #[test]
 fn the_bucket_is_in_the_host_and_the_key_in_the_path() {
     let fixture = serve();

@@ -65,7 +65,7 @@ fn check_untouched(fixture: &Fixture, said: &str) {
     assert_eq!(names.collect::<Vec<_>>(), [BUCKET, "empty"], "{said}");
 }
 
-/// Queries with one sub-resource: each of S3's with and without a value, and `invented` names that nobody knows.
+/// Queries with one sub-resource: each of S3's with and without a value, and as many unknown names as `invented` says.
 fn sub_resources(invented: usize) -> (Vec<String>, Vec<String>) {
     let rows = include_str!("../src/gate/operations.txt").lines();
     let rows = rows.filter(|row| row.starts_with("done ") || row.starts_with("refused "));
@@ -84,8 +84,8 @@ fn sub_resources(invented: usize) -> (Vec<String>, Vec<String>) {
 
 const METHODS: [&str; 5] = ["GET", "HEAD", "PUT", "POST", "DELETE"];
 
-/// Calls with each sub-resource of S3, by each method, on an object and two buckets. The last value says whether nobody
-/// knows the sub-resource.
+/// Calls with each sub-resource of S3, by each method, on an object and two buckets. The last value says whether the
+/// sub-resource is invented.
 fn walk(invented: usize) -> Vec<(String, &'static str, String, bool)> {
     let (real, odd) = sub_resources(invented);
     let paths = [format!("/{BUCKET}/k"), "/empty".to_owned(), "/fresh".to_owned()];
@@ -239,7 +239,7 @@ fn what_is_harmless_goes_on_working() {
     );
 }
 
-/// The limit is AWS's. Longer heads than the connection takes have another error.
+/// The limit is AWS's. Heads longer than the connection accepts get a different error.
 #[test]
 fn headers_have_a_limit() {
     let fixture = fixture(serve());

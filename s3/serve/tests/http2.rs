@@ -80,7 +80,7 @@ fn an_empty_object_and_one_of_unknown_length() {
     });
 }
 
-/// The preface may arrive in any pieces. Bytes that only begin like it are HTTP/1.1, or invalid.
+/// The preface may arrive split in any way. Bytes that only begin like it are HTTP/1.1, or invalid.
 #[test]
 fn the_preface_is_told_from_other_requests() {
     let fixture = serve();
@@ -159,7 +159,7 @@ fn a_client_that_neither_sends_nor_takes_is_cut_off() {
     });
 }
 
-/// A request that waits while others use all of a slow link is ended later than usual, but is ended.
+/// A request that waits while others use all of a slow link is ended later than usual, but it is still ended.
 #[test]
 fn a_request_among_others_that_move_is_waited_for_longer() {
     // Long enough for a client that is delayed by other work on the machine.

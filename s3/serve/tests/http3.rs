@@ -168,7 +168,7 @@ fn stopping_waits_for_what_was_begun() {
     assert_eq!(store.head(&bucket(), &key("k"), &GetOptions::default()).unwrap().size, 200_000);
 }
 
-/// A client that stops sending a body gets an error, and a client without a request is told to close.
+/// A client that stops sending a body gets an error, and a client without a request is told to close the connection.
 #[test]
 fn who_does_not_move_is_not_waited_for() {
     let (fixture, certificate) = serve_http3(|config| {

@@ -1,4 +1,4 @@
-//! Content is published only if it matches the client's statements about it.
+//! Content is published only if it matches what the client states about it.
 
 mod client;
 
@@ -75,7 +75,7 @@ fn a_checksum_in_a_trailer() {
     assert_eq!((stored.text().as_str(), stored.header("content-encoding")), ("hello", None));
 }
 
-/// The empty line at the end says that no trailer is lost.
+/// The empty line at the end shows that no trailer is missing.
 #[test]
 fn announced_trailers_end_with_an_empty_line() {
     let fixture = serve();
@@ -95,7 +95,7 @@ fn announced_trailers_end_with_an_empty_line() {
     put(&format!("x-amz-checksum-crc32:{CRC32}\r\n\r\n")).ok();
 }
 
-/// Parts that a body in chunks may omit, and statements in its head that it must not contradict.
+/// Parts that a chunked body may omit, and statements in its head that it must not contradict.
 #[test]
 fn trailers_are_those_that_the_head_announces() {
     let fixture = serve();
@@ -117,7 +117,7 @@ fn trailers_are_those_that_the_head_announces() {
     for wrong in [&[announced][..], &[("x-amz-decoded-content-length", "5x"), announced]] {
         assert_eq!(put(&right, wrong).error(), (411, "MissingContentLength".to_owned()));
     }
-    // A body of another size is reported before its trailers.
+    // A body of the wrong size is reported before problems with its trailers.
     let longer = ("x-amz-decoded-content-length", "7");
     assert_eq!(code(put("", &[longer, announced])), "IncompleteBody");
     nothing_stored(&fixture);
@@ -222,7 +222,7 @@ fn a_body_that_ends_early_leaves_nothing() {
     }
 }
 
-/// The S3 layer calls a body that it cannot read a server error.
+/// The S3 layer reports a body that it cannot read as a server error.
 #[test]
 fn a_document_that_ends_early_is_named() {
     let fixture = serve();
@@ -251,7 +251,7 @@ fn parts_are_checked_too() {
     assert_eq!(put("x-amz-checksum-crc32", CRC32, "hello").ok().header("x-amz-checksum-crc32"), Some(CRC32));
 }
 
-/// All checksums of S3, in headers: content with a wrong checksum is not stored, and a right checksum is stored and
+/// All checksums of S3, in headers: content with a wrong checksum is not stored, and a correct checksum is stored and
 /// returned.
 #[test]
 fn every_checksum_in_a_header() {

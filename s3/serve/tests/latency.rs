@@ -14,7 +14,7 @@ fn sizes() -> impl Iterator<Item = usize> {
     (0..=20).map(|power| 1 << power).chain([1459, 1460, 1461, 65_535, 65_537, 262_145])
 }
 
-/// The number of requests of each kind in a batch, and the number of batches after which a size is said to stall.
+/// The number of requests of each kind in a batch, and the number of batches after which a size is considered to stall.
 const BATCH: usize = 9;
 const BATCHES: usize = 20;
 

@@ -1,4 +1,4 @@
-//! Tests limits of users, of slow clients, and of clients whose user is unknown. The tests check responses, never
+//! Tests the limits on users, on slow clients, and on clients whose user is unknown. The tests check responses, never
 //! times.
 
 mod client;
@@ -27,7 +27,7 @@ struct Ground {
 }
 
 impl Ground {
-    /// `noisy` are the limits of the user `noisy`, in TOML.
+    /// `noisy` gives the limits of the user `noisy`, in TOML.
     fn new(noisy: &str, change: impl FnOnce(&mut GatewayConfig)) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let (root, credentials, log) =
@@ -61,7 +61,7 @@ impl Ground {
         Counters(self.gateway.metrics_addr().unwrap())
     }
 
-    /// Ends the gateway, and returns the value of the field `limit` in the lines of the access log that have one.
+    /// Stops the gateway, and returns the value of the field `limit` in the lines of the access log that have one.
     fn limits_in_log(self) -> Vec<String> {
         drop(self.gateway);
         let text = std::fs::read_to_string(&self.log).unwrap();
@@ -192,7 +192,7 @@ fn a_user_with_too_many_requests_is_told_to_slow_down_over_http2() {
     assert_counted(ground);
 }
 
-/// A response that the client does not accept is in flight, until its stream ends.
+/// A response that the client does not accept remains in flight until its stream ends.
 #[test]
 fn responses_that_are_not_read_count_until_they_are_cancelled() {
     let ground = Ground::new("requests=2", |_| ());
@@ -211,7 +211,7 @@ fn responses_that_are_not_read_count_until_they_are_cancelled() {
     });
 }
 
-/// Rapid reset with valid signatures: no cancelled request remains in flight, and the other user is answered.
+/// Rapid reset with valid signatures: no cancelled request remains in flight, and the other user is still served.
 #[test]
 fn requests_cancelled_at_once_leave_nothing_in_flight() {
     let ground = Ground::new("requests=200", |_| ());

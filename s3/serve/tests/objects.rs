@@ -91,7 +91,7 @@ fn conditions_of_reads() {
     assert_eq!((current.status, current.text().as_str()), (304, ""));
     assert_eq!(current.header("etag"), Some(tag));
     assert_eq!(get("if-none-match", "\"other\"").status, 200);
-    // One matching ETag of several is enough.
+    // One matching ETag among several is enough.
     assert_eq!(get("if-match", &format!("\"other\", {tag}")).status, 200);
     assert_eq!(get("if-none-match", &format!("{tag}, \"other\"")).status, 304);
     assert_eq!(get("if-none-match", &format!("W/\"a\",W/\"b\",{tag}")).status, 304);
@@ -218,7 +218,7 @@ fn the_source_of_a_copy_is_encoded_and_whole() {
     }
 }
 
-/// AWS's limit, of names and values together.
+/// AWS's limit, which applies to names and values together.
 #[test]
 fn user_metadata_has_a_limit() {
     let fixture = serve();

@@ -69,7 +69,7 @@ impl Upload {
     }
 }
 
-/// A completion's statements about its parts must match the upload.
+/// What a completion states about its parts must match the upload.
 #[test]
 fn a_completion_states_at_most_one_checksum_of_each_part() {
     let upload = Upload::start("COMPOSITE");

@@ -217,7 +217,7 @@ fn requests_without_a_signature_need_a_user_and_a_policy() {
     fixture.client.send(&Call::on("GET", "public/new")).ok();
 }
 
-/// A policy cannot open these operations, even if it allows all actions to everybody.
+/// A policy cannot permit these operations, even if it allows everyone all actions.
 #[test]
 fn operations_that_need_a_signature_say_so() {
     let fixture = open_to_all();
@@ -390,7 +390,7 @@ fn a_public_access_block_refuses_and_limits_public_policies() {
     fixture.client.send(&Call::on("GET", "public/k")).ok();
 }
 
-/// Nobody sends the body of a request that is refused.
+/// A request that is refused gets its response before its body is sent.
 #[test]
 fn a_refusal_comes_before_the_body() {
     let fixture = open_to_all();

@@ -1,4 +1,4 @@
-//! Several ranges in one response, over both versions of HTTP, and in all ways to request them.
+//! Several ranges in one response, over both versions of HTTP, requested in every possible way.
 
 mod client;
 

@@ -1,4 +1,4 @@
-//! Slow clients, too many clients, and orderly shutdown.
+//! Slow clients, too many clients, and graceful shutdown.
 
 mod client;
 
@@ -35,7 +35,7 @@ fn a_foreign_address_is_refused() {
     assert!(error.to_string().contains("not an address of this machine"), "{error}");
 }
 
-/// An upload has begun when the gateway is told to stop. It is finished, and after that no socket is listening.
+/// An upload has begun when the gateway is told to stop. It is completed, and afterwards no socket is listening.
 #[test]
 fn stopping_finishes_what_is_in_progress() {
     let fixture = serve();
@@ -182,8 +182,8 @@ fn a_refusal_reaches_a_client_that_is_still_sending() {
     }
 }
 
-/// The parser of these documents does not know entities, which could grow to gigabytes, and it does not read all of a
-/// document that is larger than any legitimate one.
+/// The parser of these documents does not support entities, which could grow to gigabytes, and it does not read all of
+/// a document that is larger than any legitimate one.
 #[test]
 fn xml_bombs_do_not_go_off() {
     let fixture = serve();

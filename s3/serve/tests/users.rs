@@ -15,7 +15,7 @@ use fordway_store::{Bucket, MemoryStore, Objects, PutOptions};
 
 const DENIED: (u16, &str) = (403, "AccessDenied");
 
-/// A gateway over one store in memory, with a credentials file.
+/// A gateway over one in-memory store, with a credentials file.
 struct Ground {
     dir: tempfile::TempDir,
     store: MemoryStore,
@@ -67,7 +67,7 @@ fn write(path: &Path, text: &str) {
     std::fs::rename(&new, path).unwrap();
 }
 
-/// Returns the entry of a user with the uid of this test.
+/// Returns the entry of a user with the uid of this test's process.
 fn user(name: &str, more: &str) -> String {
     let (uid, gid) = (fordway_sys::user_id(), fordway_sys::group_id());
     format!(
@@ -251,7 +251,7 @@ fn a_root_that_goes_away_is_said_and_comes_back() {
     let (one, root) = (ground.client("one"), ground.dir.path().join("root"));
     one.send(&Call::new("GET", "/")).ok();
     std::fs::rename(&root, ground.dir.path().join("away")).unwrap();
-    // Requests that need the root fail at once, and all requests as soon as the watch thread has checked.
+    // Requests that need the root fail immediately, and all requests as soon as the watch thread has checked.
     assert_eq!(one.send(&Call::new("GET", "/")).error(), (503, "ServiceUnavailable".to_owned()));
     assert_eq!(one.send(&Call::new("GET", "/alpha/k")).error(), (503, "ServiceUnavailable".to_owned()));
     assert_eq!(one.send(&Call::new("PUT", "/alpha/k").body("x")).error().0, 503);

@@ -67,7 +67,7 @@ fn an_unversioned_bucket_names_no_versions() {
         fixture.client.send(&Call::on("GET", "k").query(&query)).error()
     };
     assert_eq!(version("0123456789abcdef0123456789abcdef"), (404, "NoSuchVersion".to_owned()));
-    // For a version ID that no store makes, the response is S3's InvalidArgument.
+    // For a version ID that no store generates, the response is S3's InvalidArgument.
     assert_eq!(version("other"), (400, "InvalidArgument".to_owned()));
 }
 

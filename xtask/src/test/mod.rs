@@ -17,12 +17,12 @@ use tally::{TestTally, pytest_line};
 
 const PYTHON_TESTS: &str = "bind/python/tests";
 
-/// The time limit of one test program in Rust, and of one test in Python, in seconds. A test that hangs is a failure
-/// with a name, and the others still run.
+/// The time limit of one test program in Rust, and of one test in Python, in seconds. A test that hangs thus counts as
+/// a failure with a name, and the others still run.
 const LIMIT_SECONDS: u32 = 900;
 
 /// The time in milliseconds for which proptest looks for a smaller failing case. Without a limit, a failure that takes
-/// seconds to show takes hours to shrink.
+/// seconds to reproduce takes hours to shrink.
 const SHRINK_MILLISECONDS: &str = "60000";
 
 /// The number of test programs whose times are printed.
@@ -31,7 +31,7 @@ const SLOWEST: usize = 12;
 /// A group of tests with a common runner.
 struct TestSuite {
     name: &'static str,
-    /// Returns the requirement that the machine lacks, checked before the build; `None` if the suite can run.
+    /// Returns what the machine lacks for this suite (checked before the build); `None` if the suite can run.
     missing: fn() -> Option<String>,
     /// Commands that must all succeed before `run`.
     build: Vec<Vec<String>>,
@@ -75,7 +75,8 @@ fn words(line: &str) -> Vec<String> {
 fn suites(python: &str) -> Vec<TestSuite> {
     let maturin = Path::new(python).with_file_name("maturin").display().to_string();
     let develop = "develop --locked --quiet --manifest-path bind/python/Cargo.toml";
-    // Most tests wait for programs that they have started. A file stays with one worker, because its tests share servers.
+    // Most tests wait for programs that they have started. All tests of a file run in one worker, because they share
+    // servers.
     let pytest =
         format!("-m pytest -rs --color=no --numprocesses=2 --dist=loadfile --timeout={LIMIT_SECONDS}");
     let pytest = [vec![python.to_owned()], words(&pytest), vec![PYTHON_TESTS.to_owned()]].concat();
@@ -249,8 +250,9 @@ fn report(suite: &TestSuite, record: &Path) -> Result<SuiteReport> {
     }
 }
 
-/// Returns the command with the environment that it has without `cargo xtask`: to the build script of `ring`, the
-/// variables that cargo sets for xtask would look like a change, after which all that depends on it is compiled again.
+/// Returns the command with the environment that it would have without `cargo xtask`: the variables that cargo sets for
+/// xtask would look like a change to the build script of `ring`, and everything that depends on `ring` would be
+/// compiled again.
 fn command_of(command: &[String]) -> Result<Command> {
     let (program, arguments) = command.split_first().context("a suite has no command")?;
     let mut command = Command::new(program);
@@ -264,7 +266,7 @@ fn command_of(command: &[String]) -> Result<Command> {
     Ok(command)
 }
 
-/// Returns the command with the variables for tests.
+/// Returns the command with the environment variables for tests.
 fn test_command(command: &[String], record: &Path) -> Result<Command> {
     let mut command = command_of(command)?;
     command.env(fordway_needs::RECORD_VARIABLE, record);
@@ -280,7 +282,7 @@ fn of_programs(programs: Vec<ProgramEnd>) -> SuiteEnd {
     SuiteEnd::Ran { tally, ended_well, told_skips, programs }
 }
 
-/// Runs the tests, passes on their output, and adds up the counts in it.
+/// Runs the tests, forwards their output, and adds up the counts in it.
 fn run_command(words: &[String], count: fn(&str) -> Option<TestTally>, record: &Path) -> Result<SuiteEnd> {
     let mut child = match test_command(words, record)?.stdout(Stdio::piped()).spawn() {
         Ok(child) => child,

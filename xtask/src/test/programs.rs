@@ -26,7 +26,7 @@ const ALONE: &[&str] = &[
     "testkit/neighbours",
 ];
 
-/// The programs that take longest. They start first, so that none of them runs on when all others have ended.
+/// The programs that take longest. They start first, so that none of them is still running when all others have ended.
 const LONGEST: &[&str] = &[
     "testkit/shared",
     "testkit/faults",
@@ -97,7 +97,7 @@ impl ProgramSelection {
         format!("{} --no-run --message-format=json-render-diagnostics", self.cargo)
     }
 
-    /// Returns the program that an artifact is, if it is a selected one.
+    /// Returns the artifact as a test program, if it is a selected one.
     fn program(&self, artifact: &Artifact) -> Option<TestProgram> {
         let path = artifact.executable.as_ref().filter(|_| artifact.profile.test)?;
         let is_library = !artifact.target.is_test() && !artifact.target.kind.contains(&TargetKind::Bin);
@@ -121,7 +121,7 @@ pub(super) fn run(programs: Vec<TestProgram>, record: &Path, logs: &Path) -> Res
     fs::create_dir_all(logs).with_context(|| format!("{} cannot be made", logs.display()))?;
     let (alone, others): (Vec<_>, Vec<_>) =
         programs.into_iter().partition(|program| ALONE.contains(&program.name.as_str()));
-    // Many tests wait for others, so a processor is rarely busy with one program.
+    // Many tests wait for other processes, so one program rarely keeps a processor busy.
     let workers = std::thread::available_parallelism().map_or(2, |count| count.get().max(2));
     let mut ends = run_at_once(others, workers, record, logs)?;
     ends.extend(run_at_once(alone, 1, record, logs)?);
@@ -166,7 +166,7 @@ impl TestProgram {
         let mut tally = TestTally::default();
         output.lines().filter_map(cargo_line).for_each(|counts| tally += counts);
         if !status.success() && tally.failed == 0 {
-            // It was killed, or has reached its time limit.
+            // The program was killed, or reached its time limit.
             tally.failed = 1;
         }
         let told_skips = output.lines().filter_map(skipped::libtest_ignored).collect();
@@ -207,7 +207,7 @@ mod tests {
         }
     }
 
-    /// Each program waits for a file that the other makes.
+    /// Each program waits for a file that the other creates.
     #[test]
     fn programs_run_at_the_same_time() {
         let dir = std::env::temp_dir().join(format!("test-pairs-{}", std::process::id()));

@@ -44,7 +44,7 @@ impl SkipRecord {
         Ok(SkipRecord { record: record.to_owned() })
     }
 
-    /// Returns all skipped tests of all suites, each test and reason once.
+    /// Returns all skipped tests of all suites; each pair of test and reason occurs once.
     pub(super) fn collect(self, reports: &[SuiteReport]) -> Result<Vec<SkippedTest>> {
         let mut all: Vec<_> = reports.iter().flat_map(of_suite).collect();
         let records = fs::read_to_string(&self.record)?;
@@ -74,8 +74,8 @@ fn libtest_skip(line: &str) -> Option<SkippedTest> {
     Some(SkippedTest { suite, name, reason: reason.to_owned(), counted: SkipAccounting::Passed })
 }
 
-/// Parses lines such as `test NAME ... ignored, REASON`. A helper that other tests run as a process is not a test, and
-/// has a reason that says so.
+/// Parses lines such as `test NAME ... ignored, REASON`. A helper that other tests run as a process is not a test; its
+/// reason says so.
 pub(super) fn libtest_ignored(line: &str) -> Option<SkippedTest> {
     let (name, reason) = line.strip_prefix("test ")?.split_once(" ... ignored")?;
     let reason = reason.strip_prefix(", ").unwrap_or("ignored without a reason");

@@ -6,7 +6,7 @@ use std::ops::AddAssign;
 
 use super::skipped::{SkipAccounting, SkippedTest};
 
-/// The number of tests by result.
+/// The number of tests with each result.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct TestTally {
     pub(super) passed: u64,

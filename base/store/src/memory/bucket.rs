@@ -131,7 +131,7 @@ impl BucketState {
         }
     }
 
-    /// Like [`BucketState::object`], and checks the conditions in `options`.
+    /// Like [`BucketState::object`], but also checks the conditions in `options`.
     pub(super) fn checked(&self, key: &Key, options: &GetOptions) -> Result<&StoredObject> {
         let found = self.object(key, options.version.as_ref())?;
         options.conditions.check_read(&found.info)?;
@@ -150,7 +150,7 @@ impl BucketState {
         Ok(())
     }
 
-    /// Like [`BucketState::object`], for a change.
+    /// Like [`BucketState::object`], but returns a mutable reference.
     fn object_mut(&mut self, key: &Key, version: Option<&VersionId>) -> Result<&mut StoredObject> {
         let (id, missing) = (self.object(key, version)?.id(), self.missing(key));
         let latest = self.objects.get_mut(key.as_str()).into_iter();
@@ -245,7 +245,7 @@ impl BucketState {
         DeleteResult { is_marker: version.is_some(), version }
     }
 
-    /// Removes one version; the newest of the rest becomes the latest. Errors: `AccessDenied` if it is locked.
+    /// Removes one version; the newest remaining version becomes the latest. Errors: `AccessDenied` if it is locked.
     pub(super) fn delete_version(
         &mut self,
         key: &Key,
@@ -291,7 +291,7 @@ impl BucketState {
         latest.into_iter().chain(older).map(|summary| (summary.version.clone(), summary)).collect()
     }
 
-    /// Returns the result of completing `upload`, if `key` still has that object.
+    /// Returns the result of completing `upload`, if `key` still refers to the object that it created.
     pub(super) fn made_before(&self, key: &Key, upload: &UploadId, part_count: usize) -> Option<PutResult> {
         let found = self.objects.get(key.as_str())?;
         let is_same = found.made_by.as_ref() == Some(upload) && found.parts.len() == part_count;

@@ -1,4 +1,4 @@
-//! A store in memory: the model that tests compare every other lane with.
+//! An in-memory store: the model that tests compare every other lane with.
 
 mod bucket;
 
@@ -373,7 +373,7 @@ impl BucketDocuments for MemoryStore {
         })
     }
 
-    /// A store in memory has no owners.
+    /// An in-memory store has no owners.
     fn bucket_owner(&self, bucket: &Bucket) -> Result<Option<u32>> {
         self.on("get owner", bucket, "", |_| Ok(None))
     }

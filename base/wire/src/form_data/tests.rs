@@ -68,8 +68,7 @@ proptest! {
         prop_assert_eq!(start.fields, expected);
     }
 
-    /// Any bytes are either a form or an error, and the result does not depend on where they are
-    /// split.
+    /// Arbitrary bytes result in either a form or an error, regardless of where they are split.
     #[test]
     fn any_bytes_are_read_or_refused(
         pieces in prop::collection::vec(prop::sample::select(vec![

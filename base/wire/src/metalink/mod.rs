@@ -2,8 +2,8 @@
 //! `Digest` of a response (RFC 6249, 8288, 3230), and plain lists of URLs (one per line, best first), which are easy to
 //! write by hand. All of these are read into one type; Metalink 4 can also be written.
 //!
-//! The input is not trusted. A document type is refused, because it can declare entities that expand without bound.
-//! Names that lead out of a directory are also refused. Unknown elements are ignored.
+//! The input is not trusted. A document type declaration is rejected, because it can declare entities that expand
+//! without bound. Names that lead out of a directory are also rejected. Unknown elements are ignored.
 
 mod read;
 
@@ -37,7 +37,7 @@ pub struct MetalinkFile {
     pub size_bytes: Option<u64>,
     /// Digests of the whole file, at most one of each kind.
     pub hashes: Vec<FileHash>,
-    /// Digests of pieces; if there are several kinds, only the strongest kind.
+    /// Digests of pieces; if the source has several kinds, only those of the strongest kind.
     pub pieces: Option<PieceHashes>,
     /// The replicas of the file, in the order of the document.
     pub replicas: Vec<MetalinkUrl>,
@@ -68,9 +68,8 @@ pub struct MetalinkUrl {
 }
 
 impl Metalink {
-    /// Reads a document: Metalink 4 or 3 if it is XML, else a list of URLs.
-    /// Errors: `InvalidArgument` if it is neither, is truncated, has a document type, names that lead out of a
-    /// directory, or impossible numbers.
+    /// Reads a document: Metalink 4 or 3 if it is XML, otherwise a list of URLs. Errors: `InvalidArgument` if it is
+    /// neither, is truncated, has a document type, names that lead out of a directory, or impossible numbers.
     pub fn parse(document: &[u8]) -> Result<Self> {
         if document.len() > DOCUMENT_BYTES_MAX {
             return Err(refused(format!("it has more than {DOCUMENT_BYTES_MAX} bytes")));
@@ -116,12 +115,12 @@ impl MetalinkFile {
         self.hashes.iter().max_by_key(|hash| hash.kind)
     }
 
-    /// Returns whether the file has neither a replica nor a document that could name one.
+    /// Returns whether the file has neither a replica nor a further document that could name one.
     pub fn is_empty(&self) -> bool {
         self.replicas.is_empty() && self.described_by.is_empty()
     }
 
-    /// Adds data from `other`, which describes the same file, wherever this value has none.
+    /// Fills in whatever this value lacks from `other`, which describes the same file.
     pub fn complete_with(&mut self, other: MetalinkFile) {
         self.size_bytes = self.size_bytes.or(other.size_bytes);
         if self.pieces.is_none() {
@@ -180,7 +179,8 @@ fn refused(why: impl Into<String>) -> Error {
     Error::new(ErrorKind::InvalidArgument, format!("the Metalink cannot be used: {}", why.into()))
 }
 
-/// The maximum number of replicas read from one response; the document that describes the file may name more.
+/// The maximum number of replicas that are read from the headers of one response; the document that describes the file
+/// may name more.
 const REPLICAS_MAX: usize = 100;
 
 /// The data in the headers of a response. Addresses may be relative to the response's own address.
@@ -230,7 +230,7 @@ pub fn is_metalink_type(text: &str) -> bool {
         .any(|known| plain.eq_ignore_ascii_case(known))
 }
 
-/// Returns the entries of one header. Each entry is an address with its parameters, which are names and values.
+/// Returns the entries of one header. Each entry is an address with its parameters (names and values).
 fn entries(value: &str) -> Vec<(String, Vec<(String, String)>)> {
     let (mut found, mut rest) = (Vec::new(), value);
     while let Some((address, after)) = rest.split_once('<').and_then(|(_, after)| after.split_once('>')) {

@@ -21,7 +21,7 @@ struct OpenElement {
     text: String,
 }
 
-/// The results so far of reading a document.
+/// The results of reading a document so far.
 #[derive(Default)]
 struct MetalinkReader {
     metalink: Metalink,

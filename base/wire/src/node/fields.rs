@@ -1,5 +1,5 @@
-//! The elements of messages: numbers, texts and lists, little-endian, one after another; and the store's own types, as
-//! their fields in the order of declaration.
+//! The elements of messages: numbers, texts and lists, little-endian, one after another; and the store's own types,
+//! encoded as their fields in the order of declaration.
 //!
 //! | type | bytes |
 //! |---|---|
@@ -66,14 +66,14 @@ impl<'a> MessageInput<'a> {
         }
     }
 
-    /// Returns the next `count` bytes, without a copy.
+    /// Returns the next `count` bytes, without copying them.
     pub fn bytes(&mut self, count: usize) -> Result<&'a [u8]> {
         let (taken, rest) = self.0.split_at_checked(count).ok_or_else(|| malformed("it ends too early"))?;
         self.0 = rest;
         Ok(taken)
     }
 
-    /// Returns the next text, without a copy.
+    /// Returns the next text, without copying it.
     pub fn text(&mut self) -> Result<&'a str> {
         let len = u32::take(self)? as usize;
         std::str::from_utf8(self.bytes(len)?).map_err(|_| malformed("a text is not UTF-8"))
@@ -241,7 +241,7 @@ impl<T: WriteField> WriteField for Vec<T> {
 impl<T: ReadField> ReadField for Vec<T> {
     fn take(input: &mut MessageInput<'_>) -> Result<Self> {
         let count = u32::take(input)? as usize;
-        // A stated number must not in itself allocate memory.
+        // A stated number must not by itself cause memory to be allocated.
         let mut list = Vec::with_capacity(count.min(ROOM_MAX));
         for _ in 0..count {
             // If entries could be empty, four bytes could represent a list of four billion entries.
@@ -370,7 +370,7 @@ structs! {
     VersionListing { versions, prefixes, next }
 }
 
-/// Metadata is mostly empty, and then takes one byte.
+/// Metadata is usually empty, in which case it takes one byte.
 impl WriteField for BoxedMetadata {
     fn put(&self, out: &mut Vec<u8>) {
         let is_said = !self.is_empty();
@@ -428,7 +428,7 @@ choices! {
     VersioningState { 0 Unversioned, 1 Enabled, 2 Suspended }
 }
 
-/// Encodes types that wrap a text, which is checked when it is read.
+/// Encodes types that wrap a string, which is validated when it is read.
 macro_rules! names {
     ($($name:ident = $read:expr;)*) => {
         $(impl WriteField for $name {
@@ -455,8 +455,8 @@ names! {
     DocumentKind = |text| DocumentKind::new(text);
 }
 
-/// Errors are encoded with the name of their kind, which has the same meaning in every version on either side. The
-/// target and the number of attempts are omitted, because the other side knows them better.
+/// Errors are encoded with the name of their kind, which has the same meaning in every version of either side. The
+/// target and the number of attempts are omitted, because the receiver knows them better.
 impl WriteField for Error {
     fn put(&self, out: &mut Vec<u8>) {
         self.kind().name().put(out);

@@ -84,8 +84,8 @@ fn after_magic(bytes: &[u8]) -> Result<(u16, u8)> {
     Ok((version, u8::take(&mut input)?))
 }
 
-/// The side that makes a proof. The side is part of the proof, so that neither side can send back a proof that it has
-/// received from the other.
+/// The side that computes a proof. The side is part of the proof, so that neither side can send back a proof that it
+/// has received from the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProofSide {
     /// The client, which opened the connection.

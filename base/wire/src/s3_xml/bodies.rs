@@ -1,4 +1,4 @@
-//! Writes documents: request bodies of a client, and responses that a server writes element by element.
+//! Writes documents: a client's request bodies, and responses that a server writes element by element.
 
 use std::fmt::Write as _;
 
@@ -171,7 +171,7 @@ pub(super) fn opened(root: &str, capacity: usize) -> String {
     body
 }
 
-/// Escapes text for a document.
+/// Escapes text for use in a document.
 pub fn escaped(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     push_escaped(&mut escaped, text);
@@ -202,7 +202,7 @@ pub struct ResponseDocument {
 }
 
 impl ResponseDocument {
-    /// Begins a document with this root.
+    /// Begins a document with this root element.
     pub fn new(root: &'static str) -> Self {
         let text = format!("<?xml version=\"1.0\" encoding=\"UTF-8\"?>{}", opened(root, 512));
         ResponseDocument { text, open: vec![root] }
@@ -214,7 +214,7 @@ impl ResponseDocument {
         self
     }
 
-    /// Adds an element if there is text for it.
+    /// Adds an element that holds the text, if there is any.
     pub fn maybe(&mut self, name: &str, text: Option<&str>) -> &mut Self {
         if let Some(text) = text {
             self.element(name, text);

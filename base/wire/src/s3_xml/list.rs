@@ -1,4 +1,4 @@
-//! Lists: all buckets, and the versioning state of one bucket; a page of a bucket's listing, for either version of the
+//! Lists: all buckets; the versioning state of one bucket; a page of a bucket's listing, for either version of the
 //! request; and a page of versions and delete markers, which is both read and written.
 //!
 //! Versions and delete markers form one sequence, by key and from the newest to the oldest. A generated writer would
@@ -120,13 +120,13 @@ pub fn bucket_versioning(document: &[u8]) -> Result<VersioningState> {
     Ok(found)
 }
 
-/// The data needed for the response to a query for versions, in addition to the page itself.
+/// The data that a response to a query for versions needs in addition to the page itself.
 pub struct VersionsResponseContext<'a> {
     /// The bucket.
     pub bucket: &'a str,
     /// The query.
     pub query: &'a VersionsQuery,
-    /// Writes a name, encoded if the client requested that.
+    /// Writes a name, URL-encoded if the client requested that.
     pub encode: &'a dyn Fn(&str) -> String,
     /// Whether names are encoded.
     pub is_url_encoded: bool,

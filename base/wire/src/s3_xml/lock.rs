@@ -10,7 +10,7 @@ use crate::date::{format_iso8601, parse_iso8601};
 /// A bucket's configuration as stated in a document. The caller must check its values.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LockDocument {
-    /// `Enabled`, or another text.
+    /// `Enabled`, or another string.
     pub state: Option<String>,
     /// Whether there is a rule.
     pub has_rule: bool,
@@ -40,7 +40,7 @@ impl LockDocument {
         Ok(found)
     }
 
-    /// Returns the configuration; `None` unless the mode is known and there is just one period in range.
+    /// Returns the configuration; `None` unless the mode is known and there is exactly one period, which is in range.
     pub fn configuration(&self) -> Option<LockConfiguration> {
         if !self.has_rule {
             return Some(LockConfiguration::default());
@@ -123,7 +123,7 @@ pub fn legal_hold(document: &[u8]) -> Result<bool> {
     status.ok_or_else(|| bad("the status of a legal hold must be ON or OFF"))
 }
 
-/// Returns whether a legal hold with this status is on; `None` for any other text.
+/// Returns whether a legal hold with this status is on; `None` for any other string.
 pub fn legal_hold_status(text: &str) -> Option<bool> {
     match text {
         "ON" => Some(true),

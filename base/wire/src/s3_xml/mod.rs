@@ -2,8 +2,8 @@
 //!
 //! Each kind of response is read by a function over the document's elements, which are given as their path below the
 //! root (`Contents/Key`) and their own text. Unknown elements are ignored, because servers add different ones. The
-//! root's name may also end differently (`ListPartsResult`, `ListPartsResponse`), but a document of another kind is an
-//! error: it must not be mistaken for an empty list.
+//! ending of the root's name may also vary (`ListPartsResult`, `ListPartsResponse`), but a document of another kind is
+//! an error: it must not be mistaken for an empty list.
 
 mod bodies;
 mod list;
@@ -152,7 +152,7 @@ fn plan(algorithm: Option<ChecksumAlgorithm>, kind: Option<ChecksumType>) -> Opt
     Some(ChecksumFormat { algorithm, kind: kind.unwrap_or(ChecksumType::default_of(algorithm)) })
 }
 
-/// Returns the value of the element `path`, which is required. Errors: `BadResponse` if the document has none.
+/// Returns the value of the required element `path`. Errors: `BadResponse` if the document has none.
 fn required<T>(value: Option<T>, path: &str) -> Result<T> {
     value.ok_or_else(|| bad(format!("the response has no {path}")))
 }
@@ -171,7 +171,7 @@ fn decoded(text: String, url_encoded: bool) -> Result<String> {
 pub struct ErrorDocument {
     /// S3's code: `NoSuchKey`, ...
     pub code: String,
-    /// A message for people.
+    /// A human-readable message.
     pub message: String,
     /// The region of the bucket, if the request went to another region.
     pub region: String,
@@ -195,7 +195,7 @@ pub fn error_document(document: &[u8]) -> Result<Option<ErrorDocument>> {
     for_each_element(document, "Error", |path, text| {
         let field = match path {
             "Code" => &mut found.code,
-            // `Detail`, which our gateway adds, says more than AWS's message, and takes precedence.
+            // `Detail`, which our gateway adds, says more than AWS's message and therefore takes precedence.
             "Message" if !found.message.is_empty() => return Ok(()),
             "Message" | "Detail" => &mut found.message,
             "Region" | "BucketRegion" => &mut found.region,

@@ -44,7 +44,7 @@ pub struct DeleteFailure {
     pub key: String,
     /// S3's error code.
     pub code: String,
-    /// A message for people.
+    /// A human-readable message.
     pub message: String,
 }
 
@@ -66,7 +66,7 @@ pub fn delete_result(document: &[u8]) -> Result<DeleteOutcome> {
         match path {
             "Deleted/Key" => text.clone_into(&mut key),
             "Deleted/DeleteMarker" => deleted.is_marker = text.trim() == "true",
-            // For a delete marker that was removed, both IDs are given, and are the same.
+            // For a delete marker that was removed, both IDs are given, and they are the same.
             "Deleted/VersionId" | "Deleted/DeleteMarkerVersionId" => {
                 deleted.version = VersionId::new(text).ok();
             }
@@ -132,7 +132,7 @@ pub fn object_attributes(document: &[u8]) -> Result<AttributesPage> {
     Ok(page)
 }
 
-/// The result of the completion of an upload. S3 sends the status before it has joined the parts, so a failure may
+/// The result of the completion of an upload. S3 sends the status before it has assembled the parts, so a failure may
 /// arrive under status 200.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CompletedUpload {
@@ -248,7 +248,7 @@ pub fn list_uploads(document: &[u8]) -> Result<UploadsPage> {
     Ok(page)
 }
 
-/// An `AccessControlPolicy`. Missing texts are empty.
+/// An `AccessControlPolicy`. Missing strings are empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AclDocument {
     /// The owner's canonical id.
@@ -259,7 +259,7 @@ pub struct AclDocument {
     pub grants: Vec<GrantElement>,
 }
 
-/// One grant. Only the texts that belong to the grantee's kind are set.
+/// One grant. Only the strings that apply to the grantee's kind are set.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GrantElement {
     /// The e-mail address, for a user who is named by e-mail address.

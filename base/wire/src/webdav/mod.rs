@@ -1,7 +1,7 @@
 //! WebDAV (RFC 4918) and WLCG's third-party copies: the client's requests and the server's responses.
 //!
 //! [`multistatus`] parses the document in a WebDAV response; [`CollectionAddress`] interprets the addresses in it
-//! (section 8.3), and refuses those outside of the collection. [`CopyReport`] parses a server's report on a copy in
+//! (section 8.3), and rejects those outside the collection. [`CopyReport`] parses a server's report on a copy in
 //! progress: performance markers, and, at the end, a line with the outcome (WLCG's HTTP-TPC, after the markers of
 //! GridFTP).
 //!
@@ -68,7 +68,7 @@ impl CollectionAddress {
     /// Returns the location of `href` relative to the collection. `href` is an absolute address, an absolute path, or a
     /// path relative to the collection. Scheme and port are ignored, because a proxy in front of a server changes them;
     /// empty segments are also ignored. Errors: `BadResponse` if `href` is outside the collection, or could be
-    /// interpreted as outside.
+    /// interpreted as being outside.
     pub fn place(&self, href: &str) -> Result<ListedLocation> {
         let outside = || {
             let detail = format!("the server lists {href:?}, which is outside of the requested collection");
@@ -146,7 +146,7 @@ const REASON_CHARS_MAX: usize = 400;
 pub enum CopyOutcome {
     /// The server reports success.
     Success,
-    /// The server reports a failure; the value is its reason, in one line of printable text.
+    /// The server reports a failure; the value is its reason, as one line of printable text.
     Failure(String),
 }
 
@@ -180,7 +180,7 @@ impl CopyReport {
         Ok(has_marker)
     }
 
-    /// Returns the number of bytes copied so far, over all stripes.
+    /// Returns the total number of bytes copied so far in all stripes.
     pub fn bytes(&self) -> u64 {
         self.stripes.values().fold(0, |sum, bytes| sum.saturating_add(*bytes))
     }
@@ -234,7 +234,7 @@ impl CopyReport {
     }
 }
 
-/// Formats a server's reason for display: in one line, of bounded length.
+/// Formats a server's reason for display: on one line of bounded length.
 fn shown(reason: &str) -> String {
     let printable = reason.trim().chars().map(|c| if c.is_control() { ' ' } else { c });
     printable.take(REASON_CHARS_MAX).collect()

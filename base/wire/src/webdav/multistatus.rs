@@ -13,7 +13,7 @@ use crate::date;
 pub const PROPFIND: &str = "<?xml version=\"1.0\" encoding=\"utf-8\"?><propfind xmlns=\"DAV:\"><prop><resourcetype/>\
      <getcontentlength/><getlastmodified/><getetag/></prop></propfind>";
 
-/// The maximum nesting depth of elements. The deepest element in use is at the sixth level.
+/// The maximum nesting depth of elements. The deepest element that is read is at the sixth level.
 const DEPTH_MAX: usize = 64;
 
 /// The description of one resource.
@@ -21,13 +21,13 @@ const DEPTH_MAX: usize = 64;
 pub struct DescribedResource {
     /// The address of the resource, as the server writes it.
     pub href: String,
-    /// The status of the resource as a whole, if the server states one; usually the status of a failure.
+    /// The status of the resource as a whole, if the server states one, which it usually does only for a failure.
     pub status: Option<u16>,
-    /// The properties that the server could return.
+    /// The properties that the server was able to return.
     pub properties: ResourceProperties,
 }
 
-/// Properties of a resource. A property is missing if the server did not state it, or stated an invalid value.
+/// Properties of a resource. A property is missing if the server did not send it, or sent an invalid value.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ResourceProperties {
     /// Whether the resource is a collection.
@@ -42,8 +42,8 @@ pub struct ResourceProperties {
 
 /// Parses a document, in time proportional to its length and with memory proportional to its content. Only elements of
 /// the namespace `DAV:` count, under any prefix; others are ignored. Errors: `BadResponse` if the document is of
-/// another kind, is incomplete, or declares a document type: a document type can declare entities that expand without
-/// bound, and no server needs one.
+/// another kind, is incomplete, or contains a document type declaration, which can declare entities that expand without
+/// bound, and which no server needs.
 pub fn multistatus(document: &[u8]) -> Result<Vec<DescribedResource>> {
     let text = std::str::from_utf8(document)
         .map_err(|error| bad("the multistatus document is not UTF-8").caused_by(error))?;
@@ -85,7 +85,8 @@ struct MultistatusParser {
     found_before: usize,
     /// The `response` that is being parsed.
     current: DescribedResource,
-    /// The properties in the `propstat` that is being parsed. Its status, which comes last, decides whether they count.
+    /// The properties in the `propstat` that is being parsed. The `propstat`'s status, which comes last, determines
+    /// whether they count.
     properties: ResourceProperties,
     properties_status: Option<u16>,
 }

@@ -1,4 +1,4 @@
-//! The cases: the preparation of each at a size, and the operation that is timed.
+//! The cases: how each is prepared at a given size, and the operation that is timed.
 
 use std::path::Path;
 use std::time::Instant;
@@ -11,7 +11,7 @@ use fordway_store::{
     VersionId, VersioningState, VersionsQuery,
 };
 
-/// The kind of object whose number is the size of a case.
+/// The objects that the size of a case counts.
 #[derive(Clone, Copy)]
 pub(crate) enum CaseKind {
     /// The objects that the operation processes.
@@ -27,9 +27,9 @@ pub(crate) struct GrowthCase {
     pub(crate) name: &'static str,
     pub(crate) kind: CaseKind,
     pub(crate) sizes: &'static [usize],
-    /// The number of calls per measured time.
+    /// The number of calls that are timed together.
     pub(crate) calls: usize,
-    /// Creates the objects of a size.
+    /// Creates the objects for a given size, and returns the operation.
     pub(crate) prepare: fn(&Path, usize) -> Result<GrowthOperation>,
 }
 
@@ -120,7 +120,7 @@ pub(crate) fn plain(number: usize) -> String {
     format!("k{number:08}")
 }
 
-/// Returns an odd key, which has an empty part.
+/// Returns an odd key: one that has an empty component.
 pub(crate) fn odd(number: usize) -> String {
     format!("run//e{number:08}")
 }
@@ -135,7 +135,7 @@ impl BenchBucket {
     pub(crate) fn with_keys(root: &Path, count: usize, name: fn(usize) -> String) -> Result<Self> {
         let bench = BenchBucket::new(root)?;
         (0..count).try_for_each(|number| bench.put(&name(number)).map(drop))?;
-        // The store is opened again, so that the bucket is in the state that later programs find.
+        // Reopen the store, so that the bucket is in the state in which a later program would find it.
         Ok(BenchBucket { store: PosixStore::open(root, PosixConfig::default())?, ..bench })
     }
 
@@ -171,7 +171,7 @@ impl BenchBucket {
     }
 }
 
-/// Returns numbers below `size` that are far from one another.
+/// Returns a generator of numbers below `size`; successive numbers are far apart.
 fn far_apart(size: usize) -> impl FnMut() -> usize {
     let mut number = 0;
     move || {
@@ -334,12 +334,12 @@ fn page_of_parts(root: &Path, size: usize) -> Result<GrowthOperation> {
     }))
 }
 
-/// Includes the upload of the parts, because a completion cannot be repeated without it.
+/// Also times the upload of the parts, because each completion needs a new upload.
 fn complete(root: &Path, size: usize) -> Result<GrowthOperation> {
     let (bench, key) = (BenchBucket::new(root)?, Key::new("u")?);
     Ok(Box::new(move || {
         let upload = bench.store.create_upload(&bench.bucket, &key, &PutOptions::default())?;
-        // Only the last part is completed: the others would need at least 5 MiB each.
+        // Complete the upload with its last part only: any other part would have to be at least 5 MiB.
         let parts = (1..=size).map(|number| bench.put_part(&upload, number)).collect::<Result<Vec<_>>>()?;
         let last = &parts[size - 1..];
         bench.store.complete_upload(&bench.bucket, &key, &upload, last, &CompleteOptions::default())?;

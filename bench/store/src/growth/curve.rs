@@ -1,4 +1,4 @@
-//! Times at several sizes: their growth exponent, as text and as a plot.
+//! Times at several sizes, and their growth exponent, as text and as a plot.
 
 use std::fmt;
 use std::fmt::Write as _;
@@ -12,7 +12,7 @@ use serde::Serialize;
 pub(crate) struct GrowthCurve {
     name: &'static str,
     sizes: Vec<usize>,
-    /// The median time of each size, in nanoseconds.
+    /// The median time at each size, in nanoseconds.
     times_ns: Vec<f64>,
     exponent: ConfidenceInterval,
     /// The maximum exponent that the case may have.
@@ -20,7 +20,8 @@ pub(crate) struct GrowthCurve {
 }
 
 impl GrowthCurve {
-    /// Computes the curve of rounds that have a time in nanoseconds for each size. Errors: there are too few rounds.
+    /// Computes the curve from `rounds`, each of which has a time in nanoseconds for each size. Errors: there are too
+    /// few rounds.
     pub(crate) fn new(name: &'static str, bar: f64, sizes: Vec<usize>, rounds: &[Vec<f64>]) -> Result<Self> {
         let slopes: Vec<f64> = rounds.iter().map(|times| slope(&sizes, times)).collect();
         let at = |index: usize| median(&rounds.iter().map(|times| times[index]).collect::<Vec<_>>());
@@ -62,7 +63,7 @@ impl fmt::Display for GrowthCurve {
 const WIDTH: f64 = 900.0;
 const HEIGHT: f64 = 640.0;
 const MARGIN: f64 = 60.0;
-/// The width reserved for the names of the lines.
+/// The width reserved for the names of the curves.
 const LEGEND: f64 = 330.0;
 
 /// Plots all curves as an SVG with logarithmic axes.

@@ -1,7 +1,8 @@
-//! Measures how the cost of each store operation grows with its own size, and with the number of unrelated objects.
+//! Measures how the cost of each store operation grows with the size of the operation, and with the number of unrelated
+//! objects.
 //!
 //! Each case is timed at several sizes, in interleaved rounds. The exponent of a round is the slope of the logarithm of
-//! the time over the logarithm of the size: 1 is a cost proportional to the size, and 0 a cost independent of it.
+//! the time against the logarithm of the size: 1 means a cost proportional to the size, and 0 a cost independent of it.
 
 mod cases;
 mod curve;
@@ -91,7 +92,7 @@ fn measure(case: &GrowthCase, place: &std::path::Path, options: &GrowthOptions) 
     // The store caches nothing about a directory that changed within the current clock tick.
     std::thread::sleep(std::time::Duration::from_millis(50));
     let mut rounds = Vec::new();
-    // The first round warms up.
+    // The first round is a warm-up.
     for round in 0..=options.rounds {
         let times = acts.iter_mut().map(|act| cases::timed(case.calls, act)).collect::<Result<Vec<_>>>()?;
         if round > 0 {

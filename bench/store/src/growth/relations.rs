@@ -29,7 +29,7 @@ impl fmt::Display for TimeRelation {
     }
 }
 
-/// A comparison: its name, the number of calls per measured time, the two operations, and the maximum ratio.
+/// A comparison: its name, the number of calls that are timed together, the two operations, and the maximum ratio.
 type OperationPair = (&'static str, usize, fn(&Path) -> Result<(GrowthOperation, GrowthOperation)>, f64);
 
 const PAIRS: &[OperationPair] = &[
@@ -58,7 +58,7 @@ fn relation(
         ratios.push(time / timed(*calls, &mut other)?);
     }
     std::fs::remove_dir_all(place)?;
-    // The first round warms up.
+    // The first round is a warm-up.
     let ratio = median_interval(&ratios[1..], 1).context("too few rounds")?;
     let holds = ratio.value <= *most;
     Ok(TimeRelation { name, ratio, most: *most, holds })

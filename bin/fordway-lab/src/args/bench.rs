@@ -110,7 +110,7 @@ pub(crate) struct RestArgs {
     /// HTTP versions; the first is the reference
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = [HttpArg::Http1])]
     pub(crate) http: Vec<HttpArg>,
-    /// Number of connections over all threads
+    /// Total number of connections of all threads
     #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [1], value_parser = clap::value_parser!(u32).range(1..=65_536))]
     pub(crate) connections: Vec<u32>,
     /// Number of concurrent requests on each connection (HTTP/2 and 3)
@@ -134,7 +134,7 @@ pub(crate) struct RestArgs {
     /// Duration of the warm-up before each measurement
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = parse_duration)]
     pub(crate) warm_up: Duration,
-    /// Number of times to measure each combination, in turn
+    /// Number of times to measure each combination; HTTP versions take turns
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1000))]
     pub(crate) rounds: u16,
     /// Time limit for a response
@@ -149,7 +149,7 @@ pub(crate) struct RestArgs {
     /// Process ID of the server, to read the counters of the process and its descendants
     #[arg(long, value_name = "PID")]
     pub(crate) server_pid: Option<u32>,
-    /// The processors of the two sides; the server is the process of --server-pid.
+    /// The processors of the two sides; the server is the process given by --server-pid.
     #[command(flatten)]
     pub(crate) pins: PinArgs,
     /// The seed of random arrivals.
@@ -182,7 +182,7 @@ pub(crate) enum MethodArg {
     Get,
     /// Write
     Put,
-    /// Read only the head of the response
+    /// Request only the head of the response
     Head,
     /// Remove
     Delete,
@@ -206,7 +206,7 @@ pub(crate) enum HttpArg {
 /// The distribution of the start times of requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ArrivalsArg {
-    /// Random, as from many independent users
+    /// At random (a Poisson process), as from many independent users
     Poisson,
     /// At equal intervals
     Fixed,
@@ -242,13 +242,13 @@ pub(crate) struct TransportArgs {
     /// Paths of fordway-mpi, one for each MPI implementation [default: the one next to this program, or on PATH]
     #[arg(long, value_name = "FILE", value_delimiter = ',')]
     pub(crate) mpi: Vec<PathBuf>,
-    /// Launcher of the ranks [default: mpirun.openmpi or mpirun.mpich, else mpirun]
+    /// MPI launcher [default: mpirun.openmpi or mpirun.mpich, else mpirun]
     #[arg(long, value_name = "CMD")]
     pub(crate) mpirun: Option<PathBuf>,
     /// Make waiting ranks of Open MPI yield the processor to other processes (mpi_yield_when_idle)
     #[arg(long)]
     pub(crate) mpi_yield: bool,
-    /// Number of connections, each with its own thread, for the bandwidth of nginx, http, node and embedded
+    /// Number of connections, each with its own thread, when measuring the bandwidth of nginx, http, node and embedded
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=256))]
     pub(crate) connections: u16,
     /// The processors of the two sides.
@@ -325,7 +325,7 @@ pub(crate) struct PingpongBenchArgs {
     /// URL of a running pong, for set-up `loopback`; {size} is replaced by the number of bytes
     #[arg(long, value_name = "URL")]
     pub(crate) pong: Option<String>,
-    /// Whether connections are used for one request or kept
+    /// Whether to open a new connection for each request or keep connections alive
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = [PolicyArg::PerRequest, PolicyArg::Kept])]
     pub(crate) connection_policy: Vec<PolicyArg>,
     /// Minimum size of a message
@@ -346,7 +346,7 @@ pub(crate) struct PingpongBenchArgs {
     /// Number of requests of each size in a round
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) repetitions: u16,
-    /// Number of rounds, in which everything is measured in turn
+    /// Number of rounds, each of which measures all combinations
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=1000))]
     pub(crate) rounds: u16,
     /// Number of concurrent requests
@@ -358,7 +358,7 @@ pub(crate) struct PingpongBenchArgs {
     /// Duration of the warm-up before each measurement
     #[arg(long, value_name = "TIME", default_value = "100ms", value_parser = parse_duration)]
     pub(crate) warm_up: Duration,
-    /// Number of times ping repeats a failed request to pong
+    /// Number of times ping retries a failed request to pong
     #[arg(long, value_name = "N", default_value_t = 2)]
     pub(crate) retries: u32,
     /// Time limit for a response
@@ -367,7 +367,7 @@ pub(crate) struct PingpongBenchArgs {
     /// The link between ping and pong.
     #[command(flatten)]
     pub(crate) link: LinkArgs,
-    /// Maximum size of a packet on the wire, in bytes [default: 1500]
+    /// MTU of the wire (maximum packet size), in bytes [default: 1500]
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(576..=65_535))]
     pub(crate) mtu: Option<u32>,
     /// Send packets over the wire one by one, like a network card without segmentation offload
@@ -395,7 +395,7 @@ pub(crate) struct PingpongBenchArgs {
 pub(crate) enum PolicyArg {
     /// A new connection for each request
     PerRequest,
-    /// Kept connections, which are reused
+    /// Persistent connections, which are reused
     Kept,
 }
 
@@ -457,7 +457,8 @@ pub(crate) struct WorkloadArgs<P: Args> {
     pub(crate) plan: P,
 }
 
-/// The endpoints that a benchmark measures, and the number of ranks. The default is the command's endpoint.
+/// The endpoints that a benchmark measures, and the number of ranks. By default, only the command's endpoint is
+/// measured.
 #[derive(Debug, Args)]
 pub(crate) struct RankArgs {
     /// The endpoints, and the number of rounds.
@@ -481,7 +482,7 @@ pub(crate) struct Io500Args {
     /// Options of every benchmark that runs on ranks.
     #[command(flatten)]
     pub(crate) ranks: WorkloadArgs<Io500Plan>,
-    /// Also show this table of Gadban and Kunkel 2021, 1 to 6 (may be repeated)
+    /// Also show this table from Gadban and Kunkel 2021, 1 to 6 (may be repeated)
     #[arg(long, value_name = "TABLE", value_parser = clap::value_parser!(u8).range(1..=6))]
     pub(crate) published: Vec<u8>,
 }

@@ -1,4 +1,4 @@
-//! Options of `machines`, which measures machines, and of `doctor`, which finds what slows down programs.
+//! Options of `machines`, which measures machines, and of `doctor`, which finds what slows programs down.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -109,10 +109,10 @@ pub(crate) struct MeasureArgs {
 A similarity of 1 means equal, and 0 means nothing in common (eq. 2 of Kratzke and Quint). Only features that all \
 machines have are compared; the command names the others. Shades: ░ from 0.5, ▒ 0.65, ▓ 0.8, █ 0.9.")]
 pub(crate) struct SimilarityArgs {
-    /// Catalogue of the rows
+    /// Catalogue whose machines form the rows
     #[arg(value_name = "CATALOGUE", required_unless_present = "table")]
     pub(crate) rows: Option<PathBuf>,
-    /// Catalogue of the columns [default: CATALOGUE]
+    /// Catalogue whose machines form the columns [default: CATALOGUE]
     #[arg(value_name = "OTHER")]
     pub(crate) columns: Option<PathBuf>,
     /// Table of similarities to use instead of catalogues
@@ -189,10 +189,10 @@ pub(crate) struct DoctorArgs {
     /// Print settings that address the findings, as a file for this scheduler
     #[arg(long, value_enum)]
     pub(crate) fix: Option<FixArg>,
-    /// Number of nodes of the job to print settings for
+    /// Number of nodes in the job to print settings for
     #[arg(long, value_name = "N", default_value_t = 2, requires = "fix", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) nodes: u32,
-    /// Duration of the noise measurement, on all processors at once, at most one minute
+    /// Duration of the noise measurement, which runs on all processors at once; at most one minute
     #[arg(long, value_name = "TIME", value_parser = listening, default_value = "1s")]
     pub(crate) listen: Duration,
     /// Only read files; do not measure
@@ -202,7 +202,8 @@ pub(crate) struct DoctorArgs {
     #[arg(long, value_name = "DIR")]
     pub(crate) root: Option<PathBuf>,
     /// Test two mounts of one file system, given as two writable directories: whether locks and exclusive creation work
-    /// between them, whether a file's content is visible when its name is, and how long changes take to become visible
+    /// between them, whether a file's content is visible as soon as its name is, and how long changes take to become
+    /// visible
     #[arg(long, num_args = 2, value_names = ["DIR", "DIR"], conflicts_with_all = ["root", "save", "fix", "no_measure"])]
     pub(crate) shared: Option<Vec<PathBuf>>,
     /// Write the verdict on the two mounts to this file; ROOT/.fordway/verdict is where stores look for it

@@ -315,7 +315,7 @@ pub(crate) struct SpeedupArgs {
     /// Recompute a published table instead: a CSV file, or `richter`, which is built in
     #[arg(long, value_name = "FILE", conflicts_with = "command")]
     pub(crate) check: Option<String>,
-    /// Run what a launcher requests in this network
+    /// Run the command that a launcher requests, in this network
     #[arg(long, value_name = "NETWORK", hide = true)]
     pub(crate) enter: Option<PathBuf>,
     /// MPI program and its arguments

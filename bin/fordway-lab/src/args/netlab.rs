@@ -28,7 +28,7 @@ pub(crate) struct NetlabArgs {
     /// Size of the link's queue [default: the bandwidth-delay product, at least 256KiB]
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes, requires = "rate")]
     pub(crate) queue: Option<u64>,
-    /// Seed of the packet loss; the same seed loses the same packets of a sequence
+    /// Seed of the packet loss; with the same seed, the same packets of a sequence are lost
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) seed: u64,
     /// Whether to pass segments of up to 64 KiB as one packet, as network cards do
@@ -164,10 +164,10 @@ pub(crate) struct PingArgs {
     /// URL of pong; {size} is replaced by the number of bytes, and without {size}, /pong/SIZE is appended
     #[arg(long, value_name = "URL")]
     pub(crate) pong: String,
-    /// Number of times ping repeats a failed request to pong; each repetition is counted
+    /// Number of times ping retries a failed request to pong; each retry is counted
     #[arg(long, value_name = "N", default_value_t = 2)]
     pub(crate) retries: u32,
-    /// Time limit for a response of pong
+    /// Time limit for a response from pong
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_duration)]
     pub(crate) timeout: Duration,
 }

@@ -77,7 +77,7 @@ fn is_local(url: &str) -> bool {
     ["file:///", "unix:///", "tcp://"].iter().any(|scheme| url.starts_with(scheme))
 }
 
-/// Checks the host of a URL. Errors if there is no host, if keys, a query or a fragment are given, or if the port is
+/// Checks the host of a URL. Fails if there is no host, if keys, a query or a fragment are given, or if the port is
 /// invalid.
 fn check_host(host: &str, rest: &str) -> Result<(), String> {
     if host.contains('@') {
@@ -103,7 +103,7 @@ fn check_host(host: &str, rest: &str) -> Result<(), String> {
     }
 }
 
-/// Splits a URL's path into bucket and prefix. Errors if the bucket's name is invalid.
+/// Splits a URL's path into bucket and prefix. Fails if the bucket's name is invalid.
 fn place_in_bucket(path: &str) -> Result<(Option<Bucket>, String), String> {
     let (bucket, prefix) = path.split_once('/').unwrap_or((path, ""));
     if bucket.is_empty() {

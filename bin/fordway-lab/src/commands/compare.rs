@@ -251,8 +251,8 @@ struct ComparedLanes {
 type TargetServices<'s> = (&'s [TargetArg], &'s dyn Fn(&TargetArg) -> Result<Box<dyn MeasuredTarget>>);
 
 impl ComparedLanes {
-    /// Opens the lanes that `args` name, in the empty directory `place`, and `services`. If one of them cannot be
-    /// opened, removes everything that the others created.
+    /// Opens `services`, and the lanes that `args` name, which work in the empty directory `place`. If one of them
+    /// cannot be opened, removes everything that the others created.
     fn open(args: &CompareArgs, place: &Path, services: TargetServices) -> Result<Self> {
         let mut lanes = ComparedLanes::default();
         match lanes.add_all(args, place, services) {

@@ -1,4 +1,4 @@
-//! `doctor`: finds settings of this node that slow down the programs that run on it.
+//! `doctor`: finds settings of this node that slow down its programs.
 
 use std::fmt;
 use std::fs::Permissions;
@@ -40,7 +40,8 @@ pub(super) fn run(args: &DoctorArgs, context: &CommandContext) -> Result<Command
     Ok(CommandExit::Ok)
 }
 
-/// Writes a verdict to `file`, so that only its owner may change it, because stores ignore all other verdicts.
+/// Writes a verdict to `file`, with permissions that let only its owner change it, because stores ignore verdicts that
+/// others could change.
 fn write_verdict(verdict: &MountVerdict, file: &Path) -> Result<()> {
     let failed = |error| file_error("writing the verdict to", file.display(), error);
     let new = file.with_extension("new");

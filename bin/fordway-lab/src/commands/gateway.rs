@@ -84,7 +84,8 @@ impl GatewayProcess {
         durability: Durability,
     ) -> Result<Self> {
         let mut command = command("serve", root, etag, durability)?;
-        // The gateway would warn that it listens beyond this machine, but no other machine is in that network.
+        // Suppresses the gateway's warning that it accepts connections from other machines: no other machine is in that
+        // network.
         command.env("FORDWAY_LOG", "error");
         end.network.run(|| Self::start_http(command, None, end.address))?
     }

@@ -66,7 +66,7 @@ fn man(args: &ManArgs, context: &CommandContext) -> Result<CommandExit> {
     Ok(CommandExit::Ok)
 }
 
-/// Ends the observation of a run and adds the conditions to it.
+/// Stops observing the machine and adds the observed conditions to the run.
 fn judge(run: &mut RunDocument, watch: MachineWatch) {
     let mut conditions = watch.conditions();
     late_requests(&run.summaries).into_iter().for_each(|doubt| conditions.doubt(doubt));

@@ -51,7 +51,8 @@ fn config(args: &NetlabArgs) -> LabConfig {
     }
 }
 
-/// Starts the server. Its standard output goes to standard error, because standard output belongs to the client.
+/// Starts the server. The server's standard output is redirected to standard error, because standard output is reserved
+/// for the client.
 fn start_server(lab: &NetworkLab, line: &str) -> Result<NamespaceProcess> {
     let mut shell = Command::new("sh");
     shell.args(["-c", line]).stdin(Stdio::null()).stdout(std::io::stderr());

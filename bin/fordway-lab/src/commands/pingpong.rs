@@ -1,6 +1,6 @@
 //! `pingpong`: one end of a ping-pong, or of the tunnel between them. Pong responds from memory; ping responds with the
-//! content that it gets from pong. A [`PongHttpClient`] requests messages by size: the load generator from ping, and
-//! ping from pong.
+//! content that it gets from pong. A [`PongHttpClient`] requests messages by size: the load generator uses one to send
+//! requests to ping, and ping uses one to send requests to pong.
 
 use std::fmt;
 use std::time::Duration;
@@ -36,7 +36,7 @@ fn serve(args: &ListenArgs, player: impl ResponseSource, context: &CommandContex
     context.output.record(&ready)?;
     context.output.flush()?;
     let (stop, stopped) = std::sync::mpsc::channel();
-    // Sending fails for a second reason to stop, because the receiver is then already gone.
+    // Sending a second reason to stop fails, because the receiver is gone by then.
     let stop = move || _ = stop.send(());
     stop_when_asked(stop, &context.interrupt, args.until_eof)?;
     // The wait also ends when all senders are gone.
@@ -169,7 +169,7 @@ impl ResponseSource for MemorySource {
 /// The placeholder for the size in a URL.
 const SIZE: &str = "{size}";
 
-/// Requests messages from one server, over kept or new connections.
+/// Requests messages from one server, over persistent or new connections.
 pub(super) struct PongHttpClient {
     /// One client per policy, because a client that keeps no connections can never reuse one.
     kept: HttpClient,
@@ -203,7 +203,7 @@ impl PongHttpClient {
         Ok(PongHttpClient { kept: client(), fresh: client(), origin, authority, path })
     }
 
-    /// Requests a message of `bytes`. A kept connection that turns out to be closed is also a failure.
+    /// Requests a message of `bytes`. A persistent connection that turns out to be closed also counts as a failure.
     pub(super) fn ask(&self, bytes: u64, keep: bool) -> std::result::Result<HttpResponse, ExchangeFailure> {
         let close = if keep { "" } else { "connection: close\r\n" };
         let write_head = |head: &mut Vec<u8>| {

@@ -19,7 +19,7 @@ const PROBE_KEY: &str = "probe";
 const PROBE: &[u8] = b"fordway compare";
 
 /// Opens the service. Creates a bucket there, or uses a prefix in the bucket named in its URL; the target removes
-/// either. Errors: the errors of the service, in sentences that say what to do.
+/// either when it is done. Errors: those of the service, with advice.
 pub(super) fn open(
     target: &TargetArg,
     global: &GlobalArgs,

@@ -1,4 +1,4 @@
-//! `fordway bench` as a user runs it.
+//! Tests `fordway bench` as a user would run it.
 
 mod ranks;
 mod transport;

@@ -1,4 +1,5 @@
-//! `fordway bench` as a process: all lanes, its output and files, and an endpoint that becomes unavailable.
+//! Tests `fordway bench` as a separate process: all lanes, its output and files, and an endpoint that becomes
+//! unavailable.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -8,7 +9,7 @@ use std::time::{Duration, Instant};
 use fordway_measure::RunDocument;
 use fordway_sys::terminate;
 
-/// Returns the path of the gateway program, next to the tested one; `cargo build` builds both.
+/// Returns the path of the gateway program, which is next to the program under test; `cargo build` builds both.
 fn gateway_program() -> PathBuf {
     Path::new(env!("CARGO_BIN_EXE_fordway-lab")).with_file_name("fordway")
 }

@@ -1,5 +1,5 @@
-//! `fordway bench transport` as a process, on tiny messages: the transports found, those left out, and the files left
-//! behind.
+//! Tests `fordway bench transport` as a separate process with tiny messages: the transports found, those left out, and
+//! the files left behind.
 
 use std::path::Path;
 use std::process::{Command, Output};

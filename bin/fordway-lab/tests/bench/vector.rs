@@ -1,4 +1,4 @@
-//! `fordway bench vector` as a user runs it.
+//! Tests `fordway bench vector` as a user would run it.
 
 use std::io::Write;
 use std::process::{Command, Stdio};

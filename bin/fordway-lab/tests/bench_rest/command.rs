@@ -1,4 +1,4 @@
-//! `fordway bench rest` as a user runs it.
+//! Runs `fordway bench rest` as a user would.
 
 use std::process::{Command, Output};
 

@@ -1,4 +1,5 @@
-//! Load on our own gateway as a process: signed requests, its counters, and the processors it runs on.
+//! Tests load on our own gateway, which runs as a separate process: signed requests, its counters, and the processors
+//! it runs on.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -12,12 +13,12 @@ use crate::command::{bench, command, stderr, summaries};
 
 const BODY_BYTES: u64 = 2000;
 
-/// Returns the path of the gateway program, next to the tested one; `cargo build` builds both.
+/// Returns the path of the gateway program, which is next to the program under test; `cargo build` builds both.
 fn gateway_program() -> PathBuf {
     Path::new(env!("CARGO_BIN_EXE_fordway-lab")).with_file_name("fordway")
 }
 
-/// A gateway on a new directory, which has the bucket `bucket`.
+/// A gateway on a new directory that contains the bucket `bucket`.
 struct Gateway {
     child: Child,
     endpoint: String,

@@ -1,4 +1,4 @@
-//! Open and closed loops over HTTP/1.1, against servers whose behaviour is known.
+//! Tests open and closed loops over HTTP/1.1, against servers whose behaviour is known.
 
 use std::process::Command;
 use std::time::Duration;
@@ -78,7 +78,7 @@ fn servers_that_lie_stall_or_leave_are_told_apart() {
         ("another size", answer(7), "wrong size"),
     ];
     for (what, bytes, kind) in cases {
-        // If only a response is wrong, the server keeps the connection open.
+        // If only the status or the size of a response is wrong, the server keeps the connection open.
         let may_go_on = kind.starts_with("status") || kind == "wrong size";
         let server = Server::start(move |stream| match may_go_on {
             true => server::serve(stream, Duration::ZERO, &bytes),
@@ -164,7 +164,7 @@ fn impossible_loads_are_refused() {
 #[test]
 fn a_server_process_that_is_not_there_all_the_time_is_not_counted() {
     let mut short = Command::new("sleep").arg("0.3").spawn().unwrap();
-    // Wait for the ended process, because its process ID would otherwise remain in use.
+    // Reap the process, because its process ID would otherwise remain in use.
     let pid = short.id().to_string();
     let waiter = std::thread::spawn(move || short.wait());
     let server = Server::start(|stream| server::serve(stream, Duration::ZERO, &answer(1)));

@@ -1,4 +1,4 @@
-//! `fordway bench rest` as a process.
+//! Tests `fordway bench rest` as a separate process.
 
 mod command;
 mod gateway;

@@ -32,7 +32,7 @@ pub(crate) struct Seen {
 pub(crate) struct Manner {
     /// The certificate; `None` for a server without TLS.
     pub(crate) tls: Option<Certificate>,
-    /// The number of requests after which a connection is closed in order.
+    /// The number of requests after which a connection is closed gracefully.
     pub(crate) requests_per_connection: Option<u64>,
 }
 
@@ -76,7 +76,8 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Starts a server for HTTP/2. On a connection without TLS, it uses HTTP/1.1 if the client begins with that.
+    /// Starts a server for HTTP/2. On a connection without TLS, it uses HTTP/1.1 if that is what the client starts
+    /// with.
     pub(crate) fn http2(manner: Manner) -> Self {
         Self::start(|seen, told| async move {
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -108,7 +108,8 @@ fn what_a_server_does_not_speak_is_said() {
     }
 }
 
-/// A server accepts 20 requests on each connection: requests that it did not process go to the next connection.
+/// If a server accepts only 20 requests on each connection, the requests that it did not process must be sent on the
+/// next connection.
 #[test]
 fn farewells_of_http2_are_no_errors() {
     let server = Server::http2(Manner { requests_per_connection: Some(20), ..Manner::default() });

@@ -1,4 +1,4 @@
-//! Set-ups that need root: the options of their wires, emulated machines, and clean-up.
+//! Tests set-ups that need root: the options of their wires, emulated machines, and clean-up.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -81,8 +81,8 @@ fn what_is_emulated_is_marked_in_every_place() {
     assert_eq!(rows(&output)[0]["lane"], "machine", "kvm runs code on the processor itself");
 }
 
-/// Returns a directory that has a kernel with its modules: this machine's root, or where `tools/vm-kernel` unpacked
-/// one.
+/// Returns a directory that contains a kernel with its modules: this machine's root, or the directory to which
+/// `tools/vm-kernel` unpacked one.
 fn kernel_root() -> Option<String> {
     let unpacked = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/vm-kernel");
     let has_kernel = |root: &&Path| {
@@ -145,7 +145,7 @@ fn nothing_is_left_after_a_kill_and_after_an_interrupt() {
         return;
     }
     let before = traces();
-    // The bench, two ends in each of three set-ups, and the two of the tunnel.
+    // The benchmark itself, two ends in each of three set-ups, and the two ends of the tunnel.
     let is_up = |count| count >= 9;
     for signal in ["KILL", "INT"] {
         end_in_the_middle(&["--setup", "bare,vxlan,tunnel"], signal, None, &is_up);
@@ -153,7 +153,8 @@ fn nothing_is_left_after_a_kill_and_after_an_interrupt() {
     }
 }
 
-/// Starts a long bench and sends it a signal when `is_up` holds for the number of its processes; all of them must end.
+/// Starts a long benchmark and sends it a signal once `is_up` returns true for the number of its processes; all of them
+/// must end.
 fn end_in_the_middle(options: &[&str], signal: &str, path: Option<&Path>, is_up: &dyn Fn(usize) -> bool) {
     let dir = tempfile::tempdir().unwrap();
     let own = dir.path().join("fordway-of-this-test");

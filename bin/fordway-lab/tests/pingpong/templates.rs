@@ -1,4 +1,4 @@
-//! Set-ups from templates: a pong that another program starts, and a pong behind the test's own ssh server.
+//! Tests set-ups from templates: a pong that another program starts, and a pong behind the test's own ssh server.
 
 use std::fs;
 use std::net::{TcpListener, TcpStream};
@@ -64,7 +64,7 @@ fn set_ups_of_one_machine_are_not_taken_for_one_another() {
     assert_eq!(lanes, ["loopback", "shell"]);
     // Only the process of one side is known; it is not counted as the process of the other.
     assert!(rows[0]["load"]["server"].is_object() && rows[1]["load"]["server"].is_null(), "{rows:?}");
-    // A process that already listens is not mistaken for ours, at either port.
+    // A process that is already listening on either port is not mistaken for ours.
     for taken in [28_682, 28_683] {
         let _other = TcpListener::bind(("127.0.0.1", taken)).unwrap();
         let output = bench(&[&SHORT[..], &options].concat());

@@ -24,7 +24,7 @@ pub struct GatewayArgs {
     /// Which conditional writes to support
     #[arg(long, value_enum, default_value_t = ConditionsArg::All)]
     pub conditions: ConditionsArg,
-    /// How stale a read may be, on a file system that other nodes also change
+    /// How stale a read may be, on a file system that other nodes also modify
     #[arg(long, value_enum, default_value_t = ConsistencyArg::FileSystem)]
     pub consistency: ConsistencyArg,
     /// Write the endpoint, and the key pair if there is only one, to a file that a shell can source (mode 0600)
@@ -41,9 +41,9 @@ fn rate(text: &str) -> Result<NonZeroU64, String> {
 }
 
 impl ServeArgs {
-    /// Returns the limits of users whose entries in the credentials file do not state any.
+    /// Returns the limits of users whose entries in the credentials file do not set their own.
     pub(crate) fn user_limits(&self) -> UserLimits {
-        // If there are several users, none may use up the limits of the gateway.
+        // If there are several users, no user may exhaust the limits of the gateway alone.
         let share = if self.credentials.is_some() { self.connections.div_ceil(2) } else { self.connections };
         UserLimits {
             requests_max: self.user_requests.unwrap_or(share),
@@ -102,7 +102,7 @@ pub struct ServeArgs {
     #[cfg(feature = "http3")]
     #[arg(long, requires = "tls_cert")]
     pub http3: bool,
-    /// Domain of host names that contain the bucket, as BUCKET.NAME (may be repeated)
+    /// Domain for virtual-hosted-style requests, which are sent to BUCKET.NAME (may be repeated)
     #[arg(long = "domain", value_name = "NAME")]
     pub domains: Vec<String>,
     /// How to generate the ETags of new objects

@@ -1,6 +1,6 @@
-//! Commands that create and remove buckets (`mb`, `rb`), objects (`rm`), and collections of WebDAV servers or markers
-//! that represent directories in buckets (`mkdir`). Also commands that change settings of a bucket or object
-//! (`versioning`, `tag`).
+//! Commands that create and remove buckets (`mb`, `rb`), objects (`rm`), and collections on WebDAV servers or markers
+//! that represent directories in buckets (`mkdir`). Also contains the commands that change settings of a bucket or
+//! object (`versioning`, `tag`).
 
 use std::fmt;
 
@@ -106,8 +106,7 @@ pub(super) fn rm(args: &RmArgs, context: &CommandContext) -> Result<CommandExit>
         return super::for_each(context, web, |text| dav::remove(text, args, context));
     }
     for text in &args.addresses {
-        // Local files can be removed with the system's `rm`. A typing mistake in this command must not remove a local
-        // file.
+        // Local files can be removed with the system's `rm`. A typo in this command must not remove a local file.
         StorageAddress::parse(text)?.into_s3()?;
         sources.push(SourceSelection::find(text, args.recursive, args.raw)?);
     }
@@ -120,7 +119,7 @@ pub(super) fn rm(args: &RmArgs, context: &CommandContext) -> Result<CommandExit>
     transfer::run(context, &settings, removals)
 }
 
-/// Returns the removals for one address. An address that cannot be listed becomes one failure among the others.
+/// Returns the removals for one address. An address that cannot be listed counts as one of the failures.
 fn removals<'a>(
     context: &CommandContext,
     source: SourceSelection,

@@ -1,5 +1,5 @@
 //! `cp` copies files into objects, objects into files, and objects into objects. `mv` removes each source after its
-//! copy, or uses the server's own move. `sync` makes a directory or prefix equal to another.
+//! copy, or uses the server's own move. `sync` makes the contents of one directory or prefix match those of another.
 
 use std::path::Path;
 
@@ -115,7 +115,7 @@ fn check_places(from: &SourceSelection, to: &StorageAddress) -> Result<()> {
     }
 }
 
-/// Returns the policy for things that already exist at the destination, from the options.
+/// Returns the policy that the options set for objects and files that already exist at the destination.
 pub(super) fn existing(no_clobber: bool, if_none_match: bool) -> ExistingPolicy {
     match (no_clobber, if_none_match) {
         (true, _) => ExistingPolicy::Skip,
@@ -255,7 +255,7 @@ pub(super) fn from_item(root: &StorageAddress, item: &SyncItem) -> StorageAddres
     }
 }
 
-/// Adds the object whose destination is invalid to the error.
+/// Adds to the error the source object whose destination is invalid.
 pub(super) fn about(error: Error, from: &StorageAddress, lane: &'static str) -> Error {
     match from {
         StorageAddress::S3(bucket, key) => error.during("copy", lane, bucket.as_str(), key),

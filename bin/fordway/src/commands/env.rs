@@ -49,7 +49,7 @@ impl ToolSettings {
     }
 
     /// Checks that `tool` can use these settings. Errors: `InvalidArgument` for an endpoint that only our own programs
-    /// reach, if there is no key, and for characters that would end a line of a settings file.
+    /// can reach, for missing keys, and for characters that would end a line of a settings file.
     fn check(&self, tool: ToolArg) -> Result<()> {
         let fail = |why: String| Err(Error::new(ErrorKind::InvalidArgument, why));
         let values = [self.endpoint.as_str(), self.region(), self.access_key(), self.secret_key()];
@@ -290,12 +290,12 @@ fn export(name: &str, value: &str) -> String {
     format!("export {name}='{}'\n", value.replace('\'', r"'\''"))
 }
 
-/// Writes the lines of a section; `check` has refused values of several lines.
+/// Writes the lines of a section; `check` has already rejected values that span several lines.
 fn lines(section: &[(&str, &str)]) -> String {
     section.iter().fold(String::new(), |text, (name, value)| text + &format!("{name} = {value}\n"))
 }
 
-/// Writes a string as Python and curl read it.
+/// Writes a string in the quoting that Python and curl share.
 fn quoted(value: &str) -> String {
     format!("\"{}\"", value.replace('\\', r"\\").replace('"', "\\\""))
 }
@@ -304,7 +304,7 @@ fn sql(value: &str) -> String {
     format!("'{}'", value.replace('\'', "''"))
 }
 
-/// Writes a call in Python, one argument in each line.
+/// Writes a call in Python, with one argument per line.
 fn call(function: &str, positional: &[&str], named: &[(&str, String)]) -> String {
     let positional = positional.iter().map(|value| format!("    {value},\n"));
     let named = named.iter().map(|(name, value)| format!("    {name}={value},\n"));
@@ -317,7 +317,7 @@ mod tests {
 
     use super::*;
 
-    /// A secret with each character that one of the languages treats specially.
+    /// A secret that contains every character that any of the languages treats specially.
     const SECRET: &str = r#"`a` "b" \ $HOME 'c' # ; %d"#;
 
     fn settings(endpoint: &str) -> ToolSettings {

@@ -50,8 +50,8 @@ pub(super) fn run(args: &LifecycleArgs, context: &CommandContext) -> Result<Comm
     Ok(first_failure)
 }
 
-/// Applies the rules of all buckets again and again, with a pause of `interval` in between, on a thread that ends with
-/// the process. The next run does what an interrupted run has not done.
+/// Applies the rules of all buckets repeatedly, with a pause of `interval` in between, on a thread that ends with the
+/// process. The next run completes the work of an interrupted run.
 pub(super) fn in_background(
     root: &Path,
     config: PosixConfig,

@@ -1,5 +1,5 @@
 //! `ls`: lists buckets, objects and directories, in the columns of `aws s3 ls`; all versions and delete markers with
-//! `--versions`; and collections of WebDAV servers.
+//! `--versions`; and collections on WebDAV servers.
 
 use std::fmt;
 use std::path::Path;
@@ -155,7 +155,7 @@ impl LinePrinter<'_> {
         paths.iter().try_for_each(|path| self.file(path))
     }
 
-    /// Prints a file or directory with its own name.
+    /// Prints a file or directory under its own name.
     fn file(&mut self, path: &Path) -> Result<()> {
         let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
         // A broken symbolic link is shown as itself.

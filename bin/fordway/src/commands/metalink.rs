@@ -171,7 +171,7 @@ struct ShownFile {
     hashes: std::collections::BTreeMap<&'static str, String>,
     pieces: Option<PieceSummaryRecord>,
     replicas: Vec<ShownReplica>,
-    /// How the description was found, if a server was asked.
+    /// How the description was found, if it was requested from a server.
     found_by: Option<&'static str>,
 }
 

@@ -1,6 +1,6 @@
 //! The commands, which turn options into records, or into actions for the transfer engine. Similar commands share a
-//! file. This file has the code that several of them use: the selection of objects by an address ([`SourceSelection`]),
-//! and running `fordway-lab` for the measuring commands.
+//! file. This file contains the code that several of them use: the selection of objects by an address
+//! ([`SourceSelection`]), and running `fordway-lab` for the measuring commands.
 
 mod care;
 mod change;
@@ -86,8 +86,8 @@ fn for_each<T>(
     Ok(first_failure)
 }
 
-/// Reports an error that does not end the command. Errors: those that end the command, which are `Interrupted` and the
-/// error of an output whose reader has exited.
+/// Reports an error that does not end the command. Errors: those that end the command, namely `Interrupted` and the
+/// error of writing to an output whose reader has exited.
 fn report(context: &CommandContext, error: Error) -> Result<CommandExit> {
     if error.kind() == ErrorKind::Interrupted || context.output.is_reader_gone(&error) {
         return Err(error);

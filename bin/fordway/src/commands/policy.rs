@@ -154,7 +154,7 @@ struct Explanation<'r> {
     action: String,
     permitted: bool,
     reason: &'static str,
-    /// The number of the statement that decides, from 1.
+    /// The number of the statement that decides, counting from 1.
     statement: Option<usize>,
     statements: Vec<StatementRecord>,
 }

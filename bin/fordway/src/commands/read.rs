@@ -139,7 +139,7 @@ fn write_sources(
     wanted: &CatOptions<'_>,
     context: &CommandContext,
 ) -> Result<CommandExit> {
-    // Pieces are verified with their digests even if only a range is requested.
+    // Pieces are verified against their digests even if only a range is requested.
     let places = ReplicaOpener::usual(wanted.replicas, wanted.verify || wanted.options.range.is_some());
     if addresses.is_empty() {
         return web::write_out("", wanted.options.range, &places, context).map(|()| CommandExit::Ok);

@@ -90,7 +90,7 @@ fn config(args: &ServeArgs, tls: Option<TlsCertificate>) -> GatewayConfig {
     }
 }
 
-/// Prints a note if other nodes may change the served mount and the mount was not measured.
+/// Prints a note if other nodes may change files in the served mount and the root has no valid mount verdict.
 fn note_on_mount(root: &Path, context: &CommandContext) {
     if let Some(note) = fordway_posix::note_on_mount(root) {
         context.output.note(&note);
@@ -336,7 +336,7 @@ impl Serialize for GatewayCounters {
     }
 }
 
-/// Formats the counters as a table, with sizes for humans.
+/// Formats the counters as a table, with human-readable sizes.
 impl fmt::Display for GatewayCounters {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.endpoint)?;

@@ -266,7 +266,8 @@ fn usage_metrics(records: &[UserUsageRecord<'_>]) -> String {
     let mut put = |name: &str, help: &str, values: fn(&UserUsageRecord<'_>) -> [u64; 3]| {
         text += &format!("# HELP fordway_{name} {help}\n# TYPE fordway_{name} gauge\n");
         for record in records {
-            // Buckets and users have no character that a label would have to escape: see `Bucket::new` and useradd(8).
+            // Names of buckets and users contain no character that would have to be escaped in a label: see
+            // `Bucket::new` and useradd(8).
             let labels = format!("bucket=\"{}\",user=\"{}\"", record.bucket, record.user_name());
             for (kind, value) in ["objects", "versions", "other"].iter().zip(values(record)) {
                 text += &format!("fordway_{name}{{{labels},kind=\"{kind}\"}} {value}\n");

@@ -259,7 +259,7 @@ pub(super) fn parent(place: &CopyLocation) -> Option<String> {
     }
 }
 
-/// Returns whether two URLs are at the same server.
+/// Returns whether two URLs refer to the same server.
 pub(super) fn is_one_server(a: &str, b: &str) -> bool {
     let origin = |url: &str| Origin::parse(without_query(url)).map(|(origin, _)| origin).ok();
     origin(a).is_some_and(|ours| origin(b) == Some(ours))

@@ -30,8 +30,8 @@ pub(crate) fn is_dav(text: &str) -> bool {
     web::is_address(text) && scheme.to_ascii_lowercase().starts_with("dav")
 }
 
-/// A completed (or, in a dry run, intended) action, printed as a line or as JSON: the fields of the other lanes, and
-/// how a copy between servers was made.
+/// A completed (or, in a dry run, intended) action, printed as a line or as JSON: the same fields as on the other
+/// lanes, plus how a copy between servers was made.
 #[derive(Serialize)]
 struct DavEvent<'e> {
     operation: &'static str,
@@ -86,7 +86,7 @@ impl fmt::Display for ResourceRecord<'_> {
     }
 }
 
-/// Shows the properties that a server reports of one resource.
+/// Shows the properties that a server reports for one resource.
 pub(crate) fn stat(url: &str, context: &CommandContext) -> Result<()> {
     let resource = client(context).stat(&web::http_url(url))?;
     context.output.record(&ResourceRecord {
@@ -99,7 +99,7 @@ pub(crate) fn stat(url: &str, context: &CommandContext) -> Result<()> {
     })
 }
 
-/// Creates a collection, with `parents` also its missing parents.
+/// Creates a collection and, with `parents`, its missing parents.
 pub(crate) fn make(address: &str, parents: bool, context: &CommandContext) -> Result<()> {
     let (dav, url) = (client(context), http_url(address));
     match parents {
@@ -109,8 +109,8 @@ pub(crate) fn make(address: &str, parents: bool, context: &CommandContext) -> Re
     context.output.event(&DavEvent::new("make_collection", without_query(address)))
 }
 
-/// Removes the resource at an address, with `--recursive` a collection and everything in it. Each file is removed by a
-/// separate request, so that a file that cannot be removed is reported while the others are removed.
+/// Removes the resource at an address or, with `--recursive`, a collection and everything in it. Each file is removed
+/// by a separate request, so that a file that cannot be removed is reported while the others are removed.
 pub(crate) fn remove(address: &str, args: &RmArgs, context: &CommandContext) -> Result<CommandExit> {
     let (dav, url) = (client(context), http_url(address));
     let found = dav.stat(&url)?;

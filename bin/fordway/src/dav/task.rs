@@ -19,9 +19,10 @@ use crate::replicas::ReplicaOpener;
 use crate::transfer::{ExistingPolicy, TransferTally};
 use crate::web;
 
-/// The bytes read from a file at a time.
+/// The number of bytes read from a file at a time.
 const CHUNK_BYTES: usize = 256 * 1024;
-/// The maximum time for which a copying server may be silent. Such servers report their progress every few seconds.
+/// The maximum time for which a server that makes a copy may send nothing. Such servers report their progress every few
+/// seconds.
 const SILENCE: Duration = Duration::from_secs(300);
 
 /// A copy to make.
@@ -126,7 +127,7 @@ impl<'c> DavCopier<'c> {
             self.make_parent(&parent)?;
         }
         match self.copy_content(task) {
-            // Another program created the destination after our check; --no-clobber keeps it.
+            // Another program created the destination after our check; with --no-clobber it is kept.
             Err(error)
                 if error.kind() == ErrorKind::PreconditionFailed
                     && self.order.existing == ExistingPolicy::Skip =>
@@ -253,7 +254,7 @@ impl<'c> DavCopier<'c> {
         Ok(CopyStatus::Done { operation: "upload", size_bytes: Some(bytes), by: None })
     }
 
-    /// Asks the server to copy or move. If the server supports neither, or only moving, this program copies the content
+    /// Asks the server to copy or move. If the server does not support the operation, this program copies the content
     /// itself.
     fn within_server(&self, from: &str, to: &str) -> Result<CopyStatus> {
         let source = self.dav.stat(from)?;
@@ -268,7 +269,7 @@ impl<'c> DavCopier<'c> {
             false => self.dav.copy(from, to, replaces),
         };
         // The first attempt does not replace anything. If the destination exists, `may_replace` checks that it is not a
-        // collection, which would be removed as a whole.
+        // collection, because replacing a collection would remove everything in it.
         let done = match act(false) {
             Err(error) if error.kind() == ErrorKind::PreconditionFailed && !self.only_new() => {
                 self.may_replace(to)?;
@@ -337,7 +338,7 @@ impl<'c> DavCopier<'c> {
         }
     }
 
-    /// Reports why this program copies the content instead of the server.
+    /// Reports why this program, rather than the server, copies the content.
     fn note(&self, error: &Error) {
         self.context.output.note(&format!("{error}; copying through this machine"));
     }

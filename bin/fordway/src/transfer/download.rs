@@ -1,4 +1,5 @@
-//! Downloads one object to a file. Also has the code that copies and verifies bytes, for both uploads and downloads.
+//! Downloads one object to a file. Also contains the code that copies and verifies bytes, for both uploads and
+//! downloads.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -18,7 +19,7 @@ use super::{ExistingPolicy, TransferRunner};
 
 impl TransferRunner<'_> {
     /// Writes a temporary file next to the target, verifies it, and only then renames it, so that a failure or a signal
-    /// leaves an existing file as it was. The file gets the object's modification time. Returns the number of bytes.
+    /// leaves an existing file untouched. The file gets the object's modification time. Returns the number of bytes.
     pub(super) fn download(&self, from: (&Bucket, &Key), size: Option<u64>, path: &Path) -> Result<u64> {
         let target = DownloadTarget::find(path)?;
         if target == DownloadTarget::Special {
@@ -202,7 +203,8 @@ fn verify_parts<'p>(
 #[derive(Debug, PartialEq, Eq)]
 enum DownloadTarget {
     Missing,
-    /// A regular file, after following links. A link is kept, and its target is replaced.
+    /// A regular file, after following links. If the destination is a link, the link is kept and the file that it
+    /// points to is replaced.
     File(PathBuf),
     /// A device, pipe or socket.
     Special,

@@ -218,7 +218,7 @@ impl TransferRunner<'_> {
         };
         match moved {
             Ok(bytes) => Ok(TransferOutcome::Done(bytes.or(size))),
-            // Another program created the destination after our check; --no-clobber keeps it.
+            // Another program created the destination after our check; with --no-clobber it is kept.
             Err(error)
                 if error.kind() == ErrorKind::PreconditionFailed
                     && self.settings.existing == ExistingPolicy::Skip =>
@@ -229,9 +229,9 @@ impl TransferRunner<'_> {
         }
     }
 
-    /// Moves an object within its bucket in one step, if this is such a move and the store supports it. Returns whether
-    /// the object was moved. Over HTTP, objects are copied: a service that does not know RenameObject would store an
-    /// empty object.
+    /// If this is a move within one bucket and the store supports it, moves the object in one step. Returns whether the
+    /// object was moved. Over HTTP, objects are copied: a service that does not know RenameObject would store an empty
+    /// object.
     fn rename(&self, from: &StorageAddress, to: &StorageAddress) -> Result<bool> {
         let (StorageAddress::S3(bucket, source), StorageAddress::S3(to_bucket, target)) = (from, to) else {
             return Ok(false);
@@ -369,7 +369,7 @@ pub(crate) fn unsupported(from: impl fmt::Display, to: &StorageAddress) -> Strin
     format!("cannot copy {from} to {to}: at least one of them must have the form s3://BUCKET/KEY")
 }
 
-/// Calls `work` for every item, in up to `workers` threads, and returns when all items are done.
+/// Calls `work` for every item, on up to `workers` threads, and returns when all items are done.
 ///
 /// The calling thread takes items from the iterator only as fast as they are processed: at most two per worker are
 /// waiting, regardless of the length of the listing behind the iterator.

@@ -13,7 +13,7 @@ use walkdir::{DirEntry, WalkDir};
 
 use crate::wildcard::{WildcardPattern, directory, literal_prefix};
 
-/// The direction of a transfer. It matters because, like `aws s3 sync`, downloads compare times differently.
+/// The direction of a transfer. It matters because downloads compare times differently, as in `aws s3 sync`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SyncDirection {
     /// To a store.
@@ -38,7 +38,7 @@ pub(crate) struct SyncRules {
 pub(crate) enum SyncStep {
     /// The source's item is missing or outdated at the destination.
     Copy(SyncItem),
-    /// The source does not have this item of the destination.
+    /// The destination has this item, but the source does not.
     Remove(SyncItem),
 }
 

@@ -187,7 +187,7 @@ impl TransferRunner<'_> {
     }
 }
 
-/// Returns number, first byte and length of each part, at most 10,000 of them.
+/// Returns the number, first byte and length of each part, at most 10,000 of them.
 pub(super) fn part_ranges(size: u64, part_size_bytes: u64) -> impl Iterator<Item = (u16, u64, u64)> {
     let least = size.div_ceil(u64::from(MAX_PARTS));
     let part_bytes = part_size_bytes.max(least.next_multiple_of(1 << 20)).max(1);

@@ -1,4 +1,4 @@
-//! The binary itself: help, completions, manual pages, and commands from PATH.
+//! Tests the binary itself: help, completions, manual pages, and commands from PATH.
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -22,8 +22,8 @@ pub(crate) fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).unwrap()
 }
 
-/// Writes a program for the shell, by a process of its own: while this process has a program open for writing, a process
-/// that another test starts would inherit the open file, and the kernel would not run the program ("text file busy").
+/// Writes a shell script from a separate process: while this process has a program open for writing, a process that
+/// another test starts would inherit the open file, and the kernel would not run the program ("text file busy").
 fn script(path: &Path, lines: &str) {
     let write = "printf '#!/bin/sh\n%s\n' \"$1\" >\"$0\" && chmod +x \"$0\"";
     assert!(Command::new("sh").args(["-c", write]).arg(path).arg(lines).status().unwrap().success());
@@ -170,7 +170,7 @@ fn other_names_run_from_path() {
     }
 }
 
-/// In an environment that is not active, a program's companions are next to it.
+/// If a Python environment is not active, the program still finds its companions, which are next to it.
 #[test]
 fn other_names_run_from_the_directory_of_the_program() {
     let dir = tempfile::tempdir().unwrap();
@@ -195,7 +195,7 @@ fn local_work_needs_no_endpoint() {
     assert_eq!(ran.status.code(), Some(2));
 }
 
-/// An object must be described once, not for every call.
+/// The metadata of an object must be requested once, not for every call.
 #[test]
 fn ranges_of_an_object_by_http_cost_one_head() {
     let content: Vec<u8> = (0..90_000_u32).map(|number| number as u8).collect();

@@ -1,4 +1,4 @@
-//! `gc` and `fsck` on a directory.
+//! Tests `gc` and `fsck` on a directory.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use fordway_store::{
 
 use crate::support::{Rig, bucket, name};
 
-/// Returns a rig with the directory `DIR/root`, which has an object and an abandoned upload.
+/// Returns a rig with the directory `DIR/root`, which contains an object and an abandoned upload.
 fn rig_with_a_bucket() -> (Rig, PosixStore) {
     let rig = Rig::new();
     std::fs::create_dir(rig.path("root")).unwrap();
@@ -135,7 +135,8 @@ fn what_is_not_there_is_said() {
     rig.run(&["fsck", "DIR/root"]).ended(CommandExit::Interrupted);
 }
 
-/// Objects, an old version, and an upload of one owner; a file of another, if this test may make one.
+/// One owner has objects, an old version and an upload; another owner has a file, if this test has the privilege to
+/// create one.
 #[test]
 fn du_counts_by_owner_what_listings_do_not_show() {
     let (rig, store) = rig_with_a_bucket();

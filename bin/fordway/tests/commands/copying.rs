@@ -1,4 +1,4 @@
-//! `cp`, `cat` and `sync` against a store in memory.
+//! Tests `cp`, `cat` and `sync` against an in-memory store.
 
 use std::os::unix::fs::symlink;
 use std::sync::Arc;
@@ -403,8 +403,7 @@ fn sync_removes_nothing_when_the_source_is_missing() {
     assert_eq!(rig.files(), ["down/a"]);
 }
 
-/// A part whose response states another size belongs to another object, regardless of its
-/// range.
+/// A part whose response states a different object size belongs to a different object, regardless of its range.
 #[test]
 fn parts_of_a_download_agree_on_the_size() {
     const PART: usize = 5 << 20;

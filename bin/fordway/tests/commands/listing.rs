@@ -1,4 +1,4 @@
-//! `ls`, `stat`, `du`, `mb`, `rb`, `rm` and `presign` against a store in memory.
+//! Tests `ls`, `stat`, `du`, `mb`, `rb`, `rm` and `presign` against an in-memory store.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Every command, with a store in memory and as the binary.
+//! Tests every command, both with an in-memory store and as the binary.
 
 mod binary;
 mod care;

@@ -1,4 +1,4 @@
-//! `read`: ranges of objects and of files at an HTTP server.
+//! Tests `read` on ranges of objects and of files on an HTTP server.
 
 use clap::Parser as _;
 use fordway_cli::CommandLine;

@@ -1,4 +1,4 @@
-//! `cp`, `cat` and `read` of files with several replicas, and `metalink`.
+//! Tests `cp`, `cat` and `read` on files with several replicas, and `metalink`.
 
 use fordway_command::CommandExit;
 use fordway_testkit::hostile::{HostileServer, Lie, LieScript};
@@ -156,8 +156,8 @@ fn places_of_several_files_are_directories() {
     }
 }
 
-/// Bytes that one replica sent before it failed are completed from the others. If those fail too, nothing is left that
-/// a later copy could mistake for correct content.
+/// If one replica fails in the middle, the remaining bytes are read from the others. If those fail too, nothing is left
+/// that a later copy could mistake for correct content.
 #[test]
 fn replicas_that_fail_leave_no_part() {
     let good = server(LieScript::honest());

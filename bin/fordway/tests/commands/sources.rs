@@ -1,4 +1,4 @@
-//! The possible sources of `cp`, `mv` and `cat`, and the errors for others.
+//! Tests the sources that `cp`, `mv` and `cat` accept, and the errors for others.
 
 use fordway_command::CommandExit;
 

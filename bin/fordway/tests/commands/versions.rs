@@ -1,10 +1,10 @@
-//! Versions and tags against a store in memory.
+//! Tests versions and tags against an in-memory store.
 
 use crate::support::{Rig, bucket, name};
 use fordway_command::CommandExit;
 use fordway_store::{GetOptions, ObjectVersions, Objects, VersionsQuery};
 
-/// Returns a bucket that keeps versions, with two versions of `d/k`, and their IDs from the older to the newer.
+/// Returns a bucket that keeps versions, with two versions of `d/k`, and their IDs, oldest first.
 fn versioned() -> (Rig, [String; 2]) {
     let rig = Rig::new();
     rig.run(&["versioning", "s3://bkt", "enable"]).ok();

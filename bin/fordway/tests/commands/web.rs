@@ -1,4 +1,4 @@
-//! `cat`, `stat` and `cp` of files at web servers.
+//! Tests `cat`, `stat` and `cp` on files at web servers.
 
 use fordway_command::CommandExit;
 use fordway_store::{Checksum, ChecksumAlgorithm};
@@ -65,7 +65,8 @@ fn an_interrupted_copy_goes_on_where_it_ended() {
     assert_eq!(last.header("if-range"), Some("\"version-0\""));
 }
 
-/// The body differs in size from the response to HEAD, with chunked encoding or delimited by the end of the connection.
+/// The size of the body differs from the size in the response to HEAD; the body is chunked, or ends when the connection
+/// closes.
 #[test]
 fn a_body_that_does_not_end_with_the_file_is_an_error() {
     for framing in [Lie::Chunked(1_000), Lie::UntilClose] {

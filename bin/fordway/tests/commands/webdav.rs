@@ -1,4 +1,4 @@
-//! Commands on WebDAV servers: Apache httpd for everything except copies between servers, XRootD for those.
+//! Tests commands on WebDAV servers: Apache httpd for everything except copies between servers, which use XRootD.
 
 use std::process::Command;
 
@@ -8,7 +8,7 @@ use fordway_testkit::hostile::{HostileServer, LieScript};
 
 use crate::support::Rig;
 
-/// Returns the server's address with the scheme of WebDAV.
+/// Returns the server's address with the WebDAV scheme.
 fn dav(server: &ForeignServer, path: &str) -> String {
     server.url(path).replace("http", "dav")
 }

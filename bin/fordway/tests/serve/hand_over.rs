@@ -1,4 +1,4 @@
-//! Tests replacing a gateway by another at a socket that a service manager keeps open.
+//! Tests replacing one gateway with another on a socket that a service manager keeps open.
 
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::OwnedFd;

@@ -1,5 +1,5 @@
-//! The HTTP gateway as a process: users, signals, a root that goes away, being killed, and many gateways on one
-//! directory.
+//! Tests the HTTP gateway as a separate process: users, signals, a root that disappears, being killed, and many
+//! gateways on one directory.
 
 mod hand_over;
 mod nginx;
@@ -77,7 +77,7 @@ fn credentials_that_cannot_be_used_are_said_at_the_start() {
     assert!(said.contains("may be read or written by others") && said.contains("chmod 600"), "{said}");
 }
 
-/// An entry that is not in memory is looked up on another thread, which is not a failure.
+/// Looking up an entry that is not in memory takes another thread, which must not be logged as an error.
 #[test]
 fn what_is_asked_for_the_first_time_is_no_error_in_the_log() {
     let dir = place();
@@ -114,7 +114,7 @@ fn a_root_that_goes_away_is_answered_with_503_and_logged() {
     assert!(log.contains("is now a different directory"), "{log}");
 }
 
-/// The gateway is killed while eight clients write: everything acknowledged exists, and complete.
+/// The gateway is killed while eight clients write: everything acknowledged exists and is complete.
 #[test]
 fn a_gateway_killed_under_load_loses_nothing_that_was_acknowledged() {
     let dir = place();
@@ -177,7 +177,7 @@ fn write_until(client: u8, store: &S3Store, told: &Mutex<BTreeSet<(String, u8, u
     }
 }
 
-/// Requests a path from an address, without a signature.
+/// Requests a path from a server, without a signature.
 fn ask(address: &str, path: &str) -> String {
     let mut stream = TcpStream::connect(address).unwrap();
     write!(stream, "GET {path} HTTP/1.1\r\nhost: h\r\nconnection: close\r\n\r\n").unwrap();

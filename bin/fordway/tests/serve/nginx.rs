@@ -1,4 +1,4 @@
-//! nginx as load balancer and cache in front of two gateways, with the configuration that we ship.
+//! Tests nginx as a load balancer and cache in front of two gateways, with the configuration that we ship.
 
 use std::net::TcpListener;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! A gateway as a process.
+//! A gateway in a separate process.
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
@@ -55,7 +55,7 @@ impl Process {
         Process { child, said, endpoint: format!("http://{address}"), metrics }
     }
 
-    /// Returns the message of a gateway that does not start.
+    /// Returns the error message of a gateway that fails to start.
     pub(crate) fn refusal(dir: &Path, options: &[&str]) -> String {
         let ended = command(dir, options).output().unwrap();
         assert!(!ended.status.success(), "it started");

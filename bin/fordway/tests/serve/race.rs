@@ -1,4 +1,4 @@
-//! Writers that race for keys, through two gateways and in this process.
+//! Tests writers that race for keys, through two gateways and in this process.
 
 use std::sync::{Arc, Barrier};
 
@@ -48,7 +48,7 @@ fn key(number: usize) -> Key {
     Key::new(format!("dir{}/{number}", number / 50)).unwrap()
 }
 
-/// Returns which keys were won.
+/// Returns, for each key, whether this writer created it.
 fn race(writer: usize, store: &dyn Store, start: &Barrier) -> Vec<bool> {
     let options = PutOptions { conditions: Conditions::create_only(), ..Default::default() };
     (0..keys())

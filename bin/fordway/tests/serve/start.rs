@@ -1,4 +1,4 @@
-//! The gateway as a process: its output, the files that it leaves behind, and how it ends.
+//! Tests the gateway as a separate process: its output, the files that it leaves behind, and how it ends.
 
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::PermissionsExt;
@@ -72,7 +72,7 @@ fn a_gateway_serves_a_directory_until_it_is_told_to_end() {
     assert!(serving.child.wait().unwrap().success());
 }
 
-/// A wrong key: the exit code for missing permission, and a message that names where the key was found.
+/// With a wrong key, the exit code is the one for missing permission, and the message says where the key was found.
 #[test]
 fn a_wrong_key_names_its_source() {
     let dir = tempfile::tempdir().unwrap();
@@ -125,8 +125,8 @@ fn a_generated_pair_works() {
     assert_eq!(rest, "");
 }
 
-/// With --write-env, keys are in a file that only its owner can read, and nowhere else; a shell that sources it can
-/// work.
+/// With --write-env, keys are in a file that only its owner can read, and nowhere else; a shell that sources it can use
+/// the gateway.
 #[test]
 fn an_env_file_has_all_that_a_client_needs() {
     let dir = tempfile::tempdir().unwrap();

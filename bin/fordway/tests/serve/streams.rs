@@ -1,5 +1,5 @@
-//! HTTP/2 clients that request a lot and read nothing: checks how much memory the gateway uses, and whether it is
-//! freed.
+//! Tests HTTP/2 clients that request a lot and read nothing: how much memory the gateway uses for them, and whether it
+//! is freed.
 
 use std::time::{Duration, Instant, SystemTime};
 
@@ -20,8 +20,8 @@ const OBJECT_BYTES: usize = 4 << 20;
 const BESIEGED_MIB_MAX: u64 = 160;
 const AFTER_MIB_MAX: u64 = 40;
 
-/// Opens a connection with the window `each` for every response, and `of_all` for all of them together. It ends with
-/// the handle.
+/// Opens a connection with the flow-control window `each` for every response, and `of_all` for the whole connection.
+/// The connection ends when the task of the returned handle ends.
 async fn connect(address: &str, each: u32, of_all: u32) -> (SendRequest<Bytes>, JoinHandle<()>) {
     let socket = TcpStream::connect(address).await.unwrap();
     let mut builder = h2::client::Builder::new();

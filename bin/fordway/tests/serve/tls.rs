@@ -1,4 +1,4 @@
-//! The gateway as a process: TLS, and the replacement of its certificate.
+//! Tests the gateway as a separate process: TLS, and the replacement of its certificate.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};

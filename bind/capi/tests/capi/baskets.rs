@@ -1,4 +1,4 @@
-//! The example that reads in the same way as a plug-in (`examples/baskets.c`).
+//! The example that reads the way a plug-in does (`examples/baskets.c`).
 
 use std::path::PathBuf;
 use std::process::{Command, Output};
@@ -28,7 +28,7 @@ impl Baskets {
         self.directory.path().join("ranges")
     }
 
-    /// Returns what the example prints for these baskets.
+    /// Returns the output that the example must print for these baskets.
     fn said(&self) -> String {
         let file = content();
         let bytes: Vec<u8> =
@@ -61,7 +61,7 @@ fn the_bytes_are_those_of_the_file_on_every_lane() {
     let cut = LieScript::honest().always(Lie::WholeOverRanges(1)).on_requests(5..7, Lie::ResetAt(500));
     for place in [at_a_server(LieScript::honest()), at_a_server(cut), embedded()] {
         let mut command = baskets.command(&place, Build::AddressSanitizer);
-        // As for a plug-in, the environment states where objects are.
+        // As for a plug-in, the environment says where the objects are.
         assert_eq!(run(command.env("AWS_ENDPOINT_URL_S3", &place.endpoint)), baskets.said());
     }
 }
@@ -78,11 +78,11 @@ fn certificates_are_those_of_the_bundle() {
     assert_eq!(run(&mut command), baskets.said());
 }
 
-/// Batches in flight are cancelled before their memory is freed; otherwise the sanitizer would report it.
+/// Batches in flight are cancelled before their memory is freed; otherwise the sanitizer would report an error.
 #[test]
 fn what_goes_wrong_ends_it_with_a_sentence() {
     let baskets = Baskets::new();
-    // The eleven batches alone take at least one request each, after HEAD, the head of the file and the vectored read.
+    // The eleven batches take at least one request each, after HEAD, the head of the file and the vectored read.
     for (lie, why) in
         [(Lie::Version(7), "what was read before is of no use"), (Lie::Status(403, None), "HTTP status 403")]
     {

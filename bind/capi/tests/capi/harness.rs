@@ -1,4 +1,4 @@
-//! The library, C programs that are linked to it, and servers and directories with the file that they read.
+//! The library, C programs linked to it, and servers and directories that hold the file they read.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ pub(crate) fn content() -> Vec<u8> {
     (0..SIZE as u32 / 4).flat_map(|word| word.wrapping_mul(2_654_435_761).to_le_bytes()).collect()
 }
 
-/// The directory with the library that cargo has built for this test, under the names of an installed library.
+/// The directory with the library that cargo built for this test, under the file names of an installed library.
 pub(crate) fn lib() -> &'static Path {
     static LIB: OnceLock<TempDir> = OnceLock::new();
     let made = LIB.get_or_init(|| {
@@ -36,7 +36,7 @@ pub(crate) fn include() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("include")
 }
 
-/// Runs a command to its end, and returns its output. Panics with all its output if it fails.
+/// Runs a command to completion, and returns its output. Panics with all its output if it fails.
 pub(crate) fn run(command: &mut Command) -> String {
     let output = command.output().unwrap_or_else(|error| panic!("{command:?} cannot be started: {error}"));
     let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
@@ -52,7 +52,7 @@ pub(crate) fn compile(source: &Path, flags: &[&str], program: &Path) {
     run(cc.arg("-L").arg(lib()).args(["-lfordway", "-lpthread", "-o"]).arg(program));
 }
 
-/// The way a program is compiled.
+/// How a program is compiled.
 #[derive(Clone, Copy)]
 pub(crate) enum Build {
     Plain,
@@ -78,7 +78,7 @@ pub(crate) fn program(source: &str, build: Build) -> PathBuf {
     program
 }
 
-/// The probe, with a copy of the file that it reads.
+/// The probe, and a copy of the file that it reads.
 pub(crate) struct Probe {
     directory: TempDir,
     program: PathBuf,
@@ -108,7 +108,7 @@ impl Probe {
         command
     }
 
-    /// Runs all checks of the probe in this many threads; every check must pass.
+    /// Runs all checks of the probe on this many threads; every check must pass.
     pub(crate) fn all_points(&self, wrapper: &[&str], place: &Place, threads: usize) {
         let mut command = self.command(wrapper);
         command.args([&place.url, &place.endpoint, &self.copy(), &place.missing, &threads.to_string()]);
@@ -120,7 +120,7 @@ impl Probe {
     }
 }
 
-/// The location of a file, as arguments and environment of the probe.
+/// The location of a file, as arguments and environment variables for the probe.
 #[derive(Default)]
 pub(crate) struct Place {
     pub(crate) url: String,
@@ -134,7 +134,7 @@ pub(crate) struct Place {
 pub(crate) fn at_a_server(script: LieScript) -> Place {
     let server = HostileServer::start(content(), script);
     let url = server.url();
-    // The server returns its one file for any URL, so the missing file is one of this machine.
+    // The server returns its only file for any URL, so the missing file is a path on this machine.
     let missing = "/no/such/file".to_owned();
     Place { url, missing, _kept: Some(Box::new(server)), ..Place::default() }
 }
@@ -156,7 +156,7 @@ pub(crate) fn embedded() -> Place {
     object(root.path().to_str().unwrap().to_owned(), Vec::new(), Box::new(root))
 }
 
-/// A file behind a gateway of this process, which ends with the location.
+/// A file behind a gateway in this process, which stops when the location is dropped.
 pub(crate) fn gateway(certificate: Option<&Certificate>) -> Place {
     let root = bucket();
     let store = PosixStore::open(root.path(), PosixConfig::default()).unwrap();
@@ -166,7 +166,7 @@ pub(crate) fn gateway(certificate: Option<&Certificate>) -> Place {
     let users = Users::one(identity.clone(), Arc::new(store));
     let gateway = Gateway::bind(users, config).unwrap().spawn().unwrap();
     let AccessKeyPair { access_key, secret_key } = identity;
-    // The keys are passed as options; tests of other crates cover the environment.
+    // The keys are passed as options; tests of other crates cover environment variables.
     let environment = vec![("PROBE_ACCESS_KEY", access_key), ("PROBE_SECRET_KEY", secret_key)];
     let scheme = if certificate.is_some() { "https" } else { "http" };
     object(format!("{scheme}://{}", gateway.local_addr()), environment, Box::new((gateway, root)))

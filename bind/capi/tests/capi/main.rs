@@ -1,4 +1,4 @@
-//! The C API as programs in C see it.
+//! The C API as seen by C programs.
 
 mod baskets;
 mod harness;

@@ -45,7 +45,7 @@ fn of_an_object_behind_a_gateway() {
     Probe::new(Build::Plain).all_points(&[], &gateway(None), 8);
 }
 
-/// Only `ca_bundle` of the options makes this certificate trusted: no system trusts it.
+/// Only the option `ca_bundle` makes this certificate trusted: it is not in any system's trust store.
 #[test]
 fn of_an_object_behind_tls() {
     let (ours, another) = (Certificate::new(), Certificate::new());
@@ -88,7 +88,7 @@ fn nothing_is_written_after_a_cancel_or_close() {
     assert_eq!(said.lines().filter(|line| line.starts_with("ok stalled")).count(), 6, "{said}");
 }
 
-/// The example of the manual does what the manual says, compiled as C; and C++ accepts the header.
+/// The manual's example, compiled as C, does what the manual says; C++ accepts the header.
 #[test]
 fn the_example_of_the_manual_runs() {
     let manual =
@@ -114,7 +114,7 @@ fn the_example_of_the_manual_runs() {
     run(Command::new("c++").args(["-x", "c++", "-fsyntax-only", "-Wall", "-Werror"]).arg(header));
 }
 
-/// A check that cannot pass must make the program fail; otherwise the other checks prove nothing.
+/// A check that cannot pass must make the program fail; otherwise, the results of the other checks mean nothing.
 #[test]
 fn the_probe_can_fail() {
     let probe = Probe::new(Build::Plain);

@@ -41,10 +41,10 @@ pub(super) unsafe fn drive(
     })
 }
 
-/// The longest timeout returned to a program, in milliseconds. It is finite for programs that do not watch the
+/// The longest timeout returned to a program, in milliseconds. It is limited for programs that do not watch the
 /// descriptor.
 const WAIT_MAX_MS: i64 = 1000;
-/// The same if `select` cannot wait for the descriptor.
+/// The same limit if `select` cannot wait for the descriptor.
 const BLIND_WAIT_MAX_MS: i64 = 10;
 
 fn no_descriptor(error: std::io::Error) -> RequestFailure {
@@ -59,7 +59,8 @@ fn fits_a_set(fd: RawFd) -> bool {
 exported! {
     when all();
 
-    /// Sets the default host for requests without a host. Calling it is optional, and it may be called again.
+    /// Sets the default host for requests that do not name one. Calling it is optional, and it may be called more than
+    /// once.
     fn S3_initialize(_user_agent: *const c_char, _flags: c_int, default_host: *const c_char) -> StatusNumber {
         status_of(|| {
             // SAFETY: the caller guarantees it.
@@ -112,7 +113,7 @@ exported! {
         })
     }
 
-    /// Returns whether a request that ended with this status may succeed if it is repeated.
+    /// Returns whether a request that ended with this status may succeed if retried.
     fn S3_status_is_retryable(status: StatusNumber) -> c_int {
         c_int::from(Status::from_number(AbiVersion::EXPORTED, status).is_some_and(Status::is_retryable))
     }
@@ -126,7 +127,8 @@ exported! {
         })
     }
 
-    /// Ends all unfinished requests as interrupted, then destroys the context. Does not wait for other machines.
+    /// Ends all unfinished requests with the status `Interrupted`, then destroys the context. Does not wait for other
+    /// machines.
     fn S3_destroy_request_context(context: *mut RequestContext) {
         if !context.is_null() {
             // SAFETY: the pointer comes from `Box::into_raw`, and the caller gives up ownership.
@@ -141,8 +143,8 @@ exported! {
         unsafe { drive(context, RequestQueue::run_all) }
     }
 
-    /// Starts requests and runs callbacks as far as possible without waiting, for a short time only. Returns the number
-    /// of unfinished requests.
+    /// Starts requests and runs callbacks as far as possible without waiting, but only for a short time. Returns the
+    /// number of unfinished requests.
     fn S3_runonce_request_context(context: *mut RequestContext, remaining: *mut c_int) -> StatusNumber {
         // SAFETY: the caller guarantees both pointers.
         unsafe {
@@ -156,8 +158,8 @@ exported! {
         }
     }
 
-    /// Returns the descriptor to wait for, which is readable exactly when a callback is waiting or a request can be
-    /// started; no descriptor if no request is unfinished.
+    /// Returns the descriptor to wait for, which is readable if and only if a callback is waiting or a request can be
+    /// started. Returns none if no request is unfinished.
     fn S3_get_request_context_fdsets(
         context: *mut RequestContext,
         read: *mut libc::fd_set,
@@ -166,7 +168,8 @@ exported! {
         max_fd: *mut c_int,
     ) -> StatusNumber {
         status_of(|| {
-            // SAFETY: the caller guarantees all pointers, and `FD_SET` gets only a descriptor that fits in the set.
+            // SAFETY: the caller guarantees all pointers, and only a descriptor that fits in the set is passed to
+            // `FD_SET`.
             unsafe {
                 let context = crate::arguments::required(context, "request context")?;
                 let fd = context.queue().signal().map_err(no_descriptor)?.filter(|fd| fits_a_set(*fd));

@@ -17,8 +17,8 @@ macro_rules! exported {
         $(#[$doc])*
         ///
         /// # Safety
-        /// All arguments are what the header says: pointers that are NULL or point to structures, C
-        /// strings and buffers of the given sizes, and callbacks that may be called with `data`.
+        /// All arguments are as the header describes: pointers that are NULL or point to structures, C strings and
+        /// buffers of the given sizes, and callbacks that may be called with `data`.
         #[cfg_attr($when, unsafe(no_mangle))]
         #[allow(non_snake_case, reason = "the name is that of the C interface")]
         pub unsafe extern "C" fn $name($($argument: $type),*) $(-> $result)? $body

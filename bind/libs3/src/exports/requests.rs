@@ -1,4 +1,4 @@
-//! Turns the arguments of each request into its work, for both ABIs: contexts and properties may be of either version.
+//! Checks and converts the arguments of each request, for both ABIs: contexts and properties may be of either version.
 
 use std::ffi::{c_char, c_int, c_ulong, c_void};
 
@@ -20,7 +20,7 @@ use crate::queue::{RequestClass, RequestContext, submit};
 use crate::response::{self, CallbackResponder, ContentSource, RequestFailure, RequestResult};
 use crate::status::Status;
 
-/// The content size of a request that does not specify it, or that reads many names.
+/// The content size of a request that does not state one, or that reads many names.
 const UNKNOWN: u64 = u64::MAX;
 
 /// The arguments that all requests have in common.
@@ -258,8 +258,8 @@ pub(super) unsafe fn delete_object<C: ContextFields>(
     }
 }
 
-/// The destination of a copy. A bucket or key of NULL means the source's. If a part is copied, also the upload, the
-/// part number and the range of the source.
+/// The destination of a copy. If the bucket or key is NULL, that of the source is used. When copying a part, also the
+/// upload, the part number and the range of the source.
 pub(super) struct CopyTo {
     pub(super) bucket: *const c_char,
     pub(super) key: *const c_char,
@@ -564,7 +564,7 @@ pub(super) unsafe fn list_uploads<C: ContextFields>(
     }
 }
 
-/// Checks that names are requested without an encoding. Errors: an encoding is requested.
+/// Checks that no encoding of names is requested. Errors: an encoding is requested.
 fn plain_encoding(encoding: Option<&str>) -> RequestResult {
     match encoding {
         None => Ok(()),

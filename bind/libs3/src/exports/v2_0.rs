@@ -20,7 +20,7 @@ use crate::response::{seconds, write_text};
 exported! {
     when feature = "abi-2-0";
 
-    /// Writes a presigned URL (signature version 4) that expires at `expires_s`, in seconds since the epoch, or after
+    /// Writes a presigned URL (signature version 4) that expires at `expires_s` (in seconds since the epoch), or in
     /// seven days if that is earlier.
     fn S3_generate_authenticated_query_string(
         buffer: *mut c_char,
@@ -191,7 +191,7 @@ exported! {
         unsafe { requests::head_object(context, key, RequestArguments { queue, data, timeout_ms: 0 }, handler) }
     }
 
-    /// Removes an object. Succeeds if the object does not exist.
+    /// Removes an object. Succeeds even if the object does not exist.
     fn S3_delete_object(
         context: *const BucketContext,
         key: *const c_char,
@@ -220,7 +220,7 @@ exported! {
         unsafe { requests::get_acl(context, key, returns, RequestArguments { queue, data, timeout_ms: 0 }, handler) }
     }
 
-    /// Accepts an access control list if it equals the existing one.
+    /// Accepts only an access control list equal to the existing one.
     fn S3_set_acl(
         context: *const BucketContext,
         key: *const c_char,
@@ -236,7 +236,7 @@ exported! {
         unsafe { requests::set_acl(context, key, (grants, count), RequestArguments { queue, data, timeout_ms: 0 }, handler) }
     }
 
-    /// Reports that accesses are not logged.
+    /// Reports that access logging is off.
     fn S3_get_server_access_logging(
         context: *const BucketContext,
         bucket: *mut c_char,
@@ -251,7 +251,7 @@ exported! {
         unsafe { requests::get_logging(context, (bucket, prefix, count), RequestArguments { queue, data, timeout_ms: 0 }, handler) }
     }
 
-    /// Accepts a request to log nothing.
+    /// Accepts only a request that turns access logging off.
     fn S3_set_server_access_logging(
         context: *const BucketContext,
         bucket: *const c_char,

@@ -1,4 +1,4 @@
-//! The functions of libs3 4.1 that 2.0 lacks, or whose arguments differ from 2.0's.
+//! The functions of libs3 4.1 that do not exist in 2.0, or whose arguments differ.
 
 use std::ffi::{c_char, c_int, c_ulong, c_void};
 use std::ptr;
@@ -20,7 +20,8 @@ use crate::status::Status;
 exported! {
     when not(feature = "abi-2-0");
 
-    /// Like `S3_create_request_context`. Rejects a curl handle or a set-up callback, because curl is not used.
+    /// Like `S3_create_request_context`. Rejects a curl handle or a set-up callback, because this library does not use
+    /// curl.
     fn S3_create_request_context_ex(
         made: *mut *mut RequestContext,
         curl_multi: *mut c_void,
@@ -263,7 +264,7 @@ exported! {
         unsafe { requests::head_object(context, key, RequestArguments { queue, data, timeout_ms }, handler) }
     }
 
-    /// Removes an object. Succeeds if the object does not exist.
+    /// Removes an object. Succeeds even if the object does not exist.
     fn S3_delete_object(
         context: *const BucketContext,
         key: *const c_char,
@@ -294,7 +295,7 @@ exported! {
         unsafe { requests::get_acl(context, key, returns, RequestArguments { queue, data, timeout_ms }, handler) }
     }
 
-    /// Accepts an access control list if it equals the existing one.
+    /// Accepts only an access control list equal to the existing one.
     fn S3_set_acl(
         context: *const BucketContext,
         key: *const c_char,
@@ -338,7 +339,7 @@ exported! {
         unsafe { requests::lifecycle(context, bucket::set_lifecycle, RequestArguments { queue, data, timeout_ms }, handler) }
     }
 
-    /// Reports that accesses are not logged.
+    /// Reports that access logging is off.
     fn S3_get_server_access_logging(
         context: *const BucketContext,
         bucket: *mut c_char,
@@ -354,7 +355,7 @@ exported! {
         unsafe { requests::get_logging(context, (bucket, prefix, count), RequestArguments { queue, data, timeout_ms }, handler) }
     }
 
-    /// Accepts a request to log nothing.
+    /// Accepts only a request that turns access logging off.
     fn S3_set_server_access_logging(
         context: *const BucketContext,
         bucket: *const c_char,
@@ -437,7 +438,7 @@ exported! {
         unsafe { requests::list_parts(context.cast_const(), key, asked, RequestArguments { queue, data, timeout_ms }, handler) }
     }
 
-    /// Aborts a multipart upload. Its callbacks receive NULL as their data.
+    /// Aborts a multipart upload. Its callbacks receive NULL as `data`.
     fn S3_abort_multipart_upload(
         context: *mut BucketContext,
         key: *const c_char,

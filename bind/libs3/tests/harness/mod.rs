@@ -1,4 +1,4 @@
-//! Builds the libraries as they are installed, C programs that load them, and lanes for these programs.
+//! Builds the libraries as `make libs3` would install them, C programs that load them, and lanes for these programs.
 
 #![allow(dead_code, unreachable_pub, reason = "each test file uses a part of it")]
 use std::net::SocketAddr;
@@ -15,20 +15,20 @@ use tempfile::TempDir;
 /// The directory of this crate's tests.
 pub const TESTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests");
 
-/// Returns the directory with `lib` and `include`, built again if the source has changed.
+/// Returns the directory with `lib` and `include`, rebuilt if the source has changed.
 pub fn built() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     BUILT.get_or_init(|| {
         let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
         let out = repository.join("target/test-libraries");
         let mut build = Command::new(repository.join("tools/build-libs3"));
-        // Use the profile of tests. The profile of `make libs3` would compile all crates again.
+        // Use the test profile. The profile of `make libs3` would recompile all crates.
         run(build.arg(&out).arg("dev"));
         out
     })
 }
 
-/// Runs a command to its end, and returns its output. Panics with all its output if it fails.
+/// Runs a command to completion, and returns its output. Panics with all its output if it fails.
 pub fn run(command: &mut Command) -> String {
     let Output { status, stdout, stderr } =
         command.output().unwrap_or_else(|error| panic!("{command:?} cannot be started: {error}"));
@@ -57,7 +57,7 @@ impl Program {
         Program { directory }
     }
 
-    /// Returns a command that runs the program, with `wrapper` as a prefix unless that is empty.
+    /// Returns a command that runs the program, prefixed with `wrapper` unless that is empty.
     pub fn command(&self, wrapper: &[&str]) -> Command {
         let program = self.directory.path().join("program");
         let mut command = match wrapper {
@@ -73,7 +73,7 @@ impl Program {
     }
 }
 
-/// A lane to a directory, with everything that a program needs to use it.
+/// A lane to a directory, and the settings that a program needs to use it.
 pub struct Lane {
     pub root: TempDir,
     pub host: String,

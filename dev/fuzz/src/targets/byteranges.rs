@@ -6,7 +6,7 @@ use fordway_wire::byteranges::{MultipartFraming, MultipartParser, MultipartStep,
 
 /// The boundary that the corpus uses.
 const BOUNDARY: &str = "b";
-/// The maximum number of bytes of content that is written back.
+/// The maximum number of content bytes that are written back.
 const CONTENT_BYTES_MAX: u64 = 1 << 16;
 
 /// A part: its range, and the position of its content in the body.
@@ -56,7 +56,7 @@ fn read(bytes: &[u8], piece: usize) -> Option<Vec<FoundPart>> {
     parser.has_ended().then_some(parts)
 }
 
-/// Checks that a content is as long as its range, and that the line break and the delimiter follow: the line break is
+/// Checks that the content is as long as its range, and that the line break and the delimiter follow: the line break is
 /// the one that ended the part's head (RFC 2046 section 5.1.1).
 fn check_end(bytes: &[u8], part: &FoundPart) {
     let FoundPart { range, place } = part;
@@ -68,7 +68,7 @@ fn check_end(bytes: &[u8], part: &FoundPart) {
 }
 
 /// Writes a body with these ranges, as the gateway does, with and without a line break before the first delimiter. The
-/// parser must predict the lengths of all heads but the first.
+/// parser must predict the lengths of all heads except the first.
 fn write_again(parts: &[FoundPart]) {
     let ranges = parts.iter().map(|part| &part.range);
     let ranges: Vec<_> = ranges.filter(|range| range.end - range.start <= CONTENT_BYTES_MAX).collect();

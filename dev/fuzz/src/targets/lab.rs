@@ -11,7 +11,7 @@ pub(super) fn run_file(bytes: &[u8]) {
     }
 }
 
-/// Parses a table of speed-ups in CSV, a catalogue of machines and a table of similarities in TOML.
+/// Parses a table of speed-ups in CSV, and a catalogue of machines and a table of similarities in TOML.
 pub(super) fn tables(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
     if let Ok(rows) = speedup::check(&text) {

@@ -1,5 +1,5 @@
-//! The list of targets, and the targets themselves for parsers that are public. The others are in the crate of their
-//! parser, in its module `fuzzing`.
+//! The list of targets, and the targets themselves for parsers that are public. The targets for other parsers are in
+//! the parser's crate, in its module `fuzzing`.
 
 mod byteranges;
 mod lab;

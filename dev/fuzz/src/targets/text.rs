@@ -1,4 +1,4 @@
-//! Values of headers and parameters.
+//! Parsers of header and parameter values.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -41,8 +41,7 @@ fn check_resolved(range: ByteRange, size: u64) {
     }
 }
 
-/// Parses a time in each form. A parsed time must be the same, to the second, when it is written and
-/// parsed again.
+/// Parses a time in each form. A time must not change, to the second, when it is written and parsed again.
 fn dates(text: &str) {
     let second = |time: SystemTime| time.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO).as_secs();
     for time in

@@ -1,4 +1,4 @@
-//! XML documents: Metalink, WebDAV and S3.
+//! Parsers of XML documents: Metalink, WebDAV and S3.
 
 use fordway_wire::metalink::{Metalink, PieceHashes, read_links};
 use fordway_wire::s3_xml;
@@ -67,7 +67,7 @@ fn place(collection: &CollectionAddress, href: &str) {
     }
 }
 
-/// Parses a document as every kind of S3's requests and responses.
+/// Parses a document as every kind of S3 request and response.
 pub(super) fn s3(bytes: &[u8]) {
     requests(bytes);
     responses(bytes);

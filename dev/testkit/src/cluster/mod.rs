@@ -26,13 +26,13 @@ const AGENT: &str = include_str!("agent.sh");
 const GLUSTERFS: &str = include_str!("glusterfs.sh");
 const MOOSEFS: &str = include_str!("moosefs.sh");
 const CEPHFS: &str = include_str!("cephfs.sh");
-/// The script that starts a kernel, in which the line `INIT` runs.
+/// The script that starts a user-mode kernel, which runs the line `INIT`.
 const KERNEL: &str = include_str!("kernel.sh");
 const NFS: &str = include_str!("nfs.sh");
 const XSTATE: &str = include_str!("xstate.c");
 
-/// A running shared file system, mounted twice. Server and mounts are removed when this value is dropped, or when its
-/// thread ends.
+/// A running shared file system, mounted twice. The server and the mounts are removed when this value is dropped, or
+/// when the thread that started it ends.
 #[derive(Debug)]
 pub struct FileSystemCluster {
     /// The name of the file system in messages.
@@ -54,16 +54,16 @@ impl FileSystemCluster {
     /// A directory that tasks share, outside the file system.
     pub const CONTROL: &'static str = MountNamespace::SCRATCH;
 
-    /// GlusterFS as packaged by Debian: a volume on two bricks, each file on both. `None`, with a record of the skip,
-    /// if it is not available.
+    /// GlusterFS as packaged by Debian: a volume on two bricks, with each file on both. `None`, with a record of the
+    /// skip, if it is not available.
     pub fn glusterfs() -> Option<Self> {
         let is_possible = fordway_needs::root("mount GlusterFS")
             && fordway_needs::programs(&["glusterd", "gluster", "glusterfs", "ip", "mountpoint"]);
         is_possible.then(|| FileSystemCluster::start("glusterfs", &format!("{GLUSTERFS}{AGENT}")))?
     }
 
-    /// MooseFS as packaged by Debian, with default mount options: two chunk servers, each file on both. `None`, with a
-    /// record of the skip, if it is not available.
+    /// MooseFS as packaged by Debian, with default mount options: two chunk servers, with each file on both. `None`,
+    /// with a record of the skip, if it is not available.
     pub fn moosefs() -> Option<Self> {
         let is_possible = fordway_needs::root("mount MooseFS")
             && fordway_needs::programs(&["mfsmaster", "mfschunkserver", "mfsmount", "ip"]);
@@ -77,8 +77,8 @@ impl FileSystemCluster {
         is_possible.then(|| FileSystemCluster::start("cephfs", &format!("{CEPHFS}{AGENT}")))?
     }
 
-    /// NFS 4.2 with default mount options, server and both clients in one user-mode Linux. `None`, with a record of the
-    /// skip, if it is not available.
+    /// NFS 4.2 with default mount options, with the server and both clients in one user-mode Linux. `None`, with a
+    /// record of the skip, if it is not available.
     pub fn nfs() -> Option<Self> {
         let programs = [
             "linux.uml",
@@ -162,12 +162,12 @@ fn tail(log: &File) -> String {
 }
 
 impl ClusterTask<'_> {
-    /// Waits for the end of the task; returns its output. Panics if it fails.
+    /// Waits for the task to end, and returns its output. Panics if the task fails.
     pub fn output(self) -> String {
         self.result().unwrap_or_else(|why| panic!("{why}"))
     }
 
-    /// Waits for the end of the task; returns its output, or why it failed. Panics if it does not end.
+    /// Waits for the task to end, and returns its output or the reason why it failed. Panics if the task does not end.
     pub fn result(self) -> Result<String, String> {
         let file = |what: &str| self.cluster.control(&format!("{what}.{}", self.number));
         let begin = Instant::now();

@@ -34,7 +34,7 @@ pub fn bucket_names_are_checked(store: &dyn Store) {
     assert!(store.list_buckets().unwrap().is_empty());
     for name in ["a_b", &"x".repeat(64), &"X".repeat(255)] {
         let bucket = Bucket::new(name).unwrap();
-        // Over S3, new buckets need a name that Amazon would accept.
+        // Over S3, a new bucket needs a name that AWS would accept.
         if store.lane() == "http" {
             assert_kind(store.create_bucket(&bucket), ErrorKind::InvalidBucketName);
             continue;
@@ -62,7 +62,7 @@ pub fn a_missing_bucket_is_named(store: &dyn Store) {
     assert_kind(store.read(&none, &k, &GetOptions::default(), &mut buffer), ErrorKind::NoSuchBucket);
 }
 
-/// A bucket can only be removed when it has no objects.
+/// A bucket can be removed only when it has no objects.
 pub fn a_bucket_with_objects_stays(store: &dyn Store) {
     let b = bucket(store);
     for name in ["deep/down/below", "odd//key"] {
@@ -90,7 +90,7 @@ fn text(store: &dyn Store, bucket: &Bucket, kind: &DocumentKind) -> Option<Strin
     document.map(|document| String::from_utf8(document).unwrap())
 }
 
-/// A document is set, replaced and removed, each kind separately, and is removed with its bucket.
+/// A document of each kind can be set, replaced and removed separately, and is removed with its bucket.
 pub fn documents_are_kept_and_replaced(store: &dyn Store) {
     let b = bucket(store);
     assert_eq!(text(store, &b, &TAGGING), None);
@@ -172,7 +172,7 @@ pub fn tags_leave_the_metadata(store: &dyn Store) {
     assert_eq!(head(store, &b, "k").unwrap().metadata, metadata);
 }
 
-/// A copy has the tags of its source, or its own.
+/// A copy has the tags of its source, or tags of its own.
 pub fn tags_survive_copies(store: &dyn Store) {
     let b = bucket(store);
     let old = tags(&[("old", "1")]);

@@ -20,7 +20,7 @@ pub fn listing_is_in_byte_order(store: &dyn Store) {
     assert_eq!(all_keys(store, &b), names);
 }
 
-/// Pages of any size, with and without a delimiter, add up to the whole listing.
+/// Pages of any size, with and without a delimiter, together make up the whole listing.
 pub fn listing_pages_join(store: &dyn Store) {
     let b = bucket(store);
     let names: Vec<String> =
@@ -214,7 +214,7 @@ pub fn a_key_beside_its_own_prefix(store: &dyn Store) {
     assert_eq!(get(store, &b, "a/b/c").unwrap(), b"third");
 }
 
-/// `a/b`, then `a`: the reverse order, with conditions.
+/// `a/b`, then `a`: the same in reverse order, with conditions.
 pub fn a_prefix_beside_its_own_key(store: &dyn Store) {
     let b = bucket(store);
     put(store, &b, "a/b/c", b"third");

@@ -45,7 +45,7 @@ fn lock_of(store: &dyn Store, b: &Bucket, name: &str, version: &VersionId) -> Ob
     store.head(b, &key(name), &GetOptions::version(version.clone())).unwrap().lock
 }
 
-/// Object lock needs versioning, which it then keeps enabled.
+/// Object lock requires versioning, which can then no longer be suspended.
 pub fn object_lock_is_a_setting_of_the_bucket(store: &dyn Store) {
     let b = bucket(store);
     assert_eq!(store.lock_configuration(&b).unwrap(), None);
@@ -91,7 +91,7 @@ pub fn without_object_lock_nothing_is_locked(store: &dyn Store) {
     assert_eq!(all_keys(store, &b), ["k"]);
 }
 
-/// A retained version cannot be deleted. A delete without a version hides it, and an overwrite keeps it.
+/// A retained version cannot be deleted. A delete without a version ID hides it, and an overwrite keeps it.
 pub fn a_retained_version_stays(store: &dyn Store) {
     let b = lockable(store);
     for name in ["k", "dir/k", "odd//k"] {
@@ -119,7 +119,7 @@ pub fn a_retained_version_stays(store: &dyn Store) {
     }
 }
 
-/// A retention can be extended; only one in governance mode can be shortened or removed, and only if asked for.
+/// A retention can be extended; only one in governance mode can be shortened or removed, and only on request.
 pub fn a_retention_is_only_extended(store: &dyn Store) {
     let b = lockable(store);
     let set = |name: &str, retention: Option<Retention>, bypass: bool| {
@@ -163,7 +163,7 @@ pub fn a_legal_hold_protects(store: &dyn Store) {
     remove(store, &b, "k", &first, false).unwrap();
     store.set_legal_hold(&b, &key("k"), None, true).unwrap();
     assert_kind(remove(store, &b, "k", &second, true), ErrorKind::AccessDenied);
-    // Tags can still be changed, and the lock stays.
+    // Tags can still be changed, and the lock remains.
     let tags = fordway_store::Tags::from([("name".to_owned(), "value".to_owned())]);
     store.set_tags(&b, &key("k"), None, &tags).unwrap();
     assert_eq!(lock_of(store, &b, "k", &second).legal_hold, Some(true));
@@ -190,7 +190,7 @@ pub fn the_default_retention_is_for_all_writers(store: &dyn Store) {
         let info = head(store, &b, name).unwrap();
         let retention = info.lock.retention.unwrap_or_else(|| panic!("{name} has no retention"));
         assert_eq!(retention.mode, GOVERNANCE);
-        // The clocks of this test and of the store may differ, and headers have whole seconds.
+        // The clocks of this test and of the store may differ, and headers contain whole seconds only.
         let off = retention.until_ms.abs_diff(ms_since_1970(SystemTime::now() + day));
         assert!(off < 600_000, "{name}: {off} ms");
         assert_kind(remove(store, &b, name, &info.version.unwrap(), false), ErrorKind::AccessDenied);
@@ -267,7 +267,7 @@ pub fn a_rename_has_conditions(store: &dyn Store) {
     assert_eq!(get(store, &b, "a").unwrap(), b"content");
 }
 
-/// Renames that cannot be made are refused by name, and change nothing.
+/// Renames that cannot be made fail with a specific error, and change nothing.
 pub fn a_rename_is_refused_by_name(store: &dyn Store) {
     let b = bucket(store);
     put(store, &b, "a", b"content");

@@ -1,5 +1,5 @@
-//! The definition of the behaviour of a [`Store`]. Every case is a function of an empty store, so one line tests a new
-//! lane: `conformance_suite!(open_my_store())`.
+//! The definition of the behaviour of a [`Store`]. Every case is a function that takes an empty store, so one line is
+//! enough to test a new lane: `conformance_suite!(open_my_store())`.
 
 mod buckets;
 mod listing;
@@ -135,8 +135,8 @@ macro_rules! conformance_suite {
     }};
 }
 
-/// Runs every case on a separate store and returns their number; for fixtures that are too costly to create for each
-/// test, such as a file system. Panics with the names of the failed cases.
+/// Runs every case on a separate store and returns the number of cases; for fixtures that are too costly to create for
+/// each test, such as a file system. Panics with the names of the failed cases.
 pub fn run_all(open: &dyn Fn() -> StoreFixture) -> usize {
     conformance_suite! { @list run (open) }
 }
@@ -210,7 +210,7 @@ fn assert_kind<T>(result: Result<T>, kind: ErrorKind) -> Error {
     error
 }
 
-/// Returns bytes that differ by offset and seed.
+/// Returns bytes that depend on the offset and the seed.
 fn bytes(len: usize, seed: u64) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut next = || {

@@ -34,7 +34,7 @@ fn complete(
     store.complete_upload(b, &key(name), upload, parts, &CompleteOptions::default())
 }
 
-/// Parts in any order make one object with the upload's metadata, visible only when complete.
+/// Parts uploaded in any order form one object with the upload's metadata, which is visible only when complete.
 pub fn multipart_makes_one_object(store: &dyn Store) {
     let b = bucket(store);
     let metadata = BoxedMetadata::from(Metadata {
@@ -107,7 +107,7 @@ pub fn multipart_outlives_a_failed_completion(store: &dyn Store) {
 }
 
 /// A client that missed the response to a completion can repeat it and gets the same response, as long as the object is
-/// the upload's.
+/// still the one that the upload created.
 pub fn multipart_completion_is_repeatable(store: &dyn Store) {
     let b = bucket(store);
     let options = PutOptions { checksum: Some(ChecksumAlgorithm::Sha256), ..Default::default() };
@@ -239,7 +239,7 @@ pub fn multipart_etag_is_that_of_s3(store: &dyn Store) {
     let first = put_part(store, &b, "k", &upload, 1, &vec![0; MIN_PART_BYTES as usize]);
     let second = put_part(store, &b, "k", &upload, 2, b"");
     let made = complete(store, &b, "k", &upload, &[first.clone(), second]).unwrap();
-    // The MD5 of 5 MiB of zeros; and the MD5 of this digest followed by the MD5 of nothing.
+    // The MD5 of 5 MiB of zeros, and the MD5 of this digest followed by the MD5 of empty content.
     assert_eq!(first.etag.as_str(), "5f363e0e58a95f06cbe9bbc662c5dfb6");
     assert_eq!(made.etag.as_str(), "1faefa44d632065e8bd4fd2a462ed292-2");
 }
@@ -291,7 +291,7 @@ fn composite(algorithm: ChecksumAlgorithm, bodies: &[Vec<u8>]) -> Checksum {
 }
 
 /// In an upload with a checksum, each part has one, and the object has one derived from them, for every algorithm and
-/// type of S3.
+/// type that S3 supports.
 pub fn multipart_checksums_are_kept(store: &dyn Store) {
     let b = bucket(store);
     for algorithm in ChecksumAlgorithm::ALL {
@@ -381,7 +381,7 @@ pub fn multipart_parts_are_checked(store: &dyn Store) {
     assert_eq!(made.checksum, Some(Checksum::of(ChecksumAlgorithm::Sha1, b"content")));
 }
 
-/// A part of an object completed from several can be read by its number, from 1 on.
+/// A part of an object that was completed from several parts can be read by its number, starting at 1.
 pub fn parts_are_read_by_number(store: &dyn Store) {
     let b = bucket(store);
     let upload = TwoPartUpload::start(store, &b, &PutOptions::default());
@@ -440,7 +440,7 @@ pub fn parts_are_described(store: &dyn Store) {
     assert_kind(store.object_parts(&b, &key("none"), &GetOptions::default()), ErrorKind::NoSuchKey);
 }
 
-/// A part may be copied from a version, and from a part of another object.
+/// A part can be copied from a version, and from a part of another object.
 pub fn parts_are_copied_from_versions_and_parts(store: &dyn Store) {
     let b = bucket(store);
     store.set_versioning(&b, VersioningState::Enabled).unwrap();

@@ -10,7 +10,7 @@ use fordway_store::{
 
 use super::{all_keys, assert_kind, bucket, bytes, delete, get, head, key, put};
 
-/// The four basic calls, and their errors if there is no object.
+/// The four basic calls, and the errors they return if there is no object.
 pub fn put_get_head_delete(store: &dyn Store) {
     let b = bucket(store);
     let before = SystemTime::now() - Duration::from_secs(3);
@@ -32,7 +32,7 @@ pub fn put_get_head_delete(store: &dyn Store) {
     assert!(all_keys(store, &b).is_empty());
 }
 
-/// A second put replaces everything of the first.
+/// A second put replaces everything that the first stored.
 pub fn overwriting_replaces_everything(store: &dyn Store) {
     let b = bucket(store);
     let user = [("a".to_owned(), "1".to_owned())].into();
@@ -61,7 +61,7 @@ pub fn empty_objects(store: &dyn Store) {
     assert_kind(store.get(&b, &key("empty"), &options), ErrorKind::InvalidRange);
 }
 
-/// The content of an object is the concatenation of many writes, and can be read back as a stream.
+/// An object can be written in many calls, whose data is concatenated, and can be read back as a stream.
 pub fn large_objects_stream(store: &dyn Store) {
     let b = bucket(store);
     let body = bytes(20_000_003, 7);
@@ -83,7 +83,7 @@ pub fn large_objects_stream(store: &dyn Store) {
     assert!(seen == body);
 }
 
-/// A writer that is not committed leaves nothing.
+/// A writer that is not committed leaves nothing behind.
 pub fn an_abandoned_writer_leaves_nothing(store: &dyn Store) {
     let b = bucket(store);
     put(store, &b, "old", b"old");
@@ -98,7 +98,7 @@ pub fn an_abandoned_writer_leaves_nothing(store: &dyn Store) {
     store.delete_bucket(&b).unwrap();
 }
 
-/// Headers and user metadata come back as they were given.
+/// Headers and user metadata are returned as they were stored.
 pub fn metadata_round_trips(store: &dyn Store) {
     let b = bucket(store);
     let text = |text: &str| Some(text.to_owned());
@@ -178,7 +178,7 @@ pub fn many_are_deleted(store: &dyn Store) {
     assert_eq!(all_keys(store, &b), ["stays"]);
 }
 
-/// A batch has one result per key, in order, regardless of its size and of failures.
+/// A batch has one result per key, in order, regardless of its size and of any failures.
 pub fn batches_answer_in_order(store: &dyn Store) {
     let b = bucket(store);
     for count in [0, 3, 300] {
@@ -206,7 +206,7 @@ pub fn batches_answer_in_order(store: &dyn Store) {
     assert!(all_keys(store, &b).is_empty());
 }
 
-/// Many ranges in one call: any order, overlapping, none; one outside the object fails the call.
+/// Many ranges in one call: in any order, overlapping, or none; one range outside the object makes the call fail.
 pub fn many_ranges_at_once(store: &dyn Store) {
     let b = bucket(store);
     let body = bytes(100_000, 9);
@@ -233,7 +233,7 @@ pub fn many_ranges_at_once(store: &dyn Store) {
         &body[..],
     ];
     assert!(read(&ranges).unwrap() == expected);
-    // A caller needs no knowledge of the object's size to read ranges that have an end.
+    // A caller need not know the object's size to read ranges that have an end.
     let with_end = [0, 1, 2, 3, 6, 7];
     assert!(read(&with_end.map(|n| ranges[n])).unwrap() == with_end.map(|n| expected[n]));
     assert!(read(&ranges[6..7]).unwrap() == expected[6..7]);
@@ -340,7 +340,7 @@ pub fn conditional_reads(store: &dyn Store) {
     }
 }
 
-/// If many clients create one key at the same time, exactly one succeeds, and its object is the one that is read.
+/// If many clients create one key at the same time, exactly one succeeds, and its object is the one that readers see.
 pub fn racing_creators_have_one_winner(store: &dyn Store) {
     let b = bucket(store);
     let create = PutOptions { conditions: Conditions::create_only(), ..Default::default() };
@@ -360,7 +360,7 @@ pub fn racing_creators_have_one_winner(store: &dyn Store) {
     }
 }
 
-/// An ETag is the content's MD5, or recognizably is not.
+/// An ETag is the content's MD5, or is recognizably not an MD5.
 pub fn etags_follow_the_policy(store: &dyn Store) {
     let b = bucket(store);
     let put = |policy, body: &[u8]| {
@@ -402,7 +402,7 @@ pub fn wrong_digests_publish_nothing(store: &dyn Store) {
     assert_eq!(get(store, &b, "k").unwrap(), b"new content");
 }
 
-/// A verified checksum is returned later.
+/// A checksum that was verified is returned later.
 pub fn checksums_are_kept(store: &dyn Store) {
     let b = bucket(store);
     for algorithm in ChecksumAlgorithm::ALL {
@@ -439,7 +439,7 @@ pub fn copy_keeps_all(store: &dyn Store) {
     assert_kind(missing, ErrorKind::NoSuchKey);
 }
 
-/// A copy may get its own metadata.
+/// A copy may be given its own metadata.
 pub fn copy_replaces_metadata(store: &dyn Store) {
     let b = bucket(store);
     let old =
@@ -483,7 +483,7 @@ pub fn copy_onto_itself(store: &dyn Store) {
     assert_eq!(get(store, &b, "k").unwrap(), b"x");
 }
 
-/// A copy, even onto itself, may get a checksum that its source does not have.
+/// A copy, even onto itself, may be given a checksum that its source does not have.
 pub fn copy_with_a_checksum(store: &dyn Store) {
     let (b, body) = (bucket(store), bytes(700_000, 3));
     let crc = PutOptions { checksum: Some(ChecksumAlgorithm::Crc32), ..Default::default() };

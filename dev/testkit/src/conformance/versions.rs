@@ -1,4 +1,4 @@
-//! Versions: the differences in a bucket that keeps versions.
+//! Versions: how a bucket that keeps versions behaves differently.
 
 use fordway_store::{
     Bucket, ChecksumAlgorithm, ChecksumType, Conditions, CopyOptions, DeleteOptions, DeleteResult, ErrorKind,
@@ -34,7 +34,7 @@ fn mark(store: &dyn Store, b: &Bucket, name: &str) -> VersionId {
     deleted.version.expect("a delete marker has a name")
 }
 
-/// Version IDs, with `!` before a delete marker and `*` after the latest.
+/// Returns the version IDs, with `!` before a delete marker and `*` after the latest.
 fn shown(versions: &[VersionSummary]) -> Vec<String> {
     let show = |version: &VersionSummary| {
         let marker = if version.content.is_none() { "!" } else { "" };
@@ -224,7 +224,7 @@ pub fn versions_list_their_checksums(store: &dyn Store) {
     );
 }
 
-/// Returns all pages, joined.
+/// Returns all pages, concatenated.
 fn pages(store: &dyn Store, b: &Bucket, query: &VersionsQuery) -> (Vec<String>, Vec<String>) {
     let (mut query, mut joined) = (query.clone(), VersionListing::default());
     loop {
@@ -240,7 +240,7 @@ fn pages(store: &dyn Store, b: &Bucket, query: &VersionsQuery) -> (Vec<String>, 
     (shown(&joined.versions), joined.prefixes)
 }
 
-/// Pages of every length add up to the whole listing, even if a page ends between two versions of a key.
+/// Pages of every length together make up the whole listing, even if a page ends between two versions of a key.
 pub fn pages_of_versions_join(store: &dyn Store) {
     let b = versioned(store);
     for (name, count) in [("a", 3), ("dir/x", 2), ("dir/y", 1), ("dir//odd", 2), ("z", 1)] {
@@ -264,7 +264,7 @@ pub fn pages_of_versions_join(store: &dyn Store) {
     assert_eq!(store.list_versions(&b, &nothing).unwrap(), VersionListing::default());
 }
 
-/// A prefix selects keys, a delimiter groups them, and a start skips whole keys.
+/// A prefix selects keys, a delimiter groups them, and a start position skips whole keys.
 pub fn versions_are_selected_and_rolled_up(store: &dyn Store) {
     let b = versioned(store);
     let names = ["a/1", "a/1", "a/2", "b", "c/d/1"].map(|name| put_version(store, &b, name, b"x"));
@@ -315,7 +315,7 @@ pub fn a_bucket_with_versions_stays(store: &dyn Store) {
     store.delete_bucket(&b).unwrap();
 }
 
-/// A version can be copied, also over the latest one of its own key.
+/// A version can be copied, even over the latest version of its own key.
 pub fn versions_are_copied(store: &dyn Store) {
     let b = versioned(store);
     let one = put_version(store, &b, "k", b"one");

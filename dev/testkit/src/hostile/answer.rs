@@ -16,7 +16,7 @@ pub(super) struct HostileResponse {
     pub(super) body: Vec<u8>,
     /// Whether the head announces a body but none follows.
     pub(super) is_head_only: bool,
-    /// Whether the body is a document other than the served file, which is sent without lies.
+    /// Whether the body is a document other than the served file; such a document is sent without lies.
     pub(super) is_aside: bool,
 }
 
@@ -170,7 +170,7 @@ fn partial(asked: &[RequestedRange], file: &[u8], lies: &[Lie]) -> HostileRespon
     if is_multipart { multipart(&parts, file, lies) } else { single(parts[0], file, lies) }
 }
 
-/// Joins parts that touch, overlap or are at most `gap` apart.
+/// Joins parts that are adjacent, overlap or are at most `gap` apart.
 fn merged(mut parts: Vec<(u64, u64)>, gap: u64) -> Vec<(u64, u64)> {
     parts.sort_unstable();
     let mut merged: Vec<(u64, u64)> = Vec::new();
@@ -239,7 +239,7 @@ fn multipart(parts: &[(u64, u64)], file: &[u8], lies: &[Lie]) -> HostileResponse
     HostileResponse { status: 206, headers: vec![("Content-Type", kind)], body, ..HostileResponse::default() }
 }
 
-/// The `Content-Range` of a part; `None` for no such header.
+/// The `Content-Range` of a part; `None` if the header is to be omitted.
 fn content_range((start, end): (u64, u64), size: u64, lies: &[Lie]) -> Option<String> {
     let (mut moved, mut said_size) = (0, size);
     for lie in lies {
@@ -257,7 +257,7 @@ fn content_range((start, end): (u64, u64), size: u64, lies: &[Lie]) -> Option<St
 /// The state of the connection after the response.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum ConnectionFate {
-    /// The connection serves the next request.
+    /// The connection stays open for the next request.
     GoOn,
     /// The server closes the connection.
     Close,
@@ -312,7 +312,7 @@ fn send_part(mut stream: &TcpStream, body: &[u8], cut: BodyCut) -> io::Result<Co
     match cut {
         BodyCut::Reset(_) => {
             // A reset discards bytes that the client has not read yet. Wait until it has read everything, so that the
-            // cut is where the test wants it.
+            // body is truncated where the test wants it.
             std::thread::sleep(Duration::from_millis(20));
             // Connecting to an unspecified address resets the connection, even if the socket has other owners.
             rustix::net::connect_unspec(stream)?;

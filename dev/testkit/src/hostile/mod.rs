@@ -1,4 +1,4 @@
-//! An HTTP/1.1 or HTTP/2 server of a single file that responds as its script says, correctly or wrongly.
+//! An HTTP/1.1 or HTTP/2 server that serves a single file and responds as its script says, correctly or incorrectly.
 //!
 //! Without a [`LieScript`] it is a correct origin: GET and HEAD, one range or many, `If-Range`, keep-alive and
 //! pipelining. A script adds [`Lie`]s to some or all responses. Lies can be combined as far as that makes sense. The
@@ -41,7 +41,7 @@ struct HostileState {
 enum ServerProtocol {
     Http1,
     Http2,
-    /// Over TLS, with HTTP/2 as the only protocol in ALPN.
+    /// Over TLS, with HTTP/2 as the only protocol offered in ALPN.
     SecureHttp2(ServerCertificate),
 }
 
@@ -102,7 +102,7 @@ impl HostileServer {
         self.acceptor.address()
     }
 
-    /// Uses another script from the next request on. Numbers of requests and connections continue.
+    /// Uses another script from the next request on. The numbering of requests and connections continues.
     pub fn follow(&self, script: LieScript) {
         *lock(&self.shared.script) = script;
     }
@@ -172,79 +172,80 @@ fn drain(reader: &mut impl Read) {
     while reader.read(&mut ignored).is_ok_and(|len| len > 0) {}
 }
 
-/// A deviation from the right response. Byte numbers count the body from 0.
+/// A deviation from the correct response. Byte positions are offsets in the body, from 0.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Lie {
     // Lies about the content of the response.
-    /// This status with an empty body, and optionally `Retry-After` in seconds.
+    /// Responds with this status, an empty body, and optionally `Retry-After` in seconds.
     Status(u16, Option<u64>),
-    /// This status, and this `Location`.
+    /// Responds with this status and this `Location`.
     Redirect(u16, String),
-    /// The whole file for any range request.
+    /// Sends the whole file for any range request.
     WholeForRange,
-    /// The whole file for a request of more ranges than this.
+    /// Sends the whole file for a request for more ranges than this.
     WholeOverRanges(usize),
-    /// 400 for a request whose head is longer than this many bytes.
+    /// Responds 400 to a request whose head is longer than this many bytes.
     HeadBytesMax(usize),
-    /// One part, from the first requested byte to the last, for a request of many ranges.
+    /// Sends one part, from the first requested byte to the last, for a request for many ranges.
     OneSpan,
-    /// Only the first range, for a request of many.
+    /// Sends only the first range, for a request for many.
     FirstRangeOnly,
-    /// Joins ranges that touch, overlap or are at most this many bytes apart into one part.
+    /// Joins ranges that are adjacent, overlap or are at most this many bytes apart into one part.
     MergedParts(u64),
-    /// Parts in reverse order.
+    /// Sends the parts in reverse order.
     ReversedParts,
-    /// Omits the part with this number, from 0.
+    /// Omits the part with this number, counted from 0.
     MissingPart(usize),
-    /// Another version of the file: every byte differs (XOR with this number), and so does the `ETag`.
+    /// Sends another version of the file: every byte differs (XOR with this number), and so does the `ETag`.
     Version(u8),
     /// Ignores `If-Range`.
     IgnoresIfRange,
     /// Flips all bits of the byte at this position of the file, wherever it is sent; the `ETag` does not change.
     FlippedAt(u64),
-    /// This body for a target with this ending, of this type; other targets that end in `.meta4` get 404.
+    /// For targets with this suffix, sends a document with this content type and body; other targets that end in
+    /// `.meta4` get 404.
     Document(&'static str, &'static str, String),
 
     // Lies about the form of the response.
-    /// `Content-Range` is off by this many bytes; the body is right.
+    /// `Content-Range` is off by this many bytes; the body is correct.
     ContentRangeMoved(i64),
     /// `Content-Range` states this as the file's size.
     ContentRangeSize(u64),
     /// Every part is this many bytes longer (or shorter) than its `Content-Range` states; `Content-Length` counts them.
     PartBytesOff(i64),
-    /// The body is this many bytes longer (or shorter) at its end than its head states of the file; its framing fits.
+    /// The body is this many bytes longer (or shorter) at its end than its head announces; its framing is consistent.
     BodyOff(i64),
     /// No `Content-Range` at all.
     NoContentRange,
-    /// Lines of heads end without a carriage return, also in parts.
+    /// Header lines end without a carriage return, also in parts.
     BareLineFeeds,
-    /// Heads of parts alternate between long and short: with 0 the first is short, with 1 long.
+    /// Heads of parts alternate between long and short: with 0, the first is short; with 1, it is long.
     UnevenHeads(usize),
-    /// This boundary, in quotes if the flag is set.
+    /// Uses this boundary, in quotes if the flag is set.
     Boundary(&'static str, bool),
-    /// Nothing after the last part.
+    /// Sends nothing after the last part.
     NoFinalBoundary,
-    /// Text before the first boundary and after the last.
+    /// Sends text before the first boundary and after the last.
     Preamble,
     /// This additional header.
     Header(&'static str, String),
-    /// This status for a request for a digest.
+    /// Responds with this status to a request for a digest.
     RefusesDigests(u16),
-    /// Every byte sent is wrong, with the right validators.
+    /// Every byte sent is wrong, but the validators are correct.
     Flipped,
     /// No `ETag`.
     NoETag,
 
     // Lies about how the response is sent.
-    /// The body in chunks of this many bytes.
+    /// Sends the body in chunks of this many bytes.
     Chunked(usize),
-    /// Neither length nor chunks: the body ends with the connection.
+    /// Sends neither a length nor chunks: the body ends with the connection.
     UntilClose,
     /// `Content-Length` is this many bytes more (or fewer) than the body has; the connection remains open.
     ContentLengthOff(i64),
     /// Resets the connection after this many bytes of the body.
     ResetAt(usize),
-    /// Closes the connection in order after this many bytes of the body.
+    /// Closes the connection gracefully after this many bytes of the body.
     CloseAt(usize),
     /// Sends nothing after this many bytes of the body, until the client leaves.
     StallAt(usize),
@@ -252,20 +253,20 @@ pub enum Lie {
     Mute,
     /// Sends the body at this rate, in bytes per second.
     Slow(u64),
-    /// Sends the head a byte at a time, with this pause before each.
+    /// Sends the head one byte at a time, with this pause before each.
     SlowHead(Duration),
     /// Closes the connection after the response, which announces that.
     ClosesAfter,
     /// Closes the connection after the response, which does not announce that; requests sent together with this one are
     /// dropped.
     DropsPipelined,
-    /// Leaves requests sent together with this one unanswered, and all later ones on the connection.
+    /// Leaves unanswered all requests sent together with this one, and all later ones on the connection.
     LeavesPipelined,
 
-    // For HTTP/2 only. There a reset applies to the stream, and GOAWAY announces a close after a response.
+    // For HTTP/2 only. Over HTTP/2, a reset applies to the stream, and GOAWAY announces a close after a response.
     /// Refuses the stream as not processed.
     RefusesStream,
-    /// Allows this many concurrent streams; the script at the connection's start decides.
+    /// Allows this many concurrent streams, as set by the script in use when the connection starts.
     StreamsMax(u32),
 }
 
@@ -302,7 +303,7 @@ impl LieScript {
         self.with(LieTrigger::Connections(numbers), lie)
     }
 
-    /// Adds a lie to the responses to requests of this method.
+    /// Adds a lie to the responses to requests with this method.
     pub fn on_method(self, method: &'static str, lie: Lie) -> Self {
         self.with(LieTrigger::Method(method), lie)
     }
@@ -335,11 +336,11 @@ pub struct RecordedRequest {
     pub target: String,
     /// Names in lower case, and values, in the order of arrival.
     pub headers: Vec<(String, String)>,
-    /// The length of the head, line ends included.
+    /// The length of the head, including line breaks.
     pub head_bytes: usize,
 }
 
-/// One range of a `Range` header, end included.
+/// One range of a `Range` header, with its end included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum RequestedRange {
     Between(u64, u64),
@@ -348,7 +349,7 @@ enum RequestedRange {
 }
 
 impl RecordedRequest {
-    /// Reads one head; `None` at the end of the connection. A body must not follow.
+    /// Reads one head; `None` at the end of the connection. The request must have no body.
     fn read(reader: &mut impl BufRead) -> io::Result<Option<Self>> {
         let mut request = RecordedRequest::default();
         let mut line = String::new();
@@ -399,7 +400,7 @@ impl RequestedRange {
         }
     }
 
-    /// The range within a file of `size` bytes, end excluded; `None` if it is empty.
+    /// The range within a file of `size` bytes, with its end excluded; `None` if it is empty.
     fn within(self, size: u64) -> Option<(u64, u64)> {
         let (start, end) = match self {
             RequestedRange::Between(first, last) => (first, size.min(last.saturating_add(1))),

@@ -17,7 +17,7 @@ enum Kind {
     Lockable,
 }
 
-/// The number of runs; the one with the fewest calls counts.
+/// The number of runs, of which the one with the fewest calls is used.
 const RUNS: usize = 40;
 
 type Calls = Vec<(&'static str, Vec<&'static str>)>;
@@ -31,7 +31,7 @@ fn calls_in(kind: Kind) -> Calls {
     if kind != Kind::Plain {
         store.set_versioning(&bucket, VersioningState::Enabled).unwrap();
     }
-    // Both replace the file `versioning`, for which they make the directory of staged files.
+    // Both replace the file `versioning`, for which they create the directory of staged files.
     match kind {
         Kind::Plain => {}
         Kind::Versioned => store.set_versioning(&bucket, VersioningState::Enabled).unwrap(),
@@ -50,15 +50,16 @@ fn calls_in(kind: Kind) -> Calls {
         ("put after a delete", &put),
     ];
     let measure = |(name, operation): (&'static str, &dyn Fn())| {
-        // By then all cached descriptors are closed, so every run makes the same calls.
+        // After this pause, all cached descriptors are closed, so every run makes the same calls.
         std::thread::sleep(std::time::Duration::from_millis(20));
         (name, run(FaultPlan::default(), operation).1)
     };
     operations.map(measure).to_vec()
 }
 
-/// On a busy machine, what is held open for 10 ms may have to be opened again in the middle of an operation. Of runs with
-/// equally many calls, one is chosen by the names of the calls, so that enough runs always lead to the same calls.
+/// Keeps, for each operation, the run with the fewest calls. On a busy machine, a file that is kept open for 10 ms may
+/// have to be reopened in the middle of an operation. Among runs with the same number of calls, the names of the calls
+/// decide, so that enough runs always lead to the same result.
 fn keep_shortest(kept: &mut Calls, others: Calls) {
     for ((_, kept), (_, other)) in kept.iter_mut().zip(others) {
         if (other.len(), &other) < (kept.len(), &*kept) {

@@ -16,7 +16,7 @@ const WAYS: &[&Way] = &[&USUAL, &DURABLE, &OLD_KERNEL, &NO_ATTRIBUTES];
 const SIGKILL: i32 = 9;
 /// The minimum number of calls in any scenario; with fewer, the faults would not be injected where we expect them.
 const LEAST_CALLS: usize = 6;
-/// The number of calls above which a scenario is assumed not to end.
+/// The number of calls above which a scenario is assumed to be in an endless loop.
 const MOST_CALLS: usize = 1000;
 
 #[test]
@@ -50,8 +50,8 @@ fn dies_at_every_call(way: &Way) {
     }
 }
 
-/// Kills the scenario before call number `at`, and returns whether there was such a call. Panics if the state left
-/// behind is wrong.
+/// Kills the process that runs the scenario before call number `at`; returns whether there was such a call. Panics if
+/// the state left behind is wrong.
 fn dies_at(way: &Way, scenario: &OperationScenario, at: usize, before: &Snapshot, after: &Snapshot) -> bool {
     let dir = way.prepared(scenario);
     let died = run_child(way, scenario, at, dir.path());

@@ -1,4 +1,5 @@
-//! With durability, all content is on stable storage before it gets a name: objects, and the files that describe them.
+//! With durability enabled, all content (objects, and the files that describe them) is on stable storage before it gets
+//! a name.
 
 use fordway_posix::{Durability, PosixConfig, PosixStore};
 use fordway_store::{

@@ -1,5 +1,5 @@
 //! Makes every file-system call of every operation that changes something fail once, with every error that matters. The
-//! operation must return the error or succeed without the call. No operation may be incomplete, and no files may be
+//! operation must return the error or succeed without the call. No operation may be left half done, and no files may be
 //! left over.
 
 use std::collections::BTreeSet;
@@ -14,8 +14,8 @@ use fordway_testkit::scenario::{OperationScenario, Snapshot, bucket, snapshot, w
 
 use crate::way::{DURABLE, NO_ATTRIBUTES, OLD_KERNEL, USUAL, Way, files, strays};
 
-/// The errors that a call may fail with, each with the kind of error that the caller must see. Each call fails with one
-/// of them, and the next call with the next one; in a soak test, each call fails with all of them.
+/// The errors that a call may fail with, each with the kind of error that the caller must see. Successive calls fail
+/// with successive errors of this list; in a soak test, each call fails with every one of them.
 const FAILURES: &[(Errno, ErrorKind)] = &[
     (Errno::NOSPC, ErrorKind::NoSpace),
     (Errno::DQUOT, ErrorKind::QuotaExceeded),
@@ -38,7 +38,7 @@ struct Case<'c> {
     errno: Errno,
 }
 
-/// A server for NFS returns this error while it recalls a delegation from another client.
+/// An NFS server returns this error while it recalls a delegation from another client.
 #[test]
 fn a_file_that_another_client_has_open_is_waited_for() {
     let dir = tempfile::tempdir().unwrap();
@@ -49,7 +49,7 @@ fn a_file_that_another_client_has_open_is_waited_for() {
     let delete = || store.delete(&bucket, &key, &DeleteOptions::default()).map(drop);
     for (call, act) in [("renameat", &put as &dyn Fn() -> Result<(), Error>), ("unlinkat", &delete)] {
         let mut waited = 0;
-        // A failure before these calls causes more calls in the next round, so the number of this call varies.
+        // A failure before these calls causes additional calls in the next round, so the position of this call varies.
         for at in (3..20).cycle().take(60) {
             put().unwrap();
             let plan =

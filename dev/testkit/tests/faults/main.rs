@@ -1,5 +1,5 @@
-//! Faults at every file-system call: the process is killed, the call fails, or storage is late. The state found
-//! afterwards is correct.
+//! Faults at every file-system call: the process is killed, the call fails, or storage lags behind. The state found
+//! afterwards must be correct.
 
 mod calls;
 mod crash;

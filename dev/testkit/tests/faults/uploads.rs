@@ -1,5 +1,6 @@
 //! Multipart uploads with a fault during completion: the process is killed, a call fails, or the completion is sent
-//! twice at once. Parts state their sizes, as over HTTP, so they are written in place and the object is their file.
+//! twice at once. Parts state their sizes, as over HTTP, so they are written in place, into the file that becomes the
+//! object.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -15,9 +16,9 @@ use fordway_sys::Errno;
 use fordway_sys::fault::{self, FaultPlan, SyscallFault};
 
 const PART_BYTES: usize = MIN_PART_BYTES as usize;
-/// The variable that tells a child process the directory, the call to die at, and the upload.
+/// The variable that tells a child process the directory, the call at which to die, and the upload.
 const CHILD: &str = "FORDWAY_TEST_COMPLETE";
-/// An upper bound of the number of calls that a completion makes.
+/// An upper bound on the number of calls that a completion makes.
 const MOST_CALLS: usize = 200;
 
 fn bucket() -> Bucket {
@@ -167,8 +168,8 @@ fn fails_at(before: Before, at: usize) -> bool {
     calls.len() >= at
 }
 
-/// A client sends the completion again without waiting for the response: all completions return the same result, and
-/// there is one version.
+/// A client repeats the completion without waiting for the response: all completions return the same result, and there
+/// is only one version.
 #[test]
 fn a_completion_that_is_sent_twice_at_once_is_one() {
     for round in 0..60 {

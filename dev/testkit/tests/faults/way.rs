@@ -8,7 +8,7 @@ use fordway_sys::fault::{FaultPlan, SyscallFault};
 use fordway_sys::{Errno, PathResolution};
 use fordway_testkit::scenario::{OperationScenario, SCENARIOS, Snapshot, bucket, snapshot};
 
-/// A kernel and file system on which the embedded store runs, and the store's configuration.
+/// An environment: the kernel and file system on which the embedded store runs, and the store's configuration.
 pub(crate) struct Way {
     pub(crate) name: &'static str,
     durability: Durability,
@@ -54,12 +54,12 @@ pub(crate) const NO_ATTRIBUTES: Way = Way {
 };
 
 impl Way {
-    /// Runs `act` without the system calls that this way lacks, and without any other fault.
+    /// Runs `act` without the system calls that this environment lacks, and without any other fault.
     pub(crate) fn within<T>(&self, act: impl FnOnce() -> T) -> T {
         fordway_sys::fault::run(self.plan(None), act).0
     }
 
-    /// Opens a store in `dir` with the configuration of this way.
+    /// Opens a store in `dir` with the configuration of this environment.
     pub(crate) fn open(&self, dir: &Path) -> PosixStore {
         let (durability, resolution) = (self.durability, self.resolution);
         let config =
@@ -67,12 +67,13 @@ impl Way {
         PosixStore::open(dir, config).unwrap()
     }
 
-    /// Returns the faults to inject: the faults of this way, and optionally one more.
+    /// Returns the faults to inject: those of this environment, and optionally one more.
     pub(crate) fn plan(&self, nth: Option<(usize, SyscallFault)>) -> FaultPlan {
         FaultPlan { nth, missing: self.missing }
     }
 
-    /// Returns the scenarios to run this way. The large ones run only the usual way, except in a soak test.
+    /// Returns the scenarios to run in this environment. The large ones run only in the usual environment, except in a
+    /// soak test.
     pub(crate) fn scenarios(&self) -> impl Iterator<Item = &'static OperationScenario> {
         let all = self.name == USUAL.name || std::env::var_os("FORDWAY_SOAK").is_some();
         SCENARIOS.iter().filter(move |scenario| all || !scenario.is_large())
@@ -98,8 +99,8 @@ impl Way {
     }
 }
 
-/// Returns a directory in memory, if that has extended attributes, because hundreds of directories are filled and
-/// emptied. `TMPDIR` has precedence if it is set.
+/// Returns a directory on a memory file system, if that supports extended attributes, because hundreds of directories
+/// are filled and emptied. `TMPDIR` takes precedence if it is set.
 pub(crate) fn scratch() -> tempfile::TempDir {
     if std::env::var_os("TMPDIR").is_some() {
         return tempfile::tempdir().unwrap();
@@ -122,7 +123,7 @@ pub(crate) fn strays(root: &Path, shown: &Snapshot) -> Vec<PathBuf> {
     files(&bucket).into_iter().filter(|file| !file.starts_with(&own) && !is_object(file)).collect()
 }
 
-/// Returns all files below `dir` that are not directories.
+/// Returns everything below `dir` except directories.
 pub(crate) fn files(dir: &Path) -> Vec<PathBuf> {
     let Ok(entries) = std::fs::read_dir(dir) else { return Vec::new() };
     let paths = entries.map(|entry| entry.unwrap().path());

@@ -1,4 +1,4 @@
-//! The first replica fails in every known way; the second works.
+//! Tests in which the first replica fails in every known way while the second works.
 
 use fordway_http::replicas::{ReplicaOptions, ReplicatedFile};
 use fordway_store::ErrorKind;
@@ -13,7 +13,7 @@ fn dead() -> String {
     format!("http://{}/file", listener.local_addr().unwrap())
 }
 
-/// Opens a file with such long timeouts that no second replica is asked in parallel just because the machine is busy.
+/// Opens a file with timeouts so long that no second replica is tried in parallel just because the machine is busy.
 fn open_patiently(described: &MetalinkFile, locations: &[&str]) -> ReplicatedFile {
     let day = std::time::Duration::from_secs(86_400);
     let locations = locations.iter().map(|place| (*place).to_owned()).collect();
@@ -86,7 +86,7 @@ fn vectored_reads_have_the_right_bytes() {
     });
 }
 
-/// Without digests of pieces, reads of ranges cannot detect a corrupt replica; all other faults are handled.
+/// Without piece digests, range reads cannot detect a corrupt replica; all other faults are handled.
 #[test]
 fn what_has_no_pieces_still_fails_over() {
     let ranges = some_ranges();
@@ -168,7 +168,7 @@ fn a_replica_that_comes_back_is_asked_again() {
     assert!(copied(&file).unwrap() == content());
 }
 
-/// Nothing shows which of two replicas sent the wrong byte, so the whole file is requested from each replica.
+/// Nothing shows which of the two replicas sent the wrong byte, so the whole file is requested from each replica.
 #[test]
 fn a_wrong_whole_is_made_right_by_one_replica() {
     let (bad, good) =

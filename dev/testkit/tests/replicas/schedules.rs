@@ -119,7 +119,7 @@ fn sockets() -> usize {
     std::fs::read_dir("/proc/self/fd").unwrap().filter_map(is_socket).count()
 }
 
-/// Runs in a separate process, because other tests in this one also open sockets.
+/// Runs in a separate process, because other tests in this process also open sockets.
 #[test]
 fn nothing_is_left_open() {
     if std::env::var_os("FORDWAY_TEST_ALONE").is_none() {

@@ -1,4 +1,4 @@
-//! Several streams at once, and files that grow in any order.
+//! Several streams at once, and files that are filled in any order.
 
 use std::os::unix::fs::FileExt;
 
@@ -69,7 +69,7 @@ fn what_was_left_is_used() {
             left -= bytes as i64;
             if left > 0 { Ok(()) } else { Err(Error::from(ErrorKind::Interrupted)) }
         });
-        // Without pieces, the units of 1 MiB make this file a single job.
+        // Without piece digests, the units are 1 MiB, so this file is a single job.
         if ended.is_ok() {
             assert!(!has_pieces);
             continue;
@@ -80,7 +80,7 @@ fn what_was_left_is_used() {
     }
 }
 
-/// The digests of pieces detect changes that somebody made to the file left behind.
+/// The piece digests detect changes that somebody made to the partial file.
 #[test]
 fn what_was_left_is_not_trusted() {
     let one = server(LieScript::honest());
@@ -91,7 +91,7 @@ fn what_was_left_is_not_trusted() {
     part.write_all_at(&left, 0).unwrap();
     assert_eq!(completed(&open(&described(&[&one]), 1), &part).unwrap(), 4 * PIECE as u64);
     assert!(whole(&part) == content());
-    // Without pieces, the digest of the whole file detects the change.
+    // Without piece digests, the digest of the whole file detects the change.
     let part = tempfile::tempfile().unwrap();
     let mut left = content();
     left[7] ^= 1;

@@ -1,5 +1,5 @@
-//! Several S3 gateways, each in a process of its own on one of the mounts, as one service for clients that use them in
-//! turn.
+//! Several S3 gateways, each in its own process on one of the mounts, that form one service for clients that use them
+//! in turn.
 
 use fordway_client::s3::{S3Config, S3Credentials, S3Store};
 use fordway_serve::{AccessKeyPair, Gateway, GatewayConfig, Users};
@@ -18,15 +18,16 @@ const END: &str = "gateways-end";
 const LIFE_S: [usize; 2] = [1_500, 120];
 /// How long the file server is silent, in seconds.
 const SILENCE_S: [usize; 2] = [30, 12];
-/// How long a call may take while the file server is silent, and a call that does not need it.
+/// How long a call may take while the file server is silent: one that needs the server, and one that does not.
 const REFUSED: Duration = Duration::from_secs(10);
 const SERVED: Duration = Duration::from_secs(5);
-/// How long everything may take to work again.
+/// How long it may take until everything works again.
 const RECOVERED: Duration = Duration::from_secs(60);
 /// The variables with the commands that silence the file server, and make it respond again.
 const SILENCE: &str = "FORDWAY_TEST_SILENCE";
 const SPEECH: &str = "FORDWAY_TEST_SPEECH";
-/// The number of increments of each client, and of names that clients race for: in a soak test, and in a normal run.
+/// The number of increments that each client makes, and of names that clients compete to create: in a soak test, and in
+/// a normal run.
 const INCREMENTS: [usize; 2] = [200, 10];
 const CREATED_KEYS: [usize; 2] = [1_000, 20];
 
@@ -45,7 +46,7 @@ fn address_file(number: usize) -> String {
 /// Runs the gateways and one process for each of `roles`. The first role ends the gateways when all others have ended.
 fn run_with_gateways(cluster: &FileSystemCluster, settings: &str, roles: &[&str]) -> Vec<Vec<String>> {
     for name in (0..GATEWAYS).map(address_file).chain([END.to_owned()]) {
-        // Left by an earlier check, if any.
+        // An earlier check may have left the file behind.
         let _ = fs::remove_file(cluster.control(&name));
     }
     let gateways = ["gateway"; GATEWAYS];
@@ -64,7 +65,7 @@ pub(crate) fn keep_gateway(member: &Member) {
         assert!(begin.elapsed() < life(), "the clients do not end");
         std::thread::sleep(Duration::from_millis(20));
     }
-    // A client may have killed it.
+    // A client may have killed the gateway.
     let _ = gateway.kill();
     gateway.wait().unwrap();
 }
@@ -146,7 +147,7 @@ fn end_gateways() {
     fs::write(control(END), "").unwrap();
 }
 
-/// The number of racers, each of which says that it has ended by a name.
+/// The numbers of the racers, each of which creates a file when it has ended.
 const RACERS: [usize; 3] = [GATEWAYS + 1, GATEWAYS + 2, GATEWAYS + 3];
 
 /// Uses each kind of call through both gateways, waits for the racers, and reports their count.
@@ -198,7 +199,7 @@ fn send_parts(store: &dyn Store, name: &Key, upload: &UploadId, bodies: &[Vec<u8
     bodies.iter().enumerate().map(send).collect()
 }
 
-/// Each call goes to another gateway than the one before.
+/// Each call goes to a different gateway than the one before.
 fn keep_versions(service: &dyn Store) {
     let (versions, name) = (Bucket::new("gateway-versions").unwrap(), key("v"));
     service.create_bucket(&versions).unwrap();
@@ -265,7 +266,7 @@ pub(crate) fn race_through_gateways(member: &Member) {
     fs::write(control(&format!("raced.{}", member.number)), "").unwrap();
 }
 
-/// Kills a gateway between two parts of an upload and while it puts objects, and goes on through the other one.
+/// Kills a gateway between two parts of an upload and while it puts objects, and continues through the other one.
 pub(crate) fn kill_a_gateway(_: &Member) {
     let [(process, doomed), (_, other)] = <[_; GATEWAYS]>::try_from(gateways()).ok().unwrap();
     let (name, size) = (key("gateways/killed"), MIN_PART_BYTES as usize);
@@ -278,7 +279,7 @@ pub(crate) fn kill_a_gateway(_: &Member) {
         let put = |round: u8| {
             doomed.put(&bucket(), &key("gateways/whole"), &fill(b'a' + round % 26), &PutOptions::default())
         };
-        // It fails once the gateway is gone.
+        // The put fails once the gateway is gone.
         (0..=u8::MAX).take_while(|round| put(*round).is_ok()).count()
     });
     std::thread::sleep(Duration::from_millis(500));
@@ -288,7 +289,7 @@ pub(crate) fn kill_a_gateway(_: &Member) {
     let mut body = Vec::new();
     other.read(&bucket(), &key("gateways/whole"), &GetOptions::default(), &mut body).unwrap();
     assert!(body == fill(body[0]), "{} bytes of several versions", body.len());
-    // The locks of the dead are free.
+    // The killed gateway's locks have been released.
     other.put(&bucket(), &key("gateways/whole"), b"new", &PutOptions::default()).unwrap();
     let again = send_parts(&other, &name, &upload, &bodies);
     assert_eq!(again[0].etag, sent[0].etag, "both are the MD5 of the content");
@@ -307,7 +308,7 @@ pub(crate) fn outlast_a_silent_server(cluster: &FileSystemCluster) {
         "glusterfs" => of_programs("glusterfsd"),
         "moosefs" => of_programs("mfsmaster|mfschunkserver"),
         "cephfs" => of_programs("ceph-mds|ceph-osd"),
-        // Server and clients are one kernel, so the network is interrupted instead.
+        // The server and the clients share one kernel, so the network is interrupted instead.
         _ => ["down", "up"].map(|state| format!("for node in 1 2; do ip link set v$node {state}; done")),
     };
     mount_buckets(cluster);

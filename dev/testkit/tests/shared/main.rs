@@ -1,7 +1,7 @@
 //! Guarantees between two nodes that mount one file system, each with its own caches.
 //!
 //! `FORDWAY_CLUSTERS=all` adds the file systems that otherwise only `make soak` starts. `FORDWAY_CHECKS=TEXT` runs only
-//! the checks whose names contain the text, and `FORDWAY_ROUNDS=N` repeats the check for one order N times.
+//! the checks whose names contain the text, and `FORDWAY_ROUNDS=N` repeats the linearizability check N times.
 
 mod gateways;
 mod uploads;
@@ -31,7 +31,7 @@ use fordway_testkit::turns::StoreTurns;
 
 /// The variable that tells a process in a cluster its role, its number and its team.
 const MEMBER: &str = "FORDWAY_TEST_SHARED";
-/// How long the members of a team wait for each other.
+/// How long the members of a team wait for one another.
 const START: Duration = Duration::from_secs(60);
 /// The variable that tells a process in a cluster to open its store on [`LOCAL_ROOTS`].
 const ON_LOCAL_ROOTS: &str = "FORDWAY_TEST_LOCAL_ROOTS";
@@ -40,8 +40,8 @@ const LOCAL_ROOTS: [&str; 2] = ["/mnt/local/1", "/mnt/local/2"];
 /// The prefix of a line that a member reports.
 const REPORT: &str = "report: ";
 
-/// The number of increments of each process, of names that are raced for, of replacements of one object's content, and
-/// of register operations of each process: in a soak test, and in a normal run.
+/// The number of increments by each process, of names that processes compete to create, of replacements of one object's
+/// content, and of register operations by each process: in a soak test, and in a normal run.
 const INCREMENTS: [usize; 2] = [200, 50];
 const CREATED_KEYS: [usize; 2] = [1_000, 60];
 const OVERWRITES: [usize; 2] = [3_000, 300];
@@ -50,7 +50,7 @@ const OPENED_EARLY: [usize; 2] = [500, 30];
 const REPLACED: [usize; 2] = [1_000, 100];
 const TAGGED: [usize; 2] = [500, 20];
 const MODEL_RUNS: [usize; 2] = [50, 5];
-/// How long a program may take to open a name, and a server to answer it.
+/// How long a program may take to open a name, and the server to respond.
 const OPENED: Duration = Duration::from_millis(50);
 const ANSWERED: Duration = Duration::from_millis(50);
 /// The number of operations in each run of the model.
@@ -184,7 +184,7 @@ fn run_with(cluster: &FileSystemCluster, settings: &str, roles: &[&str]) -> Vec<
     fs::write(cluster.control(&format!("go.{team}")), "").unwrap();
     let reports =
         |said: String| said.lines().filter_map(|line| line.strip_prefix(REPORT)).map(str::to_owned).collect();
-    // All of them, because one that fails may make others wait until they fail too.
+    // Wait for all of them, because one that fails may make others wait until they fail, too.
     let results: Vec<_> = tasks.into_iter().map(ClusterTask::result).collect();
     let failed: Vec<_> = results.iter().filter_map(|result| result.as_ref().err()).cloned().collect();
     assert!(failed.is_empty(), "{}", failed.join("\n"));
@@ -333,7 +333,7 @@ fn read(store: &PosixStore, name: &str) -> Result<Vec<u8>, ErrorKind> {
 
 fn set_up(_: &Member) {
     let store = store(0);
-    // On a local root, the bucket is a mount that exists already.
+    // On a local root, the bucket is a mount that already exists.
     if roots() == FileSystemCluster::MOUNTS {
         store.create_bucket(&bucket()).unwrap();
     }
@@ -477,8 +477,8 @@ fn list_what_was_put(_: &Member) {
     }
 }
 
-/// The client of an NFS server first renames a file that is replaced while it is open, so for a moment the name is gone.
-/// Nobody may take that for the end of the object.
+/// If a file is replaced while it is open, the NFS client first renames it, so the name is missing for a moment. Nobody
+/// may mistake that for the removal of the object.
 fn use_what_is_overwritten_while_open(_: &Member) {
     let mount = Path::new(FileSystemCluster::MOUNTS[0]).join("bucket");
     let (writer, kind) = (store(0), DocumentKind::new("policy").unwrap());
@@ -527,8 +527,8 @@ fn use_what_is_overwritten_while_open(_: &Member) {
     assert!(results.iter().all(|(_, [missed, _])| *missed == 0), "{results:?}");
 }
 
-/// A change of tags changes neither the name nor the content of a file, and may come within the same step of the
-/// server's clock as the change before.
+/// A change of tags changes neither the name nor the content of a file, and may happen within the same tick of the
+/// server's clock as the previous change.
 fn read_tags_at_once(_: &Member) {
     let (one, other) = (strong(0), strong(1));
     let tags = |value: usize| Tags::from([("of".to_owned(), value.to_string())]);
@@ -561,8 +561,8 @@ fn read_what_was_opened(_: &Member) {
     }
 }
 
-/// A program of one node opens a name just before the other node makes it, and handles the response after this node has
-/// seen that the directory changed. The NFS client of Linux then keeps the name as missing.
+/// A program on one node opens a name just before the other node creates it, and handles the response after its own
+/// node has seen that the directory changed. The Linux NFS client then keeps the name cached as missing.
 fn find_what_was_opened_too_early(_: &Member) {
     let (one, other) = (store(0), strong(1));
     put(&one, "early/x", b"");
@@ -585,7 +585,7 @@ fn find_what_was_opened_too_early(_: &Member) {
     report(format!("{kept_missing} names were kept as missing"));
 }
 
-/// A program that opens names, and is frozen while it waits for the server's response.
+/// A program that opens names and is frozen while it waits for the server's response.
 struct FrozenOpener {
     program: Child,
     names: ChildStdin,
@@ -608,7 +608,7 @@ impl FrozenOpener {
         FrozenOpener { program, names, said }
     }
 
-    /// Opens `name` and waits until the server has answered, but the program does not yet know.
+    /// Opens `name` and waits until the server has responded, but the program has not yet noticed.
     fn open(&mut self, name: &str) {
         let state = format!("/proc/{}/stat", self.program.id());
         writeln!(self.names, "{name}").unwrap();
@@ -650,8 +650,8 @@ fn list_what_was_replaced(_: &Member) {
     }
 }
 
-/// Once a node has written an object or a part, the file's time no longer changes by itself: a record holds for that
-/// time. The client of MooseFS tells the server the times of its writes later.
+/// Once a node has written an object or a part, the file's time must not change by itself any more, because a record is
+/// valid only for that time. The MooseFS client reports the times of its writes to the server later.
 fn keep_times(_: &Member) {
     let (one, other) = (strong(0), strong(1));
     let set = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
@@ -667,7 +667,7 @@ fn keep_times(_: &Member) {
     let data = bucket_dir.join(".fordway/mpu").join(upload.as_str()).join("data");
     for path in [data, bucket_dir.join("sealed/object")] {
         fs::File::options().write(true).open(&path).unwrap().set_modified(set).unwrap();
-        // The client tells the server once a second, and keeps attributes for a second.
+        // The client reports to the server once a second, and caches attributes for a second.
         std::thread::sleep(Duration::from_secs(4));
         let found = fs::metadata(&path).unwrap().modified().unwrap();
         assert_eq!(found, set, "{} has another time than was set last", path.display());
@@ -675,8 +675,8 @@ fn keep_times(_: &Member) {
     other.abort_upload(&bucket(), &key("sealed/upload"), &upload).unwrap();
 }
 
-/// A root is refused because of a verdict in it only if root or the root's owner alone can have written the verdict, and
-/// if the verdict is about this mount.
+/// A verdict in a root directory makes the store refuse that root only if nobody but the user root or the directory's
+/// owner can have written the verdict, and if the verdict is about this mount.
 fn believe_verdicts(_: &Member) {
     let root = Path::new(FileSystemCluster::MOUNTS[0]).join("judged");
     fs::create_dir_all(root.join(PRIVATE_DIR)).unwrap();
@@ -723,7 +723,7 @@ fn share_directories(_: &Member) {
         read(&other, &first).unwrap();
         one.delete(&bucket(), &key(&first), &DeleteOptions::default()).unwrap();
         match read(&other, &first) {
-            // Both are within what the mount's caches allow.
+            // The mount's caches allow both results.
             Ok(_) | Err(ErrorKind::NoSuchKey) => {}
             Err(kind) => panic!("{kind:?}"),
         }
@@ -864,7 +864,8 @@ fn in_turn() -> StoreFixture {
     StoreFixture::new(StoreTurns::new(FileSystemCluster::MOUNTS.map(open).into()), dir)
 }
 
-/// Not on NFS, where tags that are replaced within one step of the server's clock look unchanged to the other client.
+/// This does not run on NFS, where tags that are replaced within one tick of the server's clock look unchanged to the
+/// other client.
 fn are_one_in_turn(cluster: &FileSystemCluster) {
     if is_long() && cluster.name != "nfs" {
         without_attribute_cache(cluster);
@@ -872,7 +873,7 @@ fn are_one_in_turn(cluster: &FileSystemCluster) {
     }
 }
 
-/// Mounts MooseFS without the cache of attributes, in which the metadata of objects may be 30 s old.
+/// Mounts MooseFS without the attribute cache, in which the metadata of objects may be 30 s old.
 fn without_attribute_cache(cluster: &FileSystemCluster) {
     if cluster.name == "moosefs" {
         let mount = "umount /mnt/$node && mfsmount -H 10.88.0.1 -o mfsxattrcacheto=0 /mnt/$node";
@@ -901,7 +902,7 @@ fn one_order(cluster: &FileSystemCluster) {
     }
 }
 
-/// Removes the keys, because a history begins without them.
+/// Removes the keys, because a history begins with no object.
 fn remove_registers(_: &Member) {
     let store = strong(0);
     for name in REGISTERS {
@@ -953,7 +954,7 @@ fn have_one_order(reports: &[Vec<String>]) {
     for (name, clients) in histories {
         let order = is_linearizable(&clients);
         if let Err(fitting) = order {
-            // The events around the place, for each client: one that fits, and the next three.
+            // The events around that point, for each client: the last one that fits, and the next three.
             let around = clients.iter().zip(&fitting).map(|(events, fit)| &events[fit.saturating_sub(1)..]);
             let around: Vec<_> = around.map(|events| &events[..events.len().min(4)]).collect();
             panic!("{name}: after {fitting:?} events nothing fits:\n{around:#?}");

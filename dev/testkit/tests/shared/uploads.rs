@@ -8,7 +8,7 @@ use super::*;
 
 /// The number of uploads of each kind: in a soak test, and in a normal run.
 const UPLOADS: [usize; 2] = [20, 2];
-/// The parts of an upload: two of one length, and a shorter one.
+/// The parts of an upload: two of the same length, and a shorter one.
 const PART_BYTES: [usize; 3] = [MIN_PART_BYTES as usize, MIN_PART_BYTES as usize, 1000];
 
 fn document_kind() -> DocumentKind {
@@ -37,13 +37,13 @@ fn part(number: usize, round: usize) -> Vec<u8> {
     vec![b'a' + ((number + round) % 26) as u8; PART_BYTES[number]]
 }
 
-/// Parts of one upload come through both nodes, and either node completes it, twice.
+/// Parts of one upload arrive through both nodes, and either node completes it, twice.
 pub(crate) fn share_uploads(_: &Member) {
     let nodes = [store(0), store(1)];
     for round in 0..at_length(UPLOADS) {
         let (one, other) = (&nodes[round % 2], &nodes[(round + 1) % 2]);
         let name = format!("uploads/{round}");
-        // Both nodes now remember which uploads there are, and that there is no such object.
+        // Both nodes have now cached which uploads there are, and that there is no such object.
         nodes.iter().for_each(|node| {
             node.list_uploads(&bucket(), &UploadsQuery::default()).unwrap();
             assert_eq!(read(node, &name), Err(ErrorKind::NoSuchKey));
@@ -76,7 +76,7 @@ pub(crate) fn share_uploads(_: &Member) {
     }
 }
 
-/// A node that has sent a part sees all of the object that the other node completes, in every call.
+/// A node that has sent a part sees the whole object that the other node completes, in every call.
 pub(crate) fn read_completed_uploads(_: &Member) {
     let (one, other) = (strong(0), strong(1));
     let calls: [fn(&PosixStore, &str) -> u64; 4] = [
@@ -130,7 +130,7 @@ pub(crate) fn close_uploads(_: &Member) {
         let mut late = other.part_writer(&bucket(), &key(&name), &upload, 2, &options).unwrap();
         let done = [sent];
         one.complete_upload(&bucket(), &key(&name), &upload, &done, &CompleteOptions::default()).unwrap();
-        // The bytes go to the data of the upload, which is gone, not to the object.
+        // The bytes go to the data file of the upload, which no longer exists, and not to the object.
         let late = late.write(&part(1, round)).and_then(|()| late.commit(&ExpectedContent::default()));
         assert!(late.is_err(), "round {round}: {late:?}");
         assert_eq!(read(&strong(1), &name).unwrap().len(), PART_BYTES[0], "round {round}");
@@ -152,7 +152,7 @@ pub(crate) fn share_documents(_: &Member) {
     }
 }
 
-/// As [`find_what_was_opened_too_early`], for a document.
+/// Like [`find_what_was_opened_too_early`], but for a document.
 pub(crate) fn find_documents_opened_too_early(_: &Member) {
     let (one, other) = (store(0), strong(1));
     let kind = document_kind();

@@ -1,4 +1,4 @@
-//! Several processes that work on one directory at once. Each is the test program, started again.
+//! Several processes that work on one directory at once. Each of them is another instance of the test program.
 
 use std::fs;
 use std::io::Read;
@@ -11,7 +11,7 @@ use fordway_store::Bucket;
 
 /// The variable that tells a process the directory, the number and the role of its member.
 const MEMBER: &str = "FORDWAY_TEST_MEMBER";
-/// The test that only runs the body of a member.
+/// The test whose only purpose is to run the body of a member.
 const MEMBER_TEST: &str = "a_member_of_a_team";
 /// How long members may take to start.
 const START: Duration = Duration::from_secs(30);
@@ -94,7 +94,7 @@ pub(crate) fn bucket() -> Bucket {
     Bucket::new("bucket").unwrap()
 }
 
-/// Returns `full` in a soak test, and otherwise `usual`.
+/// Returns `full` in a soak test, otherwise `usual`.
 pub(crate) fn at_length(full: usize, usual: usize) -> usize {
     if std::env::var_os("FORDWAY_SOAK").is_some() { full } else { usual }
 }

@@ -65,7 +65,7 @@ fn in_a_sticky_bucket_nobody_touches_what_is_anothers() {
     }
 }
 
-/// Checks that Bob cannot remove or replace any file below `dir` by POSIX, except his own.
+/// Checks that Bob cannot remove or replace any file below `dir` through POSIX, except his own.
 #[track_caller]
 fn assert_bob_cannot(ground: &Ground, dir: &str) {
     let mut all = vec![ground.path(dir)];
@@ -84,7 +84,7 @@ fn assert_bob_cannot(ground: &Ground, dir: &str) {
     }
 }
 
-/// Bob tries to remove, replace and continue what Alice keeps in the bucket, and all of it is denied.
+/// Bob tries to remove, replace and continue Alice's objects and uploads in the bucket, and every attempt is denied.
 fn tries_all_that_is_alices(store: &dyn Store, shared: &Bucket, upload: &UploadId, parts: &[CompletedPart]) {
     let all = store.list_versions(shared, &VersionsQuery::default()).unwrap().versions;
     let hers = all.iter().filter(|version| version.content.is_some());
@@ -164,7 +164,7 @@ fn in_a_sticky_bucket_old_versions_and_uploads_are_their_makers() {
 /// The variable that tells a tenant's process what to do and on which root.
 const TENANT: &str = "FORDWAY_TEST_TENANT";
 
-/// Runs this test program again as a process of `uid`, which does `act` in [`a_tenants_process`].
+/// Runs this test program again as a process of `uid`, which performs `act` in [`a_tenants_process`].
 fn run_as(uid: u32, act: &str, root: &Path) {
     // The user may not be allowed to read the directory in which the program was built.
     let program = root.parent().unwrap().join("program");
@@ -272,7 +272,7 @@ fn a_group_shares_its_buckets_area() {
     }
 }
 
-/// In a bucket with the sticky bit, a third user's versioning file cannot cause the loss of content.
+/// In a bucket with the sticky bit, a versioning file that a third user creates cannot cause the loss of content.
 #[test]
 fn a_third_users_words_are_not_believed() {
     if !is_root() {
@@ -387,8 +387,8 @@ fn for_a_limited_user_no_link_leads_to_another_bucket() {
     }
 }
 
-/// A root of an older version, in whose sticky bucket a third user created the private area, is used as far as that is
-/// safe, and completely once root has migrated it.
+/// A root of an older format version, in which a third user created the private area of a sticky bucket, is used as far
+/// as that is safe, and fully once root has migrated it.
 #[test]
 fn an_old_root_is_migrated() {
     if !is_root() {
@@ -416,7 +416,7 @@ fn an_old_root_is_migrated() {
         store.delete(&shared, &key("plain"), &DeleteOptions::default()).unwrap();
         denied("odd key", put(store, &shared, "alice//key", b"new"));
     });
-    // The same holds if the owner created the area, as long as everybody may remove its files.
+    // The same applies if the owner created the area, as long as everybody may remove its files.
     for path in ["", "odd"] {
         lchown(ground.path(&format!("shared/.fordway/{path}")), Some(0), Some(0)).unwrap();
     }
@@ -441,8 +441,8 @@ fn an_old_root_is_migrated() {
     assert!(ground.check().iter().all(|(kind, _)| kind == "stray-private"), "{:?}", ground.check());
 }
 
-/// If a bucket's owner may not reach the bucket, root's `gc` and `fsck`, which act as the owner, do not reach it
-/// either.
+/// If a bucket's owner is not permitted to reach the bucket, root's `gc` and `fsck`, which act as the owner, cannot
+/// reach it either.
 #[test]
 fn a_bucket_that_its_owner_may_not_reach_is_reported() {
     if !is_root() {
@@ -516,7 +516,7 @@ fn nothing_that_is_planted_hides_what_is_anothers() {
     }
 }
 
-/// Puts Bob's links, closed files and directories, and FIFOs wherever Bob may write.
+/// Puts links, unreadable files and directories, and FIFOs of Bob's wherever Bob may write.
 fn plant_everything(ground: &Ground) {
     let long = format!("{}%", "x".repeat(240));
     for dir in ["", "/odd", "/versions", "/mpu", "/tmp", "/meta", "/versions/k", "/versions/a%2F%2Fb"] {

@@ -4,7 +4,7 @@ use fordway_store::{CopyOptions, MultipartUploads, Objects};
 
 use crate::ground::{ALICE, BOB, Ground, bucket, is_root, key, put, read};
 
-/// A directory whose name Amazon does not allow for a bucket can be the source of copies like any other.
+/// A directory whose name AWS does not allow for a bucket can be the source of a copy like any other.
 #[test]
 fn copies_come_from_buckets_of_any_name() {
     if !is_root() {

@@ -26,7 +26,7 @@ fn leave_precious_things(ground: &Ground) {
     fs::remove_file(ground.path("bob/empty/nothing")).unwrap();
 }
 
-/// Replaces each of our directories by a link to a victim's directory.
+/// Replaces each of our directories with a link to a victim's directory.
 #[test]
 fn gc_removes_nothing_behind_a_link() {
     if !is_root() {
@@ -57,8 +57,8 @@ fn gc_removes_nothing_behind_a_link() {
     assert_eq!(snapshot(&ground.path("bob")), before);
 }
 
-/// `gc`, run by root, still removes old files of the bucket's owner; it removes another user's files in the same place
-/// as that user.
+/// `gc`, run by root, still removes old files of the bucket's owner; it removes another user's files in the same place,
+/// acting as that user.
 #[test]
 fn gc_still_collects_what_is_left() {
     if !is_root() {
@@ -78,7 +78,7 @@ fn gc_still_collects_what_is_left() {
     }
 }
 
-/// Replaces the lock table by a link to a victim's file, whose mode must not change.
+/// Replaces the lock table with a link to a victim's file, whose mode must not change.
 #[test]
 fn gc_changes_no_mode_behind_a_link() {
     if !is_root() {
@@ -154,7 +154,7 @@ fn locks_that_are_held_hold_up_their_holder_alone() {
             })
             .collect();
         std::thread::sleep(Duration::from_millis(300));
-        // Meanwhile, Bob's requests are answered normally.
+        // In the meantime, Bob's requests are answered normally.
         for round in 0..20 {
             let started = Instant::now();
             assert_eq!(read(&bob, &bobs, "other").unwrap(), b"x");
@@ -311,7 +311,7 @@ fn a_completion_publishes_no_file_that_a_record_names() {
     }
 }
 
-/// Impossible numbers in the records of parts are never used as offsets, in sums, or as sizes of allocations.
+/// Impossible numbers in the records of parts are never used as offsets, in sums, or as allocation sizes.
 #[test]
 fn numbers_in_records_are_checked() {
     if !is_root() {

@@ -10,12 +10,12 @@ use rustix::fs::{CWD, RenameFlags, renameat_with};
 use crate::criticals::hold_all_locks;
 use crate::ground::{ALICE, BOB, Ground, Lane, as_user, is_root, key, put, read};
 
-/// Enough files for removing them, or reading their names, to take a multiple of [`SHORT`] in a debug build.
+/// So many files that removing them, or reading their names, takes several times [`SHORT`] in a debug build.
 const MANY: usize = 20_000;
 /// The maximum time that one request of a neighbour may wait.
 const SHORT: Duration = Duration::from_millis(400);
 
-/// Returns the longest time that a GET of Bob's takes while Alice makes requests with `work`. The gateway has one
+/// Returns the longest time that any GET by Bob takes while Alice makes requests with `work`. The gateway has one
 /// thread.
 fn longest_wait(ground: &Ground, work: impl FnOnce() + Send) -> Duration {
     let (bobs, bob) = (ground.bucket("bob", BOB, 0o755), ground.client("bob"));
@@ -76,7 +76,7 @@ fn reading_many_old_versions_delays_nobody() {
     assert!(longest < SHORT / 4, "{longest:?}");
 }
 
-/// Makes odd files that plain files hide, each of which `gc` removes while holding the lock of its key.
+/// Creates odd files that plain files hide, each of which `gc` removes while holding the lock of its key.
 fn leave_hidden_files(ground: &Ground, bucket: &Bucket) {
     for number in 0..20 {
         ground.write(&format!("{bucket}/d{number}/k"), ALICE, 0o644, "plain");

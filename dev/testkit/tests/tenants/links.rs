@@ -8,7 +8,8 @@ use fordway_store::{Bucket, DeleteOptions, ListQuery, Store, VersioningState};
 
 use crate::ground::{ALICE, BOB, Ground, Lane, bucket, chmod, denied, is_root, key, put, read};
 
-/// Creates Bob's private bucket, and Alice's bucket `team`, open to all, with a link of `owner` to it.
+/// Creates Bob's private bucket, and Alice's bucket `team`, which is open to all and contains a link, owned by `owner`,
+/// to Bob's.
 fn shared_with_a_link(owner: u32) -> (Ground, Bucket) {
     let ground = Ground::new();
     ground.bucket("bob", BOB, 0o700);
@@ -21,7 +22,7 @@ fn shared_with_a_link(owner: u32) -> (Ground, Bucket) {
     (ground, team)
 }
 
-/// Deletes all that a listing shows, as `fordway rm --recursive` does. Returns the number of failures.
+/// Deletes everything that a listing shows, as `fordway rm --recursive` does. Returns the number of failures.
 fn remove_all(store: &dyn Store, team: &Bucket) -> usize {
     let listed = store.list(team, &ListQuery::default()).unwrap();
     let remove = |name: &str| store.delete(team, &key(name), &DeleteOptions::default());
@@ -52,7 +53,7 @@ fn nothing_is_changed_behind_a_link_of_another_user() {
         for lane in Lane::ALL {
             ground.on(lane, BOB, bobs_change_nothing);
         }
-        // Root could change anything, so it must be as careful.
+        // Root could change anything, so it must be just as careful.
         bobs_change_nothing(&ground.embedded());
         assert_eq!(fs::read_dir(ground.path("bob")).unwrap().count(), 2, "{state:?}");
     }
@@ -77,7 +78,7 @@ fn a_directory_behind_a_link_of_another_user_stays_an_object() {
     }
 }
 
-/// Links that the caller, or the administrator, has placed work as before.
+/// Links created by the caller, or by the administrator, still work.
 #[test]
 fn changes_go_through_links_of_the_caller_and_of_root() {
     if !is_root() {
@@ -99,7 +100,7 @@ fn changes_go_through_links_of_the_caller_and_of_root() {
     }
 }
 
-/// A directory and a link take turns at the same name while Bob deletes below it.
+/// A directory and a link alternate under the same name while Bob deletes objects below it.
 #[test]
 fn no_race_of_a_directory_and_a_link_leads_a_delete_astray() {
     if !is_root() {

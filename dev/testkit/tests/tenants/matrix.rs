@@ -1,6 +1,6 @@
-//! Every file that Fordway keeps in a bucket is replaced by everything that a tenant can put in its place, for every
-//! operation that reads it. The effect on that bucket is the tenant's problem; no operation waits without end,
-//! allocates memory according to a stated size, or touches what belongs to another user.
+//! Every file that Fordway keeps in a bucket is replaced with everything that a tenant can put in its place, for every
+//! operation that reads it. The effect on that bucket is the tenant's problem; no operation may wait forever, allocate
+//! memory according to a stated size, or touch what belongs to another user.
 
 use std::fs;
 use std::os::unix::fs::{lchown, symlink};
@@ -17,7 +17,7 @@ use rustix::fs::{CWD, FileType, Mode, mknodat};
 use crate::criticals::record_of_part;
 use crate::ground::{ALICE, BOB, Ground, Lane, bucket, chmod, is_root, key, put, read, snapshot};
 
-/// A time longer than any call takes on a busy machine, unless something blocks it.
+/// A time longer than any call takes even on a busy machine, unless something blocks it.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// More memory than any operation in this test needs.
 const MEMORY_BYTES: u64 = 256 << 20;
@@ -34,9 +34,9 @@ enum Instead {
     Socket,
     /// A sparse file of one tebibyte, which takes no disk space.
     Huge,
-    /// The original file, now owned by another user and closed.
+    /// The original file, now owned by another user and inaccessible to others.
     Foreign,
-    /// Bytes that no program of ours writes.
+    /// Bytes that none of our programs writes.
     HandWritten,
     /// A record in our format with impossible values.
     Lies,
@@ -98,13 +98,13 @@ fn bind(path: &Path) {
     }
 }
 
-/// Returns as many `..` as lead from the directory of `path` to the root.
+/// Returns the `..` components that lead from the directory of `path` to the root.
 fn up_to_root(ground: &Ground, path: &Path) -> PathBuf {
     let below = path.parent().unwrap().strip_prefix(ground.path("")).unwrap();
     below.components().map(|_| "..").collect()
 }
 
-/// Returns a record in our format with numbers, names and texts that could mislead its reader.
+/// Returns a record in our format with numbers, names and strings that could mislead its reader.
 fn lies() -> Vec<u8> {
     let mut record = record_of_part(u64::MAX, "etag\r\nx-injected: yes", Some("../../../../bob/thesis"));
     let mut field = |tag: u8, value: &[u8]| {
@@ -250,7 +250,7 @@ fn make_bobs_things(ground: &Ground) {
     chmod(&ground.path("bob/things"), 0o777);
 }
 
-/// Reads objects that are not larger than any that the test has put.
+/// Reads the object unless it is larger than any that the test has put.
 fn read_if_short(object: OpenObject) {
     if object.content.len() < 1 << 20 {
         let _ = object.content.into_vec();
@@ -291,7 +291,7 @@ fn for_each_replacement(act: impl Fn(&Ground, &Fixture, &str)) {
             in_time(&what, || act(&ground, &fixture, &what));
             assert_eq!(snapshot(&ground.path("bob")), before, "{what}");
             assert_eq!(in_time(&what, || read(&bob, &bucket("bob"), "thesis")).unwrap(), b"mine", "{what}");
-            // The bucket is removed, because looking at all earlier ones again and again would take too long.
+            // The bucket is removed, because checking all earlier ones again and again would take too long.
             let _ = fs::remove_dir_all(ground.path(fixture.bucket.as_str()));
         }
     }

@@ -9,7 +9,7 @@ use fordway_testkit::hostile::{HostileServer, Lie, LieScript, RecordedRequest};
 
 use crate::{SIZE, file, session};
 
-/// Opens a path of the server with the credentials `who`.
+/// Opens a path on the server with the credentials of `who`.
 fn open_as(server: &HostileServer, path: &str, who: SessionCredentials) -> Arc<RemoteFile> {
     let session = session(|options| {
         options.credentials = who;

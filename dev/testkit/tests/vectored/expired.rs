@@ -1,5 +1,5 @@
-//! Locations that a redirection led to, and that refuse requests while the file is open. The address that the caller
-//! named knows the current location.
+//! Redirect targets that start to refuse requests while the file is open. The address that the caller named knows the
+//! current location.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use fordway_testkit::hostile::{HostileServer, Lie, LieScript};
 
 use crate::{expected, file, patient, read, session, spread};
 
-/// Requests are counted in these tests, so none may be sent again because the machine is slow.
+/// Requests are counted in these tests, so none may be retried because the machine is slow.
 fn unhurried() -> Arc<HttpSession> {
     session(|options| {
         patient(options);
@@ -104,7 +104,7 @@ fn threads_ask_once_between_them() {
 #[test]
 fn a_copy_is_resumed_at_the_other_place() {
     let second = serving(LieScript::honest());
-    // The location answers the HEAD, sends a response that breaks off, and refuses everything afterwards.
+    // The location responds to the HEAD, sends a truncated response, and refuses everything afterwards.
     let first = serving(
         LieScript::honest()
             .on_requests(1..2, Lie::ResetAt(50_000))
@@ -129,7 +129,8 @@ fn another_version_behind_the_door_is_not_mixed_in() {
     second.follow(LieScript::honest().always(Lie::Version(7)));
     let error = read(&opened, &[(200, 100)]).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::PreconditionFailed, "{error}");
-    // Another version is also refused if no byte was passed on yet, because the caller knows which version was opened.
+    // Another version is refused even if no byte has been passed on yet, because the caller knows which version was
+    // opened.
     let (first, second) =
         (serving(LieScript::honest()), serving(LieScript::honest().always(Lie::Version(7))));
     let door = serving(to(&first, 302, false));

@@ -1,4 +1,4 @@
-//! Files that are opened by the first read.
+//! Files that the first read opens.
 
 use fordway_http::HttpVersion;
 use fordway_http::vector::{RangeTicket, RemoteFile};
@@ -30,8 +30,8 @@ fn refusal(server: &HostileServer, ranges: &[(u64, usize)]) -> ErrorKind {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
 
-    /// The same as for a file that is already open. The client believes the size and version in the first response, so
-    /// if a server has another version from the start, that version is read, and no other.
+    /// The same test as for a file that is already open. The client believes the size and version in the first
+    /// response, so if a server has another version from the start, that version is read, and no other.
     #[test]
     fn lies_give_the_right_bytes_or_an_error(
         lies in prop::collection::vec((some_lie(), prop::option::of(1_usize..6)), 1..3),
@@ -143,7 +143,7 @@ fn a_first_answer_that_is_cut_is_resumed() {
     assert!(starts.windows(2).all(|pair| pair[0] != pair[1]), "{starts:?}");
 }
 
-/// The requests in progress keep their claim to the connection.
+/// Requests in progress still count towards the limit on connections.
 #[test]
 fn the_cap_on_connections_holds() {
     let content = file();

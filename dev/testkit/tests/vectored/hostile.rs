@@ -8,7 +8,8 @@ use proptest::prelude::*;
 
 use crate::{SIZE, VERSIONS, expected, file, open, open_in, read, some_ranges, spread, start};
 
-/// Returns every lie that a read may survive, either always or only at first. Lies that delay the client are used once.
+/// Returns any lie that a read may survive, either in every response or only at first. Lies that delay the client are
+/// used once.
 pub(crate) fn some_lie() -> impl Strategy<Value = Lie> {
     let boundary = prop_oneof![Just(("a b;c", true)), Just(("--", false)), Just(("x\"y", false))];
     prop_oneof![
@@ -112,7 +113,7 @@ fn a_whole_file_that_does_not_end_where_it_should_is_an_error() {
     }
 }
 
-/// The carriage return of the delimiter, or the first bytes of the delimiter, must not be taken as content.
+/// The delimiter's carriage return, or its first bytes, must not be mistaken for content.
 #[test]
 fn parts_that_are_a_byte_off_are_an_error() {
     let content = file();
@@ -125,7 +126,7 @@ fn parts_that_are_a_byte_off_are_an_error() {
             let error = read(&opened, &spread(20, 100)).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::BadResponse, "{version:?} {off} {breaks:?}: {error}");
         }
-        // What such a part brought is not kept when the rest is asked for again and comes right.
+        // Bytes from such a part are not kept when the rest is requested again and arrives correctly.
         let server = start(version, content.clone(), LieScript::honest());
         let opened = open_in(version, &server.url());
         server.follow(LieScript::honest().on_requests(1..3, Lie::PartBytesOff(off)));
@@ -135,7 +136,7 @@ fn parts_that_are_a_byte_off_are_an_error() {
     }
 }
 
-/// More buffers than one system call can fill.
+/// There are more buffers than one system call can fill.
 #[test]
 fn thousands_of_neighbours_are_read() {
     let content = file();

@@ -50,7 +50,8 @@ fn a_refusal_of_lists_is_learned_once() {
         assert!(read(&opened, &ranges).unwrap() == expected(&file(), &ranges), "{lie:?}");
         assert_eq!(opened.learned().ranges_per_request, most_ranges, "{lie:?}");
         let before = server.requests().len();
-        // This is another file of the same server in another session: what was learned is kept for the whole process.
+        // This is another file on the same server, in another session: what the client has learned is kept for the
+        // whole process.
         let second = open(&server.url());
         assert!(read(&second, &ranges).unwrap() == expected(&file(), &ranges));
         let asked = &server.requests()[before..];
@@ -111,8 +112,8 @@ fn a_server_that_leaves_pipelined_requests_is_found_out_soon() {
     assert_eq!(server.connections(), made, "nothing is found out twice");
 }
 
-/// The server answers pipelined requests except for an occasional one. The client waits for the time limit twice, and
-/// then stops pipelining.
+/// The server answers all but an occasional pipelined request. The client waits for the time limit twice, and then
+/// stops pipelining.
 #[test]
 fn a_server_that_forgets_requests_is_not_sent_any_ahead() {
     let content = file();

@@ -36,14 +36,14 @@ fn file() -> Vec<u8> {
 fn session(change: impl FnOnce(&mut SessionOptions)) -> Arc<HttpSession> {
     let wait = Duration::from_millis(1_500);
     let timeouts = Timeouts { connect: wait, first_byte: wait, progress: wait, idle: Duration::from_secs(5) };
-    // This is long enough that a busy machine is not mistaken for a server that does not support pipelining.
+    // This is so long that a busy machine is not mistaken for a server that does not support pipelining.
     let mut options =
         SessionOptions { timeouts, max_retries: 2, patience: wait, ..SessionOptions::default() };
     change(&mut options);
     Arc::new(HttpSession::new(options))
 }
 
-/// Sets long timeouts, for servers that do not lie: there, a late response means that the machine is busy.
+/// Sets long timeouts, for servers that do not lie: with these, a late response means that the machine is busy.
 fn patient(options: &mut SessionOptions) {
     let wait = Duration::from_secs(30);
     options.timeouts = Timeouts { connect: wait, first_byte: wait, progress: wait, idle: wait };
@@ -64,7 +64,7 @@ fn start(version: HttpVersion, content: Vec<u8>, script: LieScript) -> HostileSe
     }
 }
 
-/// Opens a file at a server of this version.
+/// Opens a file on a server of this version.
 fn open_in(version: HttpVersion, url: &str) -> RemoteFile {
     RemoteFile::open(&session(|options| options.http = version), url).unwrap()
 }

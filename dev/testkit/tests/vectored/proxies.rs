@@ -149,7 +149,7 @@ fn a_proxy_that_is_not_there_is_named() {
     assert!(error.to_string().contains("no connection to the proxy http://127.0.0.1:1"), "{error}");
 }
 
-/// The S3 client shares the code: requests are signed for the origin, and the proxy gets its own login.
+/// The S3 client shares this code: requests are signed for the origin, and the proxy gets its own login.
 #[test]
 fn objects_are_read_by_way_of_a_proxy() {
     for http in [HttpVersion::Http1, HttpVersion::Http2] {
@@ -179,7 +179,7 @@ fn objects_are_read_by_way_of_a_proxy() {
 }
 
 /// Apache httpd as a proxy that requires a login, because our own test proxy and our client could share a
-/// misunderstanding.
+/// misunderstanding of the protocol.
 #[test]
 fn apache_forwards_and_tunnels() {
     let (Some(apache), Some(nginx)) = (fordway_needs::program("apache2"), fordway_needs::program("nginx"))

@@ -167,7 +167,7 @@ fn door_to(there: &HostileServer, status: u16) -> HostileServer {
 fn a_redirection_of_get_alone_is_followed_once_for_the_life_of_a_file() {
     let ranges = spread(40, 100);
     for status in [301, 302, 307] {
-        // The data server's validators differ from the door's, and refuses HEAD.
+        // The data server sends no `ETag`, so its validators differ from the door's, and it refuses HEAD.
         let script = LieScript::honest().on_method("HEAD", Lie::Status(403, None)).always(Lie::NoETag);
         let there = HostileServer::start(file(), script);
         let door = door_to(&there, status);

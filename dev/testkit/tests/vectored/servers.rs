@@ -20,7 +20,7 @@ use tempfile::TempDir;
 use crate::shared::read_by_many_threads;
 use crate::{expected, file, patient, read, session, some_ranges, spread};
 
-/// A server of one file; killed when dropped.
+/// A server that serves one file; killed when dropped.
 pub(crate) struct Server {
     child: Child,
     pub(crate) url: String,
@@ -35,9 +35,9 @@ impl Drop for Server {
 }
 
 impl Server {
-    /// Starts `program` with the configuration that `configure` makes for a directory and a port, and with `arguments`,
-    /// in which `CONFIG` stands for the path of the configuration file, and `DIR` and `PORT` for the directory and the
-    /// port.
+    /// Starts `program` with the configuration that `configure` returns for a directory and a port, and with
+    /// `arguments`, in which `CONFIG` stands for the path of the configuration file, and `DIR` and `PORT` for the
+    /// directory and the port.
     pub(crate) fn start(
         program: &Path,
         arguments: &[&str],
@@ -95,8 +95,8 @@ fn holds_for(server: &Server, most_ranges: usize) {
     assert!(read(&opened, &many).unwrap() == expected(&content, &many));
     let after = opened.traffic();
     assert_eq!(opened.learned().ranges_per_request, most_ranges);
-    // The server limits the number of ranges per request, or the length of the `Range` header does: it has room for some
-    // 500 ranges of at least 14 bytes.
+    // The number of ranges per request is limited by the server, or by the length of the `Range` header, which has room
+    // for some 500 ranges of at least 14 bytes.
     let expected_requests = 1_200_usize.div_ceil(most_ranges).max(3) as u64;
     assert!(after.requests - before.requests <= expected_requests + 1, "{before:?} {after:?}");
 }
@@ -229,7 +229,7 @@ fn user_of_xrootd() -> Option<(u32, u32)> {
 }
 
 /// XRootD over HTTP. It does not answer a request that arrives together with another one, refuses requests for digests
-/// if it stores none, and states neither an ETag nor a time.
+/// if it stores none, and sends neither an `ETag` nor `Last-Modified`.
 #[test]
 fn xrootd() {
     let Some(program) = fordway_needs::program("xrootd") else { return };

@@ -13,7 +13,7 @@ use crate::servers::start_nginx;
 use crate::streams::certify;
 use crate::{VERSIONS, expected, file, read, session, spread, start};
 
-/// Returns a session that uses a proxy, configured as an environment variable would.
+/// Returns a session that uses a proxy, configured as by an environment variable.
 fn through(scheme: &str, login: &str, proxy: &SocksServer, version: HttpVersion) -> Arc<HttpSession> {
     let url = format!("{scheme}://{login}{}", proxy.address());
     session(|options| {
@@ -78,7 +78,7 @@ fn refusals_say_why() {
     }
 }
 
-/// TLS is between the client and the server: the proxy sees no content, and a token may be sent.
+/// TLS is end-to-end between the client and the server: the proxy sees no content, so a token may be sent.
 #[test]
 fn tls_goes_through() {
     let Some(program) = fordway_needs::program("nginx") else { return };

@@ -41,7 +41,7 @@ fn one_connection_is_enough() {
         for ticket in tickets {
             assert!(opened.wait(ticket).unwrap().bytes == expected(&content, &ranges).concat());
         }
-        // There are more single ranges than the server allows streams.
+        // There are more single ranges than the server allows concurrent streams.
         assert!(server.connections() <= if most == 1 { 8 } else { 1 });
     }
 }
@@ -54,7 +54,7 @@ fn each_version_is_learned_by_itself() {
     read(&opened, &spread(20, 10)).unwrap();
     assert_eq!(opened.learned().ranges_per_request, 1);
     let other = session(|options| options.http = HttpVersion::Http1);
-    // The server does not speak HTTP/1.1; the client finds that out by sending a request.
+    // The server does not speak HTTP/1.1, which the client finds out by sending a request.
     assert!(RemoteFile::open(&other, &server.url()).is_err());
     let again = open(&server);
     let before = server.requests().len();
@@ -106,7 +106,7 @@ fn what_a_server_did_not_look_at_is_asked_for_again() {
     }
 }
 
-/// A connection is closed suddenly, with all requests in progress on it.
+/// A connection is closed abruptly, with all requests on it still in progress.
 #[test]
 fn a_connection_that_goes_away_is_replaced() {
     let content = file();
@@ -189,7 +189,7 @@ fn reading_ahead_is_by_streams() {
     assert!(asked < 20, "{asked} requests for 60 reads");
 }
 
-/// A client of HTTP/1.1 learns in the handshake, once, that the server does not support it.
+/// An HTTP/1.1 client learns in the handshake, and only once, that the server does not support that version.
 #[test]
 fn a_server_that_knows_nothing_else_is_asked_by_it() {
     let server = HostileServer::start_secure_http2(file(), LieScript::honest());
@@ -209,7 +209,7 @@ fn a_server_that_knows_nothing_else_is_asked_by_it() {
     }
 }
 
-/// nginx with TLS, where the handshake selects the version. nginx closes a connection in order after 1,000 requests.
+/// nginx with TLS, where the handshake selects the version. nginx closes a connection gracefully after 1,000 requests.
 #[test]
 fn nginx_by_http2() {
     let Some(program) = fordway_needs::program("nginx") else { return };

@@ -1,4 +1,4 @@
-//! A server whose responses are determined by a function of the test.
+//! A server whose responses are determined by a function that the test passes.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -96,7 +96,7 @@ impl Dialogue {
         self.shared.requests.lock().unwrap().clone()
     }
 
-    /// Returns the methods of all requests, in their order.
+    /// Returns the methods of all requests, in order.
     pub(crate) fn methods(&self) -> Vec<String> {
         self.requests().into_iter().map(|request| request.method).collect()
     }
@@ -169,7 +169,7 @@ pub(crate) fn multistatus(responses: &str) -> Vec<u8> {
     )
 }
 
-/// Returns the entry of a file in a multistatus document.
+/// Returns a multistatus entry for a file.
 pub(crate) fn file(href: &str, bytes: usize) -> String {
     format!(
         "<D:response><D:href>{href}</D:href><D:propstat><D:prop><D:resourcetype/><D:getcontentlength>{bytes}\
@@ -177,7 +177,7 @@ pub(crate) fn file(href: &str, bytes: usize) -> String {
     )
 }
 
-/// Returns the entry of a collection in a multistatus document.
+/// Returns a multistatus entry for a collection.
 pub(crate) fn collection(href: &str) -> String {
     format!(
         "<D:response><D:href>{href}</D:href><D:propstat><D:prop><D:resourcetype><D:collection/></D:resourcetype>\
@@ -185,7 +185,7 @@ pub(crate) fn collection(href: &str) -> String {
     )
 }
 
-/// Returns the entry of a resource that failed in a multistatus document.
+/// Returns a multistatus entry for a resource that failed.
 pub(crate) fn failed(href: &str, status: u16) -> String {
     format!("<D:response><D:href>{href}</D:href><D:status>HTTP/1.1 {status} Told</D:status></D:response>")
 }

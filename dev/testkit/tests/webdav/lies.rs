@@ -1,4 +1,4 @@
-//! Servers that respond wrongly or late, or redirect.
+//! Servers that respond incorrectly or late, or that redirect.
 
 use fordway_http::SessionCredentials;
 use fordway_store::ErrorKind;
@@ -37,7 +37,7 @@ fn listings_that_make_no_sense_are_errors() {
 
 #[test]
 fn a_walk_stays_below_and_ends() {
-    // Every collection contains one of the same name, as a circular link would.
+    // Every collection contains one of the same name, as if there were a circular link.
     let server = Dialogue::start(|request, _| {
         let here = request.target.trim_end_matches('/');
         multistatus(&(collection(&format!("{here}/")) + &collection(&format!("{here}/c/"))))
@@ -109,7 +109,7 @@ fn what_may_pass_is_tried_again_and_what_may_have_happened_is_not() {
     });
     put(&client(|_| {}), &blunt.url("x"), &content(100_000), true).unwrap();
     assert_eq!(blunt.requests().iter().map(|request| request.body_bytes).collect::<Vec<_>>(), [0, 100_000]);
-    // A server that asks the client to come back later has done nothing.
+    // A server that asks the client to retry later has done nothing.
     let busy =
         Dialogue::start(|_, number| answer(if number == 0 { 503 } else { 201 }, "Retry-After: 0\r\n", ""));
     client(|_| {}).make_collection(&busy.url("x")).unwrap();
@@ -153,7 +153,7 @@ fn members_are_asked_for_where_the_caller_named_them() {
     assert_eq!(below(&client(|_| {}), &server.url("d?authz=t")), ["e/", "e/f"]);
 }
 
-/// XRootD reports a copy within one server like a copy between servers.
+/// XRootD reports a copy within one server in the same way as a copy between servers.
 #[test]
 fn a_copy_that_failed_after_its_status_is_a_failure() {
     let server = Dialogue::start(|_, _| {

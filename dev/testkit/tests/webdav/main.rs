@@ -1,4 +1,4 @@
-//! WebDAV against real servers, and against one that responds as the test says.
+//! Tests of WebDAV against real servers, and against one that responds as the test says.
 
 mod apache;
 mod dialogue;
@@ -30,7 +30,7 @@ fn client(change: impl FnOnce(&mut SessionOptions)) -> WebDav {
     WebDav::new(Arc::new(HttpSession::new(options)))
 }
 
-/// Writes `body`; in chunks if its size is not stated.
+/// Writes `body`, in chunks if its size is not stated.
 fn put(dav: &WebDav, url: &str, body: &[u8], says_size: bool) -> Result<()> {
     let upload = DavUpload { size_bytes: says_size.then_some(body.len() as u64), ..DavUpload::default() };
     dav.put(url, &upload, &mut |sink| body.chunks(100_000).try_for_each(&mut *sink))

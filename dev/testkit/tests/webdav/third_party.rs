@@ -17,7 +17,7 @@ fn marker(bytes: u64) -> String {
     )
 }
 
-/// Starts a server that responds to COPY with `report`, in chunks, and states that files have `bytes`.
+/// Starts a server that responds to COPY with `report`, in chunks, and states that files have a size of `bytes`.
 fn server(status: u16, report: String, bytes: usize) -> Dialogue {
     Dialogue::start(move |request, _| match request.method.as_str() {
         "PROPFIND" => multistatus(&file(&request.target, bytes)),
@@ -109,7 +109,7 @@ fn what_servers_say_at_the_end_counts_and_is_checked() {
     assert_eq!(failure(&server(202, marker(9), 9)).kind(), ErrorKind::IncompleteBody);
     assert_eq!(failure(&server(202, "success: Created".to_owned(), 8)).kind(), ErrorKind::Corrupt);
     assert_eq!(failure(&server(202, "x".repeat(20_000), 9)).kind(), ErrorKind::BadResponse);
-    // If a server does not report on the copy, the client trusts it if the size is right.
+    // If a server does not report on the copy, the client trusts it if the size is correct.
     let silent = |bytes| {
         Dialogue::start(move |request, _| match request.method.as_str() {
             "PROPFIND" => multistatus(&file(&request.target, bytes)),

@@ -1,8 +1,8 @@
-//! HTTP/2 (RFC 9113): many requests at once on a connection. To callers written for HTTP/1.1, the connection is also a
-//! transport that takes requests and returns responses in the form of HTTP/1.1 (section 8).
+//! HTTP/2 (RFC 9113): many concurrent requests on one connection. For callers written for HTTP/1.1, the connection is
+//! also a transport that takes requests and returns responses in HTTP/1.1 form (section 8).
 //!
 //! It has no runtime and no thread: a connection progresses only while a caller drives it, in the caller's thread, and
-//! only calls for a single request block.
+//! the only calls that block are those for a single request.
 
 mod wire;
 
@@ -27,16 +27,17 @@ use super::socket::TcpSocket;
 use super::{Origin, Timeouts};
 
 /// The flow-control window, per request and per connection: as large as the read-ahead of one file, so that the server
-/// never waits for the client. It costs no memory: data is either consumed at once or waits in the socket.
+/// never waits for the client. The window costs no memory: data is either consumed at once or waits in the socket
+/// buffer.
 const WINDOW_BYTES: u32 = 64 << 20;
 /// The maximum size of a data frame.
 const FRAME_BYTES_MAX: u32 = 256 << 10;
-/// The maximum number of body bytes handed over at a time.
+/// The maximum number of body bytes handed to the HTTP/2 library at a time.
 const PIECE_BYTES: usize = 256 << 10;
 /// The maximum number of bytes received before they are processed.
 const TURN_BYTES: usize = 256 << 10;
-/// The number of concurrent streams until the server states its limit (RFC 9113 section 6.5.2 recommends at least this
-/// number).
+/// The number of concurrent streams allowed until the server states its limit (RFC 9113 section 6.5.2 recommends at
+/// least this number).
 const STREAMS: usize = 100;
 /// The maximum number of cancelled streams whose bytes may still be in flight.
 const RESET_STREAMS_MAX: usize = 1024;
@@ -52,7 +53,7 @@ pub(super) struct Http2Connection {
     is_tls: bool,
     timeout: Duration,
     exchange: SoleExchange,
-    /// A second handle of the socket, to wait for it and to query the kernel.
+    /// A second handle to the socket, for waiting on it and for querying the kernel.
     pub(super) socket: TcpSocket,
 }
 
@@ -69,8 +70,8 @@ enum SoleExchange {
 }
 
 impl Http2Connection {
-    /// Starts HTTP/2 on a new `socket`, by prior knowledge or through TLS with ALPN.
-    /// Errors: `Unavailable`, `Timeout`, `InvalidArgument`; `BadResponse` for a server without HTTP/2.
+    /// Starts HTTP/2 on a new `socket`, by prior knowledge or through TLS with ALPN. Errors: `Unavailable`, `Timeout`,
+    /// `InvalidArgument`; `BadResponse` if the server does not support HTTP/2.
     pub(super) fn connect(
         origin: &Origin,
         socket: TcpSocket,
@@ -111,12 +112,12 @@ impl Http2Connection {
         })
     }
 
-    /// Sets how long calls block from now on.
+    /// Sets how long subsequent calls may block.
     pub(super) fn set_timeout(&mut self, timeout: Duration) {
         self.timeout = timeout;
     }
 
-    /// Returns whether the server accepts another request, as far as is known.
+    /// Returns whether, as far as is known, the server accepts another request.
     pub(super) fn is_open(&mut self) -> bool {
         self.exchange = SoleExchange::Idle;
         if !self.opened_by.is_current() {
@@ -126,7 +127,7 @@ impl Http2Connection {
         self.takes_more()
     }
 
-    /// Sends and receives as much as possible without blocking; returns whether there may be more to receive at once.
+    /// Sends and receives as much as possible without blocking; returns whether more may be ready to be received.
     pub(super) fn turn(&mut self) -> bool {
         self.move_on(TURN_BYTES);
         self.end.is_none() && self.gauge.is_used_up()
@@ -153,8 +154,8 @@ impl Http2Connection {
         self.end.as_ref()
     }
 
-    /// Returns whether another request may be sent: the connection has not ended, and the server has not announced its
-    /// end.
+    /// Returns whether another request may be sent: the connection has not ended, and the server has not announced that
+    /// it will end.
     pub(super) fn takes_more(&mut self) -> bool {
         let is_refused = matches!(self.send.poll_ready(&mut looking()), Poll::Ready(Err(_)));
         self.end.is_none() && !is_refused
@@ -165,7 +166,7 @@ impl Http2Connection {
         self.send.current_max_send_streams()
     }
 
-    /// Returns whether data waits for room in the socket's buffer.
+    /// Returns whether data is waiting for room in the socket's buffer.
     pub(super) fn has_unsent(&self) -> bool {
         self.gauge.is_blocked()
     }
@@ -175,8 +176,8 @@ impl Http2Connection {
         self.gauge.received_bytes()
     }
 
-    /// Begins a request without a body; `None` if the server currently accepts no more. The next turn sends it. Errors:
-    /// `ConnectionReset`, `InvalidInput` for a head that HTTP/2 does not allow.
+    /// Begins a request without a body; `None` if the server currently accepts no more requests. The next turn sends
+    /// it. Errors: `ConnectionReset`, `InvalidInput` for a head that HTTP/2 does not allow.
     pub(super) fn open_stream(&mut self, head: &[u8]) -> io::Result<Option<ResponseFuture>> {
         match self.send.poll_ready(&mut looking()) {
             Poll::Pending => return Ok(None),
@@ -186,7 +187,7 @@ impl Http2Connection {
         Ok(Some(self.send.send_request(request, true).map_err(cut)?.0))
     }
 
-    /// Accepts a whole head, or some of the body that the head announced; returns the number of bytes. Errors:
+    /// Accepts a whole head, or some of the body that the head announced; returns the number of bytes accepted. Errors:
     /// `TimedOut`, `ConnectionReset`, `InvalidInput` for a head that HTTP/2 does not allow.
     pub(super) fn write(&mut self, head: &[u8], body: &[u8]) -> io::Result<usize> {
         if !head.is_empty() {
@@ -205,7 +206,7 @@ impl Http2Connection {
             stream.send_data(Bytes::copy_from_slice(&body[..room]), is_last).map_err(cut)?;
             Ok(room)
         });
-        // A response may have arrived even if the server accepts no more of the body.
+        // Keep the response even after an error: it may arrive although the server accepts no more of the body.
         self.exchange = match &sent {
             Ok(sent) if (*sent as u64) < left => SoleExchange::Sending(stream, left - *sent as u64, response),
             _ => SoleExchange::Waiting(response),
@@ -227,7 +228,8 @@ impl Http2Connection {
         Ok(())
     }
 
-    /// Receives some of the response: its head, then its body; 0 at its end. Fills all of `room` if `is_all_wanted`.
+    /// Receives some of the response: its head, then its body; returns 0 at its end. Fills all of `room` if
+    /// `is_all_wanted` is set.
     fn receive(&mut self, room: &mut [u8], is_all_wanted: bool) -> io::Result<usize> {
         let exchange = std::mem::take(&mut self.exchange);
         let (mut at_hand, mut body) = match exchange {
@@ -279,7 +281,7 @@ impl Http2Connection {
                 return done;
             }
             if self.end.is_some() {
-                // The original error was already reported, and this work did not cause it.
+                // The original error has already been reported, and `work` did not cause it.
                 return Err(io::ErrorKind::ConnectionReset.into());
             }
             if is_still {
@@ -303,7 +305,7 @@ impl Http2Connection {
         let limit = Timespec::try_from(fordway_sys::wait_at_most(left)).ok();
         match poll(&mut polled, limit.as_ref()) {
             Ok(0) if Instant::now() >= deadline => Err(io::ErrorKind::TimedOut.into()),
-            // After a signal, everything is checked again, as after an event.
+            // After a signal, check everything again, as after an event.
             Ok(1..) => Ok(()),
             Ok(0) | Err(rustix::io::Errno::INTR) => Ok(fordway_sys::after_signal()?),
             Err(error) => Err(error.into()),
@@ -332,7 +334,7 @@ async fn handshake(
         .map_err(cut)
 }
 
-/// Creates a context for callers that poll again when the socket is ready, and so need no wake-up.
+/// Creates a context for callers that poll again when the socket is ready, and so need no waker.
 fn looking() -> Context<'static> {
     Context::from_waker(Waker::noop())
 }

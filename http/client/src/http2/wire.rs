@@ -11,15 +11,15 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::socket::TcpSocket;
 
-/// The maximum number of bytes received by one call. Frames are shorter, and one call per frame would cost more than
-/// copying them.
+/// The maximum number of bytes received by one call. Frames are usually shorter, and one call per frame would cost more
+/// than copying the data.
 const BUFFER_BYTES: usize = 128 << 10;
 
-/// The socket as the HTTP/2 library's asynchronous stream. It never wakes a task; the thread that drives the connection
-/// polls again when the socket is ready.
+/// The socket, presented to the HTTP/2 library as an asynchronous stream. It never wakes a task; the thread that drives
+/// the connection polls again when the socket is ready.
 pub(super) struct Http2Socket {
     transport: SocketTransport,
-    /// A buffer in which the bytes `used..filled` were received and not yet passed on.
+    /// A buffer in which the bytes in `used..filled` have been received but not yet passed on.
     buffer: Vec<u8>,
     used: usize,
     filled: usize,
@@ -78,7 +78,7 @@ impl Http2Socket {
         Http2Socket { transport, buffer: vec![0; BUFFER_BYTES], used: 0, filled: 0, gauge }
     }
 
-    /// Receives into the empty buffer. 0 is the end.
+    /// Receives into the empty buffer. Returns 0 at the end.
     fn receive(&mut self) -> io::Result<usize> {
         let got = again(|| match &mut self.transport {
             SocketTransport::Plain(socket) => socket.read(&mut self.buffer),

@@ -1,10 +1,11 @@
-//! Proxies. The environment variables that curl reads determine which proxy a request uses (`no_proxy` lists hosts that
-//! are reached without a proxy). RFC 9110 sections 7.6 and 9.3.6 and RFC 9112 section 3.2 define how a request is sent
-//! to a proxy.
+//! Proxies. The environment variables that curl also reads determine which proxy a request uses (`no_proxy` lists hosts
+//! that are accessed without a proxy). RFC 9110 sections 7.6 and 9.3.6 and RFC 9112 section 3.2 define how a request is
+//! sent to a proxy.
 //!
 //! A request to an `http` origin is forwarded: its request line holds the absolute URL. An `https` origin is reached
-//! through a tunnel, whose content the proxy cannot see. A SOCKS proxy makes tunnels for both. The proxy's credentials
-//! go only to the proxy: in `Proxy-Authorization` of a forwarded request, or in the messages that open a tunnel.
+//! through a tunnel, whose content the proxy cannot see. A SOCKS proxy creates tunnels for both. The proxy's
+//! credentials go only to the proxy: in `Proxy-Authorization` of a forwarded request, or in the messages that open a
+//! tunnel.
 
 mod tunnel;
 
@@ -31,8 +32,8 @@ pub struct ProxySettings {
     except: NoProxyList,
 }
 
-/// The proxy that a variable names, or the reason why it cannot be used. The reason becomes an error for any caller
-/// that needs the proxy.
+/// The proxy that a variable names, or the reason why it cannot be used. Any caller that needs the proxy gets the
+/// reason as an error.
 type ProxyFromEnv = Arc<Result<Proxy, String>>;
 
 /// A proxy, and the credentials for it.
@@ -66,14 +67,14 @@ impl ProxyKind {
 }
 
 impl ProxySettings {
-    /// Returns settings without proxies.
+    /// Returns settings with no proxies.
     pub fn none() -> Self {
         ProxySettings::default()
     }
 
     /// Returns the proxies that the environment names: `http_proxy` for `http` origins, `https_proxy` or `HTTPS_PROXY`
     /// for `https` ones, else `all_proxy` or `ALL_PROXY` for both, except for the hosts in `no_proxy` or `NO_PROXY`.
-    /// `HTTP_PROXY` is ignored: in a CGI program the client's request sets it (CVE-2016-5385).
+    /// `HTTP_PROXY` is ignored: in a CGI program, a client can set it by sending a `Proxy` header (CVE-2016-5385).
     pub fn discover() -> Self {
         ProxySettings::resolve(&|name| std::env::var(name).ok())
     }
@@ -94,7 +95,7 @@ impl ProxySettings {
         }
     }
 
-    /// Returns the proxy for `origin`. Errors: `InvalidArgument` for a variable that does not name a proxy.
+    /// Returns the proxy for `origin`. Errors: `InvalidArgument` if the variable does not name a valid proxy.
     pub(super) fn of(&self, origin: &Origin) -> Result<Option<&Proxy>> {
         let named = if origin.tls { &self.https } else { &self.http };
         let Some(named) = named else { return Ok(None) };
@@ -165,8 +166,8 @@ impl Proxy {
     }
 
     /// Opens a connection to `origin` through the proxy. Errors: `Unavailable`, `Timeout`; `AccessDenied` if the proxy
-    /// refuses; `BadResponse`. Cost: one round trip more than a connection to the proxy, two with SOCKS, three with
-    /// SOCKS and a password.
+    /// refuses; `BadResponse`. Cost: a connection to the proxy, and one further round trip; with SOCKS two, with SOCKS
+    /// and a password three.
     pub(super) fn tunnel(&self, origin: &Origin, timeouts: &Timeouts) -> Result<TcpSocket> {
         let named = |error: Error| Error::new(error.kind(), format!("the proxy {self}: {}", error.detail()));
         if !self.forwards() {
@@ -216,7 +217,7 @@ impl Proxy {
         })
     }
 
-    /// Returns how requests to `origin`, which uses no TLS, are rewritten for this proxy.
+    /// Returns how requests to `origin`, which does not use TLS, are rewritten for this proxy.
     pub(super) fn forwarding(&self, origin: &Origin) -> RequestForwarding {
         RequestForwarding::new(origin, self.authorization_line(), self.to_string())
     }
@@ -258,12 +259,12 @@ enum NoProxyRule {
     All,
     /// A host name, and its subdomains.
     Domain(String),
-    /// Addresses with the same prefix.
+    /// Addresses with this prefix.
     Network(IpAddr, u8),
 }
 
 impl NoProxyList {
-    /// Parses names and addresses separated by commas or blanks; skips anything else.
+    /// Parses names and addresses separated by commas or spaces; skips anything else.
     fn parse(list: &str) -> Self {
         if list.trim() == "*" {
             return NoProxyList(vec![NoProxyRule::All]);
@@ -324,15 +325,15 @@ fn is_within(network: IpAddr, bits: u8, address: IpAddr) -> bool {
 
 /// Rewrites requests for a proxy that forwards them.
 pub(crate) struct RequestForwarding {
-    /// Scheme, host and port, which are inserted before the path.
+    /// The scheme, host and port to insert before the path.
     target: String,
-    /// The header line with the proxy's credentials, or empty.
+    /// The header line with the proxy's credentials, or an empty string.
     login: String,
     proxy: String,
 }
 
 impl RequestForwarding {
-    /// Creates the rewriting for `origin` and the proxy of this name; `login` is a header line, or empty.
+    /// Creates the rewriting for `origin` and the proxy with this name; `login` is a header line, or empty.
     fn new(origin: &Origin, login: String, proxy: String) -> Self {
         RequestForwarding { target: origin.to_string(), login, proxy }
     }
@@ -349,13 +350,14 @@ impl RequestForwarding {
         }
     }
 
-    /// Returns the error for a response of status 407, which always comes from the proxy.
+    /// Returns the error for a response with status 407, which always comes from the proxy.
     pub(crate) fn wants_login(&self) -> Error {
         wants_login(&self.proxy, !self.login.is_empty())
     }
 }
 
-/// Returns the error for a proxy that requires credentials, or, if `has_said` is set, rejects those that it received.
+/// Returns the error for a proxy that requires credentials, or, if `has_said` is set, for one that rejects the
+/// credentials it received.
 fn wants_login(proxy: &str, has_said: bool) -> Error {
     let why = if has_said { "a different user and password from those" } else { "a user and password" };
     let detail = format!(

@@ -1,5 +1,5 @@
-//! The messages that open a tunnel through a proxy: by HTTP CONNECT, or by SOCKS 5 (RFC 1928), with a user and password
-//! if the proxy requires them (RFC 1929).
+//! The messages that open a tunnel through a proxy: by HTTP CONNECT, or by SOCKS 5 (RFC 1928), with a user name and
+//! password if the proxy requires them (RFC 1929).
 
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, SocketAddr};
@@ -23,7 +23,7 @@ pub(super) fn open(socket: &mut TcpSocket, request: &str, limit: Duration) -> Re
     let (mut answer, mut filled) = (vec![0; 1024], 0);
     loop {
         if let Some((status, length)) = parse(&answer[..filled])? {
-            // In TLS and HTTP/2, the server never sends first.
+            // Bytes after the head are not expected: in TLS and HTTP/2, the server never sends first.
             if (200..300).contains(&status) && filled > length {
                 return Err(bad("it sent bytes through the tunnel without a request"));
             }
@@ -92,7 +92,7 @@ pub(super) fn cut(error: &io::Error, limit: Duration) -> Error {
 }
 
 const VERSION: u8 = 5;
-/// The version number of the messages with user and password (RFC 1929).
+/// The version number of the messages that carry a user name and password (RFC 1929).
 const LOGIN_VERSION: u8 = 1;
 const NO_LOGIN: u8 = 0;
 const BY_PASSWORD: u8 = 2;
@@ -111,7 +111,8 @@ pub(super) enum TunnelDestination {
     Address(SocketAddr),
 }
 
-/// The SOCKS handshake without its socket: the next message to send, and how many bytes must arrive before it is sent.
+/// The SOCKS handshake without its socket: it decides which message to send next, and how many bytes must arrive before
+/// that.
 #[derive(Debug)]
 pub(super) struct TunnelHandshake {
     login: Option<(String, String)>,
@@ -138,7 +139,8 @@ pub(super) enum TunnelStep {
 }
 
 impl TunnelHandshake {
-    /// Creates the handshake. Errors: `InvalidArgument` for a name, user or password that does not fit into a message.
+    /// Creates the handshake. Errors: `InvalidArgument` for a host name, user name or password that does not fit into a
+    /// message.
     pub(super) fn new(login: Option<(String, String)>, place: TunnelDestination) -> Result<Self> {
         let fits = |text: &String| (1..=255).contains(&text.len());
         let unfit = |what| {
@@ -161,8 +163,8 @@ impl TunnelHandshake {
         }
     }
 
-    /// Processes a message, or the received part of it. Errors: `AccessDenied` if the proxy refuses, `Unavailable` if
-    /// it cannot connect, `BadResponse` for an invalid message.
+    /// Processes a message, or as much of it as has been received. Errors: `AccessDenied` if the proxy refuses,
+    /// `Unavailable` if it cannot connect, `BadResponse` for an invalid message.
     pub(super) fn hear(&mut self, heard: &[u8]) -> Result<TunnelStep> {
         match self.state {
             TunnelState::Greeted => self.choose(heard),
@@ -220,13 +222,13 @@ impl TunnelHandshake {
     }
 }
 
-/// Appends a text of up to 255 bytes, after its length.
+/// Appends the length of a text, up to 255 bytes, and then the text.
 fn push_counted(said: &mut Vec<u8>, text: &str) {
     said.extend(u8::try_from(text.len()));
     said.extend(text.bytes());
 }
 
-/// Processes the response to the request: its fifth byte determines its length.
+/// Processes the response to the request; the fifth byte of the response is needed to determine its length.
 fn answered(heard: &[u8]) -> Result<TunnelStep> {
     let &[version, reply, _, kind, first, ..] = heard else { return Ok(TunnelStep::Hear(5)) };
     if version != VERSION {
@@ -235,7 +237,7 @@ fn answered(heard: &[u8]) -> Result<TunnelStep> {
     if reply != 0 {
         return Err(refusal(reply));
     }
-    // The length of the proxy's own address, which is not needed, and two bytes for the port.
+    // The first four bytes, the proxy's own address, which is not needed, and two bytes for its port.
     let length = match kind {
         IPV4 => 4 + 4 + 2,
         IPV6 => 4 + 16 + 2,
@@ -297,7 +299,7 @@ pub(super) fn open_socks(
     }
 }
 
-/// Receives until `heard` has `length` bytes, and no more: later bytes belong to the origin.
+/// Receives until `heard` has exactly `length` bytes: later bytes belong to the origin.
 fn hear(
     socket: &mut TcpSocket,
     heard: &mut Vec<u8>,

@@ -1,6 +1,6 @@
-//! The board of jobs, the streams that do them, and the replicas that streams read from. The board makes its decisions
-//! without threads or sockets; time is an argument. It also supervises the streams: a slow stream is compared with
-//! another, and the slower of the two is stopped.
+//! The job board: the jobs, the streams that carry them out, and the replicas that streams read from. The board makes
+//! its decisions without threads or sockets; time is an argument. It also supervises the streams: a slow stream is
+//! compared with another stream, and the slower of the two is stopped.
 
 #[cfg(test)]
 mod tests;
@@ -24,7 +24,7 @@ const HELD_BYTES_FIRST: u64 = 8 << 20;
 const HELD_BYTES_MAX: u64 = 32 << 20;
 /// The number of consecutive failures, without any bytes delivered in between, after which a replica is excluded.
 const STRIKES_MAX: u32 = 3;
-/// The times for which a bad stream is tolerated before another replica is tried.
+/// How long a stalled or slow stream is tolerated before another replica is tried.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct StallPolicy {
     /// A stream is stalled if no bytes arrive for this long.
@@ -55,7 +55,7 @@ pub(super) struct RangeJob {
     pub(super) ranges: JobRanges,
     pub(super) bytes: u64,
     holders: Vec<StreamId>,
-    /// The bytes that earlier streams have received.
+    /// The bytes that earlier streams received.
     partial: Option<PartialJob>,
     pub(super) outcome: Option<Outcome>,
     /// The number of callers that need the job's result.
@@ -70,11 +70,11 @@ pub(super) struct ReplicaStream {
     since: Instant,
     /// When bytes last arrived, or when the stream began to wait for the first.
     moved: Instant,
-    /// The time at which the first of the held jobs became the first.
+    /// When the current first job of the stream became the first.
     front_since: Instant,
     /// Whether the stream has nothing to do.
     is_idle: bool,
-    /// The stream that this one is compared with, if it is a hedge.
+    /// The stream that this one is compared with, if this one is a hedge.
     hedges: Option<StreamId>,
     pub(super) is_leaving: bool,
     rests_until: Option<Instant>,
@@ -86,7 +86,7 @@ pub(super) enum StreamChoice {
     Replica(usize),
     /// No replica is available yet: try again after this time.
     Wait(Duration),
-    /// End the stream: no replica is left, or the stream is not needed.
+    /// The stream must end: no replica is left, or the stream is not needed.
     End,
 }
 
@@ -98,7 +98,7 @@ pub(super) struct JobBoard {
     pub(super) is_closing: bool,
     patience: StallPolicy,
     next_id: u64,
-    /// The number of bytes that will be requested in addition to the current jobs.
+    /// The number of bytes that are expected to be requested beyond the current jobs.
     pub(super) expected_bytes: u64,
 }
 
@@ -131,7 +131,7 @@ impl JobBoard {
         id
     }
 
-    /// Releases one caller's interest in a job. A job that no caller needs any more is dropped.
+    /// Releases one caller's interest in a job. A job that no caller needs any longer is dropped.
     pub(super) fn release(&mut self, id: JobId) {
         let Some(job) = self.jobs.get_mut(&id) else { return };
         job.interest = job.interest.saturating_sub(1);
@@ -141,7 +141,7 @@ impl JobBoard {
         }
     }
 
-    /// Starts a stream, or a hedge to compare with another stream.
+    /// Adds a stream, or a hedge that is compared with another stream.
     pub(super) fn start(&mut self, hedges: Option<StreamId>, now: Instant) -> StreamId {
         let id = self.id();
         let stream = ReplicaStream {
@@ -197,7 +197,7 @@ impl JobBoard {
         ranked.filter(|(used, ..)| !only_unused || *used == 0).min().map(|(.., index)| index)
     }
 
-    /// Returns a job for a stream: the first job that no stream has; else a job that another stream does too slowly.
+    /// Returns a job for a stream: the first unclaimed job, or else a job on which another stream is too slow.
     pub(super) fn claim(
         &mut self,
         id: StreamId,
@@ -229,7 +229,7 @@ impl JobBoard {
         Some((job, job_of.ranges.clone(), job_of.partial.take()))
     }
 
-    /// Returns the job with the lowest offset that is at or after `at`.
+    /// Returns the unclaimed job with the lowest offset at or after `at`.
     pub(super) fn claim_ahead(&mut self, id: StreamId, at: u64, now: Instant) -> Option<(JobId, JobRanges)> {
         let start = |job: &JobId| self.jobs.get(job)?.ranges.iter().map(|(offset, _)| *offset).min();
         let ahead = self.queue.iter().filter_map(|job| Some((start(job)?, *job)));
@@ -284,23 +284,24 @@ impl JobBoard {
         worst.map(|(_, job)| job)
     }
 
-    /// Returns the stream's rate in bytes per second, or else the earlier rate of its server.
+    /// Returns the stream's rate in bytes per second, or, if it is not known yet, the rate last measured for its
+    /// server.
     fn rate_of(&self, id: StreamId, now: Instant) -> Option<f64> {
         let stream = self.streams.get(&id)?;
         stream.meter.bytes_per_s().or_else(|| self.sites.get(stream.replica?)?.bytes_per_s(now))
     }
 
-    /// Returns whether another stream has done a job, or no caller needs it any more.
+    /// Returns whether a job has already been completed, or no caller needs it any longer.
     pub(super) fn is_over(&self, job: JobId) -> bool {
         self.jobs.get(&job).is_none_or(|job| job.outcome.is_some())
     }
 
-    /// Returns whether jobs wait for a stream.
+    /// Returns whether jobs are waiting for a stream.
     pub(super) fn has_work(&self) -> bool {
         !self.queue.is_empty()
     }
 
-    /// Returns the number of jobs that wait for a stream.
+    /// Returns the number of jobs that are waiting for a stream.
     pub(super) fn queued(&self) -> usize {
         self.queue.len()
     }
@@ -328,7 +329,7 @@ impl JobBoard {
         }
     }
 
-    /// Records that a stream has done a job.
+    /// Records that a stream has completed a job.
     pub(super) fn complete(&mut self, id: StreamId, job: JobId, bytes: Vec<u8>, now: Instant) {
         self.let_go(id, job, now);
         if let Some(stream) = self.streams.get_mut(&id) {
@@ -343,7 +344,7 @@ impl JobBoard {
         }
     }
 
-    /// Takes a job back from a stream, with the bytes received so far.
+    /// Takes a job back from a stream, along with the bytes received so far.
     pub(super) fn give_back(&mut self, id: StreamId, job: JobId, partial: Option<PartialJob>, now: Instant) {
         self.let_go(id, job, now);
         let Some(found) = self.jobs.get_mut(&job).filter(|job| job.outcome.is_none()) else { return };
@@ -365,8 +366,8 @@ impl JobBoard {
         }
     }
 
-    /// Records a permanent or temporary failure of a replica. `has_brought` says whether the replica had delivered
-    /// anything before.
+    /// Records a permanent or temporary failure of a replica. `has_brought` says whether the replica had already
+    /// delivered data to the stream.
     pub(super) fn failed(&mut self, site: usize, error: &Error, has_brought: bool, now: Instant) {
         if let Some(site) = self.sites.get_mut(site) {
             site.failed(error, has_brought, now);
@@ -396,18 +397,18 @@ impl JobBoard {
             job.outcome = Some(Err(told.clone()));
         }
         self.queue.clear();
-        // Lets a repeated call retry all replicas that may have recovered.
+        // Let a repeated call retry all replicas that may have recovered.
         self.sites.iter_mut().for_each(ReplicaSite::forgive);
     }
 }
 
-/// If a slow stream needs less than this time for the rest of its work, a hedge is not worth another connection.
+/// If a slow stream needs less time than this for the rest of its work, a hedge is not worth another connection.
 const WORTHWHILE: Duration = Duration::from_secs(1);
 /// The time after which a hedge is judged.
 const TRIAL: Duration = Duration::from_secs(3);
-/// The number of bytes after which a hedge is judged, if it has received them before `TRIAL` has passed.
+/// The number of bytes after which a hedge is judged, if it receives them before `TRIAL` has passed.
 const TRIAL_BYTES: u64 = 256 << 10;
-/// How long a stream is exempt from further comparisons after a comparison.
+/// How long a stream is exempt from another comparison after a comparison.
 const REST: Duration = Duration::from_secs(15);
 /// A stream that is slower than the other by this factor is stopped.
 const MUCH_SLOWER: f64 = 2.0;
@@ -415,8 +416,8 @@ const MUCH_SLOWER: f64 = 2.0;
 const SUSPECT: f64 = 4.0;
 
 impl JobBoard {
-    /// Checks the streams, and stops those that other streams have overtaken. Returns the stream for which a hedge must
-    /// be started, if any.
+    /// Checks the streams, and stops those that turned out slower than the stream they are compared with. Returns the
+    /// stream for which a hedge must be started, if any.
     pub(super) fn supervise(&mut self, now: Instant) -> Option<StreamId> {
         let hedges: Vec<(StreamId, StreamId)> =
             self.streams.iter().filter_map(|(id, stream)| Some((*id, stream.hedges?))).collect();
@@ -458,10 +459,10 @@ impl JobBoard {
         is_busy && now.duration_since(stream.moved) >= self.patience.stall
     }
 
-    /// Compares a hedge with its stream; one of the two stops.
+    /// Compares a hedge with its stream; once the comparison is decided, one of the two stops.
     fn judge(&mut self, hedge: StreamId, of: StreamId, now: Instant) {
         let Some(first) = self.streams.get(&of).filter(|stream| !stream.is_leaving) else {
-            // The hedge replaces the other stream.
+            // The hedge takes the place of the other stream.
             self.streams.get_mut(&hedge).into_iter().for_each(|hedge| hedge.hedges = None);
             return;
         };

@@ -1,4 +1,4 @@
-//! Finds the replicas of a file. Descriptions of files are cached, for use when their server is down.
+//! Finds the replicas of a file. Descriptions of files are cached, for use when the server is down.
 
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -16,7 +16,7 @@ use crate::vector::HttpSession;
 use crate::vector::redirect::{LinkDocument, fetch, resolve};
 
 const ACCEPT: &str = "application/metalink4+xml, application/metalink+xml;q=0.9";
-/// The maximum size of a document of unrelated type that is still read because it may be a Metalink.
+/// The maximum size of a document of another content type that is still read because it may be a Metalink.
 const SNIFFED_BYTES_MAX: u64 = 4 << 20;
 
 /// A description of a file's replicas, and how it was found.
@@ -34,9 +34,9 @@ pub fn is_metalink_name(name: &str) -> bool {
     path.ends_with(".meta4") || path.ends_with(".metalink")
 }
 
-/// Reads the Metalink or list at a URL. URLs in it may be relative to it.
-/// Errors: as [`crate::vector::RemoteFile::open`]; `InvalidArgument` for another kind of document.
-/// Cost: one request, and one for each redirection.
+/// Reads the Metalink or list at a URL. URLs in it may be relative to it. Errors: as
+/// [`crate::vector::RemoteFile::open`]; `InvalidArgument` for any other kind of document. Cost: one request, plus one
+/// per redirection.
 pub fn fetch_metalink(session: &Arc<HttpSession>, url: &str) -> Result<Metalink> {
     let document = fetch(session, url, ("GET", ACCEPT), DOCUMENT_BYTES_MAX, |_| true)?;
     let mut metalink = Metalink::parse(document.body.as_deref().unwrap_or_default())?;
@@ -45,9 +45,9 @@ pub fn fetch_metalink(session: &Arc<HttpSession>, url: &str) -> Result<Metalink>
 }
 
 /// Finds the replicas of the file at `url`: by the `Link` headers of a HEAD (RFC 6249), by `Accept`, by `?metalink`, at
-/// the URL with `.meta4` appended, and in the cache, in that order, up to the first that names a replica. The result is
-/// cached. Returns `None` if no replica is found. Cost: up to five requests, none of them repeated; an unreachable
-/// server gets only one.
+/// the URL with `.meta4` appended, and in the cache, in that order, until one of them names a replica. The result is
+/// cached. Returns `None` if no replica is found. Cost: up to five requests, none of which is retried; only one if the
+/// server is unreachable.
 pub fn discover(
     session: &Arc<HttpSession>,
     url: &str,
@@ -66,7 +66,7 @@ pub fn discover(
     found.or_else(|| Some(ReplicaDiscovery { file: cache?.find(url)?, from: "the cache" }))
 }
 
-/// Tries all methods at the server. Errors: the server is unreachable.
+/// Tries all discovery methods at the server. Errors: the server is unreachable.
 fn ask(session: &Arc<HttpSession>, url: &str) -> Result<Option<ReplicaDiscovery>> {
     if let Some(file) = passing_over_refusals(by_links(session, url))? {
         return Ok(Some(ReplicaDiscovery { file, from: "Link headers" }));
@@ -89,7 +89,7 @@ fn ask(session: &Arc<HttpSession>, url: &str) -> Result<Option<ReplicaDiscovery>
     Ok(None)
 }
 
-/// Turns a refusal into "not found": a server that responds may support another method.
+/// Turns a refusal into "not found": a server that responds may support another discovery method.
 fn passing_over_refusals<T>(found: Result<Option<T>>) -> Result<Option<T>> {
     match found {
         Err(error) if is_silence(&error) => Err(error),
@@ -139,8 +139,8 @@ fn by_document(session: &Arc<HttpSession>, address: &str) -> Result<Option<Metal
     Ok((!file.replicas.is_empty()).then_some(file))
 }
 
-/// Returns whether the body may be a Metalink. A server without Metalink support sends the file itself, which must not
-/// be received here.
+/// Returns whether the body may be a Metalink. A server that does not support Metalink sends the file itself, which
+/// must not be received here.
 fn may_be_metalink(answer: &HttpResponse) -> bool {
     answer.header("content-type").is_some_and(is_metalink_type)
         || answer.body_bytes().is_some_and(|bytes| bytes <= SNIFFED_BYTES_MAX)
@@ -221,7 +221,7 @@ impl MetalinkCache {
     pub fn find(&self, url: &str) -> Option<MetalinkFile> {
         let document = fs::read(self.path(url)).ok()?;
         let file = Metalink::parse(&document).ok()?.file(None).ok()?;
-        // The names of the cache files of two URLs may collide.
+        // Two URLs may map to the same cache file name.
         file.replicas.iter().any(|replica| replica.url == url).then_some(file)
     }
 }

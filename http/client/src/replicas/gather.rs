@@ -18,7 +18,7 @@ const JOB_BYTES: u64 = 4 << 20;
 const JOB_RANGES_MAX: usize = 1_000;
 /// The maximum number of bytes of verified pieces that are cached for later reads.
 const KEPT_BYTES: u64 = 32 << 20;
-/// The maximum number of bytes that one call has in flight at once.
+/// The maximum number of bytes that one call keeps in flight.
 const CALL_BYTES: usize = 32 << 20;
 
 /// Submitted ranges. If they are never waited for, they remain in memory until the file is closed.
@@ -35,7 +35,7 @@ pub struct ReplicatedTicket {
 pub(super) struct PieceCache {
     /// The job that has a piece, and the offset within it.
     pieces: HashMap<u64, (JobId, usize)>,
-    /// Cached jobs, the oldest first, each with its pieces and its number of bytes.
+    /// Cached jobs, oldest first, each with its pieces and its number of bytes.
     kept: VecDeque<(JobId, Vec<u64>, u64)>,
 }
 
@@ -52,10 +52,10 @@ impl ReplicatedFile {
     }
 
     /// Fills all of `fragments`, which may overlap and come in any order. Errors: `InvalidRange` if a fragment exceeds
-    /// the file, before anything is read; `BadDigest` if all remaining replicas sent wrong bytes; the replicas' errors
-    /// if none sent any. After an error, the content of the fragments is undefined. Cost: as
-    /// [`crate::vector::RemoteFile::read_ranges`] of all pieces that overlap the fragments, or of exactly the fragments
-    /// without verification; and one copy of the bytes.
+    /// the file, before anything is read; `BadDigest` if all remaining replicas sent bytes that do not match the
+    /// digests; the replicas' errors if none sent anything. After an error, the content of the fragments is undefined.
+    /// Cost: one [`crate::vector::RemoteFile::read_ranges`] over all pieces that overlap the fragments (only the
+    /// fragments themselves if verification is off), plus one copy of the bytes.
     pub fn read_ranges(&self, fragments: &mut [Fragment<'_>]) -> Result<()> {
         let wanted: Vec<_> = fragments.iter().map(|part| (part.offset, part.buffer.len())).collect();
         self.check(&wanted)?;
@@ -85,11 +85,12 @@ impl ReplicatedFile {
         }
     }
 
-    /// Requests `ranges` (offset, length) without waiting for them. `memory` is reused for the bytes, and may be empty.
-    /// Errors: `InvalidRange`, also if there is not enough memory; [`ReplicatedFile::wait`] returns all other errors.
+    /// Requests `ranges` (offset, length) without waiting for them. `memory`, which may be empty, is reused for the
+    /// bytes. Errors: `InvalidRange`, even if the cause is insufficient memory; [`ReplicatedFile::wait`] returns all
+    /// other errors.
     pub fn submit(&self, ranges: &[(u64, usize)], memory: Vec<u8>) -> Result<ReplicatedTicket> {
         self.check(ranges)?;
-        // For a moment the bytes are in memory twice: as they arrived, and in the requested order.
+        // For a short time, the bytes are in memory twice: as they arrived, and in the requested order.
         let lengths = ranges.iter().map(|(_, length)| *length);
         check_room(lengths.clone().chain(lengths)).map_err(|error| self.named(error))?;
         let jobs = {
@@ -106,7 +107,8 @@ impl ReplicatedFile {
         Ok(ReplicatedTicket { wanted: ranges.to_vec(), jobs, memory })
     }
 
-    /// Waits for submitted ranges and returns them one after the other. Errors: as [`ReplicatedFile::read_ranges`].
+    /// Waits for submitted ranges, and returns their bytes one range after the other. Errors: as
+    /// [`ReplicatedFile::read_ranges`].
     pub fn wait(&self, ticket: ReplicatedTicket) -> Result<ReceivedRanges> {
         let outcomes: Vec<(JobId, Outcome)> =
             ticket.jobs.iter().map(|id| (*id, self.shared.wait_job(*id))).collect();
@@ -150,7 +152,7 @@ impl ReplicatedFile {
     }
 }
 
-/// Returns the number of pieces that one call takes.
+/// Returns how many of the pieces one call requests.
 fn calls_end(pieces: &[(u64, &mut [u8])]) -> usize {
     let mut bytes = 0;
     let fits = pieces.iter().take_while(|(_, chunk)| {
@@ -263,7 +265,7 @@ impl PieceCache {
         }
     }
 
-    /// Drops the oldest pieces beyond the limit, except those that a caller waits for.
+    /// Drops the oldest pieces beyond the limit, except those that a caller is waiting for.
     fn shrink(&mut self, board: &mut JobBoard) {
         let mut kept_bytes: u64 = self.kept.iter().map(|(.., bytes)| bytes).sum();
         let mut at = 0;
@@ -293,17 +295,17 @@ fn lost() -> Error {
     Error::new(ErrorKind::Internal, "a piece was dropped while a caller waited for it")
 }
 
-/// The unit of a copy if the file has no pieces.
+/// The unit of a copy if pieces are not verified.
 pub(super) const UNIT_BYTES: u64 = 1 << 20;
 /// The number of bytes in one job.
 const COPY_JOB_BYTES: u64 = 4 << 20;
-/// The maximum number of bytes that are in flight or waiting for their turn.
+/// The maximum number of bytes that are in flight or have arrived out of turn.
 const AHEAD_BYTES: u64 = 64 << 20;
 
-/// Consumes bytes and their offset.
+/// A function that consumes bytes at an offset.
 pub(super) type PlacedSink<'a> = dyn FnMut(u64, &[u8]) -> Result<()> + 'a;
 
-/// The jobs of a copy, added as there is room for them.
+/// The jobs of a copy, added whenever there is room for them.
 struct CopyJobs<'a> {
     file: &'a ReplicatedFile,
     /// Ranges of units that have no job yet.
@@ -346,7 +348,7 @@ impl ReplicatedFile {
         }
     }
 
-    /// Passes the bytes of `ranges`, which consist of whole units, to `sink` as they arrive.
+    /// Passes the bytes of `ranges`, which must consist of whole units, to `sink` as they arrive.
     pub(super) fn copy_units(&self, ranges: VecDeque<Range<u64>>, sink: &mut PlacedSink<'_>) -> Result<()> {
         let mut copying = CopyJobs::new(self, ranges);
         while let Some((offset, bytes)) = copying.next_of_any()? {

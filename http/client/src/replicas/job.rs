@@ -10,7 +10,7 @@ use crate::vector::{FragmentMemory, in_order};
 /// Ranges (offset, length) of one job.
 pub(super) type JobRanges = Arc<[(u64, usize)]>;
 
-/// The bytes of a job that have arrived, in memory that has room for all of the job's ranges, one after the other.
+/// The bytes of a job that have arrived, in a buffer that has room for all of the job's ranges, one after the other.
 pub(super) struct PartialJob {
     pub(super) bytes: Vec<u8>,
     /// The number of valid bytes at the start of each range.
@@ -20,13 +20,13 @@ pub(super) struct PartialJob {
 }
 
 impl PartialJob {
-    /// Creates memory for a job of which nothing has arrived yet.
+    /// Creates the buffer for a job of which nothing has arrived yet.
     pub(super) fn new(ranges: &[(u64, usize)]) -> Self {
         let bytes = ranges.iter().map(|(_, len)| len).sum();
         PartialJob { bytes: vec![0; bytes], filled: vec![0; ranges.len()], sources: Vec::new() }
     }
 
-    /// Returns the missing bytes, as ranges and their slots.
+    /// Returns the missing bytes, as ranges with their slots.
     fn missing(&self, ranges: &[(u64, usize)]) -> (Vec<(u64, usize)>, Vec<RangeSlot>) {
         let (mut wanted, mut slots, mut start) = (Vec::new(), Vec::new(), 0);
         for (range, ((offset, len), filled)) in ranges.iter().zip(&self.filled).enumerate() {
@@ -80,18 +80,18 @@ struct RangeSlot {
     range: usize,
     /// The offset of the range in the job's memory.
     start: usize,
-    /// The number of bytes of the range that arrived earlier.
+    /// The number of bytes at the start of the range that arrived earlier.
     filled: usize,
 }
 
-/// The memory of a job while a stream fills it; it returns to the mailbox when the stream has finished with it.
+/// The memory of a job while a stream fills it; dropping it returns the memory to the mailbox.
 pub(super) struct JobMemory {
     partial: Option<PartialJob>,
     slots: Vec<RangeSlot>,
     home: Arc<PartialMailbox>,
 }
 
-/// The mailbox through which a stream's thread passes on the bytes of a job, and their number.
+/// The mailbox through which the bytes of a job, and their number, reach the stream's thread.
 #[derive(Default)]
 pub(super) struct PartialMailbox {
     partial: Mutex<Option<PartialJob>>,

@@ -1,10 +1,10 @@
-//! A file that has several replicas. It is read from the best one, and from another if that one fails, is slow or sends
-//! wrong bytes; or from several replicas at once.
+//! A file that has several replicas. It is read from the best replica, and from another if that one fails, is slow or
+//! sends wrong bytes; or from several replicas at once.
 //!
-//! Reads become [`job`]s on a [`board`], and streams take them from there. A [`stream`] is a thread with a connection
-//! to one of the [`site`]s. Bytes are checked against the digests of pieces before the caller gets them. A waiting
-//! caller supervises the streams while it waits: a stalled or slow one is compared with a stream from another replica,
-//! and the slower of the two stops. A [`part`] is a file that is filled in place, in any order.
+//! Reads become [`job`]s on a [`board`], from which streams take them. A [`stream`] is a thread with a connection to
+//! one of the [`site`]s. Bytes are checked against the digests of their pieces before the caller gets them. A waiting
+//! caller supervises the streams while it waits: a stalled or slow one is compared with a stream that reads from
+//! another replica, and the slower of the two stops. A [`part`] is a file that is filled in place, in any order.
 
 mod board;
 mod discover;
@@ -37,16 +37,16 @@ pub struct ReplicaOptions {
     /// Connections, credentials and timeouts. Retries are counted separately for each replica.
     pub session: vector::SessionOptions,
     /// The maximum number of connections to all replicas together, exceeded only while a stalled or slow replica is
-    /// compared with another. `None` means one stream, with as many connections as vectored reads need with a server
-    /// that does not support pipelining.
+    /// compared with another. `None` means one stream, which may use several connections, as vectored reads do at a
+    /// server that does not support pipelining.
     pub streams: Option<usize>,
-    /// Whether pieces are checked against their digests. Reads of small ranges then read whole pieces.
+    /// Whether pieces are checked against their digests. If so, reads of small ranges fetch whole pieces.
     pub verify: bool,
     /// Countries (ISO 3166-1) that are preferred among replicas of the same priority.
     pub locations: Vec<String>,
-    /// The time without any bytes after which another replica is tried.
+    /// How long no bytes may arrive before another replica is tried.
     pub stall: Duration,
-    /// The time for which a stream may be slow before another replica is tried.
+    /// How long a stream may be slow before another replica is tried.
     pub detection: Duration,
     /// The rate in bytes per second below which a stream is slow, if no other replica is known to be faster.
     pub rate_floor_bytes_per_s: f64,
@@ -68,7 +68,7 @@ impl Default for ReplicaOptions {
 
 /// The lane's name in messages.
 const LANE: &str = "http";
-/// The maximum size of a file; larger sizes are refused.
+/// The maximum size of a file; larger files are refused.
 const SIZE_BYTES_MAX: u64 = 1 << 62;
 /// The maximum size of a verified piece, because a piece is held in memory until its digest is checked. Longer pieces
 /// are not verified.
@@ -77,8 +77,8 @@ const PIECE_BYTES_MAX: u64 = 256 << 20;
 /// A file that has several replicas. Threads may share it; calls block.
 ///
 /// Bytes of pieces with a known digest are checked before the caller gets them (unless [`ReplicaOptions::verify`] is
-/// off). When a replica fails, the next one takes over, and the bytes so far are kept; a replica that sends wrong bytes
-/// is not used again.
+/// off). When a replica fails, the next one takes over, and the bytes received so far are kept; a replica that sends
+/// wrong bytes is not used again.
 pub struct ReplicatedFile {
     shared: Arc<ReplicaState>,
     cache: Mutex<PieceCache>,
@@ -93,20 +93,20 @@ pub struct ReplicaStatus {
     pub url: String,
     /// The number of bytes from this replica that were used.
     pub delivered_bytes: u64,
-    /// The reason why the replica is no longer used; `None` while it is used.
+    /// Why the replica is no longer used; `None` while it is in use.
     pub out: Option<String>,
 }
 
 /// The state that streams and callers share.
 struct ReplicaState {
     board: Mutex<JobBoard>,
-    /// Signals every change of the board.
+    /// Signals every change to the board.
     changed: Condvar,
     size_bytes: u64,
     /// The digests of pieces, if they are verified.
     pieces: Option<PieceHashes>,
     options: ReplicaOptions,
-    /// The file at the replica that the size was requested from; the first stream at that replica takes it.
+    /// The open file at the replica that was asked for the size; the first stream at that replica takes it.
     spare: Mutex<Option<(usize, RemoteFile)>>,
     traffic: Mutex<(HashMap<StreamId, Arc<RemoteFile>>, ReadTraffic)>,
 }
@@ -123,7 +123,7 @@ impl ReplicaState {
             options.connections_per_origin = 1;
         }
         if self.board().sites.len() > 1 {
-            // Without retries, a failure leads to another replica at once.
+            // With retries turned off, a failure leads to another replica at once.
             options.max_retries = 0;
         }
         Arc::new(HttpSession::new(options))
@@ -138,7 +138,7 @@ impl ReplicaState {
         self.traffic.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Registers `file`, so that its traffic is counted.
+    /// Registers `file`, so that its traffic is included in the statistics.
     fn opened(&self, id: StreamId, file: RemoteFile) -> Arc<RemoteFile> {
         let file = Arc::new(file);
         self.traffic().0.insert(id, file.clone());
@@ -197,7 +197,7 @@ impl ReplicaState {
         }
     }
 
-    /// Waits for the end of a job.
+    /// Waits until a job has ended.
     fn wait_job(self: &Arc<Self>, id: JobId) -> Outcome {
         self.wait_for(|board| board.jobs.get(&id).and_then(|job| job.outcome.clone()))
     }
@@ -205,7 +205,7 @@ impl ReplicaState {
 
 impl ReplicatedFile {
     /// Opens the described file. If the description states the size, nothing is sent yet; otherwise it is requested
-    /// from the replicas, the best first. Errors: `InvalidArgument` if no URL is HTTP; the replicas' errors if none returns
+    /// from the replicas, best first. Errors: `InvalidArgument` if no URL is HTTP; the replicas' errors if none returns
     /// the size.
     pub fn open(described: &MetalinkFile, options: ReplicaOptions) -> Result<Self> {
         let sites = sites(described, &options.locations);
@@ -261,7 +261,8 @@ impl ReplicatedFile {
         identity
     }
 
-    /// Returns the name of the digest by which a whole copy is checked: the file's digest, or else the pieces'.
+    /// Returns the name of the digest that verifies a copy of the whole file: the file's digest, or else that of the
+    /// pieces.
     pub fn digest_name(&self) -> Option<&'static str> {
         let of_pieces = self.shared.pieces.as_ref().map(|pieces| pieces.kind.name());
         self.hash.as_ref().map(|hash| hash.kind.name()).or(of_pieces)
@@ -272,7 +273,7 @@ impl ReplicatedFile {
         self.shared.pieces.is_some()
     }
 
-    /// Returns the requests and connections so far, over all streams.
+    /// Returns the number of requests and connections so far, over all streams.
     pub fn traffic(&self) -> ReadTraffic {
         let traffic = self.shared.traffic();
         traffic.0.values().fold(traffic.1, |sum, file| add(sum, file.traffic()))
@@ -294,7 +295,7 @@ impl ReplicatedFile {
 }
 
 impl Drop for ReplicatedFile {
-    /// Ends the streams. They end almost at once; a stream that waits for a connection, or for the response to its
+    /// Ends the streams. They end almost at once; a stream that is waiting for a connection, or for the response to its
     /// first request, ends after that wait.
     fn drop(&mut self) {
         self.shared.board().is_closing = true;
@@ -366,7 +367,7 @@ fn is_usable(pieces: &PieceHashes) -> bool {
     fits
 }
 
-/// Returns the replicas whose URLs can be read, each URL once.
+/// Returns the replicas whose URLs this client can read, each URL once.
 fn sites(described: &MetalinkFile, locations: &[String]) -> Vec<ReplicaSite> {
     let mut sites: Vec<ReplicaSite> = Vec::new();
     for replica in &described.replicas {

@@ -4,8 +4,8 @@
 //! complete unit, a mark of one byte is written past the end of the file; the complete file is then truncated to its
 //! size.
 //!
-//! Missing units are kept as runs, so that memory grows with the bytes that have arrived, not with the size that a
-//! server states.
+//! Missing units are stored as runs, so that memory use grows with the bytes that have arrived, not with the size that
+//! a server states.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
@@ -21,10 +21,10 @@ use rustix::io::Errno;
 use super::ReplicatedFile;
 use super::gather::wrong_whole;
 
-/// The maximum number of bytes read back at once.
+/// The maximum number of bytes read back in one call.
 const CHUNK_BYTES: usize = 1 << 20;
 
-/// A function that receives the number of further bytes; its error ends the copy.
+/// A function that receives the number of newly arrived bytes; an error that it returns ends the copy.
 pub(super) type ProgressCallback<'a> = dyn FnMut(u64) -> Result<()> + 'a;
 
 /// A part file that is being filled.
@@ -40,10 +40,10 @@ struct PartFileWriter<'a> {
 }
 
 impl ReplicatedFile {
-    /// Completes `part`, which must be open for reading and writing. Reuses bytes that an earlier call has left in it
-    /// if a digest can verify them. Returns the number of reused bytes. Calls `progress` with the bytes as they arrive,
-    /// first with the reused ones. Errors: as [`ReplicatedFile::copy_range`], errors of `progress`, and `Io`; `NoSpace`
-    /// and others of the file system.
+    /// Completes `part`, which must be open for reading and writing. Reuses bytes that an earlier call left in it if a
+    /// digest can verify them. Returns the number of reused bytes. Calls `progress` with the number of bytes as they
+    /// arrive, and first with the number of reused bytes. Errors: as [`ReplicatedFile::copy_range`], errors of
+    /// `progress`, and errors of the file system such as `Io` and `NoSpace`.
     pub fn complete(&self, part: &File, progress: &mut ProgressCallback<'_>) -> Result<u64> {
         let mut growing = PartFileWriter::open(self, part).map_err(io_error)?;
         let size = self.size_bytes();
@@ -65,8 +65,8 @@ impl ReplicatedFile {
     }
 
     /// Finds the replica that sent wrong bytes, if the digest of the whole file is wrong and nothing shows which part
-    /// is. If one replica sent all of the file, it is at fault. If several replicas sent parts of the file, one of them
-    /// must now send the whole file, and the others are not used during that time.
+    /// is. If one replica sent the whole file, it is at fault. If several replicas sent parts of it, one of them must
+    /// now send the whole file, and the others are not used meanwhile.
     fn find_who_lied(&self, is_ours: bool) -> Result<()> {
         let mut board = self.shared.board();
         if self.shared.pieces.is_some() {
@@ -148,14 +148,13 @@ impl<'a> PartFileWriter<'a> {
         Ok(())
     }
 
-    /// Finds the units that are already complete. A file that is too short to have marks was written from its
-    /// beginning.
+    /// Finds the units that are already complete. A file that is too short to have marks was written from start to end.
     fn find_marked_units(&mut self, there: u64) -> io::Result<()> {
         let size = self.file.size_bytes();
         if there == self.len_bytes() && there > size {
             return self.read_marks();
         }
-        // The bytes at the position of the marks were not written by this code.
+        // Drop the bytes where the marks would be: they were not written by this code.
         self.part.set_len(there.min(size))?;
         self.part.set_len(self.len_bytes())?;
         if there <= size {
@@ -166,8 +165,8 @@ impl<'a> PartFileWriter<'a> {
         Ok(())
     }
 
-    /// Reads the marks of complete units. Holes, which contain no marks, are skipped, because a large stated size may
-    /// mean a huge number of units.
+    /// Reads the marks of complete units. Skips holes, which contain no marks, because a large stated size may mean a
+    /// huge number of units.
     fn read_marks(&mut self) -> io::Result<()> {
         let size = self.file.size_bytes();
         let mut marks = vec![0; CHUNK_BYTES];
@@ -183,8 +182,8 @@ impl<'a> PartFileWriter<'a> {
         Ok(())
     }
 
-    /// Returns the next range of written bytes in the file, from `at` on. A file system without holes reports all bytes
-    /// as written.
+    /// Returns the next range of written bytes in the file, from `at` on. A file system that does not support holes
+    /// reports all bytes as written.
     fn data_behind(&self, at: u64) -> io::Result<Option<Range<u64>>> {
         let end = self.len_bytes();
         if at >= end {
@@ -279,7 +278,7 @@ impl MissingUnits {
         MissingUnits((count > 0).then_some((0, count)).into_iter().collect())
     }
 
-    /// Removes `units`, which are now complete. Cost: logarithmic in the number of all runs, and linear in the number
+    /// Removes `units`, which are now complete. Cost: logarithmic in the total number of runs, and linear in the number
     /// of affected runs.
     pub(super) fn remove(&mut self, units: Range<u64>) {
         if units.is_empty() {

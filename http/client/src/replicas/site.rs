@@ -10,11 +10,12 @@ use fordway_store::{Error, ErrorKind};
 use super::board::SharedError;
 use crate::retry::backoff;
 
-/// The sort key of replicas, the best first: servers with recent failures come last; then by priority; then preferred
-/// locations first.
+/// The sort key of replicas, best first: servers with recent failures come last; then by priority; then preferred
+/// locations come first.
 pub(super) type ReplicaRank = (bool, u32, bool);
 
-/// The number of cut connections that are tolerated if each one delivers something, before they count as failures.
+/// How many times a replica's connections may be cut, if each of them delivers something, before the cuts count as
+/// failures.
 const CUTS_MAX: u32 = 50;
 
 /// A replica of the file.
@@ -26,7 +27,7 @@ pub(super) struct ReplicaSite {
     is_preferred: bool,
     /// The server's scheme, host and port.
     origin: String,
-    /// The reason why the replica is no longer used; `None` while it is used.
+    /// Why the replica is no longer used; `None` while it is in use.
     pub(super) out: Option<SharedError>,
     /// The number of failures since bytes were last delivered.
     strikes: u32,
@@ -95,7 +96,7 @@ impl ReplicaSite {
         self.out.is_none() && self.strikes == 0
     }
 
-    /// Returns the time from which the replica may be used again, if there is one.
+    /// Returns the time from which the replica may be used again, if it has to wait.
     pub(super) fn ready_at(&self, strikes_max: u32) -> Option<Instant> {
         self.not_before.filter(|_| self.may_serve(strikes_max))
     }
@@ -108,7 +109,7 @@ impl ReplicaSite {
         tracing::debug!(url = self.shown, %error, "a replica failed");
         let weight = if error.kind() == ErrorKind::BadDigest { 10.0 } else { 1.0 };
         note_standing(&self.origin, |standing| standing.failed(weight, now));
-        // A replica whose connection is cut repeatedly makes progress, but the number of cuts is limited.
+        // A replica whose connection keeps being cut may still make progress, but the number of cuts is limited.
         self.cuts += 1;
         self.strikes += u32::from(!has_brought || self.cuts > CUTS_MAX);
         self.not_before = Some(now + backoff(self.strikes.max(1)));
@@ -149,7 +150,7 @@ fn is_for_good(kind: ErrorKind) -> bool {
     !may_pass
 }
 
-/// Returns the error with the reasons why no replica delivered the bytes.
+/// Returns the error that states why none of the replicas delivered the bytes.
 pub(super) fn told(sites: &[ReplicaSite]) -> SharedError {
     let causes: Vec<(&ReplicaSite, &SharedError)> =
         sites.iter().filter_map(|site| Some((site, site.out.as_ref().or(site.last.as_ref())?))).collect();
@@ -168,11 +169,11 @@ pub(super) fn told(sites: &[ReplicaSite]) -> SharedError {
     SharedError { kind, detail }
 }
 
-/// The time after which the weight of a failure has halved.
+/// The half-life of the weight of a failure.
 const HALF_LIFE: Duration = Duration::from_secs(60);
 /// The penalty above which a server is used only after the others.
 const AVOIDED_OVER: f64 = 0.5;
-/// The time for which a measured rate is valid.
+/// How long a measured rate is valid.
 const RATE_LIFETIME: Duration = Duration::from_secs(300);
 /// The maximum number of remembered servers.
 const REMEMBERED_MAX: usize = 10_000;
@@ -180,13 +181,13 @@ const REMEMBERED_MAX: usize = 10_000;
 /// The failures and the rate of a server.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct ServerStanding {
-    /// Weighted failures, and when they were last updated.
+    /// The weighted number of failures, and when it was last updated.
     penalty: Option<(f64, Instant)>,
     rate: Option<(f64, Instant)>,
 }
 
 impl ServerStanding {
-    /// Returns the weighted failures at the time `now`.
+    /// Returns the weighted number of failures at the time `now`.
     pub(super) fn penalty(&self, now: Instant) -> f64 {
         self.penalty.map_or(0.0, |(penalty, at)| {
             let age = now.saturating_duration_since(at).as_secs_f64();

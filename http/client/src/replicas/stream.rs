@@ -1,6 +1,6 @@
 //! A stream: a thread that takes jobs and reads them from one replica, until the replica fails or another one is
-//! better. The rate of a stream is measured while it has work. A replica without range support is read in one pass over
-//! the whole file, from which the jobs take their bytes.
+//! better. A stream's rate is measured while it has work. If a replica does not support ranges, the file is read in one
+//! pass, from which the jobs take their bytes.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -13,9 +13,9 @@ use super::board::{JobId, StreamChoice, StreamId};
 use super::job::{JobMemory, JobRanges, PartialJob, PartialMailbox, overlap};
 use crate::vector::{HttpSession, RangeTicket, RemoteFile};
 
-/// The interval at which a stream checks whether it is still needed.
+/// How often a stream checks whether it is still needed.
 pub(super) const TICK: Duration = Duration::from_millis(50);
-/// The time after which a stream without a replica requests one again.
+/// How long a stream without a replica waits before it requests one again.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
 /// Starts the thread of a stream that is on the board. If no thread can be created, the stream ends.
@@ -27,7 +27,7 @@ pub(super) fn spawn(shared: &Arc<ReplicaState>, id: StreamId) {
     }
 }
 
-/// Takes the stream off the board when its thread ends, for any reason.
+/// Removes the stream from the board when its thread ends, for any reason.
 struct StreamGuard {
     shared: Arc<ReplicaState>,
     id: StreamId,
@@ -73,7 +73,7 @@ fn run(guard: &StreamGuard) {
     }
 }
 
-/// Opens the file at a replica. Errors: from opening; `InvalidArgument` if it is a different file.
+/// Opens the file at a replica. Errors: those of opening; `InvalidArgument` if it is a different file.
 fn open(shared: &ReplicaState, session: &Arc<HttpSession>, site: usize) -> Result<RemoteFile> {
     if let Some(file) = shared.take_spare(site) {
         return Ok(file);
@@ -111,7 +111,7 @@ pub(super) struct StreamWorker<'a> {
 }
 
 impl StreamWorker<'_> {
-    /// Does jobs until this stream is not needed any more. Errors: the replica's failure.
+    /// Carries out jobs until this stream is no longer needed. Errors: the replica's failure.
     fn run(&mut self) -> Result<()> {
         loop {
             if !self.drop_what_is_over() {
@@ -123,7 +123,8 @@ impl StreamWorker<'_> {
                 self.sweep()?;
                 continue;
             }
-            // Requests in flight are completed normally, and no more ranges are requested.
+            // Once the server is known to ignore ranges, complete the requests in flight normally, and request no more
+            // ranges.
             if !is_swept || self.held.is_empty() {
                 self.take_jobs()?;
             }
@@ -142,7 +143,8 @@ impl StreamWorker<'_> {
         }
     }
 
-    /// Gives up jobs that others have completed; returns whether the stream continues at this replica.
+    /// Drops jobs that others have completed, or that nobody needs; returns whether the stream continues at this
+    /// replica.
     fn drop_what_is_over(&mut self) -> bool {
         let mut over = Vec::new();
         {
@@ -187,7 +189,8 @@ impl StreamWorker<'_> {
         if board.has_work() || board.is_closing {
             return;
         }
-        // Nothing signals that another stream is too slow with its job, so this stream also checks at intervals.
+        // There is no signal when another stream becomes too slow with its job, so this stream also checks at
+        // intervals.
         let limit = if is_alone { Duration::from_secs(1) } else { TICK };
         drop(self.shared.changed.wait_timeout(board, limit));
     }
@@ -242,7 +245,7 @@ impl StreamWorker<'_> {
         board.give_back(self.id, job, Some(partial), now);
         drop(board);
         self.shared.changed.notify_all();
-        // If several replicas sent a piece together, the piece is requested again from one of them.
+        // If several replicas contributed to a piece, request the piece again from a single replica.
         if is_to_blame { Err(bad_piece()) } else { Ok(()) }
     }
 
@@ -267,7 +270,7 @@ fn bad_piece() -> Error {
     Error::new(ErrorKind::BadDigest, "its bytes do not match the digest in the Metalink")
 }
 
-/// A job that waits until the pass over the file reaches its bytes.
+/// A job waiting for the pass over the file to reach its bytes.
 struct WaitingJob {
     job: JobId,
     ranges: JobRanges,
@@ -277,7 +280,7 @@ struct WaitingJob {
 }
 
 impl StreamWorker<'_> {
-    /// Reads the file from its beginning as long as jobs need bytes further ahead. Errors: the replica's failure.
+    /// Reads the file from its beginning for as long as jobs need bytes further ahead. Errors: the replica's failure.
     pub(super) fn sweep(&mut self) -> Result<()> {
         let (mut waiting, mut at, mut passed, mut is_over) = (None::<WaitingJob>, 0, 0, false);
         let file = self.file.clone();
@@ -289,7 +292,8 @@ impl StreamWorker<'_> {
                     waiting = self.next_ahead(passed);
                 }
                 let Some(job) = waiting.as_mut().filter(|_| self.is_wanted()) else {
-                    // Only an error can stop a copy. This error is not a failure; the code below handles it.
+                    // The only way to stop a copy is to return an error. This one is not a failure; the code below
+                    // ignores it.
                     is_over = true;
                     return Err(Error::from(ErrorKind::Interrupted));
                 };
@@ -314,7 +318,7 @@ impl StreamWorker<'_> {
         swept
     }
 
-    /// Returns the next job that begins at or after `at`; waits while there may be one.
+    /// Returns the next job that begins at or after `at`; waits for one as long as one may still be added.
     fn next_ahead(&self, at: u64) -> Option<WaitingJob> {
         let mut board = self.shared.board();
         loop {
@@ -338,9 +342,9 @@ impl StreamWorker<'_> {
     }
 }
 
-/// The time over which the rate is measured; over a shorter time, buffers would be measured instead of the network.
+/// The time over which the rate is measured; a shorter time would measure buffers instead of the network.
 pub(super) const SPAN: Duration = Duration::from_secs(2);
-/// The minimum time before a rate is known.
+/// The minimum measured time before a rate is known.
 const FIRST: Duration = Duration::from_millis(200);
 
 /// The rate over the last [`SPAN`] of time spent waiting for bytes.
@@ -356,7 +360,7 @@ pub(super) struct RateMeter {
 }
 
 impl RateMeter {
-    /// Records that `bytes` arrived within `took`.
+    /// Records that `bytes` arrived in the time `took`.
     pub(super) fn push(&mut self, took: Duration, bytes: u64) {
         self.samples.push_back((took, bytes));
         self.span += took;

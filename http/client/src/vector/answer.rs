@@ -1,8 +1,8 @@
-//! One HTTP/1.1 response that is being received: its framing, and the direct path of its bytes to their destination.
+//! One HTTP/1.1 response that is being received: its framing, and how its bytes get directly to their destination.
 //!
-//! One call receives several parts: their contents go straight into place, and the heads between them, which most
-//! likely have the same length as the previous one, go into the buffer. The received bytes are then checked against
-//! this forecast.
+//! One call can receive several parts: their contents go straight into place, and the heads between them, which are
+//! expected to be as long as the previous one, go into the buffer. The received bytes are then checked against this
+//! forecast.
 
 use std::io;
 use std::ops::Range;
@@ -19,14 +19,14 @@ use crate::response::{BodyFraming, ResponseHead, short_body};
 
 /// The minimum number of bytes of content that are received straight into place.
 const DIRECT_BYTES: u64 = 8 * 1024;
-/// The number of bytes received by a call that can put less than that into place.
+/// The number of bytes that a call receives into the buffer if it can put less than that into place.
 const STAGING_BYTES: usize = 64 * 1024;
-/// The number of wrong forecasts after which no more are made for a response.
+/// The number of wrong forecasts after which no further ones are made for a response.
 const SURPRISES_MAX: usize = 2;
-/// The minimum number of unwanted bytes that are dropped in the kernel.
+/// The minimum number of unwanted bytes that are discarded in the kernel.
 const DISCARD_BYTES: u64 = 16 * 1024;
 
-/// A response whose head was received.
+/// A response whose head has been received.
 pub(super) struct RangeResponse {
     framing: BodyFraming,
     pub(super) content: ResponseContent,
@@ -37,7 +37,7 @@ pub(super) struct RangeResponse {
 }
 
 impl RangeResponse {
-    /// Creates a response from a received head. Errors: `PreconditionFailed` for another version, `BadResponse` for
+    /// Creates a response from a received head. Errors: `PreconditionFailed` for a different version, `BadResponse` for
     /// ranges that were not requested.
     pub(super) fn new(
         head: &ResponseHead,
@@ -62,8 +62,8 @@ impl RangeResponse {
         self.framing.known_left().unwrap_or(0)
     }
 
-    /// Processes the bytes that have arrived. Returns `false` if more bytes are needed and the socket has no data.
-    /// Errors: `IncompleteBody`, `BadResponse`, `PreconditionFailed`, `Unavailable`, and errors of sockets.
+    /// Processes the bytes that have arrived. Returns `false` if more bytes are needed but the socket has no data.
+    /// Errors: `IncompleteBody`, `BadResponse`, `PreconditionFailed`, `Unavailable`, and socket errors.
     pub(super) fn advance<S: FragmentSink>(
         &mut self,
         connection: &mut BufferedConnection,
@@ -96,7 +96,7 @@ impl RangeResponse {
         }
     }
 
-    /// Receives the next bytes: into place, dropped, or into the buffer for inspection.
+    /// Receives the next bytes: puts them into place, discards them, or puts them into the buffer for inspection.
     fn receive<S: FragmentSink>(
         &mut self,
         connection: &mut BufferedConnection,
@@ -145,16 +145,17 @@ impl RangeResponse {
     }
 }
 
-/// The maximum number of bytes that are forecast after the first part: larger calls do not cost less per byte.
+/// The maximum number of bytes forecast after the first part: larger calls are not cheaper per byte.
 const AHEAD_BYTES: u64 = 1 << 20;
-/// The maximum number of parts in a forecast: each takes one more of the 1,024 addresses that the kernel accepts.
+/// The maximum number of parts in a forecast: each head takes up one of the 1,024 buffers that the kernel accepts in a
+/// call.
 const PARTS_MAX: usize = 64;
-/// The maximum number of destinations in a forecast, each of which also takes one address.
+/// The maximum number of destinations in a forecast, each of which also takes up one of these buffers.
 const PLACES_MAX: usize = 256;
 /// The number of bytes received beyond the forecast; enough for the next part's head.
 const BEHIND_BYTES: usize = 1024;
 
-/// A forecast of the next bytes on a connection.
+/// A forecast of the next bytes that arrive on a connection.
 pub(super) struct ReceiveForecast {
     pieces: Vec<ForecastPiece>,
     /// The destinations of the content, in the order of `pieces`.
@@ -167,13 +168,13 @@ pub(super) struct ReceiveForecast {
 enum ForecastPiece {
     /// Content: its offset in the file, and its length.
     Content(u64, usize),
-    /// The bytes between the contents of two parts, with their number.
+    /// The bytes between the contents of two parts: their number.
     Between(usize),
-    /// The bytes after the forecast, with their number.
+    /// The bytes after the forecast: their number.
     Behind(usize),
 }
 
-/// The result of a forecast.
+/// The result of receiving by a forecast.
 pub(super) struct ReceiveOutcome {
     /// The number of bytes of the body that were processed.
     pub(super) body_bytes: u64,
@@ -216,7 +217,8 @@ impl ReceiveForecast {
         ahead
     }
 
-    /// Returns the number of bytes of content up to the next part's head, or until the content has another destination.
+    /// Returns the number of bytes of content up to the next part's head, or up to where the content's destination
+    /// changes.
     pub(super) fn first_bytes(&self) -> u64 {
         self.places.first().map_or(0, |(_, len)| *len as u64)
     }
@@ -233,7 +235,7 @@ impl ReceiveForecast {
         is_all
     }
 
-    /// Receives the forecast bytes with one call; returns the number of bytes, 0 at the end of the stream.
+    /// Receives the forecast bytes with one call; returns the number of bytes, or 0 at the end of the stream.
     pub(super) fn receive<S: FragmentSink>(
         &mut self,
         connection: &mut BufferedConnection,
@@ -250,7 +252,7 @@ impl ReceiveForecast {
     }
 
     /// Processes the `got` received bytes as far as they match the forecast, and puts the others back into the
-    /// connection's buffer. Errors: as of [`ResponseContent::take`].
+    /// connection's buffer. Errors: as [`ResponseContent::take`].
     pub(super) fn settle<S: FragmentSink>(
         &self,
         got: usize,
@@ -271,10 +273,10 @@ impl ReceiveForecast {
             };
             left -= done;
             if done < count {
-                // A partly received piece matches the forecast so far, and there was no forecast after the last part.
+                // It is no surprise if a piece was only partly received, or if the bytes are past the forecast.
                 let is_surprise = count == piece.len() && !matches!(piece, ForecastPiece::Behind(_));
-                // Bytes after a wrong forecast are at wrong destinations. They are put back in the order in which they
-                // arrived, and then read as usual.
+                // Bytes after a wrong forecast have been put in the wrong places. Put them back in the order in which
+                // they arrived, so that they are read as usual.
                 let rest = self.rest((index, done), left, (connection, aside), batch);
                 connection.put_back(&rest);
                 return Ok(ReceiveOutcome { body_bytes: (got - left) as u64, is_surprise });
@@ -284,8 +286,8 @@ impl ReceiveForecast {
         Ok(ReceiveOutcome { body_bytes: got as u64, is_surprise: false })
     }
 
-    /// Returns the last `left` bytes, from byte `done` of a piece on, in the order in which they arrived. In the
-    /// buffer, that piece begins at `aside`.
+    /// Returns the last `left` received bytes, starting at byte `done` of piece `index`, in the order in which they
+    /// arrived. Bytes of these pieces that are in the buffer begin there at `aside`.
     fn rest<S: FragmentSink>(
         &self,
         (index, mut done): (usize, usize),
@@ -314,7 +316,7 @@ impl ReceiveForecast {
     }
 }
 
-/// Processes the bytes between two contents; returns their number.
+/// Processes the bytes between the contents of two parts; returns their number.
 fn take_between<S: FragmentSink>(
     text: &[u8],
     content: &mut ResponseContent,

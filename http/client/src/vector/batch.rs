@@ -12,9 +12,9 @@ use super::sink::FragmentSink;
 /// The kind of bytes at a position in the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PositionContent {
-    /// Wanted bytes, with their number.
+    /// Wanted bytes: their number.
     Wanted(usize),
-    /// Bytes that are not wanted, or no longer wanted, with their number.
+    /// Bytes that are not, or no longer, wanted: their number.
     Unwanted(u64),
 }
 
@@ -24,14 +24,14 @@ pub(super) struct FragmentBatch<S> {
     /// The number of bytes that have arrived, from the start of each [`DirectReceive`].
     filled: Vec<usize>,
     missing_bytes: u64,
-    /// The index of the receive that the last bytes belonged to; the next bytes most likely follow those.
+    /// The index of the receive to which the last bytes belonged; the next bytes most likely follow them.
     cursor: usize,
     sink: S,
     /// The number of requests in flight for this batch.
     pub(super) requests: usize,
     /// The deadline.
     pub(super) until: Option<Instant>,
-    /// The reason why the batch cannot be completed.
+    /// Why the batch cannot be completed.
     pub(super) failure: Option<Error>,
 }
 
@@ -54,12 +54,13 @@ impl<S: FragmentSink> FragmentBatch<S> {
         batch
     }
 
-    /// Returns whether the bytes of the batch are final.
+    /// Returns whether the batch is complete or has failed.
     pub(super) fn has_ended(&self) -> bool {
         self.missing_bytes == 0 || self.failure.is_some()
     }
 
-    /// Returns whether all responses for the batch have also ended, so that the connection is free for others.
+    /// Returns whether, in addition, all responses for the batch have ended, so that their connections are free for
+    /// other batches.
     pub(super) fn is_settled(&self) -> bool {
         self.has_ended() && self.requests == 0
     }
@@ -97,7 +98,7 @@ impl<S: FragmentSink> FragmentBatch<S> {
         spans
     }
 
-    /// Returns what kind of bytes is at `at`; moves the cursor to that position.
+    /// Returns the kind of bytes at `at`; moves the cursor to that position.
     pub(super) fn look(&mut self, at: u64) -> PositionContent {
         let receives = &self.plan.receives;
         let is_near = |cursor: usize| {
@@ -120,7 +121,7 @@ impl<S: FragmentSink> FragmentBatch<S> {
         }
     }
 
-    /// Returns the memory for up to `len` wanted bytes at the position of the last call of `look`.
+    /// Returns the memory for up to `len` wanted bytes at the position of the last call to `look`.
     pub(super) fn room(&mut self, len: usize) -> &mut [u8] {
         let (DirectReceive { to, .. }, filled) = (self.plan.receives[self.cursor], self.filled[self.cursor]);
         let place = FragmentPosition { within: to.within + filled, ..to };
@@ -128,8 +129,8 @@ impl<S: FragmentSink> FragmentBatch<S> {
     }
 
     /// Appends to `places` the destinations of the bytes of `range`, in file order, each with its length, up to `most`
-    /// destinations; stops at the first byte that is unwanted, or follows a missing one. Returns whether the whole
-    /// range was added.
+    /// destinations; stops at the first byte that is unwanted or follows a missing one. Returns whether the whole range
+    /// was added.
     pub(super) fn places(
         &self,
         range: Range<u64>,
@@ -160,7 +161,7 @@ impl<S: FragmentSink> FragmentBatch<S> {
         self.sink.slices(places)
     }
 
-    /// Counts bytes that were written into [`FragmentBatch::room`].
+    /// Records bytes that were written into [`FragmentBatch::room`].
     pub(super) fn filled(&mut self, len: usize) {
         let (to, filled) = (self.plan.receives[self.cursor].to, self.filled[self.cursor]);
         self.sink.arrived(FragmentPosition { within: to.within + filled, ..to }, len);
@@ -177,7 +178,7 @@ impl<S: FragmentSink> FragmentBatch<S> {
         }
     }
 
-    /// Fails the batch, because bytes that have already arrived are not from the position that the server stated.
+    /// Fails the batch, because bytes that have already arrived may not be from the position that the server stated.
     /// Returns the error.
     pub(super) fn distrust(&mut self, error: Error) -> Error {
         self.failure.get_or_insert_with(|| Error::new(error.kind(), error.detail()));
@@ -231,8 +232,8 @@ pub(super) struct ReceivePlan {
 }
 
 impl ReceivePlan {
-    /// Plans fragments, which are (offset, length); none may end beyond 2^64. Cost: a sort, which is linear for
-    /// fragments in order.
+    /// Plans fragments, which are (offset, length); none may end beyond 2^64. Cost: a sort, which is linear if the
+    /// fragments are already in order.
     pub(super) fn new(fragments: &[(u64, usize)]) -> Self {
         let mut order: Vec<usize> = (0..fragments.len()).filter(|index| fragments[*index].1 > 0).collect();
         order.sort_unstable_by_key(|index| (fragments[*index].0, Reverse(fragments[*index].1)));
@@ -266,8 +267,8 @@ impl ReceivePlan {
         spans
     }
 
-    /// Plans to copy the first `len` bytes of `fragment`, from `offset` of the file, from the fragments that receive
-    /// them.
+    /// Plans copies of the first `len` bytes of `fragment`, which begin at `offset` of the file, from the fragments
+    /// that receive these bytes.
     fn duplicate(&mut self, offset: u64, len: usize, fragment: usize) {
         let mut done = 0;
         let first = self.receives.partition_point(|receive| receive.end() <= offset);

@@ -15,31 +15,31 @@ use super::source::FileVersion;
 use crate::response::short_body;
 use crate::retry::retry_after;
 
-/// The maximum size of a refusal's document that is read.
+/// The maximum number of bytes read of the document in a refusal.
 const DOCUMENT_BYTES_MAX: usize = 64 * 1024;
 
-/// The content of a response whose head was received.
+/// The content of a response whose head has been received.
 pub(super) struct ResponseContent {
     kind: BodyKind,
     /// The file offset of the next byte.
     pub(super) at: u64,
-    /// The number of received bytes that were missing before.
+    /// The number of received bytes that had been missing.
     pub(super) new_bytes: u64,
 }
 
-/// The kind of body.
+/// The kind of a body.
 enum BodyKind {
-    /// One range of the file; its bytes up to this offset.
+    /// One range of the file, up to this offset.
     Range(u64),
-    /// Several ranges, each with its own head, and their number so far.
+    /// Several ranges, each with its own head; and the number of ranges so far.
     Parts(MultipartParser, usize),
     /// The whole file, up to this offset.
     Whole(u64),
-    /// A refusal without content.
+    /// A refusal, which has no content of the file.
     Refusal(RefusalResponse),
 }
 
-/// A response of status 300 and above.
+/// A response with a status of 300 or above.
 #[derive(Debug, Default)]
 pub(super) struct RefusalResponse {
     pub(super) status: u16,
@@ -80,7 +80,7 @@ impl<'c> ContentHeaders<'c> {
 
 impl ResponseContent {
     /// Creates the content of a response to `request` whose body has `length` bytes, if known. Errors:
-    /// `PreconditionFailed` for another version, `BadResponse` for ranges that were not requested.
+    /// `PreconditionFailed` for a different version, `BadResponse` for ranges that were not requested.
     pub(super) fn new(
         (status, headers): (u16, &ContentHeaders<'_>),
         length: Option<u64>,
@@ -139,8 +139,8 @@ impl ResponseContent {
         }
     }
 
-    /// Returns the range of the part that most likely follows after `count` other parts, and the number of bytes before
-    /// its content. Returns `None` if it is unknown.
+    /// Returns the number of bytes before the content of the part that most likely follows after `count` other parts,
+    /// and the range of that part; `None` if they are unknown.
     pub(super) fn part_ahead(&self, count: usize, request: &RangeRequest) -> Option<(usize, Range<u64>)> {
         let BodyKind::Parts(parts, seen) = &self.kind else { return None };
         let next = request.spans.get(seen + count)?;
@@ -165,7 +165,7 @@ impl ResponseContent {
         count
     }
 
-    /// Counts bytes of the file that bypassed [`ResponseContent::take`].
+    /// Accounts for bytes of the file that bypassed [`ResponseContent::take`].
     pub(super) fn passed(&mut self, count: u64) {
         self.at += count;
         if let BodyKind::Parts(parts, _) = &mut self.kind {
@@ -173,12 +173,12 @@ impl ResponseContent {
         }
     }
 
-    /// Returns whether the rest is not worth receiving, because it is the long document of a refusal.
+    /// Returns whether the rest is not worth receiving, because it belongs to the long document of a refusal.
     pub(super) fn is_enough(&self) -> bool {
         matches!(&self.kind, BodyKind::Refusal(refusal) if refusal.document.len() >= DOCUMENT_BYTES_MAX)
     }
 
-    /// Processes some of `bytes`, at least one; returns how many. Errors: `BadResponse`, `PreconditionFailed`.
+    /// Processes at least one of `bytes`; returns how many. Errors: `BadResponse`, `PreconditionFailed`.
     pub(super) fn take<S: FragmentSink>(
         &mut self,
         bytes: &[u8],
@@ -209,7 +209,7 @@ impl ResponseContent {
                     MultipartStep::Part(_, range, size) => {
                         version.check_size(*size)?;
                         *count += 1;
-                        // Limits the number of parts, because a server that sends unrequested parts might never stop.
+                        // Limit the number of parts, because a server that sends unrequested parts might never stop.
                         if *count > request.spans.len() || !request.wants_of(range) {
                             return Err(not_asked(range));
                         }
@@ -223,7 +223,7 @@ impl ResponseContent {
                 Ok(step.len())
             }
             BodyKind::Refusal(refusal) => {
-                // The rest is skipped, so that the server cannot decide how much memory its document needs.
+                // Skip the rest, so that a server cannot determine how much memory its document takes.
                 let room = DOCUMENT_BYTES_MAX.saturating_sub(refusal.document.len());
                 refusal.document.extend_from_slice(&bytes[..bytes.len().min(room)]);
                 Ok(bytes.len())

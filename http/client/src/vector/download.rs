@@ -1,4 +1,4 @@
-//! Copies a file in order, with one response unless something fails.
+//! Copies a file in order, in a single response unless something fails.
 //!
 //! If the server states a digest, the received bytes are checked against it: `Content-MD5` (RFC 1864), `Digest` (RFC
 //! 3230), `Repr-Digest` and `Content-Digest` (RFC 9530), and the checksums of S3.
@@ -28,13 +28,13 @@ const CHUNK_BYTES: usize = 256 * 1024;
 /// A function that receives the bytes in order.
 type DownloadSink<'a> = dyn FnMut(&[u8]) -> Result<()> + 'a;
 
-/// A function that opens everything received so far, from the first byte on.
+/// A function that opens everything received so far for reading, from the first byte on.
 type ReceivedOpener<'a> = dyn Fn() -> Result<Box<dyn Read>> + 'a;
 
 impl RemoteFile {
     /// Passes the bytes of `range` to `sink`, in order and exactly once. An interrupted response is resumed where it
     /// ended, in the version that was opened. Errors: as [`RemoteFile::read_ranges`], and errors of `sink`, which end
-    /// the copy. Cost: one request, and one for each interruption. 256 KiB of memory.
+    /// the copy. Cost: one request, plus one per interruption. 256 KiB of memory.
     pub fn copy_range(&self, range: Range<u64>, sink: &mut DownloadSink<'_>) -> Result<()> {
         if range.end > self.size_bytes() || range.start > range.end {
             let detail = format!("bytes {range:?} of a file of {} bytes", self.size_bytes());
@@ -45,7 +45,7 @@ impl RemoteFile {
 
     /// Passes the bytes from `start` to the end to `sink`, and then checks the whole file against the digest that the
     /// server states, if any. `received` reads back the bytes before `start`; it is not called if `start` is 0. Returns
-    /// the name of the digest. Errors: as [`RemoteFile::copy_range`]; `BadDigest`, after all bytes were passed on.
+    /// the name of the digest. Errors: as [`RemoteFile::copy_range`]; `BadDigest`, after all bytes have been passed on.
     pub fn copy_verified(
         &self,
         start: u64,
@@ -59,12 +59,12 @@ impl RemoteFile {
     }
 }
 
-/// The digest that the first response states, if any.
+/// The check of a copy against the digest that the first response states, if any.
 #[derive(Default)]
 struct DigestCheck {
     was_asked: bool,
     stated: Option<FileDigest>,
-    /// The running digest of all bytes so far, if they began with the first.
+    /// The running digest of all bytes so far, if the copy began with the first byte.
     running: Option<DigestHasher>,
 }
 
@@ -119,7 +119,7 @@ fn copy(
                 has_asked_again = true;
                 source.ask_again(&place)?;
             }
-            // All bytes have arrived, and no retry would make them valid.
+            // All bytes have arrived, so a retry cannot help.
             Err(OpenFailure { error, .. }) if left.is_empty() => return Err(error),
             Err(OpenFailure { error, retry_after }) => {
                 let is_passing = is_passing(error.kind()) || error.kind() == ErrorKind::IncompleteBody;
@@ -130,11 +130,12 @@ fn copy(
     Ok(())
 }
 
-/// Further state of a copy: the digest, the remaining retries, and the receiver of the bytes.
+/// Further state of a copy: the digest check, the retry budget, and the function that receives the bytes.
 type DownloadState<'a> =
     (&'a mut Option<DigestCheck>, &'a RetryBudget, &'a mut dyn FnMut(&[u8]) -> Result<(), ()>);
 
-/// Requests the rest, and advances its start past the delivered bytes. Returns the redirection, if there was one.
+/// Requests the bytes that are left, and advances the start of `left` past the delivered bytes. Returns the
+/// redirection, if there was one.
 fn try_copy(
     (source, place): (&ReadSource, &SourceLocation),
     left: &mut Range<u64>,
@@ -147,7 +148,7 @@ fn try_copy(
         && !place.learned().refuses_digests;
     let mut answer = request(source, place, left, wants_digest)?;
     if wants_digest && matches!(answer.status(), 400..) {
-        // XRootD without checksums refuses requests for a digest; any other error also occurs without the header.
+        // XRootD servers without checksums refuse requests for a digest; any other error will recur without the header.
         drop(answer);
         answer = request(source, place, left, false)?;
         if answer.status() < 400 {
@@ -159,7 +160,7 @@ fn try_copy(
         return Ok(Some(moved));
     }
     let mut unwanted = unwanted_bytes(place, &mut answer, left)?;
-    // A server without range support sends more than requested, up to the end of the file.
+    // A server that does not support ranges sends more than requested, up to the end of the file.
     let is_to_end = answer.status() == 206 || left.end == place.version.size_bytes;
     if let Some(check) = check {
         check.begin(&answer, left.start);
@@ -187,7 +188,7 @@ fn try_copy(
     Ok(None)
 }
 
-/// The whole file is requested without a range, because every server supports that.
+/// Sends the request. The whole file is requested without a range, because every server supports that.
 fn request(
     source: &ReadSource,
     place: &SourceLocation,
@@ -217,7 +218,7 @@ fn unwanted_bytes(
         206 => {
             place.version.check(etag, modified, false)?;
             let stated = answer.header("content-range").and_then(parse_content_range);
-            // The bytes are written at the requested offsets, so bytes from anywhere else would corrupt the copy.
+            // The bytes will be written at the requested offsets, so bytes from any other range would corrupt the copy.
             let Some((_, size)) = stated.filter(|(range, _)| range == left) else {
                 let detail = "the server sent a different range from the one requested";
                 return Err(Error::new(ErrorKind::BadResponse, detail).into());
@@ -247,8 +248,8 @@ fn unwanted_bytes(
     }
 }
 
-/// The header fields that request any of the supported digests. XRootD ignores weights and uses the first digest, which
-/// is the one that it supports.
+/// The header fields that request any of the supported digests. XRootD ignores the weights and uses the first digest,
+/// which is therefore the one that it supports.
 pub(super) const WANTED: [(&str, &str); 2] = [
     ("want-digest", "adler32;q=0.3, md5;q=0.5, sha;q=0.6, sha-256"),
     ("want-repr-digest", "sha-256=9, md5=3"),
@@ -270,7 +271,7 @@ pub(super) enum DigestHasher {
 
 impl FileDigest {
     /// Returns the best digest in the headers of a response; `is_whole` means that its body is the whole file. Skips
-    /// unreadable values and checksums of parts' checksums.
+    /// unreadable values, and composite checksums (checksums of the parts' checksums).
     pub(super) fn best<'h>(
         headers: impl Iterator<Item = (&'h str, &'h str)>,
         is_whole: bool,
@@ -283,7 +284,7 @@ impl FileDigest {
                 "digest" => found.extend(members(value).filter_map(|(name, value)| of_instance(name, value))),
                 "repr-digest" => found.extend(of_fields(value)),
                 "content-digest" if is_whole => found.extend(of_fields(value)),
-                // For a multipart object, the value ends with the number of parts.
+                // A value that ends with the number of parts is a composite checksum of a multipart object.
                 name if is_whole && !value.contains('-') => {
                     let algorithm =
                         name.strip_prefix("x-amz-checksum-").and_then(ChecksumAlgorithm::from_name);
@@ -345,7 +346,7 @@ impl FileDigest {
         }
     }
 
-    /// Checks the digest. Errors: `BadDigest` if the bytes differ.
+    /// Checks the digest. Errors: `BadDigest` if the digests differ.
     pub(super) fn check(&self, running: DigestHasher) -> Result<()> {
         let is_right = match (self, running) {
             (FileDigest::Checksum(checksum), DigestHasher::Checksum(hasher)) => hasher
@@ -358,7 +359,7 @@ impl FileDigest {
         is_right.then_some(()).ok_or_else(|| Error::new(ErrorKind::BadDigest, detail()))
     }
 
-    /// Checks the digest of all bytes of `content`. Errors: `BadDigest`; `Io` from reading.
+    /// Checks the digest over all bytes of `content`. Errors: `BadDigest`; `Io` from reading.
     pub(super) fn check_all(&self, mut content: impl Read) -> Result<()> {
         let (mut running, mut chunk) = (self.start(), vec![0; 256 * 1024]);
         loop {
@@ -396,7 +397,8 @@ fn of_instance(name: &str, value: &str) -> Option<FileDigest> {
     FileHash::from_digest_header(HashKind::from_name(name)?, value).map(FileDigest::Hash)
 }
 
-/// Returns the byte sequences of a structured field's dictionary (RFC 8941 section 3.3.5), which are between colons.
+/// Returns the byte sequences, which are enclosed in colons (RFC 8941 section 3.3.5), in a structured field that is a
+/// dictionary.
 fn of_fields(value: &str) -> impl Iterator<Item = FileDigest> {
     members(value).filter_map(|(name, value)| {
         let bytes = value.split(';').next()?.trim().strip_prefix(':')?.strip_suffix(':')?;

@@ -1,8 +1,8 @@
-//! Executes batches: turns their missing bytes into requests, and keeps connections full. When a server does not
-//! support a method, falls back step by step: from lists of ranges to single ranges in a pipeline, to single ranges on
-//! several connections, and to the whole file. It decides how many connections are used and which one gets the next
-//! request, and handles failures: a connection that ends or stalls, a file that has moved, a batch that exceeds its
-//! deadline.
+//! Executes batches: turns their missing bytes into requests, and keeps connections busy. When a server does not
+//! support a method, the engine falls back step by step: from lists of ranges to single ranges in a pipeline, to single
+//! ranges on several connections, and to the whole file. The engine decides how many connections are used and which one
+//! gets the next request. It also handles failures: a connection that ends or stalls, a file that has moved, a batch
+//! that exceeds its deadline.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -27,24 +27,24 @@ use crate::retry::RetryBudget;
 use crate::vector::line::StreamEnd;
 use crate::vector::redirect::HOPS_MAX;
 
-/// Batches in flight, over connections that nothing else uses.
+/// Batches in flight, on connections that nothing else uses meanwhile.
 pub(super) struct BatchEngine<S> {
     source: Arc<ReadSource>,
-    /// The location from which the file is read. It is the source's location as of the last check.
+    /// The location from which the file is read. This is the source's location as of the last check.
     place: Arc<SourceLocation>,
     server: ServerProfile,
     batches: BTreeMap<BatchId, FragmentBatch<S>>,
     queue: SpanQueue,
     lines: Vec<ActiveConnection>,
     in_flight_bytes: u64,
-    /// The retry budget, which counts consecutive failures between which next to nothing arrived.
+    /// The retry budget, which counts consecutive failures with next to no bytes arriving in between.
     retries: RetryBudget,
-    /// The number of consecutive redirections without any bytes in between.
+    /// The number of consecutive redirections with no bytes arriving in between.
     moves: usize,
-    /// Whether the file has been located again and no byte has arrived since.
+    /// Whether the file has been located again, without any byte arriving since.
     has_asked_again: bool,
     delivered_at_failure: u64,
-    /// The number of bytes of batches that were taken or cancelled.
+    /// The number of bytes delivered for batches that have since been taken or cancelled.
     delivered_before: u64,
     not_before: Option<Instant>,
     /// The time of the last failure of a request. Failures of requests that were sent before it count as the same
@@ -93,7 +93,7 @@ impl<S: FragmentSink> BatchEngine<S> {
         self.batches.insert(id, batch);
     }
 
-    /// Returns whether a batch was added and has not been taken.
+    /// Returns whether this batch has been added and not yet taken.
     pub(super) fn has(&self, id: BatchId) -> bool {
         self.batches.contains_key(&id)
     }
@@ -110,8 +110,8 @@ impl<S: FragmentSink> BatchEngine<S> {
         self.batches.is_empty() && self.lines.is_empty()
     }
 
-    /// Cancels a batch: its memory is no longer written to. A connection that carries its requests is closed at the
-    /// next turn, or at once if there is no other work.
+    /// Cancels a batch: its memory is no longer written to. Connections that carry its requests are closed at the next
+    /// turn, or immediately if there is no other work.
     pub(super) fn cancel(&mut self, id: BatchId) {
         self.queue.forget(id);
         if let Some(batch) = self.batches.remove(&id) {
@@ -129,7 +129,7 @@ impl<S: FragmentSink> BatchEngine<S> {
         }
     }
 
-    /// Receives and sends as much as possible without blocking; returns whether there may be more to do at once.
+    /// Receives and sends as much as possible without blocking; returns whether there may be more to do right away.
     pub(super) fn turn(&mut self) -> bool {
         let has_events = self.receive();
         let goes_on = self.send() || has_events;
@@ -153,15 +153,15 @@ impl<S: FragmentSink> BatchEngine<S> {
         let left = Timespec::try_from(left).ok();
         let mut polled: Vec<PollFd<'_>> =
             self.lines.iter().map(|line| PollFd::new(line, line.interest())).chain(also).collect();
-        // `poll` fails only on a signal or for lack of memory; then everything is checked again.
+        // `poll` fails only on a signal or for lack of memory; in both cases, everything is checked again.
         let ready = poll(&mut polled, left.as_ref());
         let is_also = has_also && polled.pop().is_some_and(|also| !also.revents().is_empty());
         drop(polled);
         if matches!(ready, Ok(0) | Err(Errno::INTR)) && fordway_sys::after_signal().is_err() {
             self.stop();
         }
-        // Data that arrived during the wait is in time, however late it is checked; a small amount of data does not end
-        // the wait and is noticed only by a check.
+        // Data that arrived during the wait is in time, no matter how late it is processed. While gathering, a small
+        // amount of data does not end the wait, so connections must be read before they are considered late.
         if ready.unwrap_or(0) == 0 && !gathers && until.is_some_and(|until| until <= Instant::now()) {
             self.give_up_late_lines();
         }
@@ -169,13 +169,14 @@ impl<S: FragmentSink> BatchEngine<S> {
         is_also
     }
 
-    /// Receives on all connections; returns whether there were results other than bytes.
+    /// Receives on all connections; returns whether there were events other than received bytes.
     fn receive(&mut self) -> bool {
         let (mut goes_on, mut index) = (false, 0);
         while index < self.lines.len() {
             let event = self.lines[index].advance(&mut self.batches, &self.place.version);
             if !self.server.ignores_ranges && self.lines[index].ignores_range(&self.place.version) {
-                // The head alone shows this, so that no further ranges are requested before the response ends.
+                // The head alone shows this: record it now, so that no further ranges are requested before the response
+                // ends.
                 self.server = self.place.learn(ServerProfile::range_ignored);
             }
             match event {
@@ -265,7 +266,7 @@ impl<S: FragmentSink> BatchEngine<S> {
         }
     }
 
-    /// Stops using a connection; the spans of its unanswered requests are queued again. Returns the batches concerned.
+    /// Stops using a connection; queues the spans of its unanswered requests again. Returns the batches concerned.
     fn close(&mut self, index: usize) -> Vec<BatchId> {
         let place = self.place.clone();
         let line = self.lines.swap_remove(index);
@@ -284,7 +285,7 @@ impl<S: FragmentSink> BatchEngine<S> {
         }
     }
 
-    /// Queues the bytes that an ended request left missing; returns whether there are any.
+    /// Queues the bytes that a finished request did not deliver; returns whether there are any.
     fn take_back(&mut self, request: &RangeRequest) -> bool {
         self.in_flight_bytes -= request.bytes;
         let Some(batch) = self.batches.get_mut(&request.batch) else { return false };
@@ -302,8 +303,8 @@ impl<S: FragmentSink> BatchEngine<S> {
         self.delivered_before + self.batches.values().map(FragmentBatch::delivered_bytes).sum::<u64>()
     }
 
-    /// Sends as much as the window and the server allow; returns whether a connection broke, so that its requests may
-    /// be waiting for another one.
+    /// Sends as much as the window and the server allow; returns whether a connection broke, in which case its requests
+    /// may be waiting for another one.
     fn send(&mut self) -> bool {
         if self.not_before.take_if(|until| *until <= Instant::now()).is_none() && self.not_before.is_some() {
             return false;
@@ -376,7 +377,7 @@ impl<S: FragmentSink> BatchEngine<S> {
         }
     }
 
-    /// Returns the desired number of connections; a few fully used connections are better than many.
+    /// Returns the desired number of connections; a few fully used connections are better than many underused ones.
     fn lines_wanted(&self) -> usize {
         let cap = self.place.session.options.connections_per_origin;
         let ServerProfile { pipelines, ranges_per_request, ignores_ranges, .. } = self.server;
@@ -391,7 +392,7 @@ impl<S: FragmentSink> BatchEngine<S> {
         }
     }
 
-    /// Opens one more connection, or takes one from the pool; `None` at the limit of connections.
+    /// Opens one more connection, or takes one from the pool; `None` if the maximum number of connections is in use.
     fn open(&mut self) -> Result<Option<usize>> {
         let (session, origin) = (&self.place.session, self.place.target.origin());
         let permit = match self.lines.is_empty() {
@@ -409,7 +410,7 @@ impl<S: FragmentSink> BatchEngine<S> {
 }
 
 impl<S: FragmentSink> BatchEngine<S> {
-    /// Ends batches whose deadline has passed, and the connections that carry them.
+    /// Fails batches whose deadline has passed, and closes the connections that carry them.
     fn end_late_batches(&mut self) {
         let now = Instant::now();
         let is_late =
@@ -428,7 +429,7 @@ impl<S: FragmentSink> BatchEngine<S> {
         }
     }
 
-    /// Ends all batches, because the program wants to stop.
+    /// Fails all batches, because the program wants to stop.
     fn stop(&mut self) {
         let all: Vec<_> = self.batches.keys().copied().collect();
         self.fail(&all, Error::new(ErrorKind::Interrupted, "a signal interrupted the wait"));
@@ -476,7 +477,7 @@ impl<S: FragmentSink> BatchEngine<S> {
         self.go_on_at(followed, concerned);
     }
 
-    /// Handles a permanent refusal. If a redirection had led to this location, the original URL is tried again, once
+    /// Handles a permanent refusal. If a redirection led to this location, tries the original URL again, but only once
     /// until bytes arrive.
     fn denied(&mut self, index: usize, concerned: BatchId, error: Error) {
         if self.has_asked_again || !self.source.may_be_elsewhere(&self.place, &error) {
@@ -514,7 +515,7 @@ impl<S: FragmentSink> BatchEngine<S> {
         }
     }
 
-    /// Counts the end of a connection against pipelining if it came after the first response.
+    /// Counts the end of a connection against pipelining if the connection ended after its first response.
     fn note_cut(&self, index: usize) {
         if self.lines[index].ends_early() {
             self.place.learn(ServerProfile::pipeline_cut);
@@ -548,7 +549,7 @@ impl<S: FragmentSink> BatchEngine<S> {
         }
     }
 
-    /// Counts a failure that may be temporary: all missing bytes are requested again after a wait, a limited number of
+    /// Counts a failure that may be temporary: requests all missing bytes again after a wait, a limited number of
     /// times.
     fn failed(&mut self, error: Error, concerned: &[BatchId], retry_after: Option<Duration>) {
         let delivered = self.delivered_bytes();
@@ -586,7 +587,7 @@ mod tests {
     use super::*;
     use crate::vector::{Fragment, HttpSession, RemoteFile, SessionOptions};
 
-    /// Answers one request on each connection and keeps it open without reading on.
+    /// Answers one request on each connection, and keeps the connection open without reading any more.
     fn serve_once_each(listener: &TcpListener) {
         let mut held = Vec::new();
         for stream in listener.incoming() {
@@ -607,8 +608,8 @@ mod tests {
         }
     }
 
-    /// A server may close an idle connection just before the next request is sent. Then no event follows that would end
-    /// a wait.
+    /// A server may close an idle connection just before the next request is sent. In that case, no event follows that
+    /// would end a wait.
     #[test]
     fn a_kept_connection_that_cannot_be_written_to_is_replaced() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -1,4 +1,4 @@
-//! Knowledge about servers, kept for the lifetime of the process, so that no unsupported method is tried twice.
+//! What is known about servers, kept for the lifetime of the process, so that no unsupported method is tried twice.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -9,13 +9,13 @@ use crate::{HttpVersion, Origin};
 
 /// The maximum length of a list of ranges: nginx and Apache refuse a header of more than 8 KiB.
 const LIST_BYTES: usize = 7_500;
-/// The maximum number of ranges in a request to a server without a known lower limit.
+/// The maximum number of ranges in a request to a server that is not known to have a lower limit.
 const RANGES: usize = 1_000;
-/// The limits of known servers, which are tried in turn when a server responds with the whole file: Apache's
-/// `MaxRanges`, and lighttpd's.
+/// The limits of common servers, tried in turn when a server responds with the whole file: Apache's `MaxRanges`, and
+/// lighttpd's.
 const USUAL_LIMITS: [usize; 2] = [200, 10];
-/// The number of connections that closed after their first response, or of requests that were left unanswered, after
-/// which pipelining is given up.
+/// The number of connections closed after their first response, or of requests left unanswered, after which pipelining
+/// is given up.
 const STRIKES: u8 = 2;
 
 /// The known properties of a server.
@@ -25,7 +25,7 @@ pub struct ServerProfile {
     pub ranges_per_request: usize,
     /// The maximum length of a list of ranges in bytes.
     pub list_bytes: usize,
-    /// Whether the server accepts requests that are sent before its last response was received.
+    /// Whether the server accepts requests before its previous response has been received.
     pub pipelines: bool,
     /// Whether the server ignores ranges and sends the whole file.
     pub ignores_ranges: bool,
@@ -34,14 +34,14 @@ pub struct ServerProfile {
     /// The rate at which a large response arrived.
     pub bytes_per_s: Option<f64>,
     strikes: u8,
-    /// The number of timeouts of requests that were sent ahead.
+    /// The number of requests sent ahead that timed out.
     forgotten: u8,
     /// Whether the server refuses requests for a digest.
     pub(super) refuses_digests: bool,
-    /// Whether the server has responded to a request that was sent before the last response had ended.
+    /// Whether the server has responded to a request that was sent before the previous response had ended.
     pub(super) has_overlapped: bool,
-    /// Whether the server has responded to a request that was sent together with the previous one. XRootD never does,
-    /// although it accepts another request while it responds.
+    /// Whether the server has responded to a request that was sent together with the previous one. XRootD never does
+    /// so, although it accepts another request while it is sending a response.
     pub(super) has_pipelined: bool,
 }
 
@@ -62,7 +62,7 @@ impl ServerProfile {
         }
     }
 
-    /// Sets limits according to the `Server` header, which avoids having to discover them by failed requests.
+    /// Sets limits according to the `Server` header, which avoids discovering them through failed requests.
     pub(super) fn introduced(&mut self, server: &str) {
         let name = server.split(['/', ' ']).next().unwrap_or_default().to_ascii_lowercase();
         let limit = match name.as_str() {
@@ -110,8 +110,8 @@ impl ServerProfile {
     /// Records a response to the only request in flight: its head arrived after `wait`, and its `bytes` within `time`
     /// after that.
     pub(super) fn answered(&mut self, wait: Duration, bytes: u64, time: Duration) {
-        /// The minimum size of a response whose rate is measured; in a smaller one, buffers would be measured instead
-        /// of the network.
+        /// The minimum size of a response whose rate is measured; a smaller one would measure buffers instead of the
+        /// network.
         const BYTES_MIN: u64 = 1 << 20;
         self.round_trip = Some(self.round_trip.map_or(wait, |before| before.min(wait)));
         if bytes >= BYTES_MIN {
@@ -143,14 +143,15 @@ impl ServerProfile {
         self.pipelines &= self.forgotten < STRIKES;
     }
 
-    /// Returns the approximate number of requests that this many ranges take.
+    /// Returns the approximate number of requests needed for this many ranges.
     pub(super) fn requests_for(&self, ranges: usize) -> usize {
         /// The typical length of a range in a list: two numbers of 9 digits, a hyphen and a comma.
         const RANGE_BYTES: usize = 20;
         ranges.div_ceil(self.ranges_per_request.min(self.list_bytes / RANGE_BYTES).max(1))
     }
 
-    /// Returns the maximum size of a gap between wanted bytes that is cheaper to receive than another range.
+    /// Returns the maximum size of a gap between wanted bytes that is cheaper to receive than to skip with another
+    /// range.
     pub(super) fn gap_bytes(&self) -> u64 {
         /// The size of a part's head, plus the length of its range in the request.
         const PART: u64 = 192;
@@ -162,7 +163,7 @@ impl ServerProfile {
             (_, true) => EXCHANGE,
             (_, false) => {
                 let wait = self.round_trip.unwrap_or(Duration::from_millis(1)).as_secs_f64();
-                // Without a measured rate, 1 Gbit/s is assumed.
+                // If no rate has been measured, assume 1 Gbit/s.
                 let bytes = wait * self.bytes_per_s.unwrap_or(125e6);
                 (bytes as u64).clamp(4 << 10, 1 << 20)
             }
@@ -170,7 +171,7 @@ impl ServerProfile {
     }
 }
 
-/// An origin, the proxy for it, and the HTTP version. Each combination may behave differently.
+/// An origin, the proxy used for it, and the HTTP version. Each combination may behave differently.
 type ServerRoute = (Origin, Option<String>, HttpVersion);
 
 static LEARNED: Mutex<Option<HashMap<ServerRoute, ServerProfile>>> = Mutex::new(None);
@@ -190,7 +191,7 @@ pub(super) fn about(session: &HttpSession, target: &dyn RangeTarget) -> ServerPr
 }
 
 /// Like `about`, for a list of ranges that must not be refused. For an unknown server, returns limits that every server
-/// with support for lists accepts.
+/// that supports lists accepts.
 pub(super) fn about_or_careful(session: &HttpSession, target: &dyn RangeTarget) -> ServerProfile {
     let known = all().get_or_insert_default().get(&way(session, target)).cloned();
     known.unwrap_or_else(|| {

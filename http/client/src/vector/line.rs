@@ -20,11 +20,12 @@ use super::source::FileVersion;
 use super::streams::MultiplexedConnection;
 use crate::connection::BufferedConnection;
 
-/// The maximum time to wait for many bytes at once. Such a wait begins only if bytes arrived within this time.
+/// The maximum time to wait for many bytes to accumulate. Such a wait begins only if bytes have arrived within this
+/// time.
 pub(super) const GATHERING_TIME: Duration = Duration::from_millis(20);
 /// The maximum number of requests in flight in a pipeline.
 const DEPTH_MAX: usize = 64;
-/// The number of single ranges in a pipeline that justifies another connection.
+/// The number of queued single ranges per pipeline that justifies another connection.
 const RANGES_EACH: usize = 16;
 
 /// A connection in use.
@@ -42,19 +43,19 @@ pub(super) enum RequestEvent {
     Answered(AnsweredRequest),
     /// The server refused the request.
     Refused(RangeRequest, RefusalResponse),
-    /// The whole file is about to arrive instead of this many ranges. Receiving it would cost more than another
-    /// request. The connection cannot be used any more.
+    /// The whole file is about to arrive instead of this many ranges, and receiving it would cost more than another
+    /// request. The connection can no longer be used.
     Whole { asked: usize },
-    /// The rest of the response is not needed, and the connection cannot be used any more.
+    /// The rest of the response is not needed, and the connection can no longer be used.
     Useless,
     /// The response is incomplete, and its stream is closed; the connection remains usable.
     #[cfg(feature = "http2")]
     Ended(RangeRequest, StreamEnd),
-    /// The connection cannot be used any more.
+    /// The connection can no longer be used.
     Broken(Error),
-    /// The proxy at the other end refuses our requests.
+    /// The peer is a proxy that refuses our requests.
     Forbidden(Error),
-    /// Everything received was processed, and more is to come.
+    /// Everything received has been processed, and more is to come.
     Pending,
 }
 
@@ -63,13 +64,13 @@ pub(super) struct AnsweredRequest {
     pub(super) request: RangeRequest,
     /// The number of ranges received.
     pub(super) ranges: usize,
-    /// The number of received bytes that were missing before.
+    /// The number of received bytes that had been missing.
     pub(super) new_bytes: u64,
     /// Whether the whole file was received.
     pub(super) was_whole: bool,
 }
 
-/// The reason why a stream ended before its response did.
+/// Why a stream ended before its response was complete.
 #[cfg(feature = "http2")]
 pub(super) enum StreamEnd {
     /// The whole file is about to arrive, as for [`RequestEvent::Whole`].
@@ -91,7 +92,7 @@ impl RequestEvent {
         }
     }
 
-    /// Returns the outcome of a complete response.
+    /// Returns the event for a complete response.
     pub(super) fn of(request: RangeRequest, content: ResponseContent) -> Self {
         let (ranges, new_bytes, was_whole) = (content.ranges(), content.new_bytes, content.is_whole());
         match content.into_refusal() {
@@ -145,8 +146,8 @@ impl ActiveConnection {
         }
     }
 
-    /// Returns the number of single ranges that justifies another connection. Streams do not wait for one another, so
-    /// only ranges beyond the server's limit of streams justify one.
+    /// Returns the number of single ranges per connection that justifies another connection. Streams do not wait for
+    /// one another, so only ranges beyond the server's limit of streams justify one.
     pub(super) fn ranges_each(&self) -> usize {
         match self {
             ActiveConnection::Pipeline(_) => RANGES_EACH,
@@ -155,8 +156,8 @@ impl ActiveConnection {
         }
     }
 
-    /// Returns whether the connection, if it ends now, may have ended before the current requests were sent: it was
-    /// idle until then, and has received nothing since. Such an end is not a failure.
+    /// Returns whether the connection, if it ends now, may have been closed before the current requests were sent: it
+    /// was idle until then, and has received nothing since. If so, its end is not a failure.
     pub(super) fn was_idle(&self) -> bool {
         either!(self, line => line.was_idle())
     }
@@ -166,7 +167,7 @@ impl ActiveConnection {
         either!(self, line => line.push(request, write));
     }
 
-    /// Sends queued requests as far as the socket has room.
+    /// Sends queued requests as long as the socket has room.
     pub(super) fn flush(&mut self) -> Result<(), Error> {
         either!(self, line => line.flush())
     }
@@ -176,18 +177,18 @@ impl ActiveConnection {
         either!(self, line => line.interest())
     }
 
-    /// Sets how many bytes wake up a waiting thread; returns whether the connection waits for many bytes, and so may
-    /// miss a few.
+    /// Sets how many bytes wake up a waiting thread; returns whether the connection waits for many bytes, so that the
+    /// arrival of a few may go unnoticed.
     pub(super) fn gather(&mut self) -> bool {
         match self {
             ActiveConnection::Pipeline(pipeline) => pipeline.gather(),
-            // HTTP/2 frames are processed as they arrive, because that keeps the windows open.
+            // Process HTTP/2 frames as they arrive, to keep the flow-control windows open.
             #[cfg(feature = "http2")]
             ActiveConnection::Streams(_) => false,
         }
     }
 
-    /// Returns when to give up waiting for the other side.
+    /// Returns when to give up waiting for the peer.
     pub(super) fn deadline(&self, options: &SessionOptions, server: &ServerProfile) -> Option<Instant> {
         match self {
             ActiveConnection::Pipeline(pipeline) => pipeline.deadline(options, server),
@@ -196,8 +197,8 @@ impl ActiveConnection {
         }
     }
 
-    /// Returns whether the first request was sent together with one that has been answered, and may have been ignored
-    /// for that reason.
+    /// Returns whether the first request was sent together with one that has been answered, and so may have been
+    /// ignored.
     pub(super) fn may_be_left(&self) -> bool {
         matches!(self, ActiveConnection::Pipeline(pipeline) if pipeline.may_be_left())
     }
@@ -241,7 +242,7 @@ impl ActiveConnection {
         either!(self, line => line.advance(batches, version))
     }
 
-    /// Stops using the connection. `keep` receives it if it accepts another request. Returns the requests in flight.
+    /// Stops using the connection. Passes it to `keep` if it accepts another request. Returns the requests in flight.
     pub(super) fn close(self, keep: impl FnOnce(BufferedConnection)) -> VecDeque<RangeRequest> {
         either!(self, line => line.close(keep))
     }
@@ -253,7 +254,7 @@ impl AsFd for ActiveConnection {
     }
 }
 
-/// Returns whether receiving the whole file costs little more than receiving the missing bytes.
+/// Returns whether receiving the whole file costs little more than requesting the missing bytes.
 pub(super) fn is_cheap<S: FragmentSink>(version: &FileVersion, batch: &FragmentBatch<S>) -> bool {
     version.size_bytes <= 2 * batch.missing_bytes() + (64 << 10)
 }

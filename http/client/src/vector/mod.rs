@@ -1,11 +1,12 @@
-//! Many ranges of a file in few requests.
+//! Reads many ranges of a file in few requests.
 //!
-//! A call's fragments become a plan: the bytes to receive, each once, and where they go. The [`engine`] turns it into
-//! [`request`]s, as large as the server is known to accept ([`learned`]), and sends as many of them ahead as the window
-//! allows on each [`line`]. A line is a connection: either a [`pipeline`] of HTTP/1.1, where each [`answer`] is
+//! A call's fragments become a plan: the bytes to receive, each once, and where they go. The [`engine`] turns the plan
+//! into [`request`]s, as large as the server is known to accept ([`learned`]), and sends as many of them ahead as the
+//! window allows, on each [`line`]. A line is a connection: either a [`pipeline`] of HTTP/1.1, where each [`answer`] is
 //! received straight into the caller's memory, several parts per call, or [`streams`] of HTTP/2. Each response is
 //! checked against its request as [`content`], and its bytes go into a [`sink`] through its [`batch`], which tracks
-//! what is missing. A [`reader`] submits what it expects to be read next. The file itself, a [`RemoteFile`], is here.
+//! what is missing. A [`reader`] submits what it expects to be read next. This module contains the file itself, a
+//! [`RemoteFile`].
 
 mod answer;
 mod batch;
@@ -49,17 +50,17 @@ use self::sink::{BatchMemory, FragmentArena, SpareMemory};
 use self::source::{ReadCounts, ReadSource};
 use self::window::BatchWindow;
 
-/// A file on a server, in the version that it had when it was opened. Threads may share it.
+/// A file on a server, in the version that existed when it was opened. Threads may share it.
 ///
 /// [`RemoteFile::read_ranges`] waits for its bytes. [`RemoteFile::submit`] does not: many batches may be in flight,
-/// with all of their requests sent ahead, until [`RemoteFile::wait`] fetches one.
+/// with all of their requests sent ahead; [`RemoteFile::wait`] returns the bytes of one.
 pub struct RemoteFile {
     source: Arc<ReadSource>,
     window: BatchWindow,
     spares: SpareMemory,
 }
 
-/// The maximum number of memory buffers that are kept for batches in flight.
+/// The maximum number of spare memory buffers that are kept for later batches.
 const SPARES_MAX: usize = 64;
 
 /// Submitted ranges. If they are never waited for, they remain in memory until the file is closed.
@@ -86,17 +87,16 @@ pub struct ReadTraffic {
 
 impl RemoteFile {
     /// Opens the file at an `http(s)://` URL, or at the location it redirects to, by requesting size and version. Reads
-    /// then use that location, or the one that its GETs are redirected to. Errors: `NoSuchKey`, `AccessDenied`,
-    /// `InvalidArgument`, `Unavailable`, `Timeout`, `BadResponse`. Cost: one request (HEAD), and one for each
-    /// redirection.
+    /// then use that location, or the one to which its GETs are redirected. Errors: `NoSuchKey`, `AccessDenied`,
+    /// `InvalidArgument`, `Unavailable`, `Timeout`, `BadResponse`. Cost: one request (HEAD), plus one per redirection.
     pub fn open(session: &Arc<HttpSession>, url: &str) -> Result<Self> {
         open::open_url(session, url).map(Self::of_source)
     }
 
-    /// Opens a file and submits `ranges` (offset, length) at once. The response to the first of them opens the file, so
-    /// that the first bytes arrive a round trip earlier. `memory` is used as by [`RemoteFile::submit`]. Errors: as
-    /// [`RemoteFile::open`] and [`RemoteFile::submit`]. Cost: as [`RemoteFile::submit`], without the HEAD (HTTP/2 needs
-    /// it); at a server that is not known yet, the first request has 10 ranges or fewer.
+    /// Opens a file and submits `ranges` (offset, length) in one step. The response to the first of them opens the
+    /// file, so that the first bytes arrive a round trip earlier. `memory` is used as in [`RemoteFile::submit`].
+    /// Errors: as [`RemoteFile::open`] and [`RemoteFile::submit`]. Cost: as [`RemoteFile::submit`], without the HEAD
+    /// (HTTP/2 needs it); for a server that is not known yet, the first request has at most 10 ranges.
     pub fn open_reading(
         session: &Arc<HttpSession>,
         url: &str,
@@ -122,8 +122,8 @@ impl RemoteFile {
         open::open_target(session, target).map(Self::of_source)
     }
 
-    /// Opens a file at any target by a request for the first of `ranges`, which may exceed the file. The caller must
-    /// read these ranges next, by [`RemoteFile::read_begun`]. Cost: that request (with HTTP/2, a HEAD).
+    /// Opens a file at any target by requesting the first of `ranges`, which may extend past the end of the file. The
+    /// caller must read these ranges next, with [`RemoteFile::read_begun`]. Cost: that request (with HTTP/2, a HEAD).
     pub fn open_target_reading(
         session: &Arc<HttpSession>,
         target: Box<dyn RangeTarget>,
@@ -163,7 +163,7 @@ impl RemoteFile {
         self.source.version.size_bytes
     }
 
-    /// Returns the requests and connections so far.
+    /// Returns the numbers of requests and connections so far.
     pub fn traffic(&self) -> ReadTraffic {
         ReadTraffic {
             requests: self.source.traffic.requests.load(Ordering::Relaxed),
@@ -188,16 +188,17 @@ impl RemoteFile {
         Ok(count)
     }
 
-    /// Fills all of `fragments`, which may overlap and come in any order. Errors: `InvalidRange` if a fragment exceeds
-    /// the file, before anything is read; `PreconditionFailed` if the file is no longer the version that was opened;
-    /// `Unavailable`, `Timeout`, `BadResponse`, `AccessDenied` and others. After an error, the content of the fragments
-    /// is undefined. Cost: each byte is received once and straight into place, by as few requests as the server allows,
-    /// all sent at once.
+    /// Fills all of `fragments`, which may overlap and come in any order. Errors: `InvalidRange`, before anything is
+    /// read, if a fragment extends past the end of the file; `PreconditionFailed` if the file is no longer the version
+    /// that was opened; `Unavailable`, `Timeout`, `BadResponse`, `AccessDenied` and others. After an error, the content
+    /// of the fragments is undefined. Cost: each byte is received once, straight into place, with as few requests as
+    /// the server allows, all of them sent without waiting for responses.
     pub fn read_ranges(&self, fragments: &mut [Fragment<'_>]) -> Result<()> {
         self.read_begun(fragments, None)
     }
 
-    /// Like [`RemoteFile::read_ranges`], with the request for these fragments that began when the file was opened.
+    /// Like [`RemoteFile::read_ranges`], but uses the request for these fragments that was begun when the file was
+    /// opened.
     pub fn read_begun(&self, fragments: &mut [Fragment<'_>], begun: Option<BegunRequest>) -> Result<()> {
         let wanted: Vec<_> = fragments.iter().map(|part| (part.offset, part.buffer.len())).collect();
         self.check(&wanted)?;
@@ -219,9 +220,9 @@ impl RemoteFile {
     }
 
     /// Requests `ranges` (offset, length) without waiting for them. `memory`, which may be empty, is reused for the
-    /// next batch that receives bytes; other memory is allocated when the first byte arrives. Errors: `InvalidRange`,
-    /// also if there is not enough memory; [`RemoteFile::wait`] returns all other errors. Cost: does not block; sends
-    /// as many requests as the window has room for.
+    /// next batch that receives bytes; if there is no such memory, it is allocated when a batch's first byte arrives.
+    /// Errors: `InvalidRange`, even if the cause is insufficient memory; [`RemoteFile::wait`] returns all other errors.
+    /// Cost: does not block; sends as many requests as the window has room for.
     pub fn submit(&self, ranges: &[(u64, usize)], memory: Vec<u8>) -> Result<RangeTicket> {
         self.check_to_be_held(ranges)?;
         Ok(RangeTicket(self.window.submit(FragmentBatch::new(ranges, self.arena(ranges, memory)))))
@@ -247,23 +248,23 @@ impl RemoteFile {
     }
 
     /// Cancels submitted ranges. After this returns, their memory is no longer written to. Cost: if their bytes are
-    /// already in flight, the connection, which is closed instead of drained.
+    /// already in flight, the connection is lost, because it is closed instead of drained.
     pub fn cancel(&self, ticket: RangeTicket) {
         self.window.cancel(ticket.0);
     }
 
-    /// Cancels all submitted ranges; threads that wait for them get `InvalidArgument`.
+    /// Cancels all submitted ranges; threads that are waiting for them get `InvalidArgument`.
     pub fn cancel_all(&self) {
         self.window.cancel_all();
     }
 
-    /// Returns whether [`RemoteFile::wait`] would return at once. Makes no progress itself.
+    /// Returns whether [`RemoteFile::wait`] would return immediately. The call itself makes no progress.
     pub fn has_ended(&self, ticket: &RangeTicket) -> bool {
         self.window.has_ended(ticket.0)
     }
 
-    /// Like [`RemoteFile::wait`], but returns at `limit` at the latest, without the bytes; returns whether the batch
-    /// has ended.
+    /// Like [`RemoteFile::wait`], but does not return the bytes, and returns at `limit` at the latest; returns whether
+    /// the batch has ended.
     pub fn wait_until(&self, ticket: &RangeTicket, limit: Instant) -> bool {
         self.window.wait_until(ticket.0, limit)
     }
@@ -280,7 +281,7 @@ impl RemoteFile {
         self.window.is_idle()
     }
 
-    /// Checks that the ranges are within the file, and that they fit into memory.
+    /// Checks that the ranges are within the file, and that their bytes fit into memory.
     fn check_to_be_held(&self, ranges: &[(u64, usize)]) -> Result<()> {
         self.check(ranges)?;
         check_room(ranges.iter().map(|(_, length)| *length)).map_err(|error| self.named(error))

@@ -1,6 +1,6 @@
 //! Opens a file: finds its location, size and version, with retries for failures that may be temporary. A file may also
-//! be opened by its first read, whose response also states size and version; its bytes then arrive one round trip
-//! earlier than after a HEAD.
+//! be opened by its first read, because the response to that also states size and version; the bytes then arrive one
+//! round trip earlier than after a HEAD.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use crate::connection::BufferedConnection;
 use crate::retry::{pause, retry_after};
 use crate::{HttpExchange, HttpResponse, HttpVersion, ReplayPolicy};
 
-/// The maximum size of a document, other than the file itself, that is read.
+/// The maximum number of bytes read of a document other than the file itself.
 pub(super) const DOCUMENT_BYTES_MAX: usize = 64 * 1024;
 
 /// The result of a request to one address.
@@ -29,7 +29,7 @@ pub(super) enum OpenOutcome {
     Elsewhere(RedirectResponse),
 }
 
-/// The reason why opening failed, and when the server allows a retry.
+/// Why opening failed, and when the server allows a retry.
 pub(super) struct OpenFailure {
     pub(super) error: Error,
     pub(super) retry_after: Option<Duration>,
@@ -87,7 +87,7 @@ pub(super) fn open_target(session: &Arc<HttpSession>, target: Box<dyn RangeTarge
     open_target_by(session, target, &mut describe_alone)
 }
 
-/// Opens the file at exactly this target, with another kind of request.
+/// Opens the file at exactly this target, using `describe` to request size and version.
 pub(super) fn open_target_by(
     session: &Arc<HttpSession>,
     target: Box<dyn RangeTarget>,
@@ -122,7 +122,7 @@ pub(super) fn by_first_byte_alone(
     alone(session, target, &mut |_| by_first_byte(session, target, traffic))
 }
 
-/// Requests with a connection permit, which `ask` may keep; retries failures that may be temporary.
+/// Calls `ask` with a connection permit, which `ask` may keep; retries after failures that may be temporary.
 pub(super) fn alone(
     session: &HttpSession,
     target: &dyn RangeTarget,
@@ -157,8 +157,8 @@ pub(super) fn try_describe(
             let size = described.header("content-length").and_then(digits);
             Ok(OpenOutcome::File(version_of(&described, (session, target), size)?))
         }
-        // Apache states no length for an empty file. Read permission need not include HEAD: a URL that was signed for
-        // GET allows nothing else.
+        // Apache states no length for an empty file. Permission to read does not necessarily include HEAD: a URL signed
+        // for GET allows nothing else.
         200..=299 | 403 | 405 | 501 => {
             drop(described);
             by_first_byte(session, target, traffic)
@@ -167,7 +167,7 @@ pub(super) fn try_describe(
     }
 }
 
-/// Takes size and version from a response with the first byte.
+/// Requests the first byte, and takes size and version from the response.
 fn by_first_byte(
     session: &HttpSession,
     target: &dyn RangeTarget,
@@ -182,7 +182,8 @@ fn by_first_byte(
         _ => return not_the_file(answer, target),
     };
     let version = version_of(&answer, (session, target), size)?;
-    // Reading the body frees the connection for the next request; but a whole file is too much to read.
+    // Read the body, to free the connection for the next request, unless the body is a whole file and too long to be
+    // worth it.
     if answer.body_bytes().is_some_and(|bytes| bytes <= DOCUMENT_BYTES_MAX as u64) {
         answer.read_document()?;
     }
@@ -242,7 +243,7 @@ pub(super) fn version_of(
     Ok(version)
 }
 
-/// A request whose response head has arrived, and is not yet consumed.
+/// A request whose response head has arrived but has not been consumed yet.
 pub struct BegunRequest {
     pub(super) request: RangeRequest,
     pub(super) connection: BufferedConnection,
@@ -256,7 +257,7 @@ struct FirstRanges<'w> {
     begun: Option<BegunRequest>,
 }
 
-/// Opens the file at a URL, or at the location to which the URL redirects, by a request for the first of the spans
+/// Opens the file at a URL, or at the location to which the URL redirects, by requesting the first of the spans
 /// `wanted`. The begun request is `None` if the file had to be opened by a HEAD after all: with HTTP/2, or because the
 /// response states no size.
 pub(super) fn open_url_reading(
@@ -274,7 +275,7 @@ pub(super) fn open_url_reading(
     Ok((source, first.begun))
 }
 
-/// Opens the file at exactly this target by a request for the first of the spans `wanted`.
+/// Opens the file at exactly this target by requesting the first of the spans `wanted`.
 pub(super) fn open_target_reading(
     session: &Arc<HttpSession>,
     target: Box<dyn RangeTarget>,
@@ -322,7 +323,7 @@ impl FirstRanges<'_> {
         let size = match answer.status() {
             200 => answer.body_bytes(),
             206 => size_of_whole(&mut answer)?,
-            // The server rejects the list or the ranges, which says nothing about the file.
+            // The server rejects the list or the ranges; this says nothing about the file itself.
             201..=299 | 400 | 413 | 414 | 416 | 431 | 494 | 501 => None,
             _ => return not_the_file(answer, target),
         };

@@ -5,14 +5,14 @@ use std::time::{Duration, Instant};
 
 use super::ServerProfile;
 
-/// The initial size of a window, also after a jump.
+/// The initial size of a window, and its size after a jump.
 const FIRST_BYTES: u64 = 256 << 10;
-/// The window size that is worth its memory on any link.
+/// The window size that is worth the memory it takes on any link.
 const USUAL_BYTES: u64 = 4 << 20;
-/// The minimum time over which a rate is measured; over a shorter time, buffers would be measured instead of the link.
+/// The minimum time over which a rate is measured; a shorter time would measure buffers instead of the link.
 const EPOCH: Duration = Duration::from_millis(5);
 
-/// The window of a reader, which grows while reads continue.
+/// The window of a reader, which grows as reads continue.
 #[derive(Debug)]
 pub(super) struct ReadPace {
     window_bytes: u64,
@@ -44,7 +44,7 @@ impl ReadPace {
         (self.window_bytes / 8).clamp(64 << 10, 2 << 20)
     }
 
-    /// Records that `bytes` were read, the last of them at `now`.
+    /// Records that `bytes` more have been read, the last of them at `now`.
     pub(super) fn read(&mut self, bytes: u64, now: Instant, learned: impl FnOnce() -> ServerProfile) {
         self.bytes += bytes;
         self.since_doubled += bytes;
@@ -75,7 +75,7 @@ impl ReadPace {
 pub(super) enum AccessPattern {
     /// The bytes after the last read, without gaps or with gaps that are small compared with the read-ahead.
     Sequential,
-    /// Reads of equal length at a constant distance.
+    /// Reads of equal length at constant distances.
     Strided { stride: u64, len: usize },
     /// Unpredictable.
     Random,
@@ -87,17 +87,17 @@ pub(super) struct ReadHistory {
     last: Option<(u64, usize)>,
     /// The distance between the last two reads.
     stride: u64,
-    /// The number of successive reads at that distance.
+    /// The number of successive reads of equal length at that distance.
     repeats: u32,
 }
 
-/// The number of equal distances that make a pattern, which takes three reads.
+/// The number of equal distances that make a pattern; two distances take three reads.
 const REPEATS: u32 = 2;
-/// Gaps of up to this size are read along with the records, because separate requests would cost more.
+/// Gaps up to this size are read along with the data around them, because separate requests would cost more.
 const GAP_BYTES: u64 = 16 << 10;
 
 impl ReadHistory {
-    /// Records a read; a jump forward of no more than `reach` still continues the last read.
+    /// Records a read; a jump forward to an offset of at most `reach` still counts as sequential.
     pub(super) fn observe(&mut self, offset: u64, len: usize, reach: u64) -> AccessPattern {
         let Some((last, last_len)) = self.last.replace((offset, len)) else {
             return if offset == 0 { AccessPattern::Sequential } else { AccessPattern::Random };
@@ -130,7 +130,7 @@ mod tests {
         let mut pace = ReadPace::new(max_bytes);
         let mut now = pace.since;
         for _ in 0..200 {
-            // At most one window arrives in a round trip.
+            // At most one window of data arrives per round trip.
             let bytes = (bytes_per_ms * round_trip_ms).min(pace.window_bytes());
             now += Duration::from_millis(round_trip_ms.max(5));
             pace.read(bytes, now, || link(round_trip_ms));

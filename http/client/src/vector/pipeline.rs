@@ -21,11 +21,11 @@ use crate::Timeouts;
 use crate::connection::{BufferedConnection, io_error};
 use crate::response::ResponseHead;
 
-/// The minimum room of a receive call for a head.
+/// The minimum buffer space when a head is received.
 const HEAD_BYTES: usize = 16 * 1024;
 
-/// The number of bytes within a response that wakes up the thread. Without it, a server that sends every part
-/// separately would wake up the thread for each segment.
+/// The number of bytes that must arrive within a response before the thread wakes up. Without this minimum, a server
+/// that sends every part separately would wake up the thread for each segment.
 const GATHERED_BYTES: u64 = 1024 * 1024;
 /// If less than this is left of a response, any byte wakes up the thread.
 const REST_BYTES: u64 = 64 * 1024;
@@ -39,7 +39,7 @@ pub(super) struct PipelinedConnection {
     head: ResponseHead,
     /// The number of complete responses since this use of the connection began.
     answered: usize,
-    /// The number of bytes that were received when the last response ended.
+    /// The number of bytes that had been received when the last response ended.
     received_bytes_before: u64,
     has_unsent: bool,
     /// Whether the server announced that it will close the connection.
@@ -85,8 +85,8 @@ impl PipelinedConnection {
         self.requests.len()
     }
 
-    /// Returns whether the connection, if it ends now, may have ended before the first request was sent: it was idle
-    /// then, and has received nothing since. Such an end is not a failure.
+    /// Returns whether the connection, if it ends now, may have been closed before the first request was sent: it was
+    /// idle then, and has received nothing since. If so, its end is not a failure.
     pub(super) fn was_idle(&self) -> bool {
         let is_first = self.requests.front().is_none_or(|request| !request.is_pipelined);
         let had_answers = self.connection.is_reused || self.answered > 0;
@@ -105,7 +105,7 @@ impl PipelinedConnection {
         self.has_unsent = true;
     }
 
-    /// Sends queued requests as far as the socket has room.
+    /// Sends queued requests as long as the socket has room.
     pub(super) fn flush(&mut self) -> Result<(), Error> {
         if self.has_unsent {
             let sent = self.connection.send_queued();
@@ -119,8 +119,8 @@ impl PipelinedConnection {
         if self.has_unsent { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN }
     }
 
-    /// Sets how many bytes wake up a waiting thread; returns whether the connection waits for many bytes, and so may
-    /// miss a few.
+    /// Sets how many bytes wake up a waiting thread; returns whether the connection waits for many bytes, so that the
+    /// arrival of a few may go unnoticed.
     pub(super) fn gather(&mut self) -> bool {
         let left = self.answer.as_ref().map_or(0, RangeResponse::bytes_left);
         let gathers = left >= REST_BYTES && self.moved.elapsed() < GATHERING_TIME;
@@ -128,8 +128,8 @@ impl PipelinedConnection {
         gathers
     }
 
-    /// Returns when to give up waiting for the other side. A server that may not support pipelining gets less time if
-    /// [`PipelinedConnection::may_be_left`].
+    /// Returns when to give up waiting for the peer. A server that may not support pipelining gets less time if
+    /// [`PipelinedConnection::may_be_left`] holds.
     pub(super) fn deadline(&self, options: &SessionOptions, server: &ServerProfile) -> Option<Instant> {
         let Timeouts { progress, first_byte, .. } = options.timeouts;
         let doubts = if server.has_overlapped { 4 } else { 1 };
@@ -142,7 +142,8 @@ impl PipelinedConnection {
         (!self.requests.is_empty()).then(|| self.moved + limit)
     }
 
-    /// Returns whether the first request was sent ahead of a response that has ended, and nothing has arrived since.
+    /// Returns whether the first request was sent before the previous response had ended, and nothing has arrived since
+    /// then.
     pub(super) fn may_be_left(&self) -> bool {
         let is_behind = self.requests.front().is_some_and(|request| request.is_pipelined);
         let is_silent = self.connection.received_bytes == self.received_bytes_before;
@@ -159,12 +160,13 @@ impl PipelinedConnection {
         !self.is_closing
     }
 
-    /// Returns whether the connection, if it ends now, ended after its first response, with requests in flight.
+    /// Returns whether the connection, if it ends now, has ended after its first response with requests still in
+    /// flight.
     pub(super) fn ends_early(&self) -> bool {
         self.answered <= 1 && self.depth() > usize::from(self.answered == 0)
     }
 
-    /// Returns the socket, to wait for it.
+    /// Returns the socket, for waiting on it.
     pub(super) fn socket(&self) -> BorrowedFd<'_> {
         self.connection.socket().as_fd()
     }
@@ -206,7 +208,7 @@ impl PipelinedConnection {
                     return Ok(RequestEvent::Pending);
                 }
                 let waited = request.sent.elapsed();
-                // The wait of a request behind others does not show how long the server takes.
+                // If a request has to wait behind others, its wait does not show how long the server takes.
                 if !request.is_pipelined {
                     self.waited = self.waited.max(waited);
                 }
@@ -224,8 +226,8 @@ impl PipelinedConnection {
         }
         match answer.advance(&mut self.connection, (request, batch, version)) {
             Ok(true) => Ok(self.finish()),
-            // The rest of a response is received if it is short, which keeps the connection; if it is long, a new
-            // connection is cheaper.
+            // If the rest of a response is short, receive it, to keep the connection; if it is long, a new connection
+            // is cheaper.
             Ok(false) if batch.has_ended() && answer.is_long() => Ok(RequestEvent::Useless),
             Ok(false) => Ok(RequestEvent::Pending),
             Err(error) => Err(cut(error, "receiving a response")).inspect_err(|error| batch.refute(error)),
@@ -242,7 +244,7 @@ impl PipelinedConnection {
         RequestEvent::of(request, answer.content)
     }
 
-    /// Stops using the connection. `keep` receives it if it accepts another request. Returns the requests in flight.
+    /// Stops using the connection. Passes it to `keep` if it accepts another request. Returns the requests in flight.
     pub(super) fn close(mut self, keep: impl FnOnce(BufferedConnection)) -> VecDeque<RangeRequest> {
         let is_clean = self.requests.is_empty() && !self.is_closing && !self.has_unsent;
         if is_clean && self.connection.has_nothing_left() {
@@ -250,7 +252,7 @@ impl PipelinedConnection {
             self.connection.set_low_water(1);
             keep(self.connection);
         }
-        // The permit is dropped last: until then, no thread opens a connection in place of this one.
+        // The permit is dropped last, so that no thread opens another connection in place of this one before then.
         self.requests
     }
 }

@@ -1,4 +1,4 @@
-//! Read-ahead of a remote file.
+//! Read-ahead for a remote file.
 
 use std::collections::VecDeque;
 use std::io::{self, Read, Seek, SeekFrom};
@@ -26,13 +26,13 @@ impl Default for ReadAhead {
 /// A program's advice about its future reads, as in `posix_fadvise`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AccessAdvice<'a> {
-    /// No advice: the reader observes the reads.
+    /// No advice: the reader detects the access pattern itself.
     Normal,
     /// Reads will be sequential, starting with the first.
     Sequential,
-    /// Nothing should be read ahead.
+    /// Reads will be in random order: nothing should be read ahead.
     Random,
-    /// These ranges (offset, length) will be read; they are requested at once, as far as memory allows.
+    /// These ranges (offset, length) will be read; they are requested immediately, as far as memory allows.
     WillNeed(&'a [(u64, usize)]),
     /// The program will not read the bytes that were read ahead.
     DontNeed,
@@ -42,13 +42,13 @@ pub enum AccessAdvice<'a> {
 /// small jumps forward.
 ///
 /// Read-ahead uses the connections of [`RemoteFile::submit`], and covers two round trips at the measured rate. A jump
-/// elsewhere cancels requests in flight, unless they are small.
+/// to another place cancels the requests in flight, unless little data is outstanding.
 pub struct RemoteReader {
     file: Arc<RemoteFile>,
     history: ReadHistory,
     pace: ReadPace,
     last_pattern: AccessPattern,
-    /// The pattern that is used instead of the observed one, unless `is_watching`.
+    /// The pattern that is used instead of the observed one, unless `is_watching` is set.
     advice: AccessPattern,
     is_watching: bool,
     pieces: VecDeque<ReadAheadPiece>,
@@ -56,7 +56,7 @@ pub struct RemoteReader {
     ahead: u64,
     max_bytes: u64,
     spare: Vec<u8>,
-    /// The position of `Read` and `Seek`.
+    /// The position used by `Read` and `Seek`.
     position: u64,
 }
 
@@ -66,8 +66,8 @@ struct ReadAheadPiece {
     ranges: Vec<(u64, usize)>,
     /// The size of the piece's memory.
     capacity_bytes: u64,
-    /// Whether the program requested the ranges explicitly: the piece is kept until it has been read completely, or is
-    /// declared unnecessary.
+    /// Whether the program requested the ranges explicitly: if so, the piece is kept until it has been read completely
+    /// or the program declares it unnecessary.
     is_asked_for: bool,
     unread_bytes: u64,
     /// Present while the ranges are in flight.
@@ -76,9 +76,9 @@ struct ReadAheadPiece {
     bytes: Vec<u8>,
 }
 
-/// Up to this number of unwanted bytes in flight are received anyway, because a new connection would cost more.
+/// Unwanted bytes in flight are received anyway, up to this number, because a new connection would cost more.
 const LET_COME_BYTES: u64 = 1 << 20;
-/// The number of records of a strided read in one request.
+/// The maximum number of records of a strided read in one request.
 const RECORDS_PER_PIECE: usize = 64;
 
 impl ReadAheadPiece {
@@ -86,7 +86,8 @@ impl ReadAheadPiece {
         self.ranges.last().map_or(0, |(offset, len)| offset + *len as u64)
     }
 
-    /// Returns the position in the piece's memory of the byte at offset `at`, and how many bytes follow it there.
+    /// Returns the position in the piece's memory of the byte at offset `at`, and the number of bytes available from
+    /// there in its range.
     fn find(&self, at: u64) -> Option<(usize, usize)> {
         let mut start = 0;
         for (offset, len) in &self.ranges {
@@ -100,12 +101,12 @@ impl ReadAheadPiece {
 }
 
 impl RemoteReader {
-    /// Creates a reader of `file`. Cost: sends nothing yet.
+    /// Creates a reader for `file`. Sends nothing yet.
     pub fn new(file: Arc<RemoteFile>, options: ReadAhead) -> Self {
         RemoteReader {
             file,
             history: ReadHistory::default(),
-            // A fifth of the memory is kept in reserve, because allocations are a quarter larger than needed.
+            // Reserve a fifth of the memory, because allocations are a quarter larger than needed.
             pace: ReadPace::new(options.max_bytes / 5 * 4),
             last_pattern: AccessPattern::Random,
             advice: AccessPattern::Random,
@@ -145,8 +146,8 @@ impl RemoteReader {
     }
 
     /// Reads from `offset` until `buffer` is full or the file ends; returns the number of bytes read. Errors: as
-    /// [`RemoteFile::read_at`]. Cost: a copy if the bytes were read ahead, otherwise one request; the next read-ahead
-    /// is sent before waiting for the bytes.
+    /// [`RemoteFile::read_at`]. Cost: one copy if the bytes were read ahead, otherwise one request; the next read-ahead
+    /// requests are sent before waiting for the bytes.
     pub fn read_at(&mut self, offset: u64, buffer: &mut [u8]) -> Result<usize> {
         let there = self.file.size_bytes().saturating_sub(offset);
         let count = buffer.len().min(usize::try_from(there).unwrap_or(usize::MAX));
@@ -214,7 +215,7 @@ impl RemoteReader {
         }
     }
 
-    /// Returns whether the byte at `at` was requested, or nothing was requested at all.
+    /// Returns whether the byte at `at` has been requested, or read-ahead begins exactly there.
     fn is_contiguous_until_ahead(&self, at: u64) -> bool {
         self.ahead == at || self.pieces.iter().any(|piece| piece.find(at).is_some())
     }
@@ -294,7 +295,7 @@ impl RemoteReader {
         }
     }
 
-    /// Reads at `at` from the piece that contains it, or from the file; returns the bytes read.
+    /// Reads at `at` from the piece that contains it, or from the file; returns the number of bytes read.
     fn read_piece(&mut self, at: u64, buffer: &mut [u8]) -> Result<usize> {
         let found = |(index, piece): (usize, &ReadAheadPiece)| piece.find(at).map(|place| (index, place));
         let Some((index, (start, len))) = self.pieces.iter().enumerate().find_map(found) else {
@@ -303,7 +304,7 @@ impl RemoteReader {
         let piece = &mut self.pieces[index];
         if let Some(ticket) = piece.ticket.take() {
             piece.bytes = self.file.wait(ticket)?.bytes;
-            // Ranges that were requested again may have needed more memory than was counted.
+            // The memory may be larger than was accounted for, for example if ranges were requested again.
             piece.bytes.shrink_to(usize::try_from(piece.capacity_bytes).unwrap_or(usize::MAX));
         }
         let count = len.min(buffer.len());
@@ -328,7 +329,7 @@ impl RemoteReader {
         if room < buffer.len().min(CHUNK_BYTES) {
             self.give_up(|_| true);
         }
-        // The request is sent after the requests in flight, on the same connection: there may be no other available.
+        // Submit the request behind those in flight, on the same connection: no other connection may be available.
         let count = buffer.len().min(room.max(CHUNK_BYTES));
         let ticket = self.file.submit(&[(at, count)], Vec::new())?;
         buffer[..count].copy_from_slice(&self.file.wait(ticket)?.bytes);
@@ -379,7 +380,7 @@ impl Read for RemoteReader {
 }
 
 impl Seek for RemoteReader {
-    /// Sets the position. Costs nothing: only reads move the window.
+    /// Sets the position. Costs nothing: only reads move the read-ahead window.
     fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
         let position = match to {
             SeekFrom::Start(offset) => Some(offset),

@@ -1,6 +1,6 @@
-//! Follows redirections, within limits. The session remembers permanent ones. Redirections of one user, which may
-//! contain signed URLs, are never used for another user. Small documents, with the relevant headers of their responses,
-//! are also fetched this way.
+//! Follows redirections, up to a limit. The session remembers permanent ones. Redirections received for one user, which
+//! may contain signed URLs, are never used for another user. Small documents are also fetched this way, along with the
+//! relevant headers of their responses.
 
 use std::sync::Arc;
 
@@ -25,7 +25,7 @@ pub(crate) struct RedirectResponse {
 }
 
 impl RedirectResponse {
-    /// Returns the redirection in this status and `Location`, if it is one.
+    /// Returns the redirection that this status and `Location` express, if they do.
     pub(crate) fn of(status: u16, location: Option<&str>) -> Option<Self> {
         let location = location.filter(|_| matches!(status, 301 | 302 | 303 | 307 | 308))?;
         Some(RedirectResponse { status, location: location.trim().to_owned() })
@@ -45,7 +45,7 @@ pub(crate) struct RedirectRoute {
     pub(crate) file: WebFile,
     /// The addresses before this one.
     passed: Vec<WebFile>,
-    /// Whether a step of the route was remembered, rather than received.
+    /// Whether any step of the route was remembered rather than just received.
     is_recalled: bool,
 }
 
@@ -66,8 +66,8 @@ impl RedirectRoute {
     }
 
     /// Follows a redirection. If the scheme, host or port changes, the session's credentials are not sent to the new
-    /// address, nor to any address after it. Errors: `BadResponse`, with the whole route, for an invalid URL, a cycle,
-    /// too many steps, or a step from TLS to plain HTTP.
+    /// address or to any later one. Errors: `BadResponse`, with the whole route, for an invalid URL, a loop, too many
+    /// steps, or a step from TLS to plain HTTP.
     pub(crate) fn follow(&mut self, moved: &RedirectResponse) -> Result<()> {
         let (from, told) = (self.file.url(), self.session.clone());
         self.step(&moved.location)?;
@@ -109,13 +109,13 @@ impl RedirectRoute {
             return Err(self.refused(&why));
         }
         if ours != theirs {
-            // The credentials are for the host that the user named, not for one that it redirects to.
+            // The credentials are for the host that the user named, not for a host that it redirects to.
             self.session = self.session.without_credentials();
         }
         let next = next.authorized(&self.session.options)?;
         let is_circle = self.file.url() == next.url() || self.passed.iter().any(|p| p.url() == next.url());
         self.passed.push(std::mem::replace(&mut self.file, next));
-        // Remembered steps have led here, and would lead the next read here as well.
+        // Remembered steps may have led here, and would lead the next read here as well.
         if is_circle || self.passed.len() > HOPS_MAX {
             self.forget();
         }
@@ -144,7 +144,7 @@ impl RedirectRoute {
         file.is_some_and(|file| file.url() == self.file.url())
     }
 
-    /// Forgets the steps of this route, so that the next request goes through the servers again.
+    /// Forgets the remembered steps of this route, so that the next request asks the servers again.
     pub(super) fn forget(&self) {
         for session in [&self.start, &self.start.without_credentials()] {
             let mut known = session.moved();
@@ -170,7 +170,7 @@ impl RedirectRoute {
     }
 }
 
-/// The relevant parts of a response.
+/// The relevant parts of the response for a small document.
 #[derive(Debug, Default)]
 pub(crate) struct LinkDocument {
     /// The final URL, which is the base of relative URLs in the response.
@@ -183,8 +183,8 @@ pub(crate) struct LinkDocument {
     pub(crate) body: Option<Vec<u8>>,
 }
 
-/// Requests `url`, or the location it redirects to, once; reads the body if `wants_body` accepts the head. Errors: as
-/// [`super::RemoteFile::open`]; `EntityTooLarge` for more than `limit_bytes`.
+/// Requests `url`, or the location it redirects to, without retries; reads the body if `wants_body` accepts the head.
+/// Errors: as [`super::RemoteFile::open`]; `EntityTooLarge` for more than `limit_bytes`.
 pub(crate) fn fetch(
     session: &Arc<HttpSession>,
     url: &str,
@@ -199,8 +199,8 @@ pub(crate) fn fetch(
         let mut answer = ask(&route.session, &route.file, &ReadCounts::default(), method, &headers)
             .map_err(|error| route.named("open", error))?;
         if let Some(moved) = RedirectResponse::of(answer.status(), answer.header("location")) {
-            // The next step takes its own permit: threads that each hold one permit and wait for another would
-            // deadlock.
+            // Drop the permit, because the next step takes its own: threads that each hold one permit and wait for
+            // another would deadlock.
             drop(answer);
             drop(_permit);
             route.follow(&moved).map_err(|error| route.named("open", error))?;

@@ -15,7 +15,7 @@ pub(super) type BatchId = u64;
 #[derive(Default)]
 pub(super) struct SpanQueue {
     spans: VecDeque<(BatchId, Range<u64>)>,
-    /// The list of ranges last written, kept for its capacity.
+    /// The list of ranges last written, kept to reuse its capacity.
     list: Vec<u8>,
 }
 
@@ -30,11 +30,11 @@ pub(super) struct RangeRequest {
     /// The length of the list of ranges.
     pub(super) list_bytes: usize,
     pub(super) sent: Instant,
-    /// Whether another request was in flight on the same connection.
+    /// Whether another request was in flight on the same connection when this one was queued.
     pub(super) is_pipelined: bool,
     /// Whether the request was sent together with the previous one.
     pub(super) came_along: bool,
-    /// The time until the head of the response arrived.
+    /// How long the head of the response took to arrive.
     pub(super) waited: Option<Duration>,
 }
 
@@ -48,7 +48,7 @@ impl SpanQueue {
         self.spans.len()
     }
 
-    /// Appends spans in their order.
+    /// Appends spans in the given order.
     pub(super) fn push(&mut self, batch: BatchId, spans: impl IntoIterator<Item = Range<u64>>) {
         self.spans.extend(spans.into_iter().map(|span| (batch, span)));
     }
@@ -83,13 +83,13 @@ impl SpanQueue {
         while let Some((_, next)) = self.spans.front().filter(|(of, _)| *of == batch) {
             let Some(last) = request.spans.last_mut() else { break };
             let gap = next.start.checked_sub(last.end).filter(|gap| *gap <= gap_bytes);
-            // A server without range support sends the whole file for every request, so a single request is for
-            // everything.
+            // A server that does not support ranges sends the whole file for every request, so put everything into a
+            // single request.
             if request.bytes + (next.end - next.start) > room_bytes && !server.ignores_ranges {
                 break;
             }
             if gap.is_none() {
-                // The range is written only now, because its end moves if adjacent spans are joined.
+                // Write the range only now, because its end moves while adjacent spans are joined.
                 push_range(&mut self.list, last);
                 let is_full = request.spans.len() >= server.ranges_per_request
                     || self.list.len() + RANGE_BYTES_MAX > server.list_bytes;
@@ -116,14 +116,14 @@ impl SpanQueue {
 const RANGE_BYTES_MAX: usize = 42;
 
 impl RangeRequest {
-    /// Drops spans beyond the end of a file of `size_bytes`, which no server sends.
+    /// Drops what lies beyond the end of a file of `size_bytes`, because no server sends it.
     pub(super) fn cut_at(&mut self, size_bytes: u64) {
         self.spans.retain(|span| span.start < size_bytes);
         self.spans.iter_mut().for_each(|span| span.end = span.end.min(size_bytes));
         self.bytes = self.spans.iter().map(|span| span.end - span.start).sum();
     }
 
-    /// Returns whether the request includes a byte of `range`.
+    /// Returns whether the request includes any byte of `range`.
     pub(super) fn wants_of(&self, range: &Range<u64>) -> bool {
         let next = self.spans.partition_point(|span| span.end <= range.start);
         self.spans.get(next).is_some_and(|span| span.start < range.end)

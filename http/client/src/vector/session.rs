@@ -1,4 +1,4 @@
-//! The resources that reads of many files share: connections, their limit, and the handling of failures.
+//! The resources that reads of many files share: connections, their limit, and the policy for failures.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -24,16 +24,16 @@ pub struct SessionOptions {
     /// The proxies.
     pub proxies: ProxySettings,
     /// The minimum time that a server has to respond to the second of two requests sent together, if it has never
-    /// answered such a pair. After that time the request is sent again, and requests are no longer sent together to
-    /// this server. If 4 times the wait for the first response is longer, that is the limit. Either limit is multiplied
+    /// answered such a pair. After that time, the request is sent again, and requests are no longer sent together to
+    /// this server. The limit is 4 times the wait for the first response if that is longer. Either limit is multiplied
     /// by 4 if the server has already answered a request that was sent before its previous response had ended.
     pub patience: Duration,
     /// The maximum number of connections to one origin at the same time, at least 1.
     pub connections_per_origin: usize,
-    /// The maximum number of outstanding bytes of one file; a larger request is sent alone.
+    /// The maximum number of outstanding bytes per file; a larger request is sent alone.
     pub window_bytes: u64,
-    /// The deadline of a whole operation: opening, a call that waits, a batch from its submission, a copy. No attempt
-    /// begins after it.
+    /// The time limit for a whole operation: an open, a call that waits, a batch (from its submission), or a copy. No
+    /// attempt begins after it has passed.
     pub deadline: Option<Duration>,
     /// The maximum number of retries without any bytes arriving in between.
     pub max_retries: u32,
@@ -63,7 +63,7 @@ pub struct HttpSession {
     pub(crate) options: SessionOptions,
     pub(crate) http: Arc<HttpClient>,
     in_use: Arc<OpenConnections>,
-    /// Permanent redirections by URL, as received with these credentials.
+    /// Permanent redirections, by URL, that were received with these credentials.
     moved: Mutex<HashMap<String, String>>,
     /// A session without credentials, created when a redirection leads to another host.
     stranger: OnceLock<Arc<HttpSession>>,
@@ -75,7 +75,7 @@ struct OpenConnections {
     freed: Condvar,
 }
 
-/// The right to use one of an origin's connections; dropping the permit returns it.
+/// The right to use one of an origin's connections; dropping the permit gives that right back.
 pub(crate) struct ConnectionPermit {
     origin: Origin,
     in_use: Arc<OpenConnections>,
@@ -91,8 +91,8 @@ impl HttpSession {
         HttpSession::over(Arc::new(http), options)
     }
 
-    /// Creates a session over another client's connections; ignores the options for TLS and proxies, and the HTTP
-    /// version must match the connections.
+    /// Creates a session that uses another client's connections. The options for TLS and proxies are ignored, and the
+    /// HTTP version must match that of the connections.
     pub fn over(http: Arc<HttpClient>, options: SessionOptions) -> Self {
         HttpSession {
             http,
@@ -103,8 +103,8 @@ impl HttpSession {
         }
     }
 
-    /// Returns the same session without credentials, and with separate connections, none of which was opened with
-    /// credentials. Used for other origins that a server redirects to.
+    /// Returns the counterpart of this session without credentials. It has separate connections, none of which was
+    /// opened with credentials, and is used when a server redirects to another origin.
     pub(super) fn without_credentials(self: &Arc<Self>) -> Arc<HttpSession> {
         if self.options.credentials.is_none() {
             return self.clone();
@@ -128,7 +128,7 @@ impl HttpSession {
         RetryBudget::new(self.options.max_retries, self.until())
     }
 
-    /// Returns a permit, if one is available at once.
+    /// Returns a permit if one is available without waiting.
     pub(super) fn try_permit(&self, origin: &Origin) -> Option<ConnectionPermit> {
         self.take_permit(&mut self.in_use.locked(), origin)
     }
@@ -183,7 +183,7 @@ impl Drop for ConnectionPermit {
         if let Some(count) = self.in_use.locked().get_mut(&self.origin) {
             *count -= 1;
         }
-        // Waiting threads may want connections to other origins.
+        // Wake all waiting threads, because some may be waiting for connections to other origins.
         self.in_use.freed.notify_all();
     }
 }

@@ -9,21 +9,21 @@ pub(super) trait FragmentSink: Send {
     /// Returns `len` bytes at `place`.
     fn slice(&mut self, place: FragmentPosition, len: usize) -> &mut [u8];
 
-    /// Returns the given number of bytes at each of `places`, which do not overlap. Returns memory at the first place,
-    /// and at as many further places as can be borrowed together with it.
+    /// Returns the given number of bytes at each of `places`, which do not overlap: at the first place, and at as many
+    /// further places as can be borrowed together with it.
     fn slices(&mut self, places: &[(FragmentPosition, usize)]) -> Vec<&mut [u8]>;
 
-    /// Called after `len` bytes were written at `place`.
+    /// Called after `len` bytes have been written at `place`.
     fn arrived(&mut self, _place: FragmentPosition, _len: usize) {}
 
     /// Copies the bytes received for one fragment into another.
     fn copy(&mut self, duplicate: &DuplicateBytes);
 }
 
-/// Memory of the caller that is filled in the background, piece by piece. It is dropped as soon as no more bytes will
+/// The caller's memory, which is filled in the background, piece by piece. It is dropped as soon as no more bytes will
 /// be written to it.
 pub trait FragmentMemory: Send {
-    /// Returns `len` bytes of fragment number `fragment`, from its byte `within` on.
+    /// Returns `len` bytes of fragment number `fragment`, starting at its byte `within`.
     fn slice(&mut self, fragment: usize, within: usize, len: usize) -> &mut [u8];
 
     /// Returns memory at several places (fragment, offset within it, length) that do not overlap: at the first place,
@@ -37,10 +37,10 @@ pub trait FragmentMemory: Send {
             .collect()
     }
 
-    /// Called after `len` bytes of fragment number `fragment` were received, from its byte `within` on.
+    /// Called after `len` bytes of fragment number `fragment`, starting at its byte `within`, have been received.
     fn arrived(&mut self, _fragment: usize, _within: usize, _len: usize) {}
 
-    /// Copies `len` bytes of a fragment into another; a place is a fragment's number and an offset in it.
+    /// Copies `len` bytes from one fragment to another; `from` and `to` are a fragment's number and an offset in it.
     fn copy(&mut self, from: (usize, usize), to: (usize, usize), len: usize);
 }
 
@@ -98,7 +98,7 @@ impl FragmentSink for BatchMemory {
     }
 }
 
-/// A wanted range, and the memory for it.
+/// A range to read, and the memory for it.
 #[derive(Debug)]
 pub struct Fragment<'a> {
     /// The offset of the first byte in the file.
@@ -118,7 +118,7 @@ impl FragmentSink for &mut [Fragment<'_>] {
         let mut current: Option<(usize, usize, &mut [u8])> = None;
         for (place, len) in places {
             if current.as_ref().is_none_or(|(fragment, ..)| *fragment != place.fragment) {
-                // Fragments before the last one cannot be borrowed again.
+                // Fragments that the iterator has passed cannot be borrowed again.
                 let next = fragments.find(|(fragment, _)| *fragment == place.fragment);
                 current = next.map(|(fragment, next)| (fragment, 0, &mut *next.buffer));
             }
@@ -140,14 +140,14 @@ impl FragmentSink for &mut [Fragment<'_>] {
     }
 }
 
-/// The minimum size of memory that is requested in huge pages.
+/// The minimum size of a buffer for which huge pages are requested.
 const HUGE_BYTES: usize = 4 << 20;
 
 /// Memory returned by callers, for the next batch that receives bytes.
 pub(super) type SpareMemory = Arc<Mutex<Vec<Vec<u8>>>>;
 
 /// One buffer for all fragments, one after the other in the requested order. It is allocated when the first byte
-/// arrives: if many batches are in flight, most of them have not received anything yet.
+/// arrives: when many batches are in flight, most of them have not received anything yet.
 pub(super) struct FragmentArena {
     pub(super) bytes: Vec<u8>,
     /// The total size of the fragments.
@@ -158,7 +158,8 @@ pub(super) struct FragmentArena {
 }
 
 impl FragmentArena {
-    /// Returns memory for `ranges` (offset, length). Takes it from `spares` if possible; their content is lost.
+    /// Returns an arena for `ranges` (offset, length). Its memory is taken from `spares` if possible, whose content is
+    /// lost.
     pub(super) fn new(ranges: &[(u64, usize)], spares: &SpareMemory) -> Self {
         let mut total = 0;
         let after = |(_, len): &(u64, usize)| {
@@ -185,8 +186,9 @@ impl FragmentArena {
     }
 }
 
-/// Allocates memory with some spare room, so that it also fits the next batch if that is a little larger. The system
-/// provides memory that is already zeroed, and most of its cost is the first access; the spare room is not accessed.
+/// Allocates memory with some spare room, so that it also fits the next batch if that is a little larger. The spare
+/// room costs little: the system provides memory that is already zeroed, most of the cost of memory is its first
+/// access, and the spare room is not accessed.
 fn fresh(bytes: usize) -> Vec<u8> {
     let mut memory = vec![0; bytes + bytes / 4];
     if bytes >= HUGE_BYTES {

@@ -14,16 +14,16 @@ use super::redirect::{RedirectResponse, RedirectRoute};
 use super::{HttpSession, WebFile};
 use crate::Origin;
 
-/// The file that all readers share.
+/// The source of a file, shared by all of its readers.
 pub(super) struct ReadSource {
-    /// The version when the file was opened.
+    /// The version that existed when the file was opened.
     pub(super) version: FileVersion,
     pub(super) traffic: ReadCounts,
     /// The session and URL that the caller named; `None` for a file at a single target.
     door: Option<(Arc<HttpSession>, WebFile)>,
     /// The location from which the file is read now.
     place: Mutex<Arc<SourceLocation>>,
-    /// Whether the caller got any bytes. If so, bytes from another location must be of the same version.
+    /// Whether the caller has received any bytes. If so, bytes from another location must be of the same version.
     pub(super) is_begun: AtomicBool,
 }
 
@@ -33,7 +33,7 @@ pub(super) struct SourceLocation {
     pub(super) target: Box<dyn RangeTarget>,
     /// The version, with the validators of the server at this location.
     pub(super) version: FileVersion,
-    /// The base of redirections, if they are allowed.
+    /// The base URL of redirections, if they are allowed.
     file: Option<WebFile>,
 }
 
@@ -45,12 +45,12 @@ pub(super) struct ReadCounts {
 }
 
 impl ReadSource {
-    /// Returns the file at the end of a route.
+    /// Creates the source for the file at the end of a route.
     pub(super) fn of_url(route: &RedirectRoute, version: FileVersion, traffic: ReadCounts) -> Self {
         ReadSource::new(SourceLocation::of_url(route, version), Some(route.door()), traffic)
     }
 
-    /// Returns the file at this single target.
+    /// Creates the source for a file at this single target.
     pub(super) fn of_target(
         session: &Arc<HttpSession>,
         target: Box<dyn RangeTarget>,
@@ -82,8 +82,8 @@ impl ReadSource {
 
     /// Follows the redirection of a GET by a server that responds to HEAD itself. All readers of the file use the new
     /// location, for the lifetime of the file. Requests the first byte at the new location, to learn that server's
-    /// validators. `has_bytes` states that the caller got bytes from `from`. Errors: as of opening, with the route;
-    /// `PreconditionFailed` for another version.
+    /// validators. `has_bytes` says that the caller has received bytes from `from`. Errors: as for opening, with the
+    /// route; `PreconditionFailed` for a different version.
     pub(super) fn follow(
         &self,
         from: &Arc<SourceLocation>,
@@ -113,7 +113,7 @@ impl ReadSource {
         Ok(current.clone())
     }
 
-    /// Returns whether locating the file again may help after an error of `from`: a redirection led to `from`, and
+    /// Returns whether locating the file again may help after an error from `from`: a redirection led to `from`, and
     /// access has been lost since, for example because a signature has expired.
     pub(super) fn may_be_elsewhere(&self, from: &SourceLocation, error: &Error) -> bool {
         let is_led =
@@ -124,12 +124,12 @@ impl ReadSource {
 
     /// Locates the file again from the URL that the caller named, because `from` refuses access. All readers of the
     /// file use the new location. Remembered redirections that led to `from` are also requested again. Errors: as
-    /// [`ReadSource::follow`]; `PreconditionFailed` if the version differs from `from`'s, whether or not the caller got
-    /// bytes. Cost: one request (the first byte), and one for each redirection.
+    /// [`ReadSource::follow`]; `PreconditionFailed` if the version differs from `from`'s, whether or not the caller has
+    /// received any bytes. Cost: one request (for the first byte), plus one per redirection.
     pub(super) fn ask_again(&self, from: &Arc<SourceLocation>) -> Result<Arc<SourceLocation>> {
         let mut current = self.locked();
         if !Arc::ptr_eq(&current, from) {
-            // Another thread has already located the file.
+            // Another thread has already located the file again.
             current.check_is_of(&from.version)?;
             return Ok(current.clone());
         }
@@ -196,24 +196,26 @@ impl SourceLocation {
         })
     }
 
-    /// Returns the error of a refusal, without the name of the file.
+    /// Returns the error for a refusal, without the name of the file.
     pub(super) fn refusal(&self, status: u16, location: Option<&str>, document: &[u8]) -> Error {
         self.target.refusal(status, location, document)
     }
 }
 
-/// The method that limits requests to one version of a file.
+/// How requests are limited to one version of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum VersionPin {
-    /// By `If-Range`: for another version, the server sends the whole file.
+    /// By `If-Range`: if the file has a different version, the server sends the whole file.
     IfRange,
-    /// By `If-Match`: the server refuses the request if the file has another version. For S3, which does not support `If-Range`.
+    /// By `If-Match`: if the file has a different version, the server refuses the request. For S3, which does not
+    /// support `If-Range`.
     IfMatch,
 }
 
-/// A resource with an address and ranges. The target holds the credentials: `write_head` adds whatever a request needs.
+/// A resource that has an address and can be read in ranges. The target holds the credentials: `write_head` adds
+/// whatever a request needs.
 pub trait RangeTarget: Send + Sync {
-    /// Returns the origin of its connections.
+    /// Returns the origin to connect to.
     fn origin(&self) -> &Origin;
 
     /// Adds the operation and the resource to an error, without secrets.
@@ -222,10 +224,10 @@ pub trait RangeTarget: Send + Sync {
     /// Returns how requests are limited to one version.
     fn pin(&self) -> VersionPin;
 
-    /// Returns whether a request for several ranges is worth trying on an unknown server.
+    /// Returns whether a request for several ranges is worth trying if the server is unknown.
     fn may_know_many_ranges(&self) -> bool;
 
-    /// Appends a request line, all headers (`headers` among them, names in lower case) and the empty line.
+    /// Appends a request line, all headers (including `headers`, whose names are in lower case) and the empty line.
     fn write_head(&self, method: &'static str, headers: &[(&str, &str)], head: &mut Vec<u8>);
 
     /// Returns the error that a response with a status of 300 or above reports.
@@ -243,7 +245,7 @@ pub struct FileVersion {
     pub last_modified: Option<String>,
     /// The values of `Link` headers, which may name replicas (RFC 6249).
     pub(crate) links: Vec<String>,
-    /// Whether the last change is so old that a second change cannot have the same time.
+    /// Whether the last change is old enough that a second change cannot have the same time.
     is_settled: bool,
 }
 
@@ -259,7 +261,7 @@ impl FileVersion {
         FileVersion { size_bytes, etag, last_modified, links: Vec::new(), is_settled }
     }
 
-    /// Creates a version of this size and strong ETag, given without its quotes.
+    /// Creates a version with this size and this strong ETag, given without its quotes.
     pub fn tagged(size_bytes: u64, etag: &str) -> Self {
         let etag = (!etag.is_empty()).then(|| format!("\"{etag}\""));
         FileVersion { size_bytes, etag, last_modified: None, links: Vec::new(), is_settled: false }
@@ -278,7 +280,8 @@ impl FileVersion {
     }
 
     /// Checks that a response with these validators is of this version. A response without validators passes, unless
-    /// `must_prove`: a response with the whole file may also mean that the server has another version.
+    /// `must_prove` is set: if the server sends the whole file, for example, that may mean that it has a different
+    /// version.
     pub(super) fn check(
         &self,
         etag: Option<&str>,
@@ -299,7 +302,7 @@ impl FileVersion {
         }
     }
 
-    /// Checks that a response about a file of this size can be of this version.
+    /// Checks that a response that states this size can be of this version.
     pub(super) fn check_size(&self, size_bytes: Option<u64>) -> Result<(), Error> {
         match size_bytes {
             Some(size) if size != self.size_bytes => {

@@ -39,7 +39,7 @@ pub(super) struct MultiplexedConnection {
     connection: BufferedConnection,
     /// Streams, in the order of their requests.
     streams: VecDeque<RequestStream>,
-    /// Outcomes of streams that are not reported yet.
+    /// Outcomes of streams that have not been reported yet.
     events: VecDeque<RequestEvent>,
     /// The number of complete responses since this use of the connection began.
     answered: usize,
@@ -100,7 +100,7 @@ impl MultiplexedConnection {
     /// Opens as many streams as the server allows, and sends.
     pub(super) fn flush(&mut self) -> Result<(), Error> {
         let Some(http2) = self.connection.as_http2() else { return Ok(()) };
-        // If the connection has ended, that is reported once everything received has been processed.
+        // If the connection has ended, report that only once everything received has been processed.
         let can_send = http2.end().is_none() && http2.takes_more();
         for stream in self.streams.iter_mut().filter(|_| can_send) {
             let StreamState::Unsent(head) = &stream.state else { continue };
@@ -118,8 +118,8 @@ impl MultiplexedConnection {
         if is_blocked { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN }
     }
 
-    /// Returns when to give up waiting. The first stream's timeout begins when it becomes the first, so that a server
-    /// that responds to requests one by one does not exceed it.
+    /// Returns when to give up waiting. The first stream's timeout begins when it becomes the first, so that it also
+    /// suffices for a server that responds to requests one by one.
     pub(super) fn deadline(&self, timeouts: &Timeouts) -> Option<Instant> {
         let front = self.streams.front()?;
         let limit = match front.state {
@@ -219,10 +219,11 @@ impl MultiplexedConnection {
         }
     }
 
-    /// Returns why a stream ended, from its error; `None` if the connection has ended.
+    /// Returns why a stream ended, according to its error; `None` if the connection has ended.
     fn broken(&mut self, error: h2::Error) -> Option<StreamEnd> {
         let is_refused = error.is_reset() && error.reason() == Some(h2::Reason::REFUSED_STREAM);
-        // A server that shuts down states which streams it will not process, and may close at once.
+        // A server that is shutting down states which streams it will not process, and may close the connection at
+        // once.
         if error.is_remote() && (error.is_go_away() || is_refused) {
             if is_refused {
                 self.depth_max = self.depth_max.min(self.streams.len() - 1).max(1);
@@ -236,7 +237,8 @@ impl MultiplexedConnection {
         Some(StreamEnd::Failed(Error::new(ErrorKind::Unavailable, detail).caused_by(error)))
     }
 
-    /// Handles a request that the server did not process. This is not a failure if the server processes other requests.
+    /// Handles a request that the server did not process. This is not a failure as long as the server processes other
+    /// requests.
     fn unseen(&mut self, why: &str) -> StreamEnd {
         self.refusals += 1;
         let is_used = self.answered > 0 || self.connection.is_reused || self.streams.len() > 1;
@@ -254,7 +256,7 @@ impl MultiplexedConnection {
         if is_clean {
             keep(self.connection);
         }
-        // The permit is dropped last: until then, no thread opens a connection in place of this one.
+        // The permit is dropped last, so that no thread opens another connection in place of this one before then.
         requests
     }
 }
@@ -263,7 +265,7 @@ fn cut(error: io::Error, doing: &str) -> Error {
     io_error(error, doing, "nothing arrived in time")
 }
 
-/// Up to this number of unwanted bytes are received, instead of cancelling the stream.
+/// Up to this number of unwanted bytes are received rather than cancelling the stream.
 const LET_COME_BYTES: u64 = 256 << 10;
 
 /// A request in flight.
@@ -275,7 +277,7 @@ pub(super) struct RequestStream {
     news: Arc<StreamNews>,
 }
 
-/// Whether something may have happened on a stream since the last check. This avoids checking every stream, of which a
+/// Whether something may have happened on a stream since the last check. This avoids checking every stream, because a
 /// connection may have hundreds.
 struct StreamNews(AtomicBool);
 
@@ -289,7 +291,7 @@ pub(super) enum StreamState {
     /// The head, in HTTP/1.1's form.
     Unsent(Vec<u8>),
     Waiting(ResponseFuture),
-    /// The body is arriving, with the number of its remaining bytes, if known.
+    /// The body is arriving; the number of its remaining bytes, if known.
     Receiving(RecvStream, ResponseContent, Option<u64>),
 }
 
@@ -307,8 +309,8 @@ impl RequestStream {
         RequestStream { request, state: StreamState::Unsent(head), moved: Instant::now(), news }
     }
 
-    /// Processes received data until the response has ended, or no more data has arrived. Errors: the reason why the
-    /// stream ended early.
+    /// Processes received data until the response has ended, or no more data has arrived. Errors: why the stream ended
+    /// early.
     pub(super) fn step<S: FragmentSink>(
         &mut self,
         batch: Option<&mut FragmentBatch<S>>,
@@ -366,7 +368,7 @@ impl RequestStream {
             if content.is_whole() && self.request.spans.len() > 1 && !is_cheap(version, batch) {
                 return Ok(StreamStep::Ended(StreamEnd::Whole));
             }
-            // The rest is received if it is short, instead of cancelled: it is most likely in flight already.
+            // If the rest is short, receive it instead of cancelling the stream: it is most likely in flight already.
             let is_long = left.unwrap_or(content.data_left()) > LET_COME_BYTES;
             if (batch.has_ended() && is_long) || content.is_enough() {
                 return Ok(if content.is_enough() {

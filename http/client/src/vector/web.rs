@@ -19,20 +19,20 @@ pub struct WebFile {
     shown: String,
     /// The value of the `Authorization` header.
     authorization: Option<String>,
-    /// Whether credentials may exist that are not sent because the server has no TLS.
+    /// Whether there may be credentials that are not sent because the server does not use TLS.
     is_withheld: bool,
 }
 
 impl WebFile {
-    /// Parses a URL; percent-encodes characters that are not allowed in a request line, and drops a fragment. Refuses a
-    /// password in the URL. Errors: `InvalidArgument`.
+    /// Parses a URL; percent-encodes characters that are not allowed in a request line, and drops the fragment, if any.
+    /// Rejects a URL that contains a password. Errors: `InvalidArgument`.
     pub fn parse(url: &str) -> Result<Self> {
         let url = url.split('#').next().unwrap_or_default();
         let scheme_end = url.find("://").map_or(0, |at| at + 3);
         let path_start = url[scheme_end..].find(['/', '?']).map_or(url.len(), |at| scheme_end + at);
         let (base, rest) = url.split_at(path_start);
         if base.contains('@') {
-            // A password would be visible in process lists, histories and logs.
+            // A password would be visible in process lists, shell histories and logs.
             let detail = "an address with a user or password is not accepted; write them into ~/.netrc, as in: machine \
                           HOST login USER password PASSWORD";
             return Err(Error::new(ErrorKind::InvalidArgument, detail));
@@ -45,7 +45,7 @@ impl WebFile {
         Ok(WebFile { authority, origin, path, shown, authorization: None, is_withheld: false })
     }
 
-    /// Returns the file with the credentials for its host. Errors: from unusable credentials.
+    /// Returns the file with the credentials for its host. Errors: those of unusable credentials.
     pub(crate) fn authorized(mut self, options: &SessionOptions) -> Result<Self> {
         let SessionOptions { credentials, proxies, .. } = options;
         let said = credentials.authorization(&self.origin, proxies);
@@ -54,7 +54,7 @@ impl WebFile {
         Ok(self)
     }
 
-    /// Returns the URL, with any secrets in the query.
+    /// Returns the URL, including any secrets in its query.
     pub(crate) fn url(&self) -> String {
         format!("{}{}", self.origin, self.path)
     }

@@ -1,5 +1,5 @@
 //! Batches that run in the background, on shared connections. There is no extra thread: a thread that waits for one
-//! batch makes progress for all of them.
+//! batch drives all of them.
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
@@ -20,14 +20,14 @@ use super::source::ReadSource;
 pub(super) struct BatchWindow {
     source: Arc<ReadSource>,
     state: Mutex<WindowState>,
-    /// Signals that a batch has ended, or that no thread drives the engine any more.
+    /// Signals that a batch has ended, or that no thread is driving the engine any longer.
     changed: Condvar,
 }
 
 #[derive(Default)]
 struct WindowState {
     next_id: BatchId,
-    /// The engine; `None` while a thread drives and therefore holds it.
+    /// The engine; `None` while a thread is driving it, and therefore holds it.
     engine: Option<BatchEngine<BatchMemory>>,
     is_driven: bool,
     /// Batches submitted while a thread was driving.
@@ -51,7 +51,7 @@ impl BatchWindow {
         BatchWindow { source, state: Mutex::default(), changed: Condvar::new() }
     }
 
-    /// Adds a batch, and sends as many of its requests as can be sent at once.
+    /// Adds a batch, and sends as many of its requests as possible without blocking.
     pub(super) fn submit(&self, batch: FragmentBatch<BatchMemory>) -> BatchId {
         let mut state = self.locked();
         let id = state.next_id();
@@ -72,7 +72,7 @@ impl BatchWindow {
         id
     }
 
-    /// Returns whether the batch has ended. Makes no progress itself.
+    /// Returns whether the batch has ended. The call itself makes no progress.
     pub(super) fn has_ended(&self, id: BatchId) -> bool {
         self.locked().ended.contains_key(&id)
     }
@@ -85,12 +85,12 @@ impl BatchWindow {
             && state.engine.as_ref().is_none_or(BatchEngine::is_idle)
     }
 
-    /// Cancels a batch, whether it has ended or not. Its memory is not written after this.
+    /// Cancels a batch, whether it has ended or not. Its memory is no longer written to afterwards.
     pub(super) fn cancel(&self, id: BatchId) {
         self.give_up(CancelScope::One(id));
     }
 
-    /// Cancels all batches; threads that wait for one of them get an error.
+    /// Cancels all batches; threads that are waiting for one of them get an error.
     pub(super) fn cancel_all(&self) {
         self.give_up(CancelScope::All);
     }
@@ -115,7 +115,8 @@ impl BatchWindow {
             which.tell(engine);
             return;
         }
-        // The driving thread has the engine, and with it the memory.
+        // The driving thread holds the engine, and with it the memory of the batches, so wait until it has cancelled
+        // them.
         state.cancelled.push(which);
         state.ring();
         while state.is_driven && !state.cancelled.is_empty() {
@@ -123,7 +124,7 @@ impl BatchWindow {
         }
     }
 
-    /// Waits for the end of a batch. Errors: the batch's failure.
+    /// Waits until a batch has ended. Errors: the batch's failure.
     pub(super) fn wait(&self, id: BatchId) -> Result<BatchMemory> {
         self.wait_for(id, None);
         self.locked().ended.remove(&id).unwrap_or_else(|| {
@@ -134,7 +135,7 @@ impl BatchWindow {
         })
     }
 
-    /// Waits for the end of a batch until `limit`; returns whether it has ended.
+    /// Waits until a batch has ended, but no longer than until `limit`; returns whether it has ended.
     pub(super) fn wait_until(&self, id: BatchId, limit: Instant) -> bool {
         self.wait_for(id, Some(limit))
     }
@@ -160,7 +161,7 @@ impl BatchWindow {
             drop(state);
             self.drive(&mut engine, id, limit);
             state = self.locked();
-            // Batches added since the last exchange are sent before another thread waits for them.
+            // Send batches submitted since the last exchange before another thread takes over.
             if state.hand_over(&mut engine) {
                 engine.turn();
             }
@@ -186,13 +187,14 @@ impl BatchWindow {
             let ringing = bell.as_ref().map(|bell| PollFd::from_borrowed_fd(bell.as_fd(), PollFlags::IN));
             let rings = engine.wait(ringing, limit);
             if let Some(bell) = bell.as_ref().filter(|_| rings) {
-                // The value only signals that there are batches to fetch.
+                // The value is irrelevant: it only signals that there are batches to fetch.
                 let _not_rung = rustix::io::read(bell, &mut [0; 8]);
             }
         }
     }
 
-    /// Hands over ended batches and fetches submitted ones; returns whether any were submitted.
+    /// Publishes the results of ended batches, and fetches submitted batches; returns whether there were any of the
+    /// latter.
     fn exchange(&self, engine: &mut BatchEngine<BatchMemory>) -> (bool, Option<Arc<OwnedFd>>) {
         let ended = engine.take_ended();
         let mut state = self.locked();
@@ -231,8 +233,8 @@ impl WindowState {
         self.next_id - 1
     }
 
-    /// Passes batches or cancellations to the engine while no thread drives it, and lets the engine make as much
-    /// progress as is possible without blocking.
+    /// Passes batches or cancellations to the engine while no thread is driving it, and lets the engine make as much
+    /// progress as possible without blocking.
     fn move_engine(&mut self, source: &Arc<ReadSource>, tell: impl FnOnce(&mut BatchEngine<BatchMemory>)) {
         let engine = self.engine.get_or_insert_with(|| BatchEngine::new(source.clone()));
         tell(engine);

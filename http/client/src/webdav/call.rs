@@ -1,5 +1,5 @@
-//! One WebDAV request: follows redirections, retries failures that may be temporary, and explains refusals (RFC 4918
-//! section 11, RFC 9110 section 15).
+//! One WebDAV request: follows redirections, retries after failures that may be temporary, and explains refusals (RFC
+//! 4918 section 11, RFC 9110 section 15).
 
 use std::time::{Duration, SystemTime};
 
@@ -14,7 +14,7 @@ use crate::vector::redirect::{RedirectResponse, RedirectRoute};
 use crate::vector::{RangeTarget as _, WebFile};
 use crate::{ExchangeFailure, HttpExchange, HttpResponse, ReplayPolicy};
 
-/// The minimum size of a body for which the server is asked first (`Expect: 100-continue`).
+/// The minimum size of a body before which the server is asked whether it accepts the request (`Expect: 100-continue`).
 const ASK_FIRST_BYTES: u64 = 64 * 1024;
 
 /// Produces the content of a body, from its first byte, each time it is called.
@@ -36,7 +36,7 @@ pub(super) struct DavCall<'a> {
 
 pub(super) enum DavBody<'a> {
     Bytes(&'static str),
-    /// A body that is produced while it is sent, and its size, if known.
+    /// A streamed body, and its size, if known.
     Made(Option<u64>, &'a mut BodyProducer<'a>),
 }
 
@@ -54,8 +54,8 @@ pub(super) struct DavResponse {
 }
 
 impl DavResponse {
-    /// Returns a response of the same server with another status and no text. It represents the part of a document that
-    /// concerns one resource.
+    /// Returns a response from the same server with a different status and no text. It stands for the part of a
+    /// document that concerns one resource.
     pub(super) fn of_status(&self, status: u16) -> Self {
         let (document, is_plain_text, server) = (Vec::new(), false, None);
         DavResponse { status, document, is_plain_text, server, file: self.file.clone(), is_repeated: false }
@@ -100,8 +100,8 @@ impl<'a> DavCall<'a> {
 }
 
 impl WebDav {
-    /// Sends a request to `url`, and follows redirections. Returns any final response, including failures. Errors: from
-    /// the connection, with the URL; `BadResponse` for redirections that are not followed.
+    /// Sends a request to `url`, and follows redirections. Returns the final response, even if its status is a failure.
+    /// Errors: those of the connection, with the URL; `BadResponse` for redirections that are not followed.
     pub(super) fn ask(&self, url: &str, call: &mut DavCall<'_>) -> Result<DavResponse> {
         let is_question = matches!(call.method, "PROPFIND" | "OPTIONS");
         let session = if is_question { &self.session } else { self.patient() };
@@ -117,7 +117,7 @@ impl WebDav {
     }
 }
 
-/// Sends the request to one URL; retries failures that may be temporary.
+/// Sends the request to one URL; retries after failures that may be temporary.
 fn ask_here(route: &RedirectRoute, call: &mut DavCall<'_>) -> Result<ResponseOrRedirect> {
     let _permit = route.session.permit(route.file.origin())?;
     let (mut retries, mut may_have_acted) = (route.session.retries(), false);
@@ -147,7 +147,7 @@ fn try_once(route: &RedirectRoute, call: &mut DavCall<'_>) -> Result<ResponseOrR
     let mut response = send(route, call)?;
     let sent = |error| DavFailure { error, retry_after: None, may_have_acted: true };
     let moved = RedirectResponse::of(response.status(), response.header("location"));
-    // Status 303 refers to a description of the result, not to the resource to be changed.
+    // Status 303 points to a description of the result, not to the resource to be changed.
     if let Some(moved) = moved.filter(|moved| moved.status != 303) {
         return Ok(ResponseOrRedirect::Elsewhere(moved));
     }
@@ -173,8 +173,8 @@ fn send(route: &RedirectRoute, call: &mut DavCall<'_>) -> Result<HttpResponse, D
         DavBody::Made(Some(size), _) => headers.push(("content-length", size.to_string())),
         DavBody::Made(None, _) => headers.push(("transfer-encoding", "chunked".to_owned())),
     }
-    // Without a first request, all of a large body would be sent even to a server that then refuses or redirects the
-    // request. It costs a round trip, which is too much for a small body.
+    // Unless the server is asked first, all of a large body is sent even if the server then refuses or redirects the
+    // request. Asking costs a round trip, which is too much for a small body.
     let is_large =
         matches!(&call.body, DavBody::Made(size, _) if size.is_none_or(|size| size >= ASK_FIRST_BYTES));
     let asks_first = is_large && !call.must_not_ask;
@@ -206,7 +206,7 @@ fn send(route: &RedirectRoute, call: &mut DavCall<'_>) -> Result<HttpResponse, D
 
 /// The maximum number of members named in an error.
 const NAMED_MAX: usize = 5;
-/// The maximum length of the server's text in an error.
+/// The maximum length of the server's text that is quoted in an error.
 const WORDS_CHARS_MAX: usize = 200;
 
 impl DavResponse {
@@ -224,7 +224,7 @@ impl DavResponse {
         Error::new(kind, format!("{why} (HTTP status {}){words}", self.status))
     }
 
-    /// Returns the first line of a plain-text body, in which some servers explain a failure.
+    /// Returns the first non-blank line of a plain-text body, in which some servers explain a failure.
     fn words(&self) -> Option<String> {
         if !self.is_plain_text {
             return None;
@@ -272,17 +272,19 @@ fn meaning(status: u16, method: &str) -> (ErrorKind, String) {
     }
 }
 
-/// Returns whether the same request may soon succeed. Requests that change something are not sent again after a status
-/// that servers also use for permanent failures (500 in XRootD, 502 for a destination on another server).
+/// Returns whether the same request may succeed if it is retried soon. Requests that change something are not retried
+/// after a status that servers also use for permanent failures (500 by XRootD, 502 for a destination on another
+/// server).
 pub(super) fn is_passing(status: u16, method: &str) -> bool {
     let changes = !matches!(method, "PROPFIND" | "GET" | "HEAD" | "OPTIONS");
     matches!(status, 408 | 429 | 503 | 504) || (matches!(status, 500 | 502) && !changes)
 }
 
-/// Returns the error of a request that failed for some members; `None` if all succeeded.
+/// Returns the error for a request that failed for some members; `None` if it succeeded for all of them.
 pub(super) fn of_members(method: &str, described: &[DescribedResource]) -> Option<Error> {
     let failed = |one: &&DescribedResource| one.status.is_some_and(|status| status >= 400);
-    // Skips failures that are only a consequence of another failure (RFC 4918 section 11.4).
+    // Skip 424 (Failed Dependency) statuses, which only report a consequence of another failure (RFC 4918 section
+    // 11.4).
     let causes: Vec<_> = described.iter().filter(failed).filter(|one| one.status != Some(424)).collect();
     let all: Vec<_> = described.iter().filter(failed).collect();
     let told = if causes.is_empty() { all } else { causes };

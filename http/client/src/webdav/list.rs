@@ -19,13 +19,13 @@ pub struct CollectionListing {
     pub itself: DavResource,
     /// The members, in byte order of their names.
     pub members: Vec<DavResource>,
-    /// Members that the server cannot describe: their URL in the server's spelling, and the status.
+    /// Members that the server cannot describe: the URL of each, as the server writes it, and the status.
     pub failed: Vec<(String, u16)>,
 }
 
 impl WebDav {
     /// Describes one resource. Errors: `NoSuchKey`, `AccessDenied`, `BadResponse`, ... Cost: one request (PROPFIND); at
-    /// a server without WebDAV one more (HEAD), which only works for files.
+    /// a server without WebDAV, one more (HEAD), which works only for files.
     pub fn stat(&self, url: &str) -> Result<DavResource> {
         let answer = self.propfind(url, "0")?;
         match answer.status {
@@ -48,8 +48,8 @@ impl WebDav {
     }
 
     /// Iterates over everything below a collection, each collection before its members; a collection that cannot be
-    /// listed yields an error, and the walk continues. Cost: one request for each collection, because most servers
-    /// refuse to list all of them at once. Memory: the collections that are not listed yet, and the members of one
+    /// listed yields an error, and the walk continues. Cost: one request per collection, because most servers refuse to
+    /// list everything in one request. Memory: the collections that have not been listed yet, and the members of one
     /// collection.
     pub fn walk(&self, url: &str) -> CollectionWalk<'_> {
         let root = DavResource { is_collection: true, ..DavResource::unknown(url) };
@@ -97,7 +97,7 @@ impl DavResource {
             url: if properties.is_collection { collection_url(&url) } else { url },
             relative,
             is_collection: properties.is_collection,
-            // Some servers report the size of the directory itself for a collection.
+            // For a collection, some servers report the size of the directory itself.
             size_bytes: properties.size_bytes.filter(|_| !properties.is_collection),
             modified: properties.modified,
             etag: properties.etag,
@@ -136,7 +136,7 @@ fn listing(url: &str, answer: &DavResponse) -> Result<CollectionListing> {
             (ListedLocation::Itself, None) => {
                 itself = Some(DavResource::of(url.to_owned(), String::new(), described))
             }
-            // The member was removed while the server listed it.
+            // The member was removed while the server was listing the collection.
             (ListedLocation::Member(_), Some(404)) | (ListedLocation::Deeper, _) => {}
             (ListedLocation::Member(_), Some(status)) => failed.push((described.href, status)),
             (ListedLocation::Member(name), None) => {
@@ -169,7 +169,7 @@ pub struct CollectionWalk<'d> {
 }
 
 impl CollectionWalk<'_> {
-    /// Lists a collection, with the names of its members relative to the root, and queues those that are collections.
+    /// Lists a collection, names its members relative to the root, and queues those that are collections.
     fn enter(&mut self, collection: &DavResource) -> Result<()> {
         if collection.relative.split('/').count() > DEPTH_MAX {
             let detail = format!(

@@ -22,15 +22,15 @@ use super::vector::{HttpSession, SessionOptions};
 use super::{HttpVersion, Timeouts};
 use crate::vector::{RangeTarget as _, WebFile};
 
-/// The timeout for the response to a request that changes something: a server may copy or remove a lot before it
-/// responds.
+/// The timeout for the response to a request that changes something: a server may copy or remove a lot of data before
+/// it responds.
 const PATIENCE: Duration = Duration::from_secs(600);
 
 /// WebDAV servers, accessed through one session. All addresses are `http(s)://` URLs; characters that are not allowed
 /// in a URL are percent-encoded, and every request keeps the URL's query.
 pub struct WebDav {
     session: Arc<HttpSession>,
-    /// The same session with a longer timeout, created at the first change.
+    /// The same session with a longer timeout, created when the first change is requested.
     patient: OnceLock<Arc<HttpSession>>,
 }
 
@@ -64,7 +64,7 @@ impl WebDav {
             let options = &self.session.options;
             let first_byte = options.timeouts.first_byte.max(PATIENCE);
             let timeouts = Timeouts { first_byte, ..options.timeouts };
-            // The session uses HTTP/1.1, because a body that is produced while it is sent needs chunks.
+            // The session uses HTTP/1.1, because a streamed body needs chunked encoding.
             Arc::new(HttpSession::new(SessionOptions {
                 timeouts,
                 http: HttpVersion::Http1,
@@ -79,7 +79,7 @@ impl WebDav {
     }
 }
 
-/// Returns the URL without its query, which may contain a signature or a token: safe to display.
+/// Returns the URL without its query, which may contain a signature or a token; the result is safe to display.
 pub fn without_query(url: &str) -> &str {
     url.split(['?', '#']).next().unwrap_or_default()
 }
@@ -106,15 +106,15 @@ pub fn parent_url(url: &str) -> Option<String> {
 
 impl WebDav {
     /// Creates a collection. Errors: `PreconditionFailed` if the URL exists, `NoSuchKey` if the parent collection does
-    /// not, `AccessDenied`, `NoSpace`, ... Cost: one request (MKCOL), which is not sent again if the server may have
-    /// acted on it.
+    /// not, `AccessDenied`, `NoSpace`, ... Cost: one request (MKCOL), which is not retried if the server may have acted
+    /// on it.
     pub fn make_collection(&self, url: &str) -> Result<()> {
         let url = collection_url(url);
         self.change(&url, &mut DavCall::new("MKCOL", "make").once())
     }
 
     /// Creates a collection and its parents, any of which may already exist. A server that supports neither MKCOL nor
-    /// PROPFIND responds as if the collection existed. Cost: one request, one more if the collection exists, and two
+    /// PROPFIND appears to have the collection already. Cost: one request, plus one if the collection exists, plus two
     /// for each missing parent.
     pub fn make_collections(&self, url: &str) -> Result<()> {
         match self.make_collection(url) {
@@ -128,7 +128,7 @@ impl WebDav {
         }
     }
 
-    /// Ignores the failure if it means that the collection already exists, but not if a file has the URL.
+    /// Ignores the failure if it means that the collection already exists, but not if there is a file at the URL.
     fn unless_there(&self, url: &str, made: Result<()>) -> Result<()> {
         match made {
             Err(error) if error.kind() == ErrorKind::PreconditionFailed => match self.list_one(url) {
@@ -141,26 +141,27 @@ impl WebDav {
 
     /// Removes a file, or a collection if `url` ends with a slash. Servers treat collections with members differently:
     /// most remove them all, and some refuse. Errors: `NoSuchKey`, `ConditionalConflict` for a locked resource,
-    /// `AccessDenied`, ...; a failure of members names them. Cost: one request (DELETE).
+    /// `AccessDenied`, ...; if members could not be removed, the error names them. Cost: one request (DELETE).
     pub fn remove(&self, url: &str) -> Result<()> {
         let answer = self.ask(url, &mut DavCall::new("DELETE", "remove"))?;
         match check(&answer, "DELETE") {
-            // An earlier attempt removed the resource, and its response was lost.
+            // An earlier attempt removed the resource, but its response was lost.
             Err(error) if error.kind() == ErrorKind::NoSuchKey && answer.is_repeated => Ok(()),
             done => done.map_err(|error| answer.file.named("remove", error)),
         }
     }
 
     /// Copies a file or a whole collection within one server. Errors: `PreconditionFailed` if the destination exists
-    /// and must not be replaced, `InvalidArgument` if it is on another server, and as for [`WebDav::remove`]. Cost: one
-    /// request (COPY), which is not sent again if the server may have acted on it.
+    /// and must not be replaced, `InvalidArgument` if it is on another server, and those of [`WebDav::remove`]. Cost:
+    /// one request (COPY), which is not retried if the server may have acted on it.
     pub fn copy(&self, from: &str, to: &str, replaces: bool) -> Result<()> {
-        // A copy whose connection is lost may still be running, and two would write to the same destination.
+        // Do not retry: a copy whose connection was lost may still be running, and both copies would write to the same
+        // destination.
         self.change(from, &mut to_destination("COPY", "copy", (from, to), replaces)?.once())
     }
 
-    /// Moves a file or a whole collection within a server. Errors: as [`WebDav::copy`].
-    /// Cost: one request (MOVE), which is not sent again if the server may have acted on it.
+    /// Moves a file or a whole collection within a server. Errors: as [`WebDav::copy`]. Cost: one request (MOVE), which
+    /// is not retried if the server may have acted on it.
     pub fn rename(&self, from: &str, to: &str, replaces: bool) -> Result<()> {
         self.change(from, &mut to_destination("MOVE", "move", (from, to), replaces)?.once())
     }
@@ -174,7 +175,7 @@ impl WebDav {
     }
 }
 
-/// Checks that a response states success for everything.
+/// Checks that a response reports success for every resource.
 fn check(answer: &DavResponse, method: &str) -> Result<()> {
     match answer.status {
         207 => of_members(method, &multistatus(&answer.document)?).map_or(Ok(()), Err),
@@ -188,8 +189,8 @@ fn check(answer: &DavResponse, method: &str) -> Result<()> {
     }
 }
 
-/// XRootD responds to COPY with a report of the copy; the status only says that the copy has started. Errors:
-/// `Unavailable` with the server's reason.
+/// XRootD responds to COPY with a report of the copy, and its status only says that the copy has started; so this
+/// checks the report. Errors: `Unavailable` with the server's reason.
 fn believe(answer: &DavResponse) -> Result<()> {
     if !answer.is_plain_text || answer.status == 207 {
         return Ok(());
@@ -206,7 +207,7 @@ fn believe(answer: &DavResponse) -> Result<()> {
 }
 
 /// Creates a request with a `Destination` header. Errors: `InvalidArgument` for a destination on another server: some
-/// servers would use its path as their own.
+/// servers would interpret the path as one of their own.
 fn to_destination(
     method: &'static str,
     operation: &'static str,
@@ -229,22 +230,23 @@ pub struct DavUpload<'u> {
     pub size_bytes: Option<u64>,
     /// The media type.
     pub content_type: Option<&'u str>,
-    /// Whether an existing file is an error. Not all servers check this (`If-None-Match: *`); nginx and XRootD do not,
-    /// so the caller should check before the upload.
+    /// Whether an existing file is an error. Not all servers check for one (`If-None-Match: *`); nginx and XRootD do
+    /// not, so the caller should check before the upload.
     pub only_new: bool,
 }
 
 impl WebDav {
-    /// Writes a file. `produce` passes its bytes to the function that it is given, in order; it is called again, from
-    /// the beginning, if an attempt failed or the server redirects.
+    /// Writes a file. `produce` passes the content, in order, to the function that it is given; it is called again,
+    /// from the beginning, if an attempt fails or the server redirects.
     ///
     /// The upload holds a connection to the server. If `produce` reads from the same server, it needs another
-    /// connection, and the session must allow both.
+    /// connection, and the session's limit must allow both.
     ///
     /// Success means that the server has reported that it has the whole file. Whether the file is durable, and whether
-    /// an interrupted write leaves a partial file, depends on the server. Errors: from `produce`; `NoSuchKey` if the
-    /// parent collection is missing, `PreconditionFailed`, `AccessDenied`, `NoSpace`, ... Cost: one request (PUT), and
-    /// a round trip more from 64 KiB on, because the server is asked before the body is sent.
+    /// an interrupted write leaves a partial file, depends on the server. Errors: those of `produce`; `NoSuchKey` if
+    /// the parent collection is missing, `PreconditionFailed`, `AccessDenied`, `NoSpace`, ... Cost: one request (PUT),
+    /// plus a round trip if the content is 64 KiB or larger or its size is unknown, because the server is asked before
+    /// the body is sent.
     pub fn put<'p>(
         &self,
         url: &str,
@@ -256,7 +258,7 @@ impl WebDav {
             call = call.header("content-type", kind);
         }
         if upload.only_new {
-            // A second attempt would fail because of the file created by the first.
+            // Do not retry: a second attempt would fail because of the file created by the first.
             call = call.header("if-none-match", "*").once();
         }
         let answer =

@@ -16,27 +16,28 @@ use crate::{HttpClient, HttpExchange, HttpResponse, HttpVersion, ReplayPolicy, T
 
 /// The interval between calls of `progress`, which may stop the copy.
 const TICK: Duration = Duration::from_millis(200);
-/// The maximum size of a refusal's document that is read.
+/// The maximum number of bytes read of the document in a refusal.
 const DOCUMENT_BYTES_MAX: usize = 64 * 1024;
 
-/// The server that does the work.
+/// The server that transfers the data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CopyDirection {
-    /// The destination reads from the source (`Source` header). A server without support refuses it.
+    /// The destination reads from the source (`Source` header). A server that does not support this refuses the
+    /// request.
     Pull,
-    /// The source writes to the destination (`Destination` header). A server without support may use the destination as
-    /// one of its own paths. Apache httpd and nginx do, so they never get such a request.
+    /// The source writes to the destination (`Destination` header). A server that does not support this may interpret
+    /// the destination as one of its own paths. Apache httpd and nginx do, so they are never sent such a request.
     Push,
 }
 
-/// A copy of one file from server to server.
+/// A copy of one file from one server to another.
 #[derive(Clone, Copy, Debug)]
 pub struct ThirdParty<'t> {
     /// The file to copy.
     pub from: &'t str,
     /// The destination.
     pub to: &'t str,
-    /// The server that does the work.
+    /// The server that transfers the data.
     pub direction: CopyDirection,
     /// Whether an existing destination is replaced.
     pub replaces: bool,
@@ -48,16 +49,17 @@ pub struct ThirdParty<'t> {
 pub type CopyProgress<'p> = dyn FnMut(u64, Option<u64>) -> Result<()> + 'p;
 
 impl WebDav {
-    /// Copies a file; returns its size, if known. Calls `progress` with the bytes copied so far, on each report from
-    /// the server and several times a second; an error that it returns stops the copy by closing the connection.
+    /// Copies a file; returns its size, if known. Calls `progress` with the number of bytes copied so far, on each
+    /// report from the server and several times a second; an error that it returns stops the copy by closing the
+    /// connection.
     ///
-    /// The server that does the work gets our credentials as usual (`Authorization`, or a certificate); for the other
-    /// server, it receives our bearer token (`TransferHeaderAuthorization`), but never a password. The result is
-    /// checked by comparing the sizes of both files. Errors: `NotImplemented` if the server does not support such
-    /// copies, in which case nothing was done; `Unavailable` with the server's reason if it failed; `Corrupt` if the
-    /// sizes differ; `IncompleteBody` if the report ends before the copy does; `Timeout` if the server sends nothing
-    /// for too long; `AccessDenied`, `PreconditionFailed`, ... Cost: a connection and a request of its own (COPY), and
-    /// one request to examine each file.
+    /// The server that transfers the data gets our credentials as usual (`Authorization`, or a certificate). It also
+    /// gets our bearer token for the other server (`TransferHeaderAuthorization`), but never a password for it. The
+    /// result is checked by comparing the sizes of both files. Errors: `NotImplemented` if the server does not support
+    /// such copies, in which case nothing was done; `Unavailable` with the server's reason if it failed; `Corrupt` if
+    /// the sizes differ; `IncompleteBody` if the report ends before the copy does; `Timeout` if the server sends
+    /// nothing for too long; `AccessDenied`, `PreconditionFailed`, ... Cost: one request (COPY) on a connection of its
+    /// own, and one request to examine each file.
     pub fn third_party_copy(
         &self,
         copy: &ThirdParty<'_>,
@@ -93,12 +95,12 @@ impl WebDav {
         Ok(size_bytes)
     }
 
-    /// Checks a file after the copy. Errors: `Corrupt` if it is missing, or has the wrong size.
+    /// Checks the destination after the copy. Errors: `Corrupt` if it is missing, or has the wrong size.
     fn hold_against(&self, url: &str, size_bytes: Option<u64>) -> Result<()> {
         let found = match self.stat(url) {
             Ok(found) => found.size_bytes,
             Err(error) if error.kind() == ErrorKind::NoSuchKey => Some(0),
-            // A user with write permission may lack read permission.
+            // A user who may write the destination may lack permission to read it.
             Err(error) => {
                 tracing::debug!(%error, "the state of a copy could not be read");
                 return Ok(());
@@ -115,8 +117,8 @@ impl WebDav {
         }
     }
 
-    /// Checks that the server supports such copies. Errors: `NotImplemented` if the server would use any destination as
-    /// one of its own paths.
+    /// Refuses to push from a server that is known not to support it. Errors: `NotImplemented` if the server would
+    /// interpret any destination as one of its own paths.
     fn refuse_unsafe_push(&self, active: &str) -> Result<()> {
         let answer = self.ask(active, &mut super::call::DavCall::new("OPTIONS", "copy"))?;
         let server = answer.server.unwrap_or_default();
@@ -135,7 +137,7 @@ impl WebDav {
         let mut headers = vec![
             (name, passive.url()),
             ("overwrite", overwrite.to_owned()),
-            // No credential is delegated: the other server's token is in the request.
+            // No credential is delegated: the request contains the token for the other server.
             ("credential", "none".to_owned()),
             ("content-length", "0".to_owned()),
         ];
@@ -150,7 +152,7 @@ impl WebDav {
     }
 }
 
-/// Sends the request and waits for the head of the response, which may take long.
+/// Sends the request and waits for the head of the response, which may take a long time.
 fn order(
     route: &RedirectRoute,
     headers: &[(&str, String)],
@@ -239,7 +241,8 @@ fn refusal(response: &mut HttpResponse, route: &RedirectRoute) -> Error {
     let answer =
         super::call::DavResponse { status, document, is_plain_text, server: None, file, is_repeated: false };
     let error = answer.refusal("COPY");
-    // A server that implements only local COPY complains about a missing header; a server without COPY says so.
+    // A server that implements only local COPY complains about a missing header; a server without COPY reports that it
+    // does not support it.
     if matches!(status, 400 | 404 | 405 | 411 | 415 | 501 | 502) {
         let detail = format!("the server does not support third-party copies: {}", error.detail());
         return Error::new(ErrorKind::NotImplemented, detail);

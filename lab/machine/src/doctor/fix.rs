@@ -6,7 +6,7 @@ use std::fmt::Write;
 use super::tree::{SystemTree, UnreadableFile, value_of};
 use super::{DoctorFinding, DoctorVerdict, checks};
 
-/// The target system of generated settings.
+/// The system for which settings are generated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum JobSystem {
     /// A job script: options of `sbatch` and `srun`.
@@ -28,8 +28,8 @@ pub struct JobSize {
 
 impl JobSize {
     /// Returns the size of a job that fills each node: all processors that the examined process may use, and 90 % of
-    /// the memory. The rest is left to the system. Errors: the file from which the processors or the memory cannot be
-    /// read.
+    /// the memory. The rest is left to the system. Errors: the file that should list the processors or the memory, if
+    /// it cannot be read.
     pub fn filling(tree: &SystemTree, nodes: u32) -> Result<Self, UnreadableFile> {
         let info = tree.read("proc/meminfo")?;
         let kib =

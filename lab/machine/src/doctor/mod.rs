@@ -34,7 +34,7 @@ pub enum DoctorVerdict {
     Ok,
     /// The finding has, or may have, a cost for the programs that run on this node.
     Costs,
-    /// The property cannot be determined from inside the node, or not by this user.
+    /// The property cannot be determined from inside the node, or this user lacks the permission to determine it.
     CannotSee,
 }
 
@@ -67,7 +67,7 @@ pub struct DoctorFinding {
     pub check: &'static str,
     /// The numbers of Richter's improvements that the check covers; empty for effects discovered later.
     pub richter: &'static [u8],
-    /// The interface or device that the finding concerns, if there can be several.
+    /// The interface or device that the finding concerns, if a node can have several.
     pub about: Option<String>,
     /// The verdict.
     pub verdict: DoctorVerdict,
@@ -107,7 +107,7 @@ impl FindingDraft {
         }
     }
 
-    /// Turns the draft of a check that read no files and does not concern a particular device into a finding.
+    /// Makes the draft a finding, for a check that read no files and does not concern a particular device.
     fn put_down(self, check: &'static str, richter: &'static [u8]) -> DoctorFinding {
         DoctorFinding {
             check,

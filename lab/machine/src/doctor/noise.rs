@@ -31,7 +31,7 @@ pub struct ProcessorNoise {
     pub quanta: usize,
     /// The duration of the shortest piece of work.
     pub quantum_ns: u64,
-    /// The share of the total time that pieces took beyond the shortest duration on their processor.
+    /// The time that pieces took beyond the shortest duration on their processor, as a share of the total time.
     pub share: f64,
     /// The number of pieces that took at least a tenth longer than the shortest piece.
     pub detours: usize,
@@ -53,7 +53,7 @@ impl ProcessorNoise {
     /// Evaluates the times of equal pieces of work on each processor. `None` if there are none.
     fn of(heard: &[Vec<u64>]) -> Option<Self> {
         let quantum_ns = heard.iter().flatten().copied().min()?;
-        // Processors may differ in speed, so each time is compared with the shortest one of its processor.
+        // Processors may differ in speed, so each time is compared with the shortest time on the same processor.
         let times = || {
             let of_one = |times: &Vec<u64>| {
                 let shortest = times.iter().copied().min().unwrap_or(0);
@@ -74,13 +74,13 @@ impl ProcessorNoise {
         })
     }
 
-    /// Makes the finding for the case that noise was not measured.
+    /// Creates the finding that noise was not measured.
     pub fn unheard() -> DoctorFinding {
         let so = "not measured: there was no time for it, or /proc does not list the processors";
         FindingDraft::cannot_see(so, "listen longer: --listen 1s").put_down(CHECK, RICHTER)
     }
 
-    /// Makes the finding for the measured noise.
+    /// Creates the finding for the measured noise.
     pub fn finding(&self) -> DoctorFinding {
         let percent = 100.0 * self.share;
         let so = format!(
@@ -119,7 +119,7 @@ fn begin<'scope, 'env>(
     let quantum = WorkQuantum::calibrate();
     let listener = |&processor: &usize| {
         scope.spawn(move || {
-            // If the thread cannot be pinned, it measures the processor on which it happens to run.
+            // If the thread cannot be pinned, it measures whichever processor it runs on.
             let _ = fordway_sys::pin_thread(&[processor]);
             times(quantum, duration, stop)
         })
@@ -134,7 +134,7 @@ pub(crate) struct WorkQuantum {
 }
 
 impl WorkQuantum {
-    /// Finds the number of rounds that take [`QUANTUM_NS`], from the shortest of a few tries.
+    /// Finds the number of rounds that take [`QUANTUM_NS`], judged by the shortest of several tries.
     pub(crate) fn calibrate() -> Self {
         let mut quantum = WorkQuantum { rounds: 1024 };
         let clock = RunClock::start();
@@ -182,11 +182,11 @@ fn work(rounds: u64) {
 
 const LATENCY_CHECK: &str = "mpi-latency";
 const LATENCY_RICHTER: &[u8] = &[6, 9];
-/// Within one node, half a round trip takes less than this through shared memory, and more over TCP.
+/// Within one node, half a round trip is shorter than this through shared memory, and longer over TCP.
 const SHARED_MEMORY_NS: u64 = 5_000;
 
 impl DoctorFinding {
-    /// Makes the finding from half the round-trip time, in nanoseconds, of a byte between two ranks of `library` on
+    /// Creates the finding from half the round-trip time, in nanoseconds, of a byte between two ranks of `library` on
     /// this node.
     pub fn of_ranks(half_round_trip_ns: u64, library: &str) -> DoctorFinding {
         let so = format!("{} for a byte between two ranks here, by {library}", ns_text(half_round_trip_ns));
@@ -203,7 +203,7 @@ impl DoctorFinding {
             .put_down(LATENCY_CHECK, LATENCY_RICHTER)
     }
 
-    /// Makes the finding for the case that the round trip was not measured, for the reason `why`.
+    /// Creates the finding that the round trip was not measured, for the reason `why`.
     pub fn without_ranks(why: &str) -> DoctorFinding {
         FindingDraft::cannot_see(
             format!("not measured: {why}"),

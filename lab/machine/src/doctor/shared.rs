@@ -1,6 +1,6 @@
-//! Measures whether two mounts of one file system give the guarantees that a root shared by several nodes requires.
+//! Measures whether two mounts of one file system provide the guarantees that a root shared by several nodes requires.
 //! Both mounts may be on this node, as long as each has its own caches. Mounts that share the kernel's caches, such as
-//! bind mounts, show nothing more than a single mount.
+//! bind mounts, reveal no more than a single mount would.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{ErrorKind as IoErrorKind, Write};
@@ -41,8 +41,8 @@ impl Drop for SharedDirectory {
 }
 
 /// Measures which guarantees hold between `one` and `other`, two mounts of one file system. Takes 10 s, or up to 50 s
-/// if caches remain valid for long. Creates one directory and removes it. Errors: `InvalidArgument` if a name created
-/// in one mount is not visible in the other, `Interrupted`, and errors of the file system.
+/// if caches remain valid for a long time. Creates one directory and removes it. Errors: `InvalidArgument` if a name
+/// created in one mount is not visible in the other, `Interrupted`, and errors of the file system.
 pub fn examine_mounts(one: &Path, other: &Path, is_over: &AtomicBool) -> Result<Vec<DoctorFinding>> {
     let ground = SharedDirectory::new(one, other)?;
     let checks: [(&'static str, Check); 8] = [
@@ -134,8 +134,8 @@ impl SharedDirectory {
         fs::write(self.one.join(name), content)
     }
 
-    /// Replaces `name` in the same way as the store: writes under a hidden name, then renames. Returns the inode of the
-    /// new file.
+    /// Replaces `name` in the same way as the store: writes a file under a hidden name, then renames it. Returns the
+    /// inode of the new file.
     fn replace(&self, name: &str, content: &[u8], is_synced: bool) -> std::io::Result<u64> {
         let hidden = self.one.join("hidden");
         let mut file = File::create(&hidden)?;
@@ -210,7 +210,8 @@ fn locks(ground: &SharedDirectory) -> std::io::Result<FindingDraft> {
     })
 }
 
-/// Checks whether a lock of `flock(2)` reaches the other mount. Fordway does not use such locks, but other programs do.
+/// Checks whether a `flock(2)` lock taken through one mount takes effect on the other. Fordway does not use such locks,
+/// but other programs do.
 fn flock(ground: &SharedDirectory) -> std::io::Result<FindingDraft> {
     ground.make("flock", b"")?;
     waited(|| ground.other.join("flock").exists());
@@ -345,7 +346,7 @@ fn content(ground: &SharedDirectory) -> std::io::Result<FindingDraft> {
     Ok(said.measured("short files", plain as f64, "").measured("short files when synced", synced as f64, ""))
 }
 
-/// Checks whether a lookup can be forced to bypass this node's caches and query the server. The store forces such a
+/// Checks whether lookups can be forced to bypass this node's caches and query the server. The store forces such a
 /// lookup before it evaluates a condition, and with `consistency=strong` before it reads.
 fn refresh(ground: &SharedDirectory) -> std::io::Result<FindingDraft> {
     ground.make("refreshed", b"0")?;
@@ -376,7 +377,7 @@ fn refresh(ground: &SharedDirectory) -> std::io::Result<FindingDraft> {
     Ok(said.measured("old files seen", stale as f64, "").measured("found when queried", refreshed as f64, ""))
 }
 
-/// Measures how long this node shows stale state after a change by another node, if lookups do not query the server.
+/// Measures how long this node sees stale state after a change by another node, if lookups do not query the server.
 fn staleness(ground: &SharedDirectory) -> std::io::Result<FindingDraft> {
     let names = ["replaced", "removed", "missed"];
     ground.make(names[0], b"old")?;
@@ -422,7 +423,7 @@ mod tests {
     use super::*;
     use crate::doctor::DoctorVerdict;
 
-    /// Checks two paths to one directory, which count as one mount.
+    /// Examines two paths to the same directory, which behave as one mount.
     #[test]
     fn one_local_file_system_keeps_every_promise() {
         let dir = tempfile::tempdir().unwrap();

@@ -14,8 +14,8 @@ use fordway_sys::OFlags;
 const MAX_NUMBER: usize = 1 << 16;
 /// The maximum number of processors that a kernel can be built for.
 const MAX_EACH: usize = 1 << 13;
-/// The maximum size of a file that is read. Files of the kernel are smaller: `/proc/interrupts` of 1,000 processors
-/// has a few MiB.
+/// The maximum size of a file that is read. Kernel files are smaller: with 1,000 processors, `/proc/interrupts` is a
+/// few MiB in size.
 const MAX_FILE_BYTES: u64 = 16 << 20;
 
 /// A directory used in place of `/`. The tree records which files were read, so that findings can name them.
@@ -39,8 +39,8 @@ impl SystemTree {
         SystemTree { root: root.into(), copy: None, seen: RefCell::default() }
     }
 
-    /// Also copies everything that is read from now on to `directory`, so that it can be examined on another machine. A
-    /// file that cannot be copied is skipped.
+    /// Also copies everything that is read from now on into `directory`, so that the node can be examined on another
+    /// machine. A file that cannot be copied is skipped.
     pub fn copying_to(self, directory: impl Into<PathBuf>) -> Self {
         SystemTree { copy: Some(directory.into()), ..self }
     }
@@ -86,8 +86,8 @@ impl SystemTree {
         let target = fs::read_link(self.root.join(path)).map_err(|error| UnreadableFile::of(path, &error))?;
         self.note(path);
         let name = target.file_name().unwrap_or_default();
-        // Files behind the link may be read next, so the copy needs a directory as the link's target. It lies next to
-        // the link.
+        // Files behind the link may be read next, so the copy needs a directory as the link's target. The directory is
+        // created next to the link.
         self.write_copy(path, |copy| {
             symlink(name, copy).and_then(|()| fs::create_dir(copy.with_file_name(name)))
         });
@@ -120,7 +120,8 @@ impl SystemTree {
     fn write_copy(&self, path: &str, write: impl FnOnce(&Path) -> io::Result<()>) {
         let Some(copy) = self.copy.as_ref().map(|copy| copy.join(path)) else { return };
         if copy.parent().is_some_and(|parent| fs::create_dir_all(parent).is_ok()) {
-            // Ignore the error: a file that is read twice is also copied twice, and an existing link is kept.
+            // Ignore the error: if a file is read twice, it is also copied twice, and a link that already exists is
+            // kept.
             let _ = write(&copy);
         }
     }
@@ -137,7 +138,7 @@ impl UnreadableFile {
         UnreadableFile { path: format!("/{path}"), why }
     }
 
-    /// Makes the error for a file whose content was not understood.
+    /// Creates the error for a file whose content could not be parsed.
     pub(super) fn unknown(path: &str, text: &str) -> Self {
         let start: String = text.chars().take(40).collect();
         UnreadableFile { path: format!("/{path}"), why: format!("{start:?} is not understood") }
@@ -150,7 +151,7 @@ impl fmt::Display for UnreadableFile {
     }
 }
 
-/// Returns the text of a regular file. A copied tree may contain any kind of file, so files whose reading would block
+/// Returns the text of a regular file. A copied tree may contain any kind of file, so files that would block the reader
 /// (a FIFO) or never end (a device behind a link) are not read.
 fn read_bounded(path: &Path) -> io::Result<String> {
     let mut options = fs::OpenOptions::new();

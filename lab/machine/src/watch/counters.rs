@@ -1,18 +1,18 @@
-//! The kernel's counters of processor time, quotas and pressure, of which a run uses the differences.
+//! The kernel's counters of processor time, quotas and pressure; a run uses the differences between two readings.
 
 use std::collections::{HashMap, HashSet};
 
 use crate::doctor::{QuotaCounters, SystemTree, quota_counters};
 
-/// Counters of the machine at one moment. Times of processors are in ticks.
+/// Counters of the machine at one moment. Processor times are in ticks.
 #[derive(Clone, Debug, Default)]
 pub(super) struct MachineCounters {
-    /// The time of all processors, idle or not.
+    /// The total time of all processors, idle or not.
     pub(super) total: f64,
     /// The time spent in programs, and in the kernel on their behalf, excluding interrupts.
     pub(super) busy: f64,
     pub(super) stolen: f64,
-    /// The time of the run's processes and their descendants, including ended ones.
+    /// The processor time of the run's processes and their descendants, including those that have ended.
     pub(super) own: f64,
     /// The counters of the quota; `None` if there is no quota.
     pub(super) quota: Option<QuotaCounters>,
@@ -64,7 +64,7 @@ impl PressureCounters {
 /// A process in `/proc`.
 struct ProcessTime {
     parent: u32,
-    /// Processor time of the process and of its ended descendants.
+    /// The processor time of the process and of its descendants that have ended.
     ticks: f64,
 }
 

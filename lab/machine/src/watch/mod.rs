@@ -2,8 +2,8 @@
 //! processes, by a hypervisor, by a quota, by a lack of memory, or by processors that slow down.
 //!
 //! [`MachineWatch`] first does equal pieces of work on each processor, before the run itself uses any processor time:
-//! time that is lost then was taken by other programs. During the run, a thread takes samples. At the end, the
-//! differences of the kernel's counters are evaluated.
+//! any time lost then was taken by other programs. During the run, a thread takes samples. At the end, the differences
+//! of the kernel's counters are evaluated.
 
 mod counters;
 mod sampler;
@@ -18,15 +18,15 @@ use self::counters::{MachineCounters, PressureCounters};
 use self::sampler::{RunSampler, RunSamples};
 use crate::doctor::{ProcessorNoise, SystemTree, WorkQuantum};
 
-/// The time for which pieces of work are done before the run. It must be long compared with a time slice of the kernel,
-/// which is a few milliseconds.
+/// The time for which pieces of work are done before the run. It must be long compared with one of the kernel's time
+/// slices, which are a few milliseconds.
 const LISTEN: Duration = Duration::from_millis(100);
-/// The share of the time of pieces of work that may be lost before a result is doubtful.
+/// The share of their time that pieces of work before the run may lose to other work without making results doubtful.
 const LOST_MAX: f64 = 0.15;
-/// The share of lost time from which a run is refused, because less than a fifth of each processor is left.
+/// The share of lost time above which a run is refused, because less than a fifth of each processor is left.
 const LOST_REFUSED: f64 = 0.8;
-/// The share of the time of pieces of work that may be lost after a run. The kernel may still be writing data of the
-/// run at that time.
+/// The share of their time that pieces of work after the run may lose to other work. The kernel may still be writing
+/// data of the run at that time.
 const LOST_AFTER_MAX: f64 = 0.3;
 /// The share of the machine's processor time that other processes may take. This includes kernel threads, some of
 /// which work for the run itself.
@@ -35,13 +35,13 @@ const OTHERS_MAX: f64 = 0.15;
 const QUEUED_MAX: f64 = 0.1;
 /// The share of processor time that the hypervisor may give to other guests.
 const STOLEN_MAX: f64 = 0.02;
-/// The share of a quota's periods in which the run may be stopped.
+/// The share of a quota's periods in which the run may be throttled.
 const STOPPED_MAX: f64 = 0.05;
-/// The share of the time in which a task may wait for memory.
+/// The share of the time for which a task may wait for memory.
 const MEMORY_MAX: f64 = 0.05;
-/// The share of the time before the run in which a task may wait for storage.
+/// The share of the time before the run for which a task may wait for storage.
 const STORAGE_MAX: f64 = 0.5;
-/// The factor by which the processor time of a piece of work may grow.
+/// The factor by which the processor time of a piece of work may increase.
 const SLOWDOWN_MAX: f64 = 1.5;
 /// The minimum number of ticks (10 ms per processor) for shares to be significant.
 const TICKS_MIN: f64 = 20.0;
@@ -56,8 +56,8 @@ pub struct MachineWatch {
     tree: SystemTree,
     /// The processes that belong to the run, with their descendants.
     own: Vec<u32>,
-    /// Whether the time of other processes raises doubts. It does not if an unknown server of the run may be among
-    /// these processes.
+    /// Whether processor time used by other processes raises doubts. It does not if one of these processes may be a
+    /// server of the run that this program does not know.
     counts_others: bool,
     before: ConditionsBefore,
     begin: (Instant, MachineCounters),
@@ -74,7 +74,7 @@ struct ConditionsBefore {
 }
 
 impl MachineWatch {
-    /// Checks whether the machine is idle enough to measure, and starts to observe the run. The run consists of this
+    /// Checks whether the machine is idle enough to measure, and starts observing the run. The run consists of this
     /// process, the processes `servers`, and the descendants of both.
     ///
     /// Errors: `Io` if other work leaves less than a fifth of each processor, unless `is_forced`.
@@ -96,8 +96,8 @@ impl MachineWatch {
         Ok(MachineWatch { tree, own, counts_others: true, before, begin, sampler })
     }
 
-    /// Ignores the time of other processes during the run, because a measured server may be one of them. The time that
-    /// other processes take before and after the run still counts.
+    /// Ignores processor time used by other processes during the run, because a measured server may be one of them.
+    /// What other processes use before and after the run still counts.
     pub fn beside_unknown_servers(self) -> Self {
         MachineWatch { counts_others: false, ..self }
     }
@@ -129,7 +129,8 @@ impl ConditionsBefore {
     }
 }
 
-/// Returns the share of the time of equal pieces of work on all allowed processors that went elsewhere.
+/// Does equal pieces of work on all allowed processors, and returns the share of the time that other work took from
+/// them.
 fn lost_share() -> Option<f64> {
     let noise = ProcessorNoise::listen(&fordway_sys::usable_cores(), LISTEN, &AtomicBool::new(false))?;
     Some(noise.share)
@@ -225,7 +226,7 @@ fn judge(figures: ConditionFigures, counts_others: bool, is_long: bool) -> RunCo
     ];
     doubts.into_iter().flatten().for_each(|doubt| conditions.doubt(doubt));
     if figures.lost_before_share.is_some_and(|lost| lost > LOST_REFUSED) {
-        // There is a run only because of `--force`.
+        // The run took place only because of `--force`.
         (conditions.verdict, conditions.is_forced) = (RunVerdict::Refused, true);
     }
     conditions
@@ -247,7 +248,7 @@ fn lost_text(share: f64) -> String {
     format!("other processes took {} of the time of equal work on each processor", percent(share))
 }
 
-/// Returns the doubt about the work of other processes before or after the run.
+/// Returns the doubt, if any, that is due to the work of other processes before or after the run.
 fn before_doubt(figures: &ConditionFigures) -> Option<RunDoubt> {
     let (share, when) = match above(figures.lost_before_share, LOST_MAX) {
         Some(share) => (share, "before"),
@@ -256,7 +257,7 @@ fn before_doubt(figures: &ConditionFigures) -> Option<RunDoubt> {
     Some(doubt(DoubtCause::OtherProcesses, format!("{} {when} the run", lost_text(share)), IDLE_MACHINE))
 }
 
-/// Returns the doubt about the work of other processes during the run.
+/// Returns the doubt, if any, that is due to the work of other processes during the run.
 fn during_doubt(figures: &ConditionFigures, counts_others: bool) -> Option<RunDoubt> {
     let others = figures.others_share.filter(|_| counts_others)?;
     let observed = match (above(Some(others), OTHERS_MAX), figures.run_queue_share) {
@@ -307,7 +308,7 @@ mod tests {
         MachineCounters::read(&SystemTree::at(root.path()), &[10])
     }
 
-    /// Returns the figures of a run of 1 s between two moments, with nothing sampled.
+    /// Returns the figures of a run of 1 s between two readings of the counters, without samples.
     fn between(begin: &MachineCounters, end: &MachineCounters) -> ConditionFigures {
         figures(&ConditionsBefore::default(), (begin, end), 1.0, &RunSamples::default(), None)
     }

@@ -40,7 +40,7 @@ struct ThreadTime {
 }
 
 impl RunSampler {
-    /// Starts the thread; `None` if the system has no thread left. `own` are the processes whose threads and
+    /// Starts the thread; `None` if the system cannot start another thread. `own` lists the processes whose threads and
     /// descendants belong to the run.
     pub(super) fn start(root: &str, own: Vec<u32>, work: WorkQuantum) -> Option<Self> {
         let tree = SystemTree::at(root);
@@ -72,7 +72,7 @@ impl RunSamples {
     fn add(&mut self, tree: &SystemTree, own: &[u32], work: &WorkQuantum) {
         let is_first = self.work_ns.is_empty();
         for (thread, time) in thread_times(tree, own) {
-            // A thread that appears after the first sample has started within the run, so its times began at zero.
+            // A thread that appears after the first sample was started during the run, so its times began at zero.
             let begin = if is_first { time } else { ThreadTime::default() };
             self.threads.entry(thread).or_insert([begin, time])[1] = time;
         }
@@ -126,7 +126,7 @@ fn parse_schedstat(text: &str) -> Option<ThreadTime> {
     Some(ThreadTime { running: fields.next()??, queued: fields.next()?? })
 }
 
-/// Returns the present frequencies of the allowed processors, MHz; empty if the kernel does not report them.
+/// Returns the current frequencies of the allowed processors, MHz; empty if the kernel does not report them.
 fn frequencies(tree: &SystemTree) -> Vec<f64> {
     let cpus = fordway_sys::usable_cores();
     let texts = tree.read_each("sys/devices/system/cpu/cpu", &cpus, "/cpufreq/scaling_cur_freq");

@@ -1,4 +1,4 @@
-//! The packets in flight, and what a link does to each of them: pure arithmetic, without devices or clock.
+//! The packets in flight, and what a link does to each of them: pure arithmetic, without devices or a clock.
 
 use std::collections::VecDeque;
 
@@ -63,8 +63,8 @@ impl PacketFlight {
         &mut chunk.bytes[chunk.filled..]
     }
 
-    /// Keeps the first `len` bytes of the memory that `room` returned until `due_ns`, which must not be earlier
-    /// than the due time of the previous packet.
+    /// Keeps the packet in the first `len` bytes of the memory that `room` returned. It is due at `due_ns`, which must
+    /// not be earlier than the due time of the previous packet.
     pub(super) fn push(&mut self, len: usize, due_ns: u64) {
         let last = self.chunks.len() - 1;
         let chunk = &mut self.chunks[last];
@@ -137,7 +137,7 @@ pub(super) enum PacketFate {
 }
 
 impl LinkBottleneck {
-    /// Creates a bottleneck. `direction` is part of the seed, so that the directions of a link lose different
+    /// Creates a bottleneck. `direction` is part of the seed, so that the two directions of a link lose different
     /// packets.
     pub(super) fn new(config: &LinkConfig, direction: u64) -> Self {
         let ns_per_byte = config.rate_bits_per_s.map_or(0.0, |rate| 8e9 / rate as f64);
@@ -151,7 +151,7 @@ impl LinkBottleneck {
         }
     }
 
-    /// Admits a packet at `now_ns`. On a real line, it would be `segments` packets with a total of `bytes` bytes.
+    /// Admits a packet at `now_ns`. A real line would carry it as `segments` packets with a total of `bytes` bytes.
     pub(super) fn admit(&mut self, now_ns: u64, bytes: u64, segments: u64) -> PacketFate {
         let now = now_ns as f64;
         let starts = self.free_at_ns.max(now);

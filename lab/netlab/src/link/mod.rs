@@ -2,7 +2,7 @@
 //!
 //! Each end is a TUN device. A thread reads the packets that one namespace sends, decides the fate of each packet on a
 //! real line, holds the packet for as long as that line would take, and writes it to the other namespace. Rates count
-//! bytes of IP, headers included: 1448 bytes of TCP content take up 1500 bytes of the rate.
+//! bytes of IP packets, headers included: 1448 bytes of TCP content use up 1500 bytes of the rate.
 //!
 //! With `large_packets`, the kernel leaves segmentation to the device, and up to 64 KiB pass as one piece. This makes
 //! gigabit rates cheap, but changes two things. A piece arrives as a whole, at the time at which its last byte would
@@ -43,7 +43,7 @@ pub struct LinkConfig {
     pub loss: f64,
     /// The seed of random losses. For equal sequences of packets, links with equal seeds lose the same packets.
     pub seed: u64,
-    /// Whether pieces of up to 64 KiB pass unsegmented; `None` means yes, unless there is loss.
+    /// Whether pieces of up to 64 KiB pass unsegmented; `None` means that they do, unless there is loss.
     pub large_packets: Option<bool>,
 }
 
@@ -205,7 +205,7 @@ impl LinkEngine {
 
     /// Carries packets until the stop event is signalled.
     fn run(&mut self) {
-        // Ignore the error: without precise timers packets are up to 50 µs late, and nothing else changes.
+        // Ignore the error: without precise timers, packets are up to 50 µs late, but nothing else changes.
         let _ = fordway_sys::precise_timers();
         let mut is_told_to_stop = false;
         while !is_told_to_stop {
@@ -259,7 +259,7 @@ impl LinkEngine {
             PollFd::new(second, PollFlags::IN),
             PollFd::new(&*self.stop, PollFlags::IN),
         ];
-        // If a signal interrupts the wait, continue as after an event; the thread then checks everything.
+        // If a signal interrupts the wait, continue as after any event: the thread checks everything anyway.
         let _ = poll(&mut events, timeout.as_ref());
         !events[2].revents().is_empty()
     }

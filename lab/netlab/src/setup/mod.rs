@@ -1,7 +1,7 @@
-//! Set-ups: how two programs, ping and pong, are started, and the network between them. Each set-up is a small TOML
-//! file (`docs/reference/networks.md` explains how to write one), and the usual ones are built in. Words in braces are
-//! placeholders for values that are known only when a set-up starts. [`WireSettings`] describes the wire between the
-//! two networks, and TCP's behaviour in all networks of a set-up.
+//! Set-ups: each defines how two programs, ping and pong, are started, and the network between them. Each set-up is a
+//! small TOML file (`docs/reference/networks.md` explains how to write one), and the usual ones are built in. Words in
+//! braces are placeholders for values that are known only when a set-up starts. [`WireSettings`] describes the wire
+//! between the two networks, and TCP's behaviour in all networks of a set-up.
 
 mod running;
 mod step;
@@ -22,7 +22,7 @@ use super::lab::set_algorithm;
 use crate::link::DEVICE;
 use crate::{LabConfig, LinkConfig, NetworkLab, NetworkNamespace};
 
-/// The built-in set-ups, the reference first, and templates for the user's own machines.
+/// The built-in set-ups, with the reference first, and templates for the user's own machines.
 const BUILT_IN: &[(&str, &str)] = &[
     ("bare", include_str!("../../setups/bare.toml")),
     ("container", include_str!("../../setups/container.toml")),
@@ -79,7 +79,7 @@ pub struct NetworkSetup {
     #[serde(default)]
     pub networks: Vec<String>,
     /// Whether the steps of the set-up bridge the wire. The wire must then carry Ethernet frames, which the link
-    /// emulator cannot do.
+    /// emulator does not support.
     #[serde(default)]
     pub needs_ethernet: bool,
     /// The steps to take before pong and ping start, in order.
@@ -119,7 +119,7 @@ pub struct SetupStep {
     pub input: Option<String>,
     /// A command that runs until the set-up is taken down.
     pub start: Option<Vec<String>>,
-    /// A file, or a device as `/sys/class/net/NAME`, whose existence shows that `start` is ready.
+    /// A file, or a network device as `/sys/class/net/NAME`, whose existence shows that the command `start` is ready.
     pub ready: Option<String>,
 }
 
@@ -127,7 +127,7 @@ pub struct SetupStep {
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ProgramConfig {
-    /// The network in which the program runs; `None` if the set-up runs on a machine.
+    /// The network in which the program runs; `None` if the set-up does not use namespaces.
     #[serde(rename = "in")]
     pub network: Option<String>,
     /// The address of the program: ping connects to pong's address, and the load generator connects to ping's
@@ -138,13 +138,13 @@ pub struct ProgramConfig {
     /// Whether the program runs in a container of its own.
     #[serde(default)]
     pub container: bool,
-    /// Whether only the other program can reach this program. This process then cannot wait for the program's port.
+    /// Whether only the other program can reach this program, so that this process cannot wait for the program's port.
     #[serde(default)]
     pub hidden: bool,
 }
 
 impl NetworkSetup {
-    /// Loads a built-in set-up by its name, or a set-up from a file (a name with a slash, or ending in `.toml`).
+    /// Loads a built-in set-up by its name, or a set-up from a file (if the name contains a slash or ends in `.toml`).
     /// Errors: `InvalidArgument` for an unknown name, or a file that is not a valid set-up.
     pub fn load(name: &str) -> Result<Self> {
         if name.contains('/') || name.ends_with(".toml") {
@@ -188,7 +188,7 @@ impl NetworkSetup {
         self.is_emulated || self.accelerator().is_some_and(step::emulates)
     }
 
-    /// Returns the set-up's name for tables and figures, marked if the set-up is emulated.
+    /// Returns the set-up's name for tables and figures, with a mark if the set-up is emulated.
     pub fn label(&self) -> String {
         if self.emulates() { format!("{} (emulated)", self.name) } else { self.name.clone() }
     }
@@ -208,7 +208,7 @@ impl NetworkSetup {
         self.on == SetupNetworks::Namespaces && self.is_complete() && !self.emulates()
     }
 
-    /// Returns the address on which the set-up's programs listen: all addresses in namespaces, only the loopback
+    /// Returns the address on which the set-up's programs listen: all addresses in namespaces, but only the loopback
     /// address on a machine.
     pub fn bind(&self) -> &'static str {
         if self.on == SetupNetworks::Namespaces { "0.0.0.0" } else { "127.0.0.1" }
@@ -260,7 +260,7 @@ const QUEUE_TIME_MS: u64 = 50;
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct WireSettings {
     /// The rate in bits per second in each direction, limited by the link emulator if it is in use, otherwise by a
-    /// token bucket (tbf).
+    /// token bucket filter (`tbf`).
     pub rate_bits_per_s: Option<u64>,
     /// The round-trip time that the link emulator adds.
     pub rtt: Duration,
@@ -375,8 +375,9 @@ impl WordSubstitutions {
         self.0.insert(word.to_owned(), value.into());
     }
 
-    /// Replaces all placeholders in `text`: `{word}`, of letters, digits, `-` and `_`. Keeps other braces, because
-    /// command languages also use them. Errors: `InvalidArgument` for an unknown placeholder.
+    /// Replaces all placeholders in `text`. A placeholder is a word of letters, digits, `-` and `_` in braces, such as
+    /// `{word}`. Keeps other braces, because command languages also use them. Errors: `InvalidArgument` for an unknown
+    /// placeholder.
     fn fill(&self, text: &str) -> Result<String> {
         let mut filled = String::with_capacity(text.len());
         let mut rest = text;

@@ -41,7 +41,7 @@ pub struct SetupPrograms {
 }
 
 impl SetupPrograms {
-    /// Returns the value for using only the networks of a set-up, without ping and pong.
+    /// Returns the settings for a set-up of which only the networks are used, without ping and pong.
     pub(super) fn none(fordway: &Path) -> Self {
         SetupPrograms {
             fordway: fordway.to_path_buf(),
@@ -81,10 +81,10 @@ pub struct RunningSetup {
 }
 
 impl RunningSetup {
-    /// Creates the wire, takes the steps, and starts pong and ping; both accept connections when this returns.
-    /// While it waits, it calls `stop` and gives up if the result is true.
+    /// Creates the wire, takes the steps, and starts pong and ping; both accept connections when this returns. While
+    /// waiting, it calls `stop`, and gives up if that returns true.
     ///
-    /// Errors: `NotImplemented` if a program or a right is missing, `InvalidArgument` for a placeholder without a
+    /// Errors: `NotImplemented` if a program or a privilege is missing, `InvalidArgument` for a placeholder without a
     /// value, `Unavailable` or `Timeout` for a program that does not start properly, with the program's output.
     pub fn start(
         setup: &NetworkSetup,
@@ -115,7 +115,7 @@ impl RunningSetup {
         self.ping_network.as_ref()
     }
 
-    /// Returns the process ID of pong, outside of any process namespace; `None` if the started command only makes
+    /// Returns the process ID of pong, as seen from outside any PID namespace; `None` if the started command only makes
     /// another program start pong, perhaps on another machine.
     pub fn pong_id(&self) -> Option<u32> {
         (!self.is_pong_elsewhere).then(|| self.pong.process.id())
@@ -130,7 +130,7 @@ impl RunningSetup {
             let family = fordway_sys::descendants(daemon.process.id()).unwrap_or_default();
             for process in family {
                 match fordway_sys::pin_process(process, cpus) {
-                    // The process has ended in the meantime.
+                    // The process has already ended.
                     Err(fordway_sys::Errno::SRCH) => {}
                     pinned => pinned.map_err(|errno| {
                         let detail = format!("processes cannot be bound to processors {cpus:?}");
@@ -300,7 +300,7 @@ fn words(setup: &NetworkSetup, programs: &SetupPrograms) -> Result<WordSubstitut
     if let Some(accelerator) = setup.accelerator() {
         words.set(step::ACCELERATOR_WORD, accelerator);
     }
-    // Values that contain placeholders are filled in, unless the user gave another value.
+    // Placeholders in values are filled in as well, unless the user has overridden the value.
     for (word, value) in setup.variables.iter().filter(|(_, value)| value.contains('{')) {
         words.set(word, words.fill(value)?);
     }
@@ -317,8 +317,8 @@ fn in_step(number: usize, error: Error) -> Error {
     Error::new(error.kind(), detail)
 }
 
-/// Checks that no program listens on `address` yet, because it would be mistaken for the program to start. Errors:
-/// `InvalidArgument` if there is one.
+/// Checks that no program listens on `address` yet, because it would be mistaken for the program that is about to be
+/// started. Errors: `InvalidArgument` if there is one.
 fn check_free(address: &str) -> Result<()> {
     if !takes_connections(address) {
         return Ok(());
@@ -366,8 +366,8 @@ fn wait_for_port(
     }
 }
 
-/// The maximum time until the first connection is made. It may take long, because overlays learn their routes from the
-/// first packets.
+/// The maximum time until the first connection is made. It may take a long time, because overlays learn their routes
+/// from the first packets.
 const REACHED_WITHIN: Duration = Duration::from_secs(15);
 /// The port to which a datagram socket is connected in order to find its own address. Connecting such a socket sends
 /// nothing.
@@ -398,8 +398,8 @@ pub struct NetworkPair {
 impl NetworkPair {
     /// Creates the wire and takes the steps. `fordway` is the program that steps may start.
     ///
-    /// Errors: `InvalidArgument` for a set-up that does more than create networks; `NotImplemented` if a program or
-    /// a right is missing, or if addresses are translated, so that only one end reaches the other.
+    /// Errors: `InvalidArgument` for a set-up that does more than create networks; `NotImplemented` if a program or a
+    /// privilege is missing, or if addresses are translated, so that only one end reaches the other.
     pub fn lay(setup: &NetworkSetup, wire: &WireSettings, fordway: &Path) -> Result<Self> {
         check(setup)?;
         RunningSetup::check_programs(setup)?;
@@ -450,8 +450,8 @@ fn own_address(other: IpAddr) -> Result<IpAddr> {
     })
 }
 
-/// Checks that a connection can be made. Behind address translation, an end is reached at an address that is not its
-/// own, or cannot be reached at all.
+/// Checks that a connection can be made. Behind network address translation, an end is reached at an address that is
+/// not its own, or cannot be reached at all.
 fn reach(from: &NetworkEnd, to: &NetworkEnd) -> Result<()> {
     let failed = |error: std::io::Error| {
         let detail = format!(

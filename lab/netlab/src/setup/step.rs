@@ -2,9 +2,9 @@
 //! (`kvm`), or a program that emulates a processor (`tcg`).
 //!
 //! A step may start one of our programs in a container. The container's root directory holds only the program and the
-//! libraries to which it is linked, mounted read-only from their usual paths. The container has its own process, mount,
-//! host-name and IPC namespaces, no capabilities, and the network of the process that started it. No cgroup limits its
-//! memory or CPU time.
+//! libraries that it is linked against, mounted read-only from their usual paths. The container has its own PID, mount,
+//! UTS and IPC namespaces, no capabilities, and the network of the process that started it. No cgroup limits its memory
+//! or CPU time.
 
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -45,7 +45,7 @@ pub(super) fn found(program: &str) -> Option<PathBuf> {
 }
 
 impl SetupStep {
-    /// Takes the step. Returns the program that it starts to keep running, if there is one.
+    /// Takes the step. Returns the program that the step starts and leaves running, if there is one.
     pub(super) fn take(
         &self,
         network: &NetworkNamespace,
@@ -110,7 +110,7 @@ fn is_there(
     }
 }
 
-/// Makes a command of `words`, whose first word is the program. Errors: `NotImplemented` if PATH has no such
+/// Builds a command from `words`, the first of which is the program. Errors: `NotImplemented` if PATH has no such
 /// program, `InvalidArgument` if `words` is empty.
 pub(super) fn command(words: &[String]) -> Result<Command> {
     let [program, arguments @ ..] = words else {
@@ -178,7 +178,7 @@ pub(super) fn start_in(
     mut command: Command,
 ) -> Result<SetupDaemon> {
     let log = ProgramLog::new()?;
-    // Standard input closes when this process ends. Programs on other machines thereby learn that they are no longer
+    // Standard input closes when this process ends. That tells programs on other machines that they are no longer
     // needed.
     command.stdin(Stdio::piped()).stdout(log.stream()).stderr(log.stream());
     Ok(SetupDaemon { process: network.start_within(mounts, command)?, log })
@@ -193,15 +193,15 @@ struct ContainerRuntime {
     prepare: &'static str,
 }
 
-/// The supported runtimes, the best first.
+/// The supported runtimes, best first.
 const RUNTIMES: [ContainerRuntime; 2] = [
-    // crun can run without cgroups, but still fails on some cgroup layouts, so a mount hides them.
+    // crun can run without cgroups, but still fails on some cgroup layouts, so a mount hides the cgroups.
     ContainerRuntime {
         program: "crun",
         options: &["--cgroup-manager=disabled"],
         prepare: "mount -t tmpfs none /sys/fs/cgroup",
     },
-    // runc creates cgroups. The cgroups of killed runs are empty, so `rmdir` removes them; for all others it fails.
+    // runc creates cgroups. Those of killed runs are empty, so `rmdir` removes them; it fails for all others.
     ContainerRuntime {
         program: "runc",
         options: &[],
@@ -239,7 +239,7 @@ pub(super) fn contained(mounts: &MountNamespace, name: &str, command: &[String])
     mounts
         .run(write)?
         .map_err(|error| Error::new(ErrorKind::Io, "describing a container").caused_by(error))?;
-    // The runtime looks itself up in /proc, so /proc must show the runtime's own process namespace.
+    // The runtime looks itself up in /proc, so /proc must show the runtime's own PID namespace.
     let prepare = format!("{}; exec \"$@\"", runtime.prepare);
     let mut words =
         vec!["unshare", "--mount", "--mount-proc", "sh", "-ec", &prepare, "container", runtime.program];
@@ -250,7 +250,7 @@ pub(super) fn contained(mounts: &MountNamespace, name: &str, command: &[String])
     Ok(words.into_iter().map(str::to_owned).collect())
 }
 
-/// Returns the program, and the libraries to which it is linked, as `ldd` lists them.
+/// Returns the program, and the libraries that it is linked against, as `ldd` lists them.
 fn files_of(program: &Path) -> Result<Vec<PathBuf>> {
     let output = Command::new("ldd").arg(program).output().map_err(|error| {
         Error::new(ErrorKind::NotImplemented, "running ldd, which lists the libraries of a program")
@@ -320,8 +320,8 @@ pub(super) fn emulates(accelerator: &str) -> bool {
 }
 
 /// Returns whether this process may use KVM, and the processor has the features to run any kernel. Some virtual
-/// machines offer KVM although their processors lack these features (`kvm_pvm`): such a KVM can be opened, but runs
-/// only kernels made for it.
+/// machines offer KVM although their processors lack these features (`kvm_pvm`): `/dev/kvm` can then be opened, but
+/// runs only kernels built for it.
 fn is_virtualizing() -> bool {
     let may = OpenOptions::new().read(true).write(true).open("/dev/kvm").is_ok();
     may && std::fs::read_to_string("/proc/cpuinfo").is_ok_and(|told| has_virtualization(&told))

@@ -1,7 +1,7 @@
 //! Runs IO500's phases in order on any lane, computes the scores, and formats the result as IO500 does.
 //!
-//! The phase `find` searches all files for those that are newer than the timestamp file, have 3,901 bytes, and have
-//! `01` in their names. Each rank lists and searches the files that another rank wrote.
+//! The phase `find` searches for all files that are newer than the timestamp file, are 3,901 bytes long, and have `01`
+//! in their names. Each rank lists and searches the files that another rank wrote.
 
 pub mod published;
 
@@ -22,7 +22,7 @@ use crate::phase::{PhaseRecorder, WorkloadRank};
 use crate::site::SiteMeans;
 use crate::{PhaseResult, WorkloadSite};
 
-/// The minimum duration (stonewall) of every writing phase, in seconds, for a result to count by IO500's rules.
+/// The minimum duration (stonewall) of every writing phase, in seconds, that IO500's rules require for a valid result.
 pub const COMPLIANT_SECONDS: u64 = 300;
 
 /// How IO500 works.
@@ -54,7 +54,7 @@ const EASY_TRANSFER_BYTES: u64 = 2 << 20;
 const HARD_TRANSFER_BYTES: u64 = 47_008;
 
 impl Io500Plan {
-    /// Returns the reason why a result cannot be compared with other results; `None` if it can.
+    /// Returns the reason why a result cannot be compared with other results; `None` if it can be compared.
     pub fn stamp(&self, results: &[PhaseResult]) -> Option<String> {
         let short: Vec<&str> = results
             .iter()
@@ -153,8 +153,8 @@ struct FindCounts {
     wanted: u64,
 }
 
-/// Writes the timestamp object, which later objects are compared with; returns its modification time by the lane's
-/// clock.
+/// Writes the timestamp object, with which later objects are compared; returns its modification time according to the
+/// lane's clock.
 fn timestamp(crew: &WorkloadRank, site: &WorkloadSite) -> Result<SystemTime> {
     let key = Key::new(TIMESTAMP_KEY)?;
     crew.first_does(|| site.target().put(&key, b"timestamp"))?;
@@ -164,8 +164,8 @@ fn timestamp(crew: &WorkloadRank, site: &WorkloadSite) -> Result<SystemTime> {
     }
 }
 
-/// Searches the files that the next rank wrote in `sets`. Each rank wrote `items` files of the last set, which
-/// determines the expected number of matches.
+/// Searches the files of `sets` that the next rank wrote. Each rank wrote `items` files of the last set; the expected
+/// number of matches follows from that.
 fn find(
     crew: &WorkloadRank,
     site: &WorkloadSite,
@@ -213,7 +213,7 @@ fn look(site: &WorkloadSite, prefix: &str, newer_than: SystemTime) -> Result<Fin
     }
 }
 
-/// Searches like find(1): checks the names first, then the attributes of the files whose names match.
+/// Searches as find(1) does: checks the names first, then the attributes of the files whose names match.
 fn look_at_files(dir: &Path, prefix: &str, newer_than: SystemTime) -> Result<FindCounts> {
     let (parent, start) = prefix.rsplit_once('/').unwrap_or(("", prefix));
     let parent = dir.join(parent);
@@ -268,7 +268,7 @@ const METADATA: [&str; 8] = [
     "mdtest-hard-delete",
 ];
 
-/// Returns the scores of `results`; `None` if a phase is missing, had errors, or did nothing.
+/// Returns the scores of `results`; `None` if a phase is missing, had errors, or performed no operations.
 fn scores_of(results: &[PhaseResult]) -> Option<Io500Scores> {
     let mean = |phases: &[&str]| -> Option<f64> {
         let value = |phase: &&str| {
@@ -295,8 +295,7 @@ pub(crate) fn unit(phase: &str) -> &'static str {
     if phase.starts_with("ior") { "GiB/s" } else { "kIOPS" }
 }
 
-/// Scores each lane by its first round. Returns each score together with the result in the format of IO500's
-/// `result.txt`.
+/// Scores each lane by its first round. Returns each score together with the run in the format of IO500's `result.txt`.
 pub fn score(plan: &Io500Plan, lanes: &[LaneResults]) -> Vec<(LaneScore, String)> {
     let of_lane = |lane: &LaneResults| {
         let results = lane.rounds.first().map_or(&[][..], Vec::as_slice);

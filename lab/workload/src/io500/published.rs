@@ -1,6 +1,6 @@
 //! Published figures: Tables 1 to 6 of F. Gadban and J. Kunkel, "Analyzing the Performance of the S3 Object Storage API
-//! for HPC Workloads", Applied Sciences 11 (18), 8540, 2021. The figures come from other machines, so only the ratios
-//! between systems on one machine, not the rates, can be compared with a run.
+//! for HPC Workloads", Applied Sciences 11 (18), 8540, 2021. The figures come from other machines, so a run can be
+//! compared only with the ratios between systems on one machine, not with the rates.
 
 /// A published table. If it includes Lustre, Lustre is the first system.
 #[derive(Clone, Copy, Debug)]
@@ -22,7 +22,7 @@ pub struct PublishedRow {
     pub phase: &'static str,
     /// The unit of the figures.
     pub unit: &'static str,
-    /// The figure of each system; `None` if none was printed.
+    /// The figure of each system; `None` if the table has none.
     pub figures: &'static [Option<f64>],
 }
 

@@ -1,10 +1,10 @@
 //! Evaluates a ledger: computes the costs of each component, and of each path with its residual, and formats them as
 //! tables.
 //!
-//! A [`SizeFit`] is a cost per operation and a cost per byte, fitted to times at several sizes. Errors are relative to
-//! the time, so that every size has the same weight, and neither cost is below 0. If a single line fits badly (for
-//! example because larger content exceeds a cache or takes another code path), two or three lines are fitted, provided
-//! that they predict left-out sizes clearly better.
+//! A [`SizeFit`] is a cost per operation and a cost per byte, fitted to times at several sizes. The fit minimizes
+//! relative errors, so that every size has the same weight, and neither cost is negative. If a single line fits badly
+//! (for example because larger content does not fit into a cache or takes another code path), two or three lines are
+//! fitted, provided that they predict left-out sizes considerably better.
 
 use std::fmt::Write as _;
 
@@ -16,7 +16,8 @@ use serde::{Deserialize, Serialize};
 
 use super::LedgerPath;
 
-/// The number of resamples of a fit, large enough that the interval's ends vary less than the noise.
+/// The number of resamples of a fit, large enough that the ends of the interval vary less than the measured values
+/// themselves.
 const RESAMPLES: usize = 400;
 
 /// The result of a ledger.
@@ -63,7 +64,7 @@ pub struct PathAccount {
     pub path: String,
     /// The size in bytes.
     pub size_bytes: u64,
-    /// The components with their times at this size, multiplied by how often they occur.
+    /// The components, with their times at this size multiplied by the number of times that they occur.
     pub parts: Vec<ComponentCost>,
     /// The sum of the components, in nanoseconds.
     pub sum_ns: ConfidenceInterval,
@@ -72,8 +73,8 @@ pub struct PathAccount {
     pub fitted_sum_ns: Option<f64>,
     /// The time of the whole path, in nanoseconds.
     pub measured_ns: ConfidenceInterval,
-    /// The residual, in nanoseconds: the time that no component explains. In each round, it is the time of the whole
-    /// path minus the sum.
+    /// The residual, in nanoseconds: the time that the components do not explain. In each round, it is the time of the
+    /// whole path minus the sum.
     pub residual_ns: ConfidenceInterval,
     /// The residual as a share of the time of the whole path.
     pub residual_share: ConfidenceInterval,
@@ -178,8 +179,8 @@ impl<'b> MedianBook<'b> {
         })
     }
 
-    /// Returns the fit's lines, refitted to medians of rounds drawn with replacement. Each draw selects the same rounds
-    /// for all sizes.
+    /// Returns the fit's lines, refitted to the medians of rounds that are drawn with replacement. Each draw selects
+    /// the same rounds for all sizes.
     fn resampled(&self, fit: &SizeFit, by_size: &[Vec<f64>]) -> Vec<Vec<FitSegment>> {
         let mut random = SeededRandom::new(self.seed);
         let rounds = by_size.first().map_or(0, Vec::len);
@@ -240,18 +241,18 @@ impl<'b> MedianBook<'b> {
 const POINTS_MIN: usize = 3;
 /// The maximum number of lines.
 const PIECES_MAX: usize = 3;
-/// The factor below which another line must reduce the error at left-out sizes to be used.
+/// A further line is used only if it reduces the error at left-out sizes below this multiple of the previous error.
 const WORTH_A_PIECE: f64 = 0.8;
-/// The relative error below which another line would only fit noise.
+/// The relative error below which a further line would only fit noise.
 const GOOD: f64 = 1e-3;
 
-/// Times by size: (bytes, nanoseconds), in rising order of size.
+/// Times by size: (bytes, nanoseconds), in ascending order of size.
 pub(super) type SizeTimes = [(f64, f64)];
 
 /// The cost of an operation as a function of its size.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SizeFit {
-    /// The lines in rising order of size: one to three.
+    /// One to three lines, in ascending order of size.
     pub pieces: Vec<FitSegment>,
     /// The median of the relative errors at sizes left out of the fit; `None` for fewer than four sizes.
     pub left_out_median: Option<f64>,
@@ -280,7 +281,7 @@ impl SizeFit {
             let Some(pieces) = pieces(points, count) else { break };
             let errors = left_out(points, count);
             let (middle, most) = (median(&errors), errors.iter().copied().reduce(f64::max));
-            // More lines always fit the given points better, so the error at left-out sizes decides.
+            // More lines always fit the given points better, so the error at left-out sizes decides how many are used.
             let is_better = match &best {
                 None => true,
                 Some((_, Some(before), _)) => {
@@ -300,7 +301,7 @@ impl SizeFit {
         predict(&self.pieces, size_bytes as f64)
     }
 
-    /// Fits lines over the same ranges of sizes to other times, such as the times of a resample.
+    /// Fits lines to other times, such as those of a resample, over the same ranges of sizes.
     pub(super) fn again(&self, points: &SizeTimes) -> Vec<FitSegment> {
         let within = |piece: &FitSegment| {
             let of_piece: Vec<_> = points
@@ -342,7 +343,7 @@ fn squares(pieces: &[FitSegment], points: &SizeTimes) -> f64 {
     points.iter().map(|(size, ns)| (predict(pieces, *size) / ns - 1.0).powi(2)).sum()
 }
 
-/// Returns the relative error at each size, for a prediction by a fit without that size.
+/// Returns, for each size, the relative error of the prediction by a fit from which that size was left out.
 fn left_out(points: &SizeTimes, count: usize) -> Vec<f64> {
     let error = |at: usize| {
         let mut others = points.to_vec();
@@ -353,7 +354,7 @@ fn left_out(points: &SizeTimes, count: usize) -> Vec<f64> {
     (0..points.len()).filter_map(error).collect()
 }
 
-/// Fits a line by least squares of the relative errors, with neither cost below 0.
+/// Fits a line by least squares of the relative errors, with neither cost negative.
 fn line(points: &SizeTimes) -> FitSegment {
     let sum = |value: fn(f64, f64) -> f64| points.iter().map(|(size, ns)| value(*size, *ns)).sum::<f64>();
     // The weights are 1/ns². In `wt` and `st`, one factor of ns is already cancelled.
@@ -373,7 +374,7 @@ fn line(points: &SizeTimes) -> FitSegment {
     FitSegment { from_bytes: at(points.first()), to_bytes: at(points.last()), per_operation_ns, per_byte_ns }
 }
 
-/// The largest median error at left-out sizes, in percent, for a fit not to be called poor.
+/// The median error at left-out sizes, in percent, above which a fit is called poor.
 pub const FIT_MEDIAN_PERCENT_MAX: f64 = 10.0;
 
 /// Returns the table of components, with a row for each line of each component's fit. `docs/explain/ledger.md`
@@ -417,7 +418,8 @@ fn piece_rows(component: &ComponentAccount) -> Vec<Vec<String>> {
     fit.pieces.iter().zip(intervals).enumerate().map(line).collect()
 }
 
-/// Returns the table of one path at one size: its components, their sum, the measured whole, and the residual.
+/// Returns the table of one path at one size: its components, their sum, the measured time of the whole path, and the
+/// residual.
 pub fn entry_table(entry: &PathAccount) -> String {
     let mut rows = Vec::new();
     let mut row = |name: &str, ns: &ConfidenceInterval| {

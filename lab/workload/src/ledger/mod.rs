@@ -1,9 +1,9 @@
-//! Measures the cost of each layer alone, and whether the layers add up to the whole.
+//! Measures the cost of each layer alone, and checks whether the costs of the layers add up to that of the whole.
 //!
 //! A [`LedgerComponent`] does the work of exactly one layer. [`measure`] measures each component at every size, in
 //! interleaved blocks. [`LedgerAccount::of`] fits a cost per operation and per byte to each component, adds up the
 //! components of each [`LedgerPath`], and compares the sum with the whole path, which is measured in the same run. The
-//! difference is the residual, which no component explains.
+//! difference is the residual, which the components do not explain.
 //!
 //! This module defines paths and components, and measures them; `account` evaluates the records and makes tables.
 
@@ -86,7 +86,7 @@ impl LedgerPath {
         self.part(component, 0, None)
     }
 
-    /// Subtracts `component` once. Use this if other components include its work, but the path does not.
+    /// Subtracts `component` once. For a component whose work other components include, but the path does not.
     pub fn less(mut self, component: &str) -> Self {
         self.parts.push(PathPart {
             component: component.to_owned(),
@@ -121,24 +121,25 @@ impl LedgerPath {
     }
 }
 
-/// The approximate duration of a block: long enough for a median, but short enough that the machine is in the same
-/// state for neighbouring blocks.
+/// The approximate duration of a block: long enough for a meaningful median, but short enough that the machine is in
+/// the same state during neighbouring blocks.
 const BLOCK_NS: u64 = 2_000_000;
 /// The maximum number of operations in a block.
 const OPERATIONS_MAX: usize = 40;
 /// The minimum number of operations in a block, regardless of their duration.
 const OPERATIONS_MIN: usize = 3;
-/// The number of unrecorded operations before a block, needed because the previous block left other data in the caches.
+/// The number of unrecorded operations before a block, which are needed because the previous block left other data in
+/// the caches.
 const WARM_UP: usize = 2;
-/// The minimum number of rounds, because fewer values give no interval.
+/// The minimum number of rounds; fewer values are too few for an interval.
 const ROUNDS_MIN: u16 = 5;
 
 /// The plan of a measurement.
 #[derive(Clone, Debug)]
 pub struct LedgerPlan {
-    /// The sizes in bytes, in rising order; at most 255 sizes.
+    /// The sizes in bytes, in ascending order; at most 255 sizes.
     pub sizes: Vec<u64>,
-    /// The time during which new rounds start. There are at least five rounds in any case.
+    /// The time after which no new round starts. There are at least five rounds in any case.
     pub duration: Duration,
     /// The seed of every random order.
     pub seed: u64,
@@ -155,15 +156,15 @@ pub struct NamedComponent {
 /// The progress of a measurement.
 #[derive(Clone, Copy, Debug)]
 pub struct LedgerProgress {
-    /// The number of the current round; round 0 warms up and does not count.
+    /// The number of the current round; round 0 is a warm-up and does not count.
     pub round: u16,
     /// Nanoseconds since the start of the measurement.
     pub elapsed_ns: u64,
 }
 
 /// Measures `components` in rounds, with the clock `now_ns`. Each round measures the sizes in random order, and at each
-/// size all components in random order, with one block of operations per component. Therefore drift affects all
-/// components alike, and each round gives one figure for each component and size, all from the same period. The first
+/// size all components in random order, with one block of operations per component. Drift therefore affects all
+/// components alike, and each round yields one figure for each component and size, all from the same period. The first
 /// round is not recorded. In the records, components are lanes and sizes are phases. Errors: the errors of the
 /// components; `Interrupted` when `stop` is set.
 pub fn measure(
@@ -265,8 +266,8 @@ impl LedgerWork<'_> {
         Ok(())
     }
 
-    /// Runs up to [`WARM_UP`] operations. If an operation takes long, one is enough, because it fills the caches with
-    /// its own data.
+    /// Runs up to [`WARM_UP`] operations. If an operation takes a long time, one is enough, because it fills the caches
+    /// with its own data.
     fn warm_up(&self, component: &mut dyn LedgerComponent) -> Result<()> {
         let began_ns = (self.now_ns)();
         for _ in 0..WARM_UP {

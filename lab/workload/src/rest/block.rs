@@ -1,5 +1,5 @@
 //! Runs one block of load: starts the threads together, runs each thread's closed or open loop, and reads the counters
-//! before and after.
+//! before and after the load.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -24,9 +24,9 @@ const TELL_EVERY: Duration = Duration::from_millis(200);
 pub struct LoadPlan {
     /// The arrival process, which determines when requests start.
     pub arrivals: ArrivalProcess,
-    /// The duration of the block, without the warm-up.
+    /// The duration of the block, excluding the warm-up.
     pub duration: Duration,
-    /// The number of requests after which the block ends early; `None` for no limit.
+    /// The block ends early after this many requests; `None` for no limit.
     pub requests: Option<u64>,
     /// The duration of load before the block, which is not recorded.
     pub warm_up: Duration,
@@ -51,7 +51,7 @@ pub struct BlockPosition {
     pub phase: u8,
     /// The round, from 0.
     pub round: u16,
-    /// The number of the block. Blocks that are compared with each other have the same number on different lanes.
+    /// The number of the block. Blocks on different lanes that are compared with each other have the same number.
     pub block: u32,
 }
 
@@ -183,7 +183,7 @@ impl BlockState<'_> {
                 Error::new(ErrorKind::InvalidArgument, detail).caused_by(std::io::Error::from(errno))
             })?;
         }
-        // Without precise timers, waits are up to 50 µs longer, which shows up as lateness.
+        // Without precise timers, waits are up to 50 µs longer, which is reported as lateness.
         if let Err(errno) = fordway_sys::precise_timers() {
             tracing::debug!(%errno, "timers are not precise");
         }
@@ -250,7 +250,7 @@ impl BlockState<'_> {
             Ok(ThreadMessage::Connected(connected)) => connected,
             _ => Err(ErrorKind::Internal.into()),
         });
-        // All messages are received before the first error is returned, so that no thread is waited for twice.
+        // Receive the message of every thread before returning the first error.
         let connected = connected.collect::<Vec<_>>().into_iter().collect::<Result<()>>();
         self.go.store(connected.is_ok(), Ordering::Relaxed);
         self.barrier.wait();
@@ -341,7 +341,7 @@ pub(super) struct LoadStretch<'a> {
     pub(super) start: Instant,
     /// The time after which no request starts; `None` for no limit.
     pub(super) end: Option<Instant>,
-    /// The number of requests that all threads together may still start; `None` for any number.
+    /// The number of requests that all threads together may still start; `None` for no limit.
     pub(super) budget: Option<&'a AtomicU64>,
     pub(super) stop: &'a AtomicBool,
     /// The number of requests that have ended, on all threads.
@@ -365,7 +365,7 @@ impl LoadStretch<'_> {
     }
 }
 
-/// Keeps one request in flight on every slot until the period is over, then waits for the last responses.
+/// Keeps one request in flight on every slot until the period ends, then waits for the last responses.
 pub(super) fn closed(
     channel: &mut dyn RequestChannel,
     stretch: &LoadStretch,
@@ -395,8 +395,8 @@ pub(super) fn closed(
 }
 
 /// Starts requests when they are due, or as soon as a slot is free after that. Requests that were due within the period
-/// and did not start are counted as skipped. Arrivals are not queued, because at a rate far beyond the server's
-/// capacity the queue would fill the memory.
+/// but did not start are counted as skipped. Arrivals are not queued, because at a rate far beyond the server's
+/// capacity, the queue would exhaust the memory.
 pub(super) fn open(
     channel: &mut dyn RequestChannel,
     mut schedule: ArrivalSchedule,
@@ -418,9 +418,9 @@ pub(super) fn open(
                 idle.push_front(slot);
                 break;
             }
-            // Latency counts from the time at which the request was due, not from the time at which a slot became
-            // free. Otherwise a stalled server would delay the start of requests, and the waiting time that it
-            // caused would not be measured.
+            // Latency is measured from the time at which the request was due, not from the time at which a slot became
+            // free. Otherwise, a stalled server would delay the start of requests, and the wait that it caused would
+            // not be measured.
             intended[slot] = due;
             schedule.advance();
             channel.start(slot);
@@ -430,7 +430,7 @@ pub(super) fn open(
             recorder.skipped += stretch.skipped(schedule);
             return Ok(());
         }
-        // Without an idle slot, no request can start even if one is due, so wait for a response.
+        // Without an idle slot, no request can start even if one is due, so wait for a response first.
         let limit = if has_more && !idle.is_empty() { stretch.until(&schedule) } else { LOOK_EVERY };
         channel.wait(limit, &mut answers)?;
         stretch.count(answers.len());
@@ -456,8 +456,8 @@ impl LoadStretch<'_> {
         next.unwrap_or(LOOK_EVERY).min(LOOK_EVERY)
     }
 
-    /// Returns the number of arrivals that were due within the period and are still in `schedule`, without arrivals
-    /// after a stop; 0 if the block has no end time because its number of requests was given.
+    /// Returns the number of arrivals that were due within the period and are still in `schedule`, excluding arrivals
+    /// after a stop; 0 if the block has no end time, because it ends after a given number of requests.
     fn skipped(&self, mut schedule: ArrivalSchedule) -> u64 {
         let Some(end) = self.end else { return 0 };
         let end_ns = end.min(Instant::now()).duration_since(self.start).as_nanos() as u64;

@@ -1,8 +1,8 @@
 //! Load on a server: the intended starts of requests, and the records that each thread keeps. A [`RequestChannel`],
 //! one for each thread, sends the requests.
 //!
-//! In the closed loop, each slot sends its next request when the last response has arrived, so a stalling server
-//! receives fewer requests and its stalls are barely visible. In the open loop, requests have intended starts that do
+//! In the closed loop, each slot sends its next request when the last response has arrived, so a server that stalls
+//! receives fewer requests, and its stalls are barely visible. In the open loop, requests have intended starts that do
 //! not depend on responses, and latency is measured from those starts.
 
 mod block;
@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use fordway_measure::{LatencyHistogram, OperationRecord, RunClock, SeededRandom, TcpConnections};
 use fordway_store::Result;
 
-/// The connections of one thread to the server, with its requests in flight, each on a slot.
+/// The connections of one thread to the server, and its requests in flight, each of which has a slot.
 pub trait RequestChannel {
     /// Returns the number of requests that can be in flight at once, at least 1.
     fn slots(&self) -> usize;
@@ -28,7 +28,7 @@ pub trait RequestChannel {
     fn start(&mut self, slot: usize);
 
     /// Waits until a request has ended, or for `limit`, and appends all requests that have ended to `answers`. Every
-    /// started request ends eventually. Errors: only errors that do not concern a single request.
+    /// started request ends eventually. Errors: only those that are not specific to a single request.
     fn wait(&mut self, limit: Duration, answers: &mut Vec<CompletedRequest>) -> Result<()>;
 
     /// Returns the traffic on the channel's connections so far.
@@ -71,10 +71,10 @@ pub struct LoadFailure {
 pub enum ArrivalProcess {
     /// The response to the previous request.
     Closed,
-    /// A clock at equal intervals, with the total requests per second of all threads.
+    /// A clock that ticks at equal intervals, with the total requests per second of all threads.
     Fixed(f64),
-    /// A Poisson process: exponential intervals, as with many independent users, with the total mean requests per
-    /// second of all threads.
+    /// A Poisson process: exponentially distributed intervals, as with many independent users, with the mean total
+    /// requests per second of all threads.
     Poisson(f64),
 }
 
@@ -107,7 +107,7 @@ struct ArrivalSchedule {
 
 impl ArrivalSchedule {
     /// Creates the schedule of one thread; `None` in the closed loop. At a fixed rate, the threads take turns; with
-    /// Poisson arrivals, each thread has its own process.
+    /// Poisson arrivals, each thread has its own Poisson process.
     fn new(arrivals: ArrivalProcess, thread: usize, threads: usize, seed: u64) -> Option<Self> {
         let interval_ns = 1e9 / arrivals.rate()? * threads as f64;
         let random = SeededRandom::new(seed.wrapping_mul(1 << 16).wrapping_add(thread as u64));
@@ -148,7 +148,7 @@ struct LoadRecorder {
     first_byte: LatencyHistogram,
     /// The delay of requests after their intended start; only in the open loop.
     lateness: LatencyHistogram,
-    /// Failures by kind, each with a count and one sentence.
+    /// Failures by kind, each with a count and one description.
     failures: BTreeMap<String, (u64, String)>,
     body_bytes: u64,
     /// The number of successful requests that ended within the period of load.
@@ -171,8 +171,8 @@ struct RecordKeeping {
 }
 
 impl LoadRecorder {
-    /// Counts the response to a request with the intended start `intended`; `None` if that equals the time at which it
-    /// was sent.
+    /// Records the response to a request. `intended` is the request's intended start; `None` if it equals the time at
+    /// which the request was sent.
     fn answer(
         &mut self,
         answer: CompletedRequest,
@@ -268,7 +268,7 @@ mod tests {
         assert!(ArrivalSchedule::new(ArrivalProcess::Closed, 0, 1, 1).is_none());
     }
 
-    /// Intervals of a Poisson process have a standard deviation equal to their mean.
+    /// The intervals of a Poisson process have a standard deviation equal to their mean.
     #[test]
     fn chance_has_the_rate_and_spread_it_should_and_repeats() {
         let poisson = ArrivalProcess::Poisson(1e6);

@@ -9,9 +9,9 @@ use fordway_measure::{
 use super::block::LoadBlock;
 use super::{ArrivalProcess, LoadRecorder, NetworkTraffic};
 
-/// The share of the requested rate below which the rate counts as not reached.
+/// If less than this share of the requested rate was reached, the rate counts as not reached.
 const KEPT: f64 = 0.98;
-/// The share of a processor per thread above which this program itself is the limit.
+/// The share of one processor per thread above which this program itself counts as the limit.
 const SATURATED: f64 = 0.9;
 
 /// The settings that the blocks of one row have in common.
@@ -23,7 +23,7 @@ pub struct RowSettings {
     pub phase: String,
     /// The arrival process, which determined when requests started.
     pub arrivals: ArrivalProcess,
-    /// Whether requests, not responses, contain the bodies.
+    /// Whether the requests, rather than the responses, carry the bodies.
     pub uploads: bool,
     /// The number of connections of all threads together.
     pub connections: u64,
@@ -111,7 +111,7 @@ impl RowTotal {
     }
 }
 
-/// Adds up the counters of all blocks; `None` if the counters of one block are missing, because the sum would not
+/// Adds up the counters of all blocks; `None` if the counters of one block are missing, because the sum would then not
 /// cover the whole row.
 fn joined<'b>(
     mut all: impl Iterator<Item = Option<&'b Result<ProcessCounters, CountersIncomplete>>>,
@@ -204,13 +204,13 @@ pub fn warnings(of: &LaneBlocks, summary: &PhaseSummary) -> Vec<String> {
     warnings
 }
 
-/// The share of the 99th percentile of latencies that lateness may make up.
+/// The share of the 99th percentile of latency that lateness may account for.
 const LATE_SHARE_MAX: f64 = 0.5;
 /// The maximum lateness, in ns, that the kernel's timers alone can cause.
 const LATE_NS_MIN: u64 = 500_000;
 
-/// Returns the doubt about the rows whose latencies consist mostly of lateness: the requests started after their
-/// intended start, because this program had no processor, or no connection was free.
+/// Returns the doubt about the rows whose latencies consist mostly of lateness: the requests started later than
+/// intended, because this program had no processor, or no connection was free.
 pub fn late_requests(summaries: &[PhaseSummary]) -> Option<RunDoubt> {
     let lateness = |summary: &PhaseSummary| {
         let late_ns = summary.load.as_ref()?.lateness?.p99_ns;
@@ -272,8 +272,8 @@ pub(super) struct RowThroughput<'c> {
     pub(super) server: Option<&'c ProcessCounters>,
 }
 
-/// Returns the limit of a row, as far as the counters show it. A client can use as many processors as it has
-/// threads, and so can a server; together they can use the processors of the machine.
+/// Returns the limit of a row, as far as the counters show it. A client can use at most as many processors as it has
+/// threads, and so can a server; together, they can use at most the processors of the machine.
 pub(super) fn limit(settings: &RowSettings, reached: &RowThroughput) -> ResultLimit {
     // An open loop that reached its rate was limited by that rate, regardless of how busy the processors were.
     if let Some(asked) = settings.arrivals.rate().filter(|_| !reached.fell_behind) {
@@ -298,8 +298,8 @@ pub(super) fn limit(settings: &RowSettings, reached: &RowThroughput) -> ResultLi
         (true, true) => "client and server cpu",
         (true, false) => "client cpu",
         (false, true) => "server cpu",
-        // Neither side uses all processors available to it, but both share the machine, whose processors are all
-        // busy.
+        // Neither side uses all processors that are available to it, but they share the machine, and all its processors
+        // are busy.
         _ if client + server >= BUSY * cpus => "client and server cpu",
         _ if client + server < IDLE * client_room.min(server_room) => "waiting",
         _ => "cannot tell",
@@ -337,7 +337,7 @@ mod tests {
         }
     }
 
-    /// Returns the limit of a row whose client has one thread, on 4 processors, over 1,000 ns.
+    /// Returns the limit of a row of 1,000 ns, measured on 4 processors by a client that has one thread.
     fn name(
         arrivals: ArrivalProcess,
         fell_behind: bool,

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 /// The jobs to run, and how often to run them.
 #[derive(Clone, Debug)]
 pub struct SpeedupPlan {
-    /// The numbers of ranks, in rising order, starting with 1. Jobs with one rank run only in the first lane, which
+    /// The numbers of ranks, in ascending order, starting with 1. Jobs with one rank run only in the first lane, which
     /// is the reference.
     pub ranks: Vec<u32>,
     /// The number of lanes.
@@ -68,7 +68,7 @@ impl FinishedJob {
         self.ranks.iter().map(|rank| rank.end_ns).max()?.checked_sub(start)
     }
 
-    /// Returns the time from the first rank's end to the last rank's end; `None` for a single rank.
+    /// Returns the time between the end of the first rank and the end of the last rank; `None` for a single rank.
     pub fn late_ns(&self) -> Option<u64> {
         let ends = || self.ranks.iter().map(|rank| rank.end_ns);
         Some(ends().max()? - ends().min()?).filter(|_| self.ranks.len() > 1)
@@ -118,7 +118,7 @@ pub struct SpeedupOutcome {
     pub records: RunRecords,
     /// The combinations of lane and number of ranks that failed, with the error. They were not retried.
     pub failures: Vec<(usize, usize, Error)>,
-    /// The number of jobs done and the total number, if a signal ended the measurement before the last job.
+    /// The number of jobs done and the total number, if a signal ended the measurement early.
     pub interrupted: Option<(u64, u64)>,
 }
 
@@ -126,8 +126,8 @@ pub struct SpeedupOutcome {
 /// current job.
 pub type SpeedupProgress<'a> = &'a mut dyn FnMut(u64, u64, usize, u32);
 
-/// Runs all combinations in each round in random order; the first round is a warm-up. A combination that fails is left
-/// out of the following rounds. If `stop` is set, the outcome contains the jobs that ended before that.
+/// Runs all combinations in every round, in random order; the first round is a warm-up. A combination that fails is
+/// omitted from the following rounds. If `stop` is set, the outcome contains the jobs that ended before that.
 ///
 /// Errors: `Interrupted` if no recorded job had ended.
 pub fn measure(
@@ -260,8 +260,8 @@ fn own_cpu_ns() -> u64 {
 mod tests {
     use super::*;
 
-    /// A launcher of jobs that follow a known law: 1 s serial, 8 s parallel, 0.5 s for each additional rank. The second
-    /// lane takes twice as long.
+    /// A launcher whose jobs follow a known law: 1 s of serial time, 8 s of parallel time, and 0.5 s for each
+    /// additional rank. The second lane takes twice as long.
     pub(super) struct Law {
         pub(super) failing: Option<(usize, u32)>,
         pub(super) launched: Vec<(usize, u32)>,

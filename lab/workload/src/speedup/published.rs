@@ -120,7 +120,7 @@ fn wrong(line: usize, why: &str) -> Error {
     Error::new(ErrorKind::InvalidArgument, format!("line {line} of the table: {why}"))
 }
 
-/// Splits a line into its cells; a cell in quotation marks may contain commas.
+/// Splits a line into cells; a cell in quotation marks may contain commas.
 fn cells(line: &str) -> Vec<String> {
     let mut cells = vec![String::new()];
     let mut is_quoted = false;
@@ -193,7 +193,7 @@ impl PrintedLine {
 }
 
 impl SpeedupRow {
-    /// Returns a sentence with the printed values that do not follow from the times; `None` if all do.
+    /// Returns a sentence that lists the printed values that do not follow from the times; `None` if all of them do.
     pub fn problem(&self) -> Option<String> {
         let wrong = |name: &str, printed: String, right: String| {
             format!("{name} is printed as {printed}, but is {right}")

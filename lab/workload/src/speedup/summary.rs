@@ -1,8 +1,9 @@
-//! Makes a run from jobs, and fits Amdahl's law with a communication cost to them: `T(n) = serial + parallel / n +
-//! further (n - 1)`.
+//! Creates the run file of jobs, and fits Amdahl's law with a communication cost to their times:
+//! `T(n) = serial + parallel / n + further (n - 1)`.
 //!
 //! The three costs are fitted by least squares of relative errors, so that every number of ranks has the same weight.
-//! No cost is negative: the best fit over all subsets of the three costs without a negative cost is used.
+//! No cost is negative: each subset of the three costs is fitted, and the best fit in which no cost is negative is
+//! used.
 
 use fordway_measure::{
     ConfidenceInterval, Machine, MeasuredLane, ParallelSummary, PhaseSummary, ResultLimit, RunDocument,
@@ -13,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use super::{FinishedJob, JobSample, JobTime, SpeedupOutcome, SpeedupPlan};
 use crate::summary::{RunCapacity, RunHeader, summarise_phase};
 
-/// The maximum share of one rank's time that its launch may take without a warning.
+/// If the launch takes more than this share of the time on one rank, a warning is given.
 const LAUNCH_SHARE_MAX: f64 = 0.1;
 
 /// The costs of a set-up according to the model.
@@ -25,7 +26,7 @@ pub struct SetupFit {
     pub fit: Option<SpeedupFit>,
 }
 
-/// Returns the run of `outcome`, which was measured on `lanes` by `plan`.
+/// Returns the run file of `outcome`, which `plan` measured on `lanes`.
 pub fn describe(
     plan: &SpeedupPlan,
     lanes: Vec<MeasuredLane>,
@@ -81,7 +82,7 @@ fn of_phase(
         summarise_phase(lanes, (at as u8, &phase(ranks)), &outcome.records, capacity, plan.seed);
     for (lane, summary) in summaries.iter_mut().enumerate() {
         summary.parallel = Some(parallel(plan, outcome, (lane, at)));
-        // Waiting ranks use as much CPU time as working ranks, so their CPU time says nothing. The recorded CPU time
+        // Waiting ranks use as much CPU time as working ranks, so their CPU time is meaningless. The recorded CPU time
         // belongs to this process, not to the ranks.
         summary.client_cpu_ns_per_op = None;
         let evidence = "ranks poll while they wait, so that CPU time does not tell";
@@ -111,7 +112,7 @@ fn parallel(plan: &SpeedupPlan, outcome: &SpeedupOutcome, place: (usize, usize))
     }
 }
 
-/// Returns the reference's time divided by the job's time, in each round that has both.
+/// Returns the reference's time divided by the job's time, for each round that has both.
 fn speedups(plan: &SpeedupPlan, outcome: &SpeedupOutcome, samples: &[&JobSample]) -> Vec<f64> {
     let reference = |round: u16| {
         let mut all = outcome.samples.iter();
@@ -167,7 +168,8 @@ fn doubts(plan: &SpeedupPlan, summaries: &[PhaseSummary], machine: &Machine) -> 
     doubts
 }
 
-/// Returns a warning if the launch takes a large share of the time, because that hides the gain from more ranks.
+/// Returns a warning if the launch takes a large share of the time, because a long launch hides the gain from more
+/// ranks.
 fn launch_doubt(plan: &SpeedupPlan, summaries: &[PhaseSummary]) -> Option<String> {
     let reference = summaries.first()?.parallel.as_ref()?;
     let share = 1.0 - reference.work_ns?.value / reference.wall_ns?.value;
@@ -198,14 +200,14 @@ pub struct SpeedupFit {
     pub points: usize,
     /// The largest relative error at the fitted points.
     pub error_max: f64,
-    /// Whether there were more points than costs. Otherwise the curve passes through all points in any case, so the fit
-    /// proves nothing.
+    /// Whether there were more points than costs. If not, the curve passes through all points in any case, so a good
+    /// fit proves nothing.
     pub is_tested: bool,
 }
 
 impl SpeedupFit {
     /// Fits points of (ranks, ns), with at most one point per number of ranks. `None` for fewer than two points, or for
-    /// times that are not above 0.
+    /// times that are not positive.
     pub fn of(points: &[(u32, f64)]) -> Option<Self> {
         if points.len() < 2 || points.iter().any(|(ranks, ns)| *ranks == 0 || *ns <= 0.0) {
             return None;
@@ -242,15 +244,15 @@ fn predict(costs: &[f64; COSTS], ranks: u32) -> f64 {
     terms(ranks).iter().zip(costs).map(|(term, cost)| term * cost).sum()
 }
 
-/// Returns the sum of squared relative errors. A sum within rounding error counts as 0, so among several
-/// exact subsets, the first is chosen, which has the fewest communication costs.
+/// Returns the sum of squared relative errors. A sum within rounding error counts as 0, so if several subsets fit
+/// exactly, the first is chosen, which has the fewest communication costs.
 fn badness(points: &[(u32, f64)], costs: &[f64; COSTS]) -> f64 {
     let sum: f64 = points.iter().map(|(ranks, ns)| (predict(costs, *ranks) / ns - 1.0).powi(2)).sum();
     if sum < 1e-18 { 0.0 } else { sum }
 }
 
-/// Fits the costs whose bits are set in `subset` by least squares; `None` if they are not determined, or one is
-/// negative.
+/// Fits the costs whose bits are set in `subset` by least squares; `None` if they are not uniquely determined, or if
+/// one is negative.
 fn solve(points: &[(u32, f64)], subset: u8) -> Option<[f64; COSTS]> {
     let used: Vec<usize> = (0..COSTS).filter(|cost| subset & (1 << cost) != 0).collect();
     let mut matrix = vec![vec![0.0; used.len() + 1]; used.len()];

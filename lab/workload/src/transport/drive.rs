@@ -1,4 +1,4 @@
-//! Measures all sizes on all transports in interleaved blocks, and makes a run of the blocks.
+//! Measures all sizes on all transports in interleaved blocks, and creates a run file from the blocks.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -13,11 +13,11 @@ use crate::summary::{RunCapacity, RunHeader, summarise_phase};
 
 /// The maximum number of windows in a block.
 const WINDOWS: u64 = 10;
-/// The number of counted messages for which one warm-up message is sent.
+/// One warm-up message is sent for this many counted messages.
 const WARM_UP_SHARE: u64 = 10;
 /// The maximum number of bytes in flight, unless a single message is larger.
 const WINDOW_BYTES: u64 = 16 << 20;
-/// The maximum number of phases that a run file can number.
+/// The maximum number of phases in a run file.
 const MAX_PHASES: usize = 255;
 
 /// The plan of a transport benchmark.
@@ -40,9 +40,9 @@ pub struct TransportPlan {
 /// The results of a transport benchmark.
 #[derive(Debug, Default)]
 pub struct TransportOutcome {
-    /// A record of every message (for bandwidth, of every block) and of every block.
+    /// A record of every operation and of every block. An operation is one message or, for bandwidth, a whole block.
     pub records: RunRecords,
-    /// The task of each phase, in the sequence of phases.
+    /// The task of each phase, in the order of phases.
     pub tasks: Vec<BlockTask>,
 }
 
@@ -75,8 +75,7 @@ impl TransportPlan {
         }
     }
 
-    /// Returns a task for a block of messages of this size, with few enough messages that the block does not take
-    /// long.
+    /// Returns a task for a block of messages of this size, with so few messages that the block is short.
     fn task(&self, exchange: MessageExchange, size_bytes: u64) -> BlockTask {
         let at_most = |bytes: u64, most: u64| (bytes / size_bytes).clamp(1, most.max(1));
         let window = match exchange {
@@ -187,7 +186,7 @@ impl TransportBlockLabel {
     }
 }
 
-/// With one message at a time, more busy processors than this indicate that one side polled.
+/// With one message at a time, more busy processors than this mean that one side polled.
 const POLLS: f64 = 1.5;
 
 /// Returns the run file of `outcome`, which `plan` measured on `lanes`.
@@ -303,8 +302,8 @@ fn medians(operations: &[&OperationRecord]) -> Vec<f64> {
     blocks.filter_map(of_block).collect()
 }
 
-/// Returns the limit `cannot tell` for a transport that polls, because a busy processor then does not indicate a limit;
-/// `None` if the transport does not poll.
+/// Returns the limit `cannot tell` for a transport that polls, because a busy processor then says nothing about the
+/// limit; `None` if the transport does not poll.
 fn polls(transfer: &TransferSummary) -> Option<ResultLimit> {
     if transfer.exchange == MessageExchange::Stream.name() || transfer.processors_busy < POLLS {
         return None;

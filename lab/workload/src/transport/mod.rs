@@ -7,7 +7,7 @@
 //!
 //! A [`MessageTransport`] carries out one [`BlockTask`] at a time. Implementations are [`LinkTransport`], for two
 //! processes with a [`MessageLink`] between them, and [`ObjectTransport`], for objects in a [`fordway_store::Store`].
-//! This module also defines the sizes, and the options of every program that runs transports.
+//! This module also defines the message sizes, and the options that every program that runs transports has.
 
 mod drive;
 mod transports;
@@ -39,7 +39,7 @@ pub trait MessageTransport {
     /// Returns whether the transport supports this exchange.
     fn can(&self, exchange: MessageExchange) -> bool;
 
-    /// Performs one block of messages. Errors: those that end the run.
+    /// Performs one block of messages. Errors: only those that end the run.
     fn carry_out(&mut self, task: &BlockTask) -> Result<BlockResult>;
 }
 
@@ -47,9 +47,9 @@ pub trait MessageTransport {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum MessageExchange {
-    /// Request a message, and wait until all of it is received.
+    /// Request a message, and wait until all of it has been received.
     Fetch,
-    /// Request several messages at once, and wait until all of them are received completely.
+    /// Request several messages at once, and wait until all of them have been received completely.
     Stream,
     /// Send a message and wait for one of the same size; half of that time counts.
     PingPong,
@@ -107,7 +107,7 @@ impl BlockTask {
         self.size_bytes * self.window
     }
 
-    /// Encodes the task for the other end of a link.
+    /// Encodes the task, to be sent to the other end of a link.
     fn to_bytes(self) -> [u8; TASK_BYTES] {
         let words = [self.exchange.code(), self.size_bytes, self.window, self.count, self.warm_up];
         let mut bytes = [0; TASK_BYTES];
@@ -142,9 +142,9 @@ pub struct BlockResult {
     pub is_right: bool,
 }
 
-/// The largest message, because MPI counts in signed 32-bit integers.
+/// The largest message; larger ones would exceed MPI's counts, which are signed 32-bit integers.
 const MAX_BYTES: u64 = 1 << 30;
-/// The maximum number of sizes in a run. Each gives two or three phases, and a run has at most 255 phases.
+/// The maximum number of sizes in a run. Each size results in two or three phases, and a run has at most 255 phases.
 const MAX_SIZES: usize = 80;
 
 /// The sizes to measure: a series between two sizes, or a list.
@@ -157,7 +157,7 @@ pub enum SizeSeries {
 }
 
 impl SizeSeries {
-    /// Returns the sizes in bytes, in rising order. A range of sizes includes its upper bound, even if that is not
+    /// Returns the sizes in bytes, in ascending order. A range of sizes includes its upper bound, even if that is not
     /// the previous size times the factor. Errors: `InvalidArgument` if there are too many sizes.
     pub fn all(&self, factor: u64) -> Result<Vec<u64>> {
         let mut sizes = match self {
@@ -211,8 +211,8 @@ impl fmt::Display for SizeSeries {
     }
 }
 
-/// Formats a size without rounding (`4096` is `4 KiB`, and `4097` is `4097 B`), so that different sizes have
-/// different texts.
+/// Formats a size without rounding (`4096` is `4 KiB`, and `4097` is `4097 B`), so that different sizes are formatted
+/// differently.
 fn exact_text(size_bytes: u64) -> String {
     let units = [(30, "GiB"), (20, "MiB"), (10, "KiB"), (0, "B")];
     let fits = |(power, _): &(u32, &str)| size_bytes.is_multiple_of(1 << power);

@@ -1,7 +1,7 @@
-//! The transports. A [`LinkTransport`] is two processes with a link between them. The processes do the same on any
+//! The transports. A [`LinkTransport`] is two processes with a link between them. The processes do the same work on any
 //! link, so that transports differ only in their links. A plain TCP connection is such a link: each message is one
-//! write, without Nagle's delay. For an [`ObjectTransport`], a message is an object in a store, and a request reads
-//! that object.
+//! write, and Nagle's algorithm is disabled. For an [`ObjectTransport`], a message is an object in a store, and
+//! requesting a message reads that object.
 //!
 //! A [`RemoteTransport`] is a transport in another process, for processes that must be started by their own launcher,
 //! such as the ranks of an MPI job. It sends tasks and receives results as lines of JSON on a connection. When the
@@ -40,8 +40,8 @@ pub trait MessageLink {
     /// Waits for as many messages of `size` bytes as `buffer` holds, with all receives posted at once.
     fn receive_window(&mut self, buffer: &mut [u8], size: usize) -> Result<()>;
 
-    /// Waits for a message like [`MessageLink::receive`], but never uses the processor while it waits. Used between
-    /// blocks, while another transport is measured.
+    /// Waits for a message like [`MessageLink::receive`], but never uses the processor while waiting. It is used
+    /// between blocks, while another transport is measured.
     fn receive_idly(&mut self, buffer: &mut [u8]) -> Result<()>;
 }
 
@@ -103,7 +103,7 @@ impl<L: MessageLink> LinkTransport<L> {
 
 impl<L: MessageLink> Drop for LinkTransport<L> {
     fn drop(&mut self) {
-        // The error is ignored: if the other side has already ended, it needs no message.
+        // Ignore the error: if the other side has already ended, it needs no message.
         let _ = self.link.send(&[0; TASK_BYTES]);
     }
 }
@@ -303,7 +303,7 @@ impl ObjectTransport {
     }
 }
 
-/// Reads `key` this many times, one after the other; returns the duration of each read.
+/// Reads `key` `messages` times, one read after the other; returns the duration of each read.
 fn read_some(
     store: &dyn Store,
     bucket: &Bucket,
@@ -368,7 +368,7 @@ pub struct JobHello {
 /// One process of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobProcess {
-    /// The process ID on the process's machine.
+    /// The process ID on the machine of the process.
     pub pid: u32,
     /// The number of processors that the process may use.
     pub processors: u32,
@@ -381,7 +381,7 @@ impl JobProcess {
         JobProcess { pid: std::process::id(), processors }
     }
 
-    /// Encodes the description for a link.
+    /// Encodes the description, to be sent over a link.
     pub fn to_bytes(self) -> [u8; 8] {
         (u64::from(self.pid) << 32 | u64::from(self.processors)).to_le_bytes()
     }

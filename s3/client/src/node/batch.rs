@@ -17,10 +17,10 @@ use crate::node::write::{WHOLE_BYTES_MAX, put};
 
 /// The maximum number of objects in one message.
 const OBJECTS_MAX: usize = 64;
-/// The maximum number of bytes of content in one message, unless a single object has more.
+/// The maximum number of content bytes in one message, unless a single object is larger.
 const BODY_BYTES_MAX: usize = 128 << 10;
-/// The maximum number of messages in flight. The keys of this number of messages fit into the buffers of a socket, so
-/// the two sides never wait for each other to read.
+/// The maximum number of messages in flight. The keys in this many messages fit into a socket's buffers, so the two
+/// sides never deadlock waiting for each other to read.
 const ON_THEIR_WAY_MAX: usize = 2;
 
 /// A batch in progress.
@@ -97,7 +97,7 @@ fn maybe_done(failure: NodeFailure) -> NodeFailure {
     }
 }
 
-/// Converts the error of a whole batch to the error of one object.
+/// Converts an error of the whole batch to an error for one object.
 fn as_each(failed: Option<&Error>) -> Error {
     match failed {
         Some(error) => Error::new(error.kind(), error.detail()).after_tries(error.tries()),

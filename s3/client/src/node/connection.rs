@@ -23,9 +23,9 @@ use crate::node::spare::SpareFile;
 
 /// How long a thread polls for a response before it sleeps, if the gateway also polls for requests.
 const LOOKOUT: Duration = Duration::from_micros(20);
-/// The number of unsuccessful polls in a row after which the thread polls only rarely.
+/// The number of consecutive unsuccessful polls after which the thread polls only rarely.
 const MISSES_MAX: u32 = 4;
-/// The number of waits for which a thread that polls rarely polls once.
+/// A thread that polls rarely polls once in this many waits.
 const RARELY: u32 = 64;
 
 /// The reason why a request has no usable response.
@@ -37,7 +37,7 @@ pub(super) enum NodeFailure {
     Unknown(Errno),
     /// The gateway responded with an error.
     Answered(Error),
-    /// The response is invalid, or processing it failed in this process.
+    /// The response is invalid, or this process failed to process it.
     Unusable(Error),
 }
 
@@ -68,7 +68,7 @@ pub(super) struct NodeConnection {
 
 impl NodeConnection {
     /// Connects, and authenticates if the gateway requires it. Errors: `Unavailable` if no gateway can be reached,
-    /// `AccessDenied`, `BadResponse`, errors of the gateway.
+    /// `AccessDenied`, `BadResponse`, errors from the gateway.
     pub(super) fn open(address: &NodeAddress) -> Result<Self> {
         let socket = address.connect().map_err(|error| cannot_connect(address, error))?;
         let in_one_go = wait_at_most(Duration::MAX);
@@ -99,8 +99,8 @@ impl NodeConnection {
 
     fn greet(&mut self, address: &NodeAddress) -> Result<(), NodeFailure> {
         let hello = ClientHello { version: VERSION, takes_descriptors: address.is_local() };
-        // A gateway that refuses us may already have closed the connection. Its response can still be read, so an error
-        // of sending is not reported yet.
+        // A gateway that refuses us may already have closed the connection. Its response can still be read, so a send
+        // error is not reported yet.
         let sent = send_all(&self.socket, &hello.to_bytes(), &[], None);
         while self.inbox.waiting().len() < WELCOME_BYTES {
             self.receive(WaitMode::Yes).map_err(|errno| NodeFailure::NotSent(sent.err().unwrap_or(errno)))?;
@@ -178,7 +178,7 @@ impl NodeConnection {
         id
     }
 
-    /// Appends bytes of body to the request that was queued last.
+    /// Appends body bytes to the most recently queued request.
     pub(super) fn gather_body(&mut self, body: &[u8]) {
         self.out.extend_from_slice(body);
     }
@@ -232,7 +232,7 @@ impl NodeConnection {
     }
 
     /// Reads content that follows the last response: bytes that have already arrived, or, if there are none, as many as
-    /// one call of the socket returns.
+    /// one read from the socket returns.
     pub(super) fn read_stream(&mut self, buffer: &mut [u8]) -> Result<usize, Errno> {
         let waiting = self.inbox.waiting();
         if waiting.is_empty() {
@@ -244,7 +244,7 @@ impl NodeConnection {
         Ok(count)
     }
 
-    /// Whether no data is pending, so that another caller can use the connection.
+    /// Whether the connection has no pending data, so that another caller can use it.
     pub(super) fn is_at_rest(&self) -> bool {
         self.inbox.waiting().is_empty() && self.out.is_empty()
     }
@@ -268,8 +268,8 @@ impl NodeConnection {
         }
     }
 
-    /// Decides how to wait: whether to poll for a moment before sleeping, which is worthwhile if the gateway also polls
-    /// and polling has helped before.
+    /// Decides whether to poll briefly before sleeping, which is worthwhile if the gateway also polls and polling has
+    /// succeeded before.
     fn how_to_wait(&mut self, since: &mut Option<Instant>) -> WaitMode {
         match since {
             None if self.is_awake && (self.misses < MISSES_MAX || self.misses.is_multiple_of(RARELY)) => {
@@ -302,8 +302,8 @@ impl NodeConnection {
     }
 }
 
-/// Like [`receive_with_descriptor`], but waits without a time limit, and checks from time to time whether the program
-/// wants to stop.
+/// Like [`receive_with_descriptor`], but waits without a time limit, and periodically checks whether the program wants
+/// to stop.
 fn receive_some(
     socket: &OwnedFd,
     buffer: &mut [u8],

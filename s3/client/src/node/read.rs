@@ -19,7 +19,8 @@ use fordway_wire::node::{
 use crate::node::connection::{NodeConnection, NodeFailure};
 use crate::node::session::{ConnectionLease, NodeCall, NodeSession};
 
-/// Opens an object. The content keeps the form in which the gateway sent it.
+/// Opens an object. The content is returned in the form in which the gateway delivered it: inline bytes, an open file
+/// or a stream.
 pub(super) fn get(
     session: &Arc<NodeSession>,
     call: &NodeCall<'_>,
@@ -51,7 +52,7 @@ pub(super) fn get(
     })
 }
 
-/// Reads only content, into `buffer`.
+/// Reads only the content, into `buffer`.
 pub(super) fn read(
     session: &Arc<NodeSession>,
     (bucket, key): (&Bucket, &Key),
@@ -144,7 +145,7 @@ pub(super) fn read_large_ranges(
     let wanted = ranges.iter().map(|range| range.resolve(object.info.size)).collect::<Result<Vec<_>>>();
     let wanted = wanted.map_err(|error| call.named(error))?;
     let ObjectContent::File(file) = object.content else {
-        // Over TCP, the ranges are read one by one, with the condition that the version is still the same.
+        // Over TCP, the ranges are read one by one, on condition that the version has not changed.
         let same = GetOptions { conditions: Conditions::only_if(object.info.etag), ..options.clone() };
         drop(object.content);
         let one = |range: &ByteRange| {
@@ -195,7 +196,7 @@ pub(super) fn read_ranges(
     read.map(|(all, _)| all)
 }
 
-/// A stream of content that follows a response. Nothing else can use the connection until the last byte.
+/// A stream of content that follows a response. Nothing else can use the connection until the last byte has been read.
 struct StreamReader {
     lease: ConnectionLease,
     left: u64,

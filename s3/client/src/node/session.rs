@@ -25,7 +25,7 @@ pub(super) struct NodeCall<'c> {
     pub(super) operation: &'static str,
     pub(super) bucket: &'c str,
     pub(super) key: &'c str,
-    /// Whether sending the operation twice has the same effect as sending it once, so that it may be sent again.
+    /// Whether the operation is idempotent, so that it may be sent again.
     pub(super) is_idempotent: bool,
 }
 
@@ -77,7 +77,7 @@ impl NodeSession {
     }
 
     /// Runs `act` on a connection. If the connection breaks and repeating is harmless, runs it again on another one.
-    /// Returns the result with the connection. Errors: those in the gateway's responses; `Unavailable`, with a text
+    /// Returns the result with the connection. Errors: those in the gateway's responses; `Unavailable`, with a message
     /// that says whether the call was executed, if that is known.
     pub(super) fn run<T>(
         self: &Arc<Self>,
@@ -124,7 +124,7 @@ impl NodeSession {
                 (broke("before the request was sent: it had no effect", errno), true)
             }
             NodeFailure::Unknown(errno) => {
-                // The idle connections lead to the same gateway and are probably also broken.
+                // The idle connections lead to the same gateway and are probably broken too.
                 self.locked().connections.clear();
                 let why = match call.is_idempotent {
                     true => "before the response came",
@@ -154,8 +154,8 @@ impl NodeSession {
     fn locked(&self) -> MutexGuard<'_, IdleSockets> {
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
         if !idle.opened_by.is_current() {
-            // After a fork, the parent still uses these connections, and the requests of both processes on one
-            // connection would mix.
+            // After a fork, the parent still uses these connections, and the requests of both processes would be
+            // interleaved on them.
             *idle = IdleSockets { opened_by: ProcessIdentity::current(), connections: Vec::new() };
         }
         idle
@@ -178,7 +178,7 @@ impl ConnectionLease {
         done
     }
 
-    /// Like [`ConnectionLease::act`], for calls that depend on this connection, so that they cannot be retried on
+    /// Like [`ConnectionLease::act`], for calls that depend on this connection and therefore cannot be retried on
     /// another one. Errors: as for [`NodeSession::run`].
     pub(super) fn act_here<T>(
         &mut self,

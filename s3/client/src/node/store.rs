@@ -30,8 +30,8 @@ impl NodeStore {
         NodeStore { session: Arc::new(NodeSession::new(address)) }
     }
 
-    /// Returns the gateway's counters by name. A name ends in its unit (`_bytes`, `_s`); without one it is a count.
-    /// Errors: `Unavailable`.
+    /// Returns the gateway's counters by name. A name ends in its unit (`_bytes`, `_s`); a counter without a unit is a
+    /// count. Errors: `Unavailable`.
     pub fn stats(&self) -> Result<Vec<(String, u64)>> {
         self.session.ask(&on_service("get statistics"), &Request::Stats {})
     }
@@ -96,8 +96,8 @@ impl Objects for NodeStore {
         Ok(Box::new(NodeWriter::new(&self.session, target)?))
     }
 
-    /// Sends up to 128 KiB in one message. Writes larger content to a file that the gateway hands out, or sends the
-    /// content in several messages if the gateway hands out none.
+    /// Sends up to 128 KiB in one message. Writes larger content to a file that the gateway hands out, or sends it in
+    /// several messages if the gateway hands out none.
     fn put(&self, bucket: &Bucket, key: &Key, body: &[u8], options: &PutOptions) -> Result<PutResult> {
         write::put(&self.session, (bucket, key), body, options)
     }

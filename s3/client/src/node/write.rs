@@ -14,7 +14,7 @@ use fordway_wire::node::{CommitResponse, Request, StartResponse};
 use crate::node::session::{ConnectionLease, NodeCall, NodeSession};
 use crate::node::spare::{SpareFile, put_spare};
 
-/// Content up to this size is sent in one message. The socket's buffer takes this much at once; with more content, the
+/// Content up to this size is sent in one message. The socket's buffer holds this much at once; with more content, the
 /// two sides would wait for each other, and a file is faster.
 pub(super) const WHOLE_BYTES_MAX: usize = 128 << 10;
 /// The maximum number of bytes of content in one message if content is split over several messages.
@@ -237,7 +237,7 @@ impl Writer for NodeWriter {
             (None, WriteKind::Object(options)) => {
                 put_whole(&session, (&target.bucket, &target.key), &buffer, options, expected)
             }
-            // Unreachable: `new` starts parts at once.
+            // Unreachable: `new` starts parts immediately.
             (None, WriteKind::Part(..)) => Err(target.call(false).named(ErrorKind::Internal.into())),
         }
     }

@@ -11,10 +11,10 @@ use fordway_http::{HttpVersion, ProxySettings, Timeouts, TlsRoots};
 const DEFAULT_REGION: &str = "us-east-1";
 const DEFAULT_PART_BYTES: usize = 8 * 1024 * 1024;
 
-/// Which part of a request contains the bucket's name.
+/// The addressing style: which part of a request names the bucket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum BucketAddressing {
-    /// The host name at AWS, the path everywhere else.
+    /// Virtual-hosted style at AWS, path style everywhere else.
     #[default]
     Auto,
     /// The path.
@@ -23,7 +23,7 @@ pub enum BucketAddressing {
     VirtualHost,
 }
 
-/// The version of the signatures of requests.
+/// The version of request signatures.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SignatureVersion {
     /// Version 4; see [`fordway_wire::sigv4`].
@@ -60,7 +60,7 @@ pub struct S3Config {
     pub credentials: S3Credentials,
     /// The signature version, from `FORDWAY_SIGNATURE_VERSION` or the profile's `s3.signature_version`.
     pub signature: SignatureVersion,
-    /// Which part of a request contains the bucket's name.
+    /// The addressing style: which part of a request names the bucket.
     pub addressing: BucketAddressing,
     /// The HTTP version, from `FORDWAY_HTTP_VERSION`: `1.1` or `2`.
     pub http: HttpVersion,
@@ -71,8 +71,8 @@ pub struct S3Config {
     pub timeout: Option<Duration>,
     /// The maximum number of retries of a request after a transient failure; 0 means none.
     pub max_retries: u32,
-    /// The algorithm of the checksum that is sent with every upload, unless the options of the upload name another. The
-    /// server checks the checksum.
+    /// The algorithm of the checksum that is sent with every upload, unless the upload's options name another. The
+    /// server verifies the checksum.
     pub checksum: Option<ChecksumAlgorithm>,
     /// Whether reads are checked against the checksum that the server states.
     pub verify_reads: bool,
@@ -82,7 +82,7 @@ pub struct S3Config {
     pub part_bytes: usize,
     /// The trusted certificates.
     pub tls_roots: TlsRoots,
-    /// The number of concurrent connections for reads of many ranges.
+    /// The number of concurrent connections for vectored reads.
     pub connections: usize,
     /// The proxies that requests go through.
     pub proxies: ProxySettings,

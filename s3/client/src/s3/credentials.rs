@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use fordway_store::{Error, ErrorKind, Result};
 
-/// The credentials of requests. The secret never appears in `Debug` output.
+/// The credentials that requests are signed with. The secret never appears in `Debug` output.
 #[derive(Clone, PartialEq, Eq)]
 pub enum S3Credentials {
     /// Requests are not signed.
@@ -18,13 +18,13 @@ pub enum S3Credentials {
         secret_key: String,
         /// The session token of temporary keys.
         session_token: Option<String>,
-        /// The place where the keys were found, for messages, such as `AWS_ACCESS_KEY_ID in the environment`.
+        /// Where the keys were found, for messages, such as `AWS_ACCESS_KEY_ID in the environment`.
         source: String,
     },
 }
 
 impl S3Credentials {
-    /// Creates credentials from permanent keys; `source` is a phrase for messages that says where they were found.
+    /// Creates credentials from permanent keys; `source` is a phrase that says, in messages, where they were found.
     pub fn keys(
         access_key: impl Into<String>,
         secret_key: impl Into<String>,
@@ -57,7 +57,7 @@ impl S3Credentials {
         Ok(pair(keys, &profile.described())?.unwrap_or(S3Credentials::Anonymous))
     }
 
-    /// Returns a phrase for messages that describes the credentials.
+    /// Returns a phrase that describes the credentials in messages.
     pub fn described(&self) -> String {
         match self {
             S3Credentials::Anonymous => "no credentials (AWS_ACCESS_KEY_ID is not set)".to_owned(),
@@ -105,7 +105,7 @@ pub(super) struct CredentialProfile {
 }
 
 impl CredentialProfile {
-    /// Reads the profile that `AWS_PROFILE` names, or `default`. Files that do not exist count as empty. Errors:
+    /// Reads the profile that `AWS_PROFILE` names, or `default`. A missing file counts as empty. Errors:
     /// `InvalidArgument` if a profile is named but does not exist, `Io`.
     pub(super) fn load(variable: &dyn Fn(&str) -> Option<String>) -> Result<Self> {
         let get = |name: &str| variable(name).filter(|value| !value.is_empty());
@@ -136,7 +136,7 @@ impl CredentialProfile {
         self.settings.iter().find(|(found, _)| found == name).map(|(_, value)| value.as_str())
     }
 
-    /// Returns a phrase for messages that describes the profile.
+    /// Returns a phrase that describes the profile in messages.
     pub(super) fn described(&self) -> String {
         format!("profile `{}` of {}", self.name, self.credentials_file.display())
     }

@@ -1,5 +1,5 @@
-//! Deletion of one object or many, and operations on the documents of a bucket. A kind of document is named after S3's
-//! sub-resource; the document is sent unchanged.
+//! Deletion of one object or many, and operations on the documents of a bucket. A document is identified by the name of
+//! its S3 sub-resource; the document is sent unchanged.
 
 use std::collections::HashMap;
 

@@ -1,4 +1,4 @@
-//! Maps responses that are not successes to errors, and decides whether another attempt may succeed.
+//! Maps unsuccessful responses to errors, and decides whether another attempt may succeed.
 
 use std::time::{Duration, SystemTime};
 
@@ -11,7 +11,7 @@ use crate::s3::request::S3Call;
 use fordway_http::retry::retry_after;
 use fordway_http::{HttpResponse, ReplayPolicy};
 
-/// The maximum number of bytes that are read of an error document.
+/// The maximum number of bytes read from an error document.
 const MAX_DOCUMENT_BYTES: usize = 256 * 1024;
 
 /// Headers in which gateways state the error code if the response has no body (HEAD).
@@ -27,7 +27,7 @@ pub(super) struct FailedAttempt {
 }
 
 impl FailedAttempt {
-    /// Creates the failure for an error that occurs after the response's head was received.
+    /// Creates the failure for an error that occurs after the response's head has been received.
     pub(super) fn while_receiving(error: Error, call: &S3Call) -> Self {
         let may_pass = call.replay == ReplayPolicy::Safe
             && (is_passing(error.kind())
@@ -36,7 +36,7 @@ impl FailedAttempt {
     }
 }
 
-/// Returns whether a failure of this kind, of the connection or the service, may be temporary.
+/// Returns whether a connection or service failure of this kind may be temporary.
 pub(super) fn is_passing(kind: ErrorKind) -> bool {
     matches!(kind, ErrorKind::Unavailable | ErrorKind::Timeout | ErrorKind::Io)
 }
@@ -184,9 +184,9 @@ fn sentence(status: u16, said: &ErrorDocument, kind: ErrorKind) -> String {
     }
 }
 
-/// Returns the part of a server's message that our own error does not contain already. A message from our gateway
+/// Returns the part of a server's message that our own error does not already contain. A message from our gateway
 /// begins with the object's address and ends with advice, both of which our error adds as well. Returns an empty string
-/// if there is only the name of the error kind in between.
+/// if only the name of the error kind remains.
 fn own_words(message: &str, kind: ErrorKind) -> &str {
     let ending = match kind.advice() {
         "" => String::new(),

@@ -126,7 +126,7 @@ pub(super) const OF_RENAME_SOURCE: ConditionNames = ConditionNames([
     "x-amz-rename-source-if-unmodified-since",
 ]);
 
-/// Adds a checksum, which the server checks.
+/// Adds a checksum, which the server verifies.
 pub(super) fn add_checksum(call: &mut S3Call, checksum: &Checksum) {
     call.header(checksum.algorithm.header(), checksum.to_base64());
 }
@@ -165,14 +165,14 @@ pub(super) fn etag(response: &HttpResponse) -> ETag {
     ETag::new(response.header("etag").unwrap_or_default())
 }
 
-/// Returns the server's time of the response, which serves as the time of publication; the local time if the response
-/// states none.
+/// Returns the `Date` of the response, which serves as the time of publication, or the local time if the response has
+/// none.
 pub(super) fn answered_at(response: &HttpResponse) -> SystemTime {
     response.header("date").and_then(date::parse_http).unwrap_or_else(SystemTime::now)
 }
 
 /// Returns the checksum in a response. A composite checksum without the number of parts is ignored, because it would be
-/// mistaken for a checksum of the content.
+/// mistaken for a checksum of the whole content.
 fn checksum(response: &HttpResponse) -> Option<Checksum> {
     let found = |algorithm: ChecksumAlgorithm| {
         let value = response.header(algorithm.header())?;

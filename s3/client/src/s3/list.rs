@@ -1,6 +1,6 @@
-//! Listings of buckets, objects and versions, and the versioning state of a bucket. A listing of any length consists of
-//! the service's pages of at most 1,000 entries each. It ends with an error if the service repeats a page or sends too
-//! many pages without an entry.
+//! Listings of buckets, objects and versions, and the versioning state of a bucket. A listing of any length is
+//! assembled from the service's pages of at most 1,000 entries each. It fails if the service repeats a page or sends
+//! too many pages without an entry.
 
 use std::collections::HashSet;
 use std::hash::{BuildHasher, Hash, RandomState};
@@ -192,7 +192,7 @@ fn versions_call<'a>(
     }
 }
 
-/// The maximum number of consecutive pages without an entry. Services send such pages if objects were deleted.
+/// The maximum number of consecutive pages without an entry. Services send such pages after objects have been deleted.
 const EMPTY_PAGES_MAX: usize = 10_000;
 
 /// The positions of a listing's pages so far, to detect a listing that does not end.
@@ -204,8 +204,9 @@ pub(super) struct PageTrail {
 }
 
 impl PageTrail {
-    /// Records a page that had `new_entries` and after which the listing continues at `next`. Errors: `BadResponse` if
-    /// an earlier page named the same `next`, or after more than [`EMPTY_PAGES_MAX`] pages without an entry.
+    /// Records a page that had `new_entries` new entries, after which the listing continues at `next`. Errors:
+    /// `BadResponse` if an earlier page named the same `next`, or after more than [`EMPTY_PAGES_MAX`] pages without an
+    /// entry.
     pub(super) fn go_on(&mut self, next: &impl Hash, new_entries: usize) -> Result<()> {
         self.empty = if new_entries > 0 { 0 } else { self.empty + 1 };
         if !self.seen.insert(self.hasher.hash_one(next)) {
@@ -246,7 +247,7 @@ mod tests {
         assert_eq!(pages.go_on(&7_usize, 1).unwrap_err().kind(), ErrorKind::BadResponse);
         let mut pages = PageTrail::default();
         let ended = (0..=EMPTY_PAGES_MAX).find_map(|page| pages.go_on(&page, 0).err());
-        assert!(ended.unwrap().to_string().contains("had no entry"));
+        assert!(ended.unwrap().to_string().contains("had no entries"));
         assert_eq!(next_of(true, Some(1)).unwrap(), Some(1));
         assert_eq!(next_of(false, Some(1)).unwrap(), None);
         assert!(next_of(true, None::<u8>).is_err() && next_of(false, None::<u8>).unwrap().is_none());

@@ -51,7 +51,7 @@ pub(super) struct PartAddress<'a> {
 
 /// The digest by which the server checks a part.
 pub(super) enum PartCheck {
-    /// A checksum by this algorithm, which the upload was created with.
+    /// A checksum with this algorithm, which was declared when the upload was created.
     Checksum(ChecksumAlgorithm),
     /// A checksum that is already known.
     Known(Checksum),
@@ -66,7 +66,7 @@ impl<'a> PartAddress<'a> {
         Ok(call.query("partNumber", self.number.to_string()).query("uploadId", self.upload.as_str()))
     }
 
-    /// Sends the part's bytes. The request may be repeated, because the part is the same afterwards.
+    /// Sends the part's bytes. The request is idempotent, so it may be sent again.
     pub(super) fn put(&self, session: &S3Session, body: &'a [u8], check: PartCheck) -> Result<PutResult> {
         let mut call = self.call("put part")?.body(body);
         let sent = match check {
@@ -123,7 +123,7 @@ fn closed(session: &S3Session, from: (&Bucket, &Key), options: &GetOptions) -> R
     }
 }
 
-/// Reads the response to a copy, which may report a failure under status 200.
+/// Reads the response to a copy, which may report a failure with status 200.
 pub(super) fn copied(mut response: fordway_http::HttpResponse) -> Result<PutResult> {
     match s3_xml::copied(&response.read_document()?)? {
         CopyResult::Done(etag, modified, checksum) => {
@@ -231,7 +231,7 @@ pub(super) fn list_uploads(
     }
 }
 
-/// Returns all parts of an object, numbered from 1 on, regardless of their numbers in the upload.
+/// Returns all parts of an object, numbered consecutively from 1, regardless of their numbers in the upload.
 pub(super) fn object_parts(
     session: &S3Session,
     target: (&Bucket, &Key),
@@ -244,7 +244,7 @@ pub(super) fn object_parts(
     let (mut parts, mut after) = (Vec::new(), None);
     loop {
         let AttributesPage { parts: page, total, next } = page(session, target, options, after)?;
-        // The service states only the number of parts, so each one is requested.
+        // The service states only the number of parts, so each one is requested separately.
         if page.is_empty() && parts.len() < usize::from(total) {
             return (1..=total).map(|number| one(session, target, options, number)).collect();
         }

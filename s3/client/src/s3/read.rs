@@ -135,8 +135,8 @@ fn partial(
     Ok((range, size))
 }
 
-/// Returns the range of a part, which only the server knows, and the object's size. A part without bytes has no range;
-/// the server then states only the size.
+/// Returns the range of a part, which only the server knows, and the object's size. An empty part has no range; the
+/// server then states only the size.
 fn part(response: &HttpResponse, length: Option<u64>) -> Result<(Range<u64>, u64)> {
     let stated = response.header("content-range").unwrap_or_default();
     if let Some(size) = stated.strip_prefix("bytes */").and_then(digits) {
@@ -292,7 +292,7 @@ impl Read for ObjectStream {
 const PIECE_BYTES: usize = 64 << 20;
 
 /// Reads `ranges` of the current version, or of the version that `options` name. Cost: as few GETs as the service
-/// allows, all but the first sent at once; also a HEAD before them if there are conditions, or if a range does not
+/// allows, all but the first sent together; also a HEAD before them if there are conditions, or if a range does not
 /// state its end.
 pub(super) fn read_ranges(
     session: &Arc<S3Session>,
@@ -304,8 +304,8 @@ pub(super) fn read_ranges(
         let object = Box::new(RangedVersion::new(session, (bucket, key), options.version.clone()));
         let opened = RemoteFile::open_target_reading(&session.vector, object, &wanted);
         match opened.and_then(|(file, begun)| read_fragments(&file, ranges, begun)) {
-            // The code below makes a second attempt: the object may have been replaced between the requests, and the
-            // HEAD explains a refusal better.
+            // The code below makes a second attempt: the object may have been replaced between the requests, and if the
+            // request was refused, the HEAD yields a clearer error.
             Err(error) if !is_final(error.kind()) => {}
             read => return read,
         }
@@ -362,7 +362,7 @@ fn read_fragments(
     Ok(buffers)
 }
 
-/// Opens the current version of an object for reads of ranges. Cost: a HEAD.
+/// Opens the current version of an object for vectored reads. Cost: a HEAD.
 pub(super) fn open(session: &Arc<S3Session>, (bucket, key): (&Bucket, &Key)) -> Result<RemoteFile> {
     let info = head(session, (bucket, key), &GetOptions::default())?;
     let version = FileVersion::tagged(info.size, info.etag.as_str());

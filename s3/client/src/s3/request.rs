@@ -74,7 +74,7 @@ impl<'a> S3Call<'a> {
         S3Call { is_for_document: true, ..self.query(name, "") }
     }
 
-    /// Adds the version of the object; `None` is the latest.
+    /// Adds the version of the object; `None` means the latest.
     pub(super) fn version(self, version: Option<&VersionId>) -> Self {
         match version {
             Some(version) => self.query("versionId", version.as_str().to_owned()),
@@ -110,7 +110,7 @@ impl<'a> S3Call<'a> {
         self
     }
 
-    /// Checks that no header's value has a control character: a line break would end the header and begin another.
+    /// Checks that no header value contains a control character: a line break would end the header and begin another.
     /// Errors: `InvalidArgument`.
     pub(super) fn check_headers(&self) -> Result<()> {
         let is_broken = |value: &str| value.bytes().any(|b| b.is_ascii_control());
@@ -157,7 +157,7 @@ pub struct UnsignedRequest<'a> {
     pub query: &'a str,
     /// The value of `Host`.
     pub host: &'a str,
-    /// Further headers to sign, names in lower case.
+    /// Further headers to sign, with names in lower case.
     pub headers: &'a [(&'a str, &'a str)],
     /// SHA-256 of the body in hexadecimal, or [`fordway_wire::sigv4::UNSIGNED_PAYLOAD`].
     pub payload_hash: &'a str,

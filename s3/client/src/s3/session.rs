@@ -218,7 +218,7 @@ impl S3Session {
         CallAddress { host: origin.authority(), origin, path, query }
     }
 
-    /// Whether the host name contains the bucket's name. By default, it does not contain a name that contains a dot,
+    /// Whether the host name contains the bucket's name. By default, a name with a dot is not put into the host name,
     /// because no certificate would match.
     fn is_virtual(&self, bucket: &str) -> bool {
         if bucket.is_empty() {
@@ -260,7 +260,7 @@ impl S3Session {
     }
 }
 
-/// Creates a reader of many ranges that uses the same connections.
+/// Creates a vectored reader that uses the same connections.
 fn vector_session(config: &S3Config, timeouts: Timeouts, http: &Arc<HttpClient>) -> vector::HttpSession {
     let (max_retries, tls_roots) = (config.max_retries, config.tls_roots.clone());
     let proxies = config.proxies.clone();

@@ -293,8 +293,8 @@ impl MultipartUploads for S3Store {
         multipart::create(&self.session, (bucket, key), options)
     }
 
-    /// Holds the part in memory until it is committed; a missing upload is reported only then. For an upload that was
-    /// created with a checksum, S3 itself accepts only parts with a checksum of that kind, which the caller must
+    /// Holds the part in memory until it is committed; a missing upload is reported only then. If an upload was created
+    /// with a checksum algorithm, S3 itself accepts only parts with a checksum of that kind, which the caller must
     /// request.
     fn part_writer(
         &self,

@@ -19,7 +19,7 @@ use crate::s3::store::LANE;
 /// Content of known size up to this limit is buffered whole and sent in one request.
 const SINGLE_PUT_BYTES: u64 = 64 * 1024 * 1024;
 
-/// Stores `body` in one request. The server checks it against a checksum, and against `md5` if given.
+/// Stores `body` in one request. The server verifies it against a checksum, and against `md5` if given.
 pub(super) fn put(
     session: &S3Session,
     (bucket, key): (&Bucket, &Key),
@@ -64,7 +64,7 @@ pub(super) struct S3ObjectWriter {
     upload: Option<StartedUpload>,
 }
 
-/// A multipart upload. Dropping it aborts it unless it was completed, or a signal ended it.
+/// A multipart upload. Dropping this aborts the upload, unless it was completed or a signal ended it.
 struct StartedUpload {
     session: Arc<S3Session>,
     bucket: Bucket,
@@ -202,8 +202,8 @@ impl StartedUpload {
         Ok(made)
     }
 
-    /// If the program wants to stop, does not abort the upload, and leaves its parts to the clean-up of the bucket: the
-    /// program must not wait for another response from a server that it has just stopped waiting for.
+    /// If the program wants to stop, does not abort the upload and leaves its parts to the bucket's clean-up: the
+    /// program must not wait for another response from a server that it has just given up on.
     fn left_if_stopped<T>(&mut self, done: Result<T>) -> Result<T> {
         self.is_over = matches!(&done, Err(error) if error.kind() == ErrorKind::Interrupted);
         done

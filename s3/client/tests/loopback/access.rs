@@ -1,4 +1,4 @@
-//! Tests of which credentials are sent to which servers.
+//! Tests which credentials are sent to which servers.
 
 use std::io::Write;
 use std::net::TcpListener;
@@ -78,7 +78,7 @@ struct TlsServer {
     thread: JoinHandle<Told>,
 }
 
-/// Starts a server that answers one request.
+/// Starts a server that responds to one request.
 fn serve(answer: String) -> TlsServer {
     let made = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap();
     let secret = PrivateKeyDer::try_from(made.signing_key.serialize_der()).unwrap();
@@ -106,7 +106,8 @@ fn serve(answer: String) -> TlsServer {
 
 const FILE: &str = "HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n";
 
-/// Makes a directory of trusted authorities in the form used by grids, with the certificates of these servers.
+/// Creates a directory of trusted certificate authorities in the format used by grids, with the certificates of these
+/// servers.
 fn trusting(servers: &[&TlsServer]) -> (TempDir, TlsRoots) {
     let dir = TempDir::new().unwrap();
     for (number, server) in servers.iter().enumerate() {

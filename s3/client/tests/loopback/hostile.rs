@@ -25,7 +25,7 @@ fn hasty(config: &mut S3Config) {
     config.max_retries = 0;
 }
 
-/// Returns the kind of error of one GET that receives `answer`, without retries.
+/// Returns the error kind of a single GET whose response is `answer`, without retries.
 fn kind_of(answer: &[u8]) -> Option<ErrorKind> {
     let server = Server::start(vec![vec![Step::Request, Step::Send(answer.to_vec())]]);
     read(&server, once).err().map(|error| error.kind())
@@ -153,7 +153,7 @@ fn a_length_out_of_all_proportion_costs_no_memory() {
     }
 }
 
-/// Memory grows only with the bytes that arrive, also for ranges whose end is stated by the server.
+/// Memory grows only with the bytes that arrive, even for ranges whose end is stated by the server.
 #[test]
 fn ranges_of_a_file_out_of_all_proportion_cost_no_memory() {
     for size in [1_u64 << 40, i64::MAX as u64] {

@@ -60,7 +60,7 @@ fn a_service_that_leads_in_a_circle_is_not_followed() {
     }
 }
 
-/// If the client took such a listing for complete, `sync --delete` would remove everything that is missing from it.
+/// If the client considered such a listing complete, `sync --delete` would remove everything that is missing from it.
 #[test]
 fn a_listing_that_goes_on_nowhere_is_an_error() {
     for (document, _, ask) in &LISTINGS[..4] {

@@ -319,8 +319,8 @@ fn a_code_that_nobody_knows_does_not_take_a_bucket_away() {
     assert_eq!(versioning().kind(), ErrorKind::NoSuchBucket);
 }
 
-/// The error has the request ID, with which the service's operator can find the request, with and without an error
-/// document.
+/// With and without an error document, the error contains the request ID, which lets the service's operator find the
+/// request.
 #[test]
 fn an_error_names_its_request() {
     let told = error(403, "AccessDenied", "<RequestId>R1</RequestId>");

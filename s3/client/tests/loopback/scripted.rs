@@ -1,4 +1,5 @@
-//! A server on the loopback interface that follows a script, right or wrong, and records the requests.
+//! A server on the loopback interface that follows a script, whether or not it obeys the protocol, and records the
+//! requests.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -55,7 +56,7 @@ impl Server {
         Server { url, thread: std::thread::spawn(move || serve(&listener, scripts)) }
     }
 
-    /// Serves one connection, and sends the next of `answers` to each request.
+    /// Serves one connection, and responds to each request with the next of `answers`.
     pub(crate) fn answering(answers: Vec<Vec<u8>>) -> Self {
         Self::start(vec![
             answers.into_iter().flat_map(|answer| [Step::Request, Step::Send(answer)]).collect(),
@@ -74,7 +75,7 @@ impl Server {
         S3Store::new(config).unwrap()
     }
 
-    /// Waits for the server to end, and returns the requests that it received.
+    /// Waits for the server to finish, and returns the requests that it received.
     pub(crate) fn seen(self) -> Vec<Seen> {
         self.thread.join().unwrap()
     }
@@ -93,7 +94,8 @@ fn serve(listener: &TcpListener, scripts: Vec<Vec<Step>>) -> Vec<Seen> {
     seen
 }
 
-/// Waits up to 5 s for a connection, so that a client that opens fewer than scripted does not block the test.
+/// Waits up to 5 s for a connection, so that a client that opens fewer connections than scripted does not block the
+/// test.
 fn accept(listener: &TcpListener) -> Option<TcpStream> {
     let deadline = Instant::now() + Duration::from_secs(5);
     while Instant::now() < deadline {

@@ -1,4 +1,4 @@
-//! Reads over TLS, and the errors for certificates that are not trusted and for the wrong scheme.
+//! Reads over TLS, and the errors for untrusted certificates and for the wrong scheme.
 
 use std::io::Write;
 use std::net::TcpListener;

@@ -10,8 +10,8 @@ use fordway_sys::{Errno, read_into_spare, stat};
 use super::{FindingKind, FsckRun, is_sealed};
 use crate::record::Record;
 
-/// The number of bytes of content that are read at a time: enough to hide the cost of a system call, and few enough to
-/// stay in the processor's cache.
+/// The number of bytes of content that are read at a time: large enough to amortize the cost of a system call, and
+/// small enough to stay in the processor's cache.
 const CHUNK_BYTES: usize = 256 * 1024;
 /// The number of bytes of content between two reports of progress.
 const PROGRESS_BYTES: u64 = 16 * CHUNK_BYTES as u64;
@@ -115,7 +115,7 @@ impl ContentSpan<'_> {
         ContentHasher::new(ETagPolicy::Fast, self.md5.is_some(), algorithm)
     }
 
-    /// Returns a text with the stored and the computed digest if they differ.
+    /// Returns a message with the stored and the computed digest if they differ.
     fn difference(&self, found: &HashResult) -> Option<String> {
         let what = self.part.map_or("the content".to_owned(), |number| format!("part {number}"));
         if let Some(stored) = self.md5
@@ -134,8 +134,8 @@ impl ContentSpan<'_> {
     }
 }
 
-/// Returns a description of the contradiction if the parts in the record, of `size` bytes in total, do not make up the
-/// object.
+/// Returns a description of the mismatch if the parts in the record, which have `size` bytes in total, do not add up to
+/// the object.
 fn misfit(record: &Record, size: u64) -> Option<String> {
     let sealed = record.seal?.size;
     if size != sealed {

@@ -1,7 +1,7 @@
 //! Checks the files on disk against their stored metadata. Changes nothing.
 //!
-//! A file costs one `newfstatat` and one `getxattrat`; a file is opened only if it looks wrong or its content is to be
-//! read. A file that is replaced or removed in the meantime is not a finding.
+//! Each file costs one `newfstatat` and one `getxattrat`; it is opened only if it looks wrong or its content is to be
+//! read. A file that is replaced or removed during the check is not reported as a finding.
 
 mod content;
 mod private;
@@ -69,8 +69,8 @@ pub struct FsckSummary {
 impl PosixStore {
     /// Checks everything in the buckets, and passes each finding to `tell`. A process that may act as other users
     /// examines each bucket as its owner, and files of another user as that user. Memory: one open directory for each
-    /// level of the tree. Cost: see the module; with [`FsckOptions::read`] about 1.4 ms for a MiB that has an MD5.
-    /// Errors: `NoSuchBucket` at the start; errors that `tell` returns.
+    /// level of the tree. Cost: see the module; with [`FsckOptions::read`] about 1.4 ms per MiB of content that has an
+    /// MD5. Errors: `NoSuchBucket` at the start; errors that `tell` returns.
     pub fn check(
         &self,
         options: &FsckOptions,
@@ -302,8 +302,8 @@ impl FsckRun<'_> {
     }
 }
 
-/// Whether the record's statements about the content hold for the file as it is. True for a record without such
-/// statements.
+/// Whether what the record says about the content holds for the file in its current state. True for a record that says
+/// nothing about the content.
 fn is_sealed(record: &Record, stat: &FileStat) -> bool {
     (record.etag.is_none() && record.checksum.is_none()) || record.seal == Some(ContentSeal::of(stat))
 }
@@ -337,7 +337,7 @@ macro_rules! findings {
         pub enum FindingKind { $($(#[$doc])* $kind,)* }
 
         impl FindingKind {
-            /// All kinds, in the order of their declaration.
+            /// All kinds, in declaration order.
             pub const ALL: &'static [FindingKind] = &[$(FindingKind::$kind),*];
 
             /// The name in tables and JSON.
@@ -359,20 +359,20 @@ macro_rules! findings {
 }
 
 findings! {
-    /// The content does not match the stored MD5 or checksum, although its size and time do.
+    /// The content does not match the stored MD5 or checksum, although the file's size and modification time do.
     Corrupt = "corrupt", Corrupt,
         "restore it from a copy; do not overwrite it before you have one";
-    /// The attribute `user.fordway`, or the sidecar file below `.fordway/meta`, does not decode.
+    /// The attribute `user.fordway`, or the sidecar file below `.fordway/meta`, cannot be decoded.
     BadRecord = "bad-record", Corrupt,
         "restore it, or remove it (an attribute: setfattr -x user.fordway) to accept the content without metadata";
     /// The attribute says that the rest of the record is in a sidecar file, but that file is gone, or belongs to
-    /// another version. The content is whole; metadata, tags and parts of the object are lost.
+    /// another version. The content is intact; the object's metadata, tags and list of parts are lost.
     RecordMissing = "record-missing", Corrupt,
         "restore the file below .fordway/meta that has the inode's name, or put the object again with its metadata";
     /// The content of the file `.fordway/versioning` is not valid.
     BadVersioning = "bad-versioning", Corrupt,
         "set the bucket's versioning again with an S3 client; until then, old versions are kept";
-    /// The record of a multipart upload, or of a part, does not decode, or names no key.
+    /// The record of a multipart upload, or of a part, cannot be decoded, or names no key.
     BadUpload = "bad-upload", Corrupt,
         "have the client send the part again, or remove the upload's directory and have the client start again";
     /// The file or directory cannot be opened or read.
@@ -396,7 +396,7 @@ findings! {
     /// A name that is not UTF-8.
     NotUtf8 = "not-utf8", Note,
         "rename it (convmv); S3 clients see private characters in place of such bytes";
-    /// A symbolic link that leads outside the root, or in a circle.
+    /// A symbolic link that leads outside the root, or is part of a loop.
     LinkOutside = "link-outside", Note,
         "replace it by its target, or by a link within the root; S3 clients cannot follow it";
     /// A symbolic link whose target does not exist.
@@ -405,7 +405,7 @@ findings! {
     /// A FIFO, socket or device.
     SpecialFile = "special-file", Note,
         "move it away; S3 clients do not see it";
-    /// The directory of an upload without its record.
+    /// The directory of an upload whose record is missing.
     UploadRest = "upload-rest", Note,
         "run `fordway gc`";
     /// A file in an upload's directory that is neither its record nor a part.
@@ -432,7 +432,7 @@ pub struct FsckFinding {
     pub detail: String,
 }
 
-/// Renders a name of arbitrary bytes as text, without ambiguity.
+/// Renders a name, which may contain any bytes, as unambiguous text.
 pub(super) fn show_name(name: &[u8]) -> String {
     let mut shown = String::with_capacity(name.len() + 8);
     for chunk in name.utf8_chunks() {

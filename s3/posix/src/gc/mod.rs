@@ -1,6 +1,6 @@
-//! Removes files that interrupted work has left behind. This is safe while others write: it removes only files that are
-//! old, files that were checked again under their key's lock, and empty directories, which writers make again if they
-//! need them.
+//! Removes files that interrupted work has left behind. This is safe while others write, because it removes only old
+//! files, files that were rechecked under their key's lock, and empty directories, which writers recreate if they need
+//! them.
 
 mod sidecars;
 mod tree;
@@ -26,13 +26,13 @@ use crate::{PosixStore, SharedStore};
 pub struct GcOptions {
     /// The buckets to clean; all if empty.
     pub buckets: Vec<Bucket>,
-    /// The minimum time since the last change before any of these files is removed: staged files, remains of an upload
-    /// without its record, sidecar files without their objects, and second names of the latest version. It must be
-    /// longer than the longest pause of any writer between two writes.
+    /// How long each of these files must have been unchanged before it is removed: staged files, remains of an upload
+    /// without its record, sidecar files without their objects, and second names of the latest version. This must be
+    /// longer than any writer ever pauses between two writes.
     pub staged_age: Duration,
-    /// The time since the last activity of an upload after which it is removed.
+    /// How long an upload must have been inactive before it is removed.
     pub upload_age: Duration,
-    /// How long a directory must have been empty before it is removed. A put whose directory is removed makes it again,
+    /// How long a directory must have been empty before it is removed. A put whose directory is removed recreates it,
     /// but only a limited number of times. If this time is far longer than the tick of the file system's clock (10 ms),
     /// a put never has to do so more than once.
     pub empty_dir_age: Duration,
@@ -58,7 +58,7 @@ impl PosixStore {
     /// Removes files left behind by interrupted work, and reports each to `tell`. A process that may act as other users
     /// works in each bucket as the bucket's owner, and on the files of another user as that user. Memory: one open
     /// directory for each level of the tree, and about 20 bytes for each old sidecar file of one bucket. Cost: one
-    /// `getdents64` for about a thousand entries, and two or three calls for each directory and for each file or
+    /// `getdents64` for about every thousand entries, and two or three calls for each directory and for each file or
     /// directory removed; if there are old sidecar files, one `newfstatat` for each file, and one `openat`, `pread` and
     /// `close` for each sidecar file. Errors: `NoSuchBucket` before anything is removed; errors that `tell` returns.
     pub fn collect_garbage(
@@ -93,9 +93,9 @@ pub enum GarbageKind {
     UploadRest,
     /// The second file of an object, hidden by the file at the key's plain path.
     HiddenFile,
-    /// An empty directory that a put had made.
+    /// An empty directory that a put had created.
     EmptyDir,
-    /// A sidecar file whose object is gone or was changed since.
+    /// A sidecar file whose object is gone or has since changed.
     Sidecar,
     /// A name among the old versions whose version is still the latest, or has become the latest again.
     VersionAlias,
@@ -186,8 +186,8 @@ impl<'s> GcRun<'s> {
 
     pub(super) fn bucket(&mut self, bucket: &Bucket) -> Result<()> {
         self.finds_locks_held = false;
-        // Sidecar files are collected first, so that a dry run finds the same files as a real run, which then also
-        // removes the files of some objects.
+        // Sidecar files are collected first, so that a dry run finds the same ones as a real run, which removes the
+        // files of some objects afterwards.
         self.sidecars(bucket)?;
         self.staged_files(bucket)?;
         self.uploads(bucket)?;

@@ -1,4 +1,4 @@
-//! Removes sidecar files whose object is gone or was changed since.
+//! Removes sidecar files whose object is gone or has since changed.
 //!
 //! A sidecar file is named after the inode of its object's file, so only a search through all files of the bucket can
 //! show that the object is gone. One search can miss a file that is renamed during the search. Therefore a sidecar file
@@ -152,8 +152,8 @@ fn is_described(volume: &RootVolume, bucket: &Bucket, stat: &FileStat) -> bool {
     stat.is_file && !matches!(volume.read_sidecar(bucket, stat), Ok(None))
 }
 
-/// Removes the sidecar file `name`, unless it was replaced since it was examined: its inode may belong to a new object
-/// by now. The file is first moved aside, so that only the file that was examined is removed.
+/// Removes the sidecar file `name`, unless it has been replaced since it was examined: its inode may belong to a new
+/// object by now. The file is first moved aside, so that only the file that was examined is removed.
 fn remove_if_same(
     volume: &RootVolume,
     bucket: &Bucket,

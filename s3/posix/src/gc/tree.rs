@@ -63,14 +63,14 @@ impl GcRun<'_> {
         let (dir, owner) = match open_child(parent, name) {
             Ok(dir) => (dir, None),
             Err(Errno::NOENT) => return Ok(true),
-            // A writer has replaced the directory by a file.
+            // A writer has replaced the directory with a file.
             Err(Errno::NOTDIR | Errno::LOOP) => return Ok(false),
             Err(errno) => match self.actors.open_as_owner(parent, name, errno) {
                 Ok((dir, owner)) => (dir, Some(owner)),
                 Err(errno) => return self.failed(area.bucket, errno, "opening", &path).map(|()| false),
             },
         };
-        // Read the state before the content is removed, because that changes the directory's times.
+        // The state is read before the content is removed, because removing the content changes the directory's times.
         let state = stat(&dir).ok();
         let is_empty = match owner {
             None => self.directory(area, &dir, &path)?,
@@ -82,7 +82,7 @@ impl GcRun<'_> {
         }
     }
 
-    /// Removes an empty directory that was made by a put. Returns whether it is gone.
+    /// Removes an empty directory that was created by a put. Returns whether it is gone.
     fn empty_dir(
         &mut self,
         area: &BucketArea,

@@ -47,7 +47,7 @@ pub struct LifecycleOptions {
 }
 
 impl Default for LifecycleOptions {
-    /// Returns the defaults: all buckets, at any rate, with days of 24 hours.
+    /// Returns the defaults: all buckets, no rate limit, and days of 24 hours.
     fn default() -> Self {
         LifecycleOptions { buckets: Vec::new(), dry_run: false, rate: None, day: DAY }
     }
@@ -108,7 +108,7 @@ pub enum LifecycleEvent {
     },
     /// A change was made, or would be in a dry run.
     Changed(LifecycleChange),
-    /// Another run works on this bucket.
+    /// Another run is working on this bucket.
     Busy(Bucket),
     /// An object could not be examined or removed; the run continues.
     Failed(Error),
@@ -166,7 +166,7 @@ pub(super) struct LifecycleRun<'s> {
     options: &'s LifecycleOptions,
     tell: &'s mut dyn FnMut(LifecycleEvent) -> Result<()>,
     pub(super) summary: LifecycleSummary,
-    /// The time at which an object must be due: the start of the work on the bucket.
+    /// The time by which an object must be due in order to expire: the start of the work on the bucket.
     now: SystemTime,
     /// The earliest time of the next change.
     next: Instant,
@@ -272,8 +272,8 @@ impl<'s> LifecycleRun<'s> {
         Ok(())
     }
 
-    /// Makes a change, unless this is a dry run, and reports it. `act` checks again whether the change is due; if it is
-    /// denied, it is called once more as the user `owner`.
+    /// Makes a change, unless this is a dry run, and reports it. `act` checks again whether the change is due; if
+    /// access is denied, `act` is called once more as the user `owner`.
     pub(super) fn change(
         &mut self,
         change: LifecycleChange,
@@ -341,7 +341,7 @@ impl<'s> LifecycleRun<'s> {
         }
     }
 
-    /// Expires objects in a bucket that never kept versions.
+    /// Expires objects in a bucket that has never kept versions.
     fn objects(&mut self, bucket: &Bucket, rules: &[LifecycleRule]) -> Result<()> {
         let mut query = ListQuery::default();
         loop {
@@ -431,7 +431,7 @@ impl DueCheck<'_> {
     }
 }
 
-/// Whether both are the same file with the same content, according to the file's state.
+/// Whether both are the same file with the same content, judging by the file's metadata.
 pub(super) fn is_same(seen: &ObjectFile, now: &ObjectFile) -> bool {
     let state = |opened: &ObjectFile| {
         let stat = &opened.stat;
@@ -440,7 +440,7 @@ pub(super) fn is_same(seen: &ObjectFile, now: &ObjectFile) -> bool {
     state(seen) == state(now)
 }
 
-/// Returns the name of a version as a change reports it.
+/// Returns the name of a version as it appears in reported changes.
 pub(super) fn named(version: &VersionId) -> Option<String> {
     Some(version.as_str().to_owned())
 }

@@ -94,7 +94,7 @@ impl LifecycleRun<'_> {
                 if !now.is_some_and(|now| is_same(&seen, &now) && check.is_due(&now)) {
                     return Ok(Verdict::Spared);
                 }
-                // Each expiry makes one delete marker, even if a run is killed in the middle.
+                // Each expiration creates one delete marker, even if a run is killed in the middle.
                 if !inner.end_delete(bucket, &key, contents)? {
                     inner.delete_latest(bucket, &key, contents)?;
                 }
@@ -213,7 +213,7 @@ impl OldVersion<'_> {
         }
     }
 
-    /// Removes the version if it is still the one that was `seen`, is not the latest, not locked, and still due
+    /// Removes the version if it is still the one that was `seen`, is neither the latest nor locked, and is still due
     /// given the key's current versions: a newer one may have been removed.
     fn expire(
         &self,
@@ -242,7 +242,7 @@ impl OldVersion<'_> {
 }
 
 impl DueCheck<'_> {
-    /// Whether `version` is among the old versions of its key, and due. `archived` has the names from the newest on.
+    /// Whether `version` is among the old versions of its key, and due. `archived` lists the names, newest first.
     fn is_noncurrent_due(
         &self,
         version: &VersionId,

@@ -28,7 +28,7 @@ use crate::write::append_range;
 /// An upload locked by this process, so that no other process completes or aborts it.
 struct LockedUpload {
     held: DirectoryHandle,
-    /// The file of the future object; `None` after it was passed on.
+    /// The file of the future object; `None` once it has been passed on.
     data: Option<OwnedFd>,
     /// The same open file as `data`, kept open because it holds the lock of the upload.
     locked: OwnedFd,
@@ -55,7 +55,7 @@ impl LockedUpload {
 
 impl StoreUploads<'_> {
     /// Publishes the object. Only one call at a time works on an upload. A part that is still being written when the
-    /// call begins is not in the object.
+    /// call begins does not become part of the object.
     pub(crate) fn complete_upload(
         &self,
         (bucket, key): (&Bucket, &Key),
@@ -93,7 +93,7 @@ impl StoreUploads<'_> {
     }
 
     /// Returns the result of an earlier completion of this upload, if its object is still the one at `key`. This is
-    /// needed because a client that did not receive the response repeats the request.
+    /// needed because a client that did not receive the response sends the request again.
     fn made_before(
         &self,
         bucket: &Bucket,
@@ -248,7 +248,7 @@ impl StoreUploads<'_> {
         options.check(chosen.iter().map(|part| part.size).sum(), record.checksum.as_ref())?;
         let chosen: Vec<&ArrivedPart> =
             parts.iter().filter(|part| chosen.iter().any(|info| info.number == part.info.number)).collect();
-        // The object is staged like a new file, which handles the case that a parent of the key is a file.
+        // The object is staged like a new file, which handles the case where a parent of the key is a file.
         let existing = |data| -> Result<StagedFile> {
             Ok(self.inner.stage(bucket, key, FILE_MODE)?.with_existing(data, held.clone(), DATA))
         };
@@ -264,9 +264,9 @@ impl StoreUploads<'_> {
         staged.publish(key, record, &options.conditions)
     }
 
-    /// Returns the parts that have arrived, sorted by number, and the names of all files of the upload. On a shared file
-    /// system, this node may have cached that a part is missing, or an earlier version of it. If one of the `wanted` parts
-    /// is not there, all of them are therefore looked up again.
+    /// Returns the parts that have arrived, sorted by number, and the names of all files of the upload. On a shared
+    /// file system, this node may have cached that a part is missing, or may have cached an earlier version of it. If
+    /// one of the `wanted` parts is not found, all of them are therefore looked up again.
     fn parts_among(
         &self,
         bucket: &Bucket,
@@ -321,7 +321,7 @@ impl StoreUploads<'_> {
         self.inner.volume.dirs.forget(dir);
         self.inner.volume.open_dir(parent).and_then(|parent| remove_upload_dir(&parent, name)).or_else(
             |errno| match errno {
-                // Files that Fordway did not make are kept, and therefore the directory is kept too.
+                // Files that Fordway did not create are kept, and therefore the directory is kept too.
                 Errno::NOTEMPTY => Ok(()),
                 errno => Err(from_errno(errno, "removing the upload")),
             },
@@ -333,8 +333,8 @@ fn infos_of(parts: &[ArrivedPart]) -> Vec<PartInfo> {
     parts.iter().map(|part| part.info.clone()).collect()
 }
 
-/// Whether `data`, of `size` bytes, consists of exactly these parts: numbered from 1 without a gap, all but the last of
-/// one size, none in a separate file, and no bytes after them.
+/// Whether `data`, of `size` bytes, consists of exactly these parts: numbered from 1 without gaps, all but the last of
+/// the same size, none in a separate file, and no bytes after them.
 fn lie_in_place(parts: &[&ArrivedPart], size: u64) -> bool {
     let part_size = parts.first().map_or(0, |part| part.info.size);
     let last = parts.len().saturating_sub(1);

@@ -1,5 +1,5 @@
-//! Multipart uploads. Parts of one size are written at their final offset in the object as they arrive, so that
-//! completion is a rename. See [`parts`] for the files of an upload.
+//! Multipart uploads. Parts of uniform size are written at their final offsets in the object as they arrive, so that
+//! completing the upload is only a rename. See [`parts`] for the files of an upload.
 
 mod complete;
 pub(crate) mod parts;
@@ -98,7 +98,7 @@ impl StoreUploads<'_> {
         let random = getrandom::u64()
             .map_err(|error| Error::new(ErrorKind::Io, "no random number").caused_by(error))?;
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-        // Upload IDs sort by the time when the upload was started.
+        // Upload IDs sort by the time at which the upload was started.
         let id = UploadId::new(format!("{:016x}{random:016x}", now.as_nanos() as u64))?;
         let record = Record {
             metadata: options.metadata.clone(),
@@ -111,7 +111,7 @@ impl StoreUploads<'_> {
         };
         let dir = upload_dir(bucket, &id);
         StagedFile::at(self.inner, bucket, in_upload(&dir, DATA))?.publish_private()?;
-        // The record is written last, so that an upload that can be found is complete.
+        // The record is written last, so that an upload that can be found has all its files.
         let mut staged = StagedFile::at(self.inner, bucket, in_upload(&dir, UPLOAD))?;
         staged.write(&record.encode())?;
         staged.publish_private()?;
@@ -184,8 +184,8 @@ impl StoreUploads<'_> {
     /// Returns the entry of an upload in a listing, or `None` if the upload has ended.
     fn summary_of(&self, bucket: &Bucket, upload: UploadId) -> Result<Option<UploadSummary>> {
         let dir = upload_dir(bucket, &upload);
-        // A closed upload is being completed, or was when its process died. It is shown, because it can be completed or
-        // aborted again.
+        // A closed upload is being completed, or was being completed when its process died. It is shown, because it can
+        // be completed or aborted again.
         let open = UploadDirectory::new(&self.inner.volume, &dir).record(UPLOAD)?;
         let found = open.map_or_else(
             || UploadDirectory::new(&self.inner.volume, &dir).record(CLOSED),
@@ -286,7 +286,7 @@ impl StoreUploads<'_> {
         Ok(PartListing { parts, truncated, checksum })
     }
 
-    /// Reads the directory and adds the parts from number `first` on, until `parts` has one more than `most`.
+    /// Reads the directory and adds the parts from number `first` on, until `parts` holds one more part than `most`.
     fn add_named_parts(&self, dir: &str, first: u16, most: usize, parts: &mut Vec<PartInfo>) -> Result<()> {
         let names = self.inner.volume.names_in(dir)?;
         let mut numbers: Vec<u16> = names.iter().filter_map(|name| part_number(name)).collect();

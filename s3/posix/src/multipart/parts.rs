@@ -127,8 +127,8 @@ impl PartSink {
         }
     }
 
-    /// Appends `len` bytes of `file` from `offset`, copied by the kernel if it can.
-    /// Errors: `IncompleteBody` if the file has become shorter, and errors of a write.
+    /// Appends `len` bytes of `file` from `offset`; the kernel copies them if it can. Errors: `IncompleteBody` if the
+    /// file has become shorter, and errors of a write.
     pub(crate) fn copy(&mut self, file: &File, offset: u64, len: u64) -> Result<()> {
         match self {
             PartSink::Apart(staged) => append_range(staged, file, offset, len),
@@ -205,8 +205,8 @@ pub(crate) fn uniform(text: String) -> Option<u64> {
 }
 
 /// Claims the place of part `number` in `data`. Returns whether the place was free. Errors: `NoSuchUpload` if the
-/// upload was closed before the claim: completion closes the upload first and looks for claims afterwards, so every
-/// claim is noticed on one side or the other.
+/// upload was closed before the claim: completion closes the upload first and looks for claims afterwards, so either
+/// the writer notices that the upload is closed, or the completion notices the claim.
 fn claim(dir: &DirectoryHandle, number: u16, sharing: FileSystemSharing) -> Result<bool> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
     match open_in(dir, &format!("{}.claim", part_name(number)), flags, FILE_MODE) {
@@ -231,7 +231,7 @@ fn is_open(dir: &DirectoryHandle, sharing: FileSystemSharing) -> bool {
             look_up_existing(dir, UPLOAD);
             look_again(dir, UPLOAD);
         }
-        // After a file was renamed, the client of GlusterFS may know its old name for another second.
+        // After a rename, the GlusterFS client may still show the file's old name for another second.
         FileSystemSharing::Unknown => {
             let listed = open_in(dir, ".", OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())
                 .and_then(|dir| inode_among(dir, UPLOAD, LISTED_MAX));
@@ -304,7 +304,7 @@ pub(crate) fn remove_upload_dir(uploads: &impl AsFd, name: &str) -> Result<(), E
     read_dir(&dir, |name, _| names.extend(std::str::from_utf8(name).ok().map(str::to_owned)))?;
     for name in names.iter().filter(|name| role_of(name).is_some()) {
         match remove_file(&dir, name) {
-            // Fordway makes no directories here.
+            // Fordway creates no directories here.
             Ok(()) | Err(Errno::NOENT | Errno::ISDIR | Errno::PERM) => {}
             Err(errno) => return Err(errno),
         }
@@ -424,7 +424,7 @@ impl<'u> UploadDirectory<'u> {
         volume.names_in(path)
     }
 
-    /// Returns the length of uniform parts; `None` if none was ever set, and then no part is in `data`.
+    /// Returns the length of uniform parts; `None` if none was ever set, in which case no part is in `data`.
     pub(crate) fn part_size(&self) -> Result<Option<u64>> {
         let held = self.held().map_err(|e| from_errno(e, "opening the upload"))?;
         Ok(read_text(&held, PART_SIZE)?.and_then(uniform))
@@ -437,7 +437,7 @@ impl<'u> UploadDirectory<'u> {
             Err(Errno::NOENT | Errno::NOTDIR) => return Ok(None),
             Err(errno) => return Err(from_errno(errno, "opening the upload")),
         };
-        // Another node may be about to make the record.
+        // Another node may be about to create the record.
         if look_before_opening(&held, name, self.volume.sharing_at(self.path)) == Err(Errno::NOENT) {
             return Ok(None);
         }
@@ -455,7 +455,7 @@ pub(crate) fn seal_part(volume: &RootVolume, data: &File, record: &mut Record) -
         sync_data(data).map_err(|errno| from_errno(errno, "writing to stable storage"))?;
     }
     if is_shared {
-        // The part may be completed on another node.
+        // The upload may be completed on another node.
         settle_time(data);
         stat = state()?;
     }

@@ -1,4 +1,4 @@
-//! Tests of which findings `check` reports, and which it does not.
+//! Tests which findings `check` reports, and which it does not.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};

@@ -46,8 +46,8 @@ fn upload_path(id: &UploadId) -> String {
     format!("bkt/.fordway/mpu/{}", id.as_str())
 }
 
-/// Checks that a dry run finds `expected` and changes nothing, that a real run removes the same, and that a second run
-/// finds nothing.
+/// Checks that a dry run finds `expected` and changes nothing, that a real run removes the same files, and that a
+/// second run finds nothing.
 fn assert_collects(rig: &Rig, cutoff: Instant, expected: &[(&str, &str, u64)]) {
     let before = rig.tree();
     let (rehearsed, would_go) = collect(rig, cutoff.elapsed(), true);
@@ -77,7 +77,7 @@ fn staged_files_go_when_they_are_old() {
     let cutoff = Instant::now();
     thread::sleep(APART);
     rig.write(".fordway/tmp/0000000000000def", "1");
-    // A program can set the modification time, but this file was made just now.
+    // A program can set the modification time, but this file was created just now.
     let backdated = File::create(rig.path(".fordway/tmp/00000000000000ed")).unwrap();
     backdated.set_modified(SystemTime::UNIX_EPOCH).unwrap();
     assert_collects(&rig, cutoff, &[("staged-file", "bkt/.fordway/tmp/0000000000000abc", 5)]);
@@ -158,7 +158,7 @@ fn files_that_another_of_their_key_hides_go() {
     for key in ["a/b", "a", "c/d", "c", "x//y"] {
         rig.put(key, format!("odd {key}"));
     }
-    // A POSIX program replaces the directory by a file.
+    // A POSIX program replaces the directory with a file.
     fs::remove_dir_all(rig.path("a")).unwrap();
     rig.write("a", "plain");
     // The age does not matter for a hidden file.
@@ -174,7 +174,7 @@ fn empty_directories_that_we_made_go() {
     rig.put("left/deep/down/key", "x");
     rig.put("mixed/ours/key", "x");
     fs::create_dir_all(rig.path("mixed/foreign")).unwrap();
-    // The state after a crash between the removal of a file and of its directories.
+    // The state after a crash between the removal of a file and that of its directories.
     fs::remove_file(rig.path("left/deep/down/key")).unwrap();
     fs::remove_file(rig.path("mixed/ours/key")).unwrap();
     let long = format!(".fordway/odd/{}%", "long".repeat(60));
@@ -326,7 +326,7 @@ fn whoever_is_told_can_end_it() {
     assert_eq!(fs::read_dir(rig.path(".fordway/tmp")).unwrap().count(), 2);
 }
 
-/// Writers make and remove the same directories, move keys between plain and odd places, and run uploads, while
+/// Writers create and remove the same directories, move keys between plain and odd paths, and run uploads, while
 /// collections run one after the other.
 #[test]
 fn beside_writers_nothing_is_lost() {

@@ -19,7 +19,7 @@ pub(super) struct Need<'r> {
     pub(super) tags_are_in_body: bool,
 }
 
-/// Operations with the actions that they need, and with the actions for a request that names a version.
+/// Operations, the actions that they need, and the actions that they need if the request names a version.
 const ACTIONS: &[(&str, &[&str], &[&str])] = &[
     ("AbortMultipartUpload", &["AbortMultipartUpload"], &[]),
     ("CompleteMultipartUpload", &["PutObject"], &[]),
@@ -38,7 +38,7 @@ const ACTIONS: &[(&str, &[&str], &[&str])] = &[
     ("DeleteBucketWebsite", &["DeleteBucketWebsite"], &[]),
     ("DeleteObject", &["DeleteObject"], &["DeleteObjectVersion"]),
     ("DeleteObjectTagging", &["DeleteObjectTagging"], &["DeleteObjectVersionTagging"]),
-    // Each key in its document is checked when the document has been read.
+    // Each key in its document is checked once the document has been read.
     ("DeleteObjects", &[], &[]),
     ("DeletePublicAccessBlock", &["PutBucketPublicAccessBlock"], &[]),
     ("GetBucketAcl", &["GetBucketAcl"], &[]),
@@ -92,7 +92,7 @@ const ACTIONS: &[(&str, &[&str], &[&str])] = &[
     ("UploadPartCopy", &["PutObject"], &[]),
 ];
 
-/// Headers of a new object that need a further action.
+/// Headers of a new object that require an additional action.
 const BY_HEADER: &[(&str, &str)] = &[
     ("x-amz-acl", "PutObjectAcl"),
     ("x-amz-grant-full-control", "PutObjectAcl"),
@@ -104,7 +104,7 @@ const BY_HEADER: &[(&str, &str)] = &[
     ("x-amz-object-lock-retain-until-date", "PutObjectRetention"),
     ("x-amz-tagging", "PutObjectTagging"),
 ];
-/// The operations that create objects, which these headers describe.
+/// The operations that create the objects that these headers describe.
 const MAKING: [&str; 4] = ["CopyObject", "CreateMultipartUpload", "PostObject", "PutObject"];
 
 /// The operations that can bypass retention in governance mode, if a header says so.
@@ -160,8 +160,7 @@ pub(super) fn needed<'r>(
     needs
 }
 
-/// Returns the actions on the object that is renamed. The operation itself reports an invalid name of the
-/// source.
+/// Returns the actions that are needed on the object to rename. The operation itself reports an invalid source name.
 fn renamed<'r>(bucket: &'r str, facts: &RequestFacts<'r>) -> Vec<Need<'r>> {
     let key = facts.headers().and_then(|headers| rename_source(bucket, headers).ok());
     let need = |name: &&str| {
@@ -176,7 +175,7 @@ fn renamed<'r>(bucket: &'r str, facts: &RequestFacts<'r>) -> Vec<Need<'r>> {
     ["GetObject", "DeleteObject"].iter().filter_map(need).collect()
 }
 
-/// Returns the action on the source of a copy. The operation itself reports an invalid name of the source.
+/// Returns the action that is needed on the source of a copy. The operation itself reports an invalid source name.
 fn source<'r>(facts: &RequestFacts<'r>) -> Option<Need<'r>> {
     let (bucket, key, version) = copy_source(facts.headers()?).ok()?;
     let name = if version.is_some() { "GetObjectVersion" } else { "GetObject" };

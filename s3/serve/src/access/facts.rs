@@ -1,4 +1,4 @@
-//! A request's values for the condition keys of policies.
+//! A request's values for policy condition keys.
 
 use std::borrow::Cow;
 use std::net::IpAddr;
@@ -14,16 +14,16 @@ use percent_encoding::percent_decode_str;
 use crate::access::actions::Need;
 use crate::users::{CallerKind, User};
 
-/// The origin of a request. An extension of `http` requests.
+/// The origin of a request, stored as an extension of `http` requests.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RequestOrigin {
-    /// The address of the client, or of the proxy before this gateway.
+    /// The address of the client, or of the proxy in front of this gateway.
     pub(crate) address: Option<IpAddr>,
     /// Whether the connection is encrypted.
     pub(crate) is_secure: bool,
 }
 
-/// The facts about a request that policies use, apart from its names.
+/// The facts about a request that policies use, apart from the names of its bucket and object.
 #[derive(Clone, Copy)]
 pub(crate) struct RequestFacts<'r> {
     headers: &'r HeaderMap,
@@ -61,7 +61,7 @@ const HEADERS: [&str; 20] = [
     "x-amz-copy-source",
 ];
 const COPY_SOURCE: &str = "x-amz-copy-source";
-/// Parameters that are condition keys `s3:NAME` of listings.
+/// Parameters of listings that are condition keys `s3:NAME`.
 const PARAMETERS: [&str; 3] = ["prefix", "delimiter", "max-keys"];
 
 impl<'r> RequestFacts<'r> {
@@ -77,13 +77,13 @@ impl<'r> RequestFacts<'r> {
         }
     }
 
-    /// Adds values of condition keys that the request's body states. The keys are in lower case, as `s3:x-amz-acl`; they
-    /// replace the values of headers.
+    /// Adds values of condition keys that the request's body states. The keys are in lower case, such as
+    /// `s3:x-amz-acl`; they replace the values of headers.
     pub(crate) fn with(self, stated: &'r [(&'static str, String)]) -> Self {
         RequestFacts { stated: Some(stated), ..self }
     }
 
-    /// Whether the check of an operation needs values of its body, which has not been read.
+    /// Whether the check of an operation needs values from its body, which has not been read yet.
     pub(super) fn awaits_body(&self, operation: &str) -> bool {
         self.stated.is_none() && ["PutObjectRetention", "PutObjectLegalHold"].contains(&operation)
     }
@@ -116,7 +116,7 @@ impl<'r> RequestFacts<'r> {
         self.headers.get(name).and_then(|value| value.to_str().ok())
     }
 
-    /// Whether a query parameter replaces a header of the response.
+    /// Whether a query parameter overrides a response header.
     pub(super) fn changes_response_headers(&self) -> bool {
         let mut names = self.uri.query().unwrap_or_default().split('&').map(|pair| pair.split('=').next());
         names.any(|name| decoded(name.unwrap_or_default()).starts_with("response-"))
@@ -145,7 +145,7 @@ impl<'r> RequestFacts<'r> {
         }
         for name in HEADERS {
             if let Some(value) = self.header(name) {
-                // The keys of object locks are named without the prefix.
+                // The condition keys for object lock lack the prefix `x-amz-`.
                 let name = name
                     .strip_prefix("x-amz-")
                     .filter(|rest| rest.starts_with("object-lock-"))

@@ -1,5 +1,5 @@
-//! Each serving thread's cache of the rules of buckets. Rules are read again after a second, and at once if this
-//! gateway has changed them. So a request to a bucket without rules costs no system call and takes no lock.
+//! Each serving thread's cache of bucket rules. Rules are read again after a second, and at once if this gateway has
+//! changed them. A request to a bucket without rules therefore costs no system call and takes no lock.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ pub(crate) const PUBLIC_ACCESS_BLOCK: DocumentKind = DocumentKind::known("public
 
 /// How long cached rules are valid. Another gateway may change them in the meantime.
 const FRESH: Duration = Duration::from_secs(1);
-/// The maximum number of pairs of bucket and user in a thread's cache.
+/// The maximum number of (bucket, user) pairs in a thread's cache.
 const MOST: usize = 64;
 
 /// Changes whenever this gateway changes the rules of a bucket.
@@ -62,13 +62,13 @@ impl BucketAccess {
         }
     }
 
-    /// Whether the rules permit each request of the user.
+    /// Whether the rules permit every request of the user.
     pub(crate) fn is_open_to(&self, user: &User) -> bool {
         user.kind != CallerKind::Anonymous && self.rules.as_ref().is_ok_and(BucketRules::are_open_to_users)
     }
 }
 
-/// Makes all threads read the rules of buckets again. To be called after each change of rules.
+/// Makes all threads reread the rules of all buckets. Must be called after each change of the rules.
 pub(crate) fn forget_rules() {
     GENERATION.fetch_add(1, Ordering::Release);
 }
@@ -111,7 +111,7 @@ pub(super) fn remember(user: &User, bucket: &Bucket, access: BucketAccess, at: I
     access
 }
 
-/// Reads the rules of a bucket. Errors: `NoSuchBucket`, and errors of reading.
+/// Reads the rules of a bucket. Errors: `NoSuchBucket`, and errors from reading.
 pub(crate) fn read(store: &dyn Store, bucket: &Bucket) -> Result<BucketAccess> {
     let read_in = GENERATION.load(Ordering::Acquire);
     let owner = store.bucket_owner(bucket)?;

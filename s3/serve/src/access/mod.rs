@@ -1,11 +1,11 @@
 //! Authorisation: whether the rules of a bucket permit a request. The rules are checked before a request's body is read
-//! and before the file system is accessed, which still checks each access as the caller's user.
+//! and before the file system is accessed; the file system still checks each access as the caller's user.
 //!
 //! Rules apply to callers who are identified by their keys, and to anonymous callers. A caller whom the kernel has
 //! identified could open the same files without a gateway, so rules do not apply to such a caller.
 //!
 //! An operation whose check needs more than its head, such as a form or a retention, calls [`authorise`] itself, and
-//! adds the values in its body by [`RequestFacts::with`].
+//! adds the values in its body with [`RequestFacts::with`].
 //!
 //! * `actions`: the actions that each operation needs
 //! * `facts`: a request's values for condition keys
@@ -32,10 +32,10 @@ use crate::s3::{OperationResult, S3Failure, look_up};
 use crate::users::{CallerKind, User};
 use actions::Need;
 
-/// Checks that the rules of the buckets permit an operation. `bucket` is empty for an operation on the service, and `key`
-/// is empty for one on a bucket. `operation` has S3's name, such as `PutObject`.
+/// Checks that the rules of the buckets permit an operation. `bucket` is empty for an operation on the service, and
+/// `key` is empty for one on a bucket. `operation` is the operation's S3 name, such as `PutObject`.
 ///
-/// Errors: `AccessDenied`; errors of reading the rules. Cost: the rules of a bucket are read once a second by each
+/// Errors: `AccessDenied`; errors from reading the rules. Cost: the rules of a bucket are read once a second by each
 /// serving thread; a decision takes no system call, unless a policy has conditions on the tags of objects.
 pub(crate) async fn authorise(
     user: &Arc<User>,
@@ -97,7 +97,7 @@ pub(crate) async fn authorise_tags(
     authorise(user, "PutObjectTagging", names, &facts.with_tags(tags)).await
 }
 
-/// Returns whether the cached rules of the bucket permit each request of a user; `None` if they have to be read. Cost:
+/// Returns whether the cached rules of the bucket permit every request of a user; `None` if they have to be read. Cost:
 /// no system call.
 pub(crate) fn is_open_as_known(user: &User, bucket: &Bucket, at: Instant) -> Option<bool> {
     if user.kind == CallerKind::Peer {
@@ -106,7 +106,7 @@ pub(crate) fn is_open_as_known(user: &User, bucket: &Bucket, at: Instant) -> Opt
     known::look(user, bucket, at, |access| access.is_open_to(user))
 }
 
-/// Reads the rules of a bucket unless they are in this thread's cache. Returns whether they permit each request of a
+/// Reads the rules of a bucket unless they are in this thread's cache. Returns whether they permit every request of a
 /// user; `None` if they cannot be read without waiting.
 pub(crate) fn is_open(user: &User, bucket: &Bucket, at: Instant) -> Option<bool> {
     if let Some(is_open) = is_open_as_known(user, bucket, at) {
@@ -134,7 +134,7 @@ async fn rules_of(user: &Arc<User>, bucket: &Bucket) -> OperationResult<Arc<Buck
     }
 }
 
-/// Checks one action that an operation needs. Errors: `AccessDenied`, errors of reading tags.
+/// Checks one action that an operation needs. Errors: `AccessDenied`, errors from reading tags.
 async fn check(
     user: &Arc<User>,
     access: &BucketAccess,
@@ -185,7 +185,7 @@ async fn check(
     }
 }
 
-/// Whether an action reads or changes the policy itself. No policy can permit that to unsigned requests
+/// Whether an action reads or changes the policy itself. No policy can permit that for unsigned requests
 /// (PutBucketPolicy, AWS API reference).
 fn is_of_policy(action: Action) -> bool {
     ["DeleteBucketPolicy", "GetBucketPolicy", "PutBucketPolicy"].contains(&action.short_name())
@@ -258,13 +258,13 @@ pub(crate) fn unsigned() -> S3Failure {
     denied(SIGN)
 }
 
-/// Our own text for a request that must be signed.
+/// Our own message for a request that must be signed.
 const SIGN: &str = "anonymous requests are refused; sign them (SigV4)";
 
 /// AWS's message for most operations that must be signed.
 const NO_ANONYMOUS: &str = "Anonymous users cannot invoke this API. Please authenticate.";
 
-/// The operations that no policy can permit to unsigned requests, with AWS's messages.
+/// The operations that no policy can permit for unsigned requests, with AWS's messages.
 const NEVER_ANONYMOUS: [(&str, &str); 9] = [
     ("CopyObject", "Anonymous users cannot copy objects. Please authenticate."),
     ("CreateBucket", NO_ANONYMOUS),

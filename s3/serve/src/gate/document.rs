@@ -1,5 +1,5 @@
-//! Request bodies that are XML documents. Each is read whole, checked against the hashes and checksums in its head, and
-//! searched for unknown elements before it is passed to the S3 layer.
+//! Request bodies that are XML documents. Each is read completely, checked against the hashes and checksums in its
+//! head, and searched for unknown elements before it is passed to the S3 layer.
 
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
@@ -155,7 +155,7 @@ fn stated(headers: &HeaderMap) -> Result<Option<Checksum>, GateRefusal> {
     crate::s3::stated_checksum(headers).map_err(|text| GateRefusal::bad("InvalidRequest", text))
 }
 
-/// Returns the refusal of a document that was not received to its end. The S3 layer would call it a server error.
+/// Returns the refusal of a document that was not received completely. The S3 layer would report it as a server error.
 fn unreadable(error: &str) -> GateRefusal {
     let is = |known: &str| error.contains(known);
     match error {

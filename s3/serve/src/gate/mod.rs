@@ -121,7 +121,7 @@ fn check_not_a_form(operation: &OperationRule, headers: &HeaderMap) -> Result<()
 
 const FORM: &[u8] = b"multipart/form-data";
 
-/// Checks the fields of a form, by the headers that they stand for. Errors: the same as for these headers of a put.
+/// Checks the fields of a form as the headers that they stand for. Errors: the same as for these headers of a put.
 pub(crate) fn check_form_fields(headers: &HeaderMap) -> Result<(), GateRefusal> {
     let operation = TABLE.form();
     for name in headers.keys() {
@@ -317,9 +317,9 @@ fn check_header(
     }))
 }
 
-/// Refuses unsupported values with AWS's errors: AWS either does not know such a value, or would refuse it in a bucket
-/// without access lists, and no bucket here has access lists. Errors: `InvalidArgument`,
-/// `AccessControlListNotSupported`, `InvalidBucketAclWithObjectOwnership`, `InvalidRedirectLocation`, `InvalidRequest`.
+/// Refuses unsupported values with AWS's errors: AWS either does not know such a value, or would refuse it for a bucket
+/// with ACLs disabled, and no bucket here has ACLs. Errors: `InvalidArgument`, `AccessControlListNotSupported`,
+/// `InvalidBucketAclWithObjectOwnership`, `InvalidRedirectLocation`, `InvalidRequest`.
 fn check_value(operation: &OperationRule, name: &str, value: &str) -> Result<(), GateRefusal> {
     let detail = format!("{} does not support {name}: {}; remove it", operation.name, shown(value));
     let refused = |code, words| Err(GateRefusal::bad(code, composed(words, &detail, &[])));
@@ -346,14 +346,14 @@ fn check_value(operation: &OperationRule, name: &str, value: &str) -> Result<(),
     }
 }
 
-/// AWS's message for a request with an access list (ACL) to a bucket without access lists.
+/// AWS's message for a request with an access control list (ACL) to a bucket with ACLs disabled.
 pub(crate) const NO_ACLS: &str = "The bucket does not allow ACLs";
 const NO_BUCKET_ACLS: &str = "Bucket cannot have ACLs set with ObjectOwnership's BucketOwnerEnforced setting";
 const BAD_REDIRECT: &str =
     "The website redirect location must have a prefix of 'http://' or 'https://' or '/'.";
 const REDIRECT: &str = "x-amz-website-redirect-location";
 const OWNERSHIP: &str = "x-amz-object-ownership";
-/// AWS's canned access lists.
+/// AWS's canned ACLs.
 const CANNED_ACLS: [&str; 8] = [
     "private",
     "public-read",

@@ -71,7 +71,7 @@ impl OperationRule {
         self.elements.contains(&path)
     }
 
-    /// Whether checksums in the request's head belong to the object, not to the document in the body.
+    /// Whether checksums in the request's head apply to the object, not to the document in the body.
     pub(crate) fn is_completion(&self) -> bool {
         self.name == "CompleteMultipartUpload"
     }
@@ -81,7 +81,7 @@ impl OperationRule {
         self.name == "PostObject"
     }
 
-    /// Returns all operations that are offered.
+    /// Returns all supported operations.
     #[cfg(test)]
     pub(crate) fn offered() -> impl Iterator<Item = &'static OperationRule> {
         TABLE.operations.iter().filter(|operation| operation.is_offered)
@@ -135,8 +135,7 @@ impl OperationTable {
         self.operations.iter().find(|operation| operation.is_form()).expect("the table has the operation")
     }
 
-    /// Returns the values that the field of a form which stands for the header `name` may have; `None` if there is no
-    /// such field.
+    /// Returns the values that the form field for the header `name` may have; `None` if there is no such field.
     pub(super) fn form_field(&self, name: &str) -> Option<&PermittedValues> {
         find(&self.form_fields, name)
     }
@@ -276,7 +275,7 @@ mod tests {
         }
     }
 
-    /// The documentation for users must list everything that the gate ignores.
+    /// The user documentation must list everything that the gate ignores.
     #[test]
     fn what_is_harmless_is_documented() {
         let docs = include_str!("../../../../docs/reference/semantics.md");

@@ -223,7 +223,7 @@ mod tests {
         }
     }
 
-    /// Damages a valid body at random: decoding ends, and never yields more content than arrived.
+    /// Damages a valid body at random: decoding terminates, and never yields more content than arrived.
     #[test]
     fn damage_does_no_harm() {
         let good = b"a\r\n0123456789\r\n3;x=y\r\nabc\r\n0\r\nT: v\r\n\r\n";

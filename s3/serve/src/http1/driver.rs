@@ -28,9 +28,9 @@ use crate::unsigned::ConnectionPeer;
 /// The preface that a client with prior knowledge of HTTP/2 sends first (RFC 9113 section 3.4).
 const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// Serves one connection until it ends, or until the gateway is stopped and the request in progress is answered; if no
-/// request is in progress, waits [`LEAVE_TAKING`](crate::gateway::LEAVE_TAKING) for a last request. `ahead` holds bytes
-/// that were already read. If the client begins with HTTP/2, returns the socket with all bytes read from it.
+/// Serves one connection until it ends, or until the gateway is stopped and the request in progress has been answered;
+/// if no request is in progress, waits [`LEAVE_TAKING`](crate::gateway::LEAVE_TAKING) for a last request. `ahead` holds
+/// bytes that were already read. If the client begins with HTTP/2, returns the socket with all bytes read from it.
 pub(crate) async fn serve(
     socket: ClientSocket,
     ahead: Vec<u8>,

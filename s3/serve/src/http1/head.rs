@@ -1,5 +1,5 @@
 //! The head of a request: parses bytes to a head or a refusal. Stricter than HTTP requires wherever two programs could
-//! read one message differently (RFC 9112 section 11.2).
+//! interpret a message differently (RFC 9112 section 11.2).
 
 use std::mem::MaybeUninit;
 
@@ -9,7 +9,7 @@ use http::{HeaderName, HeaderValue, Method, Request, StatusCode, Uri, Version};
 /// The maximum number of headers in a head.
 pub(crate) const HEADERS_MAX: usize = 128;
 
-/// The reason why a message is refused. The connection ends after it.
+/// The reason why a message is refused. The connection is then closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct MessageRefusal {
     pub(crate) status: StatusCode,
@@ -192,8 +192,8 @@ fn has_option(value: &[u8], option: &[u8]) -> bool {
 }
 
 impl<'b> RequestHead<'b> {
-    /// Returns the value of a header of this head; `None` if it is not UTF-8. Cost: a few instructions if all of the head
-    /// is UTF-8, because that was checked at once.
+    /// Returns the value of a header of this head; `None` if it is not UTF-8. Cost: a few instructions if all of the
+    /// head is UTF-8, because that was checked for the whole head at once.
     pub(crate) fn value(&self, header: &httparse::Header<'b>) -> Option<&'b str> {
         let of_head = || {
             let text = self.text?;
@@ -354,7 +354,7 @@ mod tests {
         }
     }
 
-    /// Parses heads made of relevant pieces in random order: parsing ends, and an accepted head has only one
+    /// Parses heads made of relevant pieces in random order: parsing terminates, and an accepted head has only one
     /// interpretation.
     #[test]
     fn random_heads_do_no_harm() {

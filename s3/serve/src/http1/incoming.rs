@@ -15,9 +15,9 @@ use crate::http1::wire::BufferedSocket;
 use crate::limits::LimitReason;
 use crate::monitor::RequestTrace;
 
-/// The error of a body that stopped arriving; the S3 operation recognizes the text.
+/// The error for a body that stopped arriving; the S3 operation recognizes the text.
 pub(crate) const STALLED: &str = "the client stopped sending in the middle of the body";
-/// The error of a body whose chunked coding is invalid; the S3 operation recognizes the text.
+/// The error for a body whose chunked coding is invalid; the S3 operation recognizes the text.
 pub(crate) const BROKEN: &str = "the body's transfer coding is invalid";
 
 /// The maximum number of unread bytes of a refused body that are read and discarded so that the connection can be used
@@ -30,11 +30,11 @@ const GO_ON: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 /// The error type of request bodies.
 type RequestBodyError = Box<dyn std::error::Error + Send + Sync>;
 
-/// A request's body that is being read, with its socket.
+/// The body of a request that is being read, and the socket that it arrives on.
 pub(crate) struct IncomingBody {
     wire: BufferedSocket,
     left: UnreadBody,
-    /// For a client that waits for `100 Continue`: how many bytes of that response were sent.
+    /// For a client that waits for `100 Continue`: how many bytes of that response have been sent.
     told: Option<usize>,
     has_failed: bool,
     chunk: PartialChunk,
@@ -132,8 +132,8 @@ impl IncomingBody {
         Poll::Ready(Ok(()))
     }
 
-    /// Sends `100 Continue` if the client waits for it and has not begun to send anyway. Waits until the socket is
-    /// writable: a socket that has just moved to this thread is not registered as writable yet.
+    /// Sends `100 Continue` if the client waits for it and has not started sending regardless. Waits until the socket
+    /// is writable: a socket that has just moved to this thread is not registered as writable yet.
     fn poll_tell(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         if let Some(told) = &mut self.told {
             if *told > 0 || self.wire.ahead().is_empty() {
@@ -268,7 +268,7 @@ mod tests {
     use crate::monitor::RequestMonitor;
     use crate::unsigned::ConnectionPeer;
 
-    /// On a thread that has just received a socket, the runtime does not know yet that the socket is writable, and
+    /// On a thread that has just received a socket, the runtime does not yet know that the socket is writable, and
     /// reports that a write would block.
     #[test]
     fn who_waits_is_told_to_send_also_on_a_new_socket() {

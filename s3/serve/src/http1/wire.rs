@@ -38,7 +38,7 @@ pub(crate) struct BufferedSocket {
     patience: WaitDeadline,
     limits: BodyLimits,
     progress: ProgressWatch,
-    /// The user whose rate limits the body that is transferred, if a rate does.
+    /// The user whose rate limit applies to the body being transferred, if any.
     payer: Option<Arc<UserAccount>>,
     pacer: RatePacer,
     /// The number of the thread whose runtime reports events on the socket.
@@ -84,13 +84,13 @@ impl BufferedSocket {
         }
     }
 
-    /// Gives back the buffer, so that an idle connection holds no memory.
+    /// Releases the buffer, so that an idle connection holds no memory.
     fn release(&mut self) {
         self.used = 0;
         give_buffer(std::mem::take(&mut self.ahead));
     }
 
-    /// Counts the bytes of the bodies that follow against the rate of a user, if any.
+    /// Counts the bytes of subsequent bodies against a user's rate, if a user is given.
     pub(crate) fn set_payer(&mut self, account: Option<Arc<UserAccount>>) {
         self.payer = account;
     }
@@ -150,7 +150,7 @@ impl BufferedSocket {
         self.patience.end();
     }
 
-    /// Reads more bytes and appends them to those read ahead; returns 0 at the end of the stream. The wait began with
+    /// Reads more bytes and appends them to those read ahead; returns 0 at the end of the stream. The wait begins with
     /// the first call after [`BufferedSocket::end_wait`], and may last for `timeout`. Errors: `TimedOut`.
     pub(crate) fn poll_ahead(
         &mut self,
@@ -192,7 +192,7 @@ impl BufferedSocket {
     }
 
     /// Runs an operation on the socket that returns the number of bytes transferred. Errors: `TimedOut` if it has to
-    /// wait longer than the stall timeout, or if the client is slower than the minimum rate; errors of the operation.
+    /// wait longer than the stall timeout, or if the client is slower than the minimum rate; errors from the operation.
     fn timed(
         &mut self,
         context: &mut Context<'_>,
@@ -217,7 +217,7 @@ impl BufferedSocket {
         (self.stream, self.ahead)
     }
 
-    /// Sends all of `data`. Errors: `TimedOut` and errors of the socket.
+    /// Sends all of `data`. Errors: `TimedOut` and errors from the socket.
     pub(crate) async fn send(&mut self, mut data: &[u8]) -> io::Result<()> {
         while !data.is_empty() {
             self.pause().await;
@@ -263,8 +263,8 @@ impl BufferedSocket {
         Ok(())
     }
 
-    /// Sends `range` of a file from the page cache. Parts that are not in memory are read on a thread that may wait.
-    /// Errors: `UnexpectedEof` for a file that is shorter, `TimedOut`, and errors of the socket.
+    /// Sends `range` of a file from the page cache. Parts that are not in memory are read on a thread that may block.
+    /// Errors: `UnexpectedEof` if the file is too short, `TimedOut`, and errors from the socket.
     pub(crate) async fn send_file(&mut self, file: &File, mut range: Range<u64>) -> io::Result<()> {
         let (mut turn_bytes, mut cached_until) = (0, range.start);
         while !range.is_empty() {
@@ -324,7 +324,7 @@ impl BufferedSocket {
         poll_fn(|context| self.timed(context, attempt)).await
     }
 
-    /// Sends `data`, of which `sent` bytes were already sent. Errors: `TimedOut` and errors of the socket.
+    /// Sends `data`, of which `sent` bytes were already sent. Errors: `TimedOut` and errors from the socket.
     pub(crate) fn poll_send(
         &mut self,
         context: &mut Context<'_>,
@@ -361,8 +361,8 @@ impl BufferedSocket {
     }
 }
 
-/// Returns the end of the part of `range` that is in memory, but at most `TURN_BYTES` from the start, by probing
-/// single bytes.
+/// Finds the part of `range` that is in memory by probing single bytes, and returns its end, at most `TURN_BYTES` from
+/// the start.
 fn find_cached(file: &File, range: &Range<u64>) -> io::Result<u64> {
     let end = range.end.min(range.start + TURN_BYTES);
     let mut until = range.start;

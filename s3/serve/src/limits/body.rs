@@ -1,4 +1,4 @@
-//! Limits of bodies: the minimum rate of a client, and the pauses of a user who is ahead of their rate.
+//! Limits on the transfer of bodies: the minimum rate of a client, and the pauses of a user who is ahead of their rate.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ pub(crate) struct LimitCounters {
     pub(crate) closed_connections: AtomicU64,
 }
 
-/// The limits of a gateway for the transfer of bodies.
+/// A gateway's limits on the transfer of bodies.
 #[derive(Clone, Debug)]
 pub(crate) struct BodyLimits {
     /// The maximum time between two pieces of a body, in either direction.

@@ -1,4 +1,4 @@
-//! Limits of clients whose user is not known yet: the number of connections of one address without a valid signature,
+//! Limits on clients whose user is not known yet: the number of connections from one address without a valid signature,
 //! and the number of requests without a valid signature on one connection.
 
 use std::collections::HashMap;
@@ -34,13 +34,13 @@ impl UnsignedConnections {
         Arc::new(UnsignedConnections { connections_max, open: Mutex::default(), counters })
     }
 
-    /// Returns the account of a new connection; `None` if its address has the maximum number of connections.
+    /// Returns the account of a new connection; `None` if its address already has the maximum number of connections.
     pub(crate) fn admit(self: &Arc<Self>, address: IpAddr) -> Option<ConnectionAccount> {
         let slot = self.add(address)?;
         Some(ConnectionAccount::new(Some(slot), self.counters.clone()))
     }
 
-    /// Adds a connection; `None` if its address has the maximum number of connections.
+    /// Adds a connection; `None` if its address already has the maximum number of connections.
     pub(crate) fn add(self: &Arc<Self>, address: IpAddr) -> Option<AddressSlot> {
         let address = network_of(address);
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);

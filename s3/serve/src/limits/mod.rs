@@ -1,7 +1,7 @@
-//! Limits of users and of clients whose user is not known yet.
+//! Limits on users and on clients whose user is not known yet.
 //!
 //! A [`UserAccount`] counts a user's requests in flight and bytes. `body` ends transfers that are too slow, `turns`
-//! lets users take turns on a busy thread, and `connection` limits clients without a valid signature. For a client
+//! makes users take turns on a busy thread, and `connection` limits clients without a valid signature. For a client
 //! within the limits, the cost is a few atomic operations.
 
 mod body;

@@ -1,4 +1,4 @@
-//! Turns of users on a thread that serves many connections.
+//! Turn-taking among users on a thread that serves many connections.
 //!
 //! While a thread serves one user, or has idle time, requests run in the order in which they arrive. If several users
 //! keep it busy, they take turns: each request advances its user's virtual clock, by less if the user's weight is
@@ -17,7 +17,7 @@ use super::{UserAccount, WEIGHT_MAX};
 
 /// The number of consecutive requests of one user after which a thread that is always busy forgets the other users.
 const MEMORY_REQUESTS: u32 = 4096;
-/// The cost of a request to a user with weight 1 on the virtual clock.
+/// How far a request advances the virtual clock of a user with weight 1.
 const COST: u64 = WEIGHT_MAX as u64 * 1000;
 
 thread_local! {
@@ -28,7 +28,7 @@ thread_local! {
 /// The user of a thread's latest request.
 #[derive(Clone, Copy)]
 struct LatestUser {
-    /// The id of the user's account; 0 if there was no request since the thread last had idle time.
+    /// The id of the user's account; 0 if there has been no request since the thread last had idle time.
     id: u64,
     /// The number of requests since the user last changed.
     alike: u32,
@@ -211,8 +211,8 @@ mod tests {
         UserAccount::new(StatedLimits::default(), UserLimits { weight, ..Default::default() })
     }
 
-    /// Runs the requests of connections on one thread. Each connection is a user with a count, and sends this number of
-    /// requests, one after the other. Returns the users in the order in which their requests ran.
+    /// Runs the requests of connections on one thread. Each connection is given as a user and a number of requests,
+    /// which it sends one after the other. Returns the users in the order in which their requests ran.
     fn order(connections: &[(&Arc<UserAccount>, usize)]) -> Vec<u64> {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         let ran = Arc::new(Mutex::new(Vec::new()));

@@ -19,7 +19,7 @@ use serde::Serialize;
 
 /// How long a line may wait to be written.
 const DELAY: Duration = Duration::from_millis(200);
-/// The number of buffered bytes from which they are written at once.
+/// Once this many bytes are buffered, they are written immediately.
 const FULL_BYTES: usize = 256 * 1024;
 /// The maximum number of waiting bytes. If the disk accepts no more writes, further lines are dropped and counted.
 const WAITING_BYTES_MAX: usize = 16 * 1024 * 1024;
@@ -43,7 +43,7 @@ struct LogQueue {
 struct WaitingLines {
     text: Vec<u8>,
     /// If the file is to be reopened: the number of bytes of `text` that belong in the old file, because their requests
-    /// ended before.
+    /// ended before that.
     old_bytes: Option<usize>,
 }
 
@@ -72,8 +72,8 @@ impl AccessLog {
         }
     }
 
-    /// Reopens the file at the path, after the old file was moved away. Lines that were added before still go to the
-    /// old file.
+    /// Reopens the file at the path, after the old file has been moved away. Lines that were added before still go to
+    /// the old file.
     pub(crate) fn reopen(&self) {
         let mut waiting = self.queue.locked();
         let before = waiting.text.len();

@@ -1,4 +1,4 @@
-//! Counters of limits, in the text format of Prometheus.
+//! Counters for limits, in the Prometheus text format.
 
 use std::fmt::Write as _;
 use std::sync::atomic::Ordering;
@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use super::metrics::put_help;
 use crate::limits::{LimitCounters, UserCounts};
 
-/// Appends the counters of limits to `text`. Users without requests are left out.
+/// Appends the counters for limits to `text`. Users without requests are left out.
 pub(crate) fn put_limits(text: &mut String, counters: &LimitCounters, mut users: Vec<(&str, UserCounts)>) {
     for (name, help, counter) in [
         ("slow_bodies_total", "Bodies ended because the client was too slow.", &counters.slow_bodies),

@@ -1,4 +1,4 @@
-//! Counters, written in the text format of Prometheus (0.0.4).
+//! Counters, written in the Prometheus text format (0.0.4).
 
 use std::cell::Cell;
 use std::fmt::Write as _;

@@ -2,7 +2,7 @@
 //! separate address, without signatures.
 //!
 //! * `trace`: data about one request
-//! * `metrics`: counters of all requests; `limits`: counters of limits
+//! * `metrics`: counters of all requests; `limits`: counters for limits
 //! * `access_log`: a line for each request, and the IDs of requests
 
 mod access_log;
@@ -84,7 +84,7 @@ impl RequestMonitor {
 
 /// The maximum number of bytes of a request for one of the three paths.
 const REQUEST_BYTES_MAX: usize = 8 * 1024;
-/// How long a client of the three paths may take.
+/// How long a client may take for a request for one of the three paths.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The source of the data for responses at the three paths.

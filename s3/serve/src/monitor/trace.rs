@@ -1,4 +1,4 @@
-//! Data about one request, gathered on the way to its response.
+//! Data about one request, gathered while it is served.
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -50,7 +50,7 @@ pub(crate) struct SignedOperation {
     pub(crate) at: Instant,
 }
 
-/// An operation that the limits of its user have admitted. Its request counts as in flight until this value is dropped.
+/// An operation that the limits on its user have admitted. Its request counts as in flight until this value is dropped.
 struct AdmittedOperation {
     signed: SignedOperation,
     slot: Result<RequestSlot, LimitRefusal>,

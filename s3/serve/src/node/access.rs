@@ -30,7 +30,7 @@ pub(super) struct NodeAccess {
     uid: u32,
     /// The store of that user, opened when the gateway started.
     own: Arc<dyn Store>,
-    /// Uids of users who may call although the gateway cannot act as them.
+    /// Uids of users who may call even though the gateway cannot act as them.
     allowed: Vec<u32>,
     /// The stores of other users, for as long as one of their connections is open. A store belongs to one user, because
     /// its cached state (held directories, sorted names) was read with that user's permissions.
@@ -42,8 +42,8 @@ impl NodeAccess {
     pub(super) fn new(open: OpenStore, allowed: Vec<u32>) -> Result<Self> {
         let own = open()?;
         if user_id() == 0 {
-            // Client threads permanently act as their clients, so they cannot make files that must belong to a bucket's
-            // owner; this thread can.
+            // Client threads permanently act as their clients, so they cannot create files that must belong to a
+            // bucket's owner; this thread can.
             PrivilegedThread::start();
         }
         Ok(NodeAccess { open, uid: user_id(), own, allowed, stores: Mutex::default() })
@@ -55,7 +55,7 @@ impl NodeAccess {
     }
 
     /// Returns the store for the peer of a Unix socket. If the peer is another user and the gateway is root, the
-    /// calling thread permanently acts as that user from now on. Errors: `AccessDenied`, and errors of opening the
+    /// calling thread permanently acts as that user from now on. Errors: `AccessDenied`, and errors from opening the
     /// store as that user.
     pub(super) fn admit(&self, socket: impl AsFd) -> Result<AdmittedCaller> {
         let peer = peer_of(socket).map_err(|errno| {
@@ -105,8 +105,8 @@ impl NodeAccess {
     }
 }
 
-/// The bytes of memory per connection that do not count against the limits. They are enough for nearly all requests of
-/// Fordway's clients.
+/// The number of bytes of memory per connection that do not count against the limits. They are enough for nearly all
+/// requests of Fordway's clients.
 pub(super) const OWN_BYTES: usize = 256 << 10;
 /// The bytes of memory for one entry of a listing, with a name of maximum length.
 const ENTRY_BYTES: usize = 1 << 10;
@@ -170,7 +170,7 @@ impl Drop for PoolShare {
     }
 }
 
-/// The limits of a gateway.
+/// The limits on a gateway's resources.
 pub(super) struct NodeLimits {
     /// The number of bytes that all connections together may use, beyond [`OWN_BYTES`] for each of them.
     pub(super) memory: Arc<LimitedPool>,

@@ -41,7 +41,7 @@ impl NodeAccounts {
         NodeAccounts { limits, by_uid: Mutex::default() }
     }
 
-    /// Counts a connection of a user. Errors: `Unavailable` if the user has the maximum number.
+    /// Counts a connection of a user. Errors: `Unavailable` if the user already has the maximum number.
     pub(super) fn connect(&self, uid: u32) -> Result<AccountConnection> {
         let account = self.account(uid);
         let before = account.connections.fetch_add(1, Ordering::Relaxed);
@@ -85,7 +85,7 @@ impl Drop for AccountConnection {
 }
 
 impl NodeAccount {
-    /// Counts a request in progress. Errors: `Unavailable` if the user has the maximum number.
+    /// Counts a request in progress. Errors: `Unavailable` if the user already has the maximum number.
     pub(super) fn begin(&self) -> Result<RequestSlot> {
         self.requests.begin().map_err(|_| {
             let why = "you have the maximum number of requests in progress for one user; try again \

@@ -256,7 +256,7 @@ pub(super) fn refuse(socket: impl AsFd, error: &Error) -> Errno {
     Errno::ACCESS
 }
 
-/// Parses the request of a frame. Errors: `InvalidArgument`, also for fields that are too long.
+/// Parses the request in a frame. Errors: `InvalidArgument`, also for fields that are too long.
 fn take_request(header: &FrameHeader, fields: &[u8]) -> Result<Request<'static>> {
     if fields.len() > FIELDS_BYTES_MAX {
         let why = format!(
@@ -275,7 +275,7 @@ struct RequestReader<'c> {
     inbox: FrameBuffer,
     session: ClientSession,
     lookout: ConnectionLookout,
-    /// Whether the thread has left its processor since the last response.
+    /// Whether the thread has moved to another processor since the last response.
     has_moved: bool,
     /// Memory for a message that exceeds the connection's own memory.
     held: Vec<MemoryShare>,
@@ -363,7 +363,7 @@ impl RequestReader<'_> {
         Errno::PROTO
     }
 
-    /// Waits for more bytes: first polls for a moment if that is worthwhile, then sleeps.
+    /// Waits for more bytes: first polls briefly if that is worthwhile, then sleeps.
     fn wait(&mut self) -> Result<(), Errno> {
         if self.session.outbox.flags.has(ResponseFlags::AWAKE) && self.lookout.pays() {
             let since = Instant::now();

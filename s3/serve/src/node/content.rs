@@ -109,7 +109,7 @@ impl ClientSession {
     pub(super) fn send_scratch<T: WriteField>(&mut self, id: u32, answer: &Result<T>) -> Result<(), Errno> {
         let body = if answer.is_ok() { self.scratch.as_slice() } else { &[] };
         let sent = self.outbox.answer_with_body(id, answer, body);
-        // The memory of a read of many ranges is not kept for reuse.
+        // The memory of a vectored read is not kept for reuse.
         self.scratch.truncate(INLINE_BYTES_MAX);
         self.scratch.shrink_to(INLINE_BYTES_MAX);
         sent

@@ -1,4 +1,4 @@
-//! Configuring a node gateway, making its socket, accepting connections, and orderly shutdown.
+//! Configuring a node gateway, creating its socket, accepting connections, and graceful shutdown.
 
 use std::fs::File;
 use std::net::{SocketAddr, TcpListener};
@@ -56,13 +56,14 @@ pub struct NodeConfig {
     pub user_connections_max: usize,
     /// The maximum number of bytes of `memory_bytes_max` that all connections of one user together may use.
     pub user_memory_bytes_max: usize,
-    /// The limits of one user's requests. The rate and the weight apply to connections that use HTTP.
+    /// The limits on one user's requests. The rate and the weight apply to connections that use HTTP.
     pub user_limits: UserLimits,
     /// How long a thread polls for the next request before it sleeps, if cores are idle.
     pub lookout: Duration,
-    /// Whether a thread whose polling never helps moves to another processor, because its own may be the client's.
+    /// Whether a thread whose polling never helps moves to another processor, because the client may be running on the
+    /// same one.
     pub leaves_client: bool,
-    /// How long a client may pause within a message, or receive nothing of its responses.
+    /// How long a client may pause within a message, or go without receiving any of its responses.
     pub stall_timeout: Duration,
     /// How long clients may take to finish writes in progress after the gateway is told to stop.
     pub drain_timeout: Duration,
@@ -139,7 +140,7 @@ pub struct NodeGateway {
 }
 
 impl NodeGateway {
-    /// Opens the store and makes the socket; clients may connect from now on and wait until the gateway runs. Errors:
+    /// Opens the store and creates the socket; clients may connect from now on and wait until the gateway runs. Errors:
     /// from the store; `InvalidArgument` for a socket path that is in use, too long or taken by another kind of file,
     /// and for TCP as root; `AccessDenied`, `Io`.
     pub fn bind(open: OpenStore, config: NodeConfig) -> Result<Self> {

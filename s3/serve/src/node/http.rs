@@ -33,7 +33,7 @@ const HEAD_BYTES_MAX: usize = 64 * 1024;
 /// The minimum rate of a body in bytes per second, in either direction.
 const BODY_BYTES_PER_S_MIN: u64 = 100;
 
-/// State that all connections with HTTP share.
+/// State shared by all HTTP connections.
 pub(crate) struct HttpService {
     shared: Arc<GatewayState>,
     stop: GatewayStop,
@@ -66,7 +66,7 @@ impl HttpService {
         HttpService { shared: Arc::new(shared), stop: GatewayStop::new() }
     }
 
-    /// Makes every connection end once its requests in progress are answered.
+    /// Makes every connection end once its requests in progress have been answered.
     pub(super) fn stop(&self) {
         self.stop.trigger();
     }
@@ -101,7 +101,7 @@ impl HttpService {
                 }
             }
         });
-        // A read from a hanging device must not block the thread.
+        // A read from a hung device must not block the thread.
         runtime.shutdown_background();
         ended
     }

@@ -4,12 +4,12 @@
 //! microseconds, handing work to another thread costs more than the call. The responses to requests that arrive
 //! together are gathered in a buffer, and sent in as few system calls as possible.
 //!
-//! * `gateway`: configuration, making the socket, accepting, orderly shutdown
+//! * `gateway`: configuration, creating the socket, accepting, graceful shutdown
 //! * `access`: users, their stores, and limits on the resources that clients can occupy; `accounts`: the resources that
 //!   each user uses
 //! * `connection`: one client: handshake, reading, waiting for the next request
 //! * `http`: clients that speak HTTP instead of the node protocol
-//! * `session`: each request in terms of the store
+//! * `session`: implements each request in terms of the store
 //! * `content`: responses and content on their way to the client
 //! * `stats`: counters, and whether polling for the next request is worthwhile
 

@@ -1,4 +1,4 @@
-//! Each request in terms of the store.
+//! Implements each request in terms of the store.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -127,8 +127,8 @@ impl ClientSession {
     }
 
     /// Reserves the memory and the slot that the request needs, and waits for them if necessary. `Append` needs
-    /// neither, because it has no response that could report a failure. `Stats` needs neither, because it must show who
-    /// is at a limit.
+    /// neither, because it has no response that could report a failure. `Stats` needs neither, because it must be able
+    /// to show who is at a limit.
     fn admit(&self, request: &Request<'_>) -> Result<(Option<MemoryShare>, Option<RequestPlace>)> {
         if matches!(request, Request::Append {} | Request::Stats {}) {
             return Ok((None, None));

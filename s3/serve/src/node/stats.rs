@@ -11,7 +11,7 @@ use fordway_wire::node::Request;
 
 use crate::node::access::NodeLimits;
 
-/// Counters since the start. They may change while they are read.
+/// Counters since the gateway started. They may change while they are read.
 pub(super) struct NodeStats {
     start: Instant,
     pub(super) connections: MonotonicCounter,
@@ -21,7 +21,7 @@ pub(super) struct NodeStats {
     /// Indexed by the code of the operation.
     requests: [MonotonicCounter; 256],
     pub(super) failed: MonotonicCounter,
-    /// Requests refused for lack of memory, or because of a limit of their user.
+    /// Requests refused for lack of memory, or because of a limit on their user.
     pub(super) limited: MonotonicCounter,
     pub(super) malformed: MonotonicCounter,
     pub(super) inline_bytes_out: MonotonicCounter,
@@ -117,9 +117,9 @@ fn snake_case(name: &str) -> String {
 const PERIOD: Duration = Duration::from_millis(10);
 /// The number of bits that hold the count of a period; the other bits hold the number of the period.
 const COUNT_BITS: u32 = 20;
-/// The number of unsuccessful polls in a row after which a thread polls only rarely.
+/// The number of consecutive unsuccessful polls after which a thread polls only rarely.
 const MISSES_MAX: u32 = 4;
-/// The number of waits for which a thread that polls rarely polls once.
+/// A thread that polls rarely polls once in this many waits.
 const RARELY: u32 = 64;
 
 /// State that all connections share.
@@ -131,7 +131,7 @@ pub(super) struct NodeActivity {
     periods: [AtomicU64; 2],
 }
 
-/// The number of successes after which the thread may move at once again.
+/// The number of successes after which the thread may move again without a pause.
 const HITS_MIN: u32 = 64;
 /// The maximum number of times that the pause between two moves doubles.
 const DOUBLINGS_MAX: u32 = 12;
@@ -275,7 +275,7 @@ mod tests {
         assert_eq!(moves_during(&mut lookout, MISSES_MAX as usize), 1, "it is about to stop polling");
         assert!(lookout.pays(), "after a move, polling may help again");
         assert!((2..12).contains(&moves_during(&mut lookout, 100_000)));
-        // The thread of a client that sometimes pauses is not moved again and again.
+        // The thread of a client that sometimes pauses is not moved repeatedly.
         lookout.learn(true);
         assert_eq!(moves_during(&mut lookout, 100), 0);
         (0..HITS_MIN).for_each(|_| lookout.learn(true));

@@ -18,12 +18,12 @@ use crate::file_server::FileServer;
 use crate::s3::error::OperationResult;
 use crate::users::User;
 
-/// Work that takes at least this long is worth handing over to another thread, which costs about 20 µs.
+/// Work that takes at least this long is worth handing over to another thread; the hand-over costs about 20 µs.
 const LONG: Duration = Duration::from_micros(200);
 
 /// Runs `work` on a separate thread with the store of `user`. Both threads use the same store object, so the work acts
-/// as the same user. Each user's work occupies at most half of the threads, so a user whose directories take long to
-/// read delays only their own requests. Errors: from `work`.
+/// as the same user. Each user's work occupies at most half of the threads, so a user whose directories take a long
+/// time to read delays only their own requests. Errors: from `work`.
 pub(super) async fn apart<T: Send + 'static>(
     user: Arc<User>,
     work: impl FnOnce(&dyn Store) -> OperationResult<T> + Send + 'static,
@@ -59,9 +59,9 @@ async fn on_its_own<T: Send + 'static>(
     })
 }
 
-/// The typical time that publishing content, or another change of a user, takes. If changes typically wait for a disk,
-/// or for a long directory of old versions to be read, the next ones run on separate threads. For changes in memory,
-/// handing them to another thread would cost more than the change.
+/// The time that publishing content, or another change by a user, typically takes. If changes typically wait for a
+/// disk, or for a long directory of old versions to be read, the next ones run on separate threads. For changes in
+/// memory, handing them to another thread would cost more than the change.
 #[derive(Default)]
 pub(crate) struct PublishPace {
     /// A moving average: each measurement moves it an eighth of the way.

@@ -112,12 +112,12 @@ pub(super) async fn create(
     Ok(S3Response::with_headers(Body::empty(), headers))
 }
 
-/// Whether a header has the value `true`, in any case.
+/// Whether a header has the value `true`, ignoring case.
 pub(super) fn is_true(header: Option<&HeaderValue>) -> bool {
     header.is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"true"))
 }
 
-/// Checks the region that a new bucket is requested in. Errors: `InvalidLocationConstraint` for any region but the
+/// Checks the region that is requested for a new bucket. Errors: `InvalidLocationConstraint` for any region but the
 /// gateway's.
 fn check_region(asked: &str, region: &str) -> OperationResult<()> {
     if asked.is_empty() || asked == region {

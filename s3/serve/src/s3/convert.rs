@@ -47,7 +47,7 @@ pub(super) fn version(named: Option<&str>) -> OperationResult<Option<VersionId>>
     Ok(named.map(VersionId::new).transpose()?)
 }
 
-/// The minimum length of a version ID that a store makes.
+/// The minimum length of a version ID that a store generates.
 const VERSION_BYTES_MIN: usize = 24;
 
 /// Returns a version ID as S3 sends it.
@@ -93,7 +93,7 @@ pub(super) fn timestamp(time: SystemTime) -> Option<Timestamp> {
 fn etag_match(condition: ETagCondition) -> ETagMatch {
     match condition {
         ETagCondition::Any => ETagMatch::Any,
-        // The S3 layer mistakes a list for a single tag, and removes the first and the last quote.
+        // The S3 layer mistakes a list for a single ETag, and removes the first and the last quote.
         ETagCondition::ETag(tag) => {
             let each = tag.value().split("\"").step_by(2);
             ETagMatch::Tags(each.map(ETag::new).collect())
@@ -113,12 +113,12 @@ pub(super) fn write_conditions(
     }
 }
 
-/// The headers of conditions (RFC 9110): two for tags, two for dates.
+/// The headers of conditions (RFC 9110): two for ETags, two for dates.
 pub(crate) const CONDITIONS: [HeaderName; 4] =
     [header::IF_MATCH, header::IF_NONE_MATCH, header::IF_MODIFIED_SINCE, header::IF_UNMODIFIED_SINCE];
 
-/// Reads the conditions in a head, under `names`. An invalid date is ignored (RFC 9110 section 13.1.3). Errors:
-/// `InvalidArgument`.
+/// Reads the conditions in a head, from the headers with these `names`. An invalid date is ignored (RFC 9110 section
+/// 13.1.3). Errors: `InvalidArgument`.
 pub(crate) fn conditions_in(headers: &HeaderMap, names: &[HeaderName; 4]) -> OperationResult<Conditions> {
     let [if_match, if_none_match, modified, unmodified] = names;
     let date = |name: &HeaderName| headers.get(name).and_then(|value| parse_http(value.to_str().ok()?));
@@ -130,7 +130,7 @@ pub(crate) fn conditions_in(headers: &HeaderMap, names: &[HeaderName; 4]) -> Ope
     })
 }
 
-/// Reads the tags in a header. Some clients omit the quotes.
+/// Reads the ETags in a header. Some clients omit the quotes.
 fn tags_in(headers: &HeaderMap, name: &HeaderName) -> OperationResult<Option<ETagMatch>> {
     let Some(value) = headers.get(name) else { return Ok(None) };
     let text = value.to_str().unwrap_or_default().trim();
@@ -198,7 +198,7 @@ fn without_transfer_coding(codings: &str) -> Option<String> {
 }
 
 /// Returns the checksum that the head of a request states; a head may state only one. The S3 layer knows only some of
-/// the headers for checksums. Errors: the text of an `InvalidRequest`.
+/// the checksum headers. Errors: the text of an `InvalidRequest`.
 pub(crate) fn stated_checksum(headers: &HeaderMap) -> Result<Option<Checksum>, String> {
     // For a request without a checksum, looking up the header of each algorithm would cost more than everything else
     // here.

@@ -41,8 +41,8 @@ pub(super) fn one(store: &dyn Store, input: DeleteObjectInput) -> OperationResul
     })
 }
 
-/// Returns for each object of a request whether the rules of the bucket refuse to delete it. The result is empty if
-/// they refuse none. Errors: from reading the rules.
+/// Returns, for each object in a request, whether the bucket's rules forbid deleting it. The result is empty if they
+/// forbid none. Errors: from reading the rules.
 pub(super) async fn refused(
     user: &Arc<User>,
     facts: &RequestFacts<'_>,

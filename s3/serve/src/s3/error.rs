@@ -113,7 +113,7 @@ impl From<S3Error> for S3Failure {
     }
 }
 
-/// Returns the error for a request beyond a limit of its user.
+/// Returns the error for a request that exceeds a limit on its user.
 pub(crate) fn beyond_limit(refusal: LimitRefusal) -> S3Error {
     let why = match refusal.reason {
         LimitReason::Requests => "you have the maximum number of requests in flight for one user",
@@ -128,8 +128,8 @@ pub(crate) fn beyond_limit(refusal: LimitRefusal) -> S3Error {
     failure.0
 }
 
-/// Returns the text that the client reads: what failed, why, and what to do next. The errors of the operating system
-/// are left out, because they may name paths on this machine; the log has them.
+/// Returns the text that the client reads: what failed, why, and what to do next. Errors from the operating system are
+/// left out, because they may contain paths on this machine; the log has them.
 pub(super) fn message(error: &Error) -> String {
     let why = if error.detail().is_empty() { error.kind().name() } else { error.detail() };
     let mut text = match error.target() {
@@ -213,8 +213,7 @@ pub(super) fn refusal(
     operation: &str,
     has_document: bool,
 ) -> S3Failure {
-    // s3cmd copies the access list of an object as a document. It continues after this error, but fails after AWS's
-    // error.
+    // s3cmd copies the ACL of an object as a document. It continues after this error, but fails after AWS's error.
     let is_access_list = has_document && matches!(operation, "PutBucketAcl" | "PutObjectAcl");
     let checked = if is_access_list { Ok(()) } else { unconfigured(store, bucket, key, operation) };
     match checked {
@@ -226,8 +225,8 @@ pub(super) fn refusal(
     }
 }
 
-/// Checks operations on access lists, which buckets here do not have. Errors: AWS's errors for a
-/// bucket without them, and errors of the store.
+/// Checks operations on ACLs, which buckets here do not have. Errors: AWS's errors for a bucket without them, and
+/// errors from the store.
 fn unconfigured(store: &dyn Store, bucket: &str, key: &str, operation: &str) -> OperationResult<()> {
     if bucket.is_empty() {
         return Ok(());

@@ -165,7 +165,7 @@ fn configuration(document: &[u8]) -> OperationResult<LockConfiguration> {
     }
 }
 
-/// Returns the version that a request names, if any. An empty name means the latest version: unlike a delete, these
+/// Returns the version that a request names, if any. An empty ID means the latest version: unlike a delete, these
 /// operations cannot destroy it.
 fn version_in(uri: &Uri) -> OperationResult<Option<VersionId>> {
     version(parameter(uri, "versionId").as_deref().filter(|name| !name.is_empty()))
@@ -253,7 +253,7 @@ async fn malformed_for(user: Arc<User>, bucket: &str, error: fordway_store::Erro
     found.await.err().map_or(failure, S3Failure)
 }
 
-/// Changes the lock of a version by `set`, in a bucket that has object lock.
+/// Changes the lock of a version with `set`, in a bucket that has object lock.
 async fn change(
     user: Arc<User>,
     (bucket, key): (String, String),

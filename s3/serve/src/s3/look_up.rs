@@ -10,8 +10,8 @@ use crate::s3::apart::apart;
 use crate::s3::error::{OperationResult, S3Failure};
 use crate::users::User;
 
-/// Runs `read` with the store of `user` on the calling thread. If `read` would have to wait for a look-up of names,
-/// runs all of it again on a separate thread, with the same store and therefore as the same user. Errors: from `read`.
+/// Runs `read` with the store of `user` on the calling thread. If `read` would have to wait for a name look-up, runs
+/// all of it again on a separate thread, with the same store and therefore as the same user. Errors: from `read`.
 pub(crate) async fn look_up<T: Send + 'static>(
     user: Arc<User>,
     read: impl Fn(&dyn Store) -> OperationResult<T> + Send + 'static,
@@ -44,7 +44,7 @@ mod tests {
         (runtime.block_on(look_up(user, read)), thread::current().id())
     }
 
-    /// Imitates a store whose data is not in memory: unless the caller may wait, it reports the object as missing.
+    /// Imitates a store whose data is not in memory: unless the caller may block, it reports the object as missing.
     fn from_the_device(store: &dyn Store, name: &str) -> OperationResult<ThreadId> {
         if would_wait() {
             return Err(Error::from(ErrorKind::NoSuchKey).into());
@@ -86,7 +86,7 @@ mod tests {
         }
     }
 
-    /// The log contains failed requests, but not attempts that were repeated on a thread that may wait.
+    /// The log contains failed requests, but not attempts that were repeated on a thread that may block.
     #[test]
     fn only_the_second_answer_is_spoken_of() {
         let log = Log::default();
@@ -103,7 +103,7 @@ mod tests {
         assert!(text.is_empty(), "{text}");
     }
 
-    /// A store that panics fails its own request, and no other.
+    /// A panic in the store fails the request that caused it, and no other.
     #[test]
     fn a_panic_elsewhere_is_an_error() {
         let (read, _) = look(|_| -> OperationResult<()> {

@@ -113,7 +113,8 @@ pub(super) fn copy_part(
 }
 
 /// Checks that the range of a copied part is within the source. A read may return less than its range, but a copied
-/// part must be complete: nobody would notice that it is too short. Errors: `InvalidArgument`, and errors of the store.
+/// part must be complete: nobody would notice that it is too short. Errors: `InvalidArgument`, and errors from the
+/// store.
 fn check_within(
     store: &dyn Store,
     (bucket, key): (&Bucket, &Key),
@@ -421,7 +422,7 @@ impl CompletionRequest {
 }
 
 /// Checks the checksum that a CompleteMultipartUpload request states for a part, if the upload has checksums. Stating a
-/// checksum is optional. Errors: `BadDigest` if it is of another algorithm.
+/// checksum is optional. Errors: `BadDigest` if it uses another algorithm.
 fn check_part(plan: ChecksumFormat, part: &CompletedPart) -> OperationResult<()> {
     let Some(stated) = part.checksum.as_ref().filter(|stated| stated.algorithm != plan.algorithm) else {
         return Ok(());

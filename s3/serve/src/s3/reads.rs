@@ -52,7 +52,7 @@ pub(super) struct ReadRequest {
 }
 
 impl ReadRequest {
-    /// Reads the parameters from a request. Errors: `InvalidArgument`, errors of names.
+    /// Reads the parameters from a request. Errors: `InvalidArgument`, errors for invalid names.
     pub(super) fn read(
         (bucket, key): &(String, String),
         headers: &HeaderMap,
@@ -192,8 +192,8 @@ impl ReadRequest {
         let shown = match options.part.filter(|_| info.part_count.is_some()) {
             None => whole.clone(),
             Some(number) => {
-                // The condition ensures that these parts belong to the same object, because the key may have been given
-                // another object in the meantime.
+                // The condition ensures that these parts belong to the same object, because the object may have been
+                // replaced in the meantime.
                 let conditions = Conditions::only_if(info.etag.clone());
                 let same = GetOptions { version: options.version.clone(), conditions, ..Default::default() };
                 let parts = store.object_parts(&self.bucket, &self.key, &same).ok()?;
@@ -260,7 +260,7 @@ fn answer(
     range: &std::ops::Range<u64>,
     mut headers: HeaderMap,
 ) -> S3Response<Body> {
-    // An empty part has no first and last byte to name, and a response 206 must name them (RFC 9110 section 15.3.7).
+    // An empty part has no first and last byte to name, and a 206 response must name them (RFC 9110 section 15.3.7).
     let is_partial = (options.range.is_some() || options.part.is_some()) && !range.is_empty();
     if is_partial && let Ok(text) = HeaderValue::try_from(content_range(range, info.size)) {
         headers.insert(header::CONTENT_RANGE, text);

@@ -299,8 +299,8 @@ impl StatedChecksum {
         Ok(StatedChecksum { algorithm, value, announced, trailers: trailing })
     }
 
-    /// Returns the stated checksum. Errors: `MalformedTrailerError` if the announced trailer is missing, or if there is
-    /// one that is not announced; `InvalidRequest` if it is not a valid checksum.
+    /// Returns the stated checksum. Errors: `MalformedTrailerError` if the announced trailer is missing, or if a
+    /// trailer was not announced; `InvalidRequest` if it is not a valid checksum.
     fn value(self) -> OperationResult<Option<Checksum>> {
         let Some(trailers) = self.trailers else { return Ok(self.value) };
         let Some(algorithm) = self.announced else {

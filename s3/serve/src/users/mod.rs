@@ -51,7 +51,7 @@ pub struct AnonymousUser {
 
 /// A user of the gateway.
 pub(crate) struct User {
-    /// A number that no other user of this process has or had.
+    /// A number that no other user of this process has or ever had.
     pub(crate) id: u64,
     pub(crate) name: String,
     pub(crate) kind: CallerKind,
@@ -59,7 +59,7 @@ pub(crate) struct User {
     pub(crate) uid: u32,
     /// The store, limited to what this user may do.
     pub(crate) store: Arc<dyn Store>,
-    /// The keys that sign requests; `None` for a user known without keys.
+    /// The keys that sign requests; `None` for a user identified without keys.
     pub(crate) keys: Option<UserKeys>,
     /// Limits this user's work on the shared threads, so that some threads remain free for other users.
     pub(crate) share: Arc<Semaphore>,
@@ -67,11 +67,11 @@ pub(crate) struct User {
     pub(crate) changes: PublishPace,
     /// This user's requests and bytes, and their limits.
     pub(crate) account: Arc<UserAccount>,
-    /// The file server that the user's present request has to wait for, if any.
+    /// The file server that the user's current request has to wait for, if any.
     pub(crate) server: Option<FileServer>,
 }
 
-/// The maximum number of the threads that wait for devices and locks that one user's work may occupy.
+/// Of the threads that wait for devices and locks, the maximum number that one user's work may occupy.
 const SHARE: usize = READERS_MAX / 2;
 
 /// The keys that a user signs with.
@@ -149,7 +149,7 @@ pub struct Users {
     by_key: RwLock<Arc<UsersByKey>>,
     /// The user for requests without a signature; `None` if they are refused.
     anonymous: RwLock<Option<Arc<User>>>,
-    /// The limits of users whose entries state none.
+    /// The limits on users whose entries specify none.
     limits: Mutex<UserLimits>,
     origin: Option<StoreOrigin>,
     is_available: AtomicBool,
@@ -210,8 +210,8 @@ impl Users {
     /// directory `root` as the user and group that the file states.
     ///
     /// Errors: `InvalidArgument` for a file that does not parse, names a key or a user twice, or names a uid that the
-    /// gateway cannot act as because it is not root; `AccessDenied` for a file that others may read; errors of opening
-    /// the store.
+    /// gateway cannot act as because it is not root; `AccessDenied` for a file that others may read; errors from
+    /// opening the store.
     pub fn from_file(credentials: &Path, root: &Path, open: OpenStore) -> Result<Self> {
         Users::load(root, open, CredentialSource::File(credentials.to_owned()))
     }
@@ -242,7 +242,8 @@ impl Users {
 
     /// Carries out requests without a signature as `user`, if the rules of a bucket permit them.
     ///
-    /// Errors: `InvalidArgument` if the uid belongs to root, to the gateway or to a user with keys; `AccessDenied` if the gateway may not act as the user; errors of opening the store.
+    /// Errors: `InvalidArgument` if the uid belongs to root, to the gateway or to a user with keys; `AccessDenied` if
+    /// the gateway may not act as the user; errors from opening the store.
     pub fn with_anonymous(mut self, user: AnonymousUser) -> Result<Self> {
         let Some(origin) = &mut self.origin else {
             let store = self.own_store()?;
@@ -284,7 +285,7 @@ impl Users {
         Ok(())
     }
 
-    /// The limits of requests without a signature. Requests in flight are still counted after a reload.
+    /// The limits on requests without a signature. Requests in flight are still counted after a reload.
     fn anonymous_account(&self) -> Arc<UserAccount> {
         let limits = *self.limits.lock().unwrap_or_else(PoisonError::into_inner);
         let before = self.anonymous().map(|user| user.account.clone());
@@ -302,7 +303,7 @@ impl Users {
         by_key.values().any(|user| user.name == name)
     }
 
-    /// Sets the limits of users whose entries do not state any.
+    /// Sets the limits on users whose entries do not specify any.
     pub(crate) fn limit(&self, limits: UserLimits) {
         *self.limits.lock().unwrap_or_else(PoisonError::into_inner) = limits;
         for user in self.all().values().chain(&self.anonymous()) {

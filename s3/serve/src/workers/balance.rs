@@ -15,8 +15,8 @@ const TICK: Duration = Duration::from_millis(100);
 const FULL: f64 = 0.75;
 /// The number of idle processors that make another thread worthwhile.
 const IDLE_MIN: f64 = 0.5;
-/// Ticks for which the number of threads does not shrink after it has grown, because moved connections need time to
-/// settle.
+/// The number of ticks for which the number of threads does not shrink after it has grown, because moved connections
+/// need time to settle.
 const REST_TICKS: u32 = 10;
 
 /// Monitors the threads of `pool`, and keeps as many of them active as the load needs.
@@ -81,9 +81,9 @@ struct WorkerLoad {
 
 impl WorkerLoad {
     /// Returns how many threads are needed: up to half as many more if the active threads are fully busy and processors
-    /// are idle; one fewer if the other threads have time for its work. On a machine without an idle processor, there
-    /// is one fewer even if the others become fully busy, because more threads would wait for processors, not for
-    /// requests.
+    /// are idle; one fewer if the others have time for the work of the one removed. On a machine without an idle
+    /// processor, there is one fewer even if the others become fully busy, because more threads would wait for
+    /// processors, not for requests.
     fn wanted(self) -> usize {
         let has_idle = self.idle >= IDLE_MIN;
         if self.busy >= FULL * self.active as f64 && has_idle {

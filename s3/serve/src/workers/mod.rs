@@ -1,9 +1,9 @@
 //! The threads that serve connections, as few as the load needs.
 //!
 //! A thread that always has another request waiting never sleeps, and need not be woken. On loopback, waking a thread
-//! takes two thirds of the time of a small request. Therefore all connections are on one thread until it is fully busy.
-//! They are spread over more threads only if the machine also has idle processors. `balance` decides how many threads
-//! are needed, and moves connections.
+//! takes two thirds of the time of a small request. Therefore all connections are kept on one thread until it is fully
+//! busy. They are spread over more threads only if the machine also has idle processors. `balance` decides how many
+//! threads are needed, and moves connections.
 
 mod balance;
 
@@ -146,7 +146,7 @@ fn start_thread(number: usize, runtime: Runtime) -> Result<(oneshot::Sender<()>,
         HERE.set(number);
         // Nothing is ever sent; the wait ends when the sender is dropped.
         let _ = runtime.block_on(finished);
-        // A read from a hanging device must not keep the process alive.
+        // A read from a hung device must not keep the process alive.
         runtime.shutdown_background();
     };
     let thread = thread::Builder::new().name(format!("fordway-http-{number}")).spawn(serve);

@@ -20,7 +20,7 @@ use sha2::{Digest as _, Sha256};
 
 pub const BUCKET: &str = "My_Bucket.1";
 
-/// A gateway over a store in memory that has one bucket.
+/// A gateway over an in-memory store that has one bucket.
 pub struct Fixture {
     pub store: MemoryStore,
     pub client: Client,

@@ -51,7 +51,7 @@ impl Certificate {
         Arc::new(config)
     }
 
-    /// Connects for HTTP/1.1. Fails if the server shows another certificate.
+    /// Connects for HTTP/1.1. Fails if the server presents another certificate.
     pub fn connect(&self, client: &Client) -> std::io::Result<TlsStream> {
         let session = ClientConnection::new(self.client_config("http/1.1"), name()).unwrap();
         let mut stream = StreamOwned::new(session, client.connect());

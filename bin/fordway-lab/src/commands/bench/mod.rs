@@ -1,5 +1,5 @@
-//! `bench`, with one file per family of benchmarks. This file has those that run on ranks: each rank is a thread, and
-//! the places given on the command line become sites, which are measured in turn.
+//! `bench`, with one file per family of benchmarks. This file contains those that run on ranks: each rank is a thread,
+//! and the endpoints and directories given on the command line become sites, which are measured in turn.
 
 mod pingpong;
 mod rest;
@@ -49,7 +49,7 @@ pub(super) fn run(args: &BenchArgs, global: &GlobalArgs, context: &CommandContex
     }
 }
 
-/// Runs `workload` and reports it; prints the tables `published` next to a result of IO500.
+/// Runs `workload` and reports its results; for IO500, also prints the tables `published` for comparison.
 fn run_ranks(
     workload: WorkloadPlan,
     args: &RankArgs,
@@ -153,11 +153,11 @@ fn check_named(args: &RankArgs, global: &GlobalArgs) -> Result<()> {
     Err(Error::new(ErrorKind::InvalidArgument, why))
 }
 
-/// All sites, and the gateways that were started for some of them.
+/// All sites, and the gateways started for some of them.
 #[derive(Default)]
 struct BenchSites {
     sites: Vec<WorkloadSite>,
-    /// The directories, for the description of the machine.
+    /// The directories to include in the description of the machine.
     dirs: Vec<PathBuf>,
     gateways: Vec<GatewayProcess>,
 }

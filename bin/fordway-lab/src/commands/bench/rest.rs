@@ -1,5 +1,5 @@
-//! `bench rest`: HTTP load on one server, at each combination of the options that are lists. The client's HTTP versions
-//! are request channels of the workload.
+//! `bench rest`: HTTP load on one server, for each combination of the options that take lists. Each HTTP version of the
+//! client is a request channel of the workload.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -70,7 +70,7 @@ fn measure(
                 let block = block(args, point, *http, &requests[phase], (seed, place, clock), context)?;
                 of_point[lane].blocks.push(block);
             }
-            // All HTTP versions have now done the same block.
+            // All HTTP versions have now completed the same block.
             number += 1;
         }
         rows.extend(of_point);
@@ -233,7 +233,7 @@ fn describe(
     Ok((run, rest::records(rows)))
 }
 
-/// Returns advice if the server refuses requests because they are not signed.
+/// Returns advice if the server rejects requests because they are not signed.
 fn unsigned(args: &RestArgs, summaries: &[PhaseSummary]) -> Option<String> {
     let is_refused = |summary: &PhaseSummary| {
         let errors = summary.load.as_ref().map(|load| &load.errors);
@@ -293,7 +293,7 @@ fn report(
 /// The size of a PUT's body if `--size` is not given.
 const DEFAULT_PUT_BYTES: u64 = 1024;
 
-/// One combination of the options that are lists.
+/// One combination of the options that take lists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct RestCombination {
     size_bytes: Option<u64>,

@@ -23,7 +23,7 @@ use super::components::framing::PIECE_BYTES;
 const LOOKOUT: Duration = Duration::from_micros(20);
 /// The number of consecutive polls without effect after which polling becomes rare.
 const MISSES_MAX: u32 = 4;
-/// The number of waits for which a side polls once when polling is rare.
+/// When polling is rare, a side polls in one of this many waits.
 const RARELY: u32 = 64;
 /// The size of the order at the start of a request, in bytes.
 pub(super) const ORDER_BYTES: usize = 24;
@@ -101,8 +101,7 @@ pub(super) fn serve(address: &str, file: &Path) -> Result<CommandExit> {
     served.map(|()| CommandExit::Ok).map_err(|error| file_error("answering", address, error))
 }
 
-/// Waits in the same way as both sides of the node lane: polls briefly, unless polling recently had no effect, then
-/// sleeps.
+/// Waits as both sides of the node lane do: polls briefly, unless polling recently had no effect, then sleeps.
 #[derive(Default)]
 pub(super) struct AdaptiveWait {
     misses: u32,

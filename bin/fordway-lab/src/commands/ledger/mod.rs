@@ -228,8 +228,8 @@ fn report(
     Ok(CommandExit::Ok)
 }
 
-/// Places this thread and the processes behind the components as `wanted` says; returns the placement used. Errors:
-/// `InvalidArgument` if there are too few processors.
+/// Places this thread and the processes behind the components as `wanted` specifies; returns the placement used.
+/// Errors: `InvalidArgument` if there are too few processors.
 fn choose_placement(setup: &LedgerSetup, wanted: Option<PlacementArg>) -> Result<PlacementArg> {
     let cpus = allowed();
     let (placement, own, others) = match (wanted, cpus.as_slice()) {

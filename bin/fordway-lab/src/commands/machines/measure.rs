@@ -1,5 +1,5 @@
-//! `machines measure`: measures a machine's features in turn, each several times. They include the rate of small
-//! objects over the lanes that have a gateway.
+//! `machines measure`: measures a machine's features in turn, each several times. The features include the rate of
+//! small objects over the lanes that have a gateway.
 
 use std::fmt;
 use std::fs::{self, OpenOptions};
@@ -42,7 +42,7 @@ struct MachineMeasurements {
     conditions: RunConditions,
 }
 
-/// A feature and its measured values. The median of the values counts.
+/// A feature and its measured values. The result is the median of the values.
 #[derive(Serialize)]
 struct FeatureMeasurement {
     #[serde(skip)]
@@ -147,7 +147,7 @@ fn triad(machine: &Machine) -> MachineBenchmark<'static> {
     })
 }
 
-/// Creates the benchmark of a lane. Its gateway starts at the first run and is kept for the other rounds.
+/// Creates the benchmark of a lane. Its gateway starts on the first run and keeps running for the other rounds.
 fn gets<'a>(
     features: &'static [Feature],
     start: fn(&Path) -> Result<GetBenchmark>,
@@ -258,7 +258,7 @@ impl fmt::Display for MachineMeasurements {
 }
 
 /// Checks that the catalogue can take a machine called `name`. Errors: `InvalidArgument` if the file is not a
-/// catalogue, or already has that machine.
+/// catalogue, or already contains that machine.
 fn check_new(file: &Path, name: &str) -> Result<()> {
     match fs::metadata(file) {
         Err(error) if error.kind() == IoErrorKind::NotFound => return Ok(()),

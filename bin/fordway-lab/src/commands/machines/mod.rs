@@ -47,7 +47,7 @@ fn probe(args: &ProbeArgs, context: &CommandContext) -> Result<CommandExit> {
     Ok(CommandExit::Ok)
 }
 
-/// Starts to observe a measurement of the machine. A `peer` may run on this machine.
+/// Starts observing the machine for the duration of a measurement. If there is a `peer`, it may run on this machine.
 fn watch(trust: ForceArgs, peer: Option<&str>) -> Result<MachineWatch> {
     let watch = MachineWatch::start(&[], trust.force)?;
     Ok(if peer.is_some() { watch.beside_unknown_servers() } else { watch })

@@ -22,7 +22,7 @@ use super::ProbedQuantity;
 const DISK_FILE_BYTES: u64 = 256 << 20;
 const DISK_PIECE_BYTES: usize = 1 << 20;
 
-/// Measures the disk of `dir`. Errors: the errors of writing to `dir`.
+/// Measures the disk of `dir`. Errors: from writing to `dir`.
 pub(super) fn disk(dir: Option<&Path>) -> Result<Vec<ProbedQuantity>> {
     let names = ["disk_write", "disk_read"];
     let Some(dir) = dir else {
@@ -124,7 +124,7 @@ fn copy_mb_per_s(threads: usize) -> f64 {
 }
 
 /// Returns the duration of the fastest round. In a round, `threads` threads run at once, each with its own closure from
-/// `make`. A round ends with its last thread.
+/// `make`. A round ends when its last thread does.
 pub(super) fn fastest_round<W: FnMut()>(
     threads: usize,
     rounds: usize,
@@ -153,15 +153,15 @@ pub(super) fn fastest_round<W: FnMut()>(
 
 /// The rule of STREAM: each array is at least four times as large as the last-level caches.
 const TIMES_CACHE: u64 = 4;
-/// The minimum size of each array, even if caches are small or unknown. In shorter rounds, starting and ending threads
-/// would dominate.
+/// The minimum size of each array, even if caches are small or unknown. With smaller arrays, starting and ending
+/// threads would dominate the time of a round.
 const ARRAY_BYTES_MIN: u64 = 64 << 20;
 /// The number of rounds; the fastest counts, as in STREAM.
 const ROUNDS: usize = 10;
 const Q: f64 = 3.0;
 const CPUS: &str = "/sys/devices/system/cpu";
 
-/// The amount of work of a triad.
+/// The amount of work in a triad.
 pub(super) struct TriadWork {
     array_bytes: u64,
     cache_bytes: Option<u64>,
@@ -169,8 +169,8 @@ pub(super) struct TriadWork {
 }
 
 impl TriadWork {
-    /// Chooses the amount for this machine. Errors: `InvalidArgument` if the arrays take more than a quarter of the
-    /// machine's memory.
+    /// Chooses the amount of work for this machine. Errors: `InvalidArgument` if the arrays take more than a quarter of
+    /// the machine's memory.
     pub(super) fn of(machine: &Machine) -> Result<Self> {
         let cache_bytes = last_level_cache_bytes(Path::new(CPUS));
         let array_bytes = (TIMES_CACHE * cache_bytes.unwrap_or(0)).max(ARRAY_BYTES_MIN);
@@ -257,7 +257,7 @@ fn unreachable(peer: &str, error: std::io::Error) -> Error {
     Error::new(ErrorKind::Unavailable, why).caused_by(error)
 }
 
-/// Reads the kernel's figures of connections to `place` (host and port).
+/// Reads the kernel's figures for connections to `place` (host and port).
 fn connection(place: &str, peer: &str) -> Result<Vec<ProbedQuantity>> {
     let (mut rtts_us, mut mss, mut mtu) = (Vec::new(), None, None);
     for _ in 0..CONNECTIONS {

@@ -96,7 +96,8 @@ impl TestDisk {
         )
     }
 
-    /// Writes the file and reads it; returns MB/s of both. Errors: `InvalidArgument` if the directory is not on a disk.
+    /// Writes the file and reads it; returns both rates in MB/s. Errors: `InvalidArgument` if the directory is not on a
+    /// disk.
     pub(super) fn write_and_read(&self, interrupt: &InterruptFlag) -> Result<Vec<f64>> {
         if matches!(self.kind.as_str(), "tmpfs" | "ramfs") {
             let why =

@@ -1,4 +1,4 @@
-//! Runs one job: finds the MPI launcher, starts and watches the job, and reads its reports. This file also has the
+//! Runs one job: finds the MPI launcher, starts and watches the job, and reads its reports. This file also contains the
 //! program that the launcher starts instead of ssh, which enters another network on this machine.
 
 use std::ffi::OsString;
@@ -85,7 +85,7 @@ impl<'a> JobRunner<'a> {
         Ok(command)
     }
 
-    /// Adds the options that select the medium for messages, and the places where ranks run.
+    /// Adds the options that select the medium for messages, and where the ranks run.
     fn carry(&self, command: &mut Command, setup: &JobSetup, ranks: u32) {
         let btl = match &setup.carrier {
             MessageCarrier::Default => None,
@@ -120,7 +120,7 @@ impl<'a> JobRunner<'a> {
             return ends.near.network.start_contained(self.command(setup, ranks, paper)?);
         }
         match NamespaceProcess::start_contained_here(self.command(setup, ranks, paper)?) {
-            // Without the privilege for this, the launcher is relied on to end its ranks when it is asked to end.
+            // If the privilege for this is missing, rely on the launcher to end its ranks when it is told to end.
             Err(error) if error.kind() == ErrorKind::NotImplemented => {
                 NamespaceProcess::start_here(self.command(setup, ranks, paper)?)
             }

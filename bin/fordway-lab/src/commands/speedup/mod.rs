@@ -156,7 +156,7 @@ fn sentence(fitted: &SetupFit) -> String {
     }
 }
 
-/// The suffix of a set-up's name with which ranks that wait yield the processor.
+/// The suffix of a set-up's name that makes waiting ranks yield the processor.
 const YIELD: &str = "+yield";
 
 /// The medium that carries messages.
@@ -279,7 +279,7 @@ fn start(asked: &PlannedSetup) -> Result<JobSetup> {
 fn networks(setup: &NetworkSetup) -> Result<(MessageCarrier, String)> {
     let fordway = std::env::current_exe()
         .map_err(|error| Error::new(ErrorKind::Io, "finding this program").caused_by(error))?;
-    // In a cluster, the wire accepts large pieces, and network cards segment them.
+    // The emulated wire accepts large segments, because in a cluster the network cards split them (TSO).
     let wire = WireSettings { is_offloading: true, ..WireSettings::default() };
     let ends = NetworkPair::lay(setup, &wire, &fordway)?;
     Ok((MessageCarrier::Networks(ends), format!("Half of the ranks on each side of: {}", setup.description)))

@@ -1,4 +1,4 @@
-//! A store in memory, a directory, and captured streams for running commands.
+//! An in-memory store, a directory, and captured streams for running commands.
 
 mod faulty;
 
@@ -192,7 +192,7 @@ impl Write for Captured {
     }
 }
 
-/// A pipe whose reader leaves after some bytes.
+/// A pipe whose reader exits after this many bytes.
 pub(crate) struct ShortPipe(pub(crate) usize);
 
 impl Write for ShortPipe {

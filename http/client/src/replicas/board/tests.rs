@@ -18,7 +18,7 @@ fn board(test: &str, sites: usize, jobs: u64) -> (JobBoard, Vec<JobId>) {
     (board, jobs)
 }
 
-/// Simulates that a stream receives bytes at a rate for some time, in steps.
+/// Simulates a stream that receives bytes at a given rate for some time, in steps.
 fn bring(board: &mut JobBoard, id: StreamId, rate: u64, from: Instant, time: Duration) -> Instant {
     let step = Duration::from_millis(50);
     let mut now = from;

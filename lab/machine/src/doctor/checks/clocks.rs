@@ -7,13 +7,13 @@ use super::processors::{PROCESSORS, allowed, is_guest};
 use crate::doctor::FindingDraft;
 use crate::doctor::tree::{SystemTree, UnreadableFile, shown};
 
-/// A processor counts as not limited if its clock may reach this share of its highest frequency.
+/// A processor's clock counts as uncapped if it may reach this share of the processor's highest frequency.
 const CLOCK_LEAST: f64 = 0.95;
-/// The longest time to wake from a sleep state, in µs, that is not reported. It is several times the latency of a small
-/// message.
+/// The longest wake-up latency of a sleep state, in µs, that is not reported. It is several times the latency of a
+/// small message.
 const WAKING_MAX_US: u64 = 50;
 
-/// Checks which frequency governors the usable processors have. Cost: two files for each processor.
+/// Checks which frequency governors the usable processors use. Cost: two files for each processor.
 pub(super) fn governor(tree: &SystemTree) -> Answer {
     let mine = allowed(tree)?;
     let governors = tree.read_each(PROCESSORS, &mine, "/cpufreq/scaling_governor");
@@ -50,7 +50,7 @@ pub(super) fn governor(tree: &SystemTree) -> Answer {
     })
 }
 
-/// Makes the finding for the case that no processor has `file`. In a guest, the host controls the clock.
+/// Creates the finding for a node on which no processor has `file`. In a guest, the host controls the clock.
 fn no_clock_control(tree: &SystemTree, file: &str) -> Answer {
     match is_guest(tree) {
         Some(true) => Ok(FindingDraft::cannot_see(

@@ -1,5 +1,5 @@
 //! Checks of control groups: the limits that apply to this process, and how often they took effect. [`ControlGroup`]
-//! finds the groups in version 1, in version 2, and in hybrid set-ups.
+//! finds the groups of cgroups version 1, of version 2, and of hybrid set-ups.
 
 use super::Answer;
 use super::processors::allowed;
@@ -30,8 +30,8 @@ pub(super) fn cpu_quota(tree: &SystemTree) -> Answer {
     Ok(said.measured("quota", quota, "processors"))
 }
 
-/// Returns the quotas in `cpu.max`, in processors. The file contains, for example, `max 100000` or `150000 100000`, in
-/// microseconds.
+/// Returns the CPU quotas from `cpu.max`, in processors. The file contains, for example, `max 100000` or
+/// `150000 100000`, in microseconds.
 fn quotas_v2(tree: &SystemTree, group: &ControlGroup) -> Vec<f64> {
     let quota = |(_, text): (String, String)| {
         let (quota, period) = text.split_once(' ')?;
@@ -68,12 +68,12 @@ pub(super) fn throttling(tree: &SystemTree) -> Answer {
     Ok(said.measured("periods stopped", share, "%").measured("stopped", seconds, "s"))
 }
 
-/// The counters of the quota of processor time since the start of the control group.
+/// The counters of the CPU quota since the control group was created.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct QuotaCounters {
     /// The quota, in processors; `None` if it cannot be read.
     pub(crate) processors: Option<f64>,
-    /// The number of periods.
+    /// The number of scheduling periods.
     pub(crate) periods: f64,
     /// The number of periods in which the group was throttled.
     pub(crate) throttled: f64,
@@ -88,7 +88,7 @@ impl QuotaCounters {
     }
 }
 
-/// Returns the counters of the group that was throttled most often; `None` if there is no such counter.
+/// Returns the counters of the group that was throttled most often; `None` if no group has such counters.
 pub(crate) fn quota_counters(tree: &SystemTree) -> Option<QuotaCounters> {
     let group = ControlGroup::of(tree, "cpu").ok()?;
     let counts = |(_, text): (String, String)| {
@@ -163,7 +163,7 @@ pub(super) fn memory(tree: &SystemTree) -> Answer {
     Ok(said.measured("limit", gib, "GiB"))
 }
 
-/// Makes the finding for a group that exceeds its `memory.high`. Its tasks are throttled, and must reclaim pages
+/// Creates the finding for a group that exceeds its `memory.high`. Its tasks are throttled, and must reclaim pages
 /// themselves.
 fn slowed_down(tree: &SystemTree, group: &ControlGroup) -> Option<FindingDraft> {
     let high = group.texts(tree, "memory.high");
@@ -191,7 +191,7 @@ fn hits_v1(tree: &SystemTree, group: &ControlGroup) -> u64 {
 
 pub(super) fn io(tree: &SystemTree) -> Answer {
     let group = ControlGroup::of(tree, "io").or_else(|_| ControlGroup::of(tree, "blkio"))?;
-    // In a hybrid set-up without a controller `io`, `group` is the empty group of version 2, and limits may be in
+    // In a hybrid set-up without the `io` controller, `group` is the empty group of version 2, and limits may be in
     // `blkio`.
     let old = ControlGroup::of(tree, "blkio").ok().filter(|group| !group.is_v2);
     let names = ["blkio.throttle.read_bps_device", "blkio.throttle.write_bps_device"];
@@ -258,7 +258,7 @@ impl ControlGroup {
     }
 }
 
-/// Returns the path in a line `ID:CONTROLLERS:PATH`, if `is_right` accepts the controllers.
+/// Returns the path from a line `ID:CONTROLLERS:PATH` if `is_right` accepts the line's controllers.
 fn path_of(line: &str, is_right: impl Fn(&str) -> bool) -> Option<&str> {
     let mut fields = line.splitn(3, ':').skip(1);
     let (controllers, path) = (fields.next()?, fields.next()?);

@@ -8,11 +8,11 @@ use crate::doctor::tree::{SystemTree, UnreadableFile, listed, shown, value_of};
 const NODES: &str = "sys/devices/system/node/online";
 /// The maximum number of NUMA nodes that a kernel can be built for.
 const MAX_NODES: usize = 1 << 10;
-/// The minimum amount of swapped memory for a finding, in MiB. Less memory usually belongs to idle programs, so nothing
-/// waits for it.
+/// The minimum amount of swapped memory for a finding, in MiB. Smaller amounts usually belong to idle programs, so
+/// nothing waits for them.
 const SWAPPED_LEAST_MIB: f64 = 64.0;
 
-/// The NUMA nodes of this machine, and the subset with a processor that this process may use.
+/// The NUMA nodes of this machine, and those of them that have a processor that this process may use.
 pub(super) struct UsedNodes {
     pub(super) all: Vec<usize>,
     pub(super) used: Vec<usize>,
@@ -33,7 +33,7 @@ impl UsedNodes {
     }
 }
 
-/// Checks whether processors and memory of this process are on the same NUMA node.
+/// Checks whether the processors and the memory of this process are on the same NUMA node.
 pub(super) fn numa(tree: &SystemTree) -> Answer {
     let UsedNodes { all, used } = UsedNodes::of(tree)?;
     let memory = value_of(&tree.read("proc/self/status")?, "Mems_allowed_list").map(listed);
@@ -64,7 +64,7 @@ pub(super) fn numa(tree: &SystemTree) -> Answer {
     })
 }
 
-/// Checks whether the kernel reclaims pages on the local node before it uses memory of another node.
+/// Checks whether the kernel reclaims pages on the local node before it allocates memory on another node.
 pub(super) fn zone_reclaim(tree: &SystemTree) -> Answer {
     let mode = tree.read("proc/sys/vm/zone_reclaim_mode")?;
     let nodes = listed(&tree.read(NODES)?).len();

@@ -1,5 +1,5 @@
-//! The list of all checks. Each check is a function of files. This module has the checks that fit nowhere else: disks,
-//! MPI, and properties that are not visible in any file of a node or that depend on the program itself. Such properties
+//! The list of all checks. Each check is a function of files. This module contains the checks that fit nowhere else: of
+//! disks, of MPI, and of properties that no file of a node shows or that depend on the program itself. Such properties
 //! are reported as "cannot see", so that nobody mistakes a missing finding for an "ok".
 
 mod clocks;
@@ -27,12 +27,12 @@ struct DoctorCheck {
     ask: CheckSubject,
 }
 
-/// The subject that a check examines: the whole node, or each of its devices.
+/// What a check examines: the whole node, or each of its devices.
 enum CheckSubject {
     Node(fn(&SystemTree) -> Answer),
     /// Each network interface that is backed by a device.
     Interface(fn(&SystemTree, &str) -> Answer),
-    /// Each RDMA device; the second function makes the finding if there is no device.
+    /// Each RDMA device; the second function creates the finding if there is no device.
     Rdma(fn(&SystemTree, &str) -> Answer, fn() -> FindingDraft),
 }
 
@@ -80,8 +80,8 @@ const CHECKS: &[DoctorCheck] = &[
     DoctorCheck { name: "problem-size", richter: &[15], ask: Node(problem_size) },
 ];
 
-/// Runs every check on `tree`. A file that cannot be read gives a finding, not an error. Cost: reads about 100 small
-/// files.
+/// Runs every check on `tree`. A file that cannot be read results in a finding, not an error. Cost: reads about 100
+/// small files.
 pub fn examine(tree: &SystemTree) -> Vec<DoctorFinding> {
     CHECKS.iter().flat_map(|check| check.findings(tree)).collect()
 }
@@ -127,7 +127,7 @@ fn disks(tree: &SystemTree) -> Answer {
     let names: Vec<_> = tree.names(BLOCK)?.into_iter().filter(is_disk).collect();
     let turns =
         |name: &&String| tree.read(&format!("{BLOCK}/{name}/queue/rotational")).is_ok_and(|flag| flag == "1");
-    // Virtual disks report that they rotate, regardless of the device behind them.
+    // Virtual disks report themselves as rotational, regardless of the device behind them.
     let is_virtual = |name: &&String| name.starts_with("vd") || name.starts_with("xvd");
     let turning: Vec<_> =
         names.iter().filter(|name| !is_virtual(name)).filter(turns).map(String::as_str).collect();
@@ -150,7 +150,7 @@ fn disks(tree: &SystemTree) -> Answer {
     })
 }
 
-/// Usual paths of MPI launchers on systems without modules.
+/// Usual paths of MPI launchers on systems without environment modules.
 const LAUNCHERS: [&str; 6] = [
     "usr/bin/mpirun.openmpi",
     "usr/bin/mpirun.mpich",

@@ -12,12 +12,12 @@ const SPEED_LEAST: i64 = 10_000;
 const SPEED_BETTER: i64 = 40_000;
 /// Richter's minimum number of PCIe lanes.
 const LANES_LEAST: u32 = 8;
-/// The number of receive queues beyond which more rarely help a single process.
+/// The number of receive queues above which further queues rarely help a single process.
 const QUEUES_ENOUGH: usize = 16;
-/// The round-trip time within one data centre, for which TCP's buffers must be large enough.
+/// A round-trip time within one data centre; TCP's buffers must be large enough for it.
 const ROUND_TRIP_S: f64 = 1e-3;
 
-/// The kind of a network interface, inferred from its driver.
+/// The kind of network interface, inferred from the driver.
 enum DriverKind {
     /// A device emulated by the host.
     Emulated,
@@ -36,8 +36,8 @@ pub(super) fn interfaces(tree: &SystemTree) -> Vec<String> {
     names.into_iter().filter(has_device).collect()
 }
 
-/// Makes the finding for a node on which no interface is backed by a device. A container sees only one end of a
-/// virtual pair; the other end leads to a bridge of the host.
+/// Creates the finding for a node on which no interface is backed by a device. A container sees only one end of a veth
+/// pair; the other end leads to a bridge on the host.
 pub(super) fn none() -> FindingDraft {
     FindingDraft::cannot_see(
         "there is no network interface with a device: this is a container's own network, or there is no network",
@@ -202,8 +202,8 @@ pub(super) fn queues(tree: &SystemTree, name: &str) -> Answer {
     })
 }
 
-/// Checks that TCP's buffers suffice for 10 Gbit/s at a round-trip time of 1 ms. Most data centres have shorter
-/// round-trip times.
+/// Checks that TCP's buffers are large enough for 10 Gbit/s at a round-trip time of 1 ms. Most data centres have
+/// shorter round-trip times.
 pub(super) fn tcp_buffers(tree: &SystemTree) -> Answer {
     let most = |path: &str| {
         let text = tree.read(path)?;
@@ -249,8 +249,8 @@ pub(super) fn interrupts_spread(tree: &SystemTree, name: &str) -> Answer {
     }
     let most = counts.iter().max().copied().unwrap_or(0);
     let share = 100.0 * most as f64 / total as f64;
-    // An even distribution gives each of two processors 50 %, and less with more processors. A share above 90 %
-    // therefore means that one processor handles nearly all interrupts.
+    // With an even distribution, each processor handles 50 % of the interrupts if there are two processors, and less if
+    // there are more. A share above 90 % therefore means that one processor handles nearly all interrupts.
     let said = match share > 90.0 {
         true => FindingDraft::costs(
             format!(
@@ -265,8 +265,8 @@ pub(super) fn interrupts_spread(tree: &SystemTree, name: &str) -> Answer {
     Ok(said.measured("busiest processor's share", share, "%"))
 }
 
-/// Returns the interrupts of the interface for each processor: the sums of all lines that name the interface or its
-/// device.
+/// Returns the number of the interface's interrupts on each processor: the sums over all lines that name the interface
+/// or its device.
 fn counted(text: &str, name: &str, device: &str) -> Vec<u64> {
     let mut lines = text.lines();
     let cpus = lines.next().map_or(0, |line| line.split_whitespace().count());

@@ -4,7 +4,7 @@ use super::Answer;
 use crate::doctor::FindingDraft;
 use crate::doctor::tree::{SystemTree, UnreadableFile};
 
-/// Checks for how long at least one task waited for a processor.
+/// Checks the share of time for which at least one task waited for a processor.
 pub(super) fn processors(tree: &SystemTree) -> Answer {
     let what = "was ready to run but had no processor";
     finding(
@@ -16,13 +16,13 @@ pub(super) fn processors(tree: &SystemTree) -> Answer {
     )
 }
 
-/// Checks for how long at least one task waited for memory: for pages to be freed or read back.
+/// Checks the share of time for which at least one task waited for memory: for pages to be freed or read back.
 pub(super) fn memory(tree: &SystemTree) -> Answer {
     let what = "waited for memory";
     finding(tree, "memory", 1.0, what, "use less memory on this node, or nodes with more")
 }
 
-/// Checks for how long at least one task waited for a disk.
+/// Checks the share of time for which at least one task waited for a disk.
 pub(super) fn disks(tree: &SystemTree) -> Answer {
     let what = "waited for a disk";
     finding(
@@ -34,8 +34,8 @@ pub(super) fn disks(tree: &SystemTree) -> Answer {
     )
 }
 
-/// Returns the finding about the share of the last minute in which at least one task waited for `resource`. From
-/// `limit` percent on, the verdict is `costs`.
+/// Returns the finding about the share of the last minute in which at least one task waited for `resource`. At `limit`
+/// percent or more, the verdict is `costs`.
 fn finding(tree: &SystemTree, resource: &str, limit: f64, what: &str, advice: &str) -> Answer {
     let path = format!("proc/pressure/{resource}");
     let text = tree.read(&path)?;

@@ -1,4 +1,4 @@
-//! Checks of processors: which ones this process may use, and what takes time from them.
+//! Checks of processors: which ones this process may use, and how much of their time others take.
 
 use std::collections::HashSet;
 
@@ -15,7 +15,7 @@ const ONLINE: &str = "sys/devices/system/cpu/online";
 /// The share of time, in percent, at or above which a finding is `costs`.
 const STEAL_COSTS: f64 = 0.5;
 
-/// Returns whether this machine runs under a hypervisor, by the flags that x86 reports; `None` if the file has no
+/// Returns whether this machine runs under a hypervisor, according to the CPU flags of x86; `None` if the file lists no
 /// flags.
 pub(super) fn is_guest(tree: &SystemTree) -> Option<bool> {
     let info = tree.read("proc/cpuinfo").ok()?;
@@ -126,7 +126,7 @@ pub(super) fn smt(tree: &SystemTree) -> Answer {
     })
 }
 
-/// Returns whether no two usable processors are threads of the same core; false if the kernel does not say.
+/// Returns whether no two usable processors are threads of the same core; false if the kernel does not report it.
 fn uses_one_thread_a_core(tree: &SystemTree) -> Result<bool, UnreadableFile> {
     let mine = allowed(tree)?;
     let siblings = tree.read_each(PROCESSORS, &mine, "/topology/thread_siblings_list");

@@ -3,9 +3,9 @@
 //!
 //! The fast path never refuses a request because of its head. It serves a request if the signature is valid and
 //! everything else is plain. All other requests go to the S3 layer, including those with a bad signature, those for a
-//! missing object, those beyond a limit of the user and those that would have to wait; the S3 layer answers them as if
-//! there were no fast path. The content of a PUT is an exception: once some of it has been read, the S3 layer can no
-//! longer take over, so errors in the content are answered here, with the same messages.
+//! missing object, those that exceed a limit on the user and those that would have to wait; the S3 layer answers them
+//! as if there were no fast path. The content of a PUT is an exception: once some of it has been read, the S3 layer can
+//! no longer take over, so errors in the content are answered here, with the same messages.
 
 mod plain;
 mod signature;

@@ -75,7 +75,7 @@ pub(super) struct PlainUpload {
     pub(super) sha256: Option<[u8; 32]>,
 }
 
-/// A plain request for an object. Its signature has not been checked yet.
+/// A plain request for an object. The signature has not been checked yet.
 pub(super) struct PlainRequest<'h> {
     pub(super) method: ObjectMethod,
     host: &'h str,
@@ -95,7 +95,7 @@ pub(super) enum RequestSignature<'h> {
     Query(PresignedQuery<'h>),
 }
 
-/// The parts of a signature that the headers of a request state.
+/// The parts of a signature that the headers of a request contain.
 #[derive(Clone, Copy)]
 pub(super) struct SignatureHeaders<'h> {
     pub(super) authorization: &'h str,
@@ -119,7 +119,8 @@ struct PlainHeaders<'h> {
 }
 
 impl<'h> PlainHeaders<'h> {
-    /// Reads the headers of a request. Returns `None` if there is any other header, or if a header occurs twice.
+    /// Reads the headers of a request. Returns `None` if there is a header that no plain request has, or if a header
+    /// occurs twice.
     fn read(head: &RequestHead<'h>) -> Option<Self> {
         let mut fields = PlainHeaders::default();
         let is_put = head.method == "PUT";
@@ -252,13 +253,13 @@ impl<'h> PlainRequest<'h> {
     }
 }
 
-/// Returns the only tag of a condition, without its quotes.
+/// Returns the only ETag of a condition, without its quotes.
 fn unquoted(tag: &str) -> Option<&str> {
     let tag = tag.strip_prefix('"')?.strip_suffix('"')?;
     tag.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-').then_some(tag)
 }
 
-/// Parses a SHA-256 as signatures write it: 64 hexadecimal digits in lower case.
+/// Parses a SHA-256 in the form that signatures use: 64 hexadecimal digits in lower case.
 fn sha256_of(hex: &str) -> Option<[u8; 32]> {
     let digit = |byte: u8| match byte {
         b'0'..=b'9' => Some(byte - b'0'),
@@ -294,7 +295,7 @@ fn is_canonical(target: &str) -> bool {
     target.starts_with('/') && (is_simple || target.split('/').all(is_part))
 }
 
-/// Whether the fast path takes a request with this head, apart from its signature, which must at least be readable.
+/// Whether the fast path takes a request with this head, whose signature must be well-formed, but is not verified.
 #[cfg(feature = "fuzzing")]
 pub(crate) fn is_plain_request(head: &RequestHead<'_>) -> bool {
     use fordway_wire::sigv4::AuthorizationHeader;

@@ -142,8 +142,8 @@ pub(super) struct PresignedQuery<'h> {
 }
 
 impl<'h> PresignedQuery<'h> {
-    /// Reads the parameters of a presigned URL. Returns `None` if there is any other parameter, or if one occurs twice
-    /// or is not in its canonical spelling.
+    /// Reads the parameters of a presigned URL. Returns `None` if there is an unexpected parameter, or if one occurs
+    /// twice or is not in its canonical spelling.
     pub(super) fn read(method: &str, path: &'h str, query: &'h str) -> Option<Self> {
         let mut found = [None; PARAMETERS.len()];
         for pair in fields(query, b'&') {

@@ -61,14 +61,14 @@ fn check_rule(rule: &CORSRule) -> OperationResult<()> {
     if let Some(pattern) = allowed.clone().find(has_wildcards) {
         return refused(format!("AllowedHeader \"{pattern}\" can not have more than one wildcard."));
     }
-    // AWS uses the same message for the headers of responses that a page may read.
+    // AWS uses the same message for the response headers that a page may read.
     match allowed.chain(rule.expose_headers.iter().flatten()).find(|name| !is_header(name)) {
         Some(name) => refused(format!("AllowedHeader \"{name}\" contains invalid character.")),
         None => Ok(()),
     }
 }
 
-/// Whether the text is the name of a header; an asterisk may be in it.
+/// Whether the text is a header name, which may contain an asterisk.
 fn is_header(name: &str) -> bool {
     HeaderName::try_from(name).is_ok()
 }
@@ -97,7 +97,7 @@ impl<'r> PreflightRequest<'r> {
         Some(PreflightRequest { origin, method, headers: names.filter(|name| !name.is_empty()).collect() })
     }
 
-    /// Returns the pattern of origins by which the rule allows the request; `None` if the rule does not allow it.
+    /// Returns the origin pattern by which the rule allows the request; `None` if the rule does not allow it.
     fn allowed_by<'c>(&self, rule: &'c CORSRule) -> Option<&'c str> {
         let allows_header = |name: &String| {
             let mut patterns = rule.allowed_headers.iter().flatten();

@@ -30,7 +30,7 @@ pub(super) struct DocumentService {
     operations: [&'static str; 3],
     /// The code and the message of the error for a bucket without such a document.
     missing: (&'static str, &'static str),
-    /// The status of a put that succeeds.
+    /// The status of a successful put.
     put_status: StatusCode,
     /// Checks the document that was sent, and returns the document to store.
     check: fn(&[u8]) -> OperationResult<Vec<u8>>,
@@ -98,7 +98,7 @@ impl DocumentService {
         }
     }
 
-    /// Makes a change of a document with access rules take effect at once.
+    /// Makes a change to a document with access rules take effect immediately.
     fn forget(&self) {
         if self.kind.decides_access() {
             forget_rules();

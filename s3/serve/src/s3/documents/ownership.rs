@@ -1,5 +1,5 @@
-//! The ownership setting of a bucket's objects. The only possible value is the bucket's owner, because access lists
-//! are not supported.
+//! The ownership setting of a bucket's objects. The only possible value is the bucket's owner, because ACLs are not
+//! supported.
 
 use fordway_store::{DocumentKind, Error, ErrorKind};
 use http::StatusCode;

@@ -119,7 +119,7 @@ fn check_users(policy: &Policy, users: Option<&Users>) -> OperationResult<()> {
     }
 }
 
-/// Checks that the bucket's public access block lets it have the policy. Errors: `AccessDenied`.
+/// Checks that the bucket's public access block permits the policy. Errors: `AccessDenied`.
 fn check_public(policy: &Policy, access: &BucketAccess) -> OperationResult<()> {
     let is_blocked = access.rules.as_ref().is_ok_and(|rules| rules.block.block_public_policy);
     match is_blocked && policy.is_public() {

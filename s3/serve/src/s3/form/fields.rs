@@ -24,7 +24,7 @@ pub(super) struct FormFields {
 
 impl FormFields {
     /// Collects the fields of a form. Errors: `InvalidArgument` for a field that occurs twice, because two programs
-    /// could read such a form differently.
+    /// could interpret such a form differently.
     pub(super) fn new(start: FormStart) -> OperationResult<Self> {
         let mut fields: Vec<FormField> = Vec::with_capacity(start.fields.len());
         for FormField { name, value } in start.fields {
@@ -114,7 +114,7 @@ const HEADERS: [HeaderName; 7] = [
     HeaderName::from_static("content-md5"),
 ];
 
-/// Whether a field stands for a header. Conditions are among them, so that the gate refuses them.
+/// Whether a field stands for a header. These include conditions, so that the gate refuses them.
 fn stands_for_header(name: &str) -> bool {
     name.starts_with("x-amz-") || name.starts_with("if-") || describes_object(name)
 }
@@ -129,7 +129,7 @@ fn add_tags(headers: &mut HeaderMap, tags: &Tags) {
     }
 }
 
-/// Reads the tags in a form, which are a document. Errors: `MalformedXML`, `InvalidTag`.
+/// Reads the tags in a form, where they are an XML document. Errors: `MalformedXML`, `InvalidTag`.
 fn read_tags(document: &str) -> OperationResult<Tags> {
     let tagging: Tagging = documents::read(document.as_bytes()).map_err(|_| {
         let text = composed(MALFORMED_XML, "the field tagging must be a Tagging document; correct it", &[]);

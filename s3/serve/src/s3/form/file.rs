@@ -38,7 +38,7 @@ pub(super) struct FileBody {
     reader: FileReader,
     /// Bytes of the form that have arrived but have not been read.
     at_hand: Option<Bytes>,
-    /// Content that is passed on next.
+    /// The content to pass on next.
     next: Option<Bytes>,
     sizes: RangeInclusive<u64>,
     received: u64,

@@ -51,7 +51,7 @@ pub(crate) struct FormService<'g> {
     pub(crate) domains: &'g BucketDomains,
     pub(crate) publishing: &'g PublishPace,
     pub(crate) region: &'g str,
-    /// Whether signatures of version 2 are accepted.
+    /// Whether version 2 signatures are accepted.
     pub(crate) allows_version_2: bool,
 }
 
@@ -114,7 +114,7 @@ fn stated_headers(of_request: &HeaderMap, of_fields: &HeaderMap) -> HeaderMap {
 }
 
 /// Reads the fields of a form. Returns them and the first bytes of the file. Errors: `MalformedPOSTRequest` and other
-/// errors of the form; errors of the body.
+/// errors in the form; errors from the body.
 async fn read_start(boundary: &str, body: &mut Body) -> OperationResult<(FormStart, Bytes)> {
     let mut reader = FormReader::new(boundary);
     while let Some(frame) = poll_fn(|context| Pin::new(&mut *body).poll_frame(context)).await {

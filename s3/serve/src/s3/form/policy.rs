@@ -202,7 +202,7 @@ fn decoded(encoded: &str) -> OperationResult<String> {
         &alphabet::STANDARD,
         GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent),
     );
-    // Some programs break the lines of base64.
+    // Some programs insert line breaks into base64.
     let encoded: String = encoded.chars().filter(|character| !matches!(character, '\r' | '\n')).collect();
     if encoded.trim().is_empty() {
         return Err(invalid("Expecting '{' but found End-of-Input"));
@@ -212,7 +212,7 @@ fn decoded(encoded: &str) -> OperationResult<String> {
 }
 
 /// Replaces `\$`, which stands for a dollar sign in policies (Creating a POST policy, S3 API reference), with an escape
-/// that JSON has.
+/// that JSON supports.
 fn with_escaped_dollars(document: &str) -> String {
     let (mut replaced, mut is_escaped) = (String::with_capacity(document.len()), false);
     for character in document.chars() {
@@ -229,7 +229,7 @@ fn text(value: &Value) -> OperationResult<&str> {
     value.as_str().ok_or_else(|| invalid("Invalid JSON."))
 }
 
-/// Reads a number of bytes, which some programs write as text.
+/// Reads a number of bytes, which some programs write as a string.
 fn bytes(value: &Value) -> OperationResult<u64> {
     let number = value.as_u64().or_else(|| value.as_str()?.parse().ok());
     number.ok_or_else(|| invalid("Invalid JSON."))

@@ -1,5 +1,5 @@
-//! The signature of a form's policy, of version 4 or 2. The signature covers only the policy, and the policy restricts
-//! the form.
+//! The signature of a form's policy, with version 4 or 2. The signature covers only the policy, and the policy
+//! restricts the form.
 
 use std::sync::Arc;
 
@@ -17,10 +17,10 @@ use crate::s3::form::fields::FormFields;
 use crate::signature::{self, check_credential};
 use crate::users::{User, Users};
 
-/// The fields of a signature of version 4, in AWS's order.
+/// The fields of a version 4 signature, in AWS's order.
 const VERSION_4: [&str; 5] =
     ["policy", "x-amz-algorithm", "x-amz-credential", "x-amz-date", "x-amz-signature"];
-/// The fields of a signature of version 2.
+/// The fields of a version 2 signature.
 const VERSION_2: [&str; 3] = ["policy", "awsaccesskeyid", "signature"];
 
 /// A well-formed signature, not verified yet.
@@ -29,13 +29,13 @@ pub(super) struct FormSignature<'f> {
     policy: &'f str,
     access_key: &'f str,
     signature: &'f str,
-    /// The credential of a signature of version 4: the key and its scope.
+    /// The credential of a version 4 signature: the key and its scope.
     credential: Option<&'f str>,
 }
 
 impl<'f> FormSignature<'f> {
-    /// Reads the signature of a form; returns `None` if the form has no field of a signature. Errors: `InvalidArgument`
-    /// for a field that is missing or invalid, `InvalidRequest` for version 2 if it is not accepted.
+    /// Reads the signature of a form; returns `None` if the form has no signature fields. Errors: `InvalidArgument` for
+    /// a field that is missing or invalid, `InvalidRequest` for version 2 if it is not accepted.
     pub(super) fn read(form: &'f FormFields, allows_version_2: bool) -> OperationResult<Option<Self>> {
         if VERSION_4[1..].iter().any(|name| form.get(name).is_some()) {
             return FormSignature::read_version_4(form).map(Some);

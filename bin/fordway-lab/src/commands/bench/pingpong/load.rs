@@ -1,5 +1,5 @@
-//! The load on ping: each thread requests one message at a time, of the next size. Sizes are random, but spread evenly
-//! over the range. Connections, concurrency, processors and windows are varied.
+//! The load on ping: each thread requests one message at a time and takes the next size for it. Sizes are random, but
+//! spread evenly over the range. Connections, concurrency, processors and windows are varied.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -28,8 +28,8 @@ pub(super) struct PingpongCombination {
 }
 
 impl PingpongCombination {
-    /// Returns the name used in tables. It always contains the policy and the concurrency, and other options only if
-    /// they were given.
+    /// Returns the name used in tables. It always contains the policy and the concurrency, and the other options only
+    /// if they were given.
     pub(super) fn label(&self) -> String {
         let policy = match self.policy {
             PolicyArg::PerRequest => "per-request",
@@ -206,7 +206,7 @@ impl PingChannel {
     }
 }
 
-/// Describes ping's response when it is not a 200.
+/// Describes a response of ping whose status is not 200.
 fn refused(response: &mut HttpResponse) -> LoadFailure {
     let kind = format!("status {}", response.status());
     let said = response.read_rest(REASON_BYTES_MAX).unwrap_or_default();

@@ -116,7 +116,7 @@ struct PingpongTask<'a> {
 }
 
 impl PingpongTask<'_> {
-    /// Measures all combinations in each round in random order, and for each combination all set-ups, again in random
+    /// In each round, measures all combinations in random order and, for each combination, all set-ups, also in random
     /// order.
     fn measure(&self, lanes: &[MeasuredSetup], context: &CommandContext) -> Result<SetupBlocks> {
         let clock = RunClock::start();
@@ -146,7 +146,7 @@ impl PingpongTask<'_> {
                     );
                     done += 1;
                 }
-                // All set-ups of a combination have now done the same block.
+                // All set-ups of a combination have now completed the same block.
                 number += 1;
             }
         }
@@ -344,7 +344,7 @@ impl RunFacts<'_> {
     }
 }
 
-/// Returns the caveats that a reader must know before relying on a set-up's figures.
+/// Returns the caveats that apply to a set-up's figures.
 fn remark(lane: &MeasuredSetup) -> Option<String> {
     let label = lane.label();
     match lane.problem() {

@@ -1,4 +1,4 @@
-//! Selects the set-ups of a run, and brings up all of them together.
+//! Selects the set-ups of a run, and brings them up.
 
 use std::time::{Duration, Instant};
 

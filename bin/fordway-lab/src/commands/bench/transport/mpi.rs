@@ -213,7 +213,7 @@ fn implementation_of(binary: &Path) -> std::result::Result<String, String> {
     }
 }
 
-/// Options for enough one-byte messages for a stable median, in less than a second.
+/// Options that send enough one-byte messages for a stable median, yet take less than a second.
 const PLAN: [&str; 6] = ["--size", "1", "--rounds", "5", "--messages", "1000"];
 const EXCHANGE: &str = "half-round-trip";
 

@@ -16,7 +16,7 @@ use fordway_store::{Error, ErrorKind, Result, Store};
 
 /// The maximum time for a program to start, or to end on its own.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// The polling interval during such waits.
+/// The polling interval while waiting for a program.
 const POLL: Duration = Duration::from_millis(5);
 
 /// A started program. [`finish`](Self::finish) waits until it ends on its own; dropping the value kills it.
@@ -56,7 +56,7 @@ impl ChildProgram {
         }
     }
 
-    /// Waits for the end of a program that ends when its peer ends.
+    /// Waits for a program that exits when its peer does.
     pub(super) fn finish(mut self) -> Result<()> {
         let end = Instant::now() + PATIENCE;
         while Instant::now() < end {

@@ -214,7 +214,7 @@ impl Body for PiecewiseBody {
     }
 }
 
-/// The pipe alone: writes as many bytes as a request and its response have to one end, and reads them from the other.
+/// The pipe alone: writes to one end as many bytes as a request and its response have, and reads them from the other.
 pub(in crate::commands::ledger) struct DuplexPipe {
     runtime: Runtime,
     near: DuplexStream,
@@ -339,7 +339,7 @@ impl TlsSession {
         while tls.client.is_handshaking() || tls.server.is_handshaking() {
             tls.shake_hands()?;
         }
-        // After the handshake, only tickets for later sessions remain to be exchanged.
+        // After the handshake, only session tickets remain to be exchanged.
         tls.shake_hands()?;
         tls.server.set_buffer_limit(None);
         Ok(tls)

@@ -1,5 +1,5 @@
 //! The components of the ledger. Each does the work of one layer, with that layer's own code if it can be called
-//! separately. This file has those that work in memory: a clock reading, a copy, and digests.
+//! separately. This file contains those that work in memory: a clock reading, a copy, and digests.
 
 pub(super) mod framing;
 pub(super) mod request;

@@ -130,7 +130,7 @@ impl S3Request {
         head
     }
 
-    /// Returns the heads of a request and of the gateway's response. Errors if the status is not 200.
+    /// Returns the heads of a request and of the gateway's response. Fails if the status is not 200.
     pub(in super::super) fn heads(&self, size_bytes: u64) -> Result<MessageHeads> {
         if let Some(known) = self.heads.borrow().get(&size_bytes) {
             return Ok(known.clone());
@@ -343,7 +343,7 @@ pub(in crate::commands::ledger) struct S3LayerCall {
     runtime: Runtime,
     request: S3Request,
     signed: Request<()>,
-    /// The next operation's request, and the last one's response.
+    /// The request of the next operation, and the response to the previous one.
     next: Option<Request<()>>,
     answered: Response<()>,
 }

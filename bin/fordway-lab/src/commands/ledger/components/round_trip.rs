@@ -126,8 +126,8 @@ impl RoundTrip {
     }
 
     /// Keeps the client busy between two requests, as in a lane: a client that received a file descriptor uses the
-    /// content before it sends the next request, and a client that writes objects removes the last one. In the meantime
-    /// the other side sleeps; the longer it sleeps, the longer it takes to wake up.
+    /// content before it sends the next request, and a client that writes objects removes the previous one. In the
+    /// meantime the other side sleeps; the longer it sleeps, the longer it takes to wake up.
     pub(super) fn rest(&mut self) {
         self.rest.1.copy_from_slice(black_box(&self.rest.0));
     }
@@ -168,7 +168,7 @@ impl UnixRoundTrip {
         listener.set_nonblocking(true).map_err(failed)?;
         let mut other = start(&format!("unix:{}", path.display()), file)?;
         let (socket, _) = accepted(|| listener.accept(), &mut other)?;
-        // The socket's name becomes free for another component of this kind.
+        // This frees the socket's name for another component of this kind.
         std::fs::remove_file(&path).map_err(failed)?;
         socket.set_nonblocking(false).map_err(failed)?;
         let (inbox, lookout) = (vec![0; INBOX_BYTES], AdaptiveWait::default());

@@ -152,7 +152,7 @@ impl LedgerComponent for PreadPieces {
     }
 }
 
-/// Everything that a careful program does to read a file by its absolute path.
+/// All the calls that a careful program makes to read a file by its absolute path.
 pub(in crate::commands::ledger) struct PosixGet {
     files: SizedFiles,
     path: PathBuf,

@@ -1,6 +1,6 @@
-//! The components and paths of a ledger, with the gateways and files they need. [`paths`] has those that read and write
-//! on this machine. This file has the paths through the networks of set-ups, which show how much an overlay adds to a
-//! known path.
+//! The components and paths of a ledger, with the gateways and files they need. [`paths`] contains those that read and
+//! write on this machine. This file contains the paths through the networks of set-ups, which show how much an overlay
+//! adds to a known path.
 
 mod paths;
 
@@ -142,7 +142,8 @@ impl LedgerSetup {
         GatewayProcess::start_tls(root, ETagPolicy::Fast, Durability::None)
     }
 
-    /// Starts a gateway without TLS, adds the component that signs requests, and returns requests to that gateway.
+    /// Starts a gateway without TLS, adds the component that signs requests, and returns the signed request that goes
+    /// to that gateway.
     fn request(&mut self, site: &ObjectSite<'_>, operation: ObjectOperation) -> Result<S3Request> {
         let gateway = LedgerSetup::gateway(site.root)?;
         let Some((host, identity)) = gateway.place() else { return Err(ErrorKind::Internal.into()) };

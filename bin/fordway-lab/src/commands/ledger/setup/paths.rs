@@ -212,7 +212,7 @@ pub(super) fn http_messages(request: S3Request) -> MessageSizing {
     })
 }
 
-/// Adds to `path` the components of a get over HTTP/1.1 without TLS whose messages take the component `trip`.
+/// Adds to `path` the components of a get over HTTP/1.1 without TLS whose round trip is the component `trip`.
 pub(super) fn with_get_request(path: LedgerPath, trip: &str) -> LedgerPath {
     with_request(path.with("object open").with_up_to("pread", INLINE_BYTES).with(trip))
 }
