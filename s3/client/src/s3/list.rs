@@ -246,7 +246,7 @@ mod tests {
         assert_eq!(pages.go_on(&7_usize, 1).unwrap_err().kind(), ErrorKind::BadResponse);
         let mut pages = PageTrail::default();
         let ended = (0..=EMPTY_PAGES_MAX).find_map(|page| pages.go_on(&page, 0).err());
-        assert!(ended.unwrap().to_string().contains("had no entry"));
+        assert!(ended.unwrap().to_string().contains("had no entries"));
         assert_eq!(next_of(true, Some(1)).unwrap(), Some(1));
         assert_eq!(next_of(false, Some(1)).unwrap(), None);
         assert!(next_of(true, None::<u8>).is_err() && next_of(false, None::<u8>).unwrap().is_none());
