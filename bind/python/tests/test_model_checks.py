@@ -125,7 +125,7 @@ def test_saturation_is_told_by_littles_law_and_by_the_rate(
     ]
     assert expected == pytest.approx(list(mean_us))
     calm = rows.assign(lat_avg_us=1_000)
-    assert "of the 2,000 requests/s" in refused(
+    assert "of the 2,000 requested requests/s" in refused(
         capsys, "check", write(tmp_path / "b.csv", calm), "--asked-rate", "2000/s"
     )
     assert model(capsys, "check", write(tmp_path / "b.csv", calm))["rows"] == 3
@@ -141,9 +141,9 @@ def _as_points(rows: pd.DataFrame) -> list[dict]:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--clock", "2490"], "no frequency"),
+        (["--clock", "2490"], "not a frequency"),
         (["--clock", "2490GHz"], "which no processor has"),
-        (["--memory-bandwidth", "17444"], "no bandwidth"),
+        (["--memory-bandwidth", "17444"], "not a bandwidth"),
         (["--rtt", "0us"], "above 0"),
         (["--loss", "3"], "share of packets"),
         (["--plot", "fit.pdf"], "FILE.svg or FILE.html"),
