@@ -10,7 +10,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-// No advice: the library detects the order of reads itself.
+// No advice: the library detects the access pattern itself.
 #define FORDWAY_ADVICE_NORMAL 0
 
 // Reads will be sequential.
@@ -26,11 +26,11 @@
 #define FORDWAY_ADVICE_DONTNEED 4
 
 // Options for opening a file. Clear the structure, for example with `= {0}`, and set `size` to its `sizeof`, so that
-// fields which a later version adds keep their defaults. 0 or NULL in a field selects its default.
+// fields added by later versions keep their defaults. A field that is 0 or NULL takes its default.
 struct fordway_options {
   // `sizeof(struct fordway_options)`.
   size_t size;
-  // The endpoint of `s3://` URLs, in the form of the program's option `--endpoint`. NULL: the endpoint in
+  // The endpoint for `s3://` URLs, in the format of the `--endpoint` option of `fordway`. NULL: the endpoint from
   // AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL or the AWS configuration.
   const char *endpoint;
   // A PEM file with the certificates to trust for `https://` URLs of files and endpoints. NULL: the system's
@@ -41,20 +41,21 @@ struct fordway_options {
   // The maximum number of simultaneous connections to one `http(s)://` server or endpoint. 0: 8. Files opened with
   // the same options share connections.
   uint32_t connections;
-  // The time to wait for a server that sends nothing, in milliseconds. 0: the default of each kind of wait.
+  // How long to wait for a server that sends nothing, in milliseconds. 0: the default, which depends on what the
+  // library is waiting for.
   uint32_t timeout_ms;
-  // The access key for `s3://` URLs, if the endpoint requires one. NULL: the key in AWS_ACCESS_KEY_ID or the AWS
+  // The access key for `s3://` URLs, if the endpoint requires one. NULL: the key from AWS_ACCESS_KEY_ID or the AWS
   // configuration.
   const char *access_key;
-  // The secret key of `access_key`; NULL if and only if `access_key` is NULL.
+  // The secret key that belongs to `access_key`; NULL if and only if `access_key` is NULL.
   const char *secret_key;
-  // The session token of temporary keys, or NULL.
+  // The session token of temporary credentials, or NULL.
   const char *session_token;
 };
 
-// A range of a file, and the buffer that receives it.
+// A range of a file, and the buffer to read it into.
 struct fordway_fragment {
-  // The offset of its first byte in the file.
+  // The offset of the range in the file.
   uint64_t offset;
   // The number of bytes to read.
   size_t length;
@@ -74,13 +75,13 @@ const char *fordway_version(void);
 const char *fordway_last_error(void);
 
 // Opens a file for reading: `http(s)://HOST/PATH`, `s3://BUCKET/KEY` at the endpoint of `options` or of the
-// environment, `file:///PATH`, or a path. `options` may be NULL. Returns a file number, or -1 with errno: ENOENT,
+// environment, `file:///PATH`, or a path. `options` may be NULL. Returns a file number, or -1 with errno set: ENOENT,
 // EACCES, EINVAL, EHOSTUNREACH, ETIMEDOUT, EPROTO and others. All reads return bytes of the version that was opened;
 // if that version no longer exists, they fail with ESTALE.
 int fordway_open(const char *url,
                  const struct fordway_options *options);
 
-// Closes a file. Cancels submitted reads that were not waited for: after this call returns, the library no longer
+// Closes a file. Cancels submitted reads that have not been waited for: after this call returns, the library no longer
 // writes to their buffers. Returns 0, or -1 with errno EBADF.
 int fordway_close(int file);
 
@@ -88,39 +89,39 @@ int fordway_close(int file);
 int64_t fordway_size(int file);
 
 // Reads up to `length` bytes at `offset`. Returns the number of bytes read, which is smaller than `length` only at the
-// end of the file, or -1 with errno. If the library detects the order of reads, it reads ahead.
+// end of the file, or -1 with errno. If the library detects an access pattern, it reads ahead.
 ssize_t fordway_pread(int file,
                       void *buffer,
                       size_t length,
                       uint64_t offset);
 
 // Reads `count` fragments, which may overlap and be in any order, in as few requests as the server allows. Returns the
-// sum of their lengths, or -1 with errno; ERANGE if a fragment ends after the end of the file. After a failure, the
+// sum of their lengths, or -1 with errno; ERANGE if a fragment extends past the end of the file. After a failure, the
 // content of the buffers is undefined.
 ssize_t fordway_pread_vector(int file,
                              const struct fordway_fragment *fragments,
                              size_t count);
 
 // Starts reading `count` fragments without waiting for them. Returns a ticket for `fordway_wait` or `fordway_cancel`,
-// or -1 with errno. The array of fragments may be freed at once. Their buffers belong to the library until one of
-// these two functions, or `fordway_close`, has returned.
+// or -1 with errno. The array of fragments may be freed as soon as this function returns. The fragments' buffers
+// belong to the library until one of these two functions, or `fordway_close`, has returned.
 int64_t fordway_submit(int file,
                        const struct fordway_fragment *fragments,
                        size_t count);
 
-// Waits until the fragments of a ticket are read; the other tickets of the file make progress at the same time.
+// Waits until the fragments of a ticket have been read; the file's other tickets also make progress in the meantime.
 // Returns the sum of the fragments' lengths, or -1 with errno: EINVAL if it is not a ticket of this file, ECANCELED if
 // another thread closed the file. The ticket is invalid afterwards.
 ssize_t fordway_wait(int file,
                      int64_t ticket);
 
 // Cancels a ticket: after this call returns, the library no longer writes to its buffers. Returns 0, or -1 with errno
-// EINVAL if it is not a ticket of this file, or another thread waits for it.
+// EINVAL if it is not a ticket of this file or another thread is waiting for it.
 int fordway_cancel(int file,
                    int64_t ticket);
 
-// Announces future reads (`FORDWAY_ADVICE_...`), as posix_fadvise does. `fragments` is used by
-// `FORDWAY_ADVICE_WILLNEED` only, which ignores their buffers. Returns 0, or -1 with errno.
+// Announces future reads (`FORDWAY_ADVICE_...`), as posix_fadvise does. Only `FORDWAY_ADVICE_WILLNEED` uses
+// `fragments`, and it ignores their buffers. Returns 0, or -1 with errno.
 int fordway_advise(int file, int advice, const struct fordway_fragment *fragments, size_t count);
 
 #ifdef __cplusplus
