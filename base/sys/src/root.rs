@@ -149,7 +149,7 @@ impl RootDirectory {
     }
 
     /// Opens a file if that needs no wait for a device. Returns `None` if the caller may wait, or if this kernel or
-    /// file system never answers from memory. Errors: `AGAIN` if opening would have to wait.
+    /// file system never answers from memory. Errors: `AGAIN` if the open would block.
     fn ask_memory(
         &self,
         dir: impl AsFd,

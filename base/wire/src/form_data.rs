@@ -337,8 +337,8 @@ impl FileReader {
         FileReader { delimiter: delimiter(boundary), matched: 0, line: None }
     }
 
-    /// Returns the bytes that end the file. If a piece ends with the beginning of these bytes, that part of the piece
-    /// is held back.
+    /// Returns the bytes that follow the file's content: the delimiter. If a piece ends with the beginning of these
+    /// bytes, that part of the piece is held back.
     pub fn held(&self) -> &[u8] {
         &self.delimiter
     }

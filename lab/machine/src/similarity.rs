@@ -215,7 +215,7 @@ impl fmt::Display for SimilarityTable {
 
 const CELL_WIDTH: usize = 44;
 const CELL_HEIGHT: usize = 24;
-/// A generous estimate of the width of a letter whose size is 12 pixels.
+/// A generous estimate of a character's width at a font size of 12 px.
 const LETTER_WIDTH: usize = 8;
 const TITLE_HEIGHT: usize = 32;
 /// Cells with at least this similarity are dark, with white text.

@@ -187,7 +187,7 @@ impl RunDocument {
             {
                 limit.name = "cpu quota".to_owned();
                 limit.evidence +=
-                    &format!("; the quota stopped the run in {:.0} % of its periods", 100.0 * share);
+                    &format!("; the quota throttled the run in {:.0} % of its periods", 100.0 * share);
             }
         }
         self.conditions = Some(conditions);

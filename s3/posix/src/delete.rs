@@ -55,8 +55,8 @@ impl SharedStore {
             // remain as expensive as this one.
             let _ = self.volume.make_dirs(bucket, &private_dir(bucket));
         }
-        // An object at its odd path hides a marker, so the marker is removed first.
         self.recent_puts.remove(self.recent_puts.hash(bucket, key));
+        // An object at its odd path hides a marker, so the marker is removed first.
         let marker = contents.has_markers && self.remove_marker(bucket, key, contents)?;
         let odd = contents.has_odd && self.remove_at(bucket, &odd(bucket, key), contents)?;
         let plain = match plain(bucket, key) {

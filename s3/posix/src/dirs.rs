@@ -1,4 +1,4 @@
-//! Directories held open, so that a look-up resolves one name instead of a whole path.
+//! Directories held open, so that a lookup resolves one name instead of a whole path.
 //!
 //! If another program moves or replaces a directory, the cache notices within [`HOLD`]. A removed directory is noticed
 //! at once, because its link count is then zero. S3 operations create and remove directories, but never move them, so

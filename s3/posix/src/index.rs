@@ -2,7 +2,7 @@
 //!
 //! A program that lists by prefix after each delete, as IOR does, would read the whole directory each time. The index
 //! of a directory holds its names, sorted. The kernel's queue of changes (inotify) keeps it up to date: every listing
-//! first applies all changes that were made before it, by any process. A listing by prefix then costs one look-up. This
+//! first applies all changes that were made before it, by any process. A listing by prefix then costs one lookup. This
 //! works only where all changes go through this kernel.
 //!
 //! While a directory is watched, each change in it costs about 1 µs more, so the watch ends when the directory has not

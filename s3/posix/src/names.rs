@@ -33,7 +33,7 @@ const FEWEST: usize = 500;
 pub(crate) struct NameBlock {
     text: String,
     entries: Vec<NameEntry>,
-    /// Whether any name needed a look-up to find its type. Such a type may change unnoticed.
+    /// Whether any name needed a lookup to find its type. Such a type may change unnoticed.
     has_links: bool,
     /// The number of names in the directory, including those that were rejected.
     read: usize,

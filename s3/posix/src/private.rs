@@ -1,4 +1,4 @@
-//! Caches the contents of a bucket's private directory, and its lock table, to save look-ups.
+//! Caches the contents of a bucket's private directory, and its lock table, to save lookups.
 //!
 //! Most buckets have no odd keys, no sidecar files and no versions, but every put, every delete and every read of a
 //! missing object must check for them. These contents change only when a name in the bucket's `.fordway` is created,
@@ -272,7 +272,7 @@ impl AreaCache {
             }
             Err(errno) => return Err(errno),
         };
-        // The times are read before the second look-up: a private directory that is created later changes them.
+        // The times are read before the second lookup: a private directory that is created later changes them.
         let before = stat(&dir)?;
         if stat_in(&dir, PRIVATE_DIR).is_ok_and(|made| made.is_dir) {
             return Err(Errno::STALE);

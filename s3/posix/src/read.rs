@@ -57,7 +57,7 @@ impl ObjectFile {
         (file, object.into_info())
     }
 
-    /// Returns the file, and the object in the form in which a look-up of its name would return it.
+    /// Returns the file, and the object in the form in which a lookup of its name would return it.
     fn into_named(self) -> (File, NamedObject) {
         (self.file, NamedObject { stat: self.stat, recorded: self.recorded })
     }

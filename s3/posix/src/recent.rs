@@ -26,7 +26,7 @@ impl Default for RecentPuts {
     }
 }
 
-/// The hash of a key. It is computed once for each operation, because computing it costs more than a look-up.
+/// The hash of a key. It is computed once for each operation, because computing it costs more than a lookup.
 #[derive(Clone, Copy)]
 pub(crate) struct KeyHash(u64);
 

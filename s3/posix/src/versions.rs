@@ -591,7 +591,7 @@ impl SharedStore {
                 names = found;
                 let _ = dir.set(opened);
             }
-            // This look-up may have missed a version that has become the latest, or has stopped being the latest, in
+            // This lookup may have missed a version that has become the latest, or has stopped being the latest, in
             // the meantime.
             let now = self.latest(bucket, &key)?;
             let is_same = version_of(&now) == version_of(&latest);
@@ -649,7 +649,7 @@ impl SharedStore {
             if version_of(&now) == Some(&Some(found.version.clone())) {
                 return Ok(now.map(|info| summary(key, info)));
             }
-            // Neither place had the version on two successive look-ups, and nothing changed in between, so it is gone.
+            // Neither place had the version on two successive lookups, and nothing changed in between, so it is gone.
             let now = Some(version_of(&now).cloned());
             if now == seen {
                 break;

@@ -21,7 +21,7 @@ const PYTHON_TESTS: &str = "bind/python/tests";
 /// a failure with a name, and the others still run.
 const LIMIT_SECONDS: u32 = 900;
 
-/// The time in milliseconds for which proptest looks for a smaller failing case. Without a limit, a failure that takes
+/// The time limit, in milliseconds, for proptest's shrinking of a failing case. Without a limit, a failure that takes
 /// seconds to reproduce takes hours to shrink.
 const SHRINK_MILLISECONDS: &str = "60000";
 

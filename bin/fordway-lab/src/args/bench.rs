@@ -101,7 +101,7 @@ pub(crate) struct RestArgs {
     /// Size of the body that PUT sends or GET expects [default: 1 KiB for PUT, any size for GET]
     #[arg(long, value_name = "SIZE", value_delimiter = ',', value_parser = parse_bytes)]
     pub(crate) size: Vec<u64>,
-    /// Range that GET requests: FIRST-LAST (inclusive), FIRST- or -COUNT (the last COUNT bytes)
+    /// Byte range to fetch with GET: FIRST-LAST (inclusive), FIRST- or -COUNT (the last COUNT bytes)
     #[arg(long, value_name = "RANGE", value_parser = byte_range, allow_hyphen_values = true)]
     pub(crate) range: Option<ByteRange>,
     /// Number of objects: {number} in the URL runs from 0 to N-1

@@ -121,6 +121,15 @@ fn what_servers_say_at_the_end_counts_and_is_checked() {
 }
 
 #[test]
+fn an_empty_copy_that_is_missing_is_noticed() {
+    let source = server(200, String::new(), 0);
+    let to = Dialogue::start(|request, _| answer(if request.method == "COPY" { 201 } else { 404 }, "", ""));
+    let (from, to) = (source.url("f"), to.url("g"));
+    let copied = client(|_| {}).third_party_copy(&order(&from, &to), &mut |_, _| Ok(()));
+    assert_eq!(copied.unwrap_err().kind(), ErrorKind::Corrupt);
+}
+
+#[test]
 fn refusals_are_told_apart() {
     for (status, kind) in [
         (400, ErrorKind::NotImplemented),

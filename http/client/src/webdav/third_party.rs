@@ -99,7 +99,10 @@ impl WebDav {
     fn hold_against(&self, url: &str, size_bytes: Option<u64>) -> Result<()> {
         let found = match self.stat(url) {
             Ok(found) => found.size_bytes,
-            Err(error) if error.kind() == ErrorKind::NoSuchKey => Some(0),
+            Err(error) if error.kind() == ErrorKind::NoSuchKey => {
+                let detail = "the server reports a complete copy, but the destination is missing; copy again";
+                return Err(Error::new(ErrorKind::Corrupt, detail));
+            }
             // A user who may write the destination may lack permission to read it.
             Err(error) => {
                 tracing::debug!(%error, "the state of a copy could not be read");

@@ -1,4 +1,4 @@
-//! The calls of multipart uploads, and the list of the parts that an object was completed from.
+//! The calls for multipart uploads, and the list of the parts from which an object was completed.
 
 use fordway_store::{
     Bucket, ByteRange, Checksum, ChecksumAlgorithm, ChecksumType, CompleteOptions, CompletedPart, Error,

@@ -251,7 +251,7 @@ impl OpenUpload {
 }
 
 /// The maximum number of consecutive part numbers without a part that are looked up one by one. After that the
-/// directory is read; for each thousand parts in it, reading costs about as much as this number of look-ups.
+/// directory is read; for each thousand parts in it, reading costs about as much as this number of lookups.
 const GAP_MAX: u16 = 64;
 
 impl StoreUploads<'_> {

@@ -361,8 +361,8 @@ impl BufferedSocket {
     }
 }
 
-/// Finds the part of `range` that is in memory by probing single bytes, and returns its end, at most `TURN_BYTES` from
-/// the start.
+/// Probes single bytes to find how much of `range` is in the page cache. Returns the end of this part, which is at most
+/// `TURN_BYTES` from the start.
 fn find_cached(file: &File, range: &Range<u64>) -> io::Result<u64> {
     let end = range.end.min(range.start + TURN_BYTES);
     let mut until = range.start;
