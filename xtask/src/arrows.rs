@@ -19,7 +19,7 @@ use cargo_metadata::{DependencyKind, MetadataCommand, Package};
 
 /// The room of a crate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum CrateRoom {
+enum CrateLayer {
     Needs,
     Base,
     Http,
@@ -36,39 +36,39 @@ enum CrateRoom {
     Xtask,
 }
 
-const ROOMS: &[(CrateRoom, &[&str])] = &[
-    (CrateRoom::Needs, &["needs"]),
-    (CrateRoom::Base, &["store", "wire", "sys", "policy"]),
-    (CrateRoom::Http, &["http"]),
-    (CrateRoom::S3, &["posix", "client", "serve"]),
-    (CrateRoom::Lanes, &["lanes"]),
-    (CrateRoom::Lab, &["measure", "workload", "load", "netlab", "machine"]),
-    (CrateRoom::Command, &["command"]),
-    (CrateRoom::Testkit, &["testkit"]),
-    (CrateRoom::Fuzz, &["fuzz"]),
-    (CrateRoom::Program, &["cli", "capi", "libs3", "python"]),
-    (CrateRoom::Instrument, &["lab", "mpi", "bench-node", "bench-store"]),
-    (CrateRoom::Xtask, &["xtask"]),
+const ROOMS: &[(CrateLayer, &[&str])] = &[
+    (CrateLayer::Needs, &["needs"]),
+    (CrateLayer::Base, &["store", "wire", "sys", "policy"]),
+    (CrateLayer::Http, &["http"]),
+    (CrateLayer::S3, &["posix", "client", "serve"]),
+    (CrateLayer::Lanes, &["lanes"]),
+    (CrateLayer::Lab, &["measure", "workload", "load", "netlab", "machine"]),
+    (CrateLayer::Command, &["command"]),
+    (CrateLayer::Testkit, &["testkit"]),
+    (CrateLayer::Fuzz, &["fuzz"]),
+    (CrateLayer::Program, &["cli", "capi", "libs3", "python"]),
+    (CrateLayer::Instrument, &["lab", "mpi", "bench-node", "bench-store"]),
+    (CrateLayer::Xtask, &["xtask"]),
 ];
 
 /// The only allowed dependencies within a room. In addition, every crate of the lab may use `measure`.
 const WITHIN_ROOMS: &[(&str, &str)] = &[("wire", "store"), ("policy", "wire")];
 
 /// Returns the rooms that a room may use.
-fn uses(room: CrateRoom) -> &'static [CrateRoom] {
-    use CrateRoom::{Base, Command, Http, Lab, Lanes, S3};
+fn uses(room: CrateLayer) -> &'static [CrateLayer] {
+    use CrateLayer::{Base, Command, Http, Lab, Lanes, S3};
     match room {
-        CrateRoom::Needs | Base | CrateRoom::Xtask => &[],
+        CrateLayer::Needs | Base | CrateLayer::Xtask => &[],
         Http => &[Base],
         S3 => &[Base, Http],
         Lanes | Lab => &[Base, Http, S3],
         Command => &[Base, Http, S3, Lanes],
-        CrateRoom::Program => &[Base, Http, S3, Lanes, Command],
+        CrateLayer::Program => &[Base, Http, S3, Lanes, Command],
         // The test kit starts its clusters in networks of the lab.
-        CrateRoom::Testkit => &[Base, Http, S3, Lanes, Lab],
+        CrateLayer::Testkit => &[Base, Http, S3, Lanes, Lab],
         // `fuzz` tests the parsers of all rooms.
-        CrateRoom::Fuzz => &[Base, Http, S3, Lab],
-        CrateRoom::Instrument => &[Base, Http, S3, Lanes, Command, Lab],
+        CrateLayer::Fuzz => &[Base, Http, S3, Lab],
+        CrateLayer::Instrument => &[Base, Http, S3, Lanes, Command, Lab],
     }
 }
 
@@ -98,7 +98,7 @@ fn short(package: &str) -> String {
     package.strip_prefix("fordway-").unwrap_or(package).to_owned()
 }
 
-fn room_of(name: &str) -> Option<CrateRoom> {
+fn room_of(name: &str) -> Option<CrateLayer> {
     ROOMS.iter().find(|(_, names)| names.contains(&name)).map(|(room, _)| *room)
 }
 
@@ -108,11 +108,12 @@ fn fault(from: &str, to: &str, kind: DependencyKind) -> Option<String> {
         return Some(format!("{from} -> {to}: one of them is not assigned to a room yet; assign it"));
     };
     let allowed = match to_room {
-        CrateRoom::Needs => {
-            kind == DependencyKind::Development || matches!(from_room, CrateRoom::Testkit | CrateRoom::Xtask)
+        CrateLayer::Needs => {
+            kind == DependencyKind::Development
+                || matches!(from_room, CrateLayer::Testkit | CrateLayer::Xtask)
         }
-        CrateRoom::Testkit => kind == DependencyKind::Development && from_room != CrateRoom::Xtask,
-        CrateRoom::Lab if from_room == CrateRoom::Lab => to == "measure",
+        CrateLayer::Testkit => kind == DependencyKind::Development && from_room != CrateLayer::Xtask,
+        CrateLayer::Lab if from_room == CrateLayer::Lab => to == "measure",
         _ if from_room == to_room => WITHIN_ROOMS.contains(&(from, to)),
         _ => uses(from_room).contains(&to_room),
     };

@@ -110,7 +110,7 @@ pub(crate) struct Condition {
     /// The operator as written in the document.
     pub(crate) operator: String,
     pub(crate) key: String,
-    qualifier: Qualifier,
+    qualifier: SetQualifier,
     is_negated: bool,
     /// Whether the condition holds if the key is missing.
     if_exists: bool,
@@ -118,7 +118,7 @@ pub(crate) struct Condition {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Qualifier {
+enum SetQualifier {
     None,
     /// Every value in the request must match.
     All,
@@ -220,7 +220,8 @@ impl Condition {
         if !is_known_key(&canonical) {
             return Err(format!("the condition key {key:?} is not supported; remove the condition"));
         }
-        let form = OperatorForm::read(operator).ok_or_else(|| format!("{operator:?} is not an operator"))?;
+        let form =
+            ConditionOperator::read(operator).ok_or_else(|| format!("{operator:?} is not an operator"))?;
         let values =
             texts(values).ok_or_else(|| format!("{operator} of {key} needs strings, numbers or booleans"))?;
         let wrong = |text: &str| format!("{text:?} is not a value for {operator} of {key}");
@@ -245,17 +246,17 @@ impl Condition {
         if is_missing {
             return self.if_exists
                 || match self.qualifier {
-                    Qualifier::None => self.is_negated,
-                    Qualifier::All => true,
-                    Qualifier::Any => false,
+                    SetQualifier::None => self.is_negated,
+                    SetQualifier::All => true,
+                    SetQualifier::Any => false,
                 };
         }
         let mut fits = |value: &str| self.expected.fits(value, request);
         match (self.qualifier, self.is_negated) {
-            (Qualifier::None | Qualifier::Any, false) => values.any(&mut fits),
-            (Qualifier::All, false) => values.all(&mut fits),
-            (Qualifier::None | Qualifier::All, true) => !values.any(&mut fits),
-            (Qualifier::Any, true) => !values.all(&mut fits),
+            (SetQualifier::None | SetQualifier::Any, false) => values.any(&mut fits),
+            (SetQualifier::All, false) => values.all(&mut fits),
+            (SetQualifier::None | SetQualifier::All, true) => !values.any(&mut fits),
+            (SetQualifier::Any, true) => !values.all(&mut fits),
         }
     }
 
@@ -281,7 +282,7 @@ impl Condition {
 
     /// Whether the condition is false for requests without the key.
     fn restricts(&self) -> bool {
-        !self.is_negated && !self.if_exists && self.qualifier != Qualifier::All
+        !self.is_negated && !self.if_exists && self.qualifier != SetQualifier::All
     }
 }
 
@@ -314,21 +315,21 @@ impl Expected {
 }
 
 /// An operator, split into its parts.
-struct OperatorForm<'o> {
-    qualifier: Qualifier,
+struct ConditionOperator<'o> {
+    qualifier: SetQualifier,
     base: &'o str,
     is_negated: bool,
     if_exists: bool,
 }
 
-impl<'o> OperatorForm<'o> {
+impl<'o> ConditionOperator<'o> {
     /// Reads an operator such as `ForAnyValue:StringNotLikeIfExists`. Returns `None` for an unknown operator.
     fn read(operator: &'o str) -> Option<Self> {
         let (qualifier, rest) = match operator.split_once(':') {
-            Some(("ForAllValues", rest)) => (Qualifier::All, rest),
-            Some(("ForAnyValue", rest)) => (Qualifier::Any, rest),
+            Some(("ForAllValues", rest)) => (SetQualifier::All, rest),
+            Some(("ForAnyValue", rest)) => (SetQualifier::Any, rest),
             Some(_) => return None,
-            None => (Qualifier::None, operator),
+            None => (SetQualifier::None, operator),
         };
         let (base, if_exists) = match rest.strip_suffix("IfExists") {
             Some(base) => (base, true),
@@ -345,8 +346,8 @@ impl<'o> OperatorForm<'o> {
             "ArnNotLike" => ("ArnLike", true),
             base => (base, false),
         };
-        let is_bare_null = base != "Null" || (!if_exists && qualifier == Qualifier::None);
-        is_bare_null.then_some(OperatorForm { qualifier, base, is_negated, if_exists })
+        let is_bare_null = base != "Null" || (!if_exists && qualifier == SetQualifier::None);
+        is_bare_null.then_some(ConditionOperator { qualifier, base, is_negated, if_exists })
     }
 
     /// Reads the values. Errors: the value that the operator does not accept, or the name of an unknown operator.
@@ -411,7 +412,8 @@ pub(crate) fn is_operator(name: &str) -> bool {
         "Bool" | "Null" => "true",
         _ => "",
     };
-    OperatorForm::read(name).is_some_and(|form| form.expected(&[sample(form.base).to_owned()], false).is_ok())
+    ConditionOperator::read(name)
+        .is_some_and(|form| form.expected(&[sample(form.base).to_owned()], false).is_ok())
 }
 
 fn each<T>(values: &[String], read: impl FnMut(&String) -> Result<T, String>) -> Result<Vec<T>, String> {

@@ -5,8 +5,8 @@ use crate::request::AccessRequest;
 
 /// A part of a pattern.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Piece {
-    /// Bytes and wildcards, each as a [`Symbol`].
+enum PatternSegment {
+    /// Bytes and wildcards, each as a [`PatternSymbol`].
     Fixed(Vec<u16>),
     Variable {
         key: String,
@@ -15,14 +15,14 @@ enum Piece {
 }
 
 /// Symbols of a pattern: bytes, and numbers above them for wildcards.
-type Symbol = u16;
-const ANY_CHARACTERS: Symbol = 256;
-const ANY_CHARACTER: Symbol = 257;
+type PatternSymbol = u16;
+const ANY_CHARACTERS: PatternSymbol = 256;
+const ANY_CHARACTER: PatternSymbol = 257;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Pattern {
     text: String,
-    pieces: Vec<Piece>,
+    pieces: Vec<PatternSegment>,
 }
 
 /// Which characters of a pattern are special.
@@ -38,16 +38,19 @@ impl Pattern {
     /// Reads a pattern with wildcards and without variables.
     pub(crate) fn plain(text: &str) -> Self {
         let syntax = PatternSyntax { has_wildcards: true, has_variables: false };
-        Pattern { text: text.to_owned(), pieces: vec![Piece::Fixed(symbols(text, syntax).collect())] }
+        Pattern {
+            text: text.to_owned(),
+            pieces: vec![PatternSegment::Fixed(symbols(text, syntax).collect())],
+        }
     }
 
     /// Reads a pattern. Errors: the unknown variable, or the text after a `${` that is not closed.
     pub(crate) fn new(text: &str, syntax: PatternSyntax, is_key: fn(&str) -> bool) -> Result<Self, String> {
-        let mut pieces = vec![Piece::Fixed(Vec::new())];
+        let mut pieces = vec![PatternSegment::Fixed(Vec::new())];
         let mut rest = text;
-        let fixed = |pieces: &mut Vec<Piece>, text: &str, syntax| match pieces.last_mut() {
-            Some(Piece::Fixed(known)) => known.extend(symbols(text, syntax)),
-            _ => pieces.push(Piece::Fixed(symbols(text, syntax).collect())),
+        let fixed = |pieces: &mut Vec<PatternSegment>, text: &str, syntax| match pieces.last_mut() {
+            Some(PatternSegment::Fixed(known)) => known.extend(symbols(text, syntax)),
+            _ => pieces.push(PatternSegment::Fixed(symbols(text, syntax).collect())),
         };
         while let Some(at) = rest.find("${").filter(|_| syntax.has_variables) {
             fixed(&mut pieces, &rest[..at], syntax);
@@ -74,20 +77,20 @@ impl Pattern {
 
     /// Whether the pattern has neither wildcards nor variables.
     pub(crate) fn is_fixed(&self) -> bool {
-        matches!(&self.pieces[..], [Piece::Fixed(symbols)] if symbols.iter().all(|symbol| *symbol < 256))
+        matches!(&self.pieces[..], [PatternSegment::Fixed(symbols)] if symbols.iter().all(|symbol| *symbol < 256))
     }
 
     /// Whether the pattern matches the whole of `text`. A variable without a value matches nothing.
     pub(crate) fn fits(&self, text: &str, request: &AccessRequest<'_>) -> bool {
         match &self.pieces[..] {
-            [Piece::Fixed(symbols)] => fits(symbols, text.as_bytes()),
+            [PatternSegment::Fixed(symbols)] => fits(symbols, text.as_bytes()),
             pieces => expanded(pieces, request).is_some_and(|symbols| fits(&symbols, text.as_bytes())),
         }
     }
 
     /// Like [`Pattern::fits`], for a pattern without variables.
     pub(crate) fn fits_plain(&self, text: &str) -> bool {
-        matches!(&self.pieces[..], [Piece::Fixed(symbols)] if fits(symbols, text.as_bytes()))
+        matches!(&self.pieces[..], [PatternSegment::Fixed(symbols)] if fits(symbols, text.as_bytes()))
     }
 
     /// Whether the pattern, which has no wildcards, matches the whole of `text`, ignoring case.
@@ -98,7 +101,7 @@ impl Pattern {
     }
 }
 
-fn symbols(text: &str, syntax: PatternSyntax) -> impl Iterator<Item = Symbol> + '_ {
+fn symbols(text: &str, syntax: PatternSyntax) -> impl Iterator<Item = PatternSymbol> + '_ {
     text.bytes().map(move |byte| match byte {
         b'*' if syntax.has_wildcards => ANY_CHARACTERS,
         b'?' if syntax.has_wildcards => ANY_CHARACTER,
@@ -107,7 +110,7 @@ fn symbols(text: &str, syntax: PatternSyntax) -> impl Iterator<Item = Symbol> + 
 }
 
 /// Reads the inside of `${NAME}` or `${NAME, 'DEFAULT'}`. `None` if the key is not known.
-fn variable(text: &str, is_key: fn(&str) -> bool) -> Option<Piece> {
+fn variable(text: &str, is_key: fn(&str) -> bool) -> Option<PatternSegment> {
     let (name, default) = match text.split_once(',') {
         Some((name, default)) => {
             let default = default.trim();
@@ -116,16 +119,16 @@ fn variable(text: &str, is_key: fn(&str) -> bool) -> Option<Piece> {
         None => (text, None),
     };
     let key = crate::condition::canonical_key(name);
-    is_key(&key).then_some(Piece::Variable { key, default })
+    is_key(&key).then_some(PatternSegment::Variable { key, default })
 }
 
 /// Replaces variables with their values. `None` if a variable has no value or several values.
-fn expanded(pieces: &[Piece], request: &AccessRequest<'_>) -> Option<Vec<Symbol>> {
+fn expanded(pieces: &[PatternSegment], request: &AccessRequest<'_>) -> Option<Vec<PatternSymbol>> {
     let mut all = Vec::new();
     for piece in pieces {
         match piece {
-            Piece::Fixed(symbols) => all.extend_from_slice(symbols),
-            Piece::Variable { key, default } => {
+            PatternSegment::Fixed(symbols) => all.extend_from_slice(symbols),
+            PatternSegment::Variable { key, default } => {
                 let mut values = request.keys.values(key);
                 let value = values.next().or(default.as_deref())?;
                 if values.next().is_some() {
@@ -139,7 +142,7 @@ fn expanded(pieces: &[Piece], request: &AccessRequest<'_>) -> Option<Vec<Symbol>
 }
 
 /// Whether the pattern matches the whole text. Cost: in the worst case the product of the two lengths.
-fn fits(pattern: &[Symbol], text: &[u8]) -> bool {
+fn fits(pattern: &[PatternSymbol], text: &[u8]) -> bool {
     let (mut at, mut read) = (0, 0);
     // The position after the last `*` in the pattern, and the position up to which that `*` matches the text so far.
     let mut star: Option<(usize, usize)> = None;

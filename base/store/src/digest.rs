@@ -184,7 +184,7 @@ pub struct Checksum {
 impl Checksum {
     /// Computes the checksum of `data`.
     pub fn of(algorithm: ChecksumAlgorithm, data: &[u8]) -> Self {
-        let mut running = ChecksumState::new(algorithm);
+        let mut running = ChecksumHasherState::new(algorithm);
         running.update(data);
         running.finish()
     }
@@ -230,7 +230,7 @@ impl Checksum {
 
     /// Computes the checksum of the parts' checksums, in order.
     pub fn composite(algorithm: ChecksumAlgorithm, parts: &[&Checksum]) -> Self {
-        let mut running = ChecksumState::new(algorithm);
+        let mut running = ChecksumHasherState::new(algorithm);
         parts.iter().for_each(|part| running.update(&part.value));
         Checksum { parts: u16::try_from(parts.len()).ok(), ..running.finish() }
     }
@@ -273,10 +273,10 @@ pub struct ContentHasher {
     size: u64,
     policy: ETagPolicy,
     md5: Option<fast_md5::Md5>,
-    checksum: Option<ChecksumState>,
+    checksum: Option<ChecksumHasherState>,
 }
 
-enum ChecksumState {
+enum ChecksumHasherState {
     Crc(ChecksumAlgorithm, crc_fast::Digest),
     Sha1(sha1::Sha1),
     Sha256(sha2::Sha256),
@@ -308,7 +308,7 @@ impl ContentHasher {
             size: 0,
             policy,
             md5: (check_md5 || policy == ETagPolicy::Md5).then(fast_md5::Md5::new),
-            checksum: checksum.map(ChecksumState::new),
+            checksum: checksum.map(ChecksumHasherState::new),
         }
     }
 
@@ -336,7 +336,7 @@ impl ContentHasher {
     /// Finishes the computation and checks the result against `expected`. Errors: `IncompleteBody`, `BadDigest`.
     pub fn finish(self, expected: &ExpectedContent) -> Result<HashResult> {
         let md5 = self.md5.map(fast_md5::Md5::finalize);
-        let checksum = self.checksum.map(ChecksumState::finish);
+        let checksum = self.checksum.map(ChecksumHasherState::finish);
         let etag = md5.filter(|_| self.policy == ETagPolicy::Md5).map(ETag::from_md5);
         let found = HashResult { size: self.size, md5, etag, checksum };
         found.check(expected)?;
@@ -367,54 +367,56 @@ impl HashResult {
     }
 }
 
-impl ChecksumState {
+impl ChecksumHasherState {
     fn new(algorithm: ChecksumAlgorithm) -> Self {
         match algorithm {
             ChecksumAlgorithm::Crc32 => Self::crc(algorithm, CrcAlgorithm::Crc32IsoHdlc),
             ChecksumAlgorithm::Crc32c => Self::crc(algorithm, CrcAlgorithm::Crc32Iscsi),
             ChecksumAlgorithm::Crc64Nvme => Self::crc(algorithm, CrcAlgorithm::Crc64Nvme),
-            ChecksumAlgorithm::Sha1 => ChecksumState::Sha1(sha1::Sha1::new()),
-            ChecksumAlgorithm::Sha256 => ChecksumState::Sha256(sha2::Sha256::new()),
-            ChecksumAlgorithm::Sha512 => ChecksumState::Sha512(sha2::Sha512::new()),
-            ChecksumAlgorithm::Md5 => ChecksumState::Md5(fast_md5::Md5::new()),
-            ChecksumAlgorithm::XxHash64 => ChecksumState::XxHash64(XxHash64::with_seed(0)),
-            ChecksumAlgorithm::XxHash3 => ChecksumState::XxHash3(Box::new(XxHash3_64::with_seed(0))),
-            ChecksumAlgorithm::XxHash128 => ChecksumState::XxHash128(Box::new(XxHash3_128::with_seed(0))),
+            ChecksumAlgorithm::Sha1 => ChecksumHasherState::Sha1(sha1::Sha1::new()),
+            ChecksumAlgorithm::Sha256 => ChecksumHasherState::Sha256(sha2::Sha256::new()),
+            ChecksumAlgorithm::Sha512 => ChecksumHasherState::Sha512(sha2::Sha512::new()),
+            ChecksumAlgorithm::Md5 => ChecksumHasherState::Md5(fast_md5::Md5::new()),
+            ChecksumAlgorithm::XxHash64 => ChecksumHasherState::XxHash64(XxHash64::with_seed(0)),
+            ChecksumAlgorithm::XxHash3 => ChecksumHasherState::XxHash3(Box::new(XxHash3_64::with_seed(0))),
+            ChecksumAlgorithm::XxHash128 => {
+                ChecksumHasherState::XxHash128(Box::new(XxHash3_128::with_seed(0)))
+            }
         }
     }
 
     fn crc(algorithm: ChecksumAlgorithm, kind: CrcAlgorithm) -> Self {
-        ChecksumState::Crc(algorithm, crc_fast::Digest::new(kind))
+        ChecksumHasherState::Crc(algorithm, crc_fast::Digest::new(kind))
     }
 
     fn update(&mut self, data: &[u8]) {
         match self {
-            ChecksumState::Crc(_, crc) => crc.update(data),
-            ChecksumState::Sha1(sha) => sha.update(data),
-            ChecksumState::Sha256(sha) => sha.update(data),
-            ChecksumState::Sha512(sha) => sha.update(data),
-            ChecksumState::Md5(md5) => md5.update(data),
-            ChecksumState::XxHash64(hash) => hash.write(data),
-            ChecksumState::XxHash3(hash) => hash.write(data),
-            ChecksumState::XxHash128(hash) => hash.write(data),
+            ChecksumHasherState::Crc(_, crc) => crc.update(data),
+            ChecksumHasherState::Sha1(sha) => sha.update(data),
+            ChecksumHasherState::Sha256(sha) => sha.update(data),
+            ChecksumHasherState::Sha512(sha) => sha.update(data),
+            ChecksumHasherState::Md5(md5) => md5.update(data),
+            ChecksumHasherState::XxHash64(hash) => hash.write(data),
+            ChecksumHasherState::XxHash3(hash) => hash.write(data),
+            ChecksumHasherState::XxHash128(hash) => hash.write(data),
         }
     }
 
     fn finish(self) -> Checksum {
         let whole = |algorithm, value| Checksum { algorithm, value, parts: None };
         match self {
-            ChecksumState::Crc(algorithm, crc) => Checksum::of_crc(algorithm, crc.finalize()),
-            ChecksumState::Sha1(found) => whole(ChecksumAlgorithm::Sha1, found.finalize().to_vec()),
-            ChecksumState::Sha256(found) => whole(ChecksumAlgorithm::Sha256, found.finalize().to_vec()),
-            ChecksumState::Sha512(found) => whole(ChecksumAlgorithm::Sha512, found.finalize().to_vec()),
-            ChecksumState::Md5(found) => whole(ChecksumAlgorithm::Md5, found.finalize().to_vec()),
-            ChecksumState::XxHash64(found) => {
+            ChecksumHasherState::Crc(algorithm, crc) => Checksum::of_crc(algorithm, crc.finalize()),
+            ChecksumHasherState::Sha1(found) => whole(ChecksumAlgorithm::Sha1, found.finalize().to_vec()),
+            ChecksumHasherState::Sha256(found) => whole(ChecksumAlgorithm::Sha256, found.finalize().to_vec()),
+            ChecksumHasherState::Sha512(found) => whole(ChecksumAlgorithm::Sha512, found.finalize().to_vec()),
+            ChecksumHasherState::Md5(found) => whole(ChecksumAlgorithm::Md5, found.finalize().to_vec()),
+            ChecksumHasherState::XxHash64(found) => {
                 whole(ChecksumAlgorithm::XxHash64, found.finish().to_be_bytes().to_vec())
             }
-            ChecksumState::XxHash3(found) => {
+            ChecksumHasherState::XxHash3(found) => {
                 whole(ChecksumAlgorithm::XxHash3, found.finish().to_be_bytes().to_vec())
             }
-            ChecksumState::XxHash128(found) => {
+            ChecksumHasherState::XxHash128(found) => {
                 whole(ChecksumAlgorithm::XxHash128, found.finish_128().to_be_bytes().to_vec())
             }
         }

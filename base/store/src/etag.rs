@@ -39,7 +39,7 @@ impl ETag {
     /// Returns a tag of 128 bits that is *not* an MD5. The `-1` makes it look like the ETag of a multipart upload,
     /// which no client compares with an MD5 of its own.
     pub fn opaque(value: u128) -> Self {
-        let mut tag = AlignedTag([0; 34]);
+        let mut tag = AlignedETagBuffer([0; 34]);
         let (digits, end) = tag.0.split_at_mut(32);
         digits.copy_from_slice(&hex_digits(value.to_be_bytes()));
         end.copy_from_slice(b"-1");
@@ -84,7 +84,7 @@ impl fmt::Debug for ETag {
 
 /// A buffer for a tag, aligned so that its bytes are validated as text word by word instead of byte by byte.
 #[repr(align(16))]
-struct AlignedTag([u8; 34]);
+struct AlignedETagBuffer([u8; 34]);
 
 /// Returns the 32 lower-case hexadecimal digits of `bytes`. Uses no branch and no table, so that the compiler can
 /// compute all digits at once: the tag of an object without a record is computed again for every request.

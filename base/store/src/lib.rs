@@ -28,7 +28,7 @@ pub use extensions::{
     BucketDocuments, DocumentKind, MAX_DOCUMENT_BYTES, MAX_TAGS, MultipartUploads, ObjectBatches,
     ObjectRenames, ObjectTags, ObjectVersions, Tags, check_document, check_tags, is_of_tags,
 };
-pub use list::{ListCollector, ListEntry, ListQuery, MAX_KEYS, ObjectListing, ObjectSummary, WalkStep};
+pub use list::{ListEntry, ListPageBuilder, ListQuery, MAX_KEYS, ObjectListing, ObjectSummary, WalkStep};
 pub use lock::{
     DefaultRetention, LockConfiguration, ObjectLock, ObjectLocks, Retention, RetentionMode, RetentionPeriod,
     ms_since_1970, no_object_lock,
@@ -45,7 +45,8 @@ pub use object::{
 };
 pub use receive::{TRUSTED_BYTES, check_room, receive_exact, receive_rest};
 pub use version::{
-    DeleteResult, VersionCollector, VersionId, VersionListing, VersionSummary, VersioningState, VersionsQuery,
+    DeleteResult, VersionId, VersionListing, VersionPageBuilder, VersionSummary, VersioningState,
+    VersionsQuery,
 };
 
 use std::os::fd::BorrowedFd;
@@ -64,7 +65,7 @@ pub trait Store:
     /// Returns the file server for which calls on `bucket` may wait without a time limit; `None` if there is none, or
     /// if such waits have a time limit. [`ROOT_DIR`] stands for the directory that contains the buckets, and an empty
     /// name for all buckets. Cost: no system call.
-    fn file_server(&self, _bucket: &str) -> Option<ServerProbe> {
+    fn file_server(&self, _bucket: &str) -> Option<FileServerProbe> {
         None
     }
 }
@@ -74,16 +75,19 @@ pub const ROOT_DIR: &str = ".";
 
 /// A file server, and how to find out whether it responds.
 #[derive(Clone)]
-pub struct ServerProbe {
+pub struct FileServerProbe {
     /// Distinguishes the file systems of this machine.
     pub file_system: u64,
     /// Sends a request to the server. Returns once the server has responded, regardless of the result.
     pub ask: Arc<dyn Fn() + Send + Sync>,
 }
 
-impl std::fmt::Debug for ServerProbe {
+impl std::fmt::Debug for FileServerProbe {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.debug_struct("ServerProbe").field("file_system", &self.file_system).finish_non_exhaustive()
+        formatter
+            .debug_struct("FileServerProbe")
+            .field("file_system", &self.file_system)
+            .finish_non_exhaustive()
     }
 }
 

@@ -112,16 +112,16 @@ pub enum WalkStep {
 }
 
 /// Turns keys that arrive in byte order into one page.
-pub struct ListCollector<'q> {
+pub struct ListPageBuilder<'q> {
     query: &'q ListQuery,
     entries: Vec<ListEntry>,
     full: bool,
 }
 
-impl<'q> ListCollector<'q> {
+impl<'q> ListPageBuilder<'q> {
     /// Starts an empty page for `query`.
     pub fn new(query: &'q ListQuery) -> Self {
-        ListCollector { query, entries: Vec::new(), full: false }
+        ListPageBuilder { query, entries: Vec::new(), full: false }
     }
 
     /// Considers `key` for the page. Calls `describe` only if the key itself becomes an entry; `describe` returns
@@ -174,7 +174,7 @@ mod tests {
     use super::*;
 
     fn page(keys: &[&str], query: &ListQuery) -> (Vec<String>, Option<String>) {
-        let mut collector = ListCollector::new(query);
+        let mut collector = ListPageBuilder::new(query);
         for key in keys {
             let summary = ObjectSummary {
                 key: (*key).to_owned(),

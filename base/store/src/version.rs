@@ -182,17 +182,17 @@ pub struct VersionListing {
 }
 
 /// Turns keys that arrive in byte order, with their versions, into one page.
-pub struct VersionCollector<'q> {
+pub struct VersionPageBuilder<'q> {
     query: &'q VersionsQuery,
     keys: ListQuery,
     page: VersionListing,
     last: Option<(String, Option<VersionId>)>,
 }
 
-impl<'q> VersionCollector<'q> {
+impl<'q> VersionPageBuilder<'q> {
     /// Starts an empty page for `query`.
     pub fn new(query: &'q VersionsQuery) -> Self {
-        VersionCollector { query, keys: query.keys(), page: VersionListing::default(), last: None }
+        VersionPageBuilder { query, keys: query.keys(), page: VersionListing::default(), last: None }
     }
 
     /// Considers `key` for the page. `list` is called only if the key's versions may become entries. It returns them
@@ -268,7 +268,7 @@ mod tests {
 
     /// Two versions each of `a`, `b/x`, `b/y` and `c`.
     fn page(query: &VersionsQuery) -> VersionListing {
-        let mut page = VersionCollector::new(query);
+        let mut page = VersionPageBuilder::new(query);
         for key in ["a", "b/x", "b/y", "c"] {
             let version = |(name, is_latest): (&str, bool)| VersionSummary {
                 key: key.to_owned(),

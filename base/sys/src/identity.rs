@@ -43,7 +43,7 @@ pub fn act_as(peer: &PeerCredentials) -> Result<()> {
 
 /// Credentials that a thread running as root can adopt for the duration of a call. Created once per user.
 #[derive(Debug)]
-pub struct UserRole {
+pub struct ImpersonatedUser {
     role: Arc<ThreadCredentials>,
     own: Arc<ThreadCredentials>,
 }
@@ -62,7 +62,7 @@ thread_local! {
     static PLAYED: RefCell<Option<(Arc<ThreadCredentials>, Arc<ThreadCredentials>)>> = const { RefCell::new(None) };
 }
 
-impl UserRole {
+impl ImpersonatedUser {
     /// Creates the role of `peer`. Errors: from reading the calling thread's credentials.
     pub fn new(peer: &PeerCredentials) -> Result<Self> {
         let own = match PLAYED.with_borrow(|played| played.as_ref().map(|(_, own)| own.clone())) {
@@ -71,7 +71,7 @@ impl UserRole {
         };
         let groups = peer.groups.iter().map(|group| Gid::from_raw(*group)).collect();
         let capabilities = CapabilitySets { effective: CapabilitySet::empty(), ..own.capabilities };
-        Ok(UserRole {
+        Ok(ImpersonatedUser {
             role: Arc::new(ThreadCredentials { uid: peer.uid, gid: peer.gid, groups, capabilities }),
             own,
         })
@@ -306,13 +306,14 @@ pub fn act_for<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T> {
     if may_act_as_others() {
-        return UserRole::new(peer)?.play(work);
+        return ImpersonatedUser::new(peer)?.play(work);
     }
     let (answer, answered): (SyncSender<Result<T>>, _) = sync_channel(1);
     let peer = peer.clone();
     let errand: Work = Box::new(move || {
         // The requesting thread may have ended; a panic of `work` fails only this call.
-        let play = std::panic::AssertUnwindSafe(|| UserRole::new(&peer).and_then(|role| role.play(work)));
+        let play =
+            std::panic::AssertUnwindSafe(|| ImpersonatedUser::new(&peer).and_then(|role| role.play(work)));
         let _ = answer.send(std::panic::catch_unwind(play).unwrap_or(Err(Errno::IO)));
     });
     let sent = PrivilegedThread::current()?.work.lock().unwrap_or_else(PoisonError::into_inner).send(errand);
@@ -368,8 +369,8 @@ mod tests {
         std::fs::write(at("secret"), "s").unwrap();
         std::fs::set_permissions(at("secret"), PermissionsExt::from_mode(0o600)).unwrap();
         std::fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o777)).unwrap();
-        let role =
-            UserRole::new(&PeerCredentials { uid: 54_321, gid: 54_320, groups: vec![54_322] }).unwrap();
+        let role = ImpersonatedUser::new(&PeerCredentials { uid: 54_321, gid: 54_320, groups: vec![54_322] })
+            .unwrap();
         let groups = rustix::process::getgroups().unwrap();
         let read = role.play(|| std::fs::write(at("made"), "m").and_then(|()| std::fs::read(at("secret"))));
         assert!(read.unwrap().is_err(), "the user may not read it");
@@ -408,8 +409,9 @@ mod tests {
         });
         assert_eq!(asked.join().unwrap(), (Ok(54_322), 54_321));
         assert_eq!(act_for(&user(54_322), file_user), Ok(54_322));
-        let nested =
-            UserRole::new(&user(54_321)).unwrap().play(|| (act_for(&user(54_322), file_user), file_user()));
+        let nested = ImpersonatedUser::new(&user(54_321))
+            .unwrap()
+            .play(|| (act_for(&user(54_322), file_user), file_user()));
         assert_eq!(nested, Ok((Ok(54_322), 54_321)));
         assert_eq!(file_user(), 0);
     }

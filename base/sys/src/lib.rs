@@ -56,10 +56,10 @@ pub use file::{
     stat_in, sync_data, write_all_at,
 };
 pub use identity::{
-    PrivilegedThread, UserRole, act_as, act_for, file_user, group_id, is_in_group, may_act_as_others,
+    ImpersonatedUser, PrivilegedThread, act_as, act_for, file_user, group_id, is_in_group, may_act_as_others,
     peer_of_user, user_id, user_name, user_named,
 };
-pub use lock::{ByteLocks, LockGuard, lock_file, share_bytes, with_lock_patience};
+pub use lock::{ByteRangeLocks, LockGuard, lock_file, share_bytes, with_lock_patience};
 pub use memory::{FileMapping, give_back_heap, in_huge_pages, unused_heap_bytes};
 pub use mounts::{MountIdentity, MountProblem};
 pub use namespace::{
@@ -69,7 +69,7 @@ pub use namespace::{
 pub use nowait::{
     drop_cached, is_cached, is_to_be_done_again, read_cached, without_scanning, without_waiting, would_wait,
 };
-pub use passed::{PassedSocket, SocketRole, take_passed_sockets};
+pub use passed::{ActivationSocket, ActivationSocketKind, take_passed_sockets};
 pub use process::{
     ProcessIdentity, ResourceUsage, ThreadAffinity, current_core, process_cpu_ns, process_usage,
     raise_open_files, terminate, thread_cpu_ns, usable_cores, with_signals_blocked,
@@ -83,7 +83,7 @@ pub use shared::{
 };
 pub use signal::{after_signal, ask_after_signals, sleep, wait_at_most};
 pub use socket::{
-    PeerCredentials, TcpInfo, WaitMode, is_writable, keep_alive, offer_room, peer_of, receive,
+    PeerCredentials, SocketBlockingMode, TcpInfo, is_writable, keep_alive, offer_room, peer_of, receive,
     receive_with_descriptor, send_all, send_file, send_more, send_unpaced_on_loopback, set_receive_low_water,
     set_receive_timeout, tcp_info,
 };

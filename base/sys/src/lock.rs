@@ -93,7 +93,7 @@ pub fn lock_file(file: impl AsFd, patience: Duration) -> Result<()> {
 
 /// Waits until no other open file has any of `bytes` (at least one) locked for writing, then locks them for reading:
 /// until the last descriptor of `file`, which must be open for reading, is closed, nobody else can lock them for
-/// writing, but others can lock them for reading. Cost and errors: as [`ByteLocks::lock`].
+/// writing, but others can lock them for reading. Cost and errors: as [`ByteRangeLocks::lock`].
 pub fn share_bytes(file: impl AsFd, bytes: Range<u32>, patience: Duration) -> Result<()> {
     let (start, length) = (i64::from(bytes.start), i64::try_from(bytes.len()).map_err(|_| Errno::INVAL)?);
     wait_for(file.as_fd(), libc::F_RDLCK, (start, length), &mut LockWait::new(patience))
@@ -118,7 +118,7 @@ fn wait_for(
 /// A table of byte locks on one open file (open-file-description locks, Linux 3.15). Whether they work between nodes
 /// depends on the file system's mount.
 #[derive(Debug)]
-pub struct ByteLocks {
+pub struct ByteRangeLocks {
     file: OwnedFd,
     id: u64,
     opened_by: ProcessIdentity,
@@ -128,7 +128,7 @@ pub struct ByteLocks {
 /// A locked byte. Dropping the guard unlocks it.
 #[derive(Debug)]
 pub struct LockGuard<'l> {
-    locks: &'l ByteLocks,
+    locks: &'l ByteRangeLocks,
     byte: i64,
     _stripe: StripeGuard<'l>,
 }
@@ -193,11 +193,11 @@ impl Drop for StripeGuard<'_> {
     }
 }
 
-impl ByteLocks {
+impl ByteRangeLocks {
     /// Creates a table of locks on `file`, which must be open for writing but is never written to.
     pub fn new(file: OwnedFd) -> Self {
         static TABLES: AtomicU64 = AtomicU64::new(1);
-        ByteLocks {
+        ByteRangeLocks {
             file,
             id: TABLES.fetch_add(1, Ordering::Relaxed),
             opened_by: ProcessIdentity::current(),
@@ -222,7 +222,7 @@ impl ByteLocks {
     }
 
     /// Locks the byte at `offset` if neither this process nor another has locked it. Cost and errors: as
-    /// [`ByteLocks::lock`].
+    /// [`ByteRangeLocks::lock`].
     pub fn try_lock(&self, offset: u32) -> Result<Option<LockGuard<'_>>> {
         let Some(stripe) = self.stripes[offset as usize % STRIPES].try_take() else { return Ok(None) };
         let byte = i64::from(offset);
@@ -245,8 +245,8 @@ impl ByteLocks {
         crate::stat(&self.file).map(|stat| stat.links > 0)
     }
 
-    /// Like [`ByteLocks::is_current`], but asks the server of a shared file system. Errors: `STALE` for a lock file
-    /// that the server no longer knows. Cost: one `statx`.
+    /// Like [`ByteRangeLocks::is_current`], but asks the server of a shared file system. Errors: `STALE` for a lock
+    /// file that the server no longer knows. Cost: one `statx`.
     pub fn is_current_now(&self) -> Result<bool> {
         crate::stat_now(&self.file).map(|stat| stat.links > 0)
     }
@@ -306,7 +306,7 @@ mod tests {
             .map(|_| {
                 let options =
                     std::fs::OpenOptions::new().write(true).create(true).truncate(false).open(&path);
-                Arc::new(ByteLocks::new(options.unwrap().into()))
+                Arc::new(ByteRangeLocks::new(options.unwrap().into()))
             })
             .collect();
         std::thread::scope(|scope| {
@@ -358,7 +358,7 @@ mod tests {
     fn bytes_are_shared_by_readers_only() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("locks");
-        let locks = ByteLocks::new(std::fs::File::create(&path).unwrap().into());
+        let locks = ByteRangeLocks::new(std::fs::File::create(&path).unwrap().into());
         let reader = || OwnedFd::from(std::fs::File::open(&path).unwrap());
         let (one, other) = (reader(), reader());
         let soon = Duration::from_millis(20);
@@ -380,7 +380,7 @@ mod tests {
             let options = std::fs::OpenOptions::new();
             let mut options = options.clone();
             options.write(true).create(true).truncate(false);
-            ByteLocks::new(options.open(dir.path().join("locks")).unwrap().into())
+            ByteRangeLocks::new(options.open(dir.path().join("locks")).unwrap().into())
         };
         let (one, other) = (open(), open());
         let (short, long) = (Duration::from_millis(30), Duration::from_secs(60));

@@ -63,8 +63,8 @@ pub fn without_scanning<T>(work: impl FnOnce() -> T) -> Option<T> {
     (MODE.get() != LookupMode::WouldHaveScanned).then_some(done)
 }
 
-/// Called before a long scan: returns whether the calling thread is within [`without_scanning`], and must therefore fail
-/// instead.
+/// Called before a long scan: returns whether the calling thread is within [`without_scanning`], and must therefore
+/// fail instead.
 pub(crate) fn would_scan() -> bool {
     let is_to_fail = matches!(MODE.get(), LookupMode::ScansLittle | LookupMode::WouldHaveScanned);
     if is_to_fail {
@@ -101,7 +101,7 @@ fn is_asking() -> bool {
 /// this second lookup, lookups in memory are no longer tried. A single failure is not enough, because any concurrent
 /// rename can cause it.
 #[derive(Debug, Default)]
-pub(crate) struct CacheProbe(AtomicU8);
+pub(crate) struct CachedLookupProbe(AtomicU8);
 
 /// No lookup in memory has been tried yet.
 const UNKNOWN: u8 = 0;
@@ -112,7 +112,7 @@ const IN_VAIN_MAX: u8 = 8;
 const NEVER: u8 = IN_DOUBT + IN_VAIN_MAX;
 const ANSWERS: u8 = u8::MAX;
 
-impl CacheProbe {
+impl CachedLookupProbe {
     /// Returns whether the calling thread should look in memory only.
     pub(crate) fn is_to_be_asked(&self) -> bool {
         is_asking() && self.0.load(Ordering::Relaxed) != NEVER
@@ -242,7 +242,7 @@ mod tests {
 
     #[test]
     fn who_never_answers_is_asked_no_more() {
-        let recall = CacheProbe::default();
+        let recall = CachedLookupProbe::default();
         let is_asked = || without_waiting(|| recall.is_to_be_asked()) == Some(true);
         assert!(is_asked() && !recall.is_in_doubt());
         assert!(!recall.is_to_be_asked(), "who may wait does");
@@ -258,7 +258,7 @@ mod tests {
 
     #[test]
     fn one_answer_settles_it() {
-        let recall = CacheProbe::default();
+        let recall = CachedLookupProbe::default();
         recall.has_not_answered();
         recall.was_in_vain();
         recall.has_answered();

@@ -13,18 +13,18 @@ const FIRST: RawFd = 3;
 
 /// A socket that a service manager passed.
 #[derive(Debug)]
-pub struct PassedSocket {
+pub struct ActivationSocket {
     /// The name that the service manager gave the socket; empty if it gave none.
     pub name: String,
     /// The purpose of the socket.
-    pub role: SocketRole,
+    pub role: ActivationSocketKind,
     /// The socket itself.
     pub socket: OwnedFd,
 }
 
 /// The purpose of a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SocketRole {
+pub enum ActivationSocketKind {
     /// The socket listens for stream connections.
     StreamListener,
     /// The socket receives datagrams.
@@ -36,7 +36,7 @@ pub enum SocketRole {
 /// Takes the sockets that a service manager passed to this process; returns none if there is no service manager, and
 /// none on later calls. Programs started by this process do not inherit them. Errors: `BADF` if fewer descriptors are
 /// open than the environment states, `NOTSOCK` if one is not a socket. Cost: four system calls for each socket.
-pub fn take_passed_sockets() -> Result<Vec<PassedSocket>> {
+pub fn take_passed_sockets() -> Result<Vec<ActivationSocket>> {
     static TAKEN: AtomicBool = AtomicBool::new(false);
     let variable = |name| env::var(name).unwrap_or_default();
     // A child of the started program inherits the variables, but must not use them.
@@ -52,7 +52,7 @@ pub fn take_passed_sockets() -> Result<Vec<PassedSocket>> {
         .collect()
 }
 
-fn take(number: RawFd, name: &str) -> Result<PassedSocket> {
+fn take(number: RawFd, name: &str) -> Result<ActivationSocket> {
     // SAFETY: this asks whether the descriptor is open, and changes nothing.
     if unsafe { libc::fcntl(number, libc::F_GETFD) } < 0 {
         return Err(Errno::BADF);
@@ -60,14 +60,14 @@ fn take(number: RawFd, name: &str) -> Result<PassedSocket> {
     // SAFETY: it is open, and the service manager passed it to this process only; the caller takes it once.
     let socket = unsafe { OwnedFd::from_raw_fd(number) };
     fcntl_setfd(&socket, fcntl_getfd(&socket)? | FdFlags::CLOEXEC)?;
-    Ok(PassedSocket { name: name.to_owned(), role: role_of(&socket)?, socket })
+    Ok(ActivationSocket { name: name.to_owned(), role: role_of(&socket)?, socket })
 }
 
-fn role_of(socket: impl AsFd) -> Result<SocketRole> {
+fn role_of(socket: impl AsFd) -> Result<ActivationSocketKind> {
     Ok(match socket_type(&socket)? {
-        SocketType::STREAM if socket_acceptconn(&socket)? => SocketRole::StreamListener,
-        SocketType::DGRAM => SocketRole::Datagram,
-        _ => SocketRole::Other,
+        SocketType::STREAM if socket_acceptconn(&socket)? => ActivationSocketKind::StreamListener,
+        SocketType::DGRAM => ActivationSocketKind::Datagram,
+        _ => ActivationSocketKind::Other,
     })
 }
 
@@ -82,9 +82,9 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let datagrams = UdpSocket::bind("127.0.0.1:0").unwrap();
-        assert_eq!(role_of(&listener), Ok(SocketRole::StreamListener));
-        assert_eq!(role_of(&stream), Ok(SocketRole::Other));
-        assert_eq!(role_of(&datagrams), Ok(SocketRole::Datagram));
+        assert_eq!(role_of(&listener), Ok(ActivationSocketKind::StreamListener));
+        assert_eq!(role_of(&stream), Ok(ActivationSocketKind::Other));
+        assert_eq!(role_of(&datagrams), Ok(ActivationSocketKind::Datagram));
         assert_eq!(role_of(std::fs::File::open("/dev/null").unwrap()), Err(Errno::NOTSOCK));
     }
 

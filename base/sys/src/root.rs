@@ -13,7 +13,7 @@ use rustix::io::{Errno, Result};
 use super::dir::{name_to_text, text_to_name, with_name};
 use crate::call::{fstat, openat, openat2, readlinkat, statat};
 use crate::identity::file_user;
-use crate::nowait::{CacheProbe, would_wait};
+use crate::nowait::{CachedLookupProbe, would_wait};
 
 /// The maximum number of symbolic links followed on one path, as in the kernel.
 const MAX_LINKS: usize = 40;
@@ -55,7 +55,7 @@ impl SymlinkPolicy {
 pub struct RootDirectory {
     dir: OwnedFd,
     kernel_resolves: AtomicBool,
-    recall: CacheProbe,
+    recall: CachedLookupProbe,
 }
 
 impl RootDirectory {
@@ -64,7 +64,7 @@ impl RootDirectory {
         let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC;
         let dir = openat(CWD, path, flags, Mode::empty())?;
         let kernel_resolves = AtomicBool::new(resolution == PathResolution::Kernel);
-        Ok(RootDirectory { dir, kernel_resolves, recall: CacheProbe::default() })
+        Ok(RootDirectory { dir, kernel_resolves, recall: CachedLookupProbe::default() })
     }
 
     /// Returns the directory itself.

@@ -20,18 +20,18 @@ use crate::signal::after_signal;
 
 /// Whether a call waits for the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum WaitMode {
+pub enum SocketBlockingMode {
     /// Waits until something arrives, or the socket's time limit passes.
     Yes,
     /// Does not wait: `WOULDBLOCK` if nothing has arrived.
     No,
 }
 
-impl WaitMode {
+impl SocketBlockingMode {
     fn flags(self) -> RecvFlags {
         match self {
-            WaitMode::Yes => RecvFlags::empty(),
-            WaitMode::No => RecvFlags::DONTWAIT,
+            SocketBlockingMode::Yes => RecvFlags::empty(),
+            SocketBlockingMode::No => RecvFlags::DONTWAIT,
         }
     }
 }
@@ -77,7 +77,7 @@ fn send_parts(socket: impl AsFd, parts: &[IoSlice<'_>], descriptor: Option<Borro
 
 /// Receives the bytes that have arrived, up to the length of `buffer`; returns 0 at the end of the stream. Passed
 /// descriptors are closed. Errors: as [`send_all`]. Cost: one `recv`.
-pub fn receive(socket: impl AsFd, buffer: &mut [u8], wait: WaitMode) -> Result<usize> {
+pub fn receive(socket: impl AsFd, buffer: &mut [u8], wait: SocketBlockingMode) -> Result<usize> {
     loop {
         match recv(&socket, &mut *buffer, wait.flags()) {
             Err(Errno::INTR) => after_signal()?,
@@ -90,7 +90,7 @@ pub fn receive(socket: impl AsFd, buffer: &mut [u8], wait: WaitMode) -> Result<u
 pub fn receive_with_descriptor(
     socket: impl AsFd,
     buffer: &mut [u8],
-    wait: WaitMode,
+    wait: SocketBlockingMode,
 ) -> Result<(usize, Option<OwnedFd>)> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     loop {
@@ -275,15 +275,16 @@ mod tests {
         let file = std::fs::File::open("/proc/self/comm").unwrap();
         send_all(&one, b"head", b"body", Some(file.as_fd())).unwrap();
         let mut buffer = [0; 16];
-        let (count, descriptor) = receive_with_descriptor(&other, &mut buffer, WaitMode::Yes).unwrap();
+        let (count, descriptor) =
+            receive_with_descriptor(&other, &mut buffer, SocketBlockingMode::Yes).unwrap();
         assert_eq!(&buffer[..count], b"headbody");
         let (mut sent, mut passed) = (String::new(), String::new());
         std::fs::File::from(descriptor.unwrap()).read_to_string(&mut passed).unwrap();
         { file }.read_to_string(&mut sent).unwrap();
         assert!(passed.is_empty() != sent.is_empty(), "both read one open file: {passed:?} {sent:?}");
-        assert_eq!(receive(&other, &mut buffer, WaitMode::No), Err(Errno::WOULDBLOCK));
+        assert_eq!(receive(&other, &mut buffer, SocketBlockingMode::No), Err(Errno::WOULDBLOCK));
         drop(one);
-        assert_eq!(receive_with_descriptor(&other, &mut buffer, WaitMode::Yes).unwrap().0, 0);
+        assert_eq!(receive_with_descriptor(&other, &mut buffer, SocketBlockingMode::Yes).unwrap().0, 0);
         assert_eq!(send_all(&other, b"x", b"", None), Err(Errno::PIPE));
     }
 

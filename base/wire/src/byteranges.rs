@@ -1,6 +1,6 @@
 //! Several ranges of one object in one response: `Range` with a list, and `multipart/byteranges` (RFC 9110 sections
-//! 14.2 and 14.6), which S3 itself does not support. This module works on text, without sockets. [`MultipartParser`] is
-//! the client's side: it parses such a body as it arrives, in pieces of any size.
+//! 14.2 and 14.6), which S3 itself does not support. This module works on text, without sockets. [`ByterangesParser`]
+//! is the client's side: it parses such a body as it arrives, in pieces of any size.
 
 use std::fmt;
 use std::ops::Range;
@@ -21,7 +21,7 @@ pub fn parse_ranges(text: &str) -> Option<Vec<ByteRange>> {
 }
 
 /// The text around the parts' content in a `multipart/byteranges` body.
-pub struct MultipartFraming<'a> {
+pub struct ByterangesFraming<'a> {
     /// The boundary between the parts; it must not occur in them.
     pub boundary: &'a str,
     /// The content type of the whole object.
@@ -30,7 +30,7 @@ pub struct MultipartFraming<'a> {
     pub size: u64,
 }
 
-impl MultipartFraming<'_> {
+impl ByterangesFraming<'_> {
     /// The `Content-Type` of the response.
     pub fn media_type(&self) -> String {
         format!("multipart/byteranges; boundary={}", self.boundary)
@@ -38,7 +38,7 @@ impl MultipartFraming<'_> {
 
     /// The text before the bytes of `range`, which must not be empty.
     pub fn before(&self, range: &Range<u64>) -> String {
-        let MultipartFraming { boundary, content_type, size } = self;
+        let ByterangesFraming { boundary, content_type, size } = self;
         let (first, last) = (range.start, range.end - 1);
         format!(
             "\r\n--{boundary}\r\ncontent-type: {content_type}\r\ncontent-range: bytes {first}-{last}/{size}\r\n\r\n"
@@ -89,10 +89,10 @@ fn parameter_value(text: &str) -> Option<(String, &str)> {
 /// Parses a `multipart/byteranges` body. Lines may end with CR LF or with LF alone; a preamble and an epilogue are
 /// skipped. Holds at most one line of a part's head.
 #[derive(Debug)]
-pub struct MultipartParser {
+pub struct ByterangesParser {
     /// The boundary with its two hyphens.
     delimiter: Vec<u8>,
-    state: MultipartState,
+    state: ByterangesParserState,
     /// The beginning of an incomplete line.
     line: Vec<u8>,
     /// The number of bytes since the last content.
@@ -104,7 +104,7 @@ pub struct MultipartParser {
 }
 
 #[derive(Debug)]
-enum MultipartState {
+enum ByterangesParserState {
     /// Before the first delimiter of the body.
     Preamble,
     /// In a part's head, with the value of its `Content-Range`.
@@ -120,7 +120,7 @@ enum MultipartState {
 
 /// The element at the beginning of the given bytes.
 #[derive(Debug, PartialEq, Eq)]
-pub enum MultipartStep {
+pub enum ByterangesParserStep {
     /// Bytes that the caller must skip.
     Skip(usize),
     /// The end of a part's head, which must be skipped; then the range of the object that follows, and the object's
@@ -132,14 +132,14 @@ pub enum MultipartStep {
     End(usize),
 }
 
-impl MultipartStep {
+impl ByterangesParserStep {
     /// Returns the length of the step in bytes.
     pub fn len(&self) -> usize {
         match self {
-            MultipartStep::Skip(count)
-            | MultipartStep::Part(count, ..)
-            | MultipartStep::Data(count)
-            | MultipartStep::End(count) => *count,
+            ByterangesParserStep::Skip(count)
+            | ByterangesParserStep::Part(count, ..)
+            | ByterangesParserStep::Data(count)
+            | ByterangesParserStep::End(count) => *count,
         }
     }
 
@@ -151,38 +151,38 @@ impl MultipartStep {
 
 /// The reason why a body is not valid `multipart/byteranges`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct MalformedMultipart(&'static str);
+pub struct MalformedByteranges(&'static str);
 
-impl fmt::Display for MalformedMultipart {
+impl fmt::Display for MalformedByteranges {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.0)
     }
 }
 
-impl std::error::Error for MalformedMultipart {}
+impl std::error::Error for MalformedByteranges {}
 
-impl MultipartParser {
+impl ByterangesParser {
     /// Creates a parser for a body with this boundary; see [`boundary_of`].
     pub fn new(boundary: &str) -> Self {
         let delimiter = [b"--", boundary.as_bytes()].concat();
-        let (state, line) = (MultipartState::Preamble, Vec::new());
-        MultipartParser { delimiter, state, line, between_bytes: 0, form_bytes: None, line_break: b"\r\n" }
+        let (state, line) = (ByterangesParserState::Preamble, Vec::new());
+        ByterangesParser { delimiter, state, line, between_bytes: 0, form_bytes: None, line_break: b"\r\n" }
     }
 
     /// Returns the number of content bytes that come next without interruption.
     pub fn data_left(&self) -> u64 {
-        if let MultipartState::Data(left) = self.state { left } else { 0 }
+        if let ByterangesParserState::Data(left) = self.state { left } else { 0 }
     }
 
     /// Returns whether the last part has ended; a body that ends before that is truncated.
     pub fn has_ended(&self) -> bool {
-        matches!(self.state, MultipartState::Done)
+        matches!(self.state, ByterangesParserState::Done)
     }
 
-    /// Returns whether a part's content was received, but not yet the delimiter after it. If the body is malformed at this
-    /// point, the length in the part's head is wrong, and the content received for it cannot be used.
+    /// Returns whether a part's content was received, but not yet the delimiter after it. If the body is malformed at
+    /// this point, the length in the part's head is wrong, and the content received for it cannot be used.
     pub fn is_content_unconfirmed(&self) -> bool {
-        matches!(self.state, MultipartState::AfterData | MultipartState::Delimiter)
+        matches!(self.state, ByterangesParserState::AfterData | ByterangesParserState::Delimiter)
     }
 
     /// Returns the number of bytes between the current content and the content of `next`, which must not be empty, if
@@ -191,35 +191,38 @@ impl MultipartParser {
         self.form_bytes.map(|form| form + digits_of(next))
     }
 
-    /// Counts bytes of content that the caller consumed itself, up to [`MultipartParser::data_left`].
+    /// Counts bytes of content that the caller consumed itself, up to [`ByterangesParser::data_left`].
     pub fn passed(&mut self, count: u64) {
-        if let MultipartState::Data(left) = self.state {
-            self.state =
-                if count >= left { MultipartState::AfterData } else { MultipartState::Data(left - count) };
+        if let ByterangesParserState::Data(left) = self.state {
+            self.state = if count >= left {
+                ByterangesParserState::AfterData
+            } else {
+                ByterangesParserState::Data(left - count)
+            };
         }
     }
 
     /// Parses the beginning of `bytes`; the caller drops the bytes of the step before it passes the next ones. A step
     /// has at least one byte if `bytes` has any. Errors: a malformed body.
-    pub fn step(&mut self, bytes: &[u8]) -> Result<MultipartStep, MalformedMultipart> {
+    pub fn step(&mut self, bytes: &[u8]) -> Result<ByterangesParserStep, MalformedByteranges> {
         match self.state {
-            MultipartState::Done => Ok(MultipartStep::End(bytes.len())),
-            MultipartState::Data(left) => {
+            ByterangesParserState::Done => Ok(ByterangesParserStep::End(bytes.len())),
+            ByterangesParserState::Data(left) => {
                 let count = left.min(bytes.len() as u64);
                 self.passed(count);
-                Ok(MultipartStep::Data(count as usize))
+                Ok(ByterangesParserStep::Data(count as usize))
             }
             _ => self.between(bytes),
         }
     }
 
     /// Consumes one line, or the beginning of one.
-    fn between(&mut self, bytes: &[u8]) -> Result<MultipartStep, MalformedMultipart> {
+    fn between(&mut self, bytes: &[u8]) -> Result<ByterangesParserStep, MalformedByteranges> {
         let end = memchr::memchr(b'\n', bytes).map(|at| at + 1);
         let taken = &bytes[..end.unwrap_or(bytes.len())];
         self.between_bytes += taken.len();
         if self.between_bytes > BETWEEN_BYTES_MAX {
-            return Err(MalformedMultipart("8 KiB without a part's content"));
+            return Err(MalformedByteranges("8 KiB without a part's content"));
         }
         if self.line.is_empty() && end.is_some() {
             return self.line_ended(taken, taken.len());
@@ -227,7 +230,7 @@ impl MultipartParser {
         self.line.extend_from_slice(taken);
         // A body may end right after its last delimiter, without a line break.
         if end.is_none() && !self.is_last_delimiter(&self.line) {
-            return Ok(MultipartStep::Skip(taken.len()));
+            return Ok(ByterangesParserStep::Skip(taken.len()));
         }
         let mut line = std::mem::take(&mut self.line);
         let step = self.line_ended(&line, taken.len());
@@ -239,56 +242,61 @@ impl MultipartParser {
     /// Returns whether `line` closes the body; not checked within a part's head.
     fn is_last_delimiter(&self, line: &[u8]) -> bool {
         let rest = line.strip_prefix(&self.delimiter[..]);
-        let may_end = matches!(self.state, MultipartState::Preamble | MultipartState::Delimiter);
+        let may_end =
+            matches!(self.state, ByterangesParserState::Preamble | ByterangesParserState::Delimiter);
         may_end && rest.is_some_and(|rest| rest.starts_with(b"--"))
     }
 
-    fn line_ended(&mut self, line: &[u8], taken: usize) -> Result<MultipartStep, MalformedMultipart> {
+    fn line_ended(&mut self, line: &[u8], taken: usize) -> Result<ByterangesParserStep, MalformedByteranges> {
         let text = line.trim_ascii_end();
-        if let MultipartState::Head(found) = &mut self.state {
+        if let ByterangesParserState::Head(found) = &mut self.state {
             if text.is_empty() {
                 let (range, size) =
-                    found.take().ok_or(MalformedMultipart("a part without a Content-Range"))?;
-                self.state = MultipartState::Data(range.end - range.start);
+                    found.take().ok_or(MalformedByteranges("a part without a Content-Range"))?;
+                self.state = ByterangesParserState::Data(range.end - range.start);
                 self.form_bytes = self.between_bytes.checked_sub(digits_of(&range));
                 self.between_bytes = 0;
                 self.line_break = if line.ends_with(b"\r\n") { b"\r\n" } else { b"\n" };
-                return Ok(MultipartStep::Part(taken, range, size));
+                return Ok(ByterangesParserStep::Part(taken, range, size));
             }
             if let Some(value) = content_range(text) {
                 *found = Some(
-                    parse_content_range(value).ok_or(MalformedMultipart("a Content-Range that is none"))?,
+                    parse_content_range(value).ok_or(MalformedByteranges("a Content-Range that is none"))?,
                 );
             }
-            return Ok(MultipartStep::Skip(taken));
+            return Ok(ByterangesParserStep::Skip(taken));
         }
-        if matches!(self.state, MultipartState::AfterData) {
+        if matches!(self.state, ByterangesParserState::AfterData) {
             return self.content_ended(line, taken);
         }
         if self.is_last_delimiter(line) {
-            self.state = MultipartState::Done;
-            return Ok(MultipartStep::End(taken));
+            self.state = ByterangesParserState::Done;
+            return Ok(ByterangesParserStep::End(taken));
         }
         if text == self.delimiter {
-            if matches!(self.state, MultipartState::Preamble) && self.between_bytes == taken {
+            if matches!(self.state, ByterangesParserState::Preamble) && self.between_bytes == taken {
                 // A body may begin with the delimiter; a line break precedes all others.
                 self.between_bytes += line.len() - text.len();
             }
-            self.state = MultipartState::Head(None);
-        } else if matches!(self.state, MultipartState::Delimiter) {
-            return Err(MalformedMultipart("a part that is longer than its Content-Range"));
+            self.state = ByterangesParserState::Head(None);
+        } else if matches!(self.state, ByterangesParserState::Delimiter) {
+            return Err(MalformedByteranges("a part that is longer than its Content-Range"));
         }
-        Ok(MultipartStep::Skip(taken))
+        Ok(ByterangesParserStep::Skip(taken))
     }
 
     /// A content ends with the line break of its delimiter (RFC 2046 section 5.1.1). If the content were a byte too
     /// short, part of that line break would have been counted as content.
-    fn content_ended(&mut self, line: &[u8], taken: usize) -> Result<MultipartStep, MalformedMultipart> {
+    fn content_ended(
+        &mut self,
+        line: &[u8],
+        taken: usize,
+    ) -> Result<ByterangesParserStep, MalformedByteranges> {
         if line != self.line_break {
-            return Err(MalformedMultipart("a part that is not as long as its Content-Range"));
+            return Err(MalformedByteranges("a part that is not as long as its Content-Range"));
         }
-        self.state = MultipartState::Delimiter;
-        Ok(MultipartStep::Skip(taken))
+        self.state = ByterangesParserState::Delimiter;
+        Ok(ByterangesParserStep::Skip(taken))
     }
 }
 
@@ -309,7 +317,7 @@ fn content_range(line: &[u8]) -> Option<&str> {
 mod tests {
     use proptest::prelude::*;
 
-    use super::{MultipartFraming, *};
+    use super::{ByterangesFraming, *};
 
     #[test]
     fn lists_of_ranges() {
@@ -329,15 +337,17 @@ mod tests {
 
     /// Returns the ranges and contents in a body that arrives in these pieces.
     fn read<'a>(boundary: &str, pieces: impl IntoIterator<Item = &'a [u8]>) -> Option<Found> {
-        let (mut parts, mut found) = (MultipartParser::new(boundary), Found::new());
+        let (mut parts, mut found) = (ByterangesParser::new(boundary), Found::new());
         for mut piece in pieces {
             while !piece.is_empty() {
                 let step = parts.step(piece).ok()?;
                 assert!(!step.is_empty());
                 match &step {
-                    MultipartStep::Part(_, range, _) => found.push((range.clone(), Vec::new())),
-                    MultipartStep::Data(count) => found.last_mut()?.1.extend_from_slice(&piece[..*count]),
-                    MultipartStep::Skip(_) | MultipartStep::End(_) => {}
+                    ByterangesParserStep::Part(_, range, _) => found.push((range.clone(), Vec::new())),
+                    ByterangesParserStep::Data(count) => {
+                        found.last_mut()?.1.extend_from_slice(&piece[..*count])
+                    }
+                    ByterangesParserStep::Skip(_) | ByterangesParserStep::End(_) => {}
                 }
                 piece = &piece[step.len()..];
             }
@@ -350,7 +360,7 @@ mod tests {
     }
 
     fn body_of(contents: &Found) -> Vec<u8> {
-        let frame = MultipartFraming { boundary: "b0undary", content_type: "text/plain", size: 100 };
+        let frame = ByterangesFraming { boundary: "b0undary", content_type: "text/plain", size: 100 };
         assert_eq!(boundary_of(&frame.media_type()).as_deref(), Some("b0undary"));
         let mut body = Vec::new();
         for (range, content) in contents {
@@ -374,11 +384,11 @@ mod tests {
 
     #[test]
     fn heads_that_are_written_alike_are_foreseen() {
-        let frame = MultipartFraming { boundary: "b", content_type: "text/plain", size: 2000 };
+        let frame = ByterangesFraming { boundary: "b", content_type: "text/plain", size: 2000 };
         let ranges = [7..8, 0..1, 9..10, 9..11, 10..100, 999..1001, 1000..1999];
         // A body may begin with or without a line break.
         for skipped in [0, 2] {
-            let mut parts = MultipartParser::new("b");
+            let mut parts = ByterangesParser::new("b");
             assert_eq!(parts.bytes_before(&ranges[0]), None);
             for (before, range) in ranges.iter().enumerate() {
                 let head = frame.before(range);

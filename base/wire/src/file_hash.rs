@@ -9,7 +9,7 @@ use sha2::Digest as _;
 
 /// The hash function of a digest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum HashKind {
+pub enum FileHashAlgorithm {
     /// Adler-32 (RFC 1950 section 8.2), used by grid storage: detects most accidental changes.
     Adler32,
     /// MD5: detects accidental changes.
@@ -24,7 +24,7 @@ pub enum HashKind {
     Sha512,
 }
 
-impl HashKind {
+impl FileHashAlgorithm {
     /// All kinds, the strongest last.
     pub const ALL: [Self; 6] =
         [Self::Adler32, Self::Md5, Self::Sha1, Self::Sha256, Self::Sha384, Self::Sha512];
@@ -65,17 +65,17 @@ impl HashKind {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileHash {
     /// The hash function.
-    pub kind: HashKind,
-    /// The value in lower-case hexadecimal, which has twice [`HashKind::len_bytes`] digits.
+    pub kind: FileHashAlgorithm,
+    /// The value in lower-case hexadecimal, which has twice [`FileHashAlgorithm::len_bytes`] digits.
     pub hex: String,
 }
 
 impl FileHash {
     /// Parses hexadecimal digits of any case. Returns `None` if they are not a value of that kind; adler32 may lack
     /// leading zeros, because some servers omit them.
-    pub fn from_hex(kind: HashKind, text: &str) -> Option<Self> {
+    pub fn from_hex(kind: FileHashAlgorithm, text: &str) -> Option<Self> {
         let mut hex = text.trim().to_ascii_lowercase();
-        if kind == HashKind::Adler32 && (1..8).contains(&hex.len()) {
+        if kind == FileHashAlgorithm::Adler32 && (1..8).contains(&hex.len()) {
             hex.insert_str(0, &"0".repeat(8 - hex.len()));
         }
         let is_whole = hex.len() == 2 * kind.len_bytes() && hex.bytes().all(|b| b.is_ascii_hexdigit());
@@ -84,8 +84,8 @@ impl FileHash {
 
     /// Parses the value of a `Digest` header (RFC 3230), which is base64, except for adler32, whose value is
     /// hexadecimal.
-    pub fn from_digest_header(kind: HashKind, text: &str) -> Option<Self> {
-        if kind == HashKind::Adler32 {
+    pub fn from_digest_header(kind: FileHashAlgorithm, text: &str) -> Option<Self> {
+        if kind == FileHashAlgorithm::Adler32 {
             return Self::from_hex(kind, text);
         }
         let bytes = BASE64.decode(text.trim()).ok()?;
@@ -93,17 +93,17 @@ impl FileHash {
     }
 
     /// Computes the digest of `data`.
-    pub fn of(kind: HashKind, data: &[u8]) -> Self {
-        let mut running = RunningHash::new(kind);
+    pub fn of(kind: FileHashAlgorithm, data: &[u8]) -> Self {
+        let mut running = FileHasher::new(kind);
         running.update(data);
         running.finish()
     }
 }
 
 /// A digest that is being computed.
-pub struct RunningHash(HashState);
+pub struct FileHasher(FileHasherState);
 
-enum HashState {
+enum FileHasherState {
     Adler32(u32, u32),
     Md5(fast_md5::Md5),
     Sha1(sha1::Sha1),
@@ -112,40 +112,42 @@ enum HashState {
     Sha512(sha2::Sha512),
 }
 
-impl RunningHash {
+impl FileHasher {
     /// Creates a digest to which no bytes have been added yet.
-    pub fn new(kind: HashKind) -> Self {
-        RunningHash(match kind {
-            HashKind::Adler32 => HashState::Adler32(1, 0),
-            HashKind::Md5 => HashState::Md5(fast_md5::Md5::new()),
-            HashKind::Sha1 => HashState::Sha1(sha1::Sha1::new()),
-            HashKind::Sha256 => HashState::Sha256(sha2::Sha256::new()),
-            HashKind::Sha384 => HashState::Sha384(sha2::Sha384::new()),
-            HashKind::Sha512 => HashState::Sha512(sha2::Sha512::new()),
+    pub fn new(kind: FileHashAlgorithm) -> Self {
+        FileHasher(match kind {
+            FileHashAlgorithm::Adler32 => FileHasherState::Adler32(1, 0),
+            FileHashAlgorithm::Md5 => FileHasherState::Md5(fast_md5::Md5::new()),
+            FileHashAlgorithm::Sha1 => FileHasherState::Sha1(sha1::Sha1::new()),
+            FileHashAlgorithm::Sha256 => FileHasherState::Sha256(sha2::Sha256::new()),
+            FileHashAlgorithm::Sha384 => FileHasherState::Sha384(sha2::Sha384::new()),
+            FileHashAlgorithm::Sha512 => FileHasherState::Sha512(sha2::Sha512::new()),
         })
     }
 
     /// Adds the next bytes.
     pub fn update(&mut self, data: &[u8]) {
         match &mut self.0 {
-            HashState::Adler32(low, high) => adler32(low, high, data),
-            HashState::Md5(md5) => md5.update(data),
-            HashState::Sha1(sha) => sha.update(data),
-            HashState::Sha256(sha) => sha.update(data),
-            HashState::Sha384(sha) => sha.update(data),
-            HashState::Sha512(sha) => sha.update(data),
+            FileHasherState::Adler32(low, high) => adler32(low, high, data),
+            FileHasherState::Md5(md5) => md5.update(data),
+            FileHasherState::Sha1(sha) => sha.update(data),
+            FileHasherState::Sha256(sha) => sha.update(data),
+            FileHasherState::Sha384(sha) => sha.update(data),
+            FileHasherState::Sha512(sha) => sha.update(data),
         }
     }
 
     /// Returns the digest of all bytes that were added.
     pub fn finish(self) -> FileHash {
         let (kind, hex) = match self.0 {
-            HashState::Adler32(low, high) => (HashKind::Adler32, hex(&(high << 16 | low).to_be_bytes())),
-            HashState::Md5(md5) => (HashKind::Md5, hex(&md5.finalize())),
-            HashState::Sha1(sha) => (HashKind::Sha1, hex(&sha.finalize())),
-            HashState::Sha256(sha) => (HashKind::Sha256, hex(&sha.finalize())),
-            HashState::Sha384(sha) => (HashKind::Sha384, hex(&sha.finalize())),
-            HashState::Sha512(sha) => (HashKind::Sha512, hex(&sha.finalize())),
+            FileHasherState::Adler32(low, high) => {
+                (FileHashAlgorithm::Adler32, hex(&(high << 16 | low).to_be_bytes()))
+            }
+            FileHasherState::Md5(md5) => (FileHashAlgorithm::Md5, hex(&md5.finalize())),
+            FileHasherState::Sha1(sha) => (FileHashAlgorithm::Sha1, hex(&sha.finalize())),
+            FileHasherState::Sha256(sha) => (FileHashAlgorithm::Sha256, hex(&sha.finalize())),
+            FileHasherState::Sha384(sha) => (FileHashAlgorithm::Sha384, hex(&sha.finalize())),
+            FileHasherState::Sha512(sha) => (FileHashAlgorithm::Sha512, hex(&sha.finalize())),
         };
         FileHash { kind, hex }
     }
@@ -183,19 +185,19 @@ mod tests {
     #[test]
     fn known_values() {
         let of = |kind| FileHash::of(kind, b"abc").hex;
-        assert_eq!(of(HashKind::Md5), "900150983cd24fb0d6963f7d28e17f72");
-        assert_eq!(of(HashKind::Sha1), "a9993e364706816aba3e25717850c26c9cd0d89d");
-        assert!(of(HashKind::Sha256).starts_with("ba7816bf8f01cfea414140de5dae2223"));
-        assert!(of(HashKind::Sha384).starts_with("cb00753f45a35e8bb5a03d699ac65007"));
-        assert!(of(HashKind::Sha512).starts_with("ddaf35a193617abacc417349ae204131"));
-        assert_eq!(FileHash::of(HashKind::Adler32, b"Wikipedia").hex, "11e60398");
+        assert_eq!(of(FileHashAlgorithm::Md5), "900150983cd24fb0d6963f7d28e17f72");
+        assert_eq!(of(FileHashAlgorithm::Sha1), "a9993e364706816aba3e25717850c26c9cd0d89d");
+        assert!(of(FileHashAlgorithm::Sha256).starts_with("ba7816bf8f01cfea414140de5dae2223"));
+        assert!(of(FileHashAlgorithm::Sha384).starts_with("cb00753f45a35e8bb5a03d699ac65007"));
+        assert!(of(FileHashAlgorithm::Sha512).starts_with("ddaf35a193617abacc417349ae204131"));
+        assert_eq!(FileHash::of(FileHashAlgorithm::Adler32, b"Wikipedia").hex, "11e60398");
     }
 
     #[test]
     fn pieces_give_the_digest_of_the_whole() {
         let data: Vec<u8> = (0..40_000_u32).map(|n| (n * 7 % 251) as u8 | 0x80).collect();
-        for kind in HashKind::ALL {
-            let mut running = RunningHash::new(kind);
+        for kind in FileHashAlgorithm::ALL {
+            let mut running = FileHasher::new(kind);
             data.chunks(1_713).for_each(|piece| running.update(piece));
             assert_eq!(running.finish(), FileHash::of(kind, &data), "{kind:?}");
             assert_eq!(FileHash::of(kind, b"").hex.len(), 2 * kind.len_bytes());
@@ -205,21 +207,21 @@ mod tests {
     #[test]
     fn names_and_values_as_they_are_written() {
         for (name, kind) in [
-            ("sha-256", HashKind::Sha256),
-            ("SHA256", HashKind::Sha256),
-            ("sha", HashKind::Sha1),
-            ("sha1", HashKind::Sha1),
-            ("ADLER32", HashKind::Adler32),
-            ("md5", HashKind::Md5),
+            ("sha-256", FileHashAlgorithm::Sha256),
+            ("SHA256", FileHashAlgorithm::Sha256),
+            ("sha", FileHashAlgorithm::Sha1),
+            ("sha1", FileHashAlgorithm::Sha1),
+            ("ADLER32", FileHashAlgorithm::Adler32),
+            ("md5", FileHashAlgorithm::Md5),
         ] {
-            assert_eq!(HashKind::from_name(name), Some(kind), "{name}");
+            assert_eq!(FileHashAlgorithm::from_name(name), Some(kind), "{name}");
         }
-        assert_eq!(HashKind::from_name("crc32"), None);
+        assert_eq!(FileHashAlgorithm::from_name("crc32"), None);
         let read = |kind, text| FileHash::from_hex(kind, text).map(|hash| hash.hex);
-        assert_eq!(read(HashKind::Adler32, " 1E60398 ").as_deref(), Some("01e60398"));
-        assert_eq!(read(HashKind::Md5, "90"), None);
-        assert_eq!(read(HashKind::Adler32, "xyzw"), None);
-        let header = FileHash::from_digest_header(HashKind::Md5, "kAFQmDzST7DWlj99KOF/cg==");
-        assert_eq!(header, Some(FileHash::of(HashKind::Md5, b"abc")));
+        assert_eq!(read(FileHashAlgorithm::Adler32, " 1E60398 ").as_deref(), Some("01e60398"));
+        assert_eq!(read(FileHashAlgorithm::Md5, "90"), None);
+        assert_eq!(read(FileHashAlgorithm::Adler32, "xyzw"), None);
+        let header = FileHash::from_digest_header(FileHashAlgorithm::Md5, "kAFQmDzST7DWlj99KOF/cg==");
+        assert_eq!(header, Some(FileHash::of(FileHashAlgorithm::Md5, b"abc")));
     }
 }

@@ -55,7 +55,7 @@ pub struct FormField {
 
 /// The part of a form before the content of its file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FormStart {
+pub struct UploadFormFields {
     /// The fields, in the order of the form. A name may occur several times.
     pub fields: Vec<FormField>,
     /// The file name that the browser sent; empty if it sent none.
@@ -71,12 +71,12 @@ pub struct FormReader {
     at: usize,
     /// The offset from which to search for the end of that item.
     searched: usize,
-    item: FormItem,
+    item: FormReaderState,
     fields: Vec<FormField>,
 }
 
 /// What the reader expects next.
-enum FormItem {
+enum FormReaderState {
     /// The first boundary.
     Start,
     /// The head of a part.
@@ -96,7 +96,7 @@ impl FormReader {
             buffer: b"\r\n".to_vec(),
             at: 0,
             searched: 0,
-            item: FormItem::Start,
+            item: FormReaderState::Start,
             fields: Vec::new(),
         }
     }
@@ -104,14 +104,14 @@ impl FormReader {
     /// Reads the next bytes. Once the start of the form is complete, returns it with the number of these bytes that
     /// belong to it; the content of the file comes after them. Do not call it again after that, or after an error.
     /// Errors: `Malformed`, `FieldsTooLarge`, `NoFile`.
-    pub fn read(&mut self, bytes: &[u8]) -> Result<Option<(FormStart, usize)>> {
+    pub fn read(&mut self, bytes: &[u8]) -> Result<Option<(UploadFormFields, usize)>> {
         let before = self.buffer.len();
         let taken = bytes.len().min(FIELDS_BYTES_MAX - before);
         self.buffer.extend_from_slice(&bytes[..taken]);
         while self.step()? {
-            if let FormItem::File(file_name) = &mut self.item {
+            if let FormReaderState::File(file_name) = &mut self.item {
                 let file_name = std::mem::take(file_name);
-                let start = FormStart { fields: std::mem::take(&mut self.fields), file_name };
+                let start = UploadFormFields { fields: std::mem::take(&mut self.fields), file_name };
                 return Ok(Some((start, self.at - before)));
             }
         }
@@ -124,15 +124,18 @@ impl FormReader {
     /// Reads one item; returns false if it is not complete yet.
     fn step(&mut self) -> Result<bool> {
         match &self.item {
-            FormItem::Head => {
+            FormReaderState::Head => {
                 let Some(end) = self.find(b"\r\n\r\n") else { return Ok(false) };
                 let (name, file_name) = read_head(&self.buffer[self.at..end])?;
                 let is_file = name == FILE;
-                self.go_on(end + 4, if is_file { FormItem::File(file_name) } else { FormItem::Value(name) });
+                self.go_on(
+                    end + 4,
+                    if is_file { FormReaderState::File(file_name) } else { FormReaderState::Value(name) },
+                );
                 Ok(true)
             }
-            FormItem::Start | FormItem::Value(_) => self.step_value(),
-            FormItem::File(_) => Ok(false),
+            FormReaderState::Start | FormReaderState::Value(_) => self.step_value(),
+            FormReaderState::File(_) => Ok(false),
         }
     }
 
@@ -148,8 +151,8 @@ impl FormReader {
         if line.is_last() {
             return Err(FormError::NoFile);
         }
-        match std::mem::replace(&mut self.item, FormItem::Head) {
-            FormItem::Value(name) => {
+        match std::mem::replace(&mut self.item, FormReaderState::Head) {
+            FormReaderState::Value(name) => {
                 let value = String::from_utf8(self.buffer[self.at..end].to_vec());
                 let value = value.map_err(|_| FormError::Malformed("the value of a field is not UTF-8"))?;
                 self.fields.push(FormField { name, value });
@@ -158,7 +161,7 @@ impl FormReader {
             _ if end <= 2 => {}
             _ => return Err(FormError::Malformed("the body does not begin with its boundary")),
         }
-        self.go_on(after, FormItem::Head);
+        self.go_on(after, FormReaderState::Head);
         Ok(true)
     }
 
@@ -170,7 +173,7 @@ impl FormReader {
         found
     }
 
-    fn go_on(&mut self, at: usize, item: FormItem) {
+    fn go_on(&mut self, at: usize, item: FormReaderState) {
         (self.at, self.searched, self.item) = (at, at, item);
     }
 }
@@ -314,7 +317,7 @@ impl BoundaryLine {
 
 /// Finds the end of a file, whose content arrives in pieces of any size. It stores no content: it only counts the bytes
 /// that may be the beginning of the boundary, because their values are known.
-pub struct FileReader {
+pub struct FormFileScanner {
     delimiter: Vec<u8>,
     /// The number of bytes at the end of the previous piece that match the beginning of the delimiter.
     matched: usize,
@@ -324,17 +327,17 @@ pub struct FileReader {
 
 /// The content of a file in one piece of a form.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FilePiece {
-    /// The number of bytes of [`FileReader::held`] that turned out to be content and precede this piece.
+pub struct FormFileChunk {
+    /// The number of bytes of [`FormFileScanner::held`] that turned out to be content and precede this piece.
     pub held: usize,
     /// The part of the piece that is content.
     pub content: Range<usize>,
 }
 
-impl FileReader {
+impl FormFileScanner {
     /// Creates a reader for a file in a form with this boundary.
     pub fn new(boundary: &str) -> Self {
-        FileReader { delimiter: delimiter(boundary), matched: 0, line: None }
+        FormFileScanner { delimiter: delimiter(boundary), matched: 0, line: None }
     }
 
     /// Returns the bytes that follow the file's content: the delimiter. If a piece ends with the beginning of these
@@ -349,10 +352,10 @@ impl FileReader {
     }
 
     /// Finds the content in the next bytes. There is none after the end of the file. Errors: `Malformed`.
-    pub fn read(&mut self, bytes: &[u8]) -> Result<FilePiece> {
+    pub fn read(&mut self, bytes: &[u8]) -> Result<FormFileChunk> {
         if self.line.is_some() {
             self.read_line(bytes)?;
-            return Ok(FilePiece { held: 0, content: 0..0 });
+            return Ok(FormFileChunk { held: 0, content: 0..0 });
         }
         let (mut held, mut at) = (0, 0);
         if self.matched > 0 {
@@ -363,7 +366,7 @@ impl FileReader {
             }
             if common == bytes.len() {
                 self.matched += common;
-                return Ok(FilePiece { held: 0, content: 0..0 });
+                return Ok(FormFileChunk { held: 0, content: 0..0 });
             }
             // A delimiter has a carriage return only as its first byte, so no other delimiter can begin within it.
             held = std::mem::take(&mut self.matched);
@@ -377,13 +380,13 @@ impl FileReader {
         let end = (tail..bytes.len()).find(|from| self.delimiter.starts_with(&bytes[*from..]));
         let end = end.unwrap_or(bytes.len());
         self.matched = bytes.len() - end;
-        Ok(FilePiece { held, content: 0..end })
+        Ok(FormFileChunk { held, content: 0..end })
     }
 
-    fn end(&mut self, held: usize, content: Range<usize>, after: &[u8]) -> Result<FilePiece> {
+    fn end(&mut self, held: usize, content: Range<usize>, after: &[u8]) -> Result<FormFileChunk> {
         self.line = Some(BoundaryLine::default());
         self.read_line(after)?;
-        Ok(FilePiece { held, content })
+        Ok(FormFileChunk { held, content })
     }
 
     fn read_line(&mut self, bytes: &[u8]) -> Result<()> {

@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use fordway_store::Tags;
 
 use crate::date::parse_iso8601;
-use crate::s3_xml::{ResponseDocument, for_each_element};
+use crate::s3_xml::{ResponseDocumentBuilder, for_each_element};
 
 /// The maximum number of rules of a bucket (S3's limit).
 const RULES_MAX: usize = 1000;
@@ -56,11 +56,11 @@ pub struct RuleFilter {
     /// The size below which objects must be, in bytes.
     pub smaller_than: Option<u64>,
     /// The form in which the document states the filter.
-    form: FilterForm,
+    form: RuleFilterSyntax,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum FilterForm {
+enum RuleFilterSyntax {
     /// `Prefix` in the rule itself, as before `Filter` existed.
     #[default]
     Prefix,
@@ -167,7 +167,7 @@ impl LifecycleRule {
 
 /// A rule as a document states it.
 #[derive(Default)]
-struct RuleElements {
+struct RawLifecycleRule {
     id: Option<String>,
     status: Option<String>,
     prefix: Option<String>,
@@ -186,7 +186,7 @@ struct RuleElements {
     has_abort: bool,
 }
 
-impl RuleElements {
+impl RawLifecycleRule {
     fn take(&mut self, path: &str, text: &str) -> Result<()> {
         let text = || Some(text.to_owned());
         match path {
@@ -264,8 +264,8 @@ impl RuleElements {
     fn filter(self) -> Result<RuleFilter> {
         match (self.prefix, self.has_filter) {
             (Some(prefix), false) => Ok(RuleFilter { prefix: Some(prefix), ..RuleFilter::default() }),
-            (None, true) if self.has_and => Ok(RuleFilter { form: FilterForm::And, ..self.filter }),
-            (None, true) => Ok(RuleFilter { form: FilterForm::Direct, ..self.filter }),
+            (None, true) if self.has_and => Ok(RuleFilter { form: RuleFilterSyntax::And, ..self.filter }),
+            (None, true) => Ok(RuleFilter { form: RuleFilterSyntax::Direct, ..self.filter }),
             (Some(_), true) => Err(malformed("a rule must have either a Filter or a Prefix, not both")),
             (None, false) => Err(malformed("a rule needs a Filter; an empty one selects all objects")),
         }
@@ -359,7 +359,7 @@ fn midnight(text: &str) -> Result<SystemTime> {
 
 /// Reads a document of rules. Errors: the first element that S3 or this store does not accept.
 pub fn read(document: &[u8]) -> Result<Vec<LifecycleRule>> {
-    let (mut rules, mut elements, mut failed) = (Vec::new(), RuleElements::default(), None);
+    let (mut rules, mut elements, mut failed) = (Vec::new(), RawLifecycleRule::default(), None);
     let mut take = |path: &str, text: &str| -> Result<()> {
         if path == "Rule" {
             rules.push(std::mem::take(&mut elements).into_rule(rules.len() + 1)?);
@@ -392,12 +392,12 @@ pub fn read(document: &[u8]) -> Result<Vec<LifecycleRule>> {
 
 /// Returns the document of rules.
 pub fn write(rules: &[LifecycleRule]) -> String {
-    let mut document = ResponseDocument::new("LifecycleConfiguration");
+    let mut document = ResponseDocumentBuilder::new("LifecycleConfiguration");
     rules.iter().for_each(|rule| write_rule(&mut document, rule));
     document.finish()
 }
 
-fn write_rule(document: &mut ResponseDocument, rule: &LifecycleRule) {
+fn write_rule(document: &mut ResponseDocumentBuilder, rule: &LifecycleRule) {
     document.open("Rule").element("ID", &rule.id);
     write_filter(document, &rule.filter);
     document.element("Status", if rule.is_enabled { "Enabled" } else { "Disabled" });
@@ -423,13 +423,13 @@ fn write_rule(document: &mut ResponseDocument, rule: &LifecycleRule) {
     document.close();
 }
 
-fn write_filter(document: &mut ResponseDocument, filter: &RuleFilter) {
-    if filter.form == FilterForm::Prefix {
+fn write_filter(document: &mut ResponseDocumentBuilder, filter: &RuleFilter) {
+    if filter.form == RuleFilterSyntax::Prefix {
         document.maybe("Prefix", filter.prefix.as_deref());
         return;
     }
     document.open("Filter");
-    if filter.form == FilterForm::And {
+    if filter.form == RuleFilterSyntax::And {
         document.open("And");
     }
     document.maybe("Prefix", filter.prefix.as_deref());
@@ -438,7 +438,7 @@ fn write_filter(document: &mut ResponseDocument, filter: &RuleFilter) {
     }
     document.maybe("ObjectSizeGreaterThan", filter.larger_than.map(|size| size.to_string()).as_deref());
     document.maybe("ObjectSizeLessThan", filter.smaller_than.map(|size| size.to_string()).as_deref());
-    if filter.form == FilterForm::And {
+    if filter.form == RuleFilterSyntax::And {
         document.close();
     }
     document.close();

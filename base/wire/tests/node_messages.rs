@@ -16,8 +16,8 @@ use fordway_store::{
 };
 use fordway_wire::node::{
     CommitResponse, ContentDelivery, FRAME_BYTES_MAX, FrameBuffer, FrameHeader, GetResponse, HEADER_BYTES,
-    MessageInput, NodeResponse, ReadField, ReadResponse, Request, ResponseFlags, StartResponse, WriteField,
-    take_reply,
+    MessageCursor, NodeResponse, ReadField, ReadResponse, Request, ResponseFlags, StartWriteResponse,
+    WriteField, take_reply,
 };
 use proptest::prelude::*;
 
@@ -191,7 +191,7 @@ made_structs! {
     VersionListing { versions, prefixes, next }
     GetResponse { info, range, sent }
     ReadResponse { size, sent }
-    StartResponse { has_file }
+    StartWriteResponse { has_file }
     CommitResponse { made, has_spare }
 }
 
@@ -273,7 +273,7 @@ fn there_and_back<T: WriteField + ReadField + Debug>(answer: Result<T>) {
     }
     // A truncated response is refused.
     for len in 0..frame.fields.len() {
-        let cut = MessageInput::all::<T>(&frame.fields[..len]);
+        let cut = MessageCursor::all::<T>(&frame.fields[..len]);
         assert!(answer.is_err() || cut.is_err(), "{len} of {} bytes", frame.fields.len());
     }
 }
@@ -305,7 +305,7 @@ fn every_kind_of_error_survives() {
     let caused = Error::new(ErrorKind::NoSpace, "writing").caused_by(std::io::Error::other("the cause"));
     let mut bytes = Vec::new();
     caused.put(&mut bytes);
-    assert_eq!(MessageInput::all::<Error>(&bytes).unwrap().detail(), "writing: the cause");
+    assert_eq!(MessageCursor::all::<Error>(&bytes).unwrap().detail(), "writing: the cause");
 }
 
 #[test]
@@ -341,7 +341,7 @@ proptest! {
         there_and_back::<Vec<Result<ObjectInfo>>>(make.any());
         there_and_back::<Vec<Result<Option<u32>>>>(make.any());
         there_and_back::<Vec<u32>>(make.any());
-        there_and_back::<StartResponse>(make.any());
+        there_and_back::<StartWriteResponse>(make.any());
         there_and_back::<CommitResponse>(make.any());
         there_and_back::<Option<CommitResponse>>(make.any());
         there_and_back::<GetResponse>(make.any());
@@ -394,7 +394,7 @@ proptest! {
     fn random_bytes_do_no_harm(code in any::<u8>(), bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
         let _ = Request::take(code, &bytes);
         let _ = FrameHeader::read(&bytes);
-        let _ = MessageInput::all::<GetResponse>(&bytes);
-        let _ = MessageInput::all::<VersionListing>(&bytes);
+        let _ = MessageCursor::all::<GetResponse>(&bytes);
+        let _ = MessageCursor::all::<VersionListing>(&bytes);
     }
 }

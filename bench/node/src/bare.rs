@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use fordway_sys::{
-    Errno, Mode, OFlags, WaitMode, open_in, read_into_spare, receive, receive_with_descriptor, send_all, stat,
+    Errno, Mode, OFlags, SocketBlockingMode, open_in, read_into_spare, receive, receive_with_descriptor,
+    send_all, stat,
 };
 
 use crate::{lookout, small};
@@ -81,15 +82,18 @@ fn answer_all(client: &UnixStream, dir: &File) -> Result<()> {
 }
 
 /// Polls for 20 µs if `looks_out`, then blocks.
-fn wait<T>(looks_out: bool, mut receive: impl FnMut(WaitMode) -> Result<T, Errno>) -> Result<T, Errno> {
+fn wait<T>(
+    looks_out: bool,
+    mut receive: impl FnMut(SocketBlockingMode) -> Result<T, Errno>,
+) -> Result<T, Errno> {
     let since = Instant::now();
     while looks_out && since.elapsed() < Duration::from_micros(20) {
-        match receive(WaitMode::No) {
+        match receive(SocketBlockingMode::No) {
             Err(Errno::WOULDBLOCK) => std::hint::spin_loop(),
             done => return done,
         }
     }
-    receive(WaitMode::Yes)
+    receive(SocketBlockingMode::Yes)
 }
 
 /// A client of the bare server.

@@ -74,7 +74,7 @@ fn compare(options: &BenchOptions, place: &std::path::Path, s3: &std::path::Path
         Box::new(PosixTarget::new(&place.join("posix"), SyncLevel::Nothing)?),
         Box::new(embedded(s3, "embedded", true)?),
         Box::new(embedded(s3, "none-match-only", false)?),
-        Box::new(ObjectStoreTarget::new(&place.join("peer"))?),
+        Box::new(ObjectStoreCrateTarget::new(&place.join("peer"))?),
     ];
     let (plan, tree) = (plan(options), tree(options)?);
     let outcome = run(&plan, &tree, &targets, &AtomicBool::new(false), &mut |_| {})?;
@@ -124,19 +124,19 @@ fn embedded(root: &std::path::Path, name: &str, if_match: bool) -> Result<StoreT
 }
 
 /// The `object_store` crate's objects below one directory.
-pub(crate) struct ObjectStoreTarget {
+pub(crate) struct ObjectStoreCrateTarget {
     lane: MeasuredLane,
     store: LocalFileSystem,
     runtime: Runtime,
 }
 
-impl ObjectStoreTarget {
+impl ObjectStoreCrateTarget {
     pub(crate) fn new(dir: &Path) -> anyhow::Result<Self> {
         std::fs::create_dir(dir)?;
         let lane = MeasuredLane { name: "object_store".into(), description: String::new() };
         let store = LocalFileSystem::new_with_prefix(dir)?;
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-        Ok(ObjectStoreTarget { lane, store, runtime })
+        Ok(ObjectStoreCrateTarget { lane, store, runtime })
     }
 
     fn wait<T>(&self, work: impl Future<Output = object_store::Result<T>>) -> fordway_store::Result<T> {
@@ -149,7 +149,7 @@ fn path(key: &Key) -> object_store::path::Path {
     object_store::path::Path::from(key.as_str())
 }
 
-impl MeasuredTarget for ObjectStoreTarget {
+impl MeasuredTarget for ObjectStoreCrateTarget {
     fn lane(&self) -> &MeasuredLane {
         &self.lane
     }

@@ -14,7 +14,7 @@ use fordway_store::{Bucket, ByteRange, Error, ErrorKind, GetOptions, Key, Result
 use serde::Serialize;
 
 use crate::address::StorageAddress;
-use crate::args::{CallArgs, ReplicaArgs};
+use crate::args::{RangeCallArgs, ReplicaArgs};
 use crate::context::CommandContext;
 use crate::exit::file_error;
 use crate::replicas::{OpenedFile, OpenedTicket, ReplicaOpener};
@@ -26,7 +26,7 @@ pub struct ReadPlan<'a> {
     /// The bytes to read: ranges, or the whole file.
     pub what: ReadSelection<'a>,
     /// How ranges are grouped into calls.
-    pub calls: &'a CallArgs,
+    pub calls: &'a RangeCallArgs,
     /// Options for replicas of the file.
     pub replicas: &'a ReplicaArgs,
     /// Whether the pieces that contain ranges are verified against their digests.
@@ -72,7 +72,7 @@ pub struct ReadTotals {
 }
 
 /// A completed call.
-pub struct FinishedCall<'b> {
+pub struct FinishedReadCall<'b> {
     /// The bytes read, in the order of the request.
     pub bytes: &'b [u8],
     /// The time at which the call started.
@@ -82,14 +82,18 @@ pub struct FinishedCall<'b> {
 }
 
 /// Receives the bytes of a call.
-pub type CallSink<'a> = dyn FnMut(FinishedCall<'_>) -> Result<()> + 'a;
+pub type ReadCallSink<'a> = dyn FnMut(FinishedReadCall<'_>) -> Result<()> + 'a;
 
 /// Reads everything into `sink`. Errors: from the lane and from `sink`.
-pub fn measure(reading: &ReadPlan, context: &CommandContext, sink: &mut CallSink<'_>) -> Result<ReadTotals> {
+pub fn measure(
+    reading: &ReadPlan,
+    context: &CommandContext,
+    sink: &mut ReadCallSink<'_>,
+) -> Result<ReadTotals> {
     let (started, cpu_before) = (Instant::now(), cpu_seconds());
     let fragments = if let ReadSelection::Ranges { ranges, .. } = reading.what { ranges.len() } else { 0 };
     let mut cost = ReadTotals { fragments: fragments as u64, ..Default::default() };
-    let mut count = |call: FinishedCall<'_>| {
+    let mut count = |call: FinishedReadCall<'_>| {
         cost.bytes += call.bytes.len() as u64;
         cost.calls += 1;
         context.output.advance_bytes(call.bytes.len() as u64);
@@ -126,7 +130,7 @@ fn cpu_seconds() -> f64 {
 }
 
 /// A call in flight, and its start time.
-type StartedCall = (Instant, OpenedTicket);
+type InFlightReadCall = (Instant, OpenedTicket);
 
 /// Opens a file. If opening has already started the first call, returns that call too. Returns `None` for objects on
 /// lanes where several calls in flight have no advantage. Cost: a HEAD, unless the first call was started.
@@ -165,7 +169,7 @@ fn read_blocks(
     file: OpenedFile,
     (reading, context): (&ReadPlan, &CommandContext),
     (block_bytes, read_ahead_bytes): (usize, u64),
-    sink: &mut CallSink<'_>,
+    sink: &mut ReadCallSink<'_>,
 ) -> Result<ReadTraffic> {
     let file = match file {
         OpenedFile::One(file) => file,
@@ -186,7 +190,7 @@ fn read_blocks(
             return Ok(reader.file().traffic());
         }
         position += count as u64;
-        sink(FinishedCall { bytes: &block[..count], started, took: started.elapsed() })?;
+        sink(FinishedReadCall { bytes: &block[..count], started, took: started.elapsed() })?;
     }
 }
 
@@ -194,12 +198,12 @@ fn read_blocks_of_many(
     file: &ReplicatedFile,
     from: u64,
     block_bytes: usize,
-    sink: &mut CallSink<'_>,
+    sink: &mut ReadCallSink<'_>,
 ) -> Result<ReadTraffic> {
     let mut started = Instant::now();
     file.copy_range(from..file.size_bytes(), &mut |bytes| {
         for bytes in bytes.chunks(block_bytes.max(1)) {
-            sink(FinishedCall { bytes, started, took: started.elapsed() })?;
+            sink(FinishedReadCall { bytes, started, took: started.elapsed() })?;
             started = Instant::now();
         }
         Ok(())
@@ -210,8 +214,8 @@ fn read_blocks_of_many(
 fn read_ranges_of(
     mut file: OpenedFile,
     (reading, context): (&ReadPlan, &CommandContext),
-    (ranges, window, mut begun): (&[(u64, usize)], usize, Option<StartedCall>),
-    sink: &mut CallSink<'_>,
+    (ranges, window, mut begun): (&[(u64, usize)], usize, Option<InFlightReadCall>),
+    sink: &mut ReadCallSink<'_>,
 ) -> Result<ReadTraffic> {
     let mut under_way = VecDeque::new();
     let mut calls = ranges.chunks(reading.calls.per_call as usize);
@@ -239,7 +243,7 @@ fn read_ranges_of(
             }
             (waited, _) => waited?,
         };
-        sink(FinishedCall { bytes: &memory, started, took: started.elapsed() })?;
+        sink(FinishedReadCall { bytes: &memory, started, took: started.elapsed() })?;
     }
 }
 
@@ -248,7 +252,7 @@ fn read_object(
     reading: &ReadPlan,
     ranges: &[(u64, usize)],
     context: &CommandContext,
-    sink: &mut CallSink<'_>,
+    sink: &mut ReadCallSink<'_>,
 ) -> Result<()> {
     let (bucket, key) = StorageAddress::parse(reading.url)?.into_object()?;
     let store = context.store()?;
@@ -257,7 +261,7 @@ fn read_object(
         let started = Instant::now();
         bytes.clear();
         read_call(&*store, (&bucket, &key), call, &mut bytes)?;
-        sink(FinishedCall { bytes: &bytes, started, took: started.elapsed() })?;
+        sink(FinishedReadCall { bytes: &bytes, started, took: started.elapsed() })?;
     }
     Ok(())
 }

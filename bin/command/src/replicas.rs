@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fordway_http::replicas::{
-    ReplicaOptions, ReplicatedFile, ReplicatedTicket, discover, fetch_metalink, is_metalink_name,
+    ReplicaOptions, ReplicatedFile, ReplicatedReadTicket, discover, fetch_metalink, is_metalink_name,
 };
-use fordway_http::vector::{HttpSession, RangeTicket, ReadTraffic, RemoteFile, SessionOptions};
+use fordway_http::vector::{HttpSession, RangeReadTicket, ReadTraffic, RemoteFile, SessionOptions};
 use fordway_http::{HttpVersion, ProxySettings, SessionCredentials, TlsRoots};
 use fordway_store::{Error, ErrorKind, Result};
 use fordway_wire::metalink::{Metalink, MetalinkFile, MetalinkUrl};
@@ -49,9 +49,9 @@ type LocationOpener<'o> = dyn FnMut(&Arc<HttpSession>, &str) -> Result<RemoteFil
 /// A ticket for requested ranges.
 pub enum OpenedTicket {
     /// A ticket for a file at one location.
-    One(RangeTicket),
+    One(RangeReadTicket),
     /// A ticket for a file at several locations.
-    Many(ReplicatedTicket),
+    Many(ReplicatedReadTicket),
 }
 
 impl<'a> ReplicaOpener<'a> {

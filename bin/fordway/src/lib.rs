@@ -11,5 +11,5 @@ mod transfer;
 mod web;
 mod wildcard;
 
-pub use args::{BuiltinCommand, CommandLine, LabArgs, LabCommand};
+pub use args::{BuiltinCommand, CommandLine, LabCommand, LabPassthroughArgs};
 pub use commands::run;

@@ -10,15 +10,15 @@ use fordway_command::{CommandContext, LeftoverKind, file_error};
 use fordway_http::replicas::ReplicatedFile;
 use fordway_store::{Error, ErrorKind, Result};
 
-use super::web::PartFile;
-use crate::transfer::ExistingPolicy;
+use super::web::PartialDownloadFile;
+use crate::transfer::OverwritePolicy;
 use crate::web;
 
 /// Copies all files of the Metalink or list of URLs at `source`.
 pub(crate) fn copy_all(
     source: &str,
     destination: &str,
-    existing: ExistingPolicy,
+    existing: OverwritePolicy,
     places: &ReplicaOpener<'_>,
     context: &CommandContext,
 ) -> Result<()> {
@@ -49,11 +49,11 @@ pub(crate) fn copy(
     file: &ReplicatedFile,
     from: &str,
     path: &Path,
-    existing: ExistingPolicy,
+    existing: OverwritePolicy,
     context: &CommandContext,
 ) -> Result<()> {
     let (hasher, leftover) = identity(file);
-    let part = PartFile::open(path, (&hasher, leftover), context)?;
+    let part = PartialDownloadFile::open(path, (&hasher, leftover), context)?;
     copy_into(file, part, (from, path), existing, context)
 }
 
@@ -68,9 +68,9 @@ pub(crate) fn identity(file: &ReplicatedFile) -> (DefaultHasher, LeftoverKind) {
 /// Like [`copy`], with a part file that is already open.
 pub(crate) fn copy_into(
     file: &ReplicatedFile,
-    part: PartFile<'_>,
+    part: PartialDownloadFile<'_>,
     (from, path): (&str, &Path),
-    existing: ExistingPolicy,
+    existing: OverwritePolicy,
     context: &CommandContext,
 ) -> Result<()> {
     let bytes = file.size_bytes();

@@ -18,7 +18,7 @@ use fordway_store::{ByteRange, Error, ErrorKind, Result};
 use serde::Serialize;
 
 use crate::replicas;
-use crate::transfer::ExistingPolicy;
+use crate::transfer::OverwritePolicy;
 
 fn open(url: &str, context: &CommandContext) -> Result<RemoteFile> {
     RemoteFile::open(context.web(), &http_url(url))
@@ -43,14 +43,14 @@ pub(crate) fn write_out(
 
 /// The output of `stat`.
 #[derive(Serialize)]
-struct FileRecord<'r> {
+struct WebStatOutput<'r> {
     url: &'r str,
     size_bytes: u64,
     etag: Option<&'r str>,
     last_modified: Option<&'r str>,
 }
 
-impl fmt::Display for FileRecord<'_> {
+impl fmt::Display for WebStatOutput<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "      File: {}", self.url)?;
         write!(f, "      Size: {} ({} bytes)", human_bytes(self.size_bytes), self.size_bytes)?;
@@ -69,7 +69,7 @@ pub(crate) fn stat(url: &str, context: &CommandContext) -> Result<()> {
     let file = open(url, context)?;
     let version = file.version();
     let (etag, last_modified) = (version.etag.as_deref(), version.last_modified.as_deref());
-    context.output.record(&FileRecord { url, size_bytes: version.size_bytes, etag, last_modified })
+    context.output.record(&WebStatOutput { url, size_bytes: version.size_bytes, etag, last_modified })
 }
 
 /// The output of `cp`.
@@ -97,7 +97,7 @@ impl fmt::Display for WebCopyOutput<'_> {
 pub(crate) fn download(
     url: &str,
     destination: &str,
-    existing: ExistingPolicy,
+    existing: OverwritePolicy,
     places: &ReplicaOpener<'_>,
     context: &CommandContext,
 ) -> Result<()> {
@@ -112,7 +112,7 @@ pub(crate) fn download(
 pub(crate) fn download_to(
     url: &str,
     path: &Path,
-    existing: ExistingPolicy,
+    existing: OverwritePolicy,
     places: &ReplicaOpener<'_>,
     context: &CommandContext,
 ) -> Result<()> {
@@ -126,7 +126,7 @@ pub(crate) fn download_to(
     let mut hasher = DefaultHasher::new();
     (url, &file.version().etag, file.size_bytes()).hash(&mut hasher);
     let leftover = if is_marked(&file) { LeftoverKind::Resumable } else { LeftoverKind::Useless };
-    let part = PartFile::open(path, (&hasher, leftover), context)?;
+    let part = PartialDownloadFile::open(path, (&hasher, leftover), context)?;
     match copy_one(&file, &part, context) {
         Ok((resumed_bytes, verified)) => {
             part.publish(path, existing)?;
@@ -161,7 +161,7 @@ pub(crate) fn download_to(
 /// Completes the part file; returns its initial size in bytes, and the digest that verified it.
 fn copy_one(
     file: &RemoteFile,
-    part: &PartFile<'_>,
+    part: &PartialDownloadFile<'_>,
     context: &CommandContext,
 ) -> Result<(u64, Option<&'static str>)> {
     let failed = |error| file_error("writing", part.path().display(), error);
@@ -179,10 +179,10 @@ fn copy_one(
 
 /// Returns whether to copy to `path`, given the policy for existing files. Errors: `PreconditionFailed` if an existing
 /// file must not be replaced.
-pub(crate) fn is_wanted(path: &Path, existing: ExistingPolicy) -> Result<bool> {
+pub(crate) fn is_wanted(path: &Path, existing: OverwritePolicy) -> Result<bool> {
     match existing {
-        ExistingPolicy::Skip if path.exists() => Ok(false),
-        ExistingPolicy::Fail if path.exists() => Err(there_already(path)),
+        OverwritePolicy::Skip if path.exists() => Ok(false),
+        OverwritePolicy::Fail if path.exists() => Err(there_already(path)),
         _ => Ok(true),
     }
 }
@@ -190,7 +190,7 @@ pub(crate) fn is_wanted(path: &Path, existing: ExistingPolicy) -> Result<bool> {
 /// Appends everything from offset `start` to the part.
 fn fetch(
     file: &RemoteFile,
-    part: &PartFile<'_>,
+    part: &PartialDownloadFile<'_>,
     start: u64,
     context: &CommandContext,
 ) -> Result<Option<&'static str>> {
@@ -254,7 +254,7 @@ pub(crate) fn place(name: &str, url: &str, destination: &str) -> Result<PathBuf>
 }
 
 /// A part file that only this process writes.
-pub(crate) struct PartFile<'c> {
+pub(crate) struct PartialDownloadFile<'c> {
     path: PathBuf,
     file: File,
     leftover: LeftoverKind,
@@ -265,7 +265,7 @@ pub(crate) struct PartFile<'c> {
     _temporary: TemporaryFile,
 }
 
-impl<'c> PartFile<'c> {
+impl<'c> PartialDownloadFile<'c> {
     /// Opens the part file for a copy to `path`, identified by `hasher`, and keeps its content. Errors: `Unavailable`
     /// while another process writes it.
     pub(crate) fn open(
@@ -281,7 +281,7 @@ impl<'c> PartFile<'c> {
             Error::new(ErrorKind::Unavailable, detail).caused_by(error)
         })?;
         let _temporary = context.interrupt.temporary(&path, leftover);
-        Ok(PartFile { path, file, leftover, context, is_settled: false, _temporary })
+        Ok(PartialDownloadFile { path, file, leftover, context, is_settled: false, _temporary })
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -303,7 +303,7 @@ impl<'c> PartFile<'c> {
         }
         let context = self.context;
         drop(self);
-        PartFile::open(path, identity, context)
+        PartialDownloadFile::open(path, identity, context)
     }
 
     /// Ends a failed download with `bytes` in the part. Keeps them and tells the user if the same command would resume
@@ -321,9 +321,9 @@ impl<'c> PartFile<'c> {
     }
 
     /// Renames the part to `path`. Errors: `PreconditionFailed` if an existing file must not be replaced.
-    pub(crate) fn publish(mut self, path: &Path, existing: ExistingPolicy) -> Result<()> {
+    pub(crate) fn publish(mut self, path: &Path, existing: OverwritePolicy) -> Result<()> {
         let failed = |error| file_error("writing", path.display(), error);
-        if existing == ExistingPolicy::Replace {
+        if existing == OverwritePolicy::Replace {
             std::fs::rename(&self.path, path).map_err(failed)?;
             self.is_settled = true;
             return Ok(());
@@ -336,7 +336,7 @@ impl<'c> PartFile<'c> {
     }
 }
 
-impl Drop for PartFile<'_> {
+impl Drop for PartialDownloadFile<'_> {
     fn drop(&mut self) {
         if !self.is_settled {
             // If the part cannot be removed, the next copy truncates it.

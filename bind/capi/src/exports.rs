@@ -13,7 +13,7 @@ use crate::abi::{
 };
 use crate::failure::{CallFailure, guarded, last_sentence};
 use crate::files;
-use crate::source::{AccessKeys, CheckedOptions, FileSource};
+use crate::source::{AccessKeys, CheckedOptions, OpenFileBackend};
 
 /// Returns the version of the library, such as `0.1.0`. Never NULL.
 #[unsafe(no_mangle)]
@@ -44,7 +44,7 @@ pub unsafe extern "C" fn fordway_open(url: *const c_char, options: *const OpenOp
         // SAFETY: the caller guarantees what the called function requires.
         let (url, settings) = unsafe { (string(url, "the URL")?, settings(options)?) };
         let url = url.ok_or_else(|| CallFailure::new(libc::EINVAL, "the URL is NULL; name what to open"))?;
-        FileSource::open(&url, &settings).map(files::insert)
+        OpenFileBackend::open(&url, &settings).map(files::insert)
     })
 }
 

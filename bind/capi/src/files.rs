@@ -8,20 +8,20 @@ use std::ffi::c_int;
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
-use fordway_http::vector::{FragmentMemory, RangeTicket, RemoteFile};
+use fordway_http::vector::{FragmentMemory, RangeReadTicket, RemoteFile};
 
 use crate::abi::Fragment;
 use crate::failure::CallFailure;
-use crate::source::FileSource;
+use crate::source::OpenFileBackend;
 
 /// An open file.
 pub(crate) struct OpenFile {
-    pub(crate) source: FileSource,
-    submitted: Mutex<SubmittedReads>,
+    pub(crate) source: OpenFileBackend,
+    submitted: Mutex<PendingReadTable>,
 }
 
 #[derive(Default)]
-struct SubmittedReads {
+struct PendingReadTable {
     is_closed: bool,
     last: i64,
     tickets: HashMap<i64, PendingRead>,
@@ -29,7 +29,7 @@ struct SubmittedReads {
 
 /// The read that a ticket identifies, and its number of bytes.
 enum PendingRead {
-    UnderWay(Arc<RemoteFile>, RangeTicket, usize),
+    UnderWay(Arc<RemoteFile>, RangeReadTicket, usize),
     /// A read that was complete when it was submitted.
     Done(usize),
 }
@@ -38,7 +38,7 @@ static FILES: RwLock<Option<HashMap<c_int, Arc<OpenFile>>>> = RwLock::new(None);
 static NEXT: AtomicI32 = AtomicI32::new(1);
 
 /// Registers a file, and returns its number.
-pub(crate) fn insert(source: FileSource) -> c_int {
+pub(crate) fn insert(source: OpenFileBackend) -> c_int {
     let file = Arc::new(OpenFile { source, submitted: Mutex::default() });
     let mut files = FILES.write().unwrap_or_else(PoisonError::into_inner);
     let files = files.get_or_insert_default();
@@ -65,7 +65,7 @@ pub(crate) fn close(number: c_int) -> Result<(), CallFailure> {
     let mut submitted = file.locked();
     submitted.is_closed = true;
     submitted.tickets.clear();
-    if let FileSource::Remote { file, .. } = &file.source {
+    if let OpenFileBackend::Remote { file, .. } = &file.source {
         file.cancel_all();
     }
     Ok(())
@@ -88,7 +88,7 @@ impl OpenFile {
             return Err(closed());
         }
         let pending = match &self.source {
-            FileSource::Remote { file, .. } => {
+            OpenFileBackend::Remote { file, .. } => {
                 let ticket = file.submit_into(&buffers.ranges(), Box::new(buffers))?;
                 PendingRead::UnderWay(file.clone(), ticket, bytes)
             }
@@ -132,7 +132,7 @@ impl OpenFile {
         })
     }
 
-    fn locked(&self) -> MutexGuard<'_, SubmittedReads> {
+    fn locked(&self) -> MutexGuard<'_, PendingReadTable> {
         self.submitted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -39,7 +39,7 @@ pub(crate) struct AccessKeys {
 }
 
 /// An open file.
-pub(crate) enum FileSource {
+pub(crate) enum OpenFileBackend {
     /// A file on a web server or an object on an S3 service. The requests of all threads share connections.
     Remote { file: Arc<RemoteFile>, reader: Mutex<RemoteReader> },
     /// An object in a store that responds at once: in this process, or on this node.
@@ -57,12 +57,12 @@ pub(crate) struct VersionedObject {
     options: GetOptions,
 }
 
-impl FileSource {
+impl OpenFileBackend {
     /// Opens the file that `url` names. Errors: from the lane; `Io` with the errno of a local file.
     pub(crate) fn open(url: &str, settings: &CheckedOptions) -> Result<Self, CallFailure> {
         let opened = match url.split_once("://") {
             Some(("http" | "https", _)) => {
-                RemoteFile::open(&session(settings), url).map(|file| FileSource::remote(file, settings))
+                RemoteFile::open(&session(settings), url).map(|file| OpenFileBackend::remote(file, settings))
             }
             Some(("s3", address)) => open_object(address, settings),
             Some(("file", path)) if path.starts_with('/') => return open_local(path),
@@ -80,14 +80,14 @@ impl FileSource {
         let max_bytes = Some(settings.read_ahead_bytes).filter(|bytes| *bytes > 0);
         let options = ReadAhead { max_bytes: max_bytes.unwrap_or(default.max_bytes) };
         let file = Arc::new(file);
-        FileSource::Remote { reader: Mutex::new(RemoteReader::new(file.clone(), options)), file }
+        OpenFileBackend::Remote { reader: Mutex::new(RemoteReader::new(file.clone(), options)), file }
     }
 
     pub(crate) fn size_bytes(&self) -> u64 {
         match self {
-            FileSource::Remote { file, .. } => file.size_bytes(),
-            FileSource::Object(object) => object.size_bytes,
-            FileSource::Local { size_bytes, .. } => *size_bytes,
+            OpenFileBackend::Remote { file, .. } => file.size_bytes(),
+            OpenFileBackend::Object(object) => object.size_bytes,
+            OpenFileBackend::Local { size_bytes, .. } => *size_bytes,
         }
     }
 
@@ -98,7 +98,7 @@ impl FileSource {
         let buffer = &mut buffer[..count];
         match self {
             _ if count == 0 => {}
-            FileSource::Remote { file, reader } => match reader.try_lock() {
+            OpenFileBackend::Remote { file, reader } => match reader.try_lock() {
                 Ok(mut reader) => drop(reader.read_at(offset, buffer)?),
                 // Another thread is reading: the pattern of only one sequence of reads is tracked at a time.
                 Err(_) => {
@@ -106,11 +106,11 @@ impl FileSource {
                     buffer.copy_from_slice(&file.wait(ticket)?.bytes);
                 }
             },
-            FileSource::Object(object) => {
+            OpenFileBackend::Object(object) => {
                 let found = object.read(&[(offset, count)])?;
                 buffer.copy_from_slice(&found[0]);
             }
-            FileSource::Local { file, path, .. } => {
+            OpenFileBackend::Local { file, path, .. } => {
                 file.read_exact_at(buffer, offset).map_err(|error| local_failure("reading", path, &error))?;
             }
         }
@@ -128,7 +128,7 @@ impl FileSource {
                 return Err(CallFailure::new(libc::ERANGE, sentence));
             }
         }
-        if let FileSource::Object(object) = self {
+        if let OpenFileBackend::Object(object) = self {
             for (index, found) in object.read(&ranges)?.iter().enumerate() {
                 buffers.slice(index, 0, found.len()).copy_from_slice(found);
             }
@@ -142,7 +142,7 @@ impl FileSource {
 
     /// Applies advice; sources without read-ahead ignore it.
     pub(crate) fn advise(&self, advice: AccessAdvice<'_>) -> Result<(), CallFailure> {
-        if let FileSource::Remote { reader, .. } = self {
+        if let OpenFileBackend::Remote { reader, .. } = self {
             locked(reader).advise(advice)?;
         }
         Ok(())
@@ -171,19 +171,25 @@ impl VersionedObject {
     }
 }
 
-fn open_object(address: &str, settings: &CheckedOptions) -> Result<FileSource> {
+fn open_object(address: &str, settings: &CheckedOptions) -> Result<OpenFileBackend> {
     let (bucket, key) = address.split_once('/').unwrap_or((address, ""));
     let (bucket, key) = (Bucket::new(bucket)?, Key::new(key)?);
     let lane = lane(settings)?;
     if let Some(opener) = &lane.opener {
-        return Ok(FileSource::remote(opener.open_file(&bucket, &key)?, settings));
+        return Ok(OpenFileBackend::remote(opener.open_file(&bucket, &key)?, settings));
     }
     let info = lane.store.head(&bucket, &key, &GetOptions::default())?;
     let options = GetOptions { conditions: Conditions::only_if(info.etag), ..GetOptions::default() };
-    Ok(FileSource::Object(VersionedObject { store: lane.store, bucket, key, size_bytes: info.size, options }))
+    Ok(OpenFileBackend::Object(VersionedObject {
+        store: lane.store,
+        bucket,
+        key,
+        size_bytes: info.size,
+        options,
+    }))
 }
 
-fn open_local(path: &str) -> Result<FileSource, CallFailure> {
+fn open_local(path: &str) -> Result<OpenFileBackend, CallFailure> {
     let path = PathBuf::from(path);
     let failed = |error: io::Error| local_failure("opening", &path, &error);
     let file = File::open(&path).map_err(failed)?;
@@ -195,7 +201,7 @@ fn open_local(path: &str) -> Result<FileSource, CallFailure> {
         ));
     }
     let size_bytes = metadata.len();
-    Ok(FileSource::Local { file, path, size_bytes })
+    Ok(OpenFileBackend::Local { file, path, size_bytes })
 }
 
 fn local_failure(doing: &str, path: &std::path::Path, error: &io::Error) -> CallFailure {

@@ -8,7 +8,7 @@ use std::ffi::{c_char, c_int, c_void};
 use crate::status::Status;
 
 /// The number of an `S3Status`, in the numbering of the caller's ABI.
-pub type StatusNumber = c_int;
+pub type S3StatusCode = c_int;
 
 /// The version of the interface that the caller was compiled against.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,10 +25,10 @@ impl AbiVersion {
         if cfg!(feature = "abi-2-0") { AbiVersion::V2_0 } else { AbiVersion::V4_1 };
 
     /// Returns the number of `status` in this ABI.
-    pub fn number(self, status: Status) -> StatusNumber {
+    pub fn number(self, status: Status) -> S3StatusCode {
         match self {
             AbiVersion::V2_0 => status.number_in_2_0(),
-            AbiVersion::V4_1 => status as StatusNumber,
+            AbiVersion::V4_1 => status as S3StatusCode,
         }
     }
 }
@@ -251,10 +251,10 @@ pub struct AclGrant {
 
 /// `S3ResponsePropertiesCallback`.
 pub type PropertiesCallback =
-    unsafe extern "C" fn(properties: *const ResponseProperties, data: *mut c_void) -> StatusNumber;
+    unsafe extern "C" fn(properties: *const ResponseProperties, data: *mut c_void) -> S3StatusCode;
 /// `S3ResponseCompleteCallback`.
 pub type CompleteCallback =
-    unsafe extern "C" fn(status: StatusNumber, details: *const ErrorDetails, data: *mut c_void);
+    unsafe extern "C" fn(status: S3StatusCode, details: *const ErrorDetails, data: *mut c_void);
 /// `S3ListServiceCallback`, called with the owner's id and name, the bucket, and seconds since the epoch.
 pub type ListServiceCallback = unsafe extern "C" fn(
     *const c_char,
@@ -262,7 +262,7 @@ pub type ListServiceCallback = unsafe extern "C" fn(
     *const c_char,
     created_s: i64,
     data: *mut c_void,
-) -> StatusNumber;
+) -> S3StatusCode;
 /// `S3ListBucketCallback`.
 pub type ListBucketCallback = unsafe extern "C" fn(
     is_truncated: c_int,
@@ -272,19 +272,19 @@ pub type ListBucketCallback = unsafe extern "C" fn(
     prefixes_count: c_int,
     prefixes: *const *const c_char,
     data: *mut c_void,
-) -> StatusNumber;
+) -> S3StatusCode;
 /// `S3PutObjectDataCallback`, which returns the number of bytes put into the buffer, 0 at the end, or a negative number
 /// to abort.
 pub type PutDataCallback =
     unsafe extern "C" fn(size_bytes: c_int, buffer: *mut c_char, data: *mut c_void) -> c_int;
 /// `S3GetObjectDataCallback`.
 pub type GetDataCallback =
-    unsafe extern "C" fn(size_bytes: c_int, buffer: *const c_char, data: *mut c_void) -> StatusNumber;
+    unsafe extern "C" fn(size_bytes: c_int, buffer: *const c_char, data: *mut c_void) -> S3StatusCode;
 /// `S3MultipartInitialResponseCallback`.
-pub type UploadIdCallback = unsafe extern "C" fn(upload_id: *const c_char, data: *mut c_void) -> StatusNumber;
+pub type UploadIdCallback = unsafe extern "C" fn(upload_id: *const c_char, data: *mut c_void) -> S3StatusCode;
 /// `S3MultipartCommitResponseCallback`.
 pub type CommitCallback =
-    unsafe extern "C" fn(location: *const c_char, etag: *const c_char, data: *mut c_void) -> StatusNumber;
+    unsafe extern "C" fn(location: *const c_char, etag: *const c_char, data: *mut c_void) -> S3StatusCode;
 /// `S3ListMultipartUploadsResponseCallback`.
 pub type ListUploadsCallback = unsafe extern "C" fn(
     is_truncated: c_int,
@@ -295,7 +295,7 @@ pub type ListUploadsCallback = unsafe extern "C" fn(
     prefixes_count: c_int,
     prefixes: *const *const c_char,
     data: *mut c_void,
-) -> StatusNumber;
+) -> S3StatusCode;
 /// `S3ListPartsResponseCallback`: the four names are those of the initiator and the owner; `parts_before` is the number
 /// of parts in earlier calls.
 pub type ListPartsCallback = unsafe extern "C" fn(
@@ -310,7 +310,7 @@ pub type ListPartsCallback = unsafe extern "C" fn(
     parts_before: c_int,
     parts: *const ListPart,
     data: *mut c_void,
-) -> StatusNumber;
+) -> S3StatusCode;
 
 /// `S3ResponseHandler`, and `S3AbortMultipartUploadHandler`, which has no other fields.
 #[repr(C)]
@@ -325,7 +325,7 @@ pub struct ResponseHandler {
 /// A handler with one callback besides the two that every request has.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-pub struct RequestHandler<Callback> {
+pub struct RequestCallbacks<Callback> {
     /// The two callbacks of every request.
     pub response: ResponseHandler,
     /// The request's own callback.
@@ -380,6 +380,6 @@ mod layout {
     laid_out!(ListPart, 32, etag = 0, last_modified_s = 8, part_number = 16, size = 24);
     laid_out!(AclGrant, 264, grantee_type = 0, grantee = 4, permission = 260);
     laid_out!(ResponseHandler, 16, properties = 0, complete = 8);
-    laid_out!(RequestHandler<PutDataCallback>, 24, response = 0, callback = 16);
+    laid_out!(RequestCallbacks<PutDataCallback>, 24, response = 0, callback = 16);
     laid_out!(CommitHandler, 32, response = 0, put_data = 16, callback = 24);
 }

@@ -13,7 +13,7 @@ use crate::abi::{
     ACL_BUCKET_OWNER_FULL_CONTROL, ACL_PRIVATE, BucketContext2, BucketContext4, GetConditions,
     MAX_METADATA_BYTES, NameValue, PROTOCOL_HTTP, PutProperties2, PutProperties4, STYLE_VIRTUAL_HOST,
 };
-use crate::lane::{BucketTarget, LaneAddress, TakenTarget};
+use crate::lane::{ConnectedBucket, ConnectedBucketGuard, EndpointSettings};
 use crate::status::Status;
 
 /// The length of the prefix `x-amz-meta-` of metadata names.
@@ -93,7 +93,7 @@ pub(crate) fn count(number: c_int, what: &str) -> RequestResult<usize> {
 }
 
 /// A bucket context of either ABI.
-pub(crate) trait ContextFields {
+pub(crate) trait BucketContextFields {
     /// Returns the fields common to both versions.
     fn base(&self) -> &BucketContext2;
 
@@ -101,30 +101,30 @@ pub(crate) trait ContextFields {
     ///
     /// # Safety
     /// All its pointers are NULL or C strings.
-    unsafe fn address(&self, timeout_ms: c_int) -> LaneAddress<&CStr>;
+    unsafe fn address(&self, timeout_ms: c_int) -> EndpointSettings<&CStr>;
 
     /// Opens the bucket that the context describes. Errors: from the lane, and for an invalid address.
     ///
     /// # Safety
-    /// As [`ContextFields::address`].
-    unsafe fn target(&self, timeout_ms: c_int) -> RequestResult<TakenTarget> {
+    /// As [`BucketContextFields::address`].
+    unsafe fn target(&self, timeout_ms: c_int) -> RequestResult<ConnectedBucketGuard> {
         // SAFETY: the caller guarantees all pointers.
         let (address, bucket) = unsafe { (self.address(timeout_ms), bytes(self.base().bucket_name)) };
-        BucketTarget::take(&address, bucket)
+        ConnectedBucket::take(&address, bucket)
     }
 }
 
-impl ContextFields for BucketContext2 {
+impl BucketContextFields for BucketContext2 {
     fn base(&self) -> &BucketContext2 {
         self
     }
 
-    unsafe fn address(&self, timeout_ms: c_int) -> LaneAddress<&CStr> {
+    unsafe fn address(&self, timeout_ms: c_int) -> EndpointSettings<&CStr> {
         // SAFETY: the caller guarantees all pointers.
         unsafe {
             let host = bytes(self.host_name);
             let is_directory = host.is_some_and(|host| host.to_bytes().starts_with(b"/"));
-            LaneAddress {
+            EndpointSettings {
                 host,
                 // If the host is a directory, no timeout is needed, because no other machine is involved.
                 timeout_ms: if is_directory { 0 } else { u32::try_from(timeout_ms).unwrap_or(0) },
@@ -139,16 +139,16 @@ impl ContextFields for BucketContext2 {
     }
 }
 
-impl ContextFields for BucketContext4 {
+impl BucketContextFields for BucketContext4 {
     fn base(&self) -> &BucketContext2 {
         &self.base
     }
 
-    unsafe fn address(&self, timeout_ms: c_int) -> LaneAddress<&CStr> {
+    unsafe fn address(&self, timeout_ms: c_int) -> EndpointSettings<&CStr> {
         // SAFETY: the caller guarantees all pointers.
         unsafe {
             let (token, region) = (bytes(self.security_token), bytes(self.auth_region));
-            LaneAddress { token, region, ..self.base.address(timeout_ms) }
+            EndpointSettings { token, region, ..self.base.address(timeout_ms) }
         }
     }
 }
@@ -165,23 +165,23 @@ pub(crate) unsafe fn required<'a, T>(pointer: *const T, what: &str) -> RequestRe
 
 /// The properties that a program specifies when it stores content.
 #[derive(Debug, Default)]
-pub(crate) struct ContentProperties {
+pub(crate) struct ParsedPutProperties {
     pub(crate) metadata: BoxedMetadata,
     pub(crate) md5: Option<[u8; 16]>,
 }
 
 /// The put properties of either ABI.
-pub(crate) trait PropertyFields {
+pub(crate) trait PutPropertyFields {
     /// Reads the properties. Errors: properties that are not supported (encryption, public access), too much metadata,
     /// or an invalid MD5.
     ///
     /// # Safety
     /// All its pointers are NULL or valid for their fields.
-    unsafe fn read(&self) -> RequestResult<ContentProperties>;
+    unsafe fn read(&self) -> RequestResult<ParsedPutProperties>;
 }
 
-impl PropertyFields for PutProperties2 {
-    unsafe fn read(&self) -> RequestResult<ContentProperties> {
+impl PutPropertyFields for PutProperties2 {
+    unsafe fn read(&self) -> RequestResult<ParsedPutProperties> {
         check_acl(self.canned_acl)?;
         // SAFETY: the caller guarantees all pointers.
         unsafe {
@@ -195,7 +195,7 @@ impl PropertyFields for PutProperties2 {
                 user: user_metadata(self.meta_data, self.meta_data_count)?,
                 ..Default::default()
             };
-            Ok(ContentProperties {
+            Ok(ParsedPutProperties {
                 metadata: metadata.into(),
                 md5: text(self.md5)?.map(read_md5).transpose()?,
             })
@@ -203,8 +203,8 @@ impl PropertyFields for PutProperties2 {
     }
 }
 
-impl PropertyFields for PutProperties4 {
-    unsafe fn read(&self) -> RequestResult<ContentProperties> {
+impl PutPropertyFields for PutProperties4 {
+    unsafe fn read(&self) -> RequestResult<ParsedPutProperties> {
         if self.use_server_side_encryption != 0 {
             let why =
                 "server-side encryption is not supported; encrypt the content, or the file system below";
@@ -219,9 +219,9 @@ impl PropertyFields for PutProperties4 {
 ///
 /// # Safety
 /// `pointer` is NULL or points to properties whose pointers are valid for their fields.
-pub(crate) unsafe fn properties<P: PropertyFields>(
+pub(crate) unsafe fn properties<P: PutPropertyFields>(
     pointer: *const P,
-) -> RequestResult<Option<ContentProperties>> {
+) -> RequestResult<Option<ParsedPutProperties>> {
     // SAFETY: the caller guarantees it.
     unsafe { pointer.as_ref().map(|properties| properties.read()).transpose() }
 }

@@ -19,7 +19,7 @@ use crate::abi::{
     AclGrant, ListBucketCallback, ListBucketContent, ListServiceCallback, MAX_GRANTS, MAX_OWNER_BYTES,
     PERMISSION_FULL_CONTROL,
 };
-use crate::lane::BucketTarget;
+use crate::lane::ConnectedBucket;
 use crate::response::{
     CallbackResponder, QuotedTag, SuccessProperties, c_text, checked, seconds, write_text,
 };
@@ -63,7 +63,7 @@ fn tell_bucket(
 /// # Safety
 /// Whenever callbacks may run, `location` is NULL or valid for writes.
 pub(crate) unsafe fn test(
-    target: &BucketTarget,
+    target: &ConnectedBucket,
     (location, capacity): (*mut c_char, usize),
     responder: &CallbackResponder,
 ) -> RequestResult {
@@ -79,7 +79,7 @@ pub(crate) unsafe fn test(
 
 /// Creates a bucket. Errors: `BucketAlreadyOwnedByYou`, and a location that is not the lane's region.
 pub(crate) fn create(
-    target: &BucketTarget,
+    target: &ConnectedBucket,
     location: Option<&str>,
     region: Option<&str>,
     responder: &CallbackResponder,
@@ -96,7 +96,7 @@ pub(crate) fn create(
 }
 
 /// Removes an empty bucket. Errors: `NoSuchBucket`, `BucketNotEmpty`.
-pub(crate) fn delete(target: &BucketTarget, responder: &CallbackResponder) -> RequestResult {
+pub(crate) fn delete(target: &ConnectedBucket, responder: &CallbackResponder) -> RequestResult {
     target.lane.store.delete_bucket(&target.bucket)?;
     responder.succeeded(SuccessProperties::default)
 }
@@ -119,7 +119,7 @@ pub(crate) fn query(
 /// Passes one page of a bucket to the callback, in batches. The page is read before the first call, so that the
 /// callback may change the bucket.
 pub(crate) fn list(
-    target: &BucketTarget,
+    target: &ConnectedBucket,
     query: &ListQuery,
     callback: Option<ListBucketCallback>,
     responder: &CallbackResponder,
@@ -214,7 +214,7 @@ pub(crate) fn named_or_own(name: Option<&str>, own: &Bucket) -> RequestResult<Bu
 }
 
 /// The memory to which an access control list is written.
-pub(crate) struct AclReturns {
+pub(crate) struct AclOutputPointers {
     pub(crate) owner_id: *mut c_char,
     pub(crate) owner_name: *mut c_char,
     pub(crate) count: *mut i32,
@@ -223,7 +223,7 @@ pub(crate) struct AclReturns {
 
 /// Checks that the request is not for a service over HTTP, and that the object or bucket exists. Errors:
 /// `ErrorNotImplemented` on the http lane; `NoSuchKey` or `NoSuchBucket` if the object or bucket does not exist.
-fn check(target: &BucketTarget, key: Option<&Key>, what: &str) -> RequestResult {
+fn check(target: &ConnectedBucket, key: Option<&Key>, what: &str) -> RequestResult {
     let store = &target.lane.store;
     if store.lane() == "http" {
         let why = format!("{what} of an S3 service are not supported here; use the service's own tools");
@@ -243,9 +243,9 @@ fn owner() -> String {
 
 /// Returns the list in which only the owner has a grant, with all rights.
 pub(crate) fn get_acl(
-    target: &BucketTarget,
+    target: &ConnectedBucket,
     key: Option<&Key>,
-    returns: &AclReturns,
+    returns: &AclOutputPointers,
     responder: &CallbackResponder,
 ) -> RequestResult {
     check(target, key, "access control lists")?;
@@ -266,7 +266,7 @@ pub(crate) fn get_acl(
 
 /// Accepts the list in which only the owner has a grant. Errors: any other list.
 pub(crate) fn set_acl(
-    target: &BucketTarget,
+    target: &ConnectedBucket,
     key: Option<&Key>,
     grants: &[AclGrant],
     responder: &CallbackResponder,
@@ -284,7 +284,7 @@ pub(crate) fn set_acl(
 }
 
 /// Reports that the bucket has no lifecycle rules, or that this lane cannot return them.
-pub(crate) fn get_lifecycle(target: &BucketTarget) -> RequestResult {
+pub(crate) fn get_lifecycle(target: &ConnectedBucket) -> RequestResult {
     check(target, None, "lifecycle rules")?;
     if target.lane.store.document(&target.bucket, &DocumentKind::known("lifecycle"))?.is_some() {
         let why = "this lane does not return lifecycle rules; read them over HTTP";
@@ -297,7 +297,7 @@ pub(crate) fn get_lifecycle(target: &BucketTarget) -> RequestResult {
 }
 
 /// Reports that lifecycle rules are not supported.
-pub(crate) fn set_lifecycle(target: &BucketTarget) -> RequestResult {
+pub(crate) fn set_lifecycle(target: &ConnectedBucket) -> RequestResult {
     check(target, None, "lifecycle rules")?;
     let why = "this lane cannot set lifecycle rules; set them over HTTP";
     Err(RequestFailure::refused(Status::ErrorNotImplemented, why))
@@ -305,7 +305,7 @@ pub(crate) fn set_lifecycle(target: &BucketTarget) -> RequestResult {
 
 /// Reports that access logging is off, by returning an empty name for the log bucket.
 pub(crate) fn get_logging(
-    target: &BucketTarget,
+    target: &ConnectedBucket,
     (bucket, prefix, count): (*mut c_char, *mut c_char, *mut i32),
     responder: &CallbackResponder,
 ) -> RequestResult {
@@ -325,7 +325,7 @@ pub(crate) fn get_logging(
 
 /// Accepts a request that turns access logging off. Errors: the request names a log bucket.
 pub(crate) fn set_logging(
-    target: &BucketTarget,
+    target: &ConnectedBucket,
     bucket: Option<&str>,
     responder: &CallbackResponder,
 ) -> RequestResult {

@@ -16,11 +16,11 @@ use fordway_sys::ProcessIdentity;
 
 use super::response::RequestResult;
 use crate::arguments::checked;
-use crate::queue::RequestClass;
+use crate::queue::RequestSchedulingClass;
 
 /// The address and credentials that a program uses for its objects. Empty texts are `None`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct LaneAddress<T> {
+pub(crate) struct EndpointSettings<T> {
     pub(crate) host: Option<T>,
     /// The maximum duration of a request; 0 means the lane's default.
     pub(crate) timeout_ms: u32,
@@ -33,20 +33,23 @@ pub(crate) struct LaneAddress<T> {
 }
 
 /// An opened lane, and one of its buckets.
-pub(crate) struct BucketTarget {
+pub(crate) struct ConnectedBucket {
     pub(crate) lane: Lane,
     pub(crate) bucket: Bucket,
     /// Cached, because querying the lane would be the most expensive part of computing a request's weight.
     is_local: bool,
-    pool: *const LanePool,
-    address: OwnedAddress,
+    pool: *const SharedStorePool,
+    address: OwnedEndpointSettings,
 }
 
-impl BucketTarget {
+impl ConnectedBucket {
     /// Returns the target for an address. If the thread's last request had the same target, this is fast: it takes no
     /// lock, copies no name and validates no characters. Errors: `InvalidBucketName`, a text that is not UTF-8, and
     /// errors of the lane.
-    pub(crate) fn take(address: &LaneAddress<&CStr>, bucket: Option<&CStr>) -> RequestResult<TakenTarget> {
+    pub(crate) fn take(
+        address: &EndpointSettings<&CStr>,
+        bucket: Option<&CStr>,
+    ) -> RequestResult<ConnectedBucketGuard> {
         let bucket = bucket.unwrap_or_default();
         let pool = pool();
         let last = LAST.take().filter(|last| {
@@ -54,20 +57,20 @@ impl BucketTarget {
             is_bucket && ptr::eq(last.pool, pool) && address.is(&last.address)
         });
         if last.is_some() {
-            return Ok(TakenTarget(last));
+            return Ok(ConnectedBucketGuard(last));
         }
         let address = address.checked()?;
         let (bucket, lane) = (Bucket::new(checked(bucket)?)?, lane(&address)?);
         let (is_local, address) = (is_local(&lane), address.kept());
-        Ok(TakenTarget(Some(Box::new(BucketTarget { bucket, lane, is_local, pool, address }))))
+        Ok(ConnectedBucketGuard(Some(Box::new(ConnectedBucket { bucket, lane, is_local, pool, address }))))
     }
 }
 
-impl BucketTarget {
+impl ConnectedBucket {
     /// Returns how long a request to this target that moves `bytes` of content would occupy the thread that carries it
     /// out.
-    pub(crate) fn weight(&self, bytes: u64) -> RequestClass {
-        RequestClass::of(self.is_local, bytes)
+    pub(crate) fn weight(&self, bytes: u64) -> RequestSchedulingClass {
+        RequestSchedulingClass::of(self.is_local, bytes)
     }
 }
 
@@ -77,20 +80,20 @@ pub(crate) fn is_local(lane: &Lane) -> bool {
 }
 
 /// A target in use by one request. When dropped, it is cached for the thread's next request.
-pub(crate) struct TakenTarget(
+pub(crate) struct ConnectedBucketGuard(
     /// `None` only while the value is dropped.
-    Option<Box<BucketTarget>>,
+    Option<Box<ConnectedBucket>>,
 );
 
-impl Deref for TakenTarget {
-    type Target = BucketTarget;
+impl Deref for ConnectedBucketGuard {
+    type Target = ConnectedBucket;
 
-    fn deref(&self) -> &BucketTarget {
+    fn deref(&self) -> &ConnectedBucket {
         self.0.as_deref().expect("it is not being dropped")
     }
 }
 
-impl Drop for TakenTarget {
+impl Drop for ConnectedBucketGuard {
     fn drop(&mut self) {
         // A target without a host is not kept, because the default host may change.
         let target = self.0.take().filter(|target| target.address.has_host());
@@ -108,20 +111,20 @@ pub(crate) fn set_default_host(host: Option<&str>) {
     *DEFAULT_HOST.write().unwrap_or_else(PoisonError::into_inner) = host.map(str::to_owned);
 }
 
-/// A [`LaneAddress`] that owns its texts.
+/// A [`EndpointSettings`] that owns its texts.
 #[derive(Clone, PartialEq, Eq, Hash)]
-struct OwnedAddress {
+struct OwnedEndpointSettings {
     texts: [Option<String>; 5],
     settings: (bool, bool, u32),
 }
 
-impl OwnedAddress {
+impl OwnedEndpointSettings {
     fn has_host(&self) -> bool {
         self.texts[0].is_some()
     }
 }
 
-impl<T: Copy> LaneAddress<T> {
+impl<T: Copy> EndpointSettings<T> {
     fn texts(&self) -> [Option<T>; 5] {
         [self.host, self.access_key, self.secret_key, self.token, self.region]
     }
@@ -131,11 +134,11 @@ impl<T: Copy> LaneAddress<T> {
     }
 }
 
-impl<'a> LaneAddress<&'a CStr> {
+impl<'a> EndpointSettings<&'a CStr> {
     /// Returns the same address with its texts checked. Errors: a text is not UTF-8.
-    pub(crate) fn checked(&self) -> RequestResult<LaneAddress<&'a str>> {
+    pub(crate) fn checked(&self) -> RequestResult<EndpointSettings<&'a str>> {
         let text = |bytes: Option<&'a CStr>| bytes.map(checked).transpose();
-        Ok(LaneAddress {
+        Ok(EndpointSettings {
             host: text(self.host)?,
             timeout_ms: self.timeout_ms,
             is_http: self.is_http,
@@ -147,7 +150,7 @@ impl<'a> LaneAddress<&'a CStr> {
         })
     }
 
-    fn is(&self, kept: &OwnedAddress) -> bool {
+    fn is(&self, kept: &OwnedEndpointSettings) -> bool {
         let same = |(a, b): (&Option<&CStr>, &Option<String>)| match (a, b) {
             (None, None) => true,
             (Some(a), Some(b)) => a.to_bytes() == b.as_bytes(),
@@ -157,9 +160,12 @@ impl<'a> LaneAddress<&'a CStr> {
     }
 }
 
-impl LaneAddress<&str> {
-    fn kept(&self) -> OwnedAddress {
-        OwnedAddress { texts: self.texts().map(|text| text.map(str::to_owned)), settings: self.settings() }
+impl EndpointSettings<&str> {
+    fn kept(&self) -> OwnedEndpointSettings {
+        OwnedEndpointSettings {
+            texts: self.texts().map(|text| text.map(str::to_owned)),
+            settings: self.settings(),
+        }
     }
 
     /// Returns the address as lane options.
@@ -197,33 +203,33 @@ impl LaneAddress<&str> {
 /// The lanes that this process has opened. The pool is emptied when the process ends, but never freed: after a `fork`,
 /// the child cannot know whether a thread that exists only in the parent was using it.
 #[derive(Default)]
-struct LanePool {
-    lanes: Mutex<HashMap<OwnedAddress, Lane>>,
+struct SharedStorePool {
+    lanes: Mutex<HashMap<OwnedEndpointSettings, Lane>>,
     /// The process that opened the lanes.
     opened_by: Option<ProcessIdentity>,
     /// The pool of the parent process, kept reachable so that leak detectors do not report it.
-    _of_parent: Option<&'static LanePool>,
+    _of_parent: Option<&'static SharedStorePool>,
 }
 
 /// NULL before the first use.
-static POOL: AtomicPtr<LanePool> = AtomicPtr::new(ptr::null_mut());
+static POOL: AtomicPtr<SharedStorePool> = AtomicPtr::new(ptr::null_mut());
 
 thread_local! {
     /// The target of the thread's last request.
-    static LAST: Cell<Option<Box<BucketTarget>>> = const { Cell::new(None) };
+    static LAST: Cell<Option<Box<ConnectedBucket>>> = const { Cell::new(None) };
 }
 
 /// Returns the lane at `address`. Errors: from [`fordway_lanes::open`].
-pub(crate) fn lane(address: &LaneAddress<&str>) -> Result<Lane> {
+pub(crate) fn lane(address: &EndpointSettings<&str>) -> Result<Lane> {
     if address.host.is_some() {
         return pool().open(address);
     }
     let default = DEFAULT_HOST.read().unwrap_or_else(PoisonError::into_inner).clone();
-    pool().open(&LaneAddress { host: default.as_deref(), ..*address })
+    pool().open(&EndpointSettings { host: default.as_deref(), ..*address })
 }
 
-impl LanePool {
-    fn open(&self, address: &LaneAddress<&str>) -> Result<Lane> {
+impl SharedStorePool {
+    fn open(&self, address: &EndpointSettings<&str>) -> Result<Lane> {
         let key = address.kept();
         let mut lanes = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(lane) = lanes.get(&key) {
@@ -237,7 +243,7 @@ impl LanePool {
     }
 }
 
-fn pool() -> &'static LanePool {
+fn pool() -> &'static SharedStorePool {
     let current = POOL.load(Ordering::Acquire);
     let process = Some(ProcessIdentity::current());
     // SAFETY: pools are made by `Box::into_raw` and never freed.
@@ -246,8 +252,11 @@ fn pool() -> &'static LanePool {
         return pool;
     }
     close_at_exit();
-    let new =
-        Box::into_raw(Box::new(LanePool { opened_by: process, _of_parent: known, ..Default::default() }));
+    let new = Box::into_raw(Box::new(SharedStorePool {
+        opened_by: process,
+        _of_parent: known,
+        ..Default::default()
+    }));
     match POOL.compare_exchange(current, new, Ordering::AcqRel, Ordering::Acquire) {
         // SAFETY: as above.
         Ok(_) => unsafe { &*new },
@@ -279,7 +288,7 @@ fn close_at_exit() {
 mod tests {
     use super::*;
 
-    const NOWHERE: LaneAddress<&str> = LaneAddress {
+    const NOWHERE: EndpointSettings<&str> = EndpointSettings {
         host: None,
         timeout_ms: 0,
         is_http: true,
@@ -291,7 +300,7 @@ mod tests {
     };
 
     fn lane_name(host: &str) -> &'static str {
-        lane(&LaneAddress { host: Some(host), ..NOWHERE }).unwrap().store.lane()
+        lane(&EndpointSettings { host: Some(host), ..NOWHERE }).unwrap().store.lane()
     }
 
     #[test]
@@ -305,8 +314,9 @@ mod tests {
 
     #[test]
     fn the_protocol_counts_where_the_host_has_none() {
-        let endpoint =
-            |host, is_http| LaneAddress { host: Some(host), is_http, ..NOWHERE }.options().endpoint.unwrap();
+        let endpoint = |host, is_http| {
+            EndpointSettings { host: Some(host), is_http, ..NOWHERE }.options().endpoint.unwrap()
+        };
         assert_eq!(endpoint("h:1", true), "http://h:1");
         assert_eq!(endpoint("h:1", false), "https://h:1");
         assert_eq!(endpoint("http://h", false), "http://h");
@@ -315,7 +325,7 @@ mod tests {
 
     #[test]
     fn a_time_limit_is_the_lanes() {
-        let timeout = |timeout_ms| LaneAddress { timeout_ms, ..NOWHERE }.options().timeout;
+        let timeout = |timeout_ms| EndpointSettings { timeout_ms, ..NOWHERE }.options().timeout;
         assert_eq!(timeout(0), None);
         assert_eq!(timeout(250), Some(Duration::from_millis(250)));
     }
@@ -323,7 +333,7 @@ mod tests {
     #[test]
     fn one_address_is_opened_once_and_another_apart() {
         let at = |key| {
-            lane(&LaneAddress { host: Some("127.0.0.1:9"), access_key: key, secret_key: key, ..NOWHERE })
+            lane(&EndpointSettings { host: Some("127.0.0.1:9"), access_key: key, secret_key: key, ..NOWHERE })
         };
         let (a, b, again) = (at(Some("a")).unwrap(), at(Some("b")).unwrap(), at(Some("a")).unwrap());
         assert!(std::sync::Arc::ptr_eq(&a.store, &again.store));

@@ -11,27 +11,27 @@ use fordway_store::{
 };
 use fordway_wire::s3_xml;
 
-use super::response::{ContentSource, PIECE_BYTES, RequestFailure, RequestResult, with_piece};
+use super::response::{PIECE_BYTES, PutBodySource, RequestFailure, RequestResult, with_piece};
 use crate::abi::{
     CommitCallback, GetDataCallback, ListMultipartUpload, ListPart, ListPartsCallback, ListUploadsCallback,
     MAX_QUERY_STRING_BYTES, UploadIdCallback,
 };
-use crate::arguments::ContentProperties;
+use crate::arguments::ParsedPutProperties;
 use crate::bucket::BATCH;
-use crate::lane::BucketTarget;
+use crate::lane::ConnectedBucket;
 use crate::response::{
     CallbackResponder, QuotedTag, SuccessProperties, c_text, checked, seconds, write_text,
 };
 use crate::status::Status;
 
 /// The memory to which a copy writes its result, besides passing it to the callbacks.
-pub(crate) struct CopyReturns {
+pub(crate) struct CopyOutputPointers {
     pub(crate) last_modified_s: *mut i64,
     pub(crate) etag: *mut c_char,
     pub(crate) etag_capacity: usize,
 }
 
-impl CopyReturns {
+impl CopyOutputPointers {
     /// # Safety
     /// Whenever callbacks may run, each pointer is NULL or valid for writes; `etag`, for `etag_capacity` bytes.
     pub(crate) unsafe fn tell(&self, made: &PutResult, responder: &CallbackResponder) -> RequestResult {
@@ -49,10 +49,10 @@ impl CopyReturns {
 /// Stores the content of `source`. Errors: `ErrorInvalidURI` if there is no key; see [`touch_bucket`] for an empty put
 /// without a key.
 pub(crate) fn put(
-    target: &BucketTarget,
+    target: &ConnectedBucket,
     key: Option<&Key>,
-    said: ContentProperties,
-    source: ContentSource,
+    said: ParsedPutProperties,
+    source: PutBodySource,
     responder: &CallbackResponder,
 ) -> RequestResult<PutResult> {
     let Some(key) = key else { return Err(no_key()) };
@@ -79,7 +79,7 @@ pub(crate) fn put(
 /// Writes all of `source` to `writer`, and publishes the object.
 pub(crate) fn write_all(
     mut writer: Box<dyn Writer>,
-    mut source: ContentSource,
+    mut source: PutBodySource,
     piece: &mut [u8],
     expected: &ExpectedContent,
     responder: &CallbackResponder,
@@ -93,7 +93,7 @@ pub(crate) fn write_all(
 
 /// Handles an empty put without a key: stores nothing, and succeeds if the bucket exists. Some programs create their
 /// top directory this way. Errors: `NoSuchBucket`.
-pub(crate) fn touch_bucket(target: &BucketTarget, responder: &CallbackResponder) -> RequestResult {
+pub(crate) fn touch_bucket(target: &ConnectedBucket, responder: &CallbackResponder) -> RequestResult {
     target.lane.store.head_bucket(&target.bucket)?;
     responder.succeeded(SuccessProperties::default)
 }
@@ -109,7 +109,7 @@ pub(crate) fn range(start: u64, count: u64) -> Option<ByteRange> {
 
 /// Reads an object, and passes it to `callback` piece by piece.
 pub(crate) fn get(
-    target: &BucketTarget,
+    target: &ConnectedBucket,
     key: &Key,
     options: &GetOptions,
     callback: Option<GetDataCallback>,
@@ -180,7 +180,11 @@ fn broken(error: std::io::Error, left: u64) -> RequestFailure {
 }
 
 /// Returns the properties of an object, or of the bucket if there is no key.
-pub(crate) fn head(target: &BucketTarget, key: Option<&Key>, responder: &CallbackResponder) -> RequestResult {
+pub(crate) fn head(
+    target: &ConnectedBucket,
+    key: Option<&Key>,
+    responder: &CallbackResponder,
+) -> RequestResult {
     let store = &target.lane.store;
     let Some(key) = key else {
         store.head_bucket(&target.bucket).map_err(RequestFailure::Head)?;
@@ -192,7 +196,7 @@ pub(crate) fn head(target: &BucketTarget, key: Option<&Key>, responder: &Callbac
 
 /// Deletes an object. Without a key, deletes nothing, and succeeds if the bucket exists.
 pub(crate) fn delete(
-    target: &BucketTarget,
+    target: &ConnectedBucket,
     key: Option<&Key>,
     responder: &CallbackResponder,
 ) -> RequestResult {
@@ -205,10 +209,10 @@ pub(crate) fn delete(
 
 /// Copies `key` of the target's bucket to `to`. `said`, if given, replaces the metadata.
 pub(crate) fn copy(
-    target: &BucketTarget,
+    target: &ConnectedBucket,
     key: &Key,
     to: (&Bucket, &Key),
-    said: Option<ContentProperties>,
+    said: Option<ParsedPutProperties>,
 ) -> RequestResult<PutResult> {
     let options = CopyOptions { metadata: said.map(|said| said.metadata), ..Default::default() };
     Ok(target.lane.store.copy((&target.bucket, key), to.0, to.1, &options)?)
@@ -225,9 +229,9 @@ const STORAGE_CLASS: &std::ffi::CStr = c"STANDARD";
 
 /// Starts an upload.
 pub(crate) fn initiate_upload(
-    target: &BucketTarget,
+    target: &ConnectedBucket,
     key: &Key,
-    said: ContentProperties,
+    said: ParsedPutProperties,
     callback: Option<UploadIdCallback>,
     responder: &CallbackResponder,
 ) -> RequestResult {
@@ -271,10 +275,10 @@ pub(crate) fn upload_id(id: Option<&str>) -> RequestResult<UploadId> {
 
 /// Stores the content of `source` as a part.
 pub(crate) fn upload_part(
-    target: &BucketTarget,
+    target: &ConnectedBucket,
     part: &UploadPart,
     md5: Option<[u8; 16]>,
-    source: ContentSource,
+    source: PutBodySource,
     responder: &CallbackResponder,
 ) -> RequestResult<PutResult> {
     let size = Some(source.left_bytes());
@@ -287,7 +291,7 @@ pub(crate) fn upload_part(
 
 /// Fills a part with `count` bytes of an object, starting at `start`; a `count` of 0 means to the end.
 pub(crate) fn copy_part(
-    target: &BucketTarget,
+    target: &ConnectedBucket,
     key: &Key,
     (start, count): (u64, u64),
     to: (&fordway_store::Bucket, &UploadPart),
@@ -300,9 +304,9 @@ pub(crate) fn copy_part(
 
 /// Publishes the object assembled from the parts that the document in `source` lists.
 pub(crate) fn complete_upload(
-    target: &BucketTarget,
+    target: &ConnectedBucket,
     (key, upload): (&Key, &UploadId),
-    source: ContentSource,
+    source: PutBodySource,
     callback: Option<CommitCallback>,
     responder: &CallbackResponder,
 ) -> RequestResult {
@@ -316,7 +320,7 @@ pub(crate) fn complete_upload(
     responder.call(|| checked(unsafe { callback(location.as_ptr(), etag.as_ptr(), responder.data()) }))
 }
 
-fn read_parts(mut source: ContentSource, responder: &CallbackResponder) -> RequestResult<Vec<CompletedPart>> {
+fn read_parts(mut source: PutBodySource, responder: &CallbackResponder) -> RequestResult<Vec<CompletedPart>> {
     if source.left_bytes() > MAX_DOCUMENT_BYTES {
         let why = format!("the list of parts has over {MAX_DOCUMENT_BYTES} bytes; use fewer parts");
         return Err(RequestFailure::refused(Status::XmlDocumentTooLarge, why));
@@ -333,7 +337,7 @@ fn read_parts(mut source: ContentSource, responder: &CallbackResponder) -> Reque
 
 /// Aborts an upload.
 pub(crate) fn abort_upload(
-    target: &BucketTarget,
+    target: &ConnectedBucket,
     (key, upload): (&Key, &UploadId),
     responder: &CallbackResponder,
 ) -> RequestResult {
@@ -343,7 +347,7 @@ pub(crate) fn abort_upload(
 
 /// Passes one page of an upload's parts to the callback, in batches.
 pub(crate) fn list_parts(
-    target: &BucketTarget,
+    target: &ConnectedBucket,
     (key, upload): (&Key, &UploadId),
     query: &PartsQuery,
     callback: Option<ListPartsCallback>,
@@ -391,7 +395,7 @@ fn tell_parts(page: &PartListing, callback: ListPartsCallback, data: *mut c_void
 
 /// Passes one page of a bucket's uploads to the callback, in batches.
 pub(crate) fn list_uploads(
-    target: &BucketTarget,
+    target: &ConnectedBucket,
     query: &UploadsQuery,
     callback: Option<ListUploadsCallback>,
     responder: &CallbackResponder,
@@ -435,7 +439,7 @@ const MAX_LIFETIME_S: i64 = 7 * 86_400;
 /// is replaced with the maximum. Errors: a lane that has no URLs, a method or subresource that cannot be signed,
 /// missing keys, or a URL that is too long.
 pub(crate) fn presigned_url(
-    target: &BucketTarget,
+    target: &ConnectedBucket,
     key: &Key,
     lifetime_s: i64,
     subresource: Option<&str>,

@@ -16,7 +16,7 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use super::response::{QUICK_MAX_BYTES, RequestFailure, RequestResult};
 use crate::relay::{
-    CallbackRelay, DriverDemand, RelayEvent, RequestNumber, RequestWork, WorkerJob, interrupted,
+    CallbackRelay, DrivingThreadEvent, PendingDriverWork, RequestNumber, RequestWork, WorkerJob, interrupted,
     workers_were_started,
 };
 use crate::response::{CallbackResponder, without_panic};
@@ -32,7 +32,7 @@ const LONG_MAX: usize = 8;
 
 /// How long a request occupies the thread that carries it out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum RequestClass {
+pub(crate) enum RequestSchedulingClass {
     /// A short request for local files, which takes less time than handing it to another thread.
     Quick,
     /// A longer request for local files.
@@ -41,14 +41,14 @@ pub(crate) enum RequestClass {
     Remote,
 }
 
-impl RequestClass {
+impl RequestSchedulingClass {
     /// Returns the class of a request that moves `bytes` of content; `is_local` means that it accesses files on this
     /// node.
     pub(crate) const fn of(is_local: bool, bytes: u64) -> Self {
         match is_local {
-            true if bytes <= QUICK_MAX_BYTES => RequestClass::Quick,
-            true => RequestClass::Long,
-            false => RequestClass::Remote,
+            true if bytes <= QUICK_MAX_BYTES => RequestSchedulingClass::Quick,
+            true => RequestSchedulingClass::Long,
+            false => RequestSchedulingClass::Remote,
         }
     }
 }
@@ -77,11 +77,11 @@ struct QueueState {
     process: ProcessIdentity,
     relay: Arc<CallbackRelay>,
     /// The demand last reported to the relay.
-    told: DriverDemand,
+    told: PendingDriverWork,
     signal: Option<Arc<OwnedFd>>,
     /// The requests whose completion has not been reported yet, in order of arrival.
     unfinished: BTreeMap<RequestNumber, UnfinishedRequest>,
-    unstarted: VecDeque<(RequestNumber, RequestClass, RequestWork)>,
+    unstarted: VecDeque<(RequestNumber, RequestSchedulingClass, RequestWork)>,
     next_number: RequestNumber,
     /// The numbers of long and of remote requests on workers.
     long: usize,
@@ -95,7 +95,7 @@ unsafe impl Send for QueueState {}
 struct UnfinishedRequest {
     responder: CallbackResponder,
     /// The class of the request if it is on a worker; otherwise `Quick`.
-    on_worker: RequestClass,
+    on_worker: RequestSchedulingClass,
 }
 
 impl Default for QueueState {
@@ -103,7 +103,7 @@ impl Default for QueueState {
         QueueState {
             process: ProcessIdentity::current(),
             relay: Arc::default(),
-            told: DriverDemand::default(),
+            told: PendingDriverWork::default(),
             signal: None,
             unfinished: BTreeMap::new(),
             unstarted: VecDeque::new(),
@@ -123,18 +123,18 @@ impl QueueState {
         }
         let kept = |number| self.unstarted.binary_search_by_key(number, |(unstarted, ..)| *unstarted).is_ok();
         let lost = self.unfinished.keys().filter(|number| !kept(number));
-        let events = lost.map(|number| RelayEvent::Ended(*number, Err(parents())));
+        let events = lost.map(|number| DrivingThreadEvent::Ended(*number, Err(parents())));
         let relay = CallbackRelay::with_events(events);
-        self.unfinished.values_mut().for_each(|request| request.on_worker = RequestClass::Quick);
-        (self.relay, self.told) = (Arc::new(relay), DriverDemand::default());
+        self.unfinished.values_mut().for_each(|request| request.on_worker = RequestSchedulingClass::Quick);
+        (self.relay, self.told) = (Arc::new(relay), PendingDriverWork::default());
         (self.process, self.signal, self.long, self.remote) = (ProcessIdentity::current(), None, 0, 0);
         self.tell_demand();
     }
 
-    fn has_room(&self, weight: RequestClass) -> bool {
+    fn has_room(&self, weight: RequestSchedulingClass) -> bool {
         match weight {
-            RequestClass::Quick | RequestClass::Long => self.long < LONG_MAX,
-            RequestClass::Remote => self.remote < REMOTE_MAX,
+            RequestSchedulingClass::Quick | RequestSchedulingClass::Long => self.long < LONG_MAX,
+            RequestSchedulingClass::Remote => self.remote < REMOTE_MAX,
         }
     }
 
@@ -144,24 +144,24 @@ impl QueueState {
 
     fn tell_demand(&mut self) {
         let is_unfinished = !self.unfinished.is_empty();
-        let demand = DriverDemand { is_startable: self.is_startable(), is_unfinished };
+        let demand = PendingDriverWork { is_startable: self.is_startable(), is_unfinished };
         if self.told != demand {
             self.relay.demand(demand);
             self.told = demand;
         }
     }
 
-    fn count(&mut self, weight: RequestClass) -> &mut usize {
+    fn count(&mut self, weight: RequestSchedulingClass) -> &mut usize {
         match weight {
-            RequestClass::Quick | RequestClass::Long => &mut self.long,
-            RequestClass::Remote => &mut self.remote,
+            RequestSchedulingClass::Quick | RequestSchedulingClass::Long => &mut self.long,
+            RequestSchedulingClass::Remote => &mut self.remote,
         }
     }
 
     /// Removes a request that has ended.
     fn take(&mut self, number: RequestNumber) -> Option<CallbackResponder> {
         let UnfinishedRequest { responder, on_worker } = self.unfinished.remove(&number)?;
-        if on_worker != RequestClass::Quick {
+        if on_worker != RequestSchedulingClass::Quick {
             *self.count(on_worker) -= 1;
         }
         self.tell_demand();
@@ -210,11 +210,11 @@ impl RequestQueue {
         relay.has_work()
     }
 
-    fn add(&self, responder: CallbackResponder, weight: RequestClass, work: RequestWork) {
+    fn add(&self, responder: CallbackResponder, weight: RequestSchedulingClass, work: RequestWork) {
         let mut state = self.locked();
         let number = state.next_number;
         state.next_number += 1;
-        let on_worker = RequestClass::Quick;
+        let on_worker = RequestSchedulingClass::Quick;
         state.unfinished.insert(number, UnfinishedRequest { responder, on_worker });
         state.unstarted.push_back((number, weight, work));
         state.tell_demand();
@@ -248,7 +248,7 @@ impl RequestQueue {
     }
 
     fn run_while(&self, may_go_on: impl Fn() -> bool) -> RequestResult {
-        if CallbackScope::is_in(self) {
+        if CallbackGuard::is_in(self) {
             let why = "a callback of a request cannot drive the context that the request is in; use another context";
             return Err(RequestFailure::refused(Status::InternalError, why));
         }
@@ -270,8 +270,10 @@ impl RequestQueue {
         let Some((number, weight, work)) = state.unstarted.pop_front() else { return false };
         state.tell_demand();
         match weight {
-            RequestClass::Quick => self.run_here(state, number, work),
-            RequestClass::Long | RequestClass::Remote => self.run_on_worker(state, number, weight, work),
+            RequestSchedulingClass::Quick => self.run_here(state, number, work),
+            RequestSchedulingClass::Long | RequestSchedulingClass::Remote => {
+                self.run_on_worker(state, number, weight, work)
+            }
         }
         true
     }
@@ -282,11 +284,13 @@ impl RequestQueue {
         let responder = request.responder.on_driver(state.relay.clone());
         drop(state);
         let outcome = {
-            let _scope = CallbackScope::enter(self);
+            let _scope = CallbackGuard::enter(self);
             without_panic(|| work(&responder))
         };
         match (outcome, responder.take_rest()) {
-            (Ok(()), Some(rest)) => self.run_on_worker(self.locked(), number, RequestClass::Long, rest),
+            (Ok(()), Some(rest)) => {
+                self.run_on_worker(self.locked(), number, RequestSchedulingClass::Long, rest)
+            }
             (outcome, _) => self.finish(number, outcome),
         }
     }
@@ -296,7 +300,7 @@ impl RequestQueue {
         &self,
         mut state: MutexGuard<'_, QueueState>,
         number: RequestNumber,
-        weight: RequestClass,
+        weight: RequestSchedulingClass,
         work: RequestWork,
     ) {
         let relay = state.relay.clone();
@@ -308,7 +312,7 @@ impl RequestQueue {
         drop(state);
         if let Err(WorkerJob { work, responder, .. }) = relay.assign(WorkerJob { number, responder, work }) {
             let responder = responder.on_driver(relay);
-            let _scope = CallbackScope::enter(self);
+            let _scope = CallbackGuard::enter(self);
             let outcome = without_panic(|| {
                 work(&responder)?;
                 responder.take_rest().map_or(Ok(()), |rest| rest(&responder))
@@ -323,11 +327,11 @@ impl RequestQueue {
         let relay = self.locked().relay.clone();
         let Some(event) = relay.next_event() else { return false };
         match event {
-            RelayEvent::Callback(waiting) => {
-                let _scope = CallbackScope::enter(self);
+            DrivingThreadEvent::Callback(waiting) => {
+                let _scope = CallbackGuard::enter(self);
                 waiting.run();
             }
-            RelayEvent::Ended(number, outcome) => self.finish(number, outcome),
+            DrivingThreadEvent::Ended(number, outcome) => self.finish(number, outcome),
         }
         true
     }
@@ -365,12 +369,12 @@ thread_local! {
 }
 
 /// A guard: while it exists, this thread is, or may be, in a callback of an unfinished request.
-struct CallbackScope;
+struct CallbackGuard;
 
-impl CallbackScope {
+impl CallbackGuard {
     fn enter(queue: &RequestQueue) -> Self {
         IN_CALLBACK.with_borrow_mut(|queues| queues.push(queue));
-        CallbackScope
+        CallbackGuard
     }
 
     fn is_in(queue: &RequestQueue) -> bool {
@@ -378,7 +382,7 @@ impl CallbackScope {
     }
 }
 
-impl Drop for CallbackScope {
+impl Drop for CallbackGuard {
     fn drop(&mut self) {
         IN_CALLBACK.with_borrow_mut(|queues| queues.pop());
     }
@@ -392,7 +396,7 @@ impl Drop for CallbackScope {
 pub(crate) unsafe fn submit<Work>(
     context: *const RequestContext,
     responder: CallbackResponder,
-    prepare: impl FnOnce() -> RequestResult<(RequestClass, Work)>,
+    prepare: impl FnOnce() -> RequestResult<(RequestSchedulingClass, Work)>,
 ) where
     Work: FnOnce(&CallbackResponder) -> RequestResult + 'static,
 {

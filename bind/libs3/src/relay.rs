@@ -49,7 +49,7 @@ const fn may_change_threads<T: Send>() {}
 const _: () = may_change_threads::<ObjectContent>();
 
 /// Something for the driving thread to do.
-pub(crate) enum RelayEvent {
+pub(crate) enum DrivingThreadEvent {
     Callback(WaitingCallback),
     Ended(RequestNumber, RequestResult),
 }
@@ -108,8 +108,8 @@ pub(crate) struct CallbackRelay {
 
 #[derive(Default)]
 struct RelayState {
-    events: VecDeque<RelayEvent>,
-    demand: DriverDemand,
+    events: VecDeque<DrivingThreadEvent>,
+    demand: PendingDriverWork,
     /// The number of threads waiting in [`CallbackRelay::wait`].
     waiting_drivers: usize,
     /// The descriptor for `select`, readable as long as there is something to do. Owned by the context.
@@ -121,7 +121,7 @@ struct RelayState {
 
 /// What a context's driver has to do besides callbacks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct DriverDemand {
+pub(crate) struct PendingDriverWork {
     /// A request can be started.
     pub(crate) is_startable: bool,
     /// There are unfinished requests.
@@ -157,7 +157,7 @@ impl RelayState {
 
 impl CallbackRelay {
     /// Creates a relay with events that have already happened.
-    pub(crate) fn with_events(events: impl IntoIterator<Item = RelayEvent>) -> Self {
+    pub(crate) fn with_events(events: impl IntoIterator<Item = DrivingThreadEvent>) -> Self {
         let relay = CallbackRelay::default();
         relay.locked().events.extend(events);
         relay
@@ -176,14 +176,14 @@ impl CallbackRelay {
     }
 
     /// Sets what the driver has to do besides callbacks.
-    pub(crate) fn demand(&self, demand: DriverDemand) {
+    pub(crate) fn demand(&self, demand: PendingDriverWork) {
         let mut state = self.locked();
         state.demand = demand;
         self.wake_driver(&mut state);
     }
 
     /// Removes and returns the oldest event for the driving thread.
-    pub(crate) fn next_event(&self) -> Option<RelayEvent> {
+    pub(crate) fn next_event(&self) -> Option<DrivingThreadEvent> {
         let mut state = self.locked();
         let event = state.events.pop_front();
         state.update_signal();
@@ -211,7 +211,7 @@ impl CallbackRelay {
         // function waits for that below.
         let call: *mut (dyn FnMut() + 'static) = unsafe { mem::transmute(call) };
         let (worker, process) = (thread::current(), ProcessIdentity::current());
-        self.push(RelayEvent::Callback(WaitingCallback {
+        self.push(DrivingThreadEvent::Callback(WaitingCallback {
             call,
             progress: &progress,
             worker,
@@ -225,7 +225,7 @@ impl CallbackRelay {
     }
 
     /// Adds an event, or drops it if the relay is closed.
-    fn push(&self, event: RelayEvent) {
+    fn push(&self, event: DrivingThreadEvent) {
         let mut state = self.locked();
         if self.is_closed() {
             drop(state);
@@ -254,7 +254,7 @@ impl CallbackRelay {
             self.is_closed.store(true, Ordering::Release);
             let WorkerCounts { alive, idle } = state.workers;
             let relaying =
-                state.events.iter().filter(|event| matches!(event, RelayEvent::Callback(_))).count();
+                state.events.iter().filter(|event| matches!(event, DrivingThreadEvent::Callback(_))).count();
             (mem::take(&mut state.events), mem::take(&mut state.jobs), alive - idle - relaying)
         };
         // Workers that were waiting for these callbacks continue without a result.
@@ -324,7 +324,7 @@ impl CallbackRelay {
     fn work(&self) {
         while let Some(WorkerJob { number, responder, work }) = self.next_job() {
             let outcome = without_panic(|| work(&responder));
-            self.push(RelayEvent::Ended(number, outcome));
+            self.push(DrivingThreadEvent::Ended(number, outcome));
         }
     }
 

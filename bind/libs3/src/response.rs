@@ -17,7 +17,7 @@ use tracing_subscriber::EnvFilter;
 
 use crate::abi::{
     AbiVersion, ErrorDetails, NameValue, PropertiesCallback, PutDataCallback, ResponseHandler,
-    ResponseProperties, StatusNumber,
+    ResponseProperties, S3StatusCode,
 };
 use crate::relay::{CallbackRelay, RequestWork, interrupted};
 use crate::status::Status;
@@ -212,7 +212,7 @@ impl CallbackResponder {
         LAST_MESSAGE.set(Some((message, resource)));
     }
 
-    fn tell(&self, number: StatusNumber, details: *const ErrorDetails) {
+    fn tell(&self, number: S3StatusCode, details: *const ErrorDetails) {
         if let Some(callback) = self.handler.complete {
             // SAFETY: the handler's creator guarantees the callback and its data; `details` is NULL
             // or lives until the call is over.
@@ -233,7 +233,7 @@ pub(crate) fn without_panic<T>(work: impl FnOnce() -> RequestResult<T>) -> Reque
 }
 
 /// Converts the return value of a callback to the outcome of its request.
-pub(crate) fn checked(answer: StatusNumber) -> RequestResult {
+pub(crate) fn checked(answer: S3StatusCode) -> RequestResult {
     match answer {
         0 => Ok(()),
         number => Err(RequestFailure::Callback(number)),
@@ -309,7 +309,7 @@ pub(crate) enum RequestFailure {
     /// This library refused the request; the text says what to do about it.
     Refused(Status, String),
     /// A callback failed with this status, in the caller's numbering.
-    Callback(StatusNumber),
+    Callback(S3StatusCode),
 }
 
 /// The outcome of a request.
@@ -321,7 +321,7 @@ impl RequestFailure {
         RequestFailure::Refused(status, why.into())
     }
 
-    pub(crate) fn number(&self, abi: AbiVersion) -> StatusNumber {
+    pub(crate) fn number(&self, abi: AbiVersion) -> S3StatusCode {
         match self {
             RequestFailure::Store(error) => abi.number(error.kind().into()),
             RequestFailure::Head(error) => abi.number(Status::from(error.kind()).without_body()),
@@ -400,15 +400,15 @@ pub(crate) fn with_piece<T>(work: impl FnOnce(&mut [u8]) -> T) -> T {
 }
 
 /// The caller's content, requested piece by piece and never beyond the announced size.
-pub(crate) struct ContentSource {
+pub(crate) struct PutBodySource {
     callback: Option<PutDataCallback>,
     data: *mut c_void,
     left_bytes: u64,
 }
 
-impl ContentSource {
+impl PutBodySource {
     pub(crate) fn new(callback: Option<PutDataCallback>, data: *mut c_void, total_bytes: u64) -> Self {
-        ContentSource { callback, data, left_bytes: total_bytes }
+        PutBodySource { callback, data, left_bytes: total_bytes }
     }
 
     pub(crate) fn left_bytes(&self) -> u64 {

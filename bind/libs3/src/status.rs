@@ -4,7 +4,7 @@ use std::ffi::CStr;
 
 use fordway_store::ErrorKind;
 
-use crate::abi::{AbiVersion, StatusNumber};
+use crate::abi::{AbiVersion, S3StatusCode};
 
 macro_rules! statuses {
     ($($name:ident),* $(,)?) => {
@@ -92,15 +92,15 @@ const SINCE_4_1: &[(Status, Status)] = &[
 
 impl Status {
     /// Returns the number in 2.0; for a status that 2.0 lacks, the number of the nearest one.
-    pub fn number_in_2_0(self) -> StatusNumber {
+    pub fn number_in_2_0(self) -> S3StatusCode {
         let stand_in = SINCE_4_1.iter().find(|(new, _)| *new == self).map(|(_, stand_in)| *stand_in);
         let known = stand_in.unwrap_or(self);
-        let added_before = SINCE_4_1.iter().filter(|(new, _)| (*new as StatusNumber) < known as StatusNumber);
-        known as StatusNumber - added_before.count() as StatusNumber
+        let added_before = SINCE_4_1.iter().filter(|(new, _)| (*new as S3StatusCode) < known as S3StatusCode);
+        known as S3StatusCode - added_before.count() as S3StatusCode
     }
 
     /// Returns the status that has `number` in `abi`.
-    pub fn from_number(abi: AbiVersion, number: StatusNumber) -> Option<Status> {
+    pub fn from_number(abi: AbiVersion, number: S3StatusCode) -> Option<Status> {
         let is_known = |status: &Status| match abi {
             AbiVersion::V4_1 => true,
             AbiVersion::V2_0 => !SINCE_4_1.iter().any(|(new, _)| new == status),

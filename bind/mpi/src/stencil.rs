@@ -42,7 +42,7 @@ pub(crate) struct StencilArgs {
 /// Runs the program on all ranks. Errors: `InvalidArgument` for more ranks than rows.
 pub(crate) fn run(args: &StencilArgs, world: &SimpleCommunicator) -> Result<bool> {
     let side = (args.cells as f64).sqrt().round() as usize;
-    let mut strip = RowStrip::new(world, side)?;
+    let mut strip = StencilSubdomain::new(world, side)?;
     assert!(args.fail != Some(world.rank()), "the stencil fails on this rank, as requested");
     while args.hang == Some(world.rank()) {
         std::thread::park();
@@ -70,7 +70,7 @@ pub(crate) fn run(args: &StencilArgs, world: &SimpleCommunicator) -> Result<bool
 }
 
 /// The rows of one rank, plus the adjacent row of the neighbour above and of the one below.
-struct RowStrip {
+struct StencilSubdomain {
     width: usize,
     rows: usize,
     now: Vec<f64>,
@@ -78,7 +78,7 @@ struct RowStrip {
     communication: Duration,
 }
 
-impl RowStrip {
+impl StencilSubdomain {
     fn new(world: &SimpleCommunicator, side: usize) -> Result<Self> {
         let (rank, ranks) = (world.rank() as usize, world.size() as usize);
         if ranks > side {
@@ -90,7 +90,7 @@ impl RowStrip {
         if rank == 0 {
             now[..side].fill(EDGE);
         }
-        Ok(RowStrip { width: side, rows, next: now.clone(), now, communication: Duration::ZERO })
+        Ok(StencilSubdomain { width: side, rows, next: now.clone(), now, communication: Duration::ZERO })
     }
 
     /// Sends the outer rows to the neighbours and receives theirs; the edges of the plate do not change.

@@ -14,21 +14,21 @@ const APACHE_MODULES: &str = "/usr/lib/apache2/modules";
 
 /// A running server; stopped when dropped.
 #[derive(Debug)]
-pub struct ForeignServer {
+pub struct ExternalServerProcess {
     child: Child,
     dir: TempDir,
     port: u16,
     scheme: &'static str,
 }
 
-impl Drop for ForeignServer {
+impl Drop for ExternalServerProcess {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-impl ForeignServer {
+impl ExternalServerProcess {
     /// Apache httpd with `mod_dav_fs`, with everything allowed; `None` if it is not installed.
     pub fn apache() -> Option<Self> {
         let program = fordway_needs::program("apache2")?;
@@ -162,7 +162,7 @@ fn command(program: &Path, arguments: &[&str]) -> Command {
 
 /// Starts the command that `prepare` returns for a directory (with `files` and `own` in it) and a port; tries another
 /// port if this one has been taken in the meantime.
-fn start(scheme: &'static str, prepare: impl Fn(&str, u16) -> Command) -> ForeignServer {
+fn start(scheme: &'static str, prepare: impl Fn(&str, u16) -> Command) -> ExternalServerProcess {
     for _ in 0..5 {
         let dir = tempfile::tempdir().expect("a directory");
         open_to_all(dir.path(), 0o755);
@@ -175,7 +175,7 @@ fn start(scheme: &'static str, prepare: impl Fn(&str, u16) -> Command) -> Foreig
         drop(listener);
         let mut command = prepare(dir.path().to_str().expect("a name in UTF-8"), port);
         let child = command.spawn().expect("a program that starts");
-        let mut server = ForeignServer { child, dir, port, scheme };
+        let mut server = ExternalServerProcess { child, dir, port, scheme };
         if server.is_up() {
             return server;
         }
@@ -188,7 +188,7 @@ fn open_to_all(path: &Path, mode: u32) {
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).expect("a mode");
 }
 
-impl ForeignServer {
+impl ExternalServerProcess {
     /// Waits until the server accepts connections; returns `false` if it ended.
     fn is_up(&mut self) -> bool {
         let deadline = Instant::now() + Duration::from_secs(60);

@@ -155,22 +155,22 @@ enum ModelOutcome {
 pub fn check(store: &dyn Store, operations: &[ModelOperation]) {
     let bucket = Bucket::new("model").unwrap_or_else(|error| panic!("{error}"));
     store.create_bucket(&bucket).unwrap_or_else(|error| panic!("{error}"));
-    ModelFollower::new(bucket).follow(store, operations);
+    BucketReferenceModel::new(bucket).follow(store, operations);
 }
 
 /// A model that follows a bucket, or the part of a bucket that nothing else changes.
-pub struct ModelFollower {
+pub struct BucketReferenceModel {
     model: MemoryStore,
     bucket: Bucket,
     done: usize,
 }
 
-impl ModelFollower {
+impl BucketReferenceModel {
     /// Creates a model of `bucket`, which must not contain any objects that the operations would see.
     pub fn new(bucket: Bucket) -> Self {
         let model = MemoryStore::default();
         model.create_bucket(&bucket).unwrap_or_else(|error| panic!("{error}"));
-        ModelFollower { model, bucket, done: 0 }
+        BucketReferenceModel { model, bucket, done: 0 }
     }
 
     /// Runs `operations` on `store` and on the model, and panics where they differ.

@@ -35,7 +35,7 @@ pub struct SeenObject {
 }
 
 /// All objects of the bucket except [`NOTES`].
-pub type Snapshot = BTreeMap<String, SeenObject>;
+pub type BucketSnapshot = BTreeMap<String, SeenObject>;
 
 /// The key of the client's notes on an upload: an odd key, so that it does not conflict with other keys.
 const NOTES: &str = "notes//of the client";
@@ -274,7 +274,7 @@ fn complete(store: &dyn Store) -> Result<()> {
 }
 
 /// Returns everything that a reader sees; panics if list, head and get disagree.
-pub fn snapshot(store: &dyn Store) -> Snapshot {
+pub fn snapshot(store: &dyn Store) -> BucketSnapshot {
     let listing = store.list(&bucket(), &ListQuery::default()).unwrap_or_else(|error| panic!("{error}"));
     assert_eq!(listing.next, None);
     let names = listing.entries.iter().map(|entry| entry.name()).filter(|name| *name != NOTES);
@@ -314,7 +314,7 @@ pub fn versions(store: &dyn Store) -> BTreeSet<(String, Vec<u8>)> {
 
 /// Checks that the store works: puts, reads and deletes each object of `shown` and some unused keys, after which
 /// nothing must be left. Panics otherwise.
-pub fn works(store: &dyn Store, shown: &Snapshot) {
+pub fn works(store: &dyn Store, shown: &BucketSnapshot) {
     for name in shown.keys().map(String::as_str).chain(["fresh/dir/key", "fresh//odd"]) {
         put(store, name, b"again").unwrap_or_else(|error| panic!("{error}"));
         assert_eq!(seen(store, name).body, b"again", "{name}");

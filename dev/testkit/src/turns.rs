@@ -13,17 +13,17 @@ use fordway_store::{
 };
 
 /// A store that passes its calls to several stores in turn.
-pub struct StoreTurns {
+pub struct RoundRobinStore {
     stores: Vec<Arc<dyn Store>>,
     /// The number of calls so far.
     calls: AtomicUsize,
 }
 
-impl StoreTurns {
+impl RoundRobinStore {
     /// The first call goes to the first of `stores`, which must not be empty.
     pub fn new(stores: Vec<Arc<dyn Store>>) -> Self {
         assert!(!stores.is_empty());
-        StoreTurns { stores, calls: AtomicUsize::new(0) }
+        RoundRobinStore { stores, calls: AtomicUsize::new(0) }
     }
 
     fn next(&self) -> &dyn Store {
@@ -34,7 +34,7 @@ impl StoreTurns {
 /// Implements methods by calling the same method of the store whose turn it is.
 macro_rules! in_turn {
     ($of:ident: $(fn $call:ident($($name:ident: $kind:ty),* $(,)?) -> $result:ty;)*) => {
-        impl $of for StoreTurns {
+        impl $of for RoundRobinStore {
             $(fn $call(&self, $($name: $kind),*) -> $result {
                 self.next().$call($($name),*)
             })*
@@ -114,4 +114,4 @@ in_turn! { BucketDocuments:
     fn bucket_owner(bucket: &Bucket) -> Result<Option<u32>>;
 }
 
-impl Store for StoreTurns {}
+impl Store for RoundRobinStore {}

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use fordway_client::s3::{S3Config, S3Credentials, S3Store};
 use fordway_posix::{PosixConfig, PosixStore};
-use fordway_serve::{AnonymousUser, Gateway, GatewayConfig, OpenStore, RunningGateway, Users};
+use fordway_serve::{AnonymousUser, Gateway, GatewayConfig, RunningGateway, StoreOpener, Users};
 use fordway_store::{
     Bucket, BucketDocuments, DeleteOptions, DocumentKind, ErrorKind, GetOptions, Key, ListQuery, Objects,
     PutOptions, Result,
@@ -97,7 +97,8 @@ fn gateway(dir: &Path, root: &Path, more: &str) -> RunningGateway {
     fs::write(&path, format!("{}{}{more}", user("alice", ALICE), user("bob", BOB))).unwrap();
     fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
     let opened = root.to_owned();
-    let open: OpenStore = Arc::new(move || Ok(Arc::new(PosixStore::open(&opened, PosixConfig::default())?)));
+    let open: StoreOpener =
+        Arc::new(move || Ok(Arc::new(PosixStore::open(&opened, PosixConfig::default())?)));
     let acts_as = Some(PeerCredentials { uid: NOBODY, gid: NOBODY, groups: Vec::new() });
     let users = Users::from_file(&path, root, open).unwrap();
     let users = users.with_anonymous(AnonymousUser { name: "nobody".to_owned(), acts_as }).unwrap();

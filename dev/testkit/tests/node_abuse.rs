@@ -16,11 +16,11 @@ use fordway_store::{
     Bucket, ByteRange, DeleteOptions, ErrorKind, ExpectedContent, GetOptions, Key, ListQuery, ObjectBatches,
     ObjectContent, Objects, PutOptions, PutResult, Store,
 };
-use fordway_sys::{WaitMode, receive_with_descriptor};
+use fordway_sys::{SocketBlockingMode, receive_with_descriptor};
 use fordway_testkit::model;
 use fordway_wire::node::{
     ClientHello, CommitResponse, FrameBuffer, GatewayWelcome, HEADER_BYTES, HELLO_BYTES, NONCE_BYTES,
-    NodeResponse, ReadField, Request, ResponseFlags, StartResponse, VERSION, WELCOME_BYTES, take_reply,
+    NodeResponse, ReadField, Request, ResponseFlags, StartWriteResponse, VERSION, WELCOME_BYTES, take_reply,
 };
 use proptest::prelude::*;
 
@@ -107,7 +107,7 @@ impl Raw {
                 return answer;
             }
             let (count, passed) =
-                receive_with_descriptor(&self.socket, self.inbox.room(), WaitMode::Yes).unwrap();
+                receive_with_descriptor(&self.socket, self.inbox.room(), SocketBlockingMode::Yes).unwrap();
             assert!(count > 0, "the gateway closed the connection");
             self.descriptor = passed.or(self.descriptor.take());
             self.inbox.filled(count);
@@ -124,7 +124,7 @@ impl Raw {
             options: std::borrow::Cow::Borrowed(&options),
         };
         self.send(&request, &[]).unwrap();
-        assert!(self.reply::<StartResponse>().unwrap().has_file);
+        assert!(self.reply::<StartWriteResponse>().unwrap().has_file);
         File::from(self.descriptor.take().unwrap())
     }
 

@@ -6,7 +6,7 @@ use fordway_store::{
     Conditions, DeleteOptions, ErrorKind, GetOptions, Key, ListQuery, Objects, PutOptions, Store,
 };
 use fordway_testkit::history::{HistoryEvent, TimedEvent, is_linearizable};
-use fordway_testkit::model::{self, ModelFollower};
+use fordway_testkit::model::{self, BucketReferenceModel};
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::team::{Ground, Member, Random, Role, at_length, bucket};
@@ -152,7 +152,7 @@ fn mix(member: &mut Member) {
     let prefix = format!("p{}/", member.number);
     let private: Vec<_> =
         model::sequence(member.number as u64, count).into_iter().map(|each| each.below(&prefix)).collect();
-    let mut follower = ModelFollower::new(bucket());
+    let mut follower = BucketReferenceModel::new(bucket());
     let mut random = Random(0x9e37_79b9 + member.number as u64);
     for (turn, operations) in private.chunks(TURN).enumerate() {
         follower.follow(&member.store, operations);

@@ -9,7 +9,7 @@ use rustls::{ClientConnection, StreamOwned};
 use super::Timeouts;
 #[cfg(feature = "http2")]
 use super::http2::Http2Connection;
-use super::proxy::RequestForwarding;
+use super::proxy::ProxyRequestRewriter;
 use super::response::{MAX_HEAD_BYTES, ResponseHead};
 use super::socket::TcpSocket;
 
@@ -32,7 +32,7 @@ pub struct BufferedConnection {
     used: usize,
     filled: usize,
     /// How requests are rewritten; set if a proxy forwards them.
-    forwarding: Option<RequestForwarding>,
+    forwarding: Option<ProxyRequestRewriter>,
     /// The head of the request being sent; kept to reuse its capacity.
     pub request_head: Vec<u8>,
     /// The number of bytes of the request sent so far, head and body.
@@ -99,7 +99,7 @@ impl BufferedConnection {
     }
 
     /// Marks the peer of the connection as a proxy that forwards requests.
-    pub(super) fn forwarded(self, forwarding: RequestForwarding) -> Self {
+    pub(super) fn forwarded(self, forwarding: ProxyRequestRewriter) -> Self {
         BufferedConnection { forwarding: Some(forwarding), ..self }
     }
 
@@ -114,7 +114,7 @@ impl BufferedConnection {
 
     /// Returns the proxy's refusal, if the peer is a proxy and `status` says that it refuses.
     pub(super) fn refused_by_proxy(&self, status: u16) -> Option<Error> {
-        self.forwarding.as_ref().filter(|_| status == 407).map(RequestForwarding::wants_login)
+        self.forwarding.as_ref().filter(|_| status == 407).map(ProxyRequestRewriter::wants_login)
     }
 
     /// Returns whether the peer is still connected and has sent no unrequested bytes.

@@ -30,12 +30,12 @@ pub struct Connector {
     tls: TlsConnector,
     proxies: ProxySettings,
     #[cfg(feature = "http2")]
-    http2: OnlyHttp2,
+    http2: Http2OnlyOrigins,
 }
 
 /// Servers known to support only HTTP/2, because an attempt with HTTP/1.1 failed.
 #[cfg(feature = "http2")]
-struct OnlyHttp2 {
+struct Http2OnlyOrigins {
     tls: TlsConnector,
     origins: Mutex<HashSet<Origin>>,
 }
@@ -49,7 +49,7 @@ impl Connector {
             HttpVersion::Http2 => b"h2",
         };
         #[cfg(feature = "http2")]
-        let http2 = OnlyHttp2 {
+        let http2 = Http2OnlyOrigins {
             tls: TlsConnector::new(roots.clone(), b"h2").showing(who.clone()),
             origins: Mutex::default(),
         };

@@ -81,7 +81,7 @@ fn body_of(
 /// Reads chunks as vectored reads do: gets the length of each run of content before reading it.
 pub fn chunk_runs(bytes: &[u8]) {
     let Ok(mut connection) = receiving(bytes) else { return };
-    let mut framing = BodyFraming::Chunked(crate::response::ChunkPosition::Size);
+    let mut framing = BodyFraming::Chunked(crate::response::ChunkDecoderState::Size);
     let (mut total, mut room) = (0, [0; 512]);
     while let Ok(run @ 1..) = framing.run(&mut connection, 0) {
         let wanted = room.len().min(usize::try_from(run).unwrap_or(usize::MAX));

@@ -39,7 +39,7 @@ pub mod parts {
     pub use crate::connector::Connector;
     pub use crate::connector::TlsConnector;
     pub use crate::response::ResponseHead;
-    pub use crate::response::{BodyFraming, ChunkPosition, short_body};
+    pub use crate::response::{BodyFraming, ChunkDecoderState, short_body};
     pub use crate::socket::TcpSocket;
 }
 

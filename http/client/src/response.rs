@@ -269,14 +269,14 @@ pub enum BodyFraming {
     /// The body has a stated length; the value is the number of bytes left.
     Length(u64),
     /// The body consists of chunks (RFC 9112 section 7.1).
-    Chunked(ChunkPosition),
+    Chunked(ChunkDecoderState),
     /// The body ends when the connection does.
     UntilClose,
 }
 
 /// Where the next byte is in a chunked body.
 #[derive(Debug, PartialEq, Eq)]
-pub enum ChunkPosition {
+pub enum ChunkDecoderState {
     /// Before the line with a chunk's size.
     Size,
     /// Within a chunk; the value is the number of bytes left in it.
@@ -301,7 +301,7 @@ impl BodyFraming {
         // smuggle in a second response. Two different lengths are rejected below for the same reason.
         if let Some((_, coding)) = named("transfer-encoding").next() {
             return match coding.trim().eq_ignore_ascii_case("chunked") {
-                true => Ok(BodyFraming::Chunked(ChunkPosition::Size)),
+                true => Ok(BodyFraming::Chunked(ChunkDecoderState::Size)),
                 false => Err(bad(format!("the transfer encoding {coding:?} is unknown"))),
             };
         }
@@ -399,12 +399,12 @@ impl BodyFraming {
     }
 }
 
-impl ChunkPosition {
+impl ChunkDecoderState {
     fn passed(&mut self, count: u64) {
-        if let ChunkPosition::Data(left) = self {
+        if let ChunkDecoderState::Data(left) = self {
             *left -= count;
             if *left == 0 {
-                *self = ChunkPosition::DataEnd;
+                *self = ChunkDecoderState::DataEnd;
             }
         }
     }
@@ -413,18 +413,19 @@ impl ChunkPosition {
     fn run(&mut self, connection: &mut BufferedConnection, keep_until: usize) -> io::Result<u64> {
         loop {
             match self {
-                ChunkPosition::Data(left) => return Ok(*left),
-                ChunkPosition::Size => {
+                ChunkDecoderState::Data(left) => return Ok(*left),
+                ChunkDecoderState::Size => {
                     let size = line(connection, keep_until, chunk_size)??;
-                    *self = if size == 0 { ChunkPosition::Trailer } else { ChunkPosition::Data(size) };
+                    *self =
+                        if size == 0 { ChunkDecoderState::Trailer } else { ChunkDecoderState::Data(size) };
                 }
-                ChunkPosition::DataEnd => {
+                ChunkDecoderState::DataEnd => {
                     if !line(connection, keep_until, <[u8]>::is_empty)? {
                         return Err(broken("a chunk is longer than its size"));
                     }
-                    *self = ChunkPosition::Size;
+                    *self = ChunkDecoderState::Size;
                 }
-                ChunkPosition::Trailer => {
+                ChunkDecoderState::Trailer => {
                     if line(connection, keep_until, <[u8]>::is_empty)? {
                         return Ok(0);
                     }

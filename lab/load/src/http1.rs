@@ -29,7 +29,7 @@ const COARSE: Duration = Duration::from_millis(20);
 const AFTER_REFUSAL: Duration = Duration::from_millis(1);
 
 /// A load generator for HTTP/1.1 over TCP, or over TLS if the URL scheme is `https`.
-pub struct Http1Load {
+pub struct Http1LoadGenerator {
     requests: Arc<RequestSequence>,
     connector: Connector,
     timeout: Duration,
@@ -79,7 +79,7 @@ enum Http1Step {
     Done,
 }
 
-impl Http1Load {
+impl Http1LoadGenerator {
     /// Opens `connections` (at least 1) connections. `timeouts.first_byte` limits the duration of a whole exchange.
     /// Errors: `Unavailable`, `Timeout`, `InvalidArgument`, `Io`.
     pub fn connect(
@@ -91,7 +91,7 @@ impl Http1Load {
         let failed =
             |error: rustix::io::Errno| Error::new(ErrorKind::Io, "epoll").caused_by(io::Error::from(error));
         let now = Instant::now();
-        let mut http1 = Http1Load {
+        let mut http1 = Http1LoadGenerator {
             connector: Connector::new(HttpVersion::Http1, timeouts, roots, SessionCredentials::none()),
             timeout: timeouts.first_byte,
             epoll: epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failed)?,
@@ -245,7 +245,7 @@ impl Http1Load {
     }
 }
 
-impl RequestSlots for Http1Load {
+impl RequestSlots for Http1LoadGenerator {
     fn slots(&self) -> usize {
         self.lines.len()
     }

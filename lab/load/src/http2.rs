@@ -15,7 +15,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector as AsyncTls;
 
-use super::multiplex::{BrokenExchange, ExchangeSender, MultiplexedLoad, TimedExchange, failed};
+use super::multiplex::{BrokenExchange, ExchangeSender, MultiplexedLoadGenerator, TimedExchange, failed};
 use super::{NetworkTraffic, RequestSequence};
 use fordway_http::parts::TlsConnector;
 use fordway_http::{Timeouts, TlsRoots};
@@ -26,7 +26,7 @@ const WINDOW_BYTES: u32 = 16 << 20;
 const PIECE_BYTES: usize = 256 << 10;
 
 /// A load generator for HTTP/2: over TCP with prior knowledge, or over TLS if the URL scheme is `https`.
-pub type Http2 = MultiplexedLoad<Http2Sender>;
+pub type Http2 = MultiplexedLoadGenerator<Http2Sender>;
 
 /// One HTTP/2 connection.
 #[derive(Clone)]

@@ -11,13 +11,13 @@ use h3::error::StreamError;
 use quinn::crypto::rustls::QuicClientConfig;
 use tokio::task::JoinSet;
 
-use super::multiplex::{BrokenExchange, ExchangeSender, MultiplexedLoad, TimedExchange, failed};
+use super::multiplex::{BrokenExchange, ExchangeSender, MultiplexedLoadGenerator, TimedExchange, failed};
 use super::{NetworkTraffic, RequestSequence};
 use fordway_http::parts::TlsConnector;
 use fordway_http::{Origin, Timeouts, TlsRoots};
 
 /// A load generator for HTTP/3 over QUIC. QUIC includes TLS, so the URL scheme must be `https`.
-pub type Http3 = MultiplexedLoad<Http3Sender>;
+pub type Http3 = MultiplexedLoadGenerator<Http3Sender>;
 
 /// One HTTP/3 connection.
 #[derive(Clone)]

@@ -1,8 +1,9 @@
 //! Load generators: one thread keeps many requests in flight, and reports the times of each request.
 //!
-//! [`Http1Load`] runs our client's HTTP/1.1 code on non-blocking sockets. A small request costs one `sendmsg` and one
-//! `recv`, and one `epoll_wait` covers all connections with a response. Nothing is allocated per request, and bodies
-//! received from plain sockets are not copied. The caller decides when each request is sent and how the times are used.
+//! [`Http1LoadGenerator`] runs our client's HTTP/1.1 code on non-blocking sockets. A small request costs one `sendmsg`
+//! and one `recv`, and one `epoll_wait` covers all connections with a response. Nothing is allocated per request, and
+//! bodies received from plain sockets are not copied. The caller decides when each request is sent and how the times
+//! are used.
 
 mod http1;
 mod http2;
@@ -20,11 +21,11 @@ use fordway_store::{Error, ErrorKind, Result};
 use fordway_sys::TcpInfo;
 
 pub use fordway_measure::NetworkTraffic;
-pub use http1::Http1Load;
+pub use http1::Http1LoadGenerator;
 pub use http2::Http2;
 #[cfg(feature = "http3")]
 pub use http3::Http3;
-pub use requests::{LoadMethod, RequestPlan, RequestSequence};
+pub use requests::{LoadMethod, RequestSequence, RequestTemplate};
 
 /// The requests of one thread, each in its own slot.
 pub trait RequestSlots {

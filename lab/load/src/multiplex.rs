@@ -66,7 +66,7 @@ impl From<Error> for BrokenExchange {
 }
 
 /// A load generator over connections that carry many requests at once. Slot `n` uses connection `n % connections`.
-pub struct MultiplexedLoad<S> {
+pub struct MultiplexedLoadGenerator<S> {
     shared: Rc<LoadState>,
     timeouts: Timeouts,
     roots: TlsRoots,
@@ -96,7 +96,7 @@ struct LoadState {
     ended: Notify,
 }
 
-impl<S: ExchangeSender> MultiplexedLoad<S> {
+impl<S: ExchangeSender> MultiplexedLoadGenerator<S> {
     /// Opens `connections` (at least 1) connections, with up to `streams` concurrent requests on each. Errors:
     /// `Unavailable`, `Timeout`, `InvalidArgument`, `BadResponse`, `Io`.
     pub fn connect(
@@ -127,11 +127,11 @@ impl<S: ExchangeSender> MultiplexedLoad<S> {
         let shared =
             Rc::new(LoadState { requests, finished: RefCell::default(), past, ended: Notify::new() });
         let slots = connections * streams;
-        Ok(MultiplexedLoad { shared, timeouts, roots, lines: made?, slots, timer, tasks, runtime })
+        Ok(MultiplexedLoadGenerator { shared, timeouts, roots, lines: made?, slots, timer, tasks, runtime })
     }
 }
 
-impl<S: ExchangeSender> RequestSlots for MultiplexedLoad<S> {
+impl<S: ExchangeSender> RequestSlots for MultiplexedLoadGenerator<S> {
     fn slots(&self) -> usize {
         self.slots
     }

@@ -22,7 +22,7 @@ const PAUSE: Duration = Duration::from_millis(10);
 const CONTENT_BYTES: usize = 1 << 20;
 
 /// Produces the responses of a server.
-pub trait ResponseSource: Send + Sync + 'static {
+pub trait PingpongResponder: Send + Sync + 'static {
     /// Returns the response to one request. `room` is memory for the body, and is reused for the next response.
     fn play<'b>(&self, wanted: &PingpongRequest, room: &'b mut Vec<u8>) -> PingpongResponse<'b>;
 }
@@ -33,25 +33,25 @@ pub struct PingpongResponse<'b> {
     /// The HTTP status.
     pub status: u16,
     /// The content of the response.
-    pub content: PingpongContent<'b>,
+    pub content: PingpongPayload<'b>,
     /// The number of retries that this server needed to obtain the content from another server.
     pub retries: u32,
 }
 
 /// The content of a response.
 #[derive(Clone, Copy, Debug)]
-pub enum PingpongContent<'b> {
+pub enum PingpongPayload<'b> {
     /// Exactly these bytes.
     Bytes(&'b [u8]),
     /// This number of incompressible bytes, so that compression on a link has no effect.
     Any(u64),
 }
 
-impl PingpongContent<'_> {
+impl PingpongPayload<'_> {
     fn len(&self) -> u64 {
         match self {
-            PingpongContent::Bytes(bytes) => bytes.len() as u64,
-            PingpongContent::Any(len) => *len,
+            PingpongPayload::Bytes(bytes) => bytes.len() as u64,
+            PingpongPayload::Any(len) => *len,
         }
     }
 }
@@ -87,7 +87,7 @@ impl PingpongServer {
 
     /// Serves the responses of `player` on `workers` threads, which run until the process ends. Errors: `Io` if threads
     /// cannot be started.
-    pub fn start(self, player: impl ResponseSource, workers: usize) -> Result<()> {
+    pub fn start(self, player: impl PingpongResponder, workers: usize) -> Result<()> {
         let shared = Arc::new((self.listener, player, content()));
         for _ in 0..workers {
             let shared = Arc::clone(&shared);
@@ -113,7 +113,7 @@ fn content() -> Vec<u8> {
 }
 
 /// The loop of one thread: accepts a connection, and serves it.
-fn work(listener: &TcpListener, player: &impl ResponseSource, content: &[u8]) {
+fn work(listener: &TcpListener, player: &impl PingpongResponder, content: &[u8]) {
     let mut room = Vec::new();
     loop {
         match listener.accept() {
@@ -133,7 +133,7 @@ fn work(listener: &TcpListener, player: &impl ResponseSource, content: &[u8]) {
 /// Serves the requests of one connection until it ends.
 fn converse(
     socket: &TcpStream,
-    player: &impl ResponseSource,
+    player: &impl PingpongResponder,
     content: &[u8],
     room: &mut Vec<u8>,
 ) -> io::Result<()> {
@@ -153,7 +153,7 @@ fn converse(
             ConnectionEvent::Refused(why) => {
                 let played = PingpongResponse {
                     status: 400,
-                    content: PingpongContent::Bytes(why.as_bytes()),
+                    content: PingpongPayload::Bytes(why.as_bytes()),
                     retries: 0,
                 };
                 return send(socket, &played, false, content);
@@ -174,8 +174,8 @@ fn send(socket: &TcpStream, played: &PingpongResponse, keep_alive: bool, content
         played.retries,
     );
     match played.content {
-        PingpongContent::Bytes(bytes) => Ok(fordway_sys::send_all(socket, head.as_bytes(), bytes, None)?),
-        PingpongContent::Any(len) => send_any(socket, head.as_bytes(), len, content),
+        PingpongPayload::Bytes(bytes) => Ok(fordway_sys::send_all(socket, head.as_bytes(), bytes, None)?),
+        PingpongPayload::Any(len) => send_any(socket, head.as_bytes(), len, content),
     }
 }
 

@@ -44,7 +44,7 @@ impl LoadMethod {
 }
 
 /// The description of the requests to send.
-pub struct RequestPlan {
+pub struct RequestTemplate {
     /// The method of every request.
     pub method: LoadMethod,
     /// The URL, which may have a query. `{number}` in its path, or `{n}` for short, is replaced with a number that
@@ -62,7 +62,7 @@ pub struct RequestPlan {
 
 /// An endless sequence of requests, shared by threads.
 pub struct RequestSequence {
-    plan: RequestPlan,
+    plan: RequestTemplate,
     origin: Origin,
     authority: String,
     /// The path as it is sent: the part before the number, and the part after it.
@@ -77,7 +77,7 @@ pub struct RequestSequence {
 impl RequestSequence {
     /// Prepares the requests of `plan`. Errors: `InvalidArgument` for an invalid URL; `EntityTooLarge` for a body
     /// that does not fit into memory.
-    pub fn new(plan: RequestPlan) -> Result<Self> {
+    pub fn new(plan: RequestTemplate) -> Result<Self> {
         let (place, query) = plan.url.split_once('?').unwrap_or((&plan.url, ""));
         let (scheme, rest) = place.split_once("://").unwrap_or(("", place));
         let (host, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
@@ -244,7 +244,7 @@ mod tests {
     use super::*;
 
     fn requests(method: LoadMethod, url: &str, size_bytes: Option<u64>) -> Result<RequestSequence> {
-        RequestSequence::new(RequestPlan {
+        RequestSequence::new(RequestTemplate {
             method,
             url: url.to_owned(),
             objects: 2,

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use fordway_machine::doctor::DoctorVerdict::{CannotSee, Costs, Ok as Fine};
-use fordway_machine::doctor::{DoctorFinding, DoctorVerdict, JobSize, JobSystem, SystemTree, examine};
+use fordway_machine::doctor::{DoctorFinding, DoctorVerdict, JobScheduler, JobSize, SystemTree, examine};
 
 const KINDS: [&str; 7] = [
     "vm-virtio",
@@ -199,14 +199,14 @@ fn what_cannot_be_read_is_told_as_such() {
     }
 }
 
-fn fix(kind: &str, fix: JobSystem) -> String {
+fn fix(kind: &str, fix: JobScheduler) -> String {
     let tree = SystemTree::at(node(kind));
     fix.text(&examine(&tree), JobSize::filling(&tree, 4).unwrap())
 }
 
 #[test]
 fn slurm_is_asked_for_what_was_found_and_no_more() {
-    let crowded = fix("crowded-guest-v2", JobSystem::Slurm);
+    let crowded = fix("crowded-guest-v2", JobScheduler::Slurm);
     for option in
         ["--nodes=4", "--exclusive", "--mem=0", "--hint=nomultithread", "--mem-bind=local", "--core-spec=1"]
     {
@@ -215,7 +215,7 @@ fn slurm_is_asked_for_what_was_found_and_no_more() {
     assert!(crowded.contains("# Not by an option: clocksource: "), "{crowded}");
     // One core is reserved for the system.
     assert!(crowded.contains("--ntasks-per-node=3\n"), "{crowded}");
-    let metal = fix("bare-metal-infiniband", JobSystem::Slurm);
+    let metal = fix("bare-metal-infiniband", JobScheduler::Slurm);
     for option in ["--mem=0", "--mem-bind", "--core-spec", "--cpu-freq", "Not by an option"] {
         assert!(!metal.contains(option), "{option} in {metal}");
     }
@@ -223,7 +223,7 @@ fn slurm_is_asked_for_what_was_found_and_no_more() {
 
 #[test]
 fn kubelets_are_told_what_pods_cannot_ask_for() {
-    let crowded = fix("crowded-guest-v2", JobSystem::Kubernetes);
+    let crowded = fix("crowded-guest-v2", JobScheduler::Kubernetes);
     for line in [
         "cpuManagerPolicy: static",
         "topologyManagerPolicy: single-numa-node",
@@ -232,5 +232,5 @@ fn kubelets_are_told_what_pods_cannot_ask_for() {
     ] {
         assert!(crowded.contains(line), "{line} is missing in {crowded}");
     }
-    assert!(!fix("bare-metal-infiniband", JobSystem::Kubernetes).contains("hostNetwork"));
+    assert!(!fix("bare-metal-infiniband", JobScheduler::Kubernetes).contains("hostNetwork"));
 }

@@ -10,11 +10,11 @@ use crate::RunDocument;
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct RunConditions {
     /// The conclusion.
-    pub verdict: RunVerdict,
+    pub verdict: RunReliability,
     /// Whether the run took place only because of `--force`, although the machine was too busy to measure.
     pub is_forced: bool,
     /// The reasons for the verdict; empty if it is `measured`.
-    pub doubts: Vec<RunDoubt>,
+    pub doubts: Vec<MeasurementWarning>,
     /// The figures from which the verdict was derived.
     pub figures: ConditionFigures,
 }
@@ -22,7 +22,7 @@ pub struct RunConditions {
 /// Whether the results of a run can be trusted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum RunVerdict {
+pub enum RunReliability {
     /// Nothing disturbed the run.
     #[default]
     Measured,
@@ -34,9 +34,9 @@ pub enum RunVerdict {
 
 /// A reason to doubt results.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct RunDoubt {
+pub struct MeasurementWarning {
     /// The cause.
-    pub cause: DoubtCause,
+    pub cause: DisturbanceCause,
     /// The observation, with its figure and its effect.
     pub observed: String,
     /// What to do about it.
@@ -49,7 +49,7 @@ pub struct RunDoubt {
 /// A disturbance of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum DoubtCause {
+pub enum DisturbanceCause {
     /// Other processes used the processors.
     OtherProcesses,
     /// The hypervisor ran other guests.
@@ -115,41 +115,41 @@ pub struct ConditionFigures {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ResultConditions<'c> {
     /// The verdict about this result.
-    pub verdict: RunVerdict,
+    pub verdict: RunReliability,
     /// The doubts that concern it.
-    pub doubts: Vec<&'c RunDoubt>,
+    pub doubts: Vec<&'c MeasurementWarning>,
 }
 
 impl RunConditions {
     /// Returns the conditions of the result of `lane` in `phase`.
     pub fn of_cell(&self, lane: &str, phase: &str) -> ResultConditions<'_> {
-        let concerns = |doubt: &&RunDoubt| {
+        let concerns = |doubt: &&MeasurementWarning| {
             let mut cells = doubt.cells.iter();
             doubt.cells.is_empty() || cells.any(|cell| cell.lane == lane && cell.phase == phase)
         };
-        let doubts: Vec<&RunDoubt> = self.doubts.iter().filter(concerns).collect();
-        let verdict = if doubts.is_empty() { RunVerdict::Measured } else { self.verdict };
+        let doubts: Vec<&MeasurementWarning> = self.doubts.iter().filter(concerns).collect();
+        let verdict = if doubts.is_empty() { RunReliability::Measured } else { self.verdict };
         ResultConditions { verdict, doubts }
     }
 
     /// Adds a doubt. A verdict of `measured` becomes `doubtful`.
-    pub fn doubt(&mut self, doubt: RunDoubt) {
-        self.verdict = self.verdict.max(RunVerdict::Doubtful);
+    pub fn doubt(&mut self, doubt: MeasurementWarning) {
+        self.verdict = self.verdict.max(RunReliability::Doubtful);
         self.doubts.push(doubt);
     }
 }
 
-impl fmt::Display for RunVerdict {
+impl fmt::Display for RunReliability {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            RunVerdict::Measured => "measured",
-            RunVerdict::Doubtful => "measured, with doubts",
-            RunVerdict::Refused => "refused, and measured because of --force",
+            RunReliability::Measured => "measured",
+            RunReliability::Doubtful => "measured, with doubts",
+            RunReliability::Refused => "refused, and measured because of --force",
         })
     }
 }
 
-impl fmt::Display for RunDoubt {
+impl fmt::Display for MeasurementWarning {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}; {}", self.observed, self.remedy)?;
         let cells: Vec<String> =
@@ -198,9 +198,9 @@ impl RunDocument {
 mod tests {
     use super::*;
 
-    fn doubt(cells: Vec<ResultKey>) -> RunDoubt {
-        RunDoubt {
-            cause: DoubtCause::Generator,
+    fn doubt(cells: Vec<ResultKey>) -> MeasurementWarning {
+        MeasurementWarning {
+            cause: DisturbanceCause::Generator,
             observed: "requests started late".into(),
             remedy: "add --threads".into(),
             cells,
@@ -214,11 +214,11 @@ mod tests {
         conditions.doubt(doubt(vec![ResultKey { lane: "http1".into(), phase: "get".into() }]));
         let text = "conditions: measured, with doubts\n  requests started late; add --threads (get http1)";
         assert_eq!(conditions.to_string(), text);
-        assert_eq!(conditions.of_cell("http1", "get").verdict, RunVerdict::Doubtful);
-        assert_eq!(conditions.of_cell("http2", "get").verdict, RunVerdict::Measured);
-        conditions.verdict = RunVerdict::Refused;
+        assert_eq!(conditions.of_cell("http1", "get").verdict, RunReliability::Doubtful);
+        assert_eq!(conditions.of_cell("http2", "get").verdict, RunReliability::Measured);
+        conditions.verdict = RunReliability::Refused;
         conditions.doubt(doubt(vec![]));
-        assert_eq!(conditions.verdict, RunVerdict::Refused);
+        assert_eq!(conditions.verdict, RunReliability::Refused);
         let json = serde_json::to_string(&conditions).unwrap();
         assert_eq!(serde_json::from_str::<RunConditions>(&json).unwrap(), conditions);
     }

@@ -14,16 +14,17 @@ mod stats;
 mod table;
 
 pub use conditions::{
-    ConditionFigures, DoubtCause, ResultConditions, ResultKey, RunConditions, RunDoubt, RunVerdict,
+    ConditionFigures, DisturbanceCause, MeasurementWarning, ResultConditions, ResultKey, RunConditions,
+    RunReliability,
 };
 pub use counters::{CountersIncomplete, NetworkTraffic, ProcessCounters, RunningCounters};
 pub use machine::{FileSystem, Machine};
 pub use names::unknown_name;
-pub use record::{BlockRecord, ObjectDirectories, OperationRecord, RankRecord, RunRecords};
+pub use record::{BlockRecord, ObjectDirectoryCounts, OperationRecord, RankRecord, RunRecords};
 pub use run::{
-    Io500Scores, LaneScore, LatencyQuantiles, LoadSummary, MeasuredLane, ParallelSummary, PhaseSummary,
-    ResultLimit, RunDocument, RunError, SCHEMA, SCHEMA_VERSION, SpeedRatio, SpeedVerdict, TcpConnections,
-    TransferSummary,
+    Io500Scores, LaneScore, LatencyQuantiles, LimitingResource, LoadSummary, MeasuredLane,
+    MessageTransferSummary, ParallelSummary, PhaseSummary, RunDocument, RunError, SCHEMA, SCHEMA_VERSION,
+    SpeedRatio, SpeedVerdict, TcpConnectionStats,
 };
 pub use stats::{ConfidenceInterval, LatencyHistogram, SeededRandom, median, median_interval};
 pub use table::{bytes_text, load_table, ns_text, parallel_table, rate_text, table, transfer_table};

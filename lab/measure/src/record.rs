@@ -80,7 +80,7 @@ pub struct RankRecord {
 
 /// An object in one round of a comparison, with the number of directories on its path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ObjectDirectories {
+pub struct ObjectDirectoryCounts {
     /// The round, from 0.
     pub round: u16,
     /// The size of the object.
@@ -101,7 +101,7 @@ pub struct RunRecords {
     /// Every block, in order.
     pub blocks: Vec<BlockRecord>,
     /// Every object of every round, in the order in which each phase processes them; empty if the run has no tree.
-    pub objects: Vec<ObjectDirectories>,
+    pub objects: Vec<ObjectDirectoryCounts>,
     /// The work of each rank in each phase; empty if the run has no ranks.
     pub ranks: Vec<RankRecord>,
 }

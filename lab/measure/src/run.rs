@@ -2,8 +2,8 @@
 //!
 //! A run is a directory `NAME.run/` that contains `run.json` (a [`RunDocument`]), and `operations.arrow` and
 //! `blocks.arrow` (Arrow IPC files of [`crate::RunRecords`]). `docs/reference/run-file.md` describes it field by field.
-//! The figures that are specific to one kind of benchmark ([`LoadSummary`], [`ParallelSummary`], [`TransferSummary`],
-//! [`Io500Scores`]) are at the end.
+//! The figures that are specific to one kind of benchmark ([`LoadSummary`], [`ParallelSummary`],
+//! [`MessageTransferSummary`], [`Io500Scores`]) are at the end.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -97,13 +97,13 @@ pub struct PhaseSummary {
     /// Speed relative to the reference lane; `null` for the reference itself.
     pub ratio: Option<SpeedRatio>,
     /// The resource that limits the speed.
-    pub limit: ResultLimit,
+    pub limit: LimitingResource,
     /// Figures of a load generator; `null` for other kinds of run.
     #[serde(default)]
     pub load: Option<LoadSummary>,
     /// Figures of a transport benchmark; `null` for other kinds of run.
     #[serde(default)]
-    pub transfer: Option<TransferSummary>,
+    pub transfer: Option<MessageTransferSummary>,
     /// Figures of a speed-up measurement; `null` for other kinds of run.
     #[serde(default)]
     pub parallel: Option<ParallelSummary>,
@@ -164,7 +164,7 @@ impl SpeedVerdict {
 
 /// The resource that limits a result, as far as the run's counters show it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct ResultLimit {
+pub struct LimitingResource {
     /// The name of the limit: `client cpu`, `client and server cpu`, `server cpu`, `rate`, `cpu quota`, `waiting`, or
     /// `cannot tell`.
     pub name: String,
@@ -309,7 +309,7 @@ impl RunDocument {
 
 fn objects_batch(records: &RunRecords) -> Result<RecordBatch, ArrowError> {
     let all = &records.objects;
-    let count = |value: fn(&crate::ObjectDirectories) -> u16| {
+    let count = |value: fn(&crate::ObjectDirectoryCounts) -> u16| {
         Arc::new(UInt16Array::from_iter_values(all.iter().map(value))) as ArrayRef
     };
     RecordBatch::try_from_iter([
@@ -370,7 +370,7 @@ pub struct LoadSummary {
     #[serde(default)]
     pub retries: u64,
     /// The kernel's statistics of the connections at the end; `null` if the connections are not TCP.
-    pub tcp: Option<TcpConnections>,
+    pub tcp: Option<TcpConnectionStats>,
     /// Resources that this process used; `null` if they could not be read.
     pub client: Option<ProcessCounters>,
     /// Resources that the server's processes used; `null` if the processes are unknown or did not run for the whole
@@ -380,7 +380,7 @@ pub struct LoadSummary {
 
 /// Statistics of TCP connections, as recorded by the client's kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct TcpConnections {
+pub struct TcpConnectionStats {
     /// The number of connections.
     pub count: u64,
     /// The median of the smoothed round-trip times.
@@ -417,7 +417,7 @@ pub struct ParallelSummary {
 
 /// The results of messages of one size on one transport.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct TransferSummary {
+pub struct MessageTransferSummary {
     /// The exchange: `latency`, `bandwidth` or `half-round-trip`.
     pub exchange: String,
     /// Bytes of each message.
@@ -517,7 +517,7 @@ mod tests {
             client_cpu_ns: 6,
             server_cpu_ns: None,
         };
-        let object = crate::ObjectDirectories {
+        let object = crate::ObjectDirectoryCounts {
             round: 0,
             bytes: 3,
             directories: 2,

@@ -2,8 +2,8 @@
 //! of 1,000.
 
 use crate::{
-    ConfidenceInterval, LatencyQuantiles, ParallelSummary, PhaseSummary, RunDocument, SpeedRatio,
-    SpeedVerdict, TransferSummary,
+    ConfidenceInterval, LatencyQuantiles, MessageTransferSummary, ParallelSummary, PhaseSummary, RunDocument,
+    SpeedRatio, SpeedVerdict,
 };
 
 const HEADINGS: [&str; 10] =
@@ -231,7 +231,7 @@ busy: processors that both kept busy. One message at a time is work for one; a t
 -: not measured, or none.
 ";
 
-fn transfer_cells(summary: &PhaseSummary, of: &TransferSummary) -> [String; 9] {
+fn transfer_cells(summary: &PhaseSummary, of: &MessageTransferSummary) -> [String; 9] {
     let none = || "-".to_owned();
     let one_at_a_time = of.exchange != "bandwidth";
     let time = match &of.time_ns {

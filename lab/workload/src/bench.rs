@@ -16,7 +16,7 @@ use crate::io500::{self, Io500Plan};
 use crate::ior::IorPlan;
 use crate::mdtest::MdtestPlan;
 use crate::mdworkbench::MdworkbenchPlan;
-use crate::options::OutArgs;
+use crate::options::OutputFileArgs;
 use crate::phase::WorkloadRank;
 use crate::summary::{RunCapacity, limit};
 use crate::{PhaseResult, WorkloadSite};
@@ -125,7 +125,7 @@ pub struct MeasurementArgs {
     pub keep: bool,
     /// The run file to write.
     #[command(flatten)]
-    pub output: OutArgs,
+    pub output: OutputFileArgs,
 }
 
 /// Parses a bucket name that is short enough for workloads to append up to 32 bytes.

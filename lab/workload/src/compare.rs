@@ -150,22 +150,22 @@ struct CompareRun<'c> {
 
 /// One file in a block, and the range of the file to read.
 #[derive(Clone, Copy)]
-struct FileJob<'t> {
+struct FileAccessTask<'t> {
     item: &'t TreeFile,
     offset: u64,
     len: u64,
 }
 
 /// The result of one job.
-struct FileJobResult {
+struct FileAccessResult {
     start_ns: u64,
     end_ns: u64,
     thread: u16,
-    result: Result<FileResponse>,
+    result: Result<VerifiableResponse>,
 }
 
 /// The data to verify.
-enum FileResponse {
+enum VerifiableResponse {
     /// The content is in the buffer, or there is nothing to verify.
     Read,
     Size(u64),
@@ -176,12 +176,12 @@ impl CompareRun<'_> {
     fn round(&mut self, tree: &FileTree, round: u16) -> Result<()> {
         let mut items: Vec<&TreeFile> = tree.items.iter().collect();
         self.random.shuffle(&mut items);
-        let jobs: Vec<FileJob> = items.into_iter().map(|item| self.job(item)).collect();
+        let jobs: Vec<FileAccessTask> = items.into_iter().map(|item| self.job(item)).collect();
         self.note_objects(round, &jobs);
         let blocks = cut(&jobs, BLOCK_FILES * self.plan.threads);
-        let ranged: Vec<FileJob> = jobs.iter().copied().filter(|job| job.len > 0).collect();
+        let ranged: Vec<FileAccessTask> = jobs.iter().copied().filter(|job| job.len > 0).collect();
         let range_blocks = cut(&ranged, BLOCK_FILES * self.plan.threads);
-        let listings: Vec<&[FileJob]> = vec![&jobs[..1]; LISTINGS];
+        let listings: Vec<&[FileAccessTask]> = vec![&jobs[..1]; LISTINGS];
         let rounds = u64::from(self.plan.warm_up + self.plan.rounds);
         self.total =
             rounds * self.targets.len() as u64 * (4 * blocks.len() + range_blocks.len() + LISTINGS) as u64;
@@ -198,22 +198,28 @@ impl CompareRun<'_> {
         self.expect_nothing_left()
     }
 
-    fn note_objects(&mut self, round: u16, jobs: &[FileJob]) {
+    fn note_objects(&mut self, round: u16, jobs: &[FileAccessTask]) {
         if let Some(counted) = round.checked_sub(self.plan.warm_up) {
             let objects = jobs.iter().map(|job| (job.item.key.as_str(), job.item.body.len() as u64));
             self.outcome.records.objects.extend(tree::directory_records(counted, objects));
         }
     }
 
-    fn job<'t>(&mut self, item: &'t TreeFile) -> FileJob<'t> {
+    fn job<'t>(&mut self, item: &'t TreeFile) -> FileAccessTask<'t> {
         let size = item.body.len() as u64;
         let len = size.min(self.plan.range_bytes);
         let offset = self.random.below((size - len + 1) as usize) as u64;
-        FileJob { item, offset, len }
+        FileAccessTask { item, offset, len }
     }
 
     /// Runs one block on every target, in a new random order.
-    fn block(&mut self, tree: &FileTree, phase: ComparePhase, round: u16, jobs: &[FileJob]) -> Result<()> {
+    fn block(
+        &mut self,
+        tree: &FileTree,
+        phase: ComparePhase,
+        round: u16,
+        jobs: &[FileAccessTask],
+    ) -> Result<()> {
         let mut order: Vec<usize> = (0..self.targets.len()).collect();
         self.random.shuffle(&mut order);
         for lane in order {
@@ -231,7 +237,7 @@ impl CompareRun<'_> {
         lane: usize,
         phase: ComparePhase,
         round: u16,
-        jobs: &[FileJob],
+        jobs: &[FileAccessTask],
     ) -> Result<()> {
         if self.stop.load(Ordering::Relaxed) {
             return Err(Error::new(ErrorKind::Interrupted, "stopped by request"));
@@ -278,9 +284,9 @@ impl CompareRun<'_> {
         &mut self,
         tree: &FileTree,
         phase: ComparePhase,
-        job: &FileJob,
+        job: &FileAccessTask,
         index: usize,
-        done: FileJobResult,
+        done: FileAccessResult,
         block: &BlockRecord,
     ) -> Result<OperationRecord> {
         let body = &job.item.body;
@@ -289,9 +295,9 @@ impl CompareRun<'_> {
             (_, Err(_)) => false,
             (ComparePhase::Get, Ok(_)) => self.buffers[index] == *body,
             (ComparePhase::Range, Ok(_)) => self.buffers[index] == body[offset..end],
-            (_, Ok(FileResponse::Size(size))) => *size == body.len() as u64,
-            (_, Ok(FileResponse::Keys(keys))) => same_keys(keys, tree),
-            (_, Ok(FileResponse::Read)) => true,
+            (_, Ok(VerifiableResponse::Size(size))) => *size == body.len() as u64,
+            (_, Ok(VerifiableResponse::Keys(keys))) => same_keys(keys, tree),
+            (_, Ok(VerifiableResponse::Read)) => true,
         };
         if !right {
             self.note_failure(phase, job, block.lane, done.result.err())?;
@@ -319,7 +325,7 @@ impl CompareRun<'_> {
     fn note_failure(
         &mut self,
         phase: ComparePhase,
-        job: &FileJob,
+        job: &FileAccessTask,
         lane: u8,
         error: Option<Error>,
     ) -> Result<()> {
@@ -374,7 +380,7 @@ fn same_keys(keys: &[(String, u64)], tree: &FileTree) -> bool {
     keys.iter().map(|(key, size)| (key.as_str(), *size)).eq(wanted)
 }
 
-fn cut<'j, 't>(jobs: &'j [FileJob<'t>], most: usize) -> Vec<&'j [FileJob<'t>]> {
+fn cut<'j, 't>(jobs: &'j [FileAccessTask<'t>], most: usize) -> Vec<&'j [FileAccessTask<'t>]> {
     let mut blocks = Vec::new();
     let (mut start, mut bytes) = (0, 0);
     for (at, job) in jobs.iter().enumerate() {
@@ -392,7 +398,7 @@ fn cut<'j, 't>(jobs: &'j [FileJob<'t>], most: usize) -> Vec<&'j [FileJob<'t>]> {
 }
 
 /// Returns the wall time from the first start to the last end.
-fn elapsed(done: &[FileJobResult]) -> u64 {
+fn elapsed(done: &[FileAccessResult]) -> u64 {
     let first = done.iter().map(|done| done.start_ns).min().unwrap_or_default();
     let last = done.iter().map(|done| done.end_ns).max().unwrap_or_default();
     last - first
@@ -401,12 +407,12 @@ fn elapsed(done: &[FileJobResult]) -> u64 {
 fn do_jobs(
     target: &dyn MeasuredTarget,
     phase: ComparePhase,
-    jobs: &[FileJob],
+    jobs: &[FileAccessTask],
     buffers: &mut [Vec<u8>],
     threads: usize,
     clock: RunClock,
-) -> Vec<FileJobResult> {
-    let work = |thread: usize, jobs: &[FileJob], buffers: &mut [Vec<u8>]| -> Vec<FileJobResult> {
+) -> Vec<FileAccessResult> {
+    let work = |thread: usize, jobs: &[FileAccessTask], buffers: &mut [Vec<u8>]| -> Vec<FileAccessResult> {
         let pairs = jobs.iter().zip(buffers);
         pairs.map(|(job, buffer)| do_job(target, phase, job, buffer, thread as u16, clock)).collect()
     };
@@ -429,21 +435,21 @@ fn do_jobs(
 fn do_job(
     target: &dyn MeasuredTarget,
     phase: ComparePhase,
-    job: &FileJob,
+    job: &FileAccessTask,
     buffer: &mut Vec<u8>,
     thread: u16,
     clock: RunClock,
-) -> FileJobResult {
-    let FileJob { item, offset, len } = *job;
+) -> FileAccessResult {
+    let FileAccessTask { item, offset, len } = *job;
     let key = &item.key;
     let start_ns = clock.now_ns();
     let result = match phase {
-        ComparePhase::Put => target.put(key, &item.body).map(|()| FileResponse::Read),
-        ComparePhase::List => target.list().map(FileResponse::Keys),
-        ComparePhase::Head => target.head(key).map(FileResponse::Size),
-        ComparePhase::Get => target.get(key, buffer).map(|()| FileResponse::Read),
-        ComparePhase::Range => target.get_range(key, offset, len, buffer).map(|()| FileResponse::Read),
-        ComparePhase::Delete => target.delete(key).map(|()| FileResponse::Read),
+        ComparePhase::Put => target.put(key, &item.body).map(|()| VerifiableResponse::Read),
+        ComparePhase::List => target.list().map(VerifiableResponse::Keys),
+        ComparePhase::Head => target.head(key).map(VerifiableResponse::Size),
+        ComparePhase::Get => target.get(key, buffer).map(|()| VerifiableResponse::Read),
+        ComparePhase::Range => target.get_range(key, offset, len, buffer).map(|()| VerifiableResponse::Read),
+        ComparePhase::Delete => target.delete(key).map(|()| VerifiableResponse::Read),
     };
-    FileJobResult { start_ns, end_ns: clock.now_ns(), thread, result }
+    FileAccessResult { start_ns, end_ns: clock.now_ns(), thread, result }
 }

@@ -20,7 +20,7 @@ use serde::Serialize;
 
 use super::site::ContentPattern;
 use crate::phase::{PhaseRecorder, WorkloadRank, decoded, encoded};
-use crate::site::SiteMeans;
+use crate::site::LocationBackend;
 use crate::target::failed;
 use crate::{MeasuredTarget, PhaseResult, WorkloadSite};
 
@@ -89,7 +89,7 @@ pub enum IorMapping {
 
 /// The plan with all defaults resolved.
 #[derive(Clone, Debug)]
-pub(crate) struct IorShape {
+pub(crate) struct ResolvedIorPlan {
     pub(crate) name: String,
     pub(crate) transfer_bytes: u64,
     pub(crate) block_bytes: u64,
@@ -106,7 +106,7 @@ pub(crate) struct IorShape {
 
 impl IorPlan {
     /// Resolves all defaults. Errors: `InvalidArgument` for inconsistent sizes.
-    pub(crate) fn shape(&self) -> Result<IorShape> {
+    pub(crate) fn shape(&self) -> Result<ResolvedIorPlan> {
         let (transfer, block, segments) = match self.mode {
             IorPreset::Easy => (2 << 20, 64 << 20, 1),
             IorPreset::Hard => (47_008, 47_008, 1000),
@@ -115,7 +115,7 @@ impl IorPlan {
         let transfer_bytes = self.transfer_size.unwrap_or(transfer);
         // In hard mode a block is one transfer.
         let block = if self.mode == IorPreset::Hard { transfer_bytes } else { block };
-        let shape = IorShape {
+        let shape = ResolvedIorPlan {
             name: "ior".into(),
             transfer_bytes,
             block_bytes: self.block_size.unwrap_or(block),
@@ -156,7 +156,7 @@ impl IorPlan {
     }
 }
 
-impl IorShape {
+impl ResolvedIorPlan {
     fn check(&self) -> Result<()> {
         let invalid = |why: String| Err(Error::new(ErrorKind::InvalidArgument, why));
         let (transfer, block) = (self.transfer_bytes, self.block_bytes);
@@ -219,7 +219,7 @@ impl IorShape {
 pub(crate) fn write(
     crew: &WorkloadRank,
     site: &WorkloadSite,
-    shape: &IorShape,
+    shape: &ResolvedIorPlan,
 ) -> Result<(PhaseResult, u64)> {
     let (rank, ranks) = (crew.team.rank(), crew.team.size());
     let place = IorFile::new(site, shape, rank)?;
@@ -244,7 +244,7 @@ pub(crate) fn write(
 pub(crate) fn read(
     crew: &WorkloadRank,
     site: &WorkloadSite,
-    shape: &IorShape,
+    shape: &ResolvedIorPlan,
     transfers: u64,
 ) -> Result<PhaseResult> {
     let ranks = crew.team.size();
@@ -284,12 +284,13 @@ struct IorFile {
 
 impl IorFile {
     /// Returns the file that `rank` writes.
-    fn new(site: &WorkloadSite, shape: &IorShape, rank: usize) -> Result<Self> {
+    fn new(site: &WorkloadSite, shape: &ResolvedIorPlan, rank: usize) -> Result<Self> {
         let file = match shape.file_per_process {
             true => format!("data.{rank:08}"),
             false => "data".to_owned(),
         };
-        let is_bucket = shape.mapping == IorMapping::Bucket && matches!(site.means(), SiteMeans::Objects(..));
+        let is_bucket =
+            shape.mapping == IorMapping::Bucket && matches!(site.means(), LocationBackend::Objects(..));
         let (site, name) = match is_bucket {
             true => (site.beside(&format!("{}-{file}", shape.name))?, String::new()),
             false => (site.clone(), format!("{}/{file}", shape.name)),
@@ -298,7 +299,7 @@ impl IorFile {
     }
 
     /// Creates the directory or bucket that contains the file, unless that is the site itself. All ranks call this.
-    fn prepare(&self, shape: &IorShape, rank: usize) -> Result<()> {
+    fn prepare(&self, shape: &ResolvedIorPlan, rank: usize) -> Result<()> {
         let is_mine = shape.file_per_process || rank == 0;
         match self.path() {
             Some(path) => fs::create_dir_all(path.parent().unwrap_or(&path)).map_err(|error| {
@@ -311,7 +312,7 @@ impl IorFile {
     }
 
     /// Removes the file's bucket, if the file is a bucket. All ranks call this.
-    fn remove(&self, shape: &IorShape, rank: usize) -> Result<()> {
+    fn remove(&self, shape: &ResolvedIorPlan, rank: usize) -> Result<()> {
         let is_mine = shape.file_per_process || rank == 0;
         if self.is_bucket() && is_mine { self.site.remove() } else { Ok(()) }
     }
@@ -323,8 +324,8 @@ impl IorFile {
     /// Returns the path of the file, if it is a plain file.
     fn path(&self) -> Option<PathBuf> {
         match self.site.means() {
-            SiteMeans::Files(dir) => Some(dir.join(&self.name)),
-            SiteMeans::Objects(..) => None,
+            LocationBackend::Files(dir) => Some(dir.join(&self.name)),
+            LocationBackend::Objects(..) => None,
         }
     }
 
@@ -370,13 +371,13 @@ struct RankUpload<'p> {
 }
 
 /// Returns the size of a part: whole transfers of about 8 MiB in total, or the whole block if it is smaller.
-fn part_bytes(shape: &IorShape) -> u64 {
+fn part_bytes(shape: &ResolvedIorPlan) -> u64 {
     let transfers = PART_BYTES.div_ceil(shape.transfer_bytes);
     shape.block_bytes.min(transfers * shape.transfer_bytes)
 }
 
 /// Checks that the plan obeys the rules of multipart uploads. Errors: `InvalidArgument`.
-fn check_multipart(shape: &IorShape, ranks: usize) -> Result<()> {
+fn check_multipart(shape: &ResolvedIorPlan, ranks: usize) -> Result<()> {
     let invalid = |why: String| Err(Error::new(ErrorKind::InvalidArgument, why));
     let part = part_bytes(shape);
     let writers = if shape.file_per_process { 1 } else { ranks as u64 };
@@ -404,7 +405,7 @@ fn check_multipart(shape: &IorShape, ranks: usize) -> Result<()> {
 
 impl<'p> OpenIorFile<'p> {
     /// Opens the file for writing. All ranks call this; if it fails on one rank, it fails on all ranks.
-    fn for_writing(crew: &WorkloadRank, place: &'p IorFile, shape: &IorShape) -> Result<Self> {
+    fn for_writing(crew: &WorkloadRank, place: &'p IorFile, shape: &ResolvedIorPlan) -> Result<Self> {
         let opened = match (place.path(), shape.mapping) {
             (Some(_), _) => OpenIorFile::file(place, OpenOptions::new().read(true).write(true).create(true)),
             (None, IorMapping::Multipart) => {
@@ -418,7 +419,7 @@ impl<'p> OpenIorFile<'p> {
     }
 
     /// Opens the file for reading.
-    fn for_reading(place: &'p IorFile, shape: &IorShape) -> Result<Self> {
+    fn for_reading(place: &'p IorFile, shape: &ResolvedIorPlan) -> Result<Self> {
         match (place.path(), shape.mapping) {
             (Some(_), _) => OpenIorFile::file(place, OpenOptions::new().read(true)),
             (None, IorMapping::Multipart) => Ok(OpenIorFile::Ranges(place, place.key()?)),
@@ -459,7 +460,7 @@ impl<'p> OpenIorFile<'p> {
     }
 
     /// Closes a written file. All ranks call this.
-    fn close(self, crew: &WorkloadRank, shape: &IorShape) -> Result<()> {
+    fn close(self, crew: &WorkloadRank, shape: &ResolvedIorPlan) -> Result<()> {
         match self {
             OpenIorFile::File(file, key) if shape.fsync => {
                 file.sync_all().map_err(|error: io::Error| failed("fsync", "posix", &key, error))
@@ -472,11 +473,11 @@ impl<'p> OpenIorFile<'p> {
 
 impl<'p> RankUpload<'p> {
     /// Creates the upload of a shared file on rank 0, or one upload on each rank.
-    fn start(crew: &WorkloadRank, place: &'p IorFile, shape: &IorShape) -> Result<Self> {
+    fn start(crew: &WorkloadRank, place: &'p IorFile, shape: &ResolvedIorPlan) -> Result<Self> {
         let key = place.key()?;
         let begins = shape.file_per_process || crew.is_first();
         let begun = match place.site.means() {
-            SiteMeans::Objects(store, bucket) if begins => {
+            LocationBackend::Objects(store, bucket) if begins => {
                 store.create_upload(bucket, &key, &PutOptions::default()).map(|id| id.as_str().to_owned())
             }
             _ => Ok(String::new()),
@@ -493,7 +494,7 @@ impl<'p> RankUpload<'p> {
     /// Writes one transfer. Parts are numbered by their position in the file, so that the parts of all ranks form one
     /// sequence.
     fn write(&mut self, offset: u64, content: &[u8]) -> Result<()> {
-        let SiteMeans::Objects(store, bucket) = self.place.site.means() else {
+        let LocationBackend::Objects(store, bucket) = self.place.site.means() else {
             return Err(ErrorKind::Internal.into());
         };
         if self.current.is_none() {
@@ -522,7 +523,7 @@ impl<'p> RankUpload<'p> {
         Ok(())
     }
 
-    fn complete(mut self, crew: &WorkloadRank, shape: &IorShape) -> Result<()> {
+    fn complete(mut self, crew: &WorkloadRank, shape: &ResolvedIorPlan) -> Result<()> {
         let outcome = self.send();
         let mut sent = std::mem::take(&mut self.sent);
         if !shape.file_per_process {
@@ -535,7 +536,7 @@ impl<'p> RankUpload<'p> {
         let parts: Vec<_> =
             sent.iter().map(|(number, tag)| CompletedPart::new(*number, ETag::new(tag))).collect();
         match self.place.site.means() {
-            SiteMeans::Objects(store, bucket) if shape.file_per_process || crew.is_first() => {
+            LocationBackend::Objects(store, bucket) if shape.file_per_process || crew.is_first() => {
                 let options = CompleteOptions::default();
                 store.complete_upload(bucket, &self.key, &self.id, &parts, &options).map(drop)
             }

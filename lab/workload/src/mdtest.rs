@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use super::site::ContentPattern;
 use crate::phase::{PhaseRecorder, WorkloadRank};
-use crate::site::SiteMeans;
+use crate::site::LocationBackend;
 use crate::{MeasuredTarget, PhaseResult, WorkloadSite};
 
 /// The size of a file in the hard shape, in bytes, as defined by IO500.
@@ -63,7 +63,7 @@ pub enum FileRemoval {
 
 /// The plan with all defaults resolved.
 #[derive(Clone, Debug)]
-pub(crate) struct MdtestShape {
+pub(crate) struct ResolvedMdtestPlan {
     pub(crate) name: String,
     pub(crate) bytes: u64,
     pub(crate) items: u64,
@@ -75,7 +75,7 @@ pub(crate) struct MdtestShape {
 
 impl MdtestPlan {
     /// Resolves all defaults. Errors: `InvalidArgument`.
-    pub(crate) fn files(&self) -> Result<MdtestShape> {
+    pub(crate) fn files(&self) -> Result<ResolvedMdtestPlan> {
         let (bytes, unique_dirs) = match self.mode {
             MdtestMode::Easy => (0, true),
             MdtestMode::Hard => (HARD_BYTES, false),
@@ -90,7 +90,7 @@ impl MdtestPlan {
         if self.items == 0 {
             return Err(Error::new(ErrorKind::InvalidArgument, "--items must be at least 1"));
         }
-        Ok(MdtestShape {
+        Ok(ResolvedMdtestPlan {
             name: "mdtest".into(),
             bytes,
             items: self.items,
@@ -110,7 +110,7 @@ impl MdtestPlan {
     }
 }
 
-impl MdtestShape {
+impl ResolvedMdtestPlan {
     /// Returns the prefix of the keys of the files that `rank` creates.
     pub(crate) fn prefix(&self, rank: usize) -> String {
         match self.unique_dirs {
@@ -177,7 +177,7 @@ impl MdtestShape {
         self.each(crew, site, "delete", items, |recorder, target, owner, item| {
             let key = self.key(owner, item);
             let remove = || match (self.removal, site.means()) {
-                (FileRemoval::List, SiteMeans::Objects(..)) => list_and_delete(site, key?.as_str()),
+                (FileRemoval::List, LocationBackend::Objects(..)) => list_and_delete(site, key?.as_str()),
                 _ => target.delete(&key?),
             };
             recorder.operation(0, 0, remove, Ok);
@@ -208,7 +208,9 @@ impl MdtestShape {
 
 /// Removes all objects whose keys begin with `prefix`.
 fn list_and_delete(site: &WorkloadSite, prefix: &str) -> Result<()> {
-    let SiteMeans::Objects(store, bucket) = site.means() else { return Err(ErrorKind::Internal.into()) };
+    let LocationBackend::Objects(store, bucket) = site.means() else {
+        return Err(ErrorKind::Internal.into());
+    };
     let page = store.list(bucket, &ListQuery::prefix(prefix))?;
     if page.entries.is_empty() {
         return Err(Error::new(ErrorKind::NoSuchKey, format!("nothing begins with {prefix}")));

@@ -21,8 +21,8 @@ const STATE_KEY: &str = "mdworkbench-state.json";
 #[derive(Clone, Debug, Args, Serialize)]
 pub struct MdworkbenchPlan {
     /// Phases to run; omit phases to use data sets of an earlier run, or to keep them for a later run
-    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [MdworkbenchPart::Precreate, MdworkbenchPart::Benchmark, MdworkbenchPart::Cleanup])]
-    pub phases: Vec<MdworkbenchPart>,
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [MdworkbenchPhase::Precreate, MdworkbenchPhase::Benchmark, MdworkbenchPhase::Cleanup])]
+    pub phases: Vec<MdworkbenchPhase>,
     /// Number of data sets of each rank
     #[arg(long, short = 'D', value_name = "N", default_value_t = 10)]
     pub datasets: u64,
@@ -39,14 +39,14 @@ pub struct MdworkbenchPlan {
     #[arg(long, short = 'o', value_name = "RANKS", default_value_t = 1)]
     pub offset: usize,
     /// Where to store data sets
-    #[arg(long, value_enum, default_value_t = BucketLayout::One)]
-    pub buckets: BucketLayout,
+    #[arg(long, value_enum, default_value_t = DatasetPlacement::One)]
+    pub buckets: DatasetPlacement,
 }
 
 /// A part of md-workbench.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum MdworkbenchPart {
+pub enum MdworkbenchPhase {
     /// Create the data sets
     Precreate,
     /// Replace the oldest objects with new ones
@@ -58,7 +58,7 @@ pub enum MdworkbenchPart {
 /// Where data sets are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum BucketLayout {
+pub enum DatasetPlacement {
     /// All in one bucket or directory
     One,
     /// Each in its own bucket or directory
@@ -72,24 +72,24 @@ struct MdworkbenchState {
     datasets: u64,
     objects: u64,
     object_bytes: u64,
-    buckets: BucketLayout,
+    buckets: DatasetPlacement,
     /// The number of the oldest object of each data set.
     oldest: u64,
 }
 
 impl MdworkbenchPlan {
-    fn has(&self, part: MdworkbenchPart) -> bool {
+    fn has(&self, part: MdworkbenchPhase) -> bool {
         self.phases.contains(&part)
     }
 
     /// Returns whether the run creates the site.
     pub(crate) fn begins(&self) -> bool {
-        self.has(MdworkbenchPart::Precreate)
+        self.has(MdworkbenchPhase::Precreate)
     }
 
     /// Returns whether the run removes everything at its end.
     pub(crate) fn ends(&self) -> bool {
-        self.has(MdworkbenchPart::Cleanup)
+        self.has(MdworkbenchPhase::Cleanup)
     }
 
     /// Checks the options. Errors: `InvalidArgument`.
@@ -116,13 +116,13 @@ impl MdworkbenchPlan {
             true => sets.new_state(),
             false => sets.read_state()?,
         };
-        if self.has(MdworkbenchPart::Precreate) {
+        if self.has(MdworkbenchPhase::Precreate) {
             results.push(sets.precreate()?);
         }
-        if self.has(MdworkbenchPart::Benchmark) {
+        if self.has(MdworkbenchPhase::Benchmark) {
             results.extend(sets.benchmark(&mut state)?);
         }
-        if self.has(MdworkbenchPart::Cleanup) {
+        if self.has(MdworkbenchPhase::Cleanup) {
             results.push(sets.remove(&state)?);
         } else {
             crew.first_does(|| site.target().put(&Key::new(STATE_KEY)?, &encoded(&state)?))?;
@@ -133,7 +133,7 @@ impl MdworkbenchPlan {
     /// Removes the data sets' buckets, if each data set has its own bucket.
     pub(crate) fn clean_up(&self, crew: &WorkloadRank, site: &WorkloadSite) -> Result<()> {
         let sets = RankDatasets { plan: self, crew, site };
-        let mut own = (0..self.datasets).filter(|_| self.buckets == BucketLayout::Dataset);
+        let mut own = (0..self.datasets).filter(|_| self.buckets == DatasetPlacement::Dataset);
         crew.agree(own.try_for_each(|set| sets.site_of(crew.team.rank(), set)?.remove()))
     }
 }
@@ -184,15 +184,15 @@ impl RankDatasets<'_> {
 
     fn site_of(&self, owner: usize, set: u64) -> Result<WorkloadSite> {
         match self.plan.buckets {
-            BucketLayout::One => Ok(self.site.clone()),
-            BucketLayout::Dataset => self.site.beside(&format!("set.{owner}.{set}")),
+            DatasetPlacement::One => Ok(self.site.clone()),
+            DatasetPlacement::Dataset => self.site.beside(&format!("set.{owner}.{set}")),
         }
     }
 
     fn key(&self, owner: usize, set: u64, number: u64) -> Result<Key> {
         match self.plan.buckets {
-            BucketLayout::One => Key::new(format!("set.{owner}.{set}/{number:010}")),
-            BucketLayout::Dataset => Key::new(format!("{number:010}")),
+            DatasetPlacement::One => Key::new(format!("set.{owner}.{set}/{number:010}")),
+            DatasetPlacement::Dataset => Key::new(format!("{number:010}")),
         }
     }
 
@@ -212,7 +212,7 @@ impl RankDatasets<'_> {
 
     fn precreate(&self) -> Result<PhaseResult> {
         let targets = self.targets(|_| 0)?;
-        let mut own = (0..self.plan.datasets).filter(|_| self.plan.buckets == BucketLayout::Dataset);
+        let mut own = (0..self.plan.datasets).filter(|_| self.plan.buckets == DatasetPlacement::Dataset);
         let made = own.try_for_each(|set| self.site_of(self.crew.team.rank(), set)?.make());
         self.crew.agree(made)?;
         let mut pattern = ContentPattern::new(self.plan.object_size as usize);

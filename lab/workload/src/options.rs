@@ -9,13 +9,13 @@ use fordway_store::{Error, ErrorKind, Result};
 
 /// The run file that a command writes.
 #[derive(Clone, Debug, Args)]
-pub struct OutArgs {
+pub struct OutputFileArgs {
     /// Directory to write the run to, created if missing [default: the command's name, as in compare.run]
     #[arg(long, value_name = "NAME.run")]
     pub out: Option<PathBuf>,
 }
 
-impl OutArgs {
+impl OutputFileArgs {
     /// Returns the directory for the run of the command `name`.
     pub fn path(&self, name: &str) -> PathBuf {
         self.out.clone().unwrap_or_else(|| PathBuf::from(format!("{name}.run")))
@@ -24,7 +24,7 @@ impl OutArgs {
 
 /// The run file that a command writes, if any.
 #[derive(Clone, Debug, Args)]
-pub struct OptionalOutArgs {
+pub struct OptionalOutputFileArgs {
     /// Directory to write the run to, with a record of every operation; created if missing [default: no run is
     /// written]
     #[arg(long, value_name = "NAME.run")]
@@ -67,9 +67,9 @@ impl SeedArgs {
 }
 
 /// A subcommand, the former name of one of its options, and the current name.
-type Renamed = (&'static str, &'static str, &'static str);
+type RenamedOption = (&'static str, &'static str, &'static str);
 
-const RENAMED: [Renamed; 10] = [
+const RENAMED: [RenamedOption; 10] = [
     ("bench", "--run", "--out"),
     ("ior", "--run", "--out"),
     ("mdtest", "--run", "--out"),
@@ -91,7 +91,7 @@ pub fn with_new_name(error: clap::Error, words: &[String]) -> clap::Error {
     }
     // clap reports the option as `--run <NAME>`, with its value, if it recognizes one.
     let option = unknown.split([' ', '=']).next().unwrap_or(unknown);
-    let is_it = |(word, old, _): &&Renamed| option == *old && words.iter().any(|given| given == word);
+    let is_it = |(word, old, _): &&RenamedOption| option == *old && words.iter().any(|given| given == word);
     match RENAMED.iter().find(is_it) {
         Some((word, old, new)) => {
             clap::Error::raw(ClapKind::UnknownArgument, format!("{old} of `{word}` is now {new}\n"))

@@ -29,7 +29,7 @@ enum SiteKind {
 }
 
 /// What a site offers besides operations on whole objects.
-pub(crate) enum SiteMeans<'s> {
+pub(crate) enum LocationBackend<'s> {
     /// Files in this directory, which can be written and read at offsets.
     Files(PathBuf),
     /// Objects in this bucket, which can be made of parts.
@@ -101,10 +101,10 @@ impl WorkloadSite {
         }
     }
 
-    pub(crate) fn means(&self) -> SiteMeans<'_> {
+    pub(crate) fn means(&self) -> LocationBackend<'_> {
         match &self.kind {
-            SiteKind::Files { .. } => SiteMeans::Files(self.dir()),
-            SiteKind::Objects { store, .. } => SiteMeans::Objects(store, &self.name),
+            SiteKind::Files { .. } => LocationBackend::Files(self.dir()),
+            SiteKind::Objects { store, .. } => LocationBackend::Objects(store, &self.name),
         }
     }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use fordway_measure::{
-    BlockRecord, LatencyHistogram, Machine, MeasuredLane, OperationRecord, PhaseSummary, ResultLimit,
+    BlockRecord, LatencyHistogram, LimitingResource, Machine, MeasuredLane, OperationRecord, PhaseSummary,
     RunRecords, SpeedRatio, SpeedVerdict, median_interval,
 };
 
@@ -146,7 +146,7 @@ pub(crate) fn limit(
     server_ns: Option<u64>,
     elapsed_s: f64,
     capacity: RunCapacity,
-) -> ResultLimit {
+) -> LimitingResource {
     let at_once = capacity.threads.min(capacity.cpus) as f64;
     let used_s = (client_ns + server_ns.unwrap_or_default()) as f64 / 1e9;
     let share = if elapsed_s > 0.0 { used_s / elapsed_s / at_once } else { f64::NAN };
@@ -157,7 +157,7 @@ pub(crate) fn limit(
             used_s / elapsed_s,
             capacity.cpus
         );
-        return ResultLimit { name: "cannot tell".to_owned(), evidence };
+        return LimitingResource { name: "cannot tell".to_owned(), evidence };
     }
     // One side alone is the limit only if the other side used less than about half as much CPU time.
     let name = match share {
@@ -176,7 +176,7 @@ pub(crate) fn limit(
             )
         }
     };
-    ResultLimit { name: name.to_owned(), evidence }
+    LimitingResource { name: name.to_owned(), evidence }
 }
 
 #[cfg(test)]

@@ -38,13 +38,14 @@ pub trait RankTeam {
 /// Runs `work` on `size` ranks (at least 1), each of which is a thread; returns the results in the order of ranks. If a
 /// rank returns an error or panics, the others fail in their next collective call.
 pub fn threads<T: Send>(size: usize, work: impl Fn(&dyn RankTeam) -> Result<T> + Sync) -> Vec<Result<T>> {
-    let meeting = TeamMeeting { size: size.max(1), state: Mutex::default(), changed: Condvar::new() };
+    let meeting =
+        CollectiveRendezvous { size: size.max(1), state: Mutex::default(), changed: Condvar::new() };
     std::thread::scope(|scope| {
         let ranks: Vec<_> = (0..meeting.size)
             .map(|rank| {
                 let (meeting, work) = (&meeting, &work);
                 scope.spawn(move || {
-                    let mut seat = MeetingSeat { meeting, rank, done: false };
+                    let mut seat = RendezvousParticipant { meeting, rank, done: false };
                     let result = work(&seat);
                     seat.done = result.is_ok();
                     result
@@ -59,14 +60,14 @@ pub fn threads<T: Send>(size: usize, work: impl Fn(&dyn RankTeam) -> Result<T> +
 }
 
 /// The state that the threads share for collective calls.
-struct TeamMeeting {
+struct CollectiveRendezvous {
     size: usize,
-    state: Mutex<MeetingState>,
+    state: Mutex<RendezvousState>,
     changed: Condvar,
 }
 
 #[derive(Default)]
-struct MeetingState {
+struct RendezvousState {
     /// The number of collective calls that are complete.
     round: u64,
     /// The values of the ranks that have arrived, by rank.
@@ -79,8 +80,8 @@ struct MeetingState {
     lost: Option<usize>,
 }
 
-impl TeamMeeting {
-    fn state(&self) -> MutexGuard<'_, MeetingState> {
+impl CollectiveRendezvous {
+    fn state(&self) -> MutexGuard<'_, RendezvousState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -108,13 +109,13 @@ impl TeamMeeting {
     }
 }
 
-struct MeetingSeat<'m> {
-    meeting: &'m TeamMeeting,
+struct RendezvousParticipant<'m> {
+    meeting: &'m CollectiveRendezvous,
     rank: usize,
     done: bool,
 }
 
-impl Drop for MeetingSeat<'_> {
+impl Drop for RendezvousParticipant<'_> {
     fn drop(&mut self) {
         if !self.done {
             self.meeting.state().lost.get_or_insert(self.rank);
@@ -123,7 +124,7 @@ impl Drop for MeetingSeat<'_> {
     }
 }
 
-impl MeetingSeat<'_> {
+impl RendezvousParticipant<'_> {
     fn reduce(&self, mine: u64, fold: impl Fn(u64, u64) -> u64) -> Result<u64> {
         let number = |bytes: &Vec<u8>| bytes.as_slice().try_into().map_or(0, u64::from_le_bytes);
         self.meeting
@@ -131,7 +132,7 @@ impl MeetingSeat<'_> {
     }
 }
 
-impl RankTeam for MeetingSeat<'_> {
+impl RankTeam for RendezvousParticipant<'_> {
     fn rank(&self) -> usize {
         self.rank
     }

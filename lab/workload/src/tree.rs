@@ -7,7 +7,7 @@
 use std::collections::HashSet;
 use std::path::Path;
 
-use fordway_measure::{ObjectDirectories, SeededRandom, bytes_text};
+use fordway_measure::{ObjectDirectoryCounts, SeededRandom, bytes_text};
 use fordway_store::{Error, ErrorKind, Key, Result};
 use walkdir::WalkDir;
 
@@ -145,7 +145,7 @@ fn nothing_to_use(dir: &Path, warnings: &[String]) -> Error {
 pub(crate) fn directory_records<'k>(
     round: u16,
     objects: impl Iterator<Item = (&'k str, u64)>,
-) -> Vec<ObjectDirectories> {
+) -> Vec<ObjectDirectoryCounts> {
     let objects: Vec<_> = objects.collect();
     let mut known = HashSet::new();
     let made: Vec<u16> = objects.iter().map(|(key, _)| new_in(&mut known, key)).collect();
@@ -154,7 +154,7 @@ pub(crate) fn directory_records<'k>(
     let emptied: Vec<u16> = objects.iter().rev().map(|(key, _)| new_in(&mut known, key)).collect();
     let with_directories = objects.iter().zip(made).zip(emptied.into_iter().rev());
     with_directories
-        .map(|((&(key, bytes), made_directories), emptied_directories)| ObjectDirectories {
+        .map(|((&(key, bytes), made_directories), emptied_directories)| ObjectDirectoryCounts {
             round,
             bytes,
             directories: above(key).count() as u16,
@@ -220,7 +220,7 @@ mod tests {
     fn the_first_makes_and_the_last_empties() {
         let keys = ["a/b/1", "top", "a/2", "a/b/3", "c/4"];
         let found = directory_records(7, keys.iter().map(|key| (*key, 5)));
-        let column = |value: fn(&ObjectDirectories) -> u16| found.iter().map(value).collect::<Vec<_>>();
+        let column = |value: fn(&ObjectDirectoryCounts) -> u16| found.iter().map(value).collect::<Vec<_>>();
         assert_eq!(column(|object| object.directories), [2, 0, 1, 2, 1]);
         assert_eq!(column(|object| object.made_directories), [2, 0, 0, 0, 1]);
         assert_eq!(column(|object| object.emptied_directories), [0, 0, 0, 2, 1]);

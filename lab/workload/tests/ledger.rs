@@ -8,7 +8,7 @@ use std::time::Duration;
 use fordway_measure::{ConfidenceInterval, MeasuredLane, RunRecords};
 use fordway_store::{Error, ErrorKind, Result};
 use fordway_workload::ledger::{
-    LedgerAccount, LedgerComponent, LedgerPath, LedgerPlan, NamedComponent, component_table, entry_table,
+    LedgerComponent, LedgerCostReport, LedgerPath, LedgerPlan, NamedComponent, component_table, entry_table,
     measure,
 };
 
@@ -65,14 +65,14 @@ fn run(components: &mut [NamedComponent], clock: &Rc<Cell<u64>>) -> Result<RunRe
 
 /// Returns the account of a socket (3 µs, plus 1 ns per byte), a copy (100 ns, plus 0.25 ns per byte), and a whole
 /// path.
-fn account(whole_ns: u64) -> LedgerAccount {
+fn account(whole_ns: u64) -> LedgerCostReport {
     let clock = Rc::new(Cell::new(0));
     let mut components =
         [fake("socket", &clock, 3_000, 1), fake("copy", &clock, 100, 4), whole(&clock, whole_ns)];
     let records = run(&mut components, &clock).unwrap();
     let names: Vec<String> = components.iter().map(|component| component.lane.name.clone()).collect();
     let path = LedgerPath::new("path").with("socket").with("copy").with_over("copy", 64 << 10);
-    LedgerAccount::of(&names, &SIZES, &[path], &records, 1).unwrap()
+    LedgerCostReport::of(&names, &SIZES, &[path], &records, 1).unwrap()
 }
 
 /// A component that takes as long as the socket and one copy (two copies above 64 KiB), plus `more_ns`.
@@ -134,7 +134,7 @@ fn what_a_component_has_too_much_is_taken_off() {
     let records = run(&mut components, &clock).unwrap();
     let names: Vec<String> = components.iter().map(|component| component.lane.name.clone()).collect();
     let path = LedgerPath::new("path").with("both").less("copy");
-    let account = LedgerAccount::of(&names, &SIZES, &[path], &records, 1).unwrap();
+    let account = LedgerCostReport::of(&names, &SIZES, &[path], &records, 1).unwrap();
     for size in SIZES {
         let entry = account.entry("path", size).unwrap();
         assert!(entry.residual_ns.value.abs() <= 10.0, "{size}: {entry:?}");
@@ -208,7 +208,7 @@ fn what_goes_wrong_ends_it_and_is_named() {
     let records = run(&mut components, &clock).unwrap();
     let path = LedgerPath::new("a").with("none");
     let error =
-        LedgerAccount::of(&["a".into()], &SIZES, &[path], &records, 1).expect_err("no such component");
+        LedgerCostReport::of(&["a".into()], &SIZES, &[path], &records, 1).expect_err("no such component");
     assert!(error.to_string().contains("the component none"), "{error}");
 }
 
@@ -216,7 +216,7 @@ fn what_goes_wrong_ends_it_and_is_named() {
 /// current name.
 #[test]
 fn an_account_of_rungs_is_still_read() {
-    let account: LedgerAccount = serde_json::from_str(include_str!("data/ledger-of-rungs.json")).unwrap();
+    let account: LedgerCostReport = serde_json::from_str(include_str!("data/ledger-of-rungs.json")).unwrap();
     assert_eq!(account.components[0].component, "socket");
     assert_eq!(account.paths[0].parts[0].component, "socket");
     assert!(component_table(&account).contains("socket"));

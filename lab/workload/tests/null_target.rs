@@ -3,11 +3,11 @@
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-use fordway_measure::{RunClock, TcpConnections};
+use fordway_measure::{RunClock, TcpConnectionStats};
 use fordway_store::Result;
 use fordway_workload::rest::{
     ArrivalProcess, BlockPosition, CompletedRequest, LaneBlocks, LoadPlan, NetworkTraffic, RequestChannel,
-    RowSettings, run_block, summarise,
+    SummaryRowSettings, run_block, summarise,
 };
 
 const SLOTS: usize = 16;
@@ -50,7 +50,7 @@ impl RequestChannel for Null {
         NetworkTraffic::default()
     }
 
-    fn connections(&self) -> Option<TcpConnections> {
+    fn connections(&self) -> Option<TcpConnectionStats> {
         None
     }
 }
@@ -72,7 +72,7 @@ fn cost(arrivals: ArrivalProcess, keep_operations: bool) -> (f64, f64) {
     let connect = |_: usize| -> Result<Box<dyn RequestChannel>> { Ok(Box::new(Null::default())) };
     let stop = AtomicBool::new(false);
     let block = run_block(&plan, place, RunClock::start(), &connect, &stop, &mut |_| {}).unwrap();
-    let settings = RowSettings {
+    let settings = SummaryRowSettings {
         lane: "null".into(),
         phase: "null".into(),
         arrivals,

@@ -18,7 +18,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use fordway_client::node::{NodeAddress, NodeSecret, NodeStore};
+use fordway_client::node::{NodeAddress, NodeKeyPair, NodeStore};
 use fordway_client::s3::{BucketAddressing, S3Config, S3Credentials, S3Store};
 use fordway_http::TlsRoots;
 use fordway_http::vector::RemoteFile;
@@ -166,9 +166,9 @@ fn open_node(address: NodeAddress) -> Lane {
 }
 
 /// Returns the keys that authenticate over TCP. Errors: `InvalidArgument` if there are none.
-fn secret(host: &str, config: S3Config) -> Result<NodeSecret> {
+fn secret(host: &str, config: S3Config) -> Result<NodeKeyPair> {
     match config.credentials {
-        S3Credentials::Keys { access_key, secret_key, .. } => Ok(NodeSecret { access_key, secret_key }),
+        S3Credentials::Keys { access_key, secret_key, .. } => Ok(NodeKeyPair { access_key, secret_key }),
         S3Credentials::Anonymous => Err(Error::new(
             ErrorKind::InvalidArgument,
             format!(

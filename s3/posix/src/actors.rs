@@ -9,7 +9,7 @@ use std::rc::Rc;
 use foldhash::HashMap;
 use fordway_store::{Bucket, ErrorKind, Result};
 use fordway_sys::{
-    Errno, Mode, OFlags, UserRole, file_user, may_act_as_others, open_in, peer_of_user, stat, stat_in,
+    Errno, ImpersonatedUser, Mode, OFlags, file_user, may_act_as_others, open_in, peer_of_user, stat, stat_in,
 };
 
 use crate::SharedStore;
@@ -19,7 +19,7 @@ use crate::errors::from_errno;
 pub(crate) struct RoleCache {
     /// Whether the process may act as other users. If not, it does all work as its own user.
     may: bool,
-    roles: RefCell<HashMap<u32, Rc<UserRole>>>,
+    roles: RefCell<HashMap<u32, Rc<ImpersonatedUser>>>,
 }
 
 impl RoleCache {
@@ -104,11 +104,11 @@ impl RoleCache {
         self.may && user != file_user()
     }
 
-    fn role(&self, uid: u32) -> Result<Rc<UserRole>, Errno> {
+    fn role(&self, uid: u32) -> Result<Rc<ImpersonatedUser>, Errno> {
         if let Some(role) = self.roles.borrow().get(&uid) {
             return Ok(role.clone());
         }
-        let role = Rc::new(UserRole::new(&peer_of_user(uid))?);
+        let role = Rc::new(ImpersonatedUser::new(&peer_of_user(uid))?);
         self.roles.borrow_mut().insert(uid, role.clone());
         Ok(role)
     }

@@ -27,7 +27,7 @@ use crate::layout::{
 };
 use crate::multipart::parts::remove_upload_dir;
 use crate::object_lock::VersioningSetting;
-use crate::private::AreaContents;
+use crate::private::PrivateDirectoryContents;
 use crate::read::{known_no_longer, system_time};
 use crate::shared::MAX_STALE;
 use crate::sidecar::inode_of;
@@ -95,7 +95,7 @@ impl SharedStore {
         let dir =
             self.volume.open_dir(bucket.as_str()).map_err(|errno| from_errno(errno, "opening the bucket"))?;
         self.check_removable(bucket, &dir)?;
-        let AreaContents { versioning, object_lock, .. } = self.volume.contents(bucket)?;
+        let PrivateDirectoryContents { versioning, object_lock, .. } = self.volume.contents(bucket)?;
         let removed = self.remove_bucket(bucket, &dir);
         self.volume.private.forget(bucket);
         match removed {

@@ -12,8 +12,8 @@ use fordway_sys::{
 
 use crate::errors::from_errno;
 use crate::layout::{ATTRIBUTE, OUR_DIR, ObjectPath, marked_dir, odd, plain, private_dir, split};
-use crate::private::AreaContents;
-use crate::sidecar::LeavingFile;
+use crate::private::PrivateDirectoryContents;
+use crate::sidecar::UnlinkingFile;
 use crate::stage::sync_dir;
 use crate::{Durability, SharedStore};
 
@@ -22,7 +22,7 @@ impl SharedStore {
         if !options.conditions.is_empty() {
             self.require_locks("If-Match on deletes")?;
         }
-        let delete = |contents: AreaContents| {
+        let delete = |contents: PrivateDirectoryContents| {
             if !options.conditions.is_empty() {
                 self.volume.refresh(bucket, key, contents)?;
                 let found = self.volume.open_version(bucket, key, options.version.as_ref());
@@ -49,7 +49,12 @@ impl SharedStore {
     /// Removes the key's file, at its plain path or its odd path. A key may have two files: one at its odd path,
     /// written while the plain path was taken, and one written to the plain path afterwards, which hides it. The hidden
     /// file is removed first: otherwise readers would see it again after a crash, or between the two steps.
-    pub(crate) fn remove(&self, bucket: &Bucket, key: &Key, contents: AreaContents) -> Result<()> {
+    pub(crate) fn remove(
+        &self,
+        bucket: &Bucket,
+        key: &Key,
+        contents: PrivateDirectoryContents,
+    ) -> Result<()> {
         if !contents.exists {
             // The private directory makes every later delete cheaper. If it cannot be created, later deletes merely
             // remain as expensive as this one.
@@ -75,7 +80,7 @@ impl SharedStore {
         bucket: &Bucket,
         key: &Key,
         place: &ObjectPath,
-        contents: AreaContents,
+        contents: PrivateDirectoryContents,
     ) -> Result<()> {
         let odd = odd(bucket, key);
         match contents.has_odd && *place != odd && !self.volume.is_locked(bucket, &odd, contents)? {
@@ -90,7 +95,7 @@ impl SharedStore {
         &self,
         bucket: &Bucket,
         place: &ObjectPath,
-        contents: AreaContents,
+        contents: PrivateDirectoryContents,
     ) -> Result<bool> {
         match self.unlink(place, contents) {
             Ok(gone) => {
@@ -103,7 +108,7 @@ impl SharedStore {
         }
     }
 
-    fn forget_dir(&self, dir: &str, contents: AreaContents) {
+    fn forget_dir(&self, dir: &str, contents: PrivateDirectoryContents) {
         match contents.sharing.is_shared() {
             true => self.volume.refresh_dirs(dir),
             false => self.volume.dirs.forget(dir),
@@ -111,7 +116,11 @@ impl SharedStore {
     }
 
     /// Removes the file. Returns it, held open, if it may have had a sidecar file.
-    fn unlink(&self, place: &ObjectPath, contents: AreaContents) -> Result<Option<LeavingFile>, Errno> {
+    fn unlink(
+        &self,
+        place: &ObjectPath,
+        contents: PrivateDirectoryContents,
+    ) -> Result<Option<UnlinkingFile>, Errno> {
         let mut dir = self.volume.dirs.open(&self.volume.root, &place.dir)?.for_change()?;
         if contents.sharing.is_shared() {
             // Without this call, this node's file system client may not see a name that another node has just created.
@@ -139,7 +148,7 @@ impl SharedStore {
 
     /// Removes `dir` and its parents as long as they are empty and were created by Fordway. A directory that cannot be
     /// removed is left behind: an empty directory is not an object, so it is not visible through S3.
-    pub(crate) fn prune(&self, bucket: &Bucket, dir: &str, contents: AreaContents) {
+    pub(crate) fn prune(&self, bucket: &Bucket, dir: &str, contents: PrivateDirectoryContents) {
         let mut dir = dir;
         while dir.len() > bucket.as_str().len() {
             let (parent, name) = split(dir);
@@ -156,7 +165,12 @@ impl SharedStore {
 
     /// Removes the record of the directory that is the object `key`, so that it is no longer an object, and the
     /// directory itself if it is empty and was created by Fordway. Returns whether it was an object.
-    pub(crate) fn remove_marker(&self, bucket: &Bucket, key: &Key, contents: AreaContents) -> Result<bool> {
+    pub(crate) fn remove_marker(
+        &self,
+        bucket: &Bucket,
+        key: &Key,
+        contents: PrivateDirectoryContents,
+    ) -> Result<bool> {
         let Some(marker) = self.volume.open_marker(bucket, key, contents)? else { return Ok(false) };
         let failed = |errno| from_errno(errno, "removing");
         if let Some(path) = marked_dir(bucket, key) {
@@ -187,7 +201,7 @@ impl SharedStore {
         &self,
         bucket: &Bucket,
         path: &str,
-        contents: AreaContents,
+        contents: PrivateDirectoryContents,
         remove: impl FnOnce() -> bool,
     ) -> bool {
         if !contents.has_markers {

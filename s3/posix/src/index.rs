@@ -22,7 +22,7 @@ use fordway_sys::{
 
 use crate::dirs::DirectoryHandle;
 use crate::layout::{PRIVATE_DIR, is_left_behind};
-use crate::names::{MOST_BYTES, NameBlock};
+use crate::names::{MOST_BYTES, SortedNames};
 
 /// How long a directory is watched after it was listed.
 pub(crate) const KEPT: Duration = Duration::from_secs(3);
@@ -52,7 +52,7 @@ pub(crate) struct NameIndexes {
 
 /// Some names of a directory, in the order of keys.
 pub(crate) struct IndexedNames {
-    pub(crate) names: NameBlock,
+    pub(crate) names: SortedNames,
     /// Whether these are the last of the requested names.
     pub(crate) is_last: bool,
     /// The device and inode of the directory.
@@ -78,14 +78,14 @@ struct WatchedDirectory {
     /// The names, with a trailing `/` for a directory; `None` while the directory is read.
     names: Option<BTreeSet<Box<str>>>,
     /// The changes since the watch began, while the names are read.
-    changes: Vec<(Box<[u8]>, NameState)>,
+    changes: Vec<(Box<[u8]>, NameChange)>,
     bytes: usize,
     used: CoarseInstant,
 }
 
 /// The result of a change to a name.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum NameState {
+enum NameChange {
     File,
     Directory,
     Gone,
@@ -135,8 +135,8 @@ impl NameIndexes {
         dir: &File,
         stat: &FileStat,
         is_bucket: bool,
-        read: impl FnOnce() -> Result<NameBlock, Errno>,
-    ) -> Result<NameBlock, Errno> {
+        read: impl FnOnce() -> Result<SortedNames, Errno>,
+    ) -> Result<SortedNames, Errno> {
         let watch = self.with(|watched| watched.watch(dir, stat, is_bucket));
         let names = read();
         if let Some(watch) = watch {
@@ -219,7 +219,7 @@ impl WatchedDirectories {
     }
 
     /// Stores the names that were read after `watch` began.
-    fn fill(&mut self, watch: WatchId, names: &NameBlock) {
+    fn fill(&mut self, watch: WatchId, names: &SortedNames) {
         let others: usize = self.all.iter().map(|indexed| indexed.bytes).sum();
         let bytes = names.text_bytes() + names.len() * NAME_BYTES;
         let Some(indexed) = self.all.iter_mut().find(|indexed| indexed.watch == watch) else { return };
@@ -240,10 +240,10 @@ impl WatchedDirectories {
         let read = queue.changes(|watch, change| {
             let Some(indexed) = all.iter_mut().find(|indexed| indexed.watch == watch) else { return };
             match change {
-                DirectoryChange::Made { name, is_dir: true } => indexed.note(name, NameState::Directory),
-                DirectoryChange::Made { name, is_dir: false } => indexed.note(name, NameState::File),
-                DirectoryChange::Gone { name, is_dir: true } => indexed.note(name, NameState::GoneDirectory),
-                DirectoryChange::Gone { name, is_dir: false } => indexed.note(name, NameState::Gone),
+                DirectoryChange::Made { name, is_dir: true } => indexed.note(name, NameChange::Directory),
+                DirectoryChange::Made { name, is_dir: false } => indexed.note(name, NameChange::File),
+                DirectoryChange::Gone { name, is_dir: true } => indexed.note(name, NameChange::GoneDirectory),
+                DirectoryChange::Gone { name, is_dir: false } => indexed.note(name, NameChange::Gone),
                 DirectoryChange::Itself => lost.push(watch),
             }
         });
@@ -280,7 +280,7 @@ impl WatchedDirectories {
 }
 
 impl WatchedDirectory {
-    fn note(&mut self, name: &[u8], state: NameState) {
+    fn note(&mut self, name: &[u8], state: NameChange) {
         let is_private = self.is_bucket && name == PRIVATE_DIR.as_bytes();
         if !is_private && !is_left_behind(name) {
             self.changes.push((name.into(), state));
@@ -296,13 +296,13 @@ impl WatchedDirectory {
         }
         for (name, state) in self.changes.drain(..) {
             let mut text = name_to_text(&name).into_owned();
-            if matches!(state, NameState::Directory | NameState::GoneDirectory) {
+            if matches!(state, NameChange::Directory | NameChange::GoneDirectory) {
                 text.push('/');
             }
             let is_there = match state {
-                NameState::Gone | NameState::GoneDirectory => false,
-                NameState::Directory => true,
-                NameState::File => match stat_in(&self.dir, &text) {
+                NameChange::Gone | NameChange::GoneDirectory => false,
+                NameChange::Directory => true,
+                NameChange::File => match stat_in(&self.dir, &text) {
                     Ok(stat) if stat.is_link => return false,
                     // If the name has been removed again, or is now a directory, a later change in the queue says so.
                     stat => stat.is_ok_and(|stat| stat.is_file),
@@ -324,7 +324,7 @@ impl WatchedDirectory {
         let from = query.from.max(query.prefix);
         let names = self.names.as_ref()?.range::<str, _>((Bound::Included(from), Bound::Unbounded));
         let mut names = names.take_while(|name| name.starts_with(query.prefix));
-        let block = NameBlock::of_sorted(names.by_ref().take(query.most).map(|name| &**name));
+        let block = SortedNames::of_sorted(names.by_ref().take(query.most).map(|name| &**name));
         Some(IndexedNames { names: block, is_last: names.next().is_none(), id: self.id })
     }
 }

@@ -74,8 +74,8 @@ pub use lifecycle::{LifecycleAction, LifecycleChange, LifecycleEvent, LifecycleO
 pub use migrate::MigrationStep;
 pub use site::note_on_mount;
 pub use usage::{FileTotals, UsageEvent, UserUsage};
-pub use volume::LinkRule;
 use volume::RootVolume;
+pub use volume::SymlinkScope;
 
 /// The stage that a write must reach before it returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -129,7 +129,7 @@ pub struct PosixConfig {
     /// How the store ensures that paths do not leave the root.
     pub resolution: PathResolution,
     /// How far symbolic links in a bucket may lead.
-    pub links: LinkRule,
+    pub links: SymlinkScope,
     /// How stale the result of a read may be.
     pub consistency: ReadConsistency,
     /// How long a writer waits for the lock of a key that another writer holds. After that time, the write fails with
@@ -147,7 +147,7 @@ impl Default for PosixConfig {
             durability: Durability::None,
             if_match: true,
             resolution: PathResolution::Kernel,
-            links: LinkRule::default(),
+            links: SymlinkScope::default(),
             consistency: ReadConsistency::default(),
             lock_patience: LOCK_PATIENCE,
             immutable_locks: false,

@@ -5,7 +5,7 @@ use std::iter::Peekable;
 use std::sync::Arc;
 
 use fordway_store::{
-    Bucket, Checksum, ErrorKind, Key, ListCollector, ListQuery, MAX_KEY_BYTES, ObjectInfo, ObjectListing,
+    Bucket, Checksum, ErrorKind, Key, ListPageBuilder, ListQuery, MAX_KEY_BYTES, ObjectInfo, ObjectListing,
     ObjectSummary, Result, WalkStep,
 };
 use fordway_sys::{
@@ -18,8 +18,8 @@ use crate::errors::from_errno;
 use crate::index::IndexQuery;
 use crate::layout::{ATTRIBUTE, ObjectPath, PRIVATE_DIR, decode, is_left_behind, join, odd, odd_dir, plain};
 use crate::locks::ALL_KEYS;
-use crate::names::{LastListing, ListedName, NameBlock, WalkedDirectories, state_before};
-use crate::private::AreaContents;
+use crate::names::{LastListing, ListedName, SortedNames, WalkedDirectories, state_before};
+use crate::private::PrivateDirectoryContents;
 use crate::read::{NameLookup, system_time};
 use crate::record::etag_of_file;
 use crate::sidecar::RECORD_BYTES;
@@ -67,7 +67,7 @@ impl Iterator for KeysFrom {
 }
 
 /// The next step of the walk.
-enum WalkFlow {
+enum NextWalkStep {
     On,
     /// Continue after all keys that begin with this prefix.
     Behind(String),
@@ -78,8 +78,8 @@ struct BucketWalk<'w> {
     inner: &'w SharedStore,
     bucket: &'w Bucket,
     query: &'w ListQuery,
-    contents: AreaContents,
-    page: ListCollector<'w>,
+    contents: PrivateDirectoryContents,
+    page: ListPageBuilder<'w>,
     odd: Peekable<KeysFrom>,
     /// Device and inode of each directory above, so that a link to one of them does not cause endless recursion.
     above: Vec<(u64, u64)>,
@@ -90,19 +90,19 @@ impl SharedStore {
         let contents = self.volume.contents_of_existing(bucket)?;
         let odd = if contents.has_odd { self.odd_keys(bucket)? } else { Arc::default() };
         let odd = KeysFrom::of(odd, &query.prefix, query.start_after.as_deref()).peekable();
-        let page = ListCollector::new(query);
+        let page = ListPageBuilder::new(query);
         let mut walk = BucketWalk { inner: self, bucket, query, contents, page, odd, above: Vec::new() };
         // The deepest directory that all keys with the prefix share.
         let start = query.prefix.rfind('/').map_or("", |at| &query.prefix[..=at]);
         let is_path = Key::new(format!("{start}x")).is_ok_and(|key| plain(bucket, &key).is_some());
         let mut flow = match is_path && !start.is_empty() {
             true => walk.marker(start)?,
-            false => WalkFlow::On,
+            false => NextWalkStep::On,
         };
-        if is_path && matches!(flow, WalkFlow::On) {
+        if is_path && matches!(flow, NextWalkStep::On) {
             flow = walk.directory(start)?;
         }
-        if !matches!(flow, WalkFlow::Stop) {
+        if !matches!(flow, NextWalkStep::Stop) {
             walk.rest_of_odd()?;
         }
         Ok(walk.page.finish())
@@ -255,7 +255,7 @@ fn summary_of(key: &str, info: ObjectInfo) -> ObjectSummary {
 
 impl BucketWalk<'_> {
     /// Offers the keys below the directory `at` (empty, or ending in `/`), in order.
-    fn directory(&mut self, at: &str) -> Result<WalkFlow> {
+    fn directory(&mut self, at: &str) -> Result<NextWalkStep> {
         let path =
             if at.is_empty() { self.bucket.as_str().to_owned() } else { join(self.bucket.as_str(), at) };
         let mut from = self.first_wanted(at).to_owned();
@@ -263,7 +263,7 @@ impl BucketWalk<'_> {
             return Ok(flow);
         }
         self.inner.volume.freshen_dir(&path, !self.above.is_empty(), self.contents.sharing);
-        let Some(dir) = self.inner.open_to_list(&path)? else { return Ok(WalkFlow::On) };
+        let Some(dir) = self.inner.open_to_list(&path)? else { return Ok(NextWalkStep::On) };
         let read = state_before(&dir, self.contents.sharing).and_then(|stat| {
             let id = (stat.device, stat.inode);
             Ok((id, if self.is_above(id) { Arc::default() } else { self.read(at, &path, &dir, &stat)? }))
@@ -274,7 +274,7 @@ impl BucketWalk<'_> {
 
     /// Like [`BucketWalk::directory`], but from the directory's index. Returns `None` if there is no index, or if the
     /// index ended during the call; `from` is then the first name that has not been offered.
-    fn indexed_directory(&mut self, at: &str, path: &str, from: &mut String) -> Result<Option<WalkFlow>> {
+    fn indexed_directory(&mut self, at: &str, path: &str, from: &mut String) -> Result<Option<NextWalkStep>> {
         let (inner, query, is_bucket) = (self.inner, self.query, at.is_empty());
         let indexes = &inner.volume.dirs.indexes;
         if indexes.is_empty() || self.contents.sharing.is_shared() {
@@ -289,7 +289,7 @@ impl BucketWalk<'_> {
         let most = query.max_keys.saturating_add(1).min(INDEX_PAGE);
         while let Some(found) = indexes.names(&dir, is_bucket, IndexQuery { from, prefix, most }) {
             let flow = self.names(at, (dir.file(), found.id), &found.names, from)?;
-            if found.is_last || !matches!(flow, WalkFlow::On) {
+            if found.is_last || !matches!(flow, NextWalkStep::On) {
                 return Ok(Some(flow));
             }
             // Continues with the smallest text that sorts after the last name.
@@ -307,7 +307,7 @@ impl BucketWalk<'_> {
 
     /// Reads those names in a directory that may lead to requested keys. The result may contain other names as well,
     /// because all names of a directory are remembered for the next page.
-    fn read(&self, at: &str, path: &str, dir: &File, stat: &FileStat) -> Result<Arc<NameBlock>, Errno> {
+    fn read(&self, at: &str, path: &str, dir: &File, stat: &FileStat) -> Result<Arc<SortedNames>, Errno> {
         let remembered = &self.inner.remembered;
         if let Some(names) = remembered.recall(stat) {
             return Ok(names);
@@ -324,9 +324,9 @@ impl BucketWalk<'_> {
                 is_replacing |= is_left_behind(name);
                 is_wanted(name)
             };
-            let names = NameBlock::read(dir, look, resolve)?;
+            let names = SortedNames::read(dir, look, resolve)?;
             match is_replacing && self.contents.sharing == FileSystemSharing::Nfs {
-                true => self.read_between_writes(dir, names, || NameBlock::read(dir, is_wanted, resolve)),
+                true => self.read_between_writes(dir, names, || SortedNames::read(dir, is_wanted, resolve)),
                 false => Ok(names),
             }
         };
@@ -351,9 +351,9 @@ impl BucketWalk<'_> {
     fn read_between_writes(
         &self,
         dir: &File,
-        mut names: NameBlock,
-        read: impl FnOnce() -> Result<NameBlock, Errno>,
-    ) -> Result<NameBlock, Errno> {
+        mut names: SortedNames,
+        read: impl FnOnce() -> Result<SortedNames, Errno>,
+    ) -> Result<SortedNames, Errno> {
         let Some(_held) = self.inner.hold_replacements(self.bucket, ALL_KEYS) else { return Ok(names) };
         stat_now(dir)?;
         forget_names(dir);
@@ -375,11 +375,11 @@ impl BucketWalk<'_> {
         &mut self,
         at: &str,
         (dir, id): (&File, (u64, u64)),
-        names: &NameBlock,
+        names: &SortedNames,
         from: &str,
-    ) -> Result<WalkFlow> {
+    ) -> Result<NextWalkStep> {
         if self.is_above(id) {
-            return Ok(WalkFlow::On);
+            return Ok(NextWalkStep::On);
         }
         self.above.push(id);
         let flow = self.each_name(at, dir, names, from);
@@ -387,7 +387,7 @@ impl BucketWalk<'_> {
         flow
     }
 
-    fn each_name(&mut self, at: &str, dir: &File, names: &NameBlock, from: &str) -> Result<WalkFlow> {
+    fn each_name(&mut self, at: &str, dir: &File, names: &SortedNames, from: &str) -> Result<NextWalkStep> {
         let mut behind: Option<String> = None;
         let wanted = self.query.prefix.get(at.len()..).unwrap_or_default();
         let mut key = at.to_owned();
@@ -403,18 +403,20 @@ impl BucketWalk<'_> {
                     true => self.marked_directory(&key)?,
                     false => self.directory(&key)?,
                 },
-                true => WalkFlow::On,
+                true => NextWalkStep::On,
                 false => self.file(dir, name, &key)?,
             };
             match flow {
-                WalkFlow::On => {}
+                NextWalkStep::On => {}
                 // All keys of the directory begin with this prefix, so none of them can follow it.
-                WalkFlow::Behind(prefix) if at.starts_with(&prefix) => return Ok(WalkFlow::Behind(prefix)),
-                WalkFlow::Behind(prefix) => behind = Some(prefix),
-                WalkFlow::Stop => return Ok(WalkFlow::Stop),
+                NextWalkStep::Behind(prefix) if at.starts_with(&prefix) => {
+                    return Ok(NextWalkStep::Behind(prefix));
+                }
+                NextWalkStep::Behind(prefix) => behind = Some(prefix),
+                NextWalkStep::Stop => return Ok(NextWalkStep::Stop),
             }
         }
-        Ok(WalkFlow::On)
+        Ok(NextWalkStep::On)
     }
 
     /// Returns the first name in the directory `at` that can lead to a key after `start_after`.
@@ -433,49 +435,49 @@ impl BucketWalk<'_> {
     }
 
     /// Offers a directory that may be an object, and the keys below it.
-    fn marked_directory(&mut self, key: &str) -> Result<WalkFlow> {
+    fn marked_directory(&mut self, key: &str) -> Result<NextWalkStep> {
         match self.marker(key)? {
-            WalkFlow::On => self.directory(key),
+            NextWalkStep::On => self.directory(key),
             other => Ok(other),
         }
     }
 
     /// Offers the directory `key`, which ends in `/`, if it is an object.
-    fn marker(&mut self, key: &str) -> Result<WalkFlow> {
+    fn marker(&mut self, key: &str) -> Result<NextWalkStep> {
         if !self.contents.has_markers || key.len() > MAX_KEY_BYTES {
-            return Ok(WalkFlow::On);
+            return Ok(NextWalkStep::On);
         }
-        if matches!(self.odd_before(key)?, WalkFlow::Stop) {
-            return Ok(WalkFlow::Stop);
+        if matches!(self.odd_before(key)?, NextWalkStep::Stop) {
+            return Ok(NextWalkStep::Stop);
         }
         if self.odd.peek().is_some_and(|odd| odd.as_str() == key) {
-            return Ok(WalkFlow::On);
+            return Ok(NextWalkStep::On);
         }
         match self.inner.volume.open_marker(self.bucket, &Key::new(key)?, self.contents)? {
             Some(marker) => {
                 let summary = summary_of(key, marker.into_info().1);
-                self.page.offer(key, || Ok(Some(summary))).map(WalkFlow::from)
+                self.page.offer(key, || Ok(Some(summary))).map(NextWalkStep::from)
             }
-            None => Ok(WalkFlow::On),
+            None => Ok(NextWalkStep::On),
         }
     }
 
     /// Offers the odd keys that come before `key`.
-    fn odd_before(&mut self, key: &str) -> Result<WalkFlow> {
+    fn odd_before(&mut self, key: &str) -> Result<NextWalkStep> {
         while self.odd.peek().is_some_and(|odd| odd.as_str() < key) {
-            if matches!(self.next_odd()?, WalkFlow::Stop) {
-                return Ok(WalkFlow::Stop);
+            if matches!(self.next_odd()?, NextWalkStep::Stop) {
+                return Ok(NextWalkStep::Stop);
             }
         }
-        Ok(WalkFlow::On)
+        Ok(NextWalkStep::On)
     }
 
-    fn file(&mut self, dir: &File, name: ListedName, key: &str) -> Result<WalkFlow> {
+    fn file(&mut self, dir: &File, name: ListedName, key: &str) -> Result<NextWalkStep> {
         if key.len() > MAX_KEY_BYTES {
-            return Ok(WalkFlow::On);
+            return Ok(NextWalkStep::On);
         }
-        if matches!(self.odd_before(key)?, WalkFlow::Stop) {
-            return Ok(WalkFlow::Stop);
+        if matches!(self.odd_before(key)?, NextWalkStep::Stop) {
+            return Ok(NextWalkStep::Stop);
         }
         // A plain file hides an odd one of the same key.
         self.odd.next_if(|odd| odd.as_str() == key);
@@ -486,11 +488,11 @@ impl BucketWalk<'_> {
             // A link that leads outside the root, or nowhere, is not an object.
             true => Ok(inner.summary_by_open(self.bucket, &place(), key).unwrap_or_default()),
         };
-        self.page.offer(key, describe).map(WalkFlow::from)
+        self.page.offer(key, describe).map(NextWalkStep::from)
     }
 
-    fn next_odd(&mut self) -> Result<WalkFlow> {
-        let Some(key) = self.odd.next() else { return Ok(WalkFlow::On) };
+    fn next_odd(&mut self) -> Result<NextWalkStep> {
+        let Some(key) = self.odd.next() else { return Ok(NextWalkStep::On) };
         let (inner, place) = (self.inner, odd(self.bucket, &key));
         let describe = || {
             if let Ok(Some(info)) = inner.volume.describe(&place) {
@@ -502,12 +504,12 @@ impl BucketWalk<'_> {
                 described => described,
             }
         };
-        self.page.offer(key.as_str(), describe).map(WalkFlow::from)
+        self.page.offer(key.as_str(), describe).map(NextWalkStep::from)
     }
 
     fn rest_of_odd(&mut self) -> Result<()> {
         while self.odd.peek().is_some() {
-            if matches!(self.next_odd()?, WalkFlow::Stop) {
+            if matches!(self.next_odd()?, NextWalkStep::Stop) {
                 break;
             }
         }
@@ -539,12 +541,12 @@ impl BucketWalk<'_> {
     }
 }
 
-impl From<WalkStep> for WalkFlow {
+impl From<WalkStep> for NextWalkStep {
     fn from(step: WalkStep) -> Self {
         match step {
-            WalkStep::Next => WalkFlow::On,
-            WalkStep::SkipPrefix(prefix) => WalkFlow::Behind(prefix),
-            WalkStep::Full => WalkFlow::Stop,
+            WalkStep::Next => NextWalkStep::On,
+            WalkStep::SkipPrefix(prefix) => NextWalkStep::Behind(prefix),
+            WalkStep::Full => NextWalkStep::Stop,
         }
     }
 }

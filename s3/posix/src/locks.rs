@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use foldhash::HashMap;
 use fordway_store::{Bucket, Error, ErrorKind, Key, Result};
-use fordway_sys::{ByteLocks, Errno, FileSystemSharing, share_bytes};
+use fordway_sys::{ByteRangeLocks, Errno, FileSystemSharing, share_bytes};
 
 use crate::SharedStore;
 use crate::errors::from_errno;
 use crate::layout::{LOCKS, ObjectPath, lock_byte, private_dir};
-use crate::private::AreaContents;
+use crate::private::PrivateDirectoryContents;
 use crate::site::require_fit;
 use crate::stage::MAX_RACES;
 use crate::volume::{RootVolume, unreadable};
@@ -38,20 +38,20 @@ enum LockWaiver {
 /// The open lock tables of the buckets in which this process has overwritten or deleted objects.
 #[derive(Default)]
 pub(crate) struct BucketLocks {
-    tables: Mutex<HashMap<Bucket, Arc<ByteLocks>>>,
+    tables: Mutex<HashMap<Bucket, Arc<ByteRangeLocks>>>,
 }
 
 impl BucketLocks {
     /// Returns the lock table of a bucket, and opens it if necessary. Errors: `NotImplemented` on a mount whose locks
     /// do not reach other nodes, and errors of the file system.
-    fn of(&self, volume: &RootVolume, bucket: &Bucket) -> Result<Arc<ByteLocks>> {
+    fn of(&self, volume: &RootVolume, bucket: &Bucket) -> Result<Arc<ByteRangeLocks>> {
         if let Some(locks) = self.tables().get(bucket).filter(|locks| locks.is_of_this_process()) {
             return Ok(locks.clone());
         }
         let unfit = volume.contents_for_write(bucket)?.unfit;
         require_fit(unfit, &volume.config, "the bucket's mount")?;
         let file = volume.open_shared_file(bucket, LOCKS)?;
-        let locks = Arc::new(ByteLocks::new(file.into()));
+        let locks = Arc::new(ByteRangeLocks::new(file.into()));
         let mut all = self.tables();
         if all.len() >= MOST_TABLES {
             // Tables in use by an operation are kept. If a bucket's table is opened a second time, locks taken through
@@ -67,7 +67,7 @@ impl BucketLocks {
         self.tables().remove(bucket);
     }
 
-    fn tables(&self) -> MutexGuard<'_, HashMap<Bucket, Arc<ByteLocks>>> {
+    fn tables(&self) -> MutexGuard<'_, HashMap<Bucket, Arc<ByteRangeLocks>>> {
         // The map is consistent after each insert or remove, even if a panic follows.
         self.tables.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
@@ -81,7 +81,7 @@ impl SharedStore {
         &self,
         bucket: &Bucket,
         key: &Key,
-        act: impl FnOnce(AreaContents) -> Result<T>,
+        act: impl FnOnce(PrivateDirectoryContents) -> Result<T>,
     ) -> Result<T> {
         self.locked_unless(LockWaiver::Nothing, (bucket, key), act)
     }
@@ -92,7 +92,7 @@ impl SharedStore {
         &self,
         bucket: &Bucket,
         key: &Key,
-        act: impl FnOnce(AreaContents) -> Result<T>,
+        act: impl FnOnce(PrivateDirectoryContents) -> Result<T>,
     ) -> Result<T> {
         self.locked_unless(LockWaiver::Room, (bucket, key), act)
     }
@@ -101,7 +101,7 @@ impl SharedStore {
         &self,
         without: LockWaiver,
         (bucket, key): (&Bucket, &Key),
-        act: impl FnOnce(AreaContents) -> Result<T>,
+        act: impl FnOnce(PrivateDirectoryContents) -> Result<T>,
     ) -> Result<T> {
         if !self.volume.config.if_match {
             return act(self.volume.contents(bucket)?);
@@ -228,7 +228,7 @@ pub(crate) fn not_locked(errno: Errno) -> Error {
 }
 
 /// Whether the open lock table is still the bucket's lock file.
-fn is_current(locks: &ByteLocks, contents: AreaContents) -> Result<bool> {
+fn is_current(locks: &ByteRangeLocks, contents: PrivateDirectoryContents) -> Result<bool> {
     let is_current = match contents.sharing.is_shared() {
         true => locks.is_current_now(),
         false => locks.is_current(),

@@ -13,7 +13,7 @@ use fordway_sys::{Errno, FileStat, Mode, OFlags, open_in, set_xattr, stat, sync_
 use crate::Durability;
 use crate::errors::from_errno;
 use crate::layout::{ATTRIBUTE, MARKERS, marked_dir, odd};
-use crate::private::AreaContents;
+use crate::private::PrivateDirectoryContents;
 use crate::read::ObjectFile;
 use crate::record::{ContentSeal, Record};
 use crate::sidecar::{ATTRIBUTE_BYTES, RecordAttribute, read_attribute};
@@ -27,7 +27,7 @@ impl RootVolume {
         &self,
         bucket: &Bucket,
         key: &Key,
-        contents: AreaContents,
+        contents: PrivateDirectoryContents,
     ) -> Result<Option<ObjectFile>> {
         if !contents.has_markers {
             return Ok(None);
@@ -57,7 +57,7 @@ impl RootVolume {
         &self,
         bucket: &Bucket,
         key: &Key,
-        contents: AreaContents,
+        contents: PrivateDirectoryContents,
     ) -> Result<Option<ObjectFile>> {
         match self.locate(bucket, key, contents)? {
             Some((_, opened)) => Ok(Some(opened)),
@@ -65,7 +65,7 @@ impl RootVolume {
         }
     }
 
-    fn say_that_there_are_markers(&self, bucket: &Bucket, contents: AreaContents) -> Result<()> {
+    fn say_that_there_are_markers(&self, bucket: &Bucket, contents: PrivateDirectoryContents) -> Result<()> {
         if contents.has_markers {
             return Ok(());
         }
@@ -77,7 +77,12 @@ impl RootVolume {
 
 impl StagedFile {
     /// Returns whether the staged object may become a directory rather than a file.
-    pub(crate) fn may_be_marker(&self, key: &Key, record: &Record, contents: AreaContents) -> bool {
+    pub(crate) fn may_be_marker(
+        &self,
+        key: &Key,
+        record: &Record,
+        contents: PrivateDirectoryContents,
+    ) -> bool {
         self.written() == 0
             && record.parts.is_empty()
             && contents.versioning == VersioningState::Unversioned

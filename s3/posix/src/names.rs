@@ -30,7 +30,7 @@ const FEWEST: usize = 500;
 /// The names of a directory in one block of text, sorted in the byte order of keys. The name of a subdirectory ends in
 /// `/`.
 #[derive(Default)]
-pub(crate) struct NameBlock {
+pub(crate) struct SortedNames {
     text: String,
     entries: Vec<NameEntry>,
     /// Whether any name needed a lookup to find its type. Such a type may change unnoticed.
@@ -49,7 +49,7 @@ struct NameEntry {
     is_link: bool,
 }
 
-/// A name in a [`NameBlock`].
+/// A name in a [`SortedNames`].
 #[derive(Clone, Copy)]
 pub(crate) struct ListedName<'n> {
     /// The name, with a trailing `/` if it is a directory.
@@ -65,7 +65,7 @@ impl ListedName<'_> {
     }
 }
 
-impl NameBlock {
+impl SortedNames {
     /// Reads the names in `dir` that `wanted` accepts. For a link, or if the directory does not state the type,
     /// `resolve` returns the type: a directory, a file, a link to a file, or something else, whose name is left out.
     pub(crate) fn read(
@@ -73,7 +73,7 @@ impl NameBlock {
         mut wanted: impl FnMut(&[u8]) -> bool,
         mut resolve: impl FnMut(&str) -> EntryKind,
     ) -> Result<Self, Errno> {
-        let mut names = NameBlock::default();
+        let mut names = SortedNames::default();
         let (mut unclear, mut count) = (Vec::new(), 0);
         read_dir(dir, |name, kind| {
             count += 1;
@@ -96,7 +96,7 @@ impl NameBlock {
     }
 
     /// Adds the names of `other` that this block does not have.
-    pub(crate) fn add(&mut self, other: NameBlock) {
+    pub(crate) fn add(&mut self, other: SortedNames) {
         if self.entries.is_empty() {
             *self = other;
             return;
@@ -122,7 +122,7 @@ impl NameBlock {
 
     /// Creates a block from sorted names, in which a directory has a trailing `/`.
     pub(crate) fn of_sorted<'n>(sorted: impl Iterator<Item = &'n str>) -> Self {
-        let mut names = NameBlock::default();
+        let mut names = SortedNames::default();
         for name in sorted {
             match name.strip_suffix('/') {
                 Some(name) => names.push(name, EntryKind::Dir),
@@ -164,7 +164,7 @@ impl NameBlock {
     }
 
     fn sort(&mut self) {
-        let NameBlock { text, entries, .. } = self;
+        let SortedNames { text, entries, .. } = self;
         let shared = shared_len(text, entries);
         for entry in entries.iter_mut() {
             let rest = &text.as_bytes()[entry.start as usize + shared..][..usize::from(entry.len) - shared];
@@ -240,7 +240,7 @@ pub(crate) fn state_before(dir: &File, sharing: FileSystemSharing) -> Result<Fil
 /// A cache of the names in recently listed directories.
 #[derive(Default)]
 pub(crate) struct NameCache {
-    all: Mutex<Vec<CachedNames>>,
+    all: Mutex<Vec<NameCacheEntry>>,
     /// Directories that were read for a listing, the most recent last.
     asked: Mutex<Vec<ListedDirectory>>,
     /// Trees of keys in order of use, the most recently used last.
@@ -269,12 +269,12 @@ pub(crate) enum LastListing {
 }
 
 /// Device, inode and times of a directory.
-type DirectoryStamp = (u64, u64, (i64, i64));
+type DirectoryFingerprint = (u64, u64, (i64, i64));
 
 /// The keys of the names in a directory and in the directories below it.
 struct KeyTree {
     top: String,
-    dirs: Vec<(String, DirectoryStamp)>,
+    dirs: Vec<(String, DirectoryFingerprint)>,
     keys: Arc<Vec<Key>>,
     bytes: usize,
 }
@@ -282,7 +282,7 @@ struct KeyTree {
 /// The directories that a walk has read.
 #[derive(Default)]
 pub(crate) struct WalkedDirectories {
-    dirs: Vec<(String, DirectoryStamp)>,
+    dirs: Vec<(String, DirectoryFingerprint)>,
     /// Whether this caller could not read one of the directories, or one of them may change unnoticed.
     pub(crate) has_closed: bool,
 }
@@ -299,14 +299,14 @@ impl WalkedDirectories {
     }
 }
 
-struct CachedNames {
+struct NameCacheEntry {
     device: u64,
     inode: u64,
     times: (i64, i64),
     /// The time at which these directory times were first seen.
     seen: CoarseInstant,
     /// The sorted names; `None` while a further change might leave the directory's times as they are.
-    names: Option<Arc<NameBlock>>,
+    names: Option<Arc<SortedNames>>,
 }
 
 impl NameCache {
@@ -322,7 +322,7 @@ impl NameCache {
             let tree = trees.iter().find(|tree| tree.top == top)?;
             (tree.dirs.clone(), tree.keys.clone())
         };
-        let is_same = |(path, state): &(String, DirectoryStamp)| {
+        let is_same = |(path, state): &(String, DirectoryFingerprint)| {
             let now = open(path).and_then(stat);
             now.is_ok_and(|now| now.links > 0 && (now.device, now.inode, times(&now)) == *state)
         };
@@ -349,8 +349,8 @@ impl NameCache {
         &self,
         before: &FileStat,
         sharing: FileSystemSharing,
-        read: impl FnOnce() -> Result<NameBlock, Errno>,
-    ) -> Result<Arc<NameBlock>, Errno> {
+        read: impl FnOnce() -> Result<SortedNames, Errno>,
+    ) -> Result<Arc<SortedNames>, Errno> {
         let (found, seen) = self.find(before);
         if let Some(names) = found {
             return Ok(names);
@@ -372,7 +372,7 @@ impl NameCache {
     }
 
     /// Returns the cached names of a directory with this state.
-    pub(crate) fn recall(&self, stat: &FileStat) -> Option<Arc<NameBlock>> {
+    pub(crate) fn recall(&self, stat: &FileStat) -> Option<Arc<SortedNames>> {
         self.find(stat).0
     }
 
@@ -400,7 +400,7 @@ impl NameCache {
     }
 
     /// Returns the names cached for these times, and when these times were first seen.
-    fn find(&self, stat: &FileStat) -> (Option<Arc<NameBlock>>, CoarseInstant) {
+    fn find(&self, stat: &FileStat) -> (Option<Arc<SortedNames>>, CoarseInstant) {
         let all = self.all.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         let found = all.iter().find(|memory| (memory.device, memory.inode) == (stat.device, stat.inode));
         match found.filter(|found| found.times == times(stat)) {
@@ -409,12 +409,12 @@ impl NameCache {
         }
     }
 
-    fn keep(&self, stat: &FileStat, seen: CoarseInstant, names: Option<&Arc<NameBlock>>) {
+    fn keep(&self, stat: &FileStat, seen: CoarseInstant, names: Option<&Arc<SortedNames>>) {
         let (device, inode) = (stat.device, stat.inode);
         let mut all = self.all.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         all.retain(|memory| (memory.device, memory.inode) != (device, inode));
-        all.push(CachedNames { device, inode, times: times(stat), seen, names: names.cloned() });
-        let too_much = |all: &Vec<CachedNames>| {
+        all.push(NameCacheEntry { device, inode, times: times(stat), seen, names: names.cloned() });
+        let too_much = |all: &Vec<NameCacheEntry>| {
             all.iter().filter_map(|memory| memory.names.as_ref()).map(|names| names.bytes()).sum::<usize>()
                 > MOST_BYTES
         };
@@ -433,7 +433,7 @@ mod tests {
     proptest! {
         #[test]
         fn names_sort_as_keys(names in proptest::collection::btree_map("[ab/!é]{0,12}", any::<bool>(), 0..40)) {
-            let mut sorted = NameBlock::default();
+            let mut sorted = SortedNames::default();
             for (name, is_dir) in &names {
                 let name = format!("same{}", name.replace('/', "0"));
                 sorted.push(&name, if *is_dir { EntryKind::Dir } else { EntryKind::File });

@@ -25,7 +25,7 @@ use fordway_sys::{Errno, set_immutable};
 use crate::SharedStore;
 use crate::errors::from_errno;
 use crate::layout::{ObjectPath, VERSIONING, private_dir};
-use crate::private::AreaContents;
+use crate::private::PrivateDirectoryContents;
 use crate::read::ObjectFile;
 use crate::record::Record;
 use crate::stage::StagedFile;
@@ -139,7 +139,7 @@ impl SharedStore {
     ) -> Result<()> {
         // This takes the lock of a key with this name; no such object needs to exist.
         self.locked(bucket, &Key::new(VERSIONING)?, |contents| {
-            let AreaContents { versioning, object_lock, .. } = contents;
+            let PrivateDirectoryContents { versioning, object_lock, .. } = contents;
             self.write_versioning(bucket, change(VersioningSetting { versioning, object_lock })?)
         })
     }
@@ -257,7 +257,7 @@ impl RootVolume {
         &self,
         bucket: &Bucket,
         opened: &ObjectFile,
-        contents: AreaContents,
+        contents: PrivateDirectoryContents,
         bypass: bool,
     ) -> Result<()> {
         let lock = opened.record().lock;
@@ -276,7 +276,7 @@ impl RootVolume {
         &self,
         bucket: &Bucket,
         place: &ObjectPath,
-        contents: AreaContents,
+        contents: PrivateDirectoryContents,
     ) -> Result<bool> {
         if contents.object_lock.is_none() {
             return Ok(false);
@@ -289,7 +289,7 @@ impl RootVolume {
 impl Record {
     /// Sets the bucket's default retention in the record of a new version, unless the record has a retention. Returns
     /// whether the record changed. Errors: `InvalidArgument` for a lock in a bucket without object lock.
-    pub(crate) fn retain(&mut self, contents: AreaContents) -> Result<bool> {
+    pub(crate) fn retain(&mut self, contents: PrivateDirectoryContents) -> Result<bool> {
         match contents.object_lock {
             Some(configuration) => {
                 let lock = configuration.lock_of(self.lock, SystemTime::now());

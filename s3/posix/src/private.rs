@@ -14,8 +14,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use foldhash::HashMap;
 use fordway_store::{Bucket, LockConfiguration, VersioningState};
 use fordway_sys::{
-    ByteLocks, CoarseInstant, Errno, FileStat, FileSystemSharing, Mode, MountProblem, OFlags, look_again,
-    open_in, stat, stat_in, stat_now,
+    ByteRangeLocks, CoarseInstant, Errno, FileStat, FileSystemSharing, Mode, MountProblem, OFlags,
+    look_again, open_in, stat, stat_in, stat_now,
 };
 
 use crate::ReadConsistency;
@@ -42,8 +42,8 @@ const MOST: usize = 128;
 pub(crate) const VERSIONING_BYTES: usize = 64;
 
 /// The cache of all buckets that were examined.
-pub(crate) struct AreaCache {
-    known: RwLock<HashMap<Bucket, Arc<KnownArea>>>,
+pub(crate) struct PrivateDirectoryCache {
+    known: RwLock<HashMap<Bucket, Arc<CachedPrivateDirectory>>>,
     /// The root's file system.
     site: FileSystemTraits,
     /// The file system of each device that a bucket was found on, and when that was determined.
@@ -56,7 +56,7 @@ pub(crate) struct AreaCache {
 
 /// The contents of a bucket's private directory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct AreaContents {
+pub(crate) struct PrivateDirectoryContents {
     /// Whether the directory exists.
     pub(crate) exists: bool,
     /// Whether any object is at an odd path.
@@ -79,21 +79,21 @@ pub(crate) struct AreaContents {
     pub(crate) guard: Option<TrustedOwner>,
 }
 
-impl AreaContents {
+impl PrivateDirectoryContents {
     /// Whether every key has one path and one version.
     pub(crate) fn is_simple(&self) -> bool {
         !self.has_odd && self.versioning == VersioningState::Unversioned
     }
 }
 
-struct KnownArea {
+struct CachedPrivateDirectory {
     /// The directory whose times change with the contents: the private directory, or the bucket's directory if there is
     /// no private one.
     watched: File,
     opened: CoarseInstant,
     /// The times of `watched` for which `contents` is valid; `None` if they were too recent to trust.
     times: Option<(i64, i64)>,
-    contents: AreaContents,
+    contents: PrivateDirectoryContents,
     /// The ID of the lock table that was found in the private directory at these times; 0 for none.
     lock_table: AtomicU64,
     /// The address of the open bucket directory that was found to exist at these times, with `watched` in it; 0 for
@@ -102,15 +102,15 @@ struct KnownArea {
 }
 
 /// The result of one check of a bucket's private directory.
-pub(crate) struct AreaLookup {
-    pub(crate) contents: AreaContents,
+pub(crate) struct PrivateDirectoryLookup {
+    pub(crate) contents: PrivateDirectoryContents,
     /// The cached contents, if the directory was found to be unchanged.
-    known: Option<Arc<KnownArea>>,
+    known: Option<Arc<CachedPrivateDirectory>>,
 }
 
-impl AreaLookup {
+impl PrivateDirectoryLookup {
     /// Whether an earlier lookup found `locks` to be the bucket's lock table. If so, it still is.
-    pub(crate) fn vouches_for(&self, locks: &ByteLocks) -> bool {
+    pub(crate) fn vouches_for(&self, locks: &ByteRangeLocks) -> bool {
         self.known.as_ref().is_some_and(|known| known.lock_table.load(Ordering::Relaxed) == locks.id())
     }
 
@@ -129,17 +129,17 @@ impl AreaLookup {
 
     /// Records that `locks` was current after this lookup: it cannot be replaced without a change that the next lookup
     /// detects.
-    pub(crate) fn vouch_for(&self, locks: &ByteLocks) {
+    pub(crate) fn vouch_for(&self, locks: &ByteRangeLocks) {
         if let Some(known) = &self.known {
             known.lock_table.store(locks.id(), Ordering::Relaxed);
         }
     }
 }
 
-impl AreaCache {
+impl PrivateDirectoryCache {
     pub(crate) fn new(site: FileSystemTraits) -> Self {
         let (known, devices, remote) = (RwLock::default(), RwLock::default(), RwLock::default());
-        AreaCache { known, site, devices, remote, has_remote: AtomicBool::new(false) }
+        PrivateDirectoryCache { known, site, devices, remote, has_remote: AtomicBool::new(false) }
     }
 
     /// The file system of `file`, which is on `device`. Cost: at most one `fstatfs` per second.
@@ -169,7 +169,7 @@ impl AreaCache {
     }
 
     /// Records which device a bucket was found on.
-    pub(crate) fn note_device(&self, bucket: &Bucket, contents: &AreaContents) {
+    pub(crate) fn note_device(&self, bucket: &Bucket, contents: &PrivateDirectoryContents) {
         let is_shared = contents.sharing.is_shared();
         if !is_shared && !self.has_remote.load(Ordering::Relaxed) {
             return;
@@ -184,18 +184,18 @@ impl AreaCache {
 
     /// Checks whether anything has changed in the private directory of `bucket`. Cost: usually one `fstat`; one
     /// `openat2` if there is no such directory and names in the bucket change.
-    pub(crate) fn glance(&self, root: &BucketTree, bucket: &Bucket) -> Result<AreaLookup, Errno> {
+    pub(crate) fn glance(&self, root: &BucketTree, bucket: &Bucket) -> Result<PrivateDirectoryLookup, Errno> {
         if let Some(known) = self.held(bucket)
             && let Ok(now) = stat(&known.watched)
             && now.links > 0
             && known.times == Some(times(&now))
         {
-            return Ok(AreaLookup { contents: known.contents, known: Some(known) });
+            return Ok(PrivateDirectoryLookup { contents: known.contents, known: Some(known) });
         }
-        Ok(AreaLookup { contents: self.look_anew(root, bucket)?, known: None })
+        Ok(PrivateDirectoryLookup { contents: self.look_anew(root, bucket)?, known: None })
     }
 
-    fn look_anew(&self, root: &BucketTree, bucket: &Bucket) -> Result<AreaContents, Errno> {
+    fn look_anew(&self, root: &BucketTree, bucket: &Bucket) -> Result<PrivateDirectoryContents, Errno> {
         for _ in 0..MAX_STALE {
             match self.look(root, bucket) {
                 Err(Errno::STALE) => look_again(root.dir(), &private_dir(bucket)),
@@ -205,16 +205,17 @@ impl AreaCache {
         Err(Errno::STALE)
     }
 
-    /// Like [`AreaCache::glance`], but the result may be up to 10 ms old, and the writer of a small object may use it
-    /// for another 10 ms. Cost: usually none. The result decides how an object is created. A stale result is harmless:
-    /// readers also look for odd keys, and a write that does not yet see that versioning was enabled counts as an
-    /// earlier write. With strong consistency, if other nodes may change the bucket, the server is asked each time.
+    /// Like [`PrivateDirectoryCache::glance`], but the result may be up to 10 ms old, and the writer of a small object
+    /// may use it for another 10 ms. Cost: usually none. The result decides how an object is created. A stale result is
+    /// harmless: readers also look for odd keys, and a write that does not yet see that versioning was enabled counts
+    /// as an earlier write. With strong consistency, if other nodes may change the bucket, the server is asked each
+    /// time.
     pub(crate) fn glance_for_write(
         &self,
         root: &BucketTree,
         bucket: &Bucket,
         consistency: ReadConsistency,
-    ) -> Result<AreaContents, Errno> {
+    ) -> Result<PrivateDirectoryContents, Errno> {
         let is_strong = consistency == ReadConsistency::Strong;
         match self.held(bucket).filter(|known| !is_strong || !known.contents.sharing.is_shared()) {
             Some(known) => Ok(known.contents),
@@ -227,12 +228,12 @@ impl AreaCache {
         self.known.write().unwrap_or_else(|poisoned| poisoned.into_inner()).remove(bucket);
     }
 
-    fn held(&self, bucket: &Bucket) -> Option<Arc<KnownArea>> {
+    fn held(&self, bucket: &Bucket) -> Option<Arc<CachedPrivateDirectory>> {
         let all = self.known.read().unwrap_or_else(|poisoned| poisoned.into_inner());
         all.get(bucket).filter(|known| known.opened.elapsed() < HOLD).cloned()
     }
 
-    fn look(&self, root: &BucketTree, bucket: &Bucket) -> Result<AreaContents, Errno> {
+    fn look(&self, root: &BucketTree, bucket: &Bucket) -> Result<PrivateDirectoryContents, Errno> {
         let flags = OFlags::PATH | OFlags::DIRECTORY;
         let private = match root.open_beneath(&private_dir(bucket), flags, Mode::empty()) {
             Ok(private) => private,
@@ -250,7 +251,8 @@ impl AreaCache {
             stat_now(&private)?;
             look_again(&private, VERSIONING);
         }
-        let contents = AreaContents { device: before.device, unfit, ..contents_of(&private, sharing)? };
+        let contents =
+            PrivateDirectoryContents { device: before.device, unfit, ..contents_of(&private, sharing)? };
         // Timestamps from another node's clock, whose resolution is unknown, are not trusted.
         let times = (!sharing.is_shared() && is_settled(&before)).then(|| times(&before));
         self.remember(bucket, private, times, contents);
@@ -259,7 +261,7 @@ impl AreaCache {
 
     /// Returns the contents of a bucket without a private directory, which may be a separate mount. Cost: four calls
     /// every 10 ms.
-    fn look_without(&self, root: &BucketTree, bucket: &Bucket) -> Result<AreaContents, Errno> {
+    fn look_without(&self, root: &BucketTree, bucket: &Bucket) -> Result<PrivateDirectoryContents, Errno> {
         if let Some(known) = self.held(bucket).filter(|known| !known.contents.exists) {
             return Ok(known.contents);
         }
@@ -268,7 +270,11 @@ impl AreaCache {
             // The caller notices that the bucket is missing.
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => {
                 let FileSystemTraits { sharing, unfit } = self.site;
-                return Ok(AreaContents { sharing, unfit, ..AreaContents::default() });
+                return Ok(PrivateDirectoryContents {
+                    sharing,
+                    unfit,
+                    ..PrivateDirectoryContents::default()
+                });
             }
             Err(errno) => return Err(errno),
         };
@@ -278,17 +284,29 @@ impl AreaCache {
             return Err(Errno::STALE);
         }
         let FileSystemTraits { sharing, unfit } = self.site_of(&dir, before.device)?;
-        let contents = AreaContents { device: before.device, sharing, unfit, ..AreaContents::default() };
+        let contents = PrivateDirectoryContents {
+            device: before.device,
+            sharing,
+            unfit,
+            ..PrivateDirectoryContents::default()
+        };
         let times = (!sharing.is_shared() && is_settled(&before)).then(|| times(&before));
         self.remember(bucket, dir, times, contents);
         Ok(contents)
     }
 
-    fn remember(&self, bucket: &Bucket, watched: File, times: Option<(i64, i64)>, contents: AreaContents) {
+    fn remember(
+        &self,
+        bucket: &Bucket,
+        watched: File,
+        times: Option<(i64, i64)>,
+        contents: PrivateDirectoryContents,
+    ) {
         self.note_device(bucket, &contents);
         let (lock_table, bucket_dir) = (AtomicU64::new(0), AtomicUsize::new(0));
         let opened = CoarseInstant::now();
-        let known = KnownArea { watched, opened, times, contents, lock_table, bucket: bucket_dir };
+        let known =
+            CachedPrivateDirectory { watched, opened, times, contents, lock_table, bucket: bucket_dir };
         let mut all = self.known.write().unwrap_or_else(|poisoned| poisoned.into_inner());
         if all.len() >= MOST {
             all.retain(|_, known| known.opened.elapsed() < HOLD);
@@ -300,7 +318,7 @@ impl AreaCache {
     }
 }
 
-fn contents_of(private: &File, sharing: FileSystemSharing) -> Result<AreaContents, Errno> {
+fn contents_of(private: &File, sharing: FileSystemSharing) -> Result<PrivateDirectoryContents, Errno> {
     let has = |name, is_ours: fn(&FileStat) -> bool| match stat_in(private, name) {
         Ok(state) => Ok(is_ours(&state)),
         Err(Errno::NOENT) => Ok(false),
@@ -315,7 +333,7 @@ fn contents_of(private: &File, sharing: FileSystemSharing) -> Result<AreaContent
     let (has_odd, has_meta) = (has(ODD, |state| state.is_dir)?, has(META, |state| state.is_dir)?);
     let has_markers = has(MARKERS, |state| state.is_file)?;
     let exists = true;
-    Ok(AreaContents {
+    Ok(PrivateDirectoryContents {
         exists,
         has_odd,
         has_meta,
@@ -324,7 +342,7 @@ fn contents_of(private: &File, sharing: FileSystemSharing) -> Result<AreaContent
         object_lock,
         sharing,
         guard,
-        ..AreaContents::default()
+        ..PrivateDirectoryContents::default()
     })
 }
 

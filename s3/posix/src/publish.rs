@@ -20,7 +20,7 @@ use fordway_sys::{Errno, FileSystemSharing, link, link_unnamed, remove_file, ren
 
 use crate::errors::from_errno;
 use crate::layout::{ObjectPath, odd, plain, tmp_dir};
-use crate::private::AreaContents;
+use crate::private::PrivateDirectoryContents;
 use crate::record::Record;
 use crate::shared::give_way_on;
 use crate::stage::{HiddenName, MAX_RACES, StagedFile, give_way, hidden_name, hidden_name_of};
@@ -138,7 +138,7 @@ impl StagedFile {
         &mut self,
         key: &Key,
         (conditions, record): (&Conditions, &mut Record),
-        contents: AreaContents,
+        contents: PrivateDirectoryContents,
     ) -> Result<()> {
         let (inner, bucket) = (self.inner.clone(), self.bucket.clone());
         let is_versioned = contents.versioning != VersioningState::Unversioned;
@@ -209,7 +209,7 @@ impl StagedFile {
     }
 
     /// Creates the object at its plain or odd path. Returns `false` if another writer was faster.
-    fn create_anywhere(&mut self, key: &Key, contents: AreaContents) -> Result<bool> {
+    fn create_anywhere(&mut self, key: &Key, contents: PrivateDirectoryContents) -> Result<bool> {
         if self.link(Some(key))? {
             return Ok(true);
         }
@@ -254,7 +254,7 @@ impl StagedFile {
     }
 
     /// Replaces the file at the name, under the key's lock. If the name is a directory, switches to the key's odd path.
-    fn replace(&mut self, key: &Key, contents: AreaContents) -> Result<()> {
+    fn replace(&mut self, key: &Key, contents: PrivateDirectoryContents) -> Result<()> {
         for race in 0..MAX_RACES {
             give_way_on(self.sharing(), race);
             let old = self.inner.volume.may_have_sidecar(contents, &self.parent, &self.place.name);

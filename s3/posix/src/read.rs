@@ -17,7 +17,7 @@ use crate::SharedStore;
 use crate::dirs::DirectoryHandle;
 use crate::errors::{from_errno, is_stale};
 use crate::layout::{ATTRIBUTE, ObjectPath, odd, plain, versions_of};
-use crate::private::{AreaContents, is_settled};
+use crate::private::{PrivateDirectoryContents, is_settled};
 use crate::record::{ContentSeal, NOTHING, Record, etag_of_file};
 use crate::shared::{MAX_STALE, NAME_TIMEOUT, PAUSE, stat_at_server};
 use crate::sidecar::{RECORD_BYTES, decode_record};
@@ -58,19 +58,19 @@ impl ObjectFile {
     }
 
     /// Returns the file, and the object in the form in which a lookup of its name would return it.
-    fn into_named(self) -> (File, NamedObject) {
-        (self.file, NamedObject { stat: self.stat, recorded: self.recorded })
+    fn into_named(self) -> (File, UnopenedObject) {
+        (self.file, UnopenedObject { stat: self.stat, recorded: self.recorded })
     }
 }
 
 /// An object that was found by its name, without opening it.
-pub(crate) struct NamedObject {
+pub(crate) struct UnopenedObject {
     stat: FileStat,
     /// The object's record; `None` for a bare object.
     recorded: Option<Box<Record>>,
 }
 
-impl NamedObject {
+impl UnopenedObject {
     /// Returns the object's properties as S3 reports them. The returned value is large, so call this last.
     #[inline]
     pub(crate) fn into_info(self) -> ObjectInfo {
@@ -111,7 +111,7 @@ fn is_stale_name(error: &Error) -> bool {
 
 /// The result of looking up a name without opening it.
 pub(crate) enum NameLookup {
-    Found(NamedObject),
+    Found(UnopenedObject),
     /// There is no such name.
     Missing,
     /// Only opening the file can tell: the name is a link, or may have been replaced between two system calls.
@@ -165,7 +165,7 @@ impl RootVolume {
             return Ok(NameLookup::Unclear);
         }
         if is_bare(stat) {
-            return Ok(NameLookup::Found(NamedObject { stat: *stat, recorded: None }));
+            return Ok(NameLookup::Found(UnopenedObject { stat: *stat, recorded: None }));
         }
         let mut buffer = [0; RECORD_BYTES];
         // Determined before the next call, so that every later change gives the file another time.
@@ -176,11 +176,11 @@ impl RootVolume {
             Ok(Some(bytes)) => {
                 let record = decode_record(bytes)?;
                 let is_sealed = record.seal == Some(ContentSeal::of(stat)) && !record.is_apart;
-                let object = NamedObject { stat: *stat, recorded: Some(Box::new(record)) };
+                let object = UnopenedObject { stat: *stat, recorded: Some(Box::new(record)) };
                 Ok(if is_sealed { NameLookup::Found(object) } else { NameLookup::Unclear })
             }
             Ok(None) if is_settled && self.is_still(dir, name, stat) => {
-                Ok(NameLookup::Found(NamedObject { stat: *stat, recorded: None }))
+                Ok(NameLookup::Found(UnopenedObject { stat: *stat, recorded: None }))
             }
             _ => Ok(NameLookup::Unclear),
         }
@@ -196,7 +196,7 @@ impl RootVolume {
     /// another node, or at `place` after all if `dir` was removed and recreated while it was held.
     fn may_be_elsewhere(&self, bucket: &Bucket, place: &ObjectPath, dir: &DirectoryHandle) -> Result<bool> {
         let glance = self.private.glance(&self.root, bucket).map_err(unreadable)?;
-        let AreaContents { has_markers, sharing, .. } = glance.contents;
+        let PrivateDirectoryContents { has_markers, sharing, .. } = glance.contents;
         if !glance.contents.is_simple() || has_markers || sharing.is_shared() {
             return Ok(true);
         }
@@ -385,7 +385,7 @@ impl RootVolume {
         &self,
         bucket: &Bucket,
         key: &Key,
-        contents: AreaContents,
+        contents: PrivateDirectoryContents,
     ) -> Result<Option<(ObjectPath<'static>, ObjectFile)>> {
         self.refresh(bucket, key, contents)?;
         let odd = odd(bucket, key);

@@ -9,7 +9,7 @@ use fordway_sys::{Errno, FileStat, link, remove_file, rename, rename_new, stat_i
 use crate::dirs::DirectoryHandle;
 use crate::errors::from_errno;
 use crate::layout::{ObjectPath, lock_byte, odd, plain};
-use crate::private::AreaContents;
+use crate::private::PrivateDirectoryContents;
 use crate::stage::{MAX_RACES, give_way, sync_dir};
 use crate::{Durability, SharedStore};
 
@@ -36,7 +36,7 @@ impl ObjectRename<'_> {
         })
     }
 
-    fn run_locked(&self, contents: AreaContents) -> Result<()> {
+    fn run_locked(&self, contents: PrivateDirectoryContents) -> Result<()> {
         let ObjectRename { store, bucket, from, to, options } = *self;
         if contents.versioning != VersioningState::Unversioned {
             return Err(RenameOptions::keeps_versions());
@@ -72,7 +72,7 @@ impl ObjectRename<'_> {
 
     /// Returns the path of the object to rename, and the identity of its file. Errors: `NoSuchKey`,
     /// `PreconditionFailed`; `NotImplemented` for a directory or a link.
-    fn source(&self, contents: AreaContents) -> Result<(ObjectPath<'static>, (u64, u64))> {
+    fn source(&self, contents: PrivateDirectoryContents) -> Result<(ObjectPath<'static>, (u64, u64))> {
         let ObjectRename { store, bucket, from, options, .. } = *self;
         let Some((place, opened)) = store.volume.locate(bucket, from, contents)? else {
             return match store.volume.open_marker(bucket, from, contents)? {
@@ -95,7 +95,12 @@ impl ObjectRename<'_> {
     }
 
     /// Replaces the object at `place`. Returns `false` if a POSIX program has changed the name in the meantime.
-    fn move_over(&self, source: &ObjectPath, place: &ObjectPath, contents: AreaContents) -> Result<bool> {
+    fn move_over(
+        &self,
+        source: &ObjectPath,
+        place: &ObjectPath,
+        contents: PrivateDirectoryContents,
+    ) -> Result<bool> {
         let ObjectRename { store, bucket, to, .. } = *self;
         let dirs = self.both_dirs(source, place)?;
         let old = store.volume.may_have_sidecar(contents, &dirs.1, &place.name);

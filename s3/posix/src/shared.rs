@@ -33,7 +33,7 @@ use fordway_sys::{
 use crate::ReadConsistency;
 use crate::errors::from_errno;
 use crate::layout::{ObjectPath, join, odd, plain, private_dir, spare_name, split, versions_of};
-use crate::private::AreaContents;
+use crate::private::PrivateDirectoryContents;
 use crate::stage::give_way;
 use crate::volume::RootVolume;
 
@@ -129,7 +129,12 @@ impl RootVolume {
     /// The caller holds the key's lock, so the key does not change afterwards. Cost: none on a local file system. On
     /// others, some round trips, and a read of the directory if the bucket keeps versions or reads ask the server
     /// first; on NFS only if the key is missing.
-    pub(crate) fn refresh(&self, bucket: &Bucket, key: &Key, contents: AreaContents) -> Result<()> {
+    pub(crate) fn refresh(
+        &self,
+        bucket: &Bucket,
+        key: &Key,
+        contents: PrivateDirectoryContents,
+    ) -> Result<()> {
         if !contents.sharing.is_shared() {
             return Ok(());
         }

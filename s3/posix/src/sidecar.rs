@@ -16,7 +16,7 @@ use crate::area::{TrustedOwner, read_small};
 use crate::errors::from_errno;
 use crate::layout;
 use crate::layout::{ATTRIBUTE, ObjectPath, meta_dir};
-use crate::private::AreaContents;
+use crate::private::PrivateDirectoryContents;
 use crate::record::{ContentSeal, Record, etag_of_file};
 use crate::stage::is_bare;
 use crate::volume::RootVolume;
@@ -41,7 +41,7 @@ pub(crate) enum RecordAttribute {
 
 /// A file that is about to lose its last name. It is held open until its sidecar file is removed. Once it is closed, a
 /// new object may get its inode, and with it the same name for its sidecar file.
-pub(crate) struct LeavingFile {
+pub(crate) struct UnlinkingFile {
     stat: FileStat,
     _held: OwnedFd,
 }
@@ -90,17 +90,17 @@ impl RootVolume {
     #[inline]
     pub(crate) fn may_have_sidecar(
         &self,
-        contents: AreaContents,
+        contents: PrivateDirectoryContents,
         dir: impl AsFd,
         name: &str,
-    ) -> Option<LeavingFile> {
+    ) -> Option<UnlinkingFile> {
         // Inlined, because almost no bucket has sidecar files.
-        if contents.has_meta { LeavingFile::hold(dir, name) } else { None }
+        if contents.has_meta { UnlinkingFile::hold(dir, name) } else { None }
     }
 
     /// Removes the sidecar file of a removed file. If that fails, `gc` removes it later.
-    pub(crate) fn remove_sidecar(&self, bucket: &Bucket, gone: Option<LeavingFile>) {
-        if let Some(LeavingFile { stat, _held }) = gone {
+    pub(crate) fn remove_sidecar(&self, bucket: &Bucket, gone: Option<UnlinkingFile>) {
+        if let Some(UnlinkingFile { stat, _held }) = gone {
             self.remove_sidecar_of(bucket, &stat);
         }
     }
@@ -112,12 +112,12 @@ impl RootVolume {
     }
 }
 
-impl LeavingFile {
+impl UnlinkingFile {
     fn hold(dir: impl AsFd, name: &str) -> Option<Self> {
         let held = open_in(&dir, name, OFlags::PATH, Mode::empty()).ok()?;
         let stat = stat(&held).ok()?;
         let is_last_name = || links_in(&dir, name).is_ok_and(|links| links <= 1);
-        (stat.is_file && is_last_name()).then_some(LeavingFile { stat, _held: held })
+        (stat.is_file && is_last_name()).then_some(UnlinkingFile { stat, _held: held })
     }
 }
 

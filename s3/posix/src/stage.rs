@@ -23,7 +23,7 @@ use crate::area::{StagingDirectory, remove_if_file};
 use crate::dirs::{DirectoryHandle, HOLD};
 use crate::errors::{from_errno, is_stale};
 use crate::layout::{ObjectPath, is_setting_name, spare_name, tmp_dir};
-use crate::private::AreaContents;
+use crate::private::PrivateDirectoryContents;
 use crate::read::system_time;
 use crate::record::{ContentSeal, Record, etag_of_file};
 use crate::site::require_fit;
@@ -53,7 +53,7 @@ pub(crate) struct StagedFile {
     /// Whether the file's mode says that it has no record.
     pub(crate) may_be_bare: bool,
     /// The contents of the bucket's private area when the file was started.
-    contents: AreaContents,
+    contents: PrivateDirectoryContents,
     started: CoarseInstant,
     /// The file's hidden name, if the file system has no unnamed files.
     pub(crate) hidden: Option<HiddenName>,
@@ -180,7 +180,7 @@ impl StagedFile {
 
     /// Returns the bucket's private area as `RootVolume::contents_for_write` does. Cost: none if the file was started
     /// less than 10 ms ago and on a file system that only this node changes.
-    pub(crate) fn contents_for_write(&self) -> Result<AreaContents> {
+    pub(crate) fn contents_for_write(&self) -> Result<PrivateDirectoryContents> {
         match self.contents.sharing == FileSystemSharing::Local && self.started.elapsed() < HOLD {
             true => Ok(self.contents),
             false => self.inner.volume.contents_for_write(&self.bucket),

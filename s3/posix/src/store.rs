@@ -10,10 +10,10 @@ use std::sync::{Arc, OnceLock};
 
 use fordway_store::{
     Bucket, BucketDocuments, BucketInfo, ByteRange, CompleteOptions, CompletedPart, CopyOptions,
-    DeleteOptions, DeleteResult, DocumentKind, Error, GetOptions, Key, ListQuery, LockConfiguration,
-    MultipartUploads, ObjectBatches, ObjectInfo, ObjectListing, ObjectLocks, ObjectPart, ObjectRenames,
-    ObjectTags, ObjectVersions, Objects, OpenObject, PartListing, PartOptions, PartsQuery, PutOptions,
-    PutResult, RenameOptions, Result, Retention, ServerProbe, Store, Tags, UploadId, UploadListing,
+    DeleteOptions, DeleteResult, DocumentKind, Error, FileServerProbe, GetOptions, Key, ListQuery,
+    LockConfiguration, MultipartUploads, ObjectBatches, ObjectInfo, ObjectListing, ObjectLocks, ObjectPart,
+    ObjectRenames, ObjectTags, ObjectVersions, Objects, OpenObject, PartListing, PartOptions, PartsQuery,
+    PutOptions, PutResult, RenameOptions, Result, Retention, Store, Tags, UploadId, UploadListing,
     UploadsQuery, VersionId, VersionListing, VersioningState, VersionsQuery, Writer,
 };
 use fordway_sys::ProcessIdentity;
@@ -21,7 +21,7 @@ use rayon::prelude::*;
 
 use crate::multipart::StoreUploads;
 use crate::rename::ObjectRename;
-use crate::{LinkRule, PosixConfig, PosixStore};
+use crate::{PosixConfig, PosixStore, SymlinkScope};
 
 /// The lane's name in messages and tables.
 pub(crate) const LANE: &str = "embedded";
@@ -271,14 +271,14 @@ impl MultipartUploads for PosixStore {
 
 impl Store for PosixStore {
     fn within_buckets(&self) -> Result<Option<Arc<dyn Store>>> {
-        let config = PosixConfig { links: LinkRule::BeneathBucket, ..self.config().clone() };
+        let config = PosixConfig { links: SymlinkScope::BeneathBucket, ..self.config().clone() };
         Ok(Some(Arc::new(PosixStore::open(self.path(), config)?)))
     }
 
-    fn file_server(&self, bucket: &str) -> Option<ServerProbe> {
+    fn file_server(&self, bucket: &str) -> Option<FileServerProbe> {
         let (file_system, dir) = self.inner.volume.remote_dir(bucket)?;
         let inner = self.inner.clone();
-        Some(ServerProbe { file_system, ask: Arc::new(move || inner.volume.ask_server(&dir)) })
+        Some(FileServerProbe { file_system, ask: Arc::new(move || inner.volume.ask_server(&dir)) })
     }
 }
 

@@ -13,7 +13,7 @@ use fordway_store::{Bucket, Key, ObjectInfo, Result, VersionId};
 use fordway_sys::{EntryKind, Errno};
 
 use crate::layout::{ObjectPath, versions_of};
-use crate::names::NameBlock;
+use crate::names::SortedNames;
 use crate::stage::hidden_name;
 
 /// The suffix of a delete marker's name.
@@ -21,14 +21,14 @@ const MARKER: &str = "-marker";
 
 /// A name in the directory of a key's versions.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct ArchivedVersion {
+pub(crate) struct NoncurrentVersion {
     /// The version's creation time in nanoseconds since 1970, or a little later: unique within a key.
     pub(crate) order: u64,
     pub(crate) version: VersionId,
     pub(crate) is_marker: bool,
 }
 
-impl ArchivedVersion {
+impl NoncurrentVersion {
     pub(crate) fn name(&self) -> String {
         let marker = if self.is_marker { MARKER } else { "" };
         format!("{:016x}-{}{marker}", self.order, self.version)
@@ -36,14 +36,14 @@ impl ArchivedVersion {
 
     /// The archive name of `version`; `None` if its ID does not contain the order.
     pub(crate) fn of(version: &VersionId, is_marker: bool) -> Option<Self> {
-        Some(ArchivedVersion { order: order_in(version)?, version: version.clone(), is_marker })
+        Some(NoncurrentVersion { order: order_in(version)?, version: version.clone(), is_marker })
     }
 
     /// Parses a name; returns `None` if it is not one that Fordway writes.
     pub(crate) fn parse(name: &str) -> Option<Self> {
         let (order, rest) = name.split_once('-')?;
         let (version, is_marker) = rest.strip_suffix(MARKER).map_or((rest, false), |version| (version, true));
-        let found = ArchivedVersion {
+        let found = NoncurrentVersion {
             order: u64::from_str_radix(order, 16).ok()?,
             version: VersionId::new(version).ok()?,
             is_marker,
@@ -72,24 +72,28 @@ pub(crate) fn now_ns() -> u64 {
 }
 
 /// The path of an old version or a delete marker.
-pub(crate) fn archived_place(bucket: &Bucket, key: &Key, archived: &ArchivedVersion) -> ObjectPath<'static> {
+pub(crate) fn archived_place(
+    bucket: &Bucket,
+    key: &Key,
+    archived: &NoncurrentVersion,
+) -> ObjectPath<'static> {
     ObjectPath { dir: versions_of(bucket, key).into(), name: archived.name().into() }
 }
 
 /// The names of a key's old versions and delete markers, the newest last, one for each version.
-pub(crate) fn read_names(dir: &File) -> Result<NameBlock, Errno> {
+pub(crate) fn read_names(dir: &File) -> Result<SortedNames, Errno> {
     let mut is_unique = true;
     let is_version = |name: &[u8]| {
-        let found = str::from_utf8(name).ok().and_then(ArchivedVersion::parse);
+        let found = str::from_utf8(name).ok().and_then(NoncurrentVersion::parse);
         // A version whose ID contains its order has one name; any other may have been kept under two.
         is_unique &= found.as_ref().is_none_or(|found| order_in(&found.version) == Some(found.order));
         found.is_some()
     };
-    let mut names = NameBlock::read(dir, is_version, |_| EntryKind::Link)?;
+    let mut names = SortedNames::read(dir, is_version, |_| EntryKind::Link)?;
     if !is_unique {
         let mut seen = foldhash::HashSet::default();
         names.retain_from_last(|name| {
-            ArchivedVersion::parse(name).is_some_and(|found| seen.insert(found.version))
+            NoncurrentVersion::parse(name).is_some_and(|found| seen.insert(found.version))
         });
     }
     Ok(names)
@@ -102,14 +106,14 @@ pub(crate) struct KeyVersions {
     latest: Option<ObjectInfo>,
     /// The ID of the latest version. If this version is also among the old ones, its name there is ignored.
     latest_id: Option<VersionId>,
-    names: Arc<NameBlock>,
+    names: Arc<SortedNames>,
     /// The names still to be shown are those before this position.
     end: usize,
     has_shown: bool,
 }
 
 impl KeyVersions {
-    pub(crate) fn new(latest: Option<ObjectInfo>, names: Arc<NameBlock>) -> Self {
+    pub(crate) fn new(latest: Option<ObjectInfo>, names: Arc<SortedNames>) -> Self {
         let latest_id = latest.as_ref().map(|info| info.version.clone().unwrap_or_else(VersionId::null));
         KeyVersions { latest, latest_id, end: names.len(), names, has_shown: false }
     }
@@ -136,25 +140,25 @@ impl KeyVersions {
         by_order.or_else(|| (0..self.names.len()).rev().find(is_there))
     }
 
-    fn archived(&self, at: usize) -> Option<ArchivedVersion> {
-        ArchivedVersion::parse(self.names.get(at).text)
+    fn archived(&self, at: usize) -> Option<NoncurrentVersion> {
+        NoncurrentVersion::parse(self.names.get(at).text)
     }
 }
 
 impl Iterator for KeyVersions {
-    type Item = (VersionId, (bool, ShownVersion));
+    type Item = (VersionId, (bool, ListedVersion));
 
     fn next(&mut self) -> Option<Self::Item> {
         let is_latest = !std::mem::replace(&mut self.has_shown, true);
         if let (Some(info), Some(version)) = (self.latest.take(), &self.latest_id) {
-            return Some((version.clone(), (is_latest, ShownVersion::Latest(info))));
+            return Some((version.clone(), (is_latest, ListedVersion::Latest(info))));
         }
         while self.end > 0 {
             self.end -= 1;
             let found =
                 self.archived(self.end).filter(|found| self.latest_id.as_ref() != Some(&found.version));
             if let Some(found) = found {
-                return Some((found.version.clone(), (is_latest, ShownVersion::Archived(found))));
+                return Some((found.version.clone(), (is_latest, ListedVersion::Archived(found))));
             }
         }
         None
@@ -162,9 +166,9 @@ impl Iterator for KeyVersions {
 }
 
 /// A version to show.
-pub(crate) enum ShownVersion {
+pub(crate) enum ListedVersion {
     Latest(ObjectInfo),
-    Archived(ArchivedVersion),
+    Archived(NoncurrentVersion),
 }
 
 #[cfg(test)]

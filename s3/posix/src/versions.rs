@@ -18,7 +18,7 @@ use std::time::SystemTime;
 
 use fordway_store::{
     Bucket, Checksum, DeleteOptions, DeleteResult, Error, ErrorKind, Key, ListQuery, ObjectInfo, Result,
-    VersionCollector, VersionId, VersionListing, VersionSummary, VersioningState, VersionsQuery, WalkStep,
+    VersionId, VersionListing, VersionPageBuilder, VersionSummary, VersioningState, VersionsQuery, WalkStep,
 };
 use fordway_sys::{
     EntryKind, Errno, OFlags, link, link_unnamed, open_in, read_dir_briefly, remove_dir, remove_file, rename,
@@ -30,14 +30,14 @@ use crate::dirs::DirectoryHandle;
 use crate::errors::from_errno;
 use crate::layout::{ObjectPath, odd, plain, split, versions_dir, versions_of};
 use crate::list::{EncodedName, KeysFrom};
-use crate::names::{NameBlock, state_before};
+use crate::names::{SortedNames, state_before};
 use crate::object_lock::VersioningSetting;
-use crate::private::AreaContents;
+use crate::private::PrivateDirectoryContents;
 use crate::read::{NameLookup, ObjectFile, system_time};
 use crate::shared::MAX_STALE;
 use crate::stage::{FILE_MODE, MAX_RACES, give_way};
 use crate::version_names::{
-    ArchivedVersion, KeyVersions, ShownVersion, archived_place, new_version, now_ns, order_in, read_names,
+    KeyVersions, ListedVersion, NoncurrentVersion, archived_place, new_version, now_ns, order_in, read_names,
 };
 use crate::volume::RootVolume;
 
@@ -89,12 +89,12 @@ impl RootVolume {
     /// Returns the old version if its ID contains the order of its name; `None` if there is no such name. Errors:
     /// `MethodNotAllowed` for a delete marker.
     fn open_by_name(&self, bucket: &Bucket, key: &Key, version: &VersionId) -> Result<Option<ObjectFile>> {
-        let Some(kept) = ArchivedVersion::of(version, false) else { return Ok(None) };
+        let Some(kept) = NoncurrentVersion::of(version, false) else { return Ok(None) };
         if let Some(opened) = self.open_archived(bucket, key, &kept)? {
             // Anyone who may write to the bucket may have put another file there.
             return Ok(Some(opened).filter(|opened| opened.version() == *version));
         }
-        let marker = archived_place(bucket, key, &ArchivedVersion { is_marker: true, ..kept });
+        let marker = archived_place(bucket, key, &NoncurrentVersion { is_marker: true, ..kept });
         match self.open_file(bucket, &marker)? {
             Some(_) => Err(is_delete_marker()),
             None => Ok(None),
@@ -107,7 +107,7 @@ impl RootVolume {
         &self,
         bucket: &Bucket,
         key: &Key,
-        found: &ArchivedVersion,
+        found: &NoncurrentVersion,
     ) -> Result<Option<ObjectFile>> {
         if found.is_marker {
             return Err(is_delete_marker());
@@ -116,19 +116,19 @@ impl RootVolume {
     }
 
     /// The contents of the key's versions directory, from the newest to the oldest.
-    pub(crate) fn archived(&self, bucket: &Bucket, key: &Key) -> Result<Vec<ArchivedVersion>> {
+    pub(crate) fn archived(&self, bucket: &Bucket, key: &Key) -> Result<Vec<NoncurrentVersion>> {
         let mut found = Vec::new();
         if self.contents(bucket)?.versioning == VersioningState::Unversioned {
             return Ok(found);
         }
-        self.each_archived(bucket, key, |name| found.extend(ArchivedVersion::parse(name)))?;
+        self.each_archived(bucket, key, |name| found.extend(NoncurrentVersion::parse(name)))?;
         found.sort_unstable_by_key(|archived| std::cmp::Reverse(archived.order));
         Ok(found)
     }
 
     /// The newest of the key's old versions and delete markers. Holds only one of them in memory at a time.
-    pub(crate) fn newest_archived(&self, bucket: &Bucket, key: &Key) -> Result<Option<ArchivedVersion>> {
-        let mut newest = None::<ArchivedVersion>;
+    pub(crate) fn newest_archived(&self, bucket: &Bucket, key: &Key) -> Result<Option<NoncurrentVersion>> {
+        let mut newest = None::<NoncurrentVersion>;
         if self.contents(bucket)?.versioning == VersioningState::Unversioned {
             return Ok(None);
         }
@@ -137,7 +137,7 @@ impl RootVolume {
             let least = newest.as_ref().map_or(0, |newest| newest.order);
             let order = name.get(..16).and_then(|order| u64::from_str_radix(order, 16).ok());
             if order.is_some_and(|order| order >= least) {
-                newest = ArchivedVersion::parse(name).or(newest.take());
+                newest = NoncurrentVersion::parse(name).or(newest.take());
             }
         })?;
         Ok(newest)
@@ -182,7 +182,7 @@ impl RootVolume {
         Err(ErrorKind::ConditionalConflict.into())
     }
 
-    fn make_marker(&self, bucket: &Bucket, key: &Key, marker: &ArchivedVersion) -> Result<()> {
+    fn make_marker(&self, bucket: &Bucket, key: &Key, marker: &NoncurrentVersion) -> Result<()> {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
         self.among_versions(bucket, key, |dir| open_in(dir, &marker.name(), flags, FILE_MODE).map(drop))
     }
@@ -192,7 +192,7 @@ impl RootVolume {
         &self,
         bucket: &Bucket,
         key: &Key,
-        newest: &ArchivedVersion,
+        newest: &NoncurrentVersion,
         place: &ObjectPath,
     ) -> Result<()> {
         let from = self.versions_opened(bucket, key)?;
@@ -222,7 +222,7 @@ impl RootVolume {
     }
 
     /// Makes `newest` the latest version of a key that has none; it keeps its name among the old versions.
-    fn promote(&self, bucket: &Bucket, key: &Key, newest: &ArchivedVersion) -> Result<()> {
+    fn promote(&self, bucket: &Bucket, key: &Key, newest: &NoncurrentVersion) -> Result<()> {
         let from = self.versions_opened(bucket, key)?;
         let name = newest.name();
         for place in plain(bucket, key).into_iter().chain([odd(bucket, key)]) {
@@ -290,7 +290,7 @@ impl SharedStore {
         if by_null && version.is_null() {
             return Ok(0);
         }
-        let kept = match ArchivedVersion::of(&version, false) {
+        let kept = match NoncurrentVersion::of(&version, false) {
             Some(kept) => kept,
             None => {
                 let archived = self.volume.archived(bucket, key)?;
@@ -299,12 +299,12 @@ impl SharedStore {
                 }
                 let made = u64::try_from(current.stat.modified_ns).unwrap_or_default().min(now_ns());
                 let order = archived.first().map_or(0, |newest| newest.order + 1).max(made);
-                ArchivedVersion { order, version, is_marker: false }
+                NoncurrentVersion { order, version, is_marker: false }
             }
         };
         // With the immutable flag, the file could not get another name, and the new version could not replace it.
         self.volume.unshield(&current.file, current.record().lock)?;
-        let keep = |kept: &ArchivedVersion| {
+        let keep = |kept: &NoncurrentVersion| {
             self.volume.among_versions(bucket, key, |dir| keep_in(dir, current, &kept.name()))
         };
         match keep(&kept) {
@@ -312,7 +312,7 @@ impl SharedStore {
             // The name is taken by a file that this caller may not remove.
             Err(error) if error.kind() == ErrorKind::AccessDenied => {
                 let order = self.highest_order(bucket, key)?.saturating_add(1).max(now_ns());
-                keep(&ArchivedVersion { order, ..kept }).map(|()| order)
+                keep(&NoncurrentVersion { order, ..kept }).map(|()| order)
             }
             Err(error) => Err(error),
         }
@@ -334,7 +334,7 @@ impl SharedStore {
         &self,
         bucket: &Bucket,
         key: &Key,
-        archived: &[ArchivedVersion],
+        archived: &[NoncurrentVersion],
         version: &VersionId,
     ) -> Result<bool> {
         let contents = self.volume.contents(bucket)?;
@@ -351,7 +351,7 @@ impl SharedStore {
         &self,
         bucket: &Bucket,
         key: &Key,
-        contents: AreaContents,
+        contents: PrivateDirectoryContents,
     ) -> Result<DeleteResult> {
         self.require_locks("a delete in a bucket that keeps versions")?;
         let by_null = contents.versioning != VersioningState::Enabled;
@@ -370,7 +370,7 @@ impl SharedStore {
         let version = if by_null { VersionId::null() } else { new_version(floor)? };
         let archived = if by_null { self.volume.archived(bucket, key)? } else { Vec::new() };
         let order = order_in(&version).unwrap_or_else(|| now_ns().max(floor.saturating_add(1)));
-        let marker = ArchivedVersion { order, version: version.clone(), is_marker: true };
+        let marker = NoncurrentVersion { order, version: version.clone(), is_marker: true };
         self.volume.make_marker(bucket, key, &marker)?;
         if by_null {
             self.remove_archived(bucket, key, &archived, &version)?;
@@ -388,7 +388,7 @@ impl SharedStore {
         bucket: &Bucket,
         key: &Key,
         place: Option<&ObjectPath>,
-        contents: AreaContents,
+        contents: PrivateDirectoryContents,
     ) -> Result<()> {
         if let Some(place) = place {
             // The hidden object is removed first; it would otherwise reappear when the object that hides it is removed.
@@ -400,7 +400,12 @@ impl SharedStore {
 
     /// Finishes a delete whose process was killed after it had created the delete marker: removes the version that is
     /// still the latest. Returns whether there was such a delete. Cost: one read of the key's versions directory.
-    pub(crate) fn end_delete(&self, bucket: &Bucket, key: &Key, contents: AreaContents) -> Result<bool> {
+    pub(crate) fn end_delete(
+        &self,
+        bucket: &Bucket,
+        key: &Key,
+        contents: PrivateDirectoryContents,
+    ) -> Result<bool> {
         let archived = self.volume.archived(bucket, key)?;
         if !archived.first().is_some_and(|newest| newest.is_marker) {
             return Ok(false);
@@ -426,7 +431,7 @@ impl SharedStore {
         bucket: &Bucket,
         key: &Key,
         version: &VersionId,
-        (contents, bypass): (AreaContents, bool),
+        (contents, bypass): (PrivateDirectoryContents, bool),
     ) -> Result<DeleteResult> {
         self.require_locks("a delete in a bucket that keeps versions")?;
         let current = self.volume.locate(bucket, key, contents)?;
@@ -488,7 +493,7 @@ impl SharedStore {
         &self,
         (bucket, key): (&Bucket, &Key),
         options: &DeleteOptions,
-        contents: AreaContents,
+        contents: PrivateDirectoryContents,
     ) -> Result<DeleteResult> {
         // This is checked before any name is created among the old versions.
         if let Some(place) = plain(bucket, key)
@@ -526,7 +531,7 @@ fn is_delete_marker() -> Error {
 impl SharedStore {
     pub(crate) fn list_versions(&self, bucket: &Bucket, query: &VersionsQuery) -> Result<VersionListing> {
         self.volume.require_bucket(bucket)?;
-        let mut page = VersionCollector::new(query);
+        let mut page = VersionPageBuilder::new(query);
         if let (Some(key), Some(_)) = (&query.key_after, &query.version_after) {
             // The remaining versions of the key in which the previous page ended.
             if self.offer_key(&mut page, bucket, key)? == WalkStep::Full {
@@ -563,17 +568,17 @@ impl SharedStore {
         Ok(page.finish())
     }
 
-    fn offer_key(&self, page: &mut VersionCollector, bucket: &Bucket, key: &str) -> Result<WalkStep> {
+    fn offer_key(&self, page: &mut VersionPageBuilder, bucket: &Bucket, key: &str) -> Result<WalkStep> {
         let dir = OnceCell::new();
         let list = |after: Option<&VersionId>| match self.versions_to_show(bucket, key, &dir) {
             // Skips a key that the caller may not read, so that the others are shown.
             Err(error) if error.kind() == ErrorKind::AccessDenied => Ok(KeyVersions::default()),
             versions => Ok(versions?.after(after)),
         };
-        let describe = |(is_latest, shown): (bool, ShownVersion)| {
+        let describe = |(is_latest, shown): (bool, ListedVersion)| {
             let described = match shown {
-                ShownVersion::Latest(info) => Some(summary(key, info)),
-                ShownVersion::Archived(found) => self.describe_old(bucket, key, (dir.get(), &found))?,
+                ListedVersion::Latest(info) => Some(summary(key, info)),
+                ListedVersion::Archived(found) => self.describe_old(bucket, key, (dir.get(), &found))?,
             };
             Ok(described.map(|summary| VersionSummary { is_latest, ..summary }))
         };
@@ -605,7 +610,7 @@ impl SharedStore {
 
     /// The names in the key's versions directory, and the directory, if it exists. Cached until something in the
     /// directory changes.
-    fn archived_names(&self, bucket: &Bucket, key: &Key) -> Result<Option<(File, Arc<NameBlock>)>> {
+    fn archived_names(&self, bucket: &Bucket, key: &Key) -> Result<Option<(File, Arc<SortedNames>)>> {
         let contents = self.volume.contents(bucket)?;
         if contents.versioning == VersioningState::Unversioned {
             return Ok(None);
@@ -637,7 +642,7 @@ impl SharedStore {
         &self,
         bucket: &Bucket,
         key: &str,
-        (dir, found): (Option<&File>, &ArchivedVersion),
+        (dir, found): (Option<&File>, &NoncurrentVersion),
     ) -> Result<Option<VersionSummary>> {
         let mut seen = None;
         for race in 0..MAX_RACES {
@@ -665,7 +670,7 @@ impl SharedStore {
         &self,
         bucket: &Bucket,
         key: &str,
-        (dir, found): (Option<&File>, &ArchivedVersion),
+        (dir, found): (Option<&File>, &NoncurrentVersion),
     ) -> Result<Option<VersionSummary>> {
         if found.is_marker {
             return Ok(Some(VersionSummary {
@@ -786,7 +791,7 @@ mod tests {
         let root = Root::new();
         let first = root.put("0");
         let versions = root.dir.path().join("bucket/.fordway/versions/k");
-        let name = ArchivedVersion::of(&first, false).unwrap().name();
+        let name = NoncurrentVersion::of(&first, false).unwrap().name();
         std::fs::create_dir_all(&versions).unwrap();
         std::fs::write(versions.join(&name), "another").unwrap();
         let second = root.put("1");

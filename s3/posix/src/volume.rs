@@ -17,7 +17,7 @@ use crate::area::not_ours;
 use crate::dirs::{DirectoryCache, DirectoryHandle};
 use crate::errors::{from_errno, on_root};
 use crate::layout::{OUR_DIR, is_private, join};
-use crate::private::{AreaCache, AreaContents};
+use crate::private::{PrivateDirectoryCache, PrivateDirectoryContents};
 use crate::site::{FileSystemTraits, require_fit, site_of_root};
 use crate::stage::{DIR_MODE, MAX_RACES, give_way, sync_dir};
 use crate::{Durability, PosixConfig, ReadConsistency, format};
@@ -33,7 +33,7 @@ pub(crate) struct RootVolume {
     /// The device of the root.
     device: u64,
     pub(crate) dirs: DirectoryCache,
-    pub(crate) private: AreaCache,
+    pub(crate) private: PrivateDirectoryCache,
 }
 
 impl RootVolume {
@@ -51,7 +51,7 @@ impl RootVolume {
             site,
             device,
             dirs: DirectoryCache::default(),
-            private: AreaCache::new(site),
+            private: PrivateDirectoryCache::new(site),
         })
     }
 
@@ -83,7 +83,7 @@ impl RootVolume {
 
     /// Like [`RootVolume::contents`], and checks that the bucket exists. Cost: usually one `fstat`.
     /// Errors: as [`RootVolume::require_bucket`].
-    pub(crate) fn contents_of_existing(&self, bucket: &Bucket) -> Result<AreaContents> {
+    pub(crate) fn contents_of_existing(&self, bucket: &Bucket) -> Result<PrivateDirectoryContents> {
         let glance = self.private.glance(&self.root, bucket).map_err(unreadable)?;
         if !glance.contents.sharing.is_shared()
             && let Ok(dir) = self.dirs.open(&self.root, bucket.as_str())
@@ -117,13 +117,13 @@ impl RootVolume {
     }
 
     /// Returns the contents of the bucket's private directory. Cost: usually one `fstat`.
-    pub(crate) fn contents(&self, bucket: &Bucket) -> Result<AreaContents> {
+    pub(crate) fn contents(&self, bucket: &Bucket) -> Result<PrivateDirectoryContents> {
         Ok(self.private.glance(&self.root, bucket).map_err(unreadable)?.contents)
     }
 
     /// Like [`RootVolume::contents`], but the result may be up to 10 ms old, unless other nodes may change the file
     /// system and reads ask the server first. Cost: usually none.
-    pub(crate) fn contents_for_write(&self, bucket: &Bucket) -> Result<AreaContents> {
+    pub(crate) fn contents_for_write(&self, bucket: &Bucket) -> Result<PrivateDirectoryContents> {
         let contents = self.private.glance_for_write(&self.root, bucket, self.config.consistency);
         contents.map_err(unreadable)
     }
@@ -259,7 +259,7 @@ fn open_new_dir(parent: &File, name: &str) -> Result<File, Errno> {
 
 /// How far symbolic links in a bucket may lead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub enum LinkRule {
+pub enum SymlinkScope {
     /// Anywhere beneath the root, including another bucket.
     #[default]
     BeneathRoot,
@@ -270,11 +270,11 @@ pub enum LinkRule {
 /// The root directory, whose subdirectories are the buckets, with the rule for links.
 pub(crate) struct BucketTree {
     root: RootDirectory,
-    rule: LinkRule,
+    rule: SymlinkScope,
 }
 
 impl BucketTree {
-    pub(crate) fn new(root: RootDirectory, rule: LinkRule) -> Self {
+    pub(crate) fn new(root: RootDirectory, rule: SymlinkScope) -> Self {
         BucketTree { root, rule }
     }
 
@@ -287,7 +287,7 @@ impl BucketTree {
     /// contains a link for which the rule has to be checked. Errors: `XDEV` or `LOOP` for a link that the rule forbids,
     /// errors of `openat`.
     pub(crate) fn open_beneath(&self, path: &str, flags: OFlags, mode: Mode) -> Result<File, Errno> {
-        if self.rule == LinkRule::BeneathRoot && !is_private(path) {
+        if self.rule == SymlinkScope::BeneathRoot && !is_private(path) {
             return self.root.open_beneath(path, flags, mode);
         }
         match self.root.open_from(self.dir(), path, SymlinkPolicy::None, flags, mode) {
@@ -320,8 +320,8 @@ impl BucketTree {
     fn open_through_links(&self, path: &str, flags: OFlags, mode: Mode) -> Result<File, Errno> {
         let Some((bucket, below)) = path.split_once('/') else { return Err(Errno::LOOP) };
         let to_bucket = match self.rule {
-            LinkRule::BeneathRoot => SymlinkPolicy::Beneath,
-            LinkRule::BeneathBucket => SymlinkPolicy::None,
+            SymlinkScope::BeneathRoot => SymlinkPolicy::Beneath,
+            SymlinkScope::BeneathBucket => SymlinkPolicy::None,
         };
         let in_bucket = if is_private(path) { SymlinkPolicy::None } else { SymlinkPolicy::Beneath };
         let step = OFlags::PATH | OFlags::DIRECTORY;
@@ -366,7 +366,8 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let volume = RootVolume::open(root.path(), PosixConfig::default()).unwrap();
         let bucket = Bucket::new("bucket").unwrap();
-        let contents = |sharing| AreaContents { device: 7, sharing, ..AreaContents::default() };
+        let contents =
+            |sharing| PrivateDirectoryContents { device: 7, sharing, ..PrivateDirectoryContents::default() };
         assert_eq!(volume.remote_dir("bucket"), None);
         volume.private.note_device(&bucket, &contents(FileSystemSharing::Nfs));
         assert_eq!(volume.remote_dir("bucket"), Some((7, "bucket".to_owned())));

@@ -15,9 +15,9 @@ use s3s::service::S3Service;
 use crate::access::RequestOrigin;
 use crate::content::{BodyExtension, MultipartContent};
 use crate::domains::BucketDomains;
-use crate::file_server::{FileServer, RemoteRegion};
+use crate::file_server::{NetworkFileServer, RemoteRegion};
 use crate::http1::FastPath;
-use crate::limits::{BodyLimits, ConnectionAccount, LimitCounters, UnsignedConnections};
+use crate::limits::{BodyLimits, ConnectionAccount, LimitCounters, UnauthenticatedConnections};
 use crate::monitor::{RequestId, RequestMonitor, RequestTrace};
 use crate::multiplexed::ConnectionState;
 use crate::s3::documents::cors;
@@ -66,7 +66,7 @@ pub(crate) struct GatewayState {
     pub(crate) users: Arc<Users>,
     pub(crate) monitor: Arc<RequestMonitor>,
     /// The connections without a valid signature, by address.
-    pub(crate) addresses: Arc<UnsignedConnections>,
+    pub(crate) addresses: Arc<UnauthenticatedConnections>,
     pub(crate) tls: Option<TlsCertificate>,
     /// The value of `Alt-Svc` (RFC 7838) that tells clients where HTTP/3 is offered, if it is.
     pub(crate) http3: Option<HeaderValue>,
@@ -224,7 +224,7 @@ struct CorsRequest {
 /// Runs `work` on a thread that may block: a thread of the file server if `work` needs one. Returns `None` if `work`
 /// was not run.
 async fn run_apart<T: Send + 'static>(
-    server: Option<FileServer>,
+    server: Option<NetworkFileServer>,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Option<T> {
     match server {
@@ -305,7 +305,7 @@ async fn of_form(
     caller: &ConnectionPeer,
     request: Request<s3s::Body>,
 ) -> Response<PreparedBody> {
-    let forms = s3::FormService {
+    let forms = s3::PostFormContext {
         users: &shared.users,
         caller,
         domains: &shared.domains,
@@ -407,7 +407,7 @@ impl S3Responder {
         let nowhere = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
         let config = GatewayConfig::new(nowhere);
         let users = Arc::new(users);
-        let publishing = Arc::new(s3::PublishPace::default());
+        let publishing = Arc::new(s3::PublishLatency::default());
         let limits = ConnectionLimits::from(&config);
         let counters = limits.body.counters.clone();
         let shared = GatewayState {
@@ -418,7 +418,7 @@ impl S3Responder {
             monitor: Arc::new(RequestMonitor::new(None)),
             http3: None,
             tls: None,
-            addresses: UnsignedConnections::new(config.address_connections_max, counters.clone()),
+            addresses: UnauthenticatedConnections::new(config.address_connections_max, counters.clone()),
             limits,
             region: config.region,
             allows_version_2: false,

@@ -15,7 +15,7 @@ use fordway_sys::{Errno, read_cached};
 
 use crate::answer::PreparedBody;
 use crate::buffers::{BufferChunk, CHUNK_BYTES, lend_buffer, take_buffer};
-use crate::file_server::{FileServer, RemoteRegion};
+use crate::file_server::{NetworkFileServer, RemoteRegion};
 
 /// The number of bytes of a file that are read or passed on at a time.
 pub(crate) const PIECE_BYTES: u64 = 64 * 1024;
@@ -245,7 +245,7 @@ impl BodyExtension {
     }
 
     /// Makes the threads of `server` read the content of files.
-    pub(crate) fn read_by(&self, server: &FileServer) {
+    pub(crate) fn read_by(&self, server: &NetworkFileServer) {
         let mut held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         *held = held.take().map(|reply| match reply {
             PreparedBody::Content(ObjectContent::File(region)) => {

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use fordway_store::{
-    CommitFailure, Error, ErrorKind, ExpectedContent, FileRegion, PutResult, ServerProbe, Store, Writer,
+    CommitFailure, Error, ErrorKind, ExpectedContent, FileRegion, FileServerProbe, PutResult, Store, Writer,
 };
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::Semaphore;
@@ -32,35 +32,35 @@ const SILENCE_MAX: Duration = Duration::from_secs(5);
 const TICK: Duration = Duration::from_millis(100);
 
 /// The servers of this process, by the ID of their file system. They are shared by all gateways, and never removed.
-static SERVERS: LazyLock<Mutex<HashMap<u64, Arc<ServerThreads>>>> = LazyLock::new(Mutex::default);
+static SERVERS: LazyLock<Mutex<HashMap<u64, Arc<FileServerThreads>>>> = LazyLock::new(Mutex::default);
 
 /// A file server that one user's calls for one bucket depend on.
 #[derive(Clone)]
-pub(crate) struct FileServer {
-    threads: Arc<ServerThreads>,
-    probe: ServerProbe,
+pub(crate) struct NetworkFileServer {
+    threads: Arc<FileServerThreads>,
+    probe: FileServerProbe,
 }
 
 /// The threads that wait for one file server.
-struct ServerThreads {
+struct FileServerThreads {
     /// Only the runtime's blocking threads are used. While the server is silent, all of them may be blocked; every
     /// other server has a pool of its own.
     pool: Runtime,
     /// One permit fewer than there are threads, so that one thread is always free to ask whether the server responds.
     room: Arc<Semaphore>,
-    dialogue: Mutex<ServerDialogue>,
+    dialogue: Mutex<FileServerHealth>,
 }
 
 /// The latest check of whether a file server responds.
 #[derive(Default)]
-struct ServerDialogue {
+struct FileServerHealth {
     /// When the pending check was sent; `None` if the server has responded.
     asked: Option<Instant>,
     /// When the server last responded.
     responded: Option<Instant>,
 }
 
-impl FileServer {
+impl NetworkFileServer {
     /// Returns the server that calls of `store` for `bucket` depend on, if any. Cost: no system call. Errors: `Io` if
     /// no thread can be started.
     pub(crate) fn of(store: &dyn Store, bucket: &str) -> Result<Option<Self>, Error> {
@@ -69,12 +69,12 @@ impl FileServer {
         let threads = match servers.get(&probe.file_system) {
             Some(threads) => threads.clone(),
             None => {
-                let threads = Arc::new(ServerThreads::new()?);
+                let threads = Arc::new(FileServerThreads::new()?);
                 servers.insert(probe.file_system, threads.clone());
                 threads
             }
         };
-        Ok(Some(FileServer { threads, probe }))
+        Ok(Some(NetworkFileServer { threads, probe }))
     }
 
     /// Runs `work` on a thread that waits for this server. Errors: `Unavailable` if the server does not respond; `work`
@@ -142,7 +142,7 @@ impl FileServer {
         let (threads, ask) = (self.threads.clone(), self.probe.ask.clone());
         self.threads.pool.spawn_blocking(move || {
             ask();
-            *locked(&threads.dialogue) = ServerDialogue { asked: None, responded: Some(Instant::now()) };
+            *locked(&threads.dialogue) = FileServerHealth { asked: None, responded: Some(Instant::now()) };
         });
     }
 }
@@ -150,7 +150,7 @@ impl FileServer {
 /// A writer that is dropped on a thread that may block.
 struct RemoteWriter {
     inner: Option<Box<dyn Writer>>,
-    server: FileServer,
+    server: NetworkFileServer,
 }
 
 impl RemoteWriter {
@@ -192,11 +192,11 @@ pub(crate) struct RemoteRegion {
     file: Option<Arc<File>>,
     offset: u64,
     pub(crate) len: u64,
-    server: FileServer,
+    server: NetworkFileServer,
 }
 
 impl RemoteRegion {
-    pub(crate) fn new(region: FileRegion, server: &FileServer) -> Self {
+    pub(crate) fn new(region: FileRegion, server: &NetworkFileServer) -> Self {
         let FileRegion { file, offset, len } = region;
         RemoteRegion { file: Some(Arc::new(file)), offset, len, server: server.clone() }
     }
@@ -230,11 +230,11 @@ impl Drop for RemoteRegion {
     }
 }
 
-impl ServerThreads {
+impl FileServerThreads {
     fn new() -> Result<Self, Error> {
         let mut builder = Builder::new_current_thread();
         builder.thread_name("fordway-server").max_blocking_threads(READERS_MAX + 1);
-        Ok(ServerThreads {
+        Ok(FileServerThreads {
             pool: builder.build().map_err(no_thread)?,
             room: Arc::new(Semaphore::new(READERS_MAX)),
             dialogue: Mutex::default(),
@@ -254,7 +254,7 @@ mod tests {
     use super::*;
 
     /// Returns a server that does not respond until a message is sent on the channel, and then always responds.
-    fn silent_server() -> (FileServer, Sender<()>) {
+    fn silent_server() -> (NetworkFileServer, Sender<()>) {
         static NEXT: AtomicU64 = AtomicU64::new(1 << 60);
         let (respond, responses) = channel::<()>();
         let responses = Mutex::new(responses);
@@ -262,9 +262,9 @@ mod tests {
             // An error means that the sender is gone.
             let _ = locked(&responses).recv();
         });
-        let probe = ServerProbe { file_system: NEXT.fetch_add(1, Ordering::Relaxed), ask };
-        let threads = Arc::new(ServerThreads::new().unwrap());
-        (FileServer { threads, probe }, respond)
+        let probe = FileServerProbe { file_system: NEXT.fetch_add(1, Ordering::Relaxed), ask };
+        let threads = Arc::new(FileServerThreads::new().unwrap());
+        (NetworkFileServer { threads, probe }, respond)
     }
 
     #[test]

@@ -18,7 +18,7 @@ use crate::gate;
 use crate::http1::{
     ChunkDecoder, ChunkStep, HEADERS_MAX, RequestFraming, RequestHead, is_plain_request, parse,
 };
-use crate::limits::{StatedLimits, UserAccount, UserLimits};
+use crate::limits::{UserLimitOverrides, UserLimits, UserResourceUsage};
 use crate::node::{AdmittedCaller, HttpService};
 use crate::s3::{CONDITIONS, conditions_in, metadata, stated_checksum, tags};
 use crate::signature;
@@ -162,7 +162,7 @@ pub fn connection(bytes: &[u8]) {
         received
     });
     let admitted = AdmittedCaller { uid: 1000, store: small_store(), lends_files: false };
-    let account = UserAccount::new(StatedLimits::default(), UserLimits::default());
+    let account = UserResourceUsage::new(UserLimitOverrides::default(), UserLimits::default());
     let _ended = SERVICE.serve(&OwnedFd::from(server), &[], (Ok(admitted), account));
     let received = reader.join().expect("a thread that only reads");
     let is_internal = |line: &[u8]| line.starts_with(b"HTTP/1.1 500");

@@ -18,10 +18,10 @@ use crate::http1::FastPath;
 #[cfg(feature = "http3")]
 use crate::http3;
 use crate::identity::is_region;
-use crate::limits::{LimitCounters, UnsignedConnections, UserLimits};
+use crate::limits::{LimitCounters, UnauthenticatedConnections, UserLimits};
 use crate::monitor::{self, AccessLog, MonitorSource, RequestMonitor};
 use crate::sockets::{GatewaySockets, cannot_listen};
-use crate::watch::{IdleHeap, ReloadSignal, WatchReceiver, WatchThread, words};
+use crate::watch::{IdleHeapDetector, ReloadSignal, WatchReceiver, WatchThread, words};
 use crate::workers::{WorkerPool, new_runtime, no_thread};
 use crate::{TlsCertificate, Users, connection, s3};
 
@@ -112,11 +112,11 @@ impl GatewayConfig {
 
 /// Tells a gateway to stop; clones stop the same gateway. Usable from any thread.
 #[derive(Clone, Debug)]
-pub struct GatewayStop(Arc<watch::Sender<bool>>);
+pub struct GatewayStopHandle(Arc<watch::Sender<bool>>);
 
-impl GatewayStop {
+impl GatewayStopHandle {
     pub(crate) fn new() -> Self {
-        GatewayStop(Arc::new(watch::Sender::new(false)))
+        GatewayStopHandle(Arc::new(watch::Sender::new(false)))
     }
 
     /// Stops accepting connections; requests in progress are finished. Further calls have no effect.
@@ -125,12 +125,12 @@ impl GatewayStop {
     }
 }
 
-/// The receiving end of [`GatewayStop`].
+/// The receiving end of [`GatewayStopHandle`].
 #[derive(Clone)]
 pub(crate) struct StopReceiver(watch::Receiver<bool>);
 
-impl From<&GatewayStop> for StopReceiver {
-    fn from(stop: &GatewayStop) -> Self {
+impl From<&GatewayStopHandle> for StopReceiver {
+    fn from(stop: &GatewayStopHandle) -> Self {
         StopReceiver(stop.0.subscribe())
     }
 }
@@ -143,7 +143,7 @@ impl StopReceiver {
 
     /// Completes when the gateway is told to stop.
     pub(crate) async fn over(mut self) {
-        // An error means that every `GatewayStop` was dropped, and so was the gateway.
+        // An error means that every `GatewayStopHandle` was dropped, and so was the gateway.
         let _ = self.0.wait_for(|stopped| *stopped).await;
     }
 
@@ -167,7 +167,7 @@ pub struct Gateway {
     counters: Arc<LimitCounters>,
     reload: ReloadSignal,
     words: Option<WatchReceiver>,
-    stop: GatewayStop,
+    stop: GatewayStopHandle,
 }
 
 impl Gateway {
@@ -191,10 +191,10 @@ impl Gateway {
         let monitor = Arc::new(RequestMonitor::new(log));
         users.limit(config.user_limits);
         let users = Arc::new(users);
-        let publishing = Arc::new(s3::PublishPace::default());
+        let publishing = Arc::new(s3::PublishLatency::default());
         let service = s3::service(users.clone(), &config, domains.clone(), publishing.clone());
         let fast_path = FastPath::new(users.clone(), domains.clone(), publishing);
-        let ((reload, words), stop) = (words(), GatewayStop::new());
+        let ((reload, words), stop) = (words(), GatewayStopHandle::new());
         Ok(Gateway {
             sockets,
             address,
@@ -222,7 +222,7 @@ impl Gateway {
     }
 
     /// Returns a handle that stops this gateway.
-    pub fn stop_handle(&self) -> GatewayStop {
+    pub fn stop_handle(&self) -> GatewayStopHandle {
         self.stop.clone()
     }
 
@@ -232,7 +232,7 @@ impl Gateway {
         self.reload.clone()
     }
 
-    /// Serves until [`GatewayStop::trigger`], then for at most `drain_timeout` more.
+    /// Serves until [`GatewayStopHandle::trigger`], then for at most `drain_timeout` more.
     /// Errors: `Io` when threads cannot be started.
     pub fn run(self) -> Result<()> {
         let runtime = new_runtime()?;
@@ -272,8 +272,10 @@ impl Gateway {
             }
             _ => None,
         };
-        let addresses =
-            UnsignedConnections::new(self.config.address_connections_max.max(1), self.counters.clone());
+        let addresses = UnauthenticatedConnections::new(
+            self.config.address_connections_max.max(1),
+            self.counters.clone(),
+        );
         let mut limits = ConnectionLimits::from(&self.config);
         limits.body.counters = self.counters;
         let shared = Arc::new(GatewayState {
@@ -341,7 +343,7 @@ impl Gateway {
         // The thread may briefly outlive the gateway, and the log is flushed when its last owner drops it, so the
         // thread holds only a weak reference.
         let (users, monitor) = (self.users.clone(), Arc::downgrade(&self.monitor));
-        let mut heap = IdleHeap::default();
+        let mut heap = IdleHeapDetector::default();
         let watch = WatchThread::start(self.reload.clone(), words, move |is_asked| {
             heap.look();
             users.look(is_asked);
@@ -470,7 +472,7 @@ pub struct RunningGateway {
     address: SocketAddr,
     metrics: Option<SocketAddr>,
     reload: ReloadSignal,
-    stop: GatewayStop,
+    stop: GatewayStopHandle,
     thread: Option<JoinHandle<Result<()>>>,
 }
 
@@ -491,7 +493,7 @@ impl RunningGateway {
     }
 
     /// Returns a handle that stops the gateway.
-    pub fn stop_handle(&self) -> GatewayStop {
+    pub fn stop_handle(&self) -> GatewayStopHandle {
         self.stop.clone()
     }
 

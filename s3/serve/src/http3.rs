@@ -43,7 +43,7 @@ const LINGER: Duration = Duration::from_millis(500);
 const EXCESSIVE_LOAD: VarInt = VarInt::from_u32(0x107);
 
 type Connection = h3::server::Connection<h3_quinn::Connection, Bytes>;
-type Resolver = RequestResolver<h3_quinn::Connection, Bytes>;
+type Http3RequestResolver = RequestResolver<h3_quinn::Connection, Bytes>;
 
 /// Serves one connection until it ends, or until the gateway is stopped and the connection's requests in progress have
 /// been answered.
@@ -97,7 +97,7 @@ async fn take_requests(
     stop: impl Future<Output = ()>,
 ) -> io::Result<()> {
     let mut stop = pin!(stop);
-    let turns = Arc::new(ResponseTurns::new(shared.limits.body.clone()));
+    let turns = Arc::new(ResponseScheduler::new(shared.limits.body.clone()));
     let state = ConnectionState::new(account);
     loop {
         let next = tokio::select! {
@@ -123,10 +123,10 @@ async fn take_requests(
 }
 
 async fn answer(
-    request: Resolver,
+    request: Http3RequestResolver,
     (shared, state): (Arc<GatewayState>, ConnectionState),
     caller: ConnectionPeer,
-    turns: Arc<ResponseTurns>,
+    turns: Arc<ResponseScheduler>,
 ) {
     if let Err(error) = exchange(request, (&shared, &state), &caller, &turns).await {
         tracing::debug!(%error, "a request over HTTP/3 ended early");
@@ -134,10 +134,10 @@ async fn answer(
 }
 
 async fn exchange(
-    resolver: Resolver,
+    resolver: Http3RequestResolver,
     (shared, state): (&GatewayState, &ConnectionState),
     caller: &ConnectionPeer,
-    turns: &ResponseTurns,
+    turns: &ResponseScheduler,
 ) -> io::Result<()> {
     let limits = &shared.limits;
     let head = timeout(limits.header_timeout, resolver.resolve_request()).await?;
@@ -159,7 +159,7 @@ async fn exchange(
 async fn send_answer(
     send: &mut RequestStream<SendStream<Bytes>, Bytes>,
     response: Response<ReplyBody>,
-    turns: &ResponseTurns,
+    turns: &ResponseScheduler,
 ) -> io::Result<()> {
     let (mut parts, mut body) = response.into_parts();
     // HTTP/3 has no connection that these headers could apply to (RFC 9114 section 4.2).
@@ -389,7 +389,7 @@ const TURN: Duration = Duration::from_millis(250);
 const PATIENCE_AMONG_OTHERS: u32 = 10;
 
 /// State that the responses of a connection share.
-pub(super) struct ResponseTurns {
+pub(super) struct ResponseScheduler {
     turns: Semaphore,
     limits: BodyLimits,
     started: Instant,
@@ -397,9 +397,9 @@ pub(super) struct ResponseTurns {
     moved_ms: AtomicU64,
 }
 
-impl ResponseTurns {
+impl ResponseScheduler {
     pub(super) fn new(limits: BodyLimits) -> Self {
-        ResponseTurns {
+        ResponseScheduler {
             turns: Semaphore::new(TURNS),
             limits,
             started: Instant::now(),

@@ -17,7 +17,7 @@ use s3s::path::S3Path;
 use s3s::{S3Error, S3ErrorCode, S3Request, S3Result, s3_error};
 
 use crate::Users;
-use crate::access::{RequestFacts, authorise, unsigned};
+use crate::access::{PolicyRequestContext, authorise, unsigned};
 use crate::message::composed;
 use crate::monitor::{OperationCode, RequestTrace, SignedOperation};
 use crate::s3::{S3Failure, beyond_limit};
@@ -81,7 +81,7 @@ pub(crate) const CLOCK_SKEW_MAX: Duration = Duration::from_secs(15 * 60);
 /// Determines which user sent a request, adds the [`User`] to the request's extensions, and refuses requests without a
 /// user.
 #[derive(Clone)]
-pub(crate) enum RequestAdmission {
+pub(crate) enum RequestAuthenticator {
     /// Admits requests whose signature cannot be replayed forever.
     Signed(Arc<Users>),
     /// Admits all requests: the user was identified when the client connected.
@@ -89,7 +89,7 @@ pub(crate) enum RequestAdmission {
 }
 
 #[async_trait::async_trait]
-impl S3Access for RequestAdmission {
+impl S3Access for RequestAuthenticator {
     async fn check(&self, request: &mut S3AccessContext<'_>) -> S3Result<()> {
         let known = request.extensions_mut().get::<Arc<User>>().cloned();
         let access_key = request.credentials().map(|credentials| credentials.access_key.as_str());
@@ -99,7 +99,7 @@ impl S3Access for RequestAdmission {
         let origin = request.extensions_mut().get().copied();
         let user = user.at(&names.0).map_err(|error| S3Failure::from(error).0)?;
         let name = request.s3_op().name();
-        let facts = RequestFacts::new(request.headers(), request.uri(), origin);
+        let facts = PolicyRequestContext::new(request.headers(), request.uri(), origin);
         let permitted = authorise(&user, name, (&names.0, &names.1), &facts).await;
         permitted.map_err(|S3Failure(error)| error)?;
         request.extensions_mut().insert(user);
@@ -107,7 +107,7 @@ impl S3Access for RequestAdmission {
     }
 }
 
-impl RequestAdmission {
+impl RequestAuthenticator {
     /// Returns the user who sent a request which the S3 layer does not pass to an operation. Errors: the same as for
     /// all other requests.
     pub(crate) fn admit_request<T>(&self, request: &S3Request<T>) -> S3Result<Arc<User>> {
@@ -119,8 +119,8 @@ impl RequestAdmission {
     /// Returns the users with key pairs, if key pairs identify callers.
     pub(crate) fn users(&self) -> Option<&Users> {
         match self {
-            RequestAdmission::Signed(users) => Some(users),
-            RequestAdmission::Peers => None,
+            RequestAuthenticator::Signed(users) => Some(users),
+            RequestAuthenticator::Peers => None,
         }
     }
 
@@ -131,7 +131,7 @@ impl RequestAdmission {
         headers: &HeaderMap,
         uri: &Uri,
     ) -> S3Result<Arc<User>> {
-        let RequestAdmission::Signed(users) = self else {
+        let RequestAuthenticator::Signed(users) = self else {
             let user =
                 known.ok_or_else(|| s3_error!(AccessDenied, "the sender of the request is unknown"))?;
             return check_owner(&user, headers).map(|()| user);

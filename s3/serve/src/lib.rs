@@ -57,10 +57,10 @@ mod watch;
 mod workers;
 
 pub use crate::answer::S3Responder;
-pub use gateway::{Gateway, GatewayConfig, GatewayStop, RunningGateway};
+pub use gateway::{Gateway, GatewayConfig, GatewayStopHandle, RunningGateway};
 pub use identity::AccessKeyPair;
 pub use limits::UserLimits;
 pub use sockets::GatewaySockets;
 pub use tls::TlsCertificate;
-pub use users::{AnonymousUser, OpenStore, Users};
+pub use users::{AnonymousUser, StoreOpener, Users};
 pub use watch::ReloadSignal;

@@ -24,7 +24,8 @@ use crate::buffers::{CHUNK_BYTES, PartialChunk};
 use crate::content::{ContentPieces, PIECE_BYTES};
 use crate::http1::{BROKEN, STALLED};
 use crate::limits::{
-    BodyLimits, ConnectionAccount, LimitReason, ProgressWatch, RatePacer, UserAccount, is_shared, take_turn,
+    BodyLimits, ConnectionAccount, LimitReason, RatePacer, TransferRateMeter, UserResourceUsage, is_shared,
+    take_turn,
 };
 use crate::monitor::{RequestMonitor, RequestTrace, ResponseEnding};
 use crate::unsigned::ConnectionPeer;
@@ -125,13 +126,13 @@ fn gathered<B: IncomingFrames>(
 ) -> s3s::Body {
     match incoming.filter(|incoming| !incoming.is_end_stream()) {
         None => s3s::Body::empty(),
-        Some(incoming) => s3s::Body::http_body_unsync(GatheredFrames {
+        Some(incoming) => s3s::Body::http_body_unsync(CoalescedFrames {
             incoming,
             over: Bytes::new(),
             chunk: PartialChunk::default(),
             room_bytes: limits.body_bytes_max,
             limits: limits.body.clone(),
-            progress: ProgressWatch::default(),
+            progress: TransferRateMeter::default(),
             pacer: RatePacer::default(),
             trace: trace.clone(),
         }),
@@ -139,7 +140,7 @@ fn gathered<B: IncomingFrames>(
 }
 
 /// Joins frames by copying: one write of 256 KiB, including the copies, costs less than sixteen writes of 16 KiB.
-struct GatheredFrames<B> {
+struct CoalescedFrames<B> {
     incoming: B,
     /// The part of a frame that did not fit into the previous piece.
     over: Bytes,
@@ -147,12 +148,12 @@ struct GatheredFrames<B> {
     /// The number of bytes that may still arrive.
     room_bytes: u64,
     limits: BodyLimits,
-    progress: ProgressWatch,
+    progress: TransferRateMeter,
     pacer: RatePacer,
     trace: Arc<RequestTrace>,
 }
 
-impl<B> GatheredFrames<B> {
+impl<B> CoalescedFrames<B> {
     fn gather(&mut self) {
         let room = self.chunk.room();
         let count = self.over.len().min(room.len());
@@ -178,7 +179,7 @@ impl<B> GatheredFrames<B> {
     }
 }
 
-impl<B> Body for GatheredFrames<B>
+impl<B> Body for CoalescedFrames<B>
 where
     B: Body<Data = Bytes, Error: std::error::Error + Send + Sync + 'static> + Unpin,
 {
@@ -374,13 +375,13 @@ struct ResponseBacklog {
 /// The bytes of one response among the waiting bytes.
 pub(super) struct BacklogShare {
     of_connection: HeldBytes,
-    of_user: Option<Arc<UserAccount>>,
+    of_user: Option<Arc<UserResourceUsage>>,
     own: Arc<ResponseBacklog>,
 }
 
 impl HeldBytes {
     /// Returns the backlog of another response on the connection, to a request of the given user.
-    pub(super) fn answer(&self, of_user: Option<Arc<UserAccount>>) -> BacklogShare {
+    pub(super) fn answer(&self, of_user: Option<Arc<UserResourceUsage>>) -> BacklogShare {
         BacklogShare { of_connection: self.clone(), of_user, own: Arc::default() }
     }
 }
@@ -434,7 +435,7 @@ impl ResponseBacklog {
 struct BacklogPiece {
     piece: Bytes,
     of_connection: HeldBytes,
-    of_user: Option<Arc<UserAccount>>,
+    of_user: Option<Arc<UserResourceUsage>>,
     own: Arc<ResponseBacklog>,
 }
 

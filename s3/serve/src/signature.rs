@@ -330,7 +330,7 @@ pub(crate) fn ending_whole(request: Request<s3s::Body>) -> Request<s3s::Body> {
     }
     let has_trailers = request.headers().get(TRAILER).is_some_and(|names| !names.is_empty());
     let watch = Some(ChunkFramingCheck { has_trailers, ..Default::default() });
-    request.map(|inner| s3s::Body::http_body_unsync(WatchedBody { inner, watch }))
+    request.map(|inner| s3s::Body::http_body_unsync(FramingCheckedBody { inner, watch }))
 }
 
 fn payload(headers: &HeaderMap) -> &[u8] {
@@ -345,7 +345,7 @@ pub(crate) fn announce_trailers(headers: &mut HeaderMap) {
     }
 }
 
-struct WatchedBody {
+struct FramingCheckedBody {
     inner: s3s::Body,
     /// `None` if the bytes turned out not to be `aws-chunked`.
     watch: Option<ChunkFramingCheck>,
@@ -419,8 +419,8 @@ impl ChunkFramingCheck {
         if self.is_after_small { Err(SMALL_CHUNK) } else { Ok(count) }
     }
 
-    /// Whether the last chunk and all trailers have arrived. Some senders omit the empty line at the end if there are no
-    /// trailers.
+    /// Whether the last chunk and all trailers have arrived. Some senders omit the empty line at the end if there are
+    /// no trailers.
     fn is_whole(&self) -> bool {
         self.decoder.is_done() || (self.decoder.is_behind_data() && !self.has_trailers)
     }
@@ -445,7 +445,7 @@ pub(crate) fn check_framing(body: &[u8], piece: usize) -> Result<Option<bool>, &
     Ok(watch.map(|watch| watch.is_whole()))
 }
 
-impl Body for WatchedBody {
+impl Body for FramingCheckedBody {
     type Data = Bytes;
     type Error = Box<dyn std::error::Error + Send + Sync>;
 

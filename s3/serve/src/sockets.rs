@@ -6,7 +6,7 @@ use std::net::UdpSocket;
 use std::net::{SocketAddr, TcpListener};
 
 use fordway_store::{Error, ErrorKind, Result};
-use fordway_sys::{PassedSocket, SocketRole};
+use fordway_sys::{ActivationSocket, ActivationSocketKind};
 
 use crate::GatewayConfig;
 #[cfg(feature = "http3")]
@@ -26,7 +26,7 @@ pub struct GatewaySockets {
 impl GatewaySockets {
     /// Binds the addresses of `config`. Errors: as [`Gateway::bind`](crate::Gateway::bind).
     pub fn bind(config: &GatewayConfig) -> Result<Self> {
-        SocketChoice::default().complete(config)
+        ProvidedSockets::default().complete(config)
     }
 
     /// Takes sockets passed by a service manager, and binds the addresses for which none was passed. The socket named
@@ -35,8 +35,8 @@ impl GatewaySockets {
     /// If the service manager keeps the sockets open while it replaces the gateway, no client is lost: new connections
     /// wait in the kernel's queue until the next gateway accepts them. Errors: `InvalidArgument` if none is for S3, or
     /// if one has no purpose; as [`GatewaySockets::bind`].
-    pub fn passed(sockets: Vec<PassedSocket>, config: &GatewayConfig) -> Result<Self> {
-        let mut choice = SocketChoice::default();
+    pub fn passed(sockets: Vec<ActivationSocket>, config: &GatewayConfig) -> Result<Self> {
+        let mut choice = ProvidedSockets::default();
         sockets.into_iter().try_for_each(|socket| choice.take(socket))?;
         if choice.http.is_none() {
             let why = "the service manager passed no socket for S3; set its address in ListenStream=";
@@ -53,22 +53,22 @@ impl GatewaySockets {
 
 /// The sockets to use instead of binding new ones.
 #[derive(Default)]
-struct SocketChoice {
+struct ProvidedSockets {
     http: Option<TcpListener>,
     metrics: Option<TcpListener>,
     #[cfg(feature = "http3")]
     quic: Option<UdpSocket>,
 }
 
-impl SocketChoice {
-    fn take(&mut self, PassedSocket { name, role, socket }: PassedSocket) -> Result<()> {
+impl ProvidedSockets {
+    fn take(&mut self, ActivationSocket { name, role, socket }: ActivationSocket) -> Result<()> {
         let replaced = match role {
-            SocketRole::StreamListener if name == METRICS_NAME => {
+            ActivationSocketKind::StreamListener if name == METRICS_NAME => {
                 self.metrics.replace(socket.into()).is_some()
             }
-            SocketRole::StreamListener => self.http.replace(socket.into()).is_some(),
+            ActivationSocketKind::StreamListener => self.http.replace(socket.into()).is_some(),
             #[cfg(feature = "http3")]
-            SocketRole::Datagram => self.quic.replace(socket.into()).is_some(),
+            ActivationSocketKind::Datagram => self.quic.replace(socket.into()).is_some(),
             _ => true,
         };
         if replaced {

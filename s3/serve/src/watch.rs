@@ -77,13 +77,13 @@ const LOOKS: u32 = 5;
 /// Detects freed memory that is not used again, so that the memory used by a burst of requests is returned to the
 /// system.
 #[derive(Default)]
-pub(crate) struct IdleHeap {
+pub(crate) struct IdleHeapDetector {
     looks: u32,
     /// The smallest number of unused bytes since the first of these checks.
     least_bytes: u64,
 }
 
-impl IdleHeap {
+impl IdleHeapDetector {
     pub(crate) fn look(&mut self) {
         if self.is_idle(unused_heap_bytes()) {
             give_back_heap();
@@ -107,7 +107,7 @@ mod tests {
     #[test]
     fn only_what_stays_idle_is_given_back() {
         let given_back = |unused: &[u64]| {
-            let mut heap = IdleHeap::default();
+            let mut heap = IdleHeapDetector::default();
             unused.iter().filter(|unused| heap.is_idle(**unused)).count()
         };
         let much = 2 * IDLE_BYTES_MAX;

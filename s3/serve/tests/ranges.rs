@@ -6,23 +6,25 @@ use std::ops::Range;
 
 use client::http2::{Http2, run};
 use client::{Answer, BUCKET, Call, Fixture, serve, serve_with};
-use fordway_wire::byteranges::{MultipartParser, MultipartStep, boundary_of};
+use fordway_wire::byteranges::{ByterangesParser, ByterangesParserStep, boundary_of};
 
 /// Returns the parts of a `multipart/byteranges` response.
 fn parts_of(answer: &Answer) -> Vec<(Range<u64>, Vec<u8>)> {
     assert_eq!(answer.status, 206);
     assert_eq!(answer.header("content-length"), Some(&*answer.body.len().to_string()));
     let boundary = boundary_of(answer.header("content-type").unwrap()).unwrap();
-    let (mut parts, mut body, mut found) = (MultipartParser::new(&boundary), &answer.body[..], Vec::new());
+    let (mut parts, mut body, mut found) = (ByterangesParser::new(&boundary), &answer.body[..], Vec::new());
     while !body.is_empty() {
         let step = parts.step(body).expect("a well-formed body");
         match &step {
-            MultipartStep::Part(_, range, size) => {
+            ByterangesParserStep::Part(_, range, size) => {
                 assert!(size.is_some());
                 found.push((range.clone(), Vec::new()));
             }
-            MultipartStep::Data(count) => found.last_mut().unwrap().1.extend_from_slice(&body[..*count]),
-            MultipartStep::Skip(_) | MultipartStep::End(_) => {}
+            ByterangesParserStep::Data(count) => {
+                found.last_mut().unwrap().1.extend_from_slice(&body[..*count])
+            }
+            ByterangesParserStep::Skip(_) | ByterangesParserStep::End(_) => {}
         }
         body = &body[step.len()..];
     }

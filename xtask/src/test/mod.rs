@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 
-use programs::{ProgramEnd, ProgramSelection};
-use skipped::{SkipRecord, SkippedTest};
+use programs::{ProgramSelection, TestProgramOutcome};
+use skipped::{SkippedTest, SkippedTestLog};
 use tally::{TestTally, pytest_line};
 
 const PYTHON_TESTS: &str = "bind/python/tests";
@@ -48,7 +48,7 @@ enum TestRun {
 
 /// The outcome of a suite.
 #[derive(Debug)]
-enum SuiteEnd {
+enum SuiteOutcome {
     Skipped(String),
     NotBuilt(String),
     Ran {
@@ -56,13 +56,13 @@ enum SuiteEnd {
         ended_well: bool,
         told_skips: Vec<SkippedTest>,
         /// The programs, if the suite consists of programs.
-        programs: Vec<ProgramEnd>,
+        programs: Vec<TestProgramOutcome>,
     },
 }
 
 struct SuiteReport {
     name: &'static str,
-    end: SuiteEnd,
+    end: SuiteOutcome,
     build_time: Duration,
     run_time: Duration,
 }
@@ -200,7 +200,7 @@ fn narrowed(mut suite: TestSuite, selected: &[&str]) -> Option<TestSuite> {
 pub(crate) fn run(root: &Path, python: &str, selected: &[&str]) -> Result<()> {
     let suites = select(suites(python), selected)?;
     let record = root.join("target/skipped-tests");
-    let skips = SkipRecord::recorded_in(&record)?;
+    let skips = SkippedTestLog::recorded_in(&record)?;
     let reports: Vec<_> = suites.iter().map(|suite| report(suite, &record)).collect::<Result<_>>()?;
     let skipped = skips.collect(&reports)?;
     let sum = print_sum(&reports, &skipped);
@@ -209,9 +209,9 @@ pub(crate) fn run(root: &Path, python: &str, selected: &[&str]) -> Result<()> {
     }
     for SuiteReport { name, end, .. } in &reports {
         match end {
-            SuiteEnd::Skipped(_) => {}
-            SuiteEnd::NotBuilt(step) => anyhow::bail!("the {name} suite was not built: `{step}` failed"),
-            SuiteEnd::Ran { tally, ended_well, .. } => {
+            SuiteOutcome::Skipped(_) => {}
+            SuiteOutcome::NotBuilt(step) => anyhow::bail!("the {name} suite was not built: `{step}` failed"),
+            SuiteOutcome::Ran { tally, ended_well, .. } => {
                 ensure!(tally.passed + tally.failed > 0, "the {name} suite ran no test");
                 ensure!(*ended_well && tally.failed == 0, "the {name} suite failed; its output is above");
             }
@@ -225,11 +225,11 @@ fn report(suite: &TestSuite, record: &Path) -> Result<SuiteReport> {
     let (name, begun) = (suite.name, Instant::now());
     let ended = |end, build_time, run_time| Ok(SuiteReport { name, end, build_time, run_time });
     if let Some(missing) = (suite.missing)() {
-        return ended(SuiteEnd::Skipped(missing), Duration::ZERO, Duration::ZERO);
+        return ended(SuiteOutcome::Skipped(missing), Duration::ZERO, Duration::ZERO);
     }
     for command in &suite.build {
         if !command_of(command)?.status().is_ok_and(|status| status.success()) {
-            return ended(SuiteEnd::NotBuilt(command.join(" ")), begun.elapsed(), Duration::ZERO);
+            return ended(SuiteOutcome::NotBuilt(command.join(" ")), begun.elapsed(), Duration::ZERO);
         }
     }
     match &suite.run {
@@ -241,7 +241,7 @@ fn report(suite: &TestSuite, record: &Path) -> Result<SuiteReport> {
             let built = selection.build()?;
             let (build_time, begun) = (begun.elapsed(), Instant::now());
             let Some(built) = built else {
-                return ended(SuiteEnd::NotBuilt(selection.build_command()), build_time, Duration::ZERO);
+                return ended(SuiteOutcome::NotBuilt(selection.build_command()), build_time, Duration::ZERO);
             };
             let logs = record.with_file_name("test-output");
             let end = of_programs(programs::run(built, record, &logs)?);
@@ -274,19 +274,23 @@ fn test_command(command: &[String], record: &Path) -> Result<Command> {
     Ok(command)
 }
 
-fn of_programs(programs: Vec<ProgramEnd>) -> SuiteEnd {
+fn of_programs(programs: Vec<TestProgramOutcome>) -> SuiteOutcome {
     let mut tally = TestTally::default();
     programs.iter().for_each(|program| tally += program.tally);
     let ended_well = programs.iter().all(|program| program.ended_well);
     let told_skips = programs.iter().flat_map(|program| program.told_skips.clone()).collect();
-    SuiteEnd::Ran { tally, ended_well, told_skips, programs }
+    SuiteOutcome::Ran { tally, ended_well, told_skips, programs }
 }
 
 /// Runs the tests, forwards their output, and adds up the counts in it.
-fn run_command(words: &[String], count: fn(&str) -> Option<TestTally>, record: &Path) -> Result<SuiteEnd> {
+fn run_command(
+    words: &[String],
+    count: fn(&str) -> Option<TestTally>,
+    record: &Path,
+) -> Result<SuiteOutcome> {
     let mut child = match test_command(words, record)?.stdout(Stdio::piped()).spawn() {
         Ok(child) => child,
-        Err(error) => return Ok(SuiteEnd::NotBuilt(format!("{} ({error})", words.join(" ")))),
+        Err(error) => return Ok(SuiteOutcome::NotBuilt(format!("{} ({error})", words.join(" ")))),
     };
     let output = child.stdout.take().context("the output was not piped")?;
     let (mut tally, mut told_skips) = (TestTally::default(), Vec::new());
@@ -296,7 +300,7 @@ fn run_command(words: &[String], count: fn(&str) -> Option<TestTally>, record: &
         tally += count(&line).unwrap_or_default();
         told_skips.extend(skipped::pytest_skip(&line));
     }
-    Ok(SuiteEnd::Ran { tally, ended_well: child.wait()?.success(), told_skips, programs: Vec::new() })
+    Ok(SuiteOutcome::Ran { tally, ended_well: child.wait()?.success(), told_skips, programs: Vec::new() })
 }
 
 /// Prints each suite's line, the skipped tests by reason, and the totals as the last line. A suite that was not built
@@ -306,12 +310,12 @@ fn print_sum(reports: &[SuiteReport], skipped: &[SkippedTest]) -> TestTally {
     for SuiteReport { name, end, build_time, run_time } in reports {
         let seconds = format!("built in {} s, ran in {} s", build_time.as_secs(), run_time.as_secs());
         match end {
-            SuiteEnd::Skipped(reason) => println!("{name}: skipped, because {reason}"),
-            SuiteEnd::NotBuilt(step) => {
+            SuiteOutcome::Skipped(reason) => println!("{name}: skipped, because {reason}"),
+            SuiteOutcome::NotBuilt(step) => {
                 sum.failed += 1;
                 println!("{name}: failed, because it was not built: {step}");
             }
-            SuiteEnd::Ran { tally, programs, .. } => {
+            SuiteOutcome::Ran { tally, programs, .. } => {
                 let tally = tally.without_skipped(skipped.iter().filter(|test| test.suite == *name));
                 print_programs(name, programs);
                 println!("{name}: {tally}; {seconds}");
@@ -325,11 +329,11 @@ fn print_sum(reports: &[SuiteReport], skipped: &[SkippedTest]) -> TestTally {
 }
 
 /// Prints which programs failed, and which took longest.
-fn print_programs(suite: &str, programs: &[ProgramEnd]) {
+fn print_programs(suite: &str, programs: &[TestProgramOutcome]) {
     let mut by_time: Vec<_> = programs.iter().collect();
     by_time.sort_by_key(|program| std::cmp::Reverse(program.time));
     let failed: Vec<_> = programs.iter().filter(|program| !program.ended_well).collect();
-    for ProgramEnd { name, tally, .. } in failed {
+    for TestProgramOutcome { name, tally, .. } in failed {
         println!("{suite}: in {name}, {} FAILED", tally.failed);
     }
     let times = by_time.iter().take(SLOWEST).map(|end| format!("{} {} s", end.name, end.time.as_secs()));
@@ -353,14 +357,14 @@ mod tests {
         }
     }
 
-    fn end(suite: &TestSuite) -> SuiteEnd {
+    fn end(suite: &TestSuite) -> SuiteOutcome {
         report(suite, Path::new("/dev/null")).unwrap().end
     }
 
     #[test]
     fn a_suite_is_counted_and_its_end_is_told() {
         let counted = end(&suite("true", "echo 'test result: ok. 2 passed; 0 failed; 0 ignored'; exit 3"));
-        let SuiteEnd::Ran { tally, ended_well, .. } = counted else { panic!("{counted:?}") };
+        let SuiteOutcome::Ran { tally, ended_well, .. } = counted else { panic!("{counted:?}") };
         assert_eq!((tally.passed, tally.failed, ended_well), (2, 0, false));
     }
 
@@ -371,7 +375,7 @@ mod tests {
             TestSuite { run: TestRun::Command(words("/does/not/exist"), cargo_line), ..suite("true", "") },
         ] {
             let report = report(&broken, Path::new("/dev/null")).unwrap();
-            assert!(matches!(report.end, SuiteEnd::NotBuilt(_)), "{:?}", report.end);
+            assert!(matches!(report.end, SuiteOutcome::NotBuilt(_)), "{:?}", report.end);
             assert_eq!(print_sum(&[report], &[]).failed, 1);
         }
     }
@@ -418,7 +422,7 @@ mod tests {
     #[test]
     fn a_suite_whose_needs_are_missing_is_not_compiled() {
         let lacking = TestSuite { missing: || Some("there is no x".to_owned()), ..suite("exit 1", "exit 1") };
-        let SuiteEnd::Skipped(reason) = end(&lacking) else { panic!("the suite was not skipped") };
+        let SuiteOutcome::Skipped(reason) = end(&lacking) else { panic!("the suite was not skipped") };
         assert_eq!(reason, "there is no x");
     }
 }

@@ -59,7 +59,7 @@ pub(super) struct TestProgram {
 
 /// The outcome of one test program.
 #[derive(Debug)]
-pub(super) struct ProgramEnd {
+pub(super) struct TestProgramOutcome {
     pub(super) name: String,
     pub(super) tally: TestTally,
     pub(super) told_skips: Vec<SkippedTest>,
@@ -117,7 +117,7 @@ fn limited(command: &[String]) -> Vec<String> {
 
 /// Runs the programs, two or more at a time, then those that must run alone. `logs` is a directory for their output,
 /// which is printed when a program ends.
-pub(super) fn run(programs: Vec<TestProgram>, record: &Path, logs: &Path) -> Result<Vec<ProgramEnd>> {
+pub(super) fn run(programs: Vec<TestProgram>, record: &Path, logs: &Path) -> Result<Vec<TestProgramOutcome>> {
     fs::create_dir_all(logs).with_context(|| format!("{} cannot be made", logs.display()))?;
     let (alone, others): (Vec<_>, Vec<_>) =
         programs.into_iter().partition(|program| ALONE.contains(&program.name.as_str()));
@@ -133,10 +133,10 @@ fn run_at_once(
     workers: usize,
     record: &Path,
     logs: &Path,
-) -> Result<Vec<ProgramEnd>> {
+) -> Result<Vec<TestProgramOutcome>> {
     let waiting = Mutex::new(VecDeque::from(programs));
     let next = || waiting.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
-    let work = || -> Result<Vec<ProgramEnd>> {
+    let work = || -> Result<Vec<TestProgramOutcome>> {
         std::iter::from_fn(next)
             .map(|program| program.run(record, &logs.join(program.name.replace('/', "-"))))
             .collect()
@@ -153,7 +153,7 @@ fn run_at_once(
 
 impl TestProgram {
     /// Runs the program with its output in `log`, because a process that it leaves behind could keep a pipe open.
-    fn run(&self, record: &Path, log: &Path) -> Result<ProgramEnd> {
+    fn run(&self, record: &Path, log: &Path) -> Result<TestProgramOutcome> {
         let (begun, name) = (Instant::now(), &self.name);
         println!("     Running {name}");
         let output = File::create(log).with_context(|| format!("{} cannot be written", log.display()))?;
@@ -170,7 +170,7 @@ impl TestProgram {
             tally.failed = 1;
         }
         let told_skips = output.lines().filter_map(skipped::libtest_ignored).collect();
-        Ok(ProgramEnd { name: name.clone(), tally, told_skips, ended_well: status.success(), time })
+        Ok(TestProgramOutcome { name: name.clone(), tally, told_skips, ended_well: status.success(), time })
     }
 }
 
@@ -183,7 +183,7 @@ mod tests {
         TestProgram { name: name.to_owned(), command, directory: std::env::temp_dir() }
     }
 
-    fn run_here(programs: Vec<TestProgram>) -> Vec<ProgramEnd> {
+    fn run_here(programs: Vec<TestProgram>) -> Vec<TestProgramOutcome> {
         let logs = std::env::temp_dir().join(format!("test-programs-{}", std::process::id()));
         run(programs, Path::new("/dev/null"), &logs).unwrap()
     }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 
-use super::{SuiteEnd, SuiteReport};
+use super::{SuiteOutcome, SuiteReport};
 
 /// A test, or a whole suite, that did not run.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,18 +30,18 @@ pub(super) enum SkipAccounting {
 }
 
 /// The file that `fordway_needs::skip` appends to.
-pub(super) struct SkipRecord {
+pub(super) struct SkippedTestLog {
     record: PathBuf,
 }
 
-impl SkipRecord {
+impl SkippedTestLog {
     /// Starts an empty record, replacing the record of an earlier run.
     pub(super) fn recorded_in(record: &Path) -> Result<Self> {
         if let Some(dir) = record.parent() {
             fs::create_dir_all(dir)?;
         }
         fs::write(record, "").with_context(|| format!("{} cannot be written", record.display()))?;
-        Ok(SkipRecord { record: record.to_owned() })
+        Ok(SkippedTestLog { record: record.to_owned() })
     }
 
     /// Returns all skipped tests of all suites; each pair of test and reason occurs once.
@@ -57,12 +57,12 @@ impl SkipRecord {
 
 fn of_suite(report: &SuiteReport) -> Vec<SkippedTest> {
     match &report.end {
-        SuiteEnd::Skipped(reason) => {
+        SuiteOutcome::Skipped(reason) => {
             let (suite, name) = (report.name.to_owned(), report.name.to_owned());
             vec![SkippedTest { suite, name, reason: reason.clone(), counted: SkipAccounting::Nothing }]
         }
-        SuiteEnd::NotBuilt(_) => Vec::new(),
-        SuiteEnd::Ran { told_skips, .. } => told_skips.clone(),
+        SuiteOutcome::NotBuilt(_) => Vec::new(),
+        SuiteOutcome::Ran { told_skips, .. } => told_skips.clone(),
     }
 }
 

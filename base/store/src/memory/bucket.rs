@@ -9,7 +9,7 @@ use crate::version::versions_after;
 use crate::{
     Checksum, Conditions, DeleteResult, DocumentKind, Error, ErrorKind, GetOptions, Key, LockConfiguration,
     ObjectInfo, ObjectLock, ObjectPart, PartInfo, PutOptions, PutResult, RenameOptions, Result, UploadId,
-    VersionCollector, VersionId, VersionListing, VersionSummary, VersioningState, VersionsQuery, WalkStep,
+    VersionId, VersionListing, VersionPageBuilder, VersionSummary, VersioningState, VersionsQuery, WalkStep,
     no_object_lock,
 };
 
@@ -271,7 +271,7 @@ impl BucketState {
     }
 
     pub(super) fn list_versions(&self, query: &VersionsQuery) -> Result<VersionListing> {
-        let mut page = VersionCollector::new(query);
+        let mut page = VersionPageBuilder::new(query);
         let keys: BTreeSet<&String> = self.objects.keys().chain(self.older.keys()).collect();
         for key in keys {
             let versions = |after: Option<&VersionId>| Ok(versions_after(self.versions_of(key), after));

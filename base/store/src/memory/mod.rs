@@ -11,7 +11,7 @@ use bytes::Bytes;
 use crate::{
     Bucket, BucketDocuments, BucketInfo, ChecksumType, CompleteOptions, CompletedPart, ContentHasher,
     CopyOptions, DeleteOptions, DeleteResult, DocumentKind, ETag, ETagPolicy, Error, ErrorKind,
-    ExpectedContent, GetOptions, Key, ListCollector, ListQuery, LockConfiguration, MultipartUploads,
+    ExpectedContent, GetOptions, Key, ListPageBuilder, ListQuery, LockConfiguration, MultipartUploads,
     ObjectBatches, ObjectContent, ObjectInfo, ObjectListing, ObjectLock, ObjectLocks, ObjectPart,
     ObjectRenames, ObjectSummary, ObjectTags, ObjectVersions, Objects, OpenObject, PartInfo, PartListing,
     PartOptions, PartsQuery, PutOptions, PutResult, RenameOptions, Result, Retention, Store, Tags, UploadId,
@@ -70,7 +70,7 @@ impl MemoryStore {
         bucket: &Bucket,
         key: &Key,
         options: PutOptions,
-        publish: WriterPurpose,
+        publish: WriteDestination,
     ) -> Box<dyn Writer> {
         let policy = options.etag_policy.unwrap_or(self.policy);
         Box::new(MemoryWriter {
@@ -86,7 +86,7 @@ impl MemoryStore {
 }
 
 /// The destination of a writer's content.
-enum WriterPurpose {
+enum WriteDestination {
     Object,
     Part(UploadId, u16),
 }
@@ -98,7 +98,7 @@ struct MemoryWriter {
     hasher: ContentHasher,
     body: Vec<u8>,
     options: PutOptions,
-    publish: WriterPurpose,
+    publish: WriteDestination,
 }
 
 impl Writer for MemoryWriter {
@@ -117,7 +117,7 @@ impl Writer for MemoryWriter {
             let (size, checksum) = (found.size, found.checksum);
             let etag = found.etag.unwrap_or_else(|| ETag::opaque(number));
             match publish {
-                WriterPurpose::Object => {
+                WriteDestination::Object => {
                     let PutOptions { metadata, tags, conditions, lock, .. } = options;
                     let tag_count = tags.len();
                     let info = ObjectInfo {
@@ -131,7 +131,7 @@ impl Writer for MemoryWriter {
                     let new = StoredObject { info, body, tags, parts: Vec::new(), made_by: None };
                     state.publish(&key, new, version_id(number), &conditions)
                 }
-                WriterPurpose::Part(upload, number) => {
+                WriteDestination::Part(upload, number) => {
                     let part =
                         PartInfo { number, size, etag: etag.clone(), modified, checksum: checksum.clone() };
                     state.upload(&key, &upload)?.parts.insert(number, (part, body));
@@ -186,7 +186,7 @@ impl Objects for MemoryStore {
             check_tags(&options.tags)?;
             state.lock_of(options.lock)
         })?;
-        Ok(self.new_writer(bucket, key, options.clone(), WriterPurpose::Object))
+        Ok(self.new_writer(bucket, key, options.clone(), WriteDestination::Object))
     }
 
     fn get(&self, bucket: &Bucket, key: &Key, options: &GetOptions) -> Result<OpenObject> {
@@ -254,7 +254,7 @@ impl Objects for MemoryStore {
 
     fn list(&self, bucket: &Bucket, query: &ListQuery) -> Result<ObjectListing> {
         self.on("list", bucket, "", |state| {
-            let mut page = ListCollector::new(query);
+            let mut page = ListPageBuilder::new(query);
             for (key, StoredObject { info, .. }) in state.objects.range(query.prefix.clone()..) {
                 let summary = || ObjectSummary {
                     key: key.clone(),
@@ -416,7 +416,7 @@ impl MultipartUploads for MemoryStore {
         })?;
         let PartOptions { check_md5, size_hint, .. } = *options;
         let options = PutOptions { etag_policy, check_md5, checksum, size_hint, ..Default::default() };
-        Ok(self.new_writer(bucket, key, options, WriterPurpose::Part(upload.clone(), number)))
+        Ok(self.new_writer(bucket, key, options, WriteDestination::Part(upload.clone(), number)))
     }
 
     fn list_parts(

@@ -5,8 +5,8 @@ use proptest::prelude::*;
 use super::*;
 
 /// Reads a form that arrives in pieces of the given sizes, repeated. Returns its start and the content of the file.
-fn read(boundary: &str, body: &[u8], sizes: &[usize]) -> Result<(FormStart, Vec<u8>)> {
-    let (mut reader, mut file) = (FormReader::new(boundary), FileReader::new(boundary));
+fn read(boundary: &str, body: &[u8], sizes: &[usize]) -> Result<(UploadFormFields, Vec<u8>)> {
+    let (mut reader, mut file) = (FormReader::new(boundary), FormFileScanner::new(boundary));
     let (mut start, mut content) = (None, Vec::new());
     let (mut rest, mut sizes) = (body, sizes.iter().cycle());
     while !rest.is_empty() {

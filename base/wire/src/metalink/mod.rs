@@ -7,7 +7,7 @@
 
 mod read;
 
-pub use crate::file_hash::{FileHash, HashKind};
+pub use crate::file_hash::{FileHash, FileHashAlgorithm};
 
 use std::fmt::Write as _;
 
@@ -51,7 +51,7 @@ pub struct PieceHashes {
     /// The length of each piece in bytes, never 0.
     pub length_bytes: u64,
     /// The kind of digest.
-    pub kind: HashKind,
+    pub kind: FileHashAlgorithm,
     /// The digests in the order of the pieces; see [`FileHash::hex`].
     pub hex: Vec<String>,
 }
@@ -213,10 +213,9 @@ pub fn read_links<'a>(
         }
     }
     for entry in digests.into_iter().flat_map(|value| value.split(',')) {
-        let hash = entry
-            .trim()
-            .split_once('=')
-            .and_then(|(name, value)| FileHash::from_digest_header(HashKind::from_name(name)?, value));
+        let hash = entry.trim().split_once('=').and_then(|(name, value)| {
+            FileHash::from_digest_header(FileHashAlgorithm::from_name(name)?, value)
+        });
         hash.into_iter().for_each(|hash| found.push_hash(hash));
     }
     found
@@ -343,25 +342,28 @@ mod tests {
 
     use super::*;
 
-    fn some_hash(kind: HashKind) -> impl Strategy<Value = String> {
+    fn some_hash(kind: FileHashAlgorithm) -> impl Strategy<Value = String> {
         prop::collection::vec(any::<u8>(), 0..20).prop_map(move |bytes| FileHash::of(kind, &bytes).hex)
     }
 
     fn some_file() -> impl Strategy<Value = MetalinkFile> {
         let name = "[a-z \u{e4}&<>\"']{1,8}(/[a-z.]{1,3}x){0,2}";
-        let hash = prop::sample::select(HashKind::ALL.to_vec())
+        let hash = prop::sample::select(FileHashAlgorithm::ALL.to_vec())
             .prop_flat_map(|kind| some_hash(kind).prop_map(move |hex| FileHash { kind, hex }));
         let url = ("https?://[a-z.]{1,9}/[a-z&=?;%2]{0,9}", 1..=PRIORITY_LAST, prop::option::of("[a-z]{2}"))
             .prop_map(|(url, priority, location)| MetalinkUrl { url, priority, location });
-        let pieces = (1_u64..9, prop::collection::vec(some_hash(HashKind::Sha256), 1..5));
+        let pieces = (1_u64..9, prop::collection::vec(some_hash(FileHashAlgorithm::Sha256), 1..5));
         let rest = (hash, prop::collection::vec(url, 0..4), prop::option::of(pieces));
         (name, rest).prop_map(|(name, (hash, urls, pieces))| {
             let mut file = MetalinkFile { name, ..MetalinkFile::default() };
             file.push_hash(hash);
             urls.into_iter().for_each(|url| file.push_replica(url));
             file.size_bytes = Some(pieces.as_ref().map_or(7, |(length, hex)| length * hex.len() as u64));
-            file.pieces =
-                pieces.map(|(length_bytes, hex)| PieceHashes { length_bytes, kind: HashKind::Sha256, hex });
+            file.pieces = pieces.map(|(length_bytes, hex)| PieceHashes {
+                length_bytes,
+                kind: FileHashAlgorithm::Sha256,
+                hex,
+            });
             file
         })
     }
@@ -426,7 +428,8 @@ mod tests {
             [("http://www2.example.org/f", 2, Some("de")), ("ftp://f/g", last, None), ("r/f", 1, None)]
         );
         assert_eq!(found.described_by, ["https://example.org/f.meta4"]);
-        let expected = [HashKind::Sha256, HashKind::Adler32].map(|kind| FileHash::of(kind, b"abc"));
+        let expected =
+            [FileHashAlgorithm::Sha256, FileHashAlgorithm::Adler32].map(|kind| FileHash::of(kind, b"abc"));
         assert_eq!(found.hashes, expected);
     }
 

@@ -6,7 +6,9 @@ use fordway_store::Result;
 use quick_xml::events::{BytesStart, Event};
 use quick_xml::{Reader, XmlVersion};
 
-use super::{FileHash, HashKind, Metalink, MetalinkFile, MetalinkUrl, PRIORITY_LAST, PieceHashes, refused};
+use super::{
+    FileHash, FileHashAlgorithm, Metalink, MetalinkFile, MetalinkUrl, PRIORITY_LAST, PieceHashes, refused,
+};
 use crate::range::digits;
 
 /// The maximum depth of elements; neither version nests elements that deeply.
@@ -113,7 +115,7 @@ fn end(path: &mut Vec<OpenElement>, reading: &mut MetalinkReader) -> Result<()> 
     match (parent, element.name.as_str()) {
         ("file", "size") => reading.file.size_bytes = Some(number("size", text)?),
         ("file" | "verification", "hash") => {
-            let kind = element.attributes.get("type").and_then(|name| HashKind::from_name(name));
+            let kind = element.attributes.get("type").and_then(|name| FileHashAlgorithm::from_name(name));
             if let Some(hash) = kind.map(|kind| hash(kind, text)).transpose()? {
                 reading.file.push_hash(hash);
             }
@@ -142,7 +144,8 @@ fn end(path: &mut Vec<OpenElement>, reading: &mut MetalinkReader) -> Result<()> 
 
 fn end_pieces(element: &OpenElement, reading: &mut MetalinkReader) -> Result<()> {
     let mut values = std::mem::take(&mut reading.pieces);
-    let Some(kind) = element.attributes.get("type").and_then(|name| HashKind::from_name(name)) else {
+    let Some(kind) = element.attributes.get("type").and_then(|name| FileHashAlgorithm::from_name(name))
+    else {
         return Ok(());
     };
     // Version 3 numbers the pieces; version 4 lists them in order.
@@ -173,7 +176,7 @@ fn replica(element: &OpenElement, url: &str) -> Result<MetalinkUrl> {
     Ok(MetalinkUrl { url: url.to_owned(), priority, location })
 }
 
-fn hash(kind: HashKind, text: &str) -> Result<FileHash> {
+fn hash(kind: FileHashAlgorithm, text: &str) -> Result<FileHash> {
     FileHash::from_hex(kind, text).ok_or_else(|| refused(format!("{text:?} is not a {}", kind.name())))
 }
 
@@ -222,9 +225,9 @@ mod tests {
     fn version_4() {
         let file = document(VERSION_4).unwrap().file(None).unwrap();
         assert_eq!((file.name.as_str(), file.size_bytes), ("run/events.root", Some(7)));
-        assert_eq!(file.hashes, [FileHash::of(HashKind::Sha256, b"abc")]);
+        assert_eq!(file.hashes, [FileHash::of(FileHashAlgorithm::Sha256, b"abc")]);
         let pieces = file.pieces.unwrap();
-        assert_eq!((pieces.length_bytes, pieces.kind, pieces.hex.len()), (4, HashKind::Sha1, 2));
+        assert_eq!((pieces.length_bytes, pieces.kind, pieces.hex.len()), (4, FileHashAlgorithm::Sha1, 2));
         assert!(pieces.hex[0].starts_with("a999"));
         let places: Vec<_> =
             file.replicas.iter().map(|r| (r.url.as_str(), r.priority, r.location.as_deref())).collect();

@@ -37,22 +37,22 @@ pub trait WriteField {
 /// A type that can be read from a message.
 pub trait ReadField: Sized {
     /// Reads a value. Errors: `InvalidArgument` if the bytes are not a valid value.
-    fn take(input: &mut MessageInput<'_>) -> Result<Self>;
+    fn take(input: &mut MessageCursor<'_>) -> Result<Self>;
 }
 
 /// The unread rest of a message.
 #[derive(Debug)]
-pub struct MessageInput<'a>(&'a [u8]);
+pub struct MessageCursor<'a>(&'a [u8]);
 
-impl<'a> MessageInput<'a> {
+impl<'a> MessageCursor<'a> {
     /// Creates the input for all of a message.
     pub fn new(bytes: &'a [u8]) -> Self {
-        MessageInput(bytes)
+        MessageCursor(bytes)
     }
 
     /// Reads a message that consists of one value. Errors: `InvalidArgument`, also if bytes are left over.
     pub fn all<T: ReadField>(bytes: &'a [u8]) -> Result<T> {
-        let mut input = MessageInput(bytes);
+        let mut input = MessageCursor(bytes);
         let value = T::take(&mut input)?;
         input.end()?;
         Ok(value)
@@ -100,7 +100,7 @@ macro_rules! numbers {
         }
 
         impl ReadField for $number {
-            fn take(input: &mut MessageInput<'_>) -> Result<Self> {
+            fn take(input: &mut MessageCursor<'_>) -> Result<Self> {
                 Ok(<$number>::from_le_bytes(input.array()?))
             }
         })*
@@ -116,7 +116,7 @@ impl WriteField for usize {
 }
 
 impl ReadField for usize {
-    fn take(input: &mut MessageInput<'_>) -> Result<Self> {
+    fn take(input: &mut MessageCursor<'_>) -> Result<Self> {
         usize::try_from(u64::take(input)?).map_err(|_| malformed("a number is too large"))
     }
 }
@@ -128,7 +128,7 @@ impl WriteField for bool {
 }
 
 impl ReadField for bool {
-    fn take(input: &mut MessageInput<'_>) -> Result<Self> {
+    fn take(input: &mut MessageCursor<'_>) -> Result<Self> {
         match u8::take(input)? {
             0 => Ok(false),
             1 => Ok(true),
@@ -144,7 +144,7 @@ impl<const N: usize> WriteField for [u8; N] {
 }
 
 impl<const N: usize> ReadField for [u8; N] {
-    fn take(input: &mut MessageInput<'_>) -> Result<Self> {
+    fn take(input: &mut MessageCursor<'_>) -> Result<Self> {
         input.array()
     }
 }
@@ -163,7 +163,7 @@ impl WriteField for String {
 }
 
 impl ReadField for String {
-    fn take(input: &mut MessageInput<'_>) -> Result<Self> {
+    fn take(input: &mut MessageCursor<'_>) -> Result<Self> {
         input.text().map(str::to_owned)
     }
 }
@@ -173,7 +173,7 @@ impl WriteField for () {
 }
 
 impl ReadField for () {
-    fn take(_: &mut MessageInput<'_>) -> Result<Self> {
+    fn take(_: &mut MessageCursor<'_>) -> Result<Self> {
         Ok(())
     }
 }
@@ -186,7 +186,7 @@ impl<A: WriteField, B: WriteField> WriteField for (A, B) {
 }
 
 impl<A: ReadField, B: ReadField> ReadField for (A, B) {
-    fn take(input: &mut MessageInput<'_>) -> Result<Self> {
+    fn take(input: &mut MessageCursor<'_>) -> Result<Self> {
         Ok((A::take(input)?, B::take(input)?))
     }
 }
@@ -201,7 +201,7 @@ impl<T: WriteField> WriteField for Option<T> {
 }
 
 impl<T: ReadField> ReadField for Option<T> {
-    fn take(input: &mut MessageInput<'_>) -> Result<Self> {
+    fn take(input: &mut MessageCursor<'_>) -> Result<Self> {
         bool::take(input)?.then(|| T::take(input)).transpose()
     }
 }
@@ -217,7 +217,7 @@ impl<T: WriteField> WriteField for Result<T> {
 }
 
 impl<T: ReadField> ReadField for Result<T> {
-    fn take(input: &mut MessageInput<'_>) -> Result<Self> {
+    fn take(input: &mut MessageCursor<'_>) -> Result<Self> {
         Ok(match bool::take(input)? {
             false => Ok(T::take(input)?),
             true => Err(Error::take(input)?),
@@ -239,7 +239,7 @@ impl<T: WriteField> WriteField for Vec<T> {
 }
 
 impl<T: ReadField> ReadField for Vec<T> {
-    fn take(input: &mut MessageInput<'_>) -> Result<Self> {
+    fn take(input: &mut MessageCursor<'_>) -> Result<Self> {
         let count = u32::take(input)? as usize;
         // A stated number must not by itself cause memory to be allocated.
         let mut list = Vec::with_capacity(count.min(ROOM_MAX));
@@ -266,7 +266,7 @@ impl WriteField for BTreeMap<String, String> {
 }
 
 impl ReadField for BTreeMap<String, String> {
-    fn take(input: &mut MessageInput<'_>) -> Result<Self> {
+    fn take(input: &mut MessageCursor<'_>) -> Result<Self> {
         let count = u32::take(input)?;
         (0..count).map(|_| <(String, String)>::take(input)).collect()
     }
@@ -282,7 +282,7 @@ impl<T: ToOwned + ?Sized> ReadField for Cow<'_, T>
 where
     T::Owned: ReadField,
 {
-    fn take(input: &mut MessageInput<'_>) -> Result<Self> {
+    fn take(input: &mut MessageCursor<'_>) -> Result<Self> {
         T::Owned::take(input).map(Cow::Owned)
     }
 }
@@ -303,7 +303,7 @@ impl WriteField for SystemTime {
 }
 
 impl ReadField for SystemTime {
-    fn take(input: &mut MessageInput<'_>) -> Result<Self> {
+    fn take(input: &mut MessageCursor<'_>) -> Result<Self> {
         let (seconds, nanoseconds) = (i64::take(input)?, u32::take(input)?);
         let whole = Duration::from_secs(seconds.unsigned_abs());
         let start = if seconds < 0 { UNIX_EPOCH.checked_sub(whole) } else { UNIX_EPOCH.checked_add(whole) };
@@ -325,7 +325,7 @@ macro_rules! structs {
         }
 
         impl ReadField for $name {
-            fn take(input: &mut MessageInput<'_>) -> Result<Self> {
+            fn take(input: &mut MessageCursor<'_>) -> Result<Self> {
                 $(let $field = ReadField::take(input)?;)*
                 Ok($name { $($field),* })
             }
@@ -382,7 +382,7 @@ impl WriteField for BoxedMetadata {
 }
 
 impl ReadField for BoxedMetadata {
-    fn take(input: &mut MessageInput<'_>) -> Result<Self> {
+    fn take(input: &mut MessageCursor<'_>) -> Result<Self> {
         let said: Option<Metadata> = ReadField::take(input)?;
         Ok(said.map(BoxedMetadata::from).unwrap_or_default())
     }
@@ -403,7 +403,7 @@ macro_rules! choices {
         }
 
         impl ReadField for $name {
-            fn take(input: &mut MessageInput<'_>) -> Result<Self> {
+            fn take(input: &mut MessageCursor<'_>) -> Result<Self> {
                 match u8::take(input)? {
                     $($number => Ok($name::$choice $(($({
                         let $value = ReadField::take(input)?;
@@ -438,7 +438,7 @@ macro_rules! names {
         }
 
         impl ReadField for $name {
-            fn take(input: &mut MessageInput<'_>) -> Result<Self> {
+            fn take(input: &mut MessageCursor<'_>) -> Result<Self> {
                 let read: fn(&str) -> Result<$name> = $read;
                 read(input.text()?)
             }
@@ -472,7 +472,7 @@ impl WriteField for Error {
 }
 
 impl ReadField for Error {
-    fn take(input: &mut MessageInput<'_>) -> Result<Self> {
+    fn take(input: &mut MessageCursor<'_>) -> Result<Self> {
         let (name, detail, is_at_marker) = (input.text()?, String::take(input)?, bool::take(input)?);
         let error = match ErrorKind::ALL.iter().find(|kind| kind.name() == name) {
             Some(kind) => Error::new(*kind, detail),

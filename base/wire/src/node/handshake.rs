@@ -4,7 +4,7 @@ use fordway_store::{Error, ErrorKind, Result};
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use sha2::Sha256;
 
-use super::fields::{MessageInput, ReadField, WriteField};
+use super::fields::{MessageCursor, ReadField, WriteField};
 
 /// The first bytes that both sides send. No HTTP request begins with them.
 pub const MAGIC: [u8; 4] = [0xf0, b'w', b'a', b'y'];
@@ -68,14 +68,14 @@ impl GatewayWelcome {
     /// Parses a received welcome. Errors: `InvalidArgument` if it is not valid.
     pub fn from_bytes(bytes: &[u8; WELCOME_BYTES]) -> Result<Self> {
         let (version, flags) = after_magic(bytes)?;
-        let nonce = ReadField::take(&mut MessageInput::new(&bytes[8..]))?;
+        let nonce = ReadField::take(&mut MessageCursor::new(&bytes[8..]))?;
         Ok(GatewayWelcome { version, wants_proof: flags & 1 != 0, is_refusal: flags & 2 != 0, nonce })
     }
 }
 
 /// Checks the magic bytes; returns the version and the flags after them. Errors: `InvalidArgument`.
 fn after_magic(bytes: &[u8]) -> Result<(u16, u8)> {
-    let mut input = MessageInput::new(bytes);
+    let mut input = MessageCursor::new(bytes);
     if input.bytes(4)? != MAGIC {
         let why = "the other side does not use the protocol of the node lane";
         return Err(Error::new(ErrorKind::InvalidArgument, why));

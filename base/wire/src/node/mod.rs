@@ -22,13 +22,13 @@ mod fields;
 mod handshake;
 mod request;
 
-pub use fields::{MessageInput, ReadField, WriteField};
+pub use fields::{MessageCursor, ReadField, WriteField};
 pub use handshake::{
     ClientHello, GatewayWelcome, HELLO_BYTES, HandshakeProof, MAGIC, NONCE_BYTES, ProofSide, VERSION,
     WELCOME_BYTES,
 };
 pub use request::{
-    CommitResponse, ContentDelivery, GetResponse, NodeResponse, ReadResponse, Request, StartResponse,
+    CommitResponse, ContentDelivery, GetResponse, NodeResponse, ReadResponse, Request, StartWriteResponse,
     longest_bytes, take_reply,
 };
 

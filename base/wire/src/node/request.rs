@@ -10,7 +10,7 @@ use fordway_store::{
     VersionId, VersioningState, VersionsQuery,
 };
 
-use super::fields::{MessageInput, ReadField, WriteField, malformed};
+use super::fields::{MessageCursor, ReadField, WriteField, malformed};
 use super::handshake::NONCE_BYTES;
 use super::{FRAME_BYTES_MAX, HEADER_BYTES, ReceivedFrame, ResponseFlags, begin_frame, end_frame};
 
@@ -40,7 +40,7 @@ macro_rules! requests {
             /// Parses the request of a frame. Errors: `InvalidArgument` for an invalid request, `NoSuchUpload` and
             /// `NoSuchVersion` for identifiers that no store creates.
             pub fn take(code: u8, fields: &[u8]) -> Result<Request<'static>> {
-                let mut input = MessageInput::new(fields);
+                let mut input = MessageCursor::new(fields);
                 let request = match code {
                     $($code => Request::$name { $($field: ReadField::take(&mut input)?),* },)*
                     _ => return Err(malformed(&format!("there is no operation {code}"))),
@@ -74,7 +74,7 @@ requests! {
     /// `put_many`: the body contains the objects one after the other, with the given lengths. Reply: list of results of
     /// `PutResult`.
     10 PutMany { bucket: Cow<'a, Bucket>, options: Cow<'a, PutOptions>, objects: Cow<'a, [(Key, u32)]> }
-    /// Starts an object. Reply: [`super::StartResponse`], perhaps with a descriptor.
+    /// Starts an object. Reply: [`super::StartWriteResponse`], perhaps with a descriptor.
     11 Start { bucket: Cow<'a, Bucket>, key: Cow<'a, Key>, options: Cow<'a, PutOptions> }
     /// Starts a part. Reply: as for `Start`.
     12 StartPart { bucket: Cow<'a, Bucket>, key: Cow<'a, Key>, upload: Cow<'a, UploadId>, number: u16, options: Cow<'a, PartOptions> }
@@ -216,7 +216,7 @@ pub struct ReadResponse {
 
 /// The response to `Start` and `StartPart`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct StartResponse {
+pub struct StartWriteResponse {
     /// Whether a descriptor came with the response, for writing the content from its first byte.
     pub has_file: bool,
 }
@@ -241,7 +241,7 @@ impl WriteField for ContentDelivery {
 }
 
 impl ReadField for ContentDelivery {
-    fn take(input: &mut MessageInput<'_>) -> Result<Self> {
+    fn take(input: &mut MessageCursor<'_>) -> Result<Self> {
         match u8::take(input)? {
             0 => Ok(ContentDelivery::Inline),
             1 => Ok(ContentDelivery::Stream(u64::take(input)?)),
@@ -260,7 +260,7 @@ impl WriteField for GetResponse {
 }
 
 impl ReadField for GetResponse {
-    fn take(input: &mut MessageInput<'_>) -> Result<Self> {
+    fn take(input: &mut MessageCursor<'_>) -> Result<Self> {
         let (info, (start, end)) = ReadField::take(input)?;
         Ok(GetResponse { info, range: start..end, sent: ContentDelivery::take(input)? })
     }
@@ -273,21 +273,21 @@ impl WriteField for ReadResponse {
 }
 
 impl ReadField for ReadResponse {
-    fn take(input: &mut MessageInput<'_>) -> Result<Self> {
+    fn take(input: &mut MessageCursor<'_>) -> Result<Self> {
         let (size, sent) = ReadField::take(input)?;
         Ok(ReadResponse { size, sent })
     }
 }
 
-impl WriteField for StartResponse {
+impl WriteField for StartWriteResponse {
     fn put(&self, out: &mut Vec<u8>) {
         self.has_file.put(out);
     }
 }
 
-impl ReadField for StartResponse {
-    fn take(input: &mut MessageInput<'_>) -> Result<Self> {
-        Ok(StartResponse { has_file: bool::take(input)? })
+impl ReadField for StartWriteResponse {
+    fn take(input: &mut MessageCursor<'_>) -> Result<Self> {
+        Ok(StartWriteResponse { has_file: bool::take(input)? })
     }
 }
 
@@ -299,7 +299,7 @@ impl WriteField for CommitResponse {
 }
 
 impl ReadField for CommitResponse {
-    fn take(input: &mut MessageInput<'_>) -> Result<Self> {
+    fn take(input: &mut MessageCursor<'_>) -> Result<Self> {
         Ok(CommitResponse { made: ReadField::take(input)?, has_spare: ReadField::take(input)? })
     }
 }
@@ -309,8 +309,8 @@ impl ReadField for CommitResponse {
 pub fn take_reply<T: ReadField>(frame: &ReceivedFrame<'_>) -> Result<T> {
     let bad = |error: Error| Error::new(ErrorKind::BadResponse, error.detail());
     match frame.header.code {
-        DONE => MessageInput::all(frame.fields).map_err(bad),
-        FAILED => Err(MessageInput::all::<Error>(frame.fields).unwrap_or_else(bad)),
+        DONE => MessageCursor::all(frame.fields).map_err(bad),
+        FAILED => Err(MessageCursor::all::<Error>(frame.fields).unwrap_or_else(bad)),
         _ => Err(bad(malformed("there is no such response"))),
     }
 }

@@ -70,7 +70,7 @@ fn positive_number(path: &str, text: &str) -> Result<u16> {
 
 /// The document of a request that creates a bucket.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct NewBucket {
+pub struct CreateBucketDocument {
     /// The region, if the request names one.
     pub region: Option<String>,
     /// The tags, in their order.
@@ -78,8 +78,8 @@ pub struct NewBucket {
 }
 
 /// Reads the body of a request that creates a bucket. Errors: `BadResponse`.
-pub fn new_bucket(document: &[u8]) -> Result<NewBucket> {
-    let mut asked = NewBucket::default();
+pub fn new_bucket(document: &[u8]) -> Result<CreateBucketDocument> {
+    let mut asked = CreateBucketDocument::default();
     let (mut key, mut value) = (None, None);
     for_each_element(document, "CreateBucketConfiguration", |path, text| {
         match path {
@@ -195,17 +195,17 @@ fn push_escaped(to: &mut String, text: &str) {
 }
 
 /// A document that is being written.
-pub struct ResponseDocument {
+pub struct ResponseDocumentBuilder {
     text: String,
     /// Elements that are not closed yet, the root first.
     open: Vec<&'static str>,
 }
 
-impl ResponseDocument {
+impl ResponseDocumentBuilder {
     /// Begins a document with this root element.
     pub fn new(root: &'static str) -> Self {
         let text = format!("<?xml version=\"1.0\" encoding=\"UTF-8\"?>{}", opened(root, 512));
-        ResponseDocument { text, open: vec![root] }
+        ResponseDocumentBuilder { text, open: vec![root] }
     }
 
     /// Adds an element that holds text.
@@ -306,7 +306,7 @@ mod tests {
     #[test]
     fn what_is_written_is_read() {
         let sum = Checksum::of(ChecksumAlgorithm::XxHash128, b"123456789");
-        let mut document = ResponseDocument::new("CopyObjectResult");
+        let mut document = ResponseDocumentBuilder::new("CopyObjectResult");
         document.element("ETag", "\"a<b\"").checksum_with_type(Some(&sum));
         let text = document.finish();
         assert!(text.contains("<ChecksumType>FULL_OBJECT</ChecksumType>"), "{text}");
@@ -318,7 +318,7 @@ mod tests {
 
     #[test]
     fn what_is_open_is_closed() {
-        let mut document = ResponseDocument::new("ListPartsResult");
+        let mut document = ResponseDocumentBuilder::new("ListPartsResult");
         document.open("Part").element("PartNumber", "3").element("Size", "1").element("ETag", "t");
         assert_eq!(list_parts(document.finish().as_bytes()).unwrap().parts[0].number, 3);
     }

@@ -4,12 +4,12 @@ use fordway_store::{
     DefaultRetention, LockConfiguration, Result, Retention, RetentionMode, RetentionPeriod, ms_since_1970,
 };
 
-use super::{ResponseDocument, bad, for_each_element, number};
+use super::{ResponseDocumentBuilder, bad, for_each_element, number};
 use crate::date::{format_iso8601, parse_iso8601};
 
 /// A bucket's configuration as stated in a document. The caller must check its values.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct LockDocument {
+pub struct ObjectLockDocument {
     /// `Enabled`, or another string.
     pub state: Option<String>,
     /// Whether there is a rule.
@@ -22,10 +22,10 @@ pub struct LockDocument {
     pub years: Option<i64>,
 }
 
-impl LockDocument {
+impl ObjectLockDocument {
     /// Reads a document. Errors: `BadResponse`.
     pub fn read(document: &[u8]) -> Result<Self> {
-        let mut found = LockDocument::default();
+        let mut found = ObjectLockDocument::default();
         for_each_element(document, "ObjectLockConfiguration", |path, text| {
             match path {
                 "ObjectLockEnabled" => found.state = Some(text.trim().to_owned()),
@@ -58,7 +58,7 @@ impl LockDocument {
 
 /// Returns the document of a bucket's configuration.
 pub fn lock_configuration(configuration: &LockConfiguration) -> String {
-    let mut document = ResponseDocument::new("ObjectLockConfiguration");
+    let mut document = ResponseDocumentBuilder::new("ObjectLockConfiguration");
     document.element("ObjectLockEnabled", "Enabled");
     if let Some(DefaultRetention { mode, period }) = configuration.default {
         document.open("Rule").open("DefaultRetention").element("Mode", mode.name());
@@ -102,7 +102,7 @@ pub fn stated_retention(mode: &str, until: &str) -> Result<Retention> {
 
 /// Returns the document of a retention.
 pub fn retention_document(retention: Option<Retention>) -> String {
-    let mut document = ResponseDocument::new("Retention");
+    let mut document = ResponseDocumentBuilder::new("Retention");
     if let Some(retention) = retention {
         document.element("Mode", retention.mode.name());
         document.element("RetainUntilDate", &format_iso8601(retention.until()));
@@ -139,7 +139,7 @@ pub fn legal_hold_name(is_on: bool) -> &'static str {
 
 /// Returns the document of a legal hold.
 pub fn legal_hold_document(is_on: bool) -> String {
-    let mut document = ResponseDocument::new("LegalHold");
+    let mut document = ResponseDocumentBuilder::new("LegalHold");
     document.element("Status", legal_hold_name(is_on));
     document.finish()
 }
@@ -157,7 +157,7 @@ mod tests {
         ] {
             let default = default.map(|(mode, period)| DefaultRetention { mode, period });
             let configuration = LockConfiguration { default };
-            let read = LockDocument::read(lock_configuration(&configuration).as_bytes()).unwrap();
+            let read = ObjectLockDocument::read(lock_configuration(&configuration).as_bytes()).unwrap();
             assert_eq!(read.state.as_deref(), Some("Enabled"));
             assert_eq!(read.configuration(), Some(configuration));
         }
@@ -173,7 +173,11 @@ mod tests {
                 "<ObjectLockConfiguration><ObjectLockEnabled>Enabled</ObjectLockEnabled><Rule>\
                  <DefaultRetention>{rule}</DefaultRetention></Rule></ObjectLockConfiguration>"
             );
-            assert_eq!(LockDocument::read(document.as_bytes()).unwrap().configuration(), None, "{rule}");
+            assert_eq!(
+                ObjectLockDocument::read(document.as_bytes()).unwrap().configuration(),
+                None,
+                "{rule}"
+            );
         }
     }
 

@@ -11,21 +11,22 @@ mod lock;
 mod objects;
 
 pub use bodies::{
-    NewBucket, ResponseDocument, complete_multipart_upload, completed_parts, create_bucket_configuration,
-    delete, escaped, new_bucket, tagging, unknown_element, versioning_configuration,
+    CreateBucketDocument, ResponseDocumentBuilder, complete_multipart_upload, completed_parts,
+    create_bucket_configuration, delete, escaped, new_bucket, tagging, unknown_element,
+    versioning_configuration,
 };
 pub use list::{
     ListBucketPage, ListedBucket, VersionsResponseContext, bucket_versioning, list_all_my_buckets,
     list_bucket, list_versions, list_versions_result,
 };
 pub use lock::{
-    LockDocument, legal_hold, legal_hold_document, legal_hold_name, legal_hold_status, lock_configuration,
-    retention, retention_document, stated_retention,
+    ObjectLockDocument, legal_hold, legal_hold_document, legal_hold_name, legal_hold_status,
+    lock_configuration, retention, retention_document, stated_retention,
 };
 pub use objects::{
-    AclDocument, AttributesPage, CompletedUpload, CopyResult, DeleteFailure, DeleteOutcome, GrantElement,
-    UploadsPage, access_control_policy, complete_multipart_upload_result, copied, delete_result,
-    initiate_multipart_upload, list_parts, list_uploads, object_attributes, object_tags,
+    AclDocument, CopyResult, DeleteFailure, DeleteOutcome, GrantElement, ObjectPartsPage,
+    UploadCompletionResult, UploadsPage, access_control_policy, complete_multipart_upload_result, copied,
+    delete_result, initiate_multipart_upload, list_parts, list_uploads, object_attributes, object_tags,
 };
 
 use std::str::FromStr;
@@ -230,7 +231,7 @@ mod tests {
             (list_versions(document), object_tags(document), object_attributes(document)),
             bucket_versioning(document),
             (completed_parts(document), access_control_policy(document)),
-            (LockDocument::read(document), retention(document), legal_hold(document)),
+            (ObjectLockDocument::read(document), retention(document), legal_hold(document)),
         );
     }
 

@@ -99,7 +99,7 @@ pub fn object_tags(document: &[u8]) -> Result<Tags> {
 
 /// One page of the parts that an object was assembled from.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct AttributesPage {
+pub struct ObjectPartsPage {
     /// The parts, with the numbers that the server gives them.
     pub parts: Vec<ObjectPart>,
     /// The number of parts of the object; S3 itself lists only parts that were sent with checksums.
@@ -109,9 +109,9 @@ pub struct AttributesPage {
 }
 
 /// Reads a `GetObjectAttributesResponse` for its parts. Errors: `BadResponse`.
-pub fn object_attributes(document: &[u8]) -> Result<AttributesPage> {
+pub fn object_attributes(document: &[u8]) -> Result<ObjectPartsPage> {
     let blank = || ObjectPart { number: 0, size: 0, checksum: None };
-    let (mut page, mut part) = (AttributesPage::default(), blank());
+    let (mut page, mut part) = (ObjectPartsPage::default(), blank());
     let (mut is_truncated, mut next) = (false, None);
     for_each_element(document, "GetObjectAttributes", |path, text| {
         match path {
@@ -135,7 +135,7 @@ pub fn object_attributes(document: &[u8]) -> Result<AttributesPage> {
 /// The result of the completion of an upload. S3 sends the status before it has assembled the parts, so a failure may
 /// arrive under status 200.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum CompletedUpload {
+pub enum UploadCompletionResult {
     /// The object exists, with this ETag, and with this checksum if the parts had one.
     Published(ETag, Option<Checksum>),
     /// The completion failed.
@@ -156,10 +156,10 @@ pub fn initiate_multipart_upload(document: &[u8]) -> Result<UploadId> {
 }
 
 /// Reads the response to a CompleteMultipartUpload request. Errors: `BadResponse`.
-pub fn complete_multipart_upload_result(document: &[u8]) -> Result<CompletedUpload> {
+pub fn complete_multipart_upload_result(document: &[u8]) -> Result<UploadCompletionResult> {
     const TAG: &str = "ETag";
     if let Some(error) = error_document(document)? {
-        return Ok(CompletedUpload::Failed(error));
+        return Ok(UploadCompletionResult::Failed(error));
     }
     let (mut tag, mut sum) = (None, None);
     for_each_element(document, "CompleteMultipartUpload", |path, text| {
@@ -169,7 +169,7 @@ pub fn complete_multipart_upload_result(document: &[u8]) -> Result<CompletedUplo
         }
         Ok(())
     })?;
-    Ok(CompletedUpload::Published(required(tag, TAG)?, sum))
+    Ok(UploadCompletionResult::Published(required(tag, TAG)?, sum))
 }
 
 /// Reads a `ListPartsResult`. Errors: `BadResponse`.
@@ -355,7 +355,7 @@ mod tests {
         assert_eq!(initiate_multipart_upload(started).unwrap().as_str(), "VX.pY/x");
         let done =
             b"<CompleteMultipartUploadResult><ETag>&#34;x-2&#34;</ETag></CompleteMultipartUploadResult>";
-        let published = CompletedUpload::Published(ETag::new("x-2"), None);
+        let published = UploadCompletionResult::Published(ETag::new("x-2"), None);
         assert_eq!(complete_multipart_upload_result(done).unwrap(), published);
         let nothing = initiate_multipart_upload(b"<InitiateMultipartUploadResult/>");
         assert_eq!(nothing.unwrap_err().kind(), ErrorKind::BadResponse);
@@ -365,8 +365,8 @@ mod tests {
     fn a_completion_may_fail_under_status_200() {
         let document = b"<?xml version=\"1.0\"?>  \n <Error><Code>InternalError</Code></Error>";
         match complete_multipart_upload_result(document).unwrap() {
-            CompletedUpload::Failed(error) => assert_eq!(error.code, "InternalError"),
-            CompletedUpload::Published(..) => panic!("an error was taken for success"),
+            UploadCompletionResult::Failed(error) => assert_eq!(error.code, "InternalError"),
+            UploadCompletionResult::Published(..) => panic!("an error was taken for success"),
         }
     }
 

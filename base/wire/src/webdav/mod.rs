@@ -1,9 +1,9 @@
 //! WebDAV (RFC 4918) and WLCG's third-party copies: the client's requests and the server's responses.
 //!
 //! [`multistatus`] parses the document in a WebDAV response; [`CollectionAddress`] interprets the addresses in it
-//! (section 8.3), and rejects those outside the collection. [`CopyReport`] parses a server's report on a copy in
-//! progress: performance markers, and, at the end, a line with the outcome (WLCG's HTTP-TPC, after the markers of
-//! GridFTP).
+//! (section 8.3), and rejects those outside the collection. [`PerformanceMarkerParser`] parses a server's report on a
+//! copy in progress: performance markers, and, at the end, a line with the outcome (WLCG's HTTP-TPC, after the markers
+//! of GridFTP).
 //!
 //! ```text
 //! Perf Marker
@@ -143,7 +143,7 @@ const REASON_CHARS_MAX: usize = 400;
 
 /// The outcome of a copy.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum CopyOutcome {
+pub enum ThirdPartyCopyOutcome {
     /// The server reports success.
     Success,
     /// The server reports a failure; the value is its reason, as one line of printable text.
@@ -152,7 +152,7 @@ pub enum CopyOutcome {
 
 /// Parses a report as it arrives, in pieces. The parser holds one line, and a number for each stripe.
 #[derive(Clone, Debug, Default)]
-pub struct CopyReport {
+pub struct PerformanceMarkerParser {
     line: Vec<u8>,
     /// The stripe in the marker that is being parsed.
     stripe: u64,
@@ -160,10 +160,10 @@ pub struct CopyReport {
     bytes: Option<u64>,
     /// The number of bytes copied in each stripe.
     stripes: BTreeMap<u64, u64>,
-    outcome: Option<CopyOutcome>,
+    outcome: Option<ThirdPartyCopyOutcome>,
 }
 
-impl CopyReport {
+impl PerformanceMarkerParser {
     /// Parses the next piece; returns whether a marker ended in it. Errors: `BadResponse` if a line is too long or
     /// there are too many stripes.
     pub fn push(&mut self, piece: &[u8]) -> Result<bool> {
@@ -186,8 +186,8 @@ impl CopyReport {
     }
 
     /// Returns the outcome of the copy; `None` if the report was cut off before its outcome. The last line may lack a
-    /// line break. Errors: as [`CopyReport::push`].
-    pub fn finish(mut self) -> Result<Option<CopyOutcome>> {
+    /// line break. Errors: as [`PerformanceMarkerParser::push`].
+    pub fn finish(mut self) -> Result<Option<ThirdPartyCopyOutcome>> {
         self.end_line()?;
         Ok(self.outcome)
     }
@@ -212,8 +212,10 @@ impl CopyReport {
             }
             "end" => self.end_marker()?,
             // If there are several such lines, the first one counts.
-            "success" => self.ended(CopyOutcome::Success),
-            "failure" | "failed" | "error" | "aborted" => self.ended(CopyOutcome::Failure(shown(value))),
+            "success" => self.ended(ThirdPartyCopyOutcome::Success),
+            "failure" | "failed" | "error" | "aborted" => {
+                self.ended(ThirdPartyCopyOutcome::Failure(shown(value)))
+            }
             _ => false,
         };
         Ok(is_end)
@@ -228,7 +230,7 @@ impl CopyReport {
         Ok(true)
     }
 
-    fn ended(&mut self, outcome: CopyOutcome) -> bool {
+    fn ended(&mut self, outcome: ThirdPartyCopyOutcome) -> bool {
         self.outcome.get_or_insert(outcome);
         false
     }
@@ -337,43 +339,46 @@ mod tests {
         )
     }
 
-    fn outcome(text: &str) -> Option<CopyOutcome> {
-        let mut report = CopyReport::default();
+    fn outcome(text: &str) -> Option<ThirdPartyCopyOutcome> {
+        let mut report = PerformanceMarkerParser::default();
         report.push(text.as_bytes()).unwrap();
         report.finish().unwrap()
     }
 
     #[test]
     fn bytes_of_stripes_add_up() {
-        let mut report = CopyReport::default();
+        let mut report = PerformanceMarkerParser::default();
         assert!(report.push(marker(0, 5).as_bytes()).unwrap());
         assert!(report.push(marker(1, 7).as_bytes()).unwrap());
         assert!(report.push(marker(0, 6).as_bytes()).unwrap());
         assert!(!report.push(b"Perf Marker\nEnd\nStripe Bytes Transferred: 9\n").unwrap());
         assert_eq!(report.bytes(), 13);
         report.push(b"success: Created").unwrap();
-        assert_eq!(report.finish().unwrap(), Some(CopyOutcome::Success));
+        assert_eq!(report.finish().unwrap(), Some(ThirdPartyCopyOutcome::Success));
     }
 
     #[test]
     fn the_end_is_said_or_it_is_not() {
-        assert_eq!(outcome("Success"), Some(CopyOutcome::Success));
-        assert_eq!(outcome("failure: a\tb\nsuccess: c\n"), Some(CopyOutcome::Failure("a b".into())));
-        assert_eq!(outcome("ERROR: x"), Some(CopyOutcome::Failure("x".into())));
+        assert_eq!(outcome("Success"), Some(ThirdPartyCopyOutcome::Success));
+        assert_eq!(
+            outcome("failure: a\tb\nsuccess: c\n"),
+            Some(ThirdPartyCopyOutcome::Failure("a b".into()))
+        );
+        assert_eq!(outcome("ERROR: x"), Some(ThirdPartyCopyOutcome::Failure("x".into())));
         assert_eq!(outcome("Stripe: success\nsuccessful: x\n"), None);
         assert_eq!(outcome(&marker(0, 1)), None);
         assert_eq!(
             outcome(&format!("failure: {}", "x".repeat(5000))),
-            Some(CopyOutcome::Failure("x".repeat(400)))
+            Some(ThirdPartyCopyOutcome::Failure("x".repeat(400)))
         );
     }
 
     #[test]
     fn endless_reports_are_refused() {
-        let mut report = CopyReport::default();
+        let mut report = PerformanceMarkerParser::default();
         let refused = (0..10).find_map(|_| report.push(&[b'x'; 1024]).err());
         assert_eq!(refused.map(|error| error.kind()), Some(ErrorKind::BadResponse));
-        let mut report = CopyReport::default();
+        let mut report = PerformanceMarkerParser::default();
         let refused = (0..10_000).find_map(|stripe| report.push(marker(stripe, 1).as_bytes()).err());
         assert_eq!(refused.map(|error| error.kind()), Some(ErrorKind::BadResponse));
     }
@@ -385,7 +390,7 @@ mod tests {
             size in 1_usize..50,
         ) {
             let text: String = counts.iter().map(|(stripe, bytes)| marker(*stripe, *bytes)).collect();
-            let (mut whole, mut pieces) = (CopyReport::default(), CopyReport::default());
+            let (mut whole, mut pieces) = (PerformanceMarkerParser::default(), PerformanceMarkerParser::default());
             whole.push(text.as_bytes()).unwrap();
             for piece in text.as_bytes().chunks(size) {
                 pieces.push(piece).unwrap();
@@ -395,7 +400,7 @@ mod tests {
 
         #[test]
         fn no_bytes_make_it_panic(pieces in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..100), 0..9)) {
-            let mut report = CopyReport::default();
+            let mut report = PerformanceMarkerParser::default();
             for piece in &pieces {
                 let _result = report.push(piece);
             }

@@ -13,7 +13,7 @@ use fordway_store::{
 
 /// The objects that the size of a case counts.
 #[derive(Clone, Copy)]
-pub(crate) enum CaseKind {
+pub(crate) enum CaseSizeScope {
     /// The objects that the operation processes.
     Whole,
     /// The other objects, beyond the key or page that the operation processes.
@@ -25,7 +25,7 @@ pub(crate) type GrowthOperation = Box<dyn FnMut() -> Result<()>>;
 
 pub(crate) struct GrowthCase {
     pub(crate) name: &'static str,
-    pub(crate) kind: CaseKind,
+    pub(crate) kind: CaseSizeScope,
     pub(crate) sizes: &'static [usize],
     /// The number of calls that are timed together.
     pub(crate) calls: usize,
@@ -53,7 +53,7 @@ const fn whole(
     sizes: &'static [usize],
     prepare: fn(&Path, usize) -> Result<GrowthOperation>,
 ) -> GrowthCase {
-    GrowthCase { name, kind: CaseKind::Whole, sizes, calls: 1, prepare }
+    GrowthCase { name, kind: CaseSizeScope::Whole, sizes, calls: 1, prepare }
 }
 
 const fn one(
@@ -61,7 +61,7 @@ const fn one(
     sizes: &'static [usize],
     prepare: fn(&Path, usize) -> Result<GrowthOperation>,
 ) -> GrowthCase {
-    GrowthCase { name, kind: CaseKind::One, sizes, calls: 200, prepare }
+    GrowthCase { name, kind: CaseSizeScope::One, sizes, calls: 200, prepare }
 }
 
 pub(crate) fn all() -> Vec<GrowthCase> {

@@ -14,7 +14,7 @@ use anyhow::{Context, Result};
 use clap::Parser;
 use serde::Serialize;
 
-use cases::{CaseKind, GrowthCase};
+use cases::{CaseSizeScope, GrowthCase};
 use curve::GrowthCurve;
 
 /// Measure how the cost of the store's operations grows
@@ -44,7 +44,7 @@ struct GrowthOptions {
 #[derive(Serialize)]
 struct GrowthReport {
     curves: Vec<GrowthCurve>,
-    relations: Vec<relations::TimeRelation>,
+    relations: Vec<relations::OperationTimeRatio>,
 }
 
 fn main() -> Result<()> {
@@ -100,8 +100,8 @@ fn measure(case: &GrowthCase, place: &std::path::Path, options: &GrowthOptions) 
         }
     }
     let bar = match case.kind {
-        CaseKind::Whole => 1.05,
-        CaseKind::One => 0.08,
+        CaseSizeScope::Whole => 1.05,
+        CaseSizeScope::One => 0.08,
     };
     GrowthCurve::new(case.name, bar, sizes, &rounds)
 }

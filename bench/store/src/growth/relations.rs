@@ -14,14 +14,14 @@ const KEYS: usize = 100_000;
 
 /// The ratio of the times of two operations.
 #[derive(Serialize)]
-pub(crate) struct TimeRelation {
+pub(crate) struct OperationTimeRatio {
     name: &'static str,
     ratio: ConfidenceInterval,
     most: f64,
     pub(crate) holds: bool,
 }
 
-impl fmt::Display for TimeRelation {
+impl fmt::Display for OperationTimeRatio {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ConfidenceInterval { value, low, high, .. } = &self.ratio;
         let said = if self.holds { "holds" } else { "DOES NOT HOLD" };
@@ -39,7 +39,7 @@ const PAIRS: &[OperationPair] = &[
     ("versions of 8,000 x 2 / list of 16,000", 1, versions_and_keys, 2.2),
 ];
 
-pub(crate) fn all(place: &Path, rounds: usize, only: &str) -> Result<Vec<TimeRelation>> {
+pub(crate) fn all(place: &Path, rounds: usize, only: &str) -> Result<Vec<OperationTimeRatio>> {
     let pairs = PAIRS.iter().filter(|(name, ..)| name.contains(only));
     pairs.map(|pair| relation(&place.join("relation"), rounds, pair)).collect()
 }
@@ -48,7 +48,7 @@ fn relation(
     place: &Path,
     rounds: usize,
     (name, calls, prepare, most): &OperationPair,
-) -> Result<TimeRelation> {
+) -> Result<OperationTimeRatio> {
     std::fs::create_dir(place)?;
     let (mut one, mut other) = prepare(place)?;
     std::thread::sleep(std::time::Duration::from_millis(50));
@@ -61,7 +61,7 @@ fn relation(
     // The first round is a warm-up.
     let ratio = median_interval(&ratios[1..], 1).context("too few rounds")?;
     let holds = ratio.value <= *most;
-    Ok(TimeRelation { name, ratio, most: *most, holds })
+    Ok(OperationTimeRatio { name, ratio, most: *most, holds })
 }
 
 /// Creates a separate directory for each of the two operations.

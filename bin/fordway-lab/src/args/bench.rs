@@ -13,10 +13,10 @@ use fordway_workload::io500::Io500Plan;
 use fordway_workload::ior::IorPlan;
 use fordway_workload::mdtest::MdtestPlan;
 use fordway_workload::mdworkbench::MdworkbenchPlan;
-use fordway_workload::options::{ForceArgs, OptionalOutArgs, ReportArgs, SeedArgs};
+use fordway_workload::options::{ForceArgs, OptionalOutputFileArgs, ReportArgs, SeedArgs};
 
-use crate::args::CallArgs;
-use crate::args::LinkArgs;
+use crate::args::NetworkLinkArgs;
+use crate::args::RangeCallArgs;
 use crate::args::netlab::percent;
 
 /// Options of `bench`.
@@ -57,7 +57,7 @@ const IO500_EXAMPLES: &str = "Examples:
 #[derive(Debug, Subcommand)]
 pub(crate) enum BenchmarkCommand {
     /// Put HTTP load on a server, in an open or closed loop, over HTTP/1.1, 2 or 3
-    Rest(RestArgs),
+    Rest(RestBenchArgs),
     /// Measure the bandwidth of large files, written and read in blocks of transfers
     #[command(after_help = IOR_EXAMPLES)]
     Ior(WorkloadArgs<IorPlan>),
@@ -68,9 +68,9 @@ pub(crate) enum BenchmarkCommand {
     #[command(after_help = MDWORKBENCH_EXAMPLES)]
     Mdworkbench(WorkloadArgs<MdworkbenchPlan>),
     /// Read many ranges of one file, with one call and with several calls in flight
-    Vector(VectorArgs),
+    Vector(VectorReadBenchArgs),
     /// Compare latency and bandwidth of MPI, TCP, HTTP and the lanes for messages of many sizes
-    Transport(TransportArgs),
+    Transport(TransportBenchArgs),
     /// Run the phases of IO500 in order, and compute its scores
     #[command(after_help = IO500_EXAMPLES)]
     Io500(Io500Args),
@@ -92,7 +92,7 @@ previous response, so a server that stalls receives fewer requests. With --rate,
 request has an intended start time, and its latency counts from that time. In the URL, {number} is replaced by a \
 number that counts through --objects, and {size} by the size in bytes. If options contain lists, all \
 combinations are measured, with the HTTP versions in turn.")]
-pub(crate) struct RestArgs {
+pub(crate) struct RestBenchArgs {
     /// URL to request, percent-encoded if necessary
     pub(crate) url: String,
     /// Method of the requests
@@ -108,8 +108,8 @@ pub(crate) struct RestArgs {
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) objects: u64,
     /// HTTP versions; the first is the reference
-    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [HttpArg::Http1])]
-    pub(crate) http: Vec<HttpArg>,
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [HttpVersionArg::Http1])]
+    pub(crate) http: Vec<HttpVersionArg>,
     /// Total number of connections of all threads
     #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [1], value_parser = clap::value_parser!(u32).range(1..=65_536))]
     pub(crate) connections: Vec<u32>,
@@ -151,13 +151,13 @@ pub(crate) struct RestArgs {
     pub(crate) server_pid: Option<u32>,
     /// The processors of the two sides; the server is the process given by --server-pid.
     #[command(flatten)]
-    pub(crate) pins: PinArgs,
+    pub(crate) pins: CpuPinArgs,
     /// The seed of random arrivals.
     #[command(flatten)]
     pub(crate) chance: SeedArgs,
     /// The run file to write.
     #[command(flatten)]
-    pub(crate) output: OptionalOutArgs,
+    pub(crate) output: OptionalOutputFileArgs,
     /// The option to measure on a busy machine.
     #[command(flatten)]
     pub(crate) trust: ForceArgs,
@@ -165,7 +165,7 @@ pub(crate) struct RestArgs {
 
 /// The processors that the two sides run on.
 #[derive(Clone, Debug, Args)]
-pub(crate) struct PinArgs {
+pub(crate) struct CpuPinArgs {
     /// Processors to run the client's threads on [default: any]
     #[arg(long, value_name = "CPUS", value_delimiter = ',')]
     pub(crate) pin_client: Vec<usize>,
@@ -190,7 +190,7 @@ pub(crate) enum MethodArg {
 
 /// HTTP versions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum HttpArg {
+pub(crate) enum HttpVersionArg {
     /// HTTP/1.1 over TCP
     #[value(name = "1.1")]
     Http1,
@@ -232,13 +232,13 @@ Everything runs on this machine, over loopback or shared memory. The latency is 
 message until it has been received completely; for MPI and TCP, half of the round-trip time is also reported. \
 The program fordway-mpi, which `make mpi` builds, measures MPI. Transports that are not installed are skipped \
 and named. The first transport is the reference: MPI over TCP, if it is installed.")]
-pub(crate) struct TransportArgs {
+pub(crate) struct TransportBenchArgs {
     /// The sizes of messages and the number of rounds.
     #[command(flatten)]
     pub(crate) setting: fordway_workload::transport::TransportSetting,
     /// Transports to measure [default: all that are installed]
     #[arg(long = "transport", value_enum, value_delimiter = ',')]
-    pub(crate) transports: Vec<TransportArg>,
+    pub(crate) transports: Vec<TransportKindArg>,
     /// Paths of fordway-mpi, one for each MPI implementation [default: the one next to this program, or on PATH]
     #[arg(long, value_name = "FILE", value_delimiter = ',')]
     pub(crate) mpi: Vec<PathBuf>,
@@ -253,7 +253,7 @@ pub(crate) struct TransportArgs {
     pub(crate) connections: u16,
     /// The processors of the two sides.
     #[command(flatten)]
-    pub(crate) pins: PinArgs,
+    pub(crate) pins: CpuPinArgs,
     /// Directory for the files that servers send as messages [default: the temporary directory]
     #[arg(long, value_name = "DIR")]
     pub(crate) root: Option<PathBuf>,
@@ -270,7 +270,7 @@ pub(crate) struct TransportArgs {
 
 /// The transports that `bench transport` can measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum TransportArg {
+pub(crate) enum TransportKindArg {
     /// Two ranks of each MPI implementation, over TCP and over shared memory
     Mpi,
     /// TCP connection on loopback between two processes
@@ -285,15 +285,15 @@ pub(crate) enum TransportArg {
     Embedded,
 }
 
-impl TransportArg {
+impl TransportKindArg {
     /// All transports, in the order of the table.
-    pub(crate) const ALL: [TransportArg; 6] = [
-        TransportArg::Mpi,
-        TransportArg::Tcp,
-        TransportArg::Nginx,
-        TransportArg::Http,
-        TransportArg::Node,
-        TransportArg::Embedded,
+    pub(crate) const ALL: [TransportKindArg; 6] = [
+        TransportKindArg::Mpi,
+        TransportKindArg::Tcp,
+        TransportKindArg::Nginx,
+        TransportKindArg::Http,
+        TransportKindArg::Node,
+        TransportKindArg::Embedded,
     ];
 }
 
@@ -326,8 +326,8 @@ pub(crate) struct PingpongBenchArgs {
     #[arg(long, value_name = "URL")]
     pub(crate) pong: Option<String>,
     /// Whether to open a new connection for each request or keep connections alive
-    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [PolicyArg::PerRequest, PolicyArg::Kept])]
-    pub(crate) connection_policy: Vec<PolicyArg>,
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [ConnectionPolicyArg::PerRequest, ConnectionPolicyArg::Kept])]
+    pub(crate) connection_policy: Vec<ConnectionPolicyArg>,
     /// Minimum size of a message
     #[arg(long, value_name = "SIZE", default_value = "1", value_parser = parse_bytes)]
     pub(crate) min: u64,
@@ -335,8 +335,8 @@ pub(crate) struct PingpongBenchArgs {
     #[arg(long, value_name = "SIZE", default_value = "500kB", value_parser = parse_bytes)]
     pub(crate) max: u64,
     /// Distribution of the random sizes
-    #[arg(long, value_enum, default_value_t = ScaleArg::Log)]
-    pub(crate) scale: ScaleArg,
+    #[arg(long, value_enum, default_value_t = SizeScaleArg::Log)]
+    pub(crate) scale: SizeScaleArg,
     /// Number of random sizes in each round
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub(crate) points: u32,
@@ -366,7 +366,7 @@ pub(crate) struct PingpongBenchArgs {
     pub(crate) timeout: Duration,
     /// The link between ping and pong.
     #[command(flatten)]
-    pub(crate) link: LinkArgs,
+    pub(crate) link: NetworkLinkArgs,
     /// MTU of the wire (maximum packet size), in bytes [default: 1500]
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(576..=65_535))]
     pub(crate) mtu: Option<u32>,
@@ -384,7 +384,7 @@ pub(crate) struct PingpongBenchArgs {
     pub(crate) chance: SeedArgs,
     /// The run file to write.
     #[command(flatten)]
-    pub(crate) output: OptionalOutArgs,
+    pub(crate) output: OptionalOutputFileArgs,
     /// The option to measure on a busy machine.
     #[command(flatten)]
     pub(crate) trust: ForceArgs,
@@ -392,7 +392,7 @@ pub(crate) struct PingpongBenchArgs {
 
 /// How connections are used, both from the load generator to ping and from ping to pong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum PolicyArg {
+pub(crate) enum ConnectionPolicyArg {
     /// A new connection for each request
     PerRequest,
     /// Persistent connections, which are reused
@@ -401,7 +401,7 @@ pub(crate) enum PolicyArg {
 
 /// The distribution of random sizes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum ScaleArg {
+pub(crate) enum SizeScaleArg {
     /// The logarithms of the sizes are uniform: as many sizes from 1 to 2 kB as from 100 to 200 kB
     Log,
     /// Sizes are uniform
@@ -423,7 +423,7 @@ fn word(text: &str) -> Result<(String, String), String> {
 
 Each round reads all ranges once with each window, in turn. Each time, the file is reopened on new connections. \
 An operation is one call, from its start until all of its bytes have been received.")]
-pub(crate) struct VectorArgs {
+pub(crate) struct VectorReadBenchArgs {
     /// http(s)://HOST/PATH, or s3://BUCKET/KEY on any lane
     pub(crate) url: String,
     /// File with one range per line, as `offset length`; - for standard input
@@ -434,13 +434,13 @@ pub(crate) struct VectorArgs {
     pub(crate) window: Vec<u32>,
     /// How ranges are grouped into calls and requests.
     #[command(flatten)]
-    pub(crate) calls: CallArgs,
+    pub(crate) calls: RangeCallArgs,
     /// Number of times to read all ranges with each window
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=1000))]
     pub(crate) rounds: u16,
     /// The run file to write.
     #[command(flatten)]
-    pub(crate) output: OptionalOutArgs,
+    pub(crate) output: OptionalOutputFileArgs,
     /// The option to measure on a busy machine.
     #[command(flatten)]
     pub(crate) trust: ForceArgs,

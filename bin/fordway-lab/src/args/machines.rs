@@ -19,12 +19,12 @@ use fordway_workload::options::ForceArgs;
 pub(crate) struct MachinesArgs {
     /// The subcommand to run.
     #[command(subcommand)]
-    pub(crate) action: MachinesAction,
+    pub(crate) action: MachinesSubcommand,
 }
 
 /// The subcommands of `machines`.
 #[derive(Debug, Subcommand)]
-pub(crate) enum MachinesAction {
+pub(crate) enum MachinesSubcommand {
     /// Measure the inputs of cost models: reference frequency (R), memory, network, disk
     Probe(ProbeArgs),
     /// Measure the features used to compare machines, and add them to a catalogue
@@ -188,7 +188,7 @@ that it cannot read. docs/reference/doctor.md describes the checks and their rem
 pub(crate) struct DoctorArgs {
     /// Print settings that address the findings, as a file for this scheduler
     #[arg(long, value_enum)]
-    pub(crate) fix: Option<FixArg>,
+    pub(crate) fix: Option<SchedulerFixArg>,
     /// Number of nodes in the job to print settings for
     #[arg(long, value_name = "N", default_value_t = 2, requires = "fix", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) nodes: u32,
@@ -216,7 +216,7 @@ pub(crate) struct DoctorArgs {
 
 /// The scheduler to print settings for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum FixArg {
+pub(crate) enum SchedulerFixArg {
     /// A job script
     Slurm,
     /// A PodGroup and a Job

@@ -7,17 +7,19 @@ mod netlab;
 mod target;
 
 pub(crate) use bench::{
-    ArrivalsArg, BenchArgs, BenchmarkCommand, HttpArg, MethodArg, PingpongBenchArgs, PolicyArg, RankArgs,
-    RestArgs, ScaleArg, TransportArg, TransportArgs, VectorArgs,
+    ArrivalsArg, BenchArgs, BenchmarkCommand, ConnectionPolicyArg, HttpVersionArg, MethodArg,
+    PingpongBenchArgs, RankArgs, RestBenchArgs, SizeScaleArg, TransportBenchArgs, TransportKindArg,
+    VectorReadBenchArgs,
 };
-pub(crate) use fordway_command::args::{CallArgs, DurabilityArg, ETagArg, GlobalArgs, ReplicaArgs};
+pub(crate) use fordway_command::args::{DurabilityArg, ETagArg, GlobalArgs, RangeCallArgs, ReplicaArgs};
 pub(crate) use fordway_command::manual::{CompletionsArgs, ManArgs};
 pub(crate) use machines::{
-    DoctorArgs, FixArg, MachinesAction, MachinesArgs, MeasureArgs, PickArgs, ProbeArgs, SimilarityArgs,
+    DoctorArgs, MachinesArgs, MachinesSubcommand, MeasureArgs, PickArgs, ProbeArgs, SchedulerFixArg,
+    SimilarityArgs,
 };
 pub(crate) use netlab::{
-    LinkArgs, ListenArgs, NetlabArgs, OffloadArg, PingArgs, PingpongAction, PingpongArgs, PongArgs,
-    TunnelArgs,
+    ListenArgs, NetlabArgs, NetworkLinkArgs, PingArgs, PingpongArgs, PingpongSubcommand, PongArgs,
+    SegmentOffloadArg, TunnelArgs,
 };
 pub(crate) use target::TargetArg;
 
@@ -29,7 +31,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use fordway_command::units::parse_duration;
 use fordway_command::version::long_version;
 use fordway_wire::size_text::parse_bytes;
-use fordway_workload::options::{ForceArgs, OutArgs, ReportArgs, SeedArgs};
+use fordway_workload::options::{ForceArgs, OutputFileArgs, ReportArgs, SeedArgs};
 
 /// Measure what S3, networks and machines cost on this system.
 #[derive(Debug, Parser)]
@@ -42,7 +44,7 @@ pub(crate) struct LabCommandLine {
     pub(crate) global: GlobalArgs,
     /// What to do.
     #[command(subcommand)]
-    pub(crate) command: MeasuringCommand,
+    pub(crate) command: LabSubcommand,
 }
 
 /// The optional features that `--version` reports.
@@ -59,7 +61,7 @@ Exit codes: 0 done, 1 failed, 2 usage, 3 not found, 4 permission or credentials,
 
 /// The commands.
 #[derive(Debug, Subcommand)]
-pub(crate) enum MeasuringCommand {
+pub(crate) enum LabSubcommand {
     /// Measure the cost of S3 on this machine with the files of a directory, on every lane
     Compare(CompareArgs),
     /// Measure each component of a request alone, and check whether their times add up to the time of the whole request
@@ -139,7 +141,7 @@ pub(crate) struct CompareArgs {
     pub(crate) durability: DurabilityArg,
     /// The run file to write.
     #[command(flatten)]
-    pub(crate) output: OutArgs,
+    pub(crate) output: OutputFileArgs,
     /// The option to measure on a busy machine.
     #[command(flatten)]
     pub(crate) trust: ForceArgs,
@@ -185,7 +187,7 @@ which is removed at the end. docs/explain/ledger.md explains the components and 
 pub(crate) struct LedgerArgs {
     /// Paths to break down into components [default: all]
     #[arg(long = "path", value_enum, value_name = "PATH", value_delimiter = ',')]
-    pub(crate) paths: Vec<PathArg>,
+    pub(crate) paths: Vec<LedgerPathArg>,
     /// Also break down an HTTP GET over the network of a set-up: bare, vxlan, tunnel, or a file (needs root)
     #[arg(long, value_name = "NAME|FILE", value_delimiter = ',')]
     pub(crate) setup: Vec<String>,
@@ -200,7 +202,7 @@ pub(crate) struct LedgerArgs {
     pub(crate) duration: Duration,
     /// Processors that client and server run on [default: apart, if there are two processors]
     #[arg(long, value_enum)]
-    pub(crate) placement: Option<PlacementArg>,
+    pub(crate) placement: Option<CpuPlacementArg>,
     /// Directory to work in [default: the directory for temporary files]
     #[arg(long, value_name = "DIR")]
     pub(crate) root: Option<PathBuf>,
@@ -209,7 +211,7 @@ pub(crate) struct LedgerArgs {
     pub(crate) chance: SeedArgs,
     /// The run file to write.
     #[command(flatten)]
-    pub(crate) output: OutArgs,
+    pub(crate) output: OutputFileArgs,
     /// The option to measure on a busy machine.
     #[command(flatten)]
     pub(crate) trust: ForceArgs,
@@ -223,7 +225,7 @@ pub(crate) struct LedgerArgs {
 
 /// The processors that client and gateway run on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum PlacementArg {
+pub(crate) enum CpuPlacementArg {
     /// The client on one processor, everything else on another
     Apart,
     /// Everything on one processor
@@ -234,7 +236,7 @@ pub(crate) enum PlacementArg {
 
 /// The paths that `ledger` can break down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum PathArg {
+pub(crate) enum LedgerPathArg {
     /// Plain file, opened by its absolute path
     Posix,
     /// S3 semantics in this process
@@ -292,8 +294,8 @@ pub(crate) struct SpeedupArgs {
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = parse_duration)]
     pub(crate) deadline: Duration,
     /// Which time of a job to use for the speed-up
-    #[arg(long, value_enum, default_value_t = TimeArg::Wall)]
-    pub(crate) time: TimeArg,
+    #[arg(long, value_enum, default_value_t = SpeedupTimeArg::Wall)]
+    pub(crate) time: SpeedupTimeArg,
     /// Launcher [default: mpirun from PATH]
     #[arg(long, value_name = "FILE")]
     pub(crate) mpirun: Option<PathBuf>,
@@ -305,7 +307,7 @@ pub(crate) struct SpeedupArgs {
     pub(crate) seed: u64,
     /// The run file to write.
     #[command(flatten)]
-    pub(crate) output: OutArgs,
+    pub(crate) output: OutputFileArgs,
     /// The option to measure on a busy machine.
     #[command(flatten)]
     pub(crate) trust: ForceArgs,
@@ -325,7 +327,7 @@ pub(crate) struct SpeedupArgs {
 
 /// The time of a job from which the speed-up is computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum TimeArg {
+pub(crate) enum SpeedupTimeArg {
     /// The whole job, including its launch
     Wall,
     /// From the first rank's MPI initialization to the last rank's finalization

@@ -24,7 +24,7 @@ namespace: `unshare --map-root-user fordway netlab ...`. The exit code is 0 if C
 pub(crate) struct NetlabArgs {
     /// The link between the two sides.
     #[command(flatten)]
-    pub(crate) link: LinkArgs,
+    pub(crate) link: NetworkLinkArgs,
     /// Size of the link's queue [default: the bandwidth-delay product, at least 256KiB]
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes, requires = "rate")]
     pub(crate) queue: Option<u64>,
@@ -32,8 +32,8 @@ pub(crate) struct NetlabArgs {
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) seed: u64,
     /// Whether to pass segments of up to 64 KiB as one packet, as network cards do
-    #[arg(long, value_enum, default_value_t = OffloadArg::Auto)]
-    pub(crate) tso: OffloadArg,
+    #[arg(long, value_enum, default_value_t = SegmentOffloadArg::Auto)]
+    pub(crate) tso: SegmentOffloadArg,
     /// Maximum size of the kernel's buffers for a TCP connection
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes, default_value = "64MiB")]
     pub(crate) tcp_buffer: u64,
@@ -53,7 +53,7 @@ pub(crate) struct NetlabArgs {
 
 /// The properties of a link between two networks, and of TCP on it.
 #[derive(Clone, Debug, Args)]
-pub(crate) struct LinkArgs {
+pub(crate) struct NetworkLinkArgs {
     /// Round-trip time of the emulated link [default: no added delay]
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     pub(crate) rtt: Option<Duration>,
@@ -70,7 +70,7 @@ pub(crate) struct LinkArgs {
 
 /// Whether the link accepts segments that are larger than its packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum OffloadArg {
+pub(crate) enum SegmentOffloadArg {
     /// Only without packet loss
     Auto,
     /// Always, which costs less CPU time
@@ -99,12 +99,12 @@ generates the load.")]
 pub(crate) struct PingpongArgs {
     /// The end to run.
     #[command(subcommand)]
-    pub(crate) action: PingpongAction,
+    pub(crate) action: PingpongSubcommand,
 }
 
 /// The ends.
 #[derive(Debug, Subcommand)]
-pub(crate) enum PingpongAction {
+pub(crate) enum PingpongSubcommand {
     /// Respond to GET /pong/N with N bytes from memory
     Pong(PongArgs),
     /// Respond to GET /ping/N with N bytes fetched from pong

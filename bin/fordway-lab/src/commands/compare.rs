@@ -248,12 +248,12 @@ struct ComparedLanes {
 }
 
 /// The services that are also rows, and the function that opens a service.
-type TargetServices<'s> = (&'s [TargetArg], &'s dyn Fn(&TargetArg) -> Result<Box<dyn MeasuredTarget>>);
+type ComparedServices<'s> = (&'s [TargetArg], &'s dyn Fn(&TargetArg) -> Result<Box<dyn MeasuredTarget>>);
 
 impl ComparedLanes {
     /// Opens `services`, and the lanes that `args` name, which work in the empty directory `place`. If one of them
     /// cannot be opened, removes everything that the others created.
-    fn open(args: &CompareArgs, place: &Path, services: TargetServices) -> Result<Self> {
+    fn open(args: &CompareArgs, place: &Path, services: ComparedServices) -> Result<Self> {
         let mut lanes = ComparedLanes::default();
         match lanes.add_all(args, place, services) {
             Ok(()) => Ok(lanes),
@@ -265,7 +265,12 @@ impl ComparedLanes {
         }
     }
 
-    fn add_all(&mut self, args: &CompareArgs, place: &Path, (services, open): TargetServices) -> Result<()> {
+    fn add_all(
+        &mut self,
+        args: &CompareArgs,
+        place: &Path,
+        (services, open): ComparedServices,
+    ) -> Result<()> {
         // Services are opened first, so that an unusable service is reported before any gateway is started.
         for service in services {
             self.targets.push(open(service)?);

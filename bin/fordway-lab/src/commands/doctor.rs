@@ -7,15 +7,15 @@ use std::path::Path;
 
 use fordway_command::{CommandContext, CommandExit, file_error};
 use fordway_machine::doctor::{
-    DoctorFinding, DoctorVerdict, JobSize, JobSystem, ProcessorNoise, RICHTERS_POINTS, SystemTree, examine,
-    examine_mounts, processors, verdict_on,
+    DoctorFinding, DoctorVerdict, JobScheduler, JobSize, ProcessorNoise, RICHTERS_POINTS, SystemTree,
+    examine, examine_mounts, processors, verdict_on,
 };
 use fordway_store::{Error, ErrorKind, Result};
 use fordway_sys::{MountIdentity, MountVerdict};
 use serde::Serialize;
 
 use super::bench::transport::mpi;
-use crate::args::{DoctorArgs, FixArg};
+use crate::args::{DoctorArgs, SchedulerFixArg};
 
 pub(super) fn run(args: &DoctorArgs, context: &CommandContext) -> Result<CommandExit> {
     if let Some([one, other]) = args.shared.as_deref() {
@@ -111,7 +111,7 @@ fn round_trip() -> DoctorFinding {
 }
 
 fn print_fix(
-    fix: FixArg,
+    fix: SchedulerFixArg,
     nodes: u32,
     tree: &SystemTree,
     findings: &[DoctorFinding],
@@ -122,8 +122,8 @@ fn print_fix(
         Error::new(ErrorKind::Io, why)
     })?;
     let fix = match fix {
-        FixArg::Slurm => JobSystem::Slurm,
-        FixArg::Kubernetes => JobSystem::Kubernetes,
+        SchedulerFixArg::Slurm => JobScheduler::Slurm,
+        SchedulerFixArg::Kubernetes => JobScheduler::Kubernetes,
     };
     context.output.data(fix.text(findings, job).as_bytes())
 }

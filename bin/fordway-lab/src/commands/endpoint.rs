@@ -6,11 +6,11 @@ use fordway_command::CommandContext;
 use fordway_store::{Error, ErrorKind, Result};
 
 use crate::args::{
-    BenchArgs, BenchmarkCommand, CompareArgs, GlobalArgs, LedgerArgs, MeasuringCommand, TargetArg,
+    BenchArgs, BenchmarkCommand, CompareArgs, GlobalArgs, LabSubcommand, LedgerArgs, TargetArg,
 };
 
 /// Checks the endpoint. Errors: `InvalidArgument` if `--endpoint` is given to a command that would ignore it.
-pub(super) fn check(command: &MeasuringCommand, global: &GlobalArgs, context: &CommandContext) -> Result<()> {
+pub(super) fn check(command: &LabSubcommand, global: &GlobalArgs, context: &CommandContext) -> Result<()> {
     if let (Some(endpoint), Some(instead)) = (&global.endpoint, instead(command)) {
         let detail = format!("--endpoint {endpoint} is not used here: {instead}");
         return Err(Error::new(ErrorKind::InvalidArgument, detail));
@@ -22,21 +22,21 @@ pub(super) fn check(command: &MeasuringCommand, global: &GlobalArgs, context: &C
 }
 
 /// Returns what a command does instead of using an endpoint; `None` for commands that accept one.
-fn instead(command: &MeasuringCommand) -> Option<&'static str> {
+fn instead(command: &LabSubcommand) -> Option<&'static str> {
     Some(match command {
-        MeasuringCommand::Compare(_) | MeasuringCommand::Completions(_) | MeasuringCommand::Man(_) => {
+        LabSubcommand::Compare(_) | LabSubcommand::Completions(_) | LabSubcommand::Man(_) => {
             return None;
         }
-        MeasuringCommand::Bench(BenchArgs { benchmark }) => return instead_of_bench(benchmark),
-        MeasuringCommand::Ledger(_) => {
+        LabSubcommand::Bench(BenchArgs { benchmark }) => return instead_of_bench(benchmark),
+        LabSubcommand::Ledger(_) => {
             "`ledger` measures gateways that it starts itself; `compare DIR --target NAME=URL` measures a \
              service"
         }
-        MeasuringCommand::Speedup(_) => "`speedup` starts MPI programs",
-        MeasuringCommand::Machines(_) => "`machines` measures this machine, and the host of --peer",
-        MeasuringCommand::Doctor(_) => "`doctor` examines this node",
-        MeasuringCommand::Netlab(_) => "`netlab` starts the server of --server",
-        MeasuringCommand::Pingpong(_) => "`pingpong` listens on --listen and sends requests to --pong",
+        LabSubcommand::Speedup(_) => "`speedup` starts MPI programs",
+        LabSubcommand::Machines(_) => "`machines` measures this machine, and the host of --peer",
+        LabSubcommand::Doctor(_) => "`doctor` examines this node",
+        LabSubcommand::Netlab(_) => "`netlab` starts the server of --server",
+        LabSubcommand::Pingpong(_) => "`pingpong` listens on --listen and sends requests to --pong",
     })
 }
 
@@ -63,14 +63,10 @@ fn instead_of_bench(benchmark: &BenchmarkCommand) -> Option<&'static str> {
 
 /// Prints a note if `compare` or `ledger`, which measure lanes, leave out the endpoint named by the environment. That
 /// endpoint is not measured by default, because writing to it could cost money.
-fn tell_of_environment(
-    command: &MeasuringCommand,
-    global: &GlobalArgs,
-    context: &CommandContext,
-) -> Result<()> {
+fn tell_of_environment(command: &LabSubcommand, global: &GlobalArgs, context: &CommandContext) -> Result<()> {
     let (targets, advice): (&[TargetArg], _) = match command {
-        MeasuringCommand::Compare(CompareArgs { targets, .. }) => (targets, "--endpoint or --target adds it"),
-        MeasuringCommand::Ledger(LedgerArgs { echo: None, .. }) => {
+        LabSubcommand::Compare(CompareArgs { targets, .. }) => (targets, "--endpoint or --target adds it"),
+        LabSubcommand::Ledger(LedgerArgs { echo: None, .. }) => {
             (&[], "`compare DIR --target NAME=URL` measures a service")
         }
         _ => return Ok(()),

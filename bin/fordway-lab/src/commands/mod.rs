@@ -23,22 +23,22 @@ use fordway_store::Result;
 use fordway_workload::rest::late_requests;
 use serde::Serialize;
 
-use crate::args::{CompletionsArgs, GlobalArgs, LabCommandLine, ManArgs, MeasuringCommand};
+use crate::args::{CompletionsArgs, GlobalArgs, LabCommandLine, LabSubcommand, ManArgs};
 
 /// Runs the command of a command line.
 pub(crate) fn run(cli: LabCommandLine, context: &CommandContext) -> Result<CommandExit> {
     endpoint::check(&cli.command, &cli.global, context)?;
     match cli.command {
-        MeasuringCommand::Compare(args) => compare::run(&args, &cli.global, context),
-        MeasuringCommand::Ledger(args) => ledger::run(&args, context),
-        MeasuringCommand::Machines(args) => machines::run(&args, context),
-        MeasuringCommand::Doctor(args) => doctor::run(&args, context),
-        MeasuringCommand::Speedup(args) => speedup::run(&args, context),
-        MeasuringCommand::Bench(args) => bench::run(&args, &cli.global, context),
-        MeasuringCommand::Netlab(args) => netlab::run(&args, context),
-        MeasuringCommand::Pingpong(args) => pingpong::run(&args, context),
-        MeasuringCommand::Completions(args) => completions(&args, context),
-        MeasuringCommand::Man(args) => man(&args, context),
+        LabSubcommand::Compare(args) => compare::run(&args, &cli.global, context),
+        LabSubcommand::Ledger(args) => ledger::run(&args, context),
+        LabSubcommand::Machines(args) => machines::run(&args, context),
+        LabSubcommand::Doctor(args) => doctor::run(&args, context),
+        LabSubcommand::Speedup(args) => speedup::run(&args, context),
+        LabSubcommand::Bench(args) => bench::run(&args, &cli.global, context),
+        LabSubcommand::Netlab(args) => netlab::run(&args, context),
+        LabSubcommand::Pingpong(args) => pingpong::run(&args, context),
+        LabSubcommand::Completions(args) => completions(&args, context),
+        LabSubcommand::Man(args) => man(&args, context),
     }
 }
 
@@ -99,12 +99,12 @@ fn write_row<R: Serialize>(
     context: &CommandContext,
 ) -> Result<()> {
     let conditions = run.conditions.as_ref().map(|all| all.of_cell(lane, phase));
-    context.output.row(&ConditionedRow { row, conditions })
+    context.output.row(&RowWithConditions { row, conditions })
 }
 
 /// A row of JSON, and the conditions of its measurement.
 #[derive(Serialize)]
-struct ConditionedRow<'r, R: Serialize> {
+struct RowWithConditions<'r, R: Serialize> {
     #[serde(flatten)]
     row: &'r R,
     conditions: Option<ResultConditions<'r>>,

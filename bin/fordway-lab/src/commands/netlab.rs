@@ -15,7 +15,7 @@ use fordway_netlab::{
 use fordway_store::{Error, ErrorKind, Result};
 use serde::Serialize;
 
-use crate::args::{NetlabArgs, OffloadArg};
+use crate::args::{NetlabArgs, SegmentOffloadArg};
 
 /// The maximum time until a server accepts connections.
 const READY_WITHIN: Duration = Duration::from_secs(30);
@@ -39,9 +39,9 @@ fn config(args: &NetlabArgs) -> LabConfig {
         loss: args.link.loss.unwrap_or_default(),
         seed: args.seed,
         large_packets: match args.tso {
-            OffloadArg::Auto => None,
-            OffloadArg::On => Some(true),
-            OffloadArg::Off => Some(false),
+            SegmentOffloadArg::Auto => None,
+            SegmentOffloadArg::On => Some(true),
+            SegmentOffloadArg::Off => Some(false),
         },
     };
     LabConfig {
@@ -105,7 +105,7 @@ fn run_client(
     let mut client = lab.client.start(with_addresses(command))?;
     let ended = client.wait(|| context.interrupt.is_raised())?;
     let setup = config.link.as_ref().map(EffectiveLink::of);
-    let report = LabReport { setup, parameters: lab.settings()?, link: lab.stats() };
+    let report = NetlabReport { setup, parameters: lab.settings()?, link: lab.stats() };
     if report.link.is_some() {
         context.output.note(&report.to_string());
     }
@@ -122,7 +122,7 @@ fn run_client(
     }
 }
 
-fn write_report(report: &LabReport, path: &std::path::Path) -> Result<()> {
+fn write_report(report: &NetlabReport, path: &std::path::Path) -> Result<()> {
     let text = serde_json::to_string_pretty(report).map_err(|error| {
         Error::new(ErrorKind::Internal, "writing the counters of the link").caused_by(error)
     })?;
@@ -131,7 +131,7 @@ fn write_report(report: &LabReport, path: &std::path::Path) -> Result<()> {
 
 /// The settings of the lab, and the counters of its link.
 #[derive(Serialize)]
-struct LabReport {
+struct NetlabReport {
     setup: Option<EffectiveLink>,
     parameters: BTreeMap<&'static str, String>,
     link: Option<LinkStats>,
@@ -161,7 +161,7 @@ impl EffectiveLink {
     }
 }
 
-impl fmt::Display for LabReport {
+impl fmt::Display for NetlabReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Some(LinkStats { there, back, cpu_ns }) = self.link else { return Ok(()) };
         let direction = |name, stats: DirectionStats| {

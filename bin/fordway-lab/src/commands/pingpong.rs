@@ -12,24 +12,24 @@ use fordway_http::{
     TlsRoots,
 };
 use fordway_load::pingpong::{
-    PingpongContent, PingpongRequest, PingpongResponse, PingpongServer, ResponseSource,
+    PingpongPayload, PingpongRequest, PingpongResponder, PingpongResponse, PingpongServer,
 };
 use fordway_netlab::tunnel::TunnelEnd;
 use fordway_store::{Error, ErrorKind, Result};
 use serde::Serialize;
 
-use crate::args::{ListenArgs, PingArgs, PingpongAction, PingpongArgs, PongArgs, TunnelArgs};
+use crate::args::{ListenArgs, PingArgs, PingpongArgs, PingpongSubcommand, PongArgs, TunnelArgs};
 
 pub(super) fn run(args: &PingpongArgs, context: &CommandContext) -> Result<CommandExit> {
     match &args.action {
-        PingpongAction::Pong(args) => serve(&args.end, MemorySource::new(args)?, context),
-        PingpongAction::Ping(args) => serve(&args.end, PongSource::new(args)?, context),
-        PingpongAction::Tunnel(args) => tunnel(args, context),
+        PingpongSubcommand::Pong(args) => serve(&args.end, MemoryContentSource::new(args)?, context),
+        PingpongSubcommand::Ping(args) => serve(&args.end, PongSource::new(args)?, context),
+        PingpongSubcommand::Tunnel(args) => tunnel(args, context),
     }
 }
 
 /// Serves until a signal, or until the end of standard input if `--until-eof` is given.
-fn serve(args: &ListenArgs, player: impl ResponseSource, context: &CommandContext) -> Result<CommandExit> {
+fn serve(args: &ListenArgs, player: impl PingpongResponder, context: &CommandContext) -> Result<CommandExit> {
     let server = PingpongServer::bind(&args.listen)?;
     let ready = PongReady { endpoint: format!("http://{}", server.address()) };
     server.start(player, usize::from(args.workers))?;
@@ -113,18 +113,18 @@ impl PongSource {
     }
 }
 
-impl ResponseSource for PongSource {
+impl PingpongResponder for PongSource {
     fn play<'b>(&self, wanted: &PingpongRequest, room: &'b mut Vec<u8>) -> PingpongResponse<'b> {
         let mut retries = 0;
         loop {
             match self.ask(wanted, room) {
                 Ok(()) => {
-                    return PingpongResponse { status: 200, content: PingpongContent::Bytes(room), retries };
+                    return PingpongResponse { status: 200, content: PingpongPayload::Bytes(room), retries };
                 }
                 Err(_) if retries < self.retries => retries += 1,
                 Err(error) => {
                     *room = format!("ping received no response from pong: {error}\n").into_bytes();
-                    return PingpongResponse { status: 502, content: PingpongContent::Bytes(room), retries };
+                    return PingpongResponse { status: 502, content: PingpongPayload::Bytes(room), retries };
                 }
             }
         }
@@ -132,19 +132,19 @@ impl ResponseSource for PongSource {
 }
 
 /// Responds with any number of bytes, optionally after a delay.
-struct MemorySource {
+struct MemoryContentSource {
     delay: Duration,
     /// The smallest response that is delayed, in bytes.
     from_bytes: u64,
 }
 
-impl MemorySource {
+impl MemoryContentSource {
     fn new(args: &PongArgs) -> Result<Self> {
         let from_bytes = match args.delay_from_windows {
             Some(windows) => windows.saturating_mul(first_window_bytes()?),
             None => args.delay_from,
         };
-        Ok(MemorySource { delay: args.delay.unwrap_or_default(), from_bytes })
+        Ok(MemoryContentSource { delay: args.delay.unwrap_or_default(), from_bytes })
     }
 }
 
@@ -157,12 +157,12 @@ fn first_window_bytes() -> Result<u64> {
     window.ok_or_else(|| Error::new(ErrorKind::NotImplemented, format!("{path} contains {text:?}")))
 }
 
-impl ResponseSource for MemorySource {
+impl PingpongResponder for MemoryContentSource {
     fn play<'b>(&self, wanted: &PingpongRequest, _room: &'b mut Vec<u8>) -> PingpongResponse<'b> {
         if !self.delay.is_zero() && wanted.bytes >= self.from_bytes {
             std::thread::sleep(self.delay);
         }
-        PingpongResponse { status: 200, content: PingpongContent::Any(wanted.bytes), retries: 0 }
+        PingpongResponse { status: 200, content: PingpongPayload::Any(wanted.bytes), retries: 0 }
     }
 }
 

@@ -124,13 +124,13 @@ contains the secret key. Replace BUCKET in the output with the name of a bucket.
 http(s):// endpoint.")]
 pub struct EnvArgs {
     /// Program to print the settings for
-    #[arg(value_enum, default_value_t = ToolArg::Shell)]
-    pub tool: ToolArg,
+    #[arg(value_enum, default_value_t = ClientToolArg::Shell)]
+    pub tool: ClientToolArg,
 }
 
 /// A program that takes settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum ToolArg {
+pub enum ClientToolArg {
     /// Variables that fordway, the AWS SDKs and many other programs read
     Shell,
     /// A profile for ~/.aws/config, for `aws --profile fordway`

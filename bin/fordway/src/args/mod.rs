@@ -6,18 +6,18 @@ mod serve;
 mod transfer;
 
 pub(crate) use fordway_command::args::{
-    CallArgs, DurabilityArg, ETagArg, GlobalArgs, ReplicaArgs, byte_range,
+    DurabilityArg, ETagArg, GlobalArgs, RangeCallArgs, ReplicaArgs, byte_range,
 };
 pub(crate) use fordway_command::manual::{CompletionsArgs, ManArgs};
 pub(crate) use listing::{
-    DuArgs, EnvArgs, LsArgs, MbArgs, PresignArgs, RbArgs, StatArgs, TagArgs, ToolArg, VersioningArgs,
+    ClientToolArg, DuArgs, EnvArgs, LsArgs, MbArgs, PresignArgs, RbArgs, StatArgs, TagArgs, VersioningArgs,
     VersioningChange,
 };
-pub(crate) use policy::{ExplainArgs, PolicyAction, PolicyArgs};
-pub(crate) use serve::{FsckArgs, GatewayArgs, GcArgs, LifecycleArgs, NodeArgs, ServeArgs};
+pub(crate) use policy::{ExplainArgs, PolicyArgs, PolicySubcommand};
+pub(crate) use serve::{FsckArgs, GatewayArgs, GcArgs, LifecycleRunArgs, NodeArgs, ServeArgs};
 pub(crate) use transfer::{
-    CatArgs, CpArgs, MetalinkAction, MetalinkArgs, MetalinkMakeArgs, MetalinkShowArgs, MkdirArgs, MvArgs,
-    ReadArgs, RmArgs, SyncArgs, ThirdPartyArg, TransferArgs,
+    CatArgs, CpArgs, MetalinkArgs, MetalinkMakeArgs, MetalinkShowArgs, MetalinkSubcommand, MkdirArgs, MvArgs,
+    ReadArgs, RmArgs, SyncArgs, ThirdPartyCopyArg, TransferArgs,
 };
 
 use std::ffi::OsString;
@@ -107,7 +107,7 @@ pub enum BuiltinCommand {
     /// Remove files that interrupted operations left in a directory
     Gc(GcArgs),
     /// Apply the lifecycle rules of the buckets in a directory: remove what has expired
-    Lifecycle(LifecycleArgs),
+    Lifecycle(LifecycleRunArgs),
     /// Check the files of a directory against their stored metadata
     Fsck(FsckArgs),
     /// Print the completion script for a shell
@@ -125,33 +125,33 @@ pub enum BuiltinCommand {
 pub enum LabCommand {
     /// Measure the cost of S3 on this machine with the files of a directory, on every lane
     #[command(disable_help_flag = true, after_help = lab_help("compare"))]
-    Compare(LabArgs),
+    Compare(LabPassthroughArgs),
     /// Measure each component of a request alone, and check whether their times add up to the time of the whole request
     #[command(disable_help_flag = true, after_help = lab_help("ledger"))]
-    Ledger(LabArgs),
+    Ledger(LabPassthroughArgs),
     /// Measure a machine for cost models, and compare machines
     #[command(disable_help_flag = true, after_help = lab_help("machines"))]
-    Machines(LabArgs),
+    Machines(LabPassthroughArgs),
     /// Report what slows down programs on this node, and what to do about it
     #[command(disable_help_flag = true, after_help = lab_help("doctor"))]
-    Doctor(LabArgs),
+    Doctor(LabPassthroughArgs),
     /// Measure the speed-up of a parallel program with more ranks, over shared memory, TCP and overlay networks
     #[command(disable_help_flag = true, after_help = lab_help("speedup"))]
-    Speedup(LabArgs),
+    Speedup(LabPassthroughArgs),
     /// Run a benchmark: HTTP load on a server, or ior, mdtest, mdworkbench or io500 on any lane
     #[command(disable_help_flag = true, after_help = lab_help("bench"))]
-    Bench(LabArgs),
+    Bench(LabPassthroughArgs),
     /// Run a client and a server over an emulated link with a given round-trip time, rate and loss
     #[command(disable_help_flag = true, after_help = lab_help("netlab"))]
-    Netlab(LabArgs),
+    Netlab(LabPassthroughArgs),
     /// Run one end of an HTTP ping-pong or of a tunnel, as `bench pingpong` does
     #[command(disable_help_flag = true, after_help = lab_help("pingpong"))]
-    Pingpong(LabArgs),
+    Pingpong(LabPassthroughArgs),
 }
 
 /// The words of a command line, which `fordway-lab` parses.
 #[derive(Debug, Args)]
-pub struct LabArgs {
+pub struct LabPassthroughArgs {
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ARGUMENTS")]
     words: Vec<OsString>,
 }

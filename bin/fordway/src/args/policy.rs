@@ -13,12 +13,12 @@ use fordway_policy::Action;
 pub struct PolicyArgs {
     /// What to do.
     #[command(subcommand)]
-    pub action: PolicyAction,
+    pub action: PolicySubcommand,
 }
 
 /// The actions of `policy`.
 #[derive(Debug, Subcommand)]
-pub enum PolicyAction {
+pub enum PolicySubcommand {
     /// Show whether the rules of a bucket permit a request, and which statement decides
     Explain(ExplainArgs),
 }

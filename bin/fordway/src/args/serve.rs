@@ -22,8 +22,8 @@ pub struct GatewayArgs {
     #[arg(long, value_enum, default_value_t = DurabilityArg::Data)]
     pub durability: DurabilityArg,
     /// Which conditional writes to support
-    #[arg(long, value_enum, default_value_t = ConditionsArg::All)]
-    pub conditions: ConditionsArg,
+    #[arg(long, value_enum, default_value_t = ConditionalWritesArg::All)]
+    pub conditions: ConditionalWritesArg,
     /// How stale a read may be, on a file system that other nodes also modify
     #[arg(long, value_enum, default_value_t = ConsistencyArg::FileSystem)]
     pub consistency: ConsistencyArg,
@@ -59,7 +59,7 @@ impl GatewayArgs {
         PosixConfig {
             etag_policy: etag.into(),
             durability: self.durability.into(),
-            if_match: self.conditions == ConditionsArg::All,
+            if_match: self.conditions == ConditionalWritesArg::All,
             consistency: self.consistency.into(),
             ..PosixConfig::default()
         }
@@ -184,7 +184,7 @@ impl ServeArgs {
 
 /// The conditional writes that are supported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum ConditionsArg {
+pub enum ConditionalWritesArg {
     /// If-Match and If-None-Match; takes a lock for every overwrite and delete
     All,
     /// Only If-None-Match: *; for mounts whose locks do not work between nodes
@@ -353,7 +353,7 @@ delete markers and uploads. Run it every day, from a timer on any node, or use `
 runs may process one directory, but only one at a time processes a bucket. If a run is killed, the next one continues. \
 A locked version does not expire. An object that changes after the command has examined it is kept. If something \
 cannot be removed, the command reports it and continues.")]
-pub struct LifecycleArgs {
+pub struct LifecycleRunArgs {
     /// Where
     #[command(flatten)]
     pub directory: DirectoryArgs,

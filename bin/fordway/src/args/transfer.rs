@@ -10,7 +10,7 @@ use clap::{
 use fordway_store::{ByteRange, ChecksumAlgorithm, VersionId};
 use fordway_wire::size_text::parse_bytes;
 
-use super::{CallArgs, ReplicaArgs, byte_range, version_id};
+use super::{RangeCallArgs, ReplicaArgs, byte_range, version_id};
 use crate::wildcard::{FilterRules, FilterVerdict, WildcardPattern};
 
 /// Options of `cp`.
@@ -56,8 +56,8 @@ pub struct CpArgs {
     #[command(flatten)]
     pub replicas: ReplicaArgs,
     /// The server that makes a copy between two web servers
-    #[arg(long, value_enum, value_name = "WHO", default_value_t = ThirdPartyArg::Pull)]
-    pub third_party: ThirdPartyArg,
+    #[arg(long, value_enum, value_name = "WHO", default_value_t = ThirdPartyCopyArg::Pull)]
+    pub third_party: ThirdPartyCopyArg,
     /// Sources, and the filters that select what to copy
     #[command(flatten)]
     pub transfer: TransferArgs,
@@ -244,8 +244,8 @@ pub struct MvArgs {
     #[arg(long)]
     pub if_none_match: bool,
     /// The server that makes a copy between two web servers
-    #[arg(long, value_enum, value_name = "WHO", default_value_t = ThirdPartyArg::Pull)]
-    pub third_party: ThirdPartyArg,
+    #[arg(long, value_enum, value_name = "WHO", default_value_t = ThirdPartyCopyArg::Pull)]
+    pub third_party: ThirdPartyCopyArg,
     /// Sources, and the filters that select what to move
     #[command(flatten)]
     pub transfer: TransferArgs,
@@ -271,7 +271,7 @@ pub struct MkdirArgs {
 
 /// The server that makes a copy from one web server to another.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum ThirdPartyArg {
+pub enum ThirdPartyCopyArg {
     /// The destination reads from the source; if it cannot, this program copies
     #[default]
     Pull,
@@ -358,7 +358,7 @@ pub struct ReadArgs {
     pub window: u32,
     /// How ranges are grouped into calls and requests.
     #[command(flatten)]
-    pub calls: CallArgs,
+    pub calls: RangeCallArgs,
     /// Replicas of http(s) files
     #[command(flatten)]
     pub replicas: ReplicaArgs,
@@ -392,12 +392,12 @@ fn block_bytes(text: &str) -> Result<u64, String> {
 pub struct MetalinkArgs {
     /// What to do
     #[command(subcommand)]
-    pub action: MetalinkAction,
+    pub action: MetalinkSubcommand,
 }
 
 /// The subcommand of `metalink`.
 #[derive(Debug, Subcommand)]
-pub enum MetalinkAction {
+pub enum MetalinkSubcommand {
     /// Create Metalinks for local files: the size, the digests of the file and its pieces, and the replicas
     Make(MetalinkMakeArgs),
     /// Show a Metalink, or the replicas and digests that a server reports for a file

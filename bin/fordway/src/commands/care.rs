@@ -29,7 +29,9 @@ pub(super) fn gc(args: &GcArgs, context: &CommandContext) -> Result<CommandExit>
         context.interrupt.check()?;
         match event {
             GcEvent::Progress { entries } => context.output.counted(entries, "entries"),
-            GcEvent::Removed(garbage) => context.output.event(&GarbageRecord::new(&garbage, args.dry_run))?,
+            GcEvent::Removed(garbage) => {
+                context.output.event(&GarbageItemReport::new(&garbage, args.dry_run))?
+            }
             GcEvent::Failed(error) => {
                 let exit = report(context, error)?;
                 first_failure = if first_failure == CommandExit::Ok { exit } else { first_failure };
@@ -51,21 +53,21 @@ pub(super) fn gc(args: &GcArgs, context: &CommandContext) -> Result<CommandExit>
 }
 
 #[derive(Serialize)]
-struct GarbageRecord<'r> {
+struct GarbageItemReport<'r> {
     kind: &'static str,
     path: &'r str,
     size_bytes: u64,
     dry_run: bool,
 }
 
-impl<'r> GarbageRecord<'r> {
+impl<'r> GarbageItemReport<'r> {
     fn new(garbage: &'r GarbageFile, dry_run: bool) -> Self {
         let GarbageFile { kind, path, size_bytes } = garbage;
-        GarbageRecord { kind: kind.name(), path, size_bytes: *size_bytes, dry_run }
+        GarbageItemReport { kind: kind.name(), path, size_bytes: *size_bytes, dry_run }
     }
 }
 
-impl fmt::Display for GarbageRecord<'_> {
+impl fmt::Display for GarbageItemReport<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}remove {}: {}", prefix(self.dry_run), self.kind, shown_name(self.path))?;
         if self.size_bytes > 0 { write!(f, " ({})", human_bytes(self.size_bytes)) } else { Ok(()) }
@@ -100,7 +102,7 @@ pub(super) fn fsck(args: &FsckArgs, context: &CommandContext) -> Result<CommandE
     if args.migrate {
         store.migrate(&args.directory.buckets, &mut |migrated| {
             context.interrupt.check()?;
-            context.output.event(&MigrationRecord {
+            context.output.event(&MigrationStepReport {
                 kind: "migrated",
                 path: &migrated.path,
                 done: migrated.done,
@@ -117,7 +119,7 @@ pub(super) fn fsck(args: &FsckArgs, context: &CommandContext) -> Result<CommandE
                 context.output.counted(done.files, format_args!("files {read}"));
                 Ok(())
             }
-            FsckEvent::Found(finding) => context.output.beside_progress(&FindingRecord::new(&finding)),
+            FsckEvent::Found(finding) => context.output.beside_progress(&FsckFindingReport::new(&finding)),
         }
     });
     context.output.end_progress();
@@ -132,20 +134,20 @@ pub(super) fn fsck(args: &FsckArgs, context: &CommandContext) -> Result<CommandE
 }
 
 #[derive(Serialize)]
-struct MigrationRecord<'d> {
+struct MigrationStepReport<'d> {
     kind: &'static str,
     path: &'d str,
     done: &'static str,
 }
 
-impl fmt::Display for MigrationRecord<'_> {
+impl fmt::Display for MigrationStepReport<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "migrated: {}: {}", self.path.escape_debug(), self.done)
     }
 }
 
 #[derive(Serialize)]
-struct FindingRecord<'l> {
+struct FsckFindingReport<'l> {
     severity: &'static str,
     kind: &'static str,
     path: &'l str,
@@ -153,10 +155,10 @@ struct FindingRecord<'l> {
     next: &'static str,
 }
 
-impl<'l> FindingRecord<'l> {
+impl<'l> FsckFindingReport<'l> {
     fn new(finding: &'l FsckFinding) -> Self {
         let FsckFinding { kind, path, detail } = finding;
-        FindingRecord {
+        FsckFindingReport {
             severity: kind.severity().name(),
             kind: kind.name(),
             path,
@@ -166,7 +168,7 @@ impl<'l> FindingRecord<'l> {
     }
 }
 
-impl fmt::Display for FindingRecord<'_> {
+impl fmt::Display for FsckFindingReport<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // A name may contain line breaks, but a finding must be one line.
         write!(f, "{}: {}: {}", self.severity, self.kind, self.path.escape_debug())?;

@@ -206,12 +206,12 @@ pub(super) fn remove_all(context: &CommandContext, bucket: &Bucket, dry_run: boo
 
 /// A marker that was created.
 #[derive(Serialize)]
-struct MadeMarker {
+struct CreatedDeleteMarker {
     operation: &'static str,
     source: String,
 }
 
-impl std::fmt::Display for MadeMarker {
+impl std::fmt::Display for CreatedDeleteMarker {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}: {}", self.operation, shown_name(&self.source))
     }
@@ -234,18 +234,21 @@ pub(super) fn mkdir(args: &MkdirArgs, context: &CommandContext) -> Result<Comman
         }
         let source = format!("s3://{bucket}/{key}");
         context.store()?.put(&bucket, &Key::new(key)?, &[], &PutOptions::default())?;
-        context.output.event(&MadeMarker { operation: "make_prefix", source }).map(|()| CommandExit::Ok)
+        context
+            .output
+            .event(&CreatedDeleteMarker { operation: "make_prefix", source })
+            .map(|()| CommandExit::Ok)
     })
 }
 
 /// The versioning state of a bucket.
 #[derive(Serialize)]
-struct VersioningRecord<'r> {
+struct BucketVersioningReport<'r> {
     bucket: &'r str,
     versioning: &'static str,
 }
 
-impl fmt::Display for VersioningRecord<'_> {
+impl fmt::Display for BucketVersioningReport<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "s3://{}: {}", self.bucket, self.versioning)
     }
@@ -267,18 +270,21 @@ pub(super) fn versioning(args: &VersioningArgs, context: &CommandContext) -> Res
         VersioningState::Enabled => "enabled",
         VersioningState::Suspended => "suspended",
     };
-    context.output.record(&VersioningRecord { bucket: bucket.as_str(), versioning }).map(|()| CommandExit::Ok)
+    context
+        .output
+        .record(&BucketVersioningReport { bucket: bucket.as_str(), versioning })
+        .map(|()| CommandExit::Ok)
 }
 
 /// The tags of an object, printed one per line.
 #[derive(Serialize)]
-struct TagRecord<'r> {
+struct PrintedObjectTags<'r> {
     bucket: &'r str,
     key: &'r str,
     tags: &'r Tags,
 }
 
-impl fmt::Display for TagRecord<'_> {
+impl fmt::Display for PrintedObjectTags<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let lines: Vec<String> = self.tags.iter().map(|(name, value)| format!("{name}={value}")).collect();
         f.write_str(&lines.join("\n"))
@@ -293,7 +299,7 @@ pub(super) fn tag(args: &TagArgs, context: &CommandContext) -> Result<CommandExi
         return Ok(CommandExit::Ok);
     }
     let tags = store.tags(&bucket, &key, version)?;
-    let record = TagRecord { bucket: bucket.as_str(), key: key.as_str(), tags: &tags };
+    let record = PrintedObjectTags { bucket: bucket.as_str(), key: key.as_str(), tags: &tags };
     match tags.is_empty() {
         // An object without tags prints nothing in the text format, but a record in JSON.
         true => context.output.row(&record)?,

@@ -10,9 +10,9 @@ use super::SourceSelection;
 use super::change::only_object;
 use crate::args::{CpArgs, MvArgs, SyncArgs};
 use crate::replicas::{self, ReplicaOpener};
-use crate::transfer::plan::{self, Items, SyncDirection, SyncItem, SyncRules, SyncStep};
+use crate::transfer::plan::{self, SyncDirection, SyncItem, SyncItemIterator, SyncRules, SyncStep};
 use crate::transfer::{
-    self, ClaimedDestinations, ExistingPolicy, TransferAction, TransferSettings, unsupported,
+    self, ClaimedDestinations, OverwritePolicy, TransferAction, TransferSettings, unsupported,
 };
 use crate::wildcard::FilterRules;
 use crate::{dav, web};
@@ -37,7 +37,7 @@ pub(super) fn run(args: &CpArgs, context: &CommandContext) -> Result<CommandExit
         return super::read::copy_out(args, context);
     }
     let existing = existing(args.no_clobber, args.if_none_match);
-    let order = dav::CopyOrder::of_cp(args, existing);
+    let order = dav::DavCopyOptions::of_cp(args, existing);
     if order.concerns_web() {
         return dav::copy(&order, context);
     }
@@ -116,11 +116,11 @@ fn check_places(from: &SourceSelection, to: &StorageAddress) -> Result<()> {
 }
 
 /// Returns the policy that the options set for objects and files that already exist at the destination.
-pub(super) fn existing(no_clobber: bool, if_none_match: bool) -> ExistingPolicy {
+pub(super) fn existing(no_clobber: bool, if_none_match: bool) -> OverwritePolicy {
     match (no_clobber, if_none_match) {
-        (true, _) => ExistingPolicy::Skip,
-        (_, true) => ExistingPolicy::Fail,
-        _ => ExistingPolicy::Replace,
+        (true, _) => OverwritePolicy::Skip,
+        (_, true) => OverwritePolicy::Fail,
+        _ => OverwritePolicy::Replace,
     }
 }
 
@@ -222,7 +222,7 @@ fn base_name(path: &Path) -> Result<String> {
 /// are already below the destination, so that they are not copied into themselves.
 fn many<'a>(
     lane: &'static str,
-    items: Items,
+    items: SyncItemIterator,
     root: StorageAddress,
     target: &'a CopyDestination,
     filters: &'a FilterRules,
@@ -277,7 +277,7 @@ fn nested(root: &StorageAddress, destination: &StorageAddress) -> Option<String>
 
 pub(super) fn mv(args: &MvArgs, context: &CommandContext) -> Result<CommandExit> {
     let existing = existing(args.no_clobber, args.if_none_match);
-    let order = dav::CopyOrder::of_mv(args, existing);
+    let order = dav::DavCopyOptions::of_mv(args, existing);
     if order.concerns_web() {
         return dav::copy(&order, context);
     }
@@ -308,7 +308,7 @@ pub(super) fn sync(args: &SyncArgs, context: &CommandContext) -> Result<CommandE
         }
         SyncStep::Remove(item) => Ok(TransferAction::Remove(from_item(&to, &item))),
     });
-    transfer::run(context, &TransferSettings::of(&args.transfer, ExistingPolicy::Replace), actions)
+    transfer::run(context, &TransferSettings::of(&args.transfer, OverwritePolicy::Replace), actions)
 }
 
 fn direction(from: &StorageAddress, to: &StorageAddress) -> Result<SyncDirection> {
@@ -328,7 +328,11 @@ fn direction(from: &StorageAddress, to: &StorageAddress) -> Result<SyncDirection
 }
 
 /// Lists the destination. Creates a missing local directory; with `dry_run`, treats it as empty.
-fn destination_items(context: &CommandContext, to: &StorageAddress, dry_run: bool) -> Result<Items> {
+fn destination_items(
+    context: &CommandContext,
+    to: &StorageAddress,
+    dry_run: bool,
+) -> Result<SyncItemIterator> {
     if let StorageAddress::Local(path) = to
         && !path.exists()
     {
@@ -341,7 +345,10 @@ fn destination_items(context: &CommandContext, to: &StorageAddress, dry_run: boo
 }
 
 /// Returns the items that the filters admit, without markers of prefixes (`dir/`, empty), which are not content.
-fn wanted<'a>(items: Items, filters: &'a FilterRules) -> impl Iterator<Item = Result<SyncItem>> + 'a {
+fn wanted<'a>(
+    items: SyncItemIterator,
+    filters: &'a FilterRules,
+) -> impl Iterator<Item = Result<SyncItem>> + 'a {
     let is_marker =
         |item: &SyncItem| item.size == 0 && (item.relative.is_empty() || item.relative.ends_with('/'));
     items.filter(move |item| {

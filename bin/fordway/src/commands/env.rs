@@ -7,17 +7,17 @@ use fordway_http::TlsRoots;
 use fordway_serve::AccessKeyPair;
 use fordway_store::{Error, ErrorKind, Result};
 
-use crate::args::{EnvArgs, ToolArg};
+use crate::args::{ClientToolArg, EnvArgs};
 
 pub(super) fn run(args: &EnvArgs, global: &GlobalArgs, context: &CommandContext) -> Result<CommandExit> {
-    let settings = ToolSettings::find(global)?;
+    let settings = ClientToolSettings::find(global)?;
     settings.check(args.tool)?;
     context.output.data(settings.text(args.tool).as_bytes())?;
     Ok(CommandExit::Ok)
 }
 
 /// The settings that a program needs to reach the objects.
-pub(super) struct ToolSettings {
+pub(super) struct ClientToolSettings {
     pub(super) endpoint: String,
     pub(super) region: Option<String>,
     pub(super) keys: Option<AccessKeyPair>,
@@ -25,7 +25,7 @@ pub(super) struct ToolSettings {
     pub(super) ca_bundle: Option<String>,
 }
 
-impl ToolSettings {
+impl ClientToolSettings {
     /// Finds the settings as every command does: options, then the environment, then the AWS configuration. Errors:
     /// `InvalidArgument` if there is no endpoint.
     fn find(global: &GlobalArgs) -> Result<Self> {
@@ -45,12 +45,12 @@ impl ToolSettings {
             _ => None,
         };
         let region = Some(config.region);
-        Ok(ToolSettings { endpoint: config.endpoint, region, keys, session_token, ca_bundle })
+        Ok(ClientToolSettings { endpoint: config.endpoint, region, keys, session_token, ca_bundle })
     }
 
     /// Checks that `tool` can use these settings. Errors: `InvalidArgument` for an endpoint that only our own programs
     /// can reach, for missing keys, and for characters that would end a line of a settings file.
-    fn check(&self, tool: ToolArg) -> Result<()> {
+    fn check(&self, tool: ClientToolArg) -> Result<()> {
         let fail = |why: String| Err(Error::new(ErrorKind::InvalidArgument, why));
         let values = [self.endpoint.as_str(), self.region(), self.access_key(), self.secret_key()];
         let optional = [self.session_token.as_deref(), self.ca_bundle.as_deref()];
@@ -63,7 +63,7 @@ impl ToolSettings {
                 "the endpoint, the region or a key contains a control character; correct it".to_owned(),
             );
         }
-        if tool == ToolArg::Shell {
+        if tool == ClientToolArg::Shell {
             return Ok(());
         }
         if !self.endpoint.starts_with("http://") && !self.endpoint.starts_with("https://") {
@@ -100,20 +100,20 @@ impl ToolSettings {
         self.endpoint.starts_with("https://")
     }
 
-    fn text(&self, tool: ToolArg) -> String {
+    fn text(&self, tool: ClientToolArg) -> String {
         match tool {
-            ToolArg::Shell => self.shell("AWS_ENDPOINT_URL"),
-            ToolArg::S5cmd => self.shell("S3_ENDPOINT_URL"),
-            ToolArg::AwsCli => self.aws_profile(),
-            ToolArg::Rclone => self.rclone_remote(),
-            ToolArg::S3cmd => self.s3cmd_file(),
-            ToolArg::Curl => self.curl_file(),
-            ToolArg::Boto3 => self.boto3_call(),
-            ToolArg::S3fs => self.s3fs_call(),
-            ToolArg::Pyarrow => self.pyarrow_call(),
-            ToolArg::Obstore => self.obstore_call(),
-            ToolArg::Polars => self.storage_options(),
-            ToolArg::Duckdb => self.duckdb_secret(),
+            ClientToolArg::Shell => self.shell("AWS_ENDPOINT_URL"),
+            ClientToolArg::S5cmd => self.shell("S3_ENDPOINT_URL"),
+            ClientToolArg::AwsCli => self.aws_profile(),
+            ClientToolArg::Rclone => self.rclone_remote(),
+            ClientToolArg::S3cmd => self.s3cmd_file(),
+            ClientToolArg::Curl => self.curl_file(),
+            ClientToolArg::Boto3 => self.boto3_call(),
+            ClientToolArg::S3fs => self.s3fs_call(),
+            ClientToolArg::Pyarrow => self.pyarrow_call(),
+            ClientToolArg::Obstore => self.obstore_call(),
+            ClientToolArg::Polars => self.storage_options(),
+            ClientToolArg::Duckdb => self.duckdb_secret(),
         }
     }
 
@@ -320,8 +320,8 @@ mod tests {
     /// A secret that contains every character that any of the languages treats specially.
     const SECRET: &str = r#"`a` "b" \ $HOME 'c' # ; %d"#;
 
-    fn settings(endpoint: &str) -> ToolSettings {
-        ToolSettings {
+    fn settings(endpoint: &str) -> ClientToolSettings {
+        ClientToolSettings {
             endpoint: endpoint.to_owned(),
             region: Some("us-east-1".to_owned()),
             keys: Some(AccessKeyPair { access_key: "me".into(), secret_key: SECRET.into() }),
@@ -338,7 +338,9 @@ mod tests {
 
     #[test]
     fn a_shell_reads_what_is_printed() {
-        for (tool, variable) in [(ToolArg::Shell, "AWS_ENDPOINT_URL"), (ToolArg::S5cmd, "S3_ENDPOINT_URL")] {
+        for (tool, variable) in
+            [(ClientToolArg::Shell, "AWS_ENDPOINT_URL"), (ClientToolArg::S5cmd, "S3_ENDPOINT_URL")]
+        {
             let text = settings("http://h:1").text(tool);
             let script = format!("{text}printf '%s|%s' \"${variable}\" \"$AWS_SECRET_ACCESS_KEY\"");
             assert_eq!(output("sh", &["-c", &script]), format!("http://h:1|{SECRET}"));
@@ -357,29 +359,30 @@ mod tests {
 
     #[test]
     fn settings_that_a_program_cannot_use_are_refused() {
-        let refused = |settings: &ToolSettings, tool| settings.check(tool).unwrap_err().to_string();
+        let refused = |settings: &ClientToolSettings, tool| settings.check(tool).unwrap_err().to_string();
         let local = settings("file:///data");
-        assert!(local.check(ToolArg::Shell).is_ok());
-        assert!(refused(&local, ToolArg::Boto3).contains("start `fordway serve DIRECTORY`"));
-        let without_keys = ToolSettings { keys: None, ..settings("http://h") };
-        assert!(refused(&without_keys, ToolArg::Rclone).contains("there is no key pair"));
+        assert!(local.check(ClientToolArg::Shell).is_ok());
+        assert!(refused(&local, ClientToolArg::Boto3).contains("start `fordway serve DIRECTORY`"));
+        let without_keys = ClientToolSettings { keys: None, ..settings("http://h") };
+        assert!(refused(&without_keys, ClientToolArg::Rclone).contains("there is no key pair"));
         let two_lines = settings("http://h\nendpoint = http://other");
-        assert!(refused(&two_lines, ToolArg::AwsCli).contains("a control character"));
+        assert!(refused(&two_lines, ClientToolArg::AwsCli).contains("a control character"));
     }
 
     #[test]
     fn temporary_keys_and_certificates_reach_each_program_that_takes_them() {
-        let all = ToolSettings {
+        let all = ClientToolSettings {
             session_token: Some("the-token".into()),
             ca_bundle: Some("/ca.pem".into()),
             ..settings("https://h")
         };
-        for &tool in ToolArg::value_variants() {
+        for &tool in ClientToolArg::value_variants() {
             assert!(all.text(tool).contains("the-token"), "{tool:?}");
             // These programs have no setting for the CA bundle: they read it from the environment or from the command
             // line.
             let has_none =
-                [ToolArg::Rclone, ToolArg::Obstore, ToolArg::Polars, ToolArg::Duckdb].contains(&tool);
+                [ClientToolArg::Rclone, ClientToolArg::Obstore, ClientToolArg::Polars, ClientToolArg::Duckdb]
+                    .contains(&tool);
             assert_eq!(all.text(tool).contains("/ca.pem"), !has_none, "{tool:?}");
         }
     }

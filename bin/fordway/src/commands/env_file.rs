@@ -7,12 +7,12 @@ use fordway_command::file_error;
 use fordway_serve::AccessKeyPair;
 use fordway_store::Result;
 
-use super::env::ToolSettings;
+use super::env::ClientToolSettings;
 
 /// Writes `path` atomically, readable only by its owner. Errors: the errors of the file system.
 pub(super) fn write(path: &Path, endpoint: &str, keys: Option<&AccessKeyPair>) -> Result<()> {
     let failed = |error| file_error("writing", path.display(), error);
-    let settings = ToolSettings {
+    let settings = ClientToolSettings {
         endpoint: endpoint.to_owned(),
         region: None,
         keys: keys.cloned(),

@@ -16,9 +16,9 @@ use fordway_store::{Error, ErrorKind, Result};
 use serde::Serialize;
 
 use super::report;
-use crate::args::LifecycleArgs;
+use crate::args::LifecycleRunArgs;
 
-pub(super) fn run(args: &LifecycleArgs, context: &CommandContext) -> Result<CommandExit> {
+pub(super) fn run(args: &LifecycleRunArgs, context: &CommandContext) -> Result<CommandExit> {
     let store = PosixStore::open(&args.directory.root, PosixConfig::default())?;
     let options = LifecycleOptions {
         buckets: args.directory.buckets.clone(),
@@ -33,7 +33,7 @@ pub(super) fn run(args: &LifecycleArgs, context: &CommandContext) -> Result<Comm
         match event {
             LifecycleEvent::Progress { entries } => context.output.counted(entries, "entries"),
             LifecycleEvent::Changed(change) => {
-                context.output.event(&ChangeRecord::new(&change, args.dry_run))?
+                context.output.event(&LifecycleChangeReport::new(&change, args.dry_run))?
             }
             LifecycleEvent::Busy(bucket) => {
                 context.output.note(&format!("skipped the bucket {bucket}: another run is processing it"))
@@ -46,7 +46,7 @@ pub(super) fn run(args: &LifecycleArgs, context: &CommandContext) -> Result<Comm
         Ok(())
     });
     context.output.end_progress();
-    context.output.event(&LifecycleTotals::new(&done?, args.dry_run))?;
+    context.output.event(&LifecycleRunSummary::new(&done?, args.dry_run))?;
     Ok(first_failure)
 }
 
@@ -88,7 +88,7 @@ fn log(event: LifecycleEvent) -> Result<()> {
 }
 
 #[derive(Serialize)]
-struct ChangeRecord<'c> {
+struct LifecycleChangeReport<'c> {
     kind: &'static str,
     bucket: &'c str,
     key: &'c str,
@@ -98,9 +98,9 @@ struct ChangeRecord<'c> {
     dry_run: bool,
 }
 
-impl<'c> ChangeRecord<'c> {
+impl<'c> LifecycleChangeReport<'c> {
     fn new(change: &'c LifecycleChange, dry_run: bool) -> Self {
-        ChangeRecord {
+        LifecycleChangeReport {
             kind: change.action.name(),
             bucket: change.bucket.as_str(),
             key: &change.key,
@@ -112,7 +112,7 @@ impl<'c> ChangeRecord<'c> {
     }
 }
 
-impl fmt::Display for ChangeRecord<'_> {
+impl fmt::Display for LifecycleChangeReport<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}{}: s3://{}/{}", prefix(self.dry_run), self.kind, self.bucket, shown_name(self.key))?;
         // The version that a delete marker hides is kept.
@@ -123,7 +123,7 @@ impl fmt::Display for ChangeRecord<'_> {
 }
 
 #[derive(Serialize)]
-struct LifecycleTotals {
+struct LifecycleRunSummary {
     kind: &'static str,
     dry_run: bool,
     entries: u64,
@@ -134,9 +134,9 @@ struct LifecycleTotals {
     failed: u64,
 }
 
-impl LifecycleTotals {
+impl LifecycleRunSummary {
     fn new(done: &LifecycleSummary, dry_run: bool) -> Self {
-        LifecycleTotals {
+        LifecycleRunSummary {
             kind: "summary",
             dry_run,
             entries: done.entries,
@@ -149,9 +149,9 @@ impl LifecycleTotals {
     }
 }
 
-impl fmt::Display for LifecycleTotals {
+impl fmt::Display for LifecycleRunSummary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let LifecycleTotals { entries, changed, locked, failed, .. } = self;
+        let LifecycleRunSummary { entries, changed, locked, failed, .. } = self;
         let expired = human_bytes(self.expired_bytes);
         write!(f, "{}{changed} of {entries} entries expired, {expired}", prefix(self.dry_run))?;
         if *locked > 0 {

@@ -9,13 +9,13 @@ use fordway_command::units::human_bytes;
 use fordway_command::{CommandContext, CommandExit, file_error};
 use fordway_http::replicas::{discover, is_metalink_name};
 use fordway_store::{Error, ErrorKind, Result};
-use fordway_wire::file_hash::RunningHash;
+use fordway_wire::file_hash::FileHasher;
 use fordway_wire::metalink::{
-    FileHash, HashKind, Metalink, MetalinkFile, MetalinkUrl, PRIORITY_LAST, PieceHashes,
+    FileHash, FileHashAlgorithm, Metalink, MetalinkFile, MetalinkUrl, PRIORITY_LAST, PieceHashes,
 };
 use serde::Serialize;
 
-use crate::args::{MetalinkAction, MetalinkArgs, MetalinkMakeArgs, MetalinkShowArgs, ReplicaArgs};
+use crate::args::{MetalinkArgs, MetalinkMakeArgs, MetalinkShowArgs, MetalinkSubcommand, ReplicaArgs};
 use crate::replicas::ReplicaOpener;
 use crate::web;
 
@@ -26,29 +26,29 @@ const READ_BYTES: usize = 256 << 10;
 
 pub(super) fn run(args: &MetalinkArgs, context: &CommandContext) -> Result<CommandExit> {
     match &args.action {
-        MetalinkAction::Make(args) => make(args, context),
-        MetalinkAction::Show(args) => show(args, context),
+        MetalinkSubcommand::Make(args) => make(args, context),
+        MetalinkSubcommand::Show(args) => show(args, context),
     }
     .map(|()| CommandExit::Ok)
 }
 
 /// The output of `make`.
 #[derive(Serialize)]
-struct MakeReport {
+struct MetalinkMakeOutput {
     action: &'static str,
     to: String,
     files: usize,
 }
 
-impl fmt::Display for MakeReport {
+impl fmt::Display for MetalinkMakeOutput {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "made: {}", self.to)
     }
 }
 
 fn make(args: &MetalinkMakeArgs, context: &CommandContext) -> Result<()> {
-    let replicas: Vec<FileLocation> =
-        args.replicas.iter().map(|text| FileLocation::parse(text)).collect::<Result<_>>()?;
+    let replicas: Vec<UrlWithCountry> =
+        args.replicas.iter().map(|text| UrlWithCountry::parse(text)).collect::<Result<_>>()?;
     if let Some(place) = replicas.iter().find(|place| args.files.len() > 1 && !place.url.ends_with('/')) {
         let why = format!("{} is the URL of one file; for several files, end it with /", place.url);
         return Err(Error::new(ErrorKind::InvalidArgument, why));
@@ -72,16 +72,16 @@ fn make(args: &MetalinkMakeArgs, context: &CommandContext) -> Result<()> {
 fn write(path: &Path, metalink: &Metalink, context: &CommandContext) -> Result<()> {
     std::fs::write(path, metalink.to_xml()).map_err(|error| file_error("writing", path.display(), error))?;
     let to = path.display().to_string();
-    context.output.event(&MakeReport { action: "make", to, files: metalink.files.len() })
+    context.output.event(&MetalinkMakeOutput { action: "make", to, files: metalink.files.len() })
 }
 
 /// The URL of a directory or file, with its country.
-struct FileLocation {
+struct UrlWithCountry {
     url: String,
     location: Option<String>,
 }
 
-impl FileLocation {
+impl UrlWithCountry {
     /// Parses a URL, optionally followed by a country, such as `@ch`. Errors: `InvalidArgument`.
     fn parse(text: &str) -> Result<Self> {
         let is_country = |text: &str| text.len() == 2 && text.bytes().all(|b| b.is_ascii_alphabetic());
@@ -93,13 +93,13 @@ impl FileLocation {
             let why = format!("{text:?} is not a URL; write https://HOST/PATH");
             return Err(Error::new(ErrorKind::InvalidArgument, why));
         }
-        Ok(FileLocation { url: url.to_owned(), location })
+        Ok(UrlWithCountry { url: url.to_owned(), location })
     }
 }
 
 fn describe(
     path: &Path,
-    places: &[FileLocation],
+    places: &[UrlWithCountry],
     piece_size: Option<u64>,
     context: &CommandContext,
 ) -> Result<MetalinkFile> {
@@ -113,8 +113,8 @@ fn describe(
     // The length of a piece is a power of two that keeps the file within `PIECES_MAX` pieces.
     let enough = size.div_ceil(PIECES_MAX).next_power_of_two().max(PIECE_BYTES_MIN);
     let length_bytes = piece_size.unwrap_or(enough).max(1);
-    let (mut whole, mut hex, mut total) = (RunningHash::new(HashKind::Sha256), Vec::new(), 0);
-    let (mut piece, mut piece_bytes) = (RunningHash::new(HashKind::Sha256), 0);
+    let (mut whole, mut hex, mut total) = (FileHasher::new(FileHashAlgorithm::Sha256), Vec::new(), 0);
+    let (mut piece, mut piece_bytes) = (FileHasher::new(FileHashAlgorithm::Sha256), 0);
     let mut buffer = vec![0; READ_BYTES];
     loop {
         context.interrupt.check()?;
@@ -126,7 +126,7 @@ fn describe(
         (total, piece_bytes) = (total + got as u64, piece_bytes + got as u64);
         // The last piece may be shorter.
         if piece_bytes == length_bytes || got == 0 && piece_bytes > 0 {
-            let ended = std::mem::replace(&mut piece, RunningHash::new(HashKind::Sha256));
+            let ended = std::mem::replace(&mut piece, FileHasher::new(FileHashAlgorithm::Sha256));
             hex.push(ended.finish().hex);
             piece_bytes = 0;
         }
@@ -134,7 +134,8 @@ fn describe(
             break;
         }
     }
-    let pieces = (!hex.is_empty()).then_some(PieceHashes { length_bytes, kind: HashKind::Sha256, hex });
+    let pieces =
+        (!hex.is_empty()).then_some(PieceHashes { length_bytes, kind: FileHashAlgorithm::Sha256, hex });
     let hashes: Vec<FileHash> = vec![whole.finish()];
     let replicas = (1..).zip(places).map(|(priority, place)| MetalinkUrl {
         url: if place.url.ends_with('/') {
@@ -164,45 +165,45 @@ fn encoded(name: &str) -> String {
 
 /// The description of a file that `show` prints.
 #[derive(Serialize)]
-struct ShownFile {
+struct MetalinkFileOutput {
     name: String,
     size_bytes: Option<u64>,
     /// The digests by algorithm, in hexadecimal.
     hashes: std::collections::BTreeMap<&'static str, String>,
-    pieces: Option<PieceSummaryRecord>,
-    replicas: Vec<ShownReplica>,
+    pieces: Option<MetalinkPiecesOutput>,
+    replicas: Vec<MetalinkReplicaOutput>,
     /// How the description was found, if it was requested from a server.
     found_by: Option<&'static str>,
 }
 
 #[derive(Serialize)]
-struct PieceSummaryRecord {
+struct MetalinkPiecesOutput {
     kind: &'static str,
     length_bytes: u64,
     count: usize,
 }
 
 #[derive(Serialize)]
-struct ShownReplica {
+struct MetalinkReplicaOutput {
     url: String,
     priority: u32,
     location: Option<String>,
 }
 
-impl ShownFile {
+impl MetalinkFileOutput {
     fn of(file: MetalinkFile, found_by: Option<&'static str>) -> Self {
         let mut replicas: Vec<_> = file.replicas.into_iter().collect();
         replicas.sort_by_key(|replica| replica.priority);
         let shown = |replica: MetalinkUrl| {
             let MetalinkUrl { url, priority, location } = replica;
-            ShownReplica { url, priority, location }
+            MetalinkReplicaOutput { url, priority, location }
         };
-        let pieces = file.pieces.map(|pieces| PieceSummaryRecord {
+        let pieces = file.pieces.map(|pieces| MetalinkPiecesOutput {
             kind: pieces.kind.name(),
             length_bytes: pieces.length_bytes,
             count: pieces.hex.len(),
         });
-        ShownFile {
+        MetalinkFileOutput {
             name: file.name,
             size_bytes: file.size_bytes,
             hashes: file.hashes.into_iter().map(|hash| (hash.kind.name(), hash.hex)).collect(),
@@ -213,7 +214,7 @@ impl ShownFile {
     }
 }
 
-impl fmt::Display for ShownFile {
+impl fmt::Display for MetalinkFileOutput {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "      File: {}", if self.name.is_empty() { "(not named)" } else { &self.name })?;
         if let Some(size) = self.size_bytes {
@@ -222,13 +223,13 @@ impl fmt::Display for ShownFile {
         for (kind, hex) in &self.hashes {
             write!(f, "\n{kind:>10}: {hex}")?;
         }
-        if let Some(PieceSummaryRecord { kind, length_bytes, count }) = &self.pieces {
+        if let Some(MetalinkPiecesOutput { kind, length_bytes, count }) = &self.pieces {
             write!(f, "\n    Pieces: {count} of {length_bytes} bytes, by {kind}")?;
         }
         if let Some(found_by) = self.found_by {
             write!(f, "\n  Found by: {found_by}")?;
         }
-        for ShownReplica { url, priority, location } in &self.replicas {
+        for MetalinkReplicaOutput { url, priority, location } in &self.replicas {
             let rank = if *priority == PRIORITY_LAST { "last".to_owned() } else { priority.to_string() };
             let place = location.as_deref().map(|place| format!(" ({place})")).unwrap_or_default();
             write!(f, "\n{rank:>10}: {url}{place}")?;
@@ -246,8 +247,8 @@ fn show(args: &MetalinkShowArgs, context: &CommandContext) -> Result<()> {
                 let why = format!("no replicas of {} are known; give a Metalink", args.source);
                 Error::new(ErrorKind::NoSuchKey, why)
             })?;
-        return context.output.record(&ShownFile::of(found.file, Some(found.from)));
+        return context.output.record(&MetalinkFileOutput::of(found.file, Some(found.from)));
     }
     let metalink = places.read(&args.source, context)?;
-    metalink.files.into_iter().try_for_each(|file| context.output.record(&ShownFile::of(file, None)))
+    metalink.files.into_iter().try_for_each(|file| context.output.record(&MetalinkFileOutput::of(file, None)))
 }

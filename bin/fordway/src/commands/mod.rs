@@ -25,7 +25,7 @@ use fordway_command::program::finish;
 use fordway_command::{CommandContext, CommandExit, StorageAddress, external, file_error, manual};
 use fordway_store::{Bucket, Error, ErrorKind, Result};
 
-use super::transfer::plan::{self, Items};
+use super::transfer::plan::{self, SyncItemIterator};
 use crate::args::{BuiltinCommand, CommandLine, CompletionsArgs, GlobalArgs, ManArgs};
 use crate::wildcard::{directory, has_wildcard, literal_prefix};
 
@@ -180,7 +180,7 @@ impl SourceSelection {
 
     /// Lists a source of several objects; `None` for a single one. A wildcard that matches nothing is one `NoSuchKey`
     /// error.
-    fn items(&self, context: &CommandContext) -> Result<Option<Items>> {
+    fn items(&self, context: &CommandContext) -> Result<Option<SyncItemIterator>> {
         match self {
             SourceSelection::One(_) => Ok(None),
             SourceSelection::Below(root) => plan::items(context, root).map(Some),

@@ -11,11 +11,11 @@ use fordway_policy::{
 use fordway_store::{Bucket, DocumentKind, Error, ErrorKind, Result, Store};
 use serde::Serialize;
 
-use crate::args::{ExplainArgs, PolicyAction, PolicyArgs};
+use crate::args::{ExplainArgs, PolicyArgs, PolicySubcommand};
 
 pub(super) fn run(args: &PolicyArgs, context: &CommandContext) -> Result<CommandExit> {
     match &args.action {
-        PolicyAction::Explain(args) => explain(args, context),
+        PolicySubcommand::Explain(args) => explain(args, context),
     }
 }
 
@@ -37,7 +37,7 @@ fn explain(args: &ExplainArgs, context: &CommandContext) -> Result<CommandExit> 
     };
     let ruling = rules.rule(role, &request);
     let reports = rules.policy.as_ref().map(|policy| policy.explain(&request)).unwrap_or_default();
-    context.output.record(&Explanation {
+    context.output.record(&PolicyDecisionOutput {
         kind: "policy",
         bucket: bucket.as_str(),
         key: key.as_deref(),
@@ -45,7 +45,7 @@ fn explain(args: &ExplainArgs, context: &CommandContext) -> Result<CommandExit> 
         permitted: ruling.is_permitted(),
         reason: reason(ruling),
         statement: deciding(ruling).map(|at| at + 1),
-        statements: reports.iter().enumerate().map(StatementRecord::new).collect(),
+        statements: reports.iter().enumerate().map(StatementEvaluation::new).collect(),
     })?;
     Ok(if ruling.is_permitted() { CommandExit::Ok } else { CommandExit::Denied })
 }
@@ -147,7 +147,7 @@ fn deciding(ruling: Ruling) -> Option<usize> {
 
 /// The decision of the rules about a request.
 #[derive(Serialize)]
-struct Explanation<'r> {
+struct PolicyDecisionOutput<'r> {
     kind: &'static str,
     bucket: &'r str,
     key: Option<&'r str>,
@@ -156,12 +156,12 @@ struct Explanation<'r> {
     reason: &'static str,
     /// The number of the statement that decides, counting from 1.
     statement: Option<usize>,
-    statements: Vec<StatementRecord>,
+    statements: Vec<StatementEvaluation>,
 }
 
 /// Whether a statement applies to the request.
 #[derive(Serialize)]
-struct StatementRecord {
+struct StatementEvaluation {
     number: usize,
     sid: Option<String>,
     effect: &'static str,
@@ -169,9 +169,9 @@ struct StatementRecord {
     misfit: Option<String>,
 }
 
-impl StatementRecord {
+impl StatementEvaluation {
     fn new((at, report): (usize, &StatementReport)) -> Self {
-        StatementRecord {
+        StatementEvaluation {
             number: at + 1,
             sid: report.sid.clone(),
             effect: if report.effect == Effect::Allow { "Allow" } else { "Deny" },
@@ -186,7 +186,7 @@ impl StatementRecord {
     }
 }
 
-impl fmt::Display for Explanation<'_> {
+impl fmt::Display for PolicyDecisionOutput<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let verdict = if self.permitted { "permitted" } else { "refused" };
         let object = self.key.map(|key| format!("/{key}")).unwrap_or_default();

@@ -10,9 +10,9 @@ use fordway_command::program::stop_when_asked;
 use fordway_command::units::human_bytes;
 use fordway_command::{CommandContext, CommandExit, InterruptFlag};
 use fordway_posix::PosixStore;
-use fordway_serve::node::{NodeConfig, NodeGateway, NodeTcp};
+use fordway_serve::node::{NodeConfig, NodeGateway, NodeTcpConfig};
 use fordway_serve::{
-    AccessKeyPair, AnonymousUser, Gateway, GatewayConfig, GatewaySockets, OpenStore, ReloadSignal,
+    AccessKeyPair, AnonymousUser, Gateway, GatewayConfig, GatewaySockets, ReloadSignal, StoreOpener,
     TlsCertificate, Users,
 };
 use fordway_store::{Error, ErrorKind, Result, Store};
@@ -38,8 +38,8 @@ pub(super) fn run(args: &ServeArgs, context: &CommandContext) -> Result<CommandE
     note_on_mount(&args.root, context);
     let root = args.root.display().to_string();
     let endpoint = format!("{}://{}", if tls.is_some() { "https" } else { "http" }, gateway.local_addr());
-    let published = GatewayAccess::of(&args.common, &endpoint, pair.as_ref())?;
-    let ready = GatewayReady {
+    let published = PublishedCredentials::of(&args.common, &endpoint, pair.as_ref())?;
+    let ready = GatewayReadyMessage {
         root: &root,
         endpoint,
         metrics: gateway.metrics_addr().map(|address| format!("http://{address}/metrics")),
@@ -103,7 +103,7 @@ fn users(args: &ServeArgs) -> Result<(Users, Option<(AccessKeyPair, bool)>)> {
     let root = std::path::absolute(&args.root)
         .map_err(|error| fordway_command::file_error("finding", args.root.display(), error))?;
     let opened = root.clone();
-    let open: OpenStore = Arc::new(move || Ok(Arc::new(PosixStore::open(&opened, store.clone())?)));
+    let open: StoreOpener = Arc::new(move || Ok(Arc::new(PosixStore::open(&opened, store.clone())?)));
     let (users, pair) = match &args.credentials {
         Some(credentials) => (Users::from_file(credentials, &root, open)?, None),
         None => {
@@ -146,13 +146,13 @@ fn reload_when_asked(reload: ReloadSignal, tls: Option<TlsCertificate>, interrup
 
 /// The output when the gateway is ready.
 #[derive(Serialize)]
-struct GatewayReady<'r> {
+struct GatewayReadyMessage<'r> {
     root: &'r str,
     endpoint: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     metrics: Option<String>,
     #[serde(flatten)]
-    published: GatewayAccess<'r>,
+    published: PublishedCredentials<'r>,
 }
 
 fn keys<S: serde::Serializer>(identity: &Option<&AccessKeyPair>, serializer: S) -> Result<S::Ok, S::Error> {
@@ -160,7 +160,7 @@ fn keys<S: serde::Serializer>(identity: &Option<&AccessKeyPair>, serializer: S) 
     pair.serialize(serializer)
 }
 
-impl fmt::Display for GatewayReady<'_> {
+impl fmt::Display for GatewayReadyMessage<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "fordway: serving {} at {}", self.root, self.endpoint)?;
         if let Some(metrics) = &self.metrics {
@@ -173,27 +173,29 @@ impl fmt::Display for GatewayReady<'_> {
 /// How programs obtain the address and the keys of the gateway: from a file, or from standard output if the keys were
 /// generated.
 #[derive(Serialize)]
-struct GatewayAccess<'r> {
+struct PublishedCredentials<'r> {
     #[serde(serialize_with = "keys", skip_serializing_if = "Option::is_none")]
     generated: Option<&'r AccessKeyPair>,
     #[serde(skip_serializing_if = "Option::is_none")]
     env_file: Option<&'r Path>,
 }
 
-impl<'r> GatewayAccess<'r> {
+impl<'r> PublishedCredentials<'r> {
     /// Writes the file, if one is requested. `pair` is the only key pair, with a flag that says whether it was just
     /// generated.
     fn of(args: &'r GatewayArgs, endpoint: &str, pair: Option<&'r (AccessKeyPair, bool)>) -> Result<Self> {
         let generated = pair.and_then(|(keys, is_generated)| is_generated.then_some(keys));
-        let Some(path) = &args.write_env else { return Ok(GatewayAccess { generated, env_file: None }) };
+        let Some(path) = &args.write_env else {
+            return Ok(PublishedCredentials { generated, env_file: None });
+        };
         env_file::write(path, endpoint, pair.map(|(keys, _)| keys))?;
         // Keys that are in a protected file are not printed, because output may be written to logs.
-        Ok(GatewayAccess { generated: None, env_file: Some(path) })
+        Ok(PublishedCredentials { generated: None, env_file: Some(path) })
     }
 }
 
 /// Formats the access as lines for a shell.
-impl fmt::Display for GatewayAccess<'_> {
+impl fmt::Display for PublishedCredentials<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(path) = self.env_file {
             write!(f, "\nfordway: endpoint and keys are in {}", path.display())?;
@@ -223,7 +225,7 @@ pub(super) fn node(args: &NodeArgs, context: &CommandContext) -> Result<CommandE
     let socket = args.socket.clone().map_or_else(|| default_socket(&variable), Ok)?;
     let Some(root) = &args.root else { return node_status(socket, context) };
     let pair = args.tcp.map(|_| identity(&variable)).transpose()?;
-    let tcp = args.tcp.zip(pair.clone()).map(|(listen, (keys, _))| NodeTcp {
+    let tcp = args.tcp.zip(pair.clone()).map(|(listen, (keys, _))| NodeTcpConfig {
         listen,
         keys,
         may_be_root: args.tcp_as_root,
@@ -248,10 +250,10 @@ pub(super) fn node(args: &NodeArgs, context: &CommandContext) -> Result<CommandE
     }
     note_on_mount(root, context);
     let endpoint = gateway.endpoint();
-    let ready = NodeReady {
+    let ready = NodeReadyMessage {
         root: root.display().to_string(),
         tcp_endpoint: gateway.tcp_addr().map(|address| format!("tcp://{address}")),
-        published: GatewayAccess::of(&args.common, &endpoint, pair.as_ref())?,
+        published: PublishedCredentials::of(&args.common, &endpoint, pair.as_ref())?,
         endpoint,
     };
     context.output.record(&ready)?;
@@ -264,7 +266,7 @@ pub(super) fn node(args: &NodeArgs, context: &CommandContext) -> Result<CommandE
 
 /// Returns a function that opens the store with the calling thread's user ID. The path is made absolute once, so that
 /// each user opens the same directory.
-fn open_store(root: &Path, args: &NodeArgs) -> Result<fordway_serve::OpenStore> {
+fn open_store(root: &Path, args: &NodeArgs) -> Result<fordway_serve::StoreOpener> {
     let config = args.common.store(args.etag);
     let root = std::path::absolute(root)
         .map_err(|error| fordway_command::file_error("finding", root.display(), error))?;
@@ -289,16 +291,16 @@ fn default_socket(variable: &dyn Fn(&str) -> Option<String>) -> Result<PathBuf> 
 
 /// The output when the gateway is ready.
 #[derive(Serialize)]
-struct NodeReady<'r> {
+struct NodeReadyMessage<'r> {
     root: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     tcp_endpoint: Option<String>,
     endpoint: String,
     #[serde(flatten)]
-    published: GatewayAccess<'r>,
+    published: PublishedCredentials<'r>,
 }
 
-impl fmt::Display for NodeReady<'_> {
+impl fmt::Display for NodeReadyMessage<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "fordway: serving {}", self.root)?;
         if let Some(tcp) = &self.tcp_endpoint {

@@ -33,30 +33,30 @@ pub(super) fn run(args: &StatArgs, context: &CommandContext) -> Result<CommandEx
         let store = context.store()?;
         if key.is_empty() && args.version_id.is_none() {
             let created = store.head_bucket(&bucket)?.created;
-            context.output.record(&BucketRecord::new(&bucket, created))?;
+            context.output.record(&BucketStatOutput::new(&bucket, created))?;
         } else {
             let key = Key::new(key)?;
             let options = GetOptions { version: args.version_id.clone(), ..Default::default() };
             let info = store.head(&bucket, &key, &options)?;
-            context.output.record(&ObjectRecord::new(&bucket, &key, &info))?;
+            context.output.record(&ObjectStatOutput::new(&bucket, &key, &info))?;
         }
         Ok(CommandExit::Ok)
     })
 }
 
 #[derive(Serialize)]
-struct BucketRecord<'r> {
+struct BucketStatOutput<'r> {
     bucket: &'r str,
     created: Option<String>,
     #[serde(skip)]
     shown_time: Option<String>,
 }
 
-impl<'r> BucketRecord<'r> {
+impl<'r> BucketStatOutput<'r> {
     /// Creates the record. S3 does not report the creation time of a single bucket; lanes then return the epoch.
     fn new(bucket: &'r Bucket, created: SystemTime) -> Self {
         let known = (created != SystemTime::UNIX_EPOCH).then_some(created);
-        BucketRecord {
+        BucketStatOutput {
             bucket: bucket.as_str(),
             created: known.map(utc_time),
             shown_time: known.map(local_time),
@@ -64,7 +64,7 @@ impl<'r> BucketRecord<'r> {
     }
 }
 
-impl fmt::Display for BucketRecord<'_> {
+impl fmt::Display for BucketStatOutput<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "    Bucket: s3://{}", self.bucket)?;
         self.shown_time.as_ref().map_or(Ok(()), |time| write!(f, "\n   Created: {time}"))
@@ -72,7 +72,7 @@ impl fmt::Display for BucketRecord<'_> {
 }
 
 #[derive(Serialize)]
-struct ObjectRecord<'r> {
+struct ObjectStatOutput<'r> {
     bucket: &'r str,
     key: &'r str,
     size_bytes: u64,
@@ -94,7 +94,7 @@ struct ObjectRecord<'r> {
     shown_time: String,
 }
 
-impl<'r> ObjectRecord<'r> {
+impl<'r> ObjectStatOutput<'r> {
     fn new(bucket: &'r Bucket, key: &'r Key, info: &'r ObjectInfo) -> Self {
         let Metadata {
             content_type,
@@ -105,7 +105,7 @@ impl<'r> ObjectRecord<'r> {
             expires,
             user,
         } = &*info.metadata;
-        ObjectRecord {
+        ObjectStatOutput {
             bucket: bucket.as_str(),
             key: key.as_str(),
             size_bytes: info.size,
@@ -128,7 +128,7 @@ impl<'r> ObjectRecord<'r> {
     }
 }
 
-impl fmt::Display for ObjectRecord<'_> {
+impl fmt::Display for ObjectStatOutput<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "    Object: s3://{}/{}", self.bucket, self.key)?;
         writeln!(f, "      Size: {} ({} bytes)", human_bytes(self.size_bytes), self.size_bytes)?;
@@ -174,7 +174,7 @@ impl SpaceUsage {
 }
 
 #[derive(Serialize)]
-struct UsageRecord<'r> {
+struct DiskUsageOutput<'r> {
     address: &'r str,
     objects: u64,
     size_bytes: u64,
@@ -182,7 +182,7 @@ struct UsageRecord<'r> {
     human: bool,
 }
 
-impl fmt::Display for UsageRecord<'_> {
+impl fmt::Display for DiskUsageOutput<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let size = show_bytes(self.size_bytes, self.human);
         write!(f, "{size:>14} {:>10} objects  {}", self.objects, self.address)
@@ -209,7 +209,7 @@ pub(super) fn du(args: &DuArgs, context: &CommandContext) -> Result<CommandExit>
     }
     let print = |address: &str, usage: SpaceUsage| {
         let SpaceUsage { objects, size_bytes } = usage;
-        context.output.record(&UsageRecord { address, objects, size_bytes, human: args.human_readable })
+        context.output.record(&DiskUsageOutput { address, objects, size_bytes, human: args.human_readable })
     };
     for (prefix, usage) in prefixes {
         print(&format!("{}{prefix}/", show_root(&root)), usage)?;
@@ -249,7 +249,7 @@ fn du_by_user(args: &DuArgs, context: &CommandContext) -> Result<CommandExit> {
     let mut records = Vec::new();
     for (bucket, users) in &usages {
         for (uid, usage) in users {
-            records.push(UserUsageRecord::new(bucket, *uid, usage, args.human_readable));
+            records.push(UserDiskUsageOutput::new(bucket, *uid, usage, args.human_readable));
         }
     }
     if args.prometheus {
@@ -261,9 +261,9 @@ fn du_by_user(args: &DuArgs, context: &CommandContext) -> Result<CommandExit> {
 }
 
 /// Writes usage in the text format of Prometheus (0.0.4).
-fn usage_metrics(records: &[UserUsageRecord<'_>]) -> String {
+fn usage_metrics(records: &[UserDiskUsageOutput<'_>]) -> String {
     let mut text = String::new();
-    let mut put = |name: &str, help: &str, values: fn(&UserUsageRecord<'_>) -> [u64; 3]| {
+    let mut put = |name: &str, help: &str, values: fn(&UserDiskUsageOutput<'_>) -> [u64; 3]| {
         text += &format!("# HELP fordway_{name} {help}\n# TYPE fordway_{name} gauge\n");
         for record in records {
             // Names of buckets and users contain no character that would have to be escaped in a label: see
@@ -283,7 +283,7 @@ fn usage_metrics(records: &[UserUsageRecord<'_>]) -> String {
 
 /// The files of a user in a bucket. The sizes are totals of lengths, in bytes.
 #[derive(Serialize)]
-struct UserUsageRecord<'r> {
+struct UserDiskUsageOutput<'r> {
     bucket: &'r str,
     uid: u32,
     /// The name of the user; `None` if this machine does not know the user.
@@ -298,10 +298,10 @@ struct UserUsageRecord<'r> {
     human: bool,
 }
 
-impl<'r> UserUsageRecord<'r> {
+impl<'r> UserDiskUsageOutput<'r> {
     fn new(bucket: &'r Bucket, uid: u32, usage: &UserUsage, human: bool) -> Self {
         let UserUsage { objects, versions, other } = usage;
-        UserUsageRecord {
+        UserDiskUsageOutput {
             bucket: bucket.as_str(),
             uid,
             user: fordway_sys::user_name(uid),
@@ -316,13 +316,13 @@ impl<'r> UserUsageRecord<'r> {
     }
 }
 
-impl UserUsageRecord<'_> {
+impl UserDiskUsageOutput<'_> {
     fn user_name(&self) -> String {
         self.user.clone().unwrap_or_else(|| self.uid.to_string())
     }
 }
 
-impl fmt::Display for UserUsageRecord<'_> {
+impl fmt::Display for UserDiskUsageOutput<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let size = |bytes| show_bytes(bytes, self.human);
         let user = self.user_name();

@@ -10,25 +10,25 @@ use fordway_wire::uri;
 
 use super::client;
 use super::task::{CopyTask, DavCopier};
-use crate::args::{CpArgs, MvArgs, ThirdPartyArg, TransferArgs};
-use crate::transfer::{self, ClaimedDestinations, ExistingPolicy, plan};
+use crate::args::{CpArgs, MvArgs, ThirdPartyCopyArg, TransferArgs};
+use crate::transfer::{self, ClaimedDestinations, OverwritePolicy, plan};
 use crate::web::{self, http_url};
 
 /// The options of `cp` and `mv`.
-pub(crate) struct CopyOrder<'o> {
+pub(crate) struct DavCopyOptions<'o> {
     pub(crate) sources: &'o [String],
     pub(crate) destination: &'o str,
     pub(crate) recursive: bool,
-    pub(crate) existing: ExistingPolicy,
-    pub(crate) third_party: ThirdPartyArg,
+    pub(crate) existing: OverwritePolicy,
+    pub(crate) third_party: ThirdPartyCopyArg,
     pub(crate) transfer: &'o TransferArgs,
     /// Whether the source is removed after its copy.
     pub(crate) moves: bool,
 }
 
-impl<'o> CopyOrder<'o> {
-    pub(crate) fn of_cp(args: &'o CpArgs, existing: ExistingPolicy) -> Self {
-        CopyOrder {
+impl<'o> DavCopyOptions<'o> {
+    pub(crate) fn of_cp(args: &'o CpArgs, existing: OverwritePolicy) -> Self {
+        DavCopyOptions {
             sources: &args.sources,
             destination: &args.destination,
             recursive: args.recursive,
@@ -39,8 +39,8 @@ impl<'o> CopyOrder<'o> {
         }
     }
 
-    pub(crate) fn of_mv(args: &'o MvArgs, existing: ExistingPolicy) -> Self {
-        CopyOrder {
+    pub(crate) fn of_mv(args: &'o MvArgs, existing: OverwritePolicy) -> Self {
+        DavCopyOptions {
             sources: &args.sources,
             destination: &args.destination,
             recursive: args.recursive,
@@ -59,21 +59,21 @@ impl<'o> CopyOrder<'o> {
 
 /// The source or destination of a copy.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) enum CopyLocation {
+pub(super) enum DavCopyEndpoint {
     Web(String),
     Local(PathBuf),
     Stdin,
 }
 
-impl CopyLocation {
+impl DavCopyEndpoint {
     /// Parses an address. Errors: `InvalidArgument` for an address that cannot be combined with a web server.
     fn parse(text: &str) -> Result<Self> {
         if web::is_address(text) {
-            return Ok(CopyLocation::Web(http_url(text)));
+            return Ok(DavCopyEndpoint::Web(http_url(text)));
         }
         match StorageAddress::parse(text)? {
-            StorageAddress::Local(path) => Ok(CopyLocation::Local(path)),
-            StorageAddress::Stdio => Ok(CopyLocation::Stdin),
+            StorageAddress::Local(path) => Ok(DavCopyEndpoint::Local(path)),
+            StorageAddress::Stdio => Ok(DavCopyEndpoint::Stdin),
             other => {
                 let why =
                     format!("{other} cannot be copied to or from a web server; copy it to a file first");
@@ -85,13 +85,15 @@ impl CopyLocation {
     /// Returns the last part of the name, decoded. Errors: `InvalidArgument` if there is none.
     fn name(&self) -> Result<String> {
         let name = match self {
-            CopyLocation::Local(path) => path.file_name().and_then(|name| name.to_str()).map(str::to_owned),
-            CopyLocation::Web(url) => {
+            DavCopyEndpoint::Local(path) => {
+                path.file_name().and_then(|name| name.to_str()).map(str::to_owned)
+            }
+            DavCopyEndpoint::Web(url) => {
                 let path = without_query(url).trim_end_matches('/');
                 let name = path.splitn(4, '/').nth(3).and_then(|path| path.rsplit('/').next());
                 name.and_then(uri::decode_segment)
             }
-            CopyLocation::Stdin => None,
+            DavCopyEndpoint::Stdin => None,
         };
         name.filter(|name| !matches!(name.as_str(), "" | "." | "..") && !name.contains('/')).ok_or_else(
             || {
@@ -104,42 +106,43 @@ impl CopyLocation {
     /// Returns the location of `relative` (decoded, with `/` between its parts) below this one.
     fn below(&self, relative: &str) -> Self {
         match self {
-            CopyLocation::Web(url) => {
+            DavCopyEndpoint::Web(url) => {
                 let mut encoded = String::new();
                 uri::push_path(&mut encoded, relative);
-                CopyLocation::Web(member_url(url, &encoded))
+                DavCopyEndpoint::Web(member_url(url, &encoded))
             }
-            CopyLocation::Local(path) => CopyLocation::Local(path.join(relative)),
-            CopyLocation::Stdin => CopyLocation::Stdin,
+            DavCopyEndpoint::Local(path) => DavCopyEndpoint::Local(path.join(relative)),
+            DavCopyEndpoint::Stdin => DavCopyEndpoint::Stdin,
         }
     }
 }
 
-impl std::fmt::Display for CopyLocation {
+impl std::fmt::Display for DavCopyEndpoint {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             // The query may contain a signature.
-            CopyLocation::Web(url) => f.write_str(without_query(url)),
-            CopyLocation::Local(path) => path.display().fmt(f),
-            CopyLocation::Stdin => f.write_str("-"),
+            DavCopyEndpoint::Web(url) => f.write_str(without_query(url)),
+            DavCopyEndpoint::Local(path) => path.display().fmt(f),
+            DavCopyEndpoint::Stdin => f.write_str("-"),
         }
     }
 }
 
 /// Copies or moves files. Reports failures and continues with the other files.
-pub(crate) fn copy(order: &CopyOrder<'_>, context: &CommandContext) -> Result<CommandExit> {
-    let destination = CopyLocation::parse(order.destination)?;
-    let sources = order.sources.iter().map(|text| CopyLocation::parse(text)).collect::<Result<Vec<_>>>()?;
+pub(crate) fn copy(order: &DavCopyOptions<'_>, context: &CommandContext) -> Result<CommandExit> {
+    let destination = DavCopyEndpoint::parse(order.destination)?;
+    let sources =
+        order.sources.iter().map(|text| DavCopyEndpoint::parse(text)).collect::<Result<Vec<_>>>()?;
     let is_directory = order.destination.ends_with('/')
         || sources.len() > 1
-        || matches!(&destination, CopyLocation::Local(path) if path.is_dir() && !order.recursive);
-    if destination == CopyLocation::Stdin {
+        || matches!(&destination, DavCopyEndpoint::Local(path) if path.is_dir() && !order.recursive);
+    if destination == DavCopyEndpoint::Stdin {
         let why = "only `cp` and `cat` can write to standard output, one file at a time";
         return Err(Error::new(ErrorKind::InvalidArgument, why));
     }
     let dav = client(context);
     let copier = DavCopier::new(&dav, order, context);
-    let plan = |source: &'_ CopyLocation| plan(&dav, context, order, source, (&destination, is_directory));
+    let plan = |source: &'_ DavCopyEndpoint| plan(&dav, context, order, source, (&destination, is_directory));
     let mut taken = ClaimedDestinations::by(sources.len());
     let tasks = sources.iter().flat_map(plan).map(|task| {
         let task = task?;
@@ -156,9 +159,9 @@ pub(crate) fn copy(order: &CopyOrder<'_>, context: &CommandContext) -> Result<Co
 fn plan<'p>(
     dav: &'p WebDav,
     context: &CommandContext,
-    order: &'p CopyOrder<'_>,
-    source: &CopyLocation,
-    (destination, is_directory): (&CopyLocation, bool),
+    order: &'p DavCopyOptions<'_>,
+    source: &DavCopyEndpoint,
+    (destination, is_directory): (&DavCopyEndpoint, bool),
 ) -> Box<dyn Iterator<Item = Result<CopyTask>> + 'p> {
     let found = match order.recursive {
         // One MOVE takes the whole collection; with filters, files are moved one by one.
@@ -177,56 +180,56 @@ fn plan<'p>(
     }
 }
 
-fn is_within_server(source: &CopyLocation, destination: &CopyLocation) -> bool {
-    matches!((source, destination), (CopyLocation::Web(from), CopyLocation::Web(to)) if is_one_server(from, to))
+fn is_within_server(source: &DavCopyEndpoint, destination: &DavCopyEndpoint) -> bool {
+    matches!((source, destination), (DavCopyEndpoint::Web(from), DavCopyEndpoint::Web(to)) if is_one_server(from, to))
 }
 
 /// Returns the copy of a whole collection, which a server can move in one step.
-fn whole(source: &CopyLocation, destination: &CopyLocation) -> CopyTask {
+fn whole(source: &DavCopyEndpoint, destination: &DavCopyEndpoint) -> CopyTask {
     let (from, to) = (source.below(""), destination.below(""));
     CopyTask { from, to, relative: String::new(), size_bytes: None }
 }
 
-fn one(source: &CopyLocation, destination: &CopyLocation, is_directory: bool) -> Result<CopyTask> {
-    if let CopyLocation::Local(path) = source
+fn one(source: &DavCopyEndpoint, destination: &DavCopyEndpoint, is_directory: bool) -> Result<CopyTask> {
+    if let DavCopyEndpoint::Local(path) = source
         && path.is_dir()
     {
         let why = format!("{} is a directory; add --recursive to select everything below it", path.display());
         return Err(Error::new(ErrorKind::InvalidArgument, why));
     }
     let to = if is_directory { destination.below(&source.name()?) } else { destination.clone() };
-    let relative = if *source == CopyLocation::Stdin { String::new() } else { source.name()? };
+    let relative = if *source == DavCopyEndpoint::Stdin { String::new() } else { source.name()? };
     let size_bytes = size_of(source);
     Ok(CopyTask { from: source.clone(), to, relative, size_bytes })
 }
 
-fn size_of(source: &CopyLocation) -> Option<u64> {
+fn size_of(source: &DavCopyEndpoint) -> Option<u64> {
     match source {
-        CopyLocation::Local(path) => {
+        DavCopyEndpoint::Local(path) => {
             path.metadata().ok().filter(std::fs::Metadata::is_file).map(|about| about.len())
         }
-        CopyLocation::Web(_) | CopyLocation::Stdin => None,
+        DavCopyEndpoint::Web(_) | DavCopyEndpoint::Stdin => None,
     }
 }
 
-type Tasks<'p> = Box<dyn Iterator<Item = Result<CopyTask>> + 'p>;
+type CopyTaskIterator<'p> = Box<dyn Iterator<Item = Result<CopyTask>> + 'p>;
 
 /// Returns copies of all files below a source to the same names below the destination.
 fn below<'p>(
     dav: &'p WebDav,
     context: &CommandContext,
-    source: &CopyLocation,
-    to: &CopyLocation,
-) -> Result<Tasks<'p>> {
+    source: &DavCopyEndpoint,
+    to: &DavCopyEndpoint,
+) -> Result<CopyTaskIterator<'p>> {
     let (source, to) = (source.clone(), to.clone());
     match &source {
-        CopyLocation::Stdin => {
+        DavCopyEndpoint::Stdin => {
             Err(Error::new(ErrorKind::InvalidArgument, "--recursive cannot be used with -"))
         }
-        CopyLocation::Local(path) if !path.is_dir() => {
+        DavCopyEndpoint::Local(path) if !path.is_dir() => {
             one(&source, &to, false).map(|task| Box::new(std::iter::once(Ok(task))) as _)
         }
-        CopyLocation::Local(path) => {
+        DavCopyEndpoint::Local(path) => {
             let items = plan::items(context, &StorageAddress::Local(path.clone()))?;
             Ok(Box::new(items.map(move |item| {
                 let item = item?;
@@ -234,14 +237,14 @@ fn below<'p>(
                 Ok(CopyTask { from, to, relative: item.relative, size_bytes: Some(item.size) })
             })))
         }
-        CopyLocation::Web(url) => {
+        DavCopyEndpoint::Web(url) => {
             let files =
                 dav.walk(url).filter(|found| found.as_ref().map_or(true, |found| !found.is_collection));
             Ok(Box::new(files.map(move |found| {
                 let found = found?;
                 let to = to.below(&found.relative);
                 Ok(CopyTask {
-                    from: CopyLocation::Web(found.url),
+                    from: DavCopyEndpoint::Web(found.url),
                     to,
                     relative: found.relative,
                     size_bytes: found.size_bytes,
@@ -252,10 +255,10 @@ fn below<'p>(
 }
 
 /// Returns the collection that must exist before a copy.
-pub(super) fn parent(place: &CopyLocation) -> Option<String> {
+pub(super) fn parent(place: &DavCopyEndpoint) -> Option<String> {
     match place {
-        CopyLocation::Web(url) => parent_url(url),
-        CopyLocation::Local(_) | CopyLocation::Stdin => None,
+        DavCopyEndpoint::Web(url) => parent_url(url),
+        DavCopyEndpoint::Local(_) | DavCopyEndpoint::Stdin => None,
     }
 }
 
@@ -266,7 +269,7 @@ pub(super) fn is_one_server(a: &str, b: &str) -> bool {
 }
 
 /// Returns the content type from the options, or else a guess from the file's name.
-pub(super) fn content_type(path: &Path, order: &CopyOrder<'_>) -> Option<String> {
+pub(super) fn content_type(path: &Path, order: &DavCopyOptions<'_>) -> Option<String> {
     let transfer = order.transfer;
     let guess = || mime_guess::from_path(path).first().map(|kind| kind.to_string());
     transfer.content_type.clone().or_else(|| (!transfer.no_guess_mime_type).then(guess).flatten())

@@ -4,7 +4,7 @@
 mod copy;
 mod task;
 
-pub(crate) use copy::{CopyOrder, copy};
+pub(crate) use copy::{DavCopyOptions, copy};
 
 use std::fmt;
 
@@ -15,7 +15,7 @@ use fordway_store::{Error, ErrorKind, Result};
 use fordway_wire::date::format_http;
 use serde::Serialize;
 
-use super::transfer::{self, TransferTally};
+use super::transfer::{self, SharedTransferCounts};
 use crate::args::RmArgs;
 use crate::web::{self, http_url};
 
@@ -62,7 +62,7 @@ impl fmt::Display for DavEvent<'_> {
 
 /// The output of `stat`.
 #[derive(Serialize)]
-struct ResourceRecord<'r> {
+struct DavStatOutput<'r> {
     url: &'r str,
     r#type: &'static str,
     size_bytes: Option<u64>,
@@ -72,7 +72,7 @@ struct ResourceRecord<'r> {
     resource: &'r DavResource,
 }
 
-impl fmt::Display for ResourceRecord<'_> {
+impl fmt::Display for DavStatOutput<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let heading = if self.resource.is_collection { "Collection" } else { "File" };
         write!(f, "{heading:>10}: {}", self.url)?;
@@ -89,7 +89,7 @@ impl fmt::Display for ResourceRecord<'_> {
 /// Shows the properties that a server reports for one resource.
 pub(crate) fn stat(url: &str, context: &CommandContext) -> Result<()> {
     let resource = client(context).stat(&web::http_url(url))?;
-    context.output.record(&ResourceRecord {
+    context.output.record(&DavStatOutput {
         url: without_query(url),
         r#type: if resource.is_collection { "collection" } else { "file" },
         size_bytes: resource.size_bytes,
@@ -119,7 +119,7 @@ pub(crate) fn remove(address: &str, args: &RmArgs, context: &CommandContext) -> 
         let why = format!("{address} is a collection; add --recursive to remove it and its members");
         return Err(Error::new(ErrorKind::InvalidArgument, why));
     }
-    let removal = DavRemoval { dav: &dav, args, context, tally: TransferTally::default() };
+    let removal = DavRemoveCommand { dav: &dav, args, context, tally: SharedTransferCounts::default() };
     if !found.is_collection {
         removal.one(&found);
         return removal.tally.finish(context);
@@ -148,14 +148,14 @@ pub(crate) fn remove(address: &str, args: &RmArgs, context: &CommandContext) -> 
     removal.tally.finish(context)
 }
 
-struct DavRemoval<'r> {
+struct DavRemoveCommand<'r> {
     dav: &'r WebDav,
     args: &'r RmArgs,
     context: &'r CommandContext,
-    tally: TransferTally,
+    tally: SharedTransferCounts,
 }
 
-impl DavRemoval<'_> {
+impl DavRemoveCommand<'_> {
     fn one(&self, resource: &DavResource) {
         match self.try_one(resource) {
             Ok(()) => self.tally.done(),

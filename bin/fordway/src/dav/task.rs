@@ -9,14 +9,14 @@ use std::time::Duration;
 
 use fordway_command::{CommandContext, CommandExit, file_error};
 use fordway_http::vector::RemoteFile;
-use fordway_http::webdav::{CopyDirection, DavUpload, ThirdParty, WebDav, without_query};
+use fordway_http::webdav::{CopyDirection, DavUploadOptions, ThirdPartyCopy, WebDav, without_query};
 use fordway_store::{Error, ErrorKind, Result};
 
 use super::DavEvent;
-use super::copy::{CopyLocation, CopyOrder, content_type, is_one_server, parent};
-use crate::args::{ReplicaArgs, ThirdPartyArg};
+use super::copy::{DavCopyEndpoint, DavCopyOptions, content_type, is_one_server, parent};
+use crate::args::{ReplicaArgs, ThirdPartyCopyArg};
 use crate::replicas::ReplicaOpener;
-use crate::transfer::{ExistingPolicy, TransferTally};
+use crate::transfer::{OverwritePolicy, SharedTransferCounts};
 use crate::web;
 
 /// The number of bytes read from a file at a time.
@@ -28,8 +28,8 @@ const SILENCE: Duration = Duration::from_secs(300);
 /// A copy to make.
 #[derive(Debug)]
 pub(super) struct CopyTask {
-    pub(super) from: CopyLocation,
-    pub(super) to: CopyLocation,
+    pub(super) from: DavCopyEndpoint,
+    pub(super) to: DavCopyEndpoint,
     /// The name that filters are matched against.
     pub(super) relative: String,
     pub(super) size_bytes: Option<u64>,
@@ -50,16 +50,16 @@ enum CopyStatus {
 /// The state that all copies of a command share.
 pub(super) struct DavCopier<'c> {
     dav: &'c WebDav,
-    order: &'c CopyOrder<'c>,
+    order: &'c DavCopyOptions<'c>,
     context: &'c CommandContext,
-    tally: TransferTally,
+    tally: SharedTransferCounts,
     /// Collections that are known to exist.
     made: Mutex<HashSet<String>>,
 }
 
 impl<'c> DavCopier<'c> {
-    pub(super) fn new(dav: &'c WebDav, order: &'c CopyOrder<'c>, context: &'c CommandContext) -> Self {
-        DavCopier { dav, order, context, tally: TransferTally::default(), made: Mutex::default() }
+    pub(super) fn new(dav: &'c WebDav, order: &'c DavCopyOptions<'c>, context: &'c CommandContext) -> Self {
+        DavCopier { dav, order, context, tally: SharedTransferCounts::default(), made: Mutex::default() }
     }
 
     /// Performs a copy, counts it, and reports the outcome. A failure does not end the other copies.
@@ -108,10 +108,10 @@ impl<'c> DavCopier<'c> {
             let why = format!("the source and the destination are both {}", task.from);
             return Err(Error::new(ErrorKind::InvalidArgument, why));
         }
-        if self.order.existing != ExistingPolicy::Replace && self.exists(&task.to)? {
+        if self.order.existing != OverwritePolicy::Replace && self.exists(&task.to)? {
             let why = format!("{} already exists", task.to);
             let refused = Error::new(ErrorKind::PreconditionFailed, why);
-            return if self.order.existing == ExistingPolicy::Skip {
+            return if self.order.existing == OverwritePolicy::Skip {
                 Ok(CopyStatus::Skipped)
             } else {
                 Err(refused)
@@ -130,7 +130,7 @@ impl<'c> DavCopier<'c> {
             // Another program created the destination after our check; with --no-clobber it is kept.
             Err(error)
                 if error.kind() == ErrorKind::PreconditionFailed
-                    && self.order.existing == ExistingPolicy::Skip =>
+                    && self.order.existing == OverwritePolicy::Skip =>
             {
                 Ok(CopyStatus::Skipped)
             }
@@ -140,18 +140,20 @@ impl<'c> DavCopier<'c> {
 
     fn copy_content(&self, task: &CopyTask) -> Result<CopyStatus> {
         let copied = match (&task.from, &task.to) {
-            (CopyLocation::Local(path), CopyLocation::Web(url)) => self.upload(path, url, task.size_bytes)?,
-            (CopyLocation::Stdin, CopyLocation::Web(url)) => self.upload_stream(url)?,
-            (CopyLocation::Web(url), CopyLocation::Local(path)) => {
+            (DavCopyEndpoint::Local(path), DavCopyEndpoint::Web(url)) => {
+                self.upload(path, url, task.size_bytes)?
+            }
+            (DavCopyEndpoint::Stdin, DavCopyEndpoint::Web(url)) => self.upload_stream(url)?,
+            (DavCopyEndpoint::Web(url), DavCopyEndpoint::Local(path)) => {
                 let replicas = ReplicaArgs::default();
                 let places = ReplicaOpener::usual(&replicas, true);
                 web::download_to(url, path, self.order.existing, &places, self.context)?;
                 CopyStatus::Told
             }
-            (CopyLocation::Web(from), CopyLocation::Web(to)) if is_one_server(from, to) => {
+            (DavCopyEndpoint::Web(from), DavCopyEndpoint::Web(to)) if is_one_server(from, to) => {
                 return self.within_server(from, to);
             }
-            (CopyLocation::Web(from), CopyLocation::Web(to)) => self.between_servers(from, to)?,
+            (DavCopyEndpoint::Web(from), DavCopyEndpoint::Web(to)) => self.between_servers(from, to)?,
             (from, to) => {
                 let why = format!("cannot copy {from} to {to}: one of them must be a web address");
                 return Err(Error::new(ErrorKind::InvalidArgument, why));
@@ -163,25 +165,25 @@ impl<'c> DavCopier<'c> {
         Ok(copied)
     }
 
-    fn remove_source(&self, source: &CopyLocation) -> Result<()> {
+    fn remove_source(&self, source: &DavCopyEndpoint) -> Result<()> {
         match source {
-            CopyLocation::Web(url) => self.dav.remove(url),
-            CopyLocation::Local(path) => {
+            DavCopyEndpoint::Web(url) => self.dav.remove(url),
+            DavCopyEndpoint::Local(path) => {
                 std::fs::remove_file(path).map_err(|error| file_error("removing", path.display(), error))
             }
-            CopyLocation::Stdin => Ok(()),
+            DavCopyEndpoint::Stdin => Ok(()),
         }
     }
 
-    fn exists(&self, place: &CopyLocation) -> Result<bool> {
+    fn exists(&self, place: &DavCopyEndpoint) -> Result<bool> {
         match place {
-            CopyLocation::Web(url) => match self.dav.stat(url) {
+            DavCopyEndpoint::Web(url) => match self.dav.stat(url) {
                 Ok(_) => Ok(true),
                 Err(error) if error.kind() == ErrorKind::NoSuchKey => Ok(false),
                 Err(error) => Err(error),
             },
-            CopyLocation::Local(path) => Ok(path.symlink_metadata().is_ok()),
-            CopyLocation::Stdin => Ok(false),
+            DavCopyEndpoint::Local(path) => Ok(path.symlink_metadata().is_ok()),
+            DavCopyEndpoint::Stdin => Ok(false),
         }
     }
 
@@ -209,13 +211,14 @@ impl<'c> DavCopier<'c> {
     }
 
     fn only_new(&self) -> bool {
-        self.order.existing != ExistingPolicy::Replace
+        self.order.existing != OverwritePolicy::Replace
     }
 
     fn upload(&self, path: &Path, url: &str, size_bytes: Option<u64>) -> Result<CopyStatus> {
         let failed = |error| file_error("reading", path.display(), error);
         let kind = content_type(path, self.order);
-        let upload = DavUpload { size_bytes, content_type: kind.as_deref(), only_new: self.only_new() };
+        let upload =
+            DavUploadOptions { size_bytes, content_type: kind.as_deref(), only_new: self.only_new() };
         self.context.output.expect_bytes(size_bytes.unwrap_or(0));
         let mut buffer = vec![0; CHUNK_BYTES];
         self.dav.put(url, &upload, &mut |sink| {
@@ -233,7 +236,7 @@ impl<'c> DavCopier<'c> {
     }
 
     fn upload_stream(&self, url: &str) -> Result<CopyStatus> {
-        let upload = DavUpload { size_bytes: None, content_type: None, only_new: self.only_new() };
+        let upload = DavUploadOptions { size_bytes: None, content_type: None, only_new: self.only_new() };
         let (mut buffer, mut bytes) = (vec![0; CHUNK_BYTES], 0);
         self.dav.put(url, &upload, &mut |sink| {
             // A second attempt cannot read standard input again. It fails here, with an error that says so.
@@ -314,11 +317,11 @@ impl<'c> DavCopier<'c> {
 
     fn between_servers(&self, from: &str, to: &str) -> Result<CopyStatus> {
         let (direction, by) = match self.order.third_party {
-            ThirdPartyArg::Pull => (CopyDirection::Pull, "third-party copy, pulled"),
-            ThirdPartyArg::Push => (CopyDirection::Push, "third-party copy, pushed"),
-            ThirdPartyArg::Never => return self.stream(from, to),
+            ThirdPartyCopyArg::Pull => (CopyDirection::Pull, "third-party copy, pulled"),
+            ThirdPartyCopyArg::Push => (CopyDirection::Push, "third-party copy, pushed"),
+            ThirdPartyCopyArg::Never => return self.stream(from, to),
         };
-        let copy = ThirdParty { from, to, direction, replaces: !self.only_new(), silence: SILENCE };
+        let copy = ThirdPartyCopy { from, to, direction, replaces: !self.only_new(), silence: SILENCE };
         let (mut shown, mut is_expected) = (0, false);
         let copied = self.dav.third_party_copy(&copy, &mut |bytes, size_bytes| {
             if !std::mem::replace(&mut is_expected, true) {
@@ -348,7 +351,7 @@ impl<'c> DavCopier<'c> {
         let file = RemoteFile::open(self.dav.session(), from)?;
         let size_bytes = Some(file.size_bytes());
         self.context.output.expect_bytes(file.size_bytes());
-        let upload = DavUpload { size_bytes, content_type: None, only_new: self.only_new() };
+        let upload = DavUploadOptions { size_bytes, content_type: None, only_new: self.only_new() };
         self.dav.put(to, &upload, &mut |sink| {
             file.copy_range(0..file.size_bytes(), &mut |chunk| {
                 sink(chunk)?;

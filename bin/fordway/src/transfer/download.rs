@@ -15,7 +15,7 @@ use fordway_store::{
 use tempfile::NamedTempFile;
 
 use super::upload::part_ranges;
-use super::{ExistingPolicy, TransferRunner};
+use super::{OverwritePolicy, TransferRunner};
 
 impl TransferRunner<'_> {
     /// Writes a temporary file next to the target, verifies it, and only then renames it, so that a failure or a signal
@@ -25,7 +25,7 @@ impl TransferRunner<'_> {
         if target == DownloadTarget::Special {
             return self.download_into_special(from, path);
         }
-        if self.settings.existing == ExistingPolicy::Fail && target != DownloadTarget::Missing {
+        if self.settings.existing == OverwritePolicy::Fail && target != DownloadTarget::Missing {
             let why = format!("{} already exists", path.display());
             return Err(Error::new(ErrorKind::PreconditionFailed, why));
         }
@@ -37,8 +37,8 @@ impl TransferRunner<'_> {
         temporary.as_file().set_modified(info.modified).map_err(failed)?;
         self.context.interrupt.check()?;
         match self.settings.existing {
-            ExistingPolicy::Replace => temporary.persist(&path).map_err(|error| failed(error.error))?,
-            ExistingPolicy::Skip | ExistingPolicy::Fail => {
+            OverwritePolicy::Replace => temporary.persist(&path).map_err(|error| failed(error.error))?,
+            OverwritePolicy::Skip | OverwritePolicy::Fail => {
                 // Another program may have created the file since the check above.
                 temporary.persist_noclobber(&path).map_err(|error| match error.error.kind() {
                     std::io::ErrorKind::AlreadyExists => Error::new(

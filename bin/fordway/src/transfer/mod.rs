@@ -40,7 +40,7 @@ fn source_error(doing: &str, path: &Path, error: std::io::Error) -> Error {
 
 /// What to do if the destination exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ExistingPolicy {
+pub(crate) enum OverwritePolicy {
     Replace,
     Skip,
     Fail,
@@ -50,7 +50,7 @@ pub(crate) enum ExistingPolicy {
 #[derive(Clone, Debug)]
 pub(crate) struct TransferSettings {
     pub(crate) dry_run: bool,
-    pub(crate) existing: ExistingPolicy,
+    pub(crate) existing: OverwritePolicy,
     /// The version to read of each source; `None` for the latest.
     source_version: Option<VersionId>,
     jobs: u16,
@@ -66,7 +66,7 @@ pub(crate) struct TransferSettings {
 
 impl TransferSettings {
     /// Returns the settings from the command line.
-    pub(crate) fn of(args: &TransferArgs, existing: ExistingPolicy) -> Self {
+    pub(crate) fn of(args: &TransferArgs, existing: OverwritePolicy) -> Self {
         let user = args.metadata.iter().cloned().collect();
         TransferSettings {
             dry_run: args.dry_run,
@@ -98,7 +98,7 @@ impl TransferSettings {
     pub(crate) fn removal(dry_run: bool, jobs: u16) -> Self {
         TransferSettings {
             dry_run,
-            existing: ExistingPolicy::Replace,
+            existing: OverwritePolicy::Replace,
             source_version: None,
             jobs,
             concurrency: 1,
@@ -166,7 +166,8 @@ pub(crate) fn run(
     settings: &TransferSettings,
     actions: impl Iterator<Item = Result<TransferAction>>,
 ) -> Result<CommandExit> {
-    let runner = TransferRunner { context, settings, lane: context.lane()?, tally: TransferTally::default() };
+    let runner =
+        TransferRunner { context, settings, lane: context.lane()?, tally: SharedTransferCounts::default() };
     let actions = actions.take_while(|_| !context.interrupt.is_raised());
     context.output.start_progress();
     for_each(settings.jobs, upload::batched(actions), |task| runner.perform(task));
@@ -179,7 +180,7 @@ struct TransferRunner<'c> {
     context: &'c CommandContext,
     settings: &'c TransferSettings,
     lane: Lane,
-    tally: TransferTally,
+    tally: SharedTransferCounts,
 }
 
 impl TransferRunner<'_> {
@@ -202,7 +203,7 @@ impl TransferRunner<'_> {
     fn copy(&self, from: &StorageAddress, to: &StorageAddress, size: Option<u64>) -> Result<TransferOutcome> {
         self.context.interrupt.check()?;
         tracing::debug!(%from, %to, "copy");
-        if self.settings.existing == ExistingPolicy::Skip && self.exists(to)? {
+        if self.settings.existing == OverwritePolicy::Skip && self.exists(to)? {
             return Ok(TransferOutcome::Skipped);
         }
         if self.settings.dry_run {
@@ -221,7 +222,7 @@ impl TransferRunner<'_> {
             // Another program created the destination after our check; with --no-clobber it is kept.
             Err(error)
                 if error.kind() == ErrorKind::PreconditionFailed
-                    && self.settings.existing == ExistingPolicy::Skip =>
+                    && self.settings.existing == OverwritePolicy::Skip =>
             {
                 Ok(TransferOutcome::Skipped)
             }
@@ -407,7 +408,7 @@ fn next<T>(receiver: &Mutex<Receiver<T>>) -> Option<T> {
 }
 
 #[derive(Default)]
-pub(crate) struct TransferTally(Mutex<TransferCounts>);
+pub(crate) struct SharedTransferCounts(Mutex<TransferCounts>);
 
 #[derive(Clone, Copy, Default)]
 struct TransferCounts {
@@ -417,7 +418,7 @@ struct TransferCounts {
     first_failure: Option<CommandExit>,
 }
 
-impl TransferTally {
+impl SharedTransferCounts {
     fn change(&self, change: impl FnOnce(&mut TransferCounts)) -> TransferCounts {
         let mut counts = self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         change(&mut counts);

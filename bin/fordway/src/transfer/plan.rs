@@ -157,10 +157,10 @@ pub(crate) struct SyncItem {
 }
 
 /// A stream of items. An error does not necessarily end it.
-pub(crate) type Items = Box<dyn Iterator<Item = Result<SyncItem>>>;
+pub(crate) type SyncItemIterator = Box<dyn Iterator<Item = Result<SyncItem>>>;
 
 /// Lists all files below a directory, or all objects below a prefix (which ends in `/`, or is empty).
-pub(crate) fn items(context: &CommandContext, root: &StorageAddress) -> Result<Items> {
+pub(crate) fn items(context: &CommandContext, root: &StorageAddress) -> Result<SyncItemIterator> {
     match root {
         StorageAddress::Local(path) => files(path),
         StorageAddress::S3(bucket, prefix) => Ok(below(context.store()?, bucket.clone(), prefix.clone())),
@@ -172,7 +172,11 @@ pub(crate) fn items(context: &CommandContext, root: &StorageAddress) -> Result<I
 }
 
 /// Lists the objects that match a wildcard, with names relative to the directory of its literal prefix.
-pub(crate) fn matching(context: &CommandContext, bucket: &Bucket, wildcard: &str) -> Result<Items> {
+pub(crate) fn matching(
+    context: &CommandContext,
+    bucket: &Bucket,
+    wildcard: &str,
+) -> Result<SyncItemIterator> {
     let pattern = WildcardPattern::of_address(wildcard);
     let literal = literal_prefix(wildcard).to_owned();
     let cut = directory(&literal).len();
@@ -182,7 +186,7 @@ pub(crate) fn matching(context: &CommandContext, bucket: &Bucket, wildcard: &str
     Ok(Box::new(wanted.filter_map(move |found| found.map(|entry| item(&entry, cut)).transpose())))
 }
 
-fn below(store: Arc<dyn Store>, bucket: Bucket, prefix: String) -> Items {
+fn below(store: Arc<dyn Store>, bucket: Bucket, prefix: String) -> SyncItemIterator {
     let cut = prefix.len();
     let found = objects(store, bucket, ListQuery::prefix(prefix));
     Box::new(found.filter_map(move |found| found.map(|entry| item(&entry, cut)).transpose()))
@@ -225,7 +229,7 @@ pub(crate) fn objects(
 }
 
 /// Lists the regular files below `root`, following links. An entry that cannot be read becomes an error in its place.
-fn files(root: &Path) -> Result<Items> {
+fn files(root: &Path) -> Result<SyncItemIterator> {
     let about = root.metadata().map_err(|error| super::source_error("reading", root, error))?;
     if !about.is_dir() {
         return Err(Error::new(ErrorKind::InvalidArgument, format!("{} is not a directory", root.display())));

@@ -14,7 +14,7 @@ use fordway_store::{
 };
 
 use super::download::CHUNK_BYTES;
-use super::{ExistingPolicy, TransferAction, TransferRunner, TransferTask};
+use super::{OverwritePolicy, TransferAction, TransferRunner, TransferTask};
 
 /// S3's limit for the size of a part, in bytes.
 const MAX_PART_BYTES: u64 = 5 << 30;
@@ -181,8 +181,8 @@ impl TransferRunner<'_> {
     /// Returns the conditions on the destination.
     pub(super) fn conditions(&self) -> Conditions {
         match self.settings.existing {
-            ExistingPolicy::Replace => Conditions::default(),
-            ExistingPolicy::Skip | ExistingPolicy::Fail => Conditions::create_only(),
+            OverwritePolicy::Replace => Conditions::default(),
+            OverwritePolicy::Skip | OverwritePolicy::Fail => Conditions::create_only(),
         }
     }
 }

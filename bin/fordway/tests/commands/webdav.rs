@@ -3,19 +3,19 @@
 use std::process::Command;
 
 use fordway_command::CommandExit;
-use fordway_testkit::foreign::{ForeignServer, SelfSignedCertificate};
+use fordway_testkit::foreign::{ExternalServerProcess, SelfSignedCertificate};
 use fordway_testkit::hostile::{HostileServer, LieScript};
 
 use crate::support::Rig;
 
 /// Returns the server's address with the WebDAV scheme.
-fn dav(server: &ForeignServer, path: &str) -> String {
+fn dav(server: &ExternalServerProcess, path: &str) -> String {
     server.url(path).replace("http", "dav")
 }
 
 #[test]
 fn files_go_up_and_come_down() {
-    let Some(server) = ForeignServer::apache() else { return };
+    let Some(server) = ExternalServerProcess::apache() else { return };
     let rig = Rig::new();
     rig.write("tree/a b", "1");
     rig.write("tree/sub/c", vec![b'c'; 200_000]);
@@ -43,7 +43,7 @@ fn files_go_up_and_come_down() {
 
 #[test]
 fn two_files_never_go_to_one_address() {
-    let Some(server) = ForeignServer::apache() else { return };
+    let Some(server) = ExternalServerProcess::apache() else { return };
     let rig = Rig::new();
     rig.write("a/x", "of a");
     rig.write("b/x", "of b");
@@ -57,7 +57,7 @@ fn two_files_never_go_to_one_address() {
 
 #[test]
 fn json_has_the_fields_of_the_other_lanes() {
-    let Some(server) = ForeignServer::apache() else { return };
+    let Some(server) = ExternalServerProcess::apache() else { return };
     let rig = Rig::new();
     rig.write("f", "12345");
     let url = dav(&server, "d/f");
@@ -82,7 +82,7 @@ fn json_has_the_fields_of_the_other_lanes() {
 
 #[test]
 fn what_is_there_is_kept_where_that_is_asked_for() {
-    let Some(server) = ForeignServer::apache() else { return };
+    let Some(server) = ExternalServerProcess::apache() else { return };
     let rig = Rig::new();
     rig.write("f", "new");
     rig.write("old", "old");
@@ -111,7 +111,7 @@ fn what_is_there_is_kept_where_that_is_asked_for() {
 
 #[test]
 fn files_and_collections_are_moved_and_removed() {
-    let Some(server) = ForeignServer::apache() else { return };
+    let Some(server) = ExternalServerProcess::apache() else { return };
     let rig = Rig::new();
     for name in ["t/1", "t/2.keep", "t/u/3"] {
         rig.write(name, name);
@@ -192,11 +192,12 @@ fn fordway(authority: &SelfSignedCertificate, words: &[&str]) -> (i32, String, S
 #[test]
 fn servers_copy_to_one_another_where_they_can() {
     let authority = SelfSignedCertificate::new();
-    let (Some(one), Some(two)) = (ForeignServer::xrootd(&authority), ForeignServer::xrootd(&authority))
+    let (Some(one), Some(two)) =
+        (ExternalServerProcess::xrootd(&authority), ExternalServerProcess::xrootd(&authority))
     else {
         return;
     };
-    let Some(apache) = ForeignServer::apache() else { return };
+    let Some(apache) = ExternalServerProcess::apache() else { return };
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("f");
     std::fs::write(&file, vec![b'x'; 1_000_000]).unwrap();

@@ -5,7 +5,7 @@ use std::os::fd::RawFd;
 use std::ptr;
 
 use super::exported;
-use crate::abi::{AbiVersion, AclGrant, MAX_OWNER_BYTES, STYLE_VIRTUAL_HOST, StatusNumber};
+use crate::abi::{AbiVersion, AclGrant, MAX_OWNER_BYTES, S3StatusCode, STYLE_VIRTUAL_HOST};
 use crate::arguments::{self, text};
 use crate::bucket::AccessControlList;
 use crate::lane;
@@ -14,7 +14,7 @@ use crate::response::{self, RequestFailure, RequestResult, without_panic, write_
 use crate::status::Status;
 
 /// Runs `work` and returns its outcome as a status number, for functions without a handler.
-pub(super) fn status_of(work: impl FnOnce() -> RequestResult) -> StatusNumber {
+pub(super) fn status_of(work: impl FnOnce() -> RequestResult) -> S3StatusCode {
     response::start_diagnosis();
     match without_panic(work) {
         Ok(()) => AbiVersion::EXPORTED.number(Status::OK),
@@ -32,7 +32,7 @@ pub(super) fn status_of(work: impl FnOnce() -> RequestResult) -> StatusNumber {
 pub(super) unsafe fn drive(
     context: *const RequestContext,
     run: impl FnOnce(&RequestQueue) -> RequestResult,
-) -> StatusNumber {
+) -> S3StatusCode {
     status_of(|| {
         // SAFETY: the caller guarantees it.
         let context = unsafe { crate::arguments::required(context, "request context") }?;
@@ -61,7 +61,7 @@ exported! {
 
     /// Sets the default host for requests that do not name one. Calling it is optional, and it may be called more than
     /// once.
-    fn S3_initialize(_user_agent: *const c_char, _flags: c_int, default_host: *const c_char) -> StatusNumber {
+    fn S3_initialize(_user_agent: *const c_char, _flags: c_int, default_host: *const c_char) -> S3StatusCode {
         status_of(|| {
             // SAFETY: the caller guarantees it.
             if let Some(host) = unsafe { text(default_host) }? {
@@ -75,12 +75,12 @@ exported! {
     fn S3_deinitialize() {}
 
     /// Returns the status's name without the prefix `S3Status`; `Unknown` for a number that is not a status.
-    fn S3_get_status_name(status: StatusNumber) -> *const c_char {
+    fn S3_get_status_name(status: S3StatusCode) -> *const c_char {
         Status::from_number(AbiVersion::EXPORTED, status).map_or(c"Unknown", Status::name).as_ptr()
     }
 
     /// Checks whether libs3 allows `name` as a bucket name.
-    fn S3_validate_bucket_name(name: *const c_char, uri_style: c_int) -> StatusNumber {
+    fn S3_validate_bucket_name(name: *const c_char, uri_style: c_int) -> S3StatusCode {
         status_of(|| {
             // SAFETY: the caller guarantees it.
             let name = if name.is_null() { c"" } else { unsafe { CStr::from_ptr(name) } };
@@ -98,7 +98,7 @@ exported! {
         owner_name: *mut c_char,
         count: *mut c_int,
         grants: *mut AclGrant,
-    ) -> StatusNumber {
+    ) -> S3StatusCode {
         status_of(|| {
             // SAFETY: the caller guarantees the document, two buffers of 128 bytes, the count, and room for 100 grants,
             // which is the most that `AccessControlList` holds.
@@ -114,12 +114,12 @@ exported! {
     }
 
     /// Returns whether a request that ended with this status may succeed if retried.
-    fn S3_status_is_retryable(status: StatusNumber) -> c_int {
+    fn S3_status_is_retryable(status: S3StatusCode) -> c_int {
         c_int::from(Status::from_number(AbiVersion::EXPORTED, status).is_some_and(Status::is_retryable))
     }
 
     /// Creates a request context.
-    fn S3_create_request_context(made: *mut *mut RequestContext) -> StatusNumber {
+    fn S3_create_request_context(made: *mut *mut RequestContext) -> S3StatusCode {
         status_of(|| {
             // SAFETY: the caller guarantees it.
             unsafe { *made = Box::into_raw(Box::new(RequestContext::new())) };
@@ -138,14 +138,14 @@ exported! {
     }
 
     /// Carries out all requests, including those that callbacks add. Sleeps while there is nothing to do.
-    fn S3_runall_request_context(context: *mut RequestContext) -> StatusNumber {
+    fn S3_runall_request_context(context: *mut RequestContext) -> S3StatusCode {
         // SAFETY: the caller guarantees it.
         unsafe { drive(context, RequestQueue::run_all) }
     }
 
     /// Starts requests and runs callbacks as far as possible without waiting, but only for a short time. Returns the
     /// number of unfinished requests.
-    fn S3_runonce_request_context(context: *mut RequestContext, remaining: *mut c_int) -> StatusNumber {
+    fn S3_runonce_request_context(context: *mut RequestContext, remaining: *mut c_int) -> S3StatusCode {
         // SAFETY: the caller guarantees both pointers.
         unsafe {
             drive(context, |queue| {
@@ -166,7 +166,7 @@ exported! {
         _write: *mut libc::fd_set,
         _except: *mut libc::fd_set,
         max_fd: *mut c_int,
-    ) -> StatusNumber {
+    ) -> S3StatusCode {
         status_of(|| {
             // SAFETY: the caller guarantees all pointers, and only a descriptor that fits in the set is passed to
             // `FD_SET`.

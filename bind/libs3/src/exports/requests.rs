@@ -6,18 +6,18 @@ use fordway_store::{GetOptions, PartsQuery, UploadsQuery};
 
 use crate::abi::{
     AbiVersion, AclGrant, CommitHandler, GetConditions, GetDataCallback, ListBucketCallback,
-    ListPartsCallback, ListServiceCallback, ListUploadsCallback, MAX_GRANTS, PutDataCallback, RequestHandler,
-    ResponseHandler, UploadIdCallback,
+    ListPartsCallback, ListServiceCallback, ListUploadsCallback, MAX_GRANTS, PutDataCallback,
+    RequestCallbacks, ResponseHandler, UploadIdCallback,
 };
 use crate::arguments::{
-    ContextFields, PropertyFields, check_acl, conditions, count, key, owned, properties, required,
+    BucketContextFields, PutPropertyFields, check_acl, conditions, count, key, owned, properties, required,
     required_key, text,
 };
-use crate::bucket::{self, AclReturns};
-use crate::lane::{self, BucketTarget, TakenTarget};
-use crate::object::{self, CopyReturns, UploadPart, part_number, upload_id};
-use crate::queue::{RequestClass, RequestContext, submit};
-use crate::response::{self, CallbackResponder, ContentSource, RequestFailure, RequestResult};
+use crate::bucket::{self, AclOutputPointers};
+use crate::lane::{self, ConnectedBucket, ConnectedBucketGuard};
+use crate::object::{self, CopyOutputPointers, UploadPart, part_number, upload_id};
+use crate::queue::{RequestContext, RequestSchedulingClass, submit};
+use crate::response::{self, CallbackResponder, PutBodySource, RequestFailure, RequestResult};
 use crate::status::Status;
 
 /// The content size of a request that does not state one, or that reads many names.
@@ -41,7 +41,7 @@ impl RequestArguments {
     unsafe fn submit<Work>(
         self,
         handler: *const ResponseHandler,
-        prepare: impl FnOnce() -> RequestResult<(RequestClass, Work)>,
+        prepare: impl FnOnce() -> RequestResult<(RequestSchedulingClass, Work)>,
     ) where
         Work: FnOnce(&CallbackResponder) -> RequestResult + 'static,
     {
@@ -56,7 +56,7 @@ impl RequestArguments {
 
     /// # Safety
     /// `context` is NULL or points to a context whose pointers are NULL or C strings.
-    unsafe fn target<C: ContextFields>(self, context: *const C) -> RequestResult<TakenTarget> {
+    unsafe fn target<C: BucketContextFields>(self, context: *const C) -> RequestResult<ConnectedBucketGuard> {
         // SAFETY: the caller guarantees it.
         unsafe { required(context, "bucket context")?.target(self.timeout_ms) }
     }
@@ -66,33 +66,34 @@ impl RequestArguments {
 ///
 /// # Safety
 /// `handler` is NULL or points to a handler.
-unsafe fn callback<T: Copy>(handler: *const RequestHandler<T>) -> Option<T> {
+unsafe fn callback<T: Copy>(handler: *const RequestCallbacks<T>) -> Option<T> {
     // SAFETY: the caller guarantees it.
     unsafe { handler.as_ref() }.and_then(|handler| handler.callback)
 }
 
 /// # Safety
 /// The arguments are as the header describes for `S3_list_service`.
-pub(super) unsafe fn list_service<C: ContextFields>(
+pub(super) unsafe fn list_service<C: BucketContextFields>(
     context: &C,
     call: RequestArguments,
-    handler: *const RequestHandler<ListServiceCallback>,
+    handler: *const RequestCallbacks<ListServiceCallback>,
 ) {
     // SAFETY: the caller guarantees all arguments.
     unsafe {
         call.submit(handler.cast(), || {
             let (lane, callback) =
                 (lane::lane(&context.address(call.timeout_ms).checked()?)?, callback(handler));
-            Ok((RequestClass::of(lane::is_local(&lane), 0), move |responder: &CallbackResponder| {
-                bucket::list_all(&lane, callback, responder)
-            }))
+            Ok((
+                RequestSchedulingClass::of(lane::is_local(&lane), 0),
+                move |responder: &CallbackResponder| bucket::list_all(&lane, callback, responder),
+            ))
         });
     }
 }
 
 /// # Safety
 /// The arguments are as the header describes for `S3_test_bucket`.
-pub(super) unsafe fn test_bucket<C: ContextFields>(
+pub(super) unsafe fn test_bucket<C: BucketContextFields>(
     context: &C,
     (location, capacity): (*mut c_char, c_int),
     call: RequestArguments,
@@ -112,7 +113,7 @@ pub(super) unsafe fn test_bucket<C: ContextFields>(
 
 /// # Safety
 /// The arguments are as the header describes for `S3_create_bucket`.
-pub(super) unsafe fn create_bucket<C: ContextFields>(
+pub(super) unsafe fn create_bucket<C: BucketContextFields>(
     context: &C,
     (acl, location, region): (c_int, *const c_char, *const c_char),
     call: RequestArguments,
@@ -133,7 +134,7 @@ pub(super) unsafe fn create_bucket<C: ContextFields>(
 
 /// # Safety
 /// The arguments are as the header describes for `S3_delete_bucket`.
-pub(super) unsafe fn delete_bucket<C: ContextFields>(
+pub(super) unsafe fn delete_bucket<C: BucketContextFields>(
     context: &C,
     call: RequestArguments,
     handler: *const ResponseHandler,
@@ -149,12 +150,12 @@ pub(super) unsafe fn delete_bucket<C: ContextFields>(
 
 /// # Safety
 /// The arguments are as the header describes for `S3_list_bucket`.
-pub(super) unsafe fn list_bucket<C: ContextFields>(
+pub(super) unsafe fn list_bucket<C: BucketContextFields>(
     context: *const C,
     [prefix, marker, delimiter]: [*const c_char; 3],
     max_keys: c_int,
     call: RequestArguments,
-    handler: *const RequestHandler<ListBucketCallback>,
+    handler: *const RequestCallbacks<ListBucketCallback>,
 ) {
     // SAFETY: the caller guarantees all arguments.
     unsafe {
@@ -171,19 +172,19 @@ pub(super) unsafe fn list_bucket<C: ContextFields>(
 
 /// # Safety
 /// The arguments are as the header describes for `S3_put_object`.
-pub(super) unsafe fn put_object<C: ContextFields, P: PropertyFields>(
+pub(super) unsafe fn put_object<C: BucketContextFields, P: PutPropertyFields>(
     context: *const C,
     name: *const c_char,
     (length, said): (u64, *const P),
     call: RequestArguments,
-    handler: *const RequestHandler<PutDataCallback>,
+    handler: *const RequestCallbacks<PutDataCallback>,
 ) {
     // SAFETY: the caller guarantees all arguments.
     unsafe {
         call.submit(handler.cast(), || {
             let (target, key, said) =
                 (call.target(context)?, key(name)?, properties(said)?.unwrap_or_default());
-            let source = ContentSource::new(callback(handler), call.data, length);
+            let source = PutBodySource::new(callback(handler), call.data, length);
             Ok((target.weight(length), move |responder: &CallbackResponder| {
                 if key.is_none() && length == 0 {
                     return object::touch_bucket(&target, responder);
@@ -197,12 +198,12 @@ pub(super) unsafe fn put_object<C: ContextFields, P: PropertyFields>(
 
 /// # Safety
 /// The arguments are as the header describes for `S3_get_object`.
-pub(super) unsafe fn get_object<C: ContextFields>(
+pub(super) unsafe fn get_object<C: BucketContextFields>(
     context: *const C,
     name: *const c_char,
     (asked, start, length): (*const GetConditions, u64, u64),
     call: RequestArguments,
-    handler: *const RequestHandler<GetDataCallback>,
+    handler: *const RequestCallbacks<GetDataCallback>,
 ) {
     // SAFETY: the caller guarantees all arguments.
     unsafe {
@@ -222,7 +223,7 @@ pub(super) unsafe fn get_object<C: ContextFields>(
 
 /// # Safety
 /// The arguments are as the header describes for `S3_head_object`.
-pub(super) unsafe fn head_object<C: ContextFields>(
+pub(super) unsafe fn head_object<C: BucketContextFields>(
     context: *const C,
     name: *const c_char,
     call: RequestArguments,
@@ -241,7 +242,7 @@ pub(super) unsafe fn head_object<C: ContextFields>(
 
 /// # Safety
 /// The arguments are as the header describes for `S3_delete_object`.
-pub(super) unsafe fn delete_object<C: ContextFields>(
+pub(super) unsafe fn delete_object<C: BucketContextFields>(
     context: *const C,
     name: *const c_char,
     call: RequestArguments,
@@ -260,11 +261,11 @@ pub(super) unsafe fn delete_object<C: ContextFields>(
 
 /// The destination of a copy. If the bucket or key is NULL, that of the source is used. When copying a part, also the
 /// upload, the part number and the range of the source.
-pub(super) struct CopyTo {
+pub(super) struct CopyDestinationArguments {
     pub(super) bucket: *const c_char,
     pub(super) key: *const c_char,
     pub(super) part: Option<CopyPart>,
-    pub(super) returns: CopyReturns,
+    pub(super) returns: CopyOutputPointers,
 }
 
 /// A part to copy.
@@ -277,10 +278,10 @@ pub(super) struct CopyPart {
 
 /// # Safety
 /// The arguments are as the header describes for `S3_copy_object` and `S3_copy_object_range`.
-pub(super) unsafe fn copy_object<C: ContextFields, P: PropertyFields>(
+pub(super) unsafe fn copy_object<C: BucketContextFields, P: PutPropertyFields>(
     context: *const C,
     name: *const c_char,
-    to: CopyTo,
+    to: CopyDestinationArguments,
     said: *const P,
     call: RequestArguments,
     handler: *const ResponseHandler,
@@ -313,10 +314,10 @@ pub(super) unsafe fn copy_object<C: ContextFields, P: PropertyFields>(
 
 /// # Safety
 /// The arguments are as the header describes for `S3_get_acl`.
-pub(super) unsafe fn get_acl<C: ContextFields>(
+pub(super) unsafe fn get_acl<C: BucketContextFields>(
     context: *const C,
     name: *const c_char,
-    returns: AclReturns,
+    returns: AclOutputPointers,
     call: RequestArguments,
     handler: *const ResponseHandler,
 ) {
@@ -333,7 +334,7 @@ pub(super) unsafe fn get_acl<C: ContextFields>(
 
 /// # Safety
 /// The arguments are as the header describes for `S3_set_acl`.
-pub(super) unsafe fn set_acl<C: ContextFields>(
+pub(super) unsafe fn set_acl<C: BucketContextFields>(
     context: *const C,
     name: *const c_char,
     (grants, number): (*const AclGrant, c_int),
@@ -359,7 +360,7 @@ pub(super) unsafe fn set_acl<C: ContextFields>(
 
 /// # Safety
 /// The arguments are as the header describes for `S3_get_server_access_logging`.
-pub(super) unsafe fn get_logging<C: ContextFields>(
+pub(super) unsafe fn get_logging<C: BucketContextFields>(
     context: *const C,
     returns: (*mut c_char, *mut c_char, *mut c_int),
     call: RequestArguments,
@@ -378,7 +379,7 @@ pub(super) unsafe fn get_logging<C: ContextFields>(
 
 /// # Safety
 /// The arguments are as the header describes for `S3_set_server_access_logging`.
-pub(super) unsafe fn set_logging<C: ContextFields>(
+pub(super) unsafe fn set_logging<C: BucketContextFields>(
     context: *const C,
     to_bucket: *const c_char,
     call: RequestArguments,
@@ -397,9 +398,9 @@ pub(super) unsafe fn set_logging<C: ContextFields>(
 
 /// # Safety
 /// The arguments are as the header describes for `S3_get_lifecycle` and `S3_set_lifecycle`.
-pub(super) unsafe fn lifecycle<C: ContextFields>(
+pub(super) unsafe fn lifecycle<C: BucketContextFields>(
     context: *const C,
-    answer: fn(&BucketTarget) -> RequestResult,
+    answer: fn(&ConnectedBucket) -> RequestResult,
     call: RequestArguments,
     handler: *const ResponseHandler,
 ) {
@@ -414,12 +415,12 @@ pub(super) unsafe fn lifecycle<C: ContextFields>(
 
 /// # Safety
 /// The arguments are as the header describes for `S3_initiate_multipart`.
-pub(super) unsafe fn initiate_multipart<C: ContextFields, P: PropertyFields>(
+pub(super) unsafe fn initiate_multipart<C: BucketContextFields, P: PutPropertyFields>(
     context: *const C,
     name: *const c_char,
     said: *const P,
     call: RequestArguments,
-    handler: *const RequestHandler<UploadIdCallback>,
+    handler: *const RequestCallbacks<UploadIdCallback>,
 ) {
     // SAFETY: the caller guarantees all arguments.
     unsafe {
@@ -435,12 +436,12 @@ pub(super) unsafe fn initiate_multipart<C: ContextFields, P: PropertyFields>(
 
 /// # Safety
 /// The arguments are as the header describes for `S3_upload_part`.
-pub(super) unsafe fn upload_part<C: ContextFields, P: PropertyFields>(
+pub(super) unsafe fn upload_part<C: BucketContextFields, P: PutPropertyFields>(
     context: *const C,
     name: *const c_char,
     (number, upload, length, said): (c_int, *const c_char, c_int, *const P),
     call: RequestArguments,
-    handler: *const RequestHandler<PutDataCallback>,
+    handler: *const RequestCallbacks<PutDataCallback>,
 ) {
     // SAFETY: the caller guarantees all arguments.
     unsafe {
@@ -450,7 +451,7 @@ pub(super) unsafe fn upload_part<C: ContextFields, P: PropertyFields>(
                 (call.target(context)?, UploadPart { key: required_key(name)?, upload, number });
             let md5 = properties(said)?.and_then(|said| said.md5);
             let length = count(length, "partContentLength")? as u64;
-            let source = ContentSource::new(callback(handler), call.data, length);
+            let source = PutBodySource::new(callback(handler), call.data, length);
             Ok((target.weight(length), move |responder: &CallbackResponder| {
                 let made = object::upload_part(&target, &part, md5, source, responder)?;
                 responder.succeeded(|| response::SuccessProperties::of_written(&made))
@@ -461,7 +462,7 @@ pub(super) unsafe fn upload_part<C: ContextFields, P: PropertyFields>(
 
 /// # Safety
 /// The arguments are as the header describes for `S3_complete_multipart_upload`.
-pub(super) unsafe fn complete_multipart<C: ContextFields>(
+pub(super) unsafe fn complete_multipart<C: BucketContextFields>(
     context: *const C,
     name: *const c_char,
     (upload, length): (*const c_char, c_int),
@@ -476,7 +477,7 @@ pub(super) unsafe fn complete_multipart<C: ContextFields>(
             let own = handler.as_ref();
             let callback = own.and_then(|handler| handler.callback);
             let length = count(length, "contentLength")? as u64;
-            let source = ContentSource::new(own.and_then(|handler| handler.put_data), call.data, length);
+            let source = PutBodySource::new(own.and_then(|handler| handler.put_data), call.data, length);
             Ok((target.weight(UNKNOWN), move |responder: &CallbackResponder| {
                 object::complete_upload(&target, (&key, &upload), source, callback, responder)
             }))
@@ -486,7 +487,7 @@ pub(super) unsafe fn complete_multipart<C: ContextFields>(
 
 /// # Safety
 /// The arguments are as the header describes for `S3_abort_multipart_upload`.
-pub(super) unsafe fn abort_multipart<C: ContextFields>(
+pub(super) unsafe fn abort_multipart<C: BucketContextFields>(
     context: *const C,
     name: *const c_char,
     upload: *const c_char,
@@ -507,12 +508,12 @@ pub(super) unsafe fn abort_multipart<C: ContextFields>(
 
 /// # Safety
 /// The arguments are as the header describes for `S3_list_parts`.
-pub(super) unsafe fn list_parts<C: ContextFields>(
+pub(super) unsafe fn list_parts<C: BucketContextFields>(
     context: *const C,
     name: *const c_char,
     (upload, marker, encoding, max_parts): (*const c_char, *const c_char, *const c_char, c_int),
     call: RequestArguments,
-    handler: *const RequestHandler<ListPartsCallback>,
+    handler: *const RequestCallbacks<ListPartsCallback>,
 ) {
     // SAFETY: the caller guarantees all arguments.
     unsafe {
@@ -535,12 +536,12 @@ pub(super) unsafe fn list_parts<C: ContextFields>(
 
 /// # Safety
 /// The arguments are as the header describes for `S3_list_multipart_uploads`.
-pub(super) unsafe fn list_uploads<C: ContextFields>(
+pub(super) unsafe fn list_uploads<C: BucketContextFields>(
     context: *const C,
     [prefix, key_marker, upload_marker, encoding, delimiter]: [*const c_char; 5],
     max_uploads: c_int,
     call: RequestArguments,
-    handler: *const RequestHandler<ListUploadsCallback>,
+    handler: *const RequestCallbacks<ListUploadsCallback>,
 ) {
     // SAFETY: the caller guarantees all arguments.
     unsafe {

@@ -4,16 +4,16 @@ use std::ffi::{c_char, c_int, c_void};
 use std::ptr;
 use std::time::SystemTime;
 
-use super::requests::{self, CopyTo, RequestArguments};
+use super::requests::{self, CopyDestinationArguments, RequestArguments};
 use super::{exported, general};
 use crate::abi::{
     AclGrant, BucketContext2 as BucketContext, GetConditions, GetDataCallback, ListBucketCallback,
-    ListServiceCallback, PutDataCallback, PutProperties2 as PutProperties, RequestHandler, ResponseHandler,
-    StatusNumber,
+    ListServiceCallback, PutDataCallback, PutProperties2 as PutProperties, RequestCallbacks, ResponseHandler,
+    S3StatusCode,
 };
-use crate::arguments::{ContextFields as _, required, required_key, text};
-use crate::bucket::AclReturns;
-use crate::object::{self, CopyReturns};
+use crate::arguments::{BucketContextFields as _, required, required_key, text};
+use crate::bucket::AclOutputPointers;
+use crate::object::{self, CopyOutputPointers};
 use crate::queue::RequestContext;
 use crate::response::{seconds, write_text};
 
@@ -28,7 +28,7 @@ exported! {
         key: *const c_char,
         expires_s: i64,
         resource: *const c_char,
-    ) -> StatusNumber {
+    ) -> S3StatusCode {
         // SAFETY: the caller guarantees all arguments.
         general::status_of(|| unsafe {
             let (target, key) = (required(context, "bucket context")?.target(0)?, required_key(key)?);
@@ -46,7 +46,7 @@ exported! {
         secret_access_key: *const c_char,
         host_name: *const c_char,
         queue: *mut RequestContext,
-        handler: *const RequestHandler<ListServiceCallback>,
+        handler: *const RequestCallbacks<ListServiceCallback>,
         data: *mut c_void,
     ) {
         let keys = [access_key_id, secret_access_key];
@@ -121,7 +121,7 @@ exported! {
         delimiter: *const c_char,
         max_keys: c_int,
         queue: *mut RequestContext,
-        handler: *const RequestHandler<ListBucketCallback>,
+        handler: *const RequestCallbacks<ListBucketCallback>,
         data: *mut c_void,
     ) {
         let names = [prefix, marker, delimiter];
@@ -136,7 +136,7 @@ exported! {
         content_length: u64,
         properties: *const PutProperties,
         queue: *mut RequestContext,
-        handler: *const RequestHandler<PutDataCallback>,
+        handler: *const RequestCallbacks<PutDataCallback>,
         data: *mut c_void,
     ) {
         // SAFETY: the caller guarantees all arguments.
@@ -157,8 +157,8 @@ exported! {
         handler: *const ResponseHandler,
         data: *mut c_void,
     ) {
-        let returns = CopyReturns { last_modified_s, etag, etag_capacity: etag_size.max(0) as usize };
-        let to = CopyTo { bucket: to_bucket, key: to_key, part: None, returns };
+        let returns = CopyOutputPointers { last_modified_s, etag, etag_capacity: etag_size.max(0) as usize };
+        let to = CopyDestinationArguments { bucket: to_bucket, key: to_key, part: None, returns };
         // SAFETY: the caller guarantees all arguments.
         unsafe { requests::copy_object(context, key, to, properties, RequestArguments { queue, data, timeout_ms: 0 }, handler) }
     }
@@ -171,7 +171,7 @@ exported! {
         start_byte: u64,
         byte_count: u64,
         queue: *mut RequestContext,
-        handler: *const RequestHandler<GetDataCallback>,
+        handler: *const RequestCallbacks<GetDataCallback>,
         data: *mut c_void,
     ) {
         let asked = (conditions, start_byte, byte_count);
@@ -215,7 +215,7 @@ exported! {
         handler: *const ResponseHandler,
         data: *mut c_void,
     ) {
-        let returns = AclReturns { owner_id, owner_name, count, grants };
+        let returns = AclOutputPointers { owner_id, owner_name, count, grants };
         // SAFETY: the caller guarantees all arguments.
         unsafe { requests::get_acl(context, key, returns, RequestArguments { queue, data, timeout_ms: 0 }, handler) }
     }

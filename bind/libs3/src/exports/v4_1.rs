@@ -3,16 +3,16 @@
 use std::ffi::{c_char, c_int, c_ulong, c_void};
 use std::ptr;
 
-use super::requests::{self, CopyPart, CopyTo, RequestArguments};
+use super::requests::{self, CopyDestinationArguments, CopyPart, RequestArguments};
 use super::{exported, general};
 use crate::abi::{
     AclGrant, BucketContext2, BucketContext4 as BucketContext, CommitHandler, GetConditions, GetDataCallback,
     ListBucketCallback, ListPartsCallback, ListServiceCallback, ListUploadsCallback, PutDataCallback,
-    PutProperties4 as PutProperties, RequestHandler, ResponseHandler, StatusNumber, UploadIdCallback,
+    PutProperties4 as PutProperties, RequestCallbacks, ResponseHandler, S3StatusCode, UploadIdCallback,
 };
-use crate::arguments::{ContextFields as _, required, required_key, text};
-use crate::bucket::{self, AclReturns};
-use crate::object::{self, CopyReturns};
+use crate::arguments::{BucketContextFields as _, required, required_key, text};
+use crate::bucket::{self, AclOutputPointers};
+use crate::object::{self, CopyOutputPointers};
 use crate::queue::{RequestContext, RequestQueue};
 use crate::response::{RequestFailure, write_text};
 use crate::status::Status;
@@ -27,7 +27,7 @@ exported! {
         curl_multi: *mut c_void,
         set_up: *const c_void,
         _set_up_data: *mut c_void,
-    ) -> StatusNumber {
+    ) -> S3StatusCode {
         if !curl_multi.is_null() || !set_up.is_null() {
             let why = "requests are not made by curl; pass NULL for its handle and callback";
             return general::status_of(|| Err(RequestFailure::refused(Status::NotSupported, why)));
@@ -37,7 +37,7 @@ exported! {
     }
 
     /// Starts requests and runs callbacks, as far as possible without waiting.
-    fn S3_process_request_context(context: *mut RequestContext) -> StatusNumber {
+    fn S3_process_request_context(context: *mut RequestContext) -> S3StatusCode {
         // SAFETY: the caller guarantees it.
         unsafe { general::drive(context, RequestQueue::run_ready) }
     }
@@ -58,7 +58,7 @@ exported! {
         expires_s: c_int,
         resource: *const c_char,
         method: *const c_char,
-    ) -> StatusNumber {
+    ) -> S3StatusCode {
         // SAFETY: the caller guarantees all arguments.
         general::status_of(|| unsafe {
             let (target, key) = (required(context, "bucket context")?.target(0)?, required_key(key)?);
@@ -78,7 +78,7 @@ exported! {
         auth_region: *const c_char,
         queue: *mut RequestContext,
         timeout_ms: c_int,
-        handler: *const RequestHandler<ListServiceCallback>,
+        handler: *const RequestCallbacks<ListServiceCallback>,
         data: *mut c_void,
     ) {
         let keys = [access_key_id, secret_access_key, security_token];
@@ -163,7 +163,7 @@ exported! {
         max_keys: c_int,
         queue: *mut RequestContext,
         timeout_ms: c_int,
-        handler: *const RequestHandler<ListBucketCallback>,
+        handler: *const RequestCallbacks<ListBucketCallback>,
         data: *mut c_void,
     ) {
         let names = [prefix, marker, delimiter];
@@ -179,7 +179,7 @@ exported! {
         properties: *const PutProperties,
         queue: *mut RequestContext,
         timeout_ms: c_int,
-        handler: *const RequestHandler<PutDataCallback>,
+        handler: *const RequestCallbacks<PutDataCallback>,
         data: *mut c_void,
     ) {
         // SAFETY: the caller guarantees all arguments.
@@ -201,8 +201,8 @@ exported! {
         handler: *const ResponseHandler,
         data: *mut c_void,
     ) {
-        let returns = CopyReturns { last_modified_s, etag, etag_capacity: etag_size.max(0) as usize };
-        let to = CopyTo { bucket: to_bucket, key: to_key, part: None, returns };
+        let returns = CopyOutputPointers { last_modified_s, etag, etag_capacity: etag_size.max(0) as usize };
+        let to = CopyDestinationArguments { bucket: to_bucket, key: to_key, part: None, returns };
         // SAFETY: the caller guarantees all arguments.
         unsafe { requests::copy_object(context, key, to, properties, RequestArguments { queue, data, timeout_ms }, handler) }
     }
@@ -227,9 +227,9 @@ exported! {
         handler: *const ResponseHandler,
         data: *mut c_void,
     ) {
-        let returns = CopyReturns { last_modified_s, etag, etag_capacity: etag_size.max(0) as usize };
+        let returns = CopyOutputPointers { last_modified_s, etag, etag_capacity: etag_size.max(0) as usize };
         let part = (number > 0 && !upload.is_null()).then_some(CopyPart { number, upload, start, count });
-        let to = CopyTo { bucket: to_bucket, key: to_key, part, returns };
+        let to = CopyDestinationArguments { bucket: to_bucket, key: to_key, part, returns };
         // SAFETY: the caller guarantees all arguments.
         unsafe { requests::copy_object(context, key, to, properties, RequestArguments { queue, data, timeout_ms }, handler) }
     }
@@ -243,7 +243,7 @@ exported! {
         byte_count: u64,
         queue: *mut RequestContext,
         timeout_ms: c_int,
-        handler: *const RequestHandler<GetDataCallback>,
+        handler: *const RequestCallbacks<GetDataCallback>,
         data: *mut c_void,
     ) {
         let asked = (conditions, start_byte, byte_count);
@@ -290,7 +290,7 @@ exported! {
         handler: *const ResponseHandler,
         data: *mut c_void,
     ) {
-        let returns = AclReturns { owner_id, owner_name, count, grants };
+        let returns = AclOutputPointers { owner_id, owner_name, count, grants };
         // SAFETY: the caller guarantees all arguments.
         unsafe { requests::get_acl(context, key, returns, RequestArguments { queue, data, timeout_ms }, handler) }
     }
@@ -376,7 +376,7 @@ exported! {
         context: *mut BucketContext,
         key: *const c_char,
         properties: *mut PutProperties,
-        handler: *mut RequestHandler<UploadIdCallback>,
+        handler: *mut RequestCallbacks<UploadIdCallback>,
         queue: *mut RequestContext,
         timeout_ms: c_int,
         data: *mut c_void,
@@ -391,7 +391,7 @@ exported! {
         context: *mut BucketContext,
         key: *const c_char,
         properties: *mut PutProperties,
-        handler: *mut RequestHandler<PutDataCallback>,
+        handler: *mut RequestCallbacks<PutDataCallback>,
         number: c_int,
         upload: *const c_char,
         content_length: c_int,
@@ -430,7 +430,7 @@ exported! {
         max_parts: c_int,
         queue: *mut RequestContext,
         timeout_ms: c_int,
-        handler: *const RequestHandler<ListPartsCallback>,
+        handler: *const RequestCallbacks<ListPartsCallback>,
         data: *mut c_void,
     ) {
         let asked = (upload, marker, encoding, max_parts);
@@ -462,7 +462,7 @@ exported! {
         max_uploads: c_int,
         queue: *mut RequestContext,
         timeout_ms: c_int,
-        handler: *const RequestHandler<ListUploadsCallback>,
+        handler: *const RequestCallbacks<ListUploadsCallback>,
         data: *mut c_void,
     ) {
         let names = [prefix, key_marker, upload_marker, encoding, delimiter];

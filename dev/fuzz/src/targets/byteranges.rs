@@ -2,7 +2,9 @@
 
 use std::ops::Range;
 
-use fordway_wire::byteranges::{MultipartFraming, MultipartParser, MultipartStep, boundary_of, parse_ranges};
+use fordway_wire::byteranges::{
+    ByterangesFraming, ByterangesParser, ByterangesParserStep, boundary_of, parse_ranges,
+};
 
 /// The boundary that the corpus uses.
 const BOUNDARY: &str = "b";
@@ -35,20 +37,20 @@ pub(super) fn body(bytes: &[u8]) {
 
 /// Returns the parts; `None` if the body is malformed or has no end.
 fn read(bytes: &[u8], piece: usize) -> Option<Vec<FoundPart>> {
-    let (mut parser, mut parts, mut used) = (MultipartParser::new(BOUNDARY), Vec::<FoundPart>::new(), 0);
+    let (mut parser, mut parts, mut used) = (ByterangesParser::new(BOUNDARY), Vec::<FoundPart>::new(), 0);
     for mut piece in bytes.chunks(piece) {
         while !piece.is_empty() {
             let step = parser.step(piece).ok()?;
             assert!(!step.is_empty(), "a step without bytes");
             used += step.len();
             match &step {
-                MultipartStep::Part(_, range, size) => {
+                ByterangesParserStep::Part(_, range, size) => {
                     assert!(range.start < range.end && size.is_none_or(|size| range.end <= size));
                     assert_eq!(parser.data_left(), range.end - range.start);
                     parts.push(FoundPart { range: range.clone(), place: used..used });
                 }
-                MultipartStep::Data(_) => parts.last_mut()?.place.end = used,
-                MultipartStep::Skip(_) | MultipartStep::End(_) => {}
+                ByterangesParserStep::Data(_) => parts.last_mut()?.place.end = used,
+                ByterangesParserStep::Skip(_) | ByterangesParserStep::End(_) => {}
             }
             piece = &piece[step.len()..];
         }
@@ -72,9 +74,9 @@ fn check_end(bytes: &[u8], part: &FoundPart) {
 fn write_again(parts: &[FoundPart]) {
     let ranges = parts.iter().map(|part| &part.range);
     let ranges: Vec<_> = ranges.filter(|range| range.end - range.start <= CONTENT_BYTES_MAX).collect();
-    let frame = MultipartFraming { boundary: BOUNDARY, content_type: "text/plain", size: u64::MAX };
+    let frame = ByterangesFraming { boundary: BOUNDARY, content_type: "text/plain", size: u64::MAX };
     for skipped in [0, 2] {
-        let mut parser = MultipartParser::new(BOUNDARY);
+        let mut parser = ByterangesParser::new(BOUNDARY);
         for (before, range) in ranges.iter().enumerate() {
             let head = frame.before(range);
             let foreseen = parser.bytes_before(range);

@@ -133,7 +133,7 @@ pub const TARGETS: &[FuzzTarget] = &[
         name: "http1-responses",
         run: fordway_http::fuzzing::responses,
         sources: &[
-            "http/client/src/response.rs: ResponseHead BodyFraming ChunkPosition read_some line chunk_size",
+            "http/client/src/response.rs: ResponseHead BodyFraming ChunkDecoderState read_some line chunk_size",
         ],
         words: HTTP,
         cost: 2,
@@ -141,7 +141,7 @@ pub const TARGETS: &[FuzzTarget] = &[
     FuzzTarget {
         name: "http1-response-chunks",
         run: fordway_http::fuzzing::chunk_runs,
-        sources: &["http/client/src/response.rs: ChunkPosition line chunk_size"],
+        sources: &["http/client/src/response.rs: ChunkDecoderState line chunk_size"],
         words: CHUNKS,
         cost: 2,
     },
@@ -190,7 +190,7 @@ pub const TARGETS: &[FuzzTarget] = &[
         run: fordway_posix::fuzzing::odd_name,
         sources: &[
             "s3/posix/src/layout.rs: plain is_path_segment is_left_behind marked_dir odd path_of encode decode",
-            "s3/posix/src/version_names.rs: ArchivedVersion",
+            "s3/posix/src/version_names.rs: NoncurrentVersion",
         ],
         words: &["/", "//", ".", "..", "%", "%2F", ".fordway", ".nfs", "-marker", "\u{feff}", "ä"],
         cost: 1,

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use fordway_store::{BucketInfo, ObjectInfo, ObjectListing, PartListing, PutResult, VersionListing};
 use fordway_wire::node::{
     ClientHello, CommitResponse, FrameBuffer, FrameHeader, GatewayWelcome, GetResponse, HELLO_BYTES,
-    NodeResponse, ReadField, ReadResponse, ReceivedFrame, Request, ResponseFlags, StartResponse,
+    NodeResponse, ReadField, ReadResponse, ReceivedFrame, Request, ResponseFlags, StartWriteResponse,
     WELCOME_BYTES, WriteField, take_reply,
 };
 
@@ -63,7 +63,7 @@ fn responses(frame: &ReceivedFrame<'_>) {
     response::<VersionListing>(frame);
     response::<GetResponse>(frame);
     response::<ReadResponse>(frame);
-    response::<StartResponse>(frame);
+    response::<StartWriteResponse>(frame);
     response::<CommitResponse>(frame);
     response::<BTreeMap<String, String>>(frame);
     response::<Option<u64>>(frame);

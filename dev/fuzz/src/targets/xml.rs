@@ -2,7 +2,7 @@
 
 use fordway_wire::metalink::{Metalink, PieceHashes, read_links};
 use fordway_wire::s3_xml;
-use fordway_wire::webdav::{CollectionAddress, CopyReport, ListedLocation, multistatus};
+use fordway_wire::webdav::{CollectionAddress, ListedLocation, PerformanceMarkerParser, multistatus};
 
 /// The maximum number of elements that a document of `bytes` may have after parsing.
 fn elements_max(bytes: &[u8]) -> usize {
@@ -47,7 +47,7 @@ pub(super) fn webdav(bytes: &[u8]) {
         place(&collection, line);
     }
     let report = |piece: usize| {
-        let mut report = CopyReport::default();
+        let mut report = PerformanceMarkerParser::default();
         for piece in bytes.chunks(piece) {
             report.push(piece).ok()?;
         }

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use fordway_sys::fault::{self, SyscallFault};
-use fordway_testkit::scenario::{OperationScenario, SCENARIOS, Snapshot, snapshot, versions, works};
+use fordway_testkit::scenario::{BucketSnapshot, OperationScenario, SCENARIOS, snapshot, versions, works};
 
 use crate::way::{DURABLE, NO_ATTRIBUTES, OLD_KERNEL, USUAL, Way, strays};
 
@@ -52,7 +52,13 @@ fn dies_at_every_call(way: &Way) {
 
 /// Kills the process that runs the scenario before call number `at`; returns whether there was such a call. Panics if
 /// the state left behind is wrong.
-fn dies_at(way: &Way, scenario: &OperationScenario, at: usize, before: &Snapshot, after: &Snapshot) -> bool {
+fn dies_at(
+    way: &Way,
+    scenario: &OperationScenario,
+    at: usize,
+    before: &BucketSnapshot,
+    after: &BucketSnapshot,
+) -> bool {
     let dir = way.prepared(scenario);
     let died = run_child(way, scenario, at, dir.path());
     let place = format!("{}, {}, killed before call {at}", way.name, scenario.name);
@@ -92,8 +98,8 @@ fn check(
     way: &Way,
     scenario: &OperationScenario,
     dir: &Path,
-    before: &Snapshot,
-    after: &Snapshot,
+    before: &BucketSnapshot,
+    after: &BucketSnapshot,
     completed: bool,
 ) {
     let store = way.open(dir);
@@ -112,5 +118,5 @@ fn check(
         assert!(shown == *after, "tried again, it shows {:?}", shown.keys());
     }
     works(&store, &shown);
-    assert_eq!(strays(dir, &Snapshot::new()), [] as [&Path; 0]);
+    assert_eq!(strays(dir, &BucketSnapshot::new()), [] as [&Path; 0]);
 }

@@ -10,7 +10,7 @@ use fordway_store::{Bucket, DeleteOptions, Error, ErrorKind, Key, Objects, PutOp
 use fordway_sys::Errno;
 use fordway_sys::fault::{self, SyscallFault};
 use fordway_testkit::conformance::{StoreFixture, cases_written, run_all};
-use fordway_testkit::scenario::{OperationScenario, Snapshot, bucket, snapshot, works};
+use fordway_testkit::scenario::{BucketSnapshot, OperationScenario, bucket, snapshot, works};
 
 use crate::way::{DURABLE, NO_ATTRIBUTES, OLD_KERNEL, USUAL, Way, files, strays};
 
@@ -32,8 +32,8 @@ const INTERRUPTIBLE: &[&str] = &["pread", "pwrite", "copy_file_range", "fcntl"];
 struct Case<'c> {
     way: &'c Way,
     scenario: &'c OperationScenario,
-    before: &'c Snapshot,
-    after: &'c Snapshot,
+    before: &'c BucketSnapshot,
+    after: &'c BucketSnapshot,
     at: usize,
     errno: Errno,
 }

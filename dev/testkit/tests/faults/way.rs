@@ -6,7 +6,7 @@ use fordway_posix::{Durability, PRIVATE_DIR, PosixConfig, PosixStore};
 use fordway_store::ETagPolicy;
 use fordway_sys::fault::{FaultPlan, SyscallFault};
 use fordway_sys::{Errno, PathResolution};
-use fordway_testkit::scenario::{OperationScenario, SCENARIOS, Snapshot, bucket, snapshot};
+use fordway_testkit::scenario::{BucketSnapshot, OperationScenario, SCENARIOS, bucket, snapshot};
 
 /// An environment: the kernel and file system on which the embedded store runs, and the store's configuration.
 pub(crate) struct Way {
@@ -80,7 +80,7 @@ impl Way {
     }
 
     /// Returns the visible content of the scenario's bucket before and after the operation, if nothing fails.
-    pub(crate) fn reference(&self, scenario: &OperationScenario) -> (Snapshot, Snapshot) {
+    pub(crate) fn reference(&self, scenario: &OperationScenario) -> (BucketSnapshot, BucketSnapshot) {
         let dir = self.prepared(scenario);
         let store = self.open(dir.path());
         self.within(|| {
@@ -114,7 +114,7 @@ pub(crate) fn scratch() -> tempfile::TempDir {
 }
 
 /// Returns the plain files below the bucket that are neither objects of `shown` nor in our private area.
-pub(crate) fn strays(root: &Path, shown: &Snapshot) -> Vec<PathBuf> {
+pub(crate) fn strays(root: &Path, shown: &BucketSnapshot) -> Vec<PathBuf> {
     let bucket = root.join(bucket().as_str());
     let own = bucket.join(PRIVATE_DIR);
     let is_object = |file: &PathBuf| {

@@ -14,7 +14,7 @@ use fordway_http::replicas::{ReplicaOptions, ReplicatedFile};
 use fordway_http::vector::{Fragment, SessionOptions};
 use fordway_store::Result;
 use fordway_testkit::hostile::{HostileServer, LieScript};
-use fordway_wire::metalink::{FileHash, HashKind, MetalinkFile, MetalinkUrl, PieceHashes};
+use fordway_wire::metalink::{FileHash, FileHashAlgorithm, MetalinkFile, MetalinkUrl, PieceHashes};
 
 /// The sizes of the served files and of their pieces, in bytes.
 const SIZE: usize = 3_000_000;
@@ -25,9 +25,9 @@ const PIECE: usize = 100_000;
 static SERVED: LazyLock<ServedFile> = LazyLock::new(|| {
     let content: Vec<u8> =
         (0..SIZE as u32 / 4).flat_map(|word| word.wrapping_mul(2_654_435_761).to_le_bytes()).collect();
-    let hex = content.chunks(PIECE).map(|piece| FileHash::of(HashKind::Sha256, piece).hex).collect();
-    let pieces = PieceHashes { length_bytes: PIECE as u64, kind: HashKind::Sha256, hex };
-    ServedFile { hash: FileHash::of(HashKind::Sha256, &content), pieces, content }
+    let hex = content.chunks(PIECE).map(|piece| FileHash::of(FileHashAlgorithm::Sha256, piece).hex).collect();
+    let pieces = PieceHashes { length_bytes: PIECE as u64, kind: FileHashAlgorithm::Sha256, hex };
+    ServedFile { hash: FileHash::of(FileHashAlgorithm::Sha256, &content), pieces, content }
 });
 
 struct ServedFile {

@@ -122,8 +122,10 @@ fn find_gateway(number: usize) -> (u32, String) {
 }
 
 /// Returns a client whose calls go to all gateways in turn.
-fn round_robin() -> StoreTurns {
-    StoreTurns::new(gateways().into_iter().map(|(_, client)| Arc::new(client) as Arc<dyn Store>).collect())
+fn round_robin() -> RoundRobinStore {
+    RoundRobinStore::new(
+        gateways().into_iter().map(|(_, client)| Arc::new(client) as Arc<dyn Store>).collect(),
+    )
 }
 
 pub(crate) fn are_one_service(cluster: &FileSystemCluster) {
@@ -417,5 +419,5 @@ pub(crate) fn in_turn() -> StoreFixture {
     let gateways = FileSystemCluster::MOUNTS.map(|mount| open_gateway(&Path::new(mount).join(name)));
     let clients =
         gateways.iter().map(|gateway| Arc::new(client(gateway.local_addr())) as Arc<dyn Store>).collect();
-    StoreFixture::new(StoreTurns::new(clients), (gateways, dir))
+    StoreFixture::new(RoundRobinStore::new(clients), (gateways, dir))
 }

@@ -27,7 +27,7 @@ use fordway_testkit::cluster::{ClusterTask, FileSystemCluster};
 use fordway_testkit::conformance::{StoreFixture, cases_written, run_all};
 use fordway_testkit::history::{HistoryEvent, TimedEvent, is_linearizable};
 use fordway_testkit::model;
-use fordway_testkit::turns::StoreTurns;
+use fordway_testkit::turns::RoundRobinStore;
 
 /// The variable that tells a process in a cluster its role, its number and its team.
 const MEMBER: &str = "FORDWAY_TEST_SHARED";
@@ -861,7 +861,7 @@ fn in_turn() -> StoreFixture {
     let open = |mount: &str| -> Arc<dyn Store> {
         Arc::new(PosixStore::open(&Path::new(mount).join(name), config.clone()).unwrap())
     };
-    StoreFixture::new(StoreTurns::new(FileSystemCluster::MOUNTS.map(open).into()), dir)
+    StoreFixture::new(RoundRobinStore::new(FileSystemCluster::MOUNTS.map(open).into()), dir)
 }
 
 /// This does not run on NFS, where tags that are replaced within one tick of the server's clock look unchanged to the

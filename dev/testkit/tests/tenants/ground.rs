@@ -11,7 +11,7 @@ use fordway_client::node::{NodeAddress, NodeStore};
 use fordway_client::s3::{S3Config, S3Credentials, S3Store};
 use fordway_posix::{FsckEvent, FsckOptions, GcEvent, GcOptions, GcSummary, PosixConfig, PosixStore};
 use fordway_serve::node::{NodeConfig, NodeGateway, RunningNode};
-use fordway_serve::{Gateway, GatewayConfig, OpenStore, RunningGateway, Users};
+use fordway_serve::{Gateway, GatewayConfig, RunningGateway, StoreOpener, Users};
 use fordway_store::{Bucket, ErrorKind, GetOptions, Key, PutOptions, Result, Store};
 use rustix::fs::{Gid, Uid};
 use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
@@ -169,7 +169,7 @@ fn impatient() -> PosixConfig {
     PosixConfig { lock_patience: Duration::from_millis(300), ..PosixConfig::default() }
 }
 
-fn open(root: &Path) -> OpenStore {
+fn open(root: &Path) -> StoreOpener {
     let root = root.to_owned();
     Arc::new(move || Ok(Arc::new(PosixStore::open(&root, impatient())?)))
 }

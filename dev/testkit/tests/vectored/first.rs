@@ -1,7 +1,7 @@
 //! Files that the first read opens.
 
 use fordway_http::HttpVersion;
-use fordway_http::vector::{RangeTicket, RemoteFile};
+use fordway_http::vector::{RangeReadTicket, RemoteFile};
 use fordway_store::{ErrorKind, Result};
 use fordway_testkit::hostile::{HostileServer, Lie, LieScript};
 use proptest::prelude::*;
@@ -13,7 +13,7 @@ fn open_reading(
     version: HttpVersion,
     url: &str,
     ranges: &[(u64, usize)],
-) -> Result<(RemoteFile, RangeTicket)> {
+) -> Result<(RemoteFile, RangeReadTicket)> {
     let session = session(|options| options.http = version);
     RemoteFile::open_reading(&session, url, ranges, Vec::new())
 }

@@ -3,15 +3,15 @@
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 
-use fordway_http::webdav::DavUpload;
+use fordway_http::webdav::DavUploadOptions;
 use fordway_store::ErrorKind;
-use fordway_testkit::foreign::ForeignServer;
+use fordway_testkit::foreign::ExternalServerProcess;
 
 use crate::{below, client, content, get, kind, put};
 
 #[test]
 fn files_and_collections_come_and_go() {
-    let Some(server) = ForeignServer::apache() else { return };
+    let Some(server) = ExternalServerProcess::apache() else { return };
     let dav = client(|_| {});
     dav.make_collection(&server.url("d")).unwrap();
     for (name, bytes, says_size) in [
@@ -48,7 +48,7 @@ fn files_and_collections_come_and_go() {
 
 #[test]
 fn names_are_what_they_are() {
-    let Some(server) = ForeignServer::apache() else { return };
+    let Some(server) = ExternalServerProcess::apache() else { return };
     let dav = client(|_| {});
     let names = ["a b", "a+b", "a&b<c>", "d\u{e4}", "p%20q", "q#r?s", "x;y=z", "~'(!)*"];
     for name in names {
@@ -69,7 +69,7 @@ fn names_are_what_they_are() {
 
 #[test]
 fn what_cannot_be_is_told_apart() {
-    let Some(server) = ForeignServer::apache() else { return };
+    let Some(server) = ExternalServerProcess::apache() else { return };
     let dav = client(|_| {});
     put(&dav, &server.url("f"), b"f", true).unwrap();
     dav.make_collection(&server.url("d")).unwrap();
@@ -89,11 +89,11 @@ fn what_cannot_be_is_told_apart() {
     assert_eq!(kind(dav.rename(&f, &d, false)), ErrorKind::PreconditionFailed);
     assert_eq!(kind(dav.copy(&f, "http://127.0.0.1:1/f", true)), ErrorKind::InvalidArgument);
     assert!(kind(dav.walk(&f).next().unwrap()) == ErrorKind::InvalidArgument);
-    let new = DavUpload { size_bytes: Some(1), only_new: true, ..DavUpload::default() };
+    let new = DavUploadOptions { size_bytes: Some(1), only_new: true, ..DavUploadOptions::default() };
     assert_eq!(kind(dav.put(&f, &new, &mut |sink| sink(b"x"))), ErrorKind::PreconditionFailed);
     dav.put(&server.url("new"), &new, &mut |sink| sink(b"x")).unwrap();
     // If a source delivers fewer or more bytes than it stated, nothing is published.
-    let says_two = DavUpload { size_bytes: Some(2), ..DavUpload::default() };
+    let says_two = DavUploadOptions { size_bytes: Some(2), ..DavUploadOptions::default() };
     assert_eq!(
         kind(dav.put(&server.url("short"), &says_two, &mut |sink| sink(b"x"))),
         ErrorKind::IncompleteBody
@@ -106,7 +106,7 @@ fn what_cannot_be_is_told_apart() {
 }
 
 /// Locks a resource as another client would.
-fn lock(server: &ForeignServer, path: &str) {
+fn lock(server: &ExternalServerProcess, path: &str) {
     let url = server.url(path);
     let authority = url.split('/').nth(2).unwrap();
     let body = "<lockinfo xmlns=\"DAV:\"><lockscope><exclusive/></lockscope><locktype><write/></locktype></lockinfo>";
@@ -123,7 +123,7 @@ fn lock(server: &ForeignServer, path: &str) {
 
 #[test]
 fn what_is_locked_is_named() {
-    let Some(server) = ForeignServer::apache() else { return };
+    let Some(server) = ExternalServerProcess::apache() else { return };
     let dav = client(|_| {});
     dav.make_collection(&server.url("d")).unwrap();
     put(&dav, &server.url("d/held"), b"1", true).unwrap();

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fordway_http::vector::{HttpSession, RemoteFile, SessionOptions};
-use fordway_http::webdav::{DavUpload, WebDav};
+use fordway_http::webdav::{DavUploadOptions, WebDav};
 use fordway_store::{ErrorKind, Result};
 
 /// Returns content in which no two pieces are alike.
@@ -32,7 +32,10 @@ fn client(change: impl FnOnce(&mut SessionOptions)) -> WebDav {
 
 /// Writes `body`, in chunks if its size is not stated.
 fn put(dav: &WebDav, url: &str, body: &[u8], says_size: bool) -> Result<()> {
-    let upload = DavUpload { size_bytes: says_size.then_some(body.len() as u64), ..DavUpload::default() };
+    let upload = DavUploadOptions {
+        size_bytes: says_size.then_some(body.len() as u64),
+        ..DavUploadOptions::default()
+    };
     dav.put(url, &upload, &mut |sink| body.chunks(100_000).try_for_each(&mut *sink))
 }
 

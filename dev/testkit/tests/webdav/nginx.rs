@@ -1,13 +1,13 @@
 //! nginx with its dav module, which can change resources but not list them.
 
 use fordway_store::ErrorKind;
-use fordway_testkit::foreign::ForeignServer;
+use fordway_testkit::foreign::ExternalServerProcess;
 
 use crate::{client, content, get, kind, put};
 
 #[test]
 fn everything_but_listings() {
-    let Some(server) = ForeignServer::nginx() else { return };
+    let Some(server) = ExternalServerProcess::nginx() else { return };
     let dav = client(|_| {});
     dav.make_collections(&server.url("a/b")).unwrap();
     for (bytes, says_size) in [(7, true), (2_000_000, true), (300_000, false)] {
@@ -35,7 +35,7 @@ fn everything_but_listings() {
 
 #[test]
 fn listings_are_refused_in_a_sentence() {
-    let Some(server) = ForeignServer::nginx() else { return };
+    let Some(server) = ExternalServerProcess::nginx() else { return };
     let error = client(|_| {}).list(&server.url("")).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::MethodNotAllowed);
     assert!(error.detail().contains("does not accept PROPFIND here"), "{error}");

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use fordway_http::SessionCredentials;
-use fordway_http::webdav::{CopyDirection, ThirdParty, WebDav};
+use fordway_http::webdav::{CopyDirection, ThirdPartyCopy, WebDav};
 use fordway_store::{Error, ErrorKind, Result};
 
 use crate::client;
@@ -29,8 +29,8 @@ fn server(status: u16, report: String, bytes: usize) -> Dialogue {
     })
 }
 
-fn order<'t>(from: &'t str, to: &'t str) -> ThirdParty<'t> {
-    ThirdParty { from, to, direction: CopyDirection::Pull, replaces: true, silence: SILENCE }
+fn order<'t>(from: &'t str, to: &'t str) -> ThirdPartyCopy<'t> {
+    ThirdPartyCopy { from, to, direction: CopyDirection::Pull, replaces: true, silence: SILENCE }
 }
 
 fn copy(dav: &WebDav, to: &Dialogue) -> Result<Vec<u64>> {
@@ -69,7 +69,8 @@ fn a_pull_is_ordered_and_watched() {
 fn a_push_is_ordered_of_the_source() {
     let (from, to) = (server(202, marker(9) + "success: Created\n", 9), server(500, String::new(), 9));
     let (source, destination) = (from.url("f"), to.url("g"));
-    let copy = ThirdParty { direction: CopyDirection::Push, replaces: false, ..order(&source, &destination) };
+    let copy =
+        ThirdPartyCopy { direction: CopyDirection::Push, replaces: false, ..order(&source, &destination) };
     client(|_| {}).third_party_copy(&copy, &mut |_, _| Ok(())).unwrap();
     let asked = from.requests().into_iter().find(|request| request.method == "COPY").unwrap();
     assert_eq!(
@@ -173,7 +174,7 @@ fn who_stops_it_closes_the_connection() {
 fn silence_ends_it() {
     let (source, to) = (server(200, String::new(), 9), endless());
     let (from, there) = (source.url("f"), to.url("g"));
-    let copy = ThirdParty { silence: Duration::from_millis(300), ..order(&from, &there) };
+    let copy = ThirdPartyCopy { silence: Duration::from_millis(300), ..order(&from, &there) };
     let error = client(|_| {}).third_party_copy(&copy, &mut |_, _| Ok(())).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Timeout);
     to.wait_for_closed(1);

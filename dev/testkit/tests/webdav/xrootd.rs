@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use fordway_http::TlsRoots;
-use fordway_http::webdav::{CopyDirection, ThirdParty, WebDav};
+use fordway_http::webdav::{CopyDirection, ThirdPartyCopy, WebDav};
 use fordway_store::{ErrorKind, Result};
-use fordway_testkit::foreign::{ForeignServer, SelfSignedCertificate};
+use fordway_testkit::foreign::{ExternalServerProcess, SelfSignedCertificate};
 
 use crate::{below, client, content, get, kind, put};
 
@@ -16,7 +16,7 @@ fn trusting(authority: &SelfSignedCertificate) -> WebDav {
 #[test]
 fn files_and_collections() {
     let authority = SelfSignedCertificate::new();
-    let Some(server) = ForeignServer::xrootd(&authority) else { return };
+    let Some(server) = ExternalServerProcess::xrootd(&authority) else { return };
     let dav = trusting(&authority);
     dav.make_collections(&server.url("d/e")).unwrap();
     for (name, bytes, says_size) in
@@ -36,14 +36,15 @@ fn files_and_collections() {
 }
 
 fn copy(dav: &WebDav, from: &str, to: &str, direction: CopyDirection, replaces: bool) -> Result<Option<u64>> {
-    let copy = ThirdParty { from, to, direction, replaces, silence: Duration::from_secs(60) };
+    let copy = ThirdPartyCopy { from, to, direction, replaces, silence: Duration::from_secs(60) };
     dav.third_party_copy(&copy, &mut |_, _| Ok(()))
 }
 
 #[test]
 fn one_server_copies_from_and_to_another() {
     let authority = SelfSignedCertificate::new();
-    let (Some(one), Some(two)) = (ForeignServer::xrootd(&authority), ForeignServer::xrootd(&authority))
+    let (Some(one), Some(two)) =
+        (ExternalServerProcess::xrootd(&authority), ExternalServerProcess::xrootd(&authority))
     else {
         return;
     };
@@ -68,8 +69,11 @@ fn one_server_copies_from_and_to_another() {
 #[test]
 fn servers_that_do_no_such_copies_are_not_harmed() {
     let authority = SelfSignedCertificate::new();
-    let Some(xrootd) = ForeignServer::xrootd(&authority) else { return };
-    let (Some(apache), Some(nginx)) = (ForeignServer::apache(), ForeignServer::nginx()) else { return };
+    let Some(xrootd) = ExternalServerProcess::xrootd(&authority) else { return };
+    let (Some(apache), Some(nginx)) = (ExternalServerProcess::apache(), ExternalServerProcess::nginx())
+    else {
+        return;
+    };
     let dav = trusting(&authority);
     put(&dav, &xrootd.url("f"), b"from there", true).unwrap();
     for server in [&apache, &nginx] {

@@ -21,7 +21,7 @@ use h2::{RecvStream, SendStream};
 use http::{HeaderName, Method, Request, Response, Uri};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use self::wire::{FlowGauge, Http2Socket, SocketTransport};
+use self::wire::{Http2Socket, SocketFlowLimiter, SocketTransport};
 use super::connector::TlsConnector;
 use super::socket::TcpSocket;
 use super::{Origin, Timeouts};
@@ -46,20 +46,20 @@ const RESET_STREAMS_MAX: usize = 1024;
 pub(super) struct Http2Connection {
     connection: h2::client::Connection<Http2Socket, Bytes>,
     send: SendRequest<Bytes>,
-    gauge: Arc<FlowGauge>,
+    gauge: Arc<SocketFlowLimiter>,
     /// How the connection ended; `None` while it is open.
     end: Option<io::Error>,
     opened_by: ProcessIdentity,
     is_tls: bool,
     timeout: Duration,
-    exchange: SoleExchange,
+    exchange: Http2ExchangeState,
     /// A second handle to the socket, for waiting on it and for querying the kernel.
     pub(super) socket: TcpSocket,
 }
 
 /// The state of a single request and its response.
 #[derive(Default)]
-enum SoleExchange {
+enum Http2ExchangeState {
     #[default]
     Idle,
     /// The body of the request is being sent; the number is its remaining size.
@@ -92,7 +92,7 @@ impl Http2Connection {
             let detail = format!("{origin} does not support HTTP/2; use HTTP/1.1");
             return Err(Error::new(ErrorKind::BadResponse, detail));
         }
-        let gauge = Arc::new(FlowGauge::default());
+        let gauge = Arc::new(SocketFlowLimiter::default());
         // The handshake only sends data, which fits into the send buffer of a new socket.
         let (send, connection) =
             match pin!(handshake(Http2Socket::new(transport, gauge.clone()))).poll(&mut looking()) {
@@ -107,7 +107,7 @@ impl Http2Connection {
             opened_by: ProcessIdentity::current(),
             is_tls: origin.tls,
             timeout: timeouts.progress,
-            exchange: SoleExchange::Idle,
+            exchange: Http2ExchangeState::Idle,
             socket: shared,
         })
     }
@@ -119,7 +119,7 @@ impl Http2Connection {
 
     /// Returns whether, as far as is known, the server accepts another request.
     pub(super) fn is_open(&mut self) -> bool {
-        self.exchange = SoleExchange::Idle;
+        self.exchange = Http2ExchangeState::Idle;
         if !self.opened_by.is_current() {
             return false;
         }
@@ -194,7 +194,8 @@ impl Http2Connection {
             self.start(head, body.len() as u64)?;
             return Ok(head.len());
         }
-        let SoleExchange::Sending(mut stream, left, response) = std::mem::take(&mut self.exchange) else {
+        let Http2ExchangeState::Sending(mut stream, left, response) = std::mem::take(&mut self.exchange)
+        else {
             return Err(io::ErrorKind::BrokenPipe.into());
         };
         let wanted = body.len().min(PIECE_BYTES);
@@ -208,8 +209,10 @@ impl Http2Connection {
         });
         // Keep the response even after an error: it may arrive although the server accepts no more of the body.
         self.exchange = match &sent {
-            Ok(sent) if (*sent as u64) < left => SoleExchange::Sending(stream, left - *sent as u64, response),
-            _ => SoleExchange::Waiting(response),
+            Ok(sent) if (*sent as u64) < left => {
+                Http2ExchangeState::Sending(stream, left - *sent as u64, response)
+            }
+            _ => Http2ExchangeState::Waiting(response),
         };
         sent
     }
@@ -222,8 +225,8 @@ impl Http2Connection {
             send.send_request(request, body_bytes == 0).map_err(cut)
         })?;
         self.exchange = match body_bytes {
-            0 => SoleExchange::Waiting(response),
-            left => SoleExchange::Sending(stream, left, response),
+            0 => Http2ExchangeState::Waiting(response),
+            left => Http2ExchangeState::Sending(stream, left, response),
         };
         Ok(())
     }
@@ -233,12 +236,12 @@ impl Http2Connection {
     fn receive(&mut self, room: &mut [u8], is_all_wanted: bool) -> io::Result<usize> {
         let exchange = std::mem::take(&mut self.exchange);
         let (mut at_hand, mut body) = match exchange {
-            SoleExchange::Receiving(at_hand, body) => (at_hand, body),
-            SoleExchange::Waiting(response) | SoleExchange::Sending(_, _, response) => {
+            Http2ExchangeState::Receiving(at_hand, body) => (at_hand, body),
+            Http2ExchangeState::Waiting(response) | Http2ExchangeState::Sending(_, _, response) => {
                 let answer = self.drive(async { response.await.map_err(cut) })?;
                 (Bytes::from(head_of_answer(&answer)), answer.into_body())
             }
-            SoleExchange::Idle => return Ok(0),
+            Http2ExchangeState::Idle => return Ok(0),
         };
         let done = self.drive(async {
             let mut done = 0;
@@ -258,7 +261,7 @@ impl Http2Connection {
             }
             Ok(done)
         })?;
-        self.exchange = SoleExchange::Receiving(at_hand, body);
+        self.exchange = Http2ExchangeState::Receiving(at_hand, body);
         Ok(done)
     }
 

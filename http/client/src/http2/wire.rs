@@ -23,7 +23,7 @@ pub(super) struct Http2Socket {
     buffer: Vec<u8>,
     used: usize,
     filled: usize,
-    gauge: Arc<FlowGauge>,
+    gauge: Arc<SocketFlowLimiter>,
 }
 
 /// The kind of transport.
@@ -34,7 +34,7 @@ pub(super) enum SocketTransport {
 
 /// Counts and limits the bytes that pass through a socket.
 #[derive(Default)]
-pub(super) struct FlowGauge {
+pub(super) struct SocketFlowLimiter {
     /// The number of bytes that may pass until the next turn.
     room_bytes: AtomicUsize,
     received_bytes: AtomicU64,
@@ -42,7 +42,7 @@ pub(super) struct FlowGauge {
     is_blocked: AtomicBool,
 }
 
-impl FlowGauge {
+impl SocketFlowLimiter {
     /// Allows this many bytes to pass.
     pub(super) fn open(&self, room_bytes: usize) {
         self.room_bytes.store(room_bytes, Ordering::Relaxed);
@@ -70,7 +70,7 @@ impl FlowGauge {
 }
 
 impl Http2Socket {
-    pub(super) fn new(mut transport: SocketTransport, gauge: Arc<FlowGauge>) -> Self {
+    pub(super) fn new(mut transport: SocketTransport, gauge: Arc<SocketFlowLimiter>) -> Self {
         match &mut transport {
             SocketTransport::Plain(socket) => socket.set_waiting(false),
             SocketTransport::Tls(stream) => stream.sock.set_waiting(false),

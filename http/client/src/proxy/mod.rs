@@ -218,8 +218,8 @@ impl Proxy {
     }
 
     /// Returns how requests to `origin`, which does not use TLS, are rewritten for this proxy.
-    pub(super) fn forwarding(&self, origin: &Origin) -> RequestForwarding {
-        RequestForwarding::new(origin, self.authorization_line(), self.to_string())
+    pub(super) fn forwarding(&self, origin: &Origin) -> ProxyRequestRewriter {
+        ProxyRequestRewriter::new(origin, self.authorization_line(), self.to_string())
     }
 
     /// Returns the error for the proxy's refusal to connect to `origin`.
@@ -324,7 +324,7 @@ fn is_within(network: IpAddr, bits: u8, address: IpAddr) -> bool {
 }
 
 /// Rewrites requests for a proxy that forwards them.
-pub(crate) struct RequestForwarding {
+pub(crate) struct ProxyRequestRewriter {
     /// The scheme, host and port to insert before the path.
     target: String,
     /// The header line with the proxy's credentials, or an empty string.
@@ -332,10 +332,10 @@ pub(crate) struct RequestForwarding {
     proxy: String,
 }
 
-impl RequestForwarding {
+impl ProxyRequestRewriter {
     /// Creates the rewriting for `origin` and the proxy with this name; `login` is a header line, or empty.
     fn new(origin: &Origin, login: String, proxy: String) -> Self {
-        RequestForwarding { target: origin.to_string(), login, proxy }
+        ProxyRequestRewriter { target: origin.to_string(), login, proxy }
     }
 
     /// Rewrites the request whose head begins at `start` into absolute form (RFC 9112 section 3.2.2).
@@ -494,8 +494,11 @@ mod tests {
     #[test]
     fn requests_are_written_in_absolute_form() {
         let (origin, _) = Origin::parse("http://h:8080").unwrap();
-        let forwarding =
-            RequestForwarding::new(&origin, "Proxy-Authorization: Basic bWU6\r\n".to_owned(), String::new());
+        let forwarding = ProxyRequestRewriter::new(
+            &origin,
+            "Proxy-Authorization: Basic bWU6\r\n".to_owned(),
+            String::new(),
+        );
         let mut heads = b"before".to_vec();
         heads.extend_from_slice(b"GET /a?b HTTP/1.1\r\nHost: h:8080\r\n\r\n");
         forwarding.rewrite(&mut heads, 6);

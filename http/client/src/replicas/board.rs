@@ -15,8 +15,8 @@ use super::job::{JobRanges, PartialJob};
 use super::site::ReplicaSite;
 use super::stream::RateMeter;
 
-pub(super) type JobId = u64;
-pub(super) type StreamId = u64;
+pub(super) type RangeJobId = u64;
+pub(super) type ReplicaStreamId = u64;
 
 /// The number of bytes in the jobs that a stream holds until its rate is known.
 const HELD_BYTES_FIRST: u64 = 8 << 20;
@@ -36,7 +36,7 @@ pub(super) struct StallPolicy {
 }
 
 /// The result of a job, shared by all callers that wait for it.
-pub(super) type Outcome = Result<Arc<Vec<u8>>, SharedError>;
+pub(super) type RangeJobResult = Result<Arc<Vec<u8>>, SharedError>;
 
 /// An error that can be reported to several callers.
 #[derive(Clone, Debug)]
@@ -54,17 +54,17 @@ impl From<&SharedError> for Error {
 pub(super) struct RangeJob {
     pub(super) ranges: JobRanges,
     pub(super) bytes: u64,
-    holders: Vec<StreamId>,
+    holders: Vec<ReplicaStreamId>,
     /// The bytes that earlier streams received.
     partial: Option<PartialJob>,
-    pub(super) outcome: Option<Outcome>,
+    pub(super) outcome: Option<RangeJobResult>,
     /// The number of callers that need the job's result.
     pub(super) interest: usize,
 }
 
 pub(super) struct ReplicaStream {
     replica: Option<usize>,
-    held: Vec<JobId>,
+    held: Vec<RangeJobId>,
     pub(super) meter: RateMeter,
     /// When the stream began to use its replica.
     since: Instant,
@@ -75,14 +75,14 @@ pub(super) struct ReplicaStream {
     /// Whether the stream has nothing to do.
     is_idle: bool,
     /// The stream that this one is compared with, if this one is a hedge.
-    hedges: Option<StreamId>,
+    hedges: Option<ReplicaStreamId>,
     pub(super) is_leaving: bool,
     rests_until: Option<Instant>,
 }
 
 /// The replica that a stream must read from.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum StreamChoice {
+pub(super) enum ReplicaChoice {
     Replica(usize),
     /// No replica is available yet: try again after this time.
     Wait(Duration),
@@ -90,10 +90,10 @@ pub(super) enum StreamChoice {
     End,
 }
 
-pub(super) struct JobBoard {
-    pub(super) jobs: BTreeMap<JobId, RangeJob>,
-    queue: BTreeSet<JobId>,
-    pub(super) streams: BTreeMap<StreamId, ReplicaStream>,
+pub(super) struct RangeJobScheduler {
+    pub(super) jobs: BTreeMap<RangeJobId, RangeJob>,
+    queue: BTreeSet<RangeJobId>,
+    pub(super) streams: BTreeMap<ReplicaStreamId, ReplicaStream>,
     pub(super) sites: Vec<ReplicaSite>,
     pub(super) is_closing: bool,
     patience: StallPolicy,
@@ -102,9 +102,9 @@ pub(super) struct JobBoard {
     pub(super) expected_bytes: u64,
 }
 
-impl JobBoard {
+impl RangeJobScheduler {
     pub(super) fn new(sites: Vec<ReplicaSite>, patience: StallPolicy) -> Self {
-        JobBoard {
+        RangeJobScheduler {
             jobs: BTreeMap::new(),
             queue: BTreeSet::new(),
             streams: BTreeMap::new(),
@@ -122,7 +122,7 @@ impl JobBoard {
     }
 
     /// Adds a job whose result one caller needs.
-    pub(super) fn add(&mut self, ranges: JobRanges) -> JobId {
+    pub(super) fn add(&mut self, ranges: JobRanges) -> RangeJobId {
         let id = self.id();
         let bytes = ranges.iter().map(|(_, len)| *len as u64).sum();
         let job = RangeJob { ranges, bytes, holders: Vec::new(), partial: None, outcome: None, interest: 1 };
@@ -132,7 +132,7 @@ impl JobBoard {
     }
 
     /// Releases one caller's interest in a job. A job that no caller needs any longer is dropped.
-    pub(super) fn release(&mut self, id: JobId) {
+    pub(super) fn release(&mut self, id: RangeJobId) {
         let Some(job) = self.jobs.get_mut(&id) else { return };
         job.interest = job.interest.saturating_sub(1);
         if job.interest == 0 {
@@ -142,7 +142,7 @@ impl JobBoard {
     }
 
     /// Adds a stream, or a hedge that is compared with another stream.
-    pub(super) fn start(&mut self, hedges: Option<StreamId>, now: Instant) -> StreamId {
+    pub(super) fn start(&mut self, hedges: Option<ReplicaStreamId>, now: Instant) -> ReplicaStreamId {
         let id = self.id();
         let stream = ReplicaStream {
             replica: None,
@@ -166,10 +166,10 @@ impl JobBoard {
     }
 
     /// Returns the replica that a stream reads from next: the best among those with the fewest streams.
-    pub(super) fn choose(&mut self, id: StreamId, now: Instant) -> StreamChoice {
+    pub(super) fn choose(&mut self, id: ReplicaStreamId, now: Instant) -> ReplicaChoice {
         let is_needed = self.streams.get(&id).is_some_and(|stream| !stream.is_leaving);
         if self.is_closing || !is_needed {
-            return StreamChoice::End;
+            return ReplicaChoice::End;
         }
         let is_hedge = self.streams[&id].hedges.is_some();
         let best = self.best_site(now, is_hedge);
@@ -181,10 +181,10 @@ impl JobBoard {
                     (stream.since, stream.moved, stream.meter) = (now, now, RateMeter::default());
                     stream.is_idle = false;
                 }
-                StreamChoice::Replica(site)
+                ReplicaChoice::Replica(site)
             }
-            (None, Some(until)) if !is_hedge => StreamChoice::Wait(until.saturating_duration_since(now)),
-            _ => StreamChoice::End,
+            (None, Some(until)) if !is_hedge => ReplicaChoice::Wait(until.saturating_duration_since(now)),
+            _ => ReplicaChoice::End,
         }
     }
 
@@ -200,9 +200,9 @@ impl JobBoard {
     /// Returns a job for a stream: the first unclaimed job, or else a job on which another stream is too slow.
     pub(super) fn claim(
         &mut self,
-        id: StreamId,
+        id: ReplicaStreamId,
         now: Instant,
-    ) -> Option<(JobId, JobRanges, Option<PartialJob>)> {
+    ) -> Option<(RangeJobId, JobRanges, Option<PartialJob>)> {
         let held_bytes = self.held_bytes(id);
         let stream = self.streams.get(&id).filter(|stream| !stream.is_leaving)?;
         let rate = stream.meter.bytes_per_s();
@@ -230,8 +230,13 @@ impl JobBoard {
     }
 
     /// Returns the unclaimed job with the lowest offset at or after `at`.
-    pub(super) fn claim_ahead(&mut self, id: StreamId, at: u64, now: Instant) -> Option<(JobId, JobRanges)> {
-        let start = |job: &JobId| self.jobs.get(job)?.ranges.iter().map(|(offset, _)| *offset).min();
+    pub(super) fn claim_ahead(
+        &mut self,
+        id: ReplicaStreamId,
+        at: u64,
+        now: Instant,
+    ) -> Option<(RangeJobId, JobRanges)> {
+        let start = |job: &RangeJobId| self.jobs.get(job)?.ranges.iter().map(|(offset, _)| *offset).min();
         let ahead = self.queue.iter().filter_map(|job| Some((start(job)?, *job)));
         let (_, job) = ahead.filter(|(start, _)| *start >= at).min()?;
         let stream = self.streams.get_mut(&id)?;
@@ -245,21 +250,21 @@ impl JobBoard {
     }
 
     /// Returns whether a stream should continue at its replica.
-    pub(super) fn is_serving(&self, id: StreamId, site: usize) -> bool {
+    pub(super) fn is_serving(&self, id: ReplicaStreamId, site: usize) -> bool {
         let is_wanted = self.streams.get(&id).is_some_and(|stream| !stream.is_leaving);
         !self.is_closing && is_wanted && self.sites.get(site).is_some_and(ReplicaSite::is_open)
     }
 
-    fn held_bytes(&self, id: StreamId) -> u64 {
+    fn held_bytes(&self, id: ReplicaStreamId) -> u64 {
         let held = self.streams.get(&id).map(|stream| stream.held.as_slice()).unwrap_or_default();
         held.iter().filter_map(|job| self.jobs.get(job)).map(|job| job.bytes).sum()
     }
 
     /// Returns the job that is expected to finish last, if this stream can finish it sooner than the stream that holds
     /// it.
-    fn job_to_race(&self, id: StreamId, now: Instant) -> Option<JobId> {
+    fn job_to_race(&self, id: ReplicaStreamId, now: Instant) -> Option<RangeJobId> {
         let own_rate = self.rate_of(id, now);
-        let mut worst: Option<(f64, JobId)> = None;
+        let mut worst: Option<(f64, RangeJobId)> = None;
         for (other, stream) in self.streams.iter().filter(|(other, _)| **other != id) {
             let mut ahead_bytes = 0;
             for job in &stream.held {
@@ -286,13 +291,13 @@ impl JobBoard {
 
     /// Returns the stream's rate in bytes per second, or, if it is not known yet, the rate last measured for its
     /// server.
-    fn rate_of(&self, id: StreamId, now: Instant) -> Option<f64> {
+    fn rate_of(&self, id: ReplicaStreamId, now: Instant) -> Option<f64> {
         let stream = self.streams.get(&id)?;
         stream.meter.bytes_per_s().or_else(|| self.sites.get(stream.replica?)?.bytes_per_s(now))
     }
 
     /// Returns whether a job has already been completed, or no caller needs it any longer.
-    pub(super) fn is_over(&self, job: JobId) -> bool {
+    pub(super) fn is_over(&self, job: RangeJobId) -> bool {
         self.jobs.get(&job).is_none_or(|job| job.outcome.is_some())
     }
 
@@ -312,7 +317,7 @@ impl JobBoard {
     }
 
     /// Records how many bytes a stream received in a period of time.
-    pub(super) fn progress(&mut self, id: StreamId, took: Duration, bytes: u64, now: Instant) {
+    pub(super) fn progress(&mut self, id: ReplicaStreamId, took: Duration, bytes: u64, now: Instant) {
         let Some(stream) = self.streams.get_mut(&id) else { return };
         if !stream.held.is_empty() {
             stream.meter.push(took, bytes);
@@ -323,14 +328,14 @@ impl JobBoard {
     }
 
     /// Records that a stream has nothing to do.
-    pub(super) fn idle(&mut self, id: StreamId) {
+    pub(super) fn idle(&mut self, id: ReplicaStreamId) {
         if let Some(stream) = self.streams.get_mut(&id) {
             stream.is_idle = true;
         }
     }
 
     /// Records that a stream has completed a job.
-    pub(super) fn complete(&mut self, id: StreamId, job: JobId, bytes: Vec<u8>, now: Instant) {
+    pub(super) fn complete(&mut self, id: ReplicaStreamId, job: RangeJobId, bytes: Vec<u8>, now: Instant) {
         self.let_go(id, job, now);
         if let Some(stream) = self.streams.get_mut(&id) {
             stream.moved = now;
@@ -345,7 +350,13 @@ impl JobBoard {
     }
 
     /// Takes a job back from a stream, along with the bytes received so far.
-    pub(super) fn give_back(&mut self, id: StreamId, job: JobId, partial: Option<PartialJob>, now: Instant) {
+    pub(super) fn give_back(
+        &mut self,
+        id: ReplicaStreamId,
+        job: RangeJobId,
+        partial: Option<PartialJob>,
+        now: Instant,
+    ) {
         self.let_go(id, job, now);
         let Some(found) = self.jobs.get_mut(&job).filter(|job| job.outcome.is_none()) else { return };
         if found.partial.is_none() {
@@ -356,7 +367,7 @@ impl JobBoard {
         }
     }
 
-    fn let_go(&mut self, id: StreamId, job: JobId, now: Instant) {
+    fn let_go(&mut self, id: ReplicaStreamId, job: RangeJobId, now: Instant) {
         if let Some(stream) = self.streams.get_mut(&id) {
             stream.held.retain(|held| *held != job);
             stream.front_since = now;
@@ -375,12 +386,12 @@ impl JobBoard {
     }
 
     /// Returns whether a stream has received anything from its replica.
-    pub(super) fn has_brought(&self, id: StreamId) -> bool {
+    pub(super) fn has_brought(&self, id: ReplicaStreamId) -> bool {
         self.streams.get(&id).is_some_and(|stream| stream.meter.total_bytes > 0)
     }
 
     /// Removes a stream. If neither a stream nor a usable replica is left, the jobs fail.
-    pub(super) fn ended(&mut self, id: StreamId, now: Instant) {
+    pub(super) fn ended(&mut self, id: ReplicaStreamId, now: Instant) {
         let Some(stream) = self.streams.remove(&id) else { return };
         for job in stream.held {
             self.give_back(id, job, None, now);
@@ -415,11 +426,11 @@ const MUCH_SLOWER: f64 = 2.0;
 /// A stream that is slower than another replica's known rate by this factor is compared with it.
 const SUSPECT: f64 = 4.0;
 
-impl JobBoard {
+impl RangeJobScheduler {
     /// Checks the streams, and stops those that turned out slower than the stream they are compared with. Returns the
     /// stream for which a hedge must be started, if any.
-    pub(super) fn supervise(&mut self, now: Instant) -> Option<StreamId> {
-        let hedges: Vec<(StreamId, StreamId)> =
+    pub(super) fn supervise(&mut self, now: Instant) -> Option<ReplicaStreamId> {
+        let hedges: Vec<(ReplicaStreamId, ReplicaStreamId)> =
             self.streams.iter().filter_map(|(id, stream)| Some((*id, stream.hedges?))).collect();
         for (hedge, of) in hedges {
             self.judge(hedge, of, now);
@@ -432,7 +443,7 @@ impl JobBoard {
         suspects.map(|(id, _)| *id).next()
     }
 
-    fn is_suspect(&self, id: StreamId, now: Instant) -> bool {
+    fn is_suspect(&self, id: ReplicaStreamId, now: Instant) -> bool {
         let Some(stream) = self.streams.get(&id) else { return false };
         let is_resting = stream.rests_until.is_some_and(|until| now < until);
         if stream.is_leaving || stream.is_idle || is_resting {
@@ -460,7 +471,7 @@ impl JobBoard {
     }
 
     /// Compares a hedge with its stream; once the comparison is decided, one of the two stops.
-    fn judge(&mut self, hedge: StreamId, of: StreamId, now: Instant) {
+    fn judge(&mut self, hedge: ReplicaStreamId, of: ReplicaStreamId, now: Instant) {
         let Some(first) = self.streams.get(&of).filter(|stream| !stream.is_leaving) else {
             // The hedge takes the place of the other stream.
             self.streams.get_mut(&hedge).into_iter().for_each(|hedge| hedge.hedges = None);
@@ -484,7 +495,7 @@ impl JobBoard {
         }
     }
 
-    fn leave(&mut self, id: StreamId) {
+    fn leave(&mut self, id: ReplicaStreamId) {
         let Some(stream) = self.streams.get_mut(&id) else { return };
         stream.is_leaving = true;
         let rate = stream.meter.bytes_per_s();

@@ -6,10 +6,10 @@ use std::ops::Range;
 use std::sync::{Arc, MutexGuard, PoisonError};
 
 use fordway_store::{Error, ErrorKind, Result, check_room};
-use fordway_wire::file_hash::RunningHash;
+use fordway_wire::file_hash::FileHasher;
 
 use super::ReplicatedFile;
-use super::board::{JobBoard, JobId, Outcome};
+use super::board::{RangeJobId, RangeJobResult, RangeJobScheduler};
 use crate::vector::{Fragment, ReceivedRanges};
 
 /// The maximum number of bytes in one job.
@@ -24,9 +24,9 @@ const CALL_BYTES: usize = 32 << 20;
 /// Submitted ranges. If they are never waited for, they remain in memory until the file is closed.
 #[derive(Debug)]
 #[must_use = "`wait` returns the bytes"]
-pub struct ReplicatedTicket {
+pub struct ReplicatedReadTicket {
     wanted: Vec<(u64, usize)>,
-    jobs: Vec<JobId>,
+    jobs: Vec<RangeJobId>,
     memory: Vec<u8>,
 }
 
@@ -34,9 +34,9 @@ pub struct ReplicatedTicket {
 #[derive(Default)]
 pub(super) struct PieceCache {
     /// The job that has a piece, and the offset within it.
-    pieces: HashMap<u64, (JobId, usize)>,
+    pieces: HashMap<u64, (RangeJobId, usize)>,
     /// Cached jobs, oldest first, each with its pieces and its number of bytes.
-    kept: VecDeque<(JobId, Vec<u64>, u64)>,
+    kept: VecDeque<(RangeJobId, Vec<u64>, u64)>,
 }
 
 impl ReplicatedFile {
@@ -88,7 +88,7 @@ impl ReplicatedFile {
     /// Requests `ranges` (offset, length) without waiting for them. `memory`, which may be empty, is reused for the
     /// bytes. Errors: `InvalidRange`, even if the cause is insufficient memory; [`ReplicatedFile::wait`] returns all
     /// other errors.
-    pub fn submit(&self, ranges: &[(u64, usize)], memory: Vec<u8>) -> Result<ReplicatedTicket> {
+    pub fn submit(&self, ranges: &[(u64, usize)], memory: Vec<u8>) -> Result<ReplicatedReadTicket> {
         self.check(ranges)?;
         // For a short time, the bytes are in memory twice: as they arrived, and in the requested order.
         let lengths = ranges.iter().map(|(_, length)| *length);
@@ -104,13 +104,13 @@ impl ReplicatedFile {
         };
         self.shared.changed.notify_all();
         self.shared.ensure_streams();
-        Ok(ReplicatedTicket { wanted: ranges.to_vec(), jobs, memory })
+        Ok(ReplicatedReadTicket { wanted: ranges.to_vec(), jobs, memory })
     }
 
     /// Waits for submitted ranges, and returns their bytes one range after the other. Errors: as
     /// [`ReplicatedFile::read_ranges`].
-    pub fn wait(&self, ticket: ReplicatedTicket) -> Result<ReceivedRanges> {
-        let outcomes: Vec<(JobId, Outcome)> =
+    pub fn wait(&self, ticket: ReplicatedReadTicket) -> Result<ReceivedRanges> {
+        let outcomes: Vec<(RangeJobId, RangeJobResult)> =
             ticket.jobs.iter().map(|id| (*id, self.shared.wait_job(*id))).collect();
         let mut bytes = ticket.memory;
         bytes.clear();
@@ -124,12 +124,12 @@ impl ReplicatedFile {
     }
 
     /// Cancels submitted ranges.
-    pub fn cancel(&self, ticket: ReplicatedTicket) {
+    pub fn cancel(&self, ticket: ReplicatedReadTicket) {
         self.let_go(ticket.jobs, &[]);
         self.shared.changed.notify_all();
     }
 
-    fn let_go(&self, jobs: Vec<JobId>, outcomes: &[(JobId, Outcome)]) {
+    fn let_go(&self, jobs: Vec<RangeJobId>, outcomes: &[(RangeJobId, RangeJobResult)]) {
         let (mut board, mut cache) = (self.shared.board(), self.cache());
         jobs.into_iter().for_each(|id| board.release(id));
         for (id, _) in outcomes.iter().filter(|(_, outcome)| outcome.is_err()) {
@@ -163,7 +163,7 @@ fn calls_end(pieces: &[(u64, &mut [u8])]) -> usize {
 }
 
 /// Adds jobs for exactly these ranges, in the given order.
-fn jobs_of(board: &mut JobBoard, ranges: &[(u64, usize)]) -> Vec<JobId> {
+fn jobs_of(board: &mut RangeJobScheduler, ranges: &[(u64, usize)]) -> Vec<RangeJobId> {
     let (mut jobs, mut rest) = (Vec::new(), ranges);
     while !rest.is_empty() {
         let mut bytes = 0;
@@ -178,7 +178,7 @@ fn jobs_of(board: &mut JobBoard, ranges: &[(u64, usize)]) -> Vec<JobId> {
     jobs
 }
 
-fn append_all(outcomes: &[(JobId, Outcome)], bytes: &mut Vec<u8>) -> Result<()> {
+fn append_all(outcomes: &[(RangeJobId, RangeJobResult)], bytes: &mut Vec<u8>) -> Result<()> {
     for (_, outcome) in outcomes {
         bytes.extend_from_slice(outcome.as_ref()?);
     }
@@ -189,15 +189,15 @@ impl PieceCache {
     /// Returns the jobs, existing and new, for all pieces that overlap `ranges`.
     fn jobs_for(
         &mut self,
-        board: &mut JobBoard,
+        board: &mut RangeJobScheduler,
         ranges: &[(u64, usize)],
         (length_bytes, size_bytes): (u64, u64),
-    ) -> Vec<JobId> {
+    ) -> Vec<RangeJobId> {
         let mut wanted = BTreeSet::new();
         for (offset, len) in ranges.iter().filter(|(_, len)| *len > 0) {
             wanted.extend(offset / length_bytes..=(offset + *len as u64 - 1) / length_bytes);
         }
-        let mut jobs: Vec<JobId> = Vec::new();
+        let mut jobs: Vec<RangeJobId> = Vec::new();
         let mut missing = Vec::new();
         for piece in wanted {
             match self.pieces.get(&piece) {
@@ -234,12 +234,12 @@ impl PieceCache {
     /// Appends the bytes of `ranges` from the pieces that contain them.
     fn gather(
         &self,
-        outcomes: &[(JobId, Outcome)],
+        outcomes: &[(RangeJobId, RangeJobResult)],
         ranges: &[(u64, usize)],
         length_bytes: u64,
         bytes: &mut Vec<u8>,
     ) -> Result<()> {
-        let mut found: HashMap<JobId, &[u8]> = HashMap::new();
+        let mut found: HashMap<RangeJobId, &[u8]> = HashMap::new();
         for (id, outcome) in outcomes {
             found.insert(*id, outcome.as_ref()?);
         }
@@ -259,14 +259,14 @@ impl PieceCache {
     }
 
     /// Drops a failed job, so that later callers do not wait for it.
-    fn forget(&mut self, board: &mut JobBoard, id: JobId) {
+    fn forget(&mut self, board: &mut RangeJobScheduler, id: RangeJobId) {
         if let Some(at) = self.kept.iter().position(|(job, ..)| *job == id) {
             self.drop_kept(board, at);
         }
     }
 
     /// Drops the oldest pieces beyond the limit, except those that a caller is waiting for.
-    fn shrink(&mut self, board: &mut JobBoard) {
+    fn shrink(&mut self, board: &mut RangeJobScheduler) {
         let mut kept_bytes: u64 = self.kept.iter().map(|(.., bytes)| bytes).sum();
         let mut at = 0;
         while kept_bytes > KEPT_BYTES && at < self.kept.len() {
@@ -280,7 +280,7 @@ impl PieceCache {
         }
     }
 
-    fn drop_kept(&mut self, board: &mut JobBoard, at: usize) {
+    fn drop_kept(&mut self, board: &mut RangeJobScheduler, at: usize) {
         let Some((id, pieces, _)) = self.kept.remove(at) else { return };
         for piece in pieces {
             if self.pieces.get(&piece).is_some_and(|(job, _)| *job == id) {
@@ -303,14 +303,14 @@ const COPY_JOB_BYTES: u64 = 4 << 20;
 const AHEAD_BYTES: u64 = 64 << 20;
 
 /// A function that consumes bytes at an offset.
-pub(super) type PlacedSink<'a> = dyn FnMut(u64, &[u8]) -> Result<()> + 'a;
+pub(super) type OffsetByteSink<'a> = dyn FnMut(u64, &[u8]) -> Result<()> + 'a;
 
 /// The jobs of a copy, added whenever there is room for them.
 struct CopyJobs<'a> {
     file: &'a ReplicatedFile,
     /// Ranges of units that have no job yet.
     left: VecDeque<Range<u64>>,
-    under_way: VecDeque<(JobId, u64)>,
+    under_way: VecDeque<(RangeJobId, u64)>,
     under_way_bytes: u64,
     job_bytes: u64,
 }
@@ -328,7 +328,7 @@ impl ReplicatedFile {
         let len = range.end.saturating_sub(range.start);
         self.check(&[(range.start, usize::try_from(len).unwrap_or(usize::MAX))])?;
         let is_whole = range == (0..self.size_bytes());
-        let mut hash = self.hash.as_ref().filter(|_| is_whole).map(|hash| RunningHash::new(hash.kind));
+        let mut hash = self.hash.as_ref().filter(|_| is_whole).map(|hash| FileHasher::new(hash.kind));
         let unit = self.unit_bytes();
         let aligned = range.start / unit * unit..(range.end.div_ceil(unit) * unit).min(self.size_bytes());
         let mut copying = CopyJobs::new(self, VecDeque::from([aligned]));
@@ -342,14 +342,18 @@ impl ReplicatedFile {
             hash.iter_mut().for_each(|hash| hash.update(bytes));
             sink(bytes)?;
         }
-        match hash.map(RunningHash::finish) {
+        match hash.map(FileHasher::finish) {
             Some(found) if Some(&found) != self.hash.as_ref() => Err(self.named(wrong_whole())),
             _ => Ok(()),
         }
     }
 
     /// Passes the bytes of `ranges`, which must consist of whole units, to `sink` as they arrive.
-    pub(super) fn copy_units(&self, ranges: VecDeque<Range<u64>>, sink: &mut PlacedSink<'_>) -> Result<()> {
+    pub(super) fn copy_units(
+        &self,
+        ranges: VecDeque<Range<u64>>,
+        sink: &mut OffsetByteSink<'_>,
+    ) -> Result<()> {
         let mut copying = CopyJobs::new(self, ranges);
         while let Some((offset, bytes)) = copying.next_of_any()? {
             sink(offset, &bytes)?;
@@ -421,9 +425,9 @@ impl<'a> CopyJobs<'a> {
 
     fn taken(
         &mut self,
-        id: JobId,
+        id: RangeJobId,
         offset: u64,
-        outcome: super::board::Outcome,
+        outcome: super::board::RangeJobResult,
     ) -> Result<Option<(u64, Arc<Vec<u8>>)>> {
         let mut board = self.file.shared.board();
         self.under_way_bytes -= board.jobs.get(&id).map_or(0, |job| job.bytes);

@@ -85,20 +85,20 @@ struct RangeSlot {
 }
 
 /// The memory of a job while a stream fills it; dropping it returns the memory to the mailbox.
-pub(super) struct JobMemory {
+pub(super) struct JobBufferGuard {
     partial: Option<PartialJob>,
     slots: Vec<RangeSlot>,
-    home: Arc<PartialMailbox>,
+    home: Arc<JobBufferMailbox>,
 }
 
 /// The mailbox through which the bytes of a job, and their number, reach the stream's thread.
 #[derive(Default)]
-pub(super) struct PartialMailbox {
+pub(super) struct JobBufferMailbox {
     partial: Mutex<Option<PartialJob>>,
     arrived_bytes: AtomicU64,
 }
 
-impl PartialMailbox {
+impl JobBufferMailbox {
     /// Returns the number of bytes that have arrived.
     pub(super) fn arrived_bytes(&self) -> u64 {
         self.arrived_bytes.load(Ordering::Relaxed)
@@ -110,20 +110,20 @@ impl PartialMailbox {
     }
 }
 
-impl JobMemory {
+impl JobBufferGuard {
     /// Creates memory for the bytes of `ranges` that `partial` lacks. Also returns the ranges to request.
     pub(super) fn new(
         ranges: &[(u64, usize)],
         partial: Option<PartialJob>,
         replica: usize,
-    ) -> (Vec<(u64, usize)>, Self, Arc<PartialMailbox>) {
+    ) -> (Vec<(u64, usize)>, Self, Arc<JobBufferMailbox>) {
         let mut partial = partial.unwrap_or_else(|| PartialJob::new(ranges));
         if !partial.sources.contains(&replica) {
             partial.sources.push(replica);
         }
         let (wanted, slots) = partial.missing(ranges);
-        let home = Arc::new(PartialMailbox::default());
-        (wanted, JobMemory { partial: Some(partial), slots, home: home.clone() }, home)
+        let home = Arc::new(JobBufferMailbox::default());
+        (wanted, JobBufferGuard { partial: Some(partial), slots, home: home.clone() }, home)
     }
 
     fn position(&self, (slot, within): (usize, usize)) -> usize {
@@ -131,7 +131,7 @@ impl JobMemory {
     }
 }
 
-impl FragmentMemory for JobMemory {
+impl FragmentMemory for JobBufferGuard {
     fn slice(&mut self, fragment: usize, within: usize, len: usize) -> &mut [u8] {
         let start = self.position((fragment, within));
         let Some(partial) = &mut self.partial else { return &mut [] };
@@ -162,7 +162,7 @@ impl FragmentMemory for JobMemory {
     }
 }
 
-impl Drop for JobMemory {
+impl Drop for JobBufferGuard {
     fn drop(&mut self) {
         *self.home.partial.lock().unwrap_or_else(PoisonError::into_inner) = self.partial.take();
     }
@@ -178,14 +178,14 @@ pub(super) fn overlap(ranges: &[(u64, usize)]) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use fordway_wire::metalink::HashKind;
+    use fordway_wire::metalink::FileHashAlgorithm;
 
     use super::*;
 
     #[test]
     fn what_has_arrived_is_not_asked_for_again() {
         let ranges = [(100, 4), (200, 3)];
-        let (wanted, mut landing, home) = JobMemory::new(&ranges, None, 7);
+        let (wanted, mut landing, home) = JobBufferGuard::new(&ranges, None, 7);
         assert_eq!(wanted, ranges);
         landing.slice(0, 0, 4)[..2].copy_from_slice(b"ab");
         landing.arrived(0, 0, 2);
@@ -194,7 +194,7 @@ mod tests {
         drop(landing);
         let partial = home.take().unwrap();
         assert!(partial.is_worth_keeping());
-        let (wanted, mut landing, home) = JobMemory::new(&ranges, Some(partial), 8);
+        let (wanted, mut landing, home) = JobBufferGuard::new(&ranges, Some(partial), 8);
         assert_eq!(wanted, [(102, 2), (200, 3)]);
         landing.slice(1, 0, 3).copy_from_slice(b"xyz");
         landing.slice(0, 0, 2).copy_from_slice(b"cd");
@@ -205,12 +205,13 @@ mod tests {
 
     #[test]
     fn bad_pieces_are_missing_again() {
-        let hex = [&b"abcd"[..], b"xyz"].map(|piece| FileHash::of(HashKind::Sha1, piece).hex).to_vec();
-        let pieces = PieceHashes { length_bytes: 4, kind: HashKind::Sha1, hex };
+        let hex =
+            [&b"abcd"[..], b"xyz"].map(|piece| FileHash::of(FileHashAlgorithm::Sha1, piece).hex).to_vec();
+        let pieces = PieceHashes { length_bytes: 4, kind: FileHashAlgorithm::Sha1, hex };
         let ranges = [(0, 4), (4, 3)];
         let mut partial = PartialJob { bytes: b"abcdxyZ".to_vec(), ..PartialJob::new(&ranges) };
         assert!(partial.reject_bad_pieces(&ranges, &pieces));
-        let (wanted, landing, home) = JobMemory::new(&ranges, Some(partial), 0);
+        let (wanted, landing, home) = JobBufferGuard::new(&ranges, Some(partial), 0);
         assert_eq!(wanted, [(4, 3)]);
         drop(landing);
         let mut partial = home.take().unwrap();

@@ -15,7 +15,7 @@ mod site;
 mod stream;
 
 pub use discover::{MetalinkCache, ReplicaDiscovery, discover, fetch_metalink, is_metalink_name};
-pub use gather::ReplicatedTicket;
+pub use gather::ReplicatedReadTicket;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 use fordway_store::{Error, ErrorKind, Result};
 use fordway_wire::metalink::{FileHash, MetalinkFile, PieceHashes};
 
-use self::board::{JobBoard, JobId, Outcome, StallPolicy, StreamId};
+use self::board::{RangeJobId, RangeJobResult, RangeJobScheduler, ReplicaStreamId, StallPolicy};
 use self::gather::PieceCache;
 use self::site::ReplicaSite;
 use self::stream::TICK;
@@ -99,7 +99,7 @@ pub struct ReplicaStatus {
 
 /// The state that streams and callers share.
 struct ReplicaState {
-    board: Mutex<JobBoard>,
+    board: Mutex<RangeJobScheduler>,
     /// Signals every change to the board.
     changed: Condvar,
     size_bytes: u64,
@@ -108,11 +108,11 @@ struct ReplicaState {
     options: ReplicaOptions,
     /// The open file at the replica that was asked for the size; the first stream at that replica takes it.
     spare: Mutex<Option<(usize, RemoteFile)>>,
-    traffic: Mutex<(HashMap<StreamId, Arc<RemoteFile>>, ReadTraffic)>,
+    traffic: Mutex<(HashMap<ReplicaStreamId, Arc<RemoteFile>>, ReadTraffic)>,
 }
 
 impl ReplicaState {
-    fn board(&self) -> MutexGuard<'_, JobBoard> {
+    fn board(&self) -> MutexGuard<'_, RangeJobScheduler> {
         self.board.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -134,18 +134,18 @@ impl ReplicaState {
         spare.take_if(|(found, _)| *found == site).map(|(_, file)| file)
     }
 
-    fn traffic(&self) -> MutexGuard<'_, (HashMap<StreamId, Arc<RemoteFile>>, ReadTraffic)> {
+    fn traffic(&self) -> MutexGuard<'_, (HashMap<ReplicaStreamId, Arc<RemoteFile>>, ReadTraffic)> {
         self.traffic.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Registers `file`, so that its traffic is included in the statistics.
-    fn opened(&self, id: StreamId, file: RemoteFile) -> Arc<RemoteFile> {
+    fn opened(&self, id: ReplicaStreamId, file: RemoteFile) -> Arc<RemoteFile> {
         let file = Arc::new(file);
         self.traffic().0.insert(id, file.clone());
         file
     }
 
-    fn closed(&self, id: StreamId) {
+    fn closed(&self, id: ReplicaStreamId) {
         let mut traffic = self.traffic();
         if let Some(file) = traffic.0.remove(&id) {
             let sum = add(traffic.1, file.traffic());
@@ -173,7 +173,7 @@ impl ReplicaState {
     }
 
     /// Waits until `look` finds a result on the board, and supervises the streams while it waits.
-    fn wait_for<T>(self: &Arc<Self>, mut look: impl FnMut(&mut JobBoard) -> Option<T>) -> T {
+    fn wait_for<T>(self: &Arc<Self>, mut look: impl FnMut(&mut RangeJobScheduler) -> Option<T>) -> T {
         loop {
             self.ensure_streams();
             let hedge = {
@@ -198,7 +198,7 @@ impl ReplicaState {
     }
 
     /// Waits until a job has ended.
-    fn wait_job(self: &Arc<Self>, id: JobId) -> Outcome {
+    fn wait_job(self: &Arc<Self>, id: RangeJobId) -> RangeJobResult {
         self.wait_for(|board| board.jobs.get(&id).and_then(|job| job.outcome.clone()))
     }
 }
@@ -220,7 +220,7 @@ impl ReplicatedFile {
         };
         let name = if described.name.is_empty() { sites[0].shown.clone() } else { described.name.clone() };
         let mut shared = ReplicaState {
-            board: Mutex::new(JobBoard::new(sites, patience)),
+            board: Mutex::new(RangeJobScheduler::new(sites, patience)),
             changed: Condvar::new(),
             size_bytes: 0,
             pieces: described.pieces.clone().filter(|pieces| options.verify && is_usable(pieces)),

@@ -14,7 +14,7 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 
 use fordway_store::{Error, ErrorKind, Result};
-use fordway_wire::file_hash::{FileHash, RunningHash};
+use fordway_wire::file_hash::{FileHash, FileHasher};
 use rustix::fs::{SeekFrom, seek};
 use rustix::io::Errno;
 
@@ -35,7 +35,7 @@ struct PartFileWriter<'a> {
     missing: MissingUnits,
     has_marks: bool,
     /// The digest of the first `hashed_bytes` bytes.
-    hash: Option<RunningHash>,
+    hash: Option<FileHasher>,
     hashed_bytes: u64,
 }
 
@@ -97,7 +97,7 @@ impl<'a> PartFileWriter<'a> {
     fn open(file: &'a ReplicatedFile, part: &'a File) -> io::Result<Self> {
         let unit_bytes = file.unit_bytes();
         let units = file.size_bytes().div_ceil(unit_bytes);
-        let hash = file.hash.as_ref().map(|hash| RunningHash::new(hash.kind));
+        let hash = file.hash.as_ref().map(|hash| FileHasher::new(hash.kind));
         let has_marks = file.shared.pieces.is_none();
         let missing = MissingUnits::all(units);
         let mut growing =
@@ -255,7 +255,7 @@ impl<'a> PartFileWriter<'a> {
 
     fn begin_again(&mut self) -> io::Result<()> {
         self.missing = MissingUnits::all(self.units());
-        self.hash = self.file.hash.as_ref().map(|hash| RunningHash::new(hash.kind));
+        self.hash = self.file.hash.as_ref().map(|hash| FileHasher::new(hash.kind));
         self.hashed_bytes = 0;
         // Without its marks, no byte of the file is known to be valid.
         self.part.set_len(0)?;

@@ -64,7 +64,7 @@ impl ReplicaSite {
         }
     }
 
-    fn standing(&self) -> ServerStanding {
+    fn standing(&self) -> ServerHealth {
         standing_of(&self.origin)
     }
 
@@ -180,13 +180,13 @@ const REMEMBERED_MAX: usize = 10_000;
 
 /// The failures and the rate of a server.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct ServerStanding {
+pub(super) struct ServerHealth {
     /// The weighted number of failures, and when it was last updated.
     penalty: Option<(f64, Instant)>,
     rate: Option<(f64, Instant)>,
 }
 
-impl ServerStanding {
+impl ServerHealth {
     /// Returns the weighted number of failures at the time `now`.
     pub(super) fn penalty(&self, now: Instant) -> f64 {
         self.penalty.map_or(0.0, |(penalty, at)| {
@@ -216,15 +216,15 @@ impl ServerStanding {
 }
 
 /// The remembered servers, by scheme, host and port, for the lifetime of the process.
-static REMEMBERED: LazyLock<Mutex<HashMap<String, ServerStanding>>> = LazyLock::new(Mutex::default);
+static REMEMBERED: LazyLock<Mutex<HashMap<String, ServerHealth>>> = LazyLock::new(Mutex::default);
 
 /// Returns the remembered state of a server.
-pub(super) fn standing_of(origin: &str) -> ServerStanding {
+pub(super) fn standing_of(origin: &str) -> ServerHealth {
     remembered().get(origin).copied().unwrap_or_default()
 }
 
 /// Changes the remembered state of a server.
-pub(super) fn note_standing(origin: &str, change: impl FnOnce(&mut ServerStanding)) {
+pub(super) fn note_standing(origin: &str, change: impl FnOnce(&mut ServerHealth)) {
     let mut remembered = remembered();
     if remembered.len() >= REMEMBERED_MAX {
         remembered.clear();
@@ -232,7 +232,7 @@ pub(super) fn note_standing(origin: &str, change: impl FnOnce(&mut ServerStandin
     change(remembered.entry(origin.to_owned()).or_default());
 }
 
-fn remembered() -> MutexGuard<'static, HashMap<String, ServerStanding>> {
+fn remembered() -> MutexGuard<'static, HashMap<String, ServerHealth>> {
     REMEMBERED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -243,7 +243,7 @@ mod tests {
     #[test]
     fn failures_are_forgiven_with_time_and_by_service() {
         let now = Instant::now();
-        let mut standing = ServerStanding::default();
+        let mut standing = ServerHealth::default();
         assert!(!standing.is_avoided(now));
         standing.failed(1.0, now);
         assert!(standing.is_avoided(now) && standing.is_avoided(now + HALF_LIFE / 2));
@@ -252,6 +252,6 @@ mod tests {
         assert!(!standing.is_avoided(now));
         assert_eq!(standing.bytes_per_s(now), Some(1e6));
         assert_eq!(standing.bytes_per_s(now + RATE_LIFETIME), None);
-        assert_eq!(ServerStanding { penalty: None, rate: None }.penalty(now), 0.0);
+        assert_eq!(ServerHealth { penalty: None, rate: None }.penalty(now), 0.0);
     }
 }

@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 use fordway_store::{Error, ErrorKind, Result};
 
 use super::ReplicaState;
-use super::board::{JobId, StreamChoice, StreamId};
-use super::job::{JobMemory, JobRanges, PartialJob, PartialMailbox, overlap};
-use crate::vector::{HttpSession, RangeTicket, RemoteFile};
+use super::board::{RangeJobId, ReplicaChoice, ReplicaStreamId};
+use super::job::{JobBufferGuard, JobBufferMailbox, JobRanges, PartialJob, overlap};
+use crate::vector::{HttpSession, RangeReadTicket, RemoteFile};
 
 /// How often a stream checks whether it is still needed.
 pub(super) const TICK: Duration = Duration::from_millis(50);
@@ -19,7 +19,7 @@ pub(super) const TICK: Duration = Duration::from_millis(50);
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
 /// Starts the thread of a stream that is on the board. If no thread can be created, the stream ends.
-pub(super) fn spawn(shared: &Arc<ReplicaState>, id: StreamId) {
+pub(super) fn spawn(shared: &Arc<ReplicaState>, id: ReplicaStreamId) {
     let guard = StreamGuard { shared: shared.clone(), id };
     let started = std::thread::Builder::new().name(format!("replica-{id}")).spawn(move || run(&guard));
     if let Err(error) = started {
@@ -30,7 +30,7 @@ pub(super) fn spawn(shared: &Arc<ReplicaState>, id: StreamId) {
 /// Removes the stream from the board when its thread ends, for any reason.
 struct StreamGuard {
     shared: Arc<ReplicaState>,
-    id: StreamId,
+    id: ReplicaStreamId,
 }
 
 impl Drop for StreamGuard {
@@ -47,12 +47,12 @@ fn run(guard: &StreamGuard) {
     loop {
         let choice = shared.board().choose(id, Instant::now());
         let site = match choice {
-            StreamChoice::Replica(site) => site,
-            StreamChoice::Wait(time) => {
+            ReplicaChoice::Replica(site) => site,
+            ReplicaChoice::Wait(time) => {
                 std::thread::sleep(time.min(LOOK_AGAIN));
                 continue;
             }
-            StreamChoice::End => return,
+            ReplicaChoice::End => return,
         };
         let served = open(shared, &session, site).and_then(|file| {
             let file = shared.opened(id, file);
@@ -89,11 +89,11 @@ fn open(shared: &ReplicaState, session: &Arc<HttpSession>, site: usize) -> Resul
 }
 
 /// A job in progress.
-struct HeldJob {
-    job: JobId,
+struct ActiveRangeJob {
+    job: RangeJobId,
     ranges: JobRanges,
-    ticket: Option<RangeTicket>,
-    home: Arc<PartialMailbox>,
+    ticket: Option<RangeReadTicket>,
+    home: Arc<JobBufferMailbox>,
     wanted_bytes: u64,
     /// The number of bytes already reported to the board.
     told_bytes: u64,
@@ -102,10 +102,10 @@ struct HeldJob {
 /// A stream at a replica.
 pub(super) struct StreamWorker<'a> {
     pub(super) shared: &'a Arc<ReplicaState>,
-    pub(super) id: StreamId,
+    pub(super) id: ReplicaStreamId,
     pub(super) site: usize,
     pub(super) file: Arc<RemoteFile>,
-    held: VecDeque<HeldJob>,
+    held: VecDeque<ActiveRangeJob>,
     /// When progress was last reported.
     last: Instant,
 }
@@ -173,9 +173,16 @@ impl StreamWorker<'_> {
             if self.held.is_empty() {
                 self.last = Instant::now();
             }
-            let (wanted, landing, home) = JobMemory::new(&ranges, partial, self.site);
+            let (wanted, landing, home) = JobBufferGuard::new(&ranges, partial, self.site);
             let wanted_bytes = wanted.iter().map(|(_, len)| *len as u64).sum();
-            self.held.push_back(HeldJob { job, ranges, ticket: None, home, wanted_bytes, told_bytes: 0 });
+            self.held.push_back(ActiveRangeJob {
+                job,
+                ranges,
+                ticket: None,
+                home,
+                wanted_bytes,
+                told_bytes: 0,
+            });
             let mut ticket = Some(self.file.submit_into(&wanted, Box::new(landing))?);
             self.held.back_mut().into_iter().for_each(|held| held.ticket = ticket.take());
         }
@@ -230,7 +237,12 @@ impl StreamWorker<'_> {
     }
 
     /// Handles a job whose bytes have all arrived; it is complete if they are valid. Errors: `BadDigest`.
-    pub(super) fn finish(&mut self, job: JobId, ranges: &JobRanges, mut partial: PartialJob) -> Result<()> {
+    pub(super) fn finish(
+        &mut self,
+        job: RangeJobId,
+        ranges: &JobRanges,
+        mut partial: PartialJob,
+    ) -> Result<()> {
         let pieces = self.shared.pieces.as_ref();
         let is_bad = pieces.is_some_and(|pieces| partial.reject_bad_pieces(ranges, pieces));
         let (now, mut board) = (Instant::now(), self.shared.board());
@@ -260,7 +272,7 @@ impl StreamWorker<'_> {
         self.shared.changed.notify_all();
     }
 
-    pub(super) fn return_job(&self, job: JobId, ranges: &JobRanges, partial: Option<PartialJob>) {
+    pub(super) fn return_job(&self, job: RangeJobId, ranges: &JobRanges, partial: Option<PartialJob>) {
         let partial = partial.filter(|_| !overlap(ranges));
         self.shared.board().give_back(self.id, job, partial, Instant::now());
     }
@@ -272,7 +284,7 @@ fn bad_piece() -> Error {
 
 /// A job waiting for the pass over the file to reach its bytes.
 struct WaitingJob {
-    job: JobId,
+    job: RangeJobId,
     ranges: JobRanges,
     partial: PartialJob,
     /// The end of the job's last range.

@@ -9,8 +9,8 @@ use std::ops::Range;
 
 use fordway_store::Error;
 
-use super::batch::{FragmentBatch, FragmentPosition, PositionContent};
-use super::content::{ContentHeaders, ResponseContent};
+use super::batch::{BytesAtOffset, FragmentBatch, FragmentPosition};
+use super::content::{ContentHeaders, RangeResponseBody};
 use super::request::RangeRequest;
 use super::sink::FragmentSink;
 use super::source::FileVersion;
@@ -29,7 +29,7 @@ const DISCARD_BYTES: u64 = 16 * 1024;
 /// A response whose head has been received.
 pub(super) struct RangeResponse {
     framing: BodyFraming,
-    pub(super) content: ResponseContent,
+    pub(super) content: RangeResponseBody,
     /// The number of wrong forecasts.
     surprises: usize,
     /// Whether the connection accepts further requests after this response.
@@ -48,7 +48,8 @@ impl RangeResponse {
         let framing = BodyFraming::of(head, connection, "GET")?;
         let keeps_alive = head.may_keep_alive(connection, &framing);
         let headers = ContentHeaders::of(head.headers(connection));
-        let content = ResponseContent::new((head.status, &headers), framing.known_left(), request, version)?;
+        let content =
+            RangeResponseBody::new((head.status, &headers), framing.known_left(), request, version)?;
         Ok(RangeResponse { framing, content, surprises: 0, keeps_alive })
     }
 
@@ -104,16 +105,16 @@ impl RangeResponse {
         run: u64,
     ) -> io::Result<()> {
         let data = run.min(self.content.data_left());
-        let here = if data > 0 { batch.look(self.content.at) } else { PositionContent::Unwanted(0) };
+        let here = if data > 0 { batch.look(self.content.at) } else { BytesAtOffset::Unwanted(0) };
         let got = match here {
-            PositionContent::Wanted(_) => self.receive_wanted(connection, (request, batch, version), run)?,
-            PositionContent::Unwanted(len) if len.min(data) >= DISCARD_BYTES => {
+            BytesAtOffset::Wanted(_) => self.receive_wanted(connection, (request, batch, version), run)?,
+            BytesAtOffset::Unwanted(len) if len.min(data) >= DISCARD_BYTES => {
                 let got = connection.discard_next(usize::try_from(len.min(data)).unwrap_or(usize::MAX))?;
                 self.framing.passed(got as u64);
                 self.content.passed(got as u64);
                 got
             }
-            PositionContent::Unwanted(_) => connection.receive_next(STAGING_BYTES)?,
+            BytesAtOffset::Unwanted(_) => connection.receive_next(STAGING_BYTES)?,
         };
         match (got, &self.framing) {
             (1.., _) => Ok(()),
@@ -194,7 +195,7 @@ impl ReceiveForecast {
     /// Forecasts the next `run` bytes of a body, which begin with wanted content; includes further parts only if
     /// `foresees` is set.
     pub(super) fn of<S: FragmentSink>(
-        content: &ResponseContent,
+        content: &RangeResponseBody,
         run: u64,
         foresees: bool,
         (request, batch): (&RangeRequest, &FragmentBatch<S>),
@@ -252,12 +253,12 @@ impl ReceiveForecast {
     }
 
     /// Processes the `got` received bytes as far as they match the forecast, and puts the others back into the
-    /// connection's buffer. Errors: as [`ResponseContent::take`].
+    /// connection's buffer. Errors: as [`RangeResponseBody::take`].
     pub(super) fn settle<S: FragmentSink>(
         &self,
         got: usize,
         connection: &mut BufferedConnection,
-        content: &mut ResponseContent,
+        content: &mut RangeResponseBody,
         (request, batch, version): (&RangeRequest, &mut FragmentBatch<S>, &FileVersion),
     ) -> io::Result<ReceiveOutcome> {
         let (mut left, mut aside) = (got, 0);
@@ -319,7 +320,7 @@ impl ReceiveForecast {
 /// Processes the bytes between the contents of two parts; returns their number.
 fn take_between<S: FragmentSink>(
     text: &[u8],
-    content: &mut ResponseContent,
+    content: &mut RangeResponseBody,
     (request, batch, version): (&RangeRequest, &mut FragmentBatch<S>, &FileVersion),
 ) -> io::Result<usize> {
     let mut done = 0;

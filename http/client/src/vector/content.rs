@@ -5,10 +5,10 @@ use std::ops::Range;
 use std::time::{Duration, SystemTime};
 
 use fordway_store::{Error, ErrorKind};
-use fordway_wire::byteranges::{MalformedMultipart, MultipartParser, MultipartStep, boundary_of};
+use fordway_wire::byteranges::{ByterangesParser, ByterangesParserStep, MalformedByteranges, boundary_of};
 use fordway_wire::range::parse_content_range;
 
-use super::batch::{FragmentBatch, PositionContent};
+use super::batch::{BytesAtOffset, FragmentBatch};
 use super::request::RangeRequest;
 use super::sink::FragmentSink;
 use super::source::FileVersion;
@@ -19,7 +19,7 @@ use crate::retry::retry_after;
 const DOCUMENT_BYTES_MAX: usize = 64 * 1024;
 
 /// The content of a response whose head has been received.
-pub(super) struct ResponseContent {
+pub(super) struct RangeResponseBody {
     kind: BodyKind,
     /// The file offset of the next byte.
     pub(super) at: u64,
@@ -32,16 +32,16 @@ enum BodyKind {
     /// One range of the file, up to this offset.
     Range(u64),
     /// Several ranges, each with its own head; and the number of ranges so far.
-    Parts(MultipartParser, usize),
+    Parts(ByterangesParser, usize),
     /// The whole file, up to this offset.
     Whole(u64),
     /// A refusal, which has no content of the file.
-    Refusal(RefusalResponse),
+    Refusal(UnsuccessfulResponse),
 }
 
 /// A response with a status of 300 or above.
 #[derive(Debug, Default)]
-pub(super) struct RefusalResponse {
+pub(super) struct UnsuccessfulResponse {
     pub(super) status: u16,
     pub(super) retry_after: Option<Duration>,
     pub(super) location: Option<String>,
@@ -78,7 +78,7 @@ impl<'c> ContentHeaders<'c> {
     }
 }
 
-impl ResponseContent {
+impl RangeResponseBody {
     /// Creates the content of a response to `request` whose body has `length` bytes, if known. Errors:
     /// `PreconditionFailed` for a different version, `BadResponse` for ranges that were not requested.
     pub(super) fn new(
@@ -92,7 +92,7 @@ impl ResponseContent {
             206 => {
                 version.check(headers.etag, headers.last_modified, false)?;
                 match headers.content_type.and_then(boundary_of) {
-                    Some(boundary) => BodyKind::Parts(MultipartParser::new(&boundary), 0),
+                    Some(boundary) => BodyKind::Parts(ByterangesParser::new(&boundary), 0),
                     None => {
                         let range = only_range(headers.content_range, request, version, length)?;
                         at = range.start;
@@ -105,14 +105,14 @@ impl ResponseContent {
                 version.check_size(length)?;
                 BodyKind::Whole(version.size_bytes)
             }
-            status => BodyKind::Refusal(RefusalResponse {
+            status => BodyKind::Refusal(UnsuccessfulResponse {
                 status,
                 retry_after: headers.retry_after.and_then(|text| retry_after(text, SystemTime::now())),
                 location: headers.location.map(str::to_owned),
                 document: Vec::new(),
             }),
         };
-        Ok(ResponseContent { kind, at, new_bytes: 0 })
+        Ok(RangeResponseBody { kind, at, new_bytes: 0 })
     }
 
     /// Returns whether the body is the whole file.
@@ -121,7 +121,7 @@ impl ResponseContent {
     }
 
     /// Returns the refusal, if the response is one.
-    pub(super) fn into_refusal(self) -> Option<RefusalResponse> {
+    pub(super) fn into_refusal(self) -> Option<UnsuccessfulResponse> {
         if let BodyKind::Refusal(refusal) = self.kind { Some(refusal) } else { None }
     }
 
@@ -156,7 +156,7 @@ impl ResponseContent {
         batch: &mut FragmentBatch<S>,
     ) -> usize {
         let is_next = self.at == at && self.data_left() >= count as u64;
-        if !is_next || !matches!(batch.look(at), PositionContent::Wanted(len) if len >= count) {
+        if !is_next || !matches!(batch.look(at), BytesAtOffset::Wanted(len) if len >= count) {
             return 0;
         }
         batch.filled(count);
@@ -165,7 +165,7 @@ impl ResponseContent {
         count
     }
 
-    /// Accounts for bytes of the file that bypassed [`ResponseContent::take`].
+    /// Accounts for bytes of the file that bypassed [`RangeResponseBody::take`].
     pub(super) fn passed(&mut self, count: u64) {
         self.at += count;
         if let BodyKind::Parts(parts, _) = &mut self.kind {
@@ -198,7 +198,7 @@ impl ResponseContent {
                 Ok(count)
             }
             BodyKind::Parts(parts, count) => {
-                let malformed = |error: MalformedMultipart| bad(error.to_string());
+                let malformed = |error: MalformedByteranges| bad(error.to_string());
                 let step = match parts.step(bytes) {
                     Err(error) if parts.is_content_unconfirmed() => {
                         return Err(batch.distrust(malformed(error)));
@@ -206,7 +206,7 @@ impl ResponseContent {
                     step => step.map_err(malformed)?,
                 };
                 match &step {
-                    MultipartStep::Part(_, range, size) => {
+                    ByterangesParserStep::Part(_, range, size) => {
                         version.check_size(*size)?;
                         *count += 1;
                         // Limit the number of parts, because a server that sends unrequested parts might never stop.
@@ -215,10 +215,10 @@ impl ResponseContent {
                         }
                         self.at = range.start;
                     }
-                    MultipartStep::Data(count) => {
+                    ByterangesParserStep::Data(count) => {
                         self.new_bytes += deliver(&mut self.at, &bytes[..*count], batch)
                     }
-                    MultipartStep::Skip(_) | MultipartStep::End(_) => {}
+                    ByterangesParserStep::Skip(_) | ByterangesParserStep::End(_) => {}
                 }
                 Ok(step.len())
             }
@@ -249,13 +249,13 @@ fn deliver<S: FragmentSink>(at: &mut u64, mut bytes: &[u8], batch: &mut Fragment
     let missing = batch.missing_bytes();
     while !bytes.is_empty() {
         let count = match batch.look(*at) {
-            PositionContent::Wanted(len) => {
+            BytesAtOffset::Wanted(len) => {
                 let count = len.min(bytes.len());
                 batch.room(count).copy_from_slice(&bytes[..count]);
                 batch.filled(count);
                 count
             }
-            PositionContent::Unwanted(len) => len.min(bytes.len() as u64) as usize,
+            BytesAtOffset::Unwanted(len) => len.min(bytes.len() as u64) as usize,
         };
         *at += count as u64;
         bytes = &bytes[count..];

@@ -11,13 +11,13 @@ use std::time::SystemTime;
 use fordway_store::{
     Checksum, ChecksumAlgorithm, ContentHasher, ETagPolicy, Error, ErrorKind, ExpectedContent, Result,
 };
-use fordway_wire::file_hash::{FileHash, HashKind, RunningHash};
+use fordway_wire::file_hash::{FileHash, FileHashAlgorithm, FileHasher};
 use fordway_wire::range::parse_content_range;
 
 use super::open::{DOCUMENT_BYTES_MAX, OpenFailure, ask, is_passing};
 use super::redirect::{HOPS_MAX, RedirectResponse};
 use super::source::{ReadSource, SourceLocation, changed};
-use super::{RemoteFile, VersionPin};
+use super::{RemoteFile, VersionPrecondition};
 use crate::HttpResponse;
 use crate::response::{body_error, short_body};
 use crate::retry::{RetryBudget, pause, retry_after};
@@ -144,7 +144,7 @@ fn try_copy(
 ) -> Result<Option<RedirectResponse>, OpenFailure> {
     let _permit = place.session.permit(place.target.origin())?;
     let wants_digest = check.as_ref().is_some_and(|check| !check.was_asked)
-        && place.target.pin() == VersionPin::IfRange
+        && place.target.pin() == VersionPrecondition::IfRange
         && !place.learned().refuses_digests;
     let mut answer = request(source, place, left, wants_digest)?;
     if wants_digest && matches!(answer.status(), 400..) {
@@ -266,7 +266,7 @@ pub(super) enum FileDigest {
 /// A digest that is being computed.
 pub(super) enum DigestHasher {
     Checksum(ContentHasher),
-    Hash(RunningHash),
+    Hash(FileHasher),
 }
 
 impl FileDigest {
@@ -299,12 +299,12 @@ impl FileDigest {
     fn strength(&self) -> u8 {
         match self {
             FileDigest::Hash(hash) => match hash.kind {
-                HashKind::Adler32 => 0,
-                HashKind::Md5 => 4,
-                HashKind::Sha1 => 5,
-                HashKind::Sha256 => 6,
-                HashKind::Sha384 => 7,
-                HashKind::Sha512 => 8,
+                FileHashAlgorithm::Adler32 => 0,
+                FileHashAlgorithm::Md5 => 4,
+                FileHashAlgorithm::Sha1 => 5,
+                FileHashAlgorithm::Sha256 => 6,
+                FileHashAlgorithm::Sha384 => 7,
+                FileHashAlgorithm::Sha512 => 8,
             },
             FileDigest::Checksum(Checksum { algorithm, .. }) => match algorithm {
                 ChecksumAlgorithm::Crc32 => 1,
@@ -327,12 +327,12 @@ impl FileDigest {
             FileDigest::Checksum(checksum) => checksum.algorithm.name(),
             // These are the names that S3 uses.
             FileDigest::Hash(hash) => match hash.kind {
-                HashKind::Adler32 => "ADLER32",
-                HashKind::Md5 => "MD5",
-                HashKind::Sha1 => "SHA1",
-                HashKind::Sha256 => "SHA256",
-                HashKind::Sha384 => "SHA384",
-                HashKind::Sha512 => "SHA512",
+                FileHashAlgorithm::Adler32 => "ADLER32",
+                FileHashAlgorithm::Md5 => "MD5",
+                FileHashAlgorithm::Sha1 => "SHA1",
+                FileHashAlgorithm::Sha256 => "SHA256",
+                FileHashAlgorithm::Sha384 => "SHA384",
+                FileHashAlgorithm::Sha512 => "SHA512",
             },
         }
     }
@@ -342,7 +342,7 @@ impl FileDigest {
             FileDigest::Checksum(Checksum { algorithm, .. }) => {
                 DigestHasher::Checksum(ContentHasher::new(ETagPolicy::Fast, false, Some(*algorithm)))
             }
-            FileDigest::Hash(hash) => DigestHasher::Hash(RunningHash::new(hash.kind)),
+            FileDigest::Hash(hash) => DigestHasher::Hash(FileHasher::new(hash.kind)),
         }
     }
 
@@ -394,7 +394,7 @@ fn members(list: &str) -> impl Iterator<Item = (&str, &str)> {
 
 /// Parses one member of a `Digest` header.
 fn of_instance(name: &str, value: &str) -> Option<FileDigest> {
-    FileHash::from_digest_header(HashKind::from_name(name)?, value).map(FileDigest::Hash)
+    FileHash::from_digest_header(FileHashAlgorithm::from_name(name)?, value).map(FileDigest::Hash)
 }
 
 /// Returns the byte sequences, which are enclosed in colons (RFC 8941 section 3.3.5), in a structured field that is a

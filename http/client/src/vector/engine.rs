@@ -14,10 +14,10 @@ use rustix::event::{PollFd, Timespec, poll};
 use rustix::io::Errno;
 
 use super::batch::FragmentBatch;
-use super::content::RefusalResponse;
+use super::content::UnsuccessfulResponse;
 use super::learned::ServerProfile;
-use super::line::{ActiveConnection, AnsweredRequest, GATHERING_TIME, RequestEvent};
-use super::open::BegunRequest;
+use super::line::{ActiveConnection, AnsweredRequest, GATHERING_TIME, RangeRequestOutcome};
+use super::open::PendingRequest;
 use super::redirect::RedirectResponse;
 use super::request::{BatchId, RangeRequest, SpanQueue};
 use super::sink::FragmentSink;
@@ -81,8 +81,8 @@ impl<S: FragmentSink> BatchEngine<S> {
     }
 
     /// Adds a batch whose first response is already arriving.
-    pub(super) fn begin(&mut self, id: BatchId, mut batch: FragmentBatch<S>, begun: BegunRequest) {
-        let BegunRequest { mut request, connection, permit } = begun;
+    pub(super) fn begin(&mut self, id: BatchId, mut batch: FragmentBatch<S>, begun: PendingRequest) {
+        let PendingRequest { mut request, connection, permit } = begun;
         let asked_until = request.spans.last().map_or(0, |span| span.end);
         request.batch = id;
         batch.requests += 1;
@@ -180,7 +180,7 @@ impl<S: FragmentSink> BatchEngine<S> {
                 self.server = self.place.learn(ServerProfile::range_ignored);
             }
             match event {
-                RequestEvent::Pending => index += 1,
+                RangeRequestOutcome::Pending => index += 1,
                 event => {
                     goes_on = true;
                     self.handle(index, event);
@@ -190,23 +190,23 @@ impl<S: FragmentSink> BatchEngine<S> {
         goes_on
     }
 
-    fn handle(&mut self, index: usize, event: RequestEvent) {
+    fn handle(&mut self, index: usize, event: RangeRequestOutcome) {
         match event {
-            RequestEvent::Answered(answered) => self.answered(index, &answered),
-            RequestEvent::Refused(request, refusal) => self.refused(index, &request, refusal),
-            RequestEvent::Whole { asked } => {
+            RangeRequestOutcome::Answered(answered) => self.answered(index, &answered),
+            RangeRequestOutcome::Refused(request, refusal) => self.refused(index, &request, refusal),
+            RangeRequestOutcome::Whole { asked } => {
                 self.server = self.place.learn(|server| server.list_refused(asked));
                 self.close(index);
             }
-            RequestEvent::Useless => drop(self.close(index)),
+            RangeRequestOutcome::Useless => drop(self.close(index)),
             #[cfg(feature = "http2")]
-            RequestEvent::Ended(request, end) => self.ended(index, &request, end),
-            RequestEvent::Broken(error) => self.broken(index, error),
-            RequestEvent::Forbidden(error) => {
+            RangeRequestOutcome::Ended(request, end) => self.ended(index, &request, end),
+            RangeRequestOutcome::Broken(error) => self.broken(index, error),
+            RangeRequestOutcome::Forbidden(error) => {
                 let concerned = self.close(index);
                 self.fail(&concerned, error);
             }
-            RequestEvent::Pending => {}
+            RangeRequestOutcome::Pending => {}
         }
     }
 
@@ -237,10 +237,10 @@ impl<S: FragmentSink> BatchEngine<S> {
         self.close_if_spent(index);
     }
 
-    fn refused(&mut self, index: usize, request: &RangeRequest, refusal: RefusalResponse) {
+    fn refused(&mut self, index: usize, request: &RangeRequest, refusal: UnsuccessfulResponse) {
         let (asked, list_bytes) = (request.spans.len(), request.list_bytes);
         self.take_back(request);
-        let RefusalResponse { status, retry_after, location, document } = refusal;
+        let UnsuccessfulResponse { status, retry_after, location, document } = refusal;
         if let Some(moved) = RedirectResponse::of(status, location.as_deref()) {
             return self.moved(&[request.batch], &moved);
         }

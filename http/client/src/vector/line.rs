@@ -9,7 +9,7 @@ use rustix::event::PollFlags;
 
 use super::SessionOptions;
 use super::batch::FragmentBatch;
-use super::content::{RefusalResponse, ResponseContent};
+use super::content::{RangeResponseBody, UnsuccessfulResponse};
 use super::learned::ServerProfile;
 use super::pipeline::PipelinedConnection;
 use super::request::{BatchId, RangeRequest};
@@ -38,11 +38,11 @@ pub(super) enum ActiveConnection {
 }
 
 /// The outcome of a request.
-pub(super) enum RequestEvent {
+pub(super) enum RangeRequestOutcome {
     /// The response has ended.
     Answered(AnsweredRequest),
     /// The server refused the request.
-    Refused(RangeRequest, RefusalResponse),
+    Refused(RangeRequest, UnsuccessfulResponse),
     /// The whole file is about to arrive instead of this many ranges, and receiving it would cost more than another
     /// request. The connection can no longer be used.
     Whole { asked: usize },
@@ -73,7 +73,7 @@ pub(super) struct AnsweredRequest {
 /// Why a stream ended before its response was complete.
 #[cfg(feature = "http2")]
 pub(super) enum StreamEnd {
-    /// The whole file is about to arrive, as for [`RequestEvent::Whole`].
+    /// The whole file is about to arrive, as for [`RangeRequestOutcome::Whole`].
     Whole,
     /// The rest is not needed, or the server did not process the request, which is not a failure.
     Unneeded,
@@ -81,23 +81,25 @@ pub(super) enum StreamEnd {
     Failed(Error),
 }
 
-impl RequestEvent {
+impl RangeRequestOutcome {
     /// Returns the request, if the event concerns one.
     #[cfg(feature = "http2")]
     pub(super) fn into_request(self) -> Option<RangeRequest> {
         match self {
-            RequestEvent::Answered(AnsweredRequest { request, .. }) => Some(request),
-            RequestEvent::Refused(request, _) | RequestEvent::Ended(request, _) => Some(request),
+            RangeRequestOutcome::Answered(AnsweredRequest { request, .. }) => Some(request),
+            RangeRequestOutcome::Refused(request, _) | RangeRequestOutcome::Ended(request, _) => {
+                Some(request)
+            }
             _ => None,
         }
     }
 
     /// Returns the event for a complete response.
-    pub(super) fn of(request: RangeRequest, content: ResponseContent) -> Self {
+    pub(super) fn of(request: RangeRequest, content: RangeResponseBody) -> Self {
         let (ranges, new_bytes, was_whole) = (content.ranges(), content.new_bytes, content.is_whole());
         match content.into_refusal() {
-            Some(refusal) => RequestEvent::Refused(request, refusal),
-            None => RequestEvent::Answered(AnsweredRequest { request, ranges, new_bytes, was_whole }),
+            Some(refusal) => RangeRequestOutcome::Refused(request, refusal),
+            None => RangeRequestOutcome::Answered(AnsweredRequest { request, ranges, new_bytes, was_whole }),
         }
     }
 }
@@ -238,7 +240,7 @@ impl ActiveConnection {
         &mut self,
         batches: &mut BTreeMap<BatchId, FragmentBatch<S>>,
         version: &FileVersion,
-    ) -> RequestEvent {
+    ) -> RangeRequestOutcome {
         either!(self, line => line.advance(batches, version))
     }
 

@@ -30,12 +30,12 @@ mod web;
 mod window;
 
 pub use learned::ServerProfile;
-pub use open::{BegunRequest, is_passing};
+pub use open::{PendingRequest, is_passing};
 pub use reader::{AccessAdvice, ReadAhead, RemoteReader};
 pub use session::{HttpSession, SessionOptions};
 pub(super) use sink::in_order;
 pub use sink::{Fragment, FragmentMemory};
-pub use source::{FileVersion, RangeTarget, VersionPin};
+pub use source::{FileVersion, RangeTarget, VersionPrecondition};
 pub use web::WebFile;
 
 use std::sync::atomic::Ordering;
@@ -46,9 +46,9 @@ use fordway_store::{Error, ErrorKind, Result, check_room};
 
 use self::batch::{FragmentBatch, ReceivePlan};
 use self::engine::BatchEngine;
-use self::sink::{BatchMemory, FragmentArena, SpareMemory};
-use self::source::{ReadCounts, ReadSource};
-use self::window::BatchWindow;
+use self::sink::{BatchMemory, FragmentArena, SpareBufferPool};
+use self::source::{AtomicReadTraffic, ReadSource};
+use self::window::InFlightBatches;
 
 /// A file on a server, in the version that existed when it was opened. Threads may share it.
 ///
@@ -56,8 +56,8 @@ use self::window::BatchWindow;
 /// with all of their requests sent ahead; [`RemoteFile::wait`] returns the bytes of one.
 pub struct RemoteFile {
     source: Arc<ReadSource>,
-    window: BatchWindow,
-    spares: SpareMemory,
+    window: InFlightBatches,
+    spares: SpareBufferPool,
 }
 
 /// The maximum number of spare memory buffers that are kept for later batches.
@@ -66,7 +66,7 @@ const SPARES_MAX: usize = 64;
 /// Submitted ranges. If they are never waited for, they remain in memory until the file is closed.
 #[derive(Debug)]
 #[must_use = "`wait` returns the bytes"]
-pub struct RangeTicket(u64);
+pub struct RangeReadTicket(u64);
 
 /// The bytes of submitted ranges that have arrived.
 #[derive(Debug)]
@@ -102,7 +102,7 @@ impl RemoteFile {
         url: &str,
         ranges: &[(u64, usize)],
         memory: Vec<u8>,
-    ) -> Result<(Self, RangeTicket)> {
+    ) -> Result<(Self, RangeReadTicket)> {
         let is_range = |(offset, length): &(u64, usize)| offset.checked_add(*length as u64).is_some();
         let wanted = if ranges.iter().all(is_range) { ReceivePlan::new(ranges).spans() } else { Vec::new() };
         let (source, begun) = open::open_url_reading(session, url, &wanted)?;
@@ -113,7 +113,7 @@ impl RemoteFile {
         };
         file.check_to_be_held(ranges)?;
         let batch = FragmentBatch::new(ranges, file.arena(ranges, memory));
-        let ticket = RangeTicket(file.window.begin(batch, begun));
+        let ticket = RangeReadTicket(file.window.begin(batch, begun));
         Ok((file, ticket))
     }
 
@@ -128,7 +128,7 @@ impl RemoteFile {
         session: &Arc<HttpSession>,
         target: Box<dyn RangeTarget>,
         ranges: &[(u64, usize)],
-    ) -> Result<(Self, Option<BegunRequest>)> {
+    ) -> Result<(Self, Option<PendingRequest>)> {
         let (source, begun) = open::open_target_reading(session, target, &ReceivePlan::new(ranges).spans())?;
         Ok((Self::of_source(source), begun))
     }
@@ -139,12 +139,16 @@ impl RemoteFile {
         target: Box<dyn RangeTarget>,
         version: FileVersion,
     ) -> Self {
-        Self::of_source(ReadSource::of_target(session, target, version, ReadCounts::default()))
+        Self::of_source(ReadSource::of_target(session, target, version, AtomicReadTraffic::default()))
     }
 
     fn of_source(source: ReadSource) -> Self {
         let source = Arc::new(source);
-        RemoteFile { window: BatchWindow::new(source.clone()), source, spares: SpareMemory::default() }
+        RemoteFile {
+            window: InFlightBatches::new(source.clone()),
+            source,
+            spares: SpareBufferPool::default(),
+        }
     }
 
     /// Returns the version that is read.
@@ -199,7 +203,7 @@ impl RemoteFile {
 
     /// Like [`RemoteFile::read_ranges`], but uses the request for these fragments that was begun when the file was
     /// opened.
-    pub fn read_begun(&self, fragments: &mut [Fragment<'_>], begun: Option<BegunRequest>) -> Result<()> {
+    pub fn read_begun(&self, fragments: &mut [Fragment<'_>], begun: Option<PendingRequest>) -> Result<()> {
         let wanted: Vec<_> = fragments.iter().map(|part| (part.offset, part.buffer.len())).collect();
         self.check(&wanted)?;
         let mut engine = BatchEngine::new(self.source.clone());
@@ -223,9 +227,9 @@ impl RemoteFile {
     /// next batch that receives bytes; if there is no such memory, it is allocated when a batch's first byte arrives.
     /// Errors: `InvalidRange`, even if the cause is insufficient memory; [`RemoteFile::wait`] returns all other errors.
     /// Cost: does not block; sends as many requests as the window has room for.
-    pub fn submit(&self, ranges: &[(u64, usize)], memory: Vec<u8>) -> Result<RangeTicket> {
+    pub fn submit(&self, ranges: &[(u64, usize)], memory: Vec<u8>) -> Result<RangeReadTicket> {
         self.check_to_be_held(ranges)?;
-        Ok(RangeTicket(self.window.submit(FragmentBatch::new(ranges, self.arena(ranges, memory)))))
+        Ok(RangeReadTicket(self.window.submit(FragmentBatch::new(ranges, self.arena(ranges, memory)))))
     }
 
     fn arena(&self, ranges: &[(u64, usize)], memory: Vec<u8>) -> BatchMemory {
@@ -242,14 +246,14 @@ impl RemoteFile {
         &self,
         ranges: &[(u64, usize)],
         memory: Box<dyn FragmentMemory>,
-    ) -> Result<RangeTicket> {
+    ) -> Result<RangeReadTicket> {
         self.check(ranges)?;
-        Ok(RangeTicket(self.window.submit(FragmentBatch::new(ranges, BatchMemory::Memory(memory)))))
+        Ok(RangeReadTicket(self.window.submit(FragmentBatch::new(ranges, BatchMemory::Memory(memory)))))
     }
 
     /// Cancels submitted ranges. After this returns, their memory is no longer written to. Cost: if their bytes are
     /// already in flight, the connection is lost, because it is closed instead of drained.
-    pub fn cancel(&self, ticket: RangeTicket) {
+    pub fn cancel(&self, ticket: RangeReadTicket) {
         self.window.cancel(ticket.0);
     }
 
@@ -259,19 +263,19 @@ impl RemoteFile {
     }
 
     /// Returns whether [`RemoteFile::wait`] would return immediately. The call itself makes no progress.
-    pub fn has_ended(&self, ticket: &RangeTicket) -> bool {
+    pub fn has_ended(&self, ticket: &RangeReadTicket) -> bool {
         self.window.has_ended(ticket.0)
     }
 
     /// Like [`RemoteFile::wait`], but does not return the bytes, and returns at `limit` at the latest; returns whether
     /// the batch has ended.
-    pub fn wait_until(&self, ticket: &RangeTicket, limit: Instant) -> bool {
+    pub fn wait_until(&self, ticket: &RangeReadTicket, limit: Instant) -> bool {
         self.window.wait_until(ticket.0, limit)
     }
 
     /// Waits for submitted ranges. During the wait, all submitted ranges make progress. Errors: as
     /// [`RemoteFile::read_ranges`].
-    pub fn wait(&self, ticket: RangeTicket) -> Result<ReceivedRanges> {
+    pub fn wait(&self, ticket: RangeReadTicket) -> Result<ReceivedRanges> {
         let landing = self.window.wait(ticket.0).map_err(|error| self.named(error))?;
         Ok(ReceivedRanges { bytes: landing.into_bytes() })
     }

@@ -8,13 +8,13 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant, SystemTime};
 
 use fordway_store::{Error, ErrorKind, Result};
-use fordway_wire::byteranges::{MultipartParser, MultipartStep, boundary_of};
+use fordway_wire::byteranges::{ByterangesParser, ByterangesParserStep, boundary_of};
 use fordway_wire::range::{digits, parse_content_range, parse_unsatisfied_range};
 
 use super::redirect::{RedirectResponse, RedirectRoute};
 use super::request::{RangeRequest, SpanQueue};
 use super::session::ConnectionPermit;
-use super::source::{FileVersion, ReadCounts, ReadSource};
+use super::source::{AtomicReadTraffic, FileVersion, ReadSource};
 use super::{HttpSession, RangeTarget, WebFile, learned};
 use crate::connection::BufferedConnection;
 use crate::retry::{pause, retry_after};
@@ -47,14 +47,15 @@ pub(super) fn open_url(session: &Arc<HttpSession>, url: &str) -> Result<ReadSour
 }
 
 /// The method by which size and version are requested at one address.
-type DescribeMethod<'d> = dyn FnMut(&HttpSession, &dyn RangeTarget, &ReadCounts) -> Result<OpenOutcome> + 'd;
+type FileProbeFunction<'d> =
+    dyn FnMut(&HttpSession, &dyn RangeTarget, &AtomicReadTraffic) -> Result<OpenOutcome> + 'd;
 
 /// Opens the file at a URL, or at the location to which the URL redirects. If remembered redirections fail, they are
 /// dropped and requested again.
 pub(super) fn open_url_by(
     session: &Arc<HttpSession>,
     url: &str,
-    describe: &mut DescribeMethod,
+    describe: &mut FileProbeFunction,
 ) -> Result<ReadSource> {
     let mut route = RedirectRoute::start(session, WebFile::parse(url)?)?;
     match search(&mut route, describe) {
@@ -67,8 +68,8 @@ pub(super) fn open_url_by(
 }
 
 /// Follows redirections from address to address.
-fn search(route: &mut RedirectRoute, describe: &mut DescribeMethod) -> Result<ReadSource> {
-    let traffic = ReadCounts::default();
+fn search(route: &mut RedirectRoute, describe: &mut FileProbeFunction) -> Result<ReadSource> {
+    let traffic = AtomicReadTraffic::default();
     loop {
         match describe(&route.session, &route.file, &traffic) {
             Ok(OpenOutcome::File(version)) => {
@@ -91,9 +92,9 @@ pub(super) fn open_target(session: &Arc<HttpSession>, target: Box<dyn RangeTarge
 pub(super) fn open_target_by(
     session: &Arc<HttpSession>,
     target: Box<dyn RangeTarget>,
-    describe: &mut DescribeMethod,
+    describe: &mut FileProbeFunction,
 ) -> Result<ReadSource> {
-    let traffic = ReadCounts::default();
+    let traffic = AtomicReadTraffic::default();
     let version = match describe(session, &*target, &traffic) {
         Ok(OpenOutcome::File(version)) => Ok(version),
         Ok(OpenOutcome::Elsewhere(moved)) => Err(target.refusal(moved.status, Some(&moved.location), b"")),
@@ -107,7 +108,7 @@ pub(super) fn open_target_by(
 fn describe_alone(
     session: &HttpSession,
     target: &dyn RangeTarget,
-    traffic: &ReadCounts,
+    traffic: &AtomicReadTraffic,
 ) -> Result<OpenOutcome> {
     alone(session, target, &mut |_| try_describe(session, target, traffic))
 }
@@ -117,7 +118,7 @@ fn describe_alone(
 pub(super) fn by_first_byte_alone(
     session: &HttpSession,
     target: &dyn RangeTarget,
-    traffic: &ReadCounts,
+    traffic: &AtomicReadTraffic,
 ) -> Result<OpenOutcome> {
     alone(session, target, &mut |_| by_first_byte(session, target, traffic))
 }
@@ -149,7 +150,7 @@ pub fn is_passing(kind: ErrorKind) -> bool {
 pub(super) fn try_describe(
     session: &HttpSession,
     target: &dyn RangeTarget,
-    traffic: &ReadCounts,
+    traffic: &AtomicReadTraffic,
 ) -> Result<OpenOutcome, OpenFailure> {
     let described = ask(session, target, traffic, "HEAD", &[])?;
     match described.status() {
@@ -171,7 +172,7 @@ pub(super) fn try_describe(
 fn by_first_byte(
     session: &HttpSession,
     target: &dyn RangeTarget,
-    traffic: &ReadCounts,
+    traffic: &AtomicReadTraffic,
 ) -> Result<OpenOutcome, OpenFailure> {
     let mut answer = ask(session, target, traffic, "GET", &[("range", "bytes=0-0")])?;
     let content_range = answer.header("content-range").unwrap_or_default();
@@ -207,7 +208,7 @@ pub(super) fn not_the_file(
 pub(super) fn ask(
     session: &HttpSession,
     target: &dyn RangeTarget,
-    traffic: &ReadCounts,
+    traffic: &AtomicReadTraffic,
     method: &'static str,
     headers: &[(&str, &str)],
 ) -> Result<HttpResponse> {
@@ -244,17 +245,17 @@ pub(super) fn version_of(
 }
 
 /// A request whose response head has arrived but has not been consumed yet.
-pub struct BegunRequest {
+pub struct PendingRequest {
     pub(super) request: RangeRequest,
     pub(super) connection: BufferedConnection,
     pub(super) permit: ConnectionPermit,
 }
 
 /// The first reads of a file that is not open yet.
-struct FirstRanges<'w> {
+struct InitialRangeReads<'w> {
     /// The wanted spans, in order.
     wanted: &'w [Range<u64>],
-    begun: Option<BegunRequest>,
+    begun: Option<PendingRequest>,
 }
 
 /// Opens the file at a URL, or at the location to which the URL redirects, by requesting the first of the spans
@@ -264,11 +265,11 @@ pub(super) fn open_url_reading(
     session: &Arc<HttpSession>,
     url: &str,
     wanted: &[Range<u64>],
-) -> Result<(ReadSource, Option<BegunRequest>)> {
-    if !FirstRanges::is_possible(session, wanted) {
+) -> Result<(ReadSource, Option<PendingRequest>)> {
+    if !InitialRangeReads::is_possible(session, wanted) {
         return open_url(session, url).map(|source| (source, None));
     }
-    let mut first = FirstRanges { wanted, begun: None };
+    let mut first = InitialRangeReads { wanted, begun: None };
     let source = open_url_by(session, url, &mut |session, target, traffic| {
         first.describe_alone(session, target, traffic)
     })?;
@@ -280,18 +281,18 @@ pub(super) fn open_target_reading(
     session: &Arc<HttpSession>,
     target: Box<dyn RangeTarget>,
     wanted: &[Range<u64>],
-) -> Result<(ReadSource, Option<BegunRequest>)> {
-    if !FirstRanges::is_possible(session, wanted) {
+) -> Result<(ReadSource, Option<PendingRequest>)> {
+    if !InitialRangeReads::is_possible(session, wanted) {
         return open_target(session, target).map(|source| (source, None));
     }
-    let mut first = FirstRanges { wanted, begun: None };
+    let mut first = InitialRangeReads { wanted, begun: None };
     let source = open_target_by(session, target, &mut |session, target, traffic| {
         first.describe_alone(session, target, traffic)
     })?;
     Ok((source, first.begun))
 }
 
-impl FirstRanges<'_> {
+impl InitialRangeReads<'_> {
     fn is_possible(session: &HttpSession, wanted: &[Range<u64>]) -> bool {
         !wanted.is_empty() && session.options.http == HttpVersion::Http1
     }
@@ -300,7 +301,7 @@ impl FirstRanges<'_> {
         &mut self,
         session: &HttpSession,
         target: &dyn RangeTarget,
-        traffic: &ReadCounts,
+        traffic: &AtomicReadTraffic,
     ) -> Result<OpenOutcome> {
         alone(session, target, &mut |permit| self.describe((session, target, traffic), permit))
     }
@@ -308,7 +309,7 @@ impl FirstRanges<'_> {
     /// Requests bytes, and takes size and version from the head of the response, or of its first part.
     fn describe(
         &mut self,
-        (session, target, traffic): (&HttpSession, &dyn RangeTarget, &ReadCounts),
+        (session, target, traffic): (&HttpSession, &dyn RangeTarget, &AtomicReadTraffic),
         permit: &mut Option<ConnectionPermit>,
     ) -> Result<OpenOutcome, OpenFailure> {
         let mut queue = SpanQueue::default();
@@ -335,7 +336,7 @@ impl FirstRanges<'_> {
         request.cut_at(size);
         self.begun = answer.into_unread().zip(permit.take()).map(|(connection, permit)| {
             request.sent = asked.max(connection.made);
-            BegunRequest { request, connection, permit }
+            PendingRequest { request, connection, permit }
         });
         Ok(OpenOutcome::File(version))
     }
@@ -352,10 +353,10 @@ fn size_of_whole(answer: &mut HttpResponse) -> Result<Option<u64>> {
 
 /// Returns the whole file's size if the first part of a body states it; `None` if more of the body is needed.
 fn size_in_first_part(boundary: &str, mut body: &[u8]) -> Option<Option<u64>> {
-    let mut parts = MultipartParser::new(boundary);
+    let mut parts = ByterangesParser::new(boundary);
     while !body.is_empty() {
         match parts.step(body) {
-            Ok(MultipartStep::Part(_, _, size)) => return Some(size),
+            Ok(ByterangesParserStep::Part(_, _, size)) => return Some(size),
             Ok(step) => body = &body[step.len()..],
             Err(_) => return Some(None),
         }

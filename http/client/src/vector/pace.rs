@@ -14,7 +14,7 @@ const EPOCH: Duration = Duration::from_millis(5);
 
 /// The window of a reader, which grows as reads continue.
 #[derive(Debug)]
-pub(super) struct ReadPace {
+pub(super) struct ReadAheadWindow {
     window_bytes: u64,
     max_bytes: u64,
     /// The number of bytes read since `since`.
@@ -24,15 +24,15 @@ pub(super) struct ReadPace {
     since_doubled: u64,
 }
 
-impl ReadPace {
+impl ReadAheadWindow {
     pub(super) fn new(max_bytes: u64) -> Self {
         let window_bytes = FIRST_BYTES.min(max_bytes);
-        ReadPace { window_bytes, max_bytes, bytes: 0, since: Instant::now(), since_doubled: 0 }
+        ReadAheadWindow { window_bytes, max_bytes, bytes: 0, since: Instant::now(), since_doubled: 0 }
     }
 
     /// Resets the window.
     pub(super) fn restart(&mut self) {
-        *self = ReadPace::new(self.max_bytes);
+        *self = ReadAheadWindow::new(self.max_bytes);
     }
 
     pub(super) fn window_bytes(&self) -> u64 {
@@ -127,7 +127,7 @@ mod tests {
 
     /// Reads at the rate of a link with this round-trip time until the window stops growing.
     fn settled(max_bytes: u64, round_trip_ms: u64, bytes_per_ms: u64) -> u64 {
-        let mut pace = ReadPace::new(max_bytes);
+        let mut pace = ReadAheadWindow::new(max_bytes);
         let mut now = pace.since;
         for _ in 0..200 {
             // At most one window of data arrives per round trip.
@@ -149,7 +149,7 @@ mod tests {
 
     #[test]
     fn a_jump_begins_again() {
-        let mut pace = ReadPace::new(64 << 20);
+        let mut pace = ReadAheadWindow::new(64 << 20);
         pace.read(FIRST_BYTES, pace.since, || link(1));
         assert_eq!((pace.window_bytes(), pace.request_bytes()), (2 * FIRST_BYTES, 64 << 10));
         pace.restart();

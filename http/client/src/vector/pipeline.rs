@@ -12,7 +12,7 @@ use super::SessionOptions;
 use super::answer::RangeResponse;
 use super::batch::FragmentBatch;
 use super::learned::ServerProfile;
-use super::line::{GATHERING_TIME, RequestEvent, is_cheap};
+use super::line::{GATHERING_TIME, RangeRequestOutcome, is_cheap};
 use super::request::{BatchId, RangeRequest};
 use super::session::ConnectionPermit;
 use super::sink::FragmentSink;
@@ -183,10 +183,10 @@ impl PipelinedConnection {
         &mut self,
         batches: &mut BTreeMap<BatchId, FragmentBatch<S>>,
         version: &FileVersion,
-    ) -> RequestEvent {
+    ) -> RangeRequestOutcome {
         let before = self.connection.received_bytes;
         self.connection.look_again();
-        let event = self.step(batches, version).unwrap_or_else(RequestEvent::Broken);
+        let event = self.step(batches, version).unwrap_or_else(RangeRequestOutcome::Broken);
         if self.connection.received_bytes > before {
             self.moved = Instant::now();
         }
@@ -197,15 +197,15 @@ impl PipelinedConnection {
         &mut self,
         batches: &mut BTreeMap<BatchId, FragmentBatch<S>>,
         version: &FileVersion,
-    ) -> Result<RequestEvent, Error> {
-        let Some(request) = self.requests.front_mut() else { return Ok(RequestEvent::Pending) };
-        let Some(batch) = batches.get_mut(&request.batch) else { return Ok(RequestEvent::Useless) };
+    ) -> Result<RangeRequestOutcome, Error> {
+        let Some(request) = self.requests.front_mut() else { return Ok(RangeRequestOutcome::Pending) };
+        let Some(batch) = batches.get_mut(&request.batch) else { return Ok(RangeRequestOutcome::Useless) };
         let answer = match &mut self.answer {
             Some(answer) => answer,
-            None if batch.has_ended() => return Ok(RequestEvent::Useless),
+            None if batch.has_ended() => return Ok(RangeRequestOutcome::Useless),
             None => {
                 if !receive_head(&mut self.connection, &mut self.head)? {
-                    return Ok(RequestEvent::Pending);
+                    return Ok(RangeRequestOutcome::Pending);
                 }
                 let waited = request.sent.elapsed();
                 // If a request has to wait behind others, its wait does not show how long the server takes.
@@ -214,7 +214,7 @@ impl PipelinedConnection {
                 }
                 request.waited = Some(waited);
                 if let Some(refused) = self.connection.refused_by_proxy(self.head.status) {
-                    return Ok(RequestEvent::Forbidden(refused));
+                    return Ok(RangeRequestOutcome::Forbidden(refused));
                 }
                 self.answer.insert(RangeResponse::new(&self.head, &self.connection, request, version)?)
             }
@@ -222,26 +222,26 @@ impl PipelinedConnection {
         // The server ignores a list of this length and sends the whole file. Receiving all of a large file for a few
         // spans costs more than requesting the spans again in shorter lists.
         if answer.content.is_whole() && request.spans.len() > 1 && !is_cheap(version, batch) {
-            return Ok(RequestEvent::Whole { asked: request.spans.len() });
+            return Ok(RangeRequestOutcome::Whole { asked: request.spans.len() });
         }
         match answer.advance(&mut self.connection, (request, batch, version)) {
             Ok(true) => Ok(self.finish()),
             // If the rest of a response is short, receive it, to keep the connection; if it is long, a new connection
             // is cheaper.
-            Ok(false) if batch.has_ended() && answer.is_long() => Ok(RequestEvent::Useless),
-            Ok(false) => Ok(RequestEvent::Pending),
+            Ok(false) if batch.has_ended() && answer.is_long() => Ok(RangeRequestOutcome::Useless),
+            Ok(false) => Ok(RangeRequestOutcome::Pending),
             Err(error) => Err(cut(error, "receiving a response")).inspect_err(|error| batch.refute(error)),
         }
     }
 
-    fn finish(&mut self) -> RequestEvent {
+    fn finish(&mut self) -> RangeRequestOutcome {
         let (Some(request), Some(answer)) = (self.requests.pop_front(), self.answer.take()) else {
-            return RequestEvent::Pending;
+            return RangeRequestOutcome::Pending;
         };
         self.answered += 1;
         self.received_bytes_before = self.connection.received_bytes;
         self.is_closing |= !answer.keeps_alive;
-        RequestEvent::of(request, answer.content)
+        RangeRequestOutcome::of(request, answer.content)
     }
 
     /// Stops using the connection. Passes it to `keep` if it accepts another request. Returns the requests in flight.

@@ -7,8 +7,8 @@ use std::time::Instant;
 
 use fordway_store::{Error, ErrorKind, Result};
 
-use super::pace::{AccessPattern, ReadHistory, ReadPace};
-use super::{RangeTicket, RemoteFile};
+use super::pace::{AccessPattern, ReadAheadWindow, ReadHistory};
+use super::{RangeReadTicket, RemoteFile};
 
 /// The settings of a [`RemoteReader`].
 #[derive(Clone, Copy, Debug)]
@@ -46,7 +46,7 @@ pub enum AccessAdvice<'a> {
 pub struct RemoteReader {
     file: Arc<RemoteFile>,
     history: ReadHistory,
-    pace: ReadPace,
+    pace: ReadAheadWindow,
     last_pattern: AccessPattern,
     /// The pattern that is used instead of the observed one, unless `is_watching` is set.
     advice: AccessPattern,
@@ -71,7 +71,7 @@ struct ReadAheadPiece {
     is_asked_for: bool,
     unread_bytes: u64,
     /// Present while the ranges are in flight.
-    ticket: Option<RangeTicket>,
+    ticket: Option<RangeReadTicket>,
     /// The bytes of the ranges, one after the other, once they have arrived.
     bytes: Vec<u8>,
 }
@@ -107,7 +107,7 @@ impl RemoteReader {
             file,
             history: ReadHistory::default(),
             // Reserve a fifth of the memory, because allocations are a quarter larger than needed.
-            pace: ReadPace::new(options.max_bytes / 5 * 4),
+            pace: ReadAheadWindow::new(options.max_bytes / 5 * 4),
             last_pattern: AccessPattern::Random,
             advice: AccessPattern::Random,
             is_watching: true,

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use fordway_store::{Error, ErrorKind, Result};
 
 use super::open::{DOCUMENT_BYTES_MAX, ask};
-use super::source::ReadCounts;
+use super::source::AtomicReadTraffic;
 use super::{HttpSession, RangeTarget, WebFile};
 use crate::HttpResponse;
 
@@ -196,7 +196,7 @@ pub(crate) fn fetch(
     loop {
         let _permit = route.session.permit(route.file.origin())?;
         let headers = [("accept", accept)];
-        let mut answer = ask(&route.session, &route.file, &ReadCounts::default(), method, &headers)
+        let mut answer = ask(&route.session, &route.file, &AtomicReadTraffic::default(), method, &headers)
             .map_err(|error| route.named("open", error))?;
         if let Some(moved) = RedirectResponse::of(answer.status(), answer.header("location")) {
             // Drop the permit, because the next step takes its own: threads that each hold one permit and wait for

@@ -62,7 +62,7 @@ impl Default for SessionOptions {
 pub struct HttpSession {
     pub(crate) options: SessionOptions,
     pub(crate) http: Arc<HttpClient>,
-    in_use: Arc<OpenConnections>,
+    in_use: Arc<OpenConnectionCounts>,
     /// Permanent redirections, by URL, that were received with these credentials.
     moved: Mutex<HashMap<String, String>>,
     /// A session without credentials, created when a redirection leads to another host.
@@ -70,7 +70,7 @@ pub struct HttpSession {
 }
 
 #[derive(Default)]
-struct OpenConnections {
+struct OpenConnectionCounts {
     by_origin: Mutex<HashMap<Origin, usize>>,
     freed: Condvar,
 }
@@ -78,7 +78,7 @@ struct OpenConnections {
 /// The right to use one of an origin's connections; dropping the permit gives that right back.
 pub(crate) struct ConnectionPermit {
     origin: Origin,
-    in_use: Arc<OpenConnections>,
+    in_use: Arc<OpenConnectionCounts>,
 }
 
 impl HttpSession {
@@ -172,7 +172,7 @@ impl HttpSession {
     }
 }
 
-impl OpenConnections {
+impl OpenConnectionCounts {
     fn locked(&self) -> MutexGuard<'_, HashMap<Origin, usize>> {
         self.by_origin.lock().unwrap_or_else(PoisonError::into_inner)
     }

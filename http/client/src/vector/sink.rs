@@ -144,7 +144,7 @@ impl FragmentSink for &mut [Fragment<'_>] {
 const HUGE_BYTES: usize = 4 << 20;
 
 /// Memory returned by callers, for the next batch that receives bytes.
-pub(super) type SpareMemory = Arc<Mutex<Vec<Vec<u8>>>>;
+pub(super) type SpareBufferPool = Arc<Mutex<Vec<Vec<u8>>>>;
 
 /// One buffer for all fragments, one after the other in the requested order. It is allocated when the first byte
 /// arrives: when many batches are in flight, most of them have not received anything yet.
@@ -154,13 +154,13 @@ pub(super) struct FragmentArena {
     total: usize,
     /// The start of each fragment.
     starts: Vec<usize>,
-    spares: SpareMemory,
+    spares: SpareBufferPool,
 }
 
 impl FragmentArena {
     /// Returns an arena for `ranges` (offset, length). Its memory is taken from `spares` if possible, whose content is
     /// lost.
-    pub(super) fn new(ranges: &[(u64, usize)], spares: &SpareMemory) -> Self {
+    pub(super) fn new(ranges: &[(u64, usize)], spares: &SpareBufferPool) -> Self {
         let mut total = 0;
         let after = |(_, len): &(u64, usize)| {
             total += len;
@@ -242,7 +242,7 @@ mod tests {
 
     #[test]
     fn memory_is_taken_when_the_first_byte_comes() {
-        let spares = SpareMemory::default();
+        let spares = SpareBufferPool::default();
         let [mut first, mut second] = [5, 6].map(|len| FragmentArena::new(&[(0, len)], &spares));
         assert!(first.bytes.is_empty() && second.bytes.is_empty());
         spares.lock().unwrap().push(vec![7; 5]);
@@ -258,7 +258,7 @@ mod tests {
     fn places_are_lent_together_as_far_as_they_are_in_order() {
         let ranges = [(0, 4), (90, 3), (50, 5)];
         let wanted = [(place(0, 1), 2), (place(0, 3), 1), (place(2, 1), 3), (place(1, 0), 3)];
-        let mut arena = FragmentArena::new(&ranges, &SpareMemory::default());
+        let mut arena = FragmentArena::new(&ranges, &SpareBufferPool::default());
         let mut buffers = ranges.map(|(_, len)| vec![0; len]);
         let mut fragments: Vec<_> =
             buffers.iter_mut().map(|buffer| Fragment { offset: 0, buffer: &mut buffer[..] }).collect();

@@ -18,7 +18,7 @@ use crate::Origin;
 pub(super) struct ReadSource {
     /// The version that existed when the file was opened.
     pub(super) version: FileVersion,
-    pub(super) traffic: ReadCounts,
+    pub(super) traffic: AtomicReadTraffic,
     /// The session and URL that the caller named; `None` for a file at a single target.
     door: Option<(Arc<HttpSession>, WebFile)>,
     /// The location from which the file is read now.
@@ -39,14 +39,14 @@ pub(super) struct SourceLocation {
 
 /// The cost of reads so far.
 #[derive(Default)]
-pub(super) struct ReadCounts {
+pub(super) struct AtomicReadTraffic {
     pub(super) requests: AtomicU64,
     pub(super) connections: AtomicU64,
 }
 
 impl ReadSource {
     /// Creates the source for the file at the end of a route.
-    pub(super) fn of_url(route: &RedirectRoute, version: FileVersion, traffic: ReadCounts) -> Self {
+    pub(super) fn of_url(route: &RedirectRoute, version: FileVersion, traffic: AtomicReadTraffic) -> Self {
         ReadSource::new(SourceLocation::of_url(route, version), Some(route.door()), traffic)
     }
 
@@ -55,7 +55,7 @@ impl ReadSource {
         session: &Arc<HttpSession>,
         target: Box<dyn RangeTarget>,
         version: FileVersion,
-        traffic: ReadCounts,
+        traffic: AtomicReadTraffic,
     ) -> Self {
         ReadSource::new(
             SourceLocation { session: session.clone(), target, version, file: None },
@@ -64,7 +64,11 @@ impl ReadSource {
         )
     }
 
-    fn new(place: SourceLocation, door: Option<(Arc<HttpSession>, WebFile)>, traffic: ReadCounts) -> Self {
+    fn new(
+        place: SourceLocation,
+        door: Option<(Arc<HttpSession>, WebFile)>,
+        traffic: AtomicReadTraffic,
+    ) -> Self {
         let version = place.version.clone();
         ReadSource {
             version,
@@ -204,7 +208,7 @@ impl SourceLocation {
 
 /// How requests are limited to one version of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum VersionPin {
+pub enum VersionPrecondition {
     /// By `If-Range`: if the file has a different version, the server sends the whole file.
     IfRange,
     /// By `If-Match`: if the file has a different version, the server refuses the request. For S3, which does not
@@ -222,7 +226,7 @@ pub trait RangeTarget: Send + Sync {
     fn named(&self, operation: &'static str, error: Error) -> Error;
 
     /// Returns how requests are limited to one version.
-    fn pin(&self) -> VersionPin;
+    fn pin(&self) -> VersionPrecondition;
 
     /// Returns whether a request for several ranges is worth trying if the server is unknown.
     fn may_know_many_ranges(&self) -> bool;
@@ -268,11 +272,11 @@ impl FileVersion {
     }
 
     /// Returns the header that limits a request to this version, if a validator is strong enough.
-    pub(super) fn condition(&self, pin: VersionPin) -> Option<(&'static str, &str)> {
+    pub(super) fn condition(&self, pin: VersionPrecondition) -> Option<(&'static str, &str)> {
         let strong = self.etag.as_deref().filter(|etag| !etag.starts_with("W/"));
         match pin {
-            VersionPin::IfMatch => Some(("if-match", strong?)),
-            VersionPin::IfRange => {
+            VersionPrecondition::IfMatch => Some(("if-match", strong?)),
+            VersionPrecondition::IfRange => {
                 let time = self.last_modified.as_deref().filter(|_| self.is_settled && self.etag.is_none());
                 Some(("if-range", strong.or(time)?))
             }
@@ -335,14 +339,17 @@ mod tests {
     #[test]
     fn only_strong_marks_pin() {
         let of = |headers: &[_]| {
-            version(headers).condition(VersionPin::IfRange).map(|(_, value)| value.to_owned())
+            version(headers).condition(VersionPrecondition::IfRange).map(|(_, value)| value.to_owned())
         };
         assert_eq!(of(&[("etag", "\"t\""), THEN]).as_deref(), Some("\"t\""));
         assert_eq!(of(&[("etag", "W/\"t\""), THEN, ("date", "Fri, 24 May 2013 00:00:09 GMT")]), None);
         assert_eq!(of(&[THEN, ("date", "Fri, 24 May 2013 00:00:09 GMT")]).as_deref(), Some(THEN.1));
         assert_eq!(of(&[THEN, ("date", THEN.1)]), None);
         assert_eq!(of(&[THEN]), None);
-        assert_eq!(version(&[("etag", "\"t\"")]).condition(VersionPin::IfMatch), Some(("if-match", "\"t\"")));
+        assert_eq!(
+            version(&[("etag", "\"t\"")]).condition(VersionPrecondition::IfMatch),
+            Some(("if-match", "\"t\""))
+        );
     }
 
     #[test]

@@ -20,8 +20,8 @@ use h2::client::ResponseFuture;
 use rustix::event::PollFlags;
 
 use super::batch::FragmentBatch;
-use super::content::{ContentHeaders, ResponseContent};
-use super::line::{RequestEvent, StreamEnd, is_cheap};
+use super::content::{ContentHeaders, RangeResponseBody};
+use super::line::{RangeRequestOutcome, StreamEnd, is_cheap};
 use super::request::{BatchId, RangeRequest};
 use super::session::ConnectionPermit;
 use super::sink::FragmentSink;
@@ -40,7 +40,7 @@ pub(super) struct MultiplexedConnection {
     /// Streams, in the order of their requests.
     streams: VecDeque<RequestStream>,
     /// Outcomes of streams that have not been reported yet.
-    events: VecDeque<RequestEvent>,
+    events: VecDeque<RangeRequestOutcome>,
     /// The number of complete responses since this use of the connection began.
     answered: usize,
     /// The value of `answered` when the first of the current requests was sent.
@@ -152,21 +152,21 @@ impl MultiplexedConnection {
         &mut self,
         batches: &mut BTreeMap<BatchId, FragmentBatch<S>>,
         version: &FileVersion,
-    ) -> RequestEvent {
+    ) -> RangeRequestOutcome {
         while self.events.is_empty() {
-            let Some(http2) = self.connection.as_http2() else { return RequestEvent::Pending };
+            let Some(http2) = self.connection.as_http2() else { return RangeRequestOutcome::Pending };
             let has_more = http2.turn();
             self.is_closing = !http2.takes_more();
             let ended = http2.end().map(|end| Error::new(ErrorKind::Unavailable, end.to_string()));
             self.take(batches, version);
             match ended {
                 _ if !self.events.is_empty() => {}
-                Some(error) => return RequestEvent::Broken(error),
-                None if !has_more => return RequestEvent::Pending,
+                Some(error) => return RangeRequestOutcome::Broken(error),
+                None if !has_more => return RangeRequestOutcome::Pending,
                 None => {}
             }
         }
-        self.events.pop_front().unwrap_or(RequestEvent::Pending)
+        self.events.pop_front().unwrap_or(RangeRequestOutcome::Pending)
     }
 
     /// Processes the data that has arrived on all streams.
@@ -179,15 +179,15 @@ impl MultiplexedConnection {
         while let Some(stream) = self.streams.get_mut(index) {
             let is_too_late = is_closing && matches!(stream.state, StreamState::Unsent(_));
             let end = match stream.step(batches.get_mut(&stream.request.batch), version) {
-                Ok(StreamStep::GoesOn) if is_too_late => {
+                Ok(StreamProgress::GoesOn) if is_too_late => {
                     Some(self.unseen("the server accepts no more requests"))
                 }
-                Ok(StreamStep::GoesOn) => {
+                Ok(StreamProgress::GoesOn) => {
                     index += 1;
                     continue;
                 }
-                Ok(StreamStep::Done) => None,
-                Ok(StreamStep::Ended(end)) => Some(end),
+                Ok(StreamProgress::Done) => None,
+                Ok(StreamProgress::Ended(end)) => Some(end),
                 Err(broken) => match self.broken(broken) {
                     Some(end) => Some(end),
                     // The stream ends with the connection, which is reported once everything received has been
@@ -208,14 +208,14 @@ impl MultiplexedConnection {
     }
 
     /// Returns the outcome of a stream; `end` is the reason if it ended early.
-    fn event_of(&mut self, stream: RequestStream, end: Option<StreamEnd>) -> RequestEvent {
+    fn event_of(&mut self, stream: RequestStream, end: Option<StreamEnd>) -> RangeRequestOutcome {
         match (end, stream.state) {
-            (Some(end), _) => RequestEvent::Ended(stream.request, end),
+            (Some(end), _) => RangeRequestOutcome::Ended(stream.request, end),
             (None, StreamState::Receiving(_, content, _)) => {
                 (self.answered, self.refusals) = (self.answered + 1, 0);
-                RequestEvent::of(stream.request, content)
+                RangeRequestOutcome::of(stream.request, content)
             }
-            (None, _) => RequestEvent::Ended(stream.request, StreamEnd::Unneeded),
+            (None, _) => RangeRequestOutcome::Ended(stream.request, StreamEnd::Unneeded),
         }
     }
 
@@ -250,7 +250,7 @@ impl MultiplexedConnection {
 
     pub(super) fn close(mut self, keep: impl FnOnce(BufferedConnection)) -> VecDeque<RangeRequest> {
         let is_clean = self.depth() == 0 && !self.is_closing;
-        let told = self.events.drain(..).filter_map(RequestEvent::into_request);
+        let told = self.events.drain(..).filter_map(RangeRequestOutcome::into_request);
         let under_way = self.streams.drain(..).map(|stream| stream.request);
         let requests = told.chain(under_way).collect();
         if is_clean {
@@ -274,14 +274,14 @@ pub(super) struct RequestStream {
     pub(super) state: StreamState,
     /// When bytes last arrived on the stream.
     pub(super) moved: Instant,
-    news: Arc<StreamNews>,
+    news: Arc<StreamReadyFlag>,
 }
 
 /// Whether something may have happened on a stream since the last check. This avoids checking every stream, because a
 /// connection may have hundreds.
-struct StreamNews(AtomicBool);
+struct StreamReadyFlag(AtomicBool);
 
-impl Wake for StreamNews {
+impl Wake for StreamReadyFlag {
     fn wake(self: Arc<Self>) {
         self.0.store(true, Ordering::Relaxed);
     }
@@ -292,11 +292,11 @@ pub(super) enum StreamState {
     Unsent(Vec<u8>),
     Waiting(ResponseFuture),
     /// The body is arriving; the number of its remaining bytes, if known.
-    Receiving(RecvStream, ResponseContent, Option<u64>),
+    Receiving(RecvStream, RangeResponseBody, Option<u64>),
 }
 
 /// The progress of a stream.
-pub(super) enum StreamStep {
+pub(super) enum StreamProgress {
     GoesOn,
     Done,
     Ended(StreamEnd),
@@ -305,7 +305,7 @@ pub(super) enum StreamStep {
 impl RequestStream {
     /// Creates a request with this head, in HTTP/1.1's form.
     pub(super) fn new(request: RangeRequest, head: Vec<u8>) -> Self {
-        let news = Arc::new(StreamNews(AtomicBool::new(true)));
+        let news = Arc::new(StreamReadyFlag(AtomicBool::new(true)));
         RequestStream { request, state: StreamState::Unsent(head), moved: Instant::now(), news }
     }
 
@@ -315,31 +315,31 @@ impl RequestStream {
         &mut self,
         batch: Option<&mut FragmentBatch<S>>,
         version: &FileVersion,
-    ) -> Result<StreamStep, h2::Error> {
-        let Some(batch) = batch else { return Ok(StreamStep::Ended(StreamEnd::Unneeded)) };
+    ) -> Result<StreamProgress, h2::Error> {
+        let Some(batch) = batch else { return Ok(StreamProgress::Ended(StreamEnd::Unneeded)) };
         match &self.state {
             StreamState::Receiving(..) => {}
-            _ if batch.has_ended() => return Ok(StreamStep::Ended(StreamEnd::Unneeded)),
-            StreamState::Unsent(_) => return Ok(StreamStep::GoesOn),
+            _ if batch.has_ended() => return Ok(StreamProgress::Ended(StreamEnd::Unneeded)),
+            StreamState::Unsent(_) => return Ok(StreamProgress::GoesOn),
             StreamState::Waiting(_) => {}
         }
         if !self.news.0.swap(false, Ordering::Relaxed) && !batch.has_ended() {
-            return Ok(StreamStep::GoesOn);
+            return Ok(StreamProgress::GoesOn);
         }
         let waker = Waker::from(self.news.clone());
         let mut context = Context::from_waker(&waker);
         if let StreamState::Waiting(response) = &mut self.state {
             let Poll::Ready(answer) = Pin::new(response).poll(&mut context) else {
-                return Ok(StreamStep::GoesOn);
+                return Ok(StreamProgress::GoesOn);
             };
             if let Err(error) = self.begin(answer?, version) {
-                return Ok(StreamStep::Ended(StreamEnd::Failed(error)));
+                return Ok(StreamProgress::Ended(StreamEnd::Failed(error)));
             }
         }
         self.receive(batch, version, &mut context)
     }
 
-    /// Processes the head of the response. Errors: the errors of [`ResponseContent::new`].
+    /// Processes the head of the response. Errors: the errors of [`RangeResponseBody::new`].
     fn begin(&mut self, answer: http::Response<RecvStream>, version: &FileVersion) -> Result<(), Error> {
         self.moved = Instant::now();
         self.request.waited = Some(self.request.sent.elapsed());
@@ -349,7 +349,8 @@ impl RequestStream {
         let headers = ContentHeaders::of(texts);
         let stated = head.headers.get("content-length").and_then(|value| value.to_str().ok());
         let length = stated.and_then(digits);
-        let content = ResponseContent::new((head.status.as_u16(), &headers), length, &self.request, version)?;
+        let content =
+            RangeResponseBody::new((head.status.as_u16(), &headers), length, &self.request, version)?;
         self.state = StreamState::Receiving(body, content, length);
         Ok(())
     }
@@ -360,28 +361,28 @@ impl RequestStream {
         batch: &mut FragmentBatch<S>,
         version: &FileVersion,
         context: &mut Context<'_>,
-    ) -> Result<StreamStep, h2::Error> {
+    ) -> Result<StreamProgress, h2::Error> {
         let StreamState::Receiving(body, content, left) = &mut self.state else {
-            return Ok(StreamStep::GoesOn);
+            return Ok(StreamProgress::GoesOn);
         };
         loop {
             if content.is_whole() && self.request.spans.len() > 1 && !is_cheap(version, batch) {
-                return Ok(StreamStep::Ended(StreamEnd::Whole));
+                return Ok(StreamProgress::Ended(StreamEnd::Whole));
             }
             // If the rest is short, receive it instead of cancelling the stream: it is most likely in flight already.
             let is_long = left.unwrap_or(content.data_left()) > LET_COME_BYTES;
             if (batch.has_ended() && is_long) || content.is_enough() {
                 return Ok(if content.is_enough() {
-                    StreamStep::Done
+                    StreamProgress::Done
                 } else {
-                    StreamStep::Ended(StreamEnd::Unneeded)
+                    StreamProgress::Ended(StreamEnd::Unneeded)
                 });
             }
-            let Poll::Ready(piece) = body.poll_data(context) else { return Ok(StreamStep::GoesOn) };
+            let Poll::Ready(piece) = body.poll_data(context) else { return Ok(StreamProgress::GoesOn) };
             let Some(piece) = piece else {
                 return Ok(content.check_end().map_or_else(
-                    |error| StreamStep::Ended(StreamEnd::Failed(error)),
-                    |()| StreamStep::Done,
+                    |error| StreamProgress::Ended(StreamEnd::Failed(error)),
+                    |()| StreamProgress::Done,
                 ));
             };
             let piece = piece?;
@@ -390,7 +391,7 @@ impl RequestStream {
             *left = left.map(|left| left.saturating_sub(piece.len() as u64));
             if let Err(error) = put(content, &piece, (&self.request, batch, version)) {
                 batch.refute(&error);
-                return Ok(StreamStep::Ended(StreamEnd::Failed(error)));
+                return Ok(StreamProgress::Ended(StreamEnd::Failed(error)));
             }
         }
     }
@@ -398,7 +399,7 @@ impl RequestStream {
 
 /// Copies all of a piece to its destination.
 fn put<S: FragmentSink>(
-    content: &mut ResponseContent,
+    content: &mut RangeResponseBody,
     mut piece: &[u8],
     (request, batch, version): (&RangeRequest, &mut FragmentBatch<S>, &FileVersion),
 ) -> Result<(), Error> {

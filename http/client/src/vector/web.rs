@@ -3,7 +3,7 @@
 use fordway_store::{Error, ErrorKind, Result};
 use fordway_wire::{s3_error, uri};
 
-use super::{RangeTarget, SessionOptions, VersionPin};
+use super::{RangeTarget, SessionOptions, VersionPrecondition};
 use crate::{Origin, USER_AGENT};
 
 /// The lane's name in messages.
@@ -114,8 +114,8 @@ impl RangeTarget for WebFile {
         error.during_at(operation, LANE, &self.shown)
     }
 
-    fn pin(&self) -> VersionPin {
-        VersionPin::IfRange
+    fn pin(&self) -> VersionPrecondition {
+        VersionPrecondition::IfRange
     }
 
     fn may_know_many_ranges(&self) -> bool {

@@ -11,21 +11,21 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd};
 
 use super::batch::FragmentBatch;
 use super::engine::BatchEngine;
-use super::open::BegunRequest;
+use super::open::PendingRequest;
 use super::request::BatchId;
 use super::sink::BatchMemory;
 use super::source::ReadSource;
 
 /// Batches in flight, shared between threads.
-pub(super) struct BatchWindow {
+pub(super) struct InFlightBatches {
     source: Arc<ReadSource>,
-    state: Mutex<WindowState>,
+    state: Mutex<InFlightBatchState>,
     /// Signals that a batch has ended, or that no thread is driving the engine any longer.
     changed: Condvar,
 }
 
 #[derive(Default)]
-struct WindowState {
+struct InFlightBatchState {
     next_id: BatchId,
     /// The engine; `None` while a thread is driving it, and therefore holds it.
     engine: Option<BatchEngine<BatchMemory>>,
@@ -46,9 +46,9 @@ enum CancelScope {
     All,
 }
 
-impl BatchWindow {
+impl InFlightBatches {
     pub(super) fn new(source: Arc<ReadSource>) -> Self {
-        BatchWindow { source, state: Mutex::default(), changed: Condvar::new() }
+        InFlightBatches { source, state: Mutex::default(), changed: Condvar::new() }
     }
 
     /// Adds a batch, and sends as many of its requests as possible without blocking.
@@ -65,7 +65,7 @@ impl BatchWindow {
     }
 
     /// Adds the first batch, whose first response is already arriving, and sends its other requests.
-    pub(super) fn begin(&self, batch: FragmentBatch<BatchMemory>, begun: BegunRequest) -> BatchId {
+    pub(super) fn begin(&self, batch: FragmentBatch<BatchMemory>, begun: PendingRequest) -> BatchId {
         let mut state = self.locked();
         let id = state.next_id();
         state.move_engine(&self.source, |engine| engine.begin(id, batch, begun));
@@ -213,7 +213,7 @@ impl BatchWindow {
         (has_new, state.bell.clone())
     }
 
-    fn locked(&self) -> MutexGuard<'_, WindowState> {
+    fn locked(&self) -> MutexGuard<'_, InFlightBatchState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -227,7 +227,7 @@ impl CancelScope {
     }
 }
 
-impl WindowState {
+impl InFlightBatchState {
     fn next_id(&mut self) -> BatchId {
         self.next_id += 1;
         self.next_id - 1

@@ -21,7 +21,7 @@ const ASK_FIRST_BYTES: u64 = 64 * 1024;
 pub(super) type BodyProducer<'a> = dyn FnMut(&mut BodySink<'_>) -> Result<()> + 'a;
 
 /// A request.
-pub(super) struct DavCall<'a> {
+pub(super) struct DavRequest<'a> {
     pub(super) method: &'static str,
     /// The operation's name in messages.
     pub(super) operation: &'static str,
@@ -75,10 +75,10 @@ enum ResponseOrRedirect {
     Elsewhere(RedirectResponse),
 }
 
-impl<'a> DavCall<'a> {
+impl<'a> DavRequest<'a> {
     /// Creates a request without a body, which may be sent twice.
     pub(super) fn new(method: &'static str, operation: &'static str) -> Self {
-        DavCall {
+        DavRequest {
             method,
             operation,
             headers: Vec::new(),
@@ -95,14 +95,14 @@ impl<'a> DavCall<'a> {
 
     /// Marks the request as one that is not sent again if the server may have acted on it.
     pub(super) fn once(self) -> Self {
-        DavCall { replay: ReplayPolicy::IfUnsent, ..self }
+        DavRequest { replay: ReplayPolicy::IfUnsent, ..self }
     }
 }
 
 impl WebDav {
     /// Sends a request to `url`, and follows redirections. Returns the final response, even if its status is a failure.
     /// Errors: those of the connection, with the URL; `BadResponse` for redirections that are not followed.
-    pub(super) fn ask(&self, url: &str, call: &mut DavCall<'_>) -> Result<DavResponse> {
+    pub(super) fn ask(&self, url: &str, call: &mut DavRequest<'_>) -> Result<DavResponse> {
         let is_question = matches!(call.method, "PROPFIND" | "OPTIONS");
         let session = if is_question { &self.session } else { self.patient() };
         let mut route = RedirectRoute::start(session, WebFile::parse(url)?)?;
@@ -118,7 +118,7 @@ impl WebDav {
 }
 
 /// Sends the request to one URL; retries after failures that may be temporary.
-fn ask_here(route: &RedirectRoute, call: &mut DavCall<'_>) -> Result<ResponseOrRedirect> {
+fn ask_here(route: &RedirectRoute, call: &mut DavRequest<'_>) -> Result<ResponseOrRedirect> {
     let _permit = route.session.permit(route.file.origin())?;
     let (mut retries, mut may_have_acted) = (route.session.retries(), false);
     loop {
@@ -143,7 +143,7 @@ fn ask_here(route: &RedirectRoute, call: &mut DavCall<'_>) -> Result<ResponseOrR
     }
 }
 
-fn try_once(route: &RedirectRoute, call: &mut DavCall<'_>) -> Result<ResponseOrRedirect, DavFailure> {
+fn try_once(route: &RedirectRoute, call: &mut DavRequest<'_>) -> Result<ResponseOrRedirect, DavFailure> {
     let mut response = send(route, call)?;
     let sent = |error| DavFailure { error, retry_after: None, may_have_acted: true };
     let moved = RedirectResponse::of(response.status(), response.header("location"));
@@ -165,7 +165,7 @@ fn try_once(route: &RedirectRoute, call: &mut DavCall<'_>) -> Result<ResponseOrR
     Ok(ResponseOrRedirect::Answer(answer))
 }
 
-fn send(route: &RedirectRoute, call: &mut DavCall<'_>) -> Result<HttpResponse, DavFailure> {
+fn send(route: &RedirectRoute, call: &mut DavRequest<'_>) -> Result<HttpResponse, DavFailure> {
     let mut headers = call.headers.clone();
     match &call.body {
         DavBody::Bytes("") => {}

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use fordway_store::{Error, ErrorKind, Result};
 use fordway_wire::webdav::{CollectionAddress, DescribedResource, ListedLocation, PROPFIND, multistatus};
 
-use super::call::{DavBody, DavCall, DavResponse};
+use super::call::{DavBody, DavRequest, DavResponse};
 use super::{DavResource, WebDav, collection_url, member_url, without_query};
 use crate::vector::{RangeTarget as _, RemoteFile};
 
@@ -57,9 +57,9 @@ impl WebDav {
     }
 
     fn propfind(&self, url: &str, depth: &str) -> Result<DavResponse> {
-        let call = DavCall::new("PROPFIND", if depth == "0" { "stat" } else { "list" });
+        let call = DavRequest::new("PROPFIND", if depth == "0" { "stat" } else { "list" });
         let call = call.header("depth", depth).header("content-type", "application/xml; charset=utf-8");
-        self.ask(url, &mut DavCall { body: DavBody::Bytes(PROPFIND), ..call })
+        self.ask(url, &mut DavRequest { body: DavBody::Bytes(PROPFIND), ..call })
     }
 
     fn stat_by_head(&self, url: &str, answer: &DavResponse) -> Result<DavResource> {

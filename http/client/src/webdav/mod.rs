@@ -9,15 +9,15 @@ mod list;
 mod third_party;
 
 pub use list::{CollectionListing, CollectionWalk};
-pub use third_party::{CopyDirection, CopyProgress, ThirdParty};
+pub use third_party::{CopyDirection, CopyProgressCallback, ThirdPartyCopy};
 
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 
 use fordway_store::{Error, ErrorKind, Result};
-use fordway_wire::webdav::{CopyOutcome, CopyReport, multistatus};
+use fordway_wire::webdav::{PerformanceMarkerParser, ThirdPartyCopyOutcome, multistatus};
 
-use self::call::{BodyProducer, DavBody, DavCall, DavResponse, of_members};
+use self::call::{BodyProducer, DavBody, DavRequest, DavResponse, of_members};
 use super::vector::{HttpSession, SessionOptions};
 use super::{HttpVersion, Timeouts};
 use crate::vector::{RangeTarget as _, WebFile};
@@ -110,7 +110,7 @@ impl WebDav {
     /// on it.
     pub fn make_collection(&self, url: &str) -> Result<()> {
         let url = collection_url(url);
-        self.change(&url, &mut DavCall::new("MKCOL", "make").once())
+        self.change(&url, &mut DavRequest::new("MKCOL", "make").once())
     }
 
     /// Creates a collection and its parents, any of which may already exist. A server that supports neither MKCOL nor
@@ -143,7 +143,7 @@ impl WebDav {
     /// most remove them all, and some refuse. Errors: `NoSuchKey`, `ConditionalConflict` for a locked resource,
     /// `AccessDenied`, ...; if members could not be removed, the error names them. Cost: one request (DELETE).
     pub fn remove(&self, url: &str) -> Result<()> {
-        let answer = self.ask(url, &mut DavCall::new("DELETE", "remove"))?;
+        let answer = self.ask(url, &mut DavRequest::new("DELETE", "remove"))?;
         match check(&answer, "DELETE") {
             // An earlier attempt removed the resource, but its response was lost.
             Err(error) if error.kind() == ErrorKind::NoSuchKey && answer.is_repeated => Ok(()),
@@ -166,7 +166,7 @@ impl WebDav {
         self.change(from, &mut to_destination("MOVE", "move", (from, to), replaces)?.once())
     }
 
-    fn change(&self, url: &str, call: &mut DavCall<'_>) -> Result<()> {
+    fn change(&self, url: &str, call: &mut DavRequest<'_>) -> Result<()> {
         let (method, operation) = (call.method, call.operation);
         let answer = self.ask(url, call)?;
         check(&answer, method)
@@ -195,10 +195,10 @@ fn believe(answer: &DavResponse) -> Result<()> {
     if !answer.is_plain_text || answer.status == 207 {
         return Ok(());
     }
-    let mut report = CopyReport::default();
+    let mut report = PerformanceMarkerParser::default();
     report.push(&answer.document)?;
     match report.finish()? {
-        Some(CopyOutcome::Failure(reason)) => Err(Error::new(
+        Some(ThirdPartyCopyOutcome::Failure(reason)) => Err(Error::new(
             ErrorKind::Unavailable,
             format!("the server could not carry out the request: {reason}"),
         )),
@@ -213,19 +213,19 @@ fn to_destination(
     operation: &'static str,
     (from, to): (&str, &str),
     replaces: bool,
-) -> Result<DavCall<'static>> {
+) -> Result<DavRequest<'static>> {
     let (from, to) = (WebFile::parse(from)?, WebFile::parse(to)?);
     if from.origin() != to.origin() {
         let detail = format!("{} is on another server", to.shown());
         return Err(from.named(operation, Error::new(ErrorKind::InvalidArgument, detail)));
     }
     let overwrite = if replaces { "T" } else { "F" };
-    Ok(DavCall::new(method, operation).header("destination", to.url()).header("overwrite", overwrite))
+    Ok(DavRequest::new(method, operation).header("destination", to.url()).header("overwrite", overwrite))
 }
 
 /// The properties of an upload.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct DavUpload<'u> {
+pub struct DavUploadOptions<'u> {
     /// The size of the content, if known. Otherwise it is sent in chunks, which not every server supports.
     pub size_bytes: Option<u64>,
     /// The media type.
@@ -250,10 +250,10 @@ impl WebDav {
     pub fn put<'p>(
         &self,
         url: &str,
-        upload: &DavUpload<'_>,
+        upload: &DavUploadOptions<'_>,
         produce: &'p mut BodyProducer<'p>,
     ) -> Result<()> {
-        let mut call = DavCall::new("PUT", "put");
+        let mut call = DavRequest::new("PUT", "put");
         if let Some(kind) = upload.content_type {
             call = call.header("content-type", kind);
         }
@@ -262,7 +262,7 @@ impl WebDav {
             call = call.header("if-none-match", "*").once();
         }
         let answer =
-            self.ask(url, &mut DavCall { body: DavBody::Made(upload.size_bytes, produce), ..call })?;
+            self.ask(url, &mut DavRequest { body: DavBody::Made(upload.size_bytes, produce), ..call })?;
         check(&answer, "PUT").map_err(|error| answer.file.named("put", error))
     }
 }

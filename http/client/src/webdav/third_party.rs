@@ -5,7 +5,7 @@ use std::io::Read as _;
 use std::time::{Duration, Instant};
 
 use fordway_store::{Error, ErrorKind, Result};
-use fordway_wire::webdav::{CopyOutcome, CopyReport};
+use fordway_wire::webdav::{PerformanceMarkerParser, ThirdPartyCopyOutcome};
 
 use super::{WebDav, without_query};
 use crate::connection::EarlyResponse;
@@ -32,7 +32,7 @@ pub enum CopyDirection {
 
 /// A copy of one file from one server to another.
 #[derive(Clone, Copy, Debug)]
-pub struct ThirdParty<'t> {
+pub struct ThirdPartyCopy<'t> {
     /// The file to copy.
     pub from: &'t str,
     /// The destination.
@@ -46,7 +46,7 @@ pub struct ThirdParty<'t> {
 }
 
 /// A function that receives the number of bytes copied, and the total, if known.
-pub type CopyProgress<'p> = dyn FnMut(u64, Option<u64>) -> Result<()> + 'p;
+pub type CopyProgressCallback<'p> = dyn FnMut(u64, Option<u64>) -> Result<()> + 'p;
 
 impl WebDav {
     /// Copies a file; returns its size, if known. Calls `progress` with the number of bytes copied so far, on each
@@ -62,8 +62,8 @@ impl WebDav {
     /// own, and one request to examine each file.
     pub fn third_party_copy(
         &self,
-        copy: &ThirdParty<'_>,
-        progress: &mut CopyProgress<'_>,
+        copy: &ThirdPartyCopy<'_>,
+        progress: &mut CopyProgressCallback<'_>,
     ) -> Result<Option<u64>> {
         let source = self.stat(copy.from)?;
         if source.is_collection {
@@ -123,7 +123,7 @@ impl WebDav {
     /// Refuses to push from a server that is known not to support it. Errors: `NotImplemented` if the server would
     /// interpret any destination as one of its own paths.
     fn refuse_unsafe_push(&self, active: &str) -> Result<()> {
-        let answer = self.ask(active, &mut super::call::DavCall::new("OPTIONS", "copy"))?;
+        let answer = self.ask(active, &mut super::call::DavRequest::new("OPTIONS", "copy"))?;
         let server = answer.server.unwrap_or_default();
         if ["apache", "nginx", "lighttpd"].iter().any(|name| server.to_ascii_lowercase().starts_with(name)) {
             let detail = format!(
@@ -134,7 +134,7 @@ impl WebDav {
         Ok(())
     }
 
-    fn headers(&self, copy: &ThirdParty<'_>, passive: &WebFile) -> Result<Vec<(&'static str, String)>> {
+    fn headers(&self, copy: &ThirdPartyCopy<'_>, passive: &WebFile) -> Result<Vec<(&'static str, String)>> {
         let name = if copy.direction == CopyDirection::Pull { "source" } else { "destination" };
         let overwrite = if copy.replaces { "T" } else { "F" };
         let mut headers = vec![
@@ -208,7 +208,7 @@ fn watch(
     }
     // Servers that do not report progress respond with 204, or with 201 and an empty body.
     let reports = response.body_bytes() != Some(0);
-    let (mut report, mut buffer) = (CopyReport::default(), [0; 4096]);
+    let (mut report, mut buffer) = (PerformanceMarkerParser::default(), [0; 4096]);
     let mut heard = Instant::now();
     loop {
         progress(report.bytes())?;
@@ -225,8 +225,8 @@ fn watch(
     }
     let bytes = report.bytes();
     match report.finish()? {
-        Some(CopyOutcome::Success) => progress(bytes),
-        Some(CopyOutcome::Failure(reason)) => {
+        Some(ThirdPartyCopyOutcome::Success) => progress(bytes),
+        Some(ThirdPartyCopyOutcome::Failure(reason)) => {
             Err(Error::new(ErrorKind::Unavailable, format!("the server could not copy it: {reason}")))
         }
         None if !reports => Ok(()),

@@ -8,7 +8,7 @@ use super::{DoctorFinding, DoctorVerdict, checks};
 
 /// The system for which settings are generated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum JobSystem {
+pub enum JobScheduler {
     /// A job script: options of `sbatch` and `srun`.
     Slurm,
     /// A PodGroup and a Job, as YAML.
@@ -39,13 +39,13 @@ impl JobSize {
     }
 }
 
-impl JobSystem {
+impl JobScheduler {
     /// Returns the settings as a file that can be used unchanged. Each setting names the findings that it
     /// addresses.
     pub fn text(self, findings: &[DoctorFinding], job: JobSize) -> String {
         match self {
-            JobSystem::Slurm => slurm_script(findings, job),
-            JobSystem::Kubernetes => kubernetes_manifests(findings, job),
+            JobScheduler::Slurm => slurm_script(findings, job),
+            JobScheduler::Kubernetes => kubernetes_manifests(findings, job),
         }
     }
 }

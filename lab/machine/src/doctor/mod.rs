@@ -9,7 +9,7 @@ mod tree;
 
 pub use checks::examine;
 pub(crate) use checks::{QuotaCounters, quota_counters};
-pub use fix::{JobSize, JobSystem};
+pub use fix::{JobScheduler, JobSize};
 pub use noise::ProcessorNoise;
 pub(crate) use noise::WorkQuantum;
 pub use shared::{examine_mounts, verdict_on};

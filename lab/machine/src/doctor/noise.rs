@@ -108,14 +108,14 @@ impl ProcessorNoise {
     }
 }
 
-type Listener<'scope> = thread::ScopedJoinHandle<'scope, Vec<u64>>;
+type NoiseThreadHandle<'scope> = thread::ScopedJoinHandle<'scope, Vec<u64>>;
 
 fn begin<'scope, 'env>(
     scope: &'scope thread::Scope<'scope, 'env>,
     processors: &'env [usize],
     duration: Duration,
     stop: &'env AtomicBool,
-) -> Vec<Listener<'scope>> {
+) -> Vec<NoiseThreadHandle<'scope>> {
     let quantum = WorkQuantum::calibrate();
     let listener = |&processor: &usize| {
         scope.spawn(move || {

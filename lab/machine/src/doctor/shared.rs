@@ -12,7 +12,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use fordway_store::{Error, ErrorKind, Result};
 use fordway_sys::{
-    ByteLocks, Errno, Mode, MountIdentity, MountProblem, MountVerdict, SharedGuarantee, create_unnamed,
+    ByteRangeLocks, Errno, Mode, MountIdentity, MountProblem, MountVerdict, SharedGuarantee, create_unnamed,
     link_unnamed, look_again, stat_now, sync_data,
 };
 
@@ -69,8 +69,8 @@ pub fn examine_mounts(one: &Path, other: &Path, is_over: &AtomicBool) -> Result<
     Ok(findings)
 }
 
-/// Summarizes the findings of [`examine_mounts`] in a verdict for stores on such mounts. Errors: `InvalidArgument` if the
-/// two mounts differ in type or options, or are not in the list of mounts.
+/// Summarizes the findings of [`examine_mounts`] in a verdict for stores on such mounts. Errors: `InvalidArgument` if
+/// the two mounts differ in type or options, or are not in the list of mounts.
 pub fn verdict_on(one: &Path, other: &Path, findings: &[DoctorFinding]) -> Result<MountVerdict> {
     let identity = |dir: &Path| -> Result<MountIdentity> {
         let opened = File::open(dir).map_err(|error| {
@@ -182,7 +182,7 @@ fn locks(ground: &SharedDirectory) -> std::io::Result<FindingDraft> {
             return Ok(FindingDraft::costs(what, why));
         }
     }
-    let (held, asked) = (ByteLocks::new(held.into()), ByteLocks::new(asked.into()));
+    let (held, asked) = (ByteRangeLocks::new(held.into()), ByteRangeLocks::new(asked.into()));
     let guard = match held.try_lock(7) {
         Err(errno @ (Errno::NOLCK | Errno::OPNOTSUPP | Errno::NOSYS)) => {
             let what =

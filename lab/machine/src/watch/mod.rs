@@ -11,7 +11,9 @@ mod sampler;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-use fordway_measure::{ConditionFigures, DoubtCause, RunConditions, RunDoubt, RunVerdict};
+use fordway_measure::{
+    ConditionFigures, DisturbanceCause, MeasurementWarning, RunConditions, RunReliability,
+};
 use fordway_store::{Error, ErrorKind, Result};
 
 use self::counters::{MachineCounters, PressureCounters};
@@ -184,14 +186,14 @@ fn judge(figures: ConditionFigures, counts_others: bool, is_long: bool) -> RunCo
         is_long.then(|| during_doubt(&figures, counts_others)).flatten(),
         above(figures.stolen_share.filter(|_| is_long), STOLEN_MAX).map(|share| {
             doubt(
-                DoubtCause::Hypervisor,
+                DisturbanceCause::Hypervisor,
                 format!("the hypervisor gave {} of the processor time to other guests during the run", percent(share)),
                 "ask for dedicated processors, or run it again",
             )
         }),
         above(figures.throttled_share, STOPPED_MAX).map(|share| {
             doubt(
-                DoubtCause::Quota,
+                DisturbanceCause::Quota,
                 format!(
                     "the quota of processor time stopped the run in {} of its periods: times contain these stops",
                     percent(share)
@@ -201,21 +203,21 @@ fn judge(figures: ConditionFigures, counts_others: bool, is_long: bool) -> RunCo
         }),
         above(figures.pressure_memory_share.filter(|_| is_long), MEMORY_MAX).map(|share| {
             doubt(
-                DoubtCause::Memory,
+                DisturbanceCause::Memory,
                 format!("for {} of the run some task waited for memory", percent(share)),
                 "measure less data at once, or end other programs",
             )
         }),
         above(figures.pressure_io_before_share, STORAGE_MAX).map(|share| {
             doubt(
-                DoubtCause::Storage,
+                DisturbanceCause::Storage,
                 format!("for {} of the time before the run some task waited for storage", percent(share)),
                 "run it again when no other program reads or writes",
             )
         }),
         above(figures.work_slowdown, SLOWDOWN_MAX).map(|factor| {
             doubt(
-                DoubtCause::Frequency,
+                DisturbanceCause::Frequency,
                 format!(
                     "equal work took {factor:.1} times as much processor time during the run as before it: processors \
                      slowed down"
@@ -227,13 +229,13 @@ fn judge(figures: ConditionFigures, counts_others: bool, is_long: bool) -> RunCo
     doubts.into_iter().flatten().for_each(|doubt| conditions.doubt(doubt));
     if figures.lost_before_share.is_some_and(|lost| lost > LOST_REFUSED) {
         // The run took place only because of `--force`.
-        (conditions.verdict, conditions.is_forced) = (RunVerdict::Refused, true);
+        (conditions.verdict, conditions.is_forced) = (RunReliability::Refused, true);
     }
     conditions
 }
 
-fn doubt(cause: DoubtCause, observed: String, remedy: &str) -> RunDoubt {
-    RunDoubt { cause, observed, remedy: remedy.to_owned(), cells: Vec::new() }
+fn doubt(cause: DisturbanceCause, observed: String, remedy: &str) -> MeasurementWarning {
+    MeasurementWarning { cause, observed, remedy: remedy.to_owned(), cells: Vec::new() }
 }
 
 fn above(figure: Option<f64>, max: f64) -> Option<f64> {
@@ -249,16 +251,20 @@ fn lost_text(share: f64) -> String {
 }
 
 /// Returns the doubt, if any, that is due to the work of other processes before or after the run.
-fn before_doubt(figures: &ConditionFigures) -> Option<RunDoubt> {
+fn before_doubt(figures: &ConditionFigures) -> Option<MeasurementWarning> {
     let (share, when) = match above(figures.lost_before_share, LOST_MAX) {
         Some(share) => (share, "before"),
         None => (above(figures.lost_after_share, LOST_AFTER_MAX)?, "after"),
     };
-    Some(doubt(DoubtCause::OtherProcesses, format!("{} {when} the run", lost_text(share)), IDLE_MACHINE))
+    Some(doubt(
+        DisturbanceCause::OtherProcesses,
+        format!("{} {when} the run", lost_text(share)),
+        IDLE_MACHINE,
+    ))
 }
 
 /// Returns the doubt, if any, that is due to the work of other processes during the run.
-fn during_doubt(figures: &ConditionFigures, counts_others: bool) -> Option<RunDoubt> {
+fn during_doubt(figures: &ConditionFigures, counts_others: bool) -> Option<MeasurementWarning> {
     let others = figures.others_share.filter(|_| counts_others)?;
     let observed = match (above(Some(others), OTHERS_MAX), figures.run_queue_share) {
         (Some(share), _) => format!(
@@ -272,7 +278,7 @@ fn during_doubt(figures: &ConditionFigures, counts_others: bool) -> Option<RunDo
         ),
         _ => return None,
     };
-    Some(doubt(DoubtCause::OtherProcesses, observed, IDLE_MACHINE))
+    Some(doubt(DisturbanceCause::OtherProcesses, observed, IDLE_MACHINE))
 }
 
 #[cfg(test)]
@@ -313,7 +319,7 @@ mod tests {
         figures(&ConditionsBefore::default(), (begin, end), 1.0, &RunSamples::default(), None)
     }
 
-    fn causes(figures: ConditionFigures) -> Vec<DoubtCause> {
+    fn causes(figures: ConditionFigures) -> Vec<DisturbanceCause> {
         judge(figures, true, true).doubts.iter().map(|doubt| doubt.cause).collect()
     }
 
@@ -322,10 +328,10 @@ mod tests {
         let start = read(&machine(1000, 1000, 0, [10, 0, 0]));
         assert_eq!(start.own, 10.0);
         let alone = between(&start, &read(&machine(1100, 1100, 0, [40, 30, 35])));
-        assert_eq!(judge(alone, true, true).verdict, RunVerdict::Measured);
+        assert_eq!(judge(alone, true, true).verdict, RunReliability::Measured);
         let beside_others = between(&start, &read(&machine(1150, 1050, 0, [40, 30, 35])));
         let told = judge(beside_others, true, true);
-        assert_eq!(told.verdict, RunVerdict::Doubtful);
+        assert_eq!(told.verdict, RunReliability::Doubtful);
         assert!(told.doubts[0].observed.starts_with("other processes took 28 %"), "{told}");
         assert!(judge(beside_others, false, true).doubts.is_empty());
         assert!(judge(beside_others, true, false).doubts.is_empty());
@@ -359,11 +365,14 @@ mod tests {
             );
         }
         let figures = between(&read(&start), &read(&end));
-        assert_eq!(causes(figures), [DoubtCause::Hypervisor, DoubtCause::Quota, DoubtCause::Memory]);
+        assert_eq!(
+            causes(figures),
+            [DisturbanceCause::Hypervisor, DisturbanceCause::Quota, DisturbanceCause::Memory]
+        );
         assert_eq!((figures.quota_processors, figures.throttled_share), (Some(0.5), Some(0.5)));
         assert_eq!((figures.stolen_share, figures.throttled_s), (Some(0.1), Some(0.0)));
         let busy = ConditionFigures { pressure_io_before_share: Some(0.6), ..ConditionFigures::default() };
-        assert_eq!(causes(busy), [DoubtCause::Storage]);
+        assert_eq!(causes(busy), [DisturbanceCause::Storage]);
     }
 
     #[test]
@@ -373,25 +382,25 @@ mod tests {
             run_queue_share: Some(0.2),
             ..ConditionFigures::default()
         };
-        assert_eq!(causes(with(0.12)), [DoubtCause::OtherProcesses]);
+        assert_eq!(causes(with(0.12)), [DisturbanceCause::OtherProcesses]);
         assert_eq!(causes(with(0.01)), []);
     }
 
     #[test]
     fn a_busy_start_is_refused_and_a_slow_processor_is_named() {
         let lost = |share| ConditionFigures { lost_before_share: Some(share), ..ConditionFigures::default() };
-        assert_eq!(judge(lost(0.02), true, true).verdict, RunVerdict::Measured);
-        assert_eq!(judge(lost(0.6), true, true).verdict, RunVerdict::Doubtful);
+        assert_eq!(judge(lost(0.02), true, true).verdict, RunReliability::Measured);
+        assert_eq!(judge(lost(0.6), true, true).verdict, RunReliability::Doubtful);
         let refused = judge(lost(0.9), true, true);
-        assert!(refused.is_forced && refused.verdict == RunVerdict::Refused);
+        assert!(refused.is_forced && refused.verdict == RunReliability::Refused);
         let slow = ConditionFigures { work_slowdown: Some(2.0), ..ConditionFigures::default() };
-        assert_eq!(causes(slow), [DoubtCause::Frequency]);
+        assert_eq!(causes(slow), [DisturbanceCause::Frequency]);
     }
 
     #[test]
     fn an_unreadable_machine_raises_no_doubt() {
         let root = tempfile::tempdir().unwrap();
         let (start, end) = (read(&root), read(&root));
-        assert_eq!(judge(between(&start, &end), true, true).verdict, RunVerdict::Measured);
+        assert_eq!(judge(between(&start, &end), true, true).verdict, RunReliability::Measured);
     }
 }

@@ -12,7 +12,7 @@ const CHUNK_BYTES: usize = 1 << 20;
 
 /// The packets in flight, in order of arrival. Each packet is read directly into the memory where it is kept.
 #[derive(Debug)]
-pub(super) struct PacketFlight {
+pub(super) struct InFlightPacketQueue {
     /// The size of the largest possible packet.
     packet_bytes_max: usize,
     packets: VecDeque<FlightPacket>,
@@ -43,10 +43,15 @@ impl PacketChunk {
     }
 }
 
-impl PacketFlight {
+impl InFlightPacketQueue {
     pub(super) fn new(packet_bytes_max: usize) -> Self {
         let first = PacketChunk::new(vec![0; CHUNK_BYTES.max(packet_bytes_max)].into());
-        PacketFlight { packet_bytes_max, packets: VecDeque::new(), chunks: [first].into(), spare: Vec::new() }
+        InFlightPacketQueue {
+            packet_bytes_max,
+            packets: VecDeque::new(),
+            chunks: [first].into(),
+            spare: Vec::new(),
+        }
     }
 
     /// Returns the memory to read the next packet into, with room for the largest packet.
@@ -184,7 +189,7 @@ mod tests {
 
     #[test]
     fn packets_come_out_as_they_went_in_and_memory_is_used_again() {
-        let mut flight = PacketFlight::new(100_000);
+        let mut flight = InFlightPacketQueue::new(100_000);
         let (mut next_in, mut next_out) = (0u64, 0u64);
         let len = |n: u64| (n as usize * 7_919) % 60_000 + 8;
         for round in 0..200 {

@@ -22,7 +22,7 @@ use fordway_sys::{PacketHeader, TUN_READ_BYTES_MAX, TunDevice};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use serde::Serialize;
 
-use self::flight::{LinkBottleneck, PacketFate, PacketFlight};
+use self::flight::{InFlightPacketQueue, LinkBottleneck, PacketFate};
 use crate::NetworkNamespace;
 use crate::namespace::refused;
 
@@ -117,7 +117,7 @@ impl EmulatedLink {
         let stop = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(|error| Error::new(ErrorKind::Io, "making an eventfd").caused_by(error))?;
         let (stop, stats) = (Arc::new(stop), Arc::new(Mutex::new(LinkStats::default())));
-        let mut engine = LinkEngine::new(devices, config, Arc::clone(&stop), Arc::clone(&stats));
+        let mut engine = LinkEmulatorState::new(devices, config, Arc::clone(&stop), Arc::clone(&stats));
         let thread = std::thread::Builder::new().name("netlab-link".to_owned());
         let thread = thread
             .spawn(move || engine.run())
@@ -163,7 +163,7 @@ const FLIGHT_BYTES_MAX: usize = 1 << 30;
 const NAP_NS_MAX: u64 = 200_000;
 
 /// The state of the link's thread.
-struct LinkEngine {
+struct LinkEmulatorState {
     clock: RunClock,
     nap_ns: u64,
     devices: [TunDevice; 2],
@@ -175,11 +175,11 @@ struct LinkEngine {
 
 struct LinkDirection {
     line: LinkBottleneck,
-    flight: PacketFlight,
+    flight: InFlightPacketQueue,
     stats: DirectionStats,
 }
 
-impl LinkEngine {
+impl LinkEmulatorState {
     fn new(
         devices: [TunDevice; 2],
         config: &LinkConfig,
@@ -188,11 +188,11 @@ impl LinkEngine {
     ) -> Self {
         let direction = |number| LinkDirection {
             line: LinkBottleneck::new(config, number),
-            flight: PacketFlight::new(TUN_READ_BYTES_MAX),
+            flight: InFlightPacketQueue::new(TUN_READ_BYTES_MAX),
             stats: DirectionStats::default(),
         };
         let nap_ns = u64::try_from(config.rtt.as_nanos() / 10).map_or(NAP_NS_MAX, |ns| ns.min(NAP_NS_MAX));
-        LinkEngine {
+        LinkEmulatorState {
             clock: RunClock::start(),
             nap_ns,
             devices,

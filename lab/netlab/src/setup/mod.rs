@@ -6,7 +6,7 @@
 mod running;
 mod step;
 
-pub use running::{NetworkEnd, NetworkPair, RunningSetup, SetupPrograms, SetupSide};
+pub use running::{NetworkEnd, NetworkPair, PingpongSide, RunningSetup, SetupPrograms};
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -325,7 +325,7 @@ impl WireSettings {
     }
 
     /// Sets the placeholders for MTUs: `{mtu}` on the wire, and `{mtu-50}`, `{mtu-80}` inside an overlay's headers.
-    fn describe(&self, words: &mut WordSubstitutions) {
+    fn describe(&self, words: &mut PlaceholderValues) {
         let mtu = self.mtu_bytes.unwrap_or(MTU_BYTES);
         words.set("mtu", mtu.to_string());
         for headers in HEADERS_BYTES {
@@ -368,9 +368,9 @@ fn limit_rate(end: &NetworkNamespace, rate_bits_per_s: u64) -> Result<()> {
 
 /// Placeholders and their values.
 #[derive(Clone, Debug, Default)]
-struct WordSubstitutions(BTreeMap<String, String>);
+struct PlaceholderValues(BTreeMap<String, String>);
 
-impl WordSubstitutions {
+impl PlaceholderValues {
     fn set(&mut self, word: &str, value: impl Into<String>) {
         self.0.insert(word.to_owned(), value.into());
     }
@@ -451,7 +451,7 @@ mod tests {
     #[test]
     fn packets_of_an_overlay_fit_into_those_of_the_wire() {
         let filled = |mtu_bytes| {
-            let mut words = WordSubstitutions::default();
+            let mut words = PlaceholderValues::default();
             WireSettings { mtu_bytes, ..WireSettings::default() }.describe(&mut words);
             words.fill("{mtu} {mtu-50} {mtu-80}").unwrap()
         };
@@ -470,7 +470,7 @@ mod tests {
 
     #[test]
     fn words_are_replaced_and_other_braces_stay() {
-        let mut words = WordSubstitutions::default();
+        let mut words = PlaceholderValues::default();
         words.set("port", "8080");
         words.set("host", "");
         assert_eq!(words.fill("dnat to 172.17.0.2:{port}; }").unwrap(), "dnat to 172.17.0.2:8080; }");

@@ -14,7 +14,7 @@ use fordway_store::{Error, ErrorKind, Result};
 use rustix::fs::{MemfdFlags, memfd_create};
 
 use super::step::{self, SetupDaemon, command, contained, start_in};
-use super::{NetworkSetup, ProgramConfig, SetupNetworks, WireSettings, WordSubstitutions};
+use super::{NetworkSetup, PlaceholderValues, ProgramConfig, SetupNetworks, WireSettings};
 use crate::lab::{CLIENT_ADDRESS, SERVER_ADDRESS};
 use crate::{LinkStats, MountNamespace, NamespaceProcess, NetworkLab, NetworkNamespace};
 
@@ -58,7 +58,7 @@ impl SetupPrograms {
 
 /// A side of a set-up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SetupSide {
+pub enum PingpongSide {
     /// The side of ping, which sends requests.
     Ping,
     /// The side of pong, which responds.
@@ -71,7 +71,7 @@ pub struct RunningSetup {
     // The fields are dropped in this order, so ping is stopped first.
     ping: SetupDaemon,
     pong: SetupDaemon,
-    daemons: Vec<(SetupSide, SetupDaemon)>,
+    daemons: Vec<(PingpongSide, SetupDaemon)>,
     networks: BTreeMap<String, NetworkNamespace>,
     ping_network: Option<NetworkNamespace>,
     lab: Option<NetworkLab>,
@@ -123,9 +123,9 @@ impl RunningSetup {
 
     /// Pins the processes of a side, including its daemons, to these processors. Errors: `InvalidArgument` for
     /// processors that do not exist.
-    pub fn pin(&self, side: SetupSide, cpus: &[usize]) -> Result<()> {
+    pub fn pin(&self, side: PingpongSide, cpus: &[usize]) -> Result<()> {
         let daemons = self.daemons.iter().filter(|(of, _)| *of == side).map(|(_, daemon)| daemon);
-        let own = if side == SetupSide::Ping { &self.ping } else { &self.pong };
+        let own = if side == PingpongSide::Ping { &self.ping } else { &self.pong };
         for daemon in daemons.chain([own]) {
             let family = fordway_sys::descendants(daemon.process.id()).unwrap_or_default();
             for process in family {
@@ -181,11 +181,11 @@ pub(super) fn check_wire(setup: &NetworkSetup, wire: &WireSettings) -> Result<()
 
 /// The networks, placeholders and daemons with which a set-up's programs are started.
 pub(super) struct LaunchSite {
-    pub(super) words: WordSubstitutions,
+    pub(super) words: PlaceholderValues,
     networks: BTreeMap<String, NetworkNamespace>,
     mounts: Option<MountNamespace>,
     pub(super) lab: Option<NetworkLab>,
-    pub(super) daemons: Vec<(SetupSide, SetupDaemon)>,
+    pub(super) daemons: Vec<(PingpongSide, SetupDaemon)>,
 }
 
 impl LaunchSite {
@@ -219,7 +219,7 @@ impl LaunchSite {
         for (number, step) in setup.steps.iter().enumerate() {
             let taken = step.take(&site.networks[&step.network], &mounts, &site.words);
             let daemon = taken.map_err(|error| in_step(number + 1, error))?;
-            let side = if step.network.starts_with("ping") { SetupSide::Ping } else { SetupSide::Pong };
+            let side = if step.network.starts_with("ping") { PingpongSide::Ping } else { PingpongSide::Pong };
             site.daemons.extend(daemon.map(|daemon| (side, daemon)));
         }
         Ok(site)
@@ -286,8 +286,8 @@ fn start_here(words: &[String]) -> Result<SetupDaemon> {
     Ok(SetupDaemon { process: NamespaceProcess::start_here(command)?, log })
 }
 
-fn words(setup: &NetworkSetup, programs: &SetupPrograms) -> Result<WordSubstitutions> {
-    let mut words = WordSubstitutions::default();
+fn words(setup: &NetworkSetup, programs: &SetupPrograms) -> Result<PlaceholderValues> {
+    let mut words = PlaceholderValues::default();
     words.set("fordway", programs.fordway.display().to_string());
     words.set("scratch", MountNamespace::SCRATCH);
     words.set("port", programs.ports.0.to_string());
@@ -391,7 +391,7 @@ pub struct NetworkPair {
     pub near: NetworkEnd,
     /// The end at which pong would run.
     pub far: NetworkEnd,
-    _daemons: Vec<(SetupSide, SetupDaemon)>,
+    _daemons: Vec<(PingpongSide, SetupDaemon)>,
     _lab: Option<NetworkLab>,
 }
 

@@ -17,7 +17,7 @@ use fordway_store::{Error, ErrorKind, Result};
 use serde_json::json;
 
 use super::running::ProgramLog;
-use super::{RequiredProgram, SetupStep, WordSubstitutions};
+use super::{PlaceholderValues, RequiredProgram, SetupStep};
 use crate::{MountNamespace, NamespaceProcess, NetworkNamespace};
 
 /// The maximum time to wait until a daemon is ready.
@@ -50,7 +50,7 @@ impl SetupStep {
         &self,
         network: &NetworkNamespace,
         mounts: &MountNamespace,
-        words: &WordSubstitutions,
+        words: &PlaceholderValues,
     ) -> Result<Option<SetupDaemon>> {
         for (parameter, value) in &self.set {
             network.set(parameter, &words.fill(value)?)?;

@@ -16,10 +16,10 @@ use fordway_wire::size_text::parse_bytes;
 use serde::Serialize;
 
 use crate::bench::LaneResults;
-use crate::ior::{self, IorMapping, IorShape};
-use crate::mdtest::{FileRemoval, HARD_BYTES, MdtestShape};
+use crate::ior::{self, IorMapping, ResolvedIorPlan};
+use crate::mdtest::{FileRemoval, HARD_BYTES, ResolvedMdtestPlan};
 use crate::phase::{PhaseRecorder, WorkloadRank};
-use crate::site::SiteMeans;
+use crate::site::LocationBackend;
 use crate::{PhaseResult, WorkloadSite};
 
 /// The minimum duration (stonewall) of every writing phase, in seconds, that IO500's rules require for a valid result.
@@ -109,9 +109,9 @@ impl Io500Plan {
         Ok(results)
     }
 
-    fn ior(&self, name: &str) -> IorShape {
+    fn ior(&self, name: &str) -> ResolvedIorPlan {
         let is_easy = name == "ior-easy";
-        IorShape {
+        ResolvedIorPlan {
             name: name.into(),
             transfer_bytes: if is_easy { EASY_TRANSFER_BYTES } else { HARD_TRANSFER_BYTES },
             block_bytes: match is_easy {
@@ -129,9 +129,9 @@ impl Io500Plan {
         }
     }
 
-    fn mdtest(&self, name: &str) -> MdtestShape {
+    fn mdtest(&self, name: &str) -> ResolvedMdtestPlan {
         let is_easy = name == "mdtest-easy";
-        MdtestShape {
+        ResolvedMdtestPlan {
             name: name.into(),
             bytes: if is_easy { 0 } else { HARD_BYTES },
             items: if is_easy { self.easy_files } else { self.hard_files },
@@ -159,8 +159,10 @@ fn timestamp(crew: &WorkloadRank, site: &WorkloadSite) -> Result<SystemTime> {
     let key = Key::new(TIMESTAMP_KEY)?;
     crew.first_does(|| site.target().put(&key, b"timestamp"))?;
     match site.means() {
-        SiteMeans::Files(dir) => modified(&dir.join(TIMESTAMP_KEY)),
-        SiteMeans::Objects(store, bucket) => Ok(store.head(bucket, &key, &GetOptions::default())?.modified),
+        LocationBackend::Files(dir) => modified(&dir.join(TIMESTAMP_KEY)),
+        LocationBackend::Objects(store, bucket) => {
+            Ok(store.head(bucket, &key, &GetOptions::default())?.modified)
+        }
     }
 }
 
@@ -169,7 +171,7 @@ fn timestamp(crew: &WorkloadRank, site: &WorkloadSite) -> Result<SystemTime> {
 fn find(
     crew: &WorkloadRank,
     site: &WorkloadSite,
-    sets: &[&MdtestShape],
+    sets: &[&ResolvedMdtestPlan],
     newer_than: SystemTime,
     items: u64,
 ) -> Result<PhaseResult> {
@@ -208,8 +210,8 @@ fn is_wanted(key: &str) -> bool {
 
 fn look(site: &WorkloadSite, prefix: &str, newer_than: SystemTime) -> Result<FindCounts> {
     match site.means() {
-        SiteMeans::Files(dir) => look_at_files(&dir, prefix, newer_than),
-        SiteMeans::Objects(..) => look_at_objects(site, prefix, newer_than),
+        LocationBackend::Files(dir) => look_at_files(&dir, prefix, newer_than),
+        LocationBackend::Objects(..) => look_at_objects(site, prefix, newer_than),
     }
 }
 
@@ -234,7 +236,9 @@ fn look_at_files(dir: &Path, prefix: &str, newer_than: SystemTime) -> Result<Fin
 }
 
 fn look_at_objects(site: &WorkloadSite, prefix: &str, newer_than: SystemTime) -> Result<FindCounts> {
-    let SiteMeans::Objects(store, bucket) = site.means() else { return Err(ErrorKind::Internal.into()) };
+    let LocationBackend::Objects(store, bucket) = site.means() else {
+        return Err(ErrorKind::Internal.into());
+    };
     let (mut query, mut found) = (ListQuery::prefix(prefix), FindCounts::default());
     loop {
         let page = store.list(bucket, &query)?;

@@ -1,10 +1,10 @@
 //! Evaluates a ledger: computes the costs of each component, and of each path with its residual, and formats them as
 //! tables.
 //!
-//! A [`SizeFit`] is a cost per operation and a cost per byte, fitted to times at several sizes. The fit minimizes
-//! relative errors, so that every size has the same weight, and neither cost is negative. If a single line fits badly
-//! (for example because larger content does not fit into a cache or takes another code path), two or three lines are
-//! fitted, provided that they predict left-out sizes considerably better.
+//! A [`PiecewiseLinearFit`] is a cost per operation and a cost per byte, fitted to times at several sizes. The fit
+//! minimizes relative errors, so that every size has the same weight, and neither cost is negative. If a single line
+//! fits badly (for example because larger content does not fit into a cache or takes another code path), two or three
+//! lines are fitted, provided that they predict left-out sizes considerably better.
 
 use std::fmt::Write as _;
 
@@ -22,14 +22,14 @@ const RESAMPLES: usize = 400;
 
 /// The result of a ledger.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct LedgerAccount {
+pub struct LedgerCostReport {
     /// The cost of each component, in the order in which components were given.
     #[serde(alias = "rungs")]
     pub components: Vec<ComponentAccount>,
     /// The paths and their components.
     pub paths: Vec<LedgerPath>,
     /// One entry for each path and size, sorted by path.
-    pub entries: Vec<PathAccount>,
+    pub entries: Vec<LedgerPathBreakdown>,
 }
 
 /// The cost of one component.
@@ -41,7 +41,7 @@ pub struct ComponentAccount {
     /// The time at each size, as measured.
     pub costs: Vec<SizeCost>,
     /// The lines fitted to the measured times; `None` for fewer than two sizes.
-    pub fit: Option<SizeFit>,
+    pub fit: Option<PiecewiseLinearFit>,
     /// For each line, the interval of its cost per operation, in nanoseconds.
     pub per_operation_ns: Vec<ConfidenceInterval>,
     /// For each line, the interval of its cost per byte, in nanoseconds.
@@ -59,7 +59,7 @@ pub struct SizeCost {
 
 /// One path at one size.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct PathAccount {
+pub struct LedgerPathBreakdown {
     /// The path's name.
     pub path: String,
     /// The size in bytes.
@@ -80,7 +80,7 @@ pub struct PathAccount {
     pub residual_share: ConfidenceInterval,
 }
 
-/// A component as part of a [`PathAccount`].
+/// A component as part of a [`LedgerPathBreakdown`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ComponentCost {
     /// The component's name.
@@ -92,7 +92,7 @@ pub struct ComponentCost {
     pub ns: ConfidenceInterval,
 }
 
-impl LedgerAccount {
+impl LedgerCostReport {
     /// Evaluates the `records` of [`super::measure`]. `names` are the names of the components, and `sizes` are in
     /// bytes. Errors: `InvalidArgument` if a component of a path was not measured, or if there are fewer than five
     /// rounds.
@@ -103,31 +103,31 @@ impl LedgerAccount {
         records: &RunRecords,
         seed: u64,
     ) -> Result<Self> {
-        let book = MedianBook::new(names, sizes, records, seed)?;
+        let book = BlockMedians::new(names, sizes, records, seed)?;
         let components =
             (0..names.len()).map(|component| book.component(component)).collect::<Result<Vec<_>>>()?;
         let entries = paths
             .iter()
             .flat_map(|path| (0..sizes.len()).map(|size| book.entry(path, size, &components)))
             .collect::<Result<Vec<_>>>()?;
-        Ok(LedgerAccount { components, paths: paths.to_vec(), entries })
+        Ok(LedgerCostReport { components, paths: paths.to_vec(), entries })
     }
 
     /// Returns the entry of a path at one size.
-    pub fn entry(&self, path: &str, size_bytes: u64) -> Option<&PathAccount> {
+    pub fn entry(&self, path: &str, size_bytes: u64) -> Option<&LedgerPathBreakdown> {
         self.entries.iter().find(|entry| entry.path == path && entry.size_bytes == size_bytes)
     }
 }
 
 /// The median time of each block, by component, size and round.
-struct MedianBook<'b> {
+struct BlockMedians<'b> {
     names: &'b [String],
     sizes: &'b [u64],
     seed: u64,
     medians_ns: Vec<Vec<Vec<f64>>>,
 }
 
-impl<'b> MedianBook<'b> {
+impl<'b> BlockMedians<'b> {
     fn new(names: &'b [String], sizes: &'b [u64], records: &RunRecords, seed: u64) -> Result<Self> {
         let rounds =
             records.blocks.iter().map(|block| usize::from(block.round) + 1).max().unwrap_or_default();
@@ -140,7 +140,7 @@ impl<'b> MedianBook<'b> {
             rounds.iter().map(|times| median(times).unwrap_or(f64::NAN)).collect()
         };
         let medians_ns = times.into_iter().map(|sizes| sizes.into_iter().map(rounds).collect()).collect();
-        Ok(MedianBook { names, sizes, seed, medians_ns })
+        Ok(BlockMedians { names, sizes, seed, medians_ns })
     }
 
     fn interval(&self, values: &[f64]) -> Result<ConfidenceInterval> {
@@ -160,7 +160,7 @@ impl<'b> MedianBook<'b> {
         let costs = costs.collect::<Result<Vec<_>>>()?;
         let points: Vec<(f64, f64)> =
             costs.iter().map(|cost| (cost.size_bytes as f64, cost.ns.value)).collect();
-        let fit = SizeFit::of(&points);
+        let fit = PiecewiseLinearFit::of(&points);
         let again = fit.as_ref().map(|fit| self.resampled(fit, by_size)).unwrap_or_default();
         let intervals = |value: fn(&FitSegment) -> f64| -> Vec<ConfidenceInterval> {
             let pieces = fit.iter().flat_map(|fit| &fit.pieces).enumerate();
@@ -181,7 +181,7 @@ impl<'b> MedianBook<'b> {
 
     /// Returns the fit's lines, refitted to the medians of rounds that are drawn with replacement. Each draw selects
     /// the same rounds for all sizes.
-    fn resampled(&self, fit: &SizeFit, by_size: &[Vec<f64>]) -> Vec<Vec<FitSegment>> {
+    fn resampled(&self, fit: &PiecewiseLinearFit, by_size: &[Vec<f64>]) -> Vec<Vec<FitSegment>> {
         let mut random = SeededRandom::new(self.seed);
         let rounds = by_size.first().map_or(0, Vec::len);
         let once = |_| {
@@ -204,7 +204,12 @@ impl<'b> MedianBook<'b> {
         })
     }
 
-    fn entry(&self, path: &LedgerPath, size: usize, components: &[ComponentAccount]) -> Result<PathAccount> {
+    fn entry(
+        &self,
+        path: &LedgerPath,
+        size: usize,
+        components: &[ComponentAccount],
+    ) -> Result<LedgerPathBreakdown> {
         let size_bytes = self.sizes[size];
         let whole = &self.medians_ns[self.index(&path.name)?][size];
         let mut sums = vec![0.0; whole.len()];
@@ -224,7 +229,7 @@ impl<'b> MedianBook<'b> {
         let residuals: Vec<f64> = whole.iter().zip(&sums).map(|(whole, sum)| whole - sum).collect();
         let shares: Vec<f64> =
             residuals.iter().zip(whole).map(|(residual, whole)| residual / whole).collect();
-        Ok(PathAccount {
+        Ok(LedgerPathBreakdown {
             path: path.name.clone(),
             size_bytes,
             parts,
@@ -251,7 +256,7 @@ pub(super) type SizeTimes = [(f64, f64)];
 
 /// The cost of an operation as a function of its size.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct SizeFit {
+pub struct PiecewiseLinearFit {
     /// One to three lines, in ascending order of size.
     pub pieces: Vec<FitSegment>,
     /// The median of the relative errors at sizes left out of the fit; `None` for fewer than four sizes.
@@ -273,7 +278,7 @@ pub struct FitSegment {
     pub per_byte_ns: f64,
 }
 
-impl SizeFit {
+impl PiecewiseLinearFit {
     /// Fits `points`; `None` for fewer than two.
     pub(super) fn of(points: &SizeTimes) -> Option<Self> {
         let mut best: Option<(Vec<FitSegment>, Option<f64>, Option<f64>)> = None;
@@ -293,7 +298,11 @@ impl SizeFit {
                 best = Some((pieces, middle, most));
             }
         }
-        best.map(|(pieces, left_out_median, left_out_max)| SizeFit { pieces, left_out_median, left_out_max })
+        best.map(|(pieces, left_out_median, left_out_max)| PiecewiseLinearFit {
+            pieces,
+            left_out_median,
+            left_out_max,
+        })
     }
 
     /// Returns the predicted nanoseconds of an operation of `size_bytes`.
@@ -379,7 +388,7 @@ pub const FIT_MEDIAN_PERCENT_MAX: f64 = 10.0;
 
 /// Returns the table of components, with a row for each line of each component's fit. `docs/explain/ledger.md`
 /// explains the columns.
-pub fn component_table(account: &LedgerAccount) -> String {
+pub fn component_table(account: &LedgerCostReport) -> String {
     let mut rows = vec![
         ["component", "sizes", "per operation", "per MiB", "left out, median", "largest"]
             .map(str::to_owned)
@@ -420,7 +429,7 @@ fn piece_rows(component: &ComponentAccount) -> Vec<Vec<String>> {
 
 /// Returns the table of one path at one size: its components, their sum, the measured time of the whole path, and the
 /// residual.
-pub fn entry_table(entry: &PathAccount) -> String {
+pub fn entry_table(entry: &LedgerPathBreakdown) -> String {
     let mut rows = Vec::new();
     let mut row = |name: &str, ns: &ConfidenceInterval| {
         let share = percent(ns.value / entry.measured_ns.value);
@@ -484,8 +493,8 @@ mod tests {
 
     const SIZES: [f64; 12] = [1.0, 512.0, 4e3, 16e3, 64e3, 128e3, 256e3, 512e3, 1e6, 2e6, 4e6, 16e6];
 
-    fn fit(time: impl Fn(f64) -> f64) -> SizeFit {
-        SizeFit::of(&SIZES.map(|size| (size, time(size)))).unwrap()
+    fn fit(time: impl Fn(f64) -> f64) -> PiecewiseLinearFit {
+        PiecewiseLinearFit::of(&SIZES.map(|size| (size, time(size)))).unwrap()
     }
 
     fn is_near(one: f64, other: f64) -> bool {
@@ -523,8 +532,8 @@ mod tests {
 
     #[test]
     fn too_few_points_have_no_fit_or_no_error() {
-        assert_eq!(SizeFit::of(&[(1.0, 1.0)]), None);
-        let two = SizeFit::of(&[(1.0, 2.0), (2.0, 3.0)]).unwrap();
+        assert_eq!(PiecewiseLinearFit::of(&[(1.0, 1.0)]), None);
+        let two = PiecewiseLinearFit::of(&[(1.0, 2.0), (2.0, 3.0)]).unwrap();
         assert_eq!(two.left_out_median, None);
         assert!(is_near(two.predict_ns(3), 4.0));
     }

@@ -1,7 +1,7 @@
 //! Measures the cost of each layer alone, and checks whether the costs of the layers add up to that of the whole.
 //!
 //! A [`LedgerComponent`] does the work of exactly one layer. [`measure`] measures each component at every size, in
-//! interleaved blocks. [`LedgerAccount::of`] fits a cost per operation and per byte to each component, adds up the
+//! interleaved blocks. [`LedgerCostReport::of`] fits a cost per operation and per byte to each component, adds up the
 //! components of each [`LedgerPath`], and compares the sum with the whole path, which is measured in the same run. The
 //! difference is the residual, which the components do not explain.
 //!
@@ -10,8 +10,8 @@
 mod account;
 
 pub use account::{
-    ComponentAccount, ComponentCost, FIT_MEDIAN_PERCENT_MAX, FitSegment, LedgerAccount, PathAccount,
-    SizeCost, SizeFit, component_table, entry_table,
+    ComponentAccount, ComponentCost, FIT_MEDIAN_PERCENT_MAX, FitSegment, LedgerCostReport,
+    LedgerPathBreakdown, PiecewiseLinearFit, SizeCost, component_table, entry_table,
 };
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -58,12 +58,12 @@ pub struct LedgerPath {
     /// The component that measures the whole path; the path has the same name.
     pub name: String,
     /// The components that the path consists of.
-    pub parts: Vec<PathPart>,
+    pub parts: Vec<LedgerPathComponent>,
 }
 
 /// A component as part of a path.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct PathPart {
+pub struct LedgerPathComponent {
     /// The component's name.
     #[serde(alias = "rung")]
     pub component: String,
@@ -88,7 +88,7 @@ impl LedgerPath {
 
     /// Subtracts `component` once. For a component whose work other components include, but the path does not.
     pub fn less(mut self, component: &str) -> Self {
-        self.parts.push(PathPart {
+        self.parts.push(LedgerPathComponent {
             component: component.to_owned(),
             times: -1.0,
             from_bytes: 0,
@@ -109,12 +109,17 @@ impl LedgerPath {
 
     /// Adds `component` at sizes from `from_bytes` to `to_bytes`, both included.
     pub fn part(mut self, component: &str, from_bytes: u64, to_bytes: Option<u64>) -> Self {
-        self.parts.push(PathPart { component: component.to_owned(), times: 1.0, from_bytes, to_bytes });
+        self.parts.push(LedgerPathComponent {
+            component: component.to_owned(),
+            times: 1.0,
+            from_bytes,
+            to_bytes,
+        });
         self
     }
 
     /// Returns the parts that apply at a size.
-    pub fn parts_at(&self, size_bytes: u64) -> impl Iterator<Item = &PathPart> {
+    pub fn parts_at(&self, size_bytes: u64) -> impl Iterator<Item = &LedgerPathComponent> {
         self.parts.iter().filter(move |part| {
             part.from_bytes <= size_bytes && part.to_bytes.is_none_or(|most| size_bytes <= most)
         })

@@ -8,11 +8,11 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Barrier, OnceLock};
 use std::time::{Duration, Instant};
 
-use fordway_measure::{CountersIncomplete, ProcessCounters, RunClock, RunningCounters, TcpConnections};
+use fordway_measure::{CountersIncomplete, ProcessCounters, RunClock, RunningCounters, TcpConnectionStats};
 use fordway_store::{Error, ErrorKind, Result};
 
 use super::{
-    ArrivalProcess, ArrivalSchedule, CompletedRequest, LoadRecorder, NetworkTraffic, RecordKeeping,
+    ArrivalProcess, ArrivalSchedule, CompletedRequest, LoadRecorder, NetworkTraffic, OperationRecordContext,
     RequestChannel,
 };
 
@@ -66,19 +66,19 @@ pub struct BlockProgress {
 
 /// The results of a block.
 #[derive(Debug)]
-pub struct LoadBlock {
+pub struct LoadBlockResult {
     pub(super) place: BlockPosition,
     pub(super) recorder: LoadRecorder,
     /// The time over which throughput is computed.
     pub(super) elapsed_ns: u64,
     pub(super) traffic: NetworkTraffic,
-    pub(super) connections: Option<TcpConnections>,
+    pub(super) connections: Option<TcpConnectionStats>,
     pub(super) client: Result<ProcessCounters, CountersIncomplete>,
     /// The counters of the server; `None` if no process is watched.
     pub(super) server: Option<Result<ProcessCounters, CountersIncomplete>>,
 }
 
-impl LoadBlock {
+impl LoadBlockResult {
     /// Returns the numbers of requests that succeeded and that failed.
     pub fn counts(&self) -> (u64, u64) {
         (self.recorder.latency.len(), self.recorder.failed())
@@ -89,7 +89,7 @@ impl LoadBlock {
 struct ThreadResult {
     recorder: LoadRecorder,
     traffic: NetworkTraffic,
-    connections: Option<TcpConnections>,
+    connections: Option<TcpConnectionStats>,
     ended: Instant,
 }
 
@@ -122,7 +122,7 @@ pub fn run_block(
     connect: &(dyn Fn(usize) -> Result<Box<dyn RequestChannel>> + Sync),
     stop: &AtomicBool,
     progress: &mut dyn FnMut(BlockProgress),
-) -> Result<LoadBlock> {
+) -> Result<LoadBlockResult> {
     let shared = BlockState {
         plan,
         place,
@@ -198,7 +198,7 @@ impl BlockState<'_> {
         warmed?;
         let start = *self.start.get_or_init(Instant::now);
         let place = self.place;
-        let keep = self.plan.keep_operations.then_some(RecordKeeping {
+        let keep = self.plan.keep_operations.then_some(OperationRecordContext {
             clock: self.clock,
             lane: place.lane,
             phase: place.phase,
@@ -230,10 +230,10 @@ impl BlockState<'_> {
         thread: usize,
         channel: &mut dyn RequestChannel,
         start: Instant,
-        (end, budget, keep): (Option<Instant>, Option<&AtomicU64>, Option<RecordKeeping>),
+        (end, budget, keep): (Option<Instant>, Option<&AtomicU64>, Option<OperationRecordContext>),
         recorder: &mut LoadRecorder,
     ) -> Result<()> {
-        let stretch = LoadStretch { start, end, budget, stop: self.stop, done: &self.done, keep };
+        let stretch = LoadPeriod { start, end, budget, stop: self.stop, done: &self.done, keep };
         match ArrivalSchedule::new(self.plan.arrivals, thread, self.plan.threads, self.plan.seed) {
             None => closed(channel, &stretch, recorder),
             Some(schedule) => open(channel, schedule, &stretch, recorder),
@@ -245,7 +245,7 @@ impl BlockState<'_> {
         &self,
         messages: &Receiver<ThreadMessage>,
         progress: &mut dyn FnMut(BlockProgress),
-    ) -> Result<LoadBlock> {
+    ) -> Result<LoadBlockResult> {
         let connected = (0..self.plan.threads).map(|_| match messages.recv() {
             Ok(ThreadMessage::Connected(connected)) => connected,
             _ => Err(ErrorKind::Internal.into()),
@@ -298,11 +298,11 @@ impl BlockState<'_> {
         start: Instant,
         client: Result<ProcessCounters, CountersIncomplete>,
         server: Option<Result<ProcessCounters, CountersIncomplete>>,
-    ) -> LoadBlock {
+    ) -> LoadBlockResult {
         let stopped = self.stop.load(Ordering::Relaxed) || self.plan.requests.is_some();
         let ended = parts.iter().map(|part| part.ended).max().unwrap_or(start);
         let elapsed = if stopped { ended.duration_since(start) } else { self.plan.duration };
-        let mut block = LoadBlock {
+        let mut block = LoadBlockResult {
             place: self.place,
             recorder: LoadRecorder::default(),
             elapsed_ns: elapsed.as_nanos() as u64,
@@ -322,9 +322,9 @@ impl BlockState<'_> {
 
 /// Merges the statistics of two threads' connections. The merged median is inexact: it is the larger of the two
 /// medians.
-fn both(a: Option<TcpConnections>, b: Option<TcpConnections>) -> Option<TcpConnections> {
+fn both(a: Option<TcpConnectionStats>, b: Option<TcpConnectionStats>) -> Option<TcpConnectionStats> {
     let (Some(a), Some(b)) = (a, b) else { return a.or(b) };
-    Some(TcpConnections {
+    Some(TcpConnectionStats {
         count: a.count + b.count,
         rtt_us: a.rtt_us.max(b.rtt_us),
         rtt_max_us: a.rtt_max_us.max(b.rtt_max_us),
@@ -337,7 +337,7 @@ fn both(a: Option<TcpConnections>, b: Option<TcpConnections>) -> Option<TcpConne
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// A period of load: its start and end, the requests that may still start, and the requests that have ended.
-pub(super) struct LoadStretch<'a> {
+pub(super) struct LoadPeriod<'a> {
     pub(super) start: Instant,
     /// The time after which no request starts; `None` for no limit.
     pub(super) end: Option<Instant>,
@@ -346,10 +346,10 @@ pub(super) struct LoadStretch<'a> {
     pub(super) stop: &'a AtomicBool,
     /// The number of requests that have ended, on all threads.
     pub(super) done: &'a AtomicU64,
-    pub(super) keep: Option<RecordKeeping>,
+    pub(super) keep: Option<OperationRecordContext>,
 }
 
-impl LoadStretch<'_> {
+impl LoadPeriod<'_> {
     fn is_over(&self, now: Instant) -> bool {
         self.end.is_some_and(|end| now >= end) || self.stop.load(Ordering::Relaxed)
     }
@@ -368,7 +368,7 @@ impl LoadStretch<'_> {
 /// Keeps one request in flight on every slot until the period ends, then waits for the last responses.
 pub(super) fn closed(
     channel: &mut dyn RequestChannel,
-    stretch: &LoadStretch,
+    stretch: &LoadPeriod,
     recorder: &mut LoadRecorder,
 ) -> Result<()> {
     let mut answers: Vec<CompletedRequest> = Vec::with_capacity(channel.slots());
@@ -400,7 +400,7 @@ pub(super) fn closed(
 pub(super) fn open(
     channel: &mut dyn RequestChannel,
     mut schedule: ArrivalSchedule,
-    stretch: &LoadStretch,
+    stretch: &LoadPeriod,
     recorder: &mut LoadRecorder,
 ) -> Result<()> {
     let slots = channel.slots();
@@ -443,7 +443,7 @@ pub(super) fn open(
 }
 
 /// The period of load as seen by an open loop.
-impl LoadStretch<'_> {
+impl LoadPeriod<'_> {
     /// Returns the time of the next arrival, if it is within the period.
     fn next(&self, schedule: &ArrivalSchedule) -> Option<Instant> {
         let next = self.start + Duration::from_nanos(schedule.peek_ns());

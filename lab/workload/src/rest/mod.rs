@@ -8,15 +8,15 @@
 mod block;
 mod summary;
 
-pub use block::{BlockPosition, BlockProgress, LoadBlock, LoadPlan, run_block};
+pub use block::{BlockPosition, BlockProgress, LoadBlockResult, LoadPlan, run_block};
 pub use fordway_measure::NetworkTraffic;
-pub use summary::{LaneBlocks, RowSettings, late_requests, records, summarise, warnings};
+pub use summary::{LaneBlocks, SummaryRowSettings, late_requests, records, summarise, warnings};
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use fordway_measure::{LatencyHistogram, OperationRecord, RunClock, SeededRandom, TcpConnections};
+use fordway_measure::{LatencyHistogram, OperationRecord, RunClock, SeededRandom, TcpConnectionStats};
 use fordway_store::Result;
 
 /// The connections of one thread to the server, and its requests in flight, each of which has a slot.
@@ -35,7 +35,7 @@ pub trait RequestChannel {
     fn traffic(&self) -> NetworkTraffic;
 
     /// Returns the kernel's statistics of the connections; `None` if they are not TCP.
-    fn connections(&self) -> Option<TcpConnections>;
+    fn connections(&self) -> Option<TcpConnectionStats>;
 }
 
 /// A request that has ended.
@@ -161,7 +161,7 @@ struct LoadRecorder {
 
 /// The clock and indices for recording operations.
 #[derive(Clone, Copy)]
-struct RecordKeeping {
+struct OperationRecordContext {
     clock: RunClock,
     lane: u8,
     phase: u8,
@@ -178,7 +178,7 @@ impl LoadRecorder {
         answer: CompletedRequest,
         intended: Option<Instant>,
         end: Option<Instant>,
-        keep: Option<RecordKeeping>,
+        keep: Option<OperationRecordContext>,
     ) {
         let due = intended.unwrap_or(answer.started);
         self.retries += u64::from(answer.retries);
@@ -224,7 +224,7 @@ impl LoadRecorder {
     }
 }
 
-impl RecordKeeping {
+impl OperationRecordContext {
     fn operation(&self, answer: &CompletedRequest, intended: Option<Instant>) -> OperationRecord {
         OperationRecord {
             lane: self.lane,

@@ -2,11 +2,12 @@
 //! load.
 
 use fordway_measure::{
-    BlockRecord, CountersIncomplete, DoubtCause, LoadSummary, PhaseSummary, ProcessCounters, ResultKey,
-    ResultLimit, RunDoubt, RunRecords, SpeedRatio, SpeedVerdict, median_interval, ns_text, rate_text,
+    BlockRecord, CountersIncomplete, DisturbanceCause, LimitingResource, LoadSummary, MeasurementWarning,
+    PhaseSummary, ProcessCounters, ResultKey, RunRecords, SpeedRatio, SpeedVerdict, median_interval, ns_text,
+    rate_text,
 };
 
-use super::block::LoadBlock;
+use super::block::LoadBlockResult;
 use super::{ArrivalProcess, LoadRecorder, NetworkTraffic};
 
 /// If less than this share of the requested rate was reached, the rate counts as not reached.
@@ -16,7 +17,7 @@ const SATURATED: f64 = 0.9;
 
 /// The settings that the blocks of one row have in common.
 #[derive(Clone, Debug)]
-pub struct RowSettings {
+pub struct SummaryRowSettings {
     /// The lane's name.
     pub lane: String,
     /// The phase's name.
@@ -39,14 +40,14 @@ pub struct RowSettings {
 #[derive(Debug)]
 pub struct LaneBlocks {
     /// The settings of the load.
-    pub settings: RowSettings,
+    pub settings: SummaryRowSettings,
     /// The results of the blocks.
-    pub blocks: Vec<LoadBlock>,
+    pub blocks: Vec<LoadBlockResult>,
 }
 
 /// Returns the row of `of`, with its ratio to `reference`, which is `None` for the reference itself.
 pub fn summarise(of: &LaneBlocks, reference: Option<&LaneBlocks>, seed: u64) -> PhaseSummary {
-    let total = RowTotal::of(&of.blocks);
+    let total = SummaryRowTotals::of(&of.blocks);
     let (recorder, elapsed_s) = (&total.recorder, total.elapsed_ns as f64 / 1e9);
     let operations = recorder.latency.len();
     let per_second = |count: u64| (count > 0 && elapsed_s > 0.0).then(|| count as f64 / elapsed_s);
@@ -82,18 +83,18 @@ pub fn summarise(of: &LaneBlocks, reference: Option<&LaneBlocks>, seed: u64) -> 
 }
 
 /// The totals over all blocks of a row.
-struct RowTotal {
+struct SummaryRowTotals {
     recorder: LoadRecorder,
     elapsed_ns: u64,
     traffic: NetworkTraffic,
-    connections: Option<fordway_measure::TcpConnections>,
+    connections: Option<fordway_measure::TcpConnectionStats>,
     client: Option<ProcessCounters>,
     server: Option<ProcessCounters>,
 }
 
-impl RowTotal {
-    fn of(blocks: &[LoadBlock]) -> Self {
-        let mut total = RowTotal {
+impl SummaryRowTotals {
+    fn of(blocks: &[LoadBlockResult]) -> Self {
+        let mut total = SummaryRowTotals {
             recorder: LoadRecorder::default(),
             elapsed_ns: 0,
             traffic: NetworkTraffic::default(),
@@ -123,8 +124,8 @@ fn joined<'b>(
     Some(sum)
 }
 
-fn load(settings: &RowSettings, total: &RowTotal) -> LoadSummary {
-    let RowTotal { recorder, traffic, .. } = total;
+fn load(settings: &SummaryRowSettings, total: &SummaryRowTotals) -> LoadSummary {
+    let SummaryRowTotals { recorder, traffic, .. } = total;
     let answered = recorder.latency.len();
     // Failed requests also transferred bytes, which belong to no operation. If any request failed, header sizes are
     // therefore not computed.
@@ -176,7 +177,7 @@ pub fn records(rows: Vec<LaneBlocks>) -> RunRecords {
 
 /// Returns the median over rounds of (throughput of `of` / throughput of `reference`).
 fn ratio(of: &LaneBlocks, reference: &LaneBlocks, seed: u64) -> SpeedRatio {
-    let rate = |block: &LoadBlock| block.recorder.in_time as f64 / block.elapsed_ns as f64;
+    let rate = |block: &LoadBlockResult| block.recorder.in_time as f64 / block.elapsed_ns as f64;
     let pairs = of.blocks.iter().zip(&reference.blocks).map(|(a, b)| rate(a) / rate(b));
     let interval = median_interval(&pairs.filter(|ratio| ratio.is_finite()).collect::<Vec<_>>(), seed);
     SpeedRatio { to: reference.settings.lane.clone(), interval, verdict: SpeedVerdict::of(interval.as_ref()) }
@@ -184,7 +185,7 @@ fn ratio(of: &LaneBlocks, reference: &LaneBlocks, seed: u64) -> SpeedRatio {
 
 /// Returns the reasons to doubt the row `summary` of `of`, each with a remedy.
 pub fn warnings(of: &LaneBlocks, summary: &PhaseSummary) -> Vec<String> {
-    let total = RowTotal::of(&of.blocks);
+    let total = SummaryRowTotals::of(&of.blocks);
     let row = format!("{} {}", of.settings.phase, of.settings.lane);
     let mut warnings = Vec::new();
     warnings.extend(rate_not_kept(of, summary, &total.recorder).map(|text| format!("{row}: {text}")));
@@ -211,7 +212,7 @@ const LATE_NS_MIN: u64 = 500_000;
 
 /// Returns the doubt about the rows whose latencies consist mostly of lateness: the requests started later than
 /// intended, because this program had no processor, or no connection was free.
-pub fn late_requests(summaries: &[PhaseSummary]) -> Option<RunDoubt> {
+pub fn late_requests(summaries: &[PhaseSummary]) -> Option<MeasurementWarning> {
     let lateness = |summary: &PhaseSummary| {
         let late_ns = summary.load.as_ref()?.lateness?.p99_ns;
         let share = late_ns as f64 / summary.latency?.p99_ns.max(1) as f64;
@@ -222,8 +223,8 @@ pub fn late_requests(summaries: &[PhaseSummary]) -> Option<RunDoubt> {
     let worst_ns = late.iter().map(|(_, ns)| *ns).max()?;
     let cell =
         |summary: &PhaseSummary| ResultKey { lane: summary.lane.clone(), phase: summary.phase.clone() };
-    Some(RunDoubt {
-        cause: DoubtCause::Generator,
+    Some(MeasurementWarning {
+        cause: DisturbanceCause::Generator,
         observed: format!(
             "requests started up to {} late (99th percentile), which is most of their latency: this program waited \
              for a processor or for a free connection",
@@ -274,7 +275,7 @@ pub(super) struct RowThroughput<'c> {
 
 /// Returns the limit of a row, as far as the counters show it. A client can use at most as many processors as it has
 /// threads, and so can a server; together, they can use at most the processors of the machine.
-pub(super) fn limit(settings: &RowSettings, reached: &RowThroughput) -> ResultLimit {
+pub(super) fn limit(settings: &SummaryRowSettings, reached: &RowThroughput) -> LimitingResource {
     // An open loop that reached its rate was limited by that rate, regardless of how busy the processors were.
     if let Some(asked) = settings.arrivals.rate().filter(|_| !reached.fell_behind) {
         let (asked, reached) = (rate_text(asked), rate_text(reached.ops_per_s));
@@ -307,8 +308,8 @@ pub(super) fn limit(settings: &RowSettings, reached: &RowThroughput) -> ResultLi
     named(name, evidence)
 }
 
-fn named(name: &str, evidence: String) -> ResultLimit {
-    ResultLimit { name: name.to_owned(), evidence }
+fn named(name: &str, evidence: String) -> LimitingResource {
+    LimitingResource { name: name.to_owned(), evidence }
 }
 
 #[cfg(test)]
@@ -344,7 +345,7 @@ mod tests {
         client_ns: u64,
         server: Option<(u64, u64)>,
     ) -> String {
-        let settings = RowSettings {
+        let settings = SummaryRowSettings {
             lane: String::new(),
             phase: String::new(),
             arrivals,
@@ -373,7 +374,7 @@ mod tests {
             mean_ns: 1,
         };
         let row = |phase: &str, late_ns| {
-            let settings = RowSettings {
+            let settings = SummaryRowSettings {
                 lane: "http1".into(),
                 phase: phase.into(),
                 arrivals: ArrivalProcess::Fixed(1000.0),

@@ -6,7 +6,7 @@
 //! used.
 
 use fordway_measure::{
-    ConfidenceInterval, Machine, MeasuredLane, ParallelSummary, PhaseSummary, ResultLimit, RunDocument,
+    ConfidenceInterval, LimitingResource, Machine, MeasuredLane, ParallelSummary, PhaseSummary, RunDocument,
     SCHEMA, SCHEMA_VERSION, median, median_interval,
 };
 use serde::{Deserialize, Serialize};
@@ -86,7 +86,7 @@ fn of_phase(
         // belongs to this process, not to the ranks.
         summary.client_cpu_ns_per_op = None;
         let evidence = "ranks poll while they wait, so that CPU time does not tell";
-        summary.limit = ResultLimit { name: "cannot tell".into(), evidence: evidence.into() };
+        summary.limit = LimitingResource { name: "cannot tell".into(), evidence: evidence.into() };
     }
     summaries.retain(|summary| summary.operations + summary.errors > 0);
     summaries

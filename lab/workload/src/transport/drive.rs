@@ -3,8 +3,9 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use fordway_measure::{
-    BlockRecord, Machine, MeasuredLane, OperationRecord, PhaseSummary, ResultLimit, RunClock, RunDocument,
-    RunRecords, SCHEMA, SCHEMA_VERSION, SeededRandom, TransferSummary, median, median_interval,
+    BlockRecord, LimitingResource, Machine, MeasuredLane, MessageTransferSummary, OperationRecord,
+    PhaseSummary, RunClock, RunDocument, RunRecords, SCHEMA, SCHEMA_VERSION, SeededRandom, median,
+    median_interval,
 };
 use fordway_store::{Error, ErrorKind, Result};
 
@@ -259,7 +260,7 @@ fn transfer(
     blocks: &[&BlockRecord],
     operations: &[&OperationRecord],
     seed: u64,
-) -> Option<TransferSummary> {
+) -> Option<MessageTransferSummary> {
     if blocks.is_empty() {
         return None;
     }
@@ -280,7 +281,7 @@ fn transfer(
         MessageExchange::Stream => None,
         MessageExchange::Fetch | MessageExchange::PingPong => median_interval(&medians(operations), seed),
     };
-    Some(TransferSummary {
+    Some(MessageTransferSummary {
         exchange: task.exchange.name().to_owned(),
         size_bytes: task.size_bytes,
         window: task.window,
@@ -304,7 +305,7 @@ fn medians(operations: &[&OperationRecord]) -> Vec<f64> {
 
 /// Returns the limit `cannot tell` for a transport that polls, because a busy processor then says nothing about the
 /// limit; `None` if the transport does not poll.
-fn polls(transfer: &TransferSummary) -> Option<ResultLimit> {
+fn polls(transfer: &MessageTransferSummary) -> Option<LimitingResource> {
     if transfer.exchange == MessageExchange::Stream.name() || transfer.processors_busy < POLLS {
         return None;
     }
@@ -313,7 +314,7 @@ fn polls(transfer: &TransferSummary) -> Option<ResultLimit> {
          not tell",
         transfer.processors_busy
     );
-    Some(ResultLimit { name: "cannot tell".into(), evidence })
+    Some(LimitingResource { name: "cannot tell".into(), evidence })
 }
 
 /// Returns a warning for each lane that polled, with the number of processors that it kept busy.

@@ -29,7 +29,7 @@ use fordway_wire::size_text::parse_bytes;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use crate::options::OutArgs;
+use crate::options::OutputFileArgs;
 
 /// A way to receive bytes from another process, or from a store.
 pub trait MessageTransport {
@@ -251,7 +251,7 @@ pub struct TransportSetting {
     pub seed: u64,
     /// The run file to write.
     #[command(flatten)]
-    pub output: OutArgs,
+    pub output: OutputFileArgs,
 }
 
 impl TransportSetting {

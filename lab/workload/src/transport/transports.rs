@@ -397,15 +397,15 @@ impl JobProcess {
 type TaskResponse = std::result::Result<BlockResult, String>;
 
 /// A connection that carries lines of JSON.
-struct LineConnection {
+struct JsonLineConnection {
     reader: BufReader<TcpStream>,
     writer: TcpStream,
 }
 
-impl LineConnection {
+impl JsonLineConnection {
     fn new(stream: TcpStream) -> std::io::Result<Self> {
         stream.set_nodelay(true)?;
-        Ok(LineConnection { writer: stream.try_clone()?, reader: BufReader::new(stream) })
+        Ok(JsonLineConnection { writer: stream.try_clone()?, reader: BufReader::new(stream) })
     }
 
     fn write(&mut self, value: &impl Serialize) -> std::io::Result<()> {
@@ -439,7 +439,7 @@ fn another_version(what: &str) -> Error {
 /// The controlling side of a remote transport: sends the tasks.
 pub struct RemoteTransport {
     lane: MeasuredLane,
-    lines: LineConnection,
+    lines: JsonLineConnection,
 }
 
 impl RemoteTransport {
@@ -450,7 +450,7 @@ impl RemoteTransport {
             std::io::ErrorKind::InvalidData => another_version(name).caused_by(error),
             _ => gone(name).caused_by(error),
         };
-        let mut lines = LineConnection::new(stream).map_err(failed)?;
+        let mut lines = JsonLineConnection::new(stream).map_err(failed)?;
         let hello: JobHello = lines.read().map_err(failed)?.ok_or_else(|| gone(name))?;
         Ok((
             RemoteTransport {
@@ -495,7 +495,7 @@ pub fn answer(control: SocketAddr, hello: &JobHello, transport: &mut dyn Message
         Error::new(ErrorKind::Unavailable, format!("the connection to {control}, which gives the tasks"))
             .caused_by(error)
     };
-    let mut lines = TcpStream::connect(control).and_then(LineConnection::new).map_err(failed)?;
+    let mut lines = TcpStream::connect(control).and_then(JsonLineConnection::new).map_err(failed)?;
     lines.write(hello).map_err(failed)?;
     while let Some(task) = lines.read::<BlockTask>().map_err(failed)? {
         let answer: TaskResponse = transport.carry_out(&task).map_err(|error| error.to_string());

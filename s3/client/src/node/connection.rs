@@ -11,15 +11,15 @@ use std::{fmt, io};
 
 use fordway_store::{Error, ErrorKind, Result};
 use fordway_sys::{
-    Errno, WaitMode, after_signal, keep_alive, receive_with_descriptor, send_all, set_receive_timeout,
-    wait_at_most,
+    Errno, SocketBlockingMode, after_signal, keep_alive, receive_with_descriptor, send_all,
+    set_receive_timeout, wait_at_most,
 };
 use fordway_wire::node::{
     ClientHello, FrameBuffer, FrameHeader, GatewayWelcome, HandshakeProof, NONCE_BYTES, ProofSide, ReadField,
     Request, ResponseFlags, VERSION, WELCOME_BYTES, take_reply,
 };
 
-use crate::node::spare::SpareFile;
+use crate::node::spare::PrecreatedFile;
 
 /// How long a thread polls for a response before it sleeps, if the gateway also polls for requests.
 const LOOKOUT: Duration = Duration::from_micros(20);
@@ -60,7 +60,7 @@ pub(super) struct NodeConnection {
     out: Vec<u8>,
     next_id: u32,
     /// A file that the gateway has handed out in advance, for the next large object.
-    pub(super) spare: Option<SpareFile>,
+    pub(super) spare: Option<PrecreatedFile>,
     /// Whether the gateway polls for our next request.
     is_awake: bool,
     misses: u32,
@@ -103,7 +103,8 @@ impl NodeConnection {
         // error is not reported yet.
         let sent = send_all(&self.socket, &hello.to_bytes(), &[], None);
         while self.inbox.waiting().len() < WELCOME_BYTES {
-            self.receive(WaitMode::Yes).map_err(|errno| NodeFailure::NotSent(sent.err().unwrap_or(errno)))?;
+            self.receive(SocketBlockingMode::Yes)
+                .map_err(|errno| NodeFailure::NotSent(sent.err().unwrap_or(errno)))?;
         }
         let bytes = self.inbox.waiting().first_chunk();
         let welcome =
@@ -130,12 +131,12 @@ impl NodeConnection {
     }
 
     /// Proves to the gateway that this client knows the secret, and checks that the gateway also knows it.
-    fn prove(&mut self, secret: &NodeSecret, theirs: &[u8; NONCE_BYTES]) -> Result<(), NodeFailure> {
+    fn prove(&mut self, secret: &NodeKeyPair, theirs: &[u8; NONCE_BYTES]) -> Result<(), NodeFailure> {
         let mut nonce = [0; NONCE_BYTES];
         getrandom::fill(&mut nonce).map_err(|error| {
             NodeFailure::Unusable(Error::new(ErrorKind::Io, "no random number").caused_by(error))
         })?;
-        let NodeSecret { access_key, secret_key } = secret;
+        let NodeKeyPair { access_key, secret_key } = secret;
         let proof = |side| HandshakeProof::new(secret_key, side, theirs, &nonce, access_key);
         let request = Request::Authenticate {
             access_key: Cow::Borrowed(access_key),
@@ -236,7 +237,7 @@ impl NodeConnection {
     pub(super) fn read_stream(&mut self, buffer: &mut [u8]) -> Result<usize, Errno> {
         let waiting = self.inbox.waiting();
         if waiting.is_empty() {
-            return receive_some(&self.socket, buffer, WaitMode::Yes).map(|(count, _)| count);
+            return receive_some(&self.socket, buffer, SocketBlockingMode::Yes).map(|(count, _)| count);
         }
         let count = waiting.len().min(buffer.len());
         buffer[..count].copy_from_slice(&waiting[..count]);
@@ -261,8 +262,11 @@ impl NodeConnection {
             }
             let wait = self.how_to_wait(&mut since);
             match self.receive(wait) {
-                Ok(()) => self.misses = if since.is_some() && wait == WaitMode::No { 0 } else { self.misses },
-                Err(Errno::WOULDBLOCK) if wait == WaitMode::No => std::hint::spin_loop(),
+                Ok(()) => {
+                    self.misses =
+                        if since.is_some() && wait == SocketBlockingMode::No { 0 } else { self.misses }
+                }
+                Err(Errno::WOULDBLOCK) if wait == SocketBlockingMode::No => std::hint::spin_loop(),
                 Err(errno) => return Err(NodeFailure::Unknown(errno)),
             }
         }
@@ -270,24 +274,24 @@ impl NodeConnection {
 
     /// Decides whether to poll briefly before sleeping, which is worthwhile if the gateway also polls and polling has
     /// succeeded before.
-    fn how_to_wait(&mut self, since: &mut Option<Instant>) -> WaitMode {
+    fn how_to_wait(&mut self, since: &mut Option<Instant>) -> SocketBlockingMode {
         match since {
             None if self.is_awake && (self.misses < MISSES_MAX || self.misses.is_multiple_of(RARELY)) => {
                 *since = Some(Instant::now());
-                WaitMode::No
+                SocketBlockingMode::No
             }
-            Some(since) if self.is_awake && since.elapsed() < LOOKOUT => WaitMode::No,
+            Some(since) if self.is_awake && since.elapsed() < LOOKOUT => SocketBlockingMode::No,
             _ => {
                 if self.is_awake {
                     self.misses = self.misses.wrapping_add(1);
                     self.is_awake = false;
                 }
-                WaitMode::Yes
+                SocketBlockingMode::Yes
             }
         }
     }
 
-    fn receive(&mut self, wait: WaitMode) -> Result<(), Errno> {
+    fn receive(&mut self, wait: SocketBlockingMode) -> Result<(), Errno> {
         let (count, descriptor) = receive_some(&self.socket, self.inbox.room(), wait)?;
         if descriptor.is_some() {
             self.descriptor = descriptor;
@@ -307,11 +311,11 @@ impl NodeConnection {
 fn receive_some(
     socket: &OwnedFd,
     buffer: &mut [u8],
-    wait: WaitMode,
+    wait: SocketBlockingMode,
 ) -> Result<(usize, Option<OwnedFd>), Errno> {
     loop {
         match receive_with_descriptor(socket, &mut *buffer, wait) {
-            Err(Errno::WOULDBLOCK) if wait == WaitMode::Yes => after_signal()?,
+            Err(Errno::WOULDBLOCK) if wait == SocketBlockingMode::Yes => after_signal()?,
             done => return done,
         }
     }
@@ -349,12 +353,12 @@ pub enum NodeAddress {
     /// A Unix socket on this node; the kernel tells the gateway who the caller is.
     Unix(PathBuf),
     /// A host and port, for clients that know the secret.
-    Tcp(String, NodeSecret),
+    Tcp(String, NodeKeyPair),
 }
 
 /// The key pair that a gateway requires over TCP.
 #[derive(Clone, PartialEq, Eq)]
-pub struct NodeSecret {
+pub struct NodeKeyPair {
     /// The public half, which identifies the key.
     pub access_key: String,
     /// The secret half, which is never sent.
@@ -362,7 +366,7 @@ pub struct NodeSecret {
 }
 
 /// Omits the secret, so that it never appears in a log.
-impl fmt::Debug for NodeSecret {
+impl fmt::Debug for NodeKeyPair {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Secret").field("access_key", &self.access_key).finish_non_exhaustive()
     }

@@ -16,7 +16,7 @@ mod spare;
 mod store;
 mod write;
 
-pub use connection::{NodeAddress, NodeSecret};
+pub use connection::{NodeAddress, NodeKeyPair};
 pub use store::NodeStore;
 
 /// The lane's name.

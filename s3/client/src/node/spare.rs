@@ -14,7 +14,7 @@ use crate::node::session::{NodeCall, NodeSession};
 use crate::node::write::failed_write;
 
 /// An empty file that the gateway has handed out for an object similar to the last one stored.
-pub(super) struct SpareFile {
+pub(super) struct PrecreatedFile {
     file: File,
     bucket: Bucket,
     /// The directory of the last key, up to its last slash. The file cannot be used for a key in another directory.
@@ -22,10 +22,10 @@ pub(super) struct SpareFile {
     options: PutOptions,
 }
 
-impl SpareFile {
+impl PrecreatedFile {
     pub(super) fn new(file: File, (bucket, key): (&Bucket, &Key), options: &PutOptions) -> Self {
         let (directory, options) = (directory(key).to_owned(), options.clone());
-        SpareFile { file, bucket: bucket.clone(), directory, options }
+        PrecreatedFile { file, bucket: bucket.clone(), directory, options }
     }
 
     fn suits(&self, (bucket, key): (&Bucket, &Key), options: &PutOptions) -> bool {
@@ -74,7 +74,7 @@ fn put_on(
     };
     let (done, header) = connection.call::<Option<CommitResponse>>(&request, &[])?;
     if done.as_ref().is_some_and(|done| done.has_spare) {
-        connection.spare = Some(SpareFile::new(connection.file(&header)?, (bucket, key), options));
+        connection.spare = Some(PrecreatedFile::new(connection.file(&header)?, (bucket, key), options));
     }
     connection.finish(&header);
     Ok(done.map(|done| done.made))

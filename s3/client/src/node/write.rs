@@ -9,10 +9,10 @@ use fordway_store::{
     Writer,
 };
 use fordway_sys::{Errno, free_bytes, write_all_at};
-use fordway_wire::node::{CommitResponse, Request, StartResponse};
+use fordway_wire::node::{CommitResponse, Request, StartWriteResponse};
 
 use crate::node::session::{ConnectionLease, NodeCall, NodeSession};
-use crate::node::spare::{SpareFile, put_spare};
+use crate::node::spare::{PrecreatedFile, put_spare};
 
 /// Content up to this size is sent in one message. The socket's buffer holds this much at once; with more content, the
 /// two sides would wait for each other, and a file is faster.
@@ -109,7 +109,7 @@ fn start(session: &Arc<NodeSession>, target: &WriteTarget) -> Result<PendingWrit
     // Starting twice is harmless: a write that is never committed leaves nothing behind.
     let call = target.call(true);
     let (file, lease) = session.run(&call, |connection| {
-        let (StartResponse { has_file }, header) = connection.call(&target.start_request(), &[])?;
+        let (StartWriteResponse { has_file }, header) = connection.call(&target.start_request(), &[])?;
         let file = if has_file { Some(connection.file(&header)?) } else { None };
         connection.finish(&header);
         Ok(file)
@@ -156,8 +156,11 @@ impl PendingWrite {
             let request = Request::Commit { expected: Cow::Borrowed(expected), filled, wants_spare };
             let (done, header) = connection.call::<CommitResponse>(&request, &[])?;
             if let (true, WriteKind::Object(options)) = (done.has_spare, &target.what) {
-                connection.spare =
-                    Some(SpareFile::new(connection.file(&header)?, (&target.bucket, &target.key), options));
+                connection.spare = Some(PrecreatedFile::new(
+                    connection.file(&header)?,
+                    (&target.bucket, &target.key),
+                    options,
+                ));
             }
             connection.finish(&header);
             Ok(done.made)

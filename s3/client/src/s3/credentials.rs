@@ -68,10 +68,10 @@ impl S3Credentials {
     }
 }
 
-type CredentialTexts = (Option<String>, Option<String>, Option<String>);
+type RawCredentials = (Option<String>, Option<String>, Option<String>);
 
 fn pair(
-    (access_key, secret_key, session_token): CredentialTexts,
+    (access_key, secret_key, session_token): RawCredentials,
     source: &str,
 ) -> Result<Option<S3Credentials>> {
     let half = |missing: &str| {

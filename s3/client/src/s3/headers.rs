@@ -77,14 +77,14 @@ pub(super) fn add_bypass(call: &mut S3Call, bypass: bool) {
 
 /// The names of the headers for conditions. They differ between conditions on the object of a request and conditions on
 /// a source.
-pub(super) struct ConditionNames([&'static str; 4]);
+pub(super) struct ConditionHeaderNames([&'static str; 4]);
 
 /// Conditions on the object that the request is for.
-pub(super) const OF_OBJECT: ConditionNames =
-    ConditionNames(["if-match", "if-none-match", "if-modified-since", "if-unmodified-since"]);
+pub(super) const OF_OBJECT: ConditionHeaderNames =
+    ConditionHeaderNames(["if-match", "if-none-match", "if-modified-since", "if-unmodified-since"]);
 
 /// Conditions on the source of a copy.
-pub(super) const OF_COPY_SOURCE: ConditionNames = ConditionNames([
+pub(super) const OF_COPY_SOURCE: ConditionHeaderNames = ConditionHeaderNames([
     "x-amz-copy-source-if-match",
     "x-amz-copy-source-if-none-match",
     "x-amz-copy-source-if-modified-since",
@@ -92,8 +92,8 @@ pub(super) const OF_COPY_SOURCE: ConditionNames = ConditionNames([
 ]);
 
 /// Adds the headers of `conditions`.
-pub(super) fn add_conditions(call: &mut S3Call, conditions: &Conditions, names: &ConditionNames) {
-    let ConditionNames([if_match, if_none_match, modified_since, unmodified_since]) = names;
+pub(super) fn add_conditions(call: &mut S3Call, conditions: &Conditions, names: &ConditionHeaderNames) {
+    let ConditionHeaderNames([if_match, if_none_match, modified_since, unmodified_since]) = names;
     for (name, tags) in [(if_match, &conditions.if_match), (if_none_match, &conditions.if_none_match)] {
         if let Some(tags) = tags {
             call.header(*name, tag_list(tags));
@@ -119,7 +119,7 @@ fn tag_list(tags: &ETagMatch) -> String {
 }
 
 /// Conditions on the source of a rename.
-pub(super) const OF_RENAME_SOURCE: ConditionNames = ConditionNames([
+pub(super) const OF_RENAME_SOURCE: ConditionHeaderNames = ConditionHeaderNames([
     "x-amz-rename-source-if-match",
     "x-amz-rename-source-if-none-match",
     "x-amz-rename-source-if-modified-since",

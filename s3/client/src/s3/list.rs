@@ -18,7 +18,7 @@ use crate::s3::session::S3Session;
 /// Lists a bucket. Cost: a request per 1,000 entries.
 pub(super) fn list(session: &S3Session, bucket: &Bucket, query: &ListQuery) -> Result<ObjectListing> {
     let mut found = MergedEntries { query, entries: Vec::new() };
-    let (mut token, mut pages) = (None, PageTrail::default());
+    let (mut token, mut pages) = (None, ListingLoopDetector::default());
     loop {
         let wanted = query.max_keys.saturating_sub(found.entries.len()).clamp(1, MAX_KEYS);
         let call = page_call(bucket, query, token.as_deref(), wanted);
@@ -101,7 +101,7 @@ impl MergedEntries<'_> {
 
 /// Lists all buckets, except those whose names [`Bucket`] does not accept.
 pub(super) fn list_buckets(session: &S3Session) -> Result<Vec<BucketInfo>> {
-    let (mut buckets, mut token, mut pages) = (Vec::new(), None::<String>, PageTrail::default());
+    let (mut buckets, mut token, mut pages) = (Vec::new(), None::<String>, ListingLoopDetector::default());
     loop {
         let mut call = S3Call::on_service("GET", "list buckets");
         if let Some(token) = token.take() {
@@ -153,7 +153,7 @@ pub(super) fn list_versions(
         next: query.key_after.clone().map(|key| (key, query.version_after.clone())),
         ..Default::default()
     };
-    let mut pages = PageTrail::default();
+    let mut pages = ListingLoopDetector::default();
     loop {
         let missing = query.max_keys.saturating_sub(found.versions.len() + found.prefixes.len());
         let call = versions_call(bucket, query, found.next.take(), missing.min(MAX_KEYS));
@@ -197,13 +197,13 @@ const EMPTY_PAGES_MAX: usize = 10_000;
 
 /// The positions of a listing's pages so far, to detect a listing that does not end.
 #[derive(Default)]
-pub(super) struct PageTrail {
+pub(super) struct ListingLoopDetector {
     hasher: RandomState,
     seen: HashSet<u64>,
     empty: usize,
 }
 
-impl PageTrail {
+impl ListingLoopDetector {
     /// Records a page that had `new_entries` new entries, after which the listing continues at `next`. Errors:
     /// `BadResponse` if an earlier page named the same `next`, or after more than [`EMPTY_PAGES_MAX`] pages without an
     /// entry.
@@ -240,12 +240,12 @@ mod tests {
 
     #[test]
     fn pages_lead_on_or_end_in_an_error() {
-        let mut pages = PageTrail::default();
+        let mut pages = ListingLoopDetector::default();
         for page in 0..3 * EMPTY_PAGES_MAX {
             pages.go_on(&page, page % 2).unwrap();
         }
         assert_eq!(pages.go_on(&7_usize, 1).unwrap_err().kind(), ErrorKind::BadResponse);
-        let mut pages = PageTrail::default();
+        let mut pages = ListingLoopDetector::default();
         let ended = (0..=EMPTY_PAGES_MAX).find_map(|page| pages.go_on(&page, 0).err());
         assert!(ended.unwrap().to_string().contains("had no entries"));
         assert_eq!(next_of(true, Some(1)).unwrap(), Some(1));

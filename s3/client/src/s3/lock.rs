@@ -3,7 +3,7 @@
 use fordway_store::{
     Bucket, DocumentKind, ErrorKind, Key, LockConfiguration, RenameOptions, Result, Retention, VersionId,
 };
-use fordway_wire::s3_xml::{self, LockDocument};
+use fordway_wire::s3_xml::{self, ObjectLockDocument};
 use fordway_wire::uri::push_path;
 
 use crate::s3::headers::{OF_OBJECT, OF_RENAME_SOURCE, add_bypass, add_conditions};
@@ -17,7 +17,7 @@ pub(super) fn configuration(session: &S3Session, bucket: &Bucket) -> Result<Opti
     let call = S3Call::on_bucket("GET", "get object lock", bucket).for_document(&KIND);
     match session.run_for_document(&call) {
         Ok(document) => {
-            let read = LockDocument::read(&document).map_err(|error| call.named(error))?;
+            let read = ObjectLockDocument::read(&document).map_err(|error| call.named(error))?;
             // A configuration that this version does not understand still means that objects can be locked.
             Ok(Some(read.configuration().unwrap_or_default()))
         }

@@ -7,13 +7,13 @@ use fordway_store::{
 };
 use fordway_wire::range::{digits, format_range};
 use fordway_wire::s3_xml;
-use fordway_wire::s3_xml::{AttributesPage, CompletedUpload, CopyResult};
+use fordway_wire::s3_xml::{CopyResult, ObjectPartsPage, UploadCompletionResult};
 
 use crate::s3::headers::{
     OF_COPY_SOURCE, OF_OBJECT, add_checksum, add_conditions, add_lock, add_metadata, add_tags, answered_at,
     put_result, version,
 };
-use crate::s3::list::{PageTrail, next_of};
+use crate::s3::list::{ListingLoopDetector, next_of};
 use crate::s3::request::{S3Call, base64_digest, base64_md5};
 use crate::s3::session::S3Session;
 use crate::s3::store::head;
@@ -50,7 +50,7 @@ pub(super) struct PartAddress<'a> {
 }
 
 /// The digest by which the server checks a part.
-pub(super) enum PartCheck {
+pub(super) enum PartDigest {
     /// A checksum with this algorithm, which was declared when the upload was created.
     Checksum(ChecksumAlgorithm),
     /// A checksum that is already known.
@@ -67,12 +67,12 @@ impl<'a> PartAddress<'a> {
     }
 
     /// Sends the part's bytes. The request is idempotent, so it may be sent again.
-    pub(super) fn put(&self, session: &S3Session, body: &'a [u8], check: PartCheck) -> Result<PutResult> {
+    pub(super) fn put(&self, session: &S3Session, body: &'a [u8], check: PartDigest) -> Result<PutResult> {
         let mut call = self.call("put part")?.body(body);
         let sent = match check {
-            PartCheck::Checksum(algorithm) => Some(Checksum::of(algorithm, body)),
-            PartCheck::Known(checksum) => Some(checksum),
-            PartCheck::Md5(md5) => {
+            PartDigest::Checksum(algorithm) => Some(Checksum::of(algorithm, body)),
+            PartDigest::Known(checksum) => Some(checksum),
+            PartDigest::Md5(md5) => {
                 call.header("content-md5", md5.map_or_else(|| base64_md5(body), base64_digest));
                 None
             }
@@ -153,11 +153,11 @@ pub(super) fn complete(
     }
     session.run(&call, |mut response| {
         match s3_xml::complete_multipart_upload_result(&response.read_document()?)? {
-            CompletedUpload::Published(etag, checksum) => {
+            UploadCompletionResult::Published(etag, checksum) => {
                 let (modified, version) = (answered_at(&response), version(&response));
                 Ok(PutResult { etag, modified, checksum, version })
             }
-            CompletedUpload::Failed(said) => Err(failure::of_document(&said)),
+            UploadCompletionResult::Failed(said) => Err(failure::of_document(&said)),
         }
     })
 }
@@ -204,7 +204,7 @@ pub(super) fn list_uploads(
 ) -> Result<UploadListing> {
     let mut found = UploadListing::default();
     let (mut key_after, mut upload_after) = (query.key_after.clone(), query.upload_after.clone());
-    let mut pages = PageTrail::default();
+    let mut pages = ListingLoopDetector::default();
     loop {
         let wanted = query.max_uploads.saturating_sub(found.uploads.len()).clamp(1, MAX_PAGE);
         let mut call = S3Call::on_bucket("GET", "list uploads", bucket)
@@ -243,7 +243,7 @@ pub(super) fn object_parts(
     }
     let (mut parts, mut after) = (Vec::new(), None);
     loop {
-        let AttributesPage { parts: page, total, next } = page(session, target, options, after)?;
+        let ObjectPartsPage { parts: page, total, next } = page(session, target, options, after)?;
         // The service states only the number of parts, so each one is requested separately.
         if page.is_empty() && parts.len() < usize::from(total) {
             return (1..=total).map(|number| one(session, target, options, number)).collect();
@@ -266,7 +266,7 @@ fn page(
     (bucket, key): (&Bucket, &Key),
     options: &GetOptions,
     after: Option<u16>,
-) -> Result<AttributesPage> {
+) -> Result<ObjectPartsPage> {
     let mut call = S3Call::on_object("GET", "get parts", bucket, key)
         .query("attributes", "")
         .version(options.version.as_ref());

@@ -10,7 +10,7 @@ use std::time::SystemTime;
 
 use bytes::Bytes;
 use fordway_http::vector::{
-    BegunRequest, FileVersion, Fragment, RangeTarget, RemoteFile, VersionPin, is_passing,
+    FileVersion, Fragment, PendingRequest, RangeTarget, RemoteFile, VersionPrecondition, is_passing,
 };
 use fordway_http::{HttpResponse, Origin};
 use fordway_store::{
@@ -301,7 +301,7 @@ pub(super) fn read_ranges(
     options: &GetOptions,
 ) -> Result<Vec<Vec<u8>>> {
     if let Some(wanted) = bounded(ranges).filter(|_| options.conditions == Conditions::default()) {
-        let object = Box::new(RangedVersion::new(session, (bucket, key), options.version.clone()));
+        let object = Box::new(RangeReadTarget::new(session, (bucket, key), options.version.clone()));
         let opened = RemoteFile::open_target_reading(&session.vector, object, &wanted);
         match opened.and_then(|(file, begun)| read_fragments(&file, ranges, begun)) {
             // The code below makes a second attempt: the object may have been replaced between the requests, and if the
@@ -312,7 +312,8 @@ pub(super) fn read_ranges(
     }
     let info = head(session, (bucket, key), options)?;
     let version = FileVersion::tagged(info.size, info.etag.as_str());
-    let object = RangedVersion::new(session, (bucket, key), info.version.or_else(|| options.version.clone()));
+    let object =
+        RangeReadTarget::new(session, (bucket, key), info.version.or_else(|| options.version.clone()));
     read_fragments(&RemoteFile::of_version(&session.vector, Box::new(object), version), ranges, None)
 }
 
@@ -337,7 +338,7 @@ fn bounded(ranges: &[ByteRange]) -> Option<Vec<(u64, usize)>> {
 fn read_fragments(
     file: &RemoteFile,
     ranges: &[ByteRange],
-    begun: Option<BegunRequest>,
+    begun: Option<PendingRequest>,
 ) -> Result<Vec<Vec<u8>>> {
     let resolved = ranges.iter().map(|range| range.resolve(file.size_bytes())).collect::<Result<Vec<_>>>();
     let resolved = resolved.map_err(|error| file.named(error))?;
@@ -366,12 +367,12 @@ fn read_fragments(
 pub(super) fn open(session: &Arc<S3Session>, (bucket, key): (&Bucket, &Key)) -> Result<RemoteFile> {
     let info = head(session, (bucket, key), &GetOptions::default())?;
     let version = FileVersion::tagged(info.size, info.etag.as_str());
-    let object = RangedVersion::new(session, (bucket, key), info.version);
+    let object = RangeReadTarget::new(session, (bucket, key), info.version);
     Ok(RemoteFile::of_version(&session.vector, Box::new(object), version))
 }
 
 /// A version of an object whose ranges can be requested.
-struct RangedVersion {
+struct RangeReadTarget {
     session: Arc<S3Session>,
     bucket: Bucket,
     key: Key,
@@ -379,11 +380,17 @@ struct RangedVersion {
     address: CallAddress,
 }
 
-impl RangedVersion {
+impl RangeReadTarget {
     fn new(session: &Arc<S3Session>, (bucket, key): (&Bucket, &Key), version: Option<VersionId>) -> Self {
         let call = S3Call::on_object("GET", "get", bucket, key).version(version.as_ref());
         let address = session.address(&call);
-        RangedVersion { session: session.clone(), bucket: bucket.clone(), key: key.clone(), version, address }
+        RangeReadTarget {
+            session: session.clone(),
+            bucket: bucket.clone(),
+            key: key.clone(),
+            version,
+            address,
+        }
     }
 
     fn call(&self, method: &'static str) -> S3Call<'_> {
@@ -391,7 +398,7 @@ impl RangedVersion {
     }
 }
 
-impl RangeTarget for RangedVersion {
+impl RangeTarget for RangeReadTarget {
     fn origin(&self) -> &Origin {
         &self.address.origin
     }
@@ -400,8 +407,8 @@ impl RangeTarget for RangedVersion {
         self.call("GET").named(error)
     }
 
-    fn pin(&self) -> VersionPin {
-        VersionPin::IfMatch
+    fn pin(&self) -> VersionPrecondition {
+        VersionPrecondition::IfMatch
     }
 
     /// S3 itself responds to a request for several ranges with the whole object; other services may support them.

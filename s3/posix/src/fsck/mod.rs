@@ -24,7 +24,7 @@ use crate::scan::{
 };
 use crate::sidecar::RECORD_BYTES;
 use crate::stage::is_bare;
-use crate::version_names::ArchivedVersion;
+use crate::version_names::NoncurrentVersion;
 use crate::{PosixStore, SharedStore};
 
 /// The scope of a check by [`PosixStore::check`].
@@ -181,7 +181,7 @@ impl FsckRun<'_> {
         let is_ours = match area.held {
             AreaKind::Plain => return self.plain_name(area, place),
             AreaKind::Odd => area.decode(&place).is_some(),
-            AreaKind::Versions => area.decode(path).is_some() && ArchivedVersion::parse(name).is_some(),
+            AreaKind::Versions => area.decode(path).is_some() && NoncurrentVersion::parse(name).is_some(),
         };
         match (is_ours, area.held) {
             (true, _) => Ok(()),

@@ -10,9 +10,9 @@ use crate::SharedStore;
 use crate::delete::is_marked;
 use crate::gc::{GarbageFile, GarbageKind, GcRun, newest_ns, removed, size_freed};
 use crate::layout::{ObjectPath, join, odd, plain};
-use crate::private::AreaContents;
+use crate::private::PrivateDirectoryContents;
 use crate::scan::{AreaKind, BucketArea, each_entry, known_kind, open_child, path_of_child};
-use crate::version_names::ArchivedVersion;
+use crate::version_names::NoncurrentVersion;
 use crate::volume::RootVolume;
 
 impl GcRun<'_> {
@@ -174,7 +174,7 @@ impl GcRun<'_> {
     /// Removes a name among the old versions if its file is still the latest version, because the writer died before it
     /// replaced the latest version. Returns whether the name is gone.
     pub(super) fn version(&mut self, area: &BucketArea, dir: &File, path: &str, name: &str) -> Result<bool> {
-        let (Some(key), Some(found)) = (area.decode(path), ArchivedVersion::parse(name)) else {
+        let (Some(key), Some(found)) = (area.decode(path), NoncurrentVersion::parse(name)) else {
             return Ok(false);
         };
         let Ok(stat) = stat_in(dir, name) else { return Ok(false) };
@@ -205,7 +205,7 @@ fn is_latest(
     bucket: &Bucket,
     key: &Key,
     stat: &FileStat,
-    contents: AreaContents,
+    contents: PrivateDirectoryContents,
 ) -> Result<bool> {
     let latest = volume.locate(bucket, key, contents)?.map(|(_, opened)| opened.stat);
     Ok(latest.is_some_and(|latest| (latest.device, latest.inode) == (stat.device, stat.inode)))

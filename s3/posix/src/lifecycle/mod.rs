@@ -400,7 +400,7 @@ impl<'s> LifecycleRun<'s> {
             size_bytes: seen.stat.size,
         };
         // `self` is needed to report the change, so the check under the lock uses a separate value with the same time.
-        let check = DueCheck { now: self.now, day: self.day(), rule };
+        let check = ExpiryRecheck { now: self.now, day: self.day(), rule };
         self.change(change, Some(seen.stat.user), || {
             inner.locked(bucket, &key, |contents| {
                 let is_unversioned = contents.versioning == VersioningState::Unversioned;
@@ -416,13 +416,13 @@ impl<'s> LifecycleRun<'s> {
 }
 
 /// Checks again, under a key's lock, that a rule still applies.
-pub(super) struct DueCheck<'r> {
+pub(super) struct ExpiryRecheck<'r> {
     pub(super) now: SystemTime,
     pub(super) day: Duration,
     pub(super) rule: &'r LifecycleRule,
 }
 
-impl DueCheck<'_> {
+impl ExpiryRecheck<'_> {
     /// Whether the latest version in `opened` is due. Its key and size are not checked again, because they have not
     /// changed.
     pub(super) fn is_due(&self, opened: &ObjectFile) -> bool {

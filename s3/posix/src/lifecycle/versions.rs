@@ -5,11 +5,11 @@ use std::time::SystemTime;
 use fordway_store::{Bucket, Key, Result, VersionId, VersionSummary, VersionsQuery};
 use fordway_wire::lifecycle::LifecycleRule;
 
-use super::{DueCheck, LifecycleAction, LifecycleChange, LifecycleRun, Verdict, is_same, named};
+use super::{ExpiryRecheck, LifecycleAction, LifecycleChange, LifecycleRun, Verdict, is_same, named};
 use crate::SharedStore;
-use crate::private::AreaContents;
+use crate::private::PrivateDirectoryContents;
 use crate::read::{ObjectFile, system_time};
-use crate::version_names::{ArchivedVersion, archived_place, order_in};
+use crate::version_names::{NoncurrentVersion, archived_place, order_in};
 
 /// The versions of the key that the listing has reached.
 #[derive(Default)]
@@ -87,7 +87,7 @@ impl LifecycleRun<'_> {
         let Some(seen) = inner.volume.find_object(bucket, &key)? else { return Ok(()) };
         let Some(rule) = self.rule_of(rules, &key, &seen) else { return Ok(()) };
         let change = self.changed(LifecycleAction::Hide, bucket, &key, &seen.version(), rule, &seen);
-        let check = DueCheck { now: self.now, day: self.day(), rule };
+        let check = ExpiryRecheck { now: self.now, day: self.day(), rule };
         self.change(change, Some(seen.stat.user), || {
             inner.locked(bucket, &key, |contents| {
                 let now = inner.volume.locate(bucket, &key, contents)?.map(|(_, opened)| opened);
@@ -130,7 +130,7 @@ impl LifecycleRun<'_> {
         rules: &[&LifecycleRule],
     ) -> Result<()> {
         let (inner, key) = (self.inner, Key::new(found.key.as_str())?);
-        let old = OldVersion { bucket, key: &key, version: &found.version };
+        let old = NoncurrentVersionReference { bucket, key: &key, version: &found.version };
         let seen = match found.content {
             Some(_) => match old.open(inner)? {
                 Some(seen) => Some(seen),
@@ -152,7 +152,7 @@ impl LifecycleRun<'_> {
             rule: rule.id.clone(),
             size_bytes: seen.as_ref().map_or(0, |seen| seen.stat.size),
         };
-        let check = DueCheck { now: self.now, day: self.day(), rule };
+        let check = ExpiryRecheck { now: self.now, day: self.day(), rule };
         let owner = seen.as_ref().map(|seen| seen.stat.user);
         self.change(change, owner, || {
             inner.locked(bucket, &key, |contents| old.expire(inner, seen.as_ref(), &check, contents))
@@ -197,13 +197,13 @@ impl LifecycleRun<'_> {
 }
 
 /// A version, or a delete marker, that was not the latest when it was listed.
-struct OldVersion<'v> {
+struct NoncurrentVersionReference<'v> {
     bucket: &'v Bucket,
     key: &'v Key,
     version: &'v VersionId,
 }
 
-impl OldVersion<'_> {
+impl NoncurrentVersionReference<'_> {
     fn open(&self, inner: &SharedStore) -> Result<Option<ObjectFile>> {
         let archived = inner.volume.archived(self.bucket, self.key)?;
         let found = archived.iter().find(|found| !found.is_marker && found.version == *self.version);
@@ -219,10 +219,10 @@ impl OldVersion<'_> {
         &self,
         inner: &SharedStore,
         seen: Option<&ObjectFile>,
-        check: &DueCheck,
-        contents: AreaContents,
+        check: &ExpiryRecheck,
+        contents: PrivateDirectoryContents,
     ) -> Result<Verdict> {
-        let OldVersion { bucket, key, version } = *self;
+        let NoncurrentVersionReference { bucket, key, version } = *self;
         let current = inner.volume.locate(bucket, key, contents)?.map(|(_, opened)| opened);
         let archived = inner.volume.archived(bucket, key)?;
         if !check.is_noncurrent_due(version, current.as_ref(), &archived) {
@@ -241,13 +241,13 @@ impl OldVersion<'_> {
     }
 }
 
-impl DueCheck<'_> {
+impl ExpiryRecheck<'_> {
     /// Whether `version` is among the old versions of its key, and due. `archived` lists the names, newest first.
     fn is_noncurrent_due(
         &self,
         version: &VersionId,
         current: Option<&ObjectFile>,
-        archived: &[ArchivedVersion],
+        archived: &[NoncurrentVersion],
     ) -> bool {
         let latest = current.map(ObjectFile::version);
         // The latest version may also have a name among the old ones.
@@ -273,7 +273,7 @@ impl DueCheck<'_> {
 }
 
 /// The time at which a version was written.
-fn written(found: &ArchivedVersion) -> SystemTime {
+fn written(found: &NoncurrentVersion) -> SystemTime {
     system_time(i64::try_from(found.order).unwrap_or(i64::MAX))
 }
 

@@ -4,11 +4,11 @@ use std::borrow::Cow;
 
 use fordway_policy::Action;
 
-use crate::access::facts::RequestFacts;
+use crate::access::facts::PolicyRequestContext;
 use crate::s3::{copy_source, rename_source};
 
 /// An action, and the resource on which a caller needs it.
-pub(super) struct Need<'r> {
+pub(super) struct RequiredPermission<'r> {
     pub(super) action: Action,
     pub(super) bucket: Cow<'r, str>,
     /// The key of the object; empty for an action on the bucket.
@@ -122,11 +122,11 @@ pub(super) fn knows(operation: &str) -> bool {
 pub(super) fn needed<'r>(
     operation: &str,
     (bucket, key): (&'r str, &'r str),
-    facts: &RequestFacts<'r>,
-) -> Vec<Need<'r>> {
+    facts: &PolicyRequestContext<'r>,
+) -> Vec<RequiredPermission<'r>> {
     let version = facts.version();
     let need = |name: &&str| {
-        Action::new(name).map(|action| Need {
+        Action::new(name).map(|action| RequiredPermission {
             action,
             bucket: Cow::Borrowed(bucket),
             key: Cow::Borrowed(key),
@@ -161,10 +161,10 @@ pub(super) fn needed<'r>(
 }
 
 /// Returns the actions that are needed on the object to rename. The operation itself reports an invalid source name.
-fn renamed<'r>(bucket: &'r str, facts: &RequestFacts<'r>) -> Vec<Need<'r>> {
+fn renamed<'r>(bucket: &'r str, facts: &PolicyRequestContext<'r>) -> Vec<RequiredPermission<'r>> {
     let key = facts.headers().and_then(|headers| rename_source(bucket, headers).ok());
     let need = |name: &&str| {
-        Some(Need {
+        Some(RequiredPermission {
             action: Action::new(name)?,
             bucket: Cow::Borrowed(bucket),
             key: Cow::Owned(key.as_ref()?.as_str().to_owned()),
@@ -176,10 +176,10 @@ fn renamed<'r>(bucket: &'r str, facts: &RequestFacts<'r>) -> Vec<Need<'r>> {
 }
 
 /// Returns the action that is needed on the source of a copy. The operation itself reports an invalid source name.
-fn source<'r>(facts: &RequestFacts<'r>) -> Option<Need<'r>> {
+fn source<'r>(facts: &PolicyRequestContext<'r>) -> Option<RequiredPermission<'r>> {
     let (bucket, key, version) = copy_source(facts.headers()?).ok()?;
     let name = if version.is_some() { "GetObjectVersion" } else { "GetObject" };
-    Some(Need {
+    Some(RequiredPermission {
         action: Action::new(name)?,
         bucket: Cow::Owned(bucket.as_str().to_owned()),
         key: Cow::Owned(key.as_str().to_owned()),
@@ -210,7 +210,7 @@ mod tests {
                 http::HeaderName::from_static(header.0),
                 http::HeaderValue::from_static(header.1),
             )]);
-            let facts = RequestFacts::new(&headers, &uri, None);
+            let facts = PolicyRequestContext::new(&headers, &uri, None);
             let needs = needed(operation, ("b", "to"), &facts);
             needs.iter().map(|need| (need.action.to_string(), need.key.to_string())).collect()
         };

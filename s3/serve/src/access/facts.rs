@@ -11,7 +11,7 @@ use fordway_wire::tagging;
 use http::{HeaderMap, Uri, header};
 use percent_encoding::percent_decode_str;
 
-use crate::access::actions::Need;
+use crate::access::actions::RequiredPermission;
 use crate::users::{CallerKind, User};
 
 /// The origin of a request, stored as an extension of `http` requests.
@@ -25,7 +25,7 @@ pub(crate) struct RequestOrigin {
 
 /// The facts about a request that policies use, apart from the names of its bucket and object.
 #[derive(Clone, Copy)]
-pub(crate) struct RequestFacts<'r> {
+pub(crate) struct PolicyRequestContext<'r> {
     headers: &'r HeaderMap,
     uri: &'r Uri,
     origin: RequestOrigin,
@@ -64,10 +64,10 @@ const COPY_SOURCE: &str = "x-amz-copy-source";
 /// Parameters of listings that are condition keys `s3:NAME`.
 const PARAMETERS: [&str; 3] = ["prefix", "delimiter", "max-keys"];
 
-impl<'r> RequestFacts<'r> {
+impl<'r> PolicyRequestContext<'r> {
     pub(crate) fn new(headers: &'r HeaderMap, uri: &'r Uri, origin: Option<RequestOrigin>) -> Self {
         let nowhere = RequestOrigin { address: None, is_secure: false };
-        RequestFacts {
+        PolicyRequestContext {
             headers,
             uri,
             origin: origin.unwrap_or(nowhere),
@@ -80,7 +80,7 @@ impl<'r> RequestFacts<'r> {
     /// Adds values of condition keys that the request's body states. The keys are in lower case, such as
     /// `s3:x-amz-acl`; they replace the values of headers.
     pub(crate) fn with(self, stated: &'r [(&'static str, String)]) -> Self {
-        RequestFacts { stated: Some(stated), ..self }
+        PolicyRequestContext { stated: Some(stated), ..self }
     }
 
     /// Whether the check of an operation needs values from its body, which has not been read yet.
@@ -90,12 +90,12 @@ impl<'r> RequestFacts<'r> {
 
     /// Adds the tags in the request's body.
     pub(crate) fn with_tags(self, tags: &'r Tags) -> Self {
-        RequestFacts { tags: Some(tags), ..self }
+        PolicyRequestContext { tags: Some(tags), ..self }
     }
 
     /// Sets the version of an object that the request's body names.
     pub(crate) fn of_version(self, version: Option<&'r str>) -> Self {
-        RequestFacts { version, ..self }
+        PolicyRequestContext { version, ..self }
     }
 
     /// Returns the version that the request names.
@@ -131,7 +131,7 @@ impl<'r> RequestFacts<'r> {
     }
 
     /// Returns the values of all condition keys, except the existing tags of an object.
-    pub(super) fn condition_keys(&self, user: &'r User, need: &Need<'_>) -> ConditionKeys<'r> {
+    pub(super) fn condition_keys(&self, user: &'r User, need: &RequiredPermission<'_>) -> ConditionKeys<'r> {
         let mut keys = ConditionKeys::default();
         self.add_caller(&mut keys, user);
         self.add_signature(&mut keys);
@@ -163,7 +163,7 @@ impl<'r> RequestFacts<'r> {
 
     /// Returns the values of all condition keys for an action on the bucket.
     pub(crate) fn keys_on_bucket(&self, user: &'r User, action: Action, bucket: &str) -> ConditionKeys<'r> {
-        let need = Need {
+        let need = RequiredPermission {
             action,
             bucket: Cow::Borrowed(bucket),
             key: Cow::Borrowed(""),

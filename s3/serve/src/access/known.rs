@@ -24,11 +24,11 @@ const MOST: usize = 64;
 static GENERATION: AtomicU64 = AtomicU64::new(0);
 
 thread_local! {
-    static KNOWN: RefCell<Vec<KnownRules>> = const { RefCell::new(Vec::new()) };
+    static KNOWN: RefCell<Vec<CachedBucketRules>> = const { RefCell::new(Vec::new()) };
 }
 
 /// The rules of a bucket as a user can read them.
-struct KnownRules {
+struct CachedBucketRules {
     user: u64,
     bucket: Bucket,
     since: Instant,
@@ -106,7 +106,13 @@ pub(super) fn remember(user: &User, bucket: &Bucket, access: BucketAccess, at: I
             all.remove(0);
         }
         let (user, generation) = (user.id, access.read_in);
-        all.push(KnownRules { user, bucket: bucket.clone(), since: at, generation, access: access.clone() });
+        all.push(CachedBucketRules {
+            user,
+            bucket: bucket.clone(),
+            since: at,
+            generation,
+            access: access.clone(),
+        });
     });
     access
 }

@@ -5,7 +5,7 @@
 //! identified could open the same files without a gateway, so rules do not apply to such a caller.
 //!
 //! An operation whose check needs more than its head, such as a form or a retention, calls [`authorise`] itself, and
-//! adds the values in its body with [`RequestFacts::with`].
+//! adds the values in its body with [`PolicyRequestContext::with`].
 //!
 //! * `actions`: the actions that each operation needs
 //! * `facts`: a request's values for condition keys
@@ -23,14 +23,14 @@ use fordway_policy::{AccessRequest, Action, CallerRole, Principal, Ruling};
 use fordway_store::{Bucket, ErrorKind, GetOptions, Key, Store, Tags, VersionId};
 use http::StatusCode;
 
-pub(crate) use facts::{RequestFacts, RequestOrigin};
+pub(crate) use facts::{PolicyRequestContext, RequestOrigin};
 #[cfg(test)]
 pub(crate) use known::block_of;
 pub(crate) use known::{BucketAccess, POLICY, PUBLIC_ACCESS_BLOCK, forget_rules, read as read_rules};
 
 use crate::s3::{OperationResult, S3Failure, look_up};
 use crate::users::{CallerKind, User};
-use actions::Need;
+use actions::RequiredPermission;
 
 /// Checks that the rules of the buckets permit an operation. `bucket` is empty for an operation on the service, and
 /// `key` is empty for one on a bucket. `operation` is the operation's S3 name, such as `PutObject`.
@@ -41,7 +41,7 @@ pub(crate) async fn authorise(
     user: &Arc<User>,
     operation: &str,
     (bucket, key): (&str, &str),
-    facts: &RequestFacts<'_>,
+    facts: &PolicyRequestContext<'_>,
 ) -> OperationResult<()> {
     if user.kind == CallerKind::Peer {
         return Ok(());
@@ -91,7 +91,7 @@ async fn check_without_actions(user: &Arc<User>, operation: &str, bucket: &str) 
 pub(crate) async fn authorise_tags(
     user: &Arc<User>,
     names: (&str, &str),
-    facts: &RequestFacts<'_>,
+    facts: &PolicyRequestContext<'_>,
     tags: &Tags,
 ) -> OperationResult<()> {
     authorise(user, "PutObjectTagging", names, &facts.with_tags(tags)).await
@@ -138,8 +138,8 @@ async fn rules_of(user: &Arc<User>, bucket: &Bucket) -> OperationResult<Arc<Buck
 async fn check(
     user: &Arc<User>,
     access: &BucketAccess,
-    need: &Need<'_>,
-    facts: &RequestFacts<'_>,
+    need: &RequiredPermission<'_>,
+    facts: &PolicyRequestContext<'_>,
 ) -> OperationResult<()> {
     let role = access.role_of(user);
     let rules = match &access.rules {
@@ -192,7 +192,7 @@ fn is_of_policy(action: Action) -> bool {
 }
 
 /// Returns the tags of the object that a request is about; none if there is no such object.
-async fn existing_tags(user: &Arc<User>, need: &Need<'_>) -> OperationResult<Tags> {
+async fn existing_tags(user: &Arc<User>, need: &RequiredPermission<'_>) -> OperationResult<Tags> {
     let (Ok(bucket), Ok(key)) = (Bucket::new(&*need.bucket), Key::new(&*need.key)) else {
         return Ok(Tags::new());
     };
@@ -217,7 +217,7 @@ async fn is_missing<'r>(
     rules: &fordway_policy::BucketRules,
     role: CallerRole,
     request: &mut AccessRequest<'r>,
-    need: &'r Need<'_>,
+    need: &'r RequiredPermission<'_>,
 ) -> bool {
     let is_read = ["GetObject", "GetObjectVersion"].contains(&need.action.short_name());
     let (Some(list), true) = (Action::new("ListBucket"), is_read) else { return false };
@@ -232,7 +232,7 @@ async fn is_missing<'r>(
     matches!(found, Ok(Err(error)) if error.kind() == ErrorKind::NoSuchKey)
 }
 
-fn refusal(ruling: Ruling, user: &User, need: &Need<'_>) -> S3Failure {
+fn refusal(ruling: Ruling, user: &User, need: &RequiredPermission<'_>) -> S3Failure {
     let action = need.action;
     match ruling {
         Ruling::Denied(_) => {

@@ -25,9 +25,9 @@ const CONTENT_SHA256: HeaderName = HeaderName::from_static("x-amz-content-sha256
 
 /// The reason why a document is refused, set once the document has been read.
 #[derive(Clone, Default)]
-pub(crate) struct DocumentComplaint(Arc<OnceLock<GateRefusal>>);
+pub(crate) struct DocumentRefusalReason(Arc<OnceLock<GateRefusal>>);
 
-impl DocumentComplaint {
+impl DocumentRefusalReason {
     /// Returns the reason, or `None` if the document has not been refused.
     pub(crate) fn get(&self) -> Option<&GateRefusal> {
         self.0.get()
@@ -52,7 +52,7 @@ fn is_in_chunks(headers: &HeaderMap) -> bool {
 pub(crate) fn take_document(
     operation: &'static OperationRule,
     request: Request<s3s::Body>,
-) -> Result<(Request<s3s::Body>, Option<DocumentComplaint>), GateRefusal> {
+) -> Result<(Request<s3s::Body>, Option<DocumentRefusalReason>), GateRefusal> {
     if operation.resource == PathResource::Bucket && is_in_chunks(request.headers()) {
         let words = "The value of x-amz-content-sha256 header is invalid.";
         let detail = "a document in chunks is not supported; send it in one piece";
@@ -62,13 +62,13 @@ pub(crate) fn take_document(
         return Ok((request, None));
     }
     let (parts, body) = request.into_parts();
-    let claims = DocumentClaims::read(operation, &parts.headers)?;
+    let claims = DocumentDigests::read(operation, &parts.headers)?;
     if body.size_hint().exact() == Some(0) {
         // The S3 layer does not read a body that it knows to be empty.
         claims.check(&[])?;
         return Ok((Request::from_parts(parts, s3s::Body::empty()), None));
     }
-    let complaint = DocumentComplaint::default();
+    let complaint = DocumentRefusalReason::default();
     let document = CheckedDocument {
         inner: body,
         read: BytesMut::new(),
@@ -80,14 +80,14 @@ pub(crate) fn take_document(
 }
 
 /// The digests that a request's head states for its document.
-struct DocumentClaims {
+struct DocumentDigests {
     operation: &'static OperationRule,
     sha256: Option<String>,
     md5: Option<[u8; 16]>,
     checksum: Option<Checksum>,
 }
 
-impl DocumentClaims {
+impl DocumentDigests {
     fn read(operation: &'static OperationRule, headers: &HeaderMap) -> Result<Self, GateRefusal> {
         let text = |name: &HeaderName| headers.get(name).and_then(|value| value.to_str().ok());
         let sha256 = text(&CONTENT_SHA256);
@@ -96,7 +96,7 @@ impl DocumentClaims {
                 GateRefusal::bad("InvalidDigest", "Content-MD5 is not the base64 of an MD5; compute it again")
             })
         });
-        Ok(DocumentClaims {
+        Ok(DocumentDigests {
             operation,
             sha256: sha256.filter(|hash| hash.len() == 64).map(str::to_ascii_lowercase),
             md5: md5.transpose()?,
@@ -172,8 +172,8 @@ fn unreadable(error: &str) -> GateRefusal {
 struct CheckedDocument {
     inner: s3s::Body,
     read: BytesMut,
-    claims: DocumentClaims,
-    complaint: DocumentComplaint,
+    claims: DocumentDigests,
+    complaint: DocumentRefusalReason,
     is_over: bool,
 }
 

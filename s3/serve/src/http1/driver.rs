@@ -17,7 +17,7 @@ use crate::connection::ClientSocket;
 use crate::gateway::StopReceiver;
 use crate::http1::fast_path::FastOutcome;
 use crate::http1::head::{HEADERS_MAX, MessageRefusal, RequestFraming, RequestHead, parse};
-use crate::http1::incoming::{IncomingBody, LentBody, RequestBody, take_back};
+use crate::http1::incoming::{IncomingBody, RequestBody, SharedIncomingBody, take_back};
 use crate::http1::outgoing::{OutgoingResponse, ResponseForm};
 use crate::http1::wire::BufferedSocket;
 use crate::limits::{BodyLimits, ConnectionAccount, LimitReason, is_shared, take_turn};
@@ -42,15 +42,15 @@ pub(crate) async fn serve(
     let driver = ConnectionDriver { shared, caller, account, stopped: stopped.clone() };
     let mut stop = pin!(stopped.over_and_left());
     match driver.opening(&mut wire, stop.as_mut()).await? {
-        ConnectionOpening::Http1 => driver.run(wire, stop.as_mut()).await?,
-        ConnectionOpening::Http2 => return Ok(Some(wire.into_parts())),
-        ConnectionOpening::Closed => wire.close().await,
+        ConnectionProtocol::Http1 => driver.run(wire, stop.as_mut()).await?,
+        ConnectionProtocol::Http2 => return Ok(Some(wire.into_parts())),
+        ConnectionProtocol::Closed => wire.close().await,
     }
     Ok(None)
 }
 
 /// The beginning of a connection.
-enum ConnectionOpening {
+enum ConnectionProtocol {
     Http1,
     Http2,
     /// The end: the client closed the connection, or the gateway stops.
@@ -65,7 +65,7 @@ struct ConnectionDriver<'s> {
 }
 
 /// The next event on a connection.
-enum NextMessage {
+enum NextConnectionEvent {
     Request(ReceivedRequest),
     Answered(PreparedResponse),
     Refused(MessageRefusal),
@@ -107,18 +107,18 @@ impl ConnectionDriver<'_> {
         loop {
             wire.settle()?;
             let again = match self.next(&mut wire, stop.as_mut()).await? {
-                NextMessage::Request(received) => self.exchange(wire, received).await?,
-                NextMessage::Answered(PreparedResponse { outgoing, keep_alive, form, trace }) => {
+                NextConnectionEvent::Request(received) => self.exchange(wire, received).await?,
+                NextConnectionEvent::Answered(PreparedResponse { outgoing, keep_alive, form, trace }) => {
                     let is_welcome = self.account.answered(trace.account(), outgoing.status);
                     let goes_on = keep_alive && is_welcome && !self.stopped.is_stopped();
                     self.send(outgoing, &mut wire, goes_on, form, &trace).await?;
                     go_on_or_close(wire, goes_on).await
                 }
-                NextMessage::Refused(refusal) => {
+                NextConnectionEvent::Refused(refusal) => {
                     refuse(wire, refusal).await?;
                     None
                 }
-                NextMessage::Closed => go_on_or_close(wire, false).await,
+                NextConnectionEvent::Closed => go_on_or_close(wire, false).await,
             };
             match again {
                 Some(back) => wire = back,
@@ -132,19 +132,21 @@ impl ConnectionDriver<'_> {
         &self,
         wire: &mut BufferedSocket,
         mut stop: Pin<&mut impl Future<Output = ()>>,
-    ) -> io::Result<ConnectionOpening> {
+    ) -> io::Result<ConnectionProtocol> {
         loop {
             let length = wire.ahead().len().min(HTTP2_PREFACE.len());
             if wire.ahead()[..length] != HTTP2_PREFACE[..length] {
-                return Ok(ConnectionOpening::Http1);
+                return Ok(ConnectionProtocol::Http1);
             }
             if length == HTTP2_PREFACE.len() {
-                return Ok(ConnectionOpening::Http2);
+                return Ok(ConnectionProtocol::Http2);
             }
             match self.read_more(wire, stop.as_mut()).await {
-                Ok(0) => return Ok(ConnectionOpening::Closed),
+                Ok(0) => return Ok(ConnectionProtocol::Closed),
                 // The code that reads the head then hits the same timeout, and sends the response.
-                Err(error) if error.kind() == io::ErrorKind::TimedOut => return Ok(ConnectionOpening::Http1),
+                Err(error) if error.kind() == io::ErrorKind::TimedOut => {
+                    return Ok(ConnectionProtocol::Http1);
+                }
                 read => read?,
             };
         }
@@ -155,7 +157,7 @@ impl ConnectionDriver<'_> {
         &self,
         wire: &mut BufferedSocket,
         mut stop: Pin<&mut impl Future<Output = ()>>,
-    ) -> io::Result<NextMessage> {
+    ) -> io::Result<NextConnectionEvent> {
         loop {
             if !wire.ahead().is_empty() && is_shared(self.account.user_id()) {
                 take_turn(self.account.user()).await;
@@ -165,12 +167,12 @@ impl ConnectionDriver<'_> {
                 return Ok(next);
             }
             match self.read_more(wire, stop.as_mut()).await {
-                Ok(0) => return Ok(NextMessage::Closed),
+                Ok(0) => return Ok(NextConnectionEvent::Closed),
                 Err(error) if error.kind() == io::ErrorKind::TimedOut => {
                     return Ok(if wire.ahead().is_empty() {
-                        NextMessage::Closed
+                        NextConnectionEvent::Closed
                     } else {
-                        NextMessage::Refused(TOO_SLOW)
+                        NextConnectionEvent::Refused(TOO_SLOW)
                     });
                 }
                 read => read?,
@@ -196,7 +198,7 @@ impl ConnectionDriver<'_> {
     }
 
     /// Parses the request at the start of the bytes read so far; returns `None` until its head is complete.
-    fn received(&self, wire: &mut BufferedSocket) -> Option<NextMessage> {
+    fn received(&self, wire: &mut BufferedSocket) -> Option<NextConnectionEvent> {
         if wire.ahead().is_empty() {
             return None;
         }
@@ -205,10 +207,10 @@ impl ConnectionDriver<'_> {
         let mut room = [const { MaybeUninit::uninit() }; HEADERS_MAX];
         let (head, length) = match parse(wire.ahead(), &mut room, limits.head_bytes_max) {
             Ok(parsed) => parsed?,
-            Err(refusal) => return Some(NextMessage::Refused(refusal)),
+            Err(refusal) => return Some(NextConnectionEvent::Refused(refusal)),
         };
         if matches!(head.framing, RequestFraming::Length(bytes) if bytes > limits.body_bytes_max) {
-            return Some(NextMessage::Refused(TOO_LARGE));
+            return Some(NextConnectionEvent::Refused(TOO_LARGE));
         }
         let form = ResponseForm { is_http_1_1: head.is_http_1_1, is_head: head.method == "HEAD" };
         let trace = shared.monitor.start(head.method, head.target, self.caller, start);
@@ -221,12 +223,17 @@ impl ConnectionDriver<'_> {
                 }
                 let keep_alive = head.keep_alive;
                 wire.consume(length);
-                return Some(NextMessage::Answered(PreparedResponse { outgoing, keep_alive, form, trace }));
+                return Some(NextConnectionEvent::Answered(PreparedResponse {
+                    outgoing,
+                    keep_alive,
+                    form,
+                    trace,
+                }));
             }
             Some(FastOutcome::Upload(upload)) => RequestWork::Upload(upload),
             None => match self.common(&head, &wire.ahead()[..length], &trace) {
                 Ok(request) => RequestWork::Common(request),
-                Err(refusal) => return Some(NextMessage::Refused(refusal)),
+                Err(refusal) => return Some(NextConnectionEvent::Refused(refusal)),
             },
         };
         let received = ReceivedRequest {
@@ -239,7 +246,7 @@ impl ConnectionDriver<'_> {
             work,
         };
         wire.consume(length);
-        Some(NextMessage::Request(received))
+        Some(NextConnectionEvent::Request(received))
     }
 
     /// Converts a head, which was parsed from `source`, to a request for the S3 layer. Errors: it is not a valid
@@ -367,7 +374,7 @@ const TOO_SLOW: MessageRefusal =
 /// The holder of the socket while a request is answered.
 enum SocketHolder {
     Wire(BufferedSocket),
-    Lent(LentBody),
+    Lent(SharedIncomingBody),
 }
 
 /// Returns the body of a request. A body that arrived with its head is passed on as it is. For any other body, the

@@ -203,16 +203,16 @@ fn ended_early(read: io::Result<usize>, trace: &RequestTrace) -> io::Result<usiz
 /// A request's body in the form that the S3 layer accepts. The connection takes its socket back when the response is
 /// ready.
 pub(crate) struct RequestBody {
-    incoming: LentBody,
+    incoming: SharedIncomingBody,
     length: Option<u64>,
 }
 
 /// A body with its socket, lent for the duration of a request.
-pub(crate) type LentBody = Arc<Mutex<Option<IncomingBody>>>;
+pub(crate) type SharedIncomingBody = Arc<Mutex<Option<IncomingBody>>>;
 
 impl RequestBody {
     /// Returns the body, and a handle with which the connection gets its socket back.
-    pub(crate) fn lend(incoming: IncomingBody) -> (s3s::Body, LentBody) {
+    pub(crate) fn lend(incoming: IncomingBody) -> (s3s::Body, SharedIncomingBody) {
         let length = match incoming.left {
             UnreadBody::Length(left) => Some(left),
             UnreadBody::Chunked(_) => None,
@@ -223,7 +223,7 @@ impl RequestBody {
 }
 
 /// Takes the socket back. If the body is still in use, its further reads fail.
-pub(crate) fn take_back(lent: &LentBody) -> Option<IncomingBody> {
+pub(crate) fn take_back(lent: &SharedIncomingBody) -> Option<IncomingBody> {
     lent.lock().unwrap_or_else(PoisonError::into_inner).take()
 }
 

@@ -17,7 +17,7 @@ use crate::buffers::{BufferChunk, CHUNK_BYTES, give_buffer, take_buffer};
 use crate::connection::ClientSocket;
 use crate::connection::WaitDeadline;
 use crate::content::{PIECE_BYTES, read_elsewhere, read_piece};
-use crate::limits::{BodyLimits, ProgressWatch, RatePacer, UserAccount};
+use crate::limits::{BodyLimits, RatePacer, TransferRateMeter, UserResourceUsage};
 use crate::workers::here;
 
 /// The maximum number of bytes read at a time for a head: enough for the head and the small body that often follows it.
@@ -37,9 +37,9 @@ pub(crate) struct BufferedSocket {
     used: usize,
     patience: WaitDeadline,
     limits: BodyLimits,
-    progress: ProgressWatch,
+    progress: TransferRateMeter,
     /// The user whose rate limit applies to the body being transferred, if any.
-    payer: Option<Arc<UserAccount>>,
+    payer: Option<Arc<UserResourceUsage>>,
     pacer: RatePacer,
     /// The number of the thread whose runtime reports events on the socket.
     home: usize,
@@ -53,7 +53,7 @@ impl BufferedSocket {
             used: 0,
             patience: WaitDeadline::default(),
             limits,
-            progress: ProgressWatch::default(),
+            progress: TransferRateMeter::default(),
             payer: None,
             pacer: RatePacer::default(),
             home: here(),
@@ -91,7 +91,7 @@ impl BufferedSocket {
     }
 
     /// Counts the bytes of subsequent bodies against a user's rate, if a user is given.
-    pub(crate) fn set_payer(&mut self, account: Option<Arc<UserAccount>>) {
+    pub(crate) fn set_payer(&mut self, account: Option<Arc<UserResourceUsage>>) {
         self.payer = account;
     }
 

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use tokio::time::{Sleep, sleep};
 
-use super::UserAccount;
+use super::UserResourceUsage;
 
 /// Counters of bodies and connections that were ended or refused. They are not counted per user.
 #[derive(Debug, Default)]
@@ -47,13 +47,13 @@ impl BodyLimits {
 /// Measures how fast a client sends or receives a body. Only the time during which the gateway waits for the client
 /// counts. Cost: reads the clock twice for each wait.
 #[derive(Debug, Default)]
-pub(crate) struct ProgressWatch {
+pub(crate) struct TransferRateMeter {
     since: Option<Instant>,
     waited: Duration,
     bytes: u64,
 }
 
-impl ProgressWatch {
+impl TransferRateMeter {
     /// Records that the gateway waits for the client from now on, if it does not already.
     pub(crate) fn wait(&mut self) {
         self.since.get_or_insert_with(Instant::now);
@@ -72,7 +72,7 @@ impl ProgressWatch {
             return true;
         }
         let is_enough = self.bytes as f64 >= limits.bytes_per_s_min as f64 * self.waited.as_secs_f64();
-        *self = ProgressWatch::default();
+        *self = TransferRateMeter::default();
         is_enough
     }
 }
@@ -86,7 +86,11 @@ const PAUSE_MAX: Duration = Duration::from_secs(1);
 
 impl RatePacer {
     /// Ready when more bytes of the body may be transferred.
-    pub(crate) fn poll_allowed(&mut self, account: &UserAccount, context: &mut Context<'_>) -> Poll<()> {
+    pub(crate) fn poll_allowed(
+        &mut self,
+        account: &UserResourceUsage,
+        context: &mut Context<'_>,
+    ) -> Poll<()> {
         loop {
             if let Some(pause) = &mut self.0 {
                 ready!(pause.as_mut().poll(context));
@@ -114,7 +118,7 @@ mod tests {
     /// Returns the number of steps after which a client counts as too slow. In each step, the client transfers `bytes`
     /// in a second of waiting; in the first, it transfers `first`.
     fn steps(bytes: u64, first: u64) -> Option<usize> {
-        let mut watch = ProgressWatch { bytes: first, ..Default::default() };
+        let mut watch = TransferRateMeter { bytes: first, ..Default::default() };
         (1..=40).find(|_| {
             watch.bytes += bytes;
             !watch.has_waited(SECOND, &limits())
@@ -130,7 +134,7 @@ mod tests {
 
     #[test]
     fn time_without_a_wait_does_not_count() {
-        let mut watch = ProgressWatch::default();
+        let mut watch = TransferRateMeter::default();
         assert!((0..1000).all(|_| watch.moved(1, &limits())));
         assert_eq!((watch.waited, watch.bytes), (Duration::ZERO, 1000));
     }

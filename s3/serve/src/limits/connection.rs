@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use http::StatusCode;
 
-use super::{LimitCounters, UserAccount};
+use super::{LimitCounters, UserResourceUsage};
 
 /// The maximum number of consecutive requests on a connection that are refused for lack of a valid signature. A
 /// legitimate client with a wrong key or clock stops after a few requests.
@@ -16,7 +16,7 @@ const UNSIGNED_MAX: u32 = 100;
 
 /// The number of connections without a valid signature, by address.
 #[derive(Debug)]
-pub(crate) struct UnsignedConnections {
+pub(crate) struct UnauthenticatedConnections {
     connections_max: u32,
     open: Mutex<HashMap<IpAddr, u32>>,
     counters: Arc<LimitCounters>,
@@ -25,13 +25,13 @@ pub(crate) struct UnsignedConnections {
 /// The entry of a connection in the table of addresses. Dropping it removes the connection from the table.
 #[derive(Debug)]
 pub(crate) struct AddressSlot {
-    table: Arc<UnsignedConnections>,
+    table: Arc<UnauthenticatedConnections>,
     address: IpAddr,
 }
 
-impl UnsignedConnections {
+impl UnauthenticatedConnections {
     pub(crate) fn new(connections_max: u32, counters: Arc<LimitCounters>) -> Arc<Self> {
-        Arc::new(UnsignedConnections { connections_max, open: Mutex::default(), counters })
+        Arc::new(UnauthenticatedConnections { connections_max, open: Mutex::default(), counters })
     }
 
     /// Returns the account of a new connection; `None` if its address already has the maximum number of connections.
@@ -84,7 +84,7 @@ pub(crate) struct ConnectionAccount {
     address: Mutex<Option<AddressSlot>>,
     /// The id of the latest user's account; 0 before the first valid signature.
     user_id: AtomicU64,
-    user: Mutex<Option<Arc<UserAccount>>>,
+    user: Mutex<Option<Arc<UserResourceUsage>>>,
     unsigned: AtomicU32,
     counters: Arc<LimitCounters>,
 }
@@ -102,7 +102,7 @@ impl ConnectionAccount {
 
     /// Records the response to a request. `user` is `None` if the request had no valid signature. Returns whether the
     /// connection may remain open. Cost: two atomic loads if the user is the same as before.
-    pub(crate) fn answered(&self, user: Option<&Arc<UserAccount>>, status: StatusCode) -> bool {
+    pub(crate) fn answered(&self, user: Option<&Arc<UserResourceUsage>>, status: StatusCode) -> bool {
         let Some(user) = user else { return self.answered_stranger(status) };
         if self.user_id() != user.id() {
             *self.user.lock().unwrap_or_else(PoisonError::into_inner) = Some(user.clone());
@@ -137,7 +137,7 @@ impl ConnectionAccount {
     }
 
     /// Returns the account of the latest user.
-    pub(crate) fn user(&self) -> Option<Arc<UserAccount>> {
+    pub(crate) fn user(&self) -> Option<Arc<UserResourceUsage>> {
         self.user.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
@@ -145,17 +145,17 @@ impl ConnectionAccount {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::limits::{StatedLimits, UserLimits};
+    use crate::limits::{UserLimitOverrides, UserLimits};
 
     #[test]
     fn an_address_has_so_many_connections_until_one_is_signed() {
         let counters = Arc::<LimitCounters>::default();
-        let table = UnsignedConnections::new(2, counters.clone());
+        let table = UnauthenticatedConnections::new(2, counters.clone());
         let [one, other] = ["10.0.0.1", "10.0.0.2"].map(|text| text.parse().unwrap());
         let first = ConnectionAccount::new(table.add(one), counters.clone());
         let _second = table.add(one).unwrap();
         assert!(table.add(one).is_none() && table.add(other).is_some());
-        let user = UserAccount::new(StatedLimits::default(), UserLimits::default());
+        let user = UserResourceUsage::new(UserLimitOverrides::default(), UserLimits::default());
         assert!(first.answered(Some(&user), StatusCode::OK));
         let _third = table.add(one).expect("the first is signed");
         assert_eq!(counters.refused_connections.load(Ordering::Relaxed), 1);
@@ -172,7 +172,7 @@ mod tests {
     #[test]
     fn a_connection_without_valid_signatures_ends() {
         let account = ConnectionAccount::new(None, Arc::default());
-        let user = UserAccount::new(StatedLimits::default(), UserLimits::default());
+        let user = UserResourceUsage::new(UserLimitOverrides::default(), UserLimits::default());
         let refuse =
             |count: u32| (0..count).filter(|_| account.answered(None, StatusCode::FORBIDDEN)).count() as u32;
         assert_eq!(refuse(UNSIGNED_MAX - 1), UNSIGNED_MAX - 1);

@@ -1,15 +1,15 @@
 //! Limits on users and on clients whose user is not known yet.
 //!
-//! A [`UserAccount`] counts a user's requests in flight and bytes. `body` ends transfers that are too slow, `turns`
-//! makes users take turns on a busy thread, and `connection` limits clients without a valid signature. For a client
-//! within the limits, the cost is a few atomic operations.
+//! A [`UserResourceUsage`] counts a user's requests in flight and bytes. `body` ends transfers that are too slow,
+//! `turns` makes users take turns on a busy thread, and `connection` limits clients without a valid signature. For a
+//! client within the limits, the cost is a few atomic operations.
 
 mod body;
 mod connection;
 mod turns;
 
-pub(crate) use body::{BodyLimits, LimitCounters, ProgressWatch, RatePacer};
-pub(crate) use connection::{ConnectionAccount, UnsignedConnections};
+pub(crate) use body::{BodyLimits, LimitCounters, RatePacer, TransferRateMeter};
+pub(crate) use connection::{ConnectionAccount, UnauthenticatedConnections};
 pub(crate) use turns::{forget_turns, is_shared, take_turn};
 
 use std::num::NonZeroU64;
@@ -45,13 +45,13 @@ impl Default for UserLimits {
 
 /// The limits that the entry of a user states. `None` stands for the gateway's own limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct StatedLimits {
+pub(crate) struct UserLimitOverrides {
     pub(crate) requests_max: Option<u32>,
     pub(crate) bytes_per_s_max: Option<NonZeroU64>,
     pub(crate) weight: Option<u32>,
 }
 
-impl StatedLimits {
+impl UserLimitOverrides {
     fn or(self, others: UserLimits) -> UserLimits {
         UserLimits {
             requests_max: self.requests_max.unwrap_or(others.requests_max),
@@ -100,10 +100,10 @@ pub(crate) struct LimitRefusal {
 
 /// The requests and bytes of one user, and their limits. All threads share it.
 #[derive(Debug)]
-pub(crate) struct UserAccount {
+pub(crate) struct UserResourceUsage {
     /// The number that distinguishes this account from others; never 0.
     id: u64,
-    stated: StatedLimits,
+    stated: UserLimitOverrides,
     requests_max: AtomicU32,
     /// 0 for no limit.
     bytes_per_s_max: AtomicU64,
@@ -117,10 +117,10 @@ pub(crate) struct UserAccount {
     refused_rate: AtomicU64,
 }
 
-impl UserAccount {
-    pub(crate) fn new(stated: StatedLimits, others: UserLimits) -> Arc<Self> {
+impl UserResourceUsage {
+    pub(crate) fn new(stated: UserLimitOverrides, others: UserLimits) -> Arc<Self> {
         static NEXT: AtomicU64 = AtomicU64::new(1);
-        let account = UserAccount {
+        let account = UserResourceUsage {
             id: NEXT.fetch_add(1, Ordering::Relaxed),
             stated,
             requests_max: AtomicU32::new(0),
@@ -145,7 +145,7 @@ impl UserAccount {
     }
 
     /// Returns the limits that the user's entry states.
-    pub(crate) fn stated(&self) -> StatedLimits {
+    pub(crate) fn stated(&self) -> UserLimitOverrides {
         self.stated
     }
 
@@ -224,7 +224,7 @@ pub(crate) struct UserCounts {
 
 /// A request in flight. Dropping it decrements the count.
 #[derive(Debug)]
-pub(crate) struct RequestSlot(Arc<UserAccount>);
+pub(crate) struct RequestSlot(Arc<UserResourceUsage>);
 
 impl Drop for RequestSlot {
     fn drop(&mut self) {
@@ -242,10 +242,10 @@ fn now_ns() -> u64 {
 mod tests {
     use super::*;
 
-    fn account(requests_max: u32, bytes_per_s_max: u64) -> Arc<UserAccount> {
+    fn account(requests_max: u32, bytes_per_s_max: u64) -> Arc<UserResourceUsage> {
         let limits =
             UserLimits { requests_max, bytes_per_s_max: NonZeroU64::new(bytes_per_s_max), weight: 1 };
-        UserAccount::new(StatedLimits::default(), limits)
+        UserResourceUsage::new(UserLimitOverrides::default(), limits)
     }
 
     #[test]
@@ -275,8 +275,8 @@ mod tests {
 
     #[test]
     fn a_stated_limit_takes_precedence_over_the_gateways() {
-        let stated = StatedLimits { requests_max: Some(1), weight: Some(5), ..Default::default() };
-        let account = UserAccount::new(stated, UserLimits::default());
+        let stated = UserLimitOverrides { requests_max: Some(1), weight: Some(5), ..Default::default() };
+        let account = UserResourceUsage::new(stated, UserLimits::default());
         account.limit(UserLimits { requests_max: 9, bytes_per_s_max: NonZeroU64::new(7), weight: 2 });
         assert_eq!((account.weight(), account.is_paced()), (5, true));
         let _slot = account.begin().unwrap();

@@ -13,7 +13,7 @@ use std::future::poll_fn;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-use super::{UserAccount, WEIGHT_MAX};
+use super::{UserResourceUsage, WEIGHT_MAX};
 
 /// The number of consecutive requests of one user after which a thread that is always busy forgets the other users.
 const MEMORY_REQUESTS: u32 = 4096;
@@ -141,8 +141,9 @@ pub(crate) fn forget_turns() {
     }
 }
 
-/// Records a request on a connection whose latest user's account has this id, which is 0 if there is none. Returns whether
-/// the request must take its turn, because several users keep the calling thread busy. Cost: a few instructions.
+/// Records a request on a connection whose latest user's account has this id, which is 0 if there is none. Returns
+/// whether the request must take its turn, because several users keep the calling thread busy. Cost: a few
+/// instructions.
 pub(crate) fn is_shared(id: u64) -> bool {
     if id == 0 {
         return false;
@@ -153,12 +154,12 @@ pub(crate) fn is_shared(id: u64) -> bool {
 }
 
 /// Waits until it is the user's turn on the calling thread.
-pub(crate) async fn take_turn(user: Option<Arc<UserAccount>>) {
+pub(crate) async fn take_turn(user: Option<Arc<UserResourceUsage>>) {
     let Some(user) = user else { return };
     let queue = QUEUE.with(Arc::clone);
     let decision = locked(&queue).decide(user.id(), user.weight());
     if let Some((due, number)) = decision {
-        Turn { queue, due, number, is_waiting: false }.run().await;
+        RequestTurn { queue, due, number, is_waiting: false }.run().await;
     }
 }
 
@@ -167,14 +168,14 @@ fn locked(queue: &Mutex<TurnQueue>) -> MutexGuard<'_, TurnQueue> {
 }
 
 /// A request that waits for its turn, or has it. Dropping it gives the turn to the next request.
-struct Turn {
+struct RequestTurn {
     queue: Arc<Mutex<TurnQueue>>,
     due: u64,
     number: u64,
     is_waiting: bool,
 }
 
-impl Turn {
+impl RequestTurn {
     async fn run(mut self) {
         poll_fn(|context| self.poll(context)).await;
         // The thread polls the sockets of all clients before the request runs.
@@ -194,7 +195,7 @@ impl Turn {
     }
 }
 
-impl Drop for Turn {
+impl Drop for RequestTurn {
     fn drop(&mut self) {
         locked(&self.queue).end(self.number);
     }
@@ -205,15 +206,15 @@ mod tests {
     use std::sync::Mutex;
 
     use super::*;
-    use crate::limits::{StatedLimits, UserLimits};
+    use crate::limits::{UserLimitOverrides, UserLimits};
 
-    fn account(weight: u32) -> Arc<UserAccount> {
-        UserAccount::new(StatedLimits::default(), UserLimits { weight, ..Default::default() })
+    fn account(weight: u32) -> Arc<UserResourceUsage> {
+        UserResourceUsage::new(UserLimitOverrides::default(), UserLimits { weight, ..Default::default() })
     }
 
     /// Runs the requests of connections on one thread. Each connection is given as a user and a number of requests,
     /// which it sends one after the other. Returns the users in the order in which their requests ran.
-    fn order(connections: &[(&Arc<UserAccount>, usize)]) -> Vec<u64> {
+    fn order(connections: &[(&Arc<UserResourceUsage>, usize)]) -> Vec<u64> {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         let ran = Arc::new(Mutex::new(Vec::new()));
         runtime.block_on(async {

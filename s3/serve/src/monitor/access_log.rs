@@ -33,14 +33,14 @@ pub(crate) struct AccessLog {
 
 #[derive(Default)]
 struct LogQueue {
-    waiting: Mutex<WaitingLines>,
+    waiting: Mutex<PendingLogLines>,
     wake: Condvar,
     dropped: AtomicU64,
     is_over: AtomicBool,
 }
 
 #[derive(Default)]
-struct WaitingLines {
+struct PendingLogLines {
     text: Vec<u8>,
     /// If the file is to be reopened: the number of bytes of `text` that belong in the old file, because their requests
     /// ended before that.
@@ -92,7 +92,7 @@ impl Drop for AccessLog {
 }
 
 impl LogQueue {
-    fn locked(&self) -> MutexGuard<'_, WaitingLines> {
+    fn locked(&self) -> MutexGuard<'_, PendingLogLines> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -209,12 +209,12 @@ impl fmt::Debug for RequestId {
 
 /// Generates the IDs of a gateway's requests. IDs of one gateway never repeat, and IDs of two gateways are almost never
 /// equal.
-pub(crate) struct RequestIds {
+pub(crate) struct RequestIdGenerator {
     next: AtomicU64,
     host: HeaderValue,
 }
 
-impl RequestIds {
+impl RequestIdGenerator {
     /// Starts at a random number, or at the current time if there are no random bytes: IDs need not be secret.
     pub(super) fn new() -> Self {
         let mut random = [0; 32];
@@ -226,7 +226,7 @@ impl RequestIds {
         let start = start.iter().fold(0, |start, byte| start << 8 | u64::from(*byte));
         // Base64 is always valid in a header.
         let host = HeaderValue::try_from(BASE64.encode(host)).unwrap_or(HeaderValue::from_static("host"));
-        RequestIds { next: AtomicU64::new(start), host }
+        RequestIdGenerator { next: AtomicU64::new(start), host }
     }
 
     /// Returns the next ID. Cost: one atomic addition, and a few multiplications.
@@ -281,9 +281,9 @@ mod tests {
     #[test]
     fn names_are_16_digits_and_differ() {
         assert_eq!(RequestId::of(0x0123_4567_89ab_cdef).as_str(), "0123456789ABCDEF");
-        let ids = RequestIds::new();
+        let ids = RequestIdGenerator::new();
         let names: HashSet<_> = (0..10_000).map(|_| ids.next().as_str().to_owned()).collect();
         assert_eq!(names.len(), 10_000);
-        assert_ne!(RequestIds::new().host(), ids.host());
+        assert_ne!(RequestIdGenerator::new().host(), ids.host());
     }
 }

@@ -11,7 +11,7 @@ mod metrics;
 mod trace;
 
 pub(crate) use access_log::AccessLog;
-pub(crate) use access_log::{HOST_ID, REQUEST_ID, RequestId, RequestIds};
+pub(crate) use access_log::{HOST_ID, REQUEST_ID, RequestId, RequestIdGenerator};
 pub(crate) use limits::put_limits;
 pub(crate) use metrics::{GatewayMetrics, OperationCode};
 pub(crate) use trace::{RequestTrace, SignedOperation};
@@ -34,7 +34,7 @@ pub(crate) const SERVER_TIMING: HeaderName = HeaderName::from_static("server-tim
 pub(crate) struct RequestMonitor {
     pub(crate) metrics: GatewayMetrics,
     pub(crate) log: Option<AccessLog>,
-    pub(crate) ids: RequestIds,
+    pub(crate) ids: RequestIdGenerator,
 }
 
 /// How a response ended.
@@ -51,7 +51,7 @@ pub(crate) struct ResponseEnding {
 impl RequestMonitor {
     /// Starts counters at zero; writes to `log` if there is one.
     pub(crate) fn new(log: Option<AccessLog>) -> Self {
-        RequestMonitor { metrics: GatewayMetrics::new(), log, ids: RequestIds::new() }
+        RequestMonitor { metrics: GatewayMetrics::new(), log, ids: RequestIdGenerator::new() }
     }
 
     /// Records that a request has arrived, whose processing began at `start`.

@@ -8,7 +8,7 @@ use fordway_wire::date::format_iso8601;
 use percent_encoding::percent_decode_str;
 use serde::Serialize;
 
-use crate::limits::{LimitReason, LimitRefusal, RequestSlot, UserAccount};
+use crate::limits::{LimitReason, LimitRefusal, RequestSlot, UserResourceUsage};
 use crate::monitor::{OperationCode, RequestId, ResponseEnding};
 use crate::unsigned::ConnectionPeer;
 use crate::users::User;
@@ -71,8 +71,8 @@ impl RequestTrace {
         }
     }
 
-    /// Records that the signature was verified, and counts the request for its user until this trace is dropped. Only the
-    /// first call counts. Errors: the user is at a limit.
+    /// Records that the signature was verified, and counts the request for its user until this trace is dropped. Only
+    /// the first call counts. Errors: the user is at a limit.
     pub(crate) fn admit(&self, signed: SignedOperation) -> Result<(), LimitRefusal> {
         let admitted = self.signed.get_or_init(|| {
             let slot = signed.user.account.begin();
@@ -90,7 +90,7 @@ impl RequestTrace {
     }
 
     /// Returns the account of the user whose signature was verified.
-    pub(crate) fn account(&self) -> Option<&Arc<UserAccount>> {
+    pub(crate) fn account(&self) -> Option<&Arc<UserResourceUsage>> {
         self.signed().map(|signed| &signed.user.account)
     }
 

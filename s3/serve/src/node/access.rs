@@ -10,9 +10,9 @@ use fordway_store::{Error, ErrorKind, Result, Store};
 use fordway_sys::{PeerCredentials, PrivilegedThread, act_as, peer_of, user_id};
 use fordway_wire::node::{BATCH_OBJECTS_MAX, PAGE_ENTRIES_MAX, RANGES_BYTES_MAX, Request, longest_bytes};
 
-use crate::OpenStore;
+use crate::StoreOpener;
 use crate::limits::RequestSlot;
-use crate::node::accounts::NodeAccount;
+use crate::node::accounts::NodeUserResources;
 
 /// The store and the permissions of an admitted caller.
 pub(crate) struct AdmittedCaller {
@@ -25,7 +25,7 @@ pub(crate) struct AdmittedCaller {
 
 /// Decides which clients may call.
 pub(super) struct NodeAccess {
-    open: OpenStore,
+    open: StoreOpener,
     /// The uid of the gateway's own user.
     uid: u32,
     /// The store of that user, opened when the gateway started.
@@ -39,7 +39,7 @@ pub(super) struct NodeAccess {
 
 impl NodeAccess {
     /// Opens the store of the gateway's own user. Errors: from opening it.
-    pub(super) fn new(open: OpenStore, allowed: Vec<u32>) -> Result<Self> {
+    pub(super) fn new(open: StoreOpener, allowed: Vec<u32>) -> Result<Self> {
         let own = open()?;
         if user_id() == 0 {
             // Client threads permanently act as their clients, so they cannot create files that must belong to a
@@ -183,9 +183,9 @@ pub(super) struct NodeLimits {
 }
 
 /// The limits of the gateway and of the user, which both apply to a connection.
-pub(super) struct ConnectionShare {
+pub(super) struct ConnectionResourceLimits {
     pub(super) gateway: Arc<NodeLimits>,
-    pub(super) user: Arc<NodeAccount>,
+    pub(super) user: Arc<NodeUserResources>,
 }
 
 /// Memory of a connection, taken from the gateway's share and from its user's share.
@@ -201,12 +201,12 @@ impl MemoryShare {
 }
 
 /// A slot for a request in progress, taken from the gateway's slots and from its user's slots.
-pub(super) struct RequestPlace {
+pub(super) struct InFlightRequestSlot {
     _of_user: RequestSlot,
     _of_gateway: Option<PoolShare>,
 }
 
-impl ConnectionShare {
+impl ConnectionResourceLimits {
     /// Reserves memory of `bytes` for a connection that already holds `held`; reserves nothing for up to [`OWN_BYTES`].
     /// Errors: `EntityTooLarge` for more than a connection can ever get, `Unavailable` if other connections occupy the
     /// memory.
@@ -224,8 +224,8 @@ impl ConnectionShare {
     }
 
     /// Reserves a slot for a request in progress. Errors: `Unavailable` if no slot becomes free.
-    pub(super) fn place(&self) -> Result<RequestPlace> {
-        Ok(RequestPlace { _of_user: self.user.begin()?, _of_gateway: self.gateway.place()? })
+    pub(super) fn place(&self) -> Result<InFlightRequestSlot> {
+        Ok(InFlightRequestSlot { _of_user: self.user.begin()?, _of_gateway: self.gateway.place()? })
     }
 }
 
@@ -295,7 +295,7 @@ fn page_bytes(entries: usize) -> usize {
 mod tests {
     use super::*;
     use crate::UserLimits;
-    use crate::node::accounts::{AccountConnection, NodeAccounts, NodeUserLimits};
+    use crate::node::accounts::{NodeConnectedUsers, NodeUserLimits, UserConnectionSlot};
 
     #[test]
     fn what_is_taken_is_waited_for() {
@@ -326,10 +326,10 @@ mod tests {
         };
         let requests = UserLimits::default();
         let of_user = NodeUserLimits { connections_max: 9, requests, memory_bytes_max: 12 << 20 };
-        let accounts = NodeAccounts::new(of_user);
+        let accounts = NodeConnectedUsers::new(of_user);
         let (one, other) = (accounts.connect(1).unwrap(), accounts.connect(2).unwrap());
         let gateway = Arc::new(limits);
-        let share = |user: &AccountConnection| ConnectionShare {
+        let share = |user: &UserConnectionSlot| ConnectionResourceLimits {
             gateway: gateway.clone(),
             user: user.account().clone(),
         };

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use fordway_store::{Error, ErrorKind, Result};
 
 use crate::UserLimits;
-use crate::limits::{RequestSlot, StatedLimits, UserAccount};
+use crate::limits::{RequestSlot, UserLimitOverrides, UserResourceUsage};
 use crate::node::access::LimitedPool;
 
 /// The maximum share of the gateway's resources that one user may use.
@@ -21,31 +21,31 @@ pub(super) struct NodeUserLimits {
 }
 
 /// The users who have open connections, by uid.
-pub(super) struct NodeAccounts {
+pub(super) struct NodeConnectedUsers {
     limits: NodeUserLimits,
-    by_uid: Mutex<HashMap<u32, Weak<NodeAccount>>>,
+    by_uid: Mutex<HashMap<u32, Weak<NodeUserResources>>>,
 }
 
 /// One user. All connections of the user share it.
-pub(super) struct NodeAccount {
-    pub(super) requests: Arc<UserAccount>,
+pub(super) struct NodeUserResources {
+    pub(super) requests: Arc<UserResourceUsage>,
     pub(super) memory: Arc<LimitedPool>,
     connections: AtomicUsize,
 }
 
 /// A connection of a user. Dropping it decrements the count.
-pub(super) struct AccountConnection(Arc<NodeAccount>);
+pub(super) struct UserConnectionSlot(Arc<NodeUserResources>);
 
-impl NodeAccounts {
+impl NodeConnectedUsers {
     pub(super) fn new(limits: NodeUserLimits) -> Self {
-        NodeAccounts { limits, by_uid: Mutex::default() }
+        NodeConnectedUsers { limits, by_uid: Mutex::default() }
     }
 
     /// Counts a connection of a user. Errors: `Unavailable` if the user already has the maximum number.
-    pub(super) fn connect(&self, uid: u32) -> Result<AccountConnection> {
+    pub(super) fn connect(&self, uid: u32) -> Result<UserConnectionSlot> {
         let account = self.account(uid);
         let before = account.connections.fetch_add(1, Ordering::Relaxed);
-        let connection = AccountConnection(account);
+        let connection = UserConnectionSlot(account);
         if before < self.limits.connections_max {
             return Ok(connection);
         }
@@ -56,14 +56,14 @@ impl NodeAccounts {
         Err(Error::new(ErrorKind::Unavailable, why))
     }
 
-    fn account(&self, uid: u32) -> Arc<NodeAccount> {
+    fn account(&self, uid: u32) -> Arc<NodeUserResources> {
         let mut by_uid = self.by_uid.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(account) = by_uid.get(&uid).and_then(Weak::upgrade) {
             return account;
         }
         by_uid.retain(|_, account| account.strong_count() > 0);
-        let account = Arc::new(NodeAccount {
-            requests: UserAccount::new(StatedLimits::default(), self.limits.requests),
+        let account = Arc::new(NodeUserResources {
+            requests: UserResourceUsage::new(UserLimitOverrides::default(), self.limits.requests),
             memory: LimitedPool::new(self.limits.memory_bytes_max),
             connections: AtomicUsize::new(0),
         });
@@ -72,19 +72,19 @@ impl NodeAccounts {
     }
 }
 
-impl AccountConnection {
-    pub(super) fn account(&self) -> &Arc<NodeAccount> {
+impl UserConnectionSlot {
+    pub(super) fn account(&self) -> &Arc<NodeUserResources> {
         &self.0
     }
 }
 
-impl Drop for AccountConnection {
+impl Drop for UserConnectionSlot {
     fn drop(&mut self) {
         self.0.connections.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-impl NodeAccount {
+impl NodeUserResources {
     /// Counts a request in progress. Errors: `Unavailable` if the user already has the maximum number.
     pub(super) fn begin(&self) -> Result<RequestSlot> {
         self.requests.begin().map_err(|_| {
@@ -103,7 +103,7 @@ mod tests {
     fn each_user_has_connections_and_requests_of_their_own() {
         let requests = UserLimits { requests_max: 1, ..UserLimits::default() };
         let limits = NodeUserLimits { connections_max: 2, requests, memory_bytes_max: 1 << 20 };
-        let accounts = NodeAccounts::new(limits);
+        let accounts = NodeConnectedUsers::new(limits);
         let first = accounts.connect(1).unwrap();
         let second = accounts.connect(1).unwrap();
         assert_eq!(accounts.connect(1).map(drop).unwrap_err().kind(), ErrorKind::Unavailable);

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
 use fordway_store::{Error, ErrorKind, Result};
-use fordway_sys::{Errno, WaitMode, receive, send_all};
+use fordway_sys::{Errno, SocketBlockingMode, receive, send_all};
 use fordway_wire::node::{
     ClientHello, FIELDS_BYTES_MAX, FrameBuffer, FrameHeader, GatewayWelcome, HELLO_BYTES, HandshakeProof,
     NONCE_BYTES, NodeResponse, ProofSide, Request, ResponseFlags, VERSION, WriteField,
@@ -14,8 +14,8 @@ use fordway_wire::node::{
 
 use crate::AccessKeyPair;
 use crate::node::access::{AdmittedCaller, NodeAccess};
-use crate::node::access::{ConnectionShare, MemoryShare, NodeLimits, OWN_BYTES};
-use crate::node::accounts::AccountConnection;
+use crate::node::access::{ConnectionResourceLimits, MemoryShare, NodeLimits, OWN_BYTES};
+use crate::node::accounts::UserConnectionSlot;
 use crate::node::content::ResponseOutbox;
 use crate::node::http::{HttpService, is_http};
 use crate::node::session::ClientSession;
@@ -49,9 +49,9 @@ pub(super) enum CallerTransport {
 pub(super) struct GatewayConnection {
     pub(super) socket: Arc<OwnedFd>,
     pub(super) by: CallerTransport,
-    pub(super) standing: Arc<ConnectionStanding>,
+    pub(super) standing: Arc<ConnectionDrainState>,
     /// The gateway's resources that the connection's user uses.
-    pub(super) user: AccountConnection,
+    pub(super) user: UserConnectionSlot,
 }
 
 /// Whether a connection is doing work that a stopping gateway waits for.
@@ -59,9 +59,9 @@ pub(super) struct GatewayConnection {
 /// Either the connection is ended first, and no more work starts on it, or the work starts first, and the gateway waits
 /// for it.
 #[derive(Debug, Default)]
-pub(super) struct ConnectionStanding(AtomicU8);
+pub(super) struct ConnectionDrainState(AtomicU8);
 
-impl ConnectionStanding {
+impl ConnectionDrainState {
     const IDLE: u8 = 0;
     const BUSY: u8 = 1;
     const ENDED: u8 = 2;
@@ -99,7 +99,7 @@ impl GatewayConnection {
     fn greet_and_serve(&self, shared: &NodeGatewayState) -> Result<(), Errno> {
         let mut inbox = FrameBuffer::default();
         while inbox.waiting().len() < HELLO_BYTES {
-            self.receive(&mut inbox, WaitMode::Yes)?;
+            self.receive(&mut inbox, SocketBlockingMode::Yes)?;
             if self.by == CallerTransport::Unix && is_http(inbox.waiting()) {
                 return self.serve_http(inbox.waiting(), shared);
             }
@@ -128,8 +128,8 @@ impl GatewayConnection {
     }
 
     /// Returns the limits of the gateway and of the connection's user.
-    fn limits(&self, shared: &NodeGatewayState) -> ConnectionShare {
-        ConnectionShare { gateway: shared.limits.clone(), user: self.user.account().clone() }
+    fn limits(&self, shared: &NodeGatewayState) -> ConnectionResourceLimits {
+        ConnectionResourceLimits { gateway: shared.limits.clone(), user: self.user.account().clone() }
     }
 
     /// Serves a client that speaks HTTP; `ahead` holds the bytes that were already read.
@@ -202,7 +202,7 @@ impl GatewayConnection {
                 Some(header) => break header,
                 // A client that is not authenticated gets no memory.
                 None if inbox.waiting().len() > 4096 => return Err(Errno::PROTO),
-                None => self.receive(inbox, WaitMode::Yes)?,
+                None => self.receive(inbox, SocketBlockingMode::Yes)?,
             }
         };
         let request = inbox.frame(&header).map(|frame| Request::take(header.code, frame.fields));
@@ -233,7 +233,7 @@ impl GatewayConnection {
     }
 
     /// Receives the available bytes. Errors: from the socket; `CONNRESET` at the end of the stream.
-    fn receive(&self, inbox: &mut FrameBuffer, wait: WaitMode) -> Result<(), Errno> {
+    fn receive(&self, inbox: &mut FrameBuffer, wait: SocketBlockingMode) -> Result<(), Errno> {
         match receive(self.socket.as_fd(), inbox.room(), wait)? {
             0 => Err(Errno::CONNRESET),
             count => {
@@ -368,7 +368,7 @@ impl RequestReader<'_> {
         if self.session.outbox.flags.has(ResponseFlags::AWAKE) && self.lookout.pays() {
             let since = Instant::now();
             while since.elapsed() < self.shared.lookout {
-                match self.connection.receive(&mut self.inbox, WaitMode::No) {
+                match self.connection.receive(&mut self.inbox, SocketBlockingMode::No) {
                     Err(Errno::WOULDBLOCK) => std::hint::spin_loop(),
                     done => {
                         self.lookout.learn(true);
@@ -383,7 +383,7 @@ impl RequestReader<'_> {
         } else {
             self.lookout.skip();
         }
-        self.connection.receive(&mut self.inbox, WaitMode::Yes)
+        self.connection.receive(&mut self.inbox, SocketBlockingMode::Yes)
     }
 }
 
@@ -393,7 +393,7 @@ mod tests {
 
     #[test]
     fn what_is_busy_is_not_ended_and_what_is_ended_starts_nothing() {
-        let standing = ConnectionStanding::default();
+        let standing = ConnectionDrainState::default();
         assert!(standing.enter());
         assert!(!standing.end(), "something was started");
         standing.leave();

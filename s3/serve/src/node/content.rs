@@ -305,28 +305,28 @@ impl ResponseOutbox {
 }
 
 /// The bucket and key of an object, and the options of its put.
-pub(super) type NamedPut = (Bucket, Key, PutOptions);
+pub(super) type PutTarget = (Bucket, Key, PutOptions);
 
 /// An object whose write was started before its key is known.
-pub(super) struct SpareObject {
+pub(super) struct PrecreatedObject {
     bucket: Bucket,
     options: PutOptions,
     writer: Box<dyn Writer>,
 }
 
-impl SpareObject {
+impl PrecreatedObject {
     /// Starts a spare object with the same bucket and options; `None` if its content cannot go to a file.
-    fn new(store: &dyn Store, (bucket, key, options): NamedPut) -> Option<Self> {
+    fn new(store: &dyn Store, (bucket, key, options): PutTarget) -> Option<Self> {
         // The next object may have a different size.
         let options = PutOptions { size_hint: None, ..options };
         let writer = store.writer(&bucket, &key, &options).ok()?;
         writer.file()?;
-        Some(SpareObject { bucket, options, writer })
+        Some(PrecreatedObject { bucket, options, writer })
     }
 
     /// Returns the writer, changed to write the given key; `None` if the bucket or the options differ, or if the writer
     /// cannot change its key.
-    fn turned_to(mut self, (bucket, key, options): &NamedPut) -> Option<Box<dyn Writer>> {
+    fn turned_to(mut self, (bucket, key, options): &PutTarget) -> Option<Box<dyn Writer>> {
         let is_fit = self.bucket == *bucket && self.options == *options && self.writer.retarget(key);
         is_fit.then_some(self.writer)
     }
@@ -335,7 +335,7 @@ impl SpareObject {
 impl ClientSession {
     /// Publishes the content that the client has written to the spare file, and hands out another spare file to the
     /// client.
-    pub(super) fn put_spare(&mut self, id: u32, object: NamedPut, bytes: u64) -> Result<(), Errno> {
+    pub(super) fn put_spare(&mut self, id: u32, object: PutTarget, bytes: u64) -> Result<(), Errno> {
         let Some(mut writer) = self.spare.take().and_then(|spare| spare.turned_to(&object)) else {
             return self.outbox.answer(id, &Ok(None::<CommitResponse>));
         };
@@ -352,11 +352,11 @@ impl ClientSession {
         &mut self,
         id: u32,
         made: PutResult,
-        next: Option<NamedPut>,
+        next: Option<PutTarget>,
         answer: impl FnOnce(CommitResponse) -> T,
     ) -> Result<(), Errno> {
         let next = next.filter(|_| self.lends_files);
-        let spare = next.and_then(|like| SpareObject::new(&*self.store, like));
+        let spare = next.and_then(|like| PrecreatedObject::new(&*self.store, like));
         let file = spare.as_ref().and_then(|spare| spare.writer.file());
         let answer = answer(CommitResponse { made, has_spare: file.is_some() });
         match file {

@@ -20,11 +20,11 @@ use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{Shutdown, shutdown};
 
 use crate::node::access::{LimitedPool, NodeAccess, NodeLimits};
-use crate::node::accounts::{NodeAccounts, NodeUserLimits};
+use crate::node::accounts::{NodeConnectedUsers, NodeUserLimits};
 use crate::node::connection::{CallerTransport, GatewayConnection, NodeGatewayState, refuse};
 use crate::node::http::HttpService;
 use crate::node::stats::{NodeActivity, NodeStats};
-use crate::{AccessKeyPair, OpenStore, UserLimits};
+use crate::{AccessKeyPair, StoreOpener, UserLimits};
 
 /// How long the accept loop pauses when the process has run out of file descriptors.
 const ACCEPT_BACKOFF: Duration = Duration::from_millis(50);
@@ -42,7 +42,7 @@ pub struct NodeConfig {
     /// Uids of other users who may call a gateway that does not run as root. Files are accessed as the gateway's user.
     pub allow_uids: Vec<u32>,
     /// The settings for TCP; `None` means no TCP.
-    pub tcp: Option<NodeTcp>,
+    pub tcp: Option<NodeTcpConfig>,
     /// The maximum number of open connections; further clients are refused.
     pub connections_max: usize,
     /// The number of bytes that all connections together may use for long messages and their responses, beyond the 256
@@ -71,7 +71,7 @@ pub struct NodeConfig {
 
 /// The TCP settings of a node gateway.
 #[derive(Clone, Debug)]
-pub struct NodeTcp {
+pub struct NodeTcpConfig {
     /// The address to listen on; port 0 picks any free port.
     pub listen: SocketAddr,
     /// The keys that clients must know. TCP clients act as the gateway's user.
@@ -108,12 +108,12 @@ impl NodeConfig {
 
 /// Tells a node gateway to stop; clones stop the same gateway. Usable from any thread.
 #[derive(Clone, Debug)]
-pub struct NodeStop(Arc<(AtomicBool, OwnedFd)>);
+pub struct NodeStopHandle(Arc<(AtomicBool, OwnedFd)>);
 
-impl NodeStop {
+impl NodeStopHandle {
     fn new() -> Result<Self> {
         let wake = eventfd(0, EventfdFlags::CLOEXEC).map_err(|errno| cannot_start(errno.into()))?;
-        Ok(NodeStop(Arc::new((AtomicBool::new(false), wake))))
+        Ok(NodeStopHandle(Arc::new((AtomicBool::new(false), wake))))
     }
 
     /// Stops accepting connections; requests in progress are finished. Further calls have no effect.
@@ -134,16 +134,16 @@ pub struct NodeGateway {
     tcp: Option<(TcpListener, SocketAddr)>,
     shared: Arc<NodeGatewayState>,
     config: NodeConfig,
-    accounts: NodeAccounts,
+    accounts: NodeConnectedUsers,
     connections: Arc<ConnectionTable>,
-    stop: NodeStop,
+    stop: NodeStopHandle,
 }
 
 impl NodeGateway {
     /// Opens the store and creates the socket; clients may connect from now on and wait until the gateway runs. Errors:
     /// from the store; `InvalidArgument` for a socket path that is in use, too long or taken by another kind of file,
     /// and for TCP as root; `AccessDenied`, `Io`.
-    pub fn bind(open: OpenStore, config: NodeConfig) -> Result<Self> {
+    pub fn bind(open: StoreOpener, config: NodeConfig) -> Result<Self> {
         let access = NodeAccess::new(open, config.allow_uids.clone())?;
         if access.is_root() && config.tcp.as_ref().is_some_and(|tcp| !tcp.may_be_root) {
             let why = "anyone who knows the secret would act as root over TCP; run the gateway as the user whose files \
@@ -170,7 +170,7 @@ impl NodeGateway {
             leaves_client: config.leaves_client,
             http: HttpService::new(config.stall_timeout, Arc::default()),
         });
-        let accounts = NodeAccounts::new(NodeUserLimits {
+        let accounts = NodeConnectedUsers::new(NodeUserLimits {
             connections_max: config.user_connections_max,
             requests: config.user_limits,
             memory_bytes_max: config.user_memory_bytes_max.min(config.memory_bytes_max),
@@ -182,7 +182,7 @@ impl NodeGateway {
             config,
             accounts,
             connections: Arc::default(),
-            stop: NodeStop::new()?,
+            stop: NodeStopHandle::new()?,
         })
     }
 
@@ -199,11 +199,11 @@ impl NodeGateway {
     }
 
     /// Returns a handle that stops this gateway.
-    pub fn stop_handle(&self) -> NodeStop {
+    pub fn stop_handle(&self) -> NodeStopHandle {
         self.stop.clone()
     }
 
-    /// Serves until [`NodeStop::trigger`], then for at most `drain_timeout` more.
+    /// Serves until [`NodeStopHandle::trigger`], then for at most `drain_timeout` more.
     pub fn run(self) -> Result<()> {
         tracing::info!(endpoint = self.endpoint(), tcp = ?self.tcp_addr(), "serving the node protocol");
         while !self.stop.is_triggered() {
@@ -373,7 +373,7 @@ impl Drop for ConnectionEntry {
 pub struct RunningNode {
     endpoint: String,
     tcp: Option<SocketAddr>,
-    stop: NodeStop,
+    stop: NodeStopHandle,
     thread: Option<JoinHandle<Result<()>>>,
 }
 
@@ -389,7 +389,7 @@ impl RunningNode {
     }
 
     /// Returns a handle that stops the gateway.
-    pub fn stop_handle(&self) -> NodeStop {
+    pub fn stop_handle(&self) -> NodeStopHandle {
         self.stop.clone()
     }
 }

@@ -13,12 +13,14 @@ use crate::answer::{ConnectionLimits, GatewayState, PreparedBody};
 use crate::connection::ClientSocket;
 use crate::connection::exchange;
 use crate::domains::BucketDomains;
-use crate::gateway::{GatewayStop, StopReceiver};
+use crate::gateway::{GatewayStopHandle, StopReceiver};
 use crate::http1::{FastPath, turn_away};
-use crate::limits::{BodyLimits, ConnectionAccount, LimitCounters, UnsignedConnections, UserAccount};
+use crate::limits::{
+    BodyLimits, ConnectionAccount, LimitCounters, UnauthenticatedConnections, UserResourceUsage,
+};
 use crate::monitor::RequestMonitor;
 use crate::node::access::AdmittedCaller;
-use crate::s3::PublishPace;
+use crate::s3::PublishLatency;
 use crate::unsigned::ConnectionPeer;
 use crate::users::{User, Users};
 use crate::workers::new_runtime;
@@ -36,20 +38,20 @@ const BODY_BYTES_PER_S_MIN: u64 = 100;
 /// State shared by all HTTP connections.
 pub(crate) struct HttpService {
     shared: Arc<GatewayState>,
-    stop: GatewayStop,
+    stop: GatewayStopHandle,
 }
 
 impl HttpService {
     pub(crate) fn new(stall_timeout: Duration, counters: Arc<LimitCounters>) -> Self {
         let users = Arc::new(Users::without_keys());
-        let addresses = UnsignedConnections::new(0, counters.clone());
+        let addresses = UnauthenticatedConnections::new(0, counters.clone());
         let limits = ConnectionLimits {
             header_timeout: HEADER_TIMEOUT,
             body: BodyLimits { stall_timeout, bytes_per_s_min: BODY_BYTES_PER_S_MIN, counters },
             head_bytes_max: HEAD_BYTES_MAX,
             body_bytes_max: u64::MAX,
         };
-        let publishing = Arc::new(PublishPace::default());
+        let publishing = Arc::new(PublishLatency::default());
         let shared = GatewayState {
             service: crate::s3::service_for_peers(publishing.clone()),
             region: REGION.to_owned(),
@@ -63,7 +65,7 @@ impl HttpService {
             tls: None,
             http3: None,
         };
-        HttpService { shared: Arc::new(shared), stop: GatewayStop::new() }
+        HttpService { shared: Arc::new(shared), stop: GatewayStopHandle::new() }
     }
 
     /// Makes every connection end once its requests in progress have been answered.
@@ -78,7 +80,7 @@ impl HttpService {
         &self,
         socket: &OwnedFd,
         ahead: &[u8],
-        (admitted, requests): (Result<AdmittedCaller, Error>, Arc<UserAccount>),
+        (admitted, requests): (Result<AdmittedCaller, Error>, Arc<UserResourceUsage>),
     ) -> io::Result<()> {
         let stream = UnixStream::from(socket.try_clone()?);
         stream.set_nonblocking(true)?;

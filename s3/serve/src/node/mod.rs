@@ -24,6 +24,6 @@ mod stats;
 
 #[cfg(feature = "fuzzing")]
 pub(crate) use access::AdmittedCaller;
-pub use gateway::{NodeConfig, NodeGateway, NodeStop, NodeTcp, RunningNode};
+pub use gateway::{NodeConfig, NodeGateway, NodeStopHandle, NodeTcpConfig, RunningNode};
 #[cfg(feature = "fuzzing")]
 pub(crate) use http::HttpService;

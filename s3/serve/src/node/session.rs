@@ -7,13 +7,13 @@ use fordway_store::{
     Bucket, Error, ErrorKind, ExpectedContent, Key, PutOptions, PutResult, Result, Store, Writer,
 };
 use fordway_sys::{Errno, ThreadAffinity};
-use fordway_wire::node::{CommitResponse, PAGE_ENTRIES_MAX, Request, StartResponse};
+use fordway_wire::node::{CommitResponse, PAGE_ENTRIES_MAX, Request, StartWriteResponse};
 
 use crate::node::access::AdmittedCaller;
-use crate::node::access::{ConnectionShare, MemoryShare, RequestPlace, answer_bytes};
-use crate::node::connection::ConnectionStanding;
+use crate::node::access::{ConnectionResourceLimits, InFlightRequestSlot, MemoryShare, answer_bytes};
+use crate::node::connection::ConnectionDrainState;
 use crate::node::content::ResponseOutbox;
-use crate::node::content::{NamedPut, SpareObject};
+use crate::node::content::{PrecreatedObject, PutTarget};
 
 /// Serves the requests of one client, one after the other.
 pub(super) struct ClientSession {
@@ -29,12 +29,12 @@ pub(super) struct ClientSession {
     /// The number of bytes held for the message being answered.
     pub(super) held_bytes: usize,
     pub(super) lends_files: bool,
-    pub(super) limits: ConnectionShare,
-    standing: Arc<ConnectionStanding>,
+    pub(super) limits: ConnectionResourceLimits,
+    standing: Arc<ConnectionDrainState>,
     /// The write that has been started and neither committed nor abandoned.
     writing: Option<PiecewiseWrite>,
     /// A staged file that was handed out to the client in advance, for its next object.
-    pub(super) spare: Option<SpareObject>,
+    pub(super) spare: Option<PrecreatedObject>,
     cores: ThreadAffinity,
 }
 
@@ -42,7 +42,7 @@ pub(super) struct ClientSession {
 struct PiecewiseWrite {
     writer: Box<dyn Writer>,
     /// The object that is written; `None` for a part of an upload.
-    object: Option<NamedPut>,
+    object: Option<PutTarget>,
     /// The first error of the write, if any.
     failed: Option<Error>,
 }
@@ -52,8 +52,8 @@ impl ClientSession {
         admitted: AdmittedCaller,
         takes_descriptors: bool,
         outbox: ResponseOutbox,
-        limits: ConnectionShare,
-        standing: Arc<ConnectionStanding>,
+        limits: ConnectionResourceLimits,
+        standing: Arc<ConnectionDrainState>,
     ) -> Self {
         ClientSession {
             store: admitted.store,
@@ -129,7 +129,7 @@ impl ClientSession {
     /// Reserves the memory and the slot that the request needs, and waits for them if necessary. `Append` needs
     /// neither, because it has no response that could report a failure. `Stats` needs neither, because it must be able
     /// to show who is at a limit.
-    fn admit(&self, request: &Request<'_>) -> Result<(Option<MemoryShare>, Option<RequestPlace>)> {
+    fn admit(&self, request: &Request<'_>) -> Result<(Option<MemoryShare>, Option<InFlightRequestSlot>)> {
         if matches!(request, Request::Append {} | Request::Stats {}) {
             return Ok((None, None));
         }
@@ -220,19 +220,21 @@ impl ClientSession {
         &mut self,
         id: u32,
         started: Result<Box<dyn Writer>>,
-        object: Option<NamedPut>,
+        object: Option<PutTarget>,
     ) -> Result<(), Errno> {
         if self.writing.is_some() {
             return Err(Errno::PROTO);
         }
         let writer = match started {
             Ok(writer) if self.standing.enter() => writer,
-            Ok(_) => return self.outbox.answer::<StartResponse>(id, &Err(stopping())),
-            Err(error) => return self.outbox.answer::<StartResponse>(id, &Err(error)),
+            Ok(_) => return self.outbox.answer::<StartWriteResponse>(id, &Err(stopping())),
+            Err(error) => return self.outbox.answer::<StartWriteResponse>(id, &Err(error)),
         };
         match writer.file().filter(|_| self.lends_files) {
-            Some(file) => self.outbox.answer_with_descriptor(id, &StartResponse { has_file: true }, file)?,
-            None => self.outbox.answer(id, &Ok(StartResponse { has_file: false }))?,
+            Some(file) => {
+                self.outbox.answer_with_descriptor(id, &StartWriteResponse { has_file: true }, file)?
+            }
+            None => self.outbox.answer(id, &Ok(StartWriteResponse { has_file: false }))?,
         }
         self.writing = Some(PiecewiseWrite { writer, object, failed: None });
         Ok(())

@@ -5,7 +5,7 @@
 //! that finds a lock taken is retried later. If the lock remains taken, the response is 503 with the time after which
 //! the client may retry.
 //!
-//! Work that needs a file server always runs on the threads of that server ([`FileServer`]).
+//! Work that needs a file server always runs on the threads of that server ([`NetworkFileServer`]).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use fordway_store::{CommitFailure, Error, ErrorKind, ExpectedContent, PutResult, Store, Writer};
 use fordway_sys::{with_lock_patience, without_scanning};
 
-use crate::file_server::FileServer;
+use crate::file_server::NetworkFileServer;
 use crate::s3::error::OperationResult;
 use crate::users::User;
 
@@ -63,19 +63,19 @@ async fn on_its_own<T: Send + 'static>(
 /// disk, or for a long directory of old versions to be read, the next ones run on separate threads. For changes in
 /// memory, handing them to another thread would cost more than the change.
 #[derive(Default)]
-pub(crate) struct PublishPace {
+pub(crate) struct PublishLatency {
     /// A moving average: each measurement moves it an eighth of the way.
     typical_us: AtomicU32,
 }
 
-impl PublishPace {
-    /// Publishes the content written to `writer`, which needs `server`, if any, and retries while another writer holds the
-    /// lock. Errors: from publishing.
+impl PublishLatency {
+    /// Publishes the content written to `writer`, which needs `server`, if any, and retries while another writer holds
+    /// the lock. Errors: from publishing.
     pub(super) async fn publish(
         &self,
         writer: Box<dyn Writer>,
         expected: ExpectedContent,
-        server: Option<&FileServer>,
+        server: Option<&NetworkFileServer>,
     ) -> OperationResult<PutResult> {
         let (mut writer, expected, mut pauses) = (writer, Arc::new(expected), None);
         loop {
@@ -96,7 +96,7 @@ impl PublishPace {
         &self,
         writer: Box<dyn Writer>,
         expected: Arc<ExpectedContent>,
-        server: Option<&FileServer>,
+        server: Option<&NetworkFileServer>,
     ) -> OperationResult<Result<PutResult, CommitFailure>> {
         let commit = move || {
             let started = Instant::now();
@@ -218,7 +218,7 @@ mod tests {
         let (bucket, key) = (Bucket::new("bucket").unwrap(), Key::new("k").unwrap());
         let store = MemoryStore::default();
         store.create_bucket(&bucket).unwrap();
-        let (pace, seen) = (PublishPace::default(), Arc::new(Mutex::new(Vec::new())));
+        let (pace, seen) = (PublishLatency::default(), Arc::new(Mutex::new(Vec::new())));
         let runtime = crate::workers::new_runtime().unwrap();
         for time in [Duration::ZERO, 16 * LONG, Duration::ZERO] {
             let writer = store.writer(&bucket, &key, &PutOptions::default()).unwrap();
@@ -236,7 +236,7 @@ mod tests {
 
     #[test]
     fn what_is_quick_again_is_published_here_again() {
-        let pace = PublishPace::default();
+        let pace = PublishLatency::default();
         pace.took(100 * LONG);
         assert!(u128::from(pace.typical_us.load(Ordering::Relaxed)) >= LONG.as_micros());
         (0..40).for_each(|_| pace.took(Duration::ZERO));

@@ -1,7 +1,7 @@
 //! S3's GetObjectAttributes: the attributes of an object, in one document.
 
 use fordway_store::{Checksum, Error, ErrorKind, GetOptions, ObjectPart, Store};
-use fordway_wire::s3_xml::ResponseDocument;
+use fordway_wire::s3_xml::ResponseDocumentBuilder;
 use http::StatusCode;
 use s3s::S3Response;
 use s3s::dto::{GetObjectAttributesInput, GetObjectAttributesOutput, ObjectAttributes};
@@ -25,7 +25,7 @@ pub(super) fn get(
     store.head_bucket(&bucket)?;
     check_names(&named)?;
     let info = store.head(&bucket, &key, &options)?;
-    let mut document = ResponseDocument::new("GetObjectAttributesResponse");
+    let mut document = ResponseDocumentBuilder::new("GetObjectAttributesResponse");
     if wants(ObjectAttributes::ETAG) {
         // The ETag has no quotes here, unlike in all other responses.
         document.element("ETag", info.etag.as_str());
@@ -79,7 +79,7 @@ fn check_names(named: &[&str]) -> OperationResult<()> {
 
 /// Writes the parts that follow the marker.
 fn write_parts(
-    document: &mut ResponseDocument,
+    document: &mut ResponseDocumentBuilder,
     parts: &[ObjectPart],
     input: &GetObjectAttributesInput,
 ) -> OperationResult<()> {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use fordway_store::{Bucket, Error, ErrorKind, LockConfiguration, Store, VersioningState};
-use fordway_wire::s3_xml::{NewBucket, new_bucket};
+use fordway_wire::s3_xml::{CreateBucketDocument, new_bucket};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use s3s::dto::{
     BucketLocationConstraint, DeleteBucketOutput, GetBucketLocationOutput, Grant, Grantee, HeadBucketOutput,
@@ -80,7 +80,7 @@ pub(super) async fn create(
     let document = request.input.store_all_limited(usize::MAX).await;
     let document = document.map_err(|error| unreadable_body(&*error))?;
     let asked = match document.is_empty() {
-        true => NewBucket::default(),
+        true => CreateBucketDocument::default(),
         false => new_bucket(&document).map_err(|error| malformed(error.detail().to_owned()))?,
     };
     if let (Some(asked), Some(region)) = (asked.region, region) {

@@ -11,7 +11,7 @@ use fordway_store::{
 };
 use fordway_wire::date::{format_iso8601, http_date, parse_http};
 use fordway_wire::header_text::decode;
-use fordway_wire::s3_xml::{ResponseDocument, legal_hold_name};
+use fordway_wire::s3_xml::{ResponseDocumentBuilder, legal_hold_name};
 use fordway_wire::uri::push_path;
 use fordway_wire::{header_text, tagging};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri, header};
@@ -263,7 +263,7 @@ pub(super) const TAGGING: HeaderName = HeaderName::from_static("x-amz-tagging");
 const CHECKSUM_TYPE: HeaderName = HeaderName::from_static("x-amz-checksum-type");
 
 /// Returns a response with a document written here, because the S3 layer does not know all of its elements.
-pub(super) fn written<T>(output: T, document: ResponseDocument) -> S3Response<T> {
+pub(super) fn written<T>(output: T, document: ResponseDocumentBuilder) -> S3Response<T> {
     let mut response = S3Response::new(output);
     let document = Bytes::from(document.finish());
     response.extensions.insert(BodyExtension::new(PreparedBody::Content(ObjectContent::Bytes(document))));
@@ -271,7 +271,7 @@ pub(super) fn written<T>(output: T, document: ResponseDocument) -> S3Response<T>
 }
 
 /// Returns a response with a document written here, for an operation that the S3 layer does not serve.
-pub(super) fn document(document: ResponseDocument) -> S3Response<Body> {
+pub(super) fn document(document: ResponseDocumentBuilder) -> S3Response<Body> {
     let mut response = written(Body::empty(), document);
     response.headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/xml"));
     response

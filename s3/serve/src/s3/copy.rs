@@ -5,7 +5,7 @@ use fordway_store::{
 };
 use fordway_wire::date::format_iso8601;
 use fordway_wire::range::parse_range;
-use fordway_wire::s3_xml::ResponseDocument;
+use fordway_wire::s3_xml::ResponseDocumentBuilder;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use percent_encoding::percent_decode_str;
 use s3s::{Body, S3Response};
@@ -89,8 +89,8 @@ pub(super) fn add_versions(
 const SOURCE_VERSION_ID: HeaderName = HeaderName::from_static("x-amz-copy-source-version-id");
 
 /// Returns the document that describes the result of a copy.
-pub(super) fn copied(root: &'static str, made: &PutResult) -> ResponseDocument {
-    let mut document = ResponseDocument::new(root);
+pub(super) fn copied(root: &'static str, made: &PutResult) -> ResponseDocumentBuilder {
+    let mut document = ResponseDocumentBuilder::new(root);
     document.element("ETag", &quoted(&made.etag));
     document.element("LastModified", &format_iso8601(made.modified));
     document.checksum_with_type(made.checksum.as_ref());

@@ -7,7 +7,7 @@ use fordway_store::{
     Bucket, Conditions, DeleteOptions, DeleteResult, ETag, ETagMatch, Error, ErrorKind, GetOptions, Key,
     ObjectInfo, Store, VersionId,
 };
-use fordway_wire::s3_xml::ResponseDocument;
+use fordway_wire::s3_xml::ResponseDocumentBuilder;
 use http::StatusCode;
 use s3s::dto::{
     DeleteObjectInput, DeleteObjectOutput, DeleteObjectsInput, DeleteObjectsOutput, ObjectIdentifier,
@@ -16,7 +16,7 @@ use s3s::dto::{
 use s3s::{S3ErrorCode, S3Response};
 use time::OffsetDateTime;
 
-use crate::access::{RequestFacts, authorise, is_open};
+use crate::access::{PolicyRequestContext, authorise, is_open};
 use crate::s3::convert::{names, version, version_name, write_conditions, written};
 use crate::s3::error::{OperationResult, S3Failure, message};
 use crate::users::User;
@@ -45,7 +45,7 @@ pub(super) fn one(store: &dyn Store, input: DeleteObjectInput) -> OperationResul
 /// forbid none. Errors: from reading the rules.
 pub(super) async fn refused(
     user: &Arc<User>,
-    facts: &RequestFacts<'_>,
+    facts: &PolicyRequestContext<'_>,
     input: &DeleteObjectsInput,
 ) -> OperationResult<Vec<bool>> {
     let is_open = Bucket::new(input.bucket.as_str())
@@ -81,7 +81,7 @@ pub(super) fn many(
     store.head_bucket(&bucket)?;
 
     let quiet = input.delete.quiet.unwrap_or(false);
-    let mut document = ResponseDocument::new("DeleteResult");
+    let mut document = ResponseDocumentBuilder::new("DeleteResult");
     let bypass = input.bypass_governance_retention.unwrap_or(false);
     let is_refused = |at: usize| refused.get(at).copied().unwrap_or(false);
     let permitted: Vec<_> = objects
@@ -219,7 +219,7 @@ fn differs(why: &str) -> Error {
 
 /// Writes the result for a deleted object. It names the requested version, and any delete marker that was created or
 /// removed.
-fn write_deleted(document: &mut ResponseDocument, object: &ObjectIdentifier, done: DeleteResult) {
+fn write_deleted(document: &mut ResponseDocumentBuilder, object: &ObjectIdentifier, done: DeleteResult) {
     document.open("Deleted").element("Key", &object.key);
     document.maybe("VersionId", object.version_id.as_deref());
     if done.is_marker {
@@ -229,7 +229,7 @@ fn write_deleted(document: &mut ResponseDocument, object: &ObjectIdentifier, don
     document.close();
 }
 
-fn write_failure(document: &mut ResponseDocument, object: &ObjectIdentifier, error: &Error) {
+fn write_failure(document: &mut ResponseDocumentBuilder, object: &ObjectIdentifier, error: &Error) {
     let (_, code) = fordway_wire::s3_error::to_s3(error.kind());
     document.open("Error").element("Key", &object.key);
     document.maybe("VersionId", object.version_id.as_deref());

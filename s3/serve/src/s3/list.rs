@@ -7,7 +7,7 @@ use fordway_store::{
     Store,
 };
 use fordway_wire::date::format_iso8601;
-use fordway_wire::s3_xml::ResponseDocument;
+use fordway_wire::s3_xml::ResponseDocumentBuilder;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use s3s::S3Response;
 use s3s::dto::{
@@ -103,8 +103,8 @@ pub(super) fn list_v2(
 
 /// Writes the beginning of the document, in either version. It is written here, because the S3 layer does not escape
 /// carriage returns, which XML parsers turn into line feeds.
-fn opened(bucket: &Bucket, query: &ListQuery, encoding: NameEncoding) -> ResponseDocument {
-    let mut document = ResponseDocument::new("ListBucketResult");
+fn opened(bucket: &Bucket, query: &ListQuery, encoding: NameEncoding) -> ResponseDocumentBuilder {
+    let mut document = ResponseDocumentBuilder::new("ListBucketResult");
     document.element("Name", bucket.as_str()).element("Prefix", &encoding.apply(&query.prefix));
     document.maybe("Delimiter", query.delimiter.as_deref().map(|text| encoding.apply(text)).as_deref());
     document.element("MaxKeys", &query.max_keys.to_string());
@@ -115,7 +115,7 @@ fn opened(bucket: &Bucket, query: &ListQuery, encoding: NameEncoding) -> Respons
 }
 
 fn write_entries(
-    document: &mut ResponseDocument,
+    document: &mut ResponseDocumentBuilder,
     listing: &ObjectListing,
     encoding: NameEncoding,
     owner: Option<&Owner>,
@@ -134,7 +134,7 @@ fn write_entries(
 }
 
 fn write_object(
-    document: &mut ResponseDocument,
+    document: &mut ResponseDocumentBuilder,
     object: &ObjectSummary,
     encoding: NameEncoding,
     owner: Option<&Owner>,
@@ -153,7 +153,7 @@ fn write_object(
 }
 
 /// Writes a user as an element of a document.
-pub(super) fn write_owner(document: &mut ResponseDocument, element: &'static str, owner: &Owner) {
+pub(super) fn write_owner(document: &mut ResponseDocumentBuilder, element: &'static str, owner: &Owner) {
     document.open(element).maybe("ID", owner.id.as_deref());
     document.maybe("DisplayName", owner.display_name.as_deref()).close();
 }

@@ -9,13 +9,13 @@ use fordway_store::{
 };
 use fordway_wire::date::format_iso8601;
 use fordway_wire::s3_xml::{
-    LockDocument, legal_hold, legal_hold_document, legal_hold_status, lock_configuration, retention,
+    ObjectLockDocument, legal_hold, legal_hold_document, legal_hold_status, lock_configuration, retention,
     retention_document, stated_retention,
 };
 use http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
 use s3s::{Body, S3Request, S3Response};
 
-use crate::access::{RequestFacts, authorise};
+use crate::access::{PolicyRequestContext, authorise};
 use crate::s3::apart::{change_apart, until_unlocked};
 use crate::s3::buckets::is_true;
 use crate::s3::convert::{names, parameter, version};
@@ -142,7 +142,7 @@ pub(super) async fn put_configuration(
 
 /// Reads a configuration, with AWS's errors: `MalformedXML`, `InvalidRetentionPeriod`.
 fn configuration(document: &[u8]) -> OperationResult<LockConfiguration> {
-    let read = LockDocument::read(document).map_err(|error| malformed(error.detail().to_owned()))?;
+    let read = ObjectLockDocument::read(document).map_err(|error| malformed(error.detail().to_owned()))?;
     if read.state.as_deref() != Some("Enabled") {
         return Err(malformed("ObjectLockEnabled is Enabled".to_owned()));
     }
@@ -213,7 +213,7 @@ pub(super) async fn put_retention(
     let until =
         stated.map(|retention| ("s3:object-lock-retain-until-date", format_iso8601(retention.until())));
     let values: Vec<_> = mode.into_iter().chain(until).collect();
-    let facts = RequestFacts::new(&request.headers, &request.uri, request.extensions.get().copied());
+    let facts = PolicyRequestContext::new(&request.headers, &request.uri, request.extensions.get().copied());
     authorise(&user, "PutObjectRetention", (&names.0, &names.1), &facts.with(&values)).await?;
     change(user, names, &request.uri, move |store, (bucket, key), version| {
         check_future(stated)?;
@@ -234,7 +234,7 @@ pub(super) async fn put_legal_hold(
     };
     let status = if is_on { "ON" } else { "OFF" };
     let values = [("s3:object-lock-legal-hold", status.to_owned())];
-    let facts = RequestFacts::new(&request.headers, &request.uri, request.extensions.get().copied());
+    let facts = PolicyRequestContext::new(&request.headers, &request.uri, request.extensions.get().copied());
     authorise(&user, "PutObjectLegalHold", (&names.0, &names.1), &facts.with(&values)).await?;
     change(user, names, &request.uri, move |store, (bucket, key), version| {
         Ok(store.set_legal_hold(bucket, key, version, is_on)?)

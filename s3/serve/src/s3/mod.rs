@@ -32,9 +32,9 @@ use s3s::validation::NameValidation;
 use s3s::{S3, S3Request, S3Response, S3Result};
 
 use crate::GatewayConfig;
-use crate::access::{RequestFacts, authorise_tags};
+use crate::access::{PolicyRequestContext, authorise_tags};
 use crate::domains::BucketDomains;
-use crate::identity::{RequestAdmission, SecretKeyLookup};
+use crate::identity::{RequestAuthenticator, SecretKeyLookup};
 use crate::users::{User, Users};
 pub(crate) use convert::stated_checksum;
 #[cfg(feature = "fuzzing")]
@@ -42,14 +42,14 @@ pub(crate) use convert::{CONDITIONS, conditions_in, metadata, tags};
 pub(crate) use reads::DEFAULT_TYPE;
 
 use absent::absent;
-pub(crate) use apart::PublishPace;
+pub(crate) use apart::PublishLatency;
 use apart::until_unlocked;
 use apart::{apart, change_apart, here_unless_remote};
 use convert::names;
 pub(crate) use convert::{describe, is_plain, is_printable, quoted};
 pub(crate) use copy::copy_source;
 pub(crate) use error::{OperationResult, S3Failure, beyond_limit};
-pub(crate) use form::FormService;
+pub(crate) use form::PostFormContext;
 pub(crate) use look_up::look_up;
 pub(crate) use rename::rename_source;
 use routes::ObjectRoutes;
@@ -60,10 +60,10 @@ pub(crate) fn service(
     users: Arc<Users>,
     config: &GatewayConfig,
     domains: BucketDomains,
-    publishing: Arc<PublishPace>,
+    publishing: Arc<PublishLatency>,
 ) -> S3Service {
     let keys = SecretKeyLookup(users.clone());
-    let admission = RequestAdmission::Signed(users);
+    let admission = RequestAuthenticator::Signed(users);
     let mut builder = builder(Some(&config.region), admission, domains.clone(), publishing);
     builder.set_auth(keys);
     builder.set_host(domains);
@@ -71,22 +71,22 @@ pub(crate) fn service(
 }
 
 /// Builds the service that answers unsigned requests. The caller's user is in the request's extensions.
-pub(crate) fn service_for_peers(publishing: Arc<PublishPace>) -> S3Service {
-    builder(None, RequestAdmission::Peers, BucketDomains::none(), publishing).build()
+pub(crate) fn service_for_peers(publishing: Arc<PublishLatency>) -> S3Service {
+    builder(None, RequestAuthenticator::Peers, BucketDomains::none(), publishing).build()
 }
 
 fn builder(
     region: Option<&str>,
-    admission: RequestAdmission,
+    admission: RequestAuthenticator,
     domains: BucketDomains,
-    publishing: Arc<PublishPace>,
+    publishing: Arc<PublishLatency>,
 ) -> S3ServiceBuilder {
     let mut limits = S3Config::default();
     // The S3 layer needs no limit, because the gate limits the size of documents.
     limits.xml_max_body_size = usize::MAX;
     let mut builder = S3ServiceBuilder::new(S3Frontend { region: region.map(str::to_owned) });
     builder.set_config(Arc::new(StaticConfigProvider::new(Arc::new(limits))));
-    builder.set_validation(StoreNames);
+    builder.set_validation(BucketNameValidator);
     let region = region.map(str::to_owned);
     builder.set_route(ObjectRoutes { admission: admission.clone(), domains, publishing, region });
     builder.set_access(admission);
@@ -104,9 +104,9 @@ pub(crate) fn failed(failure: impl Into<S3Failure>) -> http::Response<s3s::Body>
 }
 
 /// The check of bucket names: accepts the same names as the store.
-struct StoreNames;
+struct BucketNameValidator;
 
-impl NameValidation for StoreNames {
+impl NameValidation for BucketNameValidator {
     fn validate_bucket_name(&self, name: &str) -> bool {
         Bucket::new(name).is_ok()
     }
@@ -276,7 +276,8 @@ impl S3 for S3Frontend {
         request: S3Request<PutObjectTaggingInput>,
     ) -> S3Result<S3Response<PutObjectTaggingOutput>> {
         let user = caller(&request)?;
-        let facts = RequestFacts::new(&request.headers, &request.uri, request.extensions.get().copied());
+        let facts =
+            PolicyRequestContext::new(&request.headers, &request.uri, request.extensions.get().copied());
         let names = (request.input.bucket.as_str(), request.input.key.as_str());
         let tags = tagging::sent(&request.input).map_err(|S3Failure(error)| error)?;
         let permitted = authorise_tags(&user, names, &facts, &tags).await;
@@ -339,7 +340,8 @@ impl S3 for S3Frontend {
         request: S3Request<DeleteObjectsInput>,
     ) -> S3Result<S3Response<DeleteObjectsOutput>> {
         let user = caller(&request)?;
-        let facts = RequestFacts::new(&request.headers, &request.uri, request.extensions.get().copied());
+        let facts =
+            PolicyRequestContext::new(&request.headers, &request.uri, request.extensions.get().copied());
         let refused = delete::refused(&user, &facts, &request.input).await;
         let refused = refused.map_err(|S3Failure(error)| error)?;
         change_apart(user, move |store| delete::many(store, request.input, &refused))

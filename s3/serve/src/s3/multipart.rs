@@ -9,7 +9,7 @@ use fordway_store::{
     UploadsQuery, checked_part_number,
 };
 use fordway_wire::date::format_iso8601;
-use fordway_wire::s3_xml::{ResponseDocument, completed_parts};
+use fordway_wire::s3_xml::{ResponseDocumentBuilder, completed_parts};
 use http::{HeaderMap, HeaderName, StatusCode, Uri};
 use s3s::dto::{
     AbortMultipartUploadInput, AbortMultipartUploadOutput, EncodingType, ListMultipartUploadsInput,
@@ -60,7 +60,7 @@ pub(super) fn create(
     };
     options.check_upload().map_err(|error| unfit_checksum(&options, error))?;
     let upload = store.create_upload(&bucket, &key, &options)?;
-    let mut result = ResponseDocument::new("InitiateMultipartUploadResult");
+    let mut result = ResponseDocumentBuilder::new("InitiateMultipartUploadResult");
     result.element("Bucket", bucket.as_str()).element("Key", key.as_str());
     result.element("UploadId", upload.as_str());
     let mut response = document(result);
@@ -162,7 +162,7 @@ pub(super) fn list_parts(
     let query = PartsQuery { after, max_parts: page_size("max-parts", input.max_parts, PAGE_MAX)? };
     let listing = store.list_parts(&bucket, &key, &upload, &query)?;
     let next = listing.parts.last().filter(|_| listing.truncated).map(|part| part.number.to_string());
-    let mut document = ResponseDocument::new("ListPartsResult");
+    let mut document = ResponseDocumentBuilder::new("ListPartsResult");
     document.element("Bucket", bucket.as_str()).element("Key", key.as_str());
     document.element("UploadId", upload.as_str()).element("PartNumberMarker", &after.to_string());
     document.maybe("NextPartNumberMarker", next.as_deref());
@@ -173,7 +173,7 @@ pub(super) fn list_parts(
     Ok(written(ListPartsOutput::default(), document))
 }
 
-fn write_part(document: &mut ResponseDocument, part: &PartInfo) {
+fn write_part(document: &mut ResponseDocumentBuilder, part: &PartInfo) {
     document.open("Part").element("PartNumber", &part.number.to_string());
     document.element("LastModified", &format_iso8601(part.modified));
     document.element("ETag", &quoted(&part.etag)).element("Size", &part.size.to_string());
@@ -181,7 +181,11 @@ fn write_part(document: &mut ResponseDocument, part: &PartInfo) {
 }
 
 /// Writes the elements about an upload that are the same in all listings.
-pub(super) fn write_upload(document: &mut ResponseDocument, owner: &Owner, checksum: Option<ChecksumFormat>) {
+pub(super) fn write_upload(
+    document: &mut ResponseDocumentBuilder,
+    owner: &Owner,
+    checksum: Option<ChecksumFormat>,
+) {
     for element in ["Initiator", "Owner"] {
         write_owner(document, element, owner);
     }
@@ -207,7 +211,7 @@ pub(super) fn list_uploads(
     let page = MergedUploads::read(store, &bucket, &query, delimiter)?;
     let encoding = NameEncoding::new(input.encoding_type.as_ref())?;
     let last = page.last.filter(|_| page.is_truncated);
-    let mut document = ResponseDocument::new("ListMultipartUploadsResult");
+    let mut document = ResponseDocumentBuilder::new("ListMultipartUploadsResult");
     document.element("Bucket", bucket.as_str());
     document.element("KeyMarker", &encoding.apply(input.key_marker.as_deref().unwrap_or_default()));
     document.element("UploadIdMarker", input.upload_id_marker.as_deref().unwrap_or_default());
@@ -228,7 +232,7 @@ pub(super) fn list_uploads(
 }
 
 fn write_summary(
-    document: &mut ResponseDocument,
+    document: &mut ResponseDocumentBuilder,
     upload: &UploadSummary,
     encoding: NameEncoding,
     owner: &Owner,
@@ -434,7 +438,7 @@ fn check_part(plan: ChecksumFormat, part: &CompletedPart) -> OperationResult<()>
 }
 
 fn answer(bucket: &str, key: &str, location: &str, made: &PutResult) -> S3Response<Body> {
-    let mut result = ResponseDocument::new("CompleteMultipartUploadResult");
+    let mut result = ResponseDocumentBuilder::new("CompleteMultipartUploadResult");
     result.element("Location", location);
     result.element("Bucket", bucket).element("Key", key).element("ETag", &quoted(&made.etag));
     result.checksum_with_type(made.checksum.as_ref());

@@ -10,7 +10,7 @@ use fordway_store::{
     Bucket, ByteRange, Checksum, ChecksumType, Conditions, Error, ErrorKind, GetOptions, Key, ObjectContent,
     ObjectInfo, OpenObject, Store, VersioningState,
 };
-use fordway_wire::byteranges::{MultipartFraming, parse_ranges};
+use fordway_wire::byteranges::{ByterangesFraming, parse_ranges};
 use fordway_wire::date::parse_http;
 use fordway_wire::range::parse_range;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri, header};
@@ -295,7 +295,7 @@ pub(super) fn several(
             let (ranges, boundary) = (satisfiable(ranges, size)?, boundary()?);
             let content_type = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
             let content_type = content_type.unwrap_or(crate::s3::DEFAULT_TYPE);
-            let frame = MultipartFraming { boundary: &boundary, content_type, size };
+            let frame = ByterangesFraming { boundary: &boundary, content_type, size };
             let parts = ranges.into_iter().map(|range| (frame.before(&range), range)).collect();
             let (reply, media_type) = (MultipartContent::new(source, parts, frame.end()), frame.media_type());
             // This always succeeds, because a boundary consists of letters and digits.

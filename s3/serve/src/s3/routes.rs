@@ -8,13 +8,13 @@ use http::{Extensions, HeaderMap, Method, Uri};
 use s3s::route::S3Route;
 use s3s::{Body, S3Request, S3Response, S3Result};
 
-use crate::access::{RequestFacts, authorise};
+use crate::access::{PolicyRequestContext, authorise};
 use crate::content::BodyExtension;
 use crate::domains::BucketDomains;
 use crate::gate;
-use crate::identity::RequestAdmission;
+use crate::identity::RequestAuthenticator;
 use crate::monitor::OperationCode;
-use crate::s3::apart::{PublishPace, change_apart, here_unless_remote};
+use crate::s3::apart::{PublishLatency, change_apart, here_unless_remote};
 use crate::s3::error::{OperationResult, S3Failure};
 use crate::s3::look_up::look_up;
 use crate::s3::reads::ReadRequest;
@@ -41,9 +41,9 @@ const SERVED: [&str; 16] = [
 ];
 
 pub(super) struct ObjectRoutes {
-    pub(super) admission: RequestAdmission,
+    pub(super) admission: RequestAuthenticator,
     pub(super) domains: BucketDomains,
-    pub(super) publishing: Arc<PublishPace>,
+    pub(super) publishing: Arc<PublishLatency>,
     /// The region that requests must be signed for; `None` if they need not be signed for a region.
     pub(super) region: Option<String>,
 }
@@ -68,10 +68,11 @@ impl S3Route for ObjectRoutes {
     async fn check_access(&self, request: &mut S3Request<Body>) -> S3Result<()> {
         let user = self.admission.admit_request(request)?;
         let name = operation(&request.extensions);
-        RequestAdmission::take_note(&mut request.extensions, &user, OperationCode::named(name), || None)?;
+        RequestAuthenticator::take_note(&mut request.extensions, &user, OperationCode::named(name), || None)?;
         let names = self.domains.names(&request.headers, &request.uri);
         let user = user.at(&names.0).map_err(|error| S3Failure::from(error).0)?;
-        let facts = RequestFacts::new(&request.headers, &request.uri, request.extensions.get().copied());
+        let facts =
+            PolicyRequestContext::new(&request.headers, &request.uri, request.extensions.get().copied());
         let permitted = authorise(&user, name, (&names.0, &names.1), &facts).await;
         permitted.map_err(|S3Failure(error)| error)?;
         request.extensions.insert(user);

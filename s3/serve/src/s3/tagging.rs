@@ -1,7 +1,7 @@
 //! Tags of objects.
 
 use fordway_store::{MAX_TAGS, Store, Tags, is_of_tags};
-use fordway_wire::s3_xml::ResponseDocument;
+use fordway_wire::s3_xml::ResponseDocumentBuilder;
 use fordway_wire::tagging;
 use http::StatusCode;
 use s3s::S3Response;
@@ -26,7 +26,7 @@ pub(super) fn get(
     let (bucket, key) = names(&input.bucket, &input.key)?;
     let version = version(input.version_id.as_deref())?;
     let tags = store.tags(&bucket, &key, version.as_ref())?;
-    let mut document = ResponseDocument::new("Tagging");
+    let mut document = ResponseDocumentBuilder::new("Tagging");
     document.open("TagSet");
     for (name, value) in &tags {
         document.open("Tag").element("Key", name).element("Value", value).close();

@@ -12,10 +12,10 @@ use http::{HeaderMap, HeaderName, StatusCode, header};
 use http_body::Body as _;
 use s3s::{Body, S3Request, S3Response, TrailingHeaders};
 
-use crate::file_server::FileServer;
+use crate::file_server::NetworkFileServer;
 use crate::gate::decoded_md5;
 use crate::message::{INVALID_MD5, composed};
-use crate::s3::apart::{PublishPace, here_unless_remote};
+use crate::s3::apart::{PublishLatency, here_unless_remote};
 use crate::s3::convert::{
     CONDITIONS, TAGGING, add_text, add_version, algorithm, checksum_headers, conditions_in, invalid_request,
     metadata, names, parameter, quoted, several_checksums, stated_checksum, tags,
@@ -43,7 +43,7 @@ pub(super) async fn put(
     user: &Arc<User>,
     (bucket, key): &(String, String),
     mut request: S3Request<Body>,
-    pace: &PublishPace,
+    pace: &PublishLatency,
 ) -> OperationResult<S3Response<Body>> {
     let names = names(bucket, key)?;
     let trailing = BodyTrailers::of(&mut request);
@@ -107,8 +107,8 @@ impl ObjectUpload {
     pub(crate) async fn receive(
         self,
         body: Body,
-        pace: &PublishPace,
-        server: Option<&FileServer>,
+        pace: &PublishLatency,
+        server: Option<&NetworkFileServer>,
     ) -> OperationResult<PutResult> {
         let ObjectUpload { writer, checks } = self;
         let digest = |_| ContentHasher::new(ETagPolicy::Fast, false, Some(ChecksumAlgorithm::Sha256));
@@ -132,7 +132,7 @@ pub(super) async fn put_part(
     user: &Arc<User>,
     (bucket, key): &(String, String),
     mut request: S3Request<Body>,
-    pace: &PublishPace,
+    pace: &PublishLatency,
 ) -> OperationResult<S3Response<Body>> {
     let (bucket, key) = names(bucket, key)?;
     let asked = |name: &str| parameter(&request.uri, name).unwrap_or_default();
@@ -166,7 +166,7 @@ pub(super) async fn put_part(
 async fn receive(
     mut body: Body,
     mut writer: Box<dyn Writer>,
-    server: Option<&FileServer>,
+    server: Option<&NetworkFileServer>,
     mut look: impl FnMut(&[u8]),
 ) -> OperationResult<(Box<dyn Writer>, u64)> {
     if let Some(server) = server {

@@ -6,20 +6,21 @@ use std::sync::Arc;
 
 use fordway_store::{
     Bucket, BucketDocuments, BucketInfo, CommitFailure, CompleteOptions, CompletedPart, CopyOptions,
-    DeleteOptions, DeleteResult, DocumentKind, Error, ErrorKind, ExpectedContent, GetOptions, Key, ListQuery,
-    LockConfiguration, MultipartUploads, ObjectBatches, ObjectInfo, ObjectListing, ObjectLocks, ObjectPart,
-    ObjectRenames, ObjectTags, ObjectVersions, Objects, OpenObject, PartListing, PartOptions, PartsQuery,
-    PutOptions, PutResult, RenameOptions, Result, Retention, ServerProbe, Store, Tags, UploadId,
-    UploadListing, UploadsQuery, VersionId, VersionListing, VersioningState, VersionsQuery, Writer,
+    DeleteOptions, DeleteResult, DocumentKind, Error, ErrorKind, ExpectedContent, FileServerProbe,
+    GetOptions, Key, ListQuery, LockConfiguration, MultipartUploads, ObjectBatches, ObjectInfo,
+    ObjectListing, ObjectLocks, ObjectPart, ObjectRenames, ObjectTags, ObjectVersions, Objects, OpenObject,
+    PartListing, PartOptions, PartsQuery, PutOptions, PutResult, RenameOptions, Result, Retention, Store,
+    Tags, UploadId, UploadListing, UploadsQuery, VersionId, VersionListing, VersioningState, VersionsQuery,
+    Writer,
 };
-use fordway_sys::{Errno, UserRole};
+use fordway_sys::{Errno, ImpersonatedUser};
 
 use crate::users::file::UserEntry;
-use crate::users::{AnonymousUser, OpenStore};
+use crate::users::{AnonymousUser, StoreOpener};
 
 pub(super) struct ConfinedStore {
     inner: Arc<dyn Store>,
-    role: Option<Arc<UserRole>>,
+    role: Option<Arc<ImpersonatedUser>>,
     /// Patterns of bucket names; `None` allows all buckets.
     buckets: Option<Vec<String>>,
     /// Allowed prefixes of keys; `None` allows all keys.
@@ -30,9 +31,9 @@ pub(super) struct ConfinedStore {
 impl ConfinedStore {
     /// Opens the store as the user, and wraps it only if there are restrictions to enforce. Errors: from opening it;
     /// `AccessDenied` if the gateway may not act as the user.
-    pub(super) fn open(entry: &UserEntry, open: &OpenStore) -> Result<Arc<dyn Store>> {
+    pub(super) fn open(entry: &UserEntry, open: &StoreOpener) -> Result<Arc<dyn Store>> {
         let role = match entry.acts_as() {
-            Some(peer) => Some(Arc::new(UserRole::new(&peer).map_err(not_allowed)?)),
+            Some(peer) => Some(Arc::new(ImpersonatedUser::new(&peer).map_err(not_allowed)?)),
             None => None,
         };
         // A user with a list of buckets must not reach other buckets through a symbolic link inside an allowed bucket.
@@ -53,8 +54,8 @@ impl ConfinedStore {
 
     /// Opens the store as the user for unsigned requests. Symbolic links to other buckets are never followed, because
     /// the rules of those buckets would not be checked. Errors: as [`ConfinedStore::open`].
-    pub(super) fn open_as(user: &AnonymousUser, open: &OpenStore) -> Result<Arc<dyn Store>> {
-        let role = user.acts_as.as_ref().map(|peer| UserRole::new(peer).map(Arc::new)).transpose();
+    pub(super) fn open_as(user: &AnonymousUser, open: &StoreOpener) -> Result<Arc<dyn Store>> {
+        let role = user.acts_as.as_ref().map(|peer| ImpersonatedUser::new(peer).map(Arc::new)).transpose();
         let role = role.map_err(not_allowed)?;
         let opened = play(role.as_deref(), || {
             let store = open()?;
@@ -131,12 +132,12 @@ impl ConfinedStore {
     }
 }
 
-fn confined(writer: Box<dyn Writer>, role: Arc<UserRole>) -> Box<dyn Writer> {
+fn confined(writer: Box<dyn Writer>, role: Arc<ImpersonatedUser>) -> Box<dyn Writer> {
     Box::new(ConfinedWriter { inner: Some(writer), role })
 }
 
 /// Runs `work` as the user of the role, if there is one.
-fn play<T>(role: Option<&UserRole>, work: impl FnOnce() -> Result<T>) -> Result<T> {
+fn play<T>(role: Option<&ImpersonatedUser>, work: impl FnOnce() -> Result<T>) -> Result<T> {
     match role {
         Some(role) => role.play(work).map_err(not_allowed)?,
         None => work(),
@@ -384,7 +385,7 @@ impl MultipartUploads for ConfinedStore {
 }
 
 impl Store for ConfinedStore {
-    fn file_server(&self, bucket: &str) -> Option<ServerProbe> {
+    fn file_server(&self, bucket: &str) -> Option<FileServerProbe> {
         self.inner.file_server(bucket)
     }
 }
@@ -394,7 +395,7 @@ impl Store for ConfinedStore {
 struct ConfinedWriter {
     /// The writer of the store; `None` after the commit.
     inner: Option<Box<dyn Writer>>,
-    role: Arc<UserRole>,
+    role: Arc<ImpersonatedUser>,
 }
 
 impl Writer for ConfinedWriter {

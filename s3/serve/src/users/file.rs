@@ -12,7 +12,7 @@ use fordway_wire::size_text::parse_bytes;
 use serde::Deserialize;
 
 use crate::AccessKeyPair;
-use crate::limits::{StatedLimits, WEIGHT_MAX};
+use crate::limits::{UserLimitOverrides, WEIGHT_MAX};
 
 /// The maximum size of a credentials file in bytes, enough for some 10,000 users.
 const FILE_BYTES_MAX: u64 = 4 * 1024 * 1024;
@@ -51,18 +51,18 @@ struct UsersDocument {
 
 /// Properties that change when a file changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct FileStamp {
+pub(super) struct FileFingerprint {
     inode: u64,
     modified_ns: i128,
     size: u64,
 }
 
-impl FileStamp {
+impl FileFingerprint {
     /// Returns `None` if there is no file.
     pub(super) fn of(path: &Path) -> Option<Self> {
         let found = std::fs::metadata(path).ok()?;
         let modified_ns = i128::from(found.mtime()) * 1_000_000_000 + i128::from(found.mtime_nsec());
-        Some(FileStamp { inode: found.ino(), modified_ns, size: found.len() })
+        Some(FileFingerprint { inode: found.ino(), modified_ns, size: found.len() })
     }
 }
 
@@ -72,9 +72,9 @@ impl UserEntry {
     }
 
     /// Returns the limits that the entry states.
-    pub(super) fn limits(&self) -> StatedLimits {
+    pub(super) fn limits(&self) -> UserLimitOverrides {
         let rate = self.rate.as_deref().and_then(|text| parse_bytes(text).ok());
-        StatedLimits {
+        UserLimitOverrides {
             requests_max: self.requests,
             bytes_per_s_max: rate.and_then(NonZeroU64::new),
             weight: self.weight,

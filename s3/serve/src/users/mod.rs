@@ -18,16 +18,16 @@ use fordway_sys::{PeerCredentials, user_id};
 use tokio::sync::Semaphore;
 
 use crate::AccessKeyPair;
-use crate::file_server::FileServer;
+use crate::file_server::NetworkFileServer;
 use crate::http1::SignatureVerifier;
-use crate::limits::{StatedLimits, UserAccount, UserLimits};
-use crate::s3::PublishPace;
+use crate::limits::{UserLimitOverrides, UserLimits, UserResourceUsage};
+use crate::s3::PublishLatency;
 use crate::workers::READERS_MAX;
 use confined::ConfinedStore;
-use file::{FileStamp, UserEntry};
+use file::{FileFingerprint, UserEntry};
 
 /// Opens the served store as the user that the calling thread acts as.
-pub type OpenStore = Arc<dyn Fn() -> Result<Arc<dyn Store>> + Send + Sync>;
+pub type StoreOpener = Arc<dyn Fn() -> Result<Arc<dyn Store>> + Send + Sync>;
 
 /// How a caller is identified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,11 +64,11 @@ pub(crate) struct User {
     /// Limits this user's work on the shared threads, so that some threads remain free for other users.
     pub(crate) share: Arc<Semaphore>,
     /// How long this user's changes other than uploads typically take.
-    pub(crate) changes: PublishPace,
+    pub(crate) changes: PublishLatency,
     /// This user's requests and bytes, and their limits.
-    pub(crate) account: Arc<UserAccount>,
+    pub(crate) account: Arc<UserResourceUsage>,
     /// The file server that the user's current request has to wait for, if any.
-    pub(crate) server: Option<FileServer>,
+    pub(crate) server: Option<NetworkFileServer>,
 }
 
 /// Of the threads that wait for devices and locks, the maximum number that one user's work may occupy.
@@ -87,23 +87,27 @@ impl User {
         keys: AccessKeyPair,
         uid: u32,
         store: Arc<dyn Store>,
-        account: Arc<UserAccount>,
+        account: Arc<UserResourceUsage>,
     ) -> Arc<Self> {
         let keys = UserKeys { secret_key: keys.secret_key.clone(), verifier: SignatureVerifier::new(keys) };
         User::with((name, CallerKind::Keys, uid), Some(keys), store, account)
     }
 
     /// Creates a user that the kernel has identified.
-    pub(crate) fn of_peer(uid: u32, store: Arc<dyn Store>, account: Arc<UserAccount>) -> Arc<Self> {
+    pub(crate) fn of_peer(uid: u32, store: Arc<dyn Store>, account: Arc<UserResourceUsage>) -> Arc<Self> {
         User::with((uid.to_string(), CallerKind::Peer, uid), None, store, account)
     }
 
     #[cfg(test)]
     pub(crate) fn of_tests(uid: u32, store: Arc<dyn Store>) -> Arc<Self> {
-        User::of_peer(uid, store, UserAccount::new(StatedLimits::default(), UserLimits::default()))
+        User::of_peer(
+            uid,
+            store,
+            UserResourceUsage::new(UserLimitOverrides::default(), UserLimits::default()),
+        )
     }
 
-    fn anonymous(user: &AnonymousUser, store: Arc<dyn Store>, account: Arc<UserAccount>) -> Arc<Self> {
+    fn anonymous(user: &AnonymousUser, store: Arc<dyn Store>, account: Arc<UserResourceUsage>) -> Arc<Self> {
         let uid = user.acts_as.as_ref().map_or_else(user_id, |peer| peer.uid);
         User::with((user.name.clone(), CallerKind::Anonymous, uid), None, store, account)
     }
@@ -112,24 +116,24 @@ impl User {
         (name, kind, uid): (String, CallerKind, u32),
         keys: Option<UserKeys>,
         store: Arc<dyn Store>,
-        account: Arc<UserAccount>,
+        account: Arc<UserResourceUsage>,
     ) -> Arc<Self> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
         let share = Arc::new(Semaphore::new(SHARE));
-        let changes = PublishPace::default();
+        let changes = PublishLatency::default();
         Arc::new(User { id, name, kind, uid, store, keys, share, changes, account, server: None })
     }
 
     /// Returns the user for a request to `bucket`, with the file server that the request has to wait for. Errors: `Io`.
     pub(crate) fn at(self: Arc<Self>, bucket: &str) -> Result<Arc<Self>> {
-        let server = FileServer::of(&*self.store, bucket)?;
+        let server = NetworkFileServer::of(&*self.store, bucket)?;
         if server.is_none() {
             return Ok(self);
         }
         let User { id, kind, uid, .. } = *self;
         let (name, store, share) = (self.name.clone(), self.store.clone(), self.share.clone());
-        let (account, changes) = (self.account.clone(), PublishPace::default());
+        let (account, changes) = (self.account.clone(), PublishLatency::default());
         // The keys are no longer needed, because the signature has been checked.
         let keys = None;
         Ok(Arc::new(User { id, name, kind, uid, store, keys, share, changes, account, server }))
@@ -151,14 +155,14 @@ pub struct Users {
     anonymous: RwLock<Option<Arc<User>>>,
     /// The limits on users whose entries specify none.
     limits: Mutex<UserLimits>,
-    origin: Option<StoreOrigin>,
+    origin: Option<UserStoreSource>,
     is_available: AtomicBool,
 }
 
 /// The source of users and their stores.
-struct StoreOrigin {
+struct UserStoreSource {
     root: PathBuf,
-    open: OpenStore,
+    open: StoreOpener,
     credentials: CredentialSource,
     anonymous: Option<AnonymousUser>,
     state: Mutex<UsersState>,
@@ -173,7 +177,7 @@ enum CredentialSource {
 struct UsersState {
     /// Device and inode of the served directory.
     root: (u64, u64),
-    stamp: Option<FileStamp>,
+    stamp: Option<FileFingerprint>,
     entries: Vec<UserEntry>,
 }
 
@@ -202,7 +206,7 @@ impl Users {
 
     /// A single user of the directory `root`, which `open` opens. Requests fail while the directory is missing, and it
     /// is opened again when it returns. Errors: from opening it.
-    pub fn one_of(identity: AccessKeyPair, root: &Path, open: OpenStore) -> Result<Self> {
+    pub fn one_of(identity: AccessKeyPair, root: &Path, open: StoreOpener) -> Result<Self> {
         Users::load(root, open, CredentialSource::One(identity))
     }
 
@@ -212,17 +216,17 @@ impl Users {
     /// Errors: `InvalidArgument` for a file that does not parse, names a key or a user twice, or names a uid that the
     /// gateway cannot act as because it is not root; `AccessDenied` for a file that others may read; errors from
     /// opening the store.
-    pub fn from_file(credentials: &Path, root: &Path, open: OpenStore) -> Result<Self> {
+    pub fn from_file(credentials: &Path, root: &Path, open: StoreOpener) -> Result<Self> {
         Users::load(root, open, CredentialSource::File(credentials.to_owned()))
     }
 
-    fn load(root: &Path, open: OpenStore, credentials: CredentialSource) -> Result<Self> {
+    fn load(root: &Path, open: StoreOpener, credentials: CredentialSource) -> Result<Self> {
         let place = place_of(root).map_err(|error| {
             Error::new(ErrorKind::InvalidArgument, format!("{} cannot be examined", root.display()))
                 .caused_by(error)
         })?;
         let state = UsersState { root: place, stamp: None, entries: Vec::new() };
-        let origin = StoreOrigin {
+        let origin = UserStoreSource {
             root: root.to_owned(),
             open,
             credentials,
@@ -269,7 +273,7 @@ impl Users {
     }
 
     /// Opens the store for requests without a signature.
-    fn open_anonymous(&self, origin: &StoreOrigin, entries: &[UserEntry]) -> Result<()> {
+    fn open_anonymous(&self, origin: &UserStoreSource, entries: &[UserEntry]) -> Result<()> {
         let Some(user) = &origin.anonymous else { return Ok(()) };
         let uid = user.acts_as.as_ref().map(|peer| peer.uid);
         if let Some(entry) = entries.iter().find(|entry| entry.acts_as().map(|peer| peer.uid) == uid) {
@@ -286,10 +290,10 @@ impl Users {
     }
 
     /// The limits on requests without a signature. Requests in flight are still counted after a reload.
-    fn anonymous_account(&self) -> Arc<UserAccount> {
+    fn anonymous_account(&self) -> Arc<UserResourceUsage> {
         let limits = *self.limits.lock().unwrap_or_else(PoisonError::into_inner);
         let before = self.anonymous().map(|user| user.account.clone());
-        before.unwrap_or_else(|| UserAccount::new(StatedLimits::default(), limits))
+        before.unwrap_or_else(|| UserResourceUsage::new(UserLimitOverrides::default(), limits))
     }
 
     /// The user for requests without a signature; `None` if they are refused.
@@ -332,10 +336,10 @@ impl Users {
     }
 
     /// Returns the file server of the whole root or of `bucket`, if there is one. Cost: no system call.
-    pub(crate) fn server_of(&self, bucket: &str) -> Option<FileServer> {
+    pub(crate) fn server_of(&self, bucket: &str) -> Option<NetworkFileServer> {
         let by_key = self.by_key.read().unwrap_or_else(PoisonError::into_inner);
         let store = by_key.values().next().map(|user| user.store.clone())?;
-        FileServer::of(&*store, bucket).ok().flatten()
+        NetworkFileServer::of(&*store, bucket).ok().flatten()
     }
 
     /// Whether there is a directory to serve. For a directory on a file server, relies on the latest checks; otherwise
@@ -391,7 +395,7 @@ impl Users {
     }
 
     /// Opens the directory that replaced the previous one.
-    fn move_to(&self, origin: &StoreOrigin, state: &mut UsersState, place: (u64, u64)) {
+    fn move_to(&self, origin: &UserStoreSource, state: &mut UsersState, place: (u64, u64)) {
         let root = origin.root.display();
         let was_available = self.is_available.load(Ordering::Relaxed);
         match self.open_all(origin, &state.entries) {
@@ -416,7 +420,7 @@ impl Users {
             // The user of a gateway without a credentials file never changes.
             return if at_once { self.open_all(origin, &[]) } else { Ok(()) };
         };
-        let stamp = FileStamp::of(path);
+        let stamp = FileFingerprint::of(path);
         if !at_once && stamp == state.stamp {
             return Ok(());
         }
@@ -432,7 +436,7 @@ impl Users {
     }
 
     /// Opens the stores of all users, and replaces the previous ones.
-    fn open_all(&self, origin: &StoreOrigin, entries: &[UserEntry]) -> Result<()> {
+    fn open_all(&self, origin: &UserStoreSource, entries: &[UserEntry]) -> Result<()> {
         let limits = *self.limits.lock().unwrap_or_else(PoisonError::into_inner);
         // Requests in flight are still counted after a reload.
         let before = self.all();
@@ -448,7 +452,7 @@ impl Users {
                         .get(entry.name.as_str())
                         .filter(|user| user.account.stated() == entry.limits())
                         .map_or_else(
-                            || UserAccount::new(entry.limits(), limits),
+                            || UserResourceUsage::new(entry.limits(), limits),
                             |user| user.account.clone(),
                         );
                     let uid = entry.acts_as().map_or_else(user_id, |peer| peer.uid);
@@ -466,7 +470,8 @@ impl Users {
 }
 
 fn only(identity: AccessKeyPair, store: Arc<dyn Store>, limits: UserLimits) -> UsersByKey {
-    let (name, account) = (identity.access_key.clone(), UserAccount::new(StatedLimits::default(), limits));
+    let (name, account) =
+        (identity.access_key.clone(), UserResourceUsage::new(UserLimitOverrides::default(), limits));
     HashMap::from([(name.clone(), User::new(name, identity, user_id(), store, account))])
 }
 

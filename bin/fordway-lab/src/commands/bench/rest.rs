@@ -10,24 +10,28 @@ use fordway_http::{Timeouts, TlsRoots};
 #[cfg(feature = "http3")]
 use fordway_load::Http3;
 use fordway_load::{
-    FinishedRequest, Http1Load, Http2, LoadMethod, RequestPlan, RequestSequence, RequestSlots,
+    FinishedRequest, Http1LoadGenerator, Http2, LoadMethod, RequestSequence, RequestSlots, RequestTemplate,
 };
 use fordway_machine::MachineWatch;
 use fordway_measure::{
-    Machine, MeasuredLane, PhaseSummary, RunClock, RunDocument, SCHEMA, SCHEMA_VERSION, TcpConnections,
+    Machine, MeasuredLane, PhaseSummary, RunClock, RunDocument, SCHEMA, SCHEMA_VERSION, TcpConnectionStats,
     bytes_text, load_table, rate_text,
 };
 use fordway_store::{Error, ErrorKind, Result};
 use fordway_workload::rest::{
-    self, ArrivalProcess, BlockPosition, CompletedRequest, LaneBlocks, LoadBlock, LoadFailure, LoadPlan,
-    NetworkTraffic, RequestChannel, RowSettings,
+    self, ArrivalProcess, BlockPosition, CompletedRequest, LaneBlocks, LoadBlockResult, LoadFailure,
+    LoadPlan, NetworkTraffic, RequestChannel, SummaryRowSettings,
 };
 use serde_json::json;
 
-use crate::args::{ArrivalsArg, GlobalArgs, HttpArg, MethodArg, RestArgs};
+use crate::args::{ArrivalsArg, GlobalArgs, HttpVersionArg, MethodArg, RestBenchArgs};
 use crate::commands;
 
-pub(super) fn run(args: &RestArgs, global: &GlobalArgs, context: &CommandContext) -> Result<CommandExit> {
+pub(super) fn run(
+    args: &RestBenchArgs,
+    global: &GlobalArgs,
+    context: &CommandContext,
+) -> Result<CommandExit> {
     let seed = args.chance.seed()?;
     let started = (jiff::Timestamp::now(), Instant::now());
     let machine = Machine::observe(&[]);
@@ -47,7 +51,7 @@ pub(super) fn run(args: &RestArgs, global: &GlobalArgs, context: &CommandContext
 
 /// Measures all combinations, each with all HTTP versions in turn. Returns the table's rows.
 fn measure(
-    args: &RestArgs,
+    args: &RestBenchArgs,
     points: &[RestCombination],
     requests: &[Arc<RequestSequence>],
     (seed, cpus): (u64, usize),
@@ -57,7 +61,7 @@ fn measure(
     let mut rows = Vec::new();
     let mut number = 0;
     for (phase, point) in points.iter().enumerate() {
-        let settings = |http: &HttpArg| settings(args, point, *http, cpus);
+        let settings = |http: &HttpVersionArg| settings(args, point, *http, cpus);
         let mut of_point: Vec<LaneBlocks> = args
             .http
             .iter()
@@ -79,13 +83,13 @@ fn measure(
 }
 
 fn block(
-    args: &RestArgs,
+    args: &RestBenchArgs,
     point: &RestCombination,
-    http: HttpArg,
+    http: HttpVersionArg,
     requests: &Arc<RequestSequence>,
     (seed, place, clock): (u64, BlockPosition, RunClock),
     context: &CommandContext,
-) -> Result<LoadBlock> {
+) -> Result<LoadBlockResult> {
     let threads = point.threads as usize;
     let plan = LoadPlan {
         arrivals: arrivals(args),
@@ -103,7 +107,7 @@ fn block(
         let connections = point.connections as usize;
         // The first threads take the connections left over by the division.
         let share = connections / threads + usize::from(thread < connections % threads);
-        let own = ThreadConnections {
+        let own = ThreadConnectionOptions {
             http,
             connections: share,
             streams: point.streams as usize,
@@ -122,7 +126,11 @@ fn block(
     rest::run_block(&plan, place, clock, &connect, context.interrupt.flag(), &mut progress)
 }
 
-fn requests(args: &RestArgs, global: &GlobalArgs, point: &RestCombination) -> Result<Arc<RequestSequence>> {
+fn requests(
+    args: &RestBenchArgs,
+    global: &GlobalArgs,
+    point: &RestCombination,
+) -> Result<Arc<RequestSequence>> {
     let method = method(args.method);
     let size_bytes = point.size_bytes;
     let url = match size_bytes {
@@ -130,7 +138,7 @@ fn requests(args: &RestArgs, global: &GlobalArgs, point: &RestCombination) -> Re
         None => args.url.clone(),
     };
     let signer = if args.sign { Some(signer(global)?) } else { None };
-    RequestSequence::new(RequestPlan {
+    RequestSequence::new(RequestTemplate {
         method,
         url,
         objects: args.objects,
@@ -152,7 +160,7 @@ fn signer(global: &GlobalArgs) -> Result<RequestSigner> {
     Ok(RequestSigner::new(config.credentials, config.region))
 }
 
-fn arrivals(args: &RestArgs) -> ArrivalProcess {
+fn arrivals(args: &RestBenchArgs) -> ArrivalProcess {
     match (args.rate, args.arrivals) {
         (None, _) => ArrivalProcess::Closed,
         (Some(rate), ArrivalsArg::Fixed) => ArrivalProcess::Fixed(rate),
@@ -160,20 +168,25 @@ fn arrivals(args: &RestArgs) -> ArrivalProcess {
     }
 }
 
-fn settings(args: &RestArgs, point: &RestCombination, http: HttpArg, cpus: usize) -> RowSettings {
-    RowSettings {
+fn settings(
+    args: &RestBenchArgs,
+    point: &RestCombination,
+    http: HttpVersionArg,
+    cpus: usize,
+) -> SummaryRowSettings {
+    SummaryRowSettings {
         lane: lane_name(http).to_owned(),
         phase: point.label(args),
         arrivals: arrivals(args),
         uploads: args.method == MethodArg::Put,
         connections: u64::from(point.connections),
-        streams: if http == HttpArg::Http1 { 1 } else { u64::from(point.streams) },
+        streams: if http == HttpVersionArg::Http1 { 1 } else { u64::from(point.streams) },
         threads: u64::from(point.threads),
         cpus,
     }
 }
 
-fn pin_server(args: &RestArgs) -> Result<()> {
+fn pin_server(args: &RestBenchArgs) -> Result<()> {
     if args.pins.pin_server.is_empty() {
         return Ok(());
     }
@@ -192,7 +205,7 @@ fn pin_server(args: &RestArgs) -> Result<()> {
 }
 
 fn describe(
-    args: &RestArgs,
+    args: &RestBenchArgs,
     points: &[RestCombination],
     rows: Vec<LaneBlocks>,
     machine: Machine,
@@ -209,7 +222,7 @@ fn describe(
         }
     }
     warnings.extend(unsigned(args, &summaries));
-    let lane = |http: &HttpArg| MeasuredLane {
+    let lane = |http: &HttpVersionArg| MeasuredLane {
         name: lane_name(*http).to_owned(),
         description: format!("requests over {} to {}", lane_name(*http), args.url),
     };
@@ -234,7 +247,7 @@ fn describe(
 }
 
 /// Returns advice if the server rejects requests because they are not signed.
-fn unsigned(args: &RestArgs, summaries: &[PhaseSummary]) -> Option<String> {
+fn unsigned(args: &RestBenchArgs, summaries: &[PhaseSummary]) -> Option<String> {
     let is_refused = |summary: &PhaseSummary| {
         let errors = summary.load.as_ref().map(|load| &load.errors);
         errors.is_some_and(|errors| {
@@ -247,7 +260,7 @@ fn unsigned(args: &RestArgs, summaries: &[PhaseSummary]) -> Option<String> {
     })
 }
 
-fn parameters(args: &RestArgs, seed: u64) -> serde_json::Map<String, serde_json::Value> {
+fn parameters(args: &RestBenchArgs, seed: u64) -> serde_json::Map<String, serde_json::Value> {
     let parameters = json!({
         "url": args.url,
         "method": method(args.method).name(),
@@ -270,7 +283,7 @@ fn parameters(args: &RestArgs, seed: u64) -> serde_json::Map<String, serde_json:
 }
 
 fn report(
-    args: &RestArgs,
+    args: &RestBenchArgs,
     (run, records): (RunDocument, fordway_measure::RunRecords),
     context: &CommandContext,
 ) -> Result<CommandExit> {
@@ -304,7 +317,7 @@ struct RestCombination {
 
 impl RestCombination {
     /// Returns the combination's name in tables.
-    fn label(&self, args: &RestArgs) -> String {
+    fn label(&self, args: &RestBenchArgs) -> String {
         let size = self.size_bytes.map_or(String::new(), |bytes| format!(" {}", bytes_text(bytes)));
         let streams = if self.streams > 1 { format!(" x {} streams", self.streams) } else { String::new() };
         let method = method(args.method).name();
@@ -313,7 +326,7 @@ impl RestCombination {
 }
 
 /// Returns all combinations, sizes first. Errors: `InvalidArgument` for combinations that are impossible.
-fn points(args: &RestArgs) -> Result<Vec<RestCombination>> {
+fn points(args: &RestBenchArgs) -> Result<Vec<RestCombination>> {
     let refused = |detail: &str| Err(Error::new(ErrorKind::InvalidArgument, detail));
     if args.url.contains("{size}") && args.size.is_empty() {
         return refused("the URL contains {size}, but --size is missing; give the sizes");
@@ -354,19 +367,19 @@ const fn method(method: MethodArg) -> LoadMethod {
     }
 }
 
-const fn lane_name(http: HttpArg) -> &'static str {
+const fn lane_name(http: HttpVersionArg) -> &'static str {
     match http {
-        HttpArg::Http1 => "http/1.1",
-        HttpArg::Http2 => "http/2",
+        HttpVersionArg::Http1 => "http/1.1",
+        HttpVersionArg::Http2 => "http/2",
         #[cfg(feature = "http3")]
-        HttpArg::Http3 => "http/3",
+        HttpVersionArg::Http3 => "http/3",
     }
 }
 
 /// The number of connections of a thread, and their options.
 #[derive(Clone)]
-struct ThreadConnections {
-    http: HttpArg,
+struct ThreadConnectionOptions {
+    http: HttpVersionArg,
     connections: usize,
     streams: usize,
     timeout: Duration,
@@ -374,16 +387,21 @@ struct ThreadConnections {
 }
 
 /// Opens a thread's connections. Errors: `Unavailable`, `Timeout`, `InvalidArgument`.
-fn connect(own: &ThreadConnections, requests: &Arc<RequestSequence>) -> Result<Box<dyn RequestChannel>> {
+fn connect(
+    own: &ThreadConnectionOptions,
+    requests: &Arc<RequestSequence>,
+) -> Result<Box<dyn RequestChannel>> {
     let timeouts = Timeouts { first_byte: own.timeout, progress: own.timeout, ..Timeouts::default() };
     let (requests, roots) = (requests.clone(), own.roots.clone());
     let load: Box<dyn RequestSlots> = match own.http {
-        HttpArg::Http1 => Box::new(Http1Load::connect(requests, own.connections, timeouts, roots)?),
-        HttpArg::Http2 => {
+        HttpVersionArg::Http1 => {
+            Box::new(Http1LoadGenerator::connect(requests, own.connections, timeouts, roots)?)
+        }
+        HttpVersionArg::Http2 => {
             Box::new(Http2::connect(requests, (own.connections, own.streams), timeouts, roots)?)
         }
         #[cfg(feature = "http3")]
-        HttpArg::Http3 => {
+        HttpVersionArg::Http3 => {
             Box::new(Http3::connect(requests, (own.connections, own.streams), timeouts, roots)?)
         }
     };
@@ -414,11 +432,11 @@ impl RequestChannel for HttpChannel {
         self.load.traffic()
     }
 
-    fn connections(&self) -> Option<TcpConnections> {
+    fn connections(&self) -> Option<TcpConnectionStats> {
         let all = self.load.tcp();
         let mut rtts: Vec<u64> = all.iter().map(|info| u64::from(info.rtt_us)).collect();
         rtts.sort_unstable();
-        Some(TcpConnections {
+        Some(TcpConnectionStats {
             count: all.len() as u64,
             rtt_us: *rtts.get(rtts.len() / 2)?,
             rtt_max_us: *rtts.last()?,

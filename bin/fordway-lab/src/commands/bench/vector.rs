@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use fordway_command::reading::{FinishedCall, ReadPlan, ReadSelection, measure, read_ranges};
+use fordway_command::reading::{FinishedReadCall, ReadPlan, ReadSelection, measure, read_ranges};
 use fordway_command::{CommandContext, CommandExit};
 use fordway_machine::MachineWatch;
 use fordway_measure::{
@@ -13,7 +13,7 @@ use fordway_store::{Error, ErrorKind, Result};
 use fordway_workload::summary::{RunCapacity, summarise_phase};
 use serde_json::json;
 
-use crate::args::{ReplicaArgs, VectorArgs};
+use crate::args::{ReplicaArgs, VectorReadBenchArgs};
 use crate::commands;
 
 /// The only phase.
@@ -21,7 +21,7 @@ const PHASE: &str = "read";
 /// The seed of the bootstrap. It is fixed, because there is no need to vary it.
 const SEED: u64 = 1;
 
-pub(super) fn run(args: &VectorArgs, context: &CommandContext) -> Result<CommandExit> {
+pub(super) fn run(args: &VectorReadBenchArgs, context: &CommandContext) -> Result<CommandExit> {
     let started = (jiff::Timestamp::now(), Instant::now());
     let machine = Machine::observe(&[]);
     let watch = MachineWatch::start(&[], args.trust.force)?.beside_unknown_servers();
@@ -39,7 +39,11 @@ pub(super) fn run(args: &VectorArgs, context: &CommandContext) -> Result<Command
     Ok(CommandExit::Ok)
 }
 
-fn measure_all(args: &VectorArgs, ranges: &[(u64, usize)], context: &CommandContext) -> Result<RunRecords> {
+fn measure_all(
+    args: &VectorReadBenchArgs,
+    ranges: &[(u64, usize)],
+    context: &CommandContext,
+) -> Result<RunRecords> {
     let (clock, mut records) = (RunClock::start(), RunRecords::default());
     for round in 0..args.rounds {
         for (lane, window) in args.window.iter().enumerate() {
@@ -64,7 +68,7 @@ fn measure_one(
 ) -> Result<()> {
     let block = u32::from(round);
     let operations = &mut records.operations;
-    let cost = measure(reading, context, &mut |call: FinishedCall<'_>| {
+    let cost = measure(reading, context, &mut |call: FinishedReadCall<'_>| {
         operations.push(OperationRecord {
             lane,
             phase: 0,
@@ -95,7 +99,7 @@ fn measure_one(
 }
 
 fn describe(
-    args: &VectorArgs,
+    args: &VectorReadBenchArgs,
     machine: Machine,
     started: (jiff::Timestamp, Instant),
     records: &RunRecords,
@@ -139,7 +143,7 @@ fn lane(window: u32) -> MeasuredLane {
 }
 
 fn report(
-    args: &VectorArgs,
+    args: &VectorReadBenchArgs,
     run: &RunDocument,
     records: &RunRecords,
     context: &CommandContext,

@@ -12,7 +12,9 @@ use std::time::{Duration, Instant};
 
 use fordway_command::{CommandExit, file_error};
 use fordway_store::Result;
-use fordway_sys::{Errno, WaitMode, receive, send_all, send_file, send_more, send_unpaced_on_loopback};
+use fordway_sys::{
+    Errno, SocketBlockingMode, receive, send_all, send_file, send_more, send_unpaced_on_loopback,
+};
 use rustix::event::epoll;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::runtime::Builder;
@@ -32,7 +34,7 @@ const RECEIVED_BYTES_MAX: usize = 256 << 10;
 
 /// How a response is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum ReplyForm {
+pub(super) enum ReplySendMethod {
     /// The body is sent from memory.
     Bytes,
     /// The body is sent by `sendfile`, after the head.
@@ -50,16 +52,16 @@ pub(super) struct EchoRequest {
     pub(super) head_bytes: usize,
     /// The size of the response's body in bytes.
     pub(super) body_bytes: usize,
-    pub(super) form: ReplyForm,
+    pub(super) form: ReplySendMethod,
 }
 
 impl EchoRequest {
     /// Returns the request: the order, and zeros up to its length.
     pub(super) fn to_bytes(self) -> Vec<u8> {
         let form = match self.form {
-            ReplyForm::Bytes => 0u32,
-            ReplyForm::File => 1,
-            ReplyForm::Descriptor => 2,
+            ReplySendMethod::Bytes => 0u32,
+            ReplySendMethod::File => 1,
+            ReplySendMethod::Descriptor => 2,
         };
         let mut bytes = Vec::with_capacity(self.request_bytes);
         bytes.extend_from_slice(&(self.request_bytes as u32).to_le_bytes());
@@ -76,9 +78,9 @@ impl EchoRequest {
             order[at..at + len].iter().rev().fold(0usize, |number, byte| number << 8 | usize::from(*byte))
         };
         let form = match number(4, 4) {
-            0 => ReplyForm::Bytes,
-            1 => ReplyForm::File,
-            _ => ReplyForm::Descriptor,
+            0 => ReplySendMethod::Bytes,
+            1 => ReplySendMethod::File,
+            _ => ReplySendMethod::Descriptor,
         };
         Some(EchoRequest {
             request_bytes: number(0, 4),
@@ -110,12 +112,12 @@ pub(super) struct AdaptiveWait {
 impl AdaptiveWait {
     pub(super) fn wait<T>(
         &mut self,
-        mut receive: impl FnMut(WaitMode) -> Result<T, Errno>,
+        mut receive: impl FnMut(SocketBlockingMode) -> Result<T, Errno>,
     ) -> Result<T, Errno> {
         if self.misses < MISSES_MAX || self.misses.is_multiple_of(RARELY) {
             let since = Instant::now();
             while since.elapsed() < LOOKOUT {
-                match receive(WaitMode::No) {
+                match receive(SocketBlockingMode::No) {
                     Err(Errno::WOULDBLOCK) => std::hint::spin_loop(),
                     done => {
                         self.misses = 0;
@@ -125,7 +127,7 @@ impl AdaptiveWait {
             }
         }
         self.misses = self.misses.wrapping_add(1);
-        receive(WaitMode::Yes)
+        receive(SocketBlockingMode::Yes)
     }
 }
 
@@ -133,16 +135,16 @@ impl AdaptiveWait {
 fn serve_unix(socket: &UnixStream, file: &File) -> io::Result<()> {
     let mut buffer = vec![0; RECEIVED_BYTES_MAX];
     let answer = vec![1; 1 << 20];
-    let (mut last, mut lookout) = (ReplyForm::Bytes, AdaptiveWait::default());
+    let (mut last, mut lookout) = (ReplySendMethod::Bytes, AdaptiveWait::default());
     loop {
         let order = taken(&mut buffer, |room| match last {
-            ReplyForm::Descriptor => receive(socket, room, WaitMode::Yes),
+            ReplySendMethod::Descriptor => receive(socket, room, SocketBlockingMode::Yes),
             _ => lookout.wait(|wait| receive(socket, &mut *room, wait)),
         })?;
         let Some(order) = order else { return Ok(()) };
         let (head, body) = answer.split_at(order.head_bytes);
         match order.form {
-            ReplyForm::Descriptor => send_all(socket, head, &[], Some(file.as_fd()))?,
+            ReplySendMethod::Descriptor => send_all(socket, head, &[], Some(file.as_fd()))?,
             _ => send_all(socket, head, &body[..order.body_bytes], None)?,
         }
         last = order.form;
@@ -163,7 +165,7 @@ fn serve_tcp(socket: &TcpStream, file: &File) -> io::Result<()> {
                 if is_drained {
                     server.poll.wait()?;
                 }
-                match receive(socket, room, WaitMode::No) {
+                match receive(socket, room, SocketBlockingMode::No) {
                     Err(Errno::WOULDBLOCK) => is_drained = true,
                     got => {
                         is_drained = got? < room.len();
@@ -264,12 +266,13 @@ struct EchoServer<'s> {
 
 impl EchoServer<'_> {
     fn answer(&mut self, order: EchoRequest) -> io::Result<()> {
-        let in_memory = order.head_bytes + if order.form == ReplyForm::Bytes { order.body_bytes } else { 0 };
+        let in_memory =
+            order.head_bytes + if order.form == ReplySendMethod::Bytes { order.body_bytes } else { 0 };
         if self.answer.len() < in_memory {
             self.answer.resize(in_memory, 1);
         }
         let answer = &self.answer[..in_memory];
-        if order.form != ReplyForm::File {
+        if order.form != ReplySendMethod::File {
             return self.all(in_memory, |at| {
                 rustix::net::send(self.socket, &answer[at..], rustix::net::SendFlags::NOSIGNAL)
             });
@@ -299,13 +302,13 @@ impl EchoServer<'_> {
 mod tests {
     use super::*;
 
-    fn order(request_bytes: usize, form: ReplyForm) -> EchoRequest {
+    fn order(request_bytes: usize, form: ReplySendMethod) -> EchoRequest {
         EchoRequest { request_bytes, head_bytes: 300, body_bytes: 1 << 20, form }
     }
 
     #[test]
     fn an_order_is_read_as_it_was_written() {
-        for form in [ReplyForm::Bytes, ReplyForm::File, ReplyForm::Descriptor] {
+        for form in [ReplySendMethod::Bytes, ReplySendMethod::File, ReplySendMethod::Descriptor] {
             let bytes = order(100, form).to_bytes();
             assert_eq!(bytes.len(), 100);
             let read = EchoRequest::read(&bytes).unwrap();
@@ -319,7 +322,7 @@ mod tests {
     #[test]
     fn a_request_is_taken_whole_whatever_pieces_it_comes_in() {
         for (request_bytes, piece) in [(ORDER_BYTES, 7), (1_000, 64), (1_000, 1), (64, 64)] {
-            let bytes = order(request_bytes, ReplyForm::Bytes).to_bytes();
+            let bytes = order(request_bytes, ReplySendMethod::Bytes).to_bytes();
             let (mut buffer, mut left) = (vec![0; 64], bytes.as_slice());
             let read = taken(&mut buffer, |room| {
                 let (now, later) = left.split_at(piece.min(room.len()).min(left.len()));

@@ -15,19 +15,20 @@ use clap::ValueEnum;
 use fordway_command::{CommandContext, CommandExit, file_error};
 use fordway_machine::MachineWatch;
 use fordway_measure::{
-    Machine, MeasuredLane, ResultLimit, RunClock, RunDocument, RunRecords, SCHEMA, SCHEMA_VERSION, bytes_text,
+    LimitingResource, Machine, MeasuredLane, RunClock, RunDocument, RunRecords, SCHEMA, SCHEMA_VERSION,
+    bytes_text,
 };
 use fordway_store::{Error, ErrorKind, Result};
 use fordway_sys::{pin_process, pin_thread};
 use fordway_workload::ledger::{
-    LedgerAccount, LedgerPlan, LedgerProgress, component_table, entry_table, measure,
+    LedgerCostReport, LedgerPlan, LedgerProgress, component_table, entry_table, measure,
 };
 use fordway_workload::summary::{RunCapacity, summarise_phase};
 use serde_json::json;
 
 use self::components::SIZE_BYTES_MAX;
 use self::setup::LedgerSetup;
-use crate::args::{LedgerArgs, PathArg, PlacementArg};
+use crate::args::{CpuPlacementArg, LedgerArgs, LedgerPathArg};
 use crate::commands;
 
 /// The sizes from which fits are computed. They range from almost nothing to more than caches hold, with values on both
@@ -59,7 +60,7 @@ pub(super) fn run(args: &LedgerArgs, context: &CommandContext) -> Result<Command
     let (printed, sizes) = sizes(args)?;
     let plan = LedgerPlan { sizes, duration: args.duration, seed: args.chance.seed()? };
     let paths = match args.paths.is_empty() {
-        true => PathArg::value_variants().to_vec(),
+        true => LedgerPathArg::value_variants().to_vec(),
         false => args.paths.clone(),
     };
     let started = (jiff::Timestamp::now(), Instant::now());
@@ -98,15 +99,15 @@ fn sizes(args: &LedgerArgs) -> Result<(Vec<u64>, Vec<u64>)> {
 struct LedgerRun {
     lanes: Vec<MeasuredLane>,
     records: RunRecords,
-    account: LedgerAccount,
-    placement: PlacementArg,
+    account: LedgerCostReport,
+    placement: CpuPlacementArg,
     left_out: Vec<String>,
 }
 
 fn work(
     dir: &Path,
     plan: &LedgerPlan,
-    paths: &[PathArg],
+    paths: &[LedgerPathArg],
     args: &LedgerArgs,
     context: &CommandContext,
 ) -> Result<LedgerRun> {
@@ -124,7 +125,7 @@ fn work(
     let measured = measure(plan, &mut setup.components, &|| clock.now_ns(), stop, &mut progress);
     context.output.end_progress();
     let records = measured?;
-    let account = LedgerAccount::of(&names, &plan.sizes, &setup.paths, &records, plan.seed)?;
+    let account = LedgerCostReport::of(&names, &plan.sizes, &setup.paths, &records, plan.seed)?;
     let left_out = std::mem::take(&mut setup.left_out);
     setup.close()?;
     Ok(LedgerRun { lanes, records, account, placement, left_out })
@@ -145,7 +146,7 @@ fn describe(
         for summary in &mut summaries {
             // Components do different work, so their speeds cannot be compared.
             summary.ratio = None;
-            summary.limit = ResultLimit {
+            summary.limit = LimitingResource {
                 name: "cannot tell".to_owned(),
                 evidence: "CPU time includes preparation and checks, which are not timed".to_owned(),
             };
@@ -180,7 +181,7 @@ fn describe(
 }
 
 /// Returns a warning for each printed entry whose residual is large.
-fn doubts(account: &LedgerAccount, printed: &[u64]) -> Vec<String> {
+fn doubts(account: &LedgerCostReport, printed: &[u64]) -> Vec<String> {
     let entries = account.entries.iter().filter(|entry| printed.contains(&entry.size_bytes));
     let large = entries.filter(|entry| entry.residual_share.value.abs() > RESIDUAL_SHARE_MAX);
     large
@@ -210,7 +211,7 @@ fn report(
     out: &Path,
     printed: &[u64],
     run: &RunDocument,
-    account: &LedgerAccount,
+    account: &LedgerCostReport,
     context: &CommandContext,
 ) -> Result<CommandExit> {
     for component in &account.components {
@@ -230,12 +231,12 @@ fn report(
 
 /// Places this thread and the processes behind the components as `wanted` specifies; returns the placement used.
 /// Errors: `InvalidArgument` if there are too few processors.
-fn choose_placement(setup: &LedgerSetup, wanted: Option<PlacementArg>) -> Result<PlacementArg> {
+fn choose_placement(setup: &LedgerSetup, wanted: Option<CpuPlacementArg>) -> Result<CpuPlacementArg> {
     let cpus = allowed();
     let (placement, own, others) = match (wanted, cpus.as_slice()) {
-        (None | Some(PlacementArg::Apart), [own, other, ..]) => (PlacementArg::Apart, *own, *other),
-        (Some(PlacementArg::Together), [own, ..]) => (PlacementArg::Together, *own, *own),
-        (None | Some(PlacementArg::Free), _) => return Ok(PlacementArg::Free),
+        (None | Some(CpuPlacementArg::Apart), [own, other, ..]) => (CpuPlacementArg::Apart, *own, *other),
+        (Some(CpuPlacementArg::Together), [own, ..]) => (CpuPlacementArg::Together, *own, *own),
+        (None | Some(CpuPlacementArg::Free), _) => return Ok(CpuPlacementArg::Free),
         (Some(_), _) => {
             let why = format!("--placement needs more than the {} processors of this machine", cpus.len());
             return Err(Error::new(ErrorKind::InvalidArgument, why));

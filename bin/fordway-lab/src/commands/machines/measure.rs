@@ -15,7 +15,7 @@ use fordway_posix::Durability;
 use fordway_store::{Bucket, ETagPolicy, Error, ErrorKind, GetOptions, Key, PutOptions, Result, Store};
 use serde::Serialize;
 
-use super::probe::TriadWork;
+use super::probe::StreamTriadParameters;
 use super::tools::{self, TestDisk};
 use super::{ProbedQuantity, catalogue};
 use crate::args::MeasureArgs;
@@ -139,8 +139,8 @@ fn one<'a>(
 }
 
 fn triad(machine: &Machine) -> MachineBenchmark<'static> {
-    let triad = TriadWork::of(machine);
-    let how = triad.as_ref().map_or_else(|_| String::new(), TriadWork::how);
+    let triad = StreamTriadParameters::of(machine);
+    let how = triad.as_ref().map_or_else(|_| String::new(), StreamTriadParameters::how);
     one(&[Feature::MemoryTriad], how, move || match &triad {
         Ok(triad) => Ok(triad.mb_per_s()),
         Err(error) => Err(Error::new(error.kind(), error.detail())),

@@ -18,17 +18,17 @@ use fordway_store::{Error, ErrorKind, Result};
 use fordway_workload::options::ForceArgs;
 use serde::Serialize;
 
-use crate::args::{MachinesAction, MachinesArgs, PickArgs, ProbeArgs, SimilarityArgs};
+use crate::args::{MachinesArgs, MachinesSubcommand, PickArgs, ProbeArgs, SimilarityArgs};
 
 /// The schema name in the JSON; `fordway model` requires it.
 const PROBE_SCHEMA: &str = "fordway.probe";
 
 pub(super) fn run(args: &MachinesArgs, context: &CommandContext) -> Result<CommandExit> {
     match &args.action {
-        MachinesAction::Probe(args) => probe(args, context),
-        MachinesAction::Measure(args) => measure::run(args, context),
-        MachinesAction::Compare(args) => compare(args, context),
-        MachinesAction::Pick(args) => pick(args, context),
+        MachinesSubcommand::Probe(args) => probe(args, context),
+        MachinesSubcommand::Measure(args) => measure::run(args, context),
+        MachinesSubcommand::Compare(args) => compare(args, context),
+        MachinesSubcommand::Pick(args) => pick(args, context),
     }
 }
 
@@ -42,7 +42,8 @@ fn probe(args: &ProbeArgs, context: &CommandContext) -> Result<CommandExit> {
     quantities.extend(probe::network(args.peer.as_deref())?);
     context.interrupt.check()?;
     quantities.extend(probe::disk(args.disk.as_deref())?);
-    let probe = MachineProbe { schema: PROBE_SCHEMA, machine, quantities, conditions: watch.conditions() };
+    let probe =
+        MachineProbeReport { schema: PROBE_SCHEMA, machine, quantities, conditions: watch.conditions() };
     context.output.record(&probe)?;
     Ok(CommandExit::Ok)
 }
@@ -83,7 +84,7 @@ fn figure(value: f64, unit: &str) -> String {
 
 /// The results of `machines probe`.
 #[derive(Serialize)]
-struct MachineProbe {
+struct MachineProbeReport {
     schema: &'static str,
     machine: Machine,
     quantities: Vec<ProbedQuantity>,
@@ -111,7 +112,7 @@ impl ProbedQuantity {
     }
 }
 
-impl fmt::Display for MachineProbe {
+impl fmt::Display for MachineProbeReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for ProbedQuantity { name, value, unit, how } in &self.quantities {
             let text = value.map_or_else(|| "not measured".to_owned(), |value| format!("{value:.1} {unit}"));

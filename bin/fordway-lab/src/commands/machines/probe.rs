@@ -162,13 +162,13 @@ const Q: f64 = 3.0;
 const CPUS: &str = "/sys/devices/system/cpu";
 
 /// The amount of work in a triad.
-pub(super) struct TriadWork {
+pub(super) struct StreamTriadParameters {
     array_bytes: u64,
     cache_bytes: Option<u64>,
     threads: usize,
 }
 
-impl TriadWork {
+impl StreamTriadParameters {
     /// Chooses the amount of work for this machine. Errors: `InvalidArgument` if the arrays take more than a quarter of
     /// the machine's memory.
     pub(super) fn of(machine: &Machine) -> Result<Self> {
@@ -179,7 +179,7 @@ impl TriadWork {
             let why = format!("it takes {} of memory, more than a quarter of the memory", bytes_text(wanted));
             return Err(Error::new(ErrorKind::InvalidArgument, why));
         }
-        Ok(TriadWork { array_bytes, cache_bytes, threads: machine.cpus })
+        Ok(StreamTriadParameters { array_bytes, cache_bytes, threads: machine.cpus })
     }
 
     pub(super) fn how(&self) -> String {
@@ -376,9 +376,9 @@ mod tests {
     #[test]
     fn a_machine_without_the_memory_is_told() {
         let small = Machine { cpus: 1, memory_bytes: Some(1 << 20), ..Machine::default() };
-        let error = TriadWork::of(&small).err().expect("it was measured");
+        let error = StreamTriadParameters::of(&small).err().expect("it was measured");
         assert!(error.to_string().contains("more than a quarter"), "{error}");
-        let triad = TriadWork { array_bytes: 1 << 16, cache_bytes: None, threads: 2 };
+        let triad = StreamTriadParameters { array_bytes: 1 << 16, cache_bytes: None, threads: 2 };
         assert!(triad.mb_per_s() > 0.0 && triad.how().contains("3 arrays of 64.0 KiB"));
     }
 }

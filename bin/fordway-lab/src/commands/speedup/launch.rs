@@ -16,7 +16,7 @@ use fordway_store::{Error, ErrorKind, Result};
 use fordway_workload::speedup::{FinishedJob, JobLauncher, RankReport};
 use tempfile::TempDir;
 
-use super::{JobSetup, MessageCarrier};
+use super::{JobMessageMedium, RunningJobSetup};
 use crate::args::SpeedupArgs;
 
 /// The polling interval for a job, and therefore the maximum delay in noticing its end.
@@ -32,7 +32,7 @@ const SHARED_MEMORY: &str = "/dev/shm";
 pub(super) struct JobRunner<'a> {
     args: &'a SpeedupArgs,
     launcher: &'a MpiLauncher,
-    setups: Vec<JobSetup>,
+    setups: Vec<RunningJobSetup>,
     context: &'a CommandContext,
     fordway: PathBuf,
     /// The directory for all files that the launcher and its ranks write. Removed when this value is dropped.
@@ -43,7 +43,7 @@ impl<'a> JobRunner<'a> {
     pub(super) fn new(
         args: &'a SpeedupArgs,
         launcher: &'a MpiLauncher,
-        setups: Vec<JobSetup>,
+        setups: Vec<RunningJobSetup>,
         context: &'a CommandContext,
     ) -> Result<Self> {
         let base = Some(PathBuf::from(SHARED_MEMORY)).filter(|path| path.is_dir());
@@ -56,7 +56,7 @@ impl<'a> JobRunner<'a> {
         Ok(JobRunner { args, launcher, setups, context, fordway, scratch })
     }
 
-    fn command(&self, setup: &JobSetup, ranks: u32, paper: &JobReports) -> Result<Command> {
+    fn command(&self, setup: &RunningJobSetup, ranks: u32, paper: &JobReports) -> Result<Command> {
         let mut command = Command::new(&self.launcher.program);
         command.args([
             "--allow-run-as-root",
@@ -86,11 +86,11 @@ impl<'a> JobRunner<'a> {
     }
 
     /// Adds the options that select the medium for messages, and where the ranks run.
-    fn carry(&self, command: &mut Command, setup: &JobSetup, ranks: u32) {
+    fn carry(&self, command: &mut Command, setup: &RunningJobSetup, ranks: u32) {
         let btl = match &setup.carrier {
-            MessageCarrier::Default => None,
-            MessageCarrier::SharedMemory => Some("self,vader"),
-            MessageCarrier::Loopback | MessageCarrier::Networks(_) => Some("self,tcp"),
+            JobMessageMedium::Default => None,
+            JobMessageMedium::SharedMemory => Some("self,vader"),
+            JobMessageMedium::Loopback | JobMessageMedium::Networks(_) => Some("self,tcp"),
         };
         if let Some(btl) = btl {
             command.args(["--mca", "pml", "ob1", "--mca", "btl", btl]);
@@ -99,13 +99,13 @@ impl<'a> JobRunner<'a> {
             command.args(["--mca", "mpi_yield_when_idle", if setup.is_yielding { "1" } else { "0" }]);
         }
         match &setup.carrier {
-            MessageCarrier::Loopback => {
+            JobMessageMedium::Loopback => {
                 command.args(["--mca", "btl_tcp_if_include", "lo"]);
             }
-            MessageCarrier::Networks(ends) => {
+            JobMessageMedium::Networks(ends) => {
                 command.args(["--host", &hosts(ends, ranks), "--mca", "plm_rsh_agent", &self.agent(ends)]);
             }
-            MessageCarrier::Default | MessageCarrier::SharedMemory => {}
+            JobMessageMedium::Default | JobMessageMedium::SharedMemory => {}
         }
     }
 
@@ -115,8 +115,8 @@ impl<'a> JobRunner<'a> {
         format!("{} speedup --enter {} --", self.fordway.display(), network.display())
     }
 
-    fn start(&self, setup: &JobSetup, ranks: u32, paper: &JobReports) -> Result<NamespaceProcess> {
-        if let MessageCarrier::Networks(ends) = &setup.carrier {
+    fn start(&self, setup: &RunningJobSetup, ranks: u32, paper: &JobReports) -> Result<NamespaceProcess> {
+        if let JobMessageMedium::Networks(ends) = &setup.carrier {
             return ends.near.network.start_contained(self.command(setup, ranks, paper)?);
         }
         match NamespaceProcess::start_contained_here(self.command(setup, ranks, paper)?) {

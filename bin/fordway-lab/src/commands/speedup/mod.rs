@@ -17,7 +17,7 @@ use fordway_workload::summary::RunHeader;
 use serde_json::{Map, Value, json};
 
 use self::launch::{JobRunner, MpiLauncher};
-use crate::args::{SpeedupArgs, TimeArg};
+use crate::args::{SpeedupArgs, SpeedupTimeArg};
 use crate::commands;
 
 pub(super) fn run(args: &SpeedupArgs, context: &CommandContext) -> Result<CommandExit> {
@@ -35,7 +35,7 @@ pub(super) fn run(args: &SpeedupArgs, context: &CommandContext) -> Result<Comman
     let mut warnings = Vec::new();
     let setups = bring_up(&asked, context, &mut warnings)?;
     let plan = plan(args, setups.len())?;
-    let lanes: Vec<MeasuredLane> = setups.iter().map(JobSetup::lane).collect();
+    let lanes: Vec<MeasuredLane> = setups.iter().map(RunningJobSetup::lane).collect();
     let mut jobs = JobRunner::new(args, &launcher, setups, context)?;
     let outcome = drive(&plan, &lanes, &mut jobs, context);
     drop(jobs);
@@ -68,8 +68,8 @@ fn plan(args: &SpeedupArgs, lanes: usize) -> Result<SpeedupPlan> {
         return Err(Error::new(ErrorKind::InvalidArgument, "a run has at most 64 numbers of ranks"));
     }
     let time = match args.time {
-        TimeArg::Wall => JobTime::Wall,
-        TimeArg::Work => JobTime::Work,
+        SpeedupTimeArg::Wall => JobTime::Wall,
+        SpeedupTimeArg::Work => JobTime::Work,
     };
     Ok(SpeedupPlan { ranks, lanes, repeat: args.rounds, seed: args.seed, time })
 }
@@ -161,7 +161,7 @@ const YIELD: &str = "+yield";
 
 /// The medium that carries messages.
 #[derive(Debug)]
-enum MessageCarrier {
+enum JobMessageMedium {
     /// The choice of MPI.
     Default,
     SharedMemory,
@@ -172,14 +172,14 @@ enum MessageCarrier {
 
 /// A set-up that is up.
 #[derive(Debug)]
-struct JobSetup {
+struct RunningJobSetup {
     name: String,
     description: String,
-    carrier: MessageCarrier,
+    carrier: JobMessageMedium,
     is_yielding: bool,
 }
 
-impl JobSetup {
+impl RunningJobSetup {
     fn lane(&self) -> MeasuredLane {
         let how = if self.is_yielding { "; ranks yield while they wait" } else { "" };
         MeasuredLane { name: self.name.clone(), description: format!("{}{how}", self.description) }
@@ -187,13 +187,13 @@ impl JobSetup {
 }
 
 /// A set-up that is not up yet.
-struct PlannedSetup<'n> {
+struct PlannedJobSetup<'n> {
     name: &'n str,
-    carrier: PlannedCarrier,
+    carrier: PlannedMessageMedium,
     is_yielding: bool,
 }
 
-enum PlannedCarrier {
+enum PlannedMessageMedium {
     Default,
     SharedMemory,
     Loopback,
@@ -203,7 +203,7 @@ enum PlannedCarrier {
 /// Resolves `names`, so that a mistyped name is reported before the first set-up is brought up.
 ///
 /// Errors: `InvalidArgument` for unknown or repeated names, and for more than 64 names.
-fn asked(names: &[String]) -> Result<Vec<PlannedSetup<'_>>> {
+fn asked(names: &[String]) -> Result<Vec<PlannedJobSetup<'_>>> {
     if names.len() > 64 {
         return Err(Error::new(ErrorKind::InvalidArgument, "a run has at most 64 set-ups; omit some"));
     }
@@ -216,18 +216,18 @@ fn asked(names: &[String]) -> Result<Vec<PlannedSetup<'_>>> {
     names.iter().map(|name| asked_setup(name)).collect()
 }
 
-fn asked_setup(name: &str) -> Result<PlannedSetup<'_>> {
+fn asked_setup(name: &str) -> Result<PlannedJobSetup<'_>> {
     let (base, is_yielding) = match name.strip_suffix(YIELD) {
         Some(base) => (base, true),
         None => (name, false),
     };
     let carrier = match base {
-        "default" => PlannedCarrier::Default,
-        "shm" => PlannedCarrier::SharedMemory,
-        "loopback" => PlannedCarrier::Loopback,
-        other => PlannedCarrier::Networks(load(other)?),
+        "default" => PlannedMessageMedium::Default,
+        "shm" => PlannedMessageMedium::SharedMemory,
+        "loopback" => PlannedMessageMedium::Loopback,
+        other => PlannedMessageMedium::Networks(load(other)?),
     };
-    Ok(PlannedSetup { name, carrier, is_yielding })
+    Ok(PlannedJobSetup { name, carrier, is_yielding })
 }
 
 /// Loads a set-up of networks. Errors: as in [`NetworkSetup::load`], with the names that only `speedup` has.
@@ -246,11 +246,11 @@ fn load(name: &str) -> Result<NetworkSetup> {
 ///
 /// Errors: `InvalidArgument` for a set-up that cannot hold the ranks of a job; any error of the reference.
 fn bring_up(
-    asked: &[PlannedSetup],
+    asked: &[PlannedJobSetup],
     context: &CommandContext,
     warnings: &mut Vec<String>,
-) -> Result<Vec<JobSetup>> {
-    let mut setups: Vec<JobSetup> = Vec::new();
+) -> Result<Vec<RunningJobSetup>> {
+    let mut setups: Vec<RunningJobSetup> = Vec::new();
     for (at, setup) in asked.iter().enumerate() {
         context.interrupt.check()?;
         match start(setup) {
@@ -262,27 +262,30 @@ fn bring_up(
     Ok(setups)
 }
 
-fn start(asked: &PlannedSetup) -> Result<JobSetup> {
+fn start(asked: &PlannedJobSetup) -> Result<RunningJobSetup> {
     let (carrier, description) = match &asked.carrier {
-        PlannedCarrier::Default => (MessageCarrier::Default, "Chosen by MPI".to_owned()),
-        PlannedCarrier::SharedMemory => {
-            (MessageCarrier::SharedMemory, "Shared memory of this machine".to_owned())
+        PlannedMessageMedium::Default => (JobMessageMedium::Default, "Chosen by MPI".to_owned()),
+        PlannedMessageMedium::SharedMemory => {
+            (JobMessageMedium::SharedMemory, "Shared memory of this machine".to_owned())
         }
-        PlannedCarrier::Loopback => {
-            (MessageCarrier::Loopback, "TCP on this machine's loopback device".to_owned())
+        PlannedMessageMedium::Loopback => {
+            (JobMessageMedium::Loopback, "TCP on this machine's loopback device".to_owned())
         }
-        PlannedCarrier::Networks(setup) => networks(setup)?,
+        PlannedMessageMedium::Networks(setup) => networks(setup)?,
     };
-    Ok(JobSetup { name: asked.name.to_owned(), description, carrier, is_yielding: asked.is_yielding })
+    Ok(RunningJobSetup { name: asked.name.to_owned(), description, carrier, is_yielding: asked.is_yielding })
 }
 
-fn networks(setup: &NetworkSetup) -> Result<(MessageCarrier, String)> {
+fn networks(setup: &NetworkSetup) -> Result<(JobMessageMedium, String)> {
     let fordway = std::env::current_exe()
         .map_err(|error| Error::new(ErrorKind::Io, "finding this program").caused_by(error))?;
     // The emulated wire accepts large segments, because in a cluster the network cards split them (TSO).
     let wire = WireSettings { is_offloading: true, ..WireSettings::default() };
     let ends = NetworkPair::lay(setup, &wire, &fordway)?;
-    Ok((MessageCarrier::Networks(ends), format!("Half of the ranks on each side of: {}", setup.description)))
+    Ok((
+        JobMessageMedium::Networks(ends),
+        format!("Half of the ranks on each side of: {}", setup.description),
+    ))
 }
 
 /// The name of the built-in table.

@@ -7,19 +7,25 @@ const PATIENCE: StallPolicy =
 const MIB: usize = 1 << 20;
 
 /// Creates a board with `sites` replicas at hosts that only this test uses, and jobs of 1 MiB.
-fn board(test: &str, sites: usize, jobs: u64) -> (JobBoard, Vec<JobId>) {
+fn board(test: &str, sites: usize, jobs: u64) -> (RangeJobScheduler, Vec<RangeJobId>) {
     let site = |index| {
         let url = format!("http://{test}-{index}/f");
         ReplicaSite::new(&url, &url, index as u32 + 1, false)
     };
-    let mut board = JobBoard::new((0..sites).map(site).collect(), PATIENCE);
+    let mut board = RangeJobScheduler::new((0..sites).map(site).collect(), PATIENCE);
     let job = |at: u64| board.add(Arc::from([(at << 20, MIB)]));
     let jobs = (0..jobs).map(job).collect();
     (board, jobs)
 }
 
 /// Simulates a stream that receives bytes at a given rate for some time, in steps.
-fn bring(board: &mut JobBoard, id: StreamId, rate: u64, from: Instant, time: Duration) -> Instant {
+fn bring(
+    board: &mut RangeJobScheduler,
+    id: ReplicaStreamId,
+    rate: u64,
+    from: Instant,
+    time: Duration,
+) -> Instant {
     let step = Duration::from_millis(50);
     let mut now = from;
     while now < from + time {
@@ -38,7 +44,7 @@ fn jobs_are_handed_out_in_order_and_come_back() {
     let now = Instant::now();
     let (mut board, jobs) = board("order", 1, 3);
     let stream = board.start(None, now);
-    assert_eq!(board.choose(stream, now), StreamChoice::Replica(0));
+    assert_eq!(board.choose(stream, now), ReplicaChoice::Replica(0));
     assert_eq!(board.claim(stream, now).unwrap().0, jobs[0]);
     assert_eq!(board.claim(stream, now).unwrap().0, jobs[1]);
     board.give_back(stream, jobs[0], None, now);
@@ -55,9 +61,9 @@ fn streams_go_to_replicas_that_fewest_read_from() {
     let (mut board, _) = board("fewest", 2, 9);
     let streams = [0; 3].map(|_| board.start(None, now));
     let chosen = streams.map(|stream| board.choose(stream, now));
-    assert_eq!(chosen, [StreamChoice::Replica(0), StreamChoice::Replica(1), StreamChoice::Replica(0)]);
+    assert_eq!(chosen, [ReplicaChoice::Replica(0), ReplicaChoice::Replica(1), ReplicaChoice::Replica(0)]);
     board.failed(0, &failure(ErrorKind::NoSuchKey), false, now);
-    assert_eq!(board.choose(streams[0], now), StreamChoice::Replica(1));
+    assert_eq!(board.choose(streams[0], now), ReplicaChoice::Replica(1));
 }
 
 #[test]
@@ -66,17 +72,17 @@ fn passing_failures_are_tried_again_and_then_told() {
     let (mut board, jobs) = board("passing", 1, 1);
     let stream = board.start(None, now);
     for _ in 0..STRIKES_MAX {
-        assert_eq!(board.choose(stream, now), StreamChoice::Replica(0));
+        assert_eq!(board.choose(stream, now), ReplicaChoice::Replica(0));
         board.failed(0, &failure(ErrorKind::Unavailable), false, now);
         now += Duration::from_secs(9);
     }
-    assert_eq!(board.choose(stream, now), StreamChoice::End);
+    assert_eq!(board.choose(stream, now), ReplicaChoice::End);
     board.ended(stream, now);
     let told = board.jobs[&jobs[0]].outcome.clone().unwrap().unwrap_err();
     assert_eq!((told.kind, told.detail.contains("as told")), (ErrorKind::Unavailable, true));
     // A repeated call retries the replica.
     let stream = board.start(None, now);
-    assert_eq!(board.choose(stream, now), StreamChoice::Replica(0));
+    assert_eq!(board.choose(stream, now), ReplicaChoice::Replica(0));
 }
 
 #[test]
@@ -91,7 +97,7 @@ fn a_crawling_replica_is_compared_and_left() {
     let now = bring(&mut board, slow, 200_000, now, Duration::from_millis(200));
     assert_eq!(board.supervise(now), Some(slow));
     let hedge = board.start(Some(slow), now);
-    assert_eq!(board.choose(hedge, now), StreamChoice::Replica(1));
+    assert_eq!(board.choose(hedge, now), ReplicaChoice::Replica(1));
     assert_eq!(board.supervise(now), None, "one is enough");
     board.claim(hedge, now).unwrap();
     let now = bring(&mut board, hedge, 9_000_000, now, Duration::from_millis(250));

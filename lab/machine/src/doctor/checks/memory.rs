@@ -13,12 +13,12 @@ const MAX_NODES: usize = 1 << 10;
 const SWAPPED_LEAST_MIB: f64 = 64.0;
 
 /// The NUMA nodes of this machine, and those of them that have a processor that this process may use.
-pub(super) struct UsedNodes {
+pub(super) struct UsableNumaNodes {
     pub(super) all: Vec<usize>,
     pub(super) used: Vec<usize>,
 }
 
-impl UsedNodes {
+impl UsableNumaNodes {
     /// Determines the nodes. Cost: one file for each node.
     pub(super) fn of(tree: &SystemTree) -> Result<Self, UnreadableFile> {
         let mut all = listed(&tree.read(NODES)?);
@@ -29,13 +29,13 @@ impl UsedNodes {
             listed(&cpus).iter().any(|cpu| mine.contains(cpu))
         };
         let used = all.iter().copied().filter(is_used).collect();
-        Ok(UsedNodes { all, used })
+        Ok(UsableNumaNodes { all, used })
     }
 }
 
 /// Checks whether the processors and the memory of this process are on the same NUMA node.
 pub(super) fn numa(tree: &SystemTree) -> Answer {
-    let UsedNodes { all, used } = UsedNodes::of(tree)?;
+    let UsableNumaNodes { all, used } = UsableNumaNodes::of(tree)?;
     let memory = value_of(&tree.read("proc/self/status")?, "Mems_allowed_list").map(listed);
     let memory = memory.unwrap_or_else(|| all.clone());
     let far: Vec<usize> = used.iter().copied().filter(|node| !memory.contains(node)).collect();

@@ -2,7 +2,7 @@
 //! alternatives to TCP/IP such as InfiniBand, RoCE and EFA.
 
 use super::Answer;
-use super::memory::UsedNodes;
+use super::memory::UsableNumaNodes;
 use crate::doctor::FindingDraft;
 use crate::doctor::tree::{SystemTree, UnreadableFile, listed, shown};
 
@@ -18,7 +18,7 @@ const QUEUES_ENOUGH: usize = 16;
 const ROUND_TRIP_S: f64 = 1e-3;
 
 /// The kind of network interface, inferred from the driver.
-enum DriverKind {
+enum NetworkInterfaceKind {
     /// A device emulated by the host.
     Emulated,
     /// A paravirtual queue served by software on the host.
@@ -79,25 +79,25 @@ pub(super) fn driver(tree: &SystemTree, name: &str) -> Answer {
         || tree
             .read(&format!("sys/class/net/{name}/device/device"))
             .is_ok_and(|id| driver == "mlx5_core" && is_mlx5_function(&id));
-    let kind = if is_function { Some(DriverKind::Function) } else { kind_of(&driver) };
+    let kind = if is_function { Some(NetworkInterfaceKind::Function) } else { kind_of(&driver) };
     Ok(match kind {
-        Some(DriverKind::Emulated) => FindingDraft::costs(
+        Some(NetworkInterfaceKind::Emulated) => FindingDraft::costs(
             format!(
                 "{driver}: the hypervisor emulates a network card, and each packet causes exits from the guest"
             ),
             "request at least a virtio interface, better an SR-IOV interface",
         ),
-        Some(DriverKind::Paravirtual) => FindingDraft::costs(
+        Some(NetworkInterfaceKind::Paravirtual) => FindingDraft::costs(
             format!(
                 "{driver}: each packet passes through software of the host, which costs latency and CPU time (unless \
                  it is vDPA, which is not visible)"
             ),
             "request an SR-IOV interface (OpenStack: vnic_type=direct; clouds: accelerated networking)",
         ),
-        Some(DriverKind::Function) => FindingDraft::ok(format!(
+        Some(NetworkInterfaceKind::Function) => FindingDraft::ok(format!(
             "{driver}: a part of a card that only this guest uses (SR-IOV or similar)"
         )),
-        Some(DriverKind::Card) => FindingDraft::ok(format!("{driver}: a card's own driver")),
+        Some(NetworkInterfaceKind::Card) => FindingDraft::ok(format!("{driver}: a card's own driver")),
         None => FindingDraft::cannot_see(
             format!("{driver}: an unknown driver"),
             "check whether it drives hardware: ethtool -i",
@@ -105,18 +105,18 @@ pub(super) fn driver(tree: &SystemTree, name: &str) -> Answer {
     })
 }
 
-fn kind_of(driver: &str) -> Option<DriverKind> {
+fn kind_of(driver: &str) -> Option<NetworkInterfaceKind> {
     Some(match driver {
-        "e1000" | "8139cp" | "8139too" | "pcnet32" | "ne2k-pci" => DriverKind::Emulated,
+        "e1000" | "8139cp" | "8139too" | "pcnet32" | "ne2k-pci" => NetworkInterfaceKind::Emulated,
         "virtio_net" | "vmxnet3" | "vif" | "xen-netfront" | "xen_netfront" | "hv_netvsc" => {
-            DriverKind::Paravirtual
+            NetworkInterfaceKind::Paravirtual
         }
         "iavf" | "i40evf" | "ixgbevf" | "igbvf" | "fm10kvf" | "ena" | "efa" | "gve" | "mana" => {
-            DriverKind::Function
+            NetworkInterfaceKind::Function
         }
         "mlx4_core" | "mlx4_en" | "mlx5_core" | "ice" | "i40e" | "ixgbe" | "igb" | "igc" | "e1000e"
         | "bnxt_en" | "bnx2x" | "tg3" | "qede" | "cxgb4" | "sfc" | "be2net" | "ib_ipoib" | "hfi1"
-        | "r8169" | "atlantic" | "ionic" => DriverKind::Card,
+        | "r8169" | "atlantic" | "ionic" => NetworkInterfaceKind::Card,
         _ => return None,
     })
 }
@@ -131,7 +131,7 @@ pub(super) fn node(tree: &SystemTree, name: &str) -> Answer {
     let path = format!("sys/class/net/{name}/device/numa_node");
     let text = tree.read(&path)?;
     let node: i64 = text.parse().map_err(|_| UnreadableFile::unknown(&path, &text))?;
-    let UsedNodes { all, used } = UsedNodes::of(tree)?;
+    let UsableNumaNodes { all, used } = UsableNumaNodes::of(tree)?;
     Ok(match usize::try_from(node) {
         _ if all.len() == 1 => FindingDraft::ok("there is one NUMA node"),
         Err(_) => FindingDraft::cannot_see(

@@ -33,14 +33,14 @@ use crate::http1::fast_path::plain::{ObjectMethod, PlainRequest, RequestSignatur
 use crate::http1::head::{RequestFraming, RequestHead};
 use crate::http1::outgoing::{OutgoingResponse, put, put_number, start};
 use crate::monitor::{RequestTrace, SignedOperation};
-use crate::s3::{DEFAULT_TYPE, ObjectUpload, OperationResult, PublishPace, describe, is_plain, quoted};
+use crate::s3::{DEFAULT_TYPE, ObjectUpload, OperationResult, PublishLatency, describe, is_plain, quoted};
 use crate::unsigned::ConnectionPeer;
 use crate::users::User;
 
 pub(crate) struct FastPath {
     users: Arc<Users>,
     domains: BucketDomains,
-    publishing: Arc<PublishPace>,
+    publishing: Arc<PublishLatency>,
 }
 
 /// The result of an attempt to serve a request.
@@ -51,12 +51,12 @@ pub(super) enum FastOutcome {
 }
 
 impl FastPath {
-    pub(crate) fn new(users: Arc<Users>, domains: BucketDomains, publishing: Arc<PublishPace>) -> Self {
+    pub(crate) fn new(users: Arc<Users>, domains: BucketDomains, publishing: Arc<PublishLatency>) -> Self {
         FastPath { users, domains, publishing }
     }
 
     /// The typical time that publishing content takes, for uploads of any kind.
-    pub(crate) fn publishing(&self) -> &PublishPace {
+    pub(crate) fn publishing(&self) -> &PublishLatency {
         &self.publishing
     }
 

@@ -24,10 +24,10 @@ const SIGNED_MAX: usize = 24;
 
 pub(crate) struct SignatureVerifier {
     identity: AccessKeyPair,
-    keys: RwLock<Vec<DayKey>>,
+    keys: RwLock<Vec<DailySigningKey>>,
 }
 
-struct DayKey {
+struct DailySigningKey {
     day: String,
     region: String,
     key: SigningKey,
@@ -112,7 +112,7 @@ impl SignatureVerifier {
             if keys.len() >= KEYS_MAX {
                 keys.clear();
             }
-            keys.push(DayKey { day: day.to_owned(), region: region.to_owned(), key });
+            keys.push(DailySigningKey { day: day.to_owned(), region: region.to_owned(), key });
         }
         is_right
     }

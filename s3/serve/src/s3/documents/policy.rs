@@ -6,11 +6,11 @@ use fordway_policy::{
     AccessRequest, Action, CallerRole, MAX_POLICY_BYTES, Policy, PolicyError, Principal, Ruling,
 };
 use fordway_store::{Bucket, Checksum, ChecksumAlgorithm, Store};
-use fordway_wire::s3_xml::ResponseDocument;
+use fordway_wire::s3_xml::ResponseDocumentBuilder;
 use http::{HeaderMap, HeaderValue, StatusCode, header};
 use s3s::{Body, S3Request, S3Response};
 
-use crate::access::{BucketAccess, POLICY, RequestFacts, denied, forget_rules, read_rules};
+use crate::access::{BucketAccess, POLICY, PolicyRequestContext, denied, forget_rules, read_rules};
 use crate::gate::decoded_md5;
 use crate::s3::apart::change_apart;
 use crate::s3::convert::document;
@@ -55,7 +55,7 @@ fn get(store: &dyn Store, bucket: &Bucket) -> OperationResult<S3Response<Body>> 
 /// Returns the document that says whether the policy is public.
 fn status(store: &dyn Store, bucket: &Bucket) -> OperationResult<S3Response<Body>> {
     let policy = Policy::parse(&stored(store, bucket)?, bucket.as_str()).map_err(malformed)?;
-    let mut answer = ResponseDocument::new("PolicyStatus");
+    let mut answer = ResponseDocumentBuilder::new("PolicyStatus");
     answer.element("IsPublic", if policy.is_public() { "true" } else { "false" });
     Ok(document(answer))
 }
@@ -84,7 +84,7 @@ async fn put(
     let policy = Policy::parse(&sent, bucket.as_str()).map_err(malformed)?;
     check_users(&policy, users)?;
     check_public(&policy, &access)?;
-    let facts = RequestFacts::new(&request.headers, &request.uri, request.extensions.get().copied());
+    let facts = PolicyRequestContext::new(&request.headers, &request.uri, request.extensions.get().copied());
     if request.headers.get(CONFIRM).is_none_or(|value| !value.as_bytes().eq_ignore_ascii_case(b"true")) {
         check_keeps_owner(&policy, &access, (&user, &bucket), &facts)?;
     }
@@ -133,7 +133,7 @@ fn check_keeps_owner(
     policy: &Policy,
     access: &BucketAccess,
     (user, bucket): (&User, &Bucket),
-    facts: &RequestFacts<'_>,
+    facts: &PolicyRequestContext<'_>,
 ) -> OperationResult<()> {
     if access.role_of(user) != CallerRole::Owner {
         return Ok(());

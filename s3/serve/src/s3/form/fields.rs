@@ -1,7 +1,7 @@
 //! The fields of a form, and the headers of a put that they stand for.
 
 use fordway_store::Tags;
-use fordway_wire::form_data::{FormField, FormStart};
+use fordway_wire::form_data::{FormField, UploadFormFields};
 use fordway_wire::tagging::{collect, encode};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use s3s::dto::Tagging;
@@ -25,7 +25,7 @@ pub(super) struct FormFields {
 impl FormFields {
     /// Collects the fields of a form. Errors: `InvalidArgument` for a field that occurs twice, because two programs
     /// could interpret such a form differently.
-    pub(super) fn new(start: FormStart) -> OperationResult<Self> {
+    pub(super) fn new(start: UploadFormFields) -> OperationResult<Self> {
         let mut fields: Vec<FormField> = Vec::with_capacity(start.fields.len());
         for FormField { name, value } in start.fields {
             match fields.iter_mut().find(|known| known.name == name) {
@@ -148,7 +148,10 @@ mod tests {
 
     fn fields(fields: &[(&str, &str)], file_name: &str) -> OperationResult<FormFields> {
         let field = |(name, value): &(&str, &str)| FormField { name: (*name).into(), value: (*value).into() };
-        FormFields::new(FormStart { fields: fields.iter().map(field).collect(), file_name: file_name.into() })
+        FormFields::new(UploadFormFields {
+            fields: fields.iter().map(field).collect(),
+            file_name: file_name.into(),
+        })
     }
 
     fn code<T>(result: OperationResult<T>) -> String {

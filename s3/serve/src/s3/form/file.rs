@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
-use fordway_wire::form_data::{FileReader, FormError};
+use fordway_wire::form_data::{FormError, FormFileScanner};
 use http::StatusCode;
 use http_body::{Body, Frame};
 
@@ -15,11 +15,12 @@ use crate::s3::error::S3Failure;
 
 type BodyError = Box<dyn std::error::Error + Send + Sync>;
 
-/// The reason why the file of a form is refused, set once the file has been read. The error of a body carries only text.
+/// The reason why the file of a form is refused, set once the file has been read. The error of a body carries only
+/// text.
 #[derive(Clone, Default)]
-pub(super) struct FileComplaint(Arc<Mutex<Option<S3Failure>>>);
+pub(super) struct FileRefusalReason(Arc<Mutex<Option<S3Failure>>>);
 
-impl FileComplaint {
+impl FileRefusalReason {
     /// Returns the reason, or `None` if the file is not refused.
     pub(super) fn take(&self) -> Option<S3Failure> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
@@ -35,14 +36,14 @@ impl FileComplaint {
 /// ignores the rest of the form.
 pub(super) struct FileBody {
     inner: s3s::Body,
-    reader: FileReader,
+    reader: FormFileScanner,
     /// Bytes of the form that have arrived but have not been read.
     at_hand: Option<Bytes>,
     /// The content to pass on next.
     next: Option<Bytes>,
     sizes: RangeInclusive<u64>,
     received: u64,
-    complaint: FileComplaint,
+    complaint: FileRefusalReason,
 }
 
 impl FileBody {
@@ -52,9 +53,9 @@ impl FileBody {
         start: Bytes,
         inner: s3s::Body,
         sizes: RangeInclusive<u64>,
-    ) -> (Self, FileComplaint) {
-        let complaint = FileComplaint::default();
-        let reader = FileReader::new(boundary);
+    ) -> (Self, FileRefusalReason) {
+        let complaint = FileRefusalReason::default();
+        let reader = FormFileScanner::new(boundary);
         let (at_hand, given) = (Some(start), complaint.clone());
         (FileBody { inner, reader, at_hand, next: None, sizes, received: 0, complaint }, given)
     }

@@ -18,20 +18,20 @@ use std::time::SystemTime;
 
 use bytes::{Buf as _, Bytes};
 use fordway_store::{Checksum, PutResult, Store};
-use fordway_wire::form_data::{self, FormError, FormReader, FormStart};
-use fordway_wire::s3_xml::ResponseDocument;
+use fordway_wire::form_data::{self, FormError, FormReader, UploadFormFields};
+use fordway_wire::s3_xml::ResponseDocumentBuilder;
 use fordway_wire::uri::push_query;
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, Uri, header};
 use http_body::Body as _;
 use s3s::Body;
 
-use crate::access::{RequestFacts, authorise, unsigned};
+use crate::access::{PolicyRequestContext, authorise, unsigned};
 use crate::answer::UrlScheme;
 use crate::domains::BucketDomains;
-use crate::identity::RequestAdmission;
+use crate::identity::RequestAuthenticator;
 use crate::message::composed;
 use crate::monitor::OperationCode;
-use crate::s3::apart::{PublishPace, here_unless_remote};
+use crate::s3::apart::{PublishLatency, here_unless_remote};
 use crate::s3::convert::{add_text, add_version, checksum_headers, location, names, quoted};
 use crate::s3::error::{OperationResult, S3Failure, unreadable_body};
 use crate::s3::upload::ObjectUpload;
@@ -45,17 +45,17 @@ use signature::FormSignature;
 
 /// The parts of a gateway that forms need.
 #[derive(Clone, Copy)]
-pub(crate) struct FormService<'g> {
+pub(crate) struct PostFormContext<'g> {
     pub(crate) users: &'g Users,
     pub(crate) caller: &'g ConnectionPeer,
     pub(crate) domains: &'g BucketDomains,
-    pub(crate) publishing: &'g PublishPace,
+    pub(crate) publishing: &'g PublishLatency,
     pub(crate) region: &'g str,
     /// Whether version 2 signatures are accepted.
     pub(crate) allows_version_2: bool,
 }
 
-impl FormService<'_> {
+impl PostFormContext<'_> {
     /// Stores the file of a form. If the form is invalid in any way, the response is an error and nothing is stored.
     pub(crate) async fn answer(self, request: Request<Body>) -> Response<Body> {
         self.store(request).await.unwrap_or_else(crate::s3::failed)
@@ -72,7 +72,7 @@ impl FormService<'_> {
         let signature = FormSignature::read(&form, self.allows_version_2)?;
         let user = self.uploader(signature.as_ref())?;
         let operation = OperationCode::named("PostObject");
-        RequestAdmission::take_note(&mut parts.extensions, &user, operation, || Some(target.clone()))
+        RequestAuthenticator::take_note(&mut parts.extensions, &user, operation, || Some(target.clone()))
             .map_err(S3Failure)?;
         let sizes = match form.get("policy") {
             Some(policy) => PostPolicy::read(policy)?.check(&form, &target, SystemTime::now())?,
@@ -81,7 +81,7 @@ impl FormService<'_> {
         let user = user.at(&target.0)?;
         let headers = form.headers()?;
         let stated = stated_headers(&parts.headers, &headers);
-        let facts = RequestFacts::new(&stated, &parts.uri, parts.extensions.get().copied());
+        let facts = PolicyRequestContext::new(&stated, &parts.uri, parts.extensions.get().copied());
         authorise(&user, operation.name(), (&target.0, &target.1), &facts).await?;
         let (bucket, key) = names(&target.0, &target.1)?;
         let begin =
@@ -115,7 +115,7 @@ fn stated_headers(of_request: &HeaderMap, of_fields: &HeaderMap) -> HeaderMap {
 
 /// Reads the fields of a form. Returns them and the first bytes of the file. Errors: `MalformedPOSTRequest` and other
 /// errors in the form; errors from the body.
-async fn read_start(boundary: &str, body: &mut Body) -> OperationResult<(FormStart, Bytes)> {
+async fn read_start(boundary: &str, body: &mut Body) -> OperationResult<(UploadFormFields, Bytes)> {
     let mut reader = FormReader::new(boundary);
     while let Some(frame) = poll_fn(|context| Pin::new(&mut *body).poll_frame(context)).await {
         let Ok(mut piece) = frame.map_err(|error| unreadable_body(&*error))?.into_data() else { continue };
@@ -183,7 +183,7 @@ fn stored_answer(
         _ => StatusCode::NO_CONTENT,
     };
     if response.status() == StatusCode::CREATED {
-        let mut document = ResponseDocument::new("PostResponse");
+        let mut document = ResponseDocumentBuilder::new("PostResponse");
         document.element("Location", location).element("Bucket", bucket).element("Key", key);
         document.element("ETag", &etag);
         headers_of_document(&mut response);

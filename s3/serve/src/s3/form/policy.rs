@@ -250,7 +250,7 @@ mod tests {
     use std::time::Duration;
 
     use base64::engine::general_purpose::STANDARD;
-    use fordway_wire::form_data::{FormField, FormStart};
+    use fordway_wire::form_data::{FormField, UploadFormFields};
 
     use super::*;
 
@@ -262,7 +262,7 @@ mod tests {
 
     fn form(fields: &[(&str, &str)]) -> FormFields {
         let field = |(name, value): &(&str, &str)| FormField { name: (*name).into(), value: (*value).into() };
-        let start = FormStart { fields: fields.iter().map(field).collect(), file_name: String::new() };
+        let start = UploadFormFields { fields: fields.iter().map(field).collect(), file_name: String::new() };
         FormFields::new(start).unwrap()
     }
 

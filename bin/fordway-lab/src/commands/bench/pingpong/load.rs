@@ -7,17 +7,17 @@ use std::time::{Duration, Instant};
 
 use fordway_http::HttpResponse;
 use fordway_load::pingpong::RETRIES;
-use fordway_measure::{SeededRandom, TcpConnections, bytes_text};
+use fordway_measure::{SeededRandom, TcpConnectionStats, bytes_text};
 use fordway_store::{Error, ErrorKind, Result};
 use fordway_workload::rest::{CompletedRequest, LoadFailure, NetworkTraffic, RequestChannel};
 
-use crate::args::{PingpongBenchArgs, PolicyArg, ScaleArg};
+use crate::args::{ConnectionPolicyArg, PingpongBenchArgs, SizeScaleArg};
 use crate::commands::pingpong::PongHttpClient;
 
 /// One combination of the varied options.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PingpongCombination {
-    pub(super) policy: PolicyArg,
+    pub(super) policy: ConnectionPolicyArg,
     pub(super) concurrency: u16,
     /// Processors for each side; `None` for all.
     pub(super) cores: Option<u16>,
@@ -32,8 +32,8 @@ impl PingpongCombination {
     /// if they were given.
     pub(super) fn label(&self) -> String {
         let policy = match self.policy {
-            PolicyArg::PerRequest => "per-request",
-            PolicyArg::Kept => "kept",
+            ConnectionPolicyArg::PerRequest => "per-request",
+            ConnectionPolicyArg::Kept => "kept",
         };
         let cores = self.cores.map(|cores| format!(" cores={cores}")).unwrap_or_default();
         let window = self.tcp_rmem_bytes.map(|bytes| format!(" tcp_rmem={bytes}")).unwrap_or_default();
@@ -84,7 +84,7 @@ pub(super) fn points(args: &PingpongBenchArgs, cores: usize) -> Result<Vec<Pingp
 pub(super) struct SizeRange {
     min_bytes: u64,
     max_bytes: u64,
-    scale: ScaleArg,
+    scale: SizeScaleArg,
     pub(super) points: u64,
     repetitions: u64,
 }
@@ -129,9 +129,11 @@ impl SizeRange {
     fn at(&self, share: f64) -> u64 {
         let (min, max) = (self.min_bytes as f64, self.max_bytes as f64);
         let size = match self.scale {
-            ScaleArg::Linear => min + share * (max + 1.0 - min),
+            SizeScaleArg::Linear => min + share * (max + 1.0 - min),
             // The logarithm of 0 is undefined, so one is added to every size.
-            ScaleArg::Log => ((min + 1.0).ln() + share * ((max + 2.0).ln() - (min + 1.0).ln())).exp() - 1.0,
+            SizeScaleArg::Log => {
+                ((min + 1.0).ln() + share * ((max + 2.0).ln() - (min + 1.0).ln())).exp() - 1.0
+            }
         };
         (size.floor() as u64).clamp(self.min_bytes, self.max_bytes)
     }
@@ -142,14 +144,14 @@ const REASON_BYTES_MAX: usize = 500;
 
 /// The sizes of a block. Each thread takes the next size, and wraps around after the last.
 #[derive(Debug)]
-pub(super) struct BlockSizes {
+pub(super) struct BlockMessageSizes {
     all: Vec<u64>,
     next: AtomicUsize,
 }
 
-impl BlockSizes {
+impl BlockMessageSizes {
     pub(super) fn new(all: Vec<u64>) -> Self {
-        BlockSizes { all, next: AtomicUsize::new(0) }
+        BlockMessageSizes { all, next: AtomicUsize::new(0) }
     }
 
     /// Returns the number of messages in the block.
@@ -165,7 +167,7 @@ impl BlockSizes {
 /// One thread's connection to ping.
 pub(super) struct PingChannel {
     caller: PongHttpClient,
-    sizes: Arc<BlockSizes>,
+    sizes: Arc<BlockMessageSizes>,
     keep: bool,
     room: Vec<u8>,
     is_due: bool,
@@ -181,7 +183,12 @@ struct ReceivedMessage {
 }
 
 impl PingChannel {
-    pub(super) fn new(address: &str, sizes: Arc<BlockSizes>, keep: bool, timeout: Duration) -> Result<Self> {
+    pub(super) fn new(
+        address: &str,
+        sizes: Arc<BlockMessageSizes>,
+        keep: bool,
+        timeout: Duration,
+    ) -> Result<Self> {
         let caller = PongHttpClient::new(&format!("http://{address}"), "ping", timeout)?;
         Ok(PingChannel { caller, sizes, keep, room: Vec::new(), is_due: false, connections: 0 })
     }
@@ -256,7 +263,7 @@ impl RequestChannel for PingChannel {
         NetworkTraffic { connections: self.connections, ..NetworkTraffic::default() }
     }
 
-    fn connections(&self) -> Option<TcpConnections> {
+    fn connections(&self) -> Option<TcpConnectionStats> {
         None
     }
 }
@@ -265,13 +272,13 @@ impl RequestChannel for PingChannel {
 mod tests {
     use super::*;
 
-    fn range(min_bytes: u64, max_bytes: u64, scale: ScaleArg) -> SizeRange {
+    fn range(min_bytes: u64, max_bytes: u64, scale: SizeScaleArg) -> SizeRange {
         SizeRange { min_bytes, max_bytes, scale, points: 1000, repetitions: 2 }
     }
 
     #[test]
     fn draws_repeat_and_reach_all_over_the_range() {
-        for scale in [ScaleArg::Log, ScaleArg::Linear] {
+        for scale in [SizeScaleArg::Log, SizeScaleArg::Linear] {
             let range = range(0, 500_000, scale);
             let drawn = range.draw(7);
             assert_eq!(drawn, range.draw(7));
@@ -280,16 +287,17 @@ mod tests {
             let (least, most) = (drawn.iter().min().unwrap(), drawn.iter().max().unwrap());
             assert!(*least < 600 && *most > 490_000 && *most <= 500_000, "{least} to {most}");
         }
-        let small = range(0, 500_000, ScaleArg::Log).draw(1).iter().filter(|size| **size < 706).count();
+        let small = range(0, 500_000, SizeScaleArg::Log).draw(1).iter().filter(|size| **size < 706).count();
         assert!((990..=1010).contains(&small), "half of the logarithms: {small}");
     }
 
     #[test]
     fn a_range_of_one_size_is_that_size() {
-        for (size, scale) in [(0, ScaleArg::Log), (1, ScaleArg::Log), (1, ScaleArg::Linear)] {
+        for (size, scale) in [(0, SizeScaleArg::Log), (1, SizeScaleArg::Log), (1, SizeScaleArg::Linear)] {
             assert!(range(size, size, scale).draw(3).iter().all(|drawn| *drawn == size));
         }
-        let both: std::collections::BTreeSet<u64> = range(0, 1, ScaleArg::Log).draw(3).into_iter().collect();
+        let both: std::collections::BTreeSet<u64> =
+            range(0, 1, SizeScaleArg::Log).draw(3).into_iter().collect();
         assert_eq!(both.into_iter().collect::<Vec<_>>(), [0, 1]);
     }
 }

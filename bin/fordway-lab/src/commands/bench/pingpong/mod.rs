@@ -12,17 +12,17 @@ use fordway_machine::MachineWatch;
 use fordway_measure::{
     Machine, RunClock, RunDocument, RunRecords, SCHEMA, SCHEMA_VERSION, SeededRandom, load_table,
 };
-use fordway_netlab::setup::{NetworkSetup, RunningSetup, SetupSide};
+use fordway_netlab::setup::{NetworkSetup, PingpongSide, RunningSetup};
 use fordway_store::{Error, ErrorKind, Result};
 use fordway_workload::rest::{
-    self, ArrivalProcess, BlockPosition, LaneBlocks, LoadBlock, LoadPlan, RowSettings,
+    self, ArrivalProcess, BlockPosition, LaneBlocks, LoadBlockResult, LoadPlan, SummaryRowSettings,
 };
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use self::load::{BlockSizes, PingChannel, PingpongCombination, SizeRange, points};
-use self::setups::{MeasuredSetup, wire};
-use crate::args::{PingpongBenchArgs, PolicyArg, ScaleArg};
+use self::load::{BlockMessageSizes, PingChannel, PingpongCombination, SizeRange, points};
+use self::setups::{MeasuredNetworkSetup, wire};
+use crate::args::{ConnectionPolicyArg, PingpongBenchArgs, SizeScaleArg};
 use crate::commands;
 
 pub(super) fn run(args: &PingpongBenchArgs, context: &CommandContext) -> Result<CommandExit> {
@@ -43,7 +43,7 @@ pub(super) fn run(args: &PingpongBenchArgs, context: &CommandContext) -> Result<
     let task = PingpongTask { args, points: &points, range, seed, cores };
     let measured = task.measure(&lanes, context);
     context.output.end_progress();
-    let facts = RunFacts { args, points: &points, range, seed, machine, started };
+    let facts = PingpongRunMetadata { args, points: &points, range, seed, machine, started };
     let outcome = measured.and_then(|measured| facts.report((&lanes, watch), measured, context));
     setups::take_down(lanes);
     outcome
@@ -65,7 +65,7 @@ fn check_pong(args: &PingpongBenchArgs, setups: &[NetworkSetup]) -> Result<()> {
 
 /// A set-up in the list of built-in ones.
 #[derive(Serialize)]
-struct SetupEntry {
+struct NetworkSetupEntry {
     name: String,
     description: String,
     /// Missing programs, each with its package.
@@ -76,7 +76,7 @@ struct SetupEntry {
     emulated: bool,
 }
 
-impl std::fmt::Display for SetupEntry {
+impl std::fmt::Display for NetworkSetupEntry {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{:<18}{}", self.name, self.description)?;
         if self.emulated {
@@ -100,7 +100,7 @@ fn list(context: &CommandContext) -> Result<CommandExit> {
         let unset = unset.map(|(word, _)| word.clone()).collect();
         let emulated = setup.emulates();
         let NetworkSetup { name, description, .. } = setup;
-        context.output.record(&SetupEntry { name, description, missing, unset, emulated })?;
+        context.output.record(&NetworkSetupEntry { name, description, missing, unset, emulated })?;
     }
     Ok(CommandExit::Ok)
 }
@@ -118,7 +118,7 @@ struct PingpongTask<'a> {
 impl PingpongTask<'_> {
     /// In each round, measures all combinations in random order and, for each combination, all set-ups, also in random
     /// order.
-    fn measure(&self, lanes: &[MeasuredSetup], context: &CommandContext) -> Result<SetupBlocks> {
+    fn measure(&self, lanes: &[MeasuredNetworkSetup], context: &CommandContext) -> Result<SetupBlocks> {
         let clock = RunClock::start();
         let mut measured = SetupBlocks::new(self.points.len(), lanes.len());
         let mut random = SeededRandom::new(self.seed);
@@ -160,13 +160,14 @@ impl PingpongTask<'_> {
         place: BlockPosition,
         clock: RunClock,
         context: &CommandContext,
-    ) -> Result<LoadBlock> {
+    ) -> Result<LoadBlockResult> {
         if !self.args.cores.is_empty() {
             self.pin(running, point)?;
         }
         // All set-ups get the same messages.
-        let sizes =
-            Arc::new(BlockSizes::new(self.range.draw(self.seed.wrapping_add(1 + u64::from(place.block)))));
+        let sizes = Arc::new(BlockMessageSizes::new(
+            self.range.draw(self.seed.wrapping_add(1 + u64::from(place.block))),
+        ));
         let plan = LoadPlan {
             arrivals: ArrivalProcess::Closed,
             duration: self.args.timeout,
@@ -179,7 +180,7 @@ impl PingpongTask<'_> {
             server_pid: running.pong_id().filter(|_| self.args.pong.is_none()),
             keep_operations: true,
         };
-        let keep = point.policy == PolicyArg::Kept;
+        let keep = point.policy == ConnectionPolicyArg::Kept;
         let connect = |_| -> Result<Box<dyn rest::RequestChannel>> {
             if let Some(network) = running.ping_network() {
                 network.enter()?;
@@ -194,26 +195,26 @@ impl PingpongTask<'_> {
     fn pin(&self, running: &RunningSetup, point: &PingpongCombination) -> Result<()> {
         let count = point.cores.map_or(self.cores.len(), usize::from);
         let split = self.cores.len() - count;
-        running.pin(SetupSide::Ping, &self.cores[..count])?;
-        running.pin(SetupSide::Pong, &self.cores[split..])
+        running.pin(PingpongSide::Ping, &self.cores[..count])?;
+        running.pin(PingpongSide::Pong, &self.cores[split..])
     }
 }
 
 /// The blocks of each combination and set-up.
-struct SetupBlocks(Vec<Vec<Vec<LoadBlock>>>);
+struct SetupBlocks(Vec<Vec<Vec<LoadBlockResult>>>);
 
 impl SetupBlocks {
     fn new(points: usize, lanes: usize) -> Self {
         SetupBlocks((0..points).map(|_| (0..lanes).map(|_| Vec::new()).collect()).collect())
     }
 
-    fn add(&mut self, point: usize, lane: usize, block: LoadBlock) {
+    fn add(&mut self, point: usize, lane: usize, block: LoadBlockResult) {
         self.0[point][lane].push(block);
     }
 }
 
 /// The data in a run file other than the measurements.
-struct RunFacts<'a> {
+struct PingpongRunMetadata<'a> {
     args: &'a PingpongBenchArgs,
     points: &'a [PingpongCombination],
     range: SizeRange,
@@ -222,11 +223,11 @@ struct RunFacts<'a> {
     started: (jiff::Timestamp, Instant),
 }
 
-impl RunFacts<'_> {
+impl PingpongRunMetadata<'_> {
     /// Prints the table, and writes the run file if one was requested.
     fn report(
         self,
-        (lanes, watch): (&[MeasuredSetup], MachineWatch),
+        (lanes, watch): (&[MeasuredNetworkSetup], MachineWatch),
         measured: SetupBlocks,
         context: &CommandContext,
     ) -> Result<CommandExit> {
@@ -248,7 +249,7 @@ impl RunFacts<'_> {
         Ok(exit(args, lanes, &run))
     }
 
-    fn run(self, lanes: &[MeasuredSetup], measured: SetupBlocks) -> (RunDocument, RunRecords) {
+    fn run(self, lanes: &[MeasuredNetworkSetup], measured: SetupBlocks) -> (RunDocument, RunRecords) {
         let (mut summaries, mut warnings, mut rows) = (Vec::new(), Vec::new(), Vec::new());
         for (point, of_point) in self.points.iter().zip(measured.0) {
             let all: Vec<LaneBlocks> =
@@ -268,7 +269,7 @@ impl RunFacts<'_> {
         for lane in lanes {
             warnings.extend(remark(lane));
         }
-        let lane = |lane: &MeasuredSetup| fordway_measure::MeasuredLane {
+        let lane = |lane: &MeasuredNetworkSetup| fordway_measure::MeasuredLane {
             name: lane.label(),
             description: lane.setup.description.clone(),
         };
@@ -292,8 +293,13 @@ impl RunFacts<'_> {
         (run, rest::records(rows))
     }
 
-    fn row(&self, point: &PingpongCombination, lane: &MeasuredSetup, blocks: Vec<LoadBlock>) -> LaneBlocks {
-        let settings = RowSettings {
+    fn row(
+        &self,
+        point: &PingpongCombination,
+        lane: &MeasuredNetworkSetup,
+        blocks: Vec<LoadBlockResult>,
+    ) -> LaneBlocks {
+        let settings = SummaryRowSettings {
             lane: lane.label(),
             phase: point.label(),
             arrivals: ArrivalProcess::Closed,
@@ -306,7 +312,7 @@ impl RunFacts<'_> {
         LaneBlocks { settings, blocks }
     }
 
-    fn parameters(&self, lanes: &[MeasuredSetup]) -> Map<String, Value> {
+    fn parameters(&self, lanes: &[MeasuredNetworkSetup]) -> Map<String, Value> {
         let args = self.args;
         let all = args.max - args.min + 1;
         let drawn = self.range.points * u64::from(args.rounds);
@@ -324,7 +330,7 @@ impl RunFacts<'_> {
             "rounds": args.rounds,
             "min_bytes": args.min,
             "max_bytes": args.max,
-            "scale": if args.scale == ScaleArg::Log { "log" } else { "linear" },
+            "scale": if args.scale == SizeScaleArg::Log { "log" } else { "linear" },
             "points": self.range.points,
             "repetitions": args.repetitions,
             "coverage_at_most": (drawn as f64 / all as f64).min(1.0),
@@ -345,7 +351,7 @@ impl RunFacts<'_> {
 }
 
 /// Returns the caveats that apply to a set-up's figures.
-fn remark(lane: &MeasuredSetup) -> Option<String> {
+fn remark(lane: &MeasuredNetworkSetup) -> Option<String> {
     let label = lane.label();
     match lane.problem() {
         Some(why) => Some(format!("{label} was not measured: {why}")),
@@ -357,7 +363,7 @@ fn remark(lane: &MeasuredSetup) -> Option<String> {
 }
 
 /// Describes a set-up, or states the reason why it is not up.
-fn described(lane: &MeasuredSetup) -> Value {
+fn described(lane: &MeasuredNetworkSetup) -> Value {
     let settings = lane.running.as_ref().map(|all| all.iter().map(|one| one.settings()).collect::<Vec<_>>());
     json!({
         "name": lane.label(),
@@ -370,7 +376,7 @@ fn described(lane: &MeasuredSetup) -> Value {
 
 /// Returns the exit code. A set-up that was named explicitly and could not be started is a failure; one of the default
 /// set-ups is not.
-fn exit(args: &PingpongBenchArgs, lanes: &[MeasuredSetup], run: &RunDocument) -> CommandExit {
+fn exit(args: &PingpongBenchArgs, lanes: &[MeasuredNetworkSetup], run: &RunDocument) -> CommandExit {
     let nothing_succeeded = !run.summaries.iter().any(|summary| summary.operations > 0);
     let failed = run.summaries.iter().any(|summary| summary.errors > 0);
     let is_missing = !args.setup.is_empty() && lanes.iter().any(|lane| lane.running.is_err());

@@ -14,14 +14,14 @@ use crate::commands::pingpong::PongHttpClient;
 const PORTS: (u16, u16) = (18_080, 18_081);
 
 /// A set-up of the run: started once for each window, or the reason why it is not up.
-pub(super) struct MeasuredSetup {
+pub(super) struct MeasuredNetworkSetup {
     pub(super) setup: NetworkSetup,
     pub(super) running: Result<Vec<RunningSetup>>,
     /// The time that the set-up took to start or to fail.
     pub(super) started_in: Duration,
 }
 
-impl MeasuredSetup {
+impl MeasuredNetworkSetup {
     /// Returns the set-up's name in tables.
     pub(super) fn label(&self) -> String {
         self.setup.label()
@@ -86,7 +86,7 @@ pub(super) fn bring_up(
     args: &PingpongBenchArgs,
     setups: Vec<NetworkSetup>,
     context: &CommandContext,
-) -> Result<Vec<MeasuredSetup>> {
+) -> Result<Vec<MeasuredNetworkSetup>> {
     let total = setups.len() as u64;
     let mut lanes = Vec::new();
     for (done, setup) in setups.into_iter().enumerate() {
@@ -98,7 +98,7 @@ pub(super) fn bring_up(
         if let Err(error) = &running {
             context.output.note(&format!("skipped {}: {error}", setup.label()));
         }
-        lanes.push(MeasuredSetup { setup, running, started_in });
+        lanes.push(MeasuredNetworkSetup { setup, running, started_in });
     }
     Ok(lanes)
 }
@@ -226,7 +226,7 @@ fn check_once(running: &RunningSetup, args: &PingpongBenchArgs) -> Result<()> {
 }
 
 /// Takes all set-ups down in parallel, because each may wait for programs to end.
-pub(super) fn take_down(lanes: Vec<MeasuredSetup>) {
+pub(super) fn take_down(lanes: Vec<MeasuredNetworkSetup>) {
     std::thread::scope(|scope| {
         for running in lanes.into_iter().filter_map(|lane| lane.running.ok()).flatten() {
             scope.spawn(move || drop(running));

@@ -23,11 +23,11 @@ use fordway_workload::transport::{
 use tempfile::TempDir;
 
 use self::process::{CallbackListener, ChildProgram, NginxServer};
-use crate::args::{TransportArg, TransportArgs};
+use crate::args::{TransportBenchArgs, TransportKindArg};
 use crate::commands;
 use crate::commands::gateway::GatewayProcess;
 
-pub(super) fn run(args: &TransportArgs, context: &CommandContext) -> Result<CommandExit> {
+pub(super) fn run(args: &TransportBenchArgs, context: &CommandContext) -> Result<CommandExit> {
     if let Some(address) = args.follow {
         return follow_at(address);
     }
@@ -78,7 +78,7 @@ fn measure(
     outcome
 }
 
-fn parameters(args: &TransportArgs) -> serde_json::Map<String, serde_json::Value> {
+fn parameters(args: &TransportBenchArgs) -> serde_json::Map<String, serde_json::Value> {
     let mut parameters = args.setting.parameters();
     parameters.insert("connections".into(), args.connections.into());
     parameters.insert("mpi_yield_when_idle".into(), args.mpi_yield.into());
@@ -87,7 +87,7 @@ fn parameters(args: &TransportArgs) -> serde_json::Map<String, serde_json::Value
     parameters
 }
 
-fn report(args: &TransportArgs, run: &RunDocument, context: &CommandContext) -> Result<CommandExit> {
+fn report(args: &TransportBenchArgs, run: &RunDocument, context: &CommandContext) -> Result<CommandExit> {
     commands::write_summaries(run, context)?;
     context.output.text(&transfer_table(run))?;
     for lane in &run.lanes {
@@ -124,7 +124,7 @@ struct TransportSet {
 impl TransportSet {
     /// Starts the transports that `args` name; writes the messages of `plan` to a new directory in `root`. Errors:
     /// `Unavailable` for a named transport that is not installed.
-    fn open(args: &TransportArgs, plan: &TransportPlan, root: &Path) -> Result<Self> {
+    fn open(args: &TransportBenchArgs, plan: &TransportPlan, root: &Path) -> Result<Self> {
         let dir = tempfile::Builder::new().prefix("fordway-transport-").tempdir_in(root);
         let dir = dir.map_err(|error| file_error("creating a directory in", root.display(), error))?;
         let mut transports = TransportSet {
@@ -137,9 +137,9 @@ impl TransportSet {
             missing: Vec::new(),
             dir,
         };
-        let is_asked = |one: &TransportArg| args.transports.is_empty() || args.transports.contains(one);
+        let is_asked = |one: &TransportKindArg| args.transports.is_empty() || args.transports.contains(one);
         let store = transports.messages(plan)?;
-        for transport in TransportArg::ALL.into_iter().filter(is_asked) {
+        for transport in TransportKindArg::ALL.into_iter().filter(is_asked) {
             let before = transports.all.len();
             transports.add(transport, args, &store)?;
             if transports.all.len() == before && !args.transports.is_empty() {
@@ -171,33 +171,33 @@ impl TransportSet {
 
     fn add(
         &mut self,
-        transport: TransportArg,
-        args: &TransportArgs,
+        transport: TransportKindArg,
+        args: &TransportBenchArgs,
         embedded: &Arc<dyn Store>,
     ) -> Result<()> {
         let root = self.dir.path().join("s3");
         match transport {
-            TransportArg::Mpi => self.add_mpi(args),
-            TransportArg::Tcp => self.add_tcp(),
-            TransportArg::Nginx => self.add_nginx(args, &root),
-            TransportArg::Http => {
+            TransportKindArg::Mpi => self.add_mpi(args),
+            TransportKindArg::Tcp => self.add_tcp(),
+            TransportKindArg::Nginx => self.add_nginx(args, &root),
+            TransportKindArg::Http => {
                 let gateway = GatewayProcess::start(&root, ETagPolicy::Fast, Durability::None)?;
                 let what = "signed GET over HTTP/1.1 on loopback from a gateway process";
                 self.add_gateway("http", what, gateway, args)
             }
-            TransportArg::Node => {
+            TransportKindArg::Node => {
                 let gateway = GatewayProcess::start_node(&root, ETagPolicy::Fast, Durability::None)?;
                 let what = "messages over a Unix socket from a gateway process, descriptors of large files";
                 self.add_gateway("node", what, gateway, args)
             }
-            TransportArg::Embedded => {
+            TransportKindArg::Embedded => {
                 let what = "S3 semantics as POSIX calls in this process, without a second process";
                 self.add_objects("embedded", what, embedded.clone(), None, args)
             }
         }
     }
 
-    fn add_mpi(&mut self, args: &TransportArgs) -> Result<()> {
+    fn add_mpi(&mut self, args: &TransportBenchArgs) -> Result<()> {
         let (found, missing) = mpi::find(args);
         self.missing.extend(missing);
         for mpi in found {
@@ -226,7 +226,7 @@ impl TransportSet {
         Ok(())
     }
 
-    fn add_nginx(&mut self, args: &TransportArgs, root: &Path) -> Result<()> {
+    fn add_nginx(&mut self, args: &TransportBenchArgs, root: &Path) -> Result<()> {
         let Some(nginx) = NginxServer::start(root, self.dir.path())? else {
             self.missing.push("skipped nginx: it is not installed (Debian: nginx-light)".to_owned());
             return Ok(());
@@ -242,7 +242,7 @@ impl TransportSet {
         name: &str,
         what: &str,
         gateway: GatewayProcess,
-        args: &TransportArgs,
+        args: &TransportBenchArgs,
     ) -> Result<()> {
         self.add_objects(name, what, gateway.client()?, Some(gateway.pid()), args)?;
         self.gateways.push(gateway);
@@ -255,7 +255,7 @@ impl TransportSet {
         what: &str,
         store: Arc<dyn Store>,
         server_pid: Option<u32>,
-        args: &TransportArgs,
+        args: &TransportBenchArgs,
     ) -> Result<()> {
         let connections = usize::from(args.connections);
         self.answerers.extend(server_pid);

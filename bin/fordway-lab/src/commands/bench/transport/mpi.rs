@@ -11,7 +11,7 @@ use fordway_store::Result;
 use fordway_workload::transport::RemoteTransport;
 
 use super::process::{CallbackListener, ChildProgram};
-use crate::args::TransportArgs;
+use crate::args::TransportBenchArgs;
 
 /// The message if fordway-mpi is missing; it names Debian's packages.
 const NOT_BUILT: &str = "skipped MPI: fordway-mpi does not exist; `make mpi` builds it for Debian's Open MPI \
@@ -68,7 +68,7 @@ pub(super) fn two_ranks() -> std::result::Result<(Command, String), String> {
 }
 
 /// Returns all programs that can be started, and sentences about what is missing.
-pub(super) fn find(args: &TransportArgs) -> (Vec<MpiProgram>, Vec<String>) {
+pub(super) fn find(args: &TransportBenchArgs) -> (Vec<MpiProgram>, Vec<String>) {
     let binaries = match args.mpi.is_empty() {
         false => args.mpi.clone(),
         true => default_binary().into_iter().collect(),

@@ -48,7 +48,7 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Writes and reads the frames of a request and its response, including the content, with both libraries. HPACK
 /// compresses heads by reference to earlier ones.
-pub(in crate::commands::ledger) struct Http2Frames {
+pub(in crate::commands::ledger) struct Http2FramingComponent {
     runtime: Runtime,
     send: SendRequest<Bytes>,
     request: S3Request,
@@ -68,7 +68,7 @@ struct ServerResponse {
     content: Bytes,
 }
 
-impl Http2Frames {
+impl Http2FramingComponent {
     pub(in crate::commands::ledger) fn new(request: &S3Request, contents: &DistinctContent) -> Result<Self> {
         let runtime = Builder::new_current_thread().enable_time().build().map_err(failed)?;
         let (near, far) = tokio::io::duplex(SEND_BUFFER_BYTES);
@@ -79,7 +79,7 @@ impl Http2Frames {
         let send = runtime.block_on(connect(near))?;
         let (request, contents) = (request.clone(), contents.clone());
         let (asked, received) = (Vec::new(), Vec::new());
-        Ok(Http2Frames {
+        Ok(Http2FramingComponent {
             runtime,
             send,
             request,
@@ -110,7 +110,7 @@ impl Http2Frames {
     }
 }
 
-impl LedgerComponent for Http2Frames {
+impl LedgerComponent for Http2FramingComponent {
     fn prepare(&mut self, size_bytes: u64) -> Result<()> {
         let heads = self.request.heads(size_bytes)?;
         let is_carried = |(name, _): &(String, String)| name != "connection" && name != "host";
@@ -215,32 +215,32 @@ impl Body for PiecewiseBody {
 }
 
 /// The pipe alone: writes to one end as many bytes as a request and its response have, and reads them from the other.
-pub(in crate::commands::ledger) struct DuplexPipe {
+pub(in crate::commands::ledger) struct DuplexPipeComponent {
     runtime: Runtime,
     near: DuplexStream,
     far: DuplexStream,
-    frames: Http2Frames,
+    frames: Http2FramingComponent,
     lengths: (usize, usize),
     room: Vec<u8>,
 }
 
-impl DuplexPipe {
+impl DuplexPipeComponent {
     /// Creates a pipe for the messages of `frames`.
-    pub(in crate::commands::ledger) fn new(frames: Http2Frames) -> Result<Self> {
+    pub(in crate::commands::ledger) fn new(frames: Http2FramingComponent) -> Result<Self> {
         let runtime = Builder::new_current_thread().build().map_err(failed)?;
         let (near, far) = tokio::io::duplex(SEND_BUFFER_BYTES);
-        Ok(DuplexPipe { runtime, near, far, frames, lengths: (0, 0), room: vec![0; PIECE_BYTES] })
+        Ok(DuplexPipeComponent { runtime, near, far, frames, lengths: (0, 0), room: vec![0; PIECE_BYTES] })
     }
 }
 
-impl LedgerComponent for DuplexPipe {
+impl LedgerComponent for DuplexPipeComponent {
     fn prepare(&mut self, size_bytes: u64) -> Result<()> {
         self.lengths = self.frames.lengths(size_bytes)?;
         Ok(())
     }
 
     fn run(&mut self) -> Result<()> {
-        let DuplexPipe { runtime, near, far, frames, lengths: (asked, answered), room } = self;
+        let DuplexPipeComponent { runtime, near, far, frames, lengths: (asked, answered), room } = self;
         let content = &frames.received;
         let done = runtime.block_on(async {
             far.write_all(&room[..*asked]).await?;
@@ -323,7 +323,7 @@ impl AsyncWrite for CountedPipe {
 const TLS_PIECE_BYTES: usize = 256 << 10;
 
 /// Both ends of a TLS session after the handshake.
-pub(in crate::commands::ledger) struct TlsSession {
+pub(in crate::commands::ledger) struct TlsRecordComponent {
     client: ClientConnection,
     server: ServerConnection,
     contents: DistinctContent,
@@ -331,11 +331,11 @@ pub(in crate::commands::ledger) struct TlsSession {
     opened: Vec<u8>,
 }
 
-impl TlsSession {
+impl TlsRecordComponent {
     pub(in crate::commands::ledger) fn new(contents: &DistinctContent) -> Result<Self> {
         let (client, server) = ends()?;
         let contents = contents.clone();
-        let mut tls = TlsSession { client, server, contents, sealed: Vec::new(), opened: Vec::new() };
+        let mut tls = TlsRecordComponent { client, server, contents, sealed: Vec::new(), opened: Vec::new() };
         while tls.client.is_handshaking() || tls.server.is_handshaking() {
             tls.shake_hands()?;
         }
@@ -391,7 +391,7 @@ fn ends() -> Result<(ClientConnection, ServerConnection)> {
     Ok((client, ServerConnection::new(Arc::new(server)).map_err(failed)?))
 }
 
-impl LedgerComponent for TlsSession {
+impl LedgerComponent for TlsRecordComponent {
     fn prepare(&mut self, size_bytes: u64) -> Result<()> {
         self.opened.resize(size_bytes as usize, 0);
         Ok(())
@@ -427,7 +427,7 @@ pub(in crate::commands::ledger) const WHOLE_BYTES_MAX: u64 = 128 << 10;
 
 /// Writes and reads the frames of an operation on the node lane: the work of both sides, without the socket and the
 /// content.
-pub(in crate::commands::ledger) struct NodeFrames {
+pub(in crate::commands::ledger) struct NodeFramingComponent {
     operation: ObjectOperation,
     bucket: Bucket,
     key: Key,
@@ -440,11 +440,11 @@ pub(in crate::commands::ledger) struct NodeFrames {
     inbox: FrameBuffer,
 }
 
-impl NodeFrames {
+impl NodeFramingComponent {
     pub(in crate::commands::ledger) fn new(operation: ObjectOperation, bucket: &Bucket) -> Result<Self> {
         let etag = ETag::opaque(u128::MAX);
         let made = PutResult { etag, modified: UNIX_EPOCH, checksum: None, version: None };
-        Ok(NodeFrames {
+        Ok(NodeFramingComponent {
             operation,
             bucket: bucket.clone(),
             key: Key::new(operation.name(0))?,
@@ -537,7 +537,7 @@ impl NodeFrames {
     }
 }
 
-impl LedgerComponent for NodeFrames {
+impl LedgerComponent for NodeFramingComponent {
     fn prepare(&mut self, size_bytes: u64) -> Result<()> {
         self.key = Key::new(self.operation.name(size_bytes))?;
         self.size_bytes = size_bytes;

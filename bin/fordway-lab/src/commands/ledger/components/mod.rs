@@ -76,9 +76,9 @@ pub(super) fn same(what: &[u8], wanted: &[u8]) -> Result<()> {
 }
 
 /// Does nothing: measures the two clock readings that are part of every other figure.
-pub(super) struct ClockReading;
+pub(super) struct ClockReadingComponent;
 
-impl LedgerComponent for ClockReading {
+impl LedgerComponent for ClockReadingComponent {
     fn moves_content(&self) -> bool {
         false
     }
@@ -93,18 +93,18 @@ impl LedgerComponent for ClockReading {
 }
 
 /// A copy into memory that has been used before.
-pub(super) struct MemoryCopy {
+pub(super) struct MemoryCopyComponent {
     contents: DistinctContent,
     to: Vec<u8>,
 }
 
-impl MemoryCopy {
+impl MemoryCopyComponent {
     pub(super) fn new(contents: &DistinctContent) -> Self {
-        MemoryCopy { contents: contents.clone(), to: Vec::new() }
+        MemoryCopyComponent { contents: contents.clone(), to: Vec::new() }
     }
 }
 
-impl LedgerComponent for MemoryCopy {
+impl LedgerComponent for MemoryCopyComponent {
     fn prepare(&mut self, size_bytes: u64) -> Result<()> {
         self.to.resize(size_bytes as usize, 0);
         Ok(())
@@ -123,25 +123,25 @@ impl LedgerComponent for MemoryCopy {
 }
 
 /// A digest of the content.
-pub(super) struct ContentDigest {
+pub(super) struct DigestComponent {
     of: fn(&[u8]),
     contents: DistinctContent,
     size_bytes: u64,
 }
 
-impl ContentDigest {
+impl DigestComponent {
     fn new(contents: &DistinctContent, of: fn(&[u8])) -> Self {
-        ContentDigest { of, contents: contents.clone(), size_bytes: 0 }
+        DigestComponent { of, contents: contents.clone(), size_bytes: 0 }
     }
 
     /// SHA-256, as signed payloads need it.
     pub(super) fn sha256(contents: &DistinctContent) -> Self {
-        ContentDigest::new(contents, |bytes| drop(black_box(payload_hash(bytes))))
+        DigestComponent::new(contents, |bytes| drop(black_box(payload_hash(bytes))))
     }
 
     /// MD5, which the gateway uses for ETags.
     pub(super) fn md5(contents: &DistinctContent) -> Self {
-        ContentDigest::new(contents, |bytes| {
+        DigestComponent::new(contents, |bytes| {
             let mut hasher = ContentHasher::new(ETagPolicy::Md5, false, None);
             hasher.update(bytes);
             let _ = black_box(hasher.finish(&ExpectedContent::default()));
@@ -150,13 +150,13 @@ impl ContentDigest {
 
     /// CRC-64/NVME, the checksum that S3 uses by default.
     pub(super) fn crc64nvme(contents: &DistinctContent) -> Self {
-        ContentDigest::new(contents, |bytes| {
+        DigestComponent::new(contents, |bytes| {
             drop(black_box(Checksum::of(ChecksumAlgorithm::Crc64Nvme, bytes)))
         })
     }
 }
 
-impl LedgerComponent for ContentDigest {
+impl LedgerComponent for DigestComponent {
     fn prepare(&mut self, size_bytes: u64) -> Result<()> {
         self.size_bytes = size_bytes;
         Ok(())

@@ -176,21 +176,21 @@ pub(super) fn fields(head: &[u8]) -> Vec<(String, String)> {
 }
 
 /// Signs a request.
-pub(in super::super) struct RequestSigning {
+pub(in super::super) struct RequestSigningComponent {
     request: S3Request,
     signer: RequestSigner,
     asked: ObjectRequest,
     head: Vec<u8>,
 }
 
-impl RequestSigning {
+impl RequestSigningComponent {
     pub(in super::super) fn new(request: &S3Request) -> Self {
         let (signer, asked) = (request.signer(), request.asked(0));
-        RequestSigning { request: request.clone(), signer, asked, head: Vec::new() }
+        RequestSigningComponent { request: request.clone(), signer, asked, head: Vec::new() }
     }
 }
 
-impl LedgerComponent for RequestSigning {
+impl LedgerComponent for RequestSigningComponent {
     fn moves_content(&self) -> bool {
         false
     }
@@ -209,7 +209,7 @@ impl LedgerComponent for RequestSigning {
 }
 
 /// Verifies a signature, with the day's signing key already derived.
-pub(in super::super) struct SignatureCheck {
+pub(in super::super) struct SignatureCheckComponent {
     request: S3Request,
     key: SigningKey,
     path: String,
@@ -218,11 +218,11 @@ pub(in super::super) struct SignatureCheck {
     authorization: String,
 }
 
-impl SignatureCheck {
+impl SignatureCheckComponent {
     pub(in super::super) fn new(request: &S3Request) -> Self {
         let key = SigningKey::new(&request.identity.secret_key, SystemTime::now(), REGION, "s3");
         let (path, authorization) = (String::new(), String::new());
-        SignatureCheck { request: request.clone(), key, path, headers: Vec::new(), authorization }
+        SignatureCheckComponent { request: request.clone(), key, path, headers: Vec::new(), authorization }
     }
 
     fn is_right(&self) -> bool {
@@ -241,7 +241,7 @@ impl SignatureCheck {
     }
 }
 
-impl LedgerComponent for SignatureCheck {
+impl LedgerComponent for SignatureCheckComponent {
     fn moves_content(&self) -> bool {
         false
     }
@@ -275,7 +275,7 @@ impl LedgerComponent for SignatureCheck {
 const HEADERS_MAX: usize = 32;
 
 /// Writes and reads the heads of a request and its response, without the signature and the sockets.
-pub(in crate::commands::ledger) struct Http1Heads {
+pub(in crate::commands::ledger) struct Http1HeadComponent {
     request: S3Request,
     asked: ObjectRequest,
     heads: MessageHeads,
@@ -284,10 +284,10 @@ pub(in crate::commands::ledger) struct Http1Heads {
     out: Vec<u8>,
 }
 
-impl Http1Heads {
+impl Http1HeadComponent {
     pub(in crate::commands::ledger) fn new(request: &S3Request) -> Self {
         let (asked, heads) = (request.asked(0), MessageHeads { asked: Vec::new(), answered: Vec::new() });
-        Http1Heads { request: request.clone(), asked, heads, fields: Vec::new(), out: Vec::new() }
+        Http1HeadComponent { request: request.clone(), asked, heads, fields: Vec::new(), out: Vec::new() }
     }
 
     fn read_answer(&self) -> Result<usize> {
@@ -304,7 +304,7 @@ fn bad(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Error {
     Error::new(ErrorKind::BadResponse, "reading a head").caused_by(error)
 }
 
-impl LedgerComponent for Http1Heads {
+impl LedgerComponent for Http1HeadComponent {
     fn moves_content(&self) -> bool {
         false
     }
@@ -338,7 +338,7 @@ impl LedgerComponent for Http1Heads {
 }
 
 /// A request without content that the S3 layer handles in memory, on top of a store that does almost nothing.
-pub(in crate::commands::ledger) struct S3LayerCall {
+pub(in crate::commands::ledger) struct S3LayerComponent {
     layer: S3Responder,
     runtime: Runtime,
     request: S3Request,
@@ -348,7 +348,7 @@ pub(in crate::commands::ledger) struct S3LayerCall {
     answered: Response<()>,
 }
 
-impl S3LayerCall {
+impl S3LayerComponent {
     pub(in crate::commands::ledger) fn new(
         operation: ObjectOperation,
         bucket: &Bucket,
@@ -362,11 +362,11 @@ impl S3LayerCall {
         let request = S3Request::new(operation, "127.0.0.1:9000", &identity, bucket, contents);
         let runtime = Builder::new_current_thread().build().map_err(failed)?;
         let (signed, answered) = (Request::default(), Response::default());
-        Ok(S3LayerCall { layer, runtime, request, signed, next: None, answered })
+        Ok(S3LayerComponent { layer, runtime, request, signed, next: None, answered })
     }
 }
 
-impl LedgerComponent for S3LayerCall {
+impl LedgerComponent for S3LayerComponent {
     /// Ignores the size, because content does not pass through the layer.
     fn prepare(&mut self, _: u64) -> Result<()> {
         let mut request = Request::builder().method(self.request.method()).uri(self.request.asked(0).path);

@@ -12,13 +12,13 @@ use std::time::{Duration, Instant};
 use fordway_command::file_error;
 use fordway_netlab::setup::NetworkPair;
 use fordway_store::{Error, ErrorKind, Result};
-use fordway_sys::{WaitMode, receive_with_descriptor, send_all, send_unpaced_on_loopback};
+use fordway_sys::{SocketBlockingMode, receive_with_descriptor, send_all, send_unpaced_on_loopback};
 use fordway_workload::ledger::LedgerComponent;
 use rustix::net::{RecvFlags, recv};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::runtime::{Builder, Runtime};
 
-use super::super::echo::{AdaptiveWait, EchoRequest, ORDER_BYTES, ReplyForm};
+use super::super::echo::{AdaptiveWait, EchoRequest, ORDER_BYTES, ReplySendMethod};
 use super::framing::PIECE_BYTES;
 
 /// The number of bytes that the client of the http lane receives at a time while it waits for a head.
@@ -33,13 +33,13 @@ pub(in super::super) struct MessageSizes {
     pub(in super::super) request_bytes: usize,
     pub(in super::super) head_bytes: usize,
     pub(in super::super) body_bytes: usize,
-    pub(in super::super) form: ReplyForm,
+    pub(in super::super) form: ReplySendMethod,
     /// The number of bytes that the client copies before its next request, outside the measured time.
     pub(in super::super) rest_bytes: usize,
 }
 
 /// A function that returns the message sizes of an operation on the given number of bytes.
-pub(in super::super) type MessageSizing = Box<dyn FnMut(u64) -> Result<MessageSizes>>;
+pub(in super::super) type MessageSizeFunction = Box<dyn FnMut(u64) -> Result<MessageSizes>>;
 
 /// The process on the other side. It ends when the connection ends.
 pub(super) struct PeerProcess(Child);
@@ -91,7 +91,7 @@ pub(super) fn accepted<T>(
 
 /// The state shared by all kinds of round trip.
 pub(super) struct RoundTrip {
-    sizes: MessageSizing,
+    sizes: MessageSizeFunction,
     pub(super) request: Vec<u8>,
     order: EchoRequest,
     body: Vec<u8>,
@@ -101,8 +101,9 @@ pub(super) struct RoundTrip {
 }
 
 impl RoundTrip {
-    pub(super) fn new(sizes: MessageSizing) -> Self {
-        let order = EchoRequest { request_bytes: 0, head_bytes: 0, body_bytes: 0, form: ReplyForm::Bytes };
+    pub(super) fn new(sizes: MessageSizeFunction) -> Self {
+        let order =
+            EchoRequest { request_bytes: 0, head_bytes: 0, body_bytes: 0, form: ReplySendMethod::Bytes };
         RoundTrip {
             sizes,
             request: Vec::new(),
@@ -135,7 +136,7 @@ impl RoundTrip {
     /// Returns the number of bytes expected in the response.
     pub(super) fn expected(&self) -> usize {
         let EchoRequest { head_bytes, body_bytes, form, .. } = self.order;
-        head_bytes + if form == ReplyForm::Descriptor { 0 } else { body_bytes }
+        head_bytes + if form == ReplySendMethod::Descriptor { 0 } else { body_bytes }
     }
 
     pub(super) fn check(&self) -> Result<()> {
@@ -161,7 +162,7 @@ pub(in super::super) struct UnixRoundTrip {
 
 impl UnixRoundTrip {
     /// Starts a process that passes `file`. Its socket is created in `dir`.
-    pub(in super::super) fn new(dir: &Path, file: &Path, sizes: MessageSizing) -> Result<Self> {
+    pub(in super::super) fn new(dir: &Path, file: &Path, sizes: MessageSizeFunction) -> Result<Self> {
         let path = dir.join("round-trip.sock");
         let failed = |error| file_error("listening on", path.display(), error);
         let listener = UnixListener::bind(&path).map_err(failed)?;
@@ -195,7 +196,7 @@ impl LedgerComponent for UnixRoundTrip {
             let room = &mut self.inbox[self.trip.received..];
             let socket = &self.socket;
             let received = match self.trip.order.form {
-                ReplyForm::Descriptor => receive_with_descriptor(socket, room, WaitMode::Yes),
+                ReplySendMethod::Descriptor => receive_with_descriptor(socket, room, SocketBlockingMode::Yes),
                 _ => self.lookout.wait(|wait| receive_with_descriptor(socket, &mut *room, wait)),
             };
             let (count, descriptor) = received.map_err(failed)?;
@@ -207,7 +208,7 @@ impl LedgerComponent for UnixRoundTrip {
         }
         // The descriptor is closed within the measured time, because a client would also close a file that it has read.
         let has_descriptor = self.descriptor.take().is_some();
-        match has_descriptor == (self.trip.order.form == ReplyForm::Descriptor) {
+        match has_descriptor == (self.trip.order.form == ReplySendMethod::Descriptor) {
             true => Ok(()),
             false => {
                 Err(Error::new(ErrorKind::BadResponse, "a descriptor is missing, or there is one too many"))
@@ -234,7 +235,7 @@ pub(in super::super) struct TcpRoundTrip {
 
 impl TcpRoundTrip {
     /// Starts a process that sends `file`.
-    pub(in super::super) fn new(file: &Path, sizes: MessageSizing) -> Result<Self> {
+    pub(in super::super) fn new(file: &Path, sizes: MessageSizeFunction) -> Result<Self> {
         let failed = |error| file_error("listening at", "127.0.0.1", error);
         let listener = TcpListener::bind("127.0.0.1:0").map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
@@ -242,7 +243,11 @@ impl TcpRoundTrip {
     }
 
     /// Like [`new`](Self::new), with the process at the far end of a network and this side at the near end.
-    pub(in super::super) fn through(ends: &NetworkPair, file: &Path, sizes: MessageSizing) -> Result<Self> {
+    pub(in super::super) fn through(
+        ends: &NetworkPair,
+        file: &Path,
+        sizes: MessageSizeFunction,
+    ) -> Result<Self> {
         let failed = |error| file_error("listening at", ends.near.address, error);
         let listener =
             ends.near.network.run(|| TcpListener::bind((ends.near.address, 0)))?.map_err(failed)?;
@@ -251,7 +256,7 @@ impl TcpRoundTrip {
         TcpRoundTrip::over(listener, other, sizes)
     }
 
-    fn over(listener: TcpListener, mut other: PeerProcess, sizes: MessageSizing) -> Result<Self> {
+    fn over(listener: TcpListener, mut other: PeerProcess, sizes: MessageSizeFunction) -> Result<Self> {
         let failed = |error| file_error("listening for", "the other side of a round trip", error);
         listener.set_nonblocking(true).map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
@@ -312,7 +317,7 @@ impl LedgerComponent for TcpRoundTrip {
 
 /// Round trips between event loops over TCP on the loopback interface. Received bytes overwrite the same buffer again
 /// and again.
-pub(in crate::commands::ledger) struct EventLoops {
+pub(in crate::commands::ledger) struct EventLoopComponent {
     runtime: Runtime,
     socket: tokio::net::TcpStream,
     buffer: Vec<u8>,
@@ -320,9 +325,9 @@ pub(in crate::commands::ledger) struct EventLoops {
     other: PeerProcess,
 }
 
-impl EventLoops {
+impl EventLoopComponent {
     /// Starts a process on the other side. It receives `file` as an argument, but does not send it.
-    pub(in crate::commands::ledger) fn new(file: &Path, sizes: MessageSizing) -> Result<Self> {
+    pub(in crate::commands::ledger) fn new(file: &Path, sizes: MessageSizeFunction) -> Result<Self> {
         let failed = |error| file_error("listening at", "127.0.0.1", error);
         let listener = TcpListener::bind("127.0.0.1:0").map_err(failed)?;
         listener.set_nonblocking(true).map_err(failed)?;
@@ -333,17 +338,23 @@ impl EventLoops {
         send_unpaced_on_loopback(&socket, address.ip()).map_err(|errno| failed(errno.into()))?;
         let runtime = Builder::new_current_thread().enable_all().build().map_err(failed)?;
         let socket = runtime.block_on(async { tokio::net::TcpStream::from_std(socket) }).map_err(failed)?;
-        Ok(EventLoops { runtime, socket, buffer: vec![0; PIECE_BYTES], trip: RoundTrip::new(sizes), other })
+        Ok(EventLoopComponent {
+            runtime,
+            socket,
+            buffer: vec![0; PIECE_BYTES],
+            trip: RoundTrip::new(sizes),
+            other,
+        })
     }
 }
 
-impl LedgerComponent for EventLoops {
+impl LedgerComponent for EventLoopComponent {
     fn prepare(&mut self, size_bytes: u64) -> Result<()> {
         self.trip.prepare(size_bytes)
     }
 
     fn run(&mut self) -> Result<()> {
-        let EventLoops { runtime, socket, buffer, trip, .. } = self;
+        let EventLoopComponent { runtime, socket, buffer, trip, .. } = self;
         trip.received = 0;
         let done: std::io::Result<()> = runtime.block_on(async {
             socket.write_all(&trip.request).await?;

@@ -22,11 +22,11 @@ use super::{DistinctContent, ObjectOperation, same};
 
 /// The directory with the files of all objects, one per size, and their content.
 #[derive(Clone)]
-pub(in crate::commands::ledger) struct SizedFiles(PathBuf, DistinctContent);
+pub(in crate::commands::ledger) struct FilesBySize(PathBuf, DistinctContent);
 
-impl SizedFiles {
+impl FilesBySize {
     pub(in crate::commands::ledger) fn new(dir: &Path, contents: &DistinctContent) -> Self {
-        SizedFiles(dir.to_owned(), contents.clone())
+        FilesBySize(dir.to_owned(), contents.clone())
     }
 
     /// Returns the path of the file with `size_bytes` of content.
@@ -45,18 +45,18 @@ fn opened(path: &Path) -> Result<File> {
 }
 
 /// Opens a file by its absolute path, reads its size, and closes it.
-pub(in crate::commands::ledger) struct FileOpen {
-    pub(in crate::commands::ledger) files: SizedFiles,
+pub(in crate::commands::ledger) struct FileOpenComponent {
+    pub(in crate::commands::ledger) files: FilesBySize,
     path: PathBuf,
 }
 
-impl FileOpen {
-    pub(in crate::commands::ledger) fn new(files: &SizedFiles) -> Self {
-        FileOpen { files: files.clone(), path: PathBuf::new() }
+impl FileOpenComponent {
+    pub(in crate::commands::ledger) fn new(files: &FilesBySize) -> Self {
+        FileOpenComponent { files: files.clone(), path: PathBuf::new() }
     }
 }
 
-impl LedgerComponent for FileOpen {
+impl LedgerComponent for FileOpenComponent {
     fn moves_content(&self) -> bool {
         false
     }
@@ -74,20 +74,20 @@ impl LedgerComponent for FileOpen {
 }
 
 /// Reads a whole open file that is in the page cache.
-pub(in crate::commands::ledger) struct Pread {
-    files: SizedFiles,
+pub(in crate::commands::ledger) struct PreadComponent {
+    files: FilesBySize,
     file: Option<File>,
     buffer: Vec<u8>,
     size_bytes: u64,
 }
 
-impl Pread {
-    pub(in crate::commands::ledger) fn new(files: &SizedFiles) -> Self {
-        Pread { files: files.clone(), file: None, buffer: Vec::new(), size_bytes: 0 }
+impl PreadComponent {
+    pub(in crate::commands::ledger) fn new(files: &FilesBySize) -> Self {
+        PreadComponent { files: files.clone(), file: None, buffer: Vec::new(), size_bytes: 0 }
     }
 }
 
-impl LedgerComponent for Pread {
+impl LedgerComponent for PreadComponent {
     fn prepare(&mut self, size_bytes: u64) -> Result<()> {
         self.file = Some(opened(&self.files.path(size_bytes))?);
         self.size_bytes = size_bytes;
@@ -109,21 +109,26 @@ impl LedgerComponent for Pread {
 
 /// Reads a whole open file that is in the page cache, piece by piece, like a gateway that sends one piece after the
 /// other.
-pub(in crate::commands::ledger) struct PreadPieces {
-    files: SizedFiles,
+pub(in crate::commands::ledger) struct PiecewisePreadComponent {
+    files: FilesBySize,
     file: Option<File>,
     /// The buffers, used in turn as in the gateway, whose earlier pieces may still be in flight.
     buffers: [Vec<u8>; 4],
     size_bytes: u64,
 }
 
-impl PreadPieces {
-    pub(in crate::commands::ledger) fn new(files: &SizedFiles) -> Self {
-        PreadPieces { files: files.clone(), file: None, buffers: Default::default(), size_bytes: 0 }
+impl PiecewisePreadComponent {
+    pub(in crate::commands::ledger) fn new(files: &FilesBySize) -> Self {
+        PiecewisePreadComponent {
+            files: files.clone(),
+            file: None,
+            buffers: Default::default(),
+            size_bytes: 0,
+        }
     }
 }
 
-impl LedgerComponent for PreadPieces {
+impl LedgerComponent for PiecewisePreadComponent {
     fn prepare(&mut self, size_bytes: u64) -> Result<()> {
         self.file = Some(opened(&self.files.path(size_bytes))?);
         self.size_bytes = size_bytes;
@@ -153,20 +158,20 @@ impl LedgerComponent for PreadPieces {
 }
 
 /// All the calls that a careful program makes to read a file by its absolute path.
-pub(in crate::commands::ledger) struct PosixGet {
-    files: SizedFiles,
+pub(in crate::commands::ledger) struct PosixReadComponent {
+    files: FilesBySize,
     path: PathBuf,
     buffer: Vec<u8>,
     size_bytes: u64,
 }
 
-impl PosixGet {
-    pub(in crate::commands::ledger) fn new(files: &SizedFiles) -> Self {
-        PosixGet { files: files.clone(), path: PathBuf::new(), buffer: Vec::new(), size_bytes: 0 }
+impl PosixReadComponent {
+    pub(in crate::commands::ledger) fn new(files: &FilesBySize) -> Self {
+        PosixReadComponent { files: files.clone(), path: PathBuf::new(), buffer: Vec::new(), size_bytes: 0 }
     }
 }
 
-impl LedgerComponent for PosixGet {
+impl LedgerComponent for PosixReadComponent {
     fn prepare(&mut self, size_bytes: u64) -> Result<()> {
         self.path = self.files.path(size_bytes);
         self.size_bytes = size_bytes;
@@ -199,19 +204,19 @@ fn opened_dir(dir: &Path) -> Result<File> {
 }
 
 /// Creates an empty file atomically, with the system calls that the store makes in addition to the write.
-pub(in crate::commands::ledger) struct FilePublish {
+pub(in crate::commands::ledger) struct FilePublishComponent {
     dir: File,
 }
 
-impl FilePublish {
+impl FilePublishComponent {
     /// Creates the directory `dir` and works in it.
     pub(in crate::commands::ledger) fn new(dir: &Path) -> Result<Self> {
         std::fs::create_dir(dir).map_err(|error| file_error("making", dir.display(), error))?;
-        Ok(FilePublish { dir: opened_dir(dir)? })
+        Ok(FilePublishComponent { dir: opened_dir(dir)? })
     }
 }
 
-impl LedgerComponent for FilePublish {
+impl LedgerComponent for FilePublishComponent {
     fn prepare(&mut self, _: u64) -> Result<()> {
         Ok(())
     }
@@ -237,21 +242,26 @@ impl LedgerComponent for FilePublish {
 }
 
 /// Writes content to a new file. The previous file is closed first, so that its memory is reused.
-pub(in crate::commands::ledger) struct FileWrite {
+pub(in crate::commands::ledger) struct FileWriteComponent {
     dir: File,
     file: Option<OwnedFd>,
     contents: DistinctContent,
     size_bytes: u64,
 }
 
-impl FileWrite {
+impl FileWriteComponent {
     /// Writes to unnamed files in the file system of `dir`.
     pub(in crate::commands::ledger) fn new(dir: &Path, contents: &DistinctContent) -> Result<Self> {
-        Ok(FileWrite { dir: opened_dir(dir)?, file: None, contents: contents.clone(), size_bytes: 0 })
+        Ok(FileWriteComponent {
+            dir: opened_dir(dir)?,
+            file: None,
+            contents: contents.clone(),
+            size_bytes: 0,
+        })
     }
 }
 
-impl LedgerComponent for FileWrite {
+impl LedgerComponent for FileWriteComponent {
     fn prepare(&mut self, size_bytes: u64) -> Result<()> {
         self.size_bytes = size_bytes;
         Ok(())
@@ -282,7 +292,7 @@ impl LedgerComponent for FileWrite {
 
 /// A store and the object that the next operation uses.
 #[derive(Clone)]
-pub(in crate::commands::ledger) struct SizedObjects {
+pub(in crate::commands::ledger) struct MeasuredObject {
     store: Arc<dyn Store>,
     bucket: Bucket,
     key: Key,
@@ -290,14 +300,14 @@ pub(in crate::commands::ledger) struct SizedObjects {
     contents: DistinctContent,
 }
 
-impl SizedObjects {
+impl MeasuredObject {
     pub(in crate::commands::ledger) fn new(
         store: Arc<dyn Store>,
         bucket: &Bucket,
         contents: &DistinctContent,
     ) -> Result<Self> {
         let (key, contents) = (Key::new(name_of_size(0))?, contents.clone());
-        Ok(SizedObjects { store, bucket: bucket.clone(), key, size_bytes: 0, contents })
+        Ok(MeasuredObject { store, bucket: bucket.clone(), key, size_bytes: 0, contents })
     }
 
     fn take(&mut self, operation: ObjectOperation, size_bytes: u64) -> Result<()> {
@@ -308,26 +318,26 @@ impl SizedObjects {
 }
 
 /// Reads a whole object into memory that has been used before.
-pub(in crate::commands::ledger) struct ObjectGet {
-    objects: SizedObjects,
+pub(in crate::commands::ledger) struct ObjectGetComponent {
+    objects: MeasuredObject,
     buffer: Vec<u8>,
     server_pid: Option<u32>,
     /// The network to send requests from, if not this process's own.
     network: Option<NetworkNamespace>,
 }
 
-impl ObjectGet {
-    pub(in crate::commands::ledger) fn new(objects: SizedObjects, server_pid: Option<u32>) -> Self {
-        ObjectGet { objects, buffer: Vec::new(), server_pid, network: None }
+impl ObjectGetComponent {
+    pub(in crate::commands::ledger) fn new(objects: MeasuredObject, server_pid: Option<u32>) -> Self {
+        ObjectGetComponent { objects, buffer: Vec::new(), server_pid, network: None }
     }
 
     /// Returns the same get, over connections made from another network.
     pub(in crate::commands::ledger) fn from(self, network: &NetworkNamespace) -> Self {
-        ObjectGet { network: Some(network.clone()), ..self }
+        ObjectGetComponent { network: Some(network.clone()), ..self }
     }
 }
 
-impl LedgerComponent for ObjectGet {
+impl LedgerComponent for ObjectGetComponent {
     fn prepare(&mut self, size_bytes: u64) -> Result<()> {
         self.objects.take(ObjectOperation::Get, size_bytes)?;
         // A connection belongs to the network in which it was made, regardless of which thread uses it later.
@@ -336,7 +346,7 @@ impl LedgerComponent for ObjectGet {
     }
 
     fn run(&mut self) -> Result<()> {
-        let SizedObjects { store, bucket, key, .. } = &self.objects;
+        let MeasuredObject { store, bucket, key, .. } = &self.objects;
         store.read(bucket, key, &GetOptions::default(), &mut self.buffer).map(drop)
     }
 
@@ -350,9 +360,11 @@ impl LedgerComponent for ObjectGet {
 }
 
 /// Opens an object and describes it, without reading its content, as a gateway does before it sends.
-pub(in crate::commands::ledger) struct ObjectDescribe(pub(in crate::commands::ledger) SizedObjects);
+pub(in crate::commands::ledger) struct ObjectDescribeComponent(
+    pub(in crate::commands::ledger) MeasuredObject,
+);
 
-impl LedgerComponent for ObjectDescribe {
+impl LedgerComponent for ObjectDescribeComponent {
     fn moves_content(&self) -> bool {
         false
     }
@@ -369,8 +381,8 @@ impl LedgerComponent for ObjectDescribe {
 }
 
 /// Writes an object that does not exist yet, in one call.
-pub(in crate::commands::ledger) struct ObjectPut {
-    objects: SizedObjects,
+pub(in crate::commands::ledger) struct ObjectPutComponent {
+    objects: MeasuredObject,
     /// For content that this process itself writes to the gateway's files: the threshold in bytes, and a store in this
     /// process for the same objects. The writer of an object also removes it, because memory freed on one processor is
     /// slow to write when another processor reuses it.
@@ -379,19 +391,23 @@ pub(in crate::commands::ledger) struct ObjectPut {
     server_pid: Option<u32>,
 }
 
-impl ObjectPut {
+impl ObjectPutComponent {
     /// Creates a put in this process, or through a gateway that writes the files itself.
     pub(in crate::commands::ledger) fn new(
-        objects: SizedObjects,
+        objects: MeasuredObject,
         options: PutOptions,
         server_pid: Option<u32>,
     ) -> Self {
-        ObjectPut { objects, written_here: None, options, server_pid }
+        ObjectPutComponent { objects, written_here: None, options, server_pid }
     }
 
     /// Returns the same put, through a gateway that lets this process write content of more than `bytes` to its files.
-    pub(in crate::commands::ledger) fn written_here_over(self, bytes: u64, embedded: &SizedObjects) -> Self {
-        ObjectPut { written_here: Some((bytes + 1, embedded.store.clone())), ..self }
+    pub(in crate::commands::ledger) fn written_here_over(
+        self,
+        bytes: u64,
+        embedded: &MeasuredObject,
+    ) -> Self {
+        ObjectPutComponent { written_here: Some((bytes + 1, embedded.store.clone())), ..self }
     }
 
     /// Returns the store of the process that writes the object's file.
@@ -402,7 +418,7 @@ impl ObjectPut {
     }
 }
 
-impl LedgerComponent for ObjectPut {
+impl LedgerComponent for ObjectPutComponent {
     fn prepare(&mut self, size_bytes: u64) -> Result<()> {
         self.objects.take(ObjectOperation::Put, size_bytes)
     }
@@ -415,12 +431,12 @@ impl LedgerComponent for ObjectPut {
     }
 
     fn run(&mut self) -> Result<()> {
-        let SizedObjects { store, bucket, key, size_bytes, contents } = &self.objects;
+        let MeasuredObject { store, bucket, key, size_bytes, contents } = &self.objects;
         store.put(bucket, key, contents.of(*size_bytes), &self.options).map(drop)
     }
 
     fn check(&self) -> Result<()> {
-        let SizedObjects { bucket, key, size_bytes, contents, .. } = &self.objects;
+        let MeasuredObject { bucket, key, size_bytes, contents, .. } = &self.objects;
         let mut stored = Vec::new();
         self.writer().read(bucket, key, &GetOptions::default(), &mut stored)?;
         same(&stored, contents.of(*size_bytes))

@@ -15,11 +15,13 @@ use fordway_store::{Bucket, ETagPolicy, Error, ErrorKind, Key, Objects as _, Put
 use fordway_workload::ledger::{LedgerComponent, LedgerPath, NamedComponent};
 
 use self::paths::{http_messages, with_get_request};
-use super::components::request::{Http1Heads, RequestSigning, S3Request};
+use super::components::request::{Http1HeadComponent, RequestSigningComponent, S3Request};
 use super::components::round_trip::TcpRoundTrip;
-use super::components::storage::{ObjectGet, SizedFiles, SizedObjects, name_of_size};
-use super::components::{ClockReading, ContentDigest, DistinctContent, MemoryCopy, ObjectOperation};
-use crate::args::PathArg;
+use super::components::storage::{FilesBySize, MeasuredObject, ObjectGetComponent, name_of_size};
+use super::components::{
+    ClockReadingComponent, DigestComponent, DistinctContent, MemoryCopyComponent, ObjectOperation,
+};
+use crate::args::LedgerPathArg;
 use crate::commands::gateway::GatewayProcess;
 
 /// The number of bytes of content in a TLS record.
@@ -40,21 +42,26 @@ pub(super) struct LedgerSetup {
 }
 
 /// The location of the objects that components work on.
-struct ObjectSite<'s> {
+struct LedgerObjectLocation<'s> {
     dir: &'s Path,
     /// The root that gateways serve.
     root: &'s Path,
     bucket: Bucket,
-    files: SizedFiles,
+    files: FilesBySize,
     largest: PathBuf,
-    objects: SizedObjects,
+    objects: MeasuredObject,
     contents: DistinctContent,
 }
 
 impl LedgerSetup {
     /// Stores an object of each of `sizes` in the empty directory `dir`, and creates the components of `paths` and of
     /// an HTTP get through each of the set-ups `networks`.
-    pub(super) fn new(dir: &Path, sizes: &[u64], paths: &[PathArg], networks: &[String]) -> Result<Self> {
+    pub(super) fn new(
+        dir: &Path,
+        sizes: &[u64],
+        paths: &[LedgerPathArg],
+        networks: &[String],
+    ) -> Result<Self> {
         let setups = chosen(networks)?;
         let root = dir.join("s3");
         std::fs::create_dir(&root).map_err(|error| file_error("making", root.display(), error))?;
@@ -67,10 +74,10 @@ impl LedgerSetup {
         for &size in sizes {
             store.put(&bucket, &Key::new(name_of_size(size))?, contents.of(size), &PutOptions::default())?;
         }
-        let files = SizedFiles::new(&root.join(BUCKET), &contents);
+        let files = FilesBySize::new(&root.join(BUCKET), &contents);
         let largest = files.path(largest);
-        let objects = SizedObjects::new(Arc::new(store), &bucket, &contents)?;
-        let site = ObjectSite { dir, root: &root, bucket, files, largest, objects, contents };
+        let objects = MeasuredObject::new(Arc::new(store), &bucket, &contents)?;
+        let site = LedgerObjectLocation { dir, root: &root, bucket, files, largest, objects, contents };
         let mut ledger = LedgerSetup::default();
         ledger.memory(&site.contents);
         for (at, path) in paths.iter().enumerate() {
@@ -110,25 +117,25 @@ impl LedgerSetup {
             let lane = MeasuredLane { name: name.to_owned(), description: description.to_owned() };
             self.components.push(NamedComponent { lane, component });
         };
-        add("memory copy", "memcpy between buffers in use", Box::new(MemoryCopy::new(contents)));
-        add("clock", "nothing: two readings of the clock", Box::new(ClockReading));
-        add("crc64nvme", "CRC-64/NVME of the content", Box::new(ContentDigest::crc64nvme(contents)));
-        add("sha256", "SHA-256 of the content", Box::new(ContentDigest::sha256(contents)));
-        add("md5", "MD5 of the content", Box::new(ContentDigest::md5(contents)));
+        add("memory copy", "memcpy between buffers in use", Box::new(MemoryCopyComponent::new(contents)));
+        add("clock", "nothing: two readings of the clock", Box::new(ClockReadingComponent));
+        add("crc64nvme", "CRC-64/NVME of the content", Box::new(DigestComponent::crc64nvme(contents)));
+        add("sha256", "SHA-256 of the content", Box::new(DigestComponent::sha256(contents)));
+        add("md5", "MD5 of the content", Box::new(DigestComponent::md5(contents)));
     }
 
-    fn path(&mut self, path: PathArg, site: &ObjectSite<'_>) -> Result<()> {
+    fn path(&mut self, path: LedgerPathArg, site: &LedgerObjectLocation<'_>) -> Result<()> {
         match path {
-            PathArg::Posix => self.posix(site),
-            PathArg::Embedded => self.embedded(site),
-            PathArg::Node => self.node(site),
-            PathArg::Http => self.http(site),
-            PathArg::Https => self.https(site),
-            PathArg::Http2 => self.http2(site),
-            PathArg::EmbeddedPut => self.embedded_put(site),
-            PathArg::NodePut => self.node_put(site),
-            PathArg::HttpPut => self.http_put(site),
-            PathArg::HttpsPut => self.https_put(site),
+            LedgerPathArg::Posix => self.posix(site),
+            LedgerPathArg::Embedded => self.embedded(site),
+            LedgerPathArg::Node => self.node(site),
+            LedgerPathArg::Http => self.http(site),
+            LedgerPathArg::Https => self.https(site),
+            LedgerPathArg::Http2 => self.http2(site),
+            LedgerPathArg::EmbeddedPut => self.embedded_put(site),
+            LedgerPathArg::NodePut => self.node_put(site),
+            LedgerPathArg::HttpPut => self.http_put(site),
+            LedgerPathArg::HttpsPut => self.https_put(site),
         }
     }
 
@@ -144,19 +151,19 @@ impl LedgerSetup {
 
     /// Starts a gateway without TLS, adds the component that signs requests, and returns the signed request that goes
     /// to that gateway.
-    fn request(&mut self, site: &ObjectSite<'_>, operation: ObjectOperation) -> Result<S3Request> {
+    fn request(&mut self, site: &LedgerObjectLocation<'_>, operation: ObjectOperation) -> Result<S3Request> {
         let gateway = LedgerSetup::gateway(site.root)?;
         let Some((host, identity)) = gateway.place() else { return Err(ErrorKind::Internal.into()) };
         let request = S3Request::new(operation, host, identity, &site.bucket, &site.contents);
         self.gateways.push(gateway);
-        self.add("sign", "SigV4 of a request", || Ok(Box::new(RequestSigning::new(&request))))?;
+        self.add("sign", "SigV4 of a request", || Ok(Box::new(RequestSigningComponent::new(&request))))?;
         Ok(request)
     }
 
     /// Adds the component `name`, which writes and reads the heads of `request` and its response.
     fn heads(&mut self, name: &str, request: &S3Request) -> Result<()> {
         let description = "both heads of HTTP/1.1 written and read, in memory, without the signature";
-        self.add(name, description, || Ok(Box::new(Http1Heads::new(request))))
+        self.add(name, description, || Ok(Box::new(Http1HeadComponent::new(request))))
     }
 }
 
@@ -176,7 +183,7 @@ fn chosen(names: &[String]) -> Result<Vec<NetworkSetup>> {
 impl LedgerSetup {
     /// Adds an HTTP get through the network of a set-up. If this machine or this user cannot bring it up, it is left
     /// out, and `left_out` says why. Errors: `InvalidArgument` if the set-up consists of more than networks.
-    fn network(&mut self, setup: &NetworkSetup, site: &ObjectSite<'_>) -> Result<()> {
+    fn network(&mut self, setup: &NetworkSetup, site: &LedgerObjectLocation<'_>) -> Result<()> {
         let fordway = std::env::current_exe()
             .map_err(|error| Error::new(ErrorKind::Io, "finding this program").caused_by(error))?;
         // In a cluster, network cards segment large packets (TSO), so the emulated wire accepts them whole.
@@ -191,7 +198,12 @@ impl LedgerSetup {
         }
     }
 
-    fn http_through(&mut self, setup: &NetworkSetup, ends: NetworkPair, site: &ObjectSite<'_>) -> Result<()> {
+    fn http_through(
+        &mut self,
+        setup: &NetworkSetup,
+        ends: NetworkPair,
+        site: &LedgerObjectLocation<'_>,
+    ) -> Result<()> {
         self.embedded_components(site)?;
         let request = self.get_request(site)?;
         let trip = format!("tcp round trip, {}", setup.name);
@@ -202,11 +214,11 @@ impl LedgerSetup {
         let whole = format!("http get, {}", setup.name);
         let description = format!("S3 over HTTP/1.1, a gateway process, through: {}", setup.description);
         let gateway = GatewayProcess::start_at(&ends.far, site.root, ETagPolicy::Fast, Durability::None)?;
-        let objects = SizedObjects::new(gateway.client()?, &site.bucket, &site.contents)?;
+        let objects = MeasuredObject::new(gateway.client()?, &site.bucket, &site.contents)?;
         let pid = gateway.pid();
         self.gateways.push(gateway);
         self.add(&whole, &description, || {
-            Ok(Box::new(ObjectGet::new(objects, Some(pid)).from(&ends.near.network)))
+            Ok(Box::new(ObjectGetComponent::new(objects, Some(pid)).from(&ends.near.network)))
         })?;
         self.networks.push(ends);
         self.paths.push(with_get_request(LedgerPath::new(&whole), &trip));

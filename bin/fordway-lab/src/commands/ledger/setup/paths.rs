@@ -7,21 +7,23 @@ use fordway_store::{ChecksumAlgorithm, ETagPolicy, PutOptions, Result};
 use fordway_wire::node::INLINE_BYTES_MAX;
 use fordway_workload::ledger::LedgerPath;
 
-use super::{LedgerSetup, ObjectSite, RECORD_BYTES, RECORD_OVERHEAD_BYTES};
+use super::{LedgerObjectLocation, LedgerSetup, RECORD_BYTES, RECORD_OVERHEAD_BYTES};
 use crate::commands::gateway::GatewayProcess;
 use crate::commands::ledger::components::ObjectOperation;
 use crate::commands::ledger::components::framing::{
-    DuplexPipe, Http2Frames, NodeFrames, TlsSession, WHOLE_BYTES_MAX,
+    DuplexPipeComponent, Http2FramingComponent, NodeFramingComponent, TlsRecordComponent, WHOLE_BYTES_MAX,
 };
-use crate::commands::ledger::components::request::{MessageHeads, S3LayerCall, S3Request, SignatureCheck};
+use crate::commands::ledger::components::request::{
+    MessageHeads, S3LayerComponent, S3Request, SignatureCheckComponent,
+};
 use crate::commands::ledger::components::round_trip::{
-    EventLoops, MessageSizes, MessageSizing, TcpRoundTrip, UnixRoundTrip,
+    EventLoopComponent, MessageSizeFunction, MessageSizes, TcpRoundTrip, UnixRoundTrip,
 };
 use crate::commands::ledger::components::storage::{
-    FileOpen, FilePublish, FileWrite, ObjectDescribe, ObjectGet, ObjectPut, PosixGet, Pread, PreadPieces,
-    SizedObjects,
+    FileOpenComponent, FilePublishComponent, FileWriteComponent, MeasuredObject, ObjectDescribeComponent,
+    ObjectGetComponent, ObjectPutComponent, PiecewisePreadComponent, PosixReadComponent, PreadComponent,
 };
-use crate::commands::ledger::echo::ReplyForm;
+use crate::commands::ledger::echo::ReplySendMethod;
 
 /// Content up to this size leaves a gateway together with its head in one call, on the node lane and over HTTP.
 const INLINE_BYTES: u64 = INLINE_BYTES_MAX as u64;
@@ -29,46 +31,51 @@ const INLINE_BYTES: u64 = INLINE_BYTES_MAX as u64;
 const COPIED_BYTES_MAX: u64 = 16 << 10;
 
 impl LedgerSetup {
-    fn file_components(&mut self, site: &ObjectSite<'_>) -> Result<()> {
+    fn file_components(&mut self, site: &LedgerObjectLocation<'_>) -> Result<()> {
         self.add("file open", "open by absolute path, fstat, close", || {
-            Ok(Box::new(FileOpen::new(&site.files)))
+            Ok(Box::new(FileOpenComponent::new(&site.files)))
         })?;
-        self.add("pread", "pread of an open file in the page cache", || Ok(Box::new(Pread::new(&site.files))))
+        self.add("pread", "pread of an open file in the page cache", || {
+            Ok(Box::new(PreadComponent::new(&site.files)))
+        })
     }
 
-    pub(super) fn posix(&mut self, site: &ObjectSite<'_>) -> Result<()> {
+    pub(super) fn posix(&mut self, site: &LedgerObjectLocation<'_>) -> Result<()> {
         self.file_components(site)?;
         let description = "a plain file: open by absolute path, fstat, pread, close";
-        self.add("posix get", description, || Ok(Box::new(PosixGet::new(&site.files))))?;
+        self.add("posix get", description, || Ok(Box::new(PosixReadComponent::new(&site.files))))?;
         self.paths.push(LedgerPath::new("posix get").with("file open").with("pread"));
         Ok(())
     }
 
-    pub(super) fn embedded_components(&mut self, site: &ObjectSite<'_>) -> Result<()> {
+    pub(super) fn embedded_components(&mut self, site: &LedgerObjectLocation<'_>) -> Result<()> {
         self.file_components(site)?;
         let description = "an object read by the store in this process: held directory, no server";
-        self.add("embedded get", description, || Ok(Box::new(ObjectGet::new(site.objects.clone(), None))))?;
+        self.add("embedded get", description, || {
+            Ok(Box::new(ObjectGetComponent::new(site.objects.clone(), None)))
+        })?;
         let description = "an object opened and described by the store, and closed: no content";
-        self.add("object open", description, || Ok(Box::new(ObjectDescribe(site.objects.clone()))))
+        self.add("object open", description, || Ok(Box::new(ObjectDescribeComponent(site.objects.clone()))))
     }
 
-    pub(super) fn embedded(&mut self, site: &ObjectSite<'_>) -> Result<()> {
+    pub(super) fn embedded(&mut self, site: &LedgerObjectLocation<'_>) -> Result<()> {
         self.embedded_components(site)?;
         self.paths.push(LedgerPath::new("embedded get").with("file open").with("pread"));
         Ok(())
     }
 
-    pub(super) fn node(&mut self, site: &ObjectSite<'_>) -> Result<()> {
+    pub(super) fn node(&mut self, site: &LedgerObjectLocation<'_>) -> Result<()> {
         self.embedded_components(site)?;
-        let mut frames = NodeFrames::new(ObjectOperation::Get, &site.bucket)?;
+        let mut frames = NodeFramingComponent::new(ObjectOperation::Get, &site.bucket)?;
         let description = "request and response of the node lane written and read, in memory";
         self.add("node frames", description, || {
-            Ok(Box::new(NodeFrames::new(ObjectOperation::Get, &site.bucket)?))
+            Ok(Box::new(NodeFramingComponent::new(ObjectOperation::Get, &site.bucket)?))
         })?;
         let sizes = move |size_bytes: u64| {
             let (request_bytes, head_bytes) = frames.lengths(size_bytes)?;
-            let form = if size_bytes > INLINE_BYTES { ReplyForm::Descriptor } else { ReplyForm::Bytes };
-            let rest_bytes = if form == ReplyForm::Descriptor { size_bytes as usize } else { 0 };
+            let form =
+                if size_bytes > INLINE_BYTES { ReplySendMethod::Descriptor } else { ReplySendMethod::Bytes };
+            let rest_bytes = if form == ReplySendMethod::Descriptor { size_bytes as usize } else { 0 };
             Ok(MessageSizes { request_bytes, head_bytes, body_bytes: size_bytes as usize, form, rest_bytes })
         };
         let description = "messages as long as the node lane's to a process that only responds, and back; \
@@ -93,24 +100,26 @@ impl LedgerSetup {
         &mut self,
         name: &str,
         description: &str,
-        site: &ObjectSite<'_>,
+        site: &LedgerObjectLocation<'_>,
         gateway: GatewayProcess,
     ) -> Result<()> {
-        let objects = SizedObjects::new(gateway.client()?, &site.bucket, &site.contents)?;
+        let objects = MeasuredObject::new(gateway.client()?, &site.bucket, &site.contents)?;
         let pid = gateway.pid();
         self.gateways.push(gateway);
-        self.add(name, description, || Ok(Box::new(ObjectGet::new(objects, Some(pid)))))
+        self.add(name, description, || Ok(Box::new(ObjectGetComponent::new(objects, Some(pid)))))
     }
 
     /// Adds the components for heads and signatures, as sent to a gateway without TLS; returns the request.
-    pub(super) fn get_request(&mut self, site: &ObjectSite<'_>) -> Result<S3Request> {
+    pub(super) fn get_request(&mut self, site: &LedgerObjectLocation<'_>) -> Result<S3Request> {
         let request = self.request(site, ObjectOperation::Get)?;
         self.heads("http1 heads", &request)?;
-        self.add("verify", "the same signature verified", || Ok(Box::new(SignatureCheck::new(&request))))?;
+        self.add("verify", "the same signature verified", || {
+            Ok(Box::new(SignatureCheckComponent::new(&request)))
+        })?;
         Ok(request)
     }
 
-    pub(super) fn http(&mut self, site: &ObjectSite<'_>) -> Result<()> {
+    pub(super) fn http(&mut self, site: &LedgerObjectLocation<'_>) -> Result<()> {
         self.embedded_components(site)?;
         let request = self.get_request(site)?;
         let description = "messages as long as HTTP/1.1's over loopback TCP to a process that only responds, \
@@ -124,7 +133,7 @@ impl LedgerSetup {
         Ok(())
     }
 
-    pub(super) fn https(&mut self, site: &ObjectSite<'_>) -> Result<()> {
+    pub(super) fn https(&mut self, site: &LedgerObjectLocation<'_>) -> Result<()> {
         self.embedded_components(site)?;
         let request = self.get_request(site)?;
         let sizes = move |size_bytes: u64| {
@@ -136,7 +145,7 @@ impl LedgerSetup {
                 request_bytes,
                 head_bytes: answered.len(),
                 body_bytes,
-                form: ReplyForm::Bytes,
+                form: ReplySendMethod::Bytes,
                 rest_bytes: 0,
             })
         };
@@ -145,7 +154,7 @@ impl LedgerSetup {
             Ok(Box::new(TcpRoundTrip::new(&site.largest, Box::new(sizes))?))
         })?;
         let description = "content encrypted and then decrypted by TLS, both in memory";
-        self.add("tls", description, || Ok(Box::new(TlsSession::new(&site.contents)?)))?;
+        self.add("tls", description, || Ok(Box::new(TlsRecordComponent::new(&site.contents)?)))?;
         let gateway = LedgerSetup::tls_gateway(site.root)?;
         self.whole("https get", "S3 over HTTP/1.1 and TLS on loopback, a gateway process", site, gateway)?;
         let path = LedgerPath::new("https get").with("object open").with("pread").with("tls");
@@ -153,14 +162,14 @@ impl LedgerSetup {
         Ok(())
     }
 
-    pub(super) fn http2(&mut self, site: &ObjectSite<'_>) -> Result<()> {
+    pub(super) fn http2(&mut self, site: &LedgerObjectLocation<'_>) -> Result<()> {
         self.embedded_components(site)?;
         let request = self.get_request(site)?;
         let description = "pread of an open file in the page cache, 64 KiB at a time";
-        self.add("pread in pieces", description, || Ok(Box::new(PreadPieces::new(&site.files))))?;
+        self.add("pread in pieces", description, || Ok(Box::new(PiecewisePreadComponent::new(&site.files))))?;
         let description = "a GET without its content answered by the S3 layer in memory, signature verified";
         self.add("s3 layer", description, || {
-            Ok(Box::new(S3LayerCall::new(ObjectOperation::Get, &site.bucket, &site.contents)?))
+            Ok(Box::new(S3LayerComponent::new(ObjectOperation::Get, &site.bucket, &site.contents)?))
         })?;
         self.http2_components(site, &request)?;
         let gateway = LedgerSetup::gateway(site.root)?.asked_in(HttpVersion::Http2);
@@ -180,33 +189,39 @@ impl LedgerSetup {
         Ok(())
     }
 
-    fn http2_components(&mut self, site: &ObjectSite<'_>, request: &S3Request) -> Result<()> {
-        let frames = || Http2Frames::new(request, &site.contents);
+    fn http2_components(&mut self, site: &LedgerObjectLocation<'_>, request: &S3Request) -> Result<()> {
+        let frames = || Http2FramingComponent::new(request, &site.contents);
         let description = "heads compressed and content in frames of HTTP/2, written and read by both \
                            libraries, through a pipe in memory";
         self.add("http2 frames", description, || Ok(Box::new(frames()?)))?;
         let description = "as many bytes through that pipe alone";
-        self.add("memory pipe", description, || Ok(Box::new(DuplexPipe::new(frames()?)?)))?;
+        self.add("memory pipe", description, || Ok(Box::new(DuplexPipeComponent::new(frames()?)?)))?;
         let mut counted = frames()?;
         let sizes = move |size_bytes: u64| {
             let (request_bytes, answer_bytes) = counted.lengths(size_bytes)?;
             let body_bytes = size_bytes as usize;
             let head_bytes = answer_bytes - body_bytes;
-            Ok(MessageSizes { request_bytes, head_bytes, body_bytes, form: ReplyForm::Bytes, rest_bytes: 0 })
+            Ok(MessageSizes {
+                request_bytes,
+                head_bytes,
+                body_bytes,
+                form: ReplySendMethod::Bytes,
+                rest_bytes: 0,
+            })
         };
         let description = "messages as long as HTTP/2's over loopback TCP, 64 KiB at a time, by the event loop of \
                            a library on both sides";
         self.add("tcp round trip, event loops", description, || {
-            Ok(Box::new(EventLoops::new(&site.largest, Box::new(sizes))?))
+            Ok(Box::new(EventLoopComponent::new(&site.largest, Box::new(sizes))?))
         })
     }
 }
 
 /// Returns the message sizes of a get over HTTP/1.1 without TLS.
-pub(super) fn http_messages(request: S3Request) -> MessageSizing {
+pub(super) fn http_messages(request: S3Request) -> MessageSizeFunction {
     Box::new(move |size_bytes: u64| {
         let MessageHeads { asked, answered } = request.heads(size_bytes)?;
-        let form = if size_bytes > INLINE_BYTES { ReplyForm::File } else { ReplyForm::Bytes };
+        let form = if size_bytes > INLINE_BYTES { ReplySendMethod::File } else { ReplySendMethod::Bytes };
         let (head_bytes, body_bytes) = (answered.len(), size_bytes as usize);
         Ok(MessageSizes { request_bytes: asked.len(), head_bytes, body_bytes, form, rest_bytes: 0 })
     })
@@ -223,38 +238,38 @@ fn with_request(path: LedgerPath) -> LedgerPath {
 }
 
 impl LedgerSetup {
-    fn write_components(&mut self, site: &ObjectSite<'_>) -> Result<()> {
+    fn write_components(&mut self, site: &LedgerObjectLocation<'_>) -> Result<()> {
         let dir = site.dir.join("published");
         let description = "an empty unnamed file: opened, its time set, described, linked, closed";
-        self.add("file publish", description, || Ok(Box::new(FilePublish::new(&dir)?)))?;
+        self.add("file publish", description, || Ok(Box::new(FilePublishComponent::new(&dir)?)))?;
         let description = "pwrite to a new file without a name";
-        self.add("pwrite", description, || Ok(Box::new(FileWrite::new(site.dir, &site.contents)?)))?;
+        self.add("pwrite", description, || Ok(Box::new(FileWriteComponent::new(site.dir, &site.contents)?)))?;
         let description = "an object written by the store in this process: held directory, no server";
         self.add("embedded put", description, || {
-            Ok(Box::new(ObjectPut::new(site.objects.clone(), PutOptions::default(), None)))
+            Ok(Box::new(ObjectPutComponent::new(site.objects.clone(), PutOptions::default(), None)))
         })
     }
 
-    pub(super) fn embedded_put(&mut self, site: &ObjectSite<'_>) -> Result<()> {
+    pub(super) fn embedded_put(&mut self, site: &LedgerObjectLocation<'_>) -> Result<()> {
         self.write_components(site)?;
         self.paths.push(LedgerPath::new("embedded put").with("file publish").with("pwrite"));
         Ok(())
     }
 
-    pub(super) fn node_put(&mut self, site: &ObjectSite<'_>) -> Result<()> {
+    pub(super) fn node_put(&mut self, site: &LedgerObjectLocation<'_>) -> Result<()> {
         self.write_components(site)?;
-        let mut frames = NodeFrames::new(ObjectOperation::Put, &site.bucket)?;
+        let mut frames = NodeFramingComponent::new(ObjectOperation::Put, &site.bucket)?;
         let description = "request and response of a put by the node lane written and read, in memory";
         self.add("node frames, put", description, || {
-            Ok(Box::new(NodeFrames::new(ObjectOperation::Put, &site.bucket)?))
+            Ok(Box::new(NodeFramingComponent::new(ObjectOperation::Put, &site.bucket)?))
         })?;
         let sizes = move |size_bytes: u64| {
             let (request_bytes, head_bytes) = frames.lengths(size_bytes)?;
             let size = size_bytes as usize;
             let (content, form) = if size_bytes > WHOLE_BYTES_MAX {
-                (0, ReplyForm::Descriptor)
+                (0, ReplySendMethod::Descriptor)
             } else {
-                (size, ReplyForm::Bytes)
+                (size, ReplySendMethod::Bytes)
             };
             let request_bytes = request_bytes + content;
             Ok(MessageSizes { request_bytes, head_bytes, body_bytes: 0, form, rest_bytes: size })
@@ -265,11 +280,11 @@ impl LedgerSetup {
             Ok(Box::new(UnixRoundTrip::new(site.dir, &site.largest, Box::new(sizes))?))
         })?;
         let gateway = GatewayProcess::start_node(site.root, ETagPolicy::Fast, Durability::None)?;
-        let objects = SizedObjects::new(gateway.client()?, &site.bucket, &site.contents)?;
+        let objects = MeasuredObject::new(gateway.client()?, &site.bucket, &site.contents)?;
         let pid = gateway.pid();
         self.gateways.push(gateway);
         self.add("node put", "the node lane, a gateway process", || {
-            let put = ObjectPut::new(objects, PutOptions::default(), Some(pid));
+            let put = ObjectPutComponent::new(objects, PutOptions::default(), Some(pid));
             Ok(Box::new(put.written_here_over(WHOLE_BYTES_MAX, &site.objects)))
         })?;
         let path = LedgerPath::new("node put").with("embedded put").with("unix round trip, put");
@@ -278,23 +293,23 @@ impl LedgerSetup {
     }
 
     /// Adds the components of which every put over HTTP consists.
-    fn put_request_components(&mut self, site: &ObjectSite<'_>) -> Result<()> {
+    fn put_request_components(&mut self, site: &LedgerObjectLocation<'_>) -> Result<()> {
         let description = "an object written by the store in this process, with a checksum that is computed \
                            and kept";
         self.add("embedded put, checksum", description, || {
             let checksum = Some(ChecksumAlgorithm::Crc64Nvme);
             let options = PutOptions { checksum, ..PutOptions::default() };
-            Ok(Box::new(ObjectPut::new(site.objects.clone(), options, None)))
+            Ok(Box::new(ObjectPutComponent::new(site.objects.clone(), options, None)))
         })?;
         let description = "a PUT without its content answered by the S3 layer in memory, signature verified";
         self.add("s3 layer, put", description, || {
-            Ok(Box::new(S3LayerCall::new(ObjectOperation::Put, &site.bucket, &site.contents)?))
+            Ok(Box::new(S3LayerComponent::new(ObjectOperation::Put, &site.bucket, &site.contents)?))
         })?;
         let request = self.request(site, ObjectOperation::Put)?;
         self.heads("http1 heads, put", &request)?;
         let sizes = move |size_bytes: u64| {
             let MessageHeads { asked, answered } = request.heads(size_bytes)?;
-            let (size, form) = (size_bytes as usize, ReplyForm::Bytes);
+            let (size, form) = (size_bytes as usize, ReplySendMethod::Bytes);
             let (request_bytes, head_bytes) = (asked.len() + size, answered.len());
             Ok(MessageSizes { request_bytes, head_bytes, body_bytes: 0, form, rest_bytes: size })
         };
@@ -310,18 +325,18 @@ impl LedgerSetup {
         &mut self,
         name: &str,
         description: &str,
-        site: &ObjectSite<'_>,
+        site: &LedgerObjectLocation<'_>,
         gateway: GatewayProcess,
     ) -> Result<()> {
-        let objects = SizedObjects::new(gateway.client()?, &site.bucket, &site.contents)?;
+        let objects = MeasuredObject::new(gateway.client()?, &site.bucket, &site.contents)?;
         let pid = gateway.pid();
         self.gateways.push(gateway);
         self.add(name, description, || {
-            Ok(Box::new(ObjectPut::new(objects, PutOptions::default(), Some(pid))))
+            Ok(Box::new(ObjectPutComponent::new(objects, PutOptions::default(), Some(pid))))
         })
     }
 
-    pub(super) fn http_put(&mut self, site: &ObjectSite<'_>) -> Result<()> {
+    pub(super) fn http_put(&mut self, site: &LedgerObjectLocation<'_>) -> Result<()> {
         self.put_request_components(site)?;
         let gateway = LedgerSetup::gateway(site.root)?;
         self.whole_put("http put", "S3 over HTTP/1.1 on loopback, a gateway process", site, gateway)?;
@@ -329,10 +344,10 @@ impl LedgerSetup {
         Ok(())
     }
 
-    pub(super) fn https_put(&mut self, site: &ObjectSite<'_>) -> Result<()> {
+    pub(super) fn https_put(&mut self, site: &LedgerObjectLocation<'_>) -> Result<()> {
         self.put_request_components(site)?;
         let description = "content encrypted and then decrypted by TLS, both in memory";
-        self.add("tls", description, || Ok(Box::new(TlsSession::new(&site.contents)?)))?;
+        self.add("tls", description, || Ok(Box::new(TlsRecordComponent::new(&site.contents)?)))?;
         let gateway = LedgerSetup::tls_gateway(site.root)?;
         self.whole_put(
             "https put",
