@@ -88,29 +88,31 @@ impl Drop for LockWait {
 /// for longer than `patience`.
 pub fn lock_file(file: impl AsFd, patience: Duration) -> Result<()> {
     // A length of 0 means "to the end, wherever that will be".
-    wait_for(file.as_fd(), libc::F_WRLCK, (0, 0), &mut LockWait::new(patience))
+    wait_for(file.as_fd(), (0, 0), &mut LockWait::new(patience))
 }
 
-/// Waits until no other open file has any of `bytes` (at least one) locked for writing, then locks them for reading:
-/// until the last descriptor of `file`, which must be open for reading, is closed, nobody else can lock them for
-/// writing, but others can lock them for reading. Cost and errors: as [`ByteRangeLocks::lock`].
-pub fn share_bytes(file: impl AsFd, bytes: Range<u32>, patience: Duration) -> Result<()> {
+/// Waits until no other open file has any of `bytes`, at least one, locked. Takes no lock, so nobody waits for the caller.
+/// Errors: `TIMEDOUT` if they are locked for longer than `patience` or the patience of [`with_lock_patience`]. Cost: one
+/// `fcntl`, repeated while the bytes are locked.
+pub fn await_unlocked(file: impl AsFd, bytes: Range<u32>, patience: Duration) -> Result<()> {
     let (start, length) = (i64::from(bytes.start), i64::try_from(bytes.len()).map_err(|_| Errno::INVAL)?);
-    wait_for(file.as_fd(), libc::F_RDLCK, (start, length), &mut LockWait::new(patience))
+    let mut patience = LockWait::new(patience);
+    loop {
+        let found = control(file.as_fd(), libc::F_OFD_GETLK, libc::F_WRLCK, start, length)?;
+        if found == libc::F_UNLCK {
+            return Ok(());
+        }
+        patience.pause()?;
+    }
 }
 
 /// Tries repeatedly, because the kernel's own wait has no time limit.
-fn wait_for(
-    file: BorrowedFd<'_>,
-    kind: libc::c_int,
-    (start, length): (i64, i64),
-    patience: &mut LockWait,
-) -> Result<()> {
+fn wait_for(file: BorrowedFd<'_>, (start, length): (i64, i64), patience: &mut LockWait) -> Result<()> {
     loop {
-        match control(file, libc::F_OFD_SETLK, kind, start, length) {
+        match control(file, libc::F_OFD_SETLK, libc::F_WRLCK, start, length) {
             Err(Errno::AGAIN | Errno::ACCESS) => patience.pause()?,
             Err(Errno::INTR) => {}
-            done => return done,
+            done => return done.map(drop),
         }
     }
 }
@@ -217,7 +219,7 @@ impl ByteRangeLocks {
         let mut patience = LockWait::new(patience);
         let stripe = self.stripes[offset as usize % STRIPES].take(&mut patience)?;
         let byte = i64::from(offset);
-        wait_for(self.file.as_fd(), libc::F_WRLCK, (byte, 1), &mut patience)?;
+        wait_for(self.file.as_fd(), (byte, 1), &mut patience)?;
         Ok(LockGuard { locks: self, byte, _stripe: stripe })
     }
 
@@ -227,7 +229,7 @@ impl ByteRangeLocks {
         let Some(stripe) = self.stripes[offset as usize % STRIPES].try_take() else { return Ok(None) };
         let byte = i64::from(offset);
         match self.control(libc::F_OFD_SETLK, libc::F_WRLCK, byte) {
-            Ok(()) => Ok(Some(LockGuard { locks: self, byte, _stripe: stripe })),
+            Ok(_) => Ok(Some(LockGuard { locks: self, byte, _stripe: stripe })),
             Err(Errno::AGAIN | Errno::ACCESS) => Ok(None),
             Err(errno) => Err(errno),
         }
@@ -251,18 +253,19 @@ impl ByteRangeLocks {
         crate::stat_now(&self.file).map(|stat| stat.links > 0)
     }
 
-    fn control(&self, command: libc::c_int, kind: libc::c_int, byte: i64) -> Result<()> {
+    fn control(&self, command: libc::c_int, kind: libc::c_int, byte: i64) -> Result<libc::c_int> {
         control(self.file.as_fd(), command, kind, byte, 1)
     }
 }
 
+/// Carries out `command`; returns the kind of the lock as the kernel leaves it, which `F_OFD_GETLK` sets.
 fn control(
     file: BorrowedFd<'_>,
     command: libc::c_int,
     kind: libc::c_int,
     start: i64,
     length: i64,
-) -> Result<()> {
+) -> Result<libc::c_int> {
     call::point("fcntl")?;
     // SAFETY: `flock` is plain data, for which all zeros is a valid value.
     let mut lock: libc::flock = unsafe { std::mem::zeroed() };
@@ -273,8 +276,8 @@ fn control(
     // This does not use the C library's `fcntl`, which takes longer to sort out its arguments than this whole function
     // does. SAFETY: the descriptor is open for as long as it is borrowed, and `lock` outlives the call. On 64-bit
     // Linux, `flock` is what the kernel takes.
-    let result = unsafe { libc::syscall(libc::SYS_fcntl, file.as_raw_fd(), command, &raw const lock) };
-    if result == 0 { Ok(()) } else { Err(last_errno()) }
+    let result = unsafe { libc::syscall(libc::SYS_fcntl, file.as_raw_fd(), command, &raw mut lock) };
+    if result == 0 { Ok(lock.l_type.into()) } else { Err(last_errno()) }
 }
 
 impl Drop for LockGuard<'_> {
@@ -355,20 +358,17 @@ mod tests {
     }
 
     #[test]
-    fn bytes_are_shared_by_readers_only() {
+    fn the_end_of_a_lock_is_awaited_without_a_lock() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("locks");
         let locks = ByteRangeLocks::new(std::fs::File::create(&path).unwrap().into());
-        let reader = || OwnedFd::from(std::fs::File::open(&path).unwrap());
-        let (one, other) = (reader(), reader());
+        let reader = std::fs::File::open(&path).unwrap();
         let soon = Duration::from_millis(20);
         let held = locks.lock(7, soon).unwrap();
-        assert_eq!(share_bytes(&one, 0..9, soon), Err(Errno::TIMEDOUT));
-        assert_eq!(share_bytes(&one, 8..9, soon), Ok(()));
+        assert_eq!(await_unlocked(&reader, 0..9, soon), Err(Errno::TIMEDOUT));
+        assert_eq!(await_unlocked(&reader, 8..9, soon), Ok(()));
         drop(held);
-        assert_eq!([share_bytes(&one, 0..9, soon), share_bytes(&other, 7..8, soon)], [Ok(()), Ok(())]);
-        assert!(locks.try_lock(7).unwrap().is_none());
-        drop((one, other));
+        assert_eq!(await_unlocked(&reader, 0..9, soon), Ok(()));
         assert!(locks.try_lock(7).unwrap().is_some());
     }
 

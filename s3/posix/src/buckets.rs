@@ -14,8 +14,7 @@ use fordway_store::{
     VersioningState, check_document,
 };
 use fordway_sys::{
-    EntryKind, Errno, FileSystemSharing, Mode, OFlags, created_ns, make_dir, open_in, read_dir, remove_dir,
-    remove_file, stat_in,
+    EntryKind, Errno, Mode, OFlags, created_ns, make_dir, open_in, read_dir, remove_dir, remove_file, stat_in,
 };
 
 use crate::area::{names_of, not_ours, read_small, remove_if_file, remove_staged};
@@ -212,11 +211,7 @@ impl SharedStore {
         let name = document_name(kind);
         // The spare name is removed first: otherwise the document would reappear if this process were killed between
         // the two removals.
-        let spare = match self.volume.sharing_of(bucket) {
-            FileSystemSharing::Nfs => remove_if_file(&private, &spare_name(&name)),
-            FileSystemSharing::Local | FileSystemSharing::Unknown => Ok(()),
-        };
-        spare
+        remove_if_file(&private, &spare_name(&name))
             .and_then(|()| remove_if_file(&private, &name))
             .map_err(|errno| from_errno(errno, "removing the document"))
     }

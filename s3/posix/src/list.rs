@@ -1,8 +1,10 @@
 //! Listings: reads directories, sorts their names, and walks them in the byte order of keys.
 
+use std::cell::Cell;
 use std::fs::File;
 use std::iter::Peekable;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use fordway_store::{
     Bucket, Checksum, ErrorKind, Key, ListPageBuilder, ListQuery, MAX_KEY_BYTES, ObjectInfo, ObjectListing,
@@ -22,11 +24,14 @@ use crate::names::{LastListing, ListedName, SortedNames, WalkedDirectories, stat
 use crate::private::PrivateDirectoryContents;
 use crate::read::{NameLookup, system_time};
 use crate::record::etag_of_file;
+use crate::shared::is_recent;
 use crate::sidecar::RECORD_BYTES;
 use crate::stage::is_bare;
 
 /// The maximum number of directory levels in the path of a 1,024-byte key.
 const MAX_DEPTH: usize = 512;
+/// The longest time that a listing waits for writers, in all its directories.
+const REPLACEMENTS: Duration = Duration::from_secs(1);
 /// The maximum number of names that are taken from an index at a time.
 const INDEX_PAGE: usize = 1024;
 
@@ -81,6 +86,8 @@ struct BucketWalk<'w> {
     contents: PrivateDirectoryContents,
     page: ListPageBuilder<'w>,
     odd: Peekable<KeysFrom>,
+    /// How long this listing may still wait for writers.
+    patience: Cell<Duration>,
     /// Device and inode of each directory above, so that a link to one of them does not cause endless recursion.
     above: Vec<(u64, u64)>,
 }
@@ -91,7 +98,8 @@ impl SharedStore {
         let odd = if contents.has_odd { self.odd_keys(bucket)? } else { Arc::default() };
         let odd = KeysFrom::of(odd, &query.prefix, query.start_after.as_deref()).peekable();
         let page = ListPageBuilder::new(query);
-        let mut walk = BucketWalk { inner: self, bucket, query, contents, page, odd, above: Vec::new() };
+        let (above, patience) = (Vec::new(), Cell::new(REPLACEMENTS));
+        let mut walk = BucketWalk { inner: self, bucket, query, contents, page, odd, patience, above };
         // The deepest directory that all keys with the prefix share.
         let start = query.prefix.rfind('/').map_or("", |at| &query.prefix[..=at]);
         let is_path = Key::new(format!("{start}x")).is_ok_and(|key| plain(bucket, &key).is_some());
@@ -190,7 +198,8 @@ impl SharedStore {
             return Ok(found);
         }
         let again = || self.try_summary((bucket, sharing), (dir, name), &place, key);
-        self.read_between_writes((bucket, &Key::new(key)?), again).unwrap_or(Ok(None))
+        let is_missing = |again: &Result<Option<ObjectSummary>>| matches!(again, Ok(None));
+        self.read_between_writes((bucket, &Key::new(key)?), again, is_missing).unwrap_or(Ok(None))
     }
 
     fn try_summary<'p>(
@@ -354,11 +363,21 @@ impl BucketWalk<'_> {
         mut names: SortedNames,
         read: impl FnOnce() -> Result<SortedNames, Errno>,
     ) -> Result<SortedNames, Errno> {
-        let Some(_held) = self.inner.hold_replacements(self.bucket, ALL_KEYS) else { return Ok(names) };
-        stat_now(dir)?;
+        // If another node has removed the directory, it has no further names.
+        let Ok(true) = stat_now(dir).map(|dir| is_recent(&dir)) else { return Ok(names) };
+        let begin = Instant::now();
+        let waited = self.inner.await_replacements(self.bucket, ALL_KEYS, self.patience.get());
+        self.patience.set(self.patience.get().saturating_sub(begin.elapsed()));
+        if waited.is_none() {
+            return Ok(names);
+        }
+        let _ = stat_now(dir);
         forget_names(dir);
-        rewind(dir)?;
-        names.add(read()?);
+        match rewind(dir).and_then(|()| read()) {
+            Ok(further) => names.add(further),
+            Err(Errno::STALE | Errno::NOENT) => {}
+            Err(errno) => return Err(errno),
+        }
         Ok(names)
     }
 

@@ -1,18 +1,20 @@
 //! The lock of a key. Every operation that may replace or remove the key holds it.
 
-use std::fs::File;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use foldhash::HashMap;
 use fordway_store::{Bucket, Error, ErrorKind, Key, Result};
-use fordway_sys::{ByteRangeLocks, Errno, FileSystemSharing, share_bytes};
+use fordway_sys::{
+    ByteRangeLocks, Errno, FileSystemSharing, Mode, OFlags, await_unlocked, open_in, stat_now,
+};
 
 use crate::SharedStore;
 use crate::errors::from_errno;
-use crate::layout::{LOCKS, ObjectPath, lock_byte, private_dir};
+use crate::layout::{LOCKS, lock_byte, plain, private_dir};
 use crate::private::PrivateDirectoryContents;
+use crate::shared::{is_recent, look_before_opening};
 use crate::site::require_fit;
 use crate::stage::MAX_RACES;
 use crate::volume::{RootVolume, unreadable};
@@ -25,8 +27,10 @@ const RUNNER_BYTE: u32 = 0x0100_0000;
 /// The bytes of all keys.
 pub(crate) const ALL_KEYS: Range<u32> = 0..RUNNER_BYTE;
 
+/// The maximum number of times that the read of a missing object is repeated.
+const REPLACEMENTS_MAX: usize = 3;
 /// The longest time that a read waits for a writer that may be replacing the object.
-const REPLACEMENT: Duration = Duration::from_secs(1);
+const REPLACEMENT: Duration = Duration::from_millis(250);
 
 /// The condition that lets an operation run without the lock.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -152,51 +156,79 @@ impl SharedStore {
         }
     }
 
-    /// Runs `read`, which reads `key`. If it finds no object on NFS, runs it again at a time when no writer holds the
-    /// key's lock: when a node replaces a file that is open on that node, its NFS client renames the old file to
-    /// `.nfs...` before it renames the new one, so other nodes see no file of that name for the duration of one
-    /// request. Cost if an object is found: none. If none is found on NFS: an open, two locks, and another read.
+    /// Runs `read`, which reads `key`. If it finds no object on NFS, waits until no writer holds the key's lock, and runs
+    /// it again: when a node replaces a file that is open on that node, its NFS client renames the old file to `.nfs...`
+    /// before it renames the new one, so other nodes see no file of that name for the duration of one request. Cost if
+    /// an object is found: none. If none is found on NFS: a request for the state of the directory and, if the directory
+    /// has changed recently, an open, an `fcntl`, and another read.
     pub(crate) fn settled<T>(
         &self,
         (bucket, key): (&Bucket, &Key),
         mut read: impl FnMut() -> Result<T>,
     ) -> Result<T> {
         match read() {
-            Err(error) if error.kind() == ErrorKind::NoSuchKey => {
-                self.read_between_writes((bucket, key), read).unwrap_or(Err(error))
-            }
+            Err(error) if is_missing(&error) => self
+                .read_between_writes((bucket, key), read, |again| again.as_ref().is_err_and(is_missing))
+                .unwrap_or(Err(error)),
             done => done,
         }
     }
 
-    /// Not inlined, because only file systems that several nodes share need this function. Returns `None` if the first
-    /// result stands.
+    /// Runs `read` when no writer holds the key's lock, again if its result is `missing` and a writer did hold it. Returns
+    /// `None` if the first result, which the caller has, stands. Not inlined, because only file systems that several
+    /// nodes share need this function.
     #[cold]
     pub(crate) fn read_between_writes<T>(
         &self,
         (bucket, key): (&Bucket, &Key),
-        mut read: impl FnMut() -> Result<T>,
-    ) -> Option<Result<T>> {
+        mut read: impl FnMut() -> T,
+        is_missing: impl Fn(&T) -> bool,
+    ) -> Option<T> {
         // This is checked first, because it costs no system call.
         self.volume.remote_dir(bucket.as_str())?;
-        if self.volume.sharing_of(bucket) != FileSystemSharing::Nfs {
+        if self.volume.sharing_of(bucket) != FileSystemSharing::Nfs || !self.may_be_replaced(bucket, key) {
             return None;
         }
         let byte = lock_byte(key);
-        let _held = self.hold_replacements(bucket, byte..byte + 1)?;
-        self.volume.refresh_name(bucket, key);
-        Some(read())
+        let mut last = None;
+        for _ in 0..REPLACEMENTS_MAX {
+            let had_to_wait = self.await_replacements(bucket, byte..byte + 1, REPLACEMENT)?;
+            self.volume.refresh_name(bucket, key);
+            let found = read();
+            if !had_to_wait || !is_missing(&found) {
+                return Some(found);
+            }
+            last = Some(found);
+        }
+        last
     }
 
-    /// Waits for the writers that hold key locks on these bytes. Until the returned file is closed, further writers of
-    /// these keys wait. Returns `None` if the bucket has no lock file, so that nobody can have replaced an object in
-    /// it, or if the caller may not open the lock file. Anyone who may lock a byte could hold the lock forever, so the
-    /// wait is short, and a timeout is not an error.
-    pub(crate) fn hold_replacements(&self, bucket: &Bucket, bytes: Range<u32>) -> Option<File> {
-        let place = ObjectPath { dir: private_dir(bucket).into(), name: LOCKS.into() };
-        let locks = self.volume.open_private(&place, FileSystemSharing::Nfs).ok()?;
-        let _ = share_bytes(&locks, bytes, REPLACEMENT);
-        Some(locks)
+    /// Whether the key's directory has changed so lately that a file in it may be in the middle of its replacement.
+    fn may_be_replaced(&self, bucket: &Bucket, key: &Key) -> bool {
+        let has_odd = || self.volume.contents(bucket).is_ok_and(|contents| contents.has_odd);
+        let Some(place) = plain(bucket, key) else { return true };
+        let changed = self.volume.open_dir(&place.dir).and_then(stat_now);
+        changed.is_ok_and(|dir| is_recent(&dir)) || has_odd()
+    }
+
+    /// Waits until no writer holds the lock of a key with these bytes; returns whether one did. Returns `None` if the
+    /// bucket has no lock file, so that nobody can have replaced an object in it, or if the caller may not open it. Takes
+    /// no lock, so no writer waits for readers. Anyone who may lock a byte could hold the lock forever, so the wait ends
+    /// after `patience`, which is not an error.
+    pub(crate) fn await_replacements(
+        &self,
+        bucket: &Bucket,
+        bytes: Range<u32>,
+        patience: Duration,
+    ) -> Option<bool> {
+        let dir = self.volume.open_dir(&private_dir(bucket)).ok()?;
+        look_before_opening(&dir, LOCKS, FileSystemSharing::Nfs).ok()?;
+        let locks = open_in(&dir, LOCKS, OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty()).ok()?;
+        if await_unlocked(&locks, bytes.clone(), Duration::ZERO).is_ok() {
+            return Some(false);
+        }
+        let _ = await_unlocked(&locks, bytes, patience);
+        Some(true)
     }
 
     /// Checks that this store takes locks. Errors: `NotImplemented` if it does not.
@@ -237,6 +269,11 @@ fn is_current(locks: &ByteRangeLocks, contents: PrivateDirectoryContents) -> Res
         Err(Errno::STALE) => Ok(false),
         is_current => is_current.map_err(|errno| from_errno(errno, "locking the key")),
     }
+}
+
+/// Whether the error says that there is no such object or version.
+fn is_missing(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::NoSuchKey | ErrorKind::NoSuchVersion)
 }
 
 fn is_no_room(error: &Error) -> bool {

@@ -325,7 +325,9 @@ fn contents_of(private: &File, sharing: FileSystemSharing) -> Result<PrivateDire
         Err(errno) => Err(errno),
     };
     let guard = TrustedOwner::of(&stat_in(private, "..")?);
-    let setting = open_spared(private, VERSIONING, sharing, |name| {
+    // The caller has just asked the server for this state.
+    let state = || stat(private);
+    let setting = open_spared(private, VERSIONING, sharing, state, |name| {
         look_before_opening(private, name, sharing)?;
         open_in(private, name, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY, Mode::empty())
     });

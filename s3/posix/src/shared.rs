@@ -22,12 +22,12 @@
 
 use std::fs::File;
 use std::os::fd::AsFd;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use fordway_store::{Bucket, ErrorKind, Key, ROOT_DIR, Result, VersioningState};
 use fordway_sys::{
     Errno, FileStat, FileSystemSharing, Mode, OFlags, forget_names, inode_in, look_again, look_up_existing,
-    open_in, read_into_spare, require_kept, stat_in, stat_now,
+    open_in, read_into_spare, require_kept, stat, stat_in, stat_now,
 };
 
 use crate::ReadConsistency;
@@ -47,6 +47,9 @@ const QUICK_REFRESHES: usize = 10;
 pub(crate) const NAME_TIMEOUT: Duration = Duration::from_millis(1100);
 /// The number of attempts to publish that are made without a pause.
 const QUICK_RACES: usize = 4;
+/// A directory that has not changed for this long contains no file that is being replaced. This is longer than the time
+/// by which the clocks of servers and nodes usually differ.
+const RECENT: Duration = Duration::from_secs(300);
 /// The maximum number of times that an operation restarts because the server no longer has a file (`ESTALE`).
 pub(crate) const MAX_STALE: usize = 20;
 
@@ -96,22 +99,32 @@ pub(crate) fn look_before_opening(
 /// Opens a file of a bucket's private directory `dir` with `open`, which receives the file's name. On NFS, also tries
 /// the file's spare name: while a node replaces a file that is open on that node, the file has no other name (see
 /// [`StagedFile::publish_private`](crate::stage::StagedFile::publish_private)). Errors: from `open`. Further cost on
-/// NFS if the file is missing: two more attempts, and one `statx`.
-pub(crate) fn open_spared<T>(
+/// NFS if the file is missing: `state`, which returns the state of `dir`; if `dir` has changed recently, also two more attempts, and one
+/// `statx`.
+pub(crate) fn open_spared<T: AsFd>(
     dir: impl AsFd,
     name: &str,
     sharing: FileSystemSharing,
+    state: impl FnOnce() -> Result<FileStat, Errno>,
     open: impl Fn(&str) -> Result<T, Errno>,
 ) -> Result<T, Errno> {
     let opened = open(name);
-    if sharing != FileSystemSharing::Nfs || !matches!(opened, Err(Errno::NOENT)) {
+    if sharing != FileSystemSharing::Nfs || !matches!(opened, Err(Errno::NOENT)) || !is_recent(&state()?) {
         return opened;
     }
     match open(&spare_name(name)) {
+        // While the file is replaced, it also has the name `.nfs...`. With one name, it is a leftover of a killed writer.
+        Ok(spare) if stat(&spare)?.links > 1 => Ok(spare),
         // The file may just have been replaced.
-        Err(Errno::NOENT) => stat_now(dir).and_then(|_| open(name)),
-        done => done,
+        Ok(_) | Err(Errno::NOENT) => stat_now(dir).and_then(|_| open(name)),
+        Err(errno) => Err(errno),
     }
+}
+
+/// Whether a directory in this state has changed so recently that a file in it may be in the middle of its replacement.
+pub(crate) fn is_recent(dir: &FileStat) -> bool {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() as i64;
+    now.saturating_sub(dir.modified_ns) < RECENT.as_nanos() as i64
 }
 
 /// Returns the state of a file on the server; the file must be open for reading. The client of GlusterFS returns the
@@ -204,7 +217,8 @@ impl RootVolume {
             return self.root.open_beneath(&place.path(), flags, Mode::empty());
         }
         let dir = self.open_dir(&place.dir)?;
-        open_spared(&dir, &place.name, sharing, |name| {
+        let state = || stat_now(&dir);
+        open_spared(&dir, &place.name, sharing, state, |name| {
             look_before_opening(&dir, name, sharing)?;
             self.root.open_beneath(&join(&place.dir, name), flags, Mode::empty())
         })

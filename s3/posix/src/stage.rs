@@ -339,9 +339,12 @@ impl StagedFile {
             let has_spare = self.sharing() == FileSystemSharing::Nfs && is_setting_name(&self.place.name);
             let spare = has_spare.then(|| spare_name(&self.place.name));
             let failed = |errno| from_errno(errno, "publishing");
-            spare.as_deref().map_or(Ok(()), |spare| self.keep_spare(spare)).map_err(failed)?;
-            self.rename_into_place()?.map_err(failed)?;
-            spare.as_deref().map_or(Ok(()), |spare| remove_if_file(&self.parent, spare)).map_err(failed)?;
+            // The kernel may refuse a link to another user's file (`fs.protected_hardlinks`), and the file can be
+            // replaced without one.
+            let _ = spare.as_deref().map(|spare| self.keep_spare(spare));
+            let renamed = self.rename_into_place();
+            let _ = spare.as_deref().map(|spare| remove_if_file(&self.parent, spare));
+            renamed?.map_err(failed)?;
         }
         self.sync_name()
     }
@@ -349,11 +352,7 @@ impl StagedFile {
     /// Gives the file that is about to be replaced a second name.
     fn keep_spare(&self, spare: &str) -> Result<(), Errno> {
         remove_if_file(&self.parent, spare)?;
-        match link(&self.parent, &self.place.name, &self.parent, spare) {
-            // Another writer is replacing the file as well, or has just removed it.
-            Err(Errno::EXIST | Errno::NOENT | Errno::STALE) => Ok(()),
-            done => done,
-        }
+        link(&self.parent, &self.place.name, &self.parent, spare)
     }
 
     /// Publishes the file at its path unless a file is already there.

@@ -17,7 +17,7 @@ use crate::errors::from_errno;
 use crate::layout::{ATTRIBUTE, odd, plain};
 use crate::record::{ContentSeal, Record, etag_of_file};
 use crate::shared::PAUSE;
-use crate::sidecar::{ATTRIBUTE_BYTES, is_no_room, place_of};
+use crate::sidecar::{ATTRIBUTE_BYTES, RecordAttribute, is_no_room, place_of, read_attribute};
 use crate::stage::{FILE_MODE, StagedFile, bare_mode, be_bare_no_more};
 
 /// The maximum number of bytes of an object's metadata; S3 allows 2 KiB of user metadata.
@@ -190,7 +190,8 @@ impl SharedStore {
         let before = changed()?;
         for _ in 0..MAX_CHANGES {
             store()?;
-            if changed()? != before {
+            // A record in a sidecar file alone does not change the object's file.
+            if changed()? != before || matches!(read_attribute(file), Ok(RecordAttribute::Unsupported)) {
                 break;
             }
             std::thread::sleep(PAUSE);
