@@ -682,7 +682,7 @@ class BucketInfo:
     def name(self) -> str: ...
     @property
     def created(self) -> datetime:
-        """The time of creation, as far as the store knows it, in UTC."""
+        """The time of creation, in UTC, if the store knows it."""
 
 @final
 class PutInfo:

@@ -154,7 +154,7 @@ if lane == "http":
 for name, call in calls.items():
     interrupted(name, call)
 known = {name for name in dir(fordway.Store) if not name.startswith("_")}
-print(json.dumps({"times": times, "left out": sorted(known - calls.keys())}))
+print(json.dumps({"times": times, "left out": sorted(known - calls.keys())}), flush=True)
 os._exit(0)
 '''
 

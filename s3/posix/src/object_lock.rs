@@ -190,7 +190,7 @@ impl SharedStore {
             record.lock = lock;
             // The ETag that was reported before must not change.
             let lock_is_kept = (&mut **record, ETagPolicy::Md5);
-            self.change_record(bucket, &opened.file, &opened.stat, lock_is_kept)?;
+            self.store_record(bucket, &opened.file, &opened.stat, lock_is_kept)?;
             self.volume.shield(&opened.file, lock)
         })
     }

@@ -15,7 +15,7 @@ use foldhash::HashMap;
 use fordway_store::{Bucket, LockConfiguration, VersioningState};
 use fordway_sys::{
     ByteRangeLocks, CoarseInstant, Errno, FileStat, FileSystemSharing, Mode, MountProblem, OFlags,
-    look_again, open_in, stat, stat_in, stat_now,
+    forget_names, look_again, open_in, read_dir, stat, stat_in, stat_now,
 };
 
 use crate::ReadConsistency;
@@ -23,7 +23,7 @@ use crate::area::{TrustedOwner, read_small};
 use crate::dirs::{DirectoryHandle, HOLD};
 use crate::layout::{MARKERS, META, ODD, PRIVATE_DIR, VERSIONING, private_dir};
 use crate::object_lock::VersioningSetting;
-use crate::shared::{MAX_STALE, look_before_opening, open_spared};
+use crate::shared::{MAX_STALE, is_recent, look_before_opening, open_spared};
 use crate::site::FileSystemTraits;
 use crate::volume::BucketTree;
 
@@ -327,6 +327,9 @@ fn contents_of(private: &File, sharing: FileSystemSharing) -> Result<PrivateDire
     let guard = TrustedOwner::of(&stat_in(private, "..")?);
     // The caller has just asked the server for this state.
     let state = || stat(private);
+    if sharing == FileSystemSharing::Nfs && is_recent(&state()?) {
+        correct_names(private)?;
+    }
     let setting = open_spared(private, VERSIONING, sharing, state, |name| {
         look_before_opening(private, name, sharing)?;
         open_in(private, name, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY, Mode::empty())
@@ -346,6 +349,14 @@ fn contents_of(private: &File, sharing: FileSystemSharing) -> Result<PrivateDire
         guard,
         ..PrivateDirectoryContents::default()
     })
+}
+
+/// Reads the names in `dir` from the server. This corrects names that an NFS client has cached as missing, although they
+/// were created within the same step of the server's clock as an earlier change of the directory. Cost: four calls.
+fn correct_names(dir: &File) -> Result<(), Errno> {
+    let dir = open_in(dir, ".", OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())?;
+    forget_names(&dir);
+    read_dir(&dir, |_, _| {})
 }
 
 /// Reads whether old versions are kept. If the content of `versioning` is not valid, or the file belongs to a third

@@ -68,9 +68,10 @@ impl RootVolume {
     /// Returns the record in the sidecar file if there is one and it belongs to this file. Errors: `Corrupt`.
     pub(crate) fn read_sidecar(&self, bucket: &Bucket, stat: &FileStat) -> Result<Option<Record>> {
         let failed = |errno| from_errno(errno, "reading the metadata");
-        let path = place_of(bucket, stat).path();
-        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
-        let file = match self.root.open_beneath(&path, flags, Mode::empty()) {
+        let (place, sharing) = (place_of(bucket, stat), self.sharing_of(bucket));
+        self.freshen_file(&place, sharing)?;
+        let path = place.path();
+        let file = match self.open_private(&place, sharing) {
             Ok(file) => file,
             Err(Errno::NOENT | Errno::NOTDIR) => return Ok(None),
             Err(errno) => return Err(failed(errno)),

@@ -10,22 +10,17 @@ use fordway_store::{
     CopyOptions, ETagPolicy, Error, ErrorKind, ExpectedContent, Key, ObjectLock, PutOptions, PutResult,
     Result, Tags, VersionId, Writer, check_tags,
 };
-use fordway_sys::{Errno, FileStat, FileSystemSharing, Mode, copy_range, set_xattr, stat_now};
+use fordway_sys::{Errno, FileStat, Mode, copy_range, set_xattr};
 
 use crate::SharedStore;
 use crate::errors::from_errno;
 use crate::layout::{ATTRIBUTE, odd, plain};
 use crate::record::{ContentSeal, Record, etag_of_file};
-use crate::shared::PAUSE;
-use crate::sidecar::{ATTRIBUTE_BYTES, RecordAttribute, is_no_room, place_of, read_attribute};
+use crate::sidecar::{ATTRIBUTE_BYTES, is_no_room, place_of};
 use crate::stage::{FILE_MODE, StagedFile, bare_mode, be_bare_no_more};
 
 /// The maximum number of bytes of an object's metadata; S3 allows 2 KiB of user metadata.
 const MAX_METADATA_BYTES: usize = 8 * 1024;
-/// The maximum number of times that a record is stored while waiting for an NFS server to show that the file has
-/// changed.
-const MAX_CHANGES: usize = 10;
-
 /// An object being written.
 pub(crate) struct ObjectWriter {
     pub(crate) bucket: Bucket,
@@ -168,37 +163,6 @@ impl SharedStore {
         }
     }
 
-    /// Like [`SharedStore::store_record`], for a file that readers may have open. On NFS, repeats the call until the
-    /// server shows a different change time. A client considers its cached attributes current as long as that time
-    /// stays the same, and the clock of many servers advances in steps of several milliseconds. Further cost: none on
-    /// other file systems; two round trips on NFS.
-    pub(crate) fn change_record(
-        self: &Arc<Self>,
-        bucket: &Bucket,
-        file: &File,
-        stat: &FileStat,
-        (record, policy): (&mut Record, ETagPolicy),
-    ) -> Result<()> {
-        let mut store = || self.store_record(bucket, file, stat, (&mut *record, policy));
-        if self.volume.sharing_on(file, stat.device) != FileSystemSharing::Nfs {
-            return store();
-        }
-        let changed = || {
-            let now = stat_now(file).map_err(|errno| from_errno(errno, "reading the state"))?;
-            Ok::<_, Error>(now.changed_ns)
-        };
-        let before = changed()?;
-        for _ in 0..MAX_CHANGES {
-            store()?;
-            // A record in a sidecar file alone does not change the object's file.
-            if changed()? != before || matches!(read_attribute(file), Ok(RecordAttribute::Unsupported)) {
-                break;
-            }
-            std::thread::sleep(PAUSE);
-        }
-        Ok(())
-    }
-
     pub(crate) fn write_sidecar(
         self: &Arc<Self>,
         bucket: &Bucket,
@@ -276,7 +240,7 @@ impl SharedStore {
             record.tags = tags.clone();
             // The ETag that was reported before must not change.
             let tag_is_kept = (&mut **record, ETagPolicy::Md5);
-            self.change_record(bucket, &opened.file, &opened.stat, tag_is_kept)?;
+            self.store_record(bucket, &opened.file, &opened.stat, tag_is_kept)?;
             self.volume.shield(&opened.file, lock)
         })
     }
