@@ -69,7 +69,7 @@ impl Drop for WatchThread {
     }
 }
 
-/// The maximum number of bytes of unused memory that are kept.
+/// The maximum amount of unused memory that is kept, in bytes.
 const IDLE_BYTES_MAX: u64 = 32 << 20;
 /// The number of checks after which memory counts as unused.
 const LOOKS: u32 = 5;

@@ -11,7 +11,7 @@ use fordway_store::{
     VersionId, VersioningState, VersionsQuery,
 };
 
-/// The objects that the size of a case counts.
+/// What the size of a case counts.
 #[derive(Clone, Copy)]
 pub(crate) enum CaseSizeScope {
     /// The objects that the operation processes.

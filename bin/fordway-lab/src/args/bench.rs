@@ -482,7 +482,7 @@ pub(crate) struct Io500Args {
     /// Options of every benchmark that runs on ranks.
     #[command(flatten)]
     pub(crate) ranks: WorkloadArgs<Io500Plan>,
-    /// Also show this table from Gadban and Kunkel 2021, 1 to 6 (may be repeated)
+    /// Also show the table with this number (1 to 6) from Gadban and Kunkel 2021 (may be repeated)
     #[arg(long, value_name = "TABLE", value_parser = clap::value_parser!(u8).range(1..=6))]
     pub(crate) published: Vec<u8>,
 }

@@ -29,7 +29,7 @@ use fordway_store::VersionId;
 /// S3 over a directory, in this process or over HTTP.
 #[derive(Debug, Parser)]
 #[command(name = "fordway", version, long_version = long_version(FEATURES), propagate_version = true, max_term_width = 100)]
-#[command(about = "Work with S3 objects in a directory of this machine or at an S3 service")]
+#[command(about = "Work with S3 objects in a local directory or on an S3 service")]
 #[command(after_help = AFTER_HELP)]
 pub struct CommandLine {
     /// Options of every command.

@@ -253,7 +253,7 @@ pub struct NodeArgs {
     /// Also serve the node protocol over TCP; port 0 selects a free port
     #[arg(long, value_name = "ADDRESS:PORT", value_parser = socket_address)]
     pub tcp: Option<SocketAddr>,
-    /// Carry out requests of TCP clients as root, if root runs the gateway
+    /// If the gateway runs as root, also carry out requests from TCP clients as root
     #[arg(long, requires = "tcp")]
     pub tcp_as_root: bool,
     /// How to generate the ETags of new objects

@@ -21,7 +21,7 @@ use crate::response::{BodyFraming, ResponseHead, short_body};
 const DIRECT_BYTES: u64 = 8 * 1024;
 /// The number of bytes that a call receives into the buffer if it can put less than that into place.
 const STAGING_BYTES: usize = 64 * 1024;
-/// The number of wrong forecasts after which no further ones are made for a response.
+/// The number of mispredictions after which prediction stops for a response.
 const SURPRISES_MAX: usize = 2;
 /// The minimum number of unwanted bytes that are discarded in the kernel.
 const DISCARD_BYTES: u64 = 16 * 1024;

@@ -215,7 +215,7 @@ pub(crate) struct RequestIdGenerator {
 }
 
 impl RequestIdGenerator {
-    /// Starts at a random number, or at the current time if there are no random bytes: IDs need not be secret.
+    /// The first ID is a random number, or the current time if the system has no random bytes. IDs may be predictable.
     pub(super) fn new() -> Self {
         let mut random = [0; 32];
         if getrandom::fill(&mut random).is_err() {

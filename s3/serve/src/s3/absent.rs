@@ -1,9 +1,9 @@
 //! Configurations that buckets of this gateway never have. Programs that describe or clean up a bucket request all of
 //! them. Getting such a configuration returns S3's error for a missing one, and deleting it succeeds, as on S3.
 
-/// Defines methods of the S3 layer's trait. Each first checks that the bucket exists. Those that get a configuration
-/// then return the code for a missing one; those that delete a configuration succeed. The methods are written in the
-/// form that the trait's attribute would generate, because the attribute does not expand macros.
+/// Defines methods of the S3 layer's trait. Each first checks that the bucket exists. GET operations then return the
+/// error code for a missing configuration, and DELETE operations succeed. The methods are written in the form that the
+/// trait's attribute would generate, because the attribute does not expand macros.
 macro_rules! absent {
     ($($method:ident: $input:ident => $output:ident $(, $code:literal)?;)*) => {
         $(
