@@ -254,11 +254,10 @@ impl RootVolume {
     }
 
     fn with_record(&self, bucket: &Bucket, (file, stat): (File, FileStat)) -> Result<ObjectFile> {
-        let stat = if is_bare(&stat) { self.state_of_bare(&file, stat)? } else { stat };
-        if is_bare(&stat) {
+        if is_bare(&stat) && !self.may_have_record(&file, &stat) {
             return Ok(ObjectFile { file, stat, recorded: None });
         }
-        let record = self.load_record(bucket, &file, &stat)?;
+        let record = self.stored_record(bucket, &file, &stat)?;
         let stat = match record.is_newer_than(&stat) {
             true => self.stat_of_sealed(&file, stat, &record)?,
             false => stat,
@@ -266,16 +265,11 @@ impl RootVolume {
         Ok(ObjectFile { file, stat, recorded: Some(Box::new(record.unseal_for(&stat))) })
     }
 
-    /// Returns the state of a file that has no record according to `stat`. If reads ask the server first, the state
-    /// comes from the server on file systems whose FUSE client may still show the state from before another node stored
-    /// a record. Cost: none on local file systems and NFS.
-    fn state_of_bare(&self, file: &File, stat: FileStat) -> Result<FileStat> {
-        match self.is_strong() && self.sharing_on(file, stat.device) == FileSystemSharing::Unknown {
-            true => {
-                stat_at_server(file).map_err(|errno| from_errno(known_no_longer(errno), "reading the state"))
-            }
-            false => Ok(stat),
-        }
+    /// Whether a file that is bare according to its cached state may have a record by now. A FUSE client may still show the
+    /// state before another node stored a record, but it asks the server for attributes, so reads that ask the server
+    /// first ask for the record. False on local file systems and NFS.
+    fn may_have_record(&self, file: &File, stat: &FileStat) -> bool {
+        self.is_strong() && self.sharing_on(file, stat.device) == FileSystemSharing::Unknown
     }
 
     /// Returns the state of a file whose record is newer than `stat`. If another node has completed an upload of which

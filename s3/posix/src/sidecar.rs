@@ -51,9 +51,11 @@ impl RootVolume {
     /// program created the file. If `is_apart` is set in the returned record, the sidecar file with the rest is
     /// missing. Cost: one `fgetxattr`, unless the object is bare. Errors: `Corrupt`.
     pub(crate) fn load_record(&self, bucket: &Bucket, file: &File, stat: &FileStat) -> Result<Record> {
-        if is_bare(stat) {
-            return Ok(Record::default());
-        }
+        if is_bare(stat) { Ok(Record::default()) } else { self.stored_record(bucket, file, stat) }
+    }
+
+    /// Like [`RootVolume::load_record`], even if the object seems to be bare. Cost: one `fgetxattr`.
+    pub(crate) fn stored_record(&self, bucket: &Bucket, file: &File, stat: &FileStat) -> Result<Record> {
         match read_attribute(file)? {
             RecordAttribute::Absent => Ok(Record::default()),
             RecordAttribute::Found(record) if !record.is_apart => Ok(record),
