@@ -19,7 +19,7 @@ use crate::errors::{from_errno, is_stale};
 use crate::layout::{ATTRIBUTE, ObjectPath, odd, plain, versions_of};
 use crate::private::{PrivateDirectoryContents, is_settled};
 use crate::record::{ContentSeal, NOTHING, Record, etag_of_file};
-use crate::shared::{MAX_STALE, NAME_TIMEOUT, PAUSE, stat_at_server};
+use crate::shared::{MAX_STALE, NAME_TIMEOUT, PAUSE, give_way_to_server, stat_at_server};
 use crate::sidecar::{RECORD_BYTES, decode_record};
 use crate::stage::{give_way, is_bare};
 use crate::volume::{RootVolume, unreadable};
@@ -234,8 +234,8 @@ impl RootVolume {
     #[cold]
     fn find_object_again(&self, bucket: &Bucket, key: &Key) -> Result<Option<ObjectFile>> {
         for race in 1..MAX_STALE {
+            give_way_to_server(race);
             self.refresh_name(bucket, key);
-            give_way(race);
             let found = self.try_find_object(bucket, key);
             if !found.as_ref().is_err_and(is_stale_name) {
                 return found;
@@ -315,8 +315,8 @@ impl RootVolume {
             if !opened.as_ref().is_err_and(is_stale) {
                 return opened;
             }
+            give_way_to_server(race);
             self.forget_file(place);
-            give_way(race);
         }
         self.try_open_file(bucket, place)
     }
@@ -482,7 +482,10 @@ impl SharedStore {
             let (file, stat) = found.ok_or_else(|| self.volume.missing_object(bucket, key))?;
             buffer.clear();
             match self.read_content(bucket, (file, stat), options.range, buffer) {
-                Err(error) if is_stale(&error) && race < MAX_STALE => self.volume.refresh_name(bucket, key),
+                Err(error) if is_stale(&error) && race < MAX_STALE => {
+                    give_way_to_server(race);
+                    self.volume.refresh_name(bucket, key);
+                }
                 done => return done,
             }
             race += 1;

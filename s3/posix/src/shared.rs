@@ -82,6 +82,16 @@ pub(crate) fn give_way_on(sharing: FileSystemSharing, race: usize) {
     }
 }
 
+/// Waits before attempt number `race` to open a file that the server no longer has: longer and longer, and before the last
+/// attempt until no client's cache of names is still valid.
+pub(crate) fn give_way_to_server(race: usize) {
+    match race {
+        0..QUICK_RACES => give_way(race),
+        race if race + 1 >= MAX_STALE => std::thread::sleep(NAME_TIMEOUT),
+        _ => std::thread::sleep(PAUSE),
+    }
+}
+
 /// Checks on NFS that a name exists before it is opened. If a missing name is opened while another node creates it, the
 /// client may keep the name cached as missing; a `stat` of the name has no such effect. Errors: from `newfstatat`.
 /// Cost: one `newfstatat` on NFS, otherwise none.

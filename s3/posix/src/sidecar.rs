@@ -17,6 +17,7 @@ use crate::errors::from_errno;
 use crate::layout;
 use crate::layout::{ATTRIBUTE, ObjectPath, meta_dir};
 use crate::private::PrivateDirectoryContents;
+use crate::read::known_no_longer;
 use crate::record::{ContentSeal, Record, etag_of_file};
 use crate::stage::is_bare;
 use crate::volume::RootVolume;
@@ -164,14 +165,15 @@ pub(crate) fn read_attribute(file: &File) -> Result<RecordAttribute> {
         None => Ok(RecordAttribute::Absent),
         Some(bytes) => decode_record(bytes).map(RecordAttribute::Found),
     };
+    let failed = |errno| from_errno(known_no_longer(errno), "reading the metadata");
     match get_xattr(file, ATTRIBUTE, &mut [0; RECORD_BYTES]) {
         Ok(bytes) => found(bytes),
         Err(Errno::OPNOTSUPP) => Ok(RecordAttribute::Unsupported),
         Err(Errno::RANGE) => {
             let mut long = vec![0; 64 * 1024];
-            found(get_xattr(file, ATTRIBUTE, &mut long).map_err(|e| from_errno(e, "reading the metadata"))?)
+            found(get_xattr(file, ATTRIBUTE, &mut long).map_err(failed)?)
         }
-        Err(errno) => Err(from_errno(errno, "reading the metadata")),
+        Err(errno) => Err(failed(errno)),
     }
 }
 
