@@ -24,7 +24,7 @@ struct BlockCalls {
     objects: usize,
 }
 
-/// Runs `ways` in blocks; prints the time per object of each way, and its ratio to that of the first way.
+/// Runs `ways` in blocks; prints the time per object of each way, and its ratio to the time of the first way.
 fn ways(title: &str, shape: &BlockCalls, mut ways: Vec<TimedOperation<'_>>, rounds: usize) -> Result<()> {
     if !is_wanted(title) {
         return Ok(());

@@ -1,6 +1,6 @@
 //! Checks whether the operations of several clients on one key are linearizable.
 //!
-//! The algorithm is that of Wing and Gong: it searches for an order of all operations that respects real time (an
+//! This is the algorithm of Wing and Gong: it searches for an order of all operations that respects real time (an
 //! operation that ended before another began comes first) and in which every response is correct. Each client runs one
 //! operation at a time, so a state of the search is each client's position and the value of the key; a state that led
 //! to a dead end is not tried again.

@@ -37,7 +37,7 @@ pub struct MetalinkFile {
     pub size_bytes: Option<u64>,
     /// Digests of the whole file, at most one of each kind.
     pub hashes: Vec<FileHash>,
-    /// Digests of pieces; if the source has several kinds, only those of the strongest kind.
+    /// Digests of pieces; if the source has several kinds, only the digests of the strongest kind.
     pub pieces: Option<PieceHashes>,
     /// The replicas of the file, in the order of the document.
     pub replicas: Vec<MetalinkUrl>,
