@@ -25,7 +25,7 @@ WIDEST = 0.05
 
 LISTED = os.environ.get("LIST", "1000000")
 # only the shapes and requests that have these words in their name
-ONLY = os.environ.get("ONLY", "")
+ROWS = os.environ.get("ROWS", "")
 UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0}
 
 STORE = ["--only-phases", "--size", "3901", "--rounds", "5"]
@@ -153,7 +153,7 @@ def compare_by_turns(lane, old, new, starts):
     The memory that a process gets changes its times by a few percent.
     """
     said = []
-    for shape in (each for each in TURNS[lane] if ONLY in each[0]):
+    for shape in (each for each in TURNS[lane] if ROWS in each[0]):
         ratios = {}
         for _ in range(starts):
             builds = random.sample([old, new], 2)
@@ -222,7 +222,7 @@ def compare_gateways(old, new, pairs, duration):
         Path(bucket, "large").write_bytes(os.urandom(1 << 20))
         gateways = {build: start_gateway(f"{build}/fordway", root) for build in (old, new)}
         try:
-            for request in (each for each in REQUESTS if ONLY in each[0]):
+            for request in (each for each in REQUESTS if ROWS in each[0]):
                 ratios = []
                 for _ in range(pairs):
                     cost = {}
