@@ -191,7 +191,7 @@ def node_gateway(program, root):
 
 
 def start_gateway(program, root):
-    command = [program, "serve", "--listen", "127.0.0.1:0", "--etag", "fast", "--durability", "none", "--threads", "1", root]
+    command = [*placed(1), program, "serve", "--listen", "127.0.0.1:0", "--etag", "fast", "--durability", "none", "--threads", "1", root]
     gateway = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=os.environ | KEYS)
     ready = gateway.stdout.readline()
     if " at http" not in ready:
@@ -202,7 +202,7 @@ def start_gateway(program, root):
 def cpu_us(client, gateway, url, request, duration):
     """Returns the CPU time of the gateway per request, in µs."""
     _, method, key, options = request
-    command = [client, "bench", "rest", f"{url}/bucket/{key}", "--method", method, "--connections", "8", "--sign"]
+    command = [*placed(0), client, "bench", "rest", f"{url}/bucket/{key}", "--method", method, "--connections", "8", "--sign"]
     command += ["--duration", duration, "--warm-up", "0s", "--server-pid", str(gateway.pid), "--json", "--no-progress"]
     done = subprocess.run(command + options, capture_output=True, text=True, env=os.environ | KEYS | {"AWS_REGION": "us-east-1"})
     if done.returncode != 0:
