@@ -21,7 +21,7 @@ use crate::abi::{
 };
 use crate::lane::ConnectedBucket;
 use crate::response::{
-    CallbackResponder, QuotedTag, SuccessProperties, c_text, checked, seconds, write_text,
+    CallbackResponder, QuotedTag, c_text, checked, seconds, write_text,
 };
 use crate::status::Status;
 
@@ -41,7 +41,7 @@ pub(crate) fn list_all(
     responder: &CallbackResponder,
 ) -> RequestResult {
     let buckets = lane.store.list_buckets()?;
-    responder.succeeded(SuccessProperties::default)?;
+    responder.succeeded_plainly()?;
     let Some(callback) = callback else { return Ok(()) };
     responder.call(|| buckets.iter().try_for_each(|bucket| tell_bucket(bucket, callback, responder)))
 }
@@ -74,7 +74,7 @@ pub(crate) unsafe fn test(
         Ok(())
     })?;
     target.lane.store.head_bucket(&target.bucket)?;
-    responder.succeeded(SuccessProperties::default)
+    responder.succeeded_plainly()
 }
 
 /// Creates a bucket. Errors: `BucketAlreadyOwnedByYou`, and a location that is not the lane's region.
@@ -92,13 +92,13 @@ pub(crate) fn create(
         return Err(RequestFailure::refused(Status::ErrorInvalidLocationConstraint, why));
     }
     target.lane.store.create_bucket(&target.bucket)?;
-    responder.succeeded(SuccessProperties::default)
+    responder.succeeded_plainly()
 }
 
 /// Removes an empty bucket. Errors: `NoSuchBucket`, `BucketNotEmpty`.
 pub(crate) fn delete(target: &ConnectedBucket, responder: &CallbackResponder) -> RequestResult {
     target.lane.store.delete_bucket(&target.bucket)?;
-    responder.succeeded(SuccessProperties::default)
+    responder.succeeded_plainly()
 }
 
 /// Converts a listing query of libs3. A `max_keys` of 0 means S3's maximum, which also caps larger numbers.
@@ -125,7 +125,7 @@ pub(crate) fn list(
     responder: &CallbackResponder,
 ) -> RequestResult {
     let page = target.lane.store.list(&target.bucket, query)?;
-    responder.succeeded(SuccessProperties::default)?;
+    responder.succeeded_plainly()?;
     let Some(callback) = callback else { return Ok(()) };
     let next = page.next.as_deref().map(c_text);
     let marker = next.as_deref().map_or(c"".as_ptr(), |next| next.as_ptr());
@@ -261,7 +261,7 @@ pub(crate) fn get_acl(
         }
         Ok(())
     })?;
-    responder.succeeded(SuccessProperties::default)
+    responder.succeeded_plainly()
 }
 
 /// Accepts the list in which only the owner has a grant. Errors: any other list.
@@ -280,7 +280,7 @@ pub(crate) fn set_acl(
         let why = "grants to other users are not supported; use the permissions of the file system";
         return Err(RequestFailure::refused(Status::ErrorNotImplemented, why));
     }
-    responder.succeeded(SuccessProperties::default)
+    responder.succeeded_plainly()
 }
 
 /// Reports that the bucket has no lifecycle rules, or that this lane cannot return them.
@@ -320,7 +320,7 @@ pub(crate) fn get_logging(
         }
         Ok(())
     })?;
-    responder.succeeded(SuccessProperties::default)
+    responder.succeeded_plainly()
 }
 
 /// Accepts a request that turns access logging off. Errors: the request names a log bucket.
@@ -334,7 +334,7 @@ pub(crate) fn set_logging(
         let why = "access logs are not supported; FORDWAY_LOG=debug logs what this process does";
         return Err(RequestFailure::refused(Status::ErrorNotImplemented, why));
     }
-    responder.succeeded(SuccessProperties::default)
+    responder.succeeded_plainly()
 }
 
 /// S3's groups, each with its `S3GranteeType`.

@@ -95,7 +95,7 @@ pub(crate) fn write_all(
 /// top directory this way. Errors: `NoSuchBucket`.
 pub(crate) fn touch_bucket(target: &ConnectedBucket, responder: &CallbackResponder) -> RequestResult {
     target.lane.store.head_bucket(&target.bucket)?;
-    responder.succeeded(SuccessProperties::default)
+    responder.succeeded_plainly()
 }
 
 /// Converts a range of libs3: `count` bytes from `start`, or everything from `start` if `count` is 0.
@@ -188,7 +188,7 @@ pub(crate) fn head(
     let store = &target.lane.store;
     let Some(key) = key else {
         store.head_bucket(&target.bucket).map_err(RequestFailure::Head)?;
-        return responder.succeeded(SuccessProperties::default);
+        return responder.succeeded_plainly();
     };
     let info = store.head(&target.bucket, key, &GetOptions::default()).map_err(RequestFailure::Head)?;
     responder.succeeded(|| SuccessProperties::of_object(&info, info.size))
@@ -204,7 +204,7 @@ pub(crate) fn delete(
         Some(key) => drop(target.lane.store.delete(&target.bucket, key, &DeleteOptions::default())?),
         None => drop(target.lane.store.head_bucket(&target.bucket)?),
     }
-    responder.succeeded(SuccessProperties::default)
+    responder.succeeded_plainly()
 }
 
 /// Copies `key` of the target's bucket to `to`. `said`, if given, replaces the metadata.
@@ -237,7 +237,7 @@ pub(crate) fn initiate_upload(
 ) -> RequestResult {
     let options = PutOptions { metadata: said.metadata, ..Default::default() };
     let upload = target.lane.store.create_upload(&target.bucket, key, &options)?;
-    responder.succeeded(SuccessProperties::default)?;
+    responder.succeeded_plainly()?;
     let Some(callback) = callback else { return Ok(()) };
     let id = c_text(upload.as_str());
     // SAFETY: the handler's creator guarantees the callback and its data; `id` outlives the call.
@@ -342,7 +342,7 @@ pub(crate) fn abort_upload(
     responder: &CallbackResponder,
 ) -> RequestResult {
     target.lane.store.abort_upload(&target.bucket, key, upload)?;
-    responder.succeeded(SuccessProperties::default)
+    responder.succeeded_plainly()
 }
 
 /// Passes one page of an upload's parts to the callback, in batches.
@@ -354,7 +354,7 @@ pub(crate) fn list_parts(
     responder: &CallbackResponder,
 ) -> RequestResult {
     let page = target.lane.store.list_parts(&target.bucket, key, upload, query)?;
-    responder.succeeded(SuccessProperties::default)?;
+    responder.succeeded_plainly()?;
     callback.map_or(Ok(()), |callback| responder.call(|| tell_parts(&page, callback, responder.data())))
 }
 
@@ -401,7 +401,7 @@ pub(crate) fn list_uploads(
     responder: &CallbackResponder,
 ) -> RequestResult {
     let page = target.lane.store.list_uploads(&target.bucket, query)?;
-    responder.succeeded(SuccessProperties::default)?;
+    responder.succeeded_plainly()?;
     callback.map_or(Ok(()), |callback| responder.call(|| tell_uploads(&page, callback, responder.data())))
 }
 

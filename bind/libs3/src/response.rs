@@ -51,6 +51,20 @@ enum CallbackRoute {
     Worker(Arc<CallbackRelay>),
 }
 
+/// The properties of a response that describes no object.
+const PLAIN_PROPERTIES: ResponseProperties = ResponseProperties {
+    request_id: ptr::null(),
+    request_id2: ptr::null(),
+    content_type: ptr::null(),
+    content_length: 0,
+    server: SERVER.as_ptr(),
+    etag: ptr::null(),
+    last_modified_s: -1,
+    meta_data_count: 0,
+    meta_data: ptr::null(),
+    uses_server_side_encryption: 0,
+};
+
 /// The properties of a request that succeeded, for the properties callback.
 #[derive(Default)]
 pub(crate) struct SuccessProperties<'a> {
@@ -156,6 +170,13 @@ impl CallbackResponder {
         self.data
     }
 
+    /// Reports that a request without an object succeeded. Errors: `Callback`.
+    pub(crate) fn succeeded_plainly(&self) -> RequestResult {
+        let Some(callback) = self.handler.properties else { return Ok(()) };
+        // SAFETY: the handler's creator guarantees the callback and its data.
+        self.call(|| checked(unsafe { callback(&PLAIN_PROPERTIES, self.data) }))
+    }
+
     /// Reports that the request succeeded. `describe` is called only if there is a properties callback.
     /// Errors: `Callback`.
     pub(crate) fn succeeded<'a>(&self, describe: impl FnOnce() -> SuccessProperties<'a>) -> RequestResult {
@@ -169,16 +190,13 @@ impl CallbackResponder {
         let pairs: Vec<NameValue> = pairs.collect();
         let etag = told.etag.map(QuotedTag::new);
         let properties = ResponseProperties {
-            request_id: ptr::null(),
-            request_id2: ptr::null(),
             content_type: content_type.as_deref().map_or(ptr::null(), CStr::as_ptr),
             content_length: told.content_bytes,
-            server: SERVER.as_ptr(),
             etag: etag.as_ref().map_or(ptr::null(), QuotedTag::as_ptr),
             last_modified_s: told.modified_s.unwrap_or(-1),
             meta_data_count: pairs.len() as i32,
             meta_data: pairs.as_ptr(),
-            uses_server_side_encryption: 0,
+            ..PLAIN_PROPERTIES
         };
         // SAFETY: the handler's creator guarantees the callback and its data, and everything that `properties` points
         // to outlives the call.

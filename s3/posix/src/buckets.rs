@@ -28,7 +28,7 @@ use crate::multipart::parts::remove_upload_dir;
 use crate::object_lock::VersioningSetting;
 use crate::private::PrivateDirectoryContents;
 use crate::read::{known_no_longer, system_time};
-use crate::shared::MAX_STALE;
+use crate::shared::retry_stale;
 use crate::sidecar::inode_of;
 use crate::stage::{StagedFile, sync_dir};
 use crate::{Durability, SharedStore};
@@ -152,15 +152,9 @@ impl SharedStore {
 
     /// Reads a document of the bucket. Cost: one `openat2`; if there is a document, also a read and a few `fstat`.
     pub(crate) fn document(&self, bucket: &Bucket, kind: &DocumentKind) -> Result<Option<Vec<u8>>> {
-        for _ in 1..MAX_STALE {
-            let document = self.try_document(bucket, kind);
-            // Another node has replaced the document between the open and the read.
-            if !document.as_ref().is_err_and(is_stale) {
-                return document;
-            }
-            self.volume.refresh_dirs(&private_dir(bucket));
-        }
-        self.try_document(bucket, kind)
+        // Another node may replace the document between the open and the read.
+        let refresh = || self.volume.refresh_dirs(&private_dir(bucket));
+        retry_stale(is_stale, refresh, || self.try_document(bucket, kind))
     }
 
     fn try_document(&self, bucket: &Bucket, kind: &DocumentKind) -> Result<Option<Vec<u8>>> {

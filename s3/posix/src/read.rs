@@ -1,6 +1,7 @@
 //! Opens and reads objects.
 
 use std::fs::File;
+use std::ops::Range;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -19,7 +20,7 @@ use crate::errors::{from_errno, is_stale};
 use crate::layout::{ATTRIBUTE, ObjectPath, odd, plain, versions_of};
 use crate::private::{PrivateDirectoryContents, is_settled};
 use crate::record::{ContentSeal, NOTHING, Record, etag_of_file};
-use crate::shared::{MAX_STALE, NAME_TIMEOUT, PAUSE, give_way_to_server, stat_at_server};
+use crate::shared::{MAX_STALE, NAME_TIMEOUT, PAUSE, retry_stale, stat_at_server, wait_for_server};
 use crate::sidecar::{RECORD_BYTES, decode_record};
 use crate::stage::{give_way, is_bare};
 use crate::volume::{RootVolume, unreadable};
@@ -222,27 +223,11 @@ impl RootVolume {
 
     /// Opens the object at `key`, if there is one.
     pub(crate) fn find_object(&self, bucket: &Bucket, key: &Key) -> Result<Option<ObjectFile>> {
-        let found = self.try_find_object(bucket, key);
-        if found.as_ref().is_err_and(is_stale_name) { self.find_object_again(bucket, key) } else { found }
-    }
-
-    fn try_find_object(&self, bucket: &Bucket, key: &Key) -> Result<Option<ObjectFile>> {
-        self.find_file(bucket, key)?.map(|found| self.with_record(bucket, found)).transpose()
-    }
-
-    /// Not inlined, because only file systems that several nodes share need this function.
-    #[cold]
-    fn find_object_again(&self, bucket: &Bucket, key: &Key) -> Result<Option<ObjectFile>> {
-        for race in 1..MAX_STALE {
-            give_way_to_server(race);
-            self.refresh_name(bucket, key);
-            let found = self.try_find_object(bucket, key);
-            if !found.as_ref().is_err_and(is_stale_name) {
-                return found;
-            }
-        }
-        self.refresh_name(bucket, key);
-        self.try_find_object(bucket, key)
+        retry_stale(
+            is_stale_name,
+            || self.refresh_name(bucket, key),
+            || self.find_file(bucket, key)?.map(|found| self.with_record(bucket, found)).transpose(),
+        )
     }
 
     /// Drops this node's cached names for `key`, because the server no longer knows the file that they led to.
@@ -310,19 +295,11 @@ impl RootVolume {
 
     /// Opens the object's file at `place`; returns `None` if there is none.
     pub(crate) fn open_file(&self, bucket: &Bucket, place: &ObjectPath) -> Result<Option<ObjectFile>> {
-        for race in 1..MAX_STALE {
-            let opened = self.try_open_file(bucket, place);
-            if !opened.as_ref().is_err_and(is_stale) {
-                return opened;
-            }
-            give_way_to_server(race);
-            self.forget_file(place);
-        }
-        self.try_open_file(bucket, place)
-    }
-
-    fn try_open_file(&self, bucket: &Bucket, place: &ObjectPath) -> Result<Option<ObjectFile>> {
-        self.open_regular(place)?.map(|found| self.with_record(bucket, found)).transpose()
+        retry_stale(
+            is_stale,
+            || self.forget_file(place),
+            || self.open_regular(place)?.map(|found| self.with_record(bucket, found)).transpose(),
+        )
     }
 
     /// Drops this node's cached names for `place`, because the server no longer knows the file that they led to.
@@ -411,46 +388,50 @@ impl RootVolume {
 
 impl SharedStore {
     pub(crate) fn get(&self, bucket: &Bucket, key: &Key, options: &GetOptions) -> Result<OpenObject> {
-        let object = self.try_get(bucket, key, options);
-        if object.as_ref().is_err_and(is_stale) { self.get_again(bucket, key, options) } else { object }
-    }
-
-    /// Not inlined, because only file systems that several nodes share need this function.
-    #[cold]
-    fn get_again(&self, bucket: &Bucket, key: &Key, options: &GetOptions) -> Result<OpenObject> {
-        for _ in 1..MAX_STALE {
-            self.volume.refresh_name(bucket, key);
-            let object = self.try_get(bucket, key, options);
-            if !object.as_ref().is_err_and(is_stale) {
-                return object;
+        // A loop and not `retry_stale`, because the result is large, and each function that returns it copies it.
+        let mut race = 1;
+        loop {
+            let opened = self.open_settled(bucket, key, options.version.as_ref())?;
+            let parts = if options.part.is_some() { opened.record().parts.clone() } else { Vec::new() };
+            let device = opened.stat.device;
+            let (file, info) = opened.into_info();
+            options.conditions.check_read(&info)?;
+            let range = options.wanted(info.size, &parts)?;
+            match self.content_of(file, &range, device) {
+                Err(error) if is_stale(&error) && race < MAX_STALE => {
+                    wait_for_server(race);
+                    self.volume.refresh_name(bucket, key);
+                }
+                content => return Ok(OpenObject { info, range, content: content? }),
             }
+            race += 1;
         }
-        self.volume.refresh_name(bucket, key);
-        self.try_get(bucket, key, options)
     }
 
-    fn try_get(&self, bucket: &Bucket, key: &Key, options: &GetOptions) -> Result<OpenObject> {
-        let opened = self.volume.open_version(bucket, key, options.version.as_ref())?;
-        let parts = if options.part.is_some() { opened.record().parts.clone() } else { Vec::new() };
-        let device = opened.stat.device;
-        let (file, info) = opened.into_info();
-        options.conditions.check_read(&info)?;
-        let range = options.wanted(info.size, &parts)?;
-        let content = match range.is_empty() {
+    /// Opens the object or version. If it is missing, looks again when no writer holds the key's lock: see
+    /// [`SharedStore::settled`].
+    #[inline]
+    pub(crate) fn open_settled(
+        &self,
+        bucket: &Bucket,
+        key: &Key,
+        version: Option<&VersionId>,
+    ) -> Result<ObjectFile> {
+        self.settled((bucket, key), || {
+            let refresh = || self.volume.refresh_name(bucket, key);
+            retry_stale(is_stale, refresh, || self.volume.open_version(bucket, key, version))
+        })
+    }
+
+    /// Returns a range of a file's content, to be read later. FUSE may open a file on its server only at the first read,
+    /// by which time another node may have removed the file. On such a file system, the first byte is therefore read
+    /// now, or all bytes if the content is small. `device` is the device of the file.
+    fn content_of(&self, file: File, range: &Range<u64>, device: u64) -> Result<ObjectContent> {
+        if range.is_empty() {
             // An empty object may be a directory.
-            true => ObjectContent::Bytes(Default::default()),
-            false => {
-                let (offset, len) = (range.start, range.end - range.start);
-                self.content(FileRegion { file, offset, len }, device)?
-            }
-        };
-        Ok(OpenObject { info, range, content })
-    }
-
-    /// Returns the content of a file, to be read later. FUSE may open a file on its server only at the first read, by
-    /// which time another node may have removed the file. On such a file system, the first byte is therefore read now,
-    /// or all bytes if the content is small. `device` is the device of the file.
-    fn content(&self, region: FileRegion, device: u64) -> Result<ObjectContent> {
+            return Ok(ObjectContent::Bytes(Default::default()));
+        }
+        let region = FileRegion { file, offset: range.start, len: range.end - range.start };
         if self.volume.sharing_on(&region.file, device) != FileSystemSharing::Unknown {
             return Ok(ObjectContent::File(region));
         }
@@ -475,21 +456,16 @@ impl SharedStore {
             object.content.read_to(buffer)?;
             return Ok(object.info.size);
         }
-        self.volume.freshen(bucket, key)?;
-        let mut race = 0;
-        loop {
-            let found = self.volume.find_file(bucket, key)?;
-            let (file, stat) = found.ok_or_else(|| self.volume.missing_object(bucket, key))?;
-            buffer.clear();
-            match self.read_content(bucket, (file, stat), options.range, buffer) {
-                Err(error) if is_stale(&error) && race < MAX_STALE => {
-                    give_way_to_server(race);
-                    self.volume.refresh_name(bucket, key);
-                }
-                done => return done,
-            }
-            race += 1;
-        }
+        self.settled((bucket, key), || {
+            self.volume.freshen(bucket, key)?;
+            let refresh = || self.volume.refresh_name(bucket, key);
+            retry_stale(is_stale, refresh, || {
+                let found = self.volume.find_file(bucket, key)?;
+                let found = found.ok_or_else(|| self.volume.missing_object(bucket, key))?;
+                buffer.clear();
+                self.read_content(bucket, found, options.range, buffer)
+            })
+        })
     }
 
     /// Reads a range of an open file, or all of it; returns the file's size.
@@ -520,7 +496,7 @@ impl SharedStore {
         ranges: &[ByteRange],
         options: &GetOptions,
     ) -> Result<Vec<Vec<u8>>> {
-        let (file, info) = self.volume.open_version(bucket, key, options.version.as_ref())?.into_info();
+        let (file, info) = self.open_settled(bucket, key, options.version.as_ref())?.into_info();
         options.conditions.check_read(&info)?;
         let wanted = ranges.iter().map(|range| range.resolve(info.size)).collect::<Result<Vec<_>>>()?;
         let read = |range| {
@@ -536,30 +512,32 @@ impl SharedStore {
         key: &Key,
         options: &GetOptions,
     ) -> Result<Vec<ObjectPart>> {
-        let opened = self.volume.open_version(bucket, key, options.version.as_ref())?;
+        let opened = self.open_settled(bucket, key, options.version.as_ref())?;
         let parts = opened.record().parts.clone();
         options.conditions.check_read(&opened.into_info().1)?;
         Ok(parts)
     }
 
     pub(crate) fn head(&self, bucket: &Bucket, key: &Key, options: &GetOptions) -> Result<ObjectInfo> {
-        self.volume.freshen(bucket, key)?;
-        let described = match &options.version {
-            None => self.volume.describe_object(bucket, key)?,
-            Some(_) => NameLookup::Unclear,
-        };
-        let object = match described {
-            NameLookup::Found(object) => object,
-            NameLookup::Missing => return Err(ErrorKind::NoSuchKey.into()),
-            NameLookup::Unclear => {
-                self.volume.open_version(bucket, key, options.version.as_ref())?.into_named().1
-            }
-        };
+        let object = self.settled((bucket, key), || self.described(bucket, key, options.version.as_ref()))?;
         if options.conditions.is_empty() {
             return Ok(object.into_info());
         }
         let info = object.into_info();
         options.conditions.check_read(&info).map(|()| info)
+    }
+
+    fn described(&self, bucket: &Bucket, key: &Key, version: Option<&VersionId>) -> Result<UnopenedObject> {
+        self.volume.freshen(bucket, key)?;
+        let described = match version {
+            None => self.volume.describe_object(bucket, key)?,
+            Some(_) => NameLookup::Unclear,
+        };
+        match described {
+            NameLookup::Found(object) => Ok(object),
+            NameLookup::Missing => Err(ErrorKind::NoSuchKey.into()),
+            NameLookup::Unclear => Ok(self.volume.open_version(bucket, key, version)?.into_named().1),
+        }
     }
 }
 

@@ -24,7 +24,7 @@ use std::fs::File;
 use std::os::fd::AsFd;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use fordway_store::{Bucket, ErrorKind, Key, ROOT_DIR, Result, VersioningState};
+use fordway_store::{Bucket, Error, ErrorKind, Key, ROOT_DIR, Result, VersioningState};
 use fordway_sys::{
     Errno, FileStat, FileSystemSharing, Mode, OFlags, forget_names, inode_in, look_again, look_up_existing,
     open_in, read_into_spare, require_kept, stat, stat_in, stat_now,
@@ -82,9 +82,43 @@ pub(crate) fn give_way_on(sharing: FileSystemSharing, race: usize) {
     }
 }
 
+/// Returns the result of `attempt`. As long as that is an error for which `is_stale` holds, drops this node's cached names
+/// with `refresh`, and attempts it again, up to [`MAX_STALE`] times in all.
+pub(crate) fn retry_stale<T>(
+    is_stale: impl Fn(&Error) -> bool,
+    refresh: impl Fn(),
+    mut attempt: impl FnMut() -> Result<T>,
+) -> Result<T> {
+    let result = attempt();
+    if !result.as_ref().is_err_and(&is_stale) {
+        return result;
+    }
+    attempt_again(&is_stale, &refresh, &mut attempt)
+}
+
+/// Not inlined, because only file systems that several nodes share need this function.
+#[cold]
+fn attempt_again<T>(
+    is_stale: &dyn Fn(&Error) -> bool,
+    refresh: &dyn Fn(),
+    attempt: &mut dyn FnMut() -> Result<T>,
+) -> Result<T> {
+    for race in 1..MAX_STALE - 1 {
+        wait_for_server(race);
+        refresh();
+        let result = attempt();
+        if !result.as_ref().is_err_and(is_stale) {
+            return result;
+        }
+    }
+    wait_for_server(MAX_STALE - 1);
+    refresh();
+    attempt()
+}
+
 /// Waits before attempt number `race` to open a file that the server no longer has: longer and longer, and before the last
 /// attempt until no client's cache of names is still valid.
-pub(crate) fn give_way_to_server(race: usize) {
+pub(crate) fn wait_for_server(race: usize) {
     match race {
         0..QUICK_RACES => give_way(race),
         race if race + 1 >= MAX_STALE => std::thread::sleep(NAME_TIMEOUT),

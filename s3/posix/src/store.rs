@@ -68,18 +68,15 @@ impl Objects for PosixStore {
     }
 
     fn get(&self, bucket: &Bucket, key: &Key, options: &GetOptions) -> Result<OpenObject> {
-        let get = || self.inner.get(bucket, key, options);
-        self.inner.settled((bucket, key), get).map_err(at("get", bucket, key.as_str()))
+        self.inner.get(bucket, key, options).map_err(at("get", bucket, key.as_str()))
     }
 
     fn read(&self, bucket: &Bucket, key: &Key, options: &GetOptions, buffer: &mut Vec<u8>) -> Result<u64> {
-        let read = || self.inner.read(bucket, key, options, buffer);
-        self.inner.settled((bucket, key), read).map_err(at("get", bucket, key.as_str()))
+        self.inner.read(bucket, key, options, buffer).map_err(at("get", bucket, key.as_str()))
     }
 
     fn head(&self, bucket: &Bucket, key: &Key, options: &GetOptions) -> Result<ObjectInfo> {
-        let head = || self.inner.head(bucket, key, options);
-        self.inner.settled((bucket, key), head).map_err(at("head", bucket, key.as_str()))
+        self.inner.head(bucket, key, options).map_err(at("head", bucket, key.as_str()))
     }
 
     fn read_ranges(
@@ -89,8 +86,7 @@ impl Objects for PosixStore {
         ranges: &[ByteRange],
         options: &GetOptions,
     ) -> Result<Vec<Vec<u8>>> {
-        let read = || self.inner.read_ranges(bucket, key, ranges, options);
-        self.inner.settled((bucket, key), read).map_err(at("get", bucket, key.as_str()))
+        self.inner.read_ranges(bucket, key, ranges, options).map_err(at("get", bucket, key.as_str()))
     }
 
     fn delete(&self, bucket: &Bucket, key: &Key, options: &DeleteOptions) -> Result<DeleteResult> {
@@ -132,8 +128,7 @@ impl ObjectRenames for PosixStore {
 
 impl ObjectTags for PosixStore {
     fn tags(&self, bucket: &Bucket, key: &Key, version: Option<&VersionId>) -> Result<Tags> {
-        let read = || self.inner.tags(bucket, key, version);
-        self.inner.settled((bucket, key), read).map_err(at("get tags", bucket, key.as_str()))
+        self.inner.tags(bucket, key, version).map_err(at("get tags", bucket, key.as_str()))
     }
 
     fn set_tags(&self, bucket: &Bucket, key: &Key, version: Option<&VersionId>, tags: &Tags) -> Result<()> {
@@ -208,8 +203,7 @@ impl BucketDocuments for PosixStore {
 
 impl MultipartUploads for PosixStore {
     fn object_parts(&self, bucket: &Bucket, key: &Key, options: &GetOptions) -> Result<Vec<ObjectPart>> {
-        let read = || self.inner.object_parts(bucket, key, options);
-        self.inner.settled((bucket, key), read).map_err(at("get parts", bucket, key.as_str()))
+        self.inner.object_parts(bucket, key, options).map_err(at("get parts", bucket, key.as_str()))
     }
 
     fn create_upload(&self, bucket: &Bucket, key: &Key, options: &PutOptions) -> Result<UploadId> {

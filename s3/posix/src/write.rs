@@ -184,8 +184,7 @@ impl SharedStore {
         options: &CopyOptions,
     ) -> Result<PutResult> {
         options.check_target(from, (bucket, key))?;
-        let open = || self.volume.open_version(from.0, from.1, options.source_version.as_ref());
-        let source = self.settled(from, open)?;
+        let source = self.open_settled(from.0, from.1, options.source_version.as_ref())?;
         let (stat, record) = (&source.stat, source.record());
         let metadata = options.metadata.clone().unwrap_or_else(|| record.metadata.clone());
         let tags = options.tags.clone().unwrap_or_else(|| record.tags.clone());
@@ -219,7 +218,7 @@ impl SharedStore {
     }
 
     pub(crate) fn tags(&self, bucket: &Bucket, key: &Key, version: Option<&VersionId>) -> Result<Tags> {
-        Ok(self.volume.open_version(bucket, key, version)?.record().tags.clone())
+        Ok(self.open_settled(bucket, key, version)?.record().tags.clone())
     }
 
     /// Sets the tags under the key's lock, so that the record is never a mixture of the changes of two concurrent

@@ -149,7 +149,7 @@ impl StoreUploads<'_> {
         options: &GetOptions,
         (bucket, key, upload, number): (&Bucket, &Key, &UploadId, u16),
     ) -> Result<PutResult> {
-        let content = self.inner.settled(from, || self.inner.get(from.0, from.1, options))?.content;
+        let content = self.inner.get(from.0, from.1, options)?.content;
         let part = PartOptions { size_hint: Some(content.len()), ..Default::default() };
         let mut writer = self.part_writer(bucket, key, upload, number, &part)?;
         match content {
