@@ -190,8 +190,11 @@ pub(crate) fn head(
         store.head_bucket(&target.bucket).map_err(RequestFailure::Head)?;
         return responder.succeeded_plainly();
     };
-    let info = store.head(&target.bucket, key, &GetOptions::default()).map_err(RequestFailure::Head)?;
-    responder.succeeded(|| SuccessProperties::of_object(&info, info.size))
+    match store.head(&target.bucket, key, &GetOptions::default()) {
+        // By reference, because the value is large, and moving it out would copy it.
+        Ok(ref info) => responder.succeeded(|| SuccessProperties::of_object(info, info.size)),
+        Err(error) => Err(RequestFailure::Head(error)),
+    }
 }
 
 /// Deletes an object. Without a key, deletes nothing, and succeeds if the bucket exists.
