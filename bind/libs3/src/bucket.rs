@@ -20,9 +20,7 @@ use crate::abi::{
     PERMISSION_FULL_CONTROL,
 };
 use crate::lane::ConnectedBucket;
-use crate::response::{
-    CallbackResponder, QuotedTag, c_text, checked, seconds, write_text,
-};
+use crate::response::{CallbackResponder, QuotedTag, c_text, checked, seconds, write_text};
 use crate::status::Status;
 
 /// The maximum number of entries passed to a listing callback in one call.
@@ -221,7 +219,7 @@ pub(crate) struct AclOutputPointers {
     pub(crate) grants: *mut AclGrant,
 }
 
-/// Checks that the request is not for a service over HTTP, and that the object or bucket exists. Errors:
+/// Checks that the request does not go to a service over HTTP, and that the object or bucket exists. Errors:
 /// `ErrorNotImplemented` on the http lane; `NoSuchKey` or `NoSuchBucket` if the object or bucket does not exist.
 fn check(target: &ConnectedBucket, key: Option<&Key>, what: &str) -> RequestResult {
     let store = &target.lane.store;
@@ -241,7 +239,7 @@ fn owner() -> String {
     rustix::process::geteuid().as_raw().to_string()
 }
 
-/// Returns the list in which only the owner has a grant, with all rights.
+/// Returns the access control list in which only the owner has a grant, with all rights.
 pub(crate) fn get_acl(
     target: &ConnectedBucket,
     key: Option<&Key>,
@@ -264,7 +262,7 @@ pub(crate) fn get_acl(
     responder.succeeded_plainly()
 }
 
-/// Accepts the list in which only the owner has a grant. Errors: any other list.
+/// Accepts the access control list in which only the owner has a grant. Errors: any other list.
 pub(crate) fn set_acl(
     target: &ConnectedBucket,
     key: Option<&Key>,
@@ -343,11 +341,11 @@ const GROUPS: &[(&str, c_int)] = &[
     ("http://acs.amazonaws.com/groups/global/AllUsers", 3),
     ("http://acs.amazonaws.com/groups/s3/LogDelivery", 4),
 ];
-/// Names of permissions, in the order of `S3Permission`.
+/// Permission names, in the order of `S3Permission`.
 const PERMISSIONS: [&str; PERMISSION_FULL_CONTROL as usize + 1] =
     ["READ", "WRITE", "READ_ACP", "WRITE_ACP", "FULL_CONTROL"];
 
-/// The grantee of a grant.
+/// The recipient of a grant.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Grantee {
     /// A user, by e-mail address.

@@ -24,7 +24,7 @@ use crate::response::{
 };
 use crate::status::Status;
 
-/// The memory to which a copy writes its result, besides passing it to the callbacks.
+/// The memory to which a copy writes its result, in addition to passing it to the callbacks.
 pub(crate) struct CopyOutputPointers {
     pub(crate) last_modified_s: *mut i64,
     pub(crate) etag: *mut c_char,
@@ -33,7 +33,8 @@ pub(crate) struct CopyOutputPointers {
 
 impl CopyOutputPointers {
     /// # Safety
-    /// Whenever callbacks may run, each pointer is NULL or valid for writes; `etag`, for `etag_capacity` bytes.
+    /// Whenever callbacks may run, each pointer is NULL or valid for writes; for `etag`, this means writes of
+    /// `etag_capacity` bytes.
     pub(crate) unsafe fn tell(&self, made: &PutResult, responder: &CallbackResponder) -> RequestResult {
         // SAFETY: the caller guarantees the pointers.
         responder.call(|| unsafe {
@@ -254,7 +255,7 @@ pub(crate) struct UploadPart {
     pub(crate) number: u16,
 }
 
-/// Converts a part's number. Errors: `ErrorInvalidArgument` if it is out of range.
+/// Converts a part number. Errors: `ErrorInvalidArgument` if it is out of range.
 pub(crate) fn part_number(number: c_int) -> RequestResult<u16> {
     u16::try_from(number).ok().filter(|number| (1..=fordway_store::MAX_PARTS).contains(number)).ok_or_else(
         || {

@@ -65,7 +65,7 @@ const PLAIN_PROPERTIES: ResponseProperties = ResponseProperties {
     uses_server_side_encryption: 0,
 };
 
-/// The properties of a request that succeeded, for the properties callback.
+/// The properties that a successful request passes to the properties callback.
 #[derive(Default)]
 pub(crate) struct SuccessProperties<'a> {
     /// The object's metadata; `None` if no object is described.
@@ -109,12 +109,12 @@ impl CallbackResponder {
         CallbackResponder { abi, handler, data, route: CallbackRoute::Direct }
     }
 
-    /// Returns the same responder, for use on the thread that drives the context of `relay`.
+    /// Returns the same responder, for use on the thread that drives `relay`'s context.
     pub(crate) fn on_driver(&self, relay: Arc<CallbackRelay>) -> Self {
         CallbackResponder { route: CallbackRoute::Driver(relay, Cell::default()), ..*self }
     }
 
-    /// Returns the same responder, for use on a worker of the context of `relay`.
+    /// Returns the same responder, for use on a worker of `relay`'s context.
     pub(crate) fn on_worker(&self, relay: Arc<CallbackRelay>) -> Self {
         CallbackResponder { route: CallbackRoute::Worker(relay), ..*self }
     }
@@ -241,7 +241,7 @@ impl CallbackResponder {
 
 /// Turns a panic, which is a bug, into a failure, because a panic must not unwind into the C program.
 pub(crate) fn without_panic<T>(work: impl FnOnce() -> RequestResult<T>) -> RequestResult<T> {
-    // Anything that a panic leaves incomplete is dropped with the request.
+    // Any state that a panic leaves incomplete is dropped with the request.
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| {
         Err(RequestFailure::refused(
             Status::InternalError,
@@ -322,9 +322,9 @@ pub(crate) unsafe fn write_text(to: *mut c_char, capacity: usize, text: &str) {
 pub(crate) enum RequestFailure {
     /// The store failed.
     Store(Error),
-    /// The store failed, in a request for which a service would send a response without a body.
+    /// The store failed, in a request to which a service would respond without a body.
     Head(Error),
-    /// This library refused the request; the text says what to do about it.
+    /// This library refused the request; the text says what to do instead.
     Refused(Status, String),
     /// A callback failed with this status, in the caller's numbering.
     Callback(S3StatusCode),
@@ -396,12 +396,12 @@ pub(crate) fn start_diagnosis() {
 
 /// The size of a piece in bytes. A piece must fit in the L2 cache, so that the copies into and out of it stay there;
 /// larger pieces cost more in cache misses than they save in system calls. Measured with 2 MiB on tmpfs, compared with
-/// one `pwrite` or `pread` without a copy: pieces of 32 KiB cost 14 % more to write and 18 % more to read; 128 and 256
-/// KiB cost 10 and 14 % more; 1 MiB costs 23 and 29 % more.
+/// one `pwrite` or `pread` without a copy: pieces of 32 KiB cost 14 % more to write and 18 % more to read; pieces of
+/// 128 or 256 KiB, 10 % and 14 % more; pieces of 1 MiB, 23 % and 29 % more.
 pub(crate) const PIECE_BYTES: usize = 256 * 1024;
 
-/// The maximum size of a local file's content, in bytes, that the thread driving a context transfers itself. Exchanging
-/// it with a worker piece by piece would take longer.
+/// The maximum size, in bytes, of local file content that the driving thread transfers itself. Exchanging this much
+/// content with a worker, piece by piece, would take longer.
 pub(crate) const QUICK_MAX_BYTES: u64 = 4 << 20;
 
 thread_local! {
@@ -433,8 +433,8 @@ impl PutBodySource {
         self.left_bytes
     }
 
-    /// Fills `piece` as far as content is left, and returns the number of bytes. Errors: the caller aborts, or provides
-    /// less content than announced.
+    /// Fills `piece` with as much content as is left, and returns the number of bytes. Errors: the caller aborts, or
+    /// provides less content than announced.
     pub(crate) fn fill(&mut self, piece: &mut [u8], responder: &CallbackResponder) -> RequestResult<usize> {
         let wanted = usize::try_from(self.left_bytes).map_or(piece.len(), |left| left.min(piece.len()));
         if wanted > 0 {

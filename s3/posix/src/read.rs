@@ -25,7 +25,7 @@ use crate::sidecar::{RECORD_BYTES, decode_record};
 use crate::stage::{give_way, is_bare};
 use crate::volume::{RootVolume, unreadable};
 
-/// The maximum size of content that is read as soon as its file is opened on a shared file system.
+/// On a shared file system, content up to this size, in bytes, is read as soon as its file is opened.
 const SMALL_BYTES: u64 = 64 << 10;
 
 /// The open file of an object.
@@ -58,7 +58,7 @@ impl ObjectFile {
         (file, object.into_info())
     }
 
-    /// Returns the file, and the object in the form in which a lookup of its name would return it.
+    /// Returns the file, together with the object in the form that a lookup by name returns.
     fn into_named(self) -> (File, UnopenedObject) {
         (self.file, UnopenedObject { stat: self.stat, recorded: self.recorded })
     }
@@ -88,8 +88,8 @@ pub(crate) fn info_of_bare(stat: &FileStat) -> ObjectInfo {
     ObjectInfo { modified, ..ObjectInfo::new(stat.size, etag_of_file(stat)) }
 }
 
-/// Returns the properties that S3 reports for a file with this state and this record, to which [`Record::unseal_for`]
-/// was applied.
+/// Returns the properties that S3 reports for a file with this state and this record. [`Record::unseal_for`] must
+/// already have been applied to the record.
 pub(crate) fn info_of(stat: &FileStat, record: Record) -> ObjectInfo {
     ObjectInfo {
         size: stat.size,
@@ -104,8 +104,8 @@ pub(crate) fn info_of(stat: &FileStat, record: Record) -> ObjectInfo {
     }
 }
 
-/// Whether a stale cached name can be the cause of this error: the file is stale, or an object that was just found is
-/// missing.
+/// Returns whether a stale cached name can be the cause of this error: the file is stale, or an object that was just
+/// found is missing.
 fn is_stale_name(error: &Error) -> bool {
     is_stale(error) || error.kind() == ErrorKind::NoSuchKey
 }
@@ -113,9 +113,9 @@ fn is_stale_name(error: &Error) -> bool {
 /// The result of looking up a name without opening it.
 pub(crate) enum NameLookup {
     Found(UnopenedObject),
-    /// There is no such name.
+    /// The name does not exist.
     Missing,
-    /// Only opening the file can tell: the name is a link, or may have been replaced between two system calls.
+    /// The file must be opened to find out: the name is a link, or may have been replaced between two system calls.
     Unclear,
 }
 
@@ -130,16 +130,16 @@ impl NameLookup {
 }
 
 impl RootVolume {
-    /// Describes the file at `place` without opening it. Returns `None` if it is missing or has to be opened. Cost: as
-    /// for [`RootVolume::describe_in`].
+    /// Describes the file at `place` without opening it. Returns `None` if the file is missing or has to be opened.
+    /// Cost: as for [`RootVolume::describe_in`].
     pub(crate) fn describe(&self, place: &ObjectPath) -> Result<Option<ObjectInfo>> {
         let Ok(dir) = self.dirs.open(&self.root, &place.dir) else { return Ok(None) };
         Ok(self.describe_in(&dir, &place.name)?.found())
     }
 
-    /// Describes the object at `key` without opening it. Returns `Missing` only if the object is at none of its
-    /// possible paths. Cost: as for [`RootVolume::describe_in`]; if the object is missing, usually one `fstat`, and two
-    /// for a key with a `/`.
+    /// Describes the object at `key` without opening it. Returns `Missing` only if there is no object at any of the
+    /// key's possible paths. Cost: as for [`RootVolume::describe_in`]; if the object is missing, usually one `fstat`,
+    /// and two for a key with a `/`.
     fn describe_object(&self, bucket: &Bucket, key: &Key) -> Result<NameLookup> {
         let Some(place) = plain(bucket, key) else { return Ok(NameLookup::Unclear) };
         let Ok(dir) = self.dirs.open(&self.root, &place.dir) else { return Ok(NameLookup::Unclear) };
@@ -150,7 +150,7 @@ impl RootVolume {
     }
 
     /// Like [`RootVolume::describe`], for `name` in `dir`. Cost: one `newfstatat`, and one `getxattrat` unless the
-    /// object is bare; another `newfstatat` for a file of a POSIX program.
+    /// object is bare; another `newfstatat` for a file written by a POSIX program.
     pub(crate) fn describe_in(&self, dir: impl AsFd, name: &str) -> Result<NameLookup> {
         match stat_in(&dir, name) {
             Ok(stat) => self.describe_stat(dir, name, &stat),
@@ -160,7 +160,7 @@ impl RootVolume {
     }
 
     /// Like [`RootVolume::describe_in`], for a name with the state `stat`. Cost: one `getxattrat` unless the object is
-    /// bare; one `newfstatat` for a file of a POSIX program.
+    /// bare; one `newfstatat` for a file written by a POSIX program.
     pub(crate) fn describe_stat(&self, dir: impl AsFd, name: &str, stat: &FileStat) -> Result<NameLookup> {
         if !stat.is_file {
             return Ok(NameLookup::Unclear);
@@ -169,7 +169,7 @@ impl RootVolume {
             return Ok(NameLookup::Found(UnopenedObject { stat: *stat, recorded: None }));
         }
         let mut buffer = [0; RECORD_BYTES];
-        // Determined before the next call, so that every later change gives the file another time.
+        // This is determined before the next system call, so that every later change gives the file another time.
         let is_settled = is_settled(stat);
         // A record that is sealed for this size and time belongs to this version. Otherwise the file may have been
         // replaced between the two calls.
@@ -187,14 +187,16 @@ impl RootVolume {
         }
     }
 
-    /// Whether `name` still has the state `stat`, and has had it since `stat` was read. A rename also changes that
-    /// state, so a file that was replaced in between and put back is noticed. False if other nodes may change the file.
+    /// Returns whether `name` has had the state `stat` without interruption since `stat` was read. A rename also
+    /// changes the state, so the function notices a file that was replaced in between and then put back. Returns false
+    /// if other nodes may change the file.
     fn is_still(&self, dir: impl AsFd, name: &str, stat: &FileStat) -> bool {
         self.is_local(stat.device) && stat_in(dir, name).is_ok_and(|now| now == *stat)
     }
 
-    /// Whether an object that is not at `place` may exist nonetheless: as an odd key or an old version, written by
-    /// another node, or at `place` after all if `dir` was removed and recreated while it was held.
+    /// Returns whether an object that was not found at `place` may exist nonetheless: as an odd key or an old version,
+    /// because another node has written it, or at `place` after all if `dir` was removed and recreated while it was
+    /// held.
     fn may_be_elsewhere(&self, bucket: &Bucket, place: &ObjectPath, dir: &DirectoryHandle) -> Result<bool> {
         let glance = self.private.glance(&self.root, bucket).map_err(unreadable)?;
         let PrivateDirectoryContents { has_markers, sharing, .. } = glance.contents;
@@ -221,7 +223,7 @@ impl RootVolume {
         }
     }
 
-    /// Opens the object at `key`, if there is one.
+    /// Opens the object at `key`, if it exists.
     pub(crate) fn find_object(&self, bucket: &Bucket, key: &Key) -> Result<Option<ObjectFile>> {
         retry_stale(
             is_stale_name,
@@ -230,7 +232,7 @@ impl RootVolume {
         )
     }
 
-    /// Drops this node's cached names for `key`, because the server no longer knows the file that they led to.
+    /// Drops this node's cached names for `key`, because the server no longer has the file to which they led.
     pub(crate) fn refresh_name(&self, bucket: &Bucket, key: &Key) {
         if let Some(place) = plain(bucket, key) {
             self.forget_file(&place);
@@ -250,16 +252,18 @@ impl RootVolume {
         Ok(ObjectFile { file, stat, recorded: Some(Box::new(record.unseal_for(&stat))) })
     }
 
-    /// Whether a file that is bare according to its cached state may have a record by now. A FUSE client may still show the
-    /// state before another node stored a record, but it asks the server for attributes, so reads that ask the server
-    /// first ask for the record. False on local file systems and NFS.
+    /// Returns whether a file that is bare according to its cached state may have a record by now. After another node
+    /// has stored a record, a FUSE client may still show the file's earlier state, but it asks the server for
+    /// attributes. Therefore reads that ask the server first also ask for the record. Returns false on local file
+    /// systems and NFS.
     fn may_have_record(&self, file: &File, stat: &FileStat) -> bool {
         self.is_strong() && self.sharing_on(file, stat.device) == FileSystemSharing::Unknown
     }
 
-    /// Returns the state of a file whose record is newer than `stat`. If another node has completed an upload of which
-    /// this node has written a part, a FUSE client may show the earlier size and time of the file for as long as it
-    /// caches names. Returns `stat` if size and time do not change for that long: then a program has set the time back.
+    /// Returns the state of a file whose record is newer than `stat`. If another node has completed an upload to which
+    /// this node has written a part, a FUSE client may show the file's earlier size and time for as long as it caches
+    /// names. If size and time do not change within that period, a program must have set the time back; then the
+    /// function returns `stat`.
     #[cold]
     fn stat_of_sealed(&self, file: &File, stat: FileStat, record: &Record) -> Result<FileStat> {
         if self.sharing_on(file, stat.device) != FileSystemSharing::Unknown {
@@ -276,7 +280,7 @@ impl RootVolume {
         }
     }
 
-    /// Opens the file of `key`, if there is one: at the plain path, otherwise at the odd path, otherwise as a marker.
+    /// Opens the file of `key`, if it exists. Looks first at the plain path, then at the odd path, then for a marker.
     fn find_file(&self, bucket: &Bucket, key: &Key) -> Result<Option<(File, FileStat)>> {
         if let Some(place) = plain(bucket, key)
             && let Some(found) = self.open_regular(&place)?
@@ -293,7 +297,7 @@ impl RootVolume {
         Ok(marker.map(|marker| (marker.file, marker.stat)))
     }
 
-    /// Opens the object's file at `place`; returns `None` if there is none.
+    /// Opens the object's file at `place`; returns `None` if there is no file.
     pub(crate) fn open_file(&self, bucket: &Bucket, place: &ObjectPath) -> Result<Option<ObjectFile>> {
         retry_stale(
             is_stale,
@@ -302,14 +306,14 @@ impl RootVolume {
         )
     }
 
-    /// Drops this node's cached names for `place`, because the server no longer knows the file that they led to.
+    /// Drops this node's cached names for `place`, because the server no longer has the file to which they led.
     fn forget_file(&self, place: &ObjectPath) {
         self.refresh_dirs(&place.dir);
         look_again(self.root.dir(), &place.path());
     }
 
-    /// Opens the regular file at `place`; returns `None` if there is none. A FIFO, socket or device is detected after a
-    /// non-blocking open for reading, which neither waits nor moves data.
+    /// Opens the regular file at `place`; returns `None` if there is no file. Detects a FIFO, socket or device after
+    /// opening it for reading in non-blocking mode, which neither waits nor moves data.
     fn open_regular(&self, place: &ObjectPath) -> Result<Option<(File, FileStat)>> {
         for race in 0..MAX_STALE {
             give_way(race);
@@ -477,7 +481,7 @@ impl SharedStore {
         buffer: &mut Vec<u8>,
     ) -> Result<u64> {
         let (file, size) = match self.volume.sharing_on(&file, stat.device) {
-            // Only the record shows whether the size comes from a cache.
+            // Only the record shows whether the size comes from a stale cache entry.
             FileSystemSharing::Unknown => {
                 let opened = self.volume.with_record(bucket, (file, stat))?;
                 (opened.file, opened.stat.size)
@@ -488,7 +492,8 @@ impl SharedStore {
         read_exactly(&file, range, buffer).map(|()| size)
     }
 
-    /// Opens the file once and reads `ranges` of it, all from one version. Further cost: one `pread` for each range.
+    /// Opens the file once and reads `ranges` of it, all from one version. Cost: as for opening the file, and one
+    /// `pread` for each range.
     pub(crate) fn read_ranges(
         &self,
         bucket: &Bucket,
@@ -541,8 +546,8 @@ impl SharedStore {
     }
 }
 
-/// Returns `STALE` for `NOENT`, which GlusterFS may return for an open file that its server no longer has. For an open
-/// descriptor, `NOENT` has no other meaning.
+/// Replaces `NOENT` by `STALE`: GlusterFS may return `NOENT` for an open file that its server no longer has. For an
+/// open descriptor, `NOENT` has no other meaning.
 pub(crate) fn known_no_longer(errno: Errno) -> Errno {
     if errno == Errno::NOENT { Errno::STALE } else { errno }
 }

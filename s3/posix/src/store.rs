@@ -1,10 +1,10 @@
 //! Implements the [`Store`] trait with the modules of this crate, and adds the operation and its target to every error.
 //!
-//! A put of a small object costs several microseconds in the kernel, so a large batch of puts is distributed over one
-//! thread per core. On two cores of a virtual machine, 256 objects of 3,901 B then take 0.85 times as long as in a
-//! loop, but 64 objects take 0.97 times as long, which is not a gain. Gets and heads are cheaper than waking a thread:
-//! when distributed, they took 1.2 to 1.5 times and 1.1 times as long, respectively, as in a loop, so they run in a
-//! loop. `bench/store-vs-posix` measures the current choice.
+//! A put of a small object costs several microseconds in the kernel, so a large batch of puts is distributed over
+//! several threads, one for each core. On two cores of a virtual machine, 256 objects of 3,901 B then take 0.85 times
+//! as long as in a loop, but 64 objects take 0.97 times as long, which is not a gain. Gets and heads are cheaper than
+//! waking a thread: when distributed, gets took 1.2 to 1.5 times as long as in a loop, and heads 1.1 times as long, so
+//! both run in a loop. `bench/store-vs-posix` measures the current choice.
 
 use std::sync::{Arc, OnceLock};
 
@@ -23,7 +23,7 @@ use crate::multipart::StoreUploads;
 use crate::rename::ObjectRename;
 use crate::{PosixConfig, PosixStore, SymlinkScope};
 
-/// The lane's name in messages and tables.
+/// The name of this lane (way of access) in messages and tables.
 pub(crate) const LANE: &str = "embedded";
 
 fn at<'e>(operation: &'static str, bucket: &'e Bucket, key: &'e str) -> impl FnOnce(Error) -> Error + 'e {
