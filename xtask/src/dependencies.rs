@@ -30,7 +30,7 @@ const LICENCES: &[&str] = &[
 const EXCEPTIONS: &[(&str, &str)] =
     &[("cbindgen", "a tool that generates a header; not part of what we ship")];
 
-/// Crates of which we use two versions, each with the crate that needs the less widely used version.
+/// Crates that we use in two versions, each with the crate that needs the less widely used version.
 const DUPLICATES: &[(&str, &str)] = &[
     ("base64", "pem"),
     ("bit-vec", "yasna"),
@@ -133,7 +133,8 @@ fn duplicate_faults(versions: &CrateVersions, allowed: &[(&str, &str)]) -> Vec<S
     faults
 }
 
-/// Whether the registry has yanked a version, by Cargo's copy of its index; `None` if there is no copy.
+/// Returns whether the registry has yanked a version, according to Cargo's copy of the registry's index; `None` if
+/// there is no copy.
 fn is_yanked(package: &Package) -> Option<bool> {
     let cached = index_files(&package.name).into_iter().find_map(|path| fs::read(path).ok())?;
     yanked_in(&cached, &package.version.to_string())
@@ -148,7 +149,7 @@ fn yanked_in(cached: &[u8], version: &str) -> Option<bool> {
     entry["yanked"].as_bool()
 }
 
-/// The files in which Cargo may have cached the index of a crate, one for each registry.
+/// Returns the files in which Cargo may have cached the index of a crate, one for each registry.
 fn index_files(name: &str) -> Vec<PathBuf> {
     let home = env::var_os("CARGO_HOME").map(PathBuf::from);
     let Some(home) = home.or_else(|| Some(Path::new(&env::var_os("HOME")?).join(".cargo"))) else {
@@ -158,7 +159,7 @@ fn index_files(name: &str) -> Vec<PathBuf> {
     registries.map(|registry| registry.path().join(".cache").join(index_path(name))).collect()
 }
 
-/// The path of a crate in a registry's index.
+/// Returns the path of a crate in a registry's index.
 fn index_path(name: &str) -> String {
     let name = name.to_lowercase();
     match name.len() {

@@ -36,7 +36,7 @@ fn main() {
     }
 }
 
-/// Returns the time of one decision, measured over a block of decisions.
+/// Returns the average time per decision in a block of decisions, in nanoseconds.
 fn block_ns(policy: &Policy, request: &AccessRequest<'_>) -> f64 {
     let started = Instant::now();
     for _ in 0..DECISIONS {

@@ -133,7 +133,7 @@ impl Action {
         OF_BUCKETS.get(at).copied().unwrap_or_else(|| OF_OBJECTS[at - OF_BUCKETS.len()])
     }
 
-    /// Whether the resource of the action is an object; otherwise it is a bucket.
+    /// Returns whether the action's resource is an object rather than a bucket.
     pub fn is_of_objects(self) -> bool {
         usize::from(self.0) >= OF_BUCKETS.len()
     }
@@ -167,12 +167,12 @@ impl ActionSet {
         (!set.is_empty()).then_some(set)
     }
 
-    /// Whether the action is in the set.
+    /// Returns whether the action is in the set.
     pub fn has(self, action: Action) -> bool {
         self.0 >> action.0 & 1 == 1
     }
 
-    /// Whether the set is empty.
+    /// Returns whether the set is empty.
     pub fn is_empty(self) -> bool {
         self.0 == 0
     }
@@ -187,7 +187,7 @@ impl ActionSet {
         ActionSet(self.0 | other.0)
     }
 
-    /// Whether two sets have an action in common.
+    /// Returns whether two sets have an action in common.
     pub(crate) fn meets(self, other: Self) -> bool {
         self.0 & other.0 != 0
     }

@@ -74,20 +74,20 @@ const VERSIONS: &[&str] = &[
 const ACCESS_LISTS: &[&str] =
     &["PutObject", "PutObjectAcl", "PutObjectVersionAcl", "PutBucketAcl", "CreateBucket"];
 
-/// The prefix of keys for the existing tags of an object.
+/// The prefix of condition keys for an object's existing tags.
 pub(crate) const EXISTING_TAG: &str = "s3:existingobjecttag/";
-/// The prefix of keys for the tags in a request.
+/// The prefix of condition keys for the tags in a request.
 const REQUEST_TAG: &str = "s3:requestobjecttag/";
 /// The common prefix of all keys about the tags in a request.
 pub(crate) const REQUEST_TAGS: &str = "s3:requestobjecttag";
 
-/// Whether the gateway supports a condition key, which is in lower case except for the name of a tag.
+/// Returns whether the gateway supports the condition key `key`, which must be in lower case except for a tag name.
 pub fn is_known_key(key: &str) -> bool {
     let is_tag = |start: &str| key.strip_prefix(start).is_some_and(|name| !name.is_empty());
     is_tag(EXISTING_TAG) || is_tag(REQUEST_TAG) || KEYS.iter().any(|(known, _)| *known == key)
 }
 
-/// Returns the key in lower case, except for the name of a tag.
+/// Converts the key to lower case, except for a tag name.
 pub fn canonical_key(key: &str) -> String {
     match key.split_once('/') {
         Some((start, name)) => format!("{}/{name}", start.to_ascii_lowercase()),
@@ -236,7 +236,7 @@ impl Condition {
         })
     }
 
-    /// Whether the condition holds for the request.
+    /// Returns whether the condition holds for the request.
     pub(crate) fn is_met_by(&self, request: &AccessRequest<'_>) -> bool {
         let mut values = request.keys.values(&self.key).peekable();
         let is_missing = values.peek().is_none();
@@ -268,7 +268,7 @@ impl Condition {
         }
     }
 
-    /// Whether no value of a positive condition contains a wildcard or variable.
+    /// Returns whether no value of a positive condition contains a wildcard or variable.
     pub(crate) fn has_fixed_values(&self) -> bool {
         let is_fixed = match &self.expected {
             Expected::Texts(texts) | Expected::TextsIgnoringCase(texts) => {
@@ -280,7 +280,7 @@ impl Condition {
         is_fixed && self.restricts()
     }
 
-    /// Whether the condition is false for requests without the key.
+    /// Returns whether the condition is false for requests without the key.
     fn restricts(&self) -> bool {
         !self.is_negated && !self.if_exists && self.qualifier != SetQualifier::All
     }
@@ -402,7 +402,7 @@ impl<'o> ConditionOperator<'o> {
     }
 }
 
-/// Whether an operator with this name exists.
+/// Returns whether an operator with this name exists.
 pub(crate) fn is_operator(name: &str) -> bool {
     let sample = |base: &str| match base {
         base if base.starts_with("Numeric") => "1",
@@ -465,7 +465,7 @@ mod tests {
     use crate::principal::Principal;
     use crate::request::ConditionKeys;
 
-    /// Whether the condition holds for a request with these values.
+    /// Returns whether the condition holds for a request with these values.
     fn holds(operator: &str, key: &str, values: &str, found: &[(&'static str, &'static str)]) -> bool {
         let values = crate::json::parse(values.as_bytes()).unwrap();
         let condition = Condition::read(operator, key, &values, true).unwrap();

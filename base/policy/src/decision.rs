@@ -118,8 +118,8 @@ impl Statement {
     }
 }
 
-/// The size of a buffer for the name of a resource: room for the longest name of a bucket (63), a slash and the longest
-/// key (1,024), rounded up.
+/// The size of the buffer for a resource name. It holds the longest bucket name (63 bytes), a slash and the longest key
+/// (1,024 bytes), rounded up.
 const RESOURCE_BYTES: usize = 1152;
 
 /// Writes the name of a request's resource: `BUCKET` or `BUCKET/KEY`.

@@ -147,13 +147,13 @@ impl Policy {
         }
     }
 
-    /// Whether a condition needs the existing tags of an object.
+    /// Returns whether a condition needs the existing tags of an object.
     pub fn needs_existing_tags(&self) -> bool {
         let needs = |condition: &Condition| condition.key.starts_with(condition::EXISTING_TAG);
         self.statements.iter().flat_map(|statement| &statement.conditions).any(needs)
     }
 
-    /// Whether a condition needs the tags in a request.
+    /// Returns whether a condition needs the tags in a request.
     pub fn needs_request_tags(&self) -> bool {
         let needs = |condition: &Condition| condition.key.starts_with(condition::REQUEST_TAGS);
         self.statements.iter().flat_map(|statement| &statement.conditions).any(needs)
@@ -268,12 +268,12 @@ impl Statement {
     }
 }
 
-/// Whether a resource pattern, with its prefix removed, can match an object.
+/// Returns whether a resource pattern, with its prefix removed, can match an object.
 fn may_be_of_objects(pattern: &str) -> bool {
     pattern.contains(['/', '*']) || pattern.contains("${")
 }
 
-/// Whether a resource pattern, with its prefix removed, can match a bucket.
+/// Returns whether a resource pattern, with its prefix removed, can match a bucket.
 fn may_be_of_buckets(pattern: &str) -> bool {
     !pattern.contains('/') || pattern.contains("${")
 }
@@ -338,7 +338,7 @@ fn resources(
     Ok((patterns, is_not))
 }
 
-/// Whether a resource can match the bucket or an object in it.
+/// Returns whether a resource can match the bucket or an object in it.
 fn is_of_bucket(path: &str, bucket: &str) -> bool {
     let (name, has_key) = match path.split_once('/') {
         Some((name, _)) => (name, true),

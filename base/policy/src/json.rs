@@ -1,5 +1,5 @@
-//! JSON as policies use it. A name that occurs twice in an object is an error, because two programs could read such a
-//! document differently.
+//! The JSON values of a policy document. A name that occurs twice in an object is an error, because two programs could
+//! read such a document differently.
 
 use std::fmt;
 
@@ -12,7 +12,7 @@ pub(crate) enum Json {
     Number(serde_json::Number),
     Text(String),
     List(Vec<Json>),
-    /// Names are unique and keep their order from the document.
+    /// Names are unique and in the same order as in the document.
     Object(Vec<(String, Json)>),
 }
 
@@ -78,7 +78,7 @@ impl<'de> Visitor<'de> for JsonVisitor {
 /// The prefix of the error for a name that occurs twice.
 const DUPLICATE: &str = "duplicate name ";
 
-/// Parses a document. Errors: the name that occurs twice, if that is the reason, and the position of the error.
+/// Parses a document. Errors: the duplicate name, if this is the cause, and a message that states the position.
 pub(crate) fn parse(document: &[u8]) -> Result<Json, (Option<String>, String)> {
     serde_json::from_slice(document).map_err(|error| {
         let text = error.to_string();

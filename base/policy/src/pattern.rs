@@ -14,7 +14,7 @@ enum PatternSegment {
     },
 }
 
-/// Symbols of a pattern: bytes, and numbers above them for wildcards.
+/// The symbols of a pattern: byte values, and larger numbers for wildcards.
 type PatternSymbol = u16;
 const ANY_CHARACTERS: PatternSymbol = 256;
 const ANY_CHARACTER: PatternSymbol = 257;
@@ -75,12 +75,12 @@ impl Pattern {
         &self.text
     }
 
-    /// Whether the pattern has neither wildcards nor variables.
+    /// Returns whether the pattern has neither wildcards nor variables.
     pub(crate) fn is_fixed(&self) -> bool {
         matches!(&self.pieces[..], [PatternSegment::Fixed(symbols)] if symbols.iter().all(|symbol| *symbol < 256))
     }
 
-    /// Whether the pattern matches the whole of `text`. A variable without a value matches nothing.
+    /// Returns whether the pattern matches the whole of `text`. A variable without a value matches nothing.
     pub(crate) fn fits(&self, text: &str, request: &AccessRequest<'_>) -> bool {
         match &self.pieces[..] {
             [PatternSegment::Fixed(symbols)] => fits(symbols, text.as_bytes()),
@@ -93,7 +93,7 @@ impl Pattern {
         matches!(&self.pieces[..], [PatternSegment::Fixed(symbols)] if fits(symbols, text.as_bytes()))
     }
 
-    /// Whether the pattern, which has no wildcards, matches the whole of `text`, ignoring case.
+    /// Returns whether the pattern, which has no wildcards, matches the whole of `text`, ignoring case.
     pub(crate) fn equals_ignoring_case(&self, text: &str, request: &AccessRequest<'_>) -> bool {
         let Some(symbols) = expanded(&self.pieces, request) else { return false };
         let bytes: Vec<u8> = symbols.iter().map(|symbol| *symbol as u8).collect();
@@ -109,7 +109,7 @@ fn symbols(text: &str, syntax: PatternSyntax) -> impl Iterator<Item = PatternSym
     })
 }
 
-/// Reads the inside of `${NAME}` or `${NAME, 'DEFAULT'}`. `None` if the key is not known.
+/// Parses the text between the braces of `${NAME}` or `${NAME, 'DEFAULT'}`. `None` if the key is not known.
 fn variable(text: &str, is_key: fn(&str) -> bool) -> Option<PatternSegment> {
     let (name, default) = match text.split_once(',') {
         Some((name, default)) => {
@@ -141,7 +141,8 @@ fn expanded(pieces: &[PatternSegment], request: &AccessRequest<'_>) -> Option<Ve
     Some(all)
 }
 
-/// Whether the pattern matches the whole text. Cost: in the worst case the product of the two lengths.
+/// Returns whether the pattern matches the whole text. Cost: in the worst case, proportional to the product of the two
+/// lengths.
 fn fits(pattern: &[PatternSymbol], text: &[u8]) -> bool {
     let (mut at, mut read) = (0, 0);
     // The position after the last `*` in the pattern, and the position up to which that `*` matches the text so far.

@@ -11,7 +11,7 @@ pub enum Principal<'r> {
     User(&'r str),
 }
 
-/// The callers that the elements `Principal` and `NotPrincipal` name.
+/// The callers named in a `Principal` or `NotPrincipal` element.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PrincipalSet {
     /// Whether the set contains all callers, including anonymous ones.

@@ -11,7 +11,7 @@ const KEYS: [&str; 4] =
 const PREFIX_BITS: (u8, u8) = (8, 32);
 
 impl Policy {
-    /// Whether a statement allows anything to callers that it does not specify.
+    /// Returns whether a statement allows anything to callers that it does not specify.
     pub fn is_public(&self) -> bool {
         self.statements.iter().any(Statement::is_public)
     }

@@ -57,15 +57,14 @@ pub enum Ruling {
 }
 
 impl Ruling {
-    /// Whether the request is permitted. If it is, the file system still checks it as well.
+    /// Returns whether the request is permitted. The file system also checks a permitted request.
     pub fn is_permitted(self) -> bool {
         matches!(self, Ruling::NoPolicy | Ruling::Owner | Ruling::Allowed(_))
     }
 }
 
 impl BucketRules {
-    /// Whether the rules permit every request of a user. Unsigned requests still need
-    /// [`BucketRules::rule`].
+    /// Returns whether the rules permit every request of a user. Unsigned requests still need [`BucketRules::rule`].
     pub fn are_open_to_users(&self) -> bool {
         self.policy.is_none()
     }

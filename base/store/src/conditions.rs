@@ -9,7 +9,7 @@ use crate::{ETag, Error, ErrorKind, ObjectInfo, Result};
 /// The value of `If-Match` or `If-None-Match`: `*`, or a list of ETags.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ETagMatch {
-    /// Any object at all.
+    /// Any object.
     Any,
     /// An object with one of these ETags.
     Tags(Vec<ETag>),
@@ -85,7 +85,7 @@ impl Conditions {
     }
 
     /// Checks the conditions on the object that a rename replaces; `current` is `None` if there is no such object.
-    /// Errors: as [`Conditions::check_write`]; `PreconditionFailed` for conditions on dates that do not hold.
+    /// Errors: as [`Conditions::check_write`]; `PreconditionFailed` for date conditions that do not hold.
     pub fn check_replace(&self, current: Option<&ObjectInfo>) -> Result<()> {
         self.check_write(current.map(|info| &info.etag))?;
         let dates = Conditions { if_match: None, if_none_match: None, ..self.clone() };

@@ -51,7 +51,7 @@ impl ChecksumAlgorithm {
         Self::XxHash128,
     ];
 
-    /// The name in S3's headers and XML.
+    /// Returns the name in S3's headers and XML.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Crc32 => "CRC32",
@@ -67,7 +67,7 @@ impl ChecksumAlgorithm {
         }
     }
 
-    /// The name of S3's header for the checksum, in lower case.
+    /// Returns the lowercase name of S3's checksum header.
     pub const fn header(self) -> &'static str {
         match self {
             Self::Crc32 => "x-amz-checksum-crc32",
@@ -117,7 +117,7 @@ pub enum ChecksumType {
 }
 
 impl ChecksumType {
-    /// The name in S3's headers and XML.
+    /// Returns the name in S3's headers and XML.
     pub const fn name(self) -> &'static str {
         match self {
             Self::FullObject => "FULL_OBJECT",
@@ -174,10 +174,9 @@ pub struct ChecksumFormat {
 pub struct Checksum {
     /// The algorithm.
     pub algorithm: ChecksumAlgorithm,
-    /// The bytes of the value, of the length [`ChecksumAlgorithm::len_bytes`].
+    /// The value, which is [`ChecksumAlgorithm::len_bytes`] bytes long.
     pub value: Vec<u8>,
-    /// The number of parts from whose checksums it was computed ([`ChecksumType::Composite`]); `None` if it was
-    /// computed from the content.
+    /// For [`ChecksumType::Composite`], the number of parts; `None` if the checksum was computed from the content.
     pub parts: Option<u16>,
 }
 
@@ -264,7 +263,7 @@ pub struct ExpectedContent {
     /// The MD5 of the content (`Content-MD5`). It is checked only if the writer was opened with `check_md5` or an MD5
     /// ETag.
     pub md5: Option<[u8; 16]>,
-    /// The checksum of the content, by the algorithm that the writer was opened with.
+    /// The checksum of the content, computed with the algorithm that the writer was opened with.
     pub checksum: Option<Checksum>,
 }
 

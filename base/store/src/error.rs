@@ -9,7 +9,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 macro_rules! kinds {
     ($($(#[$doc:meta])* $kind:ident = $advice:literal;)*) => {
         /// All ways in which an operation can fail. Each binding (S3 code and status, exit code, Python exception, ...)
-        /// maps every kind explicitly, and a test over [`ErrorKind::ALL`] proves this.
+        /// maps every kind explicitly, and a test checks this for [`ErrorKind::ALL`].
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         pub enum ErrorKind { $($(#[$doc])* $kind,)* }
 
@@ -197,7 +197,7 @@ impl Error {
         self.0.is_delete_marker
     }
 
-    /// The kind of failure.
+    /// Returns the kind of failure.
     pub fn kind(&self) -> ErrorKind {
         self.0.kind
     }
@@ -207,21 +207,20 @@ impl Error {
         &self.0.detail
     }
 
-    /// The address of the operation's target (`s3://bucket/key`), or empty.
+    /// Returns the address of the operation's target (`s3://bucket/key`), or an empty string.
     pub fn target(&self) -> &str {
         &self.0.target
     }
 
-    /// The number of attempts.
+    /// Returns the number of attempts.
     pub fn tries(&self) -> u32 {
         self.0.tries
     }
 }
 
-/// The error number that means that the process has too many open files. Like the next one, it is the same on every
-/// Unix.
+/// The `errno` value for too many open files in the process. This value and [`ENFILE`] are the same on every Unix.
 const EMFILE: i32 = 24;
-/// The error number that means that the system has too many open files.
+/// The `errno` value for too many open files in the system.
 const ENFILE: i32 = 23;
 
 /// The only place that maps errors of the operating system to kinds. A missing file becomes `Io`, because what it means

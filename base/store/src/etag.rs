@@ -4,8 +4,8 @@ use std::fmt;
 
 use super::name::InlineText;
 
-/// The maximum length of a tag that is stored inline, without an allocation; the tag of an upload of 10,000 parts has
-/// 38 bytes.
+/// The maximum length of a tag that is stored inline, without an allocation; the tag of an upload with 10,000 parts is
+/// 38 bytes long.
 const SHORT_BYTES: usize = 40;
 
 /// An object's entity tag, without the quotes of HTTP. It needs no allocation unless it is longer than S3's own ETags.
@@ -51,7 +51,7 @@ impl ETag {
         ETag::of(&format!("{}-{count}", text(&hex_digits(md5))))
     }
 
-    /// The tag without quotes.
+    /// Returns the tag without quotes.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -109,13 +109,13 @@ pub enum ETagPolicy {
     /// The content's MD5, which S3 clients check (about 1.4 ms per MiB).
     #[default]
     Md5,
-    /// 128 bits that no other version of any object has, in a form that no client mistakes for an MD5. The tag costs
-    /// nothing per byte of content, but objects with the same content have different tags.
+    /// 128 bits that are unique to the object version, in a form that no client mistakes for an MD5. The content need
+    /// not be hashed, but objects with the same content have different tags.
     Fast,
 }
 
 impl ETagPolicy {
-    /// The policy's name on the command line and in reports.
+    /// Returns the policy's name on the command line and in reports.
     pub const fn name(self) -> &'static str {
         match self {
             ETagPolicy::Md5 => "md5",

@@ -50,8 +50,8 @@ pub trait ObjectBatches: Objects {
 /// Renaming of objects.
 pub trait ObjectRenames {
     /// Renames an object within its bucket, replacing any object under the new key. Readers see the object under either
-    /// the old or the new key. The object itself does not change: neither its content nor its ETag, metadata, tags and
-    /// modification time. Errors: `NoSuchKey` for a missing source; `PreconditionFailed`; `InvalidArgument` if both
+    /// the old or the new key. The object itself does not change: its content, ETag, metadata, tags and modification
+    /// time stay the same. Errors: `NoSuchKey` for a missing source; `PreconditionFailed`; `InvalidArgument` if both
     /// keys are the same; `NotImplemented` in a bucket that keeps versions, because old versions belong to their key,
     /// and for keys that the store cannot rename.
     fn rename(&self, bucket: &Bucket, from: &Key, to: &Key, options: &RenameOptions) -> Result<()>;
@@ -170,7 +170,7 @@ fn get_whole<S: Objects + ?Sized>(store: &S, bucket: &Bucket, key: &Key) -> Resu
 
 /// The maximum size of a document, in bytes. AWS allows the same size for CORS rules, its longest kind of document.
 pub const MAX_DOCUMENT_BYTES: usize = 64 * 1024;
-/// The maximum length of the name of a kind, in bytes.
+/// The maximum length of a kind's name, in bytes.
 const MAX_KIND_BYTES: usize = 32;
 
 /// The kind of a document: the name of the S3 subresource, such as `cors` or `tagging`.
@@ -178,7 +178,7 @@ const MAX_KIND_BYTES: usize = 32;
 pub struct DocumentKind(Cow<'static, str>);
 
 impl DocumentKind {
-    /// Returns a kind known to this program. `name` has lower-case letters and hyphens.
+    /// Creates a kind that this program knows. `name` consists of lower-case letters and hyphens.
     pub const fn known(name: &'static str) -> Self {
         DocumentKind(Cow::Borrowed(name))
     }
@@ -198,8 +198,8 @@ impl DocumentKind {
         &self.0
     }
 
-    /// Whether documents of this kind control access to the bucket. Only root and the bucket's owner can set them, and
-    /// a document that another user wrote is ignored.
+    /// Returns whether documents of this kind control access to the bucket. Only root and the bucket's owner can set
+    /// them, and a document that another user wrote is ignored.
     pub fn decides_access(&self) -> bool {
         ["policy", "public-access-block"].contains(&self.as_str())
     }
@@ -275,7 +275,8 @@ fn check_tag(name: &str, value: &str) -> Result<()> {
     }
 }
 
-/// Whether S3 allows the character in the name or value of a tag: letters, digits, blanks, and some punctuation.
+/// Returns whether S3 allows the character in the name or value of a tag: letters, digits, blanks, and some
+/// punctuation.
 pub fn is_of_tags(character: char) -> bool {
     character.is_alphanumeric() || character.is_whitespace() || TAG_PUNCTUATION.contains(character)
 }

@@ -56,15 +56,16 @@ use std::sync::Arc;
 pub trait Store:
     ObjectBatches + ObjectRenames + ObjectTags + ObjectVersions + ObjectLocks + MultipartUploads + BucketDocuments
 {
-    /// Returns the same store, confined so that no symbolic link leads out of the requested bucket, for users who may
-    /// access only some buckets. Returns `None` if the store has no links. Errors: from opening the confined store.
+    /// Returns the same store, but confined: no symbolic link leads out of the requested bucket. This store is for
+    /// users who may access only some buckets. Returns `None` if the store has no links. Errors: from opening the
+    /// confined store.
     fn within_buckets(&self) -> Result<Option<Arc<dyn Store>>> {
         Ok(None)
     }
 
-    /// Returns the file server for which calls on `bucket` may wait without a time limit; `None` if there is none, or
-    /// if such waits have a time limit. [`ROOT_DIR`] stands for the directory that contains the buckets, and an empty
-    /// name for all buckets. Cost: no system call.
+    /// Returns the file server that calls on `bucket` may have to wait for without a time limit; `None` if there is no
+    /// file server, or if the waits have a time limit. [`ROOT_DIR`] stands for the directory that contains the buckets,
+    /// and an empty name for all buckets. Cost: no system call.
     fn file_server(&self, _bucket: &str) -> Option<FileServerProbe> {
         None
     }
@@ -76,7 +77,7 @@ pub const ROOT_DIR: &str = ".";
 /// A file server, and how to find out whether it responds.
 #[derive(Clone)]
 pub struct FileServerProbe {
-    /// Distinguishes the file systems of this machine.
+    /// A number that identifies the file system on this machine.
     pub file_system: u64,
     /// Sends a request to the server. Returns once the server has responded, regardless of the result.
     pub ask: Arc<dyn Fn() + Send + Sync>,
@@ -97,10 +98,10 @@ impl std::fmt::Debug for FileServerProbe {
 /// whole or not at all, and the last writer wins unless [`PutOptions::conditions`] specify otherwise.
 ///
 /// Errors carry an [`ErrorKind`], which all bindings map. Each method names the kinds that a caller is expected to
-/// handle; any method may also fail with the kinds that stand for problems of the machine (`Io`, `NoSpace`,
-/// `AccessDenied`, `Unavailable`, ...).
+/// handle; any method may also fail with the kinds for machine problems (`Io`, `NoSpace`, `AccessDenied`,
+/// `Unavailable`, ...).
 pub trait Objects: Send + Sync {
-    /// The lane's name, for tables and messages: `embedded`, `http`, `memory`, ...
+    /// Returns the lane's name, for tables and messages: `embedded`, `http`, `memory`, ...
     fn lane(&self) -> &'static str;
 
     /// Returns all buckets in byte order of their names.

@@ -73,7 +73,7 @@ pub enum ListEntry {
 }
 
 impl ListEntry {
-    /// Returns the key or the prefix, by which entries are ordered.
+    /// Returns the key or the prefix. Entries are ordered by this name.
     pub fn name(&self) -> &str {
         match self {
             ListEntry::Object(object) => &object.key,
@@ -99,7 +99,7 @@ pub struct ObjectListing {
     pub next: Option<String>,
 }
 
-/// What a bucket's walker does next, after it has offered a key.
+/// What the code that walks a bucket must do after it has offered a key.
 #[derive(Debug, PartialEq, Eq)]
 pub enum WalkStep {
     /// Offer the next key.
@@ -142,8 +142,8 @@ impl<'q> ListPageBuilder<'q> {
         if prefix.is_some() && prefix == last {
             return Ok(WalkStep::Next);
         }
-        // The page's room is checked only here: a page counts as full only if another entry is left for the next page,
-        // so that the next page is never empty.
+        // Whether the page is full is checked only here, when there is another entry for the next page, so that the
+        // next page is never empty.
         if self.entries.len() >= self.query.max_keys {
             self.full = true;
             return Ok(WalkStep::Full);
@@ -160,7 +160,7 @@ impl<'q> ListPageBuilder<'q> {
         }
     }
 
-    /// Returns the page. Its `next` is set only if a key was offered that did not fit.
+    /// Returns the page. Its `next` is set only if an offered key did not fit.
     pub fn finish(self) -> ObjectListing {
         let last = self.entries.last().map(|entry| entry.name().to_owned());
         ObjectListing { next: last.filter(|_| self.full), entries: self.entries }

@@ -18,7 +18,7 @@ const MS_PER_DAY: u64 = 24 * 60 * 60 * 1000;
 /// The mode of a retention, which determines which users may shorten or remove it before it ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RetentionMode {
-    /// Users who may change the bucket's settings, if they request to bypass it.
+    /// Only users who may change the bucket's settings, and only if they request to bypass the retention.
     Governance,
     /// Nobody.
     Compliance,
@@ -28,7 +28,7 @@ impl RetentionMode {
     /// All modes.
     pub const ALL: [RetentionMode; 2] = [RetentionMode::Governance, RetentionMode::Compliance];
 
-    /// S3's name for the mode.
+    /// Returns S3's name for the mode.
     pub const fn name(self) -> &'static str {
         match self {
             RetentionMode::Governance => "GOVERNANCE",
@@ -103,7 +103,7 @@ impl ObjectLock {
         }
     }
 
-    /// Whether the lock forbids deleting the version at the time `now`, unless it is bypassed.
+    /// Returns whether the lock forbids deleting the version at the time `now`, unless it is bypassed.
     pub fn is_active(&self, now: SystemTime) -> bool {
         self.check_delete(now, false).is_err()
     }

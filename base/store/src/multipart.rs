@@ -32,7 +32,7 @@ impl UploadId {
         UploadId(id.into().into())
     }
 
-    /// The identifier.
+    /// Returns the identifier.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -142,7 +142,7 @@ pub struct UploadsQuery {
     pub prefix: String,
     /// Only keys after this one; with `upload_after`, also later uploads of this key.
     pub key_after: Option<String>,
-    /// With `key_after`: only uploads of that key with a larger identifier, and later keys.
+    /// With `key_after`: only uploads of that key with a larger identifier, and uploads of later keys.
     pub upload_after: Option<String>,
     /// The maximum number of uploads to return.
     pub max_uploads: usize,
@@ -195,7 +195,7 @@ pub struct UploadListing {
     pub truncated: bool,
 }
 
-/// Checks the number of a part. Errors: `InvalidArgument`.
+/// Checks a part number. Errors: `InvalidArgument`.
 pub fn checked_part_number(number: u16) -> Result<u16> {
     match number {
         1..=MAX_PARTS => Ok(number),
@@ -244,7 +244,7 @@ impl CompletedPart {
     }
 }
 
-/// The ETag of an object completed from `parts`: the MD5 of their MD5s, and their number, as in S3; under
+/// Returns the ETag of an object completed from `parts`: the MD5 of their MD5s, and their number, as in S3; under
 /// [`ETagPolicy::Fast`], a tag of the same form that is derived from the parts' tags.
 pub fn multipart_etag(policy: ETagPolicy, parts: &[&PartInfo]) -> ETag {
     let mut md5 = fast_md5::Md5::new();
@@ -263,7 +263,7 @@ impl CompletedPart {
     }
 }
 
-/// The checksum of an object completed from `parts`; `None` if a part has no checksum of that algorithm.
+/// Returns the checksum of an object completed from `parts`; `None` if a part has no checksum of that algorithm.
 pub fn multipart_checksum(
     algorithm: ChecksumAlgorithm,
     checksum_type: ChecksumType,
@@ -357,7 +357,7 @@ mod tests {
         assert_eq!(CompletedPart::select(&wrong, &present).unwrap_err().kind(), ErrorKind::InvalidPart);
     }
 
-    /// Two empty parts: the expected value is the MD5 of their MD5s, 32 bytes, computed with md5sum.
+    /// Two empty parts: the expected value is the MD5 of their two MD5s (32 bytes), computed with md5sum.
     #[test]
     fn etag_of_parts() {
         let empty = PartInfo { etag: ETag::from_md5(fast_md5::digest(b"")), ..part(1, 0) };

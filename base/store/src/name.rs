@@ -1,4 +1,4 @@
-//! Names of buckets, and keys. Both are valid by construction. Short keys need no allocation.
+//! Bucket names and object keys. Both are valid by construction. Short keys need no allocation.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -84,7 +84,7 @@ impl Key {
     }
 }
 
-/// Returns whether `byte` occurs in `text`. For up to 64 bytes, this takes a fraction of the instructions of `memchr`,
+/// Returns whether `byte` occurs in `text`. For up to 64 bytes, this executes far fewer instructions than `memchr`,
 /// which checks texts of fewer than 32 bytes byte by byte.
 pub fn contains_byte(text: &[u8], byte: u8) -> bool {
     const WORD: usize = size_of::<u64>();

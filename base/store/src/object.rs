@@ -84,7 +84,7 @@ static NOTHING_SAID: Metadata = Metadata {
     user: BTreeMap::new(),
 };
 
-/// The form of [`Metadata`] in requests and objects. Metadata is usually empty; this value is then a single word
+/// [`Metadata`] as it is stored in requests and objects. Metadata is usually empty; this value is then a single word
 /// without an allocation, so that moving and dropping it costs next to nothing.
 #[derive(Clone, Default)]
 pub struct BoxedMetadata(Option<Box<Metadata>>);
@@ -98,7 +98,7 @@ impl BoxedMetadata {
         self.0.as_deref().is_none_or(|said| *said == NOTHING_SAID)
     }
 
-    /// The metadata itself.
+    /// Returns the metadata itself.
     pub fn into_inner(self) -> Metadata {
         self.0.map(|said| *said).unwrap_or_default()
     }
@@ -182,7 +182,7 @@ impl ObjectInfo {
 /// A part that an object was completed from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ObjectPart {
-    /// The part number: 1 for the first part, regardless of the number with which it was uploaded.
+    /// The part number: 1 for the first part, regardless of the number it was uploaded with.
     pub number: u16,
     /// The size in bytes.
     pub size: u64,
@@ -205,7 +205,8 @@ pub struct PutOptions {
     pub check_md5: bool,
     /// Computes and stores this checksum; an upload gets one for each part and one for the object.
     pub checksum: Option<ChecksumAlgorithm>,
-    /// The type of the checksum of an upload's object; `None` uses [`ChecksumType::default_of`] its algorithm.
+    /// The checksum type of an object that is uploaded in parts; `None` uses the algorithm's
+    /// [default](ChecksumType::default_of).
     pub checksum_type: Option<ChecksumType>,
     /// The length of the content, if it is known, so that a lane can choose the best way to send the content.
     pub size_hint: Option<u64>,
@@ -241,7 +242,7 @@ pub struct PartOptions {
     /// Computes an MD5 to check against [`crate::ExpectedContent::md5`], regardless of the ETag policy.
     pub check_md5: bool,
     /// Computes this checksum, to check against [`crate::ExpectedContent::checksum`]; `None` uses the upload's
-    /// algorithm. Errors: `InvalidArgument` if the upload has another.
+    /// algorithm. Errors: `InvalidArgument` if the upload uses another algorithm.
     pub checksum: Option<ChecksumAlgorithm>,
     /// The length of the part, if it is known.
     pub size_hint: Option<u64>,

@@ -5,8 +5,8 @@ use crate::{Error, ErrorKind, Result};
 /// The maximum number of bytes that are allocated at once for a stated length. The system provides memory only when it
 /// is written to, so stating a length up to this limit does not by itself use memory.
 pub const TRUSTED_BYTES: usize = 256 << 20;
-/// The number of bytes that are cleared and then filled at a time beyond [`TRUSTED_BYTES`]. This amount stays in the
-/// processor's cache between the two steps.
+/// The number of bytes that are first cleared and then filled in one step, once [`TRUSTED_BYTES`] have arrived. This
+/// amount stays in the processor's cache between the two steps.
 const PIECE_BYTES: usize = 1 << 20;
 
 /// Fills `buffer` with `len` bytes. Each call of `receive` must fill all of its slice with the next bytes. Beyond 256

@@ -135,7 +135,7 @@ pub struct VersionsQuery {
     pub delimiter: Option<String>,
     /// Only keys after this one; with `version_after`, also older versions of this key.
     pub key_after: Option<String>,
-    /// With `key_after`: only the versions of that key that are older than this one, and later keys.
+    /// With `key_after`: only the versions of that key that are older than this one, and versions of later keys.
     pub version_after: Option<VersionId>,
     /// The maximum number of versions and common prefixes to return.
     pub max_keys: usize,

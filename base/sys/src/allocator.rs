@@ -1,11 +1,11 @@
 //! The allocator of Fordway's programs and libraries, whose large blocks begin in the middle of a page.
 //!
 //! malloc places a large block 16 bytes after the start of a page. Content in the page cache begins at the start of a
-//! page, and some processors copy it to such an address several times more slowly: AMD's third generation of EPYC takes
+//! page, and some processors copy it to such an address several times more slowly: a third-generation AMD EPYC takes
 //! 5.7 times as long, because each store appears to overlap the bytes that are loaded next. Likewise, a copy from a
-//! block at the start of a page into a malloc block, in which most programs keep their content, takes up to twice as
-//! long. A block in the middle of a page avoids both (`bench/copy-alignment`). An allocator can place all buffers in
-//! this way, including the buffers of callers and libraries.
+//! block at the start of a page into a malloc block, where most programs keep their data, takes up to twice as long. A
+//! block in the middle of a page avoids both (`bench/copy-alignment`). An allocator can place all buffers in this way,
+//! including the buffers of callers and libraries.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::ptr;
@@ -32,8 +32,8 @@ const MALLOC_ALIGN: usize = 16;
 #[derive(Debug)]
 pub struct HalfPageAllocator;
 
-/// Returns whether a block of this layout is a large one. The answer depends only on the layout, so that a block is
-/// freed in the way in which it was allocated.
+/// Returns whether a block with this layout is large. The answer depends only on the layout, so that a block is freed
+/// the same way it was allocated.
 #[inline]
 fn is_large(layout: Layout) -> bool {
     layout.size() >= LARGE_BYTES && layout.align() <= MALLOC_ALIGN
@@ -50,8 +50,8 @@ fn distance_from(base: *mut u8) -> usize {
     PAGE_BYTES - (base.addr() + PAGE_BYTES - OFFSET_BYTES) % PAGE_BYTES
 }
 
-/// Returns the large block within the malloc block at `base`, or null if that is null. Records the distance between the
-/// two in front of the large block.
+/// Returns the large block within the malloc block at `base`, or null if `base` is null. Records the distance between
+/// the two in front of the large block.
 ///
 /// # Safety
 /// `base` is null, or begins a malloc block with the layout of [`outer`].
@@ -78,13 +78,14 @@ unsafe fn distance_of(block: *mut u8) -> usize {
     unsafe { block.cast::<usize>().sub(1).read() }
 }
 
-// SAFETY: `System` allocates small blocks, and a larger block (by one page) around each large block. The
-// layout alone decides which of the two a block is, and the caller frees a block with the layout that it was made with.
+// SAFETY: `System` allocates each small block directly. For each large block, it allocates a block that contains it and
+// is one page larger. The layout alone decides whether a block is small or large, and the caller frees a block with the
+// layout it was allocated with.
 unsafe impl GlobalAlloc for HalfPageAllocator {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         if !is_large(layout) {
-            // SAFETY: the caller's promises are those that `System` needs.
+            // SAFETY: the caller guarantees what `System` requires.
             return unsafe { System.alloc(layout) };
         }
         let Some(outer) = outer(layout.size()) else { return ptr::null_mut() };
@@ -95,7 +96,7 @@ unsafe impl GlobalAlloc for HalfPageAllocator {
     #[inline]
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         if !is_large(layout) {
-            // SAFETY: the caller's promises are those that `System` needs.
+            // SAFETY: the caller guarantees what `System` requires.
             return unsafe { System.alloc_zeroed(layout) };
         }
         let Some(outer) = outer(layout.size()) else { return ptr::null_mut() };
@@ -107,12 +108,12 @@ unsafe impl GlobalAlloc for HalfPageAllocator {
     #[inline]
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
         if !is_large(layout) {
-            // SAFETY: the caller's promises are those that `System` needs.
+            // SAFETY: the caller guarantees what `System` requires.
             return unsafe { System.dealloc(block, layout) };
         }
         let outer = outer(layout.size()).unwrap_or(layout);
-        // SAFETY: a block of this layout is a large one, so it comes from `place`, and its malloc block has the layout
-        // `outer`, which existed when it was allocated.
+        // SAFETY: a block with this layout is large, so it comes from `place`, and its malloc block was allocated with
+        // the layout `outer`.
         unsafe { System.dealloc(block.sub(distance_of(block)), outer) }
     }
 
@@ -121,11 +122,11 @@ unsafe impl GlobalAlloc for HalfPageAllocator {
         // SAFETY: the caller promises that `new_size` is not 0 and does not overflow when rounded up to the alignment.
         let new_layout = unsafe { Layout::from_size_align_unchecked(new_size, layout.align()) };
         match (is_large(layout), is_large(new_layout)) {
-            // SAFETY: the caller's promises are those that `System` needs.
+            // SAFETY: the caller guarantees what `System` requires.
             (false, false) => unsafe { System.realloc(block, layout, new_size) },
-            // SAFETY: both layouts are of large blocks.
+            // SAFETY: both layouts describe large blocks.
             (true, true) => unsafe { resize_large(block, layout.size(), new_size) },
-            // SAFETY: the caller's promises are passed on.
+            // SAFETY: the caller guarantees what `move_to` requires.
             _ => unsafe { self.move_to(block, layout, new_layout) },
         }
     }

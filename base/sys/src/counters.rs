@@ -33,7 +33,7 @@ pub struct ProcessUsage {
     pub involuntary_switches: u64,
     /// Resident memory now.
     pub rss_bytes: u64,
-    /// The peak of resident memory.
+    /// Peak resident memory.
     pub max_rss_bytes: u64,
     /// The number of threads that are alive.
     pub threads: u64,
@@ -74,7 +74,8 @@ fn value_of(status: &str, name: &str) -> Option<u64> {
     line.split_ascii_whitespace().next()?.parse().ok()
 }
 
-/// `pid` and all its descendants, in ascending order. Cost: reads one file in `/proc` for each process of the machine.
+/// Returns the IDs of `pid` and all its descendants, in ascending order. Cost: reads one file in `/proc` for each
+/// process of the machine.
 pub fn descendants(pid: u32) -> io::Result<Vec<u32>> {
     let mut parents = Vec::new();
     for entry in fs::read_dir("/proc")? {
@@ -180,8 +181,8 @@ pub struct HardwareCounts {
 pub struct HardwareCounters([Option<Vec<File>>; 4]);
 
 impl HardwareCounters {
-    /// Opens the counters for all threads of `pids` and for those that these will start. An event that cannot be
-    /// counted on all of them is not counted.
+    /// Opens the counters for all threads of `pids` and for threads that they start later. An event that cannot be
+    /// counted for all of these threads is not counted at all.
     pub fn open(pids: &[u32]) -> Self {
         let threads: Vec<i32> = pids.iter().flat_map(|pid| threads_of(*pid)).collect();
         let on_all = |event: u64| -> Option<Vec<File>> {
@@ -191,8 +192,8 @@ impl HardwareCounters {
         HardwareCounters(EVENTS.map(on_all))
     }
 
-    /// Returns the counts so far. A counter that the kernel took off the processor for some time is `None`, because the
-    /// events that it missed are unknown.
+    /// Returns the counts so far. A counter that the kernel paused for some time is `None`, because it is unknown how
+    /// many events it missed.
     pub fn read(&self) -> HardwareCounts {
         let sum = |files: &Option<Vec<File>>| files.as_ref()?.iter().map(read_event).sum::<Option<u64>>();
         let [cycles, reference_cycles, instructions, cache_misses] = &self.0;
@@ -221,12 +222,12 @@ fn open_event(event: u64, thread: i32) -> Result<File> {
     const ANY_CPU: i32 = -1;
     const NO_GROUP: i32 = -1;
     const CLOEXEC: u64 = 1 << 3;
-    // SAFETY: `attributes` is a whole `perf_event_attr` of the size that it states.
+    // SAFETY: `attributes` is a complete `perf_event_attr`, and its `size` field is correct.
     let fd = unsafe {
         libc::syscall(libc::SYS_perf_event_open, &raw const attributes, thread, ANY_CPU, NO_GROUP, CLOEXEC)
     };
     match i32::try_from(fd) {
-        // SAFETY: the kernel has just given us this descriptor, and nobody else knows it.
+        // SAFETY: the kernel has just returned this descriptor, and nothing else owns it.
         Ok(fd) if fd >= 0 => Ok(unsafe { File::from_raw_fd(fd) }),
         Ok(_) => Err(last_errno()),
         Err(_) => Err(Errno::OVERFLOW),
@@ -254,8 +255,8 @@ pub fn reference_cycles() -> Option<u64> {
     None
 }
 
-/// A time of the monotonic clock, as of the kernel's last tick (at most 1 to 10 ms ago). Costs a fifth of
-/// `Instant::now`, which reads the processor's counter; neither is a system call.
+/// The time of the monotonic clock at the kernel's last tick (at most 1 to 10 ms ago). Costs a fifth of `Instant::now`,
+/// which reads the processor's counter; neither is a system call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct CoarseInstant {
     /// The time since the clock started.
@@ -267,10 +268,10 @@ impl CoarseInstant {
     #[inline]
     pub fn now() -> Self {
         let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        // SAFETY: the pointer refers to a local `timespec`. The call cannot fail for this clock; the C library's is
-        // used because it works in debuggers that give a process no vDSO.
+        // SAFETY: the pointer refers to a local `timespec`. The call cannot fail for this clock; the C library's
+        // function is used because it also works under debuggers that hide the vDSO from a process.
         unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC_COARSE, &raw mut time) };
-        // The clock starts with the machine, so it is never negative; 64 bits last for 584 years.
+        // The clock starts at boot, so it is never negative; 64 bits last for 584 years.
         CoarseInstant { ns: time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64 }
     }
 

@@ -29,7 +29,7 @@ mod counters {
         (start, (stop.addr() - start.addr()) / size_of::<u64>())
     }
 
-    /// Returns how often each counted region of this program was run. Cost: none.
+    /// Returns how often each counted region of this program was executed. Cost: none.
     pub fn coverage_counters() -> &'static [u64] {
         let (start, count) = section();
         // SAFETY: the section consists of initialized, aligned counters, and is mapped for the life of the program.

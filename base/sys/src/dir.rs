@@ -18,7 +18,7 @@ use rustix::path::Arg;
 use crate::call::{self, statat};
 use crate::nowait::would_scan;
 
-/// The size of the buffer for the entries of one `getdents64`, which has room for about a thousand names.
+/// The size of the buffer for one `getdents64` call; the buffer holds about a thousand names.
 const BUFFER_BYTES: usize = 32 * 1024;
 
 /// The type of a file according to its directory entry, without a `stat` of the file.
@@ -80,7 +80,7 @@ fn read_entries(
         }
         let Some(entry) = entries.next() else { return Ok(()) };
         let entry = match entry {
-            // The directory was removed in the meantime, and with it everything that was in it.
+            // The directory and everything in it were removed in the meantime.
             Err(Errno::NOENT) => return Ok(()),
             entry => entry?,
         };
@@ -119,7 +119,7 @@ const LONGEST_SHORT_NAME: usize = 63;
 /// The first byte, in UTF-8, of U+E000 to U+EFFF. Almost no name contains it.
 const LEAD: u8 = 0xEE;
 
-/// Converts a name of the file system to text.
+/// Converts a file name to text.
 pub fn name_to_text(name: &[u8]) -> Cow<'_, str> {
     match std::str::from_utf8(name) {
         Ok(text) if !may_have_escapes(text) => Cow::Borrowed(text),
@@ -150,7 +150,7 @@ pub fn is_text_of_a_name(text: &str) -> bool {
 }
 
 /// Calls `act` with the name that `text` represents. Errors: `INVAL` if the name contains NUL. For most names, this
-/// takes a fraction of the instructions of `CStr::from_bytes_with_nul`, which checks them byte by byte.
+/// executes far fewer instructions than `CStr::from_bytes_with_nul`, which checks them byte by byte.
 #[inline]
 pub(crate) fn with_name<T>(text: &str, act: impl FnOnce(&CStr) -> Result<T>) -> Result<T> {
     let mut buffer = [0; LONGEST_SHORT_NAME + 1];
@@ -169,8 +169,8 @@ fn may_have_escapes(text: &str) -> bool {
     !is_ascii_without_nul(text.as_bytes()) && memchr::memchr(LEAD, text.as_bytes()).is_some()
 }
 
-/// Returns whether all bytes are between 1 and 127, in a fraction of the instructions of `<[u8]>::is_ascii` for names of
-/// usual lengths.
+/// Returns whether all bytes are between 1 and 127. For names of usual length, this executes far fewer instructions
+/// than `<[u8]>::is_ascii`.
 #[inline]
 fn is_ascii_without_nul(name: &[u8]) -> bool {
     const ONES: u128 = u128::MAX / 255;
@@ -273,7 +273,7 @@ mod tests {
         }
     }
 
-    /// A name of any bytes survives the conversion to text and back.
+    /// A name of arbitrary bytes survives the conversion to text and back.
     #[test]
     fn every_name_comes_back() {
         let mut state = 1_u32;

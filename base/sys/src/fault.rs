@@ -1,8 +1,9 @@
 //! Deliberate faults, for tests: compiled only with the feature `faults`.
 //!
 //! Every file-system call of this crate passes [`point`]. A test runs an operation under a [`FaultPlan`] and gets the
-//! list of calls that the operation made; the plan may make one of the calls fail, or kill the process at it. A plan
-//! applies only to the calling thread, so tests can run in parallel. Cost without a plan: one relaxed load.
+//! list of calls that the operation made; the plan may make one of the calls fail, or kill the process just before one
+//! of them. A plan applies only to the calling thread, so tests can run in parallel. Cost without a plan: one relaxed
+//! load.
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicUsize, Ordering};

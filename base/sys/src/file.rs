@@ -184,7 +184,7 @@ fn once_free(act: impl Fn() -> Result<()>) -> Result<()> {
     act()
 }
 
-/// Calls `act` with two names, as [`once_free`] does.
+/// Calls `act` with two names, and retries like [`once_free`].
 fn with_names(from: &str, to: &str, act: impl Fn(&CStr, &CStr) -> Result<()>) -> Result<()> {
     with_name(from, |from| with_name(to, |to| once_free(|| act(from, to))))
 }
@@ -322,7 +322,7 @@ pub fn links_in(dir: impl AsFd, name: &str) -> Result<u64> {
     with_name(name, |name| statx(dir, name, flags, StatxFlags::NLINK)).map(|stat| u64::from(stat.stx_nlink))
 }
 
-/// The number of bytes that an ordinary user may still write to the file system of `file`.
+/// Returns the number of bytes that an ordinary user may still write to the file system of `file`.
 pub fn free_bytes(file: impl AsFd) -> Result<u64> {
     fstatvfs(file).map(|stat| stat.f_bavail.saturating_mul(stat.f_frsize))
 }
@@ -414,7 +414,7 @@ fn getxattrat(dir: i32, file_name: &CStr, name: &CStr, buffer: &mut [u8]) -> Res
     if length >= 0 { Ok(length as usize) } else { Err(last_errno()) }
 }
 
-/// The calling thread's `errno`.
+/// Returns the calling thread's `errno`.
 pub(crate) fn last_errno() -> Errno {
     Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
 }

@@ -1,5 +1,5 @@
-//! The user as whom a thread accesses files, and the entries of users in the system's database. Threads that can no
-//! longer become another user leave such work to a [`PrivilegedThread`].
+//! The user that a thread accesses files as, and user entries in the system's database. Threads that can no longer
+//! become another user delegate work for other users to a [`PrivilegedThread`].
 
 use std::cell::RefCell;
 use std::ffi::{CStr, CString};
@@ -78,7 +78,7 @@ impl ImpersonatedUser {
     }
 
     /// Runs `work` while the calling thread, and no other, accesses files as the user: with the user's own group and
-    /// supplementary groups, and without an effective capability. Threads that `work` starts keep the user's
+    /// supplementary groups, and without effective capabilities. Threads that `work` starts keep the user's
     /// credentials. Afterwards, and if `work` panics, the thread gets its former credentials back: its own, or the
     /// credentials of an enclosing role. Errors: `PERM` unless the process may change its users (root); `work` has not
     /// begun then. If restoring fails, which should never happen to root, the process aborts rather than let a thread
@@ -107,7 +107,8 @@ impl ThreadCredentials {
         })
     }
 
-    /// Switches from the thread's own credentials. Capabilities are dropped last, because setting the rest needs them.
+    /// Switches from the thread's own credentials to the role's. Capabilities are dropped last, because setting the
+    /// rest needs them.
     fn enter(&self) -> Result<()> {
         set_thread_groups(&self.groups)?;
         set_file_id(libc::SYS_setfsgid, self.gid)?;
@@ -181,7 +182,7 @@ pub(crate) fn with_capabilities<T>(wanted: CapabilitySet, work: impl FnOnce() ->
     Ok(done)
 }
 
-/// `setfsuid` or `setfsgid`, which return the old value whether or not they succeed.
+/// Calls `setfsuid` or `setfsgid`, which return the old value whether or not they succeed.
 fn set_file_id(call: libc::c_long, id: u32) -> Result<()> {
     // SAFETY: both calls take a number and access no memory.
     let (_, now) = unsafe { (libc::syscall(call, id), libc::syscall(call, u32::MAX)) };
@@ -191,7 +192,7 @@ fn set_file_id(call: libc::c_long, id: u32) -> Result<()> {
     }
 }
 
-/// The size of the buffer for the strings of an entry; a user with a longer entry counts as unknown.
+/// The size of the buffer for the strings of a user entry; a user with a longer entry counts as unknown.
 const TEXT_BYTES: usize = 16 * 1024;
 /// The maximum number of groups to request, which is the kernel's own limit.
 const GROUPS_MAX: usize = 65_536;
@@ -199,12 +200,13 @@ const GROUPS_MAX: usize = 65_536;
 /// The group of users who have no group: the number that Linux shows for an id that it cannot map.
 const NO_GROUP: u32 = 65_534;
 
-/// Returns the user with the id `uid` and the user's groups; with no groups if the database does not have the user.
+/// Returns the user with the ID `uid` and the user's groups; the groups are empty if the database does not have the
+/// user.
 pub fn peer_of_user(uid: u32) -> PeerCredentials {
     known(uid).unwrap_or(PeerCredentials { uid, gid: NO_GROUP, groups: Vec::new() })
 }
 
-/// Returns the name of the user with the id `uid`; `None` if the database does not have the user.
+/// Returns the name of the user with the ID `uid`; `None` if the database does not have the user.
 pub fn user_name(uid: u32) -> Option<String> {
     user_entry(uid, |name, _| name.to_string_lossy().into_owned())
 }

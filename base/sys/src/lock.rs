@@ -73,7 +73,7 @@ impl LockWait {
 }
 
 impl Drop for LockWait {
-    /// Passes the remaining time on to the next lock.
+    /// Deducts the time of this wait from the thread's patience, so that the next lock gets the rest.
     fn drop(&mut self) {
         if let Some(begin) = self.begin
             && PATIENCE.get() != Duration::MAX
@@ -91,9 +91,9 @@ pub fn lock_file(file: impl AsFd, patience: Duration) -> Result<()> {
     wait_for(file.as_fd(), (0, 0), &mut LockWait::new(patience))
 }
 
-/// Waits until no other open file has any of `bytes`, at least one, locked. Takes no lock, so nobody waits for the caller.
-/// Errors: `TIMEDOUT` if they are locked for longer than `patience` or the patience of [`with_lock_patience`]. Cost: one
-/// `fcntl`, repeated while the bytes are locked.
+/// Waits until no other open file holds a lock on any of `bytes`, a range of at least one byte. Takes no lock, so
+/// nobody waits for the caller. Errors: `TIMEDOUT` if they are locked for longer than `patience` or the patience of
+/// [`with_lock_patience`]. Cost: one `fcntl`, repeated while the bytes are locked.
 pub fn await_unlocked(file: impl AsFd, bytes: Range<u32>, patience: Duration) -> Result<()> {
     let (start, length) = (i64::from(bytes.start), i64::try_from(bytes.len()).map_err(|_| Errno::INVAL)?);
     let mut patience = LockWait::new(patience);
@@ -258,7 +258,7 @@ impl ByteRangeLocks {
     }
 }
 
-/// Carries out `command`; returns the kind of the lock as the kernel leaves it, which `F_OFD_GETLK` sets.
+/// Executes `command`; returns the lock type in the structure afterwards, which `F_OFD_GETLK` sets.
 fn control(
     file: BorrowedFd<'_>,
     command: libc::c_int,
@@ -295,11 +295,11 @@ mod tests {
     use super::*;
 
     struct Counter(UnsafeCell<u64>);
-    // SAFETY: the test touches the counter only under the lock it proves.
+    // SAFETY: the test accesses the counter only while it holds the lock under test.
     unsafe impl Sync for Counter {}
 
-    /// Two tables on the same file stand for two processes, and the two threads that use each table for the threads of
-    /// a process.
+    /// Two tables on the same file simulate two processes. The two threads that use each table simulate the threads of
+    /// one process.
     #[test]
     fn excludes_threads_and_open_files() {
         let dir = tempfile::tempdir().unwrap();

@@ -8,7 +8,8 @@ use rustix::io::Result;
 use crate::call::statx;
 use crate::shared::{LUSTRE, NFS, OCFS2, is_local, type_of};
 
-/// The list of mounts of the calling thread, because a thread may have its own mount namespace.
+/// The calling thread's list of mounts, which may differ from the process's because a thread may have its own mount
+/// namespace.
 const MOUNTS: &str = "/proc/thread-self/mountinfo";
 
 /// A reason why a store's guarantees do not hold on a file system, with advice on what to do about it.
@@ -50,7 +51,7 @@ impl MountProblem {
     }
 }
 
-/// The properties that the guarantees of a mount depend on.
+/// The properties of a mount that determine its guarantees.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MountIdentity {
     /// The file system's type, as in the list of mounts.
@@ -138,7 +139,7 @@ impl<'m> Mount<'m> {
         if self.has("nolock") {
             return Some("the mount has `nolock`: mount it with vers=4.2");
         }
-        // `local_lock=flock` concerns locks of `flock(2)`; we use locks of `fcntl(2)`.
+        // `local_lock=flock` concerns `flock(2)` locks; we use `fcntl(2)` locks.
         if self.has("local_lock=all") || self.has("local_lock=posix") {
             return Some("the mount has `local_lock`: mount it with local_lock=none, or vers=4.2");
         }

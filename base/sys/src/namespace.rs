@@ -1,5 +1,5 @@
-//! Namespaces: networks with devices whose wire is a file descriptor (TUN), directories that no other process sees, and
-//! processes that end with the process that started them.
+//! Namespaces: networks with devices whose packets are read and written through a file descriptor (TUN), directories
+//! that no other process sees, and processes that end with the process that started them.
 
 use std::ffi::CStr;
 use std::fs::{File, OpenOptions};

@@ -94,8 +94,8 @@ fn is_asking() -> bool {
     matches!(MODE.get(), LookupMode::AsksMemory | LookupMode::WouldHaveWaited)
 }
 
-/// Determines whether a file system answers lookups from memory at all, because each lookup that it does not answer
-/// from memory has to be done twice. NFS, FUSE and Lustre may ask their server about every name, regardless of what the
+/// Determines whether a file system answers lookups from memory at all. If it does not, each attempt is wasted, because
+/// the lookup must then be repeated. NFS, FUSE and Lustre may ask their server about every name, regardless of what the
 /// kernel has cached. A file system that has once answered from memory is trusted from then on. Before that, a name
 /// that was not in memory is looked up in memory again right after it was opened. After [`IN_VAIN_MAX`] failures of
 /// this second lookup, lookups in memory are no longer tried. A single failure is not enough, because any concurrent
@@ -123,7 +123,7 @@ impl CachedLookupProbe {
         !is_asking() && (IN_DOUBT..NEVER).contains(&self.0.load(Ordering::Relaxed))
     }
 
-    /// Records that something was found in memory.
+    /// Records that a lookup in memory succeeded.
     pub(crate) fn has_answered(&self) {
         // Written once, so that threads do not contend for it.
         if self.0.load(Ordering::Relaxed) != ANSWERS {
@@ -137,13 +137,13 @@ impl CachedLookupProbe {
         self.0.load(Ordering::Relaxed) == ANSWERS
     }
 
-    /// Records that something was not in memory, which may well be true.
+    /// Records that a lookup in memory failed. The name may really not have been in memory.
     pub(crate) fn has_not_answered(&self) {
         // If this fails, another thread has already recorded as much or more.
         let _ = self.0.compare_exchange(UNKNOWN, IN_DOUBT, Ordering::Relaxed, Ordering::Relaxed);
     }
 
-    /// Records that something was not in memory although it should have been.
+    /// Records that a lookup in memory failed although the name should have been in memory.
     pub(crate) fn was_in_vain(&self) {
         let next = |count| (IN_DOUBT..NEVER).contains(&count).then(|| count + 1);
         // Counts nothing if a lookup of another thread succeeded at the same time.

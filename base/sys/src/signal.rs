@@ -21,7 +21,7 @@ pub fn ask_after_signals(must_stop: fn() -> bool) {
     MUST_STOP.get_or_init(|| must_stop);
 }
 
-/// Returns how long to wait until the next check of whether the program wants to stop, for a wait of `limit` in total.
+/// Returns how long a wait of at most `limit` may last before it must check whether the program wants to stop.
 pub fn wait_at_most(limit: Duration) -> Duration {
     if MUST_STOP.get().is_some() { limit.min(NOTICE_TIME) } else { limit }
 }

@@ -31,12 +31,12 @@ pub struct ByterangesFraming<'a> {
 }
 
 impl ByterangesFraming<'_> {
-    /// The `Content-Type` of the response.
+    /// Returns the `Content-Type` of the response.
     pub fn media_type(&self) -> String {
         format!("multipart/byteranges; boundary={}", self.boundary)
     }
 
-    /// The text before the bytes of `range`, which must not be empty.
+    /// Returns the text before the bytes of `range`, which must not be empty.
     pub fn before(&self, range: &Range<u64>) -> String {
         let ByterangesFraming { boundary, content_type, size } = self;
         let (first, last) = (range.start, range.end - 1);
@@ -45,7 +45,7 @@ impl ByterangesFraming<'_> {
         )
     }
 
-    /// The text after the last part.
+    /// Returns the text after the last part.
     pub fn end(&self) -> String {
         format!("\r\n--{}--\r\n", self.boundary)
     }
@@ -54,7 +54,7 @@ impl ByterangesFraming<'_> {
 /// The maximum number of bytes before a part's content that a reader accepts: the preamble, or a part's head.
 const BETWEEN_BYTES_MAX: usize = 8 * 1024;
 
-/// The boundary in a `Content-Type`, quoted or not; `None` if the type is not `multipart/byteranges`.
+/// Returns the boundary in a `Content-Type`, quoted or not; `None` if the type is not `multipart/byteranges`.
 pub fn boundary_of(content_type: &str) -> Option<String> {
     let (media_type, mut rest) = content_type.split_once(';')?;
     if !media_type.trim().eq_ignore_ascii_case("multipart/byteranges") {
@@ -285,8 +285,8 @@ impl ByterangesParser {
         Ok(ByterangesParserStep::Skip(taken))
     }
 
-    /// A content ends with the line break of its delimiter (RFC 2046 section 5.1.1). If the content were a byte too
-    /// short, part of that line break would have been counted as content.
+    /// Checks that a part's content ends where its delimiter's line break begins (RFC 2046 section 5.1.1). If the
+    /// content were a byte too short, part of that line break would have been counted as content.
     fn content_ended(
         &mut self,
         line: &[u8],

@@ -62,7 +62,7 @@ pub fn parse_amz_date(text: &str) -> Option<SystemTime> {
     time_of([two(0) * 100 + two(2), two(4), two(6)], [two(9), two(11), two(13)], 0)
 }
 
-/// Returns the time of a date (year, month, day) and a clock (hour, minute, second); `None` if there is no such time.
+/// Converts a date (year, month, day) and a time of day (hour, minute, second); `None` if there is no such time.
 fn time_of([year, month, day]: [u32; 3], [hour, minute, second]: [u32; 3], ns: u32) -> Option<SystemTime> {
     if !(1970..=9999).contains(&year) || !(1..=12).contains(&month) || !(1..=31).contains(&day) {
         return None;

@@ -41,7 +41,7 @@ impl FileHashAlgorithm {
         }
     }
 
-    /// Returns the kind with this name, in any case, with a hyphen or without one (as in Metalink 3 and RFC 3230).
+    /// Returns the kind with this name, ignoring case, with or without a hyphen (as in Metalink 3 and RFC 3230).
     pub fn from_name(name: &str) -> Option<Self> {
         let plain = |text: &str| text.trim().replace(['-', '_'], "").to_ascii_lowercase();
         let wanted = if plain(name) == "sha" { "sha1".to_owned() } else { plain(name) };
@@ -71,7 +71,7 @@ pub struct FileHash {
 }
 
 impl FileHash {
-    /// Parses hexadecimal digits of any case. Returns `None` if they are not a value of that kind; adler32 may lack
+    /// Parses hexadecimal digits in either case. Returns `None` if they are not a value of that kind; adler32 may lack
     /// leading zeros, because some servers omit them.
     pub fn from_hex(kind: FileHashAlgorithm, text: &str) -> Option<Self> {
         let mut hex = text.trim().to_ascii_lowercase();

@@ -346,7 +346,7 @@ impl FormFileScanner {
         &self.delimiter
     }
 
-    /// Whether the end of the file has been found.
+    /// Returns whether the end of the file has been found.
     pub fn is_over(&self) -> bool {
         self.line.as_ref().is_some_and(BoundaryLine::is_over)
     }

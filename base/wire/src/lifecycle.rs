@@ -1,9 +1,9 @@
 //! Lifecycle rules of a bucket: S3's document, and the times at which a rule expires an object, a version or an
 //! upload.
 //!
-//! Times are arguments, and so is the length of a day, so that tests need not wait. Expiry times are rounded up to
-//! midnight UTC, as on S3: an object written at three o'clock, with an expiry of one day, expires at the second
-//! midnight after it was written.
+//! Times and the length of a day are arguments, so that tests need not wait. Expiry times are rounded up to midnight
+//! UTC, as on S3: an object written at three o'clock, with an expiry of one day, expires at the second midnight after
+//! it was written.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -53,7 +53,7 @@ pub struct RuleFilter {
     pub tags: Tags,
     /// The size that objects must exceed, in bytes.
     pub larger_than: Option<u64>,
-    /// The size below which objects must be, in bytes.
+    /// The size that objects must be smaller than, in bytes.
     pub smaller_than: Option<u64>,
     /// The form in which the document states the filter.
     form: RuleFilterSyntax,
@@ -72,17 +72,17 @@ enum RuleFilterSyntax {
 }
 
 impl RuleFilter {
-    /// Whether the rule applies to the key.
+    /// Returns whether the rule applies to the key.
     pub fn has_key(&self, key: &str) -> bool {
         key.starts_with(self.prefix.as_deref().unwrap_or_default())
     }
 
-    /// Whether the rule applies to objects of this size in bytes.
+    /// Returns whether the rule applies to objects of this size in bytes.
     pub fn has_size(&self, size: u64) -> bool {
         self.larger_than.is_none_or(|least| size > least) && self.smaller_than.is_none_or(|most| size < most)
     }
 
-    /// Whether the rule applies to objects with these tags.
+    /// Returns whether the rule applies to objects with these tags.
     pub fn has_tags(&self, tags: &Tags) -> bool {
         self.tags.iter().all(|(name, value)| tags.get(name) == Some(value))
     }
@@ -144,8 +144,8 @@ impl LifecycleRule {
         }
     }
 
-    /// Returns when a version expires that was replaced at `replaced` and is older than `newer` other noncurrent
-    /// versions; `None` if it never expires.
+    /// Returns when a noncurrent version expires; `None` if never. It was replaced at `replaced`, and `newer` other
+    /// noncurrent versions are newer.
     pub fn noncurrent_expiry(&self, replaced: SystemTime, newer: u32, day: Duration) -> Option<SystemTime> {
         let rule = self.noncurrent.filter(|rule| rule.newer.is_none_or(|kept| newer >= kept))?;
         Some(expiry(replaced, rule.days, day))

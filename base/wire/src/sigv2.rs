@@ -53,7 +53,7 @@ pub struct LegacySignedRequest<'a> {
     pub path: &'a str,
     /// The query parameters, not encoded, in any order.
     pub query: &'a [(&'a str, &'a str)],
-    /// Names in lower case, and values, sorted by name; must contain `date` or `x-amz-date`.
+    /// Headers (lowercase name and value), sorted by name; must contain `date` or `x-amz-date`.
     pub headers: &'a [(&'a str, &'a str)],
 }
 

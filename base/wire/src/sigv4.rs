@@ -37,7 +37,7 @@ pub struct SignedRequest<'a> {
     pub path: &'a str,
     /// The encoded query, sorted, without `?`; see [`uri::canonical_query`].
     pub query: &'a str,
-    /// Names in lower case, sorted, and values; must contain `host`.
+    /// Headers (lowercase name and value), sorted by name; must contain `host`.
     pub headers: &'a [(&'a str, &'a str)],
     /// SHA-256 of the body in hexadecimal, or [`UNSIGNED_PAYLOAD`].
     pub payload_hash: &'a str,
@@ -241,7 +241,7 @@ fn update_with_single_blanks(digest: &mut Sha256, value: &str) {
     }
 }
 
-/// SHA-256 of a body, in the hexadecimal form of `x-amz-content-sha256`.
+/// Returns the SHA-256 of a body, in the hexadecimal form of `x-amz-content-sha256`.
 pub fn payload_hash(body: &[u8]) -> String {
     text_of(&hex(&Sha256::digest(body).into()))
 }
@@ -281,8 +281,8 @@ fn text_of(digits: &HexDigest) -> String {
     digits.iter().copied().map(char::from).collect()
 }
 
-/// Returns the digits in groups of eight: comparing these in constant time costs an eighth of what comparing bytes
-/// does.
+/// Returns the digits in groups of eight: comparing the groups in constant time takes an eighth of the time of
+/// comparing bytes.
 fn words(digits: &HexDigest) -> [u64; 8] {
     let (groups, _) = digits.as_chunks::<8>();
     std::array::from_fn(|at| u64::from_ne_bytes(groups[at]))

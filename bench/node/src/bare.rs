@@ -23,7 +23,7 @@ use crate::{lookout, small};
 pub(crate) enum BareRequest {
     /// Returns 4 KiB from memory.
     Echo,
-    /// Returns 4 KiB of a file: open, fstat, pread, close.
+    /// Returns 4 KiB of a file, read with open, fstat, pread and close.
     Small,
     /// Passes a file descriptor of a 1 MiB file.
     Descriptor,
@@ -53,7 +53,8 @@ fn answer_all(client: &UnixStream, dir: &File) -> Result<()> {
     let (cores, lookout) = (std::thread::available_parallelism()?.get(), lookout()?);
     let (mut request, mut content) = ([0; MESSAGE_BYTES], vec![7; 4096]);
     loop {
-        // A client that has received a file descriptor reads the file, which takes longer than the server would poll.
+        // Do not poll after passing a file descriptor: the client reads the file next, which takes longer than the
+        // server would poll.
         let is_large = request[0] == BareRequest::Descriptor as u8;
         let looks_out = !lookout.is_zero() && !is_large && 2 * OPEN.load(Ordering::Relaxed) <= cores;
         let received = wait(looks_out, |wait| receive(client, &mut request, wait));
@@ -108,7 +109,7 @@ impl BareClient {
         Ok(BareClient { socket: UnixStream::connect(socket)?, buffer: vec![0; 8192], looks_out: false })
     }
 
-    /// Requests 4 KiB, which are stored in `body`.
+    /// Requests 4 KiB, and stores them in `body`.
     pub(crate) fn small(&mut self, ask: BareRequest, number: usize, body: &mut Vec<u8>) -> Result<()> {
         let mut request = [0; MESSAGE_BYTES];
         (request[0], request[1]) = (ask as u8, number as u8);

@@ -1,4 +1,4 @@
-//! One client, and many concurrent client processes.
+//! Measurements with one client, and with many concurrent client processes.
 
 use std::fs::File;
 use std::io::Read;
@@ -24,7 +24,8 @@ struct BlockCalls {
     objects: usize,
 }
 
-/// Runs `ways` in blocks; prints the time per object of each way, and its ratio to the time of the first way.
+/// Runs each of `ways` in blocks. Prints each way's time per object, and the ratio of this time to the first way's
+/// time.
 fn ways(title: &str, shape: &BlockCalls, mut ways: Vec<TimedOperation<'_>>, rounds: usize) -> Result<()> {
     if !is_wanted(title) {
         return Ok(());
@@ -180,7 +181,7 @@ fn puts(root: &Path, gateway: &Path, rounds: usize) -> Result<()> {
     Ok(())
 }
 
-/// The time for which all clients run in each round.
+/// How long all clients run in each round.
 const ROUND_MS: u64 = 500;
 
 /// Gets 4 KiB objects repeatedly, starting when standard input ends; prints the number of gets.
@@ -215,7 +216,7 @@ fn throughput(lane: &str, socket: &Path, clients: usize) -> Result<f64> {
         Ok(command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?)
     };
     let mut all = (0..clients).map(start).collect::<Result<Vec<_>>>()?;
-    // Give all clients time to connect and make one get.
+    // Give all clients time to connect and perform one get.
     std::thread::sleep(Duration::from_millis(100 + 5 * clients as u64));
     all.iter_mut().for_each(|client| drop(client.stdin.take()));
     let mut total = 0.0;

@@ -1,5 +1,5 @@
-//! Compares the node lane with bare sockets that do the same work, and with POSIX calls. Blocks run in random order;
-//! the results are medians of the ratios of all rounds, with their intervals.
+//! Compares the node lane with bare sockets that do the same work, and with POSIX calls. Blocks run in random order.
+//! Each result is the median of the ratios from all rounds, with its confidence interval.
 //!
 //! Gateway, bare server and clients are separate processes of this program, selected by its first argument.
 
@@ -26,7 +26,7 @@ static ALLOCATOR: fordway_sys::HalfPageAllocator = fordway_sys::HalfPageAllocato
 /// The number of 4 KiB objects.
 const SMALL: usize = 64;
 
-/// The environment variable that, if set to 0, lets the gateway's threads stay on the processor of their client.
+/// The environment variable that, if set to 0, lets the gateway's threads stay on their client's processor.
 const LEAVES_CLIENT: &str = "LEAVES_CLIENT";
 
 fn main() -> Result<()> {
@@ -55,7 +55,7 @@ fn run() -> Result<()> {
     clients::compare_many(&gateway.socket, &bare.socket, rounds.div_ceil(4))
 }
 
-/// Creates a scratch directory, and in it a root with the objects for the clients to read. Returns both.
+/// Creates a scratch directory that contains a root with the objects for the clients to read. Returns both.
 fn filled_root() -> Result<(TempDir, PathBuf)> {
     let place = std::env::var("ROOT").unwrap_or_else(|_| "/dev/shm".to_owned());
     let dir = tempfile::Builder::new().prefix("fordway-node-").tempdir_in(place)?;
@@ -65,7 +65,7 @@ fn filled_root() -> Result<(TempDir, PathBuf)> {
     Ok((dir, root))
 }
 
-/// Puts the objects that clients read, directly into the store.
+/// Puts the objects that clients will read into the store, without using a gateway.
 fn fill(root: &Path) -> Result<()> {
     let store = PosixStore::open(root, PosixConfig::default())?;
     let put = |name: &str, body: &[u8]| -> Result<()> {
@@ -128,7 +128,7 @@ fn lookout() -> Result<Duration> {
     Ok(Duration::from_micros(std::env::var("LOOKOUT_US").map_or(Ok(20), |us| us.parse())?))
 }
 
-/// Returns whether a comparison is selected: its title contains `ONLY`, or `ONLY` is not set.
+/// Returns whether a comparison is selected: either `ONLY` is not set, or the title contains the value of `ONLY`.
 fn is_wanted(title: &str) -> bool {
     std::env::var("ONLY").map_or(true, |part| title.contains(&part))
 }

@@ -1,5 +1,5 @@
-//! Restarts gateway and client many times: at each start, the kernel places both on processors anew, and they often
-//! stay there.
+//! Restarts the gateway and the client many times, because at each start the kernel chooses a processor for each, and
+//! they often stay there.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -14,7 +14,7 @@ use crate::{LEAVES_CLIENT, SMALL, ServerProcess, bucket, filled_root, node_store
 
 /// The number of calls that are timed together as one sample.
 const BLOCK: usize = 200;
-/// The duration of the warm-up and of the measurement of each operation.
+/// The duration of each operation's warm-up, and of its measurement.
 const PHASE: Duration = Duration::from_millis(300);
 /// The highest accepted ratio of the slowest to the fastest start, with the gateway's default settings.
 const RATIO_MAX: f64 = 1.3;
@@ -27,13 +27,13 @@ struct StartFigures {
     sleeps: f64,
 }
 
-/// Starts gateway and client `STARTS` times (20 by default) in each of two modes, alternately: the gateway's threads
-/// leave the processor of their client, or stay on it. Errors: in the default mode, the slowest start is much slower
+/// Starts the gateway and a client `STARTS` times (20 by default) in each of two modes, alternately: the gateway's
+/// threads leave their client's processor, or stay on it. Errors: in the default mode, the slowest start is much slower
 /// than the fastest.
 pub(crate) fn run() -> Result<()> {
     let starts = std::env::var("STARTS").map_or(Ok(20), |starts| starts.parse())?;
     let (dir, root) = filled_root()?;
-    // Indexed by whether threads leave, then by operation.
+    // The first index says whether threads leave their client's processor; the second is the operation.
     let mut found: [[Vec<StartFigures>; 2]; 2] = Default::default();
     for _ in 0..starts {
         for (leaves, of_kind) in [("0", 0), ("1", 1)] {
@@ -59,7 +59,7 @@ pub(crate) fn run() -> Result<()> {
     Ok(())
 }
 
-/// Prints the figures of all starts. Returns the ratio of the slowest to the fastest.
+/// Prints the figures of all starts. Returns the ratio of the slowest start to the fastest.
 fn row(name: &str, all: &[StartFigures]) -> Result<f64> {
     let mut sorted = all.to_vec();
     sorted.sort_by(|a, b| a.call_ns.total_cmp(&b.call_ns));
@@ -75,7 +75,7 @@ fn row(name: &str, all: &[StartFigures]) -> Result<f64> {
     Ok(ratio)
 }
 
-/// Runs a client in a new process. Returns its figures by operation.
+/// Runs a client in a new process. Returns the client's figures for each operation.
 fn one_start(socket: &Path) -> Result<Vec<StartFigures>> {
     let mut command = Command::new(std::env::current_exe()?);
     command.arg("timed").arg(socket).arg(PHASE.as_millis().to_string());
@@ -110,7 +110,8 @@ pub(crate) fn client(socket: &Path, phase: Duration) -> Result<()> {
     Ok(())
 }
 
-/// Repeats a call for `phase`. Returns the median over blocks of calls, so that a short disturbance does not count.
+/// Repeats a call for `phase`. The time that it returns is the median over blocks of calls, so that a short disturbance
+/// does not affect it.
 fn timed(phase: Duration, call: &mut dyn FnMut(usize) -> Result<()>) -> Result<StartFigures> {
     let (start, slept, mut blocks) = (Instant::now(), process_usage().voluntary_switches, Vec::new());
     while start.elapsed() < phase {

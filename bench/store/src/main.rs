@@ -1,8 +1,8 @@
 //! Compares the embedded store with plain files, and with the `object_store` crate's `LocalFileSystem`, which runs on
-//! tokio, as it usually does; all in one run of interleaved blocks.
+//! tokio as usual. All are measured in one run of interleaved blocks.
 //!
-//! Prints the table of `fordway compare` for objects of one size, then the costs of an overwrite, of keys outside one
-//! flat directory, of a listing in pages, and of completing a multipart upload.
+//! Prints the table that `fordway compare` prints, for objects of one size, and then the costs of overwriting an
+//! object, using keys outside one flat directory, listing in pages, and completing a multipart upload.
 
 mod single;
 mod sparse;
@@ -123,7 +123,7 @@ fn embedded(root: &std::path::Path, name: &str, if_match: bool) -> Result<StoreT
     Ok(StoreTarget::new(lane, std::sync::Arc::new(store), Bucket::new(name)?, None)?)
 }
 
-/// The `object_store` crate's objects below one directory.
+/// A target that stores objects with the `object_store` crate, below one directory.
 pub(crate) struct ObjectStoreCrateTarget {
     lane: MeasuredLane,
     store: LocalFileSystem,

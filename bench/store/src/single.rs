@@ -1,4 +1,5 @@
-//! Operations for which `compare` has no phase: overwrites, pages of a long listing, completing an upload.
+//! Operations for which `compare` has no phase: overwriting objects, listing many keys in pages, and completing an
+//! upload.
 
 use std::fs;
 use std::io::Write;
@@ -112,7 +113,8 @@ pub(crate) fn complete(s3: &Path, rounds: usize) -> Result<()> {
     Ok(())
 }
 
-/// Lists `keys` keys of one directory: in one stream, in pages of 1,000, and 1 % of them by a prefix.
+/// Times listings of a directory that contains `keys` keys: all keys in one stream, all keys in pages of 1,000, and 1 %
+/// of the keys by a prefix.
 pub(crate) fn list(s3: &Path, keys: usize) -> Result<()> {
     let (store, bucket) = (PosixStore::open(s3, PosixConfig::default())?, Bucket::new("list")?);
     store.create_bucket(&bucket)?;

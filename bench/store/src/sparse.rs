@@ -18,7 +18,7 @@ use rustix::fs::{
     AtFlags, Mode, OFlags, ResolveFlags, XattrFlags, fsetxattr, linkat, mkdirat, openat, openat2, statat,
 };
 
-/// The number of calls in a block. Blocks of the three ways are interleaved.
+/// The number of calls in a block. Blocks of the three kinds of call are interleaved.
 const BLOCK: usize = 200;
 
 /// The directories that are compared: one for plain files, one for bare calls, and a bucket.
@@ -40,7 +40,7 @@ impl ComparedDirectories<'_> {
     }
 }
 
-/// The same call, made in three ways; the argument is the number of the key.
+/// The same call, made in three ways; the argument is the key's number.
 struct ComparedCalls<'c> {
     plain: &'c mut dyn FnMut(usize) -> Result<()>,
     bare: &'c mut dyn FnMut(usize) -> Result<()>,
@@ -62,7 +62,7 @@ pub(crate) fn sparse(place: &Path, rounds: usize) -> Result<()> {
     new_levels(&dirs, rounds)
 }
 
-/// Measures the HEAD of missing keys.
+/// Measures HEAD on missing keys.
 fn missing(dirs: &ComparedDirectories, rounds: usize) -> Result<()> {
     let root = File::open(dirs.bare)?;
     measure(
@@ -86,7 +86,7 @@ fn missing(dirs: &ComparedDirectories, rounds: usize) -> Result<()> {
     )
 }
 
-/// Measures the HEAD of objects that are alone in their directories, each visited once.
+/// Measures HEAD on objects that are alone in their directories, each visited once.
 fn lonely(dirs: &ComparedDirectories, rounds: usize) -> Result<()> {
     let keys = (rounds + 1) * BLOCK;
     let name = |number: usize| format!("d{number:06}/object");
@@ -122,7 +122,7 @@ fn lonely(dirs: &ComparedDirectories, rounds: usize) -> Result<()> {
     )
 }
 
-/// Measures the put of an object whose three parent directories must be created.
+/// Measures putting an object whose three parent directories must be created.
 fn new_levels(dirs: &ComparedDirectories, rounds: usize) -> Result<()> {
     let root = File::open(dirs.bare)?;
     measure(

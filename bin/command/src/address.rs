@@ -49,8 +49,8 @@ impl StorageAddress {
         if text.is_empty() {
             return Err(Error::new(ErrorKind::InvalidArgument, "an address cannot be empty"));
         }
-        // The user probably forgot a slash. If the address were treated as a file name, the copy would be written to
-        // the current directory.
+        // The user has probably forgotten a slash. If the address were treated as a file name, the copy would be
+        // written to the current directory.
         if let Some(rest) = text.strip_prefix("s3:") {
             let rest = rest.trim_start_matches('/');
             let why = format!(
@@ -62,7 +62,7 @@ impl StorageAddress {
         Ok(StorageAddress::Local(PathBuf::from(text)))
     }
 
-    /// Returns this address as a directory: appends a slash to a key that lacks one.
+    /// Returns this address as a directory: appends a slash to a key that does not end in a slash.
     pub fn into_directory(self) -> Self {
         match self {
             StorageAddress::S3(bucket, key) if !key.is_empty() && !key.ends_with('/') => {
@@ -137,8 +137,8 @@ impl fmt::Display for StorageAddress {
 
 /// Returns the path of `relative` (a key without the copied prefix) under `root`.
 ///
-/// Not every key can be a path. Rejects segments that would escape `root` or map to another key's path (`..`, `.` and
-/// empty segments, hence also absolute paths), and segments with a NUL byte. Errors: `InvalidArgument`.
+/// Not every key can be a path: rejects segments that would leave `root` or lead to another key's path (`..`, `.` and
+/// empty segments, and therefore absolute paths), and segments that contain a NUL byte. Errors: `InvalidArgument`.
 fn local_path(root: &Path, relative: &str) -> Result<PathBuf> {
     let hostile = |segment: &str| matches!(segment, "" | "." | "..") || segment.contains('\0');
     if relative.split('/').any(hostile) {

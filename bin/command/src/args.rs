@@ -15,7 +15,7 @@ use crate::units::parse_duration;
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Global options")]
 pub struct GlobalArgs {
-    /// Endpoint of the objects: file:///DIRECTORY, /DIRECTORY, unix:///SOCKET, tcp://HOST:PORT, or
+    /// Endpoint through which to reach the objects: file:///DIRECTORY, /DIRECTORY, unix:///SOCKET, tcp://HOST:PORT, or
     /// http(s)://HOST[:PORT]
     #[arg(long, global = true, value_name = "URL", alias = "endpoint-url")]
     pub endpoint: Option<String>,
@@ -74,12 +74,12 @@ pub struct RangeCallArgs {
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Replicas of http(s) files")]
 pub struct ReplicaArgs {
-    /// File or URL of a Metalink or URL list that gives the replicas; `none` never asks the server for replicas
-    /// [default: ask the server when a read from it fails]
+    /// File or URL of a Metalink or URL list that gives the replicas; with `none`, the server is never asked for
+    /// replicas [default: ask the server when a read from it fails]
     #[arg(long, value_name = "SOURCE")]
     pub metalink: Option<String>,
-    /// Read over this many connections in parallel, from one or several replicas [default: one replica, and the next
-    /// if it fails]
+    /// Read over this many connections in parallel, from one or several replicas [default: read from one replica, and
+    /// from the next if it fails]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
     pub streams: Option<u16>,
     /// Countries to prefer among replicas of equal priority, such as ch,de
@@ -130,7 +130,7 @@ fn http_version(number: &str) -> Result<HttpVersion, String> {
     HttpVersion::named(number).map_err(|error| error.detail().to_owned())
 }
 
-/// Reads `FIRST-LAST`, `FIRST-` or `-COUNT`. Errors: messages that clap prints.
+/// Parses `FIRST-LAST`, `FIRST-` or `-COUNT`. Errors are messages that clap prints.
 pub fn byte_range(text: &str) -> Result<ByteRange, String> {
     let help = || "write FIRST-LAST, FIRST- or -COUNT".to_owned();
     let number = |digits: &str| digits.parse::<u64>().map_err(|_| help());

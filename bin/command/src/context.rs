@@ -1,5 +1,5 @@
-//! The context of every command: a lane, the standard streams, and the stop flag. Signals set flags that long-running
-//! work checks, so that temporary files are removed before exit.
+//! The context of a command: a lane, the standard streams and the stop flag. Signals set flags that long-running work
+//! checks, so that temporary files are removed before exit.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -34,8 +34,8 @@ pub struct CommandContext {
 }
 
 impl CommandContext {
-    /// Creates a context whose lane is opened when it is first needed, so that local work requires no endpoint and no
-    /// credentials.
+    /// Creates a context whose lane is opened when it is first needed, so that work on local files requires neither an
+    /// endpoint nor credentials.
     pub fn new(
         open_lane: impl Fn(Option<&str>) -> Result<Lane> + Send + Sync + 'static,
         output: CommandOutput,
@@ -78,7 +78,7 @@ impl CommandContext {
     /// Returns the connections to web servers; creates them on the first call.
     pub fn web(&self) -> &Arc<HttpSession> {
         self.web.get_or_init(|| {
-            // These are enough connections for all jobs, each of which may read from a server while it writes to the
+            // These connections are enough for all jobs, each of which may read from a server while it writes to the
             // same server.
             web::session(
                 web::ca_bundle(),
@@ -87,7 +87,7 @@ impl CommandContext {
         })
     }
 
-    /// Returns standard input, which can be taken only once. Errors: `InvalidArgument` the second time.
+    /// Returns standard input, which can be taken only once. Errors: `InvalidArgument` if it has already been taken.
     pub fn take_input(&self) -> Result<Box<dyn Read + Send>> {
         let taken = self.input.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).take();
         taken.ok_or_else(|| {
@@ -109,7 +109,7 @@ struct InterruptCleanup {
 }
 
 impl InterruptFlag {
-    /// Tells everything that shares this flag to stop at its next chunk; returns whether the flag was already set.
+    /// Tells all work that shares this flag to stop at its next chunk; returns whether the flag was already set.
     pub fn raise(&self) -> bool {
         self.0.is_raised.swap(true, Ordering::Relaxed)
     }
@@ -119,12 +119,12 @@ impl InterruptFlag {
         self.0.is_raised.load(Ordering::Relaxed)
     }
 
-    /// Returns the flag itself, for code that does not know [`InterruptFlag`].
+    /// Returns the underlying flag, for code that does not use [`InterruptFlag`].
     pub fn flag(&self) -> &AtomicBool {
         &self.0.is_raised
     }
 
-    /// Checks the flag. Errors: `Interrupted` once it is set.
+    /// Checks the flag. Errors: `Interrupted` if the flag is set.
     pub fn check(&self) -> Result<()> {
         if self.is_raised() {
             return Err(Error::new(ErrorKind::Interrupted, "stopped by a signal"));
@@ -162,18 +162,18 @@ impl InterruptFlag {
         *self.0.on_hang_up.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(reload));
     }
 
-    /// Handles SIGHUP, which the kernel sends when the terminal closes, and operators send to make a daemon reload its
-    /// files. Returns whether there was a reload to call.
+    /// Handles SIGHUP, which the kernel sends when the terminal closes, and which operators send to make a daemon
+    /// reload its files. Returns whether a `reload` function was set, and has therefore been called.
     pub fn hang_up(&self) -> bool {
         let reload = self.0.on_hang_up.lock().unwrap_or_else(PoisonError::into_inner);
         reload.as_ref().map(|reload| reload()).is_some()
     }
 }
 
-/// Whether an incomplete file can be reused.
+/// Whether an incomplete file can be used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LeftoverKind {
-    /// The file cannot be reused.
+    /// The file cannot be used again.
     Useless,
     /// The same command can resume from the file.
     Resumable,

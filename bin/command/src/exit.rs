@@ -10,9 +10,9 @@ use fordway_store::{Error, ErrorKind};
 pub enum CommandExit {
     /// Everything succeeded.
     Ok = 0,
-    /// A failure without an exit code of its own, or a listing that matched nothing.
+    /// A failure that has no exit code of its own, or a listing that matched nothing.
     Failure = 1,
-    /// The command line is invalid, or a name or value in it is.
+    /// The command line is invalid, or contains an invalid name or value.
     Usage = 2,
     /// No such bucket, object, upload or file.
     NotFound = 3,
@@ -26,7 +26,7 @@ pub enum CommandExit {
     Unavailable = 7,
     /// The data does not match its checksum or size.
     Corrupt = 8,
-    /// Ctrl-C, or a request to terminate.
+    /// The command was stopped by Ctrl-C, or by a request to terminate.
     Interrupted = 130,
 }
 
@@ -41,7 +41,8 @@ impl CommandExit {
         }
     }
 
-    /// Returns the code for a kind of error; matches every kind explicitly, so that a new kind must be given a code.
+    /// Returns the code for a kind of error. Matches every kind explicitly, so that a code has to be chosen for each
+    /// new kind.
     pub fn of_kind(kind: ErrorKind) -> Self {
         use ErrorKind as K;
         match kind {
@@ -83,7 +84,7 @@ impl From<CommandExit> for std::process::ExitCode {
     }
 }
 
-/// Converts an operating-system error: sets its kind, and adds the action and the file.
+/// Converts an operating system error: sets its kind, and adds the action and the file.
 pub fn file_error(doing: &str, path: impl std::fmt::Display, error: io::Error) -> Error {
     Error::new(ErrorKind::from(&error), format!("{doing} {path}")).caused_by(error)
 }
@@ -92,8 +93,7 @@ pub fn file_error(doing: &str, path: impl std::fmt::Display, error: io::Error) -
 mod tests {
     use super::*;
 
-    /// Checks the codes against the table in the manual. Scripts depend on these codes, so changing one is a visible
-    /// change.
+    /// Checks the codes against the table in the manual. Scripts depend on these codes, so users notice if one changes.
     #[test]
     fn every_kind_has_the_documented_code() {
         let documented = |kind: ErrorKind| match kind.name() {

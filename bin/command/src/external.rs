@@ -1,5 +1,5 @@
-//! External commands: `fordway NAME` with a NAME that is not built in runs `fordway-NAME`, which is next to the running
-//! program (as in a Python environment) or in PATH.
+//! External commands: If `NAME` is not a built-in command, `fordway NAME` runs the program `fordway-NAME`, which must
+//! be next to the running program (as in a Python environment) or in PATH.
 
 use std::ffi::OsString;
 use std::io;
@@ -14,7 +14,7 @@ use crate::exit::{CommandExit, file_error};
 /// The commands that the Python package provides.
 const PYTHON_COMMANDS: [&str; 4] = ["report", "model", "diff", "run"];
 
-/// Replaces this process with `fordway-NAME`; returns only if that fails. Errors: `InvalidArgument` if there is no such
+/// Replaces this process with `fordway-NAME`; returns only on failure. Errors: `InvalidArgument` if there is no such
 /// program.
 pub fn run(words: &[OsString]) -> Result<CommandExit> {
     let [name, arguments @ ..] = words else {

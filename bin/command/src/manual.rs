@@ -1,4 +1,4 @@
-//! Manual pages and shell completions, generated from the definition of a command line.
+//! Generates manual pages and shell completions from the definition of a command line.
 
 use std::path::{Path, PathBuf};
 

@@ -32,7 +32,7 @@ pub struct CommandOutput {
 }
 
 impl CommandOutput {
-    /// Uses the process's own streams; shows the bar only if standard error is a terminal.
+    /// Creates an output that uses the process's own streams, and shows the bar only if standard error is a terminal.
     pub fn terminal(format: OutputFormat, quiet: bool, progress: bool) -> Self {
         let shown = progress && !quiet && io::stderr().is_terminal();
         let bar = ProgressBar::with_draw_target(
@@ -43,7 +43,7 @@ impl CommandOutput {
         CommandOutput { bar, ..CommandOutput::to(stdout, io::stderr(), format, quiet) }
     }
 
-    /// Uses the given streams, and shows no bar.
+    /// Creates an output that uses the given streams and shows no bar.
     pub fn to(
         stdout: impl Write + Send + 'static,
         stderr: impl Write + Send + 'static,
@@ -77,7 +77,7 @@ impl CommandOutput {
         }
     }
 
-    /// Prints a line of the text layout (a total, a heading) that has no JSON form.
+    /// Prints a line, such as a total or a heading, that appears only in text output, not in JSON.
     pub fn text(&self, line: &str) -> Result<()> {
         if self.format == OutputFormat::Json {
             return Ok(());
@@ -114,7 +114,7 @@ impl CommandOutput {
         })
     }
 
-    /// Returns whether `error` only means that the reader of the output has exited (as in `fordway ls | head`), which
+    /// Returns whether `error` means only that the reader of the output has exited (as in `fordway ls | head`), which
     /// is not a failure.
     pub fn is_reader_gone(&self, error: &Error) -> bool {
         let cause = std::error::Error::source(error).and_then(|source| source.downcast_ref::<io::Error>());
@@ -155,7 +155,7 @@ impl CommandOutput {
         self.bar.inc_length(bytes);
     }
 
-    /// Adds to the number of bytes done.
+    /// Adds to the number of bytes transferred so far.
     pub fn advance_bytes(&self, bytes: u64) {
         self.bar.inc(bytes);
     }
@@ -184,7 +184,7 @@ impl CommandOutput {
         }
     }
 
-    /// Shows that `done` items are done; `what` names their kind.
+    /// Shows that `done` items are done; `what` says what kind of items they are.
     pub fn counted(&self, done: u64, what: impl Display) {
         if !self.bar.is_hidden() {
             self.bar.set_message(what.to_string());
@@ -208,14 +208,14 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
-/// Escapes control characters, except those that separate lines and columns. Names of objects may contain any
-/// characters, and a name must not control the terminal of a user who lists it.
+/// Escapes control characters, except those that separate lines and columns. Object names may contain any characters,
+/// and a name must not control the terminal of a user who lists the object.
 fn without_controls(text: &str) -> Cow<'_, str> {
     escape(text, |c| c.is_control() && !matches!(c, '\n' | '\t'))
 }
 
-/// Returns a name as it is shown in a line of text: all control characters are escaped, so that one name is never shown
-/// as several lines.
+/// Returns a name in the form in which text output shows it: all control characters are escaped, so that a name always
+/// fits on one line.
 pub fn shown_name(name: &str) -> Cow<'_, str> {
     escape(name, char::is_control)
 }

@@ -59,7 +59,7 @@ fn stop_on_signals(interrupt: InterruptFlag) {
     let mut signals = match Signals::new([SIGINT, SIGTERM, SIGHUP]) {
         Ok(signals) => signals,
         Err(error) => {
-            // The default action of the signals will then end the process.
+            // The signals keep their default action, which ends the process.
             tracing::warn!(%error, "cannot handle signals");
             return;
         }
@@ -119,7 +119,7 @@ fn start_logging(default: Option<&str>) {
     }
 }
 
-/// Calls `stop` to end a server when a signal arrives or, if `until_eof`, at the end of standard input.
+/// Calls `stop` to end a server when a signal arrives or, if `until_eof` is set, at the end of standard input.
 pub fn stop_when_asked(
     stop: impl Fn() + Clone + Send + 'static,
     interrupt: &InterruptFlag,
@@ -128,7 +128,7 @@ pub fn stop_when_asked(
     if until_eof {
         let stop = stop.clone();
         let wait = move || {
-            // Both end of file and a read error mean that the other side has exited.
+            // End of file and a read error both mean that the other side has exited.
             let _ = std::io::stdin().read_to_end(&mut Vec::new());
             stop();
         };

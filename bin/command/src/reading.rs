@@ -1,5 +1,5 @@
-//! Reads ranges in calls, either one after the other or with several in flight, or reads a whole file block by block.
-//! Ranges may come from a list with one `offset length` per line.
+//! Reads ranges by means of calls, either one call after the other or with several calls in flight, or reads a whole
+//! file block by block. Ranges may come from a list with one `offset length` per line.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -43,11 +43,11 @@ pub enum ReadSelection<'a> {
         /// The maximum number of calls in flight at once.
         window: usize,
     },
-    /// The whole file in blocks, with a limit on the memory for read-ahead.
+    /// The whole file in blocks, with a limit on read-ahead memory.
     Blocks {
         /// The size of one read.
         block_bytes: usize,
-        /// The maximum number of bytes of memory for read-ahead.
+        /// The maximum amount of memory for read-ahead, in bytes.
         read_ahead_bytes: u64,
     },
 }
@@ -73,7 +73,7 @@ pub struct ReadTotals {
 
 /// A completed call.
 pub struct FinishedReadCall<'b> {
-    /// The bytes read, in the order of the request.
+    /// The bytes read, in the order in which they were requested.
     pub bytes: &'b [u8],
     /// The time at which the call started.
     pub started: Instant,
@@ -81,10 +81,10 @@ pub struct FinishedReadCall<'b> {
     pub took: Duration,
 }
 
-/// Receives the bytes of a call.
+/// A function that receives the bytes of a finished call.
 pub type ReadCallSink<'a> = dyn FnMut(FinishedReadCall<'_>) -> Result<()> + 'a;
 
-/// Reads everything into `sink`. Errors: from the lane and from `sink`.
+/// Reads everything into `sink`. Errors: any error of the lane, or one that `sink` returns.
 pub fn measure(
     reading: &ReadPlan,
     context: &CommandContext,
@@ -133,7 +133,7 @@ fn cpu_seconds() -> f64 {
 type InFlightReadCall = (Instant, OpenedTicket);
 
 /// Opens a file. If opening has already started the first call, returns that call too. Returns `None` for objects on
-/// lanes where several calls in flight have no advantage. Cost: a HEAD, unless the first call was started.
+/// lanes where having several calls in flight is no advantage. Cost: a HEAD request, unless the first call was started.
 fn open(reading: &ReadPlan, context: &CommandContext) -> Result<Option<(OpenedFile, Option<OpenedTicket>)>> {
     if reading.url.starts_with("s3://") {
         let (bucket, key) = StorageAddress::parse(reading.url)?.into_object()?;
@@ -266,8 +266,8 @@ fn read_object(
     Ok(())
 }
 
-/// Reads the ranges of one call. Errors: `InvalidRange`, including for a range that begins within the object and ends
-/// beyond it.
+/// Reads the ranges of one call. Errors: `InvalidRange`, even for a range that begins within the object and ends beyond
+/// its end.
 fn read_call(
     store: &dyn Store,
     (bucket, key): (&Bucket, &Key),

@@ -1,4 +1,4 @@
-//! Opens files with replicas, for the commands that read from web servers.
+//! Opens files that may have replicas, for commands that read from web servers.
 
 use std::ops::Range;
 use std::path::PathBuf;
@@ -21,11 +21,11 @@ use crate::web;
 /// How to open files that may have replicas.
 #[derive(Clone, Copy)]
 pub struct ReplicaOpener<'a> {
-    /// The options of the command line.
+    /// The options given on the command line.
     pub args: &'a ReplicaArgs,
     /// Whether pieces are verified against their digests.
     pub verify: bool,
-    /// The CA bundle; `None` means the one that the environment names.
+    /// The CA bundle; `None` stands for the bundle that the environment names.
     pub ca_bundle: Option<&'a PathBuf>,
     /// The maximum number of connections to one server.
     pub connections: usize,
@@ -55,7 +55,7 @@ pub enum OpenedTicket {
 }
 
 impl<'a> ReplicaOpener<'a> {
-    /// Creates an opener with the default number of connections and the CA bundle of the environment.
+    /// Creates an opener with the default number of connections and the CA bundle that the environment names.
     pub fn usual(args: &'a ReplicaArgs, verify: bool) -> Self {
         let connections = SessionOptions::default().connections_per_origin;
         ReplicaOpener {
@@ -94,8 +94,8 @@ impl<'a> ReplicaOpener<'a> {
         self.args.metalink.as_deref().filter(|source| *source != "none")
     }
 
-    /// Opens the file at `url`, which may itself name a Metalink; with `--metalink`, `url` may be empty. Errors: from
-    /// opening the file, if no other location is known.
+    /// Opens the file at `url`. The URL may itself be the address of a Metalink; with `--metalink`, it may be empty.
+    /// Errors: from opening the file, if no other location is known.
     pub fn open(&self, url: &str, context: &CommandContext) -> Result<OpenedFile> {
         self.open_by(url, context, &mut RemoteFile::open)
     }
@@ -150,7 +150,8 @@ impl<'a> ReplicaOpener<'a> {
         }
     }
 
-    /// Returns the file at locations other than `url`, which failed. Errors: `error`, if there are none.
+    /// Opens the file at other locations than `url`, where reading failed with `error`. Errors: `error`, if there are
+    /// no other locations.
     pub fn instead(&self, url: &str, error: Error, context: &CommandContext) -> Result<ReplicatedFile> {
         if self.is_told_none() || !may_be_elsewhere(error.kind()) {
             return Err(error);
@@ -196,7 +197,8 @@ impl<'a> ReplicaOpener<'a> {
     }
 }
 
-/// Moves the address that the user specified to the front of the list.
+/// Puts the address that the user specified at the front of the list of replicas, unless the list already contains it
+/// or it is the address of a Metalink.
 fn put_first(file: &mut MetalinkFile, url: &str) {
     if url.is_empty() || is_metalink_name(url) || file.replicas.iter().any(|replica| replica.url == url) {
         return;
@@ -242,7 +244,7 @@ impl OpenedFile {
         }
     }
 
-    /// Requests ranges, reusing `memory`. Errors: from the first request.
+    /// Requests ranges, whose bytes will be stored in `memory`. Errors: those of the first request.
     pub fn submit(&self, ranges: &[(u64, usize)], memory: Vec<u8>) -> Result<OpenedTicket> {
         match self {
             OpenedFile::One(file) => file.submit(ranges, memory).map(OpenedTicket::One),
@@ -259,8 +261,8 @@ impl OpenedFile {
         }
     }
 
-    /// Passes the bytes of `range` to `sink` in order; if the file was opened at a single location and that fails,
-    /// continues at another.
+    /// Passes the bytes of `range` to `sink` in order. If the file was opened at a single location and reading fails
+    /// there, continues at another location.
     pub fn copy_range(
         &self,
         range: Range<u64>,
@@ -277,7 +279,7 @@ impl OpenedFile {
             sink(bytes).inspect_err(|_| has_sink_failed = true)
         };
         let copied = match range == (0..file.size_bytes()) {
-            // Bytes already passed to `sink` cannot be revoked, so a mismatch with the server's digest remains an
+            // Bytes already passed to `sink` cannot be taken back, so a mismatch with the server's digest remains an
             // error.
             true => file.copy_verified(0, &|| Ok(Box::new(std::io::empty())), &mut counted).map(drop),
             false => file.copy_range(range.clone(), &mut counted),

@@ -8,7 +8,7 @@ use jiff::tz::TimeZone;
 /// Parses a duration such as `30ms`, `90s`, `30m`, `24h`, `7d` or `2w`.
 pub fn parse_duration(text: &str) -> Result<Duration, String> {
     let lower = text.trim().to_ascii_lowercase();
-    // `us` and `ms` come before `s`, which is a suffix of both.
+    // `us` and `ms` are tried before `s`, which is a suffix of both.
     let units = [("us", 1), ("ms", 1_000), ("s", SECOND_US), ("m", 60 * SECOND_US), ("h", 3_600 * SECOND_US)];
     let long_units = [("d", 86_400 * SECOND_US), ("w", 604_800 * SECOND_US)];
     let unit = units.iter().chain(&long_units).find_map(|(name, us)| Some((lower.strip_suffix(name)?, *us)));
@@ -31,7 +31,8 @@ pub fn parse_bit_rate(text: &str) -> Result<u64, String> {
     })
 }
 
-/// Formats a count, as in `1 range` and `2 ranges`. `thing` must be a noun whose plural is formed by adding an `s`.
+/// Formats a count of things, such as `1 range` or `2 ranges`. `thing` must be a noun whose plural is formed by adding
+/// an `s`.
 pub fn counted(count: u64, thing: &str) -> String {
     let plural = if count == 1 { "" } else { "s" };
     format!("{count} {thing}{plural}")

@@ -3,7 +3,7 @@
 use std::sync::OnceLock;
 
 /// The commit from which a release is built; tools/dist sets the variable. Other builds do not include the commit,
-/// because every commit would then force a relink.
+/// because otherwise each new commit would require relinking.
 const COMMIT: Option<&str> = option_env!("FORDWAY_COMMIT");
 
 /// Returns the output of `--version` after the program's name: the version, the commit, and the enabled features. `-V`

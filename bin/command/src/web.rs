@@ -1,4 +1,4 @@
-//! The addresses of web servers in commands, and connections to web servers.
+//! Recognizes addresses of web servers in commands, and creates connections to web servers.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 use fordway_http::vector::{HttpSession, SessionOptions};
 use fordway_http::{ProxySettings, SessionCredentials, TlsRoots};
 
-/// URL schemes of web servers, and the HTTP scheme that each stands for.
+/// The URL schemes of web servers, each with the HTTP scheme for which it stands.
 const SCHEMES: [(&str, &str); 4] =
     [("http://", "http://"), ("https://", "https://"), ("dav://", "http://"), ("davs://", "https://")];
 

@@ -79,7 +79,7 @@ fn every_lane_does_every_phase() {
     assert_eq!(run.parameters["durability"], "none");
 }
 
-/// The gateway with TLS and the gateway over HTTP/2 must be rows in addition to the plain one.
+/// The gateway with TLS and the gateway over HTTP/2 must each have a row, in addition to the row of the plain gateway.
 #[test]
 fn tls_and_http2_are_rows() {
     let dir = tempfile::tempdir().unwrap();
@@ -122,7 +122,7 @@ fn wait(mut child: Child, at_most: Duration) -> Output {
     child.wait_with_output().unwrap()
 }
 
-/// After Ctrl-C or SIGTERM in the middle, nothing is left behind, and the message says so.
+/// After Ctrl-C or SIGTERM during a comparison, nothing is left behind, and the message says so.
 #[test]
 fn a_signal_cleans_up() {
     let dir = tempfile::tempdir().unwrap();
@@ -221,7 +221,7 @@ impl Service {
         Some(service)
     }
 
-    /// Returns the buckets, and the contents of `data`.
+    /// Returns the names of the buckets, and the names of the entries in `data`.
     fn content(&self) -> (Vec<String>, Vec<String>) {
         let visible = |mut names: Vec<String>| {
             names.retain(|name| !name.starts_with('.'));
@@ -243,7 +243,7 @@ fn free_address() -> String {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string()
 }
 
-/// Runs a comparison of `posix` with these targets. The access key is the one that this test's services accept.
+/// Runs a comparison of `posix` with these targets. Uses the access key that this test's services accept.
 fn compare_with(dir: &Path, targets: &[&str], secret: &str) -> Output {
     let mut command = compare(dir, &["--lane", "posix", "--rounds", "2", "--seed", "7"]);
     for target in targets {
@@ -252,7 +252,8 @@ fn compare_with(dir: &Path, targets: &[&str], secret: &str) -> Output {
     command.env("AWS_ACCESS_KEY_ID", "key").env("AWS_SECRET_ACCESS_KEY", secret).output().unwrap()
 }
 
-/// `service` is a row next to ours, once in a new bucket and once in an existing one; afterwards it is unchanged.
+/// `service` has two rows next to our own rows: one for a new bucket, and one for an existing bucket. Afterwards, the
+/// service is unchanged.
 fn service_is_a_row(service: &Service) {
     let dir = tempfile::tempdir().unwrap();
     tree(&dir.path().join("source"));
@@ -302,7 +303,7 @@ fn a_directory_with_other_settings_is_a_row() {
     assert!(entries(root.path()).iter().all(|name| name.starts_with('.')), "{:?}", entries(root.path()));
 }
 
-/// A target that cannot be a row is reported before anything is measured, and nothing is left behind.
+/// A target that cannot be compared is reported before anything is measured, and nothing is left behind.
 #[test]
 fn a_target_that_is_none_is_refused_in_a_sentence() {
     let dir = tempfile::tempdir().unwrap();
@@ -329,7 +330,7 @@ fn a_target_that_is_none_is_refused_in_a_sentence() {
     }
 }
 
-/// `--endpoint` is a row. An endpoint from the environment, which the user did not ask to write to, is reported and
+/// `--endpoint` adds a row. An endpoint from the environment, which the user did not ask to write to, is reported and
 /// left alone.
 #[test]
 fn an_endpoint_is_a_row_or_told() {

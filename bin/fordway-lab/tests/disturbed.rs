@@ -1,5 +1,5 @@
-//! Runs the instruments on a machine that is busy with other work: each must mark its results as doubtful or refuse to
-//! give any, and name the other work, in its output, its run file and its JSON.
+//! Runs the instruments on a machine that is busy with other work: each instrument must mark its results as doubtful or
+//! refuse to give results, and must name the other work in its output, its run file and its JSON.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;

@@ -75,7 +75,8 @@ fn every_path_is_taken_apart() {
     assert!(printed.contains("sum of components") && printed.contains("residual"), "{printed}");
 }
 
-/// Content that is sent with its head is copied once more by the client; content that is passed as a descriptor is not.
+/// Content that is sent with its head is copied once more by the client; content that is passed as a descriptor is not
+/// copied.
 #[test]
 fn the_parts_are_those_of_the_size() {
     let dir = tempfile::tempdir().unwrap();
@@ -111,8 +112,8 @@ fn the_parts_are_those_of_the_size() {
     assert!(records.iter().any(|record| record["component"] == "memory copy" && record["fit"].is_object()));
 }
 
-/// The component of the HTTP/2 frames includes the pipe in memory, which the path does not have, so the pipe's time is
-/// subtracted.
+/// The component that measures HTTP/2 frames includes an in-memory pipe, which the path does not have, so the pipe's
+/// time is subtracted.
 #[test]
 fn http2_is_taken_apart_without_the_pipe() {
     let dir = tempfile::tempdir().unwrap();
@@ -138,7 +139,7 @@ fn http2_is_taken_apart_without_the_pipe() {
     assert!(entry["fitted_sum_ns"].is_null(), "{entry}");
 }
 
-/// Content over 128 KiB is sent in a file that the gateway provides, and nothing of it is left behind.
+/// Content over 128 KiB is sent in a file that the gateway provides, and no part of the file is left behind.
 #[test]
 fn puts_are_the_sum_of_theirs() {
     let dir = tempfile::tempdir().unwrap();
@@ -167,8 +168,8 @@ fn puts_are_the_sum_of_theirs() {
     assert_eq!(records.iter().filter(|record| record["path"] == "node put").count(), 2);
 }
 
-/// A network that only root can set up is left out for other users, with the reason. One that translates addresses is
-/// left out for everyone.
+/// A network that only root can set up is left out for other users, with the reason. A network that translates
+/// addresses is left out for all users.
 #[test]
 fn a_network_is_a_path_of_its_own() {
     let dir = tempfile::tempdir().unwrap();
@@ -212,7 +213,7 @@ fn what_cannot_be_measured_is_said() {
     assert!(names(dir.path()).is_empty());
 }
 
-/// `fordway-lab` rejects an `--endpoint` that it would not use, and reports one from the environment.
+/// `fordway-lab` rejects an `--endpoint` that it would not use, and reports an endpoint from the environment.
 #[test]
 fn an_endpoint_is_never_ignored_without_a_word() {
     let dir = tempfile::tempdir().unwrap();

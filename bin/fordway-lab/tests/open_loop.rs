@@ -1,4 +1,4 @@
-//! Tests the instrument against itself. It is the only test in this file, because concurrent tests would affect its
+//! Tests the instrument against itself. This is the only test in this file, because concurrent tests would affect its
 //! latencies.
 
 #[path = "bench_rest/command.rs"]
@@ -19,8 +19,8 @@ use command::one;
 use server::{Server, Stream, answer};
 
 /// Keeps every processor busy with work that yields to any other work. A virtual processor that sleeps takes 50 µs or
-/// more to wake up, and each request wakes one three times: for the client's timer, for the server, and for the client
-/// again.
+/// more to wake up, and each request wakes a processor three times: for the client's timer, for the server, and for the
+/// client again.
 struct Awake(Vec<Child>);
 
 impl Awake {
@@ -48,8 +48,8 @@ const CONNECTIONS: usize = 4;
 const SECONDS: u64 = 8;
 /// The requests per second of the open loop; the server can respond to about 2,000.
 const RATE: u64 = 800;
-/// The request rate, per second, of the simulated users with which the closed loop's figures are compared; it is closer
-/// to the server's limit.
+/// The requests per second of simulated users, with whose latencies the closed loop's figures are compared. This rate
+/// is closer to the server's limit.
 const BUSY_RATE: u64 = 1_600;
 
 const SHARES: [(&str, f64); 3] = [("p50_ns", 0.5), ("p99_ns", 0.99), ("p999_ns", 0.999)];
@@ -58,9 +58,9 @@ const SHARES: [(&str, f64); 3] = [("p50_ns", 0.5), ("p99_ns", 0.99), ("p999_ns",
 struct Measured {
     open: Value,
     closed: Value,
-    /// The latencies of a queue with the service times of the open loop, at [`RATE`].
+    /// The latencies of a queue with the service times of the open loop, at a request rate of [`RATE`].
     at_rate: Vec<u64>,
-    /// The latencies of a queue with the service times of the closed loop, at [`BUSY_RATE`].
+    /// The latencies of a queue with the service times of the closed loop, at a request rate of [`BUSY_RATE`].
     when_busy: Vec<u64>,
     /// The open loop's result for a server that responds immediately: the time that this machine adds to every request.
     nothing: Value,
@@ -120,13 +120,13 @@ fn quantile(sorted: &[u64], share: f64) -> u64 {
     sorted[((sorted.len() - 1) as f64 * share).round() as usize]
 }
 
-/// Formats `found` of `loop_name` next to the simulated `truth`.
+/// Formats the latency `found` by `loop_name` next to the simulated `truth`.
 fn line(name: &str, truth: u64, loop_name: &str, found: u64) -> String {
     let error = 100.0 * (found as f64 / truth as f64 - 1.0);
     format!("{name}: simulated {truth}, {loop_name} loop {found} ({error:+.1} %)\n")
 }
 
-/// The open loop must find the latencies of a queue with the server's logged service times.
+/// The open loop must measure the same latencies as a simulated queue with the server's logged service times.
 #[test]
 #[allow(clippy::print_stdout, reason = "the figures of the documentation")]
 fn the_open_loop_finds_what_a_queue_simulation_says() {
@@ -192,8 +192,8 @@ impl Service {
     }
 }
 
-/// Returns the sorted latencies of a first-come-first-served queue with `servers`, whose requests arrive at equal
-/// intervals.
+/// Returns the sorted latencies of a first-come-first-served queue with `servers` servers, whose requests arrive at
+/// equal intervals.
 fn simulate(service: &[Duration], interval_ns: u64, servers: usize) -> Vec<u64> {
     let mut free_at_ns = vec![0_u64; servers];
     let mut latencies: Vec<u64> = service

@@ -41,7 +41,7 @@ fn processes(word: &str) -> Vec<String> {
     lines.filter(|line| line.contains(word)).collect()
 }
 
-/// A rank that reports as the library does: 10 ms of work, 4 ms of which it was in MPI; rank 1 ends 2 ms later.
+/// A rank that reports as the library does: 10 ms of work, of which 4 ms were spent in MPI. Rank 1 ends 2 ms later.
 const REPORTS: &str = r#"r=$OMPI_COMM_WORLD_RANK; e=$((11000000 + r * 2000000))
     echo "{\"rank\": $r, \"start_ns\": 1000000, \"end_ns\": $e, \"mpi_ns\": 4000000}" > $FORDWAY_RANK_REPORTS/rank-$r.json"#;
 

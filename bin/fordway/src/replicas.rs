@@ -57,8 +57,8 @@ pub(crate) fn copy(
     copy_into(file, part, (from, path), existing, context)
 }
 
-/// Returns a hash that distinguishes this file's part from others, and whether an incomplete part can be resumed.
-/// Without digests it cannot, because its content cannot be verified.
+/// Returns a hash that distinguishes this file's part file from others, and whether an incomplete part can be resumed.
+/// Without digests, the part cannot be resumed, because its content cannot be verified.
 pub(crate) fn identity(file: &ReplicatedFile) -> (DefaultHasher, LeftoverKind) {
     let mut hasher = DefaultHasher::new();
     file.identity().hash(&mut hasher);
@@ -94,7 +94,8 @@ pub(crate) fn copy_into(
     context.output.event(&web::WebCopyOutput { action: "download", from, to, bytes, resumed_bytes, verified })
 }
 
-/// Completes the part file at `part` with the content of `file`; returns the number of bytes that it already had.
+/// Completes the part file at `part` with the content of `file`; returns the number of bytes that the part file already
+/// contained.
 fn complete(file: &ReplicatedFile, part: &Path, progress: &mut dyn FnMut(u64) -> Result<()>) -> Result<u64> {
     let failed = |error| file_error("writing", part.display(), error);
     let part = OpenOptions::new().read(true).write(true).open(part).map_err(failed)?;

@@ -91,9 +91,9 @@ impl fmt::Display for WebCopyOutput<'_> {
     }
 }
 
-/// Copies a file to `destination`, or into it if that is a directory. Writes a part file next to the target and renames
-/// it at the end; resumes from the part file of an interrupted copy of the same version. If a copy does not match the
-/// digest that the server states, copies once more from the start.
+/// Copies a file to `destination`, or into `destination` if it is a directory. Writes a part file next to the target
+/// and renames it at the end; resumes from the part file of an interrupted copy of the same version. If a copy does not
+/// match the digest that the server states, copies once more from the start.
 pub(crate) fn download(
     url: &str,
     destination: &str,
@@ -294,7 +294,7 @@ impl<'c> PartialDownloadFile<'c> {
     }
 
     /// Turns this into the part file of another copy with the same content; if that copy already has a part file, opens
-    /// that instead.
+    /// that file instead.
     pub(crate) fn given_to(self, path: &Path, identity: (&DefaultHasher, LeftoverKind)) -> Result<Self> {
         let other = beside(path, identity.0)?;
         if !other.exists() {
@@ -306,8 +306,8 @@ impl<'c> PartialDownloadFile<'c> {
         PartialDownloadFile::open(path, identity, context)
     }
 
-    /// Ends a failed download with `bytes` in the part. Keeps them and tells the user if the same command would resume
-    /// from them; otherwise removes the part.
+    /// Ends a failed download whose part file contains `bytes` bytes. If the same command would resume from these
+    /// bytes, keeps them and tells the user; otherwise removes the part file.
     pub(crate) fn failed(mut self, error: &Error, bytes: u64) {
         use ErrorKind as K;
         // A download never resumes from wrong bytes, or from bytes of another version.

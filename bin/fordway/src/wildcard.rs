@@ -49,7 +49,7 @@ impl WildcardPattern {
                 (None, None) => return true,
                 (Some(token), Some(c)) if token.takes(c) => at += 1,
                 _ => {
-                    // Mismatch: the last `*` consumes one more character, if there is one.
+                    // Mismatch: the last `*`, if any, consumes one more character.
                     let Some((after, swallowed)) = &mut star else { return false };
                     if swallowed.next().is_none() {
                         return false;
@@ -108,7 +108,7 @@ pub(crate) fn has_wildcard(key: &str) -> bool {
     key.contains(['*', '?'])
 }
 
-/// Returns the part of a wildcard before its first special character, which a listing can take as its prefix.
+/// Returns the part of a wildcard before its first special character, which a listing can use as its prefix.
 pub(crate) fn literal_prefix(key: &str) -> &str {
     &key[..key.find(['*', '?']).unwrap_or(key.len())]
 }

@@ -1,5 +1,5 @@
-//! Tests lifecycle runs as separate processes: eight at once on one directory, two of them through another mount,
-//! killed at random.
+//! Tests lifecycle runs as separate processes: eight run at once on one directory, two of these through another mount,
+//! and runs are killed at random.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -42,7 +42,7 @@ fn put_old(root: &Path, store: &PosixStore, b: &Bucket, at: usize, days: u32) {
     File::options().write(true).open(path).unwrap().set_modified(SystemTime::now() - DAY * days).unwrap();
 }
 
-/// A directory with three buckets: one without versions, one with, and one whose old versions are locked.
+/// A directory with three buckets: one without versions, one with versions, and one whose old versions are locked.
 struct Rig {
     dir: tempfile::TempDir,
     store: PosixStore,
@@ -124,7 +124,7 @@ impl Rig {
     }
 }
 
-/// A random number below `most`.
+/// Returns a random number below `most`.
 fn below(most: u64) -> u64 {
     use std::hash::{BuildHasher, RandomState};
     RandomState::new().hash_one(SystemTime::now()) % most

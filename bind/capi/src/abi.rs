@@ -12,7 +12,7 @@ pub struct OpenOptions {
     /// The endpoint for `s3://` URLs, in the format of the `--endpoint` option of `fordway`. NULL: the endpoint from
     /// AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL or the AWS configuration.
     pub endpoint: *const c_char,
-    /// A PEM file with the certificates to trust for `https://` URLs of files and endpoints. NULL: the system's
+    /// A PEM file with the certificates to trust for files and endpoints with `https://` URLs. NULL: the system's
     /// certificates.
     pub ca_bundle: *const c_char,
     /// The maximum memory for read-ahead, in bytes. 0: 64 MiB.

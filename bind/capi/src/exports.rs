@@ -29,8 +29,8 @@ pub extern "C" fn fordway_last_error() -> *const c_char {
     last_sentence()
 }
 
-/// Opens a file for reading: `http(s)://HOST/PATH`, `s3://BUCKET/KEY` at the endpoint of `options` or of the
-/// environment, `file:///PATH`, or a path. `options` may be NULL. Returns a file number, or -1 with errno set: ENOENT,
+/// Opens a file for reading: `http(s)://HOST/PATH`, `s3://BUCKET/KEY` at the endpoint that `options` or the environment
+/// specifies, `file:///PATH`, or a path. `options` may be NULL. Returns a file number, or -1 with errno set: ENOENT,
 /// EACCES, EINVAL, EHOSTUNREACH, ETIMEDOUT, EPROTO and others. All reads return bytes of the version that was opened;
 /// if that version no longer exists, they fail with ESTALE.
 ///
@@ -104,7 +104,7 @@ pub unsafe extern "C" fn fordway_pread_vector(
 ) -> ssize_t {
     guarded(|| {
         let file = files::get(file)?;
-        // SAFETY: the caller guarantees it; the submitted reads have ended when this function returns.
+        // SAFETY: guaranteed by the caller; the submitted reads have ended when this function returns.
         let buffers = unsafe { ReadBuffers::new(fragments, count)? };
         buffers.check()?;
         let ticket = file.submit(buffers)?;
@@ -131,15 +131,15 @@ pub unsafe extern "C" fn fordway_submit(file: c_int, fragments: *const Fragment,
 }
 
 /// Waits until the fragments of a ticket have been read; the file's other tickets also make progress in the meantime.
-/// Returns the sum of the fragments' lengths, or -1 with errno: EINVAL if it is not a ticket of this file, ECANCELED if
-/// another thread closed the file. The ticket is invalid afterwards.
+/// Returns the sum of the fragments' lengths, or -1 with errno: EINVAL if the ticket does not belong to this file,
+/// ECANCELED if another thread closed the file. The ticket is invalid afterwards.
 #[unsafe(no_mangle)]
 pub extern "C" fn fordway_wait(file: c_int, ticket: i64) -> ssize_t {
     guarded(|| Ok(files::get(file)?.wait(ticket)? as ssize_t))
 }
 
 /// Cancels a ticket: after this call returns, the library no longer writes to its buffers. Returns 0, or -1 with errno
-/// EINVAL if it is not a ticket of this file or another thread is waiting for it.
+/// EINVAL if the ticket does not belong to this file or another thread is waiting for it.
 #[unsafe(no_mangle)]
 pub extern "C" fn fordway_cancel(file: c_int, ticket: i64) -> c_int {
     guarded(|| files::get(file)?.cancel(ticket).map(|()| 0))
@@ -150,7 +150,7 @@ pub extern "C" fn fordway_cancel(file: c_int, ticket: i64) -> c_int {
 ///
 /// # Safety
 ///
-/// `fragments` has `count` of them.
+/// `fragments` points to `count` fragments.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fordway_advise(
     file: c_int,
@@ -160,7 +160,7 @@ pub unsafe extern "C" fn fordway_advise(
 ) -> c_int {
     guarded(|| {
         let file = files::get(file)?;
-        // SAFETY: the caller guarantees it; the buffers are not used.
+        // SAFETY: guaranteed by the caller; the buffers are not used.
         let ranges = unsafe { ReadBuffers::new(fragments, count)? }.ranges();
         let advice = match advice {
             FORDWAY_ADVICE_NORMAL => AccessAdvice::Normal,
@@ -177,7 +177,7 @@ pub unsafe extern "C" fn fordway_advise(
     })
 }
 
-/// Copies the caller's options and checks them. Errors: `EINVAL` if `size` is not that of any version of the structure.
+/// Copies the caller's options and checks them. Errors: `EINVAL` if `size` does not match any version of the structure.
 ///
 /// # Safety
 ///
@@ -217,7 +217,7 @@ unsafe fn settings(options: *const OpenOptions) -> Result<CheckedOptions, CallFa
     })
 }
 
-/// Combines the keys. Errors: `EINVAL` if only one of the pair is given.
+/// Combines the keys. Errors: `EINVAL` if only one key of the pair is given.
 fn keys(
     access_key: Option<String>,
     secret_key: Option<String>,

@@ -43,7 +43,7 @@ const fn errno_of(kind: ErrorKind) -> c_int {
         Kind::EntityTooSmall | Kind::InvalidPart | Kind::InvalidPartOrder => libc::EINVAL,
         Kind::KeyTooLong => libc::ENAMETOOLONG,
         Kind::InvalidRange => libc::ERANGE,
-        // The file is not the version that was opened.
+        // The file is no longer the version that was opened.
         Kind::NotModified | Kind::PreconditionFailed => libc::ESTALE,
         Kind::ConditionalConflict | Kind::LockTimeout => libc::EBUSY,
         Kind::BadDigest | Kind::Corrupt => libc::EBADMSG,

@@ -1,6 +1,6 @@
-//! Open files by number, and the reads submitted for each. Reads fill the caller's memory while the caller does other
-//! work. Numbers are not reused until they wrap around, so using the number of a closed file gives an error instead of
-//! reaching another file.
+//! Open files, identified by number, and the reads submitted for each. Reads fill the caller's memory while the caller
+//! does other work. Numbers are not reused until they wrap around, so using the number of a closed file gives an error
+//! instead of accessing another file.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -27,7 +27,7 @@ struct PendingReadTable {
     tickets: HashMap<i64, PendingRead>,
 }
 
-/// The read that a ticket identifies, and its number of bytes.
+/// The read that a ticket identifies, and its length in bytes.
 enum PendingRead {
     UnderWay(Arc<RemoteFile>, RangeReadTicket, usize),
     /// A read that was complete when it was submitted.
@@ -79,7 +79,7 @@ fn not_open(number: c_int) -> CallFailure {
 }
 
 impl OpenFile {
-    /// Submits reads into `buffers`, and returns a ticket. Errors: those that are known at submission.
+    /// Submits reads into `buffers`, and returns a ticket. Errors: any failure detected at submission.
     pub(crate) fn submit(&self, mut buffers: ReadBuffers) -> Result<i64, CallFailure> {
         let bytes = buffers.total_bytes()?;
         // Locked until the ticket is stored, so that nothing is submitted for a file that has been closed.
@@ -205,7 +205,7 @@ impl ReadBuffers {
 }
 
 impl ReadBuffers {
-    /// Returns the address of `len` bytes at `within` in a fragment. Panics if the fragment is too short.
+    /// Returns the address of `len` bytes at offset `within` in a fragment. Panics if the fragment is too short.
     fn place(&self, fragment: usize, within: usize, len: usize) -> *mut u8 {
         let Fragment { length, buffer, .. } = self.fragments[fragment];
         assert!(within.checked_add(len).is_some_and(|end| end <= length), "a fragment ends before that");

@@ -1,6 +1,6 @@
 //! The C API, `fordway.h`: open, size, pread, synchronous and asynchronous vectored reads, and advice on future reads.
-//! It opens a file at an `http(s)://` URL, an object `s3://BUCKET/KEY` over the lane that the endpoint selects, or a
-//! local file.
+//! The API opens a file at an `http(s)://` URL, an object `s3://BUCKET/KEY` over the lane that the endpoint selects, or
+//! a local file.
 //!
 //! From the outside in:
 //!

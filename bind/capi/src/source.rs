@@ -30,7 +30,7 @@ pub(crate) struct CheckedOptions {
     pub(crate) keys: Option<AccessKeys>,
 }
 
-/// The keys that sign requests to S3. They must never be displayed.
+/// The keys that sign requests to S3, which must never be displayed.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub(crate) struct AccessKeys {
     pub(crate) access_key: String,
@@ -100,7 +100,7 @@ impl OpenFileBackend {
             _ if count == 0 => {}
             OpenFileBackend::Remote { file, reader } => match reader.try_lock() {
                 Ok(mut reader) => drop(reader.read_at(offset, buffer)?),
-                // Another thread is reading: the pattern of only one sequence of reads is tracked at a time.
+                // Another thread is reading: the access pattern is tracked for only one sequence of reads at a time.
                 Err(_) => {
                     let ticket = file.submit(&[(offset, count)], Vec::new())?;
                     buffer.copy_from_slice(&file.wait(ticket)?.bytes);
@@ -212,7 +212,7 @@ fn local_failure(doing: &str, path: &std::path::Path, error: &io::Error) -> Call
     }
 }
 
-/// Lanes and sessions of this process: files that are opened with the same options share connections.
+/// This process's lanes and sessions, through which files opened with the same options share connections.
 #[derive(Default)]
 struct SharedConnections {
     lanes: HashMap<CheckedOptions, Lane>,

@@ -7,7 +7,7 @@ use std::ffi::{c_char, c_int, c_void};
 
 use crate::status::Status;
 
-/// The number of an `S3Status`, in the numbering of the caller's ABI.
+/// An `S3Status`, as numbered in the caller's ABI.
 pub type S3StatusCode = c_int;
 
 /// The version of the interface that the caller was compiled against.
@@ -39,7 +39,7 @@ pub const MAX_QUERY_STRING_BYTES: usize = 3468;
 pub const MAX_GRANTS: usize = 100;
 /// The size of each buffer for an owner's id or name, in bytes, including the NUL.
 pub const MAX_OWNER_BYTES: usize = 128;
-/// The maximum size of metadata in bytes, including the prefix `x-amz-meta-` of names.
+/// The maximum size of metadata in bytes, including the `x-amz-meta-` prefix of each name.
 pub const MAX_METADATA_BYTES: usize = 2048;
 
 /// `S3Protocol`: HTTP without TLS.
@@ -57,7 +57,7 @@ pub const PERMISSION_FULL_CONTROL: c_int = 4;
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct BucketContext2 {
-    /// Selects the lane; NULL means the default of `S3_initialize`.
+    /// Selects the lane; NULL means the default set by `S3_initialize`.
     pub host_name: *const c_char,
     /// The name of the bucket.
     pub bucket_name: *const c_char,
@@ -296,8 +296,8 @@ pub type ListUploadsCallback = unsafe extern "C" fn(
     prefixes: *const *const c_char,
     data: *mut c_void,
 ) -> S3StatusCode;
-/// `S3ListPartsResponseCallback`: the four names are those of the initiator and the owner; `parts_before` is the number
-/// of parts in earlier calls.
+/// `S3ListPartsResponseCallback`: the four unnamed arguments identify the initiator and the owner; `parts_before` is
+/// the number of parts passed in earlier calls.
 pub type ListPartsCallback = unsafe extern "C" fn(
     is_truncated: c_int,
     next_part_number_marker: *const c_char,
@@ -312,7 +312,7 @@ pub type ListPartsCallback = unsafe extern "C" fn(
     data: *mut c_void,
 ) -> S3StatusCode;
 
-/// `S3ResponseHandler`, and `S3AbortMultipartUploadHandler`, which has no other fields.
+/// `S3ResponseHandler`, and `S3AbortMultipartUploadHandler`, which has the same fields.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct ResponseHandler {
@@ -322,7 +322,7 @@ pub struct ResponseHandler {
     pub complete: Option<CompleteCallback>,
 }
 
-/// A handler with one callback besides the two that every request has.
+/// A handler with one callback in addition to the two that every request has.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct RequestCallbacks<Callback> {

@@ -16,7 +16,7 @@ use crate::abi::{
 use crate::lane::{ConnectedBucket, ConnectedBucketGuard, EndpointSettings};
 use crate::status::Status;
 
-/// The length of the prefix `x-amz-meta-` of metadata names.
+/// The length of `x-amz-meta-`, the prefix of metadata names.
 const METADATA_PREFIX_BYTES: usize = 11;
 
 /// Returns the text at `pointer`; `None` for NULL and for an empty text. Errors: the text is not UTF-8.
@@ -24,7 +24,7 @@ const METADATA_PREFIX_BYTES: usize = 11;
 /// # Safety
 /// `pointer` is NULL or a C string that remains unchanged for `'a`.
 pub(crate) unsafe fn text<'a>(pointer: *const c_char) -> RequestResult<Option<&'a str>> {
-    // SAFETY: the caller guarantees it.
+    // SAFETY: guaranteed by the caller.
     unsafe { bytes(pointer) }.map(checked).transpose()
 }
 
@@ -36,7 +36,7 @@ unsafe fn bytes<'a>(pointer: *const c_char) -> Option<&'a CStr> {
     if pointer.is_null() {
         return None;
     }
-    // SAFETY: the caller guarantees it.
+    // SAFETY: guaranteed by the caller.
     Some(unsafe { CStr::from_ptr(pointer) }).filter(|bytes| !bytes.is_empty())
 }
 
@@ -58,7 +58,7 @@ pub(crate) fn checked(bytes: &CStr) -> RequestResult<&str> {
 /// # Safety
 /// As [`text`].
 pub(crate) unsafe fn owned(pointer: *const c_char) -> RequestResult<Option<String>> {
-    // SAFETY: the caller guarantees it.
+    // SAFETY: guaranteed by the caller.
     Ok(unsafe { text(pointer) }?.map(str::to_owned))
 }
 
@@ -68,7 +68,7 @@ pub(crate) unsafe fn owned(pointer: *const c_char) -> RequestResult<Option<Strin
 /// # Safety
 /// As [`text`].
 pub(crate) unsafe fn key(pointer: *const c_char) -> RequestResult<Option<Key>> {
-    // SAFETY: the caller guarantees it.
+    // SAFETY: guaranteed by the caller.
     Ok(unsafe { text(pointer) }?.map(Key::new).transpose()?)
 }
 
@@ -77,7 +77,7 @@ pub(crate) unsafe fn key(pointer: *const c_char) -> RequestResult<Option<Key>> {
 /// # Safety
 /// As [`text`].
 pub(crate) unsafe fn required_key(pointer: *const c_char) -> RequestResult<Key> {
-    // SAFETY: the caller guarantees it.
+    // SAFETY: guaranteed by the caller.
     let found = unsafe { key(pointer) }?;
     found.ok_or_else(|| RequestFailure::refused(Status::ErrorInvalidURI, "the key is empty; name an object"))
 }
@@ -158,7 +158,7 @@ impl BucketContextFields for BucketContext4 {
 /// # Safety
 /// `pointer` is NULL or points to a `T` that remains unchanged for `'a`.
 pub(crate) unsafe fn required<'a, T>(pointer: *const T, what: &str) -> RequestResult<&'a T> {
-    // SAFETY: the caller guarantees it.
+    // SAFETY: guaranteed by the caller.
     let found = unsafe { pointer.as_ref() };
     found.ok_or_else(|| RequestFailure::refused(Status::ErrorInvalidArgument, format!("the {what} is NULL")))
 }
@@ -222,12 +222,12 @@ impl PutPropertyFields for PutProperties4 {
 pub(crate) unsafe fn properties<P: PutPropertyFields>(
     pointer: *const P,
 ) -> RequestResult<Option<ParsedPutProperties>> {
-    // SAFETY: the caller guarantees it.
+    // SAFETY: guaranteed by the caller.
     unsafe { pointer.as_ref().map(|properties| properties.read()).transpose() }
 }
 
-/// Checks a canned access control list. The permissions of the file system, or the service's own configuration,
-/// determine who has access. Errors: any list that grants access to anyone but the owner.
+/// Checks a canned access control list. File system permissions, or the service's own configuration, determine who has
+/// access. Errors: any list that grants access to anyone but the owner.
 pub(crate) fn check_acl(canned_acl: c_int) -> RequestResult {
     match canned_acl {
         ACL_PRIVATE | ACL_BUCKET_OWNER_FULL_CONTROL => Ok(()),
@@ -249,12 +249,12 @@ unsafe fn user_metadata(
     if pairs.is_null() || number <= 0 {
         return Ok(Default::default());
     }
-    // SAFETY: the caller guarantees it.
+    // SAFETY: guaranteed by the caller.
     let pairs = unsafe { std::slice::from_raw_parts(pairs, number as usize) };
     let mut bytes = 0;
     let mut user = std::collections::BTreeMap::new();
     for pair in pairs {
-        // SAFETY: the caller guarantees it.
+        // SAFETY: guaranteed by the caller.
         let (name, value) = unsafe { (text(pair.name)?, text(pair.value)?) };
         let Some(name) = name else {
             return Err(RequestFailure::refused(
@@ -294,7 +294,7 @@ fn time(seconds: i64) -> Option<SystemTime> {
 /// # Safety
 /// `pointer` is NULL or points to conditions whose tags are NULL or C strings.
 pub(crate) unsafe fn conditions(pointer: *const GetConditions) -> RequestResult<Conditions> {
-    // SAFETY: the caller guarantees it.
+    // SAFETY: guaranteed by the caller.
     let Some(asked) = (unsafe { pointer.as_ref() }) else { return Ok(Conditions::default()) };
     let tags = |tags: &str| match tags.trim() {
         "*" => ETagMatch::Any,
@@ -314,8 +314,8 @@ pub(crate) unsafe fn conditions(pointer: *const GetConditions) -> RequestResult<
 const MAX_IN_PATH: usize = 255;
 const MAX_IN_HOST: usize = 63;
 
-/// Returns the status for the first rule that `name` violates, or `OK`. A host name allows fewer characters than a
-/// path.
+/// Returns the status for the first rule that `name` violates, or `OK`. Some characters that are valid in a path are
+/// not valid in a host name.
 pub(crate) fn validate_bucket(name: &[u8], in_host: bool) -> Status {
     let max = if in_host { MAX_IN_HOST } else { MAX_IN_PATH };
     let mut before = 0;

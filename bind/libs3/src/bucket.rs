@@ -20,9 +20,7 @@ use crate::abi::{
     PERMISSION_FULL_CONTROL,
 };
 use crate::lane::ConnectedBucket;
-use crate::response::{
-    CallbackResponder, QuotedTag, SuccessProperties, c_text, checked, seconds, write_text,
-};
+use crate::response::{CallbackResponder, QuotedTag, c_text, checked, seconds, write_text};
 use crate::status::Status;
 
 /// The maximum number of entries passed to a listing callback in one call.
@@ -41,7 +39,7 @@ pub(crate) fn list_all(
     responder: &CallbackResponder,
 ) -> RequestResult {
     let buckets = lane.store.list_buckets()?;
-    responder.succeeded(SuccessProperties::default)?;
+    responder.succeeded_plainly()?;
     let Some(callback) = callback else { return Ok(()) };
     responder.call(|| buckets.iter().try_for_each(|bucket| tell_bucket(bucket, callback, responder)))
 }
@@ -74,7 +72,7 @@ pub(crate) unsafe fn test(
         Ok(())
     })?;
     target.lane.store.head_bucket(&target.bucket)?;
-    responder.succeeded(SuccessProperties::default)
+    responder.succeeded_plainly()
 }
 
 /// Creates a bucket. Errors: `BucketAlreadyOwnedByYou`, and a location that is not the lane's region.
@@ -92,13 +90,13 @@ pub(crate) fn create(
         return Err(RequestFailure::refused(Status::ErrorInvalidLocationConstraint, why));
     }
     target.lane.store.create_bucket(&target.bucket)?;
-    responder.succeeded(SuccessProperties::default)
+    responder.succeeded_plainly()
 }
 
 /// Removes an empty bucket. Errors: `NoSuchBucket`, `BucketNotEmpty`.
 pub(crate) fn delete(target: &ConnectedBucket, responder: &CallbackResponder) -> RequestResult {
     target.lane.store.delete_bucket(&target.bucket)?;
-    responder.succeeded(SuccessProperties::default)
+    responder.succeeded_plainly()
 }
 
 /// Converts a listing query of libs3. A `max_keys` of 0 means S3's maximum, which also caps larger numbers.
@@ -125,7 +123,7 @@ pub(crate) fn list(
     responder: &CallbackResponder,
 ) -> RequestResult {
     let page = target.lane.store.list(&target.bucket, query)?;
-    responder.succeeded(SuccessProperties::default)?;
+    responder.succeeded_plainly()?;
     let Some(callback) = callback else { return Ok(()) };
     let next = page.next.as_deref().map(c_text);
     let marker = next.as_deref().map_or(c"".as_ptr(), |next| next.as_ptr());
@@ -221,7 +219,7 @@ pub(crate) struct AclOutputPointers {
     pub(crate) grants: *mut AclGrant,
 }
 
-/// Checks that the request is not for a service over HTTP, and that the object or bucket exists. Errors:
+/// Checks that the request does not go to a service over HTTP, and that the object or bucket exists. Errors:
 /// `ErrorNotImplemented` on the http lane; `NoSuchKey` or `NoSuchBucket` if the object or bucket does not exist.
 fn check(target: &ConnectedBucket, key: Option<&Key>, what: &str) -> RequestResult {
     let store = &target.lane.store;
@@ -241,7 +239,7 @@ fn owner() -> String {
     rustix::process::geteuid().as_raw().to_string()
 }
 
-/// Returns the list in which only the owner has a grant, with all rights.
+/// Returns the access control list in which only the owner has a grant, with all rights.
 pub(crate) fn get_acl(
     target: &ConnectedBucket,
     key: Option<&Key>,
@@ -261,10 +259,10 @@ pub(crate) fn get_acl(
         }
         Ok(())
     })?;
-    responder.succeeded(SuccessProperties::default)
+    responder.succeeded_plainly()
 }
 
-/// Accepts the list in which only the owner has a grant. Errors: any other list.
+/// Accepts the access control list in which only the owner has a grant. Errors: any other list.
 pub(crate) fn set_acl(
     target: &ConnectedBucket,
     key: Option<&Key>,
@@ -280,7 +278,7 @@ pub(crate) fn set_acl(
         let why = "grants to other users are not supported; use the permissions of the file system";
         return Err(RequestFailure::refused(Status::ErrorNotImplemented, why));
     }
-    responder.succeeded(SuccessProperties::default)
+    responder.succeeded_plainly()
 }
 
 /// Reports that the bucket has no lifecycle rules, or that this lane cannot return them.
@@ -320,7 +318,7 @@ pub(crate) fn get_logging(
         }
         Ok(())
     })?;
-    responder.succeeded(SuccessProperties::default)
+    responder.succeeded_plainly()
 }
 
 /// Accepts a request that turns access logging off. Errors: the request names a log bucket.
@@ -334,7 +332,7 @@ pub(crate) fn set_logging(
         let why = "access logs are not supported; FORDWAY_LOG=debug logs what this process does";
         return Err(RequestFailure::refused(Status::ErrorNotImplemented, why));
     }
-    responder.succeeded(SuccessProperties::default)
+    responder.succeeded_plainly()
 }
 
 /// S3's groups, each with its `S3GranteeType`.
@@ -343,11 +341,11 @@ const GROUPS: &[(&str, c_int)] = &[
     ("http://acs.amazonaws.com/groups/global/AllUsers", 3),
     ("http://acs.amazonaws.com/groups/s3/LogDelivery", 4),
 ];
-/// Names of permissions, in the order of `S3Permission`.
+/// Permission names, in the order of `S3Permission`.
 const PERMISSIONS: [&str; PERMISSION_FULL_CONTROL as usize + 1] =
     ["READ", "WRITE", "READ_ACP", "WRITE_ACP", "FULL_CONTROL"];
 
-/// The grantee of a grant.
+/// The recipient of a grant.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Grantee {
     /// A user, by e-mail address.

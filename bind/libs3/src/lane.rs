@@ -67,8 +67,7 @@ impl ConnectedBucket {
 }
 
 impl ConnectedBucket {
-    /// Returns how long a request to this target that moves `bytes` of content would occupy the thread that carries it
-    /// out.
+    /// Returns how long a request to this target would occupy its thread, if the request moves `bytes` of content.
     pub(crate) fn weight(&self, bytes: u64) -> RequestSchedulingClass {
         RequestSchedulingClass::of(self.is_local, bytes)
     }
@@ -81,7 +80,7 @@ pub(crate) fn is_local(lane: &Lane) -> bool {
 
 /// A target in use by one request. When dropped, it is cached for the thread's next request.
 pub(crate) struct ConnectedBucketGuard(
-    /// `None` only while the value is dropped.
+    /// `None` only while the value is being dropped.
     Option<Box<ConnectedBucket>>,
 );
 
@@ -261,7 +260,7 @@ fn pool() -> &'static SharedStorePool {
         // SAFETY: as above.
         Ok(_) => unsafe { &*new },
         Err(other) => {
-            // SAFETY: `new` was never shared; for `other`, as above.
+            // SAFETY: `new` was never shared; `other` is valid for the reason given above.
             unsafe {
                 drop(Box::from_raw(new));
                 &*other

@@ -8,7 +8,7 @@
 //! * `arguments`: checks the arguments from C, and converts them to our own types
 //! * `queue`: request contexts; a request without a context is synchronous
 //! * `relay`: the threads that carry out a context's requests, and their callbacks on the thread that drives it
-//! * `object`, `bucket`: the work of each request on a store
+//! * `object`, `bucket`: what each request does with a store
 //! * `response`: the result of a request, its callbacks, and the buffer through which content passes
 //! * `lane`: stores, opened once per process, and again after a fork
 //!

@@ -24,7 +24,7 @@ use crate::response::{
 };
 use crate::status::Status;
 
-/// The memory to which a copy writes its result, besides passing it to the callbacks.
+/// The memory to which a copy writes its result, in addition to passing it to the callbacks.
 pub(crate) struct CopyOutputPointers {
     pub(crate) last_modified_s: *mut i64,
     pub(crate) etag: *mut c_char,
@@ -33,7 +33,8 @@ pub(crate) struct CopyOutputPointers {
 
 impl CopyOutputPointers {
     /// # Safety
-    /// Whenever callbacks may run, each pointer is NULL or valid for writes; `etag`, for `etag_capacity` bytes.
+    /// Whenever callbacks may run, each pointer is NULL or valid for writes; for `etag`, this means writes of
+    /// `etag_capacity` bytes.
     pub(crate) unsafe fn tell(&self, made: &PutResult, responder: &CallbackResponder) -> RequestResult {
         // SAFETY: the caller guarantees the pointers.
         responder.call(|| unsafe {
@@ -95,7 +96,7 @@ pub(crate) fn write_all(
 /// top directory this way. Errors: `NoSuchBucket`.
 pub(crate) fn touch_bucket(target: &ConnectedBucket, responder: &CallbackResponder) -> RequestResult {
     target.lane.store.head_bucket(&target.bucket)?;
-    responder.succeeded(SuccessProperties::default)
+    responder.succeeded_plainly()
 }
 
 /// Converts a range of libs3: `count` bytes from `start`, or everything from `start` if `count` is 0.
@@ -188,10 +189,13 @@ pub(crate) fn head(
     let store = &target.lane.store;
     let Some(key) = key else {
         store.head_bucket(&target.bucket).map_err(RequestFailure::Head)?;
-        return responder.succeeded(SuccessProperties::default);
+        return responder.succeeded_plainly();
     };
-    let info = store.head(&target.bucket, key, &GetOptions::default()).map_err(RequestFailure::Head)?;
-    responder.succeeded(|| SuccessProperties::of_object(&info, info.size))
+    match store.head(&target.bucket, key, &GetOptions::default()) {
+        // By reference, because the value is large, and moving it out would copy it.
+        Ok(ref info) => responder.succeeded(|| SuccessProperties::of_object(info, info.size)),
+        Err(error) => Err(RequestFailure::Head(error)),
+    }
 }
 
 /// Deletes an object. Without a key, deletes nothing, and succeeds if the bucket exists.
@@ -204,7 +208,7 @@ pub(crate) fn delete(
         Some(key) => drop(target.lane.store.delete(&target.bucket, key, &DeleteOptions::default())?),
         None => drop(target.lane.store.head_bucket(&target.bucket)?),
     }
-    responder.succeeded(SuccessProperties::default)
+    responder.succeeded_plainly()
 }
 
 /// Copies `key` of the target's bucket to `to`. `said`, if given, replaces the metadata.
@@ -237,7 +241,7 @@ pub(crate) fn initiate_upload(
 ) -> RequestResult {
     let options = PutOptions { metadata: said.metadata, ..Default::default() };
     let upload = target.lane.store.create_upload(&target.bucket, key, &options)?;
-    responder.succeeded(SuccessProperties::default)?;
+    responder.succeeded_plainly()?;
     let Some(callback) = callback else { return Ok(()) };
     let id = c_text(upload.as_str());
     // SAFETY: the handler's creator guarantees the callback and its data; `id` outlives the call.
@@ -251,7 +255,7 @@ pub(crate) struct UploadPart {
     pub(crate) number: u16,
 }
 
-/// Converts a part's number. Errors: `ErrorInvalidArgument` if it is out of range.
+/// Converts a part number. Errors: `ErrorInvalidArgument` if it is out of range.
 pub(crate) fn part_number(number: c_int) -> RequestResult<u16> {
     u16::try_from(number).ok().filter(|number| (1..=fordway_store::MAX_PARTS).contains(number)).ok_or_else(
         || {
@@ -342,7 +346,7 @@ pub(crate) fn abort_upload(
     responder: &CallbackResponder,
 ) -> RequestResult {
     target.lane.store.abort_upload(&target.bucket, key, upload)?;
-    responder.succeeded(SuccessProperties::default)
+    responder.succeeded_plainly()
 }
 
 /// Passes one page of an upload's parts to the callback, in batches.
@@ -354,7 +358,7 @@ pub(crate) fn list_parts(
     responder: &CallbackResponder,
 ) -> RequestResult {
     let page = target.lane.store.list_parts(&target.bucket, key, upload, query)?;
-    responder.succeeded(SuccessProperties::default)?;
+    responder.succeeded_plainly()?;
     callback.map_or(Ok(()), |callback| responder.call(|| tell_parts(&page, callback, responder.data())))
 }
 
@@ -401,7 +405,7 @@ pub(crate) fn list_uploads(
     responder: &CallbackResponder,
 ) -> RequestResult {
     let page = target.lane.store.list_uploads(&target.bucket, query)?;
-    responder.succeeded(SuccessProperties::default)?;
+    responder.succeeded_plainly()?;
     callback.map_or(Ok(()), |callback| responder.call(|| tell_uploads(&page, callback, responder.data())))
 }
 

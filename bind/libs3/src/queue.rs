@@ -22,12 +22,12 @@ use crate::relay::{
 use crate::response::{CallbackResponder, without_panic};
 use crate::status::Status;
 
-/// The time after which a call to `S3_runonce_request_context` starts nothing more.
+/// The time after which a call to `S3_runonce_request_context` starts no further work.
 const TURN_MAX: Duration = Duration::from_millis(1);
 /// The maximum number of concurrent requests to other machines in a context. Each one occupies a thread.
 const REMOTE_MAX: usize = 256;
-/// The maximum number of concurrent requests for local files on worker threads in a context. More would not increase
-/// the throughput of the disk.
+/// The maximum number of concurrent requests for local files on worker threads in a context. More requests would not
+/// increase disk throughput.
 const LONG_MAX: usize = 8;
 
 /// How long a request occupies the thread that carries it out.
@@ -83,7 +83,7 @@ struct QueueState {
     unfinished: BTreeMap<RequestNumber, UnfinishedRequest>,
     unstarted: VecDeque<(RequestNumber, RequestSchedulingClass, RequestWork)>,
     next_number: RequestNumber,
-    /// The numbers of long and of remote requests on workers.
+    /// The number of long requests and the number of remote requests on workers.
     long: usize,
     remote: usize,
 }
@@ -189,8 +189,8 @@ impl RequestQueue {
         self.locked().unfinished.len()
     }
 
-    /// Returns a descriptor for `select` that is readable if and only if the driver has something to do; `None` if
-    /// nothing is unfinished. Errors: the system's error if no descriptor is available.
+    /// Returns a descriptor for `select` that is readable if and only if the driver has something to do; `None` if all
+    /// requests are finished. Errors: the system's error if no descriptor is available.
     pub(crate) fn signal(&self) -> std::io::Result<Option<RawFd>> {
         let mut state = self.locked();
         if state.unfinished.is_empty() {
@@ -221,7 +221,7 @@ impl RequestQueue {
     }
 
     /// Does everything that can be done without waiting, but starts nothing more after [`TURN_MAX`]. Errors: the caller
-    /// is a callback of an unfinished request of the same context.
+    /// is a callback of an unfinished request in the same context.
     pub(crate) fn run_once(&self) -> RequestResult {
         let until = Instant::now() + TURN_MAX;
         self.run_while(|| Instant::now() < until)
@@ -278,7 +278,7 @@ impl RequestQueue {
         true
     }
 
-    /// Carries out the request on this thread, except for a step that takes long, which is passed to a worker.
+    /// Carries out the request on this thread, except for a step that would take too long, which is passed to a worker.
     fn run_here(&self, state: MutexGuard<'_, QueueState>, number: RequestNumber, work: RequestWork) {
         let Some(request) = state.unfinished.get(&number) else { return };
         let responder = request.responder.on_driver(state.relay.clone());
@@ -400,7 +400,7 @@ pub(crate) unsafe fn submit<Work>(
 ) where
     Work: FnOnce(&CallbackResponder) -> RequestResult + 'static,
 {
-    // SAFETY: the caller guarantees it.
+    // SAFETY: guaranteed by the caller.
     let Some(context) = (unsafe { context.as_ref() }) else {
         return responder.run(|responder| prepare()?.1(responder));
     };

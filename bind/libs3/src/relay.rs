@@ -23,10 +23,10 @@ use crate::status::Status;
 
 /// How long a worker waits for another request before it exits.
 const IDLE_MAX: Duration = Duration::from_secs(5);
-/// How long the destruction of a context waits for workers that need nothing but processor time to exit.
+/// How long destroying a context waits for workers that can exit as soon as they get processor time.
 const LEAVE_MAX: Duration = Duration::from_millis(100);
 
-/// The number of a request in its context, in the order of addition.
+/// A request's number in its context; requests are numbered in the order in which they are added.
 pub(crate) type RequestNumber = u64;
 
 /// The remaining work of a request. It may run on any thread. It uses the program's memory (pointers for callbacks, and
@@ -41,8 +41,8 @@ pub(crate) struct WorkerJob {
 }
 
 // SAFETY: the pointers in a responder and a `RequestWork` belong to the program, and are used only on the driving
-// thread. A target's pointer to its pool is only compared. Everything else in them is `Send`; for content, the compiler
-// checks this below.
+// thread. A target's pointer to its pool is only used in comparisons. Everything else in them is `Send`; for content,
+// the compiler checks this below.
 unsafe impl Send for WorkerJob {}
 
 const fn may_change_threads<T: Send>() {}
@@ -119,7 +119,7 @@ struct RelayState {
     workers: WorkerCounts,
 }
 
-/// What a context's driver has to do besides callbacks.
+/// What a context's driver has to do apart from running callbacks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PendingDriverWork {
     /// A request can be started.
@@ -156,7 +156,7 @@ impl RelayState {
 }
 
 impl CallbackRelay {
-    /// Creates a relay with events that have already happened.
+    /// Creates a relay that starts with `events`, which have already happened.
     pub(crate) fn with_events(events: impl IntoIterator<Item = DrivingThreadEvent>) -> Self {
         let relay = CallbackRelay::default();
         relay.locked().events.extend(events);
@@ -175,7 +175,7 @@ impl CallbackRelay {
         state.update_signal();
     }
 
-    /// Sets what the driver has to do besides callbacks.
+    /// Sets what the driver has to do apart from running callbacks.
     pub(crate) fn demand(&self, demand: PendingDriverWork) {
         let mut state = self.locked();
         state.demand = demand;
@@ -190,7 +190,7 @@ impl CallbackRelay {
         event
     }
 
-    /// Sleeps until there is something to do, or nothing is unfinished.
+    /// Sleeps until there is something to do, or all requests are finished.
     pub(crate) fn wait(&self) {
         let mut state = self.locked();
         while state.demand.is_unfinished && !state.has_work() {
@@ -280,7 +280,7 @@ impl CallbackRelay {
 /// Whether this process ever had a worker. If so, a forked child may find that locks of the lanes are held forever.
 static WERE_STARTED: AtomicBool = AtomicBool::new(false);
 
-/// Returns whether this process, or one that it was forked from, ever had a worker.
+/// Returns whether this process, or a process from which it was forked, ever had a worker.
 pub(crate) fn workers_were_started() -> bool {
     WERE_STARTED.load(Ordering::Acquire)
 }

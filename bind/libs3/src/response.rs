@@ -51,7 +51,21 @@ enum CallbackRoute {
     Worker(Arc<CallbackRelay>),
 }
 
-/// The properties of a request that succeeded, for the properties callback.
+/// The properties of a response that describes no object.
+const PLAIN_PROPERTIES: ResponseProperties = ResponseProperties {
+    request_id: ptr::null(),
+    request_id2: ptr::null(),
+    content_type: ptr::null(),
+    content_length: 0,
+    server: SERVER.as_ptr(),
+    etag: ptr::null(),
+    last_modified_s: -1,
+    meta_data_count: 0,
+    meta_data: ptr::null(),
+    uses_server_side_encryption: 0,
+};
+
+/// The properties that a successful request passes to the properties callback.
 #[derive(Default)]
 pub(crate) struct SuccessProperties<'a> {
     /// The object's metadata; `None` if no object is described.
@@ -95,12 +109,12 @@ impl CallbackResponder {
         CallbackResponder { abi, handler, data, route: CallbackRoute::Direct }
     }
 
-    /// Returns the same responder, for use on the thread that drives the context of `relay`.
+    /// Returns the same responder, for use on the thread that drives `relay`'s context.
     pub(crate) fn on_driver(&self, relay: Arc<CallbackRelay>) -> Self {
         CallbackResponder { route: CallbackRoute::Driver(relay, Cell::default()), ..*self }
     }
 
-    /// Returns the same responder, for use on a worker of the context of `relay`.
+    /// Returns the same responder, for use on a worker of `relay`'s context.
     pub(crate) fn on_worker(&self, relay: Arc<CallbackRelay>) -> Self {
         CallbackResponder { route: CallbackRoute::Worker(relay), ..*self }
     }
@@ -156,6 +170,13 @@ impl CallbackResponder {
         self.data
     }
 
+    /// Reports that a request without an object succeeded. Errors: `Callback`.
+    pub(crate) fn succeeded_plainly(&self) -> RequestResult {
+        let Some(callback) = self.handler.properties else { return Ok(()) };
+        // SAFETY: the handler's creator guarantees the callback and its data.
+        self.call(|| checked(unsafe { callback(&PLAIN_PROPERTIES, self.data) }))
+    }
+
     /// Reports that the request succeeded. `describe` is called only if there is a properties callback.
     /// Errors: `Callback`.
     pub(crate) fn succeeded<'a>(&self, describe: impl FnOnce() -> SuccessProperties<'a>) -> RequestResult {
@@ -169,16 +190,13 @@ impl CallbackResponder {
         let pairs: Vec<NameValue> = pairs.collect();
         let etag = told.etag.map(QuotedTag::new);
         let properties = ResponseProperties {
-            request_id: ptr::null(),
-            request_id2: ptr::null(),
             content_type: content_type.as_deref().map_or(ptr::null(), CStr::as_ptr),
             content_length: told.content_bytes,
-            server: SERVER.as_ptr(),
             etag: etag.as_ref().map_or(ptr::null(), QuotedTag::as_ptr),
             last_modified_s: told.modified_s.unwrap_or(-1),
             meta_data_count: pairs.len() as i32,
             meta_data: pairs.as_ptr(),
-            uses_server_side_encryption: 0,
+            ..PLAIN_PROPERTIES
         };
         // SAFETY: the handler's creator guarantees the callback and its data, and everything that `properties` points
         // to outlives the call.
@@ -223,7 +241,7 @@ impl CallbackResponder {
 
 /// Turns a panic, which is a bug, into a failure, because a panic must not unwind into the C program.
 pub(crate) fn without_panic<T>(work: impl FnOnce() -> RequestResult<T>) -> RequestResult<T> {
-    // Anything that a panic leaves incomplete is dropped with the request.
+    // Any state that a panic leaves incomplete is dropped with the request.
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| {
         Err(RequestFailure::refused(
             Status::InternalError,
@@ -304,9 +322,9 @@ pub(crate) unsafe fn write_text(to: *mut c_char, capacity: usize, text: &str) {
 pub(crate) enum RequestFailure {
     /// The store failed.
     Store(Error),
-    /// The store failed, in a request for which a service would send a response without a body.
+    /// The store failed, in a request to which a service would respond without a body.
     Head(Error),
-    /// This library refused the request; the text says what to do about it.
+    /// This library refused the request; the text says what to do instead.
     Refused(Status, String),
     /// A callback failed with this status, in the caller's numbering.
     Callback(S3StatusCode),
@@ -378,12 +396,12 @@ pub(crate) fn start_diagnosis() {
 
 /// The size of a piece in bytes. A piece must fit in the L2 cache, so that the copies into and out of it stay there;
 /// larger pieces cost more in cache misses than they save in system calls. Measured with 2 MiB on tmpfs, compared with
-/// one `pwrite` or `pread` without a copy: pieces of 32 KiB cost 14 % more to write and 18 % more to read; 128 and 256
-/// KiB cost 10 and 14 % more; 1 MiB costs 23 and 29 % more.
+/// one `pwrite` or `pread` without a copy: pieces of 32 KiB cost 14 % more to write and 18 % more to read; pieces of
+/// 128 or 256 KiB, 10 % and 14 % more; pieces of 1 MiB, 23 % and 29 % more.
 pub(crate) const PIECE_BYTES: usize = 256 * 1024;
 
-/// The maximum size of a local file's content, in bytes, that the thread driving a context transfers itself. Exchanging
-/// it with a worker piece by piece would take longer.
+/// The maximum size, in bytes, of local file content that the driving thread transfers itself. Exchanging this much
+/// content with a worker, piece by piece, would take longer.
 pub(crate) const QUICK_MAX_BYTES: u64 = 4 << 20;
 
 thread_local! {
@@ -415,8 +433,8 @@ impl PutBodySource {
         self.left_bytes
     }
 
-    /// Fills `piece` as far as content is left, and returns the number of bytes. Errors: the caller aborts, or provides
-    /// less content than announced.
+    /// Fills `piece` with as much content as is left, and returns the number of bytes. Errors: the caller aborts, or
+    /// provides less content than announced.
     pub(crate) fn fill(&mut self, piece: &mut [u8], responder: &CallbackResponder) -> RequestResult<usize> {
         let wanted = usize::try_from(self.left_bytes).map_or(piece.len(), |left| left.min(piece.len()));
         if wanted > 0 {

@@ -8,7 +8,7 @@ use crate::abi::{AbiVersion, S3StatusCode};
 
 macro_rules! statuses {
     ($($name:ident),* $(,)?) => {
-        /// The outcome of a request, under the names of libs3 4.1 without their prefix `S3Status`. The discriminants
+        /// The outcome of a request, with the names of libs3 4.1, without their `S3Status` prefix. The discriminants
         /// are the numbers of 4.1.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[repr(i32)]
@@ -91,7 +91,7 @@ const SINCE_4_1: &[(Status, Status)] = &[
 ];
 
 impl Status {
-    /// Returns the number in 2.0; for a status that 2.0 lacks, the number of the nearest one.
+    /// Returns the number in 2.0; for a status that 2.0 lacks, the number of the nearest status.
     pub fn number_in_2_0(self) -> S3StatusCode {
         let stand_in = SINCE_4_1.iter().find(|(new, _)| *new == self).map(|(_, stand_in)| *stand_in);
         let known = stand_in.unwrap_or(self);
@@ -99,7 +99,7 @@ impl Status {
         known as S3StatusCode - added_before.count() as S3StatusCode
     }
 
-    /// Returns the status that has `number` in `abi`.
+    /// Returns the status with this number in `abi`.
     pub fn from_number(abi: AbiVersion, number: S3StatusCode) -> Option<Status> {
         let is_known = |status: &Status| match abi {
             AbiVersion::V4_1 => true,
@@ -122,8 +122,8 @@ impl Status {
         )
     }
 
-    /// Returns the status to report if the response has no body (to a HEAD request), and so only its HTTP status is
-    /// known.
+    /// Returns the status to report if the response has no body (as for a HEAD request), so that only its HTTP status
+    /// is known.
     pub fn without_body(self) -> Status {
         match self {
             Status::ErrorNoSuchKey | Status::ErrorNoSuchBucket => Status::HttpErrorNotFound,
@@ -186,7 +186,7 @@ impl From<ErrorKind> for Status {
 mod tests {
     use super::*;
 
-    /// Kinds that share a status with another kind on purpose; every other kind has its own status.
+    /// Kinds that deliberately share a status with another kind; every other kind has its own status.
     const SHARED: &[&[ErrorKind]] = &[
         &[ErrorKind::AccessDenied, ErrorKind::ReadOnly],
         &[ErrorKind::NoSpace, ErrorKind::QuotaExceeded],

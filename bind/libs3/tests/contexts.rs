@@ -13,7 +13,7 @@ use harness::{Lane, Program, run};
 const BUCKET: &str = "contexts";
 const OBJECT_BYTES: u64 = 1000;
 
-/// The checks for every lane, each with the number of requests to make; 0 if the check itself fixes the number.
+/// The checks for every lane, each with the number of requests to make, or 0 if the check itself determines the number.
 const EVERYWHERE: &[(&str, usize)] = &[
     ("all_at_once_by_runall", 300),
     ("all_at_once_by_select", 300),

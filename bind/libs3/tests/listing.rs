@@ -7,7 +7,7 @@ use harness::{Lane, Program, run};
 const DIRECTORIES: usize = 100;
 const FILES: usize = 1000;
 
-/// Returns the names of a listing in order, the number of pages, and the number of entries on the fullest page.
+/// Returns the listed names in order, the number of pages, and the number of entries on the fullest page.
 fn list(
     program: &Program,
     lane: &Lane,

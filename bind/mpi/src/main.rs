@@ -118,7 +118,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Makes a rank that panics end the job, so that the others do not wait for it.
+/// Makes a panic in any rank end the job, so that the other ranks do not wait for that rank.
 fn end_the_job_on_panic(rank: i32) {
     std::panic::set_hook(Box::new(move |panic| {
         eprintln!("fordway-mpi: rank {rank} failed, which ends the job: {panic}");
@@ -170,7 +170,7 @@ fn open(setting: &MeasurementArgs) -> Result<Vec<WorkloadSite>> {
         }
         let options = LaneOptions { endpoint: Some(place.clone()), ..LaneOptions::default() };
         let store = fordway_lanes::open(&options)?.store;
-        // Further targets on the same lane get a numbered name, so that every lane of the run has a unique name.
+        // Additional targets on the same lane get a numbered name, so that every lane name in the run is unique.
         let same = sites.iter().filter(|site| site.lane().name.starts_with(store.lane())).count();
         let number = if same == 0 { String::new() } else { format!("-{}", same + 1) };
         let lane =

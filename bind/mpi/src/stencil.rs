@@ -69,7 +69,7 @@ pub(crate) fn run(args: &StencilArgs, world: &SimpleCommunicator) -> Result<bool
     Ok(true)
 }
 
-/// The rows of one rank, plus the adjacent row of the neighbour above and of the one below.
+/// The rows of one rank, plus the adjacent row of each neighbour, above and below.
 struct StencilSubdomain {
     width: usize,
     rows: usize,
@@ -129,7 +129,7 @@ impl StencilSubdomain {
         std::mem::swap(&mut self.now, &mut self.next);
     }
 
-    /// Returns the sum over the whole plate.
+    /// Returns the sum of all cells of the plate.
     fn heat(&mut self, world: &SimpleCommunicator) -> f64 {
         let own: f64 = self.now[self.width..(self.rows + 1) * self.width].iter().sum();
         let started = Instant::now();

@@ -48,7 +48,7 @@ pub(crate) fn library() -> String {
 }
 
 /// Runs the transport benchmark on the two ranks of `world`. Returns whether all received bytes were correct. Errors:
-/// `InvalidArgument` for any other number of ranks.
+/// `InvalidArgument` if the number of ranks is not two.
 pub(crate) fn run_ranks(
     args: &MpiTransportArgs,
     world: &SimpleCommunicator,

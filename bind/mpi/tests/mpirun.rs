@@ -141,12 +141,12 @@ fn a_rank_that_dies_ends_the_job_with_a_sentence() {
     let told = String::from_utf8_lossy(&output.stderr) + String::from_utf8_lossy(&output.stdout);
     assert!(started.elapsed() < PATIENCE, "the others waited for it: {told}");
     assert!(!output.status.success(), "{told}");
-    // The messages that Open MPI or MPICH prints.
+    // Messages printed by Open MPI or MPICH.
     let is_told = told.contains("rank 1") && told.contains("signal 9") || told.contains("EXIT CODE: 9");
     assert!(is_told, "{told}");
 }
 
-/// Without a controller, two ranks must measure latency, bandwidth and half round trips of each size, and receive the
+/// Without a controller, two ranks must measure latency, bandwidth and half round trips for each size, and receive the
 /// right bytes.
 #[test]
 fn transport_makes_a_run() {

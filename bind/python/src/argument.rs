@@ -11,8 +11,8 @@ use pyo3::prelude::*;
 
 use crate::store::to_python;
 
-/// A position in an object, or a length: bytes, 0 or more. Errors: `InvalidArgument` for a number that is negative or
-/// exceeds 64 bits; `TypeError` for anything that is not an integer.
+/// A non-negative number of bytes: a position in an object, or a length. Errors: `InvalidArgument` for a number that is
+/// negative or exceeds 64 bits; `TypeError` for anything that is not an integer.
 #[derive(Clone, Copy)]
 pub(crate) struct ByteCount(pub(crate) u64);
 
@@ -44,14 +44,14 @@ impl<'py> FromPyObject<'_, 'py> for StartOffset {
     fn extract(given: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
         match given.extract::<i64>() {
             Ok(before_end @ ..0) => Ok(StartOffset::FromEnd(before_end.unsigned_abs())),
-            // The value is not negative, or is too large for an `i64`, or is not a number.
+            // The value is non-negative, too large for an `i64`, or not a number.
             _ => given.extract().map(|ByteCount(start)| StartOffset::FromStart(start)),
         }
     }
 }
 
-/// Returns `start` and `length` as the range of a request; `None` is the whole object. A range that starts from the end
-/// extends to the end of the object: the caller truncates it. Errors: `InvalidArgument` for a length of 0.
+/// Returns `start` and `length` as the range of a request; `None` is the whole object. A range whose start counts from
+/// the end extends to the end of the object: the caller truncates it. Errors: `InvalidArgument` for a length of 0.
 pub(crate) fn range(start: Option<StartOffset>, length: Option<ByteCount>) -> Result<Option<ByteRange>> {
     use StartOffset::{FromEnd, FromStart};
     match (start, length) {
@@ -121,7 +121,7 @@ impl ReadArguments<'_> {
     }
 }
 
-/// Properties of an object that its writer can set, besides its content.
+/// Properties of an object that its writer can set, apart from its content.
 #[derive(Default)]
 pub(crate) struct Description {
     pub(crate) content_type: Option<String>,

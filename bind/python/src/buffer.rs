@@ -30,7 +30,7 @@ pub(crate) fn read_into(
         return Ok(0);
     }
     // SAFETY: `buffer` keeps `room` contiguous writable bytes alive and in place until it is dropped. Another Python
-    // thread that accesses them meanwhile sees them change, as with any `readinto`.
+    // thread that accesses these bytes in the meantime sees them change, as with any `readinto`.
     let bytes = unsafe { std::slice::from_raw_parts_mut(buffer.buf_ptr().cast::<u8>(), len) };
     without_interpreter(py, || read_all(content, bytes))?;
     Ok(len)

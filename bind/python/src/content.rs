@@ -46,7 +46,7 @@ impl FetchedContent {
         };
         let len = usize::try_from(content.len())?;
         if len > TRUSTED_BYTES && matches!(content, ObjectContent::Stream(..)) {
-            // The length is only what a server claims, so memory grows as the bytes arrive, which costs a copy.
+            // The length is only a server's claim, so memory grows as the bytes arrive, which costs a copy.
             let bytes = without_interpreter(py, || content.into_vec())?;
             return Ok(PyBytes::new(py, &bytes));
         }
@@ -63,12 +63,13 @@ pub(crate) fn read_all(content: ObjectContent, bytes: &mut [u8]) -> Result<()> {
     })
 }
 
-/// Returns a copy of the bytes of any object with the buffer protocol.
+/// Returns a copy of the bytes of any object that supports the buffer protocol.
 pub(crate) fn bytes_of_buffer(py: Python<'_>, data: &Bound<'_, PyAny>) -> PyResult<Vec<u8>> {
     u8_buffer(py, data)?.to_vec(py)
 }
 
-/// Returns the bytes of any buffer in a form that cannot change meanwhile: the immutable `bytes` itself, or a copy.
+/// Returns a buffer's bytes in a form that cannot change in the meantime: an immutable `bytes` object itself, or a copy
+/// of any other buffer.
 pub(crate) fn held_bytes(py: Python<'_>, data: Bound<'_, PyAny>) -> PyResult<PyBackedBytes> {
     match data.cast_into::<PyBytes>() {
         Ok(bytes) => Ok(bytes.into()),
@@ -79,8 +80,8 @@ pub(crate) fn held_bytes(py: Python<'_>, data: Bound<'_, PyAny>) -> PyResult<PyB
 /// The number of bytes read from a file at a time.
 const PIECE_BYTES: usize = 1 << 20;
 
-/// Returns the pieces of content that is not a buffer: the blocks of a file, or the items of an
-/// iterable. `None` for a buffer, and for anything else.
+/// Returns the pieces of content that does not come from a buffer: the blocks of a file, or the items of an iterable.
+/// `None` for a buffer or any other object.
 pub(crate) fn pieces<'py>(data: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyIterator>>> {
     let py = data.py();
     if PyMemoryView::from(data).is_ok() || data.is_instance_of::<PyString>() {

@@ -215,7 +215,7 @@ impl EntryIterator {
     }
 }
 
-/// Entries by column; a field that a common prefix does not have is `None`.
+/// Entries as columns; a field that a common prefix does not have is `None`.
 #[derive(Default)]
 struct EntryColumns {
     keys: Vec<String>,

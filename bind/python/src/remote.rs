@@ -1,4 +1,4 @@
-//! Files at web servers.
+//! Files on web servers.
 
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
@@ -13,11 +13,10 @@ use crate::argument::ByteCount;
 use crate::signal;
 use crate::store::without_interpreter;
 
-/// The size of each request for a range so long that its memory grows only as bytes arrive.
+/// The size of each request for a long range, whose memory grows only as bytes arrive.
 const PIECE_BYTES: usize = 64 << 20;
 
-/// The session of all files that are opened without options: they share its connections, and what it has learned about
-/// servers.
+/// The session for all files opened without options: they share its connections, and what it has learned about servers.
 static USUAL: LazyLock<Arc<HttpSession>> = LazyLock::new(|| Arc::new(HttpSession::new(options(None))));
 
 fn options(ca_bundle: Option<String>) -> SessionOptions {
@@ -165,7 +164,8 @@ impl PyRemoteFile {
 }
 
 impl PyRemoteFile {
-    /// Reads a long range of a file whose size is only what the server claims: memory is allocated as bytes arrive.
+    /// Reads a long range of a file. The file's size is only the server's claim, so memory is allocated as bytes
+    /// arrive.
     fn read_growing(&self, mut start: u64, length: Option<usize>) -> Result<Vec<u8>> {
         let mut bytes = Vec::new();
         receive_rest(&mut bytes, length.unwrap_or(usize::MAX), PIECE_BYTES, |piece| {

@@ -15,8 +15,8 @@ pub(crate) fn listen() {
     fordway_sys::ask_after_signals(must_stop);
 }
 
-/// Runs Python's handlers for the signals that have arrived; returns whether one raised an exception. Always false
-/// outside of the main thread, because Python runs handlers only there.
+/// Runs Python's handlers for the signals that have arrived; returns whether one raised an exception. Always returns
+/// false outside the main thread, because Python runs handlers only there.
 fn must_stop() -> bool {
     let asked = Python::try_attach(|py| match py.check_signals() {
         Ok(()) => false,
@@ -25,7 +25,7 @@ fn must_stop() -> bool {
             true
         }
     });
-    // If there is no interpreter any more, nobody needs the result.
+    // If the interpreter no longer exists, the result is not needed.
     asked.unwrap_or(true)
 }
 

@@ -21,8 +21,8 @@ pub(crate) struct PyObjectWriter {
     inner: Mutex<Option<Box<dyn Writer>>>,
     /// A forked child neither commits nor discards an object that its parent is writing.
     begun_by: ProcessIdentity,
-    /// The exception that was being handled when the writer was created: if another one is being handled at the end,
-    /// the object is discarded.
+    /// The exception that was being handled when the writer was created: if another exception is being handled at the
+    /// end, the object is discarded.
     begun_in: Py<PyAny>,
     written_bytes: AtomicU64,
 }

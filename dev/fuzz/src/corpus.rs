@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use crate::FuzzTarget;
 use crate::coverage::CodeReached;
 
-/// The directory of the committed corpus.
+/// Returns the directory of the committed corpus.
 pub fn committed() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus")
 }
@@ -37,7 +37,7 @@ pub fn keep(dir: &Path, input: &[u8]) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// FNV-1a of the input, in hexadecimal.
+/// Returns the FNV-1a hash of the input, in hexadecimal.
 fn name_of(input: &[u8]) -> String {
     let hash = input.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)

@@ -22,8 +22,8 @@ pub struct FuzzTarget {
     pub name: &'static str,
     /// Passes an input to the parser. Panics if the parser's result is wrong.
     pub run: fn(&[u8]),
-    /// The source files of the parser, for the coverage table, relative to the root of the repository. After a colon
-    /// come the functions, types or modules to which the table is limited.
+    /// The source files of the parser, for the coverage table, relative to the root of the repository. A file may be
+    /// followed by a colon and the functions, types or modules that the table is limited to.
     pub sources: &'static [&'static str],
     /// Tokens of the format, which mutations insert.
     pub words: &'static [&'static str],

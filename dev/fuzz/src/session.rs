@@ -21,7 +21,7 @@ const HANG_S: u64 = 10;
 /// How often the time spent is saved.
 const SAVE_AFTER: Duration = Duration::from_secs(5);
 
-/// The directory for inputs that reached new code.
+/// Returns the directory for inputs that reached new code.
 pub(crate) fn inputs_dir(dir: &Path, target: &FuzzTarget) -> PathBuf {
     dir.join(target.name).join("inputs")
 }

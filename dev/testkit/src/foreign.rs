@@ -29,7 +29,7 @@ impl Drop for ExternalServerProcess {
 }
 
 impl ExternalServerProcess {
-    /// Apache httpd with `mod_dav_fs`, with everything allowed; `None` if it is not installed.
+    /// Starts Apache httpd with `mod_dav_fs` and with everything allowed; returns `None` if it is not installed.
     pub fn apache() -> Option<Self> {
         let program = fordway_needs::program("apache2")?;
         Some(start("http", |dir, port| {
@@ -46,7 +46,7 @@ impl ExternalServerProcess {
         }))
     }
 
-    /// nginx with its own `dav` module, which has no PROPFIND; `None` if it is not installed.
+    /// Starts nginx with its own `dav` module, which has no PROPFIND; returns `None` if it is not installed.
     pub fn nginx() -> Option<Self> {
         let program = fordway_needs::program("nginx")?;
         Some(start("http", |dir, port| {
@@ -63,8 +63,8 @@ impl ExternalServerProcess {
         }))
     }
 
-    /// XRootD with HTTPS and its handler for third-party copies; `None` if it is not installed. Its certificate comes
-    /// from `authority`, the only one that it trusts.
+    /// Starts XRootD with HTTPS and its handler for third-party copies; returns `None` if it is not installed. Its
+    /// certificate comes from `authority`, the only one that it trusts.
     pub fn xrootd(authority: &SelfSignedCertificate) -> Option<Self> {
         let program = fordway_needs::program("xrootd")?;
         Some(start("https", |dir, port| {
@@ -102,7 +102,7 @@ impl ExternalServerProcess {
         format!("{}://127.0.0.1:{}/{path}", self.scheme, self.port)
     }
 
-    /// The directory that the server serves.
+    /// Returns the directory that the server serves.
     pub fn files(&self) -> PathBuf {
         self.dir.path().join("files")
     }
@@ -137,12 +137,13 @@ impl SelfSignedCertificate {
         SelfSignedCertificate { dir }
     }
 
-    /// The PEM file of the certificate.
+    /// Returns the path of the certificate's PEM file.
     pub fn file(&self) -> PathBuf {
         self.trusted().join("cert.pem")
     }
 
-    /// The directory of trusted certificates. XRootD does not start if it contains an unreadable file.
+    /// Returns the directory of trusted certificates. XRootD does not start if this directory contains an unreadable
+    /// file.
     fn trusted(&self) -> PathBuf {
         self.dir.path().join("trusted")
     }

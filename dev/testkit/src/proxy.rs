@@ -36,7 +36,7 @@ struct ProxyState {
 }
 
 impl ProxyServer {
-    /// Panics if there is no port.
+    /// Panics if no port is free.
     pub fn start(rules: ProxyRules) -> Self {
         let shared = Arc::new(ProxyState { rules, heads: Mutex::default() });
         let serve = {
@@ -46,12 +46,12 @@ impl ProxyServer {
         ProxyServer { shared, acceptor: ConnectionAcceptor::start(Ipv4Addr::LOCALHOST, serve) }
     }
 
-    /// The address that the proxy listens on.
+    /// Returns the address that the proxy listens on.
     pub fn address(&self) -> SocketAddr {
         self.acceptor.address()
     }
 
-    /// The heads of all requests so far, in the order of arrival, without the empty line.
+    /// Returns the heads of all requests so far, in the order of arrival, without the empty line.
     pub fn heads(&self) -> Vec<String> {
         lock(&self.shared.heads).clone()
     }
@@ -128,7 +128,7 @@ impl ProxyState {
     }
 }
 
-/// A head without its empty line; `None` at the end of the connection.
+/// Reads a head, and returns it without its empty line; `None` at the end of the connection.
 fn read_head(reader: &mut impl BufRead) -> io::Result<Option<String>> {
     let mut head = String::new();
     while !head.ends_with("\r\n\r\n") {
@@ -162,8 +162,7 @@ pub(crate) struct OpenSockets {
 
 impl ConnectionAcceptor {
     /// Calls `serve` for each connection to `address`, with its number from 0 and the list that keeps further sockets,
-    /// and then closes the connection.
-    /// Panics if there is no port, as everything here does when a test cannot continue.
+    /// and then closes the connection. Panics if no port is free, like all functions here when a test cannot continue.
     pub(crate) fn start(
         address: Ipv4Addr,
         serve: impl Fn(&TcpStream, usize, &OpenSockets) + Send + Sync + 'static,
@@ -178,12 +177,12 @@ impl ConnectionAcceptor {
         ConnectionAcceptor { open, address, thread: Some(thread) }
     }
 
-    /// The address that the acceptor listens on.
+    /// Returns the address that the acceptor listens on.
     pub(crate) fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// The number of connections so far.
+    /// Returns the number of connections so far.
     pub(crate) fn connections(&self) -> usize {
         lock(&self.open.sockets).len()
     }

@@ -21,7 +21,7 @@ pub struct OperationScenario {
     pub act: fn(&dyn Store) -> Result<()>,
     /// The error with which the operation must be refused; `None` if it must succeed.
     pub refused: Option<ErrorKind>,
-    /// Whether the bucket keeps versions, none of which the operation may lose.
+    /// Whether the bucket keeps versions. The operation must not lose any of them.
     pub keeps_versions: bool,
 }
 
@@ -139,7 +139,7 @@ pub const SCENARIOS: &[OperationScenario] = &[
 /// The body of an object whose metadata is too large for an attribute.
 const LONG: &str = "long";
 
-/// `a` is not at its plain path, which was occupied when it was written but is free now.
+/// The object `a` is not at its plain path: the path was occupied when `a` was written, and is free now.
 const HIDDEN_PLACE: &[(&str, &str)] = &[("a/b", "x"), ("a", "apart"), ("a/b", DELETED)];
 /// Like [`HIDDEN_PLACE`], but `a` was written again afterwards: its older copy is hidden, and must remain hidden.
 const TWO_PLACES: &[(&str, &str)] = &[("a/b", "x"), ("a", "apart"), ("a/b", DELETED), ("a", "newer")];
@@ -198,7 +198,7 @@ impl OperationScenario {
     }
 }
 
-/// The bucket of all scenarios.
+/// Returns the bucket of all scenarios.
 pub fn bucket() -> Bucket {
     Bucket::new("bucket").unwrap_or_else(|error| panic!("{error}"))
 }

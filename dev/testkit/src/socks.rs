@@ -35,7 +35,7 @@ struct SocksState {
 }
 
 impl SocksServer {
-    /// Panics if there is no port.
+    /// Panics if no port is free.
     pub fn start(rules: SocksRules) -> Self {
         let shared = Arc::new(SocksState { rules, asked: Mutex::default() });
         let serve = {
@@ -45,12 +45,12 @@ impl SocksServer {
         SocksServer { shared, acceptor: ConnectionAcceptor::start(Ipv4Addr::LOCALHOST, serve) }
     }
 
-    /// The address that the proxy listens on.
+    /// Returns the address that the proxy listens on.
     pub fn address(&self) -> SocketAddr {
         self.acceptor.address()
     }
 
-    /// The requested destinations, in the order of arrival: `127.0.0.1:80`, `[::1]:80` or `name:80`.
+    /// Returns the requested destinations, in the order of arrival: `127.0.0.1:80`, `[::1]:80` or `name:80`.
     pub fn asked(&self) -> Vec<String> {
         lock(&self.shared.asked).clone()
     }

@@ -20,7 +20,7 @@ pub struct RoundRobinStore {
 }
 
 impl RoundRobinStore {
-    /// The first call goes to the first of `stores`, which must not be empty.
+    /// Creates a store whose first call goes to the first of `stores`, which must not be empty.
     pub fn new(stores: Vec<Arc<dyn Store>>) -> Self {
         assert!(!stores.is_empty());
         RoundRobinStore { stores, calls: AtomicUsize::new(0) }

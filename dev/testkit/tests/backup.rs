@@ -148,8 +148,7 @@ fn copy(command: &str, from: &Path, to: &Path) -> bool {
     Command::new("bash").args(["-e", "-o", "pipefail", "-c", &script]).status().unwrap().success()
 }
 
-/// Returns whether the file system of the tests has extended attributes; without them, there is nothing of that kind to
-/// copy.
+/// Returns whether the file system of the tests has extended attributes; without them, there are no attributes to copy.
 fn has_attributes(dir: &Path) -> bool {
     let file = fs::File::create(dir.join("probe")).unwrap();
     fordway_sys::set_xattr(&file, c"user.probe", b"1").is_ok()

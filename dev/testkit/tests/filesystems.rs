@@ -25,7 +25,7 @@ struct Disk {
 }
 
 impl Disk {
-    /// Returns `None`, with the reason on standard error, if the file system cannot be created or mounted.
+    /// Returns `None` if the file system cannot be created or mounted; the reason is then printed to standard error.
     fn make(mkfs: &[&str]) -> Option<Self> {
         let dir = tempfile::tempdir().unwrap();
         let (image, mount) = (dir.path().join("image"), dir.path().join("mount"));

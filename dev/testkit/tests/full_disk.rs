@@ -20,7 +20,7 @@ use fordway_store::{
 struct SmallDisk(PathBuf);
 
 impl SmallDisk {
-    /// Returns `None`, with the reason on standard error, if the tmpfs cannot be mounted.
+    /// Returns `None` if the tmpfs cannot be mounted; the reason is then printed to standard error.
     fn mount(at: &Path) -> Option<Self> {
         SmallDisk::mount_with(at, "size=2m")
     }

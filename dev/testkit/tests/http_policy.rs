@@ -1,5 +1,5 @@
-//! Bucket policies with several users of one HTTP gateway, and the kernel below them. Only root can change the user as
-//! whom a thread acts; without root, these tests report that they are skipped.
+//! Bucket policies with several users of one HTTP gateway, together with the kernel's access checks. Only root can
+//! change the user that a thread acts as; without root, these tests report that they are skipped.
 
 use std::fs::{self, Permissions};
 use std::io::{Read as _, Write as _};
@@ -220,7 +220,7 @@ fn a_document_by_another_user_is_not_believed() {
     assert_eq!(ground.anonymous("public/k"), 200);
 }
 
-/// Documents of the owner that are not policies, as they may be after a disk failure.
+/// Documents of the owner that are not policies, as may happen after a disk failure.
 #[test]
 fn a_broken_document_closes_the_bucket_to_others() {
     if !is_root() {

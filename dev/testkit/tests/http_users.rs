@@ -1,4 +1,4 @@
-//! Several users of one HTTP gateway. Only root can change the user as whom a thread acts; without root, these tests
+//! Several users of one HTTP gateway. Only root can change the user that a thread acts as; without root, these tests
 //! report that they are skipped.
 
 use std::fs::{self, Permissions};
@@ -19,7 +19,7 @@ use fordway_testkit::conformance::StoreFixture;
 
 const ALICE: u32 = 54_321;
 const BOB: u32 = 54_322;
-/// A group of which Bob is a member, in addition to his own.
+/// A group that Bob belongs to, in addition to his own group.
 const SHARED: u32 = 54_330;
 
 fn is_root() -> bool {
@@ -27,7 +27,7 @@ fn is_root() -> bool {
 }
 
 /// A directory in which everybody may create buckets, and a gateway on it that Alice and Bob may use. One thread serves
-/// both, so that any state left on a thread would show.
+/// both, so that a test would notice any state left on the thread.
 struct Ground {
     dir: tempfile::TempDir,
     gateway: RunningGateway,
@@ -68,8 +68,8 @@ impl Ground {
     }
 }
 
-/// The whole suite, run as a user other than the gateway's; if the gateway cannot change its user, as the gateway's
-/// own.
+/// The whole suite, run as a user other than the gateway's, or as the gateway's own user if the gateway cannot act as
+/// another.
 mod as_a_user_of_the_file {
     use super::*;
 
@@ -204,7 +204,7 @@ fn the_kernel_decides_about_objects_and_directories() {
     assert_eq!(read(&alice, "closed").unwrap(), b"closed");
     assert_eq!(read(&alice, "large").unwrap(), large);
     assert_eq!(alice.list(&bucket(), &ListQuery::prefix("dir/")).unwrap().entries.len(), 1);
-    // The user whose uid in the credentials file is root's has root's permissions.
+    // A user with root's uid in the credentials file has root's permissions.
     assert_eq!(read(&ground.client("root"), "closed").unwrap(), b"closed");
 }
 

@@ -1,8 +1,9 @@
 //! Listings of a constantly changing directory, in several processes: every name must be found, and no others may
 //! appear.
 //!
-//! Each process knows its own keys exactly. It logs every change to them, before and after making it, so that the
-//! others know the state in which a key must be: the last one logged, unless the key changed during their listing.
+//! Each process knows the state of its own keys exactly. It logs every change to a key before and after making the
+//! change, so that the other processes know which state a key must be in: the last state logged, unless the key changed
+//! during their listing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -109,8 +110,8 @@ fn change_and_list(member: &mut Member) {
         } else {
             own.remove(&number)
         };
-        // There is no listing after each of the first 100 of every 1,000 changes, so that the next listing finds many
-        // changes at once.
+        // The first 100 of every 1,000 changes are made without listings in between, so that the next listing finds
+        // many changes at once.
         if step % 1000 > 100 {
             check(member, &own, &mut others, &mut random);
         }

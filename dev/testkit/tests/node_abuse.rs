@@ -1,4 +1,4 @@
-//! The behaviour of a node gateway towards clients that are hostile or die.
+//! How a node gateway deals with clients that are hostile or die.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -301,7 +301,7 @@ fn a_spare_file_takes_the_next_large_object_like_the_last() {
     assert!(content(&store, &other, "d/n") == body(8), "the old object is kept");
 }
 
-/// By the time the spare file is used, another directory has the name.
+/// By the time the spare file is used, the directory's name refers to another directory.
 #[test]
 fn a_spare_file_stays_out_of_directories_that_were_moved() {
     let ground = Ground::new();

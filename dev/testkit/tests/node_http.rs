@@ -213,7 +213,7 @@ fn chunked_bodies_are_undone_and_their_checksums_hold() {
     }
 }
 
-/// The trailer with the CRC-32 of `content`.
+/// Returns the trailer with the CRC-32 of `content`.
 fn trailer(content: &[u8]) -> String {
     let checksum = fordway_store::Checksum::of(fordway_store::ChecksumAlgorithm::Crc32, content);
     format!("x-amz-checksum-crc32:{}\r\n", checksum.to_base64())

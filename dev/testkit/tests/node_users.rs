@@ -1,4 +1,4 @@
-//! Several users of one node gateway. Only root can change the user as whom a thread acts; without root, these tests
+//! Several users of one node gateway. Only root can change the user that a thread acts as; without root, these tests
 //! report that they are skipped.
 
 use std::fs::{self, Permissions};
@@ -19,7 +19,7 @@ use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 
 const ALICE: u32 = 54_321;
 const BOB: u32 = 54_322;
-/// A group of which Bob is a member, in addition to his own.
+/// A group that Bob belongs to, in addition to his own group.
 const SHARED: u32 = 54_330;
 
 fn is_root() -> bool {
@@ -144,7 +144,7 @@ fn the_kernel_decides_about_files_and_directories() {
             put(store, name, name.as_bytes()).unwrap();
         }
         put(store, "large", &large).unwrap();
-        // So many keys that the store uses several threads.
+        // There are enough keys for the store to use several threads.
         let keys: Vec<Key> = (0..600).map(|number| key(&format!("many/{number}"))).collect();
         let objects: Vec<(Key, &[u8])> = keys.iter().map(|key| (key.clone(), &b"x"[..])).collect();
         store

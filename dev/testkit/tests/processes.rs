@@ -132,8 +132,7 @@ fn four_processes_see_one_order_of_things() {
     }
 }
 
-/// Returns the events of all clients around the point beyond which no order could be extended, sorted by their start
-/// times.
+/// Returns the events of all clients around the point where the longest valid order ends, sorted by their start times.
 fn around(clients: &[Vec<TimedEvent>], fit: &[usize]) -> String {
     let mut near = Vec::new();
     for (client, (events, fit)) in clients.iter().zip(fit).enumerate() {
@@ -290,7 +289,7 @@ fn body(value: u64, most_pieces: usize) -> Vec<u8> {
     [pieces as u64, value].map(u64::to_le_bytes).concat().repeat(pieces)
 }
 
-/// Returns the value that a body was made from; `None` if the body is not exactly one that [`body`] makes.
+/// Returns the value that a body was made from; `None` if [`body`] does not return exactly these bytes for any value.
 fn value_of(body: &[u8]) -> Option<u64> {
     let (first, _) = body.split_first_chunk::<16>()?;
     let (pieces, value) = first.split_at(8);

@@ -108,8 +108,8 @@ fn serve(mut device: File, unnamed: &AtomicUsize) {
     }
 }
 
-/// Mounts a file system of the type `kind` on `dir`; returns the counter of unnamed files created on it. Returns
-/// `None`, with a record of the skip, if it cannot be mounted.
+/// Mounts a file system of the type `kind` on `dir`; returns the counter of unnamed files created on it. Returns `None`
+/// and records a skip if it cannot be mounted.
 fn mount(kind: &str, dir: &Path) -> Option<Arc<AtomicUsize>> {
     std::fs::create_dir_all(dir).unwrap();
     let Ok(device) = OpenOptions::new().read(true).write(true).open("/dev/fuse") else {

@@ -1,9 +1,9 @@
 //! Credentials for web servers, and how they are found: bearer tokens (RFC 6750) by WLCG's bearer token discovery;
 //! passwords by host in `~/.netrc`, as used by `ftp` and `curl`; client certificates and X.509 proxies, which are PEM
-//! files of a chain and a key. Secrets are read only from files that belong to the user and that no other user can
-//! read.
+//! files that contain a certificate chain and a key. Secrets are read only from files that belong to the user and that
+//! no other user can read.
 //!
-//! Credentials are sent only to the host that the caller named, never to one that a server redirects to: each
+//! Credentials are sent only to the host that the caller named, never to a host to which a server redirects: each
 //! [`HttpSession`](super::vector::HttpSession) has its own credentials and connections.
 
 use std::fmt;
@@ -22,8 +22,8 @@ use rustls::sign::{CertifiedKey, SingleCertAndKey};
 
 use super::{Origin, ProxySettings};
 
-/// The credentials of a session. Credential files are read when they are needed: those with tokens whenever a file is
-/// opened, those with certificates at the first TLS connection.
+/// The credentials of a session. Credential files are read when they are needed: token files whenever a file is opened,
+/// certificate files at the first TLS connection.
 #[derive(Clone, Default)]
 pub struct SessionCredentials {
     /// The sources of bearer tokens, tried in order.
@@ -310,7 +310,7 @@ impl SecretFile {
     }
 
     /// Returns the content; `None` if the usual path has no file that belongs to the user. Errors: `AccessDenied` if
-    /// other users can read the file, or if it does not belong to the user, `InvalidArgument` if it is missing, `Io`.
+    /// the file belongs to another user or can be read by other users; `InvalidArgument` if it is missing; `Io`.
     fn read(&self) -> Result<Option<Vec<u8>>> {
         let (path, is_named) = (self.path(), matches!(self, SecretFile::Named(_)));
         let failed = |kind, error| Error::new(kind, format!("reading {}", path.display())).caused_by(error);

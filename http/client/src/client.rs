@@ -34,17 +34,17 @@ pub enum ReplayPolicy {
 pub struct HttpExchange<'a> {
     /// The server.
     pub origin: &'a Origin,
-    /// `GET`, `PUT`, ...; decides whether the response has a body.
+    /// The method, such as `GET` or `PUT`, which determines whether the response has a body.
     pub method: &'a str,
     /// Appends the request line and all headers, with the empty line that ends them.
     pub write_head: &'a dyn Fn(&mut Vec<u8>),
-    /// The body, sent after the head, which must state its length.
+    /// The body, sent after the head; the head must state the body's length.
     pub body: &'a [u8],
     /// Whether to send the request again when a pooled connection turns out to be closed.
     pub replay: ReplayPolicy,
 }
 
-/// A failed exchange, without a response.
+/// An exchange that failed without a response.
 pub struct ExchangeFailure {
     /// The cause of the failure.
     pub error: Error,
@@ -144,8 +144,8 @@ impl HttpClient {
         }
     }
 
-    /// Receives the response of a server that refuses a request before reading its body, and then closes the
-    /// connection: the response says why.
+    /// Receives the response of a server that refuses a request before reading its body and then closes the connection.
+    /// The response states the reason.
     pub(super) fn early_answer(
         &self,
         mut connection: BufferedConnection,
@@ -186,7 +186,7 @@ pub(super) fn closed() -> Error {
 /// The maximum time to wait for a server's `100 Continue`. Some servers never send it.
 const LEAVE_WAIT: Duration = Duration::from_secs(1);
 
-/// Consumes the pieces of a body.
+/// A function that consumes a body, piece by piece.
 pub(super) type BodySink<'a> = dyn FnMut(&[u8]) -> Result<()> + 'a;
 
 /// A request body that is produced while it is sent.
@@ -202,8 +202,8 @@ pub(super) struct StreamedBody<'a> {
 
 impl HttpClient {
     /// Sends a request while `produce` generates its body piece by piece, and receives the head of the response.
-    /// Ignores the body of `exchange`. Errors: from `produce`, which closes the connection; `IncompleteBody` if it
-    /// generates more or fewer bytes than stated; those of [`HttpClient::send`].
+    /// Ignores the body of `exchange`. Errors: as [`HttpClient::send`]; `IncompleteBody` if `produce` generates more or
+    /// fewer bytes than stated; any error from `produce`, after which the connection is closed.
     pub(super) fn send_streamed(
         &self,
         exchange: &HttpExchange,
@@ -267,7 +267,7 @@ fn send_body(
         }
         line.clear();
         if size_bytes.is_none() {
-            // A chunk (RFC 9112 section 7.1), after the line break that ends the previous one.
+            // A chunk (RFC 9112 section 7.1), after the line break that ends the previous chunk.
             line = format!("{between}{:x}\r\n", piece.len());
             between = "\r\n";
         }
@@ -294,8 +294,8 @@ fn send_body(
 /// The maximum number of idle connections kept per origin.
 const MAX_IDLE: usize = 64;
 
-/// Idle connections by origin, each list a stack. The most recently used connection is on top, because it is the least
-/// likely to have been closed.
+/// Stacks of idle connections, by origin. The most recently used connection is on top, because it is the least likely
+/// to have been closed.
 pub(super) struct ConnectionPool {
     idle: Mutex<IdleConnections>,
     idle_limit: Duration,

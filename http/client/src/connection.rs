@@ -1,4 +1,4 @@
-//! One connection, with the bytes received but not yet used, and the buffers that live as long as the connection.
+//! One connection, with its received but unused bytes, and the buffers that live as long as the connection.
 
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::time::{Duration, Instant};
@@ -35,7 +35,7 @@ pub struct BufferedConnection {
     forwarding: Option<ProxyRequestRewriter>,
     /// The head of the request being sent; kept to reuse its capacity.
     pub request_head: Vec<u8>,
-    /// The number of bytes of the request sent so far, head and body.
+    /// The number of request bytes sent so far, including the head.
     sent: usize,
     /// The number of bytes received since the connection was made.
     pub received_bytes: u64,
@@ -52,7 +52,7 @@ pub struct BufferedConnection {
 pub(super) enum ReceiveTarget<'m> {
     /// Straight into this memory.
     Place(&'m mut [u8]),
-    /// Into the connection's buffer, where the caller inspects them, up to this number of bytes.
+    /// Into the connection's buffer, where the caller inspects them; at most this number of bytes.
     Aside(usize),
 }
 
@@ -112,7 +112,7 @@ impl BufferedConnection {
         }
     }
 
-    /// Returns the proxy's refusal, if the peer is a proxy and `status` says that it refuses.
+    /// Returns the proxy's refusal, if the peer is a proxy and `status` indicates a refusal.
     pub(super) fn refused_by_proxy(&self, status: u16) -> Option<Error> {
         self.forwarding.as_ref().filter(|_| status == 407).map(ProxyRequestRewriter::wants_login)
     }
@@ -181,7 +181,8 @@ impl BufferedConnection {
         if self.is_drained { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(()) }
     }
 
-    /// Sets the low-water mark; see [`TcpSocket::set_low_water`]. Only HTTP/1.1 connections without TLS have one.
+    /// Sets the low-water mark; see [`TcpSocket::set_low_water`]. Only HTTP/1.1 connections without TLS have a
+    /// low-water mark.
     pub(super) fn set_low_water(&mut self, bytes: usize) {
         if let ConnectionTransport::Plain(socket) = &mut self.transport {
             socket.set_low_water(bytes);
@@ -205,7 +206,7 @@ impl BufferedConnection {
         self.send_rest(body)
     }
 
-    /// Continues after [`BufferedConnection::send`] of the same `body` ended with `WouldBlock`.
+    /// Continues a [`BufferedConnection::send`] of the same `body` that ended with `WouldBlock`.
     pub fn send_rest(&mut self, body: &[u8]) -> io::Result<()> {
         while self.sent < self.request_head.len() + body.len() {
             let head = self.request_head.get(self.sent..).unwrap_or_default();
@@ -383,10 +384,9 @@ impl BufferedConnection {
         matches!(self.transport, ConnectionTransport::Plain(_))
     }
 
-    /// Receives the next bytes with one call, for which the buffer must be empty: body bytes go straight into their
-    /// targets, and bytes to inspect into the buffer, from which [`BufferedConnection::text`] returns them, from
-    /// position 0 on, until the next call. Returns the number of bytes, or 0 at the end. An encrypted connection fills
-    /// only the first target.
+    /// Receives the next bytes with one call. The buffer must be empty. Body bytes go straight into their targets.
+    /// Bytes to inspect go into the buffer, starting at position 0; [`BufferedConnection::text`] returns them until the
+    /// next call. Returns the number of bytes, or 0 at the end. An encrypted connection fills only the first target.
     pub(super) fn read_ahead(&mut self, nexts: Vec<ReceiveTarget<'_>>) -> io::Result<usize> {
         debug_assert!(self.has_nothing_left());
         self.check_drained()?;
@@ -419,7 +419,7 @@ impl BufferedConnection {
         Ok(got)
     }
 
-    /// Puts `bytes`, the last ones received and not yet used, back into the buffer.
+    /// Puts `bytes`, the most recently received and still unused bytes, back into the buffer.
     pub(super) fn put_back(&mut self, bytes: &[u8]) {
         debug_assert!(self.has_nothing_left());
         if self.buffer.len() < bytes.len() {
@@ -429,8 +429,8 @@ impl BufferedConnection {
         (self.used, self.filled) = (0, bytes.len());
     }
 
-    /// Moves the unconsumed bytes to the start of a buffer of at least `room_bytes`, and receives more after them.
-    /// Returns 0 at the end.
+    /// Moves the unconsumed bytes to the start of a buffer of at least `room_bytes`, and receives more bytes after
+    /// them. Returns 0 at the end.
     pub(super) fn receive_next(&mut self, room_bytes: usize) -> io::Result<usize> {
         self.buffer.copy_within(self.used..self.filled, 0);
         (self.used, self.filled) = (0, self.filled - self.used);
@@ -453,8 +453,8 @@ impl BufferedConnection {
         dropped
     }
 
-    /// Discards unwanted body bytes, like [`BufferedConnection::read`], except that with a plain socket, the kernel
-    /// discards them and `scratch` only limits their number.
+    /// Reads unwanted body bytes into `scratch`, like [`BufferedConnection::read`], and discards them. With a plain
+    /// socket, the kernel discards them instead, and `scratch` only limits their number.
     pub fn discard(&mut self, scratch: &mut [u8]) -> io::Result<usize> {
         match &mut self.transport {
             ConnectionTransport::Plain(socket) if self.used == self.filled => {
@@ -466,7 +466,7 @@ impl BufferedConnection {
         }
     }
 
-    /// Reads body bytes until `target` is full or the peer ends the stream; returns their number.
+    /// Reads body bytes until `target` is full or the peer ends the stream; returns the number of bytes read.
     pub(super) fn read_all(&mut self, target: &mut [u8]) -> io::Result<usize> {
         let mut done = self.take_waiting(target);
         self.progress_limit()?;
@@ -487,8 +487,8 @@ impl BufferedConnection {
         Ok(done)
     }
 
-    /// Receives more after the unconsumed bytes. The head, which ends at `keep_until`, is not moved; consumed bytes
-    /// after it are dropped if room is needed. Returns 0 at the end.
+    /// Receives more bytes after the unconsumed ones. The head, which ends at `keep_until`, is not moved; consumed
+    /// bytes after it are dropped if room is needed. Returns 0 at the end.
     pub(super) fn receive_behind(&mut self, keep_until: usize) -> io::Result<usize> {
         if self.filled == self.buffer.len() && self.used > keep_until {
             self.buffer.copy_within(self.used..self.filled, keep_until);
@@ -506,7 +506,8 @@ impl BufferedConnection {
         count
     }
 
-    /// Receives more after the unconsumed bytes; the buffer grows up to the maximum head size. Returns 0 at the end.
+    /// Receives more bytes after the unconsumed ones; the buffer grows up to the maximum head size. Returns 0 at the
+    /// end.
     pub fn receive_more(&mut self) -> io::Result<usize> {
         if self.filled == self.buffer.len() {
             if self.buffer.len() >= MAX_HEAD_BYTES {

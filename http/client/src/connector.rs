@@ -214,7 +214,7 @@ fn split_port(authority: &str) -> Option<(&str, Option<u16>)> {
     }
 }
 
-/// The certificate authorities that are trusted.
+/// The trusted certificate authorities.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum TlsRoots {
     /// The authorities of the system.
@@ -239,7 +239,7 @@ impl TlsRoots {
     }
 }
 
-/// Opens TLS sessions; loads the certificates when the first one is opened.
+/// Opens TLS sessions; loads the certificates when the first session is opened.
 pub struct TlsConnector {
     roots: TlsRoots,
     /// The protocol offered by ALPN (RFC 7301).
@@ -364,8 +364,8 @@ fn of_rustls(error: &std::io::Error) -> Option<&rustls::Error> {
     error.get_ref()?.downcast_ref()
 }
 
-/// Returns an explanation of the failure, for the administrators on both sides, if it is one of the most common ones;
-/// otherwise, an empty string.
+/// Returns an explanation, for the administrators on both sides, if this is one of the most common failures; otherwise,
+/// an empty string.
 fn in_words(error: &std::io::Error) -> &'static str {
     use rustls::{CertificateError, Error as Tls, InvalidMessage};
     match of_rustls(error) {

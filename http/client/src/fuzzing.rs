@@ -17,8 +17,8 @@ use crate::socket::TcpSocket;
 /// The maximum number of responses that are read from one connection.
 const RESPONSES_MAX: usize = 16;
 
-/// Reads responses from a connection that delivers `bytes` and then ends. The first byte chooses the method of the
-/// request, and how many bytes are read at once. A body is never longer than the bytes that arrived.
+/// Reads responses from a connection that delivers `bytes` and then ends. The first byte selects the request method and
+/// the number of bytes read at a time. A body is never longer than the bytes that arrived.
 pub fn responses(bytes: &[u8]) {
     let Some((choice, sent)) = bytes.split_first() else { return };
     let method = if choice & 1 == 0 { "GET" } else { "HEAD" };
@@ -39,7 +39,7 @@ pub fn responses(bytes: &[u8]) {
     }
 }
 
-/// Returns a connection with `bytes` waiting, and nothing after them.
+/// Returns a connection that delivers `bytes` and then ends.
 fn receiving(bytes: &[u8]) -> io::Result<BufferedConnection> {
     let (mut server, client) = UnixStream::pair()?;
     server.write_all(bytes)?;

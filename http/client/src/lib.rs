@@ -32,8 +32,7 @@ use fordway_store::{Error, ErrorKind, Result};
 /// The `User-Agent` of all requests.
 pub const USER_AGENT: &str = concat!("fordway/", env!("CARGO_PKG_VERSION"));
 
-/// Connections without a pool, which expose heads and bodies as they arrive. The load generator is built from these
-/// parts.
+/// Unpooled connections, which expose heads and bodies as they arrive. The load generator is built from these parts.
 pub mod parts {
     pub use crate::connection::{BufferedConnection, io_error};
     pub use crate::connector::Connector;
@@ -55,7 +54,7 @@ pub enum HttpVersion {
 }
 
 impl HttpVersion {
-    /// Returns the version number, as [`HttpVersion::named`] parses it.
+    /// Returns the version number, in the form that [`HttpVersion::named`] parses.
     pub fn number(self) -> &'static str {
         match self {
             HttpVersion::Http1 => "1.1",
@@ -80,7 +79,7 @@ impl HttpVersion {
     }
 }
 
-/// The maximum times to wait for the peer before a call fails with `Timeout`.
+/// How long a call waits for the peer before it fails with `Timeout`.
 #[derive(Clone, Copy, Debug)]
 pub struct Timeouts {
     /// The time to establish a connection, without TLS.

@@ -196,9 +196,8 @@ impl HttpResponse {
         Ok(())
     }
 
-    /// Checks that the body ends after the announced bytes, which have all been read.
-    /// Errors: `BadResponse` if it continues; as [`HttpResponse::read_into`].
-    /// Cost: none if the head states the length.
+    /// Checks that the body ends after the announced bytes, which have all been read. Errors: `BadResponse` if the body
+    /// continues; otherwise as [`HttpResponse::read_into`]. Cost: none if the head states the length.
     pub fn check_end(&mut self) -> Result<()> {
         match self.read(&mut [0]).map_err(body_error)? {
             0 => Ok(()),
@@ -297,8 +296,8 @@ impl BodyFraming {
         let named = |wanted: &'static str| {
             head.headers(connection).filter(move |(name, _)| name.eq_ignore_ascii_case(wanted))
         };
-        // A transfer coding overrides a length. If this client and a proxy on the path disagreed, a server could
-        // smuggle in a second response. Two different lengths are rejected below for the same reason.
+        // A transfer coding overrides a length. If this client and a proxy on the path disagreed about this, a server
+        // could smuggle in a second response. Two different lengths are rejected below for the same reason.
         if let Some((_, coding)) = named("transfer-encoding").next() {
             return match coding.trim().eq_ignore_ascii_case("chunked") {
                 true => Ok(BodyFraming::Chunked(ChunkDecoderState::Size)),
@@ -409,7 +408,7 @@ impl ChunkDecoderState {
         }
     }
 
-    /// Returns the number of remaining bytes in this chunk, or the size of the next, or 0 at the end of the body.
+    /// Returns the number of remaining bytes in this chunk, or the size of the next chunk, or 0 at the end of the body.
     fn run(&mut self, connection: &mut BufferedConnection, keep_until: usize) -> io::Result<u64> {
         loop {
             match self {

@@ -38,7 +38,8 @@ impl RetryBudget {
         (self.failures, self.first, self.brought_bytes) = (0, None, 0);
     }
 
-    /// Records that `bytes` more have arrived; resets the failure count if they are enough.
+    /// Records that `bytes` more bytes have arrived; resets the failure count if enough bytes have arrived since the
+    /// last reset.
     pub fn brought(&mut self, bytes: u64) {
         self.brought_bytes = self.brought_bytes.saturating_add(bytes);
         if self.brought_bytes >= PROGRESS_BYTES {
@@ -56,9 +57,8 @@ impl RetryBudget {
         }
     }
 
-    /// Returns the time to wait after a failure before the next attempt. Errors: the failure, together with the first
-    /// failure and the number of attempts, if it is permanent, the retries are used up, or the wait would exceed the
-    /// deadline.
+    /// Returns the time to wait after a failure before the next attempt. Errors: the failure (with the first failure
+    /// and the number of attempts) if it is permanent, the retries are used up, or the wait would exceed the deadline.
     pub fn after(&mut self, error: Error, may_pass: bool, retry_after: Option<Duration>) -> Result<Duration> {
         self.failures += 1;
         let wait = backoff(self.failures).max(retry_after.unwrap_or_default());
@@ -97,8 +97,8 @@ impl RetryBudget {
     }
 }
 
-/// Returns the wait before attempt number `tries + 1`: a random time between half of a limit and the limit, which
-/// doubles with each attempt, so that clients that failed together do not retry together.
+/// Returns how long to wait before attempt number `tries + 1`: a random time between half the limit and the limit,
+/// which doubles with each attempt. The time is random so that clients that failed together do not retry together.
 pub fn backoff(tries: u32) -> Duration {
     let doubled = FIRST.saturating_mul(1 << tries.saturating_sub(1).min(16)).min(LONGEST);
     // Every `RandomState` hashes differently, which is random enough for jitter.

@@ -111,7 +111,7 @@ impl TcpSocket {
         if self.waits { RecvFlags::empty() } else { RecvFlags::DONTWAIT }
     }
 
-    /// Discards up to `scratch.len()` received bytes without copying them; returns how many.
+    /// Discards up to `scratch.len()` received bytes without copying them; returns the number of bytes discarded.
     pub(super) fn discard(&mut self, scratch: &mut [u8]) -> io::Result<usize> {
         let flags = self.receive_flags() | RecvFlags::TRUNC;
         within(self.read_limit(), || Ok(recv(&self.stream, &mut *scratch, flags)?.1))
@@ -178,8 +178,8 @@ impl Write for TcpSocket {
     }
 }
 
-/// Repeats `call` after a signal, and until it has waited for `limit` in total; the kernel's own limit may be shorter.
-/// Errors: the errors of `call`; `CANCELED` if the program wants to stop.
+/// Repeats `call` after a signal, and after each timeout of the kernel, which may be shorter than `limit`, until the
+/// total wait reaches `limit`. Errors: the errors of `call`; `CANCELED` if the program wants to stop.
 fn within(limit: Duration, mut call: impl FnMut() -> rustix::io::Result<usize>) -> io::Result<usize> {
     let (step, mut waited) = (fordway_sys::wait_at_most(limit), Duration::ZERO);
     loop {

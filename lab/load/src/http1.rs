@@ -148,7 +148,8 @@ impl Http1LoadGenerator {
         finished.push(self.end(slot, problem));
     }
 
-    /// Sends the request of `slot` again, on a new connection. Its latency is still measured from the first attempt.
+    /// Sends the request of `slot` again, on a new connection. The request's latency is still measured from the first
+    /// attempt.
     fn resend(&mut self, slot: usize, finished: &mut Vec<FinishedRequest>) {
         let lost = self.lines[slot].connection.take();
         match self.open(slot) {
@@ -336,9 +337,9 @@ impl LoadConnection {
         self.is_resent = false;
     }
 
-    /// Whether the request failed only because the server closed the idle connection, which a server may do at any
-    /// time. This is assumed if the connection has carried an earlier request and no byte of this response was
-    /// received.
+    /// Returns whether the request may be sent again: it failed only because the server closed the idle connection, as
+    /// a server may do at any time. This is assumed if the connection has carried an earlier request and no byte of
+    /// this response was received.
     fn may_resend(&self, error: &Error) -> bool {
         let was_in_use = self.connection.as_ref().is_some_and(|connection| {
             connection.is_reused && connection.received_bytes == self.received_before

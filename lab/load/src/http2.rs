@@ -106,8 +106,8 @@ impl ExchangeSender for Http2Sender {
     }
 }
 
-/// A stream reset does not end the connection, unless the server refused the stream before processing the request (RFC
-/// 9113 section 8.7).
+/// Converts an error. A stream reset does not end the connection, unless the server refused the stream before
+/// processing the request (RFC 9113 section 8.7).
 fn broken(error: h2::Error) -> BrokenExchange {
     let ends_connection = !error.is_reset() || error.reason() == Some(h2::Reason::REFUSED_STREAM);
     BrokenExchange { error: failed("HTTP/2", error), ends_connection }

@@ -32,12 +32,12 @@ pub trait RequestSlots {
     /// Returns the number of requests that can be in flight at once.
     fn slots(&self) -> usize;
 
-    /// Sends the next request on `slot`, on which no request is in flight. If it fails, the next [`RequestSlots::wait`]
-    /// reports the failure.
+    /// Sends the next request on `slot`, on which no request is in flight. If sending fails, the next
+    /// [`RequestSlots::wait`] reports the failure.
     fn start(&mut self, slot: usize);
 
     /// Waits until at least one request has ended or `limit` has passed, and appends all ended requests to `finished`.
-    /// Errors: only those that are not specific to a single request.
+    /// Errors: only errors that are not specific to a single request.
     fn wait(&mut self, limit: Duration, finished: &mut Vec<FinishedRequest>) -> Result<()>;
 
     /// Returns the bytes sent and received on all connections so far, and the number of connections made.
@@ -59,7 +59,7 @@ pub struct FinishedRequest {
     pub first_byte: Option<Instant>,
     /// The time at which the last byte arrived, or at which the request was abandoned.
     pub ended: Instant,
-    /// The number of content bytes: those sent for a PUT, otherwise those received.
+    /// The number of content bytes: for a PUT, the bytes sent; otherwise, the bytes received.
     pub body_bytes: u64,
     /// The problem with the response; `None` if the response was correct.
     pub problem: Option<ResponseProblem>,
@@ -74,7 +74,7 @@ pub enum ResponseProblem {
     Size {
         /// The expected size of the body.
         expected_bytes: u64,
-        /// The received size of the body.
+        /// The size of the body that was received.
         received_bytes: u64,
     },
     /// No complete response was received.

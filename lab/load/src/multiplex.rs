@@ -112,8 +112,7 @@ impl<S: ExchangeSender> MultiplexedLoadGenerator<S> {
             let _inside = runtime.enter();
             let fd = rustix::time::timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::NONBLOCK)
                 .map_err(|errno| failed(errno.into()))?;
-            // The constructor is deprecated because a type may return the wrong descriptor. `OwnedFd` returns the right
-            // one.
+            // The constructor is deprecated because some types may return the wrong descriptor; `OwnedFd` does not.
             #[expect(deprecated)]
             Rc::new(AsyncFd::new(fd).map_err(failed)?)
         };
@@ -216,8 +215,8 @@ impl<S> ConnectionSlot<S> {
 }
 
 impl LoadState {
-    /// Performs one request. Sends it again if the server probably closed the connection before the request arrived: no
-    /// byte of a response was received, and an earlier request on the connection had succeeded.
+    /// Performs one request. Sends the request again if the server probably closed the connection before the request
+    /// arrived: no byte of a response was received, and an earlier request on the connection had succeeded.
     async fn answered<S: ExchangeSender>(
         &self,
         line: &ConnectionSlot<S>,
@@ -264,7 +263,7 @@ impl LoadState {
         done
     }
 
-    /// Drops the connection of `line`, and adds its traffic to the traffic of lost connections.
+    /// Drops the connection of `line`, and adds the connection's traffic to the total of lost connections.
     fn lose<S: ExchangeSender>(&self, line: &ConnectionSlot<S>) {
         line.has_answered.set(false);
         line.lost.set(line.lost.get() + 1);
@@ -286,7 +285,7 @@ async fn in_time<S: ExchangeSender>(
     tokio::time::timeout(timeouts.connect, S::connect(requests, timeouts, roots)).await.map_err(late)?
 }
 
-/// Wraps an error returned by the implementation of `protocol`.
+/// Wraps an error returned by the library that implements `protocol`.
 pub(super) fn failed(protocol: &str, error: impl std::error::Error + Send + Sync + 'static) -> Error {
     Error::new(ErrorKind::Unavailable, format!("the {protocol} exchange was cut off")).caused_by(error)
 }

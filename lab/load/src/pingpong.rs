@@ -1,9 +1,8 @@
 //! One end of a ping-pong: a server that returns a body of the size named in the path, such as `GET /ping/1000`.
 //!
-//! The server behaves the same everywhere, and its cost is small compared with that of the network under test. A fixed
-//! number of threads serve it: each accepts a connection, serves the connection until it ends, and accepts the next.
-//! Therefore no connection waits for a thread to be created, and no more connections are served at once than there are
-//! threads.
+//! The server behaves the same everywhere, and costs little compared with the network under test. It has a fixed number
+//! of threads: each accepts a connection, serves the connection until it ends, and accepts the next. Therefore no
+//! connection waits for a thread to be created, and no more connections are served at once than there are threads.
 
 use std::io::{self, Read};
 use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
@@ -14,11 +13,11 @@ use fordway_store::{Error, ErrorKind, Result};
 
 /// The response header that holds the number of retries made by an intermediate server.
 pub const RETRIES: &str = "fordway-retries";
-/// The maximum time for which a connection may be idle.
+/// The maximum idle time of a connection.
 const SILENCE_MAX: Duration = Duration::from_secs(60);
 /// Pause after a failed `accept`, for example because the table of open files is full.
 const PAUSE: Duration = Duration::from_millis(10);
-/// The size of the content kept in memory, which is sent repeatedly.
+/// The size of the content that is kept in memory and sent repeatedly.
 const CONTENT_BYTES: usize = 1 << 20;
 
 /// Produces the responses of a server.
@@ -85,8 +84,8 @@ impl PingpongServer {
         self.address
     }
 
-    /// Serves the responses of `player` on `workers` threads, which run until the process ends. Errors: `Io` if threads
-    /// cannot be started.
+    /// Serves requests with the responses of `player` on `workers` threads, which run until the process ends. Errors:
+    /// `Io` if threads cannot be started.
     pub fn start(self, player: impl PingpongResponder, workers: usize) -> Result<()> {
         let shared = Arc::new((self.listener, player, content()));
         for _ in 0..workers {
@@ -112,7 +111,7 @@ fn content() -> Vec<u8> {
     bytes
 }
 
-/// The loop of one thread: accepts a connection, and serves it.
+/// Runs the loop of one thread: accepts connections one after the other, and serves each until it ends.
 fn work(listener: &TcpListener, player: &impl PingpongResponder, content: &[u8]) {
     let mut room = Vec::new();
     loop {

@@ -48,7 +48,7 @@ pub struct RequestTemplate {
     /// The method of every request.
     pub method: LoadMethod,
     /// The URL, which may have a query. `{number}` in its path, or `{n}` for short, is replaced with a number that
-    /// cycles from 0 to `objects` - 1.
+    /// cycles through the values from 0 to `objects` - 1.
     pub url: String,
     /// The number of objects that `{number}` counts through, at least 1.
     pub objects: u64,
@@ -65,7 +65,7 @@ pub struct RequestSequence {
     plan: RequestTemplate,
     origin: Origin,
     authority: String,
-    /// The path as it is sent: the part before the number, and the part after it.
+    /// The path to send: the part before the number, and the part after the number.
     path: (String, Option<String>),
     query: String,
     body: Arc<[u8]>,
@@ -132,7 +132,7 @@ impl RequestSequence {
         }
     }
 
-    /// Whether all requests have the same head.
+    /// Returns whether all requests have the same head.
     pub(super) fn are_alike(&self) -> bool {
         self.path.1.is_none() && self.plan.signer.is_none()
     }
@@ -202,8 +202,8 @@ impl RequestSequence {
     }
 }
 
-/// Checks that the path and query of a URL contain only characters that need no escaping, because the URL is sent as
-/// given, and that the path has at most one placeholder.
+/// Checks that the path of a URL has at most one placeholder, and that path and query contain only characters that need
+/// no escaping, because the URL is sent as given.
 fn check(url: &str, path: &str, query: &str) -> Result<()> {
     let legal = |b: u8| b.is_ascii_graphic() && !b"\"<>\\^`|".contains(&b);
     let numbers = path.matches(NUMBER).count();

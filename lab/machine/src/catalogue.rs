@@ -6,8 +6,8 @@ use fordway_store::{Error, ErrorKind, Result};
 use serde::{Serialize, Serializer};
 use toml::{Table as Toml, Value};
 
-/// The key, in a machine's table, of the notes on where the value of each feature comes from. No computation uses these
-/// notes.
+/// The key under which a machine's table holds notes on where each feature's value comes from. No computation uses
+/// these notes.
 const HOW: &str = "how";
 
 /// A machine and its known features.

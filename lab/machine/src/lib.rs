@@ -1,13 +1,13 @@
 //! Examines a node, finds what impairs the programs that run on it, and compares machines.
 //!
 //! [`doctor`] reads files of `/proc` and `/sys`. The input of each check is a directory tree, so a node can be examined
-//! from a copy of its files. This is how the tests examine nodes that we do not have.
+//! from a copy of its files. The tests use such copies to examine nodes that we do not have.
 //!
 //! A [`MachineWatch`] refuses a machine that is too busy, and determines whether the results of a run are reliable.
 //!
 //! A [`MachineCatalogue`] holds machines with their [`Feature`]s, and is read from a TOML file. [`similarity`] computes
-//! a number from 0 to 1 for two machines, [`SimilarityTable`] holds the similarities of all machines of two catalogues,
-//! and [`heat_map`] draws such a table.
+//! a number from 0 to 1 for two machines, [`SimilarityTable`] holds the similarities of all pairs of machines from two
+//! catalogues, and [`heat_map`] draws this table.
 
 mod catalogue;
 pub mod doctor;

@@ -1,4 +1,5 @@
-//! The similarity of two machines in chosen features, and of all machines of two catalogues as a table or a picture.
+//! Computes the similarity of two machines in chosen features, and compares all machines of two catalogues in a table
+//! or a picture.
 
 use std::fmt::{self, Write};
 
@@ -94,7 +95,7 @@ fn missing(feature: Feature, machines: &[String]) -> Error {
     )
 }
 
-/// Similarities from 0 to 1, with a row of `values` for each of `rows`.
+/// Similarities from 0 to 1; `values` has one row for each name in `rows`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SimilarityTable {
@@ -186,7 +187,7 @@ impl SimilarityTable {
     }
 }
 
-/// The character for a cell; darker means more similar.
+/// Returns the character for a cell; darker means more similar.
 fn shade(similarity: f64) -> char {
     match similarity {
         s if s >= 0.9 => '█',
@@ -262,7 +263,7 @@ fn row(svg: &mut String, table: &SimilarityTable, at: usize, (left, y): (usize, 
     }
 }
 
-/// A colour from white to dark blue. Uses the square of the similarity, because differences near 1 matter most.
+/// Returns a colour from white to dark blue. Uses the square of the similarity, because differences near 1 matter most.
 fn colour(similarity: f64) -> String {
     let share = similarity * similarity;
     let channel = |dark: f64| (255.0 + (dark - 255.0) * share).round() as u8;
@@ -283,7 +284,7 @@ mod tests {
 
     const ROUNDING: f64 = 1e-12;
 
-    /// Values computed by hand, for ratios of one half and one quarter.
+    /// Compares with values computed by hand, for ratios of one half and one quarter.
     #[test]
     fn as_computed_by_hand() {
         assert_eq!(similarity(&[1.0], &[2.0]), Some(0.75));
@@ -315,7 +316,7 @@ mod tests {
         (-6.0..9.0f64).prop_map(|power| 10f64.powf(power))
     }
 
-    /// Three machines with the same features.
+    /// Generates three machines with the same features.
     fn machines() -> impl Strategy<Value = [Vec<f64>; 3]> {
         (1..12usize)
             .prop_flat_map(|count| [vec(feature(), count), vec(feature(), count), vec(feature(), count)])
@@ -459,7 +460,7 @@ mod tests {
         assert!(svg.contains("fill=\"#ffffff\"") && svg.contains("fill=\"#08306b\""), "{svg}");
     }
 
-    /// Table IV of Kratzke and Quint as reference data.
+    /// Returns Table IV of Kratzke and Quint, as reference data.
     fn table_iv() -> SimilarityTable {
         SimilarityTable::parse(include_str!("../../../contrib/catalogues/kratzke-quint-table-iv.toml"))
             .unwrap()
@@ -476,7 +477,7 @@ mod tests {
         assert_eq!(heat_map(&table, "Table IV").matches("<g>").count(), 504);
     }
 
-    /// The paper reaches the same conclusion.
+    /// The paper concludes the same.
     #[test]
     fn exactly_three_pairs_of_table_iv_are_similar() {
         let similar: Vec<_> = table_iv().pairs().into_iter().filter(|pair| pair.similarity >= 0.90).collect();
@@ -490,8 +491,8 @@ mod tests {
         assert_eq!(similar, expected);
     }
 
-    /// The distances satisfy the triangle inequality, within the rounding to two digits. A transcription error in a
-    /// value near 1 would violate it; an error in a low value might not.
+    /// The distances satisfy the triangle inequality, apart from rounding to two digits. A transcription error in a
+    /// value near 1 would violate the inequality; an error in a low value might not.
     #[test]
     fn the_distances_of_table_iv_are_those_of_a_metric() {
         let table = table_iv();

@@ -8,7 +8,8 @@ use fordway_machine::doctor::DoctorVerdict::{CannotSee, Costs, Ok as Fine};
 use fordway_machine::doctor::{DoctorFinding, DoctorVerdict, SystemTree, examine};
 use tempfile::TempDir;
 
-/// A node with two sockets, with processors 0 and 2 on node 0, and 1 and 3 on node 1; the process may use 0 and 2.
+/// A machine with two sockets: processors 0 and 2 are on NUMA node 0, and 1 and 3 on NUMA node 1. The process may use
+/// processors 0 and 2.
 const NODE: &str = "bare-metal-infiniband";
 const JOB: &str = "sys/fs/cgroup/system.slice/slurmstepd.scope/job_7";
 

@@ -180,7 +180,7 @@ fn whatever_costs_says_what_to_do_and_what_was_read() {
     }
 }
 
-/// A tree in which every file exists but none can be read.
+/// In this tree, every file exists but no file can be read.
 #[test]
 fn what_cannot_be_read_is_told_as_such() {
     let place = tempfile::tempdir().unwrap();

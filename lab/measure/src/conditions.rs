@@ -46,7 +46,7 @@ pub struct MeasurementWarning {
     pub cells: Vec<ResultKey>,
 }
 
-/// A disturbance of a run.
+/// What disturbed a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum DisturbanceCause {
@@ -78,9 +78,9 @@ pub struct ResultKey {
 /// Figures about the machine. Shares are from 0 to 1. A figure that was not measured is `None`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ConditionFigures {
-    /// Before the run, equal pieces of work were timed: the share of that time that other work took from them.
+    /// The share of time that equal pieces of work, timed before the run, lost to other programs.
     pub lost_before_share: Option<f64>,
-    /// The same after the run.
+    /// The same share after the run.
     pub lost_after_share: Option<f64>,
     /// The share of the machine's processor time that processes outside the run used.
     pub others_share: Option<f64>,
@@ -93,17 +93,17 @@ pub struct ConditionFigures {
     pub quota_processors: Option<f64>,
     /// The share of the quota's periods in which the run was throttled.
     pub throttled_share: Option<f64>,
-    /// The time for which the quota throttled the run, s.
+    /// How long the quota throttled the run, s.
     pub throttled_s: Option<f64>,
-    /// The share of the time for which at least one task waited for a processor (PSI).
+    /// The share of time in which at least one task waited for a processor (PSI).
     pub pressure_cpu_share: Option<f64>,
-    /// The share of the time for which at least one task waited for memory (PSI).
+    /// The share of time in which at least one task waited for memory (PSI).
     pub pressure_memory_share: Option<f64>,
-    /// The share of the time for which at least one task waited for storage (PSI).
+    /// The share of time in which at least one task waited for storage (PSI).
     pub pressure_io_share: Option<f64>,
-    /// The share of the time before the run for which at least one task waited for storage (PSI).
+    /// The share of the time before the run in which at least one task waited for storage (PSI).
     pub pressure_io_before_share: Option<f64>,
-    /// The processor time of a piece of work during the run, divided by that before the run.
+    /// The processor time of a piece of work during the run, divided by its processor time before the run.
     pub work_slowdown: Option<f64>,
     /// The lowest frequency of an allowed processor during the run.
     pub frequency_min_mhz: Option<f64>,
@@ -178,8 +178,8 @@ impl fmt::Display for RunConditions {
 const THROTTLED_MAX: f64 = 0.05;
 
 impl RunDocument {
-    /// Adds the conditions of the run. If a quota throttled the run, it becomes the limit of each result whose counters
-    /// show that nothing else was busy.
+    /// Adds the conditions of the run. If a quota throttled the run, the quota becomes the limit of each result whose
+    /// counters show that nothing else was busy.
     pub fn add_conditions(&mut self, conditions: RunConditions) {
         if let Some(share) = conditions.figures.throttled_share.filter(|share| *share > THROTTLED_MAX) {
             let unexplained = self.summaries.iter_mut().map(|summary| &mut summary.limit);

@@ -1,4 +1,4 @@
-//! Resource counters of processes, each with the period that it covers, and counters of bytes on connections.
+//! Counts the resources that processes use within a period, and the bytes on connections.
 
 use std::fmt;
 use std::ops::AddAssign;
@@ -89,7 +89,7 @@ impl RunningCounters {
     }
 
     /// Stops counting and returns the resources used since the start. Errors: the set of processes has changed, or the
-    /// counters cover less than `run_ns`, because such counters could be mistaken for those of the whole run.
+    /// counters cover less than `run_ns`, because such counters could be mistaken for counters of the whole run.
     pub fn stop(self, run_ns: u64) -> Result<ProcessCounters, CountersIncomplete> {
         let covered_ns = self.started.elapsed().as_nanos() as u64;
         let hardware = self.hardware.read();
@@ -153,7 +153,7 @@ impl ProcessCounters {
         self.max_rss_bytes += after.max_rss_bytes;
     }
 
-    /// Adds the counters of a later period of the same processes.
+    /// Adds the counters of the same processes in a later period.
     pub fn add(&mut self, later: &ProcessCounters) {
         let sum = |a: Option<u64>, b: Option<u64>| Some(a? + b?);
         self.covered_ns += later.covered_ns;

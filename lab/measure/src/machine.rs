@@ -1,4 +1,4 @@
-//! A description of this machine: its properties that affect measurements.
+//! A description of this machine: the properties that affect measurements.
 
 use std::fs;
 use std::path::Path;
@@ -80,7 +80,7 @@ impl Machine {
 }
 
 impl FileSystem {
-    /// Returns the file system that holds `path`: the one with the longest mount point above `path`.
+    /// Returns the file system that holds `path`: the file system with the longest mount point above `path`.
     pub fn of(role: &str, path: &Path) -> Option<Self> {
         let path = fs::canonicalize(path).ok()?;
         let mounts = read("/proc/self/mounts")?;

@@ -1,7 +1,7 @@
 //! Suggestions for mistyped names.
 
-/// Returns an error message for the unknown name `wrong`, which suggests the most similar name in `known` and lists all
-/// of them.
+/// Returns an error message that reports the unknown name `wrong`, suggests the most similar name in `known`, and lists
+/// all names in `known`.
 pub fn unknown_name(what: &str, wrong: &str, known: &[&str]) -> String {
     let hint = nearest(wrong, known).map_or(".".to_owned(), |name| format!("; did you mean {name}?"));
     format!("there is no {what} {wrong:?}{hint} Choose from: {}", known.join(", "))

@@ -9,7 +9,7 @@ pub struct OperationRecord {
     pub phase: u8,
     /// The round, from 0.
     pub round: u16,
-    /// The block, counted over the whole run.
+    /// The number of the block, counted over the whole run.
     pub block: u32,
     /// The thread that made the call, from 0.
     pub thread: u16,
@@ -43,7 +43,7 @@ pub struct BlockRecord {
     pub operations: u32,
     /// Bytes of content transferred.
     pub bytes: u64,
-    /// The time from the first start to the last end.
+    /// The time from the start of the first operation to the end of the last.
     pub elapsed_ns: u64,
     /// CPU time of this process during the block.
     pub client_cpu_ns: u64,

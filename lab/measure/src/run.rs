@@ -1,8 +1,8 @@
 //! The run file: the interface between programs that measure and programs that analyse.
 //!
 //! A run is a directory `NAME.run/` that contains `run.json` (a [`RunDocument`]), and `operations.arrow` and
-//! `blocks.arrow` (Arrow IPC files of [`crate::RunRecords`]). `docs/reference/run-file.md` describes it field by field.
-//! The figures that are specific to one kind of benchmark ([`LoadSummary`], [`ParallelSummary`],
+//! `blocks.arrow` (Arrow IPC files of [`crate::RunRecords`]). `docs/reference/run-file.md` describes the run file field
+//! by field. The figures that are specific to one kind of benchmark ([`LoadSummary`], [`ParallelSummary`],
 //! [`MessageTransferSummary`], [`Io500Scores`]) are at the end.
 
 use std::collections::BTreeMap;
@@ -55,12 +55,12 @@ pub struct RunDocument {
     pub scores: Vec<LaneScore>,
     /// What the run omitted, and which of its settings make a result doubtful, each with a remedy.
     pub warnings: Vec<String>,
-    /// Whether the machine was in a state in which results can be relied on; `null` if it was not observed.
+    /// Whether the machine's state allowed reliable results; `null` if the machine was not observed.
     #[serde(default)]
     pub conditions: Option<RunConditions>,
 }
 
-/// A measured lane, or another way to do the same work that is compared with lanes.
+/// A measured lane, or another way of doing the same work, with which lanes are compared.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct MeasuredLane {
     /// The lane's name in tables.
@@ -133,7 +133,7 @@ pub struct LatencyQuantiles {
 pub struct SpeedRatio {
     /// The reference lane's name.
     pub to: String,
-    /// The median of the ratios, with its interval; `null` if there are too few blocks for one.
+    /// The median of the ratios, with its interval; `null` if there are too few blocks for an interval.
     pub interval: Option<ConfidenceInterval>,
     /// The conclusion from the interval.
     pub verdict: SpeedVerdict,
@@ -225,7 +225,7 @@ impl RunDocument {
         RunDocument::parse(&text).map_err(failed)
     }
 
-    /// Parses the content of a `run.json`. Errors: as [`RunDocument::read`].
+    /// Parses the content of a `run.json`. Errors: the same as [`RunDocument::read`].
     pub fn parse(text: &[u8]) -> Result<Self, Box<dyn std::error::Error + Send + Sync>> {
         let run: RunDocument = serde_json::from_slice(text)?;
         if run.schema != SCHEMA || run.schema_version > SCHEMA_VERSION {
@@ -404,8 +404,8 @@ pub struct ParallelSummary {
     /// The time from when the first rank was able to communicate until the last rank finished communicating, ns; `null`
     /// if the ranks did not report.
     pub work_ns: Option<ConfidenceInterval>,
-    /// The speed-up S: the time of one rank in the reference set-up divided by the time of these jobs, over pairs
-    /// of the same round.
+    /// The speed-up S: the time of one rank in the reference set-up divided by the time of these jobs, computed over
+    /// pairs of jobs from the same round.
     pub speedup: Option<ConfidenceInterval>,
     /// The efficiency E = S / ranks.
     pub efficiency: Option<ConfidenceInterval>,
@@ -426,17 +426,17 @@ pub struct MessageTransferSummary {
     pub window: u64,
     /// The number of timed messages.
     pub messages: u64,
-    /// The median over blocks of a message's median time, ns; `null` for fewer than five blocks, or if several
+    /// The median over blocks of each block's median message time, ns; `null` for fewer than five blocks, or if several
     /// messages are in flight.
     pub time_ns: Option<ConfidenceInterval>,
     /// The median over blocks of the bytes per second; `null` for fewer than five blocks.
     pub bytes_per_s: Option<ConfidenceInterval>,
-    /// CPU time of the requesting side per message, the median over blocks.
+    /// The requesting side's CPU time per message, as the median over blocks.
     pub client_cpu_ns_per_message: f64,
-    /// CPU time of the responding side per message, the median over blocks; `null` if it is unknown.
+    /// The responding side's CPU time per message, as the median over blocks; `null` if it is unknown.
     pub server_cpu_ns_per_message: Option<f64>,
-    /// The number of processors that both sides together kept busy, the median over blocks. One message at a time keeps
-    /// one processor busy. Any further busy processor was polling.
+    /// The number of processors that both sides together kept busy, as the median over blocks. One message at a time
+    /// keeps one processor busy. Any further busy processor was polling.
     pub processors_busy: f64,
 }
 

@@ -23,7 +23,7 @@ pub struct ConfidenceInterval {
     pub high: f64,
     /// The confidence, 0 to 1.
     pub confidence: f64,
-    /// The number of values from which the estimate was made.
+    /// The number of values on which the estimate is based.
     pub samples: usize,
 }
 
@@ -122,7 +122,7 @@ impl LatencyHistogram {
 
     /// Adds the counts of `other`.
     pub fn add(&mut self, other: &LatencyHistogram) {
-        // Adding cannot fail: every histogram has the bounds of this type, or was decoded with bounds inside them.
+        // Adding cannot fail: every histogram has the bounds of this type, or was decoded with bounds within these.
         let added = self.0.add(&other.0);
         debug_assert!(added.is_ok(), "{added:?}");
     }
@@ -137,12 +137,12 @@ impl LatencyHistogram {
         self.0.is_empty()
     }
 
-    /// Returns the quantile `q` (0 to 1): the latency that this share of all latencies does not exceed.
+    /// Returns the quantile `q` (0 to 1): the latency that a share `q` of all latencies does not exceed.
     pub fn quantile_ns(&self, q: f64) -> u64 {
         self.0.value_at_quantile(q)
     }
 
-    /// Returns the quantiles that tables show; `None` if nothing was counted.
+    /// Returns the quantiles that tables show; `None` if no latency was recorded.
     pub fn quantiles(&self) -> Option<LatencyQuantiles> {
         let at = |q| self.quantile_ns(q);
         (!self.is_empty()).then(|| LatencyQuantiles {

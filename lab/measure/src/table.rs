@@ -260,7 +260,7 @@ fn ends(interval: &ConfidenceInterval) -> String {
     format!("[{}, {}]", ns_text(interval.low.round() as u64), ns_text(interval.high.round() as u64))
 }
 
-/// Formats a size: `1536` is `1.50 KiB`.
+/// Formats a size in bytes: `1536` becomes `1.50 KiB`.
 pub fn bytes_text(bytes: u64) -> String {
     const UNITS: [&str; 7] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     let power = (bytes.max(1).ilog2() / 10) as usize;
@@ -270,7 +270,7 @@ pub fn bytes_text(bytes: u64) -> String {
     format!("{} {}", three_digits(bytes as f64 / (1u64 << (10 * power)) as f64), UNITS[power])
 }
 
-/// Formats a time: `1500` is `1.50 µs`.
+/// Formats a time in nanoseconds: `1500` becomes `1.50 µs`.
 pub fn ns_text(ns: u64) -> String {
     let (divisor, unit) = match ns {
         0..1_000 => return format!("{ns} ns"),

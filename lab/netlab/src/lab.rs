@@ -1,9 +1,9 @@
-//! Two joined namespaces, in which experiments run; and the choice of TCP's congestion control in a network.
+//! Joins two namespaces in which experiments run, and chooses TCP's congestion control in a network.
 //!
 //! A namespace may only use an algorithm that the machine allows all processes to use
 //! (`net.ipv4.tcp_allowed_congestion_control`, by default `reno` and the machine's default algorithm). All namespaces
 //! share this list, which can be written only from the initial namespace. The kernel checks the list only when a
-//! namespace's algorithm is set, so the list contains the algorithm only at that moment.
+//! namespace's algorithm is set, so an algorithm that is not on the list is added only for that moment.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -24,7 +24,7 @@ pub const CLIENT_ADDRESS: &str = "10.77.0.2";
 pub struct LabConfig {
     /// The link; `None` for virtual Ethernet, which runs at the speed of the machine.
     pub link: Option<LinkConfig>,
-    /// The limit up to which TCP grows the buffers of a connection, in bytes; `None` for the kernel's default.
+    /// The maximum size to which TCP grows a connection's buffers, in bytes; `None` for the kernel's default.
     pub tcp_buffer_bytes: Option<u64>,
     /// TCP's congestion control; `None` for the kernel's default.
     pub congestion_control: Option<String>,
@@ -116,7 +116,7 @@ pub(crate) fn set_algorithm(namespace: &NetworkNamespace, algorithm: &str) -> Re
     }
 }
 
-/// Runs `work` while the machine allows `algorithm` to all processes.
+/// Runs `work` while the machine allows all processes to use `algorithm`.
 fn allow_while(algorithm: &str, work: impl FnOnce() -> Result<()>) -> Result<()> {
     let available = std::fs::read_to_string(AVAILABLE_ALGORITHMS).unwrap_or_default();
     if !lists(&available, algorithm) {
@@ -126,8 +126,8 @@ fn allow_while(algorithm: &str, work: impl FnOnce() -> Result<()>) -> Result<()>
         );
         return Err(Error::new(ErrorKind::InvalidArgument, message));
     }
-    // The lock serializes processes. Without it, a process could restore a list that contains the change of another
-    // process, which would make that change permanent.
+    // The lock serializes processes. Without it, a process could restore a list that contains another process's change,
+    // which would make that change permanent.
     let list = File::open(ALLOWED_ALGORITHMS).map_err(|error| not_allowed(algorithm, error))?;
     list.lock().map_err(|error| not_allowed(algorithm, error))?;
     let before = io::read_to_string(&list).map_err(|error| not_allowed(algorithm, error))?;

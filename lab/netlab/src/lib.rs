@@ -7,9 +7,9 @@
 //!                       <=== delay <=== bottleneck <===
 //! ```
 //!
-//! [`NetworkLab`] holds both networks and the link; [`NetworkNamespace`], [`NamespaceProcess`] and [`EmulatedLink`]
-//! are its parts. [`setup`] adds bridges, overlays and containers, and starts two programs at its ends; [`tunnel`] is
-//! such an overlay, in user space.
+//! [`NetworkLab`] holds both networks and the link; [`NetworkNamespace`], [`NamespaceProcess`] and [`EmulatedLink`] are
+//! its parts. [`setup`] adds bridges, overlays and containers, and starts a program at each end; [`tunnel`] is an
+//! overlay in user space.
 //!
 //! Nothing that this crate creates has a persistent name in the system: a namespace lives as long as a process is in it
 //! or this process holds it open, devices live as long as their namespace or descriptor, and processes end with the

@@ -36,8 +36,8 @@ impl NetworkNamespace {
             .map_err(|error| refused("entering a network namespace", error.into()))
     }
 
-    /// Runs `work` inside the namespace, in a new thread. Cost: one thread. Errors: only those of entering the
-    /// namespace; the result of `work` is returned unchanged.
+    /// Runs `work` inside the namespace, in a new thread. Cost: one thread. Errors: the namespace cannot be entered.
+    /// The result of `work` is returned unchanged.
     pub fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T> {
         in_a_thread(|| self.enter().map(|()| work()))?
     }
@@ -267,7 +267,8 @@ impl NamespaceProcess {
             .map_err(|error| Error::new(ErrorKind::Io, "waiting for a program").caused_by(error))
     }
 
-    /// Waits until the program has ended, or until `stop` returns true (`None`); checks both every 5 ms.
+    /// Waits until the program has ended, or until `stop` returns true (in this case, returns `None`); checks both
+    /// every 5 ms.
     pub fn wait(&mut self, mut stop: impl FnMut() -> bool) -> Result<Option<ExitStatus>> {
         loop {
             match self.ended()? {
@@ -284,7 +285,7 @@ impl Drop for NamespaceProcess {
         // Closing standard input also asks a program to end, and reaches programs on other machines as well.
         drop(self.child.stdin.take());
         if let Ok(None) = self.child.try_wait() {
-            // Nobody has waited for the process yet, so its process ID cannot have been reused.
+            // The process has not been reaped yet, so its process ID cannot have been reused.
             let _ = fordway_sys::terminate(self.child.id());
             let asked = Instant::now();
             if let Ok(None) = self.wait(|| asked.elapsed() > GRACE) {

@@ -27,8 +27,8 @@ fn gigabit(rtt_ms: u64) -> LinkConfig {
     }
 }
 
-/// Returns the shortest of the times of 21 exchanges of one byte over TCP, in milliseconds: other work on this machine
-/// can only make it longer.
+/// Returns the time, in milliseconds, of the fastest of 21 exchanges of one byte over TCP. Other work on this machine
+/// can only make exchanges slower.
 fn echo_ms(lab: &NetworkLab) -> f64 {
     let listener = lab.server.run(|| TcpListener::bind((SERVER_ADDRESS, 0)).unwrap()).unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -117,7 +117,7 @@ fn the_rate_is_held() {
     let is_reached = sooner_or_later(
         |_| rates_of_a_download(&lab, 1.2),
         |(in_all, later)| {
-            // A late reader finds bytes already waiting, but over the whole time the rate cannot exceed the
+            // If the reader is late, bytes are already waiting, but over the whole time the rate cannot exceed the
             // line's rate.
             assert!(*in_all < 1.01 * floor, "{in_all} bytes/s over a line of {floor}");
             *later > 0.98 * floor
@@ -136,7 +136,7 @@ fn datagrams(lab: &NetworkLab, count: u32) -> (u32, Duration) {
     let receiver = lab.server.run(|| UdpSocket::bind((SERVER_ADDRESS, 0)).unwrap()).unwrap();
     let to = receiver.local_addr().unwrap();
     receiver.set_read_timeout(Some(Duration::from_secs(3))).unwrap();
-    // Make room for all datagrams, because those dropped by a slow receiver would count as lost.
+    // Make room for all datagrams, because datagrams dropped by a slow receiver would count as lost.
     rustix::net::sockopt::set_socket_recv_buffer_size_force(&receiver, 64 << 20).unwrap();
     let sender = lab.client.run(|| UdpSocket::bind((CLIENT_ADDRESS, 0)).unwrap()).unwrap();
     let start = Instant::now();
@@ -177,7 +177,7 @@ fn what_the_queue_has_no_room_for_is_counted() {
     let (arrived, sending) = datagrams(&lab, 100);
     let stats = lab.stats().unwrap();
     assert_eq!(u64::from(arrived) + stats.there.dropped_by_queue, 100, "{stats:?}");
-    // The queue has room for 19 datagrams, and for one more for every 8 ms that sending took.
+    // The queue has room for 19 datagrams, plus one for every 8 ms that sending took.
     let most = 24 + sending.as_millis() as u32 / 8;
     assert!((18..=most).contains(&arrived), "{arrived} arrived");
 }

@@ -1,5 +1,5 @@
-//! Runs a workload on a site, including creating and removing the site, and creates the run file of a workload that ran
-//! on several sites.
+//! Creates a site, runs a workload there, and removes the site. Also creates the run file for a workload that ran on
+//! several sites.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -46,7 +46,7 @@ impl WorkloadPlan {
         }
     }
 
-    /// Checks whether `ranks` ranks can run the plan. Errors: `InvalidArgument` if they cannot.
+    /// Checks that `ranks` ranks can run the plan. Errors: `InvalidArgument` if they cannot.
     pub fn check(&self, ranks: usize) -> Result<()> {
         match self {
             WorkloadPlan::Ior(plan) => plan.check(ranks),
@@ -57,8 +57,8 @@ impl WorkloadPlan {
     }
 
     /// Creates `site`, runs the workload there, and removes the site (even after a failure) unless `keep` is set. All
-    /// ranks call this and return the same result. Errors: `BucketAlreadyOwnedByYou` if the site exists, in which case
-    /// nothing is changed; the errors of [`WorkloadPlan::check`]; any failure that would affect every operation;
+    /// ranks call this function and get the same result. Errors: `BucketAlreadyOwnedByYou` if the site exists, in which
+    /// case nothing is changed; the errors of [`WorkloadPlan::check`]; any failure that would affect every operation;
     /// `Interrupted`.
     pub fn run(&self, crew: &WorkloadRank, site: &WorkloadSite, keep: bool) -> Result<Vec<PhaseResult>> {
         crew.agree(self.check(crew.team.size()))?;
@@ -215,8 +215,8 @@ impl LaneResults {
     }
 }
 
-/// Returns the speed relative to the reference, over pairs of rounds. The comparison uses rates, because the amount of
-/// work in a stonewalled phase varies.
+/// Returns the speed relative to the reference, computed over pairs of rounds. The comparison uses rates, because the
+/// amount of work in a stonewalled phase varies.
 fn ratio(rounds: &[&PhaseResult], reference: &LaneResults, phase: &str) -> SpeedRatio {
     let others = reference.phase(phase);
     let pairs =

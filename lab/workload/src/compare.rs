@@ -19,8 +19,7 @@ const BLOCK_FILES: usize = 64;
 const BLOCK_BYTES: usize = 8 << 20;
 /// The number of listings in a round; each is a separate block.
 const LISTINGS: usize = 3;
-/// The byte with which buffers are filled before a read, so that bytes of the previous read cannot be mistaken for new
-/// ones.
+/// The byte that fills buffers before a read, so that bytes of the previous read cannot be mistaken for new bytes.
 const POISON: u8 = 0xa5;
 /// The number of failures kept as messages; further failures are only counted.
 const MESSAGES: usize = 5;
@@ -71,8 +70,8 @@ impl ComparePhase {
 pub struct ComparePlan {
     /// The number of recorded rounds.
     pub rounds: u16,
-    /// The number of warm-up rounds, which are not recorded. Because of them, memory and directories are equally warm
-    /// in all recorded rounds.
+    /// The number of warm-up rounds, which are not recorded. The warm-up rounds make memory and directories equally
+    /// warm in all recorded rounds.
     pub warm_up: u16,
     /// The seed of every random order and every random range.
     pub seed: u64,
@@ -345,7 +344,7 @@ impl CompareRun<'_> {
         Ok(())
     }
 
-    /// After the deletes, every target must be empty.
+    /// Checks that every target is empty after the deletes.
     fn expect_nothing_left(&mut self) -> Result<()> {
         for target in self.targets {
             let left = target.list()?;
@@ -397,7 +396,7 @@ fn cut<'j, 't>(jobs: &'j [FileAccessTask<'t>], most: usize) -> Vec<&'j [FileAcce
     blocks
 }
 
-/// Returns the wall time from the first start to the last end.
+/// Returns the wall time from the start of the first job to the end of the last.
 fn elapsed(done: &[FileAccessResult]) -> u64 {
     let first = done.iter().map(|done| done.start_ns).min().unwrap_or_default();
     let last = done.iter().map(|done| done.end_ns).max().unwrap_or_default();

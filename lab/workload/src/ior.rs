@@ -132,7 +132,7 @@ impl IorPlan {
         Ok(shape)
     }
 
-    /// Checks the plan for a run on `ranks`. Errors: `InvalidArgument` if it is impossible.
+    /// Checks the plan for a run on `ranks` ranks. Errors: `InvalidArgument` if the plan is impossible.
     pub(crate) fn check(&self, ranks: usize) -> Result<()> {
         let shape = self.shape()?;
         match shape.mapping {
@@ -370,7 +370,7 @@ struct RankUpload<'p> {
     sent: Vec<(u16, String)>,
 }
 
-/// Returns the size of a part: whole transfers of about 8 MiB in total, or the whole block if it is smaller.
+/// Returns the size of a part: whole transfers of about 8 MiB in total, or the whole block if the block is smaller.
 fn part_bytes(shape: &ResolvedIorPlan) -> u64 {
     let transfers = PART_BYTES.div_ceil(shape.transfer_bytes);
     shape.block_bytes.min(transfers * shape.transfer_bytes)

@@ -10,7 +10,7 @@
 //!
 //! [`rest::run_block`] generates load on a server.
 //!
-//! [`ledger`] measures layers individually, and checks whether they add up to a lane.
+//! [`ledger`] measures layers individually, and checks whether their costs add up to the cost of a lane.
 //!
 //! [`speedup::measure`] runs one job on several numbers of ranks in several set-ups.
 //!

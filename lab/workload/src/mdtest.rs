@@ -111,7 +111,7 @@ impl MdtestPlan {
 }
 
 impl ResolvedMdtestPlan {
-    /// Returns the prefix of the keys of the files that `rank` creates.
+    /// Returns the key prefix of the files that `rank` creates.
     pub(crate) fn prefix(&self, rank: usize) -> String {
         match self.unique_dirs {
             true => format!("{}/dir.{rank:08}/file.", self.name),

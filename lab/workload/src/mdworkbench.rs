@@ -1,7 +1,8 @@
 //! md-workbench's pattern: data sets of constant size. Each rank repeatedly takes the oldest object of another rank's
 //! data set (queries its size, reads it and removes it), and adds a new object to a data set of a third rank.
 //!
-//! The three parts may be separate runs. An object in the site records the state at the end of the last run.
+//! The three parts of the benchmark may be separate runs. An object in the site records the state at the end of the
+//! last run.
 
 use clap::{Args, ValueEnum};
 use fordway_store::{Error, ErrorKind, Key, Result};
@@ -145,7 +146,7 @@ struct RankDatasets<'s> {
     site: &'s WorkloadSite,
 }
 
-/// The data sets on which a rank works: for each, the rank that owns it, and its target.
+/// The data sets on which a rank works: the owner and the target of each data set.
 type DatasetTargets = Vec<(usize, Box<dyn MeasuredTarget>)>;
 
 impl RankDatasets<'_> {
@@ -161,8 +162,8 @@ impl RankDatasets<'_> {
         }
     }
 
-    /// Reads the state that an earlier run has left. Errors: `InvalidArgument` if there is no such state, or if it
-    /// differs from this run's options.
+    /// Reads the state that an earlier run left. Errors: `InvalidArgument` if there is no such state, or if it differs
+    /// from this run's options.
     fn read_state(&self) -> Result<MdworkbenchState> {
         let mut text = Vec::new();
         self.site.target().get(&Key::new(STATE_KEY)?, &mut text).map_err(|error| {

@@ -45,7 +45,7 @@ pub struct WorkloadRank<'c> {
 }
 
 impl<'c> WorkloadRank<'c> {
-    /// Creates the rank that `team` belongs to. The ranks of a process share `watch` and `clock`.
+    /// Creates the rank whose number is `team.rank()`. The ranks of a process share `watch` and `clock`.
     pub fn new(team: &'c dyn RankTeam, watch: &'c RunControl<'c>, clock: RunClock) -> Self {
         WorkloadRank { team, watch, clock }
     }
@@ -54,7 +54,7 @@ impl<'c> WorkloadRank<'c> {
         self.team.rank() == 0
     }
 
-    /// Runs `act` on rank 0; all ranks return its error.
+    /// Runs `act` on rank 0; if `act` fails, all ranks return an error.
     pub fn first_does(&self, act: impl FnOnce() -> Result<()>) -> Result<()> {
         let outcome = if self.is_first() { act() } else { Ok(()) };
         self.agree(outcome)
@@ -92,8 +92,8 @@ impl<'c> WorkloadRank<'c> {
         let shares = recorder.shares();
         self.team.barrier()?;
         let server_cpu_ns = server_before.zip(server()).map(|(before, after)| after.saturating_sub(before));
-        // One rank may have seen a signal that others have not. All ranks must agree, or the others would wait at the
-        // next barrier.
+        // One rank may have seen a signal that the other ranks have not seen yet. All ranks must agree, or the others
+        // would wait at the next barrier.
         let stopped = self.team.max(u64::from(self.watch.stop.load(Ordering::Relaxed)))? > 0;
         let (outcome, done) = match outcome {
             Ok(done) => (Ok(()), Some(done)),

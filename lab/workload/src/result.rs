@@ -108,7 +108,7 @@ impl PhaseResult {
         self.ranks.iter().enumerate().flat_map(of_rank).collect()
     }
 
-    /// Combines `parts`, which are kinds of operation of the same phase, into one result called `name`.
+    /// Combines `parts`, the results of several kinds of operation in the same phase, into one result called `name`.
     pub(crate) fn sum(name: &str, parts: &[PhaseResult]) -> Self {
         let mut sum = PhaseResult { phase: name.to_owned(), ..PhaseResult::default() };
         for other in parts {

@@ -32,7 +32,7 @@ enum SiteKind {
 pub(crate) enum LocationBackend<'s> {
     /// Files in this directory, which can be written and read at offsets.
     Files(PathBuf),
-    /// Objects in this bucket, which can be made of parts.
+    /// Objects in this bucket, which can be uploaded in parts.
     Objects(&'s Arc<dyn Store>, &'s Bucket),
 }
 
@@ -155,7 +155,8 @@ impl ContentPattern {
     }
 }
 
-/// Returns `len` bytes of pseudorandom noise. Shorter noise is a prefix of longer noise.
+/// Returns `len` bytes of pseudorandom noise. The noise for a smaller `len` is a prefix of the noise for a larger
+/// `len`.
 pub(crate) fn noise(len: usize) -> Vec<u8> {
     let words = (0..len.div_ceil(8) as u64).flat_map(|at| mix(at).to_le_bytes());
     words.take(len).collect()

@@ -11,7 +11,7 @@ use fordway_store::{
     Result, Store,
 };
 
-/// A way to store and fetch objects that is to be measured. Calls may come from several threads.
+/// A way of storing and fetching objects, whose speed is measured. Calls may come from several threads.
 pub trait MeasuredTarget: Send + Sync {
     /// Returns the target's name and description.
     fn lane(&self) -> &MeasuredLane;

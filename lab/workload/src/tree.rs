@@ -150,7 +150,7 @@ pub(crate) fn directory_records<'k>(
     let mut known = HashSet::new();
     let made: Vec<u16> = objects.iter().map(|(key, _)| new_in(&mut known, key)).collect();
     known.clear();
-    // In reverse order, the first key that mentions a directory belongs to the last object in it.
+    // In reverse order, the first key below a directory belongs to the last object in that directory.
     let emptied: Vec<u16> = objects.iter().rev().map(|(key, _)| new_in(&mut known, key)).collect();
     let with_directories = objects.iter().zip(made).zip(emptied.into_iter().rev());
     with_directories

@@ -98,7 +98,7 @@ fn mean_ns(operations: &[OperationRecord], lane: u8) -> f64 {
     durations.iter().sum::<u64>() as f64 / durations.len() as f64
 }
 
-/// A delay that is logged as it happens must be recovered from the records, within 5 %.
+/// The records must reproduce, to within 5 %, a delay that is logged as it happens.
 #[test]
 fn an_injected_delay_is_recovered() {
     let delayed = DelayTarget::new(Box::new(memory("memory")), Duration::from_millis(1));

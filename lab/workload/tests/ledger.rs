@@ -63,7 +63,7 @@ fn run(components: &mut [NamedComponent], clock: &Rc<Cell<u64>>) -> Result<RunRe
     measure(&plan(), components, &|| clock.get(), &AtomicBool::new(false), &mut |_| {})
 }
 
-/// Returns the account of a socket (3 µs, plus 1 ns per byte), a copy (100 ns, plus 0.25 ns per byte), and a whole
+/// Measures and evaluates a socket (3 µs, plus 1 ns per byte), a copy (100 ns, plus 0.25 ns per byte), and a whole
 /// path.
 fn account(whole_ns: u64) -> LedgerCostReport {
     let clock = Rc::new(Cell::new(0));
@@ -75,7 +75,7 @@ fn account(whole_ns: u64) -> LedgerCostReport {
     LedgerCostReport::of(&names, &SIZES, &[path], &records, 1).unwrap()
 }
 
-/// A component that takes as long as the socket and one copy (two copies above 64 KiB), plus `more_ns`.
+/// Creates a component that takes as long as the socket and one copy (two copies above 64 KiB), plus `more_ns`.
 fn whole(clock: &Rc<Cell<u64>>, more_ns: u64) -> NamedComponent {
     struct Whole(Fake, u64);
     impl LedgerComponent for Whole {
@@ -124,7 +124,7 @@ fn a_whole_that_is_the_sum_leaves_nothing() {
     }
 }
 
-/// The path takes 3 µs. One component takes 3 µs plus the time of a copy; another component is the copy alone, and it
+/// The path takes 3 µs. One component takes 3 µs plus the time of a copy. Another component is the copy alone; its time
 /// is subtracted, so the residual is 0.
 #[test]
 fn what_a_component_has_too_much_is_taken_off() {

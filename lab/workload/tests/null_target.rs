@@ -88,7 +88,7 @@ fn cost(arrivals: ArrivalProcess, keep_operations: bool) -> (f64, f64) {
 }
 
 /// A request over loopback costs a client at least 5 µs, mostly in the kernel; the loops must cost only a small
-/// fraction of that. The limits allow for builds without optimization on a machine with other work.
+/// fraction of this time. The limits allow for unoptimized builds on a busy machine.
 #[test]
 #[allow(clippy::print_stdout, reason = "the figures of the documentation")]
 fn the_loops_cost_little() {

@@ -99,7 +99,7 @@ fn ior_with_a_bucket_for_each_file() {
     assert_eq!(again.list_buckets().unwrap().len(), 0, "all buckets are removed");
 }
 
-/// With plain files, the size of the file must be the number of bytes that the ranks report as written.
+/// With plain files, the size of the file must equal the number of bytes that the ranks report as written.
 #[test]
 fn ior_on_files() {
     let dir = tempfile::tempdir().unwrap();

@@ -100,7 +100,8 @@ fn every_message_is_recorded_and_right() {
     assert_eq!((alone.window, alone.messages), (5, 5 * 5));
 }
 
-/// If one bit of the content is wrong, the last message of each block of that size is an error.
+/// If one bit of a message's content is wrong, the last message of each block with messages of that size counts as an
+/// error.
 #[test]
 fn wrong_bytes_are_errors() {
     let (run, ..) = measured(vec![Box::new(objects(Some(4096)))]);

@@ -50,7 +50,8 @@ impl Presigner for S3Store {
     }
 }
 
-/// Opens objects for vectored reads and read-ahead. Only lanes on which saving a request matters have an opener.
+/// Opens objects for vectored reads and read-ahead. Only lanes on which it is worthwhile to save a request have an
+/// opener.
 pub trait FileOpener: Send + Sync {
     /// Opens the current version of an object. Errors: as for [`Objects::head`](fordway_store::Objects::head).
     fn open_file(&self, bucket: &Bucket, key: &Key) -> Result<RemoteFile>;
@@ -69,14 +70,15 @@ pub struct Lane {
     pub store: Arc<dyn Store>,
     /// Creates presigned URLs, if the lane supports URLs.
     pub presigner: Option<Arc<dyn Presigner>>,
-    /// Opens objects, if the lane has a better way to do so than calling the store.
+    /// Opens objects, if the lane has a better way of opening them than calling the store.
     pub opener: Option<Arc<dyn FileOpener>>,
     /// Objects of at least this size in bytes are transferred in concurrent parts; `None` if one stream is fastest.
     pub multipart_threshold_bytes: Option<u64>,
 }
 
 impl Lane {
-    /// Creates a lane within this process or node, on which a single stream is as fast as several.
+    /// Creates a lane that stays within this process or node. On this kind of lane, a single stream is as fast as
+    /// several.
     pub fn local(store: Arc<dyn Store>) -> Self {
         Lane { store, presigner: None, opener: None, multipart_threshold_bytes: None }
     }

@@ -1,6 +1,6 @@
 //! Lets one process maintain the files of many users by acting as each of them in turn. Each file is examined and
-//! removed with the rights of its owner and no more. Thus users cannot use names or links to trick root into doing
-//! anything that they could not do themselves.
+//! removed with only its owner's rights, so users cannot use names or links to trick root into doing anything that they
+//! could not do themselves.
 
 use std::cell::RefCell;
 use std::fs::File;
@@ -15,7 +15,7 @@ use fordway_sys::{
 use crate::SharedStore;
 use crate::errors::from_errno;
 
-/// A cache of the roles in which the process has acted as other users.
+/// A cache of the users as whom the process has acted.
 pub(crate) struct RoleCache {
     /// Whether the process may act as other users. If not, it does all work as its own user.
     may: bool,
@@ -27,7 +27,8 @@ impl RoleCache {
         RoleCache { may: may_act_as_others(), roles: RefCell::default() }
     }
 
-    /// Runs `work` as the user `uid`, without any capability, or as the process's own user if it may not act as others.
+    /// Runs `work` as the user `uid` without any capabilities, or as the process's own user if the process may not act
+    /// as other users.
     pub(crate) fn act_as<T>(&self, uid: u32, work: impl FnOnce() -> Result<T>) -> Result<T> {
         if !self.may {
             return work();
@@ -63,8 +64,8 @@ impl RoleCache {
     }
 
     /// Opens the directory `name` in `parent` as the directory's owner, after the caller was denied access to it.
-    /// Returns the open directory and its owner. The caller must act as this owner to examine the content. Errors:
-    /// `denied` if the owner may not open it either.
+    /// Returns the open directory and its owner; the caller must act as this owner to examine the directory's content.
+    /// Errors: `denied` if the owner may not open the directory either.
     pub(crate) fn open_as_owner(
         &self,
         parent: &File,

@@ -1,12 +1,12 @@
-//! Creates the directories and files of a bucket's private area, `.fordway`, and tells them apart from files that other
-//! users have put in their place.
+//! Creates the directories and files in a bucket's private area, `.fordway`, and distinguishes them from files that
+//! other users have put in their place.
 //!
 //! Anyone who may write to a bucket may write to its `.fordway`, so no file there is trusted by its name alone. Links
 //! are not followed (see [`crate::volume::BucketTree`]). Only regular files are read, and only up to the size that
 //! Fordway itself would write. Mode and group are set only on newly created files and directories. In a bucket with the
-//! sticky bit, writers may not remove each other's files, so ownership matters here as well: directories are created as
-//! the bucket's owner if the process may act as other users, and a writer keeps no files in a directory that a third
-//! user owns.
+//! sticky bit, writers may not remove each other's files, so ownership matters here as well: the process creates
+//! directories as the bucket's owner if it may act as other users, and a writer keeps no files in a directory that a
+//! third user owns.
 
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
@@ -23,14 +23,14 @@ use crate::layout::{is_hidden_name, is_tmp_dir, is_upload_dir, private_dir, tmp_
 use crate::stage::{DIR_MODE, FILE_MODE, HiddenName, MAX_RACES, give_way, hidden_name};
 use crate::volume::RootVolume;
 
-/// The sticky bit: in a directory with it, users may remove only their own files.
+/// The sticky bit: in a directory that has this bit, users may remove only their own files.
 const STICKY: u32 = 0o1000;
 /// The mode bits that directories created for all writers of a bucket inherit from the bucket's directory.
 const HANDED_ON: u32 = 0o1777;
 /// The mode of a directory that only one writer uses.
 const OWN_DIR_MODE: Mode = Mode::from_raw_mode(0o700);
 
-/// The user who, besides root, is trusted with the directories of a bucket that has the sticky bit.
+/// The only user, other than root, who is trusted to own directories in a bucket that has the sticky bit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TrustedOwner {
     owner: u32,
@@ -49,13 +49,13 @@ impl TrustedOwner {
         TrustedOwner { owner: of.user }
     }
 
-    /// Returns whether `user` is the bucket's owner or root, who can remove the files of others in any case.
+    /// Returns whether `user` is the bucket's owner or root. Both can remove other users' files in any case.
     pub(crate) fn trusts(&self, user: u32) -> bool {
         user == self.owner || user == 0
     }
 
     /// Returns the reason why a third user could remove the caller's files in the directory with the state `dir`, or
-    /// `None` if no third user could.
+    /// `None` if no third user could do so.
     pub(crate) fn danger(&self, dir: &FileStat, caller: u32) -> Option<String> {
         if dir.user != caller && !self.trusts(dir.user) {
             return Some(format!("belongs to the user with the id {}", dir.user));
@@ -65,7 +65,7 @@ impl TrustedOwner {
     }
 }
 
-/// A directory among the staged files that only the caller may enter. Dropping this value removes the directory.
+/// A directory for staged files that only the caller may enter. Dropping this value removes the directory.
 pub(crate) struct StagingDirectory {
     parent: DirectoryHandle,
     name: String,
@@ -92,13 +92,13 @@ pub(crate) fn read_small(file: impl AsFd, most: usize) -> Result<Option<(Vec<u8>
     Ok(Some((bytes, state)))
 }
 
-/// Returns the error that says why `path` cannot be used, and what to do about it.
+/// Returns an error that says why `path` cannot be used, and what to do about that.
 pub(crate) fn not_ours(path: &str, why: &str) -> Error {
     let next = "Fordway does not create such a file; have the bucket's owner remove it";
     Error::new(ErrorKind::AccessDenied, format!("{path} {why}, and {next}"))
 }
 
-/// Returns the error that says why the caller's files cannot be kept at `path`, and what to do about it.
+/// Returns an error that says why the caller's files cannot be kept at `path`, and what to do about that.
 fn unsafe_place(path: &str, why: &str) -> Error {
     let next = "run `fordway fsck ROOT --migrate` as root, which makes the bucket's owner its owner and sets its mode";
     Error::new(
@@ -139,7 +139,7 @@ fn owned(dir: impl AsFd) -> Result<OwnedFd, Errno> {
     dir.as_fd().try_clone_to_owned().map_err(|_| Errno::MFILE)
 }
 
-/// Returns the mode of a directory of the private area: the mode of the bucket's directory, except that in a bucket
+/// Returns the mode for a directory in the private area: the mode of the bucket's directory, except that in a bucket
 /// with the sticky bit only the user who started an upload may write to the upload's directory.
 pub(crate) fn mode_of_dir(of: &FileStat, path: &str) -> u32 {
     match of.mode & STICKY != 0 && is_upload_dir(path) {
@@ -153,7 +153,7 @@ fn make_shared_dir(parent: &OwnedFd, name: &str, group: u32, mode: u32) -> Resul
     if !make_dir(parent, name, DIR_MODE)? {
         return Ok(false);
     }
-    // The name now belongs to another directory, which is not empty or is owned by another user.
+    // A directory that is not empty, or is owned by another user, has replaced the new directory, and is left as it is.
     if let Ok(dir) = open_in(parent, name, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())
         && stat(&dir).is_ok_and(|made| made.user == file_user())
         && is_empty(&dir)
@@ -169,8 +169,8 @@ fn is_empty(dir: &OwnedFd) -> bool {
     again.and_then(|dir| read_dir(dir, |_, _| has_any = true)).is_ok() && !has_any
 }
 
-/// Sets the group and, within `mask`, the mode that all writers of the bucket need on a newly created file or
-/// directory, regardless of the umask. Attributes that the process may not change are left as they are.
+/// Sets the group of a newly created file or directory, and the mode bits in `mask`, so that all writers of the bucket
+/// can use it whatever the umask is. Leaves attributes that the process may not change as they are.
 fn hand_on(made: &OwnedFd, group: u32, mode: u32, mask: u32) {
     let Ok(now) = stat(made) else { return };
     if now.group != group {
@@ -297,7 +297,7 @@ impl RootVolume {
     }
 
     /// Returns the directory for staged files, and creates it if it is missing. If a third user could replace a staged
-    /// file there, creates a new directory in it that only the caller may enter, and returns that directory with a
+    /// file there, creates a subdirectory that only the caller may enter, and returns the subdirectory together with a
     /// guard that removes it.
     pub(crate) fn staging_dir(&self, bucket: &Bucket) -> Result<(DirectoryHandle, Option<StagingDirectory>)> {
         let path = tmp_dir(bucket);
@@ -326,7 +326,8 @@ impl RootVolume {
         Ok(TrustedOwner::of(&self.state_of(bucket)?))
     }
 
-    /// Returns the user whose documents of this kind are trusted; `None` if those of every writer of the bucket are.
+    /// Returns the only user, other than root, whose documents of this kind are trusted; `None` if every writer's
+    /// documents are trusted.
     pub(crate) fn keeper(&self, bucket: &Bucket, kind: &DocumentKind) -> Result<Option<TrustedOwner>> {
         let of = self.state_of(bucket)?;
         Ok(if kind.decides_access() { Some(TrustedOwner::alone(&of)) } else { TrustedOwner::of(&of) })
@@ -343,9 +344,9 @@ impl RootVolume {
     }
 
     /// Checks that the caller may keep files in the directory `path` in the private area. Errors: `AccessDenied` if a
-    /// third user could remove them.
+    /// third user could remove the files.
     pub(crate) fn check_keeping(&self, bucket: &Bucket, path: &str) -> Result<()> {
-        // Staged files are protected by a separate directory instead.
+        // Staged files are protected in another way: by a separate directory.
         if is_tmp_dir(path) {
             return Ok(());
         }
@@ -373,8 +374,8 @@ impl RootVolume {
         Err(Error::new(ErrorKind::AccessDenied, why))
     }
 
-    /// Returns the first directory of the private area along `path` in which a third user could remove the caller's
-    /// files, and the reason.
+    /// Returns the first private-area directory along `path` in which a third user could remove the caller's files,
+    /// together with the reason.
     fn first_untrusted(&self, guard: TrustedOwner, path: &str) -> Result<Option<(String, String)>> {
         let caller = file_user();
         let bucket_end = path.find('/').unwrap_or(path.len());

@@ -2,8 +2,8 @@
 //! `document-cors` or `document-tagging`.
 //!
 //! A document is accepted if it is a regular file within the size limit for documents and, in a bucket with the sticky
-//! bit, if the file belongs to the bucket's owner or root. A document that controls access must belong to one of them
-//! in every bucket. Documents are not cached: each call reads the file.
+//! bit, if the file belongs to the bucket's owner or root. A document that controls access must belong to the bucket's
+//! owner or root in every bucket. Documents are not cached: each call reads the file.
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
@@ -28,7 +28,7 @@ use crate::multipart::parts::remove_upload_dir;
 use crate::object_lock::VersioningSetting;
 use crate::private::PrivateDirectoryContents;
 use crate::read::{known_no_longer, system_time};
-use crate::shared::MAX_STALE;
+use crate::shared::retry_stale;
 use crate::sidecar::inode_of;
 use crate::stage::{StagedFile, sync_dir};
 use crate::{Durability, SharedStore};
@@ -46,7 +46,7 @@ impl SharedStore {
         })
         .map_err(|errno| from_errno(errno, "reading the root"))?;
         names.sort_unstable();
-        // Leaves out names that have disappeared in the meantime, and links that do not lead to a directory beneath the
+        // This omits names that have disappeared in the meantime, and links that do not lead to a directory beneath the
         // root.
         Ok(names.iter().filter_map(|name| self.head_bucket(name).ok()).collect())
     }
@@ -123,8 +123,8 @@ impl SharedStore {
         if holds_more || !holds_only_ours(dir) { Err(holds_no_objects()) } else { Ok(()) }
     }
 
-    /// Removes the bucket's private directory, then the bucket's directory itself. Objects that are written in the
-    /// meantime are never removed: directories that hold such objects are kept.
+    /// Removes the bucket's private directory, then the bucket's directory itself. Objects written in the meantime are
+    /// never removed: a directory that holds an object is kept.
     fn remove_bucket(&self, bucket: &Bucket, dir: &File) -> Result<()> {
         let failed = |errno| match errno {
             Errno::NOTEMPTY | Errno::BUSY => in_use(),
@@ -152,15 +152,9 @@ impl SharedStore {
 
     /// Reads a document of the bucket. Cost: one `openat2`; if there is a document, also a read and a few `fstat`.
     pub(crate) fn document(&self, bucket: &Bucket, kind: &DocumentKind) -> Result<Option<Vec<u8>>> {
-        for _ in 1..MAX_STALE {
-            let document = self.try_document(bucket, kind);
-            // Another node has replaced the document between the open and the read.
-            if !document.as_ref().is_err_and(is_stale) {
-                return document;
-            }
-            self.volume.refresh_dirs(&private_dir(bucket));
-        }
-        self.try_document(bucket, kind)
+        // Another node may replace the document between the open and the read.
+        let refresh = || self.volume.refresh_dirs(&private_dir(bucket));
+        retry_stale(is_stale, refresh, || self.try_document(bucket, kind))
     }
 
     fn try_document(&self, bucket: &Bucket, kind: &DocumentKind) -> Result<Option<Vec<u8>>> {
@@ -209,8 +203,8 @@ impl SharedStore {
             Err(errno) => return Err(from_errno(errno, "opening .fordway")),
         };
         let name = document_name(kind);
-        // The spare name is removed first: otherwise the document would reappear if this process were killed between
-        // the two removals.
+        // The spare name is removed first: otherwise, if this process were killed between the two removals, the
+        // document would reappear.
         remove_if_file(&private, &spare_name(&name))
             .and_then(|()| remove_if_file(&private, &name))
             .map_err(|errno| from_errno(errno, "removing the document"))
@@ -221,7 +215,7 @@ fn document_place(bucket: &Bucket, kind: &DocumentKind) -> ObjectPath<'static> {
     ObjectPath { dir: private_dir(bucket).into(), name: document_name(kind).into() }
 }
 
-/// Returns whether the private directory of the bucket `dir` contains only names that Fordway writes.
+/// Returns whether the private directory in the bucket's directory `dir` contains only names that Fordway writes.
 fn holds_only_ours(dir: &File) -> bool {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY;
     let Ok(private) = open_in(dir, PRIVATE_DIR, flags, Mode::empty()) else { return true };
@@ -259,8 +253,8 @@ fn remove_private(private: &OwnedFd) -> Result<()> {
     remove_ours(private, UPLOADS, |name| upload_of(name).is_some(), remove_upload_dir)
 }
 
-/// Removes Fordway's own files in the directory `name`, and the directory if it is then empty.
-/// Errors: `BucketNotEmpty` if it holds other files; `ConditionalConflict` if it is in use.
+/// Removes Fordway's own files in the directory `name`, then the directory if it is empty. Errors: `BucketNotEmpty` if
+/// the directory holds other files; `ConditionalConflict` if it is in use.
 fn remove_ours(
     private: &OwnedFd,
     name: &str,
@@ -290,7 +284,7 @@ fn remove_ours(
 }
 
 /// Returns whether the directory holds names that Fordway does not write. The names `.nfs...` and `.fuse_hidden...` do
-/// not count: NFS and FUSE keep a removed file under such a name only as long as the file is open.
+/// not count: NFS and FUSE keep a removed file under one of these names only as long as the file is open.
 fn holds_foreign(dir: &OwnedFd, is_ours: impl Fn(&str) -> bool) -> bool {
     let is_kept = |name: &str| name.starts_with(".nfs") || name.starts_with(".fuse_hidden");
     names_of(dir).is_ok_and(|names| names.iter().any(|name| !is_ours(name) && !is_kept(name)))

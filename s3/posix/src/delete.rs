@@ -46,9 +46,10 @@ impl SharedStore {
         }
     }
 
-    /// Removes the key's file, at its plain path or its odd path. A key may have two files: one at its odd path,
-    /// written while the plain path was taken, and one written to the plain path afterwards, which hides it. The hidden
-    /// file is removed first: otherwise readers would see it again after a crash, or between the two steps.
+    /// Removes the key's file, at its plain path or its odd path. A key may have two files: the first was written to
+    /// the odd path while the plain path was taken; the second was written to the plain path afterwards, and hides the
+    /// first. The hidden file is removed first: otherwise readers would see it again after a crash, or between the two
+    /// steps.
     pub(crate) fn remove(
         &self,
         bucket: &Bucket,
@@ -56,12 +57,13 @@ impl SharedStore {
         contents: PrivateDirectoryContents,
     ) -> Result<()> {
         if !contents.exists {
-            // The private directory makes every later delete cheaper. If it cannot be created, later deletes merely
-            // remain as expensive as this one.
+            // Later deletes are cheaper if the private directory exists. If it cannot be created, they are merely as
+            // expensive as this one.
             let _ = self.volume.make_dirs(bucket, &private_dir(bucket));
         }
         self.recent_puts.remove(self.recent_puts.hash(bucket, key));
-        // An object at its odd path hides a marker, so the marker is removed first.
+        // If the key has both a marker and an object at its odd path, the object hides the marker, so the marker is
+        // removed first.
         let marker = contents.has_markers && self.remove_marker(bucket, key, contents)?;
         let odd = contents.has_odd && self.remove_at(bucket, &odd(bucket, key), contents)?;
         let plain = match plain(bucket, key) {
@@ -90,7 +92,7 @@ impl SharedStore {
     }
 
     /// Removes the file at `place`, then each parent directory that was created by Fordway and is now empty. Returns
-    /// whether there was a file.
+    /// whether there was a file at `place`.
     pub(crate) fn remove_at(
         &self,
         bucket: &Bucket,
@@ -115,7 +117,7 @@ impl SharedStore {
         }
     }
 
-    /// Removes the file. Returns it, held open, if it may have had a sidecar file.
+    /// Removes the file. If the file may have had a sidecar file, returns the removed file, still open.
     fn unlink(
         &self,
         place: &ObjectPath,
@@ -163,8 +165,8 @@ impl SharedStore {
         }
     }
 
-    /// Removes the record of the directory that is the object `key`, so that it is no longer an object, and the
-    /// directory itself if it is empty and was created by Fordway. Returns whether it was an object.
+    /// Removes the record of the directory that is the object `key`, so that the directory is no longer an object. Also
+    /// removes the directory if it is empty and was created by Fordway. Returns whether it was an object.
     pub(crate) fn remove_marker(
         &self,
         bucket: &Bucket,
@@ -195,8 +197,9 @@ impl SharedStore {
     }
 
     /// Calls `remove` for the empty directory at `path`, unless the directory is an object. The caller must not hold
-    /// the lock of the key that the directory would have as an object: `remove` is called under that lock, and is not
-    /// called if another process holds it. Returns what `remove` returned, or false if it was not called.
+    /// the lock of the key that the directory would have if it were an object: this function calls `remove` under that
+    /// lock, and does not call `remove` if another process holds the lock. Returns what `remove` returned, or false if
+    /// it was not called.
     pub(crate) fn unless_marker(
         &self,
         bucket: &Bucket,
@@ -223,8 +226,8 @@ pub(crate) fn is_marked(parent: impl AsFd, name: &str) -> bool {
     matches!(get_xattr_in(parent, name, OUR_DIR, &mut [0; 8]), Ok(Some(_)))
 }
 
-/// Like [`is_marked`], but also true if the file system cannot mark directories: otherwise a bucket there could never
-/// be emptied.
+/// Like [`is_marked`], but also returns true if the file system cannot mark directories: otherwise a bucket there could
+/// never be emptied.
 fn may_be_ours(parent: impl AsFd, name: &str) -> bool {
     matches!(get_xattr_in(parent, name, OUR_DIR, &mut [0; 8]), Ok(Some(_)) | Err(Errno::OPNOTSUPP))
 }

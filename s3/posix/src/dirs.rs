@@ -1,8 +1,8 @@
 //! Directories held open, so that a lookup resolves one name instead of a whole path.
 //!
 //! If another program moves or replaces a directory, the cache notices within [`HOLD`]. A removed directory is noticed
-//! at once, because its link count is then zero. S3 operations create and remove directories, but never move them, so
-//! they never leave a stale directory in use themselves.
+//! at once, because its link count is then zero. S3 operations create and remove directories but never move them, so
+//! they never make a held directory stale unnoticed.
 
 use std::fs::File;
 use std::hash::BuildHasher;
@@ -17,21 +17,21 @@ use fordway_sys::{CoarseInstant, Errno, Mode, OFlags, stat};
 use crate::index::NameIndexes;
 use crate::volume::BucketTree;
 
-/// How long a held directory is assumed to still be at its path, to within one tick of the kernel's clock. This is long
-/// enough for a thousand operations to share the cost of opening the directory. For this long, a store may not notice
-/// that another program has renamed a directory.
+/// How long a held directory is assumed to still be at its path, to within one tick of the kernel's clock. In this
+/// time, a thousand operations can share the cost of opening the directory; on the other hand, the store may not notice
+/// that another program has renamed it.
 pub(crate) const HOLD: Duration = Duration::from_millis(10);
 /// The maximum number of held directories.
 const MOST: usize = 512;
 
-/// The number of slots in which requests for paths are remembered; a power of two.
+/// The number of slots for remembered path requests; a power of two.
 const SLOTS: usize = 64;
 
 /// A cache of the directories that are used often.
 pub(crate) struct DirectoryCache {
     held: RwLock<HashMap<Box<str>, HeldDirectory>>,
-    /// Hashes of paths that were requested while they were not held. Only a path that is requested again soon is worth
-    /// holding: a walk over many directories requests each of them once, and must not fill `held`.
+    /// Hashes of requested paths whose directories were not held. Only a directory that is requested again soon is
+    /// worth holding: a walk over many directories requests each of them once, and must not fill `held`.
     asked: [AtomicU64; SLOTS],
     /// The names of directories that are listed often.
     pub(crate) indexes: NameIndexes,
@@ -58,7 +58,7 @@ struct HeldDirectory {
 #[derive(Clone)]
 pub(crate) struct DirectoryHandle {
     file: Arc<File>,
-    /// Whether the directory was just opened, rather than found among the held ones.
+    /// Whether the directory was just opened, rather than found among the held directories.
     is_fresh: bool,
     /// Whether the directory's path leads through another user's link, in which case nothing in the directory may be
     /// changed.
@@ -77,8 +77,8 @@ impl DirectoryHandle {
         DirectoryHandle { file: Arc::new(opened), is_fresh: true, is_foreign: false }
     }
 
-    /// Returns the directory so that names in it can be created or removed. Errors: `LOOP` if its path leads through a
-    /// link that belongs neither to the caller nor to root.
+    /// Returns the directory for use by callers that create or remove names in it. Errors: `LOOP` if its path leads
+    /// through a link that belongs neither to the caller nor to root.
     pub(crate) fn for_change(self) -> Result<Self, Errno> {
         if self.is_foreign { Err(Errno::LOOP) } else { Ok(self) }
     }
@@ -99,7 +99,8 @@ impl DirectoryHandle {
         Arc::as_ptr(&self.file).addr()
     }
 
-    /// Returns whether both handles refer to the same directory, and it still exists. Cost: one or two `fstat`.
+    /// Returns whether both handles refer to the same directory and that directory still exists. Cost: one or two
+    /// `fstat`.
     pub(crate) fn is_same_as(&self, other: &DirectoryHandle) -> bool {
         let Ok(this) = stat(self) else { return false };
         let is_same = || stat(other).is_ok_and(|of| (of.device, of.inode) == (this.device, this.inode));
@@ -113,7 +114,7 @@ impl DirectoryHandle {
 }
 
 impl DirectoryCache {
-    /// Opens the directory at `path` beneath `root`, or returns the held one. Cost for a directory in use: one
+    /// Returns the directory at `path` beneath `root`, opening it unless it is held. Cost for a directory in use: one
     /// `openat2` every 10 ms.
     pub(crate) fn open(&self, root: &BucketTree, path: &str) -> Result<DirectoryHandle, Errno> {
         if let Some(dir) = self.held(path) {
@@ -136,8 +137,8 @@ impl DirectoryCache {
         dir
     }
 
-    /// Returns the directory at `path` if it is held, or is used often enough to be worth holding. For callers that can
-    /// do without the directory.
+    /// Returns the directory at `path` if it is held, or is used often enough to be worth holding. Intended for callers
+    /// that can do without the directory.
     pub(crate) fn open_if_busy(
         &self,
         root: &BucketTree,
@@ -162,12 +163,12 @@ impl DirectoryCache {
         self.asked[hash as usize % SLOTS].swap(hash, Ordering::Relaxed) == hash
     }
 
-    /// Forgets the last request for `path`, because the same caller is about to repeat it, and the repetition must not
-    /// count as a second use.
+    /// Forgets the last request for `path`: the same caller is about to repeat the request, which must not count as a
+    /// second use.
     pub(crate) fn unask(&self, path: &str) {
         let all = self.held.read().unwrap_or_else(|poisoned| poisoned.into_inner());
         let hash = all.hasher().hash_one(path);
-        // If another path has taken the slot in the meantime, that path keeps it.
+        // If another path has taken the slot in the meantime, the slot is left as it is.
         let slot = &self.asked[hash as usize % SLOTS];
         let _ = slot.compare_exchange(hash, 0, Ordering::Relaxed, Ordering::Relaxed);
     }

@@ -1,8 +1,9 @@
-//! The version of the on-disk format of a root, stored in `ROOT/.fordway/format`. Roots of version 1 have no such file.
+//! The version of the on-disk format of a root, stored in `ROOT/.fordway/format`. Roots with version 1 do not have this
+//! file.
 //!
-//! The version is increased when programs that do not know the new version would damage a root of the new version.
-//! Programs that do not know the version of a root refuse to open it. Programs that predate the format file are kept
-//! out by the version byte of records.
+//! The version is increased when a format change would let older programs damage a root. A program refuses to open a
+//! root whose version it does not know. Programs that predate the format file are kept out by the version byte in each
+//! record.
 
 use std::path::Path;
 
@@ -23,11 +24,11 @@ pub(crate) const VERSION: u32 = 2;
 const FORMAT: &str = "format";
 /// The prefix of the file's content.
 const NAME: &str = "fordway ";
-/// A limit above the size of any valid file.
+/// A size limit, in bytes, that every valid format file is well below.
 const FORMAT_BYTES: usize = 64;
 
-/// Returns the version of the root's format; 1 if the root has no format file. Errors: `Corrupt` for a file that is not
-/// valid, `NotImplemented` for a later version.
+/// Returns the version of the root's format; 1 if the root has no format file. Errors: `Corrupt` if the format file is
+/// not valid, `NotImplemented` if the version is later than this program's.
 pub(crate) fn check(root: &RootDirectory, path: &Path) -> Result<u32> {
     let read = read_trusted(root, FORMAT, FORMAT_BYTES);
     let read = read.map_err(|errno| from_errno(errno, "reading .fordway/format of the root"))?;
@@ -53,9 +54,9 @@ pub(crate) fn check(root: &RootDirectory, path: &Path) -> Result<u32> {
     }
 }
 
-/// Returns the content and mode of the file `name` in the root's private directory; the content is empty if it has more
-/// than `bytes_max`. Returns `None` unless the file belongs to the user root or to the owner of the root: in a root
-/// that everyone may write to, anyone could have created the file.
+/// Returns the content and mode of the file `name` in the root's private directory; the content is returned as empty if
+/// it is longer than `bytes_max` bytes. Returns `None` unless the file belongs to the root user or to the owner of the
+/// root directory: if everyone may write to the root directory, anyone could have created the file.
 pub(crate) fn read_trusted(
     root: &RootDirectory,
     name: &str,

@@ -1,5 +1,5 @@
-//! Entry points for fuzzing the formats on disk (`dev/fuzz`). Each takes arbitrary bytes, and panics if a parser
-//! accepts something that it must not accept.
+//! Entry points for fuzzing the on-disk formats (`dev/fuzz`). Each takes arbitrary bytes, and panics if a parser
+//! accepts something that it must reject.
 
 use fordway_store::{Bucket, Key};
 
@@ -12,8 +12,8 @@ use crate::version_names::NoncurrentVersion;
 /// The maximum length of a file name in bytes.
 const NAME_BYTES_MAX: usize = 255;
 
-/// Decodes the record of an object, as in an attribute or a sidecar file. Checks that encoding and decoding the record
-/// again yields the same record.
+/// Decodes an object's record, which may come from an attribute or a sidecar file. Checks that encoding and decoding
+/// the record again yields the same record.
 pub fn record(bytes: &[u8]) {
     if let Some(record) = Record::decode(bytes) {
         let again = Record::decode(&record.encode());
@@ -21,7 +21,7 @@ pub fn record(bytes: &[u8]) {
     }
 }
 
-/// Decodes the record of a part, whose number is the first two bytes (little-endian), and the other files of an upload.
+/// Decodes a part's record and an upload's other files. The part's number is in the first two bytes (little-endian).
 /// Checks that the part is stored in the common file, or in a file of its own in the upload's directory, and nowhere
 /// else.
 pub fn part_record(bytes: &[u8]) {
@@ -42,7 +42,7 @@ pub fn part_record(bytes: &[u8]) {
     }
 }
 
-/// Encodes the bytes as an odd key. Decodes them as a path below `odd/`, and as the name of an old version.
+/// Encodes the bytes as an odd key. Also decodes the bytes as a path below `odd/`, and as the name of an old version.
 pub fn odd_name(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
     if let Some(key) = layout::decode(&text) {
@@ -56,7 +56,7 @@ pub fn odd_name(bytes: &[u8]) {
     }
 }
 
-/// Checks every location that a key can have.
+/// Checks all locations that a key can have.
 fn check_key(key: &Key) {
     let path = encoded(key);
     check_names(path.as_bytes());
@@ -89,7 +89,7 @@ fn bucket() -> Bucket {
     Bucket::new("bucket").expect("a valid name")
 }
 
-/// The encoded form of a key: its path below `odd/`.
+/// Returns the encoded form of a key: its path below `odd/`.
 fn encoded(key: &Key) -> String {
     let path = layout::odd(&bucket(), key).path();
     path.strip_prefix(&format!("{}/", layout::odd_dir(&bucket()))).expect("a path below `odd`").to_owned()

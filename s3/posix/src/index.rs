@@ -1,12 +1,12 @@
 //! An index of the names in directories that are listed again and again while they change.
 //!
 //! A program that lists by prefix after each delete, as IOR does, would read the whole directory each time. The index
-//! of a directory holds its names, sorted. The kernel's queue of changes (inotify) keeps it up to date: every listing
-//! first applies all changes that were made before it, by any process. A listing by prefix then costs one lookup. This
+//! of a directory holds its names, sorted. The kernel's queue of changes (inotify) keeps the index up to date: every
+//! listing first applies all changes that any process has made before. A listing by prefix then costs one lookup. This
 //! works only where all changes go through this kernel.
 //!
 //! While a directory is watched, each change in it costs about 1 µs more, so the watch ends when the directory has not
-//! been listed for a while. A program that does not list pays nothing for the index.
+//! been listed for a while. A program that does not list directories pays nothing for the index.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -26,17 +26,17 @@ use crate::names::{MOST_BYTES, SortedNames};
 
 /// How long a directory is watched after it was listed.
 pub(crate) const KEPT: Duration = Duration::from_secs(3);
-/// The minimum number of names in a directory for it to be indexed. Reading a smaller directory costs less than the
-/// index saves.
+/// The minimum number of names that a directory must have to be indexed. Reading a smaller directory costs less than
+/// the index saves.
 pub(crate) const FEWEST: usize = 32;
 /// The maximum number of indexed directories.
 const MOST: usize = 16;
-/// If more changes are queued than this number plus a quarter of the number of names, the directory is read again
-/// instead.
+/// If the number of queued changes exceeds this constant plus a quarter of the number of names, the directory is read
+/// again instead.
 const MOST_CHANGES: usize = 64;
 /// The maximum number of changes that are recorded while the names are read.
 const MOST_CHANGES_READING: usize = 1 << 16;
-/// The approximate memory that a name takes in addition to its bytes.
+/// The approximate memory, in bytes, that the index needs for each name in addition to the name's own bytes.
 const NAME_BYTES: usize = 48;
 
 /// The device and inode of a directory.
@@ -45,12 +45,12 @@ type DirectoryId = (u64, u64);
 /// The indexes of a store.
 #[derive(Default)]
 pub(crate) struct NameIndexes {
-    /// The number of indexed directories, so that no lock is taken if there are none.
+    /// The number of indexed directories. While it is 0, no lock is taken.
     count: AtomicUsize,
     watched: Mutex<WatchedDirectories>,
 }
 
-/// Some names of a directory, in the order of keys.
+/// Some names of a directory, in key order.
 pub(crate) struct IndexedNames {
     pub(crate) names: SortedNames,
     /// Whether these are the last of the requested names.
@@ -61,7 +61,7 @@ pub(crate) struct IndexedNames {
 
 #[derive(Default)]
 struct WatchedDirectories {
-    /// The queue of changes, and the process that reads it. The queue is kept open even if no directory is watched,
+    /// The queue of changes, and the process that opened it. The queue is kept open even if no directory is watched,
     /// because closing it is slow.
     queue: Option<(ProcessIdentity, DirectoryWatcher)>,
     all: Vec<WatchedDirectory>,
@@ -73,17 +73,17 @@ struct WatchedDirectory {
     /// Whether the directory is a bucket, whose private directory is not part of the index.
     is_bucket: bool,
     dir: File,
-    /// The held directory that is known to be the indexed one.
+    /// The handle in the directory cache that is known to refer to this directory.
     held: Option<DirectoryHandle>,
     /// The names, with a trailing `/` for a directory; `None` while the directory is read.
     names: Option<BTreeSet<Box<str>>>,
-    /// The changes since the watch began, while the names are read.
+    /// The changes that have not been applied yet, such as changes made while the names are read.
     changes: Vec<(Box<[u8]>, NameChange)>,
     bytes: usize,
     used: CoarseInstant,
 }
 
-/// The result of a change to a name.
+/// What became of a name in a change.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum NameChange {
     File,
@@ -109,8 +109,8 @@ impl NameIndexes {
         self.count.load(Ordering::Relaxed) == 0
     }
 
-    /// Returns names of `dir`, which exists, from its index, or `None` if it has no index. Cost: one `read`, an `fstat`
-    /// each time that `dir` was opened again, and an `fstatat` for each file that was created since the last call.
+    /// Returns names from the index of `dir`, which exists, or `None` if `dir` has no index. Cost: one `read`, one
+    /// `fstat` whenever `dir` has been reopened, and one `fstatat` for each file created since the last call.
     pub(crate) fn names(
         &self,
         dir: &DirectoryHandle,
@@ -157,7 +157,7 @@ impl NameIndexes {
 
     fn with<T>(&self, act: impl FnOnce(&mut WatchedDirectories) -> T) -> T {
         let mut watched = self.watched.lock().unwrap_or_else(|poisoned| {
-            // The panic may have lost changes.
+            // The panic that poisoned the lock may have lost changes.
             let mut watched = poisoned.into_inner();
             *watched = WatchedDirectories::default();
             self.watched.clear_poison();
@@ -190,8 +190,8 @@ impl WatchedDirectories {
         (found.is_bucket == is_bucket).then_some(found.watch)
     }
 
-    /// Starts to watch `dir`. Returns `None` if it cannot be watched, is watched already, or the maximum number of
-    /// watched directories has been reached.
+    /// Starts to watch `dir`. Returns `None` if `dir` cannot be watched or is already watched, or if the maximum number
+    /// of watched directories has been reached.
     fn watch(&mut self, dir: &File, stat: &FileStat, is_bucket: bool) -> Option<WatchId> {
         self.end_unused();
         let id = (stat.device, stat.inode);
@@ -288,7 +288,7 @@ impl WatchedDirectory {
     }
 
     /// Applies the recorded changes to the names. Returns `false` if the directory has to be read again because too
-    /// many names changed, or because a symbolic link was created, whose target may change its type unnoticed.
+    /// many names changed, or because a symbolic link was created: the type of its target may change unnoticed.
     fn apply(&mut self) -> bool {
         let Some(names) = &mut self.names else { return false };
         if self.changes.len() > MOST_CHANGES + names.len() / 4 {

@@ -17,7 +17,7 @@ use std::fmt::Write as _;
 use fordway_store::{Bucket, DocumentKind, Key, UploadId, contains_byte};
 use fordway_sys::{is_text_of_a_name, text_to_name};
 
-/// The private directory of a bucket, next to its objects. It is never listed, and is never a key.
+/// The private directory of a bucket, next to its objects. It is never listed, and no key refers to it.
 pub const PRIVATE_DIR: &str = ".fordway";
 /// The subdirectory of the private directory for odd keys.
 pub(crate) const ODD: &str = "odd";
@@ -37,7 +37,7 @@ pub(crate) const MARKERS: &str = "markers";
 pub(crate) const VERSIONING: &str = "versioning";
 /// The prefix of files in the private directory that hold the bucket's documents.
 const DOCUMENT: &str = "document-";
-/// The prefix of the second name that such a file, or `versioning`, has while it is being replaced on NFS.
+/// The prefix of the second name that a document's file, or `versioning`, has while it is being replaced on NFS.
 const SPARE: &str = "spare-";
 /// The attribute that holds an object's [`crate::record::Record`].
 pub(crate) const ATTRIBUTE: &std::ffi::CStr = c"user.fordway";
@@ -57,13 +57,13 @@ pub(crate) struct ObjectPath<'k> {
 }
 
 impl ObjectPath<'_> {
-    /// The location of a file with a known path.
+    /// Splits a file's path, relative to the root, into directory and name.
     pub(crate) fn of_path(path: String) -> ObjectPath<'static> {
         let (dir, name) = split(&path);
         ObjectPath { dir: dir.to_owned().into(), name: name.to_owned().into() }
     }
 
-    /// The path relative to the root.
+    /// Returns the path relative to the root.
     pub(crate) fn path(&self) -> String {
         join(&self.dir, &self.name)
     }
@@ -74,8 +74,9 @@ impl ObjectPath<'_> {
     }
 }
 
-/// The plain path of `key` if the key can be a path. It cannot if a segment is empty, is `.` or `..`, is too long for a
-/// file name, or is a name that NFS or FUSE gives to removed files, or if the first segment is `.fordway`.
+/// Returns the plain path of `key` if the key can be a path. The key cannot be a path if a segment is empty, is `.` or
+/// `..`, is too long for a file name, or is a name that NFS or FUSE gives to removed files, or if the first segment is
+/// `.fordway`.
 pub(crate) fn plain<'k>(bucket: &'k Bucket, key: &'k Key) -> Option<ObjectPath<'k>> {
     let text = key.as_str();
     if !is_text_of_a_name(text) {
@@ -100,14 +101,15 @@ pub(crate) fn plain<'k>(bucket: &'k Bucket, key: &'k Key) -> Option<ObjectPath<'
     })
 }
 
-/// Whether `segment`, without any encoding, can be the name of a file or directory.
+/// Returns whether `segment`, without any encoding, can be the name of a file or directory.
 fn is_path_segment(segment: &str) -> bool {
     let is_name = !matches!(segment, "" | "." | "..") && !is_left_behind(segment.as_bytes());
     is_name && (segment.len() <= MAX_NAME_BYTES || text_to_name(segment).len() <= MAX_NAME_BYTES)
 }
 
-/// Whether the name is one that NFS (`.nfs` and 24 hex digits) or FUSE (`.fuse_hidden` and 16) gives to a file that is
-/// removed while a program has it open. Such a file is never an object.
+/// Returns whether `name` is a name that NFS (`.nfs` and 24 hexadecimal digits) or FUSE (`.fuse_hidden` and 16
+/// hexadecimal digits) gives to a file that is removed while a program has it open. A file with this name is never an
+/// object.
 pub(crate) fn is_left_behind(name: &[u8]) -> bool {
     let is_hex = |rest: &[u8], digits| rest.len() == digits && rest.iter().all(u8::is_ascii_hexdigit);
     name.starts_with(b".")
@@ -115,19 +117,19 @@ pub(crate) fn is_left_behind(name: &[u8]) -> bool {
             || name.strip_prefix(b".fuse_hidden").is_some_and(|rest| is_hex(rest, 16)))
 }
 
-/// The directory that stands for an empty object under `key`, if the key is a path with a trailing slash.
+/// Returns the directory that represents the empty object `key`, if the key is a path with a trailing slash.
 pub(crate) fn marked_dir(bucket: &Bucket, key: &Key) -> Option<String> {
     let path = Key::new(key.as_str().strip_suffix('/')?).ok()?;
     plain(bucket, &path).map(|place| place.path())
 }
 
-/// The location of `key` if it has no plain path, or if another key's object blocks that path (`a` next to `a/b`: the
-/// key that is written later gets this location).
+/// Returns the location of `key` for the case that the key has no plain path, or that another key's object blocks its
+/// plain path (for `a` and `a/b`, the key that is written later gets this location).
 pub(crate) fn odd(bucket: &Bucket, key: &Key) -> ObjectPath<'static> {
     encoded_below(odd_dir(bucket), key)
 }
 
-/// The directory of the old versions of `key`.
+/// Returns the directory of the old versions of `key`.
 pub(crate) fn versions_of(bucket: &Bucket, key: &Key) -> String {
     encoded_below(versions_dir(bucket), key).path()
 }
@@ -136,14 +138,15 @@ fn encoded_below(dir: String, key: &Key) -> ObjectPath<'static> {
     ObjectPath::of_path(join(&dir, &path_of(key.as_str())))
 }
 
-/// The encoded form of a key, split into names.
+/// Encodes a key as a path whose names are short enough for a file system.
 fn path_of(key: &str) -> String {
     let encoded = encode(key);
     let mut path = String::with_capacity(encoded.len() + 16);
     let mut rest = encoded.as_str();
     while rest.len() > ODD_NAME_BYTES {
         let (head, tail) = rest.split_at(ODD_NAME_BYTES);
-        // A trailing `%` is not a valid escape, so no file has such a name: it is a directory with the rest of the key.
+        // A trailing `%` is not a valid escape, so the name is never a file's name: it belongs to a directory that
+        // holds the rest of the key.
         let _ = write!(path, "{head}%/");
         rest = tail;
     }
@@ -151,42 +154,42 @@ fn path_of(key: &str) -> String {
     path
 }
 
-/// The directory of all odd keys in a bucket.
+/// Returns the directory of all odd keys in a bucket.
 pub(crate) fn odd_dir(bucket: &Bucket) -> String {
     private(bucket, ODD)
 }
 
-/// The directory of the old versions of all keys in a bucket.
+/// Returns the directory of the old versions of all keys in a bucket.
 pub(crate) fn versions_dir(bucket: &Bucket) -> String {
     private(bucket, VERSIONS)
 }
 
-/// The directory of sidecar files in a bucket.
+/// Returns the directory of a bucket's sidecar files.
 pub(crate) fn meta_dir(bucket: &Bucket) -> String {
     private(bucket, META)
 }
 
-/// The private directory of a bucket.
+/// Returns the private directory of a bucket.
 pub(crate) fn private_dir(bucket: &Bucket) -> String {
     join(bucket.as_str(), PRIVATE_DIR)
 }
 
-/// The directory of staged files in a bucket.
+/// Returns the directory of a bucket's staged files.
 pub(crate) fn tmp_dir(bucket: &Bucket) -> String {
     private(bucket, TMP)
 }
 
-/// The directory of all uploads in a bucket.
+/// Returns the directory of all uploads in a bucket.
 pub(crate) fn uploads_dir(bucket: &Bucket) -> String {
     private(bucket, UPLOADS)
 }
 
-/// The directory of one upload.
+/// Returns the directory of one upload.
 pub(crate) fn upload_dir(bucket: &Bucket, upload: &UploadId) -> String {
     join(&uploads_dir(bucket), upload.as_str())
 }
 
-/// The offset of the byte in the lock file that serves as the lock of `key`.
+/// Returns the offset, in the lock file, of the byte that serves as the lock of `key`.
 pub(crate) fn lock_byte(key: &Key) -> u32 {
     // FNV-1a, 32 bits: every process on every node must compute the same byte.
     key.as_str()
@@ -204,12 +207,12 @@ pub(crate) fn join(directory: &str, name: &str) -> String {
     path
 }
 
-/// The directory and the name of a path.
+/// Splits a path into the directory and the last name.
 pub(crate) fn split(path: &str) -> (&str, &str) {
     path.rsplit_once('/').unwrap_or((".", path))
 }
 
-/// Whether `path` names a bucket's private directory or anything in it.
+/// Returns whether `path` names a bucket's private directory or anything in it.
 pub(crate) fn is_private(path: &str) -> bool {
     // Compares bytes, because every write calls this function, and `str` searches cost several times as much on such
     // short text.
@@ -220,62 +223,62 @@ pub(crate) fn is_private(path: &str) -> bool {
     below.is_some_and(|rest| rest.first().is_none_or(|byte| *byte == b'/'))
 }
 
-/// Whether `name` is a name that Fordway uses in a bucket's private directory.
+/// Returns whether Fordway uses `name` in a bucket's private directory.
 pub(crate) fn is_private_name(name: &str) -> bool {
     is_private_dir_name(name) || [LOCKS, MARKERS].contains(&name) || is_setting_name(name)
 }
 
-/// Whether `name` is the name of a file in the private directory that holds a setting of the bucket: a document or
-/// `versioning`, or the spare name of such a file.
+/// Returns whether `name` is the name, or the spare name, of a file in the private directory that holds a bucket
+/// setting: a document or `versioning`.
 pub(crate) fn is_setting_name(name: &str) -> bool {
     let name = name.strip_prefix(SPARE).unwrap_or(name);
     name == VERSIONING || is_document_name(name)
 }
 
-/// The second name that the file `name` of the private directory has while it is being replaced on NFS.
+/// Returns the second name that the private directory's file `name` has while it is being replaced on NFS.
 pub(crate) fn spare_name(name: &str) -> String {
     format!("{SPARE}{name}")
 }
 
-/// The name of the file in the private directory that holds a document of the bucket.
+/// Returns the name of the file in the private directory that holds the bucket's document of this kind.
 pub(crate) fn document_name(kind: &DocumentKind) -> String {
     format!("{DOCUMENT}{kind}")
 }
 
-/// Whether `name` is the name of a document's file in the private directory.
+/// Returns whether `name` is the name of a document's file in the private directory.
 pub(crate) fn is_document_name(name: &str) -> bool {
     name.strip_prefix(DOCUMENT).is_some_and(|kind| DocumentKind::new(kind).is_ok())
 }
 
-/// Whether `name` is the name of one of our directories in the private directory.
+/// Returns whether `name` is the name of one of Fordway's directories in the private directory.
 pub(crate) fn is_private_dir_name(name: &str) -> bool {
     [ODD, VERSIONS, META, TMP, UPLOADS].contains(&name)
 }
 
-/// Whether `path` names a bucket's directory of staged files.
+/// Returns whether `path` names a bucket's directory of staged files.
 pub(crate) fn is_tmp_dir(path: &str) -> bool {
     path.strip_suffix(TMP).is_some_and(|above| {
         above.ends_with("/.fordway/") && above.bytes().filter(|byte| *byte == b'/').count() == 2
     })
 }
 
-/// Whether `path` names the directory of one upload.
+/// Returns whether `path` names the directory of one upload.
 pub(crate) fn is_upload_dir(path: &str) -> bool {
     let name = path.split_once('/').and_then(|(_, below)| below.strip_prefix(".fordway/mpu/"));
     name.is_some_and(|name| upload_of(name).is_some())
 }
 
-/// The upload whose directory is called `name`; `None` if the name does not belong to an upload.
+/// Returns the upload whose directory is called `name`; `None` if the name does not belong to an upload.
 pub(crate) fn upload_of(name: &str) -> Option<UploadId> {
     is_hex(name, 32).then(|| UploadId::new(name).ok()).flatten()
 }
 
-/// Whether `name` can be the name of a staged file or of a directory for one.
+/// Returns whether `name` can be the name of a staged file or of a staged file's private directory.
 pub(crate) fn is_hidden_name(name: &str) -> bool {
     is_hex(name, 16)
 }
 
-/// Whether `name` is `digits` hexadecimal digits, in lower case.
+/// Returns whether `name` consists of exactly `digits` lowercase hexadecimal digits.
 pub(crate) fn is_hex(name: &str, digits: usize) -> bool {
     name.len() == digits && name.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }
@@ -299,12 +302,12 @@ fn encode(key: &str) -> String {
     encoded
 }
 
-/// Whether a directory of this name holds the rest of a long encoded key.
+/// Returns whether a directory with this name holds the rest of a long encoded key.
 pub(crate) fn is_part_of_name(name: &str) -> bool {
     name.len() == ODD_NAME_BYTES + 1 && name.ends_with('%')
 }
 
-/// The key whose encoded form is `path`, relative to `odd/`; `None` if Fordway writes no such path.
+/// Returns the key whose encoded form is `path`, relative to `odd/`; `None` if Fordway never writes this path.
 pub(crate) fn decode(path: &str) -> Option<Key> {
     let mut encoded = String::with_capacity(path.len());
     let mut names = path.split('/').peekable();

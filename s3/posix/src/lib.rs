@@ -77,7 +77,7 @@ pub use usage::{FileTotals, UsageEvent, UserUsage};
 use volume::RootVolume;
 pub use volume::SymlinkScope;
 
-/// The stage that a write must reach before it returns.
+/// How durable a write must be before it returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Durability {
     /// The content is in the page cache, as after a plain `write`: a crash of the node may lose it.
@@ -90,7 +90,7 @@ pub enum Durability {
 }
 
 impl Durability {
-    /// The policy's name on the command line and in reports.
+    /// Returns the policy's name on the command line and in reports.
     pub const fn name(self) -> &'static str {
         match self {
             Durability::None => "none",
@@ -100,19 +100,19 @@ impl Durability {
     }
 }
 
-/// How stale the result of a read may be on a file system that other nodes also change.
+/// How stale read results may be on a file system that other nodes also change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum ReadConsistency {
-    /// As stale as the file system's caches on this node: seconds on NFS and GlusterFS.
+    /// As stale as the file system's caches on this node: up to seconds on NFS and GlusterFS.
     #[default]
     FileSystem,
-    /// No older than the call: each read asks the server first, as conditional writes do. This costs nothing on a file
-    /// system that only this kernel changes. On other file systems it costs two to five round trips per call, and a few
-    /// more for each entry of a listing.
+    /// Not stale: a result is no older than the call, because each read asks the server first, as conditional writes
+    /// do. This costs nothing on a file system that only this kernel changes. On other file systems it costs two to
+    /// five round trips per call, and a few more for each entry of a listing.
     Strong,
 }
 
-/// The default time to wait for a lock. Well-behaved holders keep a lock for milliseconds, or for seconds when they
+/// The default time to wait for a lock. Well-behaved processes hold a lock for milliseconds, or for seconds while they
 /// join parts on a slow file system.
 const LOCK_PATIENCE: Duration = Duration::from_secs(10);
 
@@ -121,7 +121,7 @@ const LOCK_PATIENCE: Duration = Duration::from_secs(10);
 pub struct PosixConfig {
     /// How the ETags of new objects are computed, unless the options of a put say otherwise.
     pub etag_policy: ETagPolicy,
-    /// The stage that a write must reach before it returns.
+    /// How durable a write must be before it returns.
     pub durability: Durability,
     /// Whether every overwrite and delete takes the key's lock (about 4 µs each), which makes `If-Match` on writes
     /// atomic. Without locks, `If-Match` on writes is refused.
@@ -130,13 +130,13 @@ pub struct PosixConfig {
     pub resolution: PathResolution,
     /// How far symbolic links in a bucket may lead.
     pub links: SymlinkScope,
-    /// How stale the result of a read may be.
+    /// How stale read results may be.
     pub consistency: ReadConsistency,
     /// How long a writer waits for the lock of a key that another writer holds. After that time, the write fails with
     /// `LockTimeout`. The wait is limited because any writer of a bucket can hold the bucket's locks.
     pub lock_patience: Duration,
     /// Whether the files of locked versions get the immutable flag, so that POSIX programs cannot change or remove them
-    /// either. Needs `CAP_LINUX_IMMUTABLE`, and a file system with that flag.
+    /// either. Requires `CAP_LINUX_IMMUTABLE` and a file system that supports the flag.
     pub immutable_locks: bool,
 }
 
@@ -170,7 +170,7 @@ struct SharedStore {
 }
 
 impl PosixStore {
-    /// Opens the store whose buckets are the directories in `root`, which must exist. Cost beyond opening it: one
+    /// Opens the store whose buckets are the directories in `root`, which must exist. Cost: opening the root and one
     /// `fstatfs`; on a file system that other nodes change, also reading the list of mounts. Errors: `InvalidArgument`
     /// if `root` is missing or not a directory, `AccessDenied`, `NotImplemented` if the root has a later version of the
     /// format, or if its mount is known to break the store's guarantees.
@@ -180,8 +180,9 @@ impl PosixStore {
         Ok(store)
     }
 
-    /// Like [`PosixStore::open`], but on any mount: for `fsck`, which changes nothing, and `gc`, which skips files that
-    /// it cannot lock. Writes to a mount that breaks the guarantees fail with `NotImplemented`.
+    /// Like [`PosixStore::open`], but accepts any mount. Intended for `fsck`, which changes nothing, and `gc`, which
+    /// skips files that it cannot lock. Writes to a mount that breaks the store's guarantees fail with
+    /// `NotImplemented`.
     pub fn open_for_care(root: &Path, config: PosixConfig) -> Result<Self> {
         let volume = RootVolume::open(root, config)?;
         let inner = SharedStore {
@@ -193,12 +194,12 @@ impl PosixStore {
         Ok(PosixStore { inner: Arc::new(inner) })
     }
 
-    /// The directory that the store was opened on.
+    /// Returns the store's root directory.
     pub fn path(&self) -> &Path {
         &self.inner.volume.path
     }
 
-    /// The store's configuration.
+    /// Returns the store's configuration.
     pub fn config(&self) -> &PosixConfig {
         &self.inner.volume.config
     }

@@ -30,7 +30,7 @@ use crate::stage::is_bare;
 
 /// The maximum number of directory levels in the path of a 1,024-byte key.
 const MAX_DEPTH: usize = 512;
-/// The longest time that a listing waits for writers, in all its directories.
+/// The longest total time that a listing waits for writers in all its directories.
 const REPLACEMENTS: Duration = Duration::from_secs(1);
 /// The maximum number of names that are taken from an index at a time.
 const INDEX_PAGE: usize = 1024;
@@ -71,7 +71,7 @@ impl Iterator for KeysFrom {
     }
 }
 
-/// The next step of the walk.
+/// What the walk is to do next.
 enum NextWalkStep {
     On,
     /// Continue after all keys that begin with this prefix.
@@ -88,7 +88,8 @@ struct BucketWalk<'w> {
     odd: Peekable<KeysFrom>,
     /// How long this listing may still wait for writers.
     patience: Cell<Duration>,
-    /// Device and inode of each directory above, so that a link to one of them does not cause endless recursion.
+    /// The device and inode of each directory from the start of the walk down to the current one, so that a link to one
+    /// of them does not cause endless recursion.
     above: Vec<(u64, u64)>,
 }
 
@@ -124,9 +125,9 @@ impl SharedStore {
         })
     }
 
-    /// Returns all keys whose encoded form is a path below `top`, sorted. Caches them while the directories are
-    /// unchanged, unless other nodes may change the file system. `part_of` returns what an entry stands for,
-    /// given its name and kind.
+    /// Returns all keys whose encoded form is a path below `top`, sorted. Caches the keys as long as the directories
+    /// are unchanged, unless other nodes may change the file system. `part_of` returns what an entry stands for, given
+    /// its name and kind.
     pub(crate) fn encoded_keys(
         &self,
         bucket: &Bucket,
@@ -142,8 +143,8 @@ impl SharedStore {
             let dir = match self.open_to_list(&path) {
                 Ok(Some(dir)) => dir,
                 Ok(None) => continue,
-                // If one user makes a directory unreadable or replaces it with a link, this must not hide the objects
-                // of others.
+                // A user who makes a directory unreadable, or replaces it with a link, must not hide other users'
+                // objects.
                 Err(error) if !below.is_empty() && error.kind() == ErrorKind::AccessDenied => {
                     seen.has_closed = true;
                     continue;
@@ -170,7 +171,7 @@ impl SharedStore {
         Ok(keys)
     }
 
-    /// Opens the directory at `path` for reading. Returns `None` if there is none.
+    /// Opens the directory at `path` for reading. Returns `None` if there is no directory.
     fn open_to_list(&self, path: &str) -> Result<Option<File>> {
         let open = || self.volume.root.open_beneath(path, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty());
         let mut opened = open();
@@ -185,7 +186,7 @@ impl SharedStore {
         }
     }
 
-    /// Returns the entry of an object in a listing, or `None` if the object is gone or is not a file.
+    /// Returns an object's listing entry, or `None` if the object is gone or is not a file.
     fn summary<'p>(
         &self,
         (bucket, sharing): (&Bucket, FileSystemSharing),
@@ -224,7 +225,7 @@ impl SharedStore {
             Err(_) => {}
         }
         match (self.summary_by_open(bucket, &place(), key), stat_in(dir, name)) {
-            // A file that the caller may not open is listed nonetheless, and its error must not hide the other files.
+            // A file that the caller may not open is listed nonetheless, and the error must not hide the other files.
             (Err(_), Ok(stat)) if stat.is_file => Ok(Some(summary_of_bare(key, &stat))),
             (summary, _) => summary,
         }
@@ -281,8 +282,8 @@ impl BucketWalk<'_> {
         self.names(at, (&dir, id), &names, &from)
     }
 
-    /// Like [`BucketWalk::directory`], but from the directory's index. Returns `None` if there is no index, or if the
-    /// index ended during the call; `from` is then the first name that has not been offered.
+    /// Like [`BucketWalk::directory`], but takes the names from the directory's index. Returns `None` if there is no
+    /// index, or if the index was dropped during the call; `from` is then the first name that has not been offered.
     fn indexed_directory(&mut self, at: &str, path: &str, from: &mut String) -> Result<Option<NextWalkStep>> {
         let (inner, query, is_bucket) = (self.inner, self.query, at.is_empty());
         let indexes = &inner.volume.dirs.indexes;
@@ -290,7 +291,7 @@ impl BucketWalk<'_> {
             return Ok(None);
         }
         let dir = match inner.volume.dirs.open_if_busy(&inner.volume.root, path) {
-            // The bucket existed a moment ago.
+            // A bucket need not be checked: it existed a moment ago.
             Ok(Some(dir)) if is_bucket || !dir.is_gone() => dir,
             _ => return Ok(None),
         };
@@ -309,13 +310,13 @@ impl BucketWalk<'_> {
         Ok(None)
     }
 
-    /// Returns whether the walk is in the directory `id`, or too deep to go into another one.
+    /// Returns whether the walk is already in the directory `id`, or is too deep to enter another directory.
     fn is_above(&self, id: (u64, u64)) -> bool {
         self.above.contains(&id) || self.above.len() >= MAX_DEPTH
     }
 
-    /// Reads those names in a directory that may lead to requested keys. The result may contain other names as well,
-    /// because all names of a directory are remembered for the next page.
+    /// Reads the names in a directory that may lead to requested keys. The result may also contain other names, because
+    /// all names of a directory may be cached for the next page.
     fn read(&self, at: &str, path: &str, dir: &File, stat: &FileStat) -> Result<Arc<SortedNames>, Errno> {
         let remembered = &self.inner.remembered;
         if let Some(names) = remembered.recall(stat) {
@@ -345,7 +346,7 @@ impl BucketWalk<'_> {
             LastListing::Changed if !wanted.is_empty() && self.is_watchable(dir, stat) => {
                 Arc::new(self.inner.volume.dirs.indexes.read(dir, stat, at.is_empty(), || read(true))?)
             }
-            // The first page of a listing by prefix does not need the other names, so they are neither kept nor sorted.
+            // The first page of a listing by prefix needs only names with the prefix, so no others are kept or sorted.
             LastListing::Unknown if !wanted.is_empty() => Arc::new(read(false)?),
             _ => remembered.names(stat, self.contents.sharing, || read(true))?,
         };
@@ -353,9 +354,9 @@ impl BucketWalk<'_> {
         Ok(names)
     }
 
-    /// Reads a directory on NFS again at a time when no writer is replacing an object of the bucket, and adds the names
-    /// that it finds to `names`. This is needed because the directory contained the hidden name of a file that was
-    /// removed or replaced while it was open: see [`SharedStore::settled`].
+    /// Reads a directory on NFS again once no writer is replacing an object in the bucket, and adds the names found to
+    /// `names`. This is needed because the directory contained the hidden name of a file that was removed or replaced
+    /// while it was open: see [`SharedStore::settled`].
     #[cold]
     fn read_between_writes(
         &self,
@@ -381,8 +382,8 @@ impl BucketWalk<'_> {
         Ok(names)
     }
 
-    /// Returns whether every change in `dir` goes through this kernel. The directory may be on a different mount from
-    /// its bucket.
+    /// Returns whether every change in `dir` goes through this kernel. The directory and its bucket may be on different
+    /// mounts.
     fn is_watchable(&self, dir: &File, stat: &FileStat) -> bool {
         let site = self.inner.volume.private.site_of(dir, stat.device);
         !self.contents.sharing.is_shared() && site.is_ok_and(|site| !site.sharing.is_shared())
@@ -427,7 +428,7 @@ impl BucketWalk<'_> {
             };
             match flow {
                 NextWalkStep::On => {}
-                // All keys of the directory begin with this prefix, so none of them can follow it.
+                // All keys in the directory begin with this prefix, so the rest of the directory is skipped as well.
                 NextWalkStep::Behind(prefix) if at.starts_with(&prefix) => {
                     return Ok(NextWalkStep::Behind(prefix));
                 }
@@ -442,12 +443,12 @@ impl BucketWalk<'_> {
     fn first_wanted(&self, at: &str) -> &str {
         let start = self.query.start_after.as_deref().and_then(|start| start.strip_prefix(at));
         let start = start.unwrap_or_default();
-        // The directory that contains the start is also needed, because a directory sorts as its name with a trailing
-        // slash.
+        // If the start is in a subdirectory, that subdirectory is also needed. A subdirectory sorts as its name with a
+        // trailing slash.
         start.find('/').map_or(start, |slash| &start[..=slash])
     }
 
-    /// Returns whether the directory `name` of `dir` may be an object.
+    /// Returns whether the directory `name` in `dir` may be an object.
     fn has_record(&self, dir: &File, name: &str) -> bool {
         let name = name.trim_end_matches('/');
         self.contents.has_markers && get_xattr_in(dir, name, ATTRIBUTE, &mut [0; RECORD_BYTES]) != Ok(None)
@@ -498,7 +499,7 @@ impl BucketWalk<'_> {
         if matches!(self.odd_before(key)?, NextWalkStep::Stop) {
             return Ok(NextWalkStep::Stop);
         }
-        // A plain file hides an odd one of the same key.
+        // A plain file hides an odd file with the same key.
         self.odd.next_if(|odd| odd.as_str() == key);
         let inner = self.inner;
         let place = || ObjectPath::of_path(join(self.bucket.as_str(), key));
@@ -518,7 +519,8 @@ impl BucketWalk<'_> {
                 return Ok(Some(summary_of(key.as_str(), info)));
             }
             match inner.summary_by_open(self.bucket, &place, key.as_str()) {
-                // A link that does not lead to an object, or a file whose permissions hide even its state.
+                // This is a link that does not lead to an object, or a file of which the caller may not even read the
+                // state.
                 Err(error) if error.kind() == ErrorKind::AccessDenied => Ok(None),
                 described => described,
             }

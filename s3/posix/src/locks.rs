@@ -1,4 +1,4 @@
-//! The lock of a key. Every operation that may replace or remove the key holds it.
+//! Locks keys. Every operation that may replace or remove a key's object holds the key's lock.
 
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -22,12 +22,12 @@ use crate::volume::{RootVolume, unreadable};
 /// The maximum number of lock tables that are kept open for reuse.
 const MOST_TABLES: usize = 128;
 
-/// The byte of the lock table that a run over a whole bucket locks. It is after the bytes of all keys.
+/// The lock table byte that a run over a whole bucket locks; it follows the bytes for keys.
 const RUNNER_BYTE: u32 = 0x0100_0000;
-/// The bytes of all keys.
+/// The lock table bytes for keys.
 pub(crate) const ALL_KEYS: Range<u32> = 0..RUNNER_BYTE;
 
-/// The maximum number of times that the read of a missing object is repeated.
+/// The maximum number of times that a read is repeated because it did not find the object.
 const REPLACEMENTS_MAX: usize = 3;
 /// The longest time that a read waits for a writer that may be replacing the object.
 const REPLACEMENT: Duration = Duration::from_millis(250);
@@ -58,8 +58,8 @@ impl BucketLocks {
         let locks = Arc::new(ByteRangeLocks::new(file.into()));
         let mut all = self.tables();
         if all.len() >= MOST_TABLES {
-            // Tables in use by an operation are kept. If a bucket's table is opened a second time, locks taken through
-            // one table exclude those taken through the other.
+            // Tables in use by an operation are kept. Even if a bucket's table is opened a second time, a lock taken
+            // through either open table excludes the same lock taken through the other.
             all.retain(|_, locks| Arc::strong_count(locks) > 1);
         }
         all.insert(bucket.clone(), locks.clone());
@@ -144,8 +144,7 @@ impl SharedStore {
     }
 
     /// Runs `act`, unless another process is running this function for the same bucket; returns `None` at once in that
-    /// case. Like the locks of keys, this is a byte lock, on a byte after theirs, so the kernel releases it when the
-    /// process dies.
+    /// case. Like the keys' locks, the lock used here is a byte lock, so the kernel releases it when the process dies.
     pub(crate) fn alone_in<T>(&self, bucket: &Bucket, act: impl FnOnce() -> Result<T>) -> Result<Option<T>> {
         self.require_locks("one run at a time")?;
         let locks = self.locks.of(&self.volume, bucket)?;
@@ -156,11 +155,11 @@ impl SharedStore {
         }
     }
 
-    /// Runs `read`, which reads `key`. If it finds no object on NFS, waits until no writer holds the key's lock, and runs
-    /// it again: when a node replaces a file that is open on that node, its NFS client renames the old file to `.nfs...`
-    /// before it renames the new one, so other nodes see no file of that name for the duration of one request. Cost if
-    /// an object is found: none. If none is found on NFS: a request for the state of the directory and, if the directory
-    /// has changed recently, an open, an `fcntl`, and another read.
+    /// Runs `read`, which reads `key`. If `read` finds no object on NFS, waits until no writer holds the key's lock,
+    /// and runs `read` again: when a node replaces a file that it has open, its NFS client renames the old file to
+    /// `.nfs...` before it renames the new file, so other nodes see no file of that name for the duration of one
+    /// request. Further cost: none if an object is found. If no object is found on NFS: one request for the directory's
+    /// state and, if the directory has changed recently, an open, an `fcntl` and another read.
     pub(crate) fn settled<T>(
         &self,
         (bucket, key): (&Bucket, &Key),
@@ -174,9 +173,9 @@ impl SharedStore {
         }
     }
 
-    /// Runs `read` when no writer holds the key's lock, again if its result is `missing` and a writer did hold it. Returns
-    /// `None` if the first result, which the caller has, stands. Not inlined, because only file systems that several
-    /// nodes share need this function.
+    /// Runs `read` once no writer holds the key's lock. If a writer held the lock until then and the object is still
+    /// missing, waits and reads again. Returns `None` if the result that the caller already has remains valid. Not
+    /// inlined, because only file systems that several nodes share need this function.
     #[cold]
     pub(crate) fn read_between_writes<T>(
         &self,
@@ -203,7 +202,8 @@ impl SharedStore {
         last
     }
 
-    /// Whether the key's directory has changed so lately that a file in it may be in the middle of its replacement.
+    /// Returns whether the key's directory has changed so recently that a file in it may be in the middle of being
+    /// replaced.
     fn may_be_replaced(&self, bucket: &Bucket, key: &Key) -> bool {
         let has_odd = || self.volume.contents(bucket).is_ok_and(|contents| contents.has_odd);
         let Some(place) = plain(bucket, key) else { return true };
@@ -211,10 +211,10 @@ impl SharedStore {
         changed.is_ok_and(|dir| is_recent(&dir)) || has_odd()
     }
 
-    /// Waits until no writer holds the lock of a key with these bytes; returns whether one did. Returns `None` if the
-    /// bucket has no lock file, so that nobody can have replaced an object in it, or if the caller may not open it. Takes
-    /// no lock, so no writer waits for readers. Anyone who may lock a byte could hold the lock forever, so the wait ends
-    /// after `patience`, which is not an error.
+    /// Waits until no writer holds a lock on any of these bytes; returns whether a writer held one. Returns `None` if
+    /// the bucket has no lock file, so that nobody can have replaced an object there, or if the caller may not open the
+    /// lock file. Takes no lock, so no writer waits for readers. Anyone who may lock a byte could hold the lock
+    /// forever, so the wait ends after `patience`; this is not an error.
     pub(crate) fn await_replacements(
         &self,
         bucket: &Bucket,
@@ -259,7 +259,7 @@ pub(crate) fn not_locked(errno: Errno) -> Error {
     }
 }
 
-/// Whether the open lock table is still the bucket's lock file.
+/// Returns whether the open lock table is still the bucket's lock file.
 fn is_current(locks: &ByteRangeLocks, contents: PrivateDirectoryContents) -> Result<bool> {
     let is_current = match contents.sharing.is_shared() {
         true => locks.is_current_now(),
@@ -271,7 +271,7 @@ fn is_current(locks: &ByteRangeLocks, contents: PrivateDirectoryContents) -> Res
     }
 }
 
-/// Whether the error says that there is no such object or version.
+/// Returns whether the error says that there is no such object or version.
 fn is_missing(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::NoSuchKey | ErrorKind::NoSuchVersion)
 }

@@ -1,9 +1,10 @@
-//! Markers: empty objects whose keys end in a slash. Such an object is stored as the directory that its key names, and
-//! that directory has a record. Folders created through S3 are therefore directories to POSIX programs.
+//! Markers: empty objects whose keys end in a slash. A marker is stored as the directory that its key names, with a
+//! record attached to the directory. Folders created through S3 are therefore directories to POSIX programs.
 //!
 //! Creating the first marker of a bucket also creates the file `markers` in the private directory; without that file,
-//! no marker is looked up. All changes are made under the key's lock. An object that has content, or whose key cannot
-//! be a directory, is at its odd path, and hides a marker.
+//! no marker is looked up. All changes are made under the key's lock. If an object with such a key has content, or the
+//! key cannot be a directory, the object is stored at the key's odd path instead. There it hides any marker with the
+//! same key.
 
 use std::fs::File;
 
@@ -22,7 +23,7 @@ use crate::version_names::now_ns;
 use crate::volume::RootVolume;
 
 impl RootVolume {
-    /// Opens the directory that is the object `key`, if there is one.
+    /// Opens the directory that is the object `key`, if that object exists as a directory.
     pub(crate) fn open_marker(
         &self,
         bucket: &Bucket,
@@ -52,7 +53,7 @@ impl RootVolume {
         Ok(Some(ObjectFile { file: dir, stat, recorded }))
     }
 
-    /// Opens the key's latest version, which may be a directory. The caller holds the key's lock.
+    /// Opens the key's latest version, which may be a directory. The caller must hold the key's lock.
     pub(crate) fn latest_file(
         &self,
         bucket: &Bucket,

@@ -1,4 +1,4 @@
-//! Migrates a root to this program's version of the format, and repairs what copying a root breaks. Objects are not
+//! Migrates a root to this program's format version, and repairs the damage done by copying a root. Objects are not
 //! changed, and nothing is removed.
 //!
 //! A copy loses the owners and modes in the private areas of buckets. It also invalidates the names of sidecar files,
@@ -38,11 +38,12 @@ pub struct MigrationStep {
 }
 
 impl PosixStore {
-    /// Sets the owner, group and mode of the files and directories in each bucket's private area to those that this
-    /// version uses, binds sidecar files to their objects again, and records the root's version of the format. Must be
-    /// run by root, or by the owner of the root directory and the buckets, while no other program works there, because
-    /// programs already running may still create files in the old way. Memory: the records in all sidecar files of one
-    /// bucket. Errors: `NoSuchBucket`, errors of the file system, and errors that `tell` returns.
+    /// Gives the files and directories in each bucket's private area the owner, group and mode that this version uses,
+    /// binds sidecar files to their objects again, and records the root's format version. Must be run by the root user,
+    /// or by the owner of the root directory and the buckets. No other program may work in the root directory at the
+    /// same time, because programs already running may still create files in the old way. Memory: the records in all
+    /// sidecar files of one bucket at a time. Errors: `NoSuchBucket`, errors of the file system, and errors that `tell`
+    /// returns.
     pub fn migrate(
         &self,
         buckets: &[Bucket],
@@ -62,7 +63,7 @@ impl PosixStore {
     }
 }
 
-/// The maximum directory depth of the walk: more than a key of maximum length needs.
+/// The maximum directory depth of the walk, which is more than a key of maximum length needs.
 const MAX_DEPTH: usize = 64;
 
 /// Makes the bucket's owner the owner of each directory that Fordway created in the bucket's private area, and sets the
@@ -128,7 +129,7 @@ fn migrate_file(
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
     let Ok(file) = open_in(dir, name, flags, Mode::empty()) else { return Ok(()) };
     let state = stat(&file).map_err(|errno| from_errno(errno, "looking at the private area"))?;
-    // Fordway creates only empty files with a single name here.
+    // Every file that Fordway creates here is empty and has a single name.
     let is_ours = state.is_file && state.links == 1 && state.size == 0;
     if is_ours && hand_over(of, &file, state.mode & !0o666 | of.mode & 0o666, true)? {
         tell(MigrationStep { path: path.to_owned(), done: "given to the bucket's owner, with its mode" })?;
@@ -136,7 +137,7 @@ fn migrate_file(
     Ok(())
 }
 
-/// Returns whether `path` is in one of the directories `names` of a private area.
+/// Returns whether `path` is in one of a private area's directories `names`.
 fn is_below(path: &str, names: &[&str]) -> bool {
     path.split('/').nth(2).is_some_and(|name| names.contains(&name))
 }
@@ -173,14 +174,13 @@ fn hand_over(
     Ok(true)
 }
 
-/// Identifies one version of one object: size and modification time of its file, its ETag, and its version ID.
+/// Identifies one version of one object by the size and modification time of its file, its ETag and its version ID.
 type VersionIdentity = (u64, i64, String, String);
 
-/// Records from sidecar files, by the object version that they belong to.
+/// Records from sidecar files, each under the object version to which it belongs.
 type SidecarRecords = HashMap<VersionIdentity, Record>;
 
-/// For each object whose record is in a sidecar file, writes that record again under the current inode of the object's
-/// file.
+/// Rewrites each record that is in a sidecar file, under the current inode of the object's file.
 fn rebind_sidecars(
     inner: &Arc<SharedStore>,
     bucket: &Bucket,
@@ -271,8 +271,8 @@ fn rebind(
     }
 }
 
-/// Returns the record in the file's attribute if it says that the rest is in a sidecar file, and the file has not
-/// changed since it was sealed.
+/// Returns the record in the file's attribute if the record says that the rest of it is in a sidecar file, and the file
+/// has not changed since the record was sealed.
 fn short_record(file: &File, state: &FileStat) -> Option<Record> {
     match read_attribute(file) {
         Ok(RecordAttribute::Found(short)) if state.is_file && short.is_apart => {

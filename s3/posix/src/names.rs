@@ -1,8 +1,8 @@
-//! The names of a directory, sorted as keys are, and cached between the pages of a listing.
+//! A directory's names, sorted in key order and cached between the pages of a listing.
 //!
 //! A directory is unsorted, so the first page of a listing requires reading and sorting all of it. The sorted names of
 //! recently listed directories are cached, within limits, so that a later page costs only its own entries. They remain
-//! valid as long as the times of their directory show that nothing was added or removed.
+//! valid as long as the directory's times show that nothing has been added or removed.
 
 use std::cmp::Ordering;
 use std::fs::File;
@@ -23,8 +23,8 @@ pub(crate) const MOST_BYTES: usize = 256 << 20;
 const MOST_DIRS: usize = 16;
 /// A time longer than the timestamp resolution of any file system. MooseFS stores times in whole seconds.
 const SHARED_STEP: Duration = Duration::from_secs(3);
-/// The minimum number of names in a directory for them to be cached. Reading a smaller directory again costs no more
-/// than one page of a listing.
+/// The minimum number of names that a directory must have for its names to be cached. Reading a smaller directory again
+/// costs no more than one page of a listing.
 const FEWEST: usize = 500;
 
 /// The names of a directory in one block of text, sorted in the byte order of keys. The name of a subdirectory ends in
@@ -33,16 +33,16 @@ const FEWEST: usize = 500;
 pub(crate) struct SortedNames {
     text: String,
     entries: Vec<NameEntry>,
-    /// Whether any name needed a lookup to find its type. Such a type may change unnoticed.
+    /// Whether the type of any name had to be looked up. A type that was looked up may change unnoticed.
     has_links: bool,
-    /// The number of names in the directory, including those that were rejected.
+    /// The number of names in the directory, including rejected names.
     read: usize,
 }
 
 /// A name: its position in the text, and its type.
 #[derive(Clone, Copy)]
 struct NameEntry {
-    /// The eight bytes after the prefix that all names share, for fast comparison.
+    /// The name's first eight bytes after the prefix that all names share, for fast comparison.
     head: u64,
     start: u32,
     len: u16,
@@ -54,12 +54,12 @@ struct NameEntry {
 pub(crate) struct ListedName<'n> {
     /// The name, with a trailing `/` if it is a directory.
     pub(crate) text: &'n str,
-    /// Whether the name is a link to a file, whose properties can be read only by opening it.
+    /// Whether the name is a link to a file. The file's properties can be read only by opening the file.
     pub(crate) is_link: bool,
 }
 
 impl ListedName<'_> {
-    /// Whether the name belongs to a directory.
+    /// Returns whether the name belongs to a directory.
     pub(crate) fn is_dir(self) -> bool {
         self.text.ends_with('/')
     }
@@ -67,7 +67,8 @@ impl ListedName<'_> {
 
 impl SortedNames {
     /// Reads the names in `dir` that `wanted` accepts. For a link, or if the directory does not state the type,
-    /// `resolve` returns the type: a directory, a file, a link to a file, or something else, whose name is left out.
+    /// `resolve` returns the type: a directory, a file, a link to a file, or something else. Names of the last kind are
+    /// left out.
     pub(crate) fn read(
         dir: &File,
         mut wanted: impl FnMut(&[u8]) -> bool,
@@ -132,17 +133,17 @@ impl SortedNames {
         names
     }
 
-    /// Whether the type of a name may change without a change to the directory.
+    /// Returns whether the type of a name may change without a change to the directory.
     pub(crate) fn has_links(&self) -> bool {
         self.has_links
     }
 
-    /// The number of names in the directory that was read.
+    /// Returns the number of names in the directory that was read.
     pub(crate) fn read_count(&self) -> usize {
         self.read
     }
 
-    /// The bytes of all names.
+    /// Returns the total length of all names, in bytes.
     pub(crate) fn text_bytes(&self) -> usize {
         self.text.len()
     }
@@ -187,23 +188,23 @@ impl SortedNames {
         self.entries.reverse();
     }
 
-    /// The number of names.
+    /// Returns the number of names.
     pub(crate) fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// The name at `at` in the order of keys.
+    /// Returns the name at position `at` in key order.
     pub(crate) fn get(&self, at: usize) -> ListedName<'_> {
         let entry = &self.entries[at];
         ListedName { text: text_of(&self.text, entry), is_link: entry.is_link }
     }
 
-    /// The position of the first name that is not less than `text`.
+    /// Returns the position of the first name that is not less than `text`.
     pub(crate) fn first_from(&self, text: &str) -> usize {
         self.entries.partition_point(|entry| text_of(&self.text, entry) < text)
     }
 
-    /// The position after the last name that begins with `prefix` or sorts before it.
+    /// Returns the position after the last name that begins with `prefix` or sorts before `prefix`.
     pub(crate) fn end_of(&self, prefix: &str) -> usize {
         let is_before = |name: &str| name < prefix || name.starts_with(prefix);
         match prefix.is_empty() {
@@ -221,7 +222,7 @@ fn text_of<'t>(text: &'t str, entry: &NameEntry) -> &'t str {
     &text[entry.start as usize..][..usize::from(entry.len)]
 }
 
-/// The length of the prefix that all names share, in bytes.
+/// Returns the length, in bytes, of the prefix that all names share.
 fn shared_len(text: &str, entries: &[NameEntry]) -> usize {
     let Some(first) = entries.first() else { return 0 };
     let first = text_of(text, first).as_bytes();
@@ -231,8 +232,8 @@ fn shared_len(text: &str, entries: &[NameEntry]) -> usize {
     })
 }
 
-/// Returns the state of a directory whose names are about to be read. Every later change alters this state, except that
-/// a change within the same tick of the clock may leave the times as they are.
+/// Returns the state of a directory whose names are about to be read. Every later change alters this state, unless it
+/// falls within the same tick of the clock and leaves the times as they are.
 pub(crate) fn state_before(dir: &File, sharing: FileSystemSharing) -> Result<FileStat, Errno> {
     if sharing.is_shared() { stat_now(dir) } else { stat(dir) }
 }
@@ -260,18 +261,18 @@ struct ListedDirectory {
 /// What the cache knows about the last listing of a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LastListing {
-    /// Nothing: the directory was never listed, was last listed long ago, or is small.
+    /// Nothing is known: the directory was never listed, was last listed long ago, or is small.
     Unknown,
-    /// The directory has not changed since.
+    /// The directory has not changed since it was last listed.
     Unchanged,
     /// The directory was listed a moment ago, and may have changed since.
     Changed,
 }
 
-/// Device, inode and times of a directory.
+/// A directory's device, inode and times.
 type DirectoryFingerprint = (u64, u64, (i64, i64));
 
-/// The keys of the names in a directory and in the directories below it.
+/// The keys that the names in a directory, and in all directories below it, stand for.
 struct KeyTree {
     top: String,
     dirs: Vec<(String, DirectoryFingerprint)>,
@@ -329,8 +330,8 @@ impl NameCache {
         dirs.iter().all(is_same).then_some(keys)
     }
 
-    /// Caches the keys below `top`, unless there are few keys, or so many directories that checking them would cost as
-    /// much as reading them.
+    /// Caches the keys below `top`, unless there are only a few keys, or there are so many directories that checking
+    /// them would cost as much as reading them.
     pub(crate) fn keep_tree(&self, top: String, seen: WalkedDirectories, keys: &Arc<Vec<Key>>) {
         let mut trees = self.trees.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         trees.retain(|tree| tree.top != top);
@@ -358,7 +359,7 @@ impl NameCache {
         let names = Arc::new(read()?);
         if names.len() >= FEWEST && !names.has_links {
             let is_settled = match sharing.is_shared() {
-                // The server's clock may have a different resolution, which is unknown.
+                // The resolution of the server's clock is unknown.
                 true => seen.elapsed() > SHARED_STEP,
                 false => is_settled(before),
             };
@@ -399,7 +400,7 @@ impl NameCache {
         asked.push(ListedDirectory { device, inode, times, when, names });
     }
 
-    /// Returns the names cached for these times, and when these times were first seen.
+    /// Returns the names cached for the directory's current times, and when these times were first seen.
     fn find(&self, stat: &FileStat) -> (Option<Arc<SortedNames>>, CoarseInstant) {
         let all = self.all.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         let found = all.iter().find(|memory| (memory.device, memory.inode) == (stat.device, stat.inode));

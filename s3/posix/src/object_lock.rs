@@ -1,6 +1,6 @@
-//! Object lock: the locks of versions, and the setting of the bucket.
+//! Object lock: the locks on versions, and the bucket's setting.
 //!
-//! The lock of a version is in its record, so it moves with the file. The bucket's setting is in the file `versioning`,
+//! A version's lock is in its record, so it moves with the file. The bucket's setting is in the file `versioning`,
 //! because object lock needs versioning. A bucket without object lock therefore has no extra cost, and a bucket never
 //! has object lock without versioning. Releases that predate object lock treat the setting as `Enabled`.
 //!
@@ -131,13 +131,13 @@ impl SharedStore {
         })
     }
 
-    /// Changes the setting under a lock, so that no concurrent change is lost, such as one that turns object lock on.
+    /// Changes the setting under a lock, so that no concurrent change is lost, such as enabling object lock.
     pub(crate) fn with_setting(
         self: &Arc<Self>,
         bucket: &Bucket,
         change: impl FnOnce(VersioningSetting) -> Result<VersioningSetting>,
     ) -> Result<()> {
-        // This takes the lock of a key with this name; no such object needs to exist.
+        // This takes the lock of a key with this name; no object with that key needs to exist.
         self.locked(bucket, &Key::new(VERSIONING)?, |contents| {
             let PrivateDirectoryContents { versioning, object_lock, .. } = contents;
             self.write_versioning(bucket, change(VersioningSetting { versioning, object_lock })?)
@@ -188,7 +188,7 @@ impl SharedStore {
             let lock = change(record.lock)?;
             self.volume.unshield(&opened.file, record.lock)?;
             record.lock = lock;
-            // The ETag that was reported before must not change.
+            // The object's ETag must remain the one that was reported before.
             let lock_is_kept = (&mut **record, ETagPolicy::Md5);
             self.store_record(bucket, &opened.file, &opened.stat, lock_is_kept)?;
             self.volume.shield(&opened.file, lock)
@@ -197,9 +197,9 @@ impl SharedStore {
 }
 
 impl RootVolume {
-    /// Sets the immutable flag on the file of a locked version, if the configuration requires it. A file without the
-    /// flag is still locked for S3. Cost: none without a lock. Errors: `NotImplemented` if the file system has no such
-    /// flag.
+    /// Sets the immutable flag on the file of a locked version, if the configuration requires it. Through S3, a file
+    /// without the flag is still locked. Cost: none without a lock. Errors: `NotImplemented` if the file system does
+    /// not have this flag.
     pub(crate) fn shield(&self, file: impl AsFd, lock: ObjectLock) -> Result<()> {
         if !self.config.immutable_locks || !lock.is_active(SystemTime::now()) {
             return Ok(());
@@ -213,7 +213,7 @@ impl RootVolume {
         })
     }
 
-    /// Removes the immutable flag that the file of a locked version may have. The caller sets it again after the
+    /// Removes the immutable flag, if it is set, from a locked version's file. The caller sets the flag again after the
     /// change. Cost: none without a lock.
     pub(crate) fn unshield(&self, file: impl AsFd, lock: ObjectLock) -> Result<()> {
         if lock.is_none() {
@@ -224,7 +224,7 @@ impl RootVolume {
                 let why = "the version is locked and its file is immutable, so only a gateway run by root can change the key";
                 Err(Error::new(ErrorKind::AccessDenied, why))
             }
-            // Without the flag there is nothing to remove.
+            // If the file system does not have this flag, there is nothing to remove.
             _ => Ok(()),
         }
     }
@@ -238,8 +238,8 @@ impl RootVolume {
         self.shield(&opened.file, opened.record().lock)
     }
 
-    /// Checks that a new version may have the lock `asked`. Cost: none without a lock. Errors: `InvalidArgument` in a
-    /// bucket without object lock.
+    /// Checks that a new version may have the requested lock, `asked`. Cost: none without a lock. Errors:
+    /// `InvalidArgument` in a bucket without object lock.
     pub(crate) fn check_lockable(&self, bucket: &Bucket, asked: ObjectLock) -> Result<()> {
         match asked.is_none() || self.contents(bucket)?.object_lock.is_some() {
             true => Ok(()),
@@ -271,7 +271,7 @@ impl RootVolume {
         }
     }
 
-    /// Whether the file at `place` is a version that may not be deleted. Cost: none without object lock.
+    /// Returns whether the file at `place` is a version that may not be deleted. Cost: none without object lock.
     pub(crate) fn is_locked(
         &self,
         bucket: &Bucket,

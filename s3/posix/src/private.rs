@@ -1,9 +1,9 @@
 //! Caches the contents of a bucket's private directory, and its lock table, to save lookups.
 //!
 //! Most buckets have no odd keys, no sidecar files and no versions, but every put, every delete and every read of a
-//! missing object must check for them. These contents change only when a name in the bucket's `.fordway` is created,
-//! replaced or removed, which also changes the times of that directory. The directory is held open, and as long as its
-//! times are unchanged, the contents are unchanged.
+//! missing object must check for them. What the private directory contains changes only when a name in the bucket's
+//! `.fordway` is created, replaced or removed, which also changes the directory's times. The directory is held open; as
+//! long as its times are unchanged, the cached contents are valid.
 
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
@@ -31,26 +31,27 @@ use crate::volume::BucketTree;
 /// therefore trusted only once it is older than a tick.
 const TICK: Duration = Duration::from_millis(12);
 
-/// How long a device number is assumed to mean the same device. A device may be unmounted, and its number reused for
-/// another.
+/// How long a device number is assumed to refer to the same device. A device may be unmounted, and its number reused
+/// for another device.
 const SAME_DEVICE: Duration = Duration::from_secs(1);
 
-/// The maximum number of cached buckets: each may hold a directory open.
+/// The maximum number of cached buckets. The number is limited because each may hold a directory open.
 const MOST: usize = 128;
 
-/// A limit above the length of any valid `versioning`.
+/// A limit, in bytes, above the length of any valid `versioning` file.
 pub(crate) const VERSIONING_BYTES: usize = 64;
 
-/// The cache of all buckets that were examined.
+/// The cache for all buckets that have been examined.
 pub(crate) struct PrivateDirectoryCache {
     known: RwLock<HashMap<Bucket, Arc<CachedPrivateDirectory>>>,
     /// The root's file system.
     site: FileSystemTraits,
-    /// The file system of each device that a bucket was found on, and when that was determined.
+    /// The file system of each device on which a bucket was found, and the time at which the file system was
+    /// determined.
     devices: RwLock<HashMap<u64, (CoarseInstant, FileSystemTraits)>>,
     /// The devices of buckets that were last found on a file system that other nodes may change.
     remote: RwLock<HashMap<Bucket, u64>>,
-    /// Whether `remote` has any entry, so that an empty `remote` need not be locked.
+    /// Whether `remote` has any entries. If it has none, it need not be locked.
     has_remote: AtomicBool,
 }
 
@@ -67,7 +68,7 @@ pub(crate) struct PrivateDirectoryContents {
     pub(crate) has_markers: bool,
     /// Whether old versions are kept.
     pub(crate) versioning: VersioningState,
-    /// The object lock of a bucket that has it.
+    /// The object lock setting; `None` for a bucket without object lock.
     pub(crate) object_lock: Option<LockConfiguration>,
     /// The device of the private directory, or of the bucket if there is no private directory; 0 if there is no bucket.
     pub(crate) device: u64,
@@ -75,12 +76,12 @@ pub(crate) struct PrivateDirectoryContents {
     pub(crate) sharing: FileSystemSharing,
     /// The reason why nothing may be written to the directory's file system.
     pub(crate) unfit: Option<MountProblem>,
-    /// The trusted owner, if the bucket has the sticky bit. `None` also if there is no private directory.
+    /// The trusted owner, if the bucket has the sticky bit. Also `None` if there is no private directory.
     pub(crate) guard: Option<TrustedOwner>,
 }
 
 impl PrivateDirectoryContents {
-    /// Whether every key has one path and one version.
+    /// Returns whether every key has exactly one path and one version.
     pub(crate) fn is_simple(&self) -> bool {
         !self.has_odd && self.versioning == VersioningState::Unversioned
     }
@@ -88,16 +89,16 @@ impl PrivateDirectoryContents {
 
 struct CachedPrivateDirectory {
     /// The directory whose times change with the contents: the private directory, or the bucket's directory if there is
-    /// no private one.
+    /// no private directory.
     watched: File,
     opened: CoarseInstant,
     /// The times of `watched` for which `contents` is valid; `None` if they were too recent to trust.
     times: Option<(i64, i64)>,
     contents: PrivateDirectoryContents,
-    /// The ID of the lock table that was found in the private directory at these times; 0 for none.
+    /// The ID of the lock table that was found in the private directory at these times, or 0.
     lock_table: AtomicU64,
-    /// The address of the open bucket directory that was found to exist at these times, with `watched` in it; 0 for
-    /// none.
+    /// The address of the handle to the bucket's directory, if the directory was found to exist at these times and to
+    /// contain `watched`; otherwise 0.
     bucket: AtomicUsize,
 }
 
@@ -109,13 +110,14 @@ pub(crate) struct PrivateDirectoryLookup {
 }
 
 impl PrivateDirectoryLookup {
-    /// Whether an earlier lookup found `locks` to be the bucket's lock table. If so, it still is.
+    /// Returns whether an earlier lookup found `locks` to be the bucket's lock table. If so, `locks` is still the
+    /// bucket's lock table.
     pub(crate) fn vouches_for(&self, locks: &ByteRangeLocks) -> bool {
         self.known.as_ref().is_some_and(|known| known.lock_table.load(Ordering::Relaxed) == locks.id())
     }
 
-    /// Returns whether `dir` was found to be the directory of the bucket that was looked up, with or without a private
-    /// directory. If so, `dir` still exists.
+    /// Returns whether `dir` was found to be the directory of the bucket that was looked up, whether or not the bucket
+    /// has a private directory. If so, `dir` still exists.
     pub(crate) fn is_held_by(&self, dir: &DirectoryHandle) -> bool {
         self.known.as_ref().is_some_and(|known| known.bucket.load(Ordering::Relaxed) == dir.address())
     }
@@ -127,8 +129,8 @@ impl PrivateDirectoryLookup {
         }
     }
 
-    /// Records that `locks` was current after this lookup: it cannot be replaced without a change that the next lookup
-    /// detects.
+    /// Records that `locks` was current after this lookup. If the lock table is replaced later, the next lookup detects
+    /// that.
     pub(crate) fn vouch_for(&self, locks: &ByteRangeLocks) {
         if let Some(known) = &self.known {
             known.lock_table.store(locks.id(), Ordering::Relaxed);
@@ -142,7 +144,8 @@ impl PrivateDirectoryCache {
         PrivateDirectoryCache { known, site, devices, remote, has_remote: AtomicBool::new(false) }
     }
 
-    /// The file system of `file`, which is on `device`. Cost: at most one `fstatfs` per second.
+    /// Returns the properties of the file system of `file`, which is on `device`. Cost: at most one `fstatfs` per
+    /// second.
     pub(crate) fn site_of(&self, file: impl AsFd, device: u64) -> Result<FileSystemTraits, Errno> {
         let known =
             self.devices.read().unwrap_or_else(|poisoned| poisoned.into_inner()).get(&device).copied();
@@ -158,7 +161,7 @@ impl PrivateDirectoryCache {
     }
 
     /// Returns the device and the name of `bucket` if it was last found on a file system that other nodes may change.
-    /// If `bucket` is empty, returns the device and the name of any such bucket. Cost: no system call.
+    /// If `bucket` is empty, returns the device and the name of any bucket on such a file system. Cost: no system call.
     pub(crate) fn remote_bucket(&self, bucket: &str) -> Option<(u64, String)> {
         if !self.has_remote.load(Ordering::Relaxed) {
             return None;
@@ -183,7 +186,7 @@ impl PrivateDirectoryCache {
     }
 
     /// Checks whether anything has changed in the private directory of `bucket`. Cost: usually one `fstat`; one
-    /// `openat2` if there is no such directory and names in the bucket change.
+    /// `openat2` if there is no private directory and names in the bucket change.
     pub(crate) fn glance(&self, root: &BucketTree, bucket: &Bucket) -> Result<PrivateDirectoryLookup, Errno> {
         if let Some(known) = self.held(bucket)
             && let Ok(now) = stat(&known.watched)
@@ -237,7 +240,7 @@ impl PrivateDirectoryCache {
         let flags = OFlags::PATH | OFlags::DIRECTORY;
         let private = match root.open_beneath(&private_dir(bucket), flags, Mode::empty()) {
             Ok(private) => private,
-            // A missing directory holds nothing. Fordway did not create anything here that is not a directory.
+            // A missing directory holds nothing. Anything here that is not a directory was not created by Fordway.
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => {
                 return self.look_without(root, bucket);
             }
@@ -351,8 +354,9 @@ fn contents_of(private: &File, sharing: FileSystemSharing) -> Result<PrivateDire
     })
 }
 
-/// Reads the names in `dir` from the server. This corrects names that an NFS client has cached as missing, although they
-/// were created within the same step of the server's clock as an earlier change of the directory. Cost: four calls.
+/// Reads the names in `dir` from the server. This corrects the view of an NFS client that has cached names as missing
+/// although they exist. This happens if a name is created within the same step of the server's clock as an earlier
+/// change of the directory. Cost: four calls.
 fn correct_names(dir: &File) -> Result<(), Errno> {
     let dir = open_in(dir, ".", OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())?;
     forget_names(&dir);
@@ -360,7 +364,7 @@ fn correct_names(dir: &File) -> Result<(), Errno> {
 }
 
 /// Reads whether old versions are kept. If the content of `versioning` is not valid, or the file belongs to a third
-/// user, old versions are kept, because a version that was not kept is lost.
+/// user, old versions are kept, because a version that is not kept is lost for good.
 fn read_versioning(
     opened: Result<OwnedFd, Errno>,
     guard: Option<TrustedOwner>,

@@ -1,17 +1,17 @@
 //! Publishes staged files.
 //!
 //! If a key has only one possible path and its bucket keeps no versions, an object is created by one `linkat`, which
-//! fails if the name is taken. This needs no lock, except for a conditional creation on NFS. All other writes,
-//! including a put of a key that this process has put before, are decided under the key's lock.
+//! fails if the name is taken. This needs no lock, except for a conditional creation on NFS. The outcome of all other
+//! writes, including a put of a key that this process has put before, is decided under the key's lock.
 //!
-//! An object may be at the plain path or at the odd path of its key. Three rules ensure that all readers, which look at
-//! the plain path first, see a single object:
+//! An object may be at its key's plain path or odd path. Three rules ensure that all readers, which look at the plain
+//! path first, see a single object:
 //!
 //! 1. No file is put at an odd path without the key's lock.
 //! 2. An object at one of the two paths remains there until it is deleted.
-//! 3. There may still be files at both paths if the first odd key of a bucket was created while another writer, unaware
-//!    of it, created the plain file. Then the plain file is the object. The next writer or deleter removes the odd file
-//!    before the plain one is removed.
+//! 3. If there are files at both paths nonetheless, the plain file is the object. This may happen if the first odd key
+//!    of a bucket was created while another writer, which did not know of it, created the plain file. The next write or
+//!    delete of the key removes the odd file first, before it replaces or removes the plain file.
 
 use std::time::SystemTime;
 
@@ -28,8 +28,8 @@ use crate::version_names::{new_version, order_in};
 
 impl StagedFile {
     /// Publishes the file as the object `key`, described by `record`, if `conditions` hold. Errors:
-    /// `PreconditionFailed`, `NoSuchKey` (If-Match without an object), `NotImplemented` (If-Match or versions without
-    /// locks).
+    /// `PreconditionFailed`, `NoSuchKey` (If-Match although there is no object), `NotImplemented` (If-Match or versions
+    /// without locks).
     pub(crate) fn publish(
         mut self,
         key: &Key,
@@ -121,7 +121,7 @@ impl StagedFile {
         is_alone
     }
 
-    /// Removes the name that this file was just given, unless another writer has replaced the file.
+    /// Removes this file's new name, unless another writer has replaced the file.
     fn withdraw(&self) -> Result<()> {
         let id = |stat: fordway_sys::FileStat| (stat.device, stat.inode);
         let named = stat_in(&self.parent, &self.place.name).map(id);
@@ -132,8 +132,8 @@ impl StagedFile {
     }
 
     /// Publishes the file under the key's lock. While the lock is held, no other writer replaces or removes the object,
-    /// or puts it at its odd path. Only the creation of an object at its plain path, which needs no lock, may
-    /// interfere; the attempt is then repeated.
+    /// or puts it at its odd path. Only the creation of an object at its plain path can interfere, because it needs no
+    /// lock; in that case, the attempt is repeated.
     fn publish_locked(
         &mut self,
         key: &Key,
@@ -197,8 +197,8 @@ impl StagedFile {
         Err(ErrorKind::ConditionalConflict.into())
     }
 
-    /// Gives the version a new ID if its current ID is not ordered after `floor`, the highest order among the key's
-    /// versions. This is necessary if the clocks of two nodes differ.
+    /// Gives the version a new ID if its current ID does not sort after `floor`, the highest order among the key's
+    /// versions. This may happen if the clocks of two nodes differ.
     fn come_after(&mut self, floor: u64, record: &mut Record) -> Result<()> {
         let is_after = |version: &VersionId| order_in(version).is_some_and(|order| order > floor);
         if record.version.as_ref().is_none_or(is_after) {
@@ -215,12 +215,12 @@ impl StagedFile {
         }
         let is_file = || stat_in(&self.parent, &self.place.name).is_ok_and(|stat| !stat.is_dir);
         if contents.sharing.is_shared() && is_file() {
-            // Another node has created the object, or this node still caches a name that is gone.
+            // Another node has created the object, or this node still has a cache entry for a name that is gone.
             return Ok(false);
         }
         self.move_to_odd(key)?;
-        // The directory of the odd path is now visible. A plain file that was created earlier is found here; a writer
-        // that creates one later finds our odd file.
+        // The directory of the odd path is now visible. A plain file that was created before is found here. A writer
+        // that creates a plain file afterwards finds this odd file.
         let is_taken = match plain(&self.bucket, key) {
             Some(place) => self.inner.volume.open_file(&self.bucket, &place)?.is_some(),
             None => false,
@@ -228,8 +228,8 @@ impl StagedFile {
         Ok(!is_taken && self.link(Some(key))?)
     }
 
-    /// Gives the file its name if the name is free. Returns whether the name was free. `key` is `None` unless the file
-    /// is an object.
+    /// Gives the file its name, provided that the name is free. Returns whether it was free. `key` is `None` unless the
+    /// file is an object.
     pub(crate) fn link(&mut self, key: Option<&Key>) -> Result<bool> {
         for race in 0..MAX_RACES {
             give_way_on(self.sharing(), race);
@@ -253,7 +253,8 @@ impl StagedFile {
         Err(ErrorKind::ConditionalConflict.into())
     }
 
-    /// Replaces the file at the name, under the key's lock. If the name is a directory, switches to the key's odd path.
+    /// Replaces the existing file of that name, under the key's lock. If the name is a directory, switches to the key's
+    /// odd path.
     fn replace(&mut self, key: &Key, contents: PrivateDirectoryContents) -> Result<()> {
         for race in 0..MAX_RACES {
             give_way_on(self.sharing(), race);
@@ -289,8 +290,8 @@ impl StagedFile {
         Ok(renamed)
     }
 
-    /// Gives an unnamed file a hidden name: its inode number, which no other staged file on this file system has, so
-    /// that no random number is needed.
+    /// Gives an unnamed file a hidden name. The name is the file's inode number, which is unique among staged files on
+    /// this file system, so no random number is needed.
     fn hide(&self) -> Result<HiddenName> {
         let mut name = self.inode.map_or_else(hidden_name, |inode| Ok(hidden_name_of(inode)))?;
         for race in 0..MAX_RACES {
@@ -311,8 +312,8 @@ impl StagedFile {
         Err(ErrorKind::ConditionalConflict.into())
     }
 
-    /// Finds or recreates the parent directory after a delete has removed it. Returns `false` if a file of another key
-    /// has taken its place, so that `key` is now an odd key.
+    /// Finds or recreates the parent directory after a delete has removed it. Returns `false` if another key's file has
+    /// taken the directory's place, so that `key` is now an odd key.
     fn reopen_parent(&mut self, key: Option<&Key>) -> Result<bool> {
         match self.sharing().is_shared() {
             true => self.inner.volume.renew_dirs(&self.bucket, &self.place.dir),
@@ -328,7 +329,7 @@ impl StagedFile {
         }
     }
 
-    /// Switches to the key's odd path. Returns whether that differs from the previous path.
+    /// Switches to the key's odd path. Returns whether the odd path differs from the previous path.
     fn move_to_odd(&mut self, key: &Key) -> Result<bool> {
         let place = odd(&self.bucket, key);
         let is_other = place != self.place;

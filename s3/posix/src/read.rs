@@ -1,6 +1,7 @@
 //! Opens and reads objects.
 
 use std::fs::File;
+use std::ops::Range;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -19,12 +20,12 @@ use crate::errors::{from_errno, is_stale};
 use crate::layout::{ATTRIBUTE, ObjectPath, odd, plain, versions_of};
 use crate::private::{PrivateDirectoryContents, is_settled};
 use crate::record::{ContentSeal, NOTHING, Record, etag_of_file};
-use crate::shared::{MAX_STALE, NAME_TIMEOUT, PAUSE, give_way_to_server, stat_at_server};
+use crate::shared::{MAX_STALE, NAME_TIMEOUT, PAUSE, retry_stale, stat_at_server, wait_for_server};
 use crate::sidecar::{RECORD_BYTES, decode_record};
 use crate::stage::{give_way, is_bare};
 use crate::volume::{RootVolume, unreadable};
 
-/// The maximum size of content that is read as soon as its file is opened on a shared file system.
+/// On a shared file system, content up to this size, in bytes, is read as soon as its file is opened.
 const SMALL_BYTES: u64 = 64 << 10;
 
 /// The open file of an object.
@@ -57,7 +58,7 @@ impl ObjectFile {
         (file, object.into_info())
     }
 
-    /// Returns the file, and the object in the form in which a lookup of its name would return it.
+    /// Returns the file, together with the object in the form that a lookup by name returns.
     fn into_named(self) -> (File, UnopenedObject) {
         (self.file, UnopenedObject { stat: self.stat, recorded: self.recorded })
     }
@@ -87,8 +88,8 @@ pub(crate) fn info_of_bare(stat: &FileStat) -> ObjectInfo {
     ObjectInfo { modified, ..ObjectInfo::new(stat.size, etag_of_file(stat)) }
 }
 
-/// Returns the properties that S3 reports for a file with this state and this record, to which [`Record::unseal_for`]
-/// was applied.
+/// Returns the properties that S3 reports for a file with this state and this record. [`Record::unseal_for`] must
+/// already have been applied to the record.
 pub(crate) fn info_of(stat: &FileStat, record: Record) -> ObjectInfo {
     ObjectInfo {
         size: stat.size,
@@ -103,8 +104,8 @@ pub(crate) fn info_of(stat: &FileStat, record: Record) -> ObjectInfo {
     }
 }
 
-/// Whether a stale cached name can be the cause of this error: the file is stale, or an object that was just found is
-/// missing.
+/// Returns whether a stale cached name can be the cause of this error: the file is stale, or an object that was just
+/// found is missing.
 fn is_stale_name(error: &Error) -> bool {
     is_stale(error) || error.kind() == ErrorKind::NoSuchKey
 }
@@ -112,9 +113,9 @@ fn is_stale_name(error: &Error) -> bool {
 /// The result of looking up a name without opening it.
 pub(crate) enum NameLookup {
     Found(UnopenedObject),
-    /// There is no such name.
+    /// The name does not exist.
     Missing,
-    /// Only opening the file can tell: the name is a link, or may have been replaced between two system calls.
+    /// The file must be opened to find out: the name is a link, or may have been replaced between two system calls.
     Unclear,
 }
 
@@ -129,16 +130,16 @@ impl NameLookup {
 }
 
 impl RootVolume {
-    /// Describes the file at `place` without opening it. Returns `None` if it is missing or has to be opened. Cost: as
-    /// for [`RootVolume::describe_in`].
+    /// Describes the file at `place` without opening it. Returns `None` if the file is missing or has to be opened.
+    /// Cost: as for [`RootVolume::describe_in`].
     pub(crate) fn describe(&self, place: &ObjectPath) -> Result<Option<ObjectInfo>> {
         let Ok(dir) = self.dirs.open(&self.root, &place.dir) else { return Ok(None) };
         Ok(self.describe_in(&dir, &place.name)?.found())
     }
 
-    /// Describes the object at `key` without opening it. Returns `Missing` only if the object is at none of its
-    /// possible paths. Cost: as for [`RootVolume::describe_in`]; if the object is missing, usually one `fstat`, and two
-    /// for a key with a `/`.
+    /// Describes the object at `key` without opening it. Returns `Missing` only if there is no object at any of the
+    /// key's possible paths. Cost: as for [`RootVolume::describe_in`]; if the object is missing, usually one `fstat`,
+    /// and two for a key with a `/`.
     fn describe_object(&self, bucket: &Bucket, key: &Key) -> Result<NameLookup> {
         let Some(place) = plain(bucket, key) else { return Ok(NameLookup::Unclear) };
         let Ok(dir) = self.dirs.open(&self.root, &place.dir) else { return Ok(NameLookup::Unclear) };
@@ -149,7 +150,7 @@ impl RootVolume {
     }
 
     /// Like [`RootVolume::describe`], for `name` in `dir`. Cost: one `newfstatat`, and one `getxattrat` unless the
-    /// object is bare; another `newfstatat` for a file of a POSIX program.
+    /// object is bare; another `newfstatat` for a file written by a POSIX program.
     pub(crate) fn describe_in(&self, dir: impl AsFd, name: &str) -> Result<NameLookup> {
         match stat_in(&dir, name) {
             Ok(stat) => self.describe_stat(dir, name, &stat),
@@ -159,7 +160,7 @@ impl RootVolume {
     }
 
     /// Like [`RootVolume::describe_in`], for a name with the state `stat`. Cost: one `getxattrat` unless the object is
-    /// bare; one `newfstatat` for a file of a POSIX program.
+    /// bare; one `newfstatat` for a file written by a POSIX program.
     pub(crate) fn describe_stat(&self, dir: impl AsFd, name: &str, stat: &FileStat) -> Result<NameLookup> {
         if !stat.is_file {
             return Ok(NameLookup::Unclear);
@@ -168,7 +169,7 @@ impl RootVolume {
             return Ok(NameLookup::Found(UnopenedObject { stat: *stat, recorded: None }));
         }
         let mut buffer = [0; RECORD_BYTES];
-        // Determined before the next call, so that every later change gives the file another time.
+        // This is determined before the next system call, so that every later change gives the file another time.
         let is_settled = is_settled(stat);
         // A record that is sealed for this size and time belongs to this version. Otherwise the file may have been
         // replaced between the two calls.
@@ -186,14 +187,16 @@ impl RootVolume {
         }
     }
 
-    /// Whether `name` still has the state `stat`, and has had it since `stat` was read. A rename also changes that
-    /// state, so a file that was replaced in between and put back is noticed. False if other nodes may change the file.
+    /// Returns whether `name` has had the state `stat` without interruption since `stat` was read. A rename also
+    /// changes the state, so the function notices a file that was replaced in between and then put back. Returns false
+    /// if other nodes may change the file.
     fn is_still(&self, dir: impl AsFd, name: &str, stat: &FileStat) -> bool {
         self.is_local(stat.device) && stat_in(dir, name).is_ok_and(|now| now == *stat)
     }
 
-    /// Whether an object that is not at `place` may exist nonetheless: as an odd key or an old version, written by
-    /// another node, or at `place` after all if `dir` was removed and recreated while it was held.
+    /// Returns whether an object that was not found at `place` may exist nonetheless: as an odd key or an old version,
+    /// because another node has written it, or at `place` after all if `dir` was removed and recreated while it was
+    /// held.
     fn may_be_elsewhere(&self, bucket: &Bucket, place: &ObjectPath, dir: &DirectoryHandle) -> Result<bool> {
         let glance = self.private.glance(&self.root, bucket).map_err(unreadable)?;
         let PrivateDirectoryContents { has_markers, sharing, .. } = glance.contents;
@@ -220,32 +223,16 @@ impl RootVolume {
         }
     }
 
-    /// Opens the object at `key`, if there is one.
+    /// Opens the object at `key`, if it exists.
     pub(crate) fn find_object(&self, bucket: &Bucket, key: &Key) -> Result<Option<ObjectFile>> {
-        let found = self.try_find_object(bucket, key);
-        if found.as_ref().is_err_and(is_stale_name) { self.find_object_again(bucket, key) } else { found }
+        retry_stale(
+            is_stale_name,
+            || self.refresh_name(bucket, key),
+            || self.find_file(bucket, key)?.map(|found| self.with_record(bucket, found)).transpose(),
+        )
     }
 
-    fn try_find_object(&self, bucket: &Bucket, key: &Key) -> Result<Option<ObjectFile>> {
-        self.find_file(bucket, key)?.map(|found| self.with_record(bucket, found)).transpose()
-    }
-
-    /// Not inlined, because only file systems that several nodes share need this function.
-    #[cold]
-    fn find_object_again(&self, bucket: &Bucket, key: &Key) -> Result<Option<ObjectFile>> {
-        for race in 1..MAX_STALE {
-            give_way_to_server(race);
-            self.refresh_name(bucket, key);
-            let found = self.try_find_object(bucket, key);
-            if !found.as_ref().is_err_and(is_stale_name) {
-                return found;
-            }
-        }
-        self.refresh_name(bucket, key);
-        self.try_find_object(bucket, key)
-    }
-
-    /// Drops this node's cached names for `key`, because the server no longer knows the file that they led to.
+    /// Drops this node's cached names for `key`, because the server no longer has the file to which they led.
     pub(crate) fn refresh_name(&self, bucket: &Bucket, key: &Key) {
         if let Some(place) = plain(bucket, key) {
             self.forget_file(&place);
@@ -265,16 +252,18 @@ impl RootVolume {
         Ok(ObjectFile { file, stat, recorded: Some(Box::new(record.unseal_for(&stat))) })
     }
 
-    /// Whether a file that is bare according to its cached state may have a record by now. A FUSE client may still show the
-    /// state before another node stored a record, but it asks the server for attributes, so reads that ask the server
-    /// first ask for the record. False on local file systems and NFS.
+    /// Returns whether a file that is bare according to its cached state may have a record by now. After another node
+    /// has stored a record, a FUSE client may still show the file's earlier state, but it asks the server for
+    /// attributes. Therefore reads that ask the server first also ask for the record. Returns false on local file
+    /// systems and NFS.
     fn may_have_record(&self, file: &File, stat: &FileStat) -> bool {
         self.is_strong() && self.sharing_on(file, stat.device) == FileSystemSharing::Unknown
     }
 
-    /// Returns the state of a file whose record is newer than `stat`. If another node has completed an upload of which
-    /// this node has written a part, a FUSE client may show the earlier size and time of the file for as long as it
-    /// caches names. Returns `stat` if size and time do not change for that long: then a program has set the time back.
+    /// Returns the state of a file whose record is newer than `stat`. If another node has completed an upload to which
+    /// this node has written a part, a FUSE client may show the file's earlier size and time for as long as it caches
+    /// names. If size and time do not change within that period, a program must have set the time back; then the
+    /// function returns `stat`.
     #[cold]
     fn stat_of_sealed(&self, file: &File, stat: FileStat, record: &Record) -> Result<FileStat> {
         if self.sharing_on(file, stat.device) != FileSystemSharing::Unknown {
@@ -291,7 +280,7 @@ impl RootVolume {
         }
     }
 
-    /// Opens the file of `key`, if there is one: at the plain path, otherwise at the odd path, otherwise as a marker.
+    /// Opens the file of `key`, if it exists. Looks first at the plain path, then at the odd path, then for a marker.
     fn find_file(&self, bucket: &Bucket, key: &Key) -> Result<Option<(File, FileStat)>> {
         if let Some(place) = plain(bucket, key)
             && let Some(found) = self.open_regular(&place)?
@@ -308,31 +297,23 @@ impl RootVolume {
         Ok(marker.map(|marker| (marker.file, marker.stat)))
     }
 
-    /// Opens the object's file at `place`; returns `None` if there is none.
+    /// Opens the object's file at `place`; returns `None` if there is no file.
     pub(crate) fn open_file(&self, bucket: &Bucket, place: &ObjectPath) -> Result<Option<ObjectFile>> {
-        for race in 1..MAX_STALE {
-            let opened = self.try_open_file(bucket, place);
-            if !opened.as_ref().is_err_and(is_stale) {
-                return opened;
-            }
-            give_way_to_server(race);
-            self.forget_file(place);
-        }
-        self.try_open_file(bucket, place)
+        retry_stale(
+            is_stale,
+            || self.forget_file(place),
+            || self.open_regular(place)?.map(|found| self.with_record(bucket, found)).transpose(),
+        )
     }
 
-    fn try_open_file(&self, bucket: &Bucket, place: &ObjectPath) -> Result<Option<ObjectFile>> {
-        self.open_regular(place)?.map(|found| self.with_record(bucket, found)).transpose()
-    }
-
-    /// Drops this node's cached names for `place`, because the server no longer knows the file that they led to.
+    /// Drops this node's cached names for `place`, because the server no longer has the file to which they led.
     fn forget_file(&self, place: &ObjectPath) {
         self.refresh_dirs(&place.dir);
         look_again(self.root.dir(), &place.path());
     }
 
-    /// Opens the regular file at `place`; returns `None` if there is none. A FIFO, socket or device is detected after a
-    /// non-blocking open for reading, which neither waits nor moves data.
+    /// Opens the regular file at `place`; returns `None` if there is no file. Detects a FIFO, socket or device after
+    /// opening it for reading in non-blocking mode, which neither waits nor moves data.
     fn open_regular(&self, place: &ObjectPath) -> Result<Option<(File, FileStat)>> {
         for race in 0..MAX_STALE {
             give_way(race);
@@ -411,46 +392,50 @@ impl RootVolume {
 
 impl SharedStore {
     pub(crate) fn get(&self, bucket: &Bucket, key: &Key, options: &GetOptions) -> Result<OpenObject> {
-        let object = self.try_get(bucket, key, options);
-        if object.as_ref().is_err_and(is_stale) { self.get_again(bucket, key, options) } else { object }
-    }
-
-    /// Not inlined, because only file systems that several nodes share need this function.
-    #[cold]
-    fn get_again(&self, bucket: &Bucket, key: &Key, options: &GetOptions) -> Result<OpenObject> {
-        for _ in 1..MAX_STALE {
-            self.volume.refresh_name(bucket, key);
-            let object = self.try_get(bucket, key, options);
-            if !object.as_ref().is_err_and(is_stale) {
-                return object;
+        // A loop and not `retry_stale`, because the result is large, and each function that returns it copies it.
+        let mut race = 1;
+        loop {
+            let opened = self.open_settled(bucket, key, options.version.as_ref())?;
+            let parts = if options.part.is_some() { opened.record().parts.clone() } else { Vec::new() };
+            let device = opened.stat.device;
+            let (file, info) = opened.into_info();
+            options.conditions.check_read(&info)?;
+            let range = options.wanted(info.size, &parts)?;
+            match self.content_of(file, &range, device) {
+                Err(error) if is_stale(&error) && race < MAX_STALE => {
+                    wait_for_server(race);
+                    self.volume.refresh_name(bucket, key);
+                }
+                content => return Ok(OpenObject { info, range, content: content? }),
             }
+            race += 1;
         }
-        self.volume.refresh_name(bucket, key);
-        self.try_get(bucket, key, options)
     }
 
-    fn try_get(&self, bucket: &Bucket, key: &Key, options: &GetOptions) -> Result<OpenObject> {
-        let opened = self.volume.open_version(bucket, key, options.version.as_ref())?;
-        let parts = if options.part.is_some() { opened.record().parts.clone() } else { Vec::new() };
-        let device = opened.stat.device;
-        let (file, info) = opened.into_info();
-        options.conditions.check_read(&info)?;
-        let range = options.wanted(info.size, &parts)?;
-        let content = match range.is_empty() {
+    /// Opens the object or version. If it is missing, looks again when no writer holds the key's lock: see
+    /// [`SharedStore::settled`].
+    #[inline]
+    pub(crate) fn open_settled(
+        &self,
+        bucket: &Bucket,
+        key: &Key,
+        version: Option<&VersionId>,
+    ) -> Result<ObjectFile> {
+        self.settled((bucket, key), || {
+            let refresh = || self.volume.refresh_name(bucket, key);
+            retry_stale(is_stale, refresh, || self.volume.open_version(bucket, key, version))
+        })
+    }
+
+    /// Returns a range of a file's content, to be read later. FUSE may open a file on its server only at the first read,
+    /// by which time another node may have removed the file. On such a file system, the first byte is therefore read
+    /// now, or all bytes if the content is small. `device` is the device of the file.
+    fn content_of(&self, file: File, range: &Range<u64>, device: u64) -> Result<ObjectContent> {
+        if range.is_empty() {
             // An empty object may be a directory.
-            true => ObjectContent::Bytes(Default::default()),
-            false => {
-                let (offset, len) = (range.start, range.end - range.start);
-                self.content(FileRegion { file, offset, len }, device)?
-            }
-        };
-        Ok(OpenObject { info, range, content })
-    }
-
-    /// Returns the content of a file, to be read later. FUSE may open a file on its server only at the first read, by
-    /// which time another node may have removed the file. On such a file system, the first byte is therefore read now,
-    /// or all bytes if the content is small. `device` is the device of the file.
-    fn content(&self, region: FileRegion, device: u64) -> Result<ObjectContent> {
+            return Ok(ObjectContent::Bytes(Default::default()));
+        }
+        let region = FileRegion { file, offset: range.start, len: range.end - range.start };
         if self.volume.sharing_on(&region.file, device) != FileSystemSharing::Unknown {
             return Ok(ObjectContent::File(region));
         }
@@ -475,21 +460,16 @@ impl SharedStore {
             object.content.read_to(buffer)?;
             return Ok(object.info.size);
         }
-        self.volume.freshen(bucket, key)?;
-        let mut race = 0;
-        loop {
-            let found = self.volume.find_file(bucket, key)?;
-            let (file, stat) = found.ok_or_else(|| self.volume.missing_object(bucket, key))?;
-            buffer.clear();
-            match self.read_content(bucket, (file, stat), options.range, buffer) {
-                Err(error) if is_stale(&error) && race < MAX_STALE => {
-                    give_way_to_server(race);
-                    self.volume.refresh_name(bucket, key);
-                }
-                done => return done,
-            }
-            race += 1;
-        }
+        self.settled((bucket, key), || {
+            self.volume.freshen(bucket, key)?;
+            let refresh = || self.volume.refresh_name(bucket, key);
+            retry_stale(is_stale, refresh, || {
+                let found = self.volume.find_file(bucket, key)?;
+                let found = found.ok_or_else(|| self.volume.missing_object(bucket, key))?;
+                buffer.clear();
+                self.read_content(bucket, found, options.range, buffer)
+            })
+        })
     }
 
     /// Reads a range of an open file, or all of it; returns the file's size.
@@ -501,7 +481,7 @@ impl SharedStore {
         buffer: &mut Vec<u8>,
     ) -> Result<u64> {
         let (file, size) = match self.volume.sharing_on(&file, stat.device) {
-            // Only the record shows whether the size comes from a cache.
+            // Only the record shows whether the size comes from a stale cache entry.
             FileSystemSharing::Unknown => {
                 let opened = self.volume.with_record(bucket, (file, stat))?;
                 (opened.file, opened.stat.size)
@@ -512,7 +492,8 @@ impl SharedStore {
         read_exactly(&file, range, buffer).map(|()| size)
     }
 
-    /// Opens the file once and reads `ranges` of it, all from one version. Further cost: one `pread` for each range.
+    /// Opens the file once and reads `ranges` of it, all from one version. Cost: as for opening the file, and one
+    /// `pread` for each range.
     pub(crate) fn read_ranges(
         &self,
         bucket: &Bucket,
@@ -520,7 +501,7 @@ impl SharedStore {
         ranges: &[ByteRange],
         options: &GetOptions,
     ) -> Result<Vec<Vec<u8>>> {
-        let (file, info) = self.volume.open_version(bucket, key, options.version.as_ref())?.into_info();
+        let (file, info) = self.open_settled(bucket, key, options.version.as_ref())?.into_info();
         options.conditions.check_read(&info)?;
         let wanted = ranges.iter().map(|range| range.resolve(info.size)).collect::<Result<Vec<_>>>()?;
         let read = |range| {
@@ -536,35 +517,37 @@ impl SharedStore {
         key: &Key,
         options: &GetOptions,
     ) -> Result<Vec<ObjectPart>> {
-        let opened = self.volume.open_version(bucket, key, options.version.as_ref())?;
+        let opened = self.open_settled(bucket, key, options.version.as_ref())?;
         let parts = opened.record().parts.clone();
         options.conditions.check_read(&opened.into_info().1)?;
         Ok(parts)
     }
 
     pub(crate) fn head(&self, bucket: &Bucket, key: &Key, options: &GetOptions) -> Result<ObjectInfo> {
-        self.volume.freshen(bucket, key)?;
-        let described = match &options.version {
-            None => self.volume.describe_object(bucket, key)?,
-            Some(_) => NameLookup::Unclear,
-        };
-        let object = match described {
-            NameLookup::Found(object) => object,
-            NameLookup::Missing => return Err(ErrorKind::NoSuchKey.into()),
-            NameLookup::Unclear => {
-                self.volume.open_version(bucket, key, options.version.as_ref())?.into_named().1
-            }
-        };
+        let object = self.settled((bucket, key), || self.described(bucket, key, options.version.as_ref()))?;
         if options.conditions.is_empty() {
             return Ok(object.into_info());
         }
         let info = object.into_info();
         options.conditions.check_read(&info).map(|()| info)
     }
+
+    fn described(&self, bucket: &Bucket, key: &Key, version: Option<&VersionId>) -> Result<UnopenedObject> {
+        self.volume.freshen(bucket, key)?;
+        let described = match version {
+            None => self.volume.describe_object(bucket, key)?,
+            Some(_) => NameLookup::Unclear,
+        };
+        match described {
+            NameLookup::Found(object) => Ok(object),
+            NameLookup::Missing => Err(ErrorKind::NoSuchKey.into()),
+            NameLookup::Unclear => Ok(self.volume.open_version(bucket, key, version)?.into_named().1),
+        }
+    }
 }
 
-/// Returns `STALE` for `NOENT`, which GlusterFS may return for an open file that its server no longer has. For an open
-/// descriptor, `NOENT` has no other meaning.
+/// Replaces `NOENT` by `STALE`: GlusterFS may return `NOENT` for an open file that its server no longer has. For an
+/// open descriptor, `NOENT` has no other meaning.
 pub(crate) fn known_no_longer(errno: Errno) -> Errno {
     if errno == Errno::NOENT { Errno::STALE } else { errno }
 }

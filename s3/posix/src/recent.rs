@@ -1,4 +1,4 @@
-//! Keys that this process has put and not deleted since.
+//! Remembers keys that this process has put and has not deleted since.
 //!
 //! A put cannot know whether its key exists. It tries to create the name, and replaces the file under the key's lock if
 //! the name is taken. If this process has put the key before, the attempt to create the name would most likely fail,
@@ -16,7 +16,7 @@ const SLOTS: usize = 4096;
 /// A table of 32 KiB. Threads share it without locks.
 pub(crate) struct RecentPuts {
     hasher: RandomState,
-    /// In each slot, the hash of the key that was put last; 0 for none.
+    /// In each slot, the hash of the key that was put most recently, or 0.
     slots: Box<[AtomicU64]>,
 }
 
@@ -26,7 +26,7 @@ impl Default for RecentPuts {
     }
 }
 
-/// The hash of a key. It is computed once for each operation, because computing it costs more than a lookup.
+/// The hash of a key. Each operation computes the hash only once, because computing it costs more than a lookup.
 #[derive(Clone, Copy)]
 pub(crate) struct KeyHash(u64);
 
@@ -49,8 +49,12 @@ impl RecentPuts {
 
     /// Records that the key was deleted.
     pub(crate) fn remove(&self, key: KeyHash) {
-        // If another key has taken the slot, that key is kept.
-        let _ = self.slot(key).compare_exchange(key.0, 0, Ordering::Relaxed, Ordering::Relaxed);
+        let slot = self.slot(key);
+        // If another key has taken the slot, that key is kept. It is lost if it takes the slot just now, which is harmless,
+        // and costs less than an atomic exchange.
+        if slot.load(Ordering::Relaxed) == key.0 {
+            slot.store(0, Ordering::Relaxed);
+        }
     }
 
     fn slot(&self, key: KeyHash) -> &AtomicU64 {

@@ -1,4 +1,4 @@
-//! The record of an object: the properties that S3 has and POSIX does not, encoded in one extended attribute.
+//! An object's record: the properties that exist in S3 but not in POSIX, encoded in one extended attribute.
 //!
 //! ```text
 //! byte 0       version, 1
@@ -38,7 +38,7 @@ use crate::version_names::now_ns;
 const VERSION: u8 = 1;
 
 /// The size and modification time for which a stored ETag and checksum are valid. If a POSIX program has changed the
-/// file, the file's size or time differs.
+/// file, the file's current size or time differs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ContentSeal {
     pub(crate) size: u64,
@@ -67,8 +67,8 @@ pub(crate) struct Record {
     pub(crate) upload_checksum: Option<ChecksumFormat>,
     /// Whether the rest of the record is in a sidecar file.
     pub(crate) is_apart: bool,
-    /// The upload that the object was completed from. It shows that a completion that is requested again has already
-    /// succeeded.
+    /// The upload from which the object was created. If its completion is requested again, this shows that the
+    /// completion has already succeeded.
     pub(crate) made_by: Option<UploadId>,
     /// The lock of this version.
     pub(crate) lock: ObjectLock,
@@ -91,11 +91,11 @@ pub(crate) static NOTHING: Record = Record {
     lock: ObjectLock::NONE,
 };
 
-/// The maximum age of a sealed record's content at which a FUSE client may still show the file's earlier state. It is
-/// longer than any client caches a state, because the clocks of nodes may differ.
+/// The maximum age of a sealed record's content at which a FUSE client may still show the file's earlier state. This is
+/// longer than the time for which any client caches a state, because the nodes' clocks may differ.
 const RECENT_NS: i64 = 60_000_000_000;
 
-/// The maximum number of bytes of part checksums in one field.
+/// The maximum total size, in bytes, of the part checksums in one field.
 const SUMS_BYTES: usize = 32 * 1024;
 
 impl Record {
@@ -110,9 +110,9 @@ impl Record {
         !(has_content || has_names || has_settings || *is_apart || !metadata.is_empty() || !tags.is_empty())
     }
 
-    /// Whether the record was sealed for content that is newer than `stat`, or has the same time but a different size,
-    /// so that `stat` may come from a cache. False for a record older than a minute, because no cache keeps a state for
-    /// that long.
+    /// Returns whether `stat` may come from a cache, because the record was sealed for content that is newer than
+    /// `stat`, or that has the same time but a different size. Returns false for a record older than a minute, because
+    /// no cache keeps a state for that long.
     pub(crate) fn is_newer_than(&self, stat: &FileStat) -> bool {
         let Some(seal) = self.seal.filter(|seal| *seal != ContentSeal::of(stat)) else { return false };
         let now = || i64::try_from(now_ns()).unwrap_or(i64::MAX);
@@ -320,8 +320,8 @@ fn sum_of(part: &ObjectPart, algorithm: ChecksumAlgorithm) -> Option<&[u8]> {
     part.checksum.as_ref().filter(|sum| sum.algorithm == algorithm).map(|sum| &sum.value[..])
 }
 
-/// Returns the ETag of a file that has no stored one. It consists of inode, size and modification time, which change
-/// when a POSIX program changes the file.
+/// Returns the ETag of a file that has no stored ETag. It consists of the inode, size and modification time, of which
+/// at least one changes when a POSIX program changes the file.
 pub(crate) fn etag_of_file(stat: &FileStat) -> ETag {
     let low = stat.inode.rotate_left(32) ^ stat.size;
     ETag::opaque(u128::from(stat.modified_ns as u64) << 64 | u128::from(low))

@@ -1,7 +1,7 @@
-//! Changes the key of an object, by one `rename` under the locks of both keys.
+//! Changes an object's key with one `rename` call, while holding the locks of both keys.
 //!
 //! The locks are taken in the order of their bytes, so that two renames never wait for each other. If no object has the
-//! new key, the file is renamed only if the new name is free, because a put of a new key takes no lock.
+//! new key yet, the rename is made to fail if the new name is taken, because a put of a new key takes no lock.
 
 use fordway_store::{Bucket, Error, ErrorKind, Key, RenameOptions, Result, VersioningState};
 use fordway_sys::{Errno, FileStat, link, remove_file, rename, rename_new, stat_in};
@@ -13,7 +13,7 @@ use crate::private::PrivateDirectoryContents;
 use crate::stage::{MAX_RACES, give_way, sync_dir};
 use crate::{Durability, SharedStore};
 
-/// The rename of one object.
+/// A rename of one object.
 pub(crate) struct ObjectRename<'r> {
     pub(crate) store: &'r SharedStore,
     pub(crate) bucket: &'r Bucket,
@@ -56,7 +56,7 @@ impl ObjectRename<'_> {
             };
             options.conditions.check_replace(info.as_ref())?;
             let is_done = match &place {
-                // A POSIX program has linked both names to one file, and `rename` would then do nothing.
+                // A POSIX program has linked both names to one file, in which case `rename` would do nothing.
                 Some((_, found)) if *found == identity => store.remove_at(bucket, &source, contents)?,
                 Some((place, _)) => self.move_over(&source, place, contents)?,
                 None => self.move_to_new(&source)?,
@@ -89,7 +89,7 @@ impl ObjectRename<'_> {
             );
             return Err(Error::new(ErrorKind::NotImplemented, why));
         }
-        // Without this, the hidden object would reappear under the old key.
+        // Without this call, the hidden object would reappear under the old key.
         store.remove_hidden_odd(bucket, from, &place, contents)?;
         Ok((place, identity))
     }
@@ -121,7 +121,7 @@ impl ObjectRename<'_> {
         if let Some(place) = plain(self.bucket, self.to) {
             match self.move_to(source, &place) {
                 Ok(is_done) => return Ok(is_done),
-                // A directory has the name, or a file is in the way.
+                // The name belongs to a directory, or a file is in the place of a parent directory.
                 Err(error) if matches!(error.kind(), ErrorKind::NoSuchKey | ErrorKind::InvalidKey) => {}
                 Err(error) => return Err(error),
             }
@@ -134,8 +134,8 @@ impl ObjectRename<'_> {
     fn move_to(&self, source: &ObjectPath, place: &ObjectPath) -> Result<bool> {
         let dirs = self.both_dirs(source, place)?;
         let moved = match rename_new(&dirs.0, &source.name, &dirs.1, &place.name) {
-            // The file system does not support a rename that fails if the new name is taken. For a moment, both keys
-            // have the object.
+            // The file system does not support a rename that fails if the new name is taken. For a moment, the object
+            // exists under both keys.
             Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
                 link(&dirs.0, &source.name, &dirs.1, &place.name)
                     .and_then(|()| remove_file(&dirs.0, &source.name))
@@ -184,7 +184,8 @@ impl ObjectRename<'_> {
         if self.store.volume.config.durability != Durability::Full {
             return Ok(());
         }
-        // The directory of the new name is synced first: a crash in between leaves both names rather than none.
+        // The directory of the new name is synced first: after a crash in between, the object has both names rather
+        // than none.
         [to, from]
             .into_iter()
             .try_for_each(sync_dir)

@@ -8,13 +8,13 @@ use fordway_sys::{EntryKind, Errno, Mode, OFlags, kind_in, open_in, read_dir};
 use crate::PosixStore;
 use crate::layout::{PRIVATE_DIR, decode, is_part_of_name, join, odd_dir, split, versions_dir};
 
-/// The number of entries between two reports of progress.
+/// The number of entries between two progress reports.
 pub(crate) const PROGRESS_ENTRIES: u64 = 1024;
 
 /// The kind of files in an area.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AreaKind {
-    /// Objects at the paths that their keys spell.
+    /// Objects whose paths are the same as their keys.
     Plain,
     /// Objects whose keys cannot be paths.
     Odd,
@@ -41,27 +41,27 @@ impl<'b> BucketArea<'b> {
         ]
     }
 
-    /// Decodes the key from a path below `top`.
+    /// Decodes a path below `top` into the key that it stands for.
     pub(crate) fn decode(&self, path: &str) -> Option<Key> {
         path.get(self.top.len() + 1..).and_then(decode)
     }
 
-    /// Returns whether the directory at `path`, in the private area, is one that Fordway creates: a part of a long
-    /// name, or the directory of a key's versions.
+    /// Returns whether the directory at `path` in the private area has a name that Fordway gives to directories: a part
+    /// of a long name, or the name of a key's versions directory.
     pub(crate) fn is_our_dir(&self, path: &str) -> bool {
         let (_, name) = split(path);
         let is_key = self.held == AreaKind::Versions && self.decode(path).is_some();
         is_key || is_part_of_name(name)
     }
 
-    /// Returns whether `name` in the directory `path` is the private area.
+    /// Returns whether the entry `name` in the directory `path` is the private area.
     pub(crate) fn is_private(&self, path: &str, name: &[u8]) -> bool {
         name == PRIVATE_DIR.as_bytes() && path == self.bucket.as_str()
     }
 }
 
 impl PosixStore {
-    /// Returns the buckets to examine: those named, which must exist, or all if none is named.
+    /// Returns the buckets to examine: the named ones, which must exist, or all buckets if none is named.
     pub(crate) fn chosen_buckets(&self, named: &[Bucket]) -> Result<Vec<Bucket>> {
         if named.is_empty() {
             return Ok(self.list_buckets()?.into_iter().map(|info| info.name).collect());
@@ -75,8 +75,8 @@ pub(crate) fn open_child(parent: &File, name: &str) -> Result<File, Errno> {
     open_in(parent, name, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()).map(File::from)
 }
 
-/// Calls `visit` for every entry of `dir` until it fails. The outer result holds an error from `visit`, the inner one
-/// an error from reading the directory.
+/// Calls `visit` for every entry of `dir` until it fails. The outer result holds an error from `visit`, and the inner
+/// result an error from reading the directory.
 pub(crate) fn each_entry(
     dir: &File,
     mut visit: impl FnMut(&[u8], EntryKind) -> Result<()>,
@@ -90,7 +90,7 @@ pub(crate) fn each_entry(
     visited.map(|()| read)
 }
 
-/// Returns `kind`, or, if the file system did not report it, the kind according to the file's state.
+/// Returns `kind`. If the file system did not report the kind, returns the kind according to the file's state.
 pub(crate) fn known_kind(dir: &File, name: &str, kind: EntryKind) -> EntryKind {
     match kind {
         EntryKind::Unknown => kind_in(dir, name).unwrap_or(kind),
@@ -102,6 +102,7 @@ pub(crate) fn known_kind(dir: &File, name: &str, kind: EntryKind) -> EntryKind {
 pub(crate) fn path_of_child(bucket: &Bucket, path: &str, name: &str) -> Option<String> {
     let path = join(path, name);
     let key_bytes = path.len() - bucket.as_str().len();
-    // Odd keys are encoded, with up to three bytes per byte, and their paths begin with a private directory.
+    // Odd keys are encoded, so that each of their bytes becomes up to three, and their paths begin with a private
+    // directory.
     (key_bytes <= 4 * MAX_KEY_BYTES).then_some(path)
 }

@@ -1,8 +1,9 @@
 //! File systems that other nodes may also change.
 //!
-//! A client of such a file system caches names and attributes for a while, so even under a key's lock it may still show
-//! a file that another node has replaced. Before a condition is checked, the key's name is therefore looked up again at
-//! the server. Measurements with two mounts of each file system showed which calls achieve this:
+//! The client of a shared file system caches names and attributes for a while, so even while this node holds a key's
+//! lock, the client may still show a file that another node has replaced. Before a condition is checked, the key's name
+//! is therefore looked up again at the server. Measurements with two mounts of each file system showed which calls
+//! achieve this:
 //!
 //! | | NFS 4.2 | GlusterFS |
 //! |---|---|---|
@@ -12,19 +13,19 @@
 //! | taking a lock, making or removing a name next to it, `O_DIRECT`, `O_EXCL` | some | no |
 //!
 //! The directory's state on NFS is not enough for a name that this node has cached as missing. If a program opens a
-//! name while another node creates it, the Linux client may cache that the name is missing, as if this had been found
-//! after the name was created: it records the directory's state when it handles the response, not when it sends the
-//! request. The name then stays missing on this node until the directory changes again. Reading the directory reveals
-//! it.
+//! name while another node creates it, the Linux client may cache that the name is missing, as if it had learned this
+//! after the name was created: the client records the directory's state when it handles the response, not when it sends
+//! the request. The name then stays missing on this node until the directory changes again. Reading the directory
+//! reveals the name.
 //!
-//! If the old file still exists under another name, as old versions do, GlusterFS shows that the name was replaced only
-//! when the directory is read.
+//! If the replaced file still exists under another name, as old versions do, GlusterFS does not show that the file was
+//! replaced until the directory is read.
 
 use std::fs::File;
 use std::os::fd::AsFd;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use fordway_store::{Bucket, ErrorKind, Key, ROOT_DIR, Result, VersioningState};
+use fordway_store::{Bucket, Error, ErrorKind, Key, ROOT_DIR, Result, VersioningState};
 use fordway_sys::{
     Errno, FileStat, FileSystemSharing, Mode, OFlags, forget_names, inode_in, look_again, look_up_existing,
     open_in, read_into_spare, require_kept, stat, stat_in, stat_now,
@@ -43,17 +44,17 @@ pub(crate) const PAUSE: Duration = Duration::from_millis(10);
 const MAX_REFRESHES: usize = 60;
 /// The number of attempts after which there is a long pause.
 const QUICK_REFRESHES: usize = 10;
-/// The length of that pause, which is longer than FUSE clients cache names by default.
+/// The length of the long pause: longer than the time for which FUSE clients cache names by default.
 pub(crate) const NAME_TIMEOUT: Duration = Duration::from_millis(1100);
 /// The number of attempts to publish that are made without a pause.
 const QUICK_RACES: usize = 4;
-/// A directory that has not changed for this long contains no file that is being replaced. This is longer than the time
-/// by which the clocks of servers and nodes usually differ.
+/// A directory that has not changed for this long contains no file that is being replaced. This is longer than the
+/// usual difference between the clocks of servers and nodes.
 const RECENT: Duration = Duration::from_secs(300);
 /// The maximum number of times that an operation restarts because the server no longer has a file (`ESTALE`).
 pub(crate) const MAX_STALE: usize = 20;
 
-/// When a name that was looked up again is also compared with what its directory lists.
+/// When a name that was looked up again is also compared with its directory's listing.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum ListingCheck {
     Never,
@@ -63,7 +64,7 @@ enum ListingCheck {
 }
 
 impl ListingCheck {
-    /// Returns the check that finds every change made by another node.
+    /// Returns the check that is sufficient to find every change made by another node.
     fn on(sharing: FileSystemSharing) -> Self {
         match sharing {
             FileSystemSharing::Local => ListingCheck::Never,
@@ -82,9 +83,43 @@ pub(crate) fn give_way_on(sharing: FileSystemSharing, race: usize) {
     }
 }
 
-/// Waits before attempt number `race` to open a file that the server no longer has: longer and longer, and before the last
-/// attempt until no client's cache of names is still valid.
-pub(crate) fn give_way_to_server(race: usize) {
+/// Returns the result of `attempt`. As long as that is an error for which `is_stale` holds, drops this node's cached names
+/// with `refresh`, and attempts it again, up to [`MAX_STALE`] times in all.
+pub(crate) fn retry_stale<T>(
+    is_stale: impl Fn(&Error) -> bool,
+    refresh: impl Fn(),
+    mut attempt: impl FnMut() -> Result<T>,
+) -> Result<T> {
+    let result = attempt();
+    if !result.as_ref().is_err_and(&is_stale) {
+        return result;
+    }
+    attempt_again(&is_stale, &refresh, &mut attempt)
+}
+
+/// Not inlined, because only file systems that several nodes share need this function.
+#[cold]
+fn attempt_again<T>(
+    is_stale: &dyn Fn(&Error) -> bool,
+    refresh: &dyn Fn(),
+    attempt: &mut dyn FnMut() -> Result<T>,
+) -> Result<T> {
+    for race in 1..MAX_STALE - 1 {
+        wait_for_server(race);
+        refresh();
+        let result = attempt();
+        if !result.as_ref().is_err_and(is_stale) {
+            return result;
+        }
+    }
+    wait_for_server(MAX_STALE - 1);
+    refresh();
+    attempt()
+}
+
+/// Waits before attempt number `race` to open a file that the server no longer has. The wait becomes longer with later
+/// attempts; before the last attempt, it lasts until the clients' cached names have expired.
+pub(crate) fn wait_for_server(race: usize) {
     match race {
         0..QUICK_RACES => give_way(race),
         race if race + 1 >= MAX_STALE => std::thread::sleep(NAME_TIMEOUT),
@@ -93,7 +128,7 @@ pub(crate) fn give_way_to_server(race: usize) {
 }
 
 /// Checks on NFS that a name exists before it is opened. If a missing name is opened while another node creates it, the
-/// client may keep the name cached as missing; a `stat` of the name has no such effect. Errors: from `newfstatat`.
+/// client may keep the name cached as missing; a `stat` of the name does not cause this. Errors: from `newfstatat`.
 /// Cost: one `newfstatat` on NFS, otherwise none.
 pub(crate) fn look_before_opening(
     dir: impl AsFd,
@@ -106,11 +141,11 @@ pub(crate) fn look_before_opening(
     }
 }
 
-/// Opens a file of a bucket's private directory `dir` with `open`, which receives the file's name. On NFS, also tries
-/// the file's spare name: while a node replaces a file that is open on that node, the file has no other name (see
+/// Opens a file in `dir`, a bucket's private directory, by calling `open` with the file's name. On NFS, also tries the
+/// file's spare name: while a node replaces a file that it has open, the file has no other name (see
 /// [`StagedFile::publish_private`](crate::stage::StagedFile::publish_private)). Errors: from `open`. Further cost on
-/// NFS if the file is missing: `state`, which returns the state of `dir`; if `dir` has changed recently, also two more attempts, and one
-/// `statx`.
+/// NFS if the file is missing: one call of `state`, which returns the state of `dir`; if `dir` has changed recently,
+/// also two more attempts and one `statx`.
 pub(crate) fn open_spared<T: AsFd>(
     dir: impl AsFd,
     name: &str,
@@ -123,24 +158,25 @@ pub(crate) fn open_spared<T: AsFd>(
         return opened;
     }
     match open(&spare_name(name)) {
-        // While the file is replaced, it also has the name `.nfs...`. With one name, it is a leftover of a killed writer.
+        // While the file is being replaced, it also has the name `.nfs...`. If it has only one name, a killed writer
+        // has left it behind.
         Ok(spare) if stat(&spare)?.links > 1 => Ok(spare),
-        // The file may just have been replaced.
+        // The file may have just been replaced.
         Ok(_) | Err(Errno::NOENT) => stat_now(dir).and_then(|_| open(name)),
         Err(errno) => Err(errno),
     }
 }
 
-/// Whether a directory in this state has changed so recently that a file in it may be in the middle of its replacement.
+/// Returns whether a directory with this state has changed so recently that a file in it may be in the middle of being
+/// replaced.
 pub(crate) fn is_recent(dir: &FileStat) -> bool {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() as i64;
     now.saturating_sub(dir.modified_ns) < RECENT.as_nanos() as i64
 }
 
-/// Returns the state of a file on the server; the file must be open for reading. The client of GlusterFS returns the
-/// state from a cache, but the server's response to a read also contains the state, and refreshes that cache. If the
-/// kernel has cached the byte that is read, the state may still come from the client's cache. Cost: one `pread`, one
-/// `statx`.
+/// Returns a file's state on the server; the file must be open for reading. The GlusterFS client returns the state from
+/// a cache, but the server's response to a read also contains the state, which refreshes that cache. If the kernel has
+/// cached the byte that is read, the state may still come from the client's cache. Cost: one `pread`, one `statx`.
 pub(crate) fn stat_at_server(file: impl AsFd) -> Result<FileStat, Errno> {
     // A read that fails changes nothing.
     let _ = read_into_spare(&file, &mut Vec::new(), 0, 1);
@@ -148,10 +184,10 @@ pub(crate) fn stat_at_server(file: impl AsFd) -> Result<FileStat, Errno> {
 }
 
 impl RootVolume {
-    /// Makes this node see `key` in its current state on the server, regardless of the names that the node has cached.
-    /// The caller holds the key's lock, so the key does not change afterwards. Cost: none on a local file system. On
-    /// others, some round trips, and a read of the directory if the bucket keeps versions or reads ask the server
-    /// first; on NFS only if the key is missing.
+    /// Makes this node see the current state of `key` on the server, regardless of the names that the node has cached.
+    /// The caller holds the key's lock, so the key does not change afterwards. Cost: none on a local file system; on
+    /// others, some round trips. If the bucket keeps versions, or reads ask the server first, the directory is also
+    /// read; on NFS, only if the key is missing.
     pub(crate) fn refresh(
         &self,
         bucket: &Bucket,
@@ -178,21 +214,21 @@ impl RootVolume {
         self.config.consistency == ReadConsistency::Strong
     }
 
-    /// Returns the device of the shared file system that calls for `bucket` use, and the directory through which its
-    /// server can be queried, as far as they are known. `bucket` is as for [`fordway_store::Store::file_server`]. Cost:
-    /// no system call.
+    /// Returns the device of the shared file system that is used by calls for `bucket`, and a directory through which
+    /// its server can be queried, as far as both are known. The argument `bucket` has the same meaning as in
+    /// [`fordway_store::Store::file_server`]. Cost: no system call.
     pub(crate) fn remote_dir(&self, bucket: &str) -> Option<(u64, String)> {
         let of_bucket = self.private.remote_bucket(bucket);
         of_bucket.or_else(|| Some((self.own_remote_device()?, ROOT_DIR.to_owned())))
     }
 
-    /// Sends a request to the file server of the directory at `path`. Returns once the server has responded.
+    /// Sends a request about the directory at `path` to its file server, and returns once the server has responded.
     pub(crate) fn ask_server(&self, path: &str) {
-        // The server has responded, regardless of the result.
+        // Whatever the result is, the server has responded.
         let _ = self.open_dir(path).and_then(stat_now);
     }
 
-    /// Refreshes the key before a read as [`RootVolume::refresh`] does, if reads ask the server first.
+    /// If reads ask the server first, refreshes the key before a read, as [`RootVolume::refresh`] does.
     #[inline]
     pub(crate) fn freshen(&self, bucket: &Bucket, key: &Key) -> Result<()> {
         if !self.is_strong() {
@@ -234,14 +270,14 @@ impl RootVolume {
         })
     }
 
-    /// Returns whether other nodes may change the file system of the bucket in which the private path `path` lies.
+    /// Returns whether other nodes may change the file system of the bucket that contains the private path `path`.
     pub(crate) fn sharing_at(&self, path: &str) -> FileSystemSharing {
         let bucket = path.split('/').next().and_then(|name| Bucket::new(name).ok());
         bucket.map_or(FileSystemSharing::Unknown, |bucket| self.sharing_of(&bucket))
     }
 
     /// Looks up the directory at `path` again before it is listed, if reads ask the server first. The directories above
-    /// it are looked up again as well, unless this listing has just read its parent.
+    /// `path` are looked up again as well, unless this listing has just read the parent of `path`.
     pub(crate) fn freshen_dir(&self, path: &str, is_parent_fresh: bool, sharing: FileSystemSharing) {
         if !self.is_strong() || !sharing.is_shared() {
             return;
@@ -264,11 +300,12 @@ impl RootVolume {
         }
     }
 
-    /// Refreshes `dir` and the directories above it, and recreates those that the server no longer has. After another
-    /// node has removed a directory, MooseFS still shows it for another second, but allows it to be created again.
+    /// Refreshes `dir` and the directories above it, and recreates the directories that the server no longer has. After
+    /// another node has removed a directory, MooseFS still shows the directory for another second, but allows this node
+    /// to create it again.
     pub(crate) fn renew_dirs(&self, bucket: &Bucket, dir: &str) {
         self.refresh_dirs(dir);
-        // The caller opens the directory again and sees the error.
+        // Errors are ignored here: the caller opens the directory again, and then sees the error.
         let _ = self.make_dirs(bucket, dir);
     }
 
@@ -335,7 +372,7 @@ impl RootVolume {
         Ok(listed == find()?)
     }
 
-    /// Makes this node look up `dir` and all directories above it again. Cost: some round trips for each.
+    /// Makes this node look up `dir` and all directories above it again. Cost: some round trips for each directory.
     pub(crate) fn refresh_dirs(&self, dir: &str) {
         self.dirs.forget(dir);
         let Ok(mut here) = self.root.open_beneath(".", OFlags::PATH | OFlags::DIRECTORY, Mode::empty())
@@ -344,7 +381,7 @@ impl RootVolume {
         };
         let mut end = 0;
         for name in dir.split('/') {
-            // The caller opens the directory again and sees the error.
+            // Errors are ignored here: the caller opens the directory again, and then sees the error.
             let _ = stat_now(&here);
             look_again(&here, name);
             end += name.len() + 1;

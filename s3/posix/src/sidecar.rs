@@ -1,8 +1,9 @@
 //! Where an object's record is stored: an extended attribute of its file or, if the record does not fit there or the
 //! file system has no attributes, a sidecar file below `meta/`.
 //!
-//! A sidecar file is named after the inode of the object's file, so it needs no change when the object is renamed or
-//! gets a second name. It is valid only for the size and modification time in its seal.
+//! A sidecar file is named after the inode of the object's file, so it need not be changed when the object is renamed
+//! or gets a second name. It is valid only for a file that has the size and modification time in the sidecar file's
+//! seal.
 
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
@@ -22,13 +23,13 @@ use crate::record::{ContentSeal, Record, etag_of_file};
 use crate::stage::is_bare;
 use crate::volume::RootVolume;
 
-/// The size of the stack buffer for a record. It is enough for most records; a longer record costs a second call.
+/// The size of the stack buffer for a record. This is enough for most records; a longer record costs a second call.
 pub(crate) const RECORD_BYTES: usize = 512;
-/// The maximum number of bytes of an attribute: ext4 keeps all attributes of a file in one block of 4 KiB.
+/// The maximum size of an attribute, in bytes: ext4 keeps all attributes of a file in one 4 KiB block.
 pub(crate) const ATTRIBUTE_BYTES: usize = 3 * 1024;
-/// The maximum number of bytes of a record: enough for 10,000 parts with their checksums, with room to spare.
+/// The maximum size of a record, in bytes: enough for 10,000 parts with their checksums, with room to spare.
 pub(crate) const MAX_RECORD_BYTES: usize = 1 << 20;
-/// If a file system has more free bytes than this, `ENOSPC` for an attribute means only that the attribute is too
+/// If a file system has more free bytes than this, and setting an attribute fails with `ENOSPC`, the attribute is too
 /// large.
 const SOME_ROOM_BYTES: u64 = 1 << 20;
 
@@ -40,8 +41,8 @@ pub(crate) enum RecordAttribute {
     Unsupported,
 }
 
-/// A file that is about to lose its last name. It is held open until its sidecar file is removed. Once it is closed, a
-/// new object may get its inode, and with it the same name for its sidecar file.
+/// A file that is about to lose its last name. It is held open until its sidecar file is removed. Once the file is
+/// closed, a new object may get its inode, and therefore a sidecar file with the same name.
 pub(crate) struct UnlinkingFile {
     stat: FileStat,
     _held: OwnedFd,
@@ -68,7 +69,8 @@ impl RootVolume {
         }
     }
 
-    /// Returns the record in the sidecar file if there is one and it belongs to this file. Errors: `Corrupt`.
+    /// Returns the record in this file's sidecar file, if the sidecar file exists and is valid for this file. Errors:
+    /// `Corrupt`.
     pub(crate) fn read_sidecar(&self, bucket: &Bucket, stat: &FileStat) -> Result<Option<Record>> {
         let failed = |errno| from_errno(errno, "reading the metadata");
         let (place, sharing) = (place_of(bucket, stat), self.sharing_of(bucket));
@@ -81,7 +83,8 @@ impl RootVolume {
         };
         let corrupt = || Error::new(ErrorKind::Corrupt, format!("{path} was not written by this version"));
         let (bytes, state) = read_small(&file, MAX_RECORD_BYTES).map_err(failed)?.ok_or_else(corrupt)?;
-        // A third user could have written false information about the object into a sidecar file.
+        // If a third user owns the sidecar file, that user could have written false information about the object into
+        // it.
         let is_believed = |guard: TrustedOwner| state.user == stat.user || guard.trusts(state.user);
         if !self.contents(bucket)?.guard.is_none_or(is_believed) {
             return Ok(None);
@@ -90,7 +93,7 @@ impl RootVolume {
         Ok((record.seal == Some(ContentSeal::of(stat))).then_some(record))
     }
 
-    /// Returns the file `name` in `dir`, held open, if removing it may leave a sidecar file behind.
+    /// Opens and returns the file `name` in `dir` if its removal may leave a sidecar file behind.
     #[inline]
     pub(crate) fn may_have_sidecar(
         &self,
@@ -98,7 +101,7 @@ impl RootVolume {
         dir: impl AsFd,
         name: &str,
     ) -> Option<UnlinkingFile> {
-        // Inlined, because almost no bucket has sidecar files.
+        // This check is inlined, because almost no bucket has sidecar files.
         if contents.has_meta { UnlinkingFile::hold(dir, name) } else { None }
     }
 
@@ -126,7 +129,7 @@ impl UnlinkingFile {
 }
 
 impl Record {
-    /// Returns the part of the record that is stored in the attribute if the whole record does not fit.
+    /// Returns the part of the record that is stored in the attribute when the whole record does not fit.
     pub(crate) fn kept_short(&self) -> Record {
         Record {
             seal: self.seal,
@@ -139,7 +142,7 @@ impl Record {
         }
     }
 
-    /// Returns whether the record adds nothing to the description of a file with the state `stat`.
+    /// Returns whether the record adds nothing to what is known about a file with the state `stat` and no record.
     pub(crate) fn says_no_more_than(&self, stat: &FileStat) -> bool {
         *self == Record { seal: self.seal, etag: Some(etag_of_file(stat)), ..Default::default() }
     }
@@ -155,7 +158,7 @@ pub(crate) fn sidecar_name(inode: u64) -> String {
     format!("{inode:016x}")
 }
 
-/// Returns the inode whose sidecar file is called `name`, or `None` if no sidecar file has such a name.
+/// Returns the inode whose sidecar file is called `name`, or `None` if `name` is not a valid name for a sidecar file.
 pub(crate) fn inode_of(name: &str) -> Option<u64> {
     u64::from_str_radix(name, 16).ok().filter(|inode| sidecar_name(*inode) == name)
 }
@@ -188,7 +191,7 @@ pub(crate) fn decode_record(bytes: &[u8]) -> Result<Record> {
 pub(crate) fn is_no_room(errno: Errno, file: impl AsFd) -> bool {
     match errno {
         Errno::TOOBIG | Errno::RANGE => true,
-        // ext4 returns ENOSPC for an attribute that does not fit into its one block.
+        // ext4 returns ENOSPC for an attribute that does not fit into the file's one attribute block.
         Errno::NOSPC => free_bytes(file).is_ok_and(|free| free > SOME_ROOM_BYTES),
         _ => false,
     }

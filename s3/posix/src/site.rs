@@ -16,15 +16,15 @@ use crate::format::read_trusted;
 /// The properties of a file system.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct FileSystemTraits {
-    /// Whether other nodes may change it.
+    /// Whether other nodes may change the file system.
     pub(crate) sharing: FileSystemSharing,
-    /// The reason why nothing may be written to it, with advice.
+    /// The reason why nothing may be written to the file system, with advice.
     pub(crate) unfit: Option<MountProblem>,
 }
 
 impl FileSystemTraits {
-    /// Examines the file system of `file`. Cost: one `fstatfs`; if other nodes may change it, another one, and a read
-    /// of the list of mounts.
+    /// Examines the file system of `file`. Cost: one `fstatfs`; if other nodes may change the file system, a second
+    /// `fstatfs` and a read of the list of mounts.
     pub(crate) fn of(file: impl AsFd) -> Result<Self, Errno> {
         let sharing = FileSystemSharing::of(&file)?;
         let unfit = if sharing.is_shared() { MountProblem::of(&file)? } else { None };
@@ -32,13 +32,13 @@ impl FileSystemTraits {
     }
 }
 
-/// The file in the root's private directory with the verdict of `fordway doctor --shared`.
+/// The file in the root's private directory that holds the verdict of `fordway doctor --shared`.
 const VERDICT: &str = "verdict";
-/// The write permissions of the group and of others.
+/// The write permission bits for the group and for others.
 const WRITABLE_BY_OTHERS: u32 = 0o022;
 
-/// Examines the file system of a root as [`FileSystemTraits::of`] does, and considers the verdict in the root. The
-/// verdict can only forbid writing: a wrong, missing or untrusted verdict weakens no guarantee.
+/// Examines the file system of a root as [`FileSystemTraits::of`] does, and also takes the verdict stored in the root
+/// into account. The verdict can only forbid writing: a wrong, missing or untrusted verdict weakens no guarantee.
 pub(crate) fn site_of_root(root: &RootDirectory) -> Result<FileSystemTraits, Errno> {
     let site = FileSystemTraits::of(root.dir())?;
     if !site.sharing.is_shared() || site.unfit.is_some() {
@@ -48,8 +48,8 @@ pub(crate) fn site_of_root(root: &RootDirectory) -> Result<FileSystemTraits, Err
     Ok(FileSystemTraits { unfit, ..site })
 }
 
-/// Returns the verdict in a root. Returns `None` unless only the user root and the root's owner can have written the
-/// verdict, and this node's mount matches the measured one.
+/// Returns the verdict stored in a root. Returns `None` if anyone other than the root user and the root directory's
+/// owner can have written the verdict, or if this node's mount does not match the mount that was measured.
 fn believed_verdict(root: &RootDirectory) -> Result<Option<MountVerdict>, Errno> {
     let read = read_trusted(root, VERDICT, MountVerdict::BYTES_MAX)?;
     let text = read.filter(|(_, mode)| mode & WRITABLE_BY_OTHERS == 0).map(|(text, _)| text);
@@ -57,8 +57,8 @@ fn believed_verdict(root: &RootDirectory) -> Result<Option<MountVerdict>, Errno>
     Ok(verdict.filter(|verdict| verdict.is_about(root.dir())))
 }
 
-/// Returns a note for operators if other nodes may change the file system of `root`, and the root has no valid verdict
-/// on it.
+/// Returns a note for operators if other nodes may change the file system of `root` and no valid verdict is stored in
+/// the root.
 pub fn note_on_mount(root: &Path) -> Option<String> {
     let opened = RootDirectory::open(root, PathResolution::Kernel).ok()?;
     let site = FileSystemTraits::of(opened.dir()).ok()?;
@@ -73,7 +73,7 @@ pub fn note_on_mount(root: &Path) -> Option<String> {
     ))
 }
 
-/// Checks that the file system of `what` is fit for a store with `config`. Errors: `NotImplemented` if the store's
+/// Checks that the file system of `what` is suitable for a store with `config`. Errors: `NotImplemented` if the store's
 /// guarantees would not hold there.
 pub(crate) fn require_fit(
     unfit: Option<MountProblem>,

@@ -1,12 +1,12 @@
-//! Staged files: written under no visible name, then published in one step.
+//! Staged files, which are written without a visible name and then published in one step.
 //!
 //! A *bare* object is completely described by its file alone. A put with the ETag policy `fast` and without metadata,
-//! tags or checksum creates such an object. Its ETag is derived from the file's inode, size and modification time, and
-//! Fordway sets that time with nanosecond precision. File systems take timestamps from a clock that ticks every few
-//! milliseconds, and an inode may be freed and reused within a tick; but no two files have the same inode within the
-//! same nanosecond. The sticky bit, which has no meaning for files on Linux, marks a file without a record. This saves
-//! a reader one system call, and a writer two. Without that bit a reader looks for a record; if there is none, the
-//! result is the same.
+//! tags or checksum creates a bare object. The object's ETag is derived from the file's inode, size and modification
+//! time, and Fordway sets the modification time with nanosecond precision. The reason is that file systems take
+//! timestamps from a clock that ticks every few milliseconds, and an inode may be freed and reused within a tick; but
+//! no two files have the same inode within the same nanosecond. The sticky bit, which has no meaning for files on
+//! Linux, marks a file without a record. This saves a reader one system call and a writer two. If the bit is not set, a
+//! reader looks for a record; if there is no record, the result is the same.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -35,15 +35,15 @@ pub(crate) const FILE_MODE: Mode = Mode::from_raw_mode(0o666);
 /// The mode of a new directory, before the process's umask.
 pub(crate) const DIR_MODE: Mode = Mode::from_raw_mode(0o777);
 
-/// The maximum number of times that a publish starts again after a concurrent delete has removed its directory. If
-/// several processes only create and remove one directory, many attempts in a row may fail.
+/// The maximum number of times that publishing starts again after a concurrent delete has removed the directory. If
+/// several processes do nothing but create and remove one directory, many attempts in a row may fail.
 pub(crate) const MAX_RACES: usize = 1000;
 
-/// A file being written. Dropping it unpublished leaves nothing behind.
+/// A file being written. If the value is dropped before the file is published, nothing is left behind.
 pub(crate) struct StagedFile {
     pub(crate) inner: Arc<SharedStore>,
     pub(crate) bucket: Bucket,
-    /// The path at which to publish it.
+    /// The path at which the file is to be published.
     pub(crate) place: ObjectPath<'static>,
     /// Whether `place` is the key's plain path.
     pub(crate) is_plain: bool,
@@ -68,12 +68,13 @@ pub(crate) struct HiddenName {
     pub(crate) name: String,
     /// Whether the file is removed if it is not published.
     pub(crate) is_temporary: bool,
-    /// The directory that was created for this file alone. It is dropped, and thereby removed, after the file.
+    /// The directory that was created for this file alone. The guard is dropped after the file, which removes the
+    /// directory.
     pub(crate) _shelter: Option<StagingDirectory>,
 }
 
 impl HiddenName {
-    /// Leaves the name alone, because the file was renamed.
+    /// Leaves the hidden name alone from now on, because the file was renamed.
     pub(crate) fn forget(mut self) {
         self.is_temporary = false;
     }
@@ -112,7 +113,7 @@ impl StagedFile {
             // The bucket may be a separate mount.
             let contents = inner.volume.contents_for_write(bucket)?;
             require_fit(contents.unfit, &inner.volume.config, "the bucket's mount")?;
-            // Few shared file systems support unnamed files, and some that claim to support them lose such files.
+            // Few shared file systems support unnamed files, and some of those that claim to do so lose these files.
             let unnamed = match contents.sharing {
                 FileSystemSharing::Local => create_unnamed(&parent, mode),
                 FileSystemSharing::Nfs | FileSystemSharing::Unknown => Err(Errno::OPNOTSUPP),
@@ -178,8 +179,8 @@ impl StagedFile {
         }
     }
 
-    /// Returns the bucket's private area as `RootVolume::contents_for_write` does. Cost: none if the file was started
-    /// less than 10 ms ago and on a file system that only this node changes.
+    /// Returns the contents of the bucket's private area as `RootVolume::contents_for_write` does. Cost: none if the
+    /// file was started less than 10 ms ago, on a file system that only this node changes.
     pub(crate) fn contents_for_write(&self) -> Result<PrivateDirectoryContents> {
         match self.contents.sharing == FileSystemSharing::Local && self.started.elapsed() < HOLD {
             true => Ok(self.contents),
@@ -197,7 +198,7 @@ impl StagedFile {
         &self.place.name
     }
 
-    /// Returns the file, for a writer outside this process.
+    /// Returns the file, for use by a writer outside this process.
     pub(crate) fn file(&self) -> &OwnedFd {
         &self.file
     }
@@ -218,8 +219,8 @@ impl StagedFile {
         }
     }
 
-    /// Counts `bytes` that a writer outside this process has put into the file without [`StagedFile::write`]. Errors:
-    /// `IncompleteBody` if the size of the file does not match. Cost: one `fstat`.
+    /// Counts `bytes` bytes that a writer outside this process has written to the file without [`StagedFile::write`].
+    /// Errors: `IncompleteBody` if the size of the file does not match. Cost: one `fstat`.
     pub(crate) fn filled(&mut self, bytes: u64) -> Result<()> {
         let size = stat(&self.file).map_err(|errno| from_errno(errno, "reading the file's state"))?.size;
         if size != bytes {
@@ -230,8 +231,8 @@ impl StagedFile {
         Ok(())
     }
 
-    /// Switches to `place`, the path of another object, if that path is in the directory that the file was created in:
-    /// the file has that directory's group, access list and quota. Cost: two `fstat`.
+    /// Switches to `place`, another object's path, if that path is in the directory in which the file was created: the
+    /// file has that directory's group, access list and quota. Returns whether it has switched. Cost: two `fstat`.
     pub(crate) fn retarget(&mut self, place: ObjectPath<'_>) -> bool {
         if !self.is_plain || place.dir != self.place.dir {
             return false;
@@ -274,8 +275,8 @@ impl StagedFile {
         Ok(made_of(record, &stat))
     }
 
-    /// Checks that the file is not on a mount within the bucket that other nodes may change and that may lose unnamed
-    /// files. Errors: `NotImplemented` if it is.
+    /// Checks that the file is not on a mount within the bucket that other nodes may change, because unnamed files may
+    /// be lost there. Errors: `NotImplemented` if the file is on such a mount.
     fn require_kept(&self, stat: &FileStat) -> Result<()> {
         if self.hidden.is_some() || stat.device == self.contents.device {
             return Ok(());
@@ -290,7 +291,7 @@ impl StagedFile {
         }
     }
 
-    /// Sends the content to the server, if other nodes might otherwise see the name before the content.
+    /// Sends the content to the server if, otherwise, other nodes might see the name before the content.
     fn show_content(&self) -> Result<()> {
         match self.hidden.is_some() && self.contents.sharing.is_shared() {
             true => {
@@ -309,7 +310,7 @@ impl StagedFile {
         Ok(())
     }
 
-    /// Stores `record` with the file. Returns the file's state.
+    /// Stores `record` with the file, and returns the file's state.
     fn attach(&self, record: &mut Record) -> Result<FileStat> {
         // Another node may have written to the file of a multipart upload, and its client may still set the time.
         let is_upload = self.hidden.as_ref().is_some_and(|hidden| !hidden.is_temporary);
@@ -327,11 +328,12 @@ impl StagedFile {
         Ok(stat)
     }
 
-    /// Publishes the file at its path, and replaces any file there. Only for files that no other writer publishes.
+    /// Publishes the file at its path, and replaces any file there. Must be used only for files that no other writer
+    /// publishes at the same time.
     ///
-    /// If a program on this node has the old file open, the NFS client gives that file another name before it renames
-    /// the new one, so other nodes see no file for the duration of one request. It would do harm if a bucket appeared
-    /// to have no policy or no `versioning`, so such a file keeps a spare name during that time.
+    /// If a program on this node has the old file open, the NFS client gives the old file another name before it
+    /// renames the new file, so other nodes see no file for the duration of one request. It would do harm if a bucket
+    /// appeared to have no policy or no `versioning`, so the old file keeps a spare name during that time.
     pub(crate) fn publish_private(mut self) -> Result<()> {
         self.show_content()?;
         self.sync_content()?;
@@ -339,8 +341,8 @@ impl StagedFile {
             let has_spare = self.sharing() == FileSystemSharing::Nfs && is_setting_name(&self.place.name);
             let spare = has_spare.then(|| spare_name(&self.place.name));
             let failed = |errno| from_errno(errno, "publishing");
-            // The kernel may refuse a link to another user's file (`fs.protected_hardlinks`), and the file can be
-            // replaced without one.
+            // The kernel may refuse to link another user's file (`fs.protected_hardlinks`). The error is ignored,
+            // because the file can be replaced without a spare name.
             let _ = spare.as_deref().map(|spare| self.keep_spare(spare));
             let renamed = self.rename_into_place();
             let _ = spare.as_deref().map(|spare| remove_if_file(&self.parent, spare));
@@ -372,8 +374,8 @@ impl StagedFile {
     }
 }
 
-/// Yields the processor before attempt number `race` (counted from 0). A directory that is being removed may still be
-/// found until the remover is done, and the remover may be waiting for this processor.
+/// Yields the processor before attempt number `race` (counted from 0). A directory that another thread is removing may
+/// still be found until that thread is done, and the thread may be waiting for this processor.
 pub(crate) fn give_way(race: usize) {
     match race {
         0 => {}
@@ -398,7 +400,7 @@ pub(crate) fn made_of(record: &Record, stat: &FileStat) -> PutResult {
 
 /// Returns an ETag that no other version of any object has. While the file exists, no other file has its inode. A later
 /// file with that inode has a different time. In case the clock is coarse or was set back, the ETag also contains a
-/// counter of the process and random bits that differ between processes.
+/// per-process counter and random bits that differ between processes.
 pub(crate) fn unique_etag(stat: &FileStat) -> ETag {
     static VERSIONS: AtomicU64 = AtomicU64::new(0);
     static PROCESS: LazyLock<u64> = LazyLock::new(|| getrandom::u64().unwrap_or_default());
@@ -414,15 +416,15 @@ pub(crate) fn hidden_name() -> Result<String> {
     Ok(hidden_name_of(random))
 }
 
-/// Returns the name of a staged file with this number.
+/// Returns the name for a staged file with this number.
 pub(crate) fn hidden_name_of(number: u64) -> String {
     format!("{number:016x}")
 }
 
 /// Sets the modification time of a newly written file explicitly, so that the file system's client does not change it
 /// later. The MooseFS client records the time of each write by its own clock, and sends it to the server seconds later;
-/// the server keeps the later time. The seal of an object would then not match its file. A client that sets the time
-/// explicitly discards the times of its writes.
+/// the server keeps the later time. The seal of an object would then not match its file. When the time is set
+/// explicitly, the client discards the times of its writes.
 pub(crate) fn settle_time(file: impl AsFd) {
     // Without permission or support, the time remains unchanged.
     let _ = set_modified(file, i64::try_from(now_ns()).unwrap_or(i64::MAX));
@@ -431,17 +433,17 @@ pub(crate) fn settle_time(file: impl AsFd) {
 /// The bit that marks bare objects (`S_ISVTX`).
 const STICKY: u32 = 0o1000;
 
-/// Returns the mode of a file that is to be a bare object, before the process's umask.
+/// Returns the mode for a file that is to be a bare object, before the process's umask.
 pub(crate) fn bare_mode() -> Mode {
     FILE_MODE | Mode::from_raw_mode(STICKY)
 }
 
-/// Whether the file's mode marks it as a bare object, which has no record.
+/// Returns whether the file's mode marks the file as a bare object, which has no record.
 pub(crate) fn is_bare(stat: &FileStat) -> bool {
     stat.is_file && stat.mode & STICKY != 0
 }
 
-/// Clears the mark of a bare object on a file that gets a record.
+/// Removes the mark of a bare object from a file that is to get a record.
 pub(crate) fn be_bare_no_more(file: impl AsFd, stat: &FileStat) -> Result<()> {
     match is_bare(stat) {
         true => {
@@ -452,8 +454,8 @@ pub(crate) fn be_bare_no_more(file: impl AsFd, stat: &FileStat) -> Result<()> {
 }
 
 impl StagedFile {
-    /// Sets the file's modification time so that its state differs from the state of every other version, and
-    /// returns the state. Returns `None` if the file system does not keep times with that precision.
+    /// Sets the file's modification time so that its state differs from the state of every other version, and returns
+    /// the state. Returns `None` if the file system does not keep times with nanosecond precision.
     pub(crate) fn stamp(&self) -> Result<Option<FileStat>> {
         let now_ns = i64::try_from(now_ns()).unwrap_or(i64::MAX);
         if set_modified(&self.file, now_ns).is_err() {

@@ -1,10 +1,10 @@
 //! Implements the [`Store`] trait with the modules of this crate, and adds the operation and its target to every error.
 //!
-//! A put of a small object costs several microseconds in the kernel, so a large batch of puts is distributed over one
-//! thread per core. On two cores of a virtual machine, 256 objects of 3,901 B then take 0.85 times as long as in a
-//! loop, but 64 objects take 0.97 times as long, which is not a gain. Gets and heads are cheaper than waking a thread:
-//! when distributed, they took 1.2 to 1.5 times and 1.1 times as long, respectively, as in a loop, so they run in a
-//! loop. `bench/store-vs-posix` measures the current choice.
+//! A put of a small object costs several microseconds in the kernel, so a large batch of puts is distributed over
+//! several threads, one for each core. On two cores of a virtual machine, 256 objects of 3,901 B then take 0.85 times
+//! as long as in a loop, but 64 objects take 0.97 times as long, which is not a gain. Gets and heads are cheaper than
+//! waking a thread: when distributed, gets took 1.2 to 1.5 times as long as in a loop, and heads 1.1 times as long, so
+//! both run in a loop. `bench/store-vs-posix` measures the current choice.
 
 use std::sync::{Arc, OnceLock};
 
@@ -23,7 +23,7 @@ use crate::multipart::StoreUploads;
 use crate::rename::ObjectRename;
 use crate::{PosixConfig, PosixStore, SymlinkScope};
 
-/// The lane's name in messages and tables.
+/// The name of this lane (way of access) in messages and tables.
 pub(crate) const LANE: &str = "embedded";
 
 fn at<'e>(operation: &'static str, bucket: &'e Bucket, key: &'e str) -> impl FnOnce(Error) -> Error + 'e {
@@ -68,18 +68,15 @@ impl Objects for PosixStore {
     }
 
     fn get(&self, bucket: &Bucket, key: &Key, options: &GetOptions) -> Result<OpenObject> {
-        let get = || self.inner.get(bucket, key, options);
-        self.inner.settled((bucket, key), get).map_err(at("get", bucket, key.as_str()))
+        self.inner.get(bucket, key, options).map_err(at("get", bucket, key.as_str()))
     }
 
     fn read(&self, bucket: &Bucket, key: &Key, options: &GetOptions, buffer: &mut Vec<u8>) -> Result<u64> {
-        let read = || self.inner.read(bucket, key, options, buffer);
-        self.inner.settled((bucket, key), read).map_err(at("get", bucket, key.as_str()))
+        self.inner.read(bucket, key, options, buffer).map_err(at("get", bucket, key.as_str()))
     }
 
     fn head(&self, bucket: &Bucket, key: &Key, options: &GetOptions) -> Result<ObjectInfo> {
-        let head = || self.inner.head(bucket, key, options);
-        self.inner.settled((bucket, key), head).map_err(at("head", bucket, key.as_str()))
+        self.inner.head(bucket, key, options).map_err(at("head", bucket, key.as_str()))
     }
 
     fn read_ranges(
@@ -89,8 +86,7 @@ impl Objects for PosixStore {
         ranges: &[ByteRange],
         options: &GetOptions,
     ) -> Result<Vec<Vec<u8>>> {
-        let read = || self.inner.read_ranges(bucket, key, ranges, options);
-        self.inner.settled((bucket, key), read).map_err(at("get", bucket, key.as_str()))
+        self.inner.read_ranges(bucket, key, ranges, options).map_err(at("get", bucket, key.as_str()))
     }
 
     fn delete(&self, bucket: &Bucket, key: &Key, options: &DeleteOptions) -> Result<DeleteResult> {
@@ -132,8 +128,7 @@ impl ObjectRenames for PosixStore {
 
 impl ObjectTags for PosixStore {
     fn tags(&self, bucket: &Bucket, key: &Key, version: Option<&VersionId>) -> Result<Tags> {
-        let read = || self.inner.tags(bucket, key, version);
-        self.inner.settled((bucket, key), read).map_err(at("get tags", bucket, key.as_str()))
+        self.inner.tags(bucket, key, version).map_err(at("get tags", bucket, key.as_str()))
     }
 
     fn set_tags(&self, bucket: &Bucket, key: &Key, version: Option<&VersionId>, tags: &Tags) -> Result<()> {
@@ -208,8 +203,7 @@ impl BucketDocuments for PosixStore {
 
 impl MultipartUploads for PosixStore {
     fn object_parts(&self, bucket: &Bucket, key: &Key, options: &GetOptions) -> Result<Vec<ObjectPart>> {
-        let read = || self.inner.object_parts(bucket, key, options);
-        self.inner.settled((bucket, key), read).map_err(at("get parts", bucket, key.as_str()))
+        self.inner.object_parts(bucket, key, options).map_err(at("get parts", bucket, key.as_str()))
     }
 
     fn create_upload(&self, bucket: &Bucket, key: &Key, options: &PutOptions) -> Result<UploadId> {

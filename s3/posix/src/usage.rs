@@ -13,13 +13,13 @@ use crate::layout::{odd_dir, private_dir, versions_dir};
 use crate::scan::{PROGRESS_ENTRIES, each_entry, known_kind, open_child, path_of_child};
 use crate::{PosixStore, SharedStore};
 
-/// Files of one kind.
+/// The totals for files of one kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FileTotals {
     /// The number of files.
     pub files: u64,
-    /// The total of their lengths, in bytes. The space used on disk differs: sparse files take less, small files take
-    /// more.
+    /// The total length of the files, in bytes. The disk space used differs: sparse files take up less, small files
+    /// take up more.
     pub size_bytes: u64,
 }
 
@@ -41,7 +41,7 @@ pub struct UserUsage {
     pub other: FileTotals,
 }
 
-/// An event while usage is added up. The receiver may end the work with an error.
+/// An event while usage is being added up. The receiver may end the work with an error.
 #[derive(Debug)]
 pub enum UsageEvent {
     /// The number of directory entries examined so far.
@@ -52,7 +52,7 @@ pub enum UsageEvent {
 
 impl PosixStore {
     /// Adds up the files in `bucket` by owner (uid). A process that may act as other users examines a bucket as the
-    /// bucket's owner, and directories of another user as that user. Links are not followed.
+    /// bucket's owner, and other users' directories as the users who own them. Links are not followed.
     pub fn usage(
         &self,
         bucket: &Bucket,
@@ -99,7 +99,7 @@ impl UsageWalk<'_> {
             match known_kind(dir, &name, kind) {
                 EntryKind::Dir => self.child(dir, path, &name, totals),
                 EntryKind::File => {
-                    // A file that was removed in the meantime takes no space.
+                    // A file that was removed in the meantime takes up no space.
                     if let Ok(stat) = stat_in(dir, &name) {
                         totals(self.users.entry(stat.user).or_default()).add(stat.size);
                     }
@@ -118,7 +118,7 @@ impl UsageWalk<'_> {
         name: &str,
         totals: fn(&mut UserUsage) -> &mut FileTotals,
     ) -> Result<()> {
-        // A key for anything below would be too long, so nothing there was stored through S3.
+        // The key of anything below this directory would be too long, so nothing there was stored through S3.
         let Some(path) = path_of_child(self.bucket, path, name) else { return Ok(()) };
         let totals = self.totals_of(&path).unwrap_or(totals);
         match open_child(parent, name) {
@@ -132,8 +132,8 @@ impl UsageWalk<'_> {
         }
     }
 
-    /// Returns the totals that the files below `path` count towards, or `None` if they are the same as for the parent
-    /// of `path`.
+    /// Returns the totals to which the files below `path` are added, or `None` if these are the same totals as for the
+    /// parent of `path`.
     fn totals_of(&self, path: &str) -> Option<fn(&mut UserUsage) -> &mut FileTotals> {
         let bucket = self.bucket;
         match path {

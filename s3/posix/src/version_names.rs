@@ -1,9 +1,9 @@
 //! The names and the order of a key's versions.
 //!
-//! A version ID begins with the version's creation time, which is later than any ORDER that the key had at that time.
-//! The creation time becomes the version's ORDER, so the version can be archived, and later found by its ID, without
-//! reading the directory. The IDs that earlier releases generated, and `null`, contain no order; for those, the
-//! directory is read.
+//! A version ID begins with the version's creation time, which is later than the ORDER of any version that the key had
+//! by then. The creation time becomes the version's own ORDER, so the version can be archived, and later found by its
+//! ID, without reading the directory. The IDs that earlier releases generated, and `null`, contain no order; to find a
+//! version with one of these IDs, the directory is read.
 
 use std::fs::File;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::stage::hidden_name;
 /// The suffix of a delete marker's name.
 const MARKER: &str = "-marker";
 
-/// A name in the directory of a key's versions.
+/// A name in a key's versions directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct NoncurrentVersion {
     /// The version's creation time in nanoseconds since 1970, or a little later: unique within a key.
@@ -34,12 +34,12 @@ impl NoncurrentVersion {
         format!("{:016x}-{}{marker}", self.order, self.version)
     }
 
-    /// The archive name of `version`; `None` if its ID does not contain the order.
+    /// Returns the name that `version` has in the versions directory; `None` if its ID does not contain its order.
     pub(crate) fn of(version: &VersionId, is_marker: bool) -> Option<Self> {
         Some(NoncurrentVersion { order: order_in(version)?, version: version.clone(), is_marker })
     }
 
-    /// Parses a name; returns `None` if it is not one that Fordway writes.
+    /// Parses a name; returns `None` if Fordway never writes this name.
     pub(crate) fn parse(name: &str) -> Option<Self> {
         let (order, rest) = name.split_once('-')?;
         let (version, is_marker) = rest.strip_suffix(MARKER).map_or((rest, false), |version| (version, true));
@@ -52,12 +52,12 @@ impl NoncurrentVersion {
     }
 }
 
-/// The ID of a new version, ordered after `floor`; IDs sort by creation time.
+/// Returns the ID for a new version, whose order is higher than `floor`. IDs sort by creation time.
 pub(crate) fn new_version(floor: u64) -> Result<VersionId> {
     VersionId::new(format!("{:016x}.{}", now_ns().max(floor.saturating_add(1)), hidden_name()?))
 }
 
-/// The order in a version's ID; `None` for `null`, and for IDs that earlier releases generated.
+/// Returns the order contained in a version's ID; `None` for `null`, and for IDs that earlier releases generated.
 pub(crate) fn order_in(version: &VersionId) -> Option<u64> {
     let (time, random) = version.as_str().split_once('.')?;
     let is_hex =
@@ -71,7 +71,7 @@ pub(crate) fn now_ns() -> u64 {
     u64::try_from(now.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// The path of an old version or a delete marker.
+/// Returns the path of an old version or a delete marker.
 pub(crate) fn archived_place(
     bucket: &Bucket,
     key: &Key,
@@ -80,12 +80,12 @@ pub(crate) fn archived_place(
     ObjectPath { dir: versions_of(bucket, key).into(), name: archived.name().into() }
 }
 
-/// The names of a key's old versions and delete markers, the newest last, one for each version.
+/// Returns the names of a key's old versions and delete markers, one for each version, the newest last.
 pub(crate) fn read_names(dir: &File) -> Result<SortedNames, Errno> {
     let mut is_unique = true;
     let is_version = |name: &[u8]| {
         let found = str::from_utf8(name).ok().and_then(NoncurrentVersion::parse);
-        // A version whose ID contains its order has one name; any other may have been kept under two.
+        // A version whose ID contains its order has one name; any other version may have been given two names.
         is_unique &= found.as_ref().is_none_or(|found| order_in(&found.version) == Some(found.order));
         found.is_some()
     };
@@ -104,10 +104,10 @@ pub(crate) fn read_names(dir: &File) -> Result<SortedNames, Errno> {
 pub(crate) struct KeyVersions {
     /// The latest version, if there is one that has not been shown yet.
     latest: Option<ObjectInfo>,
-    /// The ID of the latest version. If this version is also among the old ones, its name there is ignored.
+    /// The ID of the latest version. If this version is also among the old versions, its name there is ignored.
     latest_id: Option<VersionId>,
     names: Arc<SortedNames>,
-    /// The names still to be shown are those before this position.
+    /// The position after the last of the names still to be shown.
     end: usize,
     has_shown: bool,
 }
@@ -118,8 +118,8 @@ impl KeyVersions {
         KeyVersions { latest, latest_id, end: names.len(), names, has_shown: false }
     }
 
-    /// Returns the versions after `shown`, or all if `shown` is not among them. Cost: a binary search, if the ID
-    /// contains its order.
+    /// Returns the versions after `shown`, or all versions if `shown` is not among them. Cost: a binary search, if the
+    /// ID `shown` contains an order.
     pub(crate) fn after(mut self, shown: Option<&VersionId>) -> Self {
         let Some(shown) = shown else { return self };
         let end = match self.latest_id.as_ref() == Some(shown) {

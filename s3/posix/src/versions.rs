@@ -1,4 +1,4 @@
-//! Old versions and delete markers of a bucket that keeps them.
+//! Old versions and delete markers in buckets that keep versions.
 //!
 //! The latest version is stored where an object without versions would be, so POSIX programs see it. An overwritten or
 //! deleted version gets a second name in the key's directory below `versions/` before it loses its first name:
@@ -8,8 +8,8 @@
 //! versions/KEY/ORDER-VERSION-marker    a delete marker, empty
 //! ```
 //!
-//! If a process is killed in between, a version has both names; it is then the latest, and its name below `versions/`
-//! is ignored. All of this happens under the key's lock.
+//! If a process is killed in between, the version has both names; the version is then still the latest, and its name
+//! below `versions/` is ignored. All these changes are made under the key's lock.
 
 use std::cell::OnceCell;
 use std::fs::File;
@@ -74,8 +74,8 @@ impl RootVolume {
             {
                 return Ok(opened);
             }
-            // While an old version is becoming the latest, a reader that looks in one place and then the other may find
-            // it in neither.
+            // While an old version is becoming the latest, a reader that looks in one place and then in the other may
+            // not find it in either.
             let now = Some((latest_version, archived));
             if now == seen {
                 break;
@@ -86,8 +86,8 @@ impl RootVolume {
         Err(Error::new(ErrorKind::NoSuchVersion, version.as_str()))
     }
 
-    /// Returns the old version if its ID contains the order of its name; `None` if there is no such name. Errors:
-    /// `MethodNotAllowed` for a delete marker.
+    /// Opens the old version by the order contained in its ID; returns `None` if there is no name with that order.
+    /// Errors: `MethodNotAllowed` for a delete marker.
     fn open_by_name(&self, bucket: &Bucket, key: &Key, version: &VersionId) -> Result<Option<ObjectFile>> {
         let Some(kept) = NoncurrentVersion::of(version, false) else { return Ok(None) };
         if let Some(opened) = self.open_archived(bucket, key, &kept)? {
@@ -115,7 +115,7 @@ impl RootVolume {
         self.open_file(bucket, &archived_place(bucket, key, found))
     }
 
-    /// The contents of the key's versions directory, from the newest to the oldest.
+    /// Returns the key's old versions and delete markers, from the newest to the oldest.
     pub(crate) fn archived(&self, bucket: &Bucket, key: &Key) -> Result<Vec<NoncurrentVersion>> {
         let mut found = Vec::new();
         if self.contents(bucket)?.versioning == VersioningState::Unversioned {
@@ -126,14 +126,15 @@ impl RootVolume {
         Ok(found)
     }
 
-    /// The newest of the key's old versions and delete markers. Holds only one of them in memory at a time.
+    /// Returns the newest of the key's old versions and delete markers. Holds only one of their names in memory at a
+    /// time.
     pub(crate) fn newest_archived(&self, bucket: &Bucket, key: &Key) -> Result<Option<NoncurrentVersion>> {
         let mut newest = None::<NoncurrentVersion>;
         if self.contents(bucket)?.versioning == VersioningState::Unversioned {
             return Ok(None);
         }
         self.each_archived(bucket, key, |name| {
-            // Names sort by their order.
+            // Names sort by the order that they begin with.
             let least = newest.as_ref().map_or(0, |newest| newest.order);
             let order = name.get(..16).and_then(|order| u64::from_str_radix(order, 16).ok());
             if order.is_some_and(|order| order >= least) {
@@ -146,12 +147,12 @@ impl RootVolume {
     /// Calls `visit` for each name in the key's versions directory.
     fn each_archived(&self, bucket: &Bucket, key: &Key, mut visit: impl FnMut(&str)) -> Result<()> {
         let read = self.open_to_scan(&versions_of(bucket, key)).and_then(|dir| match would_wait() {
-            // It may hold any number of names, so threads that serve many clients do not read it.
+            // The directory may hold any number of names, so threads that serve many clients must not read it.
             true => Err(Errno::AGAIN),
             false => read_dir_briefly(&dir, |name, _| str::from_utf8(name).into_iter().for_each(&mut visit)),
         });
         match read {
-            // Fordway creates only a directory here; anything else counts as empty.
+            // Fordway creates only directories here; anything else is treated as an empty directory.
             Ok(()) | Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(()),
             Err(errno) => Err(from_errno(errno, "reading .fordway")),
         }
@@ -187,7 +188,7 @@ impl RootVolume {
         self.among_versions(bucket, key, |dir| open_in(dir, &marker.name(), flags, FILE_MODE).map(drop))
     }
 
-    /// Makes `newest` the latest version in place of the one at `place`, which is removed.
+    /// Makes `newest` the latest version, in place of the version at `place`, which is removed.
     fn promote_over(
         &self,
         bucket: &Bucket,
@@ -200,7 +201,7 @@ impl RootVolume {
             .map_err(|errno| from_errno(errno, "making an old version the latest"))
     }
 
-    /// Calls `put` with the directory of `place`; calls it again if another node has removed that directory.
+    /// Calls `put` with the directory of `place`, and again whenever another node has removed that directory.
     fn put_in_place(
         &self,
         bucket: &Bucket,
@@ -228,18 +229,19 @@ impl RootVolume {
         for place in plain(bucket, key).into_iter().chain([odd(bucket, key)]) {
             match self.put_in_place(bucket, &place, |to| link(&from, &name, to, &place.name)) {
                 Ok(Err(Errno::EXIST)) => {}
-                // The file of another key blocks the path.
+                // Another key's file blocks the path.
                 Err(error) if error.kind() == ErrorKind::NoSuchKey => {}
                 done => {
                     return done?.map_err(|errno| from_errno(errno, "making an old version the latest"));
                 }
             }
         }
-        // Another writer, which needs no lock for this, has just created a newer version.
+        // Another writer has just created a newer version, for which it needs no lock.
         Ok(())
     }
 
-    /// Opens the versions directory again: another process may have removed and recreated a held one.
+    /// Opens the versions directory again, because another process may have removed and recreated the directory while
+    /// it was held open.
     fn versions_opened(&self, bucket: &Bucket, key: &Key) -> Result<File> {
         self.open_dir(&versions_of(bucket, key)).map_err(|errno| from_errno(errno, "opening the versions"))
     }
@@ -302,14 +304,15 @@ impl SharedStore {
                 NoncurrentVersion { order, version, is_marker: false }
             }
         };
-        // With the immutable flag, the file could not get another name, and the new version could not replace it.
+        // If the immutable flag remained set, the file could not be given another name, and the new version could not
+        // replace it.
         self.volume.unshield(&current.file, current.record().lock)?;
         let keep = |kept: &NoncurrentVersion| {
             self.volume.among_versions(bucket, key, |dir| keep_in(dir, current, &kept.name()))
         };
         match keep(&kept) {
             Ok(()) => Ok(kept.order),
-            // The name is taken by a file that this caller may not remove.
+            // The name belongs to a file that the caller may not remove.
             Err(error) if error.kind() == ErrorKind::AccessDenied => {
                 let order = self.highest_order(bucket, key)?.saturating_add(1).max(now_ns());
                 keep(&NoncurrentVersion { order, ..kept }).map(|()| order)
@@ -318,12 +321,12 @@ impl SharedStore {
         }
     }
 
-    /// The highest order among the key's old versions and delete markers.
+    /// Returns the highest order among the key's old versions and delete markers.
     pub(crate) fn highest_order(&self, bucket: &Bucket, key: &Key) -> Result<u64> {
         Ok(self.volume.newest_archived(bucket, key)?.map_or(0, |newest| newest.order))
     }
 
-    /// Removes an old version `null`, because a new one replaces it.
+    /// Removes an old version `null`, because a new version `null` replaces it.
     pub(crate) fn forget_null(&self, bucket: &Bucket, key: &Key) -> Result<()> {
         let archived = self.volume.archived(bucket, key)?;
         self.remove_archived(bucket, key, &archived, &VersionId::null()).map(drop)
@@ -399,7 +402,7 @@ impl SharedStore {
     }
 
     /// Finishes a delete whose process was killed after it had created the delete marker: removes the version that is
-    /// still the latest. Returns whether there was such a delete. Cost: one read of the key's versions directory.
+    /// still the latest. Returns whether there was a delete to finish. Cost: one read of the key's versions directory.
     pub(crate) fn end_delete(
         &self,
         bucket: &Bucket,
@@ -412,8 +415,9 @@ impl SharedStore {
         }
         let Some((place, opened)) = self.volume.locate(bucket, key, contents)? else { return Ok(false) };
         let (version, lock) = (opened.version(), opened.record().lock);
-        // While the latest version is being deleted, it also has a name among the old ones. It has one as well after
-        // the delete marker that hid it was removed, but then no delete marker is newer.
+        // While the latest version is being deleted, it also has a name among the old versions. The same is true of a
+        // version that was hidden by a delete marker which has since been removed, but in that case no delete marker is
+        // newer.
         if !archived.iter().any(|found| !found.is_marker && found.version == version) {
             return Ok(false);
         }
@@ -425,7 +429,7 @@ impl SharedStore {
         Ok(true)
     }
 
-    /// Removes one version permanently; the newest that is left becomes the latest.
+    /// Removes one version permanently; the newest remaining version becomes the latest.
     pub(crate) fn delete_version(
         &self,
         bucket: &Bucket,
@@ -454,7 +458,7 @@ impl SharedStore {
             }
         }
         let newest = archived.iter().find(|found| found.version != *version).filter(|found| !found.is_marker);
-        // A key with neither a latest version nor a delete marker was removed by a POSIX program.
+        // If a key has neither a latest version nor a delete marker, a POSIX program has removed its file.
         let is_newest = archived.first().is_some_and(|first| first.is_marker && first.version == *version);
         let promoted = match newest.filter(|_| contents.object_lock.is_some() && (is_current || is_newest)) {
             Some(newest) => self.volume.open_archived(bucket, key, newest)?,
@@ -508,14 +512,14 @@ impl SharedStore {
     }
 }
 
-/// Links `current` under a name among the old versions.
+/// Links `current` to a name among the old versions.
 fn keep_in(dir: &DirectoryHandle, current: &ObjectFile, name: &str) -> Result<(), Errno> {
     match link_unnamed(&current.file, dir, name) {
         Err(Errno::EXIST) => {}
         done => return done,
     }
-    // A process that died may already have linked the file; any other file under this name was not put there by
-    // Fordway.
+    // A process that died may already have linked the file to this name. Any other file with this name was not put
+    // there by Fordway.
     let there = stat_in(dir, name)?;
     if (there.device, there.inode) == (current.stat.device, current.stat.inode) {
         return Ok(());
@@ -533,7 +537,7 @@ impl SharedStore {
         self.volume.require_bucket(bucket)?;
         let mut page = VersionPageBuilder::new(query);
         if let (Some(key), Some(_)) = (&query.key_after, &query.version_after) {
-            // The remaining versions of the key in which the previous page ended.
+            // The page begins with the remaining versions of the key in the middle of which the previous page ended.
             if self.offer_key(&mut page, bucket, key)? == WalkStep::Full {
                 return Ok(page.finish());
             }
@@ -571,7 +575,7 @@ impl SharedStore {
     fn offer_key(&self, page: &mut VersionPageBuilder, bucket: &Bucket, key: &str) -> Result<WalkStep> {
         let dir = OnceCell::new();
         let list = |after: Option<&VersionId>| match self.versions_to_show(bucket, key, &dir) {
-            // Skips a key that the caller may not read, so that the others are shown.
+            // A key that the caller may not read is skipped, so that the other keys are shown.
             Err(error) if error.kind() == ErrorKind::AccessDenied => Ok(KeyVersions::default()),
             versions => Ok(versions?.after(after)),
         };
@@ -585,7 +589,8 @@ impl SharedStore {
         page.offer(key, list, describe)
     }
 
-    /// All versions of a key, with only the latest described so far, and the directory of the old ones.
+    /// Returns all versions of a key, of which only the latest has been described yet. Sets `dir` to the directory of
+    /// the old versions, if it exists.
     fn versions_to_show(&self, bucket: &Bucket, key: &str, dir: &OnceCell<File>) -> Result<KeyVersions> {
         let key = Key::new(key)?;
         self.volume.freshen(bucket, &key)?;
@@ -608,8 +613,8 @@ impl SharedStore {
         Ok(KeyVersions::new(latest, names))
     }
 
-    /// The names in the key's versions directory, and the directory, if it exists. Cached until something in the
-    /// directory changes.
+    /// Returns the key's versions directory and the names in it, if the directory exists. The names are cached until
+    /// something in the directory changes.
     fn archived_names(&self, bucket: &Bucket, key: &Key) -> Result<Option<(File, Arc<SortedNames>)>> {
         let contents = self.volume.contents(bucket)?;
         if contents.versioning == VersioningState::Unversioned {
@@ -654,7 +659,8 @@ impl SharedStore {
             if version_of(&now) == Some(&Some(found.version.clone())) {
                 return Ok(now.map(|info| summary(key, info)));
             }
-            // Neither place had the version on two successive lookups, and nothing changed in between, so it is gone.
+            // Two successive lookups found the version in neither place, and nothing changed in between, so the version
+            // is gone.
             let now = Some(version_of(&now).cloned());
             if now == seen {
                 break;
@@ -689,14 +695,14 @@ impl SharedStore {
             return Ok(Some(summary(key, as_found(object.into_info()))));
         }
         let opened = match self.volume.open_file(bucket, &archived_place(bucket, &Key::new(key)?, found)) {
-            // Anyone may put an unreadable file there, so it must not hide other versions.
+            // Anyone may put an unreadable file there, so the error must not hide other versions.
             Err(error) if error.kind() == ErrorKind::AccessDenied => None,
             opened => opened?,
         };
         Ok(opened.map(|opened| summary(key, as_found(opened.into_info().1))))
     }
 
-    /// Keys that have old versions or delete markers.
+    /// Returns the keys that have old versions or delete markers.
     fn versioned_keys(&self, bucket: &Bucket) -> Result<Arc<Vec<Key>>> {
         self.encoded_keys(bucket, versions_dir(bucket), |name, kind| match name.ends_with('%') {
             true => EncodedName::Part,
@@ -705,7 +711,7 @@ impl SharedStore {
         })
     }
 
-    /// Whether the bucket has old versions or delete markers.
+    /// Returns whether the bucket has old versions or delete markers.
     pub(crate) fn has_versions(&self, bucket: &Bucket) -> Result<bool> {
         for key in self.versioned_keys(bucket)?.iter() {
             if !self.volume.archived(bucket, key)?.is_empty() {

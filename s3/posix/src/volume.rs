@@ -1,4 +1,4 @@
-//! The root directory, and the rule that limits where links beneath it may lead.
+//! The root directory, and the rule that limits where links beneath the root may lead.
 //!
 //! Links are followed among the objects of a bucket, but not in its private area. Anyone who can write to the bucket
 //! could otherwise place links there that lead other programs, including `gc` running as root, to other users' files.
@@ -28,9 +28,9 @@ pub(crate) struct RootVolume {
     pub(crate) path: PathBuf,
     pub(crate) root: BucketTree,
     pub(crate) config: PosixConfig,
-    /// The root's file system. A bucket may be on another one.
+    /// The root's file system. A bucket may be on a different file system.
     site: FileSystemTraits,
-    /// The device of the root.
+    /// The root's device number.
     device: u64,
     pub(crate) dirs: DirectoryCache,
     pub(crate) private: PrivateDirectoryCache,
@@ -38,7 +38,7 @@ pub(crate) struct RootVolume {
 
 impl RootVolume {
     /// Opens the root. Errors: `InvalidArgument` if `root` is missing or not a directory, `AccessDenied`,
-    /// `NotImplemented` if it has a later version of the format.
+    /// `NotImplemented` if the root has a later version of the format.
     pub(crate) fn open(root: &Path, config: PosixConfig) -> Result<Self> {
         let opened = RootDirectory::open(root, config.resolution).map_err(|errno| on_root(errno, root))?;
         format::check(&opened, root)?;
@@ -81,8 +81,8 @@ impl RootVolume {
         }
     }
 
-    /// Like [`RootVolume::contents`], and checks that the bucket exists. Cost: usually one `fstat`.
-    /// Errors: as [`RootVolume::require_bucket`].
+    /// Like [`RootVolume::contents`], but also checks that the bucket exists. Cost: usually one `fstat`. Errors: as
+    /// [`RootVolume::require_bucket`].
     pub(crate) fn contents_of_existing(&self, bucket: &Bucket) -> Result<PrivateDirectoryContents> {
         let glance = self.private.glance(&self.root, bucket).map_err(unreadable)?;
         if !glance.contents.sharing.is_shared()
@@ -149,12 +149,12 @@ impl RootVolume {
         self.site.sharing.is_shared().then_some(self.device)
     }
 
-    /// Whether `device` is the root's, and only this kernel may change it.
+    /// Returns whether `device` is the root's device and only this kernel may change its file system.
     pub(crate) fn is_local(&self, device: u64) -> bool {
         device == self.device && !self.site.sharing.is_shared()
     }
 
-    /// Returns the directory at `dir` in `bucket`, and creates it with all its parents if it is missing. Errors:
+    /// Returns the directory at `dir` in `bucket`. Creates it, with all its parents, if it is missing. Errors:
     /// `NoSuchBucket`; `NoSuchKey` if a parent is a file.
     pub(crate) fn parent_of(&self, bucket: &Bucket, dir: &str) -> Result<DirectoryHandle> {
         let missing = |errno| match errno {
@@ -180,7 +180,7 @@ impl RootVolume {
             }
             match self.make_dirs(bucket, dir) {
                 Ok(made) if !is_private => return Ok(self.dirs.keep(dir, made)),
-                // Another process is removing empty directories while we create them, so start again.
+                // Another process is removing empty directories while this one creates them, so start again.
                 Ok(_) | Err(Errno::NOENT) => {}
                 Err(errno) => return Err(from_errno(errno, "making the directory")),
             }
@@ -189,9 +189,9 @@ impl RootVolume {
         Err(ErrorKind::ConditionalConflict.into())
     }
 
-    /// Creates `dir` and its parents below the bucket, each marked as created by Fordway, so that Fordway may remove
-    /// it. Returns `dir`, opened. Cost of a new level outside the private area: `mkdirat`, `openat`, `fsetxattr`,
-    /// `close`.
+    /// Creates `dir` and its parents below the bucket, and marks each of them as created by Fordway, so that Fordway
+    /// may remove it later. Returns `dir`, opened. Cost of a new level outside the private area: `mkdirat`, `openat`,
+    /// `fsetxattr`, `close`.
     pub(crate) fn make_dirs(&self, bucket: &Bucket, dir: &str) -> Result<File, Errno> {
         let below = dir.strip_prefix(bucket.as_str()).unwrap_or_default();
         let mut path = bucket.as_str().to_owned();
@@ -213,8 +213,8 @@ impl RootVolume {
         Ok(here)
     }
 
-    /// Opens the directory `name` of `parent`; `path` is its path. Resolves the whole path from the root only if the
-    /// name is a link.
+    /// Opens the directory `name` in `parent`; `path` is the path of the directory to open. Resolves the whole path
+    /// from the root only if the name is a link.
     pub(crate) fn open_dir_in(&self, parent: &File, name: &str, path: &str) -> Result<File, Errno> {
         match open_in(parent, name, OFlags::PATH | OFlags::DIRECTORY, Mode::empty()) {
             Ok(dir) => Ok(dir.into()),
@@ -230,7 +230,7 @@ impl RootVolume {
             .and_then(|dir| open_in(dir, ".", OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()))
             .and_then(|dir| read_dir(dir, |name, _| names.extend(String::from_utf8(name.to_vec()))));
         match read {
-            // Fordway creates only a directory here; anything else counts as empty.
+            // Fordway creates only directories here; anything else is treated as an empty directory.
             Ok(()) | Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(names),
             Err(errno) => Err(from_errno(errno, "reading .fordway")),
         }
@@ -263,11 +263,11 @@ pub enum SymlinkScope {
     /// Anywhere beneath the root, including another bucket.
     #[default]
     BeneathRoot,
-    /// Only within the bucket, which must not itself be a link. For users who may access only some buckets.
+    /// Only within the bucket, which must not itself be a link. Intended for users who may access only some buckets.
     BeneathBucket,
 }
 
-/// The root directory, whose subdirectories are the buckets, with the rule for links.
+/// The root directory, whose subdirectories are the buckets, together with the rule for links.
 pub(crate) struct BucketTree {
     root: RootDirectory,
     rule: SymlinkScope,
@@ -297,10 +297,10 @@ impl BucketTree {
     }
 
     /// Opens the directory at `path` (`O_PATH`), so that names in it can be created and removed. Any link in the path
-    /// must belong to the caller or to root: otherwise any user who may write to a bucket could trick another user's
-    /// programs that remove or overwrite listed files into doing so in a different directory of that user. Cost: as for
-    /// [`BucketTree::open_beneath`]; if the path contains a link, also four calls for each name in the path. Errors:
-    /// also `LOOP` for another user's link.
+    /// must belong to the caller or to root: otherwise, anyone who may write to a bucket could trick a program of
+    /// another user, which removes or overwrites the files that it finds there, into doing so in a different directory
+    /// of that user. Cost: as for [`BucketTree::open_beneath`]; if the path contains a link, also four calls for each
+    /// name in the path. Errors: also `LOOP` for another user's link.
     pub(crate) fn open_to_change(&self, path: &str) -> Result<File, Errno> {
         let flags = OFlags::PATH | OFlags::DIRECTORY;
         let open = |links| self.root.open_from(self.dir(), path, links, flags, Mode::empty());
@@ -356,7 +356,7 @@ mod tests {
         let file = File::open("/proc/self/stat").unwrap();
         let device = stat(&file).unwrap().device;
         assert_eq!(volume.sharing_on(&file, device), FileSystemSharing::Unknown);
-        // On the root's device, the file is not examined.
+        // If it is on the root's device, the file is not examined.
         assert_eq!(volume.sharing_on(&file, volume.device), FileSystemSharing::Local);
         assert_eq!(volume.sharing_of(&Bucket::new("missing").unwrap()), FileSystemSharing::Local);
     }

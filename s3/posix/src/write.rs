@@ -1,5 +1,5 @@
-//! Writes objects and their records: puts, copies and tags. For copies within the store, the kernel copies the content,
-//! and shares extents if the file system supports it.
+//! Writes objects and their records: puts, copies and tags. When an object is copied within the store, the kernel
+//! copies the content, and shares extents if the file system supports that.
 
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -19,7 +19,7 @@ use crate::record::{ContentSeal, Record, etag_of_file};
 use crate::sidecar::{ATTRIBUTE_BYTES, is_no_room, place_of};
 use crate::stage::{FILE_MODE, StagedFile, bare_mode, be_bare_no_more};
 
-/// The maximum number of bytes of an object's metadata; S3 allows 2 KiB of user metadata.
+/// The maximum size of an object's metadata, in bytes; S3 allows 2 KiB of user metadata.
 const MAX_METADATA_BYTES: usize = 8 * 1024;
 /// An object being written.
 pub(crate) struct ObjectWriter {
@@ -56,7 +56,7 @@ impl SharedStore {
         })
     }
 
-    /// Stores `body` in one call. The effect is the same as with a writer, but no writer is allocated.
+    /// Stores `body` in one call. Has the same effect as using a writer, but does not allocate one.
     pub(crate) fn put(
         self: &Arc<Self>,
         bucket: &Bucket,
@@ -184,8 +184,7 @@ impl SharedStore {
         options: &CopyOptions,
     ) -> Result<PutResult> {
         options.check_target(from, (bucket, key))?;
-        let open = || self.volume.open_version(from.0, from.1, options.source_version.as_ref());
-        let source = self.settled(from, open)?;
+        let source = self.open_settled(from.0, from.1, options.source_version.as_ref())?;
         let (stat, record) = (&source.stat, source.record());
         let metadata = options.metadata.clone().unwrap_or_else(|| record.metadata.clone());
         let tags = options.tags.clone().unwrap_or_else(|| record.tags.clone());
@@ -219,11 +218,11 @@ impl SharedStore {
     }
 
     pub(crate) fn tags(&self, bucket: &Bucket, key: &Key, version: Option<&VersionId>) -> Result<Tags> {
-        Ok(self.volume.open_version(bucket, key, version)?.record().tags.clone())
+        Ok(self.open_settled(bucket, key, version)?.record().tags.clone())
     }
 
-    /// Sets the tags under the key's lock, so that the record is never a mixture of the changes of two concurrent
-    /// writers. Setting an attribute changes neither size nor modification time, so the seal remains valid.
+    /// Sets the tags under the key's lock, so that the record is never a mixture of two concurrent writers' changes.
+    /// Setting an attribute changes neither size nor modification time, so the seal remains valid.
     pub(crate) fn set_tags(
         self: &Arc<Self>,
         bucket: &Bucket,
@@ -238,7 +237,7 @@ impl SharedStore {
             let lock = record.lock;
             self.volume.unshield(&opened.file, lock)?;
             record.tags = tags.clone();
-            // The ETag that was reported before must not change.
+            // The object's ETag must remain the one that was reported before.
             let tag_is_kept = (&mut **record, ETagPolicy::Md5);
             self.store_record(bucket, &opened.file, &opened.stat, tag_is_kept)?;
             self.volume.shield(&opened.file, lock)
@@ -246,7 +245,7 @@ impl SharedStore {
     }
 }
 
-/// Whether the options contain no metadata, no tags and no lock.
+/// Returns whether the options contain no metadata, no tags and no lock.
 fn says_nothing(options: &PutOptions) -> bool {
     options.metadata.is_empty() && options.tags.is_empty() && options.lock.is_none()
 }
@@ -257,7 +256,8 @@ impl ObjectWriter {
         self.staged.write(data)
     }
 
-    /// Returns the object's record now that all content has arrived. Errors: `BadDigest`, `IncompleteBody`.
+    /// Returns the object's record. Must be called after all content has arrived. Errors: `BadDigest`,
+    /// `IncompleteBody`.
     fn digest(&mut self, expected: &ExpectedContent) -> Result<Record> {
         let idle = ContentHasher::new(ETagPolicy::Fast, false, None);
         let found = std::mem::replace(&mut self.hasher, idle).finish(expected)?;
@@ -332,7 +332,7 @@ pub(crate) fn check_metadata(metadata: &BoxedMetadata) -> Result<()> {
     }
 }
 
-/// The number of bytes copied at a time if the kernel cannot copy between the two files.
+/// The number of bytes copied at a time when the kernel cannot copy between the two files.
 const BOUNCE_BYTES: usize = 256 * 1024;
 
 /// Appends the first `size` bytes of `file`, and computes their checksum. Errors: as [`append_range`].
@@ -362,7 +362,7 @@ pub(crate) fn append_range(staged: &mut StagedFile, file: &File, offset: u64, le
     for_each_piece(file, offset + copied, len - copied, |piece| staged.write(piece))
 }
 
-/// Whether the error means that the kernel cannot copy between these two files.
+/// Returns whether the error means that the kernel cannot copy between these two files.
 pub(crate) fn needs_plain_copy(errno: Errno) -> bool {
     matches!(errno, Errno::XDEV | Errno::NOSYS | Errno::OPNOTSUPP | Errno::INVAL)
 }

@@ -1,4 +1,5 @@
-//! Tests what must be kept when the removal of a bucket is refused, and what must not be left behind when it succeeds.
+//! Tests what must be kept when the removal of a bucket is refused, and that nothing is left behind when a bucket is
+//! removed.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -93,7 +94,7 @@ fn a_bucket_made_again_by_another_store_is_seen_at_once() {
     for round in 0..50 {
         writer.create_bucket(&bucket).unwrap();
         writer.put(&bucket, &key("first"), b"1", &PutOptions::default()).unwrap();
-        // A state that was read within a tick of the clock is not cached.
+        // A state that was read in the same tick of the clock as its last change is not cached.
         thread::sleep(std::time::Duration::from_millis(15));
         for _ in 0..4 {
             let missing = reader.head(&bucket, &key("k"), &options).expect_err("it was not put");
@@ -119,8 +120,8 @@ impl Drop for Over<'_> {
     }
 }
 
-/// While one store tries to remove the bucket, another puts objects, at plain paths and odd ones. Every object that was
-/// put successfully is kept.
+/// While one store tries to remove the bucket, another puts objects at plain paths and at odd paths. Every object that
+/// was put successfully is kept.
 #[test]
 fn no_object_goes_with_a_bucket() {
     let (dir, remover) = open();
@@ -140,7 +141,7 @@ fn no_object_goes_with_a_bucket() {
         };
         let mut put = 0;
         for name in ["odd//key", "plain"].into_iter().cycle().take(1500) {
-            // The bucket may still exist, or be removed again at once.
+            // The bucket may still exist, or may be removed again at once.
             let _ = writer.create_bucket(&bucket);
             if writer.put(&bucket, &key(name), b"body", &PutOptions::default()).is_err() {
                 continue;

@@ -1,4 +1,5 @@
-//! The immutable flag on the files of locked versions: POSIX programs cannot touch them, but the store still can.
+//! The immutable flag on the files of locked versions: POSIX programs cannot change these files, but the store still
+//! can.
 
 use std::fs;
 use std::io::ErrorKind as IoErrorKind;
@@ -11,7 +12,7 @@ use fordway_store::{
 };
 use fordway_sys::set_immutable;
 
-/// Whether files in `dir` can have the flag; records a skip if not.
+/// Returns whether files in `dir` can have the flag. If they cannot, records that the test was skipped.
 fn has_flag(dir: &Path) -> bool {
     if !fordway_needs::root("set the immutable flag") {
         return false;
@@ -58,7 +59,7 @@ fn a_locked_file_is_out_of_reach_and_the_store_still_works() {
     let plain = dir.path().join("bkt/k");
     let held = put(ObjectLock { retention: None, legal_hold: Some(true) });
     assert_immutable(&plain);
-    // An overwrite keeps it under another name, and it is immutable there too.
+    // When the version is overwritten, it is kept under another name, where it is immutable too.
     let free = put(ObjectLock::NONE);
     let old = fs::read_dir(dir.path().join("bkt/.fordway/versions/k")).unwrap().next().unwrap().unwrap();
     assert_immutable(&old.path());

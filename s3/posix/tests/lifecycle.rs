@@ -12,7 +12,7 @@ use fordway_store::{
 };
 
 const KIND: DocumentKind = DocumentKind::known("lifecycle");
-/// The length of a day in these tests. The tests make files older instead of waiting.
+/// The length of a day in these tests. Instead of waiting, the tests make files older.
 const DAY: Duration = Duration::from_secs(1000);
 
 struct Rig {
@@ -29,7 +29,7 @@ fn key(name: &str) -> Key {
 }
 
 impl Rig {
-    /// Creates a bucket with these rules, each the content of a `Rule` after its status.
+    /// Creates a bucket with these rules. Each rule is given as the part of a `Rule` element that follows the status.
     fn new(rules: &[&str]) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let store = PosixStore::open(dir.path(), PosixConfig::default()).unwrap();
@@ -232,7 +232,7 @@ fn a_locked_version_never_expires() {
     let held = rig.store.put(&bucket(), &key("k"), b"held", &options).unwrap().version.unwrap();
     let free = rig.put("k").unwrap();
     let short = LifecycleOptions { day: Duration::from_nanos(1), ..Default::default() };
-    // The latest is hidden; it is not yet an old version in this run.
+    // The latest version is hidden; in this run, it does not yet count as an old version.
     let (summary, changes) = rig.run_with(&short);
     assert_eq!((changes, summary.locked), (vec!["hide k".to_owned()], 1));
     let (summary, changes) = rig.run_with(&short);
@@ -261,8 +261,8 @@ fn uploads_are_aborted_after_their_days() {
     assert_eq!(left.uploads.iter().map(|upload| upload.key.as_str()).collect::<Vec<_>>(), ["b"]);
 }
 
-/// A POSIX program changes objects between their examination and the change: here, during the report of the previous
-/// change.
+/// A POSIX program changes objects after they have been examined and before they are expired: here, while the previous
+/// change is being reported.
 #[test]
 fn what_a_program_changes_meanwhile_stays() {
     let rig = Rig::new(&[&format!("<Prefix></Prefix>{TWO_DAYS}")]);

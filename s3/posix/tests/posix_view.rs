@@ -113,7 +113,8 @@ fn links_lead_nowhere_but_beneath_the_root() {
     assert!(!dir.path().join("planted").exists());
     let _ = store.delete(&bucket, &key("outdir/secret"), &DeleteOptions::default());
     assert_eq!(fs::read(dir.path().join("secret")).unwrap(), b"secret");
-    // The listing shows what can be read, does not follow cycles, and does not fail because of the other links.
+    // The listing shows what can be read, does not follow cycles, and does not fail because of links that cannot be
+    // followed.
     assert_eq!(keys(&store, &bucket), ["good", "gooddir/file", "real/file"]);
     store.put(&bucket, &key("out"), b"mine now", &PutOptions::default()).unwrap();
     assert_eq!(fs::read(dir.path().join("secret")).unwrap(), b"secret");
@@ -227,8 +228,8 @@ fn one_unreadable_file_hides_no_other() {
     }
 }
 
-/// A file whose name consists of arbitrary bytes has a key: listings show the key, and reads, puts and deletes of it
-/// act on that file.
+/// A file whose name consists of arbitrary bytes has a key: listings show the key, and reads, puts and deletes with
+/// that key act on the file.
 #[test]
 fn names_that_are_no_utf8_are_keys() {
     let (dir, store, bucket) = open();
@@ -246,7 +247,7 @@ fn names_that_are_no_utf8_are_keys() {
     store.delete(&bucket, &key(name), &DeleteOptions::default()).unwrap();
     assert!(!file.exists());
 
-    // A key that escapes the bytes of `é` without need is a different key, and has no plain path.
+    // A key that escapes the bytes of `é` unnecessarily is a different key, and has no plain path.
     let needless = "\u{efc3}\u{efa9}";
     store.put(&bucket, &key(needless), b"apart", &PutOptions::default()).unwrap();
     assert_eq!(get(&store, &bucket, "é"), Ok(b"plain".to_vec()));
@@ -254,7 +255,7 @@ fn names_that_are_no_utf8_are_keys() {
     assert_eq!(keys(&store, &bucket), ["é", needless]);
 }
 
-/// An empty object whose key ends in a slash is the directory of that name. Other directories are not objects.
+/// An empty object whose key ends in a slash is the directory with that name. Other directories are not objects.
 #[test]
 fn an_empty_key_that_ends_in_a_slash_is_a_directory() {
     let (dir, store, bucket) = open();
@@ -270,7 +271,7 @@ fn an_empty_key_that_ends_in_a_slash_is_a_directory() {
     assert_eq!(get(&store, &bucket, "a/"), Err(ErrorKind::NoSuchKey));
     assert_eq!(get(&store, &bucket, "posix/"), Err(ErrorKind::NoSuchKey));
 
-    // Objects created and deleted in it do not change it.
+    // Creating and deleting objects in the directory does not change the object that the directory stands for.
     put("a/b/c/d", b"x");
     fs::write(at.join("a/b/e"), "made by POSIX").unwrap();
     assert_eq!(keys(&store, &bucket), ["a/b/", "a/b/c/d", "a/b/e"]);
@@ -279,7 +280,8 @@ fn an_empty_key_that_ends_in_a_slash_is_a_directory() {
     assert_eq!(keys(&store, &bucket), ["a/b/"]);
     assert_eq!(store.head(&bucket, &key("a/b/"), &GetOptions::default()).unwrap().etag, made);
 
-    // With content, it is a file in the private area. A delete removes the directories that were created for it.
+    // If the object has content, it is a file in the private area. A delete removes the directories that were created
+    // for it.
     put("a/b/", b"content");
     assert_eq!(get(&store, &bucket, "a/b/"), Ok(b"content".to_vec()));
     assert_eq!(keys(&store, &bucket), ["a/b/"]);
@@ -357,7 +359,7 @@ fn what_is_ours_in_a_shared_bucket_is_shared() {
     assert_eq!(mode_of("locks") & 0o777, 0o664);
 }
 
-/// A file can have a time that does not fit into 64 bits of nanoseconds since 1970.
+/// A file can have a time that does not fit into 64 bits when given in nanoseconds since 1970.
 #[test]
 fn a_file_from_the_far_future_is_an_object() {
     let (dir, store, bucket) = open();
@@ -371,7 +373,7 @@ fn a_file_from_the_far_future_is_an_object() {
     assert_eq!(keys(&store, &bucket), ["k"]);
 }
 
-/// A sparse file can be larger than memory: reading all of it is an error, and does not kill the program.
+/// A sparse file can be larger than memory: reading the whole file returns an error instead of killing the program.
 #[test]
 fn a_file_longer_than_memory_is_read_in_pieces_or_not_at_all() {
     let dir = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();

@@ -1,4 +1,4 @@
-//! Buckets that keep versions, with several stores, or with a user whose permissions are limited.
+//! Tests buckets that keep versions, with several stores, or with a user whose permissions are limited.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -57,8 +57,8 @@ fn a_directory_of_versions_that_another_removes_is_made_again() {
     }
 }
 
-/// If a delete reaches a large directory on a thread that must not scan it, it changes nothing that readers see, and
-/// another thread can then perform it.
+/// If a delete reaches a large directory on a thread that must not scan the directory, the delete changes nothing that
+/// readers see, and another thread can perform it afterwards.
 #[test]
 fn a_delete_that_must_read_many_old_versions_can_be_made_again() {
     for versioning in [VersioningState::Enabled, VersioningState::Suspended] {
@@ -125,7 +125,7 @@ fn as_nobody(act: impl FnOnce() + Send) {
         let thread = scope.spawn(|| {
             if geteuid().is_root() {
                 let nobody = rustix::process::Uid::from_raw(NOBODY);
-                // This applies only to the current thread, which ends afterwards.
+                // The change of user applies only to the current thread, which ends afterwards.
                 set_thread_res_uid(nobody, nobody, nobody).unwrap();
             }
             act();
@@ -164,7 +164,7 @@ fn a_delete_brings_nothing_back_that_was_hidden() {
     assert_eq!(read().map(drop).map_err(|error| error.kind()), Err(ErrorKind::NoSuchKey));
 }
 
-/// An object that a POSIX program removed does not come back when an older version is permanently deleted.
+/// If a POSIX program has removed an object, the object does not reappear when an older version is permanently deleted.
 #[test]
 fn what_posix_removed_stays_removed() {
     let (dir, bucket) = open();
@@ -181,8 +181,8 @@ fn what_posix_removed_stays_removed() {
     assert_eq!(read.map(drop).map_err(|error| error.kind()), Err(ErrorKind::NoSuchKey));
 }
 
-/// While newer versions are created and deleted, a version is alternately the latest and an old one. A caller that
-/// reads or lists it must always find it.
+/// While newer versions are created and deleted, a version is alternately the latest version and an old version. A
+/// caller that reads or lists it must always find it.
 #[test]
 fn a_version_that_becomes_the_latest_is_never_missing() {
     let (dir, bucket) = open();

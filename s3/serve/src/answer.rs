@@ -72,8 +72,8 @@ pub(crate) struct GatewayState {
     pub(crate) http3: Option<HeaderValue>,
 }
 
-/// The scheme of URLs that lead to this gateway. Stored as an extension of each request whose response contains such a
-/// URL.
+/// The scheme of URLs that lead to this gateway. Stored as an extension of each request whose response contains one of
+/// these URLs.
 #[derive(Clone, Copy)]
 pub(crate) struct UrlScheme(pub(crate) &'static str);
 
@@ -394,7 +394,7 @@ fn error_document(status: StatusCode, code: &str, message: &str) -> Response<Pre
     response
 }
 
-/// Answers requests without a body as a gateway would over HTTP/2 or HTTP/3, once their heads are parsed.
+/// Answers requests that have no body, as a gateway does over HTTP/2 or HTTP/3 once it has parsed their heads.
 pub struct S3Responder {
     shared: GatewayState,
     caller: ConnectionPeer,

@@ -113,7 +113,7 @@ impl PartialChunk {
         bytes.or_else(|| (!parked.is_empty()).then(|| parked.into()))
     }
 
-    /// Called before a wait for more bytes. If memory is scarce, returns whether there are enough bytes to pass on; if
+    /// Prepares for a wait for more bytes. If memory is scarce, returns whether there are enough bytes to pass on; if
     /// there are too few, moves them to a buffer of exactly their size. Cost if memory is not scarce: an atomic load.
     pub(crate) fn is_to_be_passed_on(&mut self) -> bool {
         if CHUNKS.load(Ordering::Relaxed) <= SCARCE_CHUNKS {

@@ -84,7 +84,7 @@ pub(crate) enum ClientSocket {
 }
 
 impl ClientSocket {
-    /// Whether the client chose HTTP/2 in its TLS handshake (ALPN, RFC 7301).
+    /// Returns whether the client chose HTTP/2 in its TLS handshake (ALPN, RFC 7301).
     pub(crate) fn chose_http2(&self) -> bool {
         match self {
             ClientSocket::Plain(_) | ClientSocket::Unix(_) => false,
@@ -92,7 +92,7 @@ impl ClientSocket {
         }
     }
 
-    /// Whether this process must encrypt the data it sends, so that the kernel cannot send a file directly.
+    /// Returns whether this process must encrypt the data it sends, so that the kernel cannot send a file directly.
     pub(crate) fn is_encrypted(&self) -> bool {
         matches!(self, ClientSocket::Tls(_))
     }
@@ -224,7 +224,7 @@ impl WaitDeadline {
         self.deadline = None;
     }
 
-    /// Ready once the wait has lasted for `timeout`. The first call begins the wait.
+    /// Becomes ready once the wait has lasted for `timeout`. The first call begins the wait.
     pub(crate) fn poll_over(&mut self, context: &mut Context<'_>, timeout: Duration) -> Poll<()> {
         let deadline = *self.deadline.get_or_insert_with(|| Instant::now() + timeout);
         let timer = self.timer.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(deadline)));

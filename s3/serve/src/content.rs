@@ -1,4 +1,4 @@
-//! Content that the kernel cannot send to a client directly, and that is therefore read in pieces; and the extension
+//! Content that is read in pieces, because the kernel cannot send it to a client directly. Also defines the extension
 //! that carries a response's body through the S3 layer.
 
 use std::collections::VecDeque;
@@ -55,12 +55,12 @@ impl MultipartContent {
         MultipartContent { source, parts, end, left }
     }
 
-    /// The number of bytes left, including the texts between the ranges.
+    /// Returns the number of bytes left, including the texts between the ranges.
     pub(crate) fn len(&self) -> u64 {
         self.left
     }
 
-    /// Returns the next bytes, roughly `most` of them, and the remaining content. Errors: `UnexpectedEof` for content
+    /// Returns the next bytes, about `most` of them, and the remaining content. Errors: `UnexpectedEof` for content
     /// that is too short.
     async fn next(mut self, most: u64) -> io::Result<(Bytes, Self)> {
         let mut buffer = buffer_for(most);
@@ -112,7 +112,7 @@ impl ContentPieces {
         }
     }
 
-    /// The number of bytes left.
+    /// Returns the number of bytes left.
     pub(crate) fn len(&self) -> u64 {
         match self {
             ContentPieces::File(region) => region.len,
@@ -123,8 +123,8 @@ impl ContentPieces {
         }
     }
 
-    /// Returns the next bytes, roughly `most` or fewer, and the content after them. The content must not be exhausted.
-    /// Errors: `UnexpectedEof` for content that is shorter than its stated length.
+    /// Returns the next bytes, at most about `most` of them, and the remaining content. The content must not be
+    /// exhausted. Errors: `UnexpectedEof` for content that is shorter than its stated length.
     pub(crate) async fn next(self, most: u64) -> io::Result<(Bytes, Self)> {
         match self {
             ContentPieces::Bytes(mut bytes) => {

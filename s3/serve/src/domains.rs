@@ -7,7 +7,7 @@ use percent_encoding::percent_decode_str;
 use s3s::S3Result;
 use s3s::host::{S3Host, VirtualHost};
 
-/// The domains that a bucket's name may precede in a host name, in lower case.
+/// The lowercase domains that a bucket's name may precede in a host name.
 #[derive(Clone, Debug)]
 pub(crate) struct BucketDomains(Vec<String>);
 

@@ -34,7 +34,7 @@ const TICK: Duration = Duration::from_millis(100);
 /// The servers of this process, by the ID of their file system. They are shared by all gateways, and never removed.
 static SERVERS: LazyLock<Mutex<HashMap<u64, Arc<FileServerThreads>>>> = LazyLock::new(Mutex::default);
 
-/// A file server that one user's calls for one bucket depend on.
+/// The file server on which one user's calls for one bucket depend.
 #[derive(Clone)]
 pub(crate) struct NetworkFileServer {
     threads: Arc<FileServerThreads>,
@@ -43,8 +43,8 @@ pub(crate) struct NetworkFileServer {
 
 /// The threads that wait for one file server.
 struct FileServerThreads {
-    /// Only the runtime's blocking threads are used. While the server is silent, all of them may be blocked; every
-    /// other server has a pool of its own.
+    /// Only the runtime's blocking threads are used. All of them may be blocked while the server is silent, so each
+    /// server has its own pool.
     pool: Runtime,
     /// One permit fewer than there are threads, so that one thread is always free to ask whether the server responds.
     room: Arc<Semaphore>,
@@ -61,8 +61,8 @@ struct FileServerHealth {
 }
 
 impl NetworkFileServer {
-    /// Returns the server that calls of `store` for `bucket` depend on, if any. Cost: no system call. Errors: `Io` if
-    /// no thread can be started.
+    /// Returns the server on which calls to `store` for `bucket` depend, if there is one. Cost: no system call. Errors:
+    /// `Io` if no thread can be started.
     pub(crate) fn of(store: &dyn Store, bucket: &str) -> Result<Option<Self>, Error> {
         let Some(probe) = store.file_server(bucket) else { return Ok(None) };
         let mut servers = locked(&SERVERS);
@@ -116,12 +116,13 @@ impl NetworkFileServer {
         Box::new(RemoteWriter { inner: Some(writer), server: self.clone() })
     }
 
-    /// Drops `value`, which may have to wait for this server: closing a file may flush its remaining data.
+    /// Drops `value` on another thread, because the drop may have to wait for this server: closing a file may flush its
+    /// remaining data.
     fn drop_apart<T: Send + 'static>(&self, value: T) {
         self.threads.pool.spawn_blocking(move || drop(value));
     }
 
-    /// Whether the server responded when it was last asked.
+    /// Returns whether the server responded when it was last asked.
     pub(crate) fn responds(&self) -> bool {
         self.silence() < SILENCE_MAX
     }

@@ -56,14 +56,14 @@ fn check_head(head: &RequestHead<'_>, text: &[u8]) {
     assert!(!is_bare(b'\n') && !is_bare(b'\r') && !text.contains(&0), "a control character");
 }
 
-/// The sizes of pieces in which a body arrives. A line is parsed again for each piece that arrives, so a long body is
-/// split only into large pieces.
+/// Returns the sizes of the pieces in which a body arrives. A line is parsed again for each piece that arrives, so a
+/// long body is split only into large pieces.
 fn pieces(bytes: &[u8]) -> impl Iterator<Item = usize> {
     let count = bytes.len();
     [1, 7, 97, 4096].into_iter().filter(move |piece| count / piece < 500)
 }
 
-/// Decodes chunks in pieces of several sizes; the content must be the same for all.
+/// Decodes a chunked body that arrives in pieces, for several piece sizes; the content must always be the same.
 fn check_chunks(bytes: &[u8]) {
     let whole = chunks(bytes, bytes.len().max(1));
     for piece in pieces(bytes) {
@@ -74,8 +74,8 @@ fn check_chunks(bytes: &[u8]) {
     }
 }
 
-/// Feeds chunks in pieces; returns the content, and the number of bytes after the body. Returns `None` if the body is
-/// malformed or has no end.
+/// Feeds a chunked body to the decoder in pieces; returns the content, and the number of bytes after the body. Returns
+/// `None` if the body is malformed or has no end.
 fn chunks(bytes: &[u8], piece: usize) -> Option<(Vec<u8>, usize)> {
     let (mut decoder, mut content) = (ChunkDecoder::default(), Vec::new());
     let (mut used, mut arrived) = (0, 0);

@@ -73,8 +73,8 @@ pub struct GatewayConfig {
     pub body_bytes_per_s_min: u64,
     /// The limits on users whose entries specify none.
     pub user_limits: UserLimits,
-    /// The maximum number of open connections from one address on which no request has had a valid signature yet. All
-    /// addresses of an IPv6 /64 network count as one.
+    /// The maximum number of open connections from one address that have not yet carried a request with a valid
+    /// signature. All addresses of an IPv6 /64 network count as one.
     pub address_connections_max: u32,
     /// How long requests in progress may continue after the gateway is told to stop.
     pub drain_timeout: Duration,
@@ -136,7 +136,7 @@ impl From<&GatewayStopHandle> for StopReceiver {
 }
 
 impl StopReceiver {
-    /// Whether the gateway has been told to stop.
+    /// Returns whether the gateway has been told to stop.
     pub(crate) fn is_stopped(&self) -> bool {
         *self.0.borrow()
     }
@@ -482,7 +482,7 @@ impl RunningGateway {
         self.address
     }
 
-    /// Returns the address of the gateway's metrics and health.
+    /// Returns the address of the gateway's metrics and health responses.
     pub fn metrics_addr(&self) -> Option<SocketAddr> {
         self.metrics
     }

@@ -132,7 +132,7 @@ impl IdleTimeout {
         self.timeout = self.timeout.min(timeout);
     }
 
-    /// Ready whenever no request has been in progress for a full `timeout`.
+    /// Becomes ready when no request has been in progress for the whole `timeout`.
     fn poll(&mut self, context: &mut Context<'_>, streams: &StreamExecutor) -> Poll<()> {
         if streams.are_open() {
             self.patience.end();
@@ -158,11 +158,11 @@ async fn exchange(
     Ok(response)
 }
 
-/// The maximum wait of a request while others on its connection make progress, as a multiple of the maximum wait on an
-/// otherwise idle connection: the other requests may use all of a slow link.
+/// The maximum time that a request waits while other requests on its connection make progress, as a multiple of the
+/// maximum wait on an otherwise idle connection. It is longer because the other requests may use all of a slow link.
 const PATIENCE_AMONG_OTHERS: u32 = 10;
 
-/// Starts the task of each request, on the thread of its connection, and ends it if it makes no progress.
+/// Starts a task for each request, on the thread of the request's connection, and ends a task that makes no progress.
 #[derive(Clone)]
 pub(super) struct StreamExecutor {
     all: Arc<ConnectionActivity>,
@@ -187,7 +187,7 @@ impl StreamExecutor {
         StreamExecutor { all: Arc::new(all), limits }
     }
 
-    /// Whether any request is in progress.
+    /// Returns whether any request is in progress.
     pub(super) fn are_open(&self) -> bool {
         self.all.open.load(Ordering::Relaxed) > 0
     }
@@ -222,7 +222,7 @@ struct TimedRequest<F> {
 
 enum TimerState {
     Over,
-    /// Other requests on the connection have made progress since.
+    /// Other requests on the connection have made progress since this request last did.
     Extended,
 }
 
@@ -239,7 +239,7 @@ impl<F> TimedRequest<F> {
         timer
     }
 
-    /// Ready when the timer has fired. Returns whether the request is over or gets more time.
+    /// Becomes ready when the timer fires. Returns whether the request is over or gets more time.
     fn poll_timer(&mut self, context: &mut Context<'_>) -> Poll<TimerState> {
         let Some(timer) = &mut self.timer else { return Poll::Pending };
         ready!(timer.as_mut().poll(context));

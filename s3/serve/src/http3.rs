@@ -218,7 +218,7 @@ impl AcceptedClient {
         self.incoming.remote_address()
     }
 
-    /// Performs the handshake. From here on the connection belongs to the calling thread.
+    /// Performs the handshake. From then on, the connection belongs to the calling thread.
     pub(super) async fn handshake(self) -> io::Result<quinn::Connection> {
         Ok(self.incoming.accept_with(self.config)?.await?)
     }
@@ -274,7 +274,7 @@ impl QuicListener {
         self.endpoint.set_server_config(None);
     }
 
-    /// Closes the open connections, and waits up to 1 s for the clients to be told.
+    /// Closes the open connections, and waits up to 1 s until the clients have been told.
     pub(crate) async fn close(&self) {
         self.endpoint.close(VarInt::from_u32(0), b"the gateway ended");
         let _ = tokio::time::timeout(Duration::from_secs(1), self.endpoint.wait_idle()).await;
@@ -306,7 +306,7 @@ fn config(tls: &ServerConfig, idle_timeout: Duration) -> Result<quinn::ServerCon
     Ok(config)
 }
 
-/// Returns the body of `request` for the S3 layer, and the length of the body as far as it is known.
+/// Returns the body of `request` for the S3 layer, and what is known about the body's length.
 pub(super) fn body_of(
     request: &Request<()>,
     stream: RequestStream<RecvStream, Bytes>,
@@ -381,11 +381,11 @@ impl Body for ReceivedBody {
 
 /// The maximum number of responses that wait for room in quinn at once.
 const TURNS: usize = 4;
-/// How long one response may keep others from waiting for room in quinn: a client may be slow to read only one
-/// response.
+/// How long one response may prevent others from waiting for room in quinn: a client may read just one of its responses
+/// slowly.
 const TURN: Duration = Duration::from_millis(250);
-/// The maximum wait of a response while others make progress, as a multiple of the maximum wait on an otherwise idle
-/// connection: the other responses may use all of a slow link.
+/// The maximum time that a response waits while others make progress, as a multiple of the maximum wait on an otherwise
+/// idle connection. It is longer because the other responses may use all of a slow link.
 const PATIENCE_AMONG_OTHERS: u32 = 10;
 
 /// State that the responses of a connection share.
@@ -407,7 +407,7 @@ impl ResponseScheduler {
         }
     }
 
-    /// Runs `sending` when it is this response's turn. Errors: `TimedOut` if the client receives no data of this
+    /// Runs `sending` when it is this response's turn. Errors: `TimedOut` if the client receives no data from this
     /// response.
     pub(super) async fn send(
         &self,

@@ -108,8 +108,8 @@ impl S3Access for RequestAuthenticator {
 }
 
 impl RequestAuthenticator {
-    /// Returns the user who sent a request which the S3 layer does not pass to an operation. Errors: the same as for
-    /// all other requests.
+    /// Returns the user who sent a request that the S3 layer does not pass to an operation. Errors: the same as for all
+    /// other requests.
     pub(crate) fn admit_request<T>(&self, request: &S3Request<T>) -> S3Result<Arc<User>> {
         let known = request.extensions.get::<Arc<User>>().cloned();
         let access_key = request.credentials.as_ref().map(|credentials| credentials.access_key.as_str());
@@ -144,8 +144,8 @@ impl RequestAuthenticator {
             return Err(s3_error!(InvalidAccessKeyId, "the access key has just been removed"));
         };
         let is_version_2 = signed_with_version_2(headers, uri);
-        // Version 2 signatures cover all `x-amz-` headers. A request that looks like both versions must pass the checks
-        // of both.
+        // Version 2 signatures cover all `x-amz-` headers. A request that seems to use both versions must pass the
+        // checks for both.
         if has_version_4_query(uri) || !is_version_2 {
             check_all_signed(headers, uri)?;
         }
@@ -171,7 +171,7 @@ impl RequestAuthenticator {
     }
 }
 
-/// Returns the bucket and the key, each an empty string if the path has none.
+/// Returns the bucket and the key. Either is an empty string if it is missing from the path.
 fn names(path: &S3Path) -> (String, String) {
     match path {
         S3Path::Root => Default::default(),
@@ -212,7 +212,8 @@ const UNSIGNED: [&str; 4] =
 fn check_all_signed(headers: &HeaderMap, uri: &Uri) -> S3Result<()> {
     let signed = signed_headers(headers, uri).unwrap_or_default();
     let is_signed = |name: &str| signed.split(';').any(|known| known.eq_ignore_ascii_case(name));
-    // An empty `x-amz-trailer` header has no meaning, and the gateway itself adds one to a request that has none.
+    // An empty `x-amz-trailer` header has no meaning, and the gateway itself adds one to each request that lacks this
+    // header.
     let is_announced_nothing = |name: &str| name == "x-amz-trailer" && headers[name].is_empty();
     let of_amazon = headers.keys().map(HeaderName::as_str).filter(|name| name.starts_with("x-amz-"));
     let of_amazon = of_amazon.filter(|name| !is_announced_nothing(name));
@@ -287,7 +288,7 @@ fn parameter<'u>(uri: &'u Uri, wanted: &str) -> Option<&'u str> {
     })
 }
 
-/// Whether there is a parameter with this name, regardless of case.
+/// Returns whether there is a parameter with this name, regardless of case.
 fn has_parameter(uri: &Uri, wanted: &str) -> bool {
     uri.query().unwrap_or_default().split('&').any(|pair| {
         let name = pair.split('=').next().unwrap_or_default();
@@ -295,7 +296,7 @@ fn has_parameter(uri: &Uri, wanted: &str) -> bool {
     })
 }
 
-/// Whether `name` has the form of a region's name.
+/// Returns whether `name` has the form of a region's name.
 pub(crate) fn is_region(name: &str) -> bool {
     !name.is_empty() && name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
 }

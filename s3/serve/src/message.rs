@@ -83,8 +83,8 @@ const WORDS: [(&str, &str); 38] = [
     ),
 ];
 
-/// Composes the text of an error from AWS's message, our own text (which may be empty), and `facts`: element names with
-/// their values.
+/// Composes the text of an error from AWS's message, our own text (which may be empty), and `facts`, which are element
+/// names with their values.
 pub(crate) fn composed(words: &str, detail: &str, facts: &[(&str, &str)]) -> String {
     let mut text = format!("{}\n{}", one_line(words), one_line(detail));
     for (name, value) in facts {
@@ -127,7 +127,7 @@ pub(crate) fn taken_apart(document: &str) -> String {
     made + rest
 }
 
-/// Returns AWS's message for a code, or ours if AWS has none, and the detail.
+/// Returns AWS's message for a code (or ours if AWS has none), and the detail.
 fn of_code<'t>(code: &str, ours: &'t str) -> (String, &'t str) {
     if code == "BadDigest" {
         return (of_digest(ours), ours);

@@ -4,7 +4,7 @@
 //! Data that is read ahead waits in memory for the client's flow-control window and for the socket, and a few
 //! connections may have thousands of responses that their clients do not read. Once the waiting data reaches a limit, a
 //! response gets its next piece only when the previous one has been sent; at twice the limit, the pieces become small.
-//! No response waits for the window of another, so a client that keeps one window closed does not delay other
+//! No response waits for the window of another response, so a client that keeps one window closed does not delay other
 //! responses.
 
 use std::future::Future;
@@ -44,7 +44,7 @@ impl ConnectionState {
     }
 }
 
-/// Answers a request. `length` is the length of its body, if that is known.
+/// Answers a request. `length` is the length of the request's body, if known.
 pub(crate) async fn exchange<B: IncomingFrames>(
     (shared, connection): (&GatewayState, &ConnectionState),
     caller: &ConnectionPeer,
@@ -101,7 +101,7 @@ impl Drop for CountedRequest<'_> {
     }
 }
 
-/// The status that is logged for a request whose client no longer waits for it.
+/// The status that is logged for a request if the client no longer waits for the response.
 const CLIENT_IS_GONE: u16 = 499;
 
 /// The error type of bodies.
@@ -355,24 +355,24 @@ const USER_BYTES: u64 = 16 << 20;
 /// The maximum number of bytes that may wait for all clients of the process before read-ahead is limited for users who
 /// have more than [`CONNECTION_BYTES`] waiting.
 const PROCESS_BYTES: u64 = 32 << 20;
-/// The number of bytes read at a time while the waiting bytes reach twice the limit.
+/// The number of bytes read at a time while the amount of waiting data is at least twice the limit.
 const SMALL_BYTES: u64 = 4 << 10;
 
 static OF_PROCESS: AtomicU64 = AtomicU64::new(0);
 
-/// The bytes that wait for the client of a connection. Clones count the same bytes.
+/// Counts the bytes that wait for a connection's client. Clones share the counters.
 #[derive(Clone, Default)]
 pub(crate) struct HeldBytes(Arc<AtomicU64>);
 
-/// The number of bytes of one response that wait.
+/// The number of waiting bytes of one response.
 #[derive(Default)]
 struct ResponseBacklog {
     bytes: AtomicU64,
-    /// Wakes the task that waits until these bytes are gone.
+    /// Wakes the task that waits until all these bytes have been sent.
     waker: Mutex<Option<Waker>>,
 }
 
-/// The bytes of one response among the waiting bytes.
+/// One response's part of the waiting bytes.
 pub(super) struct BacklogShare {
     of_connection: HeldBytes,
     of_user: Option<Arc<UserResourceUsage>>,
@@ -380,7 +380,7 @@ pub(super) struct BacklogShare {
 }
 
 impl HeldBytes {
-    /// Returns the backlog of another response on the connection, to a request of the given user.
+    /// Returns the backlog of a further response on the connection. The response answers a request of the given user.
     pub(super) fn answer(&self, of_user: Option<Arc<UserResourceUsage>>) -> BacklogShare {
         BacklogShare { of_connection: self.clone(), of_user, own: Arc::default() }
     }
@@ -388,8 +388,8 @@ impl HeldBytes {
 
 impl BacklogShare {
     /// Returns by what factor the waiting bytes exceed the limit of the connection, the user or the process, rounded
-    /// down: 0 means that no limit is reached. One user's waiting bytes do not limit another user who has few bytes
-    /// waiting.
+    /// down: 0 means that no limit is reached. A user for whom little data is waiting is not limited by the data that
+    /// waits for other users.
     fn excess(&self) -> u64 {
         let load = |bytes: &AtomicU64| bytes.load(Ordering::Relaxed);
         let (ours, all) = (load(&self.of_connection.0), load(&OF_PROCESS));
@@ -411,7 +411,7 @@ impl BacklogShare {
         Poll::Ready(if excess > 1 { SMALL_BYTES } else { PIECE_BYTES })
     }
 
-    /// Returns the same piece, whose bytes count as waiting until the last reference to it is dropped.
+    /// Returns the same piece. Its bytes count as waiting until the last reference to the piece is dropped.
     pub(super) fn hold(&self, piece: Bytes) -> Bytes {
         let bytes = piece.len() as u64;
         for held in [&self.of_connection.0, &self.own.bytes, &OF_PROCESS] {

@@ -28,7 +28,7 @@ const DECODED_LENGTH: HeaderName = HeaderName::from_static("x-amz-decoded-conten
 const TRAILER: HeaderName = HeaderName::from_static("x-amz-trailer");
 
 /// Checks the form of a request's signature. A request without a signature passes, and is refused later. If only `Date`
-/// states the time of the request, adds the header that the S3 layer reads. Errors: AWS's, one for each kind of
+/// states the time of the request, adds the header that the S3 layer reads. Errors: AWS's errors, one for each kind of
 /// malformed signature.
 pub(crate) fn check_form(
     headers: &mut HeaderMap,
@@ -265,7 +265,7 @@ impl PresignedParameters {
         self.get(name).is_some()
     }
 
-    /// Whether the URL has any parameter that only presigned URLs have.
+    /// Returns whether the URL has any parameter that only presigned URLs have.
     fn is_signed(&self) -> bool {
         ["X-Amz-Algorithm", "X-Amz-Credential", "X-Amz-Signature"].iter().any(|name| self.has(name))
     }
@@ -355,12 +355,12 @@ struct FramingCheckedBody {
 #[derive(Default)]
 struct ChunkFramingCheck {
     decoder: ChunkDecoder,
-    /// The beginning of a line between chunks; the rest of the line is in the next frame. The decoder limits its
+    /// The first part of a line between chunks; the rest of the line is in the next frame. The decoder limits its
     /// length.
     line: Vec<u8>,
     /// The number of bytes of the current chunk that have arrived.
     chunk_bytes: u64,
-    /// Whether the previous chunk was too small to be any but the last.
+    /// Whether the previous chunk was so small that it must be the last one with content.
     is_after_small: bool,
     /// Whether the head announces trailers.
     has_trailers: bool,
@@ -413,20 +413,21 @@ impl ChunkFramingCheck {
         Ok(Some(self))
     }
 
-    /// Counts bytes of a chunk, and returns their number. Errors: [`SMALL_CHUNK`] if the previous chunk was too small.
+    /// Counts `count` further bytes of a chunk, and returns `count`. Errors: [`SMALL_CHUNK`] if the previous chunk was
+    /// too small.
     fn note_data(&mut self, count: usize) -> Result<usize, &'static str> {
         self.chunk_bytes += count as u64;
         if self.is_after_small { Err(SMALL_CHUNK) } else { Ok(count) }
     }
 
-    /// Whether the last chunk and all trailers have arrived. Some senders omit the empty line at the end if there are
-    /// no trailers.
+    /// Returns whether the last chunk and all trailers have arrived. Some senders omit the empty line at the end if
+    /// there are no trailers.
     fn is_whole(&self) -> bool {
         self.decoder.is_done() || (self.decoder.is_behind_data() && !self.has_trailers)
     }
 }
 
-/// Returns the length in bytes of a trailer. Errors: [`CUT_SHORT`] for a signature that does not have the length of a
+/// Returns a trailer's length in bytes. Errors: [`CUT_SHORT`] for a signature whose length is not the length of a
 /// SHA-256.
 fn checked_trailer(line: &[u8]) -> Result<usize, &'static str> {
     let signature = line.strip_prefix(b"x-amz-trailer-signature:").map(<[u8]>::trim_ascii);
@@ -436,8 +437,8 @@ fn checked_trailer(line: &[u8]) -> Result<usize, &'static str> {
     }
 }
 
-/// Passes a body through the check in pieces of `piece` bytes. Returns whether it is complete; `None` if the bytes are
-/// not chunks. Errors: the same as from the check.
+/// Feeds a body to the framing check in pieces of `piece` bytes. Returns whether the body is complete; `None` if the
+/// bytes are not chunks. Errors: errors that the check reports.
 #[cfg(feature = "fuzzing")]
 pub(crate) fn check_framing(body: &[u8], piece: usize) -> Result<Option<bool>, &'static str> {
     let pass = |watch: Option<ChunkFramingCheck>, bytes| watch.map_or(Ok(None), |watch| watch.pass(bytes));

@@ -39,14 +39,14 @@ pub(crate) fn check_date(headers: &HeaderMap) -> Result<(), GateRefusal> {
     }
 }
 
-/// Parses an HTTP date. A wrong weekday is accepted, because the rest states the time completely.
+/// Parses an HTTP date. A wrong weekday is accepted, because the rest of the date determines the time.
 fn date_of_any_weekday(text: &str) -> Option<SystemTime> {
     let Some((_, rest)) = text.split_once(", ") else { return date::parse_http(text) };
     let days = ["Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun"];
     days.iter().find_map(|day| date::parse_http(&format!("{day}, {rest}")))
 }
 
-/// Subresources of buckets that a version 2 signature covers, in order.
+/// The bucket subresources that a version 2 signature covers, in order.
 const SUBRESOURCES: [&str; 20] = [
     "accelerate",
     "acl",

@@ -1,4 +1,4 @@
-//! The sockets that a gateway listens on: those that it binds itself, and those that a service manager passes to it.
+//! The sockets on which a gateway listens: it binds them itself, or a service manager passes them to it.
 
 use std::io;
 #[cfg(feature = "http3")]
@@ -12,7 +12,7 @@ use crate::GatewayConfig;
 #[cfg(feature = "http3")]
 use crate::http3::QuicListener;
 
-/// The name of the socket for metrics among those that are passed.
+/// The name that marks the metrics socket among the passed sockets.
 const METRICS_NAME: &str = "metrics";
 
 /// The listening sockets of a gateway.
@@ -29,12 +29,12 @@ impl GatewaySockets {
         ProvidedSockets::default().complete(config)
     }
 
-    /// Takes sockets passed by a service manager, and binds the addresses for which none was passed. The socket named
-    /// `metrics` is for metrics, another listening socket is for S3, and a datagram socket is for HTTP/3.
+    /// Takes sockets passed by a service manager, and binds the addresses for which no socket was passed. The socket
+    /// named `metrics` is for metrics, another listening socket is for S3, and a datagram socket is for HTTP/3.
     ///
     /// If the service manager keeps the sockets open while it replaces the gateway, no client is lost: new connections
-    /// wait in the kernel's queue until the next gateway accepts them. Errors: `InvalidArgument` if none is for S3, or
-    /// if one has no purpose; as [`GatewaySockets::bind`].
+    /// wait in the kernel's queue until the next gateway accepts them. Errors: `InvalidArgument` if no socket is for
+    /// S3, or if a socket has no purpose; errors from [`GatewaySockets::bind`].
     pub fn passed(sockets: Vec<ActivationSocket>, config: &GatewayConfig) -> Result<Self> {
         let mut choice = ProvidedSockets::default();
         sockets.into_iter().try_for_each(|socket| choice.take(socket))?;
@@ -101,8 +101,8 @@ impl ProvidedSockets {
     }
 }
 
-/// Returns the socket for HTTP/3: `passed`, or a new one bound to the address of `http`. Errors: as
-/// [`GatewaySockets::passed`]; `InvalidArgument` without a certificate.
+/// Returns the socket for HTTP/3: `passed`, or a new one bound to the address of `http`. Errors: as for
+/// [`GatewaySockets::passed`]; `InvalidArgument` if there is no certificate.
 #[cfg(feature = "http3")]
 fn quic_socket(
     passed: Option<UdpSocket>,

@@ -29,8 +29,8 @@ struct WatchedCertificate {
 }
 
 impl TlsCertificate {
-    /// Reads `certificate` (the server's own first, then the chain to a trusted one) and `key`. Errors:
-    /// `InvalidArgument` for files that cannot be read, are not PEM or do not match.
+    /// Reads `key` and `certificate`, a file with the server's own certificate followed by the chain up to a trusted
+    /// certificate. Errors: `InvalidArgument` for files that cannot be read, are not PEM or do not match.
     pub fn load(certificate: &Path, key: &Path) -> Result<Self> {
         let current = RwLock::new(Arc::new(read(certificate, key)?));
         Ok(TlsCertificate(Arc::new(WatchedCertificate {
@@ -40,8 +40,8 @@ impl TlsCertificate {
         })))
     }
 
-    /// Reads both files again, for connections made from now on. Errors: as [`TlsCertificate::load`]; the previous
-    /// certificate remains in use.
+    /// Reads both files again, for connections made from now on. Errors: as for [`TlsCertificate::load`]; after an
+    /// error, the previous certificate remains in use.
     pub fn reload(&self) -> Result<()> {
         let newer = Arc::new(read(&self.0.certificate, &self.0.key)?);
         *self.0.current.write().unwrap_or_else(PoisonError::into_inner) = newer;

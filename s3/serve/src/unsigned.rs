@@ -17,7 +17,7 @@ use serde::{Serialize, Serializer};
 use crate::http1::{ChunkDecoder, ChunkStep};
 use crate::users::User;
 
-/// The error for a body that is not encoded as its head states; the S3 operation recognizes the text.
+/// The error for a body whose encoding differs from the one that its head states; the S3 operation recognizes the text.
 pub(crate) const NOT_CHUNKED: &str = "the body is not valid aws-chunked encoding";
 
 /// The error for a body that ends within a chunk.
@@ -83,7 +83,7 @@ pub(crate) fn unsigned(request: Request<s3s::Body>) -> Request<s3s::Body> {
     Request::from_parts(parts, body)
 }
 
-/// Whether this is the name of a parameter of a presigned URL.
+/// Returns whether `name` is a parameter that presigned URLs have.
 pub(crate) fn is_of_signature(name: &str) -> bool {
     SIGNATURE_PARAMETERS.contains(&name)
 }
@@ -100,7 +100,7 @@ fn without_signature(uri: Uri) -> Uri {
         false => format!("{}?{}", uri.path(), kept.join("&")),
     };
     let mut parts = uri.into_parts();
-    // This always succeeds, because the target is a part of a valid one.
+    // This always succeeds, because the new target is part of a valid target.
     parts.path_and_query = PathAndQuery::try_from(target).ok();
     Uri::from_parts(parts).unwrap_or_default()
 }
@@ -114,7 +114,7 @@ struct UnchunkedBody {
     inner: s3s::Body,
     decoder: ChunkDecoder,
     at_hand: Bytes,
-    /// The number of bytes of content that are left, if known.
+    /// The number of content bytes that have not been read yet, if known.
     left: Option<u64>,
     found: HeaderMap,
     trailers: TrailerFields,

@@ -6,7 +6,7 @@ use std::time::Duration;
 use fordway_store::{Error, ErrorKind, Result};
 use fordway_sys::{give_back_heap, unused_heap_bytes};
 
-/// How often the thread checks.
+/// The time between two checks.
 const PERIOD: Duration = Duration::from_secs(1);
 
 enum WatchMessage {
@@ -35,8 +35,8 @@ pub(crate) fn words() -> (ReloadSignal, WatchReceiver) {
     (ReloadSignal(sender), WatchReceiver(receiver))
 }
 
-/// The thread that watches. Dropping this tells the thread to end, but does not wait for it: checking a directory whose
-/// server is unreachable may take a long time.
+/// The thread that watches. Dropping this tells the thread to end, but does not wait until it has ended: checking a
+/// directory whose server is unreachable may take a long time.
 pub(crate) struct WatchThread(ReloadSignal);
 
 impl WatchThread {
@@ -71,7 +71,7 @@ impl Drop for WatchThread {
 
 /// The maximum amount of unused memory that is kept, in bytes.
 const IDLE_BYTES_MAX: u64 = 32 << 20;
-/// The number of checks after which memory counts as unused.
+/// The number of checks after which memory counts as no longer needed.
 const LOOKS: u32 = 5;
 
 /// Detects freed memory that is not used again, so that the memory used by a burst of requests is returned to the
@@ -79,7 +79,7 @@ const LOOKS: u32 = 5;
 #[derive(Default)]
 pub(crate) struct IdleHeapDetector {
     looks: u32,
-    /// The smallest number of unused bytes since the first of these checks.
+    /// The smallest number of unused bytes since the first of the latest checks.
     least_bytes: u64,
 }
 
@@ -90,7 +90,7 @@ impl IdleHeapDetector {
         }
     }
 
-    /// Whether too much memory was unused in each of the last `LOOKS` checks.
+    /// Returns whether too much memory was unused in each of the last `LOOKS` checks.
     fn is_idle(&mut self, unused_bytes: u64) -> bool {
         self.least_bytes = if self.looks == 0 { unused_bytes } else { self.least_bytes.min(unused_bytes) };
         self.looks += 1;

@@ -64,7 +64,7 @@ fn presigned_urls_work_until_they_expire() {
     assert_eq!(send("GET", &expired, "").error(), (403, "AccessDenied".to_owned()));
 }
 
-/// s3cmd determines the region this way.
+/// s3cmd determines the region in this way.
 #[test]
 fn a_signature_for_no_region_is_told_the_right_one() {
     let fixture = serve();
@@ -110,7 +110,7 @@ fn version_2_signatures_are_taken_only_where_that_was_said_and_only_fresh() {
     assert_eq!(answer_to_version_2(&willing, &now, "").status, 200);
     let old = date::format_http(SystemTime::now() - Duration::from_secs(16 * 60));
     assert_eq!(answer_to_version_2(&willing, &old, "").error(), (403, "RequestTimeTooSkewed".to_owned()));
-    // A query that looks like version 4 does not change the result.
+    // A query that looks like a version 4 signature does not change the result.
     let disguise = "?X-Amz-Signature=00";
     assert_eq!(answer_to_version_2(&serve(), &now, disguise).error(), (400, "InvalidRequest".to_owned()));
     assert_eq!(
@@ -154,8 +154,8 @@ fn a_version_2_signature_of_a_bucket_may_cover_a_slash() {
     assert_eq!(send(&format!("/{BUCKET}/k/"), &format!("/{BUCKET}/k")).error(), wrong);
 }
 
-/// The holder of a presigned URL for a put must not be able to turn it into a copy of another object: every header that
-/// changes the request must be signed, or the request is refused.
+/// The holder of a presigned URL for a put must not be able to turn the put into a copy of another object. A request is
+/// therefore refused unless every header that changes its meaning is signed.
 #[test]
 fn what_was_not_signed_changes_nothing() {
     let fixture = serve();
@@ -270,7 +270,7 @@ fn answer_to(fixture: &Fixture, target: &str, lines: &str) -> Answer {
 
 const SCOPE: &str = "20260101/us-east-1/s3/aws4_request";
 
-/// AWS's messages for errors in the form of a signature.
+/// AWS's messages for malformed signatures.
 #[test]
 fn the_form_of_a_signature_in_a_header_is_explained() {
     let fixture = serve();

@@ -1,4 +1,4 @@
-//! Buckets that are named by the host name.
+//! Requests whose host name contains the bucket's name.
 
 mod client;
 
@@ -11,7 +11,8 @@ fn serve() -> Fixture {
     fixture
 }
 
-/// Sends each request with and without a header that the fast path does not know: fast path and S3 layer must agree.
+/// Sends each request with and without a header that the fast path does not know: the fast path and the S3 layer must
+/// agree.
 #[test]
 fn the_bucket_is_in_the_host_and_the_key_in_the_path() {
     let fixture = serve();

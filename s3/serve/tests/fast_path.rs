@@ -1,5 +1,5 @@
-//! Plain requests take the fast path, all others the S3 layer. Whatever a request is for, and however it is damaged,
-//! both must return the same response. Each request is sent unchanged, and once more with a header that routes it
+//! Plain requests take the fast path, all others the S3 layer. Whatever a request asks for, and however it is damaged,
+//! both paths must return the same response. Each request is sent unchanged, and once more with a header that routes it
 //! through the S3 layer.
 
 mod client;
@@ -56,7 +56,7 @@ fn filled() -> Fixture {
 fn send_head(client: &Client, head: &[u8], method: &str) -> Option<Answer> {
     let mut stream = client.connect();
     stream.write_all(head).unwrap();
-    // A damaged head may have no end.
+    // The end of a damaged head may be missing.
     stream.shutdown(std::net::Shutdown::Write).unwrap();
     let mut first = [0];
     (stream.peek(&mut first).unwrap_or(0) > 0).then(|| read_answer(&mut stream, method))
@@ -204,7 +204,7 @@ fn what_was_changed_on_the_way_is_judged_alike() {
     assert!((5..20).contains(&accepted), "{accepted}");
 }
 
-/// Damage at random places in the head of a valid request.
+/// Damages the head of a valid request at random places.
 #[test]
 fn damaged_requests_are_judged_alike() {
     let fixture = filled();

@@ -13,13 +13,13 @@ use hmac::{Hmac, KeyInit as _, Mac as _};
 
 const BOUNDARY: &str = "----WebKitFormBoundaryXo7";
 
-/// A form. A field that is added replaces one with the same name.
+/// A form. Adding a field replaces a field with the same name.
 struct Form {
     fields: Vec<(String, String)>,
     file: Vec<u8>,
 }
 
-/// The conditions on the fields that every form has.
+/// Returns conditions on the fields that every form has, followed by the conditions `more`.
 fn conditions(more: &str) -> String {
     let amazon =
         ["algorithm", "credential", "date"].map(|name| format!("[\"starts-with\",\"$x-amz-{name}\",\"\"]"));
@@ -31,7 +31,7 @@ fn policy(more: &str) -> String {
 }
 
 impl Form {
-    /// A permitted form, with further conditions in its policy.
+    /// Creates a permitted form, with further conditions in its policy.
     fn new(fixture: &Fixture, more: &str) -> Self {
         Form::with_policy(fixture, &policy(more))
     }
@@ -308,7 +308,7 @@ fn a_form_that_is_cut_stores_nothing() {
         stream.write_all(head(&fixture, body.len(), "").as_bytes()).unwrap();
         stream.write_all(&body[..body.len() - cut]).unwrap();
         stream.shutdown(Shutdown::Write).unwrap();
-        // There may be a response or none; the gateway is done with the form once the connection has ended.
+        // There may be no response; the gateway is done with the form once the connection has ended.
         let mut rest = Vec::new();
         let _ = std::io::Read::read_to_end(&mut stream, &mut rest);
         assert!(!String::from_utf8_lossy(&rest).starts_with("HTTP/1.1 2"), "{cut}");

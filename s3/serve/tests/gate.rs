@@ -43,7 +43,7 @@ fn fixture(fixture: Fixture) -> Fixture {
 fn check(call: &Call<'_>, answer: &Answer, fixture: &Fixture) {
     let said = format!("{} {}?{}: {} {}", call.method, call.path, call.query, answer.status, answer.text());
     let refusals = match call.path.as_ref() {
-        // For a bucket that does not exist, S3 reports only that.
+        // If the bucket does not exist, S3 reports nothing else.
         "/fresh" => [(501, "NotImplemented"), (404, "NoSuchBucket")],
         _ if (call.method, call.query) == ("PUT", "partNumber=1") => [(400, "InvalidArgument"); 2],
         // The signature reveals parameters that were added to a presigned URL.
@@ -65,7 +65,8 @@ fn check_untouched(fixture: &Fixture, said: &str) {
     assert_eq!(names.collect::<Vec<_>>(), [BUCKET, "empty"], "{said}");
 }
 
-/// Queries with one sub-resource: each of S3's with and without a value, and as many unknown names as `invented` says.
+/// Returns queries with one sub-resource: each sub-resource of S3 with and without a value, and `invented` unknown
+/// names.
 fn sub_resources(invented: usize) -> (Vec<String>, Vec<String>) {
     let rows = include_str!("../src/gate/operations.txt").lines();
     let rows = rows.filter(|row| row.starts_with("done ") || row.starts_with("refused "));
@@ -84,8 +85,8 @@ fn sub_resources(invented: usize) -> (Vec<String>, Vec<String>) {
 
 const METHODS: [&str; 5] = ["GET", "HEAD", "PUT", "POST", "DELETE"];
 
-/// Calls with each sub-resource of S3, by each method, on an object and two buckets. The last value says whether the
-/// sub-resource is invented.
+/// Returns calls with each sub-resource of S3 and each method, on an object and two buckets, and one call with each
+/// invented sub-resource. The last value says whether the sub-resource is invented.
 fn walk(invented: usize) -> Vec<(String, &'static str, String, bool)> {
     let (real, odd) = sub_resources(invented);
     let paths = [format!("/{BUCKET}/k"), "/empty".to_owned(), "/fresh".to_owned()];
@@ -187,7 +188,7 @@ fn over_http_2_and_tls() {
     });
 }
 
-/// The query of a presigned URL is signed. Its holder may append parameters that are not.
+/// The query of a presigned URL is signed, but the URL's holder may append unsigned parameters.
 #[test]
 fn with_presigned_urls() {
     let fixture = fixture(serve());
@@ -390,8 +391,8 @@ fn conditions_without_quotes() {
     assert_eq!(fixture.client.send(&wrong).error(), (412, "PreconditionFailed".to_owned()));
 }
 
-/// The gateway does not encrypt objects. If the headers contradict each other, AWS refuses the request too, and
-/// its error is more helpful than the one for an unsupported feature.
+/// The gateway does not encrypt objects. If the headers contradict each other, AWS refuses the request too, and its
+/// error is more helpful than the error for an unsupported feature.
 #[test]
 fn encryption_that_nobody_could_do_has_the_error_of_aws() {
     const METHOD: (&str, &str) = ("x-amz-server-side-encryption", "AES256");

@@ -21,7 +21,7 @@ fn requests_sent_at_once_are_answered_in_turn() {
         all.extend(lasting(&fixture.client, &Call::on("GET", "k")));
     }
     let mut stream = fixture.client.connect();
-    // Sent in two writes, split in the middle of a body.
+    // The requests are sent in two writes, split in the middle of a body.
     let (first, second) = all.split_at(all.len() / 2 + 3);
     stream.write_all(first).unwrap();
     std::thread::sleep(Duration::from_millis(50));
@@ -183,7 +183,7 @@ fn a_head_that_takes_too_long_is_told_so() {
     let fixture = serve_with(|config| config.header_timeout = Duration::from_millis(300));
     let mut stream = fixture.client.connect();
     let start = Instant::now();
-    // Bytes keep arriving, but the time limit still applies.
+    // The time limit applies even while bytes keep arriving.
     for byte in b"GET / HTTP/1.1\r\nhost: h\r\n".iter().cycle() {
         if stream.write_all(&[*byte]).is_err() || start.elapsed() > Duration::from_secs(20) {
             break;

@@ -80,7 +80,7 @@ fn an_empty_object_and_one_of_unknown_length() {
     });
 }
 
-/// The preface may arrive split in any way. Bytes that only begin like it are HTTP/1.1, or invalid.
+/// The preface may arrive split in any way. Bytes that only begin like the preface are HTTP/1.1, or invalid.
 #[test]
 fn the_preface_is_told_from_other_requests() {
     let fixture = serve();
@@ -188,11 +188,11 @@ fn a_request_among_others_that_move_is_waited_for_longer() {
 #[test]
 fn a_connection_without_requests_ends() {
     let fixture = serve_with(|config| config.header_timeout = WAIT);
-    // The server waits from the moment at which it accepts a connection.
+    // The server's wait begins when it accepts a connection.
     let start = Instant::now();
     run(async { Http2::connect(&fixture.client).await.ended.await.unwrap().unwrap() });
     assert!(start.elapsed() >= WAIT && start.elapsed() < 200 * WAIT, "{:?}", start.elapsed());
-    // Half a head, and never the rest: a HEADERS frame that announces a continuation.
+    // Only half of a head ever arrives: a HEADERS frame that announces a continuation.
     let start = Instant::now();
     let mut stream = fixture.client.connect();
     stream
@@ -238,7 +238,7 @@ fn a_client_that_does_not_listen_does_not_delay_the_end() {
     is_over.recv_timeout(Duration::from_secs(60)).expect("the gateway goes on").unwrap();
 }
 
-/// Rapid reset (CVE-2023-44487): each request is reset in the segment that it arrives in.
+/// Rapid reset (CVE-2023-44487): each request is reset in the same segment in which it arrives.
 #[test]
 fn requests_taken_back_at_once_end_the_connection() {
     let fixture = serve();

@@ -83,7 +83,7 @@ fn who_is_not_known_is_refused_and_too_much_too() {
     });
 }
 
-/// Many requests at once on one connection, in both directions.
+/// Many concurrent uploads and downloads on one connection.
 #[test]
 fn requests_share_a_connection() {
     let (fixture, certificate) = serve_http3(|_| ());
@@ -214,8 +214,8 @@ fn it_needs_a_certificate() {
     assert_eq!(refused.kind(), ErrorKind::InvalidArgument);
 }
 
-/// Of many large responses on one connection, none waits until the others are finished. A response that the client does
-/// not read delays no other, and eventually ends.
+/// Many large responses share one connection, and none of them waits until the others are finished. A response that the
+/// client does not read does not delay any other response, and eventually ends.
 #[test]
 fn large_answers_share_a_connection_fairly() {
     let (fixture, certificate) = serve_http3(|config| config.stall_timeout = Duration::from_secs(3));

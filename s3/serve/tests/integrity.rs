@@ -48,7 +48,7 @@ fn a_checksum_in_a_header() {
     assert_eq!(fixture.client.send(&ranged).ok().header("x-amz-checksum-crc32"), None);
 }
 
-/// The form that aws-cli and boto3 send by default.
+/// The form of body that aws-cli and boto3 send by default.
 #[test]
 fn a_checksum_in_a_trailer() {
     let fixture = serve();
@@ -95,7 +95,7 @@ fn announced_trailers_end_with_an_empty_line() {
     put(&format!("x-amz-checksum-crc32:{CRC32}\r\n\r\n")).ok();
 }
 
-/// Parts that a chunked body may omit, and statements in its head that it must not contradict.
+/// Elements that a chunked body may omit, and statements in its head that the body must not contradict.
 #[test]
 fn trailers_are_those_that_the_head_announces() {
     let fixture = serve();
@@ -125,7 +125,7 @@ fn trailers_are_those_that_the_head_announces() {
     put("", &[length]).ok();
 }
 
-/// AWS accepts a chunk of less than 8 KiB only at the end.
+/// AWS accepts a chunk of less than 8 KiB only as the last chunk with content.
 #[test]
 fn a_small_chunk_stands_last() {
     let fixture = serve();
@@ -188,8 +188,8 @@ fn a_body_without_the_whole_of_its_last_chunk_is_refused() {
         std::io::Write::write_all(&mut stream, &[head, body].concat()).unwrap();
         client::read_answer(&mut stream, "PUT")
     };
-    // Truncated by: both line breaks; these and a digit of the signature; half of the signature; all of it; all but the
-    // `0`; the whole chunk.
+    // The last chunk loses its end: both line breaks; also one digit of the signature; half of the signature; the whole
+    // signature; everything but the `0`; the whole chunk.
     let last = "0;chunk-signature=".len() + 64 + 4;
     for cut in [4, 5, 36, 68, last - 1, last] {
         assert_eq!(send(cut).error(), (400, "IncompleteBody".to_owned()), "{cut}");
@@ -251,8 +251,8 @@ fn parts_are_checked_too() {
     assert_eq!(put("x-amz-checksum-crc32", CRC32, "hello").ok().header("x-amz-checksum-crc32"), Some(CRC32));
 }
 
-/// All checksums of S3, in headers: content with a wrong checksum is not stored, and a correct checksum is stored and
-/// returned.
+/// All of S3's checksum algorithms, in headers: content with a wrong checksum is not stored, and a correct checksum is
+/// stored and returned.
 #[test]
 fn every_checksum_in_a_header() {
     let fixture = serve();
@@ -282,7 +282,7 @@ fn every_checksum_in_a_header() {
     }
 }
 
-/// All checksums in trailers, with the algorithm announced in the same way as by SDKs.
+/// All checksum algorithms, in trailers. The algorithm is announced in the way that SDKs announce it.
 #[test]
 fn every_checksum_in_a_trailer() {
     let fixture = serve();
@@ -304,7 +304,7 @@ fn every_checksum_in_a_trailer() {
     }
 }
 
-/// A multipart upload with each checksum; the S3 layer knows only five of them.
+/// A multipart upload with each checksum algorithm; the S3 layer knows only five of them.
 #[test]
 fn every_checksum_of_parts() {
     let fixture = serve();

@@ -18,7 +18,7 @@ fn sizes() -> impl Iterator<Item = usize> {
 const BATCH: usize = 9;
 const BATCHES: usize = 20;
 
-/// The durations of requests of one size.
+/// How long requests of one size took.
 #[derive(Debug, Default)]
 struct RequestTimes {
     puts: Vec<Duration>,
@@ -59,7 +59,7 @@ async fn check_sizes(mut send: impl AsyncFnMut(&Call<'static>) -> Answer) {
     }
 }
 
-/// The same over one connection with HTTP/1.1.
+/// The same test over one HTTP/1.1 connection.
 fn check_http1(client: &Client, stream: &mut (impl Read + Write)) {
     run(check_sizes(async |call| {
         stream.write_all(&[lasting(client, call), call.body.clone()].concat()).unwrap();

@@ -27,7 +27,7 @@ struct Ground {
 }
 
 impl Ground {
-    /// `noisy` gives the limits of the user `noisy`, in TOML.
+    /// The argument `noisy` holds the limits of the user `noisy`, in TOML.
     fn new(noisy: &str, change: impl FnOnce(&mut GatewayConfig)) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let (root, credentials, log) =
@@ -61,7 +61,7 @@ impl Ground {
         Counters(self.gateway.metrics_addr().unwrap())
     }
 
-    /// Stops the gateway, and returns the value of the field `limit` in the lines of the access log that have one.
+    /// Stops the gateway, and returns the values of the field `limit` from those access log lines that have this field.
     fn limits_in_log(self) -> Vec<String> {
         drop(self.gateway);
         let text = std::fs::read_to_string(&self.log).unwrap();
@@ -129,7 +129,7 @@ fn get() -> Call<'static> {
     Call::new("GET", "/bucket/k")
 }
 
-/// An upload of which only the first part is sent.
+/// Returns an upload, of which the caller sends only the first part.
 fn half(name: &str) -> Call<'static> {
     Call::new("PUT", format!("/bucket/{name}")).payload("UNSIGNED-PAYLOAD").body(vec![1; 100_000])
 }
@@ -321,7 +321,7 @@ fn a_receiver_below_the_least_rate_is_ended() {
     assert_eq!(ground.limits_in_log(), ["slow"]);
 }
 
-/// 64 MiB at 1,000 bytes per second use up the rate for hours.
+/// At 1,000 bytes per second, an upload of 64 MiB uses up the rate for hours.
 #[test]
 fn a_user_beyond_the_rate_is_told_when_to_come_back() {
     let ground = Ground::new("rate='1000'", |_| ());

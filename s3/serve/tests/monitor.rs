@@ -76,7 +76,7 @@ fn counters_and_health_are_asked_for_without_a_signature() {
     fixture.client.send(&Call::on("PUT", "k").body("hello")).ok();
     fixture.client.send(&Call::on("GET", "k")).ok();
     fixture.client.send(&Call::on("HEAD", "none"));
-    // A request is counted once its response is sent, which the client may receive slightly earlier.
+    // A request is counted once its response has been sent; the client may receive the response slightly earlier.
     wait_for(|| ask(metrics, "/metrics").contains("operation=\"HeadObject\",status=\"404\"} 1"));
     let text = ask(metrics, "/metrics");
     for line in [

@@ -1,4 +1,4 @@
-//! Objects over HTTP: content is returned as it was stored: whole, in ranges, and under conditions.
+//! Objects over HTTP: content is returned as it was stored, whether read whole, in ranges or under conditions.
 
 mod client;
 
@@ -218,7 +218,7 @@ fn the_source_of_a_copy_is_encoded_and_whole() {
     }
 }
 
-/// AWS's limit, which applies to names and values together.
+/// Tests AWS's limit, which applies to names and values together.
 #[test]
 fn user_metadata_has_a_limit() {
     let fixture = serve();

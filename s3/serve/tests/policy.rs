@@ -9,7 +9,7 @@ use client::{Answer, BUCKET, Call, Client, Fixture};
 use fordway_serve::{AccessKeyPair, AnonymousUser, Gateway, GatewayConfig, Users};
 use fordway_store::{MemoryStore, Objects};
 
-/// A gateway that carries out requests without a signature where a policy permits them.
+/// Starts a gateway that carries out requests without a signature where a policy permits them.
 fn open_to_all() -> Fixture {
     let store = MemoryStore::default();
     store.create_bucket(&client::bucket()).unwrap();

@@ -1,4 +1,4 @@
-//! Several ranges in one response, over both versions of HTTP, requested in every possible way.
+//! Several ranges in one response, requested in every possible way over HTTP/1.1 and HTTP/2.
 
 mod client;
 

@@ -35,7 +35,7 @@ fn a_foreign_address_is_refused() {
     assert!(error.to_string().contains("not an address of this machine"), "{error}");
 }
 
-/// An upload has begun when the gateway is told to stop. It is completed, and afterwards no socket is listening.
+/// An upload that has begun when the gateway is told to stop is completed. Afterwards, no socket is listening.
 #[test]
 fn stopping_finishes_what_is_in_progress() {
     let fixture = serve();
@@ -124,7 +124,7 @@ fn a_body_that_stops_is_answered_with_a_timeout() {
     assert_eq!(found.unwrap_err().kind(), ErrorKind::NoSuchKey);
 }
 
-/// Uses a single thread, on which a client that does not read could block all others.
+/// Uses a single thread, on which a client that does not read could block all other clients.
 #[test]
 fn a_client_that_does_not_read_holds_up_nobody_and_is_dropped() {
     let fixture = serve_with(|config| {
@@ -182,8 +182,8 @@ fn a_refusal_reaches_a_client_that_is_still_sending() {
     }
 }
 
-/// The parser of these documents does not support entities, which could grow to gigabytes, and it does not read all of
-/// a document that is larger than any legitimate one.
+/// The parser of these documents does not support entities, which could expand to gigabytes. If a document is larger
+/// than any legitimate document, the parser does not read all of it.
 #[test]
 fn xml_bombs_do_not_go_off() {
     let fixture = serve();

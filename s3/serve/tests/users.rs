@@ -59,7 +59,7 @@ fn file_in(dir: &Path) -> PathBuf {
     dir.join("users.toml")
 }
 
-/// Replaces the file with one that has this content.
+/// Replaces the credentials file with a file that has this content.
 fn write(path: &Path, text: &str) {
     let new = path.with_extension("new");
     std::fs::write(&new, text).unwrap();

@@ -246,7 +246,7 @@ fn deletes_of_many_have_conditions_too() {
     assert_eq!(fixture.client.send(&Call::on("HEAD", "b")).status, 404);
 }
 
-/// The date of a retention is checked before the object, and an unreadable one has AWS's message.
+/// A retention's date is checked before the object; the error for an unreadable date has AWS's message.
 #[test]
 fn dates_of_retentions_lie_ahead() {
     let fixture = serve();

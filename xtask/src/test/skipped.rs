@@ -21,11 +21,11 @@ pub(super) struct SkippedTest {
 /// How the runner counts a skipped test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SkipAccounting {
-    /// As passed: libtest, for a test that skips itself.
+    /// As passed. libtest does this for a test that skips itself.
     Passed,
     /// As skipped: pytest.
     Skipped,
-    /// Not at all: libtest, for an ignored test.
+    /// The test is not counted. libtest does this for an ignored test.
     Nothing,
 }
 

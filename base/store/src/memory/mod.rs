@@ -36,7 +36,7 @@ struct MemoryState {
 }
 
 impl MemoryStore {
-    /// Creates an empty store. New objects get ETags by `policy` unless the caller requests another policy.
+    /// Creates an empty store. New objects get ETags according to `policy` unless the caller requests another policy.
     pub fn new(policy: ETagPolicy) -> Self {
         MemoryStore { policy, state: Arc::default() }
     }

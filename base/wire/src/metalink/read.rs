@@ -13,7 +13,7 @@ use crate::range::digits;
 
 /// The maximum depth of elements; neither version nests elements that deeply.
 const DEPTH_MAX: usize = 32;
-/// The maximum number of addresses of one file, and also of files in one document.
+/// The maximum number of addresses per file, and of files per document.
 const ENTRIES_MAX: usize = 10_000;
 
 /// An element that is being read.

@@ -215,7 +215,7 @@ impl FrameBuffer {
         &mut self.buffer[self.end..]
     }
 
-    /// The length of the frame that has begun to arrive, including its header; 0 until the header is complete.
+    /// Returns the length of the frame that has begun to arrive, including its header; 0 until the header is complete.
     pub fn begun_bytes(&self) -> usize {
         FrameHeader::read(self.waiting()).ok().flatten().map_or(0, |header| header.frame_bytes())
     }

@@ -28,7 +28,7 @@ macro_rules! requests {
             /// The names of all operations, in the order of their codes.
             pub const NAMES: &'static [&'static str] = &[$(stringify!($name)),*];
 
-            /// The code of the operation.
+            /// Returns the code of the operation.
             pub fn code(&self) -> u8 {
                 match self { $(Request::$name { .. } => $code),* }
             }
@@ -87,13 +87,13 @@ requests! {
     15 Abandon {}
     /// `get`. Reply: [`super::GetResponse`].
     16 Get { bucket: Cow<'a, Bucket>, key: Cow<'a, Key>, options: Cow<'a, GetOptions> }
-    /// `read`. `is_large` states whether the client expects much content. Reply: [`super::ReadResponse`].
+    /// `read`. `is_large` states whether the client expects a large amount of content. Reply: [`super::ReadResponse`].
     17 Read { bucket: Cow<'a, Bucket>, key: Cow<'a, Key>, options: Cow<'a, GetOptions>, is_large: bool }
     /// `read_ranges`. Reply: the lengths (list of 4 bytes each), and the body.
     18 ReadRanges { bucket: Cow<'a, Bucket>, key: Cow<'a, Key>, ranges: Cow<'a, [ByteRange]>, options: Cow<'a, GetOptions> }
-    /// `get_many`. Replies, all but the last with [`ResponseFlags::MORE`]: for each of the next keys, in order, the
-    /// result of its length in the body. A result without a length means that the client must request the object
-    /// separately.
+    /// `get_many`. One or more replies, all but the last with [`ResponseFlags::MORE`]: for each of the next keys, in
+    /// order, a result with the length of its content in the body. A result without a length means that the client must
+    /// request the object separately.
     19 GetMany { bucket: Cow<'a, Bucket>, keys: Cow<'a, [Key]> }
     /// `head`. Reply: `ObjectInfo`.
     20 Head { bucket: Cow<'a, Bucket>, key: Cow<'a, Key>, options: Cow<'a, GetOptions> }

@@ -100,7 +100,7 @@ fn below_root(path: &str) -> &str {
     path.split_once('/').map_or("", |(_, rest)| rest)
 }
 
-/// Appends an element's name; returns where to cut the path when it ends.
+/// Appends an element's name to the path; returns the length to which the path must be truncated when the element ends.
 fn enter(path: &mut String, name: &str) -> usize {
     let parent = path.len();
     if !path.is_empty() {

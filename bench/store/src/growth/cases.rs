@@ -1,4 +1,4 @@
-//! The cases: how each is prepared at a given size, and the operation that is timed.
+//! The cases: each creates objects for a given size, and times one operation.
 
 use std::path::Path;
 use std::time::Instant;
@@ -16,7 +16,7 @@ use fordway_store::{
 pub(crate) enum CaseSizeScope {
     /// The objects that the operation processes.
     Whole,
-    /// The other objects, beyond the key or page that the operation processes.
+    /// The objects other than the key or page that the operation processes.
     One,
 }
 
@@ -120,7 +120,7 @@ pub(crate) fn plain(number: usize) -> String {
     format!("k{number:08}")
 }
 
-/// Returns an odd key: one that has an empty component.
+/// Returns an odd key, that is, a key with an empty component.
 pub(crate) fn odd(number: usize) -> String {
     format!("run//e{number:08}")
 }
@@ -135,7 +135,7 @@ impl BenchBucket {
     pub(crate) fn with_keys(root: &Path, count: usize, name: fn(usize) -> String) -> Result<Self> {
         let bench = BenchBucket::new(root)?;
         (0..count).try_for_each(|number| bench.put(&name(number)).map(drop))?;
-        // Reopen the store, so that the bucket is in the state in which a later program would find it.
+        // Reopen the store, so that the bucket is in the same state as when a later program opens it.
         Ok(BenchBucket { store: PosixStore::open(root, PosixConfig::default())?, ..bench })
     }
 
@@ -272,7 +272,7 @@ fn list_versions(root: &Path, size: usize) -> Result<GrowthOperation> {
     }))
 }
 
-/// A bucket in which each of `keys` keys has two versions.
+/// Creates a bucket in which each of `keys` keys has two versions.
 pub(crate) fn with_two_versions(root: &Path, keys: usize) -> Result<BenchBucket> {
     let (bench, _) = BenchBucket::with_versions(root, 0)?;
     (0..2 * keys).try_for_each(|number| bench.put(&plain(number % keys)).map(drop))?;
@@ -369,7 +369,7 @@ fn get_many(root: &Path, size: usize) -> Result<GrowthOperation> {
     }))
 }
 
-/// Includes a batch of puts that creates the objects to delete.
+/// Also times a batch of puts, which creates the objects to delete.
 fn delete_many(root: &Path, size: usize) -> Result<GrowthOperation> {
     let (mut put, keys) = (put_many(root, size)?, keys(size)?);
     let bench = BenchBucket {

@@ -1,4 +1,4 @@
-//! Times at several sizes, and their growth exponent, as text and as a plot.
+//! Computes the growth exponent of times at several sizes, and shows times and exponent as text and as a plot.
 
 use std::fmt;
 use std::fmt::Write as _;
@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use fordway_measure::{ConfidenceInterval, median, median_interval, ns_text};
 use serde::Serialize;
 
-/// The growth of a case's time.
+/// How the time of a case grows with its size.
 #[derive(Serialize)]
 pub(crate) struct GrowthCurve {
     name: &'static str,
@@ -15,13 +15,13 @@ pub(crate) struct GrowthCurve {
     /// The median time at each size, in nanoseconds.
     times_ns: Vec<f64>,
     exponent: ConfidenceInterval,
-    /// The maximum exponent that the case may have.
+    /// The highest exponent allowed for the case.
     bar: f64,
 }
 
 impl GrowthCurve {
-    /// Computes the curve from `rounds`, each of which has a time in nanoseconds for each size. Errors: there are too
-    /// few rounds.
+    /// Computes the curve from `rounds`, each of which contains a time in nanoseconds for each size. Errors: there are
+    /// too few rounds.
     pub(crate) fn new(name: &'static str, bar: f64, sizes: Vec<usize>, rounds: &[Vec<f64>]) -> Result<Self> {
         let slopes: Vec<f64> = rounds.iter().map(|times| slope(&sizes, times)).collect();
         let at = |index: usize| median(&rounds.iter().map(|times| times[index]).collect::<Vec<_>>());

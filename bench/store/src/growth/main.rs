@@ -1,8 +1,8 @@
 //! Measures how the cost of each store operation grows with the size of the operation, and with the number of unrelated
 //! objects.
 //!
-//! Each case is timed at several sizes, in interleaved rounds. The exponent of a round is the slope of the logarithm of
-//! the time against the logarithm of the size: 1 means a cost proportional to the size, and 0 a cost independent of it.
+//! Each case is timed at several sizes, in interleaved rounds. A round's exponent is the slope of log(time) against
+//! log(size): 1 means a cost proportional to the size, and 0 a cost independent of it.
 
 mod cases;
 mod curve;

@@ -1,4 +1,4 @@
-//! Costs compared with each other in one run.
+//! Compares the costs of pairs of operations within one run.
 
 use std::fmt;
 use std::path::Path;

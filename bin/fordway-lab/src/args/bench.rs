@@ -30,7 +30,7 @@ use crate::args::netlab::percent;
   fordway bench io500 /lustre/scratch --all-lanes --stonewall 10
   fordway bench pingpong --setup bare,vxlan --out out/layers.run")]
 pub(crate) struct BenchArgs {
-    /// What is run.
+    /// The benchmark to run.
     #[command(subcommand)]
     pub(crate) benchmark: BenchmarkCommand,
 }
@@ -56,9 +56,9 @@ const IO500_EXAMPLES: &str = "Examples:
 /// The benchmarks.
 #[derive(Debug, Subcommand)]
 pub(crate) enum BenchmarkCommand {
-    /// Put HTTP load on a server, in an open or closed loop, over HTTP/1.1, 2 or 3
+    /// Generate HTTP load on a server, in an open or closed loop, over HTTP/1.1, 2 or 3
     Rest(RestBenchArgs),
-    /// Measure the bandwidth of large files, written and read in blocks of transfers
+    /// Measure the bandwidth of writing and reading large files, in blocks that consist of transfers
     #[command(after_help = IOR_EXAMPLES)]
     Ior(WorkloadArgs<IorPlan>),
     /// Measure the rates of creating, querying, reading and removing many small files
@@ -74,7 +74,7 @@ pub(crate) enum BenchmarkCommand {
     /// Run the phases of IO500 in order, and compute its scores
     #[command(after_help = IO500_EXAMPLES)]
     Io500(Io500Args),
-    /// Compare messages of many sizes over containers, overlay networks and bare networks
+    /// Compare containers, overlay networks and bare networks, with messages of many sizes
     Pingpong(PingpongBenchArgs),
 }
 
@@ -95,7 +95,7 @@ combinations are measured, with the HTTP versions in turn.")]
 pub(crate) struct RestBenchArgs {
     /// URL to request, percent-encoded if necessary
     pub(crate) url: String,
-    /// Method of the requests
+    /// HTTP method of the requests
     #[arg(long, value_enum, ignore_case = true, default_value_t = MethodArg::Get)]
     pub(crate) method: MethodArg,
     /// Size of the body that PUT sends or GET expects [default: 1 KiB for PUT, any size for GET]
@@ -140,7 +140,7 @@ pub(crate) struct RestBenchArgs {
     /// Time limit for a response
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_duration)]
     pub(crate) timeout: Duration,
-    /// Sign every request (SigV4) with the credentials of the AWS environment
+    /// Sign every request (SigV4) with the credentials from the AWS environment
     #[arg(long)]
     pub(crate) sign: bool,
     /// Trust only the certificates in this PEM file [default: AWS_CA_BUNDLE, else the system's certificates]
@@ -158,7 +158,7 @@ pub(crate) struct RestBenchArgs {
     /// The run file to write.
     #[command(flatten)]
     pub(crate) output: OptionalOutputFileArgs,
-    /// The option to measure on a busy machine.
+    /// The option that allows measuring on a busy machine.
     #[command(flatten)]
     pub(crate) trust: ForceArgs,
 }
@@ -260,7 +260,7 @@ pub(crate) struct TransportBenchArgs {
     /// Whether to write a report of the run.
     #[command(flatten)]
     pub(crate) page: ReportArgs,
-    /// The option to measure on a busy machine.
+    /// The option that allows measuring on a busy machine.
     #[command(flatten)]
     pub(crate) trust: ForceArgs,
     /// Run as the other side of the bare TCP connection
@@ -312,17 +312,17 @@ connects them. Set-ups are measured in turn, in random order, with the same size
 file: give the name of a built-in set-up, or the path of your own file. If a set-up does not start, the command \
 reports the reason and measures the others. Namespaces need root; `loopback` does not.")]
 pub(crate) struct PingpongBenchArgs {
-    /// Set-ups to measure; the first is the reference [default: all built-in set-ups that use namespaces, need no
-    /// --set and emulate no processor]
+    /// Set-ups to measure; the first is the reference [default: all built-in set-ups that use namespaces, need no --set
+    /// and do not emulate a processor]
     #[arg(long, value_name = "NAME|FILE", value_delimiter = ',')]
     pub(crate) setup: Vec<String>,
     /// List the built-in set-ups and exit
     #[arg(long)]
     pub(crate) list: bool,
-    /// Value of a {WORD} in set-ups (may be repeated)
+    /// Value to substitute for {WORD} in set-ups (may be repeated)
     #[arg(long, value_name = "WORD=VALUE", value_parser = word)]
     pub(crate) set: Vec<(String, String)>,
-    /// URL of a running pong, for set-up `loopback`; {size} is replaced by the number of bytes
+    /// URL of a running pong, for the set-up `loopback`; {size} is replaced by the number of bytes
     #[arg(long, value_name = "URL")]
     pub(crate) pong: Option<String>,
     /// Whether to open a new connection for each request or keep connections alive
@@ -340,7 +340,7 @@ pub(crate) struct PingpongBenchArgs {
     /// Number of random sizes in each round
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub(crate) points: u32,
-    /// Draw enough random sizes to cover this percentage of all possible sizes in all rounds together
+    /// Draw enough random sizes that all rounds together cover this percentage of all possible sizes
     #[arg(long, value_name = "PERCENT", value_parser = percent, conflicts_with = "points")]
     pub(crate) coverage: Option<f64>,
     /// Number of requests of each size in a round
@@ -385,7 +385,7 @@ pub(crate) struct PingpongBenchArgs {
     /// The run file to write.
     #[command(flatten)]
     pub(crate) output: OptionalOutputFileArgs,
-    /// The option to measure on a busy machine.
+    /// The option that allows measuring on a busy machine.
     #[command(flatten)]
     pub(crate) trust: ForceArgs,
 }
@@ -402,9 +402,9 @@ pub(crate) enum ConnectionPolicyArg {
 /// The distribution of random sizes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum SizeScaleArg {
-    /// The logarithms of the sizes are uniform: as many sizes from 1 to 2 kB as from 100 to 200 kB
+    /// The logarithms of the sizes are uniformly distributed: as many sizes from 1 to 2 kB as from 100 to 200 kB
     Log,
-    /// Sizes are uniform
+    /// The sizes are uniformly distributed
     Linear,
 }
 
@@ -441,18 +441,18 @@ pub(crate) struct VectorReadBenchArgs {
     /// The run file to write.
     #[command(flatten)]
     pub(crate) output: OptionalOutputFileArgs,
-    /// The option to measure on a busy machine.
+    /// The option that allows measuring on a busy machine.
     #[command(flatten)]
     pub(crate) trust: ForceArgs,
 }
 
-/// A benchmark with its own options and the common ones.
+/// The common options of a benchmark, and the benchmark's own options.
 #[derive(Debug, Args)]
 pub(crate) struct WorkloadArgs<P: Args> {
     /// The endpoints, and the number of ranks.
     #[command(flatten)]
     pub(crate) common: RankArgs,
-    /// What is done.
+    /// The benchmark's own options.
     #[command(flatten)]
     pub(crate) plan: P,
 }
@@ -471,7 +471,7 @@ pub(crate) struct RankArgs {
     /// Number of ranks, each of which is a thread
     #[arg(long, short = 'T', default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(crate) threads: u16,
-    /// The option to measure on a busy machine.
+    /// The option that allows measuring on a busy machine.
     #[command(flatten)]
     pub(crate) trust: ForceArgs,
 }

@@ -31,7 +31,7 @@ pub(crate) enum MachinesSubcommand {
     Measure(MeasureArgs),
     /// Show how similar the machines of two catalogues are
     Compare(SimilarityArgs),
-    /// Find the machine in a catalogue that is most similar to a given one
+    /// Find the machine in a catalogue that is most similar to a given machine
     Pick(PickArgs),
 }
 
@@ -48,11 +48,11 @@ pub(crate) struct ProbeArgs {
     /// Directory on the disk to measure, by writing and reading 256 MiB
     #[arg(long, value_name = "DIR")]
     pub(crate) disk: Option<PathBuf>,
-    /// Server to measure the network to: HOST:PORT for the round-trip time, http://HOST[:PORT]/PATH for the bandwidth
-    /// too
+    /// Server at the other end of the network to measure: HOST:PORT measures the round-trip time, and
+    /// http://HOST[:PORT]/PATH also the bandwidth
     #[arg(long, value_name = "PEER")]
     pub(crate) peer: Option<String>,
-    /// The option to measure on a busy machine.
+    /// The option that allows measuring on a busy machine.
     #[command(flatten)]
     pub(crate) trust: ForceArgs,
 }
@@ -93,7 +93,7 @@ pub(crate) struct MeasureArgs {
     /// Number of runs of each program
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=100))]
     pub(crate) rounds: u16,
-    /// The option to measure on a busy machine.
+    /// The option that allows measuring on a busy machine.
     #[command(flatten)]
     pub(crate) trust: ForceArgs,
 }
@@ -118,7 +118,7 @@ pub(crate) struct SimilarityArgs {
     /// Table of similarities to use instead of catalogues
     #[arg(long, value_name = "FILE.toml", conflicts_with_all = ["rows", "features"])]
     pub(crate) table: Option<PathBuf>,
-    /// Compare this feature (may be repeated) [default: all features that every machine has]
+    /// Compare only this feature (may be repeated) [default: all features that every machine has]
     #[arg(long = "feature", value_name = "FEATURE", value_parser = parse_feature)]
     pub(crate) features: Vec<Feature>,
     /// List pairs with at least this similarity
@@ -152,7 +152,7 @@ pub(crate) struct PickArgs {
     /// Maximum value of a feature (may be repeated)
     #[arg(long, value_name = "FEATURE=VALUE", value_parser = parse_bound)]
     pub(crate) at_most: Vec<(Feature, f64)>,
-    /// Compare this feature (may be repeated) [default: all features that every machine has]
+    /// Compare only this feature (may be repeated) [default: all features that every machine has]
     #[arg(long = "feature", value_name = "FEATURE", value_parser = parse_feature)]
     pub(crate) features: Vec<Feature>,
 }
@@ -189,7 +189,7 @@ pub(crate) struct DoctorArgs {
     /// Print settings that address the findings, as a file for this scheduler
     #[arg(long, value_enum)]
     pub(crate) fix: Option<SchedulerFixArg>,
-    /// Number of nodes in the job to print settings for
+    /// Number of nodes of the job that the settings are for
     #[arg(long, value_name = "N", default_value_t = 2, requires = "fix", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) nodes: u32,
     /// Duration of the noise measurement, which runs on all processors at once; at most one minute
@@ -201,12 +201,12 @@ pub(crate) struct DoctorArgs {
     /// Examine a copy of another node's files, created with --save, and measure nothing
     #[arg(long, value_name = "DIR")]
     pub(crate) root: Option<PathBuf>,
-    /// Test two mounts of one file system, given as two writable directories: whether locks and exclusive creation work
-    /// between them, whether a file's content is visible as soon as its name is, and how long changes take to become
-    /// visible
+    /// Test two mounts of one file system, given as two writable directories. Checks whether locks and exclusive
+    /// creation work between them, whether a file's content is visible as soon as its name is, and how long changes
+    /// take to become visible
     #[arg(long, num_args = 2, value_names = ["DIR", "DIR"], conflicts_with_all = ["root", "save", "fix", "no_measure"])]
     pub(crate) shared: Option<Vec<PathBuf>>,
-    /// Write the verdict on the two mounts to this file; ROOT/.fordway/verdict is where stores look for it
+    /// Write the verdict on the two mounts to this file; stores look for it at ROOT/.fordway/verdict
     #[arg(long, value_name = "FILE", requires = "shared")]
     pub(crate) verdict: Option<PathBuf>,
     /// Copy the files that the checks read to this directory

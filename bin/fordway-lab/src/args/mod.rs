@@ -62,9 +62,10 @@ Exit codes: 0 done, 1 failed, 2 usage, 3 not found, 4 permission or credentials,
 /// The commands.
 #[derive(Debug, Subcommand)]
 pub(crate) enum LabSubcommand {
-    /// Measure the cost of S3 on this machine with the files of a directory, on every lane
+    /// Measure what S3 costs on this machine, on every lane, with the files in a directory
     Compare(CompareArgs),
-    /// Measure each component of a request alone, and check whether their times add up to the time of the whole request
+    /// Measure each component of a request separately, and check whether their times add up to the time of the whole
+    /// request
     Ledger(LedgerArgs),
     /// Measure a machine for cost models, and compare machines
     Machines(MachinesArgs),
@@ -115,7 +116,7 @@ pub(crate) struct CompareArgs {
     /// Number of measured rounds
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=1000))]
     pub(crate) rounds: u16,
-    /// Number of warm-up rounds before them
+    /// Number of warm-up rounds before the measured rounds
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(0..=100))]
     pub(crate) warm_up_rounds: u16,
     /// Number of threads that make calls in parallel
@@ -124,13 +125,13 @@ pub(crate) struct CompareArgs {
     /// The seed of every random order.
     #[command(flatten)]
     pub(crate) chance: SeedArgs,
-    /// Maximum size of a range read
+    /// Maximum size of each range to read
     #[arg(long, value_name = "SIZE", default_value = "64KiB", value_parser = parse_bytes)]
     pub(crate) range_size: u64,
     /// Maximum number of files to use; if there are more, a random sample is used
     #[arg(long, value_name = "N", default_value_t = 20_000)]
     pub(crate) max_files: usize,
-    /// Maximum total size of the files to use, which are held in memory
+    /// Maximum total size of the files to use; they are held in memory
     #[arg(long, value_name = "SIZE", default_value = "1GiB", value_parser = parse_bytes)]
     pub(crate) max_bytes: u64,
     /// How to generate ETags, on every lane that has ETags
@@ -142,7 +143,7 @@ pub(crate) struct CompareArgs {
     /// The run file to write.
     #[command(flatten)]
     pub(crate) output: OutputFileArgs,
-    /// The option to measure on a busy machine.
+    /// The option that allows measuring on a busy machine.
     #[command(flatten)]
     pub(crate) trust: ForceArgs,
     /// Whether to write a report of the run.
@@ -200,7 +201,7 @@ pub(crate) struct LedgerArgs {
     /// Time during which new rounds start; at least five are measured, after one warm-up round
     #[arg(long, value_name = "TIME", default_value = "50s", value_parser = parse_duration)]
     pub(crate) duration: Duration,
-    /// Processors that client and server run on [default: apart, if there are two processors]
+    /// How to place client and server on processors [default: apart, if there are at least two processors]
     #[arg(long, value_enum)]
     pub(crate) placement: Option<CpuPlacementArg>,
     /// Directory to work in [default: the directory for temporary files]
@@ -212,7 +213,7 @@ pub(crate) struct LedgerArgs {
     /// The run file to write.
     #[command(flatten)]
     pub(crate) output: OutputFileArgs,
-    /// The option to measure on a busy machine.
+    /// The option that allows measuring on a busy machine.
     #[command(flatten)]
     pub(crate) trust: ForceArgs,
     /// Run as the other side of the round trips, for the process that listens at this address.
@@ -230,7 +231,7 @@ pub(crate) enum CpuPlacementArg {
     Apart,
     /// Everything on one processor
     Together,
-    /// Wherever the scheduler runs them, which differs from one pair of processes to the next
+    /// Wherever the scheduler runs them, which can differ between pairs of processes
     Free,
 }
 
@@ -293,22 +294,22 @@ pub(crate) struct SpeedupArgs {
     /// Time limit for a job; a job that exceeds it fails, and its processes are terminated
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = parse_duration)]
     pub(crate) deadline: Duration,
-    /// Which time of a job to use for the speed-up
+    /// How to measure a job's time when computing the speed-up
     #[arg(long, value_enum, default_value_t = SpeedupTimeArg::Wall)]
     pub(crate) time: SpeedupTimeArg,
-    /// Launcher [default: mpirun from PATH]
+    /// MPI launcher [default: mpirun from PATH]
     #[arg(long, value_name = "FILE")]
     pub(crate) mpirun: Option<PathBuf>,
     /// Library that reports the ranks' communication [default: libfordway-pmpi.so next to this program, if it exists]
     #[arg(long, value_name = "FILE")]
     pub(crate) pmpi: Option<PathBuf>,
-    /// Seed of the order of jobs within a round
+    /// Seed for the random order of jobs within a round
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) seed: u64,
     /// The run file to write.
     #[command(flatten)]
     pub(crate) output: OutputFileArgs,
-    /// The option to measure on a busy machine.
+    /// The option that allows measuring on a busy machine.
     #[command(flatten)]
     pub(crate) trust: ForceArgs,
     /// Whether to write a report of the run.
@@ -325,7 +326,7 @@ pub(crate) struct SpeedupArgs {
     pub(crate) command: Vec<OsString>,
 }
 
-/// The time of a job from which the speed-up is computed.
+/// How a job's time is measured when the speed-up is computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum SpeedupTimeArg {
     /// The whole job, including its launch

@@ -1,4 +1,4 @@
-//! Options of `netlab` and `pingpong`: networks and the two ends of each.
+//! Options of `netlab`, which emulates a network, and of `pingpong`, which runs the programs at its ends.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -51,7 +51,7 @@ pub(crate) struct NetlabArgs {
     pub(crate) client: Vec<OsString>,
 }
 
-/// The properties of a link between two networks, and of TCP on it.
+/// The properties of a link between two networks, and of TCP on that link.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct NetworkLinkArgs {
     /// Round-trip time of the emulated link [default: no added delay]
@@ -79,7 +79,7 @@ pub(crate) enum SegmentOffloadArg {
     Off,
 }
 
-/// Parses a percentage, with or without `%`, and returns it as a fraction of 1.
+/// Parses a percentage, with or without `%`, and returns a fraction from 0 to 1.
 pub(super) fn percent(text: &str) -> Result<f64, String> {
     match text.trim_end_matches('%').parse::<f64>() {
         Ok(percent) if (0.0..=100.0).contains(&percent) => Ok(percent / 100.0),
@@ -102,18 +102,18 @@ pub(crate) struct PingpongArgs {
     pub(crate) action: PingpongSubcommand,
 }
 
-/// The ends.
+/// The ends that `pingpong` can run.
 #[derive(Debug, Subcommand)]
 pub(crate) enum PingpongSubcommand {
     /// Respond to GET /pong/N with N bytes from memory
     Pong(PongArgs),
     /// Respond to GET /ping/N with N bytes fetched from pong
     Ping(PingArgs),
-    /// Run one end of an overlay in user space, which carries packets of a TUN device in UDP datagrams
+    /// Run one end of a user-space overlay, which carries the packets of a TUN device in UDP datagrams
     Tunnel(TunnelArgs),
 }
 
-/// The address that an end listens on, and for how long.
+/// Where an end listens, how many connections it accepts, and when it exits.
 #[derive(Debug, Args)]
 pub(crate) struct ListenArgs {
     /// Address and port to listen on; port 0 selects a free port
@@ -135,7 +135,7 @@ pub(crate) struct ListenArgs {
 
 Use the delay to test programs that detect steps in response times.")]
 pub(crate) struct PongArgs {
-    /// The address to listen on, and for how long.
+    /// Where to listen, and when to exit.
     #[command(flatten)]
     pub(crate) end: ListenArgs,
     /// Delay of each response of at least --delay-from bytes
@@ -158,10 +158,10 @@ pub(crate) struct PongArgs {
 Ping forwards a request with `Connection: close` over a new connection, which it closes afterwards, and other \
 requests over connections that it keeps.")]
 pub(crate) struct PingArgs {
-    /// The address to listen on, and for how long.
+    /// Where to listen, and when to exit.
     #[command(flatten)]
     pub(crate) end: ListenArgs,
-    /// URL of pong; {size} is replaced by the number of bytes, and without {size}, /pong/SIZE is appended
+    /// URL of pong; {size} is replaced by the number of bytes; without {size}, /pong/SIZE is appended
     #[arg(long, value_name = "URL")]
     pub(crate) pong: String,
     /// Number of times ping retries a failed request to pong; each retry is counted

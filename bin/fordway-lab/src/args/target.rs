@@ -14,7 +14,7 @@ const FORM: &str =
 pub(crate) struct TargetArg {
     /// The name of its row.
     pub(crate) name: String,
-    /// The URL as the user wrote it.
+    /// The URL exactly as the user wrote it.
     pub(crate) url: String,
     /// The URL without bucket and prefix.
     pub(crate) endpoint: String,

@@ -243,7 +243,7 @@ const DELAY: Duration = Duration::from_millis(1);
 struct ComparedLanes {
     targets: Vec<Box<dyn MeasuredTarget>>,
     delays: Option<DelayLog>,
-    /// The gateways that were started, each with the lane it serves.
+    /// The gateways that were started, each with the lane that it serves.
     gateways: Vec<(LaneArg, GatewayProcess)>,
 }
 
@@ -251,14 +251,14 @@ struct ComparedLanes {
 type ComparedServices<'s> = (&'s [TargetArg], &'s dyn Fn(&TargetArg) -> Result<Box<dyn MeasuredTarget>>);
 
 impl ComparedLanes {
-    /// Opens `services`, and the lanes that `args` name, which work in the empty directory `place`. If one of them
-    /// cannot be opened, removes everything that the others created.
+    /// Opens `services`, and the lanes that `args` names; these lanes work in the empty directory `place`. If a service
+    /// or lane cannot be opened, removes everything that the others have created.
     fn open(args: &CompareArgs, place: &Path, services: ComparedServices) -> Result<Self> {
         let mut lanes = ComparedLanes::default();
         match lanes.add_all(args, place, services) {
             Ok(()) => Ok(lanes),
             Err(error) => {
-                // The error that ended the command is reported, not an error of the clean-up.
+                // The error that ended the command is reported, rather than an error in the clean-up.
                 let _ = lanes.close();
                 Err(error)
             }
@@ -285,7 +285,7 @@ impl ComparedLanes {
         std::fs::create_dir(&root).map_err(|error| file_error("making", root.display(), error))?;
         for (at, lane) in asked.iter().enumerate() {
             let target = self.target(*lane, &lane_name(*lane), args, place, &root)?;
-            // Rows of our own lanes come before rows of services, which were opened first.
+            // The rows of Fordway's own lanes come before the rows of services, although services were opened first.
             self.targets.insert(at, target);
         }
         if let (true, Some(first)) = (args.check_instrument, asked.first()) {
@@ -339,7 +339,7 @@ impl ComparedLanes {
         }
     }
 
-    /// Returns the gateway of `lane`; starts it on first use.
+    /// Returns the gateway of `lane`, which is started on first use.
     fn gateway(&mut self, lane: LaneArg, args: &CompareArgs, root: &Path) -> Result<&GatewayProcess> {
         let known = self.gateways.iter().position(|(of, _)| *of == lane);
         let at = match known {
@@ -375,7 +375,7 @@ impl ComparedLanes {
     }
 
     /// Removes everything that the lanes created (buckets first), and stops the gateways. Continues after an error, and
-    /// returns the first one.
+    /// returns the first error.
     fn close(self) -> Result<()> {
         let cleaned = self.targets.iter().map(|target| target.clean_up()).fold(Ok(()), Result::and);
         let stopped = self.gateways.into_iter().map(|(_, gateway)| gateway.stop()).fold(Ok(()), Result::and);
@@ -405,8 +405,8 @@ struct ScratchDirectory(TempDir);
 
 impl ScratchDirectory {
     /// Creates a directory in `root` or, if there is no `root`, in the first writable directory on the file system of
-    /// `dir`: the usual temporary directories, the current one, then `dir`'s parents. Errors: `InvalidArgument` if
-    /// there is none.
+    /// `dir`: tries the usual temporary directories, the current directory, then `dir`'s parents. Errors:
+    /// `InvalidArgument` if there is no such directory.
     fn new(dir: &Path, root: Option<&Path>) -> Result<Self> {
         if let Some(root) = root {
             return make_in(root).map(ScratchDirectory).map_err(|error| {

@@ -40,8 +40,8 @@ pub(super) fn run(args: &DoctorArgs, context: &CommandContext) -> Result<Command
     Ok(CommandExit::Ok)
 }
 
-/// Writes a verdict to `file`, with permissions that let only its owner change it, because stores ignore verdicts that
-/// others could change.
+/// Writes a verdict to `file`, with permissions that let only the file's owner change it, because stores ignore
+/// verdicts that other users could change.
 fn write_verdict(verdict: &MountVerdict, file: &Path) -> Result<()> {
     let failed = |error| file_error("writing the verdict to", file.display(), error);
     let new = file.with_extension("new");
@@ -50,7 +50,7 @@ fn write_verdict(verdict: &MountVerdict, file: &Path) -> Result<()> {
     std::fs::rename(&new, file).map_err(failed)
 }
 
-/// A verdict as it is printed.
+/// A verdict in the form in which it is printed.
 #[derive(Serialize)]
 struct VerdictReport<'a> {
     file_system: &'a str,
@@ -80,8 +80,8 @@ impl fmt::Display for VerdictReport<'_> {
     }
 }
 
-/// Returns the file tree to examine. Errors: `Io` if the copy to read does not exist, or a copy to save cannot be
-/// created.
+/// Returns the file tree to examine. Errors: `Io` if the copy to be read does not exist, or if the copy to be saved
+/// cannot be created.
 fn tree(args: &DoctorArgs) -> Result<SystemTree> {
     let root = args.root.as_deref().unwrap_or(Path::new("/"));
     std::fs::read_dir(root).map_err(|error| file_error("opening the copy", root.display(), error))?;

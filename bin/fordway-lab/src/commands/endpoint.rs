@@ -1,5 +1,5 @@
-//! Handles endpoints that a command does not use: an endpoint on the command line is rejected; an endpoint from the
-//! environment is reported in a note.
+//! Handles endpoints that a command does not use: rejects an endpoint given on the command line, and prints a note
+//! about an endpoint from the environment.
 
 use fordway_client::s3::S3Config;
 use fordway_command::CommandContext;
@@ -61,8 +61,8 @@ fn instead_of_bench(benchmark: &BenchmarkCommand) -> Option<&'static str> {
     }
 }
 
-/// Prints a note if `compare` or `ledger`, which measure lanes, leave out the endpoint named by the environment. That
-/// endpoint is not measured by default, because writing to it could cost money.
+/// Prints a note if `compare` or `ledger`, which measure lanes, does not measure the endpoint that the environment
+/// names. That endpoint is not measured by default, because writing to it could cost money.
 fn tell_of_environment(command: &LabSubcommand, global: &GlobalArgs, context: &CommandContext) -> Result<()> {
     let (targets, advice): (&[TargetArg], _) = match command {
         LabSubcommand::Compare(CompareArgs { targets, .. }) => (targets, "--endpoint or --target adds it"),

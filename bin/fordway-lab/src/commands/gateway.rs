@@ -21,7 +21,7 @@ const PROGRAM: &str = "fordway";
 const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
 /// A gateway in a separate process, so that its CPU time is counted separately. The gateway ends when its standard
-/// input ends, and therefore whenever this process ends.
+/// input is closed, and therefore whenever this process ends.
 pub(super) struct GatewayProcess {
     process: Child,
     speaks: GatewayProtocol,
@@ -76,7 +76,7 @@ impl GatewayProcess {
         Self::start_http(command("serve", root, etag, durability)?, None, LOOPBACK)
     }
 
-    /// Like [`start`](Self::start), but in the network at one end of a set-up, for clients at the other end.
+    /// Like [`start`](Self::start), but serves in the network at one end of a set-up, for clients at the other end.
     pub(super) fn start_at(
         end: &NetworkEnd,
         root: &Path,
@@ -171,7 +171,7 @@ impl GatewayProcess {
         }
     }
 
-    /// Stops the gateway. Errors: `Internal` if it ended with a failure.
+    /// Stops the gateway. Errors: `Internal` if the gateway ended with a failure.
     pub(super) fn stop(mut self) -> Result<()> {
         drop(self.process.stdin.take());
         let ended = self.process.wait().map_err(|error| file_error("waiting for", "the gateway", error))?;
@@ -211,7 +211,7 @@ fn ready(mut command: Command, lane: &str) -> Result<(Child, String)> {
     let mut process = command.spawn().map_err(|error| file_error("starting", "the gateway", error))?;
     let mut ready = String::new();
     if let Some(stdout) = process.stdout.as_mut() {
-        // A gateway that fails reports the reason on standard error, which it inherits from this process.
+        // If the gateway fails, it reports the reason on standard error, which it inherits from this process.
         let _ = BufReader::new(stdout.by_ref()).read_line(&mut ready);
     }
     match ready.trim().rsplit_once(" at ") {

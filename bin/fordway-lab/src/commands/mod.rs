@@ -1,4 +1,4 @@
-//! The commands, with one file or folder each. Each turns its options into a run, a table or findings.
+//! The commands, each in its own file or folder. Each command turns its options into a run, a table or findings.
 
 mod bench;
 mod compare;
@@ -25,7 +25,7 @@ use serde::Serialize;
 
 use crate::args::{CompletionsArgs, GlobalArgs, LabCommandLine, LabSubcommand, ManArgs};
 
-/// Runs the command of a command line.
+/// Runs the command that a command line names.
 pub(crate) fn run(cli: LabCommandLine, context: &CommandContext) -> Result<CommandExit> {
     endpoint::check(&cli.command, &cli.global, context)?;
     match cli.command {
@@ -91,7 +91,7 @@ fn write_summaries(run: &RunDocument, context: &CommandContext) -> Result<()> {
         .try_for_each(|summary| write_row(summary, (&summary.lane, &summary.phase), run, context))
 }
 
-/// Writes a row of JSON with the conditions of the result of `lane` in `phase`.
+/// Writes a row of JSON, with the conditions under which `lane` was measured in `phase`.
 fn write_row<R: Serialize>(
     row: &R,
     (lane, phase): (&str, &str),
@@ -102,7 +102,7 @@ fn write_row<R: Serialize>(
     context.output.row(&RowWithConditions { row, conditions })
 }
 
-/// A row of JSON, and the conditions of its measurement.
+/// A row of JSON, and the conditions under which it was measured.
 #[derive(Serialize)]
 struct RowWithConditions<'r, R: Serialize> {
     #[serde(flatten)]

@@ -17,7 +17,7 @@ use serde::Serialize;
 
 use crate::args::{NetlabArgs, SegmentOffloadArg};
 
-/// The maximum time until a server accepts connections.
+/// The maximum time that a server may take to accept connections.
 const READY_WITHIN: Duration = Duration::from_secs(30);
 
 pub(super) fn run(args: &NetlabArgs, context: &CommandContext) -> Result<CommandExit> {

@@ -1,6 +1,6 @@
-//! `pingpong`: one end of a ping-pong, or of the tunnel between them. Pong responds from memory; ping responds with the
-//! content that it gets from pong. A [`PongHttpClient`] requests messages by size: the load generator uses one to send
-//! requests to ping, and ping uses one to send requests to pong.
+//! `pingpong`: one end of a ping-pong, or one end of the tunnel between ping and pong. Pong responds from memory; ping
+//! responds with the content that it gets from pong. A [`PongHttpClient`] requests messages by size: the load generator
+//! uses one to send requests to ping, and ping uses one to send requests to pong.
 
 use std::fmt;
 use std::time::Duration;
@@ -28,7 +28,7 @@ pub(super) fn run(args: &PingpongArgs, context: &CommandContext) -> Result<Comma
     }
 }
 
-/// Serves until a signal, or until the end of standard input if `--until-eof` is given.
+/// Serves until a signal arrives or, with `--until-eof`, until standard input ends.
 fn serve(args: &ListenArgs, player: impl PingpongResponder, context: &CommandContext) -> Result<CommandExit> {
     let server = PingpongServer::bind(&args.listen)?;
     let ready = PongReady { endpoint: format!("http://{}", server.address()) };
@@ -36,7 +36,7 @@ fn serve(args: &ListenArgs, player: impl PingpongResponder, context: &CommandCon
     context.output.record(&ready)?;
     context.output.flush()?;
     let (stop, stopped) = std::sync::mpsc::channel();
-    // Sending a second reason to stop fails, because the receiver is gone by then.
+    // A second call fails to send, because the receiver is gone by then.
     let stop = move || _ = stop.send(());
     stop_when_asked(stop, &context.interrupt, args.until_eof)?;
     // The wait also ends when all senders are gone.
@@ -181,8 +181,8 @@ pub(super) struct PongHttpClient {
 }
 
 impl PongHttpClient {
-    /// Creates a client for `url`, in which `{size}` stands for the size; without it, `/NAME/SIZE` is appended. A
-    /// response may take up to `timeout`. Errors: `InvalidArgument` for an invalid URL.
+    /// Creates a client for `url`, in which `{size}` stands for the size; if `url` does not contain `{size}`,
+    /// `/NAME/SIZE` is appended. A response may take up to `timeout`. Errors: `InvalidArgument` for an invalid URL.
     pub(super) fn new(url: &str, name: &str, timeout: Duration) -> Result<Self> {
         let url = match url.contains(SIZE) {
             true => url.to_owned(),
@@ -203,7 +203,8 @@ impl PongHttpClient {
         Ok(PongHttpClient { kept: client(), fresh: client(), origin, authority, path })
     }
 
-    /// Requests a message of `bytes`. A persistent connection that turns out to be closed also counts as a failure.
+    /// Requests a message of `bytes` bytes. A persistent connection that turns out to be closed also counts as a
+    /// failure.
     pub(super) fn ask(&self, bytes: u64, keep: bool) -> std::result::Result<HttpResponse, ExchangeFailure> {
         let close = if keep { "" } else { "connection: close\r\n" };
         let write_head = |head: &mut Vec<u8>| {

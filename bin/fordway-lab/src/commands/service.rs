@@ -18,8 +18,8 @@ const FIRST_ANSWER: Duration = Duration::from_secs(10);
 const PROBE_KEY: &str = "probe";
 const PROBE: &[u8] = b"fordway compare";
 
-/// Opens the service. Creates a bucket there, or uses a prefix in the bucket named in its URL; the target removes
-/// either when it is done. Errors: those of the service, with advice.
+/// Opens the service. Creates a bucket there, or uses a prefix in the bucket that its URL names; when the target is
+/// done, it removes the bucket or everything below the prefix. Errors: the errors of the service, with advice.
 pub(super) fn open(
     target: &TargetArg,
     global: &GlobalArgs,

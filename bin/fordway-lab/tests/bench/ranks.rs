@@ -55,8 +55,8 @@ fn succeeds(dir: &Path, words: &[&str]) -> Output {
     output
 }
 
-/// Every workload runs on every lane, in five rounds or one, without errors and with ratios, and leaves only the run
-/// file.
+/// Every workload must run on every lane, in one round or in five, without errors; the results must include ratios, and
+/// only the run file must be left.
 #[test]
 fn every_workload_runs_on_all_lanes() {
     let dir = tempfile::tempdir().unwrap();
@@ -153,7 +153,7 @@ fn an_endpoint_that_goes_away_is_a_column() {
     assert!(run.summaries[0].operations > 0 && run.summaries.iter().all(|row| row.errors > 0));
 }
 
-/// A request to stop must end the ranks at their next operation, and their files must be removed.
+/// After a request to stop, the ranks must end at their next operation, and their files must be removed.
 #[test]
 fn a_signal_cleans_up() {
     let dir = tempfile::tempdir().unwrap();

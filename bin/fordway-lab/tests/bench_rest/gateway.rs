@@ -87,7 +87,7 @@ fn signed_requests_are_let_in_and_wrong_keys_are_a_column() {
     assert!(stderr(&output).contains("20 requests failed (status 403)"), "{}", stderr(&output));
 }
 
-/// If the user forgets the option, the message must name it.
+/// If the user forgets the option, the message must name the option.
 #[test]
 fn a_gateway_that_wants_signatures_names_the_option() {
     let gateway = Gateway::start();

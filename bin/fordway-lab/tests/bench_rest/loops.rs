@@ -175,8 +175,8 @@ fn a_server_process_that_is_not_there_all_the_time_is_not_counted() {
     assert!(stderr(&output).contains("the server's counters are not used"), "{}", stderr(&output));
 }
 
-/// A server may close a connection while no request is on it. Here each connection serves ten requests and is closed
-/// when the eleventh arrives.
+/// A server may close an idle connection. Here each connection serves ten requests and is closed when the eleventh
+/// arrives.
 #[test]
 fn requests_that_met_a_closed_connection_are_sent_again() {
     let server = Server::start(|stream| server::serve_some(stream, 10, &answer(64)));

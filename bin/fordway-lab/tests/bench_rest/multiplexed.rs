@@ -76,8 +76,8 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Starts a server for HTTP/2. On a connection without TLS, it uses HTTP/1.1 if that is what the client starts
-    /// with.
+    /// Starts a server for HTTP/2. On a connection without TLS, the server uses HTTP/1.1 if the client starts with
+    /// HTTP/1.1.
     pub(crate) fn http2(manner: Manner) -> Self {
         Self::start(|seen, told| async move {
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -89,7 +89,7 @@ fn http3() {
     }
 }
 
-/// HTTP/3 has no form without TLS, HTTP/2 over TLS is negotiated by ALPN, and an unknown certificate is not trusted.
+/// HTTP/3 always uses TLS, HTTP/2 over TLS is negotiated by ALPN, and an unknown certificate is not trusted.
 #[test]
 fn what_a_server_does_not_speak_is_said() {
     let certificate = Certificate::make();
@@ -122,7 +122,8 @@ fn farewells_of_http2_are_no_errors() {
     assert_eq!(server.counts().0, 100);
 }
 
-/// A sweep measures all combinations, with both versions in turn, and computes their ratio over five rounds.
+/// A sweep must measure all combinations, alternate between both HTTP versions, and compute the ratio between the
+/// versions over five rounds.
 #[test]
 fn sweeps_compare_versions_in_turn() {
     let server = Server::http2(Manner::default());

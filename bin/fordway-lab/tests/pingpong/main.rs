@@ -32,7 +32,7 @@ fn rows(output: &Output) -> Vec<Value> {
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-/// A running end, which is stopped when the test ends.
+/// A running end of a ping-pong, which is stopped when the test ends.
 struct End(Child, String);
 
 impl End {
@@ -88,7 +88,7 @@ fn a_ping_without_a_pong_says_so_and_counts_its_tries() {
     assert!(String::from_utf8_lossy(&body).contains("ping received no response from pong"));
 }
 
-/// Options of a short run: one round of few messages.
+/// Options for a short run: one round with few messages.
 const SHORT: [&str; 6] = ["--rounds", "1", "--points", "20", "--warm-up", "0s"];
 
 #[test]

@@ -145,7 +145,7 @@ fn nothing_is_left_after_a_kill_and_after_an_interrupt() {
         return;
     }
     let before = traces();
-    // The benchmark itself, two ends in each of three set-ups, and the two ends of the tunnel.
+    // These processes are the benchmark itself, two ends in each of three set-ups, and the two ends of the tunnel.
     let is_up = |count| count >= 9;
     for signal in ["KILL", "INT"] {
         end_in_the_middle(&["--setup", "bare,vxlan,tunnel"], signal, None, &is_up);
@@ -190,7 +190,7 @@ fn runc_takes_the_place_of_crun_and_the_next_run_removes_what_a_kill_left() {
     if !is_root() {
         return;
     }
-    // All programs except crun, which would be preferred.
+    // Offer all programs except crun, which would be preferred.
     let bin = tempfile::tempdir().unwrap();
     for dir in ["/usr/bin", "/usr/sbin"] {
         for program in std::fs::read_dir(dir).unwrap().flatten() {
@@ -203,7 +203,8 @@ fn runc_takes_the_place_of_crun_and_the_next_run_removes_what_a_kill_left() {
         fordway_needs::skip("runc is not installed");
         return;
     }
-    // Both ends have the program's name in their command line, and so does the container runtime of each.
+    // The command lines of both ends contain the program's name, and so do the command lines of their container
+    // runtimes.
     end_in_the_middle(&["--setup", "container"], "KILL", Some(bin.path()), &|count| count >= 3);
     let mut short =
         fordway(&["bench", "pingpong", "--json", "--setup", "container", "--connection-policy", "kept"]);

@@ -62,9 +62,9 @@ fn set_ups_of_one_machine_are_not_taken_for_one_another() {
     let rows = rows(&output);
     let lanes: Vec<_> = rows.iter().map(|row| row["lane"].as_str().unwrap()).collect();
     assert_eq!(lanes, ["loopback", "shell"]);
-    // Only the process of one side is known; it is not counted as the process of the other.
+    // The process of only one side is known; it must not be counted as the other side's process.
     assert!(rows[0]["load"]["server"].is_object() && rows[1]["load"]["server"].is_null(), "{rows:?}");
-    // A process that is already listening on either port is not mistaken for ours.
+    // A process that is already listening on either port must not be mistaken for ping or pong.
     for taken in [28_682, 28_683] {
         let _other = TcpListener::bind(("127.0.0.1", taken)).unwrap();
         let output = bench(&[&SHORT[..], &options].concat());

@@ -123,12 +123,12 @@ Prints the endpoint, the region and the keys that fordway itself uses, in the pr
 contains the secret key. Replace BUCKET in the output with the name of a bucket. Every program except shell needs an \
 http(s):// endpoint.")]
 pub struct EnvArgs {
-    /// Program to print the settings for
+    /// Program for which to print settings
     #[arg(value_enum, default_value_t = ClientToolArg::Shell)]
     pub tool: ClientToolArg,
 }
 
-/// A program that takes settings.
+/// A program for which `env` can print settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ClientToolArg {
     /// Variables that fordway, the AWS SDKs and many other programs read
@@ -143,7 +143,7 @@ pub enum ClientToolArg {
     Duckdb,
     /// Python: a store
     Obstore,
-    /// Python: storage options, which deltalake and other users of object_store also accept
+    /// Python: storage options, which deltalake and other programs that use object_store also accept
     #[value(alias = "deltalake")]
     Polars,
     /// Python: a file system

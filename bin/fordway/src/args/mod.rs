@@ -85,13 +85,13 @@ pub enum BuiltinCommand {
     Rb(RbArgs),
     /// Show the total size of objects
     Du(DuArgs),
-    /// Synchronize a directory or prefix with another
+    /// Synchronize one directory or prefix with another
     Sync(SyncArgs),
-    /// Show or replace the tags of an object
+    /// Show, replace or remove an object's tags
     Tag(TagArgs),
     /// Show or change whether a bucket keeps versions
     Versioning(VersioningArgs),
-    /// Explain what the rules of a bucket permit
+    /// Explain what a bucket's rules permit
     Policy(PolicyArgs),
     /// Create a URL that grants access to an object for a limited time
     Presign(PresignArgs),
@@ -114,7 +114,7 @@ pub enum BuiltinCommand {
     Completions(CompletionsArgs),
     /// Print the manual page, or write the manual pages of all commands
     Man(ManArgs),
-    /// Any other name: `fordway-NAME`, next to this program or in PATH.
+    /// Any other name runs `fordway-NAME`, which is next to this program or in PATH.
     #[command(external_subcommand)]
     External(Vec<OsString>),
 }
@@ -123,10 +123,11 @@ pub enum BuiltinCommand {
 /// `fordway-lab` to run them.
 #[derive(Debug, Subcommand)]
 pub enum LabCommand {
-    /// Measure the cost of S3 on this machine with the files of a directory, on every lane
+    /// Measure what S3 costs on this machine, on every lane, with the files in a directory
     #[command(disable_help_flag = true, after_help = lab_help("compare"))]
     Compare(LabPassthroughArgs),
-    /// Measure each component of a request alone, and check whether their times add up to the time of the whole request
+    /// Measure each component of a request separately, and check whether their times add up to the time of the whole
+    /// request
     #[command(disable_help_flag = true, after_help = lab_help("ledger"))]
     Ledger(LabPassthroughArgs),
     /// Measure a machine for cost models, and compare machines
@@ -149,7 +150,7 @@ pub enum LabCommand {
     Pingpong(LabPassthroughArgs),
 }
 
-/// The words of a command line, which `fordway-lab` parses.
+/// The command-line arguments, which `fordway-lab` parses.
 #[derive(Debug, Args)]
 pub struct LabPassthroughArgs {
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ARGUMENTS")]

@@ -19,7 +19,7 @@ pub struct PolicyArgs {
 /// The actions of `policy`.
 #[derive(Debug, Subcommand)]
 pub enum PolicySubcommand {
-    /// Show whether the rules of a bucket permit a request, and which statement decides
+    /// Show whether a bucket's rules permit a request, and which statement decides
     Explain(ExplainArgs),
 }
 
@@ -44,10 +44,10 @@ pub struct ExplainArgs {
     /// Name of the user who signs the request
     #[arg(long, value_name = "NAME", required_unless_present = "anonymous", conflicts_with = "anonymous")]
     pub user: Option<String>,
-    /// The user owns the bucket
+    /// Assume that the user owns the bucket
     #[arg(long, requires = "user")]
     pub owner: bool,
-    /// The request is not signed
+    /// Assume that the request is not signed
     #[arg(long)]
     pub anonymous: bool,
     /// Value of a condition key, such as aws:SourceIp=10.1.2.3 (may be repeated)

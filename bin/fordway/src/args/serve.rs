@@ -30,7 +30,7 @@ pub struct GatewayArgs {
     /// Write the endpoint, and the key pair if there is only one, to a file that a shell can source (mode 0600)
     #[arg(long, value_name = "FILE")]
     pub write_env: Option<PathBuf>,
-    /// End when standard input ends, so that no gateway outlives the program that started it
+    /// Exit when standard input ends, so that no gateway outlives the program that started it
     #[arg(long, hide = true)]
     pub until_eof: bool,
 }
@@ -41,9 +41,9 @@ fn rate(text: &str) -> Result<NonZeroU64, String> {
 }
 
 impl ServeArgs {
-    /// Returns the limits of users whose entries in the credentials file do not set their own.
+    /// Returns the limits for users whose entries in the credentials file do not set any limits.
     pub(crate) fn user_limits(&self) -> UserLimits {
-        // If there are several users, no user may exhaust the limits of the gateway alone.
+        // If there are several users, no single user may exhaust the gateway's limits.
         let share = if self.credentials.is_some() { self.connections.div_ceil(2) } else { self.connections };
         UserLimits {
             requests_max: self.user_requests.unwrap_or(share),
@@ -111,7 +111,7 @@ pub struct ServeArgs {
     /// Options of every gateway.
     #[command(flatten)]
     pub common: GatewayArgs,
-    /// File of users with their keys, uids and buckets (TOML, mode 0600), instead of a single key pair
+    /// File that lists the users, with their keys, uids and buckets (TOML, mode 0600); replaces the single key pair
     #[arg(long, value_name = "FILE")]
     pub credentials: Option<PathBuf>,
     /// Carry out requests without a signature as this system user, if the bucket's policy permits them; needs root,
@@ -136,18 +136,18 @@ pub struct ServeArgs {
     /// Time limit for receiving a request's head, including idle time before it
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = parse_duration)]
     pub header_timeout: Duration,
-    /// Time limit without progress in the middle of a body
+    /// Maximum time without progress while a body is being transferred
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_duration)]
     pub stall_timeout: Duration,
-    /// Minimum rate of a body in bytes per second, in either direction, averaged over --stall-timeout (only the time
-    /// spent waiting for the client counts); 0 for no limit
+    /// Minimum transfer rate of a body, in bytes per second, in either direction, averaged over --stall-timeout (only
+    /// the time spent waiting for the client counts); 0 for no limit
     #[arg(long, value_name = "SIZE", default_value = "100", value_parser = parse_bytes)]
     pub body_rate: u64,
     /// Maximum number of requests in flight per user; further requests get 503 SlowDown [default: --connections; with
     /// --credentials, half of it]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub user_requests: Option<u32>,
-    /// Maximum rate of one user's bodies in bytes per second, both directions together [default: no limit]
+    /// Maximum rate of one user's request and response bodies together, in bytes per second [default: no limit]
     #[arg(long, value_name = "SIZE", value_parser = rate)]
     pub user_rate: Option<NonZeroU64>,
     /// Maximum number of connections from one address that have not sent a request with a valid signature; further
@@ -194,7 +194,7 @@ pub enum ConditionalWritesArg {
 /// How stale the result of a read may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ConsistencyArg {
-    /// As stale as this node's caches: seconds on NFS
+    /// As stale as this node's caches, which is seconds on NFS
     FileSystem,
     /// At least as recent as the start of the request; costs round trips to the file server
     Strong,
@@ -246,8 +246,8 @@ pub struct NodeArgs {
     /// Permissions of the socket [default: 0600; 0666 for root]
     #[arg(long, value_name = "OCTAL", value_parser = mode)]
     pub mode: Option<u32>,
-    /// Also serve this user, with the permissions of the gateway's own user (may be repeated; not needed if root runs
-    /// the gateway)
+    /// Also serve the user with this uid, with the permissions of the gateway's own user (may be repeated; not needed
+    /// if root runs the gateway)
     #[arg(long = "allow-uid", value_name = "UID")]
     pub allow_uids: Vec<u32>,
     /// Also serve the node protocol over TCP; port 0 selects a free port
@@ -268,7 +268,7 @@ pub struct NodeArgs {
     /// Maximum number of requests processed in parallel; further requests wait [default: one per connection]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub requests: Option<u16>,
-    /// Memory for long messages and their responses, for all connections together; each connection has another 256 KiB
+    /// Total memory for long messages and their responses, for all connections; each connection uses another 256 KiB
     #[arg(long, value_name = "SIZE", default_value = "256MiB", value_parser = parse_bytes)]
     pub memory: u64,
     /// Memory for the long messages of one connection; 16 MiB is enough for every message of the protocol
@@ -326,7 +326,7 @@ hidden by another file of the same key, and empty directories that S3 clients cr
 programs read and write. Ages are the time since the last change, by the clock of the file system. If something \
 cannot be removed, the command reports it and continues.")]
 pub struct GcArgs {
-    /// Where
+    /// The directory and the buckets to process
     #[command(flatten)]
     pub directory: DirectoryArgs,
     /// Remove staged files and empty directories that have not changed for this long; choose a time longer than any
@@ -354,7 +354,7 @@ runs may process one directory, but only one at a time processes a bucket. If a 
 A locked version does not expire. An object that changes after the command has examined it is kept. If something \
 cannot be removed, the command reports it and continues.")]
 pub struct LifecycleRunArgs {
-    /// Where
+    /// The directory and the buckets to process
     #[command(flatten)]
     pub directory: DirectoryArgs,
     /// Show what would expire, without removing it
@@ -389,7 +389,7 @@ and compares it. ETags of the kind `fast` do not depend on the content, so objec
 are not read. The exit code is 8 if anything is corrupt, 1 if something could not be read, and otherwise 0, even if \
 there are notes.")]
 pub struct FsckArgs {
-    /// Where
+    /// The directory and the buckets to process
     #[command(flatten)]
     pub directory: DirectoryArgs,
     /// Read the content and compare it with its MD5 and checksum

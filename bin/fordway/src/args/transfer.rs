@@ -55,10 +55,10 @@ pub struct CpArgs {
     /// Replicas of http(s) files
     #[command(flatten)]
     pub replicas: ReplicaArgs,
-    /// The server that makes a copy between two web servers
+    /// Which server transfers the content of a copy between two web servers
     #[arg(long, value_enum, value_name = "WHO", default_value_t = ThirdPartyCopyArg::Pull)]
     pub third_party: ThirdPartyCopyArg,
-    /// Sources, and the filters that select what to copy
+    /// The filters that select what to copy, and the other options of a transfer
     #[command(flatten)]
     pub transfer: TransferArgs,
 }
@@ -85,7 +85,7 @@ pub struct SyncArgs {
     /// Compare only sizes, not modification times
     #[arg(long, conflicts_with = "exact_timestamps")]
     pub size_only: bool,
-    /// Sources, and the filters that select what to copy
+    /// The filters that select what to copy, and the other options of a transfer
     #[command(flatten)]
     pub transfer: TransferArgs,
 }
@@ -124,7 +124,7 @@ pub struct TransferArgs {
     /// XXHASH3, XXHASH128 [default: CRC64NVME over HTTP, none on other lanes]
     #[arg(long, value_name = "NAME", value_parser = checksum_algorithm)]
     pub checksum_algorithm: Option<ChecksumAlgorithm>,
-    /// Do not verify downloads against their checksum or MD5 (some encrypted objects have a wrong one)
+    /// Do not verify downloads against their checksum or MD5 (which is wrong for some encrypted objects)
     #[arg(long)]
     pub no_verify: bool,
 }
@@ -243,10 +243,10 @@ pub struct MvArgs {
     /// Fail if an object or file already exists at the destination
     #[arg(long)]
     pub if_none_match: bool,
-    /// The server that makes a copy between two web servers
+    /// Which server transfers the content of a copy between two web servers
     #[arg(long, value_enum, value_name = "WHO", default_value_t = ThirdPartyCopyArg::Pull)]
     pub third_party: ThirdPartyCopyArg,
-    /// Sources, and the filters that select what to move
+    /// The filters that select what to move, and the other options of a transfer
     #[command(flatten)]
     pub transfer: TransferArgs,
 }
@@ -272,10 +272,10 @@ pub struct MkdirArgs {
 /// The server that makes a copy from one web server to another.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum ThirdPartyCopyArg {
-    /// The destination reads from the source; if it cannot, this program copies
+    /// The destination reads from the source; if it cannot, this program copies the content
     #[default]
     Pull,
-    /// The source writes to the destination; if it cannot, this program copies
+    /// The source writes to the destination; if it cannot, this program copies the content
     Push,
     /// Neither: this program reads from the source and writes to the destination
     Never,
@@ -350,7 +350,7 @@ pub struct ReadArgs {
     /// Read the whole file (or an object over HTTP) sequentially in blocks of this size, with read-ahead
     #[arg(long, value_name = "SIZE", value_parser = block_bytes, conflicts_with_all = ["window", "per_call"])]
     pub sequential: Option<u64>,
-    /// Memory for the read-ahead of --sequential
+    /// Amount of memory for read-ahead with --sequential
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes, default_value = "64MiB", requires = "sequential")]
     pub read_ahead: u64,
     /// Number of calls in flight; with 1, each call waits for the previous one
@@ -362,7 +362,7 @@ pub struct ReadArgs {
     /// Replicas of http(s) files
     #[command(flatten)]
     pub replicas: ReplicaArgs,
-    /// Read only the given ranges and do not verify them (the digests of a Metalink cover whole pieces)
+    /// Read only the given ranges, and do not verify them (a Metalink's digests cover whole pieces)
     #[arg(long)]
     pub no_verify: bool,
     /// Write to this file instead of standard output
@@ -420,7 +420,7 @@ pub struct MetalinkMakeArgs {
     /// URL of a replica (may be repeated, in order of preference)
     #[arg(long = "replica", required = true, value_name = "URL")]
     pub replicas: Vec<String>,
-    /// Size of a piece [default: 256KiB, or more so that a file has at most 4,096 pieces]
+    /// Size of a piece [default: 256KiB, or larger if a file would have more than 4,096 pieces]
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     pub piece_size: Option<u64>,
     /// File to write, or - for standard output [default: FILE.meta4 next to each file]
@@ -434,7 +434,7 @@ pub struct MetalinkMakeArgs {
   fordway metalink show events.meta4
   fordway metalink show https://a.example.org/d/events.root --json")]
 pub struct MetalinkShowArgs {
-    /// File or URL of a Metalink or URL list; or the URL of a file, to query its server
+    /// A Metalink or URL list, given as a file or URL; or the URL of a file, to query its server
     pub source: String,
 }
 

@@ -1,6 +1,6 @@
-//! Commands that create and remove buckets (`mb`, `rb`), objects (`rm`), and collections on WebDAV servers or markers
-//! that represent directories in buckets (`mkdir`). Also contains the commands that change settings of a bucket or
-//! object (`versioning`, `tag`).
+//! Commands that create buckets (`mb`), remove buckets (`rb`) and objects (`rm`), and create collections on WebDAV
+//! servers or markers that represent directories in buckets (`mkdir`). This file also contains the commands that change
+//! settings of a bucket or object (`versioning`, `tag`).
 
 use std::fmt;
 
@@ -80,7 +80,7 @@ fn remove_objects(args: &RbArgs, context: &CommandContext, bucket: &Bucket) -> R
     transfer::run(context, &TransferSettings::removal(args.dry_run, args.jobs), removals)
 }
 
-/// Aborts all unfinished uploads of a bucket, because services refuse to remove a bucket that has any.
+/// Aborts all unfinished uploads of a bucket, because services refuse to remove a bucket that has unfinished uploads.
 fn abort_uploads(store: &dyn Store, bucket: &Bucket) -> Result<()> {
     let mut query = UploadsQuery::default();
     loop {
@@ -119,7 +119,7 @@ pub(super) fn rm(args: &RmArgs, context: &CommandContext) -> Result<CommandExit>
     transfer::run(context, &settings, removals)
 }
 
-/// Returns the removals for one address. An address that cannot be listed counts as one of the failures.
+/// Returns the removals to perform for one address. An address that cannot be listed counts as one of the failures.
 fn removals<'a>(
     context: &CommandContext,
     source: SourceSelection,
@@ -301,7 +301,7 @@ pub(super) fn tag(args: &TagArgs, context: &CommandContext) -> Result<CommandExi
     let tags = store.tags(&bucket, &key, version)?;
     let record = PrintedObjectTags { bucket: bucket.as_str(), key: key.as_str(), tags: &tags };
     match tags.is_empty() {
-        // An object without tags prints nothing in the text format, but a record in JSON.
+        // For an object without tags, the text format prints nothing, but JSON output contains a record.
         true => context.output.row(&record)?,
         false => context.output.record(&record)?,
     }

@@ -1,5 +1,6 @@
 //! `cp` copies files into objects, objects into files, and objects into objects. `mv` removes each source after its
-//! copy, or uses the server's own move. `sync` makes the contents of one directory or prefix match those of another.
+//! copy, or uses the server's own move. `sync` makes the contents of one directory or prefix match the contents of
+//! another.
 
 use std::path::Path;
 
@@ -49,7 +50,7 @@ pub(super) fn run(args: &CpArgs, context: &CommandContext) -> Result<CommandExit
     copy_all(&sources, &args.destination, &args.transfer.filters, &settings, context)
 }
 
-/// Resolves the addresses into sources. Errors: as in [`SourceSelection::find`].
+/// Resolves the addresses into sources. Errors: the same as [`SourceSelection::find`].
 pub(super) fn sources(addresses: &[String], recursive: bool, raw: bool) -> Result<Vec<SourceSelection>> {
     addresses.iter().map(|text| SourceSelection::find(text, recursive, raw)).collect()
 }
@@ -83,7 +84,7 @@ pub(super) fn copy_all(
     transfer::run(context, settings, actions)
 }
 
-/// Copies a file at a web server, which must be the only source.
+/// Copies a file from a web server; the file must be the only source.
 fn copy_url(url: &str, args: &CpArgs, context: &CommandContext) -> Result<CommandExit> {
     check_alone(args)?;
     let places = ReplicaOpener::usual(&args.replicas, !args.transfer.no_verify);
@@ -218,8 +219,8 @@ fn base_name(path: &Path) -> Result<String> {
     })
 }
 
-/// Returns the copies for a listing. Skips markers of prefixes (`dir/`, empty), which are not content, and objects that
-/// are already below the destination, so that they are not copied into themselves.
+/// Returns the copies for a listing. Skips prefix markers (empty objects such as `dir/`), which are not content. Also
+/// skips objects that are already below the destination, which would otherwise be copied into themselves.
 fn many<'a>(
     lane: &'static str,
     items: SyncItemIterator,
@@ -244,7 +245,7 @@ fn many<'a>(
     }))
 }
 
-/// Returns the address of an item at the source. The name may be one that is not valid for a new object.
+/// Returns the address of an item at the source. The name need not be valid for a new object.
 pub(super) fn from_item(root: &StorageAddress, item: &SyncItem) -> StorageAddress {
     match root {
         StorageAddress::S3(bucket, prefix) => {
@@ -255,7 +256,7 @@ pub(super) fn from_item(root: &StorageAddress, item: &SyncItem) -> StorageAddres
     }
 }
 
-/// Adds to the error the source object whose destination is invalid.
+/// Adds to the error the name of the source object whose destination is invalid.
 pub(super) fn about(error: Error, from: &StorageAddress, lane: &'static str) -> Error {
     match from {
         StorageAddress::S3(bucket, key) => error.during("copy", lane, bucket.as_str(), key),
@@ -344,7 +345,8 @@ fn destination_items(
     plan::items(context, to)
 }
 
-/// Returns the items that the filters admit, without markers of prefixes (`dir/`, empty), which are not content.
+/// Returns the items that the filters admit, without prefix markers (empty objects such as `dir/`), which are not
+/// content.
 fn wanted<'a>(
     items: SyncItemIterator,
     filters: &'a FilterRules,

@@ -295,7 +295,7 @@ fn lines(section: &[(&str, &str)]) -> String {
     section.iter().fold(String::new(), |text, (name, value)| text + &format!("{name} = {value}\n"))
 }
 
-/// Writes a string in the quoting that Python and curl share.
+/// Writes a quoted string in a syntax that both Python and curl accept.
 fn quoted(value: &str) -> String {
     format!("\"{}\"", value.replace('\\', r"\\").replace('"', "\\\""))
 }

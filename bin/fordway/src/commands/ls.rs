@@ -1,5 +1,5 @@
-//! `ls`: lists buckets, objects and directories, in the columns of `aws s3 ls`; all versions and delete markers with
-//! `--versions`; and collections on WebDAV servers.
+//! `ls`: lists buckets, objects and directories, in the same columns as `aws s3 ls`. With `--versions`, lists all
+//! versions and delete markers. Also lists collections on WebDAV servers.
 
 use std::fmt;
 use std::path::Path;
@@ -158,7 +158,7 @@ impl LinePrinter<'_> {
     /// Prints a file or directory under its own name.
     fn file(&mut self, path: &Path) -> Result<()> {
         let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
-        // A broken symbolic link is shown as itself.
+        // For a broken symbolic link, the link itself is shown.
         let about = path.metadata().or_else(|_| path.symlink_metadata());
         let about = about.map_err(|error| file_error("reading", path.display(), error))?;
         if about.is_dir() {

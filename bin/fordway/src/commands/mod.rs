@@ -1,5 +1,5 @@
 //! The commands, which turn options into records, or into actions for the transfer engine. Similar commands share a
-//! file. This file contains the code that several of them use: the selection of objects by an address
+//! file. This file contains the code that several commands use: the selection of objects by an address
 //! ([`SourceSelection`]), and running `fordway-lab` for the measuring commands.
 
 mod care;
@@ -86,8 +86,8 @@ fn for_each<T>(
     Ok(first_failure)
 }
 
-/// Reports an error that does not end the command. Errors: those that end the command, namely `Interrupted` and the
-/// error of writing to an output whose reader has exited.
+/// Reports an error that does not end the command. Errors: only errors that end the command: `Interrupted`, and a
+/// failure to write to an output whose reader has exited.
 fn report(context: &CommandContext, error: Error) -> Result<CommandExit> {
     if error.kind() == ErrorKind::Interrupted || context.output.is_reader_gone(&error) {
         return Err(error);
@@ -178,8 +178,8 @@ impl SourceSelection {
         }
     }
 
-    /// Lists a source of several objects; `None` for a single one. A wildcard that matches nothing is one `NoSuchKey`
-    /// error.
+    /// Lists the items of a source; `None` for a source that is a single object or file. A wildcard that matches
+    /// nothing results in one `NoSuchKey` error.
     fn items(&self, context: &CommandContext) -> Result<Option<SyncItemIterator>> {
         match self {
             SourceSelection::One(_) => Ok(None),
@@ -204,7 +204,7 @@ impl SourceSelection {
 const PROGRAM: &str = "fordway-lab";
 
 /// Replaces this process with `fordway-lab` and the same command line; returns only if that fails. Errors:
-/// `InvalidArgument` if there is no such program.
+/// `InvalidArgument` if there is no program `fordway-lab`.
 fn run_lab() -> Result<CommandExit> {
     let mut words = std::env::args_os();
     let name = words.next().unwrap_or_else(|| OsString::from("fordway"));

@@ -97,7 +97,7 @@ fn stored_rules(store: &dyn Store, bucket: &Bucket) -> Result<BucketRules> {
     })
 }
 
-/// Adds the values of condition keys that each request of the caller has, unless the command line states other values.
+/// Adds the condition-key values that every request by the caller has, unless the command line states other values.
 fn add_keys<'a>(keys: &mut ConditionKeys<'a>, args: &'a ExplainArgs) {
     let mut add = |key: &'static str, value: String| {
         if args.conditions.iter().all(|(known, _)| known != key) {
@@ -145,7 +145,7 @@ fn deciding(ruling: Ruling) -> Option<usize> {
     }
 }
 
-/// The decision of the rules about a request.
+/// What the rules decide about a request.
 #[derive(Serialize)]
 struct PolicyDecisionOutput<'r> {
     kind: &'static str,

@@ -21,7 +21,7 @@ use crate::replicas::ReplicaOpener;
 use crate::transfer::{ContentVerifier, temporary_beside};
 use crate::web;
 
-/// The maximum size of a block; larger blocks are read in several parts.
+/// The maximum number of bytes to read at once; larger blocks are read in several parts.
 const BLOCK_BYTES_MAX: usize = 1 << 30;
 
 /// The cost of reading.
@@ -80,8 +80,8 @@ pub(super) fn run(args: &ReadArgs, context: &CommandContext) -> Result<CommandEx
     Ok(CommandExit::Ok)
 }
 
-/// Writes to a file that replaces an existing one only when all content has arrived, so that a failure leaves nothing
-/// behind.
+/// Writes to a new file, which replaces an existing file only when all content has arrived, so that a failure leaves
+/// nothing behind.
 fn to_file(reading: &ReadPlan, path: &Path, context: &CommandContext) -> Result<ReadTotals> {
     let failed = |error| file_error("writing to", path.display(), error);
     if path.metadata().is_ok_and(|about| !about.is_file()) {

@@ -194,7 +194,7 @@ impl<'r> PublishedCredentials<'r> {
     }
 }
 
-/// Formats the access as lines for a shell.
+/// Formats the output: names the file, if one was written, and prints generated keys as lines for a shell.
 impl fmt::Display for PublishedCredentials<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(path) = self.env_file {
@@ -205,8 +205,8 @@ impl fmt::Display for PublishedCredentials<'_> {
     }
 }
 
-/// Returns the key pair of the environment, or generates one; the flag is `true` if it was generated. Errors:
-/// `InvalidArgument` if one half is missing.
+/// Returns the key pair in the environment, or generates a key pair; the flag is `true` if the pair was generated.
+/// Errors: `InvalidArgument` if only one of the two keys is set.
 pub(super) fn identity(variable: &dyn Fn(&str) -> Option<String>) -> Result<(AccessKeyPair, bool)> {
     let get = |name: &str| variable(name).filter(|value| !value.is_empty());
     match (get("AWS_ACCESS_KEY_ID"), get("AWS_SECRET_ACCESS_KEY")) {

@@ -281,7 +281,7 @@ fn usage_metrics(records: &[UserDiskUsageOutput<'_>]) -> String {
     text
 }
 
-/// The files of a user in a bucket. The sizes are totals of lengths, in bytes.
+/// The files of a user in a bucket. The sizes are sums of file lengths, in bytes.
 #[derive(Serialize)]
 struct UserDiskUsageOutput<'r> {
     bucket: &'r str,

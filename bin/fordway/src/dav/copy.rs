@@ -103,7 +103,7 @@ impl DavCopyEndpoint {
         )
     }
 
-    /// Returns the location of `relative` (decoded, with `/` between its parts) below this one.
+    /// Returns the location of `relative` (decoded, with `/` between its parts) below this location.
     fn below(&self, relative: &str) -> Self {
         match self {
             DavCopyEndpoint::Web(url) => {
@@ -164,7 +164,7 @@ fn plan<'p>(
     (destination, is_directory): (&DavCopyEndpoint, bool),
 ) -> Box<dyn Iterator<Item = Result<CopyTask>> + 'p> {
     let found = match order.recursive {
-        // One MOVE takes the whole collection; with filters, files are moved one by one.
+        // One MOVE request moves the whole collection; with filters, files are moved one by one.
         true if order.moves && is_within_server(source, destination) && order.transfer.filters.is_empty() => {
             Ok(Box::new(std::iter::once(Ok(whole(source, destination)))) as _)
         }

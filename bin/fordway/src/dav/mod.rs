@@ -1,4 +1,4 @@
-//! The commands on web servers that support WebDAV. This file creates collections, and removes files and collections;
+//! The commands for web servers that support WebDAV. This file creates collections, and removes files and collections;
 //! [`copy`] decides which files a copy or move involves.
 
 mod copy;

@@ -21,8 +21,7 @@ use crate::web;
 
 /// The number of bytes read from a file at a time.
 const CHUNK_BYTES: usize = 256 * 1024;
-/// The maximum time for which a server that makes a copy may send nothing. Such servers report their progress every few
-/// seconds.
+/// How long a server that makes a copy may send nothing. Such servers report their progress every few seconds.
 const SILENCE: Duration = Duration::from_secs(300);
 
 /// A copy to make.
@@ -204,7 +203,7 @@ impl<'c> DavCopier<'c> {
         Ok(())
     }
 
-    /// Shows that bytes were transferred. Errors: `Interrupted`, if work must stop.
+    /// Adds transferred bytes to the progress display. Errors: `Interrupted`, if work must stop.
     fn advance(&self, bytes: u64) -> Result<()> {
         self.context.output.advance_bytes(bytes);
         self.context.interrupt.check()

@@ -1,5 +1,5 @@
-//! Downloads one object to a file. Also contains the code that copies and verifies bytes, for both uploads and
-//! downloads.
+//! Downloads one object to a file. This file also contains the code that copies and verifies bytes, for both uploads
+//! and downloads.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -103,8 +103,8 @@ impl TransferRunner<'_> {
         Ok(object.info)
     }
 
-    /// Fetches several ranges at once, all of the same version of the object. Verifies the content by the CRCs of the
-    /// parts if a CRC was recorded; otherwise reads the file once more.
+    /// Fetches several ranges at once, all of the same version of the object. If a CRC was recorded, verifies the
+    /// content with the CRCs of the parts; otherwise, reads the file once more.
     fn fetch_parts(
         &self,
         info: ObjectInfo,
@@ -129,7 +129,7 @@ impl TransferRunner<'_> {
         Ok(info)
     }
 
-    /// Fetches a part into the file, and computes its checksum by `algorithm`, if any.
+    /// Fetches a part into the file, and computes its checksum with `algorithm`, if any.
     fn fetch_part(
         &self,
         (number, offset, len): (u16, u64, u64),
@@ -182,8 +182,8 @@ impl TransferRunner<'_> {
     }
 }
 
-/// Compares the CRC of an object with the CRCs of its parts; each CRC of a part is given with the part's length.
-/// Errors: `BadDigest`.
+/// Compares the CRC of an object with the CRCs of its parts; each part's CRC is given with the part's length. Errors:
+/// `BadDigest`.
 fn verify_parts<'p>(
     stated: &Checksum,
     mut parts: impl Iterator<Item = (Option<&'p Checksum>, u64)>,
@@ -235,8 +235,8 @@ impl DownloadTarget {
     }
 }
 
-/// Creates a hidden file in the target's directory, which is created if missing. The file is removed when it is
-/// dropped.
+/// Creates a hidden file in the target's directory, which is created if missing. The file is removed when the returned
+/// value is dropped.
 pub(crate) fn temporary_beside(path: &Path) -> Result<NamedTempFile> {
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     std::fs::create_dir_all(parent).map_err(|error| file_error("making", parent.display(), error))?;
@@ -299,7 +299,7 @@ impl ContentVerifier {
 }
 
 /// Compares the number of bytes read with the size reported by the source. Errors: `InvalidArgument` if the source
-/// reports 0 but has content, like the kernel's files in /proc; `IncompleteBody`.
+/// reports 0 but has content, like the kernel's files in /proc; `IncompleteBody` if the two numbers differ otherwise.
 fn check_size(name: &str, stated: Option<u64>, read_bytes: u64) -> Result<()> {
     let (kind, why) = match stated {
         Some(0) if read_bytes > 0 => (
@@ -351,7 +351,8 @@ impl TransferRunner<'_> {
         Ok((made, total_bytes))
     }
 
-    /// Returns the checksum algorithm for uploads: the requested one, otherwise CRC-64/NVME over HTTP.
+    /// Returns the checksum algorithm for uploads: the requested algorithm; if none was requested, CRC-64/NVME over
+    /// HTTP, and none on other lanes.
     pub(super) fn checksum(&self) -> Option<ChecksumAlgorithm> {
         let default = (self.store().lane() == "http").then_some(ChecksumAlgorithm::Crc64Nvme);
         self.settings.checksum.or(default)

@@ -84,12 +84,12 @@ impl TransferSettings {
         }
     }
 
-    /// Returns the same settings, with each source removed after its copy.
+    /// Returns the same settings, except that each source is removed after it is copied.
     pub(crate) fn removing_sources(self) -> Self {
         TransferSettings { removes_sources: true, ..self }
     }
 
-    /// Returns the same settings, with this version of the source to read; `None` for the latest.
+    /// Returns the same settings, except that this version of the source is read; `None` selects the latest version.
     pub(crate) fn reading(self, source_version: Option<VersionId>) -> Self {
         TransferSettings { source_version, ..self }
     }
@@ -160,7 +160,7 @@ impl fmt::Display for TransferEvent<'_> {
 
 /// Performs all actions. A failed action is reported, and the others continue.
 ///
-/// The first failure decides the exit code. Errors: only from opening the lane.
+/// The first failure decides the exit code. Errors: the lane cannot be opened.
 pub(crate) fn run(
     context: &CommandContext,
     settings: &TransferSettings,
@@ -336,7 +336,7 @@ impl TransferRunner<'_> {
         self.tally.failed(self.context, error);
     }
 
-    /// Returns the options for reading a source, which select the version.
+    /// Returns the options for reading a source, including the version to read.
     fn source(&self) -> GetOptions {
         GetOptions { version: self.settings.source_version.clone(), ..Default::default() }
     }
@@ -345,12 +345,12 @@ impl TransferRunner<'_> {
         &*self.lane.store
     }
 
-    /// Returns the size from which objects are transferred in parts, in bytes.
+    /// Returns the minimum size, in bytes, of objects that are transferred in parts.
     fn threshold_bytes(&self) -> Option<u64> {
         self.settings.multipart_threshold_bytes.or(self.lane.multipart_threshold_bytes)
     }
 
-    /// Shows that bytes were transferred. Errors: `Interrupted`, if work must stop.
+    /// Adds transferred bytes to the progress display. Errors: `Interrupted`, if work must stop.
     fn advance(&self, bytes: u64) -> Result<()> {
         self.context.output.advance_bytes(bytes);
         self.context.interrupt.check()
@@ -465,9 +465,9 @@ impl SharedTransferCounts {
     }
 }
 
-/// The destinations of several sources. One source never has the same destination twice, but two sources may have the
-/// same one, such as the files `a/x` and `b/x` copied to one directory. It would then be unpredictable which file
-/// remains, and a move would lose the other.
+/// The destinations of several sources. One source never yields the same destination twice, but two sources may yield
+/// the same destination: for example, if the files `a/x` and `b/x` are copied to one directory. It would then be
+/// unpredictable which file remains, and a move would lose the other file.
 pub(crate) struct ClaimedDestinations<P>(Option<HashSet<P>>);
 
 impl<P: Clone + Display + Eq + Hash> ClaimedDestinations<P> {

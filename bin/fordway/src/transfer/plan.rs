@@ -156,7 +156,7 @@ pub(crate) struct SyncItem {
     pub(crate) modified: SystemTime,
 }
 
-/// A stream of items. An error does not necessarily end it.
+/// A stream of items. An error does not necessarily end the stream.
 pub(crate) type SyncItemIterator = Box<dyn Iterator<Item = Result<SyncItem>>>;
 
 /// Lists all files below a directory, or all objects below a prefix (which ends in `/`, or is empty).
@@ -228,7 +228,8 @@ pub(crate) fn objects(
     })
 }
 
-/// Lists the regular files below `root`, following links. An entry that cannot be read becomes an error in its place.
+/// Lists the regular files below `root`, following links. In place of an entry that cannot be read, the stream contains
+/// an error.
 fn files(root: &Path) -> Result<SyncItemIterator> {
     let about = root.metadata().map_err(|error| super::source_error("reading", root, error))?;
     if !about.is_dir() {

@@ -1,5 +1,5 @@
-//! Uploads a file or stream to an object, copies an object to another within the store, and removes objects, in batches
-//! of up to 1,000 (the maximum that services accept in one request).
+//! Uploads a file or stream to an object, copies an object to another object in the store, and removes objects. Objects
+//! are removed in batches of up to 1,000, the maximum that services accept in one request.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
@@ -81,7 +81,7 @@ impl TransferRunner<'_> {
             if rest.is_empty() {
                 return Ok((parts, total_bytes));
             }
-            // The size of parts doubles every 1,000 parts, so that 10,000 of them hold any stream.
+            // The size of parts doubles every 1,000 parts, so that 10,000 parts can hold any stream.
             let part_bytes = (self.settings.part_size_bytes << (number / 1000)).min(MAX_PART_BYTES);
             let writer = self.store().part_writer(bucket, key, upload, number, &options)?;
             let (made, bytes) =
@@ -187,7 +187,7 @@ impl TransferRunner<'_> {
     }
 }
 
-/// Returns the number, first byte and length of each part, at most 10,000 of them.
+/// Returns the number, first byte and length of each part. There are at most 10,000 parts.
 pub(super) fn part_ranges(size: u64, part_size_bytes: u64) -> impl Iterator<Item = (u16, u64, u64)> {
     let least = size.div_ceil(u64::from(MAX_PARTS));
     let part_bytes = part_size_bytes.max(least.next_multiple_of(1 << 20)).max(1);

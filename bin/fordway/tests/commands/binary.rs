@@ -22,8 +22,8 @@ pub(crate) fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).unwrap()
 }
 
-/// Writes a shell script from a separate process: while this process has a program open for writing, a process that
-/// another test starts would inherit the open file, and the kernel would not run the program ("text file busy").
+/// Writes a shell script from a separate process: if this process wrote the program, a process that another test starts
+/// meanwhile would inherit the open file, and the kernel would refuse to run the program ("text file busy").
 fn script(path: &Path, lines: &str) {
     let write = "printf '#!/bin/sh\n%s\n' \"$1\" >\"$0\" && chmod +x \"$0\"";
     assert!(Command::new("sh").args(["-c", write]).arg(path).arg(lines).status().unwrap().success());

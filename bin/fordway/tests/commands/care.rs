@@ -50,8 +50,8 @@ fn gc_says_what_it_would_do_and_then_does_it() {
     assert_eq!(std::fs::read(rig.path("root/bkt/k")).unwrap(), b"content");
 }
 
-/// A user who may create files can choose their names, but must not be able to control the terminal of a user
-/// who lists them.
+/// A user who may create files can choose the files' names, but must not be able to control the terminal of a user who
+/// lists the files.
 #[test]
 fn names_do_not_control_the_terminal() {
     let (rig, _) = rig_with_a_bucket();
@@ -136,7 +136,7 @@ fn what_is_not_there_is_said() {
 }
 
 /// One owner has objects, an old version and an upload; another owner has a file, if this test has the privilege to
-/// create one.
+/// create that file.
 #[test]
 fn du_counts_by_owner_what_listings_do_not_show() {
     let (rig, store) = rig_with_a_bucket();

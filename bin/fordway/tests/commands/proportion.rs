@@ -8,7 +8,8 @@ use fordway_testkit::hostile::{HostileServer, Lie, LieScript};
 use crate::binary::text;
 use crate::support::Rig;
 
-/// The address space of a command, in KiB. An allocation of any size used in these tests exceeds it and fails.
+/// The address space of a command, in KiB. Allocating any of the sizes used in these tests exceeds this limit and
+/// fails.
 const LIMIT_KIB: u64 = 2 << 20;
 
 /// Sizes larger than any file in these tests.

@@ -119,7 +119,7 @@ fn a_copy_that_fails_leaves_nothing_that_is_of_no_use() {
     }
 }
 
-/// Ctrl-C before the first byte, and in the middle of a copy that cannot be resumed.
+/// Tests Ctrl-C before the first byte of a copy that could be resumed, and of a copy that could not be resumed.
 #[test]
 fn an_interrupted_copy_leaves_nothing_that_is_of_no_use() {
     for script in [LieScript::honest(), LieScript::honest().always(Lie::NoETag)] {

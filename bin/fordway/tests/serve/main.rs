@@ -77,7 +77,7 @@ fn credentials_that_cannot_be_used_are_said_at_the_start() {
     assert!(said.contains("may be read or written by others") && said.contains("chmod 600"), "{said}");
 }
 
-/// Looking up an entry that is not in memory takes another thread, which must not be logged as an error.
+/// Looking up an entry that is not in memory needs another thread; this must not be logged as an error.
 #[test]
 fn what_is_asked_for_the_first_time_is_no_error_in_the_log() {
     let dir = place();
@@ -101,7 +101,7 @@ fn a_root_that_goes_away_is_answered_with_503_and_logged() {
     wait_for(|| gateway.ask_metrics("/ready").starts_with("HTTP/1.1 503"));
     let error = store.get(&bucket(), &key, &GetOptions::default()).expect_err("it is gone");
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
-    // First another directory replaces the root, then the original one returns.
+    // First another directory replaces the root, then the original root returns.
     std::fs::create_dir_all(root.join("bucket")).unwrap();
     wait_for(|| gateway.ask_metrics("/ready").starts_with("HTTP/1.1 200"));
     let missing = store.get(&bucket(), &key, &GetOptions::default()).expect_err("it is empty");

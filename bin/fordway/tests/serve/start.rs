@@ -72,7 +72,7 @@ fn a_gateway_serves_a_directory_until_it_is_told_to_end() {
     assert!(serving.child.wait().unwrap().success());
 }
 
-/// With a wrong key, the exit code is the one for missing permission, and the message says where the key was found.
+/// With a wrong key, the exit code is the code for missing permission, and the message says where the key was found.
 #[test]
 fn a_wrong_key_names_its_source() {
     let dir = tempfile::tempdir().unwrap();

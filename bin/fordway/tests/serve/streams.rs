@@ -16,7 +16,8 @@ const CONNECTIONS: usize = 20;
 const STREAMS: usize = 256;
 /// The object's size in bytes; larger than any window.
 const OBJECT_BYTES: usize = 4 << 20;
-/// How much memory the gateway may use for these requests (32 KiB for each), and how much when they are gone.
+/// How much memory the gateway may use for these requests (32 KiB for each), and how much it may use after they have
+/// ended.
 const BESIEGED_MIB_MAX: u64 = 160;
 const AFTER_MIB_MAX: u64 = 40;
 

@@ -8,7 +8,7 @@ use tempfile::TempDir;
 
 use crate::harness::*;
 
-/// Baskets for several batches, and the directory of the file that lists them.
+/// Baskets for several batches, and the directory that contains the file listing these baskets.
 struct Baskets {
     ranges: Vec<(usize, usize)>,
     directory: TempDir,
@@ -82,7 +82,8 @@ fn certificates_are_those_of_the_bundle() {
 #[test]
 fn what_goes_wrong_ends_it_with_a_sentence() {
     let baskets = Baskets::new();
-    // The eleven batches take at least one request each, after HEAD, the head of the file and the vectored read.
+    // Each of the eleven batches takes at least one request, after the requests for HEAD, the head of the file and the
+    // vectored read.
     for (lie, why) in
         [(Lie::Version(7), "what was read before is of no use"), (Lie::Status(403, None), "HTTP status 403")]
     {

@@ -1,4 +1,4 @@
-//! The library, C programs linked to it, and servers and directories that hold the file they read.
+//! The library, C programs linked to it, and servers and directories that hold the file these programs read.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -44,7 +44,7 @@ pub(crate) fn run(command: &mut Command) -> String {
     out.into_owned()
 }
 
-/// Compiles C to a program that is linked to the library.
+/// Compiles C source to a program that is linked to the library.
 pub(crate) fn compile(source: &Path, flags: &[&str], program: &Path) {
     let mut cc = Command::new("cc");
     cc.args(["-std=gnu11", "-g", "-O1", "-Wall", "-Wextra", "-Werror"]).args(flags);

@@ -34,17 +34,17 @@ pub(super) unsafe fn drive(
     run: impl FnOnce(&RequestQueue) -> RequestResult,
 ) -> S3StatusCode {
     status_of(|| {
-        // SAFETY: the caller guarantees it.
+        // SAFETY: guaranteed by the caller.
         let context = unsafe { crate::arguments::required(context, "request context") }?;
         // A callback may destroy the context, so keep its queue alive.
         run(&context.queue())
     })
 }
 
-/// The longest timeout returned to a program, in milliseconds. It is limited for programs that do not watch the
-/// descriptor.
+/// The longest timeout returned to a program, in milliseconds. The timeout is limited because some programs do not
+/// watch the descriptor.
 const WAIT_MAX_MS: i64 = 1000;
-/// The same limit if `select` cannot wait for the descriptor.
+/// The same limit, used if `select` cannot wait for the descriptor.
 const BLIND_WAIT_MAX_MS: i64 = 10;
 
 fn no_descriptor(error: std::io::Error) -> RequestFailure {
@@ -63,7 +63,7 @@ exported! {
     /// once.
     fn S3_initialize(_user_agent: *const c_char, _flags: c_int, default_host: *const c_char) -> S3StatusCode {
         status_of(|| {
-            // SAFETY: the caller guarantees it.
+            // SAFETY: guaranteed by the caller.
             if let Some(host) = unsafe { text(default_host) }? {
                 lane::set_default_host(Some(host));
             }
@@ -82,7 +82,7 @@ exported! {
     /// Checks whether libs3 allows `name` as a bucket name.
     fn S3_validate_bucket_name(name: *const c_char, uri_style: c_int) -> S3StatusCode {
         status_of(|| {
-            // SAFETY: the caller guarantees it.
+            // SAFETY: guaranteed by the caller.
             let name = if name.is_null() { c"" } else { unsafe { CStr::from_ptr(name) } };
             match arguments::validate_bucket(name.to_bytes(), uri_style == STYLE_VIRTUAL_HOST) {
                 Status::OK => Ok(()),
@@ -121,7 +121,7 @@ exported! {
     /// Creates a request context.
     fn S3_create_request_context(made: *mut *mut RequestContext) -> S3StatusCode {
         status_of(|| {
-            // SAFETY: the caller guarantees it.
+            // SAFETY: guaranteed by the caller.
             unsafe { *made = Box::into_raw(Box::new(RequestContext::new())) };
             Ok(())
         })
@@ -139,12 +139,12 @@ exported! {
 
     /// Carries out all requests, including those that callbacks add. Sleeps while there is nothing to do.
     fn S3_runall_request_context(context: *mut RequestContext) -> S3StatusCode {
-        // SAFETY: the caller guarantees it.
+        // SAFETY: guaranteed by the caller.
         unsafe { drive(context, RequestQueue::run_all) }
     }
 
-    /// Starts requests and runs callbacks as far as possible without waiting, but only for a short time. Returns the
-    /// number of unfinished requests.
+    /// Starts requests and runs callbacks until it would have to wait, or a short time has passed. Returns the number
+    /// of unfinished requests.
     fn S3_runonce_request_context(context: *mut RequestContext, remaining: *mut c_int) -> S3StatusCode {
         // SAFETY: the caller guarantees both pointers.
         unsafe {
@@ -159,7 +159,7 @@ exported! {
     }
 
     /// Returns the descriptor to wait for, which is readable if and only if a callback is waiting or a request can be
-    /// started. Returns none if no request is unfinished.
+    /// started. Returns no descriptor if all requests are finished.
     fn S3_get_request_context_fdsets(
         context: *mut RequestContext,
         read: *mut libc::fd_set,
@@ -184,10 +184,10 @@ exported! {
         })
     }
 
-    /// Returns the maximum time to wait in milliseconds: 0 while there is something to do, -1 if no request is
-    /// unfinished.
+    /// Returns the maximum time to wait in milliseconds: 0 while there is something to do, -1 if all requests are
+    /// finished.
     fn S3_get_request_context_timeout(context: *mut RequestContext) -> i64 {
-        // SAFETY: the caller guarantees it.
+        // SAFETY: guaranteed by the caller.
         let Some(context) = (unsafe { context.as_ref() }) else { return -1 };
         let queue = context.queue();
         match queue.signal() {

@@ -8,7 +8,7 @@ pub mod v4_1;
 
 pub use general::*;
 
-/// Defines functions, which are exported under their names in builds to which `$when` applies.
+/// Defines functions that are exported under their own names in builds to which `$when` applies.
 macro_rules! exported {
     (
         when $when:meta;

@@ -20,7 +20,7 @@ use crate::queue::{RequestContext, RequestSchedulingClass, submit};
 use crate::response::{self, CallbackResponder, PutBodySource, RequestFailure, RequestResult};
 use crate::status::Status;
 
-/// The content size of a request that does not state one, or that reads many names.
+/// The content size of a request that does not state its size, or that reads many names.
 const UNKNOWN: u64 = u64::MAX;
 
 /// The arguments that all requests have in common.
@@ -57,7 +57,7 @@ impl RequestArguments {
     /// # Safety
     /// `context` is NULL or points to a context whose pointers are NULL or C strings.
     unsafe fn target<C: BucketContextFields>(self, context: *const C) -> RequestResult<ConnectedBucketGuard> {
-        // SAFETY: the caller guarantees it.
+        // SAFETY: guaranteed by the caller.
         unsafe { required(context, "bucket context")?.target(self.timeout_ms) }
     }
 }
@@ -67,7 +67,7 @@ impl RequestArguments {
 /// # Safety
 /// `handler` is NULL or points to a handler.
 unsafe fn callback<T: Copy>(handler: *const RequestCallbacks<T>) -> Option<T> {
-    // SAFETY: the caller guarantees it.
+    // SAFETY: guaranteed by the caller.
     unsafe { handler.as_ref() }.and_then(|handler| handler.callback)
 }
 
@@ -259,8 +259,8 @@ pub(super) unsafe fn delete_object<C: BucketContextFields>(
     }
 }
 
-/// The destination of a copy. If the bucket or key is NULL, that of the source is used. When copying a part, also the
-/// upload, the part number and the range of the source.
+/// The destination of a copy. If the bucket or key is NULL, the source's bucket or key is used. For a copy to a part,
+/// also contains the upload, the part number and the source range.
 pub(super) struct CopyDestinationArguments {
     pub(super) bucket: *const c_char,
     pub(super) key: *const c_char,

@@ -32,13 +32,13 @@ exported! {
             let why = "requests are not made by curl; pass NULL for its handle and callback";
             return general::status_of(|| Err(RequestFailure::refused(Status::NotSupported, why)));
         }
-        // SAFETY: the caller guarantees it.
+        // SAFETY: guaranteed by the caller.
         unsafe { general::S3_create_request_context(made) }
     }
 
-    /// Starts requests and runs callbacks, as far as possible without waiting.
+    /// Starts requests and runs callbacks until it would have to wait.
     fn S3_process_request_context(context: *mut RequestContext) -> S3StatusCode {
-        // SAFETY: the caller guarantees it.
+        // SAFETY: guaranteed by the caller.
         unsafe { general::drive(context, RequestQueue::run_ready) }
     }
 

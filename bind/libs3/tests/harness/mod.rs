@@ -1,4 +1,5 @@
-//! Builds the libraries as `make libs3` would install them, C programs that load them, and lanes for these programs.
+//! Builds the libraries as `make libs3` would install them, and C programs that load them; provides lanes for these
+//! programs.
 
 #![allow(dead_code, unreachable_pub, reason = "each test file uses a part of it")]
 use std::net::SocketAddr;
@@ -37,7 +38,7 @@ pub fn run(command: &mut Command) -> String {
     out.into_owned()
 }
 
-/// A C program of this directory, compiled against the header and linked to `libs3.so.4`.
+/// A C program from this directory, compiled against the header and linked to `libs3.so.4`.
 pub struct Program {
     directory: TempDir,
 }

@@ -18,7 +18,7 @@ struct FoundPart {
     place: Range<usize>,
 }
 
-/// Parses a body in pieces of several sizes, and writes the parts back. The parts must always be the same.
+/// Parses a body in pieces of several sizes, and writes the parts back. All sizes must yield the same parts.
 pub(super) fn body(bytes: &[u8]) {
     if let Ok(text) = std::str::from_utf8(bytes) {
         let _boundary = boundary_of(text);

@@ -1,4 +1,4 @@
-//! Parsers of the measuring instrument: run files, and tables in CSV and TOML.
+//! Parsers of measurement data: run files, and tables in CSV and TOML.
 
 use fordway_machine::{CommonFeatures, MachineCatalogue, SimilarityTable};
 use fordway_measure::{RunDocument, load_table, parallel_table, table, transfer_table};

@@ -4,7 +4,7 @@ use fordway_wire::metalink::{Metalink, PieceHashes, read_links};
 use fordway_wire::s3_xml;
 use fordway_wire::webdav::{CollectionAddress, ListedLocation, PerformanceMarkerParser, multistatus};
 
-/// The maximum number of elements that a document of `bytes` may have after parsing.
+/// Returns the maximum number of elements that a document of `bytes` may have after parsing.
 fn elements_max(bytes: &[u8]) -> usize {
     1 + bytes.len()
 }

@@ -54,31 +54,32 @@ impl FileSystemCluster {
     /// A directory that tasks share, outside the file system.
     pub const CONTROL: &'static str = MountNamespace::SCRATCH;
 
-    /// GlusterFS as packaged by Debian: a volume on two bricks, with each file on both. `None`, with a record of the
-    /// skip, if it is not available.
+    /// Starts GlusterFS as packaged by Debian: a volume on two bricks, with each file on both. Returns `None` and
+    /// records a skip if it is not available.
     pub fn glusterfs() -> Option<Self> {
         let is_possible = fordway_needs::root("mount GlusterFS")
             && fordway_needs::programs(&["glusterd", "gluster", "glusterfs", "ip", "mountpoint"]);
         is_possible.then(|| FileSystemCluster::start("glusterfs", &format!("{GLUSTERFS}{AGENT}")))?
     }
 
-    /// MooseFS as packaged by Debian, with default mount options: two chunk servers, with each file on both. `None`,
-    /// with a record of the skip, if it is not available.
+    /// Starts MooseFS as packaged by Debian, with default mount options: two chunk servers, with each file on both.
+    /// Returns `None` and records a skip if it is not available.
     pub fn moosefs() -> Option<Self> {
         let is_possible = fordway_needs::root("mount MooseFS")
             && fordway_needs::programs(&["mfsmaster", "mfschunkserver", "mfsmount", "ip"]);
         is_possible.then(|| FileSystemCluster::start("moosefs", &format!("{MOOSEFS}{AGENT}")))?
     }
 
-    /// CephFS as packaged by Debian, mounted by `ceph-fuse`. `None`, with a record of the skip, if it is not available.
+    /// Starts CephFS as packaged by Debian, mounted by `ceph-fuse`. Returns `None` and records a skip if it is not
+    /// available.
     pub fn cephfs() -> Option<Self> {
         let programs = ["ceph", "monmaptool", "ceph-mon", "ceph-osd", "ceph-mds", "ceph-fuse", "ip"];
         let is_possible = fordway_needs::root("mount CephFS") && fordway_needs::programs(&programs);
         is_possible.then(|| FileSystemCluster::start("cephfs", &format!("{CEPHFS}{AGENT}")))?
     }
 
-    /// NFS 4.2 with default mount options, with the server and both clients in one user-mode Linux. `None`, with a
-    /// record of the skip, if it is not available.
+    /// Starts NFS 4.2 with default mount options, with the server and both clients in one user-mode Linux. Returns
+    /// `None` and records a skip if it is not available.
     pub fn nfs() -> Option<Self> {
         let programs = [
             "linux.uml",

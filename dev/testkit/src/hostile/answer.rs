@@ -20,7 +20,7 @@ pub(super) struct HostileResponse {
     pub(super) is_aside: bool,
 }
 
-/// The response to `request` for `file`, with every lie that concerns its content.
+/// Returns the response to `request` for `file`, with every lie that concerns its content.
 pub(super) fn answer(request: &RecordedRequest, file: &[u8], lies: &[Lie]) -> HostileResponse {
     let told = document(request, lies).or_else(|| refusal(request, lies));
     let mut answer = told.unwrap_or_else(|| content(request, file, lies));
@@ -28,7 +28,7 @@ pub(super) fn answer(request: &RecordedRequest, file: &[u8], lies: &[Lie]) -> Ho
     answer
 }
 
-/// A document other than the file, if requested.
+/// Returns a document other than the file, if one is requested.
 fn document(request: &RecordedRequest, lies: &[Lie]) -> Option<HostileResponse> {
     let documents = lies.iter().filter_map(|lie| match lie {
         Lie::Document(ending, kind, body) => Some((*ending, *kind, body)),
@@ -121,7 +121,7 @@ fn content(request: &RecordedRequest, file: &[u8], lies: &[Lie]) -> HostileRespo
     answer
 }
 
-/// The ranges to serve; `None` for the whole file.
+/// Returns the ranges to serve; `None` for the whole file.
 fn ranges(request: &RecordedRequest, etag: &str, lies: &[Lie]) -> Option<Vec<RequestedRange>> {
     let asked = request.asked().filter(|_| request.method == "GET")?;
     let is_pinned_to_another = request.header("if-range").is_some_and(|pinned| pinned != etag);
@@ -135,7 +135,7 @@ fn ranges(request: &RecordedRequest, etag: &str, lies: &[Lie]) -> Option<Vec<Req
     (!is_whole && !is_changed).then_some(asked)
 }
 
-/// 206 for the satisfiable ranges, 416 if there are none.
+/// Returns a 206 response with the satisfiable ranges, or a 416 response if there are none.
 fn partial(asked: &[RequestedRange], file: &[u8], lies: &[Lie]) -> HostileResponse {
     let size = file.len() as u64;
     let mut parts: Vec<(u64, u64)> = asked.iter().filter_map(|range| range.within(size)).collect();
@@ -183,7 +183,7 @@ fn merged(mut parts: Vec<(u64, u64)>, gap: u64) -> Vec<(u64, u64)> {
     merged
 }
 
-/// The bytes sent for a part.
+/// Returns the bytes sent for a part.
 fn bytes_of(file: &[u8], (start, end): (u64, u64), lies: &[Lie]) -> Vec<u8> {
     let mut bytes = file[start as usize..end as usize].to_vec();
     let off = lies.iter().find_map(|lie| if let Lie::PartBytesOff(off) = lie { Some(*off) } else { None });
@@ -239,7 +239,7 @@ fn multipart(parts: &[(u64, u64)], file: &[u8], lies: &[Lie]) -> HostileResponse
     HostileResponse { status: 206, headers: vec![("Content-Type", kind)], body, ..HostileResponse::default() }
 }
 
-/// The `Content-Range` of a part; `None` if the header is to be omitted.
+/// Returns the `Content-Range` of a part; `None` if the header is to be omitted.
 fn content_range((start, end): (u64, u64), size: u64, lies: &[Lie]) -> Option<String> {
     let (mut moved, mut said_size) = (0, size);
     for lie in lies {
@@ -375,7 +375,7 @@ fn reason(status: u16) -> &'static str {
     }
 }
 
-/// The body, divided into chunks if the script says so.
+/// Returns the body, divided into chunks if the script says so.
 fn framed(body: &[u8], lies: &[Lie]) -> Vec<u8> {
     let size = lies.iter().find_map(|lie| if let Lie::Chunked(size) = lie { Some(*size) } else { None });
     let Some(size) = size else { return body.to_vec() };

@@ -61,7 +61,7 @@ impl HostileServer {
         Self::speaking(|own| ServerProtocol::SecureHttp2(ServerCertificate::new(own)), file.into(), script)
     }
 
-    /// The server's certificate in PEM form, if it has one.
+    /// Returns the server's certificate in PEM form, if it has one.
     pub fn certificate(&self) -> Option<&str> {
         if let ServerProtocol::SecureHttp2(certificate) = &self.shared.protocol {
             Some(&certificate.pem)
@@ -91,13 +91,13 @@ impl HostileServer {
         HostileServer { shared, acceptor: ConnectionAcceptor::start(own, serve) }
     }
 
-    /// The file's URL.
+    /// Returns the file's URL.
     pub fn url(&self) -> String {
         let scheme = if self.certificate().is_some() { "https" } else { "http" };
         format!("{scheme}://{}/file", self.address())
     }
 
-    /// The address that the server listens on.
+    /// Returns the address that the server listens on.
     pub fn address(&self) -> SocketAddr {
         self.acceptor.address()
     }
@@ -107,12 +107,12 @@ impl HostileServer {
         *lock(&self.shared.script) = script;
     }
 
-    /// The requests so far, in the order of arrival.
+    /// Returns the requests so far, in the order of arrival.
     pub fn requests(&self) -> Vec<RecordedRequest> {
         lock(&self.shared.requests).clone()
     }
 
-    /// The number of connections so far.
+    /// Returns the number of connections so far.
     pub fn connections(&self) -> usize {
         self.acceptor.connections()
     }
@@ -182,13 +182,13 @@ pub enum Lie {
     Redirect(u16, String),
     /// Sends the whole file for any range request.
     WholeForRange,
-    /// Sends the whole file for a request for more ranges than this.
+    /// Sends the whole file if a request has more ranges than this.
     WholeOverRanges(usize),
     /// Responds 400 to a request whose head is longer than this many bytes.
     HeadBytesMax(usize),
-    /// Sends one part, from the first requested byte to the last, for a request for many ranges.
+    /// If a request has several ranges, sends one part, from the first requested byte to the last.
     OneSpan,
-    /// Sends only the first range, for a request for many.
+    /// If a request has several ranges, sends only the first.
     FirstRangeOnly,
     /// Joins ranges that are adjacent, overlap or are at most this many bytes apart into one part.
     MergedParts(u64),
@@ -241,7 +241,7 @@ pub enum Lie {
     Chunked(usize),
     /// Sends neither a length nor chunks: the body ends with the connection.
     UntilClose,
-    /// `Content-Length` is this many bytes more (or fewer) than the body has; the connection remains open.
+    /// `Content-Length` is larger (or smaller) than the body by this many bytes; the connection remains open.
     ContentLengthOff(i64),
     /// Resets the connection after this many bytes of the body.
     ResetAt(usize),
@@ -255,12 +255,12 @@ pub enum Lie {
     Slow(u64),
     /// Sends the head one byte at a time, with this pause before each.
     SlowHead(Duration),
-    /// Closes the connection after the response, which announces that.
+    /// Closes the connection after the response, and announces this in the response.
     ClosesAfter,
-    /// Closes the connection after the response, which does not announce that; requests sent together with this one are
+    /// Closes the connection after the response without announcing this; requests sent together with this one are
     /// dropped.
     DropsPipelined,
-    /// Leaves unanswered all requests sent together with this one, and all later ones on the connection.
+    /// Answers neither the requests sent together with this one nor any later request on the connection.
     LeavesPipelined,
 
     // For HTTP/2 only. Over HTTP/2, a reset applies to the stream, and GOAWAY announces a close after a response.
@@ -283,7 +283,7 @@ enum LieTrigger {
 }
 
 impl LieScript {
-    /// A script without lies: a correct server.
+    /// Returns a script without lies, for a correct server.
     pub fn honest() -> Self {
         LieScript::default()
     }
@@ -313,7 +313,7 @@ impl LieScript {
         self
     }
 
-    /// The lies for the response to one request.
+    /// Returns the lies for the response to one request.
     fn lies(&self, request: usize, connection: usize, method: &str) -> Vec<Lie> {
         let is_due = |when: &LieTrigger| match when {
             LieTrigger::Always => true,
@@ -334,7 +334,7 @@ pub struct RecordedRequest {
     pub method: String,
     /// The request target as sent.
     pub target: String,
-    /// Names in lower case, and values, in the order of arrival.
+    /// Headers (lowercase name and value), in the order of arrival.
     pub headers: Vec<(String, String)>,
     /// The length of the head, including line breaks.
     pub head_bytes: usize,
@@ -372,17 +372,17 @@ impl RecordedRequest {
         }
     }
 
-    /// The value of a header, whose name is given in lower case.
+    /// Returns the value of a header, whose name is given in lower case.
     pub fn header(&self, name: &str) -> Option<&str> {
         self.headers.iter().find(|(has, _)| has == name).map(|(_, value)| value.as_str())
     }
 
-    /// The number of requested ranges; 0 without a valid `Range` header.
+    /// Returns the number of requested ranges; 0 without a valid `Range` header.
     pub fn ranges(&self) -> usize {
         self.asked().map_or(0, |asked| asked.len())
     }
 
-    /// The ranges; `None` if the header is missing or invalid.
+    /// Returns the ranges; `None` if the header is missing or invalid.
     fn asked(&self) -> Option<Vec<RequestedRange>> {
         let list = self.header("range")?.strip_prefix("bytes=")?;
         list.split(',').map(|range| RequestedRange::parse(range.trim())).collect()
@@ -400,7 +400,7 @@ impl RequestedRange {
         }
     }
 
-    /// The range within a file of `size` bytes, with its end excluded; `None` if it is empty.
+    /// Returns the range within a file of `size` bytes, with its end excluded; `None` if it is empty.
     fn within(self, size: u64) -> Option<(u64, u64)> {
         let (start, end) = match self {
             RequestedRange::Between(first, last) => (first, size.min(last.saturating_add(1))),

@@ -102,7 +102,7 @@ async fn answer_all(
     Ok(())
 }
 
-/// A request in HTTP/1.1 form; the length of its head is what it would be in HTTP/1.1.
+/// Converts a request to HTTP/1.1 form; the length of its head is the length that it would have in HTTP/1.1.
 fn read(asked: &http::Request<RecvStream>, connection: usize) -> RecordedRequest {
     let text = |value: &http::HeaderValue| String::from_utf8_lossy(value.as_bytes()).into_owned();
     let headers: Vec<_> =

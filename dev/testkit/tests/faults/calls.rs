@@ -17,12 +17,12 @@ enum Kind {
     Lockable,
 }
 
-/// The number of runs, of which the one with the fewest calls is used.
+/// The number of runs. The run with the fewest calls is used.
 const RUNS: usize = 40;
 
 type Calls = Vec<(&'static str, Vec<&'static str>)>;
 
-/// The calls of each operation in a new bucket of this kind.
+/// Returns the calls of each operation in a new bucket of this kind.
 fn calls_in(kind: Kind) -> Calls {
     let dir = scratch();
     let store = PosixStore::open(dir.path(), PosixConfig::default()).unwrap();

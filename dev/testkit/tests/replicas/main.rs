@@ -102,7 +102,7 @@ fn read(file: &ReplicatedFile, ranges: &[(u64, usize)]) -> Result<Vec<Vec<u8>>> 
     Ok(buffers)
 }
 
-/// Returns ranges from all parts of the file, some of which overlap.
+/// Returns ranges from all parts of the file. Some of the ranges overlap.
 fn some_ranges() -> Vec<(u64, usize)> {
     let spread = (0..60).map(|n| (n * (SIZE as u64 / 60), 1_000));
     spread.chain([(5, 250_000), (200_000, 100_000), (SIZE as u64 - 7, 7), (9, 0)]).collect()

@@ -9,7 +9,7 @@ use fordway_store::{
 
 use super::*;
 
-/// The variable that tells the process of a gateway its number.
+/// The variable that tells a gateway process its number.
 const GATEWAY: &str = "FORDWAY_TEST_GATEWAY";
 const GATEWAYS: usize = 2;
 /// The file whose existence ends the gateways.
@@ -26,8 +26,8 @@ const RECOVERED: Duration = Duration::from_secs(60);
 /// The variables with the commands that silence the file server, and make it respond again.
 const SILENCE: &str = "FORDWAY_TEST_SILENCE";
 const SPEECH: &str = "FORDWAY_TEST_SPEECH";
-/// The number of increments that each client makes, and of names that clients compete to create: in a soak test, and in
-/// a normal run.
+/// In a soak test, and in a normal run: the number of increments per client, and the number of names that clients
+/// compete to create.
 const INCREMENTS: [usize; 2] = [200, 10];
 const CREATED_KEYS: [usize; 2] = [1_000, 20];
 
@@ -149,7 +149,7 @@ fn end_gateways() {
     fs::write(control(END), "").unwrap();
 }
 
-/// The numbers of the racers, each of which creates a file when it has ended.
+/// The numbers of the racers. Each racer creates a file when it has finished.
 const RACERS: [usize; 3] = [GATEWAYS + 1, GATEWAYS + 2, GATEWAYS + 3];
 
 /// Uses each kind of call through both gateways, waits for the racers, and reports their count.

@@ -40,8 +40,8 @@ const LOCAL_ROOTS: [&str; 2] = ["/mnt/local/1", "/mnt/local/2"];
 /// The prefix of a line that a member reports.
 const REPORT: &str = "report: ";
 
-/// The number of increments by each process, of names that processes compete to create, of replacements of one object's
-/// content, and of register operations by each process: in a soak test, and in a normal run.
+/// In a soak test, and in a normal run: the number of increments per process, of names that processes compete to
+/// create, of times that one object's content is replaced, and of register operations per process.
 const INCREMENTS: [usize; 2] = [200, 50];
 const CREATED_KEYS: [usize; 2] = [1_000, 60];
 const OVERWRITES: [usize; 2] = [3_000, 300];
@@ -50,7 +50,7 @@ const OPENED_EARLY: [usize; 2] = [500, 30];
 const REPLACED: [usize; 2] = [1_000, 100];
 const TAGGED: [usize; 2] = [500, 20];
 const MODEL_RUNS: [usize; 2] = [50, 5];
-/// How long a program may take to open a name, and the server to respond.
+/// How long a program may take to open a name, and how long the server may take to respond.
 const OPENED: Duration = Duration::from_millis(50);
 const ANSWERED: Duration = Duration::from_millis(50);
 /// The number of operations in each run of the model.

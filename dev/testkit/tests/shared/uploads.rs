@@ -43,7 +43,7 @@ pub(crate) fn share_uploads(_: &Member) {
     for round in 0..at_length(UPLOADS) {
         let (one, other) = (&nodes[round % 2], &nodes[(round + 1) % 2]);
         let name = format!("uploads/{round}");
-        // Both nodes have now cached which uploads there are, and that there is no such object.
+        // Both nodes have now cached which uploads exist, and that the object does not exist.
         nodes.iter().for_each(|node| {
             node.list_uploads(&bucket(), &UploadsQuery::default()).unwrap();
             assert_eq!(read(node, &name), Err(ErrorKind::NoSuchKey));

@@ -11,7 +11,7 @@ use fordway_store::Bucket;
 
 /// The variable that tells a process the directory, the number and the role of its member.
 const MEMBER: &str = "FORDWAY_TEST_MEMBER";
-/// The test whose only purpose is to run the body of a member.
+/// The test that exists only to run a member's task.
 const MEMBER_TEST: &str = "a_member_of_a_team";
 /// How long members may take to start.
 const START: Duration = Duration::from_secs(30);

@@ -202,8 +202,8 @@ fn a_tenants_process() {
     }
 }
 
-/// Programs that do not run as root cannot give directories to the bucket's owner. If a third user could remove what
-/// such a program stores, it refuses to store it; plain keys are still written.
+/// Programs that do not run as root cannot give directories to the bucket's owner. If a third user could remove an
+/// object's files, these programs refuse to store the object; plain keys are still written.
 #[test]
 fn without_root_a_third_users_area_is_not_used() {
     if !is_root() {
@@ -379,7 +379,7 @@ fn for_a_limited_user_no_link_leads_to_another_bucket() {
             let link = guest.list(&bucket("link"), &Default::default());
             assert!(link.is_err(), "a bucket that is a link is none of theirs");
             assert_eq!(fs::read(ground.path("private/dir/secret")).unwrap(), b"secret");
-            // For a user without such a limit, links lead anywhere below the root.
+            // For a user without this limit, links may lead anywhere below the root.
             assert_eq!(read(&ground.client("bob"), &public, "up/private/dir/secret").unwrap(), b"secret");
             let missing = read(&guest, &public, "dir/none").expect_err("it does not exist");
             assert_eq!(missing.kind(), ErrorKind::NoSuchKey);

@@ -76,7 +76,7 @@ fn reading_many_old_versions_delays_nobody() {
     assert!(longest < SHORT / 4, "{longest:?}");
 }
 
-/// Creates odd files that plain files hide, each of which `gc` removes while holding the lock of its key.
+/// Creates odd files that plain files hide. `gc` removes each odd file while holding its key's lock.
 fn leave_hidden_files(ground: &Ground, bucket: &Bucket) {
     for number in 0..20 {
         ground.write(&format!("{bucket}/d{number}/k"), ALICE, 0o644, "plain");

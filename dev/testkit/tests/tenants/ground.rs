@@ -18,7 +18,7 @@ use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 
 pub(crate) const ALICE: u32 = 54_321;
 pub(crate) const BOB: u32 = 54_322;
-/// A group of which Alice and Bob are members, in addition to their own.
+/// A group that Alice and Bob belong to, in addition to their own groups.
 pub(crate) const TEAM: u32 = 54_330;
 
 pub(crate) fn is_root() -> bool {

@@ -1,5 +1,5 @@
-//! Links that a tenant places in a shared bucket. A listing shows what is behind them, so a program that removes or
-//! overwrites what it listed must not do so in another directory of its own user.
+//! Links that a tenant places in a shared bucket. A listing shows the objects that the links lead to. A program that
+//! removes or overwrites these objects must not do so in another directory of the user who runs it.
 
 use std::fs;
 use std::os::unix::fs::{lchown, symlink};

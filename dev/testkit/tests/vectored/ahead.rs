@@ -215,7 +215,7 @@ fn a_jump_gives_up_what_is_on_its_way() {
     reader.advise(AccessAdvice::Normal).unwrap();
     reader.read_at(29_000_000, &mut block).unwrap();
     assert!(block == content[29_000_000..][..block.len()]);
-    // The reader keeps the memory of one request, and of the bytes that had already been allowed to arrive.
+    // The reader keeps the memory for one request, and for the bytes that it had already allowed to arrive.
     let after = reader.held_bytes();
     assert!(after < before && after < 4 << 20, "{after}");
     assert_eq!(reader.seek(SeekFrom::End(-4)).unwrap(), 29_999_996);

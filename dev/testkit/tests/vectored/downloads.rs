@@ -92,8 +92,8 @@ fn what_stays_wrong_is_an_error_after_some_tries() {
     }
 }
 
-/// The body and the file have different sizes, and its framing does not show that: it ends with a last chunk or with
-/// the connection.
+/// The body and the file have different sizes, and the body's framing does not show this: the body ends with a last
+/// chunk or with the connection.
 #[test]
 fn a_body_that_does_not_end_with_the_file_is_an_error() {
     for (framing, off) in
@@ -134,7 +134,7 @@ fn the_receiver_may_end_it() {
     assert_eq!(server.requests().len(), 2);
 }
 
-/// The CRC-32C of the file as S3 states it.
+/// Returns a lie that adds S3's header with the file's CRC-32C.
 fn checksum() -> Lie {
     let sum = Checksum::of(ChecksumAlgorithm::Crc32c, &file());
     Lie::Header("x-amz-checksum-crc32c", sum.to_base64())

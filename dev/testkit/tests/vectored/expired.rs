@@ -40,7 +40,7 @@ fn gets(server: &HostileServer) -> usize {
     server.requests().iter().filter(|request| request.method == "GET").count()
 }
 
-/// A file that was read from a location that now refuses.
+/// A file that was read from a location that now refuses requests.
 struct Expired {
     door: HostileServer,
     _first: HostileServer,
@@ -48,7 +48,7 @@ struct Expired {
     opened: RemoteFile,
 }
 
-/// Reads a file, then makes its location refuse and the door redirect to another location.
+/// Reads a file, then makes its location refuse requests, and the door redirect to another location.
 fn expired(refused: u16, gets_alone: bool) -> Expired {
     let (first, second) = (serving(LieScript::honest()), serving(LieScript::honest()));
     let door = serving(to(&first, 302, gets_alone));

@@ -1,4 +1,4 @@
-//! The client must find out only once what a server does not support, and not request it again.
+//! The client must find out only once that a server does not support a feature, and must not request the feature again.
 
 use std::time::Duration;
 

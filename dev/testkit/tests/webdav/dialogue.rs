@@ -17,7 +17,7 @@ pub(crate) struct Request {
 }
 
 impl Request {
-    /// The value of a header, whose name is given in lower case.
+    /// Returns the value of a header, whose name is given in lower case.
     pub(crate) fn header(&self, name: &str) -> Option<&str> {
         self.headers.iter().find(|(has, _)| has == name).map(|(_, value)| value.as_str())
     }

@@ -37,7 +37,7 @@ fn listings_that_make_no_sense_are_errors() {
 
 #[test]
 fn a_walk_stays_below_and_ends() {
-    // Every collection contains one of the same name, as if there were a circular link.
+    // Every collection contains a collection of the same name, as if there were a circular link.
     let server = Dialogue::start(|request, _| {
         let here = request.target.trim_end_matches('/');
         multistatus(&(collection(&format!("{here}/")) + &collection(&format!("{here}/c/"))))

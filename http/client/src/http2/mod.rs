@@ -127,7 +127,8 @@ impl Http2Connection {
         self.takes_more()
     }
 
-    /// Sends and receives as much as possible without blocking; returns whether more may be ready to be received.
+    /// Sends and receives as much as possible without blocking; returns whether more data may be waiting to be
+    /// received.
     pub(super) fn turn(&mut self) -> bool {
         self.move_on(TURN_BYTES);
         self.end.is_none() && self.gauge.is_used_up()
@@ -149,7 +150,7 @@ impl Http2Connection {
         }
     }
 
-    /// Returns how the connection ended, if it has.
+    /// Returns how the connection ended, if it has ended.
     pub(super) fn end(&self) -> Option<&io::Error> {
         self.end.as_ref()
     }
@@ -176,8 +177,8 @@ impl Http2Connection {
         self.gauge.received_bytes()
     }
 
-    /// Begins a request without a body; `None` if the server currently accepts no more requests. The next turn sends
-    /// it. Errors: `ConnectionReset`, `InvalidInput` for a head that HTTP/2 does not allow.
+    /// Begins a request without a body; `None` if the server currently accepts no more requests. The request is sent on
+    /// the next turn. Errors: `ConnectionReset`, `InvalidInput` for a head that HTTP/2 does not allow.
     pub(super) fn open_stream(&mut self, head: &[u8]) -> io::Result<Option<ResponseFuture>> {
         match self.send.poll_ready(&mut looking()) {
             Poll::Pending => return Ok(None),
@@ -207,7 +208,7 @@ impl Http2Connection {
             stream.send_data(Bytes::copy_from_slice(&body[..room]), is_last).map_err(cut)?;
             Ok(room)
         });
-        // Keep the response even after an error: it may arrive although the server accepts no more of the body.
+        // Keep the response even after an error: it may arrive even though the server accepts no more of the body.
         self.exchange = match &sent {
             Ok(sent) if (*sent as u64) < left => {
                 Http2ExchangeState::Sending(stream, left - *sent as u64, response)
@@ -231,8 +232,8 @@ impl Http2Connection {
         Ok(())
     }
 
-    /// Receives some of the response: its head, then its body; returns 0 at its end. Fills all of `room` if
-    /// `is_all_wanted` is set.
+    /// Receives part of the response (the head, then the body); returns 0 at the end of the response. Fills all of
+    /// `room` if `is_all_wanted` is set.
     fn receive(&mut self, room: &mut [u8], is_all_wanted: bool) -> io::Result<usize> {
         let exchange = std::mem::take(&mut self.exchange);
         let (mut at_hand, mut body) = match exchange {
@@ -366,7 +367,7 @@ fn request_of_head(head: &[u8], is_tls: bool) -> Option<Request<()>> {
     request.body(()).ok()
 }
 
-/// Returns the head of a response in HTTP/1.1's form.
+/// Returns a response head in HTTP/1.1 form.
 fn head_of_answer(answer: &Response<RecvStream>) -> Vec<u8> {
     let mut text = Vec::with_capacity(1024);
     let mut put = |piece: &[u8]| text.extend_from_slice(piece);

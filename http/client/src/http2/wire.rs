@@ -1,4 +1,4 @@
-//! The transport of HTTP/2: a non-blocking socket, or TLS over one.
+//! The transport for HTTP/2: a non-blocking socket, with or without TLS.
 
 use std::io::{self, IoSlice, Read, Write};
 use std::pin::Pin;

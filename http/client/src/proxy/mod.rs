@@ -166,8 +166,8 @@ impl Proxy {
     }
 
     /// Opens a connection to `origin` through the proxy. Errors: `Unavailable`, `Timeout`; `AccessDenied` if the proxy
-    /// refuses; `BadResponse`. Cost: a connection to the proxy, and one further round trip; with SOCKS two, with SOCKS
-    /// and a password three.
+    /// refuses; `BadResponse`. Cost: a connection to the proxy, and one further round trip (two with SOCKS, three with
+    /// SOCKS and a password).
     pub(super) fn tunnel(&self, origin: &Origin, timeouts: &Timeouts) -> Result<TcpSocket> {
         let named = |error: Error| Error::new(error.kind(), format!("the proxy {self}: {}", error.detail()));
         if !self.forwards() {
@@ -255,7 +255,7 @@ struct NoProxyList(Vec<NoProxyRule>);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum NoProxyRule {
-    /// All hosts (`*`), which must be the whole list.
+    /// All hosts (`*`); there must be no other entry in the list.
     All,
     /// A host name, and its subdomains.
     Domain(String),
@@ -333,7 +333,8 @@ pub(crate) struct ProxyRequestRewriter {
 }
 
 impl ProxyRequestRewriter {
-    /// Creates the rewriting for `origin` and the proxy with this name; `login` is a header line, or empty.
+    /// Creates a rewriter for requests to `origin` through the proxy with this name; `login` is a header line, or
+    /// empty.
     fn new(origin: &Origin, login: String, proxy: String) -> Self {
         ProxyRequestRewriter { target: origin.to_string(), login, proxy }
     }
@@ -356,8 +357,8 @@ impl ProxyRequestRewriter {
     }
 }
 
-/// Returns the error for a proxy that requires credentials, or, if `has_said` is set, for one that rejects the
-/// credentials it received.
+/// Returns the error for a proxy that requires credentials or, if `has_said` is set, has rejected the credentials that
+/// it received.
 fn wants_login(proxy: &str, has_said: bool) -> Error {
     let why = if has_said { "a different user and password from those" } else { "a user and password" };
     let detail = format!(

@@ -111,8 +111,7 @@ pub(super) enum TunnelDestination {
     Address(SocketAddr),
 }
 
-/// The SOCKS handshake without its socket: it decides which message to send next, and how many bytes must arrive before
-/// that.
+/// The SOCKS handshake without its socket: it decides which message to send next, and how many bytes must arrive first.
 #[derive(Debug)]
 pub(super) struct TunnelHandshake {
     login: Option<(String, String)>,
@@ -237,7 +236,7 @@ fn answered(heard: &[u8]) -> Result<TunnelStep> {
     if reply != 0 {
         return Err(refusal(reply));
     }
-    // The first four bytes, the proxy's own address, which is not needed, and two bytes for its port.
+    // The first four bytes, the proxy's own address (which is not needed), and two bytes for its port.
     let length = match kind {
         IPV4 => 4 + 4 + 2,
         IPV6 => 4 + 16 + 2,

@@ -18,9 +18,9 @@ use super::stream::RateMeter;
 pub(super) type RangeJobId = u64;
 pub(super) type ReplicaStreamId = u64;
 
-/// The number of bytes in the jobs that a stream holds until its rate is known.
+/// The total size, in bytes, of the jobs that a stream holds until its rate is known.
 const HELD_BYTES_FIRST: u64 = 8 << 20;
-/// The maximum number of bytes in the jobs that a stream holds.
+/// The maximum total size, in bytes, of the jobs that a stream holds.
 const HELD_BYTES_MAX: u64 = 32 << 20;
 /// The number of consecutive failures, without any bytes delivered in between, after which a replica is excluded.
 const STRIKES_MAX: u32 = 3;
@@ -70,11 +70,11 @@ pub(super) struct ReplicaStream {
     since: Instant,
     /// When bytes last arrived, or when the stream began to wait for the first.
     moved: Instant,
-    /// When the current first job of the stream became the first.
+    /// When the stream's current first job became its first job.
     front_since: Instant,
     /// Whether the stream has nothing to do.
     is_idle: bool,
-    /// The stream that this one is compared with, if this one is a hedge.
+    /// The stream with which this stream is compared, if this stream is a hedge.
     hedges: Option<ReplicaStreamId>,
     pub(super) is_leaving: bool,
     rests_until: Option<Instant>,
@@ -98,7 +98,7 @@ pub(super) struct RangeJobScheduler {
     pub(super) is_closing: bool,
     patience: StallPolicy,
     next_id: u64,
-    /// The number of bytes that are expected to be requested beyond the current jobs.
+    /// The number of bytes expected to be requested in addition to the current jobs.
     pub(super) expected_bytes: u64,
 }
 
@@ -165,7 +165,7 @@ impl RangeJobScheduler {
         self.streams.values().filter(|stream| !stream.is_leaving && stream.hedges.is_none()).count()
     }
 
-    /// Returns the replica that a stream reads from next: the best among those with the fewest streams.
+    /// Returns the replica that a stream reads from next: the best of the replicas with the fewest streams.
     pub(super) fn choose(&mut self, id: ReplicaStreamId, now: Instant) -> ReplicaChoice {
         let is_needed = self.streams.get(&id).is_some_and(|stream| !stream.is_leaving);
         if self.is_closing || !is_needed {
@@ -249,7 +249,7 @@ impl RangeJobScheduler {
         Some((job, found.ranges.clone()))
     }
 
-    /// Returns whether a stream should continue at its replica.
+    /// Returns whether a stream should continue reading from its replica.
     pub(super) fn is_serving(&self, id: ReplicaStreamId, site: usize) -> bool {
         let is_wanted = self.streams.get(&id).is_some_and(|stream| !stream.is_leaving);
         !self.is_closing && is_wanted && self.sites.get(site).is_some_and(ReplicaSite::is_open)
@@ -296,7 +296,7 @@ impl RangeJobScheduler {
         stream.meter.bytes_per_s().or_else(|| self.sites.get(stream.replica?)?.bytes_per_s(now))
     }
 
-    /// Returns whether a job has already been completed, or no caller needs it any longer.
+    /// Returns whether a job has already been completed, or is no longer needed by any caller.
     pub(super) fn is_over(&self, job: RangeJobId) -> bool {
         self.jobs.get(&job).is_none_or(|job| job.outcome.is_some())
     }
@@ -417,18 +417,18 @@ impl RangeJobScheduler {
 const WORTHWHILE: Duration = Duration::from_secs(1);
 /// The time after which a hedge is judged.
 const TRIAL: Duration = Duration::from_secs(3);
-/// The number of bytes after which a hedge is judged, if it receives them before `TRIAL` has passed.
+/// The number of bytes after which a hedge is judged, if the hedge receives that many before `TRIAL` has passed.
 const TRIAL_BYTES: u64 = 256 << 10;
-/// How long a stream is exempt from another comparison after a comparison.
+/// How long after a comparison a stream is exempt from further comparisons.
 const REST: Duration = Duration::from_secs(15);
-/// A stream that is slower than the other by this factor is stopped.
+/// If one of the two compared streams is slower than the other by this factor, it is stopped.
 const MUCH_SLOWER: f64 = 2.0;
-/// A stream that is slower than another replica's known rate by this factor is compared with it.
+/// A stream that is slower than another replica's known rate by this factor is compared with that replica.
 const SUSPECT: f64 = 4.0;
 
 impl RangeJobScheduler {
-    /// Checks the streams, and stops those that turned out slower than the stream they are compared with. Returns the
-    /// stream for which a hedge must be started, if any.
+    /// Checks the streams, and stops each stream that has turned out to be slower than the stream with which it is
+    /// compared. Returns the stream for which a hedge must be started, if any.
     pub(super) fn supervise(&mut self, now: Instant) -> Option<ReplicaStreamId> {
         let hedges: Vec<(ReplicaStreamId, ReplicaStreamId)> =
             self.streams.iter().filter_map(|(id, stream)| Some((*id, stream.hedges?))).collect();

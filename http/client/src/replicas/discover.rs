@@ -16,7 +16,7 @@ use crate::vector::HttpSession;
 use crate::vector::redirect::{LinkDocument, fetch, resolve};
 
 const ACCEPT: &str = "application/metalink4+xml, application/metalink+xml;q=0.9";
-/// The maximum size of a document of another content type that is still read because it may be a Metalink.
+/// The maximum size of a document that has a different content type but is read anyway, because it may be a Metalink.
 const SNIFFED_BYTES_MAX: u64 = 4 << 20;
 
 /// A description of a file's replicas, and how it was found.
@@ -34,7 +34,7 @@ pub fn is_metalink_name(name: &str) -> bool {
     path.ends_with(".meta4") || path.ends_with(".metalink")
 }
 
-/// Reads the Metalink or list at a URL. URLs in it may be relative to it. Errors: as
+/// Reads the Metalink or list at a URL. URLs in the document may be relative to the document's URL. Errors: as
 /// [`crate::vector::RemoteFile::open`]; `InvalidArgument` for any other kind of document. Cost: one request, plus one
 /// per redirection.
 pub fn fetch_metalink(session: &Arc<HttpSession>, url: &str) -> Result<Metalink> {
@@ -44,10 +44,10 @@ pub fn fetch_metalink(session: &Arc<HttpSession>, url: &str) -> Result<Metalink>
     Ok(metalink)
 }
 
-/// Finds the replicas of the file at `url`: by the `Link` headers of a HEAD (RFC 6249), by `Accept`, by `?metalink`, at
-/// the URL with `.meta4` appended, and in the cache, in that order, until one of them names a replica. The result is
-/// cached. Returns `None` if no replica is found. Cost: up to five requests, none of which is retried; only one if the
-/// server is unreachable.
+/// Finds the replicas of the file at `url`: by the `Link` headers of the response to HEAD (RFC 6249), by `Accept`, by
+/// `?metalink`, at the URL with `.meta4` appended, and in the cache, in that order, until one of them names a replica.
+/// The result is cached. Returns `None` if no replica is found. Cost: up to five requests, none of which is retried;
+/// only one if the server is unreachable.
 pub fn discover(
     session: &Arc<HttpSession>,
     url: &str,

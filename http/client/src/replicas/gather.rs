@@ -1,5 +1,5 @@
-//! Reads ranges: with verification, by jobs for the pieces that contain the ranges; otherwise, by jobs for exactly
-//! these ranges. Also reads large parts of a file, in order or in any order.
+//! Reads ranges. With verification, jobs fetch the pieces that contain the ranges; otherwise, jobs fetch exactly these
+//! ranges. Also reads large parts of a file, in order or in any order.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::ops::Range;
@@ -16,7 +16,7 @@ use crate::vector::{Fragment, ReceivedRanges};
 const JOB_BYTES: u64 = 4 << 20;
 /// The maximum number of ranges in one job.
 const JOB_RANGES_MAX: usize = 1_000;
-/// The maximum number of bytes of verified pieces that are cached for later reads.
+/// The maximum total size, in bytes, of the verified pieces cached for later reads.
 const KEPT_BYTES: u64 = 32 << 20;
 /// The maximum number of bytes that one call keeps in flight.
 const CALL_BYTES: usize = 32 << 20;
@@ -33,9 +33,9 @@ pub struct ReplicatedReadTicket {
 /// Pieces that are in memory or in flight.
 #[derive(Default)]
 pub(super) struct PieceCache {
-    /// The job that has a piece, and the offset within it.
+    /// For each piece, the job that contains the piece, and the offset within the job.
     pieces: HashMap<u64, (RangeJobId, usize)>,
-    /// Cached jobs, oldest first, each with its pieces and its number of bytes.
+    /// Cached jobs, oldest first, each with its pieces and its size in bytes.
     kept: VecDeque<(RangeJobId, Vec<u64>, u64)>,
 }
 
@@ -152,7 +152,7 @@ impl ReplicatedFile {
     }
 }
 
-/// Returns how many of the pieces one call requests.
+/// Returns how many of the pieces are requested in one call.
 fn calls_end(pieces: &[(u64, &mut [u8])]) -> usize {
     let mut bytes = 0;
     let fits = pieces.iter().take_while(|(_, chunk)| {
@@ -299,7 +299,7 @@ fn lost() -> Error {
 pub(super) const UNIT_BYTES: u64 = 1 << 20;
 /// The number of bytes in one job.
 const COPY_JOB_BYTES: u64 = 4 << 20;
-/// The maximum number of bytes that are in flight or have arrived out of turn.
+/// The maximum number of bytes that are in flight or have arrived out of order.
 const AHEAD_BYTES: u64 = 64 << 20;
 
 /// A function that consumes bytes at an offset.

@@ -20,7 +20,7 @@ pub(super) struct PartialJob {
 }
 
 impl PartialJob {
-    /// Creates the buffer for a job of which nothing has arrived yet.
+    /// Creates the buffer for a job whose bytes have not begun to arrive.
     pub(super) fn new(ranges: &[(u64, usize)]) -> Self {
         let bytes = ranges.iter().map(|(_, len)| len).sum();
         PartialJob { bytes: vec![0; bytes], filled: vec![0; ranges.len()], sources: Vec::new() }
@@ -39,7 +39,7 @@ impl PartialJob {
         (wanted, slots)
     }
 
-    /// Copies to `ranges` the parts of `bytes` that they cover; `bytes` begins at offset `at` of the file.
+    /// Stores the parts of `bytes` that `ranges` cover; `bytes` begins at file offset `at`.
     pub(super) fn fill(&mut self, ranges: &[(u64, usize)], at: u64, bytes: &[u8]) {
         let (end, mut start) = (at + bytes.len() as u64, 0);
         for (offset, len) in ranges {
@@ -80,7 +80,7 @@ struct RangeSlot {
     range: usize,
     /// The offset of the range in the job's memory.
     start: usize,
-    /// The number of bytes at the start of the range that arrived earlier.
+    /// How many bytes, from the start of the range, arrived earlier.
     filled: usize,
 }
 
@@ -91,7 +91,7 @@ pub(super) struct JobBufferGuard {
     home: Arc<JobBufferMailbox>,
 }
 
-/// The mailbox through which the bytes of a job, and their number, reach the stream's thread.
+/// The mailbox through which a job's bytes, and the number of these bytes, reach the stream's thread.
 #[derive(Default)]
 pub(super) struct JobBufferMailbox {
     partial: Mutex<Option<PartialJob>>,
@@ -169,7 +169,7 @@ impl Drop for JobBufferGuard {
 }
 
 /// Returns whether ranges overlap. The start of one range may then arrive as part of another, so the partial progress
-/// of each is unknown.
+/// of each range is unknown.
 pub(super) fn overlap(ranges: &[(u64, usize)]) -> bool {
     let mut sorted: Vec<_> = ranges.iter().filter(|(_, len)| *len > 0).collect();
     sorted.sort_unstable();

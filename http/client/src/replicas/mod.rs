@@ -1,10 +1,10 @@
-//! A file that has several replicas. It is read from the best replica, and from another if that one fails, is slow or
-//! sends wrong bytes; or from several replicas at once.
+//! A file that has several replicas. The file is read from the best replica, and from another replica if the best one
+//! fails, is slow or sends wrong bytes; or from several replicas at once.
 //!
 //! Reads become [`job`]s on a [`board`], from which streams take them. A [`stream`] is a thread with a connection to
 //! one of the [`site`]s. Bytes are checked against the digests of their pieces before the caller gets them. A waiting
-//! caller supervises the streams while it waits: a stalled or slow one is compared with a stream that reads from
-//! another replica, and the slower of the two stops. A [`part`] is a file that is filled in place, in any order.
+//! caller supervises the streams: a stalled or slow stream is compared with a stream that reads from another replica,
+//! and the slower of the two stops. A [`part`] is a file that is filled in place, in any order.
 
 mod board;
 mod discover;
@@ -44,7 +44,7 @@ pub struct ReplicaOptions {
     pub verify: bool,
     /// Countries (ISO 3166-1) that are preferred among replicas of the same priority.
     pub locations: Vec<String>,
-    /// How long no bytes may arrive before another replica is tried.
+    /// How long a stream may receive no bytes before another replica is tried.
     pub stall: Duration,
     /// How long a stream may be slow before another replica is tried.
     pub detection: Duration,
@@ -106,7 +106,8 @@ struct ReplicaState {
     /// The digests of pieces, if they are verified.
     pieces: Option<PieceHashes>,
     options: ReplicaOptions,
-    /// The open file at the replica that was asked for the size; the first stream at that replica takes it.
+    /// The file that was opened at one replica to determine the size; the first stream that reads from this replica
+    /// takes over the open file.
     spare: Mutex<Option<(usize, RemoteFile)>>,
     traffic: Mutex<(HashMap<ReplicaStreamId, Arc<RemoteFile>>, ReadTraffic)>,
 }
@@ -123,7 +124,7 @@ impl ReplicaState {
             options.connections_per_origin = 1;
         }
         if self.board().sites.len() > 1 {
-            // With retries turned off, a failure leads to another replica at once.
+            // With retries turned off, a failure leads to another replica immediately.
             options.max_retries = 0;
         }
         Arc::new(HttpSession::new(options))
@@ -204,9 +205,9 @@ impl ReplicaState {
 }
 
 impl ReplicatedFile {
-    /// Opens the described file. If the description states the size, nothing is sent yet; otherwise it is requested
-    /// from the replicas, best first. Errors: `InvalidArgument` if no URL is HTTP; the replicas' errors if none returns
-    /// the size.
+    /// Opens the described file. If the description states the size, nothing is sent yet; otherwise, the size is
+    /// requested from the replicas, best first. Errors: `InvalidArgument` if no URL is HTTP; the replicas' errors if
+    /// none returns the size.
     pub fn open(described: &MetalinkFile, options: ReplicaOptions) -> Result<Self> {
         let sites = sites(described, &options.locations);
         if sites.is_empty() {
@@ -246,7 +247,7 @@ impl ReplicatedFile {
         &self.name
     }
 
-    /// Returns an identifier of the file: its digests, or its URLs if the description has no digests.
+    /// Returns an identifier for the file: its digests, or its URLs if the description has no digests.
     pub fn identity(&self) -> String {
         let pieces = self.shared.pieces.as_ref();
         let mut identity = format!("{} bytes", self.size_bytes());
@@ -261,8 +262,8 @@ impl ReplicatedFile {
         identity
     }
 
-    /// Returns the name of the digest that verifies a copy of the whole file: the file's digest, or else that of the
-    /// pieces.
+    /// Returns the name of the digest that verifies a copy of the whole file: the file's digest, or else the pieces'
+    /// digest.
     pub fn digest_name(&self) -> Option<&'static str> {
         let of_pieces = self.shared.pieces.as_ref().map(|pieces| pieces.kind.name());
         self.hash.as_ref().map(|hash| hash.kind.name()).or(of_pieces)

@@ -40,10 +40,10 @@ struct PartFileWriter<'a> {
 }
 
 impl ReplicatedFile {
-    /// Completes `part`, which must be open for reading and writing. Reuses bytes that an earlier call left in it if a
-    /// digest can verify them. Returns the number of reused bytes. Calls `progress` with the number of bytes as they
-    /// arrive, and first with the number of reused bytes. Errors: as [`ReplicatedFile::copy_range`], errors of
-    /// `progress`, and errors of the file system such as `Io` and `NoSpace`.
+    /// Completes `part`, which must be open for reading and writing. Reuses bytes that an earlier call left in `part`
+    /// if a digest can verify them. Returns the number of reused bytes. Calls `progress` with the number of reused
+    /// bytes first, and then with the number of new bytes as they arrive. Errors: as [`ReplicatedFile::copy_range`],
+    /// errors of `progress`, and errors of the file system such as `Io` and `NoSpace`.
     pub fn complete(&self, part: &File, progress: &mut ProgressCallback<'_>) -> Result<u64> {
         let mut growing = PartFileWriter::open(self, part).map_err(io_error)?;
         let size = self.size_bytes();
@@ -64,9 +64,9 @@ impl ReplicatedFile {
         Ok(resumed_bytes)
     }
 
-    /// Finds the replica that sent wrong bytes, if the digest of the whole file is wrong and nothing shows which part
-    /// is. If one replica sent the whole file, it is at fault. If several replicas sent parts of it, one of them must
-    /// now send the whole file, and the others are not used meanwhile.
+    /// Finds the replica that sent wrong bytes, for a file whose digest does not match although nothing shows which
+    /// part is wrong. If one replica sent the whole file, that replica is at fault. If several replicas sent parts of
+    /// the file, one of them must now send the whole file, and the others are not used in the meantime.
     fn find_who_lied(&self, is_ours: bool) -> Result<()> {
         let mut board = self.shared.board();
         if self.shared.pieces.is_some() {
@@ -273,7 +273,7 @@ fn io_error(error: io::Error) -> Error {
 pub(super) struct MissingUnits(BTreeMap<u64, u64>);
 
 impl MissingUnits {
-    /// Returns all units of a file with `count` of them.
+    /// Returns all units of a file with `count` units.
     pub(super) fn all(count: u64) -> Self {
         MissingUnits((count > 0).then_some((0, count)).into_iter().collect())
     }

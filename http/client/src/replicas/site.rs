@@ -10,8 +10,8 @@ use fordway_store::{Error, ErrorKind};
 use super::board::SharedError;
 use crate::retry::backoff;
 
-/// The sort key of replicas, best first: servers with recent failures come last; then by priority; then preferred
-/// locations come first.
+/// The key that sorts the best replicas first. Replicas on servers with recent failures come last; replicas are then
+/// sorted by priority, and then by location, preferred locations first.
 pub(super) type ReplicaRank = (bool, u32, bool);
 
 /// How many times a replica's connections may be cut, if each of them delivers something, before the cuts count as
@@ -96,7 +96,7 @@ impl ReplicaSite {
         self.out.is_none() && self.strikes == 0
     }
 
-    /// Returns the time from which the replica may be used again, if it has to wait.
+    /// Returns the time from which the replica may be used again, if it may not be used now.
     pub(super) fn ready_at(&self, strikes_max: u32) -> Option<Instant> {
         self.not_before.filter(|_| self.may_serve(strikes_max))
     }
@@ -169,7 +169,7 @@ pub(super) fn told(sites: &[ReplicaSite]) -> SharedError {
     SharedError { kind, detail }
 }
 
-/// The half-life of the weight of a failure.
+/// The half-life of a failure's weight.
 const HALF_LIFE: Duration = Duration::from_secs(60);
 /// The penalty above which a server is used only after the others.
 const AVOIDED_OVER: f64 = 0.5;

@@ -18,7 +18,7 @@ pub(super) const TICK: Duration = Duration::from_millis(50);
 /// How long a stream without a replica waits before it requests one again.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
-/// Starts the thread of a stream that is on the board. If no thread can be created, the stream ends.
+/// Starts the thread of a stream that has been added to the board. If no thread can be created, the stream ends.
 pub(super) fn spawn(shared: &Arc<ReplicaState>, id: ReplicaStreamId) {
     let guard = StreamGuard { shared: shared.clone(), id };
     let started = std::thread::Builder::new().name(format!("replica-{id}")).spawn(move || run(&guard));
@@ -73,7 +73,7 @@ fn run(guard: &StreamGuard) {
     }
 }
 
-/// Opens the file at a replica. Errors: those of opening; `InvalidArgument` if it is a different file.
+/// Opens the file at a replica. Errors: from opening the file; `InvalidArgument` if the replica has a different file.
 fn open(shared: &ReplicaState, session: &Arc<HttpSession>, site: usize) -> Result<RemoteFile> {
     if let Some(file) = shared.take_spare(site) {
         return Ok(file);
@@ -99,7 +99,7 @@ struct ActiveRangeJob {
     told_bytes: u64,
 }
 
-/// A stream at a replica.
+/// A stream that reads from a replica.
 pub(super) struct StreamWorker<'a> {
     pub(super) shared: &'a Arc<ReplicaState>,
     pub(super) id: ReplicaStreamId,
@@ -143,8 +143,8 @@ impl StreamWorker<'_> {
         }
     }
 
-    /// Drops jobs that others have completed, or that nobody needs; returns whether the stream continues at this
-    /// replica.
+    /// Drops jobs that others have completed, or that nobody needs; returns whether the stream continues reading from
+    /// this replica.
     fn drop_what_is_over(&mut self) -> bool {
         let mut over = Vec::new();
         {
@@ -304,7 +304,7 @@ impl StreamWorker<'_> {
                     waiting = self.next_ahead(passed);
                 }
                 let Some(job) = waiting.as_mut().filter(|_| self.is_wanted()) else {
-                    // The only way to stop a copy is to return an error. This one is not a failure; the code below
+                    // The only way to stop a copy is to return an error. This error is not a failure; the code below
                     // ignores it.
                     is_over = true;
                     return Err(Error::from(ErrorKind::Interrupted));
@@ -330,7 +330,7 @@ impl StreamWorker<'_> {
         swept
     }
 
-    /// Returns the next job that begins at or after `at`; waits for one as long as one may still be added.
+    /// Returns the next job that begins at or after `at`; waits for such a job as long as one may still be added.
     fn next_ahead(&self, at: u64) -> Option<WaitingJob> {
         let mut board = self.shared.board();
         loop {

@@ -17,9 +17,10 @@ use super::source::FileVersion;
 use crate::connection::{BufferedConnection, ReceiveTarget};
 use crate::response::{BodyFraming, ResponseHead, short_body};
 
-/// The minimum number of bytes of content that are received straight into place.
+/// The minimum number of content bytes that are received straight into place.
 const DIRECT_BYTES: u64 = 8 * 1024;
-/// The number of bytes that a call receives into the buffer if it can put less than that into place.
+/// The number of bytes that a call receives into the buffer if it can receive fewer bytes than this straight into
+/// place.
 const STAGING_BYTES: usize = 64 * 1024;
 /// The number of mispredictions after which prediction stops for a response.
 const SURPRISES_MAX: usize = 2;
@@ -58,7 +59,7 @@ impl RangeResponse {
         self.framing.known_left().unwrap_or(self.content.data_left()) > 256 << 10
     }
 
-    /// Returns the number of bytes of the body that are known to be outstanding.
+    /// Returns the number of body bytes that are known to be outstanding.
     pub(super) fn bytes_left(&self) -> u64 {
         self.framing.known_left().unwrap_or(0)
     }
@@ -161,23 +162,23 @@ pub(super) struct ReceiveForecast {
     pieces: Vec<ForecastPiece>,
     /// The destinations of the content, in the order of `pieces`.
     places: Vec<(FragmentPosition, usize)>,
-    /// The number of bytes of content.
+    /// The number of content bytes.
     pub(super) bytes: u64,
 }
 
 #[derive(Clone, Copy)]
 enum ForecastPiece {
-    /// Content: its offset in the file, and its length.
+    /// The offset of content in the file, and its length.
     Content(u64, usize),
-    /// The bytes between the contents of two parts: their number.
+    /// The number of bytes between the contents of two parts.
     Between(usize),
-    /// The bytes after the forecast: their number.
+    /// The number of bytes after the forecast.
     Behind(usize),
 }
 
-/// The result of receiving by a forecast.
+/// The result of receiving bytes according to a forecast.
 pub(super) struct ReceiveOutcome {
-    /// The number of bytes of the body that were processed.
+    /// The number of body bytes that were processed.
     pub(super) body_bytes: u64,
     /// Whether the forecast was wrong, which costs a copy.
     pub(super) is_surprise: bool,
@@ -218,8 +219,8 @@ impl ReceiveForecast {
         ahead
     }
 
-    /// Returns the number of bytes of content up to the next part's head, or up to where the content's destination
-    /// changes.
+    /// Returns the number of content bytes up to the next part's head, or up to the point where the content's
+    /// destination changes.
     pub(super) fn first_bytes(&self) -> u64 {
         self.places.first().map_or(0, |(_, len)| *len as u64)
     }
@@ -252,7 +253,7 @@ impl ReceiveForecast {
         connection.read_ahead(nexts)
     }
 
-    /// Processes the `got` received bytes as far as they match the forecast, and puts the others back into the
+    /// Processes the `got` received bytes as far as they match the forecast, and puts the remaining bytes back into the
     /// connection's buffer. Errors: as [`RangeResponseBody::take`].
     pub(super) fn settle<S: FragmentSink>(
         &self,
@@ -274,7 +275,7 @@ impl ReceiveForecast {
             };
             left -= done;
             if done < count {
-                // It is no surprise if a piece was only partly received, or if the bytes are past the forecast.
+                // A piece that was only partly received is no surprise, and neither are bytes past the forecast.
                 let is_surprise = count == piece.len() && !matches!(piece, ForecastPiece::Behind(_));
                 // Bytes after a wrong forecast have been put in the wrong places. Put them back in the order in which
                 // they arrived, so that they are read as usual.
@@ -288,7 +289,7 @@ impl ReceiveForecast {
     }
 
     /// Returns the last `left` received bytes, starting at byte `done` of piece `index`, in the order in which they
-    /// arrived. Bytes of these pieces that are in the buffer begin there at `aside`.
+    /// arrived. In the buffer, the bytes of these pieces begin at `aside`.
     fn rest<S: FragmentSink>(
         &self,
         (index, mut done): (usize, usize),
@@ -317,7 +318,7 @@ impl ReceiveForecast {
     }
 }
 
-/// Processes the bytes between the contents of two parts; returns their number.
+/// Processes the bytes between the contents of two parts; returns the number of these bytes.
 fn take_between<S: FragmentSink>(
     text: &[u8],
     content: &mut RangeResponseBody,

@@ -12,16 +12,16 @@ use super::sink::FragmentSink;
 /// The kind of bytes at a position in the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum BytesAtOffset {
-    /// Wanted bytes: their number.
+    /// This many wanted bytes.
     Wanted(usize),
-    /// Bytes that are not, or no longer, wanted: their number.
+    /// This many bytes that are not, or no longer, wanted.
     Unwanted(u64),
 }
 
 /// The fragments of one call.
 pub(super) struct FragmentBatch<S> {
     plan: ReceivePlan,
-    /// The number of bytes that have arrived, from the start of each [`DirectReceive`].
+    /// For each [`DirectReceive`], the number of bytes from its start that have arrived.
     filled: Vec<usize>,
     missing_bytes: u64,
     /// The index of the receive to which the last bytes belonged; the next bytes most likely follow them.
@@ -36,7 +36,7 @@ pub(super) struct FragmentBatch<S> {
 }
 
 impl<S: FragmentSink> FragmentBatch<S> {
-    /// Creates a batch. `sink` has memory for `fragments`, which are (offset, length).
+    /// Creates a batch. `sink` has memory for `fragments`, which are (offset, length) pairs.
     pub(super) fn new(fragments: &[(u64, usize)], sink: S) -> Self {
         let plan = ReceivePlan::new(fragments);
         let missing_bytes = plan.receives.iter().map(|receive| receive.len as u64).sum();
@@ -59,8 +59,8 @@ impl<S: FragmentSink> FragmentBatch<S> {
         self.missing_bytes == 0 || self.failure.is_some()
     }
 
-    /// Returns whether, in addition, all responses for the batch have ended, so that their connections are free for
-    /// other batches.
+    /// Returns whether the batch is complete or has failed, and all responses for it have ended, so that their
+    /// connections are free for other batches.
     pub(super) fn is_settled(&self) -> bool {
         self.has_ended() && self.requests == 0
     }
@@ -128,9 +128,9 @@ impl<S: FragmentSink> FragmentBatch<S> {
         self.sink.slice(place, len)
     }
 
-    /// Appends to `places` the destinations of the bytes of `range`, in file order, each with its length, up to `most`
-    /// destinations; stops at the first byte that is unwanted or follows a missing one. Returns whether the whole range
-    /// was added.
+    /// Appends the destinations of the bytes in `range`, and their lengths, to `places` in file order. Stops after
+    /// `most` destinations, or at the first byte that is unwanted or follows a missing byte. Returns whether the whole
+    /// range was added.
     pub(super) fn places(
         &self,
         range: Range<u64>,
@@ -232,8 +232,8 @@ pub(super) struct ReceivePlan {
 }
 
 impl ReceivePlan {
-    /// Plans fragments, which are (offset, length); none may end beyond 2^64. Cost: a sort, which is linear if the
-    /// fragments are already in order.
+    /// Plans fragments, which are (offset, length) pairs; none may end beyond 2^64. Cost: a sort, which is linear if
+    /// the fragments are already in order.
     pub(super) fn new(fragments: &[(u64, usize)]) -> Self {
         let mut order: Vec<usize> = (0..fragments.len()).filter(|index| fragments[*index].1 > 0).collect();
         order.sort_unstable_by_key(|index| (fragments[*index].0, Reverse(fragments[*index].1)));
@@ -267,7 +267,7 @@ impl ReceivePlan {
         spans
     }
 
-    /// Plans copies of the first `len` bytes of `fragment`, which begin at `offset` of the file, from the fragments
+    /// Plans copies of the first `len` bytes of `fragment`, which begin at `offset` in the file, from the fragments
     /// that receive these bytes.
     fn duplicate(&mut self, offset: u64, len: usize, fragment: usize) {
         let mut done = 0;

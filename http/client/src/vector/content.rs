@@ -15,7 +15,7 @@ use super::source::FileVersion;
 use crate::response::short_body;
 use crate::retry::retry_after;
 
-/// The maximum number of bytes read of the document in a refusal.
+/// The maximum number of bytes read from a refusal's document.
 const DOCUMENT_BYTES_MAX: usize = 64 * 1024;
 
 /// The content of a response whose head has been received.
@@ -31,11 +31,11 @@ pub(super) struct RangeResponseBody {
 enum BodyKind {
     /// One range of the file, up to this offset.
     Range(u64),
-    /// Several ranges, each with its own head; and the number of ranges so far.
+    /// Several ranges, each with its own head, and the number of ranges received so far.
     Parts(ByterangesParser, usize),
     /// The whole file, up to this offset.
     Whole(u64),
-    /// A refusal, which has no content of the file.
+    /// A refusal, which contains none of the file's content.
     Refusal(UnsuccessfulResponse),
 }
 
@@ -79,7 +79,7 @@ impl<'c> ContentHeaders<'c> {
 }
 
 impl RangeResponseBody {
-    /// Creates the content of a response to `request` whose body has `length` bytes, if known. Errors:
+    /// Creates the content of a response to `request`; `length` is the size of the body in bytes, if known. Errors:
     /// `PreconditionFailed` for a different version, `BadResponse` for ranges that were not requested.
     pub(super) fn new(
         (status, headers): (u16, &ContentHeaders<'_>),
@@ -130,7 +130,7 @@ impl RangeResponseBody {
         if let BodyKind::Parts(_, count) = &self.kind { *count } else { 1 }
     }
 
-    /// Returns the number of bytes of the file that come next, up to the next part's head.
+    /// Returns the number of file bytes that come next, up to the next part's head.
     pub(super) fn data_left(&self) -> u64 {
         match &self.kind {
             BodyKind::Range(end) | BodyKind::Whole(end) => end - self.at,
@@ -139,8 +139,8 @@ impl RangeResponseBody {
         }
     }
 
-    /// Returns the number of bytes before the content of the part that most likely follows after `count` other parts,
-    /// and the range of that part; `None` if they are unknown.
+    /// Predicts the part that follows after `count` other parts: returns the number of bytes before the content of that
+    /// part, and its range; `None` if they are unknown.
     pub(super) fn part_ahead(&self, count: usize, request: &RangeRequest) -> Option<(usize, Range<u64>)> {
         let BodyKind::Parts(parts, seen) = &self.kind else { return None };
         let next = request.spans.get(seen + count)?;
@@ -173,12 +173,13 @@ impl RangeResponseBody {
         }
     }
 
-    /// Returns whether the rest is not worth receiving, because it belongs to the long document of a refusal.
+    /// Returns whether the rest is not worth receiving, because it is the rest of a refusal's long document.
     pub(super) fn is_enough(&self) -> bool {
         matches!(&self.kind, BodyKind::Refusal(refusal) if refusal.document.len() >= DOCUMENT_BYTES_MAX)
     }
 
-    /// Processes at least one of `bytes`; returns how many. Errors: `BadResponse`, `PreconditionFailed`.
+    /// Processes at least one byte of `bytes`; returns the number of bytes processed. Errors: `BadResponse`,
+    /// `PreconditionFailed`.
     pub(super) fn take<S: FragmentSink>(
         &mut self,
         bytes: &[u8],
@@ -263,7 +264,7 @@ fn deliver<S: FragmentSink>(at: &mut u64, mut bytes: &[u8], batch: &mut Fragment
     missing - batch.missing_bytes()
 }
 
-/// Returns the range of a response with a single range.
+/// Returns the range of a single-range response.
 fn only_range(
     stated: Option<&str>,
     request: &RangeRequest,

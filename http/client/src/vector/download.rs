@@ -1,7 +1,7 @@
 //! Copies a file in order, in a single response unless something fails.
 //!
 //! If the server states a digest, the received bytes are checked against it: `Content-MD5` (RFC 1864), `Digest` (RFC
-//! 3230), `Repr-Digest` and `Content-Digest` (RFC 9530), and the checksums of S3.
+//! 3230), `Repr-Digest` and `Content-Digest` (RFC 9530), and S3's checksums.
 
 use std::io::Read;
 use std::ops::Range;
@@ -28,7 +28,7 @@ const CHUNK_BYTES: usize = 256 * 1024;
 /// A function that receives the bytes in order.
 type DownloadSink<'a> = dyn FnMut(&[u8]) -> Result<()> + 'a;
 
-/// A function that opens everything received so far for reading, from the first byte on.
+/// A function that opens everything received so far, for reading from the first byte.
 type ReceivedOpener<'a> = dyn Fn() -> Result<Box<dyn Read>> + 'a;
 
 impl RemoteFile {
@@ -59,7 +59,7 @@ impl RemoteFile {
     }
 }
 
-/// The check of a copy against the digest that the first response states, if any.
+/// Checks a copy against the digest that the first response states, if any.
 #[derive(Default)]
 struct DigestCheck {
     was_asked: bool,
@@ -249,7 +249,7 @@ fn unwanted_bytes(
 }
 
 /// The header fields that request any of the supported digests. XRootD ignores the weights and uses the first digest,
-/// which is therefore the one that it supports.
+/// so the first digest is one that XRootD supports.
 pub(super) const WANTED: [(&str, &str); 2] = [
     ("want-digest", "adler32;q=0.3, md5;q=0.5, sha;q=0.6, sha-256"),
     ("want-repr-digest", "sha-256=9, md5=3"),
@@ -270,8 +270,8 @@ pub(super) enum DigestHasher {
 }
 
 impl FileDigest {
-    /// Returns the best digest in the headers of a response; `is_whole` means that its body is the whole file. Skips
-    /// unreadable values, and composite checksums (checksums of the parts' checksums).
+    /// Returns the best digest in the headers of a response; `is_whole` says whether the body of the response is the
+    /// whole file. Skips unreadable values, and composite checksums (checksums of the parts' checksums).
     pub(super) fn best<'h>(
         headers: impl Iterator<Item = (&'h str, &'h str)>,
         is_whole: bool,
@@ -397,8 +397,8 @@ fn of_instance(name: &str, value: &str) -> Option<FileDigest> {
     FileHash::from_digest_header(FileHashAlgorithm::from_name(name)?, value).map(FileDigest::Hash)
 }
 
-/// Returns the byte sequences, which are enclosed in colons (RFC 8941 section 3.3.5), in a structured field that is a
-/// dictionary.
+/// Returns the byte sequences of a structured field that is a dictionary; they are enclosed in colons (RFC 8941 section
+/// 3.3.5).
 fn of_fields(value: &str) -> impl Iterator<Item = FileDigest> {
     members(value).filter_map(|(name, value)| {
         let bytes = value.split(';').next()?.trim().strip_prefix(':')?.strip_suffix(':')?;

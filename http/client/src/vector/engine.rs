@@ -27,7 +27,7 @@ use crate::retry::RetryBudget;
 use crate::vector::line::StreamEnd;
 use crate::vector::redirect::HOPS_MAX;
 
-/// Batches in flight, on connections that nothing else uses meanwhile.
+/// Batches in flight, on connections that nothing else uses in the meantime.
 pub(super) struct BatchEngine<S> {
     source: Arc<ReadSource>,
     /// The location from which the file is read. This is the source's location as of the last check.
@@ -37,18 +37,18 @@ pub(super) struct BatchEngine<S> {
     queue: SpanQueue,
     lines: Vec<ActiveConnection>,
     in_flight_bytes: u64,
-    /// The retry budget, which counts consecutive failures with next to no bytes arriving in between.
+    /// The retry budget, which counts consecutive failures with almost no bytes arriving in between.
     retries: RetryBudget,
     /// The number of consecutive redirections with no bytes arriving in between.
     moves: usize,
-    /// Whether the file has been located again, without any byte arriving since.
+    /// Whether the file has been located again and no bytes have arrived since.
     has_asked_again: bool,
     delivered_at_failure: u64,
     /// The number of bytes delivered for batches that have since been taken or cancelled.
     delivered_before: u64,
     not_before: Option<Instant>,
-    /// The time of the last failure of a request. Failures of requests that were sent before it count as the same
-    /// failure.
+    /// The time of the last failure of a request. Failures of requests that were sent before this time count as the
+    /// same failure.
     failed_at: Option<Instant>,
 }
 
@@ -304,7 +304,7 @@ impl<S: FragmentSink> BatchEngine<S> {
     }
 
     /// Sends as much as the window and the server allow; returns whether a connection broke, in which case its requests
-    /// may be waiting for another one.
+    /// may be waiting for another connection.
     fn send(&mut self) -> bool {
         if self.not_before.take_if(|until| *until <= Instant::now()).is_none() && self.not_before.is_some() {
             return false;
@@ -478,7 +478,7 @@ impl<S: FragmentSink> BatchEngine<S> {
     }
 
     /// Handles a permanent refusal. If a redirection led to this location, tries the original URL again, but only once
-    /// until bytes arrive.
+    /// until more bytes arrive.
     fn denied(&mut self, index: usize, concerned: BatchId, error: Error) {
         if self.has_asked_again || !self.source.may_be_elsewhere(&self.place, &error) {
             self.fail(&[concerned], error);
@@ -540,7 +540,7 @@ impl<S: FragmentSink> BatchEngine<S> {
         self.close_if_spent(index);
     }
 
-    /// Counts the failure of one request; failures of requests that were sent before it failed count as the same
+    /// Counts the failure of one request. Failures of requests that were sent before this failure count as the same
     /// failure.
     fn failed_with(&mut self, request: &RangeRequest, error: Error, retry_after: Option<Duration>) {
         if self.failed_at.is_none_or(|failed| failed < request.sent) {
@@ -587,7 +587,7 @@ mod tests {
     use super::*;
     use crate::vector::{Fragment, HttpSession, RemoteFile, SessionOptions};
 
-    /// Answers one request on each connection, and keeps the connection open without reading any more.
+    /// Answers one request on each connection, and keeps the connection open without reading anything else.
     fn serve_once_each(listener: &TcpListener) {
         let mut held = Vec::new();
         for stream in listener.incoming() {

@@ -7,15 +7,15 @@ use std::time::Duration;
 use super::{HttpSession, RangeTarget};
 use crate::{HttpVersion, Origin};
 
-/// The maximum length of a list of ranges: nginx and Apache refuse a header of more than 8 KiB.
+/// The maximum length of a range list: nginx and Apache refuse a header of more than 8 KiB.
 const LIST_BYTES: usize = 7_500;
 /// The maximum number of ranges in a request to a server that is not known to have a lower limit.
 const RANGES: usize = 1_000;
 /// The limits of common servers, tried in turn when a server responds with the whole file: Apache's `MaxRanges`, and
-/// lighttpd's.
+/// lighttpd's limit.
 const USUAL_LIMITS: [usize; 2] = [200, 10];
-/// The number of connections closed after their first response, or of requests left unanswered, after which pipelining
-/// is given up.
+/// Pipelining is given up after this many connections have been closed after their first response, or this many
+/// requests have been left unanswered.
 const STRIKES: u8 = 2;
 
 /// The known properties of a server.
@@ -23,7 +23,7 @@ const STRIKES: u8 = 2;
 pub struct ServerProfile {
     /// The maximum number of ranges in a request; 1 if the server does not support lists.
     pub ranges_per_request: usize,
-    /// The maximum length of a list of ranges in bytes.
+    /// The maximum length of a range list, in bytes.
     pub list_bytes: usize,
     /// Whether the server accepts requests before its previous response has been received.
     pub pipelines: bool,
@@ -76,13 +76,13 @@ impl ServerProfile {
         self.ranges_per_request = self.ranges_per_request.min(limit);
     }
 
-    /// Records that the server sent the whole file in response to `asked` ranges.
+    /// Records that the server sent the whole file in response to a request for `asked` ranges.
     pub(super) fn list_refused(&mut self, asked: usize) {
         let lower = USUAL_LIMITS.into_iter().find(|limit| *limit < asked).unwrap_or(1);
         self.ranges_per_request = self.ranges_per_request.min(lower);
     }
 
-    /// Records that the server sent the whole file in response to one range.
+    /// Records that the server sent the whole file in response to a request for one range.
     pub(super) fn range_ignored(&mut self) {
         (self.ranges_per_request, self.pipelines, self.ignores_ranges) = (1, false, true);
     }
@@ -92,14 +92,15 @@ impl ServerProfile {
         self.ranges_per_request = 1;
     }
 
-    /// Records that the response to `asked` ranges contained only `answered` of them.
+    /// Records that the response to a request for `asked` ranges contained only `answered` of these ranges.
     pub(super) fn list_cut(&mut self, asked: usize, answered: usize) {
         if answered < asked {
             self.ranges_per_request = self.ranges_per_request.min(answered.max(1));
         }
     }
 
-    /// Records that a request for `asked` ranges in a list of that length was refused as malformed or too large.
+    /// Records that a request for `asked` ranges, in a list of `list_bytes` bytes, was refused as malformed or too
+    /// large.
     pub(super) fn head_refused(&mut self, asked: usize, list_bytes: usize) {
         match list_bytes {
             2000.. => self.list_bytes = self.list_bytes.min(list_bytes / 2),
@@ -132,7 +133,7 @@ impl ServerProfile {
         self.has_pipelined |= came_along;
     }
 
-    /// Records that the server responded to a request, but not to one that was sent together with it.
+    /// Records that the server responded to a request, but not to another request that was sent together with it.
     pub(super) fn pipeline_left(&mut self) {
         self.pipelines &= self.has_pipelined;
     }
@@ -150,12 +151,12 @@ impl ServerProfile {
         ranges.div_ceil(self.ranges_per_request.min(self.list_bytes / RANGE_BYTES).max(1))
     }
 
-    /// Returns the maximum size of a gap between wanted bytes that is cheaper to receive than to skip with another
+    /// Returns the maximum size at which a gap between wanted bytes is cheaper to receive than to skip with another
     /// range.
     pub(super) fn gap_bytes(&self) -> u64 {
         /// The size of a part's head, plus the length of its range in the request.
         const PART: u64 = 192;
-        /// The size of the heads of a request and its response.
+        /// The total size of two heads: the request's and the response's.
         const EXCHANGE: u64 = 768;
         match (self.ranges_per_request, self.pipelines) {
             _ if self.ignores_ranges => u64::MAX,
@@ -181,7 +182,7 @@ fn way(session: &HttpSession, target: &dyn RangeTarget) -> ServerRoute {
     (origin.clone(), session.http.proxies().name_of(origin), session.options.http)
 }
 
-/// Returns the known properties of the server of `target`, or default values if the server is unknown.
+/// Returns the known properties of `target`'s server, or default values if the server is unknown.
 pub(super) fn about(session: &HttpSession, target: &dyn RangeTarget) -> ServerProfile {
     let mut all = all();
     match all.get_or_insert_default().get(&way(session, target)) {
@@ -190,8 +191,8 @@ pub(super) fn about(session: &HttpSession, target: &dyn RangeTarget) -> ServerPr
     }
 }
 
-/// Like `about`, for a list of ranges that must not be refused. For an unknown server, returns limits that every server
-/// that supports lists accepts.
+/// Like `about`, for a list of ranges that must not be refused. For an unknown server, returns limits that are accepted
+/// by every server that supports lists.
 pub(super) fn about_or_careful(session: &HttpSession, target: &dyn RangeTarget) -> ServerProfile {
     let known = all().get_or_insert_default().get(&way(session, target)).cloned();
     known.unwrap_or_else(|| {
@@ -201,7 +202,7 @@ pub(super) fn about_or_careful(session: &HttpSession, target: &dyn RangeTarget) 
     })
 }
 
-/// Records something about the server of `target`, and returns all its known properties.
+/// Records something about `target`'s server, and returns all known properties of the server.
 pub(super) fn note(
     session: &HttpSession,
     target: &dyn RangeTarget,

@@ -20,8 +20,7 @@ use super::source::FileVersion;
 use super::streams::MultiplexedConnection;
 use crate::connection::BufferedConnection;
 
-/// The maximum time to wait for many bytes to accumulate. Such a wait begins only if bytes have arrived within this
-/// time.
+/// The maximum time to wait for many bytes to accumulate. The wait begins only if bytes have arrived within this time.
 pub(super) const GATHERING_TIME: Duration = Duration::from_millis(20);
 /// The maximum number of requests in flight in a pipeline.
 const DEPTH_MAX: usize = 64;
@@ -149,7 +148,7 @@ impl ActiveConnection {
     }
 
     /// Returns the number of single ranges per connection that justifies another connection. Streams do not wait for
-    /// one another, so only ranges beyond the server's limit of streams justify one.
+    /// one another, so another connection is justified only for ranges beyond the server's stream limit.
     pub(super) fn ranges_each(&self) -> usize {
         match self {
             ActiveConnection::Pipeline(_) => RANGES_EACH,
@@ -199,8 +198,8 @@ impl ActiveConnection {
         }
     }
 
-    /// Returns whether the first request was sent together with one that has been answered, and so may have been
-    /// ignored.
+    /// Returns whether the first request was sent together with a request that has been answered, and may therefore
+    /// have been ignored.
     pub(super) fn may_be_left(&self) -> bool {
         matches!(self, ActiveConnection::Pipeline(pipeline) if pipeline.may_be_left())
     }

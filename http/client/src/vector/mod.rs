@@ -53,7 +53,7 @@ use self::window::InFlightBatches;
 /// A file on a server, in the version that existed when it was opened. Threads may share it.
 ///
 /// [`RemoteFile::read_ranges`] waits for its bytes. [`RemoteFile::submit`] does not: many batches may be in flight,
-/// with all of their requests sent ahead; [`RemoteFile::wait`] returns the bytes of one.
+/// with all of their requests sent ahead; [`RemoteFile::wait`] returns the bytes of one batch.
 pub struct RemoteFile {
     source: Arc<ReadSource>,
     window: InFlightBatches,
@@ -79,16 +79,17 @@ pub struct ReceivedRanges {
 /// The cost of a file's reads so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReadTraffic {
-    /// The number of requests sent, including the one for size and version.
+    /// The number of requests sent, including the request for the size and version.
     pub requests: u64,
     /// The number of connections opened.
     pub connections: u64,
 }
 
 impl RemoteFile {
-    /// Opens the file at an `http(s)://` URL, or at the location it redirects to, by requesting size and version. Reads
-    /// then use that location, or the one to which its GETs are redirected. Errors: `NoSuchKey`, `AccessDenied`,
-    /// `InvalidArgument`, `Unavailable`, `Timeout`, `BadResponse`. Cost: one request (HEAD), plus one per redirection.
+    /// Opens the file at an `http(s)://` URL, or at the location it redirects to, by requesting its size and version.
+    /// Reads then use that location, or the location to which its server redirects GET requests. Errors: `NoSuchKey`,
+    /// `AccessDenied`, `InvalidArgument`, `Unavailable`, `Timeout`, `BadResponse`. Cost: one request (HEAD), plus one
+    /// per redirection.
     pub fn open(session: &Arc<HttpSession>, url: &str) -> Result<Self> {
         open::open_url(session, url).map(Self::of_source)
     }
@@ -167,7 +168,7 @@ impl RemoteFile {
         self.source.version.size_bytes
     }
 
-    /// Returns the numbers of requests and connections so far.
+    /// Returns how many requests and connections there have been so far.
     pub fn traffic(&self) -> ReadTraffic {
         ReadTraffic {
             requests: self.source.traffic.requests.load(Ordering::Relaxed),
@@ -262,7 +263,8 @@ impl RemoteFile {
         self.window.cancel_all();
     }
 
-    /// Returns whether [`RemoteFile::wait`] would return immediately. The call itself makes no progress.
+    /// Returns whether [`RemoteFile::wait`] would return immediately. The call itself neither sends nor receives
+    /// anything.
     pub fn has_ended(&self, ticket: &RangeReadTicket) -> bool {
         self.window.has_ended(ticket.0)
     }

@@ -1,6 +1,6 @@
 //! Opens a file: finds its location, size and version, with retries for failures that may be temporary. A file may also
-//! be opened by its first read, because the response to that also states size and version; the bytes then arrive one
-//! round trip earlier than after a HEAD.
+//! be opened by its first read, because the response to the read also states the size and version; the bytes then
+//! arrive one round trip earlier than after a HEAD.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use crate::connection::BufferedConnection;
 use crate::retry::{pause, retry_after};
 use crate::{HttpExchange, HttpResponse, HttpVersion, ReplayPolicy};
 
-/// The maximum number of bytes read of a document other than the file itself.
+/// The maximum number of bytes read from a document other than the file itself.
 pub(super) const DOCUMENT_BYTES_MAX: usize = 64 * 1024;
 
 /// The result of a request to one address.
@@ -46,7 +46,7 @@ pub(super) fn open_url(session: &Arc<HttpSession>, url: &str) -> Result<ReadSour
     open_url_by(session, url, &mut describe_alone)
 }
 
-/// The method by which size and version are requested at one address.
+/// The method used to request size and version from one address.
 type FileProbeFunction<'d> =
     dyn FnMut(&HttpSession, &dyn RangeTarget, &AtomicReadTraffic) -> Result<OpenOutcome> + 'd;
 
@@ -183,8 +183,8 @@ fn by_first_byte(
         _ => return not_the_file(answer, target),
     };
     let version = version_of(&answer, (session, target), size)?;
-    // Read the body, to free the connection for the next request, unless the body is a whole file and too long to be
-    // worth it.
+    // Read the body, to free the connection for the next request, unless the body is a whole file that is too long to
+    // be worth reading.
     if answer.body_bytes().is_some_and(|bytes| bytes <= DOCUMENT_BYTES_MAX as u64) {
         answer.read_document()?;
     }

@@ -7,7 +7,7 @@ use super::ServerProfile;
 
 /// The initial size of a window, and its size after a jump.
 const FIRST_BYTES: u64 = 256 << 10;
-/// The window size that is worth the memory it takes on any link.
+/// The window size up to which more memory is worthwhile on any link.
 const USUAL_BYTES: u64 = 4 << 20;
 /// The minimum time over which a rate is measured; a shorter time would measure buffers instead of the link.
 const EPOCH: Duration = Duration::from_millis(5);
@@ -44,7 +44,7 @@ impl ReadAheadWindow {
         (self.window_bytes / 8).clamp(64 << 10, 2 << 20)
     }
 
-    /// Records that `bytes` more have been read, the last of them at `now`.
+    /// Records that `bytes` more bytes have been read, the last of them at `now`.
     pub(super) fn read(&mut self, bytes: u64, now: Instant, learned: impl FnOnce() -> ServerProfile) {
         self.bytes += bytes;
         self.since_doubled += bytes;

@@ -160,8 +160,7 @@ impl PipelinedConnection {
         !self.is_closing
     }
 
-    /// Returns whether the connection, if it ends now, has ended after its first response with requests still in
-    /// flight.
+    /// Returns whether the connection, if it ends now, ends after its first response with requests still in flight.
     pub(super) fn ends_early(&self) -> bool {
         self.answered <= 1 && self.depth() > usize::from(self.answered == 0)
     }
@@ -208,7 +207,7 @@ impl PipelinedConnection {
                     return Ok(RangeRequestOutcome::Pending);
                 }
                 let waited = request.sent.elapsed();
-                // If a request has to wait behind others, its wait does not show how long the server takes.
+                // If a request had to wait behind others, its waiting time does not show how long the server takes.
                 if !request.is_pipelined {
                     self.waited = self.waited.max(waited);
                 }

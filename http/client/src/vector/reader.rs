@@ -13,7 +13,7 @@ use super::{RangeReadTicket, RemoteFile};
 /// The settings of a [`RemoteReader`].
 #[derive(Clone, Copy, Debug)]
 pub struct ReadAhead {
-    /// The maximum number of bytes of memory for read-ahead.
+    /// The maximum memory for read-ahead, in bytes.
     pub max_bytes: u64,
 }
 
@@ -28,7 +28,7 @@ impl Default for ReadAhead {
 pub enum AccessAdvice<'a> {
     /// No advice: the reader detects the access pattern itself.
     Normal,
-    /// Reads will be sequential, starting with the first.
+    /// Reads will be sequential, starting with the first read.
     Sequential,
     /// Reads will be in random order: nothing should be read ahead.
     Random,
@@ -42,7 +42,7 @@ pub enum AccessAdvice<'a> {
 /// small jumps forward.
 ///
 /// Read-ahead uses the connections of [`RemoteFile::submit`], and covers two round trips at the measured rate. A jump
-/// to another place cancels the requests in flight, unless little data is outstanding.
+/// to another position cancels the requests in flight, unless little data is outstanding.
 pub struct RemoteReader {
     file: Arc<RemoteFile>,
     history: ReadHistory,
@@ -78,7 +78,7 @@ struct ReadAheadPiece {
 
 /// Unwanted bytes in flight are received anyway, up to this number, because a new connection would cost more.
 const LET_COME_BYTES: u64 = 1 << 20;
-/// The maximum number of records of a strided read in one request.
+/// The maximum number of records in one request of a strided read.
 const RECORDS_PER_PIECE: usize = 64;
 
 impl ReadAheadPiece {
@@ -86,8 +86,8 @@ impl ReadAheadPiece {
         self.ranges.last().map_or(0, |(offset, len)| offset + *len as u64)
     }
 
-    /// Returns the position in the piece's memory of the byte at offset `at`, and the number of bytes available from
-    /// there in its range.
+    /// Returns where the byte at offset `at` is in the piece's memory, and the number of bytes available from there to
+    /// the end of its range.
     fn find(&self, at: u64) -> Option<(usize, usize)> {
         let mut start = 0;
         for (offset, len) in &self.ranges {
@@ -124,7 +124,7 @@ impl RemoteReader {
         &self.file
     }
 
-    /// Returns the number of bytes of memory that read-ahead uses, for bytes that have arrived or are in flight.
+    /// Returns how much memory, in bytes, read-ahead uses for data that has arrived or is in flight.
     pub fn held_bytes(&self) -> u64 {
         let pieces: u64 = self.pieces.iter().map(|piece| piece.capacity_bytes).sum();
         pieces + self.spare.capacity() as u64
@@ -267,7 +267,7 @@ impl RemoteReader {
         Ok(())
     }
 
-    /// Requests ranges if there is memory for them; returns whether there was.
+    /// Requests ranges if there is enough memory for them; returns whether there was enough.
     fn send_for(&mut self, ranges: Vec<(u64, usize)>, is_asked_for: bool) -> bool {
         let wanted_bytes: u64 = ranges.iter().map(|(_, len)| *len as u64).sum();
         if (self.spare.capacity() as u64) < wanted_bytes {
@@ -317,7 +317,7 @@ impl RemoteReader {
         Ok(count)
     }
 
-    /// Reads bytes that no piece contains; returns their number.
+    /// Reads bytes that no piece contains; returns the number of bytes read.
     fn fetch(&mut self, at: u64, buffer: &mut [u8]) -> Result<usize> {
         /// The minimum size of a separate request.
         const CHUNK_BYTES: usize = 64 << 10;
@@ -329,7 +329,8 @@ impl RemoteReader {
         if room < buffer.len().min(CHUNK_BYTES) {
             self.give_up(|_| true);
         }
-        // Submit the request behind those in flight, on the same connection: no other connection may be available.
+        // Submit the request behind the requests in flight, on the same connection: there may be no other connection
+        // available.
         let count = buffer.len().min(room.max(CHUNK_BYTES));
         let ticket = self.file.submit(&[(at, count)], Vec::new())?;
         buffer[..count].copy_from_slice(&self.file.wait(ticket)?.bytes);

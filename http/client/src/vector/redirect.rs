@@ -25,7 +25,7 @@ pub(crate) struct RedirectResponse {
 }
 
 impl RedirectResponse {
-    /// Returns the redirection that this status and `Location` express, if they do.
+    /// Returns the redirection that this status and `Location` express, if any.
     pub(crate) fn of(status: u16, location: Option<&str>) -> Option<Self> {
         let location = location.filter(|_| matches!(status, 301 | 302 | 303 | 307 | 308))?;
         Some(RedirectResponse { status, location: location.trim().to_owned() })
@@ -50,8 +50,8 @@ pub(crate) struct RedirectRoute {
 }
 
 impl RedirectRoute {
-    /// Starts at the URL that the caller named, or at its new location if it is known to have moved permanently.
-    /// Errors: as [`RedirectRoute::follow`]; errors of unusable credentials.
+    /// Starts at the URL that the caller named, or at the new location if that URL is known to have moved permanently.
+    /// Errors: as [`RedirectRoute::follow`]; errors for unusable credentials.
     pub(crate) fn start(session: &Arc<HttpSession>, file: WebFile) -> Result<Self> {
         let file = file.authorized(&session.options)?;
         let mut route = RedirectRoute::onwards(session, file);
@@ -115,7 +115,7 @@ impl RedirectRoute {
         let next = next.authorized(&self.session.options)?;
         let is_circle = self.file.url() == next.url() || self.passed.iter().any(|p| p.url() == next.url());
         self.passed.push(std::mem::replace(&mut self.file, next));
-        // Remembered steps may have led here, and would lead the next read here as well.
+        // Forget any remembered steps of this route, because they would lead the next read here as well.
         if is_circle || self.passed.len() > HOPS_MAX {
             self.forget();
         }

@@ -1,4 +1,4 @@
-//! The spans that are still to be requested, and the requests that consist of them.
+//! The spans that are still to be requested, and the requests made up of these spans.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -15,7 +15,7 @@ pub(super) type BatchId = u64;
 #[derive(Default)]
 pub(super) struct SpanQueue {
     spans: VecDeque<(BatchId, Range<u64>)>,
-    /// The list of ranges last written, kept to reuse its capacity.
+    /// The most recently written range list, kept to reuse its capacity.
     list: Vec<u8>,
 }
 
@@ -27,7 +27,7 @@ pub(super) struct RangeRequest {
     pub(super) spans: Vec<Range<u64>>,
     /// The total size of the spans in bytes.
     pub(super) bytes: u64,
-    /// The length of the list of ranges.
+    /// The length of the range list.
     pub(super) list_bytes: usize,
     pub(super) sent: Instant,
     /// Whether another request was in flight on the same connection when this one was queued.
@@ -116,7 +116,7 @@ impl SpanQueue {
 const RANGE_BYTES_MAX: usize = 42;
 
 impl RangeRequest {
-    /// Drops what lies beyond the end of a file of `size_bytes`, because no server sends it.
+    /// Drops everything beyond the end of a file of `size_bytes`, because no server sends it.
     pub(super) fn cut_at(&mut self, size_bytes: u64) {
         self.spans.retain(|span| span.start < size_bytes);
         self.spans.iter_mut().for_each(|span| span.end = span.end.min(size_bytes));

@@ -92,7 +92,7 @@ impl HttpSession {
     }
 
     /// Creates a session that uses another client's connections. The options for TLS and proxies are ignored, and the
-    /// HTTP version must match that of the connections.
+    /// HTTP version must match the connections' version.
     pub fn over(http: Arc<HttpClient>, options: SessionOptions) -> Self {
         HttpSession {
             http,

@@ -9,8 +9,8 @@ pub(super) trait FragmentSink: Send {
     /// Returns `len` bytes at `place`.
     fn slice(&mut self, place: FragmentPosition, len: usize) -> &mut [u8];
 
-    /// Returns the given number of bytes at each of `places`, which do not overlap: at the first place, and at as many
-    /// further places as can be borrowed together with it.
+    /// Returns slices of the given lengths at the first of `places`, which do not overlap, and at as many further
+    /// places as can be borrowed together with the first.
     fn slices(&mut self, places: &[(FragmentPosition, usize)]) -> Vec<&mut [u8]>;
 
     /// Called after `len` bytes have been written at `place`.
@@ -23,12 +23,12 @@ pub(super) trait FragmentSink: Send {
 /// The caller's memory, which is filled in the background, piece by piece. It is dropped as soon as no more bytes will
 /// be written to it.
 pub trait FragmentMemory: Send {
-    /// Returns `len` bytes of fragment number `fragment`, starting at its byte `within`.
+    /// Returns `len` bytes of fragment number `fragment`, starting at byte `within` of the fragment.
     fn slice(&mut self, fragment: usize, within: usize, len: usize) -> &mut [u8];
 
     /// Returns memory at several places (fragment, offset within it, length) that do not overlap: at the first place,
-    /// and at as many further places as can be borrowed together with it. The more places are returned, the fewer
-    /// system calls are needed to fill them.
+    /// and at as many further places as can be borrowed together with the first. The more places are returned, the
+    /// fewer system calls are needed to fill them.
     fn slices(&mut self, places: &[(usize, usize, usize)]) -> Vec<&mut [u8]> {
         places
             .first()
@@ -37,7 +37,8 @@ pub trait FragmentMemory: Send {
             .collect()
     }
 
-    /// Called after `len` bytes of fragment number `fragment`, starting at its byte `within`, have been received.
+    /// Called after `len` bytes of fragment number `fragment`, starting at byte `within` of the fragment, have been
+    /// received.
     fn arrived(&mut self, _fragment: usize, _within: usize, _len: usize) {}
 
     /// Copies `len` bytes from one fragment to another; `from` and `to` are a fragment's number and an offset in it.
@@ -158,8 +159,8 @@ pub(super) struct FragmentArena {
 }
 
 impl FragmentArena {
-    /// Returns an arena for `ranges` (offset, length). Its memory is taken from `spares` if possible, whose content is
-    /// lost.
+    /// Returns an arena for `ranges` (offset, length). If possible, its memory is taken from `spares`; the previous
+    /// content of that memory is lost.
     pub(super) fn new(ranges: &[(u64, usize)], spares: &SpareBufferPool) -> Self {
         let mut total = 0;
         let after = |(_, len): &(u64, usize)| {
@@ -186,9 +187,9 @@ impl FragmentArena {
     }
 }
 
-/// Allocates memory with some spare room, so that it also fits the next batch if that is a little larger. The spare
-/// room costs little: the system provides memory that is already zeroed, most of the cost of memory is its first
-/// access, and the spare room is not accessed.
+/// Allocates memory with some spare room, so that the memory also fits the next batch if that batch is a little larger.
+/// The spare room costs little: the system provides memory that is already zeroed, memory mainly costs time when it is
+/// first accessed, and the spare room is not accessed.
 fn fresh(bytes: usize) -> Vec<u8> {
     let mut memory = vec![0; bytes + bytes / 4];
     if bytes >= HUGE_BYTES {

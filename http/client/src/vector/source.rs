@@ -1,6 +1,6 @@
-//! The location from which a file is read: the address where it was found, or the address to which its server redirects
-//! reads. A [`RangeTarget`] defines how requests are written and what refusals mean. A [`FileVersion`] defines which
-//! version is read: one read never mixes two versions.
+//! The location from which a file is read: the address where it was found, or the address to which the server there
+//! redirects reads. A [`RangeTarget`] defines how requests are written and what refusals mean. A [`FileVersion`]
+//! defines which version is read: one read never mixes two versions.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -86,7 +86,7 @@ impl ReadSource {
 
     /// Follows the redirection of a GET by a server that responds to HEAD itself. All readers of the file use the new
     /// location, for the lifetime of the file. Requests the first byte at the new location, to learn that server's
-    /// validators. `has_bytes` says that the caller has received bytes from `from`. Errors: as for opening, with the
+    /// validators. `has_bytes` says whether the caller has received bytes from `from`. Errors: as for opening, with the
     /// route; `PreconditionFailed` for a different version.
     pub(super) fn follow(
         &self,
@@ -284,8 +284,8 @@ impl FileVersion {
     }
 
     /// Checks that a response with these validators is of this version. A response without validators passes, unless
-    /// `must_prove` is set: if the server sends the whole file, for example, that may mean that it has a different
-    /// version.
+    /// `must_prove` is set: if the server sends the whole file, for example, that may mean that the server has a
+    /// different version.
     pub(super) fn check(
         &self,
         etag: Option<&str>,

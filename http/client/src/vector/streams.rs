@@ -49,7 +49,7 @@ pub(super) struct MultiplexedConnection {
     refusals: usize,
     /// The maximum number of concurrent streams, lowered after refusals.
     depth_max: usize,
-    /// When the current first stream became the first.
+    /// When the stream that is now first became first.
     front_since: Instant,
     is_closing: bool,
     _permit: ConnectionPermit,
@@ -118,8 +118,8 @@ impl MultiplexedConnection {
         if is_blocked { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN }
     }
 
-    /// Returns when to give up waiting. The first stream's timeout begins when it becomes the first, so that it also
-    /// suffices for a server that responds to requests one by one.
+    /// Returns when to give up waiting. The first stream's timeout begins when the stream becomes first, so that the
+    /// timeout is also long enough for a server that responds to requests one by one.
     pub(super) fn deadline(&self, timeouts: &Timeouts) -> Option<Instant> {
         let front = self.streams.front()?;
         let limit = match front.state {
@@ -265,7 +265,7 @@ fn cut(error: io::Error, doing: &str) -> Error {
     io_error(error, doing, "nothing arrived in time")
 }
 
-/// Up to this number of unwanted bytes are received rather than cancelling the stream.
+/// The maximum number of unwanted bytes that are received to avoid cancelling the stream.
 const LET_COME_BYTES: u64 = 256 << 10;
 
 /// A request in flight.
@@ -288,7 +288,7 @@ impl Wake for StreamReadyFlag {
 }
 
 pub(super) enum StreamState {
-    /// The head, in HTTP/1.1's form.
+    /// The head, in HTTP/1.1 form.
     Unsent(Vec<u8>),
     Waiting(ResponseFuture),
     /// The body is arriving; the number of its remaining bytes, if known.
@@ -303,7 +303,7 @@ pub(super) enum StreamProgress {
 }
 
 impl RequestStream {
-    /// Creates a request with this head, in HTTP/1.1's form.
+    /// Creates a request with this head, in HTTP/1.1 form.
     pub(super) fn new(request: RangeRequest, head: Vec<u8>) -> Self {
         let news = Arc::new(StreamReadyFlag(AtomicBool::new(true)));
         RequestStream { request, state: StreamState::Unsent(head), moved: Instant::now(), news }
@@ -397,7 +397,7 @@ impl RequestStream {
     }
 }
 
-/// Copies all of a piece to its destination.
+/// Copies an entire piece to its destination.
 fn put<S: FragmentSink>(
     content: &mut RangeResponseBody,
     mut piece: &[u8],

@@ -45,7 +45,7 @@ impl WebFile {
         Ok(WebFile { authority, origin, path, shown, authorization: None, is_withheld: false })
     }
 
-    /// Returns the file with the credentials for its host. Errors: those of unusable credentials.
+    /// Returns the file with the credentials for its host. Errors: unusable credentials.
     pub(crate) fn authorized(mut self, options: &SessionOptions) -> Result<Self> {
         let SessionOptions { credentials, proxies, .. } = options;
         let said = credentials.authorization(&self.origin, proxies);

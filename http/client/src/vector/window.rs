@@ -72,7 +72,7 @@ impl InFlightBatches {
         id
     }
 
-    /// Returns whether the batch has ended. The call itself makes no progress.
+    /// Returns whether the batch has ended. The call itself neither sends nor receives anything.
     pub(super) fn has_ended(&self, id: BatchId) -> bool {
         self.locked().ended.contains_key(&id)
     }
@@ -115,8 +115,8 @@ impl InFlightBatches {
             which.tell(engine);
             return;
         }
-        // The driving thread holds the engine, and with it the memory of the batches, so wait until it has cancelled
-        // them.
+        // The driving thread holds the engine, and with it the memory of the batches, so wait until that thread has
+        // cancelled them.
         state.cancelled.push(which);
         state.ring();
         while state.is_driven && !state.cancelled.is_empty() {
@@ -135,7 +135,7 @@ impl InFlightBatches {
         })
     }
 
-    /// Waits until a batch has ended, but no longer than until `limit`; returns whether it has ended.
+    /// Waits until a batch has ended or `limit` is reached; returns whether the batch has ended.
     pub(super) fn wait_until(&self, id: BatchId, limit: Instant) -> bool {
         self.wait_for(id, Some(limit))
     }
@@ -161,7 +161,7 @@ impl InFlightBatches {
             drop(state);
             self.drive(&mut engine, id, limit);
             state = self.locked();
-            // Send batches submitted since the last exchange before another thread takes over.
+            // Before another thread takes over, send the batches submitted since the last exchange.
             if state.hand_over(&mut engine) {
                 engine.turn();
             }
@@ -193,8 +193,8 @@ impl InFlightBatches {
         }
     }
 
-    /// Publishes the results of ended batches, and fetches submitted batches; returns whether there were any of the
-    /// latter.
+    /// Publishes the results of ended batches, and fetches submitted batches; returns whether any submitted batches
+    /// were fetched.
     fn exchange(&self, engine: &mut BatchEngine<BatchMemory>) -> (bool, Option<Arc<OwnedFd>>) {
         let ended = engine.take_ended();
         let mut state = self.locked();

@@ -17,7 +17,7 @@ use crate::{ExchangeFailure, HttpExchange, HttpResponse, ReplayPolicy};
 /// The minimum size of a body before which the server is asked whether it accepts the request (`Expect: 100-continue`).
 const ASK_FIRST_BYTES: u64 = 64 * 1024;
 
-/// Produces the content of a body, from its first byte, each time it is called.
+/// A function that produces a body's content, from the first byte, each time it is called.
 pub(super) type BodyProducer<'a> = dyn FnMut(&mut BodySink<'_>) -> Result<()> + 'a;
 
 /// A request.
@@ -101,7 +101,7 @@ impl<'a> DavRequest<'a> {
 
 impl WebDav {
     /// Sends a request to `url`, and follows redirections. Returns the final response, even if its status is a failure.
-    /// Errors: those of the connection, with the URL; `BadResponse` for redirections that are not followed.
+    /// Errors: connection errors, with the URL; `BadResponse` for redirections that are not followed.
     pub(super) fn ask(&self, url: &str, call: &mut DavRequest<'_>) -> Result<DavResponse> {
         let is_question = matches!(call.method, "PROPFIND" | "OPTIONS");
         let session = if is_question { &self.session } else { self.patient() };

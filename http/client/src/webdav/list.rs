@@ -169,7 +169,7 @@ pub struct CollectionWalk<'d> {
 }
 
 impl CollectionWalk<'_> {
-    /// Lists a collection, names its members relative to the root, and queues those that are collections.
+    /// Lists a collection, names its members relative to the root, and queues the members that are collections.
     fn enter(&mut self, collection: &DavResource) -> Result<()> {
         if collection.relative.split('/').count() > DEPTH_MAX {
             let detail = format!(

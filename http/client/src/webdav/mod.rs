@@ -53,7 +53,7 @@ pub struct DavResource {
 }
 
 impl WebDav {
-    /// Creates a client that uses the connections of `session`.
+    /// Creates a client that uses `session`'s connections.
     pub fn new(session: Arc<HttpSession>) -> Self {
         WebDav { session, patient: OnceLock::new() }
     }
@@ -152,8 +152,8 @@ impl WebDav {
     }
 
     /// Copies a file or a whole collection within one server. Errors: `PreconditionFailed` if the destination exists
-    /// and must not be replaced, `InvalidArgument` if it is on another server, and those of [`WebDav::remove`]. Cost:
-    /// one request (COPY), which is not retried if the server may have acted on it.
+    /// and must not be replaced, `InvalidArgument` if the destination is on another server; otherwise as
+    /// [`WebDav::remove`]. Cost: one request (COPY), which is not retried if the server may have acted on it.
     pub fn copy(&self, from: &str, to: &str, replaces: bool) -> Result<()> {
         // Do not retry: a copy whose connection was lost may still be running, and both copies would write to the same
         // destination.
@@ -243,10 +243,10 @@ impl WebDav {
     /// connection, and the session's limit must allow both.
     ///
     /// Success means that the server has reported that it has the whole file. Whether the file is durable, and whether
-    /// an interrupted write leaves a partial file, depends on the server. Errors: those of `produce`; `NoSuchKey` if
-    /// the parent collection is missing, `PreconditionFailed`, `AccessDenied`, `NoSpace`, ... Cost: one request (PUT),
-    /// plus a round trip if the content is 64 KiB or larger or its size is unknown, because the server is asked before
-    /// the body is sent.
+    /// an interrupted write leaves a partial file, depends on the server. Errors: any error from `produce`; `NoSuchKey`
+    /// if the parent collection is missing, `PreconditionFailed`, `AccessDenied`, `NoSpace`, ... Cost: one request
+    /// (PUT), plus a round trip if the content is 64 KiB or larger or its size is unknown, because the server is asked
+    /// before the body is sent.
     pub fn put<'p>(
         &self,
         url: &str,

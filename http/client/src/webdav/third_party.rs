@@ -14,9 +14,9 @@ use crate::vector::redirect::{RedirectResponse, RedirectRoute};
 use crate::vector::{RangeTarget as _, WebFile};
 use crate::{HttpClient, HttpExchange, HttpResponse, HttpVersion, ReplayPolicy, Timeouts};
 
-/// The interval between calls of `progress`, which may stop the copy.
+/// The interval between calls to `progress`, which may stop the copy.
 const TICK: Duration = Duration::from_millis(200);
-/// The maximum number of bytes read of the document in a refusal.
+/// The maximum number of bytes read from a refusal's document.
 const DOCUMENT_BYTES_MAX: usize = 64 * 1024;
 
 /// The server that transfers the data.
@@ -26,7 +26,8 @@ pub enum CopyDirection {
     /// request.
     Pull,
     /// The source writes to the destination (`Destination` header). A server that does not support this may interpret
-    /// the destination as one of its own paths. Apache httpd and nginx do, so they are never sent such a request.
+    /// the destination as one of its own paths. Apache httpd and nginx do, so this client never sends them such a
+    /// request.
     Push,
 }
 
@@ -56,10 +57,10 @@ impl WebDav {
     /// The server that transfers the data gets our credentials as usual (`Authorization`, or a certificate). It also
     /// gets our bearer token for the other server (`TransferHeaderAuthorization`), but never a password for it. The
     /// result is checked by comparing the sizes of both files. Errors: `NotImplemented` if the server does not support
-    /// such copies, in which case nothing was done; `Unavailable` with the server's reason if it failed; `Corrupt` if
-    /// the sizes differ; `IncompleteBody` if the report ends before the copy does; `Timeout` if the server sends
-    /// nothing for too long; `AccessDenied`, `PreconditionFailed`, ... Cost: one request (COPY) on a connection of its
-    /// own, and one request to examine each file.
+    /// such copies, in which case nothing was done; `Unavailable` with the server's reason if the copy failed;
+    /// `Corrupt` if the sizes differ; `IncompleteBody` if the report ends before the copy does; `Timeout` if the server
+    /// sends nothing for too long; `AccessDenied`, `PreconditionFailed`, ... Cost: one request (COPY) on a connection
+    /// of its own, and one request to examine each file.
     pub fn third_party_copy(
         &self,
         copy: &ThirdPartyCopy<'_>,
@@ -103,7 +104,7 @@ impl WebDav {
                 let detail = "the server reports a complete copy, but the destination is missing; copy again";
                 return Err(Error::new(ErrorKind::Corrupt, detail));
             }
-            // A user who may write the destination may lack permission to read it.
+            // A user who may write to the destination may lack permission to read it.
             Err(error) => {
                 tracing::debug!(%error, "the state of a copy could not be read");
                 return Ok(());

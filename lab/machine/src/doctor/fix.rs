@@ -28,8 +28,8 @@ pub struct JobSize {
 
 impl JobSize {
     /// Returns the size of a job that fills each node: all processors that the examined process may use, and 90 % of
-    /// the memory. The rest is left to the system. Errors: the file that should list the processors or the memory, if
-    /// it cannot be read.
+    /// the memory. The rest is left to the system. Errors: the file that lists the processors, or the file that states
+    /// the memory size, cannot be read.
     pub fn filling(tree: &SystemTree, nodes: u32) -> Result<Self, UnreadableFile> {
         let info = tree.read("proc/meminfo")?;
         let kib =
@@ -235,7 +235,8 @@ const KUBELET: &[SettingRemedy<&str>] = &[
     },
 ];
 
-/// The checks whose findings the manifest's resources address: requests equal to limits give Guaranteed QoS.
+/// The checks whose findings the manifest's resources address: pods whose resource requests equal their limits have the
+/// QoS class `Guaranteed`.
 const BY_RESOURCES: &[&str] = &["memory-limit", "memory-overcommit", "gang", "problem-size"];
 
 fn kubernetes_manifests(findings: &[DoctorFinding], job: JobSize) -> String {

@@ -17,8 +17,7 @@ pub use tree::{SystemTree, UnreadableFile};
 
 use serde::Serialize;
 
-/// Returns the processors that the examined process may use. Errors: the file that should list them, if it cannot be
-/// read.
+/// Returns the processors that the examined process may use. Errors: the file that lists them cannot be read.
 pub fn processors(tree: &SystemTree) -> Result<Vec<usize>, UnreadableFile> {
     checks::allowed(tree)
 }
@@ -32,7 +31,7 @@ pub const RICHTERS_POINTS: u8 = 17;
 pub enum DoctorVerdict {
     /// The check found no problem.
     Ok,
-    /// The finding has, or may have, a cost for the programs that run on this node.
+    /// The check found a condition that has, or may have, a cost for the programs that run on this node.
     Costs,
     /// The property cannot be determined from inside the node, or this user lacks the permission to determine it.
     CannotSee,
@@ -107,7 +106,7 @@ impl FindingDraft {
         }
     }
 
-    /// Makes the draft a finding, for a check that read no files and does not concern a particular device.
+    /// Turns the draft into a finding, for a check that read no files and does not concern a particular device.
     fn put_down(self, check: &'static str, richter: &'static [u8]) -> DoctorFinding {
         DoctorFinding {
             check,

@@ -1,7 +1,7 @@
-//! Findings that are measured instead of read from files. Processor noise is measured by the fixed work quantum test
+//! Findings that come from measurements instead of files. Processor noise is measured by the fixed work quantum test
 //! (FWQ): each processor repeats the same small piece of work. Any time beyond the shortest duration was taken by the
 //! kernel, other programs, the hypervisor or other guests. The round trip between two MPI ranks is measured by another
-//! program, because this crate does not use MPI; this module turns the time into a finding.
+//! program, because this crate does not use MPI; this module turns the measured time into a finding.
 
 use std::hint::black_box;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,10 +19,10 @@ const RICHTER: &[u8] = &[4, 8, 14];
 const QUANTUM_NS: u64 = 100_000;
 /// A piece of work counts as a detour if it takes at least this many times as long as the shortest piece.
 const DETOUR: f64 = 1.1;
-/// The noise, in percent of the time, at or above which the verdict is `costs`.
+/// The percentage of time lost to noise at or above which the verdict is `costs`.
 const COSTS: f64 = 1.0;
 
-/// The noise of all measured processors together.
+/// The noise on all measured processors together.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ProcessorNoise {
     /// The number of processors on which noise was measured, all at the same time.
@@ -35,7 +35,7 @@ pub struct ProcessorNoise {
     pub share: f64,
     /// The number of pieces that took at least a tenth longer than the shortest piece.
     pub detours: usize,
-    /// The longest time by which a piece exceeded the shortest duration.
+    /// The maximum difference between the duration of a piece and the shortest duration.
     pub detour_max_ns: u64,
 }
 
@@ -50,7 +50,7 @@ impl ProcessorNoise {
         ProcessorNoise::of(&heard)
     }
 
-    /// Evaluates the times of equal pieces of work on each processor. `None` if there are none.
+    /// Evaluates the times of equal pieces of work on each processor. `None` if there are no times.
     fn of(heard: &[Vec<u64>]) -> Option<Self> {
         let quantum_ns = heard.iter().flatten().copied().min()?;
         // Processors may differ in speed, so each time is compared with the shortest time on the same processor.
@@ -182,12 +182,13 @@ fn work(rounds: u64) {
 
 const LATENCY_CHECK: &str = "mpi-latency";
 const LATENCY_RICHTER: &[u8] = &[6, 9];
-/// Within one node, half a round trip is shorter than this through shared memory, and longer over TCP.
+/// Within one node, half a round trip takes less than this time through shared memory, and more than this time over
+/// TCP.
 const SHARED_MEMORY_NS: u64 = 5_000;
 
 impl DoctorFinding {
-    /// Creates the finding from half the round-trip time, in nanoseconds, of a byte between two ranks of `library` on
-    /// this node.
+    /// Creates the finding from the time that one byte takes between two ranks of `library` on this node: half the
+    /// round-trip time, in nanoseconds.
     pub fn of_ranks(half_round_trip_ns: u64, library: &str) -> DoctorFinding {
         let so = format!("{} for a byte between two ranks here, by {library}", ns_text(half_round_trip_ns));
         let said = match half_round_trip_ns {

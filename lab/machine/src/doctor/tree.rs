@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use fordway_sys::OFlags;
 
-/// The exclusive upper bound for numbers of processors and NUMA nodes: more than any kernel for x86 or Arm can be
+/// The exclusive upper bound for the numbers of processors and NUMA nodes: more than any kernel for x86 or Arm can be
 /// built for (8,192).
 const MAX_NUMBER: usize = 1 << 16;
 /// The maximum number of processors that a kernel can be built for.
@@ -64,8 +64,8 @@ impl SystemTree {
         Ok(names)
     }
 
-    /// Reads the file `{before}N{after}` for each number N, at most [`MAX_EACH`]; leaves out missing files. In the list
-    /// of files read, they appear as one entry with `*` in place of the number.
+    /// Reads the file `{before}N{after}` for each number N, for at most [`MAX_EACH`] numbers; leaves out missing files.
+    /// In the list of files read, they appear as one entry with `*` in place of the number.
     pub(crate) fn read_each(&self, before: &str, numbers: &[usize], after: &str) -> Vec<(usize, String)> {
         let text = |number: &usize| {
             let path = format!("{before}{number}{after}");
@@ -104,7 +104,7 @@ impl SystemTree {
         found
     }
 
-    /// Returns the files read since the last call, in order and each file once.
+    /// Returns the files read since the last call, in order, without repetitions.
     pub(crate) fn take_seen(&self) -> Vec<String> {
         self.seen.take()
     }
@@ -168,7 +168,7 @@ fn read_bounded(path: &Path) -> io::Result<String> {
     }
 }
 
-/// Returns the value after `name` in lines of `name value` or `name: value`.
+/// Returns the value that follows `name` in text whose lines have the form `name value` or `name: value`.
 pub(super) fn value_of<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     text.lines().find_map(|line| {
         let rest = line.strip_prefix(name)?;

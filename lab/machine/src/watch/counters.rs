@@ -19,7 +19,7 @@ pub(super) struct MachineCounters {
     pub(super) pressure: PressureCounters,
 }
 
-/// The times, in seconds, for which at least one task has waited; `None` if the kernel does not count them.
+/// How long at least one task has waited, in seconds; `None` if the kernel does not count them.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct PressureCounters {
     pub(super) cpu_s: Option<f64>,
@@ -28,11 +28,11 @@ pub(super) struct PressureCounters {
 }
 
 impl MachineCounters {
-    /// Reads the counters of the machine. Cost: one file for each process on the machine.
+    /// Reads the counters of the machine. Cost: reads one file for each process on the machine.
     pub(super) fn read(tree: &SystemTree, own: &[u32]) -> Self {
         let stat = tree.read("proc/stat").unwrap_or_default();
         let first = stat.lines().next().unwrap_or_default();
-        // The fields are: user nice system idle iowait irq softirq steal. Guest time is already counted in user.
+        // The fields are: user nice system idle iowait irq softirq steal. `user` already includes the time of guests.
         let ticks: Vec<f64> =
             first.split_whitespace().skip(1).take(8).map_while(|tick| tick.parse().ok()).collect();
         let tick = |field: usize| ticks.get(field).copied().unwrap_or(0.0);

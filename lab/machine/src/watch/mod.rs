@@ -1,9 +1,9 @@
-//! Determines whether a machine is idle enough for a run to measure, and whether the run was disturbed: by other
-//! processes, by a hypervisor, by a quota, by a lack of memory, or by processors that slow down.
+//! Determines whether a machine is idle enough for measurements, and whether the run was disturbed: by other processes,
+//! by a hypervisor, by a quota, by a lack of memory, or by processors that slow down.
 //!
 //! [`MachineWatch`] first does equal pieces of work on each processor, before the run itself uses any processor time:
-//! any time lost then was taken by other programs. During the run, a thread takes samples. At the end, the differences
-//! of the kernel's counters are evaluated.
+//! any time lost then was taken by other programs. During the run, a thread takes samples. At the end, the changes in
+//! the kernel's counters are evaluated.
 
 mod counters;
 mod sampler;
@@ -20,28 +20,28 @@ use self::counters::{MachineCounters, PressureCounters};
 use self::sampler::{RunSampler, RunSamples};
 use crate::doctor::{ProcessorNoise, SystemTree, WorkQuantum};
 
-/// The time for which pieces of work are done before the run. It must be long compared with one of the kernel's time
-/// slices, which are a few milliseconds.
+/// How long pieces of work are done before the run. It must be long compared with one of the kernel's time slices,
+/// which are a few milliseconds.
 const LISTEN: Duration = Duration::from_millis(100);
-/// The share of their time that pieces of work before the run may lose to other work without making results doubtful.
+/// The share of time that pieces of work before the run may lose to other programs without making the results doubtful.
 const LOST_MAX: f64 = 0.15;
 /// The share of lost time above which a run is refused, because less than a fifth of each processor is left.
 const LOST_REFUSED: f64 = 0.8;
-/// The share of their time that pieces of work after the run may lose to other work. The kernel may still be writing
-/// data of the run at that time.
+/// The share of time that pieces of work after the run may lose to other programs. The kernel may still be writing data
+/// of the run at that time.
 const LOST_AFTER_MAX: f64 = 0.3;
 /// The share of the machine's processor time that other processes may take. This includes kernel threads, some of
 /// which work for the run itself.
 const OTHERS_MAX: f64 = 0.15;
-/// The share of their time that the run's threads may spend in run queues because of other processes.
+/// The share of time that the run's threads may spend in run queues because of other processes.
 const QUEUED_MAX: f64 = 0.1;
 /// The share of processor time that the hypervisor may give to other guests.
 const STOLEN_MAX: f64 = 0.02;
 /// The share of a quota's periods in which the run may be throttled.
 const STOPPED_MAX: f64 = 0.05;
-/// The share of the time for which a task may wait for memory.
+/// The share of time in which a task may wait for memory.
 const MEMORY_MAX: f64 = 0.05;
-/// The share of the time before the run for which a task may wait for storage.
+/// The share of the time before the run in which a task may wait for storage.
 const STORAGE_MAX: f64 = 0.5;
 /// The factor by which the processor time of a piece of work may increase.
 const SLOWDOWN_MAX: f64 = 1.5;
@@ -58,8 +58,8 @@ pub struct MachineWatch {
     tree: SystemTree,
     /// The processes that belong to the run, with their descendants.
     own: Vec<u32>,
-    /// Whether processor time used by other processes raises doubts. It does not if one of these processes may be a
-    /// server of the run that this program does not know.
+    /// Whether processor time used by other processes raises doubts. It raises no doubts if one of these processes may
+    /// be a server that belongs to the run but is unknown to this program.
     counts_others: bool,
     before: ConditionsBefore,
     begin: (Instant, MachineCounters),
@@ -79,8 +79,8 @@ impl MachineWatch {
     /// Checks whether the machine is idle enough to measure, and starts observing the run. The run consists of this
     /// process, the processes `servers`, and the descendants of both.
     ///
-    /// Errors: `Io` if other work leaves less than a fifth of each processor, unless `is_forced`.
-    /// Cost: 0.1 s on all processors, and one file for each process on the machine.
+    /// Errors: `Io` if other work leaves less than a fifth of each processor, unless `is_forced`. Cost: 0.1 s on all
+    /// processors, and reading one file for each process on the machine.
     pub fn start(servers: &[u32], is_forced: bool) -> Result<Self> {
         let own = [&[std::process::id()], servers].concat();
         let (tree, work) = (SystemTree::at("/"), WorkQuantum::calibrate());
@@ -98,14 +98,14 @@ impl MachineWatch {
         Ok(MachineWatch { tree, own, counts_others: true, before, begin, sampler })
     }
 
-    /// Ignores processor time used by other processes during the run, because a measured server may be one of them.
-    /// What other processes use before and after the run still counts.
+    /// Ignores processor time used by other processes during the run, because a measured server may be one of them. The
+    /// processor time that they use before and after the run still counts.
     pub fn beside_unknown_servers(self) -> Self {
         MachineWatch { counts_others: false, ..self }
     }
 
-    /// Ends the observation and returns the conditions of the run. Cost: as [`MachineWatch::start`], without the 0.1 s
-    /// if all servers are known.
+    /// Ends the observation and returns the conditions of the run. Cost: the same as [`MachineWatch::start`], but
+    /// without the 0.1 s if all servers are known.
     pub fn conditions(self) -> RunConditions {
         let end = MachineCounters::read(&self.tree, &self.own);
         let elapsed_s = self.begin.0.elapsed().as_secs_f64();
@@ -131,8 +131,7 @@ impl ConditionsBefore {
     }
 }
 
-/// Does equal pieces of work on all allowed processors, and returns the share of the time that other work took from
-/// them.
+/// Does equal pieces of work on all allowed processors, and returns the share of time that they lost to other programs.
 fn lost_share() -> Option<f64> {
     let noise = ProcessorNoise::listen(&fordway_sys::usable_cores(), LISTEN, &AtomicBool::new(false))?;
     Some(noise.share)
@@ -250,7 +249,7 @@ fn lost_text(share: f64) -> String {
     format!("other processes took {} of the time of equal work on each processor", percent(share))
 }
 
-/// Returns the doubt, if any, that is due to the work of other processes before or after the run.
+/// Returns the doubt, if any, caused by other processes before or after the run.
 fn before_doubt(figures: &ConditionFigures) -> Option<MeasurementWarning> {
     let (share, when) = match above(figures.lost_before_share, LOST_MAX) {
         Some(share) => (share, "before"),
@@ -263,7 +262,7 @@ fn before_doubt(figures: &ConditionFigures) -> Option<MeasurementWarning> {
     ))
 }
 
-/// Returns the doubt, if any, that is due to the work of other processes during the run.
+/// Returns the doubt, if any, caused by other processes during the run.
 fn during_doubt(figures: &ConditionFigures, counts_others: bool) -> Option<MeasurementWarning> {
     let others = figures.others_share.filter(|_| counts_others)?;
     let observed = match (above(Some(others), OTHERS_MAX), figures.run_queue_share) {

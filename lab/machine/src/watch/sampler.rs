@@ -102,7 +102,7 @@ impl RunSamples {
     }
 }
 
-/// Returns the times of the threads of `roots` and their descendants, at most [`MAX_THREADS`].
+/// Returns the times of at most [`MAX_THREADS`] threads of `roots` and their descendants.
 fn thread_times(tree: &SystemTree, roots: &[u32]) -> Vec<(u32, ThreadTime)> {
     let (mut processes, mut times) = (roots.to_vec(), Vec::new());
     let mut at = 0;

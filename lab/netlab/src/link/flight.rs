@@ -1,4 +1,4 @@
-//! The packets in flight, and what a link does to each of them: pure arithmetic, without devices or a clock.
+//! The packets in flight, and what a link does to each packet: pure arithmetic, without devices or a clock.
 
 use std::collections::VecDeque;
 
@@ -68,8 +68,8 @@ impl InFlightPacketQueue {
         &mut chunk.bytes[chunk.filled..]
     }
 
-    /// Keeps the packet in the first `len` bytes of the memory that `room` returned. It is due at `due_ns`, which must
-    /// not be earlier than the due time of the previous packet.
+    /// Keeps the packet, which fills the first `len` bytes of the memory that `room` returned. The packet is due at
+    /// `due_ns`, which must not be earlier than the due time of the previous packet.
     pub(super) fn push(&mut self, len: usize, due_ns: u64) {
         let last = self.chunks.len() - 1;
         let chunk = &mut self.chunks[last];

@@ -1,8 +1,8 @@
-//! An emulated link between two namespaces, which handles every packet.
+//! An emulated link between two namespaces, through which every packet passes.
 //!
-//! Each end is a TUN device. A thread reads the packets that one namespace sends, decides the fate of each packet on a
-//! real line, holds the packet for as long as that line would take, and writes it to the other namespace. Rates count
-//! bytes of IP packets, headers included: 1448 bytes of TCP content use up 1500 bytes of the rate.
+//! Each end is a TUN device. A thread reads the packets that one namespace sends, decides what a real line would do
+//! with each packet, holds the packet for as long as that line would take, and writes it to the other namespace. Rates
+//! count bytes of IP packets, headers included: 1448 bytes of TCP content use up 1500 bytes of the rate.
 //!
 //! With `large_packets`, the kernel leaves segmentation to the device, and up to 64 KiB pass as one piece. This makes
 //! gigabit rates cheap, but changes two things. A piece arrives as a whole, at the time at which its last byte would

@@ -1,7 +1,7 @@
-//! Set-ups: each defines how two programs, ping and pong, are started, and the network between them. Each set-up is a
-//! small TOML file (`docs/reference/networks.md` explains how to write one), and the usual ones are built in. Words in
-//! braces are placeholders for values that are known only when a set-up starts. [`WireSettings`] describes the wire
-//! between the two networks, and TCP's behaviour in all networks of a set-up.
+//! Set-ups: each set-up defines how two programs, ping and pong, are started, and the network between them. Each set-up
+//! is a small TOML file (`docs/reference/networks.md` explains how to write one), and the usual set-ups are built in.
+//! Words in braces are placeholders for values that are known only when a set-up starts. [`WireSettings`] describes the
+//! wire between the two networks, and TCP's behaviour in all networks of a set-up.
 
 mod running;
 mod step;
@@ -66,7 +66,7 @@ pub struct NetworkSetup {
     /// The networks in which the set-up runs.
     #[serde(default)]
     pub on: SetupNetworks,
-    /// Whether the set-up emulates a machine, so that its times differ from those on real hardware.
+    /// Whether the set-up emulates a machine, so that its times differ from times on real hardware.
     #[serde(default)]
     pub is_emulated: bool,
     /// The programs that the set-up requires.
@@ -119,7 +119,7 @@ pub struct SetupStep {
     pub input: Option<String>,
     /// A command that runs until the set-up is taken down.
     pub start: Option<Vec<String>>,
-    /// A file, or a network device as `/sys/class/net/NAME`, whose existence shows that the command `start` is ready.
+    /// A file whose existence shows that the command `start` is ready, or `/sys/class/net/NAME` for a network device.
     pub ready: Option<String>,
 }
 
@@ -352,8 +352,8 @@ impl WireSettings {
     }
 }
 
-/// Limits the rate with a token bucket. Its burst is large enough for the largest segment, and for the bytes sent in
-/// one kernel tick at this rate.
+/// Limits the rate with a token bucket. The bucket's burst size is large enough for the largest segment, and for the
+/// bytes sent in one kernel tick at this rate.
 fn limit_rate(end: &NetworkNamespace, rate_bits_per_s: u64) -> Result<()> {
     let in_a_tick = rate_bits_per_s / 8 / 250;
     let (burst, queue) = (in_a_tick.max(128 << 10), rate_bits_per_s / 8 * QUEUE_TIME_MS / 1_000);
@@ -376,8 +376,8 @@ impl PlaceholderValues {
     }
 
     /// Replaces all placeholders in `text`. A placeholder is a word of letters, digits, `-` and `_` in braces, such as
-    /// `{word}`. Keeps other braces, because command languages also use them. Errors: `InvalidArgument` for an unknown
-    /// placeholder.
+    /// `{word}`. Leaves all other braces unchanged, because command languages also use braces. Errors:
+    /// `InvalidArgument` for an unknown placeholder.
     fn fill(&self, text: &str) -> Result<String> {
         let mut filled = String::with_capacity(text.len());
         let mut rest = text;

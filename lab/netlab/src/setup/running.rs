@@ -32,7 +32,7 @@ pub struct SetupPrograms {
     pub pong: Vec<String>,
     /// The command that starts ping, unless the set-up has its own; empty if no ping is started.
     pub ping: Vec<String>,
-    /// Further arguments of pong.
+    /// Further arguments for pong.
     pub pong_options: Vec<String>,
     /// Placeholder values that the user gave. They override the values of the set-up.
     pub variables: BTreeMap<String, String>,
@@ -41,7 +41,7 @@ pub struct SetupPrograms {
 }
 
 impl SetupPrograms {
-    /// Returns the settings for a set-up of which only the networks are used, without ping and pong.
+    /// Returns the settings for using only the networks of a set-up, without ping and pong.
     pub(super) fn none(fordway: &Path) -> Self {
         SetupPrograms {
             fordway: fordway.to_path_buf(),
@@ -65,7 +65,7 @@ pub enum PingpongSide {
     Pong,
 }
 
-/// A running set-up. All of it is removed when this value is dropped, or when this process ends for any reason.
+/// A running set-up. Everything is removed when this value is dropped, or when this process ends for any reason.
 #[derive(Debug)]
 pub struct RunningSetup {
     // The fields are dropped in this order, so ping is stopped first.
@@ -82,10 +82,11 @@ pub struct RunningSetup {
 
 impl RunningSetup {
     /// Creates the wire, takes the steps, and starts pong and ping; both accept connections when this returns. While
-    /// waiting, it calls `stop`, and gives up if that returns true.
+    /// waiting, calls `stop`, and gives up if `stop` returns true.
     ///
     /// Errors: `NotImplemented` if a program or a privilege is missing, `InvalidArgument` for a placeholder without a
-    /// value, `Unavailable` or `Timeout` for a program that does not start properly, with the program's output.
+    /// value, `Unavailable` or `Timeout` for a program that does not start properly (the error contains the program's
+    /// output).
     pub fn start(
         setup: &NetworkSetup,
         wire: &WireSettings,
@@ -307,7 +308,7 @@ fn words(setup: &NetworkSetup, programs: &SetupPrograms) -> Result<PlaceholderVa
     Ok(words)
 }
 
-/// Appends `port` to `address`, unless the address has a port.
+/// Appends `port` to `address`, unless the address already has a port.
 fn at(address: &str, port: u16) -> String {
     if address.contains(':') { address.to_owned() } else { format!("{address}:{port}") }
 }
@@ -317,8 +318,8 @@ fn in_step(number: usize, error: Error) -> Error {
     Error::new(error.kind(), detail)
 }
 
-/// Checks that no program listens on `address` yet, because it would be mistaken for the program that is about to be
-/// started. Errors: `InvalidArgument` if there is one.
+/// Checks that no program listens on `address` yet, because that program would be mistaken for the program that is
+/// about to be started. Errors: `InvalidArgument` if a program already listens there.
 fn check_free(address: &str) -> Result<()> {
     if !takes_connections(address) {
         return Ok(());
@@ -366,11 +367,11 @@ fn wait_for_port(
     }
 }
 
-/// The maximum time until the first connection is made. It may take a long time, because overlays learn their routes
-/// from the first packets.
+/// The maximum time until the first connection is made. The first connection may take a long time, because overlays
+/// learn their routes from the first packets.
 const REACHED_WITHIN: Duration = Duration::from_secs(15);
-/// The port to which a datagram socket is connected in order to find its own address. Connecting such a socket sends
-/// nothing.
+/// The port to which a datagram socket is connected in order to find its own address. Connecting a datagram socket
+/// sends nothing.
 const DISCARD: u16 = 9;
 
 /// One end of a pair of networks: the network in which programs run, and the address at which the other end reaches
@@ -383,7 +384,7 @@ pub struct NetworkEnd {
     pub address: IpAddr,
 }
 
-/// The running networks of a set-up, with two ends that can reach each other. All of it is removed when this value is
+/// The running networks of a set-up, with two ends that can reach each other. Everything is removed when this value is
 /// dropped, or when this process ends for any reason.
 #[derive(Debug)]
 pub struct NetworkPair {
@@ -495,7 +496,7 @@ impl ProgramLog {
         let mut end = Vec::new();
         let start = len.saturating_sub(TOLD_BYTES_MAX);
         let read = file.seek(SeekFrom::Start(start)).and_then(|_| file.read_to_end(&mut end));
-        // The programs share the file position with this file, so set it back to the end.
+        // The programs share this file's position, so move the position back to the end.
         let _ = file.seek(SeekFrom::End(0));
         let text = String::from_utf8_lossy(&end);
         let lines: Vec<_> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();

@@ -201,7 +201,8 @@ const RUNTIMES: [ContainerRuntime; 2] = [
         options: &["--cgroup-manager=disabled"],
         prepare: "mount -t tmpfs none /sys/fs/cgroup",
     },
-    // runc creates cgroups. Those of killed runs are empty, so `rmdir` removes them; it fails for all others.
+    // runc creates cgroups. The cgroups of killed runs are empty, so `rmdir` removes them; it fails for all other
+    // cgroups.
     ContainerRuntime {
         program: "runc",
         options: &[],

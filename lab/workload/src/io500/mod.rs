@@ -166,8 +166,8 @@ fn timestamp(crew: &WorkloadRank, site: &WorkloadSite) -> Result<SystemTime> {
     }
 }
 
-/// Searches the files of `sets` that the next rank wrote. Each rank wrote `items` files of the last set; the expected
-/// number of matches follows from that.
+/// Searches the files of `sets` that the next rank wrote. Each rank wrote `items` files of the last set; this number
+/// determines how many matches are expected.
 fn find(
     crew: &WorkloadRank,
     site: &WorkloadSite,

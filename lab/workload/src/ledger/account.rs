@@ -53,7 +53,7 @@ pub struct ComponentAccount {
 pub struct SizeCost {
     /// The size in bytes.
     pub size_bytes: u64,
-    /// The median over rounds of the median over operations, in nanoseconds.
+    /// The median over rounds of each round's median operation time, in nanoseconds.
     pub ns: ConfidenceInterval,
 }
 
@@ -68,19 +68,19 @@ pub struct LedgerPathBreakdown {
     pub parts: Vec<ComponentCost>,
     /// The sum of the components, in nanoseconds.
     pub sum_ns: ConfidenceInterval,
-    /// The sum of the components as predicted by the fitted lines, instead of the times measured at this size; `None`
+    /// The sum of the components' times as predicted by the fitted lines, instead of as measured at this size; `None`
     /// if a component has no fit.
     pub fitted_sum_ns: Option<f64>,
     /// The time of the whole path, in nanoseconds.
     pub measured_ns: ConfidenceInterval,
-    /// The residual, in nanoseconds: the time that the components do not explain. In each round, it is the time of the
-    /// whole path minus the sum.
+    /// The residual, in nanoseconds: the time that the components do not explain. In each round, the residual is the
+    /// time of the whole path minus the sum.
     pub residual_ns: ConfidenceInterval,
     /// The residual as a share of the time of the whole path.
     pub residual_share: ConfidenceInterval,
 }
 
-/// A component as part of a [`LedgerPathBreakdown`].
+/// One component of a [`LedgerPathBreakdown`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ComponentCost {
     /// The component's name.
@@ -88,14 +88,14 @@ pub struct ComponentCost {
     pub component: String,
     /// The number of times that the component occurs in the path.
     pub times: f64,
-    /// The time of all its occurrences, in nanoseconds.
+    /// The component's total time over all occurrences, in nanoseconds.
     pub ns: ConfidenceInterval,
 }
 
 impl LedgerCostReport {
-    /// Evaluates the `records` of [`super::measure`]. `names` are the names of the components, and `sizes` are in
-    /// bytes. Errors: `InvalidArgument` if a component of a path was not measured, or if there are fewer than five
-    /// rounds.
+    /// Evaluates the `records` that [`super::measure`] returned. `names` are the names of the components, and `sizes`
+    /// are in bytes. Errors: `InvalidArgument` if a component of a path was not measured, or if there are fewer than
+    /// five rounds.
     pub fn of(
         names: &[String],
         sizes: &[u64],
@@ -259,9 +259,9 @@ pub(super) type SizeTimes = [(f64, f64)];
 pub struct PiecewiseLinearFit {
     /// One to three lines, in ascending order of size.
     pub pieces: Vec<FitSegment>,
-    /// The median of the relative errors at sizes left out of the fit; `None` for fewer than four sizes.
+    /// The median relative error at sizes left out of the fit; `None` for fewer than four sizes.
     pub left_out_median: Option<f64>,
-    /// The largest of the relative errors at sizes left out of the fit.
+    /// The largest relative error at sizes left out of the fit.
     pub left_out_max: Option<f64>,
 }
 
@@ -305,12 +305,12 @@ impl PiecewiseLinearFit {
         })
     }
 
-    /// Returns the predicted nanoseconds of an operation of `size_bytes`.
+    /// Returns the predicted time of an operation of `size_bytes`, in nanoseconds.
     pub fn predict_ns(&self, size_bytes: u64) -> f64 {
         predict(&self.pieces, size_bytes as f64)
     }
 
-    /// Fits lines to other times, such as those of a resample, over the same ranges of sizes.
+    /// Fits lines to other times, such as the times of a resample, over the same ranges of sizes.
     pub(super) fn again(&self, points: &SizeTimes) -> Vec<FitSegment> {
         let within = |piece: &FitSegment| {
             let of_piece: Vec<_> = points
@@ -324,7 +324,8 @@ impl PiecewiseLinearFit {
     }
 }
 
-/// Predicts the time at a size. Between two lines, the one nearer on a logarithmic scale applies.
+/// Predicts the time at a size. At a size between the ranges of two lines, the line whose range is nearer on a
+/// logarithmic scale applies.
 fn predict(pieces: &[FitSegment], size: f64) -> f64 {
     let ends = |pair: &[FitSegment]| (pair[0].to_bytes.max(1) as f64 * pair[1].from_bytes as f64).sqrt();
     let at = pieces.windows(2).take_while(|pair| size > ends(pair)).count();
@@ -352,7 +353,7 @@ fn squares(pieces: &[FitSegment], points: &SizeTimes) -> f64 {
     points.iter().map(|(size, ns)| (predict(pieces, *size) / ns - 1.0).powi(2)).sum()
 }
 
-/// Returns, for each size, the relative error of the prediction by a fit from which that size was left out.
+/// Returns, for each size, the relative error of the prediction by a fit that leaves out that size.
 fn left_out(points: &SizeTimes, count: usize) -> Vec<f64> {
     let error = |at: usize| {
         let mut others = points.to_vec();

@@ -1,9 +1,9 @@
-//! Measures the cost of each layer alone, and checks whether the costs of the layers add up to that of the whole.
+//! Measures the cost of each layer alone, and checks whether these costs add up to the cost of the whole.
 //!
 //! A [`LedgerComponent`] does the work of exactly one layer. [`measure`] measures each component at every size, in
 //! interleaved blocks. [`LedgerCostReport::of`] fits a cost per operation and per byte to each component, adds up the
-//! components of each [`LedgerPath`], and compares the sum with the whole path, which is measured in the same run. The
-//! difference is the residual, which the components do not explain.
+//! times of each [`LedgerPath`]'s components, and compares the sum with the whole path, which is measured in the same
+//! run. The difference is the residual: the time that the components do not explain.
 //!
 //! This module defines paths and components, and measures them; `account` evaluates the records and makes tables.
 
@@ -41,7 +41,8 @@ pub trait LedgerComponent {
         Ok(())
     }
 
-    /// Returns whether an operation handles all bytes of its size. If not, it has no rate in bytes per second.
+    /// Returns whether an operation handles all bytes of its size. If not, the component has no rate in bytes per
+    /// second.
     fn moves_content(&self) -> bool {
         true
     }
@@ -61,7 +62,7 @@ pub struct LedgerPath {
     pub parts: Vec<LedgerPathComponent>,
 }
 
-/// A component as part of a path.
+/// One component of a path.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LedgerPathComponent {
     /// The component's name.
@@ -76,7 +77,7 @@ pub struct LedgerPathComponent {
 }
 
 impl LedgerPath {
-    /// Creates a path without parts.
+    /// Creates a path that has no components yet.
     pub fn new(name: &str) -> Self {
         LedgerPath { name: name.to_owned(), parts: Vec::new() }
     }
@@ -86,7 +87,8 @@ impl LedgerPath {
         self.part(component, 0, None)
     }
 
-    /// Subtracts `component` once. For a component whose work other components include, but the path does not.
+    /// Subtracts `component` once. This is needed if other components include the work of `component`, but the path
+    /// does not.
     pub fn less(mut self, component: &str) -> Self {
         self.parts.push(LedgerPathComponent {
             component: component.to_owned(),
@@ -118,7 +120,7 @@ impl LedgerPath {
         self
     }
 
-    /// Returns the parts that apply at a size.
+    /// Returns the components that apply at a size.
     pub fn parts_at(&self, size_bytes: u64) -> impl Iterator<Item = &LedgerPathComponent> {
         self.parts.iter().filter(move |part| {
             part.from_bytes <= size_bytes && part.to_bytes.is_none_or(|most| size_bytes <= most)

@@ -28,7 +28,7 @@ pub struct LoadPlan {
     pub duration: Duration,
     /// The block ends early after this many requests; `None` for no limit.
     pub requests: Option<u64>,
-    /// The duration of load before the block, which is not recorded.
+    /// How long load is generated before the block; this load is not recorded.
     pub warm_up: Duration,
     /// The number of threads, at least 1. Each thread has its own channel.
     pub threads: usize,
@@ -354,7 +354,7 @@ impl LoadPeriod<'_> {
         self.end.is_some_and(|end| now >= end) || self.stop.load(Ordering::Relaxed)
     }
 
-    /// Takes a request from the budget; returns whether one was left.
+    /// Takes a request from the budget; returns whether a request was left.
     fn may_start(&self) -> bool {
         let Some(budget) = self.budget else { return true };
         budget.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)).is_ok()
@@ -457,7 +457,7 @@ impl LoadPeriod<'_> {
     }
 
     /// Returns the number of arrivals that were due within the period and are still in `schedule`, excluding arrivals
-    /// after a stop; 0 if the block has no end time, because it ends after a given number of requests.
+    /// after a stop; 0 if the block ends after a given number of requests instead of at a given time.
     fn skipped(&self, mut schedule: ArrivalSchedule) -> u64 {
         let Some(end) = self.end else { return 0 };
         let end_ns = end.min(Instant::now()).duration_since(self.start).as_nanos() as u64;

@@ -2,8 +2,8 @@
 //! one for each thread, sends the requests.
 //!
 //! In the closed loop, each slot sends its next request when the last response has arrived, so a server that stalls
-//! receives fewer requests, and its stalls are barely visible. In the open loop, requests have intended starts that do
-//! not depend on responses, and latency is measured from those starts.
+//! receives fewer requests, and its stalls barely affect the measured latencies. In the open loop, requests have
+//! intended starts that do not depend on responses, and latency is measured from those starts.
 
 mod block;
 mod summary;
@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use fordway_measure::{LatencyHistogram, OperationRecord, RunClock, SeededRandom, TcpConnectionStats};
 use fordway_store::Result;
 
-/// The connections of one thread to the server, and its requests in flight, each of which has a slot.
+/// One thread's connections to the server, and its requests in flight, each in its own slot.
 pub trait RequestChannel {
     /// Returns the number of requests that can be in flight at once, at least 1.
     fn slots(&self) -> usize;
@@ -28,7 +28,7 @@ pub trait RequestChannel {
     fn start(&mut self, slot: usize);
 
     /// Waits until a request has ended, or for `limit`, and appends all requests that have ended to `answers`. Every
-    /// started request ends eventually. Errors: only those that are not specific to a single request.
+    /// started request ends eventually. Errors: only errors that are not specific to a single request.
     fn wait(&mut self, limit: Duration, answers: &mut Vec<CompletedRequest>) -> Result<()>;
 
     /// Returns the traffic on the channel's connections so far.
@@ -71,10 +71,10 @@ pub struct LoadFailure {
 pub enum ArrivalProcess {
     /// The response to the previous request.
     Closed,
-    /// A clock that ticks at equal intervals, with the total requests per second of all threads.
+    /// A clock that ticks at equal intervals. The value is the number of requests per second of all threads together.
     Fixed(f64),
-    /// A Poisson process: exponentially distributed intervals, as with many independent users, with the mean total
-    /// requests per second of all threads.
+    /// A Poisson process: exponentially distributed intervals, as with many independent users. The value is the mean
+    /// number of requests per second of all threads together.
     Poisson(f64),
 }
 

@@ -45,7 +45,7 @@ pub struct LaneBlocks {
     pub blocks: Vec<LoadBlockResult>,
 }
 
-/// Returns the row of `of`, with its ratio to `reference`, which is `None` for the reference itself.
+/// Returns the row of `of`, with its ratio to `reference`. For the reference itself, `reference` is `None`.
 pub fn summarise(of: &LaneBlocks, reference: Option<&LaneBlocks>, seed: u64) -> PhaseSummary {
     let total = SummaryRowTotals::of(&of.blocks);
     let (recorder, elapsed_s) = (&total.recorder, total.elapsed_ns as f64 / 1e9);
@@ -205,13 +205,13 @@ pub fn warnings(of: &LaneBlocks, summary: &PhaseSummary) -> Vec<String> {
     warnings
 }
 
-/// The share of the 99th percentile of latency that lateness may account for.
+/// The share of the 99th-percentile latency that lateness may account for.
 const LATE_SHARE_MAX: f64 = 0.5;
 /// The maximum lateness, in ns, that the kernel's timers alone can cause.
 const LATE_NS_MIN: u64 = 500_000;
 
-/// Returns the doubt about the rows whose latencies consist mostly of lateness: the requests started later than
-/// intended, because this program had no processor, or no connection was free.
+/// Returns a warning about the rows whose latencies consist mostly of lateness: requests started later than intended,
+/// because this program had no processor or no connection was free.
 pub fn late_requests(summaries: &[PhaseSummary]) -> Option<MeasurementWarning> {
     let lateness = |summary: &PhaseSummary| {
         let late_ns = summary.load.as_ref()?.lateness?.p99_ns;
@@ -244,7 +244,8 @@ fn fell_behind(of: &LaneBlocks, ops_per_s: Option<f64>, recorder: &LoadRecorder)
     skipped > 0.0 && (too_few || too_slow)
 }
 
-/// Returns the warning that the requested rate was not reached: latencies then grow with the length of the run.
+/// Returns the warning that the requested rate was not reached: in this case, latencies grow with the length of the
+/// run.
 fn rate_not_kept(of: &LaneBlocks, summary: &PhaseSummary, recorder: &LoadRecorder) -> Option<String> {
     let asked = of.settings.arrivals.rate()?;
     fell_behind(of, summary.ops_per_s, recorder).then(|| {
@@ -273,8 +274,8 @@ pub(super) struct RowThroughput<'c> {
     pub(super) server: Option<&'c ProcessCounters>,
 }
 
-/// Returns the limit of a row, as far as the counters show it. A client can use at most as many processors as it has
-/// threads, and so can a server; together, they can use at most the processors of the machine.
+/// Returns the limit of a row, as far as the counters show it. A client or a server can use at most as many processors
+/// as it has threads; together, they can use at most the processors of the machine.
 pub(super) fn limit(settings: &SummaryRowSettings, reached: &RowThroughput) -> LimitingResource {
     // An open loop that reached its rate was limited by that rate, regardless of how busy the processors were.
     if let Some(asked) = settings.arrivals.rate().filter(|_| !reached.fell_behind) {

@@ -26,7 +26,7 @@ pub struct SpeedupPlan {
     pub repeat: u16,
     /// The seed of the random order in each round.
     pub seed: u64,
-    /// The time of a job from which the speed-up is computed.
+    /// Which time of a job is used to compute the speed-up.
     pub time: JobTime,
 }
 

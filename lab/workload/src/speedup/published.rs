@@ -81,17 +81,17 @@ pub struct SpeedupRow {
     pub printed_efficiency_percent: Option<f64>,
     /// The efficiency: `speedup / ranks`, in percent.
     pub efficiency_percent: f64,
-    /// Whether the printed speed-up follows from the times, within the rounding of all printed numbers; `None` if
+    /// Whether the printed speed-up follows from the times, allowing for the rounding of all printed numbers; `None` if
     /// no speed-up was printed.
     pub speedup_is_right: Option<bool>,
-    /// Whether the printed efficiency follows from the times, within the rounding of all printed numbers; `None` if
-    /// no efficiency was printed.
+    /// Whether the printed efficiency follows from the times, allowing for the rounding of all printed numbers; `None`
+    /// if no efficiency was printed.
     pub efficiency_is_right: Option<bool>,
 }
 
-/// Recomputes a table in CSV with the columns `set-up,ranks,wall_s`, and optionally `speedup` and
-/// `efficiency_percent` (empty cells if not printed). The first row is the reference. Errors: `InvalidArgument`,
-/// with the line, if `csv` is not such a table.
+/// Recomputes a table in CSV with the columns `set-up,ranks,wall_s`, and optionally `speedup` and `efficiency_percent`
+/// (empty cells if not printed). The first row is the reference. Errors: `InvalidArgument`, which names the line, if
+/// `csv` is not a table of this kind.
 pub fn check(csv: &str) -> Result<Vec<SpeedupRow>> {
     let mut lines = csv.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
     let headings = lines.next().map(|(_, line)| cells(line)).unwrap_or_default();

@@ -1,5 +1,5 @@
-//! Creates the run file of jobs, and fits Amdahl's law with a communication cost to their times:
-//! `T(n) = serial + parallel / n + further (n - 1)`.
+//! Creates the run file for a set of jobs, and fits Amdahl's law with a communication cost to their times: `T(n) =
+//! serial + parallel / n + further (n - 1)`.
 //!
 //! The three costs are fitted by least squares of relative errors, so that every number of ranks has the same weight.
 //! No cost is negative: each subset of the three costs is fitted, and the best fit in which no cost is negative is
@@ -128,7 +128,7 @@ fn divided(interval: &ConfidenceInterval, by: f64) -> ConfidenceInterval {
     ConfidenceInterval { value: value / by, low: low / by, high: high / by, ..*interval }
 }
 
-/// Fits the model's costs in each lane to median times. The reference's time on one rank is used for all lanes.
+/// Fits the model's costs to the median times of each lane. The reference's time on one rank is used for all lanes.
 pub fn fits(plan: &SpeedupPlan, lanes: &[MeasuredLane], outcome: &SpeedupOutcome) -> Vec<SetupFit> {
     let time = |lane: usize, phase: usize| {
         let samples = outcome.samples.iter().filter(|sample| (sample.lane, sample.phase) == (lane, phase));
@@ -229,7 +229,7 @@ impl SpeedupFit {
         })
     }
 
-    /// Returns the predicted nanoseconds on `ranks` ranks.
+    /// Returns the predicted time on `ranks` ranks, in nanoseconds.
     pub fn predict_ns(&self, ranks: u32) -> f64 {
         predict(&[self.serial_ns, self.parallel_ns, self.further_rank_ns], ranks)
     }

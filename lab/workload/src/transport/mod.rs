@@ -39,7 +39,7 @@ pub trait MessageTransport {
     /// Returns whether the transport supports this exchange.
     fn can(&self, exchange: MessageExchange) -> bool;
 
-    /// Performs one block of messages. Errors: only those that end the run.
+    /// Performs one block of messages. Errors: only errors that end the run.
     fn carry_out(&mut self, task: &BlockTask) -> Result<BlockResult>;
 }
 
@@ -51,7 +51,7 @@ pub enum MessageExchange {
     Fetch,
     /// Request several messages at once, and wait until all of them have been received completely.
     Stream,
-    /// Send a message and wait for one of the same size; half of that time counts.
+    /// Send a message and wait for a reply of the same size; half of this round-trip time counts.
     PingPong,
 }
 
@@ -69,8 +69,8 @@ impl MessageExchange {
         }
     }
 
-    /// Returns the ratio of an exchange's time to its recorded duration: 2 for a ping-pong, of which half the time is
-    /// recorded.
+    /// Returns the ratio of an exchange's time to its recorded duration: 2 for a ping-pong, because only half of its
+    /// time is recorded.
     const fn trips(self) -> u64 {
         match self {
             MessageExchange::PingPong => 2,
@@ -94,7 +94,7 @@ pub struct BlockTask {
     pub window: u64,
     /// The number of timed exchanges.
     pub count: u64,
-    /// The number of untimed exchanges before the timed ones.
+    /// The number of untimed exchanges, which precede the timed exchanges.
     pub warm_up: u64,
 }
 
@@ -132,7 +132,7 @@ impl BlockTask {
 pub struct BlockResult {
     /// The duration of each exchange: a message, a window of messages, or half a round trip.
     pub durations_ns: Vec<u64>,
-    /// The time from the first start to the last end.
+    /// The time from the start of the first exchange to the end of the last.
     pub elapsed_ns: u64,
     /// CPU time of the requesting side.
     pub client_cpu_ns: u64,
@@ -142,7 +142,7 @@ pub struct BlockResult {
     pub is_right: bool,
 }
 
-/// The largest message; larger ones would exceed MPI's counts, which are signed 32-bit integers.
+/// The largest message; larger messages would exceed MPI's counts, which are signed 32-bit integers.
 const MAX_BYTES: u64 = 1 << 30;
 /// The maximum number of sizes in a run. Each size results in two or three phases, and a run has at most 255 phases.
 const MAX_SIZES: usize = 80;

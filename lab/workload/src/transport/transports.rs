@@ -1,5 +1,5 @@
 //! The transports. A [`LinkTransport`] is two processes with a link between them. The processes do the same work on any
-//! link, so that transports differ only in their links. A plain TCP connection is such a link: each message is one
+//! link, so that transports differ only in their links. A plain TCP connection can be the link: each message is one
 //! write, and Nagle's algorithm is disabled. For an [`ObjectTransport`], a message is an object in a store, and
 //! requesting a message reads that object.
 //!
@@ -23,7 +23,7 @@ use crate::site::noise;
 
 /// The request for a message, or for a window of messages.
 const REQUEST: [u8; 8] = *b"message?";
-/// The byte that fills the buffer before a block, so that bytes of an earlier block are not mistaken for new ones.
+/// The byte that fills the buffer before a block, so that bytes of an earlier block are not mistaken for new bytes.
 const POISON: u8 = 0xa5;
 
 /// A connection to one other process. Messages keep their order, and both sides know the lengths in advance.
@@ -54,7 +54,7 @@ pub struct LinkTransport<L: MessageLink> {
 }
 
 impl<L: MessageLink> LinkTransport<L> {
-    /// Uses a link whose other end runs [`follow`].
+    /// Creates a transport over a link whose other end runs [`follow`].
     pub fn new(lane: MeasuredLane, link: L) -> Self {
         LinkTransport { lane, link, content: Vec::new(), buffer: Vec::new() }
     }
@@ -141,8 +141,8 @@ impl<L: MessageLink> MessageTransport for LinkTransport<L> {
     }
 }
 
-/// The responding side of a link: carries out the tasks of the other end's [`LinkTransport`] until there are no
-/// more.
+/// The responding side of a link: carries out the tasks that the [`LinkTransport`] at the other end sends, until there
+/// are no more tasks.
 pub fn follow(link: &mut dyn MessageLink) -> Result<()> {
     let (mut content, mut buffer) = (Vec::new(), Vec::new());
     loop {
@@ -249,8 +249,8 @@ pub struct ObjectTransport {
 }
 
 impl ObjectTransport {
-    /// Reads from `bucket` of `store`. At most `connections` threads read a window of messages. Their connections
-    /// belong to the store.
+    /// Creates a transport that reads from `bucket` in `store`. At most `connections` threads read a window of
+    /// messages; the store owns their connections.
     pub fn new(
         lane: MeasuredLane,
         store: Arc<dyn Store>,
@@ -368,7 +368,7 @@ pub struct JobHello {
 /// One process of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobProcess {
-    /// The process ID on the machine of the process.
+    /// The process ID on the process's own machine.
     pub pid: u32,
     /// The number of processors that the process may use.
     pub processors: u32,

@@ -36,9 +36,9 @@ impl<'b, T> NodeBatch<'b, T> {
         NodeBatch { session, call, results: (0..len).map(|_| None).collect() }
     }
 
-    /// Sends a request for each of `chunks`. `ask` queues the message for a chunk; `answer` decodes the results for the
-    /// next objects of the chunk, possibly all of them. Chunks left unfinished by a broken connection are requested
-    /// again.
+    /// Sends a request for each of `chunks`. `ask` queues the message for a chunk; `answer` decodes one response, which
+    /// holds the results for the chunk's next objects (possibly for all of them). Chunks left unfinished by a broken
+    /// connection are requested again.
     fn run<A: ReadField>(
         mut self,
         chunks: Vec<Range<usize>>,
@@ -97,7 +97,7 @@ fn maybe_done(failure: NodeFailure) -> NodeFailure {
     }
 }
 
-/// Converts an error of the whole batch to an error for one object.
+/// Converts the error of a whole batch to an error for one object.
 fn as_each(failed: Option<&Error>) -> Error {
     match failed {
         Some(error) => Error::new(error.kind(), error.detail()).after_tries(error.tries()),

@@ -25,7 +25,7 @@ use crate::node::spare::PrecreatedFile;
 const LOOKOUT: Duration = Duration::from_micros(20);
 /// The number of consecutive unsuccessful polls after which the thread polls only rarely.
 const MISSES_MAX: u32 = 4;
-/// A thread that polls rarely polls once in this many waits.
+/// Once polling is rare, a thread polls in only one of this many waits.
 const RARELY: u32 = 64;
 
 /// The reason why a request has no usable response.
@@ -42,7 +42,7 @@ pub(super) enum NodeFailure {
 }
 
 impl NodeFailure {
-    /// Returns the failure for a response that was decoded to an error.
+    /// Returns the failure for an error that was decoded from a response.
     fn of_answer(error: Error) -> Self {
         match error.kind() {
             ErrorKind::BadResponse => NodeFailure::Unusable(error),
@@ -154,8 +154,8 @@ impl NodeConnection {
         }
     }
 
-    /// Sends a request and waits for the response. The body of the response is available through
-    /// [`NodeConnection::body`] with the returned header.
+    /// Sends a request and waits for the response. To get the response's body, pass the returned header to
+    /// [`NodeConnection::body`].
     pub(super) fn call<T: ReadField>(
         &mut self,
         request: &Request<'_>,
@@ -171,7 +171,8 @@ impl NodeConnection {
         self.send_gathered(body).map(|()| id)
     }
 
-    /// Queues a request for the next send. The caller appends `body_bytes` bytes of body. Returns the request's ID.
+    /// Queues a request for the next send. The caller must append a body of `body_bytes` bytes. Returns the request's
+    /// ID.
     pub(super) fn gather(&mut self, request: &Request<'_>, body_bytes: usize) -> u32 {
         let id = self.next_id;
         self.next_id = self.next_id.wrapping_add(1).max(1);
@@ -213,7 +214,7 @@ impl NodeConnection {
         }
     }
 
-    /// Returns the body of the response with this header, which is valid until [`NodeConnection::finish`].
+    /// Returns the body of the response with this header. The body is valid until [`NodeConnection::finish`] is called.
     pub(super) fn body(&self, header: &FrameHeader) -> &[u8] {
         self.inbox.frame(header).map_or(&[], |frame| frame.body)
     }
@@ -223,7 +224,7 @@ impl NodeConnection {
         self.inbox.consume(header.frame_bytes());
     }
 
-    /// Returns the file whose descriptor arrived with the response. Errors: `BadResponse` if there is none.
+    /// Returns the file whose descriptor arrived with the response. Errors: `BadResponse` if no descriptor arrived.
     pub(super) fn file(&mut self, header: &FrameHeader) -> Result<File, NodeFailure> {
         let passed = self.descriptor.take().filter(|_| header.flags.has(ResponseFlags::DESCRIPTOR));
         passed.map(File::from).ok_or_else(|| {
@@ -232,8 +233,8 @@ impl NodeConnection {
         })
     }
 
-    /// Reads content that follows the last response: bytes that have already arrived, or, if there are none, as many as
-    /// one read from the socket returns.
+    /// Reads content that follows the last response: returns bytes that have already arrived; if there are none, reads
+    /// from the socket once.
     pub(super) fn read_stream(&mut self, buffer: &mut [u8]) -> Result<usize, Errno> {
         let waiting = self.inbox.waiting();
         if waiting.is_empty() {
@@ -245,7 +246,7 @@ impl NodeConnection {
         Ok(count)
     }
 
-    /// Whether the connection has no pending data, so that another caller can use it.
+    /// Returns whether the connection has no pending data, so that another caller can use it.
     pub(super) fn is_at_rest(&self) -> bool {
         self.inbox.waiting().is_empty() && self.out.is_empty()
     }
@@ -385,7 +386,7 @@ impl NodeAddress {
         }
     }
 
-    /// Whether descriptors can be passed over the connection.
+    /// Returns whether descriptors can be passed over the connection.
     pub(super) fn is_local(&self) -> bool {
         matches!(self, NodeAddress::Unix(_))
     }

@@ -5,7 +5,7 @@
 //!
 //! * `connection`: one socket: the gateway's address, the handshake, sending, waiting for responses
 //! * `session`: idle connections, and retries when one breaks
-//! * `store`: the calls of `Store`; `batch`, `read`, `write`: calls that take more than one message; `spare`: files
+//! * `store`: the methods of `Store`; `batch`, `read`, `write`: calls that take more than one message; `spare`: files
 //!   that the gateway hands out in advance
 
 mod batch;

@@ -19,8 +19,7 @@ use fordway_wire::node::{
 use crate::node::connection::{NodeConnection, NodeFailure};
 use crate::node::session::{ConnectionLease, NodeCall, NodeSession};
 
-/// Opens an object. The content is returned in the form in which the gateway delivered it: inline bytes, an open file
-/// or a stream.
+/// Opens an object. Returns the content as the gateway delivered it: as inline bytes, an open file or a stream.
 pub(super) fn get(
     session: &Arc<NodeSession>,
     call: &NodeCall<'_>,
@@ -119,7 +118,7 @@ fn read_stream(connection: &mut NodeConnection, len: usize, buffer: &mut Vec<u8>
     received.map_err(|error| failed.unwrap_or(NodeFailure::Unusable(error)))
 }
 
-/// Appends `wanted` bytes of a passed file to `buffer`.
+/// Reads `wanted` bytes from a file that the gateway passed, and appends them to `buffer`.
 fn read_file(file: &File, offset: u64, wanted: usize, buffer: &mut Vec<u8>) -> Result<()> {
     let got = read_into_spare(file, buffer, offset, wanted)
         .map_err(|errno| Error::new(ErrorKind::Io, "reading the file that was passed").caused_by(errno))?;
@@ -145,7 +144,7 @@ pub(super) fn read_large_ranges(
     let wanted = ranges.iter().map(|range| range.resolve(object.info.size)).collect::<Result<Vec<_>>>();
     let wanted = wanted.map_err(|error| call.named(error))?;
     let ObjectContent::File(file) = object.content else {
-        // Over TCP, the ranges are read one by one, on condition that the version has not changed.
+        // Over TCP, the ranges are read one by one, each on the condition that the version has not changed.
         let same = GetOptions { conditions: Conditions::only_if(object.info.etag), ..options.clone() };
         drop(object.content);
         let one = |range: &ByteRange| {
@@ -162,7 +161,7 @@ pub(super) fn read_large_ranges(
     wanted.into_iter().map(one).collect::<Result<_>>().map_err(|error| call.named(error))
 }
 
-/// Reads ranges of one version with one message.
+/// Reads ranges of one version in one message.
 pub(super) fn read_ranges(
     session: &Arc<NodeSession>,
     (bucket, key): (&Bucket, &Key),

@@ -15,11 +15,11 @@ use fordway_http::retry::{backoff, pause};
 
 /// The maximum number of idle connections that are kept.
 const IDLE_MAX: usize = 64;
-/// The number of attempts at a request. With the waits in between, they take about 2 s: long enough for a gateway to
-/// restart.
+/// The number of attempts for each request. Including the waits between them, they take about 2 s: long enough for a
+/// gateway to restart.
 const TRIES_MAX: u32 = 6;
 
-/// An operation with its target.
+/// An operation and its target.
 #[derive(Clone, Copy)]
 pub(super) struct NodeCall<'c> {
     pub(super) operation: &'static str,
@@ -77,8 +77,8 @@ impl NodeSession {
     }
 
     /// Runs `act` on a connection. If the connection breaks and repeating is harmless, runs it again on another one.
-    /// Returns the result with the connection. Errors: those in the gateway's responses; `Unavailable`, with a message
-    /// that says whether the call was executed, if that is known.
+    /// Returns the result with the connection. Errors: errors that the gateway reports; `Unavailable`, with a message
+    /// that says whether the call was executed, if this is known.
     pub(super) fn run<T>(
         self: &Arc<Self>,
         call: &NodeCall<'_>,

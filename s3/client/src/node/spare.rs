@@ -17,7 +17,8 @@ use crate::node::write::failed_write;
 pub(super) struct PrecreatedFile {
     file: File,
     bucket: Bucket,
-    /// The directory of the last key, up to its last slash. The file cannot be used for a key in another directory.
+    /// The directory of the last key: the part before its last slash. The file cannot be used for a key in another
+    /// directory.
     directory: String,
     options: PutOptions,
 }

@@ -1,4 +1,4 @@
-//! [`NodeStore`]: implements the calls of [`Store`] as messages to a gateway.
+//! [`NodeStore`]: implements the methods of [`Store`] as messages to a gateway.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::node::session::{NodeCall, NodeSession};
 use crate::node::write::{NodeWriter, WriteKind, WriteTarget};
 use crate::node::{LANE, batch, read, write};
 
-/// A root behind a node gateway. Clones share connections; each thread uses one at a time.
+/// A root behind a node gateway. Clones share connections; each thread uses one connection at a time.
 #[derive(Clone)]
 pub struct NodeStore {
     session: Arc<NodeSession>,
@@ -111,7 +111,7 @@ impl Objects for NodeStore {
         read::read(&self.session, (bucket, key), options, buffer)
     }
 
-    /// Reads ranges of up to 8 MiB in total with one message. For larger ranges, opens the object once.
+    /// Reads ranges of up to 8 MiB in total in one message. For larger ranges, opens the object once.
     fn read_ranges(
         &self,
         bucket: &Bucket,
@@ -149,7 +149,7 @@ impl Objects for NodeStore {
         self.session.ask(&call, &Request::Copy { from_bucket, from_key, bucket, key, options })
     }
 
-    /// Cost: a message per 4,096 entries.
+    /// Cost: one message per 4,096 entries.
     fn list(&self, bucket: &Bucket, query: &ListQuery) -> Result<ObjectListing> {
         let (mut page, mut found) = (query.clone(), ObjectListing::default());
         loop {
@@ -222,7 +222,7 @@ impl ObjectVersions for NodeStore {
         self.session.ask(&on_bucket("set versioning", bucket), &request)
     }
 
-    /// Cost: a message per 4,096 entries.
+    /// Cost: one message per 4,096 entries.
     fn list_versions(&self, bucket: &Bucket, query: &VersionsQuery) -> Result<VersionListing> {
         let (mut page, mut found) = (query.clone(), VersionListing::default());
         loop {
@@ -354,7 +354,7 @@ impl MultipartUploads for NodeStore {
         self.session.ask(&on_object("list parts", bucket, key), &request)
     }
 
-    /// Cost: a message per 4,096 uploads.
+    /// Cost: one message per 4,096 uploads.
     fn list_uploads(&self, bucket: &Bucket, query: &UploadsQuery) -> Result<UploadListing> {
         let (mut page, mut found) = (query.clone(), UploadListing::default());
         loop {

@@ -141,8 +141,8 @@ impl PendingWrite {
         Ok(())
     }
 
-    /// Publishes the written content. `wants_more` says that another object like this one is likely; a write through
-    /// such a file then requests a spare file for the next object from the gateway.
+    /// Publishes the written content. `wants_more` means that another object like this one will probably follow. If the
+    /// content was written to a file, the commit then also asks the gateway for a spare file for that object.
     fn commit(
         mut self,
         target: &WriteTarget,
@@ -179,7 +179,7 @@ impl Drop for PendingWrite {
             Ok(())
         });
         if told.is_err() {
-            // The gateway discards a started write when its connection closes.
+            // The gateway discards an uncommitted write when its connection closes.
             self.lease.give_up();
         }
     }
@@ -197,8 +197,8 @@ pub(super) fn failed_write(errno: Errno, file: &File, written_bytes: u64, wanted
     Error::new(kind, why).caused_by(errno)
 }
 
-/// A writer of an object or part. It buffers an object while the object is small, and then passes each write on to the
-/// gateway.
+/// A writer of an object or part. It buffers an object as long as the object is small; after that, it passes each write
+/// on to the gateway.
 pub(super) struct NodeWriter {
     session: Arc<NodeSession>,
     target: WriteTarget,

@@ -66,19 +66,19 @@ pub struct S3Config {
     pub http: HttpVersion,
     /// The timeouts of connections.
     pub timeouts: Timeouts,
-    /// The maximum total duration of a call's waits, including those before retries; also limits each of `timeouts`. A
-    /// body that makes progress is not interrupted.
+    /// The maximum total time that a call waits, including the waits before retries. It also limits each of the
+    /// `timeouts`. A body that makes progress is not interrupted.
     pub timeout: Option<Duration>,
     /// The maximum number of retries of a request after a transient failure; 0 means none.
     pub max_retries: u32,
-    /// The algorithm of the checksum that is sent with every upload, unless the upload's options name another. The
-    /// server verifies the checksum.
+    /// The algorithm of the checksum that is sent with every upload, unless the upload's options name another
+    /// algorithm. The server verifies the checksum.
     pub checksum: Option<ChecksumAlgorithm>,
     /// Whether reads are checked against the checksum that the server states.
     pub verify_reads: bool,
-    /// Whether signatures cover bodies. This needs the SHA-256 of each body, which takes 0.6 ms per MiB.
+    /// Whether signatures cover bodies. This requires the SHA-256 of each body, which takes 0.6 ms per MiB.
     pub sign_payload: bool,
-    /// The size of one part of a streamed upload in bytes, at least 5 MiB.
+    /// The part size of a streamed upload, in bytes; at least 5 MiB.
     pub part_bytes: usize,
     /// The trusted certificates.
     pub tls_roots: TlsRoots,

@@ -18,7 +18,7 @@ pub enum S3Credentials {
         secret_key: String,
         /// The session token of temporary keys.
         session_token: Option<String>,
-        /// Where the keys were found, for messages, such as `AWS_ACCESS_KEY_ID in the environment`.
+        /// Where the keys were found, as a phrase for messages, such as `AWS_ACCESS_KEY_ID in the environment`.
         source: String,
     },
 }

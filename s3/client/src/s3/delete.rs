@@ -1,5 +1,5 @@
-//! Deletion of one object or many, and operations on the documents of a bucket. A document is identified by the name of
-//! its S3 sub-resource; the document is sent unchanged.
+//! Deletes one or more objects, and accesses the documents of a bucket. A document is identified by the name of its S3
+//! sub-resource; the document is sent unchanged.
 
 use std::collections::HashMap;
 
@@ -41,7 +41,7 @@ pub(super) fn delete(
     }
 }
 
-/// Deletes objects, and returns one result per key, in order. Cost: a request per 1,000 keys.
+/// Deletes objects, and returns one result per key, in order. Cost: one request per 1,000 keys.
 pub(super) fn delete_many(session: &S3Session, bucket: &Bucket, keys: &[Key]) -> Vec<Result<DeleteResult>> {
     keys.chunks(MAX_BATCH).flat_map(|batch| delete_batch(session, bucket, batch)).collect()
 }

@@ -120,13 +120,13 @@ fn kind_of(status: u16, said: &ErrorDocument, call: &S3Call) -> ErrorKind {
     }
 }
 
-/// Returns whether the error says that the service never generates such version IDs. Also true if the response has no
-/// error code, as in responses to HEAD.
+/// Returns whether the error says that the requested version ID is one that the service never generates. Also returns
+/// true if the response has no error code, like every response to HEAD.
 fn says_no_version(said: &ErrorDocument) -> bool {
     said.code.is_empty() || said.message.starts_with("Invalid version id")
 }
 
-/// Returns whether the code of a 404 adds nothing to the status. In that case, the bucket is missing.
+/// Returns whether the error code of a 404 says no more than the status does. In that case, the bucket is missing.
 fn speaks_of_bucket(code: &str) -> bool {
     ["", "NotFound", "NoSuchKey", "404"].contains(&code)
 }

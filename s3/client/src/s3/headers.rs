@@ -40,14 +40,14 @@ pub(super) fn add_metadata<'a>(call: &mut S3Call<'a>, metadata: &'a Metadata) ->
     Ok(())
 }
 
-/// Adds the header of `tags`, if there are any.
+/// Adds the header for `tags`, if there are any tags.
 pub(super) fn add_tags(call: &mut S3Call, tags: &Tags) {
     if !tags.is_empty() {
         call.header("x-amz-tagging", tagging::encode(tags));
     }
 }
 
-/// Adds the headers of a lock.
+/// Adds the headers for an object lock.
 pub(super) fn add_lock(call: &mut S3Call, lock: &ObjectLock) {
     if let Some(retention) = lock.retention {
         call.header("x-amz-object-lock-mode", retention.mode.name());
@@ -79,7 +79,7 @@ pub(super) fn add_bypass(call: &mut S3Call, bypass: bool) {
 /// a source.
 pub(super) struct ConditionHeaderNames([&'static str; 4]);
 
-/// Conditions on the object that the request is for.
+/// Conditions on the object that the request names.
 pub(super) const OF_OBJECT: ConditionHeaderNames =
     ConditionHeaderNames(["if-match", "if-none-match", "if-modified-since", "if-unmodified-since"]);
 
@@ -160,13 +160,12 @@ pub(super) fn put_result(response: &HttpResponse) -> PutResult {
     }
 }
 
-/// Returns the ETag in a response, or an empty one.
+/// Returns the ETag in a response, or an empty ETag.
 pub(super) fn etag(response: &HttpResponse) -> ETag {
     ETag::new(response.header("etag").unwrap_or_default())
 }
 
-/// Returns the `Date` of the response, which serves as the time of publication, or the local time if the response has
-/// none.
+/// Returns the time of publication: the `Date` of the response or, if the response has no `Date`, the local time.
 pub(super) fn answered_at(response: &HttpResponse) -> SystemTime {
     response.header("date").and_then(date::parse_http).unwrap_or_else(SystemTime::now)
 }
@@ -186,7 +185,7 @@ fn checksum(response: &HttpResponse) -> Option<Checksum> {
 fn metadata(response: &HttpResponse) -> Metadata {
     let own = |name| response.header(name).map(str::to_owned);
     Metadata {
-        // S3 returns this type if the writer stated none, so it is treated as if none were stated.
+        // S3 returns this type if the writer stated no content type, so it is treated as not stated.
         content_type: own("content-type").filter(|value| value != "binary/octet-stream"),
         content_encoding: own("content-encoding"),
         content_language: own("content-language"),

@@ -15,7 +15,7 @@ use fordway_wire::s3_xml::ListBucketPage;
 use crate::s3::request::S3Call;
 use crate::s3::session::S3Session;
 
-/// Lists a bucket. Cost: a request per 1,000 entries.
+/// Lists a bucket. Cost: one request per 1,000 entries.
 pub(super) fn list(session: &S3Session, bucket: &Bucket, query: &ListQuery) -> Result<ObjectListing> {
     let mut found = MergedEntries { query, entries: Vec::new() };
     let (mut token, mut pages) = (None, ListingLoopDetector::default());
@@ -143,7 +143,7 @@ pub(super) fn set_versioning(
     session.run_for_status(&call)
 }
 
-/// Lists the versions of a bucket's objects. Cost: a request per 1,000 entries.
+/// Lists the versions of a bucket's objects. Cost: one request per 1,000 entries.
 pub(super) fn list_versions(
     session: &S3Session,
     bucket: &Bucket,
@@ -195,7 +195,7 @@ fn versions_call<'a>(
 /// The maximum number of consecutive pages without an entry. Services send such pages after objects have been deleted.
 const EMPTY_PAGES_MAX: usize = 10_000;
 
-/// The positions of a listing's pages so far, to detect a listing that does not end.
+/// The start positions of the pages that a listing has had so far. They reveal a listing that would never end.
 #[derive(Default)]
 pub(super) struct ListingLoopDetector {
     hasher: RandomState,
@@ -204,7 +204,7 @@ pub(super) struct ListingLoopDetector {
 }
 
 impl ListingLoopDetector {
-    /// Records a page that had `new_entries` new entries, after which the listing continues at `next`. Errors:
+    /// Records a page that had `new_entries` new entries and named `next` as the start of the next page. Errors:
     /// `BadResponse` if an earlier page named the same `next`, or after more than [`EMPTY_PAGES_MAX`] pages without an
     /// entry.
     pub(super) fn go_on(&mut self, next: &impl Hash, new_entries: usize) -> Result<()> {

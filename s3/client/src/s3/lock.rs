@@ -1,4 +1,4 @@
-//! The calls of object lock, and renaming objects.
+//! Implements the object lock calls, and the renaming of objects.
 
 use fordway_store::{
     Bucket, DocumentKind, ErrorKind, Key, LockConfiguration, RenameOptions, Result, Retention, VersionId,
@@ -10,7 +10,7 @@ use crate::s3::headers::{OF_OBJECT, OF_RENAME_SOURCE, add_bypass, add_conditions
 use crate::s3::request::S3Call;
 use crate::s3::session::S3Session;
 
-/// The document that holds the configuration.
+/// The bucket document that holds the object lock configuration.
 static KIND: DocumentKind = DocumentKind::known("object-lock");
 
 pub(super) fn configuration(session: &S3Session, bucket: &Bucket) -> Result<Option<LockConfiguration>> {

@@ -1,4 +1,4 @@
-//! The calls for multipart uploads, and the list of the parts from which an object was completed.
+//! Implements multipart uploads, and lists the parts of a completed object.
 
 use fordway_store::{
     Bucket, ByteRange, Checksum, ChecksumAlgorithm, ChecksumType, CompleteOptions, CompletedPart, Error,
@@ -22,7 +22,7 @@ use crate::s3::{failure, read, store};
 /// The maximum number of entries in one page.
 const MAX_PAGE: usize = 1000;
 
-/// Creates an upload. Declares the checksum of `options`, if there is one.
+/// Creates an upload. Declares the checksum algorithm that `options` name, if any.
 pub(super) fn create(
     session: &S3Session,
     (bucket, key): (&Bucket, &Key),
@@ -49,7 +49,7 @@ pub(super) struct PartAddress<'a> {
     pub(super) number: u16,
 }
 
-/// The digest by which the server checks a part.
+/// The digest with which the server checks a part.
 pub(super) enum PartDigest {
     /// A checksum with this algorithm, which was declared when the upload was created.
     Checksum(ChecksumAlgorithm),
@@ -87,7 +87,7 @@ impl<'a> PartAddress<'a> {
         })
     }
 
-    /// Makes the server fill the part from an object or a range of it.
+    /// Makes the server copy an object, or a range of one, into the part.
     pub(super) fn copy(
         &self,
         session: &S3Session,
@@ -104,8 +104,9 @@ impl<'a> PartAddress<'a> {
     }
 }
 
-/// Returns the requested range, or the range of the requested part, with both ends, as copies require. Cost: none if
-/// the range states both ends; otherwise a HEAD, and for a part also the requests of [`object_parts`].
+/// Returns the requested range, or the range of the requested part, with an explicit first and last byte, as copies
+/// require. Cost: none if the range states both ends; otherwise a HEAD, and for a part also the requests of
+/// [`object_parts`].
 fn closed(session: &S3Session, from: (&Bucket, &Key), options: &GetOptions) -> Result<Option<ByteRange>> {
     let parts = match (options.range, options.part) {
         (None, None) => return Ok(None),

@@ -153,7 +153,7 @@ fn part(response: &HttpResponse, length: Option<u64>) -> Result<(Range<u64>, u64
     }
 }
 
-/// Discards the bytes before the requested ones, sent by a server that does not support ranges.
+/// Discards the bytes that a server without range support sends before the requested bytes.
 fn skip(response: &mut HttpResponse, count: u64) -> Result<()> {
     let mut rest = vec![0; count.min(64 * 1024) as usize];
     let mut left = count;
@@ -287,8 +287,8 @@ impl Read for ObjectStream {
     }
 }
 
-/// The number of bytes requested at once for a long range, so that memory is not allocated merely because a server
-/// states a length.
+/// The number of bytes requested at once for a long range. It is limited so that memory is not allocated merely because
+/// a server states a length.
 const PIECE_BYTES: usize = 64 << 20;
 
 /// Reads `ranges` of the current version, or of the version that `options` name. Cost: as few GETs as the service
@@ -322,7 +322,7 @@ fn is_final(kind: ErrorKind) -> bool {
     matches!(kind, ErrorKind::InvalidRange | ErrorKind::Interrupted) || is_passing(kind)
 }
 
-/// Returns the ranges as (offset, length) if all of them state their end.
+/// Returns the ranges as (offset, length) pairs if all of them state where they end.
 fn bounded(ranges: &[ByteRange]) -> Option<Vec<(u64, usize)>> {
     let bounded = |range: &ByteRange| match *range {
         ByteRange::Inclusive(first, last) => {

@@ -1,4 +1,4 @@
-//! S3 requests and their signatures. The signing key of the day is cached.
+//! S3 requests and their signatures. Each day's signing key is cached.
 
 use std::borrow::Cow;
 use std::sync::{Arc, Mutex};
@@ -15,7 +15,7 @@ use crate::s3::S3Credentials;
 /// A request to the service, independent of the endpoint and of the time when it is sent.
 pub(super) struct S3Call<'a> {
     pub(super) method: &'static str,
-    /// The operation's name in messages.
+    /// The operation's name, for use in messages.
     pub(super) operation: &'static str,
     /// The name of the bucket; empty for the service itself.
     pub(super) bucket: &'a str,
@@ -143,7 +143,7 @@ pub(super) fn base64_digest(md5: [u8; 16]) -> String {
 pub struct RequestSigner {
     credentials: S3Credentials,
     region: String,
-    /// The signing key of the day, derived when first needed.
+    /// The current day's signing key, derived when first needed.
     key: Mutex<Option<Arc<SigningKey>>>,
 }
 

@@ -83,7 +83,7 @@ impl S3Session {
         if is_meant { self.config.max_retries } else { 0 }
     }
 
-    /// Adds a hint to `error` if no endpoint was configured: that AWS was used, and how to name a service.
+    /// Adds a hint to `error` if no endpoint was configured: that AWS was used, and how to specify another service.
     fn with_endpoint(&self, error: Error) -> Error {
         if !self.config.is_endpoint_unset {
             return error;
@@ -218,8 +218,8 @@ impl S3Session {
         CallAddress { host: origin.authority(), origin, path, query }
     }
 
-    /// Whether the host name contains the bucket's name. By default, a name with a dot is not put into the host name,
-    /// because no certificate would match.
+    /// Returns whether the host name contains the bucket's name. By default, a name with a dot is not put into the host
+    /// name, because no certificate would match.
     fn is_virtual(&self, bucket: &str) -> bool {
         if bucket.is_empty() {
             return false;

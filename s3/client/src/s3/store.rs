@@ -1,4 +1,4 @@
-//! [`S3Store`]: implements the calls of [`Store`] with the functions of the neighbouring modules.
+//! [`S3Store`]: implements the methods of [`Store`] with the functions of the neighbouring modules.
 
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -283,8 +283,8 @@ impl BucketDocuments for S3Store {
 }
 
 impl MultipartUploads for S3Store {
-    /// Cost: a request per 1,000 parts; if the service does not list the parts (S3 itself does not list parts that were
-    /// sent without checksums), one request per part.
+    /// Cost: one request per 1,000 parts; if the service does not list the parts (S3 itself does not list parts that
+    /// were sent without checksums), one request per part.
     fn object_parts(&self, bucket: &Bucket, key: &Key, options: &GetOptions) -> Result<Vec<ObjectPart>> {
         multipart::object_parts(&self.session, (bucket, key), options)
     }

@@ -21,7 +21,7 @@ use tempfile::TempDir;
 
 use crate::scripted::read_head;
 
-/// Requests a client certificate, and accepts any or none.
+/// Requests a client certificate; accepts any certificate, and clients without one.
 #[derive(Debug)]
 struct Curious;
 
@@ -106,8 +106,8 @@ fn serve(answer: String) -> TlsServer {
 
 const FILE: &str = "HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n";
 
-/// Creates a directory of trusted certificate authorities in the format used by grids, with the certificates of these
-/// servers.
+/// Creates a directory of trusted certificate authorities in the format that computing grids use, with the certificates
+/// of these servers.
 fn trusting(servers: &[&TlsServer]) -> (TempDir, TlsRoots) {
     let dir = TempDir::new().unwrap();
     for (number, server) in servers.iter().enumerate() {

@@ -279,7 +279,7 @@ fn a_delete_of_what_is_not_there_succeeds() {
     assert_eq!(error.kind(), ErrorKind::NoSuchBucket);
 }
 
-/// The first response states the object's size, so no HEAD is needed before it.
+/// The response to the first GET states the object's size, so no HEAD is needed before that GET.
 #[test]
 fn ranges_with_an_end_cost_no_head() {
     let part = |range: &str, body: &str| {

@@ -17,7 +17,7 @@ pub(crate) enum Step {
     /// Receives the head of a request, and does not read the body.
     Head,
     Send(Vec<u8>),
-    /// Sends one byte at a time, waiting this long before each.
+    /// Sends one byte at a time, and waits this long before each byte.
     Drip(Vec<u8>, Duration),
     Pause(Duration),
 }

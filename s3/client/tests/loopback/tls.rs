@@ -93,7 +93,7 @@ fn a_stranger_is_not_trusted() {
     assert_eq!(server.join().unwrap(), 0);
 }
 
-/// `openssl req -x509` makes such a certificate by default. It is refused even if it is trusted.
+/// By default, `openssl req -x509` makes a certificate of this kind, which is refused even if it is trusted.
 #[test]
 fn a_certificate_for_signing_others_is_explained() {
     let (url, certificate, server) =

@@ -10,10 +10,10 @@ use fordway_sys::{Errno, read_into_spare, stat};
 use super::{FindingKind, FsckRun, is_sealed};
 use crate::record::Record;
 
-/// The number of bytes of content that are read at a time: large enough to amortize the cost of a system call, and
-/// small enough to stay in the processor's cache.
+/// The number of content bytes read at a time: large enough to amortize the cost of a system call, and small enough to
+/// stay in the processor's cache.
 const CHUNK_BYTES: usize = 256 * 1024;
-/// The number of bytes of content between two reports of progress.
+/// The number of content bytes between two progress reports.
 const PROGRESS_BYTES: u64 = 16 * CHUNK_BYTES as u64;
 
 /// A range of content, and its expected digests.
@@ -25,13 +25,13 @@ struct ContentSpan<'r> {
     checksum: Option<&'r Checksum>,
 }
 
-/// Whether a record has a digest that the content can be checked against.
+/// Returns whether `record` has a digest against which the content can be checked.
 pub(super) fn can_be_checked(record: &Record) -> bool {
     !pieces_of(record).is_empty()
 }
 
-/// Returns the ranges that have digests: the whole content, or its parts if only they have digests. Empty if there is
-/// no digest.
+/// Returns the ranges that have digests: the whole content, or its parts if only the parts have digests. The result is
+/// empty if there is no digest.
 fn pieces_of(record: &Record) -> Vec<ContentSpan<'_>> {
     let Some(seal) = record.seal else { return Vec::new() };
     let (md5, checksum) = (record.etag.as_ref().and_then(ETag::as_md5), record.checksum.as_ref());
@@ -50,8 +50,8 @@ fn piece_of_part(part: &ObjectPart) -> Option<ContentSpan<'_>> {
 }
 
 impl FsckRun<'_> {
-    /// Reads the sealed `file` and compares its digests with those in `record`. Cost: reads the content once, and
-    /// computes the digests.
+    /// Reads `file`, whose state matches its record's seal, and compares its digests with the ones in `record`. Cost:
+    /// reading the content once and computing the digests.
     pub(super) fn content(&mut self, path: &str, file: &File, record: &Record) -> Result<()> {
         let pieces = pieces_of(record);
         if pieces.is_empty() {
@@ -115,7 +115,7 @@ impl ContentSpan<'_> {
         ContentHasher::new(ETagPolicy::Fast, self.md5.is_some(), algorithm)
     }
 
-    /// Returns a message with the stored and the computed digest if they differ.
+    /// Returns a message that gives the stored and the computed digest, if they differ.
     fn difference(&self, found: &HashResult) -> Option<String> {
         let what = self.part.map_or("the content".to_owned(), |number| format!("part {number}"));
         if let Some(stored) = self.md5
@@ -134,8 +134,8 @@ impl ContentSpan<'_> {
     }
 }
 
-/// Returns a description of the mismatch if the parts in the record, which have `size` bytes in total, do not add up to
-/// the object.
+/// Describes the mismatch, if there is one, between the object and the parts in its record, which have `size` bytes in
+/// total.
 fn misfit(record: &Record, size: u64) -> Option<String> {
     let sealed = record.seal?.size;
     if size != sealed {

@@ -1,7 +1,7 @@
 //! Checks the files on disk against their stored metadata. Changes nothing.
 //!
-//! Each file costs one `newfstatat` and one `getxattrat`; it is opened only if it looks wrong or its content is to be
-//! read. A file that is replaced or removed during the check is not reported as a finding.
+//! Each file costs one `newfstatat` and one `getxattrat`; a file is opened only if these calls show a problem, or if
+//! its content is to be read. A file that is replaced or removed during the check is not reported as a finding.
 
 mod content;
 mod private;
@@ -27,12 +27,12 @@ use crate::stage::is_bare;
 use crate::version_names::NoncurrentVersion;
 use crate::{PosixStore, SharedStore};
 
-/// The scope of a check by [`PosixStore::check`].
+/// What [`PosixStore::check`] is to check.
 #[derive(Clone, Debug, Default)]
 pub struct FsckOptions {
     /// The buckets to check; all if empty.
     pub buckets: Vec<Bucket>,
-    /// Whether to read content that can be checked against an MD5 or a checksum.
+    /// Whether to also read the content of files that have an MD5 or a checksum, and check it.
     pub read: bool,
 }
 
@@ -45,7 +45,7 @@ pub enum FsckEvent<'e> {
     Found(FsckFinding),
 }
 
-/// The counts of a check.
+/// What a check has counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FsckSummary {
     /// Directory entries examined.
@@ -68,9 +68,9 @@ pub struct FsckSummary {
 
 impl PosixStore {
     /// Checks everything in the buckets, and passes each finding to `tell`. A process that may act as other users
-    /// examines each bucket as its owner, and files of another user as that user. Memory: one open directory for each
-    /// level of the tree. Cost: see the module; with [`FsckOptions::read`] about 1.4 ms per MiB of content that has an
-    /// MD5. Errors: `NoSuchBucket` at the start; errors that `tell` returns.
+    /// examines each bucket as the bucket's owner, and other users' files as the users who own them. Memory: one open
+    /// directory for each level of the tree. Cost: see the module documentation; with [`FsckOptions::read`], also about
+    /// 1.4 ms per MiB of content that has an MD5. Errors: `NoSuchBucket` at the start; errors that `tell` returns.
     pub fn check(
         &self,
         options: &FsckOptions,
@@ -84,7 +84,7 @@ impl PosixStore {
         for bucket in &buckets {
             match bucket_owner(&self.inner, bucket) {
                 Ok(Some(owner)) => actors.act_as(owner, || check.bucket(bucket))?,
-                // The bucket's owner has removed it in the meantime. This must not prevent the check of other buckets.
+                // The bucket's owner has removed it in the meantime. The other buckets must be checked nonetheless.
                 Ok(None) => {}
                 Err(error) => check.found(FindingKind::Unreadable, bucket.as_str(), error.to_string())?,
             }
@@ -100,7 +100,7 @@ struct FsckRun<'c> {
     read: bool,
     tell: &'c mut dyn FnMut(FsckEvent) -> Result<()>,
     summary: FsckSummary,
-    /// A reused buffer for content to be hashed.
+    /// A buffer, reused for each file, for the content to be hashed.
     buffer: Vec<u8>,
 }
 
@@ -118,7 +118,7 @@ impl FsckRun<'_> {
     fn tree(&mut self, area: &BucketArea) -> Result<()> {
         match self.inner.volume.open_to_scan(&area.top) {
             Ok(dir) => self.directory(area, &dir, &area.top),
-            // A file in place of the directory is reported by the check of the private area.
+            // If there is a file in place of the directory, the check of the private area reports that.
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(()),
             Err(errno) => self.unreadable(&area.top, errno, "opening"),
         }
@@ -175,7 +175,7 @@ impl FsckRun<'_> {
         }
     }
 
-    /// Checks whether the file's name belongs to a key or to an old version.
+    /// Checks that the file's name is the name of a key or of an old version.
     fn name(&mut self, area: &BucketArea, path: &str, name: &str) -> Result<()> {
         let place = join(path, name);
         let is_ours = match area.held {
@@ -208,11 +208,11 @@ impl FsckRun<'_> {
         }
     }
 
-    /// Checks the file `name` of `dir`, without opening it if that is enough.
+    /// Checks the file `name` in `dir`, and opens the file only if necessary.
     fn file(&mut self, bucket: &Bucket, dir: &File, path: &str, name: &str) -> Result<()> {
         let stat = match stat_in(dir, name) {
             Ok(stat) if stat.is_file => stat,
-            // Another file has taken its place.
+            // The file was removed, or something else has taken its place.
             Ok(_) | Err(Errno::NOENT) => return Ok(()),
             Err(errno) => return self.unreadable(&join(path, name), errno, "looking at"),
         };
@@ -229,7 +229,7 @@ impl FsckRun<'_> {
         }
     }
 
-    /// Whether the file's state and record show no problem, so that the file need not be opened.
+    /// Returns whether the file's state and record show no problem, so that the file need not be opened.
     fn is_fine(&self, record: &[u8], stat: &FileStat) -> bool {
         let Some(record) = Record::decode(record) else { return false };
         is_sealed(&record, stat) && !record.is_apart && !(self.read && content::can_be_checked(&record))
@@ -302,8 +302,8 @@ impl FsckRun<'_> {
     }
 }
 
-/// Whether what the record says about the content holds for the file in its current state. True for a record that says
-/// nothing about the content.
+/// Returns whether the record's statements about the content apply to the file in its current state. Returns true if
+/// the record says nothing about the content.
 fn is_sealed(record: &Record, stat: &FileStat) -> bool {
     (record.etag.is_none() && record.checksum.is_none()) || record.seal == Some(ContentSeal::of(stat))
 }
@@ -320,7 +320,7 @@ pub enum FindingSeverity {
 }
 
 impl FindingSeverity {
-    /// The name in tables and JSON.
+    /// Returns the name used in tables and JSON.
     pub const fn name(self) -> &'static str {
         match self {
             FindingSeverity::Note => "note",
@@ -340,17 +340,17 @@ macro_rules! findings {
             /// All kinds, in declaration order.
             pub const ALL: &'static [FindingKind] = &[$(FindingKind::$kind),*];
 
-            /// The name in tables and JSON.
+            /// Returns the name used in tables and JSON.
             pub const fn name(self) -> &'static str {
                 match self { $(FindingKind::$kind => $name),* }
             }
 
-            /// The severity of this kind.
+            /// Returns the severity of this kind.
             pub const fn severity(self) -> FindingSeverity {
                 match self { $(FindingKind::$kind => FindingSeverity::$severity),* }
             }
 
-            /// Advice on what the user can do next.
+            /// Returns advice on what the user can do next.
             pub const fn advice(self) -> &'static str {
                 match self { $(FindingKind::$kind => $advice),* }
             }
@@ -365,7 +365,7 @@ findings! {
     /// The attribute `user.fordway`, or the sidecar file below `.fordway/meta`, cannot be decoded.
     BadRecord = "bad-record", Corrupt,
         "restore it, or remove it (an attribute: setfattr -x user.fordway) to accept the content without metadata";
-    /// The attribute says that the rest of the record is in a sidecar file, but that file is gone, or belongs to
+    /// The attribute says that the rest of the record is in a sidecar file, but the sidecar file is gone or belongs to
     /// another version. The content is intact; the object's metadata, tags and list of parts are lost.
     RecordMissing = "record-missing", Corrupt,
         "restore the file below .fordway/meta that has the inode's name, or put the object again with its metadata";
@@ -381,7 +381,7 @@ findings! {
     /// A POSIX program changed the file, so that its stored ETag and checksum no longer apply.
     Changed = "changed", Note,
         "nothing, if the change was intended; otherwise restore it; copying it onto itself with --content-type or --metadata stores a new ETag";
-    /// A name below `.fordway/odd` that is not the encoded form of any key.
+    /// A name below `.fordway/odd` that is not an encoded key.
     OddName = "odd-name", Note,
         "move it away; no S3 client can see it";
     /// A name below `.fordway/versions` that is not the name of a version.
@@ -414,9 +414,9 @@ findings! {
     /// A name in `.fordway` that Fordway does not use.
     StrayPrivate = "stray-private", Note,
         "move it away; Fordway neither reads nor removes it";
-    /// `.fordway`, or a file in it, is not of the type that Fordway creates there: it is a link, a FIFO, or a file
-    /// instead of a directory. Or, in a bucket with the sticky bit, it belongs to a third user, who could remove the
-    /// files of others there.
+    /// `.fordway`, or a file in it, does not have the type with which Fordway creates it: for example, it is a link, a
+    /// FIFO, or a file instead of a directory. Or, in a bucket with the sticky bit, it belongs to a third user, who
+    /// could remove other users' files there.
     NotOurs = "not-ours", Corrupt,
         "find out who created it, and remove it; or run `fordway fsck --migrate` as root, which makes the bucket's owner the owner of directories";
 }
@@ -428,11 +428,11 @@ pub struct FsckFinding {
     pub kind: FindingKind,
     /// The path of the file, relative to the root; bytes that are not UTF-8 are shown as `\xNN`.
     pub path: String,
-    /// Details beyond the kind; may be empty.
+    /// Further details; may be empty.
     pub detail: String,
 }
 
-/// Renders a name, which may contain any bytes, as unambiguous text.
+/// Renders a name, which may contain arbitrary bytes, as unambiguous text.
 pub(super) fn show_name(name: &[u8]) -> String {
     let mut shown = String::with_capacity(name.len() + 8);
     for chunk in name.utf8_chunks() {

@@ -20,7 +20,7 @@ use crate::scan::{each_entry, known_kind, open_child};
 use crate::sidecar::inode_of;
 
 impl FsckRun<'_> {
-    /// Checks the names of all sidecar files. Their content is checked along with their objects.
+    /// Checks the names of all sidecar files. The content of a sidecar file is checked together with its object.
     pub(super) fn sidecar_names(&mut self, bucket: &Bucket) -> Result<()> {
         let path = meta_dir(bucket);
         let dir = match self.inner.volume.open_to_scan(&path) {
@@ -120,8 +120,8 @@ impl FsckRun<'_> {
         guard: Option<TrustedOwner>,
     ) -> Result<()> {
         let Some((state, guard)) = state.zip(guard) else { return Ok(()) };
-        // The check takes root's point of view: a file that belongs to neither root nor the bucket's owner is dangerous
-        // to all writers.
+        // Danger is judged as for root: a file that belongs to neither root nor the bucket's owner is dangerous to all
+        // other writers.
         let danger = guard.danger(&state, 0).filter(|_| state.is_dir || !guard.trusts(state.user));
         danger.map_or(Ok(()), |why| self.found(FindingKind::NotOurs, path, format!("it {why}")))
     }

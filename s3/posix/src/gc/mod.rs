@@ -21,20 +21,20 @@ use crate::scan::{BucketArea, PROGRESS_ENTRIES, each_entry};
 use crate::store::LANE;
 use crate::{PosixStore, SharedStore};
 
-/// The scope of [`PosixStore::collect_garbage`].
+/// What [`PosixStore::collect_garbage`] is to remove.
 #[derive(Clone, Debug)]
 pub struct GcOptions {
     /// The buckets to clean; all if empty.
     pub buckets: Vec<Bucket>,
-    /// How long each of these files must have been unchanged before it is removed: staged files, remains of an upload
-    /// without its record, sidecar files without their objects, and second names of the latest version. This must be
-    /// longer than any writer ever pauses between two writes.
+    /// How long a file of one of these kinds must have been unchanged before it is removed: staged files, remains of an
+    /// upload whose record is gone, sidecar files whose objects are gone, and second names of the latest version. This
+    /// must be longer than the longest pause of any writer between two writes.
     pub staged_age: Duration,
     /// How long an upload must have been inactive before it is removed.
     pub upload_age: Duration,
     /// How long a directory must have been empty before it is removed. A put whose directory is removed recreates it,
     /// but only a limited number of times. If this time is far longer than the tick of the file system's clock (10 ms),
-    /// a put never has to do so more than once.
+    /// a put never has to recreate a directory more than once.
     pub empty_dir_age: Duration,
     /// Whether to only report what would be removed.
     pub dry_run: bool,
@@ -56,8 +56,8 @@ impl Default for GcOptions {
 
 impl PosixStore {
     /// Removes files left behind by interrupted work, and reports each to `tell`. A process that may act as other users
-    /// works in each bucket as the bucket's owner, and on the files of another user as that user. Memory: one open
-    /// directory for each level of the tree, and about 20 bytes for each old sidecar file of one bucket. Cost: one
+    /// works in each bucket as the bucket's owner, and on other users' files as the users who own them. Memory: one
+    /// open directory for each level of the tree, and about 20 bytes for each old sidecar file in one bucket. Cost: one
     /// `getdents64` for about every thousand entries, and two or three calls for each directory and for each file or
     /// directory removed; if there are old sidecar files, one `newfstatat` for each file, and one `openat`, `pread` and
     /// `close` for each sidecar file. Errors: `NoSuchBucket` before anything is removed; errors that `tell` returns.
@@ -72,8 +72,8 @@ impl PosixStore {
         for bucket in &buckets {
             match bucket_owner(&self.inner, bucket) {
                 Ok(Some(owner)) => actors.act_as(owner, || sweep.bucket(bucket))?,
-                // The bucket's owner has removed it in the meantime. This must not prevent the collection in other
-                // buckets.
+                // The bucket's owner has removed it in the meantime. Garbage in the other buckets must be collected
+                // nonetheless.
                 Ok(None) => {}
                 Err(error) => sweep.tell_failure(bucket, bucket.as_str(), error)?,
             }
@@ -82,7 +82,7 @@ impl PosixStore {
     }
 }
 
-/// The kinds of garbage.
+/// A kind of garbage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GarbageKind {
     /// A file that a writer staged and never published.
@@ -93,16 +93,16 @@ pub enum GarbageKind {
     UploadRest,
     /// The second file of an object, hidden by the file at the key's plain path.
     HiddenFile,
-    /// An empty directory that a put had created.
+    /// An empty directory that was created by a put.
     EmptyDir,
     /// A sidecar file whose object is gone or has since changed.
     Sidecar,
-    /// A name among the old versions whose version is still the latest, or has become the latest again.
+    /// A name, among the old versions, of a version that is still the latest or has become the latest again.
     VersionAlias,
 }
 
 impl GarbageKind {
-    /// The name in tables and JSON.
+    /// Returns the name used in tables and JSON.
     pub const fn name(self) -> &'static str {
         match self {
             GarbageKind::StagedFile => "staged-file",
@@ -116,7 +116,7 @@ impl GarbageKind {
     }
 }
 
-/// A file or directory that was removed, or would be in a dry run.
+/// A file or directory that was removed or, in a dry run, would have been removed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GarbageFile {
     /// The kind of garbage.
@@ -135,20 +135,20 @@ pub enum GcEvent {
         /// The number of entries since the start.
         entries: u64,
     },
-    /// A file or directory was removed, or would be in a dry run.
+    /// A file or directory was removed or, in a dry run, would have been removed.
     Removed(GarbageFile),
     /// A file or directory could not be examined or removed; the collection continues.
     Failed(Error),
 }
 
-/// The counts of a collection, or of a dry run.
+/// What a collection, or its dry run, has counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GcSummary {
     /// Directory entries examined.
     pub entries: u64,
     /// The number of files and directories removed.
     pub removed: u64,
-    /// The number of bytes of content in them.
+    /// The total size, in bytes, of the content removed.
     pub freed_bytes: u64,
     /// The number of files and directories that could not be examined or removed.
     pub failed: u64,
@@ -164,8 +164,8 @@ pub(super) struct GcRun<'s> {
     now_ns: i64,
     tell: &'s mut dyn FnMut(GcEvent) -> Result<()>,
     summary: GcSummary,
-    /// Whether a lock of the current bucket was not released in time. If so, the run does not wait for another lock
-    /// there: a user who holds all locks must not be able to stop it.
+    /// Whether waiting for a lock in the current bucket has timed out. If so, the run waits for no other lock in that
+    /// bucket: a user who holds all locks must not be able to stop the run.
     finds_locks_held: bool,
 }
 
@@ -186,8 +186,8 @@ impl<'s> GcRun<'s> {
 
     pub(super) fn bucket(&mut self, bucket: &Bucket) -> Result<()> {
         self.finds_locks_held = false;
-        // Sidecar files are collected first, so that a dry run finds the same ones as a real run, which removes the
-        // files of some objects afterwards.
+        // Sidecar files are collected first, so that a dry run and a real run find the same sidecar files: a real run
+        // removes the files of some objects later.
         self.sidecars(bucket)?;
         self.staged_files(bucket)?;
         self.uploads(bucket)?;
@@ -197,8 +197,8 @@ impl<'s> GcRun<'s> {
         Ok(())
     }
 
-    /// Removes `garbage`, which belongs to `owner`, unless this is a dry run, and reports it. Returns whether it is
-    /// gone, or would be.
+    /// Removes `garbage`, which belongs to `owner`, unless this is a dry run, and reports it. Returns whether it was
+    /// removed or, in a dry run, would have been removed.
     pub(super) fn remove(
         &mut self,
         bucket: &Bucket,
@@ -223,8 +223,8 @@ impl<'s> GcRun<'s> {
         }
     }
 
-    /// Calls `visit` for every name in the directory at `path` that Fordway could have written, if there is such a
-    /// directory.
+    /// Calls `visit` for every name that Fordway could have written in the directory at `path`. Does nothing if the
+    /// directory does not exist.
     pub(super) fn each_below(
         &mut self,
         bucket: &Bucket,
@@ -269,14 +269,15 @@ impl<'s> GcRun<'s> {
         (self.tell)(GcEvent::Failed(error.during(OPERATION, LANE, bucket.as_str(), below)))
     }
 
-    /// Whether the time `changed_ns` is less than `limit` ago.
+    /// Returns whether the time `changed_ns` is less than `limit` ago.
     pub(super) fn is_younger(&self, changed_ns: i64, limit: Duration) -> bool {
         let limit_ns = i64::try_from(limit.as_nanos()).unwrap_or(i64::MAX);
         self.now_ns.saturating_sub(changed_ns) <= limit_ns
     }
 }
 
-/// Returns whether a call removed something. A file that is already gone, or in use again, is not a failure.
+/// Converts the result of a removal to whether anything was removed. A file that is already gone, or in use again, is
+/// not a failure.
 pub(super) fn removed(done: Result<(), Errno>) -> Result<bool> {
     match done {
         Ok(()) => Ok(true),

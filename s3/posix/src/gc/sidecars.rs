@@ -1,8 +1,8 @@
 //! Removes sidecar files whose object is gone or has since changed.
 //!
-//! A sidecar file is named after the inode of its object's file, so only a search through all files of the bucket can
+//! A sidecar file is named after the inode of its object's file, so only a search through all files in the bucket can
 //! show that the object is gone. One search can miss a file that is renamed during the search. Therefore a sidecar file
-//! is removed only if two searches did not find its object's file.
+//! is removed only if two searches have failed to find its object's file.
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -142,18 +142,18 @@ impl GcRun<'_> {
     }
 }
 
-/// Returns the state of the target of the link at `path`.
+/// Returns the file state of the target of the link at `path`.
 fn followed(volume: &RootVolume, path: &str) -> Result<FileStat, Errno> {
     volume.root.open_beneath(path, OFlags::PATH, Mode::empty()).and_then(stat)
 }
 
-/// Whether the sidecar file for a file with this state belongs, or may belong, to that file.
+/// Returns whether the sidecar file named after this file's inode belongs, or may belong, to this file.
 fn is_described(volume: &RootVolume, bucket: &Bucket, stat: &FileStat) -> bool {
     stat.is_file && !matches!(volume.read_sidecar(bucket, stat), Ok(None))
 }
 
-/// Removes the sidecar file `name`, unless it has been replaced since it was examined: its inode may belong to a new
-/// object by now. The file is first moved aside, so that only the file that was examined is removed.
+/// Removes the sidecar file `name`, unless it has been replaced since it was examined: the inode in its name may belong
+/// to a new object by now. The sidecar file is first moved aside, so that only the file that was examined is removed.
 fn remove_if_same(
     volume: &RootVolume,
     bucket: &Bucket,
@@ -171,7 +171,7 @@ fn remove_if_same(
     let now = stat_in(&aside, &hidden).map_err(failed)?;
     let is_same = (now.inode, now.modified_ns) == (seen.inode, seen.modified_ns);
     if !is_same {
-        // The file is moved back, unless there is an even newer one.
+        // The sidecar file is moved back, unless an even newer one exists.
         link(&aside, &hidden, meta, name).or_else(|errno| match errno {
             Errno::EXIST => Ok(()),
             errno => Err(failed(errno)),

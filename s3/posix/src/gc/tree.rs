@@ -1,5 +1,5 @@
-//! Collects garbage among objects and versions: empty directories, odd files hidden by plain files, and names among the
-//! old versions whose file is still the latest version.
+//! Collects garbage among objects and versions: empty directories, odd files hidden by plain files, and old-version
+//! names whose file is still the latest version.
 
 use std::fs::File;
 
@@ -41,7 +41,7 @@ impl GcRun<'_> {
         Ok(is_empty)
     }
 
-    /// Sweeps an entry. Returns whether it is gone now.
+    /// Sweeps an entry. Returns whether the directory is now gone.
     fn entry(
         &mut self,
         area: &BucketArea,
@@ -125,7 +125,7 @@ impl GcRun<'_> {
             size_bytes: size_freed(&stat),
         };
         let inner = self.inner;
-        // The plain file cannot be removed while we hold the key's lock.
+        // No other writer can remove the plain file while this process holds the key's lock.
         self.remove(bucket, (garbage, stat.user), || {
             let hidden = odd(bucket, &key);
             inner.locked(bucket, &key, |contents| {
@@ -156,7 +156,7 @@ fn remove_empty_dir(
 ) -> Result<bool> {
     let remove = || removed(remove_dir(parent, name));
     match (area.held, area.decode(path)) {
-        // A writer that keeps a version of the key relies on this directory, so the key is locked.
+        // The key is locked because a writer that keeps an old version of the key relies on this directory.
         (AreaKind::Versions, Some(key)) => inner.locked(area.bucket, &key, |_| remove()),
         (AreaKind::Plain, _) => {
             let mut done = Ok(false);
@@ -171,8 +171,8 @@ fn remove_empty_dir(
 }
 
 impl GcRun<'_> {
-    /// Removes a name among the old versions if its file is still the latest version, because the writer died before it
-    /// replaced the latest version. Returns whether the name is gone.
+    /// Removes a name among the old versions if its file is still the latest version. This happens if a writer died
+    /// before it replaced the latest version. Returns whether the name is gone.
     pub(super) fn version(&mut self, area: &BucketArea, dir: &File, path: &str, name: &str) -> Result<bool> {
         let (Some(key), Some(found)) = (area.decode(path), NoncurrentVersion::parse(name)) else {
             return Ok(false);

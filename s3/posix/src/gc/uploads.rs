@@ -39,7 +39,7 @@ impl GcRun<'_> {
     }
 }
 
-/// The state of the directory of an upload.
+/// The state of an upload's directory.
 struct UploadState {
     /// When the directory or a file in it last changed.
     newest_ns: i64,
@@ -49,7 +49,7 @@ struct UploadState {
 }
 
 impl UploadState {
-    /// Reads the state. Errors: `NOENT` if the upload has ended, `NOTDIR` if it is not an upload.
+    /// Reads the state. Errors: `NOENT` if the upload has ended, `NOTDIR` if the name does not belong to an upload.
     fn of(uploads: &File, name: &str) -> Result<Self, Errno> {
         let dir = open_child(uploads, name)?;
         let state = stat(&dir)?;

@@ -1,9 +1,10 @@
-//! Expires objects, versions and uploads by the rules of their buckets.
+//! Expires objects, versions and uploads according to their buckets' rules.
 //!
 //! A run lists a bucket, and examines each object that seems due. It then takes the key's lock, and acts only if it
 //! finds the same file, with the same size and times, and a rule still applies. Any number of runs may work on one
-//! root, on any nodes: a lock, which the kernel releases when the process dies, ensures that a bucket has one run at a
-//! time. If a run dies, the next one continues its work, because it no longer finds what has already expired.
+//! root, on any nodes: a lock, which the kernel releases when the process dies, ensures that at most one run at a time
+//! works on a bucket. If a run dies, the next run continues its work, because it does not find what has already
+//! expired.
 //!
 //! A locked version never expires; the next run after the end of its retention removes it.
 
@@ -27,13 +28,13 @@ use crate::scan::PROGRESS_ENTRIES;
 use crate::store::LANE;
 use crate::{PosixStore, SharedStore};
 
-/// The document with the rules.
+/// The kind of bucket document that holds the rules.
 const RULES: DocumentKind = DocumentKind::known("lifecycle");
 const OPERATION: &str = "apply the lifecycle of";
-/// The longest sleep between two reports of progress, so that a run can be ended.
+/// The longest sleep between two progress reports: the receiver can end the run only at a report.
 const NAP: Duration = Duration::from_millis(100);
 
-/// The scope of [`PosixStore::run_lifecycle`].
+/// What [`PosixStore::run_lifecycle`] is to do.
 #[derive(Clone, Debug)]
 pub struct LifecycleOptions {
     /// The buckets; all if empty.
@@ -42,7 +43,7 @@ pub struct LifecycleOptions {
     pub dry_run: bool,
     /// The maximum number of changes per second; `None` for no limit.
     pub rate: Option<f64>,
-    /// The length of a day. Shorter only in tests.
+    /// The length of a day; shorter than 24 hours only in tests.
     pub day: Duration,
 }
 
@@ -56,7 +57,7 @@ impl Default for LifecycleOptions {
 /// What a rule does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LifecycleAction {
-    /// Removes an object of a bucket without versions.
+    /// Removes an object in a bucket without versions.
     Expire,
     /// Hides the latest version behind a delete marker.
     Hide,
@@ -69,7 +70,7 @@ pub enum LifecycleAction {
 }
 
 impl LifecycleAction {
-    /// The name in tables and JSON.
+    /// Returns the name used in tables and JSON.
     pub const fn name(self) -> &'static str {
         match self {
             LifecycleAction::Expire => "expire",
@@ -81,7 +82,7 @@ impl LifecycleAction {
     }
 }
 
-/// A change that was made, or would be in a dry run.
+/// A change that was made or, in a dry run, would have been made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LifecycleChange {
     /// What was done.
@@ -106,7 +107,7 @@ pub enum LifecycleEvent {
         /// The number of objects, versions and uploads since the start.
         entries: u64,
     },
-    /// A change was made, or would be in a dry run.
+    /// A change was made or, in a dry run, would have been made.
     Changed(LifecycleChange),
     /// Another run is working on this bucket.
     Busy(Bucket),
@@ -114,7 +115,7 @@ pub enum LifecycleEvent {
     Failed(Error),
 }
 
-/// The counts of a run, or of a dry run.
+/// What a run, or a dry run, has counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LifecycleSummary {
     /// Objects, versions and uploads examined.
@@ -133,9 +134,9 @@ pub struct LifecycleSummary {
 
 impl PosixStore {
     /// Applies the lifecycle rules of all buckets once, and reports each change to `tell`. A process that may act as
-    /// other users works in each bucket as the bucket's owner, and on the files of another user as that user. Memory:
-    /// one page of a listing. Cost: a listing of each bucket that has rules, and for each change an examination of the
-    /// file and a delete. Errors: `NoSuchBucket` before anything is changed; errors that `tell` returns.
+    /// other users works in each bucket as the bucket's owner, and on other users' files as the users who own them.
+    /// Memory: one page of a listing. Cost: one listing of each bucket that has rules; for each change, one examination
+    /// of the file and one delete. Errors: `NoSuchBucket` before anything is changed; errors that `tell` returns.
     pub fn run_lifecycle(
         &self,
         options: &LifecycleOptions,
@@ -166,7 +167,7 @@ pub(super) struct LifecycleRun<'s> {
     options: &'s LifecycleOptions,
     tell: &'s mut dyn FnMut(LifecycleEvent) -> Result<()>,
     pub(super) summary: LifecycleSummary,
-    /// The time by which an object must be due in order to expire: the start of the work on the bucket.
+    /// The time when work on the bucket started: an object expires only if it was due by then.
     now: SystemTime,
     /// The earliest time of the next change.
     next: Instant,
@@ -193,7 +194,7 @@ impl<'s> LifecycleRun<'s> {
         LifecycleRun { inner, actors, options, tell, summary, now, next, is_ended: false }
     }
 
-    /// Reports an event. Errors: from the receiver; they end the run.
+    /// Reports an event. Errors: any error that the receiver returns, which ends the run.
     fn say(&mut self, event: LifecycleEvent) -> Result<()> {
         let said = (self.tell)(event);
         self.is_ended |= said.is_err();
@@ -359,7 +360,8 @@ impl<'s> LifecycleRun<'s> {
         }
     }
 
-    /// Returns the first rule by which an object is due; the tags are checked if `opened` is given.
+    /// Returns the first rule according to which an object is due. The object's tags are checked only if `opened` is
+    /// given.
     pub(super) fn current_rule<'r>(
         &self,
         rules: &'r [LifecycleRule],
@@ -399,7 +401,7 @@ impl<'s> LifecycleRun<'s> {
             rule: rule.id.clone(),
             size_bytes: seen.stat.size,
         };
-        // `self` is needed to report the change, so the check under the lock uses a separate value with the same time.
+        // `self` is needed to report the change, so the check under the lock uses another value with the same time.
         let check = ExpiryRecheck { now: self.now, day: self.day(), rule };
         self.change(change, Some(seen.stat.user), || {
             inner.locked(bucket, &key, |contents| {
@@ -423,15 +425,15 @@ pub(super) struct ExpiryRecheck<'r> {
 }
 
 impl ExpiryRecheck<'_> {
-    /// Whether the latest version in `opened` is due. Its key and size are not checked again, because they have not
-    /// changed.
+    /// Returns whether the latest version, `opened`, is due. Its key and size are not checked again, because they have
+    /// not changed.
     pub(super) fn is_due(&self, opened: &ObjectFile) -> bool {
         let due = self.rule.current_expiry(system_time(opened.stat.modified_ns), self.day);
         due.is_some_and(|due| due <= self.now) && self.rule.filter.has_tags(&opened.record().tags)
     }
 }
 
-/// Whether both are the same file with the same content, judging by the file's metadata.
+/// Returns whether both are the same file with the same content, judging by the file's metadata.
 pub(super) fn is_same(seen: &ObjectFile, now: &ObjectFile) -> bool {
     let state = |opened: &ObjectFile| {
         let stat = &opened.stat;

@@ -11,13 +11,13 @@ use crate::private::PrivateDirectoryContents;
 use crate::read::{ObjectFile, system_time};
 use crate::version_names::{NoncurrentVersion, archived_place, order_in};
 
-/// The versions of the key that the listing has reached.
+/// What is known about the versions of the key that the listing has reached.
 #[derive(Default)]
 struct KeyState {
     key: String,
-    /// The time at which the next newer version was written, which made this one noncurrent.
+    /// The time at which the next newer version was written, so that this version became noncurrent.
     replaced: Option<SystemTime>,
-    /// The number of noncurrent versions before this one.
+    /// The number of newer noncurrent versions of the key.
     newer: u32,
     /// A delete marker that is the latest version, until another version of its key is found.
     marker: Option<(VersionId, SystemTime)>,
@@ -122,7 +122,7 @@ impl LifecycleRun<'_> {
         }
     }
 
-    /// Removes a version that is not the latest, by the first rule that still applies when the key is locked.
+    /// Removes a version that is not the latest, according to the first rule that still applies once the key is locked.
     fn expire_version(
         &mut self,
         bucket: &Bucket,
@@ -214,7 +214,7 @@ impl NoncurrentVersionReference<'_> {
     }
 
     /// Removes the version if it is still the one that was `seen`, is neither the latest nor locked, and is still due
-    /// given the key's current versions: a newer one may have been removed.
+    /// given the key's current versions, of which a newer one may have been removed.
     fn expire(
         &self,
         inner: &SharedStore,
@@ -242,7 +242,8 @@ impl NoncurrentVersionReference<'_> {
 }
 
 impl ExpiryRecheck<'_> {
-    /// Whether `version` is among the old versions of its key, and due. `archived` lists the names, newest first.
+    /// Returns whether `version` is among the old versions of its key and is due. `archived` lists the names, newest
+    /// first.
     fn is_noncurrent_due(
         &self,
         version: &VersionId,
@@ -250,7 +251,7 @@ impl ExpiryRecheck<'_> {
         archived: &[NoncurrentVersion],
     ) -> bool {
         let latest = current.map(ObjectFile::version);
-        // The latest version may also have a name among the old ones.
+        // The latest version may also have a name among the old versions.
         let old = archived.iter().filter(|found| latest.as_ref() != Some(&found.version));
         let mut newer_than_this = old.take_while(|found| found.version != *version).collect::<Vec<_>>();
         if latest.as_ref() == Some(version) || !archived.iter().any(|found| found.version == *version) {
@@ -272,12 +273,12 @@ impl ExpiryRecheck<'_> {
     }
 }
 
-/// The time at which a version was written.
+/// Returns the time at which a version was written.
 fn written(found: &NoncurrentVersion) -> SystemTime {
     system_time(i64::try_from(found.order).unwrap_or(i64::MAX))
 }
 
-/// The time at which the latest version was written, from its ID or from its file.
+/// Returns the time at which the latest version was written, according to its ID or its file.
 fn written_latest(current: &ObjectFile) -> SystemTime {
     let by_file = system_time(current.stat.modified_ns);
     let by_id =

@@ -28,12 +28,12 @@ use crate::write::append_range;
 /// An upload locked by this process, so that no other process completes or aborts it.
 struct LockedUpload {
     held: DirectoryHandle,
-    /// The file of the future object; `None` once it has been passed on.
+    /// The future object's file; `None` once it has been passed on.
     data: Option<OwnedFd>,
-    /// The same open file as `data`, kept open because it holds the lock of the upload.
+    /// The same open file as `data`, kept open because it holds the upload's lock.
     locked: OwnedFd,
     upload: OpenUpload,
-    /// Whether the upload was already closed, by a completion whose process died.
+    /// Whether the upload had already been closed by a completion whose process died.
     was_closed: bool,
 }
 
@@ -47,14 +47,15 @@ impl LockedUpload {
         }
     }
 
-    /// Whether `data` is, or was, an object. The file then has a second name, or no longer has the name `data`.
+    /// Returns whether `data` is, or was, an object: in that case the file has a second name, or no longer has the name
+    /// `data`.
     fn is_published(&self) -> bool {
         links_in(&self.held, DATA) != Ok(1)
     }
 }
 
 impl StoreUploads<'_> {
-    /// Publishes the object. Only one call at a time works on an upload. A part that is still being written when the
+    /// Publishes the object. Only one call at a time can work on an upload. A part that is still being written when the
     /// call begins does not become part of the object.
     pub(crate) fn complete_upload(
         &self,
@@ -92,8 +93,8 @@ impl StoreUploads<'_> {
         made
     }
 
-    /// Returns the result of an earlier completion of this upload, if its object is still the one at `key`. This is
-    /// needed because a client that did not receive the response sends the request again.
+    /// Returns the result of an earlier completion of this upload, if its object is still the object at `key`. This is
+    /// needed because a client that has not received the response sends the request again.
     fn made_before(
         &self,
         bucket: &Bucket,
@@ -123,8 +124,8 @@ impl StoreUploads<'_> {
         self.end_upload(taken?)
     }
 
-    /// Removes the files of a completion that died after `data` was renamed to the object. They are listed as an upload
-    /// that can no longer be completed or aborted.
+    /// Removes the files of a completion whose process died after it had renamed `data` to the object. Until then,
+    /// these files are listed as an upload that can no longer be completed or aborted.
     fn remove_rest(&self, bucket: &Bucket, key: &Key, upload: &UploadId) {
         let Some(ours) = upload_of(upload.as_str()) else { return };
         let dir = upload_dir(bucket, &ours);
@@ -150,9 +151,9 @@ impl StoreUploads<'_> {
 
     fn end_upload(&self, taken: LockedUpload) -> Result<()> {
         let LockedUpload { held, data, locked, upload, .. } = taken;
-        // The upload can no longer be completed or aborted, so the locked file may be closed before it is removed. It
-        // must be closed first, because NFS and FUSE keep a removed file that is open under a hidden name, and then its
-        // directory cannot be removed.
+        // The upload can no longer be completed or aborted, so the locked file may be closed before it is removed. The
+        // file must be closed first: if a file is removed while it is open, NFS and FUSE keep it under a hidden name,
+        // and its directory cannot be removed.
         remove_file(&held, CLOSED).map_err(|errno| from_errno(errno, "removing the upload"))?;
         drop((data, locked));
         self.remove_upload(&upload.dir)
@@ -167,7 +168,7 @@ impl StoreUploads<'_> {
                 (Err(error), Some(ours)) if is_stale(&error) && race < MAX_STALE => {
                     self.inner.volume.refresh_dirs(&upload_dir(bucket, &ours));
                 }
-                // Another node has started the upload, and this node has cached that it is missing.
+                // Another node has started the upload, but this node has cached that the upload is missing.
                 (Err(error), Some(ours))
                     if error.kind() == ErrorKind::NoSuchUpload && race == 0 && self.is_shared(bucket) =>
                 {
@@ -203,7 +204,8 @@ impl StoreUploads<'_> {
     }
 
     /// Closes the upload, so that no part can be started. Returns the upload with the record of its future object, and
-    /// whether it was closed already. Because we hold the lock, only a completion that died can have closed it.
+    /// whether it was closed already. Because this process holds the lock, only a completion whose process died can
+    /// have closed the upload.
     fn close_upload(
         &self,
         bucket: &Bucket,
@@ -265,8 +267,8 @@ impl StoreUploads<'_> {
     }
 
     /// Returns the parts that have arrived, sorted by number, and the names of all files of the upload. On a shared
-    /// file system, this node may have cached that a part is missing, or may have cached an earlier version of it. If
-    /// one of the `wanted` parts is not found, all of them are therefore looked up again.
+    /// file system, this node may have cached that a part is missing, or may have cached an earlier version of the
+    /// part. Therefore, if one of the `wanted` parts is not found, all of them are looked up again.
     fn parts_among(
         &self,
         bucket: &Bucket,
@@ -321,7 +323,7 @@ impl StoreUploads<'_> {
         self.inner.volume.dirs.forget(dir);
         self.inner.volume.open_dir(parent).and_then(|parent| remove_upload_dir(&parent, name)).or_else(
             |errno| match errno {
-                // Files that Fordway did not create are kept, and therefore the directory is kept too.
+                // Files that Fordway did not create are kept, and so is the directory.
                 Errno::NOTEMPTY => Ok(()),
                 errno => Err(from_errno(errno, "removing the upload")),
             },
@@ -333,8 +335,8 @@ fn infos_of(parts: &[ArrivedPart]) -> Vec<PartInfo> {
     parts.iter().map(|part| part.info.clone()).collect()
 }
 
-/// Whether `data`, of `size` bytes, consists of exactly these parts: numbered from 1 without gaps, all but the last of
-/// the same size, none in a separate file, and no bytes after them.
+/// Returns whether `data`, which has `size` bytes, consists of exactly these parts: they are numbered from 1 without
+/// gaps, all but the last have the same size, none is in a separate file, and no bytes follow them.
 fn lie_in_place(parts: &[&ArrivedPart], size: u64) -> bool {
     let part_size = parts.first().map_or(0, |part| part.info.size);
     let last = parts.len().saturating_sub(1);

@@ -1,5 +1,5 @@
-//! Multipart uploads. Parts of uniform size are written at their final offsets in the object as they arrive, so that
-//! completing the upload is only a rename. See [`parts`] for the files of an upload.
+//! Multipart uploads. As parts of uniform size arrive, they are written at their final offsets in the future object, so
+//! that completing the upload takes only a rename. See [`parts`] for the files of an upload.
 
 mod complete;
 pub(crate) mod parts;
@@ -60,8 +60,8 @@ impl Writer for PartWriter {
         })
     }
 
-    /// Returns the file only if it belongs to this part alone: a part that is written in place shares its file with
-    /// others.
+    /// Returns the file only if it belongs to this part alone. A part that is written in place shares its file with
+    /// other parts.
     fn file(&self) -> Option<BorrowedFd<'_>> {
         match &self.sink {
             PartSink::Apart(staged) if self.hasher.is_idle() => Some(staged.file().as_fd()),
@@ -98,7 +98,7 @@ impl StoreUploads<'_> {
         let random = getrandom::u64()
             .map_err(|error| Error::new(ErrorKind::Io, "no random number").caused_by(error))?;
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-        // Upload IDs sort by the time at which the upload was started.
+        // Upload IDs sort by the uploads' start times.
         let id = UploadId::new(format!("{:016x}{random:016x}", now.as_nanos() as u64))?;
         let record = Record {
             metadata: options.metadata.clone(),
@@ -111,7 +111,7 @@ impl StoreUploads<'_> {
         };
         let dir = upload_dir(bucket, &id);
         StagedFile::at(self.inner, bucket, in_upload(&dir, DATA))?.publish_private()?;
-        // The record is written last, so that an upload that can be found has all its files.
+        // The record is written last, so that an upload has all its files by the time it can be found.
         let mut staged = StagedFile::at(self.inner, bucket, in_upload(&dir, UPLOAD))?;
         staged.write(&record.encode())?;
         staged.publish_private()?;
@@ -149,7 +149,7 @@ impl StoreUploads<'_> {
         options: &GetOptions,
         (bucket, key, upload, number): (&Bucket, &Key, &UploadId, u16),
     ) -> Result<PutResult> {
-        let content = self.inner.settled(from, || self.inner.get(from.0, from.1, options))?.content;
+        let content = self.inner.get(from.0, from.1, options)?.content;
         let part = PartOptions { size_hint: Some(content.len()), ..Default::default() };
         let mut writer = self.part_writer(bucket, key, upload, number, &part)?;
         match content {
@@ -181,17 +181,17 @@ impl StoreUploads<'_> {
         Ok(query.page(uploads))
     }
 
-    /// Returns the entry of an upload in a listing, or `None` if the upload has ended.
+    /// Returns an upload's listing entry, or `None` if the upload has ended.
     fn summary_of(&self, bucket: &Bucket, upload: UploadId) -> Result<Option<UploadSummary>> {
         let dir = upload_dir(bucket, &upload);
-        // A closed upload is being completed, or was being completed when its process died. It is shown, because it can
-        // be completed or aborted again.
+        // A closed upload is being completed, or was being completed when the completing process died. It is listed,
+        // because a client may try again to complete or abort it.
         let open = UploadDirectory::new(&self.inner.volume, &dir).record(UPLOAD)?;
         let found = open.map_or_else(
             || UploadDirectory::new(&self.inner.volume, &dir).record(CLOSED),
             |open| Ok(Some(open)),
         )?;
-        // An upload with an invalid key is not shown, because no request could complete or abort it.
+        // An upload with an invalid key is not listed, because no request could complete or abort it.
         Ok(found.and_then(|(record, started_ns)| {
             let key = record.key.filter(|key| Key::new(key).is_ok())?;
             let (started, checksum) = (system_time(started_ns), record.upload_checksum);
@@ -250,13 +250,13 @@ impl OpenUpload {
     }
 }
 
-/// The maximum number of consecutive part numbers without a part that are looked up one by one. After that the
-/// directory is read; for each thousand parts in it, reading costs about as much as this number of lookups.
+/// The maximum number of consecutive missing parts that are looked up one by one. After that, the directory is read,
+/// which costs about as much as this number of lookups for each thousand parts in the directory.
 const GAP_MAX: u16 = 64;
 
 impl StoreUploads<'_> {
-    /// Lists the parts of an upload. Cost: a read for each part of the page and for one more; if part numbers are far
-    /// apart, also a read of the directory.
+    /// Lists the parts of an upload. Cost: one read for each part on the page, and one for the part after it; if part
+    /// numbers are far apart, also a read of the directory.
     pub(crate) fn list_parts(
         &self,
         bucket: &Bucket,

@@ -1,4 +1,4 @@
-//! The files in the directory of a multipart upload, and where the bytes of each part are written.
+//! Defines which files are in a multipart upload's directory, and where the bytes of each part are written.
 //!
 //! ```text
 //! ID/upload         the record of the future object; named `closed` while the upload is being completed
@@ -9,8 +9,8 @@
 //! ID/NNNNN-RANDOM   the bytes of a part that could not be written into `data`
 //! ```
 //!
-//! A part is written into `data` only once. A part that is sent again gets a separate file, so that the bytes of the
-//! part that was acknowledged first are never overwritten.
+//! A part is written into `data` only once. If a part is sent again, its bytes go to a separate file, so that the bytes
+//! that were acknowledged first are never overwritten.
 
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -48,10 +48,10 @@ const PART_SIZE: &str = "part-size";
 /// size.
 pub(crate) const UNIFORM_BYTES_MAX: u64 = i64::MAX as u64 / fordway_store::MAX_PARTS as u64;
 
-/// The maximum number of names that a writer reads in order to see whether an upload is open.
+/// The maximum number of names that a writer reads to find out whether an upload is open.
 const LISTED_MAX: usize = 256;
 
-/// The maximum number of bytes of a record: enough for metadata and a key, with room to spare.
+/// The maximum size of a record, in bytes: enough for metadata and a key, with room to spare.
 const MAX_RECORD_BYTES: usize = 64 * 1024;
 
 /// Where the bytes of a part are written as they arrive.
@@ -66,14 +66,14 @@ pub(crate) enum PartSink {
 #[derive(Clone, Debug)]
 pub(crate) struct ArrivedPart {
     pub(crate) info: PartInfo,
-    /// The name of the file that holds the part's bytes; `None` if they are at their place in `data`.
+    /// The name of the file that holds the part's bytes; `None` if the bytes are in `data`, at the part's offset.
     pub(crate) file: Option<String>,
 }
 
-/// The purpose of a file in the directory of an upload.
+/// The purpose of a file in an upload's directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum UploadFileRole {
-    /// A file of the upload as a whole, or a claim.
+    /// A file that belongs to the whole upload, or a claim.
     Upload,
     /// The record of a part.
     PartRecord,
@@ -82,7 +82,7 @@ pub(crate) enum UploadFileRole {
 }
 
 impl PartSink {
-    /// Opens a sink for part `number` of the upload in `dir`; `size` is its length in bytes, if known.
+    /// Opens a sink for part `number` of the upload in `dir`; `size` is the part's length in bytes, if known.
     pub(crate) fn open(
         inner: &Arc<SharedStore>,
         bucket: &fordway_store::Bucket,
@@ -177,8 +177,8 @@ impl PartSink {
     }
 }
 
-/// Returns the length of uniform parts in this upload. If none is set yet, sets it to `size`, unless that is too short
-/// or too long for a uniform part.
+/// Returns the length of uniform parts in this upload. If no length is set yet, sets it to `size`, unless `size` is too
+/// small or too large for a uniform part.
 fn uniform_size(
     inner: &Arc<SharedStore>,
     bucket: &fordway_store::Bucket,
@@ -195,11 +195,11 @@ fn uniform_size(
     let mut staged = StagedFile::at(inner, bucket, in_upload(dir, PART_SIZE))?;
     staged.write(size.to_string().as_bytes())?;
     staged.publish_if_new()?;
-    // If several parts set the length at the same time, one of them wins, and all use its length.
+    // If several writers try to set the length at the same time, one of them succeeds, and all use that length.
     Ok(read_text(held, PART_SIZE)?.and_then(uniform))
 }
 
-/// Parses the length of uniform parts. Returns `None` if it is not a valid length.
+/// Parses the length of uniform parts. Returns `None` if the text is not a valid length.
 pub(crate) fn uniform(text: String) -> Option<u64> {
     text.parse().ok().filter(|size| *size <= UNIFORM_BYTES_MAX)
 }
@@ -220,8 +220,8 @@ fn claim(dir: &DirectoryHandle, number: u16, sharing: FileSystemSharing) -> Resu
     }
 }
 
-/// Returns whether the upload in `dir` is open, according to the file server. With stale information, a part would be
-/// written into an object that another node has just published, or would be acknowledged and then lost. Cost: on a
+/// Returns whether the upload in `dir` is open, according to the file server. If this answer were stale, a part could
+/// be written into an object that another node has just published, or could be acknowledged and then lost. Cost: on a
 /// shared file system, some round trips.
 fn is_open(dir: &DirectoryHandle, sharing: FileSystemSharing) -> bool {
     match sharing {
@@ -243,7 +243,7 @@ fn is_open(dir: &DirectoryHandle, sharing: FileSystemSharing) -> bool {
     stat_in(dir, UPLOAD).is_ok()
 }
 
-/// Returns whether every claim among `names` belongs to one of `parts` that is stored in `data`.
+/// Returns whether every claim among `names` belongs to a part in `parts` that is stored in `data`.
 pub(crate) fn all_claims_are_settled(names: &[String], parts: &[ArrivedPart]) -> bool {
     names
         .iter()
@@ -255,8 +255,8 @@ fn read_text(dir: &DirectoryHandle, name: &str) -> Result<Option<String>> {
     Ok(read_bytes(dir, name)?.and_then(|(bytes, _)| String::from_utf8(bytes).ok()))
 }
 
-/// Reads a small file, and returns its content with its modification time, or `None` if there is no such file. Errors:
-/// `Corrupt` if it is not a small regular file.
+/// Returns a small file's content and modification time, or `None` if there is no such file. Errors: `Corrupt` if it is
+/// not a small regular file.
 fn read_bytes(dir: &DirectoryHandle, name: &str) -> Result<Option<(Vec<u8>, i64)>> {
     let failed = |errno| from_errno(errno, "reading the upload");
     let corrupt =
@@ -272,8 +272,8 @@ fn read_bytes(dir: &DirectoryHandle, name: &str) -> Result<Option<(Vec<u8>, i64)
     Ok(Some((bytes, state.modified_ns)))
 }
 
-/// Opens the content file `name` of an upload. Returns `None` if there is none. Errors: `AccessDenied` if
-/// it is not a regular file.
+/// Opens an upload's content file `name`. Returns `None` if there is no such file. Errors: `AccessDenied` if it is not
+/// a regular file.
 pub(crate) fn open_content(dir: &DirectoryHandle, name: &str, flags: OFlags) -> Result<Option<File>> {
     let failed = |errno| from_errno(errno, "opening the upload's content");
     let file = match open_in(dir, name, flags | OFlags::NONBLOCK | OFlags::NOCTTY, Mode::empty()) {
@@ -291,9 +291,9 @@ pub(crate) fn open_content(dir: &DirectoryHandle, name: &str, flags: OFlags) -> 
     }
 }
 
-/// Removes the directory of an upload with all of Fordway's files in it. These are recognized by their names alone, and
-/// links are not followed. A file or directory that is already gone is not an error. Errors: `NOTEMPTY` if the
-/// directory holds something else.
+/// Removes an upload's directory with all of Fordway's files in it. Fordway's files are recognized by their names
+/// alone, and links are not followed. A file or directory that is already gone is not an error. Errors: `NOTEMPTY` if
+/// the directory holds something else.
 pub(crate) fn remove_upload_dir(uploads: &impl AsFd, name: &str) -> Result<(), Errno> {
     let dir = match open_in(uploads, name, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()) {
         Ok(dir) => dir,
@@ -316,8 +316,8 @@ pub(crate) fn remove_upload_dir(uploads: &impl AsFd, name: &str) -> Result<(), E
 }
 
 impl ArrivedPart {
-    /// Returns the part described by a record, or `None` if no part can have such a record. The file named in the
-    /// record must be one that belongs to part `number`.
+    /// Returns the part that the record describes, or `None` if no part can have this record. A file named in the
+    /// record must belong to part `number`.
     pub(crate) fn of(number: u16, record: Record, modified_ns: i64) -> Option<Self> {
         let (size, etag) = (record.seal?.size, record.etag?);
         let is_possible = size <= UNIFORM_BYTES_MAX && (1..=fordway_store::MAX_PARTS).contains(&number);
@@ -327,19 +327,19 @@ impl ArrivedPart {
         (is_possible && names_own_file).then_some(ArrivedPart { info, file: record.key })
     }
 
-    /// Returns whether the record is one that this version writes for part `number`.
+    /// Returns whether this version of Fordway could have written the record for part `number`.
     pub(crate) fn is_possible(number: u16, record: &Record) -> bool {
         ArrivedPart::of(number, record.clone(), 0).is_some()
     }
 }
 
-/// Returns whether `name` names a separate file of part `number`.
+/// Returns whether `name` is the name of a separate file that belongs to part `number`.
 fn is_file_of_part(name: &str, number: u16) -> bool {
     let (part, random) = name.split_once('-').unwrap_or_default();
     part_number(part) == Some(number) && is_hidden_name(random)
 }
 
-/// Returns the purpose of the file `name` in the directory of an upload, or `None` if Fordway writes no such name.
+/// Returns the purpose of the file `name` in an upload's directory, or `None` if Fordway never writes this name.
 pub(crate) fn role_of(name: &str) -> Option<UploadFileRole> {
     let is_number = |number| part_number(number).is_some();
     match name {
@@ -374,7 +374,7 @@ pub(crate) fn owner_of_upload(volume: &RootVolume, bucket: &Bucket, upload: &Upl
     stat(&dir).ok().map(|state| state.user)
 }
 
-/// The directory of an upload, by its path.
+/// An upload's directory, given its path.
 #[derive(Clone, Copy)]
 pub(crate) struct UploadDirectory<'u> {
     volume: &'u RootVolume,

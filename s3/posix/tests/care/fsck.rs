@@ -1,4 +1,4 @@
-//! Tests which findings `check` reports, and which it does not.
+//! Tests what `check` reports as a finding, and what it does not report.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -31,7 +31,7 @@ fn kinds_and_paths(found: &[FsckFinding]) -> Vec<(&str, &str)> {
     found.iter().map(|finding| (finding.kind.name(), finding.path.as_str())).collect()
 }
 
-/// Changes content without a visible trace, by restoring the file's modification time.
+/// Changes content without a visible trace: the file's modification time is restored.
 fn rot(rig: &Rig, below: &str, body: &[u8]) {
     let path = rig.path(below);
     let modified = path.metadata().unwrap().modified().unwrap();
@@ -197,7 +197,7 @@ fn content_that_rotted_is_found_by_reading() {
     let (_, found) = check(&rig, false);
     assert_eq!(found, [], "names and times tell nothing");
     let (summary, found) = check(&rig, true);
-    // A `fast` ETag does not depend on the content, so damage to `fast` cannot be detected.
+    // A `fast` ETag does not depend on the content, so damage to the object `fast` cannot be detected.
     let expected = [
         "CRC32",
         "CRC32C",

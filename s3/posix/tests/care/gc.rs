@@ -15,7 +15,7 @@ use fordway_store::{
 
 use crate::support::{Rig, bucket, name};
 
-/// Long enough for the clock of any file system to show two different times.
+/// A time long enough that the clock of any file system shows a different time afterwards.
 const APART: Duration = Duration::from_millis(60);
 
 /// Collects garbage that is older than `limit`.
@@ -84,8 +84,7 @@ fn staged_files_go_when_they_are_old() {
     assert_eq!(rig.get("alive").unwrap(), b"x");
 }
 
-/// A file with a name that Fordway does not use, or an entry that is not a file, does not belong to Fordway and is
-/// kept.
+/// An entry that has a name that Fordway does not use, or that is not a file, does not belong to Fordway and is kept.
 #[test]
 fn what_is_not_ours_stays() {
     let rig = Rig::new();
@@ -161,7 +160,7 @@ fn files_that_another_of_their_key_hides_go() {
     // A POSIX program replaces the directory with a file.
     fs::remove_dir_all(rig.path("a")).unwrap();
     rig.write("a", "plain");
-    // The age does not matter for a hidden file.
+    // A hidden file is removed whatever its age is.
     assert_collects(&rig, Instant::now(), &[("hidden-file", "bkt/.fordway/odd/a", 5)]);
     let contents = ["a", "c", "c/d", "x//y"].map(|key| rig.get(key).unwrap());
     assert_eq!(contents, [&b"plain"[..], b"odd c", b"odd c/d", b"odd x//y"]);
@@ -174,7 +173,7 @@ fn empty_directories_that_we_made_go() {
     rig.put("left/deep/down/key", "x");
     rig.put("mixed/ours/key", "x");
     fs::create_dir_all(rig.path("mixed/foreign")).unwrap();
-    // The state after a crash between the removal of a file and that of its directories.
+    // The state after a crash between the removal of a file and the removal of its directories.
     fs::remove_file(rig.path("left/deep/down/key")).unwrap();
     fs::remove_file(rig.path("mixed/ours/key")).unwrap();
     let long = format!(".fordway/odd/{}%", "long".repeat(60));
@@ -216,7 +215,7 @@ fn sidecar_files_go_with_their_objects() {
     let (gone, changed) = (rig.sidecar_of("gone"), rig.sidecar_of("changed"));
     let sidecars = [&gone, &changed].map(|path| path.strip_prefix(rig.dir.path()).unwrap().to_owned());
     let bytes = gone.metadata().unwrap().len();
-    // Held open, so that no later file gets its inode, and with it its sidecar file.
+    // The file is held open, so that no later file gets its inode, and thereby its sidecar file.
     let _open = fs::File::open(rig.path("gone")).unwrap();
     fs::remove_file(rig.path("gone")).unwrap();
     rig.write("changed", "another content");
@@ -238,7 +237,7 @@ fn sidecar_files_go_with_their_objects() {
     assert_eq!(tags.len(), MAX_TAGS);
 }
 
-/// The sidecar file of an object behind a link is in the bucket of the link.
+/// If an object is reached through a link, its sidecar file is in the bucket that contains the link.
 #[test]
 fn sidecar_files_of_objects_behind_links_stay() {
     let rig = Rig::new();
@@ -262,12 +261,12 @@ fn versions_stay_and_what_only_looks_like_one_goes() {
     rig.put("deleted", "one");
     rig.delete("deleted");
     rig.put("torn", "one");
-    // The state after a crash: linked as an old version, but never replaced.
+    // The state after a crash: the version was linked as an old version, but was never replaced.
     let version = rig.store.head(&bucket(), &name("torn"), &GetOptions::default()).unwrap().version.unwrap();
     let alias = format!(".fordway/versions/torn/{:016x}-{version}", 1);
     fs::create_dir_all(rig.path(".fordway/versions/torn")).unwrap();
     fs::hard_link(rig.path("torn"), rig.path(&alias)).unwrap();
-    // A second name elsewhere does not make a version the latest.
+    // A second name elsewhere does not make a version the latest version.
     fs::hard_link(rig.path(&rig.kept_versions("twice")[0]), rig.path("linked")).unwrap();
     fs::create_dir_all(rig.path(&format!(".fordway/versions/{}%/left", "long".repeat(60)))).unwrap();
     thread::sleep(APART);
@@ -357,11 +356,11 @@ fn beside_writers_nothing_is_lost() {
         collector.join().unwrap()
     });
     assert!(collections > 1, "{collections}");
-    // On a fast machine the writers may have reused every directory before it was old enough.
+    // On a fast machine, the writers may have reused every directory before it was old enough to be removed.
     thread::sleep(APART);
     let removed = removed + collect(&rig, APART / 2, false).0.removed;
     assert!(removed > 0, "{collections} collections removed nothing");
-    // The objects of each writer's last round must be there.
+    // The objects that each writer wrote in its last round must exist.
     for writer in 0..3 {
         assert_eq!(rig.get(&format!("up/{writer}")).unwrap(), b"part");
     }

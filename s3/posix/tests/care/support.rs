@@ -1,4 +1,4 @@
-//! A store in a temporary directory, and POSIX access to its files.
+//! Provides a store in a temporary directory, and POSIX access to the store's files.
 
 use std::ffi::CStr;
 use std::fs::{self, File};
@@ -56,7 +56,7 @@ impl Rig {
         part.commit(&ExpectedContent::default()).unwrap();
     }
 
-    /// Puts an object in parts, all of which have the minimum size except the last.
+    /// Puts an object in parts, all of which except the last have the minimum size.
     pub(crate) fn upload_with(&self, key: &str, body: &[u8], options: &PutOptions) {
         let (bucket, key) = (bucket(), name(key));
         let upload = self.store.create_upload(&bucket, &key, options).unwrap();
@@ -81,7 +81,7 @@ impl Rig {
         assert!(self.sidecar_of(key).exists());
     }
 
-    /// Returns the path that the sidecar file of an object has, if there is one.
+    /// Returns the path of an object's sidecar file, if the object has a sidecar file.
     pub(crate) fn sidecar_of(&self, below: &str) -> PathBuf {
         self.path(&format!(".fordway/meta/{:016x}", self.path(below).metadata().unwrap().ino()))
     }

@@ -111,7 +111,7 @@ const MAKING: [&str; 4] = ["CopyObject", "CreateMultipartUpload", "PostObject", 
 const BYPASSING: [&str; 2] = ["DeleteObject", "PutObjectRetention"];
 const BYPASS: &str = "x-amz-bypass-governance-retention";
 
-/// Whether the actions of an operation are known.
+/// Returns whether the actions of an operation are known.
 #[cfg(test)]
 pub(super) fn knows(operation: &str) -> bool {
     ACTIONS.iter().any(|(name, ..)| *name == operation)

@@ -83,7 +83,8 @@ impl<'r> PolicyRequestContext<'r> {
         PolicyRequestContext { stated: Some(stated), ..self }
     }
 
-    /// Whether the check of an operation needs values from its body, which has not been read yet.
+    /// Returns whether an operation can be checked only with values from the request's body, which has not been read
+    /// yet.
     pub(super) fn awaits_body(&self, operation: &str) -> bool {
         self.stated.is_none() && ["PutObjectRetention", "PutObjectLegalHold"].contains(&operation)
     }
@@ -116,7 +117,7 @@ impl<'r> PolicyRequestContext<'r> {
         self.headers.get(name).and_then(|value| value.to_str().ok())
     }
 
-    /// Whether a query parameter overrides a response header.
+    /// Returns whether a query parameter overrides a response header.
     pub(super) fn changes_response_headers(&self) -> bool {
         let mut names = self.uri.query().unwrap_or_default().split('&').map(|pair| pair.split('=').next());
         names.any(|name| decoded(name.unwrap_or_default()).starts_with("response-"))

@@ -27,7 +27,7 @@ thread_local! {
     static KNOWN: RefCell<Vec<CachedBucketRules>> = const { RefCell::new(Vec::new()) };
 }
 
-/// The rules of a bucket as a user can read them.
+/// A bucket's rules, as read on behalf of one user.
 struct CachedBucketRules {
     user: u64,
     bucket: Bucket,
@@ -62,13 +62,13 @@ impl BucketAccess {
         }
     }
 
-    /// Whether the rules permit every request of the user.
+    /// Returns whether the rules permit every request of the user.
     pub(crate) fn is_open_to(&self, user: &User) -> bool {
         user.kind != CallerKind::Anonymous && self.rules.as_ref().is_ok_and(BucketRules::are_open_to_users)
     }
 }
 
-/// Makes all threads reread the rules of all buckets. Must be called after each change of the rules.
+/// Makes all threads reread the rules of all buckets. Must be called whenever rules have changed.
 pub(crate) fn forget_rules() {
     GENERATION.fetch_add(1, Ordering::Release);
 }

@@ -75,8 +75,9 @@ pub(crate) async fn authorise(
     Ok(())
 }
 
-/// Checks an unsigned request for an operation that needs no action on its bucket: a bucket with a policy may allow
-/// deleting the keys in a list, and creating a bucket always needs a signature. Errors: `AccessDenied`.
+/// Checks an unsigned request for an operation that needs no action on its bucket. `DeleteObjects` passes if the bucket
+/// has a policy, which may allow the deletions; every other operation, such as creating a bucket, needs a signature.
+/// Errors: `AccessDenied`.
 async fn check_without_actions(user: &Arc<User>, operation: &str, bucket: &str) -> OperationResult<()> {
     let (Ok(bucket), "DeleteObjects") = (Bucket::new(bucket), operation) else { return Err(unsigned()) };
     let access = rules_of(user, &bucket).await?;
@@ -185,13 +186,13 @@ async fn check(
     }
 }
 
-/// Whether an action reads or changes the policy itself. No policy can permit that for unsigned requests
+/// Returns whether an action reads or changes the policy itself. No policy can permit that for unsigned requests
 /// (PutBucketPolicy, AWS API reference).
 fn is_of_policy(action: Action) -> bool {
     ["DeleteBucketPolicy", "GetBucketPolicy", "PutBucketPolicy"].contains(&action.short_name())
 }
 
-/// Returns the tags of the object that a request is about; none if there is no such object.
+/// Returns the tags of the object that a request is about; no tags if the object does not exist.
 async fn existing_tags(user: &Arc<User>, need: &RequiredPermission<'_>) -> OperationResult<Tags> {
     let (Ok(bucket), Ok(key)) = (Bucket::new(&*need.bucket), Key::new(&*need.key)) else {
         return Ok(Tags::new());
@@ -210,8 +211,8 @@ fn is_about_missing(kind: ErrorKind) -> bool {
     matches!(kind, NoSuchKey | NoSuchVersion | NoSuchBucket | MethodNotAllowed)
 }
 
-/// Whether a request reads a missing object whose key the caller may list; such a caller may learn that the object is
-/// missing.
+/// Returns whether a request reads a missing object whose key the caller may list; the caller may then learn that the
+/// object is missing.
 async fn is_missing<'r>(
     user: &Arc<User>,
     rules: &fordway_policy::BucketRules,
@@ -253,7 +254,7 @@ fn refusal(ruling: Ruling, user: &User, need: &RequiredPermission<'_>) -> S3Fail
     }
 }
 
-/// The refusal of a request that must be signed.
+/// Returns the refusal of a request that must be signed.
 pub(crate) fn unsigned() -> S3Failure {
     denied(SIGN)
 }

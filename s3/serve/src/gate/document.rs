@@ -42,7 +42,7 @@ pub(crate) fn decoded_md5(text: &str) -> Option<[u8; 16]> {
     BASE64.decode(text).ok()?.try_into().ok()
 }
 
-/// Whether the body is `aws-chunked`.
+/// Returns whether the body is `aws-chunked`.
 fn is_in_chunks(headers: &HeaderMap) -> bool {
     headers.get(CONTENT_SHA256).is_some_and(|value| value.as_bytes().starts_with(b"STREAMING-"))
 }

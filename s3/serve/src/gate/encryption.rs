@@ -15,7 +15,7 @@ const KMS_KEY: &str = "x-amz-server-side-encryption-aws-kms-key-id";
 const ALGORITHM: &str = "x-amz-server-side-encryption-customer-algorithm";
 const KEY: &str = "x-amz-server-side-encryption-customer-key";
 const KEY_MD5: &str = "x-amz-server-side-encryption-customer-key-md5";
-/// AWS's encryption methods with keys that AWS manages.
+/// The encryption methods in which AWS manages the keys.
 const METHODS: [&str; 4] = ["AES256", "aws:fsx", "aws:kms", "aws:kms:dsse"];
 
 /// Checks the headers as AWS does. Errors: `InvalidArgument`, with AWS's messages.

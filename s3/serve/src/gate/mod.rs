@@ -121,7 +121,7 @@ fn check_not_a_form(operation: &OperationRule, headers: &HeaderMap) -> Result<()
 
 const FORM: &[u8] = b"multipart/form-data";
 
-/// Checks the fields of a form as the headers that they stand for. Errors: the same as for these headers of a put.
+/// Checks the fields of a form as the headers that they stand for. Errors: the same as if a put had these headers.
 pub(crate) fn check_form_fields(headers: &HeaderMap) -> Result<(), GateRefusal> {
     let operation = TABLE.form();
     for name in headers.keys() {
@@ -222,8 +222,8 @@ fn check_combination(
 
 const COPY_SOURCE: HeaderName = HeaderName::from_static("x-amz-copy-source");
 
-/// Returns the operation with the most selectors among those whose selectors are all present. Errors: the resource has
-/// no operation with this method.
+/// Of the operations whose selectors are all present, returns the operation with the most selectors. Errors: the
+/// resource has no operation with this method.
 fn select(
     method: &Method,
     resource: PathResource,
@@ -253,7 +253,7 @@ fn check_parameters(operation: &OperationRule, parameters: &[QueryParameter<'_>]
     for (name, value) in parameters {
         let is_permitted = match operation.parameter(name) {
             Some(permits) => permits.is_met_by(value),
-            // Parameters that stand for headers are checked with the headers.
+            // Parameters that stand for headers are checked together with the headers.
             None => TABLE.is_harmless_parameter(name) || is_hoisted(name),
         };
         if !is_permitted {
@@ -317,7 +317,7 @@ fn check_header(
     }))
 }
 
-/// Refuses unsupported values with AWS's errors: AWS either does not know such a value, or would refuse it for a bucket
+/// Refuses unsupported values with AWS's errors: AWS either does not know the value, or would refuse it for a bucket
 /// with ACLs disabled, and no bucket here has ACLs. Errors: `InvalidArgument`, `AccessControlListNotSupported`,
 /// `InvalidBucketAclWithObjectOwnership`, `InvalidRedirectLocation`, `InvalidRequest`.
 fn check_value(operation: &OperationRule, name: &str, value: &str) -> Result<(), GateRefusal> {
@@ -364,24 +364,24 @@ const CANNED_ACLS: [&str; 8] = [
     "bucket-owner-full-control",
     "log-delivery-write",
 ];
-/// Headers about checksums that contain no checksum.
+/// Headers that concern checksums but contain none.
 const OF_CHECKSUMS: [&str; 3] = ["x-amz-checksum-algorithm", "x-amz-checksum-mode", "x-amz-checksum-type"];
 const OWNERSHIPS: [&str; 3] = ["BucketOwnerEnforced", "BucketOwnerPreferred", "ObjectWriter"];
 
-/// Whether several headers with this name form one list, which is how SDKs send them.
+/// Returns whether a request may have several headers with this name, which together form one list, as SDKs send them.
 fn may_be_repeated(name: &str) -> bool {
     name.starts_with("x-amz-meta-")
         || ["x-amz-object-attributes", "x-amz-optional-object-attributes"].contains(&name)
 }
 
-/// Whether a query parameter stands for an `x-amz-` header.
+/// Returns whether a query parameter stands for an `x-amz-` header.
 fn is_hoisted(name: &str) -> bool {
     let is_of_amazon = name.get(..6).is_some_and(|start| start.eq_ignore_ascii_case("x-amz-"));
     is_of_amazon && !crate::unsigned::is_of_signature(name)
 }
 
 /// Copies headers that some clients send as parameters of a presigned URL into the request's headers, because S3
-/// accepts such parameters. Errors: a header has a different value, or the URL is not presigned.
+/// accepts these parameters. Errors: a header has a different value, or the URL is not presigned.
 fn take_hoisted(
     uri: &Uri,
     parameters: &[QueryParameter<'_>],

@@ -29,7 +29,7 @@ pub(crate) struct OperationRule {
 /// A parameter or header that may be sent, and the values it may have.
 #[derive(Clone, Debug)]
 struct ParameterRule {
-    /// The name, or the prefix of names if `is_prefix`, without the asterisk.
+    /// The name, or (if `is_prefix`) the common prefix of several names, without the asterisk.
     name: &'static str,
     is_prefix: bool,
     permits: PermittedValues,
@@ -66,17 +66,17 @@ impl OperationRule {
         if is_selecting { Some(&PermittedValues::Anything) } else { find(&self.headers, name) }
     }
 
-    /// Whether the operation's document may have an element at this path.
+    /// Returns whether the operation's document may have an element at this path.
     pub(super) fn has_element(&self, path: &str) -> bool {
         self.elements.contains(&path)
     }
 
-    /// Whether checksums in the request's head apply to the object, not to the document in the body.
+    /// Returns whether checksums in the request's head apply to the object, not to the document in the body.
     pub(crate) fn is_completion(&self) -> bool {
         self.name == "CompleteMultipartUpload"
     }
 
-    /// Whether the body is an HTML form.
+    /// Returns whether the body is an HTML form.
     pub(crate) fn is_form(&self) -> bool {
         self.name == "PostObject"
     }
@@ -99,13 +99,13 @@ fn find<'w>(words: &'w [ParameterRule], name: &str) -> Option<&'w PermittedValue
     words.iter().find(is).map(|word| &word.permits)
 }
 
-/// All operations, and the parameters and headers that are harmless for each of them.
+/// All operations, and the parameters and headers that are harmless in every operation.
 pub(super) struct OperationTable {
     /// Sorted by resource and method, then by the number of selectors, most first.
     operations: Vec<OperationRule>,
     harmless_parameters: Vec<ParameterRule>,
     harmless_headers: Vec<ParameterRule>,
-    /// The fields that a form may have, by the headers that they stand for.
+    /// The fields that a form may have, named after the headers that they stand for.
     form_fields: Vec<ParameterRule>,
 }
 
@@ -263,7 +263,7 @@ mod tests {
         assert_eq!(named("GetObject").parameter("response-expires"), Some(&PermittedValues::Anything));
     }
 
-    /// Of two operations with the same selectors, the second could never be selected.
+    /// If two operations had the same selectors, the second could never be selected.
     #[test]
     fn no_two_operations_are_selected_alike() {
         for (at, one) in TABLE.operations.iter().enumerate() {

@@ -127,7 +127,7 @@ fn a_bucket_may_stand_in_the_host() {
     assert_eq!((at("/"), at("/k")), ("CreateBucket", "PutObject"));
 }
 
-/// Some clients put headers into the parameters of the URLs that they presign.
+/// Some clients send headers as parameters of the URLs that they presign.
 #[test]
 fn headers_in_a_presigned_url_are_headers() {
     let domains = BucketDomains::none();

@@ -19,7 +19,7 @@ enum ChunkState {
     #[default]
     Size,
     Data(u64),
-    /// After the data of a chunk.
+    /// Before the line break that follows a chunk's data.
     DataEnd,
     Trailers,
     Done,
@@ -30,7 +30,7 @@ enum ChunkState {
 pub(crate) enum ChunkStep {
     /// Framing, which the caller skips.
     Skip(usize),
-    /// A trailer, with the end of its line.
+    /// A trailer, including its line break.
     Trailer(usize),
     /// Content.
     Data(usize),
@@ -53,7 +53,7 @@ impl ChunkDecoder {
         }
     }
 
-    /// Whether the last byte of the body has been consumed.
+    /// Returns whether the last byte of the body has been consumed.
     pub(crate) fn is_done(&self) -> bool {
         matches!(self.state, ChunkState::Done)
     }
@@ -93,7 +93,7 @@ impl ChunkDecoder {
         }
     }
 
-    /// Whether all content was received, though perhaps not the trailers after it.
+    /// Returns whether all content was received, though perhaps not the trailers after it.
     pub(crate) fn is_behind_data(&self) -> bool {
         matches!(self.state, ChunkState::Trailers)
     }
@@ -141,7 +141,7 @@ fn hex_value(digit: u8) -> u8 {
     }
 }
 
-/// Whether a byte may occur in the name of a header (RFC 9110 section 5.6.2).
+/// Returns whether a byte may occur in the name of a header (RFC 9110 section 5.6.2).
 fn is_token(byte: &u8) -> bool {
     byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(byte)
 }
@@ -207,7 +207,7 @@ mod tests {
         }
     }
 
-    /// Tries several lengths of the first trailer: just below, at and above the limit.
+    /// Tries first trailers whose length is just below, at and above the limit.
     #[test]
     fn trailers_have_an_end() {
         for first in TRAILER_BYTES_MAX - 70..TRAILER_BYTES_MAX + 3 {

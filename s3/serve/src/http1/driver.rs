@@ -49,7 +49,7 @@ pub(crate) async fn serve(
     Ok(None)
 }
 
-/// The beginning of a connection.
+/// How a connection begins.
 enum ConnectionProtocol {
     Http1,
     Http2,
@@ -371,7 +371,7 @@ async fn go_on_or_close(wire: BufferedSocket, goes_on: bool) -> Option<BufferedS
 const TOO_SLOW: MessageRefusal =
     MessageRefusal { status: StatusCode::REQUEST_TIMEOUT, why: "the request's head did not arrive in time" };
 
-/// The holder of the socket while a request is answered.
+/// What holds the socket while a request is answered.
 enum SocketHolder {
     Wire(BufferedSocket),
     Lent(SharedIncomingBody),

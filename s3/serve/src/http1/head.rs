@@ -104,7 +104,7 @@ fn unreadable(error: httparse::Error, is_too_long: bool) -> MessageRefusal {
     }
 }
 
-/// Whether a line ends with a line feed alone, which the parser accepts but intermediaries may not.
+/// Returns whether a line ends with a bare line feed, which the parser accepts but intermediaries may not.
 fn has_bare_line_feed(head: &[u8]) -> bool {
     // Checks all pairs without an early exit, so that the compiler can vectorize the loop.
     let pairs = head.iter().zip(head.get(1..).unwrap_or_default());
@@ -193,7 +193,7 @@ fn has_option(value: &[u8], option: &[u8]) -> bool {
 
 impl<'b> RequestHead<'b> {
     /// Returns the value of a header of this head; `None` if it is not UTF-8. Cost: a few instructions if all of the
-    /// head is UTF-8, because that was checked for the whole head at once.
+    /// head is UTF-8, because the whole head has been checked already.
     pub(crate) fn value(&self, header: &httparse::Header<'b>) -> Option<&'b str> {
         let of_head = || {
             let text = self.text?;
@@ -210,7 +210,7 @@ impl RequestHead<'_> {
     pub(crate) fn to_request(&self, source: &[u8]) -> Result<Request<()>, MessageRefusal> {
         let copy = Bytes::copy_from_slice(source);
         let copied = |part: &[u8]| {
-            // The address of an empty slice has no meaning.
+            // The address of an empty slice is meaningless.
             let start = if part.is_empty() { 0 } else { part.as_ptr().addr() - source.as_ptr().addr() };
             copy.slice(start..start + part.len())
         };

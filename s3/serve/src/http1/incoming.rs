@@ -73,7 +73,7 @@ impl IncomingBody {
         }
     }
 
-    /// Whether all of the body has been read from the socket.
+    /// Returns whether all of the body has been read from the socket.
     pub(crate) fn is_done(&self) -> bool {
         match &self.left {
             UnreadBody::Length(left) => *left == 0,
@@ -81,7 +81,7 @@ impl IncomingBody {
         }
     }
 
-    /// Whether the unread rest of the body is small enough to discard, so that the connection can be reused.
+    /// Returns whether the unread rest of the body is small enough to discard, so that the connection can be reused.
     pub(crate) fn is_worth_discarding(&self) -> bool {
         let is_small = matches!(self.left, UnreadBody::Length(left) if left <= DISCARD_BYTES_MAX);
         is_small && !self.has_failed && self.told.is_none()
@@ -115,7 +115,7 @@ impl IncomingBody {
         Poll::Ready(piece.transpose())
     }
 
-    /// Fills a whole chunk, or a part of it if the body ends before that. If memory is scarce, a body that waits for
+    /// Fills a whole buffer chunk, or part of one if the body ends first. If memory is scarce, a body that waits for
     /// its client passes on the bytes that have arrived, or keeps them in as little memory as possible.
     fn poll_fill(&mut self, context: &mut Context<'_>) -> Poll<Result<(), RequestBodyError>> {
         ready!(self.poll_tell(context))?;
@@ -132,8 +132,8 @@ impl IncomingBody {
         Poll::Ready(Ok(()))
     }
 
-    /// Sends `100 Continue` if the client waits for it and has not started sending regardless. Waits until the socket
-    /// is writable: a socket that has just moved to this thread is not registered as writable yet.
+    /// Sends `100 Continue` if the client waits for it and has not begun to send the body anyway. Waits until the
+    /// socket is writable: a socket that has just moved to this thread is not registered as writable yet.
     fn poll_tell(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         if let Some(told) = &mut self.told {
             if *told > 0 || self.wire.ahead().is_empty() {
@@ -207,7 +207,7 @@ pub(crate) struct RequestBody {
     length: Option<u64>,
 }
 
-/// A body with its socket, lent for the duration of a request.
+/// A body and its socket, lent for the duration of a request.
 pub(crate) type SharedIncomingBody = Arc<Mutex<Option<IncomingBody>>>;
 
 impl RequestBody {

@@ -1,5 +1,5 @@
 //! HTTP/1.1 on one socket, without a general-purpose server: content is sent from the page cache to the socket without
-//! the copies that such a server would make, and a typical request takes one read and one write.
+//! the copies that a general-purpose server would make, and a typical request takes one read and one write.
 //!
 //! * `head`, `chunked`: codecs that work on bytes, without a socket
 //! * `wire`: the socket, with bytes that were read ahead and bytes to send

@@ -17,7 +17,7 @@ use crate::buffers::{give_buffer, take_buffer};
 use crate::content::{ContentPieces, MultipartContent, PIECE_BYTES, RangeSource, append, append_part};
 use crate::http1::wire::BufferedSocket;
 
-/// A body of up to this size is copied into the buffer behind its head, so that one call sends both. Up to this size,
+/// A body of up to this size is copied into the buffer behind the head, so that one call sends both. Up to this size,
 /// copying a file costs less than `sendfile`.
 const INLINE_BYTES: u64 = 64 * 1024;
 
@@ -34,7 +34,7 @@ pub(crate) struct ResponseForm {
     pub(crate) is_head: bool,
 }
 
-/// A response that lacks only its last headers.
+/// A response that is complete except for its last headers.
 pub(crate) struct OutgoingResponse {
     pub(crate) status: StatusCode,
     /// The number of bytes of the body, if known.
@@ -50,7 +50,7 @@ enum OutgoingBody {
     Bytes(Bytes),
     File(FileRegion),
     Pieces(ContentPieces),
-    /// A body from the S3 layer, and whether it is sent in chunks.
+    /// A body from the S3 layer, and whether the body is sent in chunks.
     Stream(s3s::Body, bool),
     Parts(MultipartContent),
 }
@@ -85,7 +85,7 @@ impl OutgoingResponse {
         OutgoingResponse { status: parts.status, body_bytes, head, body, ends_connection }
     }
 
-    /// Returns a response whose head lacks only the headers of the connection.
+    /// Returns a response whose head is complete except for the connection's headers.
     pub(crate) fn written(status: StatusCode, head: Vec<u8>, reply: PreparedBody) -> Self {
         let body_bytes = reply.len();
         OutgoingResponse {
@@ -102,7 +102,7 @@ impl OutgoingResponse {
         put(&mut self.head, name, value.as_bytes());
     }
 
-    /// Whether the connection cannot be used after this response.
+    /// Returns whether the connection cannot be used after this response.
     pub(crate) fn ends_connection(&self) -> bool {
         self.ends_connection
     }
@@ -172,7 +172,7 @@ fn range_of(region: &FileRegion) -> Range<u64> {
     region.offset..region.offset + region.len
 }
 
-/// Sends parts one after the other; small ones are gathered in `buffer`, so that one call sends many of them.
+/// Sends the parts one after another; gathers small parts in `buffer`, so that one call sends many of them.
 async fn send_parts(
     wire: &mut BufferedSocket,
     buffer: &mut Vec<u8>,
@@ -235,7 +235,7 @@ async fn send_stream(
     wire.send(if is_chunked { b"0\r\n\r\n" } else { b"" }).await
 }
 
-/// Whether the header may be written only by the connection itself.
+/// Returns whether the header may be written only by the connection itself.
 fn is_of_the_connection(name: &HeaderName) -> bool {
     [header::CONNECTION, header::TRANSFER_ENCODING, header::DATE].contains(name)
 }

@@ -24,8 +24,7 @@ use crate::workers::here;
 const READ_BYTES: usize = 16 * 1024;
 /// The distance between the bytes that are probed to find out whether a file is in memory.
 const PROBE_BYTES: u64 = 1024 * 1024;
-/// The maximum number of bytes of one `sendfile` call, and the number of bytes after which the thread serves its other
-/// clients.
+/// The maximum number of bytes sent by one `sendfile` call. After this many bytes, the thread serves its other clients.
 const TURN_BYTES: u64 = 4 * 1024 * 1024;
 /// How long a refused client may continue to send; it must have read the response by then.
 const LINGER: Duration = Duration::from_secs(5);
@@ -41,7 +40,7 @@ pub(crate) struct BufferedSocket {
     /// The user whose rate limit applies to the body being transferred, if any.
     payer: Option<Arc<UserResourceUsage>>,
     pacer: RatePacer,
-    /// The number of the thread whose runtime reports events on the socket.
+    /// The number that identifies the thread whose runtime reports events on the socket.
     home: usize,
 }
 
@@ -102,7 +101,7 @@ impl BufferedSocket {
         }
     }
 
-    /// Ready when the user's rate allows more bytes.
+    /// Becomes ready when the user's rate allows more bytes.
     pub(crate) fn poll_allowed(&mut self, context: &mut Context<'_>) -> Poll<()> {
         match &self.payer {
             Some(payer) => self.pacer.poll_allowed(payer, context),
@@ -145,7 +144,7 @@ impl BufferedSocket {
         Err(io::ErrorKind::TimedOut.into())
     }
 
-    /// Ends the wait for a head, so that the next read starts a new one.
+    /// Ends the wait for a head, so that the next read starts a new wait.
     pub(crate) fn end_wait(&mut self) {
         self.patience.end();
     }
@@ -177,8 +176,8 @@ impl BufferedSocket {
         Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
     }
 
-    /// Reads into `memory`; the bytes read ahead must be used up. Errors: `TimedOut` if the client has sent nothing for
-    /// the stall timeout, or is slower than the minimum rate.
+    /// Reads into `memory`; all bytes read ahead must have been used. Errors: `TimedOut` if the client has sent nothing
+    /// for the stall timeout, or is slower than the minimum rate.
     pub(crate) fn poll_read(
         &mut self,
         context: &mut Context<'_>,
@@ -324,7 +323,8 @@ impl BufferedSocket {
         poll_fn(|context| self.timed(context, attempt)).await
     }
 
-    /// Sends `data`, of which `sent` bytes were already sent. Errors: `TimedOut` and errors from the socket.
+    /// Sends the rest of `data`, whose first `sent` bytes have already been sent. Errors: `TimedOut` and errors from
+    /// the socket.
     pub(crate) fn poll_send(
         &mut self,
         context: &mut Context<'_>,

@@ -81,11 +81,12 @@ impl TransferRateMeter {
 #[derive(Debug, Default)]
 pub(crate) struct RatePacer(Option<Pin<Box<Sleep>>>);
 
-/// The longest time between two polls of a delayed body, so that it is not mistaken for a stalled one.
+/// The longest time between two polls of a delayed body. It is short enough that the body is not mistaken for a stalled
+/// one.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 
 impl RatePacer {
-    /// Ready when more bytes of the body may be transferred.
+    /// Becomes ready when more bytes of the body may be transferred.
     pub(crate) fn poll_allowed(
         &mut self,
         account: &UserResourceUsage,
@@ -116,7 +117,7 @@ mod tests {
     }
 
     /// Returns the number of steps after which a client counts as too slow. In each step, the client transfers `bytes`
-    /// in a second of waiting; in the first, it transfers `first`.
+    /// in a second of waiting; before the first step, it has transferred another `first` bytes.
     fn steps(bytes: u64, first: u64) -> Option<usize> {
         let mut watch = TransferRateMeter { bytes: first, ..Default::default() };
         (1..=40).find(|_| {

@@ -77,7 +77,7 @@ fn network_of(address: IpAddr) -> IpAddr {
     }
 }
 
-/// What is known about the client of a connection.
+/// What is known about a connection's client.
 #[derive(Debug)]
 pub(crate) struct ConnectionAccount {
     /// Present until a request has a valid signature.
@@ -126,7 +126,7 @@ impl ConnectionAccount {
         self.is_welcome()
     }
 
-    /// Whether the connection may remain open.
+    /// Returns whether the connection may remain open.
     pub(crate) fn is_welcome(&self) -> bool {
         self.unsigned.load(Ordering::Relaxed) < UNSIGNED_MAX
     }

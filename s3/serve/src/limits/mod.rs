@@ -28,22 +28,22 @@ const RATE_DEBT_MAX: Duration = Duration::from_secs(1);
 /// The share of a gateway's resources that one user may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UserLimits {
-    /// The maximum number of requests in flight; further ones are answered with 503 `SlowDown`.
+    /// The maximum number of requests in flight; further requests are answered with 503 `SlowDown`.
     pub requests_max: u32,
-    /// The maximum number of bytes of bodies per second, in both directions together; `None` for no limit.
+    /// The maximum number of body bytes per second, in both directions together; `None` for no limit.
     pub bytes_per_s_max: Option<NonZeroU64>,
     /// The user's share of a busy thread, relative to the weights of other users: 1 to 1,000.
     pub weight: u32,
 }
 
 impl Default for UserLimits {
-    /// 8,192 requests in flight, any rate, weight 1.
+    /// Returns the default limits: 8,192 requests in flight, any rate, weight 1.
     fn default() -> Self {
         UserLimits { requests_max: 8192, bytes_per_s_max: None, weight: 1 }
     }
 }
 
-/// The limits that the entry of a user states. `None` stands for the gateway's own limit.
+/// The limits that a user's entry states. `None` stands for the gateway's own limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct UserLimitOverrides {
     pub(crate) requests_max: Option<u32>,
@@ -83,7 +83,7 @@ impl LimitReason {
         }
     }
 
-    /// The inverse of `as u8`; `None` for 0.
+    /// Converts the result of `as u8` back; returns `None` for 0.
     pub(crate) fn from_number(number: u8) -> Option<Self> {
         [LimitReason::Requests, LimitReason::Rate, LimitReason::Slow]
             .into_iter()
@@ -91,7 +91,7 @@ impl LimitReason {
     }
 }
 
-/// The reason for a refusal, and the time after which the client may try again.
+/// The reason for a refusal, and how long the client should wait before it tries again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LimitRefusal {
     pub(crate) reason: LimitReason,
@@ -109,9 +109,9 @@ pub(crate) struct UserResourceUsage {
     bytes_per_s_max: AtomicU64,
     weight: AtomicU32,
     in_flight: AtomicU32,
-    /// The time until which the bytes transferred so far use up the rate, in nanoseconds of [`now_ns`].
+    /// The time at which the rate will have caught up with the bytes transferred so far, on the clock of [`now_ns`].
     paid_until_ns: AtomicU64,
-    /// The number of bytes of responses over HTTP/2 and HTTP/3 that wait for the user's clients.
+    /// The number of response bytes, over HTTP/2 and HTTP/3, that the user's clients have not received yet.
     pub(crate) held_bytes: AtomicU64,
     refused_requests: AtomicU64,
     refused_rate: AtomicU64,
@@ -136,7 +136,7 @@ impl UserResourceUsage {
         Arc::new(account)
     }
 
-    /// Sets the limits that the user's entry does not state to those in `others`.
+    /// Sets each limit to the value in the user's entry or, if the entry has none, to the value in `others`.
     pub(crate) fn limit(&self, others: UserLimits) {
         let limits = self.stated.or(others);
         self.requests_max.store(limits.requests_max, Ordering::Relaxed);
@@ -157,8 +157,8 @@ impl UserResourceUsage {
         self.weight.load(Ordering::Relaxed)
     }
 
-    /// Counts a request until the slot is dropped. Errors: the user is at a limit. Cost: an atomic addition, and one
-    /// more at the end.
+    /// Counts a request as in flight until the returned slot is dropped. Errors: the user is at a limit. Cost: an
+    /// atomic addition, and one more at the end.
     pub(crate) fn begin(self: &Arc<Self>) -> Result<RequestSlot, LimitRefusal> {
         let slot = RequestSlot(self.clone());
         let before = self.in_flight.fetch_add(1, Ordering::Relaxed);
@@ -177,12 +177,12 @@ impl UserResourceUsage {
         Ok(slot)
     }
 
-    /// Whether the user's bytes are limited.
+    /// Returns whether the user's bytes are limited.
     pub(crate) fn is_paced(&self) -> bool {
         self.bytes_per_s_max.load(Ordering::Relaxed) != 0
     }
 
-    /// Counts bytes of a body against the user's rate.
+    /// Counts body bytes against the user's rate.
     pub(crate) fn charge(&self, bytes: u64) {
         let rate = self.bytes_per_s_max.load(Ordering::Relaxed);
         if rate == 0 || bytes == 0 {

@@ -2,7 +2,7 @@
 //!
 //! While a thread serves one user, or has idle time, requests run in the order in which they arrive. If several users
 //! keep it busy, they take turns: each request advances its user's virtual clock, by less if the user's weight is
-//! larger, and the request with the earliest virtual time runs next (start-time fair queueing). Before each turn, the
+//! larger, and the request with the earliest due time runs next (start-time fair queueing). Before each turn, the
 //! thread polls all sockets, so a request of a user who has used less than their share waits for one request of another
 //! user, and not for all requests that have arrived.
 
@@ -15,7 +15,7 @@ use std::task::{Context, Poll, Waker};
 
 use super::{UserResourceUsage, WEIGHT_MAX};
 
-/// The number of consecutive requests of one user after which a thread that is always busy forgets the other users.
+/// The number of consecutive requests from one user after which an always busy thread forgets the other users.
 const MEMORY_REQUESTS: u32 = 4096;
 /// How far a request advances the virtual clock of a user with weight 1.
 const COST: u64 = WEIGHT_MAX as u64 * 1000;
@@ -25,7 +25,7 @@ thread_local! {
     static QUEUE: Arc<Mutex<TurnQueue>> = Arc::default();
 }
 
-/// The user of a thread's latest request.
+/// The user who sent a thread's latest request.
 #[derive(Clone, Copy)]
 struct LatestUser {
     /// The id of the user's account; 0 if there has been no request since the thread last had idle time.
@@ -55,9 +55,10 @@ struct TurnQueue {
     /// The virtual time at which each user's next request is due.
     due: HashMap<u64, u64>,
     waiting: BinaryHeap<Reverse<WaitingRequest>>,
-    /// Orders requests that are due at the same time by their arrival.
+    /// The number of the latest waiting request. Requests that are due at the same time run in the order of their
+    /// numbers.
     number: u64,
-    /// The number of the request that has the turn.
+    /// The number of the waiting request that has the turn.
     granted: Option<u64>,
 }
 
@@ -133,7 +134,7 @@ impl TurnQueue {
     }
 }
 
-/// Called when the calling thread has nothing to do. The next request of every user then runs at once.
+/// Records that the calling thread has nothing to do. The next request of every user then runs at once.
 pub(crate) fn forget_turns() {
     let was_shared = LATEST.replace(LatestUser { id: 0, alike: 0, is_shared: false }).is_shared;
     if was_shared {
@@ -141,9 +142,9 @@ pub(crate) fn forget_turns() {
     }
 }
 
-/// Records a request on a connection whose latest user's account has this id, which is 0 if there is none. Returns
-/// whether the request must take its turn, because several users keep the calling thread busy. Cost: a few
-/// instructions.
+/// Records a request on a connection. `id` is the id of the account that the connection's latest user has, or 0 if
+/// there has been no user. Returns whether the request must take its turn, because several users keep the calling
+/// thread busy. Cost: a few instructions.
 pub(crate) fn is_shared(id: u64) -> bool {
     if id == 0 {
         return false;
@@ -212,8 +213,8 @@ mod tests {
         UserResourceUsage::new(UserLimitOverrides::default(), UserLimits { weight, ..Default::default() })
     }
 
-    /// Runs the requests of connections on one thread. Each connection is given as a user and a number of requests,
-    /// which it sends one after the other. Returns the users in the order in which their requests ran.
+    /// Runs the requests of connections on one thread. Each connection is given as a user and the number of requests
+    /// that the connection sends one after another. Returns the users in the order in which their requests ran.
     fn order(connections: &[(&Arc<UserResourceUsage>, usize)]) -> Vec<u64> {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         let ran = Arc::new(Mutex::new(Vec::new()));

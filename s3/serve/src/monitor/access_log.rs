@@ -1,5 +1,5 @@
-//! The access log, whose lines are gathered in memory and written by a separate thread, and request IDs, which connect
-//! a client's error with its line in the log.
+//! The access log, and request IDs. A separate thread writes the log's lines, which are gathered in memory. A request
+//! ID connects the error that a client gets with the request's line in the log.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -21,11 +21,11 @@ use serde::Serialize;
 const DELAY: Duration = Duration::from_millis(200);
 /// Once this many bytes are buffered, they are written immediately.
 const FULL_BYTES: usize = 256 * 1024;
-/// The maximum number of waiting bytes. If the disk accepts no more writes, further lines are dropped and counted.
+/// The maximum number of bytes that wait to be written. If the disk accepts no more writes, further lines are dropped
+/// and counted.
 const WAITING_BYTES_MAX: usize = 16 * 1024 * 1024;
 
-/// Lines of JSON on their way to a file or to standard output. Dropping the log writes all lines that were
-/// added before.
+/// Writes lines of JSON to a file or to standard output. Dropping the log writes all lines that have been added.
 pub(crate) struct AccessLog {
     queue: Arc<LogQueue>,
     writer: Option<JoinHandle<()>>,
@@ -43,13 +43,13 @@ struct LogQueue {
 struct PendingLogLines {
     text: Vec<u8>,
     /// If the file is to be reopened: the number of bytes of `text` that belong in the old file, because their requests
-    /// ended before that.
+    /// ended before the reopening was requested.
     old_bytes: Option<usize>,
 }
 
 impl AccessLog {
-    /// Appends to the file at `path`, which is created with permissions for its owner only; `-` is standard
-    /// output. Errors: `InvalidArgument` if it cannot be opened.
+    /// Opens the log, which appends to the file at `path`; `-` is standard output. A new file is accessible only to its
+    /// owner. Errors: `InvalidArgument` if it cannot be opened.
     pub(crate) fn open(path: &Path) -> Result<Self> {
         let failed = |error: io::Error| {
             let why = format!("the access log {} cannot be opened", path.display());
@@ -63,7 +63,7 @@ impl AccessLog {
         Ok(AccessLog { queue, writer: Some(writer) })
     }
 
-    /// Adds a line. Cost: serializing it in memory, and a lock for the copy.
+    /// Adds a line. Cost: serializing the line in memory, and taking a lock to copy it.
     pub(crate) fn write(&self, line: &impl Serialize) {
         // Every line can be serialized as JSON.
         if let Ok(mut text) = serde_json::to_vec(line) {
@@ -117,7 +117,7 @@ impl LogQueue {
             if !is_over && waiting.text.len() < FULL_BYTES {
                 waiting = self.wake.wait_timeout(waiting, DELAY).unwrap_or_else(PoisonError::into_inner).0;
             }
-            // Swapped, so that no request waits for the lock while the lines are written.
+            // The buffers are swapped, so that no request waits for the lock while the lines are written.
             std::mem::swap(&mut waiting.text, &mut batch);
             let old_bytes = waiting.old_bytes.take();
             drop(waiting);
@@ -194,7 +194,7 @@ impl RequestId {
         std::str::from_utf8(&self.0).unwrap_or_default()
     }
 
-    /// Returns the ID with the hexadecimal digits of a number.
+    /// Returns the ID that consists of a number's hexadecimal digits.
     fn of(number: u64) -> Self {
         const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
         RequestId(std::array::from_fn(|at| DIGITS[(number >> (60 - 4 * at)) as usize & 15]))

@@ -73,13 +73,13 @@ impl OperationCode {
     }
 }
 
-/// Statuses that have a counter each; the first stands for all others.
+/// Statuses that each have a counter; the first stands for all other statuses.
 const STATUSES: [u16; 18] =
     [0, 200, 204, 206, 304, 400, 403, 404, 405, 408, 409, 411, 412, 413, 416, 500, 501, 503];
 /// Upper bounds of the latency histogram are 2^k µs, from 32 µs to 34 s.
 const FIRST_POWER: u32 = 5;
 const BOUNDS: usize = 21;
-/// The number of sets of counters. There are several so that threads do not write to the same memory.
+/// The number of counter sets. There are several, so that threads do not all write to the same memory.
 const SHARDS: usize = 16;
 
 /// Counters of one operation.
@@ -144,7 +144,8 @@ impl GatewayMetrics {
         add(&counts.us, us);
     }
 
-    /// Returns all counters as text. They may be off by requests that are being counted at the same time.
+    /// Returns all counters as text. Requests that are being counted at that moment may be missing from some of the
+    /// counters.
     pub(crate) fn text(&self, connections: usize, is_available: bool) -> String {
         let mut text = String::with_capacity(16 * 1024);
         let total = |field: fn(&MetricsShard) -> &AtomicU64| {

@@ -54,7 +54,7 @@ impl RequestMonitor {
         RequestMonitor { metrics: GatewayMetrics::new(), log, ids: RequestIdGenerator::new() }
     }
 
-    /// Records that a request has arrived, whose processing began at `start`.
+    /// Records that a request has arrived. Its processing began at `start`.
     pub(crate) fn start(
         &self,
         method: &str,
@@ -84,12 +84,12 @@ impl RequestMonitor {
 
 /// The maximum number of bytes of a request for one of the three paths.
 const REQUEST_BYTES_MAX: usize = 8 * 1024;
-/// How long a client may take for a request for one of the three paths.
+/// How long a client may take to send a request for one of the three paths.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The source of the data for responses at the three paths.
 pub(crate) trait MonitorSource: Send + Sync + 'static {
-    /// Whether requests are served normally.
+    /// Returns whether requests are served normally.
     fn is_ready(&self) -> bool;
     /// Returns the counters as text.
     fn metrics(&self) -> String;

@@ -26,7 +26,7 @@ pub(crate) struct RequestTrace {
     limited: AtomicU8,
 }
 
-/// The data of a request that only the access log needs. It is kept only if there is a log.
+/// Data about a request that only the access log needs. It is kept only if there is a log.
 pub(crate) struct LoggedRequest {
     method: String,
     /// The path from the URL without its query, which may contain a signature.
@@ -62,7 +62,7 @@ impl RequestTrace {
         RequestTrace { id, start, asked, parsed_ns, signed: OnceLock::new(), bytes_in, limited }
     }
 
-    /// Records that the head was parsed, and that the body has `bytes_in` bytes, as far as that is known.
+    /// Records that the head was parsed, and that the body has `bytes_in` bytes, if its length is known.
     pub(crate) fn parsed(&self, bytes_in: u64) {
         self.bytes_in.store(bytes_in, Ordering::Relaxed);
         if self.parsed_ns.load(Ordering::Relaxed) == 0 {
@@ -94,7 +94,7 @@ impl RequestTrace {
         self.signed().map(|signed| &signed.user.account)
     }
 
-    /// Whether the rate of the request's user is limited.
+    /// Returns whether the rate of the request's user is limited.
     pub(crate) fn is_paced(&self) -> bool {
         self.account().is_some_and(|account| account.is_paced())
     }
@@ -150,7 +150,7 @@ pub(super) struct LogLine<'t> {
     send_us: u128,
     /// Whether the client received the whole response.
     complete: bool,
-    /// The limit that refused or ended the request.
+    /// The limit because of which the request was refused or ended.
     limit: Option<&'static str>,
 }
 

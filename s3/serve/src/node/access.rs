@@ -1,4 +1,4 @@
-//! Admits clients: determines the user of each client, the user that its thread acts as, and the store of that user.
+//! Admits clients: determines each client's user, the user as whom the client's thread acts, and that user's store.
 //! Also limits the resources that clients can occupy: memory for long messages, and requests in progress.
 
 use std::collections::HashMap;
@@ -19,7 +19,7 @@ pub(crate) struct AdmittedCaller {
     /// The caller's uid; for a client that has proved that it knows the secret, the gateway's own uid.
     pub(crate) uid: u32,
     pub(crate) store: Arc<dyn Store>,
-    /// Whether staged files may be passed to the caller. This is safe only if the caller owns them anyway.
+    /// Whether staged files may be passed to the caller. This is safe only if the caller owns the staged files anyway.
     pub(crate) lends_files: bool,
 }
 
@@ -49,7 +49,7 @@ impl NodeAccess {
         Ok(NodeAccess { open, uid: user_id(), own, allowed, stores: Mutex::default() })
     }
 
-    /// Whether the gateway runs as root, and can therefore act as its callers.
+    /// Returns whether the gateway runs as root, and can therefore act as its callers.
     pub(super) fn is_root(&self) -> bool {
         self.uid == 0
     }
@@ -105,12 +105,12 @@ impl NodeAccess {
     }
 }
 
-/// The number of bytes of memory per connection that do not count against the limits. They are enough for nearly all
+/// The memory, in bytes, that each connection may use without counting against the limits. It is enough for nearly all
 /// requests of Fordway's clients.
 pub(super) const OWN_BYTES: usize = 256 << 10;
-/// The bytes of memory for one entry of a listing, with a name of maximum length.
+/// The memory, in bytes, needed for one listing entry whose name has the maximum length.
 const ENTRY_BYTES: usize = 1 << 10;
-/// The bytes of memory for the description of one object, with metadata of maximum length.
+/// The memory, in bytes, needed for the description of one object whose metadata has the maximum length.
 const DESCRIBED_BYTES: usize = 12 << 10;
 
 /// A limited amount of a resource.
@@ -131,8 +131,8 @@ impl LimitedPool {
         Arc::new(LimitedPool { most, taken: Mutex::new(0), given_back: Condvar::new() })
     }
 
-    /// Takes `count` units, and waits for others to return theirs if necessary. Returns `None` if that takes longer
-    /// than `patience`.
+    /// Takes `count` units; if necessary, waits until other holders have returned enough units. Returns `None` if that
+    /// takes longer than `patience`.
     pub(super) fn take(self: &Arc<Self>, count: usize, patience: Duration) -> Option<PoolShare> {
         let is_short = |taken: &mut usize| taken.saturating_add(count) > self.most;
         if count > self.most {
@@ -260,7 +260,7 @@ impl NodeLimits {
     }
 }
 
-/// Returns the number of bytes of memory that responding to a request takes, in addition to the message itself. Errors:
+/// Returns how much memory, in bytes, the response to a request takes in addition to the message itself. Errors:
 /// `InvalidArgument` for more objects or longer ranges than one request may have.
 pub(super) fn answer_bytes(request: &Request<'_>) -> Result<usize> {
     let objects = request.batch_objects();
@@ -270,7 +270,7 @@ pub(super) fn answer_bytes(request: &Request<'_>) -> Result<usize> {
     }
     Ok(match request {
         Request::ReadRanges { ranges, .. } => match longest_bytes(ranges) {
-            // The ranges are read into one buffer each, and then joined in a second buffer.
+            // Each range is read into its own buffer; another buffer then joins the ranges.
             bytes if bytes <= RANGES_BYTES_MAX => 2 * bytes as usize,
             _ => {
                 let why = format!(

@@ -19,10 +19,10 @@ use fordway_wire::node::{
 use crate::node::session::ClientSession;
 use crate::node::stats::NodeStats;
 
-/// The number of bytes of content after which a part of a batch's response is sent while the rest is read. Reading this
+/// As soon as this many bytes of a batch's content have been read, they are sent while the rest is read. Reading this
 /// much takes about as long as a client polls for a response.
 const BATCH_REPLY_BYTES: usize = 32 << 10;
-/// The number of objects, of any size, after which a part of a batch's response is sent.
+/// As soon as this many objects of a batch, of any size, have been read, they are sent as well.
 const BATCH_REPLY_OBJECTS: usize = 64;
 
 /// The description of an object that is sent before its content.
@@ -307,7 +307,7 @@ impl ResponseOutbox {
 /// The bucket and key of an object, and the options of its put.
 pub(super) type PutTarget = (Bucket, Key, PutOptions);
 
-/// An object whose write was started before its key is known.
+/// An object whose write is started before the object's key is known.
 pub(super) struct PrecreatedObject {
     bucket: Bucket,
     options: PutOptions,

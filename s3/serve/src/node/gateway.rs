@@ -48,20 +48,20 @@ pub struct NodeConfig {
     /// The number of bytes that all connections together may use for long messages and their responses, beyond the 256
     /// KiB that each connection has of its own.
     pub memory_bytes_max: usize,
-    /// The maximum number of bytes of `memory_bytes_max` that one connection may use.
+    /// The maximum part of `memory_bytes_max`, in bytes, that one connection may use.
     pub connection_bytes_max: usize,
     /// The maximum number of requests in progress; `None` for one per connection.
     pub requests_max: Option<usize>,
-    /// The maximum number of open connections of one user; further ones are refused.
+    /// The maximum number of open connections of one user; further connections are refused.
     pub user_connections_max: usize,
-    /// The maximum number of bytes of `memory_bytes_max` that all connections of one user together may use.
+    /// The maximum part of `memory_bytes_max`, in bytes, that all connections of one user together may use.
     pub user_memory_bytes_max: usize,
     /// The limits on one user's requests. The rate and the weight apply to connections that use HTTP.
     pub user_limits: UserLimits,
     /// How long a thread polls for the next request before it sleeps, if cores are idle.
     pub lookout: Duration,
     /// Whether a thread whose polling never helps moves to another processor, because the client may be running on the
-    /// same one.
+    /// same processor.
     pub leaves_client: bool,
     /// How long a client may pause within a message, or go without receiving any of its responses.
     pub stall_timeout: Duration,
@@ -242,7 +242,7 @@ impl NodeGateway {
         let mut polled =
             vec![PollFd::new(&self.stop.0.1, PollFlags::IN), PollFd::new(&self.unix.listener, PollFlags::IN)];
         polled.extend(self.tcp.as_ref().map(|(listener, _)| PollFd::new(listener, PollFlags::IN)));
-        // A wait that fails or is interrupted is treated like any other.
+        // A wait that fails or is interrupted is treated like any other wait.
         let _ = poll(&mut polled, None);
         polled.get(2).is_some_and(|tcp| !tcp.revents().is_empty())
     }
@@ -306,7 +306,7 @@ impl NodeGateway {
     }
 }
 
-/// Returns the uid of the user whose limits apply: the peer, or the gateway for TCP.
+/// Returns the uid of the user whose limits apply: the peer's uid, or for TCP the gateway's uid.
 fn uid_of(socket: &OwnedFd, by: CallerTransport) -> u32 {
     let peer = match by {
         CallerTransport::Unix => peer_of(socket).ok(),

@@ -109,8 +109,8 @@ impl HttpService {
     }
 }
 
-/// Whether a client that begins with these bytes speaks HTTP: methods begin with a letter, and frames of the node
-/// protocol never do.
+/// Returns whether a client that begins with these bytes speaks HTTP: methods begin with a letter, and frames of the
+/// node protocol never do.
 pub(super) fn is_http(start: &[u8]) -> bool {
     start.first().is_some_and(u8::is_ascii_uppercase)
 }

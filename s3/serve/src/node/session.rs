@@ -31,7 +31,7 @@ pub(super) struct ClientSession {
     pub(super) lends_files: bool,
     pub(super) limits: ConnectionResourceLimits,
     standing: Arc<ConnectionDrainState>,
-    /// The write that has been started and neither committed nor abandoned.
+    /// The write in progress: it has been started, but neither committed nor abandoned.
     writing: Option<PiecewiseWrite>,
     /// A staged file that was handed out to the client in advance, for its next object.
     pub(super) spare: Option<PrecreatedObject>,
@@ -43,7 +43,7 @@ struct PiecewiseWrite {
     writer: Box<dyn Writer>,
     /// The object that is written; `None` for a part of an upload.
     object: Option<PutTarget>,
-    /// The first error of the write, if any.
+    /// The first error that occurred during the write, if any.
     failed: Option<Error>,
 }
 
@@ -77,7 +77,7 @@ impl ClientSession {
         self.cores.leave_current()
     }
 
-    /// Whether a write is in progress that only this client can end.
+    /// Returns whether a write is in progress that only this client can end.
     pub(super) fn is_writing(&self) -> bool {
         self.writing.is_some()
     }

@@ -119,7 +119,7 @@ const PERIOD: Duration = Duration::from_millis(10);
 const COUNT_BITS: u32 = 20;
 /// The number of consecutive unsuccessful polls after which a thread polls only rarely.
 const MISSES_MAX: u32 = 4;
-/// A thread that polls rarely polls once in this many waits.
+/// Once polling is rare, a thread polls in only one of this many waits.
 const RARELY: u32 = 64;
 
 /// State that all connections share.
@@ -184,7 +184,7 @@ impl NodeActivity {
 }
 
 impl ConnectionLookout {
-    /// Whether the thread should poll this time. The decision depends on whether polling helped before.
+    /// Returns whether the thread should poll this time. The decision depends on whether polling helped before.
     pub(super) fn pays(&mut self) -> bool {
         self.misses < MISSES_MAX || self.misses.is_multiple_of(RARELY)
     }
@@ -198,10 +198,10 @@ impl ConnectionLookout {
         }
     }
 
-    /// Whether the thread should move to another processor. If client and thread share a processor, they take turns, so
-    /// polling never helps. The kernel may leave them there for as long as they run, and each request then takes
-    /// several times as long. A client that pauses between its requests looks the same, so each move doubles the pause
-    /// before the next one.
+    /// Returns whether the thread should move to another processor. If client and thread share a processor, they take
+    /// turns, so polling never helps. The kernel may leave them there for as long as they run, and each request then
+    /// takes several times as long. A client that pauses between its requests looks the same, so each move doubles the
+    /// pause before the next one.
     pub(super) fn should_move(&mut self) -> bool {
         let pause = if self.moves == 0 { MISSES_MAX } else { RARELY << self.moves.min(DOUBLINGS_MAX) };
         let is_time = self.misses >= pause;
@@ -254,7 +254,7 @@ mod tests {
         assert!(lookout.pays());
     }
 
-    /// Returns the number of moves during `requests`, none of which arrives while the thread polls.
+    /// Returns the number of moves during `requests` requests, none of which arrives while the thread polls.
     fn moves_during(lookout: &mut ConnectionLookout, requests: usize) -> usize {
         let request = |_: &usize| match lookout.pays() {
             true => {

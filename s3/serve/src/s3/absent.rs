@@ -1,5 +1,5 @@
 //! Configurations that buckets of this gateway never have. Programs that describe or clean up a bucket request all of
-//! them. Getting such a configuration returns S3's error for a missing one, and deleting it succeeds, as on S3.
+//! them. As on S3, getting one of them returns the error for a missing configuration, and deleting one succeeds.
 
 /// Defines methods of the S3 layer's trait. Each first checks that the bucket exists. GET operations then return the
 /// error code for a missing configuration, and DELETE operations succeed. The methods are written in the form that the

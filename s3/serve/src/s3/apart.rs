@@ -59,9 +59,9 @@ async fn on_its_own<T: Send + 'static>(
     })
 }
 
-/// The time that publishing content, or another change by a user, typically takes. If changes typically wait for a
-/// disk, or for a long directory of old versions to be read, the next ones run on separate threads. For changes in
-/// memory, handing them to another thread would cost more than the change.
+/// The typical time that it takes to publish content, or to make another change for a user. If changes typically wait
+/// for a disk, or for a long directory of old versions to be read, later changes run on separate threads. For changes
+/// in memory, handing them to another thread would cost more than the change.
 #[derive(Default)]
 pub(crate) struct PublishLatency {
     /// A moving average: each measurement moves it an eighth of the way.
@@ -69,8 +69,8 @@ pub(crate) struct PublishLatency {
 }
 
 impl PublishLatency {
-    /// Publishes the content written to `writer`, which needs `server`, if any, and retries while another writer holds
-    /// the lock. Errors: from publishing.
+    /// Publishes the content written to `writer`. If there is a `server`, the writer depends on this file server.
+    /// Retries while another writer holds the lock. Errors: from publishing.
     pub(super) async fn publish(
         &self,
         writer: Box<dyn Writer>,

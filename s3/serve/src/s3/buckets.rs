@@ -112,7 +112,7 @@ pub(super) async fn create(
     Ok(S3Response::with_headers(Body::empty(), headers))
 }
 
-/// Whether a header has the value `true`, ignoring case.
+/// Returns whether a header has the value `true`, ignoring case.
 pub(super) fn is_true(header: Option<&HeaderValue>) -> bool {
     header.is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"true"))
 }

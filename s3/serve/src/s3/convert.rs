@@ -1,4 +1,4 @@
-//! Converts between the S3 layer's types and the store's, and writes those headers and documents that the S3 layer does
+//! Converts between the S3 layer's types and the store's, and writes the headers and documents that the S3 layer does
 //! not write.
 
 use std::collections::BTreeMap;
@@ -55,7 +55,7 @@ pub(super) fn version_name(version: Option<VersionId>) -> Option<String> {
     version.map(|version| version.as_str().to_owned())
 }
 
-/// Parses the tags in `x-amz-tagging`. Errors: `BadRequest` for too many, `InvalidArgument`, `InvalidTag`.
+/// Parses the tags in `x-amz-tagging`. Errors: `BadRequest` for too many tags, `InvalidArgument`, `InvalidTag`.
 pub(crate) fn tags(header: Option<&str>) -> OperationResult<Tags> {
     let Some(text) = header else { return Ok(Tags::new()) };
     let tags = tagging::decode(text).ok().filter(|tags| is_encoded(text) && !tags.contains_key(""));
@@ -69,7 +69,7 @@ pub(crate) fn tags(header: Option<&str>) -> OperationResult<Tags> {
     Ok(tags)
 }
 
-/// Whether two hexadecimal digits follow each percent sign.
+/// Returns whether two hexadecimal digits follow each percent sign.
 pub(super) fn is_encoded(text: &str) -> bool {
     let is_code = |after: &str| after.len() > 1 && after.bytes().take(2).all(|byte| byte.is_ascii_hexdigit());
     text.split('%').skip(1).all(is_code)
@@ -306,7 +306,7 @@ pub(super) fn location(
     location
 }
 
-/// Returns an ETag in quotes, as in documents.
+/// Returns an ETag in quotes, as documents contain it.
 pub(crate) fn quoted(tag: &ETag) -> String {
     ["\"", tag.as_str(), "\""].concat()
 }
@@ -395,8 +395,8 @@ fn describe_metadata(info: &ObjectInfo, put: &mut impl FnMut(&str, &[u8]) -> Opt
     Some(())
 }
 
-/// Whether all programs interpret the name and the value in the same way. Metadata written by a POSIX program may
-/// contain any bytes.
+/// Returns whether all programs interpret the name and the value in the same way. Metadata written by a POSIX program
+/// may contain any bytes.
 pub(crate) fn is_plain(name: &str, value: &[u8]) -> bool {
     // All other names are constants.
     let is_of_user = name.starts_with("x-amz-meta-");
@@ -404,7 +404,7 @@ pub(crate) fn is_plain(name: &str, value: &[u8]) -> bool {
     (!is_of_user || name.bytes().all(is_name)) && is_printable(value) && value.trim_ascii() == value
 }
 
-/// Whether the value is printable ASCII.
+/// Returns whether the value is printable ASCII.
 pub(crate) fn is_printable(value: &[u8]) -> bool {
     // Checks all bytes without an early exit, so that the compiler can vectorize the loop.
     value.iter().fold(true, |is_printable, byte| is_printable & (b' '..=b'~').contains(byte))

@@ -53,7 +53,7 @@ pub(super) fn copy(
 const TO_ITSELF: &str = "This copy request is illegal because it is trying to copy an object to itself without \
     changing the object's metadata, storage class, website redirect location or encryption attributes.";
 
-/// The headers of conditions on the source of a copy.
+/// The headers for conditions on a copy's source.
 pub(super) const SOURCE_CONDITIONS: [HeaderName; 4] = [
     HeaderName::from_static("x-amz-copy-source-if-match"),
     HeaderName::from_static("x-amz-copy-source-if-none-match"),
@@ -61,7 +61,7 @@ pub(super) const SOURCE_CONDITIONS: [HeaderName; 4] = [
     HeaderName::from_static("x-amz-copy-source-if-unmodified-since"),
 ];
 
-/// Whether a directive header asks to replace the source's metadata or tags with the request's. Errors:
+/// Returns whether a directive header asks to replace the source's metadata or tags with the request's. Errors:
 /// `InvalidArgument` for an unknown directive.
 fn replaces(headers: &HeaderMap, directive: &str) -> OperationResult<bool> {
     match headers.get(directive).map(HeaderValue::as_bytes) {

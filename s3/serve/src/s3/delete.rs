@@ -41,8 +41,8 @@ pub(super) fn one(store: &dyn Store, input: DeleteObjectInput) -> OperationResul
     })
 }
 
-/// Returns, for each object in a request, whether the bucket's rules forbid deleting it. The result is empty if they
-/// forbid none. Errors: from reading the rules.
+/// Returns, for each object in a request, whether the bucket's rules forbid deleting it. The result is empty if the
+/// rules forbid no deletion. Errors: from reading the rules.
 pub(super) async fn refused(
     user: &Arc<User>,
     facts: &PolicyRequestContext<'_>,
@@ -108,7 +108,7 @@ fn malformed(message: String) -> S3Failure {
     S3Failure::new("MalformedXML", StatusCode::BAD_REQUEST, message)
 }
 
-/// Whether XML 1.0 can represent all characters of the key, if necessary as character references.
+/// Returns whether XML 1.0 can represent all characters of the key, if necessary as character references.
 fn can_be_named(key: &str) -> bool {
     let is_character = |character: char| match character {
         '\t' | '\n' | '\r' => true,
@@ -155,7 +155,7 @@ fn remove(
     DeleteConditions::of(object).delete(store, bucket, &key, options)
 }
 
-/// The conditions of a delete other than the ETag: the object's size and its modification time.
+/// The conditions that a delete may have besides the ETag: the object's size and modification time.
 struct DeleteConditions {
     size: Option<i64>,
     modified: Option<Timestamp>,
@@ -217,8 +217,8 @@ fn differs(why: &str) -> Error {
     Error::new(ErrorKind::PreconditionFailed, why)
 }
 
-/// Writes the result for a deleted object. It names the requested version, and any delete marker that was created or
-/// removed.
+/// Writes the result for a deleted object. The result names the requested version, and any delete marker that was
+/// created or removed.
 fn write_deleted(document: &mut ResponseDocumentBuilder, object: &ObjectIdentifier, done: DeleteResult) {
     document.open("Deleted").element("Key", &object.key);
     document.maybe("VersionId", object.version_id.as_deref());

@@ -25,12 +25,13 @@ const DELETE_MARKER_HEADER: HeaderName = HeaderName::from_static("x-amz-delete-m
 /// The result of an S3 operation.
 pub(crate) type OperationResult<T> = Result<T, S3Failure>;
 
-/// An error on its way to the client. `?` converts errors of the store and of the S3 layer to it.
+/// An error on its way to the client. The operator `?` converts errors from the store and from the S3 layer to this
+/// type.
 #[derive(Debug)]
 pub(crate) struct S3Failure(pub(crate) S3Error);
 
 impl S3Failure {
-    /// An error with a code that no [`ErrorKind`] has.
+    /// Creates an error whose code corresponds to no [`ErrorKind`].
     pub(super) fn new(code: &str, status: StatusCode, message: impl Into<String>) -> Self {
         let mut error = S3Error::with_message(code_of(code), message.into());
         error.set_status_code(status);
@@ -53,7 +54,7 @@ impl S3Failure {
         S3Failure::new("InvalidArgument", StatusCode::BAD_REQUEST, composed(words, "", facts))
     }
 
-    /// Whether the lock was held by another writer, so that the operation may be tried again.
+    /// Returns whether the lock was held by another writer, so that the operation may be tried again.
     pub(super) fn is_lock_timeout(&self) -> bool {
         self.0.headers().is_some_and(|headers| headers.contains_key(RETRY_AFTER))
     }
@@ -98,11 +99,11 @@ impl From<Error> for S3Failure {
 
 /// AWS's message for a change that a lock forbids.
 const OBJECT_LOCK: &str = "Access Denied because object protected by object lock.";
-/// The prefixes of the texts of errors caused by a lock. Such errors also arrive over the node protocol.
+/// The prefixes of error texts that name a lock as the cause. These errors also arrive over the node protocol.
 const LOCK_REASONS: [&str; 3] =
     ["the version has a legal hold", "the version is retained", "the present retention"];
 
-/// Whether an object lock of a version is the reason for an error.
+/// Returns whether the error was caused by the object lock of a version.
 fn is_by_object_lock(error: &Error) -> bool {
     LOCK_REASONS.iter().any(|reason| error.detail().starts_with(reason))
 }
@@ -191,7 +192,7 @@ pub(super) fn unreadable_body(error: &(dyn std::error::Error + Send + Sync)) -> 
     Error::new(kind, detail).into()
 }
 
-/// Returns the error for trailers that differ from those that the head announces; `detail` is our own text.
+/// Returns the error for trailers that differ from the announcement in the head; `detail` is our own text.
 pub(super) fn malformed_trailer(detail: &str) -> S3Failure {
     let words = "The request contained trailing data that was not well-formed or did not conform to our published schema.";
     S3Failure::aws("MalformedTrailerError", StatusCode::BAD_REQUEST, words, detail)

@@ -33,7 +33,8 @@ mod tests {
 
     use super::*;
 
-    /// Runs `read` as a serving thread would. Returns the result of `read`, and the ID of the serving thread.
+    /// Runs `read` with the calling thread as the serving thread. Returns the result of `read`, and the ID of the
+    /// calling thread.
     fn look<T: Send + 'static>(
         read: impl Fn(&dyn Store) -> OperationResult<T> + Send + 'static,
     ) -> (S3Result<T>, ThreadId) {
@@ -103,7 +104,7 @@ mod tests {
         assert!(text.is_empty(), "{text}");
     }
 
-    /// A panic in the store fails the request that caused it, and no other.
+    /// A panic in the store fails only the request that caused the panic.
     #[test]
     fn a_panic_elsewhere_is_an_error() {
         let (read, _) = look(|_| -> OperationResult<()> {

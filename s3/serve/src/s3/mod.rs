@@ -103,7 +103,7 @@ pub(crate) fn failed(failure: impl Into<S3Failure>) -> http::Response<s3s::Body>
     })
 }
 
-/// The check of bucket names: accepts the same names as the store.
+/// Checks bucket names: accepts the same names as the store.
 struct BucketNameValidator;
 
 impl NameValidation for BucketNameValidator {
@@ -136,7 +136,7 @@ fn owner(user: &User) -> Owner {
     Owner { id: Some(user.name.clone()), display_name: Some(user.name.clone()) }
 }
 
-/// Returns a response without headers other than its output's.
+/// Returns a response that has no headers except those of its output.
 fn plain<T>(outcome: OperationResult<T>) -> S3Result<S3Response<T>> {
     outcome.map(S3Response::new).map_err(|S3Failure(error)| error)
 }

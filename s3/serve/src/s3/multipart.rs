@@ -1,5 +1,5 @@
-//! Multipart uploads: their parts, their completion, and the list of uploads in progress, whose keys can be rolled up
-//! by a delimiter, like the keys of objects.
+//! Multipart uploads: their parts, their completion, and the list of uploads in progress. A delimiter can group the
+//! keys in that list, as in a listing of objects.
 
 use std::sync::Arc;
 
@@ -113,8 +113,8 @@ pub(super) fn copy_part(
 }
 
 /// Checks that the range of a copied part is within the source. A read may return less than its range, but a copied
-/// part must be complete: nobody would notice that it is too short. Errors: `InvalidArgument`, and errors from the
-/// store.
+/// part must be complete, because nobody would notice a part that is too short. Errors: `InvalidArgument`, and errors
+/// from the store.
 fn check_within(
     store: &dyn Store,
     (bucket, key): (&Bucket, &Key),
@@ -349,7 +349,7 @@ fn no_document(message: String) -> S3Failure {
     S3Failure::new("MalformedXML", StatusCode::BAD_REQUEST, message)
 }
 
-/// The values of a CompleteMultipartUpload request that its head states.
+/// The values that the head of a CompleteMultipartUpload request states.
 struct CompletionRequest {
     bucket: fordway_store::Bucket,
     key: fordway_store::Key,

@@ -128,7 +128,8 @@ impl ReadRequest {
         Ok(answer(&options, &info, &range, headers))
     }
 
-    /// Whether the object still meets the condition in `If-Range`. If it does not, the client wants the whole object.
+    /// Returns whether the object still meets the condition in `If-Range`. If it does not, the client wants the whole
+    /// object.
     fn is_still(&self, store: &dyn Store, whole: &GetOptions) -> OperationResult<bool> {
         let info = store.head(&self.bucket, &self.key, whole);
         Ok(self.means(&info.map_err(|error| self.explained(store, error))?))
@@ -233,7 +234,7 @@ impl ReadRequest {
     }
 }
 
-/// Whether the range's first byte is not after its last byte.
+/// Returns whether the range's first byte is not after its last byte.
 fn is_range(range: &ByteRange) -> bool {
     !matches!(range, ByteRange::Inclusive(first, last) if first > last)
 }
@@ -276,7 +277,8 @@ fn content_range(range: &std::ops::Range<u64>, size_bytes: u64) -> String {
     format!("bytes {}-{}/{size_bytes}", range.start, range.end - 1)
 }
 
-/// Returns the response with several ranges; `headers` are those that describe the object. Errors: `InvalidRange`.
+/// Returns the response with several ranges; `headers` are the headers that describe the object. Errors:
+/// `InvalidRange`.
 pub(super) fn several(
     object: OpenObject,
     ranges: &[ByteRange],
@@ -289,7 +291,7 @@ pub(super) fn several(
         stream => Err(stream),
     };
     let (status, reply) = match source {
-        // Content that can be read only once is sent as a whole, which every client must accept.
+        // Content that can be read only once is sent whole; every client must accept a whole object.
         Err(stream) => (StatusCode::OK, PreparedBody::Content(stream)),
         Ok(source) => {
             let (ranges, boundary) = (satisfiable(ranges, size)?, boundary()?);
@@ -311,8 +313,8 @@ pub(super) fn several(
     Ok(response)
 }
 
-/// Returns the ranges that overlap with the object. Errors: `InvalidRange` if there are none, or if their total length
-/// exceeds the object's: no client needs that, and a small request could cause a huge response.
+/// Returns the ranges that overlap with the object. Errors: `InvalidRange` if no range overlaps, or if the ranges
+/// together are longer than the object: no client needs that, and a small request could cause a huge response.
 fn satisfiable(ranges: &[ByteRange], size: u64) -> Result<Vec<Range<u64>>, Error> {
     let found: Vec<_> = ranges.iter().filter_map(|range| range.resolve(size).ok()).collect();
     let total = found.iter().fold(0u64, |sum, range| sum.saturating_add(range.end - range.start));

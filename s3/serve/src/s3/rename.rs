@@ -10,7 +10,7 @@ use crate::s3::error::{OperationResult, S3Failure};
 
 const SOURCE: HeaderName = HeaderName::from_static("x-amz-rename-source");
 
-/// The headers of conditions on the object that is renamed.
+/// The headers for conditions on the object to rename.
 const SOURCE_CONDITIONS: [HeaderName; 4] = [
     HeaderName::from_static("x-amz-rename-source-if-match"),
     HeaderName::from_static("x-amz-rename-source-if-none-match"),

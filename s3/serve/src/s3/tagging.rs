@@ -64,7 +64,7 @@ pub(super) fn listed(document: &Tagging) -> OperationResult<Vec<(String, String)
     Ok(listed)
 }
 
-/// Checks the tags of an object; with AWS's messages. Errors: `BadRequest` for too many, `InvalidTag`.
+/// Checks the tags of an object; with AWS's messages. Errors: `BadRequest` for too many tags, `InvalidTag`.
 pub(super) fn check(tags: &[(String, String)]) -> OperationResult<()> {
     if tags.len() > MAX_TAGS {
         let words = format!("Object tags cannot be greater than {MAX_TAGS}");

@@ -35,8 +35,8 @@ const ALGORITHM_NAMES: [HeaderName; 2] = [
 ];
 const TRAILER_NAMES: HeaderName = HeaderName::from_static("x-amz-trailer");
 
-/// The number of bytes read from one client before the thread serves its other clients: one or two milliseconds if the
-/// content is hashed. Without this limit, the runtime would switch only after 61 times 8 MiB.
+/// The number of bytes read from one client before the thread serves its other clients. If the content is hashed, this
+/// takes one or two milliseconds. Without this limit, the runtime would switch clients only after 61 times 8 MiB.
 const TURN_BYTES: usize = 1024 * 1024;
 
 pub(super) async fn put(
@@ -67,7 +67,8 @@ pub(crate) struct ObjectUpload {
 }
 
 impl ObjectUpload {
-    /// Starts an object from the head of its request. Errors: PutObject's, before the content is read.
+    /// Starts to store an object, given the head of its request. Errors: all PutObject errors that can occur before the
+    /// content is read.
     pub(super) fn begin(
         store: &dyn Store,
         (bucket, key): (&Bucket, &Key),
@@ -90,8 +91,8 @@ impl ObjectUpload {
         Ok(ObjectUpload { writer, checks })
     }
 
-    /// Starts an object of `size` bytes in one piece. The content must have the given SHA-256, if any. Returns `None`
-    /// on any error.
+    /// Starts to store an object of `size` bytes that is uploaded in one piece. If a SHA-256 is given, the content must
+    /// match it. Returns `None` on any error.
     pub(crate) fn plain(
         store: &dyn Store,
         names: (&Bucket, &Key),
@@ -103,7 +104,8 @@ impl ObjectUpload {
         Some(ObjectUpload { checks: ContentChecks { sha256, ..upload.checks }, ..upload })
     }
 
-    /// Receives the content, and publishes the object. Errors: PutObject's, while or after the content is read.
+    /// Receives the content, and publishes the object. Errors: all PutObject errors that can occur while or after the
+    /// content is read.
     pub(crate) async fn receive(
         self,
         body: Body,
@@ -161,8 +163,8 @@ pub(super) async fn put_part(
     Ok(S3Response::with_headers(Body::empty(), headers))
 }
 
-/// Passes a body piece by piece, as it arrives, to `look` and to `writer`, which needs the file server `server`, if
-/// any. Returns the writer and the number of bytes.
+/// Passes a body piece by piece, as it arrives, to `look` and to `writer`. If there is a `server`, the writer depends
+/// on this file server. Returns the writer and the number of bytes.
 async fn receive(
     mut body: Body,
     mut writer: Box<dyn Writer>,
@@ -215,9 +217,9 @@ impl ContentChecks {
         })
     }
 
-    /// Returns the expected values. May be called only after the body was read, because its trailers are not known
-    /// earlier. Errors: for invalid trailers. If the body has the wrong size, returns no error, because the writer then
-    /// reports the size.
+    /// Returns the expected values. Must be called only after the body has been read, because the trailers are not
+    /// known earlier. Errors: for invalid trailers. If the body has the wrong size, returns no error, because the
+    /// writer then reports the size.
     fn expected(self, received: u64) -> OperationResult<ExpectedContent> {
         if self.size.is_some_and(|size| size != received) {
             return Ok(ExpectedContent { size: self.size, ..Default::default() });
@@ -230,7 +232,7 @@ fn stated_size(headers: &HeaderMap) -> Option<u64> {
     headers.get(header::CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
 }
 
-/// A checksum that is stated in a header, will be stated in a trailer, or only has to be computed.
+/// A checksum that is stated in a header, will be stated in a trailer, or is not stated and only has to be computed.
 struct StatedChecksum {
     algorithm: Option<ChecksumAlgorithm>,
     value: Option<Checksum>,
@@ -257,7 +259,7 @@ impl BodyTrailers {
         self.read(|headers| headers.get(name)?.to_str().ok().map(str::to_owned)).flatten()
     }
 
-    /// Whether there are trailers other than a signature.
+    /// Returns whether there are trailers other than a signature.
     fn is_any(&self) -> bool {
         let is_content = |name: &HeaderName| name != TRAILER_SIGNATURE;
         self.read(|headers| headers.keys().any(is_content)).unwrap_or_default()

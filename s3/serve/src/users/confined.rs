@@ -110,13 +110,13 @@ impl ConfinedStore {
         }
     }
 
-    /// Makes a call that changes nothing. Errors: `AccessDenied`.
+    /// Makes a call to the store that changes nothing. Errors: `AccessDenied`.
     fn read<T>(&self, bucket: &Bucket, call: impl FnOnce(&dyn Store) -> Result<T>) -> Result<T> {
         self.admit(bucket)?;
         play(self.role.as_deref(), || call(&*self.inner))
     }
 
-    /// Makes a call that changes something. Errors: `AccessDenied`.
+    /// Makes a call to the store that may change something. Errors: `AccessDenied`.
     fn write<T>(&self, bucket: &Bucket, call: impl FnOnce(&dyn Store) -> Result<T>) -> Result<T> {
         if self.read_only {
             return Err(Error::new(ErrorKind::AccessDenied, "this access key is read-only"));
@@ -149,7 +149,7 @@ fn not_allowed(errno: Errno) -> Error {
     Error::new(ErrorKind::AccessDenied, why).caused_by(errno)
 }
 
-/// Whether a bucket's name matches a pattern, in which `*` stands for any characters.
+/// Returns whether a bucket's name matches a pattern, in which `*` stands for any characters.
 fn fits(pattern: &str, name: &str) -> bool {
     let Some((start, rest)) = pattern.split_once('*') else { return pattern == name };
     let Some(mut name) = name.strip_prefix(start) else { return false };
@@ -390,7 +390,7 @@ impl Store for ConfinedStore {
     }
 }
 
-/// Writes an object as the user, so that the user's quotas apply, and leftovers are removed with the user's
+/// Writes an object as the user. The user's quotas therefore apply, and leftovers are removed with the user's
 /// permissions.
 struct ConfinedWriter {
     /// The writer of the store; `None` after the commit.

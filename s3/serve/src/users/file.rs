@@ -28,7 +28,7 @@ pub(super) struct UserEntry {
     gid: Option<u32>,
     #[serde(default)]
     groups: Vec<u32>,
-    /// Names and patterns; `None` allows all buckets.
+    /// Names and name patterns of buckets; `None` allows all buckets.
     pub(super) buckets: Option<Vec<String>>,
     /// The prefixes of the keys that the user may read and write; `None` allows all keys.
     pub(super) prefixes: Option<Vec<String>>,
@@ -49,7 +49,7 @@ struct UsersDocument {
     user: Vec<UserEntry>,
 }
 
-/// Properties that change when a file changes.
+/// Properties that reveal that a file has changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct FileFingerprint {
     inode: u64,

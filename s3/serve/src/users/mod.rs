@@ -1,5 +1,5 @@
-//! The users of a gateway, and the uid and groups that each of them acts as. There is either a single user with one key
-//! pair, or the users of a credentials file.
+//! The users of a gateway, and the uid and groups under which each user's requests access files. There is either a
+//! single user with one key pair, or the users of a credentials file.
 //!
 //! * `file`: the credentials file
 //! * `confined`: a store limited to what one user may do
@@ -26,7 +26,7 @@ use crate::workers::READERS_MAX;
 use confined::ConfinedStore;
 use file::{FileFingerprint, UserEntry};
 
-/// Opens the served store as the user that the calling thread acts as.
+/// Opens the served store with the identity of the calling thread.
 pub type StoreOpener = Arc<dyn Fn() -> Result<Arc<dyn Store>> + Send + Sync>;
 
 /// How a caller is identified.
@@ -40,7 +40,7 @@ pub(crate) enum CallerKind {
     Anonymous,
 }
 
-/// The user that unsigned requests are carried out as, if the rules of a bucket permit them.
+/// The user as whom unsigned requests are carried out, if the rules of a bucket permit them.
 #[derive(Clone, Debug)]
 pub struct AnonymousUser {
     /// The name, for the access log.
@@ -51,7 +51,7 @@ pub struct AnonymousUser {
 
 /// A user of the gateway.
 pub(crate) struct User {
-    /// A number that no other user of this process has or ever had.
+    /// A number that identifies the user and is never reused within this process.
     pub(crate) id: u64,
     pub(crate) name: String,
     pub(crate) kind: CallerKind,
@@ -71,10 +71,10 @@ pub(crate) struct User {
     pub(crate) server: Option<NetworkFileServer>,
 }
 
-/// Of the threads that wait for devices and locks, the maximum number that one user's work may occupy.
+/// The maximum number of threads waiting for devices and locks that one user's work may occupy.
 const SHARE: usize = READERS_MAX / 2;
 
-/// The keys that a user signs with.
+/// The keys with which a user signs.
 pub(crate) struct UserKeys {
     pub(crate) secret_key: String,
     /// Checks the signatures of plain requests.
@@ -139,7 +139,7 @@ impl User {
         Ok(Arc::new(User { id, name, kind, uid, store, keys, share, changes, account, server }))
     }
 
-    /// Whether a call for `bucket` may have to wait for a file server. Cost: no system call.
+    /// Returns whether a call for `bucket` may have to wait for a file server. Cost: no system call.
     pub(crate) fn waits_for_server(&self, bucket: &Bucket) -> bool {
         self.server.is_some() || self.store.file_server(bucket.as_str()).is_some()
     }
@@ -151,7 +151,7 @@ pub(crate) type UsersByKey = HashMap<String, Arc<User>>;
 /// The users of a gateway, and their stores. All threads of the gateway share this.
 pub struct Users {
     by_key: RwLock<Arc<UsersByKey>>,
-    /// The user for requests without a signature; `None` if they are refused.
+    /// The user for requests without a signature; `None` if these requests are refused.
     anonymous: RwLock<Option<Arc<User>>>,
     /// The limits on users whose entries specify none.
     limits: Mutex<UserLimits>,
@@ -182,7 +182,7 @@ struct UsersState {
 }
 
 impl Users {
-    /// No users with keys: callers are identified in other ways.
+    /// Creates an empty set of users with keys: callers are identified in other ways.
     pub(crate) fn without_keys() -> Self {
         Users {
             by_key: RwLock::default(),
@@ -193,7 +193,7 @@ impl Users {
         }
     }
 
-    /// A single user, with all rights of the gateway's own user.
+    /// Creates a single user, who has all rights of the gateway's own user.
     pub fn one(identity: AccessKeyPair, store: Arc<dyn Store>) -> Self {
         Users {
             by_key: RwLock::new(Arc::new(only(identity, store, UserLimits::default()))),
@@ -204,13 +204,13 @@ impl Users {
         }
     }
 
-    /// A single user of the directory `root`, which `open` opens. Requests fail while the directory is missing, and it
-    /// is opened again when it returns. Errors: from opening it.
+    /// Creates a single user of the directory `root`, which `open` opens. Requests fail while the directory is missing.
+    /// Once it is back, it is opened again. Errors: from opening it.
     pub fn one_of(identity: AccessKeyPair, root: &Path, open: StoreOpener) -> Result<Self> {
         Users::load(root, open, CredentialSource::One(identity))
     }
 
-    /// The users of a credentials file, which is read again when it changes. For each of them, `open` opens the
+    /// Creates the users of a credentials file, which is read again when it changes. For each of them, `open` opens the
     /// directory `root` as the user and group that the file states.
     ///
     /// Errors: `InvalidArgument` for a file that does not parse, names a key or a user twice, or names a uid that the
@@ -289,19 +289,19 @@ impl Users {
         Ok(())
     }
 
-    /// The limits on requests without a signature. Requests in flight are still counted after a reload.
+    /// Returns the limits on requests without a signature. Requests in flight are still counted after a reload.
     fn anonymous_account(&self) -> Arc<UserResourceUsage> {
         let limits = *self.limits.lock().unwrap_or_else(PoisonError::into_inner);
         let before = self.anonymous().map(|user| user.account.clone());
         before.unwrap_or_else(|| UserResourceUsage::new(UserLimitOverrides::default(), limits))
     }
 
-    /// The user for requests without a signature; `None` if they are refused.
+    /// Returns the user for requests without a signature; `None` if these requests are refused.
     pub(crate) fn anonymous(&self) -> Option<Arc<User>> {
         self.anonymous.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Whether a user with keys has this name.
+    /// Returns whether a user with keys has this name.
     pub(crate) fn has_name(&self, name: &str) -> bool {
         let by_key = self.by_key.read().unwrap_or_else(PoisonError::into_inner);
         by_key.values().any(|user| user.name == name)
@@ -320,12 +320,12 @@ impl Users {
         self.by_key.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The user with an access key.
+    /// Returns the user with this access key.
     pub(crate) fn find(&self, access_key: &str) -> Option<Arc<User>> {
         self.by_key.read().unwrap_or_else(PoisonError::into_inner).get(access_key).cloned()
     }
 
-    /// The store as the gateway's own user, for unsigned requests. Errors: from opening it.
+    /// Returns the store as the gateway's own user sees it, for unsigned requests. Errors: from opening it.
     pub(crate) fn own_store(&self) -> Result<Arc<dyn Store>> {
         if let Some(origin) = &self.origin {
             return (origin.open)();
@@ -342,8 +342,8 @@ impl Users {
         NetworkFileServer::of(&*store, bucket).ok().flatten()
     }
 
-    /// Whether there is a directory to serve. For a directory on a file server, relies on the latest checks; otherwise
-    /// checks the directory now.
+    /// Returns whether there is a directory to serve. For a directory on a file server, relies on the latest checks;
+    /// otherwise checks the directory now.
     pub(crate) fn has_root(&self) -> bool {
         match self.server_of(ROOT_DIR) {
             Some(server) => self.is_available() && server.responds(),
@@ -351,7 +351,7 @@ impl Users {
         }
     }
 
-    /// Whether the directory existed at the last check.
+    /// Returns whether the directory existed at the last check.
     pub(crate) fn is_available(&self) -> bool {
         self.is_available.load(Ordering::Relaxed)
     }
@@ -369,7 +369,7 @@ impl Users {
     }
 
     /// Checks whether there is a directory to serve. If another directory has replaced the previous one, opens it; if
-    /// there is none, requests fail.
+    /// there is no directory, requests fail.
     pub(crate) fn look_at_root(&self) -> bool {
         let Some(origin) = &self.origin else { return true };
         let root = origin.root.display();
@@ -475,7 +475,7 @@ fn only(identity: AccessKeyPair, store: Arc<dyn Store>, limits: UserLimits) -> U
     HashMap::from([(name.clone(), User::new(name, identity, user_id(), store, account))])
 }
 
-/// The identity of a directory.
+/// Returns the device and inode that identify a directory.
 fn place_of(root: &Path) -> std::io::Result<(u64, u64)> {
     let found = std::fs::metadata(root)?;
     Ok((found.dev(), found.ino()))

@@ -11,12 +11,12 @@ use crate::workers::{STAYS, WorkerState};
 
 /// How often the load is measured while there are connections.
 const TICK: Duration = Duration::from_millis(100);
-/// The share of their time for which threads must be busy before another thread is added.
+/// The fraction of time for which the threads must be busy before another thread is added.
 const FULL: f64 = 0.75;
 /// The number of idle processors that make another thread worthwhile.
 const IDLE_MIN: f64 = 0.5;
-/// The number of ticks for which the number of threads does not shrink after it has grown, because moved connections
-/// need time to settle.
+/// After the number of threads has grown, it does not shrink for this many ticks, because moved connections need time
+/// to settle.
 const REST_TICKS: u32 = 10;
 
 /// Monitors the threads of `pool`, and keeps as many of them active as the load needs.
@@ -68,7 +68,7 @@ impl<'p> WorkerScaler<'p> {
     }
 }
 
-/// The load of one tick, in processors.
+/// The load during one tick. Times are divided by the tick's length, so that 1.0 stands for one fully used processor.
 #[derive(Clone, Copy, Debug)]
 struct WorkerLoad {
     active: usize,
@@ -80,10 +80,10 @@ struct WorkerLoad {
 }
 
 impl WorkerLoad {
-    /// Returns how many threads are needed: up to half as many more if the active threads are fully busy and processors
-    /// are idle; one fewer if the others have time for the work of the one removed. On a machine without an idle
-    /// processor, there is one fewer even if the others become fully busy, because more threads would wait for
-    /// processors, not for requests.
+    /// Returns how many threads are needed. If the active threads are fully busy and processors are idle, their number
+    /// grows, at most by half. It shrinks by one if the remaining threads have time for the work of the removed thread.
+    /// On a machine without an idle processor, it shrinks even if the remaining threads become fully busy, because
+    /// additional threads would wait for processors, not for requests.
     fn wanted(self) -> usize {
         let has_idle = self.idle >= IDLE_MIN;
         if self.busy >= FULL * self.active as f64 && has_idle {
@@ -109,7 +109,7 @@ impl WorkerState {
     }
 
     /// Makes the first `wanted` threads serve. Connections of other threads move at their next event. If the number has
-    /// grown, threads with more than their share give connections away, busy ones first.
+    /// grown, threads with more than their share give connections away, busy connections first.
     pub(super) fn set_active(&self, wanted: usize) {
         let before = self.active.swap(wanted, Ordering::Relaxed);
         let open = |at: usize| self.workers[at].connections.load(Ordering::Relaxed);
@@ -139,9 +139,9 @@ fn idle_of(stat: &str) -> Option<Duration> {
 
 pub(super) type Connection = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// A connection as a task of one thread. When the connection has to move, the task ends and another thread gets a new
-/// task. Until the connection registers its socket again, the events of the socket still arrive through the previous
-/// thread.
+/// The task that runs a connection on one thread. When the connection has to move, the task ends and another thread
+/// gets a new task. Until the connection registers its socket again, the events of the socket still arrive through the
+/// previous thread.
 pub(super) struct MovableConnection {
     /// The connection; `None` once it has moved to another thread.
     connection: Option<Connection>,
@@ -151,7 +151,7 @@ pub(super) struct MovableConnection {
 }
 
 impl MovableConnection {
-    /// Creates the task of a connection. The connection must already be counted as one of thread `at`.
+    /// Creates a connection's task. The connection must already be counted among the connections of thread `at`.
     pub(super) fn new(connection: Connection, pool: Arc<WorkerState>, at: usize) -> Self {
         MovableConnection { connection: Some(connection), pool, at, stays: false }
     }

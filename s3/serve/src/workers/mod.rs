@@ -36,8 +36,8 @@ pub(crate) fn here() -> usize {
     HERE.get()
 }
 
-/// Called by a connection whose socket cannot be registered with another thread. Such a connection is moved only to
-/// give it more processor time, not to reduce the number of threads.
+/// Records that the socket of the calling connection cannot be registered with another thread. The connection is then
+/// moved only to give it more processor time, not to reduce the number of threads.
 pub(crate) fn stay() {
     STAYS.set(true);
 }
@@ -61,7 +61,7 @@ struct WorkerState {
 struct WorkerThread {
     runtime: Handle,
     connections: AtomicUsize,
-    /// The number of this thread's connections that should move to other threads.
+    /// How many of this thread's connections should move to other threads.
     surplus: AtomicUsize,
 }
 
@@ -108,7 +108,8 @@ impl WorkerPool {
 }
 
 impl WorkerState {
-    /// Starts a connection on the thread with the fewest connections. `from` is the thread that it leaves, if any.
+    /// Starts a connection on the thread with the fewest connections. `from` is the thread that the connection leaves,
+    /// if any.
     fn put(self: &Arc<Self>, connection: balance::Connection, from: Option<usize>) {
         let at = self.emptiest();
         self.workers[at].connections.fetch_add(1, Ordering::Relaxed);
@@ -126,15 +127,15 @@ impl WorkerState {
         (0..active).min_by_key(open).unwrap_or(0)
     }
 
-    /// Whether a connection of thread `at` should move to another thread. If this returns true, the connection must
-    /// move.
+    /// Returns whether a connection of thread `at` has to move to another thread. After `true`, the caller must move
+    /// the connection.
     fn is_to_leave(&self, at: usize, stays: bool) -> bool {
         let worker = &self.workers[at];
         if !stays && at >= self.active.load(Ordering::Relaxed) {
             return true;
         }
         let take_one = |surplus: usize| surplus.checked_sub(1);
-        // The surplus is nearly always 0. Reading it is cheap; writing to it would not be.
+        // The surplus is nearly always 0. Reading the surplus is cheap; writing to it would not be.
         worker.surplus.load(Ordering::Relaxed) > 0
             && worker.surplus.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take_one).is_ok()
     }

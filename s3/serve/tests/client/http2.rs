@@ -56,7 +56,7 @@ impl Http2 {
         Http2 { send, ended: tokio::spawn(connection), client: client.clone(), scheme }
     }
 
-    /// Returns the signed head in the form of HTTP/2.
+    /// Returns the signed head as HTTP/2 represents it.
     pub fn request(&self, call: &Call<'_>) -> Request<()> {
         let text = String::from_utf8(self.client.head(call)).unwrap();
         let mut lines = text.lines();

@@ -41,7 +41,7 @@ impl Http3 {
         Self::try_connect(client, certificate).await.unwrap()
     }
 
-    /// Returns the signed head in the form of HTTP/3.
+    /// Returns the signed head as HTTP/3 represents it.
     pub fn request(&self, call: &Call<'_>) -> Request<()> {
         let text = String::from_utf8(self.client.head(call)).unwrap();
         let mut lines = text.lines();

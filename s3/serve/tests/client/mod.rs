@@ -59,7 +59,7 @@ pub struct Client {
     pub address: SocketAddr,
     pub identity: AccessKeyPair,
     pub clock_offset_s: i64,
-    /// Whether requests state the time in `Date` instead of Amazon's header.
+    /// Whether requests state the time in `Date` instead of in Amazon's header.
     pub dates_by_date: bool,
 }
 
@@ -243,8 +243,8 @@ impl Client {
         hex(&mac(&key, text))
     }
 
-    /// Returns a body of one signed chunk and the last, empty one, in the form of `aws-chunked`. `head` is the head of
-    /// the request, whose signature the chunks build on.
+    /// Returns an `aws-chunked` body: one signed chunk, and the empty last chunk. The signatures of the chunks depend
+    /// on the signature in `head`, the head of the request.
     pub fn signed_chunks(&self, head: &[u8], data: &[u8]) -> Vec<u8> {
         let head = String::from_utf8_lossy(head);
         let previous = head.split("Signature=").nth(1).unwrap()[..64].to_owned();

@@ -1,5 +1,5 @@
-//! `bench`, with one file per family of benchmarks. This file contains those that run on ranks: each rank is a thread,
-//! and the endpoints and directories given on the command line become sites, which are measured in turn.
+//! `bench`, with one file per family of benchmarks. This file contains the benchmarks that run on ranks: each rank is a
+//! thread, and the endpoints and directories given on the command line become sites, which are measured in turn.
 
 mod pingpong;
 mod rest;
@@ -49,7 +49,8 @@ pub(super) fn run(args: &BenchArgs, global: &GlobalArgs, context: &CommandContex
     }
 }
 
-/// Runs `workload` and reports its results; for IO500, also prints the tables `published` for comparison.
+/// Runs `workload` and reports its results; for IO500, also prints the published tables that `published` selects, for
+/// comparison.
 fn run_ranks(
     workload: WorkloadPlan,
     args: &RankArgs,
@@ -103,7 +104,7 @@ fn measure_ranks(
 }
 
 /// Returns the results of rank 0, or the error that ended a rank. Errors of ranks that were merely waiting for the
-/// failed rank have the lowest precedence.
+/// failed rank are returned only if there is no other error.
 fn first_rank(results: Vec<Result<Vec<LaneResults>>>) -> Result<Vec<LaneResults>> {
     let (answers, mut errors): (Vec<_>, Vec<_>) = results.into_iter().partition(Result::is_ok);
     errors.sort_by_key(|error| error.as_ref().is_err_and(|error| error.kind() == ErrorKind::Internal));
@@ -153,17 +154,17 @@ fn check_named(args: &RankArgs, global: &GlobalArgs) -> Result<()> {
     Err(Error::new(ErrorKind::InvalidArgument, why))
 }
 
-/// All sites, and the gateways started for some of them.
+/// All sites, and the gateways that were started for some of the sites.
 #[derive(Default)]
 struct BenchSites {
     sites: Vec<WorkloadSite>,
-    /// The directories to include in the description of the machine.
+    /// The directories that the description of the machine is to include.
     dirs: Vec<PathBuf>,
     gateways: Vec<GatewayProcess>,
 }
 
 impl BenchSites {
-    /// Opens the sites that `args` name. Errors: `InvalidArgument`, and errors of the lanes.
+    /// Opens the sites that `args` names. Errors: `InvalidArgument`, and errors of the lanes.
     fn open(args: &RankArgs, context: &CommandContext) -> Result<Self> {
         let mut places = BenchSites::default();
         let MeasurementArgs { places: named, name, .. } = &args.setting;

@@ -1,5 +1,5 @@
-//! `bench rest`: HTTP load on one server, for each combination of the options that take lists. Each HTTP version of the
-//! client is a request channel of the workload.
+//! `bench rest`: Puts HTTP load on one server, for each combination of the options that take lists. Each HTTP version
+//! that the client uses is a request channel of the workload.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -97,7 +97,7 @@ fn block(
         requests: args.requests,
         warm_up: args.warm_up,
         threads,
-        // All HTTP versions of a block get the same arrivals.
+        // In a block, the requests of all HTTP versions have the same arrival times.
         seed: seed.wrapping_add(u64::from(place.block)),
         client_cpus: args.pins.pin_client.clone(),
         server_pid: args.server_pid,
@@ -105,7 +105,7 @@ fn block(
     };
     let connect = |thread: usize| {
         let connections = point.connections as usize;
-        // The first threads take the connections left over by the division.
+        // If the connections cannot be divided equally, the first threads get one more each.
         let share = connections / threads + usize::from(thread < connections % threads);
         let own = ThreadConnectionOptions {
             http,
@@ -325,7 +325,7 @@ impl RestCombination {
     }
 }
 
-/// Returns all combinations, sizes first. Errors: `InvalidArgument` for combinations that are impossible.
+/// Returns all combinations, ordered by size first. Errors: `InvalidArgument` if a combination is impossible.
 fn points(args: &RestBenchArgs) -> Result<Vec<RestCombination>> {
     let refused = |detail: &str| Err(Error::new(ErrorKind::InvalidArgument, detail));
     if args.url.contains("{size}") && args.size.is_empty() {
@@ -376,7 +376,7 @@ const fn lane_name(http: HttpVersionArg) -> &'static str {
     }
 }
 
-/// The number of connections of a thread, and their options.
+/// The number of a thread's connections, and their options.
 #[derive(Clone)]
 struct ThreadConnectionOptions {
     http: HttpVersionArg,

@@ -18,7 +18,7 @@ use crate::commands;
 
 /// The only phase.
 const PHASE: &str = "read";
-/// The seed of the bootstrap. It is fixed, because there is no need to vary it.
+/// The seed for bootstrapping. It is fixed, because there is no need to vary it.
 const SEED: u64 = 1;
 
 pub(super) fn run(args: &VectorReadBenchArgs, context: &CommandContext) -> Result<CommandExit> {

@@ -1,5 +1,5 @@
-//! The other side of round trips: a process that responds with as many bytes as a request specifies, on the same kind
-//! of socket and with the same system calls as a gateway, and does nothing else.
+//! The other side of round trips: a process that does nothing but respond with as many bytes as a request specifies, on
+//! the same kind of socket and with the same system calls as a gateway.
 
 use std::fs::File;
 use std::io;
@@ -23,11 +23,11 @@ use super::components::framing::PIECE_BYTES;
 
 /// How long both sides of the node lane poll before they sleep.
 const LOOKOUT: Duration = Duration::from_micros(20);
-/// The number of consecutive polls without effect after which polling becomes rare.
+/// The number of consecutive unsuccessful polls after which a side polls only rarely.
 const MISSES_MAX: u32 = 4;
-/// When polling is rare, a side polls in one of this many waits.
+/// When a side polls only rarely, it polls in one wait out of this many.
 const RARELY: u32 = 64;
-/// The size of the order at the start of a request, in bytes.
+/// The size, in bytes, of the order at the start of each request, which specifies the response.
 pub(super) const ORDER_BYTES: usize = 24;
 /// The maximum number of bytes received at a time; heads are shorter.
 const RECEIVED_BYTES_MAX: usize = 256 << 10;
@@ -39,7 +39,7 @@ pub(super) enum ReplySendMethod {
     Bytes,
     /// The body is sent by `sendfile`, after the head.
     File,
-    /// Only the head is sent, with the descriptor of the file.
+    /// Only the head is sent, together with the file's descriptor.
     Descriptor,
 }
 
@@ -56,7 +56,7 @@ pub(super) struct EchoRequest {
 }
 
 impl EchoRequest {
-    /// Returns the request: the order, and zeros up to its length.
+    /// Returns the request: the order, followed by zeros up to the length of the request.
     pub(super) fn to_bytes(self) -> Vec<u8> {
         let form = match self.form {
             ReplySendMethod::Bytes => 0u32,
@@ -92,7 +92,7 @@ impl EchoRequest {
 }
 
 /// Responds to requests at `address` (`unix:PATH`, `tcp:HOST:PORT` or `loop:HOST:PORT`, where the measuring process
-/// listens) until that process closes the connection. Errors: from the address, the file and the socket.
+/// listens) until that process closes the connection. Errors: those caused by the address, the file or the socket.
 pub(super) fn serve(address: &str, file: &Path) -> Result<CommandExit> {
     let served = File::open(file).and_then(|file| match address.split_once(':') {
         Some(("unix", path)) => UnixStream::connect(path).and_then(|socket| serve_unix(&socket, &file)),
@@ -103,7 +103,7 @@ pub(super) fn serve(address: &str, file: &Path) -> Result<CommandExit> {
     served.map(|()| CommandExit::Ok).map_err(|error| file_error("answering", address, error))
 }
 
-/// Waits as both sides of the node lane do: polls briefly, unless polling recently had no effect, then sleeps.
+/// Waits as both sides of the node lane do: polls briefly, unless recent polls were unsuccessful, and then sleeps.
 #[derive(Default)]
 pub(super) struct AdaptiveWait {
     misses: u32,
@@ -198,7 +198,7 @@ fn serve_by_event_loop(socket: TcpStream) -> io::Result<()> {
     })
 }
 
-/// Reads a request without content; `None` at the end of the connection.
+/// Reads a request without content; returns `None` at the end of the connection.
 async fn awaited(socket: &mut tokio::net::TcpStream, request: &mut [u8]) -> io::Result<Option<EchoRequest>> {
     let mut filled = 0;
     loop {
@@ -213,7 +213,8 @@ async fn awaited(socket: &mut tokio::net::TcpStream, request: &mut [u8]) -> io::
     }
 }
 
-/// Reads a request from the socket, overwriting the same memory with its content; `None` at the end of the connection.
+/// Reads a request from the socket into `buffer`; content that exceeds the buffer overwrites earlier content. Returns
+/// `None` at the end of the connection.
 fn taken(
     buffer: &mut [u8],
     mut receive: impl FnMut(&mut [u8]) -> Result<usize, Errno>,
@@ -318,7 +319,7 @@ mod tests {
         assert!(EchoRequest::read(&[0; ORDER_BYTES - 1]).is_none());
     }
 
-    /// Checks that all content beyond the buffer is read, but no byte of the next request.
+    /// Checks that a request larger than the buffer is read completely, without any byte of the next request.
     #[test]
     fn a_request_is_taken_whole_whatever_pieces_it_comes_in() {
         for (request_bytes, piece) in [(ORDER_BYTES, 7), (1_000, 64), (1_000, 1), (64, 64)] {

@@ -2,7 +2,7 @@
 //!
 //! This file also chooses the processors on which the two sides of a round trip run. A component and the paths that
 //! contain it must use the same placement: waking a thread on another processor takes several times as long as on the
-//! same one, and the scheduler's own choice varies between pairs of processes.
+//! same processor, and the scheduler's own choice varies between pairs of processes.
 
 mod components;
 mod echo;
@@ -31,8 +31,8 @@ use self::setup::LedgerSetup;
 use crate::args::{CpuPlacementArg, LedgerArgs, LedgerPathArg};
 use crate::commands;
 
-/// The sizes from which fits are computed. They range from almost nothing to more than caches hold, with values on both
-/// sides of 64 KiB, above which content is sent differently.
+/// The sizes, in bytes, to which the cost functions are fitted. They range from almost nothing to more than caches
+/// hold. There are values on both sides of 64 KiB, because larger content is sent differently.
 const SIZES: [u64; 13] = [
     1,
     512,
@@ -50,7 +50,7 @@ const SIZES: [u64; 13] = [
 ];
 /// The sizes that are printed by default.
 const PRINTED: [u64; 2] = [4 << 10, 1 << 20];
-/// The share of the whole time above which a residual causes a warning.
+/// The maximum share of the total time that a residual may have without causing a warning.
 const RESIDUAL_SHARE_MAX: f64 = 0.15;
 
 pub(super) fn run(args: &LedgerArgs, context: &CommandContext) -> Result<CommandExit> {
@@ -260,7 +260,7 @@ fn allowed() -> Vec<usize> {
     list.map(|list| numbers(list.trim())).unwrap_or_default()
 }
 
-/// Parses a list of the kernel: `0-2,5` is 0, 1, 2 and 5.
+/// Parses a list in the kernel's format: `0-2,5` stands for 0, 1, 2 and 5.
 fn numbers(list: &str) -> Vec<usize> {
     let range = |part: &str| {
         let (first, last) = part.split_once('-').unwrap_or((part, part));

@@ -21,7 +21,7 @@ use super::{ProbedQuantity, catalogue};
 use crate::args::MeasureArgs;
 use crate::commands::gateway::GatewayProcess;
 
-/// The name of the JSON's schema.
+/// The name of the JSON schema.
 const SCHEMA: &str = "fordway.machine";
 const BYTES_PER_MB: f64 = 1e6;
 
@@ -42,7 +42,7 @@ struct MachineMeasurements {
     conditions: RunConditions,
 }
 
-/// A feature and its measured values. The result is the median of the values.
+/// A feature and the values measured for it, of which the median is the result.
 #[derive(Serialize)]
 struct FeatureMeasurement {
     #[serde(skip)]
@@ -55,7 +55,7 @@ struct FeatureMeasurement {
 pub(super) fn run(args: &MeasureArgs, context: &CommandContext) -> Result<CommandExit> {
     let host = || rustix::system::uname().nodename().to_string_lossy().into_owned();
     let name = args.name.clone().unwrap_or_else(host);
-    // The catalogue is checked before a minute is spent on measuring.
+    // The catalogue is checked first, before a minute is spent on measuring.
     args.catalogue.as_deref().map_or(Ok(()), |file| check_new(file, &name))?;
     let machine = Machine::observe(&[("disk", &args.disk)]);
     if cfg!(debug_assertions) {
@@ -147,7 +147,8 @@ fn triad(machine: &Machine) -> MachineBenchmark<'static> {
     })
 }
 
-/// Creates the benchmark of a lane. Its gateway starts on the first run and keeps running for the other rounds.
+/// Creates the benchmark of a lane. The lane's gateway is started in the first round and keeps running for the other
+/// rounds.
 fn gets<'a>(
     features: &'static [Feature],
     start: fn(&Path) -> Result<GetBenchmark>,
@@ -183,8 +184,8 @@ fn in_turn(
 /// The values from each round of a benchmark, or the error that ended it.
 type BenchmarkRounds = Result<Vec<Vec<f64>>>;
 
-/// Runs the benchmarks in turn, so that changes on the machine affect all of them. A benchmark that failed is not run
-/// again.
+/// Runs the benchmarks in turn, so that changes on the machine affect all of them. A benchmark that has failed is not
+/// run again.
 fn run_in_turn(
     benchmarks: &mut [MachineBenchmark],
     rounds: u16,
@@ -229,8 +230,8 @@ impl MachineBenchmark<'_> {
 }
 
 impl MachineMeasurements {
-    /// Returns the entry for a catalogue. Errors: `InvalidArgument` for an invalid value of a feature, which no
-    /// measurement returns.
+    /// Returns the entry for a catalogue. Errors: `InvalidArgument` for an invalid feature value, which no measurement
+    /// returns.
     fn entry(&self) -> Result<MachineEntry> {
         let mut entry = MachineEntry::new(&self.name);
         for FeatureMeasurement { feature, quantity, .. } in &self.features {
@@ -257,7 +258,7 @@ impl fmt::Display for MachineMeasurements {
     }
 }
 
-/// Checks that the catalogue can take a machine called `name`. Errors: `InvalidArgument` if the file is not a
+/// Checks that a machine called `name` can be added to the catalogue. Errors: `InvalidArgument` if the file is not a
 /// catalogue, or already contains that machine.
 fn check_new(file: &Path, name: &str) -> Result<()> {
     match fs::metadata(file) {
@@ -275,7 +276,7 @@ fn check_new(file: &Path, name: &str) -> Result<()> {
     Ok(())
 }
 
-/// Appends the entry, so that the comments and the order of the catalogue are preserved.
+/// Adds the entry at the end, so that the catalogue's comments and order are preserved.
 fn add(file: &Path, entry: &MachineEntry) -> Result<()> {
     let failed = |error| file_error("writing", file.display(), error);
     let mut file = OpenOptions::new().create(true).append(true).open(file).map_err(failed)?;
@@ -294,7 +295,7 @@ pub(super) struct GetBenchmark {
     store: Arc<dyn Store>,
     bucket: Bucket,
     key: Key,
-    // Declared last, so that it is dropped after the store's connections.
+    // This field is declared last, so that the gateway is dropped after the store's connections.
     _gateway: GatewayProcess,
 }
 

@@ -54,7 +54,7 @@ fn watch(trust: ForceArgs, peer: Option<&str>) -> Result<MachineWatch> {
     Ok(if peer.is_some() { watch.beside_unknown_servers() } else { watch })
 }
 
-/// Reads a catalogue. Errors: from reading, or `InvalidArgument` with the name of the file.
+/// Reads a catalogue. Errors: those of reading, or `InvalidArgument` with the file's name.
 fn catalogue(file: &Path) -> Result<MachineCatalogue> {
     parsed(file, MachineCatalogue::parse)
 }
@@ -76,7 +76,7 @@ fn warn_of_left_out(left_out: &[OmittedFeature], context: &CommandContext) {
     }
 }
 
-/// Formats a value with as many digits as are reproducible, and its unit.
+/// Formats a value with its unit, and with only as many digits as are reproducible.
 fn figure(value: f64, unit: &str) -> String {
     let digits = if value.fract() == 0.0 || value >= 1000.0 { 0 } else { 2 };
     format!("{value:.digits$} {unit}").trim_end().to_owned()
@@ -125,7 +125,7 @@ impl fmt::Display for MachineProbeReport {
 /// The schema name in the JSON.
 const SIMILARITIES_SCHEMA: &str = "fordway.similarities";
 
-/// The similarities of two catalogues, with the most similar pairs.
+/// The similarities between two catalogues, with the most similar pairs.
 #[derive(Serialize)]
 struct SimilarityReport {
     schema: &'static str,
@@ -234,13 +234,13 @@ struct RankedMachine {
     features: Vec<FeatureRatio>,
 }
 
-/// One feature of two machines.
+/// One feature, compared between two machines.
 #[derive(Serialize)]
 struct FeatureRatio {
     feature: Feature,
     like: f64,
     value: f64,
-    /// The smaller value divided by the larger one.
+    /// The smaller value divided by the larger value.
     ratio: f64,
 }
 
@@ -272,7 +272,7 @@ fn allowed<'a>(within: &'a MachineCatalogue, args: &PickArgs, like: &MachineEntr
             |(feature, most): &(Feature, f64)| entry.get(*feature).is_some_and(|value| value <= *most);
         args.at_least.iter().all(is_large) && args.at_most.iter().all(is_small)
     };
-    // A machine is not a substitute for itself within one catalogue.
+    // Within its own catalogue, a machine is not offered as a substitute for itself.
     let is_itself = |entry: &MachineEntry| args.of.is_none() && entry.name == like.name;
     within.entries().iter().filter(|entry| fulfils(entry) && !is_itself(entry)).collect()
 }

@@ -1,5 +1,5 @@
-//! The built-in measurements of `machines probe`: a disk, through its file system; the processor's clock and memory
-//! bandwidth; and the network, which is the loopback interface unless a peer is given.
+//! The built-in measurements of `machines probe`: a disk, measured through its file system; the processor's clock and
+//! memory bandwidth; and the network, which is the loopback interface unless a peer is given.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -67,11 +67,11 @@ fn measure_disk(dir: &Path) -> std::io::Result<(Duration, Duration)> {
     Ok((written, since.elapsed()))
 }
 
-/// The time for which the counter is compared with the clock, for an error below one in a million.
+/// How long the counter is compared with the clock: long enough for an error below one in a million.
 const CALIBRATION: Duration = Duration::from_millis(100);
-/// The size of each of a thread's two buffers, in bytes, which is more than caches hold.
+/// The size, in bytes, of each of a thread's two buffers: more than caches hold.
 const BUFFER_BYTES: usize = 128 << 20;
-/// The number of copies; the fastest counts, as in STREAM.
+/// The number of copies; as in STREAM, the result is taken from the fastest copy.
 const COPIES: usize = 5;
 
 /// Measures R, the frequency of reference cycles.
@@ -90,7 +90,7 @@ pub(super) fn reference_clock() -> ProbedQuantity {
     ProbedQuantity::new(name, mhz, unit, "time-stamp counter against the monotonic clock over 100 ms")
 }
 
-/// Measures the bytes read and written per second by copies in memory: by one thread, and by one thread for each
+/// Measures how many bytes copies in memory read and write per second: with one thread, and with one thread for each
 /// processor.
 pub(super) fn memory_bandwidth(machine: &Machine) -> Vec<ProbedQuantity> {
     let one = "mem_tp";
@@ -124,7 +124,7 @@ fn copy_mb_per_s(threads: usize) -> f64 {
 }
 
 /// Returns the duration of the fastest round. In a round, `threads` threads run at once, each with its own closure from
-/// `make`. A round ends when its last thread does.
+/// `make`. A round ends when its last thread ends.
 pub(super) fn fastest_round<W: FnMut()>(
     threads: usize,
     rounds: usize,
@@ -156,7 +156,7 @@ const TIMES_CACHE: u64 = 4;
 /// The minimum size of each array, even if caches are small or unknown. With smaller arrays, starting and ending
 /// threads would dominate the time of a round.
 const ARRAY_BYTES_MIN: u64 = 64 << 20;
-/// The number of rounds; the fastest counts, as in STREAM.
+/// The number of rounds; as in STREAM, the result is taken from the fastest round.
 const ROUNDS: usize = 10;
 const Q: f64 = 3.0;
 const CPUS: &str = "/sys/devices/system/cpu";
@@ -191,7 +191,7 @@ impl StreamTriadParameters {
         format!("triad on {threads} threads, 3 arrays of {array} ({cache}), the fastest of {ROUNDS}")
     }
 
-    /// Measures the MB/s read and written.
+    /// Measures how many MB are read and written per second.
     pub(super) fn mb_per_s(&self) -> f64 {
         let length = (self.array_bytes / 8) as usize / self.threads;
         let fastest = fastest_round(self.threads, ROUNDS, || {
@@ -226,14 +226,15 @@ fn last_level_cache_bytes(cpus: &Path) -> Option<u64> {
     Some(caches.iter().filter(|(level, ..)| *level == last).map(|(.., size)| size).sum())
 }
 
-/// The number of connections whose round-trip time is read.
+/// The number of connections of which the round-trip time is read.
 const CONNECTIONS: usize = 11;
-/// The maximum number of bytes of a transfer.
+/// The maximum size of a transfer, in bytes.
 const TRANSFER_BYTES_MAX: u64 = 1 << 30;
 /// The maximum duration of a transfer.
 const TRANSFER_TIME_MAX: Duration = Duration::from_secs(5);
 const TRANSFER_PIECE_BYTES: usize = 1 << 20;
-/// The minimum size of a transfer. A smaller one would measure the start of a connection rather than its bandwidth.
+/// The minimum size of a transfer, in bytes. A smaller transfer would measure the start of a connection rather than its
+/// bandwidth.
 const TRANSFER_BYTES_MIN: u64 = 1 << 20;
 
 /// Measures the network. Errors: `Unavailable` if nothing responds at `peer`; `InvalidArgument` if `peer` is not an
@@ -354,7 +355,7 @@ fn send(mut stream: TcpStream) -> std::io::Result<()> {
 mod tests {
     use super::*;
 
-    /// Simulates two sockets with two processors each: a cache that processors share counts once.
+    /// Simulates two sockets with two processors each: a cache that several processors share is counted once.
     #[test]
     fn caches_of_the_last_level_are_added() {
         let dir = tempfile::tempdir().unwrap();

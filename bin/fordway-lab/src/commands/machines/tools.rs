@@ -1,4 +1,4 @@
-//! Runs the system's measuring programs: defines how each is called, and which figure of its output is used.
+//! Runs the system's measuring programs: defines how each program is called, and which figure from its output is used.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -17,7 +17,7 @@ use tempfile::TempDir;
 
 /// The number of spheres along each side of the cube in the scene.
 const SPHERES: usize = 7;
-/// The picture's width and height in pixels.
+/// The width and height of the picture, in pixels.
 const PIXELS: usize = 1024;
 /// The time for which iperf3 sends data, in seconds.
 const NETWORK_SECONDS: &str = "2";
@@ -47,7 +47,7 @@ pub(super) fn tachyon_how() -> String {
     )
 }
 
-/// Returns a scene with a cube of spheres that mirror one another, and two lights.
+/// Returns a scene with two lights and a cube of spheres that reflect each other.
 fn scene_text() -> String {
     let head = format!(
         "BEGIN_SCENE\nRESOLUTION {PIXELS} {PIXELS}\nCAMERA\nZOOM 1.0\nASPECTRATIO 1.0\nANTIALIASING 1\nRAYDEPTH 8\n\
@@ -117,7 +117,7 @@ impl TestDisk {
     }
 }
 
-/// Measures the MB/s of one connection to `peer`, or over loopback if there is no peer.
+/// Measures the bandwidth, in MB/s, of one connection to `peer`, or over loopback if there is no peer.
 pub(super) fn iperf3(peer: Option<&str>, interrupt: &InterruptFlag) -> Result<f64> {
     let Some(peer) = peer else { return loopback(interrupt) };
     let (host, port) = match peer.rsplit_once(':') {
@@ -155,7 +155,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 /// The interval at which a running program is checked.
 const POLL: Duration = Duration::from_millis(5);
 
-/// A running program. It is killed when this value is dropped, and when this process ends.
+/// A running program. The program is killed when this value is dropped, and when this process ends.
 pub(super) struct ToolProcess {
     program: String,
     child: Child,
@@ -250,14 +250,13 @@ impl ToolProcess {
 
 impl Drop for ToolProcess {
     fn drop(&mut self) {
-        // Both calls do nothing if the program has already been reaped, because the standard library keeps track of
-        // that.
+        // If the program has already been reaped, both calls do nothing: the standard library keeps track of this.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// Returns the current content of a file, without moving the file position that it shares with its writer.
+/// Returns the current content of a file, without moving the file position, which this process shares with the writer.
 fn content(file: &File) -> Result<String> {
     let failed = |error| file_error("reading", "the output of a program", error);
     let mut bytes = vec![0; file.metadata().map_err(failed)?.len() as usize];

@@ -1,5 +1,5 @@
 //! Runs one job: finds the MPI launcher, starts and watches the job, and reads its reports. This file also contains the
-//! program that the launcher starts instead of ssh, which enters another network on this machine.
+//! program that the launcher starts instead of ssh; the program enters another network on this machine.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -85,7 +85,7 @@ impl<'a> JobRunner<'a> {
         Ok(command)
     }
 
-    /// Adds the options that select the medium for messages, and where the ranks run.
+    /// Adds the options that select the medium for messages and determine where the ranks run.
     fn carry(&self, command: &mut Command, setup: &RunningJobSetup, ranks: u32) {
         let btl = match &setup.carrier {
             JobMessageMedium::Default => None,
@@ -120,7 +120,8 @@ impl<'a> JobRunner<'a> {
             return ends.near.network.start_contained(self.command(setup, ranks, paper)?);
         }
         match NamespaceProcess::start_contained_here(self.command(setup, ranks, paper)?) {
-            // If the privilege for this is missing, rely on the launcher to end its ranks when it is told to end.
+            // Without the privilege to contain the processes, rely on the launcher to end its ranks when the launcher
+            // is told to end.
             Err(error) if error.kind() == ErrorKind::NotImplemented => {
                 NamespaceProcess::start_here(self.command(setup, ranks, paper)?)
             }
@@ -128,7 +129,7 @@ impl<'a> JobRunner<'a> {
         }
     }
 
-    /// Waits for a job to end. If the job exceeds the deadline, ends it with all its processes before returning.
+    /// Waits for a job to end. If the job exceeds the deadline, ends the job and all its processes before returning.
     fn wait(&self, mut process: NamespaceProcess, since: Instant) -> Result<ExitStatus> {
         loop {
             if let Some(status) = process.ended()? {
@@ -267,7 +268,7 @@ fn version(program: &PathBuf) -> Result<String> {
     let told = told.map_err(|error| file_error("starting", program.display(), error))?;
     let text = String::from_utf8_lossy(&told.stdout);
     let line = text.lines().next().unwrap_or_default().trim().to_owned();
-    // Some builds print the name of the run-time environment instead.
+    // Some builds print the name of the run-time environment (OpenRTE) instead of Open MPI.
     match line.contains("(Open MPI) 4.") || line.contains("(OpenRTE) 4.") {
         true => Ok(line),
         false => {
@@ -290,8 +291,8 @@ fn pmpi(args: &SpeedupArgs) -> Result<Option<PathBuf>> {
     named.canonicalize().map(Some).map_err(|error| file_error("opening", named.display(), error))
 }
 
-/// Replaces this process with the command that the launcher requests, in `network`. As with ssh, the words are the
-/// host, which is in that network, and the command for a shell there.
+/// Replaces this process with the command that the launcher requests, in `network`. As with ssh, `words` consists of a
+/// host, which is in that network, and a command for a shell there.
 pub(super) fn enter(network: &Path, words: &[OsString]) -> Result<CommandExit> {
     let Some((_host, command)) = words.split_first().filter(|(_, command)| !command.is_empty()) else {
         return Err(Error::new(
@@ -303,7 +304,7 @@ pub(super) fn enter(network: &Path, words: &[OsString]) -> Result<CommandExit> {
     let opened = std::fs::File::open(network).map_err(|error| file_error("opening", name, error))?;
     fordway_sys::enter_network_namespace(&opened)
         .map_err(|error| file_error("entering", network.display(), error.into()))?;
-    // The program replaces this one from the current thread, so it runs in the network.
+    // This thread is now in the network, so the program that replaces this process runs there too.
     let error = Command::new("sh").arg("-c").arg(command.join(OsString::from(" ").as_os_str())).exec();
     Err(file_error("starting", "sh", error))
 }

@@ -170,7 +170,7 @@ enum JobMessageMedium {
     Networks(NetworkPair),
 }
 
-/// A set-up that is up.
+/// A set-up that has been brought up.
 #[derive(Debug)]
 struct RunningJobSetup {
     name: String,
@@ -186,7 +186,7 @@ impl RunningJobSetup {
     }
 }
 
-/// A set-up that is not up yet.
+/// A set-up that has not been brought up yet.
 struct PlannedJobSetup<'n> {
     name: &'n str,
     carrier: PlannedMessageMedium,
@@ -230,7 +230,8 @@ fn asked_setup(name: &str) -> Result<PlannedJobSetup<'_>> {
     Ok(PlannedJobSetup { name, carrier, is_yielding })
 }
 
-/// Loads a set-up of networks. Errors: as in [`NetworkSetup::load`], with the names that only `speedup` has.
+/// Loads a set-up of networks. Errors: the same as [`NetworkSetup::load`], but the known names include the names that
+/// only `speedup` accepts.
 fn load(name: &str) -> Result<NetworkSetup> {
     let mut known = vec!["default", "shm"];
     known.extend(NetworkSetup::names());
@@ -244,7 +245,7 @@ fn load(name: &str) -> Result<NetworkSetup> {
 /// Brings up the set-ups. A set-up that cannot be brought up is omitted with a warning, except the first, which is the
 /// reference.
 ///
-/// Errors: `InvalidArgument` for a set-up that cannot hold the ranks of a job; any error of the reference.
+/// Errors: `InvalidArgument` for a set-up that cannot hold the ranks of a job; any error in bringing up the reference.
 fn bring_up(
     asked: &[PlannedJobSetup],
     context: &CommandContext,

@@ -1,4 +1,4 @@
-//! Tests of the decisions, with a simulated clock.
+//! Tests of the board's decisions, with a simulated clock.
 
 use super::{TRIAL, *};
 

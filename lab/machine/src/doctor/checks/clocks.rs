@@ -9,11 +9,11 @@ use crate::doctor::tree::{SystemTree, UnreadableFile, shown};
 
 /// A processor's clock counts as uncapped if it may reach this share of the processor's highest frequency.
 const CLOCK_LEAST: f64 = 0.95;
-/// The longest wake-up latency of a sleep state, in µs, that is not reported. It is several times the latency of a
-/// small message.
+/// The longest wake-up latency of a sleep state, in µs, that is not reported as a problem. It is several times the
+/// latency of a small message.
 const WAKING_MAX_US: u64 = 50;
 
-/// Checks which frequency governors the usable processors use. Cost: two files for each processor.
+/// Checks which frequency governors the usable processors use. Cost: reads two files for each processor.
 pub(super) fn governor(tree: &SystemTree) -> Answer {
     let mine = allowed(tree)?;
     let governors = tree.read_each(PROCESSORS, &mine, "/cpufreq/scaling_governor");
@@ -21,7 +21,7 @@ pub(super) fn governor(tree: &SystemTree) -> Answer {
         return no_clock_control(tree, "/cpufreq/scaling_governor");
     }
     let drivers = tree.read_each(PROCESSORS, &mine[..1], "/cpufreq/scaling_driver");
-    // These drivers choose the clock themselves; their `powersave` also reaches full speed.
+    // These drivers choose the clock frequency themselves; with them, the governor `powersave` also reaches full speed.
     let is_adaptive = drivers
         .first()
         .is_some_and(|(_, driver)| matches!(driver.as_str(), "intel_pstate" | "amd-pstate-epp"));
@@ -61,7 +61,7 @@ fn no_clock_control(tree: &SystemTree, file: &str) -> Answer {
     }
 }
 
-/// Checks whether the clock frequency is capped, in GHz. Cost: two files for each usable processor.
+/// Checks whether the clock frequency is capped, in GHz. Cost: reads two files for each usable processor.
 pub(super) fn clock_limit(tree: &SystemTree) -> Answer {
     let mine = allowed(tree)?;
     let khz = |file: &str| -> BTreeMap<usize, f64> {
@@ -89,7 +89,7 @@ pub(super) fn clock_limit(tree: &SystemTree) -> Answer {
     .measured("ceiling", ceiling, "GHz"))
 }
 
-/// Checks whether processors were throttled because they were too hot. Cost: two files for each usable processor.
+/// Checks whether processors were throttled because they were too hot. Cost: reads two files for each usable processor.
 pub(super) fn heat(tree: &SystemTree) -> Answer {
     let mine = allowed(tree)?;
     let sum = |file: &str| -> Option<u64> {

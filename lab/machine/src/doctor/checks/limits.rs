@@ -77,7 +77,7 @@ pub(crate) struct QuotaCounters {
     pub(crate) periods: f64,
     /// The number of periods in which the group was throttled.
     pub(crate) throttled: f64,
-    /// The time for which the group was throttled, in seconds.
+    /// How long the group was throttled, in seconds.
     pub(crate) throttled_s: f64,
 }
 
@@ -218,7 +218,7 @@ const OWN: &str = "proc/self/cgroup";
 const MOUNTS: &str = "proc/self/mountinfo";
 
 /// The group directories of one controller: first the process's own group, then each visible ancestor. A limit in any
-/// of them applies.
+/// of these groups applies.
 #[derive(Debug, PartialEq)]
 pub(in crate::doctor) struct ControlGroup {
     pub(in crate::doctor) is_v2: bool,

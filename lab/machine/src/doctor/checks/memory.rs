@@ -1,4 +1,4 @@
-//! Checks of memory: NUMA placement, overcommitment and page size.
+//! Checks of memory: Checks of NUMA placement, memory overcommitment and page size.
 
 use super::Answer;
 use super::processors::{allowed, is_guest};
@@ -8,18 +8,18 @@ use crate::doctor::tree::{SystemTree, UnreadableFile, listed, shown, value_of};
 const NODES: &str = "sys/devices/system/node/online";
 /// The maximum number of NUMA nodes that a kernel can be built for.
 const MAX_NODES: usize = 1 << 10;
-/// The minimum amount of swapped memory for a finding, in MiB. Smaller amounts usually belong to idle programs, so
-/// nothing waits for them.
+/// The minimum amount of swapped memory for a finding, in MiB. Smaller amounts usually belong to idle programs, so no
+/// program waits for this memory.
 const SWAPPED_LEAST_MIB: f64 = 64.0;
 
-/// The NUMA nodes of this machine, and those of them that have a processor that this process may use.
+/// The NUMA nodes of this machine, and which of them have a processor that this process may use.
 pub(super) struct UsableNumaNodes {
     pub(super) all: Vec<usize>,
     pub(super) used: Vec<usize>,
 }
 
 impl UsableNumaNodes {
-    /// Determines the nodes. Cost: one file for each node.
+    /// Determines the nodes. Cost: reads one file for each node.
     pub(super) fn of(tree: &SystemTree) -> Result<Self, UnreadableFile> {
         let mut all = listed(&tree.read(NODES)?);
         all.truncate(MAX_NODES);
@@ -81,8 +81,8 @@ pub(super) fn zone_reclaim(tree: &SystemTree) -> Answer {
     })
 }
 
-/// Checks for signs of overcommitted memory: swapping and a balloon. A guest cannot see how much memory the host has
-/// promised to other guests.
+/// Checks for signs of overcommitted memory: swapping, and a memory balloon. A guest cannot see how much memory the
+/// host has promised to other guests.
 pub(super) fn overcommit(tree: &SystemTree) -> Answer {
     let info = tree.read("proc/meminfo")?;
     let kib = |name: &str| value_of(&info, name)?.trim_end_matches(" kB").parse::<u64>().ok();

@@ -4,7 +4,7 @@ use super::Answer;
 use crate::doctor::FindingDraft;
 use crate::doctor::tree::{SystemTree, UnreadableFile};
 
-/// Checks the share of time for which at least one task waited for a processor.
+/// Checks the share of time in which at least one task waited for a processor.
 pub(super) fn processors(tree: &SystemTree) -> Answer {
     let what = "was ready to run but had no processor";
     finding(
@@ -16,13 +16,13 @@ pub(super) fn processors(tree: &SystemTree) -> Answer {
     )
 }
 
-/// Checks the share of time for which at least one task waited for memory: for pages to be freed or read back.
+/// Checks the share of time in which at least one task waited for memory, that is, for pages to be freed or read back.
 pub(super) fn memory(tree: &SystemTree) -> Answer {
     let what = "waited for memory";
     finding(tree, "memory", 1.0, what, "use less memory on this node, or nodes with more")
 }
 
-/// Checks the share of time for which at least one task waited for a disk.
+/// Checks the share of time in which at least one task waited for a disk.
 pub(super) fn disks(tree: &SystemTree) -> Answer {
     let what = "waited for a disk";
     finding(

@@ -1,4 +1,4 @@
-//! Checks of processors: which ones this process may use, and how much of their time others take.
+//! Checks of processors: which processors this process may use, and how much of the processors' time others take.
 
 use std::collections::HashSet;
 
@@ -12,7 +12,7 @@ pub(super) const PROCESSORS: &str = "sys/devices/system/cpu/cpu";
 const STAT: &str = "proc/stat";
 const STATUS: &str = "proc/self/status";
 const ONLINE: &str = "sys/devices/system/cpu/online";
-/// The share of time, in percent, at or above which a finding is `costs`.
+/// The share of time, in percent, at or above which the verdict is `costs`.
 const STEAL_COSTS: f64 = 0.5;
 
 /// Returns whether this machine runs under a hypervisor, according to the CPU flags of x86; `None` if the file lists no
@@ -37,7 +37,7 @@ pub(crate) fn allowed(tree: &SystemTree) -> Result<Vec<usize>, UnreadableFile> {
 pub(super) fn steal(tree: &SystemTree) -> Answer {
     let text = tree.read(STAT)?;
     let line = value_of(&text, "cpu").ok_or_else(|| UnreadableFile::unknown(STAT, &text))?;
-    // The fields are: user nice system idle iowait irq softirq steal. Guest time is already counted in user.
+    // The fields are: user nice system idle iowait irq softirq steal. `user` already includes the time of guests.
     let ticks: Vec<f64> = line.split_whitespace().take(8).filter_map(|tick| tick.parse().ok()).collect();
     let [.., stolen] = ticks[..] else { return Err(UnreadableFile::unknown(STAT, line)) };
     let share = 100.0 * stolen / ticks.iter().sum::<f64>().max(1.0);
@@ -106,7 +106,7 @@ pub(super) fn autogroup(tree: &SystemTree) -> Answer {
     })
 }
 
-/// Checks whether this process may use two threads of one core. Cost: one file for each usable processor.
+/// Checks whether this process may use two threads of one core. Cost: reads one file for each usable processor.
 pub(super) fn smt(tree: &SystemTree) -> Answer {
     let active = tree.read("sys/devices/system/cpu/smt/active")?;
     let control = tree.read("sys/devices/system/cpu/smt/control").unwrap_or_default();

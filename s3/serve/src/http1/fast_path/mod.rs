@@ -1,11 +1,11 @@
 //! Plain requests that bypass the S3 layer: GET, HEAD, PUT and DELETE of an object, or GET of a range, signed in a
-//! header or in a presigned URL. Nearly all clients send such requests.
+//! header or in a presigned URL. Nearly all clients send plain requests.
 //!
 //! The fast path never refuses a request because of its head. It serves a request if the signature is valid and
-//! everything else is plain. All other requests go to the S3 layer, including those with a bad signature, those for a
-//! missing object, those that exceed a limit on the user and those that would have to wait; the S3 layer answers them
-//! as if there were no fast path. The content of a PUT is an exception: once some of it has been read, the S3 layer can
-//! no longer take over, so errors in the content are answered here, with the same messages.
+//! everything else is plain. All other requests go to the S3 layer, including requests that have a bad signature, name
+//! a missing object, exceed a limit on the user or would have to wait. The S3 layer answers them as if there were no
+//! fast path. The content of a PUT is an exception: once some of it has been read, the S3 layer can no longer take
+//! over, so errors in the content are answered here, with the same messages.
 
 mod plain;
 mod signature;
@@ -55,12 +55,12 @@ impl FastPath {
         FastPath { users, domains, publishing }
     }
 
-    /// The typical time that publishing content takes, for uploads of any kind.
+    /// Returns the typical time that publishing content takes, for uploads of any kind.
     pub(crate) fn publishing(&self) -> &PublishLatency {
         &self.publishing
     }
 
-    /// Serves a plain request; returns `None` for any other.
+    /// Serves a plain request; returns `None` for any other request.
     pub(super) fn take(
         &self,
         head: &RequestHead<'_>,
@@ -151,8 +151,8 @@ fn get(
     Some(OutgoingResponse::written(status, head, PreparedBody::Content(object.content)))
 }
 
-/// Deletes an object. If another caller holds the lock, or if the delete reaches a large directory, leaves the request
-/// to the S3 layer, which retries until the lock is free, and reads the directory on another thread.
+/// Deletes an object. Leaves the request to the S3 layer if another caller holds the lock, or if the delete reaches a
+/// large directory. The S3 layer retries until the lock is free, and reads large directories on another thread.
 fn delete(
     store: &dyn Store,
     (bucket, key): (&Bucket, &Key),

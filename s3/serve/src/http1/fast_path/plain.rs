@@ -274,7 +274,7 @@ fn sha256_of(hex: &str) -> Option<[u8; 32]> {
     (hex.len() == 64).then_some(sum)
 }
 
-/// Whether a header describes an uploaded object.
+/// Returns whether a header describes an uploaded object.
 fn is_of_upload(name: &str) -> bool {
     let begins = |start: &str| name.get(..start.len()).is_some_and(|begin| is(begin, start));
     OF_UPLOAD.iter().any(|known| is(name, known))
@@ -286,8 +286,8 @@ fn is(name: &str, known: &str) -> bool {
     name.eq_ignore_ascii_case(known)
 }
 
-/// Whether a target is a path in exactly the encoding that signatures require. Such a path has only one spelling, so
-/// client and gateway cannot disagree about it.
+/// Returns whether a target is a path in exactly the encoding that signatures require. Such a path has only one
+/// spelling, so client and gateway cannot disagree about it.
 fn is_canonical(target: &str) -> bool {
     // Most paths have no escapes.
     let is_simple = target.bytes().all(|byte| byte == b'/' || is_unreserved(byte));
@@ -295,7 +295,8 @@ fn is_canonical(target: &str) -> bool {
     target.starts_with('/') && (is_simple || target.split('/').all(is_part))
 }
 
-/// Whether the fast path takes a request with this head, whose signature must be well-formed, but is not verified.
+/// Returns whether the fast path takes a request with this head. The signature must be well-formed, but is not
+/// verified.
 #[cfg(feature = "fuzzing")]
 pub(crate) fn is_plain_request(head: &RequestHead<'_>) -> bool {
     use fordway_wire::sigv4::AuthorizationHeader;

@@ -38,8 +38,8 @@ impl SignatureVerifier {
         SignatureVerifier { identity, keys: RwLock::new(Vec::new()) }
     }
 
-    /// Whether the signature is valid, and the S3 layer would also accept it. The hash of the content is checked
-    /// separately.
+    /// Returns whether the signature is valid, and the S3 layer would also accept it. The hash of the content is
+    /// checked separately.
     pub(super) fn has_signed(
         &self,
         head: &RequestHead<'_>,
@@ -118,7 +118,8 @@ impl SignatureVerifier {
     }
 }
 
-/// Parameters of a presigned URL in the order of the canonical query. The last, which SDKs add, changes nothing.
+/// Parameters of a presigned URL in the order of the canonical query. SDKs add the last parameter, which changes
+/// nothing.
 const PARAMETERS: [&str; 7] = [
     "X-Amz-Algorithm",
     "X-Amz-Credential",
@@ -197,7 +198,7 @@ impl<'h> PresignedQuery<'h> {
         })
     }
 
-    /// Whether the URL was signed on `day`, was not signed in the future, and has not expired.
+    /// Returns whether the URL was signed on `day`, was not signed in the future, and has not expired.
     fn is_valid_now(&self, day: &str) -> bool {
         let Some(signed) = parse_amz_date(self.amz_date) else { return false };
         let Ok(age) = SystemTime::now().duration_since(signed) else { return false };
@@ -247,7 +248,7 @@ fn is_now(amz_date: &str, day: &str) -> bool {
     amz_date.starts_with(day) && day.len() == 8 && apart < CLOCK_SKEW_MAX
 }
 
-/// Does what `split` does, with fewer instructions for short fields. `separator` is ASCII.
+/// Like `split`, but takes fewer instructions for short fields. `separator` is ASCII.
 fn fields(text: &str, separator: u8) -> impl Iterator<Item = &str> {
     let mut rest = Some(text);
     std::iter::from_fn(move || {
@@ -280,13 +281,15 @@ fn signed_headers<'h, 'r>(
         name.eq_ignore_ascii_case("host")
             || name.get(..6).is_some_and(|start| start.eq_ignore_ascii_case("x-amz-"))
     };
-    // Each signed name occurs in one header. So if the counts are equal, all headers that must be signed are signed.
+    // Each signed name occurs in exactly one header, so equal counts mean that all headers that must be signed are
+    // signed.
     let due = head.headers.iter().filter(|header| must_be_signed(header.name)).count();
     let done = signed.iter().filter(|(name, _)| must_be_signed(name)).count();
     (due == done).then_some(signed)
 }
 
-/// Returns the value of a header that occurs once, in printable ASCII; such a value has only one normal form.
+/// Returns the value of a header that occurs once and is printable ASCII; a printable ASCII value has only one normal
+/// form.
 fn value_of<'h>(head: &RequestHead<'h>, name: &str) -> Option<&'h str> {
     let mut found = None;
     for header in head.headers.iter().filter(|header| header.name.eq_ignore_ascii_case(name)) {

@@ -19,7 +19,7 @@ use crate::s3::error::{OperationResult, S3Failure};
 const MAX_RULES: usize = 100;
 /// The methods that a rule may allow (S3's list).
 const METHODS: [&str; 5] = ["GET", "PUT", "HEAD", "POST", "DELETE"];
-/// The request headers that a response depends on, for caches.
+/// The request headers on which a response depends, as told to caches.
 const VARY: &str = "Origin, Access-Control-Request-Headers, Access-Control-Request-Method";
 const KIND: DocumentKind = DocumentKind::known("cors");
 
@@ -68,7 +68,7 @@ fn check_rule(rule: &CORSRule) -> OperationResult<()> {
     }
 }
 
-/// Whether the text is a header name, which may contain an asterisk.
+/// Returns whether the text is a header name, which may contain an asterisk.
 fn is_header(name: &str) -> bool {
     HeaderName::try_from(name).is_ok()
 }
@@ -143,7 +143,7 @@ fn text(headers: &HeaderMap, name: HeaderName) -> Option<&str> {
     headers.get(name).and_then(|value| value.to_str().ok())
 }
 
-/// Whether `name` matches a pattern in which one `*` stands for any characters.
+/// Returns whether `name` matches a pattern in which one `*` stands for any characters.
 fn fits(pattern: &str, name: &str) -> bool {
     match pattern.split_once('*') {
         None => pattern == name,
@@ -153,13 +153,13 @@ fn fits(pattern: &str, name: &str) -> bool {
     }
 }
 
-/// Whether a web page sent the request, so that its response carries headers from the bucket's rules.
+/// Returns whether a web page sent the request, so that its response carries headers from the bucket's rules.
 pub(crate) fn is_of_page(headers: &HeaderMap) -> bool {
     headers.contains_key(header::ORIGIN)
 }
 
 /// Returns the headers of a response to a web page. There are none if no rule allows the request; the browser then
-/// withholds the response from the page. Cost: reads the document for each such request.
+/// withholds the response from the page. Cost: reads the CORS document for each request that a web page sent.
 pub(crate) fn headers_for(
     store: &dyn Store,
     bucket: &str,

@@ -1,4 +1,4 @@
-//! Documents of buckets that S3 operations read and write. Each kind is a file here and a line in [`KINDS`].
+//! Documents of buckets that S3 operations read and write. Each kind has a file here and a line in [`KINDS`].
 //!
 //! A document that is put is parsed, checked and serialized again before it is stored, so that stored documents are
 //! always well formed.
@@ -28,7 +28,7 @@ pub(super) struct DocumentService {
     kind: DocumentKind,
     /// The operations that get, put and delete this kind of document.
     operations: [&'static str; 3],
-    /// The code and the message of the error for a bucket without such a document.
+    /// The error code and message for a bucket that has no document of this kind.
     missing: (&'static str, &'static str),
     /// The status of a successful put.
     put_status: StatusCode,
@@ -46,7 +46,7 @@ pub(super) enum DocumentAction {
     Delete,
 }
 
-/// Returns the kind of document that an operation is about, if any, and the action on the document.
+/// Returns the kind of document on which an operation acts, and the action; `None` for all other operations.
 pub(super) fn of_operation(name: &str) -> Option<(&'static DocumentService, DocumentAction)> {
     KINDS.into_iter().find_map(|service| {
         let action = match service.operations.iter().position(|operation| *operation == name)? {
@@ -98,7 +98,7 @@ impl DocumentService {
         }
     }
 
-    /// Makes a change to a document with access rules take effect immediately.
+    /// Makes changed access rules take effect immediately, if the document contains access rules.
     fn forget(&self) {
         if self.kind.decides_access() {
             forget_rules();

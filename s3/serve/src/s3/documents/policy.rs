@@ -22,7 +22,7 @@ use crate::users::{User, Users};
 pub(in crate::s3) const SERVED: [&str; 4] =
     ["GetBucketPolicy", "PutBucketPolicy", "DeleteBucketPolicy", "GetBucketPolicyStatus"];
 
-/// The header that permits a policy that forbids the bucket's owner to change it.
+/// The header with which a client may store a policy that prevents the bucket's owner from changing the policy later.
 const CONFIRM: &str = "x-amz-confirm-remove-self-bucket-access";
 
 /// Serves one of [`SERVED`]. `users` are the users that a policy may name; `None` if they are

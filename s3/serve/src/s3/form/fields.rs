@@ -13,7 +13,7 @@ use crate::s3::documents;
 use crate::s3::error::{OperationResult, S3Failure};
 use crate::s3::tagging;
 
-/// The text in a key that stands for the name of the file.
+/// The placeholder for the file's name in a key.
 const FILE_NAME: &str = "${filename}";
 
 /// The fields of a form. Each occurs at most once, except that fields with metadata of the same name form one list.
@@ -114,7 +114,7 @@ const HEADERS: [HeaderName; 7] = [
     HeaderName::from_static("content-md5"),
 ];
 
-/// Whether a field stands for a header. These include conditions, so that the gate refuses them.
+/// Returns whether a field stands for a header. These include conditions, so that the gate refuses them.
 fn stands_for_header(name: &str) -> bool {
     name.starts_with("x-amz-") || name.starts_with("if-") || describes_object(name)
 }

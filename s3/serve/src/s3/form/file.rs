@@ -15,8 +15,8 @@ use crate::s3::error::S3Failure;
 
 type BodyError = Box<dyn std::error::Error + Send + Sync>;
 
-/// The reason why the file of a form is refused, set once the file has been read. The error of a body carries only
-/// text.
+/// The reason why the file of a form is refused, set once the file has been read. A body's error can carry only text,
+/// so the reason is stored here.
 #[derive(Clone, Default)]
 pub(super) struct FileRefusalReason(Arc<Mutex<Option<S3Failure>>>);
 

@@ -12,7 +12,7 @@ use serde_json::{Map, Value};
 use crate::s3::error::{OperationResult, S3Failure};
 use crate::s3::form::fields::FormFields;
 
-/// Fields that need no condition in the policy. They belong to the signature, are ignored, or are checksums, which can
+/// Fields that need no condition in the policy: they belong to the signature, are ignored, or are checksums, which can
 /// only cause a refusal.
 const UNCONDITIONED: [&str; 4] = ["policy", "x-amz-signature", "signature", "awsaccesskeyid"];
 const UNCONDITIONED_PREFIXES: [&str; 2] = ["x-ignore-", "x-amz-checksum-"];
@@ -39,7 +39,7 @@ struct FieldCondition {
     field: String,
     value: String,
     is_prefix: bool,
-    /// The condition, in the form of AWS's errors.
+    /// The condition as AWS's error messages spell it.
     text: String,
 }
 
@@ -174,8 +174,8 @@ impl FieldCondition {
         Ok(FieldCondition { field, value: value.clone(), is_prefix: false, text })
     }
 
-    /// Whether a field may have this value. A content type may be a list of types, each of which must begin with the
-    /// prefix.
+    /// Returns whether a field may have this value. A content type may be a list of types, each of which must begin
+    /// with the prefix.
     fn allows(&self, value: &str) -> bool {
         match (self.is_prefix, self.field.as_str()) {
             (false, _) => value == self.value,

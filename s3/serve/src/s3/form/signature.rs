@@ -99,7 +99,7 @@ impl<'f> FormSignature<'f> {
         SigningKey::for_day(secret_key, day, region, service).has_signed(self.policy, self.signature)
     }
 
-    /// Returns the error with the text that the client should have signed, which is the policy.
+    /// Returns the error, which contains the text that the client should have signed: the policy.
     fn mismatch(&self) -> S3Failure {
         let words = "The request signature we calculated does not match the signature you provided. Check your key \
                      and signing method.";

@@ -1,5 +1,6 @@
-//! The load on ping: each thread requests one message at a time and takes the next size for it. Sizes are random, but
-//! spread evenly over the range. Connections, concurrency, processors and windows are varied.
+//! Puts load on ping: each thread requests one message at a time, each with the next size in a list. Sizes are random,
+//! but spread evenly over the range. The connection policy, concurrency, number of processors and TCP window are
+//! varied.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,14 +15,14 @@ use fordway_workload::rest::{CompletedRequest, LoadFailure, NetworkTraffic, Requ
 use crate::args::{ConnectionPolicyArg, PingpongBenchArgs, SizeScaleArg};
 use crate::commands::pingpong::PongHttpClient;
 
-/// One combination of the varied options.
+/// One combination of the options that are varied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PingpongCombination {
     pub(super) policy: ConnectionPolicyArg,
     pub(super) concurrency: u16,
-    /// Processors for each side; `None` for all.
+    /// The number of processors for each side; `None` for all processors.
     pub(super) cores: Option<u16>,
-    /// Index into the windows given by `--tcp-rmem`.
+    /// The index of the window in the values given by `--tcp-rmem`.
     pub(super) window: usize,
     /// TCP's initial receive window in bytes; `None` for the kernel's default.
     pub(super) tcp_rmem_bytes: Option<u64>,
@@ -49,8 +50,8 @@ pub(super) fn windows(args: &PingpongBenchArgs) -> Vec<Option<u64>> {
     }
 }
 
-/// Returns all combinations. Errors: `InvalidArgument` for more processors than there are, and for windows that are too
-/// small.
+/// Returns all combinations. Errors: `InvalidArgument` if more processors are requested than the machine has, or if a
+/// window is too small.
 pub(super) fn points(args: &PingpongBenchArgs, cores: usize) -> Result<Vec<PingpongCombination>> {
     let refused = |detail: String| Err(Error::new(ErrorKind::InvalidArgument, detail));
     if let Some(too_many) = args.cores.iter().find(|wanted| usize::from(**wanted) > cores) {
@@ -110,13 +111,13 @@ impl SizeRange {
         })
     }
 
-    /// Returns the message sizes of a block in random order. The range is cut into as many equal parts as there are
-    /// points, and one size is drawn from each part. Equal seeds draw the same sizes.
+    /// Returns the message sizes of a block in random order. The range is divided into as many equal parts as there are
+    /// points, and one size is drawn from each part. Equal seeds yield the same sizes.
     pub(super) fn draw(&self, seed: u64) -> Vec<u64> {
         let mut random = SeededRandom::new(seed);
         let mut all = Vec::with_capacity((self.points * self.repetitions) as usize);
         for part in 0..self.points {
-            // 2^24 steps within a part are finer than the difference between any two sizes.
+            // With 2^24 steps in each part, a step is smaller than the difference between any two sizes.
             let within = random.below(1 << 24) as f64 / f64::from(1 << 24);
             let size_bytes = self.at((part as f64 + within) / self.points as f64);
             all.extend((0..self.repetitions).map(|_| size_bytes));
@@ -139,10 +140,10 @@ impl SizeRange {
     }
 }
 
-/// Maximum number of bytes of a response's body that are kept as the reason for a failure.
+/// The maximum number of bytes that are kept from a response's body as the reason for a failure.
 const REASON_BYTES_MAX: usize = 500;
 
-/// The sizes of a block. Each thread takes the next size, and wraps around after the last.
+/// The message sizes of a block. Each thread takes the next size; after the last size, the first follows again.
 #[derive(Debug)]
 pub(super) struct BlockMessageSizes {
     all: Vec<u64>,
@@ -213,7 +214,7 @@ impl PingChannel {
     }
 }
 
-/// Describes a response of ping whose status is not 200.
+/// Describes a response from ping whose status is not 200.
 fn refused(response: &mut HttpResponse) -> LoadFailure {
     let kind = format!("status {}", response.status());
     let said = response.read_rest(REASON_BYTES_MAX).unwrap_or_default();
@@ -230,7 +231,7 @@ impl RequestChannel for PingChannel {
         self.is_due = true;
     }
 
-    /// Performs the whole exchange, because the thread has no other request in flight.
+    /// Waits for the whole response, because the thread has no other request in flight.
     fn wait(&mut self, _limit: Duration, answers: &mut Vec<CompletedRequest>) -> Result<()> {
         if !std::mem::take(&mut self.is_due) {
             return Ok(());

@@ -63,14 +63,14 @@ fn check_pong(args: &PingpongBenchArgs, setups: &[NetworkSetup]) -> Result<()> {
     }
 }
 
-/// A set-up in the list of built-in ones.
+/// An entry in the list of built-in set-ups.
 #[derive(Serialize)]
 struct NetworkSetupEntry {
     name: String,
     description: String,
     /// Missing programs, each with its package.
     missing: Vec<String>,
-    /// Words that `--set` must define.
+    /// Placeholder words that `--set` must define.
     unset: Vec<String>,
     /// Whether this machine emulates the set-up's processor.
     emulated: bool,
@@ -116,7 +116,7 @@ struct PingpongTask<'a> {
 }
 
 impl PingpongTask<'_> {
-    /// In each round, measures all combinations in random order and, for each combination, all set-ups, also in random
+    /// Measures, in each round, all combinations in random order and, for each combination, all set-ups, also in random
     /// order.
     fn measure(&self, lanes: &[MeasuredNetworkSetup], context: &CommandContext) -> Result<SetupBlocks> {
         let clock = RunClock::start();
@@ -191,7 +191,8 @@ impl PingpongTask<'_> {
         rest::run_block(&plan, place, clock, &connect, context.interrupt.flag(), &mut |_| ())
     }
 
-    /// Pins ping to the first processors and pong to the last. If there are too few for both, they overlap.
+    /// Pins ping to the first processors and pong to the last processors. If there are too few processors for both, the
+    /// two sets overlap.
     fn pin(&self, running: &RunningSetup, point: &PingpongCombination) -> Result<()> {
         let count = point.cores.map_or(self.cores.len(), usize::from);
         let split = self.cores.len() - count;
@@ -213,7 +214,7 @@ impl SetupBlocks {
     }
 }
 
-/// The data in a run file other than the measurements.
+/// The data that a run file contains in addition to the measurements.
 struct PingpongRunMetadata<'a> {
     args: &'a PingpongBenchArgs,
     points: &'a [PingpongCombination],
@@ -362,7 +363,7 @@ fn remark(lane: &MeasuredNetworkSetup) -> Option<String> {
     }
 }
 
-/// Describes a set-up, or states the reason why it is not up.
+/// Describes a set-up, or states why it is not running.
 fn described(lane: &MeasuredNetworkSetup) -> Value {
     let settings = lane.running.as_ref().map(|all| all.iter().map(|one| one.settings()).collect::<Vec<_>>());
     json!({
@@ -374,8 +375,8 @@ fn described(lane: &MeasuredNetworkSetup) -> Value {
     })
 }
 
-/// Returns the exit code. A set-up that was named explicitly and could not be started is a failure; one of the default
-/// set-ups is not.
+/// Returns the exit code. If a set-up that was named explicitly could not be started, this is a failure; for a default
+/// set-up, it is not.
 fn exit(args: &PingpongBenchArgs, lanes: &[MeasuredNetworkSetup], run: &RunDocument) -> CommandExit {
     let nothing_succeeded = !run.summaries.iter().any(|summary| summary.operations > 0);
     let failed = run.summaries.iter().any(|summary| summary.errors > 0);

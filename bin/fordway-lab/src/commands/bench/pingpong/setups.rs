@@ -10,10 +10,10 @@ use super::load::windows;
 use crate::args::PingpongBenchArgs;
 use crate::commands::pingpong::PongHttpClient;
 
-/// The ports of pong and ping. On a shared machine they may be in use; `--set port=` changes them.
+/// The ports of pong and ping. On a shared machine, they may already be in use; `--set port=` selects other ports.
 const PORTS: (u16, u16) = (18_080, 18_081);
 
-/// A set-up of the run: started once for each window, or the reason why it is not up.
+/// A set-up in this run: either its running instances, one for each window, or the reason why it could not be started.
 pub(super) struct MeasuredNetworkSetup {
     pub(super) setup: NetworkSetup,
     pub(super) running: Result<Vec<RunningSetup>>,
@@ -27,7 +27,7 @@ impl MeasuredNetworkSetup {
         self.setup.label()
     }
 
-    /// Returns the reason why the set-up is not up.
+    /// Returns the reason why the set-up is not running.
     pub(super) fn problem(&self) -> Option<String> {
         self.running.as_ref().err().map(ToString::to_string)
     }
@@ -58,7 +58,8 @@ pub(super) fn chosen(args: &PingpongBenchArgs) -> Result<Vec<NetworkSetup>> {
     Ok(setups)
 }
 
-/// Gives each set-up that shares this machine's network its own two ports, by adding 2 for each such set-up before it.
+/// Gives each set-up that shares this machine's network two ports of its own: for each earlier set-up that also shares
+/// the network, adds 2 to the port numbers.
 fn spread_ports(setups: &mut [NetworkSetup]) -> Result<()> {
     let sharing = setups.iter_mut().filter(|setup| setup.on == SetupNetworks::Machine);
     for (number, setup) in sharing.enumerate() {
@@ -76,7 +77,7 @@ fn spread_ports(setups: &mut [NetworkSetup]) -> Result<()> {
     Ok(())
 }
 
-/// Returns whether every set-up has `word`.
+/// Returns whether every set-up has the placeholder `word`.
 fn setups_word(word: &str) -> bool {
     ["port", "ping-port"].contains(&word)
 }
@@ -103,7 +104,7 @@ pub(super) fn bring_up(
     Ok(lanes)
 }
 
-/// Brings up a set-up once for each window, because existing connections keep the window they started with.
+/// Starts a set-up once for each window, because existing connections keep their initial window.
 fn bring_up_one(
     args: &PingpongBenchArgs,
     setup: &NetworkSetup,
@@ -137,7 +138,7 @@ pub(super) fn wire(args: &PingpongBenchArgs, tcp_rmem_bytes: Option<u64>) -> Wir
 fn programs(args: &PingpongBenchArgs, setup: &NetworkSetup) -> Result<SetupPrograms> {
     let fordway = std::env::current_exe()
         .map_err(|error| Error::new(ErrorKind::Io, "finding this program").caused_by(error))?;
-    // The user may specify a pong URL that contains {size}, which ping replaces, so {size} is replaced with itself
+    // The user may specify a pong URL that contains {size}. Ping replaces {size} later, so it is replaced by itself
     // here.
     let words =
         [("bind", setup.bind().to_owned()), ("size", "{size}".to_owned()), ("workers", workers(args))];
@@ -151,7 +152,7 @@ fn programs(args: &PingpongBenchArgs, setup: &NetworkSetup) -> Result<SetupProgr
     })
 }
 
-/// Returns the command that starts one end; `port` is the word that stands for its port.
+/// Returns the command that starts one end; `port` is the placeholder for the port of that end.
 fn end(name: &str, port: &str) -> Vec<String> {
     let listen = format!("{{bind}}:{{{port}}}");
     let words = ["{fordway}", "pingpong", name, "--listen", &listen, "--workers", "{workers}", "--until-eof"];
@@ -161,7 +162,7 @@ fn end(name: &str, port: &str) -> Vec<String> {
 /// Returns the number of connections that each end must accept at once.
 fn workers(args: &PingpongBenchArgs) -> String {
     let most = args.concurrency.iter().copied().max().unwrap_or(1);
-    // Connections of the previously measured policy may still be open.
+    // Connections from the measurement of the previous policy may still be open.
     (u32::from(most) * 4 + 16).min(4096).to_string()
 }
 
@@ -174,7 +175,8 @@ fn ping(args: &PingpongBenchArgs) -> Vec<String> {
     words
 }
 
-/// Returns the port that `word` of a set-up stands for. Errors: `InvalidArgument` if it is not a port.
+/// Returns the port for which the placeholder `word` of a set-up stands. Errors: `InvalidArgument` if its value is not
+/// a port.
 fn port(setup: &NetworkSetup, word: &str, usual: u16) -> Result<u16> {
     let said = setup.variables.get(word).map(|text| text.parse::<u16>());
     said.unwrap_or(Ok(usual)).map_err(|error| {

@@ -1,5 +1,5 @@
-//! `bench transport`: the same messages over MPI, TCP, HTTP and the lanes, in turn. This file also starts the
-//! transports of a run, with the servers and processes that they need.
+//! `bench transport`: sends the same messages over MPI, TCP, HTTP and the lanes, in turn. This file also starts the
+//! transports for a run, with the servers and processes that they need.
 
 pub(in crate::commands) mod mpi;
 mod process;
@@ -41,7 +41,7 @@ pub(super) fn run(args: &TransportBenchArgs, context: &CommandContext) -> Result
     let outcome = measure(&plan, &mut transports, context);
     let (lanes, missing) = (transports.descriptions(), transports.missing.clone());
     let closed = transports.close();
-    // Ctrl-C also ends launchers, with their own exit status, so the interrupt is checked before their outcome.
+    // Ctrl-C also ends the launchers, which then report failures of their own, so the interrupt is checked first.
     context.interrupt.check()?;
     let outcome = outcome?;
     closed?;
@@ -59,7 +59,7 @@ pub(super) fn run(args: &TransportBenchArgs, context: &CommandContext) -> Result
     report(args, &run, context)
 }
 
-/// Runs the other side of a bare TCP connection. That side is a separate process, so that its CPU time is counted
+/// Runs the other side of a bare TCP connection. This side has a process of its own, so that its CPU time is counted
 /// separately.
 fn follow_at(address: SocketAddr) -> Result<CommandExit> {
     follow(&mut TcpLink::connect(address)?)?;
@@ -108,7 +108,7 @@ const BUCKET: &str = "transport";
 /// All transports, ready to use.
 struct TransportSet {
     all: Vec<Box<dyn MessageTransport>>,
-    /// Programs that end when their transports end.
+    /// The programs that end when their transports end.
     programs: Vec<ChildProgram>,
     gateways: Vec<GatewayProcess>,
     nginx: Option<NginxServer>,
@@ -116,13 +116,13 @@ struct TransportSet {
     askers: Vec<u32>,
     /// The process IDs of the processes that respond.
     answerers: Vec<u32>,
-    /// The transports that were left out, and why.
+    /// The transports that were left out, and the reasons.
     missing: Vec<String>,
     dir: TempDir,
 }
 
 impl TransportSet {
-    /// Starts the transports that `args` name; writes the messages of `plan` to a new directory in `root`. Errors:
+    /// Starts the transports that `args` names, and writes the messages of `plan` to a new directory in `root`. Errors:
     /// `Unavailable` for a named transport that is not installed.
     fn open(args: &TransportBenchArgs, plan: &TransportPlan, root: &Path) -> Result<Self> {
         let dir = tempfile::Builder::new().prefix("fordway-transport-").tempdir_in(root);
@@ -275,7 +275,7 @@ impl TransportSet {
 
     /// Ends all transports and removes the messages.
     fn close(self) -> Result<()> {
-        // The programs end when their connections close.
+        // The programs end when their connections are closed.
         drop(self.all);
         drop(self.nginx);
         self.programs.into_iter().try_for_each(ChildProgram::finish)?;

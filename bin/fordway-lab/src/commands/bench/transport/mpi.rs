@@ -1,5 +1,6 @@
-//! MPI as a transport: two ranks, started by the launcher of their MPI, over TCP or shared memory. Also runs two ranks
-//! on their own, placed and connected as their MPI chooses, to measure only the round trip.
+//! MPI as a transport: two ranks, started by the launcher of their MPI implementation, communicate over TCP or shared
+//! memory. This module can also run two ranks just to measure the round trip, with the placement and connection that
+//! their MPI implementation chooses.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -13,13 +14,13 @@ use fordway_workload::transport::RemoteTransport;
 use super::process::{CallbackListener, ChildProgram};
 use crate::args::TransportBenchArgs;
 
-/// The message if fordway-mpi is missing; it names Debian's packages.
+/// The message that is shown if fordway-mpi is missing; it names Debian's packages.
 const NOT_BUILT: &str = "skipped MPI: fordway-mpi does not exist; `make mpi` builds it for Debian's Open MPI \
     (packages openmpi-bin libopenmpi-dev), `make mpi MPICC=mpicc.mpich MPIRUN=mpirun.mpich` for MPICH (mpich \
     libmpich-dev)";
 
-/// Makes Open MPI accept what containers and small machines require: running as root, and more ranks than cores. Other
-/// MPIs ignore these variables.
+/// Environment variables that make Open MPI accept what containers and small machines require: running as root, and
+/// more ranks than cores. Other MPI implementations ignore these variables.
 const PERMISSIVE: [(&str, &str); 4] = [
     ("OMPI_ALLOW_RUN_AS_ROOT", "1"),
     ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"),
@@ -35,14 +36,14 @@ enum MpiFamily {
     Other,
 }
 
-/// The medium that carries messages.
+/// The medium over which messages are sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum MpiCarrier {
     Tcp,
     Shm,
 }
 
-/// A fordway-mpi program, and the MPI that it is linked to.
+/// A fordway-mpi program, and the MPI implementation to which it is linked.
 #[derive(Debug)]
 pub(super) struct MpiProgram {
     binary: PathBuf,
@@ -58,8 +59,9 @@ pub(super) struct MpiJob {
     pub(super) sides: [u32; 2],
 }
 
-/// Returns the command that starts `fordway-mpi transport` on two ranks, placed and connected as their MPI chooses, and
-/// the name of the MPI. The caller adds the options. Errors: a sentence that says what is missing.
+/// Returns the command that starts `fordway-mpi transport` on two ranks, placed and connected as their MPI
+/// implementation chooses, and the implementation's name. The caller adds the options. Errors: a sentence that says
+/// what is missing.
 pub(super) fn two_ranks() -> std::result::Result<(Command, String), String> {
     let mpi = MpiProgram::of(default_binary().ok_or(NOT_BUILT)?, None)?;
     let mut command = Command::new(&mpi.launcher);
@@ -114,7 +116,7 @@ impl MpiProgram {
         }
     }
 
-    /// Returns the carriers that the program can be restricted to. An unknown MPI makes its own choice.
+    /// Returns the carriers to which the program can be restricted. An unknown MPI implementation makes its own choice.
     pub(super) fn carriers(&self) -> &'static [Option<MpiCarrier>] {
         match MpiFamily::of(&self.implementation) {
             MpiFamily::Other => &[None],
@@ -132,7 +134,8 @@ impl MpiProgram {
         let name = format!("{}{way}", self.name());
         let door = CallbackListener::open()?;
         let mut command = Command::new(&self.launcher);
-        // By default, Open MPI binds each of two ranks to a core. The processes of other transports are not bound.
+        // By default, Open MPI binds each of two ranks to a core. The processes of other transports are not bound to
+        // cores.
         command.args(["-n", "2", "--bind-to", "none"]).arg(&self.binary).arg("transport");
         command.arg("--control").arg(door.address()?.to_string());
         command.envs(self.settings(carrier, is_yielding)).stdin(Stdio::null()).stdout(Stdio::null());
@@ -156,7 +159,7 @@ impl MpiProgram {
         })
     }
 
-    /// Returns the environment variables that restrict the MPI to `carrier`.
+    /// Returns the environment variables that restrict the MPI implementation to `carrier`.
     fn settings(&self, carrier: Option<MpiCarrier>, is_yielding: bool) -> Vec<(&'static str, &'static str)> {
         match (MpiFamily::of(&self.implementation), carrier) {
             (MpiFamily::OpenMpi, Some(carrier)) => {
@@ -213,12 +216,12 @@ fn implementation_of(binary: &Path) -> std::result::Result<String, String> {
     }
 }
 
-/// Options that send enough one-byte messages for a stable median, yet take less than a second.
+/// Options with which enough one-byte messages are sent for a stable median, in less than a second.
 const PLAN: [&str; 6] = ["--size", "1", "--rounds", "5", "--messages", "1000"];
 const EXCHANGE: &str = "half-round-trip";
 
-/// Returns half the round-trip time of a byte between two ranks of this node, in nanoseconds, and the name of the
-/// library. Errors: a sentence that says what is missing or failed. Cost: starting the launcher, plus one second.
+/// Returns half the round-trip time, in nanoseconds, of one byte between two ranks on this node, and the name of the
+/// MPI library. Errors: a sentence that says what is missing or failed. Cost: starting the launcher, plus one second.
 pub(in crate::commands) fn half_round_trip_ns() -> Result<(u64, String), String> {
     let (mut command, library) = two_ranks()?;
     let place =

@@ -1,5 +1,5 @@
-//! Programs that a measurement starts, and the clients that connect to them. One of them is nginx: a static web server
-//! with one process, on a free port of the loopback interface.
+//! Programs that a measurement starts, and the clients that connect to these programs. One program is nginx, as a
+//! static web server with one process, on a free port of the loopback interface.
 
 use std::fmt::Write as _;
 use std::io::ErrorKind::WouldBlock;
@@ -19,7 +19,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// The polling interval while waiting for a program.
 const POLL: Duration = Duration::from_millis(5);
 
-/// A started program. [`finish`](Self::finish) waits until it ends on its own; dropping the value kills it.
+/// A started program. [`finish`](Self::finish) waits until the program ends on its own; dropping the value kills the
+/// program.
 pub(super) struct ChildProgram {
     name: String,
     child: Child,
@@ -27,7 +28,7 @@ pub(super) struct ChildProgram {
 
 impl ChildProgram {
     pub(super) fn start(name: &str, command: &mut Command) -> Result<Self> {
-        // If this process is killed, it cannot stop the program, so the kernel must.
+        // If this process is killed, it cannot stop the program, so the kernel must do so.
         fordway_sys::end_with_thread(command);
         let child = command.spawn().map_err(|error| file_error("starting", name, error))?;
         Ok(ChildProgram { name: name.to_owned(), child })
@@ -56,7 +57,7 @@ impl ChildProgram {
         }
     }
 
-    /// Waits for a program that exits when its peer does.
+    /// Waits for a program that exits when its peer exits.
     pub(super) fn finish(mut self) -> Result<()> {
         let end = Instant::now() + PATIENCE;
         while Instant::now() < end {
@@ -113,7 +114,7 @@ impl CallbackListener {
     }
 }
 
-/// The path of nginx on Debian, in a directory that only root has in PATH.
+/// The path of nginx on Debian, in a directory that is in PATH only for root.
 const AT_DEBIAN: &str = "/usr/sbin/nginx";
 
 /// A running nginx, until this value is dropped.

@@ -34,20 +34,20 @@ use tokio::runtime::{Builder, Runtime};
 use super::request::{S3Request, fields};
 use super::{DistinctContent, ObjectOperation, failed, same};
 
-/// The number of bytes of a file that the gateway reads and sends at a time.
+/// The number of bytes that the gateway reads from a file and sends at a time.
 pub(in crate::commands::ledger) const PIECE_BYTES: usize = 64 << 10;
-/// The number of bytes of a response that the gateway buffers before the client reads them; also the capacity of the
-/// pipe.
+/// The number of response bytes that the gateway buffers until the client reads them; also the capacity of the pipe.
 const SEND_BUFFER_BYTES: usize = 256 << 10;
 /// The size of the client's flow-control windows.
 const WINDOW_BYTES: u32 = 8 << 20;
 /// The maximum size of a frame that the client accepts.
 const FRAME_BYTES_MAX: u32 = 256 << 10;
-/// A time limit that is never reached. It is set because the client also sets one, which costs time.
+/// A time limit that is never reached. It is set because the real client also sets a time limit, and setting it takes
+/// time.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Writes and reads the frames of a request and its response, including the content, with both libraries. HPACK
-/// compresses heads by reference to earlier ones.
+/// compresses a head by referring to earlier heads.
 pub(in crate::commands::ledger) struct Http2FramingComponent {
     runtime: Runtime,
     send: SendRequest<Bytes>,
@@ -56,7 +56,7 @@ pub(in crate::commands::ledger) struct Http2FramingComponent {
     answer: Arc<Mutex<ServerResponse>>,
     contents: DistinctContent,
     received: Vec<u8>,
-    /// Bytes that went through the pipe, in each direction.
+    /// The number of bytes that went through the pipe in each direction.
     asked_bytes: Arc<AtomicU64>,
     answered_bytes: Arc<AtomicU64>,
 }
@@ -95,7 +95,7 @@ impl Http2FramingComponent {
     /// Returns the lengths of the request and of the response with its content, in bytes, with compressed heads.
     pub(in crate::commands::ledger) fn lengths(&mut self, size_bytes: u64) -> Result<(usize, usize)> {
         self.prepare(size_bytes)?;
-        // Both sides remember heads from the first request, so the second one is measured.
+        // Both sides remember heads from the first request, so the second request is measured.
         self.run()?;
         let before = [&self.asked_bytes, &self.answered_bytes].map(|count| count.load(Ordering::Relaxed));
         self.run()?;
@@ -169,7 +169,7 @@ async fn connect(pipe: CountedPipe) -> Result<SendRequest<Bytes>> {
         .await
         .map_err(failed)?;
     tokio::spawn(async move {
-        // Requests on this connection fail when it ends, so the result is not needed here.
+        // When the connection ends, its requests fail, so the result is not needed here.
         let _ = connection.await;
     });
     Ok(send)
@@ -190,7 +190,7 @@ async fn serve(pipe: CountedPipe, answer: Arc<Mutex<ServerResponse>>) {
     let _ = builder.serve_connection(TokioIo::new(pipe), service).await;
 }
 
-/// A body that yields its content in pieces, as reading a file does.
+/// A body that yields its content in pieces, like a body that is read from a file.
 struct PiecewiseBody(Bytes);
 
 impl Body for PiecewiseBody {
@@ -214,7 +214,8 @@ impl Body for PiecewiseBody {
     }
 }
 
-/// The pipe alone: writes to one end as many bytes as a request and its response have, and reads them from the other.
+/// Uses the pipe alone: writes as many bytes as a request and its response have to one end, and reads them from the
+/// other end.
 pub(in crate::commands::ledger) struct DuplexPipeComponent {
     runtime: Runtime,
     near: DuplexStream,
@@ -421,12 +422,12 @@ impl LedgerComponent for TlsRecordComponent {
     }
 }
 
-/// The largest content of a put that is sent in one message; larger content is written to a file that the gateway
+/// The maximum size of put content that is sent in one message; larger content is written to a file that the gateway
 /// provides.
 pub(in crate::commands::ledger) const WHOLE_BYTES_MAX: u64 = 128 << 10;
 
-/// Writes and reads the frames of an operation on the node lane: the work of both sides, without the socket and the
-/// content.
+/// Writes and reads the frames of an operation on the node lane. This is the work of both sides, without the socket and
+/// the content.
 pub(in crate::commands::ledger) struct NodeFramingComponent {
     operation: ObjectOperation,
     bucket: Bucket,
@@ -508,7 +509,7 @@ impl NodeFramingComponent {
         }
     }
 
-    /// Passes the bytes that were written to the reading side.
+    /// Passes the bytes that one side has written to the side that reads them.
     fn arrive(&mut self) -> Result<FrameHeader> {
         let room = self.inbox.room();
         room[..self.out.len()].copy_from_slice(&self.out);

@@ -1,5 +1,5 @@
-//! The components of the ledger. Each does the work of one layer, with that layer's own code if it can be called
-//! separately. This file contains those that work in memory: a clock reading, a copy, and digests.
+//! The components of the ledger. Each component does the work of one layer, with the layer's own code if that can be
+//! called separately. This file contains the components that work in memory: a clock reading, a copy and digests.
 
 pub(super) mod framing;
 pub(super) mod request;
@@ -18,7 +18,7 @@ use fordway_workload::ledger::LedgerComponent;
 /// The largest size that a component supports. Larger content would not fit in the memory of a small node.
 pub(super) const SIZE_BYTES_MAX: u64 = 64 << 20;
 
-/// Content in which no two pages or pieces are alike, so that no layer can mistake one for another. Objects of all
+/// Content in which no two pages or pieces are alike, so that a layer that mixes them up is detected. Objects of all
 /// sizes begin with the same bytes.
 #[derive(Clone)]
 pub(super) struct DistinctContent(Bytes);
@@ -31,18 +31,18 @@ impl DistinctContent {
         DistinctContent(words.flat_map(|_| random.next_u64().to_le_bytes()).collect::<Vec<_>>().into())
     }
 
-    /// Returns the content of the object of `size_bytes`.
+    /// Returns the content of the object whose size is `size_bytes`.
     pub(super) fn of(&self, size_bytes: u64) -> &[u8] {
         &self.0[..size_bytes as usize]
     }
 
-    /// Returns the same content with shared ownership, without a copy.
+    /// Returns the same content with shared ownership, without copying it.
     pub(super) fn share(&self, size_bytes: u64) -> Bytes {
         self.0.slice(..size_bytes as usize)
     }
 }
 
-/// The operation of a request.
+/// The operation that a request performs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ObjectOperation {
     Get,
@@ -75,7 +75,7 @@ pub(super) fn same(what: &[u8], wanted: &[u8]) -> Result<()> {
     }
 }
 
-/// Does nothing: measures the two clock readings that are part of every other figure.
+/// Does nothing, and thereby measures the two clock readings that are part of every other figure.
 pub(super) struct ClockReadingComponent;
 
 impl LedgerComponent for ClockReadingComponent {
@@ -134,12 +134,12 @@ impl DigestComponent {
         DigestComponent { of, contents: contents.clone(), size_bytes: 0 }
     }
 
-    /// SHA-256, as signed payloads need it.
+    /// Returns a component that computes SHA-256, which signed payloads need.
     pub(super) fn sha256(contents: &DistinctContent) -> Self {
         DigestComponent::new(contents, |bytes| drop(black_box(payload_hash(bytes))))
     }
 
-    /// MD5, which the gateway uses for ETags.
+    /// Returns a component that computes MD5, which the gateway uses for ETags.
     pub(super) fn md5(contents: &DistinctContent) -> Self {
         DigestComponent::new(contents, |bytes| {
             let mut hasher = ContentHasher::new(ETagPolicy::Md5, false, None);
@@ -148,7 +148,7 @@ impl DigestComponent {
         })
     }
 
-    /// CRC-64/NVME, the checksum that S3 uses by default.
+    /// Returns a component that computes CRC-64/NVME, the checksum that S3 uses by default.
     pub(super) fn crc64nvme(contents: &DistinctContent) -> Self {
         DigestComponent::new(contents, |bytes| {
             drop(black_box(Checksum::of(ChecksumAlgorithm::Crc64Nvme, bytes)))

@@ -1,5 +1,5 @@
-//! A request to S3: its HTTP/1.1 head as written by the client, its signature, and its handling by the gateway's S3
-//! layer, which parses the request, checks its signature, and writes the head of the response.
+//! The components of an S3 request: its HTTP/1.1 head as the client writes it, its signature, and its handling by the
+//! gateway's S3 layer, which parses the request, checks its signature, and writes the head of the response.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -26,7 +26,7 @@ use super::{DistinctContent, ObjectOperation, failed};
 
 pub(in super::super) const REGION: &str = "us-east-1";
 
-/// The heads of a request and of its response, in HTTP/1.1.
+/// The HTTP/1.1 heads of a request and its response.
 #[derive(Clone)]
 pub(in super::super) struct MessageHeads {
     pub(in super::super) asked: Vec<u8>,
@@ -54,7 +54,7 @@ pub(super) struct ObjectRequest {
 }
 
 impl S3Request {
-    /// Creates a request for objects in `bucket` at the gateway at `host`, which includes the port.
+    /// Creates a request for objects in `bucket` on the gateway at `host`, which includes the port.
     pub(in super::super) fn new(
         operation: ObjectOperation,
         host: &str,
@@ -168,7 +168,7 @@ fn push_all(head: &mut Vec<u8>, pieces: &[&str]) {
     pieces.iter().for_each(|piece| head.extend_from_slice(piece.as_bytes()));
 }
 
-/// Returns the names and values of the headers of a head.
+/// Returns the names and values of the headers in a head.
 pub(super) fn fields(head: &[u8]) -> Vec<(String, String)> {
     let text = String::from_utf8_lossy(head);
     let fields = text.lines().filter_map(|line| line.split_once(": "));
@@ -208,7 +208,7 @@ impl LedgerComponent for RequestSigningComponent {
     }
 }
 
-/// Verifies a signature, with the day's signing key already derived.
+/// Verifies a signature. The signing key for the day has already been derived.
 pub(in super::super) struct SignatureCheckComponent {
     request: S3Request,
     key: SigningKey,
@@ -271,7 +271,7 @@ impl LedgerComponent for SignatureCheckComponent {
     }
 }
 
-/// The maximum number of headers, more than our heads have.
+/// The maximum number of headers, which is more than any head has here.
 const HEADERS_MAX: usize = 32;
 
 /// Writes and reads the heads of a request and its response, without the signature and the sockets.
@@ -343,7 +343,7 @@ pub(in crate::commands::ledger) struct S3LayerComponent {
     runtime: Runtime,
     request: S3Request,
     signed: Request<()>,
-    /// The request of the next operation, and the response to the previous one.
+    /// The request of the next operation, and the response to the previous operation.
     next: Option<Request<()>>,
     answered: Response<()>,
 }

@@ -28,7 +28,7 @@ const INBOX_BYTES: usize = 72 << 10;
 /// The maximum time for the other side to start.
 const READY_WITHIN: Duration = Duration::from_secs(30);
 
-/// The message sizes of one operation, and how the response is sent.
+/// The message sizes in one operation, and how the response is sent.
 pub(in super::super) struct MessageSizes {
     pub(in super::super) request_bytes: usize,
     pub(in super::super) head_bytes: usize,
@@ -38,10 +38,10 @@ pub(in super::super) struct MessageSizes {
     pub(in super::super) rest_bytes: usize,
 }
 
-/// A function that returns the message sizes of an operation on the given number of bytes.
+/// A function that returns the message sizes in an operation on the given number of bytes.
 pub(in super::super) type MessageSizeFunction = Box<dyn FnMut(u64) -> Result<MessageSizes>>;
 
-/// The process on the other side. It ends when the connection ends.
+/// The process on the other side, which ends when the connection is closed.
 pub(super) struct PeerProcess(Child);
 
 impl PeerProcess {
@@ -66,7 +66,7 @@ pub(super) fn start(address: &str, file: &Path) -> Result<PeerProcess> {
     child.map(PeerProcess).map_err(|error| file_error("starting", "the other side of a round trip", error))
 }
 
-/// Accepts the connection of the started process. Errors: the process does not connect.
+/// Accepts the connection of the started process. Returns an error if the process does not connect.
 pub(super) fn accepted<T>(
     mut accept: impl FnMut() -> std::io::Result<T>,
     other: &mut PeerProcess,
@@ -89,13 +89,13 @@ pub(super) fn accepted<T>(
     }
 }
 
-/// The state shared by all kinds of round trip.
+/// The state that all kinds of round trip have.
 pub(super) struct RoundTrip {
     sizes: MessageSizeFunction,
     pub(super) request: Vec<u8>,
     order: EchoRequest,
     body: Vec<u8>,
-    /// Source and destination of the copy that keeps the client busy.
+    /// The source and destination of the copy that keeps the client busy.
     rest: (Vec<u8>, Vec<u8>),
     pub(super) received: usize,
 }
@@ -126,9 +126,9 @@ impl RoundTrip {
         Ok(())
     }
 
-    /// Keeps the client busy between two requests, as in a lane: a client that received a file descriptor uses the
-    /// content before it sends the next request, and a client that writes objects removes the previous one. In the
-    /// meantime the other side sleeps; the longer it sleeps, the longer it takes to wake up.
+    /// Keeps the client busy between two requests, as it would be on a real lane: a client that has received a file
+    /// descriptor uses the content before it sends the next request, and a client that writes objects removes the
+    /// previous object. In the meantime the other side sleeps; the longer it sleeps, the longer it takes to wake up.
     pub(super) fn rest(&mut self) {
         self.rest.1.copy_from_slice(black_box(&self.rest.0));
     }
@@ -169,7 +169,7 @@ impl UnixRoundTrip {
         listener.set_nonblocking(true).map_err(failed)?;
         let mut other = start(&format!("unix:{}", path.display()), file)?;
         let (socket, _) = accepted(|| listener.accept(), &mut other)?;
-        // This frees the socket's name for another component of this kind.
+        // This frees the socket's name for use by another component of this kind.
         std::fs::remove_file(&path).map_err(failed)?;
         socket.set_nonblocking(false).map_err(failed)?;
         let (inbox, lookout) = (vec![0; INBOX_BYTES], AdaptiveWait::default());
@@ -315,8 +315,8 @@ impl LedgerComponent for TcpRoundTrip {
     }
 }
 
-/// Round trips between event loops over TCP on the loopback interface. Received bytes overwrite the same buffer again
-/// and again.
+/// Round trips between event loops over TCP on the loopback interface. All received bytes are written to the same
+/// buffer, where they overwrite each other.
 pub(in crate::commands::ledger) struct EventLoopComponent {
     runtime: Runtime,
     socket: tokio::net::TcpStream,
@@ -326,7 +326,7 @@ pub(in crate::commands::ledger) struct EventLoopComponent {
 }
 
 impl EventLoopComponent {
-    /// Starts a process on the other side. It receives `file` as an argument, but does not send it.
+    /// Starts a process on the other side. The process is given `file` as an argument, but does not send it.
     pub(in crate::commands::ledger) fn new(file: &Path, sizes: MessageSizeFunction) -> Result<Self> {
         let failed = |error| file_error("listening at", "127.0.0.1", error);
         let listener = TcpListener::bind("127.0.0.1:0").map_err(failed)?;

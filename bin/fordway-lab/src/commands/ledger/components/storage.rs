@@ -1,5 +1,5 @@
-//! File operations by plain system calls, for reading a file and for creating the file of a new object; and operations
-//! of a store on any lane.
+//! File operations with plain system calls, for reading a file and for creating a new object's file; and store
+//! operations on any lane.
 
 use std::fs::File;
 use std::hint::black_box;
@@ -20,7 +20,7 @@ use fordway_workload::ledger::LedgerComponent;
 use super::framing::PIECE_BYTES;
 use super::{DistinctContent, ObjectOperation, same};
 
-/// The directory with the files of all objects, one per size, and their content.
+/// The directory with all objects' files, one for each size, and the content of these files.
 #[derive(Clone)]
 pub(in crate::commands::ledger) struct FilesBySize(PathBuf, DistinctContent);
 
@@ -107,12 +107,11 @@ impl LedgerComponent for PreadComponent {
     }
 }
 
-/// Reads a whole open file that is in the page cache, piece by piece, like a gateway that sends one piece after the
-/// other.
+/// Reads an open file that is in the page cache piece by piece, like a gateway that sends one piece after another.
 pub(in crate::commands::ledger) struct PiecewisePreadComponent {
     files: FilesBySize,
     file: Option<File>,
-    /// The buffers, used in turn as in the gateway, whose earlier pieces may still be in flight.
+    /// The buffers, which are used in turn, as in the gateway, where earlier pieces may still be in flight.
     buffers: [Vec<u8>; 4],
     size_bytes: u64,
 }
@@ -157,7 +156,7 @@ impl LedgerComponent for PiecewisePreadComponent {
     }
 }
 
-/// All the calls that a careful program makes to read a file by its absolute path.
+/// All the system calls that a careful program makes to read a file by its absolute path.
 pub(in crate::commands::ledger) struct PosixReadComponent {
     files: FilesBySize,
     path: PathBuf,
@@ -203,13 +202,13 @@ fn opened_dir(dir: &Path) -> Result<File> {
     File::open(dir).map_err(|error| file_error("opening", dir.display(), error))
 }
 
-/// Creates an empty file atomically, with the system calls that the store makes in addition to the write.
+/// Creates an empty file atomically, with all the system calls that the store makes for an object except the write.
 pub(in crate::commands::ledger) struct FilePublishComponent {
     dir: File,
 }
 
 impl FilePublishComponent {
-    /// Creates the directory `dir` and works in it.
+    /// Creates the component, which works in the new directory `dir`.
     pub(in crate::commands::ledger) fn new(dir: &Path) -> Result<Self> {
         std::fs::create_dir(dir).map_err(|error| file_error("making", dir.display(), error))?;
         Ok(FilePublishComponent { dir: opened_dir(dir)? })
@@ -250,7 +249,7 @@ pub(in crate::commands::ledger) struct FileWriteComponent {
 }
 
 impl FileWriteComponent {
-    /// Writes to unnamed files in the file system of `dir`.
+    /// Creates the component, which writes to unnamed files on the file system of `dir`.
     pub(in crate::commands::ledger) fn new(dir: &Path, contents: &DistinctContent) -> Result<Self> {
         Ok(FileWriteComponent {
             dir: opened_dir(dir)?,
@@ -322,7 +321,7 @@ pub(in crate::commands::ledger) struct ObjectGetComponent {
     objects: MeasuredObject,
     buffer: Vec<u8>,
     server_pid: Option<u32>,
-    /// The network to send requests from, if not this process's own.
+    /// The network from which requests are sent, if it is not this process's own network.
     network: Option<NetworkNamespace>,
 }
 
@@ -340,7 +339,7 @@ impl ObjectGetComponent {
 impl LedgerComponent for ObjectGetComponent {
     fn prepare(&mut self, size_bytes: u64) -> Result<()> {
         self.objects.take(ObjectOperation::Get, size_bytes)?;
-        // A connection belongs to the network in which it was made, regardless of which thread uses it later.
+        // A connection belongs to the network in which it was made, whichever thread uses it later.
         let Some(network) = self.network.clone() else { return Ok(()) };
         network.run(|| self.run())?
     }
@@ -383,9 +382,9 @@ impl LedgerComponent for ObjectDescribeComponent {
 /// Writes an object that does not exist yet, in one call.
 pub(in crate::commands::ledger) struct ObjectPutComponent {
     objects: MeasuredObject,
-    /// For content that this process itself writes to the gateway's files: the threshold in bytes, and a store in this
-    /// process for the same objects. The writer of an object also removes it, because memory freed on one processor is
-    /// slow to write when another processor reuses it.
+    /// Used if this process itself writes large content to the gateway's files: the minimum size of that content in
+    /// bytes, and a store in this process for the same objects. The writer of an object also removes it, because memory
+    /// freed on one processor is slow to write when another processor reuses it.
     written_here: Option<(u64, Arc<dyn Store>)>,
     options: PutOptions,
     server_pid: Option<u32>,

@@ -1,6 +1,6 @@
-//! The components and paths of a ledger, with the gateways and files they need. [`paths`] contains those that read and
-//! write on this machine. This file contains the paths through the networks of set-ups, which show how much an overlay
-//! adds to a known path.
+//! The components and paths of a ledger, with the gateways and files they need. [`paths`] contains the paths that read
+//! and write on this machine. This file contains the paths through the networks of set-ups, which show how much an
+//! overlay adds to a known path.
 
 mod paths;
 
@@ -24,13 +24,13 @@ use super::components::{
 use crate::args::LedgerPathArg;
 use crate::commands::gateway::GatewayProcess;
 
-/// The number of bytes of content in a TLS record.
+/// The number of content bytes in a TLS record.
 const RECORD_BYTES: u64 = 16 << 10;
 /// The number of bytes that a TLS record adds to its content.
 const RECORD_OVERHEAD_BYTES: u64 = 22;
 const BUCKET: &str = "ledger";
 
-/// Everything that is measured, and the gateways and networks behind it.
+/// Everything that is measured, and the gateways and networks that this requires.
 #[derive(Default)]
 pub(super) struct LedgerSetup {
     pub(super) components: Vec<NamedComponent>,
@@ -54,8 +54,8 @@ struct LedgerObjectLocation<'s> {
 }
 
 impl LedgerSetup {
-    /// Stores an object of each of `sizes` in the empty directory `dir`, and creates the components of `paths` and of
-    /// an HTTP get through each of the set-ups `networks`.
+    /// Stores one object of each size in `sizes` in the empty directory `dir`. Creates the components of all `paths`,
+    /// and of an HTTP get through each set-up in `networks`.
     pub(super) fn new(
         dir: &Path,
         sizes: &[u64],
@@ -97,7 +97,7 @@ impl LedgerSetup {
         self.gateways.into_iter().try_for_each(GatewayProcess::stop)
     }
 
-    /// Adds a component, unless one with that name exists.
+    /// Adds a component, unless a component with that name exists.
     fn add(
         &mut self,
         name: &str,
@@ -167,8 +167,8 @@ impl LedgerSetup {
     }
 }
 
-/// Loads the set-ups with these names. Errors: `InvalidArgument` for an unknown name, and for one given twice, because
-/// components are named after set-ups.
+/// Loads the set-ups with these names. Errors: `InvalidArgument` for a name that is unknown, or that is given twice,
+/// because components are named after set-ups.
 fn chosen(names: &[String]) -> Result<Vec<NetworkSetup>> {
     let setups = names.iter().map(|name| NetworkSetup::load(name)).collect::<Result<Vec<_>>>()?;
     for (at, setup) in setups.iter().enumerate() {
@@ -181,8 +181,9 @@ fn chosen(names: &[String]) -> Result<Vec<NetworkSetup>> {
 }
 
 impl LedgerSetup {
-    /// Adds an HTTP get through the network of a set-up. If this machine or this user cannot bring it up, it is left
-    /// out, and `left_out` says why. Errors: `InvalidArgument` if the set-up consists of more than networks.
+    /// Adds an HTTP get through the network of a set-up. If the network cannot be brought up on this machine or by this
+    /// user, the path is left out, and `left_out` says why. Errors: `InvalidArgument` if the set-up consists of more
+    /// than networks.
     fn network(&mut self, setup: &NetworkSetup, site: &LedgerObjectLocation<'_>) -> Result<()> {
         let fordway = std::env::current_exe()
             .map_err(|error| Error::new(ErrorKind::Io, "finding this program").caused_by(error))?;

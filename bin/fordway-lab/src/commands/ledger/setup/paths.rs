@@ -1,5 +1,5 @@
-//! Paths that read and paths that write. Each put creates an object that was deleted just before, outside the measured
-//! time.
+//! Paths that read and paths that write. Each put creates an object that was deleted just before the put, outside the
+//! measured time.
 
 use fordway_http::HttpVersion;
 use fordway_posix::Durability;
@@ -27,7 +27,8 @@ use crate::commands::ledger::echo::ReplySendMethod;
 
 /// Content up to this size leaves a gateway together with its head in one call, on the node lane and over HTTP.
 const INLINE_BYTES: u64 = INLINE_BYTES_MAX as u64;
-/// The maximum content, in bytes, that the client of the http lane receives together with a head and therefore copies.
+/// The maximum size, in bytes, of content that the http lane's client receives together with a head and therefore
+/// copies.
 const COPIED_BYTES_MAX: u64 = 16 << 10;
 
 impl LedgerSetup {
@@ -109,7 +110,7 @@ impl LedgerSetup {
         self.add(name, description, || Ok(Box::new(ObjectGetComponent::new(objects, Some(pid)))))
     }
 
-    /// Adds the components for heads and signatures, as sent to a gateway without TLS; returns the request.
+    /// Adds the components for the heads and signatures of requests to a gateway without TLS; returns the request.
     pub(super) fn get_request(&mut self, site: &LedgerObjectLocation<'_>) -> Result<S3Request> {
         let request = self.request(site, ObjectOperation::Get)?;
         self.heads("http1 heads", &request)?;
@@ -227,12 +228,12 @@ pub(super) fn http_messages(request: S3Request) -> MessageSizeFunction {
     })
 }
 
-/// Adds to `path` the components of a get over HTTP/1.1 without TLS whose round trip is the component `trip`.
+/// Adds the components of a get over HTTP/1.1 without TLS to `path`; the component `trip` is the round trip.
 pub(super) fn with_get_request(path: LedgerPath, trip: &str) -> LedgerPath {
     with_request(path.with("object open").with_up_to("pread", INLINE_BYTES).with(trip))
 }
 
-/// Adds the components that every request over HTTP/1.1 has.
+/// Adds the components that are part of every HTTP/1.1 request.
 fn with_request(path: LedgerPath) -> LedgerPath {
     path.with("http1 heads").with("sign").with("verify").with_up_to("memory copy", COPIED_BYTES_MAX)
 }
@@ -360,7 +361,7 @@ impl LedgerSetup {
     }
 }
 
-/// Adds the components that every put over HTTP has to `path`. Both sides compute the checksum.
+/// Adds to `path` the components that are part of every put over HTTP. Both sides compute the checksum.
 fn with_put_request(path: LedgerPath) -> LedgerPath {
     path.with("embedded put, checksum")
         .with("crc64nvme")
