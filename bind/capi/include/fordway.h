@@ -33,7 +33,7 @@ struct fordway_options {
   // The endpoint for `s3://` URLs, in the format of the `--endpoint` option of `fordway`. NULL: the endpoint from
   // AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL or the AWS configuration.
   const char *endpoint;
-  // A PEM file with the certificates to trust for `https://` URLs of files and endpoints. NULL: the system's
+  // A PEM file with the certificates to trust for files and endpoints with `https://` URLs. NULL: the system's
   // certificates.
   const char *ca_bundle;
   // The maximum memory for read-ahead, in bytes. 0: 64 MiB.
@@ -74,8 +74,8 @@ const char *fordway_version(void);
 // The text is valid until the thread's next failure.
 const char *fordway_last_error(void);
 
-// Opens a file for reading: `http(s)://HOST/PATH`, `s3://BUCKET/KEY` at the endpoint of `options` or of the
-// environment, `file:///PATH`, or a path. `options` may be NULL. Returns a file number, or -1 with errno set: ENOENT,
+// Opens a file for reading: `http(s)://HOST/PATH`, `s3://BUCKET/KEY` at the endpoint that `options` or the environment
+// specifies, `file:///PATH`, or a path. `options` may be NULL. Returns a file number, or -1 with errno set: ENOENT,
 // EACCES, EINVAL, EHOSTUNREACH, ETIMEDOUT, EPROTO and others. All reads return bytes of the version that was opened;
 // if that version no longer exists, they fail with ESTALE.
 int fordway_open(const char *url,
@@ -110,13 +110,13 @@ int64_t fordway_submit(int file,
                        size_t count);
 
 // Waits until the fragments of a ticket have been read; the file's other tickets also make progress in the meantime.
-// Returns the sum of the fragments' lengths, or -1 with errno: EINVAL if it is not a ticket of this file, ECANCELED if
-// another thread closed the file. The ticket is invalid afterwards.
+// Returns the sum of the fragments' lengths, or -1 with errno: EINVAL if the ticket does not belong to this file,
+// ECANCELED if another thread closed the file. The ticket is invalid afterwards.
 ssize_t fordway_wait(int file,
                      int64_t ticket);
 
 // Cancels a ticket: after this call returns, the library no longer writes to its buffers. Returns 0, or -1 with errno
-// EINVAL if it is not a ticket of this file or another thread is waiting for it.
+// EINVAL if the ticket does not belong to this file or another thread is waiting for it.
 int fordway_cancel(int file,
                    int64_t ticket);
 
