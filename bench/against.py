@@ -191,7 +191,8 @@ def node_gateway(program, root):
 
 
 def start_gateway(program, root):
-    command = [*placed(1), program, "serve", "--listen", "127.0.0.1:0", "--etag", "fast", "--durability", "none", "--threads", "1", root]
+    command = [*placed(1), program, "serve", "--listen", "127.0.0.1:0", "--etag", "fast", "--durability", "none"]
+    command += ["--threads", "1", root]
     gateway = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=os.environ | KEYS)
     ready = gateway.stdout.readline()
     if " at http" not in ready:
