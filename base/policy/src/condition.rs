@@ -13,8 +13,8 @@ use crate::json::Json;
 use crate::pattern::{Pattern, PatternSyntax};
 use crate::request::AccessRequest;
 
-/// The condition keys that the gateway supports, in lower case, each with the actions to which it applies. A key for
-/// which no actions are listed applies to all actions.
+/// The condition keys that the gateway supports, in lower case, each with the actions it applies to. A key without
+/// listed actions applies to all actions.
 const KEYS: &[(&str, &[&str])] = &[
     ("aws:currenttime", &[]),
     ("aws:epochtime", &[]),
@@ -95,7 +95,7 @@ pub fn canonical_key(key: &str) -> String {
     }
 }
 
-/// Returns the actions to which the key applies; `None` if it applies to all actions.
+/// Returns the actions that the key applies to; `None` if it applies to all actions.
 pub(crate) fn actions_with(key: &str) -> Option<ActionSet> {
     if key.starts_with(EXISTING_TAG) {
         return Some(ActionSet::of_objects());

@@ -237,8 +237,8 @@ impl Statement {
         Ok(statement)
     }
 
-    /// Checks that each action has a resource that it can apply to. An action pattern needs a resource to which all its
-    /// actions can apply, unless it matches both actions on buckets and actions on objects.
+    /// Checks that each action has a resource that it can apply to. An action pattern needs a resource that all its
+    /// actions can apply to, unless it matches both actions on buckets and actions on objects.
     fn check_resources(&self, element: Option<&Json>) -> Result<(), PolicyError> {
         let has_objects = self.resources.iter().any(|pattern| may_be_of_objects(pattern.text()));
         let has_bucket = self.resources.iter().any(|pattern| may_be_of_buckets(pattern.text()));

@@ -1,5 +1,5 @@
-//! Patterns with wildcards and variables. `*` matches any characters, including slashes, and `?` matches one. `${NAME}`
-//! stands for the value of a condition key, in which `*` and `?` are literal.
+//! Patterns with wildcards and variables. `*` matches any characters, including slashes, and `?` matches one character.
+//! `${NAME}` stands for the value of a condition key, in which `*` and `?` are literal.
 
 use crate::request::AccessRequest;
 

@@ -40,7 +40,7 @@ pub struct Conditions {
 }
 
 impl Conditions {
-    /// Returns the condition that there is no object, so that a write creates one and never replaces one.
+    /// Returns the condition that there is no object, so that a write creates an object and never replaces one.
     pub fn create_only() -> Self {
         Conditions { if_none_match: Some(ETagMatch::Any), ..Default::default() }
     }

@@ -56,7 +56,7 @@ impl ETag {
         &self.0
     }
 
-    /// Returns the MD5 of the content, if the tag is one.
+    /// Returns the MD5 of the content, if the tag is an MD5.
     pub fn as_md5(&self) -> Option<[u8; 16]> {
         let digits = self.as_str().as_bytes();
         let mut md5 = [0; 16];

@@ -81,7 +81,7 @@ impl ListEntry {
         }
     }
 
-    /// Returns the object, if the entry is one.
+    /// Returns the object, if the entry is an object.
     pub fn object(&self) -> Option<&ObjectSummary> {
         match self {
             ListEntry::Object(object) => Some(object),

@@ -212,8 +212,8 @@ impl<'q> VersionPageBuilder<'q> {
             return Ok(WalkStep::Next);
         }
         if let Some(prefix) = self.keys.common_prefix(key).map(str::to_owned) {
-            // This check precedes the check for room on the page, because a prefix that is already on the page takes no
-            // further room.
+            // This check precedes the check for room on the page, because a prefix that is already on the page needs no
+            // more room.
             if self.page.prefixes.last() == Some(&prefix) {
                 return Ok(WalkStep::SkipPrefix(prefix));
             }

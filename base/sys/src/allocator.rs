@@ -20,9 +20,9 @@ const OFFSET_BYTES: usize = PAGE_BYTES / 2;
 /// The alignment of malloc's blocks. It is large enough for the number that is recorded in front of a large block.
 const MALLOC_ALIGN: usize = 16;
 
-/// An allocator on top of malloc whose blocks of 32 KiB and more begin in the middle of a page. Each of these takes 4 KiB more
-/// address space, but no more memory, because it touches no page that malloc itself would not touch. Declare it once in
-/// a program:
+/// An allocator on top of malloc whose blocks of 32 KiB and more begin in the middle of a page. Each of these blocks
+/// takes 4 KiB more address space, but no more memory, because it touches no page that malloc itself would not touch.
+/// Declare it once in a program:
 ///
 /// ```
 /// #[global_allocator]
@@ -60,8 +60,8 @@ unsafe fn place(base: *mut u8) -> *mut u8 {
         return base;
     }
     let distance = distance_from(base);
-    // SAFETY: the malloc block has a page more than the large one, so `distance` bytes from its start are within it.
-    // There is room for an aligned number in front of that address, because `distance` is a multiple of 16 above 0.
+    // SAFETY: the malloc block is one page larger than the large block, so `distance` bytes from its start are within
+    // it. There is room for an aligned number in front of that address, because `distance` is a multiple of 16 above 0.
     unsafe {
         let block = base.add(distance);
         block.cast::<usize>().sub(1).write(distance);
@@ -161,7 +161,8 @@ unsafe fn resize_large(block: *mut u8, size: usize, new_size: usize) -> *mut u8 
     let (Some(outer), Some(new_outer)) = (outer(size), outer(new_size)) else { return ptr::null_mut() };
     // SAFETY: the block comes from `place`, so its malloc block begins `distance` bytes before it, with the layout
     // `outer`. After the resize, the content is `distance` bytes from the new start, as far as it fits; both regions of
-    // `size.min(new_size)` bytes are within the new block, which has a page more than `new_size`, and they may overlap.
+    // `size.min(new_size)` bytes are within the new block, which is one page larger than `new_size`, and they may
+    // overlap.
     unsafe {
         let distance = distance_of(block);
         let base = System.realloc(block.sub(distance), outer, new_outer.size());

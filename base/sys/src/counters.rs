@@ -177,7 +177,7 @@ pub struct HardwareCounts {
     pub cache_misses: Option<u64>,
 }
 
-/// Counters of some processes, in user and kernel mode. They count from the moment when they are opened.
+/// Counters of some processes, in user and kernel mode. They start counting when they are opened.
 pub struct HardwareCounters([Option<Vec<File>>; 4]);
 
 impl HardwareCounters {

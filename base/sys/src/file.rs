@@ -120,7 +120,7 @@ pub fn open_in(dir: impl AsFd, name: &str, flags: OFlags, mode: Mode) -> Result<
     with_name(name, |name| openat(dir, name, flags, mode))
 }
 
-/// Creates a file in `dir` that has no name until [`link_unnamed`] gives it one; a crash leaves nothing. Errors:
+/// Creates a file in `dir` that has no name until [`link_unnamed`] gives it one; a crash leaves nothing behind. Errors:
 /// `OPNOTSUPP` (or `ISDIR` on old kernels) if the file system has no `O_TMPFILE`.
 pub fn create_unnamed(dir: impl AsFd, mode: Mode) -> Result<OwnedFd> {
     open_tmpfile(dir, ".", OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC, mode)

@@ -273,9 +273,9 @@ fn control(
     lock.l_whence = libc::SEEK_SET as libc::c_short;
     lock.l_start = start;
     lock.l_len = length;
-    // This does not use the C library's `fcntl`, which takes longer to sort out its arguments than this whole function
-    // does. SAFETY: the descriptor is open for as long as it is borrowed, and `lock` outlives the call. On 64-bit
-    // Linux, `flock` is what the kernel takes.
+    // The C library's `fcntl` is not used, because processing its arguments takes longer than this whole function.
+    // SAFETY: the descriptor is open for as long as it is borrowed, and `lock` outlives the call. On 64-bit Linux,
+    // `flock` is what the kernel takes.
     let result = unsafe { libc::syscall(libc::SYS_fcntl, file.as_raw_fd(), command, &raw mut lock) };
     if result == 0 { Ok(lock.l_type.into()) } else { Err(last_errno()) }
 }

@@ -92,8 +92,8 @@ impl Drop for FileMapping {
 
 /// Asks the kernel to back `memory` with huge pages (2 MiB on x86-64) when it is first touched: one page fault for each
 /// huge page instead of one for each 4 KiB. This is worthwhile for several MiB of fresh memory that will all be used.
-/// It is a hint (`MADV_HUGEPAGE`) that changes no byte; if the kernel has no huge pages to give, nothing happens. Cost:
-/// one `madvise`.
+/// The call is only a hint (`MADV_HUGEPAGE`) and leaves the content unchanged; if the kernel has no huge pages
+/// available, nothing happens. Cost: one `madvise`.
 pub fn in_huge_pages(memory: &mut [u8]) {
     let aligned = memory.as_ptr().align_offset(page_size());
     let Some(whole) = memory.get_mut(aligned..) else { return };

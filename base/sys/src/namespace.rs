@@ -33,7 +33,7 @@ pub fn enter_network_namespace(namespace: impl AsFd) -> Result<()> {
 }
 
 /// Makes the next process that the calling thread starts the first one of a new process namespace: when it ends, all
-/// its descendants end, detached or not. The thread can start no other process afterwards. Errors: `PERM` as for
+/// its descendants end, even detached ones. The thread can start no other process afterwards. Errors: `PERM` as for
 /// [`new_network_namespace`].
 pub fn own_process_namespace() -> Result<()> {
     // SAFETY: as above; this flag affects only processes that are made later.
@@ -84,8 +84,8 @@ const HEADER_BYTES: usize = 10;
 pub const TUN_READ_BYTES_MAX: usize = HEADER_BYTES + 65_536;
 
 /// A TUN device in the network namespace of the thread that made it. Each read returns one IP packet that the kernel
-/// sent through the device, preceded by its header. Each packet that is written is received by the kernel. Reads and
-/// writes do not block. The device is removed when this value is dropped.
+/// sent through the device, preceded by its header. The kernel receives each packet that is written. Reads and writes
+/// do not block. The device is removed when this value is dropped.
 #[derive(Debug)]
 pub struct TunDevice(File);
 
@@ -150,9 +150,9 @@ impl TunDevice {
         }
     }
 
-    /// Passes one packet with its header to the kernel, in the form in which a device returns it; the kernel has
-    /// received it when this returns. Errors: if the device is down or gone, or the packet is invalid. Cost: one
-    /// `write`.
+    /// Passes one packet with its header to the kernel, in the form in which a read returns them; when this call
+    /// returns, the kernel has received the packet. Errors: if the device is down or gone, or the packet is invalid.
+    /// Cost: one `write`.
     pub fn send(&self, packet: &[u8]) -> io::Result<()> {
         rustix::io::write(&self.0, packet)?;
         Ok(())

@@ -12,7 +12,7 @@ const HEAD: &str = "fordway verdict 1";
 /// A guarantee between two mounts of one file system that a store needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SharedGuarantee {
-    /// A lock held through one mount excludes lockers on the other.
+    /// A lock held through one mount cannot be taken through the other.
     Locks,
     /// A lookup that asks the server finds a file that was replaced through another mount.
     Refresh,

@@ -202,7 +202,7 @@ impl ByterangesParser {
         }
     }
 
-    /// Parses the beginning of `bytes`; the caller drops the bytes of the step before it passes the next ones. A step
+    /// Parses the beginning of `bytes`; the caller must drop the step's bytes before it passes the next ones. A step
     /// has at least one byte if `bytes` has any. Errors: a malformed body.
     pub fn step(&mut self, bytes: &[u8]) -> Result<ByterangesParserStep, MalformedByteranges> {
         match self.state {

@@ -26,7 +26,7 @@ pub const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 pub struct LifecycleError {
     /// `MalformedXML`, `InvalidArgument`, `InvalidRequest` or `NotImplemented`.
     pub code: &'static str,
-    /// The message; AWS's own if AWS has one.
+    /// The message; AWS's own message if AWS has one.
     pub message: String,
 }
 
@@ -55,7 +55,7 @@ pub struct RuleFilter {
     pub larger_than: Option<u64>,
     /// The size that objects must be smaller than, in bytes.
     pub smaller_than: Option<u64>,
-    /// The form in which the document states the filter.
+    /// How the document states the filter.
     form: RuleFilterSyntax,
 }
 
@@ -64,8 +64,8 @@ enum RuleFilterSyntax {
     /// `Prefix` in the rule itself, as before `Filter` existed.
     #[default]
     Prefix,
-    /// Conditions in `Filter` itself. S3 accepts only one condition there; several have the same meaning here as within
-    /// `And`.
+    /// Conditions in `Filter` itself. S3 accepts only one condition there; here, several conditions have the same
+    /// meaning as within `And`.
     Direct,
     /// `Filter/And`.
     And,

@@ -1,7 +1,7 @@
 //! AWS Signature Version 2, for clients of services from before 2014 that require it. The signature is a pure function
 //! of the request.
 //!
-//! Newer services refuse such signatures. A signature of version 2 covers less than one of version 4
+//! Newer services refuse such signatures. A version 2 signature covers less than a version 4 signature
 //! ([`crate::sigv4`]): neither the host, nor the body (except by `Content-MD5`), nor most of the query.
 
 use base64::Engine as _;

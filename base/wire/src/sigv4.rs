@@ -269,7 +269,7 @@ fn hex(bytes: &[u8; 32]) -> HexDigest {
     digits
 }
 
-/// Compares a signature with one in lower-case hexadecimal, in constant time.
+/// Compares a signature with a signature in lower-case hexadecimal, in constant time.
 fn is_same(expected: &[u8; 32], stated: &str) -> bool {
     let Ok(stated) = stated.as_bytes().try_into() else { return false };
     let expected = words(&hex(expected));

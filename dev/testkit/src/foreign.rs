@@ -64,7 +64,7 @@ impl ExternalServerProcess {
     }
 
     /// Starts XRootD with HTTPS and its handler for third-party copies; returns `None` if it is not installed. Its
-    /// certificate comes from `authority`, the only one that it trusts.
+    /// certificate comes from `authority`, the only certificate authority that it trusts.
     pub fn xrootd(authority: &SelfSignedCertificate) -> Option<Self> {
         let program = fordway_needs::program("xrootd")?;
         Some(start("https", |dir, port| {

@@ -137,7 +137,7 @@ fn key() -> impl Strategy<Value = Key> {
     text().prop_filter_map("a key is not empty", |text| Key::new(text).ok())
 }
 
-/// The part of an operation's result on which all stores must agree.
+/// The part of an operation's result that all stores must agree on.
 #[derive(Debug, PartialEq)]
 enum ModelOutcome {
     Done,

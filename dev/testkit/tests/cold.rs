@@ -23,7 +23,7 @@ fn what_has_to_be_waited_for_arrives_whole() {
     let endpoint = format!("http://{}", gateway.local_addr());
     let client = S3Store::new(S3Config::new(endpoint, "us-east-1", credentials)).unwrap();
 
-    // A gateway in front of the first one. It starts to respond while content is still arriving from the first.
+    // A gateway in front of the first one. It starts to respond while content is still arriving from the first gateway.
     let identity = AccessKeyPair::generate().unwrap();
     let credentials = S3Credentials::keys(&identity.access_key, &identity.secret_key, "the test");
     let config = GatewayConfig::new("127.0.0.1:0".parse().unwrap());

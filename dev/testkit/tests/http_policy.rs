@@ -242,8 +242,8 @@ fn a_broken_document_closes_the_bucket_to_others() {
     assert_eq!(ground.anonymous("public/k"), 200);
 }
 
-/// Each gateway notices a change made through another within a second or so; a gateway knows of its own changes at
-/// once.
+/// Each gateway notices a change made through another gateway within a second or so; a gateway knows of its own changes
+/// at once.
 #[test]
 fn a_change_by_another_gateway_is_noticed() {
     if !is_root() {

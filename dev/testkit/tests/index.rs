@@ -52,8 +52,8 @@ fn key_of(member: usize, number: usize) -> String {
     format!("m{member}-{number:03}")
 }
 
-/// The log of another process: records of a key's number, its state, and whether the change has been made or is about
-/// to be.
+/// The log of another process: each record has a key's number, its state, and whether the change has been made or is
+/// about to be made.
 struct ForeignLog {
     file: File,
     offset: u64,

@@ -253,8 +253,8 @@ fn content(store: &NodeStore, bucket: &Bucket, name: &str) -> Vec<u8> {
     bytes
 }
 
-/// From the second large object on, a spare file is prepared for the next one. It must not be used for an object for
-/// which it is unsuitable.
+/// From the second large object on, a spare file is prepared for the next one. The spare file must not be used for an
+/// object that it does not suit.
 #[test]
 fn a_spare_file_takes_the_next_large_object_like_the_last() {
     let ground = Ground::new();

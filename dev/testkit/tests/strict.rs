@@ -198,7 +198,7 @@ fn all_operations_of_the_model() {
     }
 }
 
-/// Returns the names of parameters in the table, both of selectors and of optional ones.
+/// Returns the parameter names in the table, for both selectors and optional parameters.
 fn real_names(rows: &[Row]) -> Vec<String> {
     let names = rows.iter().flat_map(|row| row.parameters.iter().chain(&row.further));
     let mut names: Vec<String> = names.map(|name| name.split('=').next().unwrap().to_owned()).collect();

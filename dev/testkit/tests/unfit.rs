@@ -14,7 +14,8 @@ use fordway_posix::{PosixConfig, PosixStore};
 use fordway_store::{Bucket, ErrorKind, GetOptions, Key, Objects, PutOptions};
 
 const HEAD_BYTES: usize = 40;
-/// The size of the request buffer, more than the kernel sends at a time: one write request with its head.
+/// The size of the request buffer, which has room for the largest request that the kernel sends: a write request with
+/// its head.
 const REQUEST_BYTES: usize = 1 << 17;
 const WRITE_BYTES: u32 = 1 << 16;
 const IS_DIR: u32 = 0o040_755;

@@ -17,8 +17,8 @@ use tally::{TestTally, pytest_line};
 
 const PYTHON_TESTS: &str = "bind/python/tests";
 
-/// The time limit of one test program in Rust, and of one test in Python, in seconds. A test that hangs thus counts as
-/// a failure with a name, and the others still run.
+/// The time limit of one test program in Rust, and of one test in Python, in seconds. A test that hangs is thus
+/// reported by name as a failure, and the other tests still run.
 const LIMIT_SECONDS: u32 = 900;
 
 /// The time limit, in milliseconds, for proptest's shrinking of a failing case. Without a limit, a failure that takes
@@ -40,9 +40,9 @@ struct TestSuite {
 
 /// How a suite's tests run.
 enum TestRun {
-    /// By one command, whose output contains lines with counts.
+    /// One command runs them, and its output contains lines with counts.
     Command(Vec<String>, fn(&str) -> Option<TestTally>),
-    /// As programs that cargo builds.
+    /// They are programs that cargo builds.
     Programs(ProgramSelection),
 }
 

@@ -97,7 +97,7 @@ impl ProgramSelection {
         format!("{} --no-run --message-format=json-render-diagnostics", self.cargo)
     }
 
-    /// Returns the artifact as a test program, if it is a selected one.
+    /// Returns the artifact as a test program, if it is selected.
     fn program(&self, artifact: &Artifact) -> Option<TestProgram> {
         let path = artifact.executable.as_ref().filter(|_| artifact.profile.test)?;
         let is_library = !artifact.target.is_test() && !artifact.target.kind.contains(&TargetKind::Bin);

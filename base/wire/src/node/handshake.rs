@@ -94,7 +94,7 @@ pub enum ProofSide {
     Gateway,
 }
 
-/// A proof: the HMAC-SHA256 of the side, both nonces and the access key, with the secret key.
+/// A proof: the HMAC-SHA256 of the side, both nonces and the access key, keyed with the secret key.
 pub struct HandshakeProof(Hmac<Sha256>);
 
 impl HandshakeProof {

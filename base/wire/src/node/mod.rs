@@ -38,7 +38,7 @@ use self::fields::malformed;
 
 /// The maximum length of a frame from either side, without its header.
 pub const FRAME_BYTES_MAX: usize = 16 << 20;
-/// The maximum length of a request's fields. They take several times as much memory when they are decoded.
+/// The maximum length of a request's fields. Decoded fields take several times as much memory.
 pub const FIELDS_BYTES_MAX: usize = 2 << 20;
 /// The maximum number of objects in one batch request.
 pub const BATCH_OBJECTS_MAX: usize = 1024;
@@ -65,8 +65,8 @@ impl ResponseFlags {
     pub const AWAKE: ResponseFlags = ResponseFlags(4);
     /// Another response to the same request follows.
     pub const MORE: ResponseFlags = ResponseFlags(8);
-    /// The gateway's thread has moved to another processor, because the old one may be the client's, so polling may
-    /// succeed again.
+    /// The gateway's thread has moved to another processor, because the client may be running on the old one. Polling
+    /// may therefore succeed again.
     pub const MOVED: ResponseFlags = ResponseFlags(16);
 
     /// Returns whether all of `flags` are set.

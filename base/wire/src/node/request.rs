@@ -201,7 +201,7 @@ pub struct GetResponse {
     pub info: ObjectInfo,
     /// The range of the object that is sent.
     pub range: Range<u64>,
-    /// The way in which the bytes are sent.
+    /// How the bytes are sent.
     pub sent: ContentDelivery,
 }
 
@@ -210,7 +210,7 @@ pub struct GetResponse {
 pub struct ReadResponse {
     /// The size of the whole object in bytes.
     pub size: u64,
-    /// The way in which the requested bytes are sent.
+    /// How the requested bytes are sent.
     pub sent: ContentDelivery,
 }
 

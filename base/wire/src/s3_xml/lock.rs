@@ -71,8 +71,8 @@ pub fn lock_configuration(configuration: &LockConfiguration) -> String {
     document.finish()
 }
 
-/// Reads the document of a retention; `None` for one without content, which removes a retention. Errors: `BadResponse`
-/// unless it has a mode and a date.
+/// Reads the document of a retention; `None` for a document without content, which removes a retention. Errors:
+/// `BadResponse` unless it has a mode and a date.
 pub fn retention(document: &[u8]) -> Result<Option<Retention>> {
     let (mut mode, mut until) = (None, None);
     for_each_element(document, "Retention", |path, text| {

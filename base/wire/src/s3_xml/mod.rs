@@ -1,7 +1,7 @@
 //! S3's XML documents, as read and written by a client. This file handles the document of a failed request.
 //!
-//! Each kind of response is read by a function over the document's elements, which are given as their path below the
-//! root (`Contents/Key`) and their own text. Unknown elements are ignored, because servers add different ones. The
+//! For each kind of response, a function reads the document's elements. It gets the path of each element below the root
+//! (`Contents/Key`) and the element's own text. Unknown elements are ignored, because servers add different ones. The
 //! ending of the root's name may also vary (`ListPartsResult`, `ListPartsResponse`), but a document of another kind is
 //! an error: it must not be mistaken for an empty list.
 
@@ -158,7 +158,8 @@ fn required<T>(value: Option<T>, path: &str) -> Result<T> {
     value.ok_or_else(|| bad(format!("the response has no {path}")))
 }
 
-/// Decodes a name if the page is URL-encoded. That is known only at the end, because `EncodingType` may come last.
+/// Decodes a name if the page is URL-encoded. Whether the page is URL-encoded is known only at the end, because
+/// `EncodingType` may come last.
 fn decoded(text: String, url_encoded: bool) -> Result<String> {
     match url_encoded {
         false => Ok(text),

@@ -204,9 +204,9 @@ pub fn list_parts(document: &[u8]) -> Result<PartListing> {
 pub struct UploadsPage {
     /// The uploads.
     pub listing: UploadListing,
-    /// The key from which to continue.
+    /// The key to continue from.
     pub next_key: Option<String>,
-    /// The upload of that key from which to continue.
+    /// The upload to continue from, among the uploads of that key.
     pub next_upload: Option<String>,
 }
 

@@ -58,8 +58,8 @@ fn read(bytes: &[u8], piece: usize) -> Option<Vec<FoundPart>> {
     parser.has_ended().then_some(parts)
 }
 
-/// Checks that the content is as long as its range, and that the line break and the delimiter follow: the line break is
-/// the one that ended the part's head (RFC 2046 section 5.1.1).
+/// Checks that the content is as long as its range, and that a line break and the delimiter follow (RFC 2046 section
+/// 5.1.1). The line break must be the same as at the end of the part's head.
 fn check_end(bytes: &[u8], part: &FoundPart) {
     let FoundPart { range, place } = part;
     assert_eq!(place.len() as u64, range.end - range.start, "{range:?}");

@@ -119,7 +119,7 @@ pub fn a_retained_version_stays(store: &dyn Store) {
     }
 }
 
-/// A retention can be extended; only one in governance mode can be shortened or removed, and only on request.
+/// A retention can be extended; only a retention in governance mode can be shortened or removed, and only on request.
 pub fn a_retention_is_only_extended(store: &dyn Store) {
     let b = lockable(store);
     let set = |name: &str, retention: Option<Retention>, bypass: bool| {

@@ -290,8 +290,8 @@ fn composite(algorithm: ChecksumAlgorithm, bodies: &[Vec<u8>]) -> Checksum {
     Checksum { parts: Some(bodies.len() as u16), ..Checksum::of(algorithm, &joined) }
 }
 
-/// In an upload with a checksum, each part has one, and the object has one derived from them, for every algorithm and
-/// type that S3 supports.
+/// In an upload with a checksum, each part has a checksum, and the object has a checksum derived from these, for every
+/// algorithm and type that S3 supports.
 pub fn multipart_checksums_are_kept(store: &dyn Store) {
     let b = bucket(store);
     for algorithm in ChecksumAlgorithm::ALL {

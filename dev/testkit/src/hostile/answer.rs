@@ -311,8 +311,8 @@ fn send_part(mut stream: &TcpStream, body: &[u8], cut: BodyCut) -> io::Result<Co
     stream.write_all(&body[..at.min(body.len())])?;
     match cut {
         BodyCut::Reset(_) => {
-            // A reset discards bytes that the client has not read yet. Wait until it has read everything, so that the
-            // body is truncated where the test wants it.
+            // A reset discards bytes that the client has not read yet. Wait until the client has read everything, so
+            // that the body is truncated where the test wants it.
             std::thread::sleep(Duration::from_millis(20));
             // Connecting to an unspecified address resets the connection, even if the socket has other owners.
             rustix::net::connect_unspec(stream)?;

@@ -1,8 +1,8 @@
 //! An HTTP/1.1 or HTTP/2 server that serves a single file and responds as its script says, correctly or incorrectly.
 //!
 //! Without a [`LieScript`] it is a correct origin: GET and HEAD, one range or many, `If-Range`, keep-alive and
-//! pipelining. A script adds [`Lie`]s to some or all responses. Lies can be combined as far as that makes sense. The
-//! server records all requests, so that a test can check what a client sent, and how often.
+//! pipelining. A script adds [`Lie`]s to some or all responses. Lies can be combined if the combination makes sense.
+//! The server records all requests, so that a test can check what a client sent, and how often.
 //!
 //! It shares no code with the client that it tests.
 
@@ -270,7 +270,7 @@ pub enum Lie {
     StreamsMax(u32),
 }
 
-/// Lies, and the responses to which they apply.
+/// Lies, and the responses that they apply to.
 #[derive(Clone, Debug, Default)]
 pub struct LieScript(Vec<(LieTrigger, Lie)>);
 

@@ -68,8 +68,8 @@ fn keep_shortest(kept: &mut Calls, others: Calls) {
     }
 }
 
-/// A bucket whose objects can be locked makes the same calls as one that only keeps versions, as long as no object is
-/// locked; and a bucket without versions makes none of the calls for locks.
+/// In a bucket whose objects can be locked, operations make the same calls as in a bucket that only keeps versions, as
+/// long as no object is locked. In a bucket without versions, they make none of the calls for locks.
 #[test]
 fn buckets_without_object_lock_pay_nothing() {
     let (mut lockable, mut versioned) = (calls_in(Kind::Lockable), calls_in(Kind::Versioned));

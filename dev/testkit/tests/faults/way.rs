@@ -67,7 +67,7 @@ impl Way {
         PosixStore::open(dir, config).unwrap()
     }
 
-    /// Returns the faults to inject: those of this environment, and optionally one more.
+    /// Returns the faults to inject: this environment's faults, and optionally one more.
     pub(crate) fn plan(&self, nth: Option<(usize, SyscallFault)>) -> FaultPlan {
         FaultPlan { nth, missing: self.missing }
     }

@@ -20,8 +20,8 @@ use fordway_wire::metalink::{FileHash, FileHashAlgorithm, MetalinkFile, Metalink
 const SIZE: usize = 3_000_000;
 const PIECE: usize = 100_000;
 
-/// The served file, in which no two pieces are alike, and its checksums. They are computed only once, because that
-/// takes a while without optimization.
+/// The served file, in which no two pieces are alike, and its checksums. They are computed only once, because computing
+/// them takes a while without compiler optimization.
 static SERVED: LazyLock<ServedFile> = LazyLock::new(|| {
     let content: Vec<u8> =
         (0..SIZE as u32 / 4).flat_map(|word| word.wrapping_mul(2_654_435_761).to_le_bytes()).collect();

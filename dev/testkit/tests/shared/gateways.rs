@@ -18,7 +18,7 @@ const END: &str = "gateways-end";
 const LIFE_S: [usize; 2] = [1_500, 120];
 /// How long the file server is silent, in seconds.
 const SILENCE_S: [usize; 2] = [30, 12];
-/// How long a call may take while the file server is silent: one that needs the server, and one that does not.
+/// How long a call may take while the file server is silent: a call that needs the server, and a call that does not.
 const REFUSED: Duration = Duration::from_secs(10);
 const SERVED: Duration = Duration::from_secs(5);
 /// How long it may take until everything works again.

@@ -184,7 +184,7 @@ fn run_with(cluster: &FileSystemCluster, settings: &str, roles: &[&str]) -> Vec<
     fs::write(cluster.control(&format!("go.{team}")), "").unwrap();
     let reports =
         |said: String| said.lines().filter_map(|line| line.strip_prefix(REPORT)).map(str::to_owned).collect();
-    // Wait for all of them, because one that fails may make others wait until they fail, too.
+    // Wait for all processes, because a process that fails may make others wait until they also fail.
     let results: Vec<_> = tasks.into_iter().map(ClusterTask::result).collect();
     let failed: Vec<_> = results.iter().filter_map(|result| result.as_ref().err()).cloned().collect();
     assert!(failed.is_empty(), "{}", failed.join("\n"));

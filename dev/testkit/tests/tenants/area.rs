@@ -388,7 +388,7 @@ fn for_a_limited_user_no_link_leads_to_another_bucket() {
 }
 
 /// A root of an older format version, in which a third user created the private area of a sticky bucket, is used as far
-/// as that is safe, and fully once root has migrated it.
+/// as is safe; after root has migrated it, it is used fully.
 #[test]
 fn an_old_root_is_migrated() {
     if !is_root() {

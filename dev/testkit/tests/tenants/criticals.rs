@@ -1,4 +1,4 @@
-//! Ways in which one user could read, destroy or delay what belongs to another.
+//! Ways in which one user could read or destroy another user's data, or delay another user's requests.
 
 use std::fs::{self, File};
 use std::os::fd::AsRawFd;

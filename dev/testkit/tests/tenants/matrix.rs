@@ -291,7 +291,7 @@ fn for_each_replacement(act: impl Fn(&Ground, &Fixture, &str)) {
             in_time(&what, || act(&ground, &fixture, &what));
             assert_eq!(snapshot(&ground.path("bob")), before, "{what}");
             assert_eq!(in_time(&what, || read(&bob, &bucket("bob"), "thesis")).unwrap(), b"mine", "{what}");
-            // The bucket is removed, because checking all earlier ones again and again would take too long.
+            // The bucket is removed, because checking all earlier buckets again each time would take too long.
             let _ = fs::remove_dir_all(ground.path(fixture.bucket.as_str()));
         }
     }

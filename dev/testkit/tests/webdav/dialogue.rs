@@ -59,8 +59,8 @@ struct Shared {
 }
 
 impl Dialogue {
-    /// Starts a server that responds with `say`, which also gets the number of the request. A request with `Expect`
-    /// gets its response before its body arrives, unless the response begins with 100.
+    /// Starts a server that responds with the result of `say`, which also gets the number of the request. A request
+    /// with `Expect` gets its response before its body arrives, unless the response begins with 100.
     pub(crate) fn start(say: impl Fn(&Request, usize) -> Vec<u8> + Send + Sync + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();

@@ -146,7 +146,7 @@ fn refusals_are_told_apart() {
     }
 }
 
-/// Starts a server that never ends its response after a first marker.
+/// Starts a server that sends one marker and then never ends its response.
 fn endless() -> Dialogue {
     Dialogue::start(|request, _| match request.method.as_str() {
         "PROPFIND" => multistatus(&file(&request.target, 9)),
