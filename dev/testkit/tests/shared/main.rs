@@ -4,17 +4,19 @@
 //! the checks whose names contain the text, and `FORDWAY_ROUNDS=N` repeats the linearizability check N times.
 
 mod gateways;
+mod registers;
 mod uploads;
+mod visibility;
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::{Duration, Instant, SystemTime};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 use fordway_posix::{PRIVATE_DIR, PosixConfig, PosixStore, ReadConsistency, note_on_mount};
 use fordway_store::{
@@ -25,7 +27,6 @@ use fordway_store::{
 use fordway_sys::{MountIdentity, MountVerdict, SharedGuarantee};
 use fordway_testkit::cluster::{ClusterTask, FileSystemCluster};
 use fordway_testkit::conformance::{StoreFixture, cases_written, run_all};
-use fordway_testkit::history::{HistoryEvent, TimedEvent, is_linearizable};
 use fordway_testkit::model;
 use fordway_testkit::turns::RoundRobinStore;
 
@@ -40,23 +41,13 @@ const LOCAL_ROOTS: [&str; 2] = ["/mnt/local/1", "/mnt/local/2"];
 /// The prefix of a line that a member reports.
 const REPORT: &str = "report: ";
 
-/// In a soak test, and in a normal run: the number of increments per process, of names that processes compete to
-/// create, of times that one object's content is replaced, and of register operations per process.
+/// In a soak test, and in a normal run: the number of increments per process, of names that processes compete to create,
+/// and of runs of the model.
 const INCREMENTS: [usize; 2] = [200, 50];
 const CREATED_KEYS: [usize; 2] = [1_000, 60];
-const OVERWRITES: [usize; 2] = [3_000, 300];
-const USES: [usize; 2] = [5_000, 400];
-const OPENED_EARLY: [usize; 2] = [500, 30];
-const REPLACED: [usize; 2] = [1_000, 100];
-const TAGGED: [usize; 2] = [500, 20];
 const MODEL_RUNS: [usize; 2] = [50, 5];
-/// How long a program may take to open a name, and how long the server may take to respond.
-const OPENED: Duration = Duration::from_millis(50);
-const ANSWERED: Duration = Duration::from_millis(50);
 /// The number of operations in each run of the model.
 const MODEL_OPERATIONS: usize = 60;
-/// Keys that all processes read and write.
-const REGISTERS: [&str; 3] = ["register", "deep/er/register", "odd//register"];
 
 fn at_length([soak, usual]: [usize; 2]) -> usize {
     if std::env::var_os("FORDWAY_SOAK").is_some() { soak } else { usual }
@@ -79,20 +70,20 @@ const ROLES: &[Role] = &[
     ("creator", create_all),
     ("old-tags", use_old_tags),
     ("old-tags-of-versions", use_old_tags_of_versions),
-    ("writer", overwrite),
-    ("reader", read_whole),
-    ("lister", list_what_was_put),
-    ("directories", share_directories),
-    ("left-behind", leave_names_behind),
-    ("opened", read_what_was_opened),
-    ("overwritten-while-open", use_what_is_overwritten_while_open),
-    ("tags", read_tags_at_once),
-    ("listed-anew", list_what_was_replaced),
-    ("sealed", keep_times),
+    ("writer", visibility::overwrite),
+    ("reader", visibility::read_whole),
+    ("lister", visibility::list_what_was_put),
+    ("directories", visibility::share_directories),
+    ("left-behind", visibility::leave_names_behind),
+    ("opened", visibility::read_what_was_opened),
+    ("overwritten-while-open", visibility::use_what_is_overwritten_while_open),
+    ("tags", visibility::read_tags_at_once),
+    ("listed-anew", visibility::list_what_was_replaced),
+    ("sealed", visibility::keep_times),
     ("verdicts", believe_verdicts),
-    ("register", use_registers),
-    ("no-registers", remove_registers),
-    ("opened-too-early", find_what_was_opened_too_early),
+    ("register", registers::use_registers),
+    ("no-registers", registers::remove_registers),
+    ("opened-too-early", visibility::find_what_was_opened_too_early),
     ("uploads", uploads::share_uploads),
     ("completed-uploads", uploads::read_completed_uploads),
     ("closed-uploads", uploads::close_uploads),
@@ -215,7 +206,7 @@ fn is_one_store(cluster: &FileSystemCluster) {
         ("no read is torn", |cluster| {
             run(cluster, &["writer", "reader", "reader", "reader"]);
         }),
-        ("strong reads and writes have one order", one_order),
+        ("strong reads and writes have one order", registers::one_order),
         ("a name that was opened while it was made is found", |cluster| {
             // Other file systems cache the absence of a name for a short time, or not at all.
             if cluster.name == "nfs" {
@@ -435,246 +426,6 @@ fn content(round: usize) -> Vec<u8> {
     vec![b'a' + (round % 26) as u8; 1 + round * 7919 % 300_000]
 }
 
-fn overwrite(member: &Member) {
-    let store = store(member.number);
-    (0..at_length(OVERWRITES)).for_each(|round| drop(put(&store, "whole", &content(round))));
-    put(&store, "overwritten", b"1");
-}
-
-fn read_whole(member: &Member) {
-    let store = store(member.number);
-    let begin = Instant::now();
-    let (mut reads, overwrites) = (0, at_length(OVERWRITES));
-    while read(&store, "overwritten").is_err() && begin.elapsed() < START {
-        let body = read(&store, "whole").unwrap();
-        let is_whole =
-            (0..overwrites).any(|round| content(round).len() == body.len() && body == content(round));
-        let letters: std::collections::BTreeSet<u8> = body.iter().copied().collect();
-        assert!(is_whole, "{} bytes of {letters:?} after {reads} reads", body.len());
-        reads += 1;
-    }
-    report(reads);
-}
-
-/// There are enough entries that a listing is cached.
-fn list_what_was_put(_: &Member) {
-    let (one, other) = (store(0), store(1));
-    put(&one, "listed/first", b"");
-    let dir = Path::new(FileSystemCluster::MOUNTS[0]).join("bucket/listed");
-    (0..600).for_each(|number| fs::write(dir.join(format!("{number:04}")), "").unwrap());
-    let start_after = Some("listed/0599".to_owned());
-    let query = ListQuery { prefix: "listed/".to_owned(), start_after, ..Default::default() };
-    for round in 0..15 {
-        let store = if round % 2 == 0 { &one } else { &other };
-        store.list(&bucket(), &query).unwrap();
-        let name = format!("listed/{:04}", 700 + round);
-        put(store, &name, b"");
-        let listed = store.list(&bucket(), &query).unwrap();
-        assert!(
-            listed.entries.iter().any(|entry| format!("{entry:?}").contains(&name)),
-            "{name} is not listed"
-        );
-    }
-}
-
-/// If a file is replaced while it is open, the NFS client first renames it, so the name is missing for a moment. Nobody
-/// may mistake that for the removal of the object.
-fn use_what_is_overwritten_while_open(_: &Member) {
-    let mount = Path::new(FileSystemCluster::MOUNTS[0]).join("bucket");
-    let (writer, kind) = (store(0), DocumentKind::new("policy").unwrap());
-    let overwrite = |round| {
-        let _open =
-            [fs::File::open(mount.join("open/x")), fs::File::open(mount.join(".fordway/document-policy"))];
-        put(&writer, "open/x", &content(round));
-        writer.set_document(&bucket(), &kind, round.to_string().as_bytes()).unwrap();
-    };
-    overwrite(0);
-    let query = ListQuery { prefix: "open/".to_owned(), ..Default::default() };
-    let is_read = |reader: &PosixStore| read(reader, "open/x").is_ok();
-    let is_listed = |reader: &PosixStore| reader.list(&bucket(), &query).unwrap().entries.len() == 1;
-    let is_kept = |reader: &PosixStore| {
-        let made = reader.put(&bucket(), &key("open/x"), b"", &put_if(Conditions::create_only()));
-        made.is_err_and(|error| error.kind() == ErrorKind::PreconditionFailed)
-    };
-    let has_document = |reader: &PosixStore| reader.document(&bucket(), &kind).unwrap().is_some();
-    type Use<'u> = (&'u str, PosixStore, &'u (dyn Fn(&PosixStore) -> bool + Sync));
-    let uses: [Use<'_>; 8] = [
-        ("read", store(1), &is_read),
-        ("read", strong(1), &is_read),
-        ("read", store(0), &is_read),
-        ("listed", store(1), &is_listed),
-        ("listed", strong(1), &is_listed),
-        ("kept", store(1), &is_kept),
-        ("document", store(1), &has_document),
-        ("document", strong(1), &has_document),
-    ];
-    let is_over = AtomicBool::new(false);
-    let results = std::thread::scope(|scope| {
-        let users = uses.map(|(name, store, act)| {
-            let is_over = &is_over;
-            scope.spawn(move || {
-                let mut done = [0, 0];
-                while !is_over.load(Ordering::Relaxed) {
-                    done[usize::from(act(&store))] += 1;
-                }
-                (name, done)
-            })
-        });
-        (0..at_length(REPLACED)).for_each(overwrite);
-        is_over.store(true, Ordering::Relaxed);
-        users.map(|user| user.join().unwrap())
-    });
-    assert!(results.iter().all(|(_, [missed, done])| *missed == 0 && *done > 0), "{results:?}");
-}
-
-/// A change of tags changes neither the name nor the content of a file, and may happen within the same tick of the
-/// server's clock as the previous change.
-fn read_tags_at_once(_: &Member) {
-    let (one, other) = (strong(0), strong(1));
-    let tags = |value: usize| Tags::from([("of".to_owned(), value.to_string())]);
-    for round in 0..at_length(TAGGED) {
-        let name = key(&format!("tags/{round}"));
-        let options =
-            PutOptions { tags: if round % 2 == 0 { Tags::new() } else { tags(0) }, ..Default::default() };
-        one.put(&bucket(), &name, b"1", &options).unwrap();
-        assert_eq!(one.tags(&bucket(), &name, None).unwrap(), options.tags);
-        for change in 1..4 {
-            other.set_tags(&bucket(), &name, None, &tags(change)).unwrap();
-            assert_eq!(one.tags(&bucket(), &name, None).unwrap(), tags(change), "round {round}");
-        }
-    }
-}
-
-/// One node opens objects, and the other replaces or removes them before they are read.
-fn read_what_was_opened(_: &Member) {
-    let (one, other) = (store(0), store(1));
-    for round in 0..10 {
-        let (name, body) = (format!("opened/{round}"), content(13 + round));
-        put(&other, &name, &body);
-        let object = one.get(&bucket(), &key(&name), &GetOptions::default()).unwrap();
-        match round % 2 {
-            0 => drop(put(&other, &name, b"another")),
-            _ => drop(other.delete(&bucket(), &key(&name), &DeleteOptions::default()).unwrap()),
-        }
-        let read = object.content.into_vec().unwrap_or_else(|error| panic!("round {round}: {error}"));
-        assert!(read == body, "round {round}: {} of {} bytes", read.len(), body.len());
-    }
-}
-
-/// A program on one node opens a name just before the other node creates it, and handles the response after its own
-/// node has seen that the directory changed. The Linux NFS client then keeps the name cached as missing.
-fn find_what_was_opened_too_early(_: &Member) {
-    let (one, other) = (store(0), strong(1));
-    put(&one, "early/x", b"");
-    let [here, there] = FileSystemCluster::MOUNTS.map(|mount| Path::new(mount).join("bucket/early"));
-    let dir = fs::File::open(&there).unwrap();
-    let mut opener = FrozenOpener::start(&there);
-    let mut kept_missing = 0;
-    for round in 0..at_length(OPENED_EARLY) {
-        let name = round.to_string();
-        // After this, the open below sends only one request.
-        assert!(!there.join("none").exists());
-        opener.open(&name);
-        fs::hard_link(here.join("x"), here.join(&name)).unwrap();
-        fordway_sys::stat_now(&dir).unwrap();
-        opener.thaw();
-        fordway_sys::stat_now(&dir).unwrap();
-        kept_missing += usize::from(!there.join(&name).exists());
-        assert_eq!(read(&other, &format!("early/{name}")), Ok(Vec::new()), "round {round}");
-    }
-    report(format!("{kept_missing} names were kept as missing"));
-}
-
-/// A program that opens names and is frozen while it waits for the server's response.
-struct FrozenOpener {
-    program: Child,
-    names: ChildStdin,
-    said: BufReader<ChildStdout>,
-}
-
-impl FrozenOpener {
-    const GROUP: &str = "/run/freezer/opener";
-
-    fn start(dir: &Path) -> Self {
-        let script = "while read -r name; do true 2>/dev/null <$name; echo done; done";
-        let mount = "mkdir -p /run/freezer && { mountpoint -q /run/freezer || mount -t cgroup -o freezer none /run/freezer; } && mkdir -p $0";
-        let mounted = Command::new("sh").args(["-c", mount, Self::GROUP]).status().unwrap();
-        assert!(mounted.success(), "the kernel cannot freeze programs");
-        let mut program = Command::new("sh");
-        program.args(["-c", script]).current_dir(dir).stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut program = program.spawn().unwrap();
-        fs::write(format!("{}/cgroup.procs", Self::GROUP), program.id().to_string()).unwrap();
-        let (names, said) = (program.stdin.take().unwrap(), BufReader::new(program.stdout.take().unwrap()));
-        FrozenOpener { program, names, said }
-    }
-
-    /// Opens `name` and waits until the server has responded, but the program has not yet noticed.
-    fn open(&mut self, name: &str) {
-        let state = format!("/proc/{}/stat", self.program.id());
-        writeln!(self.names, "{name}").unwrap();
-        let begin = Instant::now();
-        while !fs::read_to_string(&state).unwrap().contains(") D ") && begin.elapsed() < OPENED {
-            std::thread::yield_now();
-        }
-        self.set_state("FROZEN");
-        std::thread::sleep(ANSWERED);
-    }
-
-    fn thaw(&mut self) {
-        self.set_state("THAWED");
-        self.said.read_line(&mut String::new()).unwrap();
-    }
-
-    fn set_state(&self, state: &str) {
-        fs::write(format!("{}/freezer.state", Self::GROUP), state).unwrap();
-    }
-}
-
-impl Drop for FrozenOpener {
-    fn drop(&mut self) {
-        self.set_state("THAWED");
-        self.program.kill().unwrap();
-        self.program.wait().unwrap();
-    }
-}
-
-/// One node replaces objects that the other has listed; a listing that asks the server shows the new ones.
-fn list_what_was_replaced(_: &Member) {
-    let (one, other) = (strong(0), strong(1));
-    let query = ListQuery { prefix: "replaced/".to_owned(), ..Default::default() };
-    for round in 0..10 {
-        let written = put(&one, "replaced/x", &content(round));
-        let listed = other.list(&bucket(), &query).unwrap();
-        let ListEntry::Object(seen) = &listed.entries[0] else { panic!("{listed:?}") };
-        assert_eq!((seen.size, &seen.etag), (content(round).len() as u64, &written), "round {round}");
-    }
-}
-
-/// Once a node has written an object or a part, the file's time must not change by itself any more, because a record is
-/// valid only for that time. The MooseFS client reports the times of its writes to the server later.
-fn keep_times(_: &Member) {
-    let (one, other) = (strong(0), strong(1));
-    let set = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
-    let bucket_dir = Path::new(roots()[1]).join("bucket");
-    let upload = one.create_upload(&bucket(), &key("sealed/upload"), &PutOptions::default()).unwrap();
-    let part = vec![b'p'; MIN_PART_BYTES as usize];
-    let options = PartOptions { size_hint: Some(MIN_PART_BYTES), ..Default::default() };
-    let mut writer = one.part_writer(&bucket(), &key("sealed/upload"), &upload, 1, &options).unwrap();
-    writer.write(&part).unwrap();
-    writer.commit(&ExpectedContent::default()).unwrap();
-    let checksum = PutOptions { checksum: Some(ChecksumAlgorithm::Crc32c), ..Default::default() };
-    one.put(&bucket(), &key("sealed/object"), &part, &checksum).unwrap();
-    let data = bucket_dir.join(".fordway/mpu").join(upload.as_str()).join("data");
-    for path in [data, bucket_dir.join("sealed/object")] {
-        fs::File::options().write(true).open(&path).unwrap().set_modified(set).unwrap();
-        // The client reports to the server once a second, and caches attributes for a second.
-        std::thread::sleep(Duration::from_secs(4));
-        let found = fs::metadata(&path).unwrap().modified().unwrap();
-        assert_eq!(found, set, "{} has another time than was set last", path.display());
-    }
-    other.abort_upload(&bucket(), &key("sealed/upload"), &upload).unwrap();
-}
-
 /// A verdict in a root directory makes the store refuse that root only if nobody but the user root or the directory's
 /// owner can have written the verdict, and if the verdict is about this mount.
 fn believe_verdicts(_: &Member) {
@@ -712,47 +463,6 @@ fn believe_verdicts(_: &Member) {
     assert_eq!(refusal(&sound.to_string(), 0, 0o644), (None, None));
     assert_eq!(note_on_mount(Path::new("/run")), None, "it is local");
     fs::remove_dir_all(&root).unwrap();
-}
-
-/// One node removes a directory that the other has seen, and may create it again.
-fn share_directories(_: &Member) {
-    let (one, other) = (store(0), store(1));
-    for round in 0..10 {
-        let (first, second) = (format!("come{round}/and/go/x"), format!("come{round}/and/go/y"));
-        put(&one, &first, b"1");
-        read(&other, &first).unwrap();
-        one.delete(&bucket(), &key(&first), &DeleteOptions::default()).unwrap();
-        match read(&other, &first) {
-            // The mount's caches allow both results.
-            Ok(_) | Err(ErrorKind::NoSuchKey) => {}
-            Err(kind) => panic!("{kind:?}"),
-        }
-        put(&other, &second, b"2");
-        assert_eq!(read(&other, &second).unwrap(), b"2");
-        other.delete(&bucket(), &key(&second), &DeleteOptions::default()).unwrap();
-        one.put(&bucket(), &key(&first), b"3", &put_if(Conditions::create_only())).unwrap();
-        other.list(&bucket(), &ListQuery { prefix: format!("come{round}/"), ..Default::default() }).unwrap();
-    }
-}
-
-/// NFS renames a file that is removed while it is open to a hidden name; FUSE may do the same.
-fn leave_names_behind(_: &Member) {
-    let (one, other) = (store(0), store(1));
-    let dir = Path::new(FileSystemCluster::MOUNTS[0]).join("bucket/left");
-    put(&one, "left/a", b"1");
-    put(&one, "left/.nfs", b"an object");
-    let open = fs::File::open(dir.join("a")).unwrap();
-    put(&one, "left/a", b"2");
-    let open_too = fs::File::open(dir.join("a")).unwrap();
-    one.delete(&bucket(), &key("left/a"), &DeleteOptions::default()).unwrap();
-    let query = ListQuery { prefix: "left/".to_owned(), ..Default::default() };
-    for store in [&one, &other] {
-        let listed = store.list(&bucket(), &query).unwrap();
-        assert_eq!(listed.entries.len(), 1, "{:?}", listed.entries);
-    }
-    drop((open, open_too));
-    one.delete(&bucket(), &key("left/.nfs"), &DeleteOptions::default()).unwrap();
-    one.list(&bucket(), &query).unwrap();
 }
 
 /// The variable that names the file in which a test that is about to be killed writes the process ID of its cluster.
@@ -804,54 +514,6 @@ fn a_cluster_ends_with_its_test() {
     assert!(!process.exists());
 }
 
-/// Puts, creates, reads and deletes keys that the other mount uses too; reports each operation with its times.
-fn use_registers(member: &Member) {
-    let store = strong(member.number);
-    let mut random = 0x9e37_79b9_u64 + member.number as u64;
-    for step in 0..at_length(USES) {
-        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        let name = REGISTERS[(random >> 33) as usize % REGISTERS.len()];
-        let value = (member.number * at_length(USES) + step) as u64;
-        let began = now_ns();
-        let event = use_register(&store, name, value, (random >> 50) % 10);
-        report(format!("{name} {event} {began} {}", now_ns()));
-    }
-}
-
-fn use_register(store: &PosixStore, name: &str, value: u64, choice: u64) -> String {
-    let body = value.to_string();
-    match choice {
-        0..3 => {
-            put(store, name, body.as_bytes());
-            format!("put {value}")
-        }
-        3..4 => match store.put(&bucket(), &key(name), body.as_bytes(), &put_if(Conditions::create_only())) {
-            Ok(_) => format!("created {value}"),
-            Err(error) => {
-                assert_eq!(error.kind(), ErrorKind::PreconditionFailed, "{error}");
-                "refused 0".to_owned()
-            }
-        },
-        4..9 => match read(store, name) {
-            Ok(body) => format!("read {}", String::from_utf8(body).unwrap()),
-            Err(kind) => {
-                assert_eq!(kind, ErrorKind::NoSuchKey);
-                "missed 0".to_owned()
-            }
-        },
-        _ => {
-            store.delete(&bucket(), &key(name), &DeleteOptions::default()).unwrap();
-            "deleted 0".to_owned()
-        }
-    }
-}
-
-/// Returns the time of a clock that all processes of a cluster share, because they run on one kernel.
-fn now_ns() -> u64 {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
-}
-
 /// Creates a root in which nothing has been cached yet; it is removed with the fixture. Calls alternate between stores
 /// on the two mounts.
 fn in_turn() -> StoreFixture {
@@ -892,24 +554,6 @@ fn follow_model(member: &Member) {
     }
 }
 
-#[allow(clippy::print_stderr, reason = "how often it held")]
-fn one_order(cluster: &FileSystemCluster) {
-    let rounds = std::env::var("FORDWAY_ROUNDS").map_or(1, |rounds| rounds.parse().unwrap());
-    for round in 0..rounds {
-        run(cluster, &["no-registers"]);
-        have_one_order(&run(cluster, &["register"; 4]));
-        eprintln!("{}: round {round} has one order", cluster.name);
-    }
-}
-
-/// Removes the keys, because a history begins with no object.
-fn remove_registers(_: &Member) {
-    let store = strong(0);
-    for name in REGISTERS {
-        store.delete(&bucket(), &key(name), &DeleteOptions::default()).unwrap();
-    }
-}
-
 /// Mounts a directory of the shared file system as the bucket of a local root on each node, unless that is done.
 fn mount_buckets(cluster: &FileSystemCluster) {
     let [one, other] = LOCAL_ROOTS.map(|root| format!("{root}/bucket"));
@@ -926,38 +570,6 @@ fn shared_buckets_of_local_roots(cluster: &FileSystemCluster) {
         run(&[role]);
     }
     if is_long() {
-        have_one_order(&run(&["register"; 4]));
-    }
-}
-
-fn have_one_order(reports: &[Vec<String>]) {
-    let mut histories: BTreeMap<&str, Vec<Vec<TimedEvent>>> = BTreeMap::new();
-    for (client, line) in
-        reports.iter().enumerate().flat_map(|(client, lines)| lines.iter().map(move |line| (client, line)))
-    {
-        let [name, what, value, began, ended] = line.split(' ').collect::<Vec<_>>()[..] else {
-            panic!("{line}")
-        };
-        let value = value.parse().unwrap();
-        let event = match what {
-            "put" => HistoryEvent::Put(value),
-            "created" => HistoryEvent::Created(value),
-            "refused" => HistoryEvent::NotCreated,
-            "read" => HistoryEvent::Read(Some(value)),
-            "missed" => HistoryEvent::Read(None),
-            _ => HistoryEvent::Deleted,
-        };
-        let timed = TimedEvent { event, began_ns: began.parse().unwrap(), ended_ns: ended.parse().unwrap() };
-        histories.entry(name).or_insert_with(|| vec![Vec::new(); reports.len()])[client].push(timed);
-    }
-    assert_eq!(histories.len(), REGISTERS.len());
-    for (name, clients) in histories {
-        let order = is_linearizable(&clients);
-        if let Err(fitting) = order {
-            // The events around that point, for each client: the last one that fits, and the next three.
-            let around = clients.iter().zip(&fitting).map(|(events, fit)| &events[fit.saturating_sub(1)..]);
-            let around: Vec<_> = around.map(|events| &events[..events.len().min(4)]).collect();
-            panic!("{name}: after {fitting:?} events nothing fits:\n{around:#?}");
-        }
+        registers::have_one_order(&run(&["register"; 4]));
     }
 }

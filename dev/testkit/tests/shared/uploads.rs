@@ -4,6 +4,7 @@ use std::os::unix::fs::MetadataExt;
 
 use fordway_store::{BucketDocuments, CompleteOptions, CompletedPart, DocumentKind, UploadId, UploadsQuery};
 
+use super::visibility::{FrozenOpener, OPENED_EARLY};
 use super::*;
 
 /// The number of uploads of each kind: in a soak test, and in a normal run.

@@ -1,0 +1,299 @@
+//! Objects and names that one node reads or lists while another replaces, removes or creates them.
+
+use std::io::Write;
+use std::process::{Child, ChildStdin, ChildStdout};
+use std::sync::atomic::AtomicBool;
+use std::time::SystemTime;
+
+use super::*;
+
+/// In a soak test, and in a normal run: how often one object is overwritten while it is read, a name is opened too early,
+/// an object is replaced while it is open, and tags are set.
+const OVERWRITES: [usize; 2] = [3_000, 300];
+pub(super) const OPENED_EARLY: [usize; 2] = [500, 30];
+const REPLACED: [usize; 2] = [1_000, 100];
+const TAGGED: [usize; 2] = [500, 20];
+/// How long a program may take to open a name, and how long the server may take to respond.
+const OPENED: Duration = Duration::from_millis(50);
+const ANSWERED: Duration = Duration::from_millis(50);
+
+pub(super) fn overwrite(member: &Member) {
+    let store = store(member.number);
+    (0..at_length(OVERWRITES)).for_each(|round| drop(put(&store, "whole", &content(round))));
+    put(&store, "overwritten", b"1");
+}
+
+pub(super) fn read_whole(member: &Member) {
+    let store = store(member.number);
+    let begin = Instant::now();
+    let (mut reads, overwrites) = (0, at_length(OVERWRITES));
+    while read(&store, "overwritten").is_err() && begin.elapsed() < START {
+        let body = read(&store, "whole").unwrap();
+        let is_whole =
+            (0..overwrites).any(|round| content(round).len() == body.len() && body == content(round));
+        let letters: std::collections::BTreeSet<u8> = body.iter().copied().collect();
+        assert!(is_whole, "{} bytes of {letters:?} after {reads} reads", body.len());
+        reads += 1;
+    }
+    report(reads);
+}
+
+/// There are enough entries that a listing is cached.
+pub(super) fn list_what_was_put(_: &Member) {
+    let (one, other) = (store(0), store(1));
+    put(&one, "listed/first", b"");
+    let dir = Path::new(FileSystemCluster::MOUNTS[0]).join("bucket/listed");
+    (0..600).for_each(|number| fs::write(dir.join(format!("{number:04}")), "").unwrap());
+    let start_after = Some("listed/0599".to_owned());
+    let query = ListQuery { prefix: "listed/".to_owned(), start_after, ..Default::default() };
+    for round in 0..15 {
+        let store = if round % 2 == 0 { &one } else { &other };
+        store.list(&bucket(), &query).unwrap();
+        let name = format!("listed/{:04}", 700 + round);
+        put(store, &name, b"");
+        let listed = store.list(&bucket(), &query).unwrap();
+        assert!(
+            listed.entries.iter().any(|entry| format!("{entry:?}").contains(&name)),
+            "{name} is not listed"
+        );
+    }
+}
+
+/// If a file is replaced while it is open, the NFS client first renames it, so the name is missing for a moment. Nobody
+/// may mistake that for the removal of the object.
+pub(super) fn use_what_is_overwritten_while_open(_: &Member) {
+    let mount = Path::new(FileSystemCluster::MOUNTS[0]).join("bucket");
+    let (writer, kind) = (store(0), DocumentKind::new("policy").unwrap());
+    let overwrite = |round| {
+        let _open =
+            [fs::File::open(mount.join("open/x")), fs::File::open(mount.join(".fordway/document-policy"))];
+        put(&writer, "open/x", &content(round));
+        writer.set_document(&bucket(), &kind, round.to_string().as_bytes()).unwrap();
+    };
+    overwrite(0);
+    let query = ListQuery { prefix: "open/".to_owned(), ..Default::default() };
+    let is_read = |reader: &PosixStore| read(reader, "open/x").is_ok();
+    let is_listed = |reader: &PosixStore| reader.list(&bucket(), &query).unwrap().entries.len() == 1;
+    let is_kept = |reader: &PosixStore| {
+        let made = reader.put(&bucket(), &key("open/x"), b"", &put_if(Conditions::create_only()));
+        made.is_err_and(|error| error.kind() == ErrorKind::PreconditionFailed)
+    };
+    let has_document = |reader: &PosixStore| reader.document(&bucket(), &kind).unwrap().is_some();
+    type Use<'u> = (&'u str, PosixStore, &'u (dyn Fn(&PosixStore) -> bool + Sync));
+    let uses: [Use<'_>; 8] = [
+        ("read", store(1), &is_read),
+        ("read", strong(1), &is_read),
+        ("read", store(0), &is_read),
+        ("listed", store(1), &is_listed),
+        ("listed", strong(1), &is_listed),
+        ("kept", store(1), &is_kept),
+        ("document", store(1), &has_document),
+        ("document", strong(1), &has_document),
+    ];
+    let is_over = AtomicBool::new(false);
+    let results = std::thread::scope(|scope| {
+        let users = uses.map(|(name, store, act)| {
+            let is_over = &is_over;
+            scope.spawn(move || {
+                let mut done = [0, 0];
+                while !is_over.load(Ordering::Relaxed) {
+                    done[usize::from(act(&store))] += 1;
+                }
+                (name, done)
+            })
+        });
+        (0..at_length(REPLACED)).for_each(overwrite);
+        is_over.store(true, Ordering::Relaxed);
+        users.map(|user| user.join().unwrap())
+    });
+    assert!(results.iter().all(|(_, [missed, done])| *missed == 0 && *done > 0), "{results:?}");
+}
+
+/// A change of tags changes neither the name nor the content of a file, and may happen within the same tick of the
+/// server's clock as the previous change.
+pub(super) fn read_tags_at_once(_: &Member) {
+    let (one, other) = (strong(0), strong(1));
+    let tags = |value: usize| Tags::from([("of".to_owned(), value.to_string())]);
+    for round in 0..at_length(TAGGED) {
+        let name = key(&format!("tags/{round}"));
+        let options =
+            PutOptions { tags: if round % 2 == 0 { Tags::new() } else { tags(0) }, ..Default::default() };
+        one.put(&bucket(), &name, b"1", &options).unwrap();
+        assert_eq!(one.tags(&bucket(), &name, None).unwrap(), options.tags);
+        for change in 1..4 {
+            other.set_tags(&bucket(), &name, None, &tags(change)).unwrap();
+            assert_eq!(one.tags(&bucket(), &name, None).unwrap(), tags(change), "round {round}");
+        }
+    }
+}
+
+/// One node opens objects, and the other replaces or removes them before they are read.
+pub(super) fn read_what_was_opened(_: &Member) {
+    let (one, other) = (store(0), store(1));
+    for round in 0..10 {
+        let (name, body) = (format!("opened/{round}"), content(13 + round));
+        put(&other, &name, &body);
+        let object = one.get(&bucket(), &key(&name), &GetOptions::default()).unwrap();
+        match round % 2 {
+            0 => drop(put(&other, &name, b"another")),
+            _ => drop(other.delete(&bucket(), &key(&name), &DeleteOptions::default()).unwrap()),
+        }
+        let read = object.content.into_vec().unwrap_or_else(|error| panic!("round {round}: {error}"));
+        assert!(read == body, "round {round}: {} of {} bytes", read.len(), body.len());
+    }
+}
+
+/// A program on one node opens a name just before the other node creates it, and handles the response after its own
+/// node has seen that the directory changed. The Linux NFS client then keeps the name cached as missing.
+pub(super) fn find_what_was_opened_too_early(_: &Member) {
+    let (one, other) = (store(0), strong(1));
+    put(&one, "early/x", b"");
+    let [here, there] = FileSystemCluster::MOUNTS.map(|mount| Path::new(mount).join("bucket/early"));
+    let dir = fs::File::open(&there).unwrap();
+    let mut opener = FrozenOpener::start(&there);
+    let mut kept_missing = 0;
+    for round in 0..at_length(OPENED_EARLY) {
+        let name = round.to_string();
+        // After this, the open below sends only one request.
+        assert!(!there.join("none").exists());
+        opener.open(&name);
+        fs::hard_link(here.join("x"), here.join(&name)).unwrap();
+        fordway_sys::stat_now(&dir).unwrap();
+        opener.thaw();
+        fordway_sys::stat_now(&dir).unwrap();
+        kept_missing += usize::from(!there.join(&name).exists());
+        assert_eq!(read(&other, &format!("early/{name}")), Ok(Vec::new()), "round {round}");
+    }
+    report(format!("{kept_missing} names were kept as missing"));
+}
+
+/// A program that opens names and is frozen while it waits for the server's response.
+pub(super) struct FrozenOpener {
+    program: Child,
+    names: ChildStdin,
+    said: BufReader<ChildStdout>,
+}
+
+impl FrozenOpener {
+    const GROUP: &str = "/run/freezer/opener";
+
+    pub(super) fn start(dir: &Path) -> Self {
+        let script = "while read -r name; do true 2>/dev/null <$name; echo done; done";
+        let mount = "mkdir -p /run/freezer && { mountpoint -q /run/freezer || mount -t cgroup -o freezer none /run/freezer; } && mkdir -p $0";
+        let mounted = Command::new("sh").args(["-c", mount, Self::GROUP]).status().unwrap();
+        assert!(mounted.success(), "the kernel cannot freeze programs");
+        let mut program = Command::new("sh");
+        program.args(["-c", script]).current_dir(dir).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut program = program.spawn().unwrap();
+        fs::write(format!("{}/cgroup.procs", Self::GROUP), program.id().to_string()).unwrap();
+        let (names, said) = (program.stdin.take().unwrap(), BufReader::new(program.stdout.take().unwrap()));
+        FrozenOpener { program, names, said }
+    }
+
+    /// Opens `name` and waits until the server has responded, but the program has not yet noticed.
+    pub(super) fn open(&mut self, name: &str) {
+        let state = format!("/proc/{}/stat", self.program.id());
+        writeln!(self.names, "{name}").unwrap();
+        let begin = Instant::now();
+        while !fs::read_to_string(&state).unwrap().contains(") D ") && begin.elapsed() < OPENED {
+            std::thread::yield_now();
+        }
+        self.set_state("FROZEN");
+        std::thread::sleep(ANSWERED);
+    }
+
+    pub(super) fn thaw(&mut self) {
+        self.set_state("THAWED");
+        self.said.read_line(&mut String::new()).unwrap();
+    }
+
+    fn set_state(&self, state: &str) {
+        fs::write(format!("{}/freezer.state", Self::GROUP), state).unwrap();
+    }
+}
+
+impl Drop for FrozenOpener {
+    fn drop(&mut self) {
+        self.set_state("THAWED");
+        self.program.kill().unwrap();
+        self.program.wait().unwrap();
+    }
+}
+
+/// One node replaces objects that the other has listed; a listing that asks the server shows the new ones.
+pub(super) fn list_what_was_replaced(_: &Member) {
+    let (one, other) = (strong(0), strong(1));
+    let query = ListQuery { prefix: "replaced/".to_owned(), ..Default::default() };
+    for round in 0..10 {
+        let written = put(&one, "replaced/x", &content(round));
+        let listed = other.list(&bucket(), &query).unwrap();
+        let ListEntry::Object(seen) = &listed.entries[0] else { panic!("{listed:?}") };
+        assert_eq!((seen.size, &seen.etag), (content(round).len() as u64, &written), "round {round}");
+    }
+}
+
+/// Once a node has written an object or a part, the file's time must not change by itself any more, because a record is
+/// valid only for that time. The MooseFS client reports the times of its writes to the server later.
+pub(super) fn keep_times(_: &Member) {
+    let (one, other) = (strong(0), strong(1));
+    let set = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
+    let bucket_dir = Path::new(roots()[1]).join("bucket");
+    let upload = one.create_upload(&bucket(), &key("sealed/upload"), &PutOptions::default()).unwrap();
+    let part = vec![b'p'; MIN_PART_BYTES as usize];
+    let options = PartOptions { size_hint: Some(MIN_PART_BYTES), ..Default::default() };
+    let mut writer = one.part_writer(&bucket(), &key("sealed/upload"), &upload, 1, &options).unwrap();
+    writer.write(&part).unwrap();
+    writer.commit(&ExpectedContent::default()).unwrap();
+    let checksum = PutOptions { checksum: Some(ChecksumAlgorithm::Crc32c), ..Default::default() };
+    one.put(&bucket(), &key("sealed/object"), &part, &checksum).unwrap();
+    let data = bucket_dir.join(".fordway/mpu").join(upload.as_str()).join("data");
+    for path in [data, bucket_dir.join("sealed/object")] {
+        fs::File::options().write(true).open(&path).unwrap().set_modified(set).unwrap();
+        // The client reports to the server once a second, and caches attributes for a second.
+        std::thread::sleep(Duration::from_secs(4));
+        let found = fs::metadata(&path).unwrap().modified().unwrap();
+        assert_eq!(found, set, "{} has another time than was set last", path.display());
+    }
+    other.abort_upload(&bucket(), &key("sealed/upload"), &upload).unwrap();
+}
+
+/// One node removes a directory that the other has seen, and may create it again.
+pub(super) fn share_directories(_: &Member) {
+    let (one, other) = (store(0), store(1));
+    for round in 0..10 {
+        let (first, second) = (format!("come{round}/and/go/x"), format!("come{round}/and/go/y"));
+        put(&one, &first, b"1");
+        read(&other, &first).unwrap();
+        one.delete(&bucket(), &key(&first), &DeleteOptions::default()).unwrap();
+        match read(&other, &first) {
+            // The mount's caches allow both results.
+            Ok(_) | Err(ErrorKind::NoSuchKey) => {}
+            Err(kind) => panic!("{kind:?}"),
+        }
+        put(&other, &second, b"2");
+        assert_eq!(read(&other, &second).unwrap(), b"2");
+        other.delete(&bucket(), &key(&second), &DeleteOptions::default()).unwrap();
+        one.put(&bucket(), &key(&first), b"3", &put_if(Conditions::create_only())).unwrap();
+        other.list(&bucket(), &ListQuery { prefix: format!("come{round}/"), ..Default::default() }).unwrap();
+    }
+}
+
+/// NFS renames a file that is removed while it is open to a hidden name; FUSE may do the same.
+pub(super) fn leave_names_behind(_: &Member) {
+    let (one, other) = (store(0), store(1));
+    let dir = Path::new(FileSystemCluster::MOUNTS[0]).join("bucket/left");
+    put(&one, "left/a", b"1");
+    put(&one, "left/.nfs", b"an object");
+    let open = fs::File::open(dir.join("a")).unwrap();
+    put(&one, "left/a", b"2");
+    let open_too = fs::File::open(dir.join("a")).unwrap();
+    one.delete(&bucket(), &key("left/a"), &DeleteOptions::default()).unwrap();
+    let query = ListQuery { prefix: "left/".to_owned(), ..Default::default() };
+    for store in [&one, &other] {
+        let listed = store.list(&bucket(), &query).unwrap();
+        assert_eq!(listed.entries.len(), 1, "{:?}", listed.entries);
+    }
+    drop((open, open_too));
+    one.delete(&bucket(), &key("left/.nfs"), &DeleteOptions::default()).unwrap();
+    one.list(&bucket(), &query).unwrap();
+}
