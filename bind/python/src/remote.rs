@@ -74,9 +74,21 @@ pub(crate) fn open_url(
 ) -> PyResult<PyRemoteFile> {
     signal::listen();
     without_interpreter(py, || {
+        if let Some(object) = url.strip_prefix("s3://") {
+            return Err(object_is_not_a_file(object));
+        }
         let inner = vector::RemoteFile::open(&session(connections, ca_bundle, deadline)?, &url)?;
         Ok(PyRemoteFile { inner, url })
     })
+}
+
+/// Returns the error for `s3://BUCKET/KEY`, which needs an endpoint.
+fn object_is_not_a_file(object: &str) -> Error {
+    let (bucket, key) = object.split_once('/').unwrap_or((object, "KEY"));
+    let why = format!(
+        "s3://{object} is an object and not a URL; read it with fordway.open(ENDPOINT).get({bucket:?}, {key:?})"
+    );
+    Error::new(ErrorKind::InvalidArgument, why)
 }
 
 #[pymethods]

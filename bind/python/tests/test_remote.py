@@ -112,6 +112,8 @@ def test_mistakes_are_errors_of_their_kind(server: RangeServer) -> None:
             opened.read_ranges(ranges)
     with pytest.raises(InvalidArgumentError, match="deadline"):
         fordway.open_url(f"{server.url}/f", deadline=-1)
+    with pytest.raises(InvalidArgumentError, match=r"fordway\.open\(ENDPOINT\)\.get\(\"b\", \"d/f\"\)"):
+        fordway.open_url("s3://b/d/f")
 
 
 def test_fsspec_reads_many_ranges_of_many_files(

@@ -127,8 +127,8 @@ impl DirectoryCache {
         Ok(dir)
     }
 
-    /// Wraps `opened`, the directory at `path`, and holds it if it was requested before. The path must not lead through
-    /// another user's link.
+    /// Wraps `opened`, the directory at `path`. If the directory has been requested before, it stays open in the cache.
+    /// The path must not lead through another user's link.
     pub(crate) fn keep(&self, path: &str, opened: File) -> DirectoryHandle {
         let dir = DirectoryHandle::new(opened);
         if self.is_asked_again(path) {

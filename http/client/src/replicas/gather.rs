@@ -1,5 +1,5 @@
 //! Reads ranges. With verification, jobs fetch the pieces that contain the ranges; otherwise, jobs fetch exactly these
-//! ranges. Also reads large parts of a file, in order or in any order.
+//! ranges. Large parts of a file are read in the same way, one after another or in any order.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::ops::Range;

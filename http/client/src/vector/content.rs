@@ -224,7 +224,7 @@ impl RangeResponseBody {
                 Ok(step.len())
             }
             BodyKind::Refusal(refusal) => {
-                // Skip the rest, so that a server cannot determine how much memory its document takes.
+                // Skip the rest, so that the server cannot make the client allocate unlimited memory for a document.
                 let room = DOCUMENT_BYTES_MAX.saturating_sub(refusal.document.len());
                 refusal.document.extend_from_slice(&bytes[..bytes.len().min(room)]);
                 Ok(bytes.len())

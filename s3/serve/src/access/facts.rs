@@ -33,7 +33,7 @@ pub(crate) struct PolicyRequestContext<'r> {
     version: Option<&'r str>,
     /// The tags in the request's body.
     tags: Option<&'r Tags>,
-    /// Values of condition keys that the request's body states; `None` until it has been read.
+    /// The condition keys whose values come from the request's body; `None` until the body has been read.
     stated: Option<&'r [(&'static str, String)]>,
 }
 

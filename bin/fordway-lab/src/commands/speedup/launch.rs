@@ -120,8 +120,8 @@ impl<'a> JobRunner<'a> {
             return ends.near.network.start_contained(self.command(setup, ranks, paper)?);
         }
         match NamespaceProcess::start_contained_here(self.command(setup, ranks, paper)?) {
-            // Without the privilege to contain the processes, rely on the launcher to end its ranks when the launcher
-            // is told to end.
+            // If this process may not contain the launcher's processes, a terminated launcher must itself end its
+            // ranks.
             Err(error) if error.kind() == ErrorKind::NotImplemented => {
                 NamespaceProcess::start_here(self.command(setup, ranks, paper)?)
             }
