@@ -209,7 +209,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// Escapes control characters, except those that separate lines and columns. Object names may contain any characters,
-/// and a name must not control the terminal of a user who lists the object.
+/// but must not send control sequences to the terminal of a user who lists them.
 fn without_controls(text: &str) -> Cow<'_, str> {
     escape(text, |c| c.is_control() && !matches!(c, '\n' | '\t'))
 }

@@ -94,7 +94,7 @@ impl RunSamples {
         (since(|time| time.running), since(|time| time.queued))
     }
 
-    /// Returns the lower quartile of the processor time of the piece of work, ns; `None` for fewer than 5 samples.
+    /// Returns the lower quartile of the fixed work's CPU time, in ns; `None` for fewer than 5 samples.
     pub(super) fn work_ns(&self) -> Option<u64> {
         let mut sorted = self.work_ns.clone();
         sorted.sort_unstable();

@@ -1,5 +1,5 @@
-//! Collects garbage among objects and versions: empty directories, odd files hidden by plain files, and old-version
-//! names whose file is still the latest version.
+//! Removes what objects and versions have left behind: empty directories, files of odd keys that a plain file of the
+//! same key replaces, and names of old versions whose file is still the latest version.
 
 use std::fs::File;
 

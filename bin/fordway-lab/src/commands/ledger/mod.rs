@@ -31,8 +31,8 @@ use self::setup::LedgerSetup;
 use crate::args::{CpuPlacementArg, LedgerArgs, LedgerPathArg};
 use crate::commands;
 
-/// The sizes, in bytes, to which the cost functions are fitted. They range from almost nothing to more than caches
-/// hold. There are values on both sides of 64 KiB, because larger content is sent differently.
+/// The sizes, in bytes, to which the cost functions are fitted. They range from almost nothing to more than fits into
+/// the caches. There are values on both sides of 64 KiB, because larger content is sent differently.
 const SIZES: [u64; 13] = [
     1,
     512,
