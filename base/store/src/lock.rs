@@ -9,7 +9,7 @@ use crate::{Bucket, Error, ErrorKind, Key, Result, VersionId};
 
 /// The longest period of a default retention in days (S3's limit).
 const DAYS_MAX: u32 = 36_500;
-/// The longest period of a default retention in years (S3's limit).
+/// The maximum default retention period in years (S3's limit).
 const YEARS_MAX: u32 = 100;
 /// The number of days in a year, as S3 counts them.
 const DAYS_PER_YEAR: u64 = 365;

@@ -74,7 +74,7 @@ pub(crate) fn would_scan() -> bool {
 }
 
 /// Called before a wait for a device: returns whether the calling thread is within [`without_waiting`], and must
-/// therefore fail instead. Its work is then repeated by a thread that may wait.
+/// therefore fail instead. A thread that is allowed to block then repeats the work.
 pub fn would_wait() -> bool {
     let is_to_fail = is_asking();
     if is_to_fail {

@@ -1,7 +1,7 @@
 //! Ranks, which work concurrently and wait for each other between blocks of work.
 //!
-//! A workload is written once, for a [`RankTeam`]. Its ranks are threads of this process ([`threads`]), or the
-//! processes of an MPI job, whose team is implemented in the crate for MPI.
+//! A workload is written once, for a [`RankTeam`]. Its ranks are threads of this process ([`threads`]) or the processes
+//! of an MPI job; the latter are implemented in the crate `fordway-mpi`.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 

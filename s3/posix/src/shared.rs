@@ -40,7 +40,7 @@ use crate::volume::RootVolume;
 
 /// The pause before rechecking a name for which this node has a stale cache entry.
 pub(crate) const PAUSE: Duration = Duration::from_millis(10);
-/// The maximum number of times that a name is looked up again.
+/// The maximum number of retries of a name lookup.
 const MAX_REFRESHES: usize = 60;
 /// The number of attempts after which there is a long pause.
 const QUICK_REFRESHES: usize = 10;

@@ -51,7 +51,7 @@ pub(crate) enum OverwritePolicy {
 pub(crate) struct TransferSettings {
     pub(crate) dry_run: bool,
     pub(crate) existing: OverwritePolicy,
-    /// The version to read of each source; `None` for the latest.
+    /// The version of each source to read; `None` for the latest.
     source_version: Option<VersionId>,
     jobs: u16,
     concurrency: u16,

@@ -121,7 +121,7 @@ fn check_not_a_form(operation: &OperationRule, headers: &HeaderMap) -> Result<()
 
 const FORM: &[u8] = b"multipart/form-data";
 
-/// Checks the fields of a form as the headers that they stand for. Errors: the same as if a put had these headers.
+/// Checks the fields of a form as the headers that they stand for. Errors: the same as for a put with these headers.
 pub(crate) fn check_form_fields(headers: &HeaderMap) -> Result<(), GateRefusal> {
     let operation = TABLE.form();
     for name in headers.keys() {

@@ -119,7 +119,7 @@ const PERIOD: Duration = Duration::from_millis(10);
 const COUNT_BITS: u32 = 20;
 /// The number of consecutive unsuccessful polls after which a thread polls only rarely.
 const MISSES_MAX: u32 = 4;
-/// Once polling is rare, a thread polls in only one of this many waits.
+/// A thread that polls only rarely polls in one of this many waits.
 const RARELY: u32 = 64;
 
 /// State that all connections share.
