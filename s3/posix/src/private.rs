@@ -8,7 +8,7 @@
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, RwLock};
+use std::sync::{Arc, RwLock, RwLockReadGuard};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use foldhash::HashMap;
@@ -100,6 +100,12 @@ struct CachedPrivateDirectory {
     /// The address of the handle to the bucket's directory, if the directory was found to exist at these times and to
     /// contain `watched`; otherwise 0.
     bucket: AtomicUsize,
+}
+
+impl CachedPrivateDirectory {
+    fn is_recent(&self) -> bool {
+        self.opened.elapsed() < HOLD
+    }
 }
 
 /// The result of one check of a bucket's private directory.
@@ -220,10 +226,12 @@ impl PrivateDirectoryCache {
         consistency: ReadConsistency,
     ) -> Result<PrivateDirectoryContents, Errno> {
         let is_strong = consistency == ReadConsistency::Strong;
-        match self.held(bucket).filter(|known| !is_strong || !known.contents.sharing.is_shared()) {
-            Some(known) => Ok(known.contents),
-            None => self.look_anew(root, bucket),
-        }
+        let is_valid = |known: &&Arc<CachedPrivateDirectory>| {
+            known.is_recent() && !(is_strong && known.contents.sharing.is_shared())
+        };
+        // The contents are copied under the lock, because counting another reference takes longer.
+        let contents = self.all_known().get(bucket).filter(is_valid).map(|known| known.contents);
+        contents.map_or_else(|| self.look_anew(root, bucket), Ok)
     }
 
     /// Drops the cached contents of `bucket`, because this process has just changed the bucket.
@@ -232,8 +240,11 @@ impl PrivateDirectoryCache {
     }
 
     fn held(&self, bucket: &Bucket) -> Option<Arc<CachedPrivateDirectory>> {
-        let all = self.known.read().unwrap_or_else(|poisoned| poisoned.into_inner());
-        all.get(bucket).filter(|known| known.opened.elapsed() < HOLD).cloned()
+        self.all_known().get(bucket).filter(|known| known.is_recent()).cloned()
+    }
+
+    fn all_known(&self) -> RwLockReadGuard<'_, HashMap<Bucket, Arc<CachedPrivateDirectory>>> {
+        self.known.read().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
     fn look(&self, root: &BucketTree, bucket: &Bucket) -> Result<PrivateDirectoryContents, Errno> {
