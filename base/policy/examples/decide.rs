@@ -5,7 +5,7 @@
 use std::io::{BufRead as _, Write as _};
 
 use fordway_policy::{
-    AccessRequest, Action, BucketRules, CallerRole, ConditionKeys, Policy, Principal, canonical_key,
+    AccessRequest, Action, BucketAccessRules, CallerRole, ConditionKeys, Policy, Principal, canonical_key,
 };
 use serde_json::Value;
 
@@ -39,6 +39,6 @@ fn answer(case: &Value) -> String {
     };
     let principal = text("user").map_or(Principal::Anonymous, Principal::User);
     let request = AccessRequest { principal, action, bucket, key: text("key"), keys };
-    let rules = BucketRules { policy: Some(policy), block: Default::default() };
+    let rules = BucketAccessRules { policy: Some(policy), block: Default::default() };
     if rules.rule(role, &request).is_permitted() { "allow".to_owned() } else { "deny".to_owned() }
 }

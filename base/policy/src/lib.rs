@@ -1,7 +1,7 @@
 //! Bucket policies: decides whether a policy document allows a request. This crate uses no files, sockets or clocks.
 //!
 //! A [`Policy`] is parsed once. [`Policy::decide`] then evaluates a request, and allocates only for patterns with
-//! variables. [`BucketRules`] combines the policy with the bucket's public access block and the caller's role.
+//! variables. [`BucketAccessRules`] combines the policy with the bucket's public access block and the caller's role.
 //! [`Policy::explain`] returns, for each statement, whether it applies, and if not, which element does not match.
 //!
 //! The language follows AWS (IAM user guide, "IAM JSON policy elements reference"). A document with an unsupported
@@ -29,4 +29,4 @@ pub use decision::{Decision, StatementMismatch, StatementReport, Verdict};
 pub use document::{Effect, MAX_POLICY_BYTES, Policy, PolicyError, Statement, Version};
 pub use principal::Principal;
 pub use request::{AccessRequest, ConditionKeys};
-pub use rules::{BucketRules, CallerRole, PublicAccessBlock, Ruling};
+pub use rules::{BucketAccessDecision, BucketAccessRules, CallerRole, PublicAccessBlock};

@@ -30,7 +30,7 @@ pub struct PublicAccessBlock {
 
 /// The rules of a bucket.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct BucketRules {
+pub struct BucketAccessRules {
     /// The policy; `None` if the bucket has none.
     pub policy: Option<Policy>,
     /// The public access block.
@@ -39,7 +39,7 @@ pub struct BucketRules {
 
 /// What a bucket's rules decide about a request, and the reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ruling {
+pub enum BucketAccessDecision {
     /// The bucket has no policy, so only the file system checks access by users.
     NoPolicy,
     /// The caller owns the bucket, and no statement denies the request.
@@ -56,31 +56,42 @@ pub enum Ruling {
     Anonymous,
 }
 
-impl Ruling {
+impl BucketAccessDecision {
     /// Returns whether the request is permitted. The file system also checks a permitted request.
     pub fn is_permitted(self) -> bool {
-        matches!(self, Ruling::NoPolicy | Ruling::Owner | Ruling::Allowed(_))
+        matches!(
+            self,
+            BucketAccessDecision::NoPolicy | BucketAccessDecision::Owner | BucketAccessDecision::Allowed(_)
+        )
     }
 }
 
-impl BucketRules {
-    /// Returns whether the rules permit every request of a user. Unsigned requests still need [`BucketRules::rule`].
+impl BucketAccessRules {
+    /// Returns whether the rules permit every request of a user. Unsigned requests still need [`BucketAccessRules::rule`].
     pub fn are_open_to_users(&self) -> bool {
         self.policy.is_none()
     }
 
     /// Decides whether the rules permit a request.
-    pub fn rule(&self, role: CallerRole, request: &AccessRequest<'_>) -> Ruling {
+    pub fn rule(&self, role: CallerRole, request: &AccessRequest<'_>) -> BucketAccessDecision {
         let Some(policy) = &self.policy else {
-            return if role == CallerRole::Anonymous { Ruling::Anonymous } else { Ruling::NoPolicy };
+            return if role == CallerRole::Anonymous {
+                BucketAccessDecision::Anonymous
+            } else {
+                BucketAccessDecision::NoPolicy
+            };
         };
         let decision = policy.decide(request);
         match (role, decision) {
-            (_, Decision { verdict: Verdict::Denied, statement }) => Ruling::Denied(statement.unwrap_or(0)),
-            (CallerRole::Owner, _) => Ruling::Owner,
-            _ if self.block.restrict_public_buckets && policy.is_public() => Ruling::Restricted,
-            (_, Decision { verdict: Verdict::Allowed, statement }) => Ruling::Allowed(statement.unwrap_or(0)),
-            _ => Ruling::NotAllowed,
+            (_, Decision { verdict: Verdict::Denied, statement }) => {
+                BucketAccessDecision::Denied(statement.unwrap_or(0))
+            }
+            (CallerRole::Owner, _) => BucketAccessDecision::Owner,
+            _ if self.block.restrict_public_buckets && policy.is_public() => BucketAccessDecision::Restricted,
+            (_, Decision { verdict: Verdict::Allowed, statement }) => {
+                BucketAccessDecision::Allowed(statement.unwrap_or(0))
+            }
+            _ => BucketAccessDecision::NotAllowed,
         }
     }
 }

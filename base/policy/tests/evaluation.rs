@@ -1,8 +1,8 @@
 //! AWS's documented examples of policy evaluation as a table, and properties that hold for all policies.
 
 use fordway_policy::{
-    AccessRequest, Action, BucketRules, CallerRole, ConditionKeys, Policy, Principal, PublicAccessBlock,
-    Ruling, Verdict,
+    AccessRequest, Action, BucketAccessDecision, BucketAccessRules, CallerRole, ConditionKeys, Policy,
+    Principal, PublicAccessBlock, Verdict,
 };
 use proptest::prelude::*;
 
@@ -293,16 +293,16 @@ fn rules_know_the_owner_and_the_public() {
         keys: ConditionKeys::default(),
     };
     let (ann, none) = (request(Principal::User("ann")), request(Principal::Anonymous));
-    let nothing = BucketRules::default();
-    assert_eq!(nothing.rule(CallerRole::User, &ann), Ruling::NoPolicy);
-    assert_eq!(nothing.rule(CallerRole::Anonymous, &none), Ruling::Anonymous);
+    let nothing = BucketAccessRules::default();
+    assert_eq!(nothing.rule(CallerRole::User, &ann), BucketAccessDecision::NoPolicy);
+    assert_eq!(nothing.rule(CallerRole::Anonymous, &none), BucketAccessDecision::Anonymous);
     let policy = parsed(CASES[0].0);
-    let mut rules = BucketRules { policy: Some(policy), block: PublicAccessBlock::default() };
-    assert_eq!(rules.rule(CallerRole::Anonymous, &none), Ruling::Allowed(0));
+    let mut rules = BucketAccessRules { policy: Some(policy), block: PublicAccessBlock::default() };
+    assert_eq!(rules.rule(CallerRole::Anonymous, &none), BucketAccessDecision::Allowed(0));
     rules.block.restrict_public_buckets = true;
-    assert_eq!(rules.rule(CallerRole::Anonymous, &none), Ruling::Restricted);
-    assert_eq!(rules.rule(CallerRole::User, &ann), Ruling::Restricted);
-    assert_eq!(rules.rule(CallerRole::Owner, &ann), Ruling::Owner);
+    assert_eq!(rules.rule(CallerRole::Anonymous, &none), BucketAccessDecision::Restricted);
+    assert_eq!(rules.rule(CallerRole::User, &ann), BucketAccessDecision::Restricted);
+    assert_eq!(rules.rule(CallerRole::Owner, &ann), BucketAccessDecision::Owner);
 }
 
 /// Elements of random statements; some of the elements are malformed.

@@ -17,7 +17,7 @@ use crate::process_cpu_ns;
 
 /// The resources that one process has used so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ProcessUsage {
+pub struct ProcessResourceUsage {
     /// The start time, in the kernel's ticks since boot. It distinguishes this process from a later process with the
     /// same ID.
     pub started_ticks: u64,
@@ -41,7 +41,7 @@ pub struct ProcessUsage {
 
 /// Reads the resources that process `pid` has used. Errors: `NotFound` if there is no such process. Cost: reads a few
 /// files in `/proc`, and one more for each thread.
-pub fn usage_of(pid: u32) -> io::Result<ProcessUsage> {
+pub fn usage_of(pid: u32) -> io::Result<ProcessResourceUsage> {
     let invalid =
         || io::Error::new(io::ErrorKind::InvalidData, format!("/proc/{pid}/stat is not as expected"));
     let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
@@ -49,12 +49,12 @@ pub fn usage_of(pid: u32) -> io::Result<ProcessUsage> {
     let fields: Vec<&str> = stat.rsplit_once(')').ok_or_else(invalid)?.1.split_ascii_whitespace().collect();
     let number = |at: usize| fields.get(at).and_then(|text| text.parse::<u64>().ok()).ok_or_else(invalid);
     let tick_ns = 1_000_000_000 / rustix::param::clock_ticks_per_second().max(1);
-    let mut usage = ProcessUsage {
+    let mut usage = ProcessResourceUsage {
         started_ticks: number(19)?,
         cpu_ns: process_cpu_ns(pid).map_err(io::Error::from)?,
         user_ns: number(11)? * tick_ns,
         system_ns: number(12)? * tick_ns,
-        ..ProcessUsage::default()
+        ..ProcessResourceUsage::default()
     };
     let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
     usage.rss_bytes = value_of(&status, "VmRSS").unwrap_or(0) * 1024;
@@ -134,7 +134,7 @@ pub fn precise_timers() -> rustix::io::Result<()> {
     set_current_timer_slack(NonZeroU64::new(1))
 }
 
-/// Counted events, in the order of [`HardwareCounts`]' fields (`PERF_TYPE_HARDWARE`).
+/// Counted events, in the order of [`HardwareEventCounts`]' fields (`PERF_TYPE_HARDWARE`).
 const EVENTS: [u64; 4] = [
     0, // PERF_COUNT_HW_CPU_CYCLES
     9, // PERF_COUNT_HW_REF_CPU_CYCLES
@@ -150,7 +150,7 @@ const WITH_TIMES: u64 = 3;
 /// The first published form of the kernel's `perf_event_attr`, which every kernel accepts.
 #[repr(C)]
 #[derive(Default)]
-struct PerfAttributes {
+struct PerfEventAttributes {
     kind: u32,
     size: u32,
     config: u64,
@@ -166,7 +166,7 @@ struct PerfAttributes {
 /// Event counts. `None` means that the event was not measured: the machine lacks the counter, or the counter did not
 /// run all the time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct HardwareCounts {
+pub struct HardwareEventCounts {
     /// Processor cycles.
     pub cycles: Option<u64>,
     /// Cycles at the processor's nominal frequency.
@@ -194,10 +194,10 @@ impl HardwareCounters {
 
     /// Returns the counts so far. A counter that the kernel paused for some time is `None`, because it is unknown how
     /// many events it missed.
-    pub fn read(&self) -> HardwareCounts {
+    pub fn read(&self) -> HardwareEventCounts {
         let sum = |files: &Option<Vec<File>>| files.as_ref()?.iter().map(read_event).sum::<Option<u64>>();
         let [cycles, reference_cycles, instructions, cache_misses] = &self.0;
-        HardwareCounts {
+        HardwareEventCounts {
             cycles: sum(cycles),
             reference_cycles: sum(reference_cycles),
             instructions: sum(instructions),
@@ -212,12 +212,12 @@ fn threads_of(pid: u32) -> Vec<i32> {
 }
 
 fn open_event(event: u64, thread: i32) -> Result<File> {
-    let attributes = PerfAttributes {
-        size: size_of::<PerfAttributes>() as u32,
+    let attributes = PerfEventAttributes {
+        size: size_of::<PerfEventAttributes>() as u32,
         config: event,
         read_format: WITH_TIMES,
         flags: INHERIT | EXCLUDE_HYPERVISOR,
-        ..PerfAttributes::default()
+        ..PerfEventAttributes::default()
     };
     const ANY_CPU: i32 = -1;
     const NO_GROUP: i32 = -1;
@@ -308,14 +308,14 @@ mod tests {
 
     #[test]
     fn counts_grow_or_are_absent() {
-        assert_eq!(size_of::<PerfAttributes>(), 64);
+        assert_eq!(size_of::<PerfEventAttributes>(), 64);
         let counters = HardwareCounters::open(&[std::process::id()]);
         let before = counters.read().instructions;
         std::hint::black_box((0..1_000_000_u64).fold(0, |sum, n| sum ^ std::hint::black_box(n)));
         if let (Some(before), Some(after)) = (before, counters.read().instructions) {
             assert!(after > before + 1_000_000);
         }
-        assert_eq!(HardwareCounters::open(&[0x7fff_fff0]).read(), HardwareCounts::default());
+        assert_eq!(HardwareCounters::open(&[0x7fff_fff0]).read(), HardwareEventCounts::default());
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Deliberate faults, for tests: compiled only with the feature `faults`.
 //!
-//! Every file-system call of this crate passes [`point`]. A test runs an operation under a [`FaultPlan`] and gets the
+//! Every file-system call of this crate passes [`point`]. A test runs an operation under a [`FaultInjectionPlan`] and gets the
 //! list of calls that the operation made; the plan may make one of the calls fail, or kill the process just before one
 //! of them. A plan applies only to the calling thread, so tests can run in parallel. Cost without a plan: one relaxed
 //! load.
@@ -23,7 +23,7 @@ pub enum SyscallFault {
 
 /// The faults that occur while an operation runs. The default is none.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct FaultPlan {
+pub struct FaultInjectionPlan {
     /// The number of a call, counted from 1, and the fault at that call.
     pub nth: Option<(usize, SyscallFault)>,
     /// Names of calls that always fail, each with its error, to simulate an old kernel or a file system that lacks a
@@ -31,8 +31,8 @@ pub struct FaultPlan {
     pub missing: &'static [(&'static str, Errno)],
 }
 
-struct FaultRun {
-    plan: FaultPlan,
+struct FaultInjectionRun {
+    plan: FaultInjectionPlan,
     calls: Vec<&'static str>,
 }
 
@@ -40,13 +40,13 @@ struct FaultRun {
 static PLANNED: AtomicUsize = AtomicUsize::new(0);
 
 thread_local! {
-    static RUN: RefCell<Option<FaultRun>> = const { RefCell::new(None) };
+    static RUN: RefCell<Option<FaultInjectionRun>> = const { RefCell::new(None) };
 }
 
 /// Ends the plan even if the operation panics.
-struct FaultPlanGuard;
+struct FaultInjectionGuard;
 
-impl Drop for FaultPlanGuard {
+impl Drop for FaultInjectionGuard {
     fn drop(&mut self) {
         PLANNED.fetch_sub(1, Ordering::Relaxed);
         RUN.set(None);
@@ -55,10 +55,10 @@ impl Drop for FaultPlanGuard {
 
 /// Runs `act` under `plan`; returns its result, and the file-system calls that `act` reached on this thread, in order.
 /// A nested plan replaces the outer one.
-pub fn run<T>(plan: FaultPlan, act: impl FnOnce() -> T) -> (T, Vec<&'static str>) {
+pub fn run<T>(plan: FaultInjectionPlan, act: impl FnOnce() -> T) -> (T, Vec<&'static str>) {
     PLANNED.fetch_add(1, Ordering::Relaxed);
-    RUN.set(Some(FaultRun { plan, calls: Vec::new() }));
-    let planned = FaultPlanGuard;
+    RUN.set(Some(FaultInjectionRun { plan, calls: Vec::new() }));
+    let planned = FaultInjectionGuard;
     let result = act();
     let calls = RUN.with_borrow_mut(Option::take).map(|run| run.calls).unwrap_or_default();
     drop(planned);
@@ -74,7 +74,7 @@ pub(crate) fn point(name: &'static str) -> Result<()> {
     RUN.with_borrow_mut(|run| run.as_mut().map_or(Ok(()), |run| run.reach(name)))
 }
 
-impl FaultRun {
+impl FaultInjectionRun {
     fn reach(&mut self, name: &'static str) -> Result<()> {
         self.calls.push(name);
         match self.plan.nth {
@@ -102,24 +102,33 @@ mod tests {
 
     #[test]
     fn calls_are_counted_failed_by_number_and_by_name() {
-        assert_eq!(run(FaultPlan::default(), three), ([Ok(()); 3], vec!["a", "b", "a"]));
-        let second = FaultPlan { nth: Some((2, SyscallFault::Fail(Errno::IO))), ..FaultPlan::default() };
+        assert_eq!(run(FaultInjectionPlan::default(), three), ([Ok(()); 3], vec!["a", "b", "a"]));
+        let second = FaultInjectionPlan {
+            nth: Some((2, SyscallFault::Fail(Errno::IO))),
+            ..FaultInjectionPlan::default()
+        };
         assert_eq!(run(second, three).0, [Ok(()), Err(Errno::IO), Ok(())]);
-        let missing = FaultPlan { missing: &[("a", Errno::NOSYS)], ..FaultPlan::default() };
+        let missing = FaultInjectionPlan { missing: &[("a", Errno::NOSYS)], ..FaultInjectionPlan::default() };
         assert_eq!(run(missing, three).0, [Err(Errno::NOSYS), Ok(()), Err(Errno::NOSYS)]);
         assert_eq!(three(), [Ok(()); 3]);
     }
 
     #[test]
     fn other_threads_are_left_alone() {
-        let plan = FaultPlan { nth: Some((1, SyscallFault::Fail(Errno::IO))), ..FaultPlan::default() };
+        let plan = FaultInjectionPlan {
+            nth: Some((1, SyscallFault::Fail(Errno::IO))),
+            ..FaultInjectionPlan::default()
+        };
         let (other, calls) = run(plan, || std::thread::scope(|scope| scope.spawn(three).join()));
         assert_eq!((other.ok(), calls), (Some([Ok(()); 3]), vec![]));
     }
 
     #[test]
     fn a_panic_ends_the_plan() {
-        let plan = FaultPlan { nth: Some((1, SyscallFault::Fail(Errno::IO))), ..FaultPlan::default() };
+        let plan = FaultInjectionPlan {
+            nth: Some((1, SyscallFault::Fail(Errno::IO))),
+            ..FaultInjectionPlan::default()
+        };
         let panicked = std::panic::catch_unwind(|| run(plan, || panic!("on purpose")));
         assert!(panicked.is_err());
         assert_eq!(point("a"), Ok(()));

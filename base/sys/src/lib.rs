@@ -41,8 +41,8 @@ mod watch;
 
 pub use allocator::HalfPageAllocator;
 pub use counters::{
-    CoarseInstant, HardwareCounters, HardwareCounts, ProcessUsage, descendants, pin_process, pin_thread,
-    precise_timers, reference_cycles, usage_of,
+    CoarseInstant, HardwareCounters, HardwareEventCounts, ProcessResourceUsage, descendants, pin_process,
+    pin_thread, precise_timers, reference_cycles, usage_of,
 };
 pub use coverage::{clear_coverage_counters, coverage_counters};
 pub use dir::{
@@ -63,7 +63,7 @@ pub use lock::{ByteRangeLocks, LockGuard, await_unlocked, lock_file, with_lock_p
 pub use memory::{FileMapping, give_back_heap, in_huge_pages, unused_heap_bytes};
 pub use mounts::{MountIdentity, MountProblem};
 pub use namespace::{
-    PacketHeader, TUN_READ_BYTES_MAX, TunDevice, end_with_thread, enter_mount_namespace,
+    TUN_READ_BYTES_MAX, TunDevice, VirtioNetHeader, end_with_thread, enter_mount_namespace,
     enter_network_namespace, new_mount_namespace, new_network_namespace, own_process_namespace,
 };
 pub use nowait::{

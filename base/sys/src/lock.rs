@@ -44,16 +44,16 @@ pub fn with_lock_patience<T>(patience: Duration, work: impl FnOnce() -> T) -> T 
 }
 
 /// A wait for a lock, with a time limit.
-struct LockWait {
+struct TimedLockWait {
     longest: Duration,
     /// The time at which the wait began; `None` before the first pause.
     begin: Option<Instant>,
     pause: Duration,
 }
 
-impl LockWait {
+impl TimedLockWait {
     fn new(longest: Duration) -> Self {
-        LockWait { longest: longest.min(PATIENCE.get()), begin: None, pause: PAUSE_MIN }
+        TimedLockWait { longest: longest.min(PATIENCE.get()), begin: None, pause: PAUSE_MIN }
     }
 
     fn left(&mut self) -> Duration {
@@ -72,7 +72,7 @@ impl LockWait {
     }
 }
 
-impl Drop for LockWait {
+impl Drop for TimedLockWait {
     /// Deducts the time of this wait from the thread's patience, so that the next lock gets the rest.
     fn drop(&mut self) {
         if let Some(begin) = self.begin
@@ -88,7 +88,7 @@ impl Drop for LockWait {
 /// for longer than `patience`.
 pub fn lock_file(file: impl AsFd, patience: Duration) -> Result<()> {
     // A length of 0 means "to the end, wherever that will be".
-    wait_for(file.as_fd(), (0, 0), &mut LockWait::new(patience))
+    wait_for(file.as_fd(), (0, 0), &mut TimedLockWait::new(patience))
 }
 
 /// Waits until no other open file holds a lock on any of `bytes`, a range of at least one byte. Takes no lock, so
@@ -96,7 +96,7 @@ pub fn lock_file(file: impl AsFd, patience: Duration) -> Result<()> {
 /// [`with_lock_patience`]. Cost: one `fcntl`, repeated while the bytes are locked.
 pub fn await_unlocked(file: impl AsFd, bytes: Range<u32>, patience: Duration) -> Result<()> {
     let (start, length) = (i64::from(bytes.start), i64::try_from(bytes.len()).map_err(|_| Errno::INVAL)?);
-    let mut patience = LockWait::new(patience);
+    let mut patience = TimedLockWait::new(patience);
     loop {
         let found = control(file.as_fd(), libc::F_OFD_GETLK, libc::F_WRLCK, start, length)?;
         if found == libc::F_UNLCK {
@@ -107,7 +107,7 @@ pub fn await_unlocked(file: impl AsFd, bytes: Range<u32>, patience: Duration) ->
 }
 
 /// Tries repeatedly, because the kernel's own wait has no time limit.
-fn wait_for(file: BorrowedFd<'_>, (start, length): (i64, i64), patience: &mut LockWait) -> Result<()> {
+fn wait_for(file: BorrowedFd<'_>, (start, length): (i64, i64), patience: &mut TimedLockWait) -> Result<()> {
     loop {
         match control(file, libc::F_OFD_SETLK, libc::F_WRLCK, start, length) {
             Err(Errno::AGAIN | Errno::ACCESS) => patience.pause()?,
@@ -132,7 +132,7 @@ pub struct ByteRangeLocks {
 pub struct LockGuard<'l> {
     locks: &'l ByteRangeLocks,
     byte: i64,
-    _stripe: StripeGuard<'l>,
+    _stripe: LockStripeGuard<'l>,
 }
 
 /// A lock between the threads of this process; a wait for it can have a deadline. Without waiting threads, it costs two
@@ -152,12 +152,12 @@ const HELD: u32 = 1;
 const CONTENDED: u32 = 2;
 
 #[derive(Debug)]
-struct StripeGuard<'l>(&'l LockStripe);
+struct LockStripeGuard<'l>(&'l LockStripe);
 
 impl LockStripe {
     /// Waits for the lock and takes it. Errors: `TIMEDOUT`.
     #[inline]
-    fn take(&self, patience: &mut LockWait) -> Result<StripeGuard<'_>> {
+    fn take(&self, patience: &mut TimedLockWait) -> Result<LockStripeGuard<'_>> {
         match self.try_take() {
             Some(guard) => Ok(guard),
             None => self.wait(patience),
@@ -165,20 +165,20 @@ impl LockStripe {
     }
 
     #[cold]
-    fn wait(&self, patience: &mut LockWait) -> Result<StripeGuard<'_>> {
+    fn wait(&self, patience: &mut TimedLockWait) -> Result<LockStripeGuard<'_>> {
         // A thread that takes the lock after a wait marks it as contended, because others may still be waiting.
         let is_held = |(): &mut ()| self.state.swap(CONTENDED, Ordering::Acquire) != FREE;
         let waited = self.is_free.wait_timeout_while(self.asleep(), patience.left().min(LONGEST), is_held);
         match waited.unwrap_or_else(|poisoned| poisoned.into_inner()).1.timed_out() {
             true => Err(Errno::TIMEDOUT),
-            false => Ok(StripeGuard(self)),
+            false => Ok(LockStripeGuard(self)),
         }
     }
 
-    fn try_take(&self) -> Option<StripeGuard<'_>> {
+    fn try_take(&self) -> Option<LockStripeGuard<'_>> {
         let taken = self.state.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed);
         // The guard is made only if the lock was free, because dropping a guard releases the lock.
-        taken.is_ok().then(|| StripeGuard(self))
+        taken.is_ok().then(|| LockStripeGuard(self))
     }
 
     fn asleep(&self) -> MutexGuard<'_, ()> {
@@ -186,7 +186,7 @@ impl LockStripe {
     }
 }
 
-impl Drop for StripeGuard<'_> {
+impl Drop for LockStripeGuard<'_> {
     fn drop(&mut self) {
         if self.0.state.swap(FREE, Ordering::Release) == CONTENDED {
             drop(self.0.asleep());
@@ -216,7 +216,7 @@ impl ByteRangeLocks {
     /// `NOLCK` if the file system has no locks, `TIMEDOUT` if another holder keeps the byte for longer than `patience`
     /// or the patience of [`with_lock_patience`].
     pub fn lock(&self, offset: u32, patience: Duration) -> Result<LockGuard<'_>> {
-        let mut patience = LockWait::new(patience);
+        let mut patience = TimedLockWait::new(patience);
         let stripe = self.stripes[offset as usize % STRIPES].take(&mut patience)?;
         let byte = i64::from(offset);
         wait_for(self.file.as_fd(), (byte, 1), &mut patience)?;
@@ -340,7 +340,7 @@ mod tests {
                     for _ in 0..5_000 {
                         let is_patient = thread % 3 > 0;
                         let patience = Duration::from_micros(if is_patient { 60_000_000 } else { 5 });
-                        let held = stripe.take(&mut LockWait::new(patience));
+                        let held = stripe.take(&mut TimedLockWait::new(patience));
                         assert!(held.is_ok() || !is_patient);
                         if held.is_ok() {
                             // SAFETY: the lock is held.

@@ -77,7 +77,7 @@ fn mount(source: &CStr, target: &CStr, kind: &CStr, flags: libc::c_ulong) -> io:
     if answer < 0 { Err(last_errno().into()) } else { Ok(()) }
 }
 
-/// The size of the [`PacketHeader`] that precedes each packet.
+/// The size of the [`VirtioNetHeader`] that precedes each packet.
 const HEADER_BYTES: usize = 10;
 
 /// The maximum size of one read: a header and a packet of 64 KiB.
@@ -92,21 +92,21 @@ pub struct TunDevice(File);
 /// The kernel's description of a packet, which precedes the packet in each read (the relevant fields of
 /// `virtio_net_hdr`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PacketHeader {
+pub struct VirtioNetHeader {
     /// The length of the headers of every segment, in bytes; 0 if the packet is not segmented.
     pub header_bytes: u64,
     /// The length of the content of each segment, in bytes; 0 if the packet is a single segment.
     pub segment_bytes: u64,
 }
 
-impl PacketHeader {
+impl VirtioNetHeader {
     /// Splits the bytes of a read into header and packet; `None` if there are too few for a header.
     pub fn split(read: &[u8]) -> Option<(Self, &[u8])> {
         let (head, packet) = read.split_at_checked(HEADER_BYTES)?;
         let number = |at: usize| u64::from(u16::from_ne_bytes([head[at], head[at + 1]]));
         let is_segmented = head[1] != 0;
         let (header_bytes, segment_bytes) = if is_segmented { (number(2), number(4)) } else { (0, 0) };
-        Some((PacketHeader { header_bytes, segment_bytes }, packet))
+        Some((VirtioNetHeader { header_bytes, segment_bytes }, packet))
     }
 }
 
@@ -202,12 +202,15 @@ mod tests {
             read.extend(field.to_ne_bytes());
         }
         read.push(69);
-        let (header, packet) = PacketHeader::split(&read).unwrap();
-        assert_eq!(header, PacketHeader { header_bytes: 52, segment_bytes: 1448 });
+        let (header, packet) = VirtioNetHeader::split(&read).unwrap();
+        assert_eq!(header, VirtioNetHeader { header_bytes: 52, segment_bytes: 1448 });
         assert_eq!(packet, [69]);
         read[1] = 0;
-        assert_eq!(PacketHeader::split(&read).unwrap().0, PacketHeader { header_bytes: 0, segment_bytes: 0 });
-        assert_eq!(PacketHeader::split(&read[..9]), None);
+        assert_eq!(
+            VirtioNetHeader::split(&read).unwrap().0,
+            VirtioNetHeader { header_bytes: 0, segment_bytes: 0 }
+        );
+        assert_eq!(VirtioNetHeader::split(&read[..9]), None);
     }
 
     #[test]

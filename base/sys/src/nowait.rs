@@ -13,7 +13,7 @@ use crate::call::{fstatfs, point, pread};
 
 /// How the calling thread looks up names.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum LookupMode {
+enum PathLookupMode {
     Waits,
     AsksMemory,
     /// The thread looked only in memory, and something was missing.
@@ -29,12 +29,12 @@ struct Waits;
 
 impl Drop for Waits {
     fn drop(&mut self) {
-        MODE.set(LookupMode::Waits);
+        MODE.set(PathLookupMode::Waits);
     }
 }
 
 thread_local! {
-    static MODE: Cell<LookupMode> = const { Cell::new(LookupMode::Waits) };
+    static MODE: Cell<PathLookupMode> = const { Cell::new(PathLookupMode::Waits) };
 }
 
 /// Runs `work`. While it runs, a [`RootDirectory`](crate::RootDirectory) that opens files looks up names only in
@@ -45,9 +45,9 @@ thread_local! {
 /// Cost: no system call.
 pub fn without_waiting<T>(work: impl FnOnce() -> T) -> Option<T> {
     let _waits = Waits;
-    MODE.set(LookupMode::AsksMemory);
+    MODE.set(PathLookupMode::AsksMemory);
     let done = work();
-    (MODE.get() != LookupMode::WouldHaveWaited).then_some(done)
+    (MODE.get() != PathLookupMode::WouldHaveWaited).then_some(done)
 }
 
 /// Runs `work`. While it runs, [`read_dir_briefly`](crate::read_dir_briefly) reads about a thousand names and no more.
@@ -58,17 +58,17 @@ pub fn without_waiting<T>(work: impl FnOnce() -> T) -> Option<T> {
 /// Cost: no system call.
 pub fn without_scanning<T>(work: impl FnOnce() -> T) -> Option<T> {
     let _waits = Waits;
-    MODE.set(LookupMode::ScansLittle);
+    MODE.set(PathLookupMode::ScansLittle);
     let done = work();
-    (MODE.get() != LookupMode::WouldHaveScanned).then_some(done)
+    (MODE.get() != PathLookupMode::WouldHaveScanned).then_some(done)
 }
 
 /// Called before a long scan: returns whether the calling thread is within [`without_scanning`], and must therefore
 /// fail instead.
 pub(crate) fn would_scan() -> bool {
-    let is_to_fail = matches!(MODE.get(), LookupMode::ScansLittle | LookupMode::WouldHaveScanned);
+    let is_to_fail = matches!(MODE.get(), PathLookupMode::ScansLittle | PathLookupMode::WouldHaveScanned);
     if is_to_fail {
-        MODE.set(LookupMode::WouldHaveScanned);
+        MODE.set(PathLookupMode::WouldHaveScanned);
     }
     is_to_fail
 }
@@ -78,7 +78,7 @@ pub(crate) fn would_scan() -> bool {
 pub fn would_wait() -> bool {
     let is_to_fail = is_asking();
     if is_to_fail {
-        MODE.set(LookupMode::WouldHaveWaited);
+        MODE.set(PathLookupMode::WouldHaveWaited);
     }
     is_to_fail
 }
@@ -87,11 +87,11 @@ pub fn would_wait() -> bool {
 /// memory, or a directory within [`without_scanning`] was large, so the result, including any error, is discarded. This
 /// function changes nothing.
 pub fn is_to_be_done_again() -> bool {
-    matches!(MODE.get(), LookupMode::WouldHaveWaited | LookupMode::WouldHaveScanned)
+    matches!(MODE.get(), PathLookupMode::WouldHaveWaited | PathLookupMode::WouldHaveScanned)
 }
 
 fn is_asking() -> bool {
-    matches!(MODE.get(), LookupMode::AsksMemory | LookupMode::WouldHaveWaited)
+    matches!(MODE.get(), PathLookupMode::AsksMemory | PathLookupMode::WouldHaveWaited)
 }
 
 /// Determines whether a file system answers lookups from memory at all. If it does not, each attempt is wasted, because

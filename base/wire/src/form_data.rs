@@ -141,7 +141,7 @@ impl FormReader {
 
     fn step_value(&mut self) -> Result<bool> {
         let Some(end) = self.find(&self.delimiter.clone()) else { return Ok(false) };
-        let mut line = BoundaryLine::default();
+        let mut line = BoundaryLineState::default();
         let mut after = end + self.delimiter.len();
         while !line.is_over() {
             let Some(byte) = self.buffer.get(after) else { return Ok(false) };
@@ -281,7 +281,7 @@ fn parameter(stated: &[(String, String)], wanted: &str) -> Result<Option<String>
 
 /// The rest of a line after a boundary: nothing, or two hyphens after the last part.
 #[derive(Default)]
-enum BoundaryLine {
+enum BoundaryLineState {
     #[default]
     Begun,
     Hyphen,
@@ -291,27 +291,27 @@ enum BoundaryLine {
     Last,
 }
 
-impl BoundaryLine {
+impl BoundaryLineState {
     /// Reads a byte of the line. Errors: `Malformed` if the line continues, because then the line merely begins with
     /// the boundary text.
     fn read(&mut self, byte: u8) -> Result<()> {
         *self = match (&*self, byte) {
-            (BoundaryLine::Begun, b'-') => BoundaryLine::Hyphen,
-            (BoundaryLine::Hyphen, b'-') => BoundaryLine::Last,
-            (BoundaryLine::Begun | BoundaryLine::Blank, b' ' | b'\t') => BoundaryLine::Blank,
-            (BoundaryLine::Begun | BoundaryLine::Blank, b'\r') => BoundaryLine::CarriageReturn,
-            (BoundaryLine::CarriageReturn, b'\n') => BoundaryLine::Over,
+            (BoundaryLineState::Begun, b'-') => BoundaryLineState::Hyphen,
+            (BoundaryLineState::Hyphen, b'-') => BoundaryLineState::Last,
+            (BoundaryLineState::Begun | BoundaryLineState::Blank, b' ' | b'\t') => BoundaryLineState::Blank,
+            (BoundaryLineState::Begun | BoundaryLineState::Blank, b'\r') => BoundaryLineState::CarriageReturn,
+            (BoundaryLineState::CarriageReturn, b'\n') => BoundaryLineState::Over,
             _ => return Err(FormError::Malformed("a line begins with the boundary and goes on")),
         };
         Ok(())
     }
 
     fn is_over(&self) -> bool {
-        matches!(self, BoundaryLine::Over | BoundaryLine::Last)
+        matches!(self, BoundaryLineState::Over | BoundaryLineState::Last)
     }
 
     fn is_last(&self) -> bool {
-        matches!(self, BoundaryLine::Last)
+        matches!(self, BoundaryLineState::Last)
     }
 }
 
@@ -322,7 +322,7 @@ pub struct FormFileScanner {
     /// The number of bytes at the end of the previous piece that match the beginning of the delimiter.
     matched: usize,
     /// The line of the boundary after the file, once it has been found.
-    line: Option<BoundaryLine>,
+    line: Option<BoundaryLineState>,
 }
 
 /// The content of a file in one piece of a form.
@@ -348,7 +348,7 @@ impl FormFileScanner {
 
     /// Returns whether the end of the file has been found.
     pub fn is_over(&self) -> bool {
-        self.line.as_ref().is_some_and(BoundaryLine::is_over)
+        self.line.as_ref().is_some_and(BoundaryLineState::is_over)
     }
 
     /// Finds the content in the next bytes. There is none after the end of the file. Errors: `Malformed`.
@@ -384,7 +384,7 @@ impl FormFileScanner {
     }
 
     fn end(&mut self, held: usize, content: Range<usize>, after: &[u8]) -> Result<FormFileChunk> {
-        self.line = Some(BoundaryLine::default());
+        self.line = Some(BoundaryLineState::default());
         self.read_line(after)?;
         Ok(FormFileChunk { held, content })
     }

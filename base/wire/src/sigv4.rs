@@ -30,7 +30,7 @@ pub struct SigningKey {
 }
 
 /// The signed parts of a request.
-pub struct SignedRequest<'a> {
+pub struct CanonicalRequest<'a> {
     /// `GET`, `PUT`, ...
     pub method: &'a str,
     /// The encoded path, starting with `/`.
@@ -65,7 +65,7 @@ impl SigningKey {
     }
 
     /// Returns the value of `Authorization`. The signed headers must contain `x-amz-date` with the same time.
-    pub fn authorization(&self, access_key: &str, time: SystemTime, request: &SignedRequest) -> String {
+    pub fn authorization(&self, access_key: &str, time: SystemTime, request: &CanonicalRequest) -> String {
         let signature = self.signature(time, request);
         let (scope, names) = (&self.scope, request.header_names());
         format!("{ALGORITHM} Credential={access_key}/{scope},SignedHeaders={names},Signature={signature}")
@@ -93,7 +93,7 @@ impl SigningKey {
         ]);
         parameters.extend(session_token.map(|token| ("X-Amz-Security-Token", token)));
         let query = uri::canonical_query(parameters);
-        let signed = SignedRequest {
+        let signed = CanonicalRequest {
             method: request.method,
             path: request.path,
             query: &query,
@@ -105,13 +105,13 @@ impl SigningKey {
     }
 
     /// Returns the signature in hexadecimal.
-    pub fn signature(&self, time: SystemTime, request: &SignedRequest) -> String {
+    pub fn signature(&self, time: SystemTime, request: &CanonicalRequest) -> String {
         text_of(&hex(&self.raw_signature(&UtcTime::from(time).amz_date(), request)))
     }
 
     /// Returns whether `signature`, in lower-case hexadecimal, is valid for a request dated `amz_date`. Compares in
     /// constant time.
-    pub fn verifies(&self, signature: &str, amz_date: &str, request: &SignedRequest) -> bool {
+    pub fn verifies(&self, signature: &str, amz_date: &str, request: &CanonicalRequest) -> bool {
         is_same(&self.raw_signature(amz_date, request), signature)
     }
 
@@ -123,7 +123,7 @@ impl SigningKey {
         is_same(&mac.finalize().into_bytes().into(), signature)
     }
 
-    fn raw_signature(&self, amz_date: &str, request: &SignedRequest) -> [u8; 32] {
+    fn raw_signature(&self, amz_date: &str, request: &CanonicalRequest) -> [u8; 32] {
         let digest = request.canonical_digest();
         let mut mac = self.keyed.clone();
         for part in [ALGORITHM, "\n", amz_date, "\n", &self.scope, "\n"] {
@@ -192,7 +192,7 @@ pub struct PresignedRequest<'a> {
     pub parameters: &'a [(&'a str, &'a str)],
 }
 
-impl SignedRequest<'_> {
+impl CanonicalRequest<'_> {
     fn header_names(&self) -> String {
         let mut names = String::with_capacity(self.headers.iter().map(|(name, _)| name.len() + 1).sum());
         for (index, (name, _)) in self.headers.iter().enumerate() {
@@ -307,7 +307,7 @@ mod tests {
 
     fn sign(method: &str, path: &str, query: &str, headers: &[(&str, &str)], payload_hash: &str) -> String {
         let (key, time) = key();
-        key.signature(time, &SignedRequest { method, path, query, headers, payload_hash })
+        key.signature(time, &CanonicalRequest { method, path, query, headers, payload_hash })
     }
 
     #[test]
@@ -349,7 +349,7 @@ mod tests {
     fn the_header_names_what_was_signed() {
         let (key, time) = key();
         let headers = [HOST, ("range", "bytes=0-9"), ("x-amz-content-sha256", EMPTY), DATE];
-        let request = SignedRequest {
+        let request = CanonicalRequest {
             method: "GET",
             path: "/test.txt",
             query: "",
@@ -369,7 +369,7 @@ mod tests {
         let (key, time) = key();
         let headers = [HOST, ("x-amz-content-sha256", EMPTY), DATE];
         let request =
-            SignedRequest { method: "GET", path: "/a", query: "", headers: &headers, payload_hash: EMPTY };
+            CanonicalRequest { method: "GET", path: "/a", query: "", headers: &headers, payload_hash: EMPTY };
         let value = key.authorization(ACCESS_KEY, time, &request);
         let read = AuthorizationHeader::parse(&value).unwrap();
         assert_eq!((read.access_key, read.day), (ACCESS_KEY, "20130524"));
@@ -380,7 +380,7 @@ mod tests {
         assert!(!same.verifies(&read.signature[..63], DATE.1, &request));
         assert!(!same.verifies(&read.signature.to_uppercase(), DATE.1, &request));
         assert!(!same.verifies(read.signature, "20130524T000001Z", &request));
-        let other = SignedRequest { path: "/b", ..request };
+        let other = CanonicalRequest { path: "/b", ..request };
         assert!(!same.verifies(read.signature, DATE.1, &other));
         assert_eq!(AuthorizationHeader::parse(&value.replace(',', ", ")).unwrap(), read);
         for (from, to) in [("AWS4", "AWS5"), ("aws4_request", "x"), ("s3/", ""), ("Signature", "signature")] {

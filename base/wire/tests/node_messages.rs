@@ -15,9 +15,9 @@ use fordway_store::{
     VersionListing, VersionSummary, VersioningState, VersionsQuery,
 };
 use fordway_wire::node::{
-    CommitResponse, ContentDelivery, FRAME_BYTES_MAX, FrameBuffer, FrameHeader, GetResponse, HEADER_BYTES,
-    MessageCursor, NodeResponse, ReadField, ReadResponse, Request, ResponseFlags, StartWriteResponse,
-    WriteField, take_reply,
+    CommitResponse, ContentTransferMethod, FRAME_BYTES_MAX, FrameBuffer, FrameHeader, GetResponse,
+    HEADER_BYTES, MessageCursor, NodeResponse, ReadField, ReadResponse, Request, ResponseFlags,
+    StartWriteResponse, WriteField, take_reply,
 };
 use proptest::prelude::*;
 
@@ -149,9 +149,9 @@ made! {
         let error = Error::new(make.one_of(ErrorKind::ALL), make.any::<String>());
         if make.any() { error.at_delete_marker() } else { error }
     };
-    ContentDelivery = |make| {
+    ContentTransferMethod = |make| {
         let (a, b) = make.any();
-        make.one_of(&[ContentDelivery::Inline, ContentDelivery::Stream(a), ContentDelivery::Descriptor(a, b)])
+        make.one_of(&[ContentTransferMethod::Inline, ContentTransferMethod::Stream(a), ContentTransferMethod::Descriptor(a, b)])
     };
 }
 

@@ -20,7 +20,7 @@ use crate::{lookout, small};
 /// The kind of request.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
-pub(crate) enum BareRequest {
+pub(crate) enum BareSocketRequest {
     /// Returns 4 KiB from memory.
     Echo,
     /// Returns 4 KiB of a file, read with open, fstat, pread and close.
@@ -55,14 +55,14 @@ fn answer_all(client: &UnixStream, dir: &File) -> Result<()> {
     loop {
         // Do not poll after passing a file descriptor: the client reads the file next, which takes longer than the
         // server would poll.
-        let is_large = request[0] == BareRequest::Descriptor as u8;
+        let is_large = request[0] == BareSocketRequest::Descriptor as u8;
         let looks_out = !lookout.is_zero() && !is_large && 2 * OPEN.load(Ordering::Relaxed) <= cores;
         let received = wait(looks_out, |wait| receive(client, &mut request, wait));
         if received.is_err() || received == Ok(0) {
             OPEN.fetch_sub(1, Ordering::Relaxed);
             return Ok(());
         }
-        let reply = [u8::from(looks_out && request[0] != BareRequest::Descriptor as u8); MESSAGE_BYTES];
+        let reply = [u8::from(looks_out && request[0] != BareSocketRequest::Descriptor as u8); MESSAGE_BYTES];
         match request[0] {
             0 => send_all(client, &reply, &content, None)?,
             1 => {
@@ -98,19 +98,19 @@ fn wait<T>(
 }
 
 /// A client of the bare server.
-pub(crate) struct BareClient {
+pub(crate) struct BareSocketClient {
     socket: UnixStream,
     buffer: Vec<u8>,
     looks_out: bool,
 }
 
-impl BareClient {
+impl BareSocketClient {
     pub(crate) fn connect(socket: &Path) -> Result<Self> {
-        Ok(BareClient { socket: UnixStream::connect(socket)?, buffer: vec![0; 8192], looks_out: false })
+        Ok(BareSocketClient { socket: UnixStream::connect(socket)?, buffer: vec![0; 8192], looks_out: false })
     }
 
     /// Requests 4 KiB, and stores them in `body`.
-    pub(crate) fn small(&mut self, ask: BareRequest, number: usize, body: &mut Vec<u8>) -> Result<()> {
+    pub(crate) fn small(&mut self, ask: BareSocketRequest, number: usize, body: &mut Vec<u8>) -> Result<()> {
         let mut request = [0; MESSAGE_BYTES];
         (request[0], request[1]) = (ask as u8, number as u8);
         send_all(&self.socket, &request, &[], None)?;
@@ -129,7 +129,7 @@ impl BareClient {
 
     /// Requests the file descriptor of the 1 MiB file, and reads the file into `body`.
     pub(crate) fn descriptor(&mut self, body: &mut Vec<u8>) -> Result<()> {
-        send_all(&self.socket, &[BareRequest::Descriptor as u8; MESSAGE_BYTES], &[], None)?;
+        send_all(&self.socket, &[BareSocketRequest::Descriptor as u8; MESSAGE_BYTES], &[], None)?;
         let (socket, room) = (&self.socket, &mut self.buffer);
         let (_, file) = wait(self.looks_out, |wait| receive_with_descriptor(socket, room, wait))?;
         self.looks_out = self.buffer[0] == 1;

@@ -12,21 +12,26 @@ use fordway_posix::{PosixConfig, PosixStore};
 use fordway_store::{GetOptions, Key, ObjectBatches, Objects, PutOptions, Store};
 use fordway_sys::{Mode, OFlags, open_in, read_into_spare, stat};
 
-use crate::bare::{BareClient, BareRequest};
+use crate::bare::{BareSocketClient, BareSocketRequest};
 use crate::{SMALL, bucket, is_wanted, node_store, small};
 
 /// The name of an operation, and a function that performs it once.
 type TimedOperation<'w> = (&'static str, Box<dyn FnMut() -> Result<()> + 'w>);
 
 /// The number of calls in a block, and the number of objects per call.
-struct BlockCalls {
+struct BlockCallCounts {
     calls: usize,
     objects: usize,
 }
 
 /// Runs each of `ways` in blocks. Prints each way's time per object, and the ratio of this time to the first way's
 /// time.
-fn ways(title: &str, shape: &BlockCalls, mut ways: Vec<TimedOperation<'_>>, rounds: usize) -> Result<()> {
+fn ways(
+    title: &str,
+    shape: &BlockCallCounts,
+    mut ways: Vec<TimedOperation<'_>>,
+    rounds: usize,
+) -> Result<()> {
     if !is_wanted(title) {
         return Ok(());
     }
@@ -76,17 +81,17 @@ fn direct(dir: &File, name: &str, body: &mut Vec<u8>) -> Result<()> {
 }
 
 fn small_gets(root: &Path, gateway: &Path, bare: &Path, rounds: usize) -> Result<()> {
-    let (node, mut client, bucket) = (node_store(gateway), BareClient::connect(bare)?, bucket()?);
+    let (node, mut client, bucket) = (node_store(gateway), BareSocketClient::connect(bare)?, bucket()?);
     let dir = File::open(root.join("bucket"))?;
     let keys = (0..SMALL).map(|number| Ok(Key::new(small(number))?)).collect::<Result<Vec<_>>>()?;
     let (mut of_bare, mut of_node, mut at, mut at_node) = (Vec::new(), Vec::new(), 0, 0);
-    let one = BlockCalls { calls: 500, objects: 1 };
+    let one = BlockCallCounts { calls: 500, objects: 1 };
     let one_by_one: Vec<TimedOperation<'_>> = vec![
         (
             "bare socket, open, fstat, pread",
             Box::new(|| {
                 at += 1;
-                client.small(BareRequest::Small, at % SMALL, &mut of_bare)
+                client.small(BareSocketRequest::Small, at % SMALL, &mut of_bare)
             }),
         ),
         (
@@ -99,7 +104,7 @@ fn small_gets(root: &Path, gateway: &Path, bare: &Path, rounds: usize) -> Result
         ),
     ];
     ways("4 KiB get, one at a time", &one, one_by_one, rounds)?;
-    let batch = BlockCalls { calls: 10, objects: SMALL };
+    let batch = BlockCallCounts { calls: 10, objects: SMALL };
     let batches: Vec<TimedOperation<'_>> = vec![
         (
             "open, fstat, pread, close",
@@ -122,7 +127,7 @@ fn small_gets(root: &Path, gateway: &Path, bare: &Path, rounds: usize) -> Result
 }
 
 fn large_gets(root: &Path, gateway: &Path, bare: &Path, rounds: usize) -> Result<()> {
-    let (node, mut client, bucket) = (node_store(gateway), BareClient::connect(bare)?, bucket()?);
+    let (node, mut client, bucket) = (node_store(gateway), BareSocketClient::connect(bare)?, bucket()?);
     let dir = File::open(root.join("bucket"))?;
     let (mut of_bare, mut of_node) = (Vec::with_capacity(1 << 20), Vec::with_capacity(1 << 20));
     let key = Key::new("1MiB")?;
@@ -136,7 +141,7 @@ fn large_gets(root: &Path, gateway: &Path, bare: &Path, rounds: usize) -> Result
             }),
         ),
     ];
-    ways("1 MiB get", &BlockCalls { calls: 50, objects: 1 }, mega, rounds)?;
+    ways("1 MiB get", &BlockCallCounts { calls: 50, objects: 1 }, mega, rounds)?;
     let (mut of_posix, mut of_node) = (Vec::with_capacity(16 << 20), Vec::with_capacity(16 << 20));
     let key = Key::new("16MiB")?;
     let large: Vec<TimedOperation<'_>> = vec![
@@ -149,7 +154,7 @@ fn large_gets(root: &Path, gateway: &Path, bare: &Path, rounds: usize) -> Result
             }),
         ),
     ];
-    ways("16 MiB get", &BlockCalls { calls: 4, objects: 1 }, large, rounds)
+    ways("16 MiB get", &BlockCallCounts { calls: 4, objects: 1 }, large, rounds)
 }
 
 fn puts(root: &Path, gateway: &Path, rounds: usize) -> Result<()> {
@@ -173,7 +178,7 @@ fn puts(root: &Path, gateway: &Path, rounds: usize) -> Result<()> {
         };
         ways(
             title,
-            &BlockCalls { calls, objects: 1 },
+            &BlockCallCounts { calls, objects: 1 },
             vec![("embedded put", put(0)), ("node put", put(1))],
             rounds,
         )?;
@@ -188,10 +193,10 @@ const ROUND_MS: u64 = 500;
 pub(crate) fn client(lane: &str, socket: &Path, ms: u64) -> Result<()> {
     let (mut body, bucket) = (Vec::new(), bucket()?);
     let keys = (0..SMALL).map(|number| Ok(Key::new(small(number))?)).collect::<Result<Vec<_>>>()?;
-    let mut bare = if lane == "echo" { Some(BareClient::connect(socket)?) } else { None };
+    let mut bare = if lane == "echo" { Some(BareSocketClient::connect(socket)?) } else { None };
     let node = node_store(socket);
     let mut get = |number: usize| match &mut bare {
-        Some(bare) => bare.small(BareRequest::Echo, number, &mut body),
+        Some(bare) => bare.small(BareSocketRequest::Echo, number, &mut body),
         None => {
             node.read(&bucket, &keys[number % SMALL], &GetOptions::default(), &mut body)?;
             Ok(())

@@ -22,7 +22,7 @@ const OPERATIONS: [&str; 2] = ["4 KiB get", "head"];
 
 /// The time of a call in nanoseconds, and how often the client sleeps per call.
 #[derive(Clone, Copy)]
-struct StartFigures {
+struct CallTimingAfterStart {
     call_ns: f64,
     sleeps: f64,
 }
@@ -34,7 +34,7 @@ pub(crate) fn run() -> Result<()> {
     let starts = std::env::var("STARTS").map_or(Ok(20), |starts| starts.parse())?;
     let (dir, root) = filled_root()?;
     // The first index says whether threads leave their client's processor; the second is the operation.
-    let mut found: [[Vec<StartFigures>; 2]; 2] = Default::default();
+    let mut found: [[Vec<CallTimingAfterStart>; 2]; 2] = Default::default();
     for _ in 0..starts {
         for (leaves, of_kind) in [("0", 0), ("1", 1)] {
             let gateway = ServerProcess::start("gateway", &root, dir.path(), &[(LEAVES_CLIENT, leaves)])?;
@@ -60,7 +60,7 @@ pub(crate) fn run() -> Result<()> {
 }
 
 /// Prints the figures of all starts. Returns the ratio of the slowest start to the fastest.
-fn row(name: &str, all: &[StartFigures]) -> Result<f64> {
+fn row(name: &str, all: &[CallTimingAfterStart]) -> Result<f64> {
     let mut sorted = all.to_vec();
     sorted.sort_by(|a, b| a.call_ns.total_cmp(&b.call_ns));
     let (first, last) = (sorted.first().context("no starts")?, sorted.last().context("no starts")?);
@@ -76,14 +76,14 @@ fn row(name: &str, all: &[StartFigures]) -> Result<f64> {
 }
 
 /// Runs a client in a new process. Returns the client's figures for each operation.
-fn one_start(socket: &Path) -> Result<Vec<StartFigures>> {
+fn one_start(socket: &Path) -> Result<Vec<CallTimingAfterStart>> {
     let mut command = Command::new(std::env::current_exe()?);
     command.arg("timed").arg(socket).arg(PHASE.as_millis().to_string());
     let done = command.stderr(Stdio::inherit()).output()?;
     ensure!(done.status.success(), "a client failed");
-    let read = |line: &str| -> Result<StartFigures> {
+    let read = |line: &str| -> Result<CallTimingAfterStart> {
         let (call_ns, sleeps) = line.split_once(' ').context("a client wrote something else")?;
-        Ok(StartFigures { call_ns: call_ns.parse()?, sleeps: sleeps.parse()? })
+        Ok(CallTimingAfterStart { call_ns: call_ns.parse()?, sleeps: sleeps.parse()? })
     };
     String::from_utf8(done.stdout)?.lines().map(read).collect()
 }
@@ -104,7 +104,7 @@ pub(crate) fn client(socket: &Path, phase: Duration) -> Result<()> {
         Ok(())
     };
     let heads = timed(phase, &mut head)?;
-    for StartFigures { call_ns, sleeps } in [gets, heads] {
+    for CallTimingAfterStart { call_ns, sleeps } in [gets, heads] {
         println!("{call_ns} {sleeps}");
     }
     Ok(())
@@ -112,7 +112,7 @@ pub(crate) fn client(socket: &Path, phase: Duration) -> Result<()> {
 
 /// Repeats a call for `phase`. The time that it returns is the median over blocks of calls, so that a short disturbance
 /// does not affect it.
-fn timed(phase: Duration, call: &mut dyn FnMut(usize) -> Result<()>) -> Result<StartFigures> {
+fn timed(phase: Duration, call: &mut dyn FnMut(usize) -> Result<()>) -> Result<CallTimingAfterStart> {
     let (start, slept, mut blocks) = (Instant::now(), process_usage().voluntary_switches, Vec::new());
     while start.elapsed() < phase {
         let of_block = Instant::now();
@@ -121,5 +121,5 @@ fn timed(phase: Duration, call: &mut dyn FnMut(usize) -> Result<()>) -> Result<S
     }
     let sleeps = process_usage().voluntary_switches - slept;
     let calls = (blocks.len() * BLOCK) as f64;
-    Ok(StartFigures { call_ns: median(&blocks).context("no calls")?, sleeps: sleeps as f64 / calls })
+    Ok(CallTimingAfterStart { call_ns: median(&blocks).context("no calls")?, sleeps: sleeps as f64 / calls })
 }

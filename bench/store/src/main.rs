@@ -16,7 +16,7 @@ use fordway_measure::{Machine, MeasuredLane, RunDocument, SCHEMA, SCHEMA_VERSION
 use fordway_posix::{PosixConfig, PosixStore};
 use fordway_store::{Bucket, Error, ErrorKind, Key};
 use fordway_workload::compare::{ComparePhase, ComparePlan, run};
-use fordway_workload::summary::{RunCapacity, summarise};
+use fordway_workload::summary::{RunParallelism, summarise};
 use fordway_workload::{FileTree, MeasuredTarget, PosixTarget, StoreTarget, SyncLevel, TreeFile};
 use object_store::local::LocalFileSystem;
 use object_store::{ObjectStore, ObjectStoreExt, PutPayload};
@@ -80,7 +80,7 @@ fn compare(options: &BenchOptions, place: &std::path::Path, s3: &std::path::Path
     let outcome = run(&plan, &tree, &targets, &AtomicBool::new(false), &mut |_| {})?;
     let lanes: Vec<MeasuredLane> = targets.iter().map(|target| target.lane().clone()).collect();
     let machine = Machine::observe(&[("root", place)]);
-    let capacity = RunCapacity { threads: plan.threads, cpus: machine.cpus };
+    let capacity = RunParallelism { threads: plan.threads, cpus: machine.cpus };
     let summaries = summarise(&lanes, &outcome.records, capacity, plan.seed);
     targets.iter().try_for_each(|target| target.clean_up())?;
     anyhow::ensure!(outcome.failures.is_empty(), "{}", outcome.failures.join("; "));

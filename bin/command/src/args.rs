@@ -50,7 +50,7 @@ impl GlobalArgs {
 
 /// How ranges are grouped into calls, and calls into requests.
 #[derive(Debug, Args)]
-pub struct RangeCallArgs {
+pub struct RangeReadArgs {
     /// Number of ranges that one call reads
     #[arg(long, value_name = "N", default_value_t = 400, value_parser = clap::value_parser!(u32).range(1..))]
     pub per_call: u32,

@@ -98,13 +98,13 @@ impl CommandContext {
 
 /// The flag that requests a stop. Clones share it.
 #[derive(Clone, Default)]
-pub struct InterruptFlag(Arc<InterruptCleanup>);
+pub struct InterruptFlag(Arc<InterruptState>);
 
 #[derive(Default)]
-struct InterruptCleanup {
+struct InterruptState {
     is_raised: AtomicBool,
     /// Temporary files, and whether each can be resumed. Their names are generated, not chosen by a user.
-    temporary: Mutex<BTreeMap<PathBuf, LeftoverKind>>,
+    temporary: Mutex<BTreeMap<PathBuf, IncompleteFileKind>>,
     on_hang_up: Mutex<Option<Box<dyn Fn() + Send>>>,
 }
 
@@ -134,7 +134,7 @@ impl InterruptFlag {
 
     /// Registers a temporary file. If a signal ends the process immediately, `leftover` decides whether the file may be
     /// kept. The registration lasts until the returned value is dropped.
-    pub fn temporary(&self, path: &Path, leftover: LeftoverKind) -> TemporaryFile {
+    pub fn temporary(&self, path: &Path, leftover: IncompleteFileKind) -> TemporaryFile {
         self.temporaries().insert(path.to_owned(), leftover);
         TemporaryFile { path: path.to_owned(), interrupt: self.clone() }
     }
@@ -146,14 +146,14 @@ impl InterruptFlag {
         for (path, leftover) in &*self.temporaries() {
             let has_content = path.metadata().is_ok_and(|about| about.len() > 0);
             match leftover {
-                LeftoverKind::Resumable if has_content => kept.push(path.clone()),
+                IncompleteFileKind::Resumable if has_content => kept.push(path.clone()),
                 _ => drop(std::fs::remove_file(path)),
             }
         }
         kept
     }
 
-    fn temporaries(&self) -> MutexGuard<'_, BTreeMap<PathBuf, LeftoverKind>> {
+    fn temporaries(&self) -> MutexGuard<'_, BTreeMap<PathBuf, IncompleteFileKind>> {
         self.0.temporary.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -172,7 +172,7 @@ impl InterruptFlag {
 
 /// Whether an incomplete file can be used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LeftoverKind {
+pub enum IncompleteFileKind {
     /// The file cannot be used again.
     Useless,
     /// The same command can resume from the file.

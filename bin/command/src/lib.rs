@@ -18,6 +18,6 @@ pub mod version;
 pub mod web;
 
 pub use address::StorageAddress;
-pub use context::{CommandContext, InterruptFlag, LeftoverKind, TemporaryFile};
+pub use context::{CommandContext, IncompleteFileKind, InterruptFlag, TemporaryFile};
 pub use exit::{CommandExit, file_error};
 pub use output::{CommandOutput, OutputFormat, shown_name};

@@ -14,10 +14,10 @@ use fordway_store::{Bucket, ByteRange, Error, ErrorKind, GetOptions, Key, Result
 use serde::Serialize;
 
 use crate::address::StorageAddress;
-use crate::args::{RangeCallArgs, ReplicaArgs};
+use crate::args::{RangeReadArgs, ReplicaArgs};
 use crate::context::CommandContext;
 use crate::exit::file_error;
-use crate::replicas::{OpenedFile, OpenedTicket, ReplicaOpener};
+use crate::replicas::{OpenedRemoteFile, PendingReadTicket, ReplicaOpener};
 
 /// The description of a read.
 pub struct ReadPlan<'a> {
@@ -26,7 +26,7 @@ pub struct ReadPlan<'a> {
     /// The bytes to read: ranges, or the whole file.
     pub what: ReadSelection<'a>,
     /// How ranges are grouped into calls.
-    pub calls: &'a RangeCallArgs,
+    pub calls: &'a RangeReadArgs,
     /// Options for replicas of the file.
     pub replicas: &'a ReplicaArgs,
     /// Whether the pieces that contain ranges are verified against their digests.
@@ -130,15 +130,18 @@ fn cpu_seconds() -> f64 {
 }
 
 /// A call in flight, and its start time.
-type InFlightReadCall = (Instant, OpenedTicket);
+type InFlightReadCall = (Instant, PendingReadTicket);
 
 /// Opens a file. If opening has already started the first call, returns that call too. Returns `None` for objects on
 /// lanes where having several calls in flight is no advantage. Cost: a HEAD request, unless the first call was started.
-fn open(reading: &ReadPlan, context: &CommandContext) -> Result<Option<(OpenedFile, Option<OpenedTicket>)>> {
+fn open(
+    reading: &ReadPlan,
+    context: &CommandContext,
+) -> Result<Option<(OpenedRemoteFile, Option<PendingReadTicket>)>> {
     if reading.url.starts_with("s3://") {
         let (bucket, key) = StorageAddress::parse(reading.url)?.into_object()?;
         let file = context.lane()?.opener.map(|opener| opener.open_file(&bucket, &key)).transpose();
-        return Ok(file?.map(|file| (OpenedFile::One(file), None)));
+        return Ok(file?.map(|file| (OpenedRemoteFile::One(file), None)));
     }
     match reading.what {
         ReadSelection::Ranges { ranges, .. } => {
@@ -166,14 +169,14 @@ impl ReadPlan<'_> {
 }
 
 fn read_blocks(
-    file: OpenedFile,
+    file: OpenedRemoteFile,
     (reading, context): (&ReadPlan, &CommandContext),
     (block_bytes, read_ahead_bytes): (usize, u64),
     sink: &mut ReadCallSink<'_>,
 ) -> Result<ReadTraffic> {
     let file = match file {
-        OpenedFile::One(file) => file,
-        OpenedFile::Many(file) => return read_blocks_of_many(&file, 0, block_bytes, sink),
+        OpenedRemoteFile::One(file) => file,
+        OpenedRemoteFile::Many(file) => return read_blocks_of_many(&file, 0, block_bytes, sink),
     };
     let mut reader = RemoteReader::new(Arc::new(file), ReadAhead { max_bytes: read_ahead_bytes });
     let (mut block, mut position) = (vec![0; block_bytes.max(1)], 0);
@@ -212,7 +215,7 @@ fn read_blocks_of_many(
 }
 
 fn read_ranges_of(
-    mut file: OpenedFile,
+    mut file: OpenedRemoteFile,
     (reading, context): (&ReadPlan, &CommandContext),
     (ranges, window, mut begun): (&[(u64, usize)], usize, Option<InFlightReadCall>),
     sink: &mut ReadCallSink<'_>,
@@ -232,10 +235,10 @@ fn read_ranges_of(
         }
         let Some((started, call, ticket)) = under_way.pop_front() else { return Ok(file.traffic()) };
         memory = match (file.wait(ticket), &file) {
-            (Err(error), OpenedFile::One(_)) => {
+            (Err(error), OpenedRemoteFile::One(_)) => {
                 // Reading continues from the replicas. Calls that were in flight when the file failed are submitted
                 // again, in the same order.
-                file = OpenedFile::Many(reading.places().instead(reading.url, error, context)?);
+                file = OpenedRemoteFile::Many(reading.places().instead(reading.url, error, context)?);
                 for (_, call, ticket) in &mut under_way {
                     *ticket = file.submit(call, Vec::new())?;
                 }

@@ -36,7 +36,7 @@ pub struct ReplicaOpener<'a> {
 }
 
 /// A file at one location, or at several.
-pub enum OpenedFile {
+pub enum OpenedRemoteFile {
     /// The file at one location.
     One(RemoteFile),
     /// The file at several locations.
@@ -47,7 +47,7 @@ pub enum OpenedFile {
 type LocationOpener<'o> = dyn FnMut(&Arc<HttpSession>, &str) -> Result<RemoteFile> + 'o;
 
 /// A ticket for requested ranges.
-pub enum OpenedTicket {
+pub enum PendingReadTicket {
     /// A ticket for a file at one location.
     One(RangeReadTicket),
     /// A ticket for a file at several locations.
@@ -96,7 +96,7 @@ impl<'a> ReplicaOpener<'a> {
 
     /// Opens the file at `url`. The URL may itself be the address of a Metalink; with `--metalink`, it may be empty.
     /// Errors: from opening the file, if no other location is known.
-    pub fn open(&self, url: &str, context: &CommandContext) -> Result<OpenedFile> {
+    pub fn open(&self, url: &str, context: &CommandContext) -> Result<OpenedRemoteFile> {
         self.open_by(url, context, &mut RemoteFile::open)
     }
 
@@ -106,14 +106,14 @@ impl<'a> ReplicaOpener<'a> {
         url: &str,
         first: &[(u64, usize)],
         context: &CommandContext,
-    ) -> Result<(OpenedFile, Option<OpenedTicket>)> {
+    ) -> Result<(OpenedRemoteFile, Option<PendingReadTicket>)> {
         let mut begun = None;
         let opened = self.open_by(url, context, &mut |session, url| {
             let (file, ticket) = RemoteFile::open_reading(session, url, first, Vec::new())?;
-            begun = Some(OpenedTicket::One(ticket));
+            begun = Some(PendingReadTicket::One(ticket));
             Ok(file)
         })?;
-        let is_one = matches!(opened, OpenedFile::One(_));
+        let is_one = matches!(opened, OpenedRemoteFile::One(_));
         Ok((opened, begun.filter(|_| is_one)))
     }
 
@@ -122,7 +122,7 @@ impl<'a> ReplicaOpener<'a> {
         url: &str,
         context: &CommandContext,
         open: &mut LocationOpener<'_>,
-    ) -> Result<OpenedFile> {
+    ) -> Result<OpenedRemoteFile> {
         let url = &web::http_url(url);
         if let Some(source) = self.source() {
             let metalink = self.read(source, context)?;
@@ -130,23 +130,23 @@ impl<'a> ReplicaOpener<'a> {
             let wanted = (metalink.files.len() > 1 && !name.is_empty()).then_some(name.as_str());
             let mut file = metalink.file(wanted)?;
             put_first(&mut file, url);
-            return self.replicated(&file).map(OpenedFile::Many);
+            return self.replicated(&file).map(OpenedRemoteFile::Many);
         }
         if is_metalink_name(url) && !self.is_told_none() {
-            return self.replicated(&self.read(url, context)?.file(None)?).map(OpenedFile::Many);
+            return self.replicated(&self.read(url, context)?.file(None)?).map(OpenedRemoteFile::Many);
         }
         match open(&self.session(), url) {
             Ok(file) if !self.is_told_none() && file.has_links() => match self.found(url, context) {
-                Some(replicated) => Ok(OpenedFile::Many(replicated)),
-                None => Ok(OpenedFile::One(file)),
+                Some(replicated) => Ok(OpenedRemoteFile::Many(replicated)),
+                None => Ok(OpenedRemoteFile::One(file)),
             },
             Ok(_) if self.args.streams.is_some() => {
                 let mut file = MetalinkFile::default();
                 put_first(&mut file, url);
-                self.replicated(&file).map(OpenedFile::Many)
+                self.replicated(&file).map(OpenedRemoteFile::Many)
             }
-            Ok(file) => Ok(OpenedFile::One(file)),
-            Err(error) => self.instead(url, error, context).map(OpenedFile::Many),
+            Ok(file) => Ok(OpenedRemoteFile::One(file)),
+            Err(error) => self.instead(url, error, context).map(OpenedRemoteFile::Many),
         }
     }
 
@@ -227,36 +227,36 @@ fn may_be_elsewhere(kind: ErrorKind) -> bool {
     )
 }
 
-impl OpenedFile {
+impl OpenedRemoteFile {
     /// Returns the size of the whole file.
     pub fn size_bytes(&self) -> u64 {
         match self {
-            OpenedFile::One(file) => file.size_bytes(),
-            OpenedFile::Many(file) => file.size_bytes(),
+            OpenedRemoteFile::One(file) => file.size_bytes(),
+            OpenedRemoteFile::Many(file) => file.size_bytes(),
         }
     }
 
     /// Returns the numbers of requests and connections so far.
     pub fn traffic(&self) -> ReadTraffic {
         match self {
-            OpenedFile::One(file) => file.traffic(),
-            OpenedFile::Many(file) => file.traffic(),
+            OpenedRemoteFile::One(file) => file.traffic(),
+            OpenedRemoteFile::Many(file) => file.traffic(),
         }
     }
 
     /// Requests ranges, whose bytes will be stored in `memory`. Errors: those of the first request.
-    pub fn submit(&self, ranges: &[(u64, usize)], memory: Vec<u8>) -> Result<OpenedTicket> {
+    pub fn submit(&self, ranges: &[(u64, usize)], memory: Vec<u8>) -> Result<PendingReadTicket> {
         match self {
-            OpenedFile::One(file) => file.submit(ranges, memory).map(OpenedTicket::One),
-            OpenedFile::Many(file) => file.submit(ranges, memory).map(OpenedTicket::Many),
+            OpenedRemoteFile::One(file) => file.submit(ranges, memory).map(PendingReadTicket::One),
+            OpenedRemoteFile::Many(file) => file.submit(ranges, memory).map(PendingReadTicket::Many),
         }
     }
 
     /// Waits for a ticket. Errors: those of the requests, and `Internal` for a ticket of a different file.
-    pub fn wait(&self, ticket: OpenedTicket) -> Result<Vec<u8>> {
+    pub fn wait(&self, ticket: PendingReadTicket) -> Result<Vec<u8>> {
         match (self, ticket) {
-            (OpenedFile::One(file), OpenedTicket::One(ticket)) => Ok(file.wait(ticket)?.bytes),
-            (OpenedFile::Many(file), OpenedTicket::Many(ticket)) => Ok(file.wait(ticket)?.bytes),
+            (OpenedRemoteFile::One(file), PendingReadTicket::One(ticket)) => Ok(file.wait(ticket)?.bytes),
+            (OpenedRemoteFile::Many(file), PendingReadTicket::Many(ticket)) => Ok(file.wait(ticket)?.bytes),
             _ => Err(Error::new(ErrorKind::Internal, "a ticket of another file")),
         }
     }
@@ -270,8 +270,8 @@ impl OpenedFile {
         sink: &mut dyn FnMut(&[u8]) -> Result<()>,
     ) -> Result<()> {
         let file = match self {
-            OpenedFile::One(file) => file,
-            OpenedFile::Many(file) => return file.copy_range(range, sink),
+            OpenedRemoteFile::One(file) => file,
+            OpenedRemoteFile::Many(file) => return file.copy_range(range, sink),
         };
         let (mut at, mut has_sink_failed) = (range.start, false);
         let mut counted = |bytes: &[u8]| {

@@ -6,7 +6,7 @@ use std::fs::OpenOptions;
 use std::hash::{DefaultHasher, Hash};
 use std::path::Path;
 
-use fordway_command::{CommandContext, LeftoverKind, file_error};
+use fordway_command::{CommandContext, IncompleteFileKind, file_error};
 use fordway_http::replicas::ReplicatedFile;
 use fordway_store::{Error, ErrorKind, Result};
 
@@ -59,10 +59,10 @@ pub(crate) fn copy(
 
 /// Returns a hash that distinguishes this file's part file from others, and whether an incomplete part can be resumed.
 /// Without digests, the part cannot be resumed, because its content cannot be verified.
-pub(crate) fn identity(file: &ReplicatedFile) -> (DefaultHasher, LeftoverKind) {
+pub(crate) fn identity(file: &ReplicatedFile) -> (DefaultHasher, IncompleteFileKind) {
     let mut hasher = DefaultHasher::new();
     file.identity().hash(&mut hasher);
-    (hasher, file.digest_name().map_or(LeftoverKind::Useless, |_| LeftoverKind::Resumable))
+    (hasher, file.digest_name().map_or(IncompleteFileKind::Useless, |_| IncompleteFileKind::Resumable))
 }
 
 /// Like [`copy`], with a part file that is already open.

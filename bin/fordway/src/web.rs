@@ -10,9 +10,9 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 
-use fordway_command::replicas::{OpenedFile, ReplicaOpener};
+use fordway_command::replicas::{OpenedRemoteFile, ReplicaOpener};
 use fordway_command::units::human_bytes;
-use fordway_command::{CommandContext, LeftoverKind, TemporaryFile, file_error};
+use fordway_command::{CommandContext, IncompleteFileKind, TemporaryFile, file_error};
 use fordway_http::vector::RemoteFile;
 use fordway_store::{ByteRange, Error, ErrorKind, Result};
 use serde::Serialize;
@@ -120,12 +120,12 @@ pub(crate) fn download_to(
         return Ok(());
     }
     let file = match places.open(url, context)? {
-        OpenedFile::One(file) => file,
-        OpenedFile::Many(file) => return replicas::copy(&file, url, path, existing, context),
+        OpenedRemoteFile::One(file) => file,
+        OpenedRemoteFile::Many(file) => return replicas::copy(&file, url, path, existing, context),
     };
     let mut hasher = DefaultHasher::new();
     (url, &file.version().etag, file.size_bytes()).hash(&mut hasher);
-    let leftover = if is_marked(&file) { LeftoverKind::Resumable } else { LeftoverKind::Useless };
+    let leftover = if is_marked(&file) { IncompleteFileKind::Resumable } else { IncompleteFileKind::Useless };
     let part = PartialDownloadFile::open(path, (&hasher, leftover), context)?;
     match copy_one(&file, &part, context) {
         Ok((resumed_bytes, verified)) => {
@@ -257,7 +257,7 @@ pub(crate) fn place(name: &str, url: &str, destination: &str) -> Result<PathBuf>
 pub(crate) struct PartialDownloadFile<'c> {
     path: PathBuf,
     file: File,
-    leftover: LeftoverKind,
+    leftover: IncompleteFileKind,
     context: &'c CommandContext,
     /// Whether the part has been published, or is kept for the next download.
     is_settled: bool,
@@ -270,7 +270,7 @@ impl<'c> PartialDownloadFile<'c> {
     /// while another process writes it.
     pub(crate) fn open(
         path: &Path,
-        (hasher, leftover): (&DefaultHasher, LeftoverKind),
+        (hasher, leftover): (&DefaultHasher, IncompleteFileKind),
         context: &'c CommandContext,
     ) -> Result<Self> {
         let path = beside(path, hasher)?;
@@ -295,7 +295,11 @@ impl<'c> PartialDownloadFile<'c> {
 
     /// Turns this into the part file of another copy with the same content; if that copy already has a part file, opens
     /// that file instead.
-    pub(crate) fn given_to(self, path: &Path, identity: (&DefaultHasher, LeftoverKind)) -> Result<Self> {
+    pub(crate) fn given_to(
+        self,
+        path: &Path,
+        identity: (&DefaultHasher, IncompleteFileKind),
+    ) -> Result<Self> {
         let other = beside(path, identity.0)?;
         if !other.exists() {
             std::fs::rename(&self.path, &other)
@@ -312,7 +316,7 @@ impl<'c> PartialDownloadFile<'c> {
         use ErrorKind as K;
         // A download never resumes from wrong bytes, or from bytes of another version.
         let is_wrong = matches!(error.kind(), K::BadDigest | K::BadResponse | K::PreconditionFailed);
-        if is_wrong || self.leftover == LeftoverKind::Useless || bytes == 0 {
+        if is_wrong || self.leftover == IncompleteFileKind::Useless || bytes == 0 {
             return;
         }
         self.is_settled = true;

@@ -121,18 +121,18 @@ pub(crate) fn directory(key: &str) -> &str {
 /// The filters `--include` and `--exclude`, in the order in which they were given. The last filter that matches
 /// decides.
 #[derive(Clone, Debug, Default)]
-pub struct FilterRules(Vec<(FilterVerdict, WildcardPattern)>);
+pub struct FilterRules(Vec<(FilterAction, WildcardPattern)>);
 
 /// The effect of a filter on names that match it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum FilterVerdict {
+pub(crate) enum FilterAction {
     Include,
     Exclude,
 }
 
 impl FilterRules {
     /// Creates the rules from patterns in ascending order of precedence.
-    pub(crate) fn new(rules: Vec<(FilterVerdict, WildcardPattern)>) -> Self {
+    pub(crate) fn new(rules: Vec<(FilterAction, WildcardPattern)>) -> Self {
         FilterRules(rules)
     }
 
@@ -144,7 +144,7 @@ impl FilterRules {
     /// Returns whether `relative` (the path below the source) is wanted.
     pub(crate) fn admit(&self, relative: &str) -> bool {
         let deciding = self.0.iter().rev().find(|(_, pattern)| pattern.matches(relative));
-        deciding.is_none_or(|(verdict, _)| *verdict == FilterVerdict::Include)
+        deciding.is_none_or(|(verdict, _)| *verdict == FilterAction::Include)
     }
 }
 
@@ -197,10 +197,10 @@ mod tests {
     fn the_last_filter_decides() {
         let rule = |verdict, text| (verdict, WildcardPattern::of_filter(text));
         let filters =
-            FilterRules::new(vec![rule(FilterVerdict::Exclude, "*"), rule(FilterVerdict::Include, "*.txt")]);
+            FilterRules::new(vec![rule(FilterAction::Exclude, "*"), rule(FilterAction::Include, "*.txt")]);
         assert!(filters.admit("a/b.txt") && !filters.admit("a/b.gz"));
         let filters =
-            FilterRules::new(vec![rule(FilterVerdict::Include, "*.txt"), rule(FilterVerdict::Exclude, "*")]);
+            FilterRules::new(vec![rule(FilterAction::Include, "*.txt"), rule(FilterAction::Exclude, "*")]);
         assert!(!filters.admit("a/b.txt"));
         assert!(FilterRules::default().admit("anything"));
     }

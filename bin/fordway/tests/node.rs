@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use fordway_client::node::{NodeAddress, NodeStore};
 use fordway_store::{Bucket, ErrorKind, ExpectedContent, GetOptions, Key, ListQuery, Objects, PutOptions};
-use fordway_wire::node::{ClientHello, Request, VERSION, WELCOME_BYTES};
+use fordway_wire::node::{NodeClientHello, Request, VERSION, WELCOME_BYTES};
 
 /// A gateway process; killed when dropped.
 struct Gateway {
@@ -138,7 +138,9 @@ fn clients_that_mean_no_good_take_no_more_memory_than_there_is() {
     let clients: Vec<UnixStream> = (0..40)
         .map(|at| {
             let mut socket = UnixStream::connect(dir.path().join("socket")).unwrap();
-            socket.write_all(&ClientHello { version: VERSION, takes_descriptors: true }.to_bytes()).unwrap();
+            socket
+                .write_all(&NodeClientHello { version: VERSION, takes_descriptors: true }.to_bytes())
+                .unwrap();
             socket.read_exact(&mut [0; WELCOME_BYTES]).unwrap();
             socket.set_write_timeout(Some(Duration::from_millis(100))).unwrap();
             socket.write_all(if at % 2 == 0 { &long } else { &many }).unwrap_or_default();

@@ -9,8 +9,8 @@ use fordway_measure::{Machine, MeasuredLane, transfer_table};
 use fordway_store::{Error, ErrorKind, Result};
 use fordway_workload::summary::RunHeader;
 use fordway_workload::transport::{
-    JobHello, JobProcess, LinkTransport, MessageLink, MessageTransport, TransportSetting, answer, describe,
-    follow, run,
+    LinkTransport, MessageLink, MessageTransport, MpiJobDescription, MpiJobProcess, TransportBenchmarkArgs,
+    answer, describe, follow, run,
 };
 use mpi::Rank;
 use mpi::request::multiple_scope;
@@ -30,7 +30,7 @@ Rank 0 sends requests and rank 1 responds, on the nodes that the launcher select
 `fordway bench transport` runs this command together with TCP, HTTP and the lanes.")]
 pub(crate) struct MpiTransportArgs {
     #[command(flatten)]
-    setting: TransportSetting,
+    setting: TransportBenchmarkArgs,
     /// Print the MPI library that this program is linked to, and exit
     #[arg(long)]
     pub(crate) which: bool,
@@ -60,13 +60,15 @@ pub(crate) fn run_ranks(
     }
     let mut link = MpiLink { world: SimpleCommunicator::world(), other: 1 - world.rank() };
     if world.rank() == 1 {
-        link.send(&JobProcess::own().to_bytes())?;
+        link.send(&MpiJobProcess::own().to_bytes())?;
         return follow(&mut link).map(|()| true);
     }
     let mut theirs = [0; 8];
     link.receive(&mut theirs)?;
-    let hello =
-        JobHello { implementation: library(), sides: [JobProcess::own(), JobProcess::from_bytes(theirs)] };
+    let hello = MpiJobDescription {
+        implementation: library(),
+        sides: [MpiJobProcess::own(), MpiJobProcess::from_bytes(theirs)],
+    };
     let description = format!("2 ranks of {}, as the launcher placed them", hello.implementation);
     let lane = MeasuredLane { name: "mpi".to_owned(), description };
     let mut linked = LinkTransport::new(lane, link);
@@ -76,7 +78,11 @@ pub(crate) fn run_ranks(
     }
 }
 
-fn by_itself(setting: &TransportSetting, linked: LinkTransport<MpiLink>, stop: &AtomicBool) -> Result<bool> {
+fn by_itself(
+    setting: &TransportBenchmarkArgs,
+    linked: LinkTransport<MpiLink>,
+    stop: &AtomicBool,
+) -> Result<bool> {
     let started = (jiff::Timestamp::now(), Instant::now());
     let machine = Machine::observe(&[]);
     let plan = setting.plan()?;

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 
 use crate::FuzzTarget;
-use crate::coverage::CodeReached;
+use crate::coverage::CoverageMap;
 
 /// Returns the directory of the committed corpus.
 pub fn committed() -> PathBuf {
@@ -48,7 +48,7 @@ fn name_of(input: &[u8]) -> String {
 /// Returns the inputs that reach code which no input in `base` reaches, the shortest first. Needs a program built
 /// with coverage.
 pub fn additions(target: &FuzzTarget, base: &[Vec<u8>], found: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
-    let mut reached = CodeReached::default();
+    let mut reached = CoverageMap::default();
     for input in base {
         reached.extend_by(|| (target.run)(input));
     }

@@ -9,27 +9,27 @@ use fordway_sys::{clear_coverage_counters, coverage_counters};
 /// The hit counts of all counters that were ever reached, grouped into classes: once, twice, up to 3, 7, 15, 31, 127,
 /// or more.
 #[derive(Debug, Default)]
-pub struct CodeReached {
+pub struct CoverageMap {
     classes: Vec<u8>,
 }
 
 /// The code that a run reached and that no earlier run had reached.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct NewlyReached {
+pub struct NewCoverage {
     /// Code.
     pub is_new_code: bool,
     /// Whether the run reached code, or a class of hit counts, for the first time.
     pub is_new_class: bool,
 }
 
-impl CodeReached {
+impl CoverageMap {
     /// Returns whether this program was built with coverage counters.
     pub fn is_counted() -> bool {
         !coverage_counters().is_empty()
     }
 
     /// Runs `act`, and returns the code that it reached for the first time.
-    pub fn extend_by(&mut self, act: impl FnOnce()) -> NewlyReached {
+    pub fn extend_by(&mut self, act: impl FnOnce()) -> NewCoverage {
         clear_coverage_counters();
         act();
         self.add(coverage_counters())
@@ -40,9 +40,9 @@ impl CodeReached {
         self.classes.iter().filter(|classes| **classes != 0).count()
     }
 
-    fn add(&mut self, counts: &[u64]) -> NewlyReached {
+    fn add(&mut self, counts: &[u64]) -> NewCoverage {
         self.classes.resize(counts.len(), 0);
-        let mut new = NewlyReached::default();
+        let mut new = NewCoverage::default();
         for (known, count) in self.classes.iter_mut().zip(counts).filter(|(_, count)| **count != 0) {
             let class = class_of(*count);
             new.is_new_code |= *known == 0;
@@ -74,8 +74,8 @@ mod tests {
 
     #[test]
     fn new_counters_and_new_classes_are_noticed() {
-        let mut reached = CodeReached::default();
-        let new = |is_new_code, is_new_class| NewlyReached { is_new_code, is_new_class };
+        let mut reached = CoverageMap::default();
+        let new = |is_new_code, is_new_class| NewCoverage { is_new_code, is_new_class };
         assert_eq!(reached.add(&[0, 1, 0]), new(true, true));
         assert_eq!(reached.add(&[0, 1, 0]), new(false, false));
         assert_eq!(reached.add(&[0, 5, 0]), new(false, true));

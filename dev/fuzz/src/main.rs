@@ -8,9 +8,9 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use fordway_fuzz::{FuzzTarget, TARGETS, corpus, coverage::CodeReached, target};
+use fordway_fuzz::{FuzzTarget, TARGETS, corpus, coverage::CoverageMap, target};
 
-use session::{FuzzSession, FuzzingEnd};
+use session::{FuzzSession, FuzzStopReason};
 
 const USAGE: &str = "\
 usage: fordway-fuzz COMMAND
@@ -58,8 +58,8 @@ fn fuzz(target: &'static FuzzTarget, seconds: &str, dir: &Path) -> Result<ExitCo
     let end = session.run(time)?;
     println!("{}", session.summary());
     Ok(match end {
-        FuzzingEnd::TimeUp => ExitCode::SUCCESS,
-        FuzzingEnd::Finding(path) => {
+        FuzzStopReason::TimeUp => ExitCode::SUCCESS,
+        FuzzStopReason::Finding(path) => {
             eprintln!("{}: found a failing input: {}", target.name, path.display());
             eprintln!("to repeat: fordway-fuzz replay {} {}", target.name, path.display());
             ExitCode::FAILURE
@@ -81,7 +81,7 @@ fn replay(target: &FuzzTarget, files: &[&str]) -> Result<()> {
 }
 
 fn adopt(target: &FuzzTarget, dir: &Path) -> Result<()> {
-    if !CodeReached::is_counted() {
+    if !CoverageMap::is_counted() {
         bail!("this program was built without coverage; use `tools/soak-fuzz adopt`");
     }
     let committed = corpus::committed().join(target.name);

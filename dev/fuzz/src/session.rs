@@ -12,7 +12,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use fordway_fuzz::coverage::CodeReached;
+use fordway_fuzz::coverage::CoverageMap;
 use fordway_fuzz::mutate::InputMutator;
 use fordway_fuzz::{FuzzTarget, corpus};
 
@@ -47,7 +47,7 @@ pub(crate) fn totals(dir: &Path, target: &FuzzTarget) -> Result<(u64, usize, usi
 }
 
 /// Why a run ended.
-pub(crate) enum FuzzingEnd {
+pub(crate) enum FuzzStopReason {
     TimeUp,
     /// The path of the failing input.
     Finding(PathBuf),
@@ -57,14 +57,14 @@ pub(crate) struct FuzzSession {
     target: &'static FuzzTarget,
     dir: PathBuf,
     inputs: Vec<Vec<u8>>,
-    reached: CodeReached,
+    reached: CoverageMap,
     mutator: InputMutator,
     /// Whether the corpus has been run.
     mutates: bool,
     runs: u64,
     spent_before_s: u64,
     started: Instant,
-    current: CurrentInput,
+    current: CurrentInputFile,
 }
 
 impl FuzzSession {
@@ -79,22 +79,22 @@ impl FuzzSession {
             target,
             dir: dir.to_owned(),
             inputs,
-            reached: CodeReached::default(),
+            reached: CoverageMap::default(),
             // Each run makes different choices.
             mutator: InputMutator::new(spent_before_s.wrapping_mul(1 << 20) + 1, target.words),
             mutates: false,
             runs: 0,
             spent_before_s,
             started: Instant::now(),
-            current: CurrentInput::open(&own, findings_dir(dir, target))?,
+            current: CurrentInputFile::open(&own, findings_dir(dir, target))?,
         })
     }
 
     /// Runs the corpus, and then mutations of it, for `time`.
-    pub(crate) fn run(&mut self, time: Duration) -> Result<FuzzingEnd> {
+    pub(crate) fn run(&mut self, time: Duration) -> Result<FuzzStopReason> {
         for input in std::mem::take(&mut self.inputs) {
             if let Some(finding) = self.try_input(&input)? {
-                return Ok(FuzzingEnd::Finding(finding));
+                return Ok(FuzzStopReason::Finding(finding));
             }
             self.inputs.push(input);
         }
@@ -105,7 +105,7 @@ impl FuzzSession {
             let before = self.inputs.len();
             if let Some(finding) = self.try_input(&input)? {
                 self.save_time()?;
-                return Ok(FuzzingEnd::Finding(finding));
+                return Ok(FuzzStopReason::Finding(finding));
             }
             if self.inputs.len() > before || saved.elapsed() > SAVE_AFTER {
                 self.save_time()?;
@@ -113,7 +113,7 @@ impl FuzzSession {
             }
         }
         self.save_time()?;
-        Ok(FuzzingEnd::TimeUp)
+        Ok(FuzzStopReason::TimeUp)
     }
 
     /// Runs one input, and keeps it if it reaches new code. Returns the path of the input if it fails.
@@ -153,21 +153,21 @@ impl FuzzSession {
 }
 
 /// The file with the current input: if the input crashes the process or makes it hang, it can be read from this file.
-struct CurrentInput {
+struct CurrentInputFile {
     file: File,
     /// The time at which the current input was started, in seconds since the start of the run; 0 if there is none.
     began_s: Arc<AtomicU64>,
     started: Instant,
 }
 
-impl CurrentInput {
+impl CurrentInputFile {
     fn open(own: &Path, findings: PathBuf) -> Result<Self> {
         let path = own.join("current");
         let file = File::create(&path).with_context(|| format!("writing {}", path.display()))?;
         let (began_s, started) = (Arc::new(AtomicU64::new(0)), Instant::now());
         let watched = began_s.clone();
         thread::spawn(move || watch(&watched, started, &path, &findings));
-        Ok(CurrentInput { file, began_s, started })
+        Ok(CurrentInputFile { file, began_s, started })
     }
 
     fn begin(&mut self, input: &[u8]) -> Result<()> {

@@ -9,7 +9,7 @@ use std::collections::HashSet;
 
 /// An operation of a client on the key, with its result. Values identify versions: no two puts have the same value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum HistoryEvent {
+pub enum HistoryOperation {
     /// Put this value.
     Put(u64),
     /// Put this value, on the condition that there was no object.
@@ -24,31 +24,31 @@ pub enum HistoryEvent {
 
 /// An event, with its times in nanoseconds on a clock shared by all clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TimedEvent {
+pub struct TimedHistoryOperation {
     /// What happened.
-    pub event: HistoryEvent,
+    pub event: HistoryOperation,
     /// A time before the operation began.
     pub began_ns: u64,
     /// A time after it ended.
     pub ended_ns: u64,
 }
 
-impl HistoryEvent {
+impl HistoryOperation {
     /// Returns the value of the key after this event, or `None` if the event is impossible when the value is `value`.
     fn after(self, value: Option<u64>) -> Option<Option<u64>> {
         match self {
-            HistoryEvent::Put(new) => Some(Some(new)),
-            HistoryEvent::Created(new) => value.is_none().then_some(Some(new)),
-            HistoryEvent::NotCreated => value.is_some().then_some(value),
-            HistoryEvent::Read(seen) => (seen == value).then_some(value),
-            HistoryEvent::Deleted => Some(None),
+            HistoryOperation::Put(new) => Some(Some(new)),
+            HistoryOperation::Created(new) => value.is_none().then_some(Some(new)),
+            HistoryOperation::NotCreated => value.is_some().then_some(value),
+            HistoryOperation::Read(seen) => (seen == value).then_some(value),
+            HistoryOperation::Deleted => Some(None),
         }
     }
 }
 
 /// Checks that `clients`, each a list of events in order, form a linearizable history of one key that initially has no
 /// object. On failure, returns the number of events of each client in the longest valid order found.
-pub fn is_linearizable(clients: &[Vec<TimedEvent>]) -> Result<(), Vec<usize>> {
+pub fn is_linearizable(clients: &[Vec<TimedHistoryOperation>]) -> Result<(), Vec<usize>> {
     let start: (Vec<usize>, Option<u64>) = (vec![0; clients.len()], None);
     let mut longest = start.0.clone();
     let mut seen = HashSet::from([start.clone()]);
@@ -77,15 +77,15 @@ pub fn is_linearizable(clients: &[Vec<TimedEvent>]) -> Result<(), Vec<usize>> {
 
 #[cfg(test)]
 mod tests {
-    use super::HistoryEvent::*;
+    use super::HistoryOperation::*;
     use super::*;
 
-    fn client(events: &[(HistoryEvent, u64, u64)]) -> Vec<TimedEvent> {
-        let timed = |&(event, began_ns, ended_ns): &_| TimedEvent { event, began_ns, ended_ns };
+    fn client(events: &[(HistoryOperation, u64, u64)]) -> Vec<TimedHistoryOperation> {
+        let timed = |&(event, began_ns, ended_ns): &_| TimedHistoryOperation { event, began_ns, ended_ns };
         events.iter().map(timed).collect()
     }
 
-    fn fits(clients: &[&[(HistoryEvent, u64, u64)]]) -> bool {
+    fn fits(clients: &[&[(HistoryOperation, u64, u64)]]) -> bool {
         is_linearizable(&clients.iter().map(|events| client(events)).collect::<Vec<_>>()).is_ok()
     }
 

@@ -31,14 +31,14 @@ pub enum ModelOperation {
     /// List versions with prefix, delimiter and page size, to the last page.
     ListVersions(String, bool, usize),
     /// Act on the version at this position in a list of all versions.
-    Version(usize, VersionAction),
+    Version(usize, VersionOperation),
     /// Replace the tags of a key with this many new ones.
     Tag(Key, usize),
 }
 
 /// An operation on a version.
 #[derive(Clone, Copy, Debug)]
-pub enum VersionAction {
+pub enum VersionOperation {
     /// Get the version.
     Get,
     /// Delete the version permanently.
@@ -64,10 +64,10 @@ pub fn operations(max: usize) -> impl Strategy<Value = Vec<ModelOperation>> {
 /// Sequences of up to `max` operations in a bucket that keeps versions some of the time.
 pub fn versioned_operations(max: usize) -> impl Strategy<Value = Vec<ModelOperation>> {
     let version = prop_oneof![
-        3 => Just(VersionAction::Get),
-        3 => Just(VersionAction::Delete),
-        1 => Just(VersionAction::Restore),
-        1 => (0..4usize).prop_map(VersionAction::Tag),
+        3 => Just(VersionOperation::Get),
+        3 => Just(VersionOperation::Delete),
+        1 => Just(VersionOperation::Restore),
+        1 => (0..4usize).prop_map(VersionOperation::Tag),
     ];
     let one = prop_oneof![
         6 => operation(),
@@ -259,25 +259,25 @@ fn on_version(
     store: &dyn Store,
     bucket: &Bucket,
     of: &VersionSummary,
-    act: VersionAction,
+    act: VersionOperation,
 ) -> Result<ModelOutcome> {
     let key = Key::new(of.key.as_str())?;
     let version = of.version.clone();
     match act {
-        VersionAction::Get => {
+        VersionOperation::Get => {
             let object = store.get(bucket, &key, &GetOptions::version(version))?;
             object.content.into_vec().map(ModelOutcome::Bytes)
         }
-        VersionAction::Delete => {
+        VersionOperation::Delete => {
             let options = DeleteOptions { version: Some(version), ..Default::default() };
             let deleted = store.delete(bucket, &key, &options)?;
             Ok(ModelOutcome::Size(u64::from(deleted.is_marker)))
         }
-        VersionAction::Restore => {
+        VersionOperation::Restore => {
             let options = CopyOptions { source_version: Some(version), ..Default::default() };
             store.copy((bucket, &key), bucket, &key, &options).map(|_| ModelOutcome::Done)
         }
-        VersionAction::Tag(count) => {
+        VersionOperation::Tag(count) => {
             store.set_tags(bucket, &key, Some(&version), &tags(count))?;
             let found = store.head(bucket, &key, &GetOptions::version(version.clone()))?.tag_count;
             Ok(ModelOutcome::Tags(store.tags(bucket, &key, Some(&version))?, found))

@@ -13,7 +13,7 @@ use std::thread::JoinHandle;
 
 /// Deviations of the proxy from its normal behaviour.
 #[derive(Clone, Debug, Default)]
-pub struct ProxyRules {
+pub struct ProxyBehaviour {
     /// The value of `Proxy-Authorization` that the proxy requires; it responds 407 to any other.
     pub login: Option<String>,
     /// The status with which the proxy refuses every request.
@@ -31,13 +31,13 @@ pub struct ProxyServer {
 
 #[derive(Debug)]
 struct ProxyState {
-    rules: ProxyRules,
+    rules: ProxyBehaviour,
     heads: Mutex<Vec<String>>,
 }
 
 impl ProxyServer {
     /// Panics if no port is free.
-    pub fn start(rules: ProxyRules) -> Self {
+    pub fn start(rules: ProxyBehaviour) -> Self {
         let shared = Arc::new(ProxyState { rules, heads: Mutex::default() });
         let serve = {
             let shared = Arc::clone(&shared);

@@ -27,7 +27,7 @@ pub struct OperationScenario {
 
 /// An object as a reader sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SeenObject {
+pub struct ObjectSnapshot {
     /// The object's content.
     pub body: Vec<u8>,
     etag: ETag,
@@ -35,7 +35,7 @@ pub struct SeenObject {
 }
 
 /// All objects of the bucket except [`NOTES`].
-pub type BucketSnapshot = BTreeMap<String, SeenObject>;
+pub type BucketSnapshot = BTreeMap<String, ObjectSnapshot>;
 
 /// The key of the client's notes on an upload: an odd key, so that it does not conflict with other keys.
 const NOTES: &str = "notes//of the client";
@@ -281,7 +281,7 @@ pub fn snapshot(store: &dyn Store) -> BucketSnapshot {
     names.map(|name| (name.to_owned(), seen(store, name))).collect()
 }
 
-fn seen(store: &dyn Store, name: &str) -> SeenObject {
+fn seen(store: &dyn Store, name: &str) -> ObjectSnapshot {
     let object = store.get(&bucket(), &key(name), &GetOptions::default());
     let object = object.unwrap_or_else(|error| panic!("it is listed, but: {error}"));
     let info = object.info;
@@ -296,7 +296,7 @@ fn seen(store: &dyn Store, name: &str) -> SeenObject {
         _ => None,
     });
     assert_eq!(listed, Some((name, info.size, &info.etag)));
-    SeenObject { body, etag: info.etag, metadata: info.metadata }
+    ObjectSnapshot { body, etag: info.etag, metadata: info.metadata }
 }
 
 /// Returns the keys and contents of all readable versions; panics if a listed version cannot be read.

@@ -12,7 +12,7 @@ use super::proxy::{ConnectionAcceptor, OpenSockets, lock};
 
 /// Deviations of the proxy from its normal behaviour.
 #[derive(Clone, Debug, Default)]
-pub struct SocksRules {
+pub struct SocksBehaviour {
     /// The user and password that the proxy requires.
     pub login: Option<(&'static str, &'static str)>,
     /// The reply code with which the proxy refuses every connection.
@@ -30,13 +30,13 @@ pub struct SocksServer {
 
 #[derive(Debug)]
 struct SocksState {
-    rules: SocksRules,
+    rules: SocksBehaviour,
     asked: Mutex<Vec<String>>,
 }
 
 impl SocksServer {
     /// Panics if no port is free.
-    pub fn start(rules: SocksRules) -> Self {
+    pub fn start(rules: SocksBehaviour) -> Self {
         let shared = Arc::new(SocksState { rules, asked: Mutex::default() });
         let serve = {
             let shared = Arc::clone(&shared);

@@ -8,7 +8,7 @@ use fordway_client::s3::{S3Config, S3Credentials, S3Store};
 use fordway_posix::{PosixConfig, PosixStore};
 use fordway_serve::{AccessKeyPair, Gateway, GatewayConfig, Users};
 use fordway_store::{Bucket, ByteRange, ErrorKind, GetOptions, Key, Objects, PutOptions};
-use fordway_sys::fault::{self, FaultPlan};
+use fordway_sys::fault::{self, FaultInjectionPlan};
 use fordway_sys::without_waiting;
 
 #[test]
@@ -58,7 +58,7 @@ fn what_has_to_be_waited_for_arrives_whole() {
 
 /// Returns the result of a read, and the system calls that the read made.
 fn calls_of<T>(read: impl FnOnce() -> T) -> (T, Vec<&'static str>) {
-    fault::run(FaultPlan::default(), read)
+    fault::run(FaultInjectionPlan::default(), read)
 }
 
 #[test]

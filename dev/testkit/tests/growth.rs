@@ -6,7 +6,7 @@ use fordway_store::{
     Bucket, GetOptions, Key, ListQuery, ObjectVersions, Objects, PutOptions, VersionId, VersioningState,
     VersionsQuery,
 };
-use fordway_sys::fault::{FaultPlan, run};
+use fordway_sys::fault::{FaultInjectionPlan, run};
 use tempfile::TempDir;
 
 /// The number of other objects or versions.
@@ -30,7 +30,7 @@ fn put(store: &PosixStore, bucket: &Bucket, name: &str) -> Option<VersionId> {
 /// Counts the system calls of the second of two identical calls; the first one fills the caches.
 fn calls(mut act: impl FnMut()) -> usize {
     act();
-    run(FaultPlan::default(), act).1.len()
+    run(FaultInjectionPlan::default(), act).1.len()
 }
 
 /// Panics if the last of `counts` is more than `ratio` times the first.
@@ -78,7 +78,7 @@ fn a_page_of_versions_reads_what_it_shows() {
             assert!(page.iter().all(|shown| !shown.is_latest));
         };
         page();
-        let called = run(FaultPlan::default(), page).1;
+        let called = run(FaultInjectionPlan::default(), page).1;
         assert!(!called.contains(&"getdents64"), "names that are known were read: {called:?}");
         pages.push(called.len());
     }
@@ -137,7 +137,7 @@ fn all_versions_of_many_keys_cost_no_more_than_twice_the_listing() {
 fn called(mut act: impl FnMut()) -> Vec<&'static str> {
     act();
     act();
-    run(FaultPlan::default(), act).1
+    run(FaultInjectionPlan::default(), act).1
 }
 
 #[test]
@@ -148,7 +148,7 @@ fn an_overwrite_does_not_try_to_create_what_was_put_before() {
     assert_eq!(links, 1, "only the hidden name is linked: {overwrite:?}");
     // After a delete, a put creates the key again without a lock.
     store.delete(&bucket, &key("k"), &Default::default()).unwrap();
-    let create = run(FaultPlan::default(), || drop(put(&store, &bucket, "k"))).1;
+    let create = run(FaultInjectionPlan::default(), || drop(put(&store, &bucket, "k"))).1;
     assert!(!create.iter().any(|call| call.starts_with("rename")), "{create:?}");
 }
 
@@ -166,11 +166,12 @@ fn keys_away_from_the_flat_directory_cost_few_calls() {
     put(&store, &bucket, "alone/object");
     std::thread::sleep(std::time::Duration::from_millis(50));
     let alone = key("alone/object");
-    let (_, head) = run(FaultPlan::default(), || drop(store.head(&bucket, &alone, &options).unwrap()));
+    let (_, head) =
+        run(FaultInjectionPlan::default(), || drop(store.head(&bucket, &alone, &options).unwrap()));
     assert!(head.len() <= 3, "head of an object alone in its directory: {head:?}");
 
-    let (_, flat) = run(FaultPlan::default(), || drop(put(&store, &bucket, "second")));
-    let (_, deep) = run(FaultPlan::default(), || drop(put(&store, &bucket, "a/b/c/object")));
+    let (_, flat) = run(FaultInjectionPlan::default(), || drop(put(&store, &bucket, "second")));
+    let (_, deep) = run(FaultInjectionPlan::default(), || drop(put(&store, &bucket, "a/b/c/object")));
     // Each new directory is created, opened, marked and closed.
     assert!(deep.len() <= flat.len() + 3 * 4, "three new directories: {deep:?}, a flat key: {flat:?}");
 }
@@ -192,7 +193,8 @@ fn files_of_posix_programs_are_described_without_opening_them() {
     assert!(list <= 3 * FILES + 20, "{list} system calls for {FILES} files");
     // The file may be replaced between the system calls of a head that comes right after a change.
     std::fs::write(dir.path().join("bucket/new"), "content").unwrap();
-    let head = run(FaultPlan::default(), || drop(store.head(&bucket, &key("new"), &options).unwrap())).1;
+    let head =
+        run(FaultInjectionPlan::default(), || drop(store.head(&bucket, &key("new"), &options).unwrap())).1;
     assert!(head.contains(&"fgetxattr"), "the file was not opened: {head:?}");
 }
 
@@ -209,7 +211,7 @@ fn a_prefix_after_each_change_costs_the_same_among_many_keys() {
             assert!(store.list(&bucket, &ListQuery::prefix(&name)).unwrap().entries.is_empty());
         };
         (0..10).for_each(step);
-        let called = run(FaultPlan::default(), || (10..50).for_each(step)).1;
+        let called = run(FaultInjectionPlan::default(), || (10..50).for_each(step)).1;
         assert!(!called.contains(&"getdents64"), "the directory was read: {called:?}");
         counts.push(called.len());
     }

@@ -13,7 +13,7 @@ use std::path::PathBuf;
 
 use fordway_store::{DeleteOptions, Key, ListQuery, Objects, PutOptions};
 use fordway_sys::Errno;
-use fordway_sys::fault::{FaultPlan, run};
+use fordway_sys::fault::{FaultInjectionPlan, run};
 
 use crate::team::{Ground, Member, Random, Role, at_length, bucket};
 
@@ -211,7 +211,7 @@ fn without_inotify_the_directory_is_read() {
         let store = ground.store();
         let put = |name: String| store.put(&bucket(), &Key::new(name).unwrap(), b"", &PutOptions::default());
         (0..100).for_each(|at| drop(put(format!("k{at:02}")).unwrap()));
-        let plan = FaultPlan { missing, ..Default::default() };
+        let plan = FaultInjectionPlan { missing, ..Default::default() };
         let (counts, calls) = run(plan, || {
             [0; 5].map(|_| {
                 put("k500".to_owned()).unwrap();

@@ -19,7 +19,7 @@ use fordway_store::{
 use fordway_sys::{SocketBlockingMode, receive_with_descriptor};
 use fordway_testkit::model;
 use fordway_wire::node::{
-    ClientHello, CommitResponse, FrameBuffer, GatewayWelcome, HEADER_BYTES, HELLO_BYTES, NONCE_BYTES,
+    CommitResponse, FrameBuffer, HEADER_BYTES, HELLO_BYTES, NONCE_BYTES, NodeClientHello, NodeGatewayHello,
     NodeResponse, ReadField, Request, ResponseFlags, StartWriteResponse, VERSION, WELCOME_BYTES, take_reply,
 };
 use proptest::prelude::*;
@@ -81,7 +81,9 @@ struct Raw {
 impl Raw {
     fn connect(ground: &Ground) -> Self {
         let mut raw = Raw::silent(ground);
-        raw.socket.write_all(&ClientHello { version: VERSION, takes_descriptors: true }.to_bytes()).unwrap();
+        raw.socket
+            .write_all(&NodeClientHello { version: VERSION, takes_descriptors: true }.to_bytes())
+            .unwrap();
         raw.socket.read_exact(&mut [0; WELCOME_BYTES]).unwrap();
         raw
     }
@@ -177,7 +179,7 @@ fn what_is_no_greeting_ends_the_connection() {
         assert!(raw.is_closed());
     }
     let mut raw = Raw::silent(&ground);
-    raw.socket.write_all(&ClientHello { version: 99, takes_descriptors: true }.to_bytes()).unwrap();
+    raw.socket.write_all(&NodeClientHello { version: 99, takes_descriptors: true }.to_bytes()).unwrap();
     let mut said = Vec::new();
     raw.socket.read_to_end(&mut said).unwrap();
     assert!(String::from_utf8_lossy(&said).contains("version 5 of the protocol, the client 99"));
@@ -490,7 +492,7 @@ fn a_batch_that_is_not_answered_whole_is_an_error() {
         let gateway = std::thread::spawn(move || {
             let (mut socket, _) = listener.accept().unwrap();
             socket.read_exact(&mut [0; HELLO_BYTES]).unwrap();
-            let welcome = GatewayWelcome {
+            let welcome = NodeGatewayHello {
                 version: VERSION,
                 wants_proof: false,
                 is_refusal: false,

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use fordway_store::{
     Conditions, DeleteOptions, ErrorKind, GetOptions, Key, ListQuery, Objects, PutOptions, Store,
 };
-use fordway_testkit::history::{HistoryEvent, TimedEvent, is_linearizable};
+use fordway_testkit::history::{HistoryOperation, TimedHistoryOperation, is_linearizable};
 use fordway_testkit::model::{self, BucketReferenceModel};
 use rustix::time::{ClockId, clock_gettime};
 
@@ -112,7 +112,7 @@ fn four_processes_see_one_order_of_things() {
     let ground = Ground::new();
     let reports = ground.run(&["mixer"; 4]);
     let mut tags = HashMap::new();
-    let mut histories: BTreeMap<&str, Vec<Vec<TimedEvent>>> = BTreeMap::new();
+    let mut histories: BTreeMap<&str, Vec<Vec<TimedHistoryOperation>>> = BTreeMap::new();
     for (number, report) in reports.iter().enumerate() {
         for line in report {
             let (key, timed, version) = parse(line);
@@ -133,7 +133,7 @@ fn four_processes_see_one_order_of_things() {
 }
 
 /// Returns the events of all clients around the point where the longest valid order ends, sorted by their start times.
-fn around(clients: &[Vec<TimedEvent>], fit: &[usize]) -> String {
+fn around(clients: &[Vec<TimedHistoryOperation>], fit: &[usize]) -> String {
     let mut near = Vec::new();
     for (client, (events, fit)) in clients.iter().zip(fit).enumerate() {
         let window = fit.saturating_sub(3)..(fit + 3).min(events.len());
@@ -199,20 +199,21 @@ fn shared_step(store: &dyn Store, name: &str, value: u64, choice: usize) -> Stri
 }
 
 /// Parses a line of [`shared_step`]; returns its key, its event, and the version concerned.
-fn parse(line: &str) -> (&str, TimedEvent, Option<(u64, &str)>) {
+fn parse(line: &str) -> (&str, TimedHistoryOperation, Option<(u64, &str)>) {
     let [key, what, value, etag, began, ended] = line.split(' ').collect::<Vec<_>>()[..] else {
         panic!("{line}")
     };
     let value: Option<u64> = value.parse().ok();
     let event = match (what, value) {
-        ("put", Some(value)) => HistoryEvent::Put(value),
-        ("created", Some(value)) => HistoryEvent::Created(value),
-        ("refused", None) => HistoryEvent::NotCreated,
-        ("read", value) => HistoryEvent::Read(value),
-        ("deleted", None) => HistoryEvent::Deleted,
+        ("put", Some(value)) => HistoryOperation::Put(value),
+        ("created", Some(value)) => HistoryOperation::Created(value),
+        ("refused", None) => HistoryOperation::NotCreated,
+        ("read", value) => HistoryOperation::Read(value),
+        ("deleted", None) => HistoryOperation::Deleted,
         _ => panic!("{line}"),
     };
-    let timed = TimedEvent { event, began_ns: began.parse().unwrap(), ended_ns: ended.parse().unwrap() };
+    let timed =
+        TimedHistoryOperation { event, began_ns: began.parse().unwrap(), ended_ns: ended.parse().unwrap() };
     (key, timed, value.map(|value| (value, etag)))
 }
 

@@ -27,7 +27,7 @@ use super::{Origin, ProxySettings};
 #[derive(Clone, Default)]
 pub struct SessionCredentials {
     /// The sources of bearer tokens, tried in order.
-    bearers: Vec<BearerToken>,
+    bearers: Vec<BearerTokenSource>,
     netrc: Option<SecretFile>,
     /// The client certificates, tried in order.
     certificates: Vec<CertificateFiles>,
@@ -63,7 +63,7 @@ impl SessionCredentials {
 
     /// Tries this bearer token before all others.
     pub fn with_bearer_token(mut self, token: impl Into<String>) -> Self {
-        self.bearers.insert(0, BearerToken::Token(token.into()));
+        self.bearers.insert(0, BearerTokenSource::Token(token.into()));
         self
     }
 
@@ -143,31 +143,31 @@ fn is_this_machine(origin: &Origin) -> bool {
 
 /// The source of a token.
 #[derive(Clone)]
-enum BearerToken {
+enum BearerTokenSource {
     Token(String),
     File(SecretFile),
 }
 
 /// Returns the sources of tokens, in search order. The search ends at the first source that the environment names.
-fn bearer_tokens(get: &dyn Fn(&str) -> Option<String>, user: u32) -> Vec<BearerToken> {
+fn bearer_tokens(get: &dyn Fn(&str) -> Option<String>, user: u32) -> Vec<BearerTokenSource> {
     if let Some(token) = get("BEARER_TOKEN") {
-        return vec![BearerToken::Token(token)];
+        return vec![BearerTokenSource::Token(token)];
     }
     if let Some(path) = get("BEARER_TOKEN_FILE") {
-        return vec![BearerToken::File(SecretFile::Named(path.into()))];
+        return vec![BearerTokenSource::File(SecretFile::Named(path.into()))];
     }
     let directories = get("XDG_RUNTIME_DIR").into_iter().chain(["/tmp".to_owned()]);
     let usual = |directory: String| SecretFile::Usual(Path::new(&directory).join(format!("bt_u{user}")));
-    directories.map(|directory| BearerToken::File(usual(directory))).collect()
+    directories.map(|directory| BearerTokenSource::File(usual(directory))).collect()
 }
 
-impl BearerToken {
+impl BearerTokenSource {
     /// Returns the token, if it exists. Errors: as [`SecretFile::read_text`]; `InvalidArgument` if the text is not a
     /// token.
     fn token(&self) -> Result<Option<String>> {
         let (token, from) = match self {
-            BearerToken::Token(token) => (token.clone(), "the bearer token".to_owned()),
-            BearerToken::File(place) => match place.read_text()? {
+            BearerTokenSource::Token(token) => (token.clone(), "the bearer token".to_owned()),
+            BearerTokenSource::File(place) => match place.read_text()? {
                 Some(text) => (text, place.path().display().to_string()),
                 None => return Ok(None),
             },

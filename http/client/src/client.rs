@@ -231,8 +231,8 @@ impl HttpClient {
         }
         match send_body(&mut connection, streamed) {
             Ok(()) => {}
-            Err(BodyFailure::Produce(error)) => return Err(acted(error)),
-            Err(BodyFailure::Send(error)) => {
+            Err(BodySendFailure::Produce(error)) => return Err(acted(error)),
+            Err(BodySendFailure::Send(error)) => {
                 // A server that stops reading has often sent a response with the reason, which is a more useful error
                 // than a broken pipe.
                 let early = self.early_answer(connection, exchange, error).map_err(acted)?;
@@ -245,7 +245,7 @@ impl HttpClient {
 }
 
 /// Why a body was not sent completely.
-enum BodyFailure {
+enum BodySendFailure {
     Produce(Error),
     Send(std::io::Error),
 }
@@ -253,7 +253,7 @@ enum BodyFailure {
 fn send_body(
     connection: &mut BufferedConnection,
     streamed: &mut StreamedBody<'_>,
-) -> Result<(), BodyFailure> {
+) -> Result<(), BodySendFailure> {
     let (mut sent_bytes, mut failed) = (0_u64, None);
     let (size_bytes, mut line) = (streamed.size_bytes, String::new());
     let mut between = "";
@@ -277,16 +277,16 @@ fn send_body(
         })
     });
     match (failed, made) {
-        (Some(error), _) => return Err(BodyFailure::Send(error)),
-        (None, Err(error)) => return Err(BodyFailure::Produce(error)),
+        (Some(error), _) => return Err(BodySendFailure::Send(error)),
+        (None, Err(error)) => return Err(BodySendFailure::Produce(error)),
         (None, Ok(())) => {}
     }
     match size_bytes {
-        None => connection.send_piece(between.as_bytes(), b"0\r\n\r\n").map_err(BodyFailure::Send),
+        None => connection.send_piece(between.as_bytes(), b"0\r\n\r\n").map_err(BodySendFailure::Send),
         Some(size) if sent_bytes == size => Ok(()),
         Some(size) => {
             let detail = format!("the source ended after {sent_bytes} of {size} bytes");
-            Err(BodyFailure::Produce(Error::new(ErrorKind::IncompleteBody, detail)))
+            Err(BodySendFailure::Produce(Error::new(ErrorKind::IncompleteBody, detail)))
         }
     }
 }

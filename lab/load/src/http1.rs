@@ -74,7 +74,7 @@ enum Http1State {
     Body,
 }
 
-enum Http1Step {
+enum Http1PollResult {
     Pending,
     Done,
 }
@@ -135,8 +135,8 @@ impl Http1LoadGenerator {
             return;
         }
         let problem = match line.advance(&self.requests, &mut self.scratch) {
-            Ok(Http1Step::Pending) => return self.watch(slot, finished),
-            Ok(Http1Step::Done) => {
+            Ok(Http1PollResult::Pending) => return self.watch(slot, finished),
+            Ok(Http1PollResult::Done) => {
                 ResponseProblem::of(line.head.status, line.body_bytes, self.requests.expected_bytes())
             }
             Err(error) if line.may_resend(&error) => {
@@ -347,7 +347,7 @@ impl LoadConnection {
         was_in_use && !self.is_resent && error.kind() == ErrorKind::Unavailable
     }
 
-    fn advance(&mut self, requests: &RequestSequence, scratch: &mut [u8]) -> Result<Http1Step> {
+    fn advance(&mut self, requests: &RequestSequence, scratch: &mut [u8]) -> Result<Http1PollResult> {
         let Some(connection) = &mut self.connection else { return Err(ErrorKind::Internal.into()) };
         connection.look_again();
         if self.state == Http1State::Sending {
@@ -360,7 +360,7 @@ impl LoadConnection {
         }
         if matches!(self.state, Http1State::Sending | Http1State::Head) {
             let Some(received) = receive_head(connection, &mut self.head, &mut self.first_byte)? else {
-                return Ok(Http1Step::Pending);
+                return Ok(Http1PollResult::Pending);
             };
             self.framing = BodyFraming::of(&self.head, connection, requests.method().name())?;
             // The connection cannot be reused if the response arrived before the request had been sent completely.
@@ -375,7 +375,7 @@ impl LoadConnection {
         self.receive_body(scratch)
     }
 
-    fn receive_body(&mut self, scratch: &mut [u8]) -> Result<Http1Step> {
+    fn receive_body(&mut self, scratch: &mut [u8]) -> Result<Http1PollResult> {
         let Some(connection) = &mut self.connection else { return Err(ErrorKind::Internal.into()) };
         while !self.framing.has_ended() {
             let got = match &self.framing {
@@ -394,7 +394,7 @@ impl LoadConnection {
             };
             match got {
                 Ok(got) => self.body_bytes += got as u64,
-                Err(error) if would_wait(&error) => return Ok(Http1Step::Pending),
+                Err(error) if would_wait(&error) => return Ok(Http1PollResult::Pending),
                 Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
                     let left = self.framing.known_left().unwrap_or_default();
                     return Err(fordway_http::parts::short_body(left));
@@ -406,13 +406,13 @@ impl LoadConnection {
     }
 
     /// Checks that no bytes follow the complete response.
-    fn done(&self) -> Result<Http1Step> {
+    fn done(&self) -> Result<Http1PollResult> {
         match &self.connection {
             Some(connection) if !connection.has_nothing_left() => {
                 let detail = "bytes follow the end of the response: its stated length is wrong";
                 Err(Error::new(ErrorKind::BadResponse, detail))
             }
-            _ => Ok(Http1Step::Done),
+            _ => Ok(Http1PollResult::Done),
         }
     }
 }

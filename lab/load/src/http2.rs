@@ -15,7 +15,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector as AsyncTls;
 
-use super::multiplex::{BrokenExchange, ExchangeSender, MultiplexedLoadGenerator, TimedExchange, failed};
+use super::multiplex::{ExchangeSender, FailedExchange, MultiplexedLoadGenerator, TimedExchange, failed};
 use super::{NetworkTraffic, RequestSequence};
 use fordway_http::parts::TlsConnector;
 use fordway_http::{Timeouts, TlsRoots};
@@ -33,12 +33,12 @@ pub type Http2 = MultiplexedLoadGenerator<Http2Sender>;
 pub struct Http2Sender {
     send: SendRequest<Bytes>,
     requests: Arc<RequestSequence>,
-    counted: Arc<CountedBytes>,
+    counted: Arc<ConnectionByteCounters>,
 }
 
 /// The bytes sent and received on a connection.
 #[derive(Default)]
-struct CountedBytes {
+struct ConnectionByteCounters {
     sent_bytes: AtomicU64,
     received_bytes: AtomicU64,
     /// A duplicate of the socket, kept to query the kernel's TCP statistics.
@@ -53,7 +53,7 @@ impl ExchangeSender for Http2Sender {
         };
         let tcp = TcpStream::connect((origin.host.as_str(), origin.port)).await.map_err(unreachable)?;
         tcp.set_nodelay(true).map_err(unreachable)?;
-        let counted = Arc::new(CountedBytes::default());
+        let counted = Arc::new(ConnectionByteCounters::default());
         if let Ok(socket) = std::os::fd::AsFd::as_fd(&tcp).try_clone_to_owned() {
             let _ = counted.socket.set(socket);
         }
@@ -72,7 +72,7 @@ impl ExchangeSender for Http2Sender {
         Ok(Http2Sender { send, requests: requests.clone(), counted })
     }
 
-    async fn exchange(&mut self, exchange: &mut TimedExchange) -> Result<(), BrokenExchange> {
+    async fn exchange(&mut self, exchange: &mut TimedExchange) -> Result<(), FailedExchange> {
         let mut send = self.send.clone().ready().await.map_err(broken)?;
         let body = self.requests.body().clone();
         let request = self.requests.http_request()?;
@@ -108,14 +108,14 @@ impl ExchangeSender for Http2Sender {
 
 /// Converts an error. A stream reset does not end the connection, unless the server refused the stream before
 /// processing the request (RFC 9113 section 8.7).
-fn broken(error: h2::Error) -> BrokenExchange {
+fn broken(error: h2::Error) -> FailedExchange {
     let ends_connection = !error.is_reset() || error.reason() == Some(h2::Reason::REFUSED_STREAM);
-    BrokenExchange { error: failed("HTTP/2", error), ends_connection }
+    FailedExchange { error: failed("HTTP/2", error), ends_connection }
 }
 
 async fn handshake(
     stream: impl AsyncRead + AsyncWrite + Unpin + 'static,
-    counted: Arc<CountedBytes>,
+    counted: Arc<ConnectionByteCounters>,
     timeouts: Timeouts,
 ) -> Result<SendRequest<Bytes>> {
     let mut builder = h2::client::Builder::new();
@@ -152,7 +152,7 @@ async fn push_body(
 /// A stream that counts the bytes sent and received.
 struct CountingStream<S> {
     stream: S,
-    counted: Arc<CountedBytes>,
+    counted: Arc<ConnectionByteCounters>,
 }
 
 impl<S: AsyncRead + Unpin> AsyncRead for CountingStream<S> {

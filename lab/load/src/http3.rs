@@ -11,7 +11,7 @@ use h3::error::StreamError;
 use quinn::crypto::rustls::QuicClientConfig;
 use tokio::task::JoinSet;
 
-use super::multiplex::{BrokenExchange, ExchangeSender, MultiplexedLoadGenerator, TimedExchange, failed};
+use super::multiplex::{ExchangeSender, FailedExchange, MultiplexedLoadGenerator, TimedExchange, failed};
 use super::{NetworkTraffic, RequestSequence};
 use fordway_http::parts::TlsConnector;
 use fordway_http::{Origin, Timeouts, TlsRoots};
@@ -46,7 +46,7 @@ impl ExchangeSender for Http3Sender {
         Ok(Http3Sender { send, connection, requests: requests.clone() })
     }
 
-    async fn exchange(&mut self, exchange: &mut TimedExchange) -> Result<(), BrokenExchange> {
+    async fn exchange(&mut self, exchange: &mut TimedExchange) -> Result<(), FailedExchange> {
         let body = self.requests.body().clone();
         let request = self.requests.http_request()?;
         exchange.started = Instant::now();
@@ -74,10 +74,10 @@ impl ExchangeSender for Http3Sender {
     }
 }
 
-fn broken(error: StreamError) -> BrokenExchange {
+fn broken(error: StreamError) -> FailedExchange {
     let ends_connection =
         matches!(error, StreamError::ConnectionError { .. } | StreamError::RemoteClosing { .. });
-    BrokenExchange { error: failed("HTTP/3", error), ends_connection }
+    FailedExchange { error: failed("HTTP/3", error), ends_connection }
 }
 
 /// The delay before the next address of a host is tried (RFC 8305 section 8). Waiting for the handshake to fail would

@@ -28,7 +28,7 @@ pub trait ExchangeSender: Clone + 'static {
     ) -> impl Future<Output = Result<Self>>;
 
     /// Sends the next request and receives the whole response.
-    fn exchange(&mut self, exchange: &mut TimedExchange) -> impl Future<Output = Result<(), BrokenExchange>>;
+    fn exchange(&mut self, exchange: &mut TimedExchange) -> impl Future<Output = Result<(), FailedExchange>>;
 
     /// Returns the bytes sent and received on this connection so far.
     fn traffic(&self) -> NetworkTraffic;
@@ -50,7 +50,7 @@ pub struct TimedExchange {
 }
 
 /// The failure of an exchange.
-pub struct BrokenExchange {
+pub struct FailedExchange {
     /// The error to report.
     pub error: Error,
     /// Whether the connection must be replaced: no further request can succeed on it, or the server reported that it
@@ -59,9 +59,9 @@ pub struct BrokenExchange {
 }
 
 /// Converts an error that affects only this request, or the error of a connection that could not be opened.
-impl From<Error> for BrokenExchange {
+impl From<Error> for FailedExchange {
     fn from(error: Error) -> Self {
-        BrokenExchange { error, ends_connection: false }
+        FailedExchange { error, ends_connection: false }
     }
 }
 
@@ -243,7 +243,7 @@ impl LoadState {
         exchange: &mut TimedExchange,
         timeouts: Timeouts,
         roots: &TlsRoots,
-    ) -> Result<(), BrokenExchange> {
+    ) -> Result<(), FailedExchange> {
         let known = line.session.borrow().clone();
         let mut session = match known {
             Some(session) => session,

@@ -16,6 +16,6 @@ mod watch;
 
 pub use catalogue::{Feature, MachineCatalogue, MachineEntry};
 pub use similarity::{
-    CommonFeatures, MachinePair, OmittedFeature, SimilarityTable, heat_map, ratio, similarity,
+    CommonFeatures, MachinePairSimilarity, OmittedFeature, SimilarityTable, heat_map, ratio, similarity,
 };
 pub use watch::MachineWatch;

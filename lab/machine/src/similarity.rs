@@ -109,7 +109,7 @@ pub struct SimilarityTable {
 
 /// Two machines and their similarity.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct MachinePair {
+pub struct MachinePairSimilarity {
     /// The machine of the row.
     pub row: String,
     /// The machine of the column.
@@ -167,7 +167,7 @@ impl SimilarityTable {
 
     /// Returns all pairs, most similar first. If a catalogue is compared with itself, each pair occurs once, and no
     /// machine is paired with itself.
-    pub fn pairs(&self) -> Vec<MachinePair> {
+    pub fn pairs(&self) -> Vec<MachinePairSimilarity> {
         let is_equal = |at: usize| self.values[at].get(at) == Some(&1.0);
         // Equal names do not prove that the catalogues are identical. They may describe the same machines at different
         // times.
@@ -176,7 +176,7 @@ impl SimilarityTable {
         for (at, (row, values)) in self.rows.iter().zip(&self.values).enumerate() {
             let first = if is_of_itself { at + 1 } else { 0 };
             let cells = self.columns.iter().zip(values).skip(first);
-            pairs.extend(cells.map(|(column, similarity)| MachinePair {
+            pairs.extend(cells.map(|(column, similarity)| MachinePairSimilarity {
                 row: row.clone(),
                 column: column.clone(),
                 similarity: *similarity,

@@ -4,7 +4,7 @@ use std::fmt;
 use std::ops::AddAssign;
 use std::time::Instant;
 
-use fordway_sys::{HardwareCounters, HardwareCounts, ProcessUsage, descendants, usage_of};
+use fordway_sys::{HardwareCounters, HardwareEventCounts, ProcessResourceUsage, descendants, usage_of};
 use serde::{Deserialize, Serialize};
 
 /// The resources used by a set of processes within a period.
@@ -46,9 +46,9 @@ pub struct RunningCounters {
     scope: String,
     /// The process whose descendants are counted too; `None` if only this process is counted.
     root: Option<u32>,
-    before: Vec<(u32, ProcessUsage)>,
+    before: Vec<(u32, ProcessResourceUsage)>,
     hardware: HardwareCounters,
-    hardware_before: HardwareCounts,
+    hardware_before: HardwareEventCounts,
     started: Instant,
 }
 
@@ -117,7 +117,7 @@ impl RunningCounters {
         Ok(total)
     }
 
-    fn counted(&self, covered_ns: u64, hardware: HardwareCounts) -> ProcessCounters {
+    fn counted(&self, covered_ns: u64, hardware: HardwareEventCounts) -> ProcessCounters {
         let since = |after: Option<u64>, before: Option<u64>| Some(after?.saturating_sub(before?));
         let before = self.hardware_before;
         ProcessCounters {
@@ -140,7 +140,7 @@ impl RunningCounters {
 }
 
 impl ProcessCounters {
-    fn add_use(&mut self, before: &ProcessUsage, after: &ProcessUsage) {
+    fn add_use(&mut self, before: &ProcessResourceUsage, after: &ProcessResourceUsage) {
         self.cpu_ns += after.cpu_ns - before.cpu_ns;
         self.user_ns += after.user_ns.saturating_sub(before.user_ns);
         self.system_ns += after.system_ns.saturating_sub(before.system_ns);
@@ -176,7 +176,7 @@ fn family_of(pid: u32) -> Result<Vec<u32>, CountersIncomplete> {
     descendants(pid).map_err(|error| CountersIncomplete(format!("/proc cannot be read: {error}")))
 }
 
-fn usage(pid: u32) -> Result<ProcessUsage, CountersIncomplete> {
+fn usage(pid: u32) -> Result<ProcessResourceUsage, CountersIncomplete> {
     usage_of(pid).map_err(|error| CountersIncomplete(format!("process {pid} cannot be watched: {error}")))
 }
 

@@ -18,7 +18,7 @@ use crate::mdtest::MdtestPlan;
 use crate::mdworkbench::MdworkbenchPlan;
 use crate::options::OutputFileArgs;
 use crate::phase::WorkloadRank;
-use crate::summary::{RunCapacity, limit};
+use crate::summary::{RunParallelism, limit};
 use crate::{PhaseResult, WorkloadSite};
 
 /// A workload that several ranks run together.
@@ -182,7 +182,12 @@ impl LaneResults {
         self.rounds.iter().flatten().filter(|result| result.phase == name).collect()
     }
 
-    fn summary(&self, phase: &str, reference: Option<&LaneResults>, capacity: RunCapacity) -> PhaseSummary {
+    fn summary(
+        &self,
+        phase: &str,
+        reference: Option<&LaneResults>,
+        capacity: RunParallelism,
+    ) -> PhaseSummary {
         let rounds = self.phase(phase);
         let sum = |value: fn(&PhaseResult) -> u64| rounds.iter().map(|round| value(round)).sum::<u64>();
         let elapsed_s = sum(PhaseResult::elapsed_ns) as f64 / 1e9;
@@ -252,7 +257,7 @@ pub fn describe(
             phases.push(result.phase.clone());
         }
     }
-    let capacity = RunCapacity { threads: header.ranks, cpus: header.machine.cpus };
+    let capacity = RunParallelism { threads: header.ranks, cpus: header.machine.cpus };
     let summaries = phases
         .iter()
         .flat_map(|phase| {

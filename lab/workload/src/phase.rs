@@ -161,14 +161,14 @@ pub(crate) struct PhaseRecorder<'c> {
     aside_ns: u64,
     /// The end of the last operation. Any time after it counts as time spent aside.
     idle_since_ns: u64,
-    tracks: Vec<OperationTrack>,
+    tracks: Vec<OperationResultTally>,
     failures_in_a_row: u32,
     phase: String,
     shown: (u64, u64),
 }
 
 #[derive(Default)]
-struct OperationTrack {
+struct OperationResultTally {
     operations: Vec<OperationRecord>,
     latencies: LatencyHistogram,
     succeeded: u64,
@@ -177,7 +177,7 @@ struct OperationTrack {
     failures: Vec<String>,
 }
 
-impl OperationTrack {
+impl OperationResultTally {
     fn fail(&mut self, error: &Error) {
         self.errors += 1;
         if self.failures.len() < MESSAGES {
@@ -195,7 +195,7 @@ impl<'c> PhaseRecorder<'c> {
             idle_since_ns: origin_ns,
             cpu_before_ns: thread_cpu_ns(),
             aside_ns: 0,
-            tracks: tracks.iter().map(|_| OperationTrack::default()).collect(),
+            tracks: tracks.iter().map(|_| OperationResultTally::default()).collect(),
             failures_in_a_row: 0,
             phase: format!("{} on {lane}", tracks.join(" ")),
             shown: (0, 0),
@@ -332,7 +332,7 @@ impl<'c> PhaseRecorder<'c> {
         let end_ns = self.crew.clock.now_ns() - self.origin_ns;
         let cpu_ns = thread_cpu_ns().saturating_sub(self.cpu_before_ns);
         let gave_up = self.failures_in_a_row >= GIVES_UP_AFTER;
-        let share = |track: &OperationTrack| {
+        let share = |track: &OperationResultTally| {
             let mut failures = track.failures.clone();
             if gave_up && track.errors > 0 {
                 failures.push(format!("stopped the phase after {GIVES_UP_AFTER} failures in a row"));

@@ -30,7 +30,7 @@ pub struct RunHeader {
 
 /// The number of threads and processors available to a run.
 #[derive(Clone, Copy, Debug)]
-pub struct RunCapacity {
+pub struct RunParallelism {
     /// The number of threads that made calls.
     pub threads: usize,
     /// The number of processors of the machine.
@@ -42,7 +42,7 @@ pub struct RunCapacity {
 pub fn summarise(
     lanes: &[MeasuredLane],
     records: &RunRecords,
-    capacity: RunCapacity,
+    capacity: RunParallelism,
     seed: u64,
 ) -> Vec<PhaseSummary> {
     let of_phase =
@@ -55,7 +55,7 @@ pub fn summarise_phase(
     lanes: &[MeasuredLane],
     phase: (u8, &str),
     records: &RunRecords,
-    capacity: RunCapacity,
+    capacity: RunParallelism,
     seed: u64,
 ) -> Vec<PhaseSummary> {
     let row = |lane: usize| SummaryRow::new(lanes, records, phase, lane as u8).summary(capacity, seed);
@@ -89,7 +89,7 @@ impl<'r> SummaryRow<'r> {
         SummaryRow { lanes, phase, lane, operations, blocks: blocks_of(lane), reference: blocks_of(0) }
     }
 
-    fn summary(&self, capacity: RunCapacity, seed: u64) -> PhaseSummary {
+    fn summary(&self, capacity: RunParallelism, seed: u64) -> PhaseSummary {
         let mut latencies = LatencyHistogram::default();
         let succeeded = self.operations.iter().filter(|op| op.ok);
         succeeded.for_each(|op| latencies.record(op.duration_ns));
@@ -145,7 +145,7 @@ pub(crate) fn limit(
     client_ns: u64,
     server_ns: Option<u64>,
     elapsed_s: f64,
-    capacity: RunCapacity,
+    capacity: RunParallelism,
 ) -> LimitingResource {
     let at_once = capacity.threads.min(capacity.cpus) as f64;
     let used_s = (client_ns + server_ns.unwrap_or_default()) as f64 / 1e9;
@@ -183,7 +183,7 @@ pub(crate) fn limit(
 mod tests {
     use super::*;
 
-    const CAPACITY: RunCapacity = RunCapacity { threads: 1, cpus: 2 };
+    const CAPACITY: RunParallelism = RunParallelism { threads: 1, cpus: 2 };
 
     #[test]
     fn more_processors_than_there_are_is_a_bug_and_no_limit() {

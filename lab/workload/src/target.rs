@@ -1,4 +1,4 @@
-//! The targets of operations. [`DelayTarget`] adds a known delay, to test the instrument.
+//! The targets of operations. [`DelayInjectingTarget`] adds a known delay, to test the instrument.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -170,24 +170,24 @@ pub(crate) fn failed(doing: &'static str, lane: &'static str, key: &Key, error: 
 
 /// A target that sleeps before every operation of the target `within`, and logs how long it actually slept. A correct
 /// measurement recovers that time.
-pub struct DelayTarget {
+pub struct DelayInjectingTarget {
     lane: MeasuredLane,
     within: Box<dyn MeasuredTarget>,
     delay: Duration,
-    log: DelayLog,
+    log: InjectedDelayLog,
 }
 
-/// The time that a [`DelayTarget`] has slept so far; clones share it.
+/// The time that a [`DelayInjectingTarget`] has slept so far; clones share it.
 #[derive(Clone, Debug, Default)]
-pub struct DelayLog(Arc<SleepTotals>);
+pub struct InjectedDelayLog(Arc<InjectedDelayTotals>);
 
 #[derive(Debug, Default)]
-struct SleepTotals {
+struct InjectedDelayTotals {
     calls: AtomicU64,
     ns: AtomicU64,
 }
 
-impl DelayLog {
+impl InjectedDelayLog {
     /// Returns the mean duration of a sleep in nanoseconds; `None` before the first sleep.
     pub fn mean_ns(&self) -> Option<f64> {
         let calls = self.0.calls.load(Ordering::Relaxed);
@@ -195,16 +195,21 @@ impl DelayLog {
     }
 }
 
-impl DelayTarget {
+impl DelayInjectingTarget {
     /// Delays the operations of `within` by `delay`, plus or minus up to a fifth of `delay`.
     pub fn new(within: Box<dyn MeasuredTarget>, delay: Duration) -> Self {
         let name = format!("{}+delay", within.lane().name);
         let description = format!("{}, each call after a sleep of about {delay:?}", within.lane().name);
-        DelayTarget { lane: MeasuredLane { name, description }, within, delay, log: DelayLog::default() }
+        DelayInjectingTarget {
+            lane: MeasuredLane { name, description },
+            within,
+            delay,
+            log: InjectedDelayLog::default(),
+        }
     }
 
     /// Returns the log of the sleeps, which can be read even after the target has been moved.
-    pub fn log(&self) -> DelayLog {
+    pub fn log(&self) -> InjectedDelayLog {
         self.log.clone()
     }
 
@@ -218,7 +223,7 @@ impl DelayTarget {
     }
 }
 
-impl MeasuredTarget for DelayTarget {
+impl MeasuredTarget for DelayInjectingTarget {
     fn lane(&self) -> &MeasuredLane {
         &self.lane
     }

@@ -95,19 +95,19 @@ impl FileTree {
     }
 }
 
-struct FoundFiles {
+struct DirectoryScanResult {
     files: Vec<(std::path::PathBuf, Key)>,
     no_keys: usize,
     unreadable: usize,
 }
 
-fn find_files(dir: &Path) -> Result<FoundFiles> {
+fn find_files(dir: &Path) -> Result<DirectoryScanResult> {
     let meta = std::fs::metadata(dir).map_err(|error| cannot_open(dir, error))?;
     if !meta.is_dir() {
         return Err(Error::new(ErrorKind::InvalidArgument, format!("{} is not a directory", dir.display())));
     }
     std::fs::read_dir(dir).map_err(|error| cannot_open(dir, error))?;
-    let mut found = FoundFiles { files: Vec::new(), no_keys: 0, unreadable: 0 };
+    let mut found = DirectoryScanResult { files: Vec::new(), no_keys: 0, unreadable: 0 };
     for entry in WalkDir::new(dir).sort_by_file_name() {
         match entry {
             Ok(entry) if entry.file_type().is_file() => {

@@ -6,13 +6,13 @@ use std::time::Duration;
 use fordway_measure::{MeasuredLane, OperationRecord, SpeedVerdict};
 use fordway_store::{Bucket, Error, ErrorKind, Key, MemoryStore, Result};
 use fordway_workload::compare::{CompareOutcome, ComparePlan, run};
-use fordway_workload::summary::{RunCapacity, summarise};
+use fordway_workload::summary::{RunParallelism, summarise};
 use fordway_workload::{
-    DelayTarget, FileTree, MeasuredTarget, PosixTarget, StoreTarget, SyncLevel, TreeFile,
+    DelayInjectingTarget, FileTree, MeasuredTarget, PosixTarget, StoreTarget, SyncLevel, TreeFile,
 };
 
 const PLAN: ComparePlan = ComparePlan { rounds: 5, warm_up: 1, seed: 42, threads: 1, range_bytes: 100 };
-const CAPACITY: RunCapacity = RunCapacity { threads: 1, cpus: 2 };
+const CAPACITY: RunParallelism = RunParallelism { threads: 1, cpus: 2 };
 
 fn tree(files: usize) -> FileTree {
     let item = |i: usize| TreeFile {
@@ -101,7 +101,7 @@ fn mean_ns(operations: &[OperationRecord], lane: u8) -> f64 {
 /// The records must reproduce, to within 5 %, a delay that is logged as it happens.
 #[test]
 fn an_injected_delay_is_recovered() {
-    let delayed = DelayTarget::new(Box::new(memory("memory")), Duration::from_millis(1));
+    let delayed = DelayInjectingTarget::new(Box::new(memory("memory")), Duration::from_millis(1));
     let log = delayed.log();
     let targets: Vec<Box<dyn MeasuredTarget>> = vec![Box::new(memory("memory")), Box::new(delayed)];
     let plan = ComparePlan { warm_up: 0, ..PLAN };

@@ -13,8 +13,9 @@ use fordway_store::Objects as _;
 use fordway_store::{Bucket, ETagPolicy, ErrorKind, MemoryStore, PutOptions};
 use fordway_workload::summary::RunHeader;
 use fordway_workload::transport::{
-    BlockResult, BlockTask, JobHello, JobProcess, LinkTransport, MessageExchange, MessageTransport,
-    ObjectTransport, RemoteTransport, TcpLink, TransportPlan, answer, describe, follow, message_of, run,
+    LinkTransport, MessageBlockResult, MessageBlockTask, MessageExchange, MessageTransport,
+    MpiJobDescription, MpiJobProcess, ObjectTransport, RemoteTransport, TcpLink, TransportPlan, answer,
+    describe, follow, message_of, run,
 };
 
 const SIZES: [u64; 3] = [1, 4096, 3_000_000];
@@ -114,9 +115,9 @@ fn wrong_bytes_are_errors() {
 fn orders_go_to_another_process_and_answers_come_back() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let control = listener.local_addr().unwrap();
-    let hello = JobHello {
+    let hello = MpiJobDescription {
         implementation: "an MPI".into(),
-        sides: [JobProcess::own(), JobProcess { pid: 7, processors: 3 }],
+        sides: [MpiJobProcess::own(), MpiJobProcess { pid: 7, processors: 3 }],
     };
     let said = hello.clone();
     let job = std::thread::spawn(move || {
@@ -128,8 +129,8 @@ fn orders_go_to_another_process_and_answers_come_back() {
     let (mut remote, heard) = RemoteTransport::greet(listener.accept().unwrap().0, "job").unwrap();
     assert_eq!(heard, hello);
     for exchange in MessageExchange::ALL {
-        let order = BlockTask { exchange, size_bytes: 1000, window: 1, count: 3, warm_up: 1 };
-        let done: BlockResult = remote.carry_out(&order).unwrap();
+        let order = MessageBlockTask { exchange, size_bytes: 1000, window: 1, count: 3, warm_up: 1 };
+        let done: MessageBlockResult = remote.carry_out(&order).unwrap();
         assert!(done.is_right && done.elapsed_ns > 0 && done.server_cpu_ns.is_some(), "{done:?}");
         assert_eq!(done.durations_ns.len(), 3);
     }
@@ -163,7 +164,7 @@ fn a_run_can_be_stopped() {
 
 #[test]
 fn sides_cross_a_link() {
-    let side = JobProcess { pid: u32::MAX, processors: 128 };
-    assert_eq!(JobProcess::from_bytes(side.to_bytes()), side);
-    assert_eq!(JobProcess::own().pid, std::process::id());
+    let side = MpiJobProcess { pid: u32::MAX, processors: 128 };
+    assert_eq!(MpiJobProcess::from_bytes(side.to_bytes()), side);
+    assert_eq!(MpiJobProcess::own().pid, std::process::id());
 }

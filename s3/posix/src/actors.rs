@@ -12,7 +12,7 @@ use fordway_sys::{
     Errno, ImpersonatedUser, Mode, OFlags, file_user, may_act_as_others, open_in, peer_of_user, stat, stat_in,
 };
 
-use crate::SharedStore;
+use crate::PosixStoreState;
 use crate::errors::from_errno;
 
 /// A cache of the users as whom the process has acted.
@@ -41,7 +41,7 @@ impl RoleCache {
     /// Runs `work` in `bucket` as the bucket's owner. Errors: `NoSuchBucket`.
     pub(crate) fn in_bucket<T>(
         &self,
-        inner: &SharedStore,
+        inner: &PosixStoreState,
         bucket: &Bucket,
         work: impl FnOnce() -> Result<T>,
     ) -> Result<T> {
@@ -116,7 +116,7 @@ impl RoleCache {
 }
 
 /// Returns the owner of `bucket`, or `None` if the bucket no longer exists.
-pub(crate) fn bucket_owner(inner: &SharedStore, bucket: &Bucket) -> Result<Option<u32>> {
+pub(crate) fn bucket_owner(inner: &PosixStoreState, bucket: &Bucket) -> Result<Option<u32>> {
     match inner.volume.open_dir(bucket.as_str()).and_then(stat) {
         Ok(state) => Ok(Some(state.user)),
         Err(Errno::NOENT | Errno::NOTDIR | Errno::STALE) => Ok(None),

@@ -21,7 +21,7 @@ use crate::dirs::DirectoryHandle;
 use crate::errors::from_errno;
 use crate::layout::{is_hidden_name, is_tmp_dir, is_upload_dir, private_dir, tmp_dir};
 use crate::stage::{DIR_MODE, FILE_MODE, HiddenName, MAX_RACES, give_way, hidden_name};
-use crate::volume::RootVolume;
+use crate::volume::StoreRootDirectory;
 
 /// The sticky bit: in a directory that has this bit, users may remove only their own files.
 const STICKY: u32 = 0o1000;
@@ -231,7 +231,7 @@ pub(crate) fn remove_staged(dir: &impl AsFd, name: &str) -> Result<(), Errno> {
     }
 }
 
-impl RootVolume {
+impl StoreRootDirectory {
     /// Returns the state of the bucket's directory.
     fn bucket_state(&self, bucket: &Bucket) -> Result<FileStat, Errno> {
         self.open_dir(bucket.as_str()).and_then(stat)
@@ -321,7 +321,7 @@ impl RootVolume {
         }
     }
 
-    /// Like [`RootVolume::guard`], but the private area need not exist.
+    /// Like [`StoreRootDirectory::guard`], but the private area need not exist.
     pub(crate) fn guard_now(&self, bucket: &Bucket) -> Result<Option<TrustedOwner>> {
         Ok(TrustedOwner::of(&self.state_of(bucket)?))
     }

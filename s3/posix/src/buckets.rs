@@ -31,9 +31,9 @@ use crate::read::{known_no_longer, system_time};
 use crate::shared::retry_stale;
 use crate::sidecar::inode_of;
 use crate::stage::{StagedFile, sync_dir};
-use crate::{Durability, SharedStore};
+use crate::{Durability, PosixStoreState};
 
-impl SharedStore {
+impl PosixStoreState {
     pub(crate) fn list_buckets(&self) -> Result<Vec<BucketInfo>> {
         let mut names = Vec::new();
         let dir = open_in(self.volume.root.dir(), ".", OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty());

@@ -15,9 +15,9 @@ use crate::layout::{ATTRIBUTE, OUR_DIR, ObjectPath, marked_dir, odd, plain, priv
 use crate::private::PrivateDirectoryContents;
 use crate::sidecar::UnlinkingFile;
 use crate::stage::sync_dir;
-use crate::{Durability, SharedStore};
+use crate::{Durability, PosixStoreState};
 
-impl SharedStore {
+impl PosixStoreState {
     pub(crate) fn delete(&self, bucket: &Bucket, key: &Key, options: &DeleteOptions) -> Result<DeleteResult> {
         if !options.conditions.is_empty() {
             self.require_locks("If-Match on deletes")?;

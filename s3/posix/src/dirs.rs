@@ -29,7 +29,7 @@ const SLOTS: usize = 64;
 
 /// A cache of the directories that are used often.
 pub(crate) struct DirectoryCache {
-    held: RwLock<HashMap<Box<str>, HeldDirectory>>,
+    held: RwLock<HashMap<Box<str>, DirectoryCacheEntry>>,
     /// Hashes of requested paths whose directories were not held. Only a directory that is requested again soon is
     /// worth holding: a walk over many directories requests each of them once, and must not fill `held`.
     asked: [AtomicU64; SLOTS],
@@ -48,7 +48,7 @@ impl Default for DirectoryCache {
 }
 
 #[derive(Clone)]
-struct HeldDirectory {
+struct DirectoryCacheEntry {
     dir: Arc<File>,
     opened: CoarseInstant,
     is_foreign: bool,
@@ -176,7 +176,7 @@ impl DirectoryCache {
     fn hold(&self, path: &str, dir: &DirectoryHandle) {
         self.indexes.end_unused();
         let DirectoryHandle { file, is_foreign, .. } = dir.clone();
-        let held = HeldDirectory { dir: file, opened: CoarseInstant::now(), is_foreign };
+        let held = DirectoryCacheEntry { dir: file, opened: CoarseInstant::now(), is_foreign };
         let mut all = self.held.write().unwrap_or_else(|poisoned| poisoned.into_inner());
         if all.len() >= MOST {
             all.retain(|_, held| held.opened.elapsed() < HOLD);
@@ -195,7 +195,7 @@ impl DirectoryCache {
     fn held(&self, path: &str) -> Option<DirectoryHandle> {
         let all = self.held.read().unwrap_or_else(|poisoned| poisoned.into_inner());
         let held = all.get(path)?;
-        let HeldDirectory { dir, is_foreign, .. } = held;
+        let DirectoryCacheEntry { dir, is_foreign, .. } = held;
         (held.opened.elapsed() < HOLD).then(|| DirectoryHandle {
             file: dir.clone(),
             is_fresh: false,

@@ -74,7 +74,7 @@ pub use lifecycle::{LifecycleAction, LifecycleChange, LifecycleEvent, LifecycleO
 pub use migrate::MigrationStep;
 pub use site::note_on_mount;
 pub use usage::{FileTotals, UsageEvent, UserUsage};
-use volume::RootVolume;
+use volume::StoreRootDirectory;
 pub use volume::SymlinkScope;
 
 /// How durable a write must be before it returns.
@@ -158,12 +158,12 @@ impl Default for PosixConfig {
 /// An object store in a directory. Clones are cheap and share open files.
 #[derive(Clone)]
 pub struct PosixStore {
-    inner: Arc<SharedStore>,
+    inner: Arc<PosixStoreState>,
 }
 
 /// The state that all clones of a store share.
-struct SharedStore {
-    volume: RootVolume,
+struct PosixStoreState {
+    volume: StoreRootDirectory,
     locks: locks::BucketLocks,
     remembered: names::NameCache,
     recent_puts: recent::RecentPuts,
@@ -184,8 +184,8 @@ impl PosixStore {
     /// skips files that it cannot lock. Writes to a mount that breaks the store's guarantees fail with
     /// `NotImplemented`.
     pub fn open_for_care(root: &Path, config: PosixConfig) -> Result<Self> {
-        let volume = RootVolume::open(root, config)?;
-        let inner = SharedStore {
+        let volume = StoreRootDirectory::open(root, config)?;
+        let inner = PosixStoreState {
             volume,
             locks: locks::BucketLocks::default(),
             remembered: names::NameCache::default(),

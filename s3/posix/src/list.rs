@@ -15,7 +15,7 @@ use fordway_sys::{
     read_dir, rewind, stat_in, stat_now, text_to_name,
 };
 
-use crate::SharedStore;
+use crate::PosixStoreState;
 use crate::errors::from_errno;
 use crate::index::IndexQuery;
 use crate::layout::{ATTRIBUTE, ObjectPath, PRIVATE_DIR, decode, is_left_behind, join, odd, odd_dir, plain};
@@ -45,23 +45,23 @@ pub(crate) enum EncodedName {
 }
 
 /// The keys of a listing, as a range of the sorted list of all keys.
-pub(crate) struct KeysFrom {
+pub(crate) struct ListingKeyRange {
     keys: Arc<Vec<Key>>,
     at: usize,
     end: usize,
 }
 
-impl KeysFrom {
+impl ListingKeyRange {
     /// Returns the keys with `prefix` that are after `start_after`.
     pub(crate) fn of(keys: Arc<Vec<Key>>, prefix: &str, start_after: Option<&str>) -> Self {
         let first = keys.partition_point(|key| key.as_str() < prefix);
         let len = keys[first..].partition_point(|key| key.as_str().starts_with(prefix));
         let start = start_after.map_or(0, |start| keys.partition_point(|key| key.as_str() <= start));
-        KeysFrom { at: first.max(start), end: first + len, keys }
+        ListingKeyRange { at: first.max(start), end: first + len, keys }
     }
 }
 
-impl Iterator for KeysFrom {
+impl Iterator for ListingKeyRange {
     type Item = Key;
 
     fn next(&mut self) -> Option<Key> {
@@ -80,12 +80,12 @@ enum NextWalkStep {
 }
 
 struct BucketWalk<'w> {
-    inner: &'w SharedStore,
+    inner: &'w PosixStoreState,
     bucket: &'w Bucket,
     query: &'w ListQuery,
     contents: PrivateDirectoryContents,
     page: ListPageBuilder<'w>,
-    odd: Peekable<KeysFrom>,
+    odd: Peekable<ListingKeyRange>,
     /// How long this listing may still wait for writers.
     patience: Cell<Duration>,
     /// The device and inode of each directory from the start of the walk down to the current one, so that a link to one
@@ -93,11 +93,11 @@ struct BucketWalk<'w> {
     above: Vec<(u64, u64)>,
 }
 
-impl SharedStore {
+impl PosixStoreState {
     pub(crate) fn list(&self, bucket: &Bucket, query: &ListQuery) -> Result<ObjectListing> {
         let contents = self.volume.contents_of_existing(bucket)?;
         let odd = if contents.has_odd { self.odd_keys(bucket)? } else { Arc::default() };
-        let odd = KeysFrom::of(odd, &query.prefix, query.start_after.as_deref()).peekable();
+        let odd = ListingKeyRange::of(odd, &query.prefix, query.start_after.as_deref()).peekable();
         let page = ListPageBuilder::new(query);
         let (above, patience) = (Vec::new(), Cell::new(REPLACEMENTS));
         let mut walk = BucketWalk { inner: self, bucket, query, contents, page, odd, patience, above };
@@ -231,7 +231,7 @@ impl SharedStore {
         }
     }
 
-    /// Like [`SharedStore::summary`], for a file that has to be opened because it is behind a link or has an odd key.
+    /// Like [`PosixStoreState::summary`], for a file that has to be opened because it is behind a link or has an odd key.
     fn summary_by_open(
         &self,
         bucket: &Bucket,
@@ -356,7 +356,7 @@ impl BucketWalk<'_> {
 
     /// Reads a directory on NFS again once no writer is replacing an object in the bucket, and adds the names found to
     /// `names`. This is needed because the directory contained the hidden name of a file that was removed or replaced
-    /// while it was open: see [`SharedStore::settled`].
+    /// while it was open: see [`PosixStoreState::settled`].
     #[cold]
     fn read_between_writes(
         &self,

@@ -10,14 +10,14 @@ use fordway_sys::{
     ByteRangeLocks, Errno, FileSystemSharing, Mode, OFlags, await_unlocked, open_in, stat_now,
 };
 
-use crate::SharedStore;
+use crate::PosixStoreState;
 use crate::errors::from_errno;
 use crate::layout::{LOCKS, lock_byte, plain, private_dir};
 use crate::private::PrivateDirectoryContents;
 use crate::shared::{is_recent, look_before_opening};
 use crate::site::require_fit;
 use crate::stage::MAX_RACES;
-use crate::volume::{RootVolume, unreadable};
+use crate::volume::{StoreRootDirectory, unreadable};
 
 /// The maximum number of lock tables that are kept open for reuse.
 const MOST_TABLES: usize = 128;
@@ -34,7 +34,7 @@ const REPLACEMENT: Duration = Duration::from_millis(250);
 
 /// The condition that lets an operation run without the lock.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum LockWaiver {
+enum LockBypassCondition {
     Nothing,
     Room,
 }
@@ -48,7 +48,7 @@ pub(crate) struct BucketLocks {
 impl BucketLocks {
     /// Returns the lock table of a bucket, and opens it if necessary. Errors: `NotImplemented` on a mount whose locks
     /// do not reach other nodes, and errors of the file system.
-    fn of(&self, volume: &RootVolume, bucket: &Bucket) -> Result<Arc<ByteRangeLocks>> {
+    fn of(&self, volume: &StoreRootDirectory, bucket: &Bucket) -> Result<Arc<ByteRangeLocks>> {
         if let Some(locks) = self.tables().get(bucket).filter(|locks| locks.is_of_this_process()) {
             return Ok(locks.clone());
         }
@@ -77,7 +77,7 @@ impl BucketLocks {
     }
 }
 
-impl SharedStore {
+impl PosixStoreState {
     /// Runs `act` while holding the lock of `key`. While `act` runs, no other writer replaces or deletes the key, in
     /// any process on any node that shares the file system's locks. `act` receives the contents of the bucket's private
     /// directory. If the store is configured without locks, `act` runs without the lock.
@@ -87,10 +87,10 @@ impl SharedStore {
         key: &Key,
         act: impl FnOnce(PrivateDirectoryContents) -> Result<T>,
     ) -> Result<T> {
-        self.locked_unless(LockWaiver::Nothing, (bucket, key), act)
+        self.locked_unless(LockBypassCondition::Nothing, (bucket, key), act)
     }
 
-    /// Like [`SharedStore::locked`], but if the bucket has no lock table and the file system has no room for one, `act`
+    /// Like [`PosixStoreState::locked`], but if the bucket has no lock table and the file system has no room for one, `act`
     /// runs without the lock, because deleting must be possible on a full disk.
     pub(crate) fn locked_if_room<T>(
         &self,
@@ -98,12 +98,12 @@ impl SharedStore {
         key: &Key,
         act: impl FnOnce(PrivateDirectoryContents) -> Result<T>,
     ) -> Result<T> {
-        self.locked_unless(LockWaiver::Room, (bucket, key), act)
+        self.locked_unless(LockBypassCondition::Room, (bucket, key), act)
     }
 
     fn locked_unless<T>(
         &self,
-        without: LockWaiver,
+        without: LockBypassCondition,
         (bucket, key): (&Bucket, &Key),
         act: impl FnOnce(PrivateDirectoryContents) -> Result<T>,
     ) -> Result<T> {
@@ -113,7 +113,7 @@ impl SharedStore {
         for _ in 0..MAX_RACES {
             let locks = match self.locks.of(&self.volume, bucket) {
                 Ok(locks) => Some(locks),
-                Err(error) if without == LockWaiver::Room && is_no_room(&error) => None,
+                Err(error) if without == LockBypassCondition::Room && is_no_room(&error) => None,
                 Err(error) => return Err(error),
             };
             let Some(locks) = locks else { return act(self.volume.contents(bucket)?) };

@@ -20,9 +20,9 @@ use crate::record::{ContentSeal, Record};
 use crate::sidecar::{ATTRIBUTE_BYTES, RecordAttribute, read_attribute};
 use crate::stage::{MAX_RACES, StagedFile, give_way, made_of, unique_etag};
 use crate::version_names::now_ns;
-use crate::volume::RootVolume;
+use crate::volume::StoreRootDirectory;
 
-impl RootVolume {
+impl StoreRootDirectory {
     /// Opens the directory that is the object `key`, if that object exists as a directory.
     pub(crate) fn open_marker(
         &self,

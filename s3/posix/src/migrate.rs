@@ -25,8 +25,8 @@ use crate::layout::{
 use crate::record::{ContentSeal, Record};
 use crate::scan::{BucketArea, each_entry, known_kind, open_child, path_of_child};
 use crate::sidecar::{MAX_RECORD_BYTES, RecordAttribute, inode_of, read_attribute};
-use crate::volume::RootVolume;
-use crate::{PosixStore, SharedStore, format};
+use crate::volume::StoreRootDirectory;
+use crate::{PosixStore, PosixStoreState, format};
 
 /// A change that the migration made to one file or directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -69,7 +69,7 @@ const MAX_DEPTH: usize = 64;
 /// Makes the bucket's owner the owner of each directory that Fordway created in the bucket's private area, and sets the
 /// mode that all writers need. Links are not followed, and names that Fordway does not write are left alone.
 fn migrate_owners(
-    volume: &RootVolume,
+    volume: &StoreRootDirectory,
     bucket: &Bucket,
     tell: &mut dyn FnMut(MigrationStep) -> Result<()>,
 ) -> Result<()> {
@@ -182,7 +182,7 @@ type SidecarRecords = HashMap<VersionIdentity, Record>;
 
 /// Rewrites each record that is in a sidecar file, under the current inode of the object's file.
 fn rebind_sidecars(
-    inner: &Arc<SharedStore>,
+    inner: &Arc<PosixStoreState>,
     bucket: &Bucket,
     tell: &mut dyn FnMut(MigrationStep) -> Result<()>,
 ) -> Result<()> {
@@ -198,7 +198,7 @@ fn rebind_sidecars(
     Ok(())
 }
 
-fn records_apart(volume: &RootVolume, bucket: &Bucket) -> Result<SidecarRecords> {
+fn records_apart(volume: &StoreRootDirectory, bucket: &Bucket) -> Result<SidecarRecords> {
     let mut records = SidecarRecords::default();
     let Ok(dir) = volume.open_to_scan(&meta_dir(bucket)) else { return Ok(records) };
     let names = names_of(&dir).map_err(|errno| from_errno(errno, "reading .fordway/meta"))?;
@@ -215,7 +215,7 @@ fn records_apart(volume: &RootVolume, bucket: &Bucket) -> Result<SidecarRecords>
 }
 
 fn rebind_in(
-    inner: &Arc<SharedStore>,
+    inner: &Arc<PosixStoreState>,
     area: &BucketArea,
     (dir, path): (&File, &str),
     records: &SidecarRecords,
@@ -245,7 +245,7 @@ fn rebind_in(
 /// Writes the sidecar file of the file `name` if it is missing or belongs to another object. Returns a description of
 /// the change, if one was made.
 fn rebind(
-    inner: &Arc<SharedStore>,
+    inner: &Arc<PosixStoreState>,
     bucket: &Bucket,
     (dir, name): (&File, &str),
     records: &SidecarRecords,

@@ -22,14 +22,14 @@ use fordway_store::{
 };
 use fordway_sys::{Errno, set_immutable};
 
-use crate::SharedStore;
+use crate::PosixStoreState;
 use crate::errors::from_errno;
 use crate::layout::{ObjectPath, VERSIONING, private_dir};
 use crate::private::PrivateDirectoryContents;
 use crate::read::ObjectFile;
 use crate::record::Record;
 use crate::stage::StagedFile;
-use crate::volume::RootVolume;
+use crate::volume::StoreRootDirectory;
 
 /// The first word of `versioning`.
 const ENABLED: &str = "Enabled";
@@ -96,7 +96,7 @@ impl VersioningSetting {
     }
 }
 
-impl SharedStore {
+impl PosixStoreState {
     /// Replaces the content of `versioning`.
     pub(crate) fn write_versioning(
         self: &Arc<Self>,
@@ -196,7 +196,7 @@ impl SharedStore {
     }
 }
 
-impl RootVolume {
+impl StoreRootDirectory {
     /// Sets the immutable flag on the file of a locked version, if the configuration requires it. Through S3, a file
     /// without the flag is still locked. Cost: none without a lock. Errors: `NotImplemented` if the file system does
     /// not have this flag.
@@ -229,7 +229,7 @@ impl RootVolume {
         }
     }
 
-    /// Like [`RootVolume::shield`], for an old version.
+    /// Like [`StoreRootDirectory::shield`], for an old version.
     pub(crate) fn shield_old(&self, bucket: &Bucket, key: &Key, version: &VersionId) -> Result<()> {
         if !self.config.immutable_locks {
             return Ok(());

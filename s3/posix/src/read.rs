@@ -14,7 +14,7 @@ use fordway_sys::{
     stat_in,
 };
 
-use crate::SharedStore;
+use crate::PosixStoreState;
 use crate::dirs::DirectoryHandle;
 use crate::errors::{from_errno, is_stale};
 use crate::layout::{ATTRIBUTE, ObjectPath, odd, plain, versions_of};
@@ -23,7 +23,7 @@ use crate::record::{ContentSeal, NOTHING, Record, etag_of_file};
 use crate::shared::{MAX_STALE, NAME_TIMEOUT, PAUSE, retry_stale, stat_at_server, wait_for_server};
 use crate::sidecar::{RECORD_BYTES, decode_record};
 use crate::stage::{give_way, is_bare};
-use crate::volume::{RootVolume, unreadable};
+use crate::volume::{StoreRootDirectory, unreadable};
 
 /// On a shared file system, content up to this size, in bytes, is read as soon as its file is opened.
 const SMALL_BYTES: u64 = 64 << 10;
@@ -129,16 +129,16 @@ impl NameLookup {
     }
 }
 
-impl RootVolume {
+impl StoreRootDirectory {
     /// Describes the file at `place` without opening it. Returns `None` if the file is missing or has to be opened.
-    /// Cost: as for [`RootVolume::describe_in`].
+    /// Cost: as for [`StoreRootDirectory::describe_in`].
     pub(crate) fn describe(&self, place: &ObjectPath) -> Result<Option<ObjectInfo>> {
         let Ok(dir) = self.dirs.open(&self.root, &place.dir) else { return Ok(None) };
         Ok(self.describe_in(&dir, &place.name)?.found())
     }
 
     /// Describes the object at `key` without opening it. Returns `Missing` only if there is no object at any of the
-    /// key's possible paths. Cost: as for [`RootVolume::describe_in`]; if the object is missing, usually one `fstat`,
+    /// key's possible paths. Cost: as for [`StoreRootDirectory::describe_in`]; if the object is missing, usually one `fstat`,
     /// and two for a key with a `/`.
     fn describe_object(&self, bucket: &Bucket, key: &Key) -> Result<NameLookup> {
         let Some(place) = plain(bucket, key) else { return Ok(NameLookup::Unclear) };
@@ -149,7 +149,7 @@ impl RootVolume {
         }
     }
 
-    /// Like [`RootVolume::describe`], for `name` in `dir`. Cost: one `newfstatat`, and one `getxattrat` unless the
+    /// Like [`StoreRootDirectory::describe`], for `name` in `dir`. Cost: one `newfstatat`, and one `getxattrat` unless the
     /// object is bare; another `newfstatat` for a file written by a POSIX program.
     pub(crate) fn describe_in(&self, dir: impl AsFd, name: &str) -> Result<NameLookup> {
         match stat_in(&dir, name) {
@@ -159,7 +159,7 @@ impl RootVolume {
         }
     }
 
-    /// Like [`RootVolume::describe_in`], for a name with the state `stat`. Cost: one `getxattrat` unless the object is
+    /// Like [`StoreRootDirectory::describe_in`], for a name with the state `stat`. Cost: one `getxattrat` unless the object is
     /// bare; one `newfstatat` for a file written by a POSIX program.
     pub(crate) fn describe_stat(&self, dir: impl AsFd, name: &str, stat: &FileStat) -> Result<NameLookup> {
         if !stat.is_file {
@@ -390,7 +390,7 @@ impl RootVolume {
     }
 }
 
-impl SharedStore {
+impl PosixStoreState {
     pub(crate) fn get(&self, bucket: &Bucket, key: &Key, options: &GetOptions) -> Result<OpenObject> {
         // A loop and not `retry_stale`, because the result is large, and each function that returns it copies it.
         let mut race = 1;
@@ -413,7 +413,7 @@ impl SharedStore {
     }
 
     /// Opens the object or version. If it is missing, looks again when no writer holds the key's lock: see
-    /// [`SharedStore::settled`].
+    /// [`PosixStoreState::settled`].
     #[inline]
     pub(crate) fn open_settled(
         &self,

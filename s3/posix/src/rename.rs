@@ -11,11 +11,11 @@ use crate::errors::from_errno;
 use crate::layout::{ObjectPath, lock_byte, odd, plain};
 use crate::private::PrivateDirectoryContents;
 use crate::stage::{MAX_RACES, give_way, sync_dir};
-use crate::{Durability, SharedStore};
+use crate::{Durability, PosixStoreState};
 
 /// A rename of one object.
 pub(crate) struct ObjectRename<'r> {
-    pub(crate) store: &'r SharedStore,
+    pub(crate) store: &'r PosixStoreState,
     pub(crate) bucket: &'r Bucket,
     pub(crate) from: &'r Key,
     pub(crate) to: &'r Key,

@@ -36,7 +36,7 @@ use crate::errors::from_errno;
 use crate::layout::{ObjectPath, join, odd, plain, private_dir, spare_name, split, versions_of};
 use crate::private::PrivateDirectoryContents;
 use crate::stage::give_way;
-use crate::volume::RootVolume;
+use crate::volume::StoreRootDirectory;
 
 /// The pause before rechecking a name for which this node has a stale cache entry.
 pub(crate) const PAUSE: Duration = Duration::from_millis(10);
@@ -56,20 +56,20 @@ pub(crate) const MAX_STALE: usize = 20;
 
 /// When a name that was looked up again is also compared with its directory's listing.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum ListingCheck {
+enum ListingComparisonPolicy {
     Never,
     /// Only if the name is missing.
     IfMissing,
     Always,
 }
 
-impl ListingCheck {
+impl ListingComparisonPolicy {
     /// Returns the check that is sufficient to find every change made by another node.
     fn on(sharing: FileSystemSharing) -> Self {
         match sharing {
-            FileSystemSharing::Local => ListingCheck::Never,
-            FileSystemSharing::Nfs => ListingCheck::IfMissing,
-            FileSystemSharing::Unknown => ListingCheck::Always,
+            FileSystemSharing::Local => ListingComparisonPolicy::Never,
+            FileSystemSharing::Nfs => ListingComparisonPolicy::IfMissing,
+            FileSystemSharing::Unknown => ListingComparisonPolicy::Always,
         }
     }
 }
@@ -183,7 +183,7 @@ pub(crate) fn stat_at_server(file: impl AsFd) -> Result<FileStat, Errno> {
     stat_now(file)
 }
 
-impl RootVolume {
+impl StoreRootDirectory {
     /// Makes this node see the current state of `key` on the server, regardless of the names that the node has cached.
     /// The caller holds the key's lock, so the key does not change afterwards. Cost: none on a local file system; on
     /// others, some round trips. If the bucket keeps versions, or reads ask the server first, the directory is also
@@ -199,8 +199,8 @@ impl RootVolume {
         }
         let is_versioned = contents.versioning != VersioningState::Unversioned;
         let check = match self.is_strong() || is_versioned {
-            true => ListingCheck::on(contents.sharing),
-            false => ListingCheck::Never,
+            true => ListingComparisonPolicy::on(contents.sharing),
+            false => ListingComparisonPolicy::Never,
         };
         let odd = contents.has_odd.then(|| odd(bucket, key));
         for place in plain(bucket, key).into_iter().chain(odd) {
@@ -228,7 +228,7 @@ impl RootVolume {
         let _ = self.open_dir(path).and_then(stat_now);
     }
 
-    /// If reads ask the server first, refreshes the key before a read, as [`RootVolume::refresh`] does.
+    /// If reads ask the server first, refreshes the key before a read, as [`StoreRootDirectory::refresh`] does.
     #[inline]
     pub(crate) fn freshen(&self, bucket: &Bucket, key: &Key) -> Result<()> {
         if !self.is_strong() {
@@ -253,7 +253,7 @@ impl RootVolume {
             return Ok(());
         }
         self.refresh_dirs(&place.dir);
-        self.refresh_place(place, sharing, ListingCheck::on(sharing))
+        self.refresh_place(place, sharing, ListingComparisonPolicy::on(sharing))
     }
 
     /// Opens a private file to read it. Errors: as [`look_before_opening`].
@@ -313,7 +313,7 @@ impl RootVolume {
         &self,
         place: &ObjectPath,
         sharing: FileSystemSharing,
-        check: ListingCheck,
+        check: ListingComparisonPolicy,
     ) -> Result<()> {
         for attempt in 0..MAX_REFRESHES {
             match self.try_refresh(place, sharing, check) {
@@ -343,7 +343,7 @@ impl RootVolume {
         &self,
         place: &ObjectPath,
         sharing: FileSystemSharing,
-        check: ListingCheck,
+        check: ListingComparisonPolicy,
     ) -> Result<bool, Errno> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY;
         let dir = self.root.open_beneath(&place.dir, flags, Mode::empty())?;
@@ -354,7 +354,7 @@ impl RootVolume {
             look_up_existing(&dir, &place.name);
         }
         look_again(&dir, &place.name);
-        if check == ListingCheck::Never {
+        if check == ListingComparisonPolicy::Never {
             return Ok(true);
         }
         let find = || match open_in(&dir, &place.name, OFlags::PATH, Mode::empty()).and_then(stat_now) {
@@ -362,7 +362,7 @@ impl RootVolume {
             Err(Errno::NOENT | Errno::STALE) => Ok(None),
             Err(errno) => Err(errno),
         };
-        if check == ListingCheck::IfMissing {
+        if check == ListingComparisonPolicy::IfMissing {
             if find()?.is_some() {
                 return Ok(true);
             }

@@ -21,7 +21,7 @@ use crate::private::PrivateDirectoryContents;
 use crate::read::known_no_longer;
 use crate::record::{ContentSeal, Record, etag_of_file};
 use crate::stage::is_bare;
-use crate::volume::RootVolume;
+use crate::volume::StoreRootDirectory;
 
 /// The size of the stack buffer for a record. This is enough for most records; a longer record costs a second call.
 pub(crate) const RECORD_BYTES: usize = 512;
@@ -48,7 +48,7 @@ pub(crate) struct UnlinkingFile {
     _held: OwnedFd,
 }
 
-impl RootVolume {
+impl StoreRootDirectory {
     /// Returns the record of the object in the open `file`, whose state is `stat`, or the default record if a POSIX
     /// program created the file. If `is_apart` is set in the returned record, the sidecar file with the rest is
     /// missing. Cost: one `fgetxattr`, unless the object is bare. Errors: `Corrupt`.
@@ -56,7 +56,7 @@ impl RootVolume {
         if is_bare(stat) { Ok(Record::default()) } else { self.stored_record(bucket, file, stat) }
     }
 
-    /// Like [`RootVolume::load_record`], even if the object seems to be bare. Cost: one `fgetxattr`.
+    /// Like [`StoreRootDirectory::load_record`], even if the object seems to be bare. Cost: one `fgetxattr`.
     pub(crate) fn stored_record(&self, bucket: &Bucket, file: &File, stat: &FileStat) -> Result<Record> {
         match read_attribute(file)? {
             RecordAttribute::Absent => Ok(Record::default()),

@@ -28,7 +28,7 @@ use crate::read::system_time;
 use crate::record::{ContentSeal, Record, etag_of_file};
 use crate::site::require_fit;
 use crate::version_names::now_ns;
-use crate::{Durability, SharedStore};
+use crate::{Durability, PosixStoreState};
 
 /// The mode of a new file, before the process's umask.
 pub(crate) const FILE_MODE: Mode = Mode::from_raw_mode(0o666);
@@ -41,7 +41,7 @@ pub(crate) const MAX_RACES: usize = 1000;
 
 /// A file being written. If the value is dropped before the file is published, nothing is left behind.
 pub(crate) struct StagedFile {
-    pub(crate) inner: Arc<SharedStore>,
+    pub(crate) inner: Arc<PosixStoreState>,
     pub(crate) bucket: Bucket,
     /// The path at which the file is to be published.
     pub(crate) place: ObjectPath<'static>,
@@ -93,14 +93,14 @@ impl StagedFile {
     /// Starts a file that will be published at `place` in `bucket`.
     /// Errors: `NoSuchBucket`, `NoSuchKey` if a parent of `place` is a file, and `NotImplemented` for a bucket on a
     /// mount that is known to break the store's guarantees.
-    pub(crate) fn at(inner: &Arc<SharedStore>, bucket: &Bucket, place: ObjectPath) -> Result<Self> {
+    pub(crate) fn at(inner: &Arc<PosixStoreState>, bucket: &Bucket, place: ObjectPath) -> Result<Self> {
         StagedFile::with_mode(inner, bucket, place, false, FILE_MODE)
     }
 
     /// Like [`StagedFile::at`], for a file with this mode before the process's umask. `is_plain` says whether `place`
     /// is the plain path of a key.
     pub(crate) fn with_mode(
-        inner: &Arc<SharedStore>,
+        inner: &Arc<PosixStoreState>,
         bucket: &Bucket,
         place: ObjectPath,
         is_plain: bool,
@@ -179,7 +179,7 @@ impl StagedFile {
         }
     }
 
-    /// Returns the contents of the bucket's private area as `RootVolume::contents_for_write` does. Cost: none if the
+    /// Returns the contents of the bucket's private area as `StoreRootDirectory::contents_for_write` does. Cost: none if the
     /// file was started less than 10 ms ago, on a file system that only this node changes.
     pub(crate) fn contents_for_write(&self) -> Result<PrivateDirectoryContents> {
         match self.contents.sharing == FileSystemSharing::Local && self.started.elapsed() < HOLD {

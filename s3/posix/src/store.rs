@@ -19,7 +19,7 @@ use fordway_store::{
 use fordway_sys::ProcessIdentity;
 use rayon::prelude::*;
 
-use crate::multipart::StoreUploads;
+use crate::multipart::MultipartUploadManager;
 use crate::rename::ObjectRename;
 use crate::{PosixConfig, PosixStore, SymlinkScope};
 
@@ -31,8 +31,8 @@ fn at<'e>(operation: &'static str, bucket: &'e Bucket, key: &'e str) -> impl FnO
 }
 
 impl PosixStore {
-    fn uploads(&self) -> StoreUploads<'_> {
-        StoreUploads::of(&self.inner)
+    fn uploads(&self) -> MultipartUploadManager<'_> {
+        MultipartUploadManager::of(&self.inner)
     }
 }
 

@@ -11,7 +11,7 @@ use crate::actors::RoleCache;
 use crate::errors::from_errno;
 use crate::layout::{odd_dir, private_dir, versions_dir};
 use crate::scan::{PROGRESS_ENTRIES, each_entry, known_kind, open_child, path_of_child};
-use crate::{PosixStore, SharedStore};
+use crate::{PosixStore, PosixStoreState};
 
 /// The totals for files of one kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -67,7 +67,7 @@ impl PosixStore {
 }
 
 struct UsageWalk<'u> {
-    inner: &'u SharedStore,
+    inner: &'u PosixStoreState,
     bucket: &'u Bucket,
     actors: Rc<RoleCache>,
     tell: &'u mut dyn FnMut(UsageEvent) -> Result<()>,

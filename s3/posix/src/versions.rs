@@ -25,11 +25,11 @@ use fordway_sys::{
     stat_in, would_wait,
 };
 
-use crate::SharedStore;
+use crate::PosixStoreState;
 use crate::dirs::DirectoryHandle;
 use crate::errors::from_errno;
 use crate::layout::{ObjectPath, odd, plain, split, versions_dir, versions_of};
-use crate::list::{EncodedName, KeysFrom};
+use crate::list::{EncodedName, ListingKeyRange};
 use crate::names::{SortedNames, state_before};
 use crate::object_lock::VersioningSetting;
 use crate::private::PrivateDirectoryContents;
@@ -39,9 +39,9 @@ use crate::stage::{FILE_MODE, MAX_RACES, give_way};
 use crate::version_names::{
     KeyVersions, ListedVersion, NoncurrentVersion, archived_place, new_version, now_ns, order_in, read_names,
 };
-use crate::volume::RootVolume;
+use crate::volume::StoreRootDirectory;
 
-impl RootVolume {
+impl StoreRootDirectory {
     pub(crate) fn versioning(&self, bucket: &Bucket) -> Result<VersioningState> {
         self.require_bucket(bucket)?;
         Ok(self.contents(bucket)?.versioning)
@@ -262,7 +262,7 @@ impl RootVolume {
     }
 }
 
-impl SharedStore {
+impl PosixStoreState {
     pub(crate) fn set_versioning(
         self: &Arc<Self>,
         bucket: &Bucket,
@@ -532,7 +532,7 @@ fn is_delete_marker() -> Error {
     Error::new(ErrorKind::MethodNotAllowed, "the version is a delete marker").at_delete_marker()
 }
 
-impl SharedStore {
+impl PosixStoreState {
     pub(crate) fn list_versions(&self, bucket: &Bucket, query: &VersionsQuery) -> Result<VersionListing> {
         self.volume.require_bucket(bucket)?;
         let mut page = VersionPageBuilder::new(query);
@@ -543,7 +543,8 @@ impl SharedStore {
             }
         }
         let archived = self.versioned_keys(bucket)?;
-        let mut archived = KeysFrom::of(archived, &query.prefix, query.key_after.as_deref()).peekable();
+        let mut archived =
+            ListingKeyRange::of(archived, &query.prefix, query.key_after.as_deref()).peekable();
         let mut keys = query.keys();
         keys.max_keys = fordway_store::MAX_KEYS;
         loop {
@@ -642,7 +643,7 @@ impl SharedStore {
         Ok(self.volume.find_object(bucket, key)?.map(|opened| opened.into_info().1))
     }
 
-    /// Like [`SharedStore::describe_archived`], for a version that may have become the latest since it was listed.
+    /// Like [`PosixStoreState::describe_archived`], for a version that may have become the latest since it was listed.
     fn describe_old(
         &self,
         bucket: &Bucket,

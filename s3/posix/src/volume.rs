@@ -23,8 +23,8 @@ use crate::stage::{DIR_MODE, MAX_RACES, give_way, sync_dir};
 use crate::{Durability, PosixConfig, ReadConsistency, format};
 
 /// The root directory with its cached state: held directories, and the contents of each bucket's private area. It
-/// finds, opens and describes files, and creates directories; [`crate::SharedStore`] takes locks and publishes files.
-pub(crate) struct RootVolume {
+/// finds, opens and describes files, and creates directories; [`crate::PosixStoreState`] takes locks and publishes files.
+pub(crate) struct StoreRootDirectory {
     pub(crate) path: PathBuf,
     pub(crate) root: BucketTree,
     pub(crate) config: PosixConfig,
@@ -36,7 +36,7 @@ pub(crate) struct RootVolume {
     pub(crate) private: PrivateDirectoryCache,
 }
 
-impl RootVolume {
+impl StoreRootDirectory {
     /// Opens the root. Errors: `InvalidArgument` if `root` is missing or not a directory, `AccessDenied`,
     /// `NotImplemented` if the root has a later version of the format.
     pub(crate) fn open(root: &Path, config: PosixConfig) -> Result<Self> {
@@ -44,7 +44,7 @@ impl RootVolume {
         format::check(&opened, root)?;
         let site = site_of_root(&opened).map_err(|errno| on_root(errno, root))?;
         let device = stat(opened.dir()).map_err(|errno| on_root(errno, root))?.device;
-        Ok(RootVolume {
+        Ok(StoreRootDirectory {
             path: root.to_owned(),
             root: BucketTree::new(opened, config.links),
             config,
@@ -81,8 +81,8 @@ impl RootVolume {
         }
     }
 
-    /// Like [`RootVolume::contents`], but also checks that the bucket exists. Cost: usually one `fstat`. Errors: as
-    /// [`RootVolume::require_bucket`].
+    /// Like [`StoreRootDirectory::contents`], but also checks that the bucket exists. Cost: usually one `fstat`. Errors: as
+    /// [`StoreRootDirectory::require_bucket`].
     pub(crate) fn contents_of_existing(&self, bucket: &Bucket) -> Result<PrivateDirectoryContents> {
         let glance = self.private.glance(&self.root, bucket).map_err(unreadable)?;
         if !glance.contents.sharing.is_shared()
@@ -121,7 +121,7 @@ impl RootVolume {
         Ok(self.private.glance(&self.root, bucket).map_err(unreadable)?.contents)
     }
 
-    /// Like [`RootVolume::contents`], but the result may be up to 10 ms old, unless other nodes may change the file
+    /// Like [`StoreRootDirectory::contents`], but the result may be up to 10 ms old, unless other nodes may change the file
     /// system and reads ask the server first. Cost: usually none.
     pub(crate) fn contents_for_write(&self, bucket: &Bucket) -> Result<PrivateDirectoryContents> {
         let contents = self.private.glance_for_write(&self.root, bucket, self.config.consistency);
@@ -352,7 +352,7 @@ mod tests {
     #[test]
     fn only_files_on_other_devices_than_the_roots_are_examined() {
         let root = tempfile::tempdir().unwrap();
-        let volume = RootVolume::open(root.path(), PosixConfig::default()).unwrap();
+        let volume = StoreRootDirectory::open(root.path(), PosixConfig::default()).unwrap();
         let file = File::open("/proc/self/stat").unwrap();
         let device = stat(&file).unwrap().device;
         assert_eq!(volume.sharing_on(&file, device), FileSystemSharing::Unknown);
@@ -364,7 +364,7 @@ mod tests {
     #[test]
     fn a_bucket_is_remote_while_it_is_found_on_a_shared_file_system() {
         let root = tempfile::tempdir().unwrap();
-        let volume = RootVolume::open(root.path(), PosixConfig::default()).unwrap();
+        let volume = StoreRootDirectory::open(root.path(), PosixConfig::default()).unwrap();
         let bucket = Bucket::new("bucket").unwrap();
         let contents =
             |sharing| PrivateDirectoryContents { device: 7, sharing, ..PrivateDirectoryContents::default() };

@@ -12,7 +12,7 @@ use fordway_store::{
 };
 use fordway_sys::{Errno, FileStat, Mode, copy_range, set_xattr};
 
-use crate::SharedStore;
+use crate::PosixStoreState;
 use crate::errors::from_errno;
 use crate::layout::{ATTRIBUTE, odd, plain};
 use crate::record::{ContentSeal, Record, etag_of_file};
@@ -35,7 +35,7 @@ pub(crate) struct ObjectWriter {
     pub(crate) record: Option<Record>,
 }
 
-impl SharedStore {
+impl PosixStoreState {
     pub(crate) fn object_writer(
         self: &Arc<Self>,
         bucket: &Bucket,

@@ -15,9 +15,9 @@ use s3s::service::S3Service;
 use crate::access::RequestOrigin;
 use crate::content::{BodyExtension, MultipartContent};
 use crate::domains::BucketDomains;
-use crate::file_server::{NetworkFileServer, RemoteRegion};
+use crate::file_server::{FileServerRegion, NetworkFileServer};
 use crate::http1::FastPath;
-use crate::limits::{BodyLimits, ConnectionAccount, LimitCounters, UnauthenticatedConnections};
+use crate::limits::{BodyLimits, ConnectionLimitState, LimitCounters, UnauthenticatedConnections};
 use crate::monitor::{RequestId, RequestMonitor, RequestTrace};
 use crate::multiplexed::ConnectionState;
 use crate::s3::documents::cors;
@@ -87,7 +87,7 @@ pub(crate) enum PreparedBody {
     /// A document from the S3 layer.
     Document(s3s::Body),
     /// Content from a file server.
-    Remote(RemoteRegion),
+    Remote(FileServerRegion),
 }
 
 impl PreparedBody {
@@ -423,7 +423,7 @@ impl S3Responder {
             region: config.region,
             allows_version_2: false,
         };
-        let connection = ConnectionState::new(ConnectionAccount::new(None, counters));
+        let connection = ConnectionState::new(ConnectionLimitState::new(None, counters));
         S3Responder { shared, caller: ConnectionPeer::Remote(nowhere), connection }
     }
 

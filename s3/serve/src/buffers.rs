@@ -38,18 +38,18 @@ pub(crate) fn give_buffer(mut buffer: Vec<u8>) {
 
 /// Wraps the content of a small buffer. The buffer is kept for reuse by the thread that drops the last reference.
 pub(crate) fn lend_buffer(buffer: Vec<u8>) -> Bytes {
-    Bytes::from_owner(LentBuffer(buffer))
+    Bytes::from_owner(PooledBuffer(buffer))
 }
 
-struct LentBuffer(Vec<u8>);
+struct PooledBuffer(Vec<u8>);
 
-impl AsRef<[u8]> for LentBuffer {
+impl AsRef<[u8]> for PooledBuffer {
     fn as_ref(&self) -> &[u8] {
         &self.0
     }
 }
 
-impl Drop for LentBuffer {
+impl Drop for PooledBuffer {
     fn drop(&mut self) {
         give_buffer(std::mem::take(&mut self.0));
     }

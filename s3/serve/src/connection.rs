@@ -17,7 +17,7 @@ use tokio_rustls::server::TlsStream;
 use crate::answer::{GatewayState, too_many_connections};
 use crate::gateway::StopReceiver;
 use crate::http1::turn_away;
-use crate::limits::ConnectionAccount;
+use crate::limits::ConnectionLimitState;
 use crate::unsigned::ConnectionPeer;
 use crate::{http1, http2};
 
@@ -66,7 +66,7 @@ async fn refuse(socket: std::net::TcpStream, shared: &GatewayState) -> io::Resul
 pub(crate) async fn exchange(
     socket: ClientSocket,
     ahead: Vec<u8>,
-    (caller, account): (ConnectionPeer, ConnectionAccount),
+    (caller, account): (ConnectionPeer, ConnectionLimitState),
     shared: &Arc<GatewayState>,
     stopped: StopReceiver,
 ) -> io::Result<()> {

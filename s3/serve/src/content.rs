@@ -15,7 +15,7 @@ use fordway_sys::{Errno, read_cached};
 
 use crate::answer::PreparedBody;
 use crate::buffers::{BufferChunk, CHUNK_BYTES, lend_buffer, take_buffer};
-use crate::file_server::{NetworkFileServer, RemoteRegion};
+use crate::file_server::{FileServerRegion, NetworkFileServer};
 
 /// The number of bytes of a file that are read or passed on at a time.
 pub(crate) const PIECE_BYTES: u64 = 64 * 1024;
@@ -30,14 +30,14 @@ pub(crate) enum ContentPieces {
     Reader(Box<dyn Read + Send>, u64),
     Bytes(Bytes),
     Parts(MultipartContent),
-    Remote(RemoteRegion),
+    Remote(FileServerRegion),
 }
 
 /// Content that can be read at any offset.
 pub(crate) enum RangeSource {
     File(FileRegion),
     Bytes(Bytes),
-    Remote(RemoteRegion),
+    Remote(FileServerRegion),
 }
 
 /// Ranges of one object, each with the text that precedes it, and the text after the last range.
@@ -249,10 +249,10 @@ impl BodyExtension {
         let mut held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         *held = held.take().map(|reply| match reply {
             PreparedBody::Content(ObjectContent::File(region)) => {
-                PreparedBody::Remote(RemoteRegion::new(region, server))
+                PreparedBody::Remote(FileServerRegion::new(region, server))
             }
             PreparedBody::Parts(MultipartContent { source: RangeSource::File(region), parts, end, left }) => {
-                let source = RangeSource::Remote(RemoteRegion::new(region, server));
+                let source = RangeSource::Remote(FileServerRegion::new(region, server));
                 PreparedBody::Parts(MultipartContent { source, parts, end, left })
             }
             other => other,

@@ -113,7 +113,7 @@ impl NetworkFileServer {
     /// Wraps `writer`, so that dropping it does not block the caller: even dropping an unused writer may need this
     /// server.
     pub(crate) fn guard(&self, writer: Box<dyn Writer>) -> Box<dyn Writer> {
-        Box::new(RemoteWriter { inner: Some(writer), server: self.clone() })
+        Box::new(FileServerWriter { inner: Some(writer), server: self.clone() })
     }
 
     /// Drops `value` on another thread, because the drop may have to wait for this server: closing a file may flush its
@@ -149,18 +149,18 @@ impl NetworkFileServer {
 }
 
 /// A writer that is dropped on a thread that may block.
-struct RemoteWriter {
+struct FileServerWriter {
     inner: Option<Box<dyn Writer>>,
     server: NetworkFileServer,
 }
 
-impl RemoteWriter {
+impl FileServerWriter {
     fn take(&mut self) -> Result<Box<dyn Writer>, Error> {
         self.inner.take().ok_or_else(|| Error::new(ErrorKind::Internal, "a writer was used after its end"))
     }
 }
 
-impl Writer for RemoteWriter {
+impl Writer for FileServerWriter {
     fn write(&mut self, data: &[u8]) -> Result<(), Error> {
         let ended = || Error::new(ErrorKind::Internal, "a writer was used after its end");
         self.inner.as_mut().ok_or_else(ended)?.write(data)
@@ -179,7 +179,7 @@ impl Writer for RemoteWriter {
     }
 }
 
-impl Drop for RemoteWriter {
+impl Drop for FileServerWriter {
     fn drop(&mut self) {
         if let Some(writer) = self.inner.take() {
             self.server.drop_apart(writer);
@@ -188,7 +188,7 @@ impl Drop for RemoteWriter {
 }
 
 /// A region of a file from a file server.
-pub(crate) struct RemoteRegion {
+pub(crate) struct FileServerRegion {
     /// The open file; taken out when this value is dropped.
     file: Option<Arc<File>>,
     offset: u64,
@@ -196,10 +196,10 @@ pub(crate) struct RemoteRegion {
     server: NetworkFileServer,
 }
 
-impl RemoteRegion {
+impl FileServerRegion {
     pub(crate) fn new(region: FileRegion, server: &NetworkFileServer) -> Self {
         let FileRegion { file, offset, len } = region;
-        RemoteRegion { file: Some(Arc::new(file)), offset, len, server: server.clone() }
+        FileServerRegion { file: Some(Arc::new(file)), offset, len, server: server.clone() }
     }
 
     /// Reads `range` of the region, at most [`crate::buffers::CHUNK_BYTES`]. Errors: `UnexpectedEof` if the file is too
@@ -223,7 +223,7 @@ impl RemoteRegion {
     }
 }
 
-impl Drop for RemoteRegion {
+impl Drop for FileServerRegion {
     fn drop(&mut self) {
         if let Some(file) = self.file.take() {
             self.server.drop_apart(file);

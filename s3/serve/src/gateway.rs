@@ -19,7 +19,7 @@ use crate::http1::FastPath;
 use crate::http3;
 use crate::identity::is_region;
 use crate::limits::{LimitCounters, UnauthenticatedConnections, UserLimits};
-use crate::monitor::{self, AccessLog, MonitorSource, RequestMonitor};
+use crate::monitor::{self, AccessLog, HealthMetricsSource, RequestMonitor};
 use crate::sockets::{GatewaySockets, cannot_listen};
 use crate::watch::{IdleHeapDetector, ReloadSignal, WatchReceiver, WatchThread, words};
 use crate::workers::{WorkerPool, new_runtime, no_thread};
@@ -295,7 +295,7 @@ impl Gateway {
             allows_version_2: self.config.signature_v2,
         });
         let clients =
-            ClientIntake { workers, slots: &slots, shared, stopped: StopReceiver::from(&self.stop) };
+            ClientAcceptor { workers, slots: &slots, shared, stopped: StopReceiver::from(&self.stop) };
         let accept = async {
             #[cfg(feature = "http3")]
             tokio::join!(clients.accept(&listener), clients.accept_http3(http3.as_ref()));
@@ -359,14 +359,14 @@ impl Gateway {
 }
 
 /// Accepts clients.
-struct ClientIntake<'w> {
+struct ClientAcceptor<'w> {
     workers: &'w WorkerPool,
     slots: &'w Arc<Semaphore>,
     shared: Arc<GatewayState>,
     stopped: StopReceiver,
 }
 
-impl ClientIntake<'_> {
+impl ClientAcceptor<'_> {
     /// Accepts TCP connections until the gateway is stopped.
     async fn accept(&self, listener: &tokio::net::TcpListener) {
         let mut over = pin!(self.stopped.clone().over());
@@ -427,7 +427,7 @@ struct GatewayHealth {
     stopped: StopReceiver,
 }
 
-impl MonitorSource for GatewayHealth {
+impl HealthMetricsSource for GatewayHealth {
     fn is_ready(&self) -> bool {
         !self.stopped.is_stopped() && self.users.has_root()
     }

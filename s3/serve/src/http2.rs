@@ -23,7 +23,7 @@ use tokio::time::{Instant, Sleep, sleep_until};
 use crate::answer::GatewayState;
 use crate::connection::{ClientSocket, WaitDeadline};
 use crate::gateway::{LEAVE_TAKING, StopReceiver};
-use crate::limits::{BodyLimits, ConnectionAccount};
+use crate::limits::{BodyLimits, ConnectionLimitState};
 use crate::multiplexed::{ConnectionState, ReplyBody};
 use crate::unsigned::ConnectionPeer;
 use crate::{multiplexed, workers};
@@ -49,7 +49,7 @@ const RESETS_MAX: usize = 64;
 pub(crate) async fn serve(
     socket: ClientSocket,
     ahead: Vec<u8>,
-    (caller, account): (ConnectionPeer, ConnectionAccount),
+    (caller, account): (ConnectionPeer, ConnectionLimitState),
     shared: &Arc<GatewayState>,
     stopped: StopReceiver,
 ) -> io::Result<()> {
@@ -86,7 +86,7 @@ fn builder(streams: &StreamExecutor, head_bytes_max: usize) -> Builder<StreamExe
 /// told to close the connection.
 async fn run<S>(
     mut connection: Pin<&mut Connection<TokioIo<RewoundSocket>, S, StreamExecutor>>,
-    (streams, account): (&StreamExecutor, &ConnectionAccount),
+    (streams, account): (&StreamExecutor, &ConnectionLimitState),
     idle_timeout: Duration,
     stopped: StopReceiver,
 ) -> io::Result<()>
@@ -196,16 +196,16 @@ impl StreamExecutor {
 impl<F: Future<Output = ()> + Send + 'static> Executor<F> for StreamExecutor {
     fn execute(&self, request: F) {
         self.all.open.fetch_add(1, Ordering::Relaxed);
-        let open = OpenStream(self.all.clone());
+        let open = OpenRequestGuard(self.all.clone());
         let (request, limits) = (Box::pin(request), self.limits.clone());
         tokio::spawn(TimedRequest { request, timer: None, moved: self.all.started, limits, open });
     }
 }
 
 /// Counts a request as open until it is dropped.
-struct OpenStream(Arc<ConnectionActivity>);
+struct OpenRequestGuard(Arc<ConnectionActivity>);
 
-impl Drop for OpenStream {
+impl Drop for OpenRequestGuard {
     fn drop(&mut self) {
         self.0.open.fetch_sub(1, Ordering::Relaxed);
     }
@@ -217,10 +217,10 @@ struct TimedRequest<F> {
     timer: Option<Pin<Box<Sleep>>>,
     moved: Instant,
     limits: BodyLimits,
-    open: OpenStream,
+    open: OpenRequestGuard,
 }
 
-enum TimerState {
+enum RequestTimeoutState {
     Over,
     /// Other requests on the connection have made progress since this request last did.
     Extended,
@@ -240,7 +240,7 @@ impl<F> TimedRequest<F> {
     }
 
     /// Becomes ready when the timer fires. Returns whether the request is over or gets more time.
-    fn poll_timer(&mut self, context: &mut Context<'_>) -> Poll<TimerState> {
+    fn poll_timer(&mut self, context: &mut Context<'_>) -> Poll<RequestTimeoutState> {
         let Some(timer) = &mut self.timer else { return Poll::Pending };
         ready!(timer.as_mut().poll(context));
         loop {
@@ -249,11 +249,11 @@ impl<F> TimedRequest<F> {
             let patience = self.moved + PATIENCE_AMONG_OTHERS * self.limits.stall_timeout;
             let deadline = patience.min(last + self.limits.stall_timeout);
             if deadline <= Instant::now() {
-                return Poll::Ready(TimerState::Over);
+                return Poll::Ready(RequestTimeoutState::Over);
             }
             timer.as_mut().reset(deadline);
             if timer.as_mut().poll(context).is_pending() {
-                return Poll::Ready(TimerState::Extended);
+                return Poll::Ready(RequestTimeoutState::Extended);
             }
         }
     }
@@ -264,7 +264,7 @@ impl<F: Future<Output = ()>> Future for TimedRequest<F> {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
         let timer = self.poll_timer(context);
-        if let Poll::Ready(TimerState::Over) = timer {
+        if let Poll::Ready(RequestTimeoutState::Over) = timer {
             let time = self.limits.stall_timeout;
             tracing::debug!("a request on an HTTP/2 connection made no progress for {time:?}");
             self.limits.count_slow();

@@ -31,7 +31,7 @@ use crate::answer::{ConnectionLimits, GatewayState};
 use crate::connection::WaitDeadline;
 use crate::gateway::StopReceiver;
 use crate::http1::STALLED;
-use crate::limits::{BodyLimits, ConnectionAccount};
+use crate::limits::{BodyLimits, ConnectionLimitState};
 use crate::multiplexed::{ConnectionState, ReplyBody};
 use crate::unsigned::ConnectionPeer;
 use crate::{TlsCertificate, multiplexed};
@@ -93,7 +93,7 @@ async fn speak(
 async fn take_requests(
     connection: &mut Connection,
     requests: &mut JoinSet<()>,
-    (shared, caller, account): (&Arc<GatewayState>, &ConnectionPeer, ConnectionAccount),
+    (shared, caller, account): (&Arc<GatewayState>, &ConnectionPeer, ConnectionLimitState),
     stop: impl Future<Output = ()>,
 ) -> io::Result<()> {
     let mut stop = pin!(stop);
@@ -311,14 +311,14 @@ pub(super) fn body_of(
     request: &Request<()>,
     stream: RequestStream<RecvStream, Bytes>,
     limits: &ConnectionLimits,
-) -> (Option<ReceivedBody>, SizeHint) {
+) -> (Option<Http3RequestBody>, SizeHint) {
     let stated = request.headers().get(header::CONTENT_LENGTH);
     let length: Option<u64> = stated.and_then(|length| length.to_str().ok()?.parse().ok());
     let has_none = matches!(*request.method(), Method::GET | Method::HEAD | Method::DELETE);
     if length == Some(0) || (length.is_none() && has_none) {
         return (None, SizeHint::with_exact(0));
     }
-    let received = ReceivedBody {
+    let received = Http3RequestBody {
         stream,
         left: length,
         patience: WaitDeadline::default(),
@@ -328,7 +328,7 @@ pub(super) fn body_of(
     (Some(received), length)
 }
 
-pub(super) struct ReceivedBody {
+pub(super) struct Http3RequestBody {
     stream: RequestStream<RecvStream, Bytes>,
     /// The number of bytes that are still to arrive, if known.
     left: Option<u64>,
@@ -336,7 +336,7 @@ pub(super) struct ReceivedBody {
     stall_timeout: Duration,
 }
 
-impl ReceivedBody {
+impl Http3RequestBody {
     fn poll_data(&mut self, context: &mut Context<'_>) -> Poll<io::Result<Option<Bytes>>> {
         let received = self.stream.poll_recv_data(context);
         let received = received.map_ok(|data| data.map(|mut data| data.copy_to_bytes(data.remaining())));
@@ -359,7 +359,7 @@ impl ReceivedBody {
     }
 }
 
-impl Body for ReceivedBody {
+impl Body for Http3RequestBody {
     type Data = Bytes;
     type Error = io::Error;
 

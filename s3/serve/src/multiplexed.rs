@@ -24,8 +24,8 @@ use crate::buffers::{CHUNK_BYTES, PartialChunk};
 use crate::content::{ContentPieces, PIECE_BYTES};
 use crate::http1::{BROKEN, STALLED};
 use crate::limits::{
-    BodyLimits, ConnectionAccount, LimitReason, RatePacer, TransferRateMeter, UserResourceUsage, is_shared,
-    take_turn,
+    BodyLimits, ConnectionLimitState, LimitReason, RatePacer, TransferRateMeter, UserResourceUsage,
+    is_shared, take_turn,
 };
 use crate::monitor::{RequestMonitor, RequestTrace, ResponseEnding};
 use crate::unsigned::ConnectionPeer;
@@ -34,13 +34,13 @@ use crate::{answer, monitor};
 /// State that the requests of a connection share. Clones share the same state.
 #[derive(Clone)]
 pub(crate) struct ConnectionState {
-    held: HeldBytes,
-    pub(crate) account: Arc<ConnectionAccount>,
+    held: UnsentByteCounter,
+    pub(crate) account: Arc<ConnectionLimitState>,
 }
 
 impl ConnectionState {
-    pub(crate) fn new(account: ConnectionAccount) -> Self {
-        ConnectionState { held: HeldBytes::default(), account: Arc::new(account) }
+    pub(crate) fn new(account: ConnectionLimitState) -> Self {
+        ConnectionState { held: UnsentByteCounter::default(), account: Arc::new(account) }
     }
 }
 
@@ -251,7 +251,7 @@ pub(super) fn response_of(
 }
 
 /// A piece that is being read, and the content after it.
-type PieceRead = Pin<Box<dyn Future<Output = io::Result<(Bytes, ContentPieces)>> + Send>>;
+type ContentReadFuture = Pin<Box<dyn Future<Output = io::Result<(Bytes, ContentPieces)>> + Send>>;
 
 /// The body of a response that the client has not received yet.
 pub(crate) struct ReplyBody {
@@ -264,7 +264,7 @@ pub(crate) struct ReplyBody {
 
 enum RemainingBody {
     Content(ContentPieces),
-    Reading(PieceRead),
+    Reading(ContentReadFuture),
     Document(s3s::Body),
     Nothing,
 }
@@ -362,7 +362,7 @@ static OF_PROCESS: AtomicU64 = AtomicU64::new(0);
 
 /// Counts the bytes that wait for a connection's client. Clones share the counters.
 #[derive(Clone, Default)]
-pub(crate) struct HeldBytes(Arc<AtomicU64>);
+pub(crate) struct UnsentByteCounter(Arc<AtomicU64>);
 
 /// The number of waiting bytes of one response.
 #[derive(Default)]
@@ -374,12 +374,12 @@ struct ResponseBacklog {
 
 /// One response's part of the waiting bytes.
 pub(super) struct BacklogShare {
-    of_connection: HeldBytes,
+    of_connection: UnsentByteCounter,
     of_user: Option<Arc<UserResourceUsage>>,
     own: Arc<ResponseBacklog>,
 }
 
-impl HeldBytes {
+impl UnsentByteCounter {
     /// Returns the backlog of a further response on the connection. The response answers a request of the given user.
     pub(super) fn answer(&self, of_user: Option<Arc<UserResourceUsage>>) -> BacklogShare {
         BacklogShare { of_connection: self.clone(), of_user, own: Arc::default() }
@@ -434,7 +434,7 @@ impl ResponseBacklog {
 
 struct BacklogPiece {
     piece: Bytes,
-    of_connection: HeldBytes,
+    of_connection: UnsentByteCounter,
     of_user: Option<Arc<UserResourceUsage>>,
     own: Arc<ResponseBacklog>,
 }
@@ -482,7 +482,7 @@ mod tests {
 
     #[test]
     fn an_answer_waits_for_itself_alone() {
-        let (one, other) = (HeldBytes::default(), HeldBytes::default());
+        let (one, other) = (UnsentByteCounter::default(), UnsentByteCounter::default());
         let woken = Arc::new(Woken::default());
         let waker = Waker::from(woken.clone());
         let context = Context::from_waker(&waker);

@@ -10,25 +10,25 @@ use super::fields::{MessageCursor, ReadField, WriteField};
 pub const MAGIC: [u8; 4] = [0xf0, b'w', b'a', b'y'];
 /// The version of the protocol.
 pub const VERSION: u16 = 5;
-/// The length of a [`ClientHello`].
+/// The length of a [`NodeClientHello`].
 pub const HELLO_BYTES: usize = 8;
-/// The length of a [`GatewayWelcome`].
+/// The length of a [`NodeGatewayHello`].
 pub const WELCOME_BYTES: usize = 40;
 /// The length of a nonce.
 pub const NONCE_BYTES: usize = 32;
 
 /// The first message of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ClientHello {
+pub struct NodeClientHello {
     /// The client's version of the protocol.
     pub version: u16,
     /// Whether the gateway can pass descriptors to the client.
     pub takes_descriptors: bool,
 }
 
-/// The gateway's response to a [`ClientHello`].
+/// The gateway's response to a [`NodeClientHello`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct GatewayWelcome {
+pub struct NodeGatewayHello {
     /// The gateway's version of the protocol.
     pub version: u16,
     /// Whether the client must prove that it knows a secret before its first request.
@@ -39,7 +39,7 @@ pub struct GatewayWelcome {
     pub nonce: [u8; NONCE_BYTES],
 }
 
-impl ClientHello {
+impl NodeClientHello {
     /// Returns the bytes to send.
     pub fn to_bytes(self) -> [u8; HELLO_BYTES] {
         let [low, high] = self.version.to_le_bytes();
@@ -50,11 +50,11 @@ impl ClientHello {
     /// Parses a received hello. Errors: `InvalidArgument` if it is not valid.
     pub fn from_bytes(bytes: &[u8; HELLO_BYTES]) -> Result<Self> {
         let (version, flags) = after_magic(bytes)?;
-        Ok(ClientHello { version, takes_descriptors: flags & 1 != 0 })
+        Ok(NodeClientHello { version, takes_descriptors: flags & 1 != 0 })
     }
 }
 
-impl GatewayWelcome {
+impl NodeGatewayHello {
     /// Returns the bytes to send.
     pub fn to_bytes(self) -> [u8; WELCOME_BYTES] {
         let mut bytes = [0; WELCOME_BYTES];
@@ -69,7 +69,7 @@ impl GatewayWelcome {
     pub fn from_bytes(bytes: &[u8; WELCOME_BYTES]) -> Result<Self> {
         let (version, flags) = after_magic(bytes)?;
         let nonce = ReadField::take(&mut MessageCursor::new(&bytes[8..]))?;
-        Ok(GatewayWelcome { version, wants_proof: flags & 1 != 0, is_refusal: flags & 2 != 0, nonce })
+        Ok(NodeGatewayHello { version, wants_proof: flags & 1 != 0, is_refusal: flags & 2 != 0, nonce })
     }
 }
 
@@ -87,7 +87,7 @@ fn after_magic(bytes: &[u8]) -> Result<(u16, u8)> {
 /// The side that computes a proof. The side is part of the proof, so that neither side can send back a proof that it
 /// has received from the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ProofSide {
+pub enum HandshakeSide {
     /// The client, which opened the connection.
     Client,
     /// The gateway.
@@ -101,14 +101,14 @@ impl HandshakeProof {
     /// Computes the proof of `side` for one connection.
     pub fn new(
         secret_key: &str,
-        side: ProofSide,
+        side: HandshakeSide,
         gateway_nonce: &[u8; NONCE_BYTES],
         client_nonce: &[u8; NONCE_BYTES],
         access_key: &str,
     ) -> Self {
         let label: &[u8] = match side {
-            ProofSide::Client => b"fordway node 1 client",
-            ProofSide::Gateway => b"fordway node 1 gateway",
+            HandshakeSide::Client => b"fordway node 1 client",
+            HandshakeSide::Gateway => b"fordway node 1 gateway",
         };
         let mut message = Vec::new();
         (label.len() as u32).put(&mut message);
@@ -139,12 +139,13 @@ mod tests {
     #[test]
     fn both_greetings_round_trip() {
         for flag in [false, true] {
-            let hello = ClientHello { version: 0x102, takes_descriptors: flag };
-            assert_eq!(ClientHello::from_bytes(&hello.to_bytes()).unwrap(), hello);
-            let welcome = GatewayWelcome { version: 1, wants_proof: flag, is_refusal: !flag, nonce: [7; 32] };
-            assert_eq!(GatewayWelcome::from_bytes(&welcome.to_bytes()).unwrap(), welcome);
+            let hello = NodeClientHello { version: 0x102, takes_descriptors: flag };
+            assert_eq!(NodeClientHello::from_bytes(&hello.to_bytes()).unwrap(), hello);
+            let welcome =
+                NodeGatewayHello { version: 1, wants_proof: flag, is_refusal: !flag, nonce: [7; 32] };
+            assert_eq!(NodeGatewayHello::from_bytes(&welcome.to_bytes()).unwrap(), welcome);
         }
-        let refused = ClientHello::from_bytes(b"GET / HT").unwrap_err();
+        let refused = NodeClientHello::from_bytes(b"GET / HT").unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::InvalidArgument);
     }
 
@@ -153,14 +154,14 @@ mod tests {
         let proof = |secret, side, gateway, client, access_key| {
             HandshakeProof::new(secret, side, &[gateway; 32], &[client; 32], access_key)
         };
-        let sent = proof("secret", ProofSide::Client, 1, 2, "key").to_bytes();
-        assert!(proof("secret", ProofSide::Client, 1, 2, "key").is(&sent));
+        let sent = proof("secret", HandshakeSide::Client, 1, 2, "key").to_bytes();
+        assert!(proof("secret", HandshakeSide::Client, 1, 2, "key").is(&sent));
         for other in [
-            proof("Secret", ProofSide::Client, 1, 2, "key"),
-            proof("secret", ProofSide::Gateway, 1, 2, "key"),
-            proof("secret", ProofSide::Client, 3, 2, "key"),
-            proof("secret", ProofSide::Client, 1, 3, "key"),
-            proof("secret", ProofSide::Client, 1, 2, "kex"),
+            proof("Secret", HandshakeSide::Client, 1, 2, "key"),
+            proof("secret", HandshakeSide::Gateway, 1, 2, "key"),
+            proof("secret", HandshakeSide::Client, 3, 2, "key"),
+            proof("secret", HandshakeSide::Client, 1, 3, "key"),
+            proof("secret", HandshakeSide::Client, 1, 2, "kex"),
         ] {
             assert!(!other.is(&sent));
         }

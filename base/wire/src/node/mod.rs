@@ -24,12 +24,12 @@ mod request;
 
 pub use fields::{MessageCursor, ReadField, WriteField};
 pub use handshake::{
-    ClientHello, GatewayWelcome, HELLO_BYTES, HandshakeProof, MAGIC, NONCE_BYTES, ProofSide, VERSION,
-    WELCOME_BYTES,
+    HELLO_BYTES, HandshakeProof, HandshakeSide, MAGIC, NONCE_BYTES, NodeClientHello, NodeGatewayHello,
+    VERSION, WELCOME_BYTES,
 };
 pub use request::{
-    CommitResponse, ContentDelivery, GetResponse, NodeResponse, ReadResponse, Request, StartWriteResponse,
-    longest_bytes, take_reply,
+    CommitResponse, ContentTransferMethod, GetResponse, NodeResponse, ReadResponse, Request,
+    StartWriteResponse, longest_bytes, take_reply,
 };
 
 use fordway_store::Result;

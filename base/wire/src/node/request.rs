@@ -185,7 +185,7 @@ pub(super) const FAILED: u8 = 1;
 
 /// How a response carries content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ContentDelivery {
+pub enum ContentTransferMethod {
     /// As the frame's body.
     Inline,
     /// As a stream of this number of bytes after the frame.
@@ -202,7 +202,7 @@ pub struct GetResponse {
     /// The range of the object that is sent.
     pub range: Range<u64>,
     /// How the bytes are sent.
-    pub sent: ContentDelivery,
+    pub sent: ContentTransferMethod,
 }
 
 /// The response to `Read`.
@@ -211,7 +211,7 @@ pub struct ReadResponse {
     /// The size of the whole object in bytes.
     pub size: u64,
     /// How the requested bytes are sent.
-    pub sent: ContentDelivery,
+    pub sent: ContentTransferMethod,
 }
 
 /// The response to `Start` and `StartPart`.
@@ -230,22 +230,22 @@ pub struct CommitResponse {
     pub has_spare: bool,
 }
 
-impl WriteField for ContentDelivery {
+impl WriteField for ContentTransferMethod {
     fn put(&self, out: &mut Vec<u8>) {
         match self {
-            ContentDelivery::Inline => out.push(0),
-            ContentDelivery::Stream(len) => (1u8, *len).put(out),
-            ContentDelivery::Descriptor(offset, len) => (2u8, (*offset, *len)).put(out),
+            ContentTransferMethod::Inline => out.push(0),
+            ContentTransferMethod::Stream(len) => (1u8, *len).put(out),
+            ContentTransferMethod::Descriptor(offset, len) => (2u8, (*offset, *len)).put(out),
         }
     }
 }
 
-impl ReadField for ContentDelivery {
+impl ReadField for ContentTransferMethod {
     fn take(input: &mut MessageCursor<'_>) -> Result<Self> {
         match u8::take(input)? {
-            0 => Ok(ContentDelivery::Inline),
-            1 => Ok(ContentDelivery::Stream(u64::take(input)?)),
-            2 => Ok(ContentDelivery::Descriptor(u64::take(input)?, u64::take(input)?)),
+            0 => Ok(ContentTransferMethod::Inline),
+            1 => Ok(ContentTransferMethod::Stream(u64::take(input)?)),
+            2 => Ok(ContentTransferMethod::Descriptor(u64::take(input)?, u64::take(input)?)),
             _ => Err(malformed("unknown way to send content")),
         }
     }
@@ -262,7 +262,7 @@ impl WriteField for GetResponse {
 impl ReadField for GetResponse {
     fn take(input: &mut MessageCursor<'_>) -> Result<Self> {
         let (info, (start, end)) = ReadField::take(input)?;
-        Ok(GetResponse { info, range: start..end, sent: ContentDelivery::take(input)? })
+        Ok(GetResponse { info, range: start..end, sent: ContentTransferMethod::take(input)? })
     }
 }
 

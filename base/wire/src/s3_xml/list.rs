@@ -17,7 +17,7 @@ use crate::date;
 
 /// A page as the server sent it, with names decoded. Objects and prefixes are two lists, as in S3.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ListBucketPage {
+pub struct ListObjectsPage {
     /// The objects.
     pub objects: Vec<ObjectSummary>,
     /// Prefixes into which keys were rolled up.
@@ -31,8 +31,8 @@ pub struct ListBucketPage {
 }
 
 /// Reads a `ListBucketResult`. Errors: `BadResponse`.
-pub fn list_bucket(document: &[u8]) -> Result<ListBucketPage> {
-    let mut page = ListBucketPage::default();
+pub fn list_bucket(document: &[u8]) -> Result<ListObjectsPage> {
+    let mut page = ListObjectsPage::default();
     let mut url_encoded = false;
     let mut object = blank();
     let (mut algorithm, mut kind) = (None, None);
@@ -64,7 +64,7 @@ fn blank() -> ObjectSummary {
     ObjectSummary { key: String::new(), size: 0, etag: ETag::new(""), modified: UNIX_EPOCH, checksum: None }
 }
 
-impl ListBucketPage {
+impl ListObjectsPage {
     fn decode_names(mut self, url_encoded: bool) -> Result<Self> {
         for object in &mut self.objects {
             object.key = decoded(std::mem::take(&mut object.key), url_encoded)?;
@@ -193,7 +193,7 @@ pub fn list_versions(document: &[u8]) -> Result<VersionListing> {
     let mut page = VersionListing::default();
     let (mut is_truncated, mut is_url_encoded) = (false, false);
     let (mut next_key, mut next_version) = (None, None);
-    let mut version = PartialVersion::default();
+    let mut version = VersionEntryBuilder::default();
     for_each_element(document, "ListVersions", |path, text| {
         match path {
             "Version" | "DeleteMarker" => {
@@ -223,7 +223,7 @@ pub fn list_versions(document: &[u8]) -> Result<VersionListing> {
 
 /// A version whose elements are still being read.
 #[derive(Default)]
-struct PartialVersion {
+struct VersionEntryBuilder {
     key: String,
     version: String,
     is_latest: bool,
@@ -234,7 +234,7 @@ struct PartialVersion {
     kind: Option<ChecksumType>,
 }
 
-impl PartialVersion {
+impl VersionEntryBuilder {
     fn set(&mut self, path: &str, text: &str) -> Result<()> {
         match path.split_once('/') {
             Some(("Version" | "DeleteMarker", "Key")) => text.clone_into(&mut self.key),

@@ -16,7 +16,7 @@ pub use bodies::{
     versioning_configuration,
 };
 pub use list::{
-    ListBucketPage, ListedBucket, VersionsResponseContext, bucket_versioning, list_all_my_buckets,
+    ListObjectsPage, ListedBucket, VersionsResponseContext, bucket_versioning, list_all_my_buckets,
     list_bucket, list_versions, list_versions_result,
 };
 pub use lock::{
@@ -24,8 +24,8 @@ pub use lock::{
     lock_configuration, retention, retention_document, stated_retention,
 };
 pub use objects::{
-    AclDocument, CopyResult, DeleteFailure, DeleteOutcome, GrantElement, ObjectPartsPage,
-    UploadCompletionResult, UploadsPage, access_control_policy, complete_multipart_upload_result, copied,
+    AclDocument, CopyResult, DeleteFailure, DeleteObjectsResult, GrantElement, MultipartUploadsPage,
+    ObjectPartsPage, UploadCompletionResult, access_control_policy, complete_multipart_upload_result, copied,
     delete_result, initiate_multipart_upload, list_parts, list_uploads, object_attributes, object_tags,
 };
 

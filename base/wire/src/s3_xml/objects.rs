@@ -50,7 +50,7 @@ pub struct DeleteFailure {
 
 /// The result for each key that was to be deleted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct DeleteOutcome {
+pub struct DeleteObjectsResult {
     /// Keys that were deleted, each with the result of the delete.
     pub deleted: Vec<(String, DeleteResult)>,
     /// Keys that were not deleted.
@@ -58,8 +58,8 @@ pub struct DeleteOutcome {
 }
 
 /// Reads a `DeleteResult`. Errors: `BadResponse`.
-pub fn delete_result(document: &[u8]) -> Result<DeleteOutcome> {
-    let mut outcome = DeleteOutcome::default();
+pub fn delete_result(document: &[u8]) -> Result<DeleteObjectsResult> {
+    let mut outcome = DeleteObjectsResult::default();
     let (mut key, mut deleted, mut failure) =
         (String::new(), DeleteResult::default(), DeleteFailure::default());
     for_each_element(document, "Delete", |path, text| {
@@ -201,7 +201,7 @@ pub fn list_parts(document: &[u8]) -> Result<PartListing> {
 
 /// One page of uploads as the server sent it, with names decoded.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct UploadsPage {
+pub struct MultipartUploadsPage {
     /// The uploads.
     pub listing: UploadListing,
     /// The key to continue from.
@@ -211,8 +211,8 @@ pub struct UploadsPage {
 }
 
 /// Reads a `ListMultipartUploadsResult`. Errors: `BadResponse`.
-pub fn list_uploads(document: &[u8]) -> Result<UploadsPage> {
-    let mut page = UploadsPage::default();
+pub fn list_uploads(document: &[u8]) -> Result<MultipartUploadsPage> {
+    let mut page = MultipartUploadsPage::default();
     let mut url_encoded = false;
     let blank = || UploadSummary {
         key: String::new(),
@@ -319,7 +319,7 @@ mod tests {
             <Code>AccessDenied</Code><Message>no</Message></Error><Deleted><Key>c</Key>\
             <DeleteMarker>true</DeleteMarker><DeleteMarkerVersionId>v</DeleteMarkerVersionId></Deleted>\
             </DeleteResult>";
-        let DeleteOutcome { deleted, failures } = delete_result(document).unwrap();
+        let DeleteObjectsResult { deleted, failures } = delete_result(document).unwrap();
         assert_eq!(failures.len(), 1);
         assert_eq!((failures[0].key.as_str(), failures[0].code.as_str()), ("b\u{1}", "AccessDenied"));
         let marker = DeleteResult { version: VersionId::new("v").ok(), is_marker: true };

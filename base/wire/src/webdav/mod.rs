@@ -1,6 +1,6 @@
 //! WebDAV (RFC 4918) and WLCG's third-party copies: the client's requests and the server's responses.
 //!
-//! [`multistatus`] parses the document in a WebDAV response; [`CollectionAddress`] interprets the addresses in it
+//! [`multistatus`] parses the document in a WebDAV response; [`CollectionUrl`] interprets the addresses in it
 //! (section 8.3), and rejects those outside the collection. [`PerformanceMarkerParser`] parses a server's report on a
 //! copy in progress: performance markers, and, at the end, a line with the outcome (WLCG's HTTP-TPC, after the markers
 //! of GridFTP).
@@ -17,7 +17,7 @@
 
 mod multistatus;
 
-pub use multistatus::{DescribedResource, PROPFIND, ResourceProperties, multistatus};
+pub use multistatus::{MultistatusEntry, PROPFIND, ResourceProperties, multistatus};
 
 use std::collections::BTreeMap;
 
@@ -29,7 +29,7 @@ use crate::uri;
 /// The address of the requested collection. The addresses in a listing are only compared with it. Nothing is ever sent
 /// to an address from a listing, so a listing cannot redirect a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CollectionAddress {
+pub struct CollectionUrl {
     /// The host without the port, in lower case.
     host: String,
     /// The segments of the path, decoded.
@@ -38,38 +38,38 @@ pub struct CollectionAddress {
 
 /// The location of an entry in a collection's listing.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ListedLocation {
+pub enum CollectionEntryLocation {
     /// The collection itself.
     Itself,
     /// A member of the collection.
-    Member(MemberName),
+    Member(CollectionMemberName),
     /// A member of a nested collection, which was not requested.
     Deeper,
 }
 
 /// The name of a member.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct MemberName {
+pub struct CollectionMemberName {
     /// For display; percent-encoded if it is not UTF-8.
     pub shown: String,
     /// For use in an address.
     pub encoded: String,
 }
 
-impl CollectionAddress {
+impl CollectionUrl {
     /// Creates the address from the host and path of the request. The path is percent-encoded; a query in it is
     /// ignored.
     pub fn new(host: &str, path: &str) -> Self {
         let path = path.split(['?', '#']).next().unwrap_or_default();
         let segments = path.split('/').filter(|segment| !segment.is_empty());
-        CollectionAddress { host: host.to_ascii_lowercase(), segments: segments.map(decoded).collect() }
+        CollectionUrl { host: host.to_ascii_lowercase(), segments: segments.map(decoded).collect() }
     }
 
     /// Returns the location of `href` relative to the collection. `href` is an absolute address, an absolute path, or a
     /// path relative to the collection. Scheme and port are ignored, because a proxy in front of a server changes them;
     /// empty segments are also ignored. Errors: `BadResponse` if `href` is outside the collection, or could be
     /// interpreted as being outside.
-    pub fn place(&self, href: &str) -> Result<ListedLocation> {
+    pub fn place(&self, href: &str) -> Result<CollectionEntryLocation> {
         let outside = || {
             let detail = format!("the server lists {href:?}, which is outside of the requested collection");
             Error::new(ErrorKind::BadResponse, detail)
@@ -89,9 +89,9 @@ impl CollectionAddress {
             return Err(outside());
         }
         Ok(match inner {
-            [] => ListedLocation::Itself,
-            [name] => ListedLocation::Member(MemberName::of(name)),
-            _ => ListedLocation::Deeper,
+            [] => CollectionEntryLocation::Itself,
+            [name] => CollectionEntryLocation::Member(CollectionMemberName::of(name)),
+            _ => CollectionEntryLocation::Deeper,
         })
     }
 
@@ -114,17 +114,17 @@ impl CollectionAddress {
     }
 }
 
-impl MemberName {
+impl CollectionMemberName {
     fn of(name: &[u8]) -> Self {
         let mut encoded = String::new();
         match std::str::from_utf8(name) {
             Ok(text) => {
                 uri::push_query(&mut encoded, text);
-                MemberName { shown: text.to_owned(), encoded }
+                CollectionMemberName { shown: text.to_owned(), encoded }
             }
             Err(_) => {
                 uri::push_bytes(&mut encoded, name);
-                MemberName { shown: encoded.clone(), encoded }
+                CollectionMemberName { shown: encoded.clone(), encoded }
             }
         }
     }
@@ -252,9 +252,9 @@ mod tests {
 
     use super::*;
 
-    fn member(href: &str) -> Option<MemberName> {
-        match CollectionAddress::new("h.org", "/a%20b/c?q=1").place(href) {
-            Ok(ListedLocation::Member(name)) => Some(name),
+    fn member(href: &str) -> Option<CollectionMemberName> {
+        match CollectionUrl::new("h.org", "/a%20b/c?q=1").place(href) {
+            Ok(CollectionEntryLocation::Member(name)) => Some(name),
             Ok(other) => panic!("{href}: {other:?}"),
             Err(error) => {
                 assert_eq!(error.kind(), ErrorKind::BadResponse);
@@ -273,17 +273,17 @@ mod tests {
             "d%C3%A4",
             "./d\u{e4}",
         ] {
-            let name = MemberName { shown: "d\u{e4}".into(), encoded: "d%C3%A4".into() };
+            let name = CollectionMemberName { shown: "d\u{e4}".into(), encoded: "d%C3%A4".into() };
             assert_eq!(member(href), Some(name), "{href}");
         }
         assert_eq!(
             member("/a%20b/c/%ff%20").unwrap(),
-            MemberName { shown: "%FF%20".into(), encoded: "%FF%20".into() }
+            CollectionMemberName { shown: "%FF%20".into(), encoded: "%FF%20".into() }
         );
         assert_eq!(member("./x:y").unwrap().encoded, "x%3Ay");
-        let root = CollectionAddress::new("::1", "");
-        assert_eq!(root.place("http://[::1]:80").unwrap(), ListedLocation::Itself);
-        assert_eq!(root.place("/a/b").unwrap(), ListedLocation::Deeper);
+        let root = CollectionUrl::new("::1", "");
+        assert_eq!(root.place("http://[::1]:80").unwrap(), CollectionEntryLocation::Itself);
+        assert_eq!(root.place("/a/b").unwrap(), CollectionEntryLocation::Deeper);
     }
 
     #[test]
@@ -311,12 +311,12 @@ mod tests {
     proptest! {
         #[test]
         fn no_address_makes_it_panic(href in any::<String>(), path in any::<String>()) {
-            let _result = CollectionAddress::new("h", &path).place(&href);
+            let _result = CollectionUrl::new("h", &path).place(&href);
         }
 
         #[test]
         fn a_member_never_leads_elsewhere(href in "(/|\\.|%2e|%2F|a|%00|:|http://h|\\?){0,12}") {
-            if let Ok(ListedLocation::Member(name)) = CollectionAddress::new("h", "/a").place(&href) {
+            if let Ok(CollectionEntryLocation::Member(name)) = CollectionUrl::new("h", "/a").place(&href) {
                 prop_assert!(!name.shown.contains('/') && name.shown != "." && name.shown != "..");
                 prop_assert!(!name.encoded.contains(['/', '?', '#']));
             }
@@ -327,8 +327,8 @@ mod tests {
             prop_assume!(name != "." && name != "..");
             let mut encoded = String::new();
             uri::push_query(&mut encoded, &name);
-            let place = CollectionAddress::new("h", "/a/").place(&format!("/a/{encoded}")).unwrap();
-            prop_assert_eq!(place, ListedLocation::Member(MemberName { shown: name, encoded }));
+            let place = CollectionUrl::new("h", "/a/").place(&format!("/a/{encoded}")).unwrap();
+            prop_assert_eq!(place, CollectionEntryLocation::Member(CollectionMemberName { shown: name, encoded }));
         }
     }
 

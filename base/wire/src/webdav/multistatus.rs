@@ -18,7 +18,7 @@ const DEPTH_MAX: usize = 64;
 
 /// The description of one resource.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct DescribedResource {
+pub struct MultistatusEntry {
     /// The address of the resource, as the server writes it.
     pub href: String,
     /// The status of the resource as a whole, if the server states one, which it usually does only for a failure.
@@ -44,7 +44,7 @@ pub struct ResourceProperties {
 /// the namespace `DAV:` count, under any prefix; others are ignored. Errors: `BadResponse` if the document is of
 /// another kind, is incomplete, or contains a document type declaration, which can declare entities that expand without
 /// bound, and which no server needs.
-pub fn multistatus(document: &[u8]) -> Result<Vec<DescribedResource>> {
+pub fn multistatus(document: &[u8]) -> Result<Vec<MultistatusEntry>> {
     let text = std::str::from_utf8(document)
         .map_err(|error| bad("the multistatus document is not UTF-8").caused_by(error))?;
     let mut reader = NsReader::from_str(text.trim_start_matches('\u{feff}'));
@@ -80,11 +80,11 @@ struct MultistatusParser {
     depth: usize,
     has_root: bool,
     text: String,
-    found: Vec<DescribedResource>,
+    found: Vec<MultistatusEntry>,
     /// The number of results before the current `response`.
     found_before: usize,
     /// The `response` that is being parsed.
-    current: DescribedResource,
+    current: MultistatusEntry,
     /// The properties in the `propstat` that is being parsed. The `propstat`'s status, which comes last, determines
     /// whether they count.
     properties: ResourceProperties,
@@ -153,7 +153,7 @@ impl MultistatusParser {
         Ok(())
     }
 
-    fn finish(self) -> Result<Vec<DescribedResource>> {
+    fn finish(self) -> Result<Vec<MultistatusEntry>> {
         match (self.has_root, self.depth) {
             (true, 0) => Ok(self.found),
             (true, _) => Err(bad("the multistatus document is truncated")),
@@ -237,8 +237,8 @@ mod tests {
         assert_eq!(
             found,
             [
-                DescribedResource { href: "/d/".into(), status: None, properties: folder },
-                DescribedResource { href: "/d/c%20&ä.txt".into(), status: None, properties: file },
+                MultistatusEntry { href: "/d/".into(), status: None, properties: folder },
+                MultistatusEntry { href: "/d/c%20&ä.txt".into(), status: None, properties: file },
             ]
         );
     }

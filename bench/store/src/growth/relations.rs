@@ -30,9 +30,10 @@ impl fmt::Display for OperationTimeRatio {
 }
 
 /// A comparison: its name, the number of calls that are timed together, the two operations, and the maximum ratio.
-type OperationPair = (&'static str, usize, fn(&Path) -> Result<(GrowthOperation, GrowthOperation)>, f64);
+type OperationComparison =
+    (&'static str, usize, fn(&Path) -> Result<(GrowthOperation, GrowthOperation)>, f64);
 
-const PAIRS: &[OperationPair] = &[
+const PAIRS: &[OperationComparison] = &[
     ("prefix / all of a listing", 1, by_prefix, 1.1),
     ("list of odd / plain keys", 1, odd_and_plain, 2.0),
     ("put at 3,000 versions / at 1", 50, among_versions, 1.2),
@@ -47,7 +48,7 @@ pub(crate) fn all(place: &Path, rounds: usize, only: &str) -> Result<Vec<Operati
 fn relation(
     place: &Path,
     rounds: usize,
-    (name, calls, prepare, most): &OperationPair,
+    (name, calls, prepare, most): &OperationComparison,
 ) -> Result<OperationTimeRatio> {
     std::fs::create_dir(place)?;
     let (mut one, mut other) = prepare(place)?;

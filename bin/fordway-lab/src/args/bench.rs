@@ -16,7 +16,7 @@ use fordway_workload::mdworkbench::MdworkbenchPlan;
 use fordway_workload::options::{ForceArgs, OptionalOutputFileArgs, ReportArgs, SeedArgs};
 
 use crate::args::NetworkLinkArgs;
-use crate::args::RangeCallArgs;
+use crate::args::RangeReadArgs;
 use crate::args::netlab::percent;
 
 /// Options of `bench`.
@@ -96,8 +96,8 @@ pub(crate) struct RestBenchArgs {
     /// URL to request, percent-encoded if necessary
     pub(crate) url: String,
     /// HTTP method of the requests
-    #[arg(long, value_enum, ignore_case = true, default_value_t = MethodArg::Get)]
-    pub(crate) method: MethodArg,
+    #[arg(long, value_enum, ignore_case = true, default_value_t = HttpMethodArg::Get)]
+    pub(crate) method: HttpMethodArg,
     /// Size of the body that PUT sends or GET expects [default: 1 KiB for PUT, any size for GET]
     #[arg(long, value_name = "SIZE", value_delimiter = ',', value_parser = parse_bytes)]
     pub(crate) size: Vec<u64>,
@@ -123,8 +123,8 @@ pub(crate) struct RestBenchArgs {
     #[arg(long, value_name = "R", value_parser = parse_rate)]
     pub(crate) rate: Option<f64>,
     /// Distribution of the start times of requests with --rate
-    #[arg(long, value_enum, default_value_t = ArrivalsArg::Poisson, requires = "rate")]
-    pub(crate) arrivals: ArrivalsArg,
+    #[arg(long, value_enum, default_value_t = ArrivalProcessArg::Poisson, requires = "rate")]
+    pub(crate) arrivals: ArrivalProcessArg,
     /// Duration of each measurement
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = parse_duration)]
     pub(crate) duration: Duration,
@@ -177,7 +177,7 @@ pub(crate) struct CpuPinArgs {
 /// Methods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 #[value(rename_all = "UPPER")]
-pub(crate) enum MethodArg {
+pub(crate) enum HttpMethodArg {
     /// Read
     Get,
     /// Write
@@ -205,7 +205,7 @@ pub(crate) enum HttpVersionArg {
 
 /// The distribution of the start times of requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum ArrivalsArg {
+pub(crate) enum ArrivalProcessArg {
     /// At random (a Poisson process), as from many independent users
     Poisson,
     /// At equal intervals
@@ -235,7 +235,7 @@ and named. The first transport is the reference: MPI over TCP, if it is installe
 pub(crate) struct TransportBenchArgs {
     /// The sizes of messages and the number of rounds.
     #[command(flatten)]
-    pub(crate) setting: fordway_workload::transport::TransportSetting,
+    pub(crate) setting: fordway_workload::transport::TransportBenchmarkArgs,
     /// Transports to measure [default: all that are installed]
     #[arg(long = "transport", value_enum, value_delimiter = ',')]
     pub(crate) transports: Vec<TransportKindArg>,
@@ -326,8 +326,8 @@ pub(crate) struct PingpongBenchArgs {
     #[arg(long, value_name = "URL")]
     pub(crate) pong: Option<String>,
     /// Whether to open a new connection for each request or keep connections alive
-    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [ConnectionPolicyArg::PerRequest, ConnectionPolicyArg::Kept])]
-    pub(crate) connection_policy: Vec<ConnectionPolicyArg>,
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [ConnectionReuseArg::PerRequest, ConnectionReuseArg::Kept])]
+    pub(crate) connection_policy: Vec<ConnectionReuseArg>,
     /// Minimum size of a message
     #[arg(long, value_name = "SIZE", default_value = "1", value_parser = parse_bytes)]
     pub(crate) min: u64,
@@ -335,8 +335,8 @@ pub(crate) struct PingpongBenchArgs {
     #[arg(long, value_name = "SIZE", default_value = "500kB", value_parser = parse_bytes)]
     pub(crate) max: u64,
     /// Distribution of the random sizes
-    #[arg(long, value_enum, default_value_t = SizeScaleArg::Log)]
-    pub(crate) scale: SizeScaleArg,
+    #[arg(long, value_enum, default_value_t = SizeDistributionArg::Log)]
+    pub(crate) scale: SizeDistributionArg,
     /// Number of random sizes in each round
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub(crate) points: u32,
@@ -392,7 +392,7 @@ pub(crate) struct PingpongBenchArgs {
 
 /// How connections are used, both from the load generator to ping and from ping to pong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum ConnectionPolicyArg {
+pub(crate) enum ConnectionReuseArg {
     /// A new connection for each request
     PerRequest,
     /// Persistent connections, which are reused
@@ -401,7 +401,7 @@ pub(crate) enum ConnectionPolicyArg {
 
 /// The distribution of random sizes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum SizeScaleArg {
+pub(crate) enum SizeDistributionArg {
     /// The logarithms of the sizes are uniformly distributed: as many sizes from 1 to 2 kB as from 100 to 200 kB
     Log,
     /// The sizes are uniformly distributed
@@ -434,7 +434,7 @@ pub(crate) struct VectorReadBenchArgs {
     pub(crate) window: Vec<u32>,
     /// How ranges are grouped into calls and requests.
     #[command(flatten)]
-    pub(crate) calls: RangeCallArgs,
+    pub(crate) calls: RangeReadArgs,
     /// Number of times to read all ranges with each window
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=1000))]
     pub(crate) rounds: u16,
@@ -451,7 +451,7 @@ pub(crate) struct VectorReadBenchArgs {
 pub(crate) struct WorkloadArgs<P: Args> {
     /// The endpoints, and the number of ranks.
     #[command(flatten)]
-    pub(crate) common: RankArgs,
+    pub(crate) common: BenchEndpointArgs,
     /// The benchmark's own options.
     #[command(flatten)]
     pub(crate) plan: P,
@@ -460,7 +460,7 @@ pub(crate) struct WorkloadArgs<P: Args> {
 /// The endpoints that a benchmark measures, and the number of ranks. By default, only the command's endpoint is
 /// measured.
 #[derive(Debug, Args)]
-pub(crate) struct RankArgs {
+pub(crate) struct BenchEndpointArgs {
     /// The endpoints, and the number of rounds.
     #[command(flatten)]
     pub(crate) setting: fordway_workload::bench::MeasurementArgs,

@@ -7,11 +7,11 @@ mod netlab;
 mod target;
 
 pub(crate) use bench::{
-    ArrivalsArg, BenchArgs, BenchmarkCommand, ConnectionPolicyArg, HttpVersionArg, MethodArg,
-    PingpongBenchArgs, RankArgs, RestBenchArgs, SizeScaleArg, TransportBenchArgs, TransportKindArg,
-    VectorReadBenchArgs,
+    ArrivalProcessArg, BenchArgs, BenchEndpointArgs, BenchmarkCommand, ConnectionReuseArg, HttpMethodArg,
+    HttpVersionArg, PingpongBenchArgs, RestBenchArgs, SizeDistributionArg, TransportBenchArgs,
+    TransportKindArg, VectorReadBenchArgs,
 };
-pub(crate) use fordway_command::args::{DurabilityArg, ETagArg, GlobalArgs, RangeCallArgs, ReplicaArgs};
+pub(crate) use fordway_command::args::{DurabilityArg, ETagArg, GlobalArgs, RangeReadArgs, ReplicaArgs};
 pub(crate) use fordway_command::manual::{CompletionsArgs, ManArgs};
 pub(crate) use machines::{
     DoctorArgs, MachinesArgs, MachinesSubcommand, MeasureArgs, PickArgs, ProbeArgs, SchedulerFixArg,

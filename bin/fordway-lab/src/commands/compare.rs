@@ -14,9 +14,10 @@ use fordway_measure::{Machine, MeasuredLane, RunDocument, SCHEMA, SCHEMA_VERSION
 use fordway_posix::{Durability, PosixConfig, PosixStore};
 use fordway_store::{Bucket, ETagPolicy, Error, ErrorKind, Result};
 use fordway_workload::compare::{CompareOutcome, ComparePhase, ComparePlan, CompareProgress, run as compare};
-use fordway_workload::summary::{RunCapacity, summarise};
+use fordway_workload::summary::{RunParallelism, summarise};
 use fordway_workload::{
-    DelayLog, DelayTarget, FileTree, MeasuredTarget, PosixTarget, StoreTarget, SyncLevel, TreeLimits,
+    DelayInjectingTarget, FileTree, InjectedDelayLog, MeasuredTarget, PosixTarget, StoreTarget, SyncLevel,
+    TreeLimits,
 };
 use serde_json::{Map, json};
 use tempfile::TempDir;
@@ -141,7 +142,7 @@ fn describe(
     lanes: Vec<MeasuredLane>,
     started: (jiff::Timestamp, Instant),
 ) -> RunDocument {
-    let capacity = RunCapacity { threads: plan.threads, cpus: machine.cpus };
+    let capacity = RunParallelism { threads: plan.threads, cpus: machine.cpus };
     let summaries = summarise(&lanes, &outcome.records, capacity, plan.seed);
     let mut warnings = tree.warnings.clone();
     warnings.extend(outcome.failures.iter().map(|failure| format!("failed: {failure}")));
@@ -242,7 +243,7 @@ const DELAY: Duration = Duration::from_millis(1);
 #[derive(Default)]
 struct ComparedLanes {
     targets: Vec<Box<dyn MeasuredTarget>>,
-    delays: Option<DelayLog>,
+    delays: Option<InjectedDelayLog>,
     /// The gateways that were started, each with the lane that it serves.
     gateways: Vec<(LaneArg, GatewayProcess)>,
 }
@@ -290,7 +291,7 @@ impl ComparedLanes {
         }
         if let (true, Some(first)) = (args.check_instrument, asked.first()) {
             let within = self.target(*first, "instrument-check", args, place, &root)?;
-            let delayed = DelayTarget::new(within, DELAY);
+            let delayed = DelayInjectingTarget::new(within, DELAY);
             self.delays = Some(delayed.log());
             self.targets.push(Box::new(delayed));
         }
@@ -371,7 +372,7 @@ impl ComparedLanes {
 
     /// Returns the mean of the injected delays, if there were any.
     fn mean_slept_ns(&self) -> Option<f64> {
-        self.delays.as_ref().and_then(DelayLog::mean_ns)
+        self.delays.as_ref().and_then(InjectedDelayLog::mean_ns)
     }
 
     /// Removes everything that the lanes created (buckets first), and stops the gateways. Continues after an error, and

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use fordway_client::node::{NodeAddress, NodeStore};
 use fordway_client::s3::{S3Config, S3Credentials, S3Store};
 use fordway_http::{HttpVersion, TlsRoots};
-use fordway_netlab::setup::NetworkEnd;
+use fordway_netlab::setup::NetworkEndpoint;
 use fordway_posix::Durability;
 use fordway_serve::AccessKeyPair;
 use fordway_store::{ETagPolicy, Error, ErrorKind, Result, Store};
@@ -78,7 +78,7 @@ impl GatewayProcess {
 
     /// Like [`start`](Self::start), but serves in the network at one end of a set-up, for clients at the other end.
     pub(super) fn start_at(
-        end: &NetworkEnd,
+        end: &NetworkEndpoint,
         root: &Path,
         etag: ETagPolicy,
         durability: Durability,

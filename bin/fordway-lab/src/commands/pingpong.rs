@@ -23,7 +23,7 @@ use crate::args::{ListenArgs, PingArgs, PingpongArgs, PingpongSubcommand, PongAr
 pub(super) fn run(args: &PingpongArgs, context: &CommandContext) -> Result<CommandExit> {
     match &args.action {
         PingpongSubcommand::Pong(args) => serve(&args.end, MemoryContentSource::new(args)?, context),
-        PingpongSubcommand::Ping(args) => serve(&args.end, PongSource::new(args)?, context),
+        PingpongSubcommand::Ping(args) => serve(&args.end, PongRelayResponder::new(args)?, context),
         PingpongSubcommand::Tunnel(args) => tunnel(args, context),
     }
 }
@@ -31,7 +31,7 @@ pub(super) fn run(args: &PingpongArgs, context: &CommandContext) -> Result<Comma
 /// Serves until a signal arrives or, with `--until-eof`, until standard input ends.
 fn serve(args: &ListenArgs, player: impl PingpongResponder, context: &CommandContext) -> Result<CommandExit> {
     let server = PingpongServer::bind(&args.listen)?;
-    let ready = PongReady { endpoint: format!("http://{}", server.address()) };
+    let ready = PongReadyMessage { endpoint: format!("http://{}", server.address()) };
     server.start(player, usize::from(args.workers))?;
     context.output.record(&ready)?;
     context.output.flush()?;
@@ -59,11 +59,11 @@ fn tunnel(args: &TunnelArgs, context: &CommandContext) -> Result<CommandExit> {
 
 /// The record that is printed when connections are accepted.
 #[derive(Serialize)]
-struct PongReady {
+struct PongReadyMessage {
     endpoint: String,
 }
 
-impl fmt::Display for PongReady {
+impl fmt::Display for PongReadyMessage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "fordway: listening on {}", self.endpoint)
     }
@@ -73,14 +73,14 @@ impl fmt::Display for PongReady {
 const MESSAGE_BYTES_MAX: u64 = 1 << 30;
 
 /// Requests each message from pong, with retries.
-struct PongSource {
+struct PongRelayResponder {
     caller: PongHttpClient,
     retries: u32,
 }
 
-impl PongSource {
+impl PongRelayResponder {
     fn new(args: &PingArgs) -> Result<Self> {
-        Ok(PongSource {
+        Ok(PongRelayResponder {
             caller: PongHttpClient::new(&args.pong, "pong", args.timeout)?,
             retries: args.retries,
         })
@@ -113,7 +113,7 @@ impl PongSource {
     }
 }
 
-impl PingpongResponder for PongSource {
+impl PingpongResponder for PongRelayResponder {
     fn play<'b>(&self, wanted: &PingpongRequest, room: &'b mut Vec<u8>) -> PingpongResponse<'b> {
         let mut retries = 0;
         loop {

@@ -4,13 +4,13 @@ use std::io::Write;
 use std::process::{Command, Stdio};
 
 use fordway_measure::RunDocument;
-use fordway_testkit::hostile::{HostileServer, LieScript};
+use fordway_testkit::hostile::{HostileServer, ResponseFaultScript};
 
 const RANGES: &str = "# offset length\n90 10\n\n0 3 # the beginning\n95 2\n50 0\n1 2\n";
 
 #[test]
 fn a_benchmark_makes_a_run() {
-    let server = HostileServer::start((0..100).collect::<Vec<u8>>(), LieScript::honest());
+    let server = HostileServer::start((0..100).collect::<Vec<u8>>(), ResponseFaultScript::honest());
     let dir = tempfile::tempdir().unwrap();
     let url = server.url();
     let mut command = Command::new(env!("CARGO_BIN_EXE_fordway-lab"));

@@ -6,7 +6,7 @@ mod serve;
 mod transfer;
 
 pub(crate) use fordway_command::args::{
-    DurabilityArg, ETagArg, GlobalArgs, RangeCallArgs, ReplicaArgs, byte_range,
+    DurabilityArg, ETagArg, GlobalArgs, RangeReadArgs, ReplicaArgs, byte_range,
 };
 pub(crate) use fordway_command::manual::{CompletionsArgs, ManArgs};
 pub(crate) use listing::{

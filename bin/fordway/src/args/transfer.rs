@@ -10,8 +10,8 @@ use clap::{
 use fordway_store::{ByteRange, ChecksumAlgorithm, VersionId};
 use fordway_wire::size_text::parse_bytes;
 
-use super::{RangeCallArgs, ReplicaArgs, byte_range, version_id};
-use crate::wildcard::{FilterRules, FilterVerdict, WildcardPattern};
+use super::{RangeReadArgs, ReplicaArgs, byte_range, version_id};
+use crate::wildcard::{FilterAction, FilterRules, WildcardPattern};
 
 /// Options of `cp`.
 #[derive(Debug, Args)]
@@ -281,15 +281,15 @@ pub enum ThirdPartyCopyArg {
     Never,
 }
 
-const OPTIONS: [(&str, FilterVerdict, &str); 2] = [
+const OPTIONS: [(&str, FilterAction, &str); 2] = [
     (
         "exclude",
-        FilterVerdict::Exclude,
+        FilterAction::Exclude,
         "Exclude paths below the source that match this pattern; the last matching --exclude or --include decides",
     ),
     (
         "include",
-        FilterVerdict::Include,
+        FilterAction::Include,
         "Include paths that match this pattern even if an earlier --exclude matches them",
     ),
 ];
@@ -358,7 +358,7 @@ pub struct ReadArgs {
     pub window: u32,
     /// How ranges are grouped into calls and requests.
     #[command(flatten)]
-    pub calls: RangeCallArgs,
+    pub calls: RangeReadArgs,
     /// Replicas of http(s) files
     #[command(flatten)]
     pub replicas: ReplicaArgs,

@@ -20,13 +20,13 @@ use crate::{dav, web};
 
 /// A bucket that was created or removed.
 #[derive(Serialize)]
-pub(super) struct BucketEvent<'e> {
+pub(super) struct BucketChangeOutput<'e> {
     pub(super) operation: &'static str,
     pub(super) bucket: &'e str,
     pub(super) dry_run: bool,
 }
 
-impl fmt::Display for BucketEvent<'_> {
+impl fmt::Display for BucketChangeOutput<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let dry = if self.dry_run { "(dryrun) " } else { "" };
         write!(f, "{dry}{}: {}", self.operation, self.bucket)
@@ -37,7 +37,7 @@ pub(super) fn mb(args: &MbArgs, context: &CommandContext) -> Result<CommandExit>
     super::for_each(context, &args.buckets, |text| {
         let bucket = StorageAddress::parse(text)?.into_bucket()?;
         context.store()?.create_bucket(&bucket)?;
-        let event = BucketEvent { operation: "make_bucket", bucket: bucket.as_str(), dry_run: false };
+        let event = BucketChangeOutput { operation: "make_bucket", bucket: bucket.as_str(), dry_run: false };
         context.output.event(&event).map(|()| CommandExit::Ok)
     })
 }
@@ -57,7 +57,7 @@ pub(super) fn rb(args: &RbArgs, context: &CommandContext) -> Result<CommandExit>
             false => store.delete_bucket(&bucket)?,
         }
         let event =
-            BucketEvent { operation: "remove_bucket", bucket: bucket.as_str(), dry_run: args.dry_run };
+            BucketChangeOutput { operation: "remove_bucket", bucket: bucket.as_str(), dry_run: args.dry_run };
         context.output.event(&event).map(|()| CommandExit::Ok)
     })
 }
@@ -143,14 +143,14 @@ fn removals<'a>(
 
 /// A version that was removed.
 #[derive(Serialize)]
-struct RemovedVersion<'r> {
+struct RemovedVersionOutput<'r> {
     operation: &'static str,
     source: &'r str,
     version_id: &'r str,
     dry_run: bool,
 }
 
-impl fmt::Display for RemovedVersion<'_> {
+impl fmt::Display for RemovedVersionOutput<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let dry = if self.dry_run { "(dryrun) " } else { "" };
         write!(f, "{dry}delete: {} (version {})", shown_name(self.source), self.version_id)
@@ -183,7 +183,7 @@ pub(super) fn remove(
     }
     let source = format!("s3://{bucket}/{key}");
     let removed =
-        RemovedVersion { operation: "delete", source: &source, version_id: version.as_str(), dry_run };
+        RemovedVersionOutput { operation: "delete", source: &source, version_id: version.as_str(), dry_run };
     context.output.event(&removed).map(|()| CommandExit::Ok)
 }
 

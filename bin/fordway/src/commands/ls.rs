@@ -57,7 +57,7 @@ impl fmt::Display for ListingLine {
 }
 
 /// Prints lines, and counts the lines, objects and bytes.
-struct LinePrinter<'c> {
+struct ListingPrinter<'c> {
     context: &'c CommandContext,
     human: bool,
     lines: u64,
@@ -67,7 +67,7 @@ struct LinePrinter<'c> {
 
 pub(super) fn run(args: &LsArgs, context: &CommandContext) -> Result<CommandExit> {
     let mut lister =
-        LinePrinter { context, human: args.human_readable, lines: 0, objects: 0, total_bytes: 0 };
+        ListingPrinter { context, human: args.human_readable, lines: 0, objects: 0, total_bytes: 0 };
     if args.versions
         && !matches!(args.address.as_deref().map(StorageAddress::parse), Some(Ok(StorageAddress::S3(..))))
     {
@@ -96,7 +96,7 @@ pub(super) fn run(args: &LsArgs, context: &CommandContext) -> Result<CommandExit
     Ok(if asked_for_something && lister.lines == 0 { CommandExit::Failure } else { CommandExit::Ok })
 }
 
-impl LinePrinter<'_> {
+impl ListingPrinter<'_> {
     fn buckets(&mut self) -> Result<()> {
         for bucket in self.context.store()?.list_buckets()? {
             self.print(&ListingLine::Bucket {
@@ -246,7 +246,7 @@ impl fmt::Display for VersionLine {
     }
 }
 
-impl LinePrinter<'_> {
+impl ListingPrinter<'_> {
     fn versions(&mut self, bucket: &Bucket, key: &str, args: &LsArgs) -> Result<()> {
         let wildcard = (!args.raw && has_wildcard(key)).then(|| WildcardPattern::of_address(key));
         let prefix = if wildcard.is_some() { literal_prefix(key) } else { key };
@@ -326,7 +326,7 @@ impl fmt::Display for WebDavLine<'_> {
     }
 }
 
-impl LinePrinter<'_> {
+impl ListingPrinter<'_> {
     /// Prints a collection, all files below it, or a file. Resources that cannot be listed are reported, and the others
     /// are printed.
     fn web(&mut self, address: &str, args: &LsArgs) -> Result<CommandExit> {

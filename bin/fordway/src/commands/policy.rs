@@ -5,8 +5,8 @@ use std::path::Path;
 
 use fordway_command::{CommandContext, CommandExit, StorageAddress, file_error};
 use fordway_policy::{
-    AccessRequest, BucketRules, CallerRole, ConditionKeys, Effect, Policy, Principal, PublicAccessBlock,
-    Ruling, StatementMismatch, StatementReport,
+    AccessRequest, BucketAccessDecision, BucketAccessRules, CallerRole, ConditionKeys, Effect, Policy,
+    Principal, PublicAccessBlock, StatementMismatch, StatementReport,
 };
 use fordway_store::{Bucket, DocumentKind, Error, ErrorKind, Result, Store};
 use serde::Serialize;
@@ -22,7 +22,9 @@ pub(super) fn run(args: &PolicyArgs, context: &CommandContext) -> Result<Command
 fn explain(args: &ExplainArgs, context: &CommandContext) -> Result<CommandExit> {
     let (bucket, key) = target(args)?;
     let rules = match &args.file {
-        Some(file) => BucketRules { policy: Some(from_file(file, &bucket)?), block: Default::default() },
+        Some(file) => {
+            BucketAccessRules { policy: Some(from_file(file, &bucket)?), block: Default::default() }
+        }
         None => stored_rules(&*context.store()?, &bucket)?,
     };
     let mut keys = ConditionKeys::default();
@@ -82,13 +84,13 @@ fn parsed(document: &[u8], bucket: &Bucket) -> Result<Policy> {
     Policy::parse(document, bucket.as_str()).map_err(wrong)
 }
 
-fn stored_rules(store: &dyn Store, bucket: &Bucket) -> Result<BucketRules> {
+fn stored_rules(store: &dyn Store, bucket: &Bucket) -> Result<BucketAccessRules> {
     let policy = store.document(bucket, &DocumentKind::known("policy"))?;
     let block = store.document(bucket, &DocumentKind::known("public-access-block"))?;
     let restricts = |document: Vec<u8>| {
         String::from_utf8_lossy(&document).contains("<RestrictPublicBuckets>true</RestrictPublicBuckets>")
     };
-    Ok(BucketRules {
+    Ok(BucketAccessRules {
         policy: policy.map(|document| parsed(&document, bucket)).transpose()?,
         block: PublicAccessBlock {
             restrict_public_buckets: block.is_some_and(restricts),
@@ -126,21 +128,23 @@ fn add_keys<'a>(keys: &mut ConditionKeys<'a>, args: &'a ExplainArgs) {
     }
 }
 
-fn reason(ruling: Ruling) -> &'static str {
+fn reason(ruling: BucketAccessDecision) -> &'static str {
     match ruling {
-        Ruling::NoPolicy => "the bucket has no policy; only the file system checks access",
-        Ruling::Owner => "the caller owns the bucket, and no statement denies it",
-        Ruling::Allowed(_) => "a statement allows it, and none denies it",
-        Ruling::Denied(_) => "a statement denies it",
-        Ruling::NotAllowed => "no statement allows it",
-        Ruling::Restricted => "the public access block limits a public policy to the bucket's owner",
-        Ruling::Anonymous => "the request is not signed, and the bucket has no policy",
+        BucketAccessDecision::NoPolicy => "the bucket has no policy; only the file system checks access",
+        BucketAccessDecision::Owner => "the caller owns the bucket, and no statement denies it",
+        BucketAccessDecision::Allowed(_) => "a statement allows it, and none denies it",
+        BucketAccessDecision::Denied(_) => "a statement denies it",
+        BucketAccessDecision::NotAllowed => "no statement allows it",
+        BucketAccessDecision::Restricted => {
+            "the public access block limits a public policy to the bucket's owner"
+        }
+        BucketAccessDecision::Anonymous => "the request is not signed, and the bucket has no policy",
     }
 }
 
-fn deciding(ruling: Ruling) -> Option<usize> {
+fn deciding(ruling: BucketAccessDecision) -> Option<usize> {
     match ruling {
-        Ruling::Allowed(at) | Ruling::Denied(at) => Some(at),
+        BucketAccessDecision::Allowed(at) | BucketAccessDecision::Denied(at) => Some(at),
         _ => None,
     }
 }

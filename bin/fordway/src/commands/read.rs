@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use fordway_command::reading::{ReadPlan, ReadSelection, ReadTotals, measure, read_ranges};
 use fordway_command::units::{counted, human_bytes};
-use fordway_command::{CommandContext, CommandExit, LeftoverKind, StorageAddress, file_error};
+use fordway_command::{CommandContext, CommandExit, IncompleteFileKind, StorageAddress, file_error};
 use fordway_store::{Bucket, Error, ErrorKind, GetOptions, Key, Result};
 use serde::Serialize;
 
@@ -90,7 +90,7 @@ fn to_file(reading: &ReadPlan, path: &Path, context: &CommandContext) -> Result<
     }
     let target = path.canonicalize().unwrap_or_else(|_| path.to_owned());
     let temporary = temporary_beside(&target)?;
-    let _removed_by_signals = context.interrupt.temporary(temporary.path(), LeftoverKind::Useless);
+    let _removed_by_signals = context.interrupt.temporary(temporary.path(), IncompleteFileKind::Useless);
     let cost = write_all(reading, temporary.as_file(), (path, context))?;
     temporary.persist(&target).map_err(|error| failed(error.error))?;
     Ok(cost)

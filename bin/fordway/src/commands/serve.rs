@@ -38,7 +38,7 @@ pub(super) fn run(args: &ServeArgs, context: &CommandContext) -> Result<CommandE
     note_on_mount(&args.root, context);
     let root = args.root.display().to_string();
     let endpoint = format!("{}://{}", if tls.is_some() { "https" } else { "http" }, gateway.local_addr());
-    let published = PublishedCredentials::of(&args.common, &endpoint, pair.as_ref())?;
+    let published = GatewayCredentialsOutput::of(&args.common, &endpoint, pair.as_ref())?;
     let ready = GatewayReadyMessage {
         root: &root,
         endpoint,
@@ -152,7 +152,7 @@ struct GatewayReadyMessage<'r> {
     #[serde(skip_serializing_if = "Option::is_none")]
     metrics: Option<String>,
     #[serde(flatten)]
-    published: PublishedCredentials<'r>,
+    published: GatewayCredentialsOutput<'r>,
 }
 
 fn keys<S: serde::Serializer>(identity: &Option<&AccessKeyPair>, serializer: S) -> Result<S::Ok, S::Error> {
@@ -173,29 +173,29 @@ impl fmt::Display for GatewayReadyMessage<'_> {
 /// How programs obtain the address and the keys of the gateway: from a file, or from standard output if the keys were
 /// generated.
 #[derive(Serialize)]
-struct PublishedCredentials<'r> {
+struct GatewayCredentialsOutput<'r> {
     #[serde(serialize_with = "keys", skip_serializing_if = "Option::is_none")]
     generated: Option<&'r AccessKeyPair>,
     #[serde(skip_serializing_if = "Option::is_none")]
     env_file: Option<&'r Path>,
 }
 
-impl<'r> PublishedCredentials<'r> {
+impl<'r> GatewayCredentialsOutput<'r> {
     /// Writes the file, if one is requested. `pair` is the only key pair, with a flag that says whether it was just
     /// generated.
     fn of(args: &'r GatewayArgs, endpoint: &str, pair: Option<&'r (AccessKeyPair, bool)>) -> Result<Self> {
         let generated = pair.and_then(|(keys, is_generated)| is_generated.then_some(keys));
         let Some(path) = &args.write_env else {
-            return Ok(PublishedCredentials { generated, env_file: None });
+            return Ok(GatewayCredentialsOutput { generated, env_file: None });
         };
         env_file::write(path, endpoint, pair.map(|(keys, _)| keys))?;
         // Keys that are in a protected file are not printed, because output may be written to logs.
-        Ok(PublishedCredentials { generated: None, env_file: Some(path) })
+        Ok(GatewayCredentialsOutput { generated: None, env_file: Some(path) })
     }
 }
 
 /// Formats the output: names the file, if one was written, and prints generated keys as lines for a shell.
-impl fmt::Display for PublishedCredentials<'_> {
+impl fmt::Display for GatewayCredentialsOutput<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(path) = self.env_file {
             write!(f, "\nfordway: endpoint and keys are in {}", path.display())?;
@@ -253,7 +253,7 @@ pub(super) fn node(args: &NodeArgs, context: &CommandContext) -> Result<CommandE
     let ready = NodeReadyMessage {
         root: root.display().to_string(),
         tcp_endpoint: gateway.tcp_addr().map(|address| format!("tcp://{address}")),
-        published: PublishedCredentials::of(&args.common, &endpoint, pair.as_ref())?,
+        published: GatewayCredentialsOutput::of(&args.common, &endpoint, pair.as_ref())?,
         endpoint,
     };
     context.output.record(&ready)?;
@@ -297,7 +297,7 @@ struct NodeReadyMessage<'r> {
     tcp_endpoint: Option<String>,
     endpoint: String,
     #[serde(flatten)]
-    published: PublishedCredentials<'r>,
+    published: GatewayCredentialsOutput<'r>,
 }
 
 impl fmt::Display for NodeReadyMessage<'_> {

@@ -9,7 +9,7 @@ use fordway_store::{Error, ErrorKind, Result};
 use fordway_wire::uri;
 
 use super::client;
-use super::task::{CopyTask, DavCopier};
+use super::task::{DavCopier, DavCopyTask};
 use crate::args::{CpArgs, MvArgs, ThirdPartyCopyArg, TransferArgs};
 use crate::transfer::{self, ClaimedDestinations, OverwritePolicy, plan};
 use crate::web::{self, http_url};
@@ -162,7 +162,7 @@ fn plan<'p>(
     order: &'p DavCopyOptions<'_>,
     source: &DavCopyEndpoint,
     (destination, is_directory): (&DavCopyEndpoint, bool),
-) -> Box<dyn Iterator<Item = Result<CopyTask>> + 'p> {
+) -> Box<dyn Iterator<Item = Result<DavCopyTask>> + 'p> {
     let found = match order.recursive {
         // One MOVE request moves the whole collection; with filters, files are moved one by one.
         true if order.moves && is_within_server(source, destination) && order.transfer.filters.is_empty() => {
@@ -185,12 +185,12 @@ fn is_within_server(source: &DavCopyEndpoint, destination: &DavCopyEndpoint) -> 
 }
 
 /// Returns the copy of a whole collection, which a server can move in one step.
-fn whole(source: &DavCopyEndpoint, destination: &DavCopyEndpoint) -> CopyTask {
+fn whole(source: &DavCopyEndpoint, destination: &DavCopyEndpoint) -> DavCopyTask {
     let (from, to) = (source.below(""), destination.below(""));
-    CopyTask { from, to, relative: String::new(), size_bytes: None }
+    DavCopyTask { from, to, relative: String::new(), size_bytes: None }
 }
 
-fn one(source: &DavCopyEndpoint, destination: &DavCopyEndpoint, is_directory: bool) -> Result<CopyTask> {
+fn one(source: &DavCopyEndpoint, destination: &DavCopyEndpoint, is_directory: bool) -> Result<DavCopyTask> {
     if let DavCopyEndpoint::Local(path) = source
         && path.is_dir()
     {
@@ -200,7 +200,7 @@ fn one(source: &DavCopyEndpoint, destination: &DavCopyEndpoint, is_directory: bo
     let to = if is_directory { destination.below(&source.name()?) } else { destination.clone() };
     let relative = if *source == DavCopyEndpoint::Stdin { String::new() } else { source.name()? };
     let size_bytes = size_of(source);
-    Ok(CopyTask { from: source.clone(), to, relative, size_bytes })
+    Ok(DavCopyTask { from: source.clone(), to, relative, size_bytes })
 }
 
 fn size_of(source: &DavCopyEndpoint) -> Option<u64> {
@@ -212,7 +212,7 @@ fn size_of(source: &DavCopyEndpoint) -> Option<u64> {
     }
 }
 
-type CopyTaskIterator<'p> = Box<dyn Iterator<Item = Result<CopyTask>> + 'p>;
+type CopyTaskIterator<'p> = Box<dyn Iterator<Item = Result<DavCopyTask>> + 'p>;
 
 /// Returns copies of all files below a source to the same names below the destination.
 fn below<'p>(
@@ -234,7 +234,7 @@ fn below<'p>(
             Ok(Box::new(items.map(move |item| {
                 let item = item?;
                 let (from, to) = (source.below(&item.relative), to.below(&item.relative));
-                Ok(CopyTask { from, to, relative: item.relative, size_bytes: Some(item.size) })
+                Ok(DavCopyTask { from, to, relative: item.relative, size_bytes: Some(item.size) })
             })))
         }
         DavCopyEndpoint::Web(url) => {
@@ -243,7 +243,7 @@ fn below<'p>(
             Ok(Box::new(files.map(move |found| {
                 let found = found?;
                 let to = to.below(&found.relative);
-                Ok(CopyTask {
+                Ok(DavCopyTask {
                     from: DavCopyEndpoint::Web(found.url),
                     to,
                     relative: found.relative,

@@ -33,7 +33,7 @@ pub(crate) fn is_dav(text: &str) -> bool {
 /// A completed (or, in a dry run, intended) action, printed as a line or as JSON: the same fields as on the other
 /// lanes, plus how a copy between servers was made.
 #[derive(Serialize)]
-struct DavEvent<'e> {
+struct DavActionOutput<'e> {
     operation: &'static str,
     source: &'e str,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -45,13 +45,13 @@ struct DavEvent<'e> {
     dry_run: bool,
 }
 
-impl<'e> DavEvent<'e> {
+impl<'e> DavActionOutput<'e> {
     fn new(operation: &'static str, source: &'e str) -> Self {
-        DavEvent { operation, source, destination: None, size_bytes: None, by: None, dry_run: false }
+        DavActionOutput { operation, source, destination: None, size_bytes: None, by: None, dry_run: false }
     }
 }
 
-impl fmt::Display for DavEvent<'_> {
+impl fmt::Display for DavActionOutput<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let dry = if self.dry_run { "(dryrun) " } else { "" };
         write!(f, "{dry}{}: {}", self.operation, self.source)?;
@@ -106,7 +106,7 @@ pub(crate) fn make(address: &str, parents: bool, context: &CommandContext) -> Re
         true => dav.make_collections(&url)?,
         false => dav.make_collection(&url)?,
     }
-    context.output.event(&DavEvent::new("make_collection", without_query(address)))
+    context.output.event(&DavActionOutput::new("make_collection", without_query(address)))
 }
 
 /// Removes the resource at an address or, with `--recursive`, a collection and everything in it. Each file is removed
@@ -168,8 +168,10 @@ impl DavRemoveCommand<'_> {
         if !self.args.dry_run {
             self.dav.remove(&resource.url)?;
         }
-        let event =
-            DavEvent { dry_run: self.args.dry_run, ..DavEvent::new("delete", without_query(&resource.url)) };
+        let event = DavActionOutput {
+            dry_run: self.args.dry_run,
+            ..DavActionOutput::new("delete", without_query(&resource.url))
+        };
         self.context.output.event(&event)
     }
 }

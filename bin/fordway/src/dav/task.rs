@@ -12,7 +12,7 @@ use fordway_http::vector::RemoteFile;
 use fordway_http::webdav::{CopyDirection, DavUploadOptions, ThirdPartyCopy, WebDav, without_query};
 use fordway_store::{Error, ErrorKind, Result};
 
-use super::DavEvent;
+use super::DavActionOutput;
 use super::copy::{DavCopyEndpoint, DavCopyOptions, content_type, is_one_server, parent};
 use crate::args::{ReplicaArgs, ThirdPartyCopyArg};
 use crate::replicas::ReplicaOpener;
@@ -26,7 +26,7 @@ const SILENCE: Duration = Duration::from_secs(300);
 
 /// A copy to make.
 #[derive(Debug)]
-pub(super) struct CopyTask {
+pub(super) struct DavCopyTask {
     pub(super) from: DavCopyEndpoint,
     pub(super) to: DavCopyEndpoint,
     /// The name that filters are matched against.
@@ -35,7 +35,7 @@ pub(super) struct CopyTask {
 }
 
 /// The outcome of a copy that did not fail.
-enum CopyStatus {
+enum DavCopyOutcome {
     Done {
         operation: &'static str,
         size_bytes: Option<u64>,
@@ -62,7 +62,7 @@ impl<'c> DavCopier<'c> {
     }
 
     /// Performs a copy, counts it, and reports the outcome. A failure does not end the other copies.
-    pub(super) fn perform(&self, task: Result<CopyTask>) {
+    pub(super) fn perform(&self, task: Result<DavCopyTask>) {
         let ended = task.and_then(|task| {
             let copied = self.copy(&task)?;
             self.tell(&task, copied)
@@ -76,22 +76,22 @@ impl<'c> DavCopier<'c> {
         self.tally.finish(self.context)
     }
 
-    fn tell(&self, task: &CopyTask, copied: CopyStatus) -> Result<()> {
+    fn tell(&self, task: &DavCopyTask, copied: DavCopyOutcome) -> Result<()> {
         let (operation, size_bytes, by) = match copied {
-            CopyStatus::Skipped => {
+            DavCopyOutcome::Skipped => {
                 self.tally.skipped();
                 return Ok(());
             }
-            CopyStatus::Told => {
+            DavCopyOutcome::Told => {
                 self.tally.done();
                 return Ok(());
             }
-            CopyStatus::Done { operation, size_bytes, by } => (operation, size_bytes, by),
+            DavCopyOutcome::Done { operation, size_bytes, by } => (operation, size_bytes, by),
         };
         self.tally.done();
         let (source, destination) = (task.from.to_string(), task.to.to_string());
         let dry_run = self.order.transfer.dry_run;
-        self.context.output.event(&DavEvent {
+        self.context.output.event(&DavActionOutput {
             operation,
             source: &source,
             destination: Some(&destination),
@@ -101,7 +101,7 @@ impl<'c> DavCopier<'c> {
         })
     }
 
-    fn copy(&self, task: &CopyTask) -> Result<CopyStatus> {
+    fn copy(&self, task: &DavCopyTask) -> Result<DavCopyOutcome> {
         self.context.interrupt.check()?;
         if task.from == task.to {
             let why = format!("the source and the destination are both {}", task.from);
@@ -111,14 +111,14 @@ impl<'c> DavCopier<'c> {
             let why = format!("{} already exists", task.to);
             let refused = Error::new(ErrorKind::PreconditionFailed, why);
             return if self.order.existing == OverwritePolicy::Skip {
-                Ok(CopyStatus::Skipped)
+                Ok(DavCopyOutcome::Skipped)
             } else {
                 Err(refused)
             };
         }
         if self.order.transfer.dry_run {
             let operation = if self.order.moves { "move" } else { "copy" };
-            return Ok(CopyStatus::Done { operation, size_bytes: task.size_bytes, by: None });
+            return Ok(DavCopyOutcome::Done { operation, size_bytes: task.size_bytes, by: None });
         }
         if self.order.recursive
             && let Some(parent) = parent(&task.to)
@@ -131,13 +131,13 @@ impl<'c> DavCopier<'c> {
                 if error.kind() == ErrorKind::PreconditionFailed
                     && self.order.existing == OverwritePolicy::Skip =>
             {
-                Ok(CopyStatus::Skipped)
+                Ok(DavCopyOutcome::Skipped)
             }
             copied => copied,
         }
     }
 
-    fn copy_content(&self, task: &CopyTask) -> Result<CopyStatus> {
+    fn copy_content(&self, task: &DavCopyTask) -> Result<DavCopyOutcome> {
         let copied = match (&task.from, &task.to) {
             (DavCopyEndpoint::Local(path), DavCopyEndpoint::Web(url)) => {
                 self.upload(path, url, task.size_bytes)?
@@ -147,7 +147,7 @@ impl<'c> DavCopier<'c> {
                 let replicas = ReplicaArgs::default();
                 let places = ReplicaOpener::usual(&replicas, true);
                 web::download_to(url, path, self.order.existing, &places, self.context)?;
-                CopyStatus::Told
+                DavCopyOutcome::Told
             }
             (DavCopyEndpoint::Web(from), DavCopyEndpoint::Web(to)) if is_one_server(from, to) => {
                 return self.within_server(from, to);
@@ -213,7 +213,7 @@ impl<'c> DavCopier<'c> {
         self.order.existing != OverwritePolicy::Replace
     }
 
-    fn upload(&self, path: &Path, url: &str, size_bytes: Option<u64>) -> Result<CopyStatus> {
+    fn upload(&self, path: &Path, url: &str, size_bytes: Option<u64>) -> Result<DavCopyOutcome> {
         let failed = |error| file_error("reading", path.display(), error);
         let kind = content_type(path, self.order);
         let upload =
@@ -231,10 +231,10 @@ impl<'c> DavCopier<'c> {
                 self.advance(got as u64)?;
             }
         })?;
-        Ok(CopyStatus::Done { operation: "upload", size_bytes, by: None })
+        Ok(DavCopyOutcome::Done { operation: "upload", size_bytes, by: None })
     }
 
-    fn upload_stream(&self, url: &str) -> Result<CopyStatus> {
+    fn upload_stream(&self, url: &str) -> Result<DavCopyOutcome> {
         let upload = DavUploadOptions { size_bytes: None, content_type: None, only_new: self.only_new() };
         let (mut buffer, mut bytes) = (vec![0; CHUNK_BYTES], 0);
         self.dav.put(url, &upload, &mut |sink| {
@@ -253,12 +253,12 @@ impl<'c> DavCopier<'c> {
                 self.advance(got as u64)?;
             }
         })?;
-        Ok(CopyStatus::Done { operation: "upload", size_bytes: Some(bytes), by: None })
+        Ok(DavCopyOutcome::Done { operation: "upload", size_bytes: Some(bytes), by: None })
     }
 
     /// Asks the server to copy or move. If the server does not support the operation, this program copies the content
     /// itself.
-    fn within_server(&self, from: &str, to: &str) -> Result<CopyStatus> {
+    fn within_server(&self, from: &str, to: &str) -> Result<DavCopyOutcome> {
         let source = self.dav.stat(from)?;
         if source.is_collection && !self.order.recursive {
             let why =
@@ -281,7 +281,7 @@ impl<'c> DavCopier<'c> {
         };
         match done {
             Ok(()) => {
-                return Ok(CopyStatus::Done {
+                return Ok(DavCopyOutcome::Done {
                     operation,
                     size_bytes: source.size_bytes,
                     by: Some("by the server"),
@@ -314,7 +314,7 @@ impl<'c> DavCopier<'c> {
         }
     }
 
-    fn between_servers(&self, from: &str, to: &str) -> Result<CopyStatus> {
+    fn between_servers(&self, from: &str, to: &str) -> Result<DavCopyOutcome> {
         let (direction, by) = match self.order.third_party {
             ThirdPartyCopyArg::Pull => (CopyDirection::Pull, "third-party copy, pulled"),
             ThirdPartyCopyArg::Push => (CopyDirection::Push, "third-party copy, pushed"),
@@ -331,7 +331,7 @@ impl<'c> DavCopier<'c> {
             self.advance(more)
         });
         match copied {
-            Ok(size_bytes) => Ok(CopyStatus::Done { operation: "copy", size_bytes, by: Some(by) }),
+            Ok(size_bytes) => Ok(DavCopyOutcome::Done { operation: "copy", size_bytes, by: Some(by) }),
             Err(error) if error.kind() == ErrorKind::NotImplemented => {
                 self.note(&error);
                 self.stream(from, to)
@@ -346,7 +346,7 @@ impl<'c> DavCopier<'c> {
     }
 
     /// Reads from one server and writes to the other.
-    fn stream(&self, from: &str, to: &str) -> Result<CopyStatus> {
+    fn stream(&self, from: &str, to: &str) -> Result<DavCopyOutcome> {
         let file = RemoteFile::open(self.dav.session(), from)?;
         let size_bytes = Some(file.size_bytes());
         self.context.output.expect_bytes(file.size_bytes());
@@ -357,7 +357,7 @@ impl<'c> DavCopier<'c> {
                 self.advance(chunk.len() as u64)
             })
         })?;
-        Ok(CopyStatus::Done { operation: "copy", size_bytes, by: Some("through this machine") })
+        Ok(DavCopyOutcome::Done { operation: "copy", size_bytes, by: Some("through this machine") })
     }
 }
 

@@ -6,7 +6,7 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use fordway_command::{LeftoverKind, file_error};
+use fordway_command::{IncompleteFileKind, file_error};
 use fordway_store::{
     Bucket, ByteRange, Checksum, ChecksumAlgorithm, CompletedPart, Conditions, ContentHasher, ETagPolicy,
     Error, ErrorKind, ExpectedContent, FileRegion, GetOptions, Key, ObjectContent, ObjectInfo, OpenObject,
@@ -21,17 +21,18 @@ impl TransferRunner<'_> {
     /// Writes a temporary file next to the target, verifies it, and only then renames it, so that a failure or a signal
     /// leaves an existing file untouched. The file gets the object's modification time. Returns the number of bytes.
     pub(super) fn download(&self, from: (&Bucket, &Key), size: Option<u64>, path: &Path) -> Result<u64> {
-        let target = DownloadTarget::find(path)?;
-        if target == DownloadTarget::Special {
+        let target = DestinationFileState::find(path)?;
+        if target == DestinationFileState::Special {
             return self.download_into_special(from, path);
         }
-        if self.settings.existing == OverwritePolicy::Fail && target != DownloadTarget::Missing {
+        if self.settings.existing == OverwritePolicy::Fail && target != DestinationFileState::Missing {
             let why = format!("{} already exists", path.display());
             return Err(Error::new(ErrorKind::PreconditionFailed, why));
         }
         let path = target.path(path);
         let mut temporary = temporary_beside(&path)?;
-        let _removed_by_signals = self.context.interrupt.temporary(temporary.path(), LeftoverKind::Useless);
+        let _removed_by_signals =
+            self.context.interrupt.temporary(temporary.path(), IncompleteFileKind::Useless);
         let info = self.fetch(from, size, temporary.as_file_mut(), &path)?;
         let failed = |error| file_error("writing", path.display(), error);
         temporary.as_file().set_modified(info.modified).map_err(failed)?;
@@ -201,7 +202,7 @@ fn verify_parts<'p>(
 
 /// What exists at a download's destination.
 #[derive(Debug, PartialEq, Eq)]
-enum DownloadTarget {
+enum DestinationFileState {
     Missing,
     /// A regular file, after following links. If the destination is a link, the link is kept and the file that it
     /// points to is replaced.
@@ -210,7 +211,7 @@ enum DownloadTarget {
     Special,
 }
 
-impl DownloadTarget {
+impl DestinationFileState {
     fn find(path: &Path) -> Result<Self> {
         match path.metadata() {
             Ok(about) if about.is_dir() => {
@@ -219,18 +220,18 @@ impl DownloadTarget {
                 Err(Error::new(ErrorKind::InvalidArgument, why))
             }
             Ok(about) if about.is_file() => {
-                Ok(DownloadTarget::File(path.canonicalize().unwrap_or(path.to_owned())))
+                Ok(DestinationFileState::File(path.canonicalize().unwrap_or(path.to_owned())))
             }
-            Ok(_) => Ok(DownloadTarget::Special),
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(DownloadTarget::Missing),
+            Ok(_) => Ok(DestinationFileState::Special),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(DestinationFileState::Missing),
             Err(error) => Err(file_error("reading", path.display(), error)),
         }
     }
 
     fn path(self, asked: &Path) -> PathBuf {
         match self {
-            DownloadTarget::File(path) => path,
-            DownloadTarget::Missing | DownloadTarget::Special => asked.to_owned(),
+            DestinationFileState::File(path) => path,
+            DestinationFileState::Missing | DestinationFileState::Special => asked.to_owned(),
         }
     }
 }

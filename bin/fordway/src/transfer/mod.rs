@@ -140,7 +140,7 @@ enum TransferOutcome {
 
 /// A completed (or, in a dry run, intended) action, printed as a line or as JSON.
 #[derive(Serialize)]
-struct TransferEvent<'e> {
+struct TransferActionOutput<'e> {
     operation: &'static str,
     source: &'e str,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -150,7 +150,7 @@ struct TransferEvent<'e> {
     dry_run: bool,
 }
 
-impl fmt::Display for TransferEvent<'_> {
+impl fmt::Display for TransferActionOutput<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let dry = if self.dry_run { "(dryrun) " } else { "" };
         write!(f, "{dry}{}: {}", self.operation, shown_name(self.source))?;
@@ -317,7 +317,7 @@ impl TransferRunner<'_> {
     ) {
         let (source, destination) = (from.to_string(), to.map(StorageAddress::to_string));
         let dry_run = self.settings.dry_run;
-        let event = TransferEvent {
+        let event = TransferActionOutput {
             operation,
             source: &source,
             destination: destination.as_deref(),

@@ -272,15 +272,15 @@ const BATCH_KEYS: usize = 1000;
 pub(super) fn batched(
     actions: impl Iterator<Item = Result<TransferAction>>,
 ) -> impl Iterator<Item = TransferTask> {
-    TaskBatches { actions, doomed: None }
+    TransferTaskBatcher { actions, doomed: None }
 }
 
-struct TaskBatches<I> {
+struct TransferTaskBatcher<I> {
     actions: I,
     doomed: Option<(Bucket, Vec<Key>)>,
 }
 
-impl<I: Iterator<Item = Result<TransferAction>>> TaskBatches<I> {
+impl<I: Iterator<Item = Result<TransferAction>>> TransferTaskBatcher<I> {
     /// Adds a key to the batch. If the batch is full or belongs to another bucket, returns it and starts a new one.
     fn gather(&mut self, bucket: Bucket, key: Key) -> Option<TransferTask> {
         match &mut self.doomed {
@@ -295,7 +295,7 @@ impl<I: Iterator<Item = Result<TransferAction>>> TaskBatches<I> {
     }
 }
 
-impl<I: Iterator<Item = Result<TransferAction>>> Iterator for TaskBatches<I> {
+impl<I: Iterator<Item = Result<TransferAction>>> Iterator for TransferTaskBatcher<I> {
     type Item = TransferTask;
 
     fn next(&mut self) -> Option<TransferTask> {

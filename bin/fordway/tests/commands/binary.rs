@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use fordway_testkit::hostile::{HostileServer, LieScript};
+use fordway_testkit::hostile::{HostileServer, ResponseFaultScript};
 
 pub(crate) fn fordway(words: &[&str], path: impl AsRef<OsStr>) -> Output {
     Command::new(env!("CARGO_BIN_EXE_fordway"))
@@ -199,7 +199,7 @@ fn local_work_needs_no_endpoint() {
 #[test]
 fn ranges_of_an_object_by_http_cost_one_head() {
     let content: Vec<u8> = (0..90_000_u32).map(|number| number as u8).collect();
-    let server = HostileServer::start(content.clone(), LieScript::honest());
+    let server = HostileServer::start(content.clone(), ResponseFaultScript::honest());
     let dir = tempfile::tempdir().unwrap();
     let list = dir.path().join("list");
     std::fs::write(&list, "7 9\n50000 3\n80000 100\n").unwrap();

@@ -3,7 +3,7 @@
 
 use std::process::{Command, Output};
 
-use fordway_testkit::hostile::{HostileServer, Lie, LieScript};
+use fordway_testkit::hostile::{HostileServer, ResponseFault, ResponseFaultScript};
 
 use crate::binary::text;
 use crate::support::Rig;
@@ -53,7 +53,7 @@ fn metalink(size: u64, pieces: &str, url: &str) -> String {
 #[test]
 fn sizes_of_metalinks() {
     let rig = Rig::new();
-    let server = HostileServer::start(vec![7; 100_000], LieScript::honest());
+    let server = HostileServer::start(vec![7; 100_000], ResponseFaultScript::honest());
     let hash = "<hash>a9993e364706816aba3e25717850c26c9cd0d89d</hash>";
     for size in SIZES {
         for pieces in [String::new(), format!("<pieces length=\"{size}\" type=\"sha-1\">{hash}</pieces>")] {
@@ -75,9 +75,12 @@ fn sizes_of_metalinks() {
 fn sizes_that_a_server_confirms() {
     let rig = Rig::new();
     for size in SIZES {
-        let off = Lie::ContentLengthOff(i64::try_from(size).unwrap_or(i64::MAX) - 100_000);
-        let script = LieScript::honest().on_method("HEAD", off).always(Lie::ContentRangeSize(size));
-        let server = HostileServer::start(vec![7; 100_000], script.on_method("GET", Lie::CloseAt(50_000)));
+        let off = ResponseFault::ContentLengthOff(i64::try_from(size).unwrap_or(i64::MAX) - 100_000);
+        let script = ResponseFaultScript::honest()
+            .on_method("HEAD", off)
+            .always(ResponseFault::ContentRangeSize(size));
+        let server =
+            HostileServer::start(vec![7; 100_000], script.on_method("GET", ResponseFault::CloseAt(50_000)));
         let url = server.url();
         let hash = "<hash>a9993e364706816aba3e25717850c26c9cd0d89d</hash>";
         let pieces = format!("<pieces length=\"{size}\" type=\"sha-1\">{hash}</pieces>");

@@ -3,7 +3,7 @@
 use clap::Parser as _;
 use fordway_cli::CommandLine;
 use fordway_command::CommandExit;
-use fordway_testkit::hostile::{HostileServer, Lie, LieScript};
+use fordway_testkit::hostile::{HostileServer, ResponseFault, ResponseFaultScript};
 
 use crate::support::Rig;
 
@@ -26,7 +26,7 @@ fn rig() -> Rig {
 }
 
 fn server() -> HostileServer {
-    HostileServer::start(content(), LieScript::honest())
+    HostileServer::start(content(), ResponseFaultScript::honest())
 }
 
 #[test]
@@ -71,7 +71,7 @@ fn what_was_thrown_away_is_summed_up() {
 #[test]
 fn ranges_are_read_by_http2() {
     let rig = rig();
-    let server = HostileServer::start_http2(content(), LieScript::honest());
+    let server = HostileServer::start_http2(content(), ResponseFaultScript::honest());
     let words = ["read", &server.url(), "--ranges", "-", "--http", "2", "--per-call", "2"];
     assert_eq!(rig.run(&words).ok().stdout.as_bytes(), wanted());
     let words = ["read", &server.url(), "--sequential", "30", "--http", "2", "--output", "DIR/out"];
@@ -112,7 +112,7 @@ fn wrong_lists_and_ranges_are_told() {
         }
     }
     rig.input = "0 1\n".into();
-    server.follow(LieScript::honest().always(Lie::Status(404, None)));
+    server.follow(ResponseFaultScript::honest().always(ResponseFault::Status(404, None)));
     let ran = rig.run(&["read", &server.url(), "--ranges", "-"]).ended(CommandExit::NotFound);
     assert!(ran.stderr.contains(&format!("open {} (http): no such key", server.url())), "{}", ran.stderr);
 }

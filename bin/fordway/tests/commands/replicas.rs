@@ -1,7 +1,7 @@
 //! Tests `cp`, `cat` and `read` on files with several replicas, and `metalink`.
 
 use fordway_command::CommandExit;
-use fordway_testkit::hostile::{HostileServer, Lie, LieScript};
+use fordway_testkit::hostile::{HostileServer, ResponseFault, ResponseFaultScript};
 
 use crate::support::{Ran, Rig};
 
@@ -9,7 +9,7 @@ fn content() -> Vec<u8> {
     (0..300_000_u32).flat_map(u32::to_le_bytes).map(|byte| b'a' + byte % 26).collect()
 }
 
-fn server(script: LieScript) -> HostileServer {
+fn server(script: ResponseFaultScript) -> HostileServer {
     HostileServer::start(content(), script)
 }
 
@@ -36,8 +36,10 @@ fn left(rig: &Rig) -> Vec<String> {
 
 #[test]
 fn what_is_described_is_copied_shown_and_read() {
-    let (bad, good) =
-        (server(LieScript::honest().always(Lie::Status(500, None))), server(LieScript::honest()));
+    let (bad, good) = (
+        server(ResponseFaultScript::honest().always(ResponseFault::Status(500, None))),
+        server(ResponseFaultScript::honest()),
+    );
     let rig = rig(&[&bad, &good]);
     rig.run(&["cp", "--metalink", "DIR/m.meta4", "DIR/copy"]).ok();
     rig.run(&["get", "--metalink", "DIR/m.meta4", "DIR/"]).ok();
@@ -59,7 +61,7 @@ fn what_is_described_is_copied_shown_and_read() {
 
 #[test]
 fn a_copy_that_cannot_be_right_is_none() {
-    let corrupt = server(LieScript::honest().always(Lie::FlippedAt(800_000)));
+    let corrupt = server(ResponseFaultScript::honest().always(ResponseFault::FlippedAt(800_000)));
     let rig = rig(&[&corrupt]);
     let ran = rig.run(&["cp", "--metalink", "DIR/m.meta4", "DIR/copy"]).ended(CommandExit::Corrupt);
     assert!(ran.stderr.contains("digest") && ran.stderr.contains(&corrupt.url()), "{}", ran.stderr);
@@ -71,10 +73,14 @@ fn a_copy_that_cannot_be_right_is_none() {
 
 #[test]
 fn a_metalink_is_understood_as_what_it_describes() {
-    let good = server(LieScript::honest());
+    let good = server(ResponseFaultScript::honest());
     let rig = rig(&[&good]);
     let document = std::fs::read_to_string(rig.path("m.meta4")).unwrap();
-    let holder = server(LieScript::honest().always(Lie::Document("x.meta4", "text/plain", document)));
+    let holder = server(ResponseFaultScript::honest().always(ResponseFault::Document(
+        "x.meta4",
+        "text/plain",
+        document,
+    )));
     let url = holder.url().replace("/file", "/x.meta4");
     rig.run(&["cp", &url, "DIR/"]).ok();
     assert!(std::fs::read(rig.path("x")).unwrap() == content());
@@ -84,38 +90,45 @@ fn a_metalink_is_understood_as_what_it_describes() {
 /// A failing server names another replica, which is used instead.
 #[test]
 fn the_server_is_asked_when_it_fails() {
-    let good = server(LieScript::honest());
+    let good = server(ResponseFaultScript::honest());
     let rig = rig(&[&good]);
     let document = std::fs::read_to_string(rig.path("m.meta4")).unwrap();
-    let known = Lie::Document("file.meta4", "application/metalink4+xml", document);
-    let origin = server(LieScript::honest());
+    let known = ResponseFault::Document("file.meta4", "application/metalink4+xml", document);
+    let origin = server(ResponseFaultScript::honest());
     for failing in [
-        LieScript::honest().on_requests(0..1_000, Lie::Status(503, None)),
-        LieScript::honest().on_requests(1..1_000, Lie::CloseAt(0)),
-        LieScript::honest()
-            .on_requests(1..2, Lie::CloseAt(600_000))
-            .on_requests(2..1_000, Lie::Status(500, None)),
+        ResponseFaultScript::honest().on_requests(0..1_000, ResponseFault::Status(503, None)),
+        ResponseFaultScript::honest().on_requests(1..1_000, ResponseFault::CloseAt(0)),
+        ResponseFaultScript::honest()
+            .on_requests(1..2, ResponseFault::CloseAt(600_000))
+            .on_requests(2..1_000, ResponseFault::Status(500, None)),
     ] {
         let origin = server(failing.always(known.clone()));
         rig.run(&["cp", &origin.url(), "DIR/copy"]).ok();
         assert!(std::fs::read(rig.path("copy")).unwrap() == content());
         assert_eq!(left(&rig), ["copy"]);
     }
-    let failing = || LieScript::honest().on_requests(1..1_000, Lie::CloseAt(600_000)).always(known.clone());
+    let failing = || {
+        ResponseFaultScript::honest()
+            .on_requests(1..1_000, ResponseFault::CloseAt(600_000))
+            .always(known.clone())
+    };
     origin.follow(failing());
     let cut = server(failing());
     assert!(rig.run(&["cat", &cut.url()]).ok().stdout.into_bytes() == content());
-    let refusing =
-        server(LieScript::honest().on_requests(1..1_000, Lie::Status(500, None)).always(known.clone()));
+    let refusing = server(
+        ResponseFaultScript::honest()
+            .on_requests(1..1_000, ResponseFault::Status(500, None))
+            .always(known.clone()),
+    );
     let found = rig.run(&["read", &refusing.url(), "--ranges", "-", "--per-call", "1", "--window", "2"]).ok();
     assert_eq!(found.stdout.as_bytes(), [&content()[90..100], &content()[1_100_000..1_100_003]].concat());
-    let alone = server(LieScript::honest().always(Lie::Status(503, None)).always(known));
+    let alone = server(ResponseFaultScript::honest().always(ResponseFault::Status(503, None)).always(known));
     rig.run(&["cp", "--metalink", "none", &alone.url(), "DIR/copy"]).ended(CommandExit::Unavailable);
 }
 
 #[test]
 fn streams_copy_one_file() {
-    let one = server(LieScript::honest());
+    let one = server(ResponseFaultScript::honest());
     let rig = rig(&[&one]);
     rig.run(&["cp", &one.url(), "DIR/copy", "--streams", "3"]).ok();
     rig.run(&["cp", "--metalink", "DIR/m.meta4", "DIR/other", "--streams", "3"]).ok();
@@ -127,7 +140,7 @@ fn streams_copy_one_file() {
 
 #[test]
 fn metalinks_are_shown() {
-    let good = server(LieScript::honest());
+    let good = server(ResponseFaultScript::honest());
     let rig = rig(&[&good]);
     let text = rig.run(&["metalink", "show", "DIR/m.meta4"]).ok().stdout;
     for part in ["File: file", "(1200000 bytes)", "sha-256: ", "Pieces: 5 of 262144 bytes", &good.url()] {
@@ -160,18 +173,18 @@ fn places_of_several_files_are_directories() {
 /// that a later copy could mistake for correct content.
 #[test]
 fn replicas_that_fail_leave_no_part() {
-    let good = server(LieScript::honest());
+    let good = server(ResponseFaultScript::honest());
     let rig = rig(&[&good]);
     let document = std::fs::read_to_string(rig.path("m.meta4")).unwrap();
-    let known = Lie::Document("file.meta4", "application/metalink4+xml", document);
-    let breaks_off = LieScript::honest()
-        .on_requests(1..2, Lie::CloseAt(600_000))
-        .on_requests(2..1_000, Lie::Status(500, None));
+    let known = ResponseFault::Document("file.meta4", "application/metalink4+xml", document);
+    let breaks_off = ResponseFaultScript::honest()
+        .on_requests(1..2, ResponseFault::CloseAt(600_000))
+        .on_requests(2..1_000, ResponseFault::Status(500, None));
     let origin = server(breaks_off.always(known));
-    good.follow(LieScript::honest().always(Lie::FlippedAt(800_000)));
+    good.follow(ResponseFaultScript::honest().always(ResponseFault::FlippedAt(800_000)));
     rig.run(&["cp", &origin.url(), "DIR/copy"]).ended(CommandExit::Corrupt);
     assert_eq!(left(&rig), Vec::<String>::new(), "nothing is left");
-    good.follow(LieScript::honest());
+    good.follow(ResponseFaultScript::honest());
     rig.run(&["cp", &origin.url(), "DIR/copy"]).ok();
     assert!(std::fs::read(rig.path("copy")).unwrap() == content());
 }
@@ -180,7 +193,7 @@ fn replicas_that_fail_leave_no_part() {
 #[test]
 fn a_copy_that_was_killed_is_gone_on_with() {
     let large = content().repeat(10);
-    let stalling = LieScript::honest().on_requests(2..1_000, Lie::StallAt(100));
+    let stalling = ResponseFaultScript::honest().on_requests(2..1_000, ResponseFault::StallAt(100));
     let server = HostileServer::start(large.clone(), stalling);
     let rig = Rig::new();
     rig.write("source/file", &large);
@@ -205,7 +218,7 @@ fn a_copy_that_was_killed_is_gone_on_with() {
     killed.kill().unwrap();
     killed.wait().unwrap();
     assert!(!copy.exists());
-    server.follow(LieScript::honest());
+    server.follow(ResponseFaultScript::honest());
     let told = rig.run(&["cp", "--metalink", "DIR/m.meta4", "DIR/copy", "--json"]).ok().stdout;
     let event: serde_json::Value = serde_json::from_str(&told).unwrap();
     assert!(event["resumed_bytes"].as_u64().unwrap() > 1_000_000, "{event}");

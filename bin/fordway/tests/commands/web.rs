@@ -2,7 +2,7 @@
 
 use fordway_command::CommandExit;
 use fordway_store::{Checksum, ChecksumAlgorithm};
-use fordway_testkit::hostile::{HostileServer, Lie, LieScript};
+use fordway_testkit::hostile::{HostileServer, ResponseFault, ResponseFaultScript};
 
 use crate::support::Rig;
 
@@ -11,7 +11,7 @@ fn content() -> Vec<u8> {
 }
 
 fn server() -> HostileServer {
-    HostileServer::start(content(), LieScript::honest())
+    HostileServer::start(content(), ResponseFaultScript::honest())
 }
 
 #[test]
@@ -50,14 +50,14 @@ fn files_are_copied_under_their_name_or_another() {
 #[test]
 fn an_interrupted_copy_goes_on_where_it_ended() {
     let (rig, server) = (Rig::new(), server());
-    let cut = LieScript::honest()
-        .on_requests(1..2, Lie::CloseAt(700_000))
-        .on_requests(2..3, Lie::Status(404, None));
+    let cut = ResponseFaultScript::honest()
+        .on_requests(1..2, ResponseFault::CloseAt(700_000))
+        .on_requests(2..3, ResponseFault::Status(404, None));
     server.follow(cut);
     let failed = rig.run(&["cp", &server.url(), "DIR/copy"]);
     assert_ne!(failed.exit, CommandExit::Ok);
     assert!(!rig.dir.path().join("copy").exists());
-    server.follow(LieScript::honest());
+    server.follow(ResponseFaultScript::honest());
     rig.run(&["cp", &server.url(), "DIR/copy"]).ok();
     assert!(std::fs::read(rig.dir.path().join("copy")).unwrap() == content());
     let last = server.requests().pop().unwrap();
@@ -69,9 +69,11 @@ fn an_interrupted_copy_goes_on_where_it_ended() {
 /// closes.
 #[test]
 fn a_body_that_does_not_end_with_the_file_is_an_error() {
-    for framing in [Lie::Chunked(1_000), Lie::UntilClose] {
+    for framing in [ResponseFault::Chunked(1_000), ResponseFault::UntilClose] {
         let (rig, server) = (Rig::new(), server());
-        let longer = LieScript::honest().on_method("GET", framing).on_method("GET", Lie::BodyOff(11));
+        let longer = ResponseFaultScript::honest()
+            .on_method("GET", framing)
+            .on_method("GET", ResponseFault::BodyOff(11));
         server.follow(longer);
         for words in
             [&["cat", &server.url()][..], &["cp", &server.url(), "DIR/copy"], &["cp", &server.url(), "-"]]
@@ -89,9 +91,9 @@ fn a_body_that_does_not_end_with_the_file_is_an_error() {
 #[test]
 fn a_copy_that_fails_leaves_nothing_that_is_of_no_use() {
     let cut = || {
-        LieScript::honest()
-            .on_requests(1..2, Lie::CloseAt(700_000))
-            .on_requests(2..100, Lie::Status(404, None))
+        ResponseFaultScript::honest()
+            .on_requests(1..2, ResponseFault::CloseAt(700_000))
+            .on_requests(2..100, ResponseFault::Status(404, None))
     };
     let (rig, server) = (Rig::new(), server());
     server.follow(cut());
@@ -103,13 +105,15 @@ fn a_copy_that_fails_leaves_nothing_that_is_of_no_use() {
         "{}",
         kept.stderr
     );
-    server.follow(LieScript::honest());
+    server.follow(ResponseFaultScript::honest());
     rig.run(&["cp", &server.url(), "DIR/copy"]).ok();
     assert_eq!(rig.files(), ["copy"]);
     for script in [
-        cut().always(Lie::NoETag),
-        LieScript::honest().on_requests(1..100, Lie::Status(404, None)),
-        LieScript::honest().on_requests(1..2, Lie::CloseAt(700_000)).on_requests(2..100, Lie::Version(3)),
+        cut().always(ResponseFault::NoETag),
+        ResponseFaultScript::honest().on_requests(1..100, ResponseFault::Status(404, None)),
+        ResponseFaultScript::honest()
+            .on_requests(1..2, ResponseFault::CloseAt(700_000))
+            .on_requests(2..100, ResponseFault::Version(3)),
     ] {
         let (rig, server) = (Rig::new(), self::server());
         server.follow(script.clone());
@@ -122,7 +126,8 @@ fn a_copy_that_fails_leaves_nothing_that_is_of_no_use() {
 /// Tests Ctrl-C before the first byte of a copy that could be resumed, and of a copy that could not be resumed.
 #[test]
 fn an_interrupted_copy_leaves_nothing_that_is_of_no_use() {
-    for script in [LieScript::honest(), LieScript::honest().always(Lie::NoETag)] {
+    for script in [ResponseFaultScript::honest(), ResponseFaultScript::honest().always(ResponseFault::NoETag)]
+    {
         let rig = Rig::new();
         let server = HostileServer::start(content(), script);
         rig.interrupt.raise();
@@ -136,9 +141,13 @@ fn an_interrupted_copy_leaves_nothing_that_is_of_no_use() {
 /// resumable files.
 #[test]
 fn a_copy_that_is_ended_by_signals_says_what_it_leaves() {
-    for (script, is_kept) in [(LieScript::honest(), true), (LieScript::honest().always(Lie::NoETag), false)] {
+    for (script, is_kept) in [
+        (ResponseFaultScript::honest(), true),
+        (ResponseFaultScript::honest().always(ResponseFault::NoETag), false),
+    ] {
         let rig = Rig::new();
-        let server = HostileServer::start(content(), script.on_requests(1..2, Lie::StallAt(700_000)));
+        let server =
+            HostileServer::start(content(), script.on_requests(1..2, ResponseFault::StallAt(700_000)));
         let copying = std::process::Command::new(env!("CARGO_BIN_EXE_fordway"))
             .args(["cp", "--metalink", "none", &server.url()])
             .arg(rig.path("copy"))
@@ -177,12 +186,12 @@ fn a_copy_that_is_ended_by_signals_says_what_it_leaves() {
 #[test]
 fn a_part_of_another_version_is_not_used() {
     let (rig, server) = (Rig::new(), server());
-    let cut = LieScript::honest()
-        .on_requests(1..2, Lie::CloseAt(700_000))
-        .on_requests(2..3, Lie::Status(404, None));
+    let cut = ResponseFaultScript::honest()
+        .on_requests(1..2, ResponseFault::CloseAt(700_000))
+        .on_requests(2..3, ResponseFault::Status(404, None));
     server.follow(cut);
     assert_ne!(rig.run(&["cp", &server.url(), "DIR/copy"]).exit, CommandExit::Ok);
-    server.follow(LieScript::honest().always(Lie::Version(1)));
+    server.follow(ResponseFaultScript::honest().always(ResponseFault::Version(1)));
     rig.run(&["cp", &server.url(), "DIR/copy"]).ok();
     let changed: Vec<u8> = content().iter().map(|byte| byte ^ 1).collect();
     assert!(std::fs::read(rig.dir.path().join("copy")).unwrap() == changed);
@@ -210,13 +219,14 @@ fn what_web_servers_cannot_do_is_said() {
 fn a_copy_that_has_not_the_digest_is_made_once_more() {
     let rig = Rig::new();
     let sum = Checksum::of(ChecksumAlgorithm::Sha256, &content()).to_base64();
-    let stated = || LieScript::honest().always(Lie::Header("Digest", format!("SHA-256={sum}")));
-    let server = HostileServer::start(content(), stated().on_requests(1..2, Lie::Flipped));
+    let stated =
+        || ResponseFaultScript::honest().always(ResponseFault::Header("Digest", format!("SHA-256={sum}")));
+    let server = HostileServer::start(content(), stated().on_requests(1..2, ResponseFault::Flipped));
     let copied = rig.run(&["cp", "--json", &server.url(), "DIR/copy"]).ok();
     assert!(copied.stdout.contains(r#""verified":"SHA256""#), "{}", copied.stdout);
     assert!(std::fs::read(rig.dir.path().join("copy")).unwrap() == content());
     assert_eq!(server.requests().len(), 3, "HEAD, and two copies");
-    server.follow(stated().always(Lie::Flipped));
+    server.follow(stated().always(ResponseFault::Flipped));
     let failed = rig.run(&["cp", "--metalink", "none", &server.url(), "DIR/other"]);
     assert_eq!(failed.exit, CommandExit::Corrupt);
     assert!(failed.stderr.contains("SHA256 that the server states"), "{}", failed.stderr);

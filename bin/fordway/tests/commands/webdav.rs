@@ -4,7 +4,7 @@ use std::process::Command;
 
 use fordway_command::CommandExit;
 use fordway_testkit::foreign::{ExternalServerProcess, SelfSignedCertificate};
-use fordway_testkit::hostile::{HostileServer, LieScript};
+use fordway_testkit::hostile::{HostileServer, ResponseFaultScript};
 
 use crate::support::Rig;
 
@@ -166,7 +166,7 @@ fn objects_are_moved_too_and_have_markers() {
 /// A plain web server lacks the methods that these commands need, and the error must say so.
 #[test]
 fn servers_without_webdav_say_so() {
-    let (rig, server) = (Rig::new(), HostileServer::start("hello", LieScript::honest()));
+    let (rig, server) = (Rig::new(), HostileServer::start("hello", ResponseFaultScript::honest()));
     rig.write("f", "1");
     let url = server.url();
     for words in [vec!["ls", &url], vec!["mkdir", &url], vec!["cp", "DIR/f", &url], vec!["rm", &url]] {

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::{Command, Output};
 
-use fordway_testkit::hostile::{HostileServer, Lie, LieScript};
+use fordway_testkit::hostile::{HostileServer, ResponseFault, ResponseFaultScript};
 use tempfile::TempDir;
 
 use crate::harness::*;
@@ -58,8 +58,10 @@ impl Baskets {
 #[test]
 fn the_bytes_are_those_of_the_file_on_every_lane() {
     let baskets = Baskets::new();
-    let cut = LieScript::honest().always(Lie::WholeOverRanges(1)).on_requests(5..7, Lie::ResetAt(500));
-    for place in [at_a_server(LieScript::honest()), at_a_server(cut), embedded()] {
+    let cut = ResponseFaultScript::honest()
+        .always(ResponseFault::WholeOverRanges(1))
+        .on_requests(5..7, ResponseFault::ResetAt(500));
+    for place in [at_a_server(ResponseFaultScript::honest()), at_a_server(cut), embedded()] {
         let mut command = baskets.command(&place, Build::AddressSanitizer);
         // As for a plug-in, the environment says where the objects are.
         assert_eq!(run(command.env("AWS_ENDPOINT_URL_S3", &place.endpoint)), baskets.said());
@@ -84,10 +86,11 @@ fn what_goes_wrong_ends_it_with_a_sentence() {
     let baskets = Baskets::new();
     // Each of the eleven batches takes at least one request, after the requests for HEAD, the head of the file and the
     // vectored read.
-    for (lie, why) in
-        [(Lie::Version(7), "what was read before is of no use"), (Lie::Status(403, None), "HTTP status 403")]
-    {
-        let script = LieScript::honest().on_requests(10..usize::MAX, lie);
+    for (lie, why) in [
+        (ResponseFault::Version(7), "what was read before is of no use"),
+        (ResponseFault::Status(403, None), "HTTP status 403"),
+    ] {
+        let script = ResponseFaultScript::honest().on_requests(10..usize::MAX, lie);
         let said = baskets.refused(&HostileServer::start(content(), script).url());
         let is_read = ["batch: ", "vector read: "].iter().any(|begin| said.starts_with(begin));
         assert!(is_read && said.contains(why), "{said}");

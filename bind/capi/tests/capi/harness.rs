@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use fordway_posix::{PosixConfig, PosixStore};
 use fordway_serve::{AccessKeyPair, Gateway, GatewayConfig, TlsCertificate, Users};
-use fordway_testkit::hostile::{HostileServer, LieScript};
+use fordway_testkit::hostile::{HostileServer, ResponseFaultScript};
 use tempfile::TempDir;
 
 pub(crate) const SIZE: usize = 600_000;
@@ -131,7 +131,7 @@ pub(crate) struct Place {
     pub(crate) _kept: Option<Box<dyn std::any::Any>>,
 }
 
-pub(crate) fn at_a_server(script: LieScript) -> Place {
+pub(crate) fn at_a_server(script: ResponseFaultScript) -> Place {
     let server = HostileServer::start(content(), script);
     let url = server.url();
     // The server returns its only file for any URL, so the missing file is a path on this machine.

@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use fordway_testkit::hostile::{HostileServer, Lie, LieScript};
+use fordway_testkit::hostile::{HostileServer, ResponseFault, ResponseFaultScript};
 use tempfile::TempDir;
 
 use crate::harness::*;
@@ -12,17 +12,19 @@ const VALGRIND: [&str; 5] =
 
 #[test]
 fn of_a_file_at_a_server() {
-    Probe::new(Build::Plain).all_points(&[], &at_a_server(LieScript::honest()), 1);
+    Probe::new(Build::Plain).all_points(&[], &at_a_server(ResponseFaultScript::honest()), 1);
 }
 
 #[test]
 fn of_a_file_at_a_server_from_eight_threads() {
-    Probe::new(Build::Plain).all_points(&[], &at_a_server(LieScript::honest()), 8);
+    Probe::new(Build::Plain).all_points(&[], &at_a_server(ResponseFaultScript::honest()), 8);
 }
 
 #[test]
 fn of_a_file_at_a_server_that_knows_no_lists_and_cuts_answers() {
-    let script = LieScript::honest().always(Lie::WholeOverRanges(1)).on_requests(5..7, Lie::ResetAt(5_000));
+    let script = ResponseFaultScript::honest()
+        .always(ResponseFault::WholeOverRanges(1))
+        .on_requests(5..7, ResponseFault::ResetAt(5_000));
     Probe::new(Build::Plain).all_points(&[], &at_a_server(script), 2);
 }
 
@@ -67,7 +69,7 @@ fn of_an_object_behind_tls() {
 #[test]
 fn under_the_address_sanitizer() {
     let probe = Probe::new(Build::AddressSanitizer);
-    probe.all_points(&[], &at_a_server(LieScript::honest()), 8);
+    probe.all_points(&[], &at_a_server(ResponseFaultScript::honest()), 8);
     probe.all_points(&[], &embedded(), 2);
 }
 
@@ -76,14 +78,15 @@ fn under_valgrind() {
     if !fordway_needs::programs(&["valgrind"]) {
         return;
     }
-    Probe::new(Build::Plain).all_points(&VALGRIND, &at_a_server(LieScript::honest()), 2);
+    Probe::new(Build::Plain).all_points(&VALGRIND, &at_a_server(ResponseFaultScript::honest()), 2);
 }
 
 /// A program may free its buffers right after a cancel or close: the sanitizer would report a late write.
 #[test]
 fn nothing_is_written_after_a_cancel_or_close() {
     let probe = Probe::new(Build::AddressSanitizer);
-    let place = at_a_server(LieScript::honest().on_requests(1..usize::MAX, Lie::StallAt(40_000)));
+    let place =
+        at_a_server(ResponseFaultScript::honest().on_requests(1..usize::MAX, ResponseFault::StallAt(40_000)));
     let said = run(probe.command(&[]).args(["stalled", &place.url]));
     assert_eq!(said.lines().filter(|line| line.starts_with("ok stalled")).count(), 6, "{said}");
 }
@@ -99,7 +102,7 @@ fn the_example_of_the_manual_runs() {
     let (path, program) = (directory.path().join("example.c"), directory.path().join("example"));
     std::fs::write(&path, source).unwrap();
     compile(&path, &[], &program);
-    let server = HostileServer::start(content(), LieScript::honest());
+    let server = HostileServer::start(content(), ResponseFaultScript::honest());
     let mut command = Command::new(&program);
     command.arg(server.url()).env("LD_LIBRARY_PATH", lib()).env("BEARER_TOKEN", "a-token");
     assert_eq!(run(&mut command), "1000 bytes are here\n".repeat(2));
@@ -118,7 +121,7 @@ fn the_example_of_the_manual_runs() {
 #[test]
 fn the_probe_can_fail() {
     let probe = Probe::new(Build::Plain);
-    let other = HostileServer::start(vec![7; SIZE], LieScript::honest());
+    let other = HostileServer::start(vec![7; SIZE], ResponseFaultScript::honest());
     let said = probe.command(&[]).args([&other.url(), "", &probe.copy(), "/none", "1"]).output().unwrap();
     assert!(!said.status.success());
     assert!(String::from_utf8_lossy(&said.stdout).contains("FAILED pread: some bytes"));

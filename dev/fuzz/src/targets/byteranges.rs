@@ -13,7 +13,7 @@ const CONTENT_BYTES_MAX: u64 = 1 << 16;
 
 /// A part: its range, and the position of its content in the body.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct FoundPart {
+struct ParsedByterangesPart {
     range: Range<u64>,
     place: Range<usize>,
 }
@@ -36,8 +36,9 @@ pub(super) fn body(bytes: &[u8]) {
 }
 
 /// Returns the parts; `None` if the body is malformed or has no end.
-fn read(bytes: &[u8], piece: usize) -> Option<Vec<FoundPart>> {
-    let (mut parser, mut parts, mut used) = (ByterangesParser::new(BOUNDARY), Vec::<FoundPart>::new(), 0);
+fn read(bytes: &[u8], piece: usize) -> Option<Vec<ParsedByterangesPart>> {
+    let (mut parser, mut parts, mut used) =
+        (ByterangesParser::new(BOUNDARY), Vec::<ParsedByterangesPart>::new(), 0);
     for mut piece in bytes.chunks(piece) {
         while !piece.is_empty() {
             let step = parser.step(piece).ok()?;
@@ -47,7 +48,7 @@ fn read(bytes: &[u8], piece: usize) -> Option<Vec<FoundPart>> {
                 ByterangesParserStep::Part(_, range, size) => {
                     assert!(range.start < range.end && size.is_none_or(|size| range.end <= size));
                     assert_eq!(parser.data_left(), range.end - range.start);
-                    parts.push(FoundPart { range: range.clone(), place: used..used });
+                    parts.push(ParsedByterangesPart { range: range.clone(), place: used..used });
                 }
                 ByterangesParserStep::Data(_) => parts.last_mut()?.place.end = used,
                 ByterangesParserStep::Skip(_) | ByterangesParserStep::End(_) => {}
@@ -60,8 +61,8 @@ fn read(bytes: &[u8], piece: usize) -> Option<Vec<FoundPart>> {
 
 /// Checks that the content is as long as its range, and that a line break and the delimiter follow (RFC 2046 section
 /// 5.1.1). The line break must be the same as at the end of the part's head.
-fn check_end(bytes: &[u8], part: &FoundPart) {
-    let FoundPart { range, place } = part;
+fn check_end(bytes: &[u8], part: &ParsedByterangesPart) {
+    let ParsedByterangesPart { range, place } = part;
     assert_eq!(place.len() as u64, range.end - range.start, "{range:?}");
     let line_break: &[u8] = if bytes[..place.start].ends_with(b"\r\n") { b"\r\n" } else { b"\n" };
     let behind = bytes[place.end..].strip_prefix(line_break);
@@ -71,7 +72,7 @@ fn check_end(bytes: &[u8], part: &FoundPart) {
 
 /// Writes a body with these ranges, as the gateway does, with and without a line break before the first delimiter. The
 /// parser must predict the lengths of all heads except the first.
-fn write_again(parts: &[FoundPart]) {
+fn write_again(parts: &[ParsedByterangesPart]) {
     let ranges = parts.iter().map(|part| &part.range);
     let ranges: Vec<_> = ranges.filter(|range| range.end - range.start <= CONTENT_BYTES_MAX).collect();
     let frame = ByterangesFraming { boundary: BOUNDARY, content_type: "text/plain", size: u64::MAX };

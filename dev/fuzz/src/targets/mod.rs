@@ -164,7 +164,7 @@ pub const TARGETS: &[FuzzTarget] = &[
             "base/wire/src/node/mod.rs",
             "base/wire/src/node/fields.rs",
             "base/wire/src/node/request.rs",
-            "base/wire/src/node/handshake.rs: ClientHello GatewayWelcome after_magic",
+            "base/wire/src/node/handshake.rs: NodeClientHello NodeGatewayHello after_magic",
         ],
         words: &["bucket", "key", "\u{1}\0\0\0"],
         cost: 8,
@@ -288,7 +288,7 @@ pub const TARGETS: &[FuzzTarget] = &[
         name: "lab-tables",
         run: lab::tables,
         sources: &[
-            "lab/workload/src/speedup/published.rs: check cells PrintedLine PrintedNumber",
+            "lab/workload/src/speedup/published.rs: check cells PrintedSpeedupRow PrintedNumber",
             "lab/machine/src/catalogue.rs: parse known number_of",
         ],
         words: &[

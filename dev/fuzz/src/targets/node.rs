@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use fordway_store::{BucketInfo, ObjectInfo, ObjectListing, PartListing, PutResult, VersionListing};
 use fordway_wire::node::{
-    ClientHello, CommitResponse, FrameBuffer, FrameHeader, GatewayWelcome, GetResponse, HELLO_BYTES,
+    CommitResponse, FrameBuffer, FrameHeader, GetResponse, HELLO_BYTES, NodeClientHello, NodeGatewayHello,
     NodeResponse, ReadField, ReadResponse, ReceivedFrame, Request, ResponseFlags, StartWriteResponse,
     WELCOME_BYTES, WriteField, take_reply,
 };
@@ -84,12 +84,12 @@ fn response<T: ReadField + WriteField + std::fmt::Debug>(frame: &ReceivedFrame<'
 
 fn handshake(bytes: &[u8]) {
     if let Some(hello) =
-        bytes.first_chunk::<HELLO_BYTES>().and_then(|bytes| ClientHello::from_bytes(bytes).ok())
+        bytes.first_chunk::<HELLO_BYTES>().and_then(|bytes| NodeClientHello::from_bytes(bytes).ok())
     {
-        assert_eq!(ClientHello::from_bytes(&hello.to_bytes()).ok(), Some(hello));
+        assert_eq!(NodeClientHello::from_bytes(&hello.to_bytes()).ok(), Some(hello));
     }
-    let welcome = bytes.first_chunk::<WELCOME_BYTES>().map(GatewayWelcome::from_bytes);
+    let welcome = bytes.first_chunk::<WELCOME_BYTES>().map(NodeGatewayHello::from_bytes);
     if let Some(Ok(welcome)) = welcome {
-        assert_eq!(GatewayWelcome::from_bytes(&welcome.to_bytes()).ok(), Some(welcome));
+        assert_eq!(NodeGatewayHello::from_bytes(&welcome.to_bytes()).ok(), Some(welcome));
     }
 }

@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use fordway_store::ByteRange;
 use fordway_wire::sigv4::{
-    AuthorizationHeader, PresignedRequest, SignedRequest, SigningKey, UNSIGNED_PAYLOAD,
+    AuthorizationHeader, CanonicalRequest, PresignedRequest, SigningKey, UNSIGNED_PAYLOAD,
 };
 use fordway_wire::{date, header_text, range, tagging, uri};
 
@@ -87,7 +87,7 @@ pub(super) fn sigv4(bytes: &[u8]) {
     assert!(key.is_for(time));
     let value = lines.next().unwrap_or_default();
     let headers = [("host", value), ("x-amz-date", line)];
-    let request = SignedRequest {
+    let request = CanonicalRequest {
         method: "GET",
         path: value,
         query: line,
@@ -104,12 +104,12 @@ pub(super) fn sigv4(bytes: &[u8]) {
 }
 
 /// The server accepts every signature that the client makes, and no other.
-fn check_signature(key: &SigningKey, time: SystemTime, request: &SignedRequest<'_>) {
+fn check_signature(key: &SigningKey, time: SystemTime, request: &CanonicalRequest<'_>) {
     let signed = key.authorization("key", time, request);
     let read = AuthorizationHeader::parse(&signed).expect("a header written by this target");
     let stamp = date::UtcTime::from(time).amz_date();
     assert!(key.verifies(read.signature, &stamp, request));
     assert_eq!(key.signature(time, request), read.signature);
-    let other = SignedRequest { method: "PUT", ..*request };
+    let other = CanonicalRequest { method: "PUT", ..*request };
     assert!(!key.verifies(read.signature, &stamp, &other));
 }

@@ -2,7 +2,7 @@
 
 use fordway_wire::metalink::{Metalink, PieceHashes, read_links};
 use fordway_wire::s3_xml;
-use fordway_wire::webdav::{CollectionAddress, ListedLocation, PerformanceMarkerParser, multistatus};
+use fordway_wire::webdav::{CollectionEntryLocation, CollectionUrl, PerformanceMarkerParser, multistatus};
 
 /// Returns the maximum number of elements that a document of `bytes` may have after parsing.
 fn elements_max(bytes: &[u8]) -> usize {
@@ -39,7 +39,7 @@ pub(super) fn metalink(bytes: &[u8]) {
 /// Parses a `multistatus` document and resolves each of its addresses; parses the report on a copy, in pieces of
 /// two sizes.
 pub(super) fn webdav(bytes: &[u8]) {
-    let collection = CollectionAddress::new("h.example.org", "/dir/sub%20dir/");
+    let collection = CollectionUrl::new("h.example.org", "/dir/sub%20dir/");
     for resource in multistatus(bytes).unwrap_or_default() {
         place(&collection, &resource.href);
     }
@@ -58,12 +58,12 @@ pub(super) fn webdav(bytes: &[u8]) {
 }
 
 /// A member's name has one segment, and does not change if it is encoded and decoded.
-fn place(collection: &CollectionAddress, href: &str) {
-    if let Ok(ListedLocation::Member(member)) = collection.place(href) {
+fn place(collection: &CollectionUrl, href: &str) {
+    if let Ok(CollectionEntryLocation::Member(member)) = collection.place(href) {
         assert!(!matches!(&*member.encoded, "" | "." | ".."), "{href:?}");
         assert!(!member.encoded.contains(['/', '?', '#', '\r', '\n', ' ']), "{href:?}");
         let again = collection.place(&format!("./{}", member.encoded)).expect("an encoded name");
-        assert_eq!(again, ListedLocation::Member(member), "{href:?}");
+        assert_eq!(again, CollectionEntryLocation::Member(member), "{href:?}");
     }
 }
 

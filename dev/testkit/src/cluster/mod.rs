@@ -43,7 +43,7 @@ pub struct FileSystemCluster {
 
 /// A command running in a cluster.
 #[derive(Debug)]
-pub struct ClusterTask<'c> {
+pub struct ClusterCommand<'c> {
     cluster: &'c FileSystemCluster,
     number: usize,
 }
@@ -144,12 +144,12 @@ impl FileSystemCluster {
     }
 
     /// Starts a shell command that sees both mounts.
-    pub fn task(&self, command: &str) -> ClusterTask<'_> {
+    pub fn task(&self, command: &str) -> ClusterCommand<'_> {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let new = self.control(&format!("cmd.{number}.new"));
         fs::write(&new, command).unwrap();
         fs::rename(new, self.control(&format!("cmd.{number}"))).unwrap();
-        ClusterTask { cluster: self, number }
+        ClusterCommand { cluster: self, number }
     }
 }
 
@@ -162,7 +162,7 @@ fn tail(log: &File) -> String {
     String::from_utf8_lossy(&last[..read]).into_owned()
 }
 
-impl ClusterTask<'_> {
+impl ClusterCommand<'_> {
     /// Waits for the task to end, and returns its output. Panics if the task fails.
     pub fn output(self) -> String {
         self.result().unwrap_or_else(|why| panic!("{why}"))

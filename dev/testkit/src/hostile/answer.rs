@@ -4,7 +4,7 @@ use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-use super::{Lie, RecordedRequest, RequestedRange};
+use super::{RecordedRequest, RequestedRange, ResponseFault};
 
 const BOUNDARY: &str = "a-boundary-of-the-hostile-server";
 
@@ -21,7 +21,7 @@ pub(super) struct HostileResponse {
 }
 
 /// Returns the response to `request` for `file`, with every lie that concerns its content.
-pub(super) fn answer(request: &RecordedRequest, file: &[u8], lies: &[Lie]) -> HostileResponse {
+pub(super) fn answer(request: &RecordedRequest, file: &[u8], lies: &[ResponseFault]) -> HostileResponse {
     let told = document(request, lies).or_else(|| refusal(request, lies));
     let mut answer = told.unwrap_or_else(|| content(request, file, lies));
     answer.is_head_only = request.method == "HEAD";
@@ -29,9 +29,9 @@ pub(super) fn answer(request: &RecordedRequest, file: &[u8], lies: &[Lie]) -> Ho
 }
 
 /// Returns a document other than the file, if one is requested.
-fn document(request: &RecordedRequest, lies: &[Lie]) -> Option<HostileResponse> {
+fn document(request: &RecordedRequest, lies: &[ResponseFault]) -> Option<HostileResponse> {
     let documents = lies.iter().filter_map(|lie| match lie {
-        Lie::Document(ending, kind, body) => Some((*ending, *kind, body)),
+        ResponseFault::Document(ending, kind, body) => Some((*ending, *kind, body)),
         _ => None,
     });
     let is_asked = |(ending, kind, _): &(&str, &str, &String)| match *ending {
@@ -60,27 +60,28 @@ fn document(request: &RecordedRequest, lies: &[Lie]) -> Option<HostileResponse> 
 }
 
 /// Returns a response that contains no part of the file.
-fn refusal(request: &RecordedRequest, lies: &[Lie]) -> Option<HostileResponse> {
+fn refusal(request: &RecordedRequest, lies: &[ResponseFault]) -> Option<HostileResponse> {
     let status = |status| HostileResponse { status, ..HostileResponse::default() };
     let told = lies.iter().find_map(|lie| match lie {
-        Lie::Status(code, retry_after) => {
+        ResponseFault::Status(code, retry_after) => {
             let headers = retry_after.iter().map(|seconds| ("Retry-After", seconds.to_string())).collect();
             Some(HostileResponse { headers, ..status(*code) })
         }
-        Lie::Redirect(code, location) => {
+        ResponseFault::Redirect(code, location) => {
             Some(HostileResponse { headers: vec![("Location", location.clone())], ..status(*code) })
         }
-        Lie::RefusesDigests(code) if request.header("want-digest").is_some() => Some(status(*code)),
-        Lie::HeadBytesMax(most) if request.head_bytes > *most => Some(status(400)),
+        ResponseFault::RefusesDigests(code) if request.header("want-digest").is_some() => Some(status(*code)),
+        ResponseFault::HeadBytesMax(most) if request.head_bytes > *most => Some(status(400)),
         _ => None,
     });
     let is_known = matches!(request.method.as_str(), "GET" | "HEAD");
     told.or_else(|| (!is_known).then(|| status(405)))
 }
 
-fn content(request: &RecordedRequest, file: &[u8], lies: &[Lie]) -> HostileResponse {
-    let version =
-        lies.iter().find_map(|lie| if let Lie::Version(version) = lie { Some(*version) } else { None });
+fn content(request: &RecordedRequest, file: &[u8], lies: &[ResponseFault]) -> HostileResponse {
+    let version = lies
+        .iter()
+        .find_map(|lie| if let ResponseFault::Version(version) = lie { Some(*version) } else { None });
     let changed: Vec<u8>;
     let file = match version {
         Some(version) => {
@@ -89,8 +90,9 @@ fn content(request: &RecordedRequest, file: &[u8], lies: &[Lie]) -> HostileRespo
         }
         None => file,
     };
-    let flipped =
-        lies.iter().find_map(|lie| if let Lie::FlippedAt(at) = lie { Some(*at as usize) } else { None });
+    let flipped = lies
+        .iter()
+        .find_map(|lie| if let ResponseFault::FlippedAt(at) = lie { Some(*at as usize) } else { None });
     let damaged: Vec<u8>;
     let file = match flipped.filter(|at| *at < file.len()) {
         Some(at) => {
@@ -105,14 +107,14 @@ fn content(request: &RecordedRequest, file: &[u8], lies: &[Lie]) -> HostileRespo
         None => HostileResponse { status: 200, body: file.to_vec(), ..HostileResponse::default() },
     };
     answer.headers.push(("Accept-Ranges", "bytes".to_owned()));
-    if !lies.contains(&Lie::NoETag) {
+    if !lies.contains(&ResponseFault::NoETag) {
         answer.headers.push(("ETag", etag));
     }
     for lie in lies {
         match lie {
-            Lie::Header(name, value) => answer.headers.push((name, value.clone())),
-            Lie::Flipped => answer.body.iter_mut().for_each(|byte| *byte ^= 1),
-            Lie::BodyOff(off) => {
+            ResponseFault::Header(name, value) => answer.headers.push((name, value.clone())),
+            ResponseFault::Flipped => answer.body.iter_mut().for_each(|byte| *byte ^= 1),
+            ResponseFault::BodyOff(off) => {
                 answer.body.resize(answer.body.len().saturating_add_signed(*off as isize), b'?');
             }
             _ => {}
@@ -122,21 +124,21 @@ fn content(request: &RecordedRequest, file: &[u8], lies: &[Lie]) -> HostileRespo
 }
 
 /// Returns the ranges to serve; `None` for the whole file.
-fn ranges(request: &RecordedRequest, etag: &str, lies: &[Lie]) -> Option<Vec<RequestedRange>> {
+fn ranges(request: &RecordedRequest, etag: &str, lies: &[ResponseFault]) -> Option<Vec<RequestedRange>> {
     let asked = request.asked().filter(|_| request.method == "GET")?;
     let is_pinned_to_another = request.header("if-range").is_some_and(|pinned| pinned != etag);
     let is_whole = lies.iter().any(|lie| match lie {
-        Lie::WholeForRange => true,
-        Lie::WholeOverRanges(most) => asked.len() > *most,
+        ResponseFault::WholeForRange => true,
+        ResponseFault::WholeOverRanges(most) => asked.len() > *most,
         _ => false,
     });
-    let follows_if_range = !lies.contains(&Lie::IgnoresIfRange);
+    let follows_if_range = !lies.contains(&ResponseFault::IgnoresIfRange);
     let is_changed = is_pinned_to_another && follows_if_range;
     (!is_whole && !is_changed).then_some(asked)
 }
 
 /// Returns a 206 response with the satisfiable ranges, or a 416 response if there are none.
-fn partial(asked: &[RequestedRange], file: &[u8], lies: &[Lie]) -> HostileResponse {
+fn partial(asked: &[RequestedRange], file: &[u8], lies: &[ResponseFault]) -> HostileResponse {
     let size = file.len() as u64;
     let mut parts: Vec<(u64, u64)> = asked.iter().filter_map(|range| range.within(size)).collect();
     let is_multiple = asked.len() > 1;
@@ -150,18 +152,18 @@ fn partial(asked: &[RequestedRange], file: &[u8], lies: &[Lie]) -> HostileRespon
     let mut is_multipart = is_multiple;
     for lie in lies.iter().filter(|_| is_multiple) {
         match lie {
-            Lie::OneSpan => {
+            ResponseFault::OneSpan => {
                 let first = parts.iter().map(|part| part.0).min().unwrap_or(0);
                 let last = parts.iter().map(|part| part.1).max().unwrap_or(0);
                 (parts, is_multipart) = (vec![(first, last)], false);
             }
-            Lie::FirstRangeOnly => {
+            ResponseFault::FirstRangeOnly => {
                 parts.truncate(1);
                 is_multipart = false;
             }
-            Lie::MergedParts(gap) => parts = merged(parts, *gap),
-            Lie::ReversedParts => parts.reverse(),
-            Lie::MissingPart(number) if *number < parts.len() => {
+            ResponseFault::MergedParts(gap) => parts = merged(parts, *gap),
+            ResponseFault::ReversedParts => parts.reverse(),
+            ResponseFault::MissingPart(number) if *number < parts.len() => {
                 parts.remove(*number);
             }
             _ => {}
@@ -184,14 +186,16 @@ fn merged(mut parts: Vec<(u64, u64)>, gap: u64) -> Vec<(u64, u64)> {
 }
 
 /// Returns the bytes sent for a part.
-fn bytes_of(file: &[u8], (start, end): (u64, u64), lies: &[Lie]) -> Vec<u8> {
+fn bytes_of(file: &[u8], (start, end): (u64, u64), lies: &[ResponseFault]) -> Vec<u8> {
     let mut bytes = file[start as usize..end as usize].to_vec();
-    let off = lies.iter().find_map(|lie| if let Lie::PartBytesOff(off) = lie { Some(*off) } else { None });
+    let off = lies
+        .iter()
+        .find_map(|lie| if let ResponseFault::PartBytesOff(off) = lie { Some(*off) } else { None });
     bytes.resize(bytes.len().saturating_add_signed(off.unwrap_or(0) as isize), b'?');
     bytes
 }
 
-fn single(part: (u64, u64), file: &[u8], lies: &[Lie]) -> HostileResponse {
+fn single(part: (u64, u64), file: &[u8], lies: &[ResponseFault]) -> HostileResponse {
     let headers = content_range(part, file.len() as u64, lies).map(|value| ("Content-Range", value));
     HostileResponse {
         status: 206,
@@ -201,17 +205,18 @@ fn single(part: (u64, u64), file: &[u8], lies: &[Lie]) -> HostileResponse {
     }
 }
 
-fn multipart(parts: &[(u64, u64)], file: &[u8], lies: &[Lie]) -> HostileResponse {
+fn multipart(parts: &[(u64, u64)], file: &[u8], lies: &[ResponseFault]) -> HostileResponse {
     let chosen = lies.iter().find_map(|lie| match lie {
-        Lie::Boundary(boundary, is_quoted) => Some((*boundary, *is_quoted)),
+        ResponseFault::Boundary(boundary, is_quoted) => Some((*boundary, *is_quoted)),
         _ => None,
     });
     let (boundary, is_quoted) = chosen.unwrap_or((BOUNDARY, false));
-    let end_of_line = if lies.contains(&Lie::BareLineFeeds) { "\n" } else { "\r\n" };
+    let end_of_line = if lies.contains(&ResponseFault::BareLineFeeds) { "\n" } else { "\r\n" };
     let mut body = Vec::new();
-    let uneven =
-        lies.iter().find_map(|lie| if let Lie::UnevenHeads(shift) = lie { Some(*shift) } else { None });
-    let has_preamble = lies.contains(&Lie::Preamble);
+    let uneven = lies
+        .iter()
+        .find_map(|lie| if let ResponseFault::UnevenHeads(shift) = lie { Some(*shift) } else { None });
+    let has_preamble = lies.contains(&ResponseFault::Preamble);
     if has_preamble {
         body.extend(format!("What follows has several parts.{end_of_line}--{end_of_line}").bytes());
     }
@@ -228,7 +233,7 @@ fn multipart(parts: &[(u64, u64)], file: &[u8], lies: &[Lie]) -> HostileResponse
         body.extend(end_of_line.bytes());
         body.extend(bytes_of(file, *part, lies));
     }
-    if !lies.contains(&Lie::NoFinalBoundary) {
+    if !lies.contains(&ResponseFault::NoFinalBoundary) {
         body.extend(format!("{end_of_line}--{boundary}--{end_of_line}").bytes());
     }
     if has_preamble {
@@ -240,13 +245,13 @@ fn multipart(parts: &[(u64, u64)], file: &[u8], lies: &[Lie]) -> HostileResponse
 }
 
 /// Returns the `Content-Range` of a part; `None` if the header is to be omitted.
-fn content_range((start, end): (u64, u64), size: u64, lies: &[Lie]) -> Option<String> {
+fn content_range((start, end): (u64, u64), size: u64, lies: &[ResponseFault]) -> Option<String> {
     let (mut moved, mut said_size) = (0, size);
     for lie in lies {
         match lie {
-            Lie::NoContentRange => return None,
-            Lie::ContentRangeMoved(by) => moved = *by,
-            Lie::ContentRangeSize(size) => said_size = *size,
+            ResponseFault::NoContentRange => return None,
+            ResponseFault::ContentRangeMoved(by) => moved = *by,
+            ResponseFault::ContentRangeSize(size) => said_size = *size,
             _ => {}
         }
     }
@@ -256,7 +261,7 @@ fn content_range((start, end): (u64, u64), size: u64, lies: &[Lie]) -> Option<St
 
 /// The state of the connection after the response.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum ConnectionFate {
+pub(super) enum ConnectionDisposition {
     /// The connection stays open for the next request.
     GoOn,
     /// The server closes the connection.
@@ -267,7 +272,7 @@ pub(super) enum ConnectionFate {
 
 /// How and where a body is truncated.
 #[derive(Clone, Copy)]
-enum BodyCut {
+enum BodyTruncation {
     Reset(usize),
     Close(usize),
     Stall(usize),
@@ -276,52 +281,56 @@ enum BodyCut {
 pub(super) fn send(
     mut stream: &TcpStream,
     answer: &HostileResponse,
-    lies: &[Lie],
-) -> io::Result<ConnectionFate> {
-    if lies.contains(&Lie::Mute) {
+    lies: &[ResponseFault],
+) -> io::Result<ConnectionDisposition> {
+    if lies.contains(&ResponseFault::Mute) {
         while stream.read(&mut [0; 512]).is_ok_and(|len| len > 0) {}
-        return Ok(ConnectionFate::Gone);
+        return Ok(ConnectionDisposition::Gone);
     }
     let head = head(answer, lies);
-    match lies.iter().find_map(|lie| if let Lie::SlowHead(pause) = lie { Some(*pause) } else { None }) {
+    match lies
+        .iter()
+        .find_map(|lie| if let ResponseFault::SlowHead(pause) = lie { Some(*pause) } else { None })
+    {
         Some(pause) => dribble(stream, head.as_bytes(), pause)?,
         None => stream.write_all(head.as_bytes())?,
     }
     let body = if answer.is_head_only { Vec::new() } else { framed(&answer.body, lies) };
     let cut = lies.iter().find_map(|lie| match lie {
-        Lie::ResetAt(at) => Some(BodyCut::Reset(*at)),
-        Lie::CloseAt(at) => Some(BodyCut::Close(*at)),
-        Lie::StallAt(at) => Some(BodyCut::Stall(*at)),
+        ResponseFault::ResetAt(at) => Some(BodyTruncation::Reset(*at)),
+        ResponseFault::CloseAt(at) => Some(BodyTruncation::Close(*at)),
+        ResponseFault::StallAt(at) => Some(BodyTruncation::Stall(*at)),
         _ => None,
     });
     if let Some(cut) = cut {
         return send_part(stream, &body, cut);
     }
-    match lies.iter().find_map(|lie| if let Lie::Slow(rate) = lie { Some(*rate) } else { None }) {
+    match lies.iter().find_map(|lie| if let ResponseFault::Slow(rate) = lie { Some(*rate) } else { None }) {
         Some(rate) => trickle(stream, &body, rate)?,
         None => stream.write_all(&body)?,
     }
-    let closes =
-        [Lie::ClosesAfter, Lie::UntilClose, Lie::DropsPipelined].iter().any(|lie| lies.contains(lie));
-    Ok(if closes { ConnectionFate::Close } else { ConnectionFate::GoOn })
+    let closes = [ResponseFault::ClosesAfter, ResponseFault::UntilClose, ResponseFault::DropsPipelined]
+        .iter()
+        .any(|lie| lies.contains(lie));
+    Ok(if closes { ConnectionDisposition::Close } else { ConnectionDisposition::GoOn })
 }
 
-fn send_part(mut stream: &TcpStream, body: &[u8], cut: BodyCut) -> io::Result<ConnectionFate> {
-    let (BodyCut::Reset(at) | BodyCut::Close(at) | BodyCut::Stall(at)) = cut;
+fn send_part(mut stream: &TcpStream, body: &[u8], cut: BodyTruncation) -> io::Result<ConnectionDisposition> {
+    let (BodyTruncation::Reset(at) | BodyTruncation::Close(at) | BodyTruncation::Stall(at)) = cut;
     stream.write_all(&body[..at.min(body.len())])?;
     match cut {
-        BodyCut::Reset(_) => {
+        BodyTruncation::Reset(_) => {
             // A reset discards bytes that the client has not read yet. Wait until the client has read everything, so
             // that the body is truncated where the test wants it.
             std::thread::sleep(Duration::from_millis(20));
             // Connecting to an unspecified address resets the connection, even if the socket has other owners.
             rustix::net::connect_unspec(stream)?;
-            Ok(ConnectionFate::Gone)
+            Ok(ConnectionDisposition::Gone)
         }
-        BodyCut::Close(_) => Ok(ConnectionFate::Close),
-        BodyCut::Stall(_) => {
+        BodyTruncation::Close(_) => Ok(ConnectionDisposition::Close),
+        BodyTruncation::Stall(_) => {
             while stream.read(&mut [0; 512]).is_ok_and(|len| len > 0) {}
-            Ok(ConnectionFate::Gone)
+            Ok(ConnectionDisposition::Gone)
         }
     }
 }
@@ -343,21 +352,22 @@ fn dribble(mut stream: &TcpStream, head: &[u8], pause: Duration) -> io::Result<(
     Ok(())
 }
 
-fn head(answer: &HostileResponse, lies: &[Lie]) -> String {
-    let end_of_line = if lies.contains(&Lie::BareLineFeeds) { "\n" } else { "\r\n" };
+fn head(answer: &HostileResponse, lies: &[ResponseFault]) -> String {
+    let end_of_line = if lies.contains(&ResponseFault::BareLineFeeds) { "\n" } else { "\r\n" };
     let mut head = format!("HTTP/1.1 {} {}{end_of_line}", answer.status, reason(answer.status));
     for (name, value) in &answer.headers {
         head += &format!("{name}: {value}{end_of_line}");
     }
-    if lies.iter().any(|lie| matches!(lie, Lie::Chunked(_))) {
+    if lies.iter().any(|lie| matches!(lie, ResponseFault::Chunked(_))) {
         head += &format!("Transfer-Encoding: chunked{end_of_line}");
-    } else if !lies.contains(&Lie::UntilClose) {
-        let off =
-            lies.iter().find_map(|lie| if let Lie::ContentLengthOff(by) = lie { Some(*by) } else { None });
+    } else if !lies.contains(&ResponseFault::UntilClose) {
+        let off = lies
+            .iter()
+            .find_map(|lie| if let ResponseFault::ContentLengthOff(by) = lie { Some(*by) } else { None });
         let length = (answer.body.len() as u64).saturating_add_signed(off.unwrap_or(0));
         head += &format!("Content-Length: {length}{end_of_line}");
     }
-    if lies.contains(&Lie::ClosesAfter) || lies.contains(&Lie::UntilClose) {
+    if lies.contains(&ResponseFault::ClosesAfter) || lies.contains(&ResponseFault::UntilClose) {
         head += &format!("Connection: close{end_of_line}");
     }
     head + end_of_line
@@ -376,8 +386,9 @@ fn reason(status: u16) -> &'static str {
 }
 
 /// Returns the body, divided into chunks if the script says so.
-fn framed(body: &[u8], lies: &[Lie]) -> Vec<u8> {
-    let size = lies.iter().find_map(|lie| if let Lie::Chunked(size) = lie { Some(*size) } else { None });
+fn framed(body: &[u8], lies: &[ResponseFault]) -> Vec<u8> {
+    let size =
+        lies.iter().find_map(|lie| if let ResponseFault::Chunked(size) = lie { Some(*size) } else { None });
     let Some(size) = size else { return body.to_vec() };
     let mut framed = Vec::new();
     for chunk in body.chunks(size.max(1)) {

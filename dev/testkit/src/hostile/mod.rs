@@ -1,7 +1,7 @@
 //! An HTTP/1.1 or HTTP/2 server that serves a single file and responds as its script says, correctly or incorrectly.
 //!
-//! Without a [`LieScript`] it is a correct origin: GET and HEAD, one range or many, `If-Range`, keep-alive and
-//! pipelining. A script adds [`Lie`]s to some or all responses. Lies can be combined if the combination makes sense.
+//! Without a [`ResponseFaultScript`] it is a correct origin: GET and HEAD, one range or many, `If-Range`, keep-alive and
+//! pipelining. A script adds [`ResponseFault`]s to some or all responses. Lies can be combined if the combination makes sense.
 //! The server records all requests, so that a test can check what a client sent, and how often.
 //!
 //! It shares no code with the client that it tests.
@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use self::answer::ConnectionFate;
+use self::answer::ConnectionDisposition;
 use self::streams::ServerCertificate;
 use super::proxy::{ConnectionAcceptor, lock};
 
@@ -32,7 +32,7 @@ pub struct HostileServer {
 struct HostileState {
     file: Vec<u8>,
     protocol: ServerProtocol,
-    script: Mutex<LieScript>,
+    script: Mutex<ResponseFaultScript>,
     requests: Mutex<Vec<RecordedRequest>>,
 }
 
@@ -47,17 +47,17 @@ enum ServerProtocol {
 
 impl HostileServer {
     /// Serves `file` at any path. Panics if no port is free. All functions here panic when a test cannot continue.
-    pub fn start(file: impl Into<Vec<u8>>, script: LieScript) -> Self {
+    pub fn start(file: impl Into<Vec<u8>>, script: ResponseFaultScript) -> Self {
         Self::speaking(|_| ServerProtocol::Http1, file.into(), script)
     }
 
     /// Like [`start`](Self::start), with HTTP/2 by prior knowledge.
-    pub fn start_http2(file: impl Into<Vec<u8>>, script: LieScript) -> Self {
+    pub fn start_http2(file: impl Into<Vec<u8>>, script: ResponseFaultScript) -> Self {
         Self::speaking(|_| ServerProtocol::Http2, file.into(), script)
     }
 
     /// Like [`start`](Self::start), over TLS, with HTTP/2 only.
-    pub fn start_secure_http2(file: impl Into<Vec<u8>>, script: LieScript) -> Self {
+    pub fn start_secure_http2(file: impl Into<Vec<u8>>, script: ResponseFaultScript) -> Self {
         Self::speaking(|own| ServerProtocol::SecureHttp2(ServerCertificate::new(own)), file.into(), script)
     }
 
@@ -70,7 +70,11 @@ impl HostileServer {
         }
     }
 
-    fn speaking(protocol: impl FnOnce(Ipv4Addr) -> ServerProtocol, file: Vec<u8>, script: LieScript) -> Self {
+    fn speaking(
+        protocol: impl FnOnce(Ipv4Addr) -> ServerProtocol,
+        file: Vec<u8>,
+        script: ResponseFaultScript,
+    ) -> Self {
         static STARTED: AtomicU32 = AtomicU32::new(0);
         let [_, first, second, third] = STARTED.fetch_add(1, Ordering::Relaxed).to_be_bytes();
         let own = Ipv4Addr::new(127, 1 + first, second, third);
@@ -103,7 +107,7 @@ impl HostileServer {
     }
 
     /// Uses another script from the next request on. The numbering of requests and connections continues.
-    pub fn follow(&self, script: LieScript) {
+    pub fn follow(&self, script: ResponseFaultScript) {
         *lock(&self.shared.script) = script;
     }
 
@@ -120,7 +124,7 @@ impl HostileServer {
 
 impl HostileState {
     /// Records a request, and returns the lies for its response.
-    fn lies_for(&self, request: &RecordedRequest) -> Vec<Lie> {
+    fn lies_for(&self, request: &RecordedRequest) -> Vec<ResponseFault> {
         let mut requests = lock(&self.requests);
         requests.push(request.clone());
         lock(&self.script).lies(requests.len() - 1, request.connection, &request.method)
@@ -133,23 +137,23 @@ fn serve(stream: &TcpStream, connection: usize, shared: &HostileState) {
     while let Ok(Some(mut request)) = RecordedRequest::read(&mut reader) {
         request.connection = connection;
         let lies = shared.lies_for(&request);
-        let is_left = lies.contains(&Lie::LeavesPipelined) && has_more(&reader);
+        let is_left = lies.contains(&ResponseFault::LeavesPipelined) && has_more(&reader);
         let answer = answer::answer(&request, &shared.file, &lies);
         let is_last = request.header("connection") == Some("close");
         let lies = if answer.is_aside { &[][..] } else { &lies };
         match answer::send(stream, &answer, lies) {
-            Ok(ConnectionFate::GoOn) if is_left => {
+            Ok(ConnectionDisposition::GoOn) if is_left => {
                 drain(&mut reader);
                 break;
             }
-            Ok(ConnectionFate::GoOn) if !is_last => {}
-            Ok(ConnectionFate::GoOn | ConnectionFate::Close) => {
+            Ok(ConnectionDisposition::GoOn) if !is_last => {}
+            Ok(ConnectionDisposition::GoOn | ConnectionDisposition::Close) => {
                 // Closing the socket with unread requests would send a reset, and the response might be lost.
                 let _ = stream.shutdown(Shutdown::Write);
                 drain(&mut reader);
                 break;
             }
-            Ok(ConnectionFate::Gone) | Err(_) => break,
+            Ok(ConnectionDisposition::Gone) | Err(_) => break,
         }
     }
 }
@@ -174,7 +178,7 @@ fn drain(reader: &mut impl Read) {
 
 /// A deviation from the correct response. Byte positions are offsets in the body, from 0.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Lie {
+pub enum ResponseFault {
     // Lies about the content of the response.
     /// Responds with this status, an empty body, and optionally `Retry-After` in seconds.
     Status(u16, Option<u64>),
@@ -272,54 +276,54 @@ pub enum Lie {
 
 /// Lies, and the responses that they apply to.
 #[derive(Clone, Debug, Default)]
-pub struct LieScript(Vec<(LieTrigger, Lie)>);
+pub struct ResponseFaultScript(Vec<(ResponseFaultTrigger, ResponseFault)>);
 
 #[derive(Clone, Debug)]
-enum LieTrigger {
+enum ResponseFaultTrigger {
     Always,
     Requests(std::ops::Range<usize>),
     Connections(std::ops::Range<usize>),
     Method(&'static str),
 }
 
-impl LieScript {
+impl ResponseFaultScript {
     /// Returns a script without lies, for a correct server.
     pub fn honest() -> Self {
-        LieScript::default()
+        ResponseFaultScript::default()
     }
 
     /// Adds a lie to every response.
-    pub fn always(self, lie: Lie) -> Self {
-        self.with(LieTrigger::Always, lie)
+    pub fn always(self, lie: ResponseFault) -> Self {
+        self.with(ResponseFaultTrigger::Always, lie)
     }
 
     /// Adds a lie to the responses to these requests, counted from 0 over all connections.
-    pub fn on_requests(self, numbers: std::ops::Range<usize>, lie: Lie) -> Self {
-        self.with(LieTrigger::Requests(numbers), lie)
+    pub fn on_requests(self, numbers: std::ops::Range<usize>, lie: ResponseFault) -> Self {
+        self.with(ResponseFaultTrigger::Requests(numbers), lie)
     }
 
     /// Adds a lie to all responses on these connections, counted from 0.
-    pub fn on_connections(self, numbers: std::ops::Range<usize>, lie: Lie) -> Self {
-        self.with(LieTrigger::Connections(numbers), lie)
+    pub fn on_connections(self, numbers: std::ops::Range<usize>, lie: ResponseFault) -> Self {
+        self.with(ResponseFaultTrigger::Connections(numbers), lie)
     }
 
     /// Adds a lie to the responses to requests with this method.
-    pub fn on_method(self, method: &'static str, lie: Lie) -> Self {
-        self.with(LieTrigger::Method(method), lie)
+    pub fn on_method(self, method: &'static str, lie: ResponseFault) -> Self {
+        self.with(ResponseFaultTrigger::Method(method), lie)
     }
 
-    fn with(mut self, when: LieTrigger, lie: Lie) -> Self {
+    fn with(mut self, when: ResponseFaultTrigger, lie: ResponseFault) -> Self {
         self.0.push((when, lie));
         self
     }
 
     /// Returns the lies for the response to one request.
-    fn lies(&self, request: usize, connection: usize, method: &str) -> Vec<Lie> {
-        let is_due = |when: &LieTrigger| match when {
-            LieTrigger::Always => true,
-            LieTrigger::Requests(numbers) => numbers.contains(&request),
-            LieTrigger::Connections(numbers) => numbers.contains(&connection),
-            LieTrigger::Method(wanted) => *wanted == method,
+    fn lies(&self, request: usize, connection: usize, method: &str) -> Vec<ResponseFault> {
+        let is_due = |when: &ResponseFaultTrigger| match when {
+            ResponseFaultTrigger::Always => true,
+            ResponseFaultTrigger::Requests(numbers) => numbers.contains(&request),
+            ResponseFaultTrigger::Connections(numbers) => numbers.contains(&connection),
+            ResponseFaultTrigger::Method(wanted) => *wanted == method,
         };
         self.0.iter().filter(|(when, _)| is_due(when)).map(|(_, lie)| lie.clone()).collect()
     }

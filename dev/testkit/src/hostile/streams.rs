@@ -16,7 +16,7 @@ use tokio_rustls::rustls::ServerConfig;
 use tokio_rustls::rustls::pki_types::PrivateKeyDer;
 
 use super::answer::{self, HostileResponse};
-use super::{HostileState, Lie, RecordedRequest, lock};
+use super::{HostileState, RecordedRequest, ResponseFault, lock};
 
 /// The default number of concurrent streams.
 const STREAMS_MAX: u32 = 100;
@@ -81,7 +81,9 @@ async fn answer_all(
     (connection, shared): (usize, &HostileState),
 ) -> io::Result<()> {
     let told = lock(&shared.script).lies(usize::MAX, connection, "");
-    let most = told.iter().find_map(|lie| if let Lie::StreamsMax(most) = lie { Some(*most) } else { None });
+    let most = told
+        .iter()
+        .find_map(|lie| if let ResponseFault::StreamsMax(most) = lie { Some(*most) } else { None });
     let mut builder = Builder::new();
     builder.max_concurrent_streams(most.unwrap_or(STREAMS_MAX));
     let mut server: Connection<_, Bytes> = builder.handshake(socket).await.map_err(io::Error::other)?;
@@ -90,10 +92,11 @@ async fn answer_all(
         let request = read(&asked, connection);
         let lies = shared.lies_for(&request);
         let answer = answer::answer(&request, &shared.file, &lies);
-        let closes = |lie: &Lie| matches!(lie, Lie::ClosesAfter | Lie::UntilClose);
+        let closes =
+            |lie: &ResponseFault| matches!(lie, ResponseFault::ClosesAfter | ResponseFault::UntilClose);
         if lies.iter().any(closes) {
             server.graceful_shutdown();
-        } else if lies.contains(&Lie::DropsPipelined) {
+        } else if lies.contains(&ResponseFault::DropsPipelined) {
             server.abrupt_shutdown(Reason::NO_ERROR);
         }
         let closer = stream.try_clone()?;
@@ -114,11 +117,16 @@ fn read(asked: &http::Request<RecvStream>, connection: usize) -> RecordedRequest
 }
 
 /// Sends a response, with the lies about how it is sent.
-async fn send(mut respond: SendResponse<Bytes>, answer: HostileResponse, lies: Vec<Lie>, socket: TcpStream) {
-    if lies.contains(&Lie::RefusesStream) {
+async fn send(
+    mut respond: SendResponse<Bytes>,
+    answer: HostileResponse,
+    lies: Vec<ResponseFault>,
+    socket: TcpStream,
+) {
+    if lies.contains(&ResponseFault::RefusesStream) {
         return respond.send_reset(Reason::REFUSED_STREAM);
     }
-    if lies.contains(&Lie::Mute) {
+    if lies.contains(&ResponseFault::Mute) {
         return pending().await;
     }
     let is_last = answer.is_head_only || answer.body.is_empty();
@@ -127,7 +135,9 @@ async fn send(mut respond: SendResponse<Bytes>, answer: HostileResponse, lies: V
         return;
     }
     let cut = lies.iter().find_map(|lie| match lie {
-        Lie::ResetAt(at) | Lie::CloseAt(at) | Lie::StallAt(at) => Some((*at, lie)),
+        ResponseFault::ResetAt(at) | ResponseFault::CloseAt(at) | ResponseFault::StallAt(at) => {
+            Some((*at, lie))
+        }
         _ => None,
     });
     let Some((at, lie)) = cut else {
@@ -143,25 +153,27 @@ async fn send(mut respond: SendResponse<Bytes>, answer: HostileResponse, lies: V
 }
 
 /// Ends a response early.
-async fn end(mut stream: SendStream<Bytes>, lie: &Lie, socket: &TcpStream) {
+async fn end(mut stream: SendStream<Bytes>, lie: &ResponseFault, socket: &TcpStream) {
     match lie {
-        Lie::ResetAt(_) => stream.send_reset(Reason::INTERNAL_ERROR),
-        Lie::CloseAt(_) => {
+        ResponseFault::ResetAt(_) => stream.send_reset(Reason::INTERNAL_ERROR),
+        ResponseFault::CloseAt(_) => {
             let _ = socket.shutdown(Shutdown::Both);
         }
         _ => pending().await,
     }
 }
 
-fn head(answer: &HostileResponse, lies: &[Lie]) -> http::Response<()> {
+fn head(answer: &HostileResponse, lies: &[ResponseFault]) -> http::Response<()> {
     let mut head = http::Response::builder().status(answer.status);
     for (name, value) in &answer.headers {
         head = head.header(*name, value);
     }
-    let has_length = !lies.iter().any(|lie| matches!(lie, Lie::Chunked(_) | Lie::UntilClose));
+    let has_length =
+        !lies.iter().any(|lie| matches!(lie, ResponseFault::Chunked(_) | ResponseFault::UntilClose));
     if has_length {
-        let off =
-            lies.iter().find_map(|lie| if let Lie::ContentLengthOff(by) = lie { Some(*by) } else { None });
+        let off = lies
+            .iter()
+            .find_map(|lie| if let ResponseFault::ContentLengthOff(by) = lie { Some(*by) } else { None });
         let length = (answer.body.len() as u64).saturating_add_signed(off.unwrap_or(0));
         head = head.header("content-length", length);
     }

@@ -5,7 +5,7 @@ use fordway_store::{
     Bucket, DeleteOptions, GetOptions, Key, LockConfiguration, ObjectLocks, ObjectVersions, Objects,
     PutOptions, VersioningState,
 };
-use fordway_sys::fault::{FaultPlan, run};
+use fordway_sys::fault::{FaultInjectionPlan, run};
 
 use crate::way::scratch;
 
@@ -52,7 +52,7 @@ fn calls_in(kind: Kind) -> Calls {
     let measure = |(name, operation): (&'static str, &dyn Fn())| {
         // After this pause, all cached descriptors are closed, so every run makes the same calls.
         std::thread::sleep(std::time::Duration::from_millis(20));
-        (name, run(FaultPlan::default(), operation).1)
+        (name, run(FaultInjectionPlan::default(), operation).1)
     };
     operations.map(measure).to_vec()
 }

@@ -6,7 +6,7 @@ use fordway_store::{
     Bucket, CompleteOptions, CompletedPart, CopyOptions, ExpectedContent, Key, MAX_TAGS, MIN_PART_BYTES,
     MultipartUploads, ObjectVersions, Objects, PartOptions, PutOptions, Result, Tags, VersioningState,
 };
-use fordway_sys::fault::{self, FaultPlan};
+use fordway_sys::fault::{self, FaultInjectionPlan};
 
 fn bucket() -> Bucket {
     Bucket::new("bucket").unwrap()
@@ -60,7 +60,7 @@ fn nothing_is_named_before_it_is_on_stable_storage() {
     let store = PosixStore::open(dir.path(), config).unwrap();
     store.create_bucket(&bucket()).unwrap();
     for (name, act) in ACTS {
-        let (done, calls) = fault::run(FaultPlan::default(), || act(&store));
+        let (done, calls) = fault::run(FaultInjectionPlan::default(), || act(&store));
         done.unwrap_or_else(|error| panic!("{name}: {error}"));
         let (mut is_dirty, mut synced) = (false, 0);
         for (at, call) in calls.iter().enumerate() {

@@ -52,8 +52,10 @@ fn a_file_that_another_client_has_open_is_waited_for() {
         // A failure before these calls causes additional calls in the next round, so the position of this call varies.
         for at in (3..20).cycle().take(60) {
             put().unwrap();
-            let plan =
-                fault::FaultPlan { nth: Some((at, SyscallFault::Fail(Errno::TXTBSY))), ..Default::default() };
+            let plan = fault::FaultInjectionPlan {
+                nth: Some((at, SyscallFault::Fail(Errno::TXTBSY))),
+                ..Default::default()
+            };
             let (done, calls) = fault::run(plan, act);
             if calls.windows(2).any(|pair| pair == [call, call]) {
                 done.unwrap_or_else(|error| panic!("{call}: {error}"));

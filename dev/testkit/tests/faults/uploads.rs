@@ -13,7 +13,7 @@ use fordway_store::{
     UploadId, UploadsQuery, VersioningState, VersionsQuery,
 };
 use fordway_sys::Errno;
-use fordway_sys::fault::{self, FaultPlan, SyscallFault};
+use fordway_sys::fault::{self, FaultInjectionPlan, SyscallFault};
 
 const PART_BYTES: usize = MIN_PART_BYTES as usize;
 /// The variable that tells a child process the directory, the call at which to die, and the upload.
@@ -145,7 +145,10 @@ fn the_process_that_dies() {
     let before = if is_old == "1" { Before::Old } else { Before::Nothing };
     let parts = (1..).zip(tags.split(',')).map(|(number, tag)| CompletedPart::new(number, ETag::new(tag)));
     let (parts, upload) = (parts.collect::<Vec<_>>(), UploadId::new(upload).unwrap());
-    let plan = FaultPlan { nth: Some((at.parse().unwrap(), SyscallFault::Kill)), ..FaultPlan::default() };
+    let plan = FaultInjectionPlan {
+        nth: Some((at.parse().unwrap(), SyscallFault::Kill)),
+        ..FaultInjectionPlan::default()
+    };
     fault::run(plan, || complete(&open(Path::new(dir)), before, &upload, &parts)).0.unwrap();
 }
 
@@ -162,7 +165,10 @@ fn fails_at(before: Before, at: usize) -> bool {
     let dir = tempfile::tempdir().unwrap();
     let (_, upload, parts) = prepared(dir.path(), before);
     let store = open_with(dir.path(), Durability::Full);
-    let plan = FaultPlan { nth: Some((at, SyscallFault::Fail(Errno::IO))), ..FaultPlan::default() };
+    let plan = FaultInjectionPlan {
+        nth: Some((at, SyscallFault::Fail(Errno::IO))),
+        ..FaultInjectionPlan::default()
+    };
     let (_, calls) = fault::run(plan, || complete(&store, before, &upload, &parts));
     check_after(dir.path(), before, &upload, &parts, &format!("{before:?}, call {at} failed"));
     calls.len() >= at

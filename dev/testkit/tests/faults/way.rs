@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use fordway_posix::{Durability, PRIVATE_DIR, PosixConfig, PosixStore};
 use fordway_store::ETagPolicy;
-use fordway_sys::fault::{FaultPlan, SyscallFault};
+use fordway_sys::fault::{FaultInjectionPlan, SyscallFault};
 use fordway_sys::{Errno, PathResolution};
 use fordway_testkit::scenario::{BucketSnapshot, OperationScenario, SCENARIOS, bucket, snapshot};
 
@@ -68,8 +68,8 @@ impl Way {
     }
 
     /// Returns the faults to inject: this environment's faults, and optionally one more.
-    pub(crate) fn plan(&self, nth: Option<(usize, SyscallFault)>) -> FaultPlan {
-        FaultPlan { nth, missing: self.missing }
+    pub(crate) fn plan(&self, nth: Option<(usize, SyscallFault)>) -> FaultInjectionPlan {
+        FaultInjectionPlan { nth, missing: self.missing }
     }
 
     /// Returns the scenarios to run in this environment. The large ones run only in the usual environment, except in a

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use fordway_http::replicas::{MetalinkCache, discover, fetch_metalink};
 use fordway_http::vector::HttpSession;
-use fordway_testkit::hostile::{HostileServer, Lie, LieScript};
+use fordway_testkit::hostile::{HostileServer, ResponseFault, ResponseFaultScript};
 use fordway_wire::metalink::Metalink;
 
 use crate::{described, options, server};
@@ -19,14 +19,15 @@ fn document(servers: &[&HostileServer]) -> String {
 
 #[test]
 fn each_way_is_gone_in_turn() {
-    let other = server(LieScript::honest());
+    let other = server(ResponseFaultScript::honest());
     let xml = document(&[&other]);
     for (from, ending, kind) in [
         ("Accept", "", "application/metalink4+xml"),
         ("?metalink", "?metalink", "application/metalink+xml"),
         (".meta4", ".meta4", "text/plain"),
     ] {
-        let origin = server(LieScript::honest().always(Lie::Document(ending, kind, xml.clone())));
+        let origin =
+            server(ResponseFaultScript::honest().always(ResponseFault::Document(ending, kind, xml.clone())));
         let found = discover(&session(), &origin.url(), None).unwrap();
         assert_eq!(found.from, from);
         let urls: Vec<_> = found.file.replicas.iter().map(|replica| replica.url.clone()).collect();
@@ -37,14 +38,14 @@ fn each_way_is_gone_in_turn() {
 
 #[test]
 fn links_name_replicas_and_what_describes_them() {
-    let other = server(LieScript::honest());
-    let origin = server(LieScript::honest());
+    let other = server(ResponseFaultScript::honest());
+    let origin = server(ResponseFaultScript::honest());
     let duplicate = format!("<{}>; rel=duplicate; pri=3; geo=ch", other.url());
     let described_by = "<file.meta4>; rel=describedby; type=\"application/metalink4+xml\"";
     origin.follow(
-        LieScript::honest()
-            .always(Lie::Header("Link", format!("{duplicate}, {described_by}")))
-            .always(Lie::Document(".meta4", "application/metalink4+xml", document(&[&other]))),
+        ResponseFaultScript::honest()
+            .always(ResponseFault::Header("Link", format!("{duplicate}, {described_by}")))
+            .always(ResponseFault::Document(".meta4", "application/metalink4+xml", document(&[&other]))),
     );
     let found = discover(&session(), &origin.url(), None).unwrap();
     assert_eq!(found.from, "Link headers");
@@ -58,18 +59,19 @@ fn links_name_replicas_and_what_describes_them() {
 
 #[test]
 fn who_knows_nothing_says_nothing() {
-    let origin = server(LieScript::honest());
+    let origin = server(ResponseFaultScript::honest());
     assert!(discover(&session(), &origin.url(), None).is_none());
-    let refusing = server(LieScript::honest().always(Lie::Status(404, None)));
+    let refusing = server(ResponseFaultScript::honest().always(ResponseFault::Status(404, None)));
     assert!(discover(&session(), &refusing.url(), None).is_none());
 }
 
 #[test]
 fn a_dead_origin_is_remembered() {
-    let (directory, other) = (tempfile::tempdir().unwrap(), server(LieScript::honest()));
+    let (directory, other) = (tempfile::tempdir().unwrap(), server(ResponseFaultScript::honest()));
     let cache = MetalinkCache::new(directory.path().join("cache"));
     let kind = "application/metalink4+xml";
-    let origin = server(LieScript::honest().always(Lie::Document("", kind, document(&[&other]))));
+    let origin =
+        server(ResponseFaultScript::honest().always(ResponseFault::Document("", kind, document(&[&other]))));
     let url = origin.url();
     assert_eq!(discover(&session(), &url, Some(&cache)).unwrap().from, "Accept");
     drop(origin);
@@ -79,9 +81,9 @@ fn a_dead_origin_is_remembered() {
 
 #[test]
 fn a_metalink_is_fetched_and_hostile_ones_refused() {
-    let other = server(LieScript::honest());
+    let other = server(ResponseFaultScript::honest());
     let get = |body: &str| {
-        let holder = HostileServer::start(body.as_bytes(), LieScript::honest());
+        let holder = HostileServer::start(body.as_bytes(), ResponseFaultScript::honest());
         fetch_metalink(&session(), &holder.url())
     };
     assert_eq!(get(&document(&[&other])).unwrap().files.len(), 1);

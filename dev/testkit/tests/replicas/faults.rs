@@ -2,7 +2,7 @@
 
 use fordway_http::replicas::{ReplicaOptions, ReplicatedFile};
 use fordway_store::ErrorKind;
-use fordway_testkit::hostile::{HostileServer, Lie, LieScript};
+use fordway_testkit::hostile::{HostileServer, ResponseFault, ResponseFaultScript};
 use fordway_wire::metalink::MetalinkFile;
 
 use crate::{SIZE, at, completed, content, copied, described, expected, open, read, server, some_ranges};
@@ -21,29 +21,38 @@ fn open_patiently(described: &MetalinkFile, locations: &[&str]) -> ReplicatedFil
     ReplicatedFile::open(described, options).unwrap()
 }
 
-fn faults() -> Vec<(&'static str, LieScript)> {
-    let always = |lie| LieScript::honest().always(lie);
+fn faults() -> Vec<(&'static str, ResponseFaultScript)> {
+    let always = |lie| ResponseFaultScript::honest().always(lie);
     vec![
-        ("500", always(Lie::Status(500, None))),
-        ("404", always(Lie::Status(404, None))),
-        ("403", always(Lie::Status(403, None))),
-        ("500 once open", LieScript::honest().on_requests(1..1_000, Lie::Status(500, None))),
-        ("dies", LieScript::honest().on_requests(1..1_000, Lie::ResetAt(450_000))),
-        ("truncates", LieScript::honest().on_requests(1..1_000, Lie::CloseAt(450_000))),
-        ("corrupt", always(Lie::FlippedAt(750_001))),
-        ("another size in parts", LieScript::honest().on_requests(1..1_000, Lie::ContentRangeSize(7))),
-        ("another version", LieScript::honest().on_requests(1..1_000, Lie::Version(3))),
-        ("slow", always(Lie::Slow(60_000))),
-        ("redirects to nobody", always(Lie::Redirect(302, dead()))),
-        ("hangs at once", always(Lie::Mute)),
-        ("hangs in the middle", LieScript::honest().on_requests(1..1_000, Lie::StallAt(450_000))),
-        ("knows no ranges", always(Lie::WholeForRange)),
+        ("500", always(ResponseFault::Status(500, None))),
+        ("404", always(ResponseFault::Status(404, None))),
+        ("403", always(ResponseFault::Status(403, None))),
+        (
+            "500 once open",
+            ResponseFaultScript::honest().on_requests(1..1_000, ResponseFault::Status(500, None)),
+        ),
+        ("dies", ResponseFaultScript::honest().on_requests(1..1_000, ResponseFault::ResetAt(450_000))),
+        ("truncates", ResponseFaultScript::honest().on_requests(1..1_000, ResponseFault::CloseAt(450_000))),
+        ("corrupt", always(ResponseFault::FlippedAt(750_001))),
+        (
+            "another size in parts",
+            ResponseFaultScript::honest().on_requests(1..1_000, ResponseFault::ContentRangeSize(7)),
+        ),
+        ("another version", ResponseFaultScript::honest().on_requests(1..1_000, ResponseFault::Version(3))),
+        ("slow", always(ResponseFault::Slow(60_000))),
+        ("redirects to nobody", always(ResponseFault::Redirect(302, dead()))),
+        ("hangs at once", always(ResponseFault::Mute)),
+        (
+            "hangs in the middle",
+            ResponseFaultScript::honest().on_requests(1..1_000, ResponseFault::StallAt(450_000)),
+        ),
+        ("knows no ranges", always(ResponseFault::WholeForRange)),
     ]
 }
 
 /// Runs `check` with each fault at the first replica.
 fn with_each_fault(check: impl Fn(&str, &MetalinkFile, &HostileServer)) {
-    let good = server(LieScript::honest());
+    let good = server(ResponseFaultScript::honest());
     for (name, script) in faults() {
         let bad = server(script);
         check(name, &described(&[&bad, &good]), &good);
@@ -106,8 +115,10 @@ fn what_has_no_pieces_still_fails_over() {
 
 #[test]
 fn a_list_without_sizes_or_digests_is_enough() {
-    let (bad, good) =
-        (server(LieScript::honest().always(Lie::Status(503, None))), server(LieScript::honest()));
+    let (bad, good) = (
+        server(ResponseFaultScript::honest().always(ResponseFault::Status(503, None))),
+        server(ResponseFaultScript::honest()),
+    );
     let replicas = vec![at(&bad.url(), 1), at(&good.url(), 2)];
     let file = open(&MetalinkFile { replicas, ..MetalinkFile::default() });
     assert_eq!(file.size_bytes(), SIZE as u64);
@@ -117,9 +128,9 @@ fn a_list_without_sizes_or_digests_is_enough() {
 /// Bytes that a replica sent before it failed are not requested again.
 #[test]
 fn a_download_goes_on_at_the_byte() {
-    let dying = LieScript::honest().on_requests(1..2, Lie::CloseAt(450_000));
-    let bad = server(dying.on_requests(2..1_000, Lie::Status(500, None)));
-    let good = server(LieScript::honest());
+    let dying = ResponseFaultScript::honest().on_requests(1..2, ResponseFault::CloseAt(450_000));
+    let bad = server(dying.on_requests(2..1_000, ResponseFault::Status(500, None)));
+    let good = server(ResponseFaultScript::honest());
     let file = open_patiently(&described(&[&bad, &good]), &[]);
     assert!(copied(&file).unwrap() == content());
     let starts: Vec<u64> = good.requests()[1..]
@@ -133,8 +144,10 @@ fn a_download_goes_on_at_the_byte() {
 
 #[test]
 fn a_corrupt_replica_is_not_asked_again() {
-    let (bad, good) =
-        (server(LieScript::honest().always(Lie::FlippedAt(750_001))), server(LieScript::honest()));
+    let (bad, good) = (
+        server(ResponseFaultScript::honest().always(ResponseFault::FlippedAt(750_001))),
+        server(ResponseFaultScript::honest()),
+    );
     let file = open(&described(&[&bad, &good]));
     assert!(copied(&file).unwrap() == content());
     let asked = bad.requests().len();
@@ -146,33 +159,36 @@ fn a_corrupt_replica_is_not_asked_again() {
 
 #[test]
 fn what_no_replica_has_is_an_error_that_names_all() {
-    let corrupt = || server(LieScript::honest().always(Lie::FlippedAt(7)));
+    let corrupt = || server(ResponseFaultScript::honest().always(ResponseFault::FlippedAt(7)));
     let (one, other) = (corrupt(), corrupt());
     let error = copied(&open(&described(&[&one, &other]))).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::BadDigest, "{error}");
     assert!(error.to_string().contains(&one.url()) && error.to_string().contains(&other.url()), "{error}");
-    let missing = || server(LieScript::honest().always(Lie::Status(404, None)));
+    let missing = || server(ResponseFaultScript::honest().always(ResponseFault::Status(404, None)));
     let error = copied(&open(&described(&[&missing(), &missing()]))).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NoSuchKey, "{error}");
-    let (missing, broken) = (missing(), server(LieScript::honest().always(Lie::Status(500, None))));
+    let (missing, broken) =
+        (missing(), server(ResponseFaultScript::honest().always(ResponseFault::Status(500, None))));
     let error = copied(&open(&described(&[&missing, &broken]))).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
 }
 
 #[test]
 fn a_replica_that_comes_back_is_asked_again() {
-    let only = server(LieScript::honest().always(Lie::Status(503, None)));
+    let only = server(ResponseFaultScript::honest().always(ResponseFault::Status(503, None)));
     let file = open(&described(&[&only]));
     assert_eq!(copied(&file).unwrap_err().kind(), ErrorKind::Unavailable);
-    only.follow(LieScript::honest());
+    only.follow(ResponseFaultScript::honest());
     assert!(copied(&file).unwrap() == content());
 }
 
 /// Nothing shows which of the two replicas sent the wrong byte, so the whole file is requested from each replica.
 #[test]
 fn a_wrong_whole_is_made_right_by_one_replica() {
-    let (bad, good) =
-        (server(LieScript::honest().always(Lie::FlippedAt(1_400_000))), server(LieScript::honest()));
+    let (bad, good) = (
+        server(ResponseFaultScript::honest().always(ResponseFault::FlippedAt(1_400_000))),
+        server(ResponseFaultScript::honest()),
+    );
     let without = MetalinkFile { pieces: None, ..described(&[&bad, &good]) };
     let mut options = crate::options();
     options.streams = Some(2);
@@ -186,7 +202,7 @@ fn a_wrong_whole_is_made_right_by_one_replica() {
 
 #[test]
 fn priorities_and_locations_choose() {
-    let (one, other) = (server(LieScript::honest()), server(LieScript::honest()));
+    let (one, other) = (server(ResponseFaultScript::honest()), server(ResponseFaultScript::honest()));
     let mut both = described(&[&one, &other]);
     (both.replicas[0].priority, both.replicas[1].priority) = (5, 2);
     assert!(copied(&open_patiently(&both, &[])).unwrap() == content());
@@ -201,7 +217,10 @@ fn priorities_and_locations_choose() {
 #[test]
 fn a_server_that_knows_no_ranges_is_read_in_few_passes() {
     let large: Vec<u8> = content().repeat(16);
-    let only = HostileServer::start(large.clone(), LieScript::honest().always(Lie::WholeForRange));
+    let only = HostileServer::start(
+        large.clone(),
+        ResponseFaultScript::honest().always(ResponseFault::WholeForRange),
+    );
     let replicas = vec![at(&only.url(), 1)];
     let described =
         MetalinkFile { size_bytes: Some(large.len() as u64), replicas, ..MetalinkFile::default() };

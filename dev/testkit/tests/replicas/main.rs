@@ -13,7 +13,7 @@ use fordway_http::Timeouts;
 use fordway_http::replicas::{ReplicaOptions, ReplicatedFile};
 use fordway_http::vector::{Fragment, SessionOptions};
 use fordway_store::Result;
-use fordway_testkit::hostile::{HostileServer, LieScript};
+use fordway_testkit::hostile::{HostileServer, ResponseFaultScript};
 use fordway_wire::metalink::{FileHash, FileHashAlgorithm, MetalinkFile, MetalinkUrl, PieceHashes};
 
 /// The sizes of the served files and of their pieces, in bytes.
@@ -53,7 +53,7 @@ fn options() -> ReplicaOptions {
     }
 }
 
-fn server(script: LieScript) -> HostileServer {
+fn server(script: ResponseFaultScript) -> HostileServer {
     HostileServer::start(content(), script)
 }
 

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use fordway_http::replicas::ReplicatedFile;
-use fordway_testkit::hostile::{Lie, LieScript};
+use fordway_testkit::hostile::{ResponseFault, ResponseFaultScript};
 
 use crate::{SIZE, content, described, expected, options, read, server};
 
@@ -25,25 +25,25 @@ impl Random {
     }
 }
 
-fn lie(random: &mut Random) -> Lie {
+fn lie(random: &mut Random) -> ResponseFault {
     let at = random.below(700_000);
     match random.below(11) {
-        0 => Lie::Status([404, 403, 500, 503][random.below(4) as usize], None),
-        1 => Lie::ResetAt(at as usize),
-        2 => Lie::CloseAt(at as usize),
-        3 => Lie::FlippedAt(random.below(SIZE as u64)),
-        4 => Lie::StallAt(at as usize),
-        5 => Lie::Mute,
-        6 => Lie::Slow(100_000 + at),
-        7 => Lie::WholeForRange,
-        8 => Lie::NoContentRange,
-        9 => Lie::ClosesAfter,
-        _ => Lie::Version(1 + at as u8 % 9),
+        0 => ResponseFault::Status([404, 403, 500, 503][random.below(4) as usize], None),
+        1 => ResponseFault::ResetAt(at as usize),
+        2 => ResponseFault::CloseAt(at as usize),
+        3 => ResponseFault::FlippedAt(random.below(SIZE as u64)),
+        4 => ResponseFault::StallAt(at as usize),
+        5 => ResponseFault::Mute,
+        6 => ResponseFault::Slow(100_000 + at),
+        7 => ResponseFault::WholeForRange,
+        8 => ResponseFault::NoContentRange,
+        9 => ResponseFault::ClosesAfter,
+        _ => ResponseFault::Version(1 + at as u8 % 9),
     }
 }
 
-fn script(random: &mut Random) -> LieScript {
-    let mut script = LieScript::honest();
+fn script(random: &mut Random) -> ResponseFaultScript {
+    let mut script = ResponseFaultScript::honest();
     for _ in 0..random.below(3) {
         let first = random.below(6) as usize;
         let count = 1 + random.below(8) as usize;

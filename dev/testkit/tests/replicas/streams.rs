@@ -4,7 +4,7 @@ use std::os::unix::fs::FileExt;
 
 use fordway_http::replicas::ReplicatedFile;
 use fordway_store::{Error, ErrorKind};
-use fordway_testkit::hostile::{Lie, LieScript};
+use fordway_testkit::hostile::{ResponseFault, ResponseFaultScript};
 use fordway_wire::metalink::MetalinkFile;
 
 use crate::{PIECE, SIZE, completed, content, described, expected, options, read, server, some_ranges};
@@ -23,7 +23,8 @@ fn whole(part: &std::fs::File) -> Vec<u8> {
 
 #[test]
 fn streams_share_the_work_and_are_no_more_than_asked_for() {
-    let servers = [0, 1, 2].map(|_| server(LieScript::honest().always(Lie::Slow(4_000_000))));
+    let servers =
+        [0, 1, 2].map(|_| server(ResponseFaultScript::honest().always(ResponseFault::Slow(4_000_000))));
     let file = open(&described(&servers.each_ref()), 3);
     let part = tempfile::tempfile().unwrap();
     completed(&file, &part).unwrap();
@@ -34,7 +35,7 @@ fn streams_share_the_work_and_are_no_more_than_asked_for() {
 
 #[test]
 fn streams_may_be_of_one_replica() {
-    let one = server(LieScript::honest());
+    let one = server(ResponseFaultScript::honest());
     let file = open(&described(&[&one]), 4);
     let part = tempfile::tempfile().unwrap();
     completed(&file, &part).unwrap();
@@ -45,8 +46,8 @@ fn streams_may_be_of_one_replica() {
 
 #[test]
 fn a_corrupt_stream_among_good_ones_is_made_good() {
-    let bad = server(LieScript::honest().always(Lie::FlippedAt(2_000_000)));
-    let good = server(LieScript::honest());
+    let bad = server(ResponseFaultScript::honest().always(ResponseFault::FlippedAt(2_000_000)));
+    let good = server(ResponseFaultScript::honest());
     for has_pieces in [true, false] {
         let mut described = described(&[&bad, &good]);
         described.pieces = described.pieces.filter(|_| has_pieces);
@@ -60,7 +61,7 @@ fn a_corrupt_stream_among_good_ones_is_made_good() {
 #[test]
 fn what_was_left_is_used() {
     for has_pieces in [true, false] {
-        let one = server(LieScript::honest());
+        let one = server(ResponseFaultScript::honest());
         let mut described = described(&[&one]);
         described.pieces = described.pieces.filter(|_| has_pieces);
         let part = tempfile::tempfile().unwrap();
@@ -83,7 +84,7 @@ fn what_was_left_is_used() {
 /// The piece digests detect changes that somebody made to the partial file.
 #[test]
 fn what_was_left_is_not_trusted() {
-    let one = server(LieScript::honest());
+    let one = server(ResponseFaultScript::honest());
     let part = tempfile::tempfile().unwrap();
     let mut left = content();
     left[PIECE + 7] ^= 1;
@@ -103,7 +104,7 @@ fn what_was_left_is_not_trusted() {
 
 #[test]
 fn empty_files_are_files() {
-    let empty = fordway_testkit::hostile::HostileServer::start([], LieScript::honest());
+    let empty = fordway_testkit::hostile::HostileServer::start([], ResponseFaultScript::honest());
     let replicas = vec![crate::at(&empty.url(), 1)];
     let described = MetalinkFile { size_bytes: Some(0), replicas, ..MetalinkFile::default() };
     let part = tempfile::tempfile().unwrap();

@@ -25,7 +25,7 @@ use fordway_store::{
     ObjectTags, ObjectVersions, Objects, PartOptions, PutOptions, Store, Tags,
 };
 use fordway_sys::{MountIdentity, MountVerdict, SharedGuarantee};
-use fordway_testkit::cluster::{ClusterTask, FileSystemCluster};
+use fordway_testkit::cluster::{ClusterCommand, FileSystemCluster};
 use fordway_testkit::conformance::{StoreFixture, cases_written, run_all};
 use fordway_testkit::model;
 use fordway_testkit::turns::RoundRobinStore;
@@ -176,7 +176,7 @@ fn run_with(cluster: &FileSystemCluster, settings: &str, roles: &[&str]) -> Vec<
     let reports =
         |said: String| said.lines().filter_map(|line| line.strip_prefix(REPORT)).map(str::to_owned).collect();
     // Wait for all processes, because a process that fails may make others wait until they also fail.
-    let results: Vec<_> = tasks.into_iter().map(ClusterTask::result).collect();
+    let results: Vec<_> = tasks.into_iter().map(ClusterCommand::result).collect();
     let failed: Vec<_> = results.iter().filter_map(|result| result.as_ref().err()).cloned().collect();
     assert!(failed.is_empty(), "{}", failed.join("\n"));
     results.into_iter().map(|said| reports(said.unwrap_or_default())).collect()

@@ -1,6 +1,6 @@
 //! Linearizability: keys that processes on both nodes read and write, and one order of all calls that explains the results.
 
-use fordway_testkit::history::{HistoryEvent, TimedEvent, is_linearizable};
+use fordway_testkit::history::{HistoryOperation, TimedHistoryOperation, is_linearizable};
 
 use super::*;
 
@@ -76,7 +76,7 @@ pub(super) fn remove_registers(_: &Member) {
 }
 
 pub(super) fn have_one_order(reports: &[Vec<String>]) {
-    let mut histories: BTreeMap<&str, Vec<Vec<TimedEvent>>> = BTreeMap::new();
+    let mut histories: BTreeMap<&str, Vec<Vec<TimedHistoryOperation>>> = BTreeMap::new();
     for (client, line) in
         reports.iter().enumerate().flat_map(|(client, lines)| lines.iter().map(move |line| (client, line)))
     {
@@ -85,14 +85,18 @@ pub(super) fn have_one_order(reports: &[Vec<String>]) {
         };
         let value = value.parse().unwrap();
         let event = match what {
-            "put" => HistoryEvent::Put(value),
-            "created" => HistoryEvent::Created(value),
-            "refused" => HistoryEvent::NotCreated,
-            "read" => HistoryEvent::Read(Some(value)),
-            "missed" => HistoryEvent::Read(None),
-            _ => HistoryEvent::Deleted,
+            "put" => HistoryOperation::Put(value),
+            "created" => HistoryOperation::Created(value),
+            "refused" => HistoryOperation::NotCreated,
+            "read" => HistoryOperation::Read(Some(value)),
+            "missed" => HistoryOperation::Read(None),
+            _ => HistoryOperation::Deleted,
         };
-        let timed = TimedEvent { event, began_ns: began.parse().unwrap(), ended_ns: ended.parse().unwrap() };
+        let timed = TimedHistoryOperation {
+            event,
+            began_ns: began.parse().unwrap(),
+            ended_ns: ended.parse().unwrap(),
+        };
         histories.entry(name).or_insert_with(|| vec![Vec::new(); reports.len()])[client].push(timed);
     }
     assert_eq!(histories.len(), REGISTERS.len());

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use fordway_http::vector::{AccessAdvice, ReadAhead, RemoteReader};
 use fordway_store::ErrorKind;
-use fordway_testkit::hostile::{HostileServer, Lie, LieScript};
+use fordway_testkit::hostile::{HostileServer, ResponseFault, ResponseFaultScript};
 use proptest::prelude::*;
 
 use crate::{SIZE, file, open};
@@ -82,7 +82,7 @@ proptest! {
         lists in any::<bool>(),
     ) {
         let content = file();
-        let script = if lists { LieScript::honest() } else { LieScript::honest().always(Lie::WholeOverRanges(1)) };
+        let script = if lists { ResponseFaultScript::honest() } else { ResponseFaultScript::honest().always(ResponseFault::WholeOverRanges(1)) };
         let server = HostileServer::start(content.clone(), script);
         let mut reader = reader(&server, max_bytes);
         for step in &steps {
@@ -95,20 +95,20 @@ proptest! {
         steps in prop::collection::vec(some_step(), 1..8),
         from in 1_usize..6,
         lie in prop_oneof![
-            (0_usize..60_000).prop_map(Lie::ResetAt),
-            (0_usize..60_000).prop_map(Lie::CloseAt),
-            Just(Lie::ClosesAfter),
-            Just(Lie::DropsPipelined),
-            Just(Lie::WholeForRange),
-            Just(Lie::Version(3)),
-            Just(Lie::Status(503, Some(0))),
-            Just(Lie::Status(403, None)),
+            (0_usize..60_000).prop_map(ResponseFault::ResetAt),
+            (0_usize..60_000).prop_map(ResponseFault::CloseAt),
+            Just(ResponseFault::ClosesAfter),
+            Just(ResponseFault::DropsPipelined),
+            Just(ResponseFault::WholeForRange),
+            Just(ResponseFault::Version(3)),
+            Just(ResponseFault::Status(503, Some(0))),
+            Just(ResponseFault::Status(403, None)),
         ],
     ) {
         let content = file();
-        let server = HostileServer::start(content.clone(), LieScript::honest());
+        let server = HostileServer::start(content.clone(), ResponseFaultScript::honest());
         let mut reader = reader(&server, 1 << 20);
-        server.follow(LieScript::honest().on_requests(from..from + 2, lie));
+        server.follow(ResponseFaultScript::honest().on_requests(from..from + 2, lie));
         for step in &steps {
             carry_out(&mut reader, step, &content, 1 << 20);
         }
@@ -118,7 +118,7 @@ proptest! {
 #[test]
 fn a_file_is_read_from_end_to_end_on_one_connection_and_each_byte_once() {
     let content = file();
-    let server = HostileServer::start(content.clone(), LieScript::honest());
+    let server = HostileServer::start(content.clone(), ResponseFaultScript::honest());
     let mut reader = reader(&server, 64 << 20);
     let (mut read, mut block) = (Vec::new(), vec![0; 10_000]);
     loop {
@@ -150,7 +150,7 @@ fn asked_bytes(server: &HostileServer) -> u64 {
 #[test]
 fn records_at_equal_distances_are_asked_for_without_what_lies_between() {
     let content = file();
-    let server = HostileServer::start(content.clone(), LieScript::honest());
+    let server = HostileServer::start(content.clone(), ResponseFaultScript::honest());
     let mut reader = reader(&server, 64 << 20);
     let mut record = [0; 100];
     for at in (1_000..SIZE - 100).step_by(20_000) {
@@ -165,7 +165,7 @@ fn records_at_equal_distances_are_asked_for_without_what_lies_between() {
 
 #[test]
 fn reads_without_an_order_ask_for_no_more_than_they_want() {
-    let server = HostileServer::start(file(), LieScript::honest());
+    let server = HostileServer::start(file(), ResponseFaultScript::honest());
     let mut reader = reader(&server, 64 << 20);
     let mut record = [0; 100];
     for at in [300_000, 5_000, 590_000, 120_000, 410_000] {
@@ -186,7 +186,7 @@ fn reads_without_an_order_ask_for_no_more_than_they_want() {
 #[test]
 fn what_is_announced_comes_before_it_is_read() {
     let content = file();
-    let server = HostileServer::start(content.clone(), LieScript::honest());
+    let server = HostileServer::start(content.clone(), ResponseFaultScript::honest());
     let mut reader = reader(&server, 64 << 20);
     reader.advise(AccessAdvice::WillNeed(&[(500_000, 50), (7, 60), (100_000, 70)])).unwrap();
     let mut buffer = [0; 50];
@@ -203,7 +203,7 @@ fn what_is_announced_comes_before_it_is_read() {
 #[test]
 fn a_jump_gives_up_what_is_on_its_way() {
     let content: Vec<u8> = (0..30_000_000_u32 / 4).flat_map(u32::to_le_bytes).collect();
-    let server = HostileServer::start(content.clone(), LieScript::honest());
+    let server = HostileServer::start(content.clone(), ResponseFaultScript::honest());
     let mut reader = reader(&server, 64 << 20);
     let mut block = vec![0; 64 << 10];
     reader.advise(AccessAdvice::Sequential).unwrap();
@@ -226,9 +226,9 @@ fn a_jump_gives_up_what_is_on_its_way() {
 #[test]
 fn what_is_given_up_ends_and_others_go_on() {
     let content = file();
-    let server = HostileServer::start(content.clone(), LieScript::honest());
+    let server = HostileServer::start(content.clone(), ResponseFaultScript::honest());
     let opened = Arc::new(open(&server.url()));
-    server.follow(LieScript::honest().on_requests(1..2, Lie::StallAt(1_000)));
+    server.follow(ResponseFaultScript::honest().on_requests(1..2, ResponseFault::StallAt(1_000)));
     let stalled = opened.submit(&[(0, 100_000)], Vec::new()).unwrap();
     let good = opened.submit(&[(300_000, 1_000)], Vec::new()).unwrap();
     let waiter = std::thread::spawn({
@@ -239,7 +239,7 @@ fn what_is_given_up_ends_and_others_go_on() {
     opened.cancel(stalled);
     assert!(waiter.join().unwrap().unwrap() == content[300_000..301_000]);
 
-    server.follow(LieScript::honest().always(Lie::StallAt(1_000)));
+    server.follow(ResponseFaultScript::honest().always(ResponseFault::StallAt(1_000)));
     let stalled = opened.submit(&[(0, 100_000)], Vec::new()).unwrap();
     let waiter = std::thread::spawn({
         let opened = opened.clone();

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use fordway_http::SessionCredentials;
 use fordway_http::vector::RemoteFile;
 use fordway_store::ErrorKind;
-use fordway_testkit::hostile::{HostileServer, Lie, LieScript, RecordedRequest};
+use fordway_testkit::hostile::{HostileServer, RecordedRequest, ResponseFault, ResponseFaultScript};
 
 use crate::{SIZE, file, session};
 
@@ -26,7 +26,7 @@ fn said(request: &RecordedRequest) -> Option<&str> {
 
 #[test]
 fn users_are_not_mixed_up_by_many_threads() {
-    let server = HostileServer::start(file(), LieScript::honest());
+    let server = HostileServer::start(file(), ResponseFaultScript::honest());
     let tokens = ["one", "two", "three"];
     let users: Vec<_> = tokens
         .iter()
@@ -62,15 +62,15 @@ fn users_are_not_mixed_up_by_many_threads() {
 
 #[test]
 fn another_port_is_another_host_and_the_way_back_is_no_way_home() {
-    let home = HostileServer::start(file(), LieScript::honest());
-    let away = HostileServer::start(file(), LieScript::honest());
+    let home = HostileServer::start(file(), ResponseFaultScript::honest());
+    let away = HostileServer::start(file(), ResponseFaultScript::honest());
     home.follow(
-        LieScript::honest()
-            .on_requests(0..1, Lie::Redirect(302, "/moved".into()))
-            .on_requests(1..2, Lie::Redirect(302, away.url())),
+        ResponseFaultScript::honest()
+            .on_requests(0..1, ResponseFault::Redirect(302, "/moved".into()))
+            .on_requests(1..2, ResponseFault::Redirect(302, away.url())),
     );
     let back = format!("http://{}/back", home.address());
-    away.follow(LieScript::honest().always(Lie::Redirect(307, back)));
+    away.follow(ResponseFaultScript::honest().always(ResponseFault::Redirect(307, back)));
     let opened = open_as(&home, "file", SessionCredentials::none().with_bearer_token("secret"));
     opened.read_at(0, &mut [0; 10]).unwrap();
     let told: Vec<_> =
@@ -91,7 +91,8 @@ fn another_port_is_another_host_and_the_way_back_is_no_way_home() {
 
 #[test]
 fn a_refusal_is_no_reason_to_say_more() {
-    let server = HostileServer::start(file(), LieScript::honest().always(Lie::Status(401, None)));
+    let server =
+        HostileServer::start(file(), ResponseFaultScript::honest().always(ResponseFault::Status(401, None)));
     let session =
         session(|options| options.credentials = SessionCredentials::none().with_bearer_token("old"));
     let error = RemoteFile::open(&session, &server.url()).err().expect("an error");

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use fordway_http::vector::{HttpSession, RemoteFile};
 use fordway_store::ErrorKind;
-use fordway_testkit::hostile::{HostileServer, Lie, LieScript};
+use fordway_testkit::hostile::{HostileServer, ResponseFault, ResponseFaultScript};
 
 use crate::downloads::{WHOLE, copy};
 use crate::{file, read, session, spread};
@@ -21,9 +21,9 @@ fn hurried(deadline: Duration) -> Arc<HttpSession> {
 
 #[test]
 fn a_wish_beyond_the_deadline_ends_it_at_once() {
-    let server = HostileServer::start(file(), LieScript::honest());
+    let server = HostileServer::start(file(), ResponseFaultScript::honest());
     let opened = RemoteFile::open(&hurried(Duration::from_secs(60)), &server.url()).unwrap();
-    server.follow(LieScript::honest().always(Lie::Status(503, Some(3_600))));
+    server.follow(ResponseFaultScript::honest().always(ResponseFault::Status(503, Some(3_600))));
     for error in [copy(&opened, WHOLE).unwrap_err(), read(&opened, &[(0, 9)]).unwrap_err()] {
         assert_eq!(error.kind(), ErrorKind::Unavailable);
         assert!(error.to_string().contains("requests a retry after 3600s"), "{error}");
@@ -33,10 +33,10 @@ fn a_wish_beyond_the_deadline_ends_it_at_once() {
 
 #[test]
 fn a_silent_server_is_given_up_when_the_time_is_up() {
-    for silent in [Lie::StallAt(0), Lie::StallAt(20_000)] {
-        let server = HostileServer::start(file(), LieScript::honest());
+    for silent in [ResponseFault::StallAt(0), ResponseFault::StallAt(20_000)] {
+        let server = HostileServer::start(file(), ResponseFaultScript::honest());
         let opened = RemoteFile::open(&hurried(Duration::from_secs(3)), &server.url()).unwrap();
-        server.follow(LieScript::honest().always(silent.clone()));
+        server.follow(ResponseFaultScript::honest().always(silent.clone()));
         let ticket = opened.submit(&[(0, 50_000)], Vec::new()).unwrap();
         for error in [
             read(&opened, &spread(9, 9_000)).unwrap_err(),
@@ -45,20 +45,20 @@ fn a_silent_server_is_given_up_when_the_time_is_up() {
         ] {
             assert_eq!(error.kind(), ErrorKind::Timeout, "{silent:?}: {error}");
         }
-        server.follow(LieScript::honest());
+        server.follow(ResponseFaultScript::honest());
         assert!(read(&opened, &[(5, 9)]).unwrap()[0] == file()[5..14], "the next one has time of its own");
     }
 }
 
 #[test]
 fn the_first_cause_is_told_beside_the_last() {
-    let server = HostileServer::start(file(), LieScript::honest());
+    let server = HostileServer::start(file(), ResponseFaultScript::honest());
     let patient = session(|options| options.max_retries = 2);
     let opened = RemoteFile::open(&patient, &server.url()).unwrap();
     for _ in 0..2 {
         let before = server.requests().len();
-        let first = LieScript::honest().on_requests(before..before + 1, Lie::CloseAt(0));
-        server.follow(first.on_requests(before + 1..99, Lie::Status(503, None)));
+        let first = ResponseFaultScript::honest().on_requests(before..before + 1, ResponseFault::CloseAt(0));
+        server.follow(first.on_requests(before + 1..99, ResponseFault::Status(503, None)));
         let text = read(&opened, &[(0, 9)]).unwrap_err().to_string();
         assert!(text.contains("HTTP status 503) (at first: "), "{text}");
         assert!(text.contains("after 3 tries"), "{text}");

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use fordway_http::vector::RemoteFile;
 use fordway_store::{Checksum, ChecksumAlgorithm, Error, ErrorKind, Result};
-use fordway_testkit::hostile::{HostileServer, Lie, LieScript};
+use fordway_testkit::hostile::{HostileServer, ResponseFault, ResponseFaultScript};
 
 use crate::{SIZE, file, open};
 
@@ -21,7 +21,7 @@ pub(crate) const WHOLE: Range<u64> = 0..SIZE as u64;
 
 #[test]
 fn one_request_brings_all_and_leaves_the_connection() {
-    let server = HostileServer::start(file(), LieScript::honest());
+    let server = HostileServer::start(file(), ResponseFaultScript::honest());
     let opened = open(&server.url());
     assert!(copy(&opened, WHOLE).unwrap() == file());
     assert!(copy(&opened, 7..SIZE as u64 - 3).unwrap() == file()[7..SIZE - 3]);
@@ -34,14 +34,14 @@ fn one_request_brings_all_and_leaves_the_connection() {
 #[test]
 fn what_breaks_off_is_resumed_where_it_ended() {
     for (lie, first) in [
-        (Lie::ResetAt(100_000), 100_000),
-        (Lie::CloseAt(250_001), 250_001),
-        (Lie::Status(503, Some(0)), 0),
-        (Lie::Status(429, None), 0),
+        (ResponseFault::ResetAt(100_000), 100_000),
+        (ResponseFault::CloseAt(250_001), 250_001),
+        (ResponseFault::Status(503, Some(0)), 0),
+        (ResponseFault::Status(429, None), 0),
     ] {
-        let server = HostileServer::start(file(), LieScript::honest());
+        let server = HostileServer::start(file(), ResponseFaultScript::honest());
         let opened = open(&server.url());
-        server.follow(LieScript::honest().on_requests(1..3, lie.clone()));
+        server.follow(ResponseFaultScript::honest().on_requests(1..3, lie.clone()));
         assert!(copy(&opened, WHOLE).unwrap() == file(), "{lie:?}");
         let requests = server.requests();
         assert_eq!(requests.len(), 4, "{lie:?}");
@@ -53,37 +53,44 @@ fn what_breaks_off_is_resumed_where_it_ended() {
 
 #[test]
 fn a_server_without_ranges_is_read_over() {
-    let server = HostileServer::start(file(), LieScript::honest().always(Lie::WholeForRange));
+    let server =
+        HostileServer::start(file(), ResponseFaultScript::honest().always(ResponseFault::WholeForRange));
     let opened = open(&server.url());
-    server.follow(LieScript::honest().always(Lie::WholeForRange).on_requests(1..2, Lie::CloseAt(99_999)));
+    server.follow(
+        ResponseFaultScript::honest()
+            .always(ResponseFault::WholeForRange)
+            .on_requests(1..2, ResponseFault::CloseAt(99_999)),
+    );
     assert!(copy(&opened, WHOLE).unwrap() == file());
 }
 
 #[test]
 fn two_versions_are_never_mixed() {
-    let server = HostileServer::start(file(), LieScript::honest());
+    let server = HostileServer::start(file(), ResponseFaultScript::honest());
     let opened = open(&server.url());
     server.follow(
-        LieScript::honest().on_requests(1..2, Lie::ResetAt(100_000)).on_requests(2..9, Lie::Version(1)),
+        ResponseFaultScript::honest()
+            .on_requests(1..2, ResponseFault::ResetAt(100_000))
+            .on_requests(2..9, ResponseFault::Version(1)),
     );
     assert_eq!(copy(&opened, WHOLE).unwrap_err().kind(), ErrorKind::PreconditionFailed);
     let opened = open(&server.url());
-    server.follow(LieScript::honest());
+    server.follow(ResponseFaultScript::honest());
     assert_eq!(copy(&opened, WHOLE).unwrap_err().kind(), ErrorKind::PreconditionFailed);
 }
 
 #[test]
 fn what_stays_wrong_is_an_error_after_some_tries() {
     for (lie, kind) in [
-        (Lie::Status(503, None), ErrorKind::Unavailable),
-        (Lie::Status(404, None), ErrorKind::NoSuchKey),
-        (Lie::CloseAt(0), ErrorKind::IncompleteBody),
-        (Lie::StallAt(0), ErrorKind::Timeout),
-        (Lie::ContentRangeMoved(1), ErrorKind::BadResponse),
+        (ResponseFault::Status(503, None), ErrorKind::Unavailable),
+        (ResponseFault::Status(404, None), ErrorKind::NoSuchKey),
+        (ResponseFault::CloseAt(0), ErrorKind::IncompleteBody),
+        (ResponseFault::StallAt(0), ErrorKind::Timeout),
+        (ResponseFault::ContentRangeMoved(1), ErrorKind::BadResponse),
     ] {
-        let server = HostileServer::start(file(), LieScript::honest());
+        let server = HostileServer::start(file(), ResponseFaultScript::honest());
         let opened = open(&server.url());
-        server.follow(LieScript::honest().always(lie.clone()));
+        server.follow(ResponseFaultScript::honest().always(lie.clone()));
         let error = copy(&opened, 5..SIZE as u64).unwrap_err();
         assert_eq!(error.kind(), kind, "{lie:?}: {error}");
         let is_retried =
@@ -96,18 +103,23 @@ fn what_stays_wrong_is_an_error_after_some_tries() {
 /// chunk or with the connection.
 #[test]
 fn a_body_that_does_not_end_with_the_file_is_an_error() {
-    for (framing, off) in
-        [(Lie::Chunked(900), 11), (Lie::UntilClose, 11), (Lie::Chunked(900), -11), (Lie::UntilClose, -11)]
-    {
-        let server = HostileServer::start(file(), LieScript::honest());
+    for (framing, off) in [
+        (ResponseFault::Chunked(900), 11),
+        (ResponseFault::UntilClose, 11),
+        (ResponseFault::Chunked(900), -11),
+        (ResponseFault::UntilClose, -11),
+    ] {
+        let server = HostileServer::start(file(), ResponseFaultScript::honest());
         let opened = open(&server.url());
-        server.follow(LieScript::honest().always(framing.clone()).always(Lie::BodyOff(off)));
+        server.follow(
+            ResponseFaultScript::honest().always(framing.clone()).always(ResponseFault::BodyOff(off)),
+        );
         for range in [WHOLE, 5..SIZE as u64, 5..5_000] {
             let error = copy(&opened, range.clone()).unwrap_err();
             let kind = if off > 0 { ErrorKind::BadResponse } else { ErrorKind::IncompleteBody };
             assert_eq!(error.kind(), kind, "{framing:?} {off} {range:?}: {error}");
         }
-        server.follow(LieScript::honest().always(framing));
+        server.follow(ResponseFaultScript::honest().always(framing));
         assert!(copy(&opened, WHOLE).unwrap() == file());
     }
 }
@@ -116,9 +128,9 @@ fn a_body_that_does_not_end_with_the_file_is_an_error() {
 #[test]
 fn a_length_that_is_not_the_range_s_is_an_error() {
     for off in [11, -11] {
-        let server = HostileServer::start(file(), LieScript::honest());
+        let server = HostileServer::start(file(), ResponseFaultScript::honest());
         let opened = open(&server.url());
-        server.follow(LieScript::honest().always(Lie::BodyOff(off)));
+        server.follow(ResponseFaultScript::honest().always(ResponseFault::BodyOff(off)));
         let error = copy(&opened, 5..5_000).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::BadResponse, "{off}: {error}");
         assert_eq!(server.requests().len(), 2, "{off}: it is not tried again");
@@ -127,7 +139,7 @@ fn a_length_that_is_not_the_range_s_is_an_error() {
 
 #[test]
 fn the_receiver_may_end_it() {
-    let server = HostileServer::start(file(), LieScript::honest());
+    let server = HostileServer::start(file(), ResponseFaultScript::honest());
     let opened = open(&server.url());
     let error = opened.copy_range(WHOLE, &mut |_| Err(Error::new(ErrorKind::Unavailable, "no more, thanks")));
     assert!(error.unwrap_err().to_string().contains("no more, thanks"));
@@ -135,9 +147,9 @@ fn the_receiver_may_end_it() {
 }
 
 /// Returns a lie that adds S3's header with the file's CRC-32C.
-fn checksum() -> Lie {
+fn checksum() -> ResponseFault {
     let sum = Checksum::of(ChecksumAlgorithm::Crc32c, &file());
-    Lie::Header("x-amz-checksum-crc32c", sum.to_base64())
+    ResponseFault::Header("x-amz-checksum-crc32c", sum.to_base64())
 }
 
 fn copy_verified(opened: &RemoteFile) -> Result<(Option<&'static str>, Vec<u8>)> {
@@ -151,14 +163,16 @@ fn copy_verified(opened: &RemoteFile) -> Result<(Option<&'static str>, Vec<u8>)>
 
 #[test]
 fn what_arrives_is_held_against_the_digest_that_is_stated() {
-    let server = HostileServer::start(file(), LieScript::honest());
+    let server = HostileServer::start(file(), ResponseFaultScript::honest());
     let opened = open(&server.url());
     assert_eq!(copy_verified(&opened).unwrap(), (None, file()));
     let asked = server.requests()[1].clone();
     assert!(asked.header("want-digest").is_some_and(|list| list.starts_with("adler32;q=")), "{asked:?}");
-    server.follow(LieScript::honest().always(checksum()).on_requests(2..3, Lie::ResetAt(70_000)));
+    server.follow(
+        ResponseFaultScript::honest().always(checksum()).on_requests(2..3, ResponseFault::ResetAt(70_000)),
+    );
     assert_eq!(copy_verified(&opened).unwrap(), (Some("CRC32C"), file()), "in two responses");
-    server.follow(LieScript::honest().always(checksum()).always(Lie::Flipped));
+    server.follow(ResponseFaultScript::honest().always(checksum()).always(ResponseFault::Flipped));
     let error = copy_verified(&opened).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::BadDigest);
     assert!(error.to_string().contains("CRC32C that the server states"), "{error}");
@@ -167,8 +181,8 @@ fn what_arrives_is_held_against_the_digest_that_is_stated() {
 #[test]
 fn what_was_there_before_is_read_back() {
     let sum = Checksum::of(ChecksumAlgorithm::Sha256, &file());
-    let stated = Lie::Header("Repr-Digest", format!("sha-256=:{}:", sum.to_base64()));
-    let server = HostileServer::start(file(), LieScript::honest().always(stated));
+    let stated = ResponseFault::Header("Repr-Digest", format!("sha-256=:{}:", sum.to_base64()));
+    let server = HostileServer::start(file(), ResponseFaultScript::honest().always(stated));
     let opened = open(&server.url());
     for (there, is_right) in [(file(), true), (vec![0; SIZE], false)] {
         let received = || Ok(Box::new(std::io::Cursor::new(there.clone())) as Box<dyn std::io::Read>);
@@ -182,9 +196,11 @@ fn what_was_there_before_is_read_back() {
 
 #[test]
 fn a_copy_is_redirected_too() {
-    let there = HostileServer::start(file(), LieScript::honest());
-    let door =
-        HostileServer::start(file(), LieScript::honest().on_method("GET", Lie::Redirect(307, there.url())));
+    let there = HostileServer::start(file(), ResponseFaultScript::honest());
+    let door = HostileServer::start(
+        file(),
+        ResponseFaultScript::honest().on_method("GET", ResponseFault::Redirect(307, there.url())),
+    );
     let opened = open(&door.url());
     assert!(copy(&opened, WHOLE).unwrap() == file());
     assert!(copy(&opened, 5..900).unwrap() == file()[5..900]);
@@ -195,7 +211,10 @@ fn a_copy_is_redirected_too() {
 #[test]
 fn a_server_that_refuses_to_speak_of_digests_is_asked_without() {
     for status in [405, 500] {
-        let server = HostileServer::start(file(), LieScript::honest().always(Lie::RefusesDigests(status)));
+        let server = HostileServer::start(
+            file(),
+            ResponseFaultScript::honest().always(ResponseFault::RefusesDigests(status)),
+        );
         let opened = open(&server.url());
         for asked in [3, 4] {
             assert_eq!(copy_verified(&opened).unwrap(), (None, file()));

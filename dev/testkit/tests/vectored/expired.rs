@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use fordway_http::vector::{HttpSession, RemoteFile};
 use fordway_store::ErrorKind;
-use fordway_testkit::hostile::{HostileServer, Lie, LieScript};
+use fordway_testkit::hostile::{HostileServer, ResponseFault, ResponseFaultScript};
 
 use crate::{expected, file, patient, read, session, spread};
 
@@ -22,18 +22,22 @@ fn open(url: &str) -> RemoteFile {
     RemoteFile::open(&unhurried(), url).unwrap()
 }
 
-fn serving(script: LieScript) -> HostileServer {
+fn serving(script: ResponseFaultScript) -> HostileServer {
     HostileServer::start(file(), script)
 }
 
 /// Redirects all requests, or only GETs.
-fn to(there: &HostileServer, status: u16, gets_alone: bool) -> LieScript {
-    let lie = Lie::Redirect(status, format!("{}?signature=1", there.url()));
-    if gets_alone { LieScript::honest().on_method("GET", lie) } else { LieScript::honest().always(lie) }
+fn to(there: &HostileServer, status: u16, gets_alone: bool) -> ResponseFaultScript {
+    let lie = ResponseFault::Redirect(status, format!("{}?signature=1", there.url()));
+    if gets_alone {
+        ResponseFaultScript::honest().on_method("GET", lie)
+    } else {
+        ResponseFaultScript::honest().always(lie)
+    }
 }
 
-fn refusing(status: u16) -> LieScript {
-    LieScript::honest().always(Lie::Status(status, None))
+fn refusing(status: u16) -> ResponseFaultScript {
+    ResponseFaultScript::honest().always(ResponseFault::Status(status, None))
 }
 
 fn gets(server: &HostileServer) -> usize {
@@ -50,7 +54,7 @@ struct Expired {
 
 /// Reads a file, then makes its location refuse requests, and the door redirect to another location.
 fn expired(refused: u16, gets_alone: bool) -> Expired {
-    let (first, second) = (serving(LieScript::honest()), serving(LieScript::honest()));
+    let (first, second) = (serving(ResponseFaultScript::honest()), serving(ResponseFaultScript::honest()));
     let door = serving(to(&first, 302, gets_alone));
     let opened = open(&door.url());
     assert!(read(&opened, &[(7, 100)]).unwrap()[0] == file()[7..107]);
@@ -103,12 +107,12 @@ fn threads_ask_once_between_them() {
 
 #[test]
 fn a_copy_is_resumed_at_the_other_place() {
-    let second = serving(LieScript::honest());
+    let second = serving(ResponseFaultScript::honest());
     // The location responds to the HEAD, sends a truncated response, and refuses everything afterwards.
     let first = serving(
-        LieScript::honest()
-            .on_requests(1..2, Lie::ResetAt(50_000))
-            .on_requests(2..usize::MAX, Lie::Status(403, None)),
+        ResponseFaultScript::honest()
+            .on_requests(1..2, ResponseFault::ResetAt(50_000))
+            .on_requests(2..usize::MAX, ResponseFault::Status(403, None)),
     );
     let door = serving(to(&first, 302, false));
     let opened = open(&door.url());
@@ -126,13 +130,15 @@ fn a_copy_is_resumed_at_the_other_place() {
 #[test]
 fn another_version_behind_the_door_is_not_mixed_in() {
     let Expired { second, opened, door: _door, _first } = expired(403, false);
-    second.follow(LieScript::honest().always(Lie::Version(7)));
+    second.follow(ResponseFaultScript::honest().always(ResponseFault::Version(7)));
     let error = read(&opened, &[(200, 100)]).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::PreconditionFailed, "{error}");
     // Another version is refused even if no byte has been passed on yet, because the caller knows which version was
     // opened.
-    let (first, second) =
-        (serving(LieScript::honest()), serving(LieScript::honest().always(Lie::Version(7))));
+    let (first, second) = (
+        serving(ResponseFaultScript::honest()),
+        serving(ResponseFaultScript::honest().always(ResponseFault::Version(7))),
+    );
     let door = serving(to(&first, 302, false));
     let opened = open(&door.url());
     first.follow(refusing(403));
@@ -158,12 +164,12 @@ fn a_door_that_refuses_too_is_the_error() {
 /// The server allows reading the first byte, and nothing else.
 #[test]
 fn a_place_that_goes_on_refusing_is_asked_for_once_a_call() {
-    let first = serving(LieScript::honest());
+    let first = serving(ResponseFaultScript::honest());
     let door = serving(to(&first, 302, false));
     let opened = open(&door.url());
     let numbers = first.requests().len();
-    let script = [numbers, numbers + 2].into_iter().fold(LieScript::honest(), |script, number| {
-        script.on_requests(number..number + 1, Lie::Status(403, None))
+    let script = [numbers, numbers + 2].into_iter().fold(ResponseFaultScript::honest(), |script, number| {
+        script.on_requests(number..number + 1, ResponseFault::Status(403, None))
     });
     first.follow(script);
     let error = read(&opened, &[(200, 100)]).unwrap_err();
@@ -174,7 +180,7 @@ fn a_place_that_goes_on_refusing_is_asked_for_once_a_call() {
 
 #[test]
 fn what_moved_for_good_is_forgotten_where_it_refuses() {
-    let (first, second) = (serving(LieScript::honest()), serving(LieScript::honest()));
+    let (first, second) = (serving(ResponseFaultScript::honest()), serving(ResponseFaultScript::honest()));
     let door = serving(to(&first, 301, false));
     let session = unhurried();
     let opened = RemoteFile::open(&session, &door.url()).unwrap();
@@ -188,7 +194,7 @@ fn what_moved_for_good_is_forgotten_where_it_refuses() {
 
 #[test]
 fn a_file_that_nobody_led_to_is_refused_at_once() {
-    let server = serving(LieScript::honest());
+    let server = serving(ResponseFaultScript::honest());
     let opened = open(&server.url());
     server.follow(refusing(403));
     assert_eq!(read(&opened, &[(7, 100)]).unwrap_err().kind(), ErrorKind::AccessDenied);

@@ -3,7 +3,7 @@
 use fordway_http::HttpVersion;
 use fordway_http::vector::{RangeReadTicket, RemoteFile};
 use fordway_store::{ErrorKind, Result};
-use fordway_testkit::hostile::{HostileServer, Lie, LieScript};
+use fordway_testkit::hostile::{HostileServer, ResponseFault, ResponseFaultScript};
 use proptest::prelude::*;
 
 use crate::hostile::some_lie;
@@ -39,17 +39,17 @@ proptest! {
         version in prop::sample::select(&VERSIONS[..]),
     ) {
         let content = file();
-        let mut script = LieScript::honest();
+        let mut script = ResponseFaultScript::honest();
         for (lie, first) in &lies {
             script = match first {
                 Some(requests) => script.on_requests(0..*requests, lie.clone()),
                 None => script.always(lie.clone()),
             };
         }
-        let told = |wanted: fn(&Lie) -> bool| lies.iter().any(|(lie, _)| wanted(lie));
-        let is_changed = told(|lie| matches!(lie, Lie::Version(_)));
-        let is_unmarked = is_changed && told(|lie| matches!(lie, Lie::NoETag));
-        let is_deceived = is_unmarked || told(|lie| matches!(lie, Lie::ContentRangeMoved(_)));
+        let told = |wanted: fn(&ResponseFault) -> bool| lies.iter().any(|(lie, _)| wanted(lie));
+        let is_changed = told(|lie| matches!(lie, ResponseFault::Version(_)));
+        let is_unmarked = is_changed && told(|lie| matches!(lie, ResponseFault::NoETag));
+        let is_deceived = is_unmarked || told(|lie| matches!(lie, ResponseFault::ContentRangeMoved(_)));
         let server = start(version, content.clone(), script);
         match read_first(version, &server.url(), &ranges) {
             Ok(found) => {
@@ -65,7 +65,7 @@ proptest! {
 #[test]
 fn what_is_read_first_costs_no_question_before() {
     let content = file();
-    let server = HostileServer::start(content.clone(), LieScript::honest());
+    let server = HostileServer::start(content.clone(), ResponseFaultScript::honest());
     let ranges = spread(300, 500);
     for first_ranges in [10, 300] {
         let before = server.requests().len();
@@ -86,8 +86,11 @@ fn what_is_read_first_costs_no_question_before() {
 
 #[test]
 fn the_file_is_read_where_the_first_request_leads() {
-    let there = HostileServer::start(file(), LieScript::honest());
-    let door = HostileServer::start(file(), LieScript::honest().always(Lie::Redirect(307, there.url())));
+    let there = HostileServer::start(file(), ResponseFaultScript::honest());
+    let door = HostileServer::start(
+        file(),
+        ResponseFaultScript::honest().always(ResponseFault::Redirect(307, there.url())),
+    );
     let ranges = spread(20, 100);
     let found = read_first(HttpVersion::Http1, &door.url(), &ranges).unwrap();
     assert!(found == expected(&file(), &ranges).concat());
@@ -99,16 +102,27 @@ fn the_file_is_read_where_the_first_request_leads() {
 #[test]
 fn a_refused_list_is_no_refusal_of_the_file() {
     let (content, ranges) = (file(), spread(20, 100));
-    for lie in [Lie::Status(400, None), Lie::Status(416, None), Lie::Status(431, None), Lie::NoContentRange] {
-        let server =
-            HostileServer::start(content.clone(), LieScript::honest().on_requests(0..1, lie.clone()));
+    for lie in [
+        ResponseFault::Status(400, None),
+        ResponseFault::Status(416, None),
+        ResponseFault::Status(431, None),
+        ResponseFault::NoContentRange,
+    ] {
+        let server = HostileServer::start(
+            content.clone(),
+            ResponseFaultScript::honest().on_requests(0..1, lie.clone()),
+        );
         let found = read_first(HttpVersion::Http1, &server.url(), &ranges).unwrap();
         assert!(found == expected(&content, &ranges).concat(), "{lie:?}");
     }
-    for lie in
-        [Lie::WholeForRange, Lie::WholeOverRanges(1), Lie::Chunked(700), Lie::UntilClose, Lie::ClosesAfter]
-    {
-        let server = HostileServer::start(content.clone(), LieScript::honest().always(lie.clone()));
+    for lie in [
+        ResponseFault::WholeForRange,
+        ResponseFault::WholeOverRanges(1),
+        ResponseFault::Chunked(700),
+        ResponseFault::UntilClose,
+        ResponseFault::ClosesAfter,
+    ] {
+        let server = HostileServer::start(content.clone(), ResponseFaultScript::honest().always(lie.clone()));
         let found = read_first(HttpVersion::Http1, &server.url(), &ranges).unwrap();
         assert!(found == expected(&content, &ranges).concat(), "{lie:?}");
     }
@@ -117,16 +131,20 @@ fn a_refused_list_is_no_refusal_of_the_file() {
 #[test]
 fn a_refusal_of_the_file_is_told_at_once() {
     for (status, kind) in [(403, ErrorKind::AccessDenied), (404, ErrorKind::NoSuchKey)] {
-        let server = HostileServer::start(file(), LieScript::honest().always(Lie::Status(status, None)));
+        let server = HostileServer::start(
+            file(),
+            ResponseFaultScript::honest().always(ResponseFault::Status(status, None)),
+        );
         assert_eq!(refusal(&server, &[(0, 10)]), kind);
         assert_eq!(server.requests().len(), 1);
     }
-    let server = HostileServer::start(file(), LieScript::honest());
+    let server = HostileServer::start(file(), ResponseFaultScript::honest());
     for beyond in [(SIZE as u64 - 5, 6), (SIZE as u64, 1), (u64::MAX, 2), (3, usize::MAX)] {
         assert_eq!(refusal(&server, &[(0, 10), beyond]), ErrorKind::InvalidRange, "{beyond:?}");
     }
     assert_eq!(read_first(HttpVersion::Http1, &server.url(), &[]).unwrap(), b"");
-    let silent = HostileServer::start(file(), LieScript::honest().always(Lie::StallAt(0)));
+    let silent =
+        HostileServer::start(file(), ResponseFaultScript::honest().always(ResponseFault::StallAt(0)));
     assert_eq!(refusal(&silent, &[(0, 10)]), ErrorKind::Timeout);
 }
 
@@ -134,8 +152,10 @@ fn a_refusal_of_the_file_is_told_at_once() {
 #[test]
 fn a_first_answer_that_is_cut_is_resumed() {
     let content = file();
-    let server =
-        HostileServer::start(content.clone(), LieScript::honest().on_requests(0..4, Lie::ResetAt(50_000)));
+    let server = HostileServer::start(
+        content.clone(),
+        ResponseFaultScript::honest().on_requests(0..4, ResponseFault::ResetAt(50_000)),
+    );
     let (opened, ticket) = open_reading(HttpVersion::Http1, &server.url(), &[(0, 300_000)]).unwrap();
     assert!(opened.wait(ticket).unwrap().bytes == content[..300_000]);
     let asked = server.requests();
@@ -147,7 +167,7 @@ fn a_first_answer_that_is_cut_is_resumed() {
 #[test]
 fn the_cap_on_connections_holds() {
     let content = file();
-    let server = HostileServer::start(content.clone(), LieScript::honest());
+    let server = HostileServer::start(content.clone(), ResponseFaultScript::honest());
     let shared = session(|options| options.connections_per_origin = 1);
     for _ in 0..3 {
         let ranges = spread(40, 3_000);

@@ -3,47 +3,49 @@
 use std::time::Duration;
 
 use fordway_store::ErrorKind;
-use fordway_testkit::hostile::{HostileServer, Lie, LieScript};
+use fordway_testkit::hostile::{HostileServer, ResponseFault, ResponseFaultScript};
 use proptest::prelude::*;
 
 use crate::{SIZE, VERSIONS, expected, file, open, open_in, read, some_ranges, spread, start};
 
 /// Returns any lie that a read may survive, either in every response or only at first. Lies that delay the client are
 /// used once.
-pub(crate) fn some_lie() -> impl Strategy<Value = Lie> {
+pub(crate) fn some_lie() -> impl Strategy<Value = ResponseFault> {
     let boundary = prop_oneof![Just(("a b;c", true)), Just(("--", false)), Just(("x\"y", false))];
     prop_oneof![
-        (0_u8..8)
-            .prop_map(|status| Lie::Status([200, 301, 400, 403, 416, 431, 500, 503][status as usize], None)),
-        Just(Lie::WholeForRange),
-        (1_usize..8).prop_map(Lie::WholeOverRanges),
-        (100_usize..500).prop_map(Lie::HeadBytesMax),
-        Just(Lie::OneSpan),
-        Just(Lie::FirstRangeOnly),
-        (0_u64..5_000).prop_map(Lie::MergedParts),
-        Just(Lie::ReversedParts),
-        (0_usize..4).prop_map(Lie::MissingPart),
-        Just(Lie::Version(1)),
-        Just(Lie::IgnoresIfRange),
-        (-100_i64..100).prop_map(Lie::ContentRangeMoved),
-        (0_u64..700_000).prop_map(Lie::ContentRangeSize),
-        (-4_i64..4).prop_map(Lie::PartBytesOff),
-        Just(Lie::NoContentRange),
-        Just(Lie::BareLineFeeds),
-        boundary.prop_map(|(boundary, is_quoted)| Lie::Boundary(boundary, is_quoted)),
-        Just(Lie::NoFinalBoundary),
-        Just(Lie::Preamble),
-        (0_usize..2).prop_map(Lie::UnevenHeads),
-        Just(Lie::NoETag),
-        (1_usize..5_000).prop_map(Lie::Chunked),
-        Just(Lie::UntilClose),
-        (-50_i64..0).prop_map(Lie::ContentLengthOff),
-        (0_usize..60_000).prop_map(Lie::ResetAt),
-        (0_usize..60_000).prop_map(Lie::CloseAt),
-        Just(Lie::ClosesAfter),
-        Just(Lie::DropsPipelined),
-        Just(Lie::LeavesPipelined),
-        Just(Lie::RefusesStream),
+        (0_u8..8).prop_map(|status| ResponseFault::Status(
+            [200, 301, 400, 403, 416, 431, 500, 503][status as usize],
+            None
+        )),
+        Just(ResponseFault::WholeForRange),
+        (1_usize..8).prop_map(ResponseFault::WholeOverRanges),
+        (100_usize..500).prop_map(ResponseFault::HeadBytesMax),
+        Just(ResponseFault::OneSpan),
+        Just(ResponseFault::FirstRangeOnly),
+        (0_u64..5_000).prop_map(ResponseFault::MergedParts),
+        Just(ResponseFault::ReversedParts),
+        (0_usize..4).prop_map(ResponseFault::MissingPart),
+        Just(ResponseFault::Version(1)),
+        Just(ResponseFault::IgnoresIfRange),
+        (-100_i64..100).prop_map(ResponseFault::ContentRangeMoved),
+        (0_u64..700_000).prop_map(ResponseFault::ContentRangeSize),
+        (-4_i64..4).prop_map(ResponseFault::PartBytesOff),
+        Just(ResponseFault::NoContentRange),
+        Just(ResponseFault::BareLineFeeds),
+        boundary.prop_map(|(boundary, is_quoted)| ResponseFault::Boundary(boundary, is_quoted)),
+        Just(ResponseFault::NoFinalBoundary),
+        Just(ResponseFault::Preamble),
+        (0_usize..2).prop_map(ResponseFault::UnevenHeads),
+        Just(ResponseFault::NoETag),
+        (1_usize..5_000).prop_map(ResponseFault::Chunked),
+        Just(ResponseFault::UntilClose),
+        (-50_i64..0).prop_map(ResponseFault::ContentLengthOff),
+        (0_usize..60_000).prop_map(ResponseFault::ResetAt),
+        (0_usize..60_000).prop_map(ResponseFault::CloseAt),
+        Just(ResponseFault::ClosesAfter),
+        Just(ResponseFault::DropsPipelined),
+        Just(ResponseFault::LeavesPipelined),
+        Just(ResponseFault::RefusesStream),
     ]
 }
 
@@ -59,16 +61,16 @@ proptest! {
         version in prop::sample::select(&VERSIONS[..]),
     ) {
         let content = file();
-        let server = start(version, content.clone(), LieScript::honest());
+        let server = start(version, content.clone(), ResponseFaultScript::honest());
         let opened = open_in(version, &server.url());
-        let mut script = LieScript::honest();
+        let mut script = ResponseFaultScript::honest();
         for (lie, first) in &lies {
             script = match first {
                 Some(requests) => script.on_requests(1..1 + requests, lie.clone()),
                 None => script.always(lie.clone()),
             };
         }
-        let is_deceived = lies.iter().any(|(lie, _)| matches!(lie, Lie::ContentRangeMoved(_)));
+        let is_deceived = lies.iter().any(|(lie, _)| matches!(lie, ResponseFault::ContentRangeMoved(_)));
         server.follow(script);
         match read(&opened, &ranges) {
             Ok(found) => prop_assert!(is_deceived || found == expected(&content, &ranges)),
@@ -83,13 +85,18 @@ fn a_body_that_does_not_end_with_its_range_is_an_error() {
     let content = file();
     let ranges: [&[(u64, usize)]; 3] = [&[(7, 20_000)], &[(SIZE as u64 - 9, 9)], &[(0, SIZE)]];
     for version in VERSIONS {
-        for (framing, off) in
-            [(Lie::Chunked(900), 11), (Lie::UntilClose, 11), (Lie::Chunked(900), -11), (Lie::UntilClose, -11)]
-        {
+        for (framing, off) in [
+            (ResponseFault::Chunked(900), 11),
+            (ResponseFault::UntilClose, 11),
+            (ResponseFault::Chunked(900), -11),
+            (ResponseFault::UntilClose, -11),
+        ] {
             for ranges in ranges {
-                let server = start(version, content.clone(), LieScript::honest());
+                let server = start(version, content.clone(), ResponseFaultScript::honest());
                 let opened = open_in(version, &server.url());
-                server.follow(LieScript::honest().always(framing.clone()).always(Lie::BodyOff(off)));
+                server.follow(
+                    ResponseFaultScript::honest().always(framing.clone()).always(ResponseFault::BodyOff(off)),
+                );
                 let error = read(&opened, ranges).unwrap_err();
                 let kind = if off > 0 { ErrorKind::BadResponse } else { ErrorKind::IncompleteBody };
                 assert_eq!(error.kind(), kind, "{version:?} {framing:?} {off} {ranges:?}: {error}");
@@ -103,10 +110,12 @@ fn a_body_that_does_not_end_with_its_range_is_an_error() {
 fn a_whole_file_that_does_not_end_where_it_should_is_an_error() {
     let content = file();
     for (version, off) in VERSIONS.into_iter().flat_map(|version| [(version, 11), (version, -11)]) {
-        let server = start(version, content.clone(), LieScript::honest());
+        let server = start(version, content.clone(), ResponseFaultScript::honest());
         let opened = open_in(version, &server.url());
-        let whole = LieScript::honest().always(Lie::WholeForRange).always(Lie::Chunked(900));
-        server.follow(whole.always(Lie::BodyOff(off)));
+        let whole = ResponseFaultScript::honest()
+            .always(ResponseFault::WholeForRange)
+            .always(ResponseFault::Chunked(900));
+        server.follow(whole.always(ResponseFault::BodyOff(off)));
         let error = read(&opened, &[(9, SIZE - 9)]).unwrap_err();
         let kind = if off > 0 { ErrorKind::BadResponse } else { ErrorKind::IncompleteBody };
         assert_eq!(error.kind(), kind, "{version:?} {off}: {error}");
@@ -118,18 +127,18 @@ fn a_whole_file_that_does_not_end_where_it_should_is_an_error() {
 fn parts_that_are_a_byte_off_are_an_error() {
     let content = file();
     for (version, off) in VERSIONS.into_iter().flat_map(|version| [-2, -1, 1, 2].map(|off| (version, off))) {
-        for breaks in [None, Some(Lie::BareLineFeeds)] {
-            let server = start(version, content.clone(), LieScript::honest());
+        for breaks in [None, Some(ResponseFault::BareLineFeeds)] {
+            let server = start(version, content.clone(), ResponseFaultScript::honest());
             let opened = open_in(version, &server.url());
-            let script = LieScript::honest().always(Lie::PartBytesOff(off));
+            let script = ResponseFaultScript::honest().always(ResponseFault::PartBytesOff(off));
             server.follow(breaks.iter().fold(script, |script, lie| script.always(lie.clone())));
             let error = read(&opened, &spread(20, 100)).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::BadResponse, "{version:?} {off} {breaks:?}: {error}");
         }
         // Bytes from such a part are not kept when the rest is requested again and arrives correctly.
-        let server = start(version, content.clone(), LieScript::honest());
+        let server = start(version, content.clone(), ResponseFaultScript::honest());
         let opened = open_in(version, &server.url());
-        server.follow(LieScript::honest().on_requests(1..3, Lie::PartBytesOff(off)));
+        server.follow(ResponseFaultScript::honest().on_requests(1..3, ResponseFault::PartBytesOff(off)));
         let wanted = spread(20, 100);
         let is_right = read(&opened, &wanted).map(|found| found == expected(&content, &wanted));
         assert!(is_right.unwrap_or(true), "{version:?} {off}");
@@ -143,7 +152,7 @@ fn thousands_of_neighbours_are_read() {
     for (version, bytes) in
         VERSIONS.into_iter().flat_map(|version| [1, 60, 300].map(|bytes| (version, bytes)))
     {
-        let server = start(version, content.clone(), LieScript::honest());
+        let server = start(version, content.clone(), ResponseFaultScript::honest());
         let opened = open_in(version, &server.url());
         let ranges: Vec<_> = (0..1_900).map(|number| (number * bytes as u64, bytes)).collect();
         assert!(read(&opened, &ranges).unwrap() == expected(&content, &ranges), "{bytes}");
@@ -155,14 +164,14 @@ fn thousands_of_neighbours_are_read() {
 #[test]
 fn parts_that_come_otherwise_than_foreseen_are_put_right() {
     let content = file();
-    let uneven = [0, 1].map(Lie::UnevenHeads);
-    let missing = [3, 11, 19, 26, 34].map(Lie::MissingPart);
-    let others = [Lie::ReversedParts, Lie::MergedParts(700), Lie::Preamble];
+    let uneven = [0, 1].map(ResponseFault::UnevenHeads);
+    let missing = [3, 11, 19, 26, 34].map(ResponseFault::MissingPart);
+    let others = [ResponseFault::ReversedParts, ResponseFault::MergedParts(700), ResponseFault::Preamble];
     let lies = uneven.into_iter().chain(missing).chain(others);
     for (lie, bytes) in lies.flat_map(|lie| [1_200, 9_000].map(|bytes| (lie.clone(), bytes))) {
-        let server = start(VERSIONS[0], content.clone(), LieScript::honest());
+        let server = start(VERSIONS[0], content.clone(), ResponseFaultScript::honest());
         let opened = open_in(VERSIONS[0], &server.url());
-        server.follow(LieScript::honest().always(lie.clone()));
+        server.follow(ResponseFaultScript::honest().always(lie.clone()));
         let mut ranges = spread(40, bytes);
         ranges.iter_mut().step_by(7).for_each(|(_, length)| *length -= 600);
         assert!(read(&opened, &ranges).unwrap() == expected(&content, &ranges), "{lie:?}");
@@ -174,18 +183,18 @@ fn a_lie_that_passes_is_survived() {
     let content = file();
     let ranges = spread(40, 3_000);
     let lies = [
-        Lie::Status(503, Some(0)),
-        Lie::Status(500, None),
-        Lie::ResetAt(30_000),
-        Lie::CloseAt(30_000),
-        Lie::StallAt(30_000),
-        Lie::NoContentRange,
-        Lie::ContentLengthOff(-400),
+        ResponseFault::Status(503, Some(0)),
+        ResponseFault::Status(500, None),
+        ResponseFault::ResetAt(30_000),
+        ResponseFault::CloseAt(30_000),
+        ResponseFault::StallAt(30_000),
+        ResponseFault::NoContentRange,
+        ResponseFault::ContentLengthOff(-400),
     ];
     for (version, lie) in VERSIONS.into_iter().flat_map(|version| lies.clone().map(|lie| (version, lie))) {
-        let server = start(version, content.clone(), LieScript::honest());
+        let server = start(version, content.clone(), ResponseFaultScript::honest());
         let opened = open_in(version, &server.url());
-        server.follow(LieScript::honest().on_requests(1..2, lie.clone()));
+        server.follow(ResponseFaultScript::honest().on_requests(1..2, lie.clone()));
         assert!(read(&opened, &ranges).unwrap() == expected(&content, &ranges), "{lie:?}");
         assert!(server.requests().len() > 2, "{lie:?} was not told");
     }
@@ -194,21 +203,25 @@ fn a_lie_that_passes_is_survived() {
 #[test]
 fn a_lie_that_stays_is_an_error_that_says_why() {
     let lies = [
-        (Lie::Status(403, None), ErrorKind::AccessDenied, "HTTP status 403"),
-        (Lie::Status(404, None), ErrorKind::NoSuchKey, "HTTP status 404"),
-        (Lie::Status(503, None), ErrorKind::Unavailable, "after 3 tries"),
-        (Lie::Redirect(302, "http://127.0.0.1:1/f".into()), ErrorKind::Unavailable, "127.0.0.1:1/f"),
-        (Lie::StallAt(0), ErrorKind::Timeout, "nothing arrived for"),
-        (Lie::ResetAt(0), ErrorKind::Unavailable, "after 3 tries"),
-        (Lie::NoContentRange, ErrorKind::BadResponse, "Content-Range"),
-        (Lie::ContentRangeSize(7_000_000), ErrorKind::PreconditionFailed, "the file changed"),
-        (Lie::Version(3), ErrorKind::PreconditionFailed, "the file changed"),
+        (ResponseFault::Status(403, None), ErrorKind::AccessDenied, "HTTP status 403"),
+        (ResponseFault::Status(404, None), ErrorKind::NoSuchKey, "HTTP status 404"),
+        (ResponseFault::Status(503, None), ErrorKind::Unavailable, "after 3 tries"),
+        (
+            ResponseFault::Redirect(302, "http://127.0.0.1:1/f".into()),
+            ErrorKind::Unavailable,
+            "127.0.0.1:1/f",
+        ),
+        (ResponseFault::StallAt(0), ErrorKind::Timeout, "nothing arrived for"),
+        (ResponseFault::ResetAt(0), ErrorKind::Unavailable, "after 3 tries"),
+        (ResponseFault::NoContentRange, ErrorKind::BadResponse, "Content-Range"),
+        (ResponseFault::ContentRangeSize(7_000_000), ErrorKind::PreconditionFailed, "the file changed"),
+        (ResponseFault::Version(3), ErrorKind::PreconditionFailed, "the file changed"),
     ];
     let both = VERSIONS.into_iter().flat_map(|version| lies.clone().map(|told| (version, told)));
     for (version, (lie, kind, why)) in both {
-        let server = start(version, file(), LieScript::honest());
+        let server = start(version, file(), ResponseFaultScript::honest());
         let opened = open_in(version, &server.url());
-        server.follow(LieScript::honest().always(lie.clone()));
+        server.follow(ResponseFaultScript::honest().always(lie.clone()));
         let error = read(&opened, &[(5, 10), (90_000, 10)]).unwrap_err();
         assert_eq!(error.kind(), kind, "{lie:?}: {error}");
         assert!(error.to_string().contains(why), "{lie:?}: {error}");
@@ -219,9 +232,9 @@ fn a_lie_that_stays_is_an_error_that_says_why() {
 #[test]
 fn a_server_that_cuts_every_answer_short_is_given_up() {
     for version in VERSIONS {
-        let server = start(version, file(), LieScript::honest());
+        let server = start(version, file(), ResponseFaultScript::honest());
         let opened = open_in(version, &server.url());
-        server.follow(LieScript::honest().always(Lie::CloseAt(200)));
+        server.follow(ResponseFaultScript::honest().always(ResponseFault::CloseAt(200)));
         let read = read(&opened, &[(0, 500_000)]).map(|_| ());
         for ended in [read, opened.copy_range(0..500_000, &mut |_| Ok(()))] {
             let error = ended.expect_err("it would take thousands of requests");
@@ -236,9 +249,9 @@ fn a_server_that_cuts_every_answer_short_is_given_up() {
 fn a_cut_answer_is_resumed() {
     let content = file();
     for version in VERSIONS {
-        let server = start(version, content.clone(), LieScript::honest());
+        let server = start(version, content.clone(), ResponseFaultScript::honest());
         let opened = open_in(version, &server.url());
-        server.follow(LieScript::honest().on_requests(1..9, Lie::ResetAt(50_000)));
+        server.follow(ResponseFaultScript::honest().on_requests(1..9, ResponseFault::ResetAt(50_000)));
         assert!(read(&opened, &[(0, 500_000)]).unwrap()[0] == content[..500_000]);
         let asked = server.requests();
         let starts: Vec<_> =
@@ -252,12 +265,12 @@ fn a_file_that_changes_is_never_mixed() {
     let content = file();
     let ranges = spread(60, 2_000);
     for (version, ignores) in VERSIONS.into_iter().flat_map(|version| [(version, false), (version, true)]) {
-        let server = start(version, content.clone(), LieScript::honest());
+        let server = start(version, content.clone(), ResponseFaultScript::honest());
         let opened = open_in(version, &server.url());
         read(&opened, &ranges[..5]).unwrap();
-        let mut changed = LieScript::honest().always(Lie::Version(9));
+        let mut changed = ResponseFaultScript::honest().always(ResponseFault::Version(9));
         if ignores {
-            changed = changed.always(Lie::IgnoresIfRange);
+            changed = changed.always(ResponseFault::IgnoresIfRange);
         }
         server.follow(changed);
         let error = read(&opened, &ranges).unwrap_err();
@@ -273,7 +286,7 @@ fn a_file_that_changes_is_never_mixed() {
 fn who_may_read_need_not_be_let_ask() {
     let content = file();
     for status in [403, 405, 501] {
-        let script = LieScript::honest().on_requests(0..1, Lie::Status(status, None));
+        let script = ResponseFaultScript::honest().on_requests(0..1, ResponseFault::Status(status, None));
         let server = HostileServer::start(content.clone(), script);
         let opened = open(&server.url());
         assert_eq!(opened.size_bytes(), content.len() as u64);
@@ -281,13 +294,16 @@ fn who_may_read_need_not_be_let_ask() {
         assert!(read(&opened, &[(7, 9)]).unwrap()[0] == content[7..16]);
         assert_eq!((server.connections(), server.requests()[1].header("range")), (1, Some("bytes=0-0")));
     }
-    let empty = HostileServer::start([], LieScript::honest().on_requests(0..1, Lie::Status(405, None)));
+    let empty = HostileServer::start(
+        [],
+        ResponseFaultScript::honest().on_requests(0..1, ResponseFault::Status(405, None)),
+    );
     assert_eq!(open(&empty.url()).size_bytes(), 0);
 }
 
 #[test]
 fn a_server_that_is_gone_is_unavailable() {
-    let server = HostileServer::start(file(), LieScript::honest());
+    let server = HostileServer::start(file(), ResponseFaultScript::honest());
     let opened = open(&server.url());
     drop(server);
     let started = std::time::Instant::now();

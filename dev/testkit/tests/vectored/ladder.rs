@@ -3,17 +3,17 @@
 use std::time::Duration;
 
 use fordway_http::vector::RemoteFile;
-use fordway_testkit::hostile::{HostileServer, Lie, LieScript};
+use fordway_testkit::hostile::{HostileServer, ResponseFault, ResponseFaultScript};
 
 use crate::{expected, file, open, read, session, spread};
 
-fn served(lie: Lie) -> HostileServer {
-    HostileServer::start(file(), LieScript::honest().always(lie))
+fn served(lie: ResponseFault) -> HostileServer {
+    HostileServer::start(file(), ResponseFaultScript::honest().always(lie))
 }
 
 #[test]
 fn as_few_requests_as_the_header_allows() {
-    let server = HostileServer::start(file(), LieScript::honest());
+    let server = HostileServer::start(file(), ResponseFaultScript::honest());
     let opened = open(&server.url());
     assert!(read(&opened, &spread(500, 100)).unwrap() == expected(&file(), &spread(500, 100)));
     let requests = server.requests();
@@ -29,7 +29,7 @@ fn as_few_requests_as_the_header_allows() {
 
 #[test]
 fn neighbours_are_read_as_one() {
-    let server = HostileServer::start(file(), LieScript::honest());
+    let server = HostileServer::start(file(), ResponseFaultScript::honest());
     let opened = open(&server.url());
     let ranges = [(1_000, 50), (1_100, 50), (0, 20), (20, 5), (1_120, 500)];
     assert!(read(&opened, &ranges).unwrap() == expected(&file(), &ranges));
@@ -39,10 +39,10 @@ fn neighbours_are_read_as_one() {
 #[test]
 fn a_refusal_of_lists_is_learned_once() {
     for (lie, most_ranges) in [
-        (Lie::WholeOverRanges(1), 1),
-        (Lie::FirstRangeOnly, 1),
-        (Lie::WholeOverRanges(10), 10),
-        (Lie::WholeOverRanges(200), 200),
+        (ResponseFault::WholeOverRanges(1), 1),
+        (ResponseFault::FirstRangeOnly, 1),
+        (ResponseFault::WholeOverRanges(10), 10),
+        (ResponseFault::WholeOverRanges(200), 200),
     ] {
         let server = served(lie.clone());
         let opened = open(&server.url());
@@ -61,7 +61,7 @@ fn a_refusal_of_lists_is_learned_once() {
 
 #[test]
 fn shorter_heads_are_learned() {
-    let server = served(Lie::HeadBytesMax(3_000));
+    let server = served(ResponseFault::HeadBytesMax(3_000));
     let opened = open(&server.url());
     for _ in 0..2 {
         assert!(read(&opened, &spread(400, 50)).unwrap() == expected(&file(), &spread(400, 50)));
@@ -73,7 +73,7 @@ fn shorter_heads_are_learned() {
 
 #[test]
 fn single_ranges_go_into_a_pipeline() {
-    let server = served(Lie::WholeOverRanges(1));
+    let server = served(ResponseFault::WholeOverRanges(1));
     let opened = open(&server.url());
     assert!(read(&opened, &spread(15, 50)).unwrap() == expected(&file(), &spread(15, 50)));
     let before = server.connections();
@@ -84,7 +84,9 @@ fn single_ranges_go_into_a_pipeline() {
 
 #[test]
 fn a_server_without_pipelining_gets_several_connections() {
-    let script = LieScript::honest().always(Lie::DropsPipelined).always(Lie::WholeOverRanges(1));
+    let script = ResponseFaultScript::honest()
+        .always(ResponseFault::DropsPipelined)
+        .always(ResponseFault::WholeOverRanges(1));
     let server = HostileServer::start(file(), script);
     let opened = open(&server.url());
     assert!(read(&opened, &spread(60, 50)).unwrap() == expected(&file(), &spread(60, 50)));
@@ -95,7 +97,9 @@ fn a_server_without_pipelining_gets_several_connections() {
 /// end the read.
 #[test]
 fn a_server_that_leaves_pipelined_requests_is_found_out_soon() {
-    let script = LieScript::honest().always(Lie::LeavesPipelined).always(Lie::WholeOverRanges(1));
+    let script = ResponseFaultScript::honest()
+        .always(ResponseFault::LeavesPipelined)
+        .always(ResponseFault::WholeOverRanges(1));
     let server = HostileServer::start(file(), script);
     let patient = session(|options| {
         options.patience = Duration::from_millis(50);
@@ -118,7 +122,7 @@ fn a_server_that_leaves_pipelined_requests_is_found_out_soon() {
 fn a_server_that_forgets_requests_is_not_sent_any_ahead() {
     let content = file();
     let ranges = spread(60, 50);
-    let honest = || LieScript::honest().always(Lie::WholeOverRanges(1));
+    let honest = || ResponseFaultScript::honest().always(ResponseFault::WholeOverRanges(1));
     let server = HostileServer::start(content.clone(), honest());
     let one = session(|options| options.connections_per_origin = 1);
     let opened = RemoteFile::open(&one, &server.url()).unwrap();
@@ -126,7 +130,7 @@ fn a_server_that_forgets_requests_is_not_sent_any_ahead() {
     assert!(opened.learned().pipelines);
     for pipelines in [true, false] {
         let next = server.requests().len() + 5;
-        server.follow(honest().on_requests(next..next + 1, Lie::LeavesPipelined));
+        server.follow(honest().on_requests(next..next + 1, ResponseFault::LeavesPipelined));
         assert!(read(&opened, &ranges).unwrap() == expected(&content, &ranges));
         assert_eq!(opened.learned().pipelines, pipelines);
     }
@@ -134,7 +138,7 @@ fn a_server_that_forgets_requests_is_not_sent_any_ahead() {
 
 #[test]
 fn a_server_without_ranges_is_read_whole() {
-    let server = served(Lie::WholeForRange);
+    let server = served(ResponseFault::WholeForRange);
     let opened = open(&server.url());
     for _ in 0..2 {
         assert!(read(&opened, &spread(30, 50)).unwrap() == expected(&file(), &spread(30, 50)));
@@ -149,8 +153,13 @@ fn a_server_without_ranges_is_read_whole() {
 fn merged_and_reordered_parts_are_put_where_they_belong() {
     let content = file();
     let ranges = [(590_000, 500), (5, 10), (300_000, 20_000), (1_005, 10), (305_000, 10)];
-    for lie in [Lie::OneSpan, Lie::MergedParts(2_000), Lie::ReversedParts, Lie::BareLineFeeds, Lie::Preamble]
-    {
+    for lie in [
+        ResponseFault::OneSpan,
+        ResponseFault::MergedParts(2_000),
+        ResponseFault::ReversedParts,
+        ResponseFault::BareLineFeeds,
+        ResponseFault::Preamble,
+    ] {
         let server = served(lie.clone());
         assert!(read(&open(&server.url()), &ranges).unwrap() == expected(&content, &ranges), "{lie:?}");
         assert_eq!(server.requests().len(), 2, "{lie:?}");

@@ -21,7 +21,7 @@ use std::time::Duration;
 use fordway_http::vector::{Fragment, HttpSession, RemoteFile, SessionOptions};
 use fordway_http::{HttpVersion, Timeouts};
 use fordway_store::Result;
-use fordway_testkit::hostile::{HostileServer, LieScript};
+use fordway_testkit::hostile::{HostileServer, ResponseFaultScript};
 use proptest::prelude::*;
 
 /// The size of the served files, in bytes.
@@ -57,7 +57,7 @@ fn open(url: &str) -> RemoteFile {
 const VERSIONS: [HttpVersion; 2] = [HttpVersion::Http1, HttpVersion::Http2];
 
 /// Starts a server for this version.
-fn start(version: HttpVersion, content: Vec<u8>, script: LieScript) -> HostileServer {
+fn start(version: HttpVersion, content: Vec<u8>, script: ResponseFaultScript) -> HostileServer {
     match version {
         HttpVersion::Http1 => HostileServer::start(content, script),
         HttpVersion::Http2 => HostileServer::start_http2(content, script),

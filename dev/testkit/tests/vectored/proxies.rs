@@ -6,8 +6,8 @@ use fordway_client::s3::{self, S3Config, S3Store};
 use fordway_http::vector::{HttpSession, RemoteFile, SessionOptions};
 use fordway_http::{HttpVersion, ProxySettings, SessionCredentials, TlsRoots};
 use fordway_store::{Bucket, Error, ErrorKind, GetOptions, Key, Objects};
-use fordway_testkit::hostile::{HostileServer, Lie, LieScript};
-use fordway_testkit::proxy::{ProxyRules, ProxyServer};
+use fordway_testkit::hostile::{HostileServer, ResponseFault, ResponseFaultScript};
+use fordway_testkit::proxy::{ProxyBehaviour, ProxyServer};
 
 use crate::servers::{Server, start_nginx};
 use crate::{expected, file, read, session, spread};
@@ -33,7 +33,7 @@ fn through(proxies: ProxySettings, change: impl FnOnce(&mut SessionOptions)) -> 
 }
 
 fn origin() -> HostileServer {
-    HostileServer::start(file(), LieScript::honest())
+    HostileServer::start(file(), ResponseFaultScript::honest())
 }
 
 /// Returns the server's URL with a host name that only the proxy can resolve.
@@ -47,7 +47,7 @@ fn name(server: &HostileServer) -> String {
 }
 
 fn with_login() -> ProxyServer {
-    ProxyServer::start(ProxyRules { login: Some(LOGIN.to_owned()), ..ProxyRules::default() })
+    ProxyServer::start(ProxyBehaviour { login: Some(LOGIN.to_owned()), ..ProxyBehaviour::default() })
 }
 
 #[test]
@@ -77,7 +77,7 @@ fn what_is_learned_by_way_of_a_proxy_is_of_that_way() {
     let (proxy, server) = (with_login(), origin());
     let url = server.url();
     let behind = RemoteFile::open(&through(by(&proxy, ""), |_| {}), &url).unwrap();
-    server.follow(LieScript::honest().always(Lie::WholeOverRanges(1)));
+    server.follow(ResponseFaultScript::honest().always(ResponseFault::WholeOverRanges(1)));
     read(&behind, &spread(30, 50)).unwrap();
     let direct = RemoteFile::open(&session(|_| {}), &url).unwrap();
     assert_eq!((behind.learned().ranges_per_request, direct.learned().ranges_per_request), (1, 1_000));
@@ -99,12 +99,12 @@ fn our_token_is_not_told_to_a_proxy() {
     });
     RemoteFile::open(&session, &server.url()).unwrap();
     assert!(!proxy.heads()[0].contains("ours"), "nothing protects it on the way");
-    server.follow(LieScript::honest().always(Lie::Status(401, None)));
+    server.follow(ResponseFaultScript::honest().always(ResponseFault::Status(401, None)));
     let error = RemoteFile::open(&session, &server.url()).err().expect("an error");
     assert!(error.to_string().contains("not sent without TLS"), "{error}");
 }
 
-fn refusal(rules: ProxyRules, url: &str) -> (Error, usize) {
+fn refusal(rules: ProxyBehaviour, url: &str) -> (Error, usize) {
     let proxy = ProxyServer::start(rules);
     let error = RemoteFile::open(&through(by(&proxy, ""), |_| {}), url).err().expect("an error");
     assert!(!error.to_string().contains("secret"), "{error}");
@@ -115,14 +115,14 @@ fn refusal(rules: ProxyRules, url: &str) -> (Error, usize) {
 fn refusals_say_who_refuses_and_what_to_do() {
     let server = origin();
     let (plain, tls) = (server.url(), server.url().replace("http:", "https:"));
-    let strict = ProxyRules { login: Some("Basic other".to_owned()), ..ProxyRules::default() };
+    let strict = ProxyBehaviour { login: Some("Basic other".to_owned()), ..ProxyBehaviour::default() };
     for url in [&plain, &tls] {
         let (error, asked) = refusal(strict.clone(), url);
         assert_eq!((error.kind(), asked), (ErrorKind::AccessDenied, 1));
         let text = error.to_string();
         assert!(text.contains("a different user and password") && text.contains("HTTP status 407"), "{text}");
     }
-    let refusing = |status| ProxyRules { refuses: Some(status), ..ProxyRules::default() };
+    let refusing = |status| ProxyBehaviour { refuses: Some(status), ..ProxyBehaviour::default() };
     let (error, asked) = refusal(refusing(502), &tls);
     assert_eq!((error.kind(), asked), (ErrorKind::Unavailable, 3), "it may pass");
     let text = error.to_string();
@@ -135,7 +135,7 @@ fn refusals_say_who_refuses_and_what_to_do() {
 
 #[test]
 fn a_proxy_that_says_nothing_is_a_timeout() {
-    let mute = ProxyRules { is_mute: true, ..ProxyRules::default() };
+    let mute = ProxyBehaviour { is_mute: true, ..ProxyBehaviour::default() };
     let (error, _) = refusal(mute, "https://data.test:1/x");
     assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");
     assert!(error.to_string().contains("the proxy http://127.0.0.1:"), "{error}");

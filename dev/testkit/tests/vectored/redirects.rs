@@ -3,16 +3,19 @@
 use fordway_http::SessionCredentials;
 use fordway_http::vector::RemoteFile;
 use fordway_store::{Error, ErrorKind};
-use fordway_testkit::hostile::{HostileServer, Lie, LieScript};
+use fordway_testkit::hostile::{HostileServer, ResponseFault, ResponseFaultScript};
 
 use crate::{SIZE, expected, file, open, read, session, spread};
 
 fn honest() -> HostileServer {
-    HostileServer::start(file(), LieScript::honest())
+    HostileServer::start(file(), ResponseFaultScript::honest())
 }
 
 fn redirecting(status: u16, location: impl Into<String>) -> HostileServer {
-    HostileServer::start(file(), LieScript::honest().always(Lie::Redirect(status, location.into())))
+    HostileServer::start(
+        file(),
+        ResponseFaultScript::honest().always(ResponseFault::Redirect(status, location.into())),
+    )
 }
 
 fn refusal(url: &str) -> Error {
@@ -55,24 +58,24 @@ fn a_file_that_moved_back_is_found_again() {
     let open = |url: &str| RemoteFile::open(&session, url).unwrap();
     let here = honest();
     let there = honest();
-    here.follow(LieScript::honest().always(Lie::Redirect(301, there.url())));
+    here.follow(ResponseFaultScript::honest().always(ResponseFault::Redirect(301, there.url())));
     open(&here.url());
-    here.follow(LieScript::honest());
-    there.follow(LieScript::honest().always(Lie::Redirect(301, here.url())));
+    here.follow(ResponseFaultScript::honest());
+    there.follow(ResponseFaultScript::honest().always(ResponseFault::Redirect(301, here.url())));
     assert_eq!(open(&here.url()).size_bytes(), SIZE as u64);
-    here.follow(LieScript::honest().always(Lie::Redirect(301, there.url())));
-    there.follow(LieScript::honest());
+    here.follow(ResponseFaultScript::honest().always(ResponseFault::Redirect(301, there.url())));
+    there.follow(ResponseFaultScript::honest());
     open(&here.url());
     drop(there);
-    here.follow(LieScript::honest());
+    here.follow(ResponseFaultScript::honest());
     assert_eq!(open(&here.url()).size_bytes(), SIZE as u64, "where it was is nobody any more");
 }
 
 #[test]
 fn locations_may_be_relative_and_lead_on() {
-    let script = LieScript::honest()
-        .on_requests(0..1, Lie::Redirect(302, "moved/../new?a=1".into()))
-        .on_requests(1..2, Lie::Redirect(307, "/root".into()));
+    let script = ResponseFaultScript::honest()
+        .on_requests(0..1, ResponseFault::Redirect(302, "moved/../new?a=1".into()))
+        .on_requests(1..2, ResponseFault::Redirect(307, "/root".into()));
     let server = HostileServer::start(file(), script);
     assert_eq!(open(&server.url()).size_bytes(), SIZE as u64);
     let targets: Vec<_> = server.requests().into_iter().map(|request| request.target).collect();
@@ -82,9 +85,9 @@ fn locations_may_be_relative_and_lead_on() {
 #[test]
 fn a_server_without_head_may_redirect_the_first_byte() {
     let there = honest();
-    let script = LieScript::honest()
-        .on_requests(0..1, Lie::Status(405, None))
-        .on_requests(1..2, Lie::Redirect(302, there.url()));
+    let script = ResponseFaultScript::honest()
+        .on_requests(0..1, ResponseFault::Status(405, None))
+        .on_requests(1..2, ResponseFault::Redirect(302, there.url()));
     let door = HostileServer::start(file(), script);
     assert_eq!(open(&door.url()).size_bytes(), SIZE as u64);
     let methods: Vec<_> = door.requests().into_iter().map(|request| request.method).collect();
@@ -96,7 +99,7 @@ fn circles_are_refused_with_the_way() {
     for status in [301, 302] {
         let first = honest();
         let second = redirecting(status, first.url());
-        first.follow(LieScript::honest().always(Lie::Redirect(status, second.url())));
+        first.follow(ResponseFaultScript::honest().always(ResponseFault::Redirect(status, second.url())));
         let (a, b) = (first.url(), second.url());
         let text = refusal(&a).to_string();
         assert!(
@@ -106,7 +109,7 @@ fn circles_are_refused_with_the_way() {
         assert!(refusal(&a).to_string().contains("circle"));
     }
     let own = honest();
-    own.follow(LieScript::honest().always(Lie::Redirect(302, own.url())));
+    own.follow(ResponseFaultScript::honest().always(ResponseFault::Redirect(302, own.url())));
     assert!(refusal(&own.url()).to_string().contains("circle"));
     assert_eq!(own.requests().len(), 1);
 }
@@ -114,8 +117,8 @@ fn circles_are_refused_with_the_way() {
 #[test]
 fn ten_steps_are_followed_and_no_more() {
     for (steps, is_followed) in [(10, true), (11, false)] {
-        let script = (0..steps).fold(LieScript::honest(), |script, n| {
-            script.on_requests(n..n + 1, Lie::Redirect(302, format!("/step-{n}?secret=1")))
+        let script = (0..steps).fold(ResponseFaultScript::honest(), |script, n| {
+            script.on_requests(n..n + 1, ResponseFault::Redirect(302, format!("/step-{n}?secret=1")))
         });
         let server = HostileServer::start(file(), script);
         if is_followed {
@@ -140,7 +143,7 @@ fn an_address_that_is_none_is_an_error_that_shows_it() {
 #[test]
 fn an_error_at_the_end_names_the_way() {
     let there = honest();
-    there.follow(LieScript::honest().always(Lie::Status(404, None)));
+    there.follow(ResponseFaultScript::honest().always(ResponseFault::Status(404, None)));
     let door = redirecting(302, there.url());
     let error = RemoteFile::open(&session(|_| {}), &door.url()).err().expect("an error");
     assert_eq!(error.kind(), ErrorKind::NoSuchKey);
@@ -150,7 +153,7 @@ fn an_error_at_the_end_names_the_way() {
 
 #[test]
 fn a_server_that_wants_time_gets_it() {
-    let script = LieScript::honest().on_requests(0..1, Lie::Status(503, Some(1)));
+    let script = ResponseFaultScript::honest().on_requests(0..1, ResponseFault::Status(503, Some(1)));
     let server = HostileServer::start(file(), script);
     let started = std::time::Instant::now();
     assert_eq!(open(&server.url()).size_bytes(), SIZE as u64);
@@ -160,7 +163,10 @@ fn a_server_that_wants_time_gets_it() {
 
 /// Starts a door in front of data servers: it answers HEAD itself, and redirects GETs to the server that has the bytes.
 fn door_to(there: &HostileServer, status: u16) -> HostileServer {
-    HostileServer::start(file(), LieScript::honest().on_method("GET", Lie::Redirect(status, there.url())))
+    HostileServer::start(
+        file(),
+        ResponseFaultScript::honest().on_method("GET", ResponseFault::Redirect(status, there.url())),
+    )
 }
 
 #[test]
@@ -168,7 +174,9 @@ fn a_redirection_of_get_alone_is_followed_once_for_the_life_of_a_file() {
     let ranges = spread(40, 100);
     for status in [301, 302, 307] {
         // The data server sends no `ETag`, so its validators differ from the door's, and it refuses HEAD.
-        let script = LieScript::honest().on_method("HEAD", Lie::Status(403, None)).always(Lie::NoETag);
+        let script = ResponseFaultScript::honest()
+            .on_method("HEAD", ResponseFault::Status(403, None))
+            .always(ResponseFault::NoETag);
         let there = HostileServer::start(file(), script);
         let door = door_to(&there, status);
         let opened = open(&door.url());
@@ -207,14 +215,14 @@ fn where_gets_go_is_known_by_those_credentials_alone() {
 #[test]
 fn another_version_elsewhere_is_not_mixed_in() {
     let there = honest();
-    there.follow(LieScript::honest().always(Lie::Version(7)));
+    there.follow(ResponseFaultScript::honest().always(ResponseFault::Version(7)));
     let door = honest();
     let opened = open(&door.url());
     read(&opened, &[(0, 100)]).unwrap();
-    door.follow(LieScript::honest().on_method("GET", Lie::Redirect(302, there.url())));
+    door.follow(ResponseFaultScript::honest().on_method("GET", ResponseFault::Redirect(302, there.url())));
     let error = read(&opened, &[(200, 100)]).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::PreconditionFailed, "{error}");
-    let shorter = HostileServer::start(&file()[..SIZE - 1], LieScript::honest());
+    let shorter = HostileServer::start(&file()[..SIZE - 1], ResponseFaultScript::honest());
     let door = door_to(&shorter, 302);
     let opened = open(&door.url());
     assert_eq!(read(&opened, &[(0, 100)]).unwrap_err().kind(), ErrorKind::PreconditionFailed);
@@ -224,7 +232,7 @@ fn another_version_elsewhere_is_not_mixed_in() {
 fn gets_that_lead_nowhere_are_errors() {
     let nowhere = HostileServer::start(
         file(),
-        LieScript::honest().on_method("GET", Lie::Redirect(302, "/file".into())),
+        ResponseFaultScript::honest().on_method("GET", ResponseFault::Redirect(302, "/file".into())),
     );
     let opened = open(&nowhere.url());
     let error = read(&opened, &[(0, 9)]).unwrap_err();
@@ -234,7 +242,7 @@ fn gets_that_lead_nowhere_are_errors() {
     let there = honest();
     let door = door_to(&there, 302);
     let opened = open(&door.url());
-    let back = LieScript::honest().on_requests(1..99, Lie::Redirect(302, door.url()));
+    let back = ResponseFaultScript::honest().on_requests(1..99, ResponseFault::Redirect(302, door.url()));
     there.follow(back);
     let error = read(&opened, &[(0, 9)]).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::BadResponse, "{error}");

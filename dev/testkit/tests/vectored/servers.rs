@@ -12,7 +12,7 @@ use fordway_http::{ProxySettings, SessionCredentials, TlsRoots};
 use fordway_posix::{PosixConfig, PosixStore};
 use fordway_serve::{AccessKeyPair, Gateway, GatewayConfig, Users};
 use fordway_store::{Bucket, ByteRange, ErrorKind, GetOptions, Key, Objects, PutOptions};
-use fordway_testkit::proxy::{ProxyRules, ProxyServer};
+use fordway_testkit::proxy::{ProxyBehaviour, ProxyServer};
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 use tempfile::TempDir;
@@ -152,7 +152,7 @@ fn nginx_with_tls() {
         }
     }
     assert_eq!(opened.traffic().connections, 1);
-    let proxy = ProxyServer::start(ProxyRules::default());
+    let proxy = ProxyServer::start(ProxyBehaviour::default());
     let variable = format!("{}", proxy.address());
     let tunnelled = session(|options| {
         options.tls_roots = TlsRoots::File(server.dir.path().join("cert"));

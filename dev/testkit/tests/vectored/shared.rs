@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use fordway_http::vector::{Fragment, RemoteFile};
 use fordway_store::ErrorKind;
-use fordway_testkit::hostile::{HostileServer, Lie, LieScript};
+use fordway_testkit::hostile::{HostileServer, ResponseFault, ResponseFaultScript};
 
 use crate::{SIZE, expected, file, open, patient, session, spread};
 
@@ -46,7 +46,7 @@ pub(crate) fn read_in_many_threads(opened: &Arc<RemoteFile>, reads_each: usize) 
 
 #[test]
 fn threads_share_connections_up_to_the_cap() {
-    let server = HostileServer::start(file(), LieScript::honest());
+    let server = HostileServer::start(file(), ResponseFaultScript::honest());
     let opened = read_by_many_threads(&server.url(), 100);
     assert!(server.connections() <= 4, "{}", server.connections());
     assert_eq!(opened.traffic().requests, 6_401);
@@ -56,7 +56,7 @@ fn threads_share_connections_up_to_the_cap() {
 #[test]
 fn batches_are_under_way_together_and_fetched_in_any_order() {
     let content = file();
-    let server = HostileServer::start(content.clone(), LieScript::honest());
+    let server = HostileServer::start(content.clone(), ResponseFaultScript::honest());
     let opened = open(&server.url());
     let ranges: Vec<Vec<_>> =
         (0..12_u64).map(|n| spread(50, 300).iter().map(|(at, len)| (at + n, *len)).collect()).collect();
@@ -73,7 +73,7 @@ fn batches_are_under_way_together_and_fetched_in_any_order() {
 #[test]
 fn threads_wait_for_each_others_batches() {
     let content = Arc::new(file());
-    let server = HostileServer::start(content.to_vec(), LieScript::honest());
+    let server = HostileServer::start(content.to_vec(), ResponseFaultScript::honest());
     let opened = Arc::new(open(&server.url()));
     let reader = |thread: u64| {
         let (opened, content) = (opened.clone(), content.clone());
@@ -93,9 +93,9 @@ fn threads_wait_for_each_others_batches() {
 #[test]
 fn a_batch_that_fails_takes_no_other_along() {
     let content = file();
-    let server = HostileServer::start(content.clone(), LieScript::honest());
+    let server = HostileServer::start(content.clone(), ResponseFaultScript::honest());
     let opened = open(&server.url());
-    server.follow(LieScript::honest().on_requests(1..2, Lie::Status(403, None)));
+    server.follow(ResponseFaultScript::honest().on_requests(1..2, ResponseFault::Status(403, None)));
     let tickets: Vec<_> = (0..3).map(|n| opened.submit(&[(n * 9, 9)], Vec::new()).unwrap()).collect();
     let kinds: Vec<_> = tickets
         .into_iter()
@@ -109,7 +109,7 @@ fn a_batch_that_fails_takes_no_other_along() {
 
 #[test]
 fn what_lies_behind_the_end_is_refused_before_anything_is_read() {
-    let server = HostileServer::start(file(), LieScript::honest());
+    let server = HostileServer::start(file(), ResponseFaultScript::honest());
     let opened = open(&server.url());
     let size = SIZE as u64;
     for (offset, length) in [(size, 1), (size - 1, 2), (u64::MAX, 1), (u64::MAX, 0)] {

@@ -6,8 +6,8 @@ use fordway_http::vector::{HttpSession, RemoteFile};
 use fordway_http::{HttpVersion, ProxySettings, SessionCredentials, TlsRoots};
 use fordway_store::{Error, ErrorKind};
 use fordway_testkit::hostile::HostileServer;
-use fordway_testkit::hostile::LieScript;
-use fordway_testkit::socks::{SocksRules, SocksServer};
+use fordway_testkit::hostile::ResponseFaultScript;
+use fordway_testkit::socks::{SocksBehaviour, SocksServer};
 
 use crate::servers::start_nginx;
 use crate::streams::certify;
@@ -24,8 +24,9 @@ fn through(scheme: &str, login: &str, proxy: &SocksServer, version: HttpVersion)
     })
 }
 
-fn refused(rules: SocksRules, login: &str) -> Error {
-    let (proxy, server) = (SocksServer::start(rules), HostileServer::start(file(), LieScript::honest()));
+fn refused(rules: SocksBehaviour, login: &str) -> Error {
+    let (proxy, server) =
+        (SocksServer::start(rules), HostileServer::start(file(), ResponseFaultScript::honest()));
     let session = through("socks5h", login, &proxy, HttpVersion::Http1);
     let error = RemoteFile::open(&session, &server.url()).err().expect("an error");
     assert!(error.to_string().contains(&format!("the proxy socks5h://{}", proxy.address())), "{error}");
@@ -37,19 +38,21 @@ fn refused(rules: SocksRules, login: &str) -> Error {
 fn names_are_looked_up_by_whom_the_scheme_says() {
     let ranges = spread(300, 200);
     for version in VERSIONS {
-        let server = start(version, file(), LieScript::honest());
+        let server = start(version, file(), ResponseFaultScript::honest());
         let address = server.address().to_string();
         let name = address.replacen('.', "-", 3).replace(':', ".test:");
         for (scheme, host) in [("socks5h", &name), ("socks5h", &address), ("socks5", &address)] {
-            let proxy =
-                SocksServer::start(SocksRules { login: Some(("me", "p@ss")), ..SocksRules::default() });
+            let proxy = SocksServer::start(SocksBehaviour {
+                login: Some(("me", "p@ss")),
+                ..SocksBehaviour::default()
+            });
             let session = through(scheme, "me:p%40ss@", &proxy, version);
             let opened = RemoteFile::open(&session, &format!("http://{host}/file")).unwrap();
             assert!(read(&opened, &ranges).unwrap() == expected(&file(), &ranges));
             assert_eq!(proxy.asked(), [host.as_str()], "{scheme}");
         }
         // Only the proxy can resolve the name.
-        let proxy = SocksServer::start(SocksRules::default());
+        let proxy = SocksServer::start(SocksBehaviour::default());
         let session = through("socks5", "", &proxy, version);
         let error = RemoteFile::open(&session, &format!("http://{name}/file")).err().expect("an error");
         assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
@@ -62,9 +65,9 @@ fn names_are_looked_up_by_whom_the_scheme_says() {
 
 #[test]
 fn refusals_say_why() {
-    let wants_login = SocksRules { login: Some(("me", "secret")), ..SocksRules::default() };
-    let refuses = |reply| SocksRules { refuses: Some(reply), ..SocksRules::default() };
-    let says = |said| SocksRules { says: Some(said), ..SocksRules::default() };
+    let wants_login = SocksBehaviour { login: Some(("me", "secret")), ..SocksBehaviour::default() };
+    let refuses = |reply| SocksBehaviour { refuses: Some(reply), ..SocksBehaviour::default() };
+    let says = |said| SocksBehaviour { says: Some(said), ..SocksBehaviour::default() };
     for (rules, login, kind, why) in [
         (wants_login.clone(), "", ErrorKind::AccessDenied, "requires a user and password"),
         (wants_login, "me:secrets@", ErrorKind::AccessDenied, "requires a different user and password"),
@@ -90,7 +93,7 @@ fn tls_goes_through() {
     });
     let url = server.url.replace("http://", "https://");
     for version in VERSIONS {
-        let proxy = SocksServer::start(SocksRules::default());
+        let proxy = SocksServer::start(SocksBehaviour::default());
         let name = format!("socks5h://{}", proxy.address());
         let session = session(|options| {
             options.http = version;

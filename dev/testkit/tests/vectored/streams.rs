@@ -10,7 +10,7 @@ use fordway_http::{HttpVersion, TlsRoots};
 use fordway_posix::{PosixConfig, PosixStore};
 use fordway_serve::{AccessKeyPair, Gateway, GatewayConfig, RunningGateway, TlsCertificate, Users};
 use fordway_store::{Bucket, ByteRange, ErrorKind, GetOptions, Key, Objects, PutOptions};
-use fordway_testkit::hostile::{HostileServer, Lie, LieScript};
+use fordway_testkit::hostile::{HostileServer, ResponseFault, ResponseFaultScript};
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 
@@ -18,8 +18,8 @@ use crate::servers::start_nginx;
 use crate::shared::read_in_many_threads;
 use crate::{expected, file, open_in, patient, read, session, some_ranges, spread};
 
-fn served(lie: Lie) -> HostileServer {
-    HostileServer::start_http2(file(), LieScript::honest().always(lie))
+fn served(lie: ResponseFault) -> HostileServer {
+    HostileServer::start_http2(file(), ResponseFaultScript::honest().always(lie))
 }
 
 fn open(server: &HostileServer) -> RemoteFile {
@@ -30,8 +30,8 @@ fn open(server: &HostileServer) -> RemoteFile {
 fn one_connection_is_enough() {
     let content = file();
     for (server, most) in [
-        (HostileServer::start_http2(content.clone(), LieScript::honest()), 1_000),
-        (served(Lie::WholeOverRanges(1)), 1),
+        (HostileServer::start_http2(content.clone(), ResponseFaultScript::honest()), 1_000),
+        (served(ResponseFault::WholeOverRanges(1)), 1),
     ] {
         let (opened, ranges) = (open(&server), spread(80, 100));
         assert!(read(&opened, &ranges).unwrap() == expected(&content, &ranges));
@@ -49,7 +49,7 @@ fn one_connection_is_enough() {
 /// What a client learns about a server over HTTP/2 does not affect its use of HTTP/1.1, and vice versa.
 #[test]
 fn each_version_is_learned_by_itself() {
-    let server = served(Lie::WholeOverRanges(1));
+    let server = served(ResponseFault::WholeOverRanges(1));
     let opened = open(&server);
     read(&opened, &spread(20, 10)).unwrap();
     assert_eq!(opened.learned().ranges_per_request, 1);
@@ -65,7 +65,9 @@ fn each_version_is_learned_by_itself() {
 #[test]
 fn no_more_streams_than_the_server_takes() {
     for most in [1, 3] {
-        let told = LieScript::honest().always(Lie::WholeOverRanges(1)).always(Lie::StreamsMax(most));
+        let told = ResponseFaultScript::honest()
+            .always(ResponseFault::WholeOverRanges(1))
+            .always(ResponseFault::StreamsMax(most));
         let server = HostileServer::start_http2(file(), told);
         let (opened, ranges) = (open(&server), spread(200, 50));
         read(&opened, &ranges).unwrap();
@@ -81,9 +83,13 @@ fn no_more_streams_than_the_server_takes() {
 #[test]
 fn what_a_server_did_not_look_at_is_asked_for_again() {
     let content = file();
-    let any = LieScript::honest().always(Lie::WholeOverRanges(1));
-    let few = any.clone().always(Lie::StreamsMax(2));
-    for (single, lie) in [(&any, Lie::RefusesStream), (&any, Lie::ClosesAfter), (&few, Lie::ClosesAfter)] {
+    let any = ResponseFaultScript::honest().always(ResponseFault::WholeOverRanges(1));
+    let few = any.clone().always(ResponseFault::StreamsMax(2));
+    for (single, lie) in [
+        (&any, ResponseFault::RefusesStream),
+        (&any, ResponseFault::ClosesAfter),
+        (&few, ResponseFault::ClosesAfter),
+    ] {
         let server = HostileServer::start_http2(content.clone(), single.clone());
         let opened = RemoteFile::open(
             &session(|options| {
@@ -110,8 +116,8 @@ fn what_a_server_did_not_look_at_is_asked_for_again() {
 #[test]
 fn a_connection_that_goes_away_is_replaced() {
     let content = file();
-    for lie in [Lie::DropsPipelined, Lie::CloseAt(400)] {
-        let single = LieScript::honest().always(Lie::WholeOverRanges(1));
+    for lie in [ResponseFault::DropsPipelined, ResponseFault::CloseAt(400)] {
+        let single = ResponseFaultScript::honest().always(ResponseFault::WholeOverRanges(1));
         let server = HostileServer::start_http2(content.clone(), single.clone());
         let (opened, ranges) = (open(&server), spread(60, 500));
         read(&opened, &ranges).unwrap();
@@ -124,9 +130,9 @@ fn a_connection_that_goes_away_is_replaced() {
 
 #[test]
 fn a_server_that_refuses_every_stream_is_unavailable() {
-    let server = HostileServer::start_http2(file(), LieScript::honest());
+    let server = HostileServer::start_http2(file(), ResponseFaultScript::honest());
     let opened = open(&server);
-    server.follow(LieScript::honest().always(Lie::RefusesStream));
+    server.follow(ResponseFaultScript::honest().always(ResponseFault::RefusesStream));
     let error = read(&opened, &spread(30, 100)).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
     assert!(error.to_string().contains("after 3 tries"), "{error}");
@@ -136,10 +142,10 @@ fn a_server_that_refuses_every_stream_is_unavailable() {
 #[test]
 fn what_is_given_up_ends_no_connection() {
     let content = file();
-    let server = HostileServer::start_http2(content.clone(), LieScript::honest());
+    let server = HostileServer::start_http2(content.clone(), ResponseFaultScript::honest());
     let opened = open(&server);
     let first = server.requests().len();
-    server.follow(LieScript::honest().on_requests(first..first + 1, Lie::StallAt(1_000)));
+    server.follow(ResponseFaultScript::honest().on_requests(first..first + 1, ResponseFault::StallAt(1_000)));
     let stalled = opened.submit(&[(0, 300_000)], Vec::new()).unwrap();
     let other = opened.submit(&[(7, 9_000)], Vec::new()).unwrap();
     assert!(opened.wait(other).unwrap().bytes == content[7..9_007]);
@@ -152,7 +158,7 @@ fn what_is_given_up_ends_no_connection() {
 
 #[test]
 fn a_deadline_ends_a_call_and_the_next_has_its_own() {
-    let server = HostileServer::start_http2(file(), LieScript::honest());
+    let server = HostileServer::start_http2(file(), ResponseFaultScript::honest());
     let hurried = session(|options| {
         options.http = HttpVersion::Http2;
         options.deadline = Some(Duration::from_secs(3));
@@ -160,11 +166,11 @@ fn a_deadline_ends_a_call_and_the_next_has_its_own() {
         options.timeouts.first_byte = Duration::from_secs(600);
     });
     let opened = RemoteFile::open(&hurried, &server.url()).unwrap();
-    for silent in [Lie::Mute, Lie::StallAt(20_000)] {
-        server.follow(LieScript::honest().always(silent.clone()));
+    for silent in [ResponseFault::Mute, ResponseFault::StallAt(20_000)] {
+        server.follow(ResponseFaultScript::honest().always(silent.clone()));
         let error = read(&opened, &[(0, 50_000)]).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Timeout, "{silent:?}: {error}");
-        server.follow(LieScript::honest());
+        server.follow(ResponseFaultScript::honest());
         assert!(read(&opened, &[(5, 9)]).unwrap()[0] == file()[5..14]);
     }
 }
@@ -172,7 +178,7 @@ fn a_deadline_ends_a_call_and_the_next_has_its_own() {
 #[test]
 fn reading_ahead_is_by_streams() {
     let content = file();
-    let server = HostileServer::start_http2(content.clone(), LieScript::honest());
+    let server = HostileServer::start_http2(content.clone(), ResponseFaultScript::honest());
     let mut reader = RemoteReader::new(Arc::new(open(&server)), ReadAhead { max_bytes: 4 << 20 });
     reader.advise(AccessAdvice::Sequential).unwrap();
     let (mut copy, mut block) = (Vec::new(), vec![0; 10_000]);
@@ -192,7 +198,7 @@ fn reading_ahead_is_by_streams() {
 /// An HTTP/1.1 client learns in the handshake, and only once, that the server does not support that version.
 #[test]
 fn a_server_that_knows_nothing_else_is_asked_by_it() {
-    let server = HostileServer::start_secure_http2(file(), LieScript::honest());
+    let server = HostileServer::start_secure_http2(file(), ResponseFaultScript::honest());
     let trusted = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(trusted.path(), server.certificate().unwrap()).unwrap();
     let ranges = spread(300, 200);

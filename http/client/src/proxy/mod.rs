@@ -171,7 +171,7 @@ impl Proxy {
     pub(super) fn tunnel(&self, origin: &Origin, timeouts: &Timeouts) -> Result<TcpSocket> {
         let named = |error: Error| Error::new(error.kind(), format!("the proxy {self}: {}", error.detail()));
         if !self.forwards() {
-            let conversation = tunnel::TunnelHandshake::new(self.login.clone(), self.place(origin)?)?;
+            let conversation = tunnel::SocksHandshake::new(self.login.clone(), self.place(origin)?)?;
             let mut socket = self.connect(timeouts)?;
             let opened = tunnel::open_socks(&mut socket, conversation, timeouts.first_byte);
             return opened.map(|()| socket).map_err(|error| {

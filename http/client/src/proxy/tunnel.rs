@@ -113,14 +113,14 @@ pub(super) enum TunnelDestination {
 
 /// The SOCKS handshake without its socket: it decides which message to send next, and how many bytes must arrive first.
 #[derive(Debug)]
-pub(super) struct TunnelHandshake {
+pub(super) struct SocksHandshake {
     login: Option<(String, String)>,
     place: TunnelDestination,
-    state: TunnelState,
+    state: SocksHandshakeState,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum TunnelState {
+enum SocksHandshakeState {
     Greeted,
     LoggedIn,
     Asked,
@@ -128,7 +128,7 @@ enum TunnelState {
 
 /// The next step of the handshake.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum TunnelStep {
+pub(super) enum SocksHandshakeStep {
     /// Receive a message of at least this many bytes.
     Hear(usize),
     /// The message was valid; send this next.
@@ -137,7 +137,7 @@ pub(super) enum TunnelStep {
     Open,
 }
 
-impl TunnelHandshake {
+impl SocksHandshake {
     /// Creates the handshake. Errors: `InvalidArgument` for a host name, user name or password that does not fit into a
     /// message.
     pub(super) fn new(login: Option<(String, String)>, place: TunnelDestination) -> Result<Self> {
@@ -151,7 +151,7 @@ impl TunnelHandshake {
         if matches!(&place, TunnelDestination::Name(name, _) if !fits(name)) {
             return Err(unfit("a host name"));
         }
-        Ok(TunnelHandshake { login, place, state: TunnelState::Greeted })
+        Ok(SocksHandshake { login, place, state: SocksHandshakeState::Greeted })
     }
 
     /// Returns the first message.
@@ -164,16 +164,16 @@ impl TunnelHandshake {
 
     /// Processes a message, or as much of it as has been received. Errors: `AccessDenied` if the proxy refuses,
     /// `Unavailable` if it cannot connect, `BadResponse` for an invalid message.
-    pub(super) fn hear(&mut self, heard: &[u8]) -> Result<TunnelStep> {
+    pub(super) fn hear(&mut self, heard: &[u8]) -> Result<SocksHandshakeStep> {
         match self.state {
-            TunnelState::Greeted => self.choose(heard),
-            TunnelState::LoggedIn => self.admitted(heard),
-            TunnelState::Asked => answered(heard),
+            SocksHandshakeState::Greeted => self.choose(heard),
+            SocksHandshakeState::LoggedIn => self.admitted(heard),
+            SocksHandshakeState::Asked => answered(heard),
         }
     }
 
-    fn choose(&mut self, heard: &[u8]) -> Result<TunnelStep> {
-        let &[version, way] = heard else { return Ok(TunnelStep::Hear(2)) };
+    fn choose(&mut self, heard: &[u8]) -> Result<SocksHandshakeStep> {
+        let &[version, way] = heard else { return Ok(SocksHandshakeStep::Hear(2)) };
         match (version, way, &self.login) {
             (VERSION, NO_LOGIN, _) => Ok(self.ask()),
             (VERSION, BY_PASSWORD, Some((user, password))) => {
@@ -181,8 +181,8 @@ impl TunnelHandshake {
                 for text in [user, password] {
                     push_counted(&mut said, text);
                 }
-                self.state = TunnelState::LoggedIn;
-                Ok(TunnelStep::Say(said))
+                self.state = SocksHandshakeState::LoggedIn;
+                Ok(SocksHandshakeStep::Say(said))
             }
             (VERSION, NO_WAY, login) => Err(wants_login(login.is_some())),
             (VERSION, _, _) => Err(bad_socks("it chose an authentication method that was not offered")),
@@ -190,16 +190,16 @@ impl TunnelHandshake {
         }
     }
 
-    fn admitted(&mut self, heard: &[u8]) -> Result<TunnelStep> {
+    fn admitted(&mut self, heard: &[u8]) -> Result<SocksHandshakeStep> {
         match heard {
             [LOGIN_VERSION, 0] => Ok(self.ask()),
             [LOGIN_VERSION, _] => Err(wants_login(true)),
             [_, _] => Err(bad_socks("its response to user and password is malformed")),
-            _ => Ok(TunnelStep::Hear(2)),
+            _ => Ok(SocksHandshakeStep::Hear(2)),
         }
     }
 
-    fn ask(&mut self) -> TunnelStep {
+    fn ask(&mut self) -> SocksHandshakeStep {
         let mut said = vec![VERSION, CONNECT, 0];
         let port = match &self.place {
             TunnelDestination::Name(name, port) => {
@@ -216,8 +216,8 @@ impl TunnelHandshake {
             }
         };
         said.extend(port.to_be_bytes());
-        self.state = TunnelState::Asked;
-        TunnelStep::Say(said)
+        self.state = SocksHandshakeState::Asked;
+        SocksHandshakeStep::Say(said)
     }
 }
 
@@ -228,8 +228,8 @@ fn push_counted(said: &mut Vec<u8>, text: &str) {
 }
 
 /// Processes the response to the request; the fifth byte of the response is needed to determine its length.
-fn answered(heard: &[u8]) -> Result<TunnelStep> {
-    let &[version, reply, _, kind, first, ..] = heard else { return Ok(TunnelStep::Hear(5)) };
+fn answered(heard: &[u8]) -> Result<SocksHandshakeStep> {
+    let &[version, reply, _, kind, first, ..] = heard else { return Ok(SocksHandshakeStep::Hear(5)) };
     if version != VERSION {
         return Err(bad_socks("its response is not SOCKS 5"));
     }
@@ -243,7 +243,7 @@ fn answered(heard: &[u8]) -> Result<TunnelStep> {
         NAME => 4 + 1 + usize::from(first) + 2,
         _ => return Err(bad_socks("its response has an address of an unknown kind")),
     };
-    Ok(if heard.len() < length { TunnelStep::Hear(length) } else { TunnelStep::Open })
+    Ok(if heard.len() < length { SocksHandshakeStep::Hear(length) } else { SocksHandshakeStep::Open })
 }
 
 fn refusal(reply: u8) -> Error {
@@ -275,24 +275,24 @@ fn wants_login(has_said: bool) -> Error {
 }
 
 /// Runs the handshake, within `limit` in total; afterwards `socket` is connected to the destination. Errors: the errors
-/// of [`TunnelHandshake::hear`]; `Unavailable`, `Timeout`.
+/// of [`SocksHandshake::hear`]; `Unavailable`, `Timeout`.
 pub(super) fn open_socks(
     socket: &mut TcpSocket,
-    mut conversation: TunnelHandshake,
+    mut conversation: SocksHandshake,
     limit: Duration,
 ) -> Result<()> {
     let deadline = Instant::now() + limit;
     let failed = |error: io::Error| cut(&error, limit);
     socket.write_all(&conversation.greeting()).map_err(failed)?;
-    let (mut heard, mut step) = (Vec::new(), TunnelStep::Hear(1));
+    let (mut heard, mut step) = (Vec::new(), SocksHandshakeStep::Hear(1));
     loop {
         match step {
-            TunnelStep::Hear(length) => hear(socket, &mut heard, (length, deadline, limit))?,
-            TunnelStep::Say(said) => {
+            SocksHandshakeStep::Hear(length) => hear(socket, &mut heard, (length, deadline, limit))?,
+            SocksHandshakeStep::Say(said) => {
                 heard.clear();
                 socket.write_all(&said).map_err(failed)?;
             }
-            TunnelStep::Open => return socket.set_read_timeout(limit).map_err(failed),
+            SocksHandshakeStep::Open => return socket.set_read_timeout(limit).map_err(failed),
         }
         step = conversation.hear(&heard)?;
     }
@@ -379,16 +379,19 @@ mod tests {
 
     #[test]
     fn a_conversation_as_in_the_standard() {
-        let mut talk = TunnelHandshake::new(login(), name()).unwrap();
+        let mut talk = SocksHandshake::new(login(), name()).unwrap();
         assert_eq!(talk.greeting(), [5, 2, 0, 2]);
-        assert_eq!(talk.hear(&[5]).unwrap(), TunnelStep::Hear(2));
-        assert_eq!(talk.hear(&[5, 2]).unwrap(), TunnelStep::Say(b"\x01\x02me\x06secret".to_vec()));
-        assert_eq!(talk.hear(&[]).unwrap(), TunnelStep::Hear(2));
-        assert_eq!(talk.hear(&[1, 0]).unwrap(), TunnelStep::Say(b"\x05\x01\x00\x03\x01h\x01\xbb".to_vec()));
-        assert_eq!(talk.hear(&[5, 0, 0, 1]).unwrap(), TunnelStep::Hear(5));
-        assert_eq!(talk.hear(&[5, 0, 0, 1, 127]).unwrap(), TunnelStep::Hear(10));
-        assert_eq!(talk.hear(&[5, 0, 0, 3, 9]).unwrap(), TunnelStep::Hear(16));
-        assert_eq!(talk.hear(&[5, 0, 0, 1, 127, 0, 0, 1, 0, 9]).unwrap(), TunnelStep::Open);
+        assert_eq!(talk.hear(&[5]).unwrap(), SocksHandshakeStep::Hear(2));
+        assert_eq!(talk.hear(&[5, 2]).unwrap(), SocksHandshakeStep::Say(b"\x01\x02me\x06secret".to_vec()));
+        assert_eq!(talk.hear(&[]).unwrap(), SocksHandshakeStep::Hear(2));
+        assert_eq!(
+            talk.hear(&[1, 0]).unwrap(),
+            SocksHandshakeStep::Say(b"\x05\x01\x00\x03\x01h\x01\xbb".to_vec())
+        );
+        assert_eq!(talk.hear(&[5, 0, 0, 1]).unwrap(), SocksHandshakeStep::Hear(5));
+        assert_eq!(talk.hear(&[5, 0, 0, 1, 127]).unwrap(), SocksHandshakeStep::Hear(10));
+        assert_eq!(talk.hear(&[5, 0, 0, 3, 9]).unwrap(), SocksHandshakeStep::Hear(16));
+        assert_eq!(talk.hear(&[5, 0, 0, 1, 127, 0, 0, 1, 0, 9]).unwrap(), SocksHandshakeStep::Open);
     }
 
     #[test]
@@ -398,16 +401,16 @@ mod tests {
             ("[::1]:80", &[5, 1, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 80]),
         ] {
             let mut talk =
-                TunnelHandshake::new(None, TunnelDestination::Address(address.parse().unwrap())).unwrap();
+                SocksHandshake::new(None, TunnelDestination::Address(address.parse().unwrap())).unwrap();
             assert_eq!(talk.greeting(), [5, 1, 0]);
-            assert_eq!(talk.hear(&[5, 0]).unwrap(), TunnelStep::Say(said.to_vec()));
+            assert_eq!(talk.hear(&[5, 0]).unwrap(), SocksHandshakeStep::Say(said.to_vec()));
         }
     }
 
     #[test]
     fn refusals_say_what_to_do() {
         let heard = |login, answers: &[&[u8]]| {
-            let mut talk = TunnelHandshake::new(login, name()).unwrap();
+            let mut talk = SocksHandshake::new(login, name()).unwrap();
             answers.iter().map(|answer| talk.hear(answer)).find_map(Result::err).expect("an error")
         };
         for (error, kind, why) in [
@@ -427,7 +430,7 @@ mod tests {
             (Some((String::new(), "p".to_owned())), name()),
             (None, TunnelDestination::Name("h".repeat(256), 1)),
         ] {
-            assert_eq!(TunnelHandshake::new(login, place).unwrap_err().kind(), ErrorKind::InvalidArgument);
+            assert_eq!(SocksHandshake::new(login, place).unwrap_err().kind(), ErrorKind::InvalidArgument);
         }
     }
 
@@ -441,25 +444,25 @@ mod tests {
                 bytes.splice(..0, [5, if has_login { 2 } else { 0 }]);
                 bytes.splice(2..2, [1, 0, 5, 0, 0].into_iter().skip(if has_login { 0 } else { 2 }));
             }
-            let mut talk = TunnelHandshake::new(has_login.then(login).flatten(), name()).unwrap();
+            let mut talk = SocksHandshake::new(has_login.then(login).flatten(), name()).unwrap();
             let (mut from, mut to) = (0, 0);
             let mut steps = 0;
             loop {
                 steps += 1;
                 prop_assert!(steps < 12);
                 match talk.hear(&bytes[from..to]) {
-                    Ok(TunnelStep::Hear(more)) => {
+                    Ok(SocksHandshakeStep::Hear(more)) => {
                         prop_assert!(more > to - from && more <= 4 + 1 + 255 + 2);
                         to = from + more;
                         if to > bytes.len() {
                             break;
                         }
                     }
-                    Ok(TunnelStep::Say(said)) => {
+                    Ok(SocksHandshakeStep::Say(said)) => {
                         prop_assert!(!said.is_empty());
                         from = to;
                     }
-                    Ok(TunnelStep::Open) | Err(_) => break,
+                    Ok(SocksHandshakeStep::Open) | Err(_) => break,
                 }
             }
         }

@@ -306,7 +306,7 @@ const AHEAD_BYTES: u64 = 64 << 20;
 pub(super) type OffsetByteSink<'a> = dyn FnMut(u64, &[u8]) -> Result<()> + 'a;
 
 /// The jobs of a copy, added whenever there is room for them.
-struct CopyJobs<'a> {
+struct CopyJobQueue<'a> {
     file: &'a ReplicatedFile,
     /// Ranges of units that have no job yet.
     left: VecDeque<Range<u64>>,
@@ -331,7 +331,7 @@ impl ReplicatedFile {
         let mut hash = self.hash.as_ref().filter(|_| is_whole).map(|hash| FileHasher::new(hash.kind));
         let unit = self.unit_bytes();
         let aligned = range.start / unit * unit..(range.end.div_ceil(unit) * unit).min(self.size_bytes());
-        let mut copying = CopyJobs::new(self, VecDeque::from([aligned]));
+        let mut copying = CopyJobQueue::new(self, VecDeque::from([aligned]));
         while let Some((offset, bytes)) = copying.next_in_order()? {
             let end = offset + bytes.len() as u64;
             let wanted = range.start.max(offset)..range.end.min(end);
@@ -354,7 +354,7 @@ impl ReplicatedFile {
         ranges: VecDeque<Range<u64>>,
         sink: &mut OffsetByteSink<'_>,
     ) -> Result<()> {
-        let mut copying = CopyJobs::new(self, ranges);
+        let mut copying = CopyJobQueue::new(self, ranges);
         while let Some((offset, bytes)) = copying.next_of_any()? {
             sink(offset, &bytes)?;
         }
@@ -362,11 +362,11 @@ impl ReplicatedFile {
     }
 }
 
-impl<'a> CopyJobs<'a> {
+impl<'a> CopyJobQueue<'a> {
     fn new(file: &'a ReplicatedFile, left: VecDeque<Range<u64>>) -> Self {
         let unit = file.unit_bytes();
         let job_bytes = (COPY_JOB_BYTES / unit).max(1) * unit;
-        CopyJobs { file, left, under_way: VecDeque::new(), under_way_bytes: 0, job_bytes }
+        CopyJobQueue { file, left, under_way: VecDeque::new(), under_way_bytes: 0, job_bytes }
     }
 
     /// Adds jobs as long as there is room.
@@ -440,7 +440,7 @@ impl<'a> CopyJobs<'a> {
     }
 }
 
-impl Drop for CopyJobs<'_> {
+impl Drop for CopyJobQueue<'_> {
     fn drop(&mut self) {
         let mut board = self.file.shared.board();
         board.expected_bytes = 0;

@@ -27,12 +27,12 @@ impl PartialJob {
     }
 
     /// Returns the missing bytes, as ranges with their slots.
-    fn missing(&self, ranges: &[(u64, usize)]) -> (Vec<(u64, usize)>, Vec<RangeSlot>) {
+    fn missing(&self, ranges: &[(u64, usize)]) -> (Vec<(u64, usize)>, Vec<RangeDestination>) {
         let (mut wanted, mut slots, mut start) = (Vec::new(), Vec::new(), 0);
         for (range, ((offset, len), filled)) in ranges.iter().zip(&self.filled).enumerate() {
             if filled < len {
                 wanted.push((offset + *filled as u64, len - filled));
-                slots.push(RangeSlot { range, start: start + filled, filled: *filled });
+                slots.push(RangeDestination { range, start: start + filled, filled: *filled });
             }
             start += len;
         }
@@ -76,7 +76,7 @@ impl PartialJob {
 }
 
 /// The destination of a requested range.
-struct RangeSlot {
+struct RangeDestination {
     range: usize,
     /// The offset of the range in the job's memory.
     start: usize,
@@ -87,7 +87,7 @@ struct RangeSlot {
 /// The memory of a job while a stream fills it; dropping it returns the memory to the mailbox.
 pub(super) struct JobBufferGuard {
     partial: Option<PartialJob>,
-    slots: Vec<RangeSlot>,
+    slots: Vec<RangeDestination>,
     home: Arc<JobBufferMailbox>,
 }
 

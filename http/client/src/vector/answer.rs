@@ -9,7 +9,7 @@ use std::ops::Range;
 
 use fordway_store::Error;
 
-use super::batch::{BytesAtOffset, FragmentBatch, FragmentPosition};
+use super::batch::{ByteRunKind, FragmentBatch, FragmentPosition};
 use super::content::{ContentHeaders, RangeResponseBody};
 use super::request::RangeRequest;
 use super::sink::FragmentSink;
@@ -106,16 +106,16 @@ impl RangeResponse {
         run: u64,
     ) -> io::Result<()> {
         let data = run.min(self.content.data_left());
-        let here = if data > 0 { batch.look(self.content.at) } else { BytesAtOffset::Unwanted(0) };
+        let here = if data > 0 { batch.look(self.content.at) } else { ByteRunKind::Unwanted(0) };
         let got = match here {
-            BytesAtOffset::Wanted(_) => self.receive_wanted(connection, (request, batch, version), run)?,
-            BytesAtOffset::Unwanted(len) if len.min(data) >= DISCARD_BYTES => {
+            ByteRunKind::Wanted(_) => self.receive_wanted(connection, (request, batch, version), run)?,
+            ByteRunKind::Unwanted(len) if len.min(data) >= DISCARD_BYTES => {
                 let got = connection.discard_next(usize::try_from(len.min(data)).unwrap_or(usize::MAX))?;
                 self.framing.passed(got as u64);
                 self.content.passed(got as u64);
                 got
             }
-            BytesAtOffset::Unwanted(_) => connection.receive_next(STAGING_BYTES)?,
+            ByteRunKind::Unwanted(_) => connection.receive_next(STAGING_BYTES)?,
         };
         match (got, &self.framing) {
             (1.., _) => Ok(()),
@@ -159,7 +159,7 @@ const BEHIND_BYTES: usize = 1024;
 
 /// A forecast of the next bytes that arrive on a connection.
 pub(super) struct ReceiveForecast {
-    pieces: Vec<ForecastPiece>,
+    pieces: Vec<ReceiveForecastSegment>,
     /// The destinations of the content, in the order of `pieces`.
     places: Vec<(FragmentPosition, usize)>,
     /// The number of content bytes.
@@ -167,7 +167,7 @@ pub(super) struct ReceiveForecast {
 }
 
 #[derive(Clone, Copy)]
-enum ForecastPiece {
+enum ReceiveForecastSegment {
     /// The offset of content in the file, and its length.
     Content(u64, usize),
     /// The number of bytes between the contents of two parts.
@@ -184,10 +184,11 @@ pub(super) struct ReceiveOutcome {
     pub(super) is_surprise: bool,
 }
 
-impl ForecastPiece {
+impl ReceiveForecastSegment {
     fn len(self) -> usize {
-        let (ForecastPiece::Content(_, len) | ForecastPiece::Between(len) | ForecastPiece::Behind(len)) =
-            self;
+        let (ReceiveForecastSegment::Content(_, len)
+        | ReceiveForecastSegment::Between(len)
+        | ReceiveForecastSegment::Behind(len)) = self;
         len
     }
 }
@@ -211,11 +212,11 @@ impl ReceiveForecast {
             let Some((between, part)) = content.part_ahead(count, request) else { break };
             let after = left.checked_sub(between as u64 + (part.end - part.start));
             let Some(after) = after.filter(|_| is_all && room > 0) else { break };
-            ahead.pieces.push(ForecastPiece::Between(between));
+            ahead.pieces.push(ReceiveForecastSegment::Between(between));
             is_all = ahead.push(part.start..part.end.min(part.start + room), batch);
             left = after;
         }
-        ahead.pieces.push(ForecastPiece::Behind(BEHIND_BYTES));
+        ahead.pieces.push(ReceiveForecastSegment::Behind(BEHIND_BYTES));
         ahead
     }
 
@@ -230,7 +231,7 @@ impl ReceiveForecast {
         let (known, mut at) = (self.places.len(), content.start);
         let is_all = batch.places(content, &mut self.places, PLACES_MAX);
         for (_, len) in &self.places[known..] {
-            self.pieces.push(ForecastPiece::Content(at, *len));
+            self.pieces.push(ReceiveForecastSegment::Content(at, *len));
             at += *len as u64;
             self.bytes += *len as u64;
         }
@@ -244,9 +245,11 @@ impl ReceiveForecast {
         batch: &mut FragmentBatch<S>,
     ) -> io::Result<usize> {
         let mut slices = batch.slices(&self.places).into_iter();
-        let next = |piece: &ForecastPiece| match piece {
-            ForecastPiece::Content(..) => slices.next().map(ReceiveTarget::Place),
-            ForecastPiece::Between(len) | ForecastPiece::Behind(len) => Some(ReceiveTarget::Aside(*len)),
+        let next = |piece: &ReceiveForecastSegment| match piece {
+            ReceiveForecastSegment::Content(..) => slices.next().map(ReceiveTarget::Place),
+            ReceiveForecastSegment::Between(len) | ReceiveForecastSegment::Behind(len) => {
+                Some(ReceiveTarget::Aside(*len))
+            }
         };
         let nexts: Vec<_> = self.pieces.iter().map_while(next).collect();
         self.pieces.truncate(nexts.len());
@@ -266,24 +269,24 @@ impl ReceiveForecast {
         for (index, piece) in self.pieces.iter().enumerate() {
             let count = piece.len().min(left);
             let done = match *piece {
-                ForecastPiece::Content(at, _) => content.take_placed(at, count, batch),
-                ForecastPiece::Between(len) if count == len => {
+                ReceiveForecastSegment::Content(at, _) => content.take_placed(at, count, batch),
+                ReceiveForecastSegment::Between(len) if count == len => {
                     let text = connection.text(aside..aside + len);
                     take_between(text, content, (request, batch, version))?
                 }
-                ForecastPiece::Between(_) | ForecastPiece::Behind(_) => 0,
+                ReceiveForecastSegment::Between(_) | ReceiveForecastSegment::Behind(_) => 0,
             };
             left -= done;
             if done < count {
                 // A piece that was only partly received is no surprise, and neither are bytes past the forecast.
-                let is_surprise = count == piece.len() && !matches!(piece, ForecastPiece::Behind(_));
+                let is_surprise = count == piece.len() && !matches!(piece, ReceiveForecastSegment::Behind(_));
                 // Bytes after a wrong forecast have been put in the wrong places. Put them back in the order in which
                 // they arrived, so that they are read as usual.
                 let rest = self.rest((index, done), left, (connection, aside), batch);
                 connection.put_back(&rest);
                 return Ok(ReceiveOutcome { body_bytes: (got - left) as u64, is_surprise });
             }
-            aside += if matches!(piece, ForecastPiece::Between(_)) { count } else { 0 };
+            aside += if matches!(piece, ReceiveForecastSegment::Between(_)) { count } else { 0 };
         }
         Ok(ReceiveOutcome { body_bytes: got as u64, is_surprise: false })
     }
@@ -298,12 +301,13 @@ impl ReceiveForecast {
         batch: &mut FragmentBatch<S>,
     ) -> Vec<u8> {
         let mut rest = Vec::with_capacity(left);
-        let is_content = |piece: &&ForecastPiece| matches!(piece, ForecastPiece::Content(..));
+        let is_content =
+            |piece: &&ReceiveForecastSegment| matches!(piece, ReceiveForecastSegment::Content(..));
         let mut places = self.places[self.pieces[..index].iter().filter(is_content).count()..].iter();
         for piece in &self.pieces[index..] {
             let count = piece.len().min(left - rest.len() + done);
             match (piece, places.as_slice().first()) {
-                (ForecastPiece::Content(..), Some((place, _))) => {
+                (ReceiveForecastSegment::Content(..), Some((place, _))) => {
                     rest.extend_from_slice(&batch.slice(*place, count)[done..]);
                     places.next();
                 }

@@ -11,7 +11,7 @@ use super::sink::FragmentSink;
 
 /// The kind of bytes at a position in the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum BytesAtOffset {
+pub(super) enum ByteRunKind {
     /// This many wanted bytes.
     Wanted(usize),
     /// This many bytes that are not, or no longer, wanted.
@@ -99,7 +99,7 @@ impl<S: FragmentSink> FragmentBatch<S> {
     }
 
     /// Returns the kind of bytes at `at`; moves the cursor to that position.
-    pub(super) fn look(&mut self, at: u64) -> BytesAtOffset {
+    pub(super) fn look(&mut self, at: u64) -> ByteRunKind {
         let receives = &self.plan.receives;
         let is_near = |cursor: usize| {
             receives.get(cursor).is_some_and(|receive| at < receive.end())
@@ -110,14 +110,14 @@ impl<S: FragmentSink> FragmentBatch<S> {
             (_, true) => self.cursor + 1,
             _ => receives.partition_point(|receive| receive.end() <= at),
         };
-        let Some(receive) = receives.get(self.cursor) else { return BytesAtOffset::Unwanted(u64::MAX) };
+        let Some(receive) = receives.get(self.cursor) else { return ByteRunKind::Unwanted(u64::MAX) };
         let filled = self.filled[self.cursor];
         let next = receive.at + filled as u64;
         match at.cmp(&next) {
-            std::cmp::Ordering::Equal => BytesAtOffset::Wanted(receive.len - filled),
-            std::cmp::Ordering::Less => BytesAtOffset::Unwanted(next - at),
+            std::cmp::Ordering::Equal => ByteRunKind::Wanted(receive.len - filled),
+            std::cmp::Ordering::Less => ByteRunKind::Unwanted(next - at),
             // Bytes before this position are missing, so the rest of the range will be requested again.
-            std::cmp::Ordering::Greater => BytesAtOffset::Unwanted(receive.end() - at),
+            std::cmp::Ordering::Greater => ByteRunKind::Unwanted(receive.end() - at),
         }
     }
 
@@ -304,18 +304,18 @@ mod tests {
     fn bytes_are_taken_in_any_order_of_parts_and_once() {
         let mut batch = batch(&[(20, 4), (0, 4), (4, 2), (21, 2)]);
         assert_eq!(batch.missing(&(0..100)), [0..6, 20..24]);
-        assert_eq!(batch.look(20), BytesAtOffset::Wanted(4));
+        assert_eq!(batch.look(20), ByteRunKind::Wanted(4));
         batch.room(3).copy_from_slice(b"uvw");
         batch.filled(3);
-        assert_eq!((batch.look(20), batch.look(23)), (BytesAtOffset::Unwanted(3), BytesAtOffset::Wanted(1)));
+        assert_eq!((batch.look(20), batch.look(23)), (ByteRunKind::Unwanted(3), ByteRunKind::Wanted(1)));
         assert_eq!(batch.missing(&(0..100)), [0..6, 23..24]);
         assert_eq!(batch.missing(&(1..5)), vec![1..5]);
         assert_eq!(
             (batch.look(1), batch.look(6), batch.look(24)),
-            (BytesAtOffset::Unwanted(3), BytesAtOffset::Unwanted(17), BytesAtOffset::Unwanted(u64::MAX))
+            (ByteRunKind::Unwanted(3), ByteRunKind::Unwanted(17), ByteRunKind::Unwanted(u64::MAX))
         );
         for (at, bytes) in [(0, &b"abcd"[..]), (4, b"ef"), (23, b"x")] {
-            assert_eq!(batch.look(at), BytesAtOffset::Wanted(bytes.len()));
+            assert_eq!(batch.look(at), ByteRunKind::Wanted(bytes.len()));
             batch.room(bytes.len()).copy_from_slice(bytes);
             batch.filled(bytes.len());
         }

@@ -8,7 +8,7 @@ use fordway_store::{Error, ErrorKind};
 use fordway_wire::byteranges::{ByterangesParser, ByterangesParserStep, MalformedByteranges, boundary_of};
 use fordway_wire::range::parse_content_range;
 
-use super::batch::{BytesAtOffset, FragmentBatch};
+use super::batch::{ByteRunKind, FragmentBatch};
 use super::request::RangeRequest;
 use super::sink::FragmentSink;
 use super::source::FileVersion;
@@ -156,7 +156,7 @@ impl RangeResponseBody {
         batch: &mut FragmentBatch<S>,
     ) -> usize {
         let is_next = self.at == at && self.data_left() >= count as u64;
-        if !is_next || !matches!(batch.look(at), BytesAtOffset::Wanted(len) if len >= count) {
+        if !is_next || !matches!(batch.look(at), ByteRunKind::Wanted(len) if len >= count) {
             return 0;
         }
         batch.filled(count);
@@ -250,13 +250,13 @@ fn deliver<S: FragmentSink>(at: &mut u64, mut bytes: &[u8], batch: &mut Fragment
     let missing = batch.missing_bytes();
     while !bytes.is_empty() {
         let count = match batch.look(*at) {
-            BytesAtOffset::Wanted(len) => {
+            ByteRunKind::Wanted(len) => {
                 let count = len.min(bytes.len());
                 batch.room(count).copy_from_slice(&bytes[..count]);
                 batch.filled(count);
                 count
             }
-            BytesAtOffset::Unwanted(len) => len.min(bytes.len() as u64) as usize,
+            ByteRunKind::Unwanted(len) => len.min(bytes.len() as u64) as usize,
         };
         *at += count as u64;
         bytes = &bytes[count..];

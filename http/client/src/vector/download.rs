@@ -16,7 +16,7 @@ use fordway_wire::range::parse_content_range;
 
 use super::open::{DOCUMENT_BYTES_MAX, OpenFailure, ask, is_passing};
 use super::redirect::{HOPS_MAX, RedirectResponse};
-use super::source::{ReadSource, SourceLocation, changed};
+use super::source::{RemoteFileSource, SourceLocation, changed};
 use super::{RemoteFile, VersionPrecondition};
 use crate::HttpResponse;
 use crate::response::{body_error, short_body};
@@ -29,7 +29,7 @@ const CHUNK_BYTES: usize = 256 * 1024;
 type DownloadSink<'a> = dyn FnMut(&[u8]) -> Result<()> + 'a;
 
 /// A function that opens everything received so far, for reading from the first byte.
-type ReceivedOpener<'a> = dyn Fn() -> Result<Box<dyn Read>> + 'a;
+type PartialDownloadOpener<'a> = dyn Fn() -> Result<Box<dyn Read>> + 'a;
 
 impl RemoteFile {
     /// Passes the bytes of `range` to `sink`, in order and exactly once. An interrupted response is resumed where it
@@ -49,7 +49,7 @@ impl RemoteFile {
     pub fn copy_verified(
         &self,
         start: u64,
-        received: &ReceivedOpener<'_>,
+        received: &PartialDownloadOpener<'_>,
         sink: &mut DownloadSink<'_>,
     ) -> Result<Option<&'static str>> {
         let mut check = Some(DigestCheck::default());
@@ -76,7 +76,7 @@ impl DigestCheck {
         }
     }
 
-    fn finish(self, received: &ReceivedOpener<'_>) -> Result<Option<&'static str>> {
+    fn finish(self, received: &PartialDownloadOpener<'_>) -> Result<Option<&'static str>> {
         match (&self.stated, self.running) {
             (None, _) => return Ok(None),
             (Some(stated), Some(running)) => stated.check(running)?,
@@ -87,7 +87,7 @@ impl DigestCheck {
 }
 
 fn copy(
-    source: &ReadSource,
+    source: &RemoteFileSource,
     mut left: Range<u64>,
     check: &mut Option<DigestCheck>,
     sink: &mut DownloadSink<'_>,
@@ -137,7 +137,7 @@ type DownloadState<'a> =
 /// Requests the bytes that are left, and advances the start of `left` past the delivered bytes. Returns the
 /// redirection, if there was one.
 fn try_copy(
-    (source, place): (&ReadSource, &SourceLocation),
+    (source, place): (&RemoteFileSource, &SourceLocation),
     left: &mut Range<u64>,
     buffer: &mut [u8],
     (check, retries, deliver): DownloadState<'_>,
@@ -190,7 +190,7 @@ fn try_copy(
 
 /// Sends the request. The whole file is requested without a range, because every server supports that.
 fn request(
-    source: &ReadSource,
+    source: &RemoteFileSource,
     place: &SourceLocation,
     left: &Range<u64>,
     wants_digest: bool,

@@ -21,15 +21,15 @@ use super::open::PendingRequest;
 use super::redirect::RedirectResponse;
 use super::request::{BatchId, RangeRequest, SpanQueue};
 use super::sink::FragmentSink;
-use super::source::{ReadSource, SourceLocation, changed};
+use super::source::{RemoteFileSource, SourceLocation, changed};
 use crate::retry::RetryBudget;
 #[cfg(feature = "http2")]
-use crate::vector::line::StreamEnd;
+use crate::vector::line::StreamEndReason;
 use crate::vector::redirect::HOPS_MAX;
 
 /// Batches in flight, on connections that nothing else uses in the meantime.
 pub(super) struct BatchEngine<S> {
-    source: Arc<ReadSource>,
+    source: Arc<RemoteFileSource>,
     /// The location from which the file is read. This is the source's location as of the last check.
     place: Arc<SourceLocation>,
     server: ServerProfile,
@@ -53,7 +53,7 @@ pub(super) struct BatchEngine<S> {
 }
 
 impl<S: FragmentSink> BatchEngine<S> {
-    pub(super) fn new(source: Arc<ReadSource>) -> Self {
+    pub(super) fn new(source: Arc<RemoteFileSource>) -> Self {
         let place = source.place();
         BatchEngine {
             server: place.learned(),
@@ -524,18 +524,18 @@ impl<S: FragmentSink> BatchEngine<S> {
 
     /// Handles a stream that ended before its response did; the connection remains usable.
     #[cfg(feature = "http2")]
-    fn ended(&mut self, index: usize, request: &RangeRequest, end: StreamEnd) {
+    fn ended(&mut self, index: usize, request: &RangeRequest, end: StreamEndReason) {
         self.take_back(request);
         match end {
-            StreamEnd::Whole => {
+            StreamEndReason::Whole => {
                 let asked = request.spans.len();
                 self.server = self.place.learn(|server| server.list_refused(asked));
             }
-            StreamEnd::Unneeded => {}
-            StreamEnd::Failed(error) if error.kind() == ErrorKind::PreconditionFailed => {
+            StreamEndReason::Unneeded => {}
+            StreamEndReason::Failed(error) if error.kind() == ErrorKind::PreconditionFailed => {
                 self.fail(&[request.batch], error);
             }
-            StreamEnd::Failed(error) => self.failed_with(request, error, None),
+            StreamEndReason::Failed(error) => self.failed_with(request, error, None),
         }
         self.close_if_spent(index);
     }

@@ -49,7 +49,7 @@ pub(super) enum RangeRequestOutcome {
     Useless,
     /// The response is incomplete, and its stream is closed; the connection remains usable.
     #[cfg(feature = "http2")]
-    Ended(RangeRequest, StreamEnd),
+    Ended(RangeRequest, StreamEndReason),
     /// The connection can no longer be used.
     Broken(Error),
     /// The peer is a proxy that refuses our requests.
@@ -71,7 +71,7 @@ pub(super) struct AnsweredRequest {
 
 /// Why a stream ended before its response was complete.
 #[cfg(feature = "http2")]
-pub(super) enum StreamEnd {
+pub(super) enum StreamEndReason {
     /// The whole file is about to arrive, as for [`RangeRequestOutcome::Whole`].
     Whole,
     /// The rest is not needed, or the server did not process the request, which is not a failure.

@@ -47,7 +47,7 @@ use fordway_store::{Error, ErrorKind, Result, check_room};
 use self::batch::{FragmentBatch, ReceivePlan};
 use self::engine::BatchEngine;
 use self::sink::{BatchMemory, FragmentArena, SpareBufferPool};
-use self::source::{AtomicReadTraffic, ReadSource};
+use self::source::{AtomicReadTraffic, RemoteFileSource};
 use self::window::InFlightBatches;
 
 /// A file on a server, in the version that existed when it was opened. Threads may share it.
@@ -55,7 +55,7 @@ use self::window::InFlightBatches;
 /// [`RemoteFile::read_ranges`] waits for its bytes. [`RemoteFile::submit`] does not: many batches may be in flight,
 /// with all of their requests sent ahead; [`RemoteFile::wait`] returns the bytes of one batch.
 pub struct RemoteFile {
-    source: Arc<ReadSource>,
+    source: Arc<RemoteFileSource>,
     window: InFlightBatches,
     spares: SpareBufferPool,
 }
@@ -140,10 +140,10 @@ impl RemoteFile {
         target: Box<dyn RangeTarget>,
         version: FileVersion,
     ) -> Self {
-        Self::of_source(ReadSource::of_target(session, target, version, AtomicReadTraffic::default()))
+        Self::of_source(RemoteFileSource::of_target(session, target, version, AtomicReadTraffic::default()))
     }
 
-    fn of_source(source: ReadSource) -> Self {
+    fn of_source(source: RemoteFileSource) -> Self {
         let source = Arc::new(source);
         RemoteFile {
             window: InFlightBatches::new(source.clone()),

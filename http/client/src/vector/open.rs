@@ -14,7 +14,7 @@ use fordway_wire::range::{digits, parse_content_range, parse_unsatisfied_range};
 use super::redirect::{RedirectResponse, RedirectRoute};
 use super::request::{RangeRequest, SpanQueue};
 use super::session::ConnectionPermit;
-use super::source::{AtomicReadTraffic, FileVersion, ReadSource};
+use super::source::{AtomicReadTraffic, FileVersion, RemoteFileSource};
 use super::{HttpSession, RangeTarget, WebFile, learned};
 use crate::connection::BufferedConnection;
 use crate::retry::{pause, retry_after};
@@ -42,7 +42,7 @@ impl From<Error> for OpenFailure {
 }
 
 /// Opens the file at a URL, or at the location to which the URL redirects.
-pub(super) fn open_url(session: &Arc<HttpSession>, url: &str) -> Result<ReadSource> {
+pub(super) fn open_url(session: &Arc<HttpSession>, url: &str) -> Result<RemoteFileSource> {
     open_url_by(session, url, &mut describe_alone)
 }
 
@@ -56,7 +56,7 @@ pub(super) fn open_url_by(
     session: &Arc<HttpSession>,
     url: &str,
     describe: &mut FileProbeFunction,
-) -> Result<ReadSource> {
+) -> Result<RemoteFileSource> {
     let mut route = RedirectRoute::start(session, WebFile::parse(url)?)?;
     match search(&mut route, describe) {
         Err(_) if route.is_recalled() => {
@@ -68,12 +68,12 @@ pub(super) fn open_url_by(
 }
 
 /// Follows redirections from address to address.
-fn search(route: &mut RedirectRoute, describe: &mut FileProbeFunction) -> Result<ReadSource> {
+fn search(route: &mut RedirectRoute, describe: &mut FileProbeFunction) -> Result<RemoteFileSource> {
     let traffic = AtomicReadTraffic::default();
     loop {
         match describe(&route.session, &route.file, &traffic) {
             Ok(OpenOutcome::File(version)) => {
-                return Ok(ReadSource::of_url(route, version, traffic));
+                return Ok(RemoteFileSource::of_url(route, version, traffic));
             }
             Ok(OpenOutcome::Elsewhere(moved)) => {
                 route.follow(&moved).map_err(|error| route.named("open", error))?;
@@ -84,7 +84,10 @@ fn search(route: &mut RedirectRoute, describe: &mut FileProbeFunction) -> Result
 }
 
 /// Opens the file at exactly this target.
-pub(super) fn open_target(session: &Arc<HttpSession>, target: Box<dyn RangeTarget>) -> Result<ReadSource> {
+pub(super) fn open_target(
+    session: &Arc<HttpSession>,
+    target: Box<dyn RangeTarget>,
+) -> Result<RemoteFileSource> {
     open_target_by(session, target, &mut describe_alone)
 }
 
@@ -93,7 +96,7 @@ pub(super) fn open_target_by(
     session: &Arc<HttpSession>,
     target: Box<dyn RangeTarget>,
     describe: &mut FileProbeFunction,
-) -> Result<ReadSource> {
+) -> Result<RemoteFileSource> {
     let traffic = AtomicReadTraffic::default();
     let version = match describe(session, &*target, &traffic) {
         Ok(OpenOutcome::File(version)) => Ok(version),
@@ -101,7 +104,7 @@ pub(super) fn open_target_by(
         Err(error) => Err(error),
     };
     let version = version.map_err(|error| target.named("open", error))?;
-    Ok(ReadSource::of_target(session, target, version, traffic))
+    Ok(RemoteFileSource::of_target(session, target, version, traffic))
 }
 
 /// Requests size and version, and identifies the server.
@@ -265,7 +268,7 @@ pub(super) fn open_url_reading(
     session: &Arc<HttpSession>,
     url: &str,
     wanted: &[Range<u64>],
-) -> Result<(ReadSource, Option<PendingRequest>)> {
+) -> Result<(RemoteFileSource, Option<PendingRequest>)> {
     if !InitialRangeReads::is_possible(session, wanted) {
         return open_url(session, url).map(|source| (source, None));
     }
@@ -281,7 +284,7 @@ pub(super) fn open_target_reading(
     session: &Arc<HttpSession>,
     target: Box<dyn RangeTarget>,
     wanted: &[Range<u64>],
-) -> Result<(ReadSource, Option<PendingRequest>)> {
+) -> Result<(RemoteFileSource, Option<PendingRequest>)> {
     if !InitialRangeReads::is_possible(session, wanted) {
         return open_target(session, target).map(|source| (source, None));
     }

@@ -15,7 +15,7 @@ use super::{HttpSession, WebFile};
 use crate::Origin;
 
 /// The source of a file, shared by all of its readers.
-pub(super) struct ReadSource {
+pub(super) struct RemoteFileSource {
     /// The version that existed when the file was opened.
     pub(super) version: FileVersion,
     pub(super) traffic: AtomicReadTraffic,
@@ -44,10 +44,10 @@ pub(super) struct AtomicReadTraffic {
     pub(super) connections: AtomicU64,
 }
 
-impl ReadSource {
+impl RemoteFileSource {
     /// Creates the source for the file at the end of a route.
     pub(super) fn of_url(route: &RedirectRoute, version: FileVersion, traffic: AtomicReadTraffic) -> Self {
-        ReadSource::new(SourceLocation::of_url(route, version), Some(route.door()), traffic)
+        RemoteFileSource::new(SourceLocation::of_url(route, version), Some(route.door()), traffic)
     }
 
     /// Creates the source for a file at this single target.
@@ -57,7 +57,7 @@ impl ReadSource {
         version: FileVersion,
         traffic: AtomicReadTraffic,
     ) -> Self {
-        ReadSource::new(
+        RemoteFileSource::new(
             SourceLocation { session: session.clone(), target, version, file: None },
             None,
             traffic,
@@ -70,7 +70,7 @@ impl ReadSource {
         traffic: AtomicReadTraffic,
     ) -> Self {
         let version = place.version.clone();
-        ReadSource {
+        RemoteFileSource {
             version,
             traffic,
             door,
@@ -128,7 +128,7 @@ impl ReadSource {
 
     /// Locates the file again from the URL that the caller named, because `from` refuses access. All readers of the
     /// file use the new location. Remembered redirections that led to `from` are also requested again. Errors: as
-    /// [`ReadSource::follow`]; `PreconditionFailed` if the version differs from `from`'s, whether or not the caller has
+    /// [`RemoteFileSource::follow`]; `PreconditionFailed` if the version differs from `from`'s, whether or not the caller has
     /// received any bytes. Cost: one request (for the first byte), plus one per redirection.
     pub(super) fn ask_again(&self, from: &Arc<SourceLocation>) -> Result<Arc<SourceLocation>> {
         let mut current = self.locked();

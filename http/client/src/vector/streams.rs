@@ -21,7 +21,7 @@ use rustix::event::PollFlags;
 
 use super::batch::FragmentBatch;
 use super::content::{ContentHeaders, RangeResponseBody};
-use super::line::{RangeRequestOutcome, StreamEnd, is_cheap};
+use super::line::{RangeRequestOutcome, StreamEndReason, is_cheap};
 use super::request::{BatchId, RangeRequest};
 use super::session::ConnectionPermit;
 use super::sink::FragmentSink;
@@ -208,19 +208,19 @@ impl MultiplexedConnection {
     }
 
     /// Returns the outcome of a stream; `end` is the reason if it ended early.
-    fn event_of(&mut self, stream: RequestStream, end: Option<StreamEnd>) -> RangeRequestOutcome {
+    fn event_of(&mut self, stream: RequestStream, end: Option<StreamEndReason>) -> RangeRequestOutcome {
         match (end, stream.state) {
             (Some(end), _) => RangeRequestOutcome::Ended(stream.request, end),
             (None, StreamState::Receiving(_, content, _)) => {
                 (self.answered, self.refusals) = (self.answered + 1, 0);
                 RangeRequestOutcome::of(stream.request, content)
             }
-            (None, _) => RangeRequestOutcome::Ended(stream.request, StreamEnd::Unneeded),
+            (None, _) => RangeRequestOutcome::Ended(stream.request, StreamEndReason::Unneeded),
         }
     }
 
     /// Returns why a stream ended, according to its error; `None` if the connection has ended.
-    fn broken(&mut self, error: h2::Error) -> Option<StreamEnd> {
+    fn broken(&mut self, error: h2::Error) -> Option<StreamEndReason> {
         let is_refused = error.is_reset() && error.reason() == Some(h2::Reason::REFUSED_STREAM);
         // A server that is shutting down states which streams it will not process, and may close the connection at
         // once.
@@ -234,17 +234,17 @@ impl MultiplexedConnection {
             return None;
         }
         let detail = "the server ended a response early";
-        Some(StreamEnd::Failed(Error::new(ErrorKind::Unavailable, detail).caused_by(error)))
+        Some(StreamEndReason::Failed(Error::new(ErrorKind::Unavailable, detail).caused_by(error)))
     }
 
     /// Handles a request that the server did not process. This is not a failure as long as the server processes other
     /// requests.
-    fn unseen(&mut self, why: &str) -> StreamEnd {
+    fn unseen(&mut self, why: &str) -> StreamEndReason {
         self.refusals += 1;
         let is_used = self.answered > 0 || self.connection.is_reused || self.streams.len() > 1;
         match is_used && self.refusals < REFUSALS_MAX {
-            true => StreamEnd::Unneeded,
-            false => StreamEnd::Failed(Error::new(ErrorKind::Unavailable, why)),
+            true => StreamEndReason::Unneeded,
+            false => StreamEndReason::Failed(Error::new(ErrorKind::Unavailable, why)),
         }
     }
 
@@ -299,7 +299,7 @@ pub(super) enum StreamState {
 pub(super) enum StreamProgress {
     GoesOn,
     Done,
-    Ended(StreamEnd),
+    Ended(StreamEndReason),
 }
 
 impl RequestStream {
@@ -316,10 +316,10 @@ impl RequestStream {
         batch: Option<&mut FragmentBatch<S>>,
         version: &FileVersion,
     ) -> Result<StreamProgress, h2::Error> {
-        let Some(batch) = batch else { return Ok(StreamProgress::Ended(StreamEnd::Unneeded)) };
+        let Some(batch) = batch else { return Ok(StreamProgress::Ended(StreamEndReason::Unneeded)) };
         match &self.state {
             StreamState::Receiving(..) => {}
-            _ if batch.has_ended() => return Ok(StreamProgress::Ended(StreamEnd::Unneeded)),
+            _ if batch.has_ended() => return Ok(StreamProgress::Ended(StreamEndReason::Unneeded)),
             StreamState::Unsent(_) => return Ok(StreamProgress::GoesOn),
             StreamState::Waiting(_) => {}
         }
@@ -333,7 +333,7 @@ impl RequestStream {
                 return Ok(StreamProgress::GoesOn);
             };
             if let Err(error) = self.begin(answer?, version) {
-                return Ok(StreamProgress::Ended(StreamEnd::Failed(error)));
+                return Ok(StreamProgress::Ended(StreamEndReason::Failed(error)));
             }
         }
         self.receive(batch, version, &mut context)
@@ -367,7 +367,7 @@ impl RequestStream {
         };
         loop {
             if content.is_whole() && self.request.spans.len() > 1 && !is_cheap(version, batch) {
-                return Ok(StreamProgress::Ended(StreamEnd::Whole));
+                return Ok(StreamProgress::Ended(StreamEndReason::Whole));
             }
             // If the rest is short, receive it instead of cancelling the stream: it is most likely in flight already.
             let is_long = left.unwrap_or(content.data_left()) > LET_COME_BYTES;
@@ -375,13 +375,13 @@ impl RequestStream {
                 return Ok(if content.is_enough() {
                     StreamProgress::Done
                 } else {
-                    StreamProgress::Ended(StreamEnd::Unneeded)
+                    StreamProgress::Ended(StreamEndReason::Unneeded)
                 });
             }
             let Poll::Ready(piece) = body.poll_data(context) else { return Ok(StreamProgress::GoesOn) };
             let Some(piece) = piece else {
                 return Ok(content.check_end().map_or_else(
-                    |error| StreamProgress::Ended(StreamEnd::Failed(error)),
+                    |error| StreamProgress::Ended(StreamEndReason::Failed(error)),
                     |()| StreamProgress::Done,
                 ));
             };
@@ -391,7 +391,7 @@ impl RequestStream {
             *left = left.map(|left| left.saturating_sub(piece.len() as u64));
             if let Err(error) = put(content, &piece, (&self.request, batch, version)) {
                 batch.refute(&error);
-                return Ok(StreamProgress::Ended(StreamEnd::Failed(error)));
+                return Ok(StreamProgress::Ended(StreamEndReason::Failed(error)));
             }
         }
     }

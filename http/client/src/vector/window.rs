@@ -14,11 +14,11 @@ use super::engine::BatchEngine;
 use super::open::PendingRequest;
 use super::request::BatchId;
 use super::sink::BatchMemory;
-use super::source::ReadSource;
+use super::source::RemoteFileSource;
 
 /// Batches in flight, shared between threads.
 pub(super) struct InFlightBatches {
-    source: Arc<ReadSource>,
+    source: Arc<RemoteFileSource>,
     state: Mutex<InFlightBatchState>,
     /// Signals that a batch has ended, or that no thread is driving the engine any longer.
     changed: Condvar,
@@ -47,7 +47,7 @@ enum CancelScope {
 }
 
 impl InFlightBatches {
-    pub(super) fn new(source: Arc<ReadSource>) -> Self {
+    pub(super) fn new(source: Arc<RemoteFileSource>) -> Self {
         InFlightBatches { source, state: Mutex::default(), changed: Condvar::new() }
     }
 
@@ -235,7 +235,11 @@ impl InFlightBatchState {
 
     /// Passes batches or cancellations to the engine while no thread is driving it, and lets the engine make as much
     /// progress as possible without blocking.
-    fn move_engine(&mut self, source: &Arc<ReadSource>, tell: impl FnOnce(&mut BatchEngine<BatchMemory>)) {
+    fn move_engine(
+        &mut self,
+        source: &Arc<RemoteFileSource>,
+        tell: impl FnOnce(&mut BatchEngine<BatchMemory>),
+    ) {
         let engine = self.engine.get_or_insert_with(|| BatchEngine::new(source.clone()));
         tell(engine);
         engine.turn();

@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use fordway_store::{Error, ErrorKind, Result};
 use fordway_wire::s3_error;
-use fordway_wire::webdav::DescribedResource;
+use fordway_wire::webdav::MultistatusEntry;
 
 use super::WebDav;
 use crate::client::{BodySink, StreamedBody};
@@ -281,8 +281,8 @@ pub(super) fn is_passing(status: u16, method: &str) -> bool {
 }
 
 /// Returns the error for a request that failed for some members; `None` if it succeeded for all of them.
-pub(super) fn of_members(method: &str, described: &[DescribedResource]) -> Option<Error> {
-    let failed = |one: &&DescribedResource| one.status.is_some_and(|status| status >= 400);
+pub(super) fn of_members(method: &str, described: &[MultistatusEntry]) -> Option<Error> {
+    let failed = |one: &&MultistatusEntry| one.status.is_some_and(|status| status >= 400);
     // Skip 424 (Failed Dependency) statuses, which only report a consequence of another failure (RFC 4918 section
     // 11.4).
     let causes: Vec<_> = described.iter().filter(failed).filter(|one| one.status != Some(424)).collect();
@@ -303,8 +303,8 @@ pub(super) fn of_members(method: &str, described: &[DescribedResource]) -> Optio
 mod tests {
     use super::*;
 
-    fn described(href: &str, status: u16) -> DescribedResource {
-        DescribedResource { href: href.to_owned(), status: Some(status), ..DescribedResource::default() }
+    fn described(href: &str, status: u16) -> MultistatusEntry {
+        MultistatusEntry { href: href.to_owned(), status: Some(status), ..MultistatusEntry::default() }
     }
 
     #[test]

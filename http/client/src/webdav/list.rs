@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use fordway_store::{Error, ErrorKind, Result};
-use fordway_wire::webdav::{CollectionAddress, DescribedResource, ListedLocation, PROPFIND, multistatus};
+use fordway_wire::webdav::{CollectionEntryLocation, CollectionUrl, MultistatusEntry, PROPFIND, multistatus};
 
 use super::call::{DavBody, DavRequest, DavResponse};
 use super::{DavResource, WebDav, collection_url, member_url, without_query};
@@ -91,7 +91,7 @@ impl DavResource {
         }
     }
 
-    fn of(url: String, relative: String, described: DescribedResource) -> Self {
+    fn of(url: String, relative: String, described: MultistatusEntry) -> Self {
         let properties = described.properties;
         DavResource {
             url: if properties.is_collection { collection_url(&url) } else { url },
@@ -125,21 +125,21 @@ fn listing(url: &str, answer: &DavResponse) -> Result<CollectionListing> {
     }
     let target = answer.file.url();
     let path = target.splitn(4, '/').nth(3).unwrap_or_default();
-    let collection = CollectionAddress::new(&answer.file.origin().host, path);
+    let collection = CollectionUrl::new(&answer.file.origin().host, path);
     let (mut itself, mut members, mut failed) = (None, Vec::new(), Vec::new());
     for described in multistatus(&answer.document)? {
         let status = described.status.filter(|status| *status >= 400);
         match (collection.place(&described.href)?, status) {
-            (ListedLocation::Itself, Some(status)) => {
+            (CollectionEntryLocation::Itself, Some(status)) => {
                 return Err(answer.of_status(status).refusal("PROPFIND"));
             }
-            (ListedLocation::Itself, None) => {
+            (CollectionEntryLocation::Itself, None) => {
                 itself = Some(DavResource::of(url.to_owned(), String::new(), described))
             }
             // The member was removed while the server was listing the collection.
-            (ListedLocation::Member(_), Some(404)) | (ListedLocation::Deeper, _) => {}
-            (ListedLocation::Member(_), Some(status)) => failed.push((described.href, status)),
-            (ListedLocation::Member(name), None) => {
+            (CollectionEntryLocation::Member(_), Some(404)) | (CollectionEntryLocation::Deeper, _) => {}
+            (CollectionEntryLocation::Member(_), Some(status)) => failed.push((described.href, status)),
+            (CollectionEntryLocation::Member(name), None) => {
                 members.push(DavResource::of(member_url(url, &name.encoded), name.shown, described));
             }
         }

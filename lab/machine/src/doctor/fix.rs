@@ -51,13 +51,13 @@ impl JobScheduler {
 }
 
 /// A setting, and the checks whose findings it addresses.
-struct SettingRemedy<T> {
+struct RecommendedSetting<T> {
     answers: &'static [&'static str],
     setting: T,
     why: &'static str,
 }
 
-impl<T> SettingRemedy<T> {
+impl<T> RecommendedSetting<T> {
     /// Returns the setting's checks whose verdict is not `ok`; empty if the setting is not needed.
     fn reasons(&self, findings: &[DoctorFinding]) -> Vec<&'static str> {
         let mut checks: Vec<_> = findings
@@ -83,39 +83,39 @@ fn left_over(findings: &[DoctorFinding], answered: &[&str]) -> Vec<String> {
 }
 
 /// The options of `sbatch`.
-const BATCH: &[SettingRemedy<&str>] = &[
-    SettingRemedy {
+const BATCH: &[RecommendedSetting<&str>] = &[
+    RecommendedSetting {
         answers: &["noise", "steal", "pressure", "exclusive", "cpu-quota", "throttling"],
         setting: "--exclusive",
         why: "whole nodes, shared with no other job",
     },
-    SettingRemedy {
+    RecommendedSetting {
         answers: &["memory-limit", "memory-overcommit"],
         setting: "--mem=0",
         why: "all memory of the nodes, shared with no other job",
     },
-    SettingRemedy { answers: &["smt"], setting: "--hint=nomultithread", why: "one rank per core" },
-    SettingRemedy {
+    RecommendedSetting { answers: &["smt"], setting: "--hint=nomultithread", why: "one rank per core" },
+    RecommendedSetting {
         answers: &["numa", "pinning"],
         setting: "--distribution=block:block",
         why: "neighbours in rank on one chip",
     },
-    SettingRemedy {
+    RecommendedSetting {
         answers: &["numa"],
         setting: "--mem-bind=local",
         why: "memory of a rank on its own NUMA node",
     },
-    SettingRemedy {
+    RecommendedSetting {
         answers: &["noise", "irq-spread"],
         setting: "--core-spec=1",
         why: "one core for the system and its interrupts",
     },
-    SettingRemedy {
+    RecommendedSetting {
         answers: &["governor"],
         setting: "--cpu-freq=Performance",
         why: "processors keep a high clock frequency",
     },
-    SettingRemedy {
+    RecommendedSetting {
         answers: &["placement"],
         setting: "--switches=1@01:00:00",
         why: "nodes at one switch; waits up to an hour for them",
@@ -123,7 +123,7 @@ const BATCH: &[SettingRemedy<&str>] = &[
 ];
 
 /// The options of `srun`.
-const STEP: &[SettingRemedy<&str>] = &[SettingRemedy {
+const STEP: &[RecommendedSetting<&str>] = &[RecommendedSetting {
     answers: &["pinning", "numa", "exclusive"],
     setting: "--cpu-bind=cores",
     why: "each rank bound to its core",
@@ -160,14 +160,14 @@ fn slurm_script(findings: &[DoctorFinding], job: JobSize) -> String {
     text + &step + " \"$@\"\n"
 }
 
-fn is_system_core(remedy: &SettingRemedy<&str>, findings: &[DoctorFinding]) -> bool {
+fn is_system_core(remedy: &RecommendedSetting<&str>, findings: &[DoctorFinding]) -> bool {
     remedy.setting.starts_with("--core-spec") && !remedy.reasons(findings).is_empty()
 }
 
 /// If the setting is needed, writes the reason as a comment, then calls `put` to write the setting.
 fn add_options(
     text: &mut String,
-    remedy: &SettingRemedy<&str>,
+    remedy: &RecommendedSetting<&str>,
     findings: &[DoctorFinding],
     put: impl FnOnce(&mut String, &str) -> std::fmt::Result,
 ) {
@@ -198,13 +198,13 @@ affinity:
             scheduling.x-k8s.io/pod-group: fordway-job";
 
 /// Lines of the pod specification.
-const POD: &[SettingRemedy<&str>] = &[
-    SettingRemedy {
+const POD: &[RecommendedSetting<&str>] = &[
+    RecommendedSetting {
         answers: &["mtu", "nic-driver"],
         setting: "hostNetwork: true\ndnsPolicy: ClusterFirstWithHostNet",
         why: "no bridge and no overlay between ranks",
     },
-    SettingRemedy {
+    RecommendedSetting {
         answers: &["exclusive", "noise", "pressure", "steal", "placement"],
         setting: AFFINITY,
         why: "one pod of the job on each node, all in one zone if possible",
@@ -212,23 +212,23 @@ const POD: &[SettingRemedy<&str>] = &[
 ];
 
 /// Settings of the nodes' kubelets, which a pod cannot request.
-const KUBELET: &[SettingRemedy<&str>] = &[
-    SettingRemedy {
+const KUBELET: &[RecommendedSetting<&str>] = &[
+    RecommendedSetting {
         answers: &["pinning", "exclusive", "cpu-quota", "throttling", "noise"],
         setting: "cpuManagerPolicy: static",
         why: "whole processors of Guaranteed pods are exclusive",
     },
-    SettingRemedy {
+    RecommendedSetting {
         answers: &["smt"],
         setting: "cpuManagerPolicyOptions: {full-pcpus-only: \"true\"}",
         why: "both threads of a core for one pod",
     },
-    SettingRemedy {
+    RecommendedSetting {
         answers: &["numa", "pinning"],
         setting: "topologyManagerPolicy: single-numa-node, topologyManagerScope: pod, memoryManagerPolicy: Static",
         why: "processors, memory and devices of a pod on one NUMA node",
     },
-    SettingRemedy {
+    RecommendedSetting {
         answers: &["noise", "irq-spread"],
         setting: "reservedSystemCPUs: \"0\"",
         why: "one processor for the system",
@@ -253,7 +253,7 @@ fn kubernetes_manifests(findings: &[DoctorFinding], job: JobSize) -> String {
     )
 }
 
-fn comments(remedies: &[SettingRemedy<&str>], findings: &[DoctorFinding]) -> String {
+fn comments(remedies: &[RecommendedSetting<&str>], findings: &[DoctorFinding]) -> String {
     let mut text = String::new();
     for remedy in remedies {
         let reasons = remedy.reasons(findings);
@@ -295,7 +295,7 @@ fn gang(findings: &[DoctorFinding], job: JobSize) -> String {
     )
 }
 
-fn add_to_pod(pod: &mut String, remedy: &SettingRemedy<&str>, findings: &[DoctorFinding]) {
+fn add_to_pod(pod: &mut String, remedy: &RecommendedSetting<&str>, findings: &[DoctorFinding]) {
     let reasons = remedy.reasons(findings);
     if reasons.is_empty() {
         return;

@@ -28,12 +28,12 @@ const RACES: usize = 50;
 const CONTENT_BYTES: usize = 1 << 20;
 
 /// A directory made for these checks, as seen through both mounts; removed when dropped.
-struct SharedDirectory {
+struct CrossMountDirectory {
     one: PathBuf,
     other: PathBuf,
 }
 
-impl Drop for SharedDirectory {
+impl Drop for CrossMountDirectory {
     fn drop(&mut self) {
         // Ignore the error: a leftover directory is recognizable by its name.
         let _ = fs::remove_dir_all(&self.one);
@@ -44,7 +44,7 @@ impl Drop for SharedDirectory {
 /// if caches remain valid for a long time. Creates one directory and removes it. Errors: `InvalidArgument` if a name
 /// created in one mount is not visible in the other, `Interrupted`, and errors of the file system.
 pub fn examine_mounts(one: &Path, other: &Path, is_over: &AtomicBool) -> Result<Vec<DoctorFinding>> {
-    let ground = SharedDirectory::new(one, other)?;
+    let ground = CrossMountDirectory::new(one, other)?;
     let checks: [(&'static str, Check); 8] = [
         ("shared-locks", locks),
         ("shared-flock", flock),
@@ -101,9 +101,9 @@ pub fn verdict_on(one: &Path, other: &Path, findings: &[DoctorFinding]) -> Resul
     Ok(MountVerdict { mount, broken: SharedGuarantee::ALL.into_iter().filter(is_broken).collect() })
 }
 
-type Check = fn(&SharedDirectory) -> std::io::Result<FindingDraft>;
+type Check = fn(&CrossMountDirectory) -> std::io::Result<FindingDraft>;
 
-impl SharedDirectory {
+impl CrossMountDirectory {
     fn new(one: &Path, other: &Path) -> Result<Self> {
         let failed = |path: &Path, error: std::io::Error| {
             let kind = match ErrorKind::from(&error) {
@@ -114,7 +114,7 @@ impl SharedDirectory {
         };
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let name = format!(".fordway-doctor-{}-{}", std::process::id(), now.as_nanos());
-        let ground = SharedDirectory { one: one.join(&name), other: other.join(&name) };
+        let ground = CrossMountDirectory { one: one.join(&name), other: other.join(&name) };
         fs::create_dir(&ground.one).map_err(|error| failed(one, error))?;
         File::open(other).map_err(|error| failed(other, error))?;
         match waited(|| ground.other.is_dir()) {
@@ -164,7 +164,7 @@ fn waited(mut is_so: impl FnMut() -> bool) -> Option<Duration> {
 const LOCKS_ADVICE: &str = "mount with locks that work across nodes (NFS: vers=4.2; Lustre: flock), or disable \
                             If-Match with conditions=none-match-only";
 
-fn locks(ground: &SharedDirectory) -> std::io::Result<FindingDraft> {
+fn locks(ground: &CrossMountDirectory) -> std::io::Result<FindingDraft> {
     ground.make("locks", b"")?;
     let open = |dir: &Path| OpenOptions::new().write(true).open(dir.join("locks"));
     waited(|| open(&ground.other).is_ok());
@@ -212,7 +212,7 @@ fn locks(ground: &SharedDirectory) -> std::io::Result<FindingDraft> {
 
 /// Checks whether a `flock(2)` lock taken through one mount takes effect on the other. Fordway does not use such locks,
 /// but other programs do.
-fn flock(ground: &SharedDirectory) -> std::io::Result<FindingDraft> {
+fn flock(ground: &CrossMountDirectory) -> std::io::Result<FindingDraft> {
     ground.make("flock", b"")?;
     waited(|| ground.other.join("flock").exists());
     let (held, asked) = (File::open(ground.one.join("flock"))?, File::open(ground.other.join("flock"))?);
@@ -232,7 +232,7 @@ fn flock(ground: &SharedDirectory) -> std::io::Result<FindingDraft> {
 
 /// Checks exclusive creation: two threads link the same names at once, one through each mount. For each name, exactly
 /// one must succeed.
-fn exclusive(ground: &SharedDirectory) -> std::io::Result<FindingDraft> {
+fn exclusive(ground: &CrossMountDirectory) -> std::io::Result<FindingDraft> {
     let create = |dir: &Path| -> std::io::Result<Vec<bool>> {
         let source = dir.join(format!("source-{:?}", thread::current().id()));
         fs::write(&source, b"")?;
@@ -260,7 +260,7 @@ fn exclusive(ground: &SharedDirectory) -> std::io::Result<FindingDraft> {
     })
 }
 
-fn unnamed(ground: &SharedDirectory) -> std::io::Result<FindingDraft> {
+fn unnamed(ground: &CrossMountDirectory) -> std::io::Result<FindingDraft> {
     let dir = File::open(&ground.one)?;
     let file = match create_unnamed(&dir, Mode::from_raw_mode(0o600)) {
         Err(errno @ (Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL)) => {
@@ -285,7 +285,7 @@ fn unnamed(ground: &SharedDirectory) -> std::io::Result<FindingDraft> {
 }
 
 /// Measures the smallest difference between modification times of files written one after the other.
-fn time_step(ground: &SharedDirectory) -> std::io::Result<FindingDraft> {
+fn time_step(ground: &CrossMountDirectory) -> std::io::Result<FindingDraft> {
     let (begin, mut times) = (Instant::now(), Vec::new());
     while begin.elapsed() < Duration::from_millis(2500) && times.len() < 400 {
         ground.make("time", b"x")?;
@@ -311,7 +311,7 @@ fn time_step(ground: &SharedDirectory) -> std::io::Result<FindingDraft> {
 
 /// Checks whether a name becomes visible before its content, with and without the store's countermeasure: a sync
 /// before the rename.
-fn content(ground: &SharedDirectory) -> std::io::Result<FindingDraft> {
+fn content(ground: &CrossMountDirectory) -> std::io::Result<FindingDraft> {
     let torn = |is_synced| -> std::io::Result<usize> {
         let mut torn = 0;
         for round in 0..ROUNDS {
@@ -348,7 +348,7 @@ fn content(ground: &SharedDirectory) -> std::io::Result<FindingDraft> {
 
 /// Checks whether lookups can be forced to bypass this node's caches and query the server. The store forces such a
 /// lookup before it evaluates a condition, and with `consistency=strong` before it reads.
-fn refresh(ground: &SharedDirectory) -> std::io::Result<FindingDraft> {
+fn refresh(ground: &CrossMountDirectory) -> std::io::Result<FindingDraft> {
     ground.make("refreshed", b"0")?;
     waited(|| ground.other.join("refreshed").exists());
     let (mut stale, mut refreshed) = (0, 0);
@@ -378,7 +378,7 @@ fn refresh(ground: &SharedDirectory) -> std::io::Result<FindingDraft> {
 }
 
 /// Measures how long this node sees stale state after a change by another node, if lookups do not query the server.
-fn staleness(ground: &SharedDirectory) -> std::io::Result<FindingDraft> {
+fn staleness(ground: &CrossMountDirectory) -> std::io::Result<FindingDraft> {
     let names = ["replaced", "removed", "missed"];
     ground.make(names[0], b"old")?;
     ground.make(names[1], b"old")?;

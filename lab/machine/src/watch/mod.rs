@@ -61,14 +61,14 @@ pub struct MachineWatch {
     /// Whether processor time used by other processes raises doubts. It raises no doubts if one of these processes may
     /// be a server that belongs to the run but is unknown to this program.
     counts_others: bool,
-    before: ConditionsBefore,
+    before: PreRunConditions,
     begin: (Instant, MachineCounters),
     sampler: Option<RunSampler>,
 }
 
 /// The problems found before the run.
 #[derive(Debug, Default)]
-struct ConditionsBefore {
+struct PreRunConditions {
     /// The processor time of a piece of work, ns.
     work_ns: u64,
     lost_share: Option<f64>,
@@ -84,7 +84,7 @@ impl MachineWatch {
     pub fn start(servers: &[u32], is_forced: bool) -> Result<Self> {
         let own = [&[std::process::id()], servers].concat();
         let (tree, work) = (SystemTree::at("/"), WorkQuantum::calibrate());
-        let before = ConditionsBefore::observe(&tree, &work);
+        let before = PreRunConditions::observe(&tree, &work);
         if let Some(lost) = before.lost_share.filter(|lost| *lost > LOST_REFUSED && !is_forced) {
             let detail = format!(
                 "nothing was measured: {} before the run; wait until the machine is idle, or use --force to measure \
@@ -116,14 +116,14 @@ impl MachineWatch {
     }
 }
 
-impl ConditionsBefore {
+impl PreRunConditions {
     fn observe(tree: &SystemTree, work: &WorkQuantum) -> Self {
         let (begin, pressure) = (Instant::now(), PressureCounters::read(tree));
         let lost_share = lost_share();
         let elapsed_s = begin.elapsed().as_secs_f64();
         let waited_s = difference(pressure.io_s, PressureCounters::read(tree).io_s);
         tree.take_seen();
-        ConditionsBefore {
+        PreRunConditions {
             work_ns: (0..8).map(|_| work.processor_ns()).min().unwrap_or(0),
             lost_share,
             pressure_io_share: waited_s.map(|waited_s| (waited_s / elapsed_s).min(1.0)),
@@ -142,7 +142,7 @@ fn difference(begin: Option<f64>, end: Option<f64>) -> Option<f64> {
 }
 
 fn figures(
-    before: &ConditionsBefore,
+    before: &PreRunConditions,
     (begin, end): (&MachineCounters, &MachineCounters),
     elapsed_s: f64,
     samples: &RunSamples,
@@ -315,7 +315,7 @@ mod tests {
 
     /// Returns the figures of a run of 1 s between two readings of the counters, without samples.
     fn between(begin: &MachineCounters, end: &MachineCounters) -> ConditionFigures {
-        figures(&ConditionsBefore::default(), (begin, end), 1.0, &RunSamples::default(), None)
+        figures(&PreRunConditions::default(), (begin, end), 1.0, &RunSamples::default(), None)
     }
 
     fn causes(figures: ConditionFigures) -> Vec<DisturbanceCause> {

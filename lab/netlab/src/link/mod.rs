@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use fordway_measure::RunClock;
 use fordway_store::{Error, ErrorKind, Result};
-use fordway_sys::{PacketHeader, TUN_READ_BYTES_MAX, TunDevice};
+use fordway_sys::{TUN_READ_BYTES_MAX, TunDevice, VirtioNetHeader};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use serde::Serialize;
 
@@ -271,7 +271,7 @@ impl LinkDirection {
         for _ in 0..BATCH {
             // A device that is down or removed returns an error, and has no packets.
             let Ok(Some(len)) = from.receive(self.flight.room()) else { return false };
-            let Some((header, packet)) = PacketHeader::split(&self.flight.room()[..len]) else { continue };
+            let Some((header, packet)) = VirtioNetHeader::split(&self.flight.room()[..len]) else { continue };
             let (segments, bytes) = on_the_wire(header, packet.len() as u64);
             match self.line.admit(clock.now_ns(), bytes, segments) {
                 PacketFate::ArrivesAt(_) if self.flight.is_full(FLIGHT_BYTES_MAX) => {
@@ -309,8 +309,8 @@ impl LinkDirection {
 }
 
 /// Returns how many packets a real device would send instead of this packet, and their total bytes.
-fn on_the_wire(header: PacketHeader, bytes: u64) -> (u64, u64) {
-    let PacketHeader { header_bytes, segment_bytes } = header;
+fn on_the_wire(header: VirtioNetHeader, bytes: u64) -> (u64, u64) {
+    let VirtioNetHeader { header_bytes, segment_bytes } = header;
     if segment_bytes == 0 || bytes <= header_bytes {
         return (1, bytes);
     }
@@ -324,10 +324,10 @@ mod tests {
 
     #[test]
     fn large_packets_count_as_what_they_are_cut_into() {
-        let tcp = PacketHeader { header_bytes: 52, segment_bytes: 1448 };
+        let tcp = VirtioNetHeader { header_bytes: 52, segment_bytes: 1448 };
         assert_eq!(on_the_wire(tcp, 52 + 1448), (1, 1500));
         assert_eq!(on_the_wire(tcp, 52 + 1449), (2, 1500 + 53));
         assert_eq!(on_the_wire(tcp, 52 + 44 * 1448), (44, 44 * 1500));
-        assert_eq!(on_the_wire(PacketHeader { header_bytes: 0, segment_bytes: 0 }, 84), (1, 84));
+        assert_eq!(on_the_wire(VirtioNetHeader { header_bytes: 0, segment_bytes: 0 }, 84), (1, 84));
     }
 }

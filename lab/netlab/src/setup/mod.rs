@@ -6,7 +6,7 @@
 mod running;
 mod step;
 
-pub use running::{NetworkEnd, NetworkPair, PingpongSide, RunningSetup, SetupPrograms};
+pub use running::{NetworkEndpoint, NetworkPair, PingpongSide, RunningSetup, SetupPrograms};
 
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -96,10 +96,12 @@ impl RunningSetup {
         RunningSetup::check_programs(setup)?;
         check_wire(setup, wire)?;
         match setup.on {
-            SetupNetworks::Machine => LaunchSite::machine(setup, programs)?.start(setup, programs, stop),
+            SetupNetworks::Machine => {
+                LaunchEnvironment::machine(setup, programs)?.start(setup, programs, stop)
+            }
             SetupNetworks::Namespaces => {
                 let lab = wire.lay()?;
-                LaunchSite::namespaces(setup, wire, programs, lab)?.start(setup, programs, stop)
+                LaunchEnvironment::namespaces(setup, wire, programs, lab)?.start(setup, programs, stop)
             }
         }
     }
@@ -181,7 +183,7 @@ pub(super) fn check_wire(setup: &NetworkSetup, wire: &WireSettings) -> Result<()
 }
 
 /// The networks, placeholders and daemons with which a set-up's programs are started.
-pub(super) struct LaunchSite {
+pub(super) struct LaunchEnvironment {
     pub(super) words: PlaceholderValues,
     networks: BTreeMap<String, NetworkNamespace>,
     mounts: Option<MountNamespace>,
@@ -189,10 +191,16 @@ pub(super) struct LaunchSite {
     pub(super) daemons: Vec<(PingpongSide, SetupDaemon)>,
 }
 
-impl LaunchSite {
+impl LaunchEnvironment {
     fn machine(setup: &NetworkSetup, programs: &SetupPrograms) -> Result<Self> {
         let words = words(setup, programs)?;
-        Ok(LaunchSite { words, networks: BTreeMap::new(), mounts: None, lab: None, daemons: Vec::new() })
+        Ok(LaunchEnvironment {
+            words,
+            networks: BTreeMap::new(),
+            mounts: None,
+            lab: None,
+            daemons: Vec::new(),
+        })
     }
 
     pub(super) fn namespaces(
@@ -215,8 +223,13 @@ impl LaunchSite {
             wire.tune(network)?;
             words.set(name, network.path().display().to_string());
         }
-        let mut site =
-            LaunchSite { words, networks, mounts: Some(mounts.clone()), lab: Some(lab), daemons: Vec::new() };
+        let mut site = LaunchEnvironment {
+            words,
+            networks,
+            mounts: Some(mounts.clone()),
+            lab: Some(lab),
+            daemons: Vec::new(),
+        };
         for (number, step) in setup.steps.iter().enumerate() {
             let taken = step.take(&site.networks[&step.network], &mounts, &site.words);
             let daemon = taken.map_err(|error| in_step(number + 1, error))?;
@@ -251,7 +264,7 @@ impl LaunchSite {
         let mut ping = self.launch("ping", &setup.ping, &programs.ping, &[])?;
         wait_for_port(asker.as_ref(), &mut ping, &ping_address, ("ping", stop))?;
         let is_pong_elsewhere = setup.on == SetupNetworks::Machine && setup.pong.command.is_some();
-        let LaunchSite { networks, lab, daemons, .. } = self;
+        let LaunchEnvironment { networks, lab, daemons, .. } = self;
         let ping_network = asker;
         Ok(RunningSetup { ping, pong, daemons, networks, ping_network, lab, is_pong_elsewhere, ping_address })
     }
@@ -377,7 +390,7 @@ const DISCARD: u16 = 9;
 /// One end of a pair of networks: the network in which programs run, and the address at which the other end reaches
 /// them.
 #[derive(Clone, Debug)]
-pub struct NetworkEnd {
+pub struct NetworkEndpoint {
     /// The network in which the programs run.
     pub network: NetworkNamespace,
     /// The address of the network, as seen from the other end.
@@ -389,9 +402,9 @@ pub struct NetworkEnd {
 #[derive(Debug)]
 pub struct NetworkPair {
     /// The end at which ping would run.
-    pub near: NetworkEnd,
+    pub near: NetworkEndpoint,
     /// The end at which pong would run.
-    pub far: NetworkEnd,
+    pub far: NetworkEndpoint,
     _daemons: Vec<(PingpongSide, SetupDaemon)>,
     _lab: Option<NetworkLab>,
 }
@@ -405,14 +418,14 @@ impl NetworkPair {
         check(setup)?;
         RunningSetup::check_programs(setup)?;
         check_wire(setup, wire)?;
-        let site = LaunchSite::namespaces(setup, wire, &SetupPrograms::none(fordway), wire.lay()?)?;
+        let site = LaunchEnvironment::namespaces(setup, wire, &SetupPrograms::none(fordway), wire.lay()?)?;
         let network_of = |part: &ProgramConfig| {
             let found = site.network_of(part).cloned();
             found.ok_or_else(|| Error::new(ErrorKind::Internal, "a part of a set-up without its network"))
         };
         let (near, far) = (network_of(&setup.ping)?, network_of(&setup.pong)?);
-        let far = NetworkEnd { address: parse(&site.words.fill(&setup.pong.address)?)?, network: far };
-        let near = NetworkEnd { address: near.run(|| own_address(far.address))??, network: near };
+        let far = NetworkEndpoint { address: parse(&site.words.fill(&setup.pong.address)?)?, network: far };
+        let near = NetworkEndpoint { address: near.run(|| own_address(far.address))??, network: near };
         for (from, to) in [(&near, &far), (&far, &near)] {
             reach(from, to)?;
         }
@@ -453,7 +466,7 @@ fn own_address(other: IpAddr) -> Result<IpAddr> {
 
 /// Checks that a connection can be made. Behind network address translation, an end is reached at an address that is
 /// not its own, or cannot be reached at all.
-fn reach(from: &NetworkEnd, to: &NetworkEnd) -> Result<()> {
+fn reach(from: &NetworkEndpoint, to: &NetworkEndpoint) -> Result<()> {
     let failed = |error: std::io::Error| {
         let detail = format!(
             "the two ends cannot reach each other at their own addresses ({} to {}), for example because of address \

@@ -181,7 +181,7 @@ pub fn measure(
     stop: &AtomicBool,
     progress: &mut dyn FnMut(LedgerProgress),
 ) -> Result<RunRecords> {
-    let mut work = LedgerWork { now_ns, stop, records: RunRecords::default(), blocks: 0 };
+    let mut work = LedgerRunState { now_ns, stop, records: RunRecords::default(), blocks: 0 };
     let mut random = SeededRandom::new(plan.seed);
     let mut round = 0;
     let mut began_ns = now_ns();
@@ -201,14 +201,14 @@ pub fn measure(
     Ok(work.records)
 }
 
-struct LedgerWork<'w> {
+struct LedgerRunState<'w> {
     now_ns: &'w dyn Fn() -> u64,
     stop: &'w AtomicBool,
     records: RunRecords,
     blocks: u32,
 }
 
-impl LedgerWork<'_> {
+impl LedgerRunState<'_> {
     /// Measures a block of each component at one size.
     fn all_at(
         &mut self,

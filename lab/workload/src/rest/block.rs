@@ -93,7 +93,7 @@ struct ThreadResult {
     ended: Instant,
 }
 
-enum ThreadMessage {
+enum LoadThreadMessage {
     Connected(Result<()>),
     Done(Result<ThreadResult>),
 }
@@ -155,20 +155,20 @@ impl BlockState<'_> {
         &self,
         thread: usize,
         connect: &(dyn Fn(usize) -> Result<Box<dyn RequestChannel>> + Sync),
-        sender: &Sender<ThreadMessage>,
+        sender: &Sender<LoadThreadMessage>,
     ) {
         // Sending cannot fail: the watching thread receives until all threads have reported.
         let tell = |message| drop(sender.send(message));
         match self.pin().and_then(|()| without_panic(|| connect(thread))) {
             Ok(mut channel) => {
-                tell(ThreadMessage::Connected(Ok(())));
+                tell(LoadThreadMessage::Connected(Ok(())));
                 self.barrier.wait();
                 if self.go.load(Ordering::Relaxed) {
-                    tell(ThreadMessage::Done(self.load(thread, &mut *channel)));
+                    tell(LoadThreadMessage::Done(self.load(thread, &mut *channel)));
                 }
             }
             Err(error) => {
-                tell(ThreadMessage::Connected(Err(error)));
+                tell(LoadThreadMessage::Connected(Err(error)));
                 self.barrier.wait();
             }
         }
@@ -243,11 +243,11 @@ impl BlockState<'_> {
     /// Reads the counters before and after the load, and reports progress in between.
     fn watch(
         &self,
-        messages: &Receiver<ThreadMessage>,
+        messages: &Receiver<LoadThreadMessage>,
         progress: &mut dyn FnMut(BlockProgress),
     ) -> Result<LoadBlockResult> {
         let connected = (0..self.plan.threads).map(|_| match messages.recv() {
-            Ok(ThreadMessage::Connected(connected)) => connected,
+            Ok(LoadThreadMessage::Connected(connected)) => connected,
             _ => Err(ErrorKind::Internal.into()),
         });
         // Receive the message of every thread before returning the first error.
@@ -269,15 +269,15 @@ impl BlockState<'_> {
 
     fn parts(
         &self,
-        messages: &Receiver<ThreadMessage>,
+        messages: &Receiver<LoadThreadMessage>,
         start: Instant,
         progress: &mut dyn FnMut(BlockProgress),
     ) -> Result<Vec<ThreadResult>> {
         let mut parts = Vec::new();
         while parts.len() < self.plan.threads {
             match messages.recv_timeout(TELL_EVERY) {
-                Ok(ThreadMessage::Done(part)) => parts.push(part),
-                Ok(ThreadMessage::Connected(_)) => {}
+                Ok(LoadThreadMessage::Done(part)) => parts.push(part),
+                Ok(LoadThreadMessage::Connected(_)) => {}
                 Err(std::sync::mpsc::RecvTimeoutError::Timeout) => {
                     progress(BlockProgress {
                         requests: self.done.load(Ordering::Relaxed),

@@ -5,7 +5,7 @@ mod published;
 mod summary;
 
 pub use published::{RICHTER, SpeedupRow, check};
-pub use summary::{SetupFit, SpeedupFit, describe, fits};
+pub use summary::{SetupSpeedupFit, SpeedupFit, describe, fits};
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -149,7 +149,7 @@ pub fn measure(
                 return outcome.interrupted_at(done, total);
             }
             progress(done, total, lane, plan.ranks[phase]);
-            let turn = JobTurn { lane, phase, round, start_ns: clock.now_ns() };
+            let turn = JobStartRecord { lane, phase, round, start_ns: clock.now_ns() };
             let cpu_ns = own_cpu_ns();
             let launched = launch.launch(lane, plan.ranks[phase]);
             let spent = JobCost { elapsed_ns: clock.now_ns() - turn.start_ns, cpu_ns: own_cpu_ns() - cpu_ns };
@@ -177,14 +177,20 @@ impl SpeedupOutcome {
         self.failures.iter().any(|failure| (failure.0, failure.1) == (lane, phase))
     }
 
-    fn add(&mut self, plan: &SpeedupPlan, turn: &JobTurn, spent: &JobCost, launched: Result<FinishedJob>) {
+    fn add(
+        &mut self,
+        plan: &SpeedupPlan,
+        turn: &JobStartRecord,
+        spent: &JobCost,
+        launched: Result<FinishedJob>,
+    ) {
         let counted = turn.round.checked_sub(1);
         if counted.is_some() || launched.is_err() {
-            let place = JobTurn { round: counted.unwrap_or_default(), ..*turn };
+            let place = JobStartRecord { round: counted.unwrap_or_default(), ..*turn };
             let elapsed_ns = launched.as_ref().map_or(spent.elapsed_ns, |job| job.elapsed_ns);
             self.record(plan, &place, &JobCost { elapsed_ns, ..*spent }, launched.is_ok());
         }
-        let JobTurn { lane, phase, .. } = *turn;
+        let JobStartRecord { lane, phase, .. } = *turn;
         match (launched, counted) {
             (Err(error), _) => self.failures.push((lane, phase, error)),
             (Ok(job), Some(round)) => self.samples.push(JobSample { lane, phase, round, job }),
@@ -203,7 +209,7 @@ impl SpeedupOutcome {
         }
     }
 
-    fn record(&mut self, plan: &SpeedupPlan, turn: &JobTurn, spent: &JobCost, ok: bool) {
+    fn record(&mut self, plan: &SpeedupPlan, turn: &JobStartRecord, spent: &JobCost, ok: bool) {
         let (lane, phase, round) = (turn.lane as u8, turn.phase as u8, turn.round);
         let block = u32::from(round) * plan.ranks.len() as u32 + u32::from(phase);
         self.records.operations.push(OperationRecord {
@@ -237,7 +243,7 @@ impl SpeedupOutcome {
 
 /// The position of a job, and its start.
 #[derive(Clone, Copy)]
-struct JobTurn {
+struct JobStartRecord {
     lane: usize,
     phase: usize,
     round: u16,

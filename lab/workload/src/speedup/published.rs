@@ -105,8 +105,8 @@ pub fn check(csv: &str) -> Result<Vec<SpeedupRow>> {
             return Err(wrong(1, &why));
         }
     }
-    let lines = lines.map(|(number, line)| PrintedLine::parse(number + 1, &cells(line), &places));
-    let lines = lines.collect::<Result<Vec<PrintedLine>>>()?;
+    let lines = lines.map(|(number, line)| PrintedSpeedupRow::parse(number + 1, &cells(line), &places));
+    let lines = lines.collect::<Result<Vec<PrintedSpeedupRow>>>()?;
     match lines.first() {
         Some(reference) if reference.ranks == 1 => {
             Ok(lines.iter().map(|line| line.against(reference)).collect())
@@ -135,7 +135,7 @@ fn cells(line: &str) -> Vec<String> {
     cells.into_iter().map(|cell| cell.trim().to_owned()).collect()
 }
 
-struct PrintedLine {
+struct PrintedSpeedupRow {
     set_up: String,
     ranks: u32,
     wall_s: PrintedNumber,
@@ -143,7 +143,7 @@ struct PrintedLine {
     efficiency_percent: Option<PrintedNumber>,
 }
 
-impl PrintedLine {
+impl PrintedSpeedupRow {
     fn parse(number: usize, cells: &[String], places: &[Option<usize>; 5]) -> Result<Self> {
         let cell = |column: usize| {
             places[column].and_then(|at| cells.get(at)).map(String::as_str).filter(|text| !text.is_empty())
@@ -157,7 +157,7 @@ impl PrintedLine {
         let optional = |column: usize| cell(column).map(|text| figure(column, text)).transpose();
         let ranks = needed(1)?;
         let parsed = ranks.parse().ok().filter(|ranks| *ranks > 0);
-        Ok(PrintedLine {
+        Ok(PrintedSpeedupRow {
             set_up: needed(0)?.to_owned(),
             ranks: parsed
                 .ok_or_else(|| wrong(number, &format!("ranks is {ranks:?}, not a number above 0")))?,
@@ -167,7 +167,7 @@ impl PrintedLine {
         })
     }
 
-    fn against(&self, reference: &PrintedLine) -> SpeedupRow {
+    fn against(&self, reference: &PrintedSpeedupRow) -> SpeedupRow {
         let speedup = reference.wall_s.value / self.wall_s.value;
         let possible = reference.wall_s.range().divided_by(self.wall_s.range());
         let percent = 100.0 / f64::from(self.ranks);

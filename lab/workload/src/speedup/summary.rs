@@ -12,14 +12,14 @@ use fordway_measure::{
 use serde::{Deserialize, Serialize};
 
 use super::{FinishedJob, JobSample, JobTime, SpeedupOutcome, SpeedupPlan};
-use crate::summary::{RunCapacity, RunHeader, summarise_phase};
+use crate::summary::{RunHeader, RunParallelism, summarise_phase};
 
 /// If the launch takes more than this share of the time on one rank, a warning is given.
 const LAUNCH_SHARE_MAX: f64 = 0.1;
 
 /// The costs of a set-up according to the model.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct SetupFit {
+pub struct SetupSpeedupFit {
     /// The name of the set-up.
     pub lane: String,
     /// The fit; `None` for fewer than two numbers of ranks.
@@ -77,7 +77,7 @@ fn of_phase(
     machine: &Machine,
 ) -> Vec<PhaseSummary> {
     let ranks = plan.ranks[at];
-    let capacity = RunCapacity { threads: ranks as usize, cpus: machine.cpus };
+    let capacity = RunParallelism { threads: ranks as usize, cpus: machine.cpus };
     let mut summaries =
         summarise_phase(lanes, (at as u8, &phase(ranks)), &outcome.records, capacity, plan.seed);
     for (lane, summary) in summaries.iter_mut().enumerate() {
@@ -129,7 +129,7 @@ fn divided(interval: &ConfidenceInterval, by: f64) -> ConfidenceInterval {
 }
 
 /// Fits the model's costs to the median times of each lane. The reference's time on one rank is used for all lanes.
-pub fn fits(plan: &SpeedupPlan, lanes: &[MeasuredLane], outcome: &SpeedupOutcome) -> Vec<SetupFit> {
+pub fn fits(plan: &SpeedupPlan, lanes: &[MeasuredLane], outcome: &SpeedupOutcome) -> Vec<SetupSpeedupFit> {
     let time = |lane: usize, phase: usize| {
         let samples = outcome.samples.iter().filter(|sample| (sample.lane, sample.phase) == (lane, phase));
         let times = samples.filter_map(|sample| sample.job.time_ns(plan.time));
@@ -140,7 +140,7 @@ pub fn fits(plan: &SpeedupPlan, lanes: &[MeasuredLane], outcome: &SpeedupOutcome
             |(phase, ranks): (usize, &u32)| Some((*ranks, time(if *ranks == 1 { 0 } else { lane }, phase)?));
         plan.ranks.iter().enumerate().filter_map(of).collect()
     };
-    let fitted = |(at, lane): (usize, &MeasuredLane)| SetupFit {
+    let fitted = |(at, lane): (usize, &MeasuredLane)| SetupSpeedupFit {
         lane: lane.name.clone(),
         fit: SpeedupFit::of(&points(at)),
     };
@@ -299,7 +299,7 @@ mod tests {
     use super::super::tests::{Law, measured, plan};
     use super::*;
 
-    fn run(time: JobTime) -> (RunDocument, Vec<SetupFit>) {
+    fn run(time: JobTime) -> (RunDocument, Vec<SetupSpeedupFit>) {
         let plan = SpeedupPlan { time, ..plan(&[1, 2, 4, 8]) };
         let outcome = measured(&plan, &mut Law { failing: Some((1, 8)), launched: Vec::new() });
         let lane = |name: &str| MeasuredLane { name: name.into(), description: String::new() };

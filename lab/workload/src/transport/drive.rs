@@ -9,8 +9,8 @@ use fordway_measure::{
 };
 use fordway_store::{Error, ErrorKind, Result};
 
-use super::{BlockResult, BlockTask, MessageExchange, MessageTransport, exact_text};
-use crate::summary::{RunCapacity, RunHeader, summarise_phase};
+use super::{MessageBlockResult, MessageBlockTask, MessageExchange, MessageTransport, exact_text};
+use crate::summary::{RunHeader, RunParallelism, summarise_phase};
 
 /// The maximum number of windows in a block.
 const WINDOWS: u64 = 10;
@@ -44,7 +44,7 @@ pub struct TransportOutcome {
     /// A record of every operation and of every block. An operation is one message or, for bandwidth, a whole block.
     pub records: RunRecords,
     /// The task of each phase, in the order of phases.
-    pub tasks: Vec<BlockTask>,
+    pub tasks: Vec<MessageBlockTask>,
 }
 
 /// The progress of a transport benchmark.
@@ -61,11 +61,11 @@ pub struct TransportProgress {
 impl TransportPlan {
     /// Returns the tasks of all phases that at least one of `transports` supports. Errors: `InvalidArgument` if there
     /// are more phases than a run can have.
-    fn tasks(&self, transports: &[Box<dyn MessageTransport>]) -> Result<Vec<BlockTask>> {
+    fn tasks(&self, transports: &[Box<dyn MessageTransport>]) -> Result<Vec<MessageBlockTask>> {
         let is_possible =
             |exchange: &MessageExchange| transports.iter().any(|transport| transport.can(*exchange));
         let of_exchange = |exchange| self.sizes.iter().map(move |size| self.task(exchange, *size));
-        let tasks: Vec<BlockTask> =
+        let tasks: Vec<MessageBlockTask> =
             MessageExchange::ALL.into_iter().filter(is_possible).flat_map(of_exchange).collect();
         match tasks.len() {
             0..=MAX_PHASES => Ok(tasks),
@@ -77,7 +77,7 @@ impl TransportPlan {
     }
 
     /// Returns a task for a block of messages of this size, with so few messages that the block is short.
-    fn task(&self, exchange: MessageExchange, size_bytes: u64) -> BlockTask {
+    fn task(&self, exchange: MessageExchange, size_bytes: u64) -> MessageBlockTask {
         let at_most = |bytes: u64, most: u64| (bytes / size_bytes).clamp(1, most.max(1));
         let window = match exchange {
             MessageExchange::Stream => at_most(WINDOW_BYTES, self.window),
@@ -87,11 +87,11 @@ impl TransportPlan {
             MessageExchange::Stream => (self.block_bytes / (size_bytes * window)).clamp(1, WINDOWS),
             MessageExchange::Fetch | MessageExchange::PingPong => at_most(self.block_bytes, self.messages),
         };
-        BlockTask { exchange, size_bytes, window, count, warm_up: count.div_ceil(WARM_UP_SHARE) }
+        MessageBlockTask { exchange, size_bytes, window, count, warm_up: count.div_ceil(WARM_UP_SHARE) }
     }
 }
 
-impl BlockTask {
+impl MessageBlockTask {
     /// Returns the name of the task's phase.
     pub(super) fn phase(&self) -> String {
         format!("{} {}", self.exchange.name(), exact_text(self.size_bytes))
@@ -143,7 +143,7 @@ struct TransportBlockLabel {
 impl TransportBlockLabel {
     /// Records one block, which ended at `end_ns`. If the received bytes were wrong, the last message counts as
     /// failed.
-    fn keep(self, task: &BlockTask, done: &BlockResult, end_ns: u64, records: &mut RunRecords) {
+    fn keep(self, task: &MessageBlockTask, done: &MessageBlockResult, end_ns: u64, records: &mut RunRecords) {
         let TransportBlockLabel { lane, phase, round, block } = self;
         let messages = task.count * task.window;
         let (durations_ns, bytes) = match task.exchange {
@@ -218,7 +218,7 @@ pub fn describe(
         command: std::env::args().collect(),
         machine: header.machine,
         parameters: header.parameters,
-        phases: outcome.tasks.iter().map(BlockTask::phase).collect(),
+        phases: outcome.tasks.iter().map(MessageBlockTask::phase).collect(),
         lanes,
         summaries,
         scores: Vec::new(),
@@ -231,13 +231,13 @@ pub fn describe(
 fn of_phase(
     plan: &TransportPlan,
     lanes: &[MeasuredLane],
-    (phase, task): (u8, &BlockTask),
+    (phase, task): (u8, &MessageBlockTask),
     records: &RunRecords,
     machine: &Machine,
 ) -> Vec<PhaseSummary> {
     // With one message at a time, one side waits for the other; with several, both sides work.
     let threads = if task.exchange == MessageExchange::Stream { machine.cpus } else { 1 };
-    let capacity = RunCapacity { threads, cpus: machine.cpus };
+    let capacity = RunParallelism { threads, cpus: machine.cpus };
     let name = task.phase();
     let mut summaries = summarise_phase(lanes, (phase, &name), records, capacity, plan.seed);
     for (lane, summary) in summaries.iter_mut().enumerate() {
@@ -256,7 +256,7 @@ fn of_phase(
 
 /// Returns the transfer figures of one lane in one phase; `None` if the lane did not take part.
 fn transfer(
-    task: &BlockTask,
+    task: &MessageBlockTask,
     blocks: &[&BlockRecord],
     operations: &[&OperationRecord],
     seed: u64,

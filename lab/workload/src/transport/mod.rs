@@ -5,7 +5,7 @@
 //! [`MessageExchange::PingPong`] measures half a round trip, as MPI benchmarks report it, on transports that support
 //! it.
 //!
-//! A [`MessageTransport`] carries out one [`BlockTask`] at a time. Implementations are [`LinkTransport`], for two
+//! A [`MessageTransport`] carries out one [`MessageBlockTask`] at a time. Implementations are [`LinkTransport`], for two
 //! processes with a [`MessageLink`] between them, and [`ObjectTransport`], for objects in a [`fordway_store::Store`].
 //! This module also defines the message sizes, and the options that every program that runs transports has.
 
@@ -14,8 +14,8 @@ mod transports;
 
 pub use drive::{TransportOutcome, TransportPlan, TransportProgress, describe, run};
 pub use transports::{
-    JobHello, JobProcess, LinkTransport, MessageLink, ObjectTransport, RemoteTransport, TcpLink, answer,
-    follow,
+    LinkTransport, MessageLink, MpiJobDescription, MpiJobProcess, ObjectTransport, RemoteTransport, TcpLink,
+    answer, follow,
 };
 
 use std::fmt;
@@ -40,7 +40,7 @@ pub trait MessageTransport {
     fn can(&self, exchange: MessageExchange) -> bool;
 
     /// Performs one block of messages. Errors: only errors that end the run.
-    fn carry_out(&mut self, task: &BlockTask) -> Result<BlockResult>;
+    fn carry_out(&mut self, task: &MessageBlockTask) -> Result<MessageBlockResult>;
 }
 
 /// How messages are exchanged.
@@ -85,7 +85,7 @@ impl MessageExchange {
 
 /// One block of messages of one size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct BlockTask {
+pub struct MessageBlockTask {
     /// The kind of exchange.
     pub exchange: MessageExchange,
     /// Bytes of each message, at least 1.
@@ -101,7 +101,7 @@ pub struct BlockTask {
 /// The encoded size of a task, as sent over a link.
 const TASK_BYTES: usize = 40;
 
-impl BlockTask {
+impl MessageBlockTask {
     /// Returns the number of bytes in flight at once.
     pub fn window_bytes(&self) -> u64 {
         self.size_bytes * self.window
@@ -117,19 +117,24 @@ impl BlockTask {
         bytes
     }
 
-    /// Decodes the output of [`BlockTask::to_bytes`]; `None` means that there are no more tasks.
+    /// Decodes the output of [`MessageBlockTask::to_bytes`]; `None` means that there are no more tasks.
     fn from_bytes(bytes: &[u8; TASK_BYTES]) -> Option<Self> {
         let word = |at: usize| u64::from_le_bytes(std::array::from_fn(|byte| bytes[8 * at + byte]));
         let exchange = *MessageExchange::ALL.get(usize::try_from(word(0)).ok()?)?;
-        let task =
-            BlockTask { exchange, size_bytes: word(1), window: word(2), count: word(3), warm_up: word(4) };
+        let task = MessageBlockTask {
+            exchange,
+            size_bytes: word(1),
+            window: word(2),
+            count: word(3),
+            warm_up: word(4),
+        };
         (task.size_bytes > 0).then_some(task)
     }
 }
 
 /// The result of a task.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct BlockResult {
+pub struct MessageBlockResult {
     /// The duration of each exchange: a message, a window of messages, or half a round trip.
     pub durations_ns: Vec<u64>,
     /// The time from the start of the first exchange to the end of the last.
@@ -149,20 +154,20 @@ const MAX_SIZES: usize = 80;
 
 /// The sizes to measure: a series between two sizes, or a list.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum SizeSeries {
-    /// From the first to the last size; each size is the previous one times the factor given to [`SizeSeries::all`].
+pub enum MessageSizeSelection {
+    /// From the first to the last size; each size is the previous one times the factor given to [`MessageSizeSelection::all`].
     Grid(u64, u64),
     /// Exactly these sizes.
     List(Vec<u64>),
 }
 
-impl SizeSeries {
+impl MessageSizeSelection {
     /// Returns the sizes in bytes, in ascending order. A range of sizes includes its upper bound, even if that is not
     /// the previous size times the factor. Errors: `InvalidArgument` if there are too many sizes.
     pub fn all(&self, factor: u64) -> Result<Vec<u64>> {
         let mut sizes = match self {
-            SizeSeries::List(sizes) => sizes.clone(),
-            SizeSeries::Grid(first, last) => grid(*first, *last, factor.max(2)),
+            MessageSizeSelection::List(sizes) => sizes.clone(),
+            MessageSizeSelection::Grid(first, last) => grid(*first, *last, factor.max(2)),
         };
         sizes.sort_unstable();
         sizes.dedup();
@@ -180,7 +185,7 @@ fn grid(first: u64, last: u64, factor: u64) -> Vec<u64> {
     below.chain([last]).collect()
 }
 
-impl FromStr for SizeSeries {
+impl FromStr for MessageSizeSelection {
     type Err = String;
 
     fn from_str(text: &str) -> std::result::Result<Self, String> {
@@ -191,20 +196,24 @@ impl FromStr for SizeSeries {
             }
         };
         let Some((first, last)) = text.split_once("..") else {
-            return text.split(',').map(size).collect::<std::result::Result<_, _>>().map(SizeSeries::List);
+            return text
+                .split(',')
+                .map(size)
+                .collect::<std::result::Result<_, _>>()
+                .map(MessageSizeSelection::List);
         };
         match (size(first)?, size(last)?) {
-            (first, last) if first <= last => Ok(SizeSeries::Grid(first, last)),
+            (first, last) if first <= last => Ok(MessageSizeSelection::Grid(first, last)),
             _ => Err(format!("{text:?} goes down; name the smaller size first")),
         }
     }
 }
 
-impl fmt::Display for SizeSeries {
+impl fmt::Display for MessageSizeSelection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            SizeSeries::Grid(first, last) => write!(f, "{first}..{last}"),
-            SizeSeries::List(sizes) => {
+            MessageSizeSelection::Grid(first, last) => write!(f, "{first}..{last}"),
+            MessageSizeSelection::List(sizes) => {
                 f.write_str(&sizes.iter().map(u64::to_string).collect::<Vec<_>>().join(","))
             }
         }
@@ -227,10 +236,10 @@ pub fn message_of(size_bytes: u64) -> Result<Key> {
 
 /// The sizes of messages and the number of rounds.
 #[derive(Clone, Debug, Args)]
-pub struct TransportSetting {
+pub struct TransportBenchmarkArgs {
     /// Sizes of the messages: FIRST..LAST, or a list, from 1 B to 1 GiB
     #[arg(long = "size", value_name = "SIZES", default_value = "1..128MiB")]
-    pub sizes: SizeSeries,
+    pub sizes: MessageSizeSelection,
     /// Factor between successive sizes of FIRST..LAST
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u64).range(2..))]
     pub factor: u64,
@@ -254,7 +263,7 @@ pub struct TransportSetting {
     pub output: OutputFileArgs,
 }
 
-impl TransportSetting {
+impl TransportBenchmarkArgs {
     /// Returns the plan for these options. Errors: `InvalidArgument` for too many sizes.
     pub fn plan(&self) -> Result<TransportPlan> {
         Ok(TransportPlan {
@@ -294,15 +303,15 @@ mod tests {
     #[test]
     fn tasks_cross_a_link() {
         for exchange in MessageExchange::ALL {
-            let task = BlockTask { exchange, size_bytes: 1 << 40, window: 64, count: 7, warm_up: 0 };
-            assert_eq!(BlockTask::from_bytes(&task.to_bytes()), Some(task));
+            let task = MessageBlockTask { exchange, size_bytes: 1 << 40, window: 64, count: 7, warm_up: 0 };
+            assert_eq!(MessageBlockTask::from_bytes(&task.to_bytes()), Some(task));
         }
-        assert_eq!(BlockTask::from_bytes(&[0; TASK_BYTES]), None);
-        assert_eq!(BlockTask::from_bytes(&[0xff; TASK_BYTES]), None);
+        assert_eq!(MessageBlockTask::from_bytes(&[0; TASK_BYTES]), None);
+        assert_eq!(MessageBlockTask::from_bytes(&[0xff; TASK_BYTES]), None);
     }
 
     fn sizes(text: &str, factor: u64) -> Vec<u64> {
-        text.parse::<SizeSeries>().unwrap().all(factor).unwrap()
+        text.parse::<MessageSizeSelection>().unwrap().all(factor).unwrap()
     }
 
     #[test]
@@ -311,7 +320,7 @@ mod tests {
         assert_eq!(sizes("1..128", 4), [1, 4, 16, 64, 128]);
         assert_eq!(sizes("4KiB..4KiB", 4), [4096]);
         assert_eq!(sizes("1MiB,1,4KiB,1", 2), [1, 4096, 1 << 20]);
-        assert_eq!("1..16".parse::<SizeSeries>().unwrap().to_string(), "1..16");
+        assert_eq!("1..16".parse::<MessageSizeSelection>().unwrap().to_string(), "1..16");
     }
 
     #[test]
@@ -329,10 +338,10 @@ mod tests {
             ("", "not a size"),
             ("1..", "not a size"),
         ] {
-            let error = text.parse::<SizeSeries>().expect_err(text);
+            let error = text.parse::<MessageSizeSelection>().expect_err(text);
             assert!(error.contains(why), "{text}: {error}");
         }
-        let many = SizeSeries::List((1..=100).collect()).all(2).expect_err("a hundred sizes");
+        let many = MessageSizeSelection::List((1..=100).collect()).all(2).expect_err("a hundred sizes");
         assert!(many.to_string().contains("name fewer"), "{many}");
     }
 }

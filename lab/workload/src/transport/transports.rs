@@ -18,7 +18,9 @@ use fordway_sys::process_cpu_ns;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use super::{BlockResult, BlockTask, MessageExchange, MessageTransport, TASK_BYTES, message_of};
+use super::{
+    MessageBlockResult, MessageBlockTask, MessageExchange, MessageTransport, TASK_BYTES, message_of,
+};
 use crate::site::noise;
 
 /// The request for a message, or for a window of messages.
@@ -59,7 +61,7 @@ impl<L: MessageLink> LinkTransport<L> {
         LinkTransport { lane, link, content: Vec::new(), buffer: Vec::new() }
     }
 
-    fn step(&mut self, task: &BlockTask) -> Result<()> {
+    fn step(&mut self, task: &MessageBlockTask) -> Result<()> {
         let (size, window_bytes) = (task.size_bytes as usize, task.window_bytes() as usize);
         match task.exchange {
             MessageExchange::PingPong => {
@@ -78,9 +80,11 @@ impl<L: MessageLink> LinkTransport<L> {
     }
 
     /// Performs the timed exchanges one after the other, and measures the CPU time that this process uses.
-    fn timed_steps(&mut self, task: &BlockTask) -> Result<BlockResult> {
-        let mut done =
-            BlockResult { durations_ns: Vec::with_capacity(task.count as usize), ..BlockResult::default() };
+    fn timed_steps(&mut self, task: &MessageBlockTask) -> Result<MessageBlockResult> {
+        let mut done = MessageBlockResult {
+            durations_ns: Vec::with_capacity(task.count as usize),
+            ..MessageBlockResult::default()
+        };
         let before_ns = own_cpu_ns();
         let started = Instant::now();
         let mut last = started;
@@ -95,7 +99,7 @@ impl<L: MessageLink> LinkTransport<L> {
         Ok(done)
     }
 
-    fn is_right(&self, task: &BlockTask) -> bool {
+    fn is_right(&self, task: &MessageBlockTask) -> bool {
         let (size, window_bytes) = (task.size_bytes as usize, task.window_bytes() as usize);
         self.buffer[..window_bytes].chunks_exact(size).all(|message| *message == self.content[..size])
     }
@@ -117,7 +121,7 @@ impl<L: MessageLink> MessageTransport for LinkTransport<L> {
         true
     }
 
-    fn carry_out(&mut self, task: &BlockTask) -> Result<BlockResult> {
+    fn carry_out(&mut self, task: &MessageBlockTask) -> Result<MessageBlockResult> {
         let window_bytes = task.window_bytes() as usize;
         make_content(&mut self.content, task.size_bytes as usize);
         self.buffer.resize(self.buffer.len().max(window_bytes), 0);
@@ -148,7 +152,7 @@ pub fn follow(link: &mut dyn MessageLink) -> Result<()> {
     loop {
         let mut task = [0; TASK_BYTES];
         link.receive_idly(&mut task)?;
-        let Some(task) = BlockTask::from_bytes(&task) else { return Ok(()) };
+        let Some(task) = MessageBlockTask::from_bytes(&task) else { return Ok(()) };
         let size = task.size_bytes as usize;
         make_content(&mut content, size);
         buffer.resize(buffer.len().max(size), 0);
@@ -294,7 +298,7 @@ impl ObjectTransport {
         self.server_pid.and_then(|pid| process_cpu_ns(pid).ok())
     }
 
-    fn is_right(&self, task: &BlockTask) -> bool {
+    fn is_right(&self, task: &MessageBlockTask) -> bool {
         let threads = match task.exchange {
             MessageExchange::Stream => self.connections.min(task.window as usize),
             _ => 1,
@@ -331,7 +335,7 @@ impl MessageTransport for ObjectTransport {
         exchange != MessageExchange::PingPong
     }
 
-    fn carry_out(&mut self, task: &BlockTask) -> Result<BlockResult> {
+    fn carry_out(&mut self, task: &MessageBlockTask) -> Result<MessageBlockResult> {
         let key = message_of(task.size_bytes)?;
         if self.content.len() < task.size_bytes as usize {
             self.content = ObjectTransport::content(task.size_bytes);
@@ -344,7 +348,7 @@ impl MessageTransport for ObjectTransport {
         let durations_ns = self.read(&key, (task.count * task.window) as usize, window)?;
         let elapsed_ns = started.elapsed().as_nanos() as u64;
         let (own_after, server_after) = (own_cpu_ns(), self.server_cpu_ns());
-        Ok(BlockResult {
+        Ok(MessageBlockResult {
             durations_ns: if task.exchange == MessageExchange::Stream { Vec::new() } else { durations_ns },
             elapsed_ns,
             client_cpu_ns: own_after.saturating_sub(own_before),
@@ -358,27 +362,27 @@ impl MessageTransport for ObjectTransport {
 
 /// The first message of a job, which describes the job. The job sends it when it is ready.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct JobHello {
+pub struct MpiJobDescription {
     /// The implementation of MPI that carries the messages, with its version.
     pub implementation: String,
     /// The two processes: the requesting side, and the responding side.
-    pub sides: [JobProcess; 2],
+    pub sides: [MpiJobProcess; 2],
 }
 
 /// One process of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct JobProcess {
+pub struct MpiJobProcess {
     /// The process ID on the process's own machine.
     pub pid: u32,
     /// The number of processors that the process may use.
     pub processors: u32,
 }
 
-impl JobProcess {
+impl MpiJobProcess {
     /// Describes this process.
     pub fn own() -> Self {
         let processors = std::thread::available_parallelism().map_or(1, |count| count.get() as u32);
-        JobProcess { pid: std::process::id(), processors }
+        MpiJobProcess { pid: std::process::id(), processors }
     }
 
     /// Encodes the description, to be sent over a link.
@@ -386,15 +390,15 @@ impl JobProcess {
         (u64::from(self.pid) << 32 | u64::from(self.processors)).to_le_bytes()
     }
 
-    /// Decodes the output of [`JobProcess::to_bytes`].
+    /// Decodes the output of [`MpiJobProcess::to_bytes`].
     pub fn from_bytes(bytes: [u8; 8]) -> Self {
         let word = u64::from_le_bytes(bytes);
-        JobProcess { pid: (word >> 32) as u32, processors: word as u32 }
+        MpiJobProcess { pid: (word >> 32) as u32, processors: word as u32 }
     }
 }
 
 /// The response to a task: its result, or the reason why it failed.
-type TaskResponse = std::result::Result<BlockResult, String>;
+type TaskResponse = std::result::Result<MessageBlockResult, String>;
 
 /// A connection that carries lines of JSON.
 struct JsonLineConnection {
@@ -445,13 +449,13 @@ pub struct RemoteTransport {
 impl RemoteTransport {
     /// Takes over the connection of a job that has just connected, and reads its hello message. Errors: `Unavailable`;
     /// `InvalidArgument` for an unexpected message.
-    pub fn greet(stream: TcpStream, name: &str) -> Result<(Self, JobHello)> {
+    pub fn greet(stream: TcpStream, name: &str) -> Result<(Self, MpiJobDescription)> {
         let failed = |error: std::io::Error| match error.kind() {
             std::io::ErrorKind::InvalidData => another_version(name).caused_by(error),
             _ => gone(name).caused_by(error),
         };
         let mut lines = JsonLineConnection::new(stream).map_err(failed)?;
-        let hello: JobHello = lines.read().map_err(failed)?.ok_or_else(|| gone(name))?;
+        let hello: MpiJobDescription = lines.read().map_err(failed)?.ok_or_else(|| gone(name))?;
         Ok((
             RemoteTransport {
                 lane: MeasuredLane { name: name.to_owned(), description: String::new() },
@@ -477,7 +481,7 @@ impl MessageTransport for RemoteTransport {
         true
     }
 
-    fn carry_out(&mut self, task: &BlockTask) -> Result<BlockResult> {
+    fn carry_out(&mut self, task: &MessageBlockTask) -> Result<MessageBlockResult> {
         let name = &self.lane.name;
         let asked = self.lines.write(task).and_then(|()| self.lines.read::<TaskResponse>());
         match asked.map_err(|error| gone(name).caused_by(error))? {
@@ -490,14 +494,18 @@ impl MessageTransport for RemoteTransport {
 
 /// The side of a remote transport that carries out tasks: connects to `control`, sends `hello`, and carries out
 /// tasks with `transport` until the connection ends. Errors: `Unavailable`.
-pub fn answer(control: SocketAddr, hello: &JobHello, transport: &mut dyn MessageTransport) -> Result<()> {
+pub fn answer(
+    control: SocketAddr,
+    hello: &MpiJobDescription,
+    transport: &mut dyn MessageTransport,
+) -> Result<()> {
     let failed = |error: std::io::Error| {
         Error::new(ErrorKind::Unavailable, format!("the connection to {control}, which gives the tasks"))
             .caused_by(error)
     };
     let mut lines = TcpStream::connect(control).and_then(JsonLineConnection::new).map_err(failed)?;
     lines.write(hello).map_err(failed)?;
-    while let Some(task) = lines.read::<BlockTask>().map_err(failed)? {
+    while let Some(task) = lines.read::<MessageBlockTask>().map_err(failed)? {
         let answer: TaskResponse = transport.carry_out(&task).map_err(|error| error.to_string());
         lines.write(&answer).map_err(failed)?;
     }

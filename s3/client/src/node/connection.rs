@@ -15,8 +15,8 @@ use fordway_sys::{
     set_receive_timeout, wait_at_most,
 };
 use fordway_wire::node::{
-    ClientHello, FrameBuffer, FrameHeader, GatewayWelcome, HandshakeProof, NONCE_BYTES, ProofSide, ReadField,
-    Request, ResponseFlags, VERSION, WELCOME_BYTES, take_reply,
+    FrameBuffer, FrameHeader, HandshakeProof, HandshakeSide, NONCE_BYTES, NodeClientHello, NodeGatewayHello,
+    ReadField, Request, ResponseFlags, VERSION, WELCOME_BYTES, take_reply,
 };
 
 use crate::node::spare::PrecreatedFile;
@@ -98,7 +98,7 @@ impl NodeConnection {
     }
 
     fn greet(&mut self, address: &NodeAddress) -> Result<(), NodeFailure> {
-        let hello = ClientHello { version: VERSION, takes_descriptors: address.is_local() };
+        let hello = NodeClientHello { version: VERSION, takes_descriptors: address.is_local() };
         // A gateway that refuses us may already have closed the connection. Its response can still be read, so a send
         // error is not reported yet.
         let sent = send_all(&self.socket, &hello.to_bytes(), &[], None);
@@ -108,7 +108,7 @@ impl NodeConnection {
         }
         let bytes = self.inbox.waiting().first_chunk();
         let welcome =
-            bytes.map(GatewayWelcome::from_bytes).unwrap_or_else(|| Err(ErrorKind::Internal.into()));
+            bytes.map(NodeGatewayHello::from_bytes).unwrap_or_else(|| Err(ErrorKind::Internal.into()));
         let welcome = welcome.map_err(|error| {
             NodeFailure::Unusable(Error::new(
                 ErrorKind::BadResponse,
@@ -141,11 +141,11 @@ impl NodeConnection {
         let request = Request::Authenticate {
             access_key: Cow::Borrowed(access_key),
             nonce,
-            proof: proof(ProofSide::Client).to_bytes(),
+            proof: proof(HandshakeSide::Client).to_bytes(),
         };
         let (answer, header) = self.call::<[u8; 32]>(&request, &[])?;
         self.finish(&header);
-        match proof(ProofSide::Gateway).is(&answer) {
+        match proof(HandshakeSide::Gateway).is(&answer) {
             true => Ok(()),
             false => {
                 let why = "the gateway did not prove that it knows the secret key; check the endpoint";

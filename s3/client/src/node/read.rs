@@ -13,7 +13,7 @@ use fordway_store::{
 };
 use fordway_sys::read_into_spare;
 use fordway_wire::node::{
-    ContentDelivery, FrameHeader, GetResponse, INLINE_BYTES_MAX, ReadResponse, Request,
+    ContentTransferMethod, FrameHeader, GetResponse, INLINE_BYTES_MAX, ReadResponse, Request,
 };
 
 use crate::node::connection::{NodeConnection, NodeFailure};
@@ -29,12 +29,14 @@ pub(super) fn get(
     let (object, lease) = session.run(call, |connection| {
         let (GetResponse { info, range, sent }, header) = connection.call(request, &[])?;
         let content = match sent {
-            ContentDelivery::Inline => ObjectContent::Bytes(Bytes::copy_from_slice(connection.body(&header))),
-            ContentDelivery::Descriptor(offset, len) => {
+            ContentTransferMethod::Inline => {
+                ObjectContent::Bytes(Bytes::copy_from_slice(connection.body(&header)))
+            }
+            ContentTransferMethod::Descriptor(offset, len) => {
                 let file = connection.file(&header)?;
                 ObjectContent::File(FileRegion { file, offset, len })
             }
-            ContentDelivery::Stream(len) => {
+            ContentTransferMethod::Stream(len) => {
                 stream = Some(len);
                 ObjectContent::Bytes(Bytes::new())
             }
@@ -79,18 +81,18 @@ pub(super) fn read(
 fn fill(
     connection: &mut NodeConnection,
     header: &FrameHeader,
-    sent: ContentDelivery,
+    sent: ContentTransferMethod,
     buffer: &mut Vec<u8>,
 ) -> Result<(), NodeFailure> {
     let too_large = |_| NodeFailure::Unusable(ErrorKind::EntityTooLarge.into());
     match sent {
-        ContentDelivery::Inline => buffer.extend_from_slice(connection.body(header)),
-        ContentDelivery::Descriptor(offset, len) => {
+        ContentTransferMethod::Inline => buffer.extend_from_slice(connection.body(header)),
+        ContentTransferMethod::Descriptor(offset, len) => {
             let (file, wanted) = (connection.file(header)?, usize::try_from(len).map_err(too_large)?);
             connection.finish(header);
             return read_file(&file, offset, wanted, buffer).map_err(NodeFailure::Answered);
         }
-        ContentDelivery::Stream(len) => {
+        ContentTransferMethod::Stream(len) => {
             connection.finish(header);
             return read_stream(connection, usize::try_from(len).map_err(too_large)?, buffer);
         }

@@ -36,7 +36,7 @@ impl NodeCall<'_> {
 }
 
 /// Idle connections, and the process that opened them.
-struct IdleSockets {
+struct IdleConnectionPool {
     opened_by: ProcessIdentity,
     connections: Vec<NodeConnection>,
 }
@@ -44,7 +44,7 @@ struct IdleSockets {
 /// A gateway, and the connections to it.
 pub(super) struct NodeSession {
     pub(super) address: NodeAddress,
-    idle: Mutex<IdleSockets>,
+    idle: Mutex<IdleConnectionPool>,
     /// Whether a connection was ever opened.
     was_reached: AtomicBool,
 }
@@ -58,7 +58,7 @@ pub(super) struct ConnectionLease {
 
 impl NodeSession {
     pub(super) fn new(address: NodeAddress) -> Self {
-        let idle = IdleSockets { opened_by: ProcessIdentity::current(), connections: Vec::new() };
+        let idle = IdleConnectionPool { opened_by: ProcessIdentity::current(), connections: Vec::new() };
         NodeSession { address, idle: Mutex::new(idle), was_reached: AtomicBool::new(false) }
     }
 
@@ -151,12 +151,12 @@ impl NodeSession {
         Ok(ConnectionLease { session: self.clone(), connection: Some(connection) })
     }
 
-    fn locked(&self) -> MutexGuard<'_, IdleSockets> {
+    fn locked(&self) -> MutexGuard<'_, IdleConnectionPool> {
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
         if !idle.opened_by.is_current() {
             // After a fork, the parent still uses these connections, and the requests of both processes would be
             // interleaved on them.
-            *idle = IdleSockets { opened_by: ProcessIdentity::current(), connections: Vec::new() };
+            *idle = IdleConnectionPool { opened_by: ProcessIdentity::current(), connections: Vec::new() };
         }
         idle
     }

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use fordway_store::{
     Bucket, DeleteOptions, DeleteResult, DocumentKind, Error, ErrorKind, Key, Result, check_document,
 };
-use fordway_wire::s3_xml::{DeleteFailure, DeleteOutcome};
+use fordway_wire::s3_xml::{DeleteFailure, DeleteObjectsResult};
 use fordway_wire::{s3_error, s3_xml};
 
 use crate::s3::headers::{OF_OBJECT, add_bypass, add_conditions, version};
@@ -68,8 +68,8 @@ struct ResultsByKey {
     failures: HashMap<String, DeleteFailure>,
 }
 
-impl From<DeleteOutcome> for ResultsByKey {
-    fn from(outcome: DeleteOutcome) -> Self {
+impl From<DeleteObjectsResult> for ResultsByKey {
+    fn from(outcome: DeleteObjectsResult) -> Self {
         let is_missing =
             |failure: &DeleteFailure| s3_error::from_s3(400, &failure.code) == ErrorKind::NoSuchKey;
         let failures = outcome.failures.into_iter().filter(|failure| !is_missing(failure));

@@ -10,7 +10,7 @@ use fordway_store::{
     VersionListing, VersioningState, VersionsQuery,
 };
 use fordway_wire::s3_xml;
-use fordway_wire::s3_xml::ListBucketPage;
+use fordway_wire::s3_xml::ListObjectsPage;
 
 use crate::s3::request::S3Call;
 use crate::s3::session::S3Session;
@@ -66,7 +66,7 @@ struct MergedEntries<'q> {
 }
 
 impl MergedEntries<'_> {
-    fn add(&mut self, page: ListBucketPage) {
+    fn add(&mut self, page: ListObjectsPage) {
         let objects = page.objects.into_iter().map(ListEntry::Object);
         let prefixes = page.common_prefixes.into_iter().map(ListEntry::CommonPrefix);
         let mut arrived: Vec<ListEntry> =

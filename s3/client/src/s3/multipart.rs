@@ -42,7 +42,7 @@ pub(super) fn create(
 }
 
 /// The address of one part of an upload.
-pub(super) struct PartAddress<'a> {
+pub(super) struct UploadPartId<'a> {
     pub(super) bucket: &'a Bucket,
     pub(super) key: &'a Key,
     pub(super) upload: &'a UploadId,
@@ -59,7 +59,7 @@ pub(super) enum PartDigest {
     Md5(Option<[u8; 16]>),
 }
 
-impl<'a> PartAddress<'a> {
+impl<'a> UploadPartId<'a> {
     fn call(&self, operation: &'static str) -> Result<S3Call<'a>> {
         let call = S3Call::on_object("PUT", operation, self.bucket, self.key);
         checked_part_number(self.number).map_err(|error| call.named(error))?;

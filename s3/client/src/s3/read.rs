@@ -53,7 +53,7 @@ pub(super) fn call<'a>(
 }
 
 /// A response whose head has arrived, with the information about the object in it.
-struct OpenedResponse {
+struct ObjectReadResponse {
     info: ObjectInfo,
     range: Range<u64>,
     /// The checksum of the content; set only if the content is the whole object.
@@ -69,7 +69,7 @@ enum ObjectBody {
     Buffered(Vec<u8>),
 }
 
-impl OpenedResponse {
+impl ObjectReadResponse {
     /// Finds the requested bytes, and skips what the server sends before them. Errors: `InvalidRange`, `BadResponse`.
     fn new(mut response: HttpResponse, options: &GetOptions, verify: bool) -> Result<Self> {
         let wanted = options.range;
@@ -105,7 +105,7 @@ impl OpenedResponse {
         let info = object_info(&response, size);
         let is_whole = range == (0..size);
         let checksum = info.checksum.clone().filter(|sum| verify && is_whole && sum.parts.is_none());
-        Ok(OpenedResponse { info, range, checksum, response, body })
+        Ok(ObjectReadResponse { info, range, checksum, response, body })
     }
 
     fn len(&self) -> u64 {
@@ -174,9 +174,9 @@ pub(super) fn get(
 ) -> Result<OpenObject> {
     let call = call(session, "GET", "get", (bucket, key), options);
     session.run(&call, |response| {
-        let opened = OpenedResponse::new(response, options, session.config.verify_reads)?;
+        let opened = ObjectReadResponse::new(response, options, session.config.verify_reads)?;
         let len = opened.len();
-        let OpenedResponse { info, range, checksum, response, body } = opened;
+        let ObjectReadResponse { info, range, checksum, response, body } = opened;
         let content = match body {
             ObjectBody::Buffered(bytes) => {
                 verify(checksum.as_ref(), &bytes)?;
@@ -200,7 +200,7 @@ pub(super) fn read(
 ) -> Result<u64> {
     let call = call(session, "GET", "get", (bucket, key), options);
     let done = session.run(&call, |response| {
-        let mut opened = OpenedResponse::new(response, options, session.config.verify_reads)?;
+        let mut opened = ObjectReadResponse::new(response, options, session.config.verify_reads)?;
         let len = usize::try_from(opened.len()).map_err(|_| Error::from(ErrorKind::EntityTooLarge))?;
         match opened.body {
             ObjectBody::Buffered(bytes) => *buffer = bytes,

@@ -8,7 +8,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use fordway_http::ReplayPolicy;
 use fordway_store::{Bucket, DocumentKind, Error, ErrorKind, Key, Result, VersionId};
-use fordway_wire::sigv4::{SignedRequest, SigningKey};
+use fordway_wire::sigv4::{CanonicalRequest, SigningKey};
 
 use crate::s3::S3Credentials;
 
@@ -186,7 +186,7 @@ impl RequestSigner {
         headers.extend_from_slice(request.headers);
         headers.sort_unstable_by_key(|(name, _)| *name);
         let UnsignedRequest { method, path, query, payload_hash, .. } = *request;
-        let signed = SignedRequest { method, path, query, headers: &headers, payload_hash };
+        let signed = CanonicalRequest { method, path, query, headers: &headers, payload_hash };
         add("authorization", &self.key(secret_key, now).authorization(access_key, now, &signed));
     }
 

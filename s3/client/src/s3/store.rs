@@ -17,7 +17,7 @@ use crate::s3::S3Config;
 use crate::s3::headers::{
     OF_COPY_SOURCE, OF_OBJECT, add_conditions, add_lock, add_metadata, add_tags, object_info,
 };
-use crate::s3::multipart::{self, PartAddress};
+use crate::s3::multipart::{self, UploadPartId};
 use crate::s3::request::S3Call;
 use crate::s3::session::S3Session;
 use crate::s3::writer::{self, S3ObjectWriter, S3PartWriter};
@@ -306,7 +306,7 @@ impl MultipartUploads for S3Store {
     ) -> Result<Box<dyn Writer>> {
         checked_part_number(number)
             .map_err(|error| error.during("put part", LANE, bucket.as_str(), key.as_str()))?;
-        Ok(Box::new(S3PartWriter::new(&self.session, PartAddress { bucket, key, upload, number }, options)))
+        Ok(Box::new(S3PartWriter::new(&self.session, UploadPartId { bucket, key, upload, number }, options)))
     }
 
     fn copy_part(
@@ -315,7 +315,7 @@ impl MultipartUploads for S3Store {
         options: &GetOptions,
         (bucket, key, upload, number): (&Bucket, &Key, &UploadId, u16),
     ) -> Result<PutResult> {
-        PartAddress { bucket, key, upload, number }.copy(&self.session, from, options)
+        UploadPartId { bucket, key, upload, number }.copy(&self.session, from, options)
     }
 
     fn list_parts(

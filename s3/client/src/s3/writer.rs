@@ -11,7 +11,7 @@ use fordway_store::{
 use crate::s3::headers::{
     OF_OBJECT, add_checksum, add_conditions, add_lock, add_metadata, add_tags, put_result,
 };
-use crate::s3::multipart::{self, PartAddress, PartDigest};
+use crate::s3::multipart::{self, PartDigest, UploadPartId};
 use crate::s3::request::{S3Call, base64_digest};
 use crate::s3::session::S3Session;
 use crate::s3::store::LANE;
@@ -186,7 +186,7 @@ impl StartedUpload {
             let error = Error::new(ErrorKind::EntityTooLarge, detail);
             return Err(error.during("put", LANE, self.bucket.as_str(), self.key.as_str()));
         }
-        let part = PartAddress { bucket: &self.bucket, key: &self.key, upload: &self.id, number };
+        let part = UploadPartId { bucket: &self.bucket, key: &self.key, upload: &self.id, number };
         let check = self.checksum.map_or(PartDigest::Md5(None), PartDigest::Checksum);
         let put = part.put(&self.session, body, check);
         let PutResult { etag, checksum, .. } = self.left_if_stopped(put)?;
@@ -235,7 +235,7 @@ pub(super) struct S3PartWriter {
 impl S3PartWriter {
     pub(super) fn new(
         session: &Arc<S3Session>,
-        PartAddress { bucket, key, upload, number }: PartAddress,
+        UploadPartId { bucket, key, upload, number }: UploadPartId,
         options: &PartOptions,
     ) -> Self {
         S3PartWriter {
@@ -266,7 +266,7 @@ impl Writer for S3PartWriter {
             .finish(expected)
             .map_err(|error| error.during("put part", LANE, self.bucket.as_str(), self.key.as_str()))?;
         let part =
-            PartAddress { bucket: &self.bucket, key: &self.key, upload: &self.upload, number: self.number };
+            UploadPartId { bucket: &self.bucket, key: &self.key, upload: &self.upload, number: self.number };
         let check = found.checksum.map_or(PartDigest::Md5(found.md5), PartDigest::Known);
         part.put(&self.session, &self.body, check)
     }

@@ -25,7 +25,7 @@ use crate::scan::{
 use crate::sidecar::RECORD_BYTES;
 use crate::stage::is_bare;
 use crate::version_names::NoncurrentVersion;
-use crate::{PosixStore, SharedStore};
+use crate::{PosixStore, PosixStoreState};
 
 /// What [`PosixStore::check`] is to check.
 #[derive(Clone, Debug, Default)]
@@ -95,7 +95,7 @@ impl PosixStore {
 }
 
 struct FsckRun<'c> {
-    inner: &'c SharedStore,
+    inner: &'c PosixStoreState,
     actors: Rc<RoleCache>,
     read: bool,
     tell: &'c mut dyn FnMut(FsckEvent) -> Result<()>,

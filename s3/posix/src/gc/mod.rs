@@ -19,7 +19,7 @@ use crate::errors::from_errno;
 use crate::layout::is_private;
 use crate::scan::{BucketArea, PROGRESS_ENTRIES, each_entry};
 use crate::store::LANE;
-use crate::{PosixStore, SharedStore};
+use crate::{PosixStore, PosixStoreState};
 
 /// What [`PosixStore::collect_garbage`] is to remove.
 #[derive(Clone, Debug)]
@@ -158,7 +158,7 @@ const OPERATION: &str = "collect garbage in";
 
 /// A collection in progress.
 pub(super) struct GcRun<'s> {
-    pub(super) inner: &'s SharedStore,
+    pub(super) inner: &'s PosixStoreState,
     pub(super) actors: Rc<RoleCache>,
     pub(super) options: &'s GcOptions,
     now_ns: i64,
@@ -171,7 +171,7 @@ pub(super) struct GcRun<'s> {
 
 impl<'s> GcRun<'s> {
     pub(super) fn new(
-        inner: &'s SharedStore,
+        inner: &'s PosixStoreState,
         actors: Rc<RoleCache>,
         options: &'s GcOptions,
         tell: &'s mut dyn FnMut(GcEvent) -> Result<()>,

@@ -18,7 +18,7 @@ use crate::layout::{join, meta_dir};
 use crate::scan::{each_entry, known_kind, open_child, path_of_child};
 use crate::sidecar::{inode_of, sidecar_name};
 use crate::stage::hidden_name;
-use crate::volume::RootVolume;
+use crate::volume::StoreRootDirectory;
 
 /// The number of searches through the bucket that must fail to find the object's file before its sidecar file is
 /// removed.
@@ -143,19 +143,19 @@ impl GcRun<'_> {
 }
 
 /// Returns the file state of the target of the link at `path`.
-fn followed(volume: &RootVolume, path: &str) -> Result<FileStat, Errno> {
+fn followed(volume: &StoreRootDirectory, path: &str) -> Result<FileStat, Errno> {
     volume.root.open_beneath(path, OFlags::PATH, Mode::empty()).and_then(stat)
 }
 
 /// Returns whether the sidecar file named after this file's inode belongs, or may belong, to this file.
-fn is_described(volume: &RootVolume, bucket: &Bucket, stat: &FileStat) -> bool {
+fn is_described(volume: &StoreRootDirectory, bucket: &Bucket, stat: &FileStat) -> bool {
     stat.is_file && !matches!(volume.read_sidecar(bucket, stat), Ok(None))
 }
 
 /// Removes the sidecar file `name`, unless it has been replaced since it was examined: the inode in its name may belong
 /// to a new object by now. The sidecar file is first moved aside, so that only the file that was examined is removed.
 fn remove_if_same(
-    volume: &RootVolume,
+    volume: &StoreRootDirectory,
     bucket: &Bucket,
     meta: &File,
     name: &str,

@@ -6,14 +6,14 @@ use std::fs::File;
 use fordway_store::{Bucket, Key, Result};
 use fordway_sys::{EntryKind, Errno, FileStat, name_to_text, remove_dir, stat, stat_in};
 
-use crate::SharedStore;
+use crate::PosixStoreState;
 use crate::delete::is_marked;
 use crate::gc::{GarbageFile, GarbageKind, GcRun, newest_ns, removed, size_freed};
 use crate::layout::{ObjectPath, join, odd, plain};
 use crate::private::PrivateDirectoryContents;
 use crate::scan::{AreaKind, BucketArea, each_entry, known_kind, open_child, path_of_child};
 use crate::version_names::NoncurrentVersion;
-use crate::volume::RootVolume;
+use crate::volume::StoreRootDirectory;
 
 impl GcRun<'_> {
     /// Sweeps all of `area`.
@@ -139,7 +139,7 @@ impl GcRun<'_> {
 }
 
 /// Returns whether the directory at `path` is an object, or may be one.
-fn is_marker(volume: &RootVolume, bucket: &Bucket, path: &str) -> bool {
+fn is_marker(volume: &StoreRootDirectory, bucket: &Bucket, path: &str) -> bool {
     let contents = volume.contents(bucket);
     let key = path.get(bucket.as_str().len() + 1..).and_then(|below| Key::new(format!("{below}/")).ok());
     match (contents, key) {
@@ -149,7 +149,7 @@ fn is_marker(volume: &RootVolume, bucket: &Bucket, path: &str) -> bool {
 }
 
 fn remove_empty_dir(
-    inner: &SharedStore,
+    inner: &PosixStoreState,
     area: &BucketArea,
     (parent, name): (&File, &str),
     path: &str,
@@ -201,7 +201,7 @@ impl GcRun<'_> {
 
 /// Returns whether a file with the state `stat` is the latest version of `key`.
 fn is_latest(
-    volume: &RootVolume,
+    volume: &StoreRootDirectory,
     bucket: &Bucket,
     key: &Key,
     stat: &FileStat,

@@ -21,12 +21,12 @@ use fordway_store::{
 use fordway_wire::lifecycle::{DAY, LifecycleRule, read};
 
 use crate::actors::{RoleCache, bucket_owner};
-use crate::multipart::StoreUploads;
+use crate::multipart::MultipartUploadManager;
 use crate::multipart::parts::owner_of_upload;
 use crate::read::{ObjectFile, system_time};
 use crate::scan::PROGRESS_ENTRIES;
 use crate::store::LANE;
-use crate::{PosixStore, SharedStore};
+use crate::{PosixStore, PosixStoreState};
 
 /// The kind of bucket document that holds the rules.
 const RULES: DocumentKind = DocumentKind::known("lifecycle");
@@ -162,7 +162,7 @@ impl PosixStore {
 
 /// A run in progress.
 pub(super) struct LifecycleRun<'s> {
-    pub(super) inner: &'s Arc<SharedStore>,
+    pub(super) inner: &'s Arc<PosixStoreState>,
     actors: Rc<RoleCache>,
     options: &'s LifecycleOptions,
     tell: &'s mut dyn FnMut(LifecycleEvent) -> Result<()>,
@@ -185,7 +185,7 @@ pub(super) enum Verdict {
 
 impl<'s> LifecycleRun<'s> {
     fn new(
-        inner: &'s Arc<SharedStore>,
+        inner: &'s Arc<PosixStoreState>,
         actors: Rc<RoleCache>,
         options: &'s LifecycleOptions,
         tell: &'s mut dyn FnMut(LifecycleEvent) -> Result<()>,
@@ -309,7 +309,7 @@ impl<'s> LifecycleRun<'s> {
     fn uploads(&mut self, bucket: &Bucket, rules: &[LifecycleRule]) -> Result<()> {
         let mut query = UploadsQuery::default();
         loop {
-            let page = StoreUploads::of(self.inner).list_uploads(bucket, &query)?;
+            let page = MultipartUploadManager::of(self.inner).list_uploads(bucket, &query)?;
             for upload in &page.uploads {
                 self.looked_at_one()?;
                 let (started, day) = (upload.started, self.day());
@@ -328,7 +328,7 @@ impl<'s> LifecycleRun<'s> {
                 let (inner, key) = (self.inner, Key::new(upload.key.as_str())?);
                 let owner = owner_of_upload(&inner.volume, bucket, &upload.upload);
                 self.change(change, owner, || {
-                    match StoreUploads::of(inner).abort_upload(bucket, &key, &upload.upload) {
+                    match MultipartUploadManager::of(inner).abort_upload(bucket, &key, &upload.upload) {
                         Ok(()) => Ok(Verdict::Changed),
                         // The upload was completed or aborted in the meantime.
                         Err(error) if error.kind() == ErrorKind::NoSuchUpload => Ok(Verdict::Spared),

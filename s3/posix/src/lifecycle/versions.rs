@@ -6,7 +6,7 @@ use fordway_store::{Bucket, Key, Result, VersionId, VersionSummary, VersionsQuer
 use fordway_wire::lifecycle::LifecycleRule;
 
 use super::{ExpiryRecheck, LifecycleAction, LifecycleChange, LifecycleRun, Verdict, is_same, named};
-use crate::SharedStore;
+use crate::PosixStoreState;
 use crate::private::PrivateDirectoryContents;
 use crate::read::{ObjectFile, system_time};
 use crate::version_names::{NoncurrentVersion, archived_place, order_in};
@@ -204,7 +204,7 @@ struct NoncurrentVersionReference<'v> {
 }
 
 impl NoncurrentVersionReference<'_> {
-    fn open(&self, inner: &SharedStore) -> Result<Option<ObjectFile>> {
+    fn open(&self, inner: &PosixStoreState) -> Result<Option<ObjectFile>> {
         let archived = inner.volume.archived(self.bucket, self.key)?;
         let found = archived.iter().find(|found| !found.is_marker && found.version == *self.version);
         match found {
@@ -217,7 +217,7 @@ impl NoncurrentVersionReference<'_> {
     /// given the key's current versions, of which a newer one may have been removed.
     fn expire(
         &self,
-        inner: &SharedStore,
+        inner: &PosixStoreState,
         seen: Option<&ObjectFile>,
         check: &ExpiryRecheck,
         contents: PrivateDirectoryContents,

@@ -14,7 +14,7 @@ use crate::dirs::DirectoryHandle;
 use crate::errors::{from_errno, is_stale};
 use crate::layout::{split, upload_dir, upload_of};
 use crate::locks::not_locked;
-use crate::multipart::StoreUploads;
+use crate::multipart::MultipartUploadManager;
 use crate::multipart::parts::{
     ArrivedPart, CLOSED, DATA, UPLOAD, UploadDirectory, all_claims_are_settled, open_content, part_name,
     remove_upload_dir,
@@ -54,7 +54,7 @@ impl LockedUpload {
     }
 }
 
-impl StoreUploads<'_> {
+impl MultipartUploadManager<'_> {
     /// Publishes the object. Only one call at a time can work on an upload. A part that is still being written when the
     /// call begins does not become part of the object.
     pub(crate) fn complete_upload(

@@ -15,7 +15,7 @@ use fordway_store::{
 };
 use parts::{CLOSED, DATA, PartSink, UPLOAD, UploadDirectory, in_upload, part_name, part_number};
 
-use crate::SharedStore;
+use crate::PosixStoreState;
 use crate::errors::is_stale;
 use crate::layout::{upload_dir, upload_of, uploads_dir};
 use crate::read::system_time;
@@ -24,13 +24,13 @@ use crate::stage::StagedFile;
 use crate::write::check_metadata;
 
 /// The multipart uploads of a store.
-pub(crate) struct StoreUploads<'s> {
-    inner: &'s Arc<SharedStore>,
+pub(crate) struct MultipartUploadManager<'s> {
+    inner: &'s Arc<PosixStoreState>,
 }
 
-impl<'s> StoreUploads<'s> {
-    pub(crate) fn of(inner: &'s Arc<SharedStore>) -> Self {
-        StoreUploads { inner }
+impl<'s> MultipartUploadManager<'s> {
+    pub(crate) fn of(inner: &'s Arc<PosixStoreState>) -> Self {
+        MultipartUploadManager { inner }
     }
 }
 
@@ -42,7 +42,7 @@ struct OpenUpload {
 
 /// A part being written.
 pub(crate) struct PartWriter {
-    inner: Arc<SharedStore>,
+    inner: Arc<PosixStoreState>,
     bucket: Bucket,
     key: Key,
     dir: String,
@@ -90,7 +90,7 @@ impl Writer for PartWriter {
     }
 }
 
-impl StoreUploads<'_> {
+impl MultipartUploadManager<'_> {
     pub(crate) fn create_upload(&self, bucket: &Bucket, key: &Key, options: &PutOptions) -> Result<UploadId> {
         check_metadata(&options.metadata)?;
         options.check_upload()?;
@@ -254,7 +254,7 @@ impl OpenUpload {
 /// which costs about as much as this number of lookups for each thousand parts in the directory.
 const GAP_MAX: u16 = 64;
 
-impl StoreUploads<'_> {
+impl MultipartUploadManager<'_> {
     /// Lists the parts of an upload. Cost: one read for each part on the page, and one for the part after it; if part
     /// numbers are far apart, also a read of the directory.
     pub(crate) fn list_parts(

@@ -32,9 +32,9 @@ use crate::record::Record;
 use crate::shared::{NAME_TIMEOUT, look_before_opening};
 use crate::sidecar::decode_record;
 use crate::stage::{FILE_MODE, StagedFile, hidden_name, made_of, settle_time, unique_etag};
-use crate::volume::RootVolume;
+use crate::volume::StoreRootDirectory;
 use crate::write::{append_range, for_each_piece, needs_plain_copy};
-use crate::{Durability, SharedStore};
+use crate::{Durability, PosixStoreState};
 
 /// The record of the future object, in an open upload.
 pub(crate) const UPLOAD: &str = "upload";
@@ -84,7 +84,7 @@ pub(crate) enum UploadFileRole {
 impl PartSink {
     /// Opens a sink for part `number` of the upload in `dir`; `size` is the part's length in bytes, if known.
     pub(crate) fn open(
-        inner: &Arc<SharedStore>,
+        inner: &Arc<PosixStoreState>,
         bucket: &fordway_store::Bucket,
         dir: &str,
         number: u16,
@@ -147,7 +147,7 @@ impl PartSink {
     /// open, and errors of a write.
     pub(crate) fn publish(
         self,
-        inner: &Arc<SharedStore>,
+        inner: &Arc<PosixStoreState>,
         bucket: &fordway_store::Bucket,
         (dir, number): (&str, u16),
         mut record: Record,
@@ -180,7 +180,7 @@ impl PartSink {
 /// Returns the length of uniform parts in this upload. If no length is set yet, sets it to `size`, unless `size` is too
 /// small or too large for a uniform part.
 fn uniform_size(
-    inner: &Arc<SharedStore>,
+    inner: &Arc<PosixStoreState>,
     bucket: &fordway_store::Bucket,
     dir: &str,
     held: &DirectoryHandle,
@@ -369,7 +369,11 @@ pub(crate) fn in_upload<'p>(dir: &'p str, name: &'p str) -> ObjectPath<'p> {
 }
 
 /// Returns the user who started an upload, if the upload still exists.
-pub(crate) fn owner_of_upload(volume: &RootVolume, bucket: &Bucket, upload: &UploadId) -> Option<u32> {
+pub(crate) fn owner_of_upload(
+    volume: &StoreRootDirectory,
+    bucket: &Bucket,
+    upload: &UploadId,
+) -> Option<u32> {
     let dir = volume.open_dir(&upload_dir(bucket, &upload_of(upload.as_str())?)).ok()?;
     stat(&dir).ok().map(|state| state.user)
 }
@@ -377,12 +381,12 @@ pub(crate) fn owner_of_upload(volume: &RootVolume, bucket: &Bucket, upload: &Upl
 /// An upload's directory, given its path.
 #[derive(Clone, Copy)]
 pub(crate) struct UploadDirectory<'u> {
-    volume: &'u RootVolume,
+    volume: &'u StoreRootDirectory,
     path: &'u str,
 }
 
 impl<'u> UploadDirectory<'u> {
-    pub(crate) fn new(volume: &'u RootVolume, path: &'u str) -> Self {
+    pub(crate) fn new(volume: &'u StoreRootDirectory, path: &'u str) -> Self {
         UploadDirectory { volume, path }
     }
 
@@ -447,7 +451,7 @@ impl<'u> UploadDirectory<'u> {
 
 /// Seals a part whose bytes are in an upload's `data`: gives its record an ETag if it has none, and writes the
 /// bytes to stable storage if durability requires it or other nodes may change the file system.
-pub(crate) fn seal_part(volume: &RootVolume, data: &File, record: &mut Record) -> Result<PutResult> {
+pub(crate) fn seal_part(volume: &StoreRootDirectory, data: &File, record: &mut Record) -> Result<PutResult> {
     let state = || stat(data).map_err(|errno| from_errno(errno, "reading the upload's state"));
     let mut stat = state()?;
     let is_shared = volume.sharing_on(data, stat.device).is_shared();

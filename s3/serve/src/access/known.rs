@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use fordway_policy::{BucketRules, CallerRole, Policy, PublicAccessBlock};
+use fordway_policy::{BucketAccessRules, CallerRole, Policy, PublicAccessBlock};
 use fordway_store::{Bucket, DocumentKind, Error, ErrorKind, Result, Store};
 use s3s::dto::PublicAccessBlockConfiguration;
 
@@ -42,14 +42,14 @@ pub(crate) struct BucketAccess {
     /// owner.
     owner: Option<u32>,
     /// The rules, or the reason why they are not trusted. In that case, only the owner has access.
-    pub(crate) rules: Result<BucketRules, String>,
+    pub(crate) rules: Result<BucketAccessRules, String>,
     /// The generation of the rules before they were read.
     read_in: u64,
 }
 
 impl Default for BucketAccess {
     fn default() -> Self {
-        BucketAccess { owner: None, rules: Ok(BucketRules::default()), read_in: 0 }
+        BucketAccess { owner: None, rules: Ok(BucketAccessRules::default()), read_in: 0 }
     }
 }
 
@@ -64,7 +64,8 @@ impl BucketAccess {
 
     /// Returns whether the rules permit every request of the user.
     pub(crate) fn is_open_to(&self, user: &User) -> bool {
-        user.kind != CallerKind::Anonymous && self.rules.as_ref().is_ok_and(BucketRules::are_open_to_users)
+        user.kind != CallerKind::Anonymous
+            && self.rules.as_ref().is_ok_and(BucketAccessRules::are_open_to_users)
     }
 }
 
@@ -131,7 +132,7 @@ pub(crate) fn read(store: &dyn Store, bucket: &Bucket) -> Result<BucketAccess> {
     Ok(BucketAccess { owner, rules, read_in })
 }
 
-fn rules(store: &dyn Store, bucket: &Bucket) -> Result<BucketRules> {
+fn rules(store: &dyn Store, bucket: &Bucket) -> Result<BucketAccessRules> {
     let corrupt = |what: &str, why: String| Error::new(ErrorKind::Corrupt, format!("{what}: {why}"));
     let policy = store.document(bucket, &POLICY)?.map(|document| {
         Policy::parse(&document, bucket.as_str()).map_err(|error| corrupt("the policy", error.to_string()))
@@ -139,7 +140,7 @@ fn rules(store: &dyn Store, bucket: &Bucket) -> Result<BucketRules> {
     let block = store.document(bucket, &PUBLIC_ACCESS_BLOCK)?.map(|document| {
         block_of(&document).ok_or_else(|| corrupt("the public access block", "it is malformed".to_owned()))
     });
-    Ok(BucketRules { policy: policy.transpose()?, block: block.transpose()?.unwrap_or_default() })
+    Ok(BucketAccessRules { policy: policy.transpose()?, block: block.transpose()?.unwrap_or_default() })
 }
 
 /// Reads a public access block; `None` if the document is malformed.

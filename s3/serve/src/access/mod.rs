@@ -19,7 +19,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Instant;
 
-use fordway_policy::{AccessRequest, Action, CallerRole, Principal, Ruling};
+use fordway_policy::{AccessRequest, Action, BucketAccessDecision, CallerRole, Principal};
 use fordway_store::{Bucket, ErrorKind, GetOptions, Key, Store, Tags, VersionId};
 use http::StatusCode;
 
@@ -179,7 +179,7 @@ async fn check(
             Err(S3Failure::aws("MethodNotAllowed", StatusCode::METHOD_NOT_ALLOWED, words, detail))
         }
         ruling if ruling.is_permitted() => Ok(()),
-        Ruling::NotAllowed if is_missing(user, rules, role, &mut request, need).await => {
+        BucketAccessDecision::NotAllowed if is_missing(user, rules, role, &mut request, need).await => {
             Err(fordway_store::Error::from(ErrorKind::NoSuchKey).into())
         }
         ruling => Err(refusal(ruling, user, need)),
@@ -215,7 +215,7 @@ fn is_about_missing(kind: ErrorKind) -> bool {
 /// object is missing.
 async fn is_missing<'r>(
     user: &Arc<User>,
-    rules: &fordway_policy::BucketRules,
+    rules: &fordway_policy::BucketAccessRules,
     role: CallerRole,
     request: &mut AccessRequest<'r>,
     need: &'r RequiredPermission<'_>,
@@ -233,10 +233,10 @@ async fn is_missing<'r>(
     matches!(found, Ok(Err(error)) if error.kind() == ErrorKind::NoSuchKey)
 }
 
-fn refusal(ruling: Ruling, user: &User, need: &RequiredPermission<'_>) -> S3Failure {
+fn refusal(ruling: BucketAccessDecision, user: &User, need: &RequiredPermission<'_>) -> S3Failure {
     let action = need.action;
     match ruling {
-        Ruling::Denied(_) => {
+        BucketAccessDecision::Denied(_) => {
             let slash = if action.is_of_objects() { "/" } else { "" };
             let key = if action.is_of_objects() { &*need.key } else { "" };
             let words = format!(
@@ -246,10 +246,10 @@ fn refusal(ruling: Ruling, user: &User, need: &RequiredPermission<'_>) -> S3Fail
             );
             S3Failure::aws("AccessDenied", StatusCode::FORBIDDEN, &words, "ask the bucket's owner")
         }
-        Ruling::Restricted => denied(
+        BucketAccessDecision::Restricted => denied(
             "the bucket's public access block limits its public policy to the bucket's owner; ask the owner",
         ),
-        Ruling::Anonymous => unsigned(),
+        BucketAccessDecision::Anonymous => unsigned(),
         _ => denied(&format!("the bucket's policy does not allow you {action}; ask the bucket's owner")),
     }
 }

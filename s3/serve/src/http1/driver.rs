@@ -15,12 +15,12 @@ use http::{Request, Response, StatusCode};
 use crate::answer::{self, GatewayState, PreparedBody};
 use crate::connection::ClientSocket;
 use crate::gateway::StopReceiver;
-use crate::http1::fast_path::FastOutcome;
+use crate::http1::fast_path::FastPathOutcome;
 use crate::http1::head::{HEADERS_MAX, MessageRefusal, RequestFraming, RequestHead, parse};
 use crate::http1::incoming::{IncomingBody, RequestBody, SharedIncomingBody, take_back};
 use crate::http1::outgoing::{OutgoingResponse, ResponseForm};
 use crate::http1::wire::BufferedSocket;
-use crate::limits::{BodyLimits, ConnectionAccount, LimitReason, is_shared, take_turn};
+use crate::limits::{BodyLimits, ConnectionLimitState, LimitReason, is_shared, take_turn};
 use crate::monitor::{self, RequestTrace, ResponseEnding, TIMING_WANTED};
 use crate::s3::ObjectUpload;
 use crate::unsigned::ConnectionPeer;
@@ -34,7 +34,7 @@ const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 pub(crate) async fn serve(
     socket: ClientSocket,
     ahead: Vec<u8>,
-    (caller, account): (&ConnectionPeer, &ConnectionAccount),
+    (caller, account): (&ConnectionPeer, &ConnectionLimitState),
     shared: &GatewayState,
     stopped: StopReceiver,
 ) -> io::Result<Option<(ClientSocket, Vec<u8>)>> {
@@ -60,7 +60,7 @@ enum ConnectionProtocol {
 struct ConnectionDriver<'s> {
     shared: &'s GatewayState,
     caller: &'s ConnectionPeer,
-    account: &'s ConnectionAccount,
+    account: &'s ConnectionLimitState,
     stopped: StopReceiver,
 }
 
@@ -217,7 +217,7 @@ impl ConnectionDriver<'_> {
         let wants_timing =
             head.headers.iter().any(|header| header.name.eq_ignore_ascii_case(TIMING_WANTED.as_str()));
         let work = match shared.fast_path.take(&head, self.caller, &trace) {
-            Some(FastOutcome::Answered(mut outgoing)) => {
+            Some(FastPathOutcome::Answered(mut outgoing)) => {
                 if wants_timing {
                     add_timing(&mut outgoing, &trace);
                 }
@@ -230,7 +230,7 @@ impl ConnectionDriver<'_> {
                     trace,
                 }));
             }
-            Some(FastOutcome::Upload(upload)) => RequestWork::Upload(upload),
+            Some(FastPathOutcome::Upload(upload)) => RequestWork::Upload(upload),
             None => match self.common(&head, &wire.ahead()[..length], &trace) {
                 Ok(request) => RequestWork::Common(request),
                 Err(refusal) => return Some(NextConnectionEvent::Refused(refusal)),
@@ -319,7 +319,7 @@ impl ConnectionDriver<'_> {
         if wants_timing {
             add_timing(&mut outgoing, &trace);
         }
-        if matches!(held, SocketHolder::Wire(_))
+        if matches!(held, SocketOwnership::Wire(_))
             && let (RequestFraming::Length(bytes), Some(account)) = (framing, trace.account())
         {
             // A body that arrived with its head was not counted when it was read, so it is counted here.
@@ -372,7 +372,7 @@ const TOO_SLOW: MessageRefusal =
     MessageRefusal { status: StatusCode::REQUEST_TIMEOUT, why: "the request's head did not arrive in time" };
 
 /// What holds the socket while a request is answered.
-enum SocketHolder {
+enum SocketOwnership {
     Wire(BufferedSocket),
     Lent(SharedIncomingBody),
 }
@@ -384,13 +384,13 @@ fn hold(
     framing: RequestFraming,
     expects_continue: bool,
     (bytes_max, trace): (u64, &Arc<RequestTrace>),
-) -> (s3s::Body, SocketHolder) {
+) -> (s3s::Body, SocketOwnership) {
     let at_hand = wire.ahead().len() as u64;
     match framing {
         RequestFraming::Length(length) if length <= at_hand => {
             let body = Bytes::copy_from_slice(&wire.ahead()[..length as usize]);
             wire.consume(body.len());
-            (if body.is_empty() { s3s::Body::empty() } else { body.into() }, SocketHolder::Wire(wire))
+            (if body.is_empty() { s3s::Body::empty() } else { body.into() }, SocketOwnership::Wire(wire))
         }
         framing => {
             let (body, lent) = RequestBody::lend(IncomingBody::new(
@@ -400,16 +400,16 @@ fn hold(
                 bytes_max,
                 trace.clone(),
             ));
-            (body, SocketHolder::Lent(lent))
+            (body, SocketOwnership::Lent(lent))
         }
     }
 }
 
-impl SocketHolder {
+impl SocketOwnership {
     fn take_back(self) -> io::Result<ReturnedSocket> {
         let lent = match self {
-            SocketHolder::Wire(wire) => return Ok(ReturnedSocket::Wire(wire)),
-            SocketHolder::Lent(lent) => lent,
+            SocketOwnership::Wire(wire) => return Ok(ReturnedSocket::Wire(wire)),
+            SocketOwnership::Lent(lent) => lent,
         };
         let gone = || io::Error::other("the socket was not given back");
         let incoming = take_back(&lent).ok_or_else(gone)?;

@@ -35,9 +35,9 @@ impl UnauthenticatedConnections {
     }
 
     /// Returns the account of a new connection; `None` if its address already has the maximum number of connections.
-    pub(crate) fn admit(self: &Arc<Self>, address: IpAddr) -> Option<ConnectionAccount> {
+    pub(crate) fn admit(self: &Arc<Self>, address: IpAddr) -> Option<ConnectionLimitState> {
         let slot = self.add(address)?;
-        Some(ConnectionAccount::new(Some(slot), self.counters.clone()))
+        Some(ConnectionLimitState::new(Some(slot), self.counters.clone()))
     }
 
     /// Adds a connection; `None` if its address already has the maximum number of connections.
@@ -79,7 +79,7 @@ fn network_of(address: IpAddr) -> IpAddr {
 
 /// What is known about a connection's client.
 #[derive(Debug)]
-pub(crate) struct ConnectionAccount {
+pub(crate) struct ConnectionLimitState {
     /// Present until a request has a valid signature.
     address: Mutex<Option<AddressSlot>>,
     /// The id of the latest user's account; 0 before the first valid signature.
@@ -89,9 +89,9 @@ pub(crate) struct ConnectionAccount {
     counters: Arc<LimitCounters>,
 }
 
-impl ConnectionAccount {
+impl ConnectionLimitState {
     pub(crate) fn new(address: Option<AddressSlot>, counters: Arc<LimitCounters>) -> Self {
-        ConnectionAccount {
+        ConnectionLimitState {
             address: Mutex::new(address),
             user_id: AtomicU64::new(0),
             user: Mutex::default(),
@@ -152,7 +152,7 @@ mod tests {
         let counters = Arc::<LimitCounters>::default();
         let table = UnauthenticatedConnections::new(2, counters.clone());
         let [one, other] = ["10.0.0.1", "10.0.0.2"].map(|text| text.parse().unwrap());
-        let first = ConnectionAccount::new(table.add(one), counters.clone());
+        let first = ConnectionLimitState::new(table.add(one), counters.clone());
         let _second = table.add(one).unwrap();
         assert!(table.add(one).is_none() && table.add(other).is_some());
         let user = UserResourceUsage::new(UserLimitOverrides::default(), UserLimits::default());
@@ -171,7 +171,7 @@ mod tests {
 
     #[test]
     fn a_connection_without_valid_signatures_ends() {
-        let account = ConnectionAccount::new(None, Arc::default());
+        let account = ConnectionLimitState::new(None, Arc::default());
         let user = UserResourceUsage::new(UserLimitOverrides::default(), UserLimits::default());
         let refuse =
             |count: u32| (0..count).filter(|_| account.answered(None, StatusCode::FORBIDDEN)).count() as u32;

@@ -9,7 +9,7 @@ mod connection;
 mod turns;
 
 pub(crate) use body::{BodyLimits, LimitCounters, RatePacer, TransferRateMeter};
-pub(crate) use connection::{ConnectionAccount, UnauthenticatedConnections};
+pub(crate) use connection::{ConnectionLimitState, UnauthenticatedConnections};
 pub(crate) use turns::{forget_turns, is_shared, take_turn};
 
 use std::num::NonZeroU64;

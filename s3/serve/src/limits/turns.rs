@@ -21,13 +21,13 @@ const MEMORY_REQUESTS: u32 = 4096;
 const COST: u64 = WEIGHT_MAX as u64 * 1000;
 
 thread_local! {
-    static LATEST: Cell<LatestUser> = const { Cell::new(LatestUser { id: 0, alike: 0, is_shared: false }) };
-    static QUEUE: Arc<Mutex<TurnQueue>> = Arc::default();
+    static LATEST: Cell<LatestRequestUser> = const { Cell::new(LatestRequestUser { id: 0, alike: 0, is_shared: false }) };
+    static QUEUE: Arc<Mutex<FairRequestQueue>> = Arc::default();
 }
 
 /// The user who sent a thread's latest request.
 #[derive(Clone, Copy)]
-struct LatestUser {
+struct LatestRequestUser {
     /// The id of the user's account; 0 if there has been no request since the thread last had idle time.
     id: u64,
     /// The number of requests since the user last changed.
@@ -36,21 +36,21 @@ struct LatestUser {
     is_shared: bool,
 }
 
-impl LatestUser {
+impl LatestRequestUser {
     /// Returns the state after a request of a user.
     fn after(self, id: u64) -> Self {
         if self.id != id {
-            return LatestUser { id, alike: 0, is_shared: self.is_shared || self.id != 0 };
+            return LatestRequestUser { id, alike: 0, is_shared: self.is_shared || self.id != 0 };
         }
         let alike = self.alike.saturating_add(1);
-        LatestUser { id, alike, is_shared: self.is_shared && alike < MEMORY_REQUESTS }
+        LatestRequestUser { id, alike, is_shared: self.is_shared && alike < MEMORY_REQUESTS }
     }
 }
 
 /// The requests that wait for a turn on one thread. Another thread accesses this queue only if a waiting connection
 /// moves to it.
 #[derive(Default)]
-struct TurnQueue {
+struct FairRequestQueue {
     clock: u64,
     /// The virtual time at which each user's next request is due.
     due: HashMap<u64, u64>,
@@ -88,7 +88,7 @@ impl Ord for WaitingRequest {
     }
 }
 
-impl TurnQueue {
+impl FairRequestQueue {
     /// Decides when a request of a user runs: returns its due time and its number, or `None` if it runs at once.
     fn decide(&mut self, user: u64, weight: u32) -> Option<(u64, u64)> {
         let due = self.due.get(&user).map_or(self.clock, |due| (*due).max(self.clock));
@@ -136,7 +136,7 @@ impl TurnQueue {
 
 /// Records that the calling thread has nothing to do. The next request of every user then runs at once.
 pub(crate) fn forget_turns() {
-    let was_shared = LATEST.replace(LatestUser { id: 0, alike: 0, is_shared: false }).is_shared;
+    let was_shared = LATEST.replace(LatestRequestUser { id: 0, alike: 0, is_shared: false }).is_shared;
     if was_shared {
         QUEUE.with(|queue| locked(queue).forget());
     }
@@ -164,13 +164,13 @@ pub(crate) async fn take_turn(user: Option<Arc<UserResourceUsage>>) {
     }
 }
 
-fn locked(queue: &Mutex<TurnQueue>) -> MutexGuard<'_, TurnQueue> {
+fn locked(queue: &Mutex<FairRequestQueue>) -> MutexGuard<'_, FairRequestQueue> {
     queue.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A request that waits for its turn, or has it. Dropping it gives the turn to the next request.
 struct RequestTurn {
-    queue: Arc<Mutex<TurnQueue>>,
+    queue: Arc<Mutex<FairRequestQueue>>,
     due: u64,
     number: u64,
     is_waiting: bool,
@@ -271,7 +271,7 @@ mod tests {
 
     #[test]
     fn a_request_that_ends_early_gives_its_turn_to_the_next() {
-        let mut queue = TurnQueue::default();
+        let mut queue = FairRequestQueue::default();
         let waker = Waker::noop();
         for number in 1..=3 {
             queue.wait(number, number, waker.clone());
@@ -287,7 +287,8 @@ mod tests {
     #[test]
     fn a_thread_that_was_idle_lets_everybody_go_at_once() {
         let after = |ids: &[u64]| {
-            ids.iter().fold(LatestUser { id: 0, alike: 0, is_shared: false }, |latest, id| latest.after(*id))
+            ids.iter()
+                .fold(LatestRequestUser { id: 0, alike: 0, is_shared: false }, |latest, id| latest.after(*id))
         };
         assert!(!after(&[7, 7, 7]).is_shared && after(&[7, 8]).is_shared && after(&[7, 8, 8]).is_shared);
         assert!(!after(&[&[7, 8][..], &[8; MEMORY_REQUESTS as usize]].concat()).is_shared);

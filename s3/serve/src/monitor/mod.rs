@@ -88,7 +88,7 @@ const REQUEST_BYTES_MAX: usize = 8 * 1024;
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The source of the data for responses at the three paths.
-pub(crate) trait MonitorSource: Send + Sync + 'static {
+pub(crate) trait HealthMetricsSource: Send + Sync + 'static {
     /// Returns whether requests are served normally.
     fn is_ready(&self) -> bool;
     /// Returns the counters as text.
@@ -96,7 +96,7 @@ pub(crate) trait MonitorSource: Send + Sync + 'static {
 }
 
 /// Answers requests for the three paths until the returned future is dropped.
-pub(crate) async fn serve(listener: TcpListener, health: std::sync::Arc<impl MonitorSource>) {
+pub(crate) async fn serve(listener: TcpListener, health: std::sync::Arc<impl HealthMetricsSource>) {
     loop {
         match listener.accept().await {
             Ok((socket, _)) => {
@@ -114,7 +114,7 @@ pub(crate) async fn serve(listener: TcpListener, health: std::sync::Arc<impl Mon
     }
 }
 
-async fn answer(mut socket: TcpStream, health: &impl MonitorSource) -> io::Result<()> {
+async fn answer(mut socket: TcpStream, health: &impl HealthMetricsSource) -> io::Result<()> {
     let mut head = Vec::new();
     while !head.windows(4).any(|four| four == b"\r\n\r\n") {
         if head.len() > REQUEST_BYTES_MAX || socket.read_buf(&mut head).await? == 0 {

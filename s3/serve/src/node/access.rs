@@ -114,26 +114,26 @@ const ENTRY_BYTES: usize = 1 << 10;
 const DESCRIBED_BYTES: usize = 12 << 10;
 
 /// A limited amount of a resource.
-pub(super) struct LimitedPool {
+pub(super) struct ResourceSemaphore {
     most: usize,
     taken: Mutex<usize>,
     given_back: Condvar,
 }
 
-/// A part of a [`LimitedPool`], returned when dropped.
-pub(super) struct PoolShare {
-    pool: Arc<LimitedPool>,
+/// A part of a [`ResourceSemaphore`], returned when dropped.
+pub(super) struct ResourcePermit {
+    pool: Arc<ResourceSemaphore>,
     count: usize,
 }
 
-impl LimitedPool {
+impl ResourceSemaphore {
     pub(super) fn new(most: usize) -> Arc<Self> {
-        Arc::new(LimitedPool { most, taken: Mutex::new(0), given_back: Condvar::new() })
+        Arc::new(ResourceSemaphore { most, taken: Mutex::new(0), given_back: Condvar::new() })
     }
 
     /// Takes `count` units; if necessary, waits until other holders have returned enough units. Returns `None` if that
     /// takes longer than `patience`.
-    pub(super) fn take(self: &Arc<Self>, count: usize, patience: Duration) -> Option<PoolShare> {
+    pub(super) fn take(self: &Arc<Self>, count: usize, patience: Duration) -> Option<ResourcePermit> {
         let is_short = |taken: &mut usize| taken.saturating_add(count) > self.most;
         if count > self.most {
             return None;
@@ -144,7 +144,7 @@ impl LimitedPool {
             return None;
         }
         *taken += count;
-        Some(PoolShare { pool: self.clone(), count })
+        Some(ResourcePermit { pool: self.clone(), count })
     }
 
     /// Returns the amount that is currently taken.
@@ -157,13 +157,13 @@ impl LimitedPool {
     }
 }
 
-impl PoolShare {
+impl ResourcePermit {
     pub(super) fn count(&self) -> usize {
         self.count
     }
 }
 
-impl Drop for PoolShare {
+impl Drop for ResourcePermit {
     fn drop(&mut self) {
         *self.pool.locked() -= self.count;
         self.pool.given_back.notify_all();
@@ -173,11 +173,11 @@ impl Drop for PoolShare {
 /// The limits on a gateway's resources.
 pub(super) struct NodeLimits {
     /// The number of bytes that all connections together may use, beyond [`OWN_BYTES`] for each of them.
-    pub(super) memory: Arc<LimitedPool>,
+    pub(super) memory: Arc<ResourceSemaphore>,
     /// The number of bytes that one connection may use beyond [`OWN_BYTES`].
     pub(super) connection_bytes_max: usize,
     /// The maximum number of requests in progress; `None` for one per connection.
-    pub(super) requests: Option<Arc<LimitedPool>>,
+    pub(super) requests: Option<Arc<ResourceSemaphore>>,
     /// How long a request waits for other requests to end or return memory.
     pub(super) patience: Duration,
 }
@@ -190,8 +190,8 @@ pub(super) struct ConnectionResourceLimits {
 
 /// Memory of a connection, taken from the gateway's share and from its user's share.
 pub(super) struct MemoryShare {
-    of_gateway: PoolShare,
-    _of_user: PoolShare,
+    of_gateway: ResourcePermit,
+    _of_user: ResourcePermit,
 }
 
 impl MemoryShare {
@@ -203,7 +203,7 @@ impl MemoryShare {
 /// A slot for a request in progress, taken from the gateway's slots and from its user's slots.
 pub(super) struct InFlightRequestSlot {
     _of_user: RequestSlot,
-    _of_gateway: Option<PoolShare>,
+    _of_gateway: Option<ResourcePermit>,
 }
 
 impl ConnectionResourceLimits {
@@ -243,7 +243,7 @@ impl NodeLimits {
         Ok(())
     }
 
-    fn memory_for(&self, bytes: usize) -> Result<PoolShare> {
+    fn memory_for(&self, bytes: usize) -> Result<ResourcePermit> {
         self.memory.take(bytes, self.patience).ok_or_else(|| {
             let why = "the gateway's memory for long messages is used up; try again later, or raise --memory";
             Error::new(ErrorKind::Unavailable, why)
@@ -251,7 +251,7 @@ impl NodeLimits {
     }
 
     /// Reserves a slot for a request in progress. Errors: `Unavailable` if no slot becomes free.
-    fn place(&self) -> Result<Option<PoolShare>> {
+    fn place(&self) -> Result<Option<ResourcePermit>> {
         let Some(requests) = &self.requests else { return Ok(None) };
         requests.take(1, self.patience).map(Some).ok_or_else(|| {
             let why = "the gateway has the maximum number of requests in progress; try again later, or raise --requests";
@@ -299,7 +299,7 @@ mod tests {
 
     #[test]
     fn what_is_taken_is_waited_for() {
-        let pool = LimitedPool::new(10);
+        let pool = ResourceSemaphore::new(10);
         let (soon, late) = (Duration::from_millis(20), Duration::from_secs(20));
         let first = pool.take(6, soon).unwrap();
         assert!(pool.take(5, soon).is_none() && pool.take(11, soon).is_none());
@@ -319,9 +319,9 @@ mod tests {
     #[test]
     fn what_is_not_there_is_told() {
         let limits = NodeLimits {
-            memory: LimitedPool::new(20 << 20),
+            memory: ResourceSemaphore::new(20 << 20),
             connection_bytes_max: 16 << 20,
-            requests: Some(LimitedPool::new(1)),
+            requests: Some(ResourceSemaphore::new(1)),
             patience: Duration::from_millis(20),
         };
         let requests = UserLimits::default();

@@ -9,7 +9,7 @@ use fordway_store::{Error, ErrorKind, Result};
 
 use crate::UserLimits;
 use crate::limits::{RequestSlot, UserLimitOverrides, UserResourceUsage};
-use crate::node::access::LimitedPool;
+use crate::node::access::ResourceSemaphore;
 
 /// The maximum share of the gateway's resources that one user may use.
 #[derive(Clone, Copy, Debug)]
@@ -29,7 +29,7 @@ pub(super) struct NodeConnectedUsers {
 /// One user. All connections of the user share it.
 pub(super) struct NodeUserResources {
     pub(super) requests: Arc<UserResourceUsage>,
-    pub(super) memory: Arc<LimitedPool>,
+    pub(super) memory: Arc<ResourceSemaphore>,
     connections: AtomicUsize,
 }
 
@@ -64,7 +64,7 @@ impl NodeConnectedUsers {
         by_uid.retain(|_, account| account.strong_count() > 0);
         let account = Arc::new(NodeUserResources {
             requests: UserResourceUsage::new(UserLimitOverrides::default(), self.limits.requests),
-            memory: LimitedPool::new(self.limits.memory_bytes_max),
+            memory: ResourceSemaphore::new(self.limits.memory_bytes_max),
             connections: AtomicUsize::new(0),
         });
         by_uid.insert(uid, Arc::downgrade(&account));

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use fordway_store::{Error, ErrorKind, Result};
 use fordway_sys::{Errno, SocketBlockingMode, receive, send_all};
 use fordway_wire::node::{
-    ClientHello, FIELDS_BYTES_MAX, FrameBuffer, FrameHeader, GatewayWelcome, HELLO_BYTES, HandshakeProof,
-    NONCE_BYTES, NodeResponse, ProofSide, Request, ResponseFlags, VERSION, WriteField,
+    FIELDS_BYTES_MAX, FrameBuffer, FrameHeader, HELLO_BYTES, HandshakeProof, HandshakeSide, NONCE_BYTES,
+    NodeClientHello, NodeGatewayHello, NodeResponse, Request, ResponseFlags, VERSION, WriteField,
 };
 
 use crate::AccessKeyPair;
@@ -20,7 +20,7 @@ use crate::node::content::ResponseOutbox;
 use crate::node::http::{HttpService, is_http};
 use crate::node::session::ClientSession;
 use crate::node::stats::NodeStats;
-use crate::node::stats::{ConnectionLookout, NodeActivity};
+use crate::node::stats::{AdaptivePollState, NodeActivity};
 
 /// State that all connections share.
 pub(super) struct NodeGatewayState {
@@ -104,7 +104,7 @@ impl GatewayConnection {
                 return self.serve_http(inbox.waiting(), shared);
             }
         }
-        let hello = inbox.waiting().first_chunk().map(ClientHello::from_bytes);
+        let hello = inbox.waiting().first_chunk().map(NodeClientHello::from_bytes);
         let Some(Ok(hello)) = hello else {
             shared.stats.malformed.add(1);
             return Err(Errno::PROTO);
@@ -120,7 +120,7 @@ impl GatewayConnection {
             shared,
             inbox,
             session,
-            lookout: ConnectionLookout::default(),
+            lookout: AdaptivePollState::default(),
             has_moved: false,
             held: Vec::new(),
         }
@@ -154,7 +154,7 @@ impl GatewayConnection {
     /// Completes the handshake; the client may first have to authenticate.
     fn admit(
         &self,
-        hello: ClientHello,
+        hello: NodeClientHello,
         shared: &NodeGatewayState,
         inbox: &mut FrameBuffer,
     ) -> Result<AdmittedCaller, Errno> {
@@ -183,7 +183,7 @@ impl GatewayConnection {
     }
 
     fn welcome(&self, nonce: [u8; NONCE_BYTES], wants_proof: bool) -> Result<(), Errno> {
-        let welcome = GatewayWelcome { version: VERSION, wants_proof, is_refusal: false, nonce };
+        let welcome = NodeGatewayHello { version: VERSION, wants_proof, is_refusal: false, nonce };
         send_all(&self.socket, &welcome.to_bytes(), &[], None)
     }
 
@@ -211,12 +211,12 @@ impl GatewayConnection {
             return Err(Errno::PROTO);
         };
         let expected = |side| HandshakeProof::new(&keys.secret_key, side, &nonce, &theirs, &access_key);
-        let refused = match (access_key == keys.access_key, expected(ProofSide::Client).is(&proof)) {
+        let refused = match (access_key == keys.access_key, expected(HandshakeSide::Client).is(&proof)) {
             (true, true) => None,
             (true, false) => Some(ErrorKind::SignatureDoesNotMatch),
             (false, _) => Some(ErrorKind::InvalidAccessKeyId),
         };
-        let answer = refused.map_or(Ok(expected(ProofSide::Gateway).to_bytes()), |kind| Err(kind.into()));
+        let answer = refused.map_or(Ok(expected(HandshakeSide::Gateway).to_bytes()), |kind| Err(kind.into()));
         self.reply(header.id, &answer)?;
         if refused.is_some() {
             shared.stats.refused.add(1);
@@ -247,7 +247,7 @@ impl GatewayConnection {
 /// Tells a client why its connection is refused. Returns the error that ends the connection.
 pub(super) fn refuse(socket: impl AsFd, error: &Error) -> Errno {
     let welcome =
-        GatewayWelcome { version: VERSION, wants_proof: false, is_refusal: true, nonce: [0; NONCE_BYTES] };
+        NodeGatewayHello { version: VERSION, wants_proof: false, is_refusal: true, nonce: [0; NONCE_BYTES] };
     let mut bytes = welcome.to_bytes().to_vec();
     let answer: Result<&(), _> = Err(error);
     NodeResponse { id: 0, flags: ResponseFlags::default(), answer, body_bytes: 0 }.put(&mut bytes);
@@ -274,7 +274,7 @@ struct RequestReader<'c> {
     shared: &'c NodeGatewayState,
     inbox: FrameBuffer,
     session: ClientSession,
-    lookout: ConnectionLookout,
+    lookout: AdaptivePollState,
     /// Whether the thread has moved to another processor since the last response.
     has_moved: bool,
     /// Memory for a message that exceeds the connection's own memory.

@@ -12,7 +12,7 @@ use fordway_store::{
 };
 use fordway_sys::{Errno, send_all};
 use fordway_wire::node::{
-    CommitResponse, ContentDelivery, GetResponse, INLINE_BYTES_MAX, NodeResponse, ReadResponse,
+    CommitResponse, ContentTransferMethod, GetResponse, INLINE_BYTES_MAX, NodeResponse, ReadResponse,
     ResponseFlags, WriteField,
 };
 
@@ -27,17 +27,17 @@ const BATCH_REPLY_OBJECTS: usize = 64;
 
 /// The description of an object that is sent before its content.
 trait ContentHead: WriteField {
-    fn new(object: &OpenObject, sent: ContentDelivery) -> Self;
+    fn new(object: &OpenObject, sent: ContentTransferMethod) -> Self;
 }
 
 impl ContentHead for GetResponse {
-    fn new(object: &OpenObject, sent: ContentDelivery) -> Self {
+    fn new(object: &OpenObject, sent: ContentTransferMethod) -> Self {
         GetResponse { info: object.info.clone(), range: object.range.clone(), sent }
     }
 }
 
 impl ContentHead for ReadResponse {
-    fn new(object: &OpenObject, sent: ContentDelivery) -> Self {
+    fn new(object: &OpenObject, sent: ContentTransferMethod) -> Self {
         ReadResponse { size: object.info.size, sent }
     }
 }
@@ -71,7 +71,7 @@ impl ClientSession {
         self.was_large = false;
         match small {
             Some(size) => {
-                let done = size.map(|size| ReadResponse { size, sent: ContentDelivery::Inline });
+                let done = size.map(|size| ReadResponse { size, sent: ContentTransferMethod::Inline });
                 self.send_scratch(id, &done)
             }
             None => {
@@ -123,18 +123,18 @@ impl ClientSession {
         let len = object.content.len();
         self.was_large = len > INLINE_BYTES_MAX as u64;
         if len <= INLINE_BYTES_MAX as u64 {
-            let head = H::new(&object, ContentDelivery::Inline);
+            let head = H::new(&object, ContentTransferMethod::Inline);
             let read = object.content.read_to(&mut self.scratch).map(|()| head);
             return self.send_scratch(id, &read);
         }
         if self.takes_descriptors
             && let ObjectContent::File(region) = &object.content
         {
-            let head = H::new(&object, ContentDelivery::Descriptor(region.offset, region.len));
+            let head = H::new(&object, ContentTransferMethod::Descriptor(region.offset, region.len));
             self.outbox.stats.descriptor_bytes_out.add(region.len);
             return self.outbox.answer_with_descriptor(id, &head, region.file.as_fd());
         }
-        self.outbox.answer_before_stream(id, &H::new(&object, ContentDelivery::Stream(len)));
+        self.outbox.answer_before_stream(id, &H::new(&object, ContentTransferMethod::Stream(len)));
         self.stream(object.content)
     }
 

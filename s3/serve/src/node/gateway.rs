@@ -19,7 +19,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{Shutdown, shutdown};
 
-use crate::node::access::{LimitedPool, NodeAccess, NodeLimits};
+use crate::node::access::{NodeAccess, NodeLimits, ResourceSemaphore};
 use crate::node::accounts::{NodeConnectedUsers, NodeUserLimits};
 use crate::node::connection::{CallerTransport, GatewayConnection, NodeGatewayState, refuse};
 use crate::node::http::HttpService;
@@ -161,9 +161,9 @@ impl NodeGateway {
             activity: NodeActivity::new(thread::available_parallelism().map_or(1, usize::from)),
             stats: Arc::new(NodeStats::new()),
             limits: Arc::new(NodeLimits {
-                memory: LimitedPool::new(config.memory_bytes_max),
+                memory: ResourceSemaphore::new(config.memory_bytes_max),
                 connection_bytes_max: config.connection_bytes_max,
-                requests: config.requests_max.map(LimitedPool::new),
+                requests: config.requests_max.map(ResourceSemaphore::new),
                 patience: config.stall_timeout,
             }),
             lookout: config.lookout,

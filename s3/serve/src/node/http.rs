@@ -16,7 +16,7 @@ use crate::domains::BucketDomains;
 use crate::gateway::{GatewayStopHandle, StopReceiver};
 use crate::http1::{FastPath, turn_away};
 use crate::limits::{
-    BodyLimits, ConnectionAccount, LimitCounters, UnauthenticatedConnections, UserResourceUsage,
+    BodyLimits, ConnectionLimitState, LimitCounters, UnauthenticatedConnections, UserResourceUsage,
 };
 use crate::monitor::RequestMonitor;
 use crate::node::access::AdmittedCaller;
@@ -93,7 +93,7 @@ impl HttpService {
             match admitted {
                 Ok(admitted) => {
                     let caller = ConnectionPeer::Peer(User::of_peer(admitted.uid, admitted.store, requests));
-                    let account = ConnectionAccount::new(None, self.shared.limits.body.counters.clone());
+                    let account = ConnectionLimitState::new(None, self.shared.limits.body.counters.clone());
                     let stopped = StopReceiver::from(&self.stop);
                     exchange(socket, ahead.to_vec(), (caller, account), &self.shared, stopped).await
                 }

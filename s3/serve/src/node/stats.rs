@@ -138,7 +138,7 @@ const DOUBLINGS_MAX: u32 = 12;
 
 /// The state of one connection.
 #[derive(Debug, Default)]
-pub(super) struct ConnectionLookout {
+pub(super) struct AdaptivePollState {
     period: u64,
     /// Failures since the last success or move.
     misses: u32,
@@ -160,7 +160,7 @@ impl NodeActivity {
 
     /// Counts a request of the connection that `lookout` belongs to. Returns whether its client and its thread can both
     /// poll without taking processors from other threads. Cost: reading the clock once.
-    pub(super) fn note(&self, lookout: &mut ConnectionLookout) -> bool {
+    pub(super) fn note(&self, lookout: &mut AdaptivePollState) -> bool {
         // Periods are counted from 1, so that 0 marks a slot that no period has used.
         let period = 1 + (self.start.elapsed().as_millis() / PERIOD.as_millis()) as u64;
         if lookout.period != period {
@@ -183,7 +183,7 @@ impl NodeActivity {
     }
 }
 
-impl ConnectionLookout {
+impl AdaptivePollState {
     /// Returns whether the thread should poll this time. The decision depends on whether polling helped before.
     pub(super) fn pays(&mut self) -> bool {
         self.misses < MISSES_MAX || self.misses.is_multiple_of(RARELY)
@@ -226,7 +226,7 @@ mod tests {
     #[test]
     fn looking_out_ends_when_cores_are_few() {
         let activity = NodeActivity::new(4);
-        let mut connections: Vec<ConnectionLookout> = (0..3).map(|_| ConnectionLookout::default()).collect();
+        let mut connections: Vec<AdaptivePollState> = (0..3).map(|_| AdaptivePollState::default()).collect();
         assert!(activity.note(&mut connections[0]) && activity.note(&mut connections[0]));
         assert!(activity.note(&mut connections[1]), "two clients and two threads fit four cores");
         assert!(!activity.note(&mut connections[2]) && !activity.note(&mut connections[0]));
@@ -236,7 +236,7 @@ mod tests {
 
     #[test]
     fn looking_out_for_nothing_becomes_rare() {
-        let mut lookout = ConnectionLookout::default();
+        let mut lookout = AdaptivePollState::default();
         let mut times = 0;
         for _ in 0..1000 {
             if lookout.pays() {
@@ -255,7 +255,7 @@ mod tests {
     }
 
     /// Returns the number of moves during `requests` requests, none of which arrives while the thread polls.
-    fn moves_during(lookout: &mut ConnectionLookout, requests: usize) -> usize {
+    fn moves_during(lookout: &mut AdaptivePollState, requests: usize) -> usize {
         let request = |_: &usize| match lookout.pays() {
             true => {
                 lookout.learn(false);
@@ -271,7 +271,7 @@ mod tests {
 
     #[test]
     fn a_thread_moves_at_once_and_then_ever_more_rarely() {
-        let mut lookout = ConnectionLookout::default();
+        let mut lookout = AdaptivePollState::default();
         assert_eq!(moves_during(&mut lookout, MISSES_MAX as usize), 1, "it is about to stop polling");
         assert!(lookout.pays(), "after a move, polling may help again");
         assert!((2..12).contains(&moves_during(&mut lookout, 100_000)));

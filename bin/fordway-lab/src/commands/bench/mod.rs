@@ -21,12 +21,12 @@ use fordway_workload::io500::published::PublishedTable;
 use fordway_workload::report::{beside_published, table};
 use fordway_workload::{RunControl, WorkloadRank, WorkloadSite, io500, team};
 
-use crate::args::{BenchArgs, BenchmarkCommand, GlobalArgs, RankArgs};
+use crate::args::{BenchArgs, BenchEndpointArgs, BenchmarkCommand, GlobalArgs};
 use crate::commands;
 use crate::commands::gateway::GatewayProcess;
 
 pub(super) fn run(args: &BenchArgs, global: &GlobalArgs, context: &CommandContext) -> Result<CommandExit> {
-    let on_ranks = |workload: WorkloadPlan, common: &RankArgs, published: &[u8]| {
+    let on_ranks = |workload: WorkloadPlan, common: &BenchEndpointArgs, published: &[u8]| {
         check_named(common, global)?;
         run_ranks(workload, common, published, context)
     };
@@ -53,7 +53,7 @@ pub(super) fn run(args: &BenchArgs, global: &GlobalArgs, context: &CommandContex
 /// comparison.
 fn run_ranks(
     workload: WorkloadPlan,
-    args: &RankArgs,
+    args: &BenchEndpointArgs,
     published: &[u8],
     context: &CommandContext,
 ) -> Result<CommandExit> {
@@ -90,7 +90,7 @@ fn run_ranks(
 
 fn measure_ranks(
     workload: &WorkloadPlan,
-    args: &RankArgs,
+    args: &BenchEndpointArgs,
     sites: &[WorkloadSite],
     context: &CommandContext,
 ) -> Result<Vec<LaneResults>> {
@@ -143,7 +143,7 @@ fn write_score(score: &LaneScore, text: &str, path: &Path, context: &CommandCont
 
 /// Refuses to run without a named target, because the default endpoint is AWS, where a benchmark would create
 /// thousands of objects. Errors: `InvalidArgument` if neither a target nor an endpoint is named.
-fn check_named(args: &RankArgs, global: &GlobalArgs) -> Result<()> {
+fn check_named(args: &BenchEndpointArgs, global: &GlobalArgs) -> Result<()> {
     let variable = |name: &str| super::variable(global, name);
     if !args.setting.places.is_empty()
         || S3Config::find_endpoint(global.endpoint.as_deref(), &variable)?.is_some()
@@ -165,7 +165,7 @@ struct BenchSites {
 
 impl BenchSites {
     /// Opens the sites that `args` names. Errors: `InvalidArgument`, and errors of the lanes.
-    fn open(args: &RankArgs, context: &CommandContext) -> Result<Self> {
+    fn open(args: &BenchEndpointArgs, context: &CommandContext) -> Result<Self> {
         let mut places = BenchSites::default();
         let MeasurementArgs { places: named, name, .. } = &args.setting;
         for place in named {
@@ -185,7 +185,7 @@ impl BenchSites {
         Ok(places)
     }
 
-    fn add_dir(&mut self, dir: &Path, args: &RankArgs) -> Result<()> {
+    fn add_dir(&mut self, dir: &Path, args: &BenchEndpointArgs) -> Result<()> {
         let dir = dir.canonicalize().ok().filter(|dir| dir.is_dir()).ok_or_else(|| {
             let why = format!("{} is not a directory; give an existing directory", dir.display());
             Error::new(ErrorKind::InvalidArgument, why)

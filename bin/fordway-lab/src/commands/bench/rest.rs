@@ -24,7 +24,7 @@ use fordway_workload::rest::{
 };
 use serde_json::json;
 
-use crate::args::{ArrivalsArg, GlobalArgs, HttpVersionArg, MethodArg, RestBenchArgs};
+use crate::args::{ArrivalProcessArg, GlobalArgs, HttpMethodArg, HttpVersionArg, RestBenchArgs};
 use crate::commands;
 
 pub(super) fn run(
@@ -52,7 +52,7 @@ pub(super) fn run(
 /// Measures all combinations, each with all HTTP versions in turn. Returns the table's rows.
 fn measure(
     args: &RestBenchArgs,
-    points: &[RestCombination],
+    points: &[RestParameterSet],
     requests: &[Arc<RequestSequence>],
     (seed, cpus): (u64, usize),
     context: &CommandContext,
@@ -84,7 +84,7 @@ fn measure(
 
 fn block(
     args: &RestBenchArgs,
-    point: &RestCombination,
+    point: &RestParameterSet,
     http: HttpVersionArg,
     requests: &Arc<RequestSequence>,
     (seed, place, clock): (u64, BlockPosition, RunClock),
@@ -129,7 +129,7 @@ fn block(
 fn requests(
     args: &RestBenchArgs,
     global: &GlobalArgs,
-    point: &RestCombination,
+    point: &RestParameterSet,
 ) -> Result<Arc<RequestSequence>> {
     let method = method(args.method);
     let size_bytes = point.size_bytes;
@@ -163,14 +163,14 @@ fn signer(global: &GlobalArgs) -> Result<RequestSigner> {
 fn arrivals(args: &RestBenchArgs) -> ArrivalProcess {
     match (args.rate, args.arrivals) {
         (None, _) => ArrivalProcess::Closed,
-        (Some(rate), ArrivalsArg::Fixed) => ArrivalProcess::Fixed(rate),
-        (Some(rate), ArrivalsArg::Poisson) => ArrivalProcess::Poisson(rate),
+        (Some(rate), ArrivalProcessArg::Fixed) => ArrivalProcess::Fixed(rate),
+        (Some(rate), ArrivalProcessArg::Poisson) => ArrivalProcess::Poisson(rate),
     }
 }
 
 fn settings(
     args: &RestBenchArgs,
-    point: &RestCombination,
+    point: &RestParameterSet,
     http: HttpVersionArg,
     cpus: usize,
 ) -> SummaryRowSettings {
@@ -178,7 +178,7 @@ fn settings(
         lane: lane_name(http).to_owned(),
         phase: point.label(args),
         arrivals: arrivals(args),
-        uploads: args.method == MethodArg::Put,
+        uploads: args.method == HttpMethodArg::Put,
         connections: u64::from(point.connections),
         streams: if http == HttpVersionArg::Http1 { 1 } else { u64::from(point.streams) },
         threads: u64::from(point.threads),
@@ -206,7 +206,7 @@ fn pin_server(args: &RestBenchArgs) -> Result<()> {
 
 fn describe(
     args: &RestBenchArgs,
-    points: &[RestCombination],
+    points: &[RestParameterSet],
     rows: Vec<LaneBlocks>,
     machine: Machine,
     seed: u64,
@@ -308,14 +308,14 @@ const DEFAULT_PUT_BYTES: u64 = 1024;
 
 /// One combination of the options that take lists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct RestCombination {
+struct RestParameterSet {
     size_bytes: Option<u64>,
     connections: u32,
     streams: u32,
     threads: u32,
 }
 
-impl RestCombination {
+impl RestParameterSet {
     /// Returns the combination's name in tables.
     fn label(&self, args: &RestBenchArgs) -> String {
         let size = self.size_bytes.map_or(String::new(), |bytes| format!(" {}", bytes_text(bytes)));
@@ -326,7 +326,7 @@ impl RestCombination {
 }
 
 /// Returns all combinations, ordered by size first. Errors: `InvalidArgument` if a combination is impossible.
-fn points(args: &RestBenchArgs) -> Result<Vec<RestCombination>> {
+fn points(args: &RestBenchArgs) -> Result<Vec<RestParameterSet>> {
     let refused = |detail: &str| Err(Error::new(ErrorKind::InvalidArgument, detail));
     if args.url.contains("{size}") && args.size.is_empty() {
         return refused("the URL contains {size}, but --size is missing; give the sizes");
@@ -335,7 +335,7 @@ fn points(args: &RestBenchArgs) -> Result<Vec<RestCombination>> {
         return refused("a --duration of 0 measures nothing; use one such as 10s");
     }
     let sizes: Vec<Option<u64>> = match (args.method, args.size.is_empty()) {
-        (MethodArg::Put, true) => vec![Some(DEFAULT_PUT_BYTES)],
+        (HttpMethodArg::Put, true) => vec![Some(DEFAULT_PUT_BYTES)],
         (_, true) => vec![None],
         (_, false) => args.size.iter().copied().map(Some).collect(),
     };
@@ -347,7 +347,7 @@ fn points(args: &RestBenchArgs) -> Result<Vec<RestCombination>> {
                     if threads > connections {
                         return refused("there are more --threads than --connections; raise --connections");
                     }
-                    points.push(RestCombination { size_bytes, connections, streams, threads });
+                    points.push(RestParameterSet { size_bytes, connections, streams, threads });
                 }
             }
         }
@@ -358,12 +358,12 @@ fn points(args: &RestBenchArgs) -> Result<Vec<RestCombination>> {
     }
 }
 
-const fn method(method: MethodArg) -> LoadMethod {
+const fn method(method: HttpMethodArg) -> LoadMethod {
     match method {
-        MethodArg::Get => LoadMethod::Get,
-        MethodArg::Put => LoadMethod::Put,
-        MethodArg::Head => LoadMethod::Head,
-        MethodArg::Delete => LoadMethod::Delete,
+        HttpMethodArg::Get => LoadMethod::Get,
+        HttpMethodArg::Put => LoadMethod::Put,
+        HttpMethodArg::Head => LoadMethod::Head,
+        HttpMethodArg::Delete => LoadMethod::Delete,
     }
 }
 

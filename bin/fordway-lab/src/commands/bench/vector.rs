@@ -10,7 +10,7 @@ use fordway_measure::{
     SCHEMA_VERSION, ns_text, rate_text,
 };
 use fordway_store::{Error, ErrorKind, Result};
-use fordway_workload::summary::{RunCapacity, summarise_phase};
+use fordway_workload::summary::{RunParallelism, summarise_phase};
 use serde_json::json;
 
 use crate::args::{ReplicaArgs, VectorReadBenchArgs};
@@ -106,7 +106,7 @@ fn describe(
     ranges: usize,
 ) -> RunDocument {
     let lanes: Vec<MeasuredLane> = args.window.iter().map(|window| lane(*window)).collect();
-    let capacity = RunCapacity { threads: 1, cpus: machine.cpus };
+    let capacity = RunParallelism { threads: 1, cpus: machine.cpus };
     let parameters = json!({
         "url": args.url,
         "ranges": ranges,

@@ -105,11 +105,11 @@ pub(super) fn serve(address: &str, file: &Path) -> Result<CommandExit> {
 
 /// Waits as both sides of the node lane do: polls briefly, unless recent polls were unsuccessful, and then sleeps.
 #[derive(Default)]
-pub(super) struct AdaptiveWait {
+pub(super) struct AdaptivePollingWait {
     misses: u32,
 }
 
-impl AdaptiveWait {
+impl AdaptivePollingWait {
     pub(super) fn wait<T>(
         &mut self,
         mut receive: impl FnMut(SocketBlockingMode) -> Result<T, Errno>,
@@ -135,7 +135,7 @@ impl AdaptiveWait {
 fn serve_unix(socket: &UnixStream, file: &File) -> io::Result<()> {
     let mut buffer = vec![0; RECEIVED_BYTES_MAX];
     let answer = vec![1; 1 << 20];
-    let (mut last, mut lookout) = (ReplySendMethod::Bytes, AdaptiveWait::default());
+    let (mut last, mut lookout) = (ReplySendMethod::Bytes, AdaptivePollingWait::default());
     loop {
         let order = taken(&mut buffer, |room| match last {
             ReplySendMethod::Descriptor => receive(socket, room, SocketBlockingMode::Yes),

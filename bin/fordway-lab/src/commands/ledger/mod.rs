@@ -23,7 +23,7 @@ use fordway_sys::{pin_process, pin_thread};
 use fordway_workload::ledger::{
     LedgerCostReport, LedgerPlan, LedgerProgress, component_table, entry_table, measure,
 };
-use fordway_workload::summary::{RunCapacity, summarise_phase};
+use fordway_workload::summary::{RunParallelism, summarise_phase};
 use serde_json::json;
 
 use self::components::SIZE_BYTES_MAX;
@@ -96,7 +96,7 @@ fn sizes(args: &LedgerArgs) -> Result<(Vec<u64>, Vec<u64>)> {
 }
 
 /// The measurements, and the account computed from them.
-struct LedgerRun {
+struct LedgerRunResult {
     lanes: Vec<MeasuredLane>,
     records: RunRecords,
     account: LedgerCostReport,
@@ -110,7 +110,7 @@ fn work(
     paths: &[LedgerPathArg],
     args: &LedgerArgs,
     context: &CommandContext,
-) -> Result<LedgerRun> {
+) -> Result<LedgerRunResult> {
     let mut setup = LedgerSetup::new(dir, &plan.sizes, paths, &args.setup)?;
     let placement = choose_placement(&setup, args.placement)?;
     let lanes: Vec<MeasuredLane> = setup.components.iter().map(|component| component.lane.clone()).collect();
@@ -128,19 +128,19 @@ fn work(
     let account = LedgerCostReport::of(&names, &plan.sizes, &setup.paths, &records, plan.seed)?;
     let left_out = std::mem::take(&mut setup.left_out);
     setup.close()?;
-    Ok(LedgerRun { lanes, records, account, placement, left_out })
+    Ok(LedgerRunResult { lanes, records, account, placement, left_out })
 }
 
 fn describe(
     plan: &LedgerPlan,
-    work: &LedgerRun,
+    work: &LedgerRunResult,
     printed: &[u64],
     machine: Machine,
     started: (jiff::Timestamp, Instant),
 ) -> RunDocument {
-    let LedgerRun { lanes, records, account, placement, left_out } = work;
+    let LedgerRunResult { lanes, records, account, placement, left_out } = work;
     let phases: Vec<String> = plan.sizes.iter().map(|size| bytes_text(*size)).collect();
-    let capacity = RunCapacity { threads: 1, cpus: machine.cpus };
+    let capacity = RunParallelism { threads: 1, cpus: machine.cpus };
     let of_phase = |(number, name): (usize, &String)| {
         let mut summaries = summarise_phase(lanes, (number as u8, name), records, capacity, plan.seed);
         for summary in &mut summaries {
@@ -198,7 +198,7 @@ fn doubts(account: &LedgerCostReport, printed: &[u64]) -> Vec<String> {
 }
 
 /// Writes the run file, with the account in `ledger.json`. `run.json` is written last.
-fn write(dir: &Path, run: &RunDocument, work: &LedgerRun) -> Result<()> {
+fn write(dir: &Path, run: &RunDocument, work: &LedgerRunResult) -> Result<()> {
     let failed = |error| file_error("writing", dir.join("ledger.json").display(), error);
     std::fs::create_dir_all(dir).map_err(failed)?;
     let text = serde_json::to_vec_pretty(&work.account)

@@ -16,7 +16,7 @@ use fordway_store::{Bucket, ETagPolicy, Error, ErrorKind, GetOptions, Key, PutOp
 use serde::Serialize;
 
 use super::probe::StreamTriadParameters;
-use super::tools::{self, TestDisk};
+use super::tools::{self, MeasuredDisk};
 use super::{ProbedQuantity, catalogue};
 use crate::args::MeasureArgs;
 use crate::commands::gateway::GatewayProcess;
@@ -78,7 +78,7 @@ fn measure(
     machine: &Machine,
     context: &CommandContext,
 ) -> Result<Vec<FeatureMeasurement>> {
-    let disk = TestDisk::new(&args.disk, args.disk_size)?;
+    let disk = MeasuredDisk::new(&args.disk, args.disk_size)?;
     let mut features =
         vec![count(Feature::Threads, machine.cpus as f64, "processors that a process can use")];
     features.extend(
@@ -103,7 +103,7 @@ fn count(feature: Feature, value: f64, how: &str) -> FeatureMeasurement {
 fn benchmarks<'a>(
     args: &'a MeasureArgs,
     machine: &'a Machine,
-    disk: &'a TestDisk,
+    disk: &'a MeasuredDisk,
     context: &'a CommandContext,
 ) -> Vec<MachineBenchmark<'a>> {
     let interrupt = &context.interrupt;
@@ -123,8 +123,8 @@ fn benchmarks<'a>(
         ),
     ];
     if args.lanes {
-        all.push(gets(&[Feature::NodeGet], GetBenchmark::by_node, disk, context));
-        all.push(gets(&[Feature::HttpGet], GetBenchmark::by_http, disk, context));
+        all.push(gets(&[Feature::NodeGet], ObjectGetBenchmark::by_node, disk, context));
+        all.push(gets(&[Feature::HttpGet], ObjectGetBenchmark::by_http, disk, context));
     }
     all
 }
@@ -151,8 +151,8 @@ fn triad(machine: &Machine) -> MachineBenchmark<'static> {
 /// rounds.
 fn gets<'a>(
     features: &'static [Feature],
-    start: fn(&Path) -> Result<GetBenchmark>,
-    disk: &'a TestDisk,
+    start: fn(&Path) -> Result<ObjectGetBenchmark>,
+    disk: &'a MeasuredDisk,
     context: &'a CommandContext,
 ) -> MachineBenchmark<'a> {
     let mut started = None;
@@ -291,7 +291,7 @@ const DURATION: Duration = Duration::from_secs(1);
 const BATCH: usize = 64;
 
 /// A lane's gateway and an object to get from it.
-pub(super) struct GetBenchmark {
+pub(super) struct ObjectGetBenchmark {
     store: Arc<dyn Store>,
     bucket: Bucket,
     key: Key,
@@ -301,7 +301,7 @@ pub(super) struct GetBenchmark {
 
 pub(super) const HOW: &str = "GETs of 4 KiB by one thread for 1 s, from a gateway on the directory of --disk";
 
-impl GetBenchmark {
+impl ObjectGetBenchmark {
     /// Starts a gateway of the node lane in `root`.
     pub(super) fn by_node(root: &Path) -> Result<Self> {
         Self::new(GatewayProcess::start_node(root, ETagPolicy::Fast, Durability::None)?, "machines-node")
@@ -316,7 +316,7 @@ impl GetBenchmark {
         let (store, bucket, key) = (gateway.client()?, Bucket::new(bucket)?, Key::new("object")?);
         store.create_bucket(&bucket)?;
         store.put(&bucket, &key, &[7; OBJECT_BYTES], &PutOptions::default())?;
-        Ok(GetBenchmark { store, bucket, key, _gateway: gateway })
+        Ok(ObjectGetBenchmark { store, bucket, key, _gateway: gateway })
     }
 
     /// Measures GETs per second.

@@ -10,8 +10,8 @@ use std::{fmt, fs};
 
 use fordway_command::{CommandContext, CommandExit, file_error};
 use fordway_machine::{
-    CommonFeatures, Feature, MachineCatalogue, MachineEntry, MachinePair, MachineWatch, OmittedFeature,
-    SimilarityTable, heat_map, ratio,
+    CommonFeatures, Feature, MachineCatalogue, MachineEntry, MachinePairSimilarity, MachineWatch,
+    OmittedFeature, SimilarityTable, heat_map, ratio,
 };
 use fordway_measure::{Machine, RunConditions};
 use fordway_store::{Error, ErrorKind, Result};
@@ -135,9 +135,9 @@ struct SimilarityReport {
     #[serde(flatten)]
     table: SimilarityTable,
     at_least: f64,
-    pairs: Vec<MachinePair>,
+    pairs: Vec<MachinePairSimilarity>,
     #[serde(skip)]
-    best: Option<MachinePair>,
+    best: Option<MachinePairSimilarity>,
 }
 
 fn compare(args: &SimilarityArgs, context: &CommandContext) -> Result<CommandExit> {
@@ -189,7 +189,7 @@ impl fmt::Display for SimilarityReport {
             write!(f, "Similarity by {}\n\n", names.join(", "))?;
         }
         write!(f, "{}\n\n", self.table)?;
-        let line = |MachinePair { row, column, similarity }: &MachinePair| {
+        let line = |MachinePairSimilarity { row, column, similarity }: &MachinePairSimilarity| {
             format!("{similarity:.2}  {row}  {column}")
         };
         match (self.pairs.len(), &self.best) {

@@ -69,19 +69,19 @@ fn scene_text() -> String {
 }
 
 /// A disk, measured through a file in a new directory.
-pub(super) struct TestDisk {
+pub(super) struct MeasuredDisk {
     dir: TempDir,
     bytes: u64,
     kind: String,
 }
 
-impl TestDisk {
+impl MeasuredDisk {
     /// Creates the directory in `parent`. Errors: from creating it.
     pub(super) fn new(parent: &Path, bytes: u64) -> Result<Self> {
         let dir = tempfile::Builder::new().prefix("fordway-machines-").tempdir_in(parent);
         let dir = dir.map_err(|error| file_error("creating a directory in", parent.display(), error))?;
         let kind = FileSystem::of("disk", parent).map_or("a file system".to_owned(), |found| found.kind);
-        Ok(TestDisk { dir, bytes, kind })
+        Ok(MeasuredDisk { dir, bytes, kind })
     }
 
     pub(super) fn path(&self) -> &Path {

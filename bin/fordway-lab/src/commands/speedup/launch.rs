@@ -56,7 +56,7 @@ impl<'a> JobRunner<'a> {
         Ok(JobRunner { args, launcher, setups, context, fordway, scratch })
     }
 
-    fn command(&self, setup: &RunningJobSetup, ranks: u32, paper: &JobReports) -> Result<Command> {
+    fn command(&self, setup: &RunningJobSetup, ranks: u32, paper: &JobReportFiles) -> Result<Command> {
         let mut command = Command::new(&self.launcher.program);
         command.args([
             "--allow-run-as-root",
@@ -115,7 +115,7 @@ impl<'a> JobRunner<'a> {
         format!("{} speedup --enter {} --", self.fordway.display(), network.display())
     }
 
-    fn start(&self, setup: &RunningJobSetup, ranks: u32, paper: &JobReports) -> Result<NamespaceProcess> {
+    fn start(&self, setup: &RunningJobSetup, ranks: u32, paper: &JobReportFiles) -> Result<NamespaceProcess> {
         if let JobMessageMedium::Networks(ends) = &setup.carrier {
             return ends.near.network.start_contained(self.command(setup, ranks, paper)?);
         }
@@ -150,7 +150,7 @@ impl<'a> JobRunner<'a> {
 
 impl JobLauncher for JobRunner<'_> {
     fn launch(&mut self, lane: usize, ranks: u32) -> Result<FinishedJob> {
-        let paper = JobReports::new(self.scratch.path())?;
+        let paper = JobReportFiles::new(self.scratch.path())?;
         let since = Instant::now();
         let process = self.start(&self.setups[lane], ranks, &paper)?;
         let status = self.wait(process, since)?;
@@ -187,18 +187,18 @@ fn filled(word: &OsString, ranks: u32) -> OsString {
 }
 
 /// The files that one job writes.
-struct JobReports {
+struct JobReportFiles {
     dir: TempDir,
     reports: PathBuf,
 }
 
-impl JobReports {
+impl JobReportFiles {
     fn new(scratch: &Path) -> Result<Self> {
         let failed = |error| file_error("creating a directory in", scratch.display(), error);
         let dir = TempDir::new_in(scratch).map_err(failed)?;
         let reports = dir.path().join("ranks");
         std::fs::create_dir(&reports).map_err(failed)?;
-        Ok(JobReports { dir, reports })
+        Ok(JobReportFiles { dir, reports })
     }
 
     fn log(&self) -> PathBuf {

@@ -11,7 +11,7 @@ use fordway_measure::{Machine, MeasuredLane, RunDocument, ns_text, parallel_tabl
 use fordway_netlab::setup::{NetworkPair, NetworkSetup, WireSettings};
 use fordway_store::{Error, ErrorKind, Result};
 use fordway_workload::speedup::{
-    JobTime, RICHTER, SetupFit, SpeedupOutcome, SpeedupPlan, check, describe, fits, measure,
+    JobTime, RICHTER, SetupSpeedupFit, SpeedupOutcome, SpeedupPlan, check, describe, fits, measure,
 };
 use fordway_workload::summary::RunHeader;
 use serde_json::{Map, Value, json};
@@ -106,7 +106,12 @@ fn parameters(args: &SpeedupArgs, plan: &SpeedupPlan, launcher: &MpiLauncher) ->
 }
 
 /// Writes the run file, with the fits in `speedup.json`. `run.json` is written last.
-fn write(args: &SpeedupArgs, run: &RunDocument, outcome: &SpeedupOutcome, fitted: &[SetupFit]) -> Result<()> {
+fn write(
+    args: &SpeedupArgs,
+    run: &RunDocument,
+    outcome: &SpeedupOutcome,
+    fitted: &[SetupSpeedupFit],
+) -> Result<()> {
     let out = args.output.path("speedup");
     let path = out.join("speedup.json");
     let failed = |error| file_error("writing", path.display(), error);
@@ -120,7 +125,7 @@ fn write(args: &SpeedupArgs, run: &RunDocument, outcome: &SpeedupOutcome, fitted
 fn report(
     args: &SpeedupArgs,
     run: &RunDocument,
-    fitted: &[SetupFit],
+    fitted: &[SetupSpeedupFit],
     context: &CommandContext,
 ) -> Result<()> {
     commands::write_summaries(run, context)?;
@@ -136,7 +141,7 @@ fn report(
 }
 
 /// Describes a fit, and whether it is trustworthy.
-fn sentence(fitted: &SetupFit) -> String {
+fn sentence(fitted: &SetupSpeedupFit) -> String {
     let lane = &fitted.lane;
     let Some(fit) = &fitted.fit else { return format!("{lane}: no model: fewer than 2 numbers of ranks") };
     let time = |ns: f64| ns_text(ns.round() as u64);

@@ -44,7 +44,7 @@ pub(crate) struct FastPath {
 }
 
 /// The result of an attempt to serve a request.
-pub(super) enum FastOutcome {
+pub(super) enum FastPathOutcome {
     Answered(OutgoingResponse),
     /// The content has not been received yet.
     Upload(Box<ObjectUpload>),
@@ -66,7 +66,7 @@ impl FastPath {
         head: &RequestHead<'_>,
         caller: &ConnectionPeer,
         trace: &RequestTrace,
-    ) -> Option<FastOutcome> {
+    ) -> Option<FastPathOutcome> {
         let plain = PlainRequest::read(head)?;
         trace.parsed(if let RequestFraming::Length(bytes) = head.framing { bytes } else { 0 });
         let user = match caller {
@@ -90,10 +90,10 @@ impl FastPath {
             ObjectMethod::Put(upload) => {
                 let sha256 = upload.sha256.filter(|_| matches!(caller, ConnectionPeer::Remote(_)));
                 let upload = ObjectUpload::plain(store, names, &upload.headers, upload.bytes, sha256)?;
-                return Some(FastOutcome::Upload(Box::new(upload)));
+                return Some(FastPathOutcome::Upload(Box::new(upload)));
             }
         };
-        outgoing.map(FastOutcome::Answered)
+        outgoing.map(FastPathOutcome::Answered)
     }
 
     /// Receives the content of an object and returns the response. Errors: as in the S3 layer.
@@ -224,7 +224,7 @@ mod tests {
     use std::time::{Duration, SystemTime};
 
     use fordway_store::{MemoryStore, Objects, PutOptions};
-    use fordway_wire::sigv4::{PresignedRequest, SignedRequest, SigningKey, UNSIGNED_PAYLOAD};
+    use fordway_wire::sigv4::{CanonicalRequest, PresignedRequest, SigningKey, UNSIGNED_PAYLOAD};
 
     use super::*;
     use crate::AccessKeyPair;
@@ -271,7 +271,7 @@ mod tests {
             let mut all = [headers, &own].concat();
             all.sort_unstable();
             let (method, path) = start.split_once(' ').unwrap();
-            let request = SignedRequest { method, path, query: "", headers: &all, payload_hash };
+            let request = CanonicalRequest { method, path, query: "", headers: &all, payload_hash };
             let key = SigningKey::new(&self.identity.secret_key, time, "us-east-1", "s3");
             let authorization = key.authorization(&self.identity.access_key, time, &request);
             let lines: String = all.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
@@ -287,8 +287,8 @@ mod tests {
             let caller = ConnectionPeer::Remote(SocketAddr::from(([127, 0, 0, 1], 1)));
             let trace = monitor.start(head.method, head.target, &caller, Instant::now());
             let upload = match self.lane.take(&head, &caller, &trace)? {
-                FastOutcome::Answered(outgoing) => return Some(Ok(outgoing.status.as_u16())),
-                FastOutcome::Upload(upload) => *upload,
+                FastPathOutcome::Answered(outgoing) => return Some(Ok(outgoing.status.as_u16())),
+                FastPathOutcome::Upload(upload) => *upload,
             };
             let runtime = crate::workers::new_runtime().unwrap();
             let body = s3s::Body::from(bytes::Bytes::from_static(content));

@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 
 use fordway_wire::date::parse_amz_date;
 use fordway_wire::sigv4::{
-    AuthorizationHeader, MAX_EXPIRES_S, SignedRequest, SigningKey, UNSIGNED_PAYLOAD, cut,
+    AuthorizationHeader, CanonicalRequest, MAX_EXPIRES_S, SigningKey, UNSIGNED_PAYLOAD, cut,
 };
 use percent_encoding::percent_decode_str;
 
@@ -56,7 +56,7 @@ impl SignatureVerifier {
         self.verifies(
             authorization,
             stated.amz_date,
-            &SignedRequest {
+            &CanonicalRequest {
                 method: head.method,
                 path: head.target,
                 query: "",
@@ -76,7 +76,7 @@ impl SignatureVerifier {
         let Some(headers) = signed_headers(head, authorization.signed_headers, &mut room) else {
             return false;
         };
-        let request = SignedRequest {
+        let request = CanonicalRequest {
             method: head.method,
             path: stated.path,
             query: &stated.canonical_query,
@@ -96,7 +96,7 @@ impl SignatureVerifier {
         &self,
         authorization: &AuthorizationHeader<'_>,
         amz_date: &str,
-        request: &SignedRequest<'_>,
+        request: &CanonicalRequest<'_>,
     ) -> bool {
         let AuthorizationHeader { day, region, service, signature, .. } = *authorization;
         let keys = self.keys.read().unwrap_or_else(PoisonError::into_inner);

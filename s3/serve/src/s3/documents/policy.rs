@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use fordway_policy::{
-    AccessRequest, Action, CallerRole, MAX_POLICY_BYTES, Policy, PolicyError, Principal, Ruling,
+    AccessRequest, Action, BucketAccessDecision, CallerRole, MAX_POLICY_BYTES, Policy, PolicyError, Principal,
 };
 use fordway_store::{Bucket, Checksum, ChecksumAlgorithm, Store};
 use fordway_wire::s3_xml::ResponseDocumentBuilder;
@@ -148,8 +148,9 @@ fn check_keeps_owner(
             key: None,
             keys,
         };
-        let rules = fordway_policy::BucketRules { policy: Some(policy.clone()), block: Default::default() };
-        if let Ruling::Denied(at) = rules.rule(CallerRole::Owner, &request) {
+        let rules =
+            fordway_policy::BucketAccessRules { policy: Some(policy.clone()), block: Default::default() };
+        if let BucketAccessDecision::Denied(at) = rules.rule(CallerRole::Owner, &request) {
             return Err(malformed(PolicyError {
                 words: "The new bucket policy will not allow the caller to change it.".to_owned(),
                 detail: format!(

@@ -13,7 +13,7 @@ use http_body::{Body, Frame};
 use crate::message::composed;
 use crate::s3::error::S3Failure;
 
-type BodyError = Box<dyn std::error::Error + Send + Sync>;
+type FormBodyError = Box<dyn std::error::Error + Send + Sync>;
 
 /// The reason why the file of a form is refused, set once the file has been read. A body's error can carry only text,
 /// so the reason is stored here.
@@ -26,7 +26,7 @@ impl FileRefusalReason {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    fn refuse(&self, failure: S3Failure) -> BodyError {
+    fn refuse(&self, failure: S3Failure) -> FormBodyError {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(failure);
         "the form is refused".into()
     }
@@ -61,7 +61,7 @@ impl FileBody {
     }
 
     /// Finds the content in a piece of the form.
-    fn read(&mut self, piece: &Bytes) -> Result<(), BodyError> {
+    fn read(&mut self, piece: &Bytes) -> Result<(), FormBodyError> {
         let found = self.reader.read(piece);
         let found = found.map_err(|error| self.complaint.refuse(super::refused(error)))?;
         let content = piece.slice(found.content);
@@ -82,7 +82,7 @@ impl FileBody {
     }
 
     /// Checks the form once it has ended. Errors: `MalformedPOSTRequest`, `EntityTooLarge`, `EntityTooSmall`.
-    fn check_end(&self) -> Result<(), BodyError> {
+    fn check_end(&self) -> Result<(), FormBodyError> {
         let size = |code, words, limit, bytes: u64| {
             let (received, bytes) = (self.received.to_string(), bytes.to_string());
             let text = composed(
@@ -110,12 +110,12 @@ const TOO_SMALL: &str = "Your proposed upload is smaller than the minimum allowe
 
 impl Body for FileBody {
     type Data = Bytes;
-    type Error = BodyError;
+    type Error = FormBodyError;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, FormBodyError>>> {
         loop {
             if let Some(content) = self.next.take() {
                 return Poll::Ready(Some(Ok(Frame::data(content))));

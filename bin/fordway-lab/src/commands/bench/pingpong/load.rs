@@ -12,13 +12,13 @@ use fordway_measure::{SeededRandom, TcpConnectionStats, bytes_text};
 use fordway_store::{Error, ErrorKind, Result};
 use fordway_workload::rest::{CompletedRequest, LoadFailure, NetworkTraffic, RequestChannel};
 
-use crate::args::{ConnectionPolicyArg, PingpongBenchArgs, SizeScaleArg};
+use crate::args::{ConnectionReuseArg, PingpongBenchArgs, SizeDistributionArg};
 use crate::commands::pingpong::PongHttpClient;
 
 /// One combination of the options that are varied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct PingpongCombination {
-    pub(super) policy: ConnectionPolicyArg,
+pub(super) struct PingpongParameterSet {
+    pub(super) policy: ConnectionReuseArg,
     pub(super) concurrency: u16,
     /// The number of processors for each side; `None` for all processors.
     pub(super) cores: Option<u16>,
@@ -28,13 +28,13 @@ pub(super) struct PingpongCombination {
     pub(super) tcp_rmem_bytes: Option<u64>,
 }
 
-impl PingpongCombination {
+impl PingpongParameterSet {
     /// Returns the name used in tables. It always contains the policy and the concurrency, and the other options only
     /// if they were given.
     pub(super) fn label(&self) -> String {
         let policy = match self.policy {
-            ConnectionPolicyArg::PerRequest => "per-request",
-            ConnectionPolicyArg::Kept => "kept",
+            ConnectionReuseArg::PerRequest => "per-request",
+            ConnectionReuseArg::Kept => "kept",
         };
         let cores = self.cores.map(|cores| format!(" cores={cores}")).unwrap_or_default();
         let window = self.tcp_rmem_bytes.map(|bytes| format!(" tcp_rmem={bytes}")).unwrap_or_default();
@@ -52,7 +52,7 @@ pub(super) fn windows(args: &PingpongBenchArgs) -> Vec<Option<u64>> {
 
 /// Returns all combinations. Errors: `InvalidArgument` if more processors are requested than the machine has, or if a
 /// window is too small.
-pub(super) fn points(args: &PingpongBenchArgs, cores: usize) -> Result<Vec<PingpongCombination>> {
+pub(super) fn points(args: &PingpongBenchArgs, cores: usize) -> Result<Vec<PingpongParameterSet>> {
     let refused = |detail: String| Err(Error::new(ErrorKind::InvalidArgument, detail));
     if let Some(too_many) = args.cores.iter().find(|wanted| usize::from(**wanted) > cores) {
         return refused(format!("--cores {too_many} exceeds the {cores} processors of this machine"));
@@ -69,7 +69,7 @@ pub(super) fn points(args: &PingpongBenchArgs, cores: usize) -> Result<Vec<Pingp
         for &cores in &cores {
             for &concurrency in &args.concurrency {
                 for &policy in &args.connection_policy {
-                    points.push(PingpongCombination { policy, concurrency, cores, window, tcp_rmem_bytes });
+                    points.push(PingpongParameterSet { policy, concurrency, cores, window, tcp_rmem_bytes });
                 }
             }
         }
@@ -82,15 +82,15 @@ pub(super) fn points(args: &PingpongBenchArgs, cores: usize) -> Result<Vec<Pingp
 
 /// The range from which sizes are drawn, and the number of sizes that are drawn per round.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct SizeRange {
+pub(super) struct MessageSizeRange {
     min_bytes: u64,
     max_bytes: u64,
-    scale: SizeScaleArg,
+    scale: SizeDistributionArg,
     pub(super) points: u64,
     repetitions: u64,
 }
 
-impl SizeRange {
+impl MessageSizeRange {
     /// Reads the range from the options. Errors: `InvalidArgument` if the minimum exceeds the maximum.
     pub(super) fn new(args: &PingpongBenchArgs) -> Result<Self> {
         if args.min > args.max {
@@ -102,7 +102,7 @@ impl SizeRange {
             Some(share) => (share * all as f64 / f64::from(args.rounds)).ceil().max(1.0) as u64,
             None => u64::from(args.points),
         };
-        Ok(SizeRange {
+        Ok(MessageSizeRange {
             min_bytes: args.min,
             max_bytes: args.max,
             scale: args.scale,
@@ -130,9 +130,9 @@ impl SizeRange {
     fn at(&self, share: f64) -> u64 {
         let (min, max) = (self.min_bytes as f64, self.max_bytes as f64);
         let size = match self.scale {
-            SizeScaleArg::Linear => min + share * (max + 1.0 - min),
+            SizeDistributionArg::Linear => min + share * (max + 1.0 - min),
             // The logarithm of 0 is undefined, so one is added to every size.
-            SizeScaleArg::Log => {
+            SizeDistributionArg::Log => {
                 ((min + 1.0).ln() + share * ((max + 2.0).ln() - (min + 1.0).ln())).exp() - 1.0
             }
         };
@@ -176,7 +176,7 @@ pub(super) struct PingChannel {
 }
 
 /// The outcome of one message.
-struct ReceivedMessage {
+struct MessageOutcome {
     first_byte: Instant,
     retries: u32,
     /// The reason for the failure; `None` if the message did not fail.
@@ -194,14 +194,14 @@ impl PingChannel {
         Ok(PingChannel { caller, sizes, keep, room: Vec::new(), is_due: false, connections: 0 })
     }
 
-    fn receive(&mut self, bytes: u64) -> Result<ReceivedMessage> {
+    fn receive(&mut self, bytes: u64) -> Result<MessageOutcome> {
         let mut response = self.caller.ask(bytes, self.keep).map_err(|failure| failure.error)?;
         let first_byte = Instant::now();
         self.connections += u64::from(response.is_first());
         let retries = response.header(RETRIES).and_then(|text| text.parse().ok()).unwrap_or_default();
         if response.status() != 200 {
             let failure = refused(&mut response);
-            return Ok(ReceivedMessage { first_byte, retries, failure: Some(failure) });
+            return Ok(MessageOutcome { first_byte, retries, failure: Some(failure) });
         }
         if response.body_bytes() != Some(bytes) {
             let detail = format!("the response declares {:?} bytes, not {bytes}", response.body_bytes());
@@ -210,7 +210,7 @@ impl PingChannel {
         let room = usize::try_from(bytes).unwrap_or(usize::MAX);
         self.room.resize(room.max(self.room.len()), 0);
         response.read_into(&mut self.room[..room])?;
-        Ok(ReceivedMessage { first_byte, retries, failure: None })
+        Ok(MessageOutcome { first_byte, retries, failure: None })
     }
 }
 
@@ -241,7 +241,7 @@ impl RequestChannel for PingChannel {
         let received = self.receive(bytes);
         let ended = Instant::now();
         let (first_byte, retries, failure) = match received {
-            Ok(ReceivedMessage { first_byte, retries, failure }) => (Some(first_byte), retries, failure),
+            Ok(MessageOutcome { first_byte, retries, failure }) => (Some(first_byte), retries, failure),
             Err(error) => {
                 let failure = LoadFailure { kind: error.kind().name().into(), detail: error.to_string() };
                 (None, 0, Some(failure))
@@ -273,13 +273,13 @@ impl RequestChannel for PingChannel {
 mod tests {
     use super::*;
 
-    fn range(min_bytes: u64, max_bytes: u64, scale: SizeScaleArg) -> SizeRange {
-        SizeRange { min_bytes, max_bytes, scale, points: 1000, repetitions: 2 }
+    fn range(min_bytes: u64, max_bytes: u64, scale: SizeDistributionArg) -> MessageSizeRange {
+        MessageSizeRange { min_bytes, max_bytes, scale, points: 1000, repetitions: 2 }
     }
 
     #[test]
     fn draws_repeat_and_reach_all_over_the_range() {
-        for scale in [SizeScaleArg::Log, SizeScaleArg::Linear] {
+        for scale in [SizeDistributionArg::Log, SizeDistributionArg::Linear] {
             let range = range(0, 500_000, scale);
             let drawn = range.draw(7);
             assert_eq!(drawn, range.draw(7));
@@ -288,17 +288,20 @@ mod tests {
             let (least, most) = (drawn.iter().min().unwrap(), drawn.iter().max().unwrap());
             assert!(*least < 600 && *most > 490_000 && *most <= 500_000, "{least} to {most}");
         }
-        let small = range(0, 500_000, SizeScaleArg::Log).draw(1).iter().filter(|size| **size < 706).count();
+        let small =
+            range(0, 500_000, SizeDistributionArg::Log).draw(1).iter().filter(|size| **size < 706).count();
         assert!((990..=1010).contains(&small), "half of the logarithms: {small}");
     }
 
     #[test]
     fn a_range_of_one_size_is_that_size() {
-        for (size, scale) in [(0, SizeScaleArg::Log), (1, SizeScaleArg::Log), (1, SizeScaleArg::Linear)] {
+        for (size, scale) in
+            [(0, SizeDistributionArg::Log), (1, SizeDistributionArg::Log), (1, SizeDistributionArg::Linear)]
+        {
             assert!(range(size, size, scale).draw(3).iter().all(|drawn| *drawn == size));
         }
         let both: std::collections::BTreeSet<u64> =
-            range(0, 1, SizeScaleArg::Log).draw(3).into_iter().collect();
+            range(0, 1, SizeDistributionArg::Log).draw(3).into_iter().collect();
         assert_eq!(both.into_iter().collect::<Vec<_>>(), [0, 1]);
     }
 }

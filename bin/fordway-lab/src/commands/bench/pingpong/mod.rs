@@ -20,9 +20,9 @@ use fordway_workload::rest::{
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use self::load::{BlockMessageSizes, PingChannel, PingpongCombination, SizeRange, points};
+use self::load::{BlockMessageSizes, MessageSizeRange, PingChannel, PingpongParameterSet, points};
 use self::setups::{MeasuredNetworkSetup, wire};
-use crate::args::{ConnectionPolicyArg, PingpongBenchArgs, SizeScaleArg};
+use crate::args::{ConnectionReuseArg, PingpongBenchArgs, SizeDistributionArg};
 use crate::commands;
 
 pub(super) fn run(args: &PingpongBenchArgs, context: &CommandContext) -> Result<CommandExit> {
@@ -35,12 +35,12 @@ pub(super) fn run(args: &PingpongBenchArgs, context: &CommandContext) -> Result<
     let watch = MachineWatch::start(&[], args.trust.force)?;
     let watch = if args.pong.is_some() { watch.beside_unknown_servers() } else { watch };
     let cores = fordway_sys::usable_cores();
-    let (points, range) = (points(args, cores.len())?, SizeRange::new(args)?);
+    let (points, range) = (points(args, cores.len())?, MessageSizeRange::new(args)?);
     let setups = setups::chosen(args)?;
     check_pong(args, &setups)?;
     context.output.start_steps();
     let lanes = setups::bring_up(args, setups, context)?;
-    let task = PingpongTask { args, points: &points, range, seed, cores };
+    let task = PingpongMeasurementPlan { args, points: &points, range, seed, cores };
     let measured = task.measure(&lanes, context);
     context.output.end_progress();
     let facts = PingpongRunMetadata { args, points: &points, range, seed, machine, started };
@@ -106,21 +106,25 @@ fn list(context: &CommandContext) -> Result<CommandExit> {
 }
 
 /// The measurement to perform.
-struct PingpongTask<'a> {
+struct PingpongMeasurementPlan<'a> {
     args: &'a PingpongBenchArgs,
-    points: &'a [PingpongCombination],
-    range: SizeRange,
+    points: &'a [PingpongParameterSet],
+    range: MessageSizeRange,
     seed: u64,
     /// The processors of this machine.
     cores: Vec<usize>,
 }
 
-impl PingpongTask<'_> {
+impl PingpongMeasurementPlan<'_> {
     /// Measures, in each round, all combinations in random order and, for each combination, all set-ups, also in random
     /// order.
-    fn measure(&self, lanes: &[MeasuredNetworkSetup], context: &CommandContext) -> Result<SetupBlocks> {
+    fn measure(
+        &self,
+        lanes: &[MeasuredNetworkSetup],
+        context: &CommandContext,
+    ) -> Result<SetupMeasurementBlocks> {
         let clock = RunClock::start();
-        let mut measured = SetupBlocks::new(self.points.len(), lanes.len());
+        let mut measured = SetupMeasurementBlocks::new(self.points.len(), lanes.len());
         let mut random = SeededRandom::new(self.seed);
         let up: Vec<usize> = (0..lanes.len()).filter(|lane| lanes[*lane].running.is_ok()).collect();
         let total = self.args.rounds as u64 * (self.points.len() * up.len()) as u64;
@@ -156,7 +160,7 @@ impl PingpongTask<'_> {
     fn block(
         &self,
         running: &RunningSetup,
-        point: &PingpongCombination,
+        point: &PingpongParameterSet,
         place: BlockPosition,
         clock: RunClock,
         context: &CommandContext,
@@ -180,7 +184,7 @@ impl PingpongTask<'_> {
             server_pid: running.pong_id().filter(|_| self.args.pong.is_none()),
             keep_operations: true,
         };
-        let keep = point.policy == ConnectionPolicyArg::Kept;
+        let keep = point.policy == ConnectionReuseArg::Kept;
         let connect = |_| -> Result<Box<dyn rest::RequestChannel>> {
             if let Some(network) = running.ping_network() {
                 network.enter()?;
@@ -193,7 +197,7 @@ impl PingpongTask<'_> {
 
     /// Pins ping to the first processors and pong to the last processors. If there are too few processors for both, the
     /// two sets overlap.
-    fn pin(&self, running: &RunningSetup, point: &PingpongCombination) -> Result<()> {
+    fn pin(&self, running: &RunningSetup, point: &PingpongParameterSet) -> Result<()> {
         let count = point.cores.map_or(self.cores.len(), usize::from);
         let split = self.cores.len() - count;
         running.pin(PingpongSide::Ping, &self.cores[..count])?;
@@ -202,11 +206,11 @@ impl PingpongTask<'_> {
 }
 
 /// The blocks of each combination and set-up.
-struct SetupBlocks(Vec<Vec<Vec<LoadBlockResult>>>);
+struct SetupMeasurementBlocks(Vec<Vec<Vec<LoadBlockResult>>>);
 
-impl SetupBlocks {
+impl SetupMeasurementBlocks {
     fn new(points: usize, lanes: usize) -> Self {
-        SetupBlocks((0..points).map(|_| (0..lanes).map(|_| Vec::new()).collect()).collect())
+        SetupMeasurementBlocks((0..points).map(|_| (0..lanes).map(|_| Vec::new()).collect()).collect())
     }
 
     fn add(&mut self, point: usize, lane: usize, block: LoadBlockResult) {
@@ -217,8 +221,8 @@ impl SetupBlocks {
 /// The data that a run file contains in addition to the measurements.
 struct PingpongRunMetadata<'a> {
     args: &'a PingpongBenchArgs,
-    points: &'a [PingpongCombination],
-    range: SizeRange,
+    points: &'a [PingpongParameterSet],
+    range: MessageSizeRange,
     seed: u64,
     machine: Machine,
     started: (jiff::Timestamp, Instant),
@@ -229,7 +233,7 @@ impl PingpongRunMetadata<'_> {
     fn report(
         self,
         (lanes, watch): (&[MeasuredNetworkSetup], MachineWatch),
-        measured: SetupBlocks,
+        measured: SetupMeasurementBlocks,
         context: &CommandContext,
     ) -> Result<CommandExit> {
         let args = self.args;
@@ -250,7 +254,11 @@ impl PingpongRunMetadata<'_> {
         Ok(exit(args, lanes, &run))
     }
 
-    fn run(self, lanes: &[MeasuredNetworkSetup], measured: SetupBlocks) -> (RunDocument, RunRecords) {
+    fn run(
+        self,
+        lanes: &[MeasuredNetworkSetup],
+        measured: SetupMeasurementBlocks,
+    ) -> (RunDocument, RunRecords) {
         let (mut summaries, mut warnings, mut rows) = (Vec::new(), Vec::new(), Vec::new());
         for (point, of_point) in self.points.iter().zip(measured.0) {
             let all: Vec<LaneBlocks> =
@@ -285,7 +293,7 @@ impl PingpongRunMetadata<'_> {
             parameters: self.parameters(lanes),
             machine: self.machine,
             lanes: lanes.iter().map(lane).collect(),
-            phases: self.points.iter().map(PingpongCombination::label).collect(),
+            phases: self.points.iter().map(PingpongParameterSet::label).collect(),
             summaries,
             scores: Vec::new(),
             warnings,
@@ -296,7 +304,7 @@ impl PingpongRunMetadata<'_> {
 
     fn row(
         &self,
-        point: &PingpongCombination,
+        point: &PingpongParameterSet,
         lane: &MeasuredNetworkSetup,
         blocks: Vec<LoadBlockResult>,
     ) -> LaneBlocks {
@@ -317,7 +325,7 @@ impl PingpongRunMetadata<'_> {
         let args = self.args;
         let all = args.max - args.min + 1;
         let drawn = self.range.points * u64::from(args.rounds);
-        let phase = |point: &PingpongCombination| {
+        let phase = |point: &PingpongParameterSet| {
             json!({
                 "phase": point.label(),
                 "connections": format!("{:?}", point.policy),
@@ -331,7 +339,7 @@ impl PingpongRunMetadata<'_> {
             "rounds": args.rounds,
             "min_bytes": args.min,
             "max_bytes": args.max,
-            "scale": if args.scale == SizeScaleArg::Log { "log" } else { "linear" },
+            "scale": if args.scale == SizeDistributionArg::Log { "log" } else { "linear" },
             "points": self.range.points,
             "repetitions": args.repetitions,
             "coverage_at_most": (drawn as f64 / all as f64).min(1.0),

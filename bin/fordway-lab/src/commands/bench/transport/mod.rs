@@ -22,7 +22,7 @@ use fordway_workload::transport::{
 };
 use tempfile::TempDir;
 
-use self::process::{CallbackListener, ChildProgram, NginxServer};
+use self::process::{ChildProgram, ChildProgramListener, NginxServer};
 use crate::args::{TransportBenchArgs, TransportKindArg};
 use crate::commands;
 use crate::commands::gateway::GatewayProcess;
@@ -213,7 +213,7 @@ impl TransportSet {
     }
 
     fn add_tcp(&mut self) -> Result<()> {
-        let door = CallbackListener::open()?;
+        let door = ChildProgramListener::open()?;
         let exe = std::env::current_exe().map_err(|error| file_error("finding", "this program", error))?;
         let mut command = Command::new(exe);
         command.args(["bench", "transport", "--follow", &door.address()?.to_string()]).stdin(Stdio::null());

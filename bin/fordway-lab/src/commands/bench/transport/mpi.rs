@@ -11,7 +11,7 @@ use fordway_measure::RunDocument;
 use fordway_store::Result;
 use fordway_workload::transport::RemoteTransport;
 
-use super::process::{CallbackListener, ChildProgram};
+use super::process::{ChildProgram, ChildProgramListener};
 use crate::args::TransportBenchArgs;
 
 /// The message that is shown if fordway-mpi is missing; it names Debian's packages.
@@ -30,7 +30,7 @@ const PERMISSIVE: [(&str, &str); 4] = [
 
 /// MPI implementations that need different settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum MpiFamily {
+enum MpiImplementation {
     OpenMpi,
     Mpich,
     Other,
@@ -38,7 +38,7 @@ enum MpiFamily {
 
 /// The medium over which messages are sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum MpiCarrier {
+pub(super) enum MpiMessageMedium {
     Tcp,
     Shm,
 }
@@ -96,10 +96,10 @@ fn default_binary() -> Option<PathBuf> {
 impl MpiProgram {
     fn of(binary: PathBuf, launcher: Option<&Path>) -> std::result::Result<Self, String> {
         let implementation = implementation_of(&binary)?;
-        let names: &[&str] = match MpiFamily::of(&implementation) {
-            MpiFamily::OpenMpi => &["mpirun.openmpi", "mpirun"],
-            MpiFamily::Mpich => &["mpirun.mpich", "mpirun"],
-            MpiFamily::Other => &["mpirun"],
+        let names: &[&str] = match MpiImplementation::of(&implementation) {
+            MpiImplementation::OpenMpi => &["mpirun.openmpi", "mpirun"],
+            MpiImplementation::Mpich => &["mpirun.mpich", "mpirun"],
+            MpiImplementation::Other => &["mpirun"],
         };
         let launcher = launcher.map(Path::to_owned).or_else(|| names.iter().find_map(|name| program(name)));
         let launcher = launcher.ok_or_else(|| {
@@ -109,30 +109,30 @@ impl MpiProgram {
     }
 
     fn name(&self) -> &'static str {
-        match MpiFamily::of(&self.implementation) {
-            MpiFamily::OpenMpi => "openmpi",
-            MpiFamily::Mpich => "mpich",
-            MpiFamily::Other => "mpi",
+        match MpiImplementation::of(&self.implementation) {
+            MpiImplementation::OpenMpi => "openmpi",
+            MpiImplementation::Mpich => "mpich",
+            MpiImplementation::Other => "mpi",
         }
     }
 
     /// Returns the carriers to which the program can be restricted. An unknown MPI implementation makes its own choice.
-    pub(super) fn carriers(&self) -> &'static [Option<MpiCarrier>] {
-        match MpiFamily::of(&self.implementation) {
-            MpiFamily::Other => &[None],
-            _ => &[Some(MpiCarrier::Tcp), Some(MpiCarrier::Shm)],
+    pub(super) fn carriers(&self) -> &'static [Option<MpiMessageMedium>] {
+        match MpiImplementation::of(&self.implementation) {
+            MpiImplementation::Other => &[None],
+            _ => &[Some(MpiMessageMedium::Tcp), Some(MpiMessageMedium::Shm)],
         }
     }
 
     /// Starts two ranks, and waits until they accept tasks. Errors: `Unavailable` if the launcher ends first.
-    pub(super) fn start(&self, carrier: Option<MpiCarrier>, is_yielding: bool) -> Result<MpiJob> {
+    pub(super) fn start(&self, carrier: Option<MpiMessageMedium>, is_yielding: bool) -> Result<MpiJob> {
         let way = match carrier {
-            Some(MpiCarrier::Tcp) => "-tcp",
-            Some(MpiCarrier::Shm) => "-shm",
+            Some(MpiMessageMedium::Tcp) => "-tcp",
+            Some(MpiMessageMedium::Shm) => "-shm",
             None => "",
         };
         let name = format!("{}{way}", self.name());
-        let door = CallbackListener::open()?;
+        let door = ChildProgramListener::open()?;
         let mut command = Command::new(&self.launcher);
         // By default, Open MPI binds each of two ranks to a core. The processes of other transports are not bound to
         // cores.
@@ -142,8 +142,8 @@ impl MpiProgram {
         let mut job = ChildProgram::start(&name, &mut command)?;
         let (remote, hello) = RemoteTransport::greet(door.wait_for(&mut job)?, &name)?;
         let how = match carrier {
-            Some(MpiCarrier::Tcp) => "over TCP on loopback",
-            Some(MpiCarrier::Shm) => "over shared memory",
+            Some(MpiMessageMedium::Tcp) => "over TCP on loopback",
+            Some(MpiMessageMedium::Shm) => "over shared memory",
             None => "over the transport that it chooses",
         };
         let description = format!(
@@ -160,26 +160,30 @@ impl MpiProgram {
     }
 
     /// Returns the environment variables that restrict the MPI implementation to `carrier`.
-    fn settings(&self, carrier: Option<MpiCarrier>, is_yielding: bool) -> Vec<(&'static str, &'static str)> {
-        match (MpiFamily::of(&self.implementation), carrier) {
-            (MpiFamily::OpenMpi, Some(carrier)) => {
+    fn settings(
+        &self,
+        carrier: Option<MpiMessageMedium>,
+        is_yielding: bool,
+    ) -> Vec<(&'static str, &'static str)> {
+        match (MpiImplementation::of(&self.implementation), carrier) {
+            (MpiImplementation::OpenMpi, Some(carrier)) => {
                 let mut all = PERMISSIVE.to_vec();
                 all.push(("OMPI_MCA_pml", "ob1"));
                 all.push(("OMPI_MCA_mpi_yield_when_idle", if is_yielding { "1" } else { "0" }));
                 all.extend(match carrier {
-                    MpiCarrier::Tcp => {
+                    MpiMessageMedium::Tcp => {
                         vec![("OMPI_MCA_btl", "self,tcp"), ("OMPI_MCA_btl_tcp_if_include", "lo")]
                     }
                     // Version 5 of Open MPI renamed this component.
-                    MpiCarrier::Shm if self.implementation.contains(" v4") => {
+                    MpiMessageMedium::Shm if self.implementation.contains(" v4") => {
                         vec![("OMPI_MCA_btl", "self,vader")]
                     }
-                    MpiCarrier::Shm => vec![("OMPI_MCA_btl", "self,sm")],
+                    MpiMessageMedium::Shm => vec![("OMPI_MCA_btl", "self,sm")],
                 });
                 all
             }
             // MPICH is built on UCX (as in Debian 12) or on libfabric.
-            (MpiFamily::Mpich, Some(MpiCarrier::Tcp)) => vec![
+            (MpiImplementation::Mpich, Some(MpiMessageMedium::Tcp)) => vec![
                 ("MPIR_CVAR_NOLOCAL", "1"),
                 ("UCX_TLS", "tcp"),
                 ("UCX_NET_DEVICES", "lo"),
@@ -191,12 +195,12 @@ impl MpiProgram {
     }
 }
 
-impl MpiFamily {
+impl MpiImplementation {
     fn of(implementation: &str) -> Self {
         match implementation {
-            text if text.starts_with("Open MPI") => MpiFamily::OpenMpi,
-            text if text.starts_with("MPICH") => MpiFamily::Mpich,
-            _ => MpiFamily::Other,
+            text if text.starts_with("Open MPI") => MpiImplementation::OpenMpi,
+            text if text.starts_with("MPICH") => MpiImplementation::Mpich,
+            _ => MpiImplementation::Other,
         }
     }
 }
@@ -271,11 +275,11 @@ mod tests {
         };
         let (four, five, mpich) =
             (mpi("Open MPI v4.1.4, package: Debian"), mpi("Open MPI v5.0.7"), mpi("MPICH Version: 4.0.2"));
-        assert_eq!(value(&four, MpiCarrier::Shm, "OMPI_MCA_btl"), Some("self,vader"));
-        assert_eq!(value(&five, MpiCarrier::Shm, "OMPI_MCA_btl"), Some("self,sm"));
-        assert_eq!(value(&five, MpiCarrier::Tcp, "OMPI_MCA_btl"), Some("self,tcp"));
-        assert_eq!(value(&mpich, MpiCarrier::Tcp, "MPIR_CVAR_NOLOCAL"), Some("1"));
-        assert_eq!(value(&mpich, MpiCarrier::Shm, "MPIR_CVAR_NOLOCAL"), None);
+        assert_eq!(value(&four, MpiMessageMedium::Shm, "OMPI_MCA_btl"), Some("self,vader"));
+        assert_eq!(value(&five, MpiMessageMedium::Shm, "OMPI_MCA_btl"), Some("self,sm"));
+        assert_eq!(value(&five, MpiMessageMedium::Tcp, "OMPI_MCA_btl"), Some("self,tcp"));
+        assert_eq!(value(&mpich, MpiMessageMedium::Tcp, "MPIR_CVAR_NOLOCAL"), Some("1"));
+        assert_eq!(value(&mpich, MpiMessageMedium::Shm, "MPIR_CVAR_NOLOCAL"), None);
         assert_eq!([&four, &mpich, &mpi("Other 1.0")].map(MpiProgram::name), ["openmpi", "mpich", "mpi"]);
         assert_eq!(mpi("Other 1.0").carriers(), [None]);
     }

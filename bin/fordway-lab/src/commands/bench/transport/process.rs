@@ -86,13 +86,13 @@ impl Drop for ChildProgram {
 }
 
 /// A listener to which a started program connects.
-pub(super) struct CallbackListener(TcpListener);
+pub(super) struct ChildProgramListener(TcpListener);
 
-impl CallbackListener {
+impl ChildProgramListener {
     pub(super) fn open() -> Result<Self> {
         let opened = TcpListener::bind(("127.0.0.1", 0)).and_then(|listener| {
             listener.set_nonblocking(true)?;
-            Ok(CallbackListener(listener))
+            Ok(ChildProgramListener(listener))
         });
         opened.map_err(|error| file_error("listening on", "the loopback interface", error))
     }

@@ -16,7 +16,7 @@ use fordway_store::{
     Bucket, ETag, ErrorKind, ExpectedContent, GetOptions, Key, PutOptions, PutResult, Result,
 };
 use fordway_wire::node::{
-    self, CommitResponse, ContentDelivery, FrameBuffer, FrameHeader, NodeResponse, ReadResponse,
+    self, CommitResponse, ContentTransferMethod, FrameBuffer, FrameHeader, NodeResponse, ReadResponse,
     ResponseFlags, take_reply,
 };
 use fordway_workload::ledger::LedgerComponent;
@@ -32,7 +32,7 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, Du
 use tokio::runtime::{Builder, Runtime};
 
 use super::request::{S3Request, fields};
-use super::{DistinctContent, ObjectOperation, failed, same};
+use super::{NonrepeatingContent, ObjectOperation, failed, same};
 
 /// The number of bytes that the gateway reads from a file and sends at a time.
 pub(in crate::commands::ledger) const PIECE_BYTES: usize = 64 << 10;
@@ -54,7 +54,7 @@ pub(in crate::commands::ledger) struct Http2FramingComponent {
     request: S3Request,
     asked: Vec<(HeaderName, HeaderValue)>,
     answer: Arc<Mutex<ServerResponse>>,
-    contents: DistinctContent,
+    contents: NonrepeatingContent,
     received: Vec<u8>,
     /// The number of bytes that went through the pipe in each direction.
     asked_bytes: Arc<AtomicU64>,
@@ -69,10 +69,13 @@ struct ServerResponse {
 }
 
 impl Http2FramingComponent {
-    pub(in crate::commands::ledger) fn new(request: &S3Request, contents: &DistinctContent) -> Result<Self> {
+    pub(in crate::commands::ledger) fn new(
+        request: &S3Request,
+        contents: &NonrepeatingContent,
+    ) -> Result<Self> {
         let runtime = Builder::new_current_thread().enable_time().build().map_err(failed)?;
         let (near, far) = tokio::io::duplex(SEND_BUFFER_BYTES);
-        let (near, far) = (CountedPipe::new(near), CountedPipe::new(far));
+        let (near, far) = (ByteCountingPipe::new(near), ByteCountingPipe::new(far));
         let (asked_bytes, answered_bytes) = (near.written.clone(), far.written.clone());
         let answer = Arc::new(Mutex::new(ServerResponse::default()));
         runtime.spawn(serve(far, answer.clone()));
@@ -159,7 +162,7 @@ impl LedgerComponent for Http2FramingComponent {
 }
 
 /// Opens the client's side of a connection.
-async fn connect(pipe: CountedPipe) -> Result<SendRequest<Bytes>> {
+async fn connect(pipe: ByteCountingPipe) -> Result<SendRequest<Bytes>> {
     let (send, connection) = h2::client::Builder::new()
         .initial_window_size(WINDOW_BYTES)
         .initial_connection_window_size(WINDOW_BYTES)
@@ -176,7 +179,7 @@ async fn connect(pipe: CountedPipe) -> Result<SendRequest<Bytes>> {
 }
 
 /// Runs the gateway's side of a connection.
-async fn serve(pipe: CountedPipe, answer: Arc<Mutex<ServerResponse>>) {
+async fn serve(pipe: ByteCountingPipe, answer: Arc<Mutex<ServerResponse>>) {
     let service = service_fn(move |_: Request<Incoming>| {
         let ServerResponse { headers, content } =
             answer.lock().unwrap_or_else(PoisonError::into_inner).clone();
@@ -260,14 +263,14 @@ impl LedgerComponent for DuplexPipeComponent {
 }
 
 /// An end of the pipe that counts the bytes written to it.
-struct CountedPipe {
+struct ByteCountingPipe {
     pipe: DuplexStream,
     written: Arc<AtomicU64>,
 }
 
-impl CountedPipe {
+impl ByteCountingPipe {
     fn new(pipe: DuplexStream) -> Self {
-        CountedPipe { pipe, written: Arc::default() }
+        ByteCountingPipe { pipe, written: Arc::default() }
     }
 
     fn count(&self, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
@@ -278,7 +281,7 @@ impl CountedPipe {
     }
 }
 
-impl AsyncRead for CountedPipe {
+impl AsyncRead for ByteCountingPipe {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -288,7 +291,7 @@ impl AsyncRead for CountedPipe {
     }
 }
 
-impl AsyncWrite for CountedPipe {
+impl AsyncWrite for ByteCountingPipe {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -327,13 +330,13 @@ const TLS_PIECE_BYTES: usize = 256 << 10;
 pub(in crate::commands::ledger) struct TlsRecordComponent {
     client: ClientConnection,
     server: ServerConnection,
-    contents: DistinctContent,
+    contents: NonrepeatingContent,
     sealed: Vec<u8>,
     opened: Vec<u8>,
 }
 
 impl TlsRecordComponent {
-    pub(in crate::commands::ledger) fn new(contents: &DistinctContent) -> Result<Self> {
+    pub(in crate::commands::ledger) fn new(contents: &NonrepeatingContent) -> Result<Self> {
         let (client, server) = ends()?;
         let contents = contents.clone();
         let mut tls = TlsRecordComponent { client, server, contents, sealed: Vec::new(), opened: Vec::new() };
@@ -495,7 +498,7 @@ impl NodeFramingComponent {
         let flags = ResponseFlags::default();
         match self.operation {
             ObjectOperation::Get => {
-                let sent = ContentDelivery::Descriptor(0, self.size_bytes);
+                let sent = ContentTransferMethod::Descriptor(0, self.size_bytes);
                 let answer = ReadResponse { size: self.size_bytes, sent };
                 NodeResponse { id: 1, flags, answer: Ok(&answer), body_bytes: 0 }.put(&mut self.out);
             }

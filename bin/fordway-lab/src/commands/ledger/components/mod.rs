@@ -21,14 +21,14 @@ pub(super) const SIZE_BYTES_MAX: u64 = 64 << 20;
 /// Content in which no two pages or pieces are alike, so that a layer that mixes them up is detected. Objects of all
 /// sizes begin with the same bytes.
 #[derive(Clone)]
-pub(super) struct DistinctContent(Bytes);
+pub(super) struct NonrepeatingContent(Bytes);
 
-impl DistinctContent {
+impl NonrepeatingContent {
     /// Creates content for objects of up to `most_bytes`.
     pub(super) fn new(most_bytes: u64) -> Self {
         let mut random = fordway_measure::SeededRandom::new(1);
         let words = 0..most_bytes.div_ceil(8);
-        DistinctContent(words.flat_map(|_| random.next_u64().to_le_bytes()).collect::<Vec<_>>().into())
+        NonrepeatingContent(words.flat_map(|_| random.next_u64().to_le_bytes()).collect::<Vec<_>>().into())
     }
 
     /// Returns the content of the object whose size is `size_bytes`.
@@ -94,12 +94,12 @@ impl LedgerComponent for ClockReadingComponent {
 
 /// A copy into memory that has been used before.
 pub(super) struct MemoryCopyComponent {
-    contents: DistinctContent,
+    contents: NonrepeatingContent,
     to: Vec<u8>,
 }
 
 impl MemoryCopyComponent {
-    pub(super) fn new(contents: &DistinctContent) -> Self {
+    pub(super) fn new(contents: &NonrepeatingContent) -> Self {
         MemoryCopyComponent { contents: contents.clone(), to: Vec::new() }
     }
 }
@@ -125,22 +125,22 @@ impl LedgerComponent for MemoryCopyComponent {
 /// A digest of the content.
 pub(super) struct DigestComponent {
     of: fn(&[u8]),
-    contents: DistinctContent,
+    contents: NonrepeatingContent,
     size_bytes: u64,
 }
 
 impl DigestComponent {
-    fn new(contents: &DistinctContent, of: fn(&[u8])) -> Self {
+    fn new(contents: &NonrepeatingContent, of: fn(&[u8])) -> Self {
         DigestComponent { of, contents: contents.clone(), size_bytes: 0 }
     }
 
     /// Returns a component that computes SHA-256, which signed payloads need.
-    pub(super) fn sha256(contents: &DistinctContent) -> Self {
+    pub(super) fn sha256(contents: &NonrepeatingContent) -> Self {
         DigestComponent::new(contents, |bytes| drop(black_box(payload_hash(bytes))))
     }
 
     /// Returns a component that computes MD5, which the gateway uses for ETags.
-    pub(super) fn md5(contents: &DistinctContent) -> Self {
+    pub(super) fn md5(contents: &NonrepeatingContent) -> Self {
         DigestComponent::new(contents, |bytes| {
             let mut hasher = ContentHasher::new(ETagPolicy::Md5, false, None);
             hasher.update(bytes);
@@ -149,7 +149,7 @@ impl DigestComponent {
     }
 
     /// Returns a component that computes CRC-64/NVME, the checksum that S3 uses by default.
-    pub(super) fn crc64nvme(contents: &DistinctContent) -> Self {
+    pub(super) fn crc64nvme(contents: &NonrepeatingContent) -> Self {
         DigestComponent::new(contents, |bytes| {
             drop(black_box(Checksum::of(ChecksumAlgorithm::Crc64Nvme, bytes)))
         })

@@ -17,18 +17,18 @@ use fordway_store::{
     Bucket, Checksum, ChecksumAlgorithm, ETagPolicy, Error, ErrorKind, Key, MemoryStore, Objects, PutOptions,
     Result,
 };
-use fordway_wire::sigv4::{AuthorizationHeader, SignedRequest, SigningKey, UNSIGNED_PAYLOAD};
+use fordway_wire::sigv4::{AuthorizationHeader, CanonicalRequest, SigningKey, UNSIGNED_PAYLOAD};
 use fordway_workload::ledger::LedgerComponent;
 use http::{Request, Response};
 use tokio::runtime::{Builder, Runtime};
 
-use super::{DistinctContent, ObjectOperation, failed};
+use super::{NonrepeatingContent, ObjectOperation, failed};
 
 pub(in super::super) const REGION: &str = "us-east-1";
 
 /// The HTTP/1.1 heads of a request and its response.
 #[derive(Clone)]
-pub(in super::super) struct MessageHeads {
+pub(in super::super) struct HttpMessageHeads {
     pub(in super::super) asked: Vec<u8>,
     pub(in super::super) answered: Vec<u8>,
 }
@@ -40,8 +40,8 @@ pub(in super::super) struct S3Request {
     identity: AccessKeyPair,
     bucket: Bucket,
     operation: ObjectOperation,
-    contents: DistinctContent,
-    heads: Rc<RefCell<HashMap<u64, MessageHeads>>>,
+    contents: NonrepeatingContent,
+    heads: Rc<RefCell<HashMap<u64, HttpMessageHeads>>>,
 }
 
 /// The part of a request that depends on the object.
@@ -60,7 +60,7 @@ impl S3Request {
         host: &str,
         identity: &AccessKeyPair,
         bucket: &Bucket,
-        contents: &DistinctContent,
+        contents: &NonrepeatingContent,
     ) -> Self {
         let (host, identity, contents) = (host.to_owned(), identity.clone(), contents.clone());
         S3Request { host, identity, bucket: bucket.clone(), operation, contents, heads: Rc::default() }
@@ -131,7 +131,7 @@ impl S3Request {
     }
 
     /// Returns the heads of a request and of the gateway's response. Fails if the status is not 200.
-    pub(in super::super) fn heads(&self, size_bytes: u64) -> Result<MessageHeads> {
+    pub(in super::super) fn heads(&self, size_bytes: u64) -> Result<HttpMessageHeads> {
         if let Some(known) = self.heads.borrow().get(&size_bytes) {
             return Ok(known.clone());
         }
@@ -143,7 +143,7 @@ impl S3Request {
             let line = said.lines().next().unwrap_or_default();
             return Err(Error::new(ErrorKind::BadResponse, format!("the gateway responded {line:?}")));
         }
-        let heads = MessageHeads { asked, answered };
+        let heads = HttpMessageHeads { asked, answered };
         self.heads.borrow_mut().insert(size_bytes, heads.clone());
         Ok(heads)
     }
@@ -229,7 +229,7 @@ impl SignatureCheckComponent {
         let headers: Vec<_> =
             self.headers.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
         let date = headers.iter().find(|(name, _)| *name == "x-amz-date").map_or("", |(_, date)| date);
-        let request = SignedRequest {
+        let request = CanonicalRequest {
             method: self.request.method(),
             path: &self.path,
             query: "",
@@ -278,7 +278,7 @@ const HEADERS_MAX: usize = 32;
 pub(in crate::commands::ledger) struct Http1HeadComponent {
     request: S3Request,
     asked: ObjectRequest,
-    heads: MessageHeads,
+    heads: HttpMessageHeads,
     /// The response's headers, as the gateway writes them.
     fields: Vec<(String, String)>,
     out: Vec<u8>,
@@ -286,7 +286,7 @@ pub(in crate::commands::ledger) struct Http1HeadComponent {
 
 impl Http1HeadComponent {
     pub(in crate::commands::ledger) fn new(request: &S3Request) -> Self {
-        let (asked, heads) = (request.asked(0), MessageHeads { asked: Vec::new(), answered: Vec::new() });
+        let (asked, heads) = (request.asked(0), HttpMessageHeads { asked: Vec::new(), answered: Vec::new() });
         Http1HeadComponent { request: request.clone(), asked, heads, fields: Vec::new(), out: Vec::new() }
     }
 
@@ -352,7 +352,7 @@ impl S3LayerComponent {
     pub(in crate::commands::ledger) fn new(
         operation: ObjectOperation,
         bucket: &Bucket,
-        contents: &DistinctContent,
+        contents: &NonrepeatingContent,
     ) -> Result<Self> {
         let identity = AccessKeyPair::generate()?;
         let store = MemoryStore::new(ETagPolicy::Fast);

@@ -18,7 +18,7 @@ use rustix::net::{RecvFlags, recv};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::runtime::{Builder, Runtime};
 
-use super::super::echo::{AdaptiveWait, EchoRequest, ORDER_BYTES, ReplySendMethod};
+use super::super::echo::{AdaptivePollingWait, EchoRequest, ORDER_BYTES, ReplySendMethod};
 use super::framing::PIECE_BYTES;
 
 /// The number of bytes that the client of the http lane receives at a time while it waits for a head.
@@ -90,7 +90,7 @@ pub(super) fn accepted<T>(
 }
 
 /// The state that all kinds of round trip have.
-pub(super) struct RoundTrip {
+pub(super) struct RoundTripState {
     sizes: MessageSizeFunction,
     pub(super) request: Vec<u8>,
     order: EchoRequest,
@@ -100,11 +100,11 @@ pub(super) struct RoundTrip {
     pub(super) received: usize,
 }
 
-impl RoundTrip {
+impl RoundTripState {
     pub(super) fn new(sizes: MessageSizeFunction) -> Self {
         let order =
             EchoRequest { request_bytes: 0, head_bytes: 0, body_bytes: 0, form: ReplySendMethod::Bytes };
-        RoundTrip {
+        RoundTripState {
             sizes,
             request: Vec::new(),
             order,
@@ -151,16 +151,16 @@ impl RoundTrip {
 }
 
 /// Round trips over a Unix socket, as in the node lane: large content is passed as a descriptor.
-pub(in super::super) struct UnixRoundTrip {
+pub(in super::super) struct UnixRoundTripComponent {
     socket: UnixStream,
     inbox: Vec<u8>,
     descriptor: Option<OwnedFd>,
-    lookout: AdaptiveWait,
-    trip: RoundTrip,
+    lookout: AdaptivePollingWait,
+    trip: RoundTripState,
     other: PeerProcess,
 }
 
-impl UnixRoundTrip {
+impl UnixRoundTripComponent {
     /// Starts a process that passes `file`. Its socket is created in `dir`.
     pub(in super::super) fn new(dir: &Path, file: &Path, sizes: MessageSizeFunction) -> Result<Self> {
         let path = dir.join("round-trip.sock");
@@ -172,12 +172,19 @@ impl UnixRoundTrip {
         // This frees the socket's name for use by another component of this kind.
         std::fs::remove_file(&path).map_err(failed)?;
         socket.set_nonblocking(false).map_err(failed)?;
-        let (inbox, lookout) = (vec![0; INBOX_BYTES], AdaptiveWait::default());
-        Ok(UnixRoundTrip { socket, inbox, descriptor: None, lookout, trip: RoundTrip::new(sizes), other })
+        let (inbox, lookout) = (vec![0; INBOX_BYTES], AdaptivePollingWait::default());
+        Ok(UnixRoundTripComponent {
+            socket,
+            inbox,
+            descriptor: None,
+            lookout,
+            trip: RoundTripState::new(sizes),
+            other,
+        })
     }
 }
 
-impl LedgerComponent for UnixRoundTrip {
+impl LedgerComponent for UnixRoundTripComponent {
     fn prepare(&mut self, size_bytes: u64) -> Result<()> {
         self.trip.prepare(size_bytes)
     }
@@ -226,20 +233,20 @@ impl LedgerComponent for UnixRoundTrip {
 }
 
 /// Round trips over TCP on the loopback interface, as in the http lane.
-pub(in super::super) struct TcpRoundTrip {
+pub(in super::super) struct TcpRoundTripComponent {
     socket: TcpStream,
     buffer: Vec<u8>,
-    trip: RoundTrip,
+    trip: RoundTripState,
     other: PeerProcess,
 }
 
-impl TcpRoundTrip {
+impl TcpRoundTripComponent {
     /// Starts a process that sends `file`.
     pub(in super::super) fn new(file: &Path, sizes: MessageSizeFunction) -> Result<Self> {
         let failed = |error| file_error("listening at", "127.0.0.1", error);
         let listener = TcpListener::bind("127.0.0.1:0").map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
-        TcpRoundTrip::over(listener, start(&format!("tcp:{address}"), file)?, sizes)
+        TcpRoundTripComponent::over(listener, start(&format!("tcp:{address}"), file)?, sizes)
     }
 
     /// Like [`new`](Self::new), with the process at the far end of a network and this side at the near end.
@@ -253,7 +260,7 @@ impl TcpRoundTrip {
             ends.near.network.run(|| TcpListener::bind((ends.near.address, 0)))?.map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
         let other = ends.far.network.run(|| start(&format!("tcp:{address}"), file))??;
-        TcpRoundTrip::over(listener, other, sizes)
+        TcpRoundTripComponent::over(listener, other, sizes)
     }
 
     fn over(listener: TcpListener, mut other: PeerProcess, sizes: MessageSizeFunction) -> Result<Self> {
@@ -263,7 +270,12 @@ impl TcpRoundTrip {
         let (socket, _) = accepted(|| listener.accept(), &mut other)?;
         socket.set_nonblocking(false).and_then(|()| socket.set_nodelay(true)).map_err(failed)?;
         send_unpaced_on_loopback(&socket, address.ip()).map_err(|errno| failed(errno.into()))?;
-        Ok(TcpRoundTrip { socket, buffer: vec![0; HEAD_BUFFER_BYTES], trip: RoundTrip::new(sizes), other })
+        Ok(TcpRoundTripComponent {
+            socket,
+            buffer: vec![0; HEAD_BUFFER_BYTES],
+            trip: RoundTripState::new(sizes),
+            other,
+        })
     }
 
     /// Receives the head together with any content that arrives in the same call, then the rest of the body directly
@@ -289,7 +301,7 @@ impl TcpRoundTrip {
     }
 }
 
-impl LedgerComponent for TcpRoundTrip {
+impl LedgerComponent for TcpRoundTripComponent {
     fn prepare(&mut self, size_bytes: u64) -> Result<()> {
         self.trip.prepare(size_bytes)
     }
@@ -321,7 +333,7 @@ pub(in crate::commands::ledger) struct EventLoopComponent {
     runtime: Runtime,
     socket: tokio::net::TcpStream,
     buffer: Vec<u8>,
-    trip: RoundTrip,
+    trip: RoundTripState,
     other: PeerProcess,
 }
 
@@ -342,7 +354,7 @@ impl EventLoopComponent {
             runtime,
             socket,
             buffer: vec![0; PIECE_BYTES],
-            trip: RoundTrip::new(sizes),
+            trip: RoundTripState::new(sizes),
             other,
         })
     }

@@ -18,14 +18,14 @@ use fordway_sys::{
 use fordway_workload::ledger::LedgerComponent;
 
 use super::framing::PIECE_BYTES;
-use super::{DistinctContent, ObjectOperation, same};
+use super::{NonrepeatingContent, ObjectOperation, same};
 
 /// The directory with all objects' files, one for each size, and the content of these files.
 #[derive(Clone)]
-pub(in crate::commands::ledger) struct FilesBySize(PathBuf, DistinctContent);
+pub(in crate::commands::ledger) struct FilesBySize(PathBuf, NonrepeatingContent);
 
 impl FilesBySize {
-    pub(in crate::commands::ledger) fn new(dir: &Path, contents: &DistinctContent) -> Self {
+    pub(in crate::commands::ledger) fn new(dir: &Path, contents: &NonrepeatingContent) -> Self {
         FilesBySize(dir.to_owned(), contents.clone())
     }
 
@@ -203,19 +203,19 @@ fn opened_dir(dir: &Path) -> Result<File> {
 }
 
 /// Creates an empty file atomically, with all the system calls that the store makes for an object except the write.
-pub(in crate::commands::ledger) struct FilePublishComponent {
+pub(in crate::commands::ledger) struct AtomicFileCreateComponent {
     dir: File,
 }
 
-impl FilePublishComponent {
+impl AtomicFileCreateComponent {
     /// Creates the component, which works in the new directory `dir`.
     pub(in crate::commands::ledger) fn new(dir: &Path) -> Result<Self> {
         std::fs::create_dir(dir).map_err(|error| file_error("making", dir.display(), error))?;
-        Ok(FilePublishComponent { dir: opened_dir(dir)? })
+        Ok(AtomicFileCreateComponent { dir: opened_dir(dir)? })
     }
 }
 
-impl LedgerComponent for FilePublishComponent {
+impl LedgerComponent for AtomicFileCreateComponent {
     fn prepare(&mut self, _: u64) -> Result<()> {
         Ok(())
     }
@@ -244,13 +244,13 @@ impl LedgerComponent for FilePublishComponent {
 pub(in crate::commands::ledger) struct FileWriteComponent {
     dir: File,
     file: Option<OwnedFd>,
-    contents: DistinctContent,
+    contents: NonrepeatingContent,
     size_bytes: u64,
 }
 
 impl FileWriteComponent {
     /// Creates the component, which writes to unnamed files on the file system of `dir`.
-    pub(in crate::commands::ledger) fn new(dir: &Path, contents: &DistinctContent) -> Result<Self> {
+    pub(in crate::commands::ledger) fn new(dir: &Path, contents: &NonrepeatingContent) -> Result<Self> {
         Ok(FileWriteComponent {
             dir: opened_dir(dir)?,
             file: None,
@@ -296,14 +296,14 @@ pub(in crate::commands::ledger) struct MeasuredObject {
     bucket: Bucket,
     key: Key,
     size_bytes: u64,
-    contents: DistinctContent,
+    contents: NonrepeatingContent,
 }
 
 impl MeasuredObject {
     pub(in crate::commands::ledger) fn new(
         store: Arc<dyn Store>,
         bucket: &Bucket,
-        contents: &DistinctContent,
+        contents: &NonrepeatingContent,
     ) -> Result<Self> {
         let (key, contents) = (Key::new(name_of_size(0))?, contents.clone());
         Ok(MeasuredObject { store, bucket: bucket.clone(), key, size_bytes: 0, contents })
@@ -359,11 +359,9 @@ impl LedgerComponent for ObjectGetComponent {
 }
 
 /// Opens an object and describes it, without reading its content, as a gateway does before it sends.
-pub(in crate::commands::ledger) struct ObjectDescribeComponent(
-    pub(in crate::commands::ledger) MeasuredObject,
-);
+pub(in crate::commands::ledger) struct ObjectOpenComponent(pub(in crate::commands::ledger) MeasuredObject);
 
-impl LedgerComponent for ObjectDescribeComponent {
+impl LedgerComponent for ObjectOpenComponent {
     fn moves_content(&self) -> bool {
         false
     }

@@ -16,10 +16,10 @@ use fordway_workload::ledger::{LedgerComponent, LedgerPath, NamedComponent};
 
 use self::paths::{http_messages, with_get_request};
 use super::components::request::{Http1HeadComponent, RequestSigningComponent, S3Request};
-use super::components::round_trip::TcpRoundTrip;
+use super::components::round_trip::TcpRoundTripComponent;
 use super::components::storage::{FilesBySize, MeasuredObject, ObjectGetComponent, name_of_size};
 use super::components::{
-    ClockReadingComponent, DigestComponent, DistinctContent, MemoryCopyComponent, ObjectOperation,
+    ClockReadingComponent, DigestComponent, MemoryCopyComponent, NonrepeatingContent, ObjectOperation,
 };
 use crate::args::LedgerPathArg;
 use crate::commands::gateway::GatewayProcess;
@@ -50,7 +50,7 @@ struct LedgerObjectLocation<'s> {
     files: FilesBySize,
     largest: PathBuf,
     objects: MeasuredObject,
-    contents: DistinctContent,
+    contents: NonrepeatingContent,
 }
 
 impl LedgerSetup {
@@ -70,7 +70,7 @@ impl LedgerSetup {
         let store = PosixStore::open(&root, config)?;
         store.create_bucket(&bucket)?;
         let largest = sizes.last().copied().unwrap_or_default();
-        let contents = DistinctContent::new(largest);
+        let contents = NonrepeatingContent::new(largest);
         for &size in sizes {
             store.put(&bucket, &Key::new(name_of_size(size))?, contents.of(size), &PutOptions::default())?;
         }
@@ -112,7 +112,7 @@ impl LedgerSetup {
     }
 
     /// Adds the components that need only memory, which are always measured.
-    fn memory(&mut self, contents: &DistinctContent) {
+    fn memory(&mut self, contents: &NonrepeatingContent) {
         let mut add = |name: &str, description: &str, component: Box<dyn LedgerComponent>| {
             let lane = MeasuredLane { name: name.to_owned(), description: description.to_owned() };
             self.components.push(NamedComponent { lane, component });
@@ -210,7 +210,7 @@ impl LedgerSetup {
         let trip = format!("tcp round trip, {}", setup.name);
         let description = format!("messages as long as HTTP/1.1's, over TCP, through: {}", setup.description);
         self.add(&trip, &description, || {
-            Ok(Box::new(TcpRoundTrip::through(&ends, &site.largest, http_messages(request))?))
+            Ok(Box::new(TcpRoundTripComponent::through(&ends, &site.largest, http_messages(request))?))
         })?;
         let whole = format!("http get, {}", setup.name);
         let description = format!("S3 over HTTP/1.1, a gateway process, through: {}", setup.description);

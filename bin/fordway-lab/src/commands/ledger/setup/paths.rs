@@ -14,14 +14,14 @@ use crate::commands::ledger::components::framing::{
     DuplexPipeComponent, Http2FramingComponent, NodeFramingComponent, TlsRecordComponent, WHOLE_BYTES_MAX,
 };
 use crate::commands::ledger::components::request::{
-    MessageHeads, S3LayerComponent, S3Request, SignatureCheckComponent,
+    HttpMessageHeads, S3LayerComponent, S3Request, SignatureCheckComponent,
 };
 use crate::commands::ledger::components::round_trip::{
-    EventLoopComponent, MessageSizeFunction, MessageSizes, TcpRoundTrip, UnixRoundTrip,
+    EventLoopComponent, MessageSizeFunction, MessageSizes, TcpRoundTripComponent, UnixRoundTripComponent,
 };
 use crate::commands::ledger::components::storage::{
-    FileOpenComponent, FilePublishComponent, FileWriteComponent, MeasuredObject, ObjectDescribeComponent,
-    ObjectGetComponent, ObjectPutComponent, PiecewisePreadComponent, PosixReadComponent, PreadComponent,
+    AtomicFileCreateComponent, FileOpenComponent, FileWriteComponent, MeasuredObject, ObjectGetComponent,
+    ObjectOpenComponent, ObjectPutComponent, PiecewisePreadComponent, PosixReadComponent, PreadComponent,
 };
 use crate::commands::ledger::echo::ReplySendMethod;
 
@@ -56,7 +56,7 @@ impl LedgerSetup {
             Ok(Box::new(ObjectGetComponent::new(site.objects.clone(), None)))
         })?;
         let description = "an object opened and described by the store, and closed: no content";
-        self.add("object open", description, || Ok(Box::new(ObjectDescribeComponent(site.objects.clone()))))
+        self.add("object open", description, || Ok(Box::new(ObjectOpenComponent(site.objects.clone()))))
     }
 
     pub(super) fn embedded(&mut self, site: &LedgerObjectLocation<'_>) -> Result<()> {
@@ -82,7 +82,7 @@ impl LedgerSetup {
         let description = "messages as long as the node lane's to a process that only responds, and back; \
                            over 64 KiB a descriptor in place of the content";
         self.add("unix round trip", description, || {
-            Ok(Box::new(UnixRoundTrip::new(site.dir, &site.largest, Box::new(sizes))?))
+            Ok(Box::new(UnixRoundTripComponent::new(site.dir, &site.largest, Box::new(sizes))?))
         })?;
         let gateway = GatewayProcess::start_node(site.root, ETagPolicy::Fast, Durability::None)?;
         self.whole("node get", "the node lane, a gateway process", site, gateway)?;
@@ -126,7 +126,7 @@ impl LedgerSetup {
         let description = "messages as long as HTTP/1.1's over loopback TCP to a process that only responds, \
                            and back; content over 64 KiB by sendfile";
         self.add("tcp round trip", description, || {
-            Ok(Box::new(TcpRoundTrip::new(&site.largest, http_messages(request))?))
+            Ok(Box::new(TcpRoundTripComponent::new(&site.largest, http_messages(request))?))
         })?;
         let gateway = LedgerSetup::gateway(site.root)?;
         self.whole("http get", "S3 over HTTP/1.1 on loopback, a gateway process", site, gateway)?;
@@ -138,7 +138,7 @@ impl LedgerSetup {
         self.embedded_components(site)?;
         let request = self.get_request(site)?;
         let sizes = move |size_bytes: u64| {
-            let MessageHeads { asked, answered } = request.heads(size_bytes)?;
+            let HttpMessageHeads { asked, answered } = request.heads(size_bytes)?;
             let records = size_bytes.div_ceil(RECORD_BYTES) + 1;
             let body_bytes = (size_bytes + records * RECORD_OVERHEAD_BYTES) as usize;
             let request_bytes = asked.len() + RECORD_OVERHEAD_BYTES as usize;
@@ -152,7 +152,7 @@ impl LedgerSetup {
         };
         let description = "the same with all content from memory, as TLS needs it";
         self.add("tcp round trip, no sendfile", description, || {
-            Ok(Box::new(TcpRoundTrip::new(&site.largest, Box::new(sizes))?))
+            Ok(Box::new(TcpRoundTripComponent::new(&site.largest, Box::new(sizes))?))
         })?;
         let description = "content encrypted and then decrypted by TLS, both in memory";
         self.add("tls", description, || Ok(Box::new(TlsRecordComponent::new(&site.contents)?)))?;
@@ -221,7 +221,7 @@ impl LedgerSetup {
 /// Returns the message sizes of a get over HTTP/1.1 without TLS.
 pub(super) fn http_messages(request: S3Request) -> MessageSizeFunction {
     Box::new(move |size_bytes: u64| {
-        let MessageHeads { asked, answered } = request.heads(size_bytes)?;
+        let HttpMessageHeads { asked, answered } = request.heads(size_bytes)?;
         let form = if size_bytes > INLINE_BYTES { ReplySendMethod::File } else { ReplySendMethod::Bytes };
         let (head_bytes, body_bytes) = (answered.len(), size_bytes as usize);
         Ok(MessageSizes { request_bytes: asked.len(), head_bytes, body_bytes, form, rest_bytes: 0 })
@@ -242,7 +242,7 @@ impl LedgerSetup {
     fn write_components(&mut self, site: &LedgerObjectLocation<'_>) -> Result<()> {
         let dir = site.dir.join("published");
         let description = "an empty unnamed file: opened, its time set, described, linked, closed";
-        self.add("file publish", description, || Ok(Box::new(FilePublishComponent::new(&dir)?)))?;
+        self.add("file publish", description, || Ok(Box::new(AtomicFileCreateComponent::new(&dir)?)))?;
         let description = "pwrite to a new file without a name";
         self.add("pwrite", description, || Ok(Box::new(FileWriteComponent::new(site.dir, &site.contents)?)))?;
         let description = "an object written by the store in this process: held directory, no server";
@@ -278,7 +278,7 @@ impl LedgerSetup {
         let description = "messages as long as for puts on the node lane, content included, to a process \
                            that only answers, and back; over 128 KiB a descriptor comes back for the next content";
         self.add("unix round trip, put", description, || {
-            Ok(Box::new(UnixRoundTrip::new(site.dir, &site.largest, Box::new(sizes))?))
+            Ok(Box::new(UnixRoundTripComponent::new(site.dir, &site.largest, Box::new(sizes))?))
         })?;
         let gateway = GatewayProcess::start_node(site.root, ETagPolicy::Fast, Durability::None)?;
         let objects = MeasuredObject::new(gateway.client()?, &site.bucket, &site.contents)?;
@@ -309,7 +309,7 @@ impl LedgerSetup {
         let request = self.request(site, ObjectOperation::Put)?;
         self.heads("http1 heads, put", &request)?;
         let sizes = move |size_bytes: u64| {
-            let MessageHeads { asked, answered } = request.heads(size_bytes)?;
+            let HttpMessageHeads { asked, answered } = request.heads(size_bytes)?;
             let (size, form) = (size_bytes as usize, ReplySendMethod::Bytes);
             let (request_bytes, head_bytes) = (asked.len() + size, answered.len());
             Ok(MessageSizes { request_bytes, head_bytes, body_bytes: 0, form, rest_bytes: size })
@@ -317,7 +317,7 @@ impl LedgerSetup {
         let description = "messages as long as for puts over HTTP/1.1, content included, over loopback TCP \
                            to a process that only responds, and back";
         self.add("tcp round trip, put", description, || {
-            Ok(Box::new(TcpRoundTrip::new(&site.largest, Box::new(sizes))?))
+            Ok(Box::new(TcpRoundTripComponent::new(&site.largest, Box::new(sizes))?))
         })
     }
 
