@@ -75,6 +75,7 @@ lint: setup ## check formats, lints and the arrows between crates
 	cargo xtask arrows
 	cargo xtask dependencies
 	cargo xtask header --check
+	@set -e; for patch in tools/soak-fuzz.d/bugs/*.patch; do git apply --check "$$patch"; done
 	$(VENV)/bin/ruff check bind/python
 	$(VENV)/bin/ruff format --check bind/python
 	$(VENV)/bin/ruff check tools bench dev $$(grep -rlE '^#!.*python' tools bench dev)
