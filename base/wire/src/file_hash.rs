@@ -101,9 +101,9 @@ impl FileHash {
 }
 
 /// A digest that is being computed.
-pub struct FileHasher(FileHasherState);
+pub struct FileHasher(HashAlgorithmState);
 
-enum FileHasherState {
+enum HashAlgorithmState {
     Adler32(u32, u32),
     Md5(fast_md5::Md5),
     Sha1(sha1::Sha1),
@@ -116,38 +116,38 @@ impl FileHasher {
     /// Creates a digest to which no bytes have been added yet.
     pub fn new(kind: FileHashAlgorithm) -> Self {
         FileHasher(match kind {
-            FileHashAlgorithm::Adler32 => FileHasherState::Adler32(1, 0),
-            FileHashAlgorithm::Md5 => FileHasherState::Md5(fast_md5::Md5::new()),
-            FileHashAlgorithm::Sha1 => FileHasherState::Sha1(sha1::Sha1::new()),
-            FileHashAlgorithm::Sha256 => FileHasherState::Sha256(sha2::Sha256::new()),
-            FileHashAlgorithm::Sha384 => FileHasherState::Sha384(sha2::Sha384::new()),
-            FileHashAlgorithm::Sha512 => FileHasherState::Sha512(sha2::Sha512::new()),
+            FileHashAlgorithm::Adler32 => HashAlgorithmState::Adler32(1, 0),
+            FileHashAlgorithm::Md5 => HashAlgorithmState::Md5(fast_md5::Md5::new()),
+            FileHashAlgorithm::Sha1 => HashAlgorithmState::Sha1(sha1::Sha1::new()),
+            FileHashAlgorithm::Sha256 => HashAlgorithmState::Sha256(sha2::Sha256::new()),
+            FileHashAlgorithm::Sha384 => HashAlgorithmState::Sha384(sha2::Sha384::new()),
+            FileHashAlgorithm::Sha512 => HashAlgorithmState::Sha512(sha2::Sha512::new()),
         })
     }
 
     /// Adds the next bytes.
     pub fn update(&mut self, data: &[u8]) {
         match &mut self.0 {
-            FileHasherState::Adler32(low, high) => adler32(low, high, data),
-            FileHasherState::Md5(md5) => md5.update(data),
-            FileHasherState::Sha1(sha) => sha.update(data),
-            FileHasherState::Sha256(sha) => sha.update(data),
-            FileHasherState::Sha384(sha) => sha.update(data),
-            FileHasherState::Sha512(sha) => sha.update(data),
+            HashAlgorithmState::Adler32(low, high) => adler32(low, high, data),
+            HashAlgorithmState::Md5(md5) => md5.update(data),
+            HashAlgorithmState::Sha1(sha) => sha.update(data),
+            HashAlgorithmState::Sha256(sha) => sha.update(data),
+            HashAlgorithmState::Sha384(sha) => sha.update(data),
+            HashAlgorithmState::Sha512(sha) => sha.update(data),
         }
     }
 
     /// Returns the digest of all bytes that were added.
     pub fn finish(self) -> FileHash {
         let (kind, hex) = match self.0 {
-            FileHasherState::Adler32(low, high) => {
+            HashAlgorithmState::Adler32(low, high) => {
                 (FileHashAlgorithm::Adler32, hex(&(high << 16 | low).to_be_bytes()))
             }
-            FileHasherState::Md5(md5) => (FileHashAlgorithm::Md5, hex(&md5.finalize())),
-            FileHasherState::Sha1(sha) => (FileHashAlgorithm::Sha1, hex(&sha.finalize())),
-            FileHasherState::Sha256(sha) => (FileHashAlgorithm::Sha256, hex(&sha.finalize())),
-            FileHasherState::Sha384(sha) => (FileHashAlgorithm::Sha384, hex(&sha.finalize())),
-            FileHasherState::Sha512(sha) => (FileHashAlgorithm::Sha512, hex(&sha.finalize())),
+            HashAlgorithmState::Md5(md5) => (FileHashAlgorithm::Md5, hex(&md5.finalize())),
+            HashAlgorithmState::Sha1(sha) => (FileHashAlgorithm::Sha1, hex(&sha.finalize())),
+            HashAlgorithmState::Sha256(sha) => (FileHashAlgorithm::Sha256, hex(&sha.finalize())),
+            HashAlgorithmState::Sha384(sha) => (FileHashAlgorithm::Sha384, hex(&sha.finalize())),
+            HashAlgorithmState::Sha512(sha) => (FileHashAlgorithm::Sha512, hex(&sha.finalize())),
         };
         FileHash { kind, hex }
     }

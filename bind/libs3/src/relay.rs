@@ -96,7 +96,7 @@ impl Drop for WaitingCallback {
 /// The state shared by the workers of a context and its driving thread.
 #[derive(Default)]
 pub(crate) struct CallbackRelay {
-    state: Mutex<RelayState>,
+    state: Mutex<CallbackRelayState>,
     is_closed: AtomicBool,
     /// Notified when the driving thread has something to do.
     ready: Condvar,
@@ -107,7 +107,7 @@ pub(crate) struct CallbackRelay {
 }
 
 #[derive(Default)]
-struct RelayState {
+struct CallbackRelayState {
     events: VecDeque<DrivingThreadEvent>,
     demand: PendingDriverWork,
     /// The number of threads waiting in [`CallbackRelay::wait`].
@@ -134,7 +134,7 @@ struct WorkerCounts {
     idle: usize,
 }
 
-impl RelayState {
+impl CallbackRelayState {
     fn has_work(&self) -> bool {
         !self.events.is_empty() || self.demand.is_startable
     }
@@ -235,7 +235,7 @@ impl CallbackRelay {
         self.wake_driver(&mut state);
     }
 
-    fn wake_driver(&self, state: &mut RelayState) {
+    fn wake_driver(&self, state: &mut CallbackRelayState) {
         state.update_signal();
         if state.waiting_drivers > 0 {
             self.ready.notify_all();
@@ -271,7 +271,7 @@ impl CallbackRelay {
         }
     }
 
-    fn locked(&self) -> MutexGuard<'_, RelayState> {
+    fn locked(&self) -> MutexGuard<'_, CallbackRelayState> {
         // The state is consistent after every change, so poisoning can be ignored.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -112,7 +112,7 @@ pub fn run(
     stop: &AtomicBool,
     progress: &mut dyn FnMut(CompareProgress),
 ) -> Result<CompareOutcome> {
-    let mut comparison = CompareRun {
+    let mut comparison = ComparisonState {
         plan,
         targets,
         stop,
@@ -131,7 +131,7 @@ pub fn run(
     Ok(comparison.outcome)
 }
 
-struct CompareRun<'c> {
+struct ComparisonState<'c> {
     plan: &'c ComparePlan,
     targets: &'c [Box<dyn MeasuredTarget>],
     stop: &'c AtomicBool,
@@ -171,7 +171,7 @@ enum VerifiableResponse {
     Keys(Vec<(String, u64)>),
 }
 
-impl CompareRun<'_> {
+impl ComparisonState<'_> {
     fn round(&mut self, tree: &FileTree, round: u16) -> Result<()> {
         let mut items: Vec<&TreeFile> = tree.items.iter().collect();
         self.random.shuffle(&mut items);

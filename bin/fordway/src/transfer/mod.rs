@@ -131,7 +131,7 @@ enum TransferTask {
 }
 
 /// The outcome of a copy that did not fail.
-enum TransferOutcome {
+enum FileCopyOutcome {
     /// The copy is complete; the number of bytes, if it is known.
     Done(Option<u64>),
     /// The destination exists and is kept.
@@ -187,11 +187,11 @@ impl TransferRunner<'_> {
     fn perform(&self, task: TransferTask) {
         match task {
             TransferTask::Copy { from, to, size } => match self.copy(&from, &to, size) {
-                Ok(TransferOutcome::Done(size)) => {
+                Ok(FileCopyOutcome::Done(size)) => {
                     let name = if self.settings.removes_sources { "move" } else { copy_name(&from, &to) };
                     self.done(name, &from, Some(&to), size);
                 }
-                Ok(TransferOutcome::Skipped) => self.tally.skipped(),
+                Ok(FileCopyOutcome::Skipped) => self.tally.skipped(),
                 Err(error) => self.failed(&error),
             },
             TransferTask::RemoveObjects(bucket, keys) => self.remove_objects(&bucket, &keys),
@@ -200,14 +200,14 @@ impl TransferRunner<'_> {
         }
     }
 
-    fn copy(&self, from: &StorageAddress, to: &StorageAddress, size: Option<u64>) -> Result<TransferOutcome> {
+    fn copy(&self, from: &StorageAddress, to: &StorageAddress, size: Option<u64>) -> Result<FileCopyOutcome> {
         self.context.interrupt.check()?;
         tracing::debug!(%from, %to, "copy");
         if self.settings.existing == OverwritePolicy::Skip && self.exists(to)? {
-            return Ok(TransferOutcome::Skipped);
+            return Ok(FileCopyOutcome::Skipped);
         }
         if self.settings.dry_run {
-            return Ok(TransferOutcome::Done(size));
+            return Ok(FileCopyOutcome::Done(size));
         }
         self.context.output.expect_bytes(size.unwrap_or(0));
         let moved = match self.rename(from, to) {
@@ -218,13 +218,13 @@ impl TransferRunner<'_> {
             Err(error) => Err(error),
         };
         match moved {
-            Ok(bytes) => Ok(TransferOutcome::Done(bytes.or(size))),
+            Ok(bytes) => Ok(FileCopyOutcome::Done(bytes.or(size))),
             // Another program created the destination after our check; with --no-clobber it is kept.
             Err(error)
                 if error.kind() == ErrorKind::PreconditionFailed
                     && self.settings.existing == OverwritePolicy::Skip =>
             {
-                Ok(TransferOutcome::Skipped)
+                Ok(FileCopyOutcome::Skipped)
             }
             Err(error) => Err(error),
         }

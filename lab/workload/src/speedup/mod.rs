@@ -27,12 +27,12 @@ pub struct SpeedupPlan {
     /// The seed of the random order in each round.
     pub seed: u64,
     /// Which time of a job is used to compute the speed-up.
-    pub time: JobTime,
+    pub time: JobTimeKind,
 }
 
 /// The part of a job's duration that counts as its time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum JobTime {
+pub enum JobTimeKind {
     /// The whole duration of the job, including its launch.
     Wall,
     /// The time from when the first rank was able to communicate until the last rank finished communicating.
@@ -81,10 +81,10 @@ impl FinishedJob {
         (time > 0).then(|| mpi as f64 / time as f64)
     }
 
-    fn time_ns(&self, time: JobTime) -> Option<u64> {
+    fn time_ns(&self, time: JobTimeKind) -> Option<u64> {
         match time {
-            JobTime::Wall => Some(self.elapsed_ns),
-            JobTime::Work => self.work_ns(),
+            JobTimeKind::Wall => Some(self.elapsed_ns),
+            JobTimeKind::Work => self.work_ns(),
         }
     }
 }
@@ -292,7 +292,7 @@ mod tests {
     }
 
     pub(super) fn plan(ranks: &[u32]) -> SpeedupPlan {
-        SpeedupPlan { ranks: ranks.to_vec(), lanes: 2, repeat: 5, seed: 1, time: JobTime::Wall }
+        SpeedupPlan { ranks: ranks.to_vec(), lanes: 2, repeat: 5, seed: 1, time: JobTimeKind::Wall }
     }
 
     pub(super) fn measured(plan: &SpeedupPlan, law: &mut Law) -> SpeedupOutcome {

@@ -11,7 +11,7 @@ use fordway_measure::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::{FinishedJob, JobSample, JobTime, SpeedupOutcome, SpeedupPlan};
+use super::{FinishedJob, JobSample, JobTimeKind, SpeedupOutcome, SpeedupPlan};
 use crate::summary::{RunHeader, RunParallelism, summarise_phase};
 
 /// If the launch takes more than this share of the time on one rank, a warning is given.
@@ -173,7 +173,7 @@ fn doubts(plan: &SpeedupPlan, summaries: &[PhaseSummary], machine: &Machine) -> 
 fn launch_doubt(plan: &SpeedupPlan, summaries: &[PhaseSummary]) -> Option<String> {
     let reference = summaries.first()?.parallel.as_ref()?;
     let share = 1.0 - reference.work_ns?.value / reference.wall_ns?.value;
-    (plan.time == JobTime::Wall && share > LAUNCH_SHARE_MAX).then(|| {
+    (plan.time == JobTimeKind::Wall && share > LAUNCH_SHARE_MAX).then(|| {
         format!(
             "{:.0} % of the time of one rank is the launch, which differs between set-ups; take a longer job, or \
              --time work",
@@ -299,7 +299,7 @@ mod tests {
     use super::super::tests::{Law, measured, plan};
     use super::*;
 
-    fn run(time: JobTime) -> (RunDocument, Vec<SetupSpeedupFit>) {
+    fn run(time: JobTimeKind) -> (RunDocument, Vec<SetupSpeedupFit>) {
         let plan = SpeedupPlan { time, ..plan(&[1, 2, 4, 8]) };
         let outcome = measured(&plan, &mut Law { failing: Some((1, 8)), launched: Vec::new() });
         let lane = |name: &str| MeasuredLane { name: name.into(), description: String::new() };
@@ -322,7 +322,7 @@ mod tests {
 
     #[test]
     fn speed_up_and_efficiency_are_the_laws() {
-        let (run, _) = run(JobTime::Wall);
+        let (run, _) = run(JobTimeKind::Wall);
         let four = of(&run, "a", 4);
         let speedup = four.speedup.unwrap();
         // The law gives 9 s on one rank, and 1 + 2 + 1.5 s on four ranks.
@@ -338,7 +338,7 @@ mod tests {
 
     #[test]
     fn what_failed_has_no_figures_and_is_told() {
-        let (run, fits) = run(JobTime::Wall);
+        let (run, fits) = run(JobTimeKind::Wall);
         let failed = of(&run, "b", 8);
         assert_eq!((&failed.speedup, &failed.efficiency, &failed.wall_ns), (&None, &None, &None));
         assert!(run.warnings.iter().any(|told| told.contains("b with 8 ranks: ") && told.contains("hangs")));
@@ -365,7 +365,7 @@ mod tests {
 
     #[test]
     fn work_can_be_what_counts() {
-        let (run, _) = run(JobTime::Work);
+        let (run, _) = run(JobTimeKind::Work);
         let two = of(&run, "a", 2);
         let expected = (9e9 - 1_100.0) / (5.5e9 - 1_000.0 + 10.0 - 100.0);
         assert!((two.speedup.unwrap().value - expected).abs() < 1e-9);

@@ -155,12 +155,12 @@ pub struct Users {
     anonymous: RwLock<Option<Arc<User>>>,
     /// The limits on users whose entries specify none.
     limits: Mutex<UserLimits>,
-    origin: Option<UserStoreSource>,
+    origin: Option<GatewayUsers>,
     is_available: AtomicBool,
 }
 
 /// The source of users and their stores.
-struct UserStoreSource {
+struct GatewayUsers {
     root: PathBuf,
     open: StoreOpener,
     credentials: CredentialSource,
@@ -226,7 +226,7 @@ impl Users {
                 .caused_by(error)
         })?;
         let state = UsersState { root: place, stamp: None, entries: Vec::new() };
-        let origin = UserStoreSource {
+        let origin = GatewayUsers {
             root: root.to_owned(),
             open,
             credentials,
@@ -273,7 +273,7 @@ impl Users {
     }
 
     /// Opens the store for requests without a signature.
-    fn open_anonymous(&self, origin: &UserStoreSource, entries: &[UserEntry]) -> Result<()> {
+    fn open_anonymous(&self, origin: &GatewayUsers, entries: &[UserEntry]) -> Result<()> {
         let Some(user) = &origin.anonymous else { return Ok(()) };
         let uid = user.acts_as.as_ref().map(|peer| peer.uid);
         if let Some(entry) = entries.iter().find(|entry| entry.acts_as().map(|peer| peer.uid) == uid) {
@@ -395,7 +395,7 @@ impl Users {
     }
 
     /// Opens the directory that replaced the previous one.
-    fn move_to(&self, origin: &UserStoreSource, state: &mut UsersState, place: (u64, u64)) {
+    fn move_to(&self, origin: &GatewayUsers, state: &mut UsersState, place: (u64, u64)) {
         let root = origin.root.display();
         let was_available = self.is_available.load(Ordering::Relaxed);
         match self.open_all(origin, &state.entries) {
@@ -436,7 +436,7 @@ impl Users {
     }
 
     /// Opens the stores of all users, and replaces the previous ones.
-    fn open_all(&self, origin: &UserStoreSource, entries: &[UserEntry]) -> Result<()> {
+    fn open_all(&self, origin: &GatewayUsers, entries: &[UserEntry]) -> Result<()> {
         let limits = *self.limits.lock().unwrap_or_else(PoisonError::into_inner);
         // Requests in flight are still counted after a reload.
         let before = self.all();

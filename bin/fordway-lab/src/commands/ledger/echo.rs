@@ -156,7 +156,7 @@ fn serve_tcp(socket: &TcpStream, file: &File) -> io::Result<()> {
     socket.set_nodelay(true)?;
     send_unpaced_on_loopback(socket, socket.peer_addr()?.ip())?;
     socket.set_nonblocking(true)?;
-    let mut server = EchoServer { socket, file, poll: SocketPoll::new(socket)?, answer: Vec::new() };
+    let mut server = EchoServer { socket, file, poll: SocketEpoll::new(socket)?, answer: Vec::new() };
     let mut buffer = vec![0; RECEIVED_BYTES_MAX];
     loop {
         let mut is_drained = true;
@@ -238,14 +238,14 @@ fn taken(
 }
 
 /// Waits for one socket with epoll, as event loops do.
-struct SocketPoll(OwnedFd);
+struct SocketEpoll(OwnedFd);
 
-impl SocketPoll {
+impl SocketEpoll {
     fn new(socket: &TcpStream) -> io::Result<Self> {
         let poll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let interest = epoll::EventFlags::IN | epoll::EventFlags::OUT | epoll::EventFlags::ET;
         epoll::add(&poll, socket, epoll::EventData::new_u64(0), interest)?;
-        Ok(SocketPoll(poll))
+        Ok(SocketEpoll(poll))
     }
 
     /// Waits until the socket has an event.
@@ -261,7 +261,7 @@ impl SocketPoll {
 struct EchoServer<'s> {
     socket: &'s TcpStream,
     file: &'s File,
-    poll: SocketPoll,
+    poll: SocketEpoll,
     answer: Vec<u8>,
 }
 

@@ -11,7 +11,7 @@ use fordway_measure::{Machine, MeasuredLane, RunDocument, ns_text, parallel_tabl
 use fordway_netlab::setup::{NetworkPair, NetworkSetup, WireSettings};
 use fordway_store::{Error, ErrorKind, Result};
 use fordway_workload::speedup::{
-    JobTime, RICHTER, SetupSpeedupFit, SpeedupOutcome, SpeedupPlan, check, describe, fits, measure,
+    JobTimeKind, RICHTER, SetupSpeedupFit, SpeedupOutcome, SpeedupPlan, check, describe, fits, measure,
 };
 use fordway_workload::summary::RunHeader;
 use serde_json::{Map, Value, json};
@@ -68,8 +68,8 @@ fn plan(args: &SpeedupArgs, lanes: usize) -> Result<SpeedupPlan> {
         return Err(Error::new(ErrorKind::InvalidArgument, "a run has at most 64 numbers of ranks"));
     }
     let time = match args.time {
-        SpeedupTimeArg::Wall => JobTime::Wall,
-        SpeedupTimeArg::Work => JobTime::Work,
+        SpeedupTimeArg::Wall => JobTimeKind::Wall,
+        SpeedupTimeArg::Work => JobTimeKind::Work,
     };
     Ok(SpeedupPlan { ranks, lanes, repeat: args.rounds, seed: args.seed, time })
 }
@@ -91,7 +91,7 @@ fn drive(
 
 fn parameters(args: &SpeedupArgs, plan: &SpeedupPlan, launcher: &MpiLauncher) -> Map<String, Value> {
     let words: Vec<_> = args.command.iter().map(|word| word.to_string_lossy()).collect();
-    let time = if plan.time == JobTime::Wall { "wall" } else { "work" };
+    let time = if plan.time == JobTimeKind::Wall { "wall" } else { "work" };
     let all = json!({
         "job": words,
         "ranks": plan.ranks,

@@ -31,7 +31,7 @@ use rustls::{ClientConfig, ClientConnection, RootCertStore, ServerConfig, Server
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, DuplexStream, ReadBuf};
 use tokio::runtime::{Builder, Runtime};
 
-use super::request::{S3Request, fields};
+use super::request::{S3RequestTemplate, fields};
 use super::{NonrepeatingContent, ObjectOperation, failed, same};
 
 /// The number of bytes that the gateway reads from a file and sends at a time.
@@ -51,7 +51,7 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 pub(in crate::commands::ledger) struct Http2FramingComponent {
     runtime: Runtime,
     send: SendRequest<Bytes>,
-    request: S3Request,
+    request: S3RequestTemplate,
     asked: Vec<(HeaderName, HeaderValue)>,
     answer: Arc<Mutex<ServerResponse>>,
     contents: NonrepeatingContent,
@@ -70,7 +70,7 @@ struct ServerResponse {
 
 impl Http2FramingComponent {
     pub(in crate::commands::ledger) fn new(
-        request: &S3Request,
+        request: &S3RequestTemplate,
         contents: &NonrepeatingContent,
     ) -> Result<Self> {
         let runtime = Builder::new_current_thread().enable_time().build().map_err(failed)?;

@@ -35,7 +35,7 @@ pub(in super::super) struct HttpMessageHeads {
 
 /// A signed request for an object. Copies share the heads of the gateway's responses.
 #[derive(Clone)]
-pub(in super::super) struct S3Request {
+pub(in super::super) struct S3RequestTemplate {
     host: String,
     identity: AccessKeyPair,
     bucket: Bucket,
@@ -53,7 +53,7 @@ pub(super) struct ObjectRequest {
     length: Option<String>,
 }
 
-impl S3Request {
+impl S3RequestTemplate {
     /// Creates a request for objects in `bucket` on the gateway at `host`, which includes the port.
     pub(in super::super) fn new(
         operation: ObjectOperation,
@@ -63,7 +63,14 @@ impl S3Request {
         contents: &NonrepeatingContent,
     ) -> Self {
         let (host, identity, contents) = (host.to_owned(), identity.clone(), contents.clone());
-        S3Request { host, identity, bucket: bucket.clone(), operation, contents, heads: Rc::default() }
+        S3RequestTemplate {
+            host,
+            identity,
+            bucket: bucket.clone(),
+            operation,
+            contents,
+            heads: Rc::default(),
+        }
     }
 
     pub(super) fn asked(&self, size_bytes: u64) -> ObjectRequest {
@@ -177,14 +184,14 @@ pub(super) fn fields(head: &[u8]) -> Vec<(String, String)> {
 
 /// Signs a request.
 pub(in super::super) struct RequestSigningComponent {
-    request: S3Request,
+    request: S3RequestTemplate,
     signer: RequestSigner,
     asked: ObjectRequest,
     head: Vec<u8>,
 }
 
 impl RequestSigningComponent {
-    pub(in super::super) fn new(request: &S3Request) -> Self {
+    pub(in super::super) fn new(request: &S3RequestTemplate) -> Self {
         let (signer, asked) = (request.signer(), request.asked(0));
         RequestSigningComponent { request: request.clone(), signer, asked, head: Vec::new() }
     }
@@ -210,7 +217,7 @@ impl LedgerComponent for RequestSigningComponent {
 
 /// Verifies a signature. The signing key for the day has already been derived.
 pub(in super::super) struct SignatureCheckComponent {
-    request: S3Request,
+    request: S3RequestTemplate,
     key: SigningKey,
     path: String,
     /// The signed headers by name, and the value of the `authorization` header.
@@ -219,7 +226,7 @@ pub(in super::super) struct SignatureCheckComponent {
 }
 
 impl SignatureCheckComponent {
-    pub(in super::super) fn new(request: &S3Request) -> Self {
+    pub(in super::super) fn new(request: &S3RequestTemplate) -> Self {
         let key = SigningKey::new(&request.identity.secret_key, SystemTime::now(), REGION, "s3");
         let (path, authorization) = (String::new(), String::new());
         SignatureCheckComponent { request: request.clone(), key, path, headers: Vec::new(), authorization }
@@ -276,7 +283,7 @@ const HEADERS_MAX: usize = 32;
 
 /// Writes and reads the heads of a request and its response, without the signature and the sockets.
 pub(in crate::commands::ledger) struct Http1HeadComponent {
-    request: S3Request,
+    request: S3RequestTemplate,
     asked: ObjectRequest,
     heads: HttpMessageHeads,
     /// The response's headers, as the gateway writes them.
@@ -285,7 +292,7 @@ pub(in crate::commands::ledger) struct Http1HeadComponent {
 }
 
 impl Http1HeadComponent {
-    pub(in crate::commands::ledger) fn new(request: &S3Request) -> Self {
+    pub(in crate::commands::ledger) fn new(request: &S3RequestTemplate) -> Self {
         let (asked, heads) = (request.asked(0), HttpMessageHeads { asked: Vec::new(), answered: Vec::new() });
         Http1HeadComponent { request: request.clone(), asked, heads, fields: Vec::new(), out: Vec::new() }
     }
@@ -341,7 +348,7 @@ impl LedgerComponent for Http1HeadComponent {
 pub(in crate::commands::ledger) struct S3LayerComponent {
     layer: S3Responder,
     runtime: Runtime,
-    request: S3Request,
+    request: S3RequestTemplate,
     signed: Request<()>,
     /// The request of the next operation, and the response to the previous operation.
     next: Option<Request<()>>,
@@ -359,7 +366,7 @@ impl S3LayerComponent {
         store.create_bucket(bucket)?;
         store.put(bucket, &Key::new(operation.name(0))?, &[], &PutOptions::default())?;
         let layer = S3Responder::new(Users::one(identity.clone(), Arc::new(store)));
-        let request = S3Request::new(operation, "127.0.0.1:9000", &identity, bucket, contents);
+        let request = S3RequestTemplate::new(operation, "127.0.0.1:9000", &identity, bucket, contents);
         let runtime = Builder::new_current_thread().build().map_err(failed)?;
         let (signed, answered) = (Request::default(), Response::default());
         Ok(S3LayerComponent { layer, runtime, request, signed, next: None, answered })

@@ -15,7 +15,7 @@ use fordway_store::{Bucket, ETagPolicy, Error, ErrorKind, Key, Objects as _, Put
 use fordway_workload::ledger::{LedgerComponent, LedgerPath, NamedComponent};
 
 use self::paths::{http_messages, with_get_request};
-use super::components::request::{Http1HeadComponent, RequestSigningComponent, S3Request};
+use super::components::request::{Http1HeadComponent, RequestSigningComponent, S3RequestTemplate};
 use super::components::round_trip::TcpRoundTripComponent;
 use super::components::storage::{FilesBySize, MeasuredObject, ObjectGetComponent, name_of_size};
 use super::components::{
@@ -151,17 +151,21 @@ impl LedgerSetup {
 
     /// Starts a gateway without TLS, adds the component that signs requests, and returns the signed request that goes
     /// to that gateway.
-    fn request(&mut self, site: &LedgerObjectLocation<'_>, operation: ObjectOperation) -> Result<S3Request> {
+    fn request(
+        &mut self,
+        site: &LedgerObjectLocation<'_>,
+        operation: ObjectOperation,
+    ) -> Result<S3RequestTemplate> {
         let gateway = LedgerSetup::gateway(site.root)?;
         let Some((host, identity)) = gateway.place() else { return Err(ErrorKind::Internal.into()) };
-        let request = S3Request::new(operation, host, identity, &site.bucket, &site.contents);
+        let request = S3RequestTemplate::new(operation, host, identity, &site.bucket, &site.contents);
         self.gateways.push(gateway);
         self.add("sign", "SigV4 of a request", || Ok(Box::new(RequestSigningComponent::new(&request))))?;
         Ok(request)
     }
 
     /// Adds the component `name`, which writes and reads the heads of `request` and its response.
-    fn heads(&mut self, name: &str, request: &S3Request) -> Result<()> {
+    fn heads(&mut self, name: &str, request: &S3RequestTemplate) -> Result<()> {
         let description = "both heads of HTTP/1.1 written and read, in memory, without the signature";
         self.add(name, description, || Ok(Box::new(Http1HeadComponent::new(request))))
     }

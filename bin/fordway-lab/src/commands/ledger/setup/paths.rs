@@ -14,7 +14,7 @@ use crate::commands::ledger::components::framing::{
     DuplexPipeComponent, Http2FramingComponent, NodeFramingComponent, TlsRecordComponent, WHOLE_BYTES_MAX,
 };
 use crate::commands::ledger::components::request::{
-    HttpMessageHeads, S3LayerComponent, S3Request, SignatureCheckComponent,
+    HttpMessageHeads, S3LayerComponent, S3RequestTemplate, SignatureCheckComponent,
 };
 use crate::commands::ledger::components::round_trip::{
     EventLoopComponent, MessageSizeFunction, MessageSizes, TcpRoundTripComponent, UnixRoundTripComponent,
@@ -111,7 +111,7 @@ impl LedgerSetup {
     }
 
     /// Adds the components for the heads and signatures of requests to a gateway without TLS; returns the request.
-    pub(super) fn get_request(&mut self, site: &LedgerObjectLocation<'_>) -> Result<S3Request> {
+    pub(super) fn get_request(&mut self, site: &LedgerObjectLocation<'_>) -> Result<S3RequestTemplate> {
         let request = self.request(site, ObjectOperation::Get)?;
         self.heads("http1 heads", &request)?;
         self.add("verify", "the same signature verified", || {
@@ -190,7 +190,11 @@ impl LedgerSetup {
         Ok(())
     }
 
-    fn http2_components(&mut self, site: &LedgerObjectLocation<'_>, request: &S3Request) -> Result<()> {
+    fn http2_components(
+        &mut self,
+        site: &LedgerObjectLocation<'_>,
+        request: &S3RequestTemplate,
+    ) -> Result<()> {
         let frames = || Http2FramingComponent::new(request, &site.contents);
         let description = "heads compressed and content in frames of HTTP/2, written and read by both \
                            libraries, through a pipe in memory";
@@ -219,7 +223,7 @@ impl LedgerSetup {
 }
 
 /// Returns the message sizes of a get over HTTP/1.1 without TLS.
-pub(super) fn http_messages(request: S3Request) -> MessageSizeFunction {
+pub(super) fn http_messages(request: S3RequestTemplate) -> MessageSizeFunction {
     Box::new(move |size_bytes: u64| {
         let HttpMessageHeads { asked, answered } = request.heads(size_bytes)?;
         let form = if size_bytes > INLINE_BYTES { ReplySendMethod::File } else { ReplySendMethod::Bytes };
