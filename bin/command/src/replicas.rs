@@ -244,7 +244,7 @@ impl OpenedRemoteFile {
         }
     }
 
-    /// Requests ranges, whose bytes will be stored in `memory`. Errors: those of the first request.
+    /// Requests ranges. Their bytes will be stored in `memory`. Errors: as for the first request.
     pub fn submit(&self, ranges: &[(u64, usize)], memory: Vec<u8>) -> Result<PendingReadTicket> {
         match self {
             OpenedRemoteFile::One(file) => file.submit(ranges, memory).map(PendingReadTicket::One),

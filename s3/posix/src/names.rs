@@ -330,7 +330,7 @@ impl NameCache {
         dirs.iter().all(is_same).then_some(keys)
     }
 
-    /// Caches the keys below `top`, unless there are only a few keys, or there are so many directories that checking
+    /// Caches the keys below `top`. Does nothing if there are only a few keys, or so many directories that checking
     /// them would cost as much as reading them.
     pub(crate) fn keep_tree(&self, top: String, seen: WalkedDirectories, keys: &Arc<Vec<Key>>) {
         let mut trees = self.trees.lock().unwrap_or_else(|poisoned| poisoned.into_inner());

@@ -391,3 +391,31 @@ impl StoreRootDirectory {
         let _ = stat_now(&here);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+    use crate::errors::is_stale;
+
+    #[test]
+    fn only_a_stale_file_is_tried_again_after_a_refresh() {
+        let (attempts, refreshes) = (Cell::new(0), Cell::new(0));
+        let run = |stale: usize, failure: Errno| {
+            attempts.set(0);
+            refreshes.set(0);
+            let refresh = || refreshes.set(refreshes.get() + 1);
+            retry_stale(is_stale, refresh, || match attempts.replace(attempts.get() + 1) < stale {
+                true => Err(from_errno(failure, "reading")),
+                false => Ok(attempts.get()),
+            })
+        };
+        assert_eq!(run(3, Errno::STALE).unwrap(), 4);
+        assert_eq!(refreshes.get(), 3);
+        assert!(run(1, Errno::ACCESS).is_err());
+        assert_eq!((attempts.get(), refreshes.get()), (1, 0));
+        assert!(run(usize::MAX, Errno::STALE).is_err());
+        assert_eq!((attempts.get(), refreshes.get()), (MAX_STALE, MAX_STALE - 1));
+    }
+}

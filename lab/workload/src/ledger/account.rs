@@ -310,7 +310,7 @@ impl PiecewiseLinearFit {
         predict(&self.pieces, size_bytes as f64)
     }
 
-    /// Fits lines to other times, such as the times of a resample, over the same ranges of sizes.
+    /// Fits lines to other times, such as a bootstrap resample, over the same size ranges.
     pub(super) fn again(&self, points: &SizeTimes) -> Vec<FitSegment> {
         let within = |piece: &FitSegment| {
             let of_piece: Vec<_> = points

@@ -136,7 +136,7 @@ fn owner(user: &User) -> Owner {
     Owner { id: Some(user.name.clone()), display_name: Some(user.name.clone()) }
 }
 
-/// Returns a response that has no headers except those of its output.
+/// Returns a response without additional headers.
 fn plain<T>(outcome: OperationResult<T>) -> S3Result<S3Response<T>> {
     outcome.map(S3Response::new).map_err(|S3Failure(error)| error)
 }

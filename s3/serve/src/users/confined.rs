@@ -29,8 +29,8 @@ pub(super) struct ConfinedStore {
 }
 
 impl ConfinedStore {
-    /// Opens the store as the user, and wraps it only if there are restrictions to enforce. Errors: those of opening
-    /// the directory; `AccessDenied` if the gateway may not act as the user.
+    /// Opens the store as the user, and wraps it only if there are restrictions to enforce. Errors: as for opening the
+    /// directory; `AccessDenied` if the gateway may not act as the user.
     pub(super) fn open(entry: &UserEntry, open: &StoreOpener) -> Result<Arc<dyn Store>> {
         let role = match entry.acts_as() {
             Some(peer) => Some(Arc::new(ImpersonatedUser::new(&peer).map_err(not_allowed)?)),

@@ -54,7 +54,7 @@ fn watch(trust: ForceArgs, peer: Option<&str>) -> Result<MachineWatch> {
     Ok(if peer.is_some() { watch.beside_unknown_servers() } else { watch })
 }
 
-/// Reads a catalogue. Errors: those of reading, or `InvalidArgument` with the file's name.
+/// Reads a catalogue. Errors: I/O errors, and `InvalidArgument` with the file's name.
 fn catalogue(file: &Path) -> Result<MachineCatalogue> {
     parsed(file, MachineCatalogue::parse)
 }
