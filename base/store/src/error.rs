@@ -131,6 +131,9 @@ struct ErrorFields {
 
 impl Error {
     /// Creates an error of `kind`. `detail` is a sentence fragment that says why, and may be empty.
+    // Cold, like everything that makes errors: the compiler then moves the handling of errors out of the way of the code
+    // that usually runs.
+    #[cold]
     pub fn new(kind: ErrorKind, detail: impl Into<String>) -> Self {
         let (operation, lane, target) = ("", "", String::new());
         Error(Box::new(ErrorFields {
@@ -158,6 +161,7 @@ impl Error {
     }
 
     /// Records which operation failed on which object, unless an inner layer did so already.
+    #[cold]
     pub fn during(mut self, operation: &'static str, lane: &'static str, bucket: &str, key: &str) -> Self {
         if self.0.operation.is_empty() {
             self.0.operation = operation;
@@ -294,6 +298,7 @@ impl std::error::Error for Error {
 }
 
 impl From<ErrorKind> for Error {
+    #[cold]
     fn from(kind: ErrorKind) -> Self {
         Error::new(kind, "")
     }

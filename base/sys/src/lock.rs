@@ -4,7 +4,7 @@
 use std::cell::Cell;
 use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
@@ -122,7 +122,6 @@ fn wait_for(file: BorrowedFd<'_>, (start, length): (i64, i64), patience: &mut Ti
 #[derive(Debug)]
 pub struct ByteRangeLocks {
     file: OwnedFd,
-    id: u64,
     opened_by: ProcessIdentity,
     stripes: Vec<LockStripe>,
 }
@@ -198,18 +197,11 @@ impl Drop for LockStripeGuard<'_> {
 impl ByteRangeLocks {
     /// Creates a table of locks on `file`, which must be open for writing but is never written to.
     pub fn new(file: OwnedFd) -> Self {
-        static TABLES: AtomicU64 = AtomicU64::new(1);
         ByteRangeLocks {
             file,
-            id: TABLES.fetch_add(1, Ordering::Relaxed),
             opened_by: ProcessIdentity::current(),
             stripes: (0..STRIPES).map(|_| LockStripe::default()).collect(),
         }
-    }
-
-    /// Returns the number that identifies this table among all tables of this process, including closed ones; never 0.
-    pub fn id(&self) -> u64 {
-        self.id
     }
 
     /// Waits for the byte at `offset` and locks it. Cost: one `fcntl` to lock the byte, and one to unlock it. Errors:
@@ -293,6 +285,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
+    use std::sync::atomic::AtomicU64;
 
     struct Counter(UnsafeCell<u64>);
     // SAFETY: the test accesses the counter only while it holds the lock under test.

@@ -212,10 +212,14 @@ impl CallbackResponder {
 
     /// Ends the request. Consumes the responder, so that the outcome is reported only once.
     pub(crate) fn complete(self, outcome: RequestResult) {
-        let failure = match outcome {
-            Ok(()) => return self.tell(self.abi.number(Status::OK), ptr::null()),
-            Err(failure) => failure,
-        };
+        match outcome {
+            Ok(()) => self.tell(self.abi.number(Status::OK), ptr::null()),
+            Err(failure) => self.tell_failure(&failure),
+        }
+    }
+
+    #[cold]
+    fn tell_failure(&self, failure: &RequestFailure) {
         let (message, resource) = (c_text(&failure.message()), c_text(failure.resource()));
         let number = failure.number(self.abi);
         tracing::debug!(status = number, message = ?message, "a request failed");

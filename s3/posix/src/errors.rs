@@ -6,6 +6,7 @@ use fordway_store::{Error, ErrorKind};
 use fordway_sys::Errno;
 
 /// Returns the store's error for `errno` in an operation on an object; `doing` says what was being done.
+#[cold]
 pub(crate) fn from_errno(errno: Errno, doing: &str) -> Error {
     let error = std::io::Error::from(errno);
     let kind = match errno {

@@ -110,6 +110,14 @@ impl PosixStoreState {
         if !self.volume.config.if_match {
             return act(self.volume.contents(bucket)?);
         }
+        if let Some(known) = self.volume.private.held(bucket)
+            && let Some(locks) = known.lock_table()
+        {
+            let _held = locks.lock(lock_byte(key), self.volume.config.lock_patience).map_err(not_locked)?;
+            if known.is_unchanged() {
+                return act(known.contents);
+            }
+        }
         for _ in 0..MAX_RACES {
             let locks = match self.locks.of(&self.volume, bucket) {
                 Ok(locks) => Some(locks),
@@ -119,11 +127,8 @@ impl PosixStoreState {
             let Some(locks) = locks else { return act(self.volume.contents(bucket)?) };
             let _held = locks.lock(lock_byte(key), self.volume.config.lock_patience).map_err(not_locked)?;
             let glance = self.volume.private.glance(&self.volume.root, bucket).map_err(unreadable)?;
-            if glance.vouches_for(&locks) {
-                return act(glance.contents);
-            }
             if is_current(&locks, glance.contents)? {
-                glance.vouch_for(&locks);
+                glance.vouch_for(locks.clone());
                 return act(glance.contents);
             }
             // The bucket was removed and recreated, along with its lock table.

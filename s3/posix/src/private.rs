@@ -7,8 +7,8 @@
 
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, RwLock, RwLockReadGuard};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock, RwLock, RwLockReadGuard};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use foldhash::HashMap;
@@ -87,16 +87,17 @@ impl PrivateDirectoryContents {
     }
 }
 
-struct CachedPrivateDirectory {
+/// What is known about the private directory of one bucket.
+pub(crate) struct CachedPrivateDirectory {
     /// The directory whose times change with the contents: the private directory, or the bucket's directory if there is
     /// no private directory.
     watched: File,
     opened: CoarseInstant,
     /// The times of `watched` for which `contents` is valid; `None` if they were too recent to trust.
     times: Option<(i64, i64)>,
-    contents: PrivateDirectoryContents,
-    /// The ID of the lock table that was found in the private directory at these times, or 0.
-    lock_table: AtomicU64,
+    pub(crate) contents: PrivateDirectoryContents,
+    /// The lock table, if it was found in the private directory at these times.
+    lock_table: OnceLock<Arc<ByteRangeLocks>>,
     /// The address of the handle to the bucket's directory, if the directory was found to exist at these times and to
     /// contain `watched`; otherwise 0.
     bucket: AtomicUsize,
@@ -105,6 +106,17 @@ struct CachedPrivateDirectory {
 impl CachedPrivateDirectory {
     fn is_recent(&self) -> bool {
         self.opened.elapsed() < HOLD
+    }
+
+    /// Returns whether `contents` is still valid. Cost: one `fstat`.
+    pub(crate) fn is_unchanged(&self) -> bool {
+        stat(&self.watched).is_ok_and(|now| now.links > 0 && self.times == Some(times(&now)))
+    }
+
+    /// Returns the bucket's lock table if it is known. It is still the bucket's lock table if, after this call, the
+    /// directory is found to be unchanged. Cost: none.
+    pub(crate) fn lock_table(&self) -> Option<&ByteRangeLocks> {
+        self.lock_table.get().map(Arc::as_ref).filter(|locks| locks.is_of_this_process())
     }
 }
 
@@ -116,12 +128,6 @@ pub(crate) struct PrivateDirectoryLookup {
 }
 
 impl PrivateDirectoryLookup {
-    /// Returns whether an earlier lookup found `locks` to be the bucket's lock table. If so, `locks` is still the
-    /// bucket's lock table.
-    pub(crate) fn vouches_for(&self, locks: &ByteRangeLocks) -> bool {
-        self.known.as_ref().is_some_and(|known| known.lock_table.load(Ordering::Relaxed) == locks.id())
-    }
-
     /// Returns whether `dir` was found to be the directory of the bucket that was looked up, whether or not the bucket
     /// has a private directory. If so, `dir` still exists.
     pub(crate) fn is_held_by(&self, dir: &DirectoryHandle) -> bool {
@@ -137,9 +143,9 @@ impl PrivateDirectoryLookup {
 
     /// Records that `locks` was current after this lookup. If the lock table is replaced later, the next lookup detects
     /// that.
-    pub(crate) fn vouch_for(&self, locks: &ByteRangeLocks) {
+    pub(crate) fn vouch_for(&self, locks: Arc<ByteRangeLocks>) {
         if let Some(known) = &self.known {
-            known.lock_table.store(locks.id(), Ordering::Relaxed);
+            let _ = known.lock_table.set(locks);
         }
     }
 }
@@ -195,9 +201,7 @@ impl PrivateDirectoryCache {
     /// `openat2` if there is no private directory and names in the bucket change.
     pub(crate) fn glance(&self, root: &BucketTree, bucket: &Bucket) -> Result<PrivateDirectoryLookup, Errno> {
         if let Some(known) = self.held(bucket)
-            && let Ok(now) = stat(&known.watched)
-            && now.links > 0
-            && known.times == Some(times(&now))
+            && known.is_unchanged()
         {
             return Ok(PrivateDirectoryLookup { contents: known.contents, known: Some(known) });
         }
@@ -239,7 +243,8 @@ impl PrivateDirectoryCache {
         self.known.write().unwrap_or_else(|poisoned| poisoned.into_inner()).remove(bucket);
     }
 
-    fn held(&self, bucket: &Bucket) -> Option<Arc<CachedPrivateDirectory>> {
+    /// Returns what is known about the private directory of `bucket`, unless that is older than 10 ms. Cost: none.
+    pub(crate) fn held(&self, bucket: &Bucket) -> Option<Arc<CachedPrivateDirectory>> {
         self.all_known().get(bucket).filter(|known| known.is_recent()).cloned()
     }
 
@@ -317,7 +322,7 @@ impl PrivateDirectoryCache {
         contents: PrivateDirectoryContents,
     ) {
         self.note_device(bucket, &contents);
-        let (lock_table, bucket_dir) = (AtomicU64::new(0), AtomicUsize::new(0));
+        let (lock_table, bucket_dir) = (OnceLock::new(), AtomicUsize::new(0));
         let opened = CoarseInstant::now();
         let known =
             CachedPrivateDirectory { watched, opened, times, contents, lock_table, bucket: bucket_dir };

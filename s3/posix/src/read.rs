@@ -151,6 +151,7 @@ impl StoreRootDirectory {
 
     /// Like [`StoreRootDirectory::describe`], for `name` in `dir`. Cost: one `newfstatat`, and one `getxattrat` unless the
     /// object is bare; another `newfstatat` for a file written by a POSIX program.
+    #[inline]
     pub(crate) fn describe_in(&self, dir: impl AsFd, name: &str) -> Result<NameLookup> {
         match stat_in(&dir, name) {
             Ok(stat) => self.describe_stat(dir, name, &stat),
@@ -161,6 +162,7 @@ impl StoreRootDirectory {
 
     /// Like [`StoreRootDirectory::describe_in`], for a name with the state `stat`. Cost: one `getxattrat` unless the object is
     /// bare; one `newfstatat` for a file written by a POSIX program.
+    #[inline]
     pub(crate) fn describe_stat(&self, dir: impl AsFd, name: &str, stat: &FileStat) -> Result<NameLookup> {
         if !stat.is_file {
             return Ok(NameLookup::Unclear);
@@ -168,6 +170,13 @@ impl StoreRootDirectory {
         if is_bare(stat) {
             return Ok(NameLookup::Found(UnopenedObject { stat: *stat, recorded: None }));
         }
+        self.describe_recorded(dir, name, stat)
+    }
+
+    /// Like [`StoreRootDirectory::describe_stat`], for an object that is not bare. Not inlined, so that describing a
+    /// bare object needs no stack for a record.
+    #[inline(never)]
+    fn describe_recorded(&self, dir: impl AsFd, name: &str, stat: &FileStat) -> Result<NameLookup> {
         let mut buffer = [0; RECORD_BYTES];
         // This is determined before the next system call, so that every later change gives the file another time.
         let is_settled = is_settled(stat);
@@ -233,6 +242,7 @@ impl StoreRootDirectory {
     }
 
     /// Drops this node's cached names for `key`, because the server no longer has the file to which they led.
+    #[cold]
     pub(crate) fn refresh_name(&self, bucket: &Bucket, key: &Key) {
         if let Some(place) = plain(bucket, key) {
             self.forget_file(&place);
@@ -307,6 +317,7 @@ impl StoreRootDirectory {
     }
 
     /// Drops this node's cached names for `place`, because the server no longer has the file to which they led.
+    #[cold]
     fn forget_file(&self, place: &ObjectPath) {
         self.refresh_dirs(&place.dir);
         look_again(self.root.dir(), &place.path());
@@ -376,6 +387,7 @@ impl StoreRootDirectory {
 
     /// Returns the error for a missing object: the bucket is missing, a delete marker hides the object, or the object
     /// never existed. The caller has just read the bucket's contents.
+    #[cold]
     pub(crate) fn missing_object(&self, bucket: &Bucket, key: &Key) -> Error {
         let error = self.missing(bucket, ErrorKind::NoSuchKey);
         let is_versioned = || {

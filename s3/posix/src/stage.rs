@@ -377,9 +377,15 @@ impl StagedFile {
 /// Yields the processor before attempt number `race` (counted from 0). A directory that another thread is removing may
 /// still be found until that thread is done, and the thread may be waiting for this processor.
 pub(crate) fn give_way(race: usize) {
+    if race > 0 {
+        yield_or_sleep(race);
+    }
+}
+
+#[cold]
+fn yield_or_sleep(race: usize) {
     match race {
-        0 => {}
-        1..4 => std::thread::yield_now(),
+        0..4 => std::thread::yield_now(),
         _ => std::thread::sleep(Duration::from_micros(1 << race.min(6))),
     }
 }

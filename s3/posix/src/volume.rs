@@ -237,6 +237,7 @@ impl StoreRootDirectory {
     }
 }
 
+#[cold]
 pub(crate) fn unreadable(errno: Errno) -> Error {
     from_errno(errno, "reading .fordway and .fordway/versioning, as every writer must")
 }
